@@ -3,9 +3,9 @@
 //!
 //! Targets: 2 ms for a load, 10 ms for 10,000 candidates, 1 µs for a call of a region on top of the plugin's own work.
 
+use byoc::exec::Pool;
+use byoc::exec::region::{Prepared, Region as _, RegionCall};
 use byoc::plugin::region::PluginRegion;
-use byoc::runtime::Pool;
-use byoc::runtime::region::{Prepared, Region as _, RegionCall};
 use byoc::session::Session;
 use byoc_ir::tensor::{DType, TensorView, TensorViewMut};
 use byoc_plugin_api::{

@@ -29,7 +29,7 @@ pub fn ready(session: &Session, file: &Path, backends: &[&str]) -> Ready {
     let options = BuildOptions { backends, ..BuildOptions::default() };
     let built = build(session, loaded, &options, &mut |_| {}).unwrap_or_else(|e| panic!("{}: {e:?}", fail("build")));
     let (model, _) = Model::load(session, built.compiled, None).unwrap_or_else(|e| panic!("{}: {e:?}", fail("load")));
-    let input = |(seed, port): (usize, &byoc::runtime::program::Port)| {
+    let input = |(seed, port): (usize, &byoc::exec::program::Port)| {
         let shape: Option<Vec<usize>> = port.ty.dims.iter().map(|dim| dim.fixed()).collect();
         let shape = shape.expect("fixed input sizes");
         random::tensor(port.ty.dtype, &shape, seed as u64)

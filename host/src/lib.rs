@@ -1,20 +1,12 @@
 //! byoc as a library: reads models, compiles them for the backends that were dropped in, runs them.
+//!
+//! A facade: [`frontend`] and [`build`] turn a model file into a compiled model; what loads and runs compiled models is
+//! re-exported from `byoc_runtime`, which a program that only runs artifacts links by itself.
 
-pub mod artifact;
 pub mod build;
-pub mod cancel;
-pub mod cli;
 pub mod compare;
-pub mod conformance;
-pub mod error;
 pub mod frontend;
 pub mod io;
-pub mod limits;
-pub mod model;
-mod native;
-pub mod plugin;
-pub mod quantize;
-pub mod runtime;
-pub mod session;
 pub mod trace;
-pub mod zoo;
+
+pub use byoc_runtime::{artifact, cancel, error, exec, limits, model, plugin, session};

@@ -1,11 +1,11 @@
 //! Tracing of runs: `-v` logs each region call; `--trace` writes every step, and the events and counters of plugins, in
 //! the format of Perfetto and chrome://tracing.
 
-use crate::error::Failure;
 use crate::io;
-use crate::plugin::services::{Said, What};
-use crate::runtime::trace::{Observer, StepEvent, StepKind};
 use byoc_ir::tensor::{DType, Shape};
+use byoc_runtime::error::Failure;
+use byoc_runtime::exec::trace::{Observer, StepEvent, StepKind};
+use byoc_runtime::plugin::services::{Said, What};
 use serde_json::{Value, json};
 use std::fs::File;
 use std::io::Write;

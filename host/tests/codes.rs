@@ -1,8 +1,8 @@
 //! Errors that no operator of the table can cause, provoked by operators defined by the tests.
 
 use byoc::build::plan::plan;
-use byoc::runtime::needs::needed_constants;
-use byoc::runtime::{Executor, Pool};
+use byoc::exec::needs::needed_constants;
+use byoc::exec::{Executor, Pool};
 use byoc_ir::diag::{Diagnostic, codes};
 use byoc_ir::ir::{Attrs, Dim, Module, Type};
 use byoc_ir::tensor::{DType, Tensor};

@@ -17,7 +17,7 @@ fn types_of_models_match_recorded_outputs() {
     assert_eq!(folders.len(), 15);
     for path in folders {
         let folder = TestFolder::open(&path).unwrap();
-        let loaded = folder.load(&LoadOptions::default()).unwrap_or_else(|e| panic!("{}: {e}", folder.name));
+        let loaded = folder.load(&LoadOptions::default()).unwrap_or_else(|e| panic!("{}: {e:?}", folder.name));
         let outputs = folder.sets[0].read_outputs(&loaded.signature.outputs).unwrap();
         let main = loaded.module.main().unwrap();
         let types = match loaded.module.ty(main.body) {
@@ -34,10 +34,10 @@ fn types_of_models_match_recorded_outputs() {
 fn models_match_pytorch() {
     for path in model_folders() {
         let folder = TestFolder::open(&path).unwrap();
-        let loaded = folder.load(&LoadOptions::default()).unwrap_or_else(|e| panic!("{}: {e}", folder.name));
+        let loaded = folder.load(&LoadOptions::default()).unwrap_or_else(|e| panic!("{}: {e:?}", folder.name));
         let inputs = folder.sets[0].read_inputs(&loaded.signature.inputs).unwrap();
         let wanted = folder.sets[0].read_outputs(&loaded.signature.outputs).unwrap();
-        let got = run(&loaded.module, &inputs).unwrap_or_else(|e| panic!("{}: {e}", folder.name));
+        let got = run(&loaded.module, &inputs).unwrap_or_else(|e| panic!("{}: {e:?}", folder.name));
         assert_eq!(got.len(), wanted.len());
         for (got, wanted) in got.iter().zip(&wanted) {
             let error = max_rel_err(got, wanted);

@@ -21,7 +21,7 @@ pub fn run() -> Result<(), String> {
     let demo = target_dir().join("demo");
     let plugins = demo.join("plugins");
     step("build byoc and two backends, which are separate things");
-    process::run(&mut cargo(&["build", "--release", "--quiet", "--package", "byoc"]))?;
+    process::run(&mut cargo(&["build", "--release", "--quiet", "--package", "byoc-cli"]))?;
     for backend in [BACKEND, quantized::BACKEND] {
         let package = format!("byoc-{}", backend.replace('_', "-"));
         process::run(&mut cargo(&["build", "--release", "--quiet", "--package", &package]))?;

@@ -18,8 +18,11 @@ fn sources(folder: &Path, files: &mut Vec<PathBuf>) {
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
-            if path.is_dir() && path.file_name().is_some_and(|name| name != "target") {
-                folders.push(path);
+            if path.is_dir() {
+                // A crate inside another one is counted by itself.
+                if !path.ends_with("target") && !path.join("Cargo.toml").exists() {
+                    folders.push(path);
+                }
             } else if path.extension().is_some_and(|extension| extension == "rs") && !path.ends_with(file!()) {
                 files.push(path);
             }

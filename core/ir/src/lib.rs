@@ -16,8 +16,10 @@
 //! | [`op`] | the operator table: attributes, type relation, naive reference, FLOPs |
 //! | [`text`] | the Relay text format: lexer, parser, printer |
 //! | [`typing`] | type inference, and building and rebuilding modules so that types stay up to date |
+//! | [`interface`] | inputs and outputs of a model as its file declares them, and their binding |
 
 pub mod diag;
+pub mod interface;
 pub mod ir;
 pub mod op;
 pub mod stop;

@@ -1,26 +1,17 @@
 //! Code generation for regions: each function with `Compiler="<name>"` goes to `relay.ext.<name>`.
 
-use super::{CompiledRegion, PluginId, RegionSource};
-use crate::plugin::backend::{Backend, fault, refusal_of};
-use crate::plugin::bridge::{ConstantTable, function_graph};
+use super::backend::{Backend, refusal_of};
 use byoc_core::analysis::Verified;
 use byoc_core::pass::{Refusal, RefusalCode};
 use byoc_ir::diag::{Diagnostic, codes};
 use byoc_ir::ir::Module;
 use byoc_ir::tensor::Tensor;
 use byoc_plugin_api::{AttrValue, Region};
+use byoc_runtime::compiled::{CompiledRegion, PluginId, RegionSource};
+use byoc_runtime::plugin::bridge::{ConstantTable, function_graph};
+use byoc_runtime::plugin::fault;
 use serde_json::{Value, json};
 use std::collections::HashMap;
-use std::path::Path;
-
-/// Returns the options of every code generator and loader. A code generator also gets `backend_options`, its own ones.
-pub fn options(cache_dir: Option<&Path>, threads: Option<usize>) -> Value {
-    json!({
-        "cache_dir": cache_dir.map(|d| d.display().to_string()),
-        "cpu_features": crate::plugin::cpu::features(),
-        "threads": threads,
-    })
-}
 
 /// Reason why a region was not compiled, for the user and for the table of operators.
 #[derive(Debug)]

@@ -1,7 +1,7 @@
 //! Turns the partitioning report about expressions into an explanation of the model's operators.
 
 use super::explanation::{Explanation, NodeRow, Placement, RefusalRow, RegionRow, Totals};
-use crate::plugin::backend::flops;
+use crate::build::backend::flops;
 use byoc_core::pass::{Refusal, Report};
 use byoc_ir::ir::{Expr, ExprId, Id, IndexVec, Module, SourceId, Type};
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,12 +1,12 @@
 //! Export of a program to the JSON forms that other tools of this kind read: the graph executor's graph, and one JSON
 //! runtime graph per region. byoc itself runs neither.
 
-use crate::error::Failure;
-use crate::plugin::bridge::{ConstantTable, flat_types, function_graph};
 use byoc_ir::diag::{Diagnostic, codes};
 use byoc_ir::ir::{Callee, Expr, ExprId, Module, TensorType};
 use byoc_ir::op;
 use byoc_plugin_api::{AttrValue, Graph, NodeKind, ValueRef};
+use byoc_runtime::error::Failure;
+use byoc_runtime::plugin::bridge::{ConstantTable, flat_types, function_graph};
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
 

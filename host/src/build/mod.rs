@@ -1,12 +1,12 @@
 //! Compilation of a module into a program that an executor runs and an artifact holds.
 
+pub mod backend;
 pub mod codegen;
-pub mod compiled;
 mod explain;
 pub mod explanation;
 pub mod export;
 mod pipeline;
 pub mod plan;
 
-pub use compiled::{Compiled, CompiledRegion, PluginId, RegionSource};
+pub use byoc_runtime::compiled::{self, Compiled, CompiledRegion, PluginId, RegionSource};
 pub use pipeline::{BuildOptions, Built, Reason, SIMPLIFY, because, build, refusal_summary};

@@ -1,20 +1,21 @@
 //! Build pipeline: from a model as read to the compiled program.
 
-use super::codegen::{self, NotCompiled, RegionCompiler};
+use super::backend::{Backend, CONVERT_LAYOUT, PluginJudge};
+use super::codegen::{NotCompiled, RegionCompiler};
 use super::explain::{computing, explain};
 use super::explanation::Explanation;
 use super::{Compiled, plan};
-use crate::error::Failure;
 use crate::frontend::{Loaded, Signature};
-use crate::plugin::backend::{Backend, CONVERT_LAYOUT, PluginJudge, fault};
-use crate::runtime::program::Port;
-use crate::session::Session;
 use byoc_core::analysis::Verified;
 use byoc_core::pass::manager::{self, RunOptions, Timing};
 use byoc_core::pass::{DesiredLayout, PassOptions, Refusal, Report, partition_for};
 use byoc_ir::diag::{Diagnostic, Severity, codes};
 use byoc_ir::ir::{Module, TensorType};
 use byoc_ir::text::{PrintOptions, print};
+use byoc_runtime::error::Failure;
+use byoc_runtime::exec::program::Port;
+use byoc_runtime::plugin::{self, fault};
+use byoc_runtime::session::Session;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -114,7 +115,7 @@ pub fn build(
             port.name.clone_from(&info.name);
         }
     }
-    let code_options = codegen::options(options.cache_dir.as_deref(), None);
+    let code_options = plugin::options(options.cache_dir.as_deref(), None);
     let mut compiler = RegionCompiler::new(verified, &constants, code_options);
     let mut failed: BTreeMap<String, Refusal> = BTreeMap::new();
     let mut regions = Vec::with_capacity(program.regions.len());
@@ -214,7 +215,7 @@ fn backends<'s>(session: &'s Session, names: &[String]) -> Result<Vec<Backend<'s
             }
         });
     }
-    wanted.iter().map(|name| session.registry.backend(name)).collect()
+    wanted.iter().map(|name| Backend::find(&session.registry, name)).collect()
 }
 
 /// Sets the backend options that the user chose.

@@ -4,7 +4,6 @@
 //! text is the tensor called `i` there.
 
 use super::{LoadOptions, Loaded, PortInfo, Signature, unreadable};
-use crate::error::Failure;
 use crate::io;
 use byoc_core::analysis::verifier;
 use byoc_core::pass::{infer_type, monomorphize};
@@ -13,6 +12,7 @@ use byoc_ir::ir::{Callee, Dim, Expr, ExprId, IndexVec, Module, Source, Type};
 use byoc_ir::op;
 use byoc_ir::tensor::Tensor;
 use byoc_ir::text::{ParseOptions, PrintOptions, parse, print};
+use byoc_runtime::error::Failure;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! Images (`.png`, `.jpg`) as model inputs.
 
-use super::files::{bad_file, open_regular};
+use byoc_files::{bad_file, open_regular};
 use byoc_ir::diag::{Diagnostic, codes};
 use byoc_ir::tensor::{DType, Element, Tensor, memory};
 use byoc_ir::with_dtype;

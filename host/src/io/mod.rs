@@ -1,21 +1,18 @@
-//! Tensors in files: `.npy`, `.npz`, `.pb`, safetensors and images; generated tensors; and atomic writing of files.
+//! Tensors in files: `.npy`, `.npz`, `.pb`, safetensors and images.
 //!
 //! Every reader is bounded by the contents of the file: a header that claims more data than there is gets a diagnostic.
 
-pub mod files;
 pub mod image;
-pub mod mapped;
 pub mod npy;
 pub mod npz;
-pub mod output;
-pub mod pb;
-pub mod random;
 pub mod weights;
 
-pub(crate) use files::bad_file;
-pub use files::{MAX_TEXT, map_file, open_regular, read_text};
-pub(crate) use output::cannot_write;
-pub use output::{check_writable, write_atomically, write_through, write_together};
+pub use byoc_files::{
+    MAX_TEXT, bad_file, cannot_write, check_writable, input, map_file, mapped, open_regular, output, read_text,
+    write_atomically, write_through, write_together,
+};
+pub use byoc_ir::tensor::random;
+pub use byoc_onnx::pb;
 
 use byoc_ir::diag::Diagnostic;
 use byoc_ir::tensor::{DType, OutOfMemory, Tensor};

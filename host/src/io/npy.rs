@@ -1,8 +1,8 @@
 //! NumPy's `.npy` format, versions 1 to 3: a text header with element type, order and shape, then the elements.
 //! <https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html>
 
-use super::files::{bad_file, map_file};
-use super::output::write_atomically;
+use byoc_files::write_atomically;
+use byoc_files::{bad_file, map_file};
 use byoc_ir::diag::Diagnostic;
 use byoc_ir::tensor::{DType, OutOfMemory, Shape, Tensor, byte_count};
 use std::io::{Read, Write};
@@ -303,7 +303,7 @@ mod tests {
     fn round_trips_every_element_type() {
         for &dtype in DType::ALL {
             for shape in [&[][..], &[3], &[2, 0], &[2, 3, 4]] {
-                let tensor = crate::io::random::tensor(dtype, shape, 5);
+                let tensor = byoc_ir::tensor::random::tensor(dtype, shape, 5);
                 let bytes = encode(&tensor);
                 assert_eq!(decode(&bytes).unwrap(), tensor);
                 assert_eq!((bytes.len() - tensor.bytes().len()) % 64, 0);

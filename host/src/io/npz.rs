@@ -1,11 +1,11 @@
 //! NumPy's `.npz`: a ZIP archive of `.npy` files, one per array, stored or deflated.
 
-use super::files::{bad_file, map_file};
 use super::npy::{self, Fault, Header};
-use super::output::write_atomically;
+use byoc_files::write_atomically;
+use byoc_files::{bad_file, map_file};
 use byoc_ir::diag::{Diagnostic, nearest};
 use byoc_ir::tensor::Tensor;
-use prost::bytes::Bytes;
+use bytes::Bytes;
 use std::fs::File;
 use std::io::{Cursor, Read, Write};
 use std::path::Path;

@@ -1,8 +1,8 @@
 //! Safetensors files: named tensors, used in place where they are mapped.
 
-use super::files::{bad_file, map_file};
-use super::mapped::Stretch;
-use super::output::write_atomically;
+use byoc_files::mapped::Stretch;
+use byoc_files::write_atomically;
+use byoc_files::{bad_file, map_file};
 use byoc_ir::diag::Diagnostic;
 use byoc_ir::tensor::{DType, Tensor};
 use safetensors::tensor::Dtype;
@@ -104,7 +104,7 @@ mod tests {
     fn round_trips_every_element_type() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("w.safetensors");
-        let all: Vec<Tensor> = DType::ALL.iter().map(|&d| crate::io::random::tensor(d, &[2, 3], 1)).collect();
+        let all: Vec<Tensor> = DType::ALL.iter().map(|&d| byoc_ir::tensor::random::tensor(d, &[2, 3], 1)).collect();
         write(&path, all.iter().enumerate().map(|(i, t)| (i.to_string(), t))).unwrap();
         let read = read(&path).unwrap();
         for (i, tensor) in all.iter().enumerate() {

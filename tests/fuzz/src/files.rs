@@ -298,9 +298,9 @@ fn built(path: &Path, options: &LoadOptions) -> Result<(), String> {
 }
 
 /// Returns random inputs, with 2 for each open dimension; `None` if they are large.
-pub fn small_inputs(ports: &[byoc::runtime::program::Port]) -> Option<Vec<Tensor>> {
+pub fn small_inputs(ports: &[byoc::exec::program::Port]) -> Option<Vec<Tensor>> {
     let mut left = MAX_ELEMENTS;
-    let input = |port: &byoc::runtime::program::Port| {
+    let input = |port: &byoc::exec::program::Port| {
         let shape: Vec<usize> = port.ty.dims.iter().map(|dim| dim.fixed().unwrap_or(2)).collect();
         left = left.checked_sub(element_count(&shape)?)?;
         Some(random::tensor(port.ty.dtype, &shape, left as u64))

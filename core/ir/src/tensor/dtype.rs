@@ -127,11 +127,11 @@ macro_rules! with_dtype {
                 $body
             }
             $crate::tensor::DType::F16 => {
-                type $T = ::half::f16;
+                type $T = $crate::tensor::f16;
                 $body
             }
             $crate::tensor::DType::BF16 => {
-                type $T = ::half::bf16;
+                type $T = $crate::tensor::bf16;
                 $body
             }
             $crate::tensor::DType::I8 => {

@@ -8,10 +8,12 @@
 
 mod dtype;
 pub mod memory;
+pub mod random;
 mod storage;
 mod view;
 
 pub use dtype::{DType, Element};
+pub use half::{bf16, f16};
 pub use memory::OutOfMemory;
 pub use storage::AlignedBytes;
 pub use view::{TensorView, TensorViewMut};

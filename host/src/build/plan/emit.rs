@@ -5,11 +5,11 @@
 
 use super::scope::{ScopeId, Unit};
 use super::{Context, not_lowerable};
-use crate::runtime::program::{Arg, Instr, OpCall, Place, Reg, Register};
 use byoc_ir::diag::Diagnostic;
 use byoc_ir::ir::{Call, Callee, ClausePattern, Expr, ExprId, Id, Type};
 use byoc_ir::op;
 use byoc_ir::typing::substitute;
+use byoc_runtime::exec::program::{Arg, Instr, OpCall, Place, Reg, Register};
 use std::collections::HashMap;
 
 /// Operators that only reinterpret the bytes of their first argument with other dimensions.

@@ -9,11 +9,11 @@ mod emit;
 mod scope;
 mod storage;
 
-use crate::runtime::program::{Function, Instr, Port, Program, Region, Source, VERSION};
-use crate::runtime::trace;
 use byoc_ir::diag::{Diagnostic, codes};
 use byoc_ir::ir::{Expr, ExprId, Id, IndexVec, Module, Name, OriginId, TensorType, Type};
 use byoc_ir::tensor::{DType, Shape, Tensor};
+use byoc_runtime::exec::program::{Function, Instr, Port, Program, Region, Source, VERSION};
+use byoc_runtime::exec::trace;
 use emit::{Draft, Emitter, Sym, leaves};
 use scope::Analyser;
 use std::collections::{BTreeMap, HashMap, VecDeque};

@@ -6,10 +6,10 @@
 //! reference-counted value, dropped after its last use where that may free memory.
 
 use super::arena::Arena;
-use crate::runtime::program::{Function, Instr, OpCall, Place, Reg};
 use byoc_ir::ir::TensorType;
 use byoc_ir::op;
 use byoc_kernels::{self, Spec};
+use byoc_runtime::exec::program::{Function, Instr, OpCall, Place, Reg};
 
 /// Registers that share their bytes: a register and its views, by the index of the first one.
 struct Classes {

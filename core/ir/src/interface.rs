@@ -1,0 +1,225 @@
+//! What readers of model formats have in common: inputs and outputs as a file declares them, and their binding.
+//!
+//! The dimensions of the inputs are bound before a model is imported (by name, or by the shapes of given inputs), so
+//! that the arithmetic on shapes that exporters write out disappears during import. A dimension that is to stay open
+//! has to be named explicitly, so that no program is compiled for every size by mistake.
+
+use crate::diag::{Diagnostic, codes, nearest};
+use crate::ir::{Dim, Module, Type};
+use crate::tensor::DType;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+/// Facts about the inputs that are given before the model is read.
+#[derive(Clone, Debug, Default)]
+pub struct LoadOptions {
+    /// Values of symbolic dimensions, by name.
+    pub dims: BTreeMap<String, usize>,
+    /// Symbolic dimensions that stay open: the program takes any size, regardless of the inputs given now.
+    pub open: BTreeSet<String>,
+    /// Shapes of inputs, by the input's name.
+    pub input_shapes: BTreeMap<String, Vec<usize>>,
+}
+
+/// An input or an output as the file declares it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PortInfo {
+    /// Name in the file.
+    pub name: String,
+    /// Element type.
+    pub dtype: DType,
+    /// Dimensions; symbolic ones by name. `None` if the file does not specify the rank.
+    pub dims: Option<Vec<Dim>>,
+}
+
+/// Inputs and outputs of a model, as the file declares them.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Signature {
+    /// Inputs, in the order of the parameters of `@main`.
+    pub inputs: Vec<PortInfo>,
+    /// Outputs, in the order of the fields of the result. Their dimensions are not binding.
+    pub outputs: Vec<PortInfo>,
+}
+
+impl Signature {
+    /// Returns the names of the symbolic dimensions of the inputs, sorted.
+    pub fn symbols(&self) -> Vec<String> {
+        let mut names: Vec<String> = self
+            .inputs
+            .iter()
+            .flat_map(|input| input.dims.iter().flatten())
+            .flat_map(Dim::symbols)
+            .map(|name| name.to_string())
+            .collect();
+        names.sort();
+        names.dedup();
+        names
+    }
+}
+
+/// A model that was read.
+#[derive(Clone, Debug)]
+pub struct Loaded {
+    /// The program. `@main` takes the inputs in order and returns the output, or a tuple of the outputs.
+    pub module: Module,
+    /// Inputs and outputs, as the file declares them.
+    pub signature: Signature,
+    /// Sizes that the symbolic dimensions were bound to.
+    pub bound: BTreeMap<String, usize>,
+    /// Warnings.
+    pub warnings: Vec<Diagnostic>,
+    /// The model file itself (inside a folder in test-data layout, the one that was read).
+    pub file: PathBuf,
+}
+
+/// Diagnostic for a model file that cannot be read.
+pub fn unreadable(path: &Path, why: impl std::fmt::Display) -> Diagnostic {
+    Diagnostic::error(codes::frontends::UNREADABLE_MODEL, format!("cannot read {}: {why}", path.display()))
+}
+
+/// Binds the dimensions of the inputs, and returns the types of the parameters of `@main`.
+///
+/// # Errors
+/// A binding for a name that the model does not have, a shape that does not match, or an unbound dimension.
+pub fn bind(
+    signature: &Signature,
+    options: &LoadOptions,
+) -> Result<(Vec<Type>, BTreeMap<String, usize>), Vec<Diagnostic>> {
+    let mut errors = Vec::new();
+    let bad = |message: String| Diagnostic::error(codes::frontends::BAD_BINDING, message);
+    let symbols = signature.symbols();
+    for name in options.dims.keys().chain(&options.open).filter(|name| !symbols.contains(name)) {
+        let mut diagnostic = bad(format!("the model has no symbolic dimension \"{name}\""));
+        diagnostic = match (nearest(name, symbols.iter().map(String::as_str)), symbols.as_slice()) {
+            (Some(near), _) => diagnostic.help(format!("did you mean \"{near}\"?")),
+            (None, []) => diagnostic.note("all its dimensions are fixed"),
+            (None, all) => diagnostic.note(format!("it has {}", all.join(", "))),
+        };
+        errors.push(diagnostic);
+    }
+    for name in options.input_shapes.keys().filter(|name| !signature.inputs.iter().any(|i| i.name == **name)) {
+        let names: Vec<&str> = signature.inputs.iter().map(|i| i.name.as_str()).collect();
+        let mut diagnostic = bad(format!("the model has no input \"{name}\"")).note(match names.as_slice() {
+            [] => "it has no inputs".to_owned(),
+            names => format!("its inputs are {}", names.join(", ")),
+        });
+        if let Some(near) = nearest(name, names) {
+            diagnostic = diagnostic.help(format!("did you mean \"{near}\"?"));
+        }
+        errors.push(diagnostic);
+    }
+
+    let mut bound: BTreeMap<String, usize> = options.dims.clone();
+    bound.retain(|name, _| !options.open.contains(name));
+    let mut sizes = bound.clone();
+    for input in &signature.inputs {
+        let (Some(dims), Some(shape)) = (&input.dims, options.input_shapes.get(&input.name)) else { continue };
+        let fits = dims.len() == shape.len()
+            && dims.iter().zip(shape).all(|(dim, &size)| match dim {
+                Dim::Fixed(n) => *n == size,
+                Dim::Any => true,
+                open => match open.name() {
+                    Some(name) => *sizes.entry(name.to_string()).or_insert(size) == size,
+                    None => true,
+                },
+            });
+        if !fits {
+            let bindings: Vec<String> = dims
+                .iter()
+                .flat_map(Dim::symbols)
+                .filter_map(|name| sizes.get(&**name).map(|size| format!("{name} = {size}")))
+                .collect();
+            let wanted = Type::tensor_of(input.dtype, dims.iter().cloned());
+            let mut diagnostic = bad(format!("input \"{}\": expected {wanted}, found {shape:?}", input.name));
+            if !bindings.is_empty() {
+                diagnostic = diagnostic.note(format!("where {}", bindings.join(", ")));
+            }
+            errors.push(diagnostic);
+        }
+    }
+
+    bound = sizes;
+    bound.retain(|name, _| !options.open.contains(name));
+
+    let mut identifiers = Identifiers::default();
+    let open: BTreeMap<&str, Dim> =
+        options.open.iter().map(|name| (name.as_str(), Dim::symbol(identifiers.unique(name)))).collect();
+    let mut types = Vec::new();
+    let mut unbound: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+    for input in &signature.inputs {
+        let given = options.input_shapes.get(&input.name);
+        let shape: Option<Vec<Dim>> = match (&input.dims, given) {
+            (None, given) => {
+                if given.is_none() {
+                    errors.push(
+                        Diagnostic::error(
+                            codes::frontends::UNBOUND_DIMENSION,
+                            format!("the model does not specify the rank of input \"{}\"", input.name),
+                        )
+                        .help(format!("give the input a value: --input {}=FILE", input.name)),
+                    );
+                }
+                given.map(|shape| shape.iter().map(|&n| Dim::Fixed(n)).collect())
+            }
+            (Some(dims), _) => dims
+                .iter()
+                .enumerate()
+                .map(|(axis, dim)| match dim {
+                    Dim::Symbolic(_) => {
+                        for name in dim.symbols() {
+                            if !open.contains_key(&**name) && !bound.contains_key(&**name) {
+                                unbound.entry(name.to_string()).or_default().push(&input.name);
+                            }
+                        }
+                        let known = |name: &str| bound.get(name).map(|&n| Dim::Fixed(n));
+                        Some(dim.with_dims(|name| open.get(name).cloned().or_else(|| known(name))))
+                    }
+                    Dim::Any => given.and_then(|shape| shape.get(axis)).map(|&n| Dim::Fixed(n)),
+                    fixed => Some(fixed.clone()),
+                })
+                .collect(),
+        };
+        let ty = Type::tensor_of(input.dtype, shape.unwrap_or_default());
+        if ty.unaddressable().is_some() {
+            errors.push(bad(format!("input \"{}\", {ty}, exceeds the address space", input.name)));
+        }
+        types.push(ty);
+    }
+    for (name, inputs) in unbound {
+        let inputs: Vec<String> = inputs.iter().map(|i| format!("\"{i}\"")).collect();
+        errors.push(
+            Diagnostic::error(
+                codes::frontends::UNBOUND_DIMENSION,
+                format!("nothing binds the symbolic dimension \"{name}\" of input {}", inputs.join(", ")),
+            )
+            .help(format!(
+                "bind it with --dim {name}=N, or give the input a value; --dim \"{name}=?\" compiles for every size"
+            )),
+        );
+    }
+    if errors.is_empty() { Ok((types, bound)) } else { Err(errors) }
+}
+
+/// Identifiers of the text format: unique, of letters, digits and underscores.
+#[derive(Default)]
+pub struct Identifiers {
+    taken: std::collections::HashSet<String>,
+}
+
+impl Identifiers {
+    /// Returns `name`, or the closest identifier to it that is not taken.
+    pub fn unique(&mut self, name: &str) -> String {
+        let mut clean: String =
+            name.chars().map(|c| if c.is_ascii_alphanumeric() || c == '_' { c } else { '_' }).collect();
+        if !clean.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') {
+            clean.insert(0, '_');
+        }
+        let mut unique = clean.clone();
+        let mut n = 1;
+        while !self.taken.insert(unique.clone()) {
+            unique = format!("{clean}_{n}");
+            n += 1;
+        }
+        unique
+    }
+}

@@ -1,0 +1,140 @@
+//! BERT: an encoder of post-norm transformer layers, written as PyTorch exports it.
+//!
+//! Inputs are `input_ids` and `attention_mask` (both int64, (1, tokens); any nonzero number in the mask attends to the
+//! token); the output is the last hidden state. Layer normalization keeps the scale of activations by itself, so no
+//! sample is propagated.
+
+use super::net::{Attr, Net};
+use byoc::frontend::onnx::proto::ModelProto;
+use byoc_ir::tensor::{DType, Tensor};
+
+/// Sizes of an encoder.
+pub struct Config {
+    layers: usize,
+    width: usize,
+    heads: usize,
+    tokens: usize,
+    vocabulary: usize,
+}
+
+impl Config {
+    /// Creates BERT base (Devlin et al. 2018), with all sizes divided by `divide`.
+    pub fn base(divide: usize) -> Config {
+        Config {
+            layers: 12usize.div_ceil(divide),
+            width: 768 / divide,
+            heads: 12usize.div_ceil(divide),
+            tokens: 128 / divide,
+            vocabulary: 30522 / divide,
+        }
+    }
+}
+
+/// Graph under construction, with the configuration.
+struct Bert<'a> {
+    net: Net,
+    config: &'a Config,
+}
+
+pub fn build(net: Net, config: &Config) -> ModelProto {
+    let (tokens, width) = (config.tokens, config.width);
+    let mut bert = Bert { net, config };
+    bert.net.input("input_ids", DType::I64, &[1, tokens]);
+    bert.net.input("attention_mask", DType::I64, &[1, tokens]);
+
+    // 0 for a token to attend to, a large negative number for others, added to the scores.
+    let mask = bert.net.node("Cast", &["attention_mask"], &[("to", Attr::Int(9))]);
+    let seen = bert.constant("mask.seen", &Tensor::scalar(0f32));
+    let hidden = bert.constant("mask.hidden", &Tensor::scalar(-10_000f32));
+    let bias = bert.net.node("Where", &[&mask, &seen, &hidden], &[]);
+    let axes = bert.constant("mask.axes", &Tensor::from_slice(&[2], &[1i64, 2]));
+    let bias = bert.net.node("Unsqueeze", &[&bias, &axes], &[]);
+
+    let words = bert.normal("embeddings.word", &[config.vocabulary, width], 0.05);
+    let x = bert.net.node("Gather", &[&words, "input_ids"], &[("axis", Attr::Int(0))]);
+    // Positions, and the one token type, which is the same for all.
+    let places = bert.normal("embeddings.position", &[1, tokens, width], 0.05);
+    let x = bert.net.node("Add", &[&x, &places], &[]);
+    let mut x = bert.layer_norm("embeddings", &x);
+    for layer in 0..config.layers {
+        x = bert.layer(&format!("layer.{layer}"), &x, &bias);
+    }
+    bert.net.finish(&x, &[1, tokens, width])
+}
+
+impl Bert<'_> {
+    fn constant(&mut self, name: &str, tensor: &Tensor) -> String {
+        self.net.weight(name, tensor)
+    }
+
+    fn normal(&mut self, name: &str, shape: &[usize], deviation: f64) -> String {
+        let tensor = self.net.normal(shape, deviation);
+        self.constant(name, &tensor)
+    }
+
+    fn layer_norm(&mut self, name: &str, x: &str) -> String {
+        let ones = Tensor::from_slice(&[self.config.width], &vec![1f32; self.config.width]);
+        let gamma = self.constant(&format!("{name}.norm.gamma"), &ones);
+        let beta = self.normal(&format!("{name}.norm.beta"), &[self.config.width], 0.02);
+        let attrs = [("axis", Attr::Int(-1)), ("epsilon", Attr::Float(1e-12))];
+        self.net.node("LayerNormalization", &[x, &gamma, &beta], &attrs)
+    }
+
+    fn linear(&mut self, name: &str, x: &str, from: usize, to: usize) -> String {
+        let weight = self.normal(&format!("{name}.weight"), &[from, to], (1.0 / from as f64).sqrt());
+        let bias = self.normal(&format!("{name}.bias"), &[to], 0.02);
+        let product = self.net.node("MatMul", &[x, &weight], &[]);
+        self.net.node("Add", &[&bias, &product], &[])
+    }
+
+    /// Reshapes (1, tokens, width) to (1, heads, tokens, width of a head), with the last two exchanged for keys.
+    fn heads(&mut self, name: &str, x: &str, order: &[i64]) -> String {
+        let Config { heads, tokens, width, .. } = *self.config;
+        let split = Tensor::from_slice(&[4], &[1, tokens as i64, heads as i64, (width / heads) as i64]);
+        let split = self.constant(&format!("{name}.split"), &split);
+        let x = self.net.node("Reshape", &[x, &split], &[]);
+        self.net.node("Transpose", &[&x], &[("perm", Attr::Ints(order))])
+    }
+
+    fn layer(&mut self, name: &str, x: &str, mask: &str) -> String {
+        let Config { heads, tokens, width, .. } = *self.config;
+        let query = self.linear(&format!("{name}.query"), x, width, width);
+        let key = self.linear(&format!("{name}.key"), x, width, width);
+        let value = self.linear(&format!("{name}.value"), x, width, width);
+        let query = self.heads(&format!("{name}.query"), &query, &[0, 2, 1, 3]);
+        let key = self.heads(&format!("{name}.key"), &key, &[0, 2, 3, 1]);
+        let value = self.heads(&format!("{name}.value"), &value, &[0, 2, 1, 3]);
+        let scores = self.net.node("MatMul", &[&query, &key], &[]);
+        let root = Tensor::scalar(((width / heads) as f32).sqrt());
+        let root = self.constant(&format!("{name}.root"), &root);
+        let scores = self.net.node("Div", &[&scores, &root], &[]);
+        let scores = self.net.node("Add", &[&scores, mask], &[]);
+        let shares = self.net.node("Softmax", &[&scores], &[("axis", Attr::Int(-1))]);
+        let context = self.net.node("MatMul", &[&shares, &value], &[]);
+        let context = self.net.node("Transpose", &[&context], &[("perm", Attr::Ints(&[0, 2, 1, 3]))]);
+        let joined = Tensor::from_slice(&[3], &[1, tokens as i64, width as i64]);
+        let joined = self.constant(&format!("{name}.join"), &joined);
+        let context = self.net.node("Reshape", &[&context, &joined], &[]);
+        let context = self.linear(&format!("{name}.attention"), &context, width, width);
+        let sum = self.net.node("Add", &[&context, x], &[]);
+        let x = self.layer_norm(&format!("{name}.attention"), &sum);
+
+        let wide = self.linear(&format!("{name}.intermediate"), &x, width, 4 * width);
+        let wide = self.gelu(name, &wide);
+        let narrow = self.linear(&format!("{name}.output"), &wide, 4 * width, width);
+        let sum = self.net.node("Add", &[&narrow, &x], &[]);
+        self.layer_norm(&format!("{name}.output"), &sum)
+    }
+
+    /// Computes x * 0.5 * (1 + erf(x / sqrt 2)).
+    fn gelu(&mut self, name: &str, x: &str) -> String {
+        let root = self.constant(&format!("{name}.gelu.root"), &Tensor::scalar(std::f32::consts::SQRT_2));
+        let unit = self.constant(&format!("{name}.gelu.one"), &Tensor::scalar(1f32));
+        let half = self.constant(&format!("{name}.gelu.half"), &Tensor::scalar(0.5f32));
+        let scaled = self.net.node("Div", &[x, &root], &[]);
+        let curve = self.net.node("Erf", &[&scaled], &[]);
+        let gate = self.net.node("Add", &[&curve, &unit], &[]);
+        let product = self.net.node("Mul", &[x, &gate], &[]);
+        self.net.node("Mul", &[&product, &half], &[])
+    }
+}

@@ -1,0 +1,139 @@
+//! Standard architectures as ONNX models with seeded weights: realistic networks to compile and to measure when no
+//! trained file is available.
+//!
+//! With purely random weights a deep network forgets its input: the activations of all inputs become similar layer by
+//! layer. So a small batch of noise is propagated while a network is built, and each normalization gets the statistics
+//! that it measures: differences between inputs keep their size, and outputs depend on inputs.
+
+mod bert;
+mod measure;
+mod net;
+mod vision;
+
+use byoc::frontend::onnx::proto::ModelProto;
+use byoc_ir::diag::{Diagnostic, codes, nearest};
+use net::Net;
+
+/// Names and descriptions, sorted by name.
+pub const ARCHITECTURES: &[(&str, &str)] = &[
+    ("bert_base", "BERT base (Devlin et al. 2018): 12 layers of width 768, 128 tokens"),
+    ("mobilenet_v2", "MobileNetV2 (Sandler et al. 2018), 224 x 224"),
+    ("resnet18", "ResNet-18 (He et al. 2015), 224 x 224"),
+    ("resnet50", "ResNet-50 (He et al. 2015), stride in the 3 x 3 convolution, 224 x 224"),
+    ("vgg16", "VGG-16 (Simonyan and Zisserman 2014), 224 x 224"),
+];
+
+/// Builds an architecture. The seed determines its weights.
+///
+/// # Errors
+/// An unknown name.
+pub fn build(name: &str, seed: u64) -> Result<ModelProto, Diagnostic> {
+    at_scale(name, seed, 1, 224).ok_or_else(|| {
+        let names = ARCHITECTURES.iter().map(|(name, _)| *name);
+        let error =
+            Diagnostic::error(codes::frontends::UNKNOWN_ARCHITECTURE, format!("unknown architecture \"{name}\""))
+                .note(format!("known architectures: {}", names.clone().collect::<Vec<_>>().join(", ")));
+        match nearest(name, names) {
+            Some(near) => error.help(format!("did you mean \"{near}\"?")),
+            None => error,
+        }
+    })
+}
+
+/// Builds an architecture with divided widths and for images of another size, which tests can afford to run.
+fn at_scale(name: &str, seed: u64, divide: usize, image: usize) -> Option<ModelProto> {
+    let net = Net::new(name, seed);
+    Some(match name {
+        "bert_base" => bert::build(net, &bert::Config::base(divide)),
+        "mobilenet_v2" => vision::mobilenet_v2(net, divide, image),
+        "resnet18" => vision::resnet18(net, divide, image),
+        "resnet50" => vision::resnet50(net, divide, image),
+        "vgg16" => vision::vgg16(net, divide, image),
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use byoc::frontend::{LoadOptions, onnx};
+    use byoc::io::random;
+    use byoc_ir::ir::{Expr, Type};
+    use byoc_ir::tensor::Tensor;
+    use prost::Message;
+
+    /// Computes the output of an imported model, call by call.
+    fn run(model: &ModelProto, seed: u64) -> Tensor {
+        let loaded = onnx::import(model.clone(), &LoadOptions::default(), None).unwrap_or_else(|e| panic!("{}", e[0]));
+        let module = &loaded.module;
+        let main = module.main().unwrap();
+        let mut values: Vec<Vec<Tensor>> = Vec::new();
+        for (id, node) in module.nodes.iter() {
+            let value = match &node.expr {
+                Expr::Constant(tensor) => vec![(**tensor).clone()],
+                Expr::Var(_) => {
+                    let ty = node.ty.as_tensor().unwrap();
+                    assert!(main.params.contains(&id));
+                    vec![random::tensor(ty.dtype, &ty.shape().unwrap(), seed)]
+                }
+                Expr::Tuple(fields) => fields.iter().map(|&f| values[byoc_ir::ir::Id::index(f)][0].clone()).collect(),
+                Expr::Project { tuple, index } => {
+                    vec![values[byoc_ir::ir::Id::index(*tuple)][*index as usize].clone()]
+                }
+                Expr::Call(_) => {
+                    let (op, call) = node.expr.as_op_call().unwrap();
+                    let args: Vec<&Tensor> =
+                        call.args.iter().flat_map(|&a| &values[byoc_ir::ir::Id::index(a)]).collect();
+                    measure::call_typed(op, &call.attrs, &args, &node.ty)
+                }
+                _ => Vec::new(),
+            };
+            values.push(value);
+        }
+        assert!(matches!(module.ty(main.body), Type::Tensor(_)));
+        values[byoc_ir::ir::Id::index(main.body)][0].clone()
+    }
+
+    fn deviation(values: &[f64]) -> f64 {
+        let mean = values.iter().sum::<f64>() / values.len() as f64;
+        (values.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / values.len() as f64).sqrt()
+    }
+
+    #[test]
+    fn outputs_depend_on_inputs() {
+        for (name, _) in ARCHITECTURES {
+            let model = at_scale(name, 0, 8, 64).unwrap();
+            let (a, b) = (run(&model, 1).view().to_f64s(), run(&model, 2).view().to_f64s());
+            let difference: Vec<f64> = a.iter().zip(&b).map(|(x, y)| x - y).collect();
+            let share = deviation(&difference) / deviation(&a);
+            assert!(share > 0.05 && share < 20.0, "{name}: outputs differ by {share} of their deviation");
+            assert!(deviation(&a) > 1e-3 && deviation(&a) < 1e3, "{name}: {}", deviation(&a));
+        }
+    }
+
+    #[test]
+    fn seed_determines_bytes() {
+        let bytes = |seed| at_scale("mobilenet_v2", seed, 8, 32).unwrap().encode_to_vec();
+        assert_eq!(bytes(1), bytes(1));
+        assert_ne!(bytes(1), bytes(2));
+    }
+
+    #[test]
+    fn parameter_counts_match_papers() {
+        // Weights and biases of convolutions and matrix products, as torchvision counts them.
+        for (name, millions) in [("mobilenet_v2", 3.50), ("resnet18", 11.69), ("resnet50", 25.56)] {
+            let graph = build(name, 0).unwrap().graph.unwrap();
+            let bn = |t: &str| t.ends_with(".mean") || t.ends_with(".var");
+            let count: i64 =
+                graph.initializer.iter().filter(|t| !bn(&t.name)).map(|t| t.dims.iter().product::<i64>()).sum();
+            assert!((count as f64 / 1e6 - millions).abs() < 0.01, "{name}: {count}");
+        }
+    }
+
+    #[test]
+    fn rejects_unknown_name() {
+        let error = build("resnet5", 0).unwrap_err();
+        assert_eq!(error.code, codes::frontends::UNKNOWN_ARCHITECTURE);
+        assert!(error.help.is_some());
+    }
+}

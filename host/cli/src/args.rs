@@ -1,0 +1,641 @@
+//! The command line: every command with its options.
+
+use byoc::limits::parse_size;
+use byoc_quantize::method::Method;
+use clap::{Args, Parser, Subcommand};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Compiles and runs neural-network models on backends loaded at run time.
+#[derive(Debug, Parser)]
+#[command(name = "byoc", version, max_term_width = 110)]
+pub struct Cli {
+    /// Command to run.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// Commands of the program.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run a model and print its outputs.
+    Run(RunArgs),
+    /// Build an artifact, or print a stage of the compilation.
+    Compile(CompileArgs),
+    /// Show where each operator of the model runs, and every reason why not elsewhere.
+    Explain(ExplainArgs),
+    /// Run folders in ONNX test-data layout against their recorded outputs.
+    Verify(VerifyArgs),
+    /// Measure the latency of a model.
+    Bench(BenchArgs),
+    /// Run passes on a Relay program.
+    Opt(OptArgs),
+    /// Print the code that the backends generate for a model.
+    Source(SourceArgs),
+    /// Print the contents and requirements of an artifact.
+    Inspect(InspectArgs),
+    /// List the plugins found, and those that were refused.
+    Plugins(PluginsArgs),
+    /// Print the operator reference.
+    Ops(OpsArgs),
+    /// Explain an error code.
+    Error(ErrorArgs),
+    /// Quantize a float model to int8.
+    Quantize(QuantizeArgs),
+    /// Write a standard architecture with seeded weights as ONNX.
+    Zoo(ZooArgs),
+}
+
+/// Directories that are searched for plugins.
+#[derive(Args, Clone, Debug, Default)]
+pub struct PluginDirArgs {
+    /// Plugin search path, searched first (may be repeated).
+    #[arg(long = "plugin-dir", value_name = "DIR")]
+    pub plugin_dirs: Vec<PathBuf>,
+}
+
+/// Options of diagnostic output.
+#[derive(Args, Clone, Debug, Default)]
+pub struct TalkArgs {
+    /// Verbose output: each region call; twice for everything.
+    #[arg(short, long, action = clap::ArgAction::Count)]
+    pub verbose: u8,
+    /// Machine-readable output, one JSON object a line.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Limits on time and memory.
+#[derive(Args, Clone, Copy, Debug, Default)]
+pub struct LimitArgs {
+    /// Maximum run time of the command, such as 30 or 0.5. No limit by default.
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    pub timeout: Option<Duration>,
+    /// Maximum memory for tensors and intermediate results, such as 2GiB or 512M. By default half of what is available
+    /// to the process.
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub max_memory: Option<usize>,
+}
+
+/// Options of compilation.
+#[derive(Args, Clone, Debug, Default)]
+pub struct BuildArgs {
+    /// Backends in priority order; "auto" selects every plugin that loads, "none" loads no plugin and runs everything
+    /// on the host, artifacts too. By default a model runs on the host, and an artifact on the plugins that it was
+    /// compiled for.
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
+    pub backend: Vec<String>,
+    /// Option of a backend that --backend names, such as mychip.half=true; "byoc plugins show mychip" lists its options
+    /// with their values (may be repeated).
+    #[arg(long = "backend-option", value_name = "NAME.OPTION=VALUE", value_parser = backend_option)]
+    pub backend_options: Vec<(String, String, String)>,
+    /// Unsupported option; backends are selected with --backend.
+    #[arg(long, value_name = "NAME", hide = true)]
+    pub target: Option<String>,
+    /// Minimum share of the FLOPs on backends; less is an error (without a share: more than none).
+    #[arg(long, value_name = "SHARE", num_args = 0..=1, require_equals = true, default_missing_value = "any", value_parser = share)]
+    pub require_offload: Option<String>,
+    /// Size of a symbolic dimension, or ? to leave it open: the program then accepts any size (may be repeated).
+    #[arg(long = "dim", value_name = "NAME=N|?", value_parser = named_dim)]
+    pub dims: Vec<(String, Option<usize>)>,
+    /// Permission for regions of an artifact to hold native code, which runs with the rights of this process.
+    #[arg(long, value_name = "yes|no", env = "BYOC_ALLOW_NATIVE", default_value = "yes", action = clap::ArgAction::Set, value_parser = yes_or_no)]
+    pub allow_native: bool,
+    /// Number of threads.
+    #[arg(long, value_name = "N", env = "BYOC_THREADS", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: Option<u16>,
+    /// Cache directory of the backends, each limited to BYOC_CACHE_LIMIT bytes (1G by default).
+    #[arg(long, value_name = "DIR", env = "BYOC_CACHE_DIR")]
+    pub cache_dir: Option<PathBuf>,
+    /// No cache: compile everything anew.
+    #[arg(long)]
+    pub no_cache: bool,
+    /// Pass after which the program is printed on standard error, or "all".
+    #[arg(long, value_name = "PASS")]
+    pub print_after: Option<String>,
+    /// Time of each pass, printed on standard error.
+    #[arg(long)]
+    pub time_passes: bool,
+    /// Limits on time and memory.
+    #[command(flatten)]
+    pub limits: LimitArgs,
+    /// Directories that are searched for plugins.
+    #[command(flatten)]
+    pub plugins: PluginDirArgs,
+    /// Options of diagnostic output.
+    #[command(flatten)]
+    pub talk: TalkArgs,
+}
+
+/// Sources of the input values of a run.
+#[derive(Args, Clone, Debug, Default)]
+pub struct InputArgs {
+    /// Value of a model input: a .npy, .npz or .pb file, random[:seed], ones or zeros (may be repeated).
+    #[arg(long = "input", value_name = "NAME=FILE|random[:seed]|ones|zeros", value_parser = named_text)]
+    pub inputs: Vec<(String, String)>,
+    /// Image for the model's only image input.
+    #[arg(long, value_name = "FILE")]
+    pub image: Option<PathBuf>,
+    /// Mean of each channel, subtracted from the image after division by 255.
+    #[arg(long, value_name = "M,...", value_delimiter = ',', requires = "image", allow_negative_numbers = true)]
+    pub mean: Vec<f64>,
+    /// Standard deviation of each channel, by which the image is divided after the mean is subtracted.
+    #[arg(long, value_name = "S,...", value_delimiter = ',', requires = "image")]
+    pub std: Vec<f64>,
+}
+
+/// `byoc run`.
+#[derive(Args, Debug)]
+pub struct RunArgs {
+    /// Model: a .onnx, .relay or .byoc file, or a directory in ONNX test-data layout.
+    pub model: PathBuf,
+    /// Sources of the input values.
+    #[command(flatten)]
+    pub input: InputArgs,
+    /// Class names, one per line; the five most probable classes are printed.
+    #[arg(long, value_name = "FILE")]
+    pub labels: Option<PathBuf>,
+    /// File for the outputs; - is standard output.
+    #[arg(long, value_name = "FILE.npz")]
+    pub output: Option<PathBuf>,
+    /// Description of the inputs and outputs of the model, without a run.
+    #[arg(long)]
+    pub describe: bool,
+    /// File for a trace of the run in the format of Perfetto; - is standard output.
+    #[arg(long, value_name = "FILE")]
+    pub trace: Option<PathBuf>,
+    /// Options of compilation.
+    #[command(flatten)]
+    pub build: BuildArgs,
+}
+
+/// `byoc compile`.
+#[derive(Args, Debug)]
+#[command(group = clap::ArgGroup::new("product").required(true).args(["output", "emit"]))]
+pub struct CompileArgs {
+    /// Model: a .onnx or .relay file, or a directory in ONNX test-data layout.
+    pub model: PathBuf,
+    /// File for the artifact; - is standard output.
+    #[arg(short, long, value_name = "FILE.byoc")]
+    pub output: Option<PathBuf>,
+    /// Stage of the compilation to print instead.
+    #[arg(long, value_enum)]
+    pub emit: Option<Stage>,
+    /// Options of compilation.
+    #[command(flatten)]
+    pub build: BuildArgs,
+}
+
+/// Stage that `byoc compile --emit` prints.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Stage {
+    /// Simplified program.
+    Relay,
+    /// Partitioned program.
+    Partitioned,
+    /// JSON of the graph executor.
+    GraphJson,
+    /// JSON of each region.
+    RegionJson,
+    /// Code generated by the backends.
+    Source,
+}
+
+/// `byoc explain`.
+#[derive(Args, Debug)]
+pub struct ExplainArgs {
+    /// Model: a .onnx or .relay file, or a directory in ONNX test-data layout.
+    pub model: PathBuf,
+    /// File for an HTML page with the graph colored by region; - is standard output.
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+    /// Options of compilation.
+    #[command(flatten)]
+    pub build: BuildArgs,
+}
+
+/// `byoc verify`.
+#[derive(Args, Debug)]
+pub struct VerifyArgs {
+    /// Directories with model.onnx and test_data_set_N.
+    #[arg(required = true, value_name = "DIR")]
+    pub dirs: Vec<PathBuf>,
+    /// Relative tolerance, as in NumPy's allclose.
+    #[arg(long, default_value_t = 1e-3, value_parser = tolerance, allow_hyphen_values = true)]
+    pub rtol: f64,
+    /// Absolute tolerance, as in NumPy's allclose.
+    #[arg(long, default_value_t = 1e-5, value_parser = tolerance, allow_hyphen_values = true)]
+    pub atol: f64,
+    /// Maximum of max|a-b| / max|b| of each output; replaces allclose.
+    #[arg(long, value_name = "X", value_parser = tolerance, allow_hyphen_values = true)]
+    pub max_rel_err: Option<f64>,
+    /// Options of compilation.
+    #[command(flatten)]
+    pub build: BuildArgs,
+}
+
+/// `byoc bench`.
+#[derive(Args, Debug)]
+pub struct BenchArgs {
+    /// Model: a .onnx, .relay or .byoc file, or a directory in ONNX test-data layout.
+    pub model: PathBuf,
+    /// Number of timed runs.
+    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..))]
+    pub runs: u32,
+    /// Sources of the input values; random by default.
+    #[command(flatten)]
+    pub input: InputArgs,
+    /// File for a trace of one run in the format of Perfetto; - is standard output.
+    #[arg(long, value_name = "FILE")]
+    pub trace: Option<PathBuf>,
+    /// Options of compilation.
+    #[command(flatten)]
+    pub build: BuildArgs,
+}
+
+/// `byoc opt`.
+#[derive(Args, Debug)]
+pub struct OptArgs {
+    /// Relay program.
+    pub file: PathBuf,
+    /// Passes to run, in order. Without passes the program is printed unchanged and need not type-check.
+    #[arg(long = "pass", value_name = "PASS,...", value_delimiter = ',')]
+    pub passes: Vec<String>,
+    /// Pattern file for merge_composite.
+    #[arg(long, value_name = "FILE")]
+    pub patterns: Option<PathBuf>,
+    /// Operators that target T supports, in priority order (may be repeated). `T=` supports only its own composites,
+    /// named `T.x`.
+    #[arg(long, value_name = "T=OP,...", value_parser = target)]
+    pub annotate: Vec<(String, String)>,
+    /// Desired layout of an operator and of its kernel, for convert_layout (may be repeated).
+    #[arg(long = "layout", value_name = "OP=DATA[,KERNEL]", value_parser = named_text)]
+    pub layouts: Vec<(String, String)>,
+    /// Annotation of tuples and references by annotate_target.
+    #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set)]
+    pub include_non_call_ops: bool,
+    /// Binding of constants into regions by partition_graph.
+    #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set)]
+    pub bind_constants: bool,
+    /// Module name in the names of lifted functions.
+    #[arg(long, value_name = "M", default_value = "default")]
+    pub module_name: String,
+    /// Functions for inline_compiler_functions_bound_to.
+    #[arg(long, value_name = "@F,...", value_delimiter = ',')]
+    pub inline_bound_to: Vec<String>,
+    /// Compiler whose functions the outline_ and mark_compiler_functions passes process; all by default.
+    #[arg(long, value_name = "T")]
+    pub compiler: Option<String>,
+    /// Expected program, compared with the result instead of printing it.
+    #[arg(long, value_name = "FILE")]
+    pub expect: Option<PathBuf>,
+    /// Pass after which the program is printed on standard error, or "all".
+    #[arg(long, value_name = "PASS")]
+    pub print_after: Option<String>,
+    /// Time of each pass, printed on standard error.
+    #[arg(long)]
+    pub time_passes: bool,
+    /// Maximum number of passes to run, to find the one that breaks a program.
+    #[arg(long, value_name = "N")]
+    pub pass_limit: Option<usize>,
+    /// Limits on time and memory.
+    #[command(flatten)]
+    pub limits: LimitArgs,
+    /// Options of diagnostic output.
+    #[command(flatten)]
+    pub talk: TalkArgs,
+}
+
+/// `byoc source`.
+#[derive(Args, Debug)]
+pub struct SourceArgs {
+    /// Model: a .onnx, .relay or .byoc file, or a directory in ONNX test-data layout.
+    pub model: PathBuf,
+    /// Symbol of the only region to print.
+    #[arg(long, value_name = "S")]
+    pub symbol: Option<String>,
+    /// Options of compilation.
+    #[command(flatten)]
+    pub build: BuildArgs,
+}
+
+/// `byoc inspect`.
+#[derive(Args, Debug)]
+pub struct InspectArgs {
+    /// Artifact to inspect.
+    #[arg(value_name = "FILE.byoc")]
+    pub file: PathBuf,
+    /// Limits on time and memory.
+    #[command(flatten)]
+    pub limits: LimitArgs,
+    /// Options of diagnostic output.
+    #[command(flatten)]
+    pub talk: TalkArgs,
+}
+
+/// `byoc plugins`.
+#[derive(Args, Debug)]
+pub struct PluginsArgs {
+    /// Subcommand; `list` by default.
+    #[command(subcommand)]
+    pub command: Option<PluginsCommand>,
+    /// Directories that are searched for plugins.
+    #[command(flatten)]
+    pub plugins: PluginDirArgs,
+    /// Options of diagnostic output.
+    #[command(flatten)]
+    pub talk: TalkArgs,
+}
+
+/// `byoc plugins ...`.
+#[derive(Debug, Subcommand)]
+pub enum PluginsCommand {
+    /// List the plugins found and their files.
+    List(PluginsListArgs),
+    /// Print the description of a plugin, with its pattern table.
+    Show(PluginsShowArgs),
+    /// Check a plugin file and print its errors.
+    Check(PluginsCheckArgs),
+    /// Create a directory with a new plugin that builds and runs unchanged.
+    New(PluginsNewArgs),
+    /// Test what a plugin claims: generated cases against the reference.
+    Test(PluginsTestArgs),
+    /// Run the worker process of `test`.
+    #[command(hide = true)]
+    TestWorker(TestWorkerArgs),
+}
+
+/// `byoc plugins list`.
+#[derive(Args, Debug)]
+pub struct PluginsListArgs {
+    /// Directories that are searched for plugins.
+    #[command(flatten)]
+    pub plugins: PluginDirArgs,
+    /// Options of diagnostic output.
+    #[command(flatten)]
+    pub talk: TalkArgs,
+}
+
+/// `byoc plugins show`.
+#[derive(Args, Debug)]
+pub struct PluginsShowArgs {
+    /// Name of the backend.
+    pub name: String,
+    /// Directories that are searched for plugins.
+    #[command(flatten)]
+    pub plugins: PluginDirArgs,
+    /// Options of diagnostic output.
+    #[command(flatten)]
+    pub talk: TalkArgs,
+}
+
+/// `byoc plugins check`.
+#[derive(Args, Debug)]
+pub struct PluginsCheckArgs {
+    /// Shared library.
+    pub file: PathBuf,
+    /// Options of diagnostic output.
+    #[command(flatten)]
+    pub talk: TalkArgs,
+}
+
+/// `byoc plugins new`.
+#[derive(Args, Debug)]
+pub struct PluginsNewArgs {
+    /// Name of the plugin and its directory: letters, digits and _.
+    pub name: PathBuf,
+    /// C file and Makefile instead of a Rust crate.
+    #[arg(long)]
+    pub c: bool,
+    /// Directory with the sources of byoc-plugin-api; by default a copy is written beside the plugin.
+    #[arg(long, value_name = "DIR", conflicts_with = "c")]
+    pub api: Option<PathBuf>,
+}
+
+/// `byoc plugins test`.
+#[derive(Args, Debug)]
+pub struct PluginsTestArgs {
+    /// Shared library, or name of a backend.
+    #[arg(value_name = "FILE|NAME")]
+    pub plugin: PathBuf,
+    /// Seed of the cases: the same seed gives the same cases.
+    #[arg(long, default_value_t = 0)]
+    pub seed: u64,
+    /// Number of cases for each operator and each pattern.
+    #[arg(long, value_name = "N", default_value_t = 24)]
+    pub cases: usize,
+    /// Text in the names of the operators and patterns to test.
+    #[arg(long, value_name = "TEXT")]
+    pub only: Option<String>,
+    /// File of the only case to run, written by an earlier run.
+    #[arg(long, value_name = "FILE.relay")]
+    pub case: Option<PathBuf>,
+    /// Output directory for failing cases.
+    #[arg(long, value_name = "DIR", default_value = "byoc-conformance")]
+    pub out: PathBuf,
+    /// Time limit of an entry of the plugin.
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    pub time_limit: u64,
+    /// Maximum number of threads for the plugin; it is tested with one as well.
+    #[arg(long, value_name = "N", default_value_t = 4)]
+    pub threads: usize,
+    /// Directories that are searched for plugins.
+    #[command(flatten)]
+    pub plugins: PluginDirArgs,
+    /// Options of diagnostic output.
+    #[command(flatten)]
+    pub talk: TalkArgs,
+}
+
+/// `byoc plugins test-worker`.
+#[derive(Args, Debug)]
+pub struct TestWorkerArgs {
+    /// Shared library.
+    pub file: PathBuf,
+    /// Maximum number of threads for the plugin.
+    #[arg(long, value_name = "N", default_value_t = 4)]
+    pub threads: usize,
+    /// Directories that are searched for plugins.
+    #[command(flatten)]
+    pub plugins: PluginDirArgs,
+}
+
+/// `byoc ops`.
+#[derive(Args, Debug)]
+pub struct OpsArgs {
+    /// Operator; all by default.
+    pub name: Option<String>,
+    /// Options of diagnostic output.
+    #[command(flatten)]
+    pub talk: TalkArgs,
+}
+
+/// `byoc error`.
+#[derive(Args, Debug)]
+pub struct ErrorArgs {
+    /// Error code such as E0401; all by default.
+    pub code: Option<String>,
+}
+
+/// `byoc quantize`.
+#[derive(Args, Debug)]
+pub struct QuantizeArgs {
+    /// Float model: a .onnx or .relay file, or a directory in ONNX test-data layout.
+    pub model: PathBuf,
+    /// Samples of the model's inputs: an .npz with an entry for each input, a directory of images, or random[:seed].
+    #[arg(long, value_name = "DATA")]
+    pub calibrate: String,
+    /// File for the quantized model, with its weights in a file beside it; - is standard output, with the weights in
+    /// the text.
+    #[arg(short, long, value_name = "FILE.relay")]
+    pub output: PathBuf,
+    /// Backends whose quantization scheme is used: that of the first that declares one.
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
+    pub backend: Vec<String>,
+    /// Quantization scheme: symmetric or asymmetric, with any of uint8, per-tensor, power-of-two.
+    #[arg(long, value_name = "SCHEME")]
+    pub scheme: Option<String>,
+    /// Method that chooses the range of an activation: min-max, percentile[:P], entropy or mse.
+    #[arg(long, value_name = "METHOD", default_value = "mse", value_parser = Method::parse)]
+    pub method: Method,
+    /// Layers that stay in float: names, "first" (the first convolution, the default) or "none".
+    #[arg(long, value_name = "NAME,...|first|none", value_delimiter = ',')]
+    pub keep: Vec<String>,
+    /// Maximum loss; the most sensitive layers stay in float until it is met. The loss is the drop in accuracy (a
+    /// share) with labels, otherwise 1 - cosine of the outputs.
+    #[arg(long, value_name = "X", value_parser = loss)]
+    pub max_loss: Option<f64>,
+    /// Correct class of each sample: an array, or a text file with one number per line.
+    #[arg(long, value_name = "FILE")]
+    pub labels: Option<PathBuf>,
+    /// Maximum number of samples (of random data their number, 32 by default).
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub samples: Option<u32>,
+    /// Mean of each channel, subtracted from an image after division by 255.
+    #[arg(long, value_name = "M,...", value_delimiter = ',', allow_negative_numbers = true)]
+    pub mean: Vec<f64>,
+    /// Standard deviation of each channel, by which an image is divided after the mean is subtracted.
+    #[arg(long, value_name = "S,...", value_delimiter = ',')]
+    pub std: Vec<f64>,
+    /// Size of a symbolic dimension, which is bound permanently (may be repeated); the others stay open where the model
+    /// allows it.
+    #[arg(long = "dim", value_name = "NAME=N", value_parser = named_number)]
+    pub dims: Vec<(String, usize)>,
+    /// Number of threads.
+    #[arg(long, value_name = "N", env = "BYOC_THREADS", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: Option<u16>,
+    /// Limits on time and memory.
+    #[command(flatten)]
+    pub limits: LimitArgs,
+    /// Directories that are searched for plugins.
+    #[command(flatten)]
+    pub plugins: PluginDirArgs,
+    /// Options of diagnostic output.
+    #[command(flatten)]
+    pub talk: TalkArgs,
+}
+
+/// `byoc zoo`.
+#[derive(Args, Debug)]
+pub struct ZooArgs {
+    /// Name of the architecture.
+    pub name: String,
+    /// File for the model; - is standard output.
+    #[arg(short, long, value_name = "FILE.onnx")]
+    pub output: PathBuf,
+    /// Seed of the weights.
+    #[arg(long, default_value_t = 0)]
+    pub seed: u64,
+}
+
+impl Command {
+    /// Returns the limits of the command; the defaults for commands that read no model.
+    pub fn limits(&self) -> LimitArgs {
+        match self {
+            Command::Run(args) => args.build.limits,
+            Command::Compile(args) => args.build.limits,
+            Command::Explain(args) => args.build.limits,
+            Command::Verify(args) => args.build.limits,
+            Command::Bench(args) => args.build.limits,
+            Command::Source(args) => args.build.limits,
+            Command::Opt(args) => args.limits,
+            Command::Quantize(args) => args.limits,
+            Command::Inspect(args) => args.limits,
+            Command::Plugins(_) | Command::Ops(_) | Command::Error(_) | Command::Zoo(_) => LimitArgs::default(),
+        }
+    }
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse::<f64>().ok().filter(|seconds| *seconds > 0.0);
+    let duration = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    duration.ok_or_else(|| "expected a number of seconds > 0".to_owned())
+}
+
+fn named_text(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() && !value.is_empty() => Ok((name.to_owned(), value.to_owned())),
+        _ => Err("expected NAME=VALUE".to_owned()),
+    }
+}
+
+fn yes_or_no(text: &str) -> Result<bool, String> {
+    match text {
+        "yes" => Ok(true),
+        "no" => Ok(false),
+        _ => Err("expected yes or no".to_owned()),
+    }
+}
+
+fn backend_option(text: &str) -> Result<(String, String, String), String> {
+    let parts = text.split_once('=').and_then(|(key, value)| Some((key.split_once('.')?, value)));
+    match parts {
+        Some(((name, option), value)) if ![name, option, value].contains(&"") => {
+            Ok((name.to_owned(), option.to_owned(), value.to_owned()))
+        }
+        _ => Err("expected NAME.OPTION=VALUE: a backend, one of its options, and its value".to_owned()),
+    }
+}
+
+fn target(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=').unwrap_or((text, "")) {
+        ("", _) => Err("expected TARGET=OPERATOR,...".to_owned()),
+        (target, operators) => Ok((target.to_owned(), operators.to_owned())),
+    }
+}
+
+fn loss(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(loss) if (0.0..=1.0).contains(&loss) => Ok(loss),
+        _ => Err("expected a number from 0 to 1".to_owned()),
+    }
+}
+
+fn tolerance(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(number) if number >= 0.0 => Ok(number),
+        _ => Err("expected a number of at least 0".to_owned()),
+    }
+}
+
+/// Parses a share of the FLOPs, or `any`, the value of `--require-offload` without a share.
+fn share(text: &str) -> Result<String, String> {
+    match text.parse::<f64>() {
+        Ok(share) if (0.0..=1.0).contains(&share) => Ok(text.to_owned()),
+        _ if text == "any" => Ok(text.to_owned()),
+        _ => Err("expected a share from 0 to 1".to_owned()),
+    }
+}
+
+fn named_dim(text: &str) -> Result<(String, Option<usize>), String> {
+    match text.strip_suffix("=?") {
+        Some(name) if !name.is_empty() => Ok((name.to_owned(), None)),
+        _ => named_number(text).map(|(name, size)| (name, Some(size))),
+    }
+}
+
+fn named_number(text: &str) -> Result<(String, usize), String> {
+    let (name, value) = named_text(text)?;
+    let number = value.parse().map_err(|_| format!("expected NAME=N with an integer N, found {value}"))?;
+    Ok((name, number))
+}

@@ -1,0 +1,103 @@
+//! `byoc bench`: measures the latency of a model, and the time to compile and load it.
+
+use super::args::BenchArgs;
+use super::interrupt::interruptible;
+use super::{escape, output, ready};
+use byoc::error::Failure;
+use byoc::trace::Trace;
+use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+use std::time::Instant;
+
+/// Runs the command.
+pub fn run(args: &BenchArgs) -> Result<ExitCode, Failure> {
+    if let Some(path) = &args.trace {
+        output::check([path.as_path()])?;
+    }
+    let session = ready::session(&args.build)?;
+    let ready = ready::ready(&args.model, &args.build, &args.input, &session)?;
+    let inputs = ready.given.resolve(&ready.model, Some(0))?;
+    let _interruptible = interruptible(&session.cancel);
+    // Warm-up: caches, pages and clock rates settle in a few runs.
+    for _ in 0..(args.runs / 5).max(3) {
+        ready.model.run(&inputs)?;
+    }
+    let before = session.metrics.snapshot();
+    let mut times = Vec::with_capacity(args.runs as usize);
+    for _ in 0..args.runs {
+        let start = Instant::now();
+        ready.model.run(&inputs)?;
+        times.push(start.elapsed().as_secs_f64() * 1e3);
+    }
+    let metrics = metrics(&before, &session.metrics.snapshot(), args.runs);
+    if let Some(path) = &args.trace {
+        let trace = Trace::new(true);
+        session.metrics.record();
+        ready.model.run_observed(&inputs, &trace)?;
+        trace.add_said(&session.metrics.take_recorded());
+        output::write(path, |file| trace.write_to(file))?;
+    }
+    times.sort_by(f64::total_cmp);
+    let at = |share: f64| times[((times.len() - 1) as f64 * share).round() as usize];
+    let host_steps = ready.model.host_steps();
+    let row = json!({
+        "model": ready::name_of(&args.model),
+        "backend": args.build.backend.join(","),
+        "threads": session.pool.threads(),
+        "compile_s": ready.compile.as_secs_f64(),
+        "load_s": ready.load.as_secs_f64(),
+        "median_ms": at(0.5),
+        "p90_ms": at(0.9),
+        "min_ms": times[0],
+        "runs": args.runs,
+        "peak_rss_bytes": peak_rss_bytes(),
+        "regions": ready.model.regions,
+        "host_steps": host_steps,
+        "offload_flops": ready.model.offload_share,
+        "metrics": metrics,
+    });
+    if args.build.talk.json {
+        println!("{row}");
+        return Ok(ExitCode::SUCCESS);
+    }
+    println!("{}, {} threads, {} runs", escape::line(&ready::name_of(&args.model)), session.pool.threads(), args.runs);
+    println!("  median {:.3} ms   p90 {:.3} ms   min {:.3} ms", at(0.5), at(0.9), times[0]);
+    println!("  compile {:.3} s   load {:.3} s", ready.compile.as_secs_f64(), ready.load.as_secs_f64());
+    println!(
+        "  {} regions with {:.1} % of the FLOPs, {host_steps} steps on the host",
+        ready.model.regions,
+        100.0 * ready.model.offload_share
+    );
+    if let Some(peak) = peak_rss_bytes() {
+        println!("  peak memory {:.1} MiB", peak as f64 / f64::from(1 << 20));
+    }
+    for (name, count) in metrics {
+        println!("  {} {count}{}", escape::line(&name), if name.ends_with(".utilisation") { "" } else { " a run" });
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Returns the counters of the plugins per run. Two counters `x.used` and `x.available` also give their ratio,
+/// `x.utilisation`: a ratio cannot be summed, while the ratio of the sums is that of the whole run.
+fn metrics(before: &BTreeMap<String, u64>, after: &BTreeMap<String, u64>, runs: u32) -> Map<String, Value> {
+    let counted = |name: &str| {
+        after.get(name).map_or(0, |count| count - before.get(name).copied().unwrap_or(0)) as f64 / f64::from(runs)
+    };
+    let mut metrics: Map<String, Value> = after.keys().map(|name| (name.clone(), json!(counted(name)))).collect();
+    for name in after.keys().filter_map(|name| name.strip_suffix(".used")) {
+        let available = counted(&format!("{name}.available"));
+        if available > 0.0 {
+            metrics.insert(format!("{name}.utilisation"), json!(counted(&format!("{name}.used")) / available));
+        }
+    }
+    metrics
+}
+
+/// Returns the peak resident memory of the process, where the system reports it.
+fn peak_rss_bytes() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:"))?;
+    let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
+    Some(kib * 1024)
+}

@@ -1,0 +1,104 @@
+//! `byoc compile`: builds an artifact, or prints a stage of the compilation.
+
+use super::args::{BuildArgs, CompileArgs, InputArgs, SourceArgs, Stage};
+use super::{escape, output, ready};
+use byoc::artifact;
+use byoc::build::{Compiled, export};
+use byoc::error::Failure;
+use byoc_ir::diag::{Diagnostic, codes, nearest};
+use byoc_ir::ir::Module;
+use byoc_ir::text::{PrintOptions, print};
+use std::path::Path;
+use std::process::ExitCode;
+
+/// Runs `byoc compile`.
+pub fn run(args: &CompileArgs) -> Result<ExitCode, Failure> {
+    if let Some(path) = &args.output {
+        output::check([path.as_path()])?;
+    }
+    let session = ready::session(&args.build)?;
+    let given = ready::given(&args.model, &InputArgs::default())?;
+    let built = ready::build(&args.model, &args.build, &session, &given)?;
+    match args.emit {
+        Some(Stage::Relay) => print_module(&built.simplified),
+        Some(Stage::Partitioned) => print_module(&built.partitioned),
+        Some(Stage::GraphJson) => println!("{:#}", export::graph_json(&built.partitioned)?),
+        Some(Stage::RegionJson) => export::region_json(&built.partitioned)?.iter().for_each(|g| println!("{g:#}")),
+        Some(Stage::Source) => print_source(&built.compiled, None)?,
+        None => {}
+    }
+    if let Some(path) = &args.output {
+        let totals = &built.explanation.totals;
+        let mut size = 0;
+        let to_stdout = output::is_stdout(path);
+        if to_stdout {
+            output::write(path, |file| {
+                artifact::write_to(file, &built.compiled)?;
+                size = file.metadata()?.len();
+                Ok(())
+            })?;
+        } else {
+            artifact::write(path, &built.compiled)?;
+            size = std::fs::metadata(path).map_or(0, |m| m.len());
+        }
+        eprintln!(
+            "wrote {} ({:.1} KiB): {} regions with {:.1} % of the FLOPs",
+            if to_stdout { "standard output".into() } else { path.display().to_string() },
+            size as f64 / 1024.0,
+            totals.regions,
+            100.0 * totals.offload_share
+        );
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn print_module(module: &Module) {
+    print!("{}", escape::lines(&print(module, &PrintOptions::default()).text));
+}
+
+/// Runs `byoc source`.
+pub fn run_source(args: &SourceArgs) -> Result<ExitCode, Failure> {
+    let compiled = compiled(&args.model, &args.build)?;
+    print_source(&compiled, args.symbol.as_deref())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn compiled(model: &Path, build: &BuildArgs) -> Result<Compiled, Failure> {
+    if ready::is_artifact(model) {
+        return Ok(artifact::open(model)?.into_compiled());
+    }
+    let session = ready::session(build)?;
+    let given = ready::given(model, &InputArgs::default())?;
+    Ok(ready::build(model, build, &session, &given)?.compiled)
+}
+
+/// Prints the source of one region or of all, each under a line with its name.
+fn print_source(compiled: &Compiled, symbol: Option<&str>) -> Result<(), Failure> {
+    let regions: Vec<_> = compiled.regions.iter().flatten().collect();
+    let wanted: Vec<_> = regions.iter().filter(|r| symbol.is_none_or(|s| s == r.symbol)).collect();
+    if let (Some(symbol), true) = (symbol, wanted.is_empty()) {
+        let names: Vec<&str> = regions.iter().map(|r| r.symbol.as_str()).collect();
+        let message = format!("no region \"{symbol}\"");
+        let mut diagnostic =
+            Diagnostic::error(codes::plugins::MISSING_SYMBOL, message).note(format!("regions: {}", names.join(", ")));
+        if let Some(near) = nearest(symbol, names) {
+            diagnostic = diagnostic.help(format!("did you mean \"{near}\"?"));
+        }
+        return Err(diagnostic.into());
+    }
+    if wanted.is_empty() {
+        return Err(Diagnostic::error(codes::plugins::TOOK_NOTHING, "no generated code: the model has no regions")
+            .help("name a backend with --backend; \"byoc explain\" gives the reasons why it takes nothing")
+            .into());
+    }
+    for region in wanted {
+        match &region.source {
+            Some(source) => print!("{}", escape::lines(&source.text)),
+            None => {
+                let (symbol, backend) = (escape::line(&region.symbol), escape::line(&region.backend));
+                eprintln!("region {symbol} of {backend}: the backend provides no source");
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,59 @@
+//! `byoc error`: prints the error reference. The pages are `docs/errors/`, built into the binary.
+
+use super::args::ErrorArgs;
+use super::table;
+use byoc::error::Failure;
+use byoc_ir::diag::{Code, Diagnostic, codes};
+use std::process::ExitCode;
+
+macro_rules! pages {
+    ($($number:literal)*) => {
+        /// Page of each code.
+        const PAGES: &[(u16, &str)] =
+            &[$(($number, include_str!(concat!("../../../docs/errors/E0", stringify!($number), ".md")))),*];
+    };
+}
+
+pages! {
+    101 102 103 104 105 106 107 108 110 201 202 203 204 205 206 207 208 209 210 301 310 311 312 313 314 315 316 317
+    320 330 331 340 341 342 343 344 345 346 350 360 361 390 401 402 403 404 405 406 407 408 409 410 411 412 413 414 415 416 417 418 419
+    420 421 422 423 424 425 426 427 430 440 441 450 451 452 501 502 503 504 505 506 507 508 509 510 511 512 513 514 515 516 517 530 531 532 533 534 601 602 603 604 605 606
+    607 608 609 610 611 612 613 614 615 616 617 618 619 701 702 703 704 705 706 707
+}
+
+/// Runs the command.
+pub fn run(args: &ErrorArgs) -> Result<ExitCode, Failure> {
+    let Some(wanted) = &args.code else {
+        let mut table = table::new(&["code", "meaning"]);
+        for (code, title) in codes::all() {
+            table.add_row([code.to_string(), title.to_owned()]);
+        }
+        table::print(&table);
+        return Ok(ExitCode::SUCCESS);
+    };
+    let number: Option<u16> = wanted.trim_start_matches(['E', 'e']).parse().ok();
+    match PAGES.iter().find(|(n, _)| Some(*n) == number) {
+        Some((_, page)) => {
+            println!("{}", page.trim_end());
+            Ok(ExitCode::SUCCESS)
+        }
+        None => Err(Diagnostic::error(Code(403), format!("no error code \"{wanted}\""))
+            .help("\"byoc error\" lists all codes")
+            .into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_code_has_a_page() {
+        let missing: Vec<_> = codes::all().filter(|(c, _)| !PAGES.iter().any(|(n, _)| *n == c.0)).collect();
+        assert!(missing.is_empty(), "add them to the list above: {missing:?}");
+        for (code, title) in codes::all() {
+            let page = PAGES.iter().find(|(n, _)| *n == code.0).map(|(_, page)| *page).unwrap_or_default();
+            assert!(page.starts_with(&format!("# {code}: ")), "the page of {code} begins with its code: {title}");
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! `byoc explain --html`: a self-contained page with the graph of the model, colored by region.
+//!
+//! Operators are arranged in layers: one below the lowest predecessor; an operator without predecessors is placed right
+//! above its first consumer. Hovering shows the placement and every refusal.
+
+use super::escape as terminal;
+use byoc::build::explanation::{Explanation, NodeRow};
+use std::fmt::Write;
+
+const BOX: (usize, usize) = (150, 34);
+const GAP: (usize, usize) = (16, 30);
+/// Maximum width of a layer in boxes; wider ones continue on the next line, so that wide models stay on the page.
+const COLUMNS: usize = 12;
+/// Maximum number of characters of a name in a box.
+const NAME: usize = 26;
+
+/// Returns the page.
+pub fn page(title: &str, explanation: &Explanation) -> String {
+    let places = layout(&explanation.nodes);
+    let width = places.iter().map(|p| p.0).max().unwrap_or(0) + BOX.0 + GAP.0;
+    let height = places.iter().map(|p| p.1).max().unwrap_or(0) + BOX.1 + GAP.1;
+    let mut page = String::new();
+    let title = escape(title);
+    let totals = &explanation.totals;
+    let _ = write!(
+        page,
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>{title}</title>\n<style>{STYLE}</style></head><body>\n\
+         <h1>{title}</h1>\n<p>{} operators: {} in {} regions, {} on the host, {} folded; {:.1} % of the FLOPs on backends</p>\n<ul class=\"legend\">\n",
+        totals.operators,
+        totals.in_regions,
+        totals.regions,
+        totals.on_host,
+        totals.folded,
+        100.0 * totals.offload_share
+    );
+    for (i, region) in explanation.regions.iter().enumerate() {
+        let _ = writeln!(
+            page,
+            "<li><i style=\"background:{}\"></i>{} <small>{} operators, {} FLOPs</small></li>",
+            colour(i),
+            escape(&region.symbol),
+            region.nodes.len(),
+            region.flops
+        );
+    }
+    let _ = writeln!(page, "<li><i class=\"host\"></i>host</li><li><i class=\"folded\"></i>folded</li>\n</ul>");
+    let _ = writeln!(page, "<svg width=\"{width}\" height=\"{height}\" viewBox=\"0 0 {width} {height}\">");
+    for node in &explanation.nodes {
+        for &input in &node.inputs {
+            if let (Some(&(x0, y0)), Some(&(x1, y1))) = (places.get(input), places.get(node.id)) {
+                let (x0, y0, x1) = (x0 + BOX.0 / 2, y0 + BOX.1, x1 + BOX.0 / 2);
+                let middle = (y0 + y1) / 2;
+                let _ = writeln!(page, "<path d=\"M{x0} {y0}C{x0} {middle} {x1} {middle} {x1} {y1}\"/>");
+            }
+        }
+    }
+    for node in &explanation.nodes {
+        if let Some(&(x, y)) = places.get(node.id) {
+            draw(&mut page, explanation, node, x, y);
+        }
+    }
+    page.push_str("</svg>\n</body></html>\n");
+    page
+}
+
+fn draw(page: &mut String, explanation: &Explanation, node: &NodeRow, x: usize, y: usize) {
+    let region = node.placement.region.as_ref().and_then(|s| explanation.regions.iter().position(|r| r.symbol == *s));
+    let fill = region.map_or_else(String::new, |i| format!(" style=\"fill:{}\"", colour(i)));
+    let mut hover = format!("{} {}\n", node.op, node.source);
+    hover += &match (&node.placement.region, &node.placement.into) {
+        (Some(symbol), _) => format!("region {symbol}"),
+        (None, Some(into)) => format!("folded into {into}"),
+        _ => node.placement.kind.to_owned(),
+    };
+    for refusal in &node.refusals {
+        let _ = write!(hover, "\n{}: {}: {}", refusal.backend, refusal.code, refusal.detail);
+    }
+    // Exporters write names as paths, whose ends differ: the end is kept.
+    let length = node.source.chars().count();
+    let name = match length.checked_sub(NAME) {
+        Some(more @ 1..) => format!("…{}", node.source.chars().skip(more + 1).collect::<String>()),
+        _ => node.source.clone(),
+    };
+    let _ = writeln!(
+        page,
+        "<g class=\"{}\" transform=\"translate({x} {y})\"><title>{}</title><rect width=\"{}\" height=\"{}\" rx=\"5\"{fill}/>\
+         <text x=\"8\" y=\"14\">{}</text><text class=\"name\" x=\"8\" y=\"27\">{}</text></g>",
+        node.placement.kind,
+        escape(&hover),
+        BOX.0,
+        BOX.1,
+        escape(&node.op),
+        escape(&name)
+    );
+}
+
+/// Returns the upper left corner of each operator's box. Folded operators are placed in their layer like the others.
+fn layout(nodes: &[NodeRow]) -> Vec<(usize, usize)> {
+    let mut layer = vec![0usize; nodes.len()];
+    for node in nodes {
+        let above = node.inputs.iter().filter(|&&i| i < node.id).map(|&i| layer[i] + 1).max().unwrap_or(0);
+        layer[node.id] = above;
+    }
+    let mut first_reader = vec![usize::MAX; nodes.len()];
+    for node in nodes {
+        for &input in &node.inputs {
+            if let Some(first) = first_reader.get_mut(input) {
+                *first = layer[node.id].min(*first);
+            }
+        }
+    }
+    for node in nodes.iter().filter(|node| node.inputs.is_empty() && first_reader[node.id] != usize::MAX) {
+        layer[node.id] = first_reader[node.id].saturating_sub(1);
+    }
+    let layers = layer.iter().max().map_or(0, |m| m + 1);
+    let mut members: Vec<Vec<usize>> = vec![Vec::new(); layers];
+    for (id, &l) in layer.iter().enumerate() {
+        members[l].push(id);
+    }
+    let mut places = vec![(0, 0); nodes.len()];
+    let mut y = GAP.1;
+    for members in members {
+        for line in members.chunks(COLUMNS) {
+            for (column, &id) in line.iter().enumerate() {
+                places[id] = (GAP.0 + column * (BOX.0 + GAP.0), y);
+            }
+            y += BOX.1 + GAP.1;
+        }
+    }
+    places
+}
+
+/// Returns the color of a region: hues are a golden angle apart, so that neighbors differ.
+fn colour(region: usize) -> String {
+    format!("hsl({} 62% 74%)", (region * 137 + 205) % 360)
+}
+
+fn escape(text: &str) -> String {
+    terminal::lines(text)
+        .replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
+        .replace('"', "&quot;")
+        .replace('\'', "&#39;")
+}
+
+const STYLE: &str = "body{font:14px system-ui,sans-serif;margin:24px;color:#1b1f24;background:#fff}\
+h1{font-size:20px;margin:0 0 4px}p{margin:0 0 12px;color:#57606a}\
+.legend{list-style:none;padding:0;display:flex;flex-wrap:wrap;gap:4px 18px}.legend i{display:inline-block;width:12px;\
+height:12px;border-radius:3px;margin-right:6px;border:1px solid #8c959f}.legend i.host{background:#eaeef2}\
+.legend i.folded{background:#fff;border-style:dashed}small{color:#57606a}\
+path{fill:none;stroke:#afb8c1;stroke-width:1}rect{stroke:#57606a;stroke-width:.8}.host rect{fill:#eaeef2}\
+.folded rect{fill:#fff;stroke-dasharray:3 3}text{font-size:11px}text.name{font-size:9px;fill:#424a53}";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use byoc::build::explanation::{Placement, RefusalRow};
+
+    #[test]
+    fn escapes_names_and_places_consumers_below() {
+        let row = |id, inputs: &[usize]| NodeRow {
+            id,
+            op: "Conv".into(),
+            source: format!("<n{id}>"),
+            flops: 1,
+            placement: Placement { kind: "host", ..Placement::default() },
+            refusals: vec![RefusalRow {
+                backend: "b".into(),
+                code: "UnsupportedOp".into(),
+                detail: "\"x\"".into(),
+                hint: String::new(),
+            }],
+            inputs: inputs.to_vec(),
+        };
+        let nodes = vec![row(0, &[]), row(1, &[0]), row(2, &[0, 1])];
+        let places = layout(&nodes);
+        assert!(places[0].1 < places[1].1 && places[1].1 < places[2].1);
+        let shown = page("m", &Explanation { nodes, ..Explanation::default() });
+        assert!(shown.contains("&lt;n0&gt;") && shown.contains("UnsupportedOp: &quot;x&quot;"));
+        assert!(!shown.contains("<n0>"));
+    }
+}

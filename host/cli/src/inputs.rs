@@ -1,0 +1,167 @@
+//! Input values of a run: files, images, generated tensors, or the data set beside the model.
+
+use super::args::InputArgs;
+use byoc::error::Failure;
+use byoc::exec::check_type;
+use byoc::exec::program::Port;
+use byoc::frontend::PortInfo;
+use byoc::io::{self, Peeked, image, npy};
+use byoc::model::Model;
+use byoc_ir::diag::{Diagnostic, codes};
+use byoc_ir::ir::Dim;
+use byoc_ir::tensor::{OutOfMemory, Shape, Tensor};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// Source of an input value.
+enum Origin {
+    /// File whose header alone has been read.
+    File(PathBuf, npy::Header),
+    Tensor(Tensor),
+    Random(u64),
+    Filled(f64),
+}
+
+/// Input options of the user. Files are already read, as their shapes bind symbolic dimensions before the model is
+/// read.
+pub struct Given {
+    values: BTreeMap<String, Origin>,
+    image: Option<(PathBuf, image::Normalization)>,
+}
+
+impl Given {
+    /// Reads the files that the options name.
+    pub fn read(args: &InputArgs) -> Result<Given, Failure> {
+        let mut values = BTreeMap::new();
+        for (name, spec) in &args.inputs {
+            let origin = match spec.split_once(':').map_or((spec.as_str(), None), |(kind, seed)| (kind, Some(seed))) {
+                ("random", None) => Origin::Random(0),
+                ("random", Some(seed)) if seed.parse::<u64>().is_ok() => Origin::Random(seed.parse().unwrap_or(0)),
+                ("ones", None) => Origin::Filled(1.0),
+                ("zeros", None) => Origin::Filled(0.0),
+                _ => match io::peek(Path::new(spec), Some(name))? {
+                    Peeked::Header(header) => Origin::File(spec.into(), header),
+                    Peeked::Tensor(tensor) => Origin::Tensor(tensor),
+                },
+            };
+            if values.insert(name.clone(), origin).is_some() {
+                let message = format!("input \"{name}\" is given twice");
+                return Err(Failure::new(codes::runtime::INPUT_COUNT, message));
+            }
+        }
+        let image = args.image.as_ref().map(|path| {
+            let normalization = image::Normalization { mean: args.mean.clone(), std: args.std.clone() };
+            (path.clone(), normalization)
+        });
+        Ok(Given { values, image })
+    }
+
+    /// Adds recorded inputs for the inputs that have no value.
+    pub fn or_recorded(mut self, recorded: impl IntoIterator<Item = (String, Tensor)>) -> Given {
+        if self.image.is_none() {
+            for (name, tensor) in recorded {
+                self.values.entry(name).or_insert(Origin::Tensor(tensor));
+            }
+        }
+        self
+    }
+
+    /// Returns the shapes known before the model is read.
+    pub fn shapes(&self) -> BTreeMap<String, Vec<usize>> {
+        let known = self.values.iter().filter_map(|(name, origin)| match origin {
+            Origin::File(_, header) => Some((name.clone(), header.shape.to_vec())),
+            Origin::Tensor(tensor) => Some((name.clone(), tensor.shape().to_vec())),
+            _ => None,
+        });
+        known.collect()
+    }
+
+    /// Returns true if an image was given.
+    pub fn has_image(&self) -> bool {
+        self.image.is_some()
+    }
+
+    /// Returns the dimension that an image binds: it is one sample, so an open first dimension of its input is 1.
+    pub fn image_dims(&self, inputs: &[PortInfo]) -> Option<(String, usize)> {
+        let mut open = inputs.iter().filter(|port| !self.values.contains_key(&port.name));
+        let taken = open.find(|port| takes_image(port.dims.as_ref().map_or(0, Vec::len), inputs.len()))?;
+        taken.dims.as_ref()?.first()?.name().map(|name| (name.to_string(), 1))
+    }
+
+    /// Returns the values in the order of the model's inputs. A missing value is random with the seed `default`, or an
+    /// error without one.
+    pub fn resolve(&self, model: &Model, default: Option<u64>) -> Result<Vec<Tensor>, Failure> {
+        let ports = model.inputs();
+        let mut named: Vec<(String, Tensor)> = Vec::new();
+        for (index, port) in ports.iter().enumerate() {
+            if let Some(value) = self.value(index, port, ports, default)? {
+                named.push((port.name.clone(), value));
+            }
+        }
+        // Unknown names are passed on: the error message of `bind` lists the names that the model has.
+        let unknown = self.values.keys().filter(|name| ports.iter().all(|p| p.name != **name));
+        named.extend(unknown.map(|name| (name.clone(), Tensor::scalar(0.0f32))));
+        Ok(model.executor().bind(named)?)
+    }
+
+    fn value(
+        &self,
+        index: usize,
+        port: &Port,
+        ports: &[Port],
+        default: Option<u64>,
+    ) -> Result<Option<Tensor>, Failure> {
+        let origin = match (self.values.get(&port.name), &self.image, default) {
+            (Some(Origin::Tensor(tensor)), _, _) => return Ok(Some(tensor.clone())),
+            (Some(Origin::File(path, header)), _, _) => {
+                check_type(port, header.dtype, &header.shape)?;
+                return Ok(Some(io::read_tensor(path, Some(&port.name))?));
+            }
+            (Some(origin), _, _) => origin,
+            (None, Some((path, normalization)), _) if takes_image(port.ty.dims.len(), ports.len()) => {
+                let mut one = port.clone();
+                if let Some(first @ (Dim::Any | Dim::Symbolic(_))) = one.ty.dims.first_mut() {
+                    *first = Dim::Fixed(1);
+                }
+                let shape = shape_of(&one)?;
+                return Ok(Some(image::load(path, port.ty.dtype, &shape, normalization)?));
+            }
+            (None, _, Some(seed)) => &Origin::Random(seed),
+            (None, _, None) => return Ok(None),
+        };
+        let shape = shape_of(port)?;
+        Ok(match origin {
+            Origin::File(..) | Origin::Tensor(_) => None,
+            Origin::Random(seed) => {
+                Some(made(io::random::try_tensor(port.ty.dtype, &shape, seed ^ index as u64), port)?)
+            }
+            Origin::Filled(value) => Some(made(io::filled(port.ty.dtype, &shape, *value), port)?),
+        })
+    }
+}
+
+/// Adds the port to the error of a generated input that exceeds memory.
+fn made(tensor: Result<Tensor, OutOfMemory>, port: &Port) -> Result<Tensor, Diagnostic> {
+    tensor.map_err(|error| {
+        let ty = super::render::type_text(&port.ty);
+        Diagnostic::from(error).note(format!("for input \"{}\" of type {ty}", port.name))
+    })
+}
+
+/// Tests whether an input of `rank` dimensions takes the image, in a model with `inputs` inputs.
+fn takes_image(rank: usize, inputs: usize) -> bool {
+    rank >= 3 || inputs == 1
+}
+
+/// Returns the shape of a generated input.
+fn shape_of(port: &Port) -> Result<Shape, Failure> {
+    port.ty.shape().ok_or_else(|| {
+        let ty = super::render::type_text(&port.ty);
+        Diagnostic::error(
+            codes::runtime::INPUT_SHAPE,
+            format!("input \"{}\" is {ty}, which has no fixed size", port.name),
+        )
+        .help(format!("pass a file: --input {}=FILE.npy", port.name))
+        .into()
+    })
+}

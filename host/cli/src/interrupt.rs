@@ -1,0 +1,55 @@
+//! Ctrl-C while a model is built or run. The first one cancels the work, so that backends stop cleanly (end a compiler
+//! that they started, release a lock); a second one ends the process at once, as the first one does at any other time.
+
+use byoc::cancel::Cancel;
+use byoc_plugin_api::host::entries;
+use signal_hook::consts::SIGINT;
+use signal_hook::{SigId, flag, low_level};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+/// Guard during whose lifetime Ctrl-C cancels the work.
+pub struct Interruptible {
+    handlers: Vec<SigId>,
+    /// Set for a nested guard: an outer one outlives it.
+    inner: bool,
+}
+
+/// Returns the flag that makes Ctrl-C end the process at once. The handler that reads it is never unregistered.
+fn at_once() -> &'static Arc<AtomicBool> {
+    static AT_ONCE: OnceLock<Arc<AtomicBool>> = OnceLock::new();
+    AT_ONCE.get_or_init(|| {
+        let at_once = Arc::new(AtomicBool::new(true));
+        // Where such a handler cannot be registered, Ctrl-C keeps its default and ends the process.
+        let _ = flag::register_conditional_default(SIGINT, at_once.clone());
+        at_once
+    })
+}
+
+/// Reports on Ctrl-C which plugin is running. Must be called before any other handler is registered, as later ones
+/// chain to it.
+pub fn say_plugins() {
+    if entries::say_interrupts() {
+        at_once();
+    }
+}
+
+/// Makes Ctrl-C cancel `cancel` during the lifetime of the result.
+pub fn interruptible(cancel: &Cancel) -> Interruptible {
+    let at_once = at_once();
+    // The handlers run in this order: the second reads the flag that the first sets.
+    let handlers = [cancel.flag(), at_once].map(|set| flag::register(SIGINT, set.clone()));
+    let inner = !at_once.swap(false, Ordering::SeqCst);
+    Interruptible { handlers: handlers.into_iter().flatten().collect(), inner }
+}
+
+impl Drop for Interruptible {
+    fn drop(&mut self) {
+        if !self.inner {
+            at_once().store(true, Ordering::SeqCst);
+        }
+        for handler in self.handlers.drain(..) {
+            low_level::unregister(handler);
+        }
+    }
+}

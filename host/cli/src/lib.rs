@@ -1,0 +1,143 @@
+//! Command line: one file per command, and the only module that prints. Standard output carries the product, standard
+//! error the diagnostics.
+
+// First, as the other modules print with its macros.
+#[macro_use]
+mod out;
+
+mod architectures;
+mod args;
+mod bench;
+mod compile;
+mod error_page;
+mod escape;
+mod explain;
+mod explain_html;
+mod inputs;
+mod inspect;
+mod interrupt;
+mod log;
+mod ops;
+mod opt;
+mod output;
+mod plugins;
+mod plugins_check;
+mod plugins_list;
+mod plugins_new;
+mod plugins_test;
+mod quantize;
+mod ready;
+mod render;
+mod run;
+mod table;
+mod verify;
+mod zoo;
+
+use args::{Cli, Command, LimitArgs};
+use byoc::cancel::Cancel;
+use byoc::error::Failure;
+use byoc_ir::diag::{Diagnostic, Severity, codes};
+use byoc_plugin_api::host::entries::{self, Limits, Watchdog};
+use clap::Parser;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+/// Runs the command of the process.
+///
+/// Exit codes: 0 success, 1 error of the user (a diagnostic with a code), 2 wrong usage, 101 bug of byoc.
+pub fn main() -> ExitCode {
+    std::panic::set_hook(Box::new(|info| {
+        eprintln!("byoc has a bug: {info}");
+        eprintln!("please report it, with the command and the model that show it");
+    }));
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Help and version are printed on standard output and are not errors.
+            let code = if error.use_stderr() { 2 } else { 0 };
+            let printed = error.print().map_err(out::Ended::from);
+            return if code == 0 { finished(printed, ExitCode::SUCCESS) } else { ExitCode::from(code) };
+        }
+    };
+    if let Err(failure) = own_process() {
+        return failed(&failure);
+    }
+    let LimitArgs { timeout, max_memory } = cli.command.limits();
+    if let Some(bytes) = max_memory {
+        byoc::limits::set_max_memory(bytes);
+    }
+    byoc::limits::default_memory();
+    // The whole command checks this token, and its sessions inherit it.
+    let cancel = Cancel::default();
+    cancel.set_timeout(timeout);
+    let _scope = cancel.enter();
+    let _watchdog = match watch(timeout) {
+        Ok(watchdog) => watchdog,
+        Err(failure) => return failed(&failure),
+    };
+    let code = match std::panic::catch_unwind(|| dispatch(cli)) {
+        Ok(Ok(code)) => finished(out::flush(), code),
+        Ok(Err(failure)) => failed(&failure),
+        Err(payload) => match payload.downcast::<out::Ended>() {
+            Ok(ended) => finished(Err(*ended), ExitCode::SUCCESS),
+            Err(_) => ExitCode::from(101),
+        },
+    };
+    entries::finished();
+    code
+}
+
+/// Reserves standard output for the product and reports plugins that end the process.
+fn own_process() -> Result<(), Failure> {
+    let product = entries::own_process().map_err(|error| {
+        Failure::new(codes::plugins::PROCESS_STATE, format!("cannot reserve standard output: {error}"))
+    })?;
+    out::take(product);
+    interrupt::say_plugins();
+    entries::on_change(|change| {
+        render::diagnostic(&Diagnostic::warning(codes::plugins::PROCESS_STATE, change.to_string()));
+    });
+    Ok(())
+}
+
+/// Enforces the limits of time and memory on plugins, which cannot be stopped from outside.
+fn watch(timeout: Option<Duration>) -> Result<Watchdog, Failure> {
+    let deadline = timeout.map(|timeout| Instant::now() + timeout);
+    let limits = Limits { deadline, resident: Some(byoc::limits::max_memory() as u64), ..Limits::default() };
+    Watchdog::start(limits).map_err(|error| {
+        Failure::new(codes::runtime::NO_THREADS, format!("cannot start the watchdog of plugins: {error}"))
+    })
+}
+
+/// Returns the exit code of a command that ended with `code`, or whose standard output could not be written.
+fn finished(printed: Result<(), out::Ended>, code: ExitCode) -> ExitCode {
+    match printed.err().and_then(|ended| ended.failure()) {
+        None => code,
+        Some(failure) => failed(&failure),
+    }
+}
+
+fn failed(failure: &Failure) -> ExitCode {
+    let _ = out::flush();
+    render::failure(failure);
+    let failed = failure.diagnostics.iter().any(|d| d.severity == Severity::Error);
+    ExitCode::from(u8::from(failed || failure.diagnostics.is_empty()))
+}
+
+fn dispatch(cli: Cli) -> Result<ExitCode, Failure> {
+    match cli.command {
+        Command::Run(args) => run::run(&args),
+        Command::Compile(args) => compile::run(&args),
+        Command::Explain(args) => explain::run(&args),
+        Command::Verify(args) => verify::run(&args),
+        Command::Bench(args) => bench::run(&args),
+        Command::Opt(args) => opt::run(&args),
+        Command::Source(args) => compile::run_source(&args),
+        Command::Plugins(args) => plugins::run(args),
+        Command::Ops(args) => ops::run(&args),
+        Command::Error(args) => error_page::run(&args),
+        Command::Quantize(args) => quantize::run(&args),
+        Command::Zoo(args) => zoo::run(&args),
+        Command::Inspect(args) => inspect::run(&args),
+    }
+}

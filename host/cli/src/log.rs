@@ -1,0 +1,22 @@
+//! Log messages on standard error.
+
+use tracing_subscriber::EnvFilter;
+
+/// Sends log messages to standard error: warnings, with `-v` each region call, with `-vv` everything. `BYOC_LOG` sets a
+/// detailed filter (`byoc::plugin=debug`).
+pub fn to_stderr(verbose: u8) {
+    let level = match verbose {
+        0 => "warn",
+        1 => "info",
+        _ => "debug",
+    };
+    let filter = EnvFilter::builder().with_env_var("BYOC_LOG").try_from_env().unwrap_or_else(|_| EnvFilter::new(level));
+    let plain = std::env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty());
+    // A second command in one process keeps the subscriber of the first one.
+    let _ = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(!plain && std::io::IsTerminal::is_terminal(&std::io::stderr()))
+        .without_time()
+        .try_init();
+}

@@ -1,0 +1,7 @@
+//! The `byoc` binary.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    byoc_cli::main()
+}

@@ -1,0 +1,123 @@
+//! `byoc opt`: runs passes on Relay text and prints the result, or compares it with another program.
+
+use super::args::OptArgs;
+use super::{escape, render};
+use byoc::error::Failure;
+use byoc::frontend::relay;
+use byoc_core::analysis::structural_equal;
+use byoc_core::pass::manager::{self, RunOptions};
+use byoc_core::pass::{DesiredLayout, PassOptions, TargetRule, infer_type};
+use byoc_core::pattern::{Checks, parse_table};
+use byoc_ir::diag::{Diagnostic, codes, nearest};
+use byoc_ir::ir::Module;
+use byoc_ir::op;
+use byoc_ir::text::{PrintOptions, print};
+use std::path::Path;
+use std::process::ExitCode;
+
+/// Runs the command.
+pub fn run(args: &OptArgs) -> Result<ExitCode, Failure> {
+    crate::log::to_stderr(args.talk.verbose);
+    let options = pass_options(args)?;
+    let names: Vec<&str> = args.passes.iter().map(String::as_str).collect();
+    for name in names.iter().copied().chain(args.print_after.as_deref().filter(|p| *p != "all")) {
+        manager::find(name)?;
+    }
+    if names.is_empty() && args.expect.is_none() {
+        print!("{}", text(&relay::read_sound(&args.file)?));
+        return Ok(ExitCode::SUCCESS);
+    }
+    let module = relay::read_typed(&args.file)?;
+    let mut after = |pass: &str, module: &Module| {
+        if args.print_after.as_deref().is_some_and(|p| p == "all" || p == pass) {
+            eprint!("// after {pass}\n{}", text(module));
+        }
+    };
+    let mut run = RunOptions { verify_each: true, step_limit: args.pass_limit, after: Some(&mut after) };
+    let ran = manager::run(module, &names, &options, &mut run).map_err(|e| {
+        let mut failure = Failure::from(e.diagnostics);
+        if let Some(first) = failure.diagnostics.first_mut() {
+            first.notes.push(format!("in the pass {}", e.pass));
+        }
+        failure
+    })?;
+    ran.warnings.iter().for_each(render::diagnostic);
+    if args.time_passes {
+        for timing in &ran.timings {
+            eprintln!("{:>12.3} ms  {}", timing.time.as_secs_f64() * 1e3, timing.pass);
+        }
+    }
+    let Some(expected) = &args.expect else {
+        print!("{}", text(&ran.module));
+        return Ok(ExitCode::SUCCESS);
+    };
+    let want = relay::read_typed(expected)?;
+    let got = infer_type(&ran.module).map_err(|faults| {
+        let diagnostics: Vec<Diagnostic> = faults.into_iter().map(|fault| fault.diagnostic).collect();
+        Failure::from(diagnostics)
+    })?;
+    match structural_equal(&got, &want) {
+        Ok(()) => Ok(ExitCode::SUCCESS),
+        Err(difference) => {
+            let (got, want) = (text(&got), text(&want));
+            let diff = similar::TextDiff::from_lines(&want, &got);
+            print!("{}", diff.unified_diff().header(&expected.display().to_string(), &args.file.display().to_string()));
+            let message = format!("{} after the passes is not {}", args.file.display(), expected.display());
+            Err(Diagnostic::error(codes::passes::NOT_EQUAL, message).note(difference.to_string()).into())
+        }
+    }
+}
+
+fn text(module: &Module) -> String {
+    escape::lines(&print(module, &PrintOptions { metadata: true, ..PrintOptions::default() }).text).into_owned()
+}
+
+fn pass_options(args: &OptArgs) -> Result<PassOptions, Failure> {
+    let mut options = PassOptions {
+        include_non_call_ops: args.include_non_call_ops,
+        bind_constants: args.bind_constants,
+        module_name: args.module_name.clone(),
+        compiler: args.compiler.clone(),
+        inline_bound_to: args.inline_bound_to.iter().map(|f| f.trim_start_matches('@').to_owned()).collect(),
+        ..PassOptions::default()
+    };
+    for (operator, layouts) in &args.layouts {
+        let (data, kernel) = match layouts.split_once(',') {
+            Some((data, kernel)) => (data, Some(kernel.trim().into())),
+            None => (layouts.as_str(), None),
+        };
+        options.layouts.push(DesiredLayout { operator: operator.as_str().into(), data: data.trim().into(), kernel });
+    }
+    if let Some(path) = &args.patterns {
+        options.patterns = read_patterns(path)?;
+    }
+    for (target, operators) in &args.annotate {
+        let mut rule = TargetRule { target: target.as_str().into(), operators: Vec::new() };
+        for name in operators.split(',').map(str::trim).filter(|n| !n.is_empty()) {
+            if op::lookup(name).is_none() {
+                let message = format!("--annotate {target}: no operator \"{name}\"");
+                let mut diagnostic = Diagnostic::error(codes::types::UNKNOWN_OPERATOR, message);
+                if let Some(near) = nearest(name, op::names()) {
+                    diagnostic = diagnostic.help(format!("did you mean \"{near}\"?"));
+                }
+                return Err(diagnostic.into());
+            }
+            rule.operators.push(name.into());
+        }
+        options.annotate.push(rule);
+    }
+    Ok(options)
+}
+
+fn read_patterns(path: &Path) -> Result<Vec<byoc_core::pattern::Entry>, Failure> {
+    let text = byoc::io::read_text(path).map_err(|e| {
+        Diagnostic::error(codes::frontends::UNREADABLE_MODEL, format!("cannot read {}: {e}", path.display()))
+    })?;
+    let parsed = parse_table(&text, Checks::Refused);
+    if parsed.has_errors() {
+        return Err(Failure::from(parsed.diagnostics).in_source(&path.display().to_string(), &text));
+    }
+    let warnings = Failure::from(parsed.diagnostics).in_source(&path.display().to_string(), &text);
+    render::failure(&warnings);
+    Ok(parsed.entries)
+}

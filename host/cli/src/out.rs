@@ -1,0 +1,153 @@
+//! Standard output, which carries the product: the only writer that commands print with.
+//!
+//! The process reserves standard output for itself (`entries::own_process`); what plugins print goes to standard error.
+//! In this directory `println!` and the like are the macros below. A write that fails ends the command: quietly when
+//! the reader closed the pipe, with an error when, for example, the disk is full.
+
+use super::escape;
+use byoc::error::Failure;
+use byoc_ir::diag::{Diagnostic, codes};
+use byoc_plugin_api::host::entries::{Product, restore_process};
+use std::fmt::Arguments;
+use std::io::{self, ErrorKind, IsTerminal, LineWriter, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Writer to standard output, once `take` has installed it.
+static PRODUCT: Mutex<Option<LineWriter<Product>>> = Mutex::new(None);
+
+/// Set when standard output is reserved for a file.
+static RESERVED: AtomicBool = AtomicBool::new(false);
+
+/// Reserves standard output for a file: prints go to standard error from now on. Returns false if it is already
+/// reserved.
+pub fn reserve() -> bool {
+    !RESERVED.swap(true, Ordering::Relaxed)
+}
+
+/// Prints on standard output.
+macro_rules! print {
+    ($($text:tt)*) => { $crate::out::write(format_args!($($text)*)) };
+}
+
+/// Prints a line on standard output.
+macro_rules! println {
+    () => { $crate::out::write(format_args!("\n")) };
+    ($($text:tt)*) => { $crate::out::write(format_args!("{}\n", format_args!($($text)*))) };
+}
+
+/// Prints on standard error.
+macro_rules! eprint {
+    ($($text:tt)*) => { $crate::out::talk(format_args!($($text)*)) };
+}
+
+/// Prints a line on standard error.
+macro_rules! eprintln {
+    ($($text:tt)*) => { $crate::out::talk(format_args!("{}\n", format_args!($($text)*))) };
+}
+
+/// End of a command whose standard output cannot be written. Unwinds to the start of the command.
+pub struct Ended(io::Error);
+
+impl From<io::Error> for Ended {
+    fn from(error: io::Error) -> Ended {
+        Ended(error)
+    }
+}
+
+impl Ended {
+    /// Returns the error that the command ends with; none when the reader closed the pipe.
+    pub fn failure(&self) -> Option<Failure> {
+        (self.0.kind() != ErrorKind::BrokenPipe).then(|| cannot_write(&self.0).into())
+    }
+
+    /// Unwinds to the start of the command. Not a panic, so that the panic hook does not run.
+    pub fn end(self) -> ! {
+        std::panic::resume_unwind(Box::new(self))
+    }
+}
+
+/// Returns the diagnostic for a failed write to standard output.
+pub fn cannot_write(error: &io::Error) -> Diagnostic {
+    Diagnostic::error(codes::frontends::STDOUT_FAILED, format!("cannot write to standard output: {error}"))
+        .help("the output is incomplete: write it where enough space is free")
+}
+
+/// Installs the writer of `print!` and `println!`.
+pub fn take(product: Product) {
+    *locked() = Some(LineWriter::new(product));
+}
+
+fn locked() -> MutexGuard<'static, Option<LineWriter<Product>>> {
+    PRODUCT.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Calls `write` with standard output.
+///
+/// # Errors
+/// Those of `write`.
+pub fn with_stdout<T>(write: impl FnOnce(&mut dyn Write) -> io::Result<T>) -> io::Result<T> {
+    restore_process();
+    match &mut *locked() {
+        Some(product) => write(product),
+        None => write(&mut io::stdout()),
+    }
+}
+
+/// Writes to standard output, or to standard error while a file has reserved standard output.
+pub fn write(text: Arguments<'_>) {
+    if RESERVED.load(Ordering::Relaxed) {
+        return talk(text);
+    }
+    if let Err(error) = with_stdout(|stdout| write_shown(stdout, text)) {
+        Ended(error).end();
+    }
+}
+
+/// Writes text with control characters escaped.
+fn write_shown(to: &mut dyn Write, text: Arguments<'_>) -> io::Result<()> {
+    struct Shown<'a> {
+        to: &'a mut dyn Write,
+        outcome: io::Result<()>,
+    }
+    impl std::fmt::Write for Shown<'_> {
+        fn write_str(&mut self, part: &str) -> std::fmt::Result {
+            self.outcome = self.to.write_all(escape::rest(part).as_bytes());
+            if self.outcome.is_ok() { Ok(()) } else { Err(std::fmt::Error) }
+        }
+    }
+    let mut shown = Shown { to, outcome: Ok(()) };
+    // Only a `Display` that fails could add an error here, and no printed value has one; write errors are in `outcome`.
+    let _ = std::fmt::Write::write_fmt(&mut shown, text);
+    shown.outcome
+}
+
+/// Writes to standard error. A write error has nowhere to be reported.
+pub fn talk(text: Arguments<'_>) {
+    let _ = io::stderr().write_fmt(text);
+}
+
+/// Flushes standard output.
+///
+/// # Errors
+/// Write error that ends the command.
+pub fn flush() -> Result<(), Ended> {
+    with_stdout(|stdout| stdout.flush()).map_err(Ended)
+}
+
+/// Tests whether standard output is a terminal.
+pub fn is_terminal() -> bool {
+    match &*locked() {
+        Some(product) => product.get_ref().is_terminal(),
+        None => io::stdout().is_terminal(),
+    }
+}
+
+/// Returns the width of the terminal of standard output, if it is one.
+pub fn width() -> Option<u16> {
+    let size = match &*locked() {
+        Some(product) => terminal_size::terminal_size_of(product.get_ref()),
+        None => terminal_size::terminal_size_of(io::stdout()),
+    };
+    size.map(|(width, _)| width.0)
+}

@@ -1,0 +1,46 @@
+//! Output files of a command. One of them may be standard output, `-`, which then carries the product; what would be
+//! printed there goes to standard error.
+
+use super::out;
+use byoc::io;
+use byoc_ir::diag::{Diagnostic, codes};
+use std::fs::File;
+use std::io::{ErrorKind, Result};
+use std::path::Path;
+
+/// Tests whether a path stands for standard output.
+pub fn is_stdout(path: &Path) -> bool {
+    ["-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"].iter().any(|name| path == Path::new(name))
+}
+
+/// Checks before long work whether files can be written, and reserves standard output for the one that goes there.
+///
+/// # Errors
+/// E0513 when a file cannot be written, or two go to standard output.
+pub fn check<'a>(paths: impl IntoIterator<Item = &'a Path>) -> std::result::Result<(), Diagnostic> {
+    for path in paths {
+        if !is_stdout(path) {
+            io::check_writable(path)?;
+        } else if !out::reserve() {
+            let message = "expected one file for standard output, found two";
+            return Err(
+                Diagnostic::error(codes::frontends::CANNOT_WRITE, message).help("name a file for the other output")
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Writes to a file or to standard output.
+///
+/// # Errors
+/// E0513 when it cannot be written, E0517 when standard output cannot.
+pub fn write(path: &Path, fill: impl FnOnce(&mut File) -> Result<()>) -> std::result::Result<(), Diagnostic> {
+    if !is_stdout(path) {
+        return io::write_atomically(path, fill);
+    }
+    match out::with_stdout(|stdout| io::write_through(stdout, fill)) {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => out::Ended::from(error).end(),
+        written => written.map_err(|error| out::cannot_write(&error)),
+    }
+}

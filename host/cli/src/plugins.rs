@@ -1,0 +1,72 @@
+//! `byoc plugins`: dispatches to the subcommands, and shows the description and pattern table of a plugin.
+
+use super::args::{PluginDirArgs, PluginsArgs, PluginsCommand, TalkArgs};
+use super::{plugins_check, plugins_list, plugins_new, plugins_test};
+use byoc::build::backend::Backend;
+use byoc::error::Failure;
+use byoc::session::Session;
+use byoc_conformance::report::FINITE_MATH;
+use std::process::ExitCode;
+
+/// Runs the command.
+pub fn run(args: PluginsArgs) -> Result<ExitCode, Failure> {
+    match args.command {
+        None => plugins_list::run(&args.plugins, &args.talk),
+        Some(PluginsCommand::List(list_args)) => {
+            plugins_list::run(&merge(args.plugins, list_args.plugins), &list_args.talk)
+        }
+        Some(PluginsCommand::Show(show_args)) => {
+            show(&show_args.name, &merge(args.plugins, show_args.plugins), &show_args.talk)
+        }
+        Some(PluginsCommand::Check(check)) => plugins_check::run(&check),
+        Some(PluginsCommand::New(new)) => plugins_new::run(&new),
+        Some(PluginsCommand::Test(mut test)) => {
+            test.plugins = merge(args.plugins, test.plugins);
+            plugins_test::run(&test)
+        }
+        Some(PluginsCommand::TestWorker(worker)) => plugins_test::worker(&worker),
+    }
+}
+
+fn merge(mut outer: PluginDirArgs, inner: PluginDirArgs) -> PluginDirArgs {
+    outer.plugin_dirs.extend(inner.plugin_dirs);
+    outer
+}
+
+fn show(name: &str, plugins: &PluginDirArgs, talk: &TalkArgs) -> Result<ExitCode, Failure> {
+    crate::log::to_stderr(talk.verbose);
+    let registry = Session::new(&plugins.plugin_dirs, 1)?.registry;
+    let backend = Backend::find(&registry, name)?;
+    if talk.json {
+        println!("{}", backend.description.to_json());
+        return Ok(ExitCode::SUCCESS);
+    }
+    let plugin = backend.plugin;
+    println!("{} {} (boundary {}), {}", plugin.name, plugin.version, plugin.api_version, plugin.path.display());
+    if !backend.description.about.is_empty() {
+        println!("{}", backend.description.about);
+    }
+    println!("\npatterns, in order:");
+    for line in backend.description.patterns.lines().filter(|l| !l.trim().is_empty()) {
+        println!("  {line}");
+    }
+    println!("\nsingle operators: {}", backend.description.operators.join(", "));
+    let cost = &backend.description.cost;
+    if cost.min_region_flops > 0 || cost.min_region_operators > 0 {
+        println!("regions of at least {} FLOPs and {} operators", cost.min_region_flops, cost.min_region_operators);
+    }
+    if backend.description.finite_math {
+        println!("{FINITE_MATH}");
+    }
+    if !backend.description.options.is_empty() {
+        println!("\noptions, set with --backend-option {name}.OPTION=VALUE:");
+    }
+    for (option, described) in &backend.description.options {
+        let values = match &described.values[..] {
+            [] => "any value".to_owned(),
+            [default, ..] => format!("{}; {default} unless set", described.values.join(" or ")),
+        };
+        println!("  {option} ({values}): {}", described.about);
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,119 @@
+//! `byoc plugins check`: reports errors of a plugin file, as far as they show without a model.
+//!
+//! A file that cannot be loaded is explained step by step, up to the step that fails. A file that loads is asked to
+//! describe each of its backends, and every error in a description is printed.
+
+use super::args::PluginsCheckArgs;
+use super::{plugins_list, render};
+use byoc::build::backend::Backend;
+use byoc::error::Failure;
+use byoc::plugin::registry::{Found, Registry, Status, rejection_diagnostic};
+use byoc::session::Session;
+use byoc_ir::diag::{Diagnostic, Severity};
+use byoc_plugin_api::CODEGEN_PREFIX;
+use byoc_plugin_api::host::{FileFacts, LoadedPlugin, Offer, facts};
+use serde_json::{Value, json};
+use std::process::ExitCode;
+
+/// Runs the command.
+pub fn run(args: &PluginsCheckArgs) -> Result<ExitCode, Failure> {
+    crate::log::to_stderr(args.talk.verbose);
+    let registry = Registry::of_file(&args.file, &Session::without_plugins(1)?.services);
+    let Some(found) = registry.found().next() else { return Ok(ExitCode::SUCCESS) };
+    let facts = facts(&found.path).ok();
+    let checked = match &found.status {
+        Status::Loaded(plugin) => backends(&registry, plugin),
+        _ => Vec::new(),
+    };
+    let problems: Vec<Diagnostic> = match &found.status {
+        Status::Refused(rejection) => vec![rejection_diagnostic(&found.path, rejection)],
+        _ => checked.iter().flat_map(|backend| backend.problems.iter().cloned()).collect(),
+    };
+    if args.talk.json {
+        println!("{}", json_row(found, facts.as_ref(), &checked, &problems));
+    } else {
+        describe_file(found, facts.as_ref());
+        checked.iter().for_each(describe_backend);
+        problems.iter().for_each(render::diagnostic);
+        if problems.is_empty() {
+            println!("nothing wrong was found; \"byoc plugins test {}\" tries what it claims", found.path.display());
+        }
+    }
+    Ok(if problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Description of a backend, with its errors.
+struct Checked {
+    name: String,
+    about: String,
+    patterns: usize,
+    operators: usize,
+    problems: Vec<Diagnostic>,
+}
+
+fn backends(registry: &Registry, plugin: &LoadedPlugin) -> Vec<Checked> {
+    let mut checked = Vec::new();
+    let names = plugin.registrations.iter().filter_map(|registration| match registration.offer {
+        Offer::Codegen(_) => registration.name.strip_prefix(CODEGEN_PREFIX),
+        _ => None,
+    });
+    for name in names {
+        let about =
+            |problems| Checked { name: name.to_owned(), about: String::new(), patterns: 0, operators: 0, problems };
+        checked.push(match Backend::find(registry, name) {
+            Err(failure) => about(failure.diagnostics),
+            Ok(backend) => {
+                let description = &backend.description;
+                // A user of a model gets warnings, as the rest of the backend works; for the author of a plugin they
+                // are errors.
+                let as_error = |warning: Diagnostic| Diagnostic { severity: Severity::Error, ..warning };
+                Checked {
+                    about: description.about.clone(),
+                    patterns: backend.table.len(),
+                    operators: description.operators.len(),
+                    ..about(backend.warnings.into_iter().map(as_error).collect())
+                }
+            }
+        });
+    }
+    checked
+}
+
+fn describe_file(found: &Found, facts: Option<&FileFacts>) {
+    println!("{}", found.path.display());
+    if let Some(facts) = facts {
+        println!("  entry       {}", facts.entry);
+        println!("  needs       {}", if facts.needed.is_empty() { "nothing".into() } else { facts.needed.join(", ") });
+    }
+    match &found.status {
+        Status::Loaded(plugin) => {
+            // A C plugin reports the header and its version, a Rust plugin the version of the crate.
+            let of_the_crate = plugin.api_version.starts_with(|c: char| c.is_ascii_digit());
+            println!("  built with  {}{}", if of_the_crate { "byoc-plugin-api " } else { "" }, plugin.api_version);
+            println!("  plugin      {} {}", plugin.name, plugin.version);
+            let names: Vec<&str> = plugin.registrations.iter().map(|r| r.name.as_str()).collect();
+            println!("  registers   {}", names.join(", "));
+        }
+        Status::Refused(rejection) => println!("  refused     {}: {}", rejection.code, rejection.reason),
+        Status::Shadowed { by, .. } => println!("  shadowed by {}", by.display()),
+    }
+}
+
+fn describe_backend(backend: &Checked) {
+    let about = if backend.about.is_empty() { "" } else { ": " };
+    println!("  --backend {}{about}{}", backend.name, backend.about);
+    println!("              {} patterns and {} single operators are understood", backend.patterns, backend.operators);
+}
+
+fn json_row(found: &Found, facts: Option<&FileFacts>, checked: &[Checked], problems: &[Diagnostic]) -> Value {
+    let mut row = plugins_list::row(found);
+    let problem =
+        |d: &Diagnostic| json!({"code": d.code.to_string(), "message": d.message, "notes": d.notes, "help": d.help});
+    let backend =
+        |b: &Checked| json!({"name": b.name, "about": b.about, "patterns": b.patterns, "operators": b.operators});
+    row["entry"] = json!(facts.map(|f| f.entry));
+    row["needs"] = json!(facts.map(|f| &f.needed));
+    row["backends"] = checked.iter().map(backend).collect();
+    row["problems"] = problems.iter().map(problem).collect();
+    row
+}

@@ -1,0 +1,70 @@
+//! `byoc plugins list`: the plugins found and their files.
+
+use super::args::{PluginDirArgs, TalkArgs};
+use super::{render, table};
+use byoc::error::Failure;
+use byoc::plugin::registry::{Found, Status};
+use byoc::session::Session;
+use byoc_ir::diag::{Code, Diagnostic};
+use serde_json::{Value, json};
+use std::process::ExitCode;
+
+/// Runs the command.
+pub fn run(plugins: &PluginDirArgs, talk: &TalkArgs) -> Result<ExitCode, Failure> {
+    crate::log::to_stderr(talk.verbose);
+    let registry = Session::new(&plugins.plugin_dirs, 1)?.registry;
+    registry.load_all();
+    let found: Vec<&Found> = registry.found().collect();
+    print_list(&found, talk);
+    if !talk.json && found.is_empty() {
+        let mut diagnostic = Diagnostic::warning(Code(401), "no plugin file found");
+        diagnostic = registry.inventory(diagnostic);
+        render::diagnostic(&diagnostic.help("put a backend's shared library into one of these directories"));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn print_list(found: &[&Found], talk: &TalkArgs) {
+    if talk.json {
+        for found in found {
+            println!("{}", row(found));
+        }
+        return;
+    }
+    if found.is_empty() {
+        return;
+    }
+    let mut table = table::new(&["status", "name", "version", "file", "registers, or reason"]);
+    for found in found {
+        let row = row(found);
+        let text = |key: &str| row[key].as_str().unwrap_or("-").to_owned();
+        let last = match (&row["code"], row["registrations"].as_array()) {
+            (Value::String(code), _) => format!("{code}: {}", text("reason")),
+            (_, Some(names)) => names.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(", "),
+            _ => String::new(),
+        };
+        table.add_row([text("status"), text("name"), text("version"), text("file"), last]);
+    }
+    table::print(&table);
+}
+
+/// Returns a file as the JSON object that `--json` prints.
+pub fn row(found: &Found) -> Value {
+    let file = found.path.display().to_string();
+    match &found.status {
+        Status::Loaded(plugin) => {
+            let names: Vec<&str> = plugin.registrations.iter().map(|r| r.name.as_str()).collect();
+            json!({"file": file, "status": "loaded", "name": plugin.name, "version": plugin.version,
+                   "code": null, "reason": null, "registrations": names})
+        }
+        Status::Refused(rejection) => {
+            json!({"file": file, "status": "refused", "name": null, "version": null,
+                   "code": rejection.code, "reason": rejection.reason, "registrations": []})
+        }
+        Status::Shadowed { name, version, by } => {
+            let reason = format!("{} precedes it and registers the same name", by.display());
+            json!({"file": file, "status": "shadowed", "name": name, "version": version,
+                   "code": "E0422", "reason": reason, "registrations": []})
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! `byoc plugins new`: creates a directory with a new plugin that builds and runs unchanged.
+//!
+//! The templates are two plugins that this project tests and documents: the smallest one in Rust, and the sample in C.
+
+use super::args::PluginsNewArgs;
+use byoc::error::Failure;
+use byoc_ir::diag::{Diagnostic, codes};
+use byoc_plugin_api::{API_VERSION, host};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// Name of the Rust plugin in the template.
+const RUST_NAME: &str = "minimal";
+const RUST_SOURCE: &str = include_str!("../../../tests/plugins/examples/minimal.rs");
+/// Name of the C plugin in the template.
+const C_NAME: &str = "elementwise";
+const C_SOURCE: &str = include_str!("../../../plugins/samples/elementwise.c");
+
+/// Runs the command.
+pub fn run(args: &PluginsNewArgs) -> Result<ExitCode, Failure> {
+    let name = plugin_name(&args.name)?;
+    let files = if args.c {
+        c_files(name)
+    } else {
+        rust_files(name, args.api.as_deref().map(api_source).transpose()?.as_deref())
+    };
+    let occupied = std::fs::read_dir(&args.name).is_ok_and(|mut entries| entries.next().is_some());
+    if occupied || args.name.exists() && !args.name.is_dir() {
+        let message = format!("{} exists already", args.name.display());
+        return Err(wrong(message).help("choose another name, or remove it first").into());
+    }
+    write_folder(&args.name, files).map_err(|error| wrong(format!("cannot write {}: {error}", args.name.display())))?;
+    let folder = args.name.display();
+    let (build, library) = if args.c {
+        (format!("make -C {folder}"), format!("{folder}/libbyoc_{name}.so"))
+    } else {
+        let manifest = format!("--manifest-path {folder}/Cargo.toml");
+        (format!("cargo build --release {manifest}"), format!("{folder}/target/release/libbyoc_{name}.so"))
+    };
+    println!("wrote {folder}. Build it, install it, and see which operators it takes:");
+    println!();
+    println!("  {build}");
+    println!("  mkdir -p plugins && cp {library} plugins/");
+    println!("  byoc explain MODEL --backend {name} --plugin-dir plugins");
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Writes files into a temporary directory, which is renamed to `folder` when it is complete.
+fn write_folder(folder: &Path, files: Files) -> std::io::Result<()> {
+    // An existing empty directory is replaced, also through a symbolic link.
+    let folder = if folder.exists() { folder.canonicalize()? } else { folder.to_owned() };
+    let parent = folder.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    std::fs::create_dir_all(parent)?;
+    let mut builder = tempfile::Builder::new();
+    let temporary = builder.prefix(".byoc-").permissions(PermissionsExt::from_mode(0o777)).tempdir_in(parent)?;
+    for (path, text) in files {
+        let path = temporary.path().join(path);
+        std::fs::create_dir_all(path.parent().unwrap_or(&path))?;
+        std::fs::write(path, text)?;
+    }
+    std::fs::rename(temporary.path(), folder)?;
+    // The directory was renamed, so the guard has nothing to remove.
+    let _ = temporary.keep();
+    Ok(())
+}
+
+fn wrong(message: impl Into<String>) -> Diagnostic {
+    Diagnostic::error(codes::plugins::CANNOT_CREATE, message)
+}
+
+/// Returns the name of the plugin: the last component of the directory.
+fn plugin_name(folder: &Path) -> Result<&str, Failure> {
+    let name = folder.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let good = name.starts_with(|c: char| c.is_ascii_alphabetic())
+        && name.len() <= 64
+        && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+    if good {
+        return Ok(name);
+    }
+    let mut diagnostic =
+        wrong(format!("invalid plugin name \"{name}\": expected a letter, then letters, digits and _"));
+    let better: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
+    let better = better.trim_start_matches(|c: char| !c.is_ascii_alphabetic());
+    if !better.is_empty() && better.len() <= 64 {
+        diagnostic = diagnostic.help(format!("try \"{better}\""));
+    }
+    Err(diagnostic.into())
+}
+
+/// Returns the canonical path of a directory that must hold the sources of byoc-plugin-api.
+fn api_source(folder: &Path) -> Result<PathBuf, Failure> {
+    let found = folder.canonicalize().ok().filter(|folder| {
+        let manifest = byoc::io::read_text(&folder.join("Cargo.toml")).unwrap_or_default();
+        manifest.contains("name = \"byoc-plugin-api\"")
+    });
+    found.ok_or_else(|| {
+        wrong(format!("expected the sources of byoc-plugin-api in {}", folder.display()))
+            .note(format!("a Rust plugin is built against them, in a version compatible with {API_VERSION}"))
+            .help("omit --api DIR to have a copy of the sources written beside the plugin")
+            .into()
+    })
+}
+
+type Files = Vec<(String, String)>;
+
+fn filled(template: &str, name: &str) -> String {
+    template.replace("@NAME@", name).replace("@ABI@", host::C_ABI_TEXT)
+}
+
+/// Returns the files of the crate, including a copy of byoc-plugin-api unless `api` gives its directory.
+fn rust_files(name: &str, api: Option<&Path>) -> Files {
+    const COPY: &str = "byoc-plugin-api";
+    // The type is named after the plugin: `my_chip` has a `MyChip`.
+    let words = name.split('_').filter(|word| !word.is_empty());
+    let title: String = words.map(|word| word[..1].to_ascii_uppercase() + &word[1..]).collect();
+    // The operator already has a type named `Relu`.
+    let title = if title == "Relu" { "Plugin".to_owned() } else { title };
+    let source = RUST_SOURCE.replace("Minimal", &title).replace(RUST_NAME, name);
+    let copy = if api.is_none() { host::plugin_api_sources() } else { Vec::new() };
+    let api = api.map_or_else(|| COPY.to_owned(), |folder| folder.display().to_string());
+    let mut files: Files = vec![
+        ("Cargo.toml".into(), filled(include_str!("../templates/plugin.toml"), name).replace("@API@", &api)),
+        ("src/lib.rs".into(), source),
+        ("README.md".into(), filled(include_str!("../templates/plugin.md"), name).replace("@API@", &api)),
+        (".gitignore".into(), "/target\n/plugins\n".into()),
+    ];
+    files.extend(copy.into_iter().map(|(path, text)| (format!("{COPY}/{path}"), text)));
+    files
+}
+
+fn c_files(name: &str) -> Files {
+    let source = C_SOURCE
+        .replace(&format!("#define NAME \"{C_NAME}\""), &format!("#define NAME \"{name}\""))
+        .replace(&format!("/* {C_NAME}: "), &format!("/* {name}: "));
+    vec![
+        (format!("{name}.c"), source),
+        ("byoc_plugin.h".into(), host::C_HEADER.into()),
+        ("byoc_json.h".into(), host::C_JSON_HEADER.into()),
+        ("Makefile".into(), filled(include_str!("../templates/Makefile"), name)),
+        ("README.md".into(), filled(include_str!("../templates/plugin_c.md"), name)),
+        (".gitignore".into(), "*.so\n/plugins\n".into()),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names() {
+        for good in ["mine", "a", "my_chip2", "some/where/mine"] {
+            assert!(plugin_name(Path::new(good)).is_ok(), "{good}");
+        }
+        for (bad, better) in [("my-chip", "\"my_chip\""), ("2fast", "\"fast\""), ("größe", "\"gr__e\"")] {
+            let failure = plugin_name(Path::new(bad)).expect_err(bad);
+            assert_eq!(failure.diagnostics[0].help, Some(format!("try {better}")));
+        }
+        assert!(plugin_name(Path::new("..")).is_err());
+    }
+
+    #[test]
+    fn replaces_every_template_name() {
+        for (name, text) in rust_files("my_chip", Some(Path::new("/api"))).iter().chain(&c_files("my_chip")) {
+            for word in ["minimal", "Minimal", "elementwise:", "\"elementwise\"", "@NAME@", "@API@", "@ABI@"] {
+                assert!(!text.contains(word), "{word} in {name}");
+            }
+        }
+        let lib = &rust_files("my_chip", None)[1].1;
+        assert!(lib.contains("struct MyChip;") && lib.contains("declare_plugin!(\"my_chip\","), "{lib}");
+        // The sample uses this word elsewhere, which must stay unchanged.
+        assert!(c_files("my_chip")[0].1.contains("#define NAME \"my_chip\""));
+    }
+}

@@ -1,0 +1,271 @@
+//! `byoc plugins test`: the conformance run and its worker process.
+
+use super::args::{PluginsTestArgs, TalkArgs, TestWorkerArgs};
+use super::table;
+use byoc::error::Failure;
+use byoc::session::Session;
+use byoc_conformance::case::Case;
+use byoc_conformance::fault::{Fault, Kind};
+use byoc_conformance::report::{BackendReport, FINITE_MATH, Failure as Found};
+use byoc_conformance::run::{Options, Run};
+use byoc_conformance::worker::Worker;
+use byoc_ir::diag::{Diagnostic, codes};
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::{Value, json};
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+
+/// Runs the command.
+pub fn run(args: &PluginsTestArgs) -> Result<ExitCode, Failure> {
+    crate::log::to_stderr(args.talk.verbose);
+    let file = plugin_file(args)?;
+    let own = std::env::current_exe().map_err(|e| started(&e))?;
+    let command = |memory: Option<u64>| worker_command(&own, &file, args, memory);
+    let scratch = tempfile::tempdir().map_err(|e| started(&e))?;
+    let dirs: Vec<String> = args.plugins.plugin_dirs.iter().map(|d| format!(" --plugin-dir {}", d.display())).collect();
+    let options = Options {
+        seed: args.seed,
+        cases: args.cases,
+        only: args.only.clone(),
+        limit: Duration::from_secs(args.time_limit.max(1)),
+        out: args.out.clone(),
+        again: format!("byoc plugins test {}{}", file.display(), dirs.concat()),
+    };
+    let quiet = args.talk.json || !std::io::stderr().is_terminal();
+    let bar = if quiet { ProgressBar::hidden() } else { ProgressBar::new_spinner() };
+    bar.set_style(ProgressStyle::with_template("{spinner} {msg}").unwrap_or_else(|_| ProgressStyle::default_spinner()));
+    bar.enable_steady_tick(Duration::from_millis(120));
+    let progress = |what: &str| bar.set_message(what.to_owned());
+    let run = Run { command: &command, options: &options, progress: &progress, scratch: scratch.path() };
+    let backends = run.backends().map_err(|fault| lost(&file, &fault))?;
+    if backends.is_empty() {
+        let message = format!("{} registers no code generator: there is nothing to test", file.display());
+        return Err(Failure::new(codes::plugins::NO_CODEGEN, message));
+    }
+    if let Some(path) = &args.case {
+        return one_case(&run, &backends, path, &args.talk);
+    }
+    let mut wrong = Vec::new();
+    for backend in &backends {
+        let report = run.test(backend);
+        bar.set_message(String::new());
+        match args.talk.json {
+            true => print_json(&report),
+            false => print_report(&file, &report, args),
+        }
+        if !report.passes() {
+            wrong.push(verdict(&file, &report, args));
+        } else if report.passed() == 0 {
+            wrong.push(nothing_taken(&report));
+        }
+    }
+    bar.finish_and_clear();
+    if wrong.is_empty() { Ok(ExitCode::SUCCESS) } else { Err(wrong.into()) }
+}
+
+/// Returns the file to test: the path itself, or the file that registers the backend of that name.
+fn plugin_file(args: &PluginsTestArgs) -> Result<PathBuf, Failure> {
+    let named = &args.plugin;
+    if named.exists() {
+        return Ok(named.clone());
+    }
+    let name = named.to_string_lossy();
+    if name.contains(std::path::MAIN_SEPARATOR) || named.extension().is_some() {
+        let message = format!("{name}: there is no such file");
+        return Err(Failure::new(codes::plugins::UNREADABLE_PLUGIN, message));
+    }
+    let session = Session::new(&args.plugins.plugin_dirs, 1)?;
+    session.registry.codegen(&name).map(|(_, found)| found.path.clone())
+}
+
+/// Creates the command of the worker, which is this binary. The shell sets the memory limit, as the standard library
+/// cannot.
+fn worker_command(own: &Path, file: &Path, args: &PluginsTestArgs, memory: Option<u64>) -> Command {
+    let mut command = match memory {
+        None => Command::new(own),
+        Some(kib) => {
+            let mut shell = Command::new("sh");
+            shell.arg("-c").arg("ulimit -v \"$0\" && exec \"$@\"").arg(kib.to_string()).arg(own);
+            shell
+        }
+    };
+    command.args(["plugins", "test-worker"]).arg(file).args(["--threads", &args.threads.max(2).to_string()]);
+    for dir in &args.plugins.plugin_dirs {
+        command.arg("--plugin-dir").arg(dir);
+    }
+    command
+}
+
+fn started(error: &std::io::Error) -> Failure {
+    Failure::new(codes::plugins::NOT_CONFORMING, format!("cannot start the conformance run: {error}"))
+}
+
+/// Returns the error for a lost worker. The rejection of a plugin that does not load is found by loading it here; one
+/// that ends the process leaves only the fault.
+fn lost(file: &Path, fault: &Fault) -> Failure {
+    if fault.kind == Kind::Crash && fault.exit_code == Some(1) {
+        let registry =
+            Session::without_plugins(1).map(|s| byoc::plugin::registry::Registry::of_file(file, &s.services));
+        let refused = registry.ok().and_then(|r| match &r.found().next()?.status {
+            byoc::plugin::registry::Status::Refused(rejection) => {
+                Some(byoc::plugin::registry::rejection_diagnostic(file, rejection))
+            }
+            _ => None,
+        });
+        if let Some(diagnostic) = refused {
+            return diagnostic.into();
+        }
+    }
+    Failure::new(codes::plugins::NOT_CONFORMING, format!("{}: {fault}", file.display()))
+}
+
+fn print_json(report: &BackendReport) {
+    let backend = &report.backend;
+    let with = |mut value: Value| {
+        value["backend"] = json!(backend);
+        value
+    };
+    for fault in &report.faults {
+        println!("{}", with(json!({ "status": "fail", "subject": "plugin", "fault": fault })));
+    }
+    for subject in &report.subjects {
+        let status = if subject.failed > 0 { "fail" } else { "pass" };
+        let mut value = serde_json::to_value(subject).unwrap_or_default();
+        value["status"] = json!(status);
+        println!("{}", with(value));
+    }
+    for (name, passed) in &report.checks {
+        println!("{}", with(json!({ "status": if *passed { "pass" } else { "fail" }, "check": name })));
+    }
+    for failure in &report.failures {
+        let mut value = serde_json::to_value(failure).unwrap_or_default();
+        value["status"] = json!("fail");
+        println!("{}", with(value));
+    }
+    let count = |f: fn(&byoc_conformance::report::SubjectReport) -> usize| report.subjects.iter().map(f).sum::<usize>();
+    let summary = json!({
+        "plugin": report.plugin, "version": report.version, "passes": report.passes(),
+        "cases": count(|s| s.cases), "passed": count(|s| s.passed), "refused": count(|s| s.refused),
+        "finite_math": report.finite_math, "failed": count(|s| s.failed), "faults": report.faults.len() + report.failures.len(),
+    });
+    println!("{}", with(json!({ "summary": summary })));
+}
+
+fn print_report(file: &Path, report: &BackendReport, args: &PluginsTestArgs) {
+    println!("{} {} ({}), backend {}", report.plugin, report.version, file.display(), report.backend);
+    println!(
+        "seed {}, {} cases for each operator and pattern, up to {} threads",
+        args.seed,
+        args.cases,
+        args.threads.max(2)
+    );
+    if report.finite_math {
+        println!("{FINITE_MATH}: left out");
+    }
+    println!();
+    let mut rows =
+        table::new(&["claim", "cases", "right", "wrong", "not taken", "budget used", "most frequent reason"]);
+    for subject in &report.subjects {
+        let reason = subject.reasons.iter().max_by_key(|(_, count)| **count);
+        let used = if subject.share > 0.0 { format!("{:.0} %", subject.share * 100.0) } else { String::from("-") };
+        rows.add_row([
+            subject.subject.clone(),
+            subject.cases.to_string(),
+            subject.passed.to_string(),
+            subject.failed.to_string(),
+            subject.refused.to_string(),
+            used,
+            reason.map(|(reason, _)| reason.clone()).unwrap_or_default(),
+        ]);
+    }
+    table::print(&rows);
+    println!();
+    for (name, passed) in &report.checks {
+        println!("{}  {name}", if *passed { "ok   " } else { "FAULT" });
+    }
+    let shown = report.faults.len() + report.failures.len();
+    if shown > 0 {
+        println!("\n{shown} faults:");
+    }
+    for fault in &report.faults {
+        println!("\n* {fault}");
+    }
+    for Found { subject, fault, case, file: _, command } in &report.failures {
+        println!("\n* {subject}, {case}\n  {fault}");
+        if let Some(command) = command {
+            println!("  again: {command}");
+        }
+    }
+}
+
+/// Returns the error that the command ends with.
+fn verdict(file: &Path, report: &BackendReport, args: &PluginsTestArgs) -> Diagnostic {
+    let mut kinds: Vec<Kind> =
+        report.failures.iter().map(|f| f.fault.kind).chain(report.faults.iter().map(|f| f.kind)).collect();
+    kinds.sort_unstable();
+    kinds.dedup();
+    let count = report.failures.len() + report.faults.len();
+    let message = format!("{} does not conform: {count} faults in {}", report.backend, file.display());
+    let mut diagnostic = Diagnostic::error(codes::plugins::NOT_CONFORMING, message);
+    for kind in kinds {
+        diagnostic = diagnostic.note(format!("{kind}: {}", kind.meaning()));
+    }
+    if report.failures.iter().any(|f| f.file.is_some()) {
+        diagnostic =
+            diagnostic.help(format!("each failing case is in {}, with the command that runs it", args.out.display()));
+    }
+    diagnostic
+}
+
+fn nothing_taken(report: &BackendReport) -> Diagnostic {
+    let message = format!("{} took none of the cases: nothing was tested", report.backend);
+    let mut diagnostic = Diagnostic::error(codes::plugins::TOOK_NOTHING, message);
+    let reasons =
+        report.subjects.iter().flat_map(|s| s.reasons.keys().map(move |reason| format!("{}: {reason}", s.subject)));
+    for reason in reasons.take(5) {
+        diagnostic = diagnostic.note(reason);
+    }
+    diagnostic
+}
+
+fn one_case(run: &Run<'_>, backends: &[String], path: &Path, talk: &TalkArgs) -> Result<ExitCode, Failure> {
+    let case = Case::read(path)?;
+    let mut wrong = Vec::new();
+    for backend in backends {
+        let done = run.try_one(backend, &case).map_err(|why| Failure::new(codes::plugins::BAD_CASE, why))?;
+        if talk.json {
+            println!("{}", json!({ "backend": backend, "subject": case.subject.to_string(), "result": done }));
+        }
+        let text = match (&done["passed"], done.get("refused"), done.get("fault")) {
+            (_, Some(refused), _) => format!("not taken: {}: {}", refused["code"], refused["detail"]),
+            (_, _, Some(fault)) => match serde_json::from_value::<Fault>(fault.clone()) {
+                Ok(fault) => {
+                    wrong.push(Diagnostic::error(codes::plugins::NOT_CONFORMING, format!("{backend}: {fault}")));
+                    continue;
+                }
+                Err(error) => format!("{error}"),
+            },
+            (Value::Number(share), ..) => {
+                format!("right; {:.0} % of the error budget used", share.as_f64().unwrap_or(0.0) * 100.0)
+            }
+            _ => format!("invalid case: {}", done["invalid"].as_str().unwrap_or_default()),
+        };
+        if !talk.json {
+            println!("{backend}: {text}");
+        }
+    }
+    if wrong.is_empty() { Ok(ExitCode::SUCCESS) } else { Err(wrong.into()) }
+}
+
+/// Runs the worker: requests on standard input, responses on standard output.
+pub fn worker(args: &TestWorkerArgs) -> Result<ExitCode, Failure> {
+    let worker = Worker::new(&args.file, &args.plugins.plugin_dirs, args.threads)?;
+    let say = |value: &Value| {
+        // Starts a new line, whatever a plugin has printed.
+        println!("\n{value}");
+    };
+    worker.serve(std::io::stdin().lock(), &say);
+    Ok(ExitCode::SUCCESS)
+}

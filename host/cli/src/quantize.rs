@@ -1,0 +1,149 @@
+//! `byoc quantize`: quantizes a float model to int8.
+
+use super::args::QuantizeArgs;
+use super::{escape, output, ready, render, table};
+use byoc::build::backend::Backend;
+use byoc::error::Failure;
+use byoc::frontend::relay;
+use byoc::io::image;
+use byoc::session::Session;
+use byoc_ir::diag::{Diagnostic, codes};
+use byoc_ir::text::{PrintOptions, print};
+use byoc_quantize::data::Source;
+use byoc_quantize::report::{Report, Row};
+use byoc_quantize::scheme::Scheme;
+use byoc_quantize::{Keep, Options, labels, quantize};
+use std::io::Write;
+use std::process::ExitCode;
+
+/// Runs the command.
+pub fn run(args: &QuantizeArgs) -> Result<ExitCode, Failure> {
+    let to_stdout = output::is_stdout(&args.output);
+    if !to_stdout && args.output.extension().is_none_or(|e| e != "relay") {
+        let message = format!("expected a .relay file for the output, found {}", args.output.display());
+        return Err(Diagnostic::error(codes::frontends::CANNOT_WRITE, message)
+            .help("the weights are written beside it, as FILE.relay.safetensors")
+            .into());
+    }
+    output::check([args.output.as_path()])?;
+    if ready::is_artifact(&args.model) {
+        let message = format!("expected a model, found the compiled artifact {}", args.model.display());
+        return Err(Failure::new(codes::plugins::BACKEND_MISPLACED, message));
+    }
+    crate::log::to_stderr(args.talk.verbose);
+    let session = Session::new(&args.plugins.plugin_dirs, args.threads.map_or(0, usize::from))?;
+    let normalization = image::Normalization { mean: args.mean.clone(), std: args.std.clone() };
+    let options = Options {
+        scheme: scheme(args, &session)?,
+        method: args.method,
+        keep: keep(&args.keep)?,
+        max_loss: args.max_loss,
+        labels: args.labels.as_deref().map(labels::read).transpose()?,
+        samples: args.samples.map(|n| n as usize),
+        dims: args.dims.iter().cloned().collect(),
+    };
+    let spinner = ready::spinner(format!("quantizing {}", ready::name_of(&args.model)));
+    let progress = |what: &str| {
+        spinner.set_message(format!(
+            "quantizing {}: {}",
+            escape::line(&ready::name_of(&args.model)),
+            escape::line(what)
+        ));
+    };
+    let source = Source::parse(&args.calibrate, normalization);
+    let quantized = quantize(&args.model, &source, &options, &session.pool, &progress)?;
+    spinner.finish_and_clear();
+    quantized.warnings.iter().for_each(render::diagnostic);
+    if to_stdout {
+        // Standard output has no file beside it: the weights go into the text.
+        let text = print(&quantized.module, &PrintOptions { metadata: true, ..PrintOptions::default() }).text;
+        output::write(&args.output, |file| file.write_all(text.as_bytes()))?;
+    } else {
+        relay::write(&args.output, &quantized.module)?;
+    }
+    if args.talk.json {
+        quantized.report.rows.iter().for_each(|row| println!("{}", row.to_json()));
+        println!("{}", quantized.report.summary());
+    } else {
+        show(&quantized.report);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Returns the scheme of the options, or that of the first backend that declares one.
+fn scheme(args: &QuantizeArgs, session: &Session) -> Result<Scheme, Failure> {
+    let mut backends = Vec::new();
+    for name in &args.backend {
+        backends.push(Backend::find(&session.registry, name)?);
+    }
+    backends.iter().flat_map(|backend| &backend.warnings).for_each(render::diagnostic);
+    if let Some(text) = &args.scheme {
+        return Ok(Scheme::parse(text)?);
+    }
+    if backends.is_empty() {
+        return Ok(Scheme::SYMMETRIC);
+    }
+    let declared = backends.iter().find_map(|b| Some((b.name.as_str(), b.description.quantization.as_ref()?)));
+    let Some((name, declared)) = declared else {
+        let names: Vec<&str> = backends.iter().map(|b| b.name.as_str()).collect();
+        let message = format!("{} declares no quantization scheme", names.join(", "));
+        return Err(Diagnostic::error(codes::plugins::NO_SCHEME, message)
+            .help("set it with --scheme: --scheme symmetric")
+            .into());
+    };
+    Ok(Scheme::declared(name, declared)?)
+}
+
+/// Parses the layers that stay in float: names, `first`, `none`.
+fn keep(words: &[String]) -> Result<Keep, Failure> {
+    if words.is_empty() {
+        return Ok(Keep::default());
+    }
+    let none = words.iter().any(|word| word == "none");
+    if none && words.len() > 1 {
+        return Err(Diagnostic::error(
+            codes::passes::UNKNOWN_LAYER,
+            "--keep none and a layer to keep contradict each other",
+        )
+        .help("remove \"none\": the first convolution is kept only if \"first\" is listed")
+        .into());
+    }
+    let names = words.iter().filter(|word| !["none", "first"].contains(&word.as_str())).cloned().collect();
+    Ok(Keep { first: words.iter().any(|word| word == "first"), names })
+}
+
+fn show(report: &Report) {
+    let mut table = table::new(&["layer", "operator", "as", "range", "scale", "zero", "weight scale", "dB"]);
+    for row in &report.rows {
+        table.add_row(cells(row));
+    }
+    table::print(&table);
+    let measured = &report.measured;
+    println!("{} of {} layers in int8 ({}, {})", report.quantized, report.layers, report.scheme, report.method);
+    if let Some((float, quantized)) = measured.right {
+        let of = measured.samples;
+        let percent = |n: usize| 100.0 * n as f64 / of.max(1) as f64;
+        println!(
+            "right answers: {float} of {of} before ({:.2} %), {quantized} after ({:.2} %)",
+            percent(float),
+            percent(quantized)
+        );
+    }
+    if let Some(cosine) = measured.cosine {
+        println!("cosine of the mean-centered outputs over {} samples: {cosine:.5}", measured.samples);
+    }
+}
+
+fn cells(row: &Row) -> [String; 8] {
+    let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+    [
+        row.layer.clone(),
+        row.operator.to_owned(),
+        row.kept.as_ref().map_or_else(|| "int8".to_owned(), |reason| format!("float: {reason}")),
+        or_dash(row.range.map(|r| format!("[{:.4}, {:.4}]", r.lo, r.hi))),
+        or_dash(row.output.map(|p| format!("{:.3e}", p.scale))),
+        or_dash(row.output.map(|p| p.zero_point.to_string())),
+        or_dash(row.weight_scale.map(|(least, most)| format!("{least:.2e} to {most:.2e}"))),
+        or_dash(row.signal_to_noise.map(|noise| format!("{noise:.1}"))),
+    ]
+}

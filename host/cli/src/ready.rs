@@ -1,0 +1,230 @@
+//! Preparation that `run`, `bench`, `verify`, `explain`, `source` and `compile` share: from command-line options to a
+//! model that is ready to run or to be inspected.
+
+use super::args::{BuildArgs, InputArgs};
+use super::inputs::Given;
+use super::interrupt::interruptible;
+use super::{escape, render};
+use byoc::artifact;
+use byoc::build::{self, BuildOptions, Built, Reason};
+use byoc::error::Failure;
+use byoc::frontend::folder::{TestFolder, TestSet};
+use byoc::frontend::{self, LoadOptions};
+use byoc::model::Model;
+use byoc::session::Session;
+use byoc_ir::diag::{Diagnostic, codes};
+use indicatif::ProgressBar;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Name that selects the host alone.
+const NONE: &str = "none";
+
+/// Model that is ready to run, with the inputs given for it.
+pub struct Ready {
+    /// The model.
+    pub model: Model,
+    /// The inputs.
+    pub given: Given,
+    /// Time to read and compile the model; zero for an artifact.
+    pub compile: Duration,
+    /// Time to load the model.
+    pub load: Duration,
+}
+
+/// Starts logging, threads and plugins according to the options.
+///
+/// # Errors
+/// E0403 when `--target` is given.
+pub fn session(args: &BuildArgs) -> Result<Session, Failure> {
+    if let Some(name) = &args.target {
+        let message = format!("unsupported option --target {name}");
+        return Err(Diagnostic::error(codes::plugins::BACKEND_MISPLACED, message)
+            .help(format!("select a backend with --backend {name}"))
+            .into());
+    }
+    crate::log::to_stderr(args.talk.verbose);
+    let threads = args.threads.map_or(0, usize::from);
+    let mut session = match on_host(args)? {
+        true => Session::without_plugins(threads)?,
+        false => Session::new(&args.plugins.plugin_dirs, threads)?,
+    };
+    session.allow_native = args.allow_native;
+    Ok(session)
+}
+
+/// Returns true if everything runs on the host: `--backend none`.
+///
+/// # Errors
+/// E0403 when another backend is named as well.
+fn on_host(args: &BuildArgs) -> Result<bool, Failure> {
+    let names: Vec<&str> = names(args).collect();
+    match names.iter().position(|name| *name == NONE) {
+        None => Ok(false),
+        Some(_) if names.len() == 1 => Ok(true),
+        Some(at) => {
+            let other = names[usize::from(at == 0)];
+            let message = format!("expected --backend {NONE} alone, found {other} as well");
+            Err(Diagnostic::error(codes::plugins::BACKEND_MISPLACED, message)
+                .help(format!("remove {NONE}, or the other backends"))
+                .into())
+        }
+    }
+}
+
+/// Returns the names of the backends.
+fn names(args: &BuildArgs) -> impl Iterator<Item = &str> {
+    args.backend.iter().map(|name| name.trim()).filter(|name| !name.is_empty())
+}
+
+/// Returns the options of a build.
+pub fn build_options(args: &BuildArgs) -> BuildOptions {
+    let cache_dir = match (&args.cache_dir, args.no_cache) {
+        (_, true) => None,
+        (Some(dir), false) => Some(dir.clone()),
+        (None, false) => dirs::cache_dir().map(|d| d.join("byoc")),
+    };
+    BuildOptions {
+        backends: names(args).filter(|name| *name != NONE).map(str::to_owned).collect(),
+        backend_options: args.backend_options.clone(),
+        cache_dir,
+        print_after: args.print_after.clone(),
+        time_passes: args.time_passes,
+    }
+}
+
+/// Reads and builds a model that is not an artifact, and prints the warnings.
+pub fn build(path: &Path, args: &BuildArgs, session: &Session, given: &Given) -> Result<Built, Failure> {
+    if is_artifact(path) {
+        return Err(Diagnostic::error(
+            codes::plugins::BACKEND_MISPLACED,
+            format!("expected a model, found the compiled artifact {}", path.display()),
+        )
+        .help(format!("\"byoc inspect {}\" prints its contents", path.display()))
+        .into());
+    }
+    let (open, dims): (Vec<_>, Vec<_>) = args.dims.iter().cloned().partition(|(_, size)| size.is_none());
+    let mut load = LoadOptions {
+        dims: dims.into_iter().filter_map(|(name, size)| Some((name, size?))).collect(),
+        open: open.into_iter().map(|(name, _)| name).collect(),
+        input_shapes: given.shapes(),
+    };
+    if given.has_image()
+        && let Some((name, size)) = given.image_dims(&frontend::signature(path)?.inputs)
+        && !load.open.contains(&name)
+    {
+        load.dims.entry(name).or_insert(size);
+    }
+    let spinner = spinner(format!("compiling {}", name_of(path)));
+    let loaded = frontend::load(path, &load)?;
+    let mut say = |text: &str| spinner.suspend(|| eprintln!("{}", escape::lines(text)));
+    let built = {
+        let _interruptible = interruptible(&session.cancel);
+        build::build(session, loaded, &build_options(args), &mut say)?
+    };
+    spinner.finish_and_clear();
+    let share = built.explanation.totals.offload_share;
+    let offload = check_offload(args, share, || {
+        let reasons = build::refusal_summary(&built.explanation);
+        (build::because(&reasons.iter().collect::<Vec<_>>()), reasons.iter().map(Reason::to_string).collect())
+    });
+    // The error gives the same reasons as the warning for a backend that took nothing.
+    let said = |warning: &&Diagnostic| offload.is_ok() || warning.code != codes::plugins::TOOK_NOTHING;
+    built.warnings.iter().filter(said).for_each(render::diagnostic);
+    offload.map(|()| built)
+}
+
+/// Shows a spinner, on a terminal only.
+pub fn spinner(message: String) -> ProgressBar {
+    let spinner = ProgressBar::new_spinner().with_message(escape::line(&message).into_owned());
+    spinner.enable_steady_tick(Duration::from_millis(120));
+    spinner
+}
+
+/// Compares the share of the FLOPs on backends with `--require-offload`; `reasons` explains the share in short and line
+/// by line.
+fn check_offload(args: &BuildArgs, share: f64, reasons: impl FnOnce() -> (String, Vec<String>)) -> Result<(), Failure> {
+    let Some(wanted) = &args.require_offload else { return Ok(()) };
+    let (enough, words) = match wanted.as_str() {
+        "any" => (share > 0.0, "more than none".to_owned()),
+        text => match text.parse::<f64>() {
+            Ok(least) if (0.0..=1.0).contains(&least) => (share >= least, format!("at least {:.1} %", 100.0 * least)),
+            _ => {
+                let message = format!("--require-offload={text}: expected a share from 0 to 1");
+                return Err(Failure::new(codes::plugins::TOOK_NOTHING, message));
+            }
+        },
+    };
+    if enough {
+        return Ok(());
+    }
+    let (because, notes) = reasons();
+    let why = if share > 0.0 { "" } else { &because };
+    let message = format!("{:.1} % of the FLOPs are on the backends, expected {words}{why}", 100.0 * share);
+    let mut diagnostic = Diagnostic::error(codes::plugins::TOOK_NOTHING, message);
+    diagnostic.notes = notes;
+    Err(diagnostic.help("\"byoc explain\" with the same options lists the reasons for each operator").into())
+}
+
+/// Tests whether the file is an artifact, by its extension.
+pub fn is_artifact(path: &Path) -> bool {
+    path.extension().is_some_and(|e| e == "byoc")
+}
+
+/// Returns the inputs given, completed by those of the first data set of a directory in test-data layout.
+pub fn given(path: &Path, args: &InputArgs) -> Result<Given, Failure> {
+    let given = Given::read(args)?;
+    if !path.is_dir() {
+        return Ok(given);
+    }
+    let folder = TestFolder::open(path)?;
+    match folder.sets.first() {
+        Some(set) => recorded(&folder, set, given),
+        None => Ok(given),
+    }
+}
+
+/// Returns the inputs given, completed by those of a data set.
+pub fn recorded(folder: &TestFolder, set: &TestSet, given: Given) -> Result<Given, Failure> {
+    let ports = frontend::signature(&folder.model)?.inputs;
+    let names = ports.iter().map(|p| p.name.clone());
+    Ok(given.or_recorded(names.zip(set.read_inputs(&ports)?)))
+}
+
+/// Reads, builds and loads a model or an artifact.
+pub fn ready(path: &Path, build_args: &BuildArgs, input: &InputArgs, session: &Session) -> Result<Ready, Failure> {
+    if let (true, Some((name, option, _))) = (is_artifact(path), build_args.backend_options.first()) {
+        let message = format!(
+            "{name}.{option} has no effect on the compiled artifact {}: it is set when a model is compiled",
+            path.display()
+        );
+        return Err(Diagnostic::error(codes::plugins::UNKNOWN_OPTION, message)
+            .help(format!("\"byoc inspect {}\" prints the options it was compiled with", path.display()))
+            .into());
+    }
+    let given = given(path, input)?;
+    let host_alone = on_host(build_args)?;
+    let start = Instant::now();
+    let compiled = || match is_artifact(path) {
+        true if host_alone => Ok(artifact::open(path)?.into_compiled().on_host()),
+        true => Ok(artifact::open(path)?.into_compiled()),
+        false => Ok::<_, Failure>(build(path, build_args, session, &given)?.compiled),
+    };
+    let first = compiled()?;
+    let compile = if is_artifact(path) { Duration::ZERO } else { start.elapsed() };
+    let start = Instant::now();
+    let (model, warnings) =
+        Model::load_sparing(session, first, build_options(build_args).cache_dir.as_deref(), compiled)?;
+    warnings.iter().for_each(render::diagnostic);
+    // Regions compiled for a backend may have fallen back to the host at load time.
+    check_offload(build_args, model.offload_share, || {
+        (String::new(), warnings.iter().map(|w| w.message.clone()).collect())
+    })?;
+    Ok(Ready { model, given, compile, load: start.elapsed() })
+}
+
+/// Returns the last component of a path, or the whole path when it has none, for messages and names of cases.
+pub fn name_of(path: &Path) -> String {
+    let path: PathBuf = path.components().collect();
+    path.file_name().map_or_else(|| path.display().to_string(), |n| n.to_string_lossy().into_owned())
+}

@@ -1,0 +1,154 @@
+//! `byoc run`: compiles if needed, runs, prints the outputs.
+
+use super::args::RunArgs;
+use super::interrupt::interruptible;
+use super::{escape, output, ready, render, table};
+use byoc::error::Failure;
+use byoc::exec::program::Port;
+use byoc::io;
+use byoc::trace::Trace;
+use byoc_ir::diag::{Diagnostic, codes};
+use byoc_ir::ir::Type;
+use byoc_ir::tensor::Tensor;
+use byoc_plugin_api::host::entries;
+use serde_json::json;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// Number of classes and elements that are printed.
+const SHOWN: usize = 5;
+
+/// Runs the command.
+pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
+    output::check([&args.output, &args.trace].into_iter().flatten().map(PathBuf::as_path))?;
+    let labels = args.labels.as_deref().map(read_labels).transpose()?;
+    if args.describe {
+        return describe(args);
+    }
+    let session = ready::session(&args.build)?;
+    let ready = ready::ready(&args.model, &args.build, &args.input, &session)?;
+    let inputs = ready.given.resolve(&ready.model, None)?;
+    let trace = Trace::new(args.trace.is_some());
+    if args.trace.is_some() {
+        session.metrics.record();
+    }
+    let _interruptible = interruptible(&session.cancel);
+    let outputs = if trace.wanted() { ready.model.run_observed(&inputs, &trace)? } else { ready.model.run(&inputs)? };
+    entries::restore_process();
+    if let Some(path) = &args.trace {
+        trace.add_said(&session.metrics.take_recorded());
+        output::write(path, |file| trace.write_to(file))?;
+    }
+    let named: Vec<(&str, &Tensor)> = ready.model.outputs().iter().map(|p| p.name.as_str()).zip(&outputs).collect();
+    if let Some(path) = &args.output {
+        output::write(path, |file| io::npz::write_to(file, named.iter().copied()))?;
+    }
+    for (name, tensor) in named {
+        match &labels {
+            Some(labels) => top(name, tensor, labels, args.build.talk.json)?,
+            None => summary(name, tensor, args.build.talk.json),
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn describe(args: &RunArgs) -> Result<ExitCode, Failure> {
+    let mut rows: Vec<(&str, String, String)> = Vec::new();
+    if ready::is_artifact(&args.model) {
+        let compiled = byoc::artifact::open(&args.model)?.into_compiled();
+        let port = |kind, p: &Port| (kind, p.name.clone(), render::type_text(&p.ty));
+        rows.extend(compiled.program.inputs.iter().map(|p| port("input", p)));
+        rows.extend(compiled.program.outputs.iter().map(|p| port("output", p)));
+    } else {
+        let signature = byoc::frontend::signature(&args.model)?;
+        let ports = |kind, ports: &[byoc::frontend::PortInfo]| -> Vec<_> {
+            let text = |p: &byoc::frontend::PortInfo| match &p.dims {
+                Some(dims) => Type::tensor_of(p.dtype, dims.iter().cloned()).to_string(),
+                None => format!("Tensor[?, {}]", p.dtype),
+            };
+            ports.iter().map(|p| (kind, p.name.clone(), text(p))).collect()
+        };
+        rows.extend(ports("input", &signature.inputs));
+        rows.extend(ports("output", &signature.outputs));
+    }
+    if args.build.talk.json {
+        for (kind, name, ty) in rows {
+            println!("{}", json!({"kind": kind, "name": name, "type": ty}));
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut table = table::new(&["", "name", "type"]);
+    for (kind, name, ty) in rows {
+        table.add_row([kind.to_owned(), name, ty]);
+    }
+    table::print(&table);
+    Ok(ExitCode::SUCCESS)
+}
+
+fn read_labels(path: &Path) -> Result<Vec<String>, Failure> {
+    let text = io::read_text(path).map_err(|e| {
+        Diagnostic::error(codes::frontends::BAD_TENSOR_FILE, format!("cannot read {}: {e}", path.display()))
+    })?;
+    Ok(text.lines().map(|l| l.trim().to_owned()).filter(|l| !l.is_empty()).collect())
+}
+
+/// Prints the most probable classes of each row. Outputs that are not probabilities are treated as logits.
+fn top(name: &str, tensor: &Tensor, labels: &[String], json: bool) -> Result<(), Failure> {
+    let classes = tensor.shape().last().copied().unwrap_or(1);
+    if classes != labels.len() || !tensor.dtype().is_float() {
+        let ty = Type::tensor(tensor.dtype(), tensor.shape());
+        let message = format!("{} labels do not fit output \"{name}\" of type {ty}", labels.len());
+        return Err(Failure::new(codes::runtime::BAD_LABELS, message));
+    }
+    let mut values = tensor.view().f64s();
+    for row in 0..tensor.len() / classes.max(1) {
+        let values: Vec<f64> = values.by_ref().take(classes).collect();
+        let probabilities = probabilities(&values);
+        let mut order: Vec<usize> = (0..classes).collect();
+        order.sort_by(|&a, &b| probabilities[b].total_cmp(&probabilities[a]));
+        order.truncate(SHOWN);
+        if json {
+            let top: Vec<_> =
+                order.iter().map(|&c| json!({"label": labels[c], "probability": probabilities[c]})).collect();
+            println!("{}", json!({"output": name, "row": row, "top": top}));
+            continue;
+        }
+        println!("{}[{row}]", escape::line(name));
+        for (rank, &class) in order.iter().enumerate() {
+            println!("  {}  {:<20} {:6.2} %", rank + 1, escape::line(&labels[class]), 100.0 * probabilities[class]);
+        }
+    }
+    Ok(())
+}
+
+fn probabilities(values: &[f64]) -> Vec<f64> {
+    let sum: f64 = values.iter().sum();
+    if values.iter().all(|v| *v >= 0.0) && (sum - 1.0).abs() < 1e-3 {
+        return values.to_vec();
+    }
+    let max = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let powers: Vec<f64> = values.iter().map(|v| (v - max).exp()).collect();
+    let sum: f64 = powers.iter().sum();
+    powers.iter().map(|p| p / sum).collect()
+}
+
+/// Prints the type, range, mean and first elements.
+fn summary(name: &str, tensor: &Tensor, json: bool) {
+    let values = || tensor.view().f64s();
+    let ty = Type::tensor(tensor.dtype(), tensor.shape());
+    let min = values().fold(f64::INFINITY, f64::min);
+    let max = values().fold(f64::NEG_INFINITY, f64::max);
+    let mean = values().sum::<f64>() / tensor.len().max(1) as f64;
+    if json {
+        let first: Vec<f64> = values().take(SHOWN).collect();
+        println!(
+            "{}",
+            json!({"output": name, "type": ty.to_string(), "min": min, "max": max, "mean": mean, "first": first})
+        );
+        return;
+    }
+    let first: Vec<String> = values().take(SHOWN).map(|v| format!("{v:.6}")).collect();
+    let more = if tensor.len() > SHOWN { ", ..." } else { "" };
+    let name = escape::line(name);
+    println!("{name}: {ty}  min {min:.6}  max {max:.6}  mean {mean:.6}  [{}{more}]", first.join(", "));
+}

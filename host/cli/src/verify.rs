@@ -1,0 +1,145 @@
+//! `byoc verify`: runs folders in ONNX test-data layout against their recorded outputs.
+
+use super::args::{InputArgs, VerifyArgs};
+use super::inputs::Given;
+use super::interrupt::interruptible;
+use super::{ready, table};
+use byoc::compare::{Comparison, Tolerance, compare};
+use byoc::error::Failure;
+use byoc::frontend::Signature;
+use byoc::frontend::folder::{TestFolder, TestSet};
+use byoc::model::Model;
+use byoc::session::Session;
+use byoc_ir::diag::{Diagnostic, codes};
+use serde_json::json;
+use std::path::Path;
+use std::process::ExitCode;
+
+/// Outcome of a directory.
+struct Outcome {
+    status: &'static str,
+    max_abs_err: f64,
+    max_rel_err: f64,
+    offload: f64,
+    code: Option<String>,
+    message: String,
+}
+
+impl Outcome {
+    fn of_failure(failure: &Failure) -> Outcome {
+        let code = failure.diagnostics.first().map(|d| d.code);
+        // What the importer does not know is a gap, not a wrong answer.
+        let gap = code.is_some_and(|c| {
+            [codes::frontends::UNSUPPORTED_OPERATOR, codes::frontends::UNSUPPORTED_OPSET].contains(&c)
+        });
+        let message: Vec<&str> = failure.diagnostics.iter().map(|d| d.message.as_str()).collect();
+        Outcome {
+            status: if gap { "unsupported" } else { "error" },
+            max_abs_err: f64::NAN,
+            max_rel_err: f64::NAN,
+            offload: 0.0,
+            code: code.map(|c| c.to_string()),
+            message: message.join("; "),
+        }
+    }
+}
+
+/// Runs the command.
+pub fn run(args: &VerifyArgs) -> Result<ExitCode, Failure> {
+    let session = ready::session(&args.build)?;
+    let _interruptible = interruptible(&session.cancel);
+    let mut counts = [0usize; 4];
+    let mut table = table::new(&["case", "status", "max_abs_err", "max_rel_err", "offload", "message"]);
+    for dir in &args.dirs {
+        let outcome = verify(dir, args, &session).unwrap_or_else(|f| Outcome::of_failure(&f));
+        let kind = ["pass", "fail", "unsupported", "error"].iter().position(|s| *s == outcome.status).unwrap_or(3);
+        counts[kind] += 1;
+        let case = ready::name_of(dir);
+        if args.build.talk.json {
+            println!(
+                "{}",
+                json!({"case": case, "status": outcome.status, "max_abs_err": outcome.max_abs_err,
+                       "max_rel_err": outcome.max_rel_err, "offload_flops": outcome.offload,
+                       "code": outcome.code, "message": outcome.message})
+            );
+        } else {
+            let error = |e: f64| if e.is_nan() { "-".to_owned() } else { format!("{e:.2e}") };
+            let code = outcome.code.map(|c| format!("{c}: ")).unwrap_or_default();
+            table.add_row([
+                case,
+                outcome.status.to_owned(),
+                error(outcome.max_abs_err),
+                error(outcome.max_rel_err),
+                format!("{:.1} %", 100.0 * outcome.offload),
+                format!("{code}{}", outcome.message),
+            ]);
+        }
+    }
+    let [pass, fail, unsupported, error] = counts;
+    let total = args.dirs.len();
+    if args.build.talk.json {
+        let summary = json!({"pass": pass, "fail": fail, "unsupported": unsupported, "error": error, "total": total});
+        println!("{}", json!({"summary": summary}));
+    } else {
+        table::print(&table);
+        println!("{pass} of {total} pass; {fail} fail, {unsupported} unsupported, {error} errors");
+    }
+    Ok(ExitCode::from(u8::from(pass != total)))
+}
+
+fn is_of_another_shape(diagnostic: &Diagnostic) -> bool {
+    diagnostic.code == codes::runtime::INPUT_SHAPE
+}
+
+fn verify(dir: &Path, args: &VerifyArgs, session: &Session) -> Result<Outcome, Failure> {
+    let folder = TestFolder::open(dir)?;
+    let Some(first) = folder.sets.first() else {
+        return Err(Failure::new(codes::frontends::BAD_TEST_FOLDER, format!("{} has no data set", dir.display())));
+    };
+    let load = |set: &TestSet| -> Result<(Model, Signature), Failure> {
+        let given = ready::recorded(&folder, set, Given::read(&InputArgs::default())?)?;
+        let built = ready::build(dir, &args.build, session, &given)?;
+        let cache_dir = ready::build_options(&args.build).cache_dir;
+        let (model, warnings) = Model::load(session, built.compiled, cache_dir.as_deref())?;
+        warnings.iter().for_each(super::render::diagnostic);
+        Ok((model, built.signature))
+    };
+    let (mut model, mut ports) = load(first)?;
+    let tolerance = match args.max_rel_err {
+        Some(limit) => Tolerance::MaxRelative(limit),
+        None => Tolerance::AllClose { rtol: folder.rtol.unwrap_or(args.rtol), atol: folder.atol.unwrap_or(args.atol) },
+    };
+    let mut outcome = Outcome {
+        status: "pass",
+        max_abs_err: 0.0,
+        max_rel_err: 0.0,
+        offload: model.offload_share,
+        code: None,
+        message: String::new(),
+    };
+    for (number, set) in folder.sets.iter().enumerate() {
+        let inputs = set.read_inputs(&ports.inputs)?;
+        let got = match model.run(&inputs) {
+            // Bound dimensions are those of one data set: another one may have different ones.
+            Err(failure) if number > 0 && failure.diagnostics.iter().any(is_of_another_shape) => {
+                (model, ports) = load(set)?;
+                outcome.offload = outcome.offload.min(model.offload_share);
+                model.run(&inputs)?
+            }
+            got => got?,
+        };
+        let want = set.read_outputs(&ports.outputs)?;
+        for ((port, got), want) in ports.outputs.iter().zip(&got).zip(&want) {
+            let Comparison { max_abs_err, max_rel_err, fault } = compare(got, want, tolerance);
+            outcome.max_abs_err = outcome.max_abs_err.max(max_abs_err);
+            outcome.max_rel_err = outcome.max_rel_err.max(max_rel_err);
+            if let Some(fault) = fault
+                && outcome.status == "pass"
+            {
+                outcome.status = "fail";
+                outcome.message = format!("data set {number}, output \"{}\": {fault}", port.name);
+            }
+        }
+    }
+    Ok(outcome)
+}

@@ -1,0 +1,17 @@
+//! `byoc zoo`: standard architectures with seeded weights.
+
+use super::args::ZooArgs;
+use super::output;
+use crate::architectures;
+use byoc::error::Failure;
+use prost::Message;
+use std::io::Write;
+use std::process::ExitCode;
+
+/// Runs the command.
+pub fn run(args: &ZooArgs) -> Result<ExitCode, Failure> {
+    output::check([args.output.as_path()])?;
+    let model = architectures::build(&args.name, args.seed)?;
+    output::write(&args.output, |file| file.write_all(&model.encode_to_vec()))?;
+    Ok(ExitCode::SUCCESS)
+}

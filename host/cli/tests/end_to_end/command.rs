@@ -1,0 +1,115 @@
+//! Runs of the `byoc` binary as a user would, with checks of its output and exit code.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::LazyLock;
+
+/// Output and exit code of a command.
+pub struct Ran {
+    /// Standard output.
+    pub out: String,
+    /// Standard error.
+    pub err: String,
+    /// The exit code.
+    pub code: i32,
+}
+
+impl Ran {
+    /// Asserts that the command succeeded.
+    #[track_caller]
+    pub fn ok(self) -> Ran {
+        assert_eq!(self.code, 0, "stdout:\n{}\nstderr:\n{}", self.out, self.err);
+        self
+    }
+
+    /// Asserts that the command failed with a diagnostic of this code, as a user error.
+    #[track_caller]
+    pub fn fails_with(self, code: &str) -> Ran {
+        assert_eq!(self.code, 1, "stdout:\n{}\nstderr:\n{}", self.out, self.err);
+        assert!(self.err.contains(&format!("error[{code}]")), "{code} in:\n{}", self.err);
+        self
+    }
+
+    /// Asserts that standard error contains all of these.
+    #[track_caller]
+    pub fn says(self, words: &[&str]) -> Ran {
+        for word in words {
+            assert!(self.err.contains(word), "\"{word}\" in:\n{}", self.err);
+        }
+        self
+    }
+
+    /// Parses standard output, one JSON value per line.
+    #[track_caller]
+    pub fn json(&self) -> Vec<serde_json::Value> {
+        self.out.lines().map(|l| serde_json::from_str(l).unwrap_or_else(|e| panic!("{e}: {l}"))).collect()
+    }
+}
+
+/// Runs `byoc` in a clean environment.
+pub fn byoc<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Ran {
+    ran(command(args).output().expect("byoc starts"))
+}
+
+/// Creates the command for `byoc` in a clean environment, without starting it.
+pub fn command<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
+    let mut command = without_surroundings(binary());
+    command.args(args);
+    command
+}
+
+/// Creates the command for a program in a clean environment, without variables that affect `byoc`.
+pub fn without_surroundings(program: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new(program);
+    let home = std::env::temp_dir().join("byoc-tests-without-a-home");
+    command.env("HOME", &home).env("XDG_DATA_HOME", &home).env("XDG_CACHE_HOME", &home);
+    for name in ["BYOC_PLUGIN_PATH", "BYOC_THREADS", "BYOC_LOG", "BYOC_CACHE_DIR", "NUC_FPGA_DRIVER"] {
+        command.env_remove(name);
+    }
+    command
+}
+
+/// The binary alone in a folder: next to the one that cargo builds are plugins, which it would find.
+pub fn binary() -> &'static Path {
+    static BINARY: LazyLock<PathBuf> = LazyLock::new(|| {
+        let built = Path::new(env!("CARGO_BIN_EXE_byoc"));
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("alone-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a folder for the binary");
+        let alone = folder.join("byoc");
+        byoc_test_support::copy(built, &alone);
+        alone
+    });
+    &BINARY
+}
+
+/// Converts the output of a finished process.
+pub fn ran(output: Output) -> Ran {
+    Ran {
+        out: String::from_utf8(output.stdout).expect("UTF-8 on standard output"),
+        err: String::from_utf8_lossy(&output.stderr).into_owned(),
+        code: output.status.code().expect("byoc does not die of a signal"),
+    }
+}
+
+/// Returns a file or folder in the project's `tests` folder.
+pub fn data(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests").join(path)
+}
+
+/// Returns the same path as text.
+pub fn data_text(path: &str) -> String {
+    data(path).display().to_string()
+}
+
+/// Returns the folders of the models with recorded outputs, by name.
+pub fn models() -> Vec<PathBuf> {
+    let mut all: Vec<PathBuf> = std::fs::read_dir(data("models"))
+        .expect("the models are there")
+        .map(|e| e.expect("a folder entry").path())
+        .filter(|p| p.join("model.onnx").is_file())
+        .collect();
+    all.sort();
+    assert_eq!(all.len(), 15);
+    all
+}

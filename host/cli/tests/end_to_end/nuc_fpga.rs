@@ -1,0 +1,359 @@
+//! An FPGA team replaces convolutions by calls of its own function: from an int8 program to the calls, and the
+//! diagnostics when something is missing.
+
+mod regions;
+
+use crate::{Ran, byoc, command, data_text, ran};
+use byoc_test_support::{plugin_dir, workspace};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use tempfile::TempDir;
+
+/// Two convolutions with all operators that can follow them, a pooling between, a dense layer.
+const PROGRAM: &str = r#"#[version = "0.0.5"]
+def @main(%x: Tensor[(2, 3, 12, 12), int8], %w1: Tensor[(8, 3, 3, 3), int8], %w2: Tensor[(16, 2, 3, 3), int8],
+          %w3: Tensor[(10, 144), int8]) {
+  %0 = qnn.conv2d(%x, %w1, 0, 0, 0.05f, 0.01f, padding=[1, 1, 1, 1], channels=8, kernel_size=[3, 3], out_dtype="int32");
+  %1 = add(%0, 100);
+  %2 = qnn.requantize(%1, 0.0005f, 0, 0.03f, 0, rounding="TONEAREST", out_dtype="int8");
+  %3 = nn.relu(%2);
+  %4 = nn.max_pool2d(%3, pool_size=[2, 2], strides=[2, 2]);
+  %5 = nn.conv2d(%4, %w2, padding=[1, 1, 1, 1], strides=[2, 2], groups=4, channels=16, kernel_size=[3, 3],
+                 out_dtype="int32");
+  %6 = clip(%5, a_min=-9000f, a_max=9000f);
+  %7 = fixed_point_multiply(%6, multiplier=1518500250, shift=-5);
+  %8 = clip(%7, a_min=-128f, a_max=127f);
+  %9 = cast(%8, dtype="int8");
+  %10 = nn.batch_flatten(%9);
+  nn.dense(%10, %w3, units=10, out_dtype="int32")
+}
+"#;
+
+const INPUTS: [&str; 8] =
+    ["--input", "x=random:1", "--input", "w1=random:2", "--input", "w2=random:3", "--input", "w3=random:4"];
+
+/// A folder with the program, and one with the plugin.
+struct Place {
+    folder: TempDir,
+    plugins: TempDir,
+    model: String,
+}
+
+impl Place {
+    fn new() -> Place {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("int8.relay");
+        std::fs::write(&file, PROGRAM).unwrap();
+        Place { model: file.display().to_string(), folder, plugins: plugin_dir(&["nuc_fpga"]) }
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.folder.path().join(name).display().to_string()
+    }
+
+    fn build(&self) -> [String; 5] {
+        let dir = self.plugins.path().display().to_string();
+        ["--backend".into(), "nuc_fpga".into(), "--plugin-dir".into(), dir, "--no-cache".into()]
+    }
+
+    /// Returns the arguments of a command for the program on the backend.
+    fn args<'s>(&self, verb: &'s str, more: &[&'s str]) -> Vec<String> {
+        let args = [verb, &self.model].into_iter().chain(more.iter().copied()).map(String::from);
+        args.chain(self.build()).collect()
+    }
+
+    /// Returns the bytes of the outputs as computed by the host.
+    fn expected(&self) -> Vec<u8> {
+        let output = self.path("host.npz");
+        byoc(["run", &self.model, "--output", &output].into_iter().chain(INPUTS)).ok();
+        std::fs::read(output).unwrap()
+    }
+}
+
+/// Builds a C library, with the shipped header.
+fn library(source: &Path, to: &Path) {
+    libraries(&[source], to);
+}
+
+/// Builds a C library from several files.
+fn libraries(sources: &[&Path], to: &Path) {
+    let include = workspace().join("plugins/nuc_fpga/include");
+    let mut cc = Command::new(std::env::var("CC").unwrap_or_else(|_| "cc".into()));
+    cc.args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-O1", "-shared", "-fPIC", "-I"]).arg(include);
+    assert!(cc.arg("-o").arg(to).args(sources).status().unwrap().success());
+}
+
+fn sample_driver(folder: &Path) -> PathBuf {
+    let driver = folder.join("libdriver.so");
+    library(&workspace().join("plugins/nuc_fpga/samples/driver.c"), &driver);
+    driver
+}
+
+#[test]
+fn int8_program_matches_host_bit_for_bit() {
+    let place = Place::new();
+    let (output, trace) = (place.path("device.npz"), place.path("trace.json"));
+    let more = ["--output", &output, "--trace", &trace, "--require-offload=0.98", "-v"];
+    let shown = byoc(place.args("run", &[&INPUTS[..], &more].concat())).ok();
+    assert_eq!(std::fs::read(&output).unwrap(), place.expected());
+    shown.says(&["event=\"nuc_fpga_conv2d\"", "event=\"nuc_fpga_dense\"", "tvmgen_default_nuc_fpga_main_0"]);
+
+    let trace: Value = serde_json::from_slice(&std::fs::read(&trace).unwrap()).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap();
+    let calls: Vec<&Value> = events.iter().filter(|e| e["cat"] == "plugin" && e["ph"] == "i").collect();
+    let names: Vec<&str> = calls.iter().map(|e| e["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["nuc_fpga_conv2d", "nuc_fpga_conv2d", "nuc_fpga_dense"]);
+    for call in calls {
+        for field in ["cycles", "utilisation", "bytes"] {
+            assert!(call["args"][field].as_f64().unwrap() > 0.0, "{call}");
+        }
+    }
+    let regions = events.iter().filter(|e| e["cat"] == "region").count();
+    assert_eq!(regions, 3);
+}
+
+#[test]
+fn artifact_runs_same_commands() {
+    let place = Place::new();
+    let (artifact, output) = (place.path("int8.byoc"), place.path("device.npz"));
+    byoc(place.args("compile", &["-o", &artifact])).ok();
+    let dir = place.plugins.path().display().to_string();
+    byoc(["run", &artifact, "--plugin-dir", &dir, "--output", &output].into_iter().chain(INPUTS)).ok();
+    assert_eq!(std::fs::read(&output).unwrap(), place.expected());
+}
+
+#[test]
+fn bench_reports_cycles_utilization_and_bytes() {
+    let place = Place::new();
+    let row = byoc(place.args("bench", &["--runs", "3", "--json"])).ok().json().remove(0);
+    let metrics = &row["metrics"];
+    assert_eq!(metrics["nuc_fpga.calls"], 3.0, "{row}");
+    assert!(
+        metrics["nuc_fpga.cycles"].as_f64().unwrap() > 100.0 && metrics["nuc_fpga.bytes"].as_f64().unwrap() > 100.0
+    );
+    let utilisation = metrics["nuc_fpga.macs.utilisation"].as_f64().unwrap();
+    let ratio = |name: &str| metrics[name].as_f64().unwrap();
+    assert_eq!(utilisation, ratio("nuc_fpga.macs.used") / ratio("nuc_fpga.macs.available"));
+    assert!(utilisation > 0.0 && utilisation < 1.0);
+}
+
+#[test]
+fn graph_and_source_show_calls() {
+    let place = Place::new();
+    let graph = byoc(place.args("compile", &["--emit", "partitioned"])).ok().out;
+    assert!(graph.contains("Compiler=\"nuc_fpga\"") && graph.contains("qnn.conv2d("), "{graph}");
+    assert!(graph.contains("Composite=\"nuc_fpga.conv2d_requantize\""), "{graph}");
+    // The file of each region compiles on its own; linked with a driver, nothing is missing.
+    for (region, call) in ["nuc_fpga_conv2d(", "nuc_fpga_conv2d(", "nuc_fpga_dense("].iter().enumerate() {
+        let symbol = format!("tvmgen_default_nuc_fpga_main_{region}");
+        let source = byoc(place.args("source", &["--symbol", &symbol])).ok().out;
+        assert!(source.contains(call), "{source}");
+        let file = place.path(&format!("{symbol}.c"));
+        std::fs::write(&file, source).unwrap();
+        library(Path::new(&file), Path::new(&place.path("region.so")));
+    }
+    // All of them can also be one file.
+    let file = place.path("all.c");
+    std::fs::write(&file, byoc(place.args("source", &[])).ok().out).unwrap();
+    library(Path::new(&file), Path::new(&place.path("all.so")));
+}
+
+#[test]
+fn calls_driver_instead_of_software_device() {
+    let place = Place::new();
+    let driver = sample_driver(place.folder.path());
+    let output = place.path("device.npz");
+    let args = place.args("run", &[&INPUTS[..], &["--output", &output]].concat());
+    let called = ran(command(args).env("NUC_FPGA_DRIVER", &driver).output().unwrap()).ok();
+    let lines = |said: &str| called.err.lines().filter(|line| line.trim() == said).count();
+    assert_eq!(lines("Calling From nuc_fpga_conv2d"), 2, "{}", called.err);
+    assert_eq!(lines("Calling From nuc_fpga_dense"), 1, "{}", called.err);
+    assert_eq!(std::fs::read(&output).unwrap(), place.expected());
+}
+
+#[test]
+fn reports_invalid_driver() {
+    let place = Place::new();
+    let with = |driver: &str| -> Ran {
+        ran(command(place.args("run", &INPUTS)).env("NUC_FPGA_DRIVER", driver).output().unwrap())
+    };
+    let said = |name: &str| format!("{name} (NUC_FPGA_DRIVER)");
+    let text = place.path("text.so");
+    std::fs::write(&text, "no library\n").unwrap();
+    with(&text).fails_with("E0406").says(&[
+        &said(&text),
+        "is no shared library",
+        "nuc_fpga_dense as nuc_fpga.h has them",
+    ]);
+    let missing = place.path("missing.so");
+    with(&missing).fails_with("E0406").says(&[&said(&missing), "cannot be read"]);
+    let source = place.path("half.c");
+    std::fs::write(&source, "void nuc_fpga_conv2d(void);\nvoid nuc_fpga_conv2d(void) {}\n").unwrap();
+    let half = place.path("half.so");
+    library(Path::new(&source), Path::new(&half));
+    with(&half).fails_with("E0406").says(&[&said(&half), "has no function nuc_fpga_dense"]);
+    let whole = std::fs::read(sample_driver(place.folder.path())).unwrap();
+    let cut = place.path("cut.so");
+    std::fs::write(&cut, &whole[..whole.len() / 4]).unwrap();
+    with(&cut).fails_with("E0406").says(&[&said(&cut), "is a truncated library"]);
+}
+
+#[test]
+fn reads_device_parameters_beside_plugin() {
+    let place = Place::new();
+    let cycles = || {
+        let row = byoc(place.args("bench", &["--runs", "1", "--json"])).ok().json().remove(0);
+        row["metrics"]["nuc_fpga.cycles"].as_f64().unwrap()
+    };
+    let before = cycles();
+    let text = std::fs::read_to_string(workspace().join("plugins/nuc_fpga/device.json")).unwrap();
+    let file = place.plugins.path().join("libbyoc_nuc_fpga.json");
+    std::fs::write(&file, text.replace("3200000000", "320000000")).unwrap();
+    assert!(cycles() > 2.0 * before, "a tenth of the bandwidth");
+    std::fs::write(&file, text.replace("\"array_rows\": 16", "\"array_rows\": 0")).unwrap();
+    let listed = byoc(["plugins", "--plugin-dir", &place.plugins.path().display().to_string()]).ok();
+    assert!(listed.out.contains("array_rows is 0"), "{}", listed.out);
+}
+
+#[test]
+fn suggests_quantize_for_float_model() {
+    let place = Place::new();
+    let build = place.build();
+    let model = data_text("digits/digits.onnx");
+    let args = |verb: &str, more: &[&str]| -> Vec<String> {
+        let words = [verb, &model, "--dim", "batch=1"].into_iter().chain(more.iter().copied()).map(String::from);
+        words.chain(build.iter().cloned()).collect()
+    };
+    let failed = byoc(args("run", &["--input", "image=random", "--require-offload"])).fails_with("E0404");
+    let first = failed.err.lines().next().unwrap_or_default();
+    assert!(first.contains("input 0 is float32; nuc_fpga takes int8: run \"byoc quantize\" first"), "{}", failed.err);
+    assert!(first.contains("byoc quantize MODEL --calibrate DATA --backend nuc_fpga -o FILE.relay"), "{first}");
+    assert_eq!(failed.err.matches("E0404").count(), 1, "{}", failed.err);
+
+    let warned = byoc(args("explain", &["--json"])).ok();
+    assert!(warned.err.lines().next().unwrap_or_default().contains("run \"byoc quantize\" first"), "{}", warned.err);
+    let explained = warned.json().remove(0);
+    assert_eq!(explained["totals"]["regions"], 0);
+    let nodes = explained["nodes"].as_array().unwrap();
+    let layer = nodes.iter().find(|node| node["op"] == "Conv" || node["op"] == "nn.conv2d").unwrap();
+    let refusal = &layer["refusals"][0];
+    assert_eq!(refusal["code"], "UnsupportedDtype");
+    assert_eq!(refusal["detail"], "input 0 is float32; nuc_fpga takes int8");
+    assert!(refusal["hint"].as_str().unwrap().starts_with("run \"byoc quantize\" first"));
+}
+
+/// Runs `byoc quantize` on a model with the scheme of the plugin; returns the quantized model and the rows of the
+/// report.
+fn quantized(place: &Place, model: &str, calibrate: &str, more: &[&str]) -> (String, Vec<Value>) {
+    let output = place.path("quantized.relay");
+    let args = ["quantize", model, "--calibrate", calibrate, "--json", "-o", &output].map(String::from);
+    let dir = place.plugins.path().display().to_string();
+    let plugin = ["--backend", "nuc_fpga", "--plugin-dir", &dir].map(String::from);
+    let rows = byoc(args.into_iter().chain(plugin).chain(more.iter().map(|&m| m.to_owned()))).ok().json();
+    (output, rows)
+}
+
+#[test]
+fn runs_all_test_images_in_one_batch() {
+    let place = Place::new();
+    let calibration = data_text("digits/calibration.npz");
+    let (model, _) = quantized(&place, &data_text("digits/digits.onnx"), &calibration, &[]);
+    let (output, trace) = (place.path("logits.npz"), place.path("trace.json"));
+    let input = format!("image={}", data_text("digits/test.npz"));
+    let args = ["run", &model, "--input", &input, "--output", &output, "--trace", &trace, "--require-offload=0.9"];
+    byoc(args.map(String::from).into_iter().chain(place.build())).ok();
+    let logits = byoc::io::npz::read(Path::new(&output)).unwrap().remove(0).1;
+    let labels = byoc::io::npz::read_entry(&crate::data("digits/test.npz"), Some("label")).unwrap();
+    let labels = labels.view().to_i64s().unwrap();
+    let right = byoc_quantize::labels::right(&logits.view().to_f64s(), &labels);
+    assert!(right >= 355, "{right} of {}", labels.len());
+    // All images in one call of each layer.
+    let trace: Value = serde_json::from_slice(&std::fs::read(&trace).unwrap()).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap();
+    let calls: Vec<&Value> = events.iter().filter(|e| e["cat"] == "plugin" && e["ph"] == "i").collect();
+    assert_eq!(calls.len(), 4);
+    assert!(calls.iter().all(|call| call["args"]["arguments"][0] == 360), "{calls:?}");
+    // The host computes the same program with the same bits.
+    let on_host = place.path("host.npz");
+    byoc(["run", &model, "--input", &input, "--output", &on_host]).ok();
+    assert_eq!(std::fs::read(&on_host).unwrap(), std::fs::read(&output).unwrap());
+}
+
+#[test]
+fn residual_network_runs_on_device() {
+    let network = Network { model: &data_text("models/resnet18_w16"), input: "input_1", samples: "4", share: 0.7 };
+    for keep in ["first", "none"] {
+        network.check(keep, &["nuc_fpga"]);
+    }
+}
+
+/// ResNet-18 in full size: `cargo test --release -p byoc-cli --test end_to_end full_size -- --ignored --nocapture` prints
+/// the figures.
+#[test]
+#[ignore = "a minute of computation"]
+#[expect(clippy::print_stdout, reason = "the figures are what it is run for")]
+fn full_size_residual_network_runs_on_device() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = folder.path().join("resnet18.onnx").display().to_string();
+    byoc(["zoo", "resnet18", "-o", &model]).ok();
+    let network = Network { model: &model, input: "image", samples: "64", share: 0.9 };
+    for keep in ["first", "none"] {
+        let rows = network.check(keep, &["nuc_fpga"]);
+        let ratios = rows.iter().filter_map(|row| row["signal_to_noise_db"].as_f64());
+        let least = ratios.fold(f64::INFINITY, f64::min);
+        let cosine = rows.last().unwrap()["summary"]["cosine"].as_f64().unwrap();
+        println!("--keep {keep}: over 64 inputs the cosine is {cosine:.5}, the lowest signal-to-noise {least:.1} dB");
+        assert!(cosine >= 0.95 && least >= 15.0, "{cosine}, {least} dB");
+    }
+    if byoc_test_support::onednn().is_some() {
+        network.check("first", &["nuc_fpga", "dnnl"]);
+    }
+}
+
+/// Configuration of a test of ResNet-18.
+struct Network<'a> {
+    model: &'a str,
+    input: &'a str,
+    /// Number of random inputs for calibration.
+    samples: &'a str,
+    /// Minimum share of its FLOPs that backends compute.
+    share: f64,
+}
+
+impl Network<'_> {
+    /// Quantizes it and checks everything up to the calls of a driver. Returns the rows of the report.
+    fn check(&self, keep: &str, backends: &[&str]) -> Vec<Value> {
+        let mut place = Place::new();
+        place.plugins = plugin_dir(backends);
+        let convolutions = if keep == "none" { 20 } else { 19 };
+        let (model, rows) = quantized(&place, self.model, "random:1", &["--samples", self.samples, "--keep", keep]);
+        let dir = place.plugins.path().display().to_string();
+        let build = ["--backend", &backends.join(","), "--plugin-dir", &dir, "--no-cache"].map(String::from);
+        let args = |verb: &str, more: &[&str]| -> Vec<String> {
+            let words = [verb, &model].into_iter().chain(more.iter().copied()).map(String::from);
+            words.chain(build.iter().cloned()).collect()
+        };
+        let share = format!("--require-offload={}", self.share);
+        let explained = byoc(args("explain", &["--json", &share])).ok().json().remove(0);
+        let nodes = explained["nodes"].as_array().unwrap();
+        let on_device = |op: &str| {
+            let of_op = nodes.iter().filter(|node| node["op"] == op);
+            of_op.filter(|node| node["placement"]["backend"] == "nuc_fpga").count()
+        };
+        assert_eq!((on_device("qnn.conv2d"), on_device("qnn.dense")), (convolutions, 1));
+
+        let driver = sample_driver(place.folder.path());
+        regions::check(&place, Path::new(&model), convolutions + 1);
+        // The naive loops of the sample driver compute the same bits as the software device.
+        let (ours, theirs) = (place.path("software.npz"), place.path("driver.npz"));
+        let input = format!("{}=random:5", self.input);
+        let run = |output: &str| args("run", &["--input", &input, "--output", output]);
+        byoc(run(&ours)).ok();
+        let run = command(run(&theirs)).env("NUC_FPGA_DRIVER", &driver).output().unwrap();
+        let called = ran(run).ok().err.matches("Calling From nuc_fpga_conv2d").count();
+        assert_eq!(called, convolutions);
+        assert_eq!(std::fs::read(&ours).unwrap(), std::fs::read(&theirs).unwrap());
+        rows
+    }
+}

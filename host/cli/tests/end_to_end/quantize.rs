@@ -1,0 +1,343 @@
+//! From a float model to one that computes with int8, and user errors on the way.
+
+use crate::{Ran, byoc, data, data_text};
+use byoc::io;
+use byoc_ir::tensor::{DType, Tensor};
+use byoc_quantize::measure::cosine;
+use std::path::{Path, PathBuf};
+use tempfile::TempDir;
+
+/// Creates a folder for the quantized model, and returns the path of the model in it.
+fn place() -> (TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("int8.relay");
+    (folder, file)
+}
+
+/// Runs `byoc quantize MODEL --calibrate DATA -o FILE ...`.
+fn quantize(model: &str, calibrate: &str, output: &Path, extra: &[&str]) -> Ran {
+    let output = output.display().to_string();
+    byoc(["quantize", model, "--calibrate", calibrate, "-o", &output].iter().chain(extra))
+}
+
+/// Returns the first output of a run on all samples of an array.
+fn outputs(model: &str, input: &str, samples: &Tensor, extra: &[&str]) -> Tensor {
+    let folder = tempfile::tempdir().unwrap();
+    let (array, results) = (folder.path().join("x.npy"), folder.path().join("y.npz"));
+    io::npy::write(&array, samples).unwrap();
+    let (input, results_text) = (format!("{input}={}", array.display()), results.display().to_string());
+    byoc(["run", model, "--input", &input, "--output", &results_text].iter().chain(extra)).ok();
+    io::npz::read(&results).unwrap().remove(0).1
+}
+
+fn right(logits: &Tensor, labels: &[i64]) -> usize {
+    byoc_quantize::labels::right(&logits.view().to_f64s(), labels)
+}
+
+fn test_set() -> (Tensor, Vec<i64>) {
+    let entry = |name| io::npz::read_entry(&data("digits/test.npz"), Some(name)).unwrap();
+    (entry("image"), entry("label").view().to_i64s().unwrap())
+}
+
+/// Returns the rows of the report, and its summary.
+fn report(ran: &Ran) -> (Vec<serde_json::Value>, serde_json::Value) {
+    let mut rows = ran.json();
+    let summary = rows.pop().unwrap()["summary"].clone();
+    assert!(!summary.is_null(), "{}", ran.out);
+    (rows, summary)
+}
+
+#[test]
+fn digits_keep_accuracy_with_every_scheme_and_method() {
+    let (model, calibration) = (data_text("digits/digits.onnx"), data_text("digits/calibration.npz"));
+    let (images, labels) = test_set();
+    for extra in [
+        &[][..],
+        &["--keep", "none"],
+        &["--scheme", "asymmetric"],
+        &["--scheme", "asymmetric,uint8", "--method", "min-max"],
+        &["--scheme", "symmetric,per-tensor", "--method", "percentile:99.9"],
+        &["--scheme", "symmetric,power-of-two", "--method", "entropy"],
+    ] {
+        let (_folder, file) = place();
+        let ran = quantize(&model, &calibration, &file, &[extra, &["--json"]].concat()).ok();
+        let (rows, summary) = report(&ran);
+        assert_eq!(summary["quantized"], if extra.contains(&"none") { 5 } else { 4 });
+        for row in rows.iter().filter(|row| row["kind"] == "int8") {
+            assert!(row["signal_to_noise_db"].as_f64().unwrap() > 15.0, "{row} by {extra:?}");
+        }
+        // All images in one run: the batch dimension stays open.
+        let logits = outputs(&file.display().to_string(), "image", &images, &[]);
+        assert!(right(&logits, &labels) >= 355, "{} by {extra:?}", right(&logits, &labels));
+    }
+}
+
+#[test]
+fn quantized_model_consists_of_qnn_operators() {
+    let (model, calibration) = (data_text("digits/digits.onnx"), data_text("digits/calibration.npz"));
+    let (_folder, file) = place();
+    quantize(&model, &calibration, &file, &[]).ok();
+    let text = std::fs::read_to_string(&file).unwrap();
+    let count = |name: &str| text.matches(&format!("{name}(")).count();
+    assert!(text.contains("%image: Tensor[(batch, 1, 8, 8), float32]"), "{text}");
+    // The first convolution in float; one quantization, one dequantization of the last sums.
+    let wanted = [
+        (" nn.conv2d", 1),
+        ("qnn.conv2d", 2),
+        ("qnn.dense", 2),
+        ("qnn.quantize", 1),
+        ("qnn.requantize", 3),
+        ("qnn.dequantize", 1),
+        ("nn.max_pool2d", 2),
+    ];
+    for (name, times) in wanted {
+        assert_eq!(count(name), times, "{name} in\n{text}");
+    }
+    // The same command writes the same bytes.
+    let weights = std::fs::read(file.with_extension("relay.safetensors")).unwrap();
+    let (_folder, again) = place();
+    quantize(&model, &calibration, &again, &["--threads", "1"]).ok();
+    assert_eq!(std::fs::read_to_string(&again).unwrap(), text);
+    assert_eq!(std::fs::read(again.with_extension("relay.safetensors")).unwrap(), weights);
+}
+
+#[test]
+fn residual_network_keeps_results() {
+    let model = data_text("models/resnet18_w16");
+    let input = "input.1";
+    let (_folder, file) = place();
+    let ran =
+        quantize(&model, "random:1", &file, &["--keep", "none", "--samples", "8", "--json"]).ok().says(&["E0533"]);
+    let (rows, summary) = report(&ran);
+    let layers: Vec<_> = rows.iter().filter(|row| row["op"] == "nn.conv2d" || row["op"] == "nn.dense").collect();
+    assert_eq!((layers.len(), &summary["quantized"]), (21, &serde_json::json!(21)));
+    assert_eq!(rows.iter().filter(|row| row["op"] == "add").count(), 8);
+    for row in &rows {
+        assert!(row["signal_to_noise_db"].as_f64().unwrap() >= 15.0, "{row}");
+    }
+    // With other inputs than those used for calibration.
+    let mut cosines = Vec::new();
+    for seed in 100..108 {
+        let image = io::random::tensor(DType::F32, &[1, 3, 64, 64], seed);
+        let float = outputs(&data_text("models/resnet18_w16/model.onnx"), input, &image, &[]);
+        let int8 = outputs(&file.display().to_string(), "input_1", &image, &[]);
+        cosines.push(cosine(&float.view().to_f64s(), &int8.view().to_f64s()));
+    }
+    let mean = cosines.iter().sum::<f64>() / cosines.len() as f64;
+    assert!(mean >= 0.95, "{mean}: {cosines:?}");
+}
+
+/// Creates a folder with the plugin of an int8 accelerator; returns it and the options that use it.
+fn accelerator() -> (TempDir, Vec<String>) {
+    let plugins = byoc_test_support::plugin_dir(&["nuc_fpga"]);
+    let dir = plugins.path().display().to_string();
+    let options = ["--backend", "nuc_fpga", "--plugin-dir", &dir].map(String::from).to_vec();
+    (plugins, options)
+}
+
+/// Returns the number of operators of a kind that `explain` finds in regions of a backend.
+fn offloaded(model: &str, options: &[&str], operator: &str) -> usize {
+    let ran = byoc(["explain", model, "--json", "--no-cache"].iter().chain(options)).ok();
+    let nodes = ran.json()[0]["nodes"].as_array().unwrap().clone();
+    let on_it = nodes.iter().filter(|n| n["op"] == operator && n["placement"]["kind"] == "region");
+    on_it.count()
+}
+
+#[test]
+fn digits_on_accelerator_match_host_bit_for_bit() {
+    let (model, calibration) = (data_text("digits/digits.onnx"), data_text("digits/calibration.npz"));
+    let (images, labels) = test_set();
+    let (_plugins, options) = accelerator();
+    let options: Vec<&str> = options.iter().map(String::as_str).collect();
+    let (_folder, file) = place();
+    quantize(&model, &calibration, &file, &options).ok();
+    let file = file.display().to_string();
+    let host = outputs(&file, "image", &images, &[]);
+    let on_device =
+        outputs(&file, "image", &images, &[&options[..], &["--no-cache", "--require-offload=0.9"]].concat());
+    assert!(right(&host, &labels) >= 355, "{}", right(&host, &labels));
+    assert!(host == on_device, "the device gives other bits than the host");
+    let batch = [&options[..], &["--dim", "batch=360"]].concat();
+    assert_eq!((offloaded(&file, &batch, "qnn.conv2d"), offloaded(&file, &batch, "qnn.dense")), (2, 2));
+}
+
+#[test]
+fn offloads_every_layer_of_residual_network() {
+    let (_plugins, options) = accelerator();
+    let options: Vec<&str> = options.iter().map(String::as_str).collect();
+    let image = io::random::tensor(DType::F32, &[1, 3, 64, 64], 7);
+    for (keep, convolutions) in [("first", 19), ("none", 20)] {
+        let (_folder, file) = place();
+        let extra = [&options[..], &["--keep", keep, "--samples", "2"]].concat();
+        quantize(&data_text("models/resnet18_w16"), "random:1", &file, &extra).ok();
+        let file = file.display().to_string();
+        assert_eq!(offloaded(&file, &options, "qnn.conv2d"), convolutions);
+        assert_eq!(offloaded(&file, &options, "qnn.dense"), 1);
+        let host = outputs(&file, "input_1", &image, &[]);
+        let device = outputs(&file, "input_1", &image, &[&options[..], &["--no-cache"]].concat());
+        assert!(host == device, "--keep {keep}: the device gives other bits than the host");
+    }
+}
+
+#[test]
+fn concatenations_and_means_stay_integers() {
+    let (folder, file) = place();
+    let model = folder.path().join("m.relay");
+    let text = "#[version = \"0.0.5\"]
+def @main(%x: Tensor[(n, 4, 8, 8), float32]) {
+  %0 = nn.conv2d(%x, meta[relay.Constant][0], padding=[1, 1, 1, 1], channels=4, kernel_size=[3, 3]);
+  %1 = nn.relu(%0);
+  %2 = nn.conv2d(%1, meta[relay.Constant][1], channels=8, kernel_size=[1, 1]);
+  %3 = (%1, %2);
+  %4 = concatenate(%3, axis=1);
+  %5 = nn.avg_pool2d(%4, pool_size=[2, 2], strides=[2, 2]);
+  %6 = nn.conv2d(%5, meta[relay.Constant][2], padding=[1, 1, 1, 1], channels=8, kernel_size=[3, 3]);
+  %7 = nn.global_avg_pool2d(%6);
+  %8 = nn.batch_flatten(%7);
+  nn.dense(%8, meta[relay.Constant][3], units=10)
+}";
+    std::fs::write(&model, text).unwrap();
+    let shapes: [&[usize]; 4] = [&[4, 4, 3, 3], &[8, 4, 1, 1], &[8, 12, 3, 3], &[10, 8]];
+    let weights: Vec<Tensor> = (0..).zip(shapes).map(|(seed, s)| io::random::tensor(DType::F32, s, seed)).collect();
+    let named = weights.iter().enumerate().map(|(i, tensor)| (i.to_string(), tensor));
+    io::weights::write(&folder.path().join("m.safetensors"), named).unwrap();
+    let model = model.display().to_string();
+    for scheme in ["symmetric", "asymmetric"] {
+        let extra = ["--keep", "none", "--scheme", scheme, "--json"];
+        let (rows, _) = report(&quantize(&model, "random:1", &file, &extra).ok());
+        let ops: Vec<&str> = rows.iter().map(|row| row["op"].as_str().unwrap()).collect();
+        let wanted = "nn.conv2d nn.conv2d concatenate nn.avg_pool2d nn.conv2d nn.global_avg_pool2d nn.dense".split(' ');
+        assert_eq!(ops, wanted.collect::<Vec<_>>());
+        for row in &rows {
+            assert!(row["signal_to_noise_db"].as_f64().unwrap() >= 25.0, "{row} by {scheme}");
+        }
+        let text = std::fs::read_to_string(&file).unwrap();
+        assert!(text.contains("qnn.concatenate(") && text.matches("qnn.avg_pool2d(").count() == 2, "{text}");
+        assert_eq!(text.matches("qnn.dequantize(").count(), 1, "{text}");
+        // Any number of samples: the mean of a sample is over its own plane.
+        let x = io::random::tensor(DType::F32, &[3, 4, 8, 8], 9);
+        let (float, int8) = (outputs(&model, "x", &x, &[]), outputs(&file.display().to_string(), "x", &x, &[]));
+        assert!(cosine(&float.view().to_f64s(), &int8.view().to_f64s()) > 0.99);
+    }
+}
+
+#[test]
+fn calibrates_with_folder_of_images_and_labels() {
+    let (model, pictures) = (data_text("digits/digits.onnx"), data_text("digits/samples"));
+    let (folder, file) = place();
+    let labels = folder.path().join("labels.txt");
+    std::fs::write(&labels, (0..10).map(|d| format!("{d}\n")).collect::<String>()).unwrap();
+    let ran = quantize(&model, &pictures, &file, &["--labels", &labels.display().to_string(), "--json"]).ok();
+    let (_, summary) = report(&ran);
+    assert_eq!(summary["samples"], 10);
+    assert_eq!((&summary["top1"]["float_right"], &summary["top1"]["int8_right"]), (&10.into(), &10.into()));
+    std::fs::write(&labels, "1\n2\n").unwrap();
+    let ran = quantize(&model, &pictures, &file, &["--labels", &labels.display().to_string()]);
+    ran.fails_with("E0614").says(&["expected 10 labels", "found 2"]);
+}
+
+#[test]
+fn keeps_sensitive_layers_in_float() {
+    let (model, calibration) = (data_text("digits/digits.onnx"), data_text("digits/calibration.npz"));
+    let (_folder, file) = place();
+    let whole = ["--scheme", "symmetric,per-tensor,power-of-two", "--keep", "none", "--json"];
+    let (_, before) = report(&quantize(&model, &calibration, &file, &whole).ok());
+    let loss = |summary: &serde_json::Value| 1.0 - summary["cosine"].as_f64().unwrap();
+    let limit = loss(&before) / 2.0;
+    let limit_text = limit.to_string();
+    let extra = [&whole[..], &["--max-loss", &limit_text]].concat();
+    let (rows, after) = report(&quantize(&model, &calibration, &file, &extra).ok());
+    assert!(loss(&after) <= limit, "{after} after {before}");
+    let kept = rows.iter().filter(|row| row["kind"] == "float").count();
+    assert!(kept > 0 && kept < 5, "{rows:?}");
+    let most = |kind: &str| {
+        let of_kind = rows.iter().filter(|row| row["kind"] == kind);
+        of_kind.map(|row| row["sensitivity"].as_f64().unwrap()).collect::<Vec<_>>()
+    };
+    let least_kept = most("float").into_iter().fold(f64::INFINITY, f64::min);
+    assert!(most("int8").into_iter().all(|s| s <= least_kept), "{rows:?}");
+}
+
+#[test]
+fn keeps_named_layers_in_float() {
+    let (model, calibration) = (data_text("digits/digits.onnx"), data_text("digits/calibration.npz"));
+    let (_folder, file) = place();
+    let (rows, _) = report(&quantize(&model, &calibration, &file, &["--keep", "none", "--json"]).ok());
+    let name = rows[1]["layer"].as_str().unwrap();
+    let (rows, summary) = report(&quantize(&model, &calibration, &file, &["--keep", name, "--json"]).ok());
+    assert_eq!(
+        (&summary["quantized"], &rows[1]["kind"], &rows[1]["reason"]),
+        (&4.into(), &"float".into(), &"kept by name".into())
+    );
+    let wrong = format!("{name}x");
+    quantize(&model, &calibration, &file, &["--keep", &wrong]).fails_with("E0361").says(&[
+        &wrong,
+        name,
+        "did you mean",
+    ]);
+    quantize(&model, &calibration, &file, &["--keep", "none,first"]).fails_with("E0361");
+}
+
+#[test]
+fn reports_invalid_calibration_data() {
+    let model = data_text("digits/digits.onnx");
+    let (folder, file) = place();
+    let array = folder.path().join("c.npz");
+    let with = |name: &str, tensor: &Tensor| {
+        io::npz::write(&array, [(name, tensor)]).unwrap();
+        quantize(&model, &array.display().to_string(), &file, &[])
+    };
+    let good = Tensor::zeros(DType::F32, &[4, 1, 8, 8]).unwrap();
+    with("images", &good).fails_with("E0530").says(&["c.npz", "no entry \"image\"", "rename the entry \"images\""]);
+    with("image", &Tensor::zeros(DType::F32, &[4, 1, 8, 9]).unwrap())
+        .fails_with("E0530")
+        .says(&["(4, 1, 8, 9)", "(batch, 1, 8, 8)"]);
+    let mut values = vec![0.5f32; 4 * 64];
+    values[2 * 64 + 8 + 3] = f32::NAN;
+    with("image", &Tensor::from_slice(&[4, 1, 8, 8], &values))
+        .fails_with("E0531")
+        .says(&["\"image\" is NaN at [2, 0, 1, 3]"]);
+    with("image", &Tensor::zeros(DType::F32, &[0, 1, 8, 8]).unwrap()).fails_with("E0532");
+    let empty = folder.path().join("empty");
+    std::fs::create_dir(&empty).unwrap();
+    quantize(&model, &empty.display().to_string(), &file, &[]).fails_with("E0532").says(&["empty holds no pictures"]);
+    quantize(&model, "/no/such/file.npz", &file, &[]).fails_with("E0512").says(&["/no/such/file.npz"]);
+    assert!(!file.exists() && !file.with_extension("relay.safetensors").exists(), "nothing is written");
+}
+
+#[test]
+fn reports_models_that_cannot_be_quantized() {
+    let (folder, file) = place();
+    let calibration = data_text("digits/calibration.npz");
+    let model = data_text("digits/digits.onnx");
+    quantize(&model, &calibration, &file, &["--scheme", "symetric"]).fails_with("E0430").says(&["symetric"]);
+    quantize(&model, &calibration, &file, &["--backend", "no_such"]).fails_with("E0401").says(&["no_such"]);
+    quantize(&model, &calibration, &folder.path().join("x.onnx"), &[]).fails_with("E0513").says(&[".relay"]);
+    let relu = folder.path().join("relu.relay");
+    std::fs::write(&relu, "#[version = \"0.0.5\"]\ndef @main(%x: Tensor[(1, 4), float32]) { nn.relu(%x) }").unwrap();
+    quantize(&relu.display().to_string(), "random", &file, &[]).fails_with("E0360").says(&["no layer"]);
+    let plugins = byoc_test_support::plugin_dir(&["template"]);
+    let dir = plugins.path().display().to_string();
+    let extra = ["--backend", "template", "--plugin-dir", &dir];
+    quantize(&model, &calibration, &file, &extra).fails_with("E0430").says(&["template", "--scheme"]);
+}
+
+#[test]
+fn fixes_dimension_that_program_depends_on() {
+    let (folder, file) = place();
+    let model = folder.path().join("m.relay");
+    let text = "#[version = \"0.0.5\"]
+def @main(%x: Tensor[(n, 4), float32]) {
+  %0 = nn.dense(%x, meta[relay.Constant][0], units=4);
+  %1 = shape_of(%x, dtype=\"int64\");
+  %2 = cast(%1, dtype=\"float32\");
+  %3 = sum(%2);
+  add(%0, %3)
+}";
+    std::fs::write(&model, text).unwrap();
+    let weight = io::random::tensor(DType::F32, &[4, 4], 3);
+    io::weights::write(&folder.path().join("m.safetensors"), [("0".to_owned(), &weight)]).unwrap();
+    let ran = quantize(&model.display().to_string(), "random", &file, &[]).ok();
+    ran.says(&["E0534", "x [1, 4]"]);
+    assert!(std::fs::read_to_string(&file).unwrap().contains("%x: Tensor[(1, 4), float32]"));
+}

@@ -1,0 +1,122 @@
+//! Runs a region in guarded memory, and checks its memory accesses.
+
+use super::fault::{Fault, Kind};
+use super::piece::Piece;
+use super::reference::{Bounded, Outside, compare};
+use byoc::plugin::bridge::dtype_out;
+use byoc::plugin::guard::{Guarded, first_damage};
+use byoc_ir::tensor::{OutOfMemory, Tensor, byte_count};
+use byoc_plugin_api::{Call, Executable, Prepared, TensorMut, TensorRef};
+
+/// Fill bytes of the memory of a run.
+#[derive(Clone, Copy, Debug)]
+pub struct Setting {
+    /// Initial bytes of outputs and workspace.
+    pub unset: u8,
+    /// Bytes of the guards around every buffer.
+    pub outside: u8,
+}
+
+impl Setting {
+    /// Bytes that are NaN in every float type.
+    pub const NAN: Setting = Setting { unset: 0xff, outside: 0xff };
+}
+
+/// Runs once in guarded memory.
+pub fn run(
+    piece: &Piece,
+    executable: &dyn Executable,
+    prepared: &Prepared,
+    setting: Setting,
+    inputs: &[Tensor],
+) -> Result<Vec<Tensor>, Fault> {
+    let memory = copies(inputs, setting)?;
+    let of: Vec<usize> = (0..inputs.len()).collect();
+    run_on(piece, executable, prepared, setting, inputs, &memory, &of)
+}
+
+/// Copies inputs into guarded memory.
+pub fn copies(inputs: &[Tensor], setting: Setting) -> Result<Vec<Guarded>, Fault> {
+    inputs.iter().map(|t| Guarded::copy_of(t.bytes(), setting.outside).map_err(|error| no_memory(&error))).collect()
+}
+
+fn no_memory(error: &OutOfMemory) -> Fault {
+    Fault::new(Kind::Memory, "run", error.to_string())
+}
+
+/// Runs once with input `i` in `memory[of[i]]`; inputs may share memory.
+pub fn run_on(
+    piece: &Piece,
+    executable: &dyn Executable,
+    prepared: &Prepared,
+    setting: Setting,
+    inputs: &[Tensor],
+    memory: &[Guarded],
+    of: &[usize],
+) -> Result<Vec<Tensor>, Fault> {
+    let before: Vec<Vec<u8>> = memory.iter().map(|m| m.bytes().to_vec()).collect();
+    let constants: Vec<Tensor> = piece.tensors.iter().map(|t| (**t).clone()).collect();
+    let digests: Vec<blake3::Hash> = constants.iter().map(|t| blake3::hash(t.bytes())).collect();
+    let views: Vec<TensorRef<'_>> = inputs
+        .iter()
+        .zip(of)
+        .map(|(tensor, &at)| TensorRef::new(dtype_out(tensor.dtype()), tensor.shape(), memory[at].bytes()))
+        .collect();
+    let mut shapes: Vec<Vec<usize>> = prepared.outputs.iter().map(|o| o.dims.to_vec()).collect();
+    let dtypes: Vec<_> = piece.expected.iter().map(|want| want.value.dtype()).collect();
+    let guarded = |bytes: usize| Guarded::new(bytes, setting.unset, setting.outside).map_err(|error| no_memory(&error));
+    let bytes = shapes.iter().zip(&dtypes).map(|(shape, dtype)| byte_count(*dtype, shape));
+    let mut outputs: Vec<Guarded> = bytes
+        .map(|bytes| bytes.ok_or_else(|| no_memory(&OutOfMemory::OVERFLOW)).and_then(guarded))
+        .collect::<Result<_, Fault>>()?;
+    let mut workspace = guarded(prepared.workspace)?;
+    let mut targets: Vec<TensorMut<'_>> = outputs
+        .iter_mut()
+        .zip(&mut shapes)
+        .zip(&dtypes)
+        .map(|((memory, shape), dtype)| TensorMut::new(dtype_out(*dtype), shape, memory.bytes_mut()))
+        .collect();
+    let call = Call { inputs: &views, outputs: &mut targets, workspace: workspace.bytes_mut(), plan: prepared.plan };
+    executable.run(call).map_err(|error| Fault::of_error(Kind::RunFailed, "run", &error))?;
+    if let Some(damage) = first_damage(&outputs, &workspace, memory) {
+        return Err(Fault::new(Kind::WritesOutside, "run", damage));
+    }
+    if let Some(i) = memory.iter().zip(&before).position(|(now, before)| now.bytes() != before) {
+        return Err(Fault::new(Kind::WritesInput, "run", format!("input {i} was changed by the run")));
+    }
+    if let Some(i) = constants.iter().zip(&digests).position(|(t, digest)| blake3::hash(t.bytes()) != *digest) {
+        return Err(Fault::new(Kind::WritesInput, "run", format!("constant {i} was changed by the run")));
+    }
+    let mut results = Vec::with_capacity(outputs.len());
+    for (i, ((memory, shape), want)) in outputs.iter().zip(&shapes).zip(&piece.expected).enumerate() {
+        let value = &want.value;
+        if shape[..] != *value.shape() {
+            let message = format!("output {i}: expected {:?}, found {shape:?}", value.shape());
+            return Err(Fault::new(Kind::WrongShape, "run", message));
+        }
+        let bytes = &memory.bytes()[..value.bytes().len()];
+        results.extend(Tensor::from_bytes(value.dtype(), shape, bytes));
+    }
+    Ok(results)
+}
+
+/// Compares all outputs with the reference; returns the largest used share of an error bound.
+///
+/// # Errors
+/// The first output outside its bounds, with the worst element.
+pub fn judge_outputs(outputs: &[Tensor], expected: &[Bounded]) -> Result<f64, (usize, Outside)> {
+    let mut share = 0.0f64;
+    for (i, (output, want)) in outputs.iter().zip(expected).enumerate() {
+        share = share.max(compare(output, want).map_err(|outside| (i, outside))?);
+    }
+    Ok(share)
+}
+
+/// Checks all outputs against the reference. The message of a fault names the output, and describes the run by `how`.
+///
+/// # Errors
+/// A fault of the given kind in the given entry.
+pub fn expect(outputs: &[Tensor], expected: &[Bounded], kind: Kind, entry: &str, how: &str) -> Result<(), Fault> {
+    let outcome = judge_outputs(outputs, expected).map(|_| ());
+    outcome.map_err(|(output, outside)| Fault::new(kind, entry, format!("{how}: output {output}: {outside}")))
+}

@@ -1,0 +1,283 @@
+//! Random sizes, element types and values. A theme selects the part of the space that a case covers; the numbers follow
+//! from a seed and are the same on every machine.
+
+use byoc::io::random::Random;
+use byoc_ir::tensor::{DType, Element, Tensor};
+use byoc_ir::with_dtype;
+
+/// Sizes of a case.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sizes {
+    /// From 2 to 6.
+    Small,
+    /// Odd sizes, which no vector width divides.
+    Odd,
+    /// Mostly 1.
+    One,
+    /// A dimension of 0.
+    Zero,
+    /// More than a vector, a block, a cache line.
+    Wide,
+}
+
+/// Values of a case.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Values {
+    /// Numbers around 1; small integers.
+    Plain,
+    /// Includes NaN, infinities and zeros of both signs.
+    Special,
+    /// Subnormal numbers.
+    Denormal,
+    /// Includes the largest and the smallest value of the type.
+    Extreme,
+}
+
+/// Part of the space that a case covers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Theme {
+    /// Sizes.
+    pub sizes: Sizes,
+    /// Values.
+    pub values: Values,
+    /// Element type of the first operand.
+    pub dtype: DType,
+}
+
+const fn theme(sizes: Sizes, values: Values, dtype: DType) -> Theme {
+    Theme { sizes, values, dtype }
+}
+
+/// Themes of the cases of an operator or a pattern, in this order, then again with other numbers.
+pub const THEMES: &[Theme] = &[
+    theme(Sizes::Small, Values::Plain, DType::F32),
+    theme(Sizes::Odd, Values::Plain, DType::F32),
+    theme(Sizes::Odd, Values::Special, DType::F32),
+    theme(Sizes::Zero, Values::Plain, DType::F32),
+    theme(Sizes::Wide, Values::Plain, DType::F32),
+    theme(Sizes::Small, Values::Extreme, DType::I32),
+    theme(Sizes::Odd, Values::Denormal, DType::F32),
+    theme(Sizes::Small, Values::Plain, DType::I8),
+    theme(Sizes::One, Values::Plain, DType::F32),
+    theme(Sizes::Wide, Values::Plain, DType::F16),
+    theme(Sizes::Odd, Values::Plain, DType::F64),
+    theme(Sizes::Small, Values::Extreme, DType::I8),
+    theme(Sizes::Wide, Values::Special, DType::F32),
+    theme(Sizes::Odd, Values::Plain, DType::U8),
+    theme(Sizes::Small, Values::Extreme, DType::I64),
+    theme(Sizes::Odd, Values::Plain, DType::Bool),
+    theme(Sizes::Wide, Values::Extreme, DType::F32),
+    theme(Sizes::Odd, Values::Plain, DType::BF16),
+    theme(Sizes::Wide, Values::Plain, DType::I32),
+    theme(Sizes::Odd, Values::Extreme, DType::U8),
+    theme(Sizes::Small, Values::Plain, DType::I64),
+    theme(Sizes::Wide, Values::Denormal, DType::F32),
+    theme(Sizes::Odd, Values::Special, DType::F16),
+    theme(Sizes::Odd, Values::Plain, DType::U32),
+];
+
+/// Constraint on the elements of an operand.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Fill {
+    /// Any value; the theme decides.
+    Free,
+    /// Terms of a sum: same as `Free`, without numbers whose sum overflows in one order and not in another.
+    Terms,
+    /// Factors of the terms: always ordinary numbers.
+    Factors,
+    /// Between these bounds, inclusive.
+    Within(f64, f64),
+    /// Same as `Free`, without zeros.
+    NonZero,
+    /// These integers.
+    Exactly(Vec<i64>),
+}
+
+/// Random generator of sizes and values.
+pub struct Draw {
+    random: Random,
+    /// Part of the space to cover.
+    pub theme: Theme,
+    /// Restricts attributes to those of most models: default layouts, no dilation, the same padding on both sides. A
+    /// backend that supports nothing else is still tested on those.
+    pub usual: bool,
+}
+
+impl Draw {
+    /// Creates a generator for a theme.
+    pub fn new(seed: u64, theme: Theme) -> Draw {
+        Draw { random: Random::new(seed), theme, usual: false }
+    }
+
+    /// Draws a number below `n`, which has to be greater than 0.
+    pub fn below(&mut self, n: usize) -> usize {
+        (self.random.next_u64() % n.max(1) as u64) as usize
+    }
+
+    /// Draws an integer from `low` to `high`, inclusive.
+    pub fn int(&mut self, low: i64, high: i64) -> i64 {
+        low + self.below((high - low + 1).max(1) as usize) as i64
+    }
+
+    /// Draws one of the elements.
+    pub fn pick<T: Clone>(&mut self, from: &[T]) -> T {
+        from[self.below(from.len())].clone()
+    }
+
+    /// Returns true in one of `n` draws.
+    pub fn one_in(&mut self, n: usize) -> bool {
+        self.below(n) == 0
+    }
+
+    /// Draws a dimension that is not 0.
+    pub fn dim(&mut self) -> usize {
+        match self.theme.sizes {
+            Sizes::Small | Sizes::Zero => 2 + self.below(5),
+            Sizes::Odd => self.pick(&[3, 5, 7, 9, 11, 13]),
+            Sizes::One => self.pick(&[1, 1, 1, 2]),
+            Sizes::Wide => self.pick(&[15, 16, 17, 19, 31, 32, 33]),
+        }
+    }
+
+    /// Draws a dimension of a plane or a volume, where the number of elements grows fast.
+    pub fn side(&mut self) -> usize {
+        match self.theme.sizes {
+            Sizes::Wide => self.pick(&[8, 9, 14, 17]),
+            Sizes::Zero => 3 + self.below(4),
+            _ => self.dim(),
+        }
+    }
+
+    /// Draws a dimension that may be 0: a batch.
+    pub fn batch(&mut self) -> usize {
+        match self.theme.sizes {
+            Sizes::Zero => 0,
+            Sizes::Wide => 1 + self.below(2),
+            _ => 1 + self.below(3),
+        }
+    }
+
+    /// Draws a shape of that rank, with a 0 in it if the theme asks for one.
+    pub fn shape(&mut self, rank: usize) -> Vec<usize> {
+        let mut elements = 1;
+        let mut shape: Vec<usize> = Vec::with_capacity(rank);
+        for _ in 0..rank {
+            // Bounded: the references are naive.
+            let dim = if elements > 512 { 1 + self.below(3) } else { self.dim() };
+            elements *= dim;
+            shape.push(dim);
+        }
+        if self.theme.sizes == Sizes::Zero && rank > 0 {
+            let axis = self.below(rank);
+            shape[axis] = 0;
+        }
+        shape
+    }
+
+    /// Draws a shape of a rank between these bounds, inclusive.
+    pub fn shape_of_rank(&mut self, low: usize, high: usize) -> Vec<usize> {
+        let rank = self.int(low as i64, high as i64) as usize;
+        self.shape(rank)
+    }
+
+    /// Draws an axis below `rank`, counted from the front or from the end.
+    pub fn axis(&mut self, rank: usize) -> i64 {
+        let axis = self.below(rank) as i64;
+        if self.one_in(3) { axis - rank as i64 } else { axis }
+    }
+
+    /// Returns the theme's element type if it is a float, else binary32.
+    pub fn float(&self) -> DType {
+        if self.theme.dtype.is_float() { self.theme.dtype } else { DType::F32 }
+    }
+
+    /// Draws the elements of an operand.
+    pub fn tensor(&mut self, dtype: DType, shape: &[usize], fill: &Fill) -> Tensor {
+        if let Fill::Exactly(values) = fill {
+            let mut values = values.iter();
+            let filled = Tensor::build(dtype, shape, |bytes| {
+                with_dtype!(dtype, T => for element in bytemuck::cast_slice_mut::<u8, T>(bytes) {
+                    *element = T::from_f64(values.next().copied().unwrap_or(0) as f64);
+                });
+            });
+            return filled.expect("a case exceeds the memory");
+        }
+        Tensor::build(dtype, shape, |bytes| {
+            if dtype == DType::I64 || dtype == DType::U64 {
+                // Not through binary64, which cannot represent all of them.
+                for element in bytemuck::cast_slice_mut::<u8, i64>(bytes) {
+                    *element = self.integer(dtype, fill) as i64;
+                }
+                return;
+            }
+            with_dtype!(dtype, T => for element in bytemuck::cast_slice_mut::<u8, T>(bytes) {
+                *element = T::from_f64(match dtype {
+                    DType::Bool => f64::from(u8::from(*fill == Fill::NonZero || self.one_in(2))),
+                    _ if dtype.is_int() => self.integer(dtype, fill) as f64,
+                    _ => self.number(dtype, fill),
+                });
+            });
+        })
+        .expect("a case exceeds the memory")
+    }
+
+    fn integer(&mut self, dtype: DType, fill: &Fill) -> i128 {
+        let (low, high) = limits(dtype);
+        let value = match (fill, self.theme.values) {
+            (Fill::Within(from, to), _) => i128::from(self.int(*from as i64, *to as i64)),
+            (Fill::Free | Fill::NonZero | Fill::Terms, Values::Extreme) => {
+                let near = self.below(3) as i128;
+                self.pick(&[low + near, high - near, low + near, high - near, -1, 0, 1])
+            }
+            // The full range of bytes: sums of their products test the accumulators.
+            (Fill::Terms | Fill::Factors, _) if dtype.size() == 1 => i128::from(self.int(low as i64, high as i64)),
+            _ => i128::from(self.int(-10, 10)),
+        };
+        let value = value.clamp(low, high);
+        if *fill == Fill::NonZero && value == 0 { 1 } else { value }
+    }
+
+    fn number(&mut self, dtype: DType, fill: &Fill) -> f64 {
+        let plain = |draw: &mut Draw| draw.random.uniform() * 4.0 - 2.0;
+        let (smallest, largest) = match dtype {
+            DType::F64 => (f64::from_bits(1), f64::MAX),
+            DType::F16 => (f64::powi(2.0, -24), 65504.0),
+            DType::BF16 => (f64::powi(2.0, -133), f64::from(half::bf16::MAX)),
+            _ => (f64::powi(2.0, -149), f64::from(f32::MAX)),
+        };
+        let value = match (fill, self.theme.values) {
+            (Fill::Within(low, high), _) => return low + self.random.uniform() * (high - low),
+            (Fill::Factors, _) | (_, Values::Plain) => plain(self),
+            (_, Values::Denormal) => {
+                let steps = self.int(-90, 90) as f64;
+                steps * smallest
+            }
+            (_, Values::Special) => match self.below(9) {
+                0 => f64::NAN,
+                1 => f64::INFINITY,
+                2 => f64::NEG_INFINITY,
+                3 => -0.0,
+                4 => 0.0,
+                _ => plain(self),
+            },
+            (Fill::Terms, Values::Extreme) => plain(self),
+            (_, Values::Extreme) => match self.below(6) {
+                0 => largest,
+                1 => -largest,
+                2 => smallest,
+                _ => plain(self) * 100.0,
+            },
+        };
+        if *fill == Fill::NonZero && value == 0.0 { 1.0 } else { value }
+    }
+}
+
+/// Returns the least and the greatest value of an integer type.
+pub fn limits(dtype: DType) -> (i128, i128) {
+    let bits = dtype.size() as u32 * 8;
+    match dtype {
+        DType::Bool => (0, 1),
+        _ if dtype.is_signed_int() => (-(1i128 << (bits - 1)), (1i128 << (bits - 1)) - 1),
+        _ => (0, (1i128 << bits) - 1),
+    }
+}

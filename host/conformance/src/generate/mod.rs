@@ -1,0 +1,302 @@
+//! Generation of cases for the claims of a backend. The same seed generates the same cases.
+
+pub mod draw;
+mod pattern;
+mod recipes;
+
+use super::case::{Case, Subject};
+use byoc_core::pattern::Entry;
+use byoc_ir::diag::Diagnostic;
+use byoc_ir::ir::{Attrs, ExprId, Module, Type};
+use byoc_ir::op::{self, Cost, OpDef, Params};
+use byoc_ir::typing::Builder;
+use draw::{Draw, Fill, THEMES, Theme};
+use recipes::{Argument, Given, Known, Operand, Recipe};
+
+/// Maximum number of draws for a theme of an operator.
+const ATTEMPTS: usize = 40;
+
+/// Maximum number of operations of a case, and of elements of one of its values: the references are naive.
+const MOST_FLOPS: u64 = 3_000_000;
+const MOST_ELEMENTS: usize = 1 << 16;
+
+/// Returns the theme of case `number`.
+pub fn theme(number: usize) -> Theme {
+    THEMES[number % THEMES.len()]
+}
+
+/// Generates case `number` of an operator; `None` if no valid case could be drawn, because the operator does not take
+/// such types.
+pub fn operator_case(def: &'static OpDef, number: usize, seed: u64) -> Option<Case> {
+    let theme = theme(number);
+    (0..ATTEMPTS).find_map(|attempt| {
+        let mut work = Work::new(Draw::new(mix(seed, def.name, number, attempt), theme));
+        work.draw.usual = number >= THEMES.len();
+        let root = work.call(def, &[], &Attrs::none())?;
+        work.finish(root, Subject::Operator(def.name.to_owned()), number)
+    })
+}
+
+/// Generates case `number` of an entry of a pattern table; `None` if no program could be generated that it matches.
+pub fn pattern_case(entry: &Entry, number: usize, seed: u64) -> Option<Case> {
+    let theme = theme(number);
+    (0..ATTEMPTS).find_map(|attempt| {
+        let mut work = Work::new(Draw::new(mix(seed, &entry.name, number, attempt), theme));
+        let root = pattern::build(&mut work, &entry.pattern)?;
+        let case = work.finish(root, Subject::Pattern(entry.name.to_string()), number)?;
+        pattern::matches(entry, &case.module).then_some(case)
+    })
+}
+
+/// Generates case `number` of a chain of operators, each applied to the result of its predecessor; `None` if they
+/// cannot be combined.
+pub fn region_case(operators: &[&'static OpDef], number: usize, seed: u64) -> Option<Case> {
+    if operators.is_empty() {
+        return None;
+    }
+    let theme = theme(number);
+    (0..ATTEMPTS).find_map(|attempt| {
+        let mut work = Work::new(Draw::new(mix(seed, "region", number, attempt), theme));
+        let mut last = None;
+        let wanted = work.draw.int(2, 5);
+        let mut count = 0;
+        for _ in 0..4 * wanted {
+            let def = work.draw.pick(operators);
+            let given = match last {
+                None => Vec::new(),
+                Some(id) => vec![Given::One(work.known(id)?)],
+            };
+            let bound: Vec<Option<ExprId>> = last.into_iter().map(Some).collect();
+            let Some(root) = work.call_on(def, &given, &bound, &Attrs::none()) else { continue };
+            if work.known(root).is_none() {
+                continue;
+            }
+            last = Some(root);
+            count += 1;
+            if count == wanted {
+                break;
+            }
+        }
+        if count < 2 {
+            return None;
+        }
+        work.finish(last?, Subject::Region, number)
+    })
+}
+
+fn mix(seed: u64, name: &str, number: usize, attempt: usize) -> u64 {
+    let mut hasher = blake3::Hasher::new();
+    for part in [seed, number as u64, attempt as u64] {
+        hasher.update(&part.to_le_bytes());
+    }
+    hasher.update(name.as_bytes());
+    let digest = hasher.finalize();
+    u64::from_le_bytes(digest.as_bytes()[..8].try_into().expect("eight bytes"))
+}
+
+/// A program under construction.
+struct Work {
+    draw: Draw,
+    builder: Builder,
+    params: Vec<ExprId>,
+    inputs: Vec<byoc_ir::tensor::Tensor>,
+    /// True if weights are constants, as in models; otherwise they are inputs.
+    constants: bool,
+}
+
+impl Work {
+    fn new(mut draw: Draw) -> Work {
+        let constants = !draw.one_in(4);
+        Work { draw, builder: Builder::default(), params: Vec::new(), inputs: Vec::new(), constants }
+    }
+
+    /// Returns the type of a tensor of known dimensions.
+    fn known(&self, id: ExprId) -> Option<Known> {
+        let ty = self.builder.module.ty(id).as_tensor()?;
+        Some((ty.dtype, ty.shape()?.to_vec()))
+    }
+
+    /// Generates a call on new parameters and constants.
+    fn call(&mut self, def: &'static OpDef, given: &[Given], forced: &Attrs) -> Option<ExprId> {
+        self.call_on(def, given, &[], forced)
+    }
+
+    /// Generates a call whose arguments in `bound` exist already.
+    fn call_on(
+        &mut self,
+        def: &'static OpDef,
+        given: &[Given],
+        bound: &[Option<ExprId>],
+        forced: &Attrs,
+    ) -> Option<ExprId> {
+        let Recipe { args, attrs } = recipes::propose(def, &mut self.draw, given)?;
+        let attrs = forced.iter().fold(attrs, |attrs, (key, value)| attrs.with(key, value.clone()));
+        // The type relation sees the values that the result type depends on.
+        self.accepted(def, &args, bound, &attrs).ok()?;
+        let args: Option<Vec<ExprId>> = args
+            .iter()
+            .enumerate()
+            .map(|(i, arg)| match (bound.get(i).copied().flatten(), arg) {
+                (Some(id), _) => Some(id),
+                (None, Argument::One(operand)) => Some(self.operand(operand, false)),
+                (None, Argument::Tuple(fields)) => {
+                    let fields: Vec<ExprId> = fields.iter().map(|field| self.operand(field, false)).collect();
+                    self.builder.tuple(&fields).ok()
+                }
+            })
+            .collect();
+        self.builder.op(def.name, &args?, attrs).ok()
+    }
+
+    /// Checks a proposal with the type relation, before anything is built from it.
+    fn accepted(
+        &self,
+        def: &'static OpDef,
+        args: &[Argument],
+        bound: &[Option<ExprId>],
+        attrs: &Attrs,
+    ) -> Result<(), Box<Diagnostic>> {
+        let attrs = op::normalize_attrs(def, attrs.clone())?;
+        let of = |operand: &Operand| Type::tensor(operand.dtype, &operand.shape);
+        let mut draw = Draw::new(0, self.draw.theme);
+        let types: Vec<Type> = args
+            .iter()
+            .enumerate()
+            .map(|(i, arg)| match (bound.get(i).copied().flatten(), arg) {
+                (Some(id), _) => self.builder.module.ty(id).clone(),
+                (None, Argument::One(operand)) => of(operand),
+                (None, Argument::Tuple(fields)) => Type::tuple(fields.iter().map(of)),
+            })
+            .collect();
+        let values: Vec<_> = args
+            .iter()
+            .map(|arg| match arg {
+                Argument::One(o) if matches!(o.fill, Fill::Exactly(_)) => Some(draw.tensor(o.dtype, &o.shape, &o.fill)),
+                _ => None,
+            })
+            .collect();
+        let values: Vec<_> = values.iter().map(Option::as_ref).collect();
+        def.infer(&attrs, &types, &values).map(|_| ())
+    }
+
+    /// Generates a constant or a parameter.
+    fn operand(&mut self, operand: &Operand, constant: bool) -> ExprId {
+        let tensor = self.draw.tensor(operand.dtype, &operand.shape, &operand.fill);
+        let exactly = matches!(operand.fill, Fill::Exactly(_));
+        if constant || exactly || (operand.weight && self.constants) {
+            return self.builder.constant(tensor);
+        }
+        let name = format!("x{}", self.params.len());
+        let id = self.builder.var(name.as_str(), Type::tensor(operand.dtype, &operand.shape));
+        self.params.push(id);
+        self.inputs.push(tensor);
+        id
+    }
+
+    fn finish(mut self, root: ExprId, subject: Subject, number: usize) -> Option<Case> {
+        let cost: u64 = self.builder.module.nodes.iter().map(|(id, _)| flops(&self.builder.module, id)).sum();
+        let too_large = |ty: &Type| match ty {
+            Type::Tensor(t) => t.len().is_none_or(|n| n > MOST_ELEMENTS),
+            _ => false,
+        };
+        if cost > MOST_FLOPS || self.builder.module.nodes.iter().any(|(_, node)| too_large(&node.ty)) {
+            return None;
+        }
+        self.builder.define("main", &self.params, root).ok()?;
+        let about = format!("case {number}: {}", words(self.draw.theme));
+        Some(Case { subject, about, module: self.builder.module, inputs: self.inputs })
+    }
+}
+
+/// Returns the operations of an operator call; 0 for any other expression.
+fn flops(module: &Module, id: ExprId) -> u64 {
+    let Some((operator, call)) = module.expr(id).as_op_call() else { return 0 };
+    let def = op::get(operator);
+    let args: Vec<_> = call.args.iter().map(|&a| module.ty(a).clone()).collect();
+    (def.flops)(&Cost { params: Params::new(def, &call.attrs), args: &args, ret: module.ty(id) })
+}
+
+fn words(theme: Theme) -> String {
+    format!("{:?} sizes, {:?} values, {}", theme.sizes, theme.values, theme.dtype).to_lowercase()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::reference;
+    use byoc_core::pattern::{Checks, parse_table};
+
+    #[test]
+    fn generates_valid_cases_for_every_operator() {
+        let mut without = Vec::new();
+        for def in op::table() {
+            if def.reference.is_none() || def.name.starts_with("annotation.") {
+                continue;
+            }
+            let mut valid = 0;
+            for number in 0..THEMES.len() {
+                let Some(case) = operator_case(def, number, 1) else { continue };
+                assert!(case.module.main().is_some());
+                valid += usize::from(reference::evaluate(&case.module, &case.inputs).is_ok());
+            }
+            if valid < 4 {
+                without.push(format!("{} ({valid})", def.name));
+            }
+        }
+        assert!(without.is_empty(), "operators with fewer than 4 valid cases: {}", without.join(", "));
+    }
+
+    #[test]
+    fn generates_matching_cases_for_patterns() {
+        let table = "\
+a: nn.relu(nn.bias_add(nn.conv2d(*, const), const) | add(nn.conv2d(*, const), const))
+b: multiply(*x, sigmoid(*x)) | multiply(sigmoid(*x), *x)
+c: nn.conv2d{groups=2}(*, const) ? nn.relu
+d: add(nn.dense(*, const), nn.dense(*, const))
+e: concatenate((nn.relu(*), nn.relu(*)))
+f: nn.batch_norm(*, const, const, const, const).0
+g: dominates(nn.relu(*), op{TOpPattern=0}, add(*, *))
+h: divide(*, sqrt(add(nn.relu(*:float32), const(1.0))))
+i: let t = nn.relu(*); add(t, exp(t))
+j: nn.softmax(nn.matmul(*, *) ? multiply)
+k: strided_slice(..)
+l: clip(nn.max_pool2d(nn.conv2d(*, *)))
+";
+        let parsed = parse_table(table, Checks::Allowed);
+        assert!(!parsed.has_errors(), "{:?}", parsed.diagnostics);
+        for entry in &parsed.entries {
+            let cases = (0..THEMES.len()).filter_map(|number| pattern_case(entry, number, 1)).count();
+            assert!(cases >= 6, "{}: {cases} cases", entry.name);
+        }
+    }
+
+    /// Any result of an operator may be the operand of the next: a sum that is a scalar, for example.
+    #[test]
+    fn chains_any_operators() {
+        let all: Vec<&'static OpDef> = op::table()
+            .iter()
+            .copied()
+            .filter(|def| def.reference.is_some() && !def.name.starts_with("annotation."))
+            .collect();
+        let total = op::get(op::lookup("sum").unwrap());
+        for def in &all {
+            for number in 0..2 * THEMES.len() {
+                let _ = region_case(&[total, def], number, 3);
+            }
+        }
+        let made = (0..400).filter_map(|number| region_case(&all, number, 5)).count();
+        assert!(made > 100, "{made} of 400");
+    }
+
+    #[test]
+    fn seed_determines_case() {
+        let def = op::get(op::lookup("nn.conv2d").unwrap());
+        let text = |seed| {
+            let case = operator_case(def, 1, seed).unwrap();
+            let printed = byoc_ir::text::print(&case.module, &byoc_ir::text::PrintOptions::default()).text;
+            (printed, case.inputs)
+        };
+        assert_eq!(text(3), text(3));
+        assert_ne!(text(3), text(4));
+    }
+}

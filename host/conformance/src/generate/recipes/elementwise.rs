@@ -1,0 +1,120 @@
+//! Elementwise operators: unary and broadcasting ones, conversions.
+
+use super::{Given, Known, Recipe, attrs, first, free, known, operand, recipe, weight};
+use crate::generate::draw::{Draw, Fill, Values};
+use byoc_ir::ir::{AttrValue, Attrs};
+use byoc_ir::op::{OpDef, OpPattern};
+use byoc_ir::tensor::DType;
+
+pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> Option<Recipe> {
+    let unary = |draw: &mut Draw, attrs: Attrs| {
+        let (dtype, shape) = first(draw, given, 0, 4);
+        recipe([operand(dtype, shape, domain(def.name))], attrs)
+    };
+    match def.name {
+        "clip" => {
+            let (low, high) = (draw.int(-3, 1), draw.int(1, 6));
+            unary(draw, attrs([("a_min", AttrValue::Float(low as f64)), ("a_max", AttrValue::Float(high as f64))]))
+        }
+        "nn.leaky_relu" => {
+            let alpha = draw.pick(&[0.25, 0.1, 0.01, 1.5]);
+            unary(draw, attrs([("alpha", AttrValue::Float(alpha))]))
+        }
+        "nn.dropout" => unary(draw, Attrs::none()),
+        "cast" => {
+            let to = draw.pick(DType::ALL);
+            unary(draw, attrs([("dtype", AttrValue::from(to))]))
+        }
+        "cast_like" => {
+            let to = draw.pick(DType::ALL);
+            let (dtype, shape) = first(draw, given, 0, 4);
+            let like = known(given, 1).unwrap_or((to, vec![2]));
+            recipe([free(dtype, shape), free(like.0, like.1)], Attrs::none())
+        }
+        "fixed_point_multiply" => {
+            let (dtype, shape) = known(given, 0).unwrap_or_else(|| (DType::I32, draw.shape_of_rank(0, 4)));
+            let (multiplier, shift) = (draw.int(1 << 30, (1 << 31) - 1), draw.int(-12, 6));
+            let pairs = [("multiplier", AttrValue::Int(multiplier)), ("shift", AttrValue::Int(shift))];
+            recipe([operand(dtype, shape, Fill::Within(-100_000.0, 100_000.0))], attrs(pairs))
+        }
+        "fixed_point_multiply_per_axis" => {
+            let (dtype, shape) = known(given, 0).unwrap_or_else(|| (DType::I32, draw.shape_of_rank(1, 4)));
+            let axis = draw.below(shape.len());
+            let places = *shape.get(axis)?;
+            let per_place = |low, high| weight(DType::I32, vec![places], Fill::Within(low, high));
+            let multipliers = per_place(f64::from(1 << 30), f64::from(i32::MAX));
+            let data = operand(dtype, shape, Fill::Within(-100_000.0, 100_000.0));
+            let pairs = [
+                ("is_lshift_required", draw.one_in(2).into()),
+                ("is_rshift_required", draw.one_in(2).into()),
+                ("axes", super::ints([axis])),
+            ];
+            recipe([data, multipliers, per_place(0.0, 6.0), per_place(0.0, 12.0)], attrs(pairs))
+        }
+        "where" => {
+            let (dtype, shape) = known(given, 1).unwrap_or_else(|| first(draw, &[], 1, 4));
+            let condition = known(given, 0).unwrap_or_else(|| (DType::Bool, narrowed(draw, &shape)));
+            let other = known(given, 2).unwrap_or_else(|| (dtype, narrowed(draw, &shape)));
+            recipe([free(condition.0, condition.1), free(dtype, shape), free(other.0, other.1)], Attrs::none())
+        }
+        _ if def.inputs == ["lhs", "rhs"] && def.attrs.is_empty() => binary(def, draw, given),
+        _ if def.name.starts_with("qnn.") => None,
+        _ if def.inputs == ["data"] && def.attrs.is_empty() && def.pattern == OpPattern::ElemWise => {
+            unary(draw, Attrs::none())
+        }
+        _ => None,
+    }
+}
+
+fn binary(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> Option<Recipe> {
+    let dtype = known(given, 0).or_else(|| known(given, 1)).map_or(draw.theme.dtype, |k| k.0);
+    let (lhs, rhs): (Known, Known) = match (known(given, 0), known(given, 1)) {
+        (Some(lhs), Some(rhs)) => (lhs, rhs),
+        (Some(lhs), None) => {
+            let shape = narrowed(draw, &lhs.1);
+            (lhs, (dtype, shape))
+        }
+        (None, Some(rhs)) => {
+            let shape = narrowed(draw, &rhs.1);
+            ((dtype, shape), rhs)
+        }
+        (None, None) => {
+            let whole = draw.shape_of_rank(0, 4);
+            // Extreme values are for the arithmetic, so the shapes are equal.
+            let same = draw.theme.values == Values::Extreme;
+            let part = if same { whole.clone() } else { narrowed(draw, &whole) };
+            let (a, b) = if draw.one_in(3) { (part, whole) } else { (whole, part) };
+            ((dtype, a), (dtype, b))
+        }
+    };
+    let bits = lhs.0.size() as f64 * 8.0;
+    let (left, right) = match def.name {
+        "divide" | "mod" | "floor_divide" | "floor_mod" => (Fill::Free, Fill::NonZero),
+        "power" if lhs.0.is_float() => (Fill::Within(0.1, 3.0), Fill::Within(-2.0, 3.0)),
+        "power" => (Fill::Within(-3.0, 3.0), Fill::Within(0.0, 4.0)),
+        "left_shift" | "right_shift" => (Fill::Free, Fill::Within(0.0, (bits - 1.0).min(15.0))),
+        _ => (Fill::Free, Fill::Free),
+    };
+    recipe([operand(lhs.0, lhs.1, left), operand(rhs.0, rhs.1, right)], Attrs::none())
+}
+
+/// Draws a shape that broadcasts to `shape`: mostly itself, or with dimensions of 1, or with fewer dimensions.
+pub(super) fn narrowed(draw: &mut Draw, shape: &[usize]) -> Vec<usize> {
+    match draw.below(4) {
+        0 => shape[draw.below(shape.len() + 1)..].to_vec(),
+        1 => shape.iter().map(|&d| if draw.one_in(2) { 1 } else { d }).collect(),
+        _ => shape.to_vec(),
+    }
+}
+
+/// Range of operands to test a unary function on. Outside its domain the result is NaN, which is tested as well;
+/// overflow is excluded, because libraries differ there.
+fn domain(name: &str) -> Fill {
+    match name {
+        "exp" | "sinh" | "cosh" => Fill::Within(-20.0, 20.0),
+        "sin" | "cos" | "tan" => Fill::Within(-10.0, 10.0),
+        "acosh" => Fill::Within(0.5, 50.0),
+        "atanh" | "asin" | "acos" => Fill::Within(-1.2, 1.2),
+        _ => Fill::Free,
+    }
+}

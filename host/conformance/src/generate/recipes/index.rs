@@ -1,0 +1,112 @@
+//! Operators with indices: gathering, scattering, sorting, counting.
+
+use super::{Given, Recipe, attrs, first, free, integers, known, operand, recipe, weight};
+use crate::generate::draw::{Draw, Fill};
+use byoc_ir::ir::{AttrValue, Attrs};
+use byoc_ir::op::OpDef;
+use byoc_ir::tensor::DType;
+
+pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> Option<Recipe> {
+    let index = draw.pick(&[DType::I32, DType::I64]);
+    let places = |n: usize| Fill::Within(0.0, n.saturating_sub(1) as f64);
+    let (dtype, shape) = first(draw, given, 1, 4);
+    let rank = shape.len();
+    if rank == 0 {
+        return None;
+    }
+    let axis = draw.axis(rank);
+    let at = axis.rem_euclid(rank as i64) as usize;
+    let size = shape[at];
+    let data = free(dtype, shape.clone());
+    match def.name {
+        "take" => {
+            let indices = known(given, 1).unwrap_or_else(|| (index, draw.shape_of_rank(0, 2)));
+            let mode = draw.pick(&["clip", "wrap", "fast"]);
+            let flat = draw.one_in(4);
+            let size = if flat { shape.iter().product() } else { size };
+            // Includes out-of-range indices if the mode defines them.
+            let fill = match mode {
+                "fast" => places(size),
+                _ => Fill::Within(-(size as f64), 2.0 * size as f64),
+            };
+            let mut pairs = vec![("mode", AttrValue::from(mode))];
+            if !flat {
+                pairs.push(("axis", axis.into()));
+            }
+            recipe([data, operand(indices.0, indices.1, fill)], Attrs::new(pairs))
+        }
+        "gather" => {
+            let mut wanted = shape.clone();
+            wanted[at] = if size == 0 { 0 } else { draw.int(1, size as i64 + 1) as usize };
+            recipe([data, operand(index, wanted, places(size))], attrs([("axis", axis.into())]))
+        }
+        "gather_nd" | "scatter_nd" => {
+            let depth = draw.int(1, rank as i64) as usize;
+            let smallest = shape[..depth].iter().copied().min()?;
+            let count = draw.int(1, 4) as usize;
+            let indices = operand(index, vec![depth, count], places(smallest));
+            if def.name == "gather_nd" {
+                return recipe([data, indices], Attrs::none());
+            }
+            let updates: Vec<usize> = [count].into_iter().chain(shape[depth..].iter().copied()).collect();
+            // Duplicate indices have a unique result only if the updates commute.
+            let mode = draw.pick(&["add", "min", "max"]);
+            recipe([data, indices, operand(dtype, updates, Fill::Terms)], attrs([("mode", mode.into())]))
+        }
+        "scatter_elements" => {
+            let mut wanted = shape.clone();
+            wanted[at] = if size == 0 { 0 } else { draw.int(1, size as i64) as usize };
+            let mode = draw.pick(&["add", "min", "max"]);
+            let updates = operand(dtype, wanted.clone(), Fill::Terms);
+            let pairs = [("axis", axis.into()), ("reduction", mode.into())];
+            recipe([data, operand(index, wanted, places(size)), updates], attrs(pairs))
+        }
+        "one_hot" | "dyn.one_hot" => {
+            let depth = draw.int(1, 6);
+            let indices = known(given, 0).unwrap_or_else(|| (index, draw.shape_of_rank(1, 3)));
+            if indices.0.is_float() {
+                return None;
+            }
+            let (on, off) = (free(DType::F32, Vec::new()), free(DType::F32, Vec::new()));
+            let mut args = vec![operand(indices.0, indices.1, Fill::Within(0.0, depth as f64)), on, off];
+            if def.name == "dyn.one_hot" {
+                args.push(weight(DType::I64, Vec::new(), Fill::Exactly(vec![depth])));
+                return recipe(args, Attrs::none());
+            }
+            recipe(args, attrs([("depth", depth.into())]))
+        }
+        "cumsum" | "cumprod" => {
+            let mut pairs = vec![("exclusive", AttrValue::Bool(draw.one_in(3)))];
+            if !draw.one_in(5) {
+                pairs.push(("axis", axis.into()));
+            }
+            let fill = if def.name == "cumsum" { Fill::Terms } else { Fill::Within(-1.5, 1.5) };
+            recipe([operand(dtype, shape, fill)], Attrs::new(pairs))
+        }
+        "trilu" => {
+            let shape = known(given, 0).map_or_else(|| draw.shape_of_rank(2, 4), |k| k.1);
+            let k = weight(DType::I64, Vec::new(), Fill::Exactly(vec![draw.int(-2, 2)]));
+            recipe([free(dtype, shape), k], attrs([("upper", draw.one_in(2).into())]))
+        }
+        "sort" => recipe([data], attrs([("axis", axis.into()), ("is_ascend", draw.one_in(2).into())])),
+        "argsort" => {
+            let pairs = [("axis", axis.into()), ("is_ascend", draw.one_in(2).into()), ("dtype", index.into())];
+            recipe([data], attrs(pairs))
+        }
+        "topk" | "dyn.topk" => {
+            let k = if size == 0 { 0 } else { draw.int(1, size as i64) };
+            let mut pairs = vec![
+                ("axis", AttrValue::Int(axis)),
+                ("is_ascend", draw.one_in(2).into()),
+                ("ret_type", draw.pick(&["both", "values", "indices"]).into()),
+                ("dtype", index.into()),
+            ];
+            if def.name == "dyn.topk" {
+                return recipe([data, integers(DType::I64, vec![k])], Attrs::new(pairs));
+            }
+            pairs.push(("k", k.into()));
+            recipe([data], Attrs::new(pairs))
+        }
+        _ => None,
+    }
+}

@@ -1,0 +1,179 @@
+//! Sums of products: convolutions, matrix products, and the bias that follows.
+
+use super::{Given, Recipe, attrs, first, free, ints, known, operand, recipe, weight};
+use crate::generate::draw::{Draw, Fill, Sizes};
+use byoc_ir::ir::{AttrValue, Attrs};
+use byoc_ir::op::OpDef;
+use byoc_ir::tensor::DType;
+
+pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> Option<Recipe> {
+    let axes = def.name.contains("1d").then_some(1).or_else(|| def.name.contains("2d").then_some(2)).unwrap_or(3);
+    match def.name {
+        "nn.conv1d" | "nn.conv2d" | "nn.conv3d" => convolution(def, draw, given, axes, false),
+        "nn.conv1d_transpose" | "nn.conv2d_transpose" | "nn.conv3d_transpose" => {
+            convolution(def, draw, given, axes, true)
+        }
+        "nn.dense" => {
+            let (dtype, shape) = known(given, 0).unwrap_or_else(|| (draw.theme.dtype, draw.shape_of_rank(2, 3)));
+            let terms = *shape.last()?;
+            let (w, columns) = match known(given, 1) {
+                Some((w, shape)) => (w, *shape.first()?),
+                None => (dtype, draw.dim()),
+            };
+            let mut pairs = out_dtype(draw, dtype);
+            if draw.one_in(2) {
+                pairs.push(("units", AttrValue::Int(columns as i64)));
+            }
+            recipe(
+                [operand(dtype, shape, Fill::Terms), weight(w, vec![columns, terms], Fill::Factors)],
+                Attrs::new(pairs),
+            )
+        }
+        "nn.matmul" | "nn.batch_matmul" => matmul(def, draw, given),
+        "nn.bias_add" => {
+            let (dtype, shape) = first(draw, given, 1, 4);
+            if shape.is_empty() {
+                return None;
+            }
+            let axis = if shape.len() > 1 && draw.one_in(2) { 1 } else { draw.axis(shape.len()) };
+            let bias = shape[axis.rem_euclid(shape.len() as i64) as usize];
+            recipe([free(dtype, shape), weight(dtype, vec![bias], Fill::Factors)], attrs([("axis", axis.into())]))
+        }
+        _ => None,
+    }
+}
+
+/// Draws the result type of an integer sum of products.
+fn out_dtype(draw: &mut Draw, dtype: DType) -> Vec<(&'static str, AttrValue)> {
+    let narrow = matches!(dtype, DType::I8 | DType::U8 | DType::I16);
+    if narrow && (draw.usual || !draw.one_in(4)) {
+        vec![("out_dtype", AttrValue::from(DType::I32))]
+    } else {
+        Vec::new()
+    }
+}
+
+fn matmul(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> Option<Recipe> {
+    let batched = def.name == "nn.batch_matmul";
+    let (ta, tb) = (draw.one_in(3), if batched { !draw.one_in(3) } else { draw.one_in(3) });
+    let flag = |name, on: bool| (name, AttrValue::Bool(on));
+    let (dtype, a) = known(given, 0).unwrap_or_else(|| {
+        let (rows, terms) = (draw.side(), draw.dim());
+        let mut shape = if ta { vec![terms, rows] } else { vec![rows, terms] };
+        if batched {
+            shape.insert(0, draw.batch());
+        }
+        (draw.theme.dtype, shape)
+    });
+    let terms = *a.get(a.len().checked_sub(if ta { 2 } else { 1 })?)?;
+    let (w, b) = known(given, 1).unwrap_or_else(|| {
+        let columns = draw.dim();
+        let mut shape = if tb { vec![columns, terms] } else { vec![terms, columns] };
+        if batched {
+            shape.insert(0, if draw.one_in(3) { 1 } else { a[0] });
+        }
+        (dtype, shape)
+    });
+    let mut pairs = out_dtype(draw, dtype);
+    pairs.extend([flag("transpose_a", ta), flag("transpose_b", tb)]);
+    let b = if batched { operand(w, b, Fill::Factors) } else { weight(w, b, Fill::Factors) };
+    recipe([operand(dtype, a, Fill::Terms), b], Attrs::new(pairs))
+}
+
+/// Returns the layouts of data and kernel; the first is Relay's default.
+fn layouts(axes: usize, transposed: bool) -> &'static [(&'static str, &'static str)] {
+    match (axes, transposed) {
+        (1, false) => &[("NCW", "OIW"), ("NWC", "WIO")],
+        (2, false) => &[("NCHW", "OIHW"), ("NHWC", "HWIO"), ("NHWC", "OHWI"), ("NCHW", "HWIO")],
+        (3, false) => &[("NCDHW", "OIDHW"), ("NDHWC", "DHWIO")],
+        (1, true) => &[("NCW", "OIW")],
+        (2, true) => &[("NCHW", "IOHW")],
+        _ => &[("NCDHW", "OIDHW")],
+    }
+}
+
+/// Permutes dimensions from the canonical order to a layout.
+fn laid_out(canonical: &[usize], order: &str, layout: &str) -> Vec<usize> {
+    layout.chars().filter_map(|letter| Some(canonical[order.find(letter)?])).collect()
+}
+
+fn divisors(n: usize) -> Vec<usize> {
+    (1..=n.max(1)).filter(|d| n.is_multiple_of(*d)).collect()
+}
+
+fn convolution(def: &OpDef, draw: &mut Draw, given: &[Given], axes: usize, transposed: bool) -> Option<Recipe> {
+    let all = layouts(axes, transposed);
+    let (layout, kernel_layout) = if draw.usual || draw.one_in(2) { all[0] } else { draw.pick(all) };
+    let (order, kernel_order) = (all[0].0, all[0].1);
+    let (dtype, batch, channels, sides, given_shape) = match known(given, 0) {
+        Some((dtype, shape)) => {
+            if shape.len() != axes + 2 {
+                return None;
+            }
+            let size = |letter: char| layout.find(letter).map_or(1, |at| shape[at]);
+            let sides: Vec<usize> = order[2..].chars().map(size).collect();
+            (dtype, size('N'), size('C'), sides, Some(shape))
+        }
+        None => {
+            let channels = if draw.theme.sizes == Sizes::Wide && axes == 3 { 3 } else { draw.dim() };
+            // Even numbers of channels, so that groups can have several channels.
+            let channels = if draw.one_in(2) { channels.next_multiple_of(2) } else { channels };
+            let sides = (0..axes).map(|_| if axes == 3 { draw.side().min(7) } else { draw.side() }).collect();
+            (draw.theme.dtype, draw.batch(), channels, sides, None)
+        }
+    };
+    // Depthwise, grouped and plain convolutions are three different loops in most backends.
+    let groups = match draw.below(3) {
+        0 => 1,
+        1 if draw.usual => draw.pick(&divisors(channels)),
+        1 => channels.max(1),
+        _ => draw.pick(&divisors(channels)),
+    };
+    let mut per_group = 1 + draw.below(if draw.theme.sizes == Sizes::Wide && axes < 3 { 9 } else { 3 });
+    if groups == channels && channels > 4 {
+        per_group = 1 + draw.below(2);
+    }
+    let mut taps: Vec<usize> = (0..axes).map(|_| draw.pick(&[1, 2, 3, 3, 5])).collect();
+    if draw.one_in(2) {
+        // Square, as most kernels are: only the values can then reveal swapped axes.
+        taps = vec![draw.pick(&[2, 3, 3]); axes];
+    }
+    let canonical: Vec<usize> = match transposed {
+        false => [per_group * groups, channels / groups].into_iter().chain(taps.iter().copied()).collect(),
+        true => [channels, per_group].into_iter().chain(taps.iter().copied()).collect(),
+    };
+    let strides: Vec<usize> = (0..axes).map(|_| draw.pick(&[1, 1, 2, 3])).collect();
+    let dilation: Vec<usize> = (0..axes).map(|_| if !draw.usual && draw.one_in(3) { 2 } else { 1 }).collect();
+    let padding: Vec<usize> = match draw.below(if draw.usual { 3 } else { 4 }) {
+        0 => vec![0; axes],
+        // Relay takes one number per axis, or one per side of each axis.
+        1 => (0..axes).map(|_| draw.below(3)).collect(),
+        2 => taps.iter().map(|tap| tap / 2).collect(),
+        _ => (0..2 * axes).map(|_| draw.below(3)).collect(),
+    };
+    let mut pairs = out_dtype(draw, dtype);
+    pairs.extend([
+        ("strides", ints(strides.iter().copied())),
+        ("padding", ints(padding)),
+        ("dilation", ints(dilation.iter().copied())),
+        ("groups", AttrValue::Int(groups as i64)),
+        ("data_layout", AttrValue::from(layout)),
+        ("kernel_layout", AttrValue::from(kernel_layout)),
+    ]);
+    if transposed && draw.one_in(2) {
+        let extra = strides.iter().zip(&dilation).map(|(s, d)| draw.below(*s.max(d)));
+        pairs.push(("output_padding", ints(extra)));
+    } else if !transposed && !draw.usual && draw.one_in(6) && axes == 2 {
+        pairs.push(("out_layout", AttrValue::from(draw.pick(&["NCHW", "NHWC"]))));
+    }
+    if draw.one_in(2) {
+        pairs.push(("kernel_size", ints(taps)));
+        pairs.push(("channels", AttrValue::Int((per_group * groups) as i64)));
+    }
+    let data: Vec<usize> = [batch, channels].into_iter().chain(sides).collect();
+    let data = given_shape.unwrap_or_else(|| laid_out(&data, order, layout));
+    let kernel = if transposed { canonical } else { laid_out(&canonical, kernel_order, kernel_layout) };
+    let w = known(given, 1).map_or(dtype, |k| k.0);
+    debug_assert!(def.attr("kernel_layout").is_some());
+    recipe([operand(dtype, data, Fill::Terms), weight(w, kernel, Fill::Factors)], Attrs::new(pairs))
+}

@@ -1,0 +1,111 @@
+//! The quantized dialect: integers with scales and zero points, which are constants in every model.
+
+use super::{Argument, Given, Operand, Recipe, attrs, known, operand, products, recipe, weight};
+use crate::generate::draw::{Draw, Fill};
+use byoc_ir::ir::{AttrValue, Attrs};
+use byoc_ir::op::{self, OpDef};
+use byoc_ir::tensor::DType;
+
+pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> Option<Recipe> {
+    let name = def.name.strip_prefix("qnn.")?;
+    let narrow = if draw.theme.dtype == DType::U8 { DType::U8 } else { DType::I8 };
+    let tensors = &given[..given.len().min(2)];
+    if let Some(product) = name.strip_prefix("contrib_").and_then(|name| name.strip_suffix("_requantize")) {
+        return requantized(product, draw, narrow, tensors);
+    }
+    if matches!(name, "conv2d" | "conv2d_transpose" | "dense" | "batch_matmul") {
+        let plain = op::get(op::lookup(&format!("nn.{name}"))?);
+        let theme = draw.theme;
+        draw.theme.dtype = narrow;
+        let made = products::propose(plain, draw, tensors);
+        draw.theme = theme;
+        let Recipe { mut args, attrs } = made?;
+        let per_channel = match (&args[1], name) {
+            (Argument::One(weight), "dense") if draw.one_in(2) => weight.shape.first().copied(),
+            _ => None,
+        };
+        for input in &def.inputs[2..] {
+            let dims = if input.starts_with("kernel") { per_channel.into_iter().collect() } else { Vec::new() };
+            args.push(parameter(draw, input, dims));
+        }
+        return recipe(args, attrs.without("out_dtype"));
+    }
+    let shape = known(given, 0).map_or_else(|| draw.shape_of_rank(1, 4), |k| k.1);
+    if name == "concatenate" {
+        return concatenate(draw, narrow, shape);
+    }
+    let dtype = known(given, 0).map_or_else(
+        || match name {
+            "quantize" => DType::F32,
+            "requantize" if draw.one_in(2) => DType::I32,
+            _ => narrow,
+        },
+        |k| k.0,
+    );
+    let shape = if name.contains("pool") && shape.len() != 4 { draw.shape(4) } else { shape };
+    let fill = if dtype == DType::I32 { Fill::Within(-40_000.0, 40_000.0) } else { Fill::Terms };
+    let mut args = vec![operand(dtype, shape.clone(), fill.clone())];
+    for (i, input) in def.inputs.iter().enumerate().skip(1) {
+        if input.contains("scale") || input.contains("zero_point") {
+            args.push(parameter(draw, input, Vec::new()));
+        } else {
+            let (dtype, shape) = known(given, i).unwrap_or_else(|| (dtype, shape.clone()));
+            args.push(operand(dtype, shape, fill.clone()));
+        }
+    }
+    let mut pairs: Vec<(&'static str, AttrValue)> = Vec::new();
+    match name {
+        "quantize" => pairs.push(("rounding", draw.pick(&["TONEAREST", "TOEVEN"]).into())),
+        "requantize" => {
+            pairs.push(("rounding", draw.pick(&["UPWARD", "TONEAREST", "TOEVEN"]).into()));
+            pairs.push(("compute_dtype", draw.pick(&["int64", "float32"]).into()));
+        }
+        "avg_pool2d" => {
+            pairs.push(("pool_size", super::ints([2, 2])));
+            pairs.push(("strides", super::ints([1 + draw.below(2), 1 + draw.below(2)])));
+        }
+        "softmax" => pairs.push(("axis", draw.axis(shape.len()).into())),
+        _ => {}
+    }
+    pairs.retain(|(key, _)| def.attr(key).is_some());
+    recipe(args, Attrs::new(pairs))
+}
+
+/// Proposes a product with its bias and its requantization.
+fn requantized(product: &str, draw: &mut Draw, narrow: DType, tensors: &[Given]) -> Option<Recipe> {
+    let plain = op::get(op::lookup(&format!("nn.{product}"))?);
+    let theme = draw.theme;
+    draw.theme.dtype = narrow;
+    let made = products::propose(plain, draw, tensors);
+    draw.theme = theme;
+    let Recipe { mut args, attrs } = made?;
+    let Argument::One(kernel) = &args[1] else { return None };
+    let order = attrs.get("kernel_layout").and_then(AttrValue::as_str).unwrap_or("O");
+    let channels = *kernel.shape.get(order.find('O').unwrap_or(0))?;
+    args.push(weight(DType::I32, vec![channels], Fill::Within(-500.0, 500.0)));
+    for input in ["input_zero_point", "kernel_zero_point", "sum_scale", "output_scale", "output_zero_point"] {
+        args.push(parameter(draw, input, Vec::new()));
+    }
+    let rounding = draw.pick(&["UPWARD", "TONEAREST", "TOEVEN"]);
+    recipe(args, attrs.without("out_dtype").with("rounding", rounding))
+}
+
+fn parameter(draw: &mut Draw, name: &str, dims: Vec<usize>) -> Argument {
+    if name.contains("scale") {
+        return weight(DType::F32, dims, Fill::Within(0.02, 0.4));
+    }
+    let zero = if draw.one_in(3) { Fill::Within(0.0, 0.0) } else { Fill::Within(0.0, 9.0) };
+    weight(DType::I32, dims, zero)
+}
+
+fn concatenate(draw: &mut Draw, dtype: DType, shape: Vec<usize>) -> Option<Recipe> {
+    let parts = draw.int(1, 3) as usize;
+    let each = |dtype, shape: &[usize], fill: Fill, weight| Operand { dtype, shape: shape.to_vec(), fill, weight };
+    let data = (0..parts).map(|_| each(dtype, &shape, Fill::Terms, false)).collect();
+    let scales = (0..parts).map(|_| each(DType::F32, &[], Fill::Within(0.02, 0.4), true)).collect();
+    let zeros = (0..parts).map(|_| each(DType::I32, &[], Fill::Within(0.0, 9.0), true)).collect();
+    let (scale, zero) = (parameter(draw, "scale", Vec::new()), parameter(draw, "zero_point", Vec::new()));
+    let axis = draw.axis(shape.len());
+    let args = [Argument::Tuple(data), Argument::Tuple(scales), Argument::Tuple(zeros), scale, zero];
+    recipe(args, attrs([("axis", axis.into())]))
+}

@@ -1,0 +1,175 @@
+//! Operators that move elements or change dimensions.
+
+use super::{Argument, Given, Operand, Recipe, attrs, first, free, integers, ints, known, recipe};
+use crate::generate::draw::{Draw, Fill};
+use byoc_ir::ir::{AttrValue, Attrs};
+use byoc_ir::op::OpDef;
+use byoc_ir::tensor::DType;
+
+pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> Option<Recipe> {
+    let (dtype, shape) = match def.name {
+        "concatenate" | "stack" => return joined(def, draw, given),
+        "squeeze" | "broadcast_to" | "dyn.broadcast_to" | "broadcast_to_like" => {
+            let (dtype, whole) = first(draw, given, 1, 4);
+            // These operators need dimensions of 1.
+            let shape = match known(given, 0) {
+                Some(known) => known.1,
+                None => whole.iter().map(|&d| if draw.one_in(2) { 1 } else { d }).collect(),
+            };
+            (dtype, shape)
+        }
+        _ => first(draw, given, 1, 4),
+    };
+    let rank = shape.len();
+    let data = free(dtype, shape.clone());
+    let one = |pairs: Vec<(&'static str, AttrValue)>| recipe([data.clone()], Attrs::new(pairs));
+    match def.name {
+        "reshape" => one(vec![("newshape", AttrValue::ints(regrouped(draw, &shape)))]),
+        "dyn.reshape" => recipe([data, integers(DType::I64, regrouped(draw, &shape))], Attrs::none()),
+        "reshape_like" => {
+            let like = known(given, 1).unwrap_or_else(|| (dtype, shape.iter().rev().copied().collect()));
+            recipe([data, free(like.0, like.1)], Attrs::none())
+        }
+        "nn.batch_flatten" | "copy" => one(vec![]),
+        "expand_dims" => {
+            let axis = draw.int(-(rank as i64) - 1, rank as i64);
+            one(vec![("axis", axis.into()), ("num_newaxis", AttrValue::Int(if axis < 0 { 1 } else { draw.int(1, 2) }))])
+        }
+        "squeeze" => {
+            let ones: Vec<usize> = (0..rank).filter(|&i| shape[i] == 1).collect();
+            one(if ones.is_empty() || draw.one_in(3) { vec![] } else { vec![("axis", ints([draw.pick(&ones)]))] })
+        }
+        "transpose" => {
+            let mut axes: Vec<usize> = (0..rank).collect();
+            for i in (1..rank).rev() {
+                axes.swap(i, draw.below(i + 1));
+            }
+            one(if draw.one_in(4) { vec![] } else { vec![("axes", ints(axes))] })
+        }
+        "reverse" => one(vec![("axis", draw.axis(rank).into())]),
+        "layout_transform" => layout_transform(draw, given),
+        "broadcast_to" | "dyn.broadcast_to" | "broadcast_to_like" => {
+            let mut wide: Vec<usize> = shape.iter().map(|&d| if d == 1 { draw.side() } else { d }).collect();
+            if draw.one_in(3) {
+                wide.insert(0, 2);
+            }
+            match def.name {
+                "broadcast_to" => one(vec![("shape", ints(wide))]),
+                "broadcast_to_like" => {
+                    let like = known(given, 1).unwrap_or((dtype, wide));
+                    recipe([data, free(like.0, like.1)], Attrs::none())
+                }
+                _ => recipe([data, integers(DType::I64, wide.iter().map(|&d| d as i64).collect())], Attrs::none()),
+            }
+        }
+        "tile" => {
+            let reps: Vec<usize> = (0..rank + draw.below(2)).map(|_| 1 + draw.below(3)).collect();
+            one(vec![("reps", ints(reps))])
+        }
+        "dyn.tile" => {
+            let reps: Vec<i64> = (0..rank).map(|_| draw.int(1, 3)).collect();
+            recipe([data, integers(DType::I64, reps)], Attrs::none())
+        }
+        "repeat" => one(vec![("repeats", AttrValue::Int(draw.int(1, 3))), ("axis", draw.axis(rank).into())]),
+        "split" => {
+            let axis = draw.axis(rank);
+            let size = *shape.get(axis.rem_euclid(rank.max(1) as i64) as usize)?;
+            let parts = if draw.one_in(2) {
+                let all: Vec<usize> = (1..=size.max(1)).filter(|n| size.is_multiple_of(*n)).collect();
+                AttrValue::Int(draw.pick(&all) as i64)
+            } else {
+                let cut = draw.below(size + 1);
+                ints([cut, cut + draw.below(size - cut + 1)])
+            };
+            one(vec![("indices_or_sections", parts), ("axis", axis.into())])
+        }
+        "strided_slice" | "dyn.strided_slice" => {
+            let (mut begin, mut end, mut strides) = (vec![], vec![], vec![]);
+            for &dim in &shape {
+                let (a, b) = (draw.below(dim + 1) as i64, draw.below(dim + 1) as i64);
+                let step = draw.int(1, 3);
+                if draw.one_in(4) && dim > 0 && def.name == "strided_slice" {
+                    // In reverse, counted from the end.
+                    begin.push(-1);
+                    end.push(-(dim as i64) - 1);
+                    strides.push(-step);
+                } else {
+                    begin.push(a.min(b));
+                    end.push(a.max(b));
+                    strides.push(step);
+                }
+            }
+            if def.name == "strided_slice" {
+                let list = |values: Vec<i64>| AttrValue::ints(values);
+                return one(vec![("begin", list(begin)), ("end", list(end)), ("strides", list(strides))]);
+            }
+            let list = |values| integers(DType::I64, values);
+            recipe([data, list(begin), list(end), list(strides)], Attrs::none())
+        }
+        "slice_like" => {
+            let like = shape.iter().map(|&d| if d > 1 && draw.one_in(2) { d - 1 } else { d }).collect();
+            let like = known(given, 1).unwrap_or((dtype, like));
+            recipe([data, free(like.0, like.1)], Attrs::none())
+        }
+        "zeros_like" | "ones_like" | "shape_of" | "ndarray_size" => one(vec![]),
+        "full_like" => recipe([data, free(dtype, Vec::new())], Attrs::none()),
+        _ => None,
+    }
+}
+
+/// Draws other dimensions with the same number of elements, one of them possibly left to be computed.
+fn regrouped(draw: &mut Draw, shape: &[usize]) -> Vec<i64> {
+    let mut new: Vec<i64> = shape.iter().map(|&d| d as i64).collect();
+    match draw.below(4) {
+        0 if !shape.contains(&0) => return vec![-1],
+        1 if new.len() > 1 => {
+            let at = draw.below(new.len() - 1);
+            let merged = new[at] * new[at + 1];
+            new.splice(at..at + 2, [merged]);
+        }
+        2 => new.push(1),
+        _ => new.reverse(),
+    }
+    if !new.is_empty() && !shape.contains(&0) && draw.one_in(3) {
+        let at = draw.below(new.len());
+        new[at] = -1;
+    }
+    new
+}
+
+fn joined(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> Option<Recipe> {
+    let fields = match given.first() {
+        Some(Given::Tuple(fields)) => fields.clone(),
+        _ => vec![None; draw.int(1, 4) as usize],
+    };
+    let known = fields.iter().flatten().next().cloned();
+    let (dtype, shape) = known.unwrap_or_else(|| (draw.theme.dtype, draw.shape_of_rank(1, 4)));
+    let stack = def.name == "stack";
+    let axis = draw.axis(shape.len() + usize::from(stack));
+    let at = axis.rem_euclid(shape.len().max(1) as i64) as usize;
+    let operands = fields.into_iter().map(|field| {
+        let (dtype, shape) = field.unwrap_or_else(|| {
+            let mut shape = shape.clone();
+            if !stack && let Some(dim) = shape.get_mut(at) {
+                *dim = draw.below(*dim + 2);
+            }
+            (dtype, shape)
+        });
+        Operand { dtype, shape, fill: Fill::Free, weight: false }
+    });
+    recipe([Argument::Tuple(operands.collect())], attrs([("axis", axis.into())]))
+}
+
+fn layout_transform(draw: &mut Draw, given: &[Given]) -> Option<Recipe> {
+    let block = draw.pick(&[2, 4]);
+    let (n, c, h, w) = (draw.batch(), block * (1 + draw.below(3)), draw.side(), draw.side());
+    let (dtype, shape, src, dst) = match (known(given, 0), draw.below(4)) {
+        (Some((dtype, shape)), _) => (dtype, shape, "NCHW".to_owned(), "NHWC".to_owned()),
+        (None, 0) => (draw.theme.dtype, vec![n, h, w, c], "NHWC".into(), "NCHW".into()),
+        (None, 1) => (draw.theme.dtype, vec![n, c, h, w], "NCHW".into(), format!("NCHW{block}c")),
+        (None, 2) => (draw.theme.dtype, vec![n, c / block, h, w, block], format!("NCHW{block}c"), "NCHW".into()),
+        (None, _) => (draw.theme.dtype, vec![n, c, h, w], "NCHW".into(), "NHWC".into()),
+    };
+    let pairs = [("src_layout", src.as_str().into()), ("dst_layout", dst.as_str().into())];
+    recipe([free(dtype, shape)], attrs(pairs))
+}

@@ -1,0 +1,142 @@
+//! Operators on planes: pooling, resizing, blocks of pixels.
+
+use super::{Given, Recipe, attrs, first, free, ints, known, operand, recipe};
+use crate::generate::draw::{Draw, Fill};
+use byoc_ir::ir::{AttrValue, Attrs};
+use byoc_ir::op::OpDef;
+use byoc_ir::tensor::DType;
+
+pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> Option<Recipe> {
+    let pool = def.name.contains("pool");
+    if pool {
+        let axes = if def.name.ends_with("1d") {
+            1
+        } else if def.name.ends_with("2d") {
+            2
+        } else {
+            3
+        };
+        return pooling(def, draw, given, axes);
+    }
+    let layout = draw.pick(&["NCHW", "NCHW", "NHWC"]);
+    match def.name {
+        "image.resize2d" => {
+            let (dtype, shape) = plane(draw, given, layout)?;
+            let size = [draw.side(), draw.side()];
+            let method = draw.pick(&["linear", "nearest_neighbor", "cubic"]);
+            let coordinates = draw.pick(&["half_pixel", "asymmetric", "align_corners"]);
+            let mut pairs = vec![
+                ("size", ints(size)),
+                ("layout", layout.into()),
+                ("method", method.into()),
+                ("coordinate_transformation_mode", coordinates.into()),
+            ];
+            if method == "nearest_neighbor" {
+                pairs.push(("rounding_method", draw.pick(&["", "floor", "ceil", "round"]).into()));
+            }
+            recipe([operand(dtype, shape, looked_up(method))], Attrs::new(pairs))
+        }
+        "nn.upsampling" => {
+            let (dtype, shape) = plane(draw, given, layout)?;
+            let scale = |draw: &mut Draw| AttrValue::Float(draw.pick(&[1.0, 2.0, 2.0, 3.0]));
+            let method = draw.pick(&["nearest_neighbor", "bilinear"]);
+            let pairs = [
+                ("scale_h", scale(draw)),
+                ("scale_w", scale(draw)),
+                ("layout", layout.into()),
+                ("method", method.into()),
+                ("align_corners", draw.one_in(2).into()),
+            ];
+            recipe([operand(dtype, shape, looked_up(method))], attrs(pairs))
+        }
+        "nn.depth_to_space" | "nn.space_to_depth" => {
+            let block = draw.int(1, 3) as usize;
+            let (dtype, shape) = match known(given, 0) {
+                Some(known) => known,
+                None => {
+                    let (n, mut c, mut h, mut w) = (draw.batch(), draw.side(), draw.side().min(6), draw.side().min(6));
+                    match def.name {
+                        "nn.depth_to_space" => c *= block * block,
+                        _ => (h, w) = (h * block, w * block),
+                    }
+                    (draw.theme.dtype, if layout == "NCHW" { vec![n, c, h, w] } else { vec![n, h, w, c] })
+                }
+            };
+            let mut pairs = vec![("block_size", AttrValue::Int(block as i64)), ("layout", layout.into())];
+            if def.attr("mode").is_some() {
+                pairs.push(("mode", draw.pick(&["DCR", "CRD"]).into()));
+            }
+            recipe([free(dtype, shape)], Attrs::new(pairs))
+        }
+        "nn.pad" => {
+            let (dtype, shape) = first(draw, given, 1, 4);
+            let mode = draw.pick(&["constant", "constant", "edge", "reflect"]);
+            let reach = |draw: &mut Draw, dim: usize| match mode {
+                "reflect" => draw.below(dim.clamp(1, 3)),
+                "edge" if dim == 0 => 0,
+                _ => draw.below(3),
+            };
+            let widths: Vec<AttrValue> = shape.iter().map(|&dim| ints([reach(draw, dim), reach(draw, dim)])).collect();
+            let pairs = [("pad_width", AttrValue::List(widths.into())), ("pad_mode", mode.into())];
+            let value = known(given, 1).unwrap_or((dtype, Vec::new()));
+            recipe([free(dtype, shape), super::weight(value.0, value.1, Fill::Factors)], attrs(pairs))
+        }
+        _ => None,
+    }
+}
+
+/// Constraint on the data. An infinity times a weight of 0 is NaN, or left out, depending on the backend, so
+/// interpolation gets finite numbers.
+fn looked_up(method: &str) -> Fill {
+    if method == "nearest_neighbor" { Fill::Terms } else { Fill::Factors }
+}
+
+fn plane(draw: &mut Draw, given: &[Given], layout: &str) -> Option<(DType, Vec<usize>)> {
+    if let Some(known) = known(given, 0) {
+        return (known.1.len() == 4).then_some(known);
+    }
+    let (n, c, h, w) = (draw.batch(), draw.side(), draw.side(), draw.side());
+    Some((draw.theme.dtype, if layout == "NCHW" { vec![n, c, h, w] } else { vec![n, h, w, c] }))
+}
+
+fn pooling(def: &'static OpDef, draw: &mut Draw, given: &[Given], axes: usize) -> Option<Recipe> {
+    let spatial = &"DHW"[3 - axes..];
+    let (front, back) = (format!("NC{spatial}"), format!("N{spatial}C"));
+    let channels_last = draw.one_in(3);
+    let (dtype, shape) = match known(given, 0) {
+        Some(known) => known,
+        None => {
+            let mut shape = vec![draw.batch()];
+            let sides = (0..axes).map(|_| if axes == 3 { draw.side().min(7) } else { draw.side() });
+            shape.extend(sides.collect::<Vec<_>>());
+            let channels = draw.side();
+            shape.insert(if channels_last { shape.len() } else { 1 }, channels);
+            (draw.theme.dtype, shape)
+        }
+    };
+    if shape.len() != axes + 2 {
+        return None;
+    }
+    let layout = if channels_last { back } else { front };
+    let mut pairs = vec![("layout", AttrValue::from(layout.as_str()))];
+    if def.attr("pool_size").is_some() {
+        let taps: Vec<usize> = (0..axes).map(|_| draw.pick(&[1, 2, 3, 3])).collect();
+        let padding: Vec<usize> = match draw.below(3) {
+            0 => vec![0; axes],
+            1 => taps.iter().map(|tap| tap / 2).collect(),
+            _ => taps.iter().chain(&taps).map(|tap| draw.below(*tap)).collect(),
+        };
+        pairs.push(("strides", ints((0..axes).map(|_| draw.pick(&[1, 2, 2, 3])))));
+        pairs.push(("dilation", ints((0..axes).map(|_| if draw.one_in(4) { 2 } else { 1 }))));
+        pairs.push(("padding", ints(padding)));
+        pairs.push(("pool_size", ints(taps)));
+        pairs.push(("ceil_mode", draw.one_in(3).into()));
+        if def.attr("count_include_pad").is_some() {
+            pairs.push(("count_include_pad", draw.one_in(2).into()));
+        }
+    } else if def.attr("output_size").is_some() && !draw.one_in(4) {
+        pairs.push(("output_size", ints((0..axes).map(|_| 1 + draw.below(4)))));
+    }
+    let fill = if def.name.contains("max") { Fill::Free } else { Fill::Terms };
+    recipe([operand(dtype, shape, fill)], Attrs::new(pairs))
+}

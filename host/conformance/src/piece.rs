@@ -1,0 +1,80 @@
+//! A region of a case as a backend gets it, with the expected results.
+
+use super::reference::{self, Bounded, Values};
+use byoc::plugin::bridge::{ConstantTable, function_graph, module_of};
+use byoc_core::pass::RegionReport;
+use byoc_ir::ir::{ExprId, Module};
+use byoc_ir::tensor::Tensor;
+use byoc_plugin_api::{Constant, Graph};
+use std::sync::Arc;
+
+/// A region of a case, its inputs, and the expected results.
+pub struct Piece {
+    /// Graph of the region.
+    pub graph: Graph,
+    /// Constants, as passed to the backend.
+    pub constants: Vec<Constant>,
+    /// Tensors of the constants.
+    pub tensors: Vec<Arc<Tensor>>,
+    /// Inputs.
+    pub inputs: Vec<Tensor>,
+    /// Expected outputs.
+    pub expected: Vec<Bounded>,
+    /// True if the backend gives no guarantee for numbers that are not finite.
+    finite_math: bool,
+    sources: Vec<ExprId>,
+    results: Vec<ExprId>,
+}
+
+impl Piece {
+    /// Creates the piece for a region made by partitioning, with its values from the reference.
+    ///
+    /// # Errors
+    /// A region that cannot run on its own.
+    pub fn of(module: &Module, region: &RegionReport, values: &Values, finite_math: bool) -> Result<Piece, String> {
+        let function = module.function(&region.symbol).ok_or("a region without a function")?;
+        let mut constants = ConstantTable::default();
+        let graph = function_graph(module, &region.symbol, function, &mut constants).map_err(|d| d.to_string())?;
+        let mut piece = Piece {
+            graph,
+            constants: constants.handles,
+            tensors: constants.tensors,
+            inputs: Vec::new(),
+            expected: Vec::new(),
+            finite_math,
+            sources: region.inputs.to_vec(),
+            results: region.outputs.to_vec(),
+        };
+        piece.take(values)?;
+        Ok(piece)
+    }
+
+    /// Copies inputs and results from the values of the whole program.
+    fn take(&mut self, values: &Values) -> Result<(), String> {
+        let of = |id: &ExprId| values.get(id).cloned().ok_or("a value that the reference did not compute");
+        let gather = |ids: &[ExprId]| -> Result<Vec<Bounded>, &str> {
+            let all: Result<Vec<Vec<Bounded>>, &str> = ids.iter().map(of).collect();
+            Ok(all?.into_iter().flatten().collect())
+        };
+        self.inputs = gather(&self.sources)?.into_iter().map(|bounded| bounded.value).collect();
+        // The inputs of a region are exact, whatever was computed before it; this shows when it is evaluated alone.
+        self.expected = gather(&self.results)?;
+        let whole = self.inputs.len() == self.graph.inputs.len() && self.expected.len() == self.graph.outputs.len();
+        if whole { Ok(()) } else { Err("a region has other inputs or outputs than its graph".into()) }
+    }
+
+    /// Evaluates the same region on other inputs; returns them with the results of the reference.
+    ///
+    /// # Errors
+    /// Inputs that the reference rejects, or for which the backend gives no guarantee.
+    pub fn on(&self, inputs: Vec<Tensor>) -> Result<(Vec<Tensor>, Vec<Bounded>), String> {
+        let module = module_of(&self.graph, &self.constants).map_err(|d| d.to_string())?;
+        let main = module.main().ok_or("a graph without outputs")?;
+        let body = main.body;
+        let mut values = reference::evaluate(&module, &inputs)?;
+        if self.finite_math && !reference::is_finite(&values) {
+            return Err("a value is not finite".into());
+        }
+        Ok((inputs, values.remove(&body).unwrap_or_default()))
+    }
+}

@@ -1,0 +1,323 @@
+//! Reference results of a program and their error bounds: every operator is computed by its naive reference, with a
+//! running error bound (Higham, section 3.3).
+//!
+//! The bound of a result is the error of the operator itself ([`super::budget`]) plus the propagated bounds of its
+//! operands. The latter are found by experiment: the operator is computed in binary64 on operands moved to the edge of
+//! their bounds, in ten ways, and the bound is twice the largest change.
+
+use super::budget::{Rule, gamma, roundoff, rule, terms, ulp};
+use byoc::io::random::Random;
+use byoc_ir::ir::{Attrs, Expr, ExprId, Module, OpId, Type};
+use byoc_ir::op::{self, Params, Value};
+use byoc_ir::tensor::{DType, Tensor};
+use std::collections::HashMap;
+
+/// Maximum size of a value in bytes.
+const LARGEST: usize = 1 << 30;
+
+/// A value with an error bound per element.
+#[derive(Clone, Debug)]
+pub struct Bounded {
+    /// Value of the reference.
+    pub value: Tensor,
+    /// Error bound of each element; empty if the value is exact.
+    pub error: Vec<f64>,
+}
+
+/// All values of a data-flow program, tuples flattened, by expression.
+pub type Values = HashMap<ExprId, Vec<Bounded>>;
+
+/// Computes every value of `@main`.
+///
+/// # Errors
+/// Values that the reference rejects (an index out of bounds), or an expression that is not data flow.
+pub fn evaluate(module: &Module, inputs: &[Tensor]) -> Result<Values, String> {
+    let main = module.main().ok_or("the program has no @main")?;
+    if main.params.len() != inputs.len() {
+        return Err(format!("found {} inputs for {} parameters", inputs.len(), main.params.len()));
+    }
+    let mut values: Values = HashMap::new();
+    let exact = |value: Tensor| Bounded { value, error: Vec::new() };
+    for (&param, input) in main.params.iter().zip(inputs) {
+        values.insert(param, vec![exact(input.clone())]);
+    }
+    for id in module.post_order(main.body, |id, _| !main.params.contains(&id)) {
+        if values.contains_key(&id) {
+            continue;
+        }
+        let of = |operand: ExprId| values.get(&operand).cloned().unwrap_or_default();
+        let value = match module.expr(id) {
+            Expr::Constant(tensor) => vec![exact((**tensor).clone())],
+            Expr::Tuple(fields) => fields.iter().flat_map(|&field| of(field)).collect(),
+            Expr::Project { tuple, index } => of(*tuple).into_iter().skip(*index as usize).take(1).collect(),
+            expr => {
+                let (operator, call) = expr.as_op_call().ok_or("a program that is not data flow")?;
+                let args: Vec<(bool, Vec<Bounded>)> =
+                    call.args.iter().map(|&arg| (matches!(module.ty(arg), Type::Tuple(_)), of(arg))).collect();
+                call_with_bounds(operator, &call.attrs, &args)?
+            }
+        };
+        values.insert(id, value);
+    }
+    Ok(values)
+}
+
+/// Returns true if every number is finite, including the intermediate results of the reference.
+pub fn is_finite(values: &Values) -> bool {
+    let all = values.values().flatten().filter(|bounded| bounded.value.dtype().is_float());
+    all.flat_map(|bounded| bounded.value.view().to_f64s()).all(f64::is_finite)
+}
+
+type Arguments = [(bool, Vec<Bounded>)];
+
+fn call_with_bounds(operator: OpId, attrs: &Attrs, args: &Arguments) -> Result<Vec<Bounded>, String> {
+    let results = apply(operator, attrs, args, |_, tensor| tensor.value.clone())?;
+    let def = op::get(operator);
+    let params = Params::new(def, attrs);
+    let rule = rule(def, &params);
+    let shapes: Vec<&[usize]> = args.iter().flat_map(|(_, fields)| fields).map(|b| b.value.shape()).collect();
+    let inexact = args.iter().flat_map(|(_, fields)| fields).any(|b| !b.error.is_empty());
+    let floats = args.iter().flat_map(|(_, fields)| fields).any(|b| b.value.dtype().is_float());
+    let wide = widened(attrs);
+    let mut errors: Vec<Vec<f64>> = Vec::with_capacity(results.len());
+    for result in &results {
+        let n = terms(def, &params, &shapes, result.shape());
+        errors.push(local(operator, &wide, args, rule, n, result, errors.len()));
+    }
+    let stable = matches!(rule, Rule::Stable | Rule::Logarithm) && floats;
+    if inexact || stable {
+        let n = results.first().map_or(0, |r| terms(def, &params, &shapes, r.shape()));
+        let backward = if stable { n + 8 } else { 0 };
+        for (error, moved) in errors.iter_mut().zip(moved(operator, &wide, args, backward)) {
+            if error.is_empty() {
+                *error = moved;
+            } else {
+                error.iter_mut().zip(moved).for_each(|(e, m)| *e += m);
+            }
+        }
+    }
+    Ok(results.into_iter().zip(errors).map(|(value, error)| Bounded { value, error }).collect())
+}
+
+/// Computes the operator on the tensors that `pick` makes from the arguments.
+fn apply(
+    operator: OpId,
+    attrs: &Attrs,
+    args: &Arguments,
+    mut pick: impl FnMut(usize, &Bounded) -> Tensor,
+) -> Result<Vec<Tensor>, String> {
+    let mut number = 0;
+    let mut next = |bounded: &Bounded| {
+        number += 1;
+        pick(number - 1, bounded)
+    };
+    let args: Vec<Value> = args
+        .iter()
+        .map(|(tuple, fields)| match (tuple, &fields[..]) {
+            (false, [only]) => Value::Tensor(next(only)),
+            _ => Value::Tuple(fields.iter().map(&mut next).collect()),
+        })
+        .collect();
+    op::evaluate(operator, attrs, &args, LARGEST)
+}
+
+/// Returns the attributes of the same call in binary64.
+fn widened(attrs: &Attrs) -> Attrs {
+    let narrow = attrs.get("out_dtype").and_then(|v| v.as_dtype()).is_some_and(DType::is_float);
+    if narrow { attrs.with("out_dtype", DType::F64) } else { attrs.clone() }
+}
+
+fn wide(tensor: &Tensor, change: impl Fn(usize, f64) -> f64) -> Tensor {
+    if !tensor.dtype().is_float() {
+        return tensor.clone();
+    }
+    let values: Vec<f64> = tensor.view().to_f64s().into_iter().enumerate().map(|(i, v)| change(i, v)).collect();
+    Tensor::from_slice(tensor.shape(), &values)
+}
+
+/// Error bound of the operator itself.
+fn local(
+    operator: OpId,
+    wide_attrs: &Attrs,
+    args: &Arguments,
+    rule: Rule,
+    n: usize,
+    result: &Tensor,
+    number: usize,
+) -> Vec<f64> {
+    let dtype = result.dtype();
+    if !dtype.is_float() || result.is_empty() {
+        return Vec::new();
+    }
+    let values = result.view().to_f64s();
+    // A 16-bit result is rounded once more.
+    let rounding = |v: f64| if dtype.size() == 2 { ulp(v, dtype) } else { 0.0 };
+    let working = if dtype == DType::F64 { DType::F64 } else { DType::F32 };
+    match rule {
+        Rule::Exact => Vec::new(),
+        Rule::Ulps(ulps) => values.iter().map(|&v| ulps * ulp(v, working) + rounding(v)).collect(),
+        Rule::Stable => values.iter().map(|&v| 4.0 * ulp(v, working) + rounding(v)).collect(),
+        Rule::Logarithm => values.iter().map(|&v| gamma(n + 8, dtype) * (1.0 + v.abs()) + rounding(v)).collect(),
+        Rule::Sum => {
+            let magnitudes = apply(operator, wide_attrs, args, |_, b| wide(&b.value, |_, v| v.abs()));
+            let magnitudes = magnitudes.ok().and_then(|all| Some(all.get(number)?.view().to_f64s()));
+            let bound = gamma(n + 2, dtype);
+            let underflow = n as f64 * ulp(0.0, working);
+            values
+                .iter()
+                .enumerate()
+                .map(|(i, &v)| {
+                    let sum = magnitudes.as_ref().map_or(v.abs(), |m| m[i]);
+                    let sum = if sum.is_finite() { sum } else { 0.0 };
+                    bound * sum + ulp(v, working) + underflow + rounding(v)
+                })
+                .collect()
+        }
+        Rule::Weights => {
+            let inputs = args.iter().flat_map(|(_, fields)| fields);
+            let largest = inputs
+                .clone()
+                .flat_map(|b| b.value.view().to_f64s())
+                .filter(|v| v.is_finite())
+                .fold(0.0f64, |m, v| m.max(v.abs()));
+            let size = inputs.flat_map(|b| b.value.shape()).chain(result.shape()).copied().max().unwrap_or(1);
+            // A pixel is the sum of up to 16 products, each of which may underflow.
+            let bound = 16.0 * (roundoff(dtype) * size as f64 * largest + ulp(0.0, working));
+            values.iter().map(|&v| bound + rounding(v)).collect()
+        }
+    }
+}
+
+/// Largest changes of the results when the operands change within their bounds, and within `gamma(backward)` of
+/// themselves.
+fn moved(operator: OpId, attrs: &Attrs, args: &Arguments, backward: usize) -> Vec<Vec<f64>> {
+    const WAYS: u64 = 10;
+    let Ok(still) = apply(operator, attrs, args, |_, b| wide(&b.value, |_, v| v)) else { return Vec::new() };
+    let still: Vec<Vec<f64>> = still.iter().map(|t| t.view().to_f64s()).collect();
+    let mut largest: Vec<Vec<f64>> = still.iter().map(|values| vec![0.0; values.len()]).collect();
+    for way in 0..WAYS {
+        let moved = apply(operator, attrs, args, |argument, b| {
+            let mut random = Random::new(way << 32 | argument as u64);
+            let signs: Vec<f64> = (0..b.value.len())
+                .map(|at| match way {
+                    0 => 1.0,
+                    1 => -1.0,
+                    2 if at % 2 == 0 => 1.0,
+                    2 => -1.0,
+                    _ if random.next_u64() & 1 == 0 => 1.0,
+                    _ => -1.0,
+                })
+                .collect();
+            let relative = gamma(backward, b.value.dtype());
+            wide(&b.value, |i, v| {
+                let step = b.error.get(i).copied().unwrap_or(0.0) + relative * v.abs();
+                match v.is_finite() {
+                    // An unbounded operand makes everything that depends on it unbounded.
+                    true if step == f64::INFINITY => f64::NAN,
+                    true => v + signs[i] * step,
+                    false => v,
+                }
+            })
+        });
+        let Ok(moved) = moved else { continue };
+        for ((largest, still), moved) in largest.iter_mut().zip(&still).zip(&moved) {
+            for ((largest, still), moved) in largest.iter_mut().zip(still).zip(moved.view().to_f64s()) {
+                let same = *still == moved || (still.is_nan() && moved.is_nan());
+                // If a small step leaves the domain, the result is unbounded.
+                let change = if same { 0.0 } else { (still - moved).abs() };
+                *largest = if change.is_nan() { f64::INFINITY } else { largest.max(2.0 * change) };
+            }
+        }
+    }
+    largest
+}
+
+/// An element outside its bounds.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outside {
+    /// Index of the element, row-major.
+    pub element: usize,
+    /// Computed value.
+    pub got: f64,
+    /// Value of the reference.
+    pub want: f64,
+    /// Error bound.
+    pub allowed: f64,
+    /// Number of elements outside their bounds.
+    pub count: usize,
+    /// Number of elements.
+    pub total: usize,
+}
+
+impl std::fmt::Display for Outside {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Outside { element, got, want, allowed, count, total } = self;
+        write!(f, "element {element} is {got:?}, the reference gives {want:?}")?;
+        if *allowed > 0.0 {
+            write!(f, " and allows {allowed:.3e}")?;
+        }
+        write!(f, " ({count} of {total} elements differ)")
+    }
+}
+
+/// Compares a result with its bounds; returns the largest share of its bound that an element used.
+///
+/// # Errors
+/// The element that exceeds its bound most.
+pub fn compare(got: &Tensor, want: &Bounded) -> Result<f64, Outside> {
+    let (a, b) = (got.view().to_f64s(), want.value.view().to_f64s());
+    let size = got.dtype().size();
+    let bytes = |t: &Tensor, i: usize| t.bytes()[i * size..(i + 1) * size].to_vec();
+    let mut share = 0.0f64;
+    let mut outside: Option<(f64, Outside)> = None;
+    let mut count = 0;
+    for (i, (&a, &b)) in a.iter().zip(&b).enumerate() {
+        let allowed = want.error.get(i).copied().unwrap_or(0.0);
+        // 64-bit integers may be equal in binary64 and differ.
+        let integer = !got.dtype().is_float() && allowed == 0.0;
+        let same = if integer { bytes(got, i) == bytes(&want.value, i) } else { a == b || (a.is_nan() && b.is_nan()) };
+        if same || allowed == f64::INFINITY {
+            continue;
+        }
+        let distance = (a - b).abs();
+        if distance.is_finite() && distance <= allowed {
+            share = share.max(distance / allowed);
+            continue;
+        }
+        count += 1;
+        let excess = if distance.is_finite() { distance / allowed.max(f64::MIN_POSITIVE) } else { f64::INFINITY };
+        if outside.as_ref().is_none_or(|(worst, _)| excess > *worst) {
+            outside = Some((excess, Outside { element: i, got: a, want: b, allowed, count: 0, total: got.len() }));
+        }
+    }
+    match outside {
+        None => Ok(share),
+        Some((_, outside)) => Err(Outside { count, ..outside }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use byoc_ir::typing::Builder;
+
+    #[test]
+    fn propagates_unbounded_errors() {
+        let mut builder = Builder::default();
+        let ty = Type::tensor(DType::F32, &[1, 2]);
+        let x = builder.var("x", ty.clone());
+        let w = builder.constant(Tensor::from_slice(&[2, 2], &[1.0f32, -1.0, 1.0, 1.0]));
+        let op = |builder: &mut Builder, name, args: &[ExprId]| builder.op(name, args, Attrs::default()).unwrap();
+        // The first sum is close to 0, where one more rounding makes the root NaN.
+        let sums = op(&mut builder, "nn.dense", &[x, w]);
+        let roots = op(&mut builder, "rsqrt", &[sums]);
+        let turned = op(&mut builder, "transpose", &[roots]);
+        builder.define("main", &[x], turned).unwrap();
+        let input = Tensor::from_slice(&[1, 2], &[1.0f32 + f32::EPSILON, 1.0]);
+        let values = evaluate(&builder.module, &[input]).unwrap();
+        for value in [roots, turned] {
+            let error = &values[&value][0].error;
+            assert_eq!((error[0], error[1] < 1e-5), (f64::INFINITY, true), "{error:?}");
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! Shrinks a failing case: smaller dimensions, default attributes, simple numbers, as long as it fails in the same way.
+
+use super::case::Case;
+use byoc_ir::ir::{AttrValue, Callee, Expr, ExprId, Type};
+use byoc_ir::op;
+use byoc_ir::tensor::{Element, Tensor};
+use byoc_ir::typing::Builder;
+use byoc_ir::with_dtype;
+use std::collections::{BTreeSet, HashMap};
+
+/// Returns the smallest case that still `fails`, found with at most `attempts` attempts.
+pub fn shrink(case: &Case, attempts: usize, mut fails: impl FnMut(&Case) -> bool) -> Case {
+    let mut best = case.clone();
+    let mut left = attempts;
+    'again: loop {
+        for edit in edits(&best) {
+            let Some(smaller) = apply(&best, &edit) else { continue };
+            if left == 0 {
+                return best;
+            }
+            left -= 1;
+            if fails(&smaller) {
+                best = smaller;
+                continue 'again;
+            }
+        }
+        return best;
+    }
+}
+
+/// A simplification step.
+#[derive(Clone, Debug, PartialEq)]
+enum Edit {
+    /// Replaces every dimension of the first size, and every equal number in an attribute, by the second.
+    Size(usize, usize),
+    /// Changes one dimension of one operand.
+    Dim { operand: usize, axis: usize, to: usize },
+    /// Removes an attribute of a call.
+    Default(ExprId, String),
+    /// Removes an attribute, and sets a dimension that depends on it to 1: the channels of a group.
+    DefaultAndDim { call: ExprId, key: String, operand: usize, axis: usize },
+    /// Replaces the elements of an operand by small integers.
+    Simple(usize),
+}
+
+/// Returns parameters and constants, in the order of the program.
+fn operands(case: &Case) -> Vec<(ExprId, Tensor)> {
+    let Some(main) = case.module.main() else { return Vec::new() };
+    let mut found: Vec<(ExprId, Tensor)> = main.params.iter().copied().zip(case.inputs.iter().cloned()).collect();
+    for id in case.module.post_order(main.body, |_, _| true) {
+        if let Some(tensor) = case.module.expr(id).as_constant() {
+            found.push((id, (**tensor).clone()));
+        }
+    }
+    found
+}
+
+fn edits(case: &Case) -> Vec<Edit> {
+    let operands = operands(case);
+    let sizes: BTreeSet<usize> = operands.iter().flat_map(|(_, t)| t.shape().iter().copied()).collect();
+    let smaller =
+        |size: usize| [1, 2, size / 2, size.saturating_sub(1)].into_iter().filter(move |&to| to > 0 && to < size);
+    let mut edits = Vec::new();
+    for &size in sizes.iter().rev() {
+        edits.extend(smaller(size).map(|to| Edit::Size(size, to)));
+    }
+    for (operand, (_, tensor)) in operands.iter().enumerate() {
+        for (axis, &size) in tensor.shape().iter().enumerate() {
+            edits.extend(smaller(size).map(|to| Edit::Dim { operand, axis, to }));
+        }
+    }
+    for (id, node) in case.module.nodes.iter() {
+        if let Some((_, call)) = node.expr.as_op_call() {
+            edits.extend(call.attrs.iter().map(|(key, _)| Edit::Default(id, key.to_string())));
+            for (key, _) in call.attrs.iter() {
+                for (operand, (_, tensor)) in operands.iter().enumerate() {
+                    let axes = (0..tensor.shape().len()).filter(|&axis| tensor.shape()[axis] > 1);
+                    edits.extend(axes.map(|axis| Edit::DefaultAndDim {
+                        call: id,
+                        key: key.to_string(),
+                        operand,
+                        axis,
+                    }));
+                }
+            }
+        }
+    }
+    let simple = operands.iter().enumerate().filter(|(_, (_, tensor))| *tensor != simple(tensor));
+    edits.extend(simple.map(|(operand, _)| Edit::Simple(operand)));
+    edits
+}
+
+/// Applies an edit; `None` if the program would not be well typed.
+fn apply(case: &Case, edit: &Edit) -> Option<Case> {
+    let main = case.module.main()?;
+    let mut tensors: HashMap<ExprId, Tensor> = HashMap::new();
+    for (number, (id, tensor)) in operands(case).into_iter().enumerate() {
+        let shape: Vec<usize> = tensor
+            .shape()
+            .iter()
+            .enumerate()
+            .map(|(axis, &size)| match edit {
+                Edit::Size(from, to) if *from == size => *to,
+                Edit::Dim { operand, axis: at, to } if (*operand, *at) == (number, axis) => *to,
+                Edit::DefaultAndDim { operand, axis: at, .. } if (*operand, *at) == (number, axis) => 1,
+                _ => size,
+            })
+            .collect();
+        let tensor = match edit {
+            Edit::Simple(operand) if *operand == number => simple(&tensor),
+            _ if shape[..] != *tensor.shape() => corner(&tensor, &shape),
+            _ => tensor,
+        };
+        tensors.insert(id, tensor);
+    }
+    let mut builder = Builder::default();
+    let mut made: HashMap<ExprId, ExprId> = HashMap::new();
+    let (mut params, mut inputs) = (Vec::new(), Vec::new());
+    for (i, param) in main.params.iter().enumerate() {
+        let tensor = tensors.remove(param)?;
+        let id = builder.var(format!("x{i}").as_str(), Type::tensor(tensor.dtype(), tensor.shape()));
+        made.insert(*param, id);
+        params.push(id);
+        inputs.push(tensor);
+    }
+    for id in case.module.post_order(main.body, |id, _| !main.params.contains(&id)) {
+        if made.contains_key(&id) {
+            continue;
+        }
+        let new = match case.module.expr(id) {
+            Expr::Constant(_) => builder.constant(tensors.remove(&id)?),
+            Expr::Call(call) if matches!(call.callee, Callee::Op(_)) => {
+                let Callee::Op(operator) = call.callee else { return None };
+                let args: Option<Vec<ExprId>> = call.args.iter().map(|arg| made.get(arg).copied()).collect();
+                let mut attrs = call.attrs.clone();
+                match edit {
+                    Edit::Default(at, key) | Edit::DefaultAndDim { call: at, key, .. } if *at == id => {
+                        attrs = attrs.without(key);
+                    }
+                    Edit::Size(from, to) => {
+                        for (key, value) in call.attrs.iter() {
+                            attrs = attrs.with(key, resized(value, *from as i64, *to as i64));
+                        }
+                    }
+                    _ => {}
+                }
+                builder.op(op::get(operator).name, &args?, attrs).ok()?
+            }
+            other => {
+                let mut expr = other.clone();
+                let mut missing = false;
+                expr.map_operands(|operand| {
+                    made.get(&operand).copied().unwrap_or_else(|| {
+                        missing = true;
+                        operand
+                    })
+                });
+                if missing {
+                    return None;
+                }
+                builder.push(expr).ok()?
+            }
+        };
+        made.insert(id, new);
+    }
+    builder.define("main", &params, *made.get(&main.body)?).ok()?;
+    Some(Case { module: builder.module, inputs, ..case.clone() })
+}
+
+/// Replaces the numbers of a list attribute that are equal to a changed dimension.
+fn resized(value: &AttrValue, from: i64, to: i64) -> AttrValue {
+    match value {
+        AttrValue::List(items) if from > 3 => AttrValue::List(
+            items
+                .iter()
+                .map(|item| if item.as_int() == Some(from) { AttrValue::Int(to) } else { item.clone() })
+                .collect(),
+        ),
+        other => other.clone(),
+    }
+}
+
+/// Returns the first elements along every axis.
+fn corner(tensor: &Tensor, shape: &[usize]) -> Tensor {
+    Tensor::build(tensor.dtype(), shape, |bytes| {
+        let size = tensor.dtype().size();
+        for (at, element) in bytes.chunks_exact_mut(size).enumerate() {
+            let (mut rest, mut from, mut stride) = (at, 0, 1);
+            for (&new, &old) in shape.iter().zip(tensor.shape()).rev() {
+                from += rest % new * stride;
+                rest /= new;
+                stride *= old;
+            }
+            element.copy_from_slice(&tensor.bytes()[from * size..(from + 1) * size]);
+        }
+    })
+    .expect("a case exceeds the memory")
+}
+
+/// Replaces the finite elements by 1, 2, 3, -1, ...; booleans stay.
+fn simple(tensor: &Tensor) -> Tensor {
+    let size = tensor.dtype().size();
+    Tensor::build(tensor.dtype(), tensor.shape(), |bytes| {
+        bytes.copy_from_slice(tensor.bytes());
+        if tensor.dtype() == byoc_ir::tensor::DType::Bool {
+            return;
+        }
+        with_dtype!(tensor.dtype(), T => for (i, element) in bytemuck::cast_slice_mut::<u8, T>(bytes).iter_mut().enumerate() {
+            if element.to_f64().is_finite() && size > 0 {
+                *element = T::from_f64([1.0, 2.0, 3.0, -1.0, 5.0][i % 5]);
+            }
+        });
+    })
+    .expect("a case exceeds the memory")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::generate::operator_case;
+
+    #[test]
+    fn shrinks_case_and_keeps_property() {
+        let def = op::get(op::lookup("nn.conv2d").unwrap());
+        let has_stride = |case: &Case| {
+            case.module
+                .nodes
+                .iter()
+                .any(|(_, node)| node.expr.as_op_call().is_some_and(|(_, call)| call.attrs.get("strides").is_some()))
+        };
+        let case = (0..24).filter_map(|n| operator_case(def, n, 5)).find(has_stride).unwrap();
+        let small = shrink(&case, 400, has_stride);
+        let elements = |case: &Case| operands(case).iter().map(|(_, t)| t.len()).sum::<usize>();
+        assert!(elements(&small) <= 30, "{} elements of {}", elements(&small), elements(&case));
+        assert!(has_stride(&small));
+        let attrs: usize =
+            small.module.nodes.iter().filter_map(|(_, n)| Some(n.expr.as_op_call()?.1.attrs.len())).sum();
+        assert!(attrs <= 2, "{attrs} attributes");
+    }
+
+    #[test]
+    fn terminates_when_every_case_fails() {
+        let def = op::get(op::lookup("add").unwrap());
+        let case = operator_case(def, 0, 5).unwrap();
+        let small = shrink(&case, 1000, |_| true);
+        assert!(operands(&small).iter().all(|(_, t)| t.len() <= 1));
+    }
+}

@@ -1,0 +1,207 @@
+//! The process of a conformance run that loads the plugin: separate, so that a crash or an endless loop is a finding
+//! and does not end the run. It reads requests, one JSON object per line, and answers each with lines that name the
+//! entry it is in (`{"at": "compile"}`) and one with the outcome (`{"done": ...}`).
+
+use super::bench::Bench;
+use super::case::Case;
+use super::fault::{Fault, Kind, Outcome};
+use super::watch::{Witness, watched};
+use byoc::build::backend::Backend;
+use byoc::cancel::Cancel;
+use byoc::error::Failure;
+use byoc::exec::Pool;
+use byoc::plugin::registry::{Registry, Status, rejection_diagnostic};
+use byoc::plugin::services::{Metrics, services};
+use byoc_plugin_api::{Loader, Services};
+use serde_json::{Value, json};
+use std::io::BufRead;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A plugin under test.
+pub struct Worker {
+    registry: Registry,
+    /// Searched for the loaders of its blobs after the file itself.
+    others: Registry,
+    services: Services,
+    alone: Services,
+    witness: Arc<Witness>,
+    cancel: Cancel,
+}
+
+impl Worker {
+    /// Loads the plugin, and those in `dirs` for their loaders.
+    ///
+    /// # Errors
+    /// A plugin that cannot be loaded, or threads that the system cannot start.
+    pub fn new(file: &Path, dirs: &[PathBuf], threads: usize) -> Result<Worker, Failure> {
+        let (witness, cancel) = (Arc::new(Witness::default()), Cancel::default());
+        let make = |threads: usize| -> Result<Services, Failure> {
+            let pool = Arc::new(Pool::new(threads)?);
+            Ok(watched(services(pool, Arc::new(Metrics::default()), cancel.clone()), witness.clone()))
+        };
+        let (several, alone) = (make(threads)?, make(1)?);
+        let registry = Registry::of_file(file, &several);
+        if let Some(Status::Refused(rejection)) = registry.found().next().map(|f| &f.status) {
+            return Err(rejection_diagnostic(file, rejection).into());
+        }
+        let others = if dirs.is_empty() { Registry::empty() } else { Registry::discover(dirs, &several) };
+        Ok(Worker { registry, others, services: several, alone, witness, cancel })
+    }
+
+    /// Answers requests until the input ends.
+    pub fn serve(self, requests: impl BufRead, say: &dyn Fn(&Value)) {
+        for line in requests.lines() {
+            let Ok(line) = line else { return };
+            let Ok(request) = serde_json::from_str::<Value>(&line) else { continue };
+            let done = self.answer(&request, &|entry| say(&json!({ "at": entry })));
+            say(&json!({ "done": done }));
+        }
+    }
+
+    fn answer(&self, request: &Value, at: &dyn Fn(&str)) -> Value {
+        let text = |key: &str| request[key].as_str().unwrap_or_default();
+        match text("do") {
+            "backends" => json!(self.registry.backends()),
+            "describe" => self.describe(text("backend"), at),
+            "memory" => json!(address_space()),
+            "case" => self.case(request, at),
+            "unload" => self.unload(request, at),
+            "cancel" => self.cancel(request, at),
+            other => json!({ "error": format!("unknown request \"{other}\"") }),
+        }
+    }
+
+    /// Calls `describe` twice, and compares the results.
+    fn describe(&self, name: &str, at: &dyn Fn(&str)) -> Value {
+        at("describe");
+        let backend = match Backend::find(&self.registry, name) {
+            Ok(backend) => backend,
+            Err(failure) => {
+                // The failure may be that of the entry, or of the host with what it returned.
+                let described = self.registry.codegen(name).ok().map(|(codegen, _)| codegen.describe());
+                let panicked = matches!(described, Some(Err(error)) if error.panicked);
+                let kind = if panicked { Kind::Panic } else { Kind::BadDescription };
+                return json!({ "fault": Fault::new(kind, "describe", failure.to_string()) });
+            }
+        };
+        let warnings: Vec<String> = backend
+            .warnings
+            .iter()
+            .map(|w| {
+                let notes: Vec<&str> = w.notes.iter().map(String::as_str).collect();
+                if notes.is_empty() { w.message.clone() } else { format!("{} ({})", w.message, notes.join("; ")) }
+            })
+            .collect();
+        let again = backend.codegen.describe().map(|d| d.to_json()).unwrap_or_default();
+        let first = backend.description.to_json();
+        let fault = (again != first)
+            .then(|| Fault::new(Kind::BadDescription, "describe", "two calls return different descriptions"));
+        json!({
+            "plugin": backend.plugin.name, "version": backend.plugin.version,
+            "finite_math": backend.description.finite_math,
+            "patterns": backend.description.patterns, "operators": backend.description.operators,
+            "warnings": warnings, "fault": fault,
+        })
+    }
+
+    fn case(&self, request: &Value, at: &dyn Fn(&str)) -> Value {
+        let case = match Case::read(Path::new(request["file"].as_str().unwrap_or_default())) {
+            Ok(case) => case,
+            Err(failure) => return json!({ "invalid": failure.to_string() }),
+        };
+        let thorough = request["thorough"].as_bool().unwrap_or(false);
+        match self.with_bench(request, at, |bench| bench.try_case(&case, thorough)) {
+            Ok(outcome) => outcome_json(&outcome),
+            Err(failure) => json!({ "fault": Fault::new(Kind::BadDescription, "describe", failure.to_string()) }),
+        }
+    }
+
+    /// Runs a case, drops everything, and counts later calls of services.
+    fn unload(&self, request: &Value, at: &dyn Fn(&str)) -> Value {
+        let done = self.case(request, at);
+        if done.get("passed").is_none() {
+            return done;
+        }
+        at("after the region was dropped");
+        let before = self.witness.calls();
+        std::thread::sleep(Duration::from_millis(250));
+        let calls = self.witness.calls() - before;
+        if calls == 0 {
+            return done;
+        }
+        let message =
+            format!("found {calls} calls of the host's services within 250 ms after the last region was dropped");
+        json!({ "fault": Fault::new(Kind::WorksAfterUnload, "run", message) })
+    }
+
+    /// Cancels a compilation: it has to report the cancellation, or to finish all the same. The next compilation has to
+    /// succeed.
+    fn cancel(&self, request: &Value, at: &dyn Fn(&str)) -> Value {
+        let Ok(case) = Case::read(Path::new(request["file"].as_str().unwrap_or_default())) else { return Value::Null };
+        let called_off = self.with_bench(request, at, |bench| {
+            let pieces = bench.cut(&case).unwrap_or_default();
+            self.cancel.set(true);
+            let mut faults = pieces.iter().filter_map(|piece| bench.compile(piece, bench.cache_dir).err());
+            let other = faults.find(|fault| fault.kind != Kind::Cancelled);
+            self.cancel.set(false);
+            other
+        });
+        match called_off {
+            Ok(Some(fault)) if fault.kind != Kind::Panic => {
+                let message =
+                    format!("expected a cancelled compilation to return Error::cancelled, found: {}", fault.message);
+                json!({ "fault": Fault::new(Kind::Cancelled, "compile", message) })
+            }
+            Ok(Some(fault)) => json!({ "fault": fault }),
+            _ => match self.case(request, at) {
+                Value::Object(done) if done.contains_key("fault") => {
+                    let message = format!("after a cancelled compilation: {}", done["fault"]["message"]);
+                    json!({ "fault": Fault::new(Kind::Cancelled, "compile", message) })
+                }
+                done => done,
+            },
+        }
+    }
+
+    fn with_bench<R>(
+        &self,
+        request: &Value,
+        at: &dyn Fn(&str),
+        body: impl FnOnce(&Bench<'_, '_>) -> R,
+    ) -> Result<R, Failure> {
+        let backend: Backend<'_> = Backend::find(&self.registry, request["backend"].as_str().unwrap_or_default())?;
+        let maker = &backend.plugin.name;
+        let loader = |key: &str| -> Option<Arc<dyn Loader>> {
+            self.registry.loader(key, maker).or_else(|| self.others.loader(key, maker))
+        };
+        let bench = Bench {
+            backend: &backend,
+            loader: &loader,
+            services: &self.services,
+            alone: &self.alone,
+            cache_dir: request["cache_dir"].as_str().map(Path::new),
+            at,
+        };
+        Ok(body(&bench))
+    }
+}
+
+fn outcome_json(outcome: &Outcome) -> Value {
+    match outcome {
+        Outcome::Passed(share) => json!({ "passed": share }),
+        Outcome::Refused(refusal) => {
+            json!({ "refused": { "code": refusal.code.to_string(), "detail": refusal.detail } })
+        }
+        Outcome::Invalid(why) => json!({ "invalid": why }),
+        Outcome::Failed(fault) => json!({ "fault": fault }),
+    }
+}
+
+/// Returns the size of this process's address space in KiB; 0 if the system does not report it.
+fn address_space() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmSize:"));
+    line.and_then(|l| l.split_whitespace().next()?.parse().ok()).unwrap_or(0)
+}

@@ -1,0 +1,91 @@
+//! Input files. An input is a regular file: a FIFO would block, a device may have no end.
+
+use super::mapped::MappedFile;
+use byoc_ir::diag::{Diagnostic, codes};
+use bytes::Bytes;
+use rustix::fs::OFlags;
+use std::fs::{File, FileType, OpenOptions};
+use std::io::{Error, Read, Result};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::Path;
+
+/// Opens a regular file without ever blocking; the kind of file is checked again once it is open.
+///
+/// # Errors
+/// When it cannot be opened, or is not a regular file.
+pub fn open_regular(path: &Path) -> Result<File> {
+    // Opening a device or a FIFO may have side effects, so the kind is checked before as well.
+    expect_regular(std::fs::metadata(path)?.file_type())?;
+    let file = OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(path)?;
+    expect_regular(file.metadata()?.file_type())?;
+    Ok(file)
+}
+
+fn expect_regular(found: FileType) -> Result<()> {
+    if found.is_file() {
+        return Ok(());
+    }
+    let what = match found {
+        found if found.is_dir() => "a folder",
+        found if found.is_fifo() => "a FIFO",
+        found if found.is_socket() => "a socket",
+        _ => "a device",
+    };
+    Err(Error::other(format!("expected a regular file, found {what}")))
+}
+
+/// Maximum length of a text in bytes: programs with inline weights exceed it only if the weights belong in a separate
+/// file.
+pub const MAX_TEXT: usize = 256 << 20;
+
+/// Reads a regular file of UTF-8, of at most [`MAX_TEXT`] bytes.
+///
+/// # Errors
+/// As [`open_regular`], and when it is longer or not UTF-8.
+pub fn read_text(path: &Path) -> Result<String> {
+    let mut bytes = Vec::new();
+    open_regular(path)?.take(MAX_TEXT as u64 + 1).read_to_end(&mut bytes)?;
+    if bytes.len() > MAX_TEXT {
+        return Err(Error::other(format!("expected at most {MAX_TEXT} bytes of text, found more")));
+    }
+    String::from_utf8(bytes).map_err(|_| Error::other("it is not UTF-8"))
+}
+
+/// Maps a regular file into memory.
+///
+/// # Errors
+/// As [`open_regular`], and when it cannot be mapped.
+pub fn map_file(path: &Path) -> Result<Bytes> {
+    let file = open_regular(path)?;
+    if file.metadata()?.len() == 0 {
+        return Ok(Bytes::new());
+    }
+    Ok(Bytes::from_owner(MappedFile::of(&file)?))
+}
+
+/// Returns the diagnostic for a tensor file that cannot be read.
+pub fn bad_file(path: &Path, why: impl std::fmt::Display) -> Diagnostic {
+    Diagnostic::error(codes::frontends::BAD_TENSOR_FILE, format!("cannot read {}: {why}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_regular_files_are_opened() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("text");
+        std::fs::write(&path, "text").unwrap();
+        assert_eq!(read_text(&path).unwrap(), "text");
+        assert_eq!(&map_file(&path).unwrap()[..], b"text");
+        let fifo = folder.path().join("fifo");
+        rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::RUSR).unwrap();
+        for (path, what) in
+            [(fifo.as_path(), "a FIFO"), (folder.path(), "a folder"), ("/dev/null".as_ref(), "a device")]
+        {
+            let error = open_regular(path).unwrap_err().to_string();
+            assert_eq!(error, format!("expected a regular file, found {what}"));
+        }
+    }
+}

@@ -1,0 +1,9 @@
+//! Files as byoc reads and writes them: inputs are regular files that are mapped or read within bounds, outputs appear
+//! whole or not at all.
+
+pub mod input;
+pub mod mapped;
+pub mod output;
+
+pub use input::{MAX_TEXT, bad_file, map_file, open_regular, read_text};
+pub use output::{cannot_write, check_writable, write_atomically, write_through, write_together};

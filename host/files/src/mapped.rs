@@ -1,0 +1,161 @@
+//! Memory-mapped files whose pages can be released.
+//!
+//! A mapped weight occupies memory from its first access until its file is unmapped. Code that has packed or replaced
+//! it releases its pages earlier: they are read from the file again on the next access, at the cost of time only. A
+//! range of bytes does not tell whether it belongs to a mapped file, so the mappings are recorded here.
+
+use byoc_ir::tensor::{AlignedBytes, OutOfMemory};
+use bytes::Bytes;
+use memmap2::{Mmap, MmapMut, UncheckedAdvice};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+/// Existing mappings, by their start address.
+static MAPPINGS: Mutex<BTreeMap<usize, Weak<Mmap>>> = Mutex::new(BTreeMap::new());
+
+/// Number of bytes around an accessed page that the system maps together with it.
+const AROUND: usize = 64 << 10;
+
+/// Maximum number of bytes of a file in memory at once while the whole file is read.
+const WINDOW: usize = 4 << 20;
+
+/// File mapped into memory.
+pub struct MappedFile(Arc<Mmap>);
+
+impl MappedFile {
+    /// Maps an open file.
+    ///
+    /// # Errors
+    /// When it cannot be mapped.
+    pub fn of(file: &File) -> std::io::Result<MappedFile> {
+        // SAFETY: the mapping is read-only and private to this process. Like every program that maps its inputs, we
+        // rely on nobody shrinking the file while it is in use; what writes such files here renames a new one over the
+        // old.
+        let map = Arc::new(unsafe { Mmap::map(file)? });
+        let mut mappings = MAPPINGS.lock().unwrap_or_else(PoisonError::into_inner);
+        mappings.retain(|_, map| map.strong_count() > 0);
+        mappings.insert(map.as_ptr() as usize, Arc::downgrade(&map));
+        Ok(MappedFile(map))
+    }
+}
+
+impl AsRef<[u8]> for MappedFile {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+/// Bytes whose pages are released on drop, if they belong to a mapped file.
+pub struct Stretch(pub Bytes);
+
+impl AsRef<[u8]> for Stretch {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Drop for Stretch {
+    fn drop(&mut self) {
+        let_go(&self.0);
+    }
+}
+
+/// Releases the pages of a range of bytes if it belongs to a mapped file; does nothing otherwise.
+pub fn let_go(bytes: &[u8]) {
+    if bytes.is_empty() {
+        return;
+    }
+    let start = bytes.as_ptr() as usize;
+    let map = {
+        let mappings = MAPPINGS.lock().unwrap_or_else(PoisonError::into_inner);
+        mappings.range(..=start).next_back().and_then(|(_, map)| map.upgrade())
+    };
+    if let Some(map) = map
+        && let Some(offset) = start.checked_sub(map.as_ptr() as usize)
+        && offset + bytes.len() <= map.len()
+    {
+        // A system that ignores the advice keeps the pages, which only costs memory.
+        let end = (offset + bytes.len() + AROUND).min(map.len());
+        let offset = offset.saturating_sub(AROUND);
+        // SAFETY: the mapping is of a file and never written to, so a released page holds the same bytes when it is
+        // accessed again.
+        let _ = unsafe { map.unchecked_advise_range(UncheckedAdvice::DontNeed, offset, end - offset) };
+    }
+}
+
+/// Copies bytes that lack the alignment of a tensor. Large copies get pages of their own, which return to the system as
+/// soon as the copy is dropped, whatever else the allocator holds.
+///
+/// # Errors
+/// When there is no memory.
+pub fn aligned(bytes: &[u8]) -> Result<Arc<dyn AsRef<[u8]> + Send + Sync>, OutOfMemory> {
+    const LARGE: usize = 128 << 10;
+    if bytes.len() >= LARGE
+        && let Ok(mut pages) = MmapMut::map_anon(bytes.len())
+    {
+        pages.copy_from_slice(bytes);
+        return Ok(Arc::new(pages));
+    }
+    Ok(Arc::new(AlignedBytes::copy_of(bytes)?))
+}
+
+/// Returns the BLAKE3 digest of bytes. Pages of a mapped file are released as it goes, so that few are in memory at
+/// once.
+pub fn digest(bytes: &[u8]) -> blake3::Hash {
+    let mut hasher = blake3::Hasher::new();
+    for window in bytes.chunks(WINDOW) {
+        hasher.update(window);
+        let_go(window);
+    }
+    hasher.finalize()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    /// Returns the number of bytes of a mapping that are in memory.
+    fn resident(bytes: &[u8]) -> u64 {
+        let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let start = format!("{:x}-", bytes.as_ptr() as usize);
+        let mut lines = maps.lines().skip_while(|line| !line.starts_with(&start));
+        let line = lines.find(|line| line.starts_with("Rss:")).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10
+    }
+
+    #[test]
+    fn released_pages_read_back_the_same() {
+        let content: Vec<u8> = (0..3 << 20).map(|i: u32| (i % 251) as u8).collect();
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(&content).unwrap();
+        let map = Bytes::from_owner(MappedFile::of(file.as_file()).unwrap());
+        assert_eq!(digest(&map), blake3::hash(&content));
+        assert!(resident(&map) < 1 << 20, "a digest leaves nothing in memory");
+        let stretch = Stretch(map.slice(4096..(2 << 20) + 5));
+        assert_eq!(stretch.as_ref(), &content[4096..(2 << 20) + 5]);
+        assert!(resident(&map) >= 2 << 20);
+        drop(stretch);
+        assert!(resident(&map) < 1 << 20);
+        assert_eq!(map, content);
+    }
+
+    #[test]
+    fn aligned_copies_are_equal() {
+        let content: Vec<u8> = (0..300_000u32).map(|i| (i % 253) as u8).collect();
+        for bytes in [&content[1..], &content[3..100], &[]] {
+            let copy = aligned(bytes).unwrap();
+            assert_eq!((*copy).as_ref(), bytes);
+            assert!((*copy).as_ref().as_ptr().addr().is_multiple_of(64));
+        }
+    }
+
+    #[test]
+    fn release_ignores_unmapped_memory() {
+        let content = vec![7u8; 1 << 20];
+        drop(Stretch(Bytes::from(content.clone())));
+        let_go(&content);
+        assert!(content.iter().all(|&byte| byte == 7));
+    }
+}

@@ -1,0 +1,336 @@
+//! Output files: a reader never sees a partial one, and a file that is not a regular file is never replaced.
+//!
+//! | at the path | action |
+//! |---|---|
+//! | nothing, or a regular file | a temporary file beside it is renamed when it is complete |
+//! | a symbolic link | the same for its target, which need not exist yet |
+//! | a device, a FIFO, a socket | opened and written when the content is complete |
+//! | a directory | an error |
+//!
+//! A new file has the permissions that the umask allows; a replacement has those of the file it replaces.
+
+use byoc_ir::diag::{Diagnostic, codes};
+use rustix::fs::{Access, AtFlags, CWD, accessat};
+use rustix::io::Errno;
+use std::fs::{File, Metadata, OpenOptions};
+use std::io::{Error, ErrorKind, Result, Seek, Write};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, fchown};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use tempfile::NamedTempFile;
+
+/// Maximum number of links in a chain, the same as the system's.
+const MAX_LINKS: usize = 40;
+
+/// Writes a file atomically: a reader of `path` sees the old file or the whole new one. A device, a FIFO or a socket
+/// gets the content when it is complete.
+///
+/// # Errors
+/// E0513 when `path` is a directory, its directory is missing or not writable, or `fill` fails. No temporary file
+/// remains then.
+pub fn write_atomically(
+    path: &Path,
+    fill: impl FnOnce(&mut File) -> Result<()>,
+) -> std::result::Result<(), Diagnostic> {
+    let write = || {
+        let mut pending = Pending::begin(path)?;
+        fill(pending.file())?;
+        pending.commit()
+    };
+    write().map_err(|e| cannot_write(path, &e))
+}
+
+/// Writes files that belong together: all of them under temporary names, which are renamed in the given order only if
+/// all writes succeeded. The last one should be the one that readers look for.
+///
+/// # Errors
+/// As [`write_atomically`]; nothing has changed then, unless the system fails between two renames.
+pub fn write_together(files: &[(&Path, &[u8])]) -> std::result::Result<(), Diagnostic> {
+    let mut ready = Vec::with_capacity(files.len());
+    for (path, bytes) in files {
+        let write = || {
+            let mut pending = Pending::begin(path)?;
+            pending.file().write_all(bytes)?;
+            Ok(pending)
+        };
+        ready.push((path, write().map_err(|e| cannot_write(path, &e))?));
+    }
+    for (path, pending) in ready {
+        pending.commit().map_err(|e| cannot_write(path, &e))?;
+    }
+    Ok(())
+}
+
+/// Writes to `out` what `fill` writes to an unnamed temporary file. Content that needs seeking, such as an archive, is
+/// written to a pipe this way.
+///
+/// # Errors
+/// When `fill` fails, in which case nothing has been written, or `out` does.
+pub fn write_through(out: &mut dyn Write, fill: impl FnOnce(&mut File) -> Result<()>) -> Result<()> {
+    let mut buffer = tempfile::tempfile()?;
+    fill(&mut buffer)?;
+    copy(&mut buffer, out)
+}
+
+/// Checks in advance whether [`write_atomically`] is likely to succeed, before long work starts.
+///
+/// # Errors
+/// E0513 when the directory is missing or not writable, or `path` is a directory.
+pub fn check_writable(path: &Path) -> std::result::Result<(), Diagnostic> {
+    let check = || match Target::of(path)? {
+        Target::Regular { path, .. } => temporary_beside(&path).map(drop),
+        Target::Special { .. } => match accessat(CWD, path, Access::WRITE_OK, AtFlags::EACCESS) {
+            Err(error @ (Errno::ACCESS | Errno::PERM | Errno::ROFS)) => Err(error.into()),
+            // An older system does not support the check; the write itself then reports the error.
+            _ => Ok(()),
+        },
+    };
+    check().map_err(|e| cannot_write(path, &e))
+}
+
+/// File that is being written.
+pub struct Pending(Place);
+
+enum Place {
+    /// Temporary file beside its target, renamed on commit.
+    Beside { temporary: NamedTempFile, target: PathBuf, replaced: Option<Rights> },
+    /// Unnamed temporary file, copied on commit.
+    Unnamed { buffer: File, target: PathBuf, socket: bool },
+}
+
+impl Pending {
+    /// Determines the kind of file at `path` and opens a temporary file for the content.
+    ///
+    /// # Errors
+    /// When `path` is a directory, or its directory is missing or not writable.
+    pub fn begin(path: &Path) -> Result<Pending> {
+        Ok(Pending(match Target::of(path)? {
+            Target::Regular { path, replaced } => {
+                Place::Beside { temporary: temporary_beside(&path)?, target: path, replaced }
+            }
+            Target::Special { socket } => {
+                Place::Unnamed { buffer: tempfile::tempfile()?, target: path.to_owned(), socket }
+            }
+        }))
+    }
+
+    /// Returns the temporary file.
+    pub fn file(&mut self) -> &mut File {
+        match &mut self.0 {
+            Place::Beside { temporary, .. } => temporary.as_file_mut(),
+            Place::Unnamed { buffer, .. } => buffer,
+        }
+    }
+
+    /// Moves or copies the content to its target.
+    ///
+    /// # Errors
+    /// When the target cannot be replaced or written.
+    pub fn commit(self) -> Result<()> {
+        match self.0 {
+            Place::Beside { temporary, target, replaced } => {
+                if let Some(old) = replaced {
+                    old.give_to(temporary.as_file())?;
+                }
+                temporary.persist(target).map_err(|e| e.error)?;
+                Ok(())
+            }
+            Place::Unnamed { mut buffer, target, socket: true } => copy(&mut buffer, &mut UnixStream::connect(target)?),
+            // Truncation applies if the path is the descriptor of a regular file; devices and FIFOs have no length.
+            Place::Unnamed { mut buffer, target, socket: false } => {
+                copy(&mut buffer, &mut OpenOptions::new().write(true).truncate(true).open(target)?)
+            }
+        }
+    }
+}
+
+/// Owner and mode of a file.
+struct Rights {
+    user: u32,
+    group: u32,
+    mode: u32,
+}
+
+impl Rights {
+    fn of(file: &Metadata) -> Rights {
+        Rights { user: file.uid(), group: file.gid(), mode: file.mode() & 0o777 }
+    }
+
+    /// Gives `file` this mode, and this owner if permitted.
+    fn give_to(&self, file: &File) -> Result<()> {
+        let new = Rights::of(&file.metadata()?);
+        let other = (new.user, new.group) != (self.user, self.group);
+        let mode = match other && fchown(file, Some(self.user), Some(self.group)).is_err() {
+            // Permissions of the old group must not extend to another group.
+            true => self.mode & 0o707,
+            false => self.mode,
+        };
+        file.set_permissions(PermissionsExt::from_mode(mode))
+    }
+}
+
+fn copy(content: &mut File, out: &mut dyn Write) -> Result<()> {
+    content.rewind()?;
+    std::io::copy(content, out)?;
+    out.flush()
+}
+
+/// Kind of file at a path, which determines how it is written.
+enum Target {
+    /// Regular file, or nothing yet, at the end of all links.
+    Regular { path: PathBuf, replaced: Option<Rights> },
+    /// Device, FIFO, socket or descriptor: opened and written.
+    Special { socket: bool },
+}
+
+impl Target {
+    fn of(path: &Path) -> Result<Target> {
+        // The system follows the links first, and denies access if its policy forbids it (`fs.protected_symlinks`).
+        let found = match std::fs::metadata(path) {
+            Ok(metadata) => Some(metadata),
+            Err(error) if error.kind() == ErrorKind::NotFound => None,
+            Err(error) => return Err(error),
+        };
+        if found.as_ref().is_some_and(Metadata::is_dir) {
+            return Err(Error::new(ErrorKind::IsADirectory, "expected a file, found a folder"));
+        }
+        if let Some(metadata) = &found
+            && !metadata.is_file()
+        {
+            return Ok(Target::Special { socket: metadata.file_type().is_socket() });
+        }
+        match follow(path)? {
+            Some(path) => Ok(Target::Regular { path, replaced: found.as_ref().map(Rights::of) }),
+            None => Ok(Target::Special { socket: false }),
+        }
+    }
+}
+
+/// Returns the path at the end of a chain of links; `None` if one is the descriptor of a process, such as
+/// `/dev/stderr`: replacing the file behind it would leave the descriptor open on the old file.
+fn follow(path: &Path) -> Result<Option<PathBuf>> {
+    let mut path = path.to_owned();
+    for _ in 0..MAX_LINKS {
+        if !std::fs::symlink_metadata(&path).is_ok_and(|metadata| metadata.is_symlink()) {
+            return Ok(Some(path));
+        }
+        let folder = folder_of(&path);
+        if folder.canonicalize()?.starts_with("/proc") {
+            return Ok(None);
+        }
+        path = folder.join(std::fs::read_link(&path)?);
+    }
+    Err(Error::other("too many symbolic links"))
+}
+
+fn folder_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    }
+}
+
+fn temporary_beside(path: &Path) -> Result<NamedTempFile> {
+    let mut builder = tempfile::Builder::new();
+    // Mode of a plain create; the umask of the process applies.
+    builder.prefix(".byoc-").permissions(PermissionsExt::from_mode(0o666));
+    builder.tempfile_in(folder_of(path))
+}
+
+/// Returns the diagnostic for a file that cannot be written.
+pub fn cannot_write(path: &Path, error: &Error) -> Diagnostic {
+    Diagnostic::error(codes::frontends::CANNOT_WRITE, format!("cannot write {}: {error}", path.display()))
+        .help("name a file in a folder that exists and that you may write to")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entries(folder: &Path) -> usize {
+        std::fs::read_dir(folder).unwrap().count()
+    }
+
+    #[test]
+    fn a_failed_write_leaves_the_old_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x.bin");
+        write_atomically(&path, |f| f.write_all(b"old")).unwrap();
+        let error = write_atomically(&path, |f| {
+            f.write_all(b"half of the n")?;
+            Err(Error::other("disk full"))
+        })
+        .unwrap_err();
+        assert_eq!(error.code, codes::frontends::CANNOT_WRITE);
+        assert_eq!(std::fs::read(&path).unwrap(), b"old");
+        assert_eq!(entries(folder.path()), 1, "no temporary file remains");
+    }
+
+    #[test]
+    fn write_together_is_all_or_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let (a, b) = (folder.path().join("a"), folder.path().join("b"));
+        write_together(&[(&a, b"1"), (&b, b"2")]).unwrap();
+        // The second target is a directory: the first file is unchanged.
+        std::fs::remove_file(&b).unwrap();
+        std::fs::create_dir(&b).unwrap();
+        assert_eq!(write_together(&[(&a, b"new"), (&b, b"new")]).unwrap_err().code, codes::frontends::CANNOT_WRITE);
+        assert_eq!(std::fs::read(&a).unwrap(), b"1");
+        assert_eq!(entries(folder.path()), 2, "no temporary file remains");
+    }
+
+    #[test]
+    fn check_writable_detects_unwritable_targets() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(check_writable(&folder.path().join("a.byoc")).is_ok());
+        assert!(check_writable(&folder.path().join("missing/a.byoc")).is_err());
+        assert!(check_writable(folder.path()).is_err());
+        assert_eq!(entries(folder.path()), 0);
+    }
+
+    #[test]
+    fn follows_a_chain_of_links() {
+        use std::os::unix::fs::symlink;
+        let folder = tempfile::tempdir().unwrap();
+        let place = |name: &str| folder.path().join(name);
+        std::fs::create_dir(place("there")).unwrap();
+        symlink("second", place("first")).unwrap();
+        symlink("there/target", place("second")).unwrap();
+        write_atomically(&place("first"), |f| f.write_all(b"1")).unwrap();
+        assert_eq!(std::fs::read(place("there/target")).unwrap(), b"1");
+        assert!(place("first").is_symlink() && place("second").is_symlink());
+        symlink("loop", place("loop")).unwrap();
+        assert!(write_atomically(&place("loop"), |f| f.write_all(b"1")).is_err());
+        assert!(place("loop").is_symlink());
+    }
+
+    #[test]
+    fn keeps_the_mode() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x");
+        for mode in [0o600, 0o640, 0o755] {
+            std::fs::write(&path, "old").unwrap();
+            std::fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();
+            write_atomically(&path, |f| f.write_all(b"new")).unwrap();
+            assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777, mode);
+        }
+        if std::fs::metadata(&path).unwrap().uid() == 0 {
+            std::os::unix::fs::chown(&path, Some(65534), Some(65534)).unwrap();
+            write_atomically(&path, |f| f.write_all(b"newer")).unwrap();
+            assert_eq!(std::fs::metadata(&path).unwrap().uid(), 65534, "the owner is kept where permitted");
+        }
+    }
+
+    #[test]
+    fn writes_to_a_socket() {
+        use std::io::Read;
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        check_writable(&path).unwrap();
+        write_atomically(&path, |f| f.write_all(b"content")).unwrap();
+        let mut got = Vec::new();
+        listener.accept().unwrap().0.read_to_end(&mut got).unwrap();
+        assert_eq!(got, b"content");
+    }
+}

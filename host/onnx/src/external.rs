@@ -1,0 +1,82 @@
+//! Tensor data in files beside the model.
+//!
+//! The model names the files, so the names are untrusted: only files below the model's folder are read, after resolving
+//! links, and every range is checked against the file. If the model itself is a link, the folder of its target is
+//! permitted as well: model stores keep files under their digests, and folders of links to them.
+
+use super::proto::{Bytes, TensorProto, external_entries};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::path::{Component, Path, PathBuf};
+
+/// Files beside a model, mapped at first use.
+pub struct ExternalFiles {
+    folder: PathBuf,
+    /// Permitted folders, with links resolved.
+    allowed: Vec<PathBuf>,
+    files: RefCell<BTreeMap<String, Bytes>>,
+}
+
+impl ExternalFiles {
+    /// Creates the files below the folder of a model.
+    pub fn beside(model: &Path) -> ExternalFiles {
+        let folder = match model.parent() {
+            Some(folder) if !folder.as_os_str().is_empty() => folder.to_owned(),
+            _ => PathBuf::from("."),
+        };
+        let target = model.canonicalize().ok().and_then(|model| model.parent().map(Path::to_owned));
+        let allowed = folder.canonicalize().into_iter().chain(target).collect();
+        ExternalFiles { folder, allowed, files: RefCell::default() }
+    }
+
+    /// Reads the data of a tensor of `size` bytes.
+    ///
+    /// # Errors
+    /// A path that leaves the folder, a missing file, or a range outside the file.
+    pub fn read(&self, tensor: &TensorProto, size: usize) -> Result<Bytes, String> {
+        let entries = external_entries(tensor);
+        let location = *entries.get("location").ok_or("its external data has no location")?;
+        let number = |key: &str| match entries.get(key) {
+            Some(text) => text.parse::<usize>().map(Some).map_err(|_| format!("its {key} \"{text}\" is not a number")),
+            None => Ok(None),
+        };
+        let offset = number("offset")?.unwrap_or(0);
+        let file = self.file(location)?;
+        let length = match number("length")? {
+            Some(length) => length,
+            None => file.len().saturating_sub(offset),
+        };
+        if length != size {
+            return Err(format!("expected {size} bytes of data in {location} for its type, found {length}"));
+        }
+        match offset.checked_add(length) {
+            Some(end) if end <= file.len() => Ok(file.slice(offset..end)),
+            _ => Err(format!(
+                "its data is {length} bytes at offset {offset} of {location}, which has {} bytes",
+                file.len()
+            )),
+        }
+    }
+
+    fn file(&self, location: &str) -> Result<Bytes, String> {
+        if let Some(file) = self.files.borrow().get(location) {
+            return Ok(file.clone());
+        }
+        let path = Path::new(location);
+        let inside = path.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir));
+        if !inside || location.is_empty() || location.contains('\\') {
+            return Err(format!("its data is in \"{location}\", which is not below the model's folder"));
+        }
+        let unreadable = |e: std::io::Error| format!("its data is in {location}: {e}");
+        let path = self.folder.join(path).canonicalize().map_err(unreadable)?;
+        if !self.allowed.iter().any(|folder| path.starts_with(folder)) {
+            return Err(format!(
+                "its data is in \"{location}\", a link to {}, which is not below the model's folder",
+                path.display()
+            ));
+        }
+        let file = byoc_files::map_file(&path).map_err(unreadable)?;
+        self.files.borrow_mut().insert(location.to_owned(), file.clone());
+        Ok(file)
+    }
+}

@@ -1,0 +1,162 @@
+//! Folders in ONNX test-data layout: `model.onnx`, `test_data_set_N/{input,output}_K.pb`, and perhaps a `data.json`
+//! with the tolerances.
+
+use crate::pb;
+use byoc_ir::diag::{Diagnostic, codes};
+use byoc_ir::interface::{LoadOptions, Loaded, PortInfo, unreadable};
+use byoc_ir::tensor::Tensor;
+use std::path::{Path, PathBuf};
+
+/// A folder in test-data layout.
+#[derive(Clone, Debug)]
+pub struct TestFolder {
+    /// Name of the folder.
+    pub name: String,
+    /// Model file in it.
+    pub model: PathBuf,
+    /// Data sets, by number.
+    pub sets: Vec<TestSet>,
+    /// Relative tolerance in `data.json`.
+    pub rtol: Option<f64>,
+    /// Absolute tolerance in `data.json`.
+    pub atol: Option<f64>,
+}
+
+/// Recorded inputs and outputs, by position. A position without a file is `None`.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct TestSet {
+    /// Files of inputs.
+    pub inputs: Vec<Option<PathBuf>>,
+    /// Files of outputs.
+    pub outputs: Vec<Option<PathBuf>>,
+}
+
+impl TestFolder {
+    /// Opens a folder. No data is read yet.
+    ///
+    /// # Errors
+    /// A folder without `model.onnx`, or one that cannot be listed.
+    pub fn open(path: &Path) -> Result<TestFolder, Diagnostic> {
+        let bad = |why: String| {
+            Diagnostic::error(codes::frontends::BAD_TEST_FOLDER, format!("{}: {why}", path.display()))
+                .note("such a folder has a model.onnx and folders test_data_set_N with input_K.pb and output_K.pb")
+        };
+        let model = path.join("model.onnx");
+        if !model.exists() {
+            return Err(bad("there is no model.onnx in this folder".into()));
+        }
+        let mut numbered: Vec<(u64, TestSet)> = Vec::new();
+        for entry in list(path).map_err(|e| bad(e.to_string()))? {
+            let number = entry.file_name().and_then(|n| n.to_str()).and_then(|n| n.strip_prefix("test_data_set_"));
+            let Some(number) = number.and_then(|n| n.parse::<u64>().ok()) else { continue };
+            let files = list(&entry).map_err(|e| bad(e.to_string()))?;
+            numbered.push((
+                number,
+                TestSet { inputs: by_position(&files, "input_"), outputs: by_position(&files, "output_") },
+            ));
+        }
+        numbered.sort_by_key(|(number, _)| *number);
+        let (mut rtol, mut atol) = (None, None);
+        let settings = path.join("data.json");
+        if settings.exists() {
+            let text = byoc_files::read_text(&settings).map_err(|e| bad(format!("data.json: {e}")))?;
+            let json: serde_json::Value = serde_json::from_str(&text).map_err(|e| bad(format!("data.json: {e}")))?;
+            let tolerance = |key: &str| match json.get(key).and_then(serde_json::Value::as_f64) {
+                Some(number) if number < 0.0 => {
+                    Err(bad(format!("data.json: {key}: expected 0 or more, found {number}")))
+                }
+                number => Ok(number),
+            };
+            (rtol, atol) = (tolerance("rtol")?, tolerance("atol")?);
+        }
+        let absolute = path.canonicalize();
+        let name = absolute.as_deref().unwrap_or(path).file_name().map(|n| n.to_string_lossy().into_owned());
+        let sets = numbered.into_iter().map(|(_, set)| set).collect();
+        Ok(TestFolder { name: name.unwrap_or_default(), model, sets, rtol, atol })
+    }
+
+    /// Reads the inputs that the first data set records, by name.
+    ///
+    /// # Errors
+    /// A model or data that cannot be read.
+    pub fn recorded_inputs(&self) -> Result<Vec<(String, Tensor)>, Vec<Diagnostic>> {
+        let Some(set) = self.sets.first() else { return Ok(Vec::new()) };
+        let signature = crate::signature(&self.model)?;
+        let recorded = signature.inputs.iter().zip(&set.inputs).filter_map(|(port, file)| Some((port, file.as_ref()?)));
+        recorded.map(|(port, file)| Ok((port.name.clone(), pb::read(file).map_err(|e| vec![e])?))).collect()
+    }
+
+    /// Imports the model with the input shapes of the first data set for inputs that `options` does not contain.
+    ///
+    /// # Errors
+    /// Those of [`crate::load`], and data that cannot be read.
+    pub fn load(&self, options: &LoadOptions) -> Result<Loaded, Vec<Diagnostic>> {
+        let mut options = options.clone();
+        for (name, tensor) in self.recorded_inputs()? {
+            options.input_shapes.entry(name).or_insert_with(|| tensor.shape().to_vec());
+        }
+        crate::load(&self.model, &options)
+    }
+}
+
+impl TestSet {
+    /// Reads the recorded inputs, one for each input of the model.
+    ///
+    /// # Errors
+    /// A file that is missing or not a tensor.
+    pub fn read_inputs(&self, ports: &[PortInfo]) -> Result<Vec<Tensor>, Diagnostic> {
+        read(&self.inputs, ports, "input")
+    }
+
+    /// Reads the recorded outputs, one for each output of the model.
+    ///
+    /// # Errors
+    /// A file that is missing or not a tensor.
+    pub fn read_outputs(&self, ports: &[PortInfo]) -> Result<Vec<Tensor>, Diagnostic> {
+        read(&self.outputs, ports, "output")
+    }
+}
+
+fn read(files: &[Option<PathBuf>], ports: &[PortInfo], what: &str) -> Result<Vec<Tensor>, Diagnostic> {
+    let missing = |position: usize, port: &PortInfo| {
+        Diagnostic::error(
+            codes::frontends::BAD_TEST_FOLDER,
+            format!("the data set has no {what}_{position}.pb for {what} \"{}\"", port.name),
+        )
+    };
+    ports
+        .iter()
+        .enumerate()
+        .map(|(i, port)| {
+            let file = files.get(i).and_then(Option::as_ref).ok_or_else(|| missing(i, port))?;
+            pb::read(file)
+        })
+        .collect()
+}
+
+/// Returns the entries of a folder, sorted.
+fn list(path: &Path) -> std::io::Result<Vec<PathBuf>> {
+    let mut entries = std::fs::read_dir(path)?.map(|e| e.map(|e| e.path())).collect::<Result<Vec<_>, _>>()?;
+    entries.sort();
+    Ok(entries)
+}
+
+/// Returns the files `<prefix>K.pb`, each at index K.
+fn by_position(files: &[PathBuf], prefix: &str) -> Vec<Option<PathBuf>> {
+    let mut out: Vec<Option<PathBuf>> = Vec::new();
+    for file in files {
+        let stem = file.file_name().and_then(|n| n.to_str()).and_then(|n| n.strip_prefix(prefix)?.strip_suffix(".pb"));
+        // A larger number than any model has inputs is an unrelated file.
+        let Some(position) = stem.and_then(|n| n.parse::<usize>().ok()).filter(|&n| n < 10_000) else { continue };
+        if out.len() <= position {
+            out.resize(position + 1, None);
+        }
+        out[position] = Some(file.clone());
+    }
+    out
+}
+
+/// Reads the bytes of a model file.
+pub(crate) fn read_model(path: &Path) -> Result<bytes::Bytes, Vec<Diagnostic>> {
+    byoc_files::map_file(path).map_err(|e| vec![unreadable(path, e)])
+}

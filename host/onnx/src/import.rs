@@ -1,0 +1,184 @@
+//! Traversal of the graph.
+
+use super::external::ExternalFiles;
+use super::functions::{FlatNode, flatten};
+use super::node::Node;
+use super::proto::{ModelProto, is_standard_domain};
+use super::state::{Fault, Importer};
+use super::{NEWEST_OPSET, OLDEST_OPSET, broken, graph_signature, ops};
+use byoc_ir::diag::{Diagnostic, codes, nearest};
+use byoc_ir::interface::{Identifiers, LoadOptions, Loaded, bind};
+use byoc_ir::ir::Source;
+use byoc_ir::stop;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+/// Imports a model.
+pub fn run(
+    mut model: ModelProto,
+    options: &LoadOptions,
+    external: Option<&ExternalFiles>,
+) -> Result<Loaded, Vec<Diagnostic>> {
+    let one = |d: Diagnostic| vec![d];
+    let nodes = flatten(&mut model).map_err(one)?;
+    let graph = model.graph.take().unwrap_or_default();
+    let signature = graph_signature(&graph)?;
+    let warnings = check_versions(&model, &nodes)?;
+    check_operators(&nodes)?;
+    let (types, bound) = bind(&signature, options)?;
+
+    let mut importer = Importer::new(&graph, external)?;
+    importer.warnings = warnings;
+    let mut names = Identifiers::default();
+    let mut params = Vec::new();
+    for (port, ty) in signature.inputs.iter().zip(types) {
+        let var = importer.builder.var(names.unique(&port.name), ty.clone());
+        for (axis, dim) in ty.as_tensor().iter().flat_map(|ty| ty.dims.iter().enumerate()) {
+            if let Some(name) = dim.name() {
+                importer.open.entry(name.clone()).or_insert((var, axis));
+            }
+        }
+        importer.values.insert(port.name.clone(), var);
+        params.push(var);
+    }
+    for (position, node) in nodes.iter().enumerate() {
+        stop::check(|| format!("{position} of {} nodes of the model had been read", nodes.len())).map_err(one)?;
+        convert(&mut importer, node, position).map_err(|d| vec![*d])?;
+    }
+    let mut results = Vec::new();
+    for port in &signature.outputs {
+        let result = importer.value(&port.name).map_err(|d| vec![*d])?.ok_or_else(|| {
+            vec![broken(format!("output \"{}\" is neither the result of a node nor an input", port.name))]
+        })?;
+        results.push(result);
+    }
+    let body = match results.as_slice() {
+        [] => return Err(vec![broken("the graph has no outputs".into())]),
+        [one] => *one,
+        many => importer.builder.tuple(many).map_err(|d| vec![*d])?,
+    };
+    importer.builder.define("main", &params, body).map_err(|d| vec![*d])?;
+    let Importer { builder, warnings, .. } = importer;
+    Ok(Loaded { module: builder.module, signature, bound, warnings, file: PathBuf::new() })
+}
+
+/// Checks that the operator sets are supported.
+fn check_versions(model: &ModelProto, nodes: &[FlatNode]) -> Result<Vec<Diagnostic>, Vec<Diagnostic>> {
+    let standard = nodes.iter().filter(|n| is_standard_domain(&n.proto.domain));
+    let versions: std::collections::BTreeSet<Option<i64>> = standard.map(|n| n.opset).collect();
+    let mut warnings = Vec::new();
+    for version in versions {
+        let wrong = |what: String| Diagnostic::error(codes::frontends::UNSUPPORTED_OPSET, what);
+        let range = format!("operator sets {OLDEST_OPSET} to {NEWEST_OPSET} are read");
+        match version {
+            None => {
+                return Err(vec![
+                    wrong("the model does not specify its operator set".into())
+                        .note("opset_import has no entry for the standard domain"),
+                ]);
+            }
+            Some(v) if v < OLDEST_OPSET => {
+                return Err(vec![
+                    wrong(format!("the model uses operator set {v}"))
+                        .note(range)
+                        .help("convert it with onnx.version_converter, or export it again"),
+                ]);
+            }
+            Some(v) if v > NEWEST_OPSET => {
+                let mut warning = wrong(format!("the model uses operator set {v}, newer than what is known"));
+                warning.severity = byoc_ir::diag::Severity::Warning;
+                warnings.push(warning.note(range).note("its operators are read as in the newest known set"));
+            }
+            Some(_) => {}
+        }
+    }
+    if model.ir_version == 0 && model.opset_import.is_empty() && nodes.is_empty() {
+        return Err(vec![broken("it is not an ONNX model: it has neither a version nor nodes".into())]);
+    }
+    Ok(warnings)
+}
+
+/// Checks that every operator has a converter; all missing ones are reported at once.
+fn check_operators(nodes: &[FlatNode]) -> Result<(), Vec<Diagnostic>> {
+    let mut missing: BTreeMap<(&str, &str, i64), usize> = BTreeMap::new();
+    for node in nodes {
+        let proto = &node.proto;
+        let version = node.opset.unwrap_or(0);
+        if !is_standard_domain(&proto.domain) || ops::converter(&proto.op_type, version).is_none() {
+            let domain = if is_standard_domain(&proto.domain) { "ai.onnx" } else { proto.domain.as_str() };
+            *missing.entry((proto.op_type.as_str(), domain, version)).or_default() += 1;
+        }
+    }
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let mut error = Diagnostic::error(
+        codes::frontends::UNSUPPORTED_OPERATOR,
+        match missing.len() {
+            1 => "the model has an operator that cannot be imported".to_owned(),
+            n => format!("the model has {n} operators that cannot be imported"),
+        },
+    );
+    let mut misspelt = None;
+    for ((op, domain, version), count) in missing {
+        let times = if count == 1 { "once".to_owned() } else { format!("{count} times") };
+        error = error.note(format!("{op} (domain {domain}, operator set {version}), {times}"));
+        if domain == "ai.onnx" && misspelt.is_none() {
+            misspelt = nearest(op, ops::names());
+        }
+    }
+    Err(vec![error.help(match misspelt {
+        Some(near) => format!("did you mean \"{near}\"? Otherwise export the model without these operators"),
+        None => "export the model without these operators, or with functions composed of standard operators".to_owned(),
+    })])
+}
+
+/// Converts a node.
+fn convert(importer: &mut Importer<'_>, flat: &FlatNode, position: usize) -> Result<(), Fault> {
+    let proto = &flat.proto;
+    let version = flat.opset.unwrap_or(0);
+    let label = if proto.name.is_empty() { format!("{}_{position}", proto.op_type) } else { proto.name.clone() };
+    let mut inputs = Vec::with_capacity(proto.input.len());
+    for name in &proto.input {
+        let value = if name.is_empty() { None } else { importer.value(name)? };
+        if value.is_none() && !name.is_empty() {
+            return Err(Box::new(
+                broken(format!(
+                    "node \"{label}\" ({}) reads \"{name}\", which no earlier node produces",
+                    proto.op_type
+                ))
+                .note("the nodes of a graph have to be in the order of evaluation"),
+            ));
+        }
+        inputs.push(value);
+    }
+    let source = Source { name: label.as_str().into(), op: proto.op_type.as_str().into() };
+    let origin = importer.builder.module.origins.add_source(source);
+    let converter = ops::converter(&proto.op_type, version).ok_or_else(|| {
+        let message = format!("no converter for {} of operator set {version}", proto.op_type);
+        Box::new(Diagnostic::error(codes::frontends::UNSUPPORTED_OPERATOR, message))
+    })?;
+    let first = importer.builder.module.nodes.len();
+    let mut node = Node::new(importer, proto, version, inputs, origin);
+    let outputs = converter(&mut node).map_err(|fault| at_node(*fault, &label, &proto.op_type))?;
+    importer.let_go_of_folded(proto, &outputs, first);
+    for (i, name) in proto.output.iter().enumerate().filter(|(_, name)| !name.is_empty()) {
+        let Some(&value) = outputs.get(i) else {
+            let message = format!("output {i} (\"{name}\") is not supported");
+            let fault = Diagnostic::error(codes::frontends::BAD_NODE, message);
+            return Err(at_node(fault, &label, &proto.op_type));
+        };
+        importer.name(name, value)?;
+    }
+    Ok(())
+}
+
+/// Prefixes a diagnostic with the node. Errors from the type relations of Relay's operators get a code of the frontend.
+fn at_node(mut fault: Diagnostic, label: &str, op: &str) -> Fault {
+    let of_the_process = [codes::runtime::OUT_OF_MEMORY, codes::runtime::CANCELLED, codes::runtime::TIMED_OUT];
+    if !(500..600).contains(&fault.code.0) && !of_the_process.contains(&fault.code) {
+        fault.code = codes::frontends::BAD_NODE;
+    }
+    fault.message = format!("node \"{label}\" ({op}): {}", fault.message);
+    Box::new(fault)
+}

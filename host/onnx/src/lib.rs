@@ -1,0 +1,152 @@
+//! ONNX frontend: translates operator sets 7 to 21 to Relay's operators.
+//!
+//! | file | contents |
+//! |---|---|
+//! | [`proto`] | messages of `onnx.proto` |
+//! | [`folder`], [`pb`] | folders in ONNX test-data layout, and tensors in `.pb` files |
+//! | [`tensor`], [`external`] | tensors, and tensor data in other files |
+//! | `functions` | inlines functions that the model defines |
+//! | `import` | traversal of the graph |
+//! | `state` | state of the import: values by name, constants, folding |
+//! | `node` | view of a node for converters: inputs, attributes, creation of Relay calls |
+//! | `size`, `open` | numbers that come from open dimensions, and calls that use them |
+//! | `ops` | converters, one file per operator family, and their table |
+//!
+//! A call with constant arguments is folded immediately if that is cheap, so that the arithmetic on shapes that
+//! exporters write out disappears.
+
+pub mod external;
+pub mod folder;
+mod functions;
+mod import;
+mod node;
+mod open;
+mod ops;
+pub mod pb;
+pub mod proto;
+mod size;
+mod state;
+pub mod tensor;
+
+use byoc_ir::diag::{Diagnostic, codes};
+use byoc_ir::interface::{LoadOptions, Loaded, PortInfo, Signature, unreadable};
+use byoc_ir::ir::Dim;
+use bytes::Bytes;
+use external::ExternalFiles;
+use folder::read_model;
+use prost::Message;
+use proto::{DimensionValue, GraphProto, ModelProto, ValueInfoProto};
+use std::collections::{BTreeSet, HashSet};
+use std::path::Path;
+
+/// Oldest supported operator set.
+pub const OLDEST_OPSET: i64 = 7;
+/// Newest operator set whose operators are known.
+pub const NEWEST_OPSET: i64 = 21;
+
+/// Reads a model file.
+///
+/// # Errors
+/// All errors in it that can be detected at once.
+pub fn load(path: &Path, options: &LoadOptions) -> Result<Loaded, Vec<Diagnostic>> {
+    let model = decode(path, read_model(path)?)?;
+    let mut loaded = import(model, options, Some(&ExternalFiles::beside(path)))?;
+    loaded.file = path.to_owned();
+    Ok(loaded)
+}
+
+/// Reads the inputs and outputs of a model file.
+///
+/// # Errors
+/// A file that cannot be read.
+pub fn signature(path: &Path) -> Result<Signature, Vec<Diagnostic>> {
+    let model = decode(path, read_model(path)?)?;
+    graph_signature(model.graph.as_ref().unwrap_or(&GraphProto::default()))
+}
+
+/// Imports a decoded model. Tensor data in other files is read through `external`.
+///
+/// # Errors
+/// All errors in it that can be detected at once.
+pub fn import(
+    model: ModelProto,
+    options: &LoadOptions,
+    external: Option<&ExternalFiles>,
+) -> Result<Loaded, Vec<Diagnostic>> {
+    import::run(model, options, external)
+}
+
+/// Decodes the message in a file.
+fn decode(path: &Path, bytes: Bytes) -> Result<ModelProto, Vec<Diagnostic>> {
+    if bytes.is_empty() {
+        return Err(vec![unreadable(path, "the file is empty")]);
+    }
+    let model = ModelProto::decode(bytes)
+        .map_err(|e| vec![unreadable(path, format!("it is not an ONNX model, or it is truncated or damaged: {e}"))])?;
+    if model.graph.is_none() {
+        return Err(vec![unreadable(path, "it is not an ONNX model: it has no graph")]);
+    }
+    Ok(model)
+}
+
+/// Returns the inputs and outputs that the graph declares. An input with an initializer is a constant, not an input.
+pub(crate) fn graph_signature(graph: &GraphProto) -> Result<Signature, Vec<Diagnostic>> {
+    let sparse = graph.sparse_initializer.iter().filter_map(|s| s.values.as_ref());
+    let constants: HashSet<&str> = graph.initializer.iter().chain(sparse).map(|t| t.name.as_str()).collect();
+    let mut errors = Vec::new();
+    let mut ports = |infos: &[ValueInfoProto], what: &str| -> Vec<PortInfo> {
+        let mut names = BTreeSet::new();
+        let mut ports = Vec::new();
+        for info in infos.iter().filter(|i| what == "output" || !constants.contains(i.name.as_str())) {
+            if what == "input" && !names.insert(info.name.as_str()) {
+                errors.push(broken(format!("two inputs have the name \"{}\"", info.name)));
+            }
+            match port(info, what) {
+                Ok(port) => ports.push(port),
+                Err(error) => errors.push(error),
+            }
+        }
+        ports
+    };
+    let signature = Signature { inputs: ports(&graph.input, "input"), outputs: ports(&graph.output, "output") };
+    if errors.is_empty() { Ok(signature) } else { Err(errors) }
+}
+
+fn port(info: &ValueInfoProto, what: &str) -> Result<PortInfo, Diagnostic> {
+    let refuse = |ty: String| {
+        Err(Diagnostic::error(codes::frontends::BAD_NODE, format!("{what} \"{}\" is {ty}", info.name))
+            .note("inputs and outputs are tensors of numbers or booleans"))
+    };
+    let Some(ty) = &info.r#type else {
+        return Err(broken(format!("{what} \"{}\" has no type", info.name)));
+    };
+    let Some(tensor) = &ty.tensor_type else {
+        let kind = match ty {
+            t if t.sequence_type.is_some() => "a sequence",
+            t if t.map_type.is_some() => "a map",
+            t if t.optional_type.is_some() => "optional",
+            t if t.sparse_tensor_type.is_some() => "a sparse tensor",
+            _ => "of no known type",
+        };
+        return refuse(kind.into());
+    };
+    let Some(dtype) = tensor::dtype(tensor.elem_type) else {
+        return refuse(format!("a tensor of {}", tensor::type_name(tensor.elem_type)));
+    };
+    let dims = tensor.shape.as_ref().map(|shape| {
+        let unnamed = |axis: usize| Dim::symbol(format!("{}.{axis}", info.name));
+        let dims = shape.dim.iter().enumerate();
+        dims.map(|(axis, dim)| match &dim.value {
+            Some(DimensionValue::DimValue(n)) => usize::try_from(*n).map_or_else(|_| unnamed(axis), Dim::Fixed),
+            Some(DimensionValue::DimParam(name)) if !name.is_empty() => Dim::symbol(name.as_str()),
+            _ => unnamed(axis),
+        })
+        .collect()
+    });
+    Ok(PortInfo { name: info.name.clone(), dtype, dims })
+}
+
+/// Diagnostic for an inconsistent model.
+fn broken(message: String) -> Diagnostic {
+    Diagnostic::error(codes::frontends::BROKEN_MODEL, message)
+}

@@ -1,0 +1,408 @@
+//! Elementwise operators: arithmetic, comparison, logic, activations, casts.
+
+use super::{Fault, Node, Outputs, Row, attrs, one};
+use crate::tensor;
+use byoc_ir::ir::{Dim, ExprId};
+use byoc_ir::tensor::{DType, Tensor};
+
+pub const ROWS: &[Row] = &[
+    ("Abs", 1, |n| unary(n, "abs")),
+    ("Acos", 7, |n| unary(n, "acos")),
+    ("Acosh", 9, |n| unary(n, "acosh")),
+    ("Add", 7, |n| binary(n, "add")),
+    ("And", 7, |n| binary(n, "logical_and")),
+    ("Asin", 7, |n| unary(n, "asin")),
+    ("Asinh", 9, |n| unary(n, "asinh")),
+    ("Atan", 7, |n| unary(n, "atan")),
+    ("Atanh", 9, |n| unary(n, "atanh")),
+    ("BitShift", 11, bit_shift),
+    ("BitwiseAnd", 18, |n| binary(n, "bitwise_and")),
+    ("BitwiseNot", 18, |n| unary(n, "bitwise_not")),
+    ("BitwiseOr", 18, |n| binary(n, "bitwise_or")),
+    ("BitwiseXor", 18, |n| binary(n, "bitwise_xor")),
+    ("Cast", 6, cast),
+    ("CastLike", 15, cast_like),
+    ("Ceil", 6, |n| unary(n, "ceil")),
+    ("Celu", 12, celu),
+    ("Clip", 6, clip_6),
+    ("Clip", 11, clip_11),
+    ("Cos", 7, |n| unary(n, "cos")),
+    ("Cosh", 9, |n| unary(n, "cosh")),
+    ("Div", 7, |n| binary(n, "divide")),
+    ("Dropout", 7, dropout),
+    ("Elu", 6, |n| {
+        let alpha = n.float_attr("alpha", 1.0)?;
+        exponential_below_zero(n, alpha, 1.0)
+    }),
+    ("Equal", 7, |n| binary(n, "equal")),
+    ("Erf", 9, |n| unary(n, "erf")),
+    ("Exp", 6, |n| unary(n, "exp")),
+    ("Floor", 6, |n| unary(n, "floor")),
+    ("Gelu", 20, gelu),
+    ("Greater", 7, |n| binary(n, "greater")),
+    ("GreaterOrEqual", 12, |n| binary(n, "greater_equal")),
+    ("HardSigmoid", 6, |n| {
+        let (alpha, beta) = (n.float_attr("alpha", 0.2)?, n.float_attr("beta", 0.5)?);
+        let x = n.input(0)?;
+        one(hard_sigmoid(n, x, alpha, beta)?)
+    }),
+    ("HardSwish", 14, |n| {
+        let x = n.input(0)?;
+        let gate = hard_sigmoid(n, x, 1.0 / 6.0, 0.5)?;
+        one(n.plain("multiply", &[x, gate])?)
+    }),
+    ("Identity", 1, |n| {
+        let x = n.input(0)?;
+        one(n.same(x))
+    }),
+    ("IsInf", 10, is_inf),
+    ("IsNaN", 9, |n| unary(n, "isnan")),
+    ("LeakyRelu", 6, |n| {
+        let alpha = n.float_attr("alpha", 0.01)?;
+        let x = n.input(0)?;
+        one(n.op("nn.leaky_relu", &[x], attrs![alpha: alpha])?)
+    }),
+    ("Less", 7, |n| binary(n, "less")),
+    ("LessOrEqual", 12, |n| binary(n, "less_equal")),
+    ("Log", 6, |n| unary(n, "log")),
+    ("Max", 6, |n| variadic(n, "maximum")),
+    ("Mean", 6, mean),
+    ("Min", 6, |n| variadic(n, "minimum")),
+    ("Mish", 18, |n| {
+        let x = n.input(0)?;
+        let soft = softplus(n, x)?;
+        let gate = n.plain("tanh", &[soft])?;
+        one(n.plain("multiply", &[x, gate])?)
+    }),
+    ("Mod", 10, modulo),
+    ("Mul", 7, |n| binary(n, "multiply")),
+    ("Neg", 6, |n| unary(n, "negative")),
+    ("Not", 1, |n| unary(n, "logical_not")),
+    ("Or", 7, |n| binary(n, "logical_or")),
+    ("PRelu", 7, prelu),
+    ("Pow", 7, pow),
+    ("Reciprocal", 6, |n| {
+        let x = n.input(0)?;
+        let unit = n.scalar(n.dtype(x)?, 1.0);
+        one(n.plain("divide", &[unit, x])?)
+    }),
+    ("Relu", 6, |n| unary(n, "nn.relu")),
+    ("Round", 11, round),
+    ("Selu", 6, |n| {
+        // The defaults of the specification, with all digits of a binary32.
+        let alpha = n.float_attr("alpha", 1.673_263_2)?;
+        let gamma = n.float_attr("gamma", 1.050_701)?;
+        exponential_below_zero(n, alpha, gamma)
+    }),
+    ("Shrink", 9, shrink),
+    ("Sigmoid", 6, |n| unary(n, "sigmoid")),
+    ("Sign", 9, |n| unary(n, "sign")),
+    ("Sin", 7, |n| unary(n, "sin")),
+    ("Sinh", 9, |n| unary(n, "sinh")),
+    ("Softplus", 1, |n| {
+        let x = n.input(0)?;
+        one(softplus(n, x)?)
+    }),
+    ("Softsign", 1, |n| {
+        let x = n.input(0)?;
+        let size = n.plain("abs", &[x])?;
+        let below = n.with_scalar("add", size, 1.0)?;
+        one(n.plain("divide", &[x, below])?)
+    }),
+    ("Sqrt", 6, |n| unary(n, "sqrt")),
+    ("Sub", 7, |n| binary(n, "subtract")),
+    ("Sum", 6, |n| variadic(n, "add")),
+    ("Tan", 7, |n| unary(n, "tan")),
+    ("Tanh", 6, |n| unary(n, "tanh")),
+    ("ThresholdedRelu", 10, |n| {
+        let alpha = n.float_attr("alpha", 1.0)?;
+        let x = n.input(0)?;
+        let above = n.with_scalar("greater", x, alpha)?;
+        let zero = n.scalar(n.dtype(x)?, 0.0);
+        one(n.plain("where", &[above, x, zero])?)
+    }),
+    ("Where", 9, |n| {
+        let args = [n.input(0)?, n.input(1)?, n.input(2)?];
+        one(n.plain("where", &args)?)
+    }),
+    ("Xor", 7, |n| binary(n, "logical_xor")),
+];
+
+fn unary(n: &mut Node<'_, '_>, op: &str) -> Outputs {
+    let x = n.input(0)?;
+    one(n.plain(op, &[x])?)
+}
+
+fn binary(n: &mut Node<'_, '_>, op: &str) -> Outputs {
+    let args = [n.input(0)?, n.input(1)?];
+    one(n.plain(op, &args)?)
+}
+
+/// Combines the inputs from left to right.
+fn variadic(n: &mut Node<'_, '_>, op: &str) -> Outputs {
+    let inputs = n.all_inputs()?;
+    let (&first, rest) = inputs.split_first().ok_or_else(|| n.bad("expected at least one input"))?;
+    if rest.is_empty() {
+        return one(n.same(first));
+    }
+    one(rest.iter().try_fold(first, |sum, &x| n.plain(op, &[sum, x]))?)
+}
+
+fn mean(n: &mut Node<'_, '_>) -> Outputs {
+    let count = n.all_inputs()?.len();
+    let sum = variadic(n, "add")?[0];
+    one(n.with_scalar("divide", sum, count as f64)?)
+}
+
+fn bit_shift(n: &mut Node<'_, '_>) -> Outputs {
+    match n.str_attr("direction", "")?.as_str() {
+        "LEFT" => binary(n, "left_shift"),
+        "RIGHT" => binary(n, "right_shift"),
+        other => Err(n.bad(format!("attribute direction: expected LEFT or RIGHT, found \"{other}\""))),
+    }
+}
+
+fn cast(n: &mut Node<'_, '_>) -> Outputs {
+    let number = n.int_attr("to", 0)?;
+    let number = i32::try_from(number).unwrap_or(0);
+    let dtype = tensor::dtype(number)
+        .ok_or_else(|| n.bad(format!("elements of type {} are not supported", tensor::type_name(number))))?;
+    let x = n.input(0)?;
+    if n.dtype(x)? == dtype {
+        return one(n.same(x));
+    }
+    one(n.cast(x, dtype)?)
+}
+
+fn cast_like(n: &mut Node<'_, '_>) -> Outputs {
+    let (x, like) = (n.input(0)?, n.input(1)?);
+    let dtype = n.dtype(like)?;
+    if n.dtype(x)? == dtype {
+        return one(n.same(x));
+    }
+    one(n.cast(x, dtype)?)
+}
+
+fn clip_6(n: &mut Node<'_, '_>) -> Outputs {
+    let (low, high) = (n.float_attr("min", f32::MIN)?, n.float_attr("max", f32::MAX)?);
+    let x = n.input(0)?;
+    one(n.op("clip", &[x], attrs![a_min: low, a_max: high])?)
+}
+
+fn clip_11(n: &mut Node<'_, '_>) -> Outputs {
+    let x = n.input(0)?;
+    let dtype = n.dtype(x)?;
+    let bounds = [n.maybe(1), n.maybe(2)];
+    let mut known = [f64::NEG_INFINITY, f64::INFINITY];
+    let mut all_known = dtype.is_float();
+    for (bound, value) in bounds.iter().zip(&mut known) {
+        if let Some(bound) = *bound {
+            match n.known(bound).filter(|t| t.len() == 1) {
+                Some(tensor) => *value = tensor.view().to_f64s()[0],
+                None => all_known = false,
+            }
+        }
+    }
+    if bounds == [None, None] {
+        return one(n.same(x));
+    }
+    if all_known {
+        // A missing bound becomes the largest value of the type, because an infinity cannot be written as text in every
+        // program.
+        let (low, high) = (known[0].max(f64::from(f32::MIN)), known[1].min(f64::from(f32::MAX)));
+        let (low, high) = if dtype == DType::F64 { (known[0], known[1]) } else { (low, high) };
+        return one(n.op("clip", &[x], attrs![a_min: low, a_max: high])?);
+    }
+    // min(max(x, low), high), even if low is above high.
+    let mut y = x;
+    if let Some(low) = bounds[0] {
+        y = n.plain("maximum", &[y, low])?;
+    }
+    if let Some(high) = bounds[1] {
+        y = n.plain("minimum", &[y, high])?;
+    }
+    one(y)
+}
+
+/// Inference only: the data is returned unchanged.
+fn dropout(n: &mut Node<'_, '_>) -> Outputs {
+    if n.opset >= 12
+        && let Some(training) = n.constant(2, "training_mode")?
+    {
+        let off = |tensor: &Tensor| tensor.view().to_f64s().iter().all(|&v| v == 0.0);
+        let ratio_is_zero = n.maybe(1).and_then(|ratio| n.known(ratio)).is_some_and(|ratio| off(&ratio));
+        if !off(&training) && !ratio_is_zero {
+            return Err(n.bad("dropout in training mode is not supported"));
+        }
+    }
+    let x = n.input(0)?;
+    let y = n.same(x);
+    if !n.wants_output(1) {
+        return one(y);
+    }
+    let shape = n.shape(x)?;
+    // Before operator set 10, the mask had the type of the data.
+    let dtype = if n.opset >= 10 { DType::Bool } else { n.dtype(x)? };
+    let mask = n.filled(dtype, &shape, 1.0)?;
+    Ok(vec![y, mask])
+}
+
+/// Computes gamma * (x where x > 0, alpha * (exp(x) - 1) elsewhere).
+fn exponential_below_zero(n: &mut Node<'_, '_>, alpha: f64, gamma: f64) -> Outputs {
+    let x = n.input(0)?;
+    let dtype = n.dtype(x)?;
+    let positive = n.plain("nn.relu", &[x])?;
+    let zero = n.scalar(dtype, 0.0);
+    // exp of min(x, 0), which cannot overflow in the branch that is not selected.
+    let below = n.plain("minimum", &[x, zero])?;
+    let power = n.plain("exp", &[below])?;
+    let less_one = n.with_scalar("subtract", power, 1.0)?;
+    let negative = n.with_scalar("multiply", less_one, alpha)?;
+    let sum = n.plain("add", &[positive, negative])?;
+    one(if gamma == 1.0 { sum } else { n.with_scalar("multiply", sum, gamma)? })
+}
+
+/// Computes max(x, 0) + min(0, alpha * (exp(x / alpha) - 1)).
+fn celu(n: &mut Node<'_, '_>) -> Outputs {
+    let alpha = n.float_attr("alpha", 1.0)?;
+    let x = n.input(0)?;
+    let dtype = n.dtype(x)?;
+    let positive = n.plain("nn.relu", &[x])?;
+    let scaled = n.with_scalar("divide", x, alpha)?;
+    let power = n.plain("exp", &[scaled])?;
+    let less_one = n.with_scalar("subtract", power, 1.0)?;
+    let times = n.with_scalar("multiply", less_one, alpha)?;
+    let zero = n.scalar(dtype, 0.0);
+    let negative = n.plain("minimum", &[times, zero])?;
+    one(n.plain("add", &[positive, negative])?)
+}
+
+/// Computes 0.5 x (1 + erf(x / sqrt 2)), or its approximation by tanh.
+fn gelu(n: &mut Node<'_, '_>) -> Outputs {
+    let approximate = n.str_attr("approximate", "none")?;
+    let x = n.input(0)?;
+    let inner = match approximate.as_str() {
+        "none" => {
+            let scaled = n.with_scalar("divide", x, std::f64::consts::SQRT_2)?;
+            n.plain("erf", &[scaled])?
+        }
+        "tanh" => {
+            let square = n.plain("multiply", &[x, x])?;
+            let cube = n.plain("multiply", &[square, x])?;
+            let small = n.with_scalar("multiply", cube, 0.044715)?;
+            let sum = n.plain("add", &[x, small])?;
+            let scaled = n.with_scalar("multiply", sum, (2.0 / std::f64::consts::PI).sqrt())?;
+            n.plain("tanh", &[scaled])?
+        }
+        other => return Err(n.bad(format!("attribute approximate: expected none or tanh, found \"{other}\""))),
+    };
+    let gate = n.with_scalar("add", inner, 1.0)?;
+    let product = n.plain("multiply", &[x, gate])?;
+    one(n.with_scalar("multiply", product, 0.5)?)
+}
+
+/// Computes max(0, min(1, alpha x + beta)).
+fn hard_sigmoid(n: &mut Node<'_, '_>, x: ExprId, alpha: f64, beta: f64) -> Result<ExprId, Fault> {
+    let scaled = n.with_scalar("multiply", x, alpha)?;
+    let shifted = n.with_scalar("add", scaled, beta)?;
+    n.op("clip", &[shifted], attrs![a_min: 0.0, a_max: 1.0])
+}
+
+fn is_inf(n: &mut Node<'_, '_>) -> Outputs {
+    let (negative, positive) = (n.int_attr("detect_negative", 1)?, n.int_attr("detect_positive", 1)?);
+    let x = n.input(0)?;
+    let infinite = n.plain("isinf", &[x])?;
+    let side = match (negative != 0, positive != 0) {
+        (true, true) => return one(infinite),
+        (true, false) => n.with_scalar("less", x, 0.0)?,
+        (false, true) => n.with_scalar("greater", x, 0.0)?,
+        (false, false) => {
+            let zeros = n.plain("zeros_like", &[infinite])?;
+            return one(zeros);
+        }
+    };
+    one(n.plain("logical_and", &[infinite, side])?)
+}
+
+/// Converts Mod: `fmod = 0` takes the sign of the divisor, `fmod = 1` that of the dividend.
+fn modulo(n: &mut Node<'_, '_>) -> Outputs {
+    let op = if n.int_attr("fmod", 0)? == 0 { "floor_mod" } else { "mod" };
+    binary(n, op)
+}
+
+/// Converts PRelu; the slope broadcasts to the data from the right.
+fn prelu(n: &mut Node<'_, '_>) -> Outputs {
+    let (x, slope) = (n.input(0)?, n.input(1)?);
+    let (dims, slopes) = (n.dims(x)?, n.shape(slope)?);
+    // One slope per channel is nn.prelu.
+    if let Some(channels) = dims.get(1).and_then(Dim::fixed) {
+        let per_channel =
+            slopes.len() + 1 == dims.len() && slopes[0] == channels && slopes[1..].iter().all(|&d| d == 1);
+        if per_channel && channels > 0 {
+            let alpha = n.reshape(slope, &[channels])?;
+            return one(n.op("nn.prelu", &[x, alpha], attrs![axis: 1])?);
+        }
+    }
+    let zero = n.scalar(n.dtype(x)?, 0.0);
+    let below = n.plain("less", &[x, zero])?;
+    let scaled = n.plain("multiply", &[x, slope])?;
+    one(n.plain("where", &[below, scaled, x])?)
+}
+
+/// Converts Pow; the result has the type of the base.
+fn pow(n: &mut Node<'_, '_>) -> Outputs {
+    let (base, exponent) = (n.input(0)?, n.input(1)?);
+    let (dtype, other) = (n.dtype(base)?, n.dtype(exponent)?);
+    if dtype == other {
+        return binary(n, "power");
+    }
+    if dtype.is_float() || !other.is_float() {
+        let exponent = n.cast(exponent, dtype)?;
+        return one(n.plain("power", &[base, exponent])?);
+    }
+    let wide = n.cast(base, other)?;
+    let power = n.plain("power", &[wide, exponent])?;
+    one(n.cast(power, dtype)?)
+}
+
+fn round(n: &mut Node<'_, '_>) -> Outputs {
+    let x = n.input(0)?;
+    one(half_to_even(n, x)?)
+}
+
+/// Rounds to the nearest integer, halves to even; Relay's `round` rounds halves away from zero.
+pub fn half_to_even(n: &mut Node<'_, '_>, x: ExprId) -> Result<ExprId, Fault> {
+    let whole = n.plain("trunc", &[x])?;
+    let fraction = n.plain("subtract", &[x, whole])?;
+    let size = n.plain("abs", &[fraction])?;
+    let tie = n.with_scalar("equal", size, 0.5)?;
+    let half = n.with_scalar("multiply", x, 0.5)?;
+    let nearest_half = n.plain("round", &[half])?;
+    let even = n.with_scalar("multiply", nearest_half, 2.0)?;
+    let nearest = n.plain("round", &[x])?;
+    n.plain("where", &[tie, even, nearest])
+}
+
+/// Computes x + bias below -lambd, x - bias above lambd, 0 between.
+fn shrink(n: &mut Node<'_, '_>) -> Outputs {
+    let (bias, lambda) = (n.float_attr("bias", 0.0)?, n.float_attr("lambd", 0.5)?);
+    let x = n.input(0)?;
+    let zero = n.scalar(n.dtype(x)?, 0.0);
+    let below = n.with_scalar("less", x, -lambda)?;
+    let above = n.with_scalar("greater", x, lambda)?;
+    let up = n.with_scalar("add", x, bias)?;
+    let down = n.with_scalar("subtract", x, bias)?;
+    let right = n.plain("where", &[above, down, zero])?;
+    one(n.plain("where", &[below, up, right])?)
+}
+
+/// Computes log(1 + exp(x)) as max(x, 0) + log(1 + exp(-|x|)), which does not overflow.
+pub fn softplus(n: &mut Node<'_, '_>, x: ExprId) -> Result<ExprId, Fault> {
+    let positive = n.plain("nn.relu", &[x])?;
+    let size = n.plain("abs", &[x])?;
+    let negative = n.plain("negative", &[size])?;
+    let power = n.plain("exp", &[negative])?;
+    let above_one = n.with_scalar("add", power, 1.0)?;
+    let log = n.plain("log", &[above_one])?;
+    n.plain("add", &[positive, log])
+}

@@ -1,0 +1,299 @@
+//! Quantized operators. Tensors are quantized per tensor, per axis, or in blocks along an axis. The first two become
+//! operators of the QNN dialect, the third plain arithmetic that follows the operators' definition exactly.
+//!
+//! ONNX rounds halves to even, in float32: hence the attributes `rounding` and `compute_dtype` of the calls created
+//! here.
+
+use super::conv::{geometry, ints, kernel, spatial};
+use super::elementwise::half_to_even;
+use super::math;
+use super::{Fault, Node, Outputs, Row, attrs, one};
+use byoc_ir::ir::{Attrs, ExprId};
+use byoc_ir::tensor::DType;
+
+pub const ROWS: &[Row] = &[
+    ("ConvInteger", 10, conv_integer),
+    ("DequantizeLinear", 10, dequantize),
+    ("DynamicQuantizeLinear", 11, dynamic_quantize),
+    ("MatMulInteger", 10, mat_mul_integer),
+    ("QLinearConv", 10, q_linear_conv),
+    ("QLinearMatMul", 10, q_linear_mat_mul),
+    ("QuantizeLinear", 10, quantize),
+];
+
+/// Reads a scale for the dialect: float32, a scalar or a vector.
+fn scale(n: &mut Node<'_, '_>, i: usize) -> Result<ExprId, Fault> {
+    let value = n.input(i)?;
+    let value = n.cast(value, DType::F32)?;
+    parameter(n, value)
+}
+
+/// Reads a zero point for the dialect: int32, a scalar or a vector; 0 if not given. In the model it has the element
+/// type of its tensor, `data`.
+fn zero_point(n: &mut Node<'_, '_>, i: usize, data: DType) -> Result<ExprId, Fault> {
+    let Some(value) = n.maybe(i) else { return Ok(n.scalar(DType::I32, 0.0)) };
+    let given = n.dtype(value)?;
+    if given != data {
+        return Err(n.bad(format!("input {i}, a zero point: expected {data}, the type of its tensor, found {given}")));
+    }
+    let value = n.cast(value, DType::I32)?;
+    parameter(n, value)
+}
+
+/// Reshapes a parameter to a scalar or a vector.
+fn parameter(n: &mut Node<'_, '_>, value: ExprId) -> Result<ExprId, Fault> {
+    let shape = n.shape(value)?;
+    match shape[..] {
+        [1] => n.reshape(value, &[]),
+        [] | [_] => Ok(value),
+        _ => Err(n.bad(format!("unsupported shape {:?} of a scale or zero point", shape.as_slice()))),
+    }
+}
+
+/// Reads `axis`, for data with `rank` dimensions; any axis is valid for a scalar.
+fn axis(n: &Node<'_, '_>, rank: usize) -> Result<i64, Fault> {
+    let axis = n.int_attr("axis", 1)?;
+    // The default may be out of range; it matters for vectors only, whose relation checks it.
+    Ok(if (-(rank as i64)..rank as i64).contains(&axis) { axis } else { -1 })
+}
+
+/// Expands a scale or zero point of a blocked tensor to one for each element of `data`.
+fn spread(n: &mut Node<'_, '_>, value: ExprId, data: ExprId, block: i64) -> Result<ExprId, Fault> {
+    let (shape, wanted) = (n.shape(value)?, n.shape(data)?);
+    let axis = n.axis(n.int_attr("axis", 1)?, wanted.len())?;
+    let fits = shape.len() == wanted.len()
+        && shape.iter().zip(&wanted).enumerate().all(|(i, (&s, &w))| {
+            if i == axis {
+                usize::try_from(block).is_ok_and(|block| block > 0 && s == w.div_ceil(block))
+            } else {
+                s == w
+            }
+        });
+    if !fits {
+        let (shape, wanted) = (shape.as_slice(), wanted.as_slice());
+        return Err(n.bad(format!(
+            "a scale or zero point of shape {shape:?} does not match data of shape {wanted:?} in blocks of {block} along axis {axis}"
+        )));
+    }
+    let value = n.op("repeat", &[value], attrs![repeats: block, axis: axis as i64])?;
+    n.slice(value, axis, 0, wanted[axis])
+}
+
+/// Computes (x - zero point) * scale.
+fn dequantize(n: &mut Node<'_, '_>) -> Outputs {
+    let x = n.input(0)?;
+    let (dtype, given, rank) = (n.dtype(x)?, n.input(1)?, n.rank(x)?);
+    let out = n.dtype(given)?;
+    let block = n.int_attr("block_size", 0)?;
+    if block == 0 {
+        let (scale, zero) = (scale(n, 1)?, zero_point(n, 2, dtype)?);
+        let attrs = attrs![axis: axis(n, rank)?, out_dtype: out];
+        // Not folded: passes use the integers of a quantized weight.
+        return one(n.op_kept("qnn.dequantize", &[x, scale, zero], attrs)?);
+    }
+    let scale = spread(n, given, x, block)?;
+    let mut value = n.cast(x, DType::I32)?;
+    if let Some(zero) = n.maybe(2) {
+        let zero = spread(n, zero, x, block)?;
+        let zero = n.cast(zero, DType::I32)?;
+        value = n.plain("subtract", &[value, zero])?;
+    }
+    let value = n.cast(value, out)?;
+    one(n.plain("multiply", &[value, scale])?)
+}
+
+/// Returns the least and the greatest value of a type of at most 16 bits.
+fn range(n: &Node<'_, '_>, dtype: DType) -> Result<(f64, f64), Fault> {
+    match dtype {
+        DType::I8 => Ok((-128.0, 127.0)),
+        DType::U8 => Ok((0.0, 255.0)),
+        DType::I16 => Ok((-32768.0, 32767.0)),
+        DType::U16 => Ok((0.0, 65535.0)),
+        other => Err(n.bad(format!("quantization to {other} is not supported"))),
+    }
+}
+
+/// Computes saturate(round(x / scale) + zero point), halves to even.
+fn quantize(n: &mut Node<'_, '_>) -> Outputs {
+    let (mut x, given) = (n.input(0)?, n.input(1)?);
+    let wanted = match n.maybe(2) {
+        Some(zero) => n.dtype(zero)?,
+        None => match n.int_attr("output_dtype", 0)? {
+            0 => DType::U8,
+            number => crate::tensor::dtype(number as i32)
+                .ok_or_else(|| n.bad(format!("unsupported element type number {number}")))?,
+        },
+    };
+    let (low, high) = range(n, wanted)?;
+    let block = n.int_attr("block_size", 0)?;
+    if block == 0 {
+        if n.dtype(x)? != DType::F16 {
+            x = n.cast(x, DType::F32)?;
+        }
+        let rank = n.rank(x)?;
+        let (scale, zero) = (scale(n, 1)?, zero_point(n, 2, wanted)?);
+        let attrs = attrs![axis: axis(n, rank)?, out_dtype: wanted, rounding: "TOEVEN"];
+        return one(n.op("qnn.quantize", &[x, scale, zero], attrs)?);
+    }
+    let scale = spread(n, given, x, block)?;
+    let dtype = n.dtype(scale)?;
+    let x_real = n.cast(x, dtype)?;
+    let ratio = n.plain("divide", &[x_real, scale])?;
+    let mut value = half_to_even(n, ratio)?;
+    if let Some(zero) = n.maybe(2) {
+        let zero = spread(n, zero, x, block)?;
+        let zero = n.cast(zero, dtype)?;
+        value = n.plain("add", &[value, zero])?;
+    }
+    let value = n.op("clip", &[value], attrs![a_min: low, a_max: high])?;
+    one(n.cast(value, wanted)?)
+}
+
+/// Quantizes to uint8, with the range of the data (extended to contain 0).
+fn dynamic_quantize(n: &mut Node<'_, '_>) -> Outputs {
+    let x = n.input(0)?;
+    let dtype = n.dtype(x)?;
+    let zero = n.scalar(dtype, 0.0);
+    let max = n.plain("max", &[x])?;
+    let max = n.plain("maximum", &[max, zero])?;
+    let min = n.plain("min", &[x])?;
+    let min = n.plain("minimum", &[min, zero])?;
+    let width = n.plain("subtract", &[max, min])?;
+    let scale = n.with_scalar("divide", width, 255.0)?;
+    let below = n.plain("subtract", &[zero, min])?;
+    let place = n.plain("divide", &[below, scale])?;
+    let place = n.op("clip", &[place], attrs![a_min: 0.0, a_max: 255.0])?;
+    let point = half_to_even(n, place)?;
+    let ratio = n.plain("divide", &[x, scale])?;
+    let whole = half_to_even(n, ratio)?;
+    let moved = n.plain("add", &[whole, point])?;
+    let value = n.op("clip", &[moved], attrs![a_min: 0.0, a_max: 255.0])?;
+    Ok(vec![n.cast(value, DType::U8)?, scale, n.cast(point, DType::U8)?])
+}
+
+/// Operands of an integer convolution: data and weight, their zero points and scales.
+struct Convolution {
+    data: ExprId,
+    weight: ExprId,
+    zero_points: [ExprId; 2],
+    scales: [ExprId; 2],
+}
+
+/// Creates the sums of products, `int32`.
+fn convolve(n: &mut Node<'_, '_>, of: &Convolution) -> Result<ExprId, Fault> {
+    let spatial = spatial(n, of.data)?;
+    let axes = spatial.len();
+    let shape = n.shape(of.weight)?;
+    if shape.len() != axes + 2 {
+        return Err(n.bad(format!("expected a weight with {axes} spatial axes, found shape {:?}", shape.as_slice())));
+    }
+    let geometry = geometry(n, kernel(n, &shape)?, &spatial)?;
+    let attrs = attrs![
+        strides: ints(&geometry.strides),
+        padding: geometry.padding(),
+        dilation: ints(&geometry.dilations),
+        groups: n.int_attr("group", 1)?,
+        channels: shape[0] as i64,
+        kernel_size: ints(&geometry.kernel),
+        out_dtype: "int32",
+    ];
+    if axes == 2 {
+        let args = [of.data, of.weight, of.zero_points[0], of.zero_points[1], of.scales[0], of.scales[1]];
+        return n.op("qnn.conv2d", &args, attrs);
+    }
+    // The dialect has no other convolutions: subtract the zero points, and convolve.
+    let data = difference(n, of.data, of.zero_points[0], 0)?;
+    let weight = difference(n, of.weight, of.zero_points[1], axes + 1)?;
+    n.op(if axes == 1 { "nn.conv1d" } else { "nn.conv3d" }, &[data, weight], attrs)
+}
+
+/// Computes value - zero point in int32; a vector is followed by `behind` more axes.
+fn difference(n: &mut Node<'_, '_>, value: ExprId, zero_point: ExprId, behind: usize) -> Result<ExprId, Fault> {
+    let value = n.cast(value, DType::I32)?;
+    let mut shape = n.shape(zero_point)?.to_vec();
+    if let [size] = shape[..] {
+        shape = [vec![size], vec![1; behind]].concat();
+    }
+    let zero_point = n.reshape(zero_point, &shape)?;
+    n.plain("subtract", &[value, zero_point])
+}
+
+fn conv_integer(n: &mut Node<'_, '_>) -> Outputs {
+    let (data, weight) = (n.input(0)?, n.input(1)?);
+    let zero_points = [zero_point(n, 2, n.dtype(data)?)?, zero_point(n, 3, n.dtype(weight)?)?];
+    let scales = [n.scalar(DType::F32, 1.0), n.scalar(DType::F32, 1.0)];
+    one(convolve(n, &Convolution { data, weight, zero_points, scales })?)
+}
+
+/// Requantizes sums to the scale and zero point of the output, in the element type of the zero point.
+fn requantize(n: &mut Node<'_, '_>, sums: ExprId, from: ExprId, to: usize, axis: i64) -> Result<ExprId, Fault> {
+    let out = match n.maybe(to + 1) {
+        Some(zero) => n.dtype(zero)?,
+        None => return Err(n.bad(format!("input {} is missing", to + 1))),
+    };
+    range(n, out)?;
+    let (scale, zero) = (scale(n, to)?, zero_point(n, to + 1, out)?);
+    let none = n.scalar(DType::I32, 0.0);
+    n.op("qnn.requantize", &[sums, from, none, scale, zero], requantize_attrs(axis, out))
+}
+
+fn requantize_attrs(axis: i64, out: DType) -> Attrs {
+    attrs![axis: axis, rounding: "TOEVEN", compute_dtype: "float32", out_dtype: out]
+}
+
+fn q_linear_conv(n: &mut Node<'_, '_>) -> Outputs {
+    let (data, weight) = (n.input(0)?, n.input(3)?);
+    let scales = [scale(n, 1)?, scale(n, 4)?];
+    let zero_points = [zero_point(n, 2, n.dtype(data)?)?, zero_point(n, 5, n.dtype(weight)?)?];
+    let mut sums = convolve(n, &Convolution { data, weight, zero_points, scales })?;
+    if let Some(bias) = n.maybe(8) {
+        sums = n.op("nn.bias_add", &[sums, bias], attrs![axis: 1])?;
+    }
+    let from = n.plain("multiply", &scales)?;
+    one(requantize(n, sums, from, 6, 1)?)
+}
+
+/// Creates the sums of a matrix product. Scalar zero points stay parameters of the dialect; vectors (one per row of the
+/// first operand, one per column of the second) are subtracted first.
+fn multiply(
+    n: &mut Node<'_, '_>,
+    operands: [ExprId; 2],
+    zero_at: [usize; 2],
+    scales: [ExprId; 2],
+) -> Result<ExprId, Fault> {
+    let mut zeros = Vec::new();
+    let mut plain = false;
+    for (i, at) in zero_at.into_iter().enumerate() {
+        let dtype = n.dtype(operands[i])?;
+        let zero = match n.maybe(at) {
+            Some(zero) if n.shape(zero)?.len() > 1 => n.cast(zero, DType::I32)?,
+            _ => zero_point(n, at, dtype)?,
+        };
+        plain |= !n.shape(zero)?.is_empty();
+        zeros.push(zero);
+    }
+    let scalars = n.shape(scales[0])?.is_empty() && n.shape(scales[1])?.is_empty();
+    if !plain && scalars {
+        return math::product(n, operands[0], operands[1], Some([zeros[0], zeros[1], scales[0], scales[1]]));
+    }
+    let data = difference(n, operands[0], zeros[0], 1)?;
+    let weight = difference(n, operands[1], zeros[1], 0)?;
+    math::product(n, data, weight, None)
+}
+
+fn mat_mul_integer(n: &mut Node<'_, '_>) -> Outputs {
+    let scales = [n.scalar(DType::F32, 1.0), n.scalar(DType::F32, 1.0)];
+    let operands = [n.input(0)?, n.input(1)?];
+    one(multiply(n, operands, [2, 3], scales)?)
+}
+
+fn q_linear_mat_mul(n: &mut Node<'_, '_>) -> Outputs {
+    let scales = [scale(n, 1)?, scale(n, 4)?];
+    let operands = [n.input(0)?, n.input(3)?];
+    let sums = multiply(n, operands, [2, 5], scales)?;
+    if !n.shape(scales[0])?.is_empty() {
+        return Err(n.bad("a scale for each row of the first operand is not supported"));
+    }
+    let from = n.plain("multiply", &scales)?;
+    one(requantize(n, sums, from, 6, -1)?)
+}

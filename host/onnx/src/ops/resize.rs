@@ -1,0 +1,288 @@
+//! Resizing.
+//!
+//! Planes (batch, channels, height, width) become `image.resize2d` if its definition of the scale (input size / output
+//! size) matches the model's. Everything else is done axis by axis: each axis of the result is a gathering (nearest) or
+//! a matrix product with interpolation weights, computed here.
+
+use super::{Fault, Node, Outputs, Row, attrs, one};
+use crate::tensor::from_f64s;
+use byoc_ir::ir::{AttrValue, ExprId};
+
+pub const ROWS: &[Row] =
+    &[("Resize", 10, resize_10), ("Resize", 11, resize_11), ("Upsample", 7, upsample_7), ("Upsample", 9, resize_10)];
+
+/// Attributes of a resizing.
+struct Mode {
+    method: String,
+    coordinates: String,
+    nearest: String,
+    cubic: f64,
+    exclude_outside: bool,
+    extrapolation: f64,
+}
+
+/// One axis of a resizing.
+#[derive(Clone, Copy, Debug)]
+struct Axis {
+    /// Size of the data.
+    from: usize,
+    /// Size of the result.
+    to: usize,
+    /// Ratio of result to data, as the model specifies it.
+    scale: f64,
+    /// First and last position in the data to sample, in [0, 1]; for tf_crop_and_resize.
+    roi: (f64, f64),
+}
+
+fn upsample_7(n: &mut Node<'_, '_>) -> Outputs {
+    let scales = n.floats_attr("scales")?.ok_or_else(|| n.bad("attribute scales is missing"))?;
+    old_resize(n, scales)
+}
+
+fn resize_10(n: &mut Node<'_, '_>) -> Outputs {
+    let scales = n.constant(1, "scales")?.ok_or_else(|| n.bad("the scales are missing"))?;
+    let scales = scales.view().to_f64s();
+    old_resize(n, scales)
+}
+
+/// Before operator set 11: coordinates are asymmetric, and nearest rounds down.
+fn old_resize(n: &mut Node<'_, '_>, scales: Vec<f64>) -> Outputs {
+    let mode = Mode {
+        method: n.str_attr("mode", "nearest")?,
+        coordinates: "asymmetric".into(),
+        nearest: "floor".into(),
+        cubic: -0.75,
+        exclude_outside: false,
+        extrapolation: 0.0,
+    };
+    let data = n.input(0)?;
+    let shape = n.shape(data)?;
+    let axes = by_scales(n, &shape, &scales, &(0..shape.len()).collect::<Vec<_>>())?;
+    one(resize(n, data, &mode, &axes)?)
+}
+
+fn resize_11(n: &mut Node<'_, '_>) -> Outputs {
+    let data = n.input(0)?;
+    let shape = n.shape(data)?;
+    let mode = Mode {
+        method: n.str_attr("mode", "nearest")?,
+        coordinates: n.str_attr("coordinate_transformation_mode", "half_pixel")?,
+        nearest: n.str_attr("nearest_mode", "round_prefer_floor")?,
+        cubic: n.float_attr("cubic_coeff_a", -0.75)?,
+        exclude_outside: n.int_attr("exclude_outside", 0)? != 0,
+        extrapolation: n.float_attr("extrapolation_value", 0.0)?,
+    };
+    if n.int_attr("antialias", 0)? != 0 {
+        return Err(n.bad("resizing with antialias is not supported"));
+    }
+    let named: Vec<usize> = match n.ints_attr("axes")? {
+        Some(axes) => axes.iter().map(|&a| n.axis(a, shape.len())).collect::<Result<_, _>>()?,
+        None => (0..shape.len()).collect(),
+    };
+    let scales = n.constant(2, "scales")?.map(|t| t.view().to_f64s()).filter(|s| !s.is_empty());
+    let sizes = n.ints(3, "sizes")?;
+    let mut axes = match (scales, sizes) {
+        (Some(scales), None) => by_scales(n, &shape, &scales, &named)?,
+        (None, Some(sizes)) => by_sizes(n, &shape, &sizes, &named)?,
+        _ => return Err(n.bad("either scales or sizes must be given")),
+    };
+    if mode.coordinates == "tf_crop_and_resize" {
+        let roi = n.constant(1, "roi")?.map(|t| t.view().to_f64s()).unwrap_or_default();
+        if roi.len() != 2 * named.len() {
+            return Err(n.bad(format!("roi has {} numbers for {} axes", roi.len(), named.len())));
+        }
+        for (i, &axis) in named.iter().enumerate() {
+            axes[axis].roi = (roi[i], roi[named.len() + i]);
+        }
+    }
+    one(resize(n, data, &mode, &axes)?)
+}
+
+fn unchanged(size: usize) -> Axis {
+    Axis { from: size, to: size, scale: 1.0, roi: (0.0, 1.0) }
+}
+
+fn by_scales(n: &Node<'_, '_>, shape: &[usize], scales: &[f64], named: &[usize]) -> Result<Vec<Axis>, Fault> {
+    if scales.len() != named.len() || scales.iter().any(|s| !(*s > 0.0 && *s < 1e9)) {
+        return Err(n.bad(format!("scales are {scales:?} for {} axes", named.len())));
+    }
+    let mut axes: Vec<Axis> = shape.iter().map(|&d| unchanged(d)).collect();
+    for (&axis, &scale) in named.iter().zip(scales) {
+        axes[axis].scale = scale;
+        axes[axis].to = (shape[axis] as f64 * scale).floor() as usize;
+    }
+    Ok(axes)
+}
+
+fn by_sizes(n: &Node<'_, '_>, shape: &[usize], sizes: &[i64], named: &[usize]) -> Result<Vec<Axis>, Fault> {
+    if sizes.len() != named.len() || sizes.iter().any(|s| !(0..1 << 40).contains(s)) {
+        return Err(n.bad(format!("sizes are {sizes:?} for {} axes", named.len())));
+    }
+    let ratio = |axis: usize, size: i64| size as f64 / shape[axis].max(1) as f64;
+    let ratios = named.iter().zip(sizes).map(|(&axis, &size)| ratio(axis, size));
+    let common = match n.str_attr("keep_aspect_ratio_policy", "stretch")?.as_str() {
+        "stretch" => None,
+        "not_larger" => ratios.reduce(f64::min),
+        "not_smaller" => ratios.reduce(f64::max),
+        other => return Err(n.bad(format!("attribute keep_aspect_ratio_policy is \"{other}\""))),
+    };
+    let mut axes: Vec<Axis> = shape.iter().map(|&d| unchanged(d)).collect();
+    for (&axis, &size) in named.iter().zip(sizes) {
+        axes[axis].scale = common.unwrap_or_else(|| ratio(axis, size));
+        axes[axis].to = match common {
+            Some(scale) => (scale * shape[axis] as f64 + 0.5).floor() as usize,
+            None => size as usize,
+        };
+    }
+    Ok(axes)
+}
+
+fn resize(n: &mut Node<'_, '_>, data: ExprId, mode: &Mode, axes: &[Axis]) -> Result<ExprId, Fault> {
+    let changed: Vec<usize> = (0..axes.len()).filter(|&i| axes[i].to != axes[i].from || axes[i].scale != 1.0).collect();
+    let crop = mode.coordinates == "tf_crop_and_resize";
+    if changed.is_empty() && !crop {
+        return Ok(n.same(data));
+    }
+    if axes.iter().any(|a| a.from == 0 || a.to == 0) {
+        return Err(n.bad("resizing from or to an empty axis is not supported"));
+    }
+    let planar = axes.len() == 4 && changed.iter().all(|&i| i >= 2);
+    let exact = axes.iter().all(|a| (a.scale * a.from as f64 - a.to as f64).abs() < 1e-6 * a.to as f64);
+    let known = !matches!(mode.coordinates.as_str(), "half_pixel_symmetric");
+    if planar && known && (exact || crop) {
+        return planes(n, data, mode, axes);
+    }
+    if crop {
+        return Err(n.bad("tf_crop_and_resize of other axes than height and width is not supported"));
+    }
+    let mut value = data;
+    for axis in changed {
+        value = along_axis(n, value, mode, axis, axes[axis])?;
+    }
+    Ok(value)
+}
+
+/// Resizes height and width with Relay's operator.
+fn planes(n: &mut Node<'_, '_>, data: ExprId, mode: &Mode, axes: &[Axis]) -> Result<ExprId, Fault> {
+    let method = match mode.method.as_str() {
+        "nearest" => "nearest_neighbor",
+        "linear" | "bilinear" => "linear",
+        "cubic" => "cubic",
+        other => return Err(n.bad(format!("attribute mode is \"{other}\""))),
+    };
+    let mut attributes = attrs![
+        size: [axes[2].to as i64, axes[3].to as i64],
+        layout: "NCHW",
+        method: method,
+        coordinate_transformation_mode: mode.coordinates.as_str(),
+    ];
+    match method {
+        "nearest_neighbor" => attributes = attributes.with("rounding_method", mode.nearest.as_str()),
+        "cubic" => {
+            let exclude = i64::from(mode.exclude_outside);
+            attributes = attributes.with("cubic_alpha", mode.cubic).with("cubic_exclude", exclude);
+        }
+        _ => {}
+    }
+    if mode.coordinates == "tf_crop_and_resize" {
+        let (rows, columns) = (axes[2].roi, axes[3].roi);
+        let roi = [rows.0, columns.0, rows.1, columns.1].map(AttrValue::Float);
+        attributes = attributes.with("roi", AttrValue::List(roi.into()));
+    }
+    if mode.extrapolation != 0.0 {
+        attributes = attributes.with("extrapolation_value", mode.extrapolation);
+    }
+    n.op("image.resize2d", &[data], attributes)
+}
+
+/// Resizes one axis: gathers the nearest elements, or multiplies with a matrix of weights.
+fn along_axis(n: &mut Node<'_, '_>, value: ExprId, mode: &Mode, axis: usize, size: Axis) -> Result<ExprId, Fault> {
+    if size.from.max(1).saturating_mul(size.to.max(1)) > 1 << 24 {
+        return Err(n.bad(format!("cannot resize {} elements to {} along axis {axis}", size.from, size.to)));
+    }
+    let places: Vec<f64> = (0..size.to).map(|i| place(n, mode, size, i)).collect::<Result<_, _>>()?;
+    let last = size.from as i64 - 1;
+    if mode.method == "nearest" {
+        let nearest = |x: f64| match mode.nearest.as_str() {
+            "floor" => Some(x.floor()),
+            "ceil" => Some(x.ceil()),
+            "round_prefer_ceil" => Some((x + 0.5).floor()),
+            "round_prefer_floor" => Some((x - 0.5).ceil()),
+            _ => None,
+        };
+        let indices: Option<Vec<i64>> = places.iter().map(|&x| nearest(x).map(|i| (i as i64).clamp(0, last))).collect();
+        let indices = indices.ok_or_else(|| n.bad(format!("attribute nearest_mode is \"{}\"", mode.nearest)))?;
+        let indices = n.vector(&indices);
+        return n.op("take", &[value, indices], attrs![axis: axis as i64]);
+    }
+    let mut matrix = vec![0.0; size.to * size.from];
+    for (row, &x) in places.iter().enumerate() {
+        let below = x.floor();
+        let part = x - below;
+        let taps: Vec<(i64, f64)> = match mode.method.as_str() {
+            "linear" => vec![(0, 1.0 - part), (1, part)],
+            "cubic" => (-1..=2).map(|tap| (tap, cubic(mode.cubic, part - tap as f64))).collect(),
+            other => return Err(n.bad(format!("attribute mode is \"{other}\""))),
+        };
+        let at = |tap: i64| below as i64 + tap;
+        let counts = |tap: i64| !mode.exclude_outside || (0..=last).contains(&at(tap));
+        let total: f64 = taps.iter().filter(|(tap, _)| counts(*tap)).map(|(_, w)| w).sum();
+        for (tap, weight) in taps {
+            if counts(tap) {
+                let total = if mode.exclude_outside { total } else { 1.0 };
+                matrix[row * size.from + at(tap).clamp(0, last) as usize] += weight / total;
+            }
+        }
+    }
+    let dtype = n.dtype(value)?;
+    let weights = n.tensor(from_f64s(dtype, &[size.to, size.from], &matrix));
+    let rank = n.rank(value)?;
+    // The axis is transposed to the end, multiplied, and transposed back.
+    let mut order: Vec<usize> = (0..rank).filter(|&i| i != axis).collect();
+    order.push(axis);
+    let mut back: Vec<usize> = (0..rank - 1).collect();
+    back.insert(axis, rank - 1);
+    let moved = n.transpose(value, &order)?;
+    let product = n.op("nn.dense", &[moved, weights], attrs![units: size.to as i64])?;
+    n.transpose(product, &back)
+}
+
+/// Computes the coordinate in the data of index `i` of the result.
+fn place(n: &Node<'_, '_>, mode: &Mode, size: Axis, i: usize) -> Result<f64, Fault> {
+    let (x, from, to, scale) = (i as f64, size.from as f64, size.to as f64, size.scale);
+    Ok(match mode.coordinates.as_str() {
+        "half_pixel" => (x + 0.5) / scale - 0.5,
+        "half_pixel_symmetric" => {
+            let adjustment = to / (scale * from);
+            let offset = from / 2.0 * (1.0 - adjustment);
+            offset + (x + 0.5) / scale - 0.5
+        }
+        "pytorch_half_pixel" => {
+            if size.to > 1 {
+                (x + 0.5) / scale - 0.5
+            } else {
+                0.0
+            }
+        }
+        "align_corners" => {
+            // The corner of the result is at the position that the scale gives, possibly beyond the last whole element.
+            let corner = scale * from - 1.0;
+            if size.to > 1 && corner > 0.0 { x * (from - 1.0) / corner } else { 0.0 }
+        }
+        "asymmetric" => x / scale,
+        "tf_half_pixel_for_nn" => (x + 0.5) / scale,
+        other => return Err(n.bad(format!("attribute coordinate_transformation_mode is \"{other}\""))),
+    })
+}
+
+/// Kernel of cubic convolution (R. Keys, 1981).
+fn cubic(a: f64, distance: f64) -> f64 {
+    let x = distance.abs();
+    if x <= 1.0 {
+        ((a + 2.0) * x - (a + 3.0)) * x * x + 1.0
+    } else if x < 2.0 {
+        (((x - 5.0) * x + 8.0) * x - 4.0) * a
+    } else {
+        0.0
+    }
+}

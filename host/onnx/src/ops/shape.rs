@@ -1,0 +1,343 @@
+//! Operators that create tensors, or move their elements to other dimensions without reading them.
+
+use super::{Fault, Node, Outputs, Row, attrs, one};
+use crate::size::Size;
+use crate::tensor;
+use byoc_ir::ir::{AttrValue, Dim};
+use byoc_ir::tensor::{DType, Tensor};
+
+pub const ROWS: &[Row] = &[
+    ("Concat", 4, concat),
+    ("Constant", 1, constant),
+    ("ConstantOfShape", 9, constant_of_shape),
+    ("DepthToSpace", 1, depth_to_space),
+    ("Expand", 8, expand),
+    ("EyeLike", 9, eye_like),
+    ("Flatten", 1, flatten),
+    ("Range", 11, range),
+    ("Reshape", 5, reshape),
+    ("Shape", 1, shape),
+    ("Size", 1, size),
+    ("SpaceToDepth", 1, |n| {
+        let data = n.input(0)?;
+        let block = n.int_attr("blocksize", 0)?;
+        if n.str_attr("mode", "DCR")? != "DCR" {
+            return Err(n.bad("SpaceToDepth is supported in mode DCR only"));
+        }
+        one(n.op("nn.space_to_depth", &[data], attrs![block_size: block, layout: "NCHW"])?)
+    }),
+    ("Squeeze", 1, |n| {
+        let axes = n.ints_attr("axes")?;
+        squeeze(n, axes)
+    }),
+    ("Squeeze", 13, |n| {
+        let axes = n.ints(1, "axes")?;
+        squeeze(n, axes)
+    }),
+    ("Tile", 6, tile),
+    ("Transpose", 1, transpose),
+    ("Trilu", 14, trilu),
+    ("Unsqueeze", 1, |n| {
+        let axes = n.ints_attr("axes")?;
+        unsqueeze(n, axes)
+    }),
+    ("Unsqueeze", 13, |n| {
+        let axes = n.ints(1, "axes")?;
+        unsqueeze(n, axes)
+    }),
+];
+
+/// Maximum number of dimensions of a tensor; a longer list is not a shape.
+const MAX_RANK: usize = 64;
+
+fn concat(n: &mut Node<'_, '_>) -> Outputs {
+    let inputs = n.all_inputs()?;
+    let &first = inputs.first().ok_or_else(|| n.bad("expected at least one input"))?;
+    let axis = n.axis(n.int_attr("axis", 0)?, n.rank(first)?)?;
+    if inputs.len() == 1 {
+        return one(n.same(first));
+    }
+    one(n.concatenate(&inputs, axis as i64)?)
+}
+
+fn constant(n: &mut Node<'_, '_>) -> Outputs {
+    let value = if let Some(tensor) = n.tensor_attr("value")? {
+        tensor
+    } else if n.has("value_float") {
+        Tensor::scalar(n.float_attr("value_float", 0.0)? as f32)
+    } else if let Some(values) = n.floats_attr("value_floats")? {
+        tensor::from_f64s(DType::F32, &[values.len()], &values)
+    } else if n.has("value_int") {
+        Tensor::scalar(n.int_attr("value_int", 0)?)
+    } else if let Some(values) = n.ints_attr("value_ints")? {
+        Tensor::from_slice(&[values.len()], &values)
+    } else {
+        return Err(n.bad("expected a value of numbers or booleans"));
+    };
+    one(n.tensor(value))
+}
+
+fn constant_of_shape(n: &mut Node<'_, '_>) -> Outputs {
+    let dims = n.sizes(0, "shape")?.ok_or_else(|| n.bad("the shape is missing"))?;
+    let dims = check_dims(n, &dims)?;
+    let value = n.tensor_attr("value")?.unwrap_or_else(|| Tensor::from_slice(&[1], &[0f32]));
+    let dtype = value.dtype();
+    let value = value.reshaped(&[]).ok_or_else(|| n.bad("the value has more than one element"))?;
+    let value = n.tensor(value);
+    let Some(shape) = numbers(&dims) else { return one(n.spread(value, &dims)?) };
+    one(n.op("full", &[value], attrs![shape: shape, dtype: dtype])?)
+}
+
+/// Returns the dimensions, if all are known.
+fn numbers(dims: &[Dim]) -> Option<Vec<i64>> {
+    dims.iter().map(|dim| dim.fixed().map(|n| n as i64)).collect()
+}
+
+/// Returns the dimension of a size; `None` for a negative number.
+fn dim(size: &Size) -> Option<Dim> {
+    (size.as_constant().is_none_or(|n| n >= 0)).then(|| size.clone().into())
+}
+
+/// Checks that no dimension is negative and that their product is a size.
+fn check_dims(n: &Node<'_, '_>, sizes: &[Size]) -> Result<Vec<Dim>, Fault> {
+    let dims: Option<Vec<Dim>> = sizes.iter().map(dim).collect();
+    let fits = |dims: &Vec<Dim>| {
+        let known: Vec<usize> = dims.iter().filter_map(Dim::fixed).collect();
+        dims.len() <= MAX_RANK && byoc_ir::tensor::element_count(&known).is_some_and(|n| n <= isize::MAX as usize / 8)
+    };
+    dims.filter(fits).ok_or_else(|| n.bad(format!("{} is not a valid shape", list(sizes))))
+}
+
+/// Formats sizes: `[2, batch, -1]`.
+fn list(sizes: &[Size]) -> String {
+    format!("[{}]", sizes.iter().map(Size::to_string).collect::<Vec<_>>().join(", "))
+}
+
+fn depth_to_space(n: &mut Node<'_, '_>) -> Outputs {
+    let data = n.input(0)?;
+    let block = n.int_attr("blocksize", 0)?;
+    let mode = n.str_attr("mode", "DCR")?;
+    one(n.op("nn.depth_to_space", &[data], attrs![block_size: block, layout: "NCHW", mode: mode.as_str()])?)
+}
+
+/// Broadcasts to the common shape of the data and the given shape.
+fn expand(n: &mut Node<'_, '_>) -> Outputs {
+    let data = n.input(0)?;
+    let wanted = n.sizes(1, "shape")?.ok_or_else(|| n.bad("the shape is missing"))?;
+    let wanted = check_dims(n, &wanted)?;
+    let dims = n.dims(data)?;
+    let Some(result) = super::math::broadcast(&dims, &wanted) else {
+        let wanted: Vec<String> = wanted.iter().map(Dim::to_string).collect();
+        return Err(n.bad(format!("{} and [{}] do not broadcast", n.ty(data)?, wanted.join(", "))));
+    };
+    if result == dims {
+        return one(n.same(data));
+    }
+    one(n.spread(data, &result)?)
+}
+
+fn eye_like(n: &mut Node<'_, '_>) -> Outputs {
+    let data = n.input(0)?;
+    let shape = n.shape(data)?;
+    let [rows, columns] = shape[..] else {
+        return Err(n.bad(format!("expected a matrix, found shape {:?}", shape.as_slice())));
+    };
+    let dtype = match n.int_attr("dtype", 0)? {
+        0 => n.dtype(data)?,
+        number => {
+            tensor::dtype(number as i32).ok_or_else(|| n.bad(format!("unsupported element type number {number}")))?
+        }
+    };
+    let k = n.int_attr("k", 0)?;
+    // i + k == j, folded, or left as calls if it is too large.
+    let count = |n: &mut Node<'_, '_>, from: i64, size: usize, shape: &[usize]| {
+        let bounds = [from, from.saturating_add(size as i64), 1].map(|v| n.tensor(Tensor::scalar(v)));
+        let line = n.op("arange", &bounds, attrs![dtype: DType::I64])?;
+        n.reshape(line, shape)
+    };
+    let row = count(n, k, rows, &[rows, 1])?;
+    let column = count(n, 0, columns, &[1, columns])?;
+    let equal = n.plain("equal", &[row, column])?;
+    one(n.cast(equal, dtype)?)
+}
+
+fn flatten(n: &mut Node<'_, '_>) -> Outputs {
+    let data = n.input(0)?;
+    let dims = n.dims(data)?;
+    let axis = n.int_attr("axis", 1)?;
+    let axis = if axis == dims.len() as i64 { dims.len() } else { n.axis(axis, dims.len())? };
+    let matrix = n.halves(&dims, axis)?;
+    if dims == matrix {
+        return one(n.same(data));
+    }
+    if axis == 1 && dims.len() > 2 {
+        return one(n.plain("nn.batch_flatten", &[data])?);
+    }
+    one(n.reshape_to(data, &matrix)?)
+}
+
+fn range(n: &mut Node<'_, '_>) -> Outputs {
+    let mut args = Vec::with_capacity(3);
+    for (i, what) in ["start", "limit", "delta"].into_iter().enumerate() {
+        let scalar = n.maybe(i).ok_or_else(|| n.bad(format!("input {i} ({what}) is missing")))?;
+        args.push(n.reshape(scalar, &[])?);
+    }
+    let dtype = n.dtype(args[0])?;
+    let one_size = |n: &Node<'_, '_>, value| n.followed(value).and_then(|sizes| sizes.first().cloned().flatten());
+    if let [Some(start), Some(limit), Some(step)] = [0, 1, 2].map(|i| one_size(n, args[i]))
+        && [start.as_constant(), step.as_constant()] == [Some(0), Some(1)]
+        && let Some(name) = limit.as_symbol()
+    {
+        // Exclusive sums of ones: their number keeps the name of the dimension.
+        let lane = n.lane(name)?;
+        let lane = n.cast(lane, dtype)?;
+        let ones = n.plain("ones_like", &[lane])?;
+        return one(n.op("cumsum", &[ones], attrs![axis: 0, exclusive: true])?);
+    }
+    one(n.op("arange", &args, attrs![dtype: dtype])?)
+}
+
+/// Converts Reshape: 0 keeps the dimension (unless `allowzero` is set), -1 is computed from the rest.
+fn reshape(n: &mut Node<'_, '_>) -> Outputs {
+    let data = n.input(0)?;
+    let allow_zero = n.int_attr("allowzero", 0)? != 0;
+    let newshape = n.input(1)?;
+    let unknown = n.followed(newshape).is_none_or(|sizes| sizes.contains(&None)) && n.known(newshape).is_none();
+    if unknown && n.ty(newshape)?.shape().is_some() {
+        return one(n.op("dyn.reshape", &[data, newshape], attrs![allowzero: allow_zero])?);
+    }
+    let wanted = n.sizes(1, "shape")?.ok_or_else(|| n.bad("the shape is missing"))?;
+    let dims = n.dims(data)?;
+    if wanted.len() > MAX_RANK {
+        return Err(n.bad(format!("unsupported number of dimensions {}", wanted.len())));
+    }
+    let mut result = Vec::with_capacity(wanted.len());
+    let mut open = None;
+    for (i, size) in wanted.iter().enumerate() {
+        result.push(match size.as_constant() {
+            Some(-1) if open.is_none() => {
+                open = Some(i);
+                Dim::Fixed(1)
+            }
+            Some(0) if !allow_zero => {
+                let kept = dims.get(i).cloned();
+                kept.ok_or_else(|| n.bad(format!("{} keeps a dimension that does not exist", list(&wanted))))?
+            }
+            _ => dim(size).ok_or_else(|| n.bad(format!("{} is not a valid shape", list(&wanted))))?,
+        });
+    }
+    let ty = n.ty(data)?;
+    let fault = || n.bad(format!("data of type {ty} does not match {}", list(&wanted)));
+    let (all, rest) = (Dim::product(&dims).ok_or_else(fault)?, Dim::product(&result).ok_or_else(fault)?);
+    if let Some(open) = open {
+        if let (Some(all), Some(rest)) = (all.fixed(), rest.fixed())
+            && (rest == 0 || !all.is_multiple_of(rest))
+        {
+            return Err(fault());
+        }
+        result[open] = Dim::quotient(&dims, &result);
+    } else if matches!((all.fixed(), rest.fixed()), (Some(all), Some(rest)) if all != rest) {
+        return Err(fault());
+    }
+    if dims == result && !result.contains(&Dim::Any) {
+        return one(n.same(data));
+    }
+    one(n.reshape_to(data, &result)?)
+}
+
+fn shape(n: &mut Node<'_, '_>) -> Outputs {
+    let data = n.input(0)?;
+    let rank = n.rank(data)? as i64;
+    let clamp = |v: i64| (if v < 0 { v.saturating_add(rank) } else { v }).clamp(0, rank) as usize;
+    let (start, end) = (clamp(n.int_attr("start", 0)?), clamp(n.int_attr("end", rank)?));
+    one(n.shape_vector(data, start..end.max(start))?)
+}
+
+fn size(n: &mut Node<'_, '_>) -> Outputs {
+    let data = n.input(0)?;
+    let count = Dim::product(&n.dims(data)?).ok_or_else(|| n.bad("the number of elements overflows"))?;
+    if let Dim::Fixed(count) = count {
+        n.known(data);
+        return one(n.tensor(Tensor::scalar(count as i64)));
+    }
+    let value = n.op("ndarray_size", &[data], attrs![dtype: DType::I64])?;
+    n.follow(value, vec![Size::of(&count)]);
+    one(value)
+}
+
+fn squeeze(n: &mut Node<'_, '_>, axes: Option<Vec<i64>>) -> Outputs {
+    let data = n.input(0)?;
+    let rank = n.rank(data)?;
+    let mut axes: Vec<usize> = match axes {
+        Some(axes) => axes.iter().map(|&a| n.axis(a, rank)).collect::<Result<_, _>>()?,
+        None => {
+            let shape = n.shape(data)?;
+            (0..rank).filter(|&i| shape[i] == 1).collect()
+        }
+    };
+    axes.sort_unstable();
+    axes.dedup();
+    if axes.is_empty() {
+        return one(n.same(data));
+    }
+    one(n.op("squeeze", &[data], attrs![axis: AttrValue::ints(axes.iter().map(|&a| a as i64))])?)
+}
+
+fn tile(n: &mut Node<'_, '_>) -> Outputs {
+    let data = n.input(0)?;
+    let repeats = n.ints(1, "repeats")?.ok_or_else(|| n.bad("the repeats are missing"))?;
+    check_dims(n, &repeats.iter().copied().map(Size::constant).collect::<Vec<_>>())?;
+    if repeats.len() != n.rank(data)? {
+        return Err(n.bad(format!("found {} repeats for {} dimensions", repeats.len(), n.rank(data)?)));
+    }
+    if repeats.iter().all(|&r| r == 1) {
+        return one(n.same(data));
+    }
+    one(n.op("tile", &[data], attrs![reps: repeats])?)
+}
+
+fn transpose(n: &mut Node<'_, '_>) -> Outputs {
+    let data = n.input(0)?;
+    let rank = n.rank(data)?;
+    let axes: Vec<usize> = match n.ints_attr("perm")? {
+        Some(perm) => perm.iter().map(|&a| n.axis(a, rank)).collect::<Result<_, _>>()?,
+        None => (0..rank).rev().collect(),
+    };
+    if axes.iter().copied().eq(0..rank) {
+        return one(n.same(data));
+    }
+    one(n.transpose(data, &axes)?)
+}
+
+fn trilu(n: &mut Node<'_, '_>) -> Outputs {
+    let data = n.input(0)?;
+    let upper = n.int_attr("upper", 1)? != 0;
+    let k = match n.maybe(1) {
+        Some(k) => n.reshape(k, &[])?,
+        None => n.tensor(Tensor::scalar(0i64)),
+    };
+    one(n.op("trilu", &[data, k], attrs![upper: upper])?)
+}
+
+/// Converts Unsqueeze; the axes refer to the result.
+fn unsqueeze(n: &mut Node<'_, '_>, axes: Option<Vec<i64>>) -> Outputs {
+    let data = n.input(0)?;
+    let axes = axes.ok_or_else(|| n.bad("the axes are missing"))?;
+    let rank = n.rank(data)?.saturating_add(axes.len());
+    if rank > MAX_RANK {
+        return Err(n.bad(format!("unsupported number of dimensions {rank}")));
+    }
+    let mut places: Vec<usize> = axes.iter().map(|&a| n.axis(a, rank)).collect::<Result<_, _>>()?;
+    places.sort_unstable();
+    if places.windows(2).any(|p| p[0] == p[1]) {
+        return Err(n.bad(format!("the axes {axes:?} name one axis twice")));
+    }
+    if places.is_empty() {
+        return one(n.same(data));
+    }
+    let mut value = data;
+    for &place in &places {
+        value = n.op("expand_dims", &[value], attrs![axis: place as i64])?;
+    }
+    one(value)
+}

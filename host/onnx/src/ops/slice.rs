@@ -1,0 +1,259 @@
+//! Slices, splits and padding.
+
+use super::{Fault, Node, Outputs, Row, attrs, one};
+use crate::size::Size;
+use byoc_ir::ir::{AttrValue, Dim, ExprId};
+
+pub const ROWS: &[Row] = &[
+    ("Pad", 2, pad_2),
+    ("Pad", 11, pad_11),
+    ("Slice", 1, slice_1),
+    ("Slice", 10, slice_10),
+    ("Split", 2, |n| {
+        let sizes = n.ints_attr("split")?;
+        split(n, sizes)
+    }),
+    ("Split", 13, |n| {
+        let sizes = n.ints(1, "split")?;
+        split(n, sizes)
+    }),
+];
+
+fn slice_1(n: &mut Node<'_, '_>) -> Outputs {
+    let numbers = |list: Option<Vec<i64>>| list.unwrap_or_default().into_iter().map(Size::constant).collect();
+    let starts = numbers(n.ints_attr("starts")?);
+    let ends = numbers(n.ints_attr("ends")?);
+    let axes = n.ints_attr("axes")?;
+    slice(n, starts, ends, axes, None)
+}
+
+fn slice_10(n: &mut Node<'_, '_>) -> Outputs {
+    let (axes, steps) = (n.ints(3, "axes")?, n.ints(4, "steps")?);
+    let known = |n: &Node<'_, '_>, i: usize| n.maybe(i).and_then(|v| n.followed(v)).is_some_and(|s| !s.contains(&None));
+    if !known(n, 1) || !known(n, 2) {
+        let bounds = [n.input(1)?, n.input(2)?];
+        return slice_at_run_time(n, bounds, axes, steps);
+    }
+    let starts = n.sizes(1, "starts")?.unwrap_or_default();
+    let ends = n.sizes(2, "ends")?.unwrap_or_default();
+    slice(n, starts, ends, axes, steps)
+}
+
+/// Slices with bounds that are computed during the run.
+fn slice_at_run_time(
+    n: &mut Node<'_, '_>,
+    bounds: [ExprId; 2],
+    axes: Option<Vec<i64>>,
+    steps: Option<Vec<i64>>,
+) -> Outputs {
+    let data = n.input(0)?;
+    let count = n.shape(bounds[0])?.iter().product::<usize>();
+    let axes = axes.unwrap_or_else(|| (0..count as i64).collect());
+    let steps = steps.unwrap_or_else(|| vec![1; count]);
+    if [axes.len(), steps.len()] != [count; 2] || n.shape(bounds[1])?.iter().product::<usize>() != count {
+        return Err(n.bad("starts, ends, axes and steps have different lengths"));
+    }
+    let steps = n.vector(&steps);
+    one(n.op("dyn.strided_slice", &[data, bounds[0], bounds[1], steps], attrs![axes: axes])?)
+}
+
+fn slice(
+    n: &mut Node<'_, '_>,
+    starts: Vec<Size>,
+    ends: Vec<Size>,
+    axes: Option<Vec<i64>>,
+    steps: Option<Vec<i64>>,
+) -> Outputs {
+    let data = n.input(0)?;
+    let dims = n.dims(data)?;
+    let axes = axes.unwrap_or_else(|| (0..starts.len() as i64).collect());
+    let steps = steps.unwrap_or_else(|| vec![1; starts.len()]);
+    if [ends.len(), axes.len(), steps.len()] != [starts.len(); 3] {
+        return Err(n.bad("starts, ends, axes and steps have different lengths"));
+    }
+    let (mut begin, mut end, mut strides, mut cut) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    // Axes that are sliced to the length of an open dimension.
+    let mut lanes = Vec::new();
+    for i in 0..starts.len() {
+        let axis = n.axis(axes[i], dims.len())?;
+        if cut.contains(&(axis as i64)) || lanes.iter().any(|(taken, _)| *taken == axis) {
+            return Err(n.bad(format!("axis {axis} is given twice")));
+        }
+        let step = steps[i];
+        if step == 0 {
+            return Err(n.bad("a step is 0"));
+        }
+        let (from, to) = match (starts[i].as_constant(), ends[i].as_constant(), dims[axis].fixed()) {
+            (Some(from), Some(to), Some(size)) => {
+                let size = size as i64;
+                // Bounds far beyond the size, as exporters write them, are clamped to the nearest equivalent ones.
+                let from_end = |v: i64| if v < 0 { v.saturating_add(size) } else { v };
+                let (from, to) = if step > 0 {
+                    (from_end(from).clamp(0, size), from_end(to).clamp(0, size))
+                } else {
+                    // The position before the first element is -size - 1, counted from the end.
+                    let (from, to) = (from_end(from).clamp(-1, size - 1), from_end(to).clamp(-1, size - 1));
+                    (if from < 0 { -size - 1 } else { from }, if to < 0 { -size - 1 } else { to })
+                };
+                if (from, to, step) == (0, size, 1) {
+                    continue;
+                }
+                strides.push(step.clamp(-size.max(1) - 1, size.max(1) + 1));
+                (from, to)
+            }
+            (Some(0), None, _) if step == 1 && ends[i].is_non_negative() => {
+                let to = Dim::from(ends[i].clone());
+                if to != dims[axis] {
+                    lanes.push((axis, to));
+                }
+                continue;
+            }
+            (Some(from), Some(to), None) => {
+                if (from, step) == (0, 1) && to >= i64::from(i32::MAX) {
+                    continue;
+                }
+                strides.push(step);
+                (from, to)
+            }
+            _ => {
+                let bounds = [n.input(1)?, n.input(2)?];
+                return slice_at_run_time(n, bounds, Some(axes), Some(steps));
+            }
+        };
+        begin.push(from);
+        end.push(to);
+        cut.push(axis as i64);
+    }
+    let mut value = data;
+    if !cut.is_empty() {
+        value = n.op("strided_slice", &[value], attrs![begin: begin, end: end, strides: strides, axes: cut])?;
+    }
+    for (axis, dim) in lanes {
+        value = n.begin(value, axis, &dim)?;
+    }
+    one(if value == data { n.same(data) } else { value })
+}
+
+/// Splits into parts of the given sizes; without sizes into equal parts, the last one smaller if the size is not
+/// divisible.
+fn split(n: &mut Node<'_, '_>, sizes: Option<Vec<i64>>) -> Outputs {
+    let data = n.input(0)?;
+    let dims = n.dims(data)?;
+    let axis = n.axis(n.int_attr("axis", 0)?, dims.len())?;
+    let size = match dims[axis].fixed() {
+        Some(size) => size,
+        None => return Err(n.not_known(&n.ty(data)?)),
+    };
+    let parts = n.output_count();
+    let sizes: Vec<usize> = match sizes {
+        Some(sizes) => {
+            let sizes: Option<Vec<usize>> = sizes.iter().map(|&s| usize::try_from(s).ok()).collect();
+            sizes.ok_or_else(|| n.bad("a part has a negative size"))?
+        }
+        None => {
+            if let Some(given) = n.has("num_outputs").then(|| n.int_attr("num_outputs", 0)).transpose()?
+                && given != parts as i64
+            {
+                return Err(n.bad(format!("num_outputs: expected {parts}, found {given}")));
+            }
+            let each = size.div_ceil(parts.max(1));
+            (0..parts).map(|i| each.min(size.saturating_sub(i * each))).collect()
+        }
+    };
+    if sizes.iter().try_fold(0usize, |sum, &s| sum.checked_add(s)) != Some(size) || sizes.len() != parts {
+        return Err(n.bad(format!("cannot split {size} elements into parts {sizes:?} for {parts} outputs")));
+    }
+    if parts == 1 {
+        return one(n.same(data));
+    }
+    let sections = if sizes.iter().all(|&s| s == sizes[0]) {
+        AttrValue::from(parts as i64)
+    } else {
+        let mut at = 0;
+        AttrValue::ints(sizes[..parts - 1].iter().map(|&s| {
+            at += s as i64;
+            at
+        }))
+    };
+    let all = n.op("split", &[data], attrs![indices_or_sections: sections, axis: axis as i64])?;
+    (0..parts).map(|i| n.project(all, i as u32)).collect()
+}
+
+fn pad_2(n: &mut Node<'_, '_>) -> Outputs {
+    let pads = n.ints_attr("pads")?.ok_or_else(|| n.bad("attribute pads is missing"))?;
+    let value = n.float_attr("value", 0.0)?;
+    let data = n.input(0)?;
+    let value = n.scalar(n.dtype(data)?, value);
+    let axes = (0..n.rank(data)?).collect();
+    pad(n, data, &pads, value, axes)
+}
+
+fn pad_11(n: &mut Node<'_, '_>) -> Outputs {
+    let pads = n.ints(1, "pads")?.ok_or_else(|| n.bad("the pads are missing"))?;
+    let data = n.input(0)?;
+    let (dtype, rank) = (n.dtype(data)?, n.rank(data)?);
+    let value = match n.maybe(2) {
+        Some(value) => n.reshape(value, &[])?,
+        None => n.scalar(dtype, 0.0),
+    };
+    let axes = match n.ints(3, "axes")? {
+        Some(axes) => axes.iter().map(|&a| n.axis(a, rank)).collect::<Result<_, _>>()?,
+        None => (0..rank).collect(),
+    };
+    pad(n, data, &pads, value, axes)
+}
+
+/// Pads; negative padding crops.
+fn pad(n: &mut Node<'_, '_>, data: ExprId, pads: &[i64], value: ExprId, axes: Vec<usize>) -> Outputs {
+    let mode = n.str_attr("mode", "constant")?;
+    let dims = n.dims(data)?;
+    if pads.len() != 2 * axes.len() || pads.iter().any(|p| p.unsigned_abs() > 1 << 40) {
+        return Err(n.bad(format!("pads are {pads:?} for {} axes", axes.len())));
+    }
+    let mut around = vec![(0i64, 0i64); dims.len()];
+    for (i, &axis) in axes.iter().enumerate() {
+        around[axis] = (pads[i], pads[axes.len() + i]);
+    }
+    let mut value_in = data;
+    for (axis, (before, after)) in around.iter_mut().enumerate() {
+        if *before < 0 || *after < 0 {
+            let size = dims[axis]
+                .fixed()
+                .ok_or_else(|| n.bad(format!("cannot crop axis {axis} of unknown size {}", dims[axis])))?
+                as i64;
+            let (from, to) = ((-*before).max(0), size - (-*after).max(0));
+            if from > to {
+                return Err(n.bad(format!("pads crop {size} elements to {}", to - from)));
+            }
+            value_in = n.slice(value_in, axis, from as usize, to as usize)?;
+            (*before, *after) = ((*before).max(0), (*after).max(0));
+        }
+    }
+    if around.iter().all(|&p| p == (0, 0)) {
+        return one(if value_in == data { n.same(data) } else { value_in });
+    }
+    if mode == "wrap" {
+        return one(wrap(n, value_in, &around)?);
+    }
+    let width = AttrValue::List(around.iter().map(|&(before, after)| AttrValue::from([before, after])).collect());
+    one(n.op("nn.pad", &[value_in, value], attrs![pad_width: width, pad_mode: mode.as_str()])?)
+}
+
+/// Pads periodically, axis by axis.
+fn wrap(n: &mut Node<'_, '_>, data: ExprId, around: &[(i64, i64)]) -> Result<ExprId, Fault> {
+    let mut value = data;
+    for (axis, &(before, after)) in around.iter().enumerate() {
+        if (before, after) == (0, 0) {
+            continue;
+        }
+        let size = n.shape(value)?[axis] as i64;
+        let total = before + size + after;
+        if size == 0 || total > 1 << 24 {
+            return Err(n.bad(format!("{size} elements cannot be wrapped to {total}")));
+        }
+        let places: Vec<i64> = (0..total).map(|i| (i - before).rem_euclid(size)).collect();
+        let places = n.vector(&places);
+        value = n.op("take", &[value, places], attrs![axis: axis as i64])?;
+    }
+    Ok(value)
+}

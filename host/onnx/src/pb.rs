@@ -1,0 +1,53 @@
+//! A single tensor as an ONNX `TensorProto`, the format of data sets in test folders.
+
+use crate::proto::TensorProto;
+use crate::tensor;
+use byoc_files::{bad_file, map_file, write_atomically};
+use byoc_ir::diag::Diagnostic;
+use byoc_ir::tensor::Tensor;
+use prost::Message;
+use std::io::Write;
+use std::path::Path;
+
+/// Reads a file.
+///
+/// # Errors
+/// When it cannot be read or is not a tensor.
+pub fn read(path: &Path) -> Result<Tensor, Diagnostic> {
+    let bytes = map_file(path).map_err(|e| bad_file(path, e))?;
+    let proto = TensorProto::decode(bytes).map_err(|e| bad_file(path, format!("it is not a TensorProto: {e}")))?;
+    tensor::decode(&proto, None).map_err(|why| bad_file(path, why))
+}
+
+/// Writes a file with the tensor under that name.
+///
+/// # Errors
+/// When it cannot be written.
+pub fn write(path: &Path, name: &str, value: &Tensor) -> Result<(), Diagnostic> {
+    write_atomically(path, |file| file.write_all(&tensor::encode(name, value).encode_to_vec()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use byoc_ir::tensor::DType;
+
+    #[test]
+    fn round_trips_every_element_type() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("input_0.pb");
+        for &dtype in DType::ALL {
+            let tensor = byoc_ir::tensor::random::tensor(dtype, &[2, 3], 5);
+            write(&path, "x", &tensor).unwrap();
+            assert_eq!(read(&path).unwrap(), tensor);
+        }
+    }
+
+    #[test]
+    fn rejects_other_files() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("input_0.pb");
+        std::fs::write(&path, "not a tensor").unwrap();
+        assert_eq!(read(&path).unwrap_err().code, byoc_ir::diag::codes::frontends::BAD_TENSOR_FILE);
+    }
+}

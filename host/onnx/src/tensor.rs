@@ -1,0 +1,202 @@
+//! Conversion between `TensorProto` and [`Tensor`].
+
+use super::external::ExternalFiles;
+use super::proto::{Bytes, LOCATION_EXTERNAL, SparseTensorProto, TensorProto};
+use byoc_files::mapped::{Stretch, aligned};
+use byoc_ir::tensor::{DType, Tensor, element_count};
+use byoc_ir::with_dtype;
+use std::sync::Arc;
+
+/// Returns the element type of an ONNX type number.
+pub fn dtype(number: i32) -> Option<DType> {
+    Some(match number {
+        1 => DType::F32,
+        2 => DType::U8,
+        3 => DType::I8,
+        4 => DType::U16,
+        5 => DType::I16,
+        6 => DType::I32,
+        7 => DType::I64,
+        9 => DType::Bool,
+        10 => DType::F16,
+        11 => DType::F64,
+        12 => DType::U32,
+        13 => DType::U64,
+        16 => DType::BF16,
+        _ => return None,
+    })
+}
+
+/// Returns the ONNX type number of an element type.
+pub fn number(dtype: DType) -> i32 {
+    match dtype {
+        DType::F32 => 1,
+        DType::U8 => 2,
+        DType::I8 => 3,
+        DType::U16 => 4,
+        DType::I16 => 5,
+        DType::I32 => 6,
+        DType::I64 => 7,
+        DType::Bool => 9,
+        DType::F16 => 10,
+        DType::F64 => 11,
+        DType::U32 => 12,
+        DType::U64 => 13,
+        DType::BF16 => 16,
+    }
+}
+
+/// Returns the name of an ONNX type number, including types that are not supported.
+pub fn type_name(number: i32) -> String {
+    match number {
+        8 => "string".into(),
+        14 => "complex64".into(),
+        15 => "complex128".into(),
+        17 => "float8e4m3fn".into(),
+        18 => "float8e4m3fnuz".into(),
+        19 => "float8e5m2".into(),
+        20 => "float8e5m2fnuz".into(),
+        21 => "uint4".into(),
+        22 => "int4".into(),
+        23 => "float4e2m1".into(),
+        other => dtype(other).map_or_else(|| format!("number {other}"), |d| d.name().into()),
+    }
+}
+
+/// Converts the dimensions of a tensor.
+///
+/// # Errors
+/// A negative dimension.
+pub fn shape(dims: &[i64]) -> Result<Vec<usize>, String> {
+    dims.iter()
+        .map(|&d| usize::try_from(d).map_err(|_| format!("expected dimensions of at least 0, found {d}")))
+        .collect()
+}
+
+/// Decodes a tensor. Data in other files is read through `external`.
+///
+/// # Errors
+/// Data that does not match the type and the dimensions.
+pub fn decode(proto: &TensorProto, external: Option<&ExternalFiles>) -> Result<Tensor, String> {
+    let dtype = dtype(proto.data_type)
+        .ok_or_else(|| format!("elements of type {} are not supported", type_name(proto.data_type)))?;
+    let shape = shape(&proto.dims)?;
+    let count = element_count(&shape).ok_or_else(|| format!("the size of its shape {shape:?} overflows"))?;
+    let size = count.checked_mul(dtype.size()).ok_or_else(|| format!("the size of its shape {shape:?} overflows"))?;
+    let wrong = |given: usize, unit: &str| format!("it has {given} {unit} for shape {shape:?} of {dtype}");
+
+    let raw: Option<Bytes> = if proto.data_location == LOCATION_EXTERNAL {
+        let external = external.ok_or("its data is in another file, which is not accessible")?;
+        Some(external.read(proto, size)?)
+    } else {
+        proto.raw_data.clone().filter(|raw| !raw.is_empty() || count == 0)
+    };
+    if let Some(raw) = raw {
+        if raw.len() != size {
+            return Err(wrong(raw.len(), "bytes"));
+        }
+        if dtype == DType::Bool && raw.iter().any(|&b| b > 1) {
+            let values: Vec<bool> = raw.iter().map(|&b| b != 0).collect();
+            return Ok(Tensor::from_bools(&shape, &values));
+        }
+        let raw = Stretch(raw);
+        let storage: Arc<dyn AsRef<[u8]> + Send + Sync> = match raw.as_ref().as_ptr().addr() % dtype.align() {
+            0 => Arc::new(raw),
+            _ => aligned(raw.as_ref()).map_err(|e| e.to_string())?,
+        };
+        return Tensor::from_storage(dtype, &shape, storage).ok_or_else(|| wrong(0, "bytes"));
+    }
+    let given = match dtype {
+        DType::F32 => proto.float_data.len(),
+        DType::F64 => proto.double_data.len(),
+        DType::I64 => proto.int64_data.len(),
+        DType::U32 | DType::U64 => proto.uint64_data.len(),
+        _ => proto.int32_data.len(),
+    };
+    if given != count {
+        return Err(wrong(given, "values"));
+    }
+    let tensor = Tensor::build(dtype, &shape, |bytes| match dtype {
+        DType::F32 => bytes.copy_from_slice(bytemuck::cast_slice(&proto.float_data)),
+        DType::F64 => bytes.copy_from_slice(bytemuck::cast_slice(&proto.double_data)),
+        DType::I64 => bytes.copy_from_slice(bytemuck::cast_slice(&proto.int64_data)),
+        DType::U64 => bytes.copy_from_slice(bytemuck::cast_slice(&proto.uint64_data)),
+        DType::U32 => bytemuck::cast_slice_mut::<u8, u32>(bytes)
+            .iter_mut()
+            .zip(&proto.uint64_data)
+            .for_each(|(o, &v)| *o = v as u32),
+        DType::Bool => bytes.iter_mut().zip(&proto.int32_data).for_each(|(o, &v)| *o = u8::from(v != 0)),
+        // Narrow types are in the low bits of an int32; 16-bit floats by their bit pattern.
+        _ => {
+            let size = dtype.size();
+            for (out, value) in bytes.chunks_exact_mut(size).zip(&proto.int32_data) {
+                out.copy_from_slice(&value.to_le_bytes()[..size]);
+            }
+        }
+    });
+    tensor.map_err(|e| e.to_string())
+}
+
+/// Converts a sparse tensor to a dense one of at most `limit` bytes.
+///
+/// # Errors
+/// Inconsistent parts, or a dense tensor larger than `limit`.
+pub fn decode_sparse(proto: &SparseTensorProto, limit: usize) -> Result<Tensor, String> {
+    let values = decode(proto.values.as_ref().ok_or("a sparse tensor without values")?, None)?;
+    let indices = decode(proto.indices.as_ref().ok_or("a sparse tensor without indices")?, None)?;
+    let shape = shape(&proto.dims)?;
+    let size = element_count(&shape).and_then(|n| n.checked_mul(values.dtype().size()));
+    if size.is_none_or(|size| size > limit) {
+        return Err(format!("a sparse tensor of shape {shape:?} is too large for a dense tensor"));
+    }
+    let flat = indices.view().to_i64s().ok_or("the indices of a sparse tensor are not integers")?;
+    let flat: Vec<i64> = match *indices.shape() {
+        [_] => flat,
+        [_, rank] if rank == shape.len() => flat
+            .chunks(rank.max(1))
+            .map(|index| {
+                index.iter().zip(&shape).try_fold(0i64, |at, (&i, &d)| {
+                    (i >= 0 && (i as usize) < d).then(|| at * d as i64 + i).ok_or("an index out of bounds")
+                })
+            })
+            .collect::<Result<_, _>>()?,
+        _ => return Err("the indices of a sparse tensor have the wrong shape".into()),
+    };
+    if flat.len() != values.len() {
+        return Err(format!("a sparse tensor with {} values and {} indices", values.len(), flat.len()));
+    }
+    let count = element_count(&shape).unwrap_or(0);
+    if flat.iter().any(|&i| i < 0 || i as usize >= count) {
+        return Err("an index of a sparse tensor is out of bounds".into());
+    }
+    let width = values.dtype().size();
+    let tensor = Tensor::build(values.dtype(), &shape, |bytes| {
+        for (value, &at) in values.bytes().chunks_exact(width).zip(&flat) {
+            bytes[at as usize * width..][..width].copy_from_slice(value);
+        }
+    });
+    tensor.map_err(|e| e.to_string())
+}
+
+/// Creates a `TensorProto` with that name and value, data in `raw_data`.
+pub fn encode(name: &str, tensor: &Tensor) -> TensorProto {
+    TensorProto {
+        name: name.to_owned(),
+        dims: tensor.shape().iter().map(|&d| d as i64).collect(),
+        data_type: number(tensor.dtype()),
+        raw_data: Some(Bytes::copy_from_slice(tensor.bytes())),
+        ..TensorProto::default()
+    }
+}
+
+/// Creates a tensor of an element type from `f64` values: for attributes that become operands.
+///
+/// # Panics
+/// If the number of values does not match the shape.
+pub fn from_f64s(dtype: DType, shape: &[usize], values: &[f64]) -> Tensor {
+    use byoc_ir::tensor::Element;
+    let bytes: Vec<u8> = with_dtype!(dtype, T => {
+        values.iter().flat_map(|&v| bytemuck::bytes_of(&T::from_f64(v)).to_vec()).collect()
+    });
+    Tensor::from_bytes(dtype, shape, &bytes).expect("number of values matches the shape")
+}

@@ -1,0 +1,513 @@
+//! Calibration data: samples of the model's inputs, read and checked before anything is computed.
+
+use super::labels;
+use byoc::error::Failure;
+use byoc::frontend::{PortInfo, Signature};
+use byoc::io::{self, image};
+use byoc_ir::diag::{Diagnostic, codes, nearest};
+use byoc_ir::ir::{Dim, Type};
+use byoc_ir::tensor::{DType, Element, Shape, Tensor};
+use byoc_ir::with_dtype;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// Source of calibration data.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Source {
+    /// `.npz` with an entry for each input; the first dimension counts samples.
+    Arrays(PathBuf),
+    /// Directory of images, for a model with one input.
+    Pictures(PathBuf, image::Normalization),
+    /// Random values from a seed.
+    Random(u64),
+}
+
+impl Source {
+    /// Parses the text of `--calibrate`: `random`, `random:SEED`, a directory, or a file.
+    pub fn parse(text: &str, normalization: image::Normalization) -> Source {
+        let seed = match text.split_once(':') {
+            Some(("random", seed)) => seed.parse().ok(),
+            _ => (text == "random").then_some(0),
+        };
+        match seed {
+            Some(seed) if !Path::new(text).exists() => Source::Random(seed),
+            _ if Path::new(text).is_dir() => Source::Pictures(text.into(), normalization),
+            _ => Source::Arrays(text.into()),
+        }
+    }
+}
+
+/// Samples: one tensor per input, whose first dimension counts them.
+#[derive(Clone, Debug)]
+pub struct Samples {
+    /// Values in the order of the model's inputs.
+    inputs: Vec<Column>,
+    /// Number of samples.
+    pub count: usize,
+    /// Batch size of the model, if it is fixed.
+    pub fixed_batch: Option<usize>,
+    /// Correct class of each sample, if the data has labels.
+    pub labels: Option<Vec<i64>>,
+    /// Diagnostics that do not stop the work.
+    pub warnings: Vec<Diagnostic>,
+}
+
+/// Values of one input.
+#[derive(Clone, Debug)]
+enum Column {
+    /// One row per sample.
+    Rows(Tensor),
+    /// Same value for every run.
+    Same(Tensor),
+}
+
+/// Default number of random samples.
+pub const RANDOM_SAMPLES: usize = 32;
+
+/// Reads samples for a model with the inputs of `signature`, at most `limit` of them if given. `dims` are dimensions
+/// that the user bound.
+///
+/// # Errors
+/// E0530 when names, types or shapes do not fit the model, E0531 for values that are not finite, E0532 when there are
+/// no samples, E0512 for a file that cannot be read.
+pub fn read(
+    source: &Source,
+    signature: &Signature,
+    dims: &BTreeMap<String, usize>,
+    limit: Option<usize>,
+) -> Result<Samples, Failure> {
+    let ports: Vec<PortInfo> = signature.inputs.iter().map(|port| bound(port, dims)).collect();
+    match source {
+        Source::Arrays(path) => arrays(path, &ports, limit),
+        Source::Pictures(path, normalization) => pictures(path, &ports, normalization, limit),
+        Source::Random(seed) => random(*seed, &ports, limit.unwrap_or(RANDOM_SAMPLES)),
+    }
+}
+
+impl Samples {
+    /// Returns the shapes of the inputs for `batch` samples, in the order of the model's inputs.
+    pub fn shapes(&self, batch: usize) -> Vec<Vec<usize>> {
+        let shape = |column: &Column| match column {
+            Column::Rows(all) => std::iter::once(batch).chain(all.shape()[1..].iter().copied()).collect(),
+            Column::Same(value) => value.shape().to_vec(),
+        };
+        self.inputs.iter().map(shape).collect()
+    }
+
+    /// Returns the number of samples per run: the fixed batch size of the model, or one that keeps memory use small.
+    pub fn batch(&self) -> usize {
+        const ELEMENTS: usize = 1 << 20;
+        const MOST: usize = 64;
+        self.fixed_batch.unwrap_or_else(|| {
+            let elements = |shape: &Vec<usize>| shape.iter().fold(1usize, |n, &dim| n.saturating_mul(dim));
+            let per_sample = self.shapes(1).iter().map(elements).fold(0, usize::saturating_add);
+            (ELEMENTS / per_sample.max(1)).clamp(1, MOST).min(self.count)
+        })
+    }
+
+    /// Returns the inputs of a run of the samples `first` to `first + batch`.
+    pub fn rows(&self, first: usize, batch: usize) -> Vec<Tensor> {
+        let slice = |column: &Column| match column {
+            Column::Same(value) => value.clone(),
+            Column::Rows(all) => {
+                let row = all.bytes().len() / all.shape()[0].max(1);
+                let shape: Shape = std::iter::once(batch).chain(all.shape()[1..].iter().copied()).collect();
+                let bytes = &all.bytes()[first * row..(first + batch) * row];
+                Tensor::from_bytes(all.dtype(), &shape, bytes).expect("rows of equal size")
+            }
+        };
+        self.inputs.iter().map(slice).collect()
+    }
+}
+
+/// Returns the input with the dimensions that the user bound.
+fn bound(port: &PortInfo, dims: &BTreeMap<String, usize>) -> PortInfo {
+    let mut port = port.clone();
+    for dim in port.dims.iter_mut().flatten() {
+        *dim = dim.with_sizes(|name| dims.get(name).copied());
+    }
+    port
+}
+
+/// Formats the type of an input for messages.
+fn wanted(port: &PortInfo) -> String {
+    match &port.dims {
+        Some(dims) => Type::tensor_of(port.dtype, dims.iter().cloned()).to_string(),
+        None => format!("a tensor of {}", port.dtype),
+    }
+}
+
+fn misfit(message: String) -> Diagnostic {
+    Diagnostic::error(codes::frontends::CALIBRATION_MISFIT, message)
+}
+
+fn nothing(message: String) -> Diagnostic {
+    Diagnostic::error(codes::frontends::NO_CALIBRATION_DATA, message)
+}
+
+fn arrays(path: &Path, ports: &[PortInfo], limit: Option<usize>) -> Result<Samples, Failure> {
+    let mut file = io::npz::Npz::open(path)?;
+    let names = file.names().to_vec();
+    if names.is_empty() {
+        return Err(nothing(format!("{} holds no arrays", path.display())).into());
+    }
+    let mut entries = Vec::with_capacity(names.len());
+    let mut misfits = Vec::new();
+    for (at, name) in names.iter().enumerate() {
+        // Entries that do not fit are not decompressed.
+        let header = file.header(at)?;
+        let port = ports.iter().find(|port| port.name == *name);
+        let place = format!("{}: the entry \"{name}\"", path.display());
+        match port.map_or(Ok(()), |port| check(&place, port, header.dtype, &header.shape)) {
+            Ok(()) => entries.push((name.clone(), file.read(at)?)),
+            Err(misfit) => misfits.push(misfit),
+        }
+    }
+    if !misfits.is_empty() {
+        return Err(misfits.into());
+    }
+    let mut warnings = Vec::new();
+    let mut errors = Vec::new();
+    let labels = labels::take_entry(&mut entries, ports);
+    let mut values = Vec::new();
+    for port in ports {
+        match entries.iter().position(|(name, _)| *name == port.name) {
+            Some(at) => values.push((port, entries.swap_remove(at).1)),
+            None => {
+                let mut error =
+                    misfit(format!("{} has no entry \"{}\", an input of the model", path.display(), port.name)).note(
+                        format!("it has {}", names.iter().map(|n| format!("\"{n}\"")).collect::<Vec<_>>().join(", ")),
+                    );
+                let unused = names.iter().map(String::as_str).filter(|n| ports.iter().all(|p| p.name != **n));
+                error = match nearest(&port.name, unused) {
+                    Some(near) => error.help(format!("rename the entry \"{near}\" to \"{}\"", port.name)),
+                    None => error.help(format!("the model expects {} for it", wanted(port))),
+                };
+                errors.push(error);
+            }
+        }
+    }
+    if !errors.is_empty() {
+        return Err(errors.into());
+    }
+    entries.sort_by(|a, b| a.0.cmp(&b.0));
+    for (name, _) in &entries {
+        let message = format!("{}: the entry \"{name}\" is not an input of the model and is ignored", path.display());
+        warnings.push(Diagnostic::warning(codes::frontends::CALIBRATION_MISFIT, message));
+    }
+    for (port, tensor) in &values {
+        let place = format!("{}: the entry \"{}\"", path.display(), port.name);
+        errors.extend(finite(&place, tensor).err());
+    }
+    if !errors.is_empty() {
+        return Err(errors.into());
+    }
+    let mut samples = columns(path, values, limit)?;
+    samples.labels = labels.map(|all| all.into_iter().take(limit.unwrap_or(usize::MAX)).collect());
+    samples.warnings = warnings;
+    Ok(samples)
+}
+
+/// Checks that a tensor of that type holds samples for an input: element type, and all dimensions but the first.
+fn check(place: &str, port: &PortInfo, dtype: DType, shape: &[usize]) -> Result<(), Diagnostic> {
+    let given = Type::tensor(dtype, shape);
+    if dtype != port.dtype {
+        return Err(misfit(format!("{place}: expected {}, found {given}", wanted(port)))
+            .help(format!("convert it to {}", port.dtype)));
+    }
+    if let Some(dims) = &port.dims {
+        let fits = |dim: &Dim, size: usize| dim.fixed().is_none_or(|n| n == size);
+        let same_rank = dims.len() == shape.len();
+        let rest = same_rank && dims.iter().zip(shape).skip(1).all(|(d, &size)| fits(d, size));
+        if !rest {
+            let help = "the first dimension counts the samples, the others are those of the input";
+            return Err(misfit(format!("{place}: expected {}, found {given}", wanted(port))).help(help));
+        }
+        if let (Some(Dim::Fixed(batch)), Some(&rows)) = (dims.first(), shape.first())
+            && rows < *batch
+            && rows > 0
+        {
+            let message = format!("{place} has {rows} samples, the model takes {batch} at a time");
+            return Err(misfit(message).help("give as many samples as the model takes at a time, or a multiple of it"));
+        }
+    }
+    Ok(())
+}
+
+/// Checks that all values are finite.
+fn finite(place: &str, tensor: &Tensor) -> Result<(), Diagnostic> {
+    if !tensor.dtype().is_float() {
+        return Ok(());
+    }
+    let bad = with_dtype!(tensor.dtype(), T => {
+        tensor.as_slice::<T>().iter().map(|v| v.to_f64()).enumerate().find(|(_, v)| !v.is_finite())
+    });
+    let Some((at, value)) = bad else { return Ok(()) };
+    let mut index = vec![0; tensor.shape().len()];
+    let mut rest = at;
+    for (i, &size) in index.iter_mut().zip(tensor.shape()).rev() {
+        (*i, rest) = (rest % size, rest / size);
+    }
+    Err(Diagnostic::error(codes::frontends::CALIBRATION_NOT_FINITE, format!("{place} is {value} at {index:?}"))
+        .help("ranges are computed from this data: remove or correct the sample"))
+}
+
+/// Combines the values of the inputs into samples.
+fn columns(path: &Path, values: Vec<(&PortInfo, Tensor)>, limit: Option<usize>) -> Result<Samples, Failure> {
+    let mut inputs = Vec::new();
+    let mut count: Option<(usize, &str)> = None;
+    let mut fixed_batch: Option<usize> = None;
+    // If every input is given once with its fixed size, the first dimension need not count samples.
+    let any_open = values.iter().any(|(port, tensor)| match port.dims.as_deref().and_then(<[Dim]>::first) {
+        Some(Dim::Fixed(n)) => tensor.shape().first().is_some_and(|rows| rows != n),
+        Some(_) => true,
+        None => false,
+    });
+    for (port, tensor) in values {
+        let first = port.dims.as_deref().and_then(<[Dim]>::first);
+        let batch = first.and_then(Dim::fixed);
+        let once = match (first, tensor.shape().first()) {
+            (None, _) | (_, None) => true,
+            (Some(Dim::Fixed(n)), Some(rows)) => n == rows && any_open,
+            _ => false,
+        };
+        if once {
+            inputs.push(Column::Same(tensor));
+            continue;
+        }
+        let rows = tensor.shape()[0];
+        match count {
+            Some((others, name)) if others != rows => {
+                let message =
+                    format!("{}: {rows} samples of \"{}\", {others} of \"{name}\"", path.display(), port.name);
+                return Err(misfit(message).help("give the same number of samples for every input").into());
+            }
+            _ => count = Some((rows, &port.name)),
+        }
+        if let Some(batch) = batch {
+            if fixed_batch.is_some_and(|other| other != batch) {
+                let message =
+                    format!("the inputs of the model have different batch sizes ({batch} for \"{}\")", port.name);
+                return Err(misfit(message).help("calibrate such a model with one value per input").into());
+            }
+            fixed_batch = Some(batch);
+        }
+        inputs.push(Column::Rows(tensor));
+    }
+    let (mut count, fixed_batch) = match count {
+        Some((count, _)) => (count, fixed_batch),
+        // Every input has one value: one run.
+        None => (1, Some(1)),
+    };
+    if count == 0 {
+        return Err(nothing(format!("{} holds no samples: its first dimension is 0", path.display())).into());
+    }
+    count = count.min(limit.unwrap_or(usize::MAX)).max(fixed_batch.unwrap_or(1));
+    Ok(Samples { inputs, count, fixed_batch, labels: None, warnings: Vec::new() })
+}
+
+fn pictures(
+    folder: &Path,
+    ports: &[PortInfo],
+    normalization: &image::Normalization,
+    limit: Option<usize>,
+) -> Result<Samples, Failure> {
+    let [port] = ports else {
+        return Err(misfit(format!("a folder of pictures is given, the model takes {} inputs", ports.len()))
+            .help("give an .npz with an entry for each input")
+            .into());
+    };
+    let listed = std::fs::read_dir(folder).and_then(|entries| entries.map(|e| e.map(|e| e.path())).collect());
+    let mut files: Vec<PathBuf> = listed.map_err(|e: std::io::Error| io::bad_file(folder, e))?;
+    files.retain(|file| {
+        let extension = file.extension().and_then(|e| e.to_str()).unwrap_or_default().to_ascii_lowercase();
+        !file.is_dir() && ["png", "jpg", "jpeg"].contains(&extension.as_str())
+    });
+    files.sort();
+    if files.is_empty() {
+        return Err(nothing(format!("{} holds no pictures", folder.display()))
+            .note("pictures are .png, .jpg and .jpeg files directly in the folder")
+            .into());
+    }
+    files.truncate(limit.unwrap_or(usize::MAX));
+    let shape = one_sample(port)?;
+    let mut bytes = Vec::new();
+    for file in &files {
+        bytes.extend_from_slice(image::load(file, port.dtype, &shape, normalization)?.bytes());
+    }
+    let shape: Shape = std::iter::once(files.len()).chain(shape[1..].iter().copied()).collect();
+    let Some(all) = Tensor::from_bytes(port.dtype, &shape, &bytes) else {
+        return Err(misfit(format!("a folder of pictures is given, the model takes {}", wanted(port))).into());
+    };
+    finite(&format!("{}: a normalized image", folder.display()), &all)?;
+    let fixed_batch = port.dims.as_deref().and_then(<[Dim]>::first).and_then(Dim::fixed);
+    if let Some(batch) = fixed_batch.filter(|&batch| batch > files.len()) {
+        let message = format!("{} holds {} pictures, the model takes {batch} at a time", folder.display(), files.len());
+        return Err(misfit(message).help("add pictures").into());
+    }
+    Ok(Samples { inputs: vec![Column::Rows(all)], count: files.len(), fixed_batch, labels: None, warnings: Vec::new() })
+}
+
+fn random(seed: u64, ports: &[PortInfo], count: usize) -> Result<Samples, Failure> {
+    let fixed = |port: &PortInfo| port.dims.as_deref().and_then(<[Dim]>::first).and_then(Dim::fixed);
+    let batch = ports.iter().find_map(fixed);
+    let mixed = ports.iter().any(|port| fixed(port) != batch);
+    let mut inputs = Vec::new();
+    for (index, port) in ports.iter().enumerate() {
+        let seed = seed ^ index as u64;
+        let scalar = port.dims.as_ref().is_some_and(Vec::is_empty);
+        if scalar || mixed && fixed(port).is_some() {
+            let shape: Shape = if scalar { Shape::new() } else { sizes(port)?.into_iter().collect() };
+            let value = io::random::try_tensor(port.dtype, &shape, seed).map_err(Diagnostic::from)?;
+            inputs.push(Column::Same(value));
+            continue;
+        }
+        let sample = one_sample(port)?;
+        let rows = count.max(batch.unwrap_or(1));
+        let shape: Shape = std::iter::once(rows).chain(sample[1..].iter().copied()).collect();
+        let values = io::random::try_tensor(port.dtype, &shape, seed).map_err(Diagnostic::from)?;
+        inputs.push(Column::Rows(values));
+    }
+    let rows = inputs.iter().any(|column| matches!(column, Column::Rows(_)));
+    let fixed_batch = if mixed { None } else { batch };
+    let (count, fixed_batch) = if rows { (count.max(fixed_batch.unwrap_or(1)), fixed_batch) } else { (1, Some(1)) };
+    let message = "the model is calibrated with random data: its ranges are those of noise";
+    let warning = Diagnostic::warning(codes::frontends::CALIBRATION_MADE_UP, message)
+        .help("use real samples for a model in production: --calibrate FILE.npz or a directory of images");
+    Ok(Samples { inputs, count, fixed_batch, labels: None, warnings: vec![warning] })
+}
+
+/// Returns the dimensions of an input with one sample; all but the first have to be known.
+fn one_sample(port: &PortInfo) -> Result<Vec<usize>, Diagnostic> {
+    let mut one = port.clone();
+    if let Some(first) = one.dims.as_mut().and_then(|dims| dims.first_mut()) {
+        *first = Dim::Fixed(1);
+    }
+    sizes(&one)
+}
+
+fn sizes(port: &PortInfo) -> Result<Vec<usize>, Diagnostic> {
+    let sizes: Option<Vec<usize>> = port.dims.as_ref().and_then(|dims| dims.iter().map(Dim::fixed).collect());
+    sizes.filter(|sizes| !sizes.is_empty()).ok_or_else(|| {
+        misfit(format!("input \"{}\" is {}, whose size is unknown", port.name, wanted(port)))
+            .help("bind its dimensions with --dim NAME=N, or give an .npz")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn port(name: &str, dims: &[Dim]) -> PortInfo {
+        PortInfo { name: name.into(), dtype: DType::F32, dims: Some(dims.to_vec()) }
+    }
+
+    fn signature(inputs: Vec<PortInfo>) -> Signature {
+        Signature { inputs, outputs: Vec::new() }
+    }
+
+    fn npz(entries: &[(&str, Tensor)]) -> (tempfile::TempDir, Source) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("c.npz");
+        io::npz::write(&path, entries.iter().map(|(name, tensor)| (*name, tensor))).unwrap();
+        (folder, Source::Arrays(path))
+    }
+
+    fn batch() -> Dim {
+        Dim::symbol("batch")
+    }
+
+    fn fails(source: &Source, signature: &Signature) -> Diagnostic {
+        read(source, signature, &BTreeMap::new(), None).unwrap_err().diagnostics.remove(0)
+    }
+
+    #[test]
+    fn open_batch_accepts_any_number_of_samples() {
+        let (_folder, source) = npz(&[("x", Tensor::from_slice(&[5, 2], &[0f32, 1., 2., 3., 4., 5., 6., 7., 8., 9.]))]);
+        let samples =
+            read(&source, &signature(vec![port("x", &[batch(), Dim::Fixed(2)])]), &BTreeMap::new(), None).unwrap();
+        assert_eq!((samples.count, samples.batch(), samples.fixed_batch), (5, 5, None));
+        assert_eq!(samples.rows(1, 2), [Tensor::from_slice(&[2, 2], &[2f32, 3., 4., 5.])]);
+        let few =
+            read(&source, &signature(vec![port("x", &[batch(), Dim::Fixed(2)])]), &BTreeMap::new(), Some(3)).unwrap();
+        assert_eq!(few.count, 3);
+    }
+
+    #[test]
+    fn repeats_single_value_for_every_sample() {
+        let (_folder, source) = npz(&[
+            ("x", Tensor::zeros(DType::F32, &[4, 2]).unwrap()),
+            ("mask", Tensor::from_slice(&[3], &[1f32, 2., 3.])),
+            ("t", Tensor::scalar(7f32)),
+        ]);
+        let inputs = vec![port("x", &[batch(), Dim::Fixed(2)]), port("mask", &[Dim::Fixed(3)]), port("t", &[])];
+        let samples = read(&source, &signature(inputs), &BTreeMap::new(), None).unwrap();
+        assert_eq!(samples.count, 4);
+        assert_eq!(samples.shapes(2), [vec![2, 2], vec![3], vec![]]);
+        assert_eq!(samples.rows(2, 1)[1], Tensor::from_slice(&[3], &[1f32, 2., 3.]));
+    }
+
+    #[test]
+    fn reports_misfits_with_their_place() {
+        let model = signature(vec![port("image", &[batch(), Dim::Fixed(2)])]);
+        let (_a, source) = npz(&[("imag", Tensor::zeros(DType::F32, &[4, 2]).unwrap())]);
+        let error = fails(&source, &model);
+        assert_eq!(error.code, codes::frontends::CALIBRATION_MISFIT);
+        assert!(error.message.contains("no entry \"image\"") && error.help.unwrap().contains("\"imag\""));
+        let (_b, source) = npz(&[("image", Tensor::zeros(DType::F32, &[4, 3]).unwrap())]);
+        let error = fails(&source, &model);
+        assert!(error.message.contains("(4, 3)") && error.message.contains("(batch, 2)"), "{error}");
+        let (_c, source) = npz(&[("image", Tensor::zeros(DType::F64, &[4, 2]).unwrap())]);
+        assert!(fails(&source, &model).message.contains("float64"));
+        let (_d, source) = npz(&[("image", Tensor::from_slice(&[2, 2], &[0f32, 1., f32::NAN, 3.]))]);
+        let error = fails(&source, &model);
+        assert_eq!(error.code, codes::frontends::CALIBRATION_NOT_FINITE);
+        assert!(error.message.ends_with("the entry \"image\" is NaN at [1, 0]"), "{error}");
+        let (_e, source) = npz(&[("image", Tensor::zeros(DType::F32, &[0, 2]).unwrap())]);
+        assert_eq!(fails(&source, &model).code, codes::frontends::NO_CALIBRATION_DATA);
+        let (_f, source) = npz(&[]);
+        assert_eq!(fails(&source, &model).code, codes::frontends::NO_CALIBRATION_DATA);
+        let (_g, source) = npz(&[("image", Tensor::zeros(DType::F32, &[3, 2]).unwrap())]);
+        let error = fails(&source, &signature(vec![port("image", &[Dim::Fixed(4), Dim::Fixed(2)])]));
+        assert!(error.message.contains("3 samples, the model takes 4 at a time"), "{error}");
+        let two = signature(vec![port("a", &[batch(), Dim::Fixed(2)]), port("b", &[batch(), Dim::Fixed(2)])]);
+        let (_h, source) = npz(&[
+            ("a", Tensor::zeros(DType::F32, &[4, 2]).unwrap()),
+            ("b", Tensor::zeros(DType::F32, &[5, 2]).unwrap()),
+        ]);
+        assert!(fails(&source, &two).message.contains("5 samples of \"b\", 4 of \"a\""));
+    }
+
+    #[test]
+    fn warns_about_unused_entries_and_keeps_labels() {
+        let model = signature(vec![port("image", &[batch(), Dim::Fixed(2)])]);
+        let (_folder, source) = npz(&[
+            ("image", Tensor::zeros(DType::F32, &[2, 2]).unwrap()),
+            ("label", Tensor::from_slice(&[2], &[7i64, 1])),
+            ("other", Tensor::scalar(0f32)),
+        ]);
+        let samples = read(&source, &model, &BTreeMap::new(), None).unwrap();
+        assert_eq!(samples.labels, Some(vec![7, 1]));
+        assert_eq!(samples.warnings.len(), 1);
+        assert!(samples.warnings[0].message.contains("\"other\""));
+    }
+
+    #[test]
+    fn rejects_directory_without_images_and_model_with_two_inputs() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("readme.txt"), "no picture").unwrap();
+        let source = Source::parse(&folder.path().display().to_string(), image::Normalization::default());
+        let image = port("x", &[batch(), Dim::Fixed(1), Dim::Fixed(2), Dim::Fixed(2)]);
+        assert_eq!(fails(&source, &signature(vec![image.clone()])).code, codes::frontends::NO_CALIBRATION_DATA);
+        assert_eq!(fails(&source, &signature(vec![image.clone(), image])).code, codes::frontends::CALIBRATION_MISFIT);
+    }
+
+    #[test]
+    fn warns_about_random_data() {
+        let model = signature(vec![port("x", &[Dim::Fixed(1), Dim::Fixed(2)])]);
+        assert_eq!(Source::parse("random:7", image::Normalization::default()), Source::Random(7));
+        let samples = read(&Source::Random(7), &model, &BTreeMap::new(), None).unwrap();
+        assert_eq!((samples.count, samples.fixed_batch), (RANDOM_SAMPLES, Some(1)));
+        assert_eq!(samples.warnings[0].code, codes::frontends::CALIBRATION_MADE_UP);
+    }
+}

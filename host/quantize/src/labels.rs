@@ -1,0 +1,109 @@
+//! Labels of samples, and the number of samples that a model classifies correctly.
+
+use byoc::error::Failure;
+use byoc::frontend::PortInfo;
+use byoc::io;
+use byoc_ir::diag::{Diagnostic, codes};
+use byoc_ir::tensor::Tensor;
+use std::path::Path;
+
+/// Names of the entry with labels in an `.npz` of samples.
+const NAMES: &[&str] = &["label", "labels", "y"];
+
+/// Takes the labels out of the entries of a file, unless the model has an input of that name.
+pub fn take_entry(entries: &mut Vec<(String, Tensor)>, ports: &[PortInfo]) -> Option<Vec<i64>> {
+    let at = entries.iter().position(|(name, tensor)| {
+        NAMES.contains(&name.as_str())
+            && ports.iter().all(|port| port.name != *name)
+            && tensor.shape().len() == 1
+            && tensor.view().to_i64s().is_some()
+    })?;
+    entries.swap_remove(at).1.view().to_i64s()
+}
+
+/// Reads labels: an array of integers (`.npy`, the entry `label` or the only one of an `.npz`), or a text file with one
+/// number per line.
+///
+/// # Errors
+/// E0512 when the file cannot be read or holds anything else.
+pub fn read(path: &Path) -> Result<Vec<i64>, Failure> {
+    let bad = |why: String| Failure::from(io::bad_file(path, why));
+    match path.extension().and_then(|e| e.to_str()) {
+        Some("npy" | "npz" | "pb") => {
+            let tensor = io::read_tensor(path, Some("label"))?;
+            let values = tensor.view().to_i64s().filter(|_| tensor.shape().len() == 1);
+            values.ok_or_else(|| bad(format!("expected labels as a vector of integers, found {tensor:?}")))
+        }
+        _ => {
+            let text = io::read_text(path).map_err(|e| bad(e.to_string()))?;
+            let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
+            lines
+                .map(|(i, line)| {
+                    let number = line.trim().parse();
+                    number.map_err(|_| {
+                        bad(format!("line {}: expected the index of a class, found \"{}\"", i + 1, line.trim()))
+                    })
+                })
+                .collect()
+        }
+    }
+}
+
+/// Checks that there is one label for each of the `samples` samples.
+///
+/// # Errors
+/// E0614 otherwise.
+pub fn check(labels: &[i64], samples: usize) -> Result<(), Diagnostic> {
+    if labels.len() == samples {
+        return Ok(());
+    }
+    Err(Diagnostic::error(
+        codes::runtime::BAD_LABELS,
+        format!("expected {samples} labels, one per sample of calibration data, found {}", labels.len()),
+    )
+    .help("give one label for each sample, in the same order"))
+}
+
+/// Returns the number of rows of `outputs` whose largest value is at their label.
+pub fn right(outputs: &[f64], labels: &[i64]) -> usize {
+    let classes = outputs.len() / labels.len().max(1);
+    let rows = outputs.chunks(classes.max(1)).zip(labels);
+    rows.filter(|(row, label)| {
+        let best = (0..row.len()).max_by(|&a, &b| row[a].total_cmp(&row[b]).then(b.cmp(&a)));
+        best.is_some_and(|best| best as i64 == **label)
+    })
+    .count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_from_texts_and_arrays() {
+        let folder = tempfile::tempdir().unwrap();
+        let text = folder.path().join("labels.txt");
+        std::fs::write(&text, "3\n\n 1\n").unwrap();
+        assert_eq!(read(&text).unwrap(), [3, 1]);
+        std::fs::write(&text, "3\ncat\n").unwrap();
+        assert!(
+            read(&text).unwrap_err().diagnostics[0]
+                .message
+                .contains("line 2: expected the index of a class, found \"cat\"")
+        );
+        let array = folder.path().join("labels.npy");
+        io::npy::write(&array, &Tensor::from_slice(&[2], &[5u8, 6])).unwrap();
+        assert_eq!(read(&array).unwrap(), [5, 6]);
+        io::npy::write(&array, &Tensor::from_slice(&[2], &[5f32, 6.0])).unwrap();
+        assert_eq!(read(&array).unwrap_err().diagnostics[0].code, codes::frontends::BAD_TENSOR_FILE);
+    }
+
+    #[test]
+    fn largest_value_is_the_prediction() {
+        let outputs = [0.1, 0.9, 0.0, 2.0, 2.0, 1.0];
+        assert_eq!(right(&outputs, &[1, 0]), 2);
+        assert_eq!(right(&outputs, &[1, 1]), 1);
+        assert_eq!(right(&[], &[]), 0);
+        assert_eq!(check(&[1], 2).unwrap_err().code, codes::runtime::BAD_LABELS);
+    }
+}

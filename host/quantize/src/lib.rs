@@ -1,0 +1,345 @@
+//! Post-training quantization: from a float model and samples of its inputs to a model that computes with int8.
+//!
+//! | file | contents |
+//! |---|---|
+//! | [`scheme`] | mapping of real numbers to integers |
+//! | [`data`], [`labels`] | calibration data and labels, read and checked |
+//! | [`model`] | float model, simplified, with its open dimensions kept |
+//! | [`layers`], [`roles`] | operators computed with integers, and values that share a scale |
+//! | [`runs`], [`calibrate`], [`histogram`] | distributions of the values in the float model |
+//! | [`range`] | range that the integers represent |
+//! | [`weights`], [`rewrite`] | model with qnn operators |
+//! | [`measure`], [`report`] | cost, layer by layer |
+//! | [`sensitivity`] | layers that stay in float to bound the cost |
+//!
+//! Values and scales follow Relay's QNN dialect: a layer takes int8 and produces int32 sums, its bias is added in int32
+//! and the sums are requantized to int8.
+
+pub mod calibrate;
+pub mod data;
+pub mod histogram;
+pub mod labels;
+pub mod layers;
+pub mod measure;
+pub mod method;
+pub mod model;
+pub mod range;
+pub mod report;
+pub mod rewrite;
+pub mod roles;
+pub mod runs;
+pub mod scheme;
+mod sensitivity;
+pub mod weights;
+
+use byoc::error::Failure;
+use byoc::exec::Pool;
+use byoc::frontend;
+use byoc_ir::diag::{Diagnostic, codes, nearest};
+use byoc_ir::ir::{ExprId, Module};
+use byoc_ir::op;
+use data::Source;
+use histogram::Histogram;
+use layers::Layer;
+use measure::{Measured, measure};
+use method::Method;
+use range::Range;
+use report::{Report, Row};
+use rewrite::{Plan, rewrite};
+use roles::{Role, Roles, inputs};
+use runs::Runs;
+use scheme::{Parameters, Scheme};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::Arc;
+
+/// Layers that stay in float.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Keep {
+    /// True to keep the first convolution: it reads the input itself, has few channels and little to gain.
+    pub first: bool,
+    /// Layers, by the names of their operators in the model.
+    pub names: Vec<String>,
+}
+
+impl Default for Keep {
+    fn default() -> Keep {
+        Keep { first: true, names: Vec::new() }
+    }
+}
+
+/// Options of quantization.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Mapping of real numbers to integers.
+    pub scheme: Scheme,
+    /// Method that chooses ranges.
+    pub method: Method,
+    /// Layers that stay in float.
+    pub keep: Keep,
+    /// Maximum loss; the most sensitive layers are kept in float until it is met. The loss is the drop in accuracy if
+    /// labels are given, otherwise 1 minus the cosine of [`Measured::cosine`].
+    pub max_loss: Option<f64>,
+    /// Correct class of each sample; by default the labels of the calibration data.
+    pub labels: Option<Vec<i64>>,
+    /// Maximum number of samples.
+    pub samples: Option<usize>,
+    /// Dimensions that are bound permanently.
+    pub dims: BTreeMap<String, usize>,
+}
+
+/// Quantized model.
+pub struct Quantized {
+    /// Program with qnn operators.
+    pub module: Module,
+    /// Report on each layer.
+    pub report: Report,
+    /// Diagnostics that do not stop the work.
+    pub warnings: Vec<Diagnostic>,
+}
+
+/// Quantizes a model. `progress` receives descriptions of the current step.
+///
+/// # Errors
+/// Calibration data that does not fit (E0530 to E0532), a model without a layer that can be quantized (E0360), an
+/// unknown layer name (E0361), labels that do not fit (E0614), and errors of the model itself.
+pub fn quantize(
+    path: &Path,
+    source: &Source,
+    options: &Options,
+    pool: &Arc<Pool>,
+    progress: &dyn Fn(&str),
+) -> Result<Quantized, Failure> {
+    let signature = frontend::signature(path)?;
+    let samples = data::read(source, &signature, &options.dims, options.samples)?;
+    let labels = options.labels.as_ref().or(samples.labels.as_ref());
+    if let Some(labels) = labels {
+        labels::check(labels, samples.count)?;
+    }
+    progress("reading the model");
+    let float = model::read(path, &signature, &options.dims, &samples)?;
+    let mut warnings = samples.warnings.clone();
+    warnings.extend(float.warnings);
+    let runs = Runs {
+        samples: &samples,
+        batch: float.fixed_batch.unwrap_or_else(|| samples.batch()),
+        open: float.fixed_batch.is_none(),
+        pool,
+    };
+    if runs.count() < samples.count {
+        let (batch, left) = (runs.batch, samples.count - runs.count());
+        let message = format!("{left} samples are not used: the batch size of the model is {batch}");
+        warnings.push(Diagnostic::warning(codes::frontends::CALIBRATION_MISFIT, message));
+    }
+
+    let layers = layers::find(&float.module);
+    let mut kept = kept(&layers, &options.keep)?;
+    if layers.iter().enumerate().all(|(i, _)| kept.contains_key(&i)) {
+        return Err(nothing_to_quantize(&layers, &kept).into());
+    }
+    let mut work = Work {
+        module: &float.module,
+        layers: &layers,
+        scheme: options.scheme,
+        method: options.method,
+        labels: labels.map(Vec::as_slice),
+        runs: &runs,
+        histograms: BTreeMap::new(),
+        progress,
+    };
+    let mut sensitivities = BTreeMap::new();
+    if let Some(limit) = options.max_loss {
+        let found = sensitivity::keep_within(&mut work, &mut kept, limit)?;
+        sensitivities = found;
+        if layers.iter().enumerate().all(|(i, _)| kept.contains_key(&i)) {
+            return Err(nothing_to_quantize(&layers, &kept).into());
+        }
+    }
+    let roles = work.roles(|i| !kept.contains_key(&i));
+    let shown = shown(&roles);
+    let ends: Vec<ExprId> = shown.iter().map(|&id| roles.end(id)).collect();
+    work.observe(&roles, &ends)?;
+    let (ranges, parameters) = work.parameters(&roles)?;
+    let plan = work.plan(&roles, &parameters);
+    let quantized = rewrite(&plan, &[])?;
+    progress("measuring");
+    let measured = measure(&float.module, &rewrite(&plan, &ends)?.module, &ends, work.labels, &runs)?;
+    let rows = rows(&work, &roles, &kept, &sensitivities, &ranges, &parameters, &quantized.weight_scales, &measured);
+    let report = Report {
+        rows,
+        measured,
+        scheme: options.scheme.to_string(),
+        method: options.method.to_string(),
+        quantized: layers.len() - kept.len(),
+        layers: layers.len(),
+    };
+    Ok(Quantized { module: quantized.module, report, warnings })
+}
+
+/// State shared by the steps.
+struct Work<'a> {
+    module: &'a Module,
+    layers: &'a [Layer],
+    scheme: Scheme,
+    method: Method,
+    labels: Option<&'a [i64]>,
+    runs: &'a Runs<'a>,
+    /// Distribution of each value observed so far.
+    histograms: BTreeMap<ExprId, Histogram>,
+    progress: &'a dyn Fn(&str),
+}
+
+impl<'a> Work<'a> {
+    fn roles(&self, chosen: impl Fn(usize) -> bool) -> Roles {
+        Roles::new(self.module, self.layers, chosen)
+    }
+
+    /// Collects the histograms of the values whose ranges are needed, and of `further`, unless present.
+    fn observe(&mut self, roles: &Roles, further: &[ExprId]) -> Result<(), Failure> {
+        let wanted: BTreeSet<ExprId> = roles.ranged.values().flatten().chain(further).copied().collect();
+        let missing: Vec<ExprId> = wanted.into_iter().filter(|id| !self.histograms.contains_key(id)).collect();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        (self.progress)("calibrating");
+        let seen = calibrate::histograms(self.module, &missing, self.runs)?;
+        for (&id, histogram) in &seen {
+            if histogram.not_finite() > 0 {
+                let name = layers::name(self.module, id);
+                let message = format!("{} values of \"{name}\" are NaN or infinite", histogram.not_finite());
+                return Err(Diagnostic::error(codes::frontends::CALIBRATION_NOT_FINITE, message)
+                    .note("the float model computes them from the calibration data")
+                    .help("a model that overflows on its own data cannot be quantized with it: check the data's scale")
+                    .into());
+            }
+        }
+        self.histograms.extend(seen);
+        Ok(())
+    }
+
+    /// Returns range, scale and zero point of each group.
+    fn parameters(&self, roles: &Roles) -> Result<(BTreeMap<ExprId, Range>, BTreeMap<ExprId, Parameters>), Failure> {
+        let mut ranges = BTreeMap::new();
+        for (&group, values) in &roles.ranged {
+            let seen = values.iter().filter_map(|id| self.histograms.get(id));
+            let range = seen.map(|histogram| self.method.range(histogram, &self.scheme)).reduce(Range::union);
+            ranges.insert(group, range.unwrap_or_default());
+        }
+        let parameters = ranges.iter().map(|(&group, &range)| (group, self.scheme.parameters(range))).collect();
+        Ok((ranges, parameters))
+    }
+
+    fn plan<'p>(&'p self, roles: &'p Roles, parameters: &'p BTreeMap<ExprId, Parameters>) -> Plan<'p> {
+        Plan { module: self.module, layers: self.layers, roles, parameters, scheme: self.scheme }
+    }
+}
+
+/// Returns the values with a scale of their own, in evaluation order: layers, sums, concatenations and means.
+fn shown(roles: &Roles) -> Vec<ExprId> {
+    let own = |role: &Role| matches!(role, Role::Layer(_) | Role::Mean(_) | Role::Add | Role::Concatenate);
+    roles.of.iter().filter(|(_, role)| role.as_ref().is_some_and(own)).map(|(id, _)| id).collect()
+}
+
+fn rows(
+    work: &Work<'_>,
+    roles: &Roles,
+    kept: &BTreeMap<usize, String>,
+    sensitivities: &BTreeMap<usize, f64>,
+    ranges: &BTreeMap<ExprId, Range>,
+    parameters: &BTreeMap<ExprId, Parameters>,
+    weight_scales: &[Option<Vec<f32>>],
+    measured: &Measured,
+) -> Vec<Row> {
+    let mut rows: BTreeMap<ExprId, Row> = BTreeMap::new();
+    for (&id, &noise) in shown(roles).iter().zip(&measured.signal_to_noise) {
+        let Some(role) = &roles.of[id] else { continue };
+        let group = roles.group(roles.end(id));
+        let number = match role {
+            Role::Layer(number) => Some(*number),
+            _ => None,
+        };
+        let input = inputs(work.module, id, role).first().map(|&input| roles.group(input));
+        let seen = work.histograms.get(&roles.end(id)).map(Histogram::range);
+        let scales = number.and_then(|number| weight_scales.get(number)?.as_ref());
+        let bounds = |scales: &Vec<f32>| {
+            scales.iter().fold((f32::INFINITY, 0f32), |(least, most), &s| (least.min(s), most.max(s)))
+        };
+        let row = Row {
+            layer: layers::name(work.module, id),
+            operator: work.module.expr(id).as_op_call().map_or("", |(operator, _)| op::get(operator).name),
+            kept: None,
+            range: ranges.get(&group).copied().or(seen),
+            output: parameters.get(&group).copied(),
+            input: number.and(input).and_then(|group| parameters.get(&group)).copied(),
+            weight_scale: scales.map(bounds),
+            signal_to_noise: noise,
+            sensitivity: number.and_then(|number| sensitivities.get(&number)).copied(),
+        };
+        rows.insert(id, row);
+    }
+    for (number, reason) in kept {
+        let layer = &work.layers[*number];
+        let row = Row {
+            layer: layer.name.clone(),
+            operator: layer.operator,
+            kept: Some(reason.clone()),
+            range: None,
+            output: None,
+            input: None,
+            weight_scale: None,
+            signal_to_noise: None,
+            sensitivity: sensitivities.get(number).copied(),
+        };
+        rows.insert(layer.call, row);
+    }
+    rows.into_values().collect()
+}
+
+/// Returns the layers that stay in float, because of an obstacle or by choice of the user, with the reason.
+fn kept(layers: &[Layer], keep: &Keep) -> Result<BTreeMap<usize, String>, Failure> {
+    let mut kept = BTreeMap::new();
+    let mut errors = Vec::new();
+    for name in &keep.names {
+        let found: Vec<usize> = (0..layers.len()).filter(|&i| layers[i].name == *name).collect();
+        if found.is_empty() {
+            let names = layers.iter().map(|layer| layer.name.as_str());
+            let error = Diagnostic::error(codes::passes::UNKNOWN_LAYER, format!("the model has no layer \"{name}\""))
+                .note(format!("layers of the model: {}", names.clone().collect::<Vec<_>>().join(", ")));
+            errors.push(match nearest(name, names) {
+                Some(near) => error.help(format!("did you mean \"{near}\"?")),
+                None => error,
+            });
+        }
+        kept.extend(found.into_iter().map(|i| (i, "kept by name".to_owned())));
+    }
+    if !errors.is_empty() {
+        return Err(errors.into());
+    }
+    if keep.first
+        && let Some(first) = layers.iter().position(|layer| layer.operator == "nn.conv2d")
+    {
+        kept.entry(first).or_insert_with(|| "the first convolution; --keep none quantizes it too".to_owned());
+    }
+    for (i, layer) in layers.iter().enumerate() {
+        if let Some(obstacle) = &layer.obstacle {
+            kept.insert(i, obstacle.clone());
+        }
+    }
+    Ok(kept)
+}
+
+fn nothing_to_quantize(layers: &[Layer], kept: &BTreeMap<usize, String>) -> Diagnostic {
+    const SHOWN: usize = 8;
+    let mut error = Diagnostic::error(codes::passes::NOTHING_TO_QUANTIZE, "no layer of the model is left to quantize");
+    if layers.is_empty() {
+        return error.note("layers are convolutions (nn.conv2d) and matrix products (nn.dense) with constant weights");
+    }
+    for (i, layer) in layers.iter().enumerate().take(SHOWN) {
+        let reason = kept.get(&i).map_or("", String::as_str);
+        error = error.note(format!("{} ({}): {reason}", layer.name, layer.operator));
+    }
+    if layers.len() > SHOWN {
+        error = error.note(format!("and {} more", layers.len() - SHOWN));
+    }
+    error
+}

@@ -1,0 +1,258 @@
+//! Methods that choose the range represented by integers; values outside are clipped to the nearest end.
+//!
+//! Every method starts from the range of the calibration data, and only ever narrows it.
+
+use super::histogram::Histogram;
+use super::range::Range;
+use super::scheme::Scheme;
+use std::fmt;
+
+/// Method that chooses a range.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Method {
+    /// Whole observed range.
+    MinMax,
+    /// Range without the share `1 - p` of the values at either end.
+    Percentile(f64),
+    /// Range with the smallest Kullback-Leibler divergence, which preserves most of the distribution's information.
+    Entropy,
+    /// Range with the smallest expected squared error of rounding and clipping.
+    MeanSquaredError,
+}
+
+impl Method {
+    /// Default share of values that [`Method::Percentile`] keeps on either side.
+    pub const PERCENTILE: f64 = 0.9999;
+
+    /// Parses `min-max`, `percentile`, `percentile:99.9`, `entropy` or `mse`.
+    ///
+    /// # Errors
+    /// Description of the expected values.
+    pub fn parse(text: &str) -> Result<Method, String> {
+        match text.split_once(':') {
+            None => match text {
+                "min-max" => Ok(Method::MinMax),
+                "percentile" => Ok(Method::Percentile(Method::PERCENTILE)),
+                "entropy" => Ok(Method::Entropy),
+                "mse" => Ok(Method::MeanSquaredError),
+                _ => Err("expected min-max, percentile[:P], entropy or mse".into()),
+            },
+            Some(("percentile", share)) => match share.parse::<f64>() {
+                Ok(percent) if (50.0..=100.0).contains(&percent) => Ok(Method::Percentile(percent / 100.0)),
+                _ => Err(format!("percentile:{share}: expected a number from 50 to 100")),
+            },
+            Some(_) => Err("expected min-max, percentile[:P], entropy or mse".into()),
+        }
+    }
+
+    /// Returns the range for values with this histogram.
+    pub fn range(self, values: &Histogram, scheme: &Scheme) -> Range {
+        let all = values.range();
+        match self {
+            Method::MinMax => all,
+            Method::Percentile(share) => Range { lo: values.quantile(1.0 - share), hi: values.quantile(share) },
+            Method::Entropy => entropy(values, scheme),
+            Method::MeanSquaredError => mean_squared_error(values, scheme),
+        }
+    }
+}
+
+impl fmt::Display for Method {
+    /// Formats in the syntax of [`Method::parse`].
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Method::MinMax => f.write_str("min-max"),
+            Method::Percentile(share) => write!(f, "percentile:{}", (share * 1e8).round() / 1e6),
+            Method::Entropy => f.write_str("entropy"),
+            Method::MeanSquaredError => f.write_str("mse"),
+        }
+    }
+}
+
+/// Finds the range by S. Migacz, "8-bit inference with TensorRT" (GTC 2017): of all thresholds on the distance from 0,
+/// the one that minimizes the Kullback-Leibler divergence of Q from P, where P is the distribution of the clipped
+/// values and Q the same with as many levels as there are integers. Zeros are excluded, as the original excludes its
+/// first bin.
+fn entropy(values: &Histogram, scheme: &Scheme) -> Range {
+    let all = values.range();
+    let counts = values.magnitudes();
+    let used = counts.iter().rposition(|&c| c > 0).map_or(0, |last| last + 1);
+    // One-sided values use all integers of an asymmetric scheme, other values half of them.
+    let levels = if scheme.symmetric || all.lo < 0.0 && all.hi > 0.0 { 128 } else { 256 };
+    let mut best = (f64::INFINITY, used);
+    for kept in levels..=used {
+        let divergence = divergence(&counts[..used], kept, levels);
+        if divergence < best.0 {
+            best = (divergence, kept);
+        }
+    }
+    all.within(best.1 as f64 * values.width())
+}
+
+/// Returns the divergence when the first `kept` bins are merged into `levels` levels and the rest is added to the last
+/// of them.
+pub(super) fn divergence(counts: &[u64], kept: usize, levels: usize) -> f64 {
+    let outside: u64 = counts[kept..].iter().sum();
+    let inside: u64 = counts[..kept].iter().sum();
+    let total = (inside + outside) as f64;
+    if inside == 0 {
+        return f64::INFINITY;
+    }
+    let mut sum = 0.0;
+    for level in 0..levels {
+        let bins = level * kept / levels..(level + 1) * kept / levels;
+        let level_counts = &counts[bins.clone()];
+        let filled = level_counts.iter().filter(|&&c| c > 0).count();
+        let count: u64 = level_counts.iter().sum();
+        let q = count as f64 / (filled.max(1) as f64 * inside as f64);
+        for (i, &c) in bins.zip(level_counts) {
+            let last = i + 1 == kept;
+            let p = (c + if last { outside } else { 0 }) as f64 / total;
+            if p > 0.0 {
+                // A last bin filled only by clipping is in no level: it counts as the rarest observed value.
+                let q = if c > 0 { q } else { 1.0 / total };
+                sum += p * (p / q).ln();
+            }
+        }
+    }
+    sum
+}
+
+/// Finds the factor on the whole range, from 1/128 to 1 in steps of 1/128, with the smallest expected squared error:
+/// step² / 12 within the range (rounding errors are uniform), the squared distance to its end outside. (R. Banner et
+/// al., "Post training 4-bit quantization of convolutional networks", NeurIPS 2019, with counts in place of a density.)
+fn mean_squared_error(values: &Histogram, scheme: &Scheme) -> Range {
+    const FACTORS: u32 = 128;
+    let all = values.range();
+    let filled: Vec<(f64, u64)> = values.filled().collect();
+    let mut best = (f64::INFINITY, all);
+    for factor in (1..=FACTORS).rev() {
+        let factor = f64::from(factor) / f64::from(FACTORS);
+        let range = if scheme.symmetric {
+            all.within(factor * all.hi.max(-all.lo))
+        } else {
+            Range { lo: all.lo * factor, hi: all.hi * factor }
+        };
+        let step = f64::from(scheme.parameters(range).scale);
+        let error = squared_error(&filled, range, step);
+        if error < best.0 {
+            best = (error, range);
+        }
+    }
+    best.1
+}
+
+/// Returns the sum over (value, count) of the expected squared error of clipping to `range` and rounding to `step`.
+pub(super) fn squared_error(values: &[(f64, u64)], range: Range, step: f64) -> f64 {
+    let rounding = step * step / 12.0;
+    let error = |v: f64| {
+        if v > range.hi {
+            (v - range.hi).powi(2)
+        } else if v < range.lo {
+            (range.lo - v).powi(2)
+        } else {
+            rounding
+        }
+    };
+    values.iter().map(|&(value, count)| count as f64 * error(value)).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use byoc::io::random::Random;
+
+    fn histogram(values: impl IntoIterator<Item = f32>) -> Histogram {
+        let mut h = Histogram::default();
+        h.add(&values.into_iter().collect::<Vec<_>>());
+        h
+    }
+
+    fn normal(n: usize) -> Vec<f32> {
+        let mut random = Random::new(1);
+        (0..n).map(|_| random.normal() as f32).collect()
+    }
+
+    #[test]
+    fn parses_names() {
+        for text in ["min-max", "percentile:99.99", "percentile:99.9", "entropy", "mse"] {
+            assert_eq!(Method::parse(text).unwrap().to_string(), text);
+        }
+        assert_eq!(Method::parse("percentile").unwrap(), Method::Percentile(0.9999));
+        for text in ["minmax", "percentile:101", "percentile:x", "mse:3", ""] {
+            Method::parse(text).expect_err(text);
+        }
+    }
+
+    #[test]
+    fn min_max_is_everything() {
+        let h = histogram([-1.5, 0.0, 2.0]);
+        assert_eq!(Method::MinMax.range(&h, &Scheme::SYMMETRIC), Range { lo: -1.5, hi: 2.0 });
+    }
+
+    #[test]
+    fn percentile_excludes_outliers() {
+        // 9998 values in (0, 1] and two at 100.
+        let h = histogram((1..=9998).map(|i| i as f32 / 9998.0).chain([100.0, 100.0]));
+        let range = Method::Percentile(0.999).range(&h, &Scheme::SYMMETRIC);
+        assert!(range.hi < 1.03 && range.hi > 0.95, "{range:?}");
+        assert_eq!(Method::Percentile(1.0).range(&h, &Scheme::SYMMETRIC).hi, 100.0);
+    }
+
+    #[test]
+    fn divergence_matches_the_definition() {
+        // Four bins in two levels: P = (1, 3, 2, 2) / 8, Q = (2, 2, 2, 2) / 8:
+        // 1/8 ln(1/2) + 3/8 ln(3/2) = 0.065405...
+        let wanted = (1.0 / 8.0) * 0.5f64.ln() + (3.0 / 8.0) * 1.5f64.ln();
+        assert!((divergence(&[1, 3, 2, 2], 4, 2) - wanted).abs() < 1e-12);
+        // The last two clipped: P = (1, 7) / 8, and Q = (1, 3) / 4 by two levels of one bin:
+        // 1/8 ln(1/2) + 7/8 ln(7/6).
+        let wanted = (1.0 / 8.0) * 0.5f64.ln() + (7.0 / 8.0) * (7.0f64 / 6.0).ln();
+        assert!((divergence(&[1, 3, 2, 2], 2, 2) - wanted).abs() < 1e-12);
+        // An empty bin of a level takes no share: P = Q.
+        assert!(divergence(&[4, 0, 2, 2], 4, 2).abs() < 1e-12);
+        assert_eq!(divergence(&[0, 0, 1], 2, 2), f64::INFINITY);
+    }
+
+    #[test]
+    fn entropy_clips_a_long_tail_and_keeps_a_uniform_distribution() {
+        let tail = histogram(normal(100_000).into_iter().chain([60.0]));
+        let range = Method::Entropy.range(&tail, &Scheme::SYMMETRIC);
+        assert!(range.hi < 20.0 && range.hi > 2.0, "{range:?}");
+        let uniform = histogram((0..100_000).map(|i| i as f32 / 50_000.0 - 1.0));
+        let range = Method::Entropy.range(&uniform, &Scheme::SYMMETRIC);
+        assert!(range.hi > 0.95, "{range:?}");
+    }
+
+    #[test]
+    fn squared_error_matches_the_definition() {
+        let values = [(-2.0, 1), (0.5, 2), (3.0, 1)];
+        // Outside on the left by 1, on the right by 2, two inside with a step of 0.6.
+        let error = squared_error(&values, Range { lo: -1.0, hi: 1.0 }, 0.6);
+        assert!((error - (1.0 + 4.0 + 2.0 * 0.03)).abs() < 1e-12, "{error}");
+    }
+
+    #[test]
+    fn the_best_clipping_of_a_normal_distribution_at_eight_bits() {
+        // The optimum of step²/12 + 2 E[(x - c)² ; x > c] with step = c / 127 lies at c = 3.92 standard deviations
+        // (the known value for 8 bits).
+        let h = histogram(normal(400_000));
+        let range = Method::MeanSquaredError.range(&h, &Scheme::SYMMETRIC);
+        assert!((range.hi - 3.92).abs() < 0.25, "{range:?}");
+        // One outlier at 50 among N values pulls the end to where N c / (12 * 127²) = 50 - c: 16.3 for N = 400,000.
+        let h = histogram(normal(400_000).into_iter().chain([50.0]));
+        let range = Method::MeanSquaredError.range(&h, &Scheme::SYMMETRIC);
+        assert!((range.hi - 16.3).abs() < 0.5, "{range:?}");
+    }
+
+    #[test]
+    fn every_method_accepts_a_tensor_of_zeros() {
+        let h = histogram([0.0, 0.0]);
+        for text in ["min-max", "percentile", "entropy", "mse"] {
+            for scheme in ["symmetric", "asymmetric"] {
+                let range = Method::parse(text).unwrap().range(&h, &Scheme::parse(scheme).unwrap());
+                assert_eq!(range, Range::default(), "{text} {scheme}");
+            }
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! The float model: read, simplified (batch norms folded into weights), with the dimensions left open that the program
+//! does not depend on.
+//!
+//! Models are imported with all dimensions bound, since only then the shape arithmetic that exporters write out is
+//! folded away. A model that comes out the same for two sizes of a dimension does not depend on it: the quantized model
+//! keeps the name of the dimension and accepts any size.
+
+use super::data::Samples;
+use byoc::build::SIMPLIFY;
+use byoc::error::Failure;
+use byoc::frontend::{self, LoadOptions, Loaded, Signature};
+use byoc_core::analysis::structural_equal;
+use byoc_core::pass::manager::{self, RunOptions};
+use byoc_core::pass::{PassOptions, infer_type};
+use byoc_ir::diag::{Diagnostic, codes};
+use byoc_ir::ir::{Dim, Expr, Module, Type};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// Float model, ready for analysis.
+pub struct FloatModel {
+    /// Program, simplified and typed.
+    pub module: Module,
+    /// Number of samples per run, if it is fixed.
+    pub fixed_batch: Option<usize>,
+    /// Diagnostics that do not stop the work.
+    pub warnings: Vec<Diagnostic>,
+}
+
+/// Reads the model whose inputs `signature` declares. `dims` are the dimensions that the user bound; they stay bound.
+///
+/// # Errors
+/// When the model cannot be read or simplified.
+pub fn read(
+    path: &Path,
+    signature: &Signature,
+    dims: &BTreeMap<String, usize>,
+    samples: &Samples,
+) -> Result<FloatModel, Failure> {
+    let declared = declared(signature, dims);
+    let open = |dim: &Dim| dim.fixed().is_none();
+    let shapes = samples.shapes(samples.batch());
+    let (module, mut warnings) = simplified(path, signature, dims, &shapes)?;
+    if !declared.iter().flatten().any(open) {
+        return Ok(FloatModel { module, fixed_batch: Some(samples.batch()), warnings });
+    }
+    // First all open dimensions, then the batch dimension alone.
+    let batch_only: Vec<Vec<Dim>> = declared
+        .iter()
+        .zip(&shapes)
+        .map(|(dims, shape)| {
+            let bind = |(i, (dim, &size)): (usize, (&Dim, &usize))| if i > 0 { Dim::Fixed(size) } else { dim.clone() };
+            dims.iter().zip(shape).enumerate().map(bind).collect()
+        })
+        .collect();
+    for wanted in [&declared, &batch_only] {
+        let other: Vec<Vec<usize>> = wanted
+            .iter()
+            .zip(&shapes)
+            .map(|(dims, shape)| dims.iter().zip(shape).map(|(d, &n)| if open(d) { n + 1 } else { n }).collect())
+            .collect();
+        let Some(opened) = with_inputs(&module, wanted) else { continue };
+        let Ok((again, _)) = simplified(path, signature, dims, &other) else { continue };
+        if with_inputs(&again, wanted).is_some_and(|again| structural_equal(&opened, &again).is_ok()) {
+            return Ok(FloatModel { module: opened, fixed_batch: None, warnings });
+        }
+    }
+    // The program depends on the batch size: run one sample at a time.
+    let shapes = samples.shapes(1);
+    let (module, _) = simplified(path, signature, dims, &shapes)?;
+    let message = "the program depends on the open dimensions of the model: they are fixed in the quantized model";
+    let fixed: Vec<String> =
+        signature.inputs.iter().zip(&shapes).map(|(port, shape)| format!("{} {shape:?}", port.name)).collect();
+    warnings.push(
+        Diagnostic::warning(codes::frontends::DIMENSIONS_FIXED, message)
+            .note(format!("fixed inputs: {}", fixed.join(", "))),
+    );
+    Ok(FloatModel { module, fixed_batch: Some(1), warnings })
+}
+
+/// Returns the program with inputs of these shapes, whatever they were.
+///
+/// # Errors
+/// E0607 when the program does not type-check with these shapes.
+pub fn with_shapes(module: &Module, shapes: &[Vec<usize>]) -> Result<Module, Diagnostic> {
+    let dims: Vec<Vec<Dim>> = shapes.iter().map(|s| s.iter().map(|&n| Dim::Fixed(n)).collect()).collect();
+    with_inputs(module, &dims).ok_or_else(|| {
+        Diagnostic::error(codes::runtime::NOT_LOWERABLE, format!("the model does not accept inputs of {shapes:?}"))
+    })
+}
+
+/// Returns the program with inputs of these dimensions; none if it does not type-check with them.
+fn with_inputs(module: &Module, inputs: &[Vec<Dim>]) -> Option<Module> {
+    let mut module = module.clone();
+    let main = *module.globals.get("main")?;
+    let params = module.main()?.params.to_vec();
+    for (param, dims) in params.into_iter().zip(inputs) {
+        if let Expr::Var(var) = &mut module.nodes[param].expr
+            && let Some(dtype) = var.annotation.as_tensor().map(|t| t.dtype)
+        {
+            var.annotation = Type::tensor_of(dtype, dims.iter().cloned());
+        }
+    }
+    if let Expr::Function(function) = &mut module.nodes[main].expr {
+        function.ret = Type::Unknown;
+    }
+    infer_type(&module).ok()
+}
+
+/// Returns the dimensions of the inputs in the file, with those fixed that the user bound; no dimensions for an input
+/// whose rank the file does not give.
+fn declared(signature: &Signature, bound: &BTreeMap<String, usize>) -> Vec<Vec<Dim>> {
+    let fix = |dim: &Dim| dim.with_sizes(|name| bound.get(name).copied());
+    signature.inputs.iter().map(|port| port.dims.iter().flatten().map(fix).collect()).collect()
+}
+
+/// Reads the model with these input shapes bound, and runs the simplifying passes.
+fn simplified(
+    path: &Path,
+    signature: &Signature,
+    dims: &BTreeMap<String, usize>,
+    shapes: &[Vec<usize>],
+) -> Result<(Module, Vec<Diagnostic>), Failure> {
+    let names = signature.inputs.iter().map(|port| port.name.clone());
+    let options = LoadOptions {
+        dims: dims.clone(),
+        input_shapes: names.zip(shapes.iter().cloned()).collect(),
+        ..LoadOptions::default()
+    };
+    let Loaded { module, mut warnings, .. } = frontend::load(path, &options)?;
+    let mut run = RunOptions { verify_each: cfg!(debug_assertions), ..RunOptions::default() };
+    let ran = manager::run(module, SIMPLIFY, &PassOptions::default(), &mut run)
+        .map_err(|error| Failure::from(error.diagnostics))?;
+    warnings.extend(ran.warnings);
+    Ok((ran.module, warnings))
+}

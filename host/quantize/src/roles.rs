@@ -1,0 +1,436 @@
+//! Roles of the float model's operators in the quantized model.
+//!
+//! Layers take int8 and produce int32 sums; a bias after one is added in int32. From there integers flow through
+//! activations, pooling, sums, concatenations and changes of shape as far as another layer is reached; operators that
+//! lead only to float operators stay float, at the cost of one dequantization.
+//!
+//! Values that share a scale form a group: the result of pooling or a reshape has the scale of its operand, and a value
+//! read only by activations has the scale of their result, so that no integers are spent on the part they cut off.
+
+use super::layers::{Layer, always_evaluated};
+use byoc_ir::ir::{Expr, ExprId, IndexVec, Module};
+use byoc_ir::op::{self, Params};
+use byoc_ir::tensor::DType;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Role of an operator.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Role {
+    /// Sums of products of int8, with the index of the layer.
+    Layer(usize),
+    /// Addition in int32.
+    Bias(Bias),
+    /// Bounds on the values.
+    Activation {
+        /// Lower bound.
+        lo: f64,
+        /// Upper bound.
+        hi: f64,
+    },
+    /// Same operator on integers of the same scale: elements are selected or moved, not computed.
+    Same,
+    /// Mean of windows; of the whole plane, whose size is given, for global pooling.
+    Mean(Option<[usize; 2]>),
+    /// Sum of two values.
+    Add,
+    /// Concatenation.
+    Concatenate,
+}
+
+/// Constant that is added to sums.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Bias {
+    /// Sums it is added to.
+    pub sums: ExprId,
+    /// Layer that produced the sums.
+    pub layer: usize,
+    /// Values: one per channel, or one for all.
+    pub values: Vec<f32>,
+    /// Shape in the model.
+    pub shape: Vec<usize>,
+}
+
+/// Roles of all operators, and the groups of values that share a scale.
+pub struct Roles {
+    /// Role of each expression; none for expressions that stay float.
+    pub of: IndexVec<ExprId, Option<Role>>,
+    /// Users of each expression.
+    users: IndexVec<ExprId, Vec<ExprId>>,
+    /// Group of each expression that has an integer form, by one of its members.
+    group: BTreeMap<ExprId, ExprId>,
+    /// Values whose range each group has to cover.
+    pub ranged: BTreeMap<ExprId, Vec<ExprId>>,
+}
+
+impl Roles {
+    /// Returns the roles when the layers selected by `chosen` are computed with int8.
+    pub fn new(module: &Module, layers: &[Layer], chosen: impl Fn(usize) -> bool) -> Roles {
+        let always = always_evaluated(module);
+        let users = users(module);
+        let of = assign(module, layers, chosen, &always, &users);
+        let mut roles = Roles { of, users, group: BTreeMap::new(), ranged: BTreeMap::new() };
+        roles.form_groups(module);
+        roles
+    }
+
+    /// Returns the group of a value; the value itself if it is in none.
+    pub fn group(&self, id: ExprId) -> ExprId {
+        self.group.get(&id).copied().unwrap_or(id)
+    }
+
+    /// Returns the last of the operators that complete `id`: the biases and activations after it whose operand has no
+    /// other user.
+    pub fn end(&self, id: ExprId) -> ExprId {
+        let mut end = id;
+        while let [user] = self.users[end][..]
+            && matches!(self.of[user], Some(Role::Bias(_) | Role::Activation { .. }))
+        {
+            end = user;
+        }
+        end
+    }
+
+    fn form_groups(&mut self, module: &Module) {
+        let mut members: BTreeSet<ExprId> = BTreeSet::new();
+        let mut parent: BTreeMap<ExprId, ExprId> = BTreeMap::new();
+        fn root(parent: &mut BTreeMap<ExprId, ExprId>, mut id: ExprId) -> ExprId {
+            while let Some(&up) = parent.get(&id) {
+                if let Some(&above) = parent.get(&up) {
+                    parent.insert(id, above);
+                }
+                id = up;
+            }
+            id
+        }
+        for (id, role) in self.of.iter() {
+            let Some(role) = role else { continue };
+            let inputs = inputs(module, id, role);
+            match role {
+                Role::Layer(_) => members.extend(inputs),
+                Role::Bias(_) => {}
+                Role::Activation { .. } | Role::Same => {
+                    members.extend([id, inputs[0]]);
+                    let (a, b) = (root(&mut parent, id), root(&mut parent, inputs[0]));
+                    if a != b {
+                        parent.insert(a.max(b), a.min(b));
+                    }
+                }
+                Role::Mean(_) | Role::Add | Role::Concatenate => {
+                    members.insert(id);
+                    members.extend(inputs);
+                }
+            }
+        }
+        for &id in &members {
+            let group = root(&mut parent, id);
+            self.group.insert(id, group);
+            let only_activations =
+                self.users[id].iter().all(|&user| matches!(self.of[user], Some(Role::Activation { .. })));
+            let ranged = self.ranged.entry(group).or_default();
+            // Results of pooling and reshapes are values of their operands.
+            if !only_activations && self.of[id] != Some(Role::Same) {
+                ranged.push(id);
+            }
+        }
+    }
+}
+
+/// Returns the operands that an operator with this role reads as integers.
+pub fn inputs(module: &Module, id: ExprId, role: &Role) -> Vec<ExprId> {
+    let Some((_, call)) = module.expr(id).as_op_call() else { return Vec::new() };
+    match role {
+        Role::Concatenate => match module.expr(call.args[0]) {
+            Expr::Tuple(fields) => fields.to_vec(),
+            _ => Vec::new(),
+        },
+        Role::Add => call.args.to_vec(),
+        Role::Bias(bias) => vec![bias.sums],
+        _ => vec![call.args[0]],
+    }
+}
+
+fn users(module: &Module) -> IndexVec<ExprId, Vec<ExprId>> {
+    let live = module.live();
+    let mut users: IndexVec<ExprId, Vec<ExprId>> = IndexVec::filled(Vec::new(), module.nodes.len());
+    for (id, node) in module.nodes.iter() {
+        if live[id] {
+            node.expr.for_each_operand(|operand| users[operand].push(id));
+        }
+    }
+    users
+}
+
+fn assign(
+    module: &Module,
+    layers: &[Layer],
+    chosen: impl Fn(usize) -> bool,
+    always: &BTreeSet<ExprId>,
+    users: &IndexVec<ExprId, Vec<ExprId>>,
+) -> IndexVec<ExprId, Option<Role>> {
+    let mut roles: IndexVec<ExprId, Option<Role>> = IndexVec::filled(None, module.nodes.len());
+    for (number, layer) in layers.iter().enumerate() {
+        if layer.obstacle.is_none() && chosen(number) {
+            roles[layer.call] = Some(Role::Layer(number));
+        }
+    }
+    for &id in always {
+        if roles[id].is_none() {
+            roles[id] = role(module, id);
+        }
+    }
+    // From users to producers: values that some layer reads as integers in the end.
+    let mut wanted: IndexVec<ExprId, bool> = IndexVec::filled(false, module.nodes.len());
+    for &id in always.iter().rev() {
+        wanted[id] = users[id].iter().any(|&user| match &roles[user] {
+            Some(Role::Layer(_)) => module.expr(user).as_call().is_some_and(|call| call.args[0] == id),
+            Some(Role::Bias(_)) => false,
+            Some(_) => wanted[user],
+            // The tuple of a concatenation.
+            None => matches!(module.expr(user), Expr::Tuple(_)) && wanted[user],
+        });
+    }
+    // From producers to users: operators that have integer operands.
+    for &id in always {
+        let possible = roles[id].take();
+        let integer = |input: &ExprId| roles[*input].is_some();
+        let holds = possible.as_ref().is_some_and(|role| match role {
+            Role::Layer(_) => true,
+            Role::Add | Role::Concatenate => wanted[id] && inputs(module, id, role).iter().any(integer),
+            _ => wanted[id] && inputs(module, id, role).iter().all(integer),
+        });
+        roles[id] = match possible {
+            Some(role) if holds => Some(role),
+            _ => bias(module, layers, &roles, id).map(Role::Bias),
+        };
+    }
+    roles
+}
+
+/// Returns the role that an operator could have, regardless of its neighbors.
+fn role(module: &Module, id: ExprId) -> Option<Role> {
+    let (operator, call) = module.expr(id).as_op_call()?;
+    let ty = module.ty(id).as_tensor()?;
+    if ty.dtype != DType::F32 {
+        return None;
+    }
+    let def = op::get(operator);
+    let params = Params::new(def, &call.attrs);
+    let constant = |id: ExprId| module.expr(id).as_constant().is_some();
+    match def.name {
+        "nn.relu" => Some(Role::Activation { lo: 0.0, hi: f64::INFINITY }),
+        "clip" => Some(Role::Activation { lo: params.float("a_min"), hi: params.float("a_max") }),
+        "nn.max_pool1d"
+        | "nn.max_pool2d"
+        | "nn.max_pool3d"
+        | "nn.global_max_pool2d"
+        | "reshape"
+        | "nn.batch_flatten"
+        | "squeeze"
+        | "expand_dims"
+        | "transpose"
+        | "strided_slice"
+        | "layout_transform"
+        | "nn.depth_to_space"
+        | "nn.space_to_depth"
+        | "reverse" => (call.args.len() == 1).then_some(Role::Same),
+        "nn.avg_pool2d" => Some(Role::Mean(None)),
+        "nn.global_avg_pool2d" | "nn.adaptive_avg_pool2d" => {
+            let data = module.ty(call.args[0]).as_tensor()?;
+            let layout = params.string("layout");
+            let size = |axis: char| data.dims.get(layout.find(axis)?)?.fixed();
+            let one = |axis: char| ty.dims.get(layout.find(axis)?)?.fixed().filter(|&n| n == 1);
+            (one('H').and(one('W')).is_some()).then_some(Role::Mean(Some([size('H')?, size('W')?])))
+        }
+        "add" => (!call.args.iter().any(|&arg| constant(arg))).then_some(Role::Add),
+        "concatenate" => match module.expr(call.args[0]) {
+            Expr::Tuple(fields) if !fields.iter().any(|&f| constant(f)) => Some(Role::Concatenate),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+/// Returns the bias that an operator adds to the sums of a layer, if any.
+fn bias(module: &Module, layers: &[Layer], roles: &IndexVec<ExprId, Option<Role>>, id: ExprId) -> Option<Bias> {
+    let (operator, call) = module.expr(id).as_op_call()?;
+    let def = op::get(operator);
+    let (sums, constant) = match (def.name, &call.args[..]) {
+        ("nn.bias_add", &[data, bias]) => (data, bias),
+        ("add", &[a, b]) if module.expr(b).as_constant().is_some() => (a, b),
+        ("add", &[a, b]) => (b, a),
+        _ => return None,
+    };
+    let layer = match &roles[sums] {
+        Some(Role::Layer(layer)) => *layer,
+        Some(Role::Bias(bias)) => bias.layer,
+        _ => return None,
+    };
+    let constant = module.expr(constant).as_constant()?;
+    let (sum, result) = (module.ty(sums).as_tensor()?, module.ty(id).as_tensor()?);
+    let axis = layers[layer].channel_axis;
+    if constant.dtype() != DType::F32 || sum.dims != result.dims {
+        return None;
+    }
+    let shape = constant.shape().to_vec();
+    let values = constant.as_slice::<f32>().to_vec();
+    let along = match def.name {
+        "nn.bias_add" => {
+            let given = Params::new(def, &call.attrs).int("axis");
+            (given.rem_euclid(sum.dims.len().max(1) as i64) as usize == axis).then_some(0)
+        }
+        // Broadcasting aligns shapes at the right.
+        _ if values.len() == 1 => Some(0),
+        _ => (axis + shape.len()).checked_sub(sum.dims.len()),
+    }?;
+    let elsewhere = shape.iter().enumerate().filter(|(i, _)| *i != along).all(|(_, &n)| n == 1);
+    (elsewhere && values.iter().all(|v| v.is_finite())).then_some(Bias { sums, layer, values, shape })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layers;
+    use byoc_ir::text::{ParseOptions, parse};
+
+    /// Parses and types a module.
+    fn typed(text: &str) -> Module {
+        let parsed = parse(text, &ParseOptions::default());
+        assert!(parsed.diagnostics.is_empty(), "{:?}", parsed.diagnostics);
+        byoc_core::pass::infer_type(&parsed.module).unwrap()
+    }
+
+    fn call(module: &Module, name: &str, which: usize) -> ExprId {
+        let found = module
+            .nodes
+            .iter()
+            .filter(|(_, node)| node.expr.as_op_call().is_some_and(|(operator, _)| op::get(operator).name == name));
+        found.map(|(id, _)| id).nth(which).unwrap()
+    }
+
+    const WEIGHT: &str = "meta[relay.Constant][0]";
+
+    fn with_weight(text: &str, shape: &[usize]) -> Module {
+        let weight = std::sync::Arc::new(byoc::io::random::tensor(DType::F32, shape, 1));
+        let options = ParseOptions { constants: &[weight] };
+        let parsed = parse(&format!("#[version = \"0.0.5\"]\n{}", text.replace("WEIGHT", WEIGHT)), &options);
+        assert!(parsed.diagnostics.is_empty(), "{:?}", parsed.diagnostics);
+        byoc_core::pass::infer_type(&parsed.module).unwrap()
+    }
+
+    fn roles_of(module: &Module) -> Roles {
+        Roles::new(module, &layers::find(module), |_| true)
+    }
+
+    #[test]
+    fn propagates_integers_from_layer_to_layer() {
+        let module = with_weight(
+            "def @main(%x: Tensor[(1, 4, 8, 8), float32]) {
+               %0 = nn.conv2d(%x, WEIGHT, padding=[1, 1, 1, 1]);
+               %1 = nn.relu(%0);
+               %2 = nn.max_pool2d(%1, pool_size=[2, 2], strides=[2, 2]);
+               %3 = nn.conv2d(%2, WEIGHT, padding=[1, 1, 1, 1]);
+               %4 = add(%3, %2);
+               %5 = nn.relu(%4);
+               nn.softmax(%5)
+             }",
+            &[4, 4, 3, 3],
+        );
+        let roles = roles_of(&module);
+        let (relu, pool) = (call(&module, "nn.relu", 0), call(&module, "nn.max_pool2d", 0));
+        let first = call(&module, "nn.conv2d", 0);
+        assert_eq!(roles.of[pool], Some(Role::Same));
+        // Nothing after the second layer reaches another one: it stays float.
+        assert_eq!(roles.of[call(&module, "add", 0)], None);
+        assert_eq!(roles.of[call(&module, "nn.relu", 1)], None);
+        // One scale from the sums to the pool, that of the activation's result.
+        assert_eq!(roles.group(first), roles.group(pool));
+        assert_eq!(roles.ranged[&roles.group(first)], [relu]);
+        assert_eq!(roles.end(first), relu);
+    }
+
+    #[test]
+    fn residual_sum_has_its_own_scale() {
+        let module = with_weight(
+            "def @main(%x: Tensor[(1, 4, 8, 8), float32]) {
+               %0 = nn.conv2d(%x, WEIGHT, padding=[1, 1, 1, 1]);
+               %1 = add(%0, %x);
+               %2 = nn.relu(%1);
+               nn.conv2d(%2, WEIGHT, padding=[1, 1, 1, 1])
+             }",
+            &[4, 4, 3, 3],
+        );
+        let roles = roles_of(&module);
+        let (sum, relu) = (call(&module, "add", 0), call(&module, "nn.relu", 0));
+        assert_eq!(roles.of[sum], Some(Role::Add));
+        assert_eq!(roles.group(sum), roles.group(relu));
+        assert_eq!(roles.ranged[&roles.group(sum)], [relu]);
+        let first = call(&module, "nn.conv2d", 0);
+        assert_ne!(roles.group(first), roles.group(sum));
+        assert_eq!(roles.ranged[&roles.group(first)], [first]);
+        let x = module.main().unwrap().params[0];
+        assert_eq!(roles.ranged[&roles.group(x)], [x]);
+    }
+
+    #[test]
+    fn value_with_other_users_keeps_its_whole_range() {
+        let module = with_weight(
+            "def @main(%x: Tensor[(1, 4, 8, 8), float32]) {
+               %0 = nn.conv2d(%x, WEIGHT, padding=[1, 1, 1, 1]);
+               %1 = nn.relu(%0);
+               %2 = nn.conv2d(%1, WEIGHT, padding=[1, 1, 1, 1]);
+               %3 = nn.conv2d(%0, WEIGHT, padding=[1, 1, 1, 1]);
+               add(%2, %3)
+             }",
+            &[4, 4, 3, 3],
+        );
+        let roles = roles_of(&module);
+        let (first, relu) = (call(&module, "nn.conv2d", 0), call(&module, "nn.relu", 0));
+        assert_eq!(roles.ranged[&roles.group(relu)], [first, relu]);
+        assert_eq!(roles.end(first), first);
+    }
+
+    #[test]
+    fn bias_is_a_constant_along_the_channels() {
+        let module = with_weight(
+            "def @main(%x: Tensor[(1, 4, 8, 8), float32]) {
+               %0 = nn.conv2d(%x, WEIGHT, padding=[1, 1, 1, 1]);
+               %1 = add(%0, %x);
+               %2 = (add(%0, 2f), add(%0, %x), %1);
+               %2
+             }",
+            &[4, 4, 3, 3],
+        );
+        let roles = roles_of(&module);
+        let scalar = call(&module, "add", 1);
+        assert_eq!(roles.of[call(&module, "add", 0)], None);
+        assert!(matches!(&roles.of[scalar], Some(Role::Bias(bias)) if bias.values == [2.0] && bias.shape.is_empty()));
+    }
+
+    #[test]
+    fn float_layers_have_a_reason() {
+        let module = with_weight(
+            "def @main(%x: Tensor[(1, 4, 8, 8), float32], %w: Tensor[(4, 4, 3, 3), float32]) {
+               %0 = nn.conv2d(%x, %w, padding=[1, 1, 1, 1]);
+               nn.conv2d(%0, WEIGHT, padding=[1, 1, 1, 1])
+             }",
+            &[4, 4, 3, 3],
+        );
+        let layers = layers::find(&module);
+        assert_eq!(layers[0].obstacle.as_deref(), Some("the weight is not constant"));
+        assert_eq!(layers[1].obstacle, None);
+        assert_eq!(roles_of(&module).of[layers[0].call], None);
+    }
+
+    #[test]
+    fn handles_a_chain_of_100_000_operators() {
+        let mut text =
+            String::from("#[version = \"0.0.5\"]\ndef @main(%x: Tensor[(2, 2), float32]) {\n%0 = nn.relu(%x);\n");
+        for i in 1..100_000 {
+            text += &format!("%{i} = nn.relu(%{});\n", i - 1);
+        }
+        text += "nn.relu(%99999)\n}";
+        let module = typed(&text);
+        let roles = roles_of(&module);
+        assert!(roles.of.iter().all(|(_, role)| role.is_none()));
+    }
+}

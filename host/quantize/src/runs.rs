@@ -1,0 +1,61 @@
+//! Runs of a model over the calibration data, in batches.
+
+use super::data::Samples;
+use super::model::with_shapes;
+use byoc::build::plan::plan;
+use byoc::error::Failure;
+use byoc::exec::{Executor, Pool};
+use byoc_ir::ir::Module;
+use byoc_ir::tensor::Tensor;
+use std::sync::Arc;
+
+/// Configuration of runs over the calibration data.
+pub struct Runs<'a> {
+    /// Calibration data.
+    pub samples: &'a Samples,
+    /// Number of samples per run.
+    pub batch: usize,
+    /// True if the last run may have fewer samples.
+    pub open: bool,
+    /// Thread pool.
+    pub pool: &'a Arc<Pool>,
+}
+
+impl Runs<'_> {
+    /// Returns the number of samples run: all of them, or as many as fill whole batches.
+    pub fn count(&self) -> usize {
+        if self.open { self.samples.count } else { self.samples.count / self.batch * self.batch }
+    }
+
+    /// Runs the models side by side over every sample, on the host alone, and passes the results of each run to
+    /// `visit`.
+    ///
+    /// # Errors
+    /// When a model cannot be run.
+    pub fn each(
+        &self,
+        models: &[&Module],
+        mut visit: impl FnMut(Vec<Vec<Tensor>>) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        let (mut ready, mut sized) = (Vec::new(), 0);
+        let mut first = 0;
+        while first < self.count() {
+            let batch = self.batch.min(self.count() - first);
+            if batch != sized {
+                ready = models.iter().map(|module| self.executor(module, batch)).collect::<Result<Vec<_>, _>>()?;
+                sized = batch;
+            }
+            let inputs = self.samples.rows(first, batch);
+            let results: Result<Vec<_>, _> = ready.iter().map(|executor| executor.run(&inputs)).collect();
+            visit(results?)?;
+            first += batch;
+        }
+        Ok(())
+    }
+
+    fn executor(&self, module: &Module, batch: usize) -> Result<Executor, Failure> {
+        let module = with_shapes(module, &self.samples.shapes(batch))?;
+        let planned = plan(&module, &[])?;
+        Ok(Executor::new(planned.program, planned.constants, Vec::new(), self.pool.clone())?)
+    }
+}

@@ -1,0 +1,28 @@
+//! The `.byoc` file: a built model in one file, which is mapped into memory when it is used.
+//!
+//! It is a ZIP archive of uncompressed entries, aligned to 64 bytes, so that constants are used in place in the mapped
+//! file. `docs/artifact.md` describes the format. Its contents do not depend on time, directory or number of threads.
+//!
+//! The digest of the file is verified before anything in it is used, then the digests of all entries and tensors. A
+//! correct digest does not imply consistent contents, so they are checked too: [`crate::exec::validate`].
+
+mod manifest;
+mod read;
+mod write;
+
+pub use manifest::{Entry, FORMAT, Manifest, RegionRecord, TensorRecord};
+pub use read::{Artifact, open, parse};
+pub use write::{write, write_to};
+
+/// Prefix of the archive's comment; the digest of everything before follows in hexadecimal.
+const TRAILER: &[u8] = b"byoc-blake3:";
+
+/// Number of hexadecimal digits of a digest.
+const DIGITS: usize = 64;
+
+/// Alignment of entries, in bytes.
+const ALIGN: usize = 64;
+
+const MANIFEST: &str = "manifest.json";
+const PROGRAM: &str = "program.json";
+const WEIGHTS: &str = "weights.safetensors";

@@ -1,0 +1,258 @@
+//! Opens an artifact: maps it, checks it, and returns its parts without copying them.
+
+use super::manifest::{FORMAT, Manifest, RegionRecord};
+use super::write::dtype_name;
+use super::{ALIGN, DIGITS, MANIFEST, PROGRAM, TRAILER, WEIGHTS};
+use crate::compiled::{Compiled, CompiledRegion, PluginId, RegionSource};
+use crate::exec::{Program, validate};
+use byoc_files::mapped::{self, MappedFile};
+use byoc_files::open_regular;
+use byoc_ir::diag::{Diagnostic, codes};
+use byoc_ir::tensor::{DType, Tensor};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::io::Cursor;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+use zip::{CompressionMethod, ZipArchive};
+
+/// Artifact whose contents have been checked.
+#[derive(Clone, Debug)]
+pub struct Artifact {
+    /// Manifest of the file.
+    pub manifest: Manifest,
+    /// Built model. Its constants are views of the mapped file.
+    pub compiled: Compiled,
+    /// Size of the file in bytes.
+    pub bytes: u64,
+}
+
+impl Artifact {
+    /// Returns the built model.
+    pub fn into_compiled(self) -> Compiled {
+        self.compiled
+    }
+}
+
+/// Opens an artifact and checks all of it.
+///
+/// # Errors
+/// When the file cannot be read, is not an artifact, is damaged, has another version, or has inconsistent contents.
+pub fn open(path: &Path) -> Result<Artifact, Diagnostic> {
+    let at_path = |mut diagnostic: Diagnostic| {
+        diagnostic.message = format!("{}: {}", path.display(), diagnostic.message);
+        diagnostic
+    };
+    let cannot = |e: std::io::Error| at_path(Diagnostic::error(codes::artifacts::CANNOT_READ, e.to_string()));
+    let file = open_regular(path).map_err(cannot)?;
+    if file.metadata().map_err(cannot)?.len() == 0 {
+        // An empty file cannot be mapped.
+        return Err(at_path(not_an_artifact()));
+    }
+    // The file must not be truncated while it is mapped: the writer never does so, it renames a new file over the old
+    // one. docs/artifact.md states this.
+    parse(Arc::new(MappedFile::of(&file).map_err(cannot)?)).map_err(at_path)
+}
+
+/// Shared range of a file. Its pages are released when it is dropped.
+struct Slice<T: AsRef<[u8]>>(Arc<T>, Range<usize>);
+
+impl<T: AsRef<[u8]>> AsRef<[u8]> for Slice<T> {
+    fn as_ref(&self) -> &[u8] {
+        &(*self.0).as_ref()[self.1.clone()]
+    }
+}
+
+impl<T: AsRef<[u8]>> Drop for Slice<T> {
+    fn drop(&mut self) {
+        mapped::let_go(self.as_ref());
+    }
+}
+
+/// Reads an artifact from its bytes, which back its constants.
+///
+/// # Errors
+/// As [`open`].
+pub fn parse<T: AsRef<[u8]> + Send + Sync + 'static>(file: Arc<T>) -> Result<Artifact, Diagnostic> {
+    let bytes = (*file).as_ref();
+    check_seal(bytes)?;
+    let entries = entries(bytes)?;
+    let get = |name: &str| {
+        let range = entries.get(name).ok_or_else(|| malformed(format!("it has no {name}")))?;
+        Ok::<_, Diagnostic>(&bytes[range.clone()])
+    };
+    let manifest = manifest(get(MANIFEST)?)?;
+    for entry in &manifest.entries {
+        let found = get(&entry.name)?;
+        if found.len() as u64 != entry.bytes || mapped::digest(found).to_hex().as_str() != entry.blake3 {
+            return Err(Diagnostic::error(codes::artifacts::DAMAGED, format!("{} is damaged", entry.name)));
+        }
+    }
+    if manifest.entries.len() + 1 != entries.len() {
+        return Err(malformed("it has entries that are missing from its manifest"));
+    }
+    let program: Program = serde_json::from_slice(get(PROGRAM)?).map_err(|e| malformed(format!("{PROGRAM}: {e}")))?;
+    validate(&program).map_err(|e| malformed(e.message))?;
+    let weights = entries.get(WEIGHTS).ok_or_else(|| malformed(format!("it has no {WEIGHTS}")))?;
+    let constants = constants(&file, weights.clone(), &manifest, &program)?;
+    let regions = manifest.regions.iter().map(|record| record.as_ref().map(|record| region(record, get)).transpose());
+    let regions = regions.collect::<Result<_, _>>()?;
+    let compiled = Compiled {
+        program,
+        constants,
+        regions,
+        explain: manifest.explain.clone(),
+        model_digest: manifest.model_digest.clone(),
+        options: manifest.options.clone(),
+        from_file: true,
+    };
+    compiled.check()?;
+    Ok(Artifact { bytes: bytes.len() as u64, manifest, compiled })
+}
+
+/// Compares the digest at the end with that of the bytes before it.
+fn check_seal(bytes: &[u8]) -> Result<(), Diagnostic> {
+    if !bytes.starts_with(b"PK") {
+        return Err(not_an_artifact());
+    }
+    let covered = bytes.len().checked_sub(DIGITS).ok_or_else(not_an_artifact)?;
+    let (covered, digest) = bytes.split_at(covered);
+    if !covered.ends_with(TRAILER) {
+        return Err(Diagnostic::error(
+            codes::artifacts::DAMAGED,
+            "expected an artifact, found a ZIP file without its digest",
+        )
+        .note("it is not an artifact, or it is truncated"));
+    }
+    if mapped::digest(covered).to_hex().as_bytes() != digest {
+        return Err(Diagnostic::error(codes::artifacts::DAMAGED, "its contents differ from what was written")
+            .help("copy it again, or compile the model again"));
+    }
+    Ok(())
+}
+
+/// Returns the range of each entry's bytes.
+fn entries(bytes: &[u8]) -> Result<BTreeMap<String, Range<usize>>, Diagnostic> {
+    let bad = |e: zip::result::ZipError| malformed(format!("the archive: {e}"));
+    let mut archive = ZipArchive::new(Cursor::new(bytes)).map_err(bad)?;
+    let mut entries = BTreeMap::new();
+    for i in 0..archive.len() {
+        let entry = archive.by_index_raw(i).map_err(bad)?;
+        let name = entry.name().map_err(bad)?.into_owned();
+        let start = entry.data_start().and_then(|start| usize::try_from(start).ok());
+        let range = start.zip(usize::try_from(entry.compressed_size()).ok());
+        let range = range.and_then(|(start, size)| Some(start..start.checked_add(size)?));
+        match range {
+            Some(range)
+                if entry.compression() == CompressionMethod::Stored
+                    && range.start.is_multiple_of(ALIGN)
+                    && range.end <= bytes.len() =>
+            {
+                if entries.insert(name.clone(), range).is_some() {
+                    return Err(malformed(format!("duplicate entry {name}")));
+                }
+            }
+            _ => {
+                return Err(malformed(format!(
+                    "entry {name}: expected uncompressed data, aligned and within the file"
+                )));
+            }
+        }
+    }
+    Ok(entries)
+}
+
+fn manifest(bytes: &[u8]) -> Result<Manifest, Diagnostic> {
+    let value: Value = serde_json::from_slice(bytes).map_err(|e| malformed(format!("{MANIFEST}: {e}")))?;
+    let format = value.get("format").and_then(Value::as_u64);
+    if format != Some(u64::from(FORMAT)) {
+        let found = format.map_or_else(|| "none".to_owned(), |format| format.to_string());
+        let producer = value.get("producer").and_then(Value::as_str).unwrap_or("an unknown program");
+        let message = format!("expected format version {FORMAT}, found {found}, written by {producer}");
+        return Err(Diagnostic::error(codes::artifacts::UNSUPPORTED_VERSION, message).help("compile the model again"));
+    }
+    serde_json::from_value(value).map_err(|e| malformed(format!("{MANIFEST}: {e}")))
+}
+
+/// Returns the constants, as views of the file.
+fn constants<T: AsRef<[u8]> + Send + Sync + 'static>(
+    file: &Arc<T>,
+    weights: Range<usize>,
+    manifest: &Manifest,
+    program: &Program,
+) -> Result<Vec<Tensor>, Diagnostic> {
+    let bytes = &(**file).as_ref()[weights.clone()];
+    let bad = |what: &str| malformed(format!("{WEIGHTS}: {what}"));
+    let (length, rest) =
+        bytes.split_first_chunk::<8>().ok_or_else(|| bad("truncated before the length of its header"))?;
+    let length = usize::try_from(u64::from_le_bytes(*length)).ok().filter(|&length| length <= rest.len());
+    let (header, data) = rest.split_at(length.ok_or_else(|| bad("its header is longer than the entry"))?);
+    let header: Value = serde_json::from_slice(header).map_err(|e| bad(&e.to_string()))?;
+    let base = weights.start + 8 + (rest.len() - data.len());
+    if manifest.tensors.len() != program.constants.len() {
+        return Err(malformed("the program and the manifest have different constants"));
+    }
+    let mut tensors = Vec::with_capacity(program.constants.len());
+    for (record, port) in manifest.tensors.iter().zip(&program.constants) {
+        let wrong = || bad(&format!("tensor {} does not match the program", port.name));
+        let shape = port.ty.shape().ok_or_else(wrong)?;
+        let entry = header.get(&record.name).ok_or_else(wrong)?;
+        let dims: Vec<Value> = shape.iter().map(|&d| Value::from(d)).collect();
+        let declared = entry.get("dtype").and_then(Value::as_str) == Some(dtype_name(port.ty.dtype))
+            && entry.get("shape").and_then(Value::as_array) == Some(&dims);
+        let offset = |i: usize| entry.get("data_offsets")?.get(i)?.as_u64().and_then(|n| usize::try_from(n).ok());
+        let range = offset(0).zip(offset(1)).filter(|&(start, end)| start <= end && end <= data.len());
+        let Some((start, end)) = range.filter(|_| declared && record.name == port.name) else { return Err(wrong()) };
+        let content = &data[start..end];
+        if mapped::digest(content).to_hex().as_str() != record.blake3 {
+            return Err(Diagnostic::error(codes::artifacts::DAMAGED, format!("tensor {} is damaged", port.name)));
+        }
+        if port.ty.dtype == DType::Bool && content.iter().any(|&byte| byte > 1) {
+            return Err(wrong());
+        }
+        let slice = Slice(file.clone(), base + start..base + end);
+        tensors.push(Tensor::from_storage(port.ty.dtype, &shape, Arc::new(slice)).ok_or_else(wrong)?);
+    }
+    Ok(tensors)
+}
+
+fn region<'a>(
+    record: &RegionRecord,
+    get: impl Fn(&str) -> Result<&'a [u8], Diagnostic>,
+) -> Result<CompiledRegion, Diagnostic> {
+    let source = match (&record.source, &record.language) {
+        (Some(name), Some(language)) => {
+            let text = std::str::from_utf8(get(name)?).map_err(|_| malformed(format!("{name} is not UTF-8")))?;
+            Some(RegionSource { language: language.clone(), text: text.to_owned() })
+        }
+        _ => None,
+    };
+    Ok(CompiledRegion {
+        symbol: record.symbol.clone(),
+        backend: record.backend.clone(),
+        plugin: PluginId {
+            name: record.plugin.clone(),
+            version: record.plugin_version.clone(),
+            digest: record.plugin_digest.clone(),
+        },
+        loader: record.loader.clone(),
+        blob: get(&record.blob)?.into(),
+        symbols: record.symbols.clone(),
+        source,
+        constants: record.constants.clone(),
+        cpu_features: record.cpu_features.clone(),
+        notes: record.notes.clone(),
+        metadata: record.metadata.clone(),
+        graph: record.graph.clone(),
+    })
+}
+
+fn not_an_artifact() -> Diagnostic {
+    Diagnostic::error(codes::artifacts::NOT_AN_ARTIFACT, "it is not a byoc artifact")
+        .help("byoc compile MODEL -o FILE.byoc writes one")
+}
+
+fn malformed(what: impl Into<String>) -> Diagnostic {
+    Diagnostic::error(codes::artifacts::MALFORMED, what)
+}

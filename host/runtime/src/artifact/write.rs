@@ -1,0 +1,199 @@
+//! Writes an artifact.
+
+use super::manifest::{Entry, FORMAT, Manifest, RegionRecord, TensorRecord};
+use super::{ALIGN, DIGITS, MANIFEST, PROGRAM, TRAILER, WEIGHTS};
+use crate::compiled::{Compiled, CompiledRegion};
+use byoc_files::output::Pending;
+use byoc_ir::diag::{Diagnostic, codes};
+use byoc_ir::tensor::{DType, Tensor};
+use std::borrow::Cow;
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::path::Path;
+use zip::write::SimpleFileOptions;
+use zip::{CompressionMethod, DateTime, ZipWriter};
+
+/// Minimum size of a file that needs the 64-bit form of the archive.
+const LARGE: usize = 1 << 31;
+
+/// Writes a built model to a file, which appears under its name once it is complete.
+///
+/// # Errors
+/// When the file cannot be written.
+pub fn write(path: &Path, compiled: &Compiled) -> Result<(), Diagnostic> {
+    let failed = |what: &dyn std::fmt::Display| {
+        let message = format!("cannot write {}: {what}", path.display());
+        Diagnostic::error(codes::artifacts::CANNOT_WRITE, message)
+            .help("check that the directory exists and is writable")
+    };
+    let mut pending = Pending::begin(path).map_err(|e| failed(&e))?;
+    write_to(pending.file(), compiled).map_err(|e| failed(&e))?;
+    pending.commit().map_err(|e| failed(&e))
+}
+
+/// Writes a built model to an empty file that is open for reading and writing.
+///
+/// # Errors
+/// When the file cannot be written.
+pub fn write_to(file: &mut File, compiled: &Compiled) -> std::io::Result<()> {
+    Contents::new(compiled)?.write(file)?;
+    seal(file)
+}
+
+/// Entries of an archive, in order.
+struct Contents<'a> {
+    manifest: Vec<u8>,
+    entries: Vec<(String, Vec<Cow<'a, [u8]>>)>,
+}
+
+impl<'a> Contents<'a> {
+    fn new(compiled: &'a Compiled) -> Result<Contents<'a>, serde_json::Error> {
+        let mut entries: Vec<(String, Vec<Cow<'a, [u8]>>)> = Vec::new();
+        entries.push((PROGRAM.to_owned(), vec![serde_json::to_vec(&compiled.program)?.into()]));
+        let names: Vec<&str> = compiled.program.constants.iter().map(|port| port.name.as_str()).collect();
+        entries.push((WEIGHTS.to_owned(), safetensors(&names, &compiled.constants)?));
+        let mut regions = Vec::with_capacity(compiled.regions.len());
+        for region in &compiled.regions {
+            regions.push(region.as_ref().map(|region| record(region, &mut entries)));
+        }
+        let described = entries.iter().map(|(name, parts)| Entry {
+            name: name.clone(),
+            bytes: parts.iter().map(|part| part.len() as u64).sum(),
+            blake3: digest(parts.iter().map(|part| &part[..])),
+        });
+        let manifest = Manifest {
+            format: FORMAT,
+            producer: concat!("byoc ", env!("CARGO_PKG_VERSION")).to_owned(),
+            model_digest: compiled.model_digest.clone(),
+            options: compiled.options.clone(),
+            explain: compiled.explain.clone(),
+            regions,
+            tensors: names
+                .iter()
+                .zip(&compiled.constants)
+                .map(|(name, tensor)| TensorRecord { name: (*name).to_owned(), blake3: digest([tensor.bytes()]) })
+                .collect(),
+            entries: described.collect(),
+        };
+        Ok(Contents { manifest: serde_json::to_vec(&manifest)?, entries })
+    }
+
+    fn write(&self, file: &mut File) -> zip::result::ZipResult<()> {
+        let mut archive = ZipWriter::new(std::io::BufWriter::with_capacity(1 << 20, file));
+        archive.set_raw_comment([TRAILER, &[b'0'; DIGITS]].concat().into())?;
+        let manifest = (MANIFEST, vec![Cow::from(&self.manifest[..])]);
+        let entries = self.entries.iter().map(|(name, parts)| (name.as_str(), parts));
+        for (name, parts) in std::iter::once((manifest.0, &manifest.1)).chain(entries) {
+            let size: usize = parts.iter().map(|part| part.len()).sum();
+            let options = SimpleFileOptions::default()
+                .compression_method(CompressionMethod::Stored)
+                .last_modified_time(DateTime::default())
+                .unix_permissions(0o644)
+                .with_alignment(ALIGN as u16)
+                .large_file(size >= LARGE);
+            archive.start_file(name, options)?;
+            for part in parts {
+                archive.write_all(part)?;
+            }
+        }
+        archive.finish()?.flush()?;
+        Ok(())
+    }
+}
+
+/// Adds the entries of a region and returns its record.
+fn record<'a>(region: &'a CompiledRegion, entries: &mut Vec<(String, Vec<Cow<'a, [u8]>>)>) -> RegionRecord {
+    let blob = format!("regions/{}/{}", region.symbol, region.loader);
+    entries.push((blob.clone(), vec![Cow::from(&region.blob[..])]));
+    let source = region.source.as_ref().map(|source| {
+        let name = format!("regions/{}/source.{}", region.symbol, source.language);
+        entries.push((name.clone(), vec![Cow::from(source.text.as_bytes())]));
+        name
+    });
+    RegionRecord {
+        symbol: region.symbol.clone(),
+        backend: region.backend.clone(),
+        plugin: region.plugin.name.clone(),
+        plugin_version: region.plugin.version.clone(),
+        plugin_digest: region.plugin.digest.clone(),
+        loader: region.loader.clone(),
+        blob,
+        symbols: region.symbols.clone(),
+        source,
+        language: region.source.as_ref().map(|source| source.language.clone()),
+        constants: region.constants.clone(),
+        cpu_features: region.cpu_features.clone(),
+        notes: region.notes.clone(),
+        metadata: region.metadata.clone(),
+        graph: region.graph.clone(),
+    }
+}
+
+/// Returns the bytes of a safetensors file whose tensors are aligned to 64 bytes from the beginning of the file. The
+/// format allows no gaps, so the padding between two tensors is a tensor of bytes, `pad.<i>`.
+fn safetensors<'a>(names: &[&str], tensors: &'a [Tensor]) -> Result<Vec<Cow<'a, [u8]>>, serde_json::Error> {
+    let mut header = serde_json::Map::new();
+    let mut parts: Vec<Cow<'a, [u8]>> = vec![Cow::default()];
+    let mut at = 0usize;
+    for (i, (name, tensor)) in names.iter().zip(tensors).enumerate() {
+        let mut add = |name: &str, dtype: &str, shape: &[usize], bytes: Cow<'a, [u8]>| {
+            let offsets = [at, at + bytes.len()];
+            at = offsets[1];
+            header.insert(
+                name.to_owned(),
+                serde_json::json!({ "dtype": dtype, "shape": shape, "data_offsets": offsets }),
+            );
+            parts.push(bytes);
+        };
+        add(name, dtype_name(tensor.dtype()), tensor.shape(), Cow::from(tensor.bytes()));
+        let pad = tensor.bytes().len().next_multiple_of(ALIGN) - tensor.bytes().len();
+        if pad > 0 && i + 1 < tensors.len() {
+            add(&format!("pad.{i}"), "U8", &[pad], Cow::from(vec![0; pad]));
+        }
+    }
+    let mut text = serde_json::to_vec(&header)?;
+    text.resize((8 + text.len()).next_multiple_of(ALIGN) - 8, b' ');
+    let mut first = (text.len() as u64).to_le_bytes().to_vec();
+    first.append(&mut text);
+    parts[0] = first.into();
+    Ok(parts)
+}
+
+/// Returns the name of an element type in the safetensors format.
+pub(super) fn dtype_name(dtype: DType) -> &'static str {
+    match dtype {
+        DType::F64 => "F64",
+        DType::F32 => "F32",
+        DType::F16 => "F16",
+        DType::BF16 => "BF16",
+        DType::I8 => "I8",
+        DType::I16 => "I16",
+        DType::I32 => "I32",
+        DType::I64 => "I64",
+        DType::U8 => "U8",
+        DType::U16 => "U16",
+        DType::U32 => "U32",
+        DType::U64 => "U64",
+        DType::Bool => "BOOL",
+    }
+}
+
+fn digest<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> String {
+    let mut hasher = blake3::Hasher::new();
+    for part in parts {
+        hasher.update(part);
+    }
+    hasher.finalize().to_hex().to_string()
+}
+
+/// Writes the digest of all preceding bytes at the end of the file.
+fn seal(file: &mut File) -> std::io::Result<()> {
+    let end = file.seek(SeekFrom::End(0))?;
+    let covered = end.saturating_sub(DIGITS as u64);
+    file.seek(SeekFrom::Start(0))?;
+    let mut hasher = blake3::Hasher::new();
+    hasher.update_reader(Read::take(&*file, covered))?;
+    file.seek(SeekFrom::Start(covered))?;
+    file.write_all(hasher.finalize().to_hex().as_bytes())?;
+    file.sync_all()
+}

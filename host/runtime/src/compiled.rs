@@ -1,0 +1,146 @@
+//! Result of a build: everything that an executor needs and an artifact holds.
+
+use crate::exec::{Program, Signature};
+use byoc_ir::diag::{Diagnostic, codes};
+use byoc_ir::tensor::Tensor;
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+/// Built model. Equal models, options and plugins give equal results, whatever the directory or the number of threads.
+#[derive(Clone, Debug)]
+pub struct Compiled {
+    /// Program; its `inputs` and `outputs` are the interface, its `regions` correspond to `regions` below by index.
+    pub program: Program,
+    /// Values of `program.constants`, in order.
+    pub constants: Vec<Tensor>,
+    /// Compiled regions, in the order of `program.regions`. `None` where a backend failed: the region runs on the host.
+    pub regions: Vec<Option<CompiledRegion>>,
+    /// Placement of each operator of the model, as `byoc explain --json` prints it.
+    pub explain: Value,
+    /// BLAKE3 of the model file, in hexadecimal.
+    pub model_digest: String,
+    /// Options that shaped the result (backends, bound dimensions), by name.
+    pub options: Value,
+    /// True if the regions were read from a file, so that the host did not produce their code.
+    pub from_file: bool,
+}
+
+impl Compiled {
+    /// Moves every region to the host: no plugin is called.
+    pub fn on_host(mut self) -> Compiled {
+        self.regions.fill(None);
+        self
+    }
+
+    /// Compares the regions of the program with the compiled ones: name, backend, loader, and the types of all inputs
+    /// and outputs. Code compiled for tensors other than those it would be given never loads.
+    ///
+    /// # Errors
+    /// E0704 at the first contradiction.
+    pub fn check(&self) -> Result<(), Diagnostic> {
+        if self.regions.len() != self.program.regions.len() {
+            let (made, wanted) = (self.regions.len(), self.program.regions.len());
+            return Err(contradiction(format!("expected {wanted} regions as in the program, found {made}")));
+        }
+        for (made, region) in self.regions.iter().zip(&self.program.regions) {
+            let Some(made) = made else { continue };
+            let names = [("name", &made.symbol, &region.symbol), ("backend", &made.backend, &region.backend)];
+            for (what, made, wanted) in names.into_iter().chain([("loader", &made.loader, &region.loader)]) {
+                if made != wanted {
+                    let symbol = &region.symbol;
+                    return Err(contradiction(format!("region {symbol}: expected the {what} {wanted}, found {made}")));
+                }
+            }
+            made.check(&self.constants)
+                .and_then(|signature| signature.check_ports(&region.inputs, &region.outputs))
+                .map_err(|what| contradiction(format!("region {}: {what}", region.symbol)))?;
+        }
+        Ok(())
+    }
+}
+
+fn contradiction(what: String) -> Diagnostic {
+    Diagnostic::error(codes::artifacts::MALFORMED, what)
+        .note("the program and the compiled region do not belong together")
+        .help("compile the model again")
+}
+
+/// Region as compiled by its backend.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CompiledRegion {
+    /// Name of the lifted function.
+    pub symbol: String,
+    /// Name of the backend.
+    pub backend: String,
+    /// Plugin that compiled it.
+    pub plugin: PluginId,
+    /// Key of `loadbinary_<key>`.
+    pub loader: String,
+    /// Input of the loader.
+    pub blob: Arc<[u8]>,
+    /// Functions that the blob defines.
+    pub symbols: Vec<String>,
+    /// Generated source, for readers and for machines that the blob does not fit.
+    pub source: Option<RegionSource>,
+    /// Constants of the loader, in its order, as indices into [`Compiled::constants`].
+    pub constants: Vec<u32>,
+    /// CPU features that the blob needs; empty if it runs on every machine.
+    pub cpu_features: Vec<String>,
+    /// Notes of the backend, one line each.
+    pub notes: Vec<String>,
+    /// Metadata that the plugin records about the region, by name.
+    pub metadata: Vec<(String, Value)>,
+    /// Region as given to the code generator, so that it can be recompiled.
+    pub graph: Value,
+}
+
+impl CompiledRegion {
+    /// Returns the types that the region was compiled for.
+    ///
+    /// # Errors
+    /// When the recorded graph cannot be read.
+    pub fn signature(&self) -> Result<Signature, String> {
+        Signature::of_graph(&self.graph)
+    }
+
+    /// Checks the constants of the model against those that the region was compiled with, and returns the region's
+    /// signature.
+    fn check(&self, constants: &[Tensor]) -> Result<Signature, String> {
+        if let Some(number) = self.constants.iter().find(|&&number| number as usize >= constants.len()) {
+            return Err(format!("expected one of {} constants, found number {number}", constants.len()));
+        }
+        let signature = self.signature()?;
+        signature.check_constants(|i| constants.get(*self.constants.get(i)? as usize))?;
+        Ok(signature)
+    }
+
+    /// Returns `options.region`, the description of the region that a loader gets in addition to the blob.
+    pub fn load_options(&self, signature: &Signature) -> Value {
+        let mut region = signature.to_json();
+        let metadata = self.metadata.iter().map(|(key, value)| (key.clone(), value.clone()));
+        region["metadata"] = Value::Object(metadata.collect());
+        let PluginId { name, version, digest } = &self.plugin;
+        region["producer"] = json!({ "plugin": name, "version": version, "digest": digest });
+        region
+    }
+}
+
+/// Identity of the plugin that compiled a region.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PluginId {
+    /// Name of the plugin.
+    pub name: String,
+    /// Version of the plugin.
+    pub version: String,
+    /// BLAKE3 of its library, in hexadecimal.
+    pub digest: String,
+}
+
+/// Source code generated for a region.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RegionSource {
+    /// Language, also used as the file extension.
+    pub language: String,
+    /// Source text.
+    pub text: String,
+}

@@ -1,0 +1,149 @@
+//! Static facts about each step ([`StepInfo`]), and the events that an observer gets during a run.
+
+use super::program::{Function, Instr, OpCall, Program, Reg};
+use byoc_ir::ir::{TensorType, Type};
+use byoc_ir::op::{self, Cost, Params};
+use byoc_ir::tensor::{DType, Shape};
+use std::time::{Duration, Instant};
+
+/// Kind of a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StepKind {
+    /// An operator on the host.
+    Kernel,
+    /// An operator that only changes the dimensions.
+    Alias,
+    /// A region.
+    Region,
+    /// Moves, jumps, calls, closures, cells.
+    Control,
+}
+
+/// A step of a program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StepInfo {
+    /// Index of the function.
+    pub function: u32,
+    /// Index in the code of the function.
+    pub index: u32,
+    /// Kind.
+    pub kind: StepKind,
+    /// Name of the operator, symbol of the region, or name of the instruction.
+    pub name: String,
+    /// Backend of the region; `None` on the host.
+    pub backend: Option<String>,
+    /// Operators of the model that the step was made from, by index into [`Program::sources`].
+    pub origins: Vec<u32>,
+    /// Operations; 0 for the part that depends on unknown dimensions.
+    pub flops: u64,
+}
+
+/// A step that has run.
+#[derive(Clone, Debug)]
+pub struct StepEvent<'a> {
+    /// The step.
+    pub step: &'a StepInfo,
+    /// Program of the step, for names of functions and sources.
+    pub program: &'a Program,
+    /// Types of the inputs.
+    pub inputs: Vec<(DType, Shape)>,
+    /// Types of the outputs; none yet for a call.
+    pub outputs: Vec<(DType, Shape)>,
+    /// True for a region that the host ran because no backend does.
+    pub on_host: bool,
+    /// Start time.
+    pub start: Instant,
+    /// Duration; for a call only of the transfer of control.
+    pub duration: Duration,
+}
+
+/// Observes the steps of a run.
+pub trait Observer: Sync {
+    /// Called after each step.
+    fn step(&self, event: &StepEvent<'_>);
+}
+
+/// Returns the steps of each function, in the order of the code.
+pub fn steps(program: &Program) -> Vec<Vec<StepInfo>> {
+    let functions = program.functions.iter().enumerate();
+    functions
+        .map(|(f, function)| {
+            function.code.iter().enumerate().map(|(i, instr)| step(program, f, function, i, instr)).collect()
+        })
+        .collect()
+}
+
+fn step(program: &Program, f: usize, function: &Function, i: usize, instr: &Instr) -> StepInfo {
+    let info = |kind, name: &str| StepInfo {
+        function: f as u32,
+        index: i as u32,
+        kind,
+        name: name.to_owned(),
+        backend: None,
+        origins: Vec::new(),
+        flops: 0,
+    };
+    match instr {
+        Instr::Kernel(call) => {
+            StepInfo { origins: call.origins.clone(), flops: flops(function, call), ..info(StepKind::Kernel, &call.op) }
+        }
+        Instr::Alias(call) => StepInfo { origins: call.origins.clone(), ..info(StepKind::Alias, &call.op) },
+        Instr::Region { region, .. } => match program.regions.get(*region as usize) {
+            Some(region) => StepInfo {
+                backend: Some(region.backend.clone()),
+                origins: region.origins.clone(),
+                flops: region.flops,
+                ..info(StepKind::Region, &region.symbol)
+            },
+            None => info(StepKind::Region, ""),
+        },
+        Instr::Move { .. } => info(StepKind::Control, "move"),
+        Instr::Jump { .. } => info(StepKind::Control, "jump"),
+        Instr::Branch { .. } => info(StepKind::Control, "branch"),
+        Instr::Call { .. } => info(StepKind::Control, "call"),
+        Instr::TailCall { .. } => info(StepKind::Control, "tail_call"),
+        Instr::Closure { .. } => info(StepKind::Control, "closure"),
+        Instr::CallClosure { .. } => info(StepKind::Control, "call_closure"),
+        Instr::TailCallClosure { .. } => info(StepKind::Control, "tail_call_closure"),
+        Instr::RefNew { .. } => info(StepKind::Control, "ref_new"),
+        Instr::RefRead { .. } => info(StepKind::Control, "ref_read"),
+        Instr::RefWrite { .. } => info(StepKind::Control, "ref_write"),
+        Instr::Construct { .. } => info(StepKind::Control, "construct"),
+        Instr::Test { .. } => info(StepKind::Control, "test"),
+        Instr::Fields { .. } => info(StepKind::Control, "fields"),
+        Instr::Unmatched { .. } => info(StepKind::Control, "unmatched"),
+        Instr::Free { .. } => info(StepKind::Control, "free"),
+        Instr::Return { .. } => info(StepKind::Control, "return"),
+    }
+}
+
+/// Returns the number of operations of a call; 0 if the types do not determine it.
+pub fn flops(function: &Function, call: &OpCall) -> u64 {
+    let Some(id) = op::lookup(&call.op) else { return 0 };
+    let (Some(args), Some(outs)) = (arg_types(function, call), types(function, &call.outs)) else { return 0 };
+    let ret = match &outs[..] {
+        [one] => one.clone(),
+        _ => Type::tuple(outs),
+    };
+    let def = op::get(id);
+    (def.flops)(&Cost { params: Params::new(def, &call.attrs), args: &args, ret: &ret })
+}
+
+/// Returns the types of a call's arguments.
+pub(super) fn arg_types(function: &Function, call: &OpCall) -> Option<Vec<Type>> {
+    call.args
+        .iter()
+        .map(|arg| match arg {
+            super::program::Arg::One(reg) => Some(Type::Tensor(tensor(function, *reg)?.clone().into())),
+            super::program::Arg::Tuple(regs) => Some(Type::tuple(types(function, regs)?)),
+        })
+        .collect()
+}
+
+fn types(function: &Function, regs: &[Reg]) -> Option<Vec<Type>> {
+    regs.iter().map(|&reg| Some(Type::Tensor(tensor(function, reg)?.clone().into()))).collect()
+}
+
+fn tensor(function: &Function, reg: Reg) -> Option<&TensorType> {
+    function.registers.get(reg.index())?.ty.as_ref()
+}

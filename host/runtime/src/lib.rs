@@ -1,0 +1,26 @@
+//! Runs compiled models: reads artifacts, loads plugins, executes programs on the host's kernels and the plugins'
+//! regions. All that a deployed program needs; reading and compiling models is the business of `byoc`.
+//!
+//! The modules are layers; each uses only those above it:
+//!
+//! | module | contents |
+//! |---|---|
+//! | [`error`] | errors for the caller: diagnostics, with the text that they refer to |
+//! | [`cancel`], [`limits`] | cancellation and deadlines; the memory budget |
+//! | [`exec`] | programs and the executor |
+//! | [`compiled`] | compiled models as data |
+//! | [`artifact`] | compiled models as files |
+//! | [`plugin`] | plugins: discovery, registry, services, and the bridge to their graphs |
+//! | [`session`] | state of a process: threads, plugins, services |
+//! | [`model`] | compiled models, loaded and ready to run |
+
+pub mod artifact;
+pub mod cancel;
+pub mod compiled;
+pub mod error;
+pub mod exec;
+pub mod limits;
+pub mod model;
+mod native;
+pub mod plugin;
+pub mod session;

@@ -1,0 +1,128 @@
+//! Memory limit of the process; by default half of the available memory.
+
+use byoc_ir::tensor::memory;
+use std::path::{Path, PathBuf};
+
+/// Sets the maximum number of bytes of tensors, arenas and scratch memory in total; the default is half of the
+/// available memory. Allocations by plugins themselves do not count.
+pub fn set_max_memory(bytes: usize) {
+    memory::set_limit(bytes);
+}
+
+/// Returns the maximum number of bytes in use at once; `usize::MAX` before the first
+/// [`Session`](crate::session::Session) is created.
+pub fn max_memory() -> usize {
+    memory::limit()
+}
+
+/// Sets the default limit unless one is set.
+pub fn default_memory() {
+    if memory::limit() == usize::MAX {
+        memory::set_default_limit(available(Path::new("/")).map_or(usize::MAX - 1, |bytes| bytes / 2));
+    }
+}
+
+/// Parses a number of bytes such as `2GiB`, `512M`, `1.5g` or `1073741824`. Units are powers of 1024.
+///
+/// # Errors
+/// Description of the expected format.
+pub fn parse_size(text: &str) -> Result<usize, String> {
+    let wanted = || format!("expected a number of bytes such as 2GiB, 512M or 1073741824, found \"{text}\"");
+    let text = text.trim();
+    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let power = match unit.trim().to_ascii_lowercase().as_str() {
+        "" | "b" => 0,
+        "k" | "kb" | "kib" => 1,
+        "m" | "mb" | "mib" => 2,
+        "g" | "gb" | "gib" => 3,
+        "t" | "tb" | "tib" => 4,
+        _ => return Err(wanted()),
+    };
+    let number: f64 = number.parse().map_err(|_| wanted())?;
+    let bytes = number * 1024f64.powi(power);
+    if bytes >= 1.0 && bytes < usize::MAX as f64 { Ok(bytes as usize) } else { Err(wanted()) }
+}
+
+/// Returns the number of bytes that this process can still allocate: the minimum over the system and the control groups
+/// of the process. `None` if neither is known.
+fn available(root: &Path) -> Option<usize> {
+    let system = std::fs::read_to_string(root.join("proc/meminfo")).ok().and_then(|text| {
+        let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+        line.trim().strip_suffix("kB")?.trim().parse::<usize>().ok()?.checked_mul(1024)
+    });
+    let groups = std::fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
+    system.into_iter().chain(groups.lines().filter_map(|line| left_in(root, line))).min()
+}
+
+/// Returns the memory left by a line of `/proc/self/cgroup` (`hierarchy:controllers:path`): the minimum over the group
+/// and its ancestors. In a container the path may be that of the host and not exist; the root of the hierarchy then
+/// holds the container's own limits.
+fn left_in(root: &Path, line: &str) -> Option<usize> {
+    let mut parts = line.splitn(3, ':');
+    let (_, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
+    let (mount, limit, usage) = match controllers {
+        "" => ("sys/fs/cgroup", "memory.max", "memory.current"),
+        all if all.split(',').any(|name| name == "memory") => {
+            ("sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes")
+        }
+        _ => return None,
+    };
+    let mount = root.join(mount);
+    let number = |file: PathBuf| std::fs::read_to_string(file).ok()?.trim().parse::<usize>().ok();
+    let own = mount.join(path.trim_start_matches('/'));
+    let groups = own.ancestors().take_while(|group| group.starts_with(&mount));
+    // "max" does not parse as a number and sets no limit.
+    groups
+        .filter_map(|group| Some(number(group.join(limit))?.saturating_sub(number(group.join(usage)).unwrap_or(0))))
+        .min()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parses_sizes() {
+        let read = ["1", "512M", "2GiB", "1.5g", "64 kb", "1t"].map(|text| parse_size(text).unwrap());
+        assert_eq!(read, [1, 512 << 20, 2 << 30, 3 << 29, 64 << 10, 1 << 40]);
+        for wrong in ["", "0", "-1", "GiB", "1x", "1e3", "nan", "99999999999999T", "1..2"] {
+            assert!(parse_size(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    /// Calls `available` with these files of `/proc` and `/sys`, in a temporary directory.
+    fn available_with(files: &[(&str, &str)]) -> Option<usize> {
+        let folder = tempfile::tempdir().unwrap();
+        for (name, text) in files {
+            let file = folder.path().join(name);
+            std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+            std::fs::write(file, text).unwrap();
+        }
+        available(folder.path())
+    }
+
+    #[test]
+    fn available_is_the_minimum_of_system_and_groups() {
+        let meminfo = ("proc/meminfo", "MemTotal:       8000 kB\nMemAvailable:   4000 kB\n");
+        assert_eq!(available_with(&[]), None);
+        assert_eq!(available_with(&[meminfo]), Some(4000 << 10));
+        let second = [
+            meminfo,
+            ("proc/self/cgroup", "0::/a/b\n"),
+            ("sys/fs/cgroup/a/memory.max", "1000000\n"),
+            ("sys/fs/cgroup/a/memory.current", "300000\n"),
+            ("sys/fs/cgroup/a/b/memory.max", "max\n"),
+        ];
+        assert_eq!(available_with(&second), Some(700_000));
+        let first = [
+            meminfo,
+            ("proc/self/cgroup", "5:cpu,cpuacct:/x\n4:memory:/docker/0123\n"),
+            ("sys/fs/cgroup/memory/memory.limit_in_bytes", "2000000\n"),
+            ("sys/fs/cgroup/memory/memory.usage_in_bytes", "500000\n"),
+        ];
+        assert_eq!(available_with(&first), Some(1_500_000));
+        let unlimited = [meminfo, first[1], ("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n")];
+        assert_eq!(available_with(&unlimited), Some(4000 << 10));
+    }
+}

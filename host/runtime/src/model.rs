@@ -1,0 +1,239 @@
+//! Built model, loaded and ready to run on this machine's plugins.
+
+use crate::cancel::Cancel;
+use crate::compiled::Compiled;
+use crate::compiled::CompiledRegion;
+use crate::error::Failure;
+use crate::exec::executor::Executor;
+use crate::exec::needs::needed_constants;
+use crate::exec::program::Port;
+use crate::exec::trace::{Observer, StepKind};
+use crate::exec::{Region, memory, validate};
+use crate::native;
+use crate::plugin::bridge::constant_handle;
+use crate::plugin::region::PluginRegion;
+use crate::plugin::{self, fault};
+use crate::session::Session;
+use byoc_ir::diag::{Diagnostic, Severity, codes};
+use byoc_ir::tensor::Tensor;
+use byoc_plugin_api::host::entries;
+use byoc_plugin_api::{Constant, LoadRequest};
+use std::collections::HashSet;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Metadata key of a region that computes on threads of its own instead of `parallel_for`.
+const OWN_THREADS: &str = "own_threads";
+
+fn has_own_threads(region: &CompiledRegion) -> bool {
+    region.metadata.iter().any(|(key, value)| key == OWN_THREADS && *value == true)
+}
+
+/// Returns the FLOPs of a run that these regions compute, and their share of the total. Both are those of the compiled
+/// program: the host's fallback for a region may need more or fewer.
+fn offloaded(explain: &serde_json::Value, regions: &HashSet<&str>) -> (u64, f64) {
+    let flops = |of: &serde_json::Value| of["flops"].as_u64().unwrap_or(0);
+    let rows = explain["regions"].as_array().into_iter().flatten();
+    let own = rows.filter(|row| row["symbol"].as_str().is_some_and(|symbol| regions.contains(symbol)));
+    let (offloaded, total) = (own.map(flops).fold(0, u64::saturating_add), flops(&explain["totals"]));
+    (offloaded, if total == 0 { 0.0 } else { offloaded as f64 / total as f64 })
+}
+
+/// Model that can run.
+pub struct Model {
+    executor: Executor,
+    /// Share of the FLOPs of a run on backends, excluding regions that fell back to the host.
+    pub offload_share: f64,
+    /// FLOPs of a run on backends.
+    pub offload_flops: u64,
+    /// Number of regions on backends.
+    pub regions: usize,
+}
+
+impl Model {
+    /// Loads every region with its loader. A region without a loader, or rejected by its loader, runs on the host; the
+    /// warnings give the region and the reason.
+    ///
+    /// Constants that only regions read are released once all regions are ready to run, so for a while there are two
+    /// copies of the constants that a backend packs. [`Model::load_sparing`] avoids that.
+    ///
+    /// # Errors
+    /// When the program is invalid or the host lacks an operator that it would have to run.
+    pub fn load(
+        session: &Session,
+        compiled: Compiled,
+        cache_dir: Option<&Path>,
+    ) -> Result<(Model, Vec<Diagnostic>), Failure> {
+        load(session, compiled, cache_dir, Hold::UntilReady)
+    }
+
+    /// Loads like [`Model::load`], but constants that only regions read are handed over to their backends as soon as
+    /// these have loaded them: a backend that packs them one by one and releases each holds at most one of them twice.
+    /// Code used only for compiling and loading is released too. If a backend rejects a region after that, the model is
+    /// built once more by `again`, and loaded as by [`Model::load`].
+    ///
+    /// # Errors
+    /// As [`Model::load`], and the errors of `again`.
+    pub fn load_sparing(
+        session: &Session,
+        compiled: Compiled,
+        cache_dir: Option<&Path>,
+        again: impl FnOnce() -> Result<Compiled, Failure>,
+    ) -> Result<(Model, Vec<Diagnostic>), Failure> {
+        match load(session, compiled, cache_dir, Hold::UntilLoaded) {
+            Err(failure) if failure.diagnostics.iter().any(|d| d.code == codes::runtime::CONSTANTS_GONE) => {
+                load(session, again()?, cache_dir, Hold::UntilReady)
+            }
+            outcome => outcome,
+        }
+    }
+
+    /// Returns the inputs of the model.
+    pub fn inputs(&self) -> &[Port] {
+        &self.executor.program().inputs
+    }
+
+    /// Returns the outputs of the model.
+    pub fn outputs(&self) -> &[Port] {
+        &self.executor.program().outputs
+    }
+
+    /// Returns the number of operators that the host computes in a run without branches.
+    pub fn host_steps(&self) -> usize {
+        let entry = self.executor.program().entry as usize;
+        let steps = self.executor.steps().get(entry);
+        steps.map_or(0, |steps| steps.iter().filter(|s| s.kind == StepKind::Kernel).count())
+    }
+
+    /// Returns the executor.
+    pub fn executor(&self) -> &Executor {
+        &self.executor
+    }
+
+    /// Runs the model. The inputs correspond to [`Model::inputs`], the results to [`Model::outputs`].
+    ///
+    /// # Errors
+    /// When the inputs do not fit, or a step fails.
+    pub fn run(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>, Failure> {
+        entries::trust_float_state();
+        Ok(self.executor.run(inputs)?)
+    }
+
+    /// Runs the model; the observer is notified of every step.
+    ///
+    /// # Errors
+    /// As [`Model::run`].
+    pub fn run_observed(&self, inputs: &[Tensor], observer: &dyn Observer) -> Result<Vec<Tensor>, Failure> {
+        entries::trust_float_state();
+        Ok(self.executor.run_observed(inputs, Some(observer))?)
+    }
+
+    /// Runs the model until `cancel` is set: one of several requests, with a deadline of its own ([`Cancel::part`] of
+    /// the session's).
+    ///
+    /// # Errors
+    /// As [`Model::run`].
+    pub fn run_under(&self, inputs: &[Tensor], cancel: &Cancel) -> Result<Vec<Tensor>, Failure> {
+        Ok(self.executor.run_under(inputs, None, cancel)?)
+    }
+}
+
+/// Time until which the host holds constants that only loaded regions read.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Hold {
+    UntilLoaded,
+    UntilReady,
+}
+
+fn load(
+    session: &Session,
+    compiled: Compiled,
+    cache_dir: Option<&Path>,
+    hold: Hold,
+) -> Result<(Model, Vec<Diagnostic>), Failure> {
+    let _scope = session.cancel.enter();
+    compiled.check()?;
+    if compiled.from_file && !session.allow_native {
+        native::refuse(session, &compiled)?;
+    }
+    let mut options = plugin::options(cache_dir, Some(session.pool.threads()));
+    let mut warnings = Vec::new();
+    let mut handles: Vec<Option<Constant>> = vec![None; compiled.constants.len()];
+    let mut regions: Vec<Option<Arc<dyn Region>>> = Vec::with_capacity(compiled.regions.len());
+    for region in &compiled.regions {
+        let Some(region) = region else {
+            regions.push(None);
+            continue;
+        };
+        session.cancel.check(|| format!("before loading region {}", region.symbol))?;
+        let on_host = |diagnostic: Diagnostic| Diagnostic {
+            severity: Severity::Warning,
+            ..diagnostic.note(format!("region {} runs on the host instead; the result is the same", region.symbol))
+        };
+        let Some(loader) = session.registry.loader(&region.loader, &region.plugin.name) else {
+            let message = format!(
+                "region {} needs the loader \"loadbinary_{}\", which no plugin found registers",
+                region.symbol, region.loader
+            );
+            let made = format!("it was compiled by plugin {} {}", region.plugin.name, region.plugin.version);
+            warnings.push(on_host(Diagnostic::warning(codes::plugins::NO_LOADER, message).note(made)));
+            regions.push(None);
+            continue;
+        };
+        let constants: Vec<Constant> = region
+            .constants
+            .iter()
+            .map(|&i| {
+                let slot = &mut handles[i as usize];
+                let tensor = &compiled.constants[i as usize];
+                slot.get_or_insert_with(|| constant_handle("", &Arc::new(tensor.clone()))).clone()
+            })
+            .collect();
+        let signature = region.signature().map_err(|what| Failure::new(codes::artifacts::MALFORMED, what))?;
+        options["region"] = region.load_options(&signature);
+        let request = LoadRequest {
+            symbol: &region.symbol,
+            blob: &region.blob,
+            constants: &constants,
+            options: &options,
+            services: &session.services,
+        };
+        match loader.load(&request) {
+            Ok(executable) => {
+                let wrapped = PluginRegion::new(executable, &region.symbol, &region.plugin.name);
+                regions.push(Some(Arc::new(wrapped)));
+            }
+            Err(error) => {
+                warnings.push(on_host(fault(&error)));
+                regions.push(None);
+            }
+        }
+    }
+    let count = regions.iter().flatten().count();
+    let loaded = regions.iter().zip(&compiled.program.regions).filter(|(loaded, _)| loaded.is_some());
+    let loaded: HashSet<&str> = loaded.map(|(_, region)| &*region.symbol).collect();
+    let (offload_flops, offload_share) = offloaded(&compiled.explain, &loaded);
+    let mut ready = regions.iter().zip(&compiled.regions).filter(|(loaded, _)| loaded.is_some()).peekable();
+    let on_caller = ready.peek().is_some() && ready.all(|(_, region)| region.as_ref().is_some_and(has_own_threads));
+    drop(handles);
+    let program = compiled.program;
+    validate(&program)?;
+    let needed = needed_constants(&program, |region| regions[region as usize].is_some());
+    let kept = |(constant, needed): (Tensor, bool)| (needed || hold == Hold::UntilReady).then_some(constant);
+    let constants = compiled.constants.into_iter().zip(needed).map(kept).collect();
+    memory::give_back_heap();
+    if hold == Hold::UntilLoaded {
+        memory::let_go_of_code();
+    }
+    let mut executor = Executor::with_some(program, constants, regions, session.pool.clone())?;
+    executor.let_go();
+    if on_caller {
+        executor = executor.regions_on_caller();
+    }
+    executor = executor.cancelled_by(session.cancel.clone());
+    // Notes of regions from being prepared for known dimensions.
+    for note in executor.notes() {
+        warnings.push(Diagnostic::warning(codes::plugins::PLUGIN_FAULT, note).note("the result is the same"));
+    }
+    Ok((Model { executor, offload_share, offload_flops, regions: count }, warnings))
+}

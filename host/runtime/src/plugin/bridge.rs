@@ -1,0 +1,471 @@
+//! Conversion of the core's programs to graphs of the boundary, and back.
+//!
+//! On the way out tuples are flattened, attributes are completed with their defaults, and constants become handles into
+//! the host's pool. On the way back (for the reference runs that plugins request) a graph becomes a module again.
+
+use byoc_ir::diag::{Code, Diagnostic, codes};
+use byoc_ir::ir::{self, Attrs, Callee, Expr, ExprId, Function, Module};
+use byoc_ir::op::{self, Params};
+use byoc_ir::tensor::{self, Tensor};
+use byoc_ir::text::dim_or_symbol;
+use byoc_ir::typing::{Builder, unify};
+use byoc_plugin_api as api;
+use std::collections::HashMap;
+use std::sync::{Arc, OnceLock};
+
+/// Constants of a graph under construction: one handle per tensor.
+#[derive(Default)]
+pub struct ConstantTable {
+    /// Handles, in the order in which the graph refers to them.
+    pub handles: Vec<api::Constant>,
+    /// Tensors of the handles.
+    pub tensors: Vec<Arc<Tensor>>,
+    index: HashMap<*const Tensor, u32>,
+}
+
+struct TensorSource {
+    tensor: Arc<Tensor>,
+    digest: OnceLock<String>,
+}
+
+impl api::ConstantSource for TensorSource {
+    fn bytes(&self) -> &[u8] {
+        self.tensor.bytes()
+    }
+
+    fn digest(&self) -> String {
+        self.digest.get_or_init(|| tensor_digest(&self.tensor)).clone()
+    }
+}
+
+/// Returns the digest of element type, shape and bytes, in lower-case hexadecimal.
+pub fn tensor_digest(tensor: &Tensor) -> String {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(tensor.dtype().name().as_bytes());
+    for &dim in tensor.shape() {
+        hasher.update(&(dim as u64).to_le_bytes());
+    }
+    hasher.update(&[0xff]);
+    hasher.update(tensor.bytes());
+    hasher.finalize().to_hex().to_string()
+}
+
+/// Returns a handle to a tensor.
+pub fn constant_handle(name: &str, tensor: &Arc<Tensor>) -> api::Constant {
+    let source = TensorSource { tensor: tensor.clone(), digest: OnceLock::new() };
+    api::Constant::new(name, dtype_out(tensor.dtype()), tensor.shape(), source)
+}
+
+impl ConstantTable {
+    fn number(&mut self, tensor: &Arc<Tensor>) -> u32 {
+        *self.index.entry(Arc::as_ptr(tensor)).or_insert_with(|| {
+            self.handles.push(constant_handle("", tensor));
+            self.tensors.push(tensor.clone());
+            (self.handles.len() - 1) as u32
+        })
+    }
+}
+
+/// Operators of a module that become one composite node, without a function of their own.
+#[derive(Clone, Copy, Debug)]
+pub struct Group<'a> {
+    /// Name of the composite.
+    pub name: &'a str,
+    /// Last of its operators.
+    pub root: ExprId,
+    /// Operands from outside.
+    pub inputs: &'a [ExprId],
+}
+
+/// Returns the graph that computes `outputs` from `inputs`; `groups` become composite nodes.
+///
+/// # Errors
+/// When an expression is not pure data flow (a branch, a call of a function that is not a composite).
+pub fn subgraph(
+    module: &Module,
+    symbol: &str,
+    inputs: &[ExprId],
+    outputs: &[ExprId],
+    groups: &[Group<'_>],
+    constants: &mut ConstantTable,
+) -> Result<api::Graph, Box<Diagnostic>> {
+    Walk::new(module, symbol, inputs, groups, constants)?.run(outputs)
+}
+
+/// Returns the graph of a region function: its parameters are the inputs, the fields of a tuple result the outputs.
+///
+/// # Errors
+/// As [`subgraph`].
+pub fn function_graph(
+    module: &Module,
+    symbol: &str,
+    function: &Function,
+    constants: &mut ConstantTable,
+) -> Result<api::Graph, Box<Diagnostic>> {
+    let mut graph = Walk::new(module, symbol, &function.params, &[], constants)?.run(&[function.body])?;
+    graph.attrs = attrs_out(function.attrs.iter().map(|(k, v)| (&**k, v.clone())));
+    Ok(graph)
+}
+
+/// Graph under construction.
+struct Walk<'a> {
+    module: &'a Module,
+    graph: api::Graph,
+    values: HashMap<ExprId, Vec<api::ValueRef>>,
+    composites: HashMap<ExprId, Group<'a>>,
+    constants: &'a mut ConstantTable,
+}
+
+impl<'a> Walk<'a> {
+    fn new(
+        module: &'a Module,
+        symbol: &str,
+        inputs: &[ExprId],
+        groups: &[Group<'a>],
+        constants: &'a mut ConstantTable,
+    ) -> Result<Walk<'a>, Box<Diagnostic>> {
+        let mut graph = api::Graph::new(symbol);
+        let mut values = HashMap::new();
+        for (i, &input) in inputs.iter().enumerate() {
+            let name = match module.expr(input) {
+                Expr::Var(var) => var.name.to_string(),
+                _ => format!("i{i}"),
+            };
+            let types = flat_types(module.ty(input))?;
+            let refs = types.iter().map(|ty| api::ValueRef::of(graph.push_input(&name, type_out(ty)))).collect();
+            values.insert(input, refs);
+        }
+        let composites = groups.iter().map(|group| (group.root, *group)).collect();
+        Ok(Walk { module, graph, values, composites, constants })
+    }
+
+    /// Adds the expressions that the outputs need, operands first, with an explicit stack.
+    fn run(mut self, outputs: &[ExprId]) -> Result<api::Graph, Box<Diagnostic>> {
+        for &output in outputs {
+            let mut stack = vec![(output, false)];
+            while let Some((id, operands_done)) = stack.pop() {
+                if self.values.contains_key(&id) {
+                    continue;
+                }
+                if operands_done {
+                    let refs = self.node(id)?;
+                    self.values.insert(id, refs);
+                    continue;
+                }
+                stack.push((id, true));
+                let first = stack.len();
+                match self.composites.get(&id) {
+                    Some(group) => stack.extend(group.inputs.iter().map(|&i| (i, false))),
+                    // The body of a composite that is a function literal is converted at its call.
+                    None => self.module.expr(id).for_each_operand(|operand| {
+                        if self.module.expr(operand).as_function().is_none() {
+                            stack.push((operand, false));
+                        }
+                    }),
+                }
+                stack[first..].reverse();
+            }
+            let refs = self.of(output);
+            self.graph.outputs.extend(refs);
+        }
+        Ok(self.graph)
+    }
+
+    fn of(&self, operand: ExprId) -> Vec<api::ValueRef> {
+        self.values.get(&operand).cloned().unwrap_or_default()
+    }
+
+    fn sources(&self, id: ExprId) -> Vec<String> {
+        let ids = self.module.origins.get(self.module.nodes[id].origin);
+        ids.iter().map(|&s| self.module.origins.sources()[s].name.to_string()).collect()
+    }
+
+    fn push(&mut self, mut node: api::Node, id: ExprId) -> Vec<api::ValueRef> {
+        node.sources = self.sources(id).iter().map(|s| s.as_str().into()).collect();
+        let count = node.outputs.len() as u32;
+        let number = self.graph.push(node);
+        (0..count).map(|index| api::ValueRef { node: number, index }).collect()
+    }
+
+    fn node(&mut self, id: ExprId) -> Result<Vec<api::ValueRef>, Box<Diagnostic>> {
+        let module = self.module;
+        if let Some(&composite) = self.composites.get(&id) {
+            let inputs: Vec<api::ValueRef> = composite.inputs.iter().flat_map(|&i| self.of(i)).collect();
+            let body = Walk::new(module, composite.name, composite.inputs, &[], self.constants)?.run(&[id])?;
+            return Ok(self.push(api::Node::composite(composite.name, body, inputs), id));
+        }
+        Ok(match module.expr(id) {
+            Expr::Constant(tensor) => {
+                let ty = api::TensorType::new(dtype_out(tensor.dtype()), tensor.shape());
+                let number = self.constants.number(tensor);
+                vec![api::ValueRef::of(self.graph.push_constant(number, ty))]
+            }
+            Expr::Tuple(fields) => fields.iter().flat_map(|&f| self.of(f)).collect(),
+            Expr::Project { tuple, index } => {
+                // Fields of a tuple may be tuples: skip the tensors of the preceding fields.
+                let fields = module.ty(*tuple).as_tuple().unwrap_or_default();
+                let before = &fields[..(*index as usize).min(fields.len())];
+                let skip = before.iter().map(|f| flat_types(f).map_or(0, |t| t.len())).sum();
+                let take = flat_types(module.ty(id))?.len();
+                self.of(*tuple).into_iter().skip(skip).take(take).collect()
+            }
+            Expr::Call(call) => {
+                let inputs: Vec<api::ValueRef> = call.args.iter().flat_map(|&a| self.of(a)).collect();
+                let outputs: Vec<api::TensorType> = flat_types(module.ty(id))?.iter().map(|t| type_out(t)).collect();
+                match call.callee {
+                    Callee::Op(operator) => {
+                        let params = Params::new(op::get(operator), &call.attrs);
+                        let kind = api::NodeKind::Op(params.def().name.into());
+                        let mut node = api::Node::new(kind, inputs, outputs);
+                        node.attrs = attrs_out(params.all());
+                        self.push(node, id)
+                    }
+                    Callee::Expr(callee) => {
+                        let function = module.expr(callee).as_function();
+                        let composite = function.and_then(|f| Some((f, f.attrs.str("Composite")?)));
+                        let Some((function, name)) = composite else {
+                            return Err(no_data_flow("a call of a function"));
+                        };
+                        let body = function_graph(module, name, function, self.constants)?;
+                        self.push(api::Node::composite(name, body, inputs), id)
+                    }
+                }
+            }
+            Expr::Var(var) => return Err(no_data_flow(&format!("the variable %{} from outside", var.name))),
+            Expr::Global(name) => return Err(no_data_flow(&format!("the function @{name}"))),
+            Expr::Function(_) => return Err(no_data_flow("a function")),
+            Expr::Let { .. } => return Err(no_data_flow("a let")),
+            Expr::If { .. } => return Err(no_data_flow("an if")),
+            Expr::Match(_) => return Err(no_data_flow("a match")),
+            Expr::Constructor(name) => return Err(no_data_flow(&format!("the constructor {name}"))),
+            Expr::RefNew(_) | Expr::RefRead(_) | Expr::RefWrite { .. } => return Err(no_data_flow("a reference")),
+        })
+    }
+}
+
+fn no_data_flow(what: &str) -> Box<Diagnostic> {
+    const NOT_DATA_FLOW: Code = codes::passes::NOT_DATA_FLOW;
+    Box::new(Diagnostic::error(NOT_DATA_FLOW, format!("expected a region of pure data flow, found {what}")))
+}
+
+/// Returns the tensor types in a type, tuples flattened left to right.
+///
+/// # Errors
+/// When the type contains anything else.
+pub fn flat_types(ty: &ir::Type) -> Result<Vec<&ir::TensorType>, Box<Diagnostic>> {
+    let mut flat = Vec::new();
+    let mut open = vec![ty];
+    while let Some(ty) = open.pop() {
+        match ty {
+            ir::Type::Tensor(t) => flat.push(&**t),
+            ir::Type::Tuple(fields) => open.extend(fields.iter().rev()),
+            other => return Err(no_data_flow(&format!("a value of type {other}"))),
+        }
+    }
+    Ok(flat)
+}
+
+/// Converts an element type of the core to one of the boundary.
+pub fn dtype_out(dtype: tensor::DType) -> api::DType {
+    use api::DType as Out;
+    use tensor::DType as In;
+    match dtype {
+        In::F64 => Out::F64,
+        In::F32 => Out::F32,
+        In::F16 => Out::F16,
+        In::BF16 => Out::BF16,
+        In::I8 => Out::I8,
+        In::I16 => Out::I16,
+        In::I32 => Out::I32,
+        In::I64 => Out::I64,
+        In::U8 => Out::U8,
+        In::U16 => Out::U16,
+        In::U32 => Out::U32,
+        In::U64 => Out::U64,
+        In::Bool => Out::BOOL,
+    }
+}
+
+/// Converts an element type of the boundary to one of the core.
+///
+/// # Errors
+/// When the host does not compute with it.
+pub fn dtype_in(dtype: api::DType) -> Result<tensor::DType, Box<Diagnostic>> {
+    tensor::DType::ALL.iter().copied().find(|&own| dtype_out(own) == dtype).ok_or_else(|| {
+        let known: Vec<&str> = tensor::DType::ALL.iter().map(|own| own.name()).collect();
+        let message = format!("expected an element type of the host, found {dtype}");
+        Box::new(
+            Diagnostic::error(codes::plugins::BAD_GRAPH, message)
+                .note(format!("element types of the host: {}", known.join(", "))),
+        )
+    })
+}
+
+fn type_out(ty: &ir::TensorType) -> api::TensorType {
+    let dims = ty.dims.iter().map(|dim| match dim {
+        ir::Dim::Fixed(n) => api::Dim::Known(*n),
+        ir::Dim::Any => api::Dim::Unknown("".into()),
+        ir::Dim::Symbolic(expr) => api::Dim::Unknown(expr.to_string().into()),
+    });
+    api::TensorType { dtype: dtype_out(ty.dtype), dims: dims.collect() }
+}
+
+fn type_in(ty: &api::TensorType) -> Result<ir::Type, Box<Diagnostic>> {
+    let dims = ty.dims.iter().map(|dim| match dim {
+        api::Dim::Known(n) => ir::Dim::Fixed(*n),
+        api::Dim::Unknown(name) if name.is_empty() => ir::Dim::Any,
+        api::Dim::Unknown(name) => dim_or_symbol(name),
+    });
+    let ty = ir::Type::tensor_of(dtype_in(ty.dtype)?, dims);
+    match ty.unaddressable() {
+        None => Ok(ty),
+        Some(_) => {
+            let message = format!("expected a tensor of at most {} bytes, found {ty}", isize::MAX);
+            Err(Box::new(Diagnostic::error(codes::plugins::BAD_GRAPH, message)))
+        }
+    }
+}
+
+fn attrs_out<'a, A: FromIterator<api::Attr>>(attrs: impl Iterator<Item = (&'a str, ir::AttrValue)>) -> A {
+    attrs.map(|(key, value)| api::Attr { key: key.into(), value: attr_out(&value) }).collect()
+}
+
+// Attributes nest only as deep as the operator schemas allow (two levels), so this recursion is bounded.
+fn attr_out(value: &ir::AttrValue) -> api::AttrValue {
+    match value {
+        ir::AttrValue::Int(v) => api::AttrValue::Int(*v),
+        ir::AttrValue::Float(v) => api::AttrValue::Float(*v),
+        ir::AttrValue::Bool(v) => api::AttrValue::Bool(*v),
+        ir::AttrValue::Str(v) => api::AttrValue::Str((&**v).into()),
+        ir::AttrValue::List(items) => api::AttrValue::List(items.iter().map(attr_out).collect()),
+        ir::AttrValue::None => api::AttrValue::None,
+    }
+}
+
+fn attr_in(value: &api::AttrValue) -> ir::AttrValue {
+    match value {
+        api::AttrValue::Int(v) => ir::AttrValue::Int(*v),
+        api::AttrValue::Float(v) => ir::AttrValue::Float(*v),
+        api::AttrValue::Bool(v) => ir::AttrValue::Bool(*v),
+        api::AttrValue::Str(v) => ir::AttrValue::Str(v.as_str().into()),
+        api::AttrValue::List(items) => ir::AttrValue::List(items.iter().map(attr_in).collect()),
+        api::AttrValue::None => ir::AttrValue::None,
+    }
+}
+
+/// Converts a graph of the boundary to a module whose `@main` takes the graph's inputs and returns a tuple of its
+/// outputs. Composites are inlined.
+///
+/// # Errors
+/// When an operator or element type is unknown to the host, or types do not agree.
+pub fn module_of(graph: &api::Graph, constants: &[api::Constant]) -> Result<Module, Box<Diagnostic>> {
+    graph.check(constants.len()).map_err(|e| Box::new(Diagnostic::error(codes::plugins::BAD_GRAPH, e)))?;
+    let mut builder = Builder::default();
+    let inputs = graph.inputs.iter().map(|input| Ok(builder.var(input.name.as_str(), type_in(&input.ty)?)));
+    let params: Vec<ExprId> = inputs.collect::<Result<_, Box<Diagnostic>>>()?;
+    let mut tensors: Vec<Option<ExprId>> = vec![None; constants.len()];
+    let outputs = splice(&mut builder, graph, &params, constants, &mut tensors)?;
+    let body = builder.tuple(&outputs)?;
+    builder.define("main", &params, body)?;
+    Ok(builder.module)
+}
+
+// Composites do not nest (the body of a composite has only operators), so this recursion is one level deep; the check
+// of the graph has bounded it in any case.
+fn splice(
+    builder: &mut Builder,
+    graph: &api::Graph,
+    inputs: &[ExprId],
+    constants: &[api::Constant],
+    tensors: &mut [Option<ExprId>],
+) -> Result<Vec<ExprId>, Box<Diagnostic>> {
+    let mut values: Vec<Vec<ExprId>> = Vec::with_capacity(graph.nodes.len());
+    for node in &graph.nodes {
+        let args: Vec<ExprId> = node.inputs.iter().map(|r| values[r.node as usize][r.index as usize]).collect();
+        let outputs = match &node.kind {
+            api::NodeKind::Input(index) => vec![inputs[*index as usize]],
+            api::NodeKind::Constant(index) => {
+                let slot = &mut tensors[*index as usize];
+                if slot.is_none() {
+                    let handle = constants[*index as usize].clone();
+                    let (dtype, shape) = (dtype_in(handle.dtype())?, handle.shape().to_vec());
+                    let tensor = Tensor::from_storage(dtype, &shape, Arc::new(Handle(handle)));
+                    let wrong = || {
+                        Diagnostic::error(codes::plugins::BAD_GRAPH, "a constant does not have the size of its type")
+                    };
+                    *slot = Some(builder.constant(tensor.ok_or_else(wrong)?));
+                }
+                slot.iter().copied().collect()
+            }
+            api::NodeKind::Composite(composite) => {
+                for (i, (&arg, input)) in args.iter().zip(&composite.body.inputs).enumerate() {
+                    check_stated(builder, arg, &input.ty, &format!("input {i} of {}", composite.body.symbol))?;
+                }
+                splice(builder, &composite.body, &args, constants, tensors)?
+            }
+            api::NodeKind::Op(name) => {
+                let attrs = Attrs::new(node.attrs.iter().map(|a| (a.key.as_str(), attr_in(&a.value))));
+                let result = call(builder, name.as_str(), &args, attrs)?;
+                match builder.module.ty(result).as_tuple().map(<[ir::Type]>::len) {
+                    None => vec![result],
+                    Some(n) => (0..n as u32).map(|i| builder.project(result, i)).collect::<Result<_, _>>()?,
+                }
+            }
+        };
+        if outputs.len() != node.outputs.len() {
+            let (node, expected, found) = (values.len(), outputs.len(), node.outputs.len());
+            let message = format!("results of node {node}: expected {expected}, the graph states {found}");
+            return Err(Box::new(Diagnostic::error(codes::plugins::BAD_GRAPH, message)));
+        }
+        for (&output, ty) in outputs.iter().zip(&node.outputs) {
+            check_stated(builder, output, ty, &format!("a result of node {}", values.len()))?;
+        }
+        values.push(outputs);
+    }
+    Ok(graph.outputs.iter().map(|r| values[r.node as usize][r.index as usize]).collect())
+}
+
+/// Compares the type stated in a graph with the inferred one: a backend generates code for the stated type.
+fn check_stated(builder: &Builder, value: ExprId, stated: &api::TensorType, what: &str) -> Result<(), Box<Diagnostic>> {
+    let (found, stated) = (builder.module.ty(value), type_in(stated)?);
+    match unify(found, &stated) {
+        Some(_) => Ok(()),
+        None => {
+            let message = format!("{what}: expected {found}, the graph states {stated}");
+            Err(Box::new(Diagnostic::error(codes::plugins::BAD_GRAPH, message)))
+        }
+    }
+}
+
+/// Calls an operator with flattened arguments: either unchanged, or with the first ones grouped into tuples of equal
+/// size, for operators that take tuples first (`concatenate`: one; `qnn.concatenate`: three, and two tensors).
+fn call(builder: &mut Builder, name: &str, args: &[ExprId], attrs: Attrs) -> Result<ExprId, Box<Diagnostic>> {
+    match builder.op(name, args, attrs.clone()) {
+        Ok(id) => Ok(id),
+        Err(error) => {
+            let wanted = op::lookup(name).map_or(0, |operator| op::get(operator).inputs.len());
+            for tuples in 1..=wanted {
+                let fields = args.len().saturating_sub(wanted - tuples);
+                if fields == 0 || !fields.is_multiple_of(tuples) {
+                    continue;
+                }
+                let (grouped, rest) = args.split_at(fields);
+                let grouped = grouped.chunks(fields / tuples).map(|fields| builder.tuple(fields));
+                let mut grouped = grouped.collect::<Result<Vec<ExprId>, _>>()?;
+                grouped.extend(rest);
+                if let Ok(id) = builder.op(name, &grouped, attrs.clone()) {
+                    return Ok(id);
+                }
+            }
+            Err(error)
+        }
+    }
+}
+
+struct Handle(api::Constant);
+
+impl AsRef<[u8]> for Handle {
+    fn as_ref(&self) -> &[u8] {
+        self.0.bytes()
+    }
+}

@@ -1,0 +1,119 @@
+//! Adapter from a plugin's executable to a region of the executor.
+//!
+//! A run passes the executor's own memory without checks afterwards, at no cost. With `BYOC_CHECK_REGIONS` set every
+//! run uses guarded copies, and a plugin that writes outside its outputs is reported. A thread cannot be stopped from
+//! outside: a run that does not return ends with the process, by `--timeout`, and the last line names the plugin. At
+//! level debug (`-vv`) each run is logged before it starts.
+
+use super::bridge::dtype_out;
+use super::fault;
+use super::guard::{Guarded, first_damage};
+use crate::exec::region::{OutputDims, Prepared, Region, RegionCall};
+use byoc_ir::diag::{Diagnostic, codes};
+use byoc_ir::tensor::{OutOfMemory, Shape, TensorView, TensorViewMut, memory};
+use byoc_plugin_api::{AttrValue, Call, Executable, TensorMut, TensorRef};
+use smallvec::SmallVec;
+
+/// Loaded region of a plugin.
+pub struct PluginRegion {
+    executable: Box<dyn Executable>,
+    /// Plugin, entry and region, for messages.
+    whose: String,
+    checked: bool,
+}
+
+impl PluginRegion {
+    /// Wraps the executable that a loader returned for the region `symbol` of `plugin`.
+    pub fn new(executable: Box<dyn Executable>, symbol: &str, plugin: &str) -> PluginRegion {
+        let checked = std::env::var_os("BYOC_CHECK_REGIONS").is_some_and(|value| !value.is_empty() && value != "0");
+        PluginRegion { executable, whose: format!("plugin {plugin}: run: region {symbol}"), checked }
+    }
+
+    /// Runs with guarded copies of all memory.
+    fn run_checked(&self, call: RegionCall<'_, '_>) -> Result<(), Diagnostic> {
+        const POISON: u8 = 0xa5;
+        let whose = &self.whose;
+        // The copies count as much as what they are copied from.
+        let bytes = call.inputs.iter().map(|t| t.data.len()).chain(call.outputs.iter().map(|t| t.data.len()));
+        let _room = memory::room(bytes.chain([call.workspace.len()]).fold(0, usize::saturating_add))?;
+        let inputs = call.inputs.iter().map(|t| Guarded::copy_of(t.data, POISON));
+        let inputs = inputs.collect::<Result<Vec<Guarded>, OutOfMemory>>()?;
+        let outputs = call.outputs.iter().map(|t| Guarded::new(t.data.len(), POISON, POISON));
+        let mut outputs = outputs.collect::<Result<Vec<Guarded>, OutOfMemory>>()?;
+        let mut workspace = Guarded::new(call.workspace.len(), POISON, POISON)?;
+        let views: Vec<TensorView<'_>> =
+            call.inputs.iter().zip(&inputs).map(|(t, memory)| TensorView { data: memory.bytes(), ..*t }).collect();
+        let mut targets: Vec<TensorViewMut<'_>> = call
+            .outputs
+            .iter()
+            .zip(&mut outputs)
+            .map(|(t, memory)| TensorViewMut { dtype: t.dtype, shape: t.shape, data: memory.bytes_mut() })
+            .collect();
+        self.run_plain(RegionCall {
+            inputs: &views,
+            outputs: &mut targets,
+            shapes: call.shapes,
+            workspace: workspace.bytes_mut(),
+            plan: call.plan,
+        })?;
+        if let Some(damage) = first_damage(&outputs, &workspace, &inputs) {
+            return Err(broken(format!("{whose}: {damage}")));
+        }
+        if let Some(i) = inputs.iter().zip(call.inputs).position(|(memory, t)| memory.bytes() != t.data) {
+            return Err(broken(format!("{whose}: input {i} was written to")));
+        }
+        for (target, memory) in call.outputs.iter_mut().zip(&outputs) {
+            target.data.copy_from_slice(memory.bytes());
+        }
+        Ok(())
+    }
+}
+
+fn broken(what: String) -> Diagnostic {
+    Diagnostic::error(codes::runtime::REGION_FAILED, what)
+        .help("run without the backend, and report it to the plugin's authors; byoc plugins test finds a small case")
+}
+
+impl Region for PluginRegion {
+    fn prepare(&self, inputs: &[&[usize]]) -> Result<Prepared, Diagnostic> {
+        let prepared = self.executable.prepare(inputs).map_err(|e| fault(&e))?;
+        let outputs = prepared.outputs.iter().map(|o| OutputDims { dims: Shape::from_slice(&o.dims), exact: o.exact });
+        // The workspace belongs to a run and not to the plan, but its size is an estimate of the size of the plan.
+        let said = prepared.attrs.iter().find(|attr| attr.key == "bytes").map(|attr| &attr.value);
+        let bytes = match said {
+            Some(AttrValue::Int(bytes)) => usize::try_from(*bytes).unwrap_or(0),
+            _ => prepared.workspace,
+        };
+        Ok(Prepared { outputs: outputs.collect(), workspace: prepared.workspace, plan: prepared.plan, bytes })
+    }
+
+    fn release(&self, plan: u64) {
+        let data = serde_json::json!({ "plan": plan }).to_string();
+        if let Err(error) = self.executable.query("plan.release", data.as_bytes()) {
+            tracing::warn!("{}: plan {plan} is not released: {}", self.whose, fault(&error));
+        }
+    }
+
+    fn run(&self, call: RegionCall<'_, '_>) -> Result<(), Diagnostic> {
+        tracing::debug!(target: "byoc::region", "{} begins", self.whose);
+        if self.checked { self.run_checked(call) } else { self.run_plain(call) }
+    }
+}
+
+impl PluginRegion {
+    fn run_plain(&self, call: RegionCall<'_, '_>) -> Result<(), Diagnostic> {
+        // Extended in place: the result of `collect` would be moved, and these are large.
+        let mut inputs: SmallVec<[TensorRef<'_>; 8]> = SmallVec::new();
+        inputs.extend(call.inputs.iter().map(|t| TensorRef::new(dtype_out(t.dtype), t.shape, t.data)));
+        // Outputs of exact dimensions have no buffer for their shapes.
+        let mut exact: SmallVec<[Shape; 4]> = SmallVec::new();
+        if call.shapes.is_empty() {
+            exact.extend(call.outputs.iter().map(|t| Shape::from_slice(t.shape)));
+        }
+        let mut outputs: SmallVec<[TensorMut<'_>; 4]> = SmallVec::new();
+        let targets = call.outputs.iter_mut().zip(call.shapes.iter_mut().chain(&mut exact));
+        outputs.extend(targets.map(|(t, shape)| TensorMut::new(dtype_out(t.dtype), shape.as_mut_slice(), t.data)));
+        let call = Call { inputs: &inputs, outputs: &mut outputs, workspace: call.workspace, plan: call.plan };
+        self.executable.run(call).map_err(|e| fault(&e))
+    }
+}

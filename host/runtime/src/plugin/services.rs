@@ -1,0 +1,219 @@
+//! Host services for plugins: threads, log, trace, counters, reference runs.
+
+use super::bridge::{dtype_in, dtype_out};
+use crate::cancel::Cancel;
+use crate::exec::Pool;
+use byoc_ir::ir::{Expr, ExprId, Module, Type};
+use byoc_ir::op::{self, Value};
+use byoc_ir::stop;
+use byoc_ir::tensor::Tensor;
+use byoc_plugin_api::{Call, Constant, Error, Executable, Graph, HostServices, Prepared, Result, Services};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+use tracing::Level;
+
+/// Counters of plugins, by name: cycles of a device, bytes moved. With [`Metrics::record`] also events, with their
+/// times.
+#[derive(Debug, Default)]
+pub struct Metrics {
+    counters: Mutex<BTreeMap<String, u64>>,
+    recorded: Mutex<Option<Vec<Said>>>,
+}
+
+/// Event or counter update of a plugin, for the trace.
+#[derive(Clone, Debug)]
+pub struct Said {
+    /// Time of the event.
+    pub at: Instant,
+    /// Name of the event or counter.
+    pub name: String,
+    /// Content of the event.
+    pub what: What,
+}
+
+/// Event, or the new value of a counter.
+#[derive(Clone, Debug)]
+pub enum What {
+    /// Fields of an event.
+    Event(serde_json::Value),
+    /// New value of a counter.
+    Count(u64),
+}
+
+impl Metrics {
+    /// Returns the counters so far, by name.
+    pub fn snapshot(&self) -> BTreeMap<String, u64> {
+        self.counters.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Starts recording events and counts, for [`Metrics::take_recorded`].
+    pub fn record(&self) {
+        *self.recorded.lock().unwrap_or_else(PoisonError::into_inner) = Some(Vec::new());
+    }
+
+    /// Stops recording and returns the recorded events, in order.
+    pub fn take_recorded(&self) -> Vec<Said> {
+        self.recorded.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap_or_default()
+    }
+
+    fn add(&self, name: &str, amount: u64) {
+        let mut counters = self.counters.lock().unwrap_or_else(PoisonError::into_inner);
+        let counter = counters.entry(name.to_owned()).or_default();
+        *counter = counter.saturating_add(amount);
+        let total = *counter;
+        drop(counters);
+        self.say(name, || What::Count(total));
+    }
+
+    fn say(&self, name: &str, what: impl FnOnce() -> What) {
+        let mut recorded = self.recorded.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(said) = &mut *recorded {
+            said.push(Said { at: Instant::now(), name: name.to_owned(), what: what() });
+        }
+    }
+}
+
+/// Creates the services over a pool; plugins see `cancel` as `cancelled`.
+pub fn services(pool: Arc<Pool>, metrics: Arc<Metrics>, cancel: Cancel) -> Services {
+    Services::new(Host { pool, metrics, cancel })
+}
+
+struct Host {
+    pool: Arc<Pool>,
+    metrics: Arc<Metrics>,
+    cancel: Cancel,
+}
+
+impl HostServices for Host {
+    fn num_threads(&self) -> usize {
+        self.pool.threads()
+    }
+
+    fn parallel_for(&self, count: usize, task: &(dyn Fn(usize) + Sync)) {
+        self.pool.parallel_for(count, task);
+    }
+
+    fn event(&self, name: &str, fields: &serde_json::Value) {
+        self.metrics.say(name, || What::Event(fields.clone()));
+        tracing::info!(target: "byoc::plugin", event = name, %fields);
+    }
+
+    fn counter(&self, name: &str, amount: u64) {
+        self.metrics.add(name, amount);
+        tracing::trace!(target: "byoc::plugin", counter = name, amount);
+    }
+
+    fn log_level(&self) -> Option<Level> {
+        tracing::level_filters::LevelFilter::current().into_level()
+    }
+
+    fn log(&self, level: Level, target: &str, message: &str) {
+        // A callsite has a fixed level, so there is one for each; the plugin's target is a field of the message.
+        match level {
+            Level::ERROR => tracing::error!(target: "byoc::plugin", plugin = target, "{message}"),
+            Level::WARN => tracing::warn!(target: "byoc::plugin", plugin = target, "{message}"),
+            Level::INFO => tracing::info!(target: "byoc::plugin", plugin = target, "{message}"),
+            Level::DEBUG => tracing::debug!(target: "byoc::plugin", plugin = target, "{message}"),
+            Level::TRACE => tracing::trace!(target: "byoc::plugin", plugin = target, "{message}"),
+        }
+    }
+
+    fn cancelled(&self) -> bool {
+        self.cancel.is_set() || stop::requested()
+    }
+
+    fn reference(&self, graph: &Graph, constants: &[Constant]) -> Result<Box<dyn Executable>> {
+        let module = super::bridge::module_of(graph, constants).map_err(|d| Error::new(d.to_string()))?;
+        Ok(Box::new(Reference { module }))
+    }
+}
+
+/// Maximum size in bytes of a value in a reference run.
+const LARGEST: usize = 4 << 30;
+
+/// Graph evaluated call by call with the reference implementations: correct, not fast. Values live until the run ends.
+struct Reference {
+    module: Module,
+}
+
+impl Reference {
+    fn evaluate(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
+        let Some(main) = self.module.main() else { return Err(Error::new("the graph has no outputs")) };
+        let mut values: HashMap<ExprId, Vec<Tensor>> = HashMap::new();
+        for (&param, input) in main.params.iter().zip(inputs) {
+            values.insert(param, vec![input.clone()]);
+        }
+        for id in self.module.post_order(main.body, |id, _| !main.params.contains(&id)) {
+            if values.contains_key(&id) {
+                continue;
+            }
+            let of = |operand: ExprId| values.get(&operand).cloned().unwrap_or_default();
+            let value = match self.module.expr(id) {
+                Expr::Constant(tensor) => vec![(**tensor).clone()],
+                Expr::Tuple(fields) => fields.iter().flat_map(|&f| of(f)).collect(),
+                Expr::Project { tuple, index } => of(*tuple).into_iter().skip(*index as usize).take(1).collect(),
+                expr => {
+                    let Some((operator, call)) = expr.as_op_call() else { continue };
+                    let args: Vec<Value> = call
+                        .args
+                        .iter()
+                        .map(|&arg| match self.module.ty(arg) {
+                            Type::Tuple(_) => Value::Tuple(of(arg)),
+                            _ => of(arg).pop().map_or_else(|| Value::Tuple(Vec::new()), Value::Tensor),
+                        })
+                        .collect();
+                    op::evaluate(operator, &call.attrs, &args, LARGEST).map_err(Error::new)?
+                }
+            };
+            values.insert(id, value);
+        }
+        Ok(values.remove(&main.body).unwrap_or_default())
+    }
+}
+
+impl Executable for Reference {
+    fn prepare(&self, inputs: &[&[usize]]) -> Result<Prepared> {
+        let Some(main) = self.module.main() else { return Err(Error::new("the graph has no outputs")) };
+        for (&param, dims) in main.params.iter().zip(inputs) {
+            let ty = self.module.ty(param);
+            let fits = ty.as_tensor().is_some_and(|t| {
+                t.dims.len() == dims.len() && t.dims.iter().zip(*dims).all(|(d, n)| d.fixed().is_none_or(|d| d == *n))
+            });
+            if !fits {
+                return Err(Error::new(format!("expected an input of type {ty}, found dimensions {dims:?}")));
+            }
+        }
+        let known = super::bridge::flat_types(self.module.ty(main.body)).map_err(|d| Error::new(d.to_string()))?;
+        let shapes: Option<Vec<_>> = known.iter().map(|t| t.shape()).collect();
+        match shapes {
+            Some(shapes) => Ok(Prepared::exact(shapes)),
+            None => Err(Error::new("the reference cannot run a graph whose result dimensions depend on values")),
+        }
+    }
+
+    fn run(&self, call: Call<'_, '_>) -> Result<()> {
+        let wrong = |what: &str| Error::new(format!("reference run: {what}"));
+        let params = self.module.main().map_or(&[][..], |main| &main.params);
+        let mut inputs = Vec::with_capacity(call.inputs.len());
+        for (&param, input) in params.iter().zip(call.inputs) {
+            let wanted = self.module.ty(param);
+            let dtype = dtype_in(input.dtype()).map_err(|diagnostic| wrong(&diagnostic.message))?;
+            if wanted.as_tensor().is_none_or(|ty| ty.dtype != dtype) {
+                return Err(wrong(&format!("expected an input {wanted}, found {dtype}")));
+            }
+            let tensor = Tensor::from_bytes(dtype, input.shape(), input.bytes());
+            inputs.push(tensor.ok_or_else(|| wrong("an input does not have the size of its type"))?);
+        }
+        let results = self.evaluate(&inputs)?;
+        for (output, result) in call.outputs.iter_mut().zip(results) {
+            if output.dtype() != dtype_out(result.dtype()) || output.shape() != result.shape() {
+                let found = output.dtype();
+                return Err(wrong(&format!("expected an output {result:?}, found {found} {:?}", output.shape())));
+            }
+            let bytes = output.bytes_mut();
+            bytes.copy_from_slice(result.bytes());
+        }
+        Ok(())
+    }
+}

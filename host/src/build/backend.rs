@@ -1,0 +1,337 @@
+//! Backend as the pipeline sees it: its description, its pattern table, and its verdicts.
+
+use byoc_core::pass::manager;
+use byoc_core::pass::{Candidate, DesiredLayout, Judge, Question, Refusal, RefusalCode, Verdict, check_layouts};
+use byoc_core::pattern::{Checks, Entry, parse_table};
+use byoc_ir::diag::{Diagnostic, Severity, codes, nearest};
+use byoc_ir::ir::{ExprId, Module};
+use byoc_ir::op::{self, Cost, Params};
+use byoc_plugin_api::host::LoadedPlugin;
+use byoc_plugin_api::{self as api, Codegen, Description};
+use byoc_runtime::error::Failure;
+use byoc_runtime::plugin::bridge::{self, ConstantTable, Group};
+use byoc_runtime::plugin::fault;
+use byoc_runtime::plugin::registry::{Found, Registry};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Backend selected for a build.
+pub struct Backend<'r> {
+    /// Name of the backend.
+    pub name: String,
+    /// Code generator of the backend.
+    pub codegen: Arc<dyn Codegen>,
+    /// Plugin that registers it.
+    pub plugin: &'r LoadedPlugin,
+    /// File of the plugin.
+    pub found: &'r Found,
+    /// Description by the backend.
+    pub description: Description,
+    /// Layouts that it requests for its operators, as far as they are supported.
+    pub layouts: Vec<DesiredLayout>,
+    /// Options that the user chose.
+    pub chosen: BTreeMap<String, String>,
+    /// Pattern table, without entries that could not be parsed; every name is prefixed with the backend's.
+    pub table: Vec<Entry>,
+    /// Errors in the description or the table, as warnings.
+    pub warnings: Vec<Diagnostic>,
+}
+
+impl<'r> Backend<'r> {
+    /// Returns the backend of that name, with its description.
+    ///
+    /// # Errors
+    /// E0401 when there is none; E0406 when it fails to describe itself.
+    pub fn find(registry: &'r Registry, name: &str) -> Result<Backend<'r>, Failure> {
+        let (codegen, found) = registry.codegen(name)?;
+        let Some(plugin) = found.plugin() else {
+            return Err(Failure::new(codes::plugins::NO_CODEGEN, format!("the plugin of {name} is not loaded")));
+        };
+        let mut description = codegen.describe().map_err(|e| fault(&e))?;
+        let mut warnings = description_warnings(name, &description);
+        let parsed = parse_table(&description.patterns, Checks::Allowed);
+        warnings.extend(parsed.diagnostics.into_iter().map(|d| table_warning(name, &description.patterns, d)));
+        let mut table = parsed.entries;
+        let prefix = format!("{name}.");
+        for entry in &mut table {
+            if !entry.name.starts_with(&prefix) {
+                entry.name = format!("{prefix}{}", entry.name).into();
+            }
+        }
+        let asks = |what: &str| {
+            Diagnostic::warning(codes::plugins::BAD_DESCRIPTION, format!("plugin {name}, describe: it requests {what}"))
+        };
+        for operator in &description.operators {
+            if op::lookup(operator).is_none() {
+                let warning = asks(&format!("the operator \"{operator}\", which does not exist"));
+                warnings.push(did_you_mean(warning, operator, op::names()));
+            }
+        }
+        let mut layouts = Vec::new();
+        for (operator, wanted) in &description.layouts {
+            match desired_layout(operator, wanted) {
+                Ok(layout) => layouts.push(layout),
+                Err(why) => {
+                    let warning = asks(&format!("{operator} in the layouts {wanted:?}: {}", why.message));
+                    warnings.push(Diagnostic { help: why.help, ..warning }.note("the operator keeps its layout"));
+                }
+            }
+        }
+        description.pre_passes.retain(|pass| {
+            let known = manager::find(pass).is_ok();
+            if !known {
+                let warning = asks(&format!("the pass \"{pass}\", which does not exist"));
+                warnings.push(did_you_mean(warning, pass, manager::PASSES.iter().map(|p| p.name)));
+            } else if pass == CONVERT_LAYOUT && layouts.is_empty() {
+                let warning = asks(&format!("the pass \"{pass}\" without a layout that it can produce"));
+                warnings.push(warning.help("\"layouts\" of a description lists them by operator"));
+                return false;
+            }
+            known
+        });
+        let chosen = BTreeMap::new();
+        Ok(Backend { name: name.to_owned(), codegen, plugin, found, description, layouts, chosen, table, warnings })
+    }
+}
+
+impl Backend<'_> {
+    /// Sets an option that the user chose.
+    ///
+    /// # Errors
+    /// E0427 when the backend has no such option, or the option does not accept the value.
+    pub fn choose(&mut self, option: &str, value: &str) -> Result<(), Box<Diagnostic>> {
+        let (name, known) = (&self.name, &self.description.options);
+        let wrong = |message: String| Diagnostic::error(codes::plugins::UNKNOWN_OPTION, message);
+        let Some(described) = known.get(option) else {
+            let error = did_you_mean(
+                wrong(format!("{name} has no option \"{option}\"")),
+                option,
+                known.keys().map(String::as_str),
+            );
+            let all: Vec<&str> = known.keys().map(String::as_str).collect();
+            let all =
+                if all.is_empty() { "it has no options".to_owned() } else { format!("it has {}", all.join(", ")) };
+            return Err(Box::new(error.note(all)));
+        };
+        if !described.values.is_empty() && !described.values.iter().any(|known| known == value) {
+            let error = wrong(format!("{name}.{option} cannot be \"{value}\""));
+            return Err(Box::new(error.note(format!("expected {}", described.values.join(" or ")))));
+        }
+        self.chosen.insert(option.to_owned(), value.to_owned());
+        Ok(())
+    }
+}
+
+/// Pass that applies the layouts of a description.
+pub const CONVERT_LAYOUT: &str = "convert_layout";
+
+/// Converts the layouts that a description requests for an operator (of its data, then of its kernel) to the form of
+/// the layout pass.
+fn desired_layout(operator: &str, wanted: &[String]) -> Result<DesiredLayout, Box<Diagnostic>> {
+    let (data, kernel) = match wanted {
+        [data] => (data, None),
+        [data, kernel] => (data, Some(kernel.as_str().into())),
+        _ => {
+            let message = format!(
+                "expected the layout of the data, and optionally that of the kernel, found {} layouts",
+                wanted.len()
+            );
+            return Err(Box::new(Diagnostic::error(codes::plugins::BAD_DESCRIPTION, message)));
+        }
+    };
+    let layout = DesiredLayout { operator: operator.into(), data: data.as_str().into(), kernel };
+    check_layouts(std::slice::from_ref(&layout)).map(|()| layout)
+}
+
+fn did_you_mean<'a>(diagnostic: Diagnostic, wanted: &str, known: impl IntoIterator<Item = &'a str>) -> Diagnostic {
+    match nearest(wanted, known) {
+        Some(near) => diagnostic.help(format!("did you mean \"{near}\"?")),
+        None => diagnostic,
+    }
+}
+
+/// Returns one warning about the parts of a description that were not understood.
+fn description_warnings(name: &str, description: &Description) -> Vec<Diagnostic> {
+    let message = match description.problems.len() {
+        0 => return Vec::new(),
+        1 => format!("plugin {name}, describe: 1 problem in its description"),
+        n => format!("plugin {name}, describe: {n} problems in its description"),
+    };
+    let mut warning = Diagnostic::warning(codes::plugins::BAD_DESCRIPTION, message);
+    warning.notes.clone_from(&description.problems);
+    let nothing = *description == Description { problems: description.problems.clone(), ..Description::default() };
+    vec![if nothing { warning } else { warning.note("the rest of the description is used") }]
+}
+
+/// Returns the warning about an error in a pattern table, with plugin, entry and column.
+fn table_warning(name: &str, text: &str, diagnostic: Diagnostic) -> Diagnostic {
+    let at = diagnostic.labels.first().map_or(0, |l| (l.span.start as usize).min(text.len()));
+    let start = text[..at].rfind('\n').map_or(0, |n| n + 1);
+    let line = text[start..].lines().next().unwrap_or_default().trim_end();
+    let column = text[start..at].chars().count() + 1;
+    let number = text[..start].matches('\n').count() + 1;
+    let message = format!(
+        "plugin {name}, pattern table, entry \"{}\", line {number}, column {column}: {}",
+        entry_at(text, start),
+        diagnostic.message
+    );
+    let mut warning = Diagnostic::warning(codes::plugins::BAD_PATTERN_TABLE, message);
+    warning = warning.note(line).note(format!("{}^", " ".repeat(column - 1)));
+    // The message already names the entry.
+    warning.notes.extend(diagnostic.notes.into_iter().filter(|note| !note.starts_with("in the entry ")));
+    warning.help = diagnostic.help;
+    if diagnostic.severity == Severity::Error {
+        warning = warning.note("the entry is ignored; the others are used");
+    }
+    warning
+}
+
+/// Returns the name of the entry that the line at `start` belongs to: indented lines continue an entry.
+fn entry_at(text: &str, start: usize) -> &str {
+    let end = text[start..].find('\n').map_or(text.len(), |n| start + n);
+    let begins = |line: &&str| !line.starts_with([' ', '\t', '#']) && !line.trim().is_empty();
+    let first = text[..end].lines().rev().find(begins).unwrap_or_default();
+    first.split(':').next().unwrap_or_default().trim()
+}
+
+/// Converts an error of a plugin's entry to the refusal of its operators, with the plugin's code if it is a refusal
+/// code, otherwise with `otherwise`.
+pub fn refusal_of(error: &api::Error, otherwise: RefusalCode) -> Refusal {
+    let code = RefusalCode::parse(&error.code).unwrap_or(otherwise);
+    Refusal { code, detail: error.to_string(), hint: error.hint.to_string() }
+}
+
+/// Judge that asks a backend for verdicts on candidates.
+pub struct PluginJudge<'b, 'r> {
+    backend: &'b Backend<'r>,
+    /// Errors of the backend while judging.
+    pub faults: Vec<api::Error>,
+}
+
+impl<'b, 'r> PluginJudge<'b, 'r> {
+    /// Creates a judge that asks `backend`.
+    pub fn new(backend: &'b Backend<'r>) -> Self {
+        PluginJudge { backend, faults: Vec::new() }
+    }
+
+    /// Returns a refusal that follows from the description alone.
+    fn known(&self, module: &Module, question: Question<'_>, candidate: &Candidate) -> Option<Refusal> {
+        let description = &self.backend.description;
+        if !description.dynamic_dims {
+            let dynamic = candidate.nodes.iter().find(|&&id| has_unknown_dims(module, id));
+            if let Some(&id) = dynamic {
+                let detail = format!("{} has dimensions that are not known before the run", module.ty(id));
+                return Some(Refusal::new(RefusalCode::DynamicDim, detail));
+            }
+        }
+        if let Question::Regions = question {
+            let operators = candidate.nodes.iter().filter(|&&id| module.expr(id).as_call().is_some()).count();
+            let flops = candidate.nodes.iter().map(|&id| flops(module, id)).fold(0, u64::saturating_add);
+            let cost = &description.cost;
+            // The work in a region with open dimensions is unknown.
+            let open = candidate.nodes.iter().any(|&id| has_unknown_dims(module, id));
+            if operators < cost.min_region_operators as usize || (flops < cost.min_region_flops && !open) {
+                let detail = format!(
+                    "the region has {operators} operators with {flops} FLOPs; {} requires at least {} with {}",
+                    self.backend.name, cost.min_region_operators, cost.min_region_flops
+                );
+                return Some(Refusal::new(RefusalCode::NotProfitable, detail));
+            }
+        }
+        None
+    }
+
+    fn candidate(
+        &self,
+        module: &Module,
+        question: Question<'_>,
+        candidate: &Candidate,
+    ) -> Result<api::Candidate, Box<Diagnostic>> {
+        let (kind, name, check) = match question {
+            Question::Pattern(entry) => {
+                (api::CandidateKind::Pattern, entry.name.to_string(), entry.check.as_deref().unwrap_or_default())
+            }
+            Question::Operators => {
+                let operator = candidate.outputs.first().and_then(|&id| module.expr(id).as_op_call());
+                let name = operator.map_or("", |(id, _)| op::get(id).name);
+                (api::CandidateKind::Operator, name.to_owned(), "")
+            }
+            Question::Regions => (api::CandidateKind::Region, self.backend.name.clone(), ""),
+        };
+        let mut constants = ConstantTable::default();
+        // Constants from outside are passed as constants, not as inputs.
+        let is_input = |id: &ExprId| module.expr(*id).as_constant().is_none();
+        let inputs: Vec<ExprId> = candidate.inputs.iter().copied().filter(is_input).collect();
+        let graph = {
+            let groups: Vec<Group<'_>> =
+                candidate.composites.iter().map(|c| Group { name: &c.name, root: c.root, inputs: &c.inputs }).collect();
+            bridge::subgraph(module, &name, &inputs, &candidate.outputs, &groups, &mut constants)?
+        };
+        Ok(api::Candidate {
+            kind,
+            name: name.as_str().into(),
+            check: check.into(),
+            graph,
+            constants: constants.handles.into(),
+            outside_users: candidate.outside_users as u32,
+            attrs: Vec::new().into(),
+        })
+    }
+}
+
+impl Judge for PluginJudge<'_, '_> {
+    fn judge(&mut self, module: &Module, question: Question<'_>, candidates: &[Candidate]) -> Vec<Verdict> {
+        let mut verdicts: Vec<Option<Verdict>> = Vec::with_capacity(candidates.len());
+        let mut asked = Vec::new();
+        for candidate in candidates {
+            let verdict = match self.known(module, question, candidate) {
+                Some(refusal) => Some(Verdict::Refused(refusal)),
+                None => match self.candidate(module, question, candidate) {
+                    Ok(candidate) => {
+                        asked.push(candidate);
+                        None
+                    }
+                    Err(diagnostic) => {
+                        let refusal = Refusal::new(RefusalCode::UnsupportedOp, diagnostic.message.clone());
+                        Some(Verdict::Refused(refusal))
+                    }
+                },
+            };
+            verdicts.push(verdict);
+        }
+        let answers = if asked.is_empty() { Ok(Vec::new()) } else { self.backend.codegen.judge_batch(&asked) };
+        let mut answers = match answers {
+            Ok(answers) => answers.into_iter().map(verdict_in).collect::<Vec<_>>().into_iter(),
+            Err(error) => {
+                let refusal = refusal_of(&error, RefusalCode::Unavailable);
+                self.faults.push(error);
+                vec![Verdict::Refused(refusal); asked.len()].into_iter()
+            }
+        };
+        let missing = || Verdict::Refused(Refusal::new(RefusalCode::Unavailable, "the backend gave no verdict"));
+        verdicts.into_iter().map(|v| v.unwrap_or_else(|| answers.next().unwrap_or_else(missing))).collect()
+    }
+}
+
+fn verdict_in(verdict: api::Verdict) -> Verdict {
+    match verdict {
+        api::Verdict::Supported => Verdict::Supported,
+        api::Verdict::Refused(refusal) => {
+            // An unknown refusal code is a mistake of the plugin; the detail is still valid.
+            let code = RefusalCode::parse(&refusal.code).unwrap_or(RefusalCode::UnsupportedOp);
+            Verdict::Refused(Refusal { code, detail: refusal.detail.into(), hint: refusal.hint.into() })
+        }
+    }
+}
+
+fn has_unknown_dims(module: &Module, id: ExprId) -> bool {
+    bridge::flat_types(module.ty(id)).is_ok_and(|types| types.iter().any(|t| t.shape().is_none()))
+}
+
+/// Returns the operations of one evaluation of an operator call; 0 for everything else.
+pub fn flops(module: &Module, id: ExprId) -> u64 {
+    let Some((operator, call)) = module.expr(id).as_op_call() else { return 0 };
+    let def = op::get(operator);
+    let args: Vec<_> = call.args.iter().map(|&a| module.ty(a).clone()).collect();
+    (def.flops)(&Cost { params: Params::new(def, &call.attrs), args: &args, ret: module.ty(id) })
+}

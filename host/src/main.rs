@@ -1,7 +1,0 @@
-//! The `byoc` binary.
-
-use std::process::ExitCode;
-
-fn main() -> ExitCode {
-    byoc::cli::main()
-}

@@ -1,0 +1,254 @@
+//! Round trip of artifacts, and rejection of damaged or inconsistent ones.
+
+use byoc::artifact::{Artifact, open, parse, write};
+use byoc::build::plan::plan;
+use byoc::build::{Compiled, CompiledRegion, PluginId, RegionSource};
+use byoc::exec::{Executor, Pool};
+use byoc_ir::diag::Diagnostic;
+use byoc_ir::ir::{Attrs, Expr, Function, Type};
+use byoc_ir::tensor::{DType, Tensor};
+use byoc_ir::typing::Builder;
+use std::sync::Arc;
+
+/// Number of hexadecimal digits of the digest at the end of a file.
+const DIGITS: usize = 64;
+
+/// Builds a model with constants of several sizes and types, and a region with a blob and source.
+fn model() -> Compiled {
+    let mut b = Builder::default();
+    let f32s = Type::tensor(DType::F32, &[3]);
+    let x = b.var("x", f32s.clone());
+    let inside = b.op("nn.relu", &[x], Attrs::none()).unwrap();
+    let attrs = Attrs::new([("Compiler", "test".into()), ("global_symbol", "region_0".into())]);
+    let function = Function::new([x], inside, Type::Unknown, attrs);
+    let region = b.push(Expr::Function(Box::new(function))).unwrap();
+    b.module.globals.insert("region_0".into(), region);
+    let y = b.var("y", f32s);
+    let global = b.push(Expr::Global("region_0".into())).unwrap();
+    let call = b.call(global, &[y]).unwrap();
+    let c = b.constant(Tensor::from_slice(&[3], &[0.5f32, -1.5, f32::NAN]));
+    let sum = b.op("add", &[call, c], Attrs::none()).unwrap();
+    let half = b.constant(Tensor::from_slice(&[2, 2], &[1u8, 2, 3, 4]));
+    let flags = b.constant(Tensor::from_bools(&[1], &[true]));
+    let result = b.tuple(&[sum, half, flags]).unwrap();
+    b.define("main", &[y], result).unwrap();
+    let planned = plan(&b.module, &[]).unwrap();
+    let ty = serde_json::json!({ "dtype": "float32", "dims": [3] });
+    let region = CompiledRegion {
+        symbol: "region_0".into(),
+        backend: "test".into(),
+        plugin: PluginId { name: "test".into(), version: "1.2.3".into(), digest: "00".repeat(32) },
+        loader: "test_key".into(),
+        blob: vec![1u8, 2, 3].into(),
+        symbols: vec!["region_0".into()],
+        source: Some(RegionSource { language: "c".into(), text: "int x;\n".into() }),
+        constants: vec![0],
+        cpu_features: vec!["avx2".into()],
+        notes: vec!["a note".into()],
+        metadata: vec![("cycles".into(), 3.into())],
+        graph: serde_json::json!({
+            "nodes": [{ "input": 0, "outputs": [ty] }, { "op": "nn.relu", "inputs": [[0, 0]], "outputs": [ty] }],
+            "inputs": [{ "name": "x", "type": ty }],
+            "outputs": [[1, 0]],
+        }),
+    };
+    let mut program = planned.program;
+    program.regions[0].loader = region.loader.clone();
+    Compiled {
+        program,
+        constants: planned.constants,
+        regions: vec![Some(region)],
+        explain: serde_json::json!({ "nodes": [] }),
+        model_digest: "ab".repeat(32),
+        options: serde_json::json!({ "backends": ["test"] }),
+        from_file: false,
+    }
+}
+
+fn written(compiled: &Compiled) -> Vec<u8> {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.byoc");
+    write(&path, compiled).unwrap();
+    std::fs::read(path).unwrap()
+}
+
+fn parsed(bytes: &[u8]) -> Result<Artifact, Diagnostic> {
+    parse(Arc::new(bytes.to_vec()))
+}
+
+fn is_refusal(result: &Result<Artifact, Diagnostic>) -> bool {
+    result.as_ref().is_err_and(|error| (701..800).contains(&error.code.0))
+}
+
+/// Writes the correct digest at the end, so that the checks after that of the digest are reached.
+fn reseal(bytes: &mut [u8]) {
+    if let Some(covered) = bytes.len().checked_sub(DIGITS) {
+        let digest = blake3::hash(&bytes[..covered]).to_hex();
+        bytes[covered..].copy_from_slice(digest.as_bytes());
+    }
+}
+
+#[test]
+fn round_trip_does_not_copy_constants() {
+    let compiled = model();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.byoc");
+    write(&path, &compiled).unwrap();
+    let artifact = open(&path).unwrap();
+    assert_eq!(artifact.compiled.program, compiled.program);
+    assert_eq!(artifact.compiled.constants, compiled.constants);
+    assert_eq!(artifact.compiled.regions, compiled.regions);
+    assert_eq!(artifact.compiled.explain, compiled.explain);
+    assert_eq!(artifact.manifest.model_digest, compiled.model_digest);
+    assert_eq!(artifact.bytes, std::fs::metadata(&path).unwrap().len());
+    for tensor in &artifact.compiled.constants {
+        assert_eq!(tensor.bytes().as_ptr() as usize % 64, 0, "constants are aligned");
+    }
+    let Compiled { program, constants, .. } = artifact.into_compiled();
+    let executor = Executor::new(program, constants, vec![None], Arc::new(Pool::new(1).unwrap())).unwrap();
+    let results = executor.run(&[Tensor::from_slice(&[3], &[-1.0f32, 2.0, 0.0])]).unwrap();
+    assert_eq!(results[0].as_slice::<f32>()[..2], [0.5, 0.5]);
+}
+
+#[test]
+fn writing_is_deterministic() {
+    assert_eq!(written(&model()), written(&model()));
+}
+
+#[test]
+fn entries_are_readable_by_other_tools() {
+    let bytes = written(&model());
+    let mut archive = zip::ZipArchive::new(std::io::Cursor::new(&bytes)).unwrap();
+    let names: Vec<String> =
+        (0..archive.len()).map(|i| archive.by_index(i).unwrap().name().unwrap().into_owned()).collect();
+    assert_eq!(
+        names,
+        [
+            "manifest.json",
+            "program.json",
+            "weights.safetensors",
+            "regions/region_0/test_key",
+            "regions/region_0/source.c"
+        ]
+    );
+    let mut weights = Vec::new();
+    std::io::Read::read_to_end(&mut archive.by_name("weights.safetensors").unwrap(), &mut weights).unwrap();
+    let tensors = safetensors::SafeTensors::deserialize(&weights).unwrap();
+    assert_eq!(tensors.tensor("c1").unwrap().data(), [1, 2, 3, 4]);
+    assert_eq!(tensors.tensor("c1").unwrap().shape(), [2, 2]);
+}
+
+#[test]
+fn rejects_every_flipped_byte() {
+    let bytes = written(&model());
+    for at in 0..bytes.len() {
+        for flip in [0x01, 0x20, 0xff] {
+            let mut changed = bytes.clone();
+            changed[at] ^= flip;
+            assert!(is_refusal(&parsed(&changed)), "byte {at} of {} ^ {flip}", bytes.len());
+        }
+    }
+}
+
+#[test]
+fn rejects_truncation_and_trailing_bytes() {
+    let bytes = written(&model());
+    for length in 0..bytes.len() {
+        assert!(is_refusal(&parsed(&bytes[..length])), "{length} bytes");
+        assert!(is_refusal(&parsed(&bytes[length + 1..])), "from byte {}", length + 1);
+    }
+    assert!(is_refusal(&parsed(&[&bytes[..], b"x"].concat())));
+    assert!(is_refusal(&parsed(&[&bytes[..], &bytes[..]].concat())));
+}
+
+#[test]
+fn mutations_never_panic_even_with_valid_digest() {
+    let bytes = written(&model());
+    let mut state = 7u64;
+    let mut random = move |n: usize| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as usize % n
+    };
+    for i in 0..10_000 {
+        let mut changed = bytes.clone();
+        for _ in 0..1 + random(4) {
+            match random(4) {
+                0 => changed.truncate(random(changed.len()).max(1)),
+                1 => {
+                    let at = random(changed.len());
+                    changed.insert(at, random(256) as u8);
+                }
+                2 => {
+                    let at = random(changed.len());
+                    changed[at] = *[0, 0xff, b'9', b'"'].get(random(4)).unwrap();
+                }
+                _ => {
+                    let at = random(changed.len());
+                    changed[at] ^= 1 << random(8);
+                }
+            }
+        }
+        if i % 2 == 0 {
+            assert!(is_refusal(&parsed(&changed)) || changed == bytes, "mutation {i}");
+        } else {
+            // With a valid digest a change may be harmless (a timestamp, padding); any other must be rejected.
+            reseal(&mut changed);
+            let result = parsed(&changed);
+            assert!(result.is_ok() || is_refusal(&result), "mutation {i}");
+        }
+    }
+}
+
+#[test]
+fn mutated_programs_are_rejected_or_run_safely() {
+    let compiled = model();
+    let text = serde_json::to_string(&compiled.program).unwrap();
+    let pool = Arc::new(Pool::new(1).unwrap());
+    let input = [Tensor::from_slice(&[3], &[-1.0f32, 2.0, 0.0])];
+    let mut state = 3u64;
+    let mut random = move |n: usize| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as usize % n
+    };
+    let digits: Vec<usize> = text.bytes().enumerate().filter(|(_, c)| c.is_ascii_digit()).map(|(i, _)| i).collect();
+    let mut ran = 0;
+    for _ in 0..10_000 {
+        let mut changed = text.clone().into_bytes();
+        for _ in 0..1 + random(3) {
+            let at = digits[random(digits.len())];
+            changed[at] = b'0' + random(10) as u8;
+        }
+        let Ok(program) = serde_json::from_slice(&changed) else { continue };
+        if let Ok(executor) = Executor::new(program, compiled.constants.clone(), vec![None], pool.clone()) {
+            // A run may fail or succeed, but must return.
+            ran += usize::from(executor.run(&input).is_ok());
+        }
+    }
+    assert!(ran > 0, "some mutations are harmless");
+}
+
+#[test]
+fn distinguishes_other_format_version_from_damage() {
+    let bytes = written(&model());
+    let at = bytes.windows(10).position(|w| w == b"\"format\":1").unwrap();
+    let mut changed = bytes.clone();
+    changed[at + 9] = b'2';
+    reseal(&mut changed);
+    let error = parsed(&changed).unwrap_err();
+    assert_eq!(error.code, byoc_ir::diag::codes::artifacts::UNSUPPORTED_VERSION);
+}
+
+#[test]
+fn rejects_files_that_are_not_artifacts() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.byoc");
+    assert_eq!(open(&path).unwrap_err().code, byoc_ir::diag::codes::artifacts::CANNOT_READ);
+    for contents in [&b""[..], b"x", b"PK", b"not an artifact at all"] {
+        std::fs::write(&path, contents).unwrap();
+        let error = open(&path).unwrap_err();
+        assert_eq!(error.code, byoc_ir::diag::codes::artifacts::NOT_AN_ARTIFACT);
+        assert!(error.message.contains("model.byoc"));
+    }
+    let missing = folder.path().join("no/such/folder/model.byoc");
+    assert_eq!(write(&missing, &model()).unwrap_err().code, byoc_ir::diag::codes::artifacts::CANNOT_WRITE);
+}
