@@ -1,12 +1,12 @@
-//! The two halves of a backend, as plain traits. Authors implement them; the host calls every loaded plugin through the
+//! The two halves of a backend, as plain traits: code generator and loader. Authors implement them; the host calls every loaded plugin through the
 //! same traits, across the boundary.
 
 use crate::constant::Constant;
 use crate::describe::Description;
 use crate::error::Result;
+use crate::executable::Executable;
 use crate::graph::{Attr, Graph};
 use crate::services::Services;
-use crate::tensor::{TensorMut, TensorRef};
 use abi_stable::StableAbi;
 use abi_stable::std_types::{ROption, RString, RVec};
 use serde_json::Value;
@@ -282,86 +282,4 @@ pub struct LoadRequest<'a> {
     pub options: &'a Value,
     /// Services of the host; clone them to keep them.
     pub services: &'a Services,
-}
-
-/// Loaded region. Several threads may run it at once.
-pub trait Executable: Send + Sync + 'static {
-    /// Plans a run for these input dimensions. The host caches the results for recently used dimensions and announces
-    /// each evicted plan with `query("plan.release", {"plan": 7})`.
-    ///
-    /// # Errors
-    /// If the region does not support these dimensions.
-    fn prepare(&self, inputs: &[&[usize]]) -> Result<Prepared>;
-
-    /// Computes the outputs. Must not keep a reference to anything in the call, and should not allocate.
-    ///
-    /// # Errors
-    /// If the run fails; the run of the model then fails with this message.
-    fn run(&self, call: Call<'_, '_>) -> Result<()>;
-
-    /// Answers requests that have no entry of their own. Returns `None` for an unknown key.
-    ///
-    /// # Errors
-    /// If the key is known but the request fails.
-    fn query(&self, key: &str, data: &[u8]) -> Result<Option<Vec<u8>>> {
-        let _ = (key, data);
-        Ok(None)
-    }
-}
-
-/// Requirements of a run: outputs, workspace, plan.
-#[repr(C)]
-#[derive(StableAbi, Clone, Debug, Default, PartialEq)]
-pub struct Prepared {
-    /// Outputs, in order.
-    pub outputs: RVec<OutputDims>,
-    /// Size of the scratch memory in bytes.
-    pub workspace: usize,
-    /// Number chosen by the backend and passed back in [`Call::plan`]: identifies the plan for these dimensions.
-    pub plan: u64,
-    /// Reserved for further attributes. The host reads `bytes`: memory held until the plan is released.
-    pub attrs: RVec<Attr>,
-}
-
-/// Dimensions of an output.
-#[repr(C)]
-#[derive(StableAbi, Clone, Debug, PartialEq, Eq)]
-pub struct OutputDims {
-    /// Dimensions, or upper bounds of them.
-    pub dims: RVec<usize>,
-    /// True if the dimensions are exact. Otherwise `run` sets them with [`TensorMut::set_shape`].
-    pub exact: bool,
-}
-
-impl Prepared {
-    /// Creates a plan with outputs of these exact dimensions and no scratch memory.
-    pub fn exact<D: AsRef<[usize]>>(outputs: impl IntoIterator<Item = D>) -> Prepared {
-        let outputs = outputs.into_iter().map(|dims| OutputDims { dims: dims.as_ref().to_vec().into(), exact: true });
-        Prepared { outputs: outputs.collect(), ..Prepared::default() }
-    }
-
-    /// Requests scratch memory.
-    pub fn with_workspace(mut self, bytes: usize) -> Prepared {
-        self.workspace = bytes;
-        self
-    }
-
-    /// Sets the plan that these dimensions belong to.
-    pub fn with_plan(mut self, plan: u64) -> Prepared {
-        self.plan = plan;
-        self
-    }
-}
-
-/// One run. All memory belongs to the caller.
-#[derive(Debug)]
-pub struct Call<'a, 't> {
-    /// Inputs, in order.
-    pub inputs: &'a [TensorRef<'t>],
-    /// Outputs, sized as prepared. Their contents are undefined before the run; they never overlap an input.
-    pub outputs: &'a mut [TensorMut<'t>],
-    /// Scratch memory as prepared, aligned to 64 bytes. Its contents are undefined before the run.
-    pub workspace: &'a mut [u8],
-    /// [`Prepared::plan`] of these dimensions.
-    pub plan: u64,
 }

@@ -2,17 +2,25 @@
 //!
 //! Cloning a [`Constant`] increments its reference count; dropping it decrements the count. A backend that packs a
 //! weight keeps the packed copy and drops the handle, so that a weight has one resident copy per consumer.
+#![expect(unused_qualifications, non_local_definitions, reason = "expansion of `sabi_trait`")]
 
 use crate::dtype::DType;
 use crate::graph::TensorType;
 use crate::guard::guard;
 use crate::tensor::TensorRef;
-use crate::wire::{ConstantAbi, ConstantAbi_TO, ConstantObject};
-use abi_stable::StableAbi;
 use abi_stable::sabi_trait::TD_Opaque;
-use abi_stable::std_types::{RArc, RSlice, RStr, RString, RVec};
-
+use abi_stable::std_types::{RArc, RBox, RSlice, RStr, RString, RVec};
+use abi_stable::{StableAbi, sabi_trait};
 use std::fmt;
+
+#[sabi_trait]
+pub trait ConstantAbi: Send + Sync + 'static {
+    fn bytes(&self) -> RSlice<'_, u8>;
+    #[sabi(last_prefix_field)]
+    fn digest(&self) -> RString;
+}
+
+type ConstantObject = ConstantAbi_TO<RBox<()>>;
 
 /// Source of the bytes of a constant, implemented by the host. No method may panic.
 pub trait ConstantSource: Send + Sync + 'static {

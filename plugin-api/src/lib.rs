@@ -71,14 +71,15 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `backend` | the traits of a backend, their arguments and results |
+//! | `backend`, `executable` | the traits of a backend, their arguments and results |
 //! | `services` | services of the host for a backend |
 //! | `graph`, `graph_json` | graphs, and their JSON form |
 //! | `tensor`, `dtype`, `constant` | memory: DLPack descriptors and views, element types, handles into the host's pool
 //! |
 //! | `signature` | comparison of the types that a region was compiled for with those at run time |
 //! | `describe` | description of a backend, as versioned JSON |
-//! | `wire`, `adapt` | the stable-ABI objects, and the adapters between them and the plain traits |
+//! | `executable_object`, `wire`, `adapt` | the stable-ABI objects, and the adapters between them and the plain traits |
+//! | `entries` | record of the entries that threads are in, and protection of the process from plugins |
 //! | `plugin` | the root module and the macros that make a library a plugin |
 //! | `guard`, `bridge` | panics become errors; `tracing` events reach the host |
 //! | `host` | inspection and loading of files |
@@ -100,7 +101,12 @@ mod bridge;
 mod constant;
 mod describe;
 mod dtype;
+#[cfg(feature = "host")]
+pub mod entries;
 mod error;
+mod executable;
+#[doc(hidden)]
+pub mod executable_object;
 mod graph;
 mod graph_json;
 mod guard;
@@ -120,6 +126,7 @@ pub use constant::{Constant, ConstantSource};
 pub use describe::*;
 pub use dtype::{DType, Device, Element};
 pub use error::{Error, ErrorData, Result};
+pub use executable::*;
 pub use graph::*;
 pub use graph_json::GRAPH_VERSION;
 pub use plugin::{API_VERSION, CODEGEN_PREFIX, Context, LOADER_PREFIX, Registry};

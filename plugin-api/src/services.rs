@@ -2,18 +2,18 @@
 //!
 //! [`HostServices`] is the plain trait that the host implements; [`Services`] is the handle that crosses the boundary
 //! and that plugins call. Panics on either side become errors.
+#![expect(unused_qualifications, non_local_definitions, reason = "expansion of `sabi_trait`")]
 
-use crate::adapt;
-use crate::backend::{Call, Executable};
 use crate::constant::Constant;
 use crate::error::{Error, Result};
+use crate::executable::{Call, Executable};
+use crate::executable_object::{ExecutableObject, ImportedExecutable, export_executable};
 use crate::graph::Graph;
 use crate::guard::guard;
 use crate::tensor::{TensorMut, TensorRef};
-use crate::wire::{ExecutableObject, ServicesAbi, ServicesAbi_TO, ServicesObject, Task};
-use abi_stable::StableAbi;
 use abi_stable::sabi_trait::TD_Opaque;
-use abi_stable::std_types::{RArc, ROption, RResult, RSlice, RStr};
+use abi_stable::std_types::{RArc, RBox, ROption, RResult, RSlice, RStr};
+use abi_stable::{StableAbi, sabi_trait};
 use serde_json::Value;
 use std::ffi::c_void;
 use std::fmt;
@@ -63,6 +63,37 @@ pub trait HostServices: Send + Sync + 'static {
         None
     }
 }
+
+/// Task of a `parallel_for` in the form that crosses the boundary. `call` catches panics.
+#[repr(C)]
+#[derive(StableAbi, Clone, Copy)]
+pub struct Task {
+    /// Argument of `call`.
+    pub context: *const u8,
+    /// Runs one index.
+    pub call: unsafe extern "C" fn(*const u8, usize),
+}
+
+// SAFETY: `context` points at a `TaskState`, which is `Sync`.
+unsafe impl Send for Task {}
+// SAFETY: as above.
+unsafe impl Sync for Task {}
+
+#[sabi_trait]
+pub trait ServicesAbi: Send + Sync + 'static {
+    fn num_threads(&self) -> usize;
+    fn parallel_for(&self, count: usize, task: Task) -> RResult<(), Error>;
+    fn event(&self, name: RStr<'_>, fields: RStr<'_>);
+    fn counter(&self, name: RStr<'_>, amount: u64);
+    fn log_level(&self) -> u8;
+    fn log(&self, level: u8, target: RStr<'_>, message: RStr<'_>);
+    fn reference(&self, graph: &Graph, constants: RSlice<'_, Constant>) -> RResult<ExecutableObject, Error>;
+    fn cancelled(&self) -> bool;
+    #[sabi(last_prefix_field)]
+    fn get_service(&self, name: RStr<'_>) -> ROption<NonNull<u8>>;
+}
+
+type ServicesObject = ServicesAbi_TO<RBox<()>>;
 
 /// Handle to the host's services. Cheap to clone.
 #[repr(C)]
@@ -150,7 +181,7 @@ impl Services {
     /// If the host has no kernel for an operator.
     pub fn reference(&self, graph: &Graph, constants: &[Constant]) -> Result<Box<dyn Executable>> {
         let object = self.object.reference(graph, RSlice::from_slice(constants)).into_result()?;
-        Ok(Box::new(adapt::ImportedExecutable::new("host", object)))
+        Ok(Box::new(ImportedExecutable::new("host", object)))
     }
 
     /// Runs a graph once with the host's reference kernels. For several runs keep the result of
@@ -230,14 +261,14 @@ impl<H: HostServices> ServicesAbi for Export<H> {
     fn parallel_for(&self, count: usize, task: Task) -> RResult<(), Error> {
         // Tasks of a plugin run on other threads too: there they count as the plugin's entry as well.
         #[cfg(feature = "host")]
-        let place = crate::host::entries::current();
+        let place = crate::entries::current();
         let body = move |index| {
             let task = task;
             // SAFETY: the caller keeps `context` alive until this entry has returned.
             let call = || unsafe { (task.call)(task.context, index) };
             #[cfg(feature = "host")]
             if let Some(place) = place {
-                return crate::host::entries::run(place, call);
+                return crate::entries::run(place, call);
             }
             call();
         };
@@ -280,7 +311,7 @@ impl<H: HostServices> ServicesAbi for Export<H> {
     }
 
     fn reference(&self, graph: &Graph, constants: RSlice<'_, Constant>) -> RResult<ExecutableObject, Error> {
-        guard(|| Ok(adapt::export_executable(self.0.reference(graph, constants.as_slice())?)))
+        guard(|| Ok(export_executable(self.0.reference(graph, constants.as_slice())?)))
             .map_err(|error| error.within("host", "reference"))
             .into()
     }

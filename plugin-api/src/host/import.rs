@@ -1,14 +1,13 @@
 //! Adapters from a plugin's objects to the plain traits that the host uses. They add the plugin and the entry to an
 //! error.
 
-use super::entries::{self, Entry, Places, enter};
 use crate::RefusalCode;
-use crate::adapt::{ImportedExecutable, answered};
-use crate::backend::{
-    Call, Candidate, Codegen, CompiledRegion, Executable, LoadRequest, Loader, Prepared, Region, Verdict,
-};
+use crate::backend::{Candidate, Codegen, CompiledRegion, LoadRequest, Loader, Region, Verdict};
 use crate::describe::Description;
+use crate::entries::{self, Entry, Places, enter};
 use crate::error::{Error, Result};
+use crate::executable::{Call, Executable, Prepared};
+use crate::executable_object::{ImportedExecutable, answered};
 use crate::wire::{CodegenObject, LoaderObject};
 use abi_stable::std_types::{RSlice, RString};
 use std::mem::ManuallyDrop;

@@ -4,11 +4,11 @@
 //! own `load_from_file` caches one module per type and would return the first plugin for every other; the header of
 //! each library is read instead.
 
-use super::entries::{Entry as Step, Places, enter};
 use super::import::{ImportedCodegen, ImportedLoader};
 use super::loaded::{LoadedPlugin, Offer, Registration, init_options, init_rejection};
 use super::sniff::{Entry, needed, sniff_entry};
 use super::{Rejection, c, code, layout};
+use crate::entries::{Entry as Step, Places, enter};
 use crate::plugin::{API_VERSION, InitArguments, Object, PluginModuleRef};
 use crate::services::Services;
 use abi_stable::library::{AbiHeader, AbiHeaderRef, LibHeader, LibraryError, ROOT_MODULE_LOADER_NAME_WITH_NUL};

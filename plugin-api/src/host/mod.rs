@@ -4,7 +4,6 @@
 //! author implemented.
 
 mod c;
-pub mod entries;
 mod import;
 mod layout;
 mod load;
@@ -12,6 +11,7 @@ mod loaded;
 mod sniff;
 mod sources;
 
+pub use crate::entries;
 pub use c::{ABI_TEXT as C_ABI_TEXT, ENTRY as C_ENTRY, HEADER as C_HEADER, JSON_HEADER as C_JSON_HEADER};
 pub use load::load;
 pub use loaded::{LoadedPlugin, Offer, Registration};

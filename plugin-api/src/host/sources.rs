@@ -7,10 +7,10 @@ macro_rules! sources {
     ($($name:literal)*) => { [$(($name, include_str!(concat!("../", $name)))),*] };
 }
 
-/// All files except `host/`, which loads plugins.
-const SOURCES: [(&str, &str); 16] = sources! {
-    "adapt.rs" "backend.rs" "bridge.rs" "constant.rs" "describe.rs" "dtype.rs" "error.rs" "graph.rs" "graph_json.rs"
-    "guard.rs" "lib.rs" "plugin.rs" "services.rs" "signature.rs" "tensor.rs" "wire.rs"
+/// All files except `host/` and `entries/`, which load plugins.
+const SOURCES: [(&str, &str); 18] = sources! {
+    "adapt.rs" "backend.rs" "bridge.rs" "constant.rs" "describe.rs" "dtype.rs" "error.rs" "executable.rs"
+    "executable_object.rs" "graph.rs" "graph_json.rs" "guard.rs" "lib.rs" "plugin.rs" "services.rs" "signature.rs" "tensor.rs" "wire.rs"
 };
 
 /// Manifest of the copy.

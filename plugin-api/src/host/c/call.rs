@@ -4,8 +4,9 @@
 //! the entry returns.
 
 use super::abi::{self, OK};
-use crate::backend::{CompiledRegion, Executable, Prepared, Verdict};
+use crate::backend::{CompiledRegion, Verdict};
 use crate::error::{Error, Result};
+use crate::executable::{Executable, Prepared};
 use crate::guard::guard;
 use crate::host::loaded::Offer;
 use crate::services::Services;

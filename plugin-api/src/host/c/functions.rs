@@ -8,9 +8,10 @@ use super::handles::{
     reference_release,
 };
 use super::objects::{CCodegen, CExecutable, CLoader};
-use crate::backend::{Call, CompiledRegion, Executable, OutputDims, Refusal, Source, Verdict};
+use crate::backend::{CompiledRegion, Refusal, Source, Verdict};
 use crate::constant::Constant;
 use crate::error::{Error, Result};
+use crate::executable::{Call, Executable, OutputDims};
 use crate::graph::{Attr, Graph};
 use crate::graph_json::read_value;
 use crate::guard::guard;

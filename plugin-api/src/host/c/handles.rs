@@ -1,7 +1,7 @@
 //! Handles of the host that a plugin holds: constants, and graphs that run with the reference kernels.
 
-use crate::backend::Executable;
 use crate::constant::Constant;
+use crate::executable::Executable;
 use crate::guard::guard;
 use crate::tensor::Tensor;
 use std::ffi::c_char;

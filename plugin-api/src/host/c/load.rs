@@ -4,7 +4,7 @@ use super::abi::{self, ABI};
 use super::call::CallState;
 use super::functions::host_table;
 use super::given::c_text;
-use crate::host::entries::{Entry, Places, enter};
+use crate::entries::{Entry, Places, enter};
 use crate::host::loaded::{LoadedPlugin, Offer, Registration, init_options, init_rejection};
 use crate::host::{Rejection, code};
 use crate::plugin::{CODEGEN_PREFIX, LOADER_PREFIX};

@@ -4,12 +4,11 @@ use super::abi::{self, SizeTagged};
 use super::call::{Answers, CallState, HostTable};
 use super::given::{Batch, Handles, c_text};
 use crate::RefusalCode;
-use crate::backend::{
-    Call, Candidate, Codegen, CompiledRegion, Executable, LoadRequest, Loader, Prepared, Region, Verdict,
-};
+use crate::backend::{Candidate, Codegen, CompiledRegion, LoadRequest, Loader, Region, Verdict};
 use crate::describe::Description;
+use crate::entries::{self, Entered, Entry, Places, enter};
 use crate::error::{Error, Result};
-use crate::host::entries::{self, Entered, Entry, Places, enter};
+use crate::executable::{Call, Executable, Prepared};
 use crate::host::import::check_prepared;
 use crate::tensor::Tensor;
 use smallvec::SmallVec;
