@@ -8,7 +8,7 @@ use crate::library::{Attr, Conv, Desc, Failure, Outcome, PrimitiveDesc, Window, 
 use crate::lower::{Chain, Lowering, Placed};
 use crate::plan::Work;
 use crate::program::{Function, Kind, Op, Reason, Taken, Val};
-use crate::qnn::Trust;
+use crate::trust::Trust;
 use crate::view::{View, channels_last, count};
 use byoc_plugin_api::{DType, RefusalCode};
 

@@ -4,7 +4,7 @@ use crate::library::onednn;
 use crate::lower::{Packs, lower};
 use crate::program::{Program, Reason};
 use crate::runtime::Region as Loaded;
-use crate::{blob, options, patterns, qnn, translate};
+use crate::{blob, options, patterns, translate};
 use byoc_plugin_api::{
     Attr, Candidate, CandidateKind, Codegen, CompiledRegion, Cost, Description, Dim, Error, Executable, Graph,
     LoadRequest, Loader, RefusalCode, Region, Result, Signature, Source, Verdict,
@@ -67,7 +67,11 @@ impl Codegen for Dnnl {
         Ok(Description {
             about: "runs networks on oneDNN: channels-last layouts, fused operators, packed weights".into(),
             patterns: patterns::table(),
-            operators: translate::OPERATORS.iter().chain(qnn::OPERATORS).map(|&name| name.to_owned()).collect(),
+            operators: translate::OPERATORS
+                .iter()
+                .chain(translate::quantized::OPERATORS)
+                .map(|&name| name.to_owned())
+                .collect(),
             dynamic_dims: true,
             cost: Cost { min_region_flops: LEAST_FLOPS, min_region_operators: 1 },
             finite_math: true,

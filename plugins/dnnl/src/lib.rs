@@ -11,7 +11,7 @@
 //! | `recurrent`, `cell` | LSTM and GRU steps after their matrix products: recognition and kernels |
 //! | `row` | GEMV kernel for those products |
 //! | `elementwise`, `curves` | functions for which the library lacks precision; approximations that vectorize |
-//! | `qnn` | quantized operators: the sums that the library computes, and the loop over their results |
+//! | `qnn`, `trust` | quantized operators: the loop over the sums that the library computes; implementations that sum exactly |
 //! | `fuse` | grouping of operators into primitives |
 //! | `frame` | reduction of the number of dimensions that a primitive sees |
 //! | `view` | strided layouts; transposes, slices and reshapes without copies |
@@ -58,6 +58,7 @@ mod row;
 mod runtime;
 mod simplify;
 mod translate;
+mod trust;
 mod view;
 mod winograd;
 

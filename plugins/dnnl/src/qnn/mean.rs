@@ -2,11 +2,6 @@
 
 use crate::argument::Given;
 use crate::library::{OneDnn, Window, ffi};
-use crate::lower::Lowering;
-use crate::plan::Work;
-use crate::program::{Op, Reason, Taken};
-use crate::view::{View, channels_last};
-use byoc_plugin_api::{DType, RefusalCode};
 
 /// Average pooling of bytes.
 #[derive(Clone, Debug, PartialEq)]
@@ -22,15 +17,15 @@ pub struct Mean {
 
 /// Windows along one axis.
 #[derive(Clone, Copy, Debug)]
-struct Axis {
+pub struct Axis {
     /// Size of the data.
-    size: i64,
+    pub size: i64,
     /// Number of windows.
-    out: i64,
-    kernel: i64,
-    stride: i64,
-    dilation: i64,
-    before: i64,
+    pub out: i64,
+    pub kernel: i64,
+    pub stride: i64,
+    pub dilation: i64,
+    pub before: i64,
 }
 
 impl Axis {
@@ -46,13 +41,13 @@ impl Axis {
 /// Average pooling over channels-last images.
 #[derive(Clone, Debug)]
 pub struct Means {
-    images: usize,
-    channels: usize,
-    axes: [Axis; 2],
-    padded: bool,
-    zero: i32,
-    scale: f32,
-    signed: bool,
+    pub images: usize,
+    pub channels: usize,
+    pub axes: [Axis; 2],
+    pub padded: bool,
+    pub zero: i32,
+    pub scale: f32,
+    pub signed: bool,
 }
 
 /// Number of channels that are summed together.
@@ -70,41 +65,6 @@ struct Tensors {
 
 // SAFETY: each thread writes elements of its own, and inputs are not written.
 unsafe impl Sync for Tensors {}
-
-impl Lowering<'_> {
-    /// Adds the step of an average pooling.
-    pub fn mean(&mut self, op: &Op, mean: &Mean) -> Taken<usize> {
-        let x = self.at(op.inputs[0]);
-        let shape = self.program.shape(op.output).to_vec();
-        if shape.len() != 4 {
-            return Err(Reason::new(RefusalCode::UnsupportedShape, format!("expected 4 dimensions, found {shape:?}")));
-        }
-        let last = channels_last(4);
-        let x = self.in_order(&x, &last)?;
-        let axis = |i: usize| Axis {
-            size: x.view.shape[2 + i],
-            out: shape[2 + i],
-            kernel: mean.window.kernel[i],
-            stride: mean.window.strides[i],
-            dilation: mean.window.dilation[i],
-            before: mean.window.before[i],
-        };
-        let means = Means {
-            images: shape[0] as usize,
-            channels: shape[1] as usize,
-            axes: [axis(0), axis(1)],
-            padded: mean.padded,
-            zero: mean.zero,
-            scale: mean.scale,
-            signed: self.dtype(&x) == DType::I8,
-        };
-        let result = self.scratch(View::in_order(&shape, &last));
-        let args = vec![(ffi::ARG_SRC, x), (ffi::ARG_DST, result.clone())];
-        self.own_step(Work::Means(means), args, "integer average pooling")?;
-        self.put(op.output, result);
-        Ok(0)
-    }
-}
 
 impl Means {
     /// Computes the pooling.

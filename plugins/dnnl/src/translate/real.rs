@@ -4,9 +4,9 @@
 //! The last cast truncates, so one rounding more or less before it changes the integer. The library may fuse `x a + b`
 //! into one operation; here each operation is rounded as written.
 
-use super::stage::{Along, Stage};
+use super::Translation;
 use crate::program::{Kind, Taken, Val};
-use crate::translate::Translation;
+use crate::qnn::stage::{Along, Stage};
 use byoc_plugin_api::DType;
 
 impl Translation<'_> {

@@ -1,14 +1,14 @@
 //! Lowering of a chain of [`Stage`]s to the steps of a loop: parameters along an axis become rows that can be read from
 //! any index, and adjacent bounds and sums are merged.
 
-use super::finish::{Do, Finish, Fixing, MOST_OTHERS, Row, Scaling};
-use super::ratio::{Fixed, Ratios, Rounding};
-use super::stage::{Side, Stage, range};
+use super::{Lowering, Placed};
 use crate::fuse::Link;
 use crate::library::ffi;
-use crate::lower::{Lowering, Placed};
 use crate::plan::Work;
 use crate::program::{Def, Kind, Op, Reason, Taken, Val};
+use crate::qnn::finish::{Do, Finish, Fixing, MOST_OTHERS, Row, Scaling};
+use crate::qnn::ratio::{Fixed, Ratios, Rounding};
+use crate::qnn::stage::{Side, Stage, range};
 use crate::view::{View, count};
 use byoc_plugin_api::{DType, RefusalCode};
 

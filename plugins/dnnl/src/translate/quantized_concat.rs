@@ -1,12 +1,11 @@
 //! Quantized operators with several inputs or window elements: concatenation and average pooling.
 
-use super::Mean;
-use super::ratio::{Ratios, Rounding};
-use super::stage::Stage;
-use super::translate::{is_byte, wrong_dtype};
+use super::Translation;
+use super::quantized::{is_byte, wrong_dtype};
 use crate::library::ffi;
 use crate::program::{Kind, Taken, Val};
-use crate::translate::Translation;
+use crate::qnn::ratio::{Ratios, Rounding};
+use crate::qnn::{Mean, Stage};
 use byoc_plugin_api::DType;
 
 impl Translation<'_> {

@@ -3,11 +3,14 @@
 //! Shapes are inferred again from those of the inputs and compared with the graph's types, so that a graph whose
 //! attributes and types disagree is rejected before it computes anything.
 
+pub mod quantized;
+mod quantized_concat;
+mod real;
+
 use crate::attributes::Attributes;
 use crate::elementwise::Curve;
 use crate::library::{Window, ffi};
 use crate::program::{Def, Function, Kind, Program, Reason, Taken, Val};
-use crate::qnn;
 use crate::view::count;
 use byoc_plugin_api::{Constant, DType, Dim, Graph, Node, NodeKind, RefusalCode, TensorType, ValueRef};
 
@@ -111,7 +114,7 @@ fn fits(ty: &TensorType, shape: &[i64]) -> Result<(), String> {
 
 /// Returns true if an operator has a translation.
 pub fn is_known(name: &str) -> bool {
-    OPERATORS.contains(&name) || qnn::OPERATORS.contains(&name)
+    OPERATORS.contains(&name) || quantized::OPERATORS.contains(&name)
 }
 
 /// Operators on floats that have a translation; the backend also offers them as single operators.
@@ -244,7 +247,7 @@ fn checked(p: &Program, values: Vec<Val>) -> Taken<Vec<Val>> {
 /// Returns true if an operand or the result consists of integers.
 fn is_quantized(p: &Program, name: &str, node: &Node, inputs: &[Val]) -> bool {
     let integer = |dtype: DType| matches!(dtype, DType::I8 | DType::U8 | DType::I32);
-    qnn::OPERATORS.contains(&name) || integer(p.get(inputs[0]).dtype) || integer(node.outputs[0].dtype)
+    quantized::OPERATORS.contains(&name) || integer(p.get(inputs[0]).dtype) || integer(node.outputs[0].dtype)
 }
 
 /// Operator of the graph during translation.

@@ -7,6 +7,9 @@
 //! For each item, the alternatives are tried in order of preference, and the first one that the library implements is
 //! taken: the whole chain as post-operators before a part of it, existing layouts before copies.
 
+mod mean;
+mod stages;
+
 use crate::argument::{Argument, Buf};
 use crate::frame::Frame;
 use crate::fuse::{Item, Link, items};

@@ -1,10 +1,10 @@
 //! Translation of quantized operators: their parameters, which have to be constants, and their stages.
 
-use super::ratio::{Ratios, Rounding};
-use super::stage::{Along, Side, Stage, range};
-use super::trust::EXACT;
+use super::Translation;
 use crate::program::{Kind, Reason, Taken, Val};
-use crate::translate::Translation;
+use crate::qnn::ratio::{Ratios, Rounding};
+use crate::qnn::stage::{Along, Side, Stage, range};
+use crate::trust::EXACT;
 use byoc_plugin_api::{DType, RefusalCode, TensorRef};
 
 /// Largest zero point accepted. Zero points of bytes are bytes; one far outside that range only means that everything
