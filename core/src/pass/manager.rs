@@ -27,60 +27,70 @@ pub const PASSES: &[Pass] = &[
     Pass {
         name: "annotate_target",
         doc: "marks where values enter and leave the operators of targets",
-        run: |module, options, _| super::annotate_target(module, &options.annotate, options.include_non_call_ops),
+        run: |module, options, _| {
+            crate::pass::partition::annotate_target(module, &options.annotate, options.include_non_call_ops)
+        },
     },
     Pass {
         name: "canonicalize_ops",
         doc: "rewrites nn.bias_add as expand_dims and add",
-        run: |module, _, _| super::canonicalize_ops(module),
+        run: |module, _, _| crate::pass::simplify::canonicalize_ops(module),
     },
     Pass {
         name: "convert_layout",
         doc: "converts convolutions and pooling to the requested layout",
-        run: |module, options, warnings| super::convert_layout(module, &options.layouts, warnings),
+        run: |module, options, warnings| crate::pass::simplify::convert_layout(module, &options.layouts, warnings),
     },
     Pass {
         name: "dead_code_elimination",
         doc: "removes unused code",
-        run: |module, _, _| super::dead_code_elimination(module),
+        run: |module, _, _| crate::pass::simplify::dead_code_elimination(module),
     },
-    Pass { name: "defuse_ops", doc: "inlines fused functions", run: |module, _, _| super::defuse_ops(module) },
+    Pass {
+        name: "defuse_ops",
+        doc: "inlines fused functions",
+        run: |module, _, _| crate::pass::simplify::defuse_ops(module),
+    },
     Pass {
         name: "eliminate_common_subexpr",
         doc: "merges equal expressions",
-        run: |module, _, _| super::eliminate_common_subexpr(module),
+        run: |module, _, _| crate::pass::simplify::eliminate_common_subexpr(module),
     },
     Pass {
         name: "fake_quantization_to_integer",
         doc: "computes in integers between dequantize and quantize",
-        run: |module, _, _| super::fake_quantization_to_integer(module),
+        run: |module, _, _| crate::pass::quantize::fake_quantization_to_integer(module),
     },
     Pass {
         name: "flatten_nested_tuples",
         doc: "ends a region in the fields of its tuple",
-        run: |module, _, _| super::flatten_nested_tuples(module),
+        run: |module, _, _| crate::pass::partition::flatten_nested_tuples(module),
     },
     Pass {
         name: "fold_constant",
         doc: "evaluates expressions that depend on constants alone",
-        run: |module, _, _| super::fold_constant(module),
+        run: |module, _, _| crate::pass::simplify::fold_constant(module),
     },
     Pass {
         name: "fold_scale_axis",
         doc: "folds scales into the weights of the preceding operator",
-        run: |module, _, _| super::fold_scale_axis(module),
+        run: |module, _, _| crate::pass::simplify::fold_scale_axis(module),
     },
     Pass {
         name: "fuse_requantize",
         doc: "fuses a quantized product with its bias, requantization and bounds, for the host",
-        run: |module, _, _| super::fuse_requantize(module),
+        run: |module, _, _| crate::pass::quantize::fuse_requantize(module),
     },
     Pass {
         name: "infer_type",
         doc: "infers all types and completes missing annotations",
         run: |module, _, _| super::infer_type(module).map_err(first_fault),
     },
-    Pass { name: "inline", doc: "inlines functions with Inline=1", run: |module, _, _| super::inline(module) },
+    Pass {
+        name: "inline",
+        doc: "inlines functions with Inline=1",
+        run: |module, _, _| crate::pass::simplify::inline(module),
+    },
     Pass {
         name: "inline_compiler_functions_bound_to",
         doc: "inlines functions of backends",
@@ -94,49 +104,53 @@ pub const PASSES: &[Pass] = &[
     Pass {
         name: "merge_compiler_regions",
         doc: "merges neighboring regions of one target",
-        run: |module, _, _| super::merge_compiler_regions(module),
+        run: |module, _, _| crate::pass::partition::merge_compiler_regions(module),
     },
     Pass {
         name: "merge_composite",
         doc: "turns each match of a pattern table into a composite function",
         run: |module, options, warnings| {
-            super::merge_composite(module, &options.patterns, &mut AcceptAll, &mut |_, _| {}, warnings)
+            crate::pass::partition::merge_composite(module, &options.patterns, &mut AcceptAll, &mut |_, _| {}, warnings)
         },
     },
     Pass {
         name: "monomorphize",
         doc: "copies functions with type parameters for each use at other types",
-        run: |module, _, _| super::monomorphize(module),
+        run: |module, _, _| crate::pass::simplify::monomorphize(module),
     },
     Pass {
         name: "outline_compiler_functions",
         doc: "turns function literals of backends into global functions",
-        run: |module, options, _| super::outline_compiler_functions(module, options.compiler.as_deref()),
+        run: |module, options, _| {
+            crate::pass::partition::outline_compiler_functions(module, options.compiler.as_deref())
+        },
     },
     Pass {
         name: "partition_graph",
         doc: "turns each region into a global function of its backend",
-        run: |module, options, _| super::partition_graph(module, &options.module_name, options.bind_constants),
+        run: |module, options, _| {
+            crate::pass::partition::partition_graph(module, &options.module_name, options.bind_constants)
+        },
     },
     Pass {
         name: "qnn_canonicalize",
         doc: "lowers QNN operators to plain integer and float operators",
-        run: |module, _, _| super::qnn_canonicalize(module),
+        run: |module, _, _| crate::pass::quantize::qnn_canonicalize(module),
     },
     Pass {
         name: "remove_default_annotations",
         doc: "removes annotations of the default target",
-        run: |module, _, _| super::remove_default_annotations(module),
+        run: |module, _, _| crate::pass::partition::remove_default_annotations(module),
     },
     Pass {
         name: "simplify_inference",
         doc: "rewrites batch normalization as multiply and add, removes dropout",
-        run: |module, _, _| super::simplify_inference(module),
+        run: |module, _, _| crate::pass::simplify::simplify_inference(module),
     },
     Pass {
         name: "to_a_normal_form",
         doc: "binds every intermediate value by a let",
-        run: |module, _, _| super::to_a_normal_form(module),
+        run: |module, _, _| crate::pass::simplify::to_a_normal_form(module),
     },
 ];
 

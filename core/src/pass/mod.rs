@@ -1,71 +1,34 @@
 //! Passes, one file each, named after the pass. A pass maps a typed module to a typed module.
+//!
+//! | module | contents |
+//! |---|---|
+//! | `infer_type`, `splice` | the pass after every other one; copies of functions |
+//! | `simplify` | simplification |
+//! | `quantize` | quantized programs |
+//! | `partition` | regions for backends |
+//! | [`mod@rewrite`] | patterns as an API |
+//! | [`manager`] | runs passes by name, times and verifies them |
 
-mod annotate_target;
-mod annotation;
-mod canonicalize_ops;
-mod convert_layout;
-mod dead_code_elimination;
-mod defuse_ops;
-mod eliminate_common_subexpr;
-mod fake_quantization_to_integer;
-mod flatten_nested_tuples;
-mod fold_constant;
-mod fold_scale_axis;
-mod fuse_requantize;
-pub(crate) mod group;
-mod grouping;
 mod infer_type;
-mod inline;
-mod inline_compiler_functions;
-mod judge;
 pub mod manager;
-mod merge_compiler_regions;
-mod merge_composite;
-mod monomorphize;
-mod optimize_functions;
 mod options;
-mod outline;
-mod outline_compiler_functions;
 mod partition;
-mod partition_graph;
-mod purity;
-mod qnn_canonicalize;
-mod reasons;
-mod region_graph;
-mod regions;
-mod remove_default_annotations;
-mod report;
+mod quantize;
 mod rewrite;
-pub mod scope;
-mod simplify_inference;
+mod simplify;
 mod splice;
-mod to_a_normal_form;
 
-pub use annotate_target::{annotate_target, annotate_target_by};
-pub use canonicalize_ops::canonicalize_ops;
-pub use convert_layout::{check_layouts, convert_layout};
-pub use dead_code_elimination::dead_code_elimination;
-pub use defuse_ops::defuse_ops;
-pub use eliminate_common_subexpr::eliminate_common_subexpr;
-pub use fake_quantization_to_integer::fake_quantization_to_integer;
-pub use flatten_nested_tuples::flatten_nested_tuples;
-pub use fold_constant::fold_constant;
-pub use fold_scale_axis::fold_scale_axis;
-pub use fuse_requantize::fuse_requantize;
 pub use infer_type::{infer_type, infer_type_in_place};
-pub use inline::inline;
-pub use inline_compiler_functions::{inline_compiler_functions_bound_to, mark_compiler_functions_extern};
-pub use judge::{AcceptAll, Candidate, Composite, Judge, Question, Refusal, RefusalCode, Verdict};
-pub use merge_compiler_regions::merge_compiler_regions;
-pub use merge_composite::merge_composite;
-pub use monomorphize::monomorphize;
 pub use options::{DesiredLayout, PassOptions, TargetRule};
-pub use outline_compiler_functions::outline_compiler_functions;
-pub use partition::{Backend, partition_for};
-pub use partition_graph::{partition_graph, partition_graph_with};
-pub use qnn_canonicalize::qnn_canonicalize;
-pub use remove_default_annotations::remove_default_annotations;
-pub use report::{ExprIds, OperatorReport, RegionReport, Report};
+pub use partition::{
+    AcceptAll, Backend, Candidate, Composite, ExprIds, Judge, OperatorReport, Question, Refusal, RefusalCode,
+    RegionReport, Report, Verdict, annotate_target, annotate_target_by, flatten_nested_tuples,
+    inline_compiler_functions_bound_to, mark_compiler_functions_extern, merge_compiler_regions, merge_composite,
+    outline_compiler_functions, partition_for, partition_graph, partition_graph_with, remove_default_annotations,
+};
+pub use quantize::{fake_quantization_to_integer, fuse_requantize, qnn_canonicalize};
 pub use rewrite::{Callback, MAX_ROUNDS, Site, rewrite};
-pub use simplify_inference::simplify_inference;
-pub use to_a_normal_form::to_a_normal_form;
+pub use simplify::{
+    canonicalize_ops, check_layouts, convert_layout, dead_code_elimination, defuse_ops, eliminate_common_subexpr,
+    fold_constant, fold_scale_axis, inline, monomorphize, simplify_inference, to_a_normal_form,
+};

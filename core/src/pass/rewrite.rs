@@ -1,7 +1,8 @@
 //! Patterns as an API: match one, partition by one, rewrite by several (spec 1.5).
 
-use super::{group, infer_type};
 use crate::analysis::structural_equal;
+use crate::pass::infer_type;
+use crate::pass::partition::group;
 use crate::pattern::{Graph, Match, Matcher, Pattern, PatternId, PatternNode};
 use byoc_ir::diag::{Diagnostic, codes};
 use byoc_ir::ir::{Attrs, Callee, ExprId, Module, Name};

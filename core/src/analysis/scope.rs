@@ -32,7 +32,7 @@ pub fn touchable(module: &Module) -> IndexVec<ExprId, bool> {
 }
 
 /// Returns, for each scope, the scope of the innermost function body that contains it, or the scope itself.
-pub(super) fn functions(module: &Module, scopes: &Scopes) -> IndexVec<ScopeId, ScopeId> {
+pub(crate) fn functions(module: &Module, scopes: &Scopes) -> IndexVec<ScopeId, ScopeId> {
     let mut functions: IndexVec<ScopeId, ScopeId> = IndexVec::with_capacity(scopes.tree.len());
     for (id, scope) in scopes.tree.iter() {
         let is_function = scope.opener.is_none_or(|opener| matches!(module.expr(opener), Expr::Function(_)));
@@ -44,7 +44,7 @@ pub(super) fn functions(module: &Module, scopes: &Scopes) -> IndexVec<ScopeId, S
 
 /// Values that function literals capture. Most literals capture nothing, which the use counts of the expressions
 /// inside show; only where they are not enough are scopes computed. The buffers are reused for many literals.
-pub(super) struct Captures<'m> {
+pub(crate) struct Captures<'m> {
     module: &'m Module,
     scopes: OnceCell<Scopes>,
     /// Number of uses of each expression as an operand of live expressions.
@@ -148,7 +148,7 @@ impl<'m> Captures<'m> {
 }
 
 /// Function or let body in which each expression is evaluated. The branches of an if belong to the body around it.
-pub(super) struct Bodies {
+pub(crate) struct Bodies {
     scopes: Scopes,
     /// Scope after stripping the branches that lead to it.
     body: IndexVec<ScopeId, ScopeId>,

@@ -8,7 +8,7 @@
 //! Normalizations that depend on the data at inference too (`nn.layer_norm`, `nn.instance_norm`, ...) stay whole:
 //! backends and the host have kernels for them.
 
-use super::scope::touchable;
+use crate::analysis::scope::touchable;
 use byoc_ir::diag::Diagnostic;
 use byoc_ir::ir::{Attrs, Call, Expr, ExprId, Module, Type};
 use byoc_ir::op::{self, Params};

@@ -4,8 +4,8 @@
 //! needed expression reads the variable. So a chain of bindings that only feed each other is removed in one sweep,
 //! and so is a recursive function that only calls itself.
 
-use super::purity::{Purities, Purity};
-use super::scope::touchable;
+use crate::analysis::purity::{Purities, Purity};
+use crate::analysis::scope::touchable;
 use byoc_ir::diag::Diagnostic;
 use byoc_ir::ir::{Expr, ExprId, IndexVec, Module};
 use byoc_ir::typing::Rebuild;

@@ -1,9 +1,9 @@
 //! `inline_compiler_functions_bound_to`: inlines functions of backends, and the composites in them (spec 1.10). Also
 //! `mark_compiler_functions_extern`, for functions that are compiled elsewhere.
 
-use super::inline::references;
-use super::scope::Captures;
-use super::splice::{splice, splice_around};
+use crate::analysis::scope::Captures;
+use crate::pass::simplify::inline::references;
+use crate::pass::splice::{splice, splice_around};
 use byoc_ir::diag::{Diagnostic, codes, nearest};
 use byoc_ir::ir::{AttrValue, Attrs, Callee, Expr, ExprId, IndexVec, Module};
 use byoc_ir::typing::Rebuild;

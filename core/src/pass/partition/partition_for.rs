@@ -12,7 +12,7 @@ use super::outline::{Naming, Outline, Shared, define_and_call, sanitize};
 use super::reasons::Reasons;
 use super::region_graph::{RegionGraph, flows};
 use super::report::{ExprIds, OperatorReport, RegionReport, Report};
-use super::scope::Bodies;
+use crate::analysis::scope::Bodies;
 use crate::pattern::{Entry, PatternNode};
 use byoc_ir::diag::Diagnostic;
 use byoc_ir::ir::{Expr, ExprId, ExprList, FuncType, IndexVec, Module, Name, OpId, Type};

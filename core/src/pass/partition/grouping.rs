@@ -11,7 +11,7 @@
 //! which can cost the size of the program.
 
 use super::judge::{Candidate, Composite, Judge, Question, Refusal, RefusalCode, Verdict, ask};
-use super::scope::is_opaque;
+use crate::analysis::scope::is_opaque;
 use crate::pattern::{Entry, Graph, Match, Matcher, Pattern, PatternNode, RootOps};
 use byoc_ir::diag::Diagnostic;
 use byoc_ir::ir::{

@@ -3,8 +3,8 @@
 //! A call of a function literal with `Primitive=1` becomes the body of the function; captured values are not copied.
 //! Functions of a backend are not fused functions, and stay.
 
-use super::scope::{Captures, is_opaque, touchable};
-use super::splice::splice_around;
+use crate::analysis::scope::{Captures, is_opaque, touchable};
+use crate::pass::splice::splice_around;
 use byoc_ir::diag::{Diagnostic, codes};
 use byoc_ir::ir::{Callee, Expr, Function, Module};
 use byoc_ir::typing::Rebuild;

@@ -10,7 +10,7 @@
 //! Results may differ from the float program by one step of the output's scale: sums and rescaled operands are
 //! rounded where the float program did not round.
 
-use super::scope::touchable;
+use crate::analysis::scope::touchable;
 use byoc_ir::diag::Diagnostic;
 use byoc_ir::ir::{AttrValue, Attrs, Call, Expr, ExprId, Module, OriginId};
 use byoc_ir::op;

@@ -5,7 +5,7 @@
 //! chain around them. The value of a `let` of the program keeps its variable. Scopes are built from the inside out,
 //! without recursion.
 
-use super::scope::{is_opaque, touchable};
+use crate::analysis::scope::{is_opaque, touchable};
 use byoc_ir::diag::Diagnostic;
 use byoc_ir::ir::{Expr, ExprId, Id, IndexVec, Module, Origins, ScopeId, Scopes, Type};
 use std::mem;

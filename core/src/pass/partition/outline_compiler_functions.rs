@@ -4,9 +4,9 @@
 //! a call of a variable that a let binds to such a literal, and the let is removed if its variable has no other use.
 //! Equal literals with one symbol become one function.
 
-use super::scope::touchable;
-use super::splice::copy_into;
+use crate::analysis::scope::touchable;
 use crate::analysis::structural_equal_exprs;
+use crate::pass::splice::copy_into;
 use byoc_ir::diag::{Diagnostic, codes};
 use byoc_ir::ir::{Call, Callee, Expr, ExprId, IndexVec, Module, Name, Origins};
 use byoc_ir::typing::Rebuild;

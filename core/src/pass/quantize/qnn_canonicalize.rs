@@ -4,7 +4,7 @@
 //!
 //! Rescaling needs known scales: a call whose scales are not constants stays as it is.
 
-use super::scope::touchable;
+use crate::analysis::scope::touchable;
 use byoc_ir::diag::Diagnostic;
 use byoc_ir::ir::{AttrValue, Attrs, Call, ExprId, Module};
 use byoc_ir::op::qnn::numerics::{Rescale, Rounding, range};

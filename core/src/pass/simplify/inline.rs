@@ -6,7 +6,7 @@
 //! recursive, or that call a function which is not inlined, are not inlined either. An inlined function without
 //! remaining uses is removed; a function that had no caller from the start is an entry point, and stays.
 
-use super::splice::{copy_function, splice};
+use crate::pass::splice::{copy_function, splice};
 use byoc_ir::diag::Diagnostic;
 use byoc_ir::ir::{Call, Callee, Expr, ExprId, IndexVec, Module, Name};
 use byoc_ir::typing::Rebuild;
@@ -56,7 +56,7 @@ pub fn inline(module: &Module) -> Result<Module, Box<Diagnostic>> {
 }
 
 /// Returns the global functions that live expressions refer to.
-pub(super) fn references(module: &Module) -> BTreeSet<Name> {
+pub(crate) fn references(module: &Module) -> BTreeSet<Name> {
     let live = module.live();
     let names = module.nodes.iter().filter(|(id, _)| live[*id]).filter_map(|(_, node)| match &node.expr {
         Expr::Global(name) => Some(name.clone()),

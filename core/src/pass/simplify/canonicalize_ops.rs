@@ -1,6 +1,6 @@
 //! Rewrites `nn.bias_add` as `add` with the bias expanded to the right rank, so that one pattern covers both.
 
-use super::scope::touchable;
+use crate::analysis::scope::touchable;
 use byoc_ir::diag::Diagnostic;
 use byoc_ir::ir::{Attrs, Module};
 use byoc_ir::op::{self, Params};

@@ -4,7 +4,7 @@ use byoc_ir::ir::{Callee, Expr, ExprId, Id, IndexVec, Module};
 
 /// Purity classes, from harmless to harmful.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Purity {
+pub(crate) enum Purity {
     /// The value does not depend on when or how often the expression is evaluated.
     Value,
     /// No effects, but the value depends on when it is evaluated: a new reference, or the contents of one.
@@ -16,7 +16,7 @@ pub(super) enum Purity {
 /// Purity of the expressions of a growing module, each including everything that it evaluates. Creating a closure
 /// evaluates nothing of its body. The effects of a call are known if the callee is an operator or a function literal.
 #[derive(Default)]
-pub(super) struct Purities {
+pub(crate) struct Purities {
     known: IndexVec<ExprId, Purity>,
 }
 

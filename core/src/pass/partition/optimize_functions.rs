@@ -1,6 +1,6 @@
 //! Hook by which a backend rewrites its functions (spec 1.9).
 
-use super::splice::{copy_into, extract};
+use crate::pass::splice::{copy_into, extract};
 use byoc_ir::diag::{Diagnostic, codes};
 use byoc_ir::ir::{Expr, ExprId, Module, Name};
 use byoc_ir::typing::Rebuild;

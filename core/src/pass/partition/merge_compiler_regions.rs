@@ -8,7 +8,7 @@
 use super::annotation::{Annotations, Mark};
 use super::region_graph::{RegionGraph, flows};
 use super::regions::{RegionReader, closed};
-use super::scope::{Bodies, Captures, is_opaque};
+use crate::analysis::scope::{Bodies, Captures, is_opaque};
 use byoc_ir::diag::Diagnostic;
 use byoc_ir::ir::{Expr, ExprId, IndexVec, Module};
 use byoc_ir::typing::Rebuild;

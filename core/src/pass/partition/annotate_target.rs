@@ -6,8 +6,8 @@
 //! running it for A and B, and the pass is idempotent.
 
 use super::annotation::{Annotations, DEFAULT, Mark, attrs_of};
-use super::options::TargetRule;
-use super::scope::is_opaque;
+use crate::analysis::scope::is_opaque;
+use crate::pass::options::TargetRule;
 use byoc_ir::diag::{Diagnostic, codes, nearest};
 use byoc_ir::ir::{Attrs, Callee, Expr, ExprId, IndexVec, Module, Name, OpId};
 use byoc_ir::op;

@@ -2,7 +2,7 @@
 //! operator for the host: the sums then never leave the registers. Applies to operators that no backend took;
 //! functions of backends stay as they are.
 
-use super::scope::touchable;
+use crate::analysis::scope::touchable;
 use byoc_ir::diag::Diagnostic;
 use byoc_ir::ir::{AttrValue, Call, Callee, Expr, ExprId, IndexVec, Module};
 use byoc_ir::op::qnn::numerics::range;

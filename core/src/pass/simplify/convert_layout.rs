@@ -11,8 +11,8 @@
 //! layout, and an operand with one channel gets blocks of one. A convolution whose channels are not a multiple of the
 //! block size, or which has groups, keeps its layout, with a warning.
 
-use super::options::DesiredLayout;
-use super::scope::{functions, touchable};
+use crate::analysis::scope::{functions, touchable};
+use crate::pass::options::DesiredLayout;
 use byoc_ir::diag::{Diagnostic, codes};
 use byoc_ir::ir::{AttrValue, Attrs, Call, Callee, Expr, ExprId, IndexVec, Module, Name, OpId, ScopeId, Scopes, Type};
 use byoc_ir::op::layout::Layout;

@@ -6,7 +6,7 @@
 
 use super::annotation::{Annotations, Mark};
 use super::grouping::describe;
-use super::scope::is_opaque;
+use crate::analysis::scope::is_opaque;
 use byoc_ir::diag::{Diagnostic, codes};
 use byoc_ir::ir::{Expr, ExprId, ExprList, IndexVec, Module, Name};
 

@@ -7,7 +7,7 @@
 //! fold one by one. The products are computed here. Only floats of one type are folded: integers would round or
 //! overflow elsewhere than before.
 
-use super::scope::touchable;
+use crate::analysis::scope::touchable;
 use byoc_ir::diag::Diagnostic;
 use byoc_ir::ir::{Attrs, Expr, ExprId, IndexVec, Module};
 use byoc_ir::op::{self, Params, Value};

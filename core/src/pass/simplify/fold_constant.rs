@@ -4,8 +4,8 @@
 //! A folded expression becomes a constant with the origins of everything that it was computed from, so that the
 //! operators of the model that vanished can be attributed to it.
 
-use super::purity::{Purities, Purity};
-use super::scope::touchable;
+use crate::analysis::purity::{Purities, Purity};
+use crate::analysis::scope::touchable;
 use byoc_ir::diag::Diagnostic;
 use byoc_ir::ir::{Callee, Expr, ExprId, IndexVec, Module, OriginId, Type};
 use byoc_ir::op::{self, Cost, Params, Value};

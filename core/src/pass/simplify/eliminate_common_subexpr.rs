@@ -9,7 +9,7 @@
 //! Scopes are intervals of numbers, and the places of equal expressions disjoint intervals in a sorted list, so that
 //! each look-up takes logarithmic time.
 
-use super::scope::{functions, touchable};
+use crate::analysis::scope::{functions, touchable};
 use byoc_ir::diag::Diagnostic;
 use byoc_ir::ir::{Callee, Expr, ExprId, IndexVec, Module, OpId, OriginId, ScopeId, Scopes};
 use byoc_ir::op;

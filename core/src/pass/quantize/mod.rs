@@ -1,0 +1,9 @@
+//! Passes over quantized programs.
+
+mod fake_quantization_to_integer;
+mod fuse_requantize;
+mod qnn_canonicalize;
+
+pub use fake_quantization_to_integer::fake_quantization_to_integer;
+pub use fuse_requantize::fuse_requantize;
+pub use qnn_canonicalize::qnn_canonicalize;
