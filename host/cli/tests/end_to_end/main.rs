@@ -6,6 +6,7 @@ mod conformance;
 mod digits;
 mod drop_in;
 mod explain;
+mod from_tvm;
 mod inputs;
 mod lecture;
 mod models;

@@ -1,0 +1,62 @@
+//! Commands and excerpts of `docs/from-tvm.md`: every `$ byoc` line runs, and every excerpt is part of the file that the page names.
+
+use crate::{command, ran};
+use byoc_test_support::{plugin_dir, temporary_folder, workspace};
+
+fn page() -> String {
+    std::fs::read_to_string(workspace().join("docs/from-tvm.md")).unwrap()
+}
+
+/// Returns the contents of the fenced blocks in this language, each with the text in front of it.
+fn blocks<'p>(page: &'p str, language: &str) -> Vec<(&'p str, &'p str)> {
+    let open = format!("```{language}\n");
+    let mut found = Vec::new();
+    let mut rest = page;
+    while let Some((before, after)) = rest.split_once(open.as_str()) {
+        let (block, next) = after.split_once("```").expect("a closing fence");
+        found.push((before, block));
+        rest = next;
+    }
+    found
+}
+
+#[test]
+fn every_command_of_page_runs() {
+    let page = page();
+    let plugins = plugin_dir(&["ccompiler", "template", "nuc_fpga"]);
+    let outputs = temporary_folder();
+    let folders = [plugins.path().display().to_string(), outputs.path().display().to_string()];
+    let mut count = 0;
+    for line in blocks(&page, "console").iter().flat_map(|(_, block)| block.lines()) {
+        let words = line.strip_prefix("$ byoc ").unwrap_or_else(|| panic!("expected a command of byoc, found: {line}"));
+        let words = words.split_whitespace().map(|w| w.replace("$PLUGINS", &folders[0]).replace("$OUT", &folders[1]));
+        let ran = ran(command(words).current_dir(workspace()).output().expect("byoc starts"));
+        assert_eq!(ran.code, 0, "{line}\nstdout:\n{}\nstderr:\n{}", ran.out, ran.err);
+        count += 1;
+    }
+    assert!(count >= 30, "only {count} commands were found");
+}
+
+#[test]
+fn excerpts_of_page_are_current() {
+    let page = page();
+    let excerpts = blocks(&page, "rust");
+    assert_eq!(excerpts.len(), 2);
+    for (before, block) in excerpts {
+        // The last words in backquotes before an excerpt are the path of its file.
+        let path = before.rsplit('`').nth(1).expect("a path in backquotes before the excerpt");
+        let file = std::fs::read_to_string(workspace().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"));
+        let trimmed = |text: &str| text.trim().lines().map(str::trim).collect::<Vec<_>>().join("\n");
+        assert!(trimmed(&file).contains(&trimmed(block)), "{path} has changed; the page shows:\n{block}");
+    }
+}
+
+#[test]
+fn page_names_every_pass_that_tvm_has() {
+    let page = page();
+    // Passes without a counterpart of their own in TVM.
+    let own = ["flatten_nested_tuples", "monomorphize", "remove_default_annotations"];
+    for pass in byoc_core::pass::manager::PASSES.iter().filter(|pass| !own.contains(&pass.name)) {
+        assert!(page.contains(pass.name), "{}", pass.name);
+    }
+}
