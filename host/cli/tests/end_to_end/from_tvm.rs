@@ -1,4 +1,5 @@
-//! Commands and excerpts of `docs/from-tvm.md`: every `$ byoc` line runs, and every excerpt is part of the file that the page names.
+//! Commands and excerpts of `docs/from-tvm.md`: every `$ byoc` line runs, and every excerpt is part of the file that
+//! the page names.
 
 use crate::{command, ran};
 use byoc_test_support::{plugin_dir, temporary_folder, workspace};
