@@ -88,7 +88,7 @@ fn total(ty: &Type, layout: &str, letter: char) -> Option<usize> {
 /// Checks that [`convert_layout`] can satisfy these requests.
 ///
 /// # Errors
-/// E0303 for the first request that it cannot satisfy, or if there is none.
+/// E0341 for the first request that it cannot satisfy, or if there is none.
 pub fn check_layouts(wishes: &[DesiredLayout]) -> Result<(), Box<Diagnostic>> {
     let fail = |message: String, help: &str| {
         Err(Box::new(Diagnostic::error(codes::passes::BAD_LAYOUT, message).help(help.to_owned())))
