@@ -35,6 +35,7 @@ mod plus_one {
                 Ok(())
             }),
             flops: |cost| cost.ret_len(),
+            facts: byoc_ir::op::Facts::EXACT,
         }
     }
 

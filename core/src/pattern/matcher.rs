@@ -264,9 +264,7 @@ impl<'g, 'm> Matcher<'g, 'm> {
             State::Args { next, swapped, mark } if yes => self.ask_arg(frame, node, next, swapped, mark),
             State::Args { swapped, mark, .. } => {
                 self.forget(mark);
-                let commutes = node
-                    .call()
-                    .is_some_and(|(callee, _)| matches!(self.op_name(pattern, callee), Some("add" | "multiply")));
+                let commutes = node.call().is_some_and(|(callee, _)| self.is_commutative(pattern, callee));
                 if swapped || !commutes {
                     return Next::Answer(false);
                 }
@@ -484,6 +482,10 @@ impl<'g, 'm> Matcher<'g, 'm> {
             NodeRef::Own(PatternNode::Op(op)) => Some(op::get(*op).name),
             _ => None,
         }
+    }
+
+    fn is_commutative(&self, pattern: &Pattern, callee: PatternId) -> bool {
+        matches!(self.node(pattern, callee), NodeRef::Own(PatternNode::Op(op)) if op::get(*op).facts.commutative)
     }
 
     fn called_op(&self, id: ExprId) -> Option<&'static str> {

@@ -5,9 +5,10 @@
 //! operands. The latter are found by experiment: the operator is computed in binary64 on operands moved to the edge of
 //! their bounds, in ten ways, and the bound is twice the largest change.
 
-use super::budget::{Rule, gamma, roundoff, rule, terms, ulp};
+use super::budget::{gamma, roundoff, rule, terms, ulp};
 use byoc::io::random::Random;
 use byoc_ir::ir::{Attrs, Expr, ExprId, Module, OpId, Type};
+use byoc_ir::op::facts::ErrorModel;
 use byoc_ir::op::{self, Params, Value};
 use byoc_ir::tensor::{DType, Tensor};
 use std::collections::HashMap;
@@ -84,7 +85,7 @@ fn call_with_bounds(operator: OpId, attrs: &Attrs, args: &Arguments) -> Result<V
         let n = terms(def, &params, &shapes, result.shape());
         errors.push(local(operator, &wide, args, rule, n, result, errors.len()));
     }
-    let stable = matches!(rule, Rule::Stable | Rule::Logarithm) && floats;
+    let stable = matches!(rule, ErrorModel::Stable(_) | ErrorModel::Logarithm(_)) && floats;
     if inexact || stable {
         let n = results.first().map_or(0, |r| terms(def, &params, &shapes, r.shape()));
         let backward = if stable { n + 8 } else { 0 };
@@ -140,7 +141,7 @@ fn local(
     operator: OpId,
     wide_attrs: &Attrs,
     args: &Arguments,
-    rule: Rule,
+    rule: ErrorModel,
     n: usize,
     result: &Tensor,
     number: usize,
@@ -154,11 +155,13 @@ fn local(
     let rounding = |v: f64| if dtype.size() == 2 { ulp(v, dtype) } else { 0.0 };
     let working = if dtype == DType::F64 { DType::F64 } else { DType::F32 };
     match rule {
-        Rule::Exact => Vec::new(),
-        Rule::Ulps(ulps) => values.iter().map(|&v| ulps * ulp(v, working) + rounding(v)).collect(),
-        Rule::Stable => values.iter().map(|&v| 4.0 * ulp(v, working) + rounding(v)).collect(),
-        Rule::Logarithm => values.iter().map(|&v| gamma(n + 8, dtype) * (1.0 + v.abs()) + rounding(v)).collect(),
-        Rule::Sum => {
+        ErrorModel::Exact => Vec::new(),
+        ErrorModel::Ulps(ulps) => values.iter().map(|&v| ulps * ulp(v, working) + rounding(v)).collect(),
+        ErrorModel::Stable(_) => values.iter().map(|&v| 4.0 * ulp(v, working) + rounding(v)).collect(),
+        ErrorModel::Logarithm(_) => {
+            values.iter().map(|&v| gamma(n + 8, dtype) * (1.0 + v.abs()) + rounding(v)).collect()
+        }
+        ErrorModel::Sum(_) => {
             let magnitudes = apply(operator, wide_attrs, args, |_, b| wide(&b.value, |_, v| v.abs()));
             let magnitudes = magnitudes.ok().and_then(|all| Some(all.get(number)?.view().to_f64s()));
             let bound = gamma(n + 2, dtype);
@@ -173,7 +176,7 @@ fn local(
                 })
                 .collect()
         }
-        Rule::Weights => {
+        ErrorModel::Interpolation => {
             let inputs = args.iter().flat_map(|(_, fields)| fields);
             let largest = inputs
                 .clone()

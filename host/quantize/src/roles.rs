@@ -219,20 +219,6 @@ fn role(module: &Module, id: ExprId) -> Option<Role> {
     match def.name {
         "nn.relu" => Some(Role::Activation { lo: 0.0, hi: f64::INFINITY }),
         "clip" => Some(Role::Activation { lo: params.float("a_min"), hi: params.float("a_max") }),
-        "nn.max_pool1d"
-        | "nn.max_pool2d"
-        | "nn.max_pool3d"
-        | "nn.global_max_pool2d"
-        | "reshape"
-        | "nn.batch_flatten"
-        | "squeeze"
-        | "expand_dims"
-        | "transpose"
-        | "strided_slice"
-        | "layout_transform"
-        | "nn.depth_to_space"
-        | "nn.space_to_depth"
-        | "reverse" => (call.args.len() == 1).then_some(Role::Same),
         "nn.avg_pool2d" => Some(Role::Mean(None)),
         "nn.global_avg_pool2d" | "nn.adaptive_avg_pool2d" => {
             let data = module.ty(call.args[0]).as_tensor()?;
@@ -244,6 +230,7 @@ fn role(module: &Module, id: ExprId) -> Option<Role> {
         "add" => (!call.args.iter().any(|&arg| constant(arg))).then_some(Role::Add),
         "concatenate" => match module.expr(call.args[0]) {
             Expr::Tuple(fields) if !fields.iter().any(|&f| constant(f)) => Some(Role::Concatenate),
+            _ if def.facts.selects => (call.args.len() == 1).then_some(Role::Same),
             _ => None,
         },
         _ => None,

@@ -2,6 +2,7 @@
 
 use super::elementwise::no_flops;
 use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern};
+use crate::op::facts::Facts;
 
 const COMPILER: &[AttrDef] = &[AttrDef::new("compiler", AttrKind::Str, Default::Str(""), "the backend's name")];
 
@@ -23,6 +24,7 @@ macro_rules! annotations {
                     Ok(())
                 }),
                 flops: no_flops,
+                facts: Facts::ANNOTATION,
             }
         }
     )*};

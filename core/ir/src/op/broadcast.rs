@@ -8,6 +8,7 @@ use super::scalar::{self, Scalar};
 use super::walk::{broadcast_strides, each_index, offset};
 use super::{Arity, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
 use crate::ir::{Dim, TensorType, Type};
+use crate::op::facts::{Facts, reduced_elements};
 use crate::tensor::{DType, Element, Shape, TensorView, TensorViewMut};
 use crate::with_dtype;
 
@@ -116,7 +117,7 @@ fn compute(
 }
 
 macro_rules! binary {
-    ($relation:ident: $($name:literal, $doc:literal, $float:expr, $int:expr;)*) => {$(
+    ($relation:ident: $($name:literal, $facts:expr, $doc:literal, $float:expr, $int:expr;)*) => {$(
         inventory::submit! {
             OpDef {
                 name: $name,
@@ -128,6 +129,7 @@ macro_rules! binary {
                 relation: $relation,
                 reference: Some(|_, inputs, outputs| compute(inputs, outputs, $float, $int)),
                 flops: one_per_element,
+                facts: $facts,
             }
         }
     )*};
@@ -196,32 +198,32 @@ fn int_logic(a: i128, b: i128, f: impl Fn(bool, bool) -> bool) -> IntResult {
 }
 
 binary! { arithmetic:
-    "add", "lhs + rhs.", |a, b| a + b, |a, b, _| Ok(a + b);
-    "subtract", "lhs - rhs.", |a, b| a - b, |a, b, _| Ok(a - b);
-    "multiply", "lhs * rhs.", |a, b| a * b, |a, b, _| Ok(a.wrapping_mul(b));
-    "divide", "lhs / rhs; integers round toward zero.", |a, b| a / b, |a, b, _| nonzero(a, b, |a, b| a / b);
-    "floor_divide", "lhs / rhs, rounded down.", |a, b| (a / b).floor(), |a, b, _| nonzero(a, b, floor_div);
-    "mod", "The remainder of lhs / rhs with the sign of lhs, as C's fmod.", |a, b| a % b, |a, b, _| nonzero(a, b, |a, b| a % b);
-    "floor_mod", "The remainder of lhs / rhs with the sign of rhs.", floor_mod,
+    "add", Facts::POINTWISE.ulps(1.0).commutative(), "lhs + rhs.", |a, b| a + b, |a, b, _| Ok(a + b);
+    "subtract", Facts::POINTWISE.ulps(1.0), "lhs - rhs.", |a, b| a - b, |a, b, _| Ok(a - b);
+    "multiply", Facts::POINTWISE.ulps(1.0).commutative(), "lhs * rhs.", |a, b| a * b, |a, b, _| Ok(a.wrapping_mul(b));
+    "divide", Facts::POINTWISE.ulps(2.5), "lhs / rhs; integers round toward zero.", |a, b| a / b, |a, b, _| nonzero(a, b, |a, b| a / b);
+    "floor_divide", Facts::POINTWISE.stable(reduced_elements), "lhs / rhs, rounded down.", |a, b| (a / b).floor(), |a, b, _| nonzero(a, b, floor_div);
+    "mod", Facts::POINTWISE.stable(reduced_elements), "The remainder of lhs / rhs with the sign of lhs, as C's fmod.", |a, b| a % b, |a, b, _| nonzero(a, b, |a, b| a % b);
+    "floor_mod", Facts::POINTWISE.stable(reduced_elements), "The remainder of lhs / rhs with the sign of rhs.", floor_mod,
         |a, b, _| nonzero(a, b, |a, b| a - floor_div(a, b) * b);
-    "power", "lhs to the power of rhs.", f64::powf, |a, b, _| int_power(a, b);
-    "maximum", "The larger one; NaN when either is NaN.", larger, |a, b, _| Ok(a.max(b));
-    "minimum", "The smaller one; NaN when either is NaN.", smaller, |a, b, _| Ok(a.min(b));
-    "logical_and", "1 where both are not zero, 0 elsewhere.", |a, b| logic(a, b, |a, b| a && b),
+    "power", Facts::POINTWISE.ulps(16.0), "lhs to the power of rhs.", f64::powf, |a, b, _| int_power(a, b);
+    "maximum", Facts::POINTWISE, "The larger one; NaN when either is NaN.", larger, |a, b, _| Ok(a.max(b));
+    "minimum", Facts::POINTWISE, "The smaller one; NaN when either is NaN.", smaller, |a, b, _| Ok(a.min(b));
+    "logical_and", Facts::POINTWISE, "1 where both are not zero, 0 elsewhere.", |a, b| logic(a, b, |a, b| a && b),
         |a, b, _| int_logic(a, b, |a, b| a && b);
-    "logical_or", "1 where one is not zero, 0 elsewhere.", |a, b| logic(a, b, |a, b| a || b),
+    "logical_or", Facts::POINTWISE, "1 where one is not zero, 0 elsewhere.", |a, b| logic(a, b, |a, b| a || b),
         |a, b, _| int_logic(a, b, |a, b| a || b);
-    "logical_xor", "1 where exactly one is not zero, 0 elsewhere.", |a, b| logic(a, b, |a, b| a != b),
+    "logical_xor", Facts::POINTWISE, "1 where exactly one is not zero, 0 elsewhere.", |a, b| logic(a, b, |a, b| a != b),
         |a, b, _| int_logic(a, b, |a, b| a != b);
 }
 
 binary! { integers:
-    "bitwise_and", "The bits that are set in both.", |a, _| a, |a, b, _| Ok(a & b);
-    "bitwise_or", "The bits that are set in either.", |a, _| a, |a, b, _| Ok(a | b);
-    "bitwise_xor", "The bits that are set in exactly one.", |a, _| a, |a, b, _| Ok(a ^ b);
-    "left_shift", "lhs shifted rhs bits up; bits shifted out are lost.", |a, _| a,
+    "bitwise_and", Facts::POINTWISE, "The bits that are set in both.", |a, _| a, |a, b, _| Ok(a & b);
+    "bitwise_or", Facts::POINTWISE, "The bits that are set in either.", |a, _| a, |a, b, _| Ok(a | b);
+    "bitwise_xor", Facts::POINTWISE, "The bits that are set in exactly one.", |a, _| a, |a, b, _| Ok(a ^ b);
+    "left_shift", Facts::POINTWISE, "lhs shifted rhs bits up; bits shifted out are lost.", |a, _| a,
         |a, b, dtype| shift(b, dtype, |n| a << n);
-    "right_shift", "lhs shifted rhs bits down, keeping the sign.", |a, _| a,
+    "right_shift", Facts::POINTWISE, "lhs shifted rhs bits down, keeping the sign.", |a, _| a,
         |a, b, dtype| shift(b, dtype, |n| a >> n);
 }
 
@@ -249,6 +251,7 @@ macro_rules! compare {
                     })
                 }),
                 flops: one_per_element,
+                facts: Facts::POINTWISE,
             }
         }
     )*};
@@ -278,6 +281,7 @@ inventory::submit! {
         },
         reference: Some(select),
         flops: no_flops,
+        facts: Facts::POINTWISE,
     }
 }
 

@@ -6,6 +6,7 @@ use super::sum::{Sum, with_sum};
 use super::{Arity, AttrDef, AttrKind, Cost, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
 use crate::diag::{Diagnostic, codes};
 use crate::ir::{Dim, Type};
+use crate::op::facts::{Facts, LayoutRule, elements_of};
 use crate::stop::Ticks;
 use crate::tensor::{DType, TensorView, TensorViewMut};
 
@@ -121,7 +122,7 @@ pub(super) const fn transpose_attrs_2d(out_dtype: AttrDef) -> [AttrDef; 11] {
 }
 
 macro_rules! conv {
-    ($($axes:literal $name:literal $ones:tt $zeros:tt $data:literal $kernel:literal;)*) => {$(
+    ($($axes:literal $name:literal $ones:tt $zeros:tt $data:literal $kernel:literal $layout:ident;)*) => {$(
         inventory::submit! {
             OpDef {
                 name: $name,
@@ -137,15 +138,16 @@ macro_rules! conv {
                 relation: conv_relation::<$axes>,
                 reference: Some(conv_reference),
                 flops: conv_flops::<$axes>,
+                facts: Facts::EXACT.sum(elements_of::<1>).layout(LayoutRule::$layout),
             }
         }
     )*};
 }
 
 conv! {
-    1 "nn.conv1d" [1] [0] "NCW" "OIW";
-    2 "nn.conv2d" [1, 1] [0, 0] "NCHW" "OIHW";
-    3 "nn.conv3d" [1, 1, 1] [0, 0, 0] "NCDHW" "OIDHW";
+    1 "nn.conv1d" [1] [0] "NCW" "OIW" Fixed;
+    2 "nn.conv2d" [1, 1] [0, 0] "NCHW" "OIHW" Conv2d;
+    3 "nn.conv3d" [1, 1, 1] [0, 0, 0] "NCDHW" "OIDHW" Fixed;
 }
 
 macro_rules! conv_transpose {
@@ -165,6 +167,7 @@ macro_rules! conv_transpose {
                 relation: transpose_relation::<$axes>,
                 reference: Some(transpose_reference),
                 flops: transpose_flops::<$axes>,
+                facts: Facts::EXACT.sum(elements_of::<1>),
             }
         }
     )*};

@@ -7,6 +7,7 @@ use super::scalar::{self, Scalar};
 use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
 use crate::diag::{Diagnostic, codes};
 use crate::ir::{Dim, Type};
+use crate::op::facts::Facts;
 use crate::tensor::{DType, Element, TensorView, TensorViewMut};
 use crate::with_dtype;
 
@@ -49,7 +50,7 @@ fn of_computed_shape(relation: &Relation<'_>, i: usize) -> TypeResult {
 }
 
 macro_rules! constants {
-    ($($name:literal $number:literal $doc:literal, [$($input:literal)?], $attrs:expr, $relation:expr;)*) => {$(
+    ($($name:literal $number:literal $facts:ident $doc:literal, [$($input:literal)?], $attrs:expr, $relation:expr;)*) => {$(
         inventory::submit! {
             OpDef {
                 name: $name,
@@ -61,18 +62,19 @@ macro_rules! constants {
                 relation: $relation,
                 reference: Some(|_, _, outputs| { fill_number($number, &mut outputs[0]); Ok(()) }),
                 flops: no_flops,
+                facts: Facts::$facts,
             }
         }
     )*};
 }
 
 constants! {
-    "zeros" 0 "A tensor of zeros.", [], &[SHAPE, DTYPE], of_shape;
-    "ones" 1 "A tensor of ones.", [], &[SHAPE, DTYPE], of_shape;
-    "dyn.zeros" 0 "zeros of a shape computed during the run.", ["shape"], &[DTYPE], |r| of_computed_shape(r, 0);
-    "dyn.ones" 1 "ones of a shape computed during the run.", ["shape"], &[DTYPE], |r| of_computed_shape(r, 0);
-    "zeros_like" 0 "Zeros with the type of data.", ["data"], &[], same_as_input;
-    "ones_like" 1 "Ones with the type of data.", ["data"], &[], same_as_input;
+    "zeros" 0 EXACT "A tensor of zeros.", [], &[SHAPE, DTYPE], of_shape;
+    "ones" 1 EXACT "A tensor of ones.", [], &[SHAPE, DTYPE], of_shape;
+    "dyn.zeros" 0 EXACT "zeros of a shape computed during the run.", ["shape"], &[DTYPE], |r| of_computed_shape(r, 0);
+    "dyn.ones" 1 EXACT "ones of a shape computed during the run.", ["shape"], &[DTYPE], |r| of_computed_shape(r, 0);
+    "zeros_like" 0 POINTWISE "Zeros with the type of data.", ["data"], &[], same_as_input;
+    "ones_like" 1 POINTWISE "Ones with the type of data.", ["data"], &[], same_as_input;
 }
 
 /// Checks that argument `i` is a scalar.
@@ -104,6 +106,7 @@ inventory::submit! {
         relation: |relation| full_type(relation, dims_of(relation, &relation.params.ints("shape"))?),
         reference: Some(|_, inputs, outputs| { fill(&inputs[0], &mut outputs[0]); Ok(()) }),
         flops: no_flops,
+        facts: Facts::EXACT,
     }
 }
 
@@ -124,6 +127,7 @@ inventory::submit! {
         },
         reference: Some(|_, inputs, outputs| { fill(&inputs[0], &mut outputs[0]); Ok(()) }),
         flops: no_flops,
+        facts: Facts::EXACT,
     }
 }
 
@@ -141,6 +145,7 @@ inventory::submit! {
         },
         reference: Some(|_, inputs, outputs| { fill(&inputs[1], &mut outputs[0]); Ok(()) }),
         flops: no_flops,
+        facts: Facts::POINTWISE,
     }
 }
 
@@ -189,6 +194,7 @@ inventory::submit! {
         },
         reference: Some(arange),
         flops: no_flops,
+        facts: Facts::EXACT,
     }
 }
 
@@ -236,6 +242,7 @@ inventory::submit! {
             Ok(())
         }),
         flops: no_flops,
+        facts: Facts::EXACT,
     }
 }
 
@@ -258,5 +265,6 @@ inventory::submit! {
             Ok(())
         }),
         flops: no_flops,
+        facts: Facts::EXACT,
     }
 }

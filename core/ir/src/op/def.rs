@@ -1,6 +1,6 @@
 //! Entry of the operator table.
 
-use super::{Params, TypeResult};
+use super::{Facts, Params, TypeResult};
 use crate::diag::{Code, Diagnostic, codes};
 use crate::ir::{Attrs, Dim, TensorType, Type};
 use crate::tensor::{DType, Tensor, TensorView, TensorViewMut};
@@ -284,6 +284,8 @@ pub struct OpDef {
     /// Returns the number of floating-point (or integer) operations of a call; a multiply-add counts as 2, data
     /// movement as 0.
     pub flops: fn(&Cost<'_>) -> u64,
+    /// Everything else that is known about the operator.
+    pub facts: Facts,
 }
 
 inventory::collect!(OpDef);

@@ -5,6 +5,7 @@ use super::sum::{Sum, with_sum};
 use super::{Arity, AttrDef, AttrKind, Cost, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
 use crate::diag::{Diagnostic, codes};
 use crate::ir::{Dim, Type};
+use crate::op::facts::{Facts, LayoutRule};
 use crate::stop::Ticks;
 use crate::tensor::{TensorView, TensorViewMut};
 
@@ -67,6 +68,11 @@ pub(super) const TRANSPOSE_A: AttrDef =
 pub(super) const TRANSPOSE_B: AttrDef =
     AttrDef::new("transpose_b", AttrKind::Bool, Default::Bool(false), "true if the second operand is transposed");
 
+/// Returns the largest dimension of the data, an upper bound of the depth of a product.
+fn largest_dimension(_: &Params<'_>, shapes: &[&[usize]], _: &[usize]) -> usize {
+    shapes.first().and_then(|data| data.iter().copied().max()).unwrap_or(1)
+}
+
 inventory::submit! {
     OpDef {
         name: "nn.dense",
@@ -78,6 +84,7 @@ inventory::submit! {
         relation: matmul_relation,
         reference: Some(matmul_reference),
         flops,
+        facts: Facts::EXACT.sum(largest_dimension),
     }
 }
 
@@ -93,6 +100,7 @@ inventory::submit! {
         relation: matmul_relation,
         reference: Some(matmul_reference),
         flops,
+        facts: Facts::EXACT.sum(largest_dimension),
     }
 }
 
@@ -108,6 +116,7 @@ inventory::submit! {
         relation: batch_relation,
         reference: Some(matmul_reference),
         flops,
+        facts: Facts::EXACT.sum(largest_dimension),
     }
 }
 
@@ -122,6 +131,7 @@ inventory::submit! {
         relation: bias_relation,
         reference: Some(bias_reference),
         flops: |cost| cost.ret_len(),
+        facts: Facts::EXACT.layout(LayoutRule::Axis).ulps(1.0),
     }
 }
 

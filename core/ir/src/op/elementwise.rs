@@ -4,6 +4,7 @@ use super::scalar::{self, Scalar};
 use super::{Arity, AttrDef, AttrKind, Cost, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
 use crate::diag::codes;
 use crate::ir::Type;
+use crate::op::facts::{Facts, LayoutRule};
 use crate::tensor::{DType, Element, TensorView, TensorViewMut};
 use crate::with_dtype;
 
@@ -54,7 +55,7 @@ pub(super) fn map_exact(
 }
 
 macro_rules! unary {
-    ($($name:literal, $doc:literal, $run:expr;)*) => {$(
+    ($($name:literal, $facts:expr, $doc:literal, $run:expr;)*) => {$(
         inventory::submit! {
             OpDef {
                 name: $name,
@@ -66,46 +67,49 @@ macro_rules! unary {
                 relation: same_as_input,
                 reference: Some(|_, inputs, outputs| { ($run)(inputs, outputs); Ok(()) }),
                 flops: one_per_element,
+                facts: $facts,
             }
         }
     )*};
 }
 
-/// Functions of a real number. An integer is converted to one, and the result truncated.
+/// Functions of a real number, with their error bounds in units in the last place: those that OpenCL asks of every
+/// implementation (The OpenCL C Specification 3.0, section "Relative Error as ULPs", full profile). An integer is
+/// converted to a real number, and the result truncated.
 macro_rules! real {
-    ($($name:literal, $doc:literal, $f:expr;)*) => {
-        unary! { $($name, $doc, |inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]| map(inputs, outputs, $f);)* }
+    ($($name:literal, $ulps:literal, $doc:literal, $f:expr;)*) => {
+        unary! { $($name, Facts::POINTWISE.ulps($ulps), $doc, |inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]| map(inputs, outputs, $f);)* }
     };
 }
 
 /// Functions that are also defined on integers: the formula for floats, then the one for integers.
 macro_rules! exact {
     ($($name:literal, $doc:literal, $f:expr, $g:expr;)*) => {
-        unary! { $($name, $doc, |inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]| map_exact(inputs, outputs, $f, $g);)* }
+        unary! { $($name, Facts::POINTWISE, $doc, |inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]| map_exact(inputs, outputs, $f, $g);)* }
     };
 }
 
 real! {
-    "exp", "e to the power of x.", f64::exp;
-    "log", "The natural logarithm of x; NaN below zero.", f64::ln;
-    "log2", "The logarithm of x to base 2.", f64::log2;
-    "log10", "The logarithm of x to base 10.", f64::log10;
-    "sqrt", "The square root of x; NaN below zero.", f64::sqrt;
-    "rsqrt", "1 / sqrt(x).", |x: f64| 1.0 / x.sqrt();
-    "erf", "The error function: 2 / sqrt(pi) times the integral of exp(-t^2) from 0 to x.", libm::erf;
-    "sigmoid", "1 / (1 + exp(-x)).", |x: f64| 1.0 / (1.0 + (-x).exp());
-    "sin", "The sine of x, in radians.", f64::sin;
-    "cos", "The cosine of x, in radians.", f64::cos;
-    "tan", "The tangent of x, in radians.", f64::tan;
-    "asin", "The arc sine of x, in [-pi/2, pi/2]; NaN outside [-1, 1].", f64::asin;
-    "acos", "The arc cosine of x, in [0, pi]; NaN outside [-1, 1].", f64::acos;
-    "atan", "The arc tangent of x, in [-pi/2, pi/2].", f64::atan;
-    "sinh", "The hyperbolic sine of x.", f64::sinh;
-    "cosh", "The hyperbolic cosine of x.", f64::cosh;
-    "tanh", "The hyperbolic tangent of x.", f64::tanh;
-    "asinh", "The inverse hyperbolic sine of x.", libm::asinh;
-    "acosh", "The inverse hyperbolic cosine of x; NaN below 1.", libm::acosh;
-    "atanh", "The inverse hyperbolic tangent of x; NaN outside [-1, 1].", libm::atanh;
+    "exp", 3.0, "e to the power of x.", f64::exp;
+    "log", 3.0, "The natural logarithm of x; NaN below zero.", f64::ln;
+    "log2", 3.0, "The logarithm of x to base 2.", f64::log2;
+    "log10", 3.0, "The logarithm of x to base 10.", f64::log10;
+    "sqrt", 3.0, "The square root of x; NaN below zero.", f64::sqrt;
+    "rsqrt", 3.0, "1 / sqrt(x).", |x: f64| 1.0 / x.sqrt();
+    "erf", 16.0, "The error function: 2 / sqrt(pi) times the integral of exp(-t^2) from 0 to x.", libm::erf;
+    "sigmoid", 8.0, "1 / (1 + exp(-x)).", |x: f64| 1.0 / (1.0 + (-x).exp());
+    "sin", 4.0, "The sine of x, in radians.", f64::sin;
+    "cos", 4.0, "The cosine of x, in radians.", f64::cos;
+    "tan", 5.0, "The tangent of x, in radians.", f64::tan;
+    "asin", 4.0, "The arc sine of x, in [-pi/2, pi/2]; NaN outside [-1, 1].", f64::asin;
+    "acos", 4.0, "The arc cosine of x, in [0, pi]; NaN outside [-1, 1].", f64::acos;
+    "atan", 5.0, "The arc tangent of x, in [-pi/2, pi/2].", f64::atan;
+    "sinh", 4.0, "The hyperbolic sine of x.", f64::sinh;
+    "cosh", 4.0, "The hyperbolic cosine of x.", f64::cosh;
+    "tanh", 5.0, "The hyperbolic tangent of x.", f64::tanh;
+    "asinh", 4.0, "The inverse hyperbolic sine of x.", libm::asinh;
+    "acosh", 4.0, "The inverse hyperbolic cosine of x; NaN below 1.", libm::acosh;
+    "atanh", 5.0, "The inverse hyperbolic tangent of x; NaN outside [-1, 1].", libm::atanh;
 }
 
 exact! {
@@ -121,7 +125,7 @@ exact! {
 }
 
 unary! {
-    "copy", "x itself.", copy;
+    "copy", Facts { layout: LayoutRule::Pointwise, ..Facts::VIEW }, "x itself.", copy;
 }
 
 /// Copies the bytes of the first input.
@@ -148,6 +152,7 @@ macro_rules! classify {
                     Ok(())
                 }),
                 flops: one_per_element,
+                facts: Facts::POINTWISE,
             }
         }
     )*};
@@ -180,6 +185,7 @@ inventory::submit! {
             Ok(())
         }),
         flops: one_per_element,
+        facts: Facts::POINTWISE,
     }
 }
 
@@ -197,6 +203,7 @@ inventory::submit! {
         relation: same_as_input,
         reference: Some(clip),
         flops: one_per_element,
+        facts: Facts::POINTWISE,
     }
 }
 
@@ -238,6 +245,7 @@ inventory::submit! {
             Ok(())
         }),
         flops: one_per_element,
+        facts: Facts::POINTWISE.ulps(1.0),
     }
 }
 
@@ -257,6 +265,7 @@ inventory::submit! {
         },
         reference: Some(cast),
         flops: no_flops,
+        facts: Facts::POINTWISE,
     }
 }
 
@@ -271,6 +280,7 @@ inventory::submit! {
         relation: |relation| with_element_type(relation, relation.tensor(1)?.dtype),
         reference: Some(cast),
         flops: no_flops,
+        facts: Facts::POINTWISE,
     }
 }
 

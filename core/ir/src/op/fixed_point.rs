@@ -3,6 +3,7 @@
 use super::elementwise::same_as_input;
 use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation};
 use crate::diag::{Diagnostic, codes};
+use crate::op::facts::Facts;
 use crate::tensor::{DType, TensorView, TensorViewMut};
 
 inventory::submit! {
@@ -39,6 +40,7 @@ inventory::submit! {
             Ok(())
         }),
         flops: |cost| 2 * cost.ret_len(),
+        facts: Facts::EXACT,
     }
 }
 
@@ -79,6 +81,7 @@ inventory::submit! {
         },
         reference: Some(per_axis),
         flops: |cost| 2 * cost.ret_len(),
+        facts: Facts::EXACT,
     }
 }
 

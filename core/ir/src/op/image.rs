@@ -4,6 +4,7 @@ use super::spatial::{self, Canonical};
 use super::{Arity, AttrDef, AttrKind, Cost, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
 use crate::diag::{Diagnostic, codes};
 use crate::ir::{Dim, Type};
+use crate::op::facts::{ErrorModel, Facts};
 use crate::stop::Ticks;
 use crate::tensor::{Element, TensorView, TensorViewMut, memory};
 use crate::with_dtype;
@@ -65,6 +66,7 @@ inventory::submit! {
         relation: resize_relation,
         reference: Some(reference),
         flops,
+        facts: Facts::EXACT.error(ErrorModel::Interpolation),
     }
 }
 
@@ -81,6 +83,7 @@ inventory::submit! {
         relation: dynamic_resize_relation,
         reference: Some(reference),
         flops,
+        facts: Facts::EXACT.error(ErrorModel::Interpolation),
     }
 }
 
@@ -100,6 +103,7 @@ inventory::submit! {
         relation: upsampling_relation,
         reference: Some(reference),
         flops,
+        facts: Facts::EXACT.error(ErrorModel::Interpolation),
     }
 }
 
@@ -114,6 +118,7 @@ inventory::submit! {
         relation: dynamic_upsampling_relation,
         reference: Some(reference),
         flops,
+        facts: Facts::EXACT.error(ErrorModel::Interpolation),
     }
 }
 

@@ -6,6 +6,7 @@ use super::walk::{around, each_index, offset, strides};
 use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
 use crate::diag::{Diagnostic, codes};
 use crate::ir::{Dim, TensorType, Type};
+use crate::op::facts::{Facts, elements_along_axis, elements_of};
 use crate::tensor::{Element, TensorView, TensorViewMut};
 use crate::with_dtype;
 
@@ -155,6 +156,7 @@ inventory::submit! {
         relation: take_type,
         reference: Some(take),
         flops: no_flops,
+        facts: Facts::EXACT,
     }
 }
 
@@ -203,6 +205,7 @@ inventory::submit! {
             Ok(())
         }),
         flops: no_flops,
+        facts: Facts::EXACT,
     }
 }
 
@@ -293,6 +296,7 @@ inventory::submit! {
             Ok(())
         }),
         flops: no_flops,
+        facts: Facts::EXACT,
     }
 }
 
@@ -385,6 +389,7 @@ inventory::submit! {
             Ok(())
         }),
         flops: no_flops,
+        facts: Facts::EXACT.sum(elements_of::<2>),
     }
 }
 
@@ -425,6 +430,7 @@ inventory::submit! {
             Ok(())
         }),
         flops: no_flops,
+        facts: Facts::EXACT.sum(elements_of::<2>),
     }
 }
 
@@ -487,6 +493,7 @@ inventory::submit! {
         relation: |relation| one_hot_type(relation, depth_dim(relation, relation.params.int("depth"))?),
         reference: Some(one_hot),
         flops: no_flops,
+        facts: Facts::EXACT,
     }
 }
 
@@ -507,6 +514,7 @@ inventory::submit! {
         },
         reference: Some(one_hot),
         flops: no_flops,
+        facts: Facts::EXACT,
     }
 }
 
@@ -574,6 +582,7 @@ inventory::submit! {
         relation: scan_type,
         reference: Some(|params, inputs, outputs| scan(params, inputs, outputs, 0, |a, x| a + x, |a, x| a + x)),
         flops: one_per_element,
+        facts: Facts::EXACT.sum(elements_along_axis),
     }
 }
 
@@ -588,6 +597,7 @@ inventory::submit! {
         relation: scan_type,
         reference: Some(|params, inputs, outputs| scan(params, inputs, outputs, 1, |a, x| a * x, i128::wrapping_mul)),
         flops: one_per_element,
+        facts: Facts::EXACT.stable(elements_along_axis),
     }
 }
 
@@ -608,6 +618,7 @@ inventory::submit! {
         },
         reference: Some(trilu),
         flops: no_flops,
+        facts: Facts::EXACT,
     }
 }
 

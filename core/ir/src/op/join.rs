@@ -5,6 +5,7 @@ use super::walk::around;
 use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
 use crate::diag::{Diagnostic, codes};
 use crate::ir::{AttrValue, Dim, TensorType, Type};
+use crate::op::facts::{Facts, LayoutRule};
 use crate::tensor::{TensorView, TensorViewMut};
 
 const AXIS: AttrDef = AttrDef::new("axis", AttrKind::Int, Default::Int(0), "the axis; from the end when negative");
@@ -81,6 +82,7 @@ inventory::submit! {
         relation: concatenate_type,
         reference: Some(concatenate),
         flops: no_flops,
+        facts: Facts::EXACT.layout(LayoutRule::Concatenation),
     }
 }
 
@@ -106,6 +108,7 @@ inventory::submit! {
         },
         reference: Some(concatenate),
         flops: no_flops,
+        facts: Facts::EXACT,
     }
 }
 
@@ -188,5 +191,6 @@ inventory::submit! {
         relation: split_type,
         reference: Some(split),
         flops: no_flops,
+        facts: Facts::EXACT,
     }
 }

@@ -5,6 +5,7 @@ use super::walk::{offset, pick, strides};
 use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
 use crate::diag::{Diagnostic, codes};
 use crate::ir::{Dim, Type};
+use crate::op::facts::Facts;
 use crate::tensor::{Shape, TensorView, TensorViewMut};
 
 /// Returns the permutation of a transpose; reversed axes if none is given.
@@ -46,6 +47,7 @@ inventory::submit! {
             Ok(())
         }),
         flops: no_flops,
+        facts: Facts::SELECTS,
     }
 }
 
@@ -71,6 +73,7 @@ inventory::submit! {
             Ok(())
         }),
         flops: no_flops,
+        facts: Facts::SELECTS,
     }
 }
 
@@ -232,5 +235,6 @@ inventory::submit! {
         relation: layout_transform_type,
         reference: Some(layout_transform),
         flops: no_flops,
+        facts: Facts::SELECTS,
     }
 }

@@ -13,6 +13,7 @@ mod def;
 pub mod dense;
 mod elementwise;
 mod evaluate;
+pub mod facts;
 mod fixed_point;
 pub mod image;
 pub mod index;
@@ -39,6 +40,7 @@ pub use def::{
     Arity, AttrDef, AttrKind, Cost, Default, OpDef, OpPattern, Reference, ReferenceError, Relation, reference_scratch,
 };
 pub use evaluate::{Value, evaluate};
+pub use facts::Facts;
 pub use params::Params;
 pub use table::{get, lookup, names, normalize_attrs, table};
 

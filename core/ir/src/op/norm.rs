@@ -4,6 +4,7 @@ use super::elementwise::same_as_input;
 use super::{Arity, AttrDef, AttrKind, Cost, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
 use crate::diag::{Diagnostic, codes};
 use crate::ir::{Dim, Type};
+use crate::op::facts::{ErrorModel, Facts, LayoutRule, elements_along_axis, reduced_elements, size_along};
 use crate::stop::Ticks;
 use crate::tensor::{DType, TensorView, TensorViewMut};
 
@@ -28,6 +29,7 @@ inventory::submit! {
         relation: batch_relation,
         reference: Some(batch_reference),
         flops: |cost| cost.arg_len(0).saturating_mul(2),
+        facts: Facts::EXACT.stable(reduced_elements),
     }
 }
 
@@ -42,6 +44,7 @@ inventory::submit! {
         relation: channel_relation,
         reference: Some(layer_reference),
         flops: per_element::<8>,
+        facts: Facts::EXACT.stable(elements_along_axis),
     }
 }
 
@@ -57,6 +60,7 @@ inventory::submit! {
         relation: channel_relation,
         reference: Some(instance_reference),
         flops: per_element::<8>,
+        facts: Facts::EXACT.stable(elements_of_group),
     }
 }
 
@@ -75,6 +79,7 @@ inventory::submit! {
         relation: group_relation,
         reference: Some(group_reference),
         flops: per_element::<8>,
+        facts: Facts::EXACT.stable(elements_of_group),
     }
 }
 
@@ -92,6 +97,7 @@ inventory::submit! {
         relation: l2_relation,
         reference: Some(l2_reference),
         flops: per_element::<3>,
+        facts: Facts::EXACT.stable(elements_along_axes),
     }
 }
 
@@ -112,6 +118,7 @@ inventory::submit! {
         relation: lrn_relation,
         reference: Some(lrn_reference),
         flops: |cost| cost.ret_len().saturating_mul(3 + 2 * cost.params.int("size").clamp(0, 1 << 30) as u64),
+        facts: Facts::EXACT.stable(window_size),
     }
 }
 
@@ -126,6 +133,7 @@ inventory::submit! {
         relation: |r| Ok(Type::tuple([same_as_input(r)?, same_as_input(r)?])),
         reference: Some(dropout_reference),
         flops: |_| 0,
+        facts: Facts::EXACT,
     }
 }
 
@@ -140,11 +148,12 @@ inventory::submit! {
         relation: channel_relation,
         reference: Some(prelu_reference),
         flops: per_element::<1>,
+        facts: Facts::EXACT.layout(LayoutRule::Axis).ulps(1.0),
     }
 }
 
 macro_rules! softmax {
-    ($($name:literal $doc:literal $log:literal;)*) => {$(
+    ($($name:literal $doc:literal $log:literal $error:ident;)*) => {$(
         inventory::submit! {
             OpDef {
                 name: $name,
@@ -156,14 +165,28 @@ macro_rules! softmax {
                 relation: axis_relation,
                 reference: Some(|params, inputs, outputs| { softmax(params, inputs, outputs, $log); Ok(()) }),
                 flops: per_element::<5>,
+                facts: Facts::EXACT.error(ErrorModel::$error(elements_along_axis)),
             }
         }
     )*};
 }
 
 softmax! {
-    "nn.softmax" "exp(x - max) / sum of exp(x - max) along one axis." false;
-    "nn.log_softmax" "x - max - log(sum of exp(x - max)) along one axis." true;
+    "nn.softmax" "exp(x - max) / sum of exp(x - max) along one axis." false Stable;
+    "nn.log_softmax" "x - max - log(sum of exp(x - max)) along one axis." true Logarithm;
+}
+
+/// Returns the number of elements of one image, or of one example: an upper bound of those of a group.
+fn elements_of_group(_: &Params<'_>, shapes: &[&[usize]], _: &[usize]) -> usize {
+    shapes.first().map_or(0, |data| data.iter().skip(1).product())
+}
+
+fn elements_along_axes(params: &Params<'_>, shapes: &[&[usize]], _: &[usize]) -> usize {
+    params.ints("axis").iter().map(|&axis| size_along(shapes, axis)).product()
+}
+
+fn window_size(params: &Params<'_>, _: &[&[usize]], _: &[usize]) -> usize {
+    params.int("size").max(1) as usize
 }
 
 fn per_element<const N: u64>(cost: &Cost<'_>) -> u64 {

@@ -4,6 +4,7 @@ use super::spatial::{self, Canonical};
 use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
 use crate::diag::{Diagnostic, codes};
 use crate::ir::{AttrValue, Dim, DimExpr, Type};
+use crate::op::facts::Facts;
 use crate::tensor::{TensorView, TensorViewMut};
 
 const PAD_MODE: AttrDef =
@@ -24,6 +25,7 @@ inventory::submit! {
         relation: pad_relation,
         reference: Some(pad_reference),
         flops: |_| 0,
+        facts: Facts::EXACT,
     }
 }
 
@@ -42,6 +44,7 @@ inventory::submit! {
             Ok(())
         }),
         flops: |_| 0,
+        facts: Facts::EXACT,
     }
 }
 
@@ -62,6 +65,7 @@ inventory::submit! {
         relation: depth_relation,
         reference: Some(blocks_reference),
         flops: |_| 0,
+        facts: Facts::SELECTS,
     }
 }
 
@@ -79,6 +83,7 @@ inventory::submit! {
         relation: space_relation,
         reference: Some(blocks_reference),
         flops: |_| 0,
+        facts: Facts::SELECTS,
     }
 }
 

@@ -5,6 +5,7 @@ use super::spatial::{self, Canonical, Slide, Window, each};
 use super::{Arity, AttrDef, AttrKind, Cost, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
 use crate::diag::codes;
 use crate::ir::{Dim, Type};
+use crate::op::facts::{Facts, LayoutRule, reduced_elements};
 use crate::stop::Ticks;
 use crate::tensor::{Element, TensorView, TensorViewMut};
 use crate::with_dtype;
@@ -47,8 +48,14 @@ pub(super) const fn avg_attrs_2d() -> [AttrDef; 8] {
     avg_attrs(&[1, 1], &[0, 0], "NCHW")
 }
 
+/// Returns the number of elements of a window, inside and outside of the data.
+fn window_elements(params: &Params<'_>, shapes: &[&[usize]], result: &[usize]) -> usize {
+    let window: i64 = params.ints("pool_size").iter().product();
+    reduced_elements(params, shapes, result).max(window as usize)
+}
+
 macro_rules! pool {
-    ($($axes:literal $name:literal $doc:ident $ones:tt $zeros:tt $layout:literal $reference:ident $attrs:ident;)*) => {$(
+    ($($axes:literal $name:literal $doc:ident $ones:tt $zeros:tt $layout:literal $reference:ident $attrs:ident $facts:expr;)*) => {$(
         inventory::submit! {
             OpDef {
                 name: $name,
@@ -60,6 +67,7 @@ macro_rules! pool {
                 relation: pool_relation::<$axes>,
                 reference: Some($reference),
                 flops: pool_flops,
+                facts: $facts,
             }
         }
     )*};
@@ -72,16 +80,16 @@ const COUNT: AttrDef =
     AttrDef::new("count_include_pad", AttrKind::Bool, Default::Bool(false), "true if padding counts in the mean");
 
 pool! {
-    1 "nn.max_pool1d" MAX [1] [0] "NCW" max_reference window_attrs;
-    2 "nn.max_pool2d" MAX [1, 1] [0, 0] "NCHW" max_reference window_attrs;
-    3 "nn.max_pool3d" MAX [1, 1, 1] [0, 0, 0] "NCDHW" max_reference window_attrs;
-    1 "nn.avg_pool1d" AVG [1] [0] "NCW" avg_reference avg_attrs;
-    2 "nn.avg_pool2d" AVG [1, 1] [0, 0] "NCHW" avg_reference avg_attrs;
-    3 "nn.avg_pool3d" AVG [1, 1, 1] [0, 0, 0] "NCDHW" avg_reference avg_attrs;
+    1 "nn.max_pool1d" MAX [1] [0] "NCW" max_reference window_attrs Facts::SELECTS;
+    2 "nn.max_pool2d" MAX [1, 1] [0, 0] "NCHW" max_reference window_attrs Facts::SELECTS.layout(LayoutRule::Window2d);
+    3 "nn.max_pool3d" MAX [1, 1, 1] [0, 0, 0] "NCDHW" max_reference window_attrs Facts::SELECTS;
+    1 "nn.avg_pool1d" AVG [1] [0] "NCW" avg_reference avg_attrs Facts::EXACT.sum(window_elements);
+    2 "nn.avg_pool2d" AVG [1, 1] [0, 0] "NCHW" avg_reference avg_attrs Facts::EXACT.sum(window_elements).layout(LayoutRule::Window2d);
+    3 "nn.avg_pool3d" AVG [1, 1, 1] [0, 0, 0] "NCDHW" avg_reference avg_attrs Facts::EXACT.sum(window_elements);
 }
 
 macro_rules! global {
-    ($($name:literal $doc:literal $reference:ident;)*) => {$(
+    ($($name:literal $doc:literal $reference:ident $facts:expr;)*) => {$(
         inventory::submit! {
             OpDef {
                 name: $name,
@@ -96,18 +104,19 @@ macro_rules! global {
                 relation: global_relation,
                 reference: Some($reference),
                 flops: |cost| cost.arg_len(0),
+                facts: $facts,
             }
         }
     )*};
 }
 
 global! {
-    "nn.global_avg_pool2d" "The mean of each plane; height and width become 1." adaptive_avg;
-    "nn.global_max_pool2d" "The largest element of each plane; height and width become 1." adaptive_max;
+    "nn.global_avg_pool2d" "The mean of each plane; height and width become 1." adaptive_avg Facts::EXACT.sum(reduced_elements).layout(LayoutRule::Window2d);
+    "nn.global_max_pool2d" "The largest element of each plane; height and width become 1." adaptive_max Facts::SELECTS.layout(LayoutRule::Window2d);
 }
 
 macro_rules! adaptive {
-    ($($axes:literal $name:literal $doc:ident $layout:literal $reference:ident;)*) => {$(
+    ($($axes:literal $name:literal $doc:ident $layout:literal $reference:ident $facts:expr;)*) => {$(
         inventory::submit! {
             OpDef {
                 name: $name,
@@ -124,6 +133,7 @@ macro_rules! adaptive {
                 relation: adaptive_relation::<$axes>,
                 reference: Some($reference),
                 flops: |cost| cost.arg_len(0),
+                facts: $facts,
             }
         }
     )*};
@@ -134,12 +144,12 @@ const ADAPTIVE_AVG: &str =
 const ADAPTIVE_MAX: &str = "The largest element of [floor(i * size / out), ceil((i + 1) * size / out)) of each spatial axis, for place i of out.";
 
 adaptive! {
-    1 "nn.adaptive_avg_pool1d" ADAPTIVE_AVG "NCW" adaptive_avg;
-    2 "nn.adaptive_avg_pool2d" ADAPTIVE_AVG "NCHW" adaptive_avg;
-    3 "nn.adaptive_avg_pool3d" ADAPTIVE_AVG "NCDHW" adaptive_avg;
-    1 "nn.adaptive_max_pool1d" ADAPTIVE_MAX "NCW" adaptive_max;
-    2 "nn.adaptive_max_pool2d" ADAPTIVE_MAX "NCHW" adaptive_max;
-    3 "nn.adaptive_max_pool3d" ADAPTIVE_MAX "NCDHW" adaptive_max;
+    1 "nn.adaptive_avg_pool1d" ADAPTIVE_AVG "NCW" adaptive_avg Facts::EXACT.sum(reduced_elements);
+    2 "nn.adaptive_avg_pool2d" ADAPTIVE_AVG "NCHW" adaptive_avg Facts::EXACT.sum(reduced_elements).layout(LayoutRule::Window2d);
+    3 "nn.adaptive_avg_pool3d" ADAPTIVE_AVG "NCDHW" adaptive_avg Facts::EXACT.sum(reduced_elements);
+    1 "nn.adaptive_max_pool1d" ADAPTIVE_MAX "NCW" adaptive_max Facts::SELECTS;
+    2 "nn.adaptive_max_pool2d" ADAPTIVE_MAX "NCHW" adaptive_max Facts::SELECTS.layout(LayoutRule::Window2d);
+    3 "nn.adaptive_max_pool3d" ADAPTIVE_MAX "NCDHW" adaptive_max Facts::SELECTS;
 }
 
 /// Pooling with known dimensions.

@@ -7,6 +7,7 @@ use super::walk::{broadcast_strides, each_index, offset, strides};
 use super::{Arity, AttrDef, AttrKind, Cost, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
 use crate::diag::{Diagnostic, codes};
 use crate::ir::{Dim, Type};
+use crate::op::facts::{Facts, reduced_elements};
 use crate::tensor::{DType, Element, Shape, TensorView, TensorViewMut};
 use crate::with_dtype;
 
@@ -121,7 +122,7 @@ fn limits(dtype: DType) -> (i128, i128) {
 }
 
 macro_rules! reductions {
-    ($($name:literal, $doc:literal, $float:expr, $int:expr;)*) => {$(
+    ($($name:literal, $facts:expr, $doc:literal, $float:expr, $int:expr;)*) => {$(
         inventory::submit! {
             OpDef {
                 name: $name,
@@ -133,22 +134,23 @@ macro_rules! reductions {
                 relation: same_element_type,
                 reference: Some(|params, inputs, outputs| fold(params, inputs, outputs, $float, $int)),
                 flops: one_per_input,
+                facts: $facts,
             }
         }
     )*};
 }
 
 reductions! {
-    "sum", "The sum; 0 for an empty group.",
+    "sum", Facts::EXACT.sum(reduced_elements), "The sum; 0 for an empty group.",
         (|_| 0.0, |a, x| a + x, |a, _| a), (|_| 0, |a, x| a + x, |a, _| a);
-    "mean", "The arithmetic mean; integers round toward zero. NaN (integers: 0) for an empty group.",
+    "mean", Facts::EXACT.sum(reduced_elements), "The arithmetic mean; integers round toward zero. NaN (integers: 0) for an empty group.",
         (|_| 0.0, |a, x| a + x, |a, n| a / n), (|_| 0, |a, x| a + x, |a, n| a / n.max(1));
-    "prod", "The product; 1 for an empty group.",
+    "prod", Facts::EXACT.stable(reduced_elements), "The product; 1 for an empty group.",
         (|_| 1.0, |a, x| a * x, |a, _| a), (|_| 1, |a, x| a.wrapping_mul(x), |a, _| a);
-    "max", "The largest element, NaN when one is NaN; the least value of the type for an empty group.",
+    "max", Facts::EXACT, "The largest element, NaN when one is NaN; the least value of the type for an empty group.",
         (|_| f64::NEG_INFINITY, |a, x| if a.is_nan() || a > x { a } else { x }, |a, _| a),
         (|t| limits(t).0, |a, x| a.max(x), |a, _| a);
-    "min", "The smallest element, NaN when one is NaN; the greatest value of the type for an empty group.",
+    "min", Facts::EXACT, "The smallest element, NaN when one is NaN; the greatest value of the type for an empty group.",
         (|_| f64::INFINITY, |a, x| if a.is_nan() || a < x { a } else { x }, |a, _| a),
         (|t| limits(t).1, |a, x| a.min(x), |a, _| a);
 }
@@ -177,6 +179,7 @@ macro_rules! tests_of_truth {
                     })
                 }),
                 flops: one_per_input,
+                facts: Facts::EXACT,
             }
         }
     )*};
@@ -244,6 +247,7 @@ macro_rules! choices {
                 relation: |relation| Ok(Type::tensor_of(DType::I32, reduced_dims(relation)?)),
                 reference: Some(|params, inputs, outputs| choose(params, inputs, outputs, $better)),
                 flops: one_per_input,
+                facts: Facts::EXACT,
             }
         }
     )*};
@@ -286,6 +290,7 @@ inventory::submit! {
         },
         reference: Some(variance),
         flops: |cost| 3 * cost.arg_len(0),
+        facts: Facts::EXACT.stable(reduced_elements),
     }
 }
 

@@ -6,6 +6,7 @@ use super::walk::{broadcast_strides, offset, pick, strides};
 use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
 use crate::diag::codes;
 use crate::ir::{Dim, TensorType, Type};
+use crate::op::facts::Facts;
 use crate::tensor::{TensorView, TensorViewMut};
 
 /// Returns the type of `data` broadcast to these dimensions.
@@ -57,6 +58,7 @@ inventory::submit! {
         },
         reference: Some(broadcast),
         flops: no_flops,
+        facts: Facts::EXACT,
     }
 }
 
@@ -71,6 +73,7 @@ inventory::submit! {
         relation: |relation| broadcast_to_dims(relation, relation.tensor(0)?, relation.tensor(1)?.dims.to_vec()),
         reference: Some(broadcast),
         flops: no_flops,
+        facts: Facts::POINTWISE,
     }
 }
 
@@ -91,6 +94,7 @@ inventory::submit! {
         },
         reference: Some(broadcast),
         flops: no_flops,
+        facts: Facts::EXACT,
     }
 }
 
@@ -135,6 +139,7 @@ inventory::submit! {
         relation: |relation| tile_type(relation, dims_of(relation, &relation.params.ints("reps"))?),
         reference: Some(tile),
         flops: no_flops,
+        facts: Facts::EXACT,
     }
 }
 
@@ -155,6 +160,7 @@ inventory::submit! {
         },
         reference: Some(tile),
         flops: no_flops,
+        facts: Facts::EXACT,
     }
 }
 
@@ -188,5 +194,6 @@ inventory::submit! {
             Ok(())
         }),
         flops: no_flops,
+        facts: Facts::EXACT,
     }
 }

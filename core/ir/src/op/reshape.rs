@@ -5,6 +5,7 @@ use super::elementwise::no_flops;
 use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
 use crate::diag::{Diagnostic, codes};
 use crate::ir::{Dim, TensorType, Type};
+use crate::op::facts::Facts;
 use crate::tensor::{TensorView, TensorViewMut};
 
 /// Maximum rank of the result of an operator that adds dimensions.
@@ -179,6 +180,7 @@ inventory::submit! {
         },
         reference: Some(copy),
         flops: no_flops,
+        facts: Facts::VIEW,
     }
 }
 
@@ -203,6 +205,7 @@ inventory::submit! {
         },
         reference: Some(copy),
         flops: no_flops,
+        facts: Facts::EXACT,
     }
 }
 
@@ -241,6 +244,7 @@ inventory::submit! {
         },
         reference: Some(copy),
         flops: no_flops,
+        facts: Facts::VIEW,
     }
 }
 
@@ -267,6 +271,7 @@ inventory::submit! {
         },
         reference: Some(copy),
         flops: no_flops,
+        facts: Facts::VIEW,
     }
 }
 
@@ -313,6 +318,7 @@ inventory::submit! {
         },
         reference: Some(copy),
         flops: no_flops,
+        facts: Facts::VIEW,
     }
 }
 
@@ -344,6 +350,7 @@ inventory::submit! {
         },
         reference: Some(copy),
         flops: no_flops,
+        facts: Facts::VIEW,
     }
 }
 
@@ -369,6 +376,7 @@ inventory::submit! {
         },
         reference: Some(copy),
         flops: no_flops,
+        facts: Facts::EXACT,
     }
 }
 
@@ -392,5 +400,6 @@ inventory::submit! {
         },
         reference: Some(copy),
         flops: no_flops,
+        facts: Facts::EXACT,
     }
 }

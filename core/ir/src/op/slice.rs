@@ -5,6 +5,7 @@ use super::walk::{offset, pick, strides};
 use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
 use crate::diag::{Diagnostic, codes};
 use crate::ir::{Dim, DimExpr, Type};
+use crate::op::facts::Facts;
 use crate::tensor::{TensorView, TensorViewMut};
 
 /// Indices of an axis that a slice takes: `start`, `start + step`, ... `len` of them.
@@ -204,6 +205,7 @@ inventory::submit! {
         },
         reference: Some(|params, inputs, outputs| take_ranges(&Slice::from_attrs(&params), inputs, outputs)),
         flops: no_flops,
+        facts: Facts::SELECTS,
     }
 }
 
@@ -245,6 +247,7 @@ inventory::submit! {
             take_ranges(&slice, inputs, outputs)
         }),
         flops: no_flops,
+        facts: Facts::EXACT,
     }
 }
 
@@ -286,5 +289,6 @@ inventory::submit! {
             Ok(())
         }),
         flops: no_flops,
+        facts: Facts::EXACT,
     }
 }

@@ -5,6 +5,7 @@ use super::walk::around;
 use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
 use crate::diag::codes;
 use crate::ir::{Dim, Type};
+use crate::op::facts::Facts;
 use crate::stop::Ticks;
 use crate::tensor::{DType, Element, TensorView, TensorViewMut};
 use crate::with_dtype;
@@ -95,6 +96,7 @@ inventory::submit! {
             Ok(())
         }),
         flops: one_per_element,
+        facts: Facts::EXACT,
     }
 }
 
@@ -122,6 +124,7 @@ inventory::submit! {
             Ok(())
         }),
         flops: one_per_element,
+        facts: Facts::EXACT,
     }
 }
 
@@ -188,6 +191,7 @@ inventory::submit! {
         relation: |relation| topk_type(relation, Some(relation.params.int("k"))),
         reference: Some(topk),
         flops: |cost| cost.arg_len(0),
+        facts: Facts::EXACT,
     }
 }
 
@@ -202,5 +206,6 @@ inventory::submit! {
         relation: |relation| topk_type(relation, relation.known_ints(1).and_then(|k| k.first().copied())),
         reference: Some(topk),
         flops: |cost| cost.arg_len(0),
+        facts: Facts::EXACT,
     }
 }

@@ -4,6 +4,7 @@
 use super::{Arity, AttrDef, AttrKind, Cost, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
 use crate::diag::{Diagnostic, codes};
 use crate::ir::{Dim, TensorType, Type};
+use crate::op::facts::{Facts, reduced_elements};
 use crate::tensor::{DType, Element, TensorView, TensorViewMut};
 use crate::with_dtype;
 use std::ops::Range;
@@ -94,6 +95,7 @@ inventory::submit! {
         relation: prior_relation,
         reference: Some(prior_reference),
         flops: per_result_element,
+        facts: Facts::EXACT.stable(reduced_elements),
     }
 }
 
@@ -170,6 +172,7 @@ inventory::submit! {
         relation: transform_relation,
         reference: Some(transform_reference),
         flops: |cost| cost.arg_len(0).saturating_add(cost.arg_len(1).saturating_mul(4)),
+        facts: Facts::EXACT.stable(reduced_elements),
     }
 }
 
@@ -257,6 +260,7 @@ inventory::submit! {
         relation: valid_relation,
         reference: Some(valid_reference),
         flops: |cost| cost.arg_len(0),
+        facts: Facts::EXACT,
     }
 }
 
@@ -331,6 +335,7 @@ inventory::submit! {
         relation: suppression_relation,
         reference: Some(suppression_reference),
         flops: |cost| cost.arg_len(2).saturating_mul(cost.arg_len(2)),
+        facts: Facts::EXACT,
     }
 }
 

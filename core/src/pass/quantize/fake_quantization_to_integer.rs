@@ -123,16 +123,7 @@ impl Known {
         }
         let Some(data) = self.arg(rebuild, call, 0) else { return Ok(None) };
         match name {
-            "reshape"
-            | "squeeze"
-            | "expand_dims"
-            | "nn.batch_flatten"
-            | "strided_slice"
-            | "nn.max_pool2d"
-            | "nn.global_max_pool2d"
-            | "copy"
-            | "transpose"
-            | "layout_transform" => {
+            _ if op::lookup(name).is_some_and(|operator| op::get(operator).facts.selects) => {
                 let mut axis = data.axis;
                 if !data.is_single(rebuild) {
                     let axes = match (name, call.attrs.get("axes")) {

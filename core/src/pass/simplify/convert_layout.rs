@@ -15,8 +15,9 @@ use crate::analysis::scope::{functions, touchable};
 use crate::pass::options::DesiredLayout;
 use byoc_ir::diag::{Diagnostic, codes};
 use byoc_ir::ir::{AttrValue, Attrs, Call, Callee, Expr, ExprId, IndexVec, Module, Name, OpId, ScopeId, Scopes, Type};
+use byoc_ir::op::facts::LayoutRule;
 use byoc_ir::op::layout::Layout;
-use byoc_ir::op::{self, OpDef, OpPattern, Params};
+use byoc_ir::op::{self, Params};
 use byoc_ir::typing::Rebuild;
 use std::collections::HashMap;
 
@@ -49,14 +50,9 @@ pub fn convert_layout(
     })
 }
 
-/// Returns true if this pass can change the layout of an operator.
-fn has_layout(name: &str) -> bool {
-    name == "nn.conv2d" || has_plain_layout(name)
-}
-
-/// Returns true if an operator has a single layout, shared by its one input and its result.
-fn has_plain_layout(name: &str) -> bool {
-    name.ends_with("pool2d") && op::lookup(name).is_some()
+/// Returns the behavior of an operator when the layout changes.
+fn layout_rule(name: &str) -> LayoutRule {
+    op::lookup(name).map_or(LayoutRule::Fixed, |operator| op::get(operator).facts.layout)
 }
 
 /// Returns true if a layout has exactly these axes, and blocks only of `channels`, at most one of each.
@@ -97,7 +93,7 @@ pub fn check_layouts(wishes: &[DesiredLayout]) -> Result<(), Box<Diagnostic>> {
         return fail("convert_layout needs at least one layout".into(), "pass --layout nn.conv2d=NHWC");
     }
     for DesiredLayout { operator, data, kernel } in wishes {
-        if !has_layout(operator) {
+        if !matches!(layout_rule(operator), LayoutRule::Conv2d | LayoutRule::Window2d) {
             return fail(
                 format!("convert_layout cannot change the layout of \"{operator}\""),
                 "it changes nn.conv2d and two-dimensional pooling; their users follow",
@@ -110,7 +106,7 @@ pub fn check_layouts(wishes: &[DesiredLayout]) -> Result<(), Box<Diagnostic>> {
             );
         }
         match kernel {
-            Some(kernel) if &**operator != "nn.conv2d" || !is_layout_of(kernel, "OIHW", "OI") => {
+            Some(kernel) if layout_rule(operator) != LayoutRule::Conv2d || !is_layout_of(kernel, "OIHW", "OI") => {
                 return fail(
                     format!(
                         "{operator}: the kernel layout \"{kernel}\" does not apply, or is not an order of O, I, H and W"
@@ -211,12 +207,12 @@ impl Converter<'_> {
     fn convert(&mut self, rebuild: &mut Rebuild<'_>, id: ExprId, operator: OpId, call: &Call) -> Converted {
         let def = op::get(operator);
         let params = Params::new(def, &call.attrs);
-        let made = match def.name {
-            "nn.conv2d" => return self.convolution(rebuild, id, operator, call),
-            name if has_plain_layout(name) => {
+        let made = match def.facts.layout {
+            LayoutRule::Conv2d => return self.convolution(rebuild, id, operator, call),
+            LayoutRule::Window2d => {
                 let from = params.string("layout");
                 let out = params.string("out_layout");
-                let wish = self.wishes.iter().find(|wish| *wish.operator == *name);
+                let wish = self.wishes.iter().find(|wish| *wish.operator == *def.name);
                 let change = match (wish, &self.held[call.args[0]]) {
                     (Some(wish), _) => Change { from: from.as_str().into(), to: wish.data.clone() },
                     (None, Some((_, change))) if *change.from == *from => change.clone(),
@@ -233,7 +229,7 @@ impl Converter<'_> {
                 let attrs = call.attrs.clone().with("layout", &*change.to).without("out_layout");
                 (rebuild.new.push(Expr::op(operator, [data], attrs))?, change)
             }
-            "nn.bias_add" | "nn.prelu" => {
+            LayoutRule::Axis => {
                 let Some((data, change)) = self.held[call.args[0]].clone() else { return Ok(None) };
                 if change.has_blocks() {
                     return self.bias(rebuild, id, call, params.int("axis"), (data, change));
@@ -243,7 +239,7 @@ impl Converter<'_> {
                 let attrs = call.attrs.clone().with("axis", axis);
                 (rebuild.new.push(Expr::op(operator, [data, vector], attrs))?, change)
             }
-            "concatenate" => {
+            LayoutRule::Concatenation => {
                 let Expr::Tuple(fields) = rebuild.old.expr(call.args[0]) else { return Ok(None) };
                 let Some(change) = self.leading(rebuild.old, fields, false) else { return Ok(None) };
                 let Some(axis) = change.axis(params.int("axis")) else { return Ok(None) };
@@ -255,7 +251,7 @@ impl Converter<'_> {
                 let attrs = call.attrs.clone().with("axis", axis);
                 (rebuild.new.push(Expr::op(operator, [tuple], attrs))?, change)
             }
-            _ if is_pointwise(def) => {
+            LayoutRule::Pointwise => {
                 let rank = rebuild.old.ty(id).as_tensor().map(|ty| ty.dims.len());
                 let leading = self.leading(rebuild.old, &call.args, true);
                 let Some(change) = leading.filter(|change| rank == Some(change.rank())) else { return Ok(None) };
@@ -423,14 +419,6 @@ impl Converter<'_> {
         self.transforms.insert((self.function, new, change.clone()), made);
         Ok(made)
     }
-}
-
-/// Returns true if each element of the result depends only on the operands' elements at the same position, with
-/// broadcasting.
-fn is_pointwise(def: &OpDef) -> bool {
-    matches!(def.pattern, OpPattern::ElemWise | OpPattern::Broadcast)
-        && !def.name.starts_with("dyn.")
-        && def.attrs.iter().all(|attr| ["a_min", "a_max", "alpha", "dtype"].contains(&attr.name))
 }
 
 #[cfg(test)]

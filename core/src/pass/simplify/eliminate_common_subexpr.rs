@@ -62,7 +62,7 @@ pub fn eliminate_common_subexpr(module: &Module) -> Result<Module, Box<Diagnosti
         let key = match expr {
             Expr::Call(call) => match call.callee {
                 // Each border of a region is distinct.
-                Callee::Op(op) if op::get(op).name.starts_with("annotation.") => return Ok(None),
+                Callee::Op(op) if op::get(op).facts.annotation => return Ok(None),
                 Callee::Op(op) => {
                     let attrs = call.attrs.iter().map(|(k, v)| format!("{k}={v},")).collect();
                     Key::Call((op, attrs), mapped(&call.args))

@@ -230,7 +230,7 @@ mod tests {
     fn generates_valid_cases_for_every_operator() {
         let mut without = Vec::new();
         for def in op::table() {
-            if def.reference.is_none() || def.name.starts_with("annotation.") {
+            if def.reference.is_none() || def.facts.annotation {
                 continue;
             }
             let mut valid = 0;
@@ -273,11 +273,8 @@ l: clip(nn.max_pool2d(nn.conv2d(*, *)))
     /// Any result of an operator may be the operand of the next: a sum that is a scalar, for example.
     #[test]
     fn chains_any_operators() {
-        let all: Vec<&'static OpDef> = op::table()
-            .iter()
-            .copied()
-            .filter(|def| def.reference.is_some() && !def.name.starts_with("annotation."))
-            .collect();
+        let all: Vec<&'static OpDef> =
+            op::table().iter().copied().filter(|def| def.reference.is_some() && !def.facts.annotation).collect();
         let total = op::get(op::lookup("sum").unwrap());
         for def in &all {
             for number in 0..2 * THEMES.len() {

@@ -260,7 +260,7 @@ impl Build<'_> {
                         && args.is_none_or(|n| (def.arity.min..=def.arity.max).contains(&n))
                         && def.pattern != OpPattern::Opaque
                         && def.reference.is_some()
-                        && !def.name.starts_with("annotation.")
+                        && !def.facts.annotation
                 };
                 let all: Vec<&'static OpDef> = op::table().iter().filter(fits).copied().collect();
                 (!all.is_empty()).then(|| self.work.draw.pick(&all))

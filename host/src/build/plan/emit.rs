@@ -6,18 +6,12 @@
 use super::scope::{ScopeId, Unit};
 use super::{Context, not_lowerable};
 use byoc_ir::diag::Diagnostic;
-use byoc_ir::ir::{Call, Callee, ClausePattern, Expr, ExprId, Id, Type};
+use byoc_ir::ir::{Call, Callee, ClausePattern, Expr, ExprId, Id, OpId, Type};
 use byoc_ir::op;
+use byoc_ir::op::facts::ResultMemory;
 use byoc_ir::typing::substitute;
 use byoc_runtime::exec::program::{Arg, Instr, OpCall, Place, Reg, Register};
 use std::collections::HashMap;
-
-/// Operators that only reinterpret the bytes of their first argument with other dimensions.
-const ALIASES: &[&str] =
-    &["contrib_reverse_reshape", "copy", "expand_dims", "nn.batch_flatten", "reshape", "reshape_like", "squeeze"];
-
-/// Operators that return their argument unchanged, whatever its type.
-const IDENTITIES: &[&str] = &["annotation.compiler_begin", "annotation.compiler_end", "annotation.stop_fusion"];
 
 /// Maximum number of leaves of a tuple.
 const MAX_LEAVES: usize = 1 << 20;
@@ -207,7 +201,7 @@ impl<'a, 'm> Emitter<'a, 'm> {
             Expr::Let { body, .. } => Some(*body),
             Expr::Var(_) => self.unit.bound.get(&id).copied(),
             Expr::Call(call) => match call.callee {
-                Callee::Op(op) if IDENTITIES.contains(&op::get(op).name) => call.args.first().copied(),
+                Callee::Op(op) if op::get(op).facts.result == ResultMemory::Argument => call.args.first().copied(),
                 Callee::Op(_) => None,
                 Callee::Expr(_) => self.unit.inlined.get(&id).copied(),
             },
@@ -422,7 +416,7 @@ impl<'a, 'm> Emitter<'a, 'm> {
             return Ok(());
         }
         let callee = match call.callee {
-            Callee::Op(op) => return self.op(id, op::get(op).name, call),
+            Callee::Op(op) => return self.op(id, op, call),
             Callee::Expr(callee) => callee,
         };
         if let Expr::Constructor(name) = self.context.module.expr(callee) {
@@ -477,7 +471,8 @@ impl<'a, 'm> Emitter<'a, 'm> {
         Ok(())
     }
 
-    fn op(&mut self, id: ExprId, name: &str, call: &Call) -> Result<(), Diagnostic> {
+    fn op(&mut self, id: ExprId, operator: OpId, call: &Call) -> Result<(), Diagnostic> {
+        let name = op::get(operator).name;
         let module = self.context.module;
         let mut args = Vec::with_capacity(call.args.len());
         for &arg in &call.args {
@@ -490,7 +485,8 @@ impl<'a, 'm> Emitter<'a, 'm> {
         let sym = self.fresh(id)?;
         let outs = self.flatten(sym)?;
         let origins = self.context.origins(module.nodes[id].origin);
-        let is_alias = ALIASES.contains(&name) && matches!((&args[..], sym), ([Arg::One(_), ..], Sym::Reg(_)));
+        let is_alias = op::get(operator).facts.result == ResultMemory::View
+            && matches!((&args[..], sym), ([Arg::One(_), ..], Sym::Reg(_)));
         let call = OpCall { op: name.to_owned(), attrs: call.attrs.clone(), args, outs, in_place: None, origins };
         self.code.push(if is_alias { Instr::Alias(call) } else { Instr::Kernel(call) });
         Ok(())

@@ -8,6 +8,7 @@ use super::quantize::{difference, integers};
 use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
 use crate::ir::Type;
 use crate::op::broadcast::{broadcast_dims, each_pair};
+use crate::op::facts::Facts;
 use crate::tensor::{Element, TensorView, TensorViewMut};
 use crate::with_dtype;
 
@@ -32,6 +33,7 @@ macro_rules! binary {
                 relation,
                 reference: Some($reference),
                 flops: |cost| 10 * cost.ret_len(),
+                facts: Facts::EXACT,
             }
         }
     )*};

@@ -4,6 +4,7 @@ use super::numerics::{range, rescale};
 use super::params::{Kind, NARROW, check, default_requantization, one_of, parameter, scale, zero_points};
 use super::quantize::{difference, integers};
 use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
+use crate::op::facts::Facts;
 use crate::op::join;
 use crate::tensor::{Element, Tensor, TensorView, TensorViewMut};
 use crate::with_dtype;
@@ -21,6 +22,7 @@ inventory::submit! {
         relation,
         reference: Some(concatenate),
         flops: |cost| 4 * cost.ret_len(),
+        facts: Facts::EXACT,
     }
 }
 

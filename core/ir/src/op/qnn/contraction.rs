@@ -7,6 +7,7 @@ use crate::diag::Diagnostic;
 use crate::ir::Dim;
 use crate::op::conv::{self, ConvShape};
 use crate::op::dense::{self, MatMulShape};
+use crate::op::facts::Facts;
 use crate::op::sum::Sum;
 use crate::tensor::{DType, TensorView, TensorViewMut};
 
@@ -44,6 +45,7 @@ inventory::submit! {
             Ok(())
         }),
         flops: conv::conv_flops::<2>,
+        facts: Facts::EXACT,
     }
 }
 
@@ -71,6 +73,7 @@ inventory::submit! {
             Ok(())
         }),
         flops: conv::transpose_flops::<2>,
+        facts: Facts::EXACT,
     }
 }
 
@@ -91,6 +94,7 @@ inventory::submit! {
         },
         reference: Some(product),
         flops: dense::flops,
+        facts: Facts::EXACT,
     }
 }
 
@@ -110,6 +114,7 @@ inventory::submit! {
         },
         reference: Some(product),
         flops: dense::flops,
+        facts: Facts::EXACT,
     }
 }
 

@@ -9,6 +9,7 @@ use crate::diag::Diagnostic;
 use crate::ir::{Dim, Type};
 use crate::op::conv::{self, ConvShape};
 use crate::op::dense::{self, MatMulShape};
+use crate::op::facts::Facts;
 use crate::op::spatial::Canonical;
 use crate::tensor::{DType, Element, TensorView, TensorViewMut};
 use crate::with_dtype;
@@ -66,6 +67,7 @@ inventory::submit! {
             finish(&params, inputs, outputs, &sums, channel)
         }),
         flops: conv::conv_flops::<2>,
+        facts: Facts::EXACT,
     }
 }
 
@@ -93,6 +95,7 @@ inventory::submit! {
             finish(&params, inputs, outputs, &sums, 1)
         }),
         flops: dense::flops,
+        facts: Facts::EXACT,
     }
 }
 

@@ -4,6 +4,7 @@ use super::params::{Kind, NARROW, one_of, parameter, scale, zero_points};
 use super::quantize::{difference, integers};
 use super::unary::quantized;
 use super::{Arity, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
+use crate::op::facts::{Facts, LayoutRule};
 use crate::op::pool;
 use crate::tensor::{DType, Tensor, TensorView, TensorViewMut};
 
@@ -20,6 +21,7 @@ inventory::submit! {
         relation,
         reference: Some(reference),
         flops: pool::pool_flops,
+        facts: Facts::EXACT.layout(LayoutRule::Window2d),
     }
 }
 

@@ -7,6 +7,7 @@ use super::params::{
 use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation};
 use crate::diag::{Diagnostic, codes};
 use crate::op::elementwise::with_element_type;
+use crate::op::facts::Facts;
 use crate::tensor::{DType, Element, TensorView, TensorViewMut};
 use crate::with_dtype;
 
@@ -38,6 +39,7 @@ inventory::submit! {
         },
         reference: Some(quantize),
         flops: |cost| 4 * cost.ret_len(),
+        facts: Facts::EXACT,
     }
 }
 
@@ -63,6 +65,7 @@ inventory::submit! {
         },
         reference: Some(dequantize),
         flops: |cost| 2 * cost.ret_len(),
+        facts: Facts::EXACT.ulps(1.0),
     }
 }
 
@@ -100,6 +103,7 @@ inventory::submit! {
         },
         reference: Some(requantize),
         flops: |cost| 4 * cost.ret_len(),
+        facts: Facts::EXACT,
     }
 }
 

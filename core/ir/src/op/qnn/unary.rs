@@ -6,6 +6,7 @@ use super::quantize::{dequantized, quantize_f32};
 use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
 use crate::ir::{TensorType, Type};
 use crate::op;
+use crate::op::facts::Facts;
 use crate::tensor::{DType, Element, Tensor, TensorView, TensorViewMut};
 use crate::with_dtype;
 
@@ -24,6 +25,7 @@ macro_rules! unary {
                 relation,
                 reference: Some(reference),
                 flops: |cost| ($flops + 6) * cost.ret_len(),
+                facts: Facts::EXACT,
             }
         }
     )*};

@@ -1,0 +1,149 @@
+//! Facts about an operator beyond its type and its reference: passes, the planner and the conformance run read them
+//! here, so that none of them lists operators by name.
+
+use super::Params;
+
+/// What is known about an operator. Start with one of the constants and add to it:
+/// `Facts::POINTWISE.ulps(1.0).commutative()`.
+#[derive(Clone, Copy, Debug)]
+pub struct Facts {
+    /// True if the pattern matcher may swap the two arguments, as Relay's does.
+    pub commutative: bool,
+    /// Relation of the result's memory to that of argument 0.
+    pub result: ResultMemory,
+    /// True if every element of the result is an element of argument 0, so that both have the same scale and zero point
+    /// when they are quantized.
+    pub selects: bool,
+    /// True for a mark in the program that passes must keep: an identity with a meaning for partitioning or fusion.
+    pub annotation: bool,
+    /// Behavior when the layout of argument 0 changes.
+    pub layout: LayoutRule,
+    /// Error bound of implementations.
+    pub error: ErrorModel,
+}
+
+/// Relation of a result's memory to that of argument 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ResultMemory {
+    /// New memory.
+    New,
+    /// The same bytes with other dimensions.
+    View,
+    /// Argument 0 itself, of any type.
+    Argument,
+}
+
+/// Behavior of an operator when the layout of argument 0 changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LayoutRule {
+    /// Takes the original layout only.
+    Fixed,
+    /// Takes any layout, if all arguments have it; so has the result.
+    Pointwise,
+    /// Attribute `axis` follows the data, and argument 1 is a vector along it.
+    Axis,
+    /// Attribute `axis` follows the fields of the tuple, which have one layout.
+    Concatenation,
+    /// Attribute `layout` names the layout of the data, `out_layout` that of the result.
+    Window2d,
+    /// Attributes `data_layout`, `kernel_layout` and `out_layout` name the layouts.
+    Conv2d,
+}
+
+/// Number of terms of an element of the result, from the attributes, the shapes of the arguments and of the result.
+pub type Terms = fn(&Params<'_>, &[&[usize]], &[usize]) -> usize;
+
+/// Error bound of an operator's floating-point results, relative to the reference. On integers all operators are exact.
+#[derive(Clone, Copy, Debug)]
+pub enum ErrorModel {
+    /// Bit for bit: data movement, comparison, selection.
+    Exact,
+    /// Units in the last place, for functions of single elements.
+    Ulps(f64),
+    /// Proportional to the sum of the magnitudes of the terms.
+    Sum(Terms),
+    /// Backward stable: the change of the result when every input changes by a rounding error of a sum of the terms.
+    Stable(Terms),
+    /// Same as `Stable`, plus a bound proportional to 1 plus the result: the logarithm of a sum near 1.
+    Logarithm(Terms),
+    /// Proportional to the largest input and the size of the largest axis: weights from rounded coordinates. Exact where
+    /// attribute `method` is `nearest_neighbor`.
+    Interpolation,
+}
+
+impl Facts {
+    /// Facts of an operator that moves, compares or computes exactly, in new memory and a fixed layout.
+    pub const EXACT: Facts = Facts {
+        commutative: false,
+        result: ResultMemory::New,
+        selects: false,
+        annotation: false,
+        layout: LayoutRule::Fixed,
+        error: ErrorModel::Exact,
+    };
+    /// Facts of an exact operator whose result elements depend on the elements of the arguments at the same position.
+    pub const POINTWISE: Facts = Facts::EXACT.layout(LayoutRule::Pointwise);
+    /// Facts of an operator that moves elements of argument 0.
+    pub const SELECTS: Facts = Facts { selects: true, ..Facts::EXACT };
+    /// Facts of an operator that gives argument 0 other dimensions.
+    pub const VIEW: Facts = Facts { result: ResultMemory::View, ..Facts::SELECTS };
+    /// Facts of an annotation.
+    pub const ANNOTATION: Facts = Facts { result: ResultMemory::Argument, annotation: true, ..Facts::EXACT };
+
+    /// Marks the two arguments as exchangeable.
+    pub const fn commutative(self) -> Facts {
+        Facts { commutative: true, ..self }
+    }
+
+    /// Marks the elements of the result as elements of argument 0.
+    pub const fn selects(self) -> Facts {
+        Facts { selects: true, ..self }
+    }
+
+    /// Sets the behavior when the layout changes.
+    pub const fn layout(self, layout: LayoutRule) -> Facts {
+        Facts { layout, ..self }
+    }
+
+    /// Sets the error bound.
+    pub const fn error(self, error: ErrorModel) -> Facts {
+        Facts { error, ..self }
+    }
+
+    /// Sets the error bound in units in the last place.
+    pub const fn ulps(self, ulps: f64) -> Facts {
+        self.error(ErrorModel::Ulps(ulps))
+    }
+
+    /// Sets the error bound of a sum.
+    pub const fn sum(self, terms: Terms) -> Facts {
+        self.error(ErrorModel::Sum(terms))
+    }
+
+    /// Sets the error bound of a backward stable computation.
+    pub const fn stable(self, terms: Terms) -> Facts {
+        self.error(ErrorModel::Stable(terms))
+    }
+}
+
+/// Returns the number of elements of argument 0 for each element of the result: the terms of a reduction.
+pub fn reduced_elements(_: &Params<'_>, shapes: &[&[usize]], result: &[usize]) -> usize {
+    let input: usize = shapes.first().map_or(0, |shape| shape.iter().product());
+    input / result.iter().product::<usize>().max(1)
+}
+
+/// Returns the size of argument 0 along attribute `axis`.
+pub fn elements_along_axis(params: &Params<'_>, shapes: &[&[usize]], _: &[usize]) -> usize {
+    size_along(shapes, params.int("axis"))
+}
+
+/// Returns the size of argument 0 along an axis; a negative one counts from the end.
+pub fn size_along(shapes: &[&[usize]], axis: i64) -> usize {
+    let data = shapes.first().copied().unwrap_or_default();
+    data.get(axis.rem_euclid(data.len().max(1) as i64) as usize).copied().unwrap_or(1)
+}
+
+/// Returns the number of elements of argument `I`.
+pub fn elements_of<const I: usize>(_: &Params<'_>, shapes: &[&[usize]], _: &[usize]) -> usize {
+    shapes.get(I).map_or(1, |shape| shape.iter().product())
+}
