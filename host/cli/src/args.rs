@@ -22,7 +22,7 @@ pub enum Command {
     Run(RunArgs),
     /// Build an artifact, or print a stage of the compilation.
     Compile(CompileArgs),
-    /// Show where each operator of the model runs, and every reason why not elsewhere.
+    /// Show where each operator of the model runs, and why not elsewhere.
     Explain(ExplainArgs),
     /// Run folders in ONNX test-data layout against their recorded outputs.
     Verify(VerifyArgs),
@@ -209,6 +209,9 @@ pub struct ExplainArgs {
     /// File for an HTML page with the graph colored by region; - is standard output.
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
+    /// Every reason in every row, nothing shortened, and the types of the regions.
+    #[arg(long)]
+    pub full: bool,
     /// Options of compilation.
     #[command(flatten)]
     pub build: BuildArgs,

@@ -1,10 +1,11 @@
-//! `byoc explain`: prints where each operator of the model runs, and every reason why not elsewhere.
+//! `byoc explain`: prints where each operator of the model runs, and why not elsewhere.
 
 use super::args::{ExplainArgs, InputArgs};
-use super::{explain_html, output, ready, table};
+use super::{explain_html, output, ready, render, table};
 use byoc::artifact;
-use byoc::build::explanation::{Explanation, NodeRow};
+use byoc::build::explanation::{Explanation, NodeRow, Placement, RefusalRow};
 use byoc::error::Failure;
+use byoc_ir::diag::codes;
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::process::ExitCode;
@@ -20,7 +21,12 @@ pub fn run(args: &ExplainArgs) -> Result<ExitCode, Failure> {
     }
     let session = ready::session(&args.build)?;
     let given = ready::given(&args.model, &InputArgs::default())?;
-    let built = ready::build(&args.model, &args.build, &session, &given)?;
+    let mut built = ready::compile(&args.model, &args.build, &session, &given)?;
+    // The table gives the reasons of a backend that took nothing.
+    for warning in built.warnings.iter_mut().filter(|warning| warning.code == codes::plugins::TOOK_NOTHING) {
+        warning.notes.clear();
+    }
+    built.warnings.iter().for_each(render::diagnostic);
     let explanation = &built.explanation;
     if let Some(path) = &args.html {
         let page = explain_html::page(&ready::name_of(&args.model), explanation);
@@ -29,48 +35,53 @@ pub fn run(args: &ExplainArgs) -> Result<ExitCode, Failure> {
     if args.build.talk.json {
         println!("{}", serde_json::json!(explanation));
     } else {
-        print(explanation);
+        print(explanation, args.full);
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn print(explanation: &Explanation) {
-    let mut rows = table::new(&["operator", "source", "flops", "where", "why not elsewhere"]);
-    for node in &explanation.nodes {
-        rows.add_row([node.op.clone(), node.source.clone(), count(node.flops), place(node), reasons(node)]);
-    }
-    table::print(&rows);
-    println!();
-
-    let mut by_operator: BTreeMap<&str, [u64; 4]> = BTreeMap::new();
-    for node in &explanation.nodes {
-        let sums = by_operator.entry(&node.op).or_default();
-        let column = ["region", "host", "folded"].iter().position(|k| *k == node.placement.kind).unwrap_or(1);
-        sums[column] += 1;
-        sums[3] = node.flops.saturating_add(sums[3]);
-    }
-    let mut totals = table::new(&["operator", "in regions", "on host", "folded", "flops"]);
-    for (op, [regions, host, folded, flops]) in by_operator {
-        totals.add_row([op.to_owned(), regions.to_string(), host.to_string(), folded.to_string(), count(flops)]);
-    }
-    table::print(&totals);
-    println!();
-
-    if !explanation.regions.is_empty() {
-        let mut regions = table::new(&["region", "backend", "operators", "flops", "inputs", "outputs"]);
-        for region in &explanation.regions {
-            regions.add_row([
-                region.symbol.clone(),
-                region.backend.clone(),
-                region.nodes.len().to_string(),
-                count(region.flops),
-                region.inputs.join(", "),
-                region.outputs.join(", "),
-            ]);
+/// Prints the totals, then a row for each operator with the numbers of its reasons, then each reason once. With `full`
+/// each row has its reasons in full.
+fn print(explanation: &Explanation, full: bool) {
+    print_totals(explanation);
+    print_operator_types(explanation);
+    print_regions(explanation, full);
+    if full {
+        let mut rows = table::new(&["operator", "source", "flops", "where", "why not elsewhere"]);
+        for node in &explanation.nodes {
+            let reasons: Vec<String> = node.refusals.iter().map(reason).collect();
+            let place = places(node).join(", ");
+            rows.add_row([node.op.clone(), node.source.clone(), count(node.flops), place, reasons.join("; ")]);
         }
-        table::print(&regions);
-        println!();
+        table::print(&rows);
+        return;
     }
+    let reasons = Reasons::of(explanation);
+    let header = ["operator", "source", "flops", "where", "why not elsewhere"];
+    let rows = explanation.nodes.iter().map(|node| {
+        let place = match &places(node)[..] {
+            [one] => one.clone(),
+            [first, second] => format!("{first}, {second}"),
+            [first, rest @ ..] => format!("{first} and {} more", rest.len()),
+            [] => String::new(),
+        };
+        vec![node.op.clone(), node.source.clone(), count(node.flops), place, reasons.numbers(node)]
+    });
+    table::print_lines(&header, &rows.collect::<Vec<_>>(), &[0, 1, 3]);
+    if !reasons.by_number.is_empty() {
+        println!();
+        println!("WHY NOT ELSEWHERE");
+        for (i, (refusal, operators)) in reasons.by_number.iter().enumerate() {
+            let plural = if *operators == 1 { "" } else { "s" };
+            table::print_wrapped(
+                &format!("[{}] ", i + 1),
+                &format!("{operators} operator{plural}: {}", reason(refusal)),
+            );
+        }
+    }
+}
+
+fn print_totals(explanation: &Explanation) {
     let sums = &explanation.totals;
     println!(
         "{} operators: {} in {} regions, {} on the host, {} folded; {:.1} % of {} FLOPs on backends",
@@ -85,10 +96,77 @@ fn print(explanation: &Explanation) {
     if sums.open_dims {
         println!("FLOPs are those of a run in which every open dimension is 1");
     }
+    println!();
 }
 
-fn place(node: &NodeRow) -> String {
-    let placement = &node.placement;
+fn print_operator_types(explanation: &Explanation) {
+    let mut by_operator: BTreeMap<&str, [u64; 4]> = BTreeMap::new();
+    for node in &explanation.nodes {
+        let sums = by_operator.entry(&node.op).or_default();
+        let column = ["region", "host", "folded"].iter().position(|k| *k == node.placement.kind).unwrap_or(1);
+        sums[column] += 1;
+        sums[3] = node.flops.saturating_add(sums[3]);
+    }
+    let totals = by_operator.into_iter().map(|(op, [regions, host, folded, flops])| {
+        vec![op.to_owned(), regions.to_string(), host.to_string(), folded.to_string(), count(flops)]
+    });
+    let header = ["operator", "in regions", "on host", "folded", "flops"];
+    table::print_lines(&header, &totals.collect::<Vec<_>>(), &[0]);
+    println!();
+}
+
+fn print_regions(explanation: &Explanation, full: bool) {
+    if explanation.regions.is_empty() {
+        return;
+    }
+    let header = ["region", "backend", "operators", "flops", "inputs", "outputs"];
+    let columns = if full { header.len() } else { 4 };
+    let rows = explanation.regions.iter().map(|region| {
+        let (operators, flops) = (region.nodes.len().to_string(), count(region.flops));
+        let types = [region.inputs.join(", "), region.outputs.join(", ")];
+        let mut row = vec![region.symbol.clone(), region.backend.clone(), operators, flops];
+        row.extend(types.into_iter().take(columns - row.len()));
+        row
+    });
+    table::print_lines(&header[..columns], &rows.collect::<Vec<_>>(), if full { &[] } else { &[0] });
+    println!();
+}
+
+/// Distinct reasons, the most frequent first.
+struct Reasons<'a> {
+    by_number: Vec<(&'a RefusalRow, usize)>,
+    number_of: BTreeMap<&'a RefusalRow, usize>,
+}
+
+impl<'a> Reasons<'a> {
+    fn of(explanation: &'a Explanation) -> Reasons<'a> {
+        let mut counts: BTreeMap<&RefusalRow, usize> = BTreeMap::new();
+        for refusal in explanation.nodes.iter().flat_map(|node| &node.refusals) {
+            *counts.entry(refusal).or_default() += 1;
+        }
+        let mut by_number: Vec<(&RefusalRow, usize)> = counts.into_iter().collect();
+        // Stable: equally frequent reasons stay sorted by backend and code.
+        by_number.sort_by_key(|(_, operators)| std::cmp::Reverse(*operators));
+        let number_of = by_number.iter().enumerate().map(|(i, (refusal, _))| (*refusal, i + 1)).collect();
+        Reasons { by_number, number_of }
+    }
+
+    /// Returns the numbers of an operator's reasons.
+    fn numbers(&self, node: &NodeRow) -> String {
+        let mut numbers: Vec<usize> = node.refusals.iter().filter_map(|r| self.number_of.get(r).copied()).collect();
+        numbers.sort_unstable();
+        let numbers: Vec<String> = numbers.iter().map(|n| format!("[{n}]")).collect();
+        numbers.join(" ")
+    }
+}
+
+/// Returns the places of an operator, the main one first.
+fn places(node: &NodeRow) -> Vec<String> {
+    let others = node.parts.iter().filter(|part| **part != node.placement);
+    std::iter::once(&node.placement).chain(others).map(place).collect()
+}
+
+fn place(placement: &Placement) -> String {
     match (&placement.region, &placement.into) {
         (Some(region), _) => region.clone(),
         (None, Some(into)) => format!("folded into {into}"),
@@ -96,16 +174,9 @@ fn place(node: &NodeRow) -> String {
     }
 }
 
-fn reasons(node: &NodeRow) -> String {
-    let all: Vec<String> = node
-        .refusals
-        .iter()
-        .map(|r| {
-            let hint = if r.hint.is_empty() { String::new() } else { format!(" ({})", r.hint) };
-            format!("{}: {}: {}{hint}", r.backend, r.code, r.detail)
-        })
-        .collect();
-    all.join("; ")
+fn reason(refusal: &RefusalRow) -> String {
+    let hint = if refusal.hint.is_empty() { String::new() } else { format!(" ({})", refusal.hint) };
+    format!("{}: {}: {}{hint}", refusal.backend, refusal.code, refusal.detail)
 }
 
 /// Formats a count with an SI prefix.

@@ -165,6 +165,7 @@ mod tests {
             source: format!("<n{id}>"),
             flops: 1,
             placement: Placement { kind: "host", ..Placement::default() },
+            parts: Vec::new(),
             refusals: vec![RefusalRow {
                 backend: "b".into(),
                 code: "UnsupportedOp".into(),

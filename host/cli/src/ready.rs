@@ -95,6 +95,14 @@ pub fn build_options(args: &BuildArgs) -> BuildOptions {
 
 /// Reads and builds a model that is not an artifact, and prints the warnings.
 pub fn build(path: &Path, args: &BuildArgs, session: &Session, given: &Given) -> Result<Built, Failure> {
+    let built = compile(path, args, session, given)?;
+    built.warnings.iter().for_each(render::diagnostic);
+    Ok(built)
+}
+
+/// Reads and builds a model that is not an artifact; the warnings are the caller's to print, except those that precede
+/// an error.
+pub fn compile(path: &Path, args: &BuildArgs, session: &Session, given: &Given) -> Result<Built, Failure> {
     if is_artifact(path) {
         return Err(Diagnostic::error(
             codes::plugins::BACKEND_MISPLACED,
@@ -128,9 +136,11 @@ pub fn build(path: &Path, args: &BuildArgs, session: &Session, given: &Given) ->
         let reasons = build::refusal_summary(&built.explanation);
         (build::because(&reasons.iter().collect::<Vec<_>>()), reasons.iter().map(Reason::to_string).collect())
     });
-    // The error gives the same reasons as the warning for a backend that took nothing.
-    let said = |warning: &&Diagnostic| offload.is_ok() || warning.code != codes::plugins::TOOK_NOTHING;
-    built.warnings.iter().filter(said).for_each(render::diagnostic);
+    if offload.is_err() {
+        // The error gives the same reasons as the warning for a backend that took nothing.
+        let others = built.warnings.iter().filter(|warning| warning.code != codes::plugins::TOOK_NOTHING);
+        others.for_each(render::diagnostic);
+    }
     offload.map(|()| built)
 }
 

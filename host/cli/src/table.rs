@@ -30,3 +30,97 @@ pub fn new(header: &[&str]) -> Table {
 pub fn print(table: &Table) {
     println!("{}", table.0.trim_fmt());
 }
+
+/// Minimum width of a column that is shortened.
+const MIN_COLUMN: usize = 12;
+
+/// Prints rows of one line each under a header. On a terminal the columns in `shorten` give up width so that a line
+/// fits.
+pub fn print_lines(header: &[&str], rows: &[Vec<String>], shorten: &[usize]) {
+    let mut lines = vec![header.iter().map(|name| name.to_uppercase()).collect::<Vec<_>>()];
+    lines.extend(rows.iter().map(|row| row.iter().map(|text| escape::line(text).into_owned()).collect()));
+    let rows = lines;
+    let mut widths = vec![0; header.len()];
+    for row in &rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    if let (true, Some(width)) = (out::is_terminal(), out::width()) {
+        fit(&mut widths, width.into(), shorten);
+    }
+    for row in &rows {
+        let cells = row.iter().zip(&widths).map(|(cell, &width)| format!("{:width$}", shortened(cell, width)));
+        println!("{}", cells.collect::<Vec<_>>().join("  ").trim_end());
+    }
+}
+
+/// Reduces the widths of the columns in `shorten`, the widest first, until a line of all columns fits, with two blanks
+/// between them.
+fn fit(widths: &mut [usize], width: usize, shorten: &[usize]) {
+    let mut excess = (widths.iter().sum::<usize>() + 2 * (widths.len() - 1)).saturating_sub(width);
+    while excess > 0 {
+        let Some(&widest) = shorten.iter().max_by_key(|&&column| widths[column]) else { return };
+        if widths[widest] <= MIN_COLUMN {
+            return;
+        }
+        widths[widest] -= 1;
+        excess -= 1;
+    }
+}
+
+/// Returns a text in at most `width` characters: both ends of a longer one, whose middle is the least specific.
+fn shortened(text: &str, width: usize) -> String {
+    let length = text.chars().count();
+    if length <= width {
+        return text.to_owned();
+    }
+    let kept = width.saturating_sub(1);
+    let start: String = text.chars().take(kept / 2).collect();
+    let end: String = text.chars().skip(length - (kept - kept / 2)).collect();
+    format!("{start}\u{2026}{end}")
+}
+
+/// Prints a text after a prefix. On a terminal it wraps between words, indented by the width of the prefix.
+pub fn print_wrapped(prefix: &str, text: &str) {
+    let text = escape::line(text);
+    let width = if out::is_terminal() { out::width() } else { None };
+    let room = width.map_or(usize::MAX, |width| usize::from(width).saturating_sub(prefix.len()).max(MIN_COLUMN));
+    let mut line = String::new();
+    let mut indent = prefix.to_owned();
+    for word in text.split(' ') {
+        if !line.is_empty() && line.chars().count() + 1 + word.chars().count() > room {
+            println!("{indent}{line}");
+            indent = " ".repeat(prefix.len());
+            line.clear();
+        }
+        if !line.is_empty() {
+            line.push(' ');
+        }
+        line.push_str(word);
+    }
+    println!("{indent}{line}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn widest_columns_give_up_width() {
+        let mut widths = [10, 60, 6, 40];
+        fit(&mut widths, 80, &[1, 3]);
+        assert_eq!(widths, [10, 29, 6, 29]);
+        fit(&mut widths, 200, &[1, 3]);
+        assert_eq!(widths, [10, 29, 6, 29]);
+        fit(&mut widths, 10, &[1, 3]);
+        assert_eq!(widths, [10, 12, 6, 12]);
+    }
+
+    #[test]
+    fn long_texts_keep_both_ends() {
+        assert_eq!(shortened("conv1", 8), "conv1");
+        assert_eq!(shortened("/layer1/layer1.0/conv1/Conv", 12), "/laye\u{2026}1/Conv");
+        assert_eq!(shortened("\u{e4}\u{f6}\u{fc}abcdef", 5).chars().count(), 5);
+    }
+}

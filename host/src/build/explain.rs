@@ -71,20 +71,22 @@ pub fn explain(
                 refusals.insert(row(&report.regions[index].backend, refusal));
             }
         }
-        // An operator with several expressions is placed where most of its work is; on a tie, in a region rather than
-        // on the host.
-        let placement = placements
-            .into_iter()
-            .max_by_key(|(cost, placement)| (*cost, placement.kind == "region"))
-            .map(|(_, placement)| placement)
-            .unwrap_or_else(|| folded(module, &live, computing, source, &carriers[source]));
-        refusals.retain(|r| placement.kind != "folded" && placement.backend.as_ref() != Some(&r.backend));
+        let parts = merged(placements);
+        let placement =
+            main_part(&parts).cloned().unwrap_or_else(|| folded(module, &live, computing, source, &carriers[source]));
+        // Of the backends that compute a part of the operator, only those that left another part to the host have
+        // reasons to give.
+        let on_host = parts.iter().any(|(_, part)| part.kind == "host");
+        let takes = |backend: &String| parts.iter().any(|(_, part)| part.backend.as_ref() == Some(backend));
+        refusals.retain(|r| placement.kind != "folded" && (on_host || !takes(&r.backend)));
+        let parts = if parts.len() > 1 { parts.into_iter().map(|(_, part)| part).collect() } else { Vec::new() };
         explanation.nodes.push(NodeRow {
             id: source.index(),
             op: info.op.to_string(),
             source: info.name.to_string(),
             flops: flops_of[source.index()],
             placement,
+            parts,
             refusals: refusals.into_iter().collect(),
             inputs: edges[source.index()].iter().copied().collect(),
         });
@@ -93,7 +95,8 @@ pub fn explain(
         if failed.contains_key(&*region.symbol) {
             continue;
         }
-        let here = |n: &&NodeRow| n.placement.region.as_deref() == Some(&*region.symbol);
+        let is_here = |placement: &Placement| placement.region.as_deref() == Some(&*region.symbol);
+        let here = |n: &&NodeRow| is_here(&n.placement) || n.parts.iter().any(is_here);
         let types = |ids: &[ExprId]| ids.iter().map(|&id| module.ty(id).to_string()).collect();
         explanation.regions.push(RegionRow {
             symbol: region.symbol.to_string(),
@@ -108,6 +111,27 @@ pub fn explain(
     let open_dims = module.nodes.ids().any(|id| live[id] && is_open(id));
     explanation.totals = Totals { open_dims, ..totals(&explanation, total) };
     explanation
+}
+
+/// Sums the work of an operator by place, in the order of the first expression in each.
+fn merged(placements: Vec<(u64, Placement)>) -> Vec<(u64, Placement)> {
+    let mut parts: Vec<(u64, Placement)> = Vec::new();
+    let mut index: BTreeMap<Option<String>, usize> = BTreeMap::new();
+    for (cost, placement) in placements {
+        let at = *index.entry(placement.region.clone()).or_insert(parts.len());
+        match parts.get_mut(at) {
+            Some((sum, _)) => *sum = cost.saturating_add(*sum),
+            None => parts.push((cost, placement)),
+        }
+    }
+    parts
+}
+
+/// Returns the region with most of the work, or the host if there is no region.
+fn main_part(parts: &[(u64, Placement)]) -> Option<&Placement> {
+    let most =
+        |(i, (cost, placement)): &(usize, &(u64, Placement))| (placement.kind == "region", *cost, usize::MAX - i);
+    parts.iter().enumerate().max_by_key(most).map(|(_, (_, placement))| placement)
 }
 
 fn totals(explanation: &Explanation, flops: u64) -> Totals {

@@ -24,15 +24,18 @@ pub struct NodeRow {
     pub source: String,
     /// Floating-point operations of its expressions.
     pub flops: u64,
-    /// Placement of the operator.
+    /// Placement of the operator; of one that is computed in several places, the region with most of its work.
     pub placement: Placement,
+    /// All places of an operator that is computed in several, in the order of the program; empty for others.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub parts: Vec<Placement>,
     /// Refusals of the backends that did not take it.
     pub refusals: Vec<RefusalRow>,
     /// Predecessors, by position.
     pub inputs: Vec<usize>,
 }
 
-/// Placement of an operator.
+/// Placement of an operator. An operator counts as placed in a region if any of its expressions runs there.
 #[derive(Clone, Debug, Default, Serialize, PartialEq)]
 pub struct Placement {
     /// `region`, `host` or `folded`.
@@ -68,7 +71,7 @@ pub struct RegionRow {
     pub symbol: String,
     /// Backend of the region.
     pub backend: String,
-    /// Operators of the model in the region, by position.
+    /// Operators of the model with an expression in the region, by position.
     pub nodes: Vec<usize>,
     /// Floating-point operations of one run.
     pub flops: u64,
@@ -83,9 +86,9 @@ pub struct RegionRow {
 pub struct Totals {
     /// Number of operators of the model.
     pub operators: usize,
-    /// Number of operators in regions.
+    /// Number of operators with an expression in a region.
     pub in_regions: usize,
-    /// Number of operators on the host.
+    /// Number of operators that run on the host alone.
     pub on_host: usize,
     /// Number of operators folded away.
     pub folded: usize,

@@ -5,12 +5,8 @@
 pub fn give_back_heap() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     {
-        unsafe extern "C" {
-            /// From the C library: returns unused pages to the system, all but `pad` bytes at the top.
-            fn malloc_trim(pad: usize) -> i32;
-        }
         // SAFETY: may be called at any time, from any thread.
-        unsafe { malloc_trim(0) };
+        unsafe { libc::malloc_trim(0) };
     }
 }
 
@@ -19,16 +15,11 @@ pub fn give_back_heap() {
 pub fn let_go_of_code() {
     #[cfg(target_os = "linux")]
     for range in clean_code(&std::fs::read_to_string("/proc/self/smaps").unwrap_or_default()) {
-        /// `MADV_DONTNEED`.
-        const DONT_NEED: std::ffi::c_int = 4;
-        unsafe extern "C" {
-            fn madvise(address: *mut std::ffi::c_void, bytes: usize, advice: std::ffi::c_int) -> std::ffi::c_int;
-        }
         let address = std::ptr::with_exposed_provenance_mut(range.start);
         // SAFETY: the mapping is of a file, not writable, and none of its pages differs from the file, so they have the
         // same contents when they are read again. If the mapping has been removed meanwhile, there is nothing at its
         // address.
-        unsafe { madvise(address, range.len(), DONT_NEED) };
+        unsafe { libc::madvise(address, range.len(), libc::MADV_DONTNEED) };
     }
 }
 
