@@ -64,8 +64,8 @@ impl Config {
         let value: Map<String, Value> = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
         for (key, value) in &value {
             let Some((_, kind, fits)) = KEYS.iter().find(|(known, ..)| known == key) else {
-                let near = KEYS.iter().map(|(known, ..)| *known).min_by_key(|known| distance(known, key));
-                let near = near.filter(|near| distance(near, key) <= 3);
+                let near = KEYS.iter().map(|(known, ..)| *known).min_by_key(|known| strsim::levenshtein(known, key));
+                let near = near.filter(|near| strsim::levenshtein(near, key) <= 3);
                 let hint = near.map(|near| format!("; did you mean \"{near}\"?")).unwrap_or_default();
                 let known: Vec<&str> = KEYS.iter().map(|(known, ..)| *known).collect();
                 return Err(
@@ -101,22 +101,6 @@ fn is_list_of_texts(value: &Value) -> bool {
 
 fn is_map_of_lists(value: &Value) -> bool {
     value.as_object().is_some_and(|fields| fields.values().all(is_list_of_texts))
-}
-
-/// Computes the Levenshtein distance: the number of characters to substitute, insert or delete.
-fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.chars().enumerate() {
-        let mut above = row[0];
-        row[0] = i + 1;
-        for (j, &y) in b.iter().enumerate() {
-            let cost = (above + usize::from(x != y)).min(row[j] + 1).min(row[j + 1] + 1);
-            above = row[j + 1];
-            row[j + 1] = cost;
-        }
-    }
-    row[b.len()]
 }
 
 struct Template {
