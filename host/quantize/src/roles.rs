@@ -230,9 +230,9 @@ fn role(module: &Module, id: ExprId) -> Option<Role> {
         "add" => (!call.args.iter().any(|&arg| constant(arg))).then_some(Role::Add),
         "concatenate" => match module.expr(call.args[0]) {
             Expr::Tuple(fields) if !fields.iter().any(|&f| constant(f)) => Some(Role::Concatenate),
-            _ if def.facts.selects => (call.args.len() == 1).then_some(Role::Same),
             _ => None,
         },
+        _ if def.facts.selects => (call.args.len() == 1).then_some(Role::Same),
         _ => None,
     }
 }
