@@ -65,6 +65,21 @@ fn crates_use_each_other_as_drawn() {
     assert!(wrong.is_empty(), "docs/architecture.md and the manifests disagree:\n{wrong}");
 }
 
+#[test]
+fn runtime_links_no_command_line_and_no_readers() {
+    let tree = std::process::Command::new(env!("CARGO"))
+        .args(["tree", "--package", "byoc-runtime", "--edges", "normal", "--prefix", "none", "--locked"])
+        .current_dir(root())
+        .output()
+        .unwrap();
+    let tree = String::from_utf8(tree.stdout).unwrap();
+    let names: BTreeSet<&str> = tree.lines().filter_map(|line| line.split(' ').next()).collect();
+    assert!(names.contains("byoc-kernels"), "{tree}");
+    for other in ["byoc-core", "byoc-onnx", "byoc", "clap", "image", "prost"] {
+        assert!(!names.contains(other), "the runtime depends on {other}");
+    }
+}
+
 /// Path of a module below the root of its crate.
 type ModulePath = Vec<String>;
 

@@ -24,3 +24,9 @@ pub mod model;
 mod native;
 pub mod plugin;
 pub mod session;
+
+pub use byoc_ir::{diag, tensor};
+pub use error::Failure;
+pub use model::Model;
+pub use session::Session;
+pub use tensor::Tensor;

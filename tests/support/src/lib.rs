@@ -35,6 +35,14 @@ pub fn test_plugin(name: &str) -> PathBuf {
     build(&["--package", "byoc-test-plugins", "--example", name])
 }
 
+/// Returns the example `run` of the runtime: a program that links nothing else of ours.
+///
+/// # Panics
+/// If it does not build.
+pub fn runtime_example() -> PathBuf {
+    build(&["--package", "byoc-runtime", "--example", "run"])
+}
+
 /// Returns the library of a plugin in C or C++, `plugins/samples/<name>.*`, built by the command in the README.
 ///
 /// # Panics
@@ -179,14 +187,16 @@ fn build(arguments: &[&str]) -> PathBuf {
             .expect("cargo can be started");
         assert!(output.status.success(), "cargo build {key}:\n{}", String::from_utf8_lossy(&output.stderr));
         let text = String::from_utf8(output.stdout).expect("cargo writes UTF-8");
-        let is_library = |message: &serde_json::Value| {
-            message["reason"] == "compiler-artifact" && message["target"]["crate_types"][0] == "cdylib"
+        let is_product = |message: &serde_json::Value| {
+            let target = &message["target"];
+            let is_program = target["kind"][0] == "example" && target["crate_types"][0] == "bin";
+            message["reason"] == "compiler-artifact" && (is_program || target["crate_types"][0] == "cdylib")
         };
         text.lines()
             .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
-            .filter(is_library)
+            .filter(is_product)
             .filter_map(|message| message["filenames"][0].as_str().map(PathBuf::from))
             .next_back()
-            .unwrap_or_else(|| panic!("cargo build {key} produced no library"))
+            .unwrap_or_else(|| panic!("cargo build {key} produced no library and no program"))
     })
 }

@@ -5,6 +5,7 @@ mod command;
 mod conformance;
 mod digits;
 mod drop_in;
+mod embed;
 mod explain;
 mod from_tvm;
 mod inputs;

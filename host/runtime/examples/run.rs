@@ -1,0 +1,21 @@
+//! Runs an artifact on the plugins of a folder, or on the host: `run model.byoc [FOLDER]`.
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program of its own")]
+
+use byoc_runtime::{Failure, Model, Session, artifact, tensor};
+use std::path::PathBuf;
+
+fn main() -> Result<(), Failure> {
+    let mut args = std::env::args_os().skip(1).map(PathBuf::from);
+    let compiled = artifact::open(&args.next().expect("run model.byoc [FOLDER]"))?.into_compiled();
+    let folders: Vec<PathBuf> = args.collect();
+    let session = if folders.is_empty() { Session::without_plugins(0)? } else { Session::new(&folders, 0)? };
+    let (model, warnings) = Model::load(&session, compiled, None)?;
+    warnings.iter().for_each(|warning| eprintln!("{warning}"));
+    let sizes = |shape: Option<tensor::Shape>| shape.expect("an artifact for known sizes");
+    let inputs = model.inputs().iter().map(|port| tensor::random::tensor(port.ty.dtype, &sizes(port.ty.shape()), 1));
+    let outputs = model.run(&inputs.collect::<Vec<_>>())?;
+    for (port, output) in model.outputs().iter().zip(&outputs) {
+        println!("{} {:?} on {} regions: {:.6?}", port.name, output.shape(), model.regions, output.view().to_f64s());
+    }
+    Ok(())
+}
