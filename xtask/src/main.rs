@@ -1,8 +1,10 @@
-//! Development tasks: `cargo xtask demo`, `fetch-onednn`, `test`, `bless`, `bench`, `bench peers`, `fuzz`, `sanitize`.
+//! Development tasks: `cargo xtask demo`, `fetch-onednn`, `test`, `bless`, `bench`, `bench peers`, `docs`, `fuzz`,
+//! `sanitize`.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "the output of a command-line tool")]
 
 mod demo;
+mod docs;
 mod fuzz;
 mod onednn;
 mod peers;
@@ -26,6 +28,7 @@ usage: cargo xtask <task>
                           [--backend NAME,...] [--threads N] [--rounds N] [--runs N]
                           [--exported: full-size models of torchvision and transformers, which are fetched; without
                           a MODEL all of them]
+  docs                    the book of docs/ with the documentation of the crates beside it, in target/book
   fuzz TARGET [--minutes N]
                           fuzzing with untrusted inputs [default: 1 minute]; with coverage if cargo-fuzz is
                           installed (TARGET: a file of fuzz/fuzz_targets without its extension)
@@ -43,6 +46,7 @@ fn main() -> ExitCode {
         ["bless", rest @ ..] => test::bless(rest),
         ["bench", "peers", rest @ ..] => peers::run(rest),
         ["bench", rest @ ..] => test::bench(rest),
+        ["docs"] => docs::run(),
         ["fuzz", rest @ ..] => fuzz::fuzz(rest),
         ["sanitize", rest @ ..] => fuzz::sanitize(rest),
         _ => {

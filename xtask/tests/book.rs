@@ -13,7 +13,11 @@ fn contents_list_every_page() {
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs");
     let contents = std::fs::read_to_string(docs.join("SUMMARY.md")).unwrap();
     let mut expected = Vec::new();
-    for (folder, prefix) in [(docs.clone(), ""), (docs.join("errors"), "errors/")] {
+    for prefix in ["", "concepts/", "design/", "errors/"] {
+        let folder = docs.join(prefix);
+        if !folder.is_dir() {
+            continue;
+        }
         for page in pages(&folder) {
             let text = std::fs::read_to_string(&page).unwrap();
             let title = text.lines().next().and_then(|line| line.strip_prefix("# ")).expect("a title").to_owned();
@@ -29,4 +33,66 @@ fn contents_list_every_page() {
     let extra: Vec<&String> = listed.iter().filter(|line| !expected.contains(line)).collect();
     assert!(missing.is_empty() && extra.is_empty(), "docs/SUMMARY.md lacks {missing:#?} and has {extra:#?}");
     assert_eq!(listed.len(), expected.len(), "docs/SUMMARY.md lists a page twice");
+}
+
+/// Returns the targets of links in a text, outside of code.
+fn links(text: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut fenced = false;
+    for line in text.lines() {
+        if line.trim_start().starts_with("```") {
+            fenced = !fenced;
+        }
+        if fenced {
+            continue;
+        }
+        // Every second part is between backquotes.
+        let prose: String = line.split('`').step_by(2).collect::<Vec<_>>().join("");
+        let targets = prose.split("](").skip(1).filter_map(|rest| rest.split(')').next().map(str::to_owned));
+        found.extend(targets);
+    }
+    found
+}
+
+/// Returns the anchor that a heading gets.
+fn anchor(heading: &str) -> String {
+    let kept = heading.trim_start_matches('#').trim().chars();
+    let kept = kept.filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
+    kept.map(|c| if c == ' ' { '-' } else { c.to_ascii_lowercase() }).collect()
+}
+
+#[test]
+fn links_lead_to_files_and_headings() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let mut folders = vec![root.to_owned()];
+    let mut found = Vec::new();
+    while let Some(folder) = folders.pop() {
+        let skipped = |path: &Path| ["target", "vendor", ".git", "templates"].iter().any(|name| path.ends_with(name));
+        let entries = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());
+        let (inner, files): (Vec<_>, Vec<_>) = entries.filter(|path| !skipped(path)).partition(|path| path.is_dir());
+        folders.extend(inner);
+        found.extend(files.into_iter().filter(|path| path.extension().is_some_and(|e| e == "md")));
+    }
+    let mut wrong = Vec::new();
+    let mut checked = 0;
+    for page in found {
+        let text = std::fs::read_to_string(&page).unwrap();
+        for link in links(&text) {
+            if link.contains("://") {
+                continue;
+            }
+            checked += 1;
+            let (file, heading) = link.split_once('#').unwrap_or((&link, ""));
+            let target = if file.is_empty() { page.clone() } else { page.with_file_name("").join(file) };
+            let exists = target.exists();
+            let headed = heading.is_empty()
+                || std::fs::read_to_string(&target)
+                    .is_ok_and(|text| text.lines().any(|line| line.starts_with('#') && anchor(line) == heading));
+            if !exists || !headed {
+                wrong.push(format!("{}: {link}", page.display()));
+            }
+        }
+    }
+    assert!(checked > 200, "{checked} links");
+    assert!(wrong.is_empty(), "{wrong:#?}");
 }

@@ -1,0 +1,15 @@
+//! Builds the book of a project: `byoc-book FOLDER`, the folder of `book.toml`.
+
+use mdbook_driver::MDBook;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let folder = std::env::args_os().nth(1).unwrap_or_else(|| ".".into());
+    match MDBook::load(std::path::PathBuf::from(folder)).and_then(|book| book.build()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
