@@ -5,7 +5,7 @@ use crate::io;
 use byoc_ir::tensor::{DType, Shape};
 use byoc_runtime::error::Failure;
 use byoc_runtime::exec::trace::{Observer, StepEvent, StepKind};
-use byoc_runtime::plugin::services::{Said, What};
+use byoc_runtime::plugin::services::{EventPayload, RecordedEvent};
 use serde_json::{Value, json};
 use std::fs::File;
 use std::io::Write;
@@ -28,23 +28,23 @@ impl Trace {
     }
 
     /// Tests whether anything consumes the events; otherwise a run is not observed at all.
-    pub fn wanted(&self) -> bool {
+    pub fn is_enabled(&self) -> bool {
         self.keep || tracing::enabled!(target: "byoc::region", tracing::Level::INFO)
     }
 
     /// Adds events of plugins during the run: an event as an instant with its fields, a count as a point of a counter
     /// track.
-    pub fn add_said(&self, said: &[Said]) {
+    pub fn add_plugin_events(&self, recorded: &[RecordedEvent]) {
         let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
-        for said in said {
-            let ts = said.at.saturating_duration_since(self.start).as_nanos() as f64 / 1e3;
-            events.push(match &said.what {
-                What::Event(fields) => json!({
-                    "name": said.name, "cat": "plugin", "ph": "i", "s": "t", "ts": ts, "pid": 1, "tid": 1,
+        for event in recorded {
+            let ts = event.at.saturating_duration_since(self.start).as_nanos() as f64 / 1e3;
+            events.push(match &event.payload {
+                EventPayload::Event(fields) => json!({
+                    "name": event.name, "cat": "plugin", "ph": "i", "s": "t", "ts": ts, "pid": 1, "tid": 1,
                     "args": fields,
                 }),
-                What::Count(total) => json!({
-                    "name": said.name, "cat": "plugin", "ph": "C", "ts": ts, "pid": 1, "args": {"total": total},
+                EventPayload::Count(total) => json!({
+                    "name": event.name, "cat": "plugin", "ph": "C", "ts": ts, "pid": 1, "args": {"total": total},
                 }),
             });
         }

@@ -1,7 +1,7 @@
 //! Errors that no operator of the table can cause, provoked by operators defined by the tests.
 
 use byoc::build::plan::plan;
-use byoc::exec::needs::needed_constants;
+use byoc::exec::constants::needed_constants;
 use byoc::exec::{Executor, Pool};
 use byoc_ir::diag::{Diagnostic, codes};
 use byoc_ir::ir::{Attrs, Dim, Module, Type};
@@ -88,7 +88,7 @@ fn reports_released_constants() {
     let planned = plan(&builder.module, &[]).unwrap();
     assert_eq!(needed_constants(&planned.program, |_| true), [true]);
     let pool = Arc::new(Pool::new(1).unwrap());
-    let diagnostic = Executor::with_some(planned.program, vec![None], Vec::new(), pool).unwrap_err();
+    let diagnostic = Executor::with_partial_constants(planned.program, vec![None], Vec::new(), pool).unwrap_err();
     assert_eq!(diagnostic.code, codes::runtime::CONSTANTS_GONE, "{diagnostic}");
     assert!(diagnostic.message.contains("main"), "{diagnostic}");
 }

@@ -641,7 +641,7 @@ fn cancels_one_run_only() {
     assert_eq!(executor.run_under(&many, None, &late).unwrap_err().code, codes::runtime::TIMED_OUT);
     assert_eq!(executor.run(&few).unwrap(), [Tensor::scalar(0i64)]);
     // The cancellation in whose scope the executor was created applies to its runs.
-    let executor = count_down().cancelled_by(cancel);
+    let executor = count_down().with_cancel(cancel);
     assert_eq!(executor.run(&few).unwrap_err().code, codes::runtime::CANCELLED);
 }
 

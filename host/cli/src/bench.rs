@@ -35,7 +35,7 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode, Failure> {
         let trace = Trace::new(true);
         session.metrics.record();
         ready.model.run_observed(&inputs, &trace)?;
-        trace.add_said(&session.metrics.take_recorded());
+        trace.add_plugin_events(&session.metrics.take_recorded());
         output::write(path, |file| trace.write_to(file))?;
     }
     times.sort_by(f64::total_cmp);

@@ -7,7 +7,7 @@ use super::args::PluginsCheckArgs;
 use super::{plugins_list, render};
 use byoc::build::backend::Backend;
 use byoc::error::Failure;
-use byoc::plugin::registry::{Found, Registry, Status, rejection_diagnostic};
+use byoc::plugin::registry::{PluginFile, Registry, Status, rejection_diagnostic};
 use byoc::session::Session;
 use byoc_ir::diag::{Diagnostic, Severity};
 use byoc_plugin_api::CODEGEN_PREFIX;
@@ -26,7 +26,7 @@ pub fn run(args: &PluginsCheckArgs) -> Result<ExitCode, Failure> {
         _ => Vec::new(),
     };
     let problems: Vec<Diagnostic> = match &found.status {
-        Status::Refused(rejection) => vec![rejection_diagnostic(&found.path, rejection)],
+        Status::Rejected(rejection) => vec![rejection_diagnostic(&found.path, rejection)],
         _ => checked.iter().flat_map(|backend| backend.problems.iter().cloned()).collect(),
     };
     if args.talk.json {
@@ -79,7 +79,7 @@ fn backends(registry: &Registry, plugin: &LoadedPlugin) -> Vec<Checked> {
     checked
 }
 
-fn describe_file(found: &Found, facts: Option<&FileFacts>) {
+fn describe_file(found: &PluginFile, facts: Option<&FileFacts>) {
     println!("{}", found.path.display());
     if let Some(facts) = facts {
         println!("  entry       {}", facts.entry);
@@ -94,7 +94,7 @@ fn describe_file(found: &Found, facts: Option<&FileFacts>) {
             let names: Vec<&str> = plugin.registrations.iter().map(|r| r.name.as_str()).collect();
             println!("  registers   {}", names.join(", "));
         }
-        Status::Refused(rejection) => println!("  refused     {}: {}", rejection.code, rejection.reason),
+        Status::Rejected(rejection) => println!("  refused     {}: {}", rejection.code, rejection.reason),
         Status::Shadowed { by, .. } => println!("  shadowed by {}", by.display()),
     }
 }
@@ -105,7 +105,7 @@ fn describe_backend(backend: &Checked) {
     println!("              {} patterns and {} single operators are understood", backend.patterns, backend.operators);
 }
 
-fn json_row(found: &Found, facts: Option<&FileFacts>, checked: &[Checked], problems: &[Diagnostic]) -> Value {
+fn json_row(found: &PluginFile, facts: Option<&FileFacts>, checked: &[Checked], problems: &[Diagnostic]) -> Value {
     let mut row = plugins_list::row(found);
     let problem =
         |d: &Diagnostic| json!({"code": d.code.to_string(), "message": d.message, "notes": d.notes, "help": d.help});

@@ -3,7 +3,7 @@
 use super::args::{PluginDirArgs, TalkArgs};
 use super::{render, table};
 use byoc::error::Failure;
-use byoc::plugin::registry::{Found, Status};
+use byoc::plugin::registry::{PluginFile, Status};
 use byoc::session::Session;
 use byoc_ir::diag::{Code, Diagnostic};
 use serde_json::{Value, json};
@@ -14,7 +14,7 @@ pub fn run(plugins: &PluginDirArgs, talk: &TalkArgs) -> Result<ExitCode, Failure
     crate::log::to_stderr(talk.verbose);
     let registry = Session::new(&plugins.plugin_dirs, 1)?.registry;
     registry.load_all();
-    let found: Vec<&Found> = registry.found().collect();
+    let found: Vec<&PluginFile> = registry.found().collect();
     print_list(&found, talk);
     if !talk.json && found.is_empty() {
         let mut diagnostic = Diagnostic::warning(Code(401), "no plugin file found");
@@ -24,7 +24,7 @@ pub fn run(plugins: &PluginDirArgs, talk: &TalkArgs) -> Result<ExitCode, Failure
     Ok(ExitCode::SUCCESS)
 }
 
-fn print_list(found: &[&Found], talk: &TalkArgs) {
+fn print_list(found: &[&PluginFile], talk: &TalkArgs) {
     if talk.json {
         for found in found {
             println!("{}", row(found));
@@ -49,7 +49,7 @@ fn print_list(found: &[&Found], talk: &TalkArgs) {
 }
 
 /// Returns a file as the JSON object that `--json` prints.
-pub fn row(found: &Found) -> Value {
+pub fn row(found: &PluginFile) -> Value {
     let file = found.path.display().to_string();
     match &found.status {
         Status::Loaded(plugin) => {
@@ -57,7 +57,7 @@ pub fn row(found: &Found) -> Value {
             json!({"file": file, "status": "loaded", "name": plugin.name, "version": plugin.version,
                    "code": null, "reason": null, "registrations": names})
         }
-        Status::Refused(rejection) => {
+        Status::Rejected(rejection) => {
             json!({"file": file, "status": "refused", "name": null, "version": null,
                    "code": rejection.code, "reason": rejection.reason, "registrations": []})
         }

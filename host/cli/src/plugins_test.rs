@@ -109,7 +109,7 @@ fn lost(file: &Path, fault: &Fault) -> Failure {
         let registry =
             Session::without_plugins(1).map(|s| byoc::plugin::registry::Registry::of_file(file, &s.services));
         let refused = registry.ok().and_then(|r| match &r.found().next()?.status {
-            byoc::plugin::registry::Status::Refused(rejection) => {
+            byoc::plugin::registry::Status::Rejected(rejection) => {
                 Some(byoc::plugin::registry::rejection_diagnostic(file, rejection))
             }
             _ => None,

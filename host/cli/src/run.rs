@@ -33,10 +33,11 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
         session.metrics.record();
     }
     let _interruptible = interruptible(&session.cancel);
-    let outputs = if trace.wanted() { ready.model.run_observed(&inputs, &trace)? } else { ready.model.run(&inputs)? };
+    let outputs =
+        if trace.is_enabled() { ready.model.run_observed(&inputs, &trace)? } else { ready.model.run(&inputs)? };
     entries::restore_process();
     if let Some(path) = &args.trace {
-        trace.add_said(&session.metrics.take_recorded());
+        trace.add_plugin_events(&session.metrics.take_recorded());
         output::write(path, |file| trace.write_to(file))?;
     }
     let named: Vec<(&str, &Tensor)> = ready.model.outputs().iter().map(|p| p.name.as_str()).zip(&outputs).collect();

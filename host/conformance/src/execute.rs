@@ -3,8 +3,8 @@
 use super::fault::{Fault, Kind};
 use super::piece::Piece;
 use super::reference::{Bounded, Outside, compare};
-use byoc::plugin::bridge::dtype_out;
-use byoc::plugin::guard::{Guarded, first_damage};
+use byoc::plugin::bridge::dtype_to_api;
+use byoc::plugin::guard::{GuardedBuffer, first_damage};
 use byoc_ir::tensor::{OutOfMemory, Tensor, byte_count};
 use byoc_plugin_api::{Call, Executable, Prepared, TensorMut, TensorRef};
 
@@ -36,8 +36,11 @@ pub fn run(
 }
 
 /// Copies inputs into guarded memory.
-pub fn copies(inputs: &[Tensor], setting: Setting) -> Result<Vec<Guarded>, Fault> {
-    inputs.iter().map(|t| Guarded::copy_of(t.bytes(), setting.outside).map_err(|error| no_memory(&error))).collect()
+pub fn copies(inputs: &[Tensor], setting: Setting) -> Result<Vec<GuardedBuffer>, Fault> {
+    inputs
+        .iter()
+        .map(|t| GuardedBuffer::copy_of(t.bytes(), setting.outside).map_err(|error| no_memory(&error)))
+        .collect()
 }
 
 fn no_memory(error: &OutOfMemory) -> Fault {
@@ -51,7 +54,7 @@ pub fn run_on(
     prepared: &Prepared,
     setting: Setting,
     inputs: &[Tensor],
-    memory: &[Guarded],
+    memory: &[GuardedBuffer],
     of: &[usize],
 ) -> Result<Vec<Tensor>, Fault> {
     let before: Vec<Vec<u8>> = memory.iter().map(|m| m.bytes().to_vec()).collect();
@@ -60,13 +63,14 @@ pub fn run_on(
     let views: Vec<TensorRef<'_>> = inputs
         .iter()
         .zip(of)
-        .map(|(tensor, &at)| TensorRef::new(dtype_out(tensor.dtype()), tensor.shape(), memory[at].bytes()))
+        .map(|(tensor, &at)| TensorRef::new(dtype_to_api(tensor.dtype()), tensor.shape(), memory[at].bytes()))
         .collect();
     let mut shapes: Vec<Vec<usize>> = prepared.outputs.iter().map(|o| o.dims.to_vec()).collect();
     let dtypes: Vec<_> = piece.expected.iter().map(|want| want.value.dtype()).collect();
-    let guarded = |bytes: usize| Guarded::new(bytes, setting.unset, setting.outside).map_err(|error| no_memory(&error));
+    let guarded =
+        |bytes: usize| GuardedBuffer::new(bytes, setting.unset, setting.outside).map_err(|error| no_memory(&error));
     let bytes = shapes.iter().zip(&dtypes).map(|(shape, dtype)| byte_count(*dtype, shape));
-    let mut outputs: Vec<Guarded> = bytes
+    let mut outputs: Vec<GuardedBuffer> = bytes
         .map(|bytes| bytes.ok_or_else(|| no_memory(&OutOfMemory::OVERFLOW)).and_then(guarded))
         .collect::<Result<_, Fault>>()?;
     let mut workspace = guarded(prepared.workspace)?;
@@ -74,7 +78,7 @@ pub fn run_on(
         .iter_mut()
         .zip(&mut shapes)
         .zip(&dtypes)
-        .map(|((memory, shape), dtype)| TensorMut::new(dtype_out(*dtype), shape, memory.bytes_mut()))
+        .map(|((memory, shape), dtype)| TensorMut::new(dtype_to_api(*dtype), shape, memory.bytes_mut()))
         .collect();
     let call = Call { inputs: &views, outputs: &mut targets, workspace: workspace.bytes_mut(), plan: prepared.plan };
     executable.run(call).map_err(|error| Fault::of_error(Kind::RunFailed, "run", &error))?;

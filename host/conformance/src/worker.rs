@@ -43,7 +43,7 @@ impl Worker {
         };
         let (several, alone) = (make(threads)?, make(1)?);
         let registry = Registry::of_file(file, &several);
-        if let Some(Status::Refused(rejection)) = registry.found().next().map(|f| &f.status) {
+        if let Some(Status::Rejected(rejection)) = registry.found().next().map(|f| &f.status) {
             return Err(rejection_diagnostic(file, rejection).into());
         }
         let others = if dirs.is_empty() { Registry::empty() } else { Registry::discover(dirs, &several) };

@@ -25,13 +25,13 @@ fn expect_regular(found: FileType) -> Result<()> {
     if found.is_file() {
         return Ok(());
     }
-    let what = match found {
+    let kind = match found {
         found if found.is_dir() => "a folder",
         found if found.is_fifo() => "a FIFO",
         found if found.is_socket() => "a socket",
         _ => "a device",
     };
-    Err(Error::other(format!("expected a regular file, found {what}")))
+    Err(Error::other(format!("expected a regular file, found {kind}")))
 }
 
 /// Maximum length of a text in bytes: programs with inline weights exceed it only if the weights belong in a separate
@@ -81,11 +81,11 @@ mod tests {
         assert_eq!(&map_file(&path).unwrap()[..], b"text");
         let fifo = folder.path().join("fifo");
         rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::RUSR).unwrap();
-        for (path, what) in
+        for (path, kind) in
             [(fifo.as_path(), "a FIFO"), (folder.path(), "a folder"), ("/dev/null".as_ref(), "a device")]
         {
             let error = open_regular(path).unwrap_err().to_string();
-            assert_eq!(error, format!("expected a regular file, found {what}"));
+            assert_eq!(error, format!("expected a regular file, found {kind}"));
         }
     }
 }

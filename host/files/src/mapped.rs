@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 static MAPPINGS: Mutex<BTreeMap<usize, Weak<Mmap>>> = Mutex::new(BTreeMap::new());
 
 /// Number of bytes around an accessed page that the system maps together with it.
-const AROUND: usize = 64 << 10;
+const FAULT_AROUND: usize = 64 << 10;
 
 /// Maximum number of bytes of a file in memory at once while the whole file is read.
 const WINDOW: usize = 4 << 20;
@@ -47,22 +47,22 @@ impl AsRef<[u8]> for MappedFile {
 }
 
 /// Bytes whose pages are released on drop, if they belong to a mapped file.
-pub struct Stretch(pub Bytes);
+pub struct MappedRange(pub Bytes);
 
-impl AsRef<[u8]> for Stretch {
+impl AsRef<[u8]> for MappedRange {
     fn as_ref(&self) -> &[u8] {
         &self.0
     }
 }
 
-impl Drop for Stretch {
+impl Drop for MappedRange {
     fn drop(&mut self) {
-        let_go(&self.0);
+        release_pages(&self.0);
     }
 }
 
 /// Releases the pages of a range of bytes if it belongs to a mapped file; does nothing otherwise.
-pub fn let_go(bytes: &[u8]) {
+pub fn release_pages(bytes: &[u8]) {
     if bytes.is_empty() {
         return;
     }
@@ -76,8 +76,8 @@ pub fn let_go(bytes: &[u8]) {
         && offset + bytes.len() <= map.len()
     {
         // A system that ignores the advice keeps the pages, which only costs memory.
-        let end = (offset + bytes.len() + AROUND).min(map.len());
-        let offset = offset.saturating_sub(AROUND);
+        let end = (offset + bytes.len() + FAULT_AROUND).min(map.len());
+        let offset = offset.saturating_sub(FAULT_AROUND);
         // SAFETY: the mapping is of a file and never written to, so a released page holds the same bytes when it is
         // accessed again.
         let _ = unsafe { map.unchecked_advise_range(UncheckedAdvice::DontNeed, offset, end - offset) };
@@ -106,7 +106,7 @@ pub fn digest(bytes: &[u8]) -> blake3::Hash {
     let mut hasher = blake3::Hasher::new();
     for window in bytes.chunks(WINDOW) {
         hasher.update(window);
-        let_go(window);
+        release_pages(window);
     }
     hasher.finalize()
 }
@@ -133,10 +133,10 @@ mod tests {
         let map = Bytes::from_owner(MappedFile::of(file.as_file()).unwrap());
         assert_eq!(digest(&map), blake3::hash(&content));
         assert!(resident(&map) < 1 << 20, "a digest leaves nothing in memory");
-        let stretch = Stretch(map.slice(4096..(2 << 20) + 5));
-        assert_eq!(stretch.as_ref(), &content[4096..(2 << 20) + 5]);
+        let range = MappedRange(map.slice(4096..(2 << 20) + 5));
+        assert_eq!(range.as_ref(), &content[4096..(2 << 20) + 5]);
         assert!(resident(&map) >= 2 << 20);
-        drop(stretch);
+        drop(range);
         assert!(resident(&map) < 1 << 20);
         assert_eq!(map, content);
     }
@@ -154,8 +154,8 @@ mod tests {
     #[test]
     fn release_ignores_unmapped_memory() {
         let content = vec![7u8; 1 << 20];
-        drop(Stretch(Bytes::from(content.clone())));
-        let_go(&content);
+        drop(MappedRange(Bytes::from(content.clone())));
+        release_pages(&content);
         assert!(content.iter().all(|&byte| byte == 7));
     }
 }

@@ -46,16 +46,16 @@ pub fn write_atomically(
 /// # Errors
 /// As [`write_atomically`]; nothing has changed then, unless the system fails between two renames.
 pub fn write_together(files: &[(&Path, &[u8])]) -> std::result::Result<(), Diagnostic> {
-    let mut ready = Vec::with_capacity(files.len());
+    let mut written = Vec::with_capacity(files.len());
     for (path, bytes) in files {
         let write = || {
             let mut pending = Pending::begin(path)?;
             pending.file().write_all(bytes)?;
             Ok(pending)
         };
-        ready.push((path, write().map_err(|e| cannot_write(path, &e))?));
+        written.push((path, write().map_err(|e| cannot_write(path, &e))?));
     }
-    for (path, pending) in ready {
+    for (path, pending) in written {
         pending.commit().map_err(|e| cannot_write(path, &e))?;
     }
     Ok(())
@@ -78,7 +78,7 @@ pub fn write_through(out: &mut dyn Write, fill: impl FnOnce(&mut File) -> Result
 /// E0513 when the directory is missing or not writable, or `path` is a directory.
 pub fn check_writable(path: &Path) -> std::result::Result<(), Diagnostic> {
     let check = || match Target::of(path)? {
-        Target::Regular { path, .. } => temporary_beside(&path).map(drop),
+        Target::Regular { path, .. } => adjacent_temporary(&path).map(drop),
         Target::Special { .. } => match accessat(CWD, path, Access::WRITE_OK, AtFlags::EACCESS) {
             Err(error @ (Errno::ACCESS | Errno::PERM | Errno::ROFS)) => Err(error.into()),
             // An older system does not support the check; the write itself then reports the error.
@@ -89,11 +89,11 @@ pub fn check_writable(path: &Path) -> std::result::Result<(), Diagnostic> {
 }
 
 /// File that is being written.
-pub struct Pending(Place);
+pub struct Pending(Destination);
 
-enum Place {
+enum Destination {
     /// Temporary file beside its target, renamed on commit.
-    Beside { temporary: NamedTempFile, target: PathBuf, replaced: Option<Rights> },
+    Adjacent { temporary: NamedTempFile, target: PathBuf, replaced: Option<FileOwnership> },
     /// Unnamed temporary file, copied on commit.
     Unnamed { buffer: File, target: PathBuf, socket: bool },
 }
@@ -106,10 +106,10 @@ impl Pending {
     pub fn begin(path: &Path) -> Result<Pending> {
         Ok(Pending(match Target::of(path)? {
             Target::Regular { path, replaced } => {
-                Place::Beside { temporary: temporary_beside(&path)?, target: path, replaced }
+                Destination::Adjacent { temporary: adjacent_temporary(&path)?, target: path, replaced }
             }
             Target::Special { socket } => {
-                Place::Unnamed { buffer: tempfile::tempfile()?, target: path.to_owned(), socket }
+                Destination::Unnamed { buffer: tempfile::tempfile()?, target: path.to_owned(), socket }
             }
         }))
     }
@@ -117,8 +117,8 @@ impl Pending {
     /// Returns the temporary file.
     pub fn file(&mut self) -> &mut File {
         match &mut self.0 {
-            Place::Beside { temporary, .. } => temporary.as_file_mut(),
-            Place::Unnamed { buffer, .. } => buffer,
+            Destination::Adjacent { temporary, .. } => temporary.as_file_mut(),
+            Destination::Unnamed { buffer, .. } => buffer,
         }
     }
 
@@ -128,16 +128,18 @@ impl Pending {
     /// When the target cannot be replaced or written.
     pub fn commit(self) -> Result<()> {
         match self.0 {
-            Place::Beside { temporary, target, replaced } => {
+            Destination::Adjacent { temporary, target, replaced } => {
                 if let Some(old) = replaced {
-                    old.give_to(temporary.as_file())?;
+                    old.apply_to(temporary.as_file())?;
                 }
                 temporary.persist(target).map_err(|e| e.error)?;
                 Ok(())
             }
-            Place::Unnamed { mut buffer, target, socket: true } => copy(&mut buffer, &mut UnixStream::connect(target)?),
+            Destination::Unnamed { mut buffer, target, socket: true } => {
+                copy(&mut buffer, &mut UnixStream::connect(target)?)
+            }
             // Truncation applies if the path is the descriptor of a regular file; devices and FIFOs have no length.
-            Place::Unnamed { mut buffer, target, socket: false } => {
+            Destination::Unnamed { mut buffer, target, socket: false } => {
                 copy(&mut buffer, &mut OpenOptions::new().write(true).truncate(true).open(target)?)
             }
         }
@@ -145,20 +147,20 @@ impl Pending {
 }
 
 /// Owner and mode of a file.
-struct Rights {
+struct FileOwnership {
     user: u32,
     group: u32,
     mode: u32,
 }
 
-impl Rights {
-    fn of(file: &Metadata) -> Rights {
-        Rights { user: file.uid(), group: file.gid(), mode: file.mode() & 0o777 }
+impl FileOwnership {
+    fn of(file: &Metadata) -> FileOwnership {
+        FileOwnership { user: file.uid(), group: file.gid(), mode: file.mode() & 0o777 }
     }
 
     /// Gives `file` this mode, and this owner if permitted.
-    fn give_to(&self, file: &File) -> Result<()> {
-        let new = Rights::of(&file.metadata()?);
+    fn apply_to(&self, file: &File) -> Result<()> {
+        let new = FileOwnership::of(&file.metadata()?);
         let other = (new.user, new.group) != (self.user, self.group);
         let mode = match other && fchown(file, Some(self.user), Some(self.group)).is_err() {
             // Permissions of the old group must not extend to another group.
@@ -178,7 +180,7 @@ fn copy(content: &mut File, out: &mut dyn Write) -> Result<()> {
 /// Kind of file at a path, which determines how it is written.
 enum Target {
     /// Regular file, or nothing yet, at the end of all links.
-    Regular { path: PathBuf, replaced: Option<Rights> },
+    Regular { path: PathBuf, replaced: Option<FileOwnership> },
     /// Device, FIFO, socket or descriptor: opened and written.
     Special { socket: bool },
 }
@@ -200,7 +202,7 @@ impl Target {
             return Ok(Target::Special { socket: metadata.file_type().is_socket() });
         }
         match follow(path)? {
-            Some(path) => Ok(Target::Regular { path, replaced: found.as_ref().map(Rights::of) }),
+            Some(path) => Ok(Target::Regular { path, replaced: found.as_ref().map(FileOwnership::of) }),
             None => Ok(Target::Special { socket: false }),
         }
     }
@@ -230,7 +232,7 @@ fn folder_of(path: &Path) -> &Path {
     }
 }
 
-fn temporary_beside(path: &Path) -> Result<NamedTempFile> {
+fn adjacent_temporary(path: &Path) -> Result<NamedTempFile> {
     let mut builder = tempfile::Builder::new();
     // Mode of a plain create; the umask of the process applies.
     builder.prefix(".byoc-").permissions(PermissionsExt::from_mode(0o666));

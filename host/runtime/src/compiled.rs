@@ -45,22 +45,22 @@ impl Compiled {
         for (made, region) in self.regions.iter().zip(&self.program.regions) {
             let Some(made) = made else { continue };
             let names = [("name", &made.symbol, &region.symbol), ("backend", &made.backend, &region.backend)];
-            for (what, made, wanted) in names.into_iter().chain([("loader", &made.loader, &region.loader)]) {
+            for (field, made, wanted) in names.into_iter().chain([("loader", &made.loader, &region.loader)]) {
                 if made != wanted {
                     let symbol = &region.symbol;
-                    return Err(contradiction(format!("region {symbol}: expected the {what} {wanted}, found {made}")));
+                    return Err(contradiction(format!("region {symbol}: expected the {field} {wanted}, found {made}")));
                 }
             }
             made.check(&self.constants)
                 .and_then(|signature| signature.check_ports(&region.inputs, &region.outputs))
-                .map_err(|what| contradiction(format!("region {}: {what}", region.symbol)))?;
+                .map_err(|message| contradiction(format!("region {}: {message}", region.symbol)))?;
         }
         Ok(())
     }
 }
 
-fn contradiction(what: String) -> Diagnostic {
-    Diagnostic::error(codes::artifacts::MALFORMED, what)
+fn contradiction(message: String) -> Diagnostic {
+    Diagnostic::error(codes::artifacts::MALFORMED, message)
         .note("the program and the compiled region do not belong together")
         .help("compile the model again")
 }

@@ -52,13 +52,13 @@ fn available(root: &Path) -> Option<usize> {
         line.trim().strip_suffix("kB")?.trim().parse::<usize>().ok()?.checked_mul(1024)
     });
     let groups = std::fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
-    system.into_iter().chain(groups.lines().filter_map(|line| left_in(root, line))).min()
+    system.into_iter().chain(groups.lines().filter_map(|line| remaining_in_group(root, line))).min()
 }
 
 /// Returns the memory left by a line of `/proc/self/cgroup` (`hierarchy:controllers:path`): the minimum over the group
 /// and its ancestors. In a container the path may be that of the host and not exist; the root of the hierarchy then
 /// holds the container's own limits.
-fn left_in(root: &Path, line: &str) -> Option<usize> {
+fn remaining_in_group(root: &Path, line: &str) -> Option<usize> {
     let mut parts = line.splitn(3, ':');
     let (_, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
     let (mount, limit, usage) = match controllers {

@@ -4,8 +4,8 @@ use crate::cancel::Cancel;
 use crate::compiled::Compiled;
 use crate::compiled::CompiledRegion;
 use crate::error::Failure;
+use crate::exec::constants::needed_constants;
 use crate::exec::executor::Executor;
-use crate::exec::needs::needed_constants;
 use crate::exec::program::Port;
 use crate::exec::trace::{Observer, StepKind};
 use crate::exec::{Region, memory, validate};
@@ -34,8 +34,8 @@ fn has_own_threads(region: &CompiledRegion) -> bool {
 fn offloaded(explain: &serde_json::Value, regions: &HashSet<&str>) -> (u64, f64) {
     let flops = |of: &serde_json::Value| of["flops"].as_u64().unwrap_or(0);
     let rows = explain["regions"].as_array().into_iter().flatten();
-    let own = rows.filter(|row| row["symbol"].as_str().is_some_and(|symbol| regions.contains(symbol)));
-    let (offloaded, total) = (own.map(flops).fold(0, u64::saturating_add), flops(&explain["totals"]));
+    let listed = rows.filter(|row| row["symbol"].as_str().is_some_and(|symbol| regions.contains(symbol)));
+    let (offloaded, total) = (listed.map(flops).fold(0, u64::saturating_add), flops(&explain["totals"]));
     (offloaded, if total == 0 { 0.0 } else { offloaded as f64 / total as f64 })
 }
 
@@ -64,25 +64,25 @@ impl Model {
         compiled: Compiled,
         cache_dir: Option<&Path>,
     ) -> Result<(Model, Vec<Diagnostic>), Failure> {
-        load(session, compiled, cache_dir, Hold::UntilReady)
+        load(session, compiled, cache_dir, ConstantRetention::UntilReady)
     }
 
     /// Loads like [`Model::load`], but constants that only regions read are handed over to their backends as soon as
     /// these have loaded them: a backend that packs them one by one and releases each holds at most one of them twice.
     /// Code used only for compiling and loading is released too. If a backend rejects a region after that, the model is
-    /// built once more by `again`, and loaded as by [`Model::load`].
+    /// built once more by `rebuild`, and loaded as by [`Model::load`].
     ///
     /// # Errors
-    /// As [`Model::load`], and the errors of `again`.
+    /// As [`Model::load`], and the errors of `rebuild`.
     pub fn load_sparing(
         session: &Session,
         compiled: Compiled,
         cache_dir: Option<&Path>,
-        again: impl FnOnce() -> Result<Compiled, Failure>,
+        rebuild: impl FnOnce() -> Result<Compiled, Failure>,
     ) -> Result<(Model, Vec<Diagnostic>), Failure> {
-        match load(session, compiled, cache_dir, Hold::UntilLoaded) {
+        match load(session, compiled, cache_dir, ConstantRetention::UntilLoaded) {
             Err(failure) if failure.diagnostics.iter().any(|d| d.code == codes::runtime::CONSTANTS_GONE) => {
-                load(session, again()?, cache_dir, Hold::UntilReady)
+                load(session, rebuild()?, cache_dir, ConstantRetention::UntilReady)
             }
             outcome => outcome,
         }
@@ -140,7 +140,7 @@ impl Model {
 
 /// Time until which the host holds constants that only loaded regions read.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Hold {
+enum ConstantRetention {
     UntilLoaded,
     UntilReady,
 }
@@ -149,7 +149,7 @@ fn load(
     session: &Session,
     compiled: Compiled,
     cache_dir: Option<&Path>,
-    hold: Hold,
+    retention: ConstantRetention,
 ) -> Result<(Model, Vec<Diagnostic>), Failure> {
     let _scope = session.cancel.enter();
     compiled.check()?;
@@ -175,8 +175,8 @@ fn load(
                 "region {} needs the loader \"loadbinary_{}\", which no plugin found registers",
                 region.symbol, region.loader
             );
-            let made = format!("it was compiled by plugin {} {}", region.plugin.name, region.plugin.version);
-            warnings.push(on_host(Diagnostic::warning(codes::plugins::NO_LOADER, message).note(made)));
+            let origin = format!("it was compiled by plugin {} {}", region.plugin.name, region.plugin.version);
+            warnings.push(on_host(Diagnostic::warning(codes::plugins::NO_LOADER, message).note(origin)));
             regions.push(None);
             continue;
         };
@@ -189,7 +189,7 @@ fn load(
                 slot.get_or_insert_with(|| constant_handle("", &Arc::new(tensor.clone()))).clone()
             })
             .collect();
-        let signature = region.signature().map_err(|what| Failure::new(codes::artifacts::MALFORMED, what))?;
+        let signature = region.signature().map_err(|reason| Failure::new(codes::artifacts::MALFORMED, reason))?;
         options["region"] = region.load_options(&signature);
         let request = LoadRequest {
             symbol: &region.symbol,
@@ -213,24 +213,26 @@ fn load(
     let loaded = regions.iter().zip(&compiled.program.regions).filter(|(loaded, _)| loaded.is_some());
     let loaded: HashSet<&str> = loaded.map(|(_, region)| &*region.symbol).collect();
     let (offload_flops, offload_share) = offloaded(&compiled.explain, &loaded);
-    let mut ready = regions.iter().zip(&compiled.regions).filter(|(loaded, _)| loaded.is_some()).peekable();
-    let on_caller = ready.peek().is_some() && ready.all(|(_, region)| region.as_ref().is_some_and(has_own_threads));
+    let mut on_backends = regions.iter().zip(&compiled.regions).filter(|(loaded, _)| loaded.is_some()).peekable();
+    let on_caller =
+        on_backends.peek().is_some() && on_backends.all(|(_, region)| region.as_ref().is_some_and(has_own_threads));
     drop(handles);
     let program = compiled.program;
     validate(&program)?;
     let needed = needed_constants(&program, |region| regions[region as usize].is_some());
-    let kept = |(constant, needed): (Tensor, bool)| (needed || hold == Hold::UntilReady).then_some(constant);
-    let constants = compiled.constants.into_iter().zip(needed).map(kept).collect();
-    memory::give_back_heap();
-    if hold == Hold::UntilLoaded {
-        memory::let_go_of_code();
+    let retain =
+        |(constant, needed): (Tensor, bool)| (needed || retention == ConstantRetention::UntilReady).then_some(constant);
+    let constants = compiled.constants.into_iter().zip(needed).map(retain).collect();
+    memory::trim_heap();
+    if retention == ConstantRetention::UntilLoaded {
+        memory::release_code();
     }
-    let mut executor = Executor::with_some(program, constants, regions, session.pool.clone())?;
-    executor.let_go();
+    let mut executor = Executor::with_partial_constants(program, constants, regions, session.pool.clone())?;
+    executor.release_constants();
     if on_caller {
         executor = executor.regions_on_caller();
     }
-    executor = executor.cancelled_by(session.cancel.clone());
+    executor = executor.with_cancel(session.cancel.clone());
     // Notes of regions from being prepared for known dimensions.
     for note in executor.notes() {
         warnings.push(Diagnostic::warning(codes::plugins::PLUGIN_FAULT, note).note("the result is the same"));

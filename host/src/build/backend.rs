@@ -11,7 +11,7 @@ use byoc_plugin_api::{self as api, Codegen, Description};
 use byoc_runtime::error::Failure;
 use byoc_runtime::plugin::bridge::{self, ConstantTable, Group};
 use byoc_runtime::plugin::fault;
-use byoc_runtime::plugin::registry::{Found, Registry};
+use byoc_runtime::plugin::registry::{PluginFile, Registry};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ pub struct Backend<'r> {
     /// Plugin that registers it.
     pub plugin: &'r LoadedPlugin,
     /// File of the plugin.
-    pub found: &'r Found,
+    pub found: &'r PluginFile,
     /// Description by the backend.
     pub description: Description,
     /// Layouts that it requests for its operators, as far as they are supported.

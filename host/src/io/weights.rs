@@ -1,6 +1,6 @@
 //! Safetensors files: named tensors, used in place where they are mapped.
 
-use byoc_files::mapped::Stretch;
+use byoc_files::mapped::MappedRange;
 use byoc_files::write_atomically;
 use byoc_files::{bad_file, map_file};
 use byoc_ir::diag::Diagnostic;
@@ -25,7 +25,7 @@ pub fn read(path: &Path) -> Result<BTreeMap<String, Tensor>, Diagnostic> {
         let dtype = element_type(view.dtype()).ok_or_else(|| {
             bad_file(path, format!("tensor {name}: elements of type {:?} are not supported", view.dtype()))
         })?;
-        let mut tensor = Tensor::from_storage(dtype, view.shape(), Arc::new(Stretch(bytes.slice_ref(view.data()))))
+        let mut tensor = Tensor::from_storage(dtype, view.shape(), Arc::new(MappedRange(bytes.slice_ref(view.data()))))
             .ok_or_else(|| bad_file(path, format!("tensor {name}: the data does not fit its shape")))?;
         if dtype == DType::Bool && tensor.bytes().iter().any(|&b| b > 1) {
             let values: Vec<bool> = tensor.bytes().iter().map(|&b| b != 0).collect();

@@ -2,7 +2,7 @@
 
 use crate::cases::Case;
 use crate::support;
-use byoc::plugin::bridge::{ConstantTable, dtype_out, function_graph};
+use byoc::plugin::bridge::{ConstantTable, dtype_to_api, function_graph};
 use byoc::session::Session;
 use byoc_ir::ir::Module;
 use byoc_ir::tensor::{DType, Tensor};
@@ -121,7 +121,7 @@ pub fn run_as(executable: &dyn Executable, inputs: &[Tensor], dtypes: &[DType]) 
     let dims: Vec<&[usize]> = inputs.iter().map(Tensor::shape).collect();
     let prepared = executable.prepare(&dims).unwrap_or_else(|error| panic!("{error}"));
     let refs: Vec<TensorRef<'_>> =
-        inputs.iter().map(|t| TensorRef::new(dtype_out(t.dtype()), t.shape(), t.bytes())).collect();
+        inputs.iter().map(|t| TensorRef::new(dtype_to_api(t.dtype()), t.shape(), t.bytes())).collect();
     let mut shapes: Vec<Vec<usize>> = prepared.outputs.iter().map(|o| o.dims.to_vec()).collect();
     // Initialized with NaN: nothing may be read before it is written.
     let mut memory: Vec<Vec<Line>> =
@@ -137,7 +137,7 @@ pub fn run_as(executable: &dyn Executable, inputs: &[Tensor], dtypes: &[DType]) 
         .zip(dtypes)
         .map(|((shape, lines), dtype)| {
             let len = shape.iter().product::<usize>() * dtype.size();
-            TensorMut::new(dtype_out(*dtype), shape, bytes(lines, len))
+            TensorMut::new(dtype_to_api(*dtype), shape, bytes(lines, len))
         })
         .collect();
     let workspace = bytes(&mut workspace, prepared.workspace);

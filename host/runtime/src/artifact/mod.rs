@@ -18,7 +18,7 @@ pub use write::{write, write_to};
 const TRAILER: &[u8] = b"byoc-blake3:";
 
 /// Number of hexadecimal digits of a digest.
-const DIGITS: usize = 64;
+const DIGEST_DIGITS: usize = 64;
 
 /// Alignment of entries, in bytes.
 const ALIGN: usize = 64;

@@ -2,7 +2,7 @@
 
 use super::manifest::{FORMAT, Manifest, RegionRecord};
 use super::write::dtype_name;
-use super::{ALIGN, DIGITS, MANIFEST, PROGRAM, TRAILER, WEIGHTS};
+use super::{ALIGN, DIGEST_DIGITS, MANIFEST, PROGRAM, TRAILER, WEIGHTS};
 use crate::compiled::{Compiled, CompiledRegion, PluginId, RegionSource};
 use crate::exec::{Program, validate};
 use byoc_files::mapped::{self, MappedFile};
@@ -56,17 +56,17 @@ pub fn open(path: &Path) -> Result<Artifact, Diagnostic> {
 }
 
 /// Shared range of a file. Its pages are released when it is dropped.
-struct Slice<T: AsRef<[u8]>>(Arc<T>, Range<usize>);
+struct FileRange<T: AsRef<[u8]>>(Arc<T>, Range<usize>);
 
-impl<T: AsRef<[u8]>> AsRef<[u8]> for Slice<T> {
+impl<T: AsRef<[u8]>> AsRef<[u8]> for FileRange<T> {
     fn as_ref(&self) -> &[u8] {
         &(*self.0).as_ref()[self.1.clone()]
     }
 }
 
-impl<T: AsRef<[u8]>> Drop for Slice<T> {
+impl<T: AsRef<[u8]>> Drop for FileRange<T> {
     fn drop(&mut self) {
-        mapped::let_go(self.as_ref());
+        mapped::release_pages(self.as_ref());
     }
 }
 
@@ -116,7 +116,7 @@ fn check_seal(bytes: &[u8]) -> Result<(), Diagnostic> {
     if !bytes.starts_with(b"PK") {
         return Err(not_an_artifact());
     }
-    let covered = bytes.len().checked_sub(DIGITS).ok_or_else(not_an_artifact)?;
+    let covered = bytes.len().checked_sub(DIGEST_DIGITS).ok_or_else(not_an_artifact)?;
     let (covered, digest) = bytes.split_at(covered);
     if !covered.ends_with(TRAILER) {
         return Err(Diagnostic::error(
@@ -183,7 +183,7 @@ fn constants<T: AsRef<[u8]> + Send + Sync + 'static>(
     program: &Program,
 ) -> Result<Vec<Tensor>, Diagnostic> {
     let bytes = &(**file).as_ref()[weights.clone()];
-    let bad = |what: &str| malformed(format!("{WEIGHTS}: {what}"));
+    let bad = |message: &str| malformed(format!("{WEIGHTS}: {message}"));
     let (length, rest) =
         bytes.split_first_chunk::<8>().ok_or_else(|| bad("truncated before the length of its header"))?;
     let length = usize::try_from(u64::from_le_bytes(*length)).ok().filter(|&length| length <= rest.len());
@@ -211,7 +211,7 @@ fn constants<T: AsRef<[u8]> + Send + Sync + 'static>(
         if port.ty.dtype == DType::Bool && content.iter().any(|&byte| byte > 1) {
             return Err(wrong());
         }
-        let slice = Slice(file.clone(), base + start..base + end);
+        let slice = FileRange(file.clone(), base + start..base + end);
         tensors.push(Tensor::from_storage(port.ty.dtype, &shape, Arc::new(slice)).ok_or_else(wrong)?);
     }
     Ok(tensors)
@@ -253,6 +253,6 @@ fn not_an_artifact() -> Diagnostic {
         .help("byoc compile MODEL -o FILE.byoc writes one")
 }
 
-fn malformed(what: impl Into<String>) -> Diagnostic {
-    Diagnostic::error(codes::artifacts::MALFORMED, what)
+fn malformed(message: impl Into<String>) -> Diagnostic {
+    Diagnostic::error(codes::artifacts::MALFORMED, message)
 }

@@ -1,7 +1,7 @@
 //! Writes an artifact.
 
 use super::manifest::{Entry, FORMAT, Manifest, RegionRecord, TensorRecord};
-use super::{ALIGN, DIGITS, MANIFEST, PROGRAM, TRAILER, WEIGHTS};
+use super::{ALIGN, DIGEST_DIGITS, MANIFEST, PROGRAM, TRAILER, WEIGHTS};
 use crate::compiled::{Compiled, CompiledRegion};
 use byoc_files::output::Pending;
 use byoc_ir::diag::{Diagnostic, codes};
@@ -14,7 +14,7 @@ use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, DateTime, ZipWriter};
 
 /// Minimum size of a file that needs the 64-bit form of the archive.
-const LARGE: usize = 1 << 31;
+const ZIP64_THRESHOLD: usize = 1 << 31;
 
 /// Writes a built model to a file, which appears under its name once it is complete.
 ///
@@ -80,7 +80,7 @@ impl<'a> Contents<'a> {
 
     fn write(&self, file: &mut File) -> zip::result::ZipResult<()> {
         let mut archive = ZipWriter::new(std::io::BufWriter::with_capacity(1 << 20, file));
-        archive.set_raw_comment([TRAILER, &[b'0'; DIGITS]].concat().into())?;
+        archive.set_raw_comment([TRAILER, &[b'0'; DIGEST_DIGITS]].concat().into())?;
         let manifest = (MANIFEST, vec![Cow::from(&self.manifest[..])]);
         let entries = self.entries.iter().map(|(name, parts)| (name.as_str(), parts));
         for (name, parts) in std::iter::once((manifest.0, &manifest.1)).chain(entries) {
@@ -90,7 +90,7 @@ impl<'a> Contents<'a> {
                 .last_modified_time(DateTime::default())
                 .unix_permissions(0o644)
                 .with_alignment(ALIGN as u16)
-                .large_file(size >= LARGE);
+                .large_file(size >= ZIP64_THRESHOLD);
             archive.start_file(name, options)?;
             for part in parts {
                 archive.write_all(part)?;
@@ -189,7 +189,7 @@ fn digest<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> String {
 /// Writes the digest of all preceding bytes at the end of the file.
 fn seal(file: &mut File) -> std::io::Result<()> {
     let end = file.seek(SeekFrom::End(0))?;
-    let covered = end.saturating_sub(DIGITS as u64);
+    let covered = end.saturating_sub(DIGEST_DIGITS as u64);
     file.seek(SeekFrom::Start(0))?;
     let mut hasher = blake3::Hasher::new();
     hasher.update_reader(Read::take(&*file, covered))?;

@@ -1,10 +1,10 @@
 //! Runs a program, any number of times and from any number of threads.
 
 use super::inputs::{bind, check_inputs, show};
-use super::machine;
+use super::interpreter;
 use super::pool::Pool;
+use super::prepared::PreparedProgram;
 use super::program::Program;
-use super::ready::Ready;
 use super::region::Region;
 use super::trace::{Observer, StepInfo};
 use super::validate::validate;
@@ -18,7 +18,7 @@ use std::sync::Arc;
 /// The memory of activations is reused between runs: from the second run on, a straight-line program of known sizes
 /// allocates its outputs and nothing per step.
 pub struct Executor {
-    ready: Ready,
+    prepared: PreparedProgram,
     on_caller: bool,
     cancel: Cancel,
     max_calls: u64,
@@ -36,16 +36,16 @@ impl Executor {
         regions: Vec<Option<Arc<dyn Region>>>,
         pool: Arc<Pool>,
     ) -> Result<Executor, Diagnostic> {
-        Executor::with_some(program, constants.into_iter().map(Some).collect(), regions, pool)
+        Executor::with_partial_constants(program, constants.into_iter().map(Some).collect(), regions, pool)
     }
 
     /// Same as [`Executor::new`], without the constants that nothing reads as long as every region runs on its backend;
-    /// [`needed_constants`](super::needs::needed_constants) determines which these are.
+    /// [`needed_constants`](super::constants::needed_constants) determines which these are.
     ///
     /// # Errors
     /// Those of [`Executor::new`], and E0616 when a backend refuses a region and a constant that the host needs for it
     /// is absent.
-    pub fn with_some(
+    pub fn with_partial_constants(
         program: Program,
         constants: Vec<Option<Tensor>>,
         regions: Vec<Option<Arc<dyn Region>>>,
@@ -55,7 +55,7 @@ impl Executor {
         check_constants(&program, &constants)?;
         let cancel = Cancel::current().unwrap_or_default();
         Ok(Executor {
-            ready: Ready::new(program, constants, regions, pool)?,
+            prepared: PreparedProgram::new(program, constants, regions, pool)?,
             on_caller: false,
             cancel,
             max_calls: MAX_CALLS,
@@ -64,8 +64,8 @@ impl Executor {
 
     /// Releases the constants that cannot be read any more: those read only by the host programs of regions that are
     /// certain to run on their backends.
-    pub fn let_go(&mut self) {
-        self.ready.let_go();
+    pub fn release_constants(&mut self) {
+        self.prepared.release_constants();
     }
 
     /// Runs regions on the calling thread from now on, instead of on a thread of the pool. For backends with threads of
@@ -81,7 +81,7 @@ impl Executor {
     /// Sets the cancellation of runs that are not given one of their own. The default is the one in whose scope the
     /// executor was created.
     #[must_use]
-    pub fn cancelled_by(mut self, cancel: Cancel) -> Executor {
+    pub fn with_cancel(mut self, cancel: Cancel) -> Executor {
         self.cancel = cancel;
         self
     }
@@ -122,7 +122,7 @@ impl Executor {
         cancel: &Cancel,
     ) -> Result<Vec<Tensor>, Diagnostic> {
         check_inputs(&self.program().inputs, inputs)?;
-        let run = || machine::run(&self.ready, inputs, observer, cancel, self.max_calls);
+        let run = || interpreter::run(&self.prepared, inputs, observer, cancel, self.max_calls);
         if self.on_caller { run() } else { self.pool().install(run) }
     }
 
@@ -136,22 +136,22 @@ impl Executor {
 
     /// The program.
     pub fn program(&self) -> &Program {
-        &self.ready.program
+        &self.prepared.program
     }
 
     /// The thread pool.
     pub fn pool(&self) -> &Arc<Pool> {
-        &self.ready.pool
+        &self.prepared.pool
     }
 
     /// Regions that their backends refused while the program was prepared, with the reason, one line each.
     pub fn notes(&self) -> Vec<String> {
-        self.ready.notes()
+        self.prepared.notes()
     }
 
     /// Static facts about each step, by function and index in its code.
     pub fn steps(&self) -> &[Vec<StepInfo>] {
-        self.ready.steps()
+        self.prepared.steps()
     }
 }
 

@@ -169,10 +169,10 @@ pub(super) struct Operands {
     pub inputs: Box<[Reg]>,
     pub outs: Box<[Reg]>,
     /// The operands in the arena, sorted by offset; empty ones are left out.
-    sweep: Box<[Cut]>,
+    arena_operands: Box<[ArenaOperand]>,
 }
 
-struct Cut {
+struct ArenaOperand {
     offset: usize,
     bytes: usize,
     /// Index into `inputs` or `outs`.
@@ -183,34 +183,34 @@ struct Cut {
 impl Operands {
     /// Sorts the operands; `None` if an output overlaps another operand, or an output is a constant.
     pub(super) fn new(regs: &[RegInfo], inputs: Vec<Reg>, outs: Vec<Reg>) -> Option<Operands> {
-        let mut sweep = Vec::new();
+        let mut arena_operands = Vec::new();
         let sides = [(&inputs, false), (&outs, true)];
         for (list, out) in sides {
             for (at, reg) in list.iter().enumerate() {
                 let info = &regs[reg.index()];
                 match info.slot {
                     Slot::Arena(offset) if info.bytes > 0 => {
-                        sweep.push(Cut { offset, bytes: info.bytes, at: at as u32, out });
+                        arena_operands.push(ArenaOperand { offset, bytes: info.bytes, at: at as u32, out });
                     }
                     Slot::Constant(_) if out => return None,
                     _ => {}
                 }
             }
         }
-        sweep.sort_by_key(|cut| cut.offset);
+        arena_operands.sort_by_key(|operand| operand.offset);
         let (mut read_to, mut written_to) = (0, 0);
-        for cut in &sweep {
-            if cut.offset < written_to || (cut.out && cut.offset < read_to) {
+        for operand in &arena_operands {
+            if operand.offset < written_to || (operand.out && operand.offset < read_to) {
                 return None;
             }
-            let end = cut.offset + cut.bytes;
-            if cut.out {
+            let end = operand.offset + operand.bytes;
+            if operand.out {
                 written_to = end;
             } else {
                 read_to = read_to.max(end);
             }
         }
-        Some(Operands { inputs: inputs.into(), outs: outs.into(), sweep: sweep.into() })
+        Some(Operands { inputs: inputs.into(), outs: outs.into(), arena_operands: arena_operands.into() })
     }
 }
 
@@ -251,7 +251,7 @@ impl Scratch {
             outputs: recycle_outputs(std::mem::take(&mut self.outputs)),
         };
         for &reg in &operands.inputs {
-            views.inputs.push(outside(scope, &frame.values, reg)?);
+            views.inputs.push(input_view(scope, &frame.values, reg)?);
         }
         let mut unused = fresh.iter_mut();
         for &reg in &operands.outs {
@@ -263,29 +263,29 @@ impl Scratch {
             };
             views.outputs.push(TensorViewMut { dtype, shape, data });
         }
-        cut(frame.arena.as_mut(), &operands.sweep, &mut views);
+        split_arena(frame.arena.as_mut(), &operands.arena_operands, &mut views);
         let result = body(&mut views);
         let Views { inputs, outputs } = views;
         self.inputs = recycle_views(inputs);
         self.outputs = recycle_outputs(outputs);
         result?;
-        let mut made = fresh.drain(..);
+        let mut allocated = fresh.drain(..);
         for &reg in &operands.outs {
             let info = scope.reg(reg);
             if let (Slot::Value(i), Some((dtype, shape))) = (info.slot, info.known()) {
-                let bytes = Arc::new(made.next().expect("one buffer per value output"));
+                let bytes = Arc::new(allocated.next().expect("one buffer per value output"));
                 let tensor = Tensor::from_storage(dtype, shape, bytes).expect("size matches the shape");
                 frame.values[i as usize] = Value::Tensor(tensor);
             }
         }
-        drop(made);
+        drop(allocated);
         self.fresh = fresh;
         Ok(())
     }
 }
 
 /// Returns the view of an input; one in the arena has no data yet.
-fn outside<'a>(scope: Scope<'a>, values: &'a [Value], reg: Reg) -> Result<TensorView<'a>, Diagnostic> {
+fn input_view<'a>(scope: Scope<'a>, values: &'a [Value], reg: Reg) -> Result<TensorView<'a>, Diagnostic> {
     let info = scope.reg(reg);
     let (dtype, shape) = info.known().ok_or_else(|| bad_program("an operand has an unknown size"))?;
     let tensor = match info.slot {
@@ -305,22 +305,23 @@ fn outside<'a>(scope: Scope<'a>, values: &'a [Value], reg: Reg) -> Result<Tensor
 }
 
 /// Splits the arena at the outputs, and sets the data of the views in it.
-fn cut<'a>(arena: &'a mut [u8], sweep: &[Cut], views: &mut Views<'a>) {
+fn split_arena<'a>(arena: &'a mut [u8], arena_operands: &[ArenaOperand], views: &mut Views<'a>) {
     let (mut rest, mut base) = (arena, 0);
     let mut next = 0;
-    while next < sweep.len() {
-        let out = sweep[next..].iter().position(|cut| cut.out).map_or(sweep.len(), |at| next + at);
-        let end = sweep.get(out).map_or(base + rest.len(), |cut| cut.offset);
+    while next < arena_operands.len() {
+        let out =
+            arena_operands[next..].iter().position(|operand| operand.out).map_or(arena_operands.len(), |at| next + at);
+        let end = arena_operands.get(out).map_or(base + rest.len(), |operand| operand.offset);
         let (shared, tail) = std::mem::take(&mut rest).split_at_mut(end - base);
         let shared: &'a [u8] = shared;
-        for input in &sweep[next..out] {
+        for input in &arena_operands[next..out] {
             views.inputs[input.at as usize].data = &shared[input.offset - base..][..input.bytes];
         }
         (rest, base) = (tail, end);
-        if let Some(cut) = sweep.get(out) {
-            let (written, tail) = std::mem::take(&mut rest).split_at_mut(cut.bytes);
-            views.outputs[cut.at as usize].data = written;
-            (rest, base) = (tail, cut.offset + cut.bytes);
+        if let Some(operand) = arena_operands.get(out) {
+            let (written, tail) = std::mem::take(&mut rest).split_at_mut(operand.bytes);
+            views.outputs[operand.at as usize].data = written;
+            (rest, base) = (tail, operand.offset + operand.bytes);
         }
         next = out + 1;
     }

@@ -2,7 +2,7 @@
 //! the operands of each step of known sizes, both once.
 
 use super::frame::{Operands, RegInfo, Slot};
-use super::kept::{Dims, Kept};
+use super::lru_cache::{Dims, LruCache};
 use super::plans::RegionPlans;
 use super::program::{self, Arg, Function, Instr, OpCall, Program, Reg};
 use super::region::{OutputDims, Prepared, Region};
@@ -63,7 +63,7 @@ pub(super) enum Step {
     },
     Region(Box<RegionStep>),
     /// No operation: source and result share their place in the arena.
-    Nothing,
+    Nop,
     /// Any other instruction, run as it is.
     Control(Instr),
 }
@@ -93,7 +93,7 @@ pub(super) struct DynamicStep {
     pub args: Vec<Arg>,
     pub outs: Vec<Reg>,
     /// Recently used kernels, by the dimensions of inputs and results.
-    pub kernels: Mutex<Kept<Dims, Arc<SizedKernel>>>,
+    pub kernels: Mutex<LruCache<Dims, Arc<SizedKernel>>>,
 }
 
 /// A kernel for the dimensions of a run.
@@ -210,7 +210,7 @@ impl Loader<'_> {
         let same_place = matches!((source.slot, target.slot), (Slot::Arena(a), Slot::Arena(b)) if a == b);
         let shape = typed.outs.first().and_then(TensorType::shape);
         if same_place && shape.is_some() && source.bytes == target.bytes {
-            return Ok(Step::Nothing);
+            return Ok(Step::Nop);
         }
         let call = shape.is_none().then(|| Box::new(typed.dynamic(call)));
         Ok(Step::Alias { from, out, shape, call })
@@ -245,16 +245,16 @@ impl Loader<'_> {
                     };
                     let prepared: Vec<String> = plan.outputs.iter().map(shown).collect();
                     let wanted: Vec<String> = wanted.iter().map(|dims| format!("{dims:?}")).collect();
-                    let what = format!(
+                    let reason = format!(
                         "it prepares outputs of dimensions {}, expected {}",
                         prepared.join(" and "),
                         wanted.join(" and ")
                     );
-                    self.notes.push(turned_down(about, &what));
+                    self.notes.push(refusal_note(about, &reason));
                     region = None;
                 }
                 Err(error) => {
-                    self.notes.push(turned_down(about, &error.to_string()));
+                    self.notes.push(refusal_note(about, &error.to_string()));
                     region = None;
                 }
             }
@@ -272,10 +272,10 @@ impl Loader<'_> {
     }
 
     /// Infers the types of a call again, because a program from a file may claim any.
-    fn typed(&self, function: &Function, regs: &[RegInfo], call: &OpCall) -> Result<Typed, Diagnostic> {
+    fn typed(&self, function: &Function, regs: &[RegInfo], call: &OpCall) -> Result<TypedCall, Diagnostic> {
         let op = op::lookup(&call.op).ok_or_else(|| no_kernel(self.program, call))?;
         let def = op::get(op);
-        let attrs = op::normalize_attrs(def, call.attrs.clone()).map_err(|d| within(&d))?;
+        let attrs = op::normalize_attrs(def, call.attrs.clone()).map_err(|d| type_error(&d))?;
         let args =
             trace::arg_types(function, call).ok_or_else(|| bad_program("an operator has a handle as argument"))?;
         let values: Vec<Option<&Tensor>> = call
@@ -286,8 +286,8 @@ impl Loader<'_> {
                 Arg::Tuple(_) => None,
             })
             .collect();
-        let inferred = def.infer(&attrs, &args, &values).map_err(|d| within(&d))?;
-        let inferred = flat(&inferred).ok_or_else(|| bad_program(&format!("{} returns {inferred}", call.op)))?;
+        let inferred = def.infer(&attrs, &args, &values).map_err(|d| type_error(&d))?;
+        let inferred = flatten(&inferred).ok_or_else(|| bad_program(&format!("{} returns {inferred}", call.op)))?;
         let fits = inferred.len() == call.outs.len()
             && inferred.iter().zip(&call.outs).all(|(ty, out)| match &regs[out.index()].ty {
                 Some(declared) => {
@@ -298,31 +298,31 @@ impl Loader<'_> {
         if !fits {
             return Err(bad_program(&format!("the results of {} have other types than those inferred", call.op)));
         }
-        Ok(Typed { op, def, attrs, outs: inferred })
+        Ok(TypedCall { op, def, attrs, outs: inferred })
     }
 }
 
-struct Typed {
+struct TypedCall {
     op: OpId,
     def: &'static OpDef,
     attrs: Attrs,
     outs: Vec<TensorType>,
 }
 
-impl Typed {
+impl TypedCall {
     fn dynamic(&self, call: &OpCall) -> DynamicStep {
         DynamicStep {
             op: self.op,
             attrs: self.attrs.clone(),
             args: call.args.clone(),
             outs: call.outs.clone(),
-            kernels: Mutex::new(Kept::new(MAX_KERNELS, usize::MAX)),
+            kernels: Mutex::new(LruCache::new(MAX_KERNELS, usize::MAX)),
         }
     }
 }
 
 /// Tensor types of the result of a call, tuples flattened.
-pub(super) fn flat(ty: &Type) -> Option<Vec<TensorType>> {
+pub(super) fn flatten(ty: &Type) -> Option<Vec<TensorType>> {
     match ty {
         Type::Tensor(t) => Some(vec![(**t).clone()]),
         Type::Tuple(fields) => fields.iter().map(|f| f.as_tensor().cloned()).collect(),
@@ -330,12 +330,12 @@ pub(super) fn flat(ty: &Type) -> Option<Vec<TensorType>> {
     }
 }
 
-fn turned_down(region: &program::Region, why: &str) -> String {
+fn refusal_note(region: &program::Region, why: &str) -> String {
     format!("{} runs on the host: {} refused it: {why}", region.symbol, region.backend)
 }
 
 /// Converts a type error: a program is typed when it is created, so an error now means an invalid file.
-fn within(diagnostic: &Diagnostic) -> Diagnostic {
+fn type_error(diagnostic: &Diagnostic) -> Diagnostic {
     bad_program(&diagnostic.message)
 }
 

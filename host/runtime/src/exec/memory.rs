@@ -2,7 +2,7 @@
 
 /// Returns unused heap pages to the system. Compilation of a model leaves many small holes between live allocations;
 /// call this before the memory that the model runs in is allocated.
-pub fn give_back_heap() {
+pub fn trim_heap() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     {
         // SAFETY: may be called at any time, from any thread.
@@ -12,9 +12,9 @@ pub fn give_back_heap() {
 
 /// Releases pages of code. A run needs little of the code that reads, compiles and loads a model, some fifteen
 /// megabytes with a large library. Pages that are needed again are read from their files.
-pub fn let_go_of_code() {
+pub fn release_code() {
     #[cfg(target_os = "linux")]
-    for range in clean_code(&std::fs::read_to_string("/proc/self/smaps").unwrap_or_default()) {
+    for range in clean_code_mappings(&std::fs::read_to_string("/proc/self/smaps").unwrap_or_default()) {
         let address = std::ptr::with_exposed_provenance_mut(range.start);
         // SAFETY: the mapping is of a file, not writable, and none of its pages differs from the file, so they have the
         // same contents when they are read again. If the mapping has been removed meanwhile, there is nothing at its
@@ -25,7 +25,7 @@ pub fn let_go_of_code() {
 
 /// Returns the mappings of files in `/proc/self/smaps` that are executable, not writable, and have no modified page (as
 /// left by a loader that writes addresses into code, or a debugger that sets a breakpoint).
-fn clean_code(smaps: &str) -> Vec<std::ops::Range<usize>> {
+fn clean_code_mappings(smaps: &str) -> Vec<std::ops::Range<usize>> {
     let mut found = Vec::new();
     let mut code = None;
     for line in smaps.lines() {
@@ -61,20 +61,20 @@ mod tests {
             + &mapping("6000-7000", "r-xp", "", 0)
             + &mapping("7ffc2d5e9000-7ffc2d5ea000", "r-xp", "[vdso]", 0)
             + &mapping("8000-a000", "r-xp", "/usr/lib/b.so", 0);
-        assert_eq!(clean_code(&smaps), [0x1000..0x3000, 0x8000..0xa000]);
+        assert_eq!(clean_code_mappings(&smaps), [0x1000..0x3000, 0x8000..0xa000]);
     }
 
     #[test]
     fn released_code_runs_again() {
         let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap_or_default();
-        let own = clean_code as *const () as usize;
+        let own = clean_code_mappings as *const () as usize;
         if cfg!(target_os = "linux") {
             assert!(
-                clean_code(&smaps).iter().any(|range| range.contains(&own)),
+                clean_code_mappings(&smaps).iter().any(|range| range.contains(&own)),
                 "expected a clean mapping that contains this test"
             );
         }
-        let_go_of_code();
+        release_code();
         finds_clean_code();
     }
 }

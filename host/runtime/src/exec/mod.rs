@@ -5,30 +5,30 @@
 //! | [`program`] | a planned program as plain data, and its JSON form |
 //! | [`region`] | interface between the executor and a region that a backend runs |
 //! | [`signature`] | types that a region was compiled for, and every comparison with them |
-//! | [`needs`] | constants that a run on the host reads |
+//! | [`constants`] | constants that a run on the host reads |
 //! | [`executor`] | runs a program; `inputs` checks its arguments |
 //! | [`trace`] | static facts about the steps, and the observer of a run |
 //! | [`pool`] | thread pool |
 //! | `validate` | checks a program before it runs |
 //! | `load` | prepares a program for execution: kernels, operands |
-//! | `ready` | prepared program, and the memory that is reused between runs |
-//! | `machine` | loop over the instructions; `step` runs those that compute |
-//! | `plans` | plans of regions for the dimensions of a run; `kept` is the bounded cache for them |
+//! | `prepared` | prepared program, and the memory that is reused between runs |
+//! | `interpreter` | loop over the instructions; `step` runs those that compute |
+//! | `plans` | plans of regions for the dimensions of a run; `lru_cache` is the bounded cache for them |
 //! | `frame` | memory of an activation; `value` is the contents of a register |
 
+pub mod constants;
 pub mod executor;
 mod frame;
 mod inputs;
-mod kept;
+mod interpreter;
 mod load;
 mod lock;
-mod machine;
+mod lru_cache;
 pub(crate) mod memory;
-pub mod needs;
 mod plans;
 pub mod pool;
+mod prepared;
 pub mod program;
-mod ready;
 pub mod region;
 pub mod signature;
 mod step;

@@ -5,8 +5,8 @@
 //! dimensions may share a plan (a backend without plans of its own numbers all of them 0), so users are counted per
 //! plan number.
 
-use super::kept::{Dims, Kept};
 use super::lock::lock;
+use super::lru_cache::{Dims, LruCache};
 use super::region::{Prepared, Region};
 use super::signature::Signature;
 use byoc_ir::diag::Diagnostic;
@@ -21,7 +21,7 @@ const MAX_PLANS: usize = 64;
 const MAX_BYTES: usize = 256 << 20;
 
 /// Plans of a model, by region and dimensions; `None` if the backend refuses the dimensions.
-type PlansOfModel = Mutex<Kept<(u32, Dims), Option<Arc<Plan>>>>;
+type PlanCache = Mutex<LruCache<(u32, Dims), Option<Arc<Plan>>>>;
 
 /// A plan, released when dropped.
 pub(super) struct Plan {
@@ -39,7 +39,7 @@ impl std::ops::Deref for Plan {
 
 impl Drop for Plan {
     fn drop(&mut self) {
-        self.owner.leave(self.prepared.plan);
+        self.owner.remove_user(self.prepared.plan);
     }
 }
 
@@ -47,7 +47,7 @@ impl Drop for Plan {
 pub(super) struct RegionPlans {
     index: u32,
     owner: Arc<Owner>,
-    kept: Arc<PlansOfModel>,
+    cache: Arc<PlanCache>,
 }
 
 /// The region that plans are released to.
@@ -69,10 +69,10 @@ struct Users {
 impl RegionPlans {
     /// Creates the plans of each region that a backend runs.
     pub fn of(regions: &[Option<Arc<dyn Region>>]) -> Vec<Option<Arc<RegionPlans>>> {
-        let kept = Arc::new(Mutex::new(Kept::new(MAX_PLANS.max(regions.len()), MAX_BYTES)));
+        let cache = Arc::new(Mutex::new(LruCache::new(MAX_PLANS.max(regions.len()), MAX_BYTES)));
         let plans = |(index, region): (usize, &Option<Arc<dyn Region>>)| {
             let owner = Owner { region: region.clone()?, users: Mutex::default() };
-            Some(Arc::new(RegionPlans { index: index as u32, owner: Arc::new(owner), kept: kept.clone() }))
+            Some(Arc::new(RegionPlans { index: index as u32, owner: Arc::new(owner), cache: cache.clone() }))
         };
         regions.iter().enumerate().map(plans).collect()
     }
@@ -89,8 +89,8 @@ impl RegionPlans {
     /// them, or prepares outputs that contradict the signature of the region.
     pub fn get(&self, inputs: &[&[usize]], signature: &Signature) -> Option<Arc<Plan>> {
         let key = (self.index, inputs.iter().map(|&dims| dims.into()).collect::<Dims>());
-        if let Some(kept) = lock(&self.kept).get(&key) {
-            return kept;
+        if let Some(cache) = lock(&self.cache).get(&key) {
+            return cache;
         }
         let prepared = self.owner.prepare(inputs).map_err(|error| error.to_string());
         let plan = prepared.map(|prepared| Arc::new(Plan { prepared, owner: self.owner.clone() }));
@@ -102,9 +102,9 @@ impl RegionPlans {
             }
         };
         let bytes = made.as_ref().map_or(0, |plan| plan.bytes);
-        let gone = lock(&self.kept).insert(key, made.clone(), bytes);
+        let evicted = lock(&self.cache).insert(key, made.clone(), bytes);
         // Dropped only after the lock is released: the last user of a plan calls the backend.
-        drop(gone);
+        drop(evicted);
         made
     }
 }
@@ -126,7 +126,7 @@ impl Owner {
     }
 
     /// Counts one user less of a plan.
-    fn leave(&self, plan: u64) {
+    fn remove_user(&self, plan: u64) {
         let mut users = lock(&self.users);
         if let Some(count) = users.counts.get_mut(&plan) {
             *count -= 1;

@@ -62,14 +62,14 @@ impl Signature {
     /// # Errors
     /// The first tensor with another type.
     pub fn check_ports(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Result<(), String> {
-        for (what, recorded, claimed) in [("input", &self.inputs, inputs), ("output", &self.outputs, outputs)] {
-            check_count(what, recorded.len(), claimed.len())?;
+        for (kind, recorded, claimed) in [("input", &self.inputs, inputs), ("output", &self.outputs, outputs)] {
+            check_count(kind, recorded.len(), claimed.len())?;
             for (i, (recorded, claimed)) in recorded.iter().zip(claimed).enumerate() {
                 let same = |(a, b): (&Dim, &Dim)| a.fixed() == b.fixed();
                 let dims =
                     recorded.dims.len() == claimed.dims.len() && recorded.dims.iter().zip(&claimed.dims).all(same);
                 if recorded.dtype != claimed.dtype || !dims {
-                    return Err(format!("{what} {i}: expected {}, found {}", shown(recorded), shown(claimed)));
+                    return Err(format!("{kind} {i}: expected {}, found {}", shown(recorded), shown(claimed)));
                 }
             }
         }
@@ -152,10 +152,10 @@ pub(super) fn admits(ty: &TensorType, dims: &[usize]) -> bool {
     ty.dims.len() == dims.len() && ty.dims.iter().zip(dims).all(|(dim, n)| dim.fixed().is_none_or(|size| size == *n))
 }
 
-fn check_count(what: &str, expected: usize, found: usize) -> Result<(), String> {
+fn check_count(kind: &str, expected: usize, found: usize) -> Result<(), String> {
     match expected == found {
         true => Ok(()),
-        false => Err(format!("expected {expected} {what}s, found {found}")),
+        false => Err(format!("expected {expected} {kind}s, found {found}")),
     }
 }
 
@@ -240,44 +240,45 @@ mod tests {
 
     #[test]
     fn compares_element_type_rank_and_size_of_ports() {
-        let (own, ty) = (signature(), |dtype, dims: &[Dim]| TensorType { dtype, dims: dims.iter().cloned().collect() });
+        let (signature, ty) =
+            (signature(), |dtype, dims: &[Dim]| TensorType { dtype, dims: dims.iter().cloned().collect() });
         let out = ty(DType::F32, &[Dim::symbol("m"), Dim::Fixed(2)]);
-        let check = |input: TensorType| own.check_ports(&[input], std::slice::from_ref(&out));
+        let check = |input: TensorType| signature.check_ports(&[input], std::slice::from_ref(&out));
         check(ty(DType::F32, &[Dim::Any, Dim::Fixed(4)])).unwrap();
         let error = check(ty(DType::I8, &[Dim::Any, Dim::Fixed(4)])).unwrap_err();
         assert!(error.contains("input 0: expected") && error.contains("int8"), "{error}");
         check(ty(DType::F32, &[Dim::Any, Dim::Fixed(5)])).unwrap_err();
         check(ty(DType::F32, &[Dim::Fixed(1), Dim::Fixed(4)])).unwrap_err();
         check(ty(DType::F32, &[Dim::Fixed(4)])).unwrap_err();
-        own.check_ports(&[], &[]).unwrap_err();
+        signature.check_ports(&[], &[]).unwrap_err();
     }
 
     #[test]
     fn checks_tensors_and_plans() {
-        let own = signature();
-        let given = |dtype, dims: &'static [usize]| own.check_inputs([(Some(dtype), dims)].into_iter());
+        let signature = signature();
+        let given = |dtype, dims: &'static [usize]| signature.check_inputs([(Some(dtype), dims)].into_iter());
         given(DType::F32, &[7, 4]).unwrap();
         given(DType::I8, &[7, 4]).unwrap_err();
         given(DType::F32, &[7, 5]).unwrap_err();
-        own.check_prepared(&prepared(&[7, 2], true)).unwrap();
-        own.check_prepared(&prepared(&[7, 3], true)).unwrap_err();
-        own.check_prepared(&prepared(&[7, 3], false)).unwrap();
-        own.check_prepared(&prepared(&[2], true)).unwrap_err();
-        own.check_prepared(&Prepared::default()).unwrap_err();
+        signature.check_prepared(&prepared(&[7, 2], true)).unwrap();
+        signature.check_prepared(&prepared(&[7, 3], true)).unwrap_err();
+        signature.check_prepared(&prepared(&[7, 3], false)).unwrap();
+        signature.check_prepared(&prepared(&[2], true)).unwrap_err();
+        signature.check_prepared(&Prepared::default()).unwrap_err();
         let bound = prepared(&[7, 3], false);
-        own.check_results(&bound, &[[6usize, 2]]).unwrap();
+        signature.check_results(&bound, &[[6usize, 2]]).unwrap();
         for wrong in [&[8usize, 2][..], &[1, 3], &[2]] {
-            own.check_results(&bound, &[wrong]).unwrap_err();
+            signature.check_results(&bound, &[wrong]).unwrap_err();
         }
     }
 
     #[test]
     fn checks_constants() {
-        let own = signature();
+        let signature = signature();
         let right = [Tensor::from_bytes(DType::Bool, &[], &[0]), Tensor::from_bytes(DType::I8, &[4], &[0; 4])];
-        own.check_constants(|i| right[i].as_ref()).unwrap();
+        signature.check_constants(|i| right[i].as_ref()).unwrap();
         let wrong = [right[0].clone(), Tensor::from_bytes(DType::I8, &[3], &[0; 3])];
-        own.check_constants(|i| wrong[i].as_ref()).unwrap_err();
-        own.check_constants(|i| right[..1].get(i)?.as_ref()).unwrap_err();
+        signature.check_constants(|i| wrong[i].as_ref()).unwrap_err();
+        signature.check_constants(|i| right[..1].get(i)?.as_ref()).unwrap_err();
     }
 }

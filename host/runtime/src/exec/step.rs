@@ -1,11 +1,11 @@
 //! Runs the steps that compute: kernels, aliases, regions.
 
 use super::frame::{Frame, Scope, allocate};
-use super::kept::Dims;
-use super::load::{DynamicStep, InPlace, KernelStep, RegionStep, SizedKernel, flat};
+use super::load::{DynamicStep, InPlace, KernelStep, RegionStep, SizedKernel, flatten};
 use super::lock::lock;
+use super::lru_cache::Dims;
+use super::prepared::RunBuffers;
 use super::program::{Arg, Reg};
-use super::ready::Kit;
 use super::region::RegionCall;
 use super::value::{Value, bad_program};
 use byoc_ir::diag::{Diagnostic, codes};
@@ -15,23 +15,28 @@ use byoc_ir::tensor::{AlignedBytes, Shape, Tensor, TensorView, TensorViewMut, me
 use byoc_kernels::{self, Spec};
 use std::sync::Arc;
 
-/// Failure of a kernel.
-pub(super) enum Failure {
+/// Failure of a step.
+pub(super) enum StepError {
     /// Message of the kernel.
     Kernel(String),
     /// Diagnostic of the executor.
     Other(Diagnostic),
 }
 
-impl From<Diagnostic> for Failure {
-    fn from(diagnostic: Diagnostic) -> Failure {
-        Failure::Other(diagnostic)
+impl From<Diagnostic> for StepError {
+    fn from(diagnostic: Diagnostic) -> StepError {
+        StepError::Other(diagnostic)
     }
 }
 
 /// Runs a kernel on operands of known sizes.
-pub(super) fn kernel(scope: Scope<'_>, frame: &mut Frame, step: &KernelStep, kit: &mut Kit) -> Result<(), Failure> {
-    let workspace = kit.workspace.as_mut();
+pub(super) fn kernel(
+    scope: Scope<'_>,
+    frame: &mut Frame,
+    step: &KernelStep,
+    buffers: &mut RunBuffers,
+) -> Result<(), StepError> {
+    let workspace = buffers.workspace.as_mut();
     let mut failure = None;
     let _room = match step.kernel.scratch() {
         0 => None,
@@ -47,7 +52,7 @@ pub(super) fn kernel(scope: Scope<'_>, frame: &mut Frame, step: &KernelStep, kit
         }
         _ => (workspace, &[][..]),
     };
-    kit.scratch.with_views(scope, frame, &step.operands, |views| {
+    buffers.scratch.with_views(scope, frame, &step.operands, |views| {
         let result = match step.in_place {
             InPlace::No => step.kernel.run(&views.inputs, &mut views.outputs, workspace),
             InPlace::Yes => step.kernel.run_in_place(&views.inputs, &mut views.outputs),
@@ -61,14 +66,14 @@ pub(super) fn kernel(scope: Scope<'_>, frame: &mut Frame, step: &KernelStep, kit
         Ok(())
     })?;
     match failure {
-        Some(message) => Err(Failure::Kernel(message)),
+        Some(message) => Err(StepError::Kernel(message)),
         None => Ok(()),
     }
 }
 
 /// Runs an operator whose sizes depend on the values of the run.
 pub(super) fn dynamic(scope: Scope<'_>, frame: &mut Frame, step: &DynamicStep) -> Result<(), Diagnostic> {
-    let sized = Sized::new(scope, frame, step)?;
+    let sized = SizedOperands::new(scope, frame, step)?;
     let kernel = sized.kernel(step)?;
     let mut memory: Vec<(Shape, AlignedBytes)> = Vec::with_capacity(kernel.outs.len());
     for ty in &kernel.outs {
@@ -95,14 +100,14 @@ pub(super) fn dynamic(scope: Scope<'_>, frame: &mut Frame, step: &DynamicStep) -
 }
 
 /// Arguments of a step, with the sizes of this run.
-struct Sized {
+struct SizedOperands {
     /// Inputs, tuples flattened.
     inputs: Vec<Tensor>,
     args: Vec<Type>,
 }
 
-impl Sized {
-    fn new(scope: Scope<'_>, frame: &Frame, step: &DynamicStep) -> Result<Sized, Diagnostic> {
+impl SizedOperands {
+    fn new(scope: Scope<'_>, frame: &Frame, step: &DynamicStep) -> Result<SizedOperands, Diagnostic> {
         let mut inputs = Vec::new();
         let mut args = Vec::with_capacity(step.args.len());
         for arg in &step.args {
@@ -116,7 +121,7 @@ impl Sized {
                 Arg::Tuple(_) => Type::tuple(types),
             });
         }
-        Ok(Sized { inputs, args })
+        Ok(SizedOperands { inputs, args })
     }
 
     /// Infers the types of the results for these values.
@@ -134,7 +139,7 @@ impl Sized {
             })
             .collect();
         let ty = op::get(step.op).infer(&step.attrs, &self.args, &values).map_err(|d| *d)?;
-        flat(&ty).ok_or_else(|| bad_program(&format!("a result of type {ty}")))
+        flatten(&ty).ok_or_else(|| bad_program(&format!("a result of type {ty}")))
     }
 
     /// Returns the kernel for these dimensions, created at the first run that has them.
@@ -144,8 +149,8 @@ impl Sized {
         let result_shapes = outs.iter().map(|ty| size(ty).map(|(shape, _)| shape));
         let key: Dims =
             self.inputs.iter().map(|t| Ok(t.shape().into())).chain(result_shapes).collect::<Result<_, Diagnostic>>()?;
-        let kept = lock(&step.kernels).get(&key);
-        if let Some(kernel) = kept
+        let cache = lock(&step.kernels).get(&key);
+        if let Some(kernel) = cache
             && kernel.outs == outs
         {
             return Ok(kernel);
@@ -162,8 +167,8 @@ impl Sized {
             Diagnostic::error(codes::runtime::NO_KERNEL, "the host has no implementation of this operator")
         })?;
         let kernel = Arc::new(SizedKernel { kernel, outs });
-        let gone = lock(&step.kernels).insert(key, kernel.clone(), 0);
-        drop(gone);
+        let evicted = lock(&step.kernels).insert(key, kernel.clone(), 0);
+        drop(evicted);
         Ok(kernel)
     }
 }
@@ -195,7 +200,7 @@ pub(super) fn alias(
     let tensor = scope.read_tensor(frame, from)?;
     let dims = match (shape, call) {
         (Some(shape), _) => Shape::from(shape),
-        (None, Some(call)) => match &Sized::new(scope, frame, call)?.results(call)?[..] {
+        (None, Some(call)) => match &SizedOperands::new(scope, frame, call)?.results(call)?[..] {
             [ty] => size(ty)?.0,
             _ => return Err(bad_program("an alias has one result")),
         },
@@ -212,12 +217,12 @@ pub(super) fn region(
     scope: Scope<'_>,
     frame: &mut Frame,
     step: &RegionStep,
-    kit: &mut Kit,
+    buffers: &mut RunBuffers,
 ) -> Result<bool, Diagnostic> {
     let Some(region) = &step.region else { return Ok(false) };
     if let Some((operands, plan)) = &step.fixed {
-        let workspace = &mut kit.workspace.as_mut()[..plan.workspace];
-        kit.scratch.with_views(scope, frame, operands, |views| {
+        let workspace = &mut buffers.workspace.as_mut()[..plan.workspace];
+        buffers.scratch.with_views(scope, frame, operands, |views| {
             // The outputs are exact, so the region does not return dimensions.
             region.run(RegionCall {
                 inputs: &views.inputs,

@@ -10,46 +10,44 @@ use super::value::bad_program;
 use byoc_ir::diag::Diagnostic;
 use byoc_ir::ir::{TensorType, Type};
 
-type Check = Result<(), String>;
-
 /// Checks a program.
 ///
 /// # Errors
 /// The first violation, and the function that it is in.
 pub fn validate(program: &Program) -> Result<(), Diagnostic> {
-    outline(program).map_err(|what| bad_program(&what))?;
+    check_header(program).map_err(|reason| bad_program(&reason))?;
     for function in &program.functions {
-        registers(program, function)
-            .and_then(|()| code(program, function))
-            .map_err(|what| bad_program(&format!("in function {}: {what}", function.name)))?;
+        check_registers(program, function)
+            .and_then(|()| check_code(program, function))
+            .map_err(|reason| bad_program(&format!("in function {}: {reason}", function.name)))?;
     }
     Ok(())
 }
 
-fn outline(program: &Program) -> Check {
+fn check_header(program: &Program) -> Result<(), String> {
     if program.version != VERSION {
         return Err(format!("expected version {VERSION}, found {}", program.version));
     }
     let entry = program.functions.get(program.entry as usize).ok_or("there is no entry function")?;
     let inputs: Vec<TensorType> = program.inputs.iter().map(|port| port.ty.clone()).collect();
-    takes(entry, program.inputs.len(), program.outputs.len())
-        .and_then(|()| ports("parameter", entry.registers.iter().map(|r| r.ty.as_ref()), &inputs))
-        .map_err(|what| format!("the entry function: {what}"))?;
+    check_arity(entry, program.inputs.len(), program.outputs.len())
+        .and_then(|()| check_types("parameter", entry.registers.iter().map(|r| r.ty.as_ref()), &inputs))
+        .map_err(|reason| format!("the entry function: {reason}"))?;
     for region in &program.regions {
         let fallback = program.functions.get(region.fallback as usize);
         let fallback = fallback.ok_or_else(|| format!("region {} has no host program", region.symbol))?;
-        takes(fallback, region.inputs.len(), region.outputs.len())
-            .and_then(|()| ports("parameter", fallback.registers.iter().map(|r| r.ty.as_ref()), &region.inputs))
-            .map_err(|what| format!("the host program of region {}: {what}", region.symbol))?;
-        sources(program, &region.origins)?;
+        check_arity(fallback, region.inputs.len(), region.outputs.len())
+            .and_then(|()| check_types("parameter", fallback.registers.iter().map(|r| r.ty.as_ref()), &region.inputs))
+            .map_err(|reason| format!("the host program of region {}: {reason}", region.symbol))?;
+        check_origins(program, &region.origins)?;
     }
-    if let Some(port) = program.constants.iter().find(|port| bytes(&port.ty).is_none()) {
+    if let Some(port) = program.constants.iter().find(|port| byte_size(&port.ty).is_none()) {
         return Err(format!("constant \"{}\" has no size", port.name));
     }
     Ok(())
 }
 
-fn takes(function: &Function, inputs: usize, outputs: usize) -> Check {
+fn check_arity(function: &Function, inputs: usize, outputs: usize) -> Result<(), String> {
     if function.params as usize != inputs || function.results as usize != outputs {
         let (params, results) = (function.params, function.results);
         return Err(format!("expected {inputs} parameters and {outputs} results, found {params} and {results}"));
@@ -59,7 +57,11 @@ fn takes(function: &Function, inputs: usize, outputs: usize) -> Check {
 
 /// Checks that registers can hold the inputs or outputs of a region: element types and ranks agree, and no sizes
 /// contradict each other.
-fn ports<'t>(what: &str, registers: impl Iterator<Item = Option<&'t TensorType>>, wanted: &[TensorType]) -> Check {
+fn check_types<'t>(
+    role: &str,
+    registers: impl Iterator<Item = Option<&'t TensorType>>,
+    wanted: &[TensorType],
+) -> Result<(), String> {
     for (i, (register, wanted)) in registers.zip(wanted).enumerate() {
         let fits = register.is_some_and(|ty| {
             let mut dims = ty.dims.iter().zip(&wanted.dims);
@@ -70,24 +72,24 @@ fn ports<'t>(what: &str, registers: impl Iterator<Item = Option<&'t TensorType>>
         if !fits {
             let shown = |ty: &TensorType| Type::Tensor(ty.clone().into()).to_string();
             let found = register.map_or_else(|| "a handle".to_owned(), shown);
-            return Err(format!("{what} {i}: expected {}, found {found}", shown(wanted)));
+            return Err(format!("{role} {i}: expected {}, found {found}", shown(wanted)));
         }
     }
     Ok(())
 }
 
-fn sources(program: &Program, origins: &[u32]) -> Check {
+fn check_origins(program: &Program, origins: &[u32]) -> Result<(), String> {
     match origins.iter().find(|&&i| i as usize >= program.sources.len()) {
         Some(i) => Err(format!("operator {i} of the model does not exist")),
         None => Ok(()),
     }
 }
 
-fn bytes(ty: &TensorType) -> Option<usize> {
+fn byte_size(ty: &TensorType) -> Option<usize> {
     ty.len()?.checked_mul(ty.dtype.size())
 }
 
-fn registers(program: &Program, function: &Function) -> Check {
+fn check_registers(program: &Program, function: &Function) -> Result<(), String> {
     if function.params as usize > function.registers.len() {
         return Err(format!("{} parameters in {} registers", function.params, function.registers.len()));
     }
@@ -97,7 +99,8 @@ fn registers(program: &Program, function: &Function) -> Check {
             (Place::Value, _) => {}
             _ if i < function.params as usize => return Err(format!("parameter {i} is not a value")),
             (Place::Arena(offset), Some(ty)) if offset % 64 == 0 => {
-                let bytes = bytes(ty).ok_or_else(|| format!("register {i} is in the arena and has no fixed size"))?;
+                let bytes =
+                    byte_size(ty).ok_or_else(|| format!("register {i} is in the arena and has no fixed size"))?;
                 end = end.max(offset.checked_add(bytes).ok_or_else(|| format!("register {i} is beyond the arena"))?);
             }
             (Place::Arena(_), _) => return Err(format!("register {i} cannot be in the arena")),
@@ -114,9 +117,9 @@ fn registers(program: &Program, function: &Function) -> Check {
     Ok(())
 }
 
-fn code(program: &Program, function: &Function) -> Check {
+fn check_code(program: &Program, function: &Function) -> Result<(), String> {
     for (i, instr) in function.code.iter().enumerate() {
-        self::instr(program, function, i, instr).map_err(|what| format!("instruction {i}: {what}"))?;
+        check_instr(program, function, i, instr).map_err(|reason| format!("instruction {i}: {reason}"))?;
     }
     match function.code.last() {
         Some(
@@ -126,7 +129,7 @@ fn code(program: &Program, function: &Function) -> Check {
     }
 }
 
-fn instr(program: &Program, function: &Function, at: usize, instr: &Instr) -> Check {
+fn check_instr(program: &Program, function: &Function, at: usize, instr: &Instr) -> Result<(), String> {
     let (read, written) = instr.operands();
     let inside = |reg: &Reg| reg.index() < function.registers.len();
     let freed: &[Reg] = match instr {
@@ -146,18 +149,18 @@ fn instr(program: &Program, function: &Function, at: usize, instr: &Instr) -> Ch
     };
     let callee = |index: u32, args: usize, outs: Option<usize>| match program.functions.get(index as usize) {
         None => Err(format!("there is no function {index}")),
-        Some(f) => takes(f, args, outs.unwrap_or(function.results as usize)),
+        Some(f) => check_arity(f, args, outs.unwrap_or(function.results as usize)),
     };
     match instr {
         Instr::Kernel(call) | Instr::Alias(call) => {
-            sources(program, &call.origins)?;
+            check_origins(program, &call.origins)?;
             match call.in_place {
                 Some(i) if i as usize >= read.len() || call.outs.is_empty() => {
                     Err("the input to compute in place does not exist".to_owned())
                 }
                 Some(i) => {
                     let (input, out) = (read[i as usize].index(), call.outs[0].index());
-                    let size = |reg: usize| function.registers[reg].ty.as_ref().and_then(bytes);
+                    let size = |reg: usize| function.registers[reg].ty.as_ref().and_then(byte_size);
                     let same = place(&read[i as usize]) == place(&call.outs[0]) && size(input) == size(out);
                     if same && matches!(place(&call.outs[0]), Place::Arena(_)) {
                         Ok(())
@@ -173,9 +176,9 @@ fn instr(program: &Program, function: &Function, at: usize, instr: &Instr) -> Ch
                 let types = |regs: &'_ [Reg]| {
                     regs.iter().map(|reg| function.registers[reg.index()].ty.as_ref()).collect::<Vec<_>>()
                 };
-                ports("input", types(inputs).into_iter(), &region.inputs)
-                    .and_then(|()| ports("output", types(outs).into_iter(), &region.outputs))
-                    .map_err(|what| format!("region {}: {what}", region.symbol))
+                check_types("input", types(inputs).into_iter(), &region.inputs)
+                    .and_then(|()| check_types("output", types(outs).into_iter(), &region.outputs))
+                    .map_err(|reason| format!("region {}: {reason}", region.symbol))
             }
             Some(region) => Err(format!("region {}: wrong number of inputs or outputs", region.symbol)),
             None => Err(format!("there is no region {region}")),

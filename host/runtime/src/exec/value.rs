@@ -73,7 +73,7 @@ impl Cell {
 }
 
 /// Drops values, and everything that only they own, without recursion.
-fn take_apart(mut values: Vec<Value>) {
+fn drop_iteratively(mut values: Vec<Value>) {
     while let Some(value) = values.pop() {
         match value {
             Value::Empty | Value::Tensor(_) => {}
@@ -99,7 +99,7 @@ fn take_apart(mut values: Vec<Value>) {
 impl Drop for Closure {
     fn drop(&mut self) {
         if !self.captures.is_empty() {
-            take_apart(std::mem::take(&mut self.captures));
+            drop_iteratively(std::mem::take(&mut self.captures));
         }
     }
 }
@@ -107,7 +107,7 @@ impl Drop for Closure {
 impl Drop for Data {
     fn drop(&mut self) {
         if !self.fields.is_empty() {
-            take_apart(std::mem::take(&mut self.fields));
+            drop_iteratively(std::mem::take(&mut self.fields));
         }
     }
 }
@@ -116,7 +116,7 @@ impl Drop for Cell {
     fn drop(&mut self) {
         let values = self.replace(Vec::new());
         if !values.is_empty() {
-            take_apart(values);
+            drop_iteratively(values);
         }
     }
 }
@@ -154,8 +154,8 @@ impl Drop for Cells {
 }
 
 /// Diagnostic for a program that violates the invariants of the planner.
-pub(super) fn bad_program(what: &str) -> Diagnostic {
-    Diagnostic::error(codes::runtime::BAD_PROGRAM, format!("invalid program: {what}"))
+pub(super) fn bad_program(message: &str) -> Diagnostic {
+    Diagnostic::error(codes::runtime::BAD_PROGRAM, format!("invalid program: {message}"))
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Number, Value};
 
 /// Maximum nesting depth of lists in attributes.
-const DEPTH: usize = 8;
+const MAX_DEPTH: usize = 8;
 
 /// Converts a tensor type to JSON.
 pub fn type_to_json(ty: &TensorType) -> Value {
@@ -59,7 +59,7 @@ pub fn attr_to_json(value: &AttrValue) -> Value {
 /// # Errors
 /// A value that is not an attribute value.
 pub fn attr_from_json(value: &Value) -> Result<AttrValue, String> {
-    nested(value, DEPTH)
+    nested(value, MAX_DEPTH)
 }
 
 fn nested(value: &Value, depth: usize) -> Result<AttrValue, String> {

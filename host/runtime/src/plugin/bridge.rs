@@ -53,11 +53,11 @@ pub fn tensor_digest(tensor: &Tensor) -> String {
 /// Returns a handle to a tensor.
 pub fn constant_handle(name: &str, tensor: &Arc<Tensor>) -> api::Constant {
     let source = TensorSource { tensor: tensor.clone(), digest: OnceLock::new() };
-    api::Constant::new(name, dtype_out(tensor.dtype()), tensor.shape(), source)
+    api::Constant::new(name, dtype_to_api(tensor.dtype()), tensor.shape(), source)
 }
 
 impl ConstantTable {
-    fn number(&mut self, tensor: &Arc<Tensor>) -> u32 {
+    fn intern(&mut self, tensor: &Arc<Tensor>) -> u32 {
         *self.index.entry(Arc::as_ptr(tensor)).or_insert_with(|| {
             self.handles.push(constant_handle("", tensor));
             self.tensors.push(tensor.clone());
@@ -89,7 +89,7 @@ pub fn subgraph(
     groups: &[Group<'_>],
     constants: &mut ConstantTable,
 ) -> Result<api::Graph, Box<Diagnostic>> {
-    Walk::new(module, symbol, inputs, groups, constants)?.run(outputs)
+    GraphBuilder::new(module, symbol, inputs, groups, constants)?.run(outputs)
 }
 
 /// Returns the graph of a region function: its parameters are the inputs, the fields of a tuple result the outputs.
@@ -102,13 +102,13 @@ pub fn function_graph(
     function: &Function,
     constants: &mut ConstantTable,
 ) -> Result<api::Graph, Box<Diagnostic>> {
-    let mut graph = Walk::new(module, symbol, &function.params, &[], constants)?.run(&[function.body])?;
-    graph.attrs = attrs_out(function.attrs.iter().map(|(k, v)| (&**k, v.clone())));
+    let mut graph = GraphBuilder::new(module, symbol, &function.params, &[], constants)?.run(&[function.body])?;
+    graph.attrs = attrs_to_api(function.attrs.iter().map(|(k, v)| (&**k, v.clone())));
     Ok(graph)
 }
 
 /// Graph under construction.
-struct Walk<'a> {
+struct GraphBuilder<'a> {
     module: &'a Module,
     graph: api::Graph,
     values: HashMap<ExprId, Vec<api::ValueRef>>,
@@ -116,14 +116,14 @@ struct Walk<'a> {
     constants: &'a mut ConstantTable,
 }
 
-impl<'a> Walk<'a> {
+impl<'a> GraphBuilder<'a> {
     fn new(
         module: &'a Module,
         symbol: &str,
         inputs: &[ExprId],
         groups: &[Group<'a>],
         constants: &'a mut ConstantTable,
-    ) -> Result<Walk<'a>, Box<Diagnostic>> {
+    ) -> Result<GraphBuilder<'a>, Box<Diagnostic>> {
         let mut graph = api::Graph::new(symbol);
         let mut values = HashMap::new();
         for (i, &input) in inputs.iter().enumerate() {
@@ -132,11 +132,11 @@ impl<'a> Walk<'a> {
                 _ => format!("i{i}"),
             };
             let types = flat_types(module.ty(input))?;
-            let refs = types.iter().map(|ty| api::ValueRef::of(graph.push_input(&name, type_out(ty)))).collect();
+            let refs = types.iter().map(|ty| api::ValueRef::of(graph.push_input(&name, type_to_api(ty)))).collect();
             values.insert(input, refs);
         }
         let composites = groups.iter().map(|group| (group.root, *group)).collect();
-        Ok(Walk { module, graph, values, composites, constants })
+        Ok(GraphBuilder { module, graph, values, composites, constants })
     }
 
     /// Adds the expressions that the outputs need, operands first, with an explicit stack.
@@ -165,13 +165,13 @@ impl<'a> Walk<'a> {
                 }
                 stack[first..].reverse();
             }
-            let refs = self.of(output);
+            let refs = self.values_of(output);
             self.graph.outputs.extend(refs);
         }
         Ok(self.graph)
     }
 
-    fn of(&self, operand: ExprId) -> Vec<api::ValueRef> {
+    fn values_of(&self, operand: ExprId) -> Vec<api::ValueRef> {
         self.values.get(&operand).cloned().unwrap_or_default()
     }
 
@@ -190,62 +190,62 @@ impl<'a> Walk<'a> {
     fn node(&mut self, id: ExprId) -> Result<Vec<api::ValueRef>, Box<Diagnostic>> {
         let module = self.module;
         if let Some(&composite) = self.composites.get(&id) {
-            let inputs: Vec<api::ValueRef> = composite.inputs.iter().flat_map(|&i| self.of(i)).collect();
-            let body = Walk::new(module, composite.name, composite.inputs, &[], self.constants)?.run(&[id])?;
+            let inputs: Vec<api::ValueRef> = composite.inputs.iter().flat_map(|&i| self.values_of(i)).collect();
+            let body = GraphBuilder::new(module, composite.name, composite.inputs, &[], self.constants)?.run(&[id])?;
             return Ok(self.push(api::Node::composite(composite.name, body, inputs), id));
         }
         Ok(match module.expr(id) {
             Expr::Constant(tensor) => {
-                let ty = api::TensorType::new(dtype_out(tensor.dtype()), tensor.shape());
-                let number = self.constants.number(tensor);
+                let ty = api::TensorType::new(dtype_to_api(tensor.dtype()), tensor.shape());
+                let number = self.constants.intern(tensor);
                 vec![api::ValueRef::of(self.graph.push_constant(number, ty))]
             }
-            Expr::Tuple(fields) => fields.iter().flat_map(|&f| self.of(f)).collect(),
+            Expr::Tuple(fields) => fields.iter().flat_map(|&f| self.values_of(f)).collect(),
             Expr::Project { tuple, index } => {
                 // Fields of a tuple may be tuples: skip the tensors of the preceding fields.
                 let fields = module.ty(*tuple).as_tuple().unwrap_or_default();
                 let before = &fields[..(*index as usize).min(fields.len())];
                 let skip = before.iter().map(|f| flat_types(f).map_or(0, |t| t.len())).sum();
                 let take = flat_types(module.ty(id))?.len();
-                self.of(*tuple).into_iter().skip(skip).take(take).collect()
+                self.values_of(*tuple).into_iter().skip(skip).take(take).collect()
             }
             Expr::Call(call) => {
-                let inputs: Vec<api::ValueRef> = call.args.iter().flat_map(|&a| self.of(a)).collect();
-                let outputs: Vec<api::TensorType> = flat_types(module.ty(id))?.iter().map(|t| type_out(t)).collect();
+                let inputs: Vec<api::ValueRef> = call.args.iter().flat_map(|&a| self.values_of(a)).collect();
+                let outputs: Vec<api::TensorType> = flat_types(module.ty(id))?.iter().map(|t| type_to_api(t)).collect();
                 match call.callee {
                     Callee::Op(operator) => {
                         let params = Params::new(op::get(operator), &call.attrs);
                         let kind = api::NodeKind::Op(params.def().name.into());
                         let mut node = api::Node::new(kind, inputs, outputs);
-                        node.attrs = attrs_out(params.all());
+                        node.attrs = attrs_to_api(params.all());
                         self.push(node, id)
                     }
                     Callee::Expr(callee) => {
                         let function = module.expr(callee).as_function();
                         let composite = function.and_then(|f| Some((f, f.attrs.str("Composite")?)));
                         let Some((function, name)) = composite else {
-                            return Err(no_data_flow("a call of a function"));
+                            return Err(not_data_flow("a call of a function"));
                         };
                         let body = function_graph(module, name, function, self.constants)?;
                         self.push(api::Node::composite(name, body, inputs), id)
                     }
                 }
             }
-            Expr::Var(var) => return Err(no_data_flow(&format!("the variable %{} from outside", var.name))),
-            Expr::Global(name) => return Err(no_data_flow(&format!("the function @{name}"))),
-            Expr::Function(_) => return Err(no_data_flow("a function")),
-            Expr::Let { .. } => return Err(no_data_flow("a let")),
-            Expr::If { .. } => return Err(no_data_flow("an if")),
-            Expr::Match(_) => return Err(no_data_flow("a match")),
-            Expr::Constructor(name) => return Err(no_data_flow(&format!("the constructor {name}"))),
-            Expr::RefNew(_) | Expr::RefRead(_) | Expr::RefWrite { .. } => return Err(no_data_flow("a reference")),
+            Expr::Var(var) => return Err(not_data_flow(&format!("the variable %{} from outside", var.name))),
+            Expr::Global(name) => return Err(not_data_flow(&format!("the function @{name}"))),
+            Expr::Function(_) => return Err(not_data_flow("a function")),
+            Expr::Let { .. } => return Err(not_data_flow("a let")),
+            Expr::If { .. } => return Err(not_data_flow("an if")),
+            Expr::Match(_) => return Err(not_data_flow("a match")),
+            Expr::Constructor(name) => return Err(not_data_flow(&format!("the constructor {name}"))),
+            Expr::RefNew(_) | Expr::RefRead(_) | Expr::RefWrite { .. } => return Err(not_data_flow("a reference")),
         })
     }
 }
 
-fn no_data_flow(what: &str) -> Box<Diagnostic> {
+fn not_data_flow(construct: &str) -> Box<Diagnostic> {
     const NOT_DATA_FLOW: Code = codes::passes::NOT_DATA_FLOW;
-    Box::new(Diagnostic::error(NOT_DATA_FLOW, format!("expected a region of pure data flow, found {what}")))
+    Box::new(Diagnostic::error(NOT_DATA_FLOW, format!("expected a region of pure data flow, found {construct}")))
 }
 
 /// Returns the tensor types in a type, tuples flattened left to right.
@@ -259,14 +259,14 @@ pub fn flat_types(ty: &ir::Type) -> Result<Vec<&ir::TensorType>, Box<Diagnostic>
         match ty {
             ir::Type::Tensor(t) => flat.push(&**t),
             ir::Type::Tuple(fields) => open.extend(fields.iter().rev()),
-            other => return Err(no_data_flow(&format!("a value of type {other}"))),
+            other => return Err(not_data_flow(&format!("a value of type {other}"))),
         }
     }
     Ok(flat)
 }
 
 /// Converts an element type of the core to one of the boundary.
-pub fn dtype_out(dtype: tensor::DType) -> api::DType {
+pub fn dtype_to_api(dtype: tensor::DType) -> api::DType {
     use api::DType as Out;
     use tensor::DType as In;
     match dtype {
@@ -290,8 +290,8 @@ pub fn dtype_out(dtype: tensor::DType) -> api::DType {
 ///
 /// # Errors
 /// When the host does not compute with it.
-pub fn dtype_in(dtype: api::DType) -> Result<tensor::DType, Box<Diagnostic>> {
-    tensor::DType::ALL.iter().copied().find(|&own| dtype_out(own) == dtype).ok_or_else(|| {
+pub fn dtype_from_api(dtype: api::DType) -> Result<tensor::DType, Box<Diagnostic>> {
+    tensor::DType::ALL.iter().copied().find(|&own| dtype_to_api(own) == dtype).ok_or_else(|| {
         let known: Vec<&str> = tensor::DType::ALL.iter().map(|own| own.name()).collect();
         let message = format!("expected an element type of the host, found {dtype}");
         Box::new(
@@ -301,22 +301,22 @@ pub fn dtype_in(dtype: api::DType) -> Result<tensor::DType, Box<Diagnostic>> {
     })
 }
 
-fn type_out(ty: &ir::TensorType) -> api::TensorType {
+fn type_to_api(ty: &ir::TensorType) -> api::TensorType {
     let dims = ty.dims.iter().map(|dim| match dim {
         ir::Dim::Fixed(n) => api::Dim::Known(*n),
         ir::Dim::Any => api::Dim::Unknown("".into()),
         ir::Dim::Symbolic(expr) => api::Dim::Unknown(expr.to_string().into()),
     });
-    api::TensorType { dtype: dtype_out(ty.dtype), dims: dims.collect() }
+    api::TensorType { dtype: dtype_to_api(ty.dtype), dims: dims.collect() }
 }
 
-fn type_in(ty: &api::TensorType) -> Result<ir::Type, Box<Diagnostic>> {
+fn type_from_api(ty: &api::TensorType) -> Result<ir::Type, Box<Diagnostic>> {
     let dims = ty.dims.iter().map(|dim| match dim {
         api::Dim::Known(n) => ir::Dim::Fixed(*n),
         api::Dim::Unknown(name) if name.is_empty() => ir::Dim::Any,
         api::Dim::Unknown(name) => dim_or_symbol(name),
     });
-    let ty = ir::Type::tensor_of(dtype_in(ty.dtype)?, dims);
+    let ty = ir::Type::tensor_of(dtype_from_api(ty.dtype)?, dims);
     match ty.unaddressable() {
         None => Ok(ty),
         Some(_) => {
@@ -326,29 +326,29 @@ fn type_in(ty: &api::TensorType) -> Result<ir::Type, Box<Diagnostic>> {
     }
 }
 
-fn attrs_out<'a, A: FromIterator<api::Attr>>(attrs: impl Iterator<Item = (&'a str, ir::AttrValue)>) -> A {
-    attrs.map(|(key, value)| api::Attr { key: key.into(), value: attr_out(&value) }).collect()
+fn attrs_to_api<'a, A: FromIterator<api::Attr>>(attrs: impl Iterator<Item = (&'a str, ir::AttrValue)>) -> A {
+    attrs.map(|(key, value)| api::Attr { key: key.into(), value: attr_to_api(&value) }).collect()
 }
 
 // Attributes nest only as deep as the operator schemas allow (two levels), so this recursion is bounded.
-fn attr_out(value: &ir::AttrValue) -> api::AttrValue {
+fn attr_to_api(value: &ir::AttrValue) -> api::AttrValue {
     match value {
         ir::AttrValue::Int(v) => api::AttrValue::Int(*v),
         ir::AttrValue::Float(v) => api::AttrValue::Float(*v),
         ir::AttrValue::Bool(v) => api::AttrValue::Bool(*v),
         ir::AttrValue::Str(v) => api::AttrValue::Str((&**v).into()),
-        ir::AttrValue::List(items) => api::AttrValue::List(items.iter().map(attr_out).collect()),
+        ir::AttrValue::List(items) => api::AttrValue::List(items.iter().map(attr_to_api).collect()),
         ir::AttrValue::None => api::AttrValue::None,
     }
 }
 
-fn attr_in(value: &api::AttrValue) -> ir::AttrValue {
+fn attr_from_api(value: &api::AttrValue) -> ir::AttrValue {
     match value {
         api::AttrValue::Int(v) => ir::AttrValue::Int(*v),
         api::AttrValue::Float(v) => ir::AttrValue::Float(*v),
         api::AttrValue::Bool(v) => ir::AttrValue::Bool(*v),
         api::AttrValue::Str(v) => ir::AttrValue::Str(v.as_str().into()),
-        api::AttrValue::List(items) => ir::AttrValue::List(items.iter().map(attr_in).collect()),
+        api::AttrValue::List(items) => ir::AttrValue::List(items.iter().map(attr_from_api).collect()),
         api::AttrValue::None => ir::AttrValue::None,
     }
 }
@@ -361,7 +361,7 @@ fn attr_in(value: &api::AttrValue) -> ir::AttrValue {
 pub fn module_of(graph: &api::Graph, constants: &[api::Constant]) -> Result<Module, Box<Diagnostic>> {
     graph.check(constants.len()).map_err(|e| Box::new(Diagnostic::error(codes::plugins::BAD_GRAPH, e)))?;
     let mut builder = Builder::default();
-    let inputs = graph.inputs.iter().map(|input| Ok(builder.var(input.name.as_str(), type_in(&input.ty)?)));
+    let inputs = graph.inputs.iter().map(|input| Ok(builder.var(input.name.as_str(), type_from_api(&input.ty)?)));
     let params: Vec<ExprId> = inputs.collect::<Result<_, Box<Diagnostic>>>()?;
     let mut tensors: Vec<Option<ExprId>> = vec![None; constants.len()];
     let outputs = splice(&mut builder, graph, &params, constants, &mut tensors)?;
@@ -388,7 +388,7 @@ fn splice(
                 let slot = &mut tensors[*index as usize];
                 if slot.is_none() {
                     let handle = constants[*index as usize].clone();
-                    let (dtype, shape) = (dtype_in(handle.dtype())?, handle.shape().to_vec());
+                    let (dtype, shape) = (dtype_from_api(handle.dtype())?, handle.shape().to_vec());
                     let tensor = Tensor::from_storage(dtype, &shape, Arc::new(Handle(handle)));
                     let wrong = || {
                         Diagnostic::error(codes::plugins::BAD_GRAPH, "a constant does not have the size of its type")
@@ -399,12 +399,12 @@ fn splice(
             }
             api::NodeKind::Composite(composite) => {
                 for (i, (&arg, input)) in args.iter().zip(&composite.body.inputs).enumerate() {
-                    check_stated(builder, arg, &input.ty, &format!("input {i} of {}", composite.body.symbol))?;
+                    check_declared(builder, arg, &input.ty, &format!("input {i} of {}", composite.body.symbol))?;
                 }
                 splice(builder, &composite.body, &args, constants, tensors)?
             }
             api::NodeKind::Op(name) => {
-                let attrs = Attrs::new(node.attrs.iter().map(|a| (a.key.as_str(), attr_in(&a.value))));
+                let attrs = Attrs::new(node.attrs.iter().map(|a| (a.key.as_str(), attr_from_api(&a.value))));
                 let result = call(builder, name.as_str(), &args, attrs)?;
                 match builder.module.ty(result).as_tuple().map(<[ir::Type]>::len) {
                     None => vec![result],
@@ -418,7 +418,7 @@ fn splice(
             return Err(Box::new(Diagnostic::error(codes::plugins::BAD_GRAPH, message)));
         }
         for (&output, ty) in outputs.iter().zip(&node.outputs) {
-            check_stated(builder, output, ty, &format!("a result of node {}", values.len()))?;
+            check_declared(builder, output, ty, &format!("a result of node {}", values.len()))?;
         }
         values.push(outputs);
     }
@@ -426,12 +426,17 @@ fn splice(
 }
 
 /// Compares the type stated in a graph with the inferred one: a backend generates code for the stated type.
-fn check_stated(builder: &Builder, value: ExprId, stated: &api::TensorType, what: &str) -> Result<(), Box<Diagnostic>> {
-    let (found, stated) = (builder.module.ty(value), type_in(stated)?);
-    match unify(found, &stated) {
+fn check_declared(
+    builder: &Builder,
+    value: ExprId,
+    declared: &api::TensorType,
+    value_name: &str,
+) -> Result<(), Box<Diagnostic>> {
+    let (found, declared) = (builder.module.ty(value), type_from_api(declared)?);
+    match unify(found, &declared) {
         Some(_) => Ok(()),
         None => {
-            let message = format!("{what}: expected {found}, the graph states {stated}");
+            let message = format!("{value_name}: expected {found}, the graph states {declared}");
             Err(Box::new(Diagnostic::error(codes::plugins::BAD_GRAPH, message)))
         }
     }

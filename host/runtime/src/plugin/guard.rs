@@ -6,27 +6,27 @@ use byoc_ir::tensor::OutOfMemory;
 const GUARD: usize = 4096;
 
 /// Bytes of a tensor or a workspace, aligned to 64 bytes, between two guards.
-pub struct Guarded {
-    lines: Vec<Line>,
+pub struct GuardedBuffer {
+    lines: Vec<CacheLine>,
     len: usize,
     poison: u8,
 }
 
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
-struct Line([u8; 64]);
+struct CacheLine([u8; 64]);
 
-impl Guarded {
+impl GuardedBuffer {
     /// Creates `len` bytes of `fill` between guards of `poison`.
     ///
     /// # Errors
     /// Too little memory.
-    pub fn new(len: usize, fill: u8, poison: u8) -> Result<Guarded, OutOfMemory> {
+    pub fn new(len: usize, fill: u8, poison: u8) -> Result<GuardedBuffer, OutOfMemory> {
         let count = len.checked_add(2 * GUARD).ok_or(OutOfMemory::OVERFLOW)?.div_ceil(64);
         let mut lines = Vec::new();
         lines.try_reserve_exact(count).map_err(|_| OutOfMemory { bytes: Some(len), limit: None })?;
-        lines.resize(count, Line([poison; 64]));
-        let mut guarded = Guarded { lines, len, poison };
+        lines.resize(count, CacheLine([poison; 64]));
+        let mut guarded = GuardedBuffer { lines, len, poison };
         guarded.bytes_mut().fill(fill);
         Ok(guarded)
     }
@@ -35,8 +35,8 @@ impl Guarded {
     ///
     /// # Errors
     /// Too little memory.
-    pub fn copy_of(bytes: &[u8], poison: u8) -> Result<Guarded, OutOfMemory> {
-        let mut guarded = Guarded::new(bytes.len(), 0, poison)?;
+    pub fn copy_of(bytes: &[u8], poison: u8) -> Result<GuardedBuffer, OutOfMemory> {
+        let mut guarded = GuardedBuffer::new(bytes.len(), 0, poison)?;
         guarded.bytes_mut().copy_from_slice(bytes);
         Ok(guarded)
     }
@@ -74,9 +74,9 @@ impl Guarded {
 }
 
 /// Returns the description of the first buffer of a run with damaged guards, with the buffer's name.
-pub fn first_damage(outputs: &[Guarded], workspace: &Guarded, inputs: &[Guarded]) -> Option<String> {
-    let named = |what: &'static str, memory: &'_ [Guarded]| -> Option<String> {
-        memory.iter().enumerate().find_map(|(i, memory)| Some(format!("{what} {i}: {}", memory.damage()?)))
+pub fn first_damage(outputs: &[GuardedBuffer], workspace: &GuardedBuffer, inputs: &[GuardedBuffer]) -> Option<String> {
+    let named = |role: &'static str, memory: &'_ [GuardedBuffer]| -> Option<String> {
+        memory.iter().enumerate().find_map(|(i, memory)| Some(format!("{role} {i}: {}", memory.damage()?)))
     };
     let of_the_workspace = || Some(format!("the workspace: {}", workspace.damage()?));
     named("output", outputs).or_else(of_the_workspace).or_else(|| named("input", inputs))
@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn detects_writes_outside_the_bounds() {
-        let mut memory = Guarded::new(10, 7, 0xff).unwrap();
+        let mut memory = GuardedBuffer::new(10, 7, 0xff).unwrap();
         assert_eq!(memory.bytes(), [7; 10]);
         assert_eq!(memory.bytes().as_ptr() as usize % 64, 0);
         memory.bytes_mut().fill(0);
@@ -103,6 +103,6 @@ mod tests {
             at.sub(3).write(1);
         }
         assert!(memory.damage().unwrap().contains("the last at 3 before it"));
-        assert_eq!(Guarded::new(0, 0, 0).unwrap().damage(), None);
+        assert_eq!(GuardedBuffer::new(0, 0, 0).unwrap().damage(), None);
     }
 }

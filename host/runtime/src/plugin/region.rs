@@ -5,9 +5,9 @@
 //! outside: a run that does not return ends with the process, by `--timeout`, and the last line names the plugin. At
 //! level debug (`-vv`) each run is logged before it starts.
 
-use super::bridge::dtype_out;
+use super::bridge::dtype_to_api;
 use super::fault;
-use super::guard::{Guarded, first_damage};
+use super::guard::{GuardedBuffer, first_damage};
 use crate::exec::region::{OutputDims, Prepared, Region, RegionCall};
 use byoc_ir::diag::{Diagnostic, codes};
 use byoc_ir::tensor::{OutOfMemory, Shape, TensorView, TensorViewMut, memory};
@@ -18,7 +18,7 @@ use smallvec::SmallVec;
 pub struct PluginRegion {
     executable: Box<dyn Executable>,
     /// Plugin, entry and region, for messages.
-    whose: String,
+    label: String,
     checked: bool,
 }
 
@@ -26,21 +26,21 @@ impl PluginRegion {
     /// Wraps the executable that a loader returned for the region `symbol` of `plugin`.
     pub fn new(executable: Box<dyn Executable>, symbol: &str, plugin: &str) -> PluginRegion {
         let checked = std::env::var_os("BYOC_CHECK_REGIONS").is_some_and(|value| !value.is_empty() && value != "0");
-        PluginRegion { executable, whose: format!("plugin {plugin}: run: region {symbol}"), checked }
+        PluginRegion { executable, label: format!("plugin {plugin}: run: region {symbol}"), checked }
     }
 
     /// Runs with guarded copies of all memory.
     fn run_checked(&self, call: RegionCall<'_, '_>) -> Result<(), Diagnostic> {
         const POISON: u8 = 0xa5;
-        let whose = &self.whose;
+        let label = &self.label;
         // The copies count as much as what they are copied from.
         let bytes = call.inputs.iter().map(|t| t.data.len()).chain(call.outputs.iter().map(|t| t.data.len()));
         let _room = memory::room(bytes.chain([call.workspace.len()]).fold(0, usize::saturating_add))?;
-        let inputs = call.inputs.iter().map(|t| Guarded::copy_of(t.data, POISON));
-        let inputs = inputs.collect::<Result<Vec<Guarded>, OutOfMemory>>()?;
-        let outputs = call.outputs.iter().map(|t| Guarded::new(t.data.len(), POISON, POISON));
-        let mut outputs = outputs.collect::<Result<Vec<Guarded>, OutOfMemory>>()?;
-        let mut workspace = Guarded::new(call.workspace.len(), POISON, POISON)?;
+        let inputs = call.inputs.iter().map(|t| GuardedBuffer::copy_of(t.data, POISON));
+        let inputs = inputs.collect::<Result<Vec<GuardedBuffer>, OutOfMemory>>()?;
+        let outputs = call.outputs.iter().map(|t| GuardedBuffer::new(t.data.len(), POISON, POISON));
+        let mut outputs = outputs.collect::<Result<Vec<GuardedBuffer>, OutOfMemory>>()?;
+        let mut workspace = GuardedBuffer::new(call.workspace.len(), POISON, POISON)?;
         let views: Vec<TensorView<'_>> =
             call.inputs.iter().zip(&inputs).map(|(t, memory)| TensorView { data: memory.bytes(), ..*t }).collect();
         let mut targets: Vec<TensorViewMut<'_>> = call
@@ -49,7 +49,7 @@ impl PluginRegion {
             .zip(&mut outputs)
             .map(|(t, memory)| TensorViewMut { dtype: t.dtype, shape: t.shape, data: memory.bytes_mut() })
             .collect();
-        self.run_plain(RegionCall {
+        self.run_unchecked(RegionCall {
             inputs: &views,
             outputs: &mut targets,
             shapes: call.shapes,
@@ -57,10 +57,10 @@ impl PluginRegion {
             plan: call.plan,
         })?;
         if let Some(damage) = first_damage(&outputs, &workspace, &inputs) {
-            return Err(broken(format!("{whose}: {damage}")));
+            return Err(contract_violation(format!("{label}: {damage}")));
         }
         if let Some(i) = inputs.iter().zip(call.inputs).position(|(memory, t)| memory.bytes() != t.data) {
-            return Err(broken(format!("{whose}: input {i} was written to")));
+            return Err(contract_violation(format!("{label}: input {i} was written to")));
         }
         for (target, memory) in call.outputs.iter_mut().zip(&outputs) {
             target.data.copy_from_slice(memory.bytes());
@@ -69,8 +69,8 @@ impl PluginRegion {
     }
 }
 
-fn broken(what: String) -> Diagnostic {
-    Diagnostic::error(codes::runtime::REGION_FAILED, what)
+fn contract_violation(message: String) -> Diagnostic {
+    Diagnostic::error(codes::runtime::REGION_FAILED, message)
         .help("run without the backend, and report it to the plugin's authors; byoc plugins test finds a small case")
 }
 
@@ -79,8 +79,8 @@ impl Region for PluginRegion {
         let prepared = self.executable.prepare(inputs).map_err(|e| fault(&e))?;
         let outputs = prepared.outputs.iter().map(|o| OutputDims { dims: Shape::from_slice(&o.dims), exact: o.exact });
         // The workspace belongs to a run and not to the plan, but its size is an estimate of the size of the plan.
-        let said = prepared.attrs.iter().find(|attr| attr.key == "bytes").map(|attr| &attr.value);
-        let bytes = match said {
+        let declared = prepared.attrs.iter().find(|attr| attr.key == "bytes").map(|attr| &attr.value);
+        let bytes = match declared {
             Some(AttrValue::Int(bytes)) => usize::try_from(*bytes).unwrap_or(0),
             _ => prepared.workspace,
         };
@@ -90,21 +90,21 @@ impl Region for PluginRegion {
     fn release(&self, plan: u64) {
         let data = serde_json::json!({ "plan": plan }).to_string();
         if let Err(error) = self.executable.query("plan.release", data.as_bytes()) {
-            tracing::warn!("{}: plan {plan} is not released: {}", self.whose, fault(&error));
+            tracing::warn!("{}: plan {plan} is not released: {}", self.label, fault(&error));
         }
     }
 
     fn run(&self, call: RegionCall<'_, '_>) -> Result<(), Diagnostic> {
-        tracing::debug!(target: "byoc::region", "{} begins", self.whose);
-        if self.checked { self.run_checked(call) } else { self.run_plain(call) }
+        tracing::debug!(target: "byoc::region", "{} begins", self.label);
+        if self.checked { self.run_checked(call) } else { self.run_unchecked(call) }
     }
 }
 
 impl PluginRegion {
-    fn run_plain(&self, call: RegionCall<'_, '_>) -> Result<(), Diagnostic> {
+    fn run_unchecked(&self, call: RegionCall<'_, '_>) -> Result<(), Diagnostic> {
         // Extended in place: the result of `collect` would be moved, and these are large.
         let mut inputs: SmallVec<[TensorRef<'_>; 8]> = SmallVec::new();
-        inputs.extend(call.inputs.iter().map(|t| TensorRef::new(dtype_out(t.dtype), t.shape, t.data)));
+        inputs.extend(call.inputs.iter().map(|t| TensorRef::new(dtype_to_api(t.dtype), t.shape, t.data)));
         // Outputs of exact dimensions have no buffer for their shapes.
         let mut exact: SmallVec<[Shape; 4]> = SmallVec::new();
         if call.shapes.is_empty() {
@@ -112,7 +112,7 @@ impl PluginRegion {
         }
         let mut outputs: SmallVec<[TensorMut<'_>; 4]> = SmallVec::new();
         let targets = call.outputs.iter_mut().zip(call.shapes.iter_mut().chain(&mut exact));
-        outputs.extend(targets.map(|(t, shape)| TensorMut::new(dtype_out(t.dtype), shape.as_mut_slice(), t.data)));
+        outputs.extend(targets.map(|(t, shape)| TensorMut::new(dtype_to_api(t.dtype), shape.as_mut_slice(), t.data)));
         let call = Call { inputs: &inputs, outputs: &mut outputs, workspace: call.workspace, plan: call.plan };
         self.executable.run(call).map_err(|e| fault(&e))
     }

@@ -16,7 +16,7 @@ pub enum Status {
     /// In use.
     Loaded(LoadedPlugin),
     /// Rejected, with the reason.
-    Refused(Rejection),
+    Rejected(Rejection),
     /// Unused, as a file in an earlier directory registers the same name.
     Shadowed {
         /// Name of the plugin.
@@ -30,7 +30,7 @@ pub enum Status {
 
 /// Plugin file that was loaded or rejected.
 #[derive(Debug)]
-pub struct Found {
+pub struct PluginFile {
     /// Path of the file.
     pub path: PathBuf,
     /// Result of loading it.
@@ -38,9 +38,9 @@ pub struct Found {
     digest: OnceLock<String>,
 }
 
-impl Found {
-    fn new(path: PathBuf, status: Status) -> Found {
-        Found { path, status, digest: OnceLock::new() }
+impl PluginFile {
+    fn new(path: PathBuf, status: Status) -> PluginFile {
+        PluginFile { path, status, digest: OnceLock::new() }
     }
 
     /// Returns the BLAKE3 digest of the file; empty if it is no longer readable.
@@ -60,11 +60,11 @@ impl Found {
 }
 
 /// Candidate file, and the result of loading it once it was needed.
-struct File {
+struct CandidateFile {
     path: PathBuf,
     /// Index of its directory.
     dir: usize,
-    found: OnceLock<Found>,
+    found: OnceLock<PluginFile>,
 }
 
 /// Registered names, with the index of the file.
@@ -88,37 +88,37 @@ pub struct Registry {
     /// Directories searched, in order.
     pub dirs: Vec<SearchDir>,
     services: Option<Services>,
-    files: OnceLock<Vec<File>>,
+    files: OnceLock<Vec<CandidateFile>>,
     names: Mutex<Names>,
 }
 
 /// Registration that is looked up.
 #[derive(Clone, Copy)]
-enum Wanted<'a> {
+enum Lookup<'a> {
     Codegen(&'a str),
     Loader(&'a str),
 }
 
-impl<'a> Wanted<'a> {
+impl<'a> Lookup<'a> {
     fn name(self) -> &'a str {
         match self {
-            Wanted::Codegen(name) | Wanted::Loader(name) => name,
+            Lookup::Codegen(name) | Lookup::Loader(name) => name,
         }
     }
 }
 
 impl Names {
-    fn get(&self, wanted: Wanted<'_>) -> Option<usize> {
-        match wanted {
-            Wanted::Codegen(name) => self.codegens.get(name).copied(),
-            Wanted::Loader(key) => self.loaders.get(key).copied(),
+    fn get(&self, lookup: Lookup<'_>) -> Option<usize> {
+        match lookup {
+            Lookup::Codegen(name) => self.codegens.get(name).copied(),
+            Lookup::Loader(key) => self.loaders.get(key).copied(),
         }
     }
 
     fn owner(&self, registration: &str) -> Option<usize> {
         self.get(match registration.strip_prefix(CODEGEN_PREFIX) {
-            Some(name) => Wanted::Codegen(name),
-            None => Wanted::Loader(registration.strip_prefix(LOADER_PREFIX)?),
+            Some(name) => Lookup::Codegen(name),
+            None => Lookup::Loader(registration.strip_prefix(LOADER_PREFIX)?),
         })
     }
 
@@ -147,7 +147,7 @@ impl Registry {
 
     /// Returns a registry of one file, loaded as if it were in a plugin directory of its own.
     pub fn of_file(path: &Path, services: &Services) -> Registry {
-        let file = File { path: path.to_owned(), dir: 0, found: OnceLock::new() };
+        let file = CandidateFile { path: path.to_owned(), dir: 0, found: OnceLock::new() };
         let registry =
             Registry { services: Some(services.clone()), files: OnceLock::from(vec![file]), ..Registry::empty() };
         registry.load_all();
@@ -155,19 +155,19 @@ impl Registry {
     }
 
     /// Returns the candidate files, in order. A directory that cannot be read stands for its files.
-    fn files(&self) -> &[File] {
+    fn files(&self) -> &[CandidateFile] {
         self.files.get_or_init(|| {
             let mut files = Vec::new();
             for (number, dir) in self.dirs.iter().enumerate() {
-                let file = |path| File { path, dir: number, found: OnceLock::new() };
+                let file = |path| CandidateFile { path, dir: number, found: OnceLock::new() };
                 match candidates(dir) {
                     Ok(paths) => files.extend(paths.into_iter().map(file)),
                     Err(error) => {
                         let reason = format!("the directory cannot be read: {error}");
                         let code = host::code::UNREADABLE;
-                        let status = Status::Refused(Rejection { code, reason, hint: None, details: Vec::new() });
-                        let found = OnceLock::from(Found::new(dir.path.clone(), status));
-                        files.push(File { path: dir.path.clone(), dir: number, found });
+                        let status = Status::Rejected(Rejection { code, reason, hint: None, details: Vec::new() });
+                        let found = OnceLock::from(PluginFile::new(dir.path.clone(), status));
+                        files.push(CandidateFile { path: dir.path.clone(), dir: number, found });
                     }
                 }
             }
@@ -176,7 +176,7 @@ impl Registry {
     }
 
     /// Returns the files loaded or rejected so far, in search order.
-    pub fn found(&self) -> impl Iterator<Item = &Found> {
+    pub fn found(&self) -> impl Iterator<Item = &PluginFile> {
         self.files().iter().filter_map(|file| file.found.get())
     }
 
@@ -192,22 +192,22 @@ impl Registry {
         self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the index of the file that registers `wanted`. `plugin` is the name of the plugin that probably does.
-    fn find(&self, wanted: Wanted<'_>, plugin: &str) -> Option<usize> {
+    /// Returns the index of the file that registers `lookup`. `plugin` is the name of the plugin that probably does.
+    fn find(&self, lookup: Lookup<'_>, plugin: &str) -> Option<usize> {
         let mut names = self.names();
-        if let Some(file) = names.get(wanted) {
+        if let Some(file) = names.get(lookup) {
             return Some(file);
         }
-        let named = [format!("libbyoc_{plugin}"), format!("libbyoc_{}", wanted.name())];
+        let named = [format!("libbyoc_{plugin}"), format!("libbyoc_{}", lookup.name())];
         let likely = |path: &Path| {
             let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
-            named.iter().any(|name| name == stem) || host::mentions(path, wanted.name())
+            named.iter().any(|name| name == stem) || host::mentions(path, lookup.name())
         };
         let (files, dirs) = (&likely as &dyn Fn(&Path) -> bool, 0..self.dirs.len().max(1));
-        for which in [files, &|_| true] {
+        for filter in [files, &|_| true] {
             for dir in dirs.clone() {
-                self.load(&mut names, dir, which);
-                if let Some(file) = names.get(wanted) {
+                self.load(&mut names, dir, filter);
+                if let Some(file) = names.get(lookup) {
                     return Some(file);
                 }
             }
@@ -218,11 +218,12 @@ impl Registry {
     /// Loads those files of one directory that are not loaded yet. A name that another directory has registered shadows
     /// the file; a name registered twice in this directory rejects both files, or only the later one if the other is
     /// already in use.
-    fn load(&self, names: &mut Names, dir: usize, which: impl Fn(&Path) -> bool) {
+    fn load(&self, names: &mut Names, dir: usize, filter: impl Fn(&Path) -> bool) {
         let Some(services) = &self.services else { return };
         let files = self.files();
-        let new = |file: &&(usize, &File)| file.1.dir == dir && file.1.found.get().is_none() && which(&file.1.path);
-        let numbered: Vec<(usize, &File)> = files.iter().enumerate().collect();
+        let new =
+            |file: &&(usize, &CandidateFile)| file.1.dir == dir && file.1.found.get().is_none() && filter(&file.1.path);
+        let numbered: Vec<(usize, &CandidateFile)> = files.iter().enumerate().collect();
         let loaded: Vec<(usize, Result<LoadedPlugin, Rejection>)> =
             numbered.iter().filter(new).map(|&(number, file)| (number, host::load(&file.path, services))).collect();
         let mut owners: BTreeMap<String, Vec<usize>> = BTreeMap::new();
@@ -236,21 +237,21 @@ impl Registry {
         let mut in_use = Vec::new();
         for (number, plugin) in loaded {
             let status = match plugin {
-                Err(rejection) => Status::Refused(rejection),
+                Err(rejection) => Status::Rejected(rejection),
                 Ok(plugin) => {
                     let owner = |r: &Registration| Some((r.name.clone(), names.owner(&r.name)?));
-                    let before = plugin.registrations.iter().find_map(owner);
-                    let twice = plugin.registrations.iter().find_map(|r| {
+                    let earlier = plugin.registrations.iter().find_map(owner);
+                    let duplicate = plugin.registrations.iter().find_map(|r| {
                         let other = owners.get(&r.name)?.iter().find(|other| **other != number)?;
                         Some((r.name.clone(), *other))
                     });
-                    match (before, twice) {
+                    match (earlier, duplicate) {
                         (Some((_, by)), _) if files[by].dir != dir => Status::Shadowed {
                             name: plugin.name.clone(),
                             version: plugin.version.clone(),
                             by: files[by].path.clone(),
                         },
-                        (Some((name, other)), _) | (None, Some((name, other))) => Status::Refused(Rejection {
+                        (Some((name, other)), _) | (None, Some((name, other))) => Status::Rejected(Rejection {
                             code: "E0409",
                             reason: format!("{name} is registered by {} as well", files[other].path.display()),
                             hint: Some("keep one of the two files in this directory".into()),
@@ -261,7 +262,7 @@ impl Registry {
                 }
             };
             let file = &files[number];
-            let found = file.found.get_or_init(|| Found::new(file.path.clone(), status));
+            let found = file.found.get_or_init(|| PluginFile::new(file.path.clone(), status));
             in_use.push((number, found));
         }
         for (number, found) in in_use {
@@ -281,8 +282,8 @@ impl Registry {
     ///
     /// # Errors
     /// E0401 with the directories searched, the plugins loaded, the files rejected, and the nearest name.
-    pub fn codegen(&self, name: &str) -> Result<(Arc<dyn Codegen>, &Found), Failure> {
-        let entry = self.find(Wanted::Codegen(name), name).and_then(|number| {
+    pub fn codegen(&self, name: &str) -> Result<(Arc<dyn Codegen>, &PluginFile), Failure> {
+        let entry = self.find(Lookup::Codegen(name), name).and_then(|number| {
             let found = self.files()[number].found.get()?;
             Some((found.plugin()?.codegen(name)?, found))
         });
@@ -304,7 +305,7 @@ impl Registry {
 
     /// Returns the loader `loadbinary_<key>`. `plugin` is the name of the plugin that compiled the region.
     pub fn loader(&self, key: &str, plugin: &str) -> Option<Arc<dyn Loader>> {
-        let number = self.find(Wanted::Loader(key), plugin)?;
+        let number = self.find(Lookup::Loader(key), plugin)?;
         self.files()[number].found.get()?.plugin()?.loader(key)
     }
 
@@ -321,7 +322,7 @@ impl Registry {
                     let names: Vec<&str> = plugin.registrations.iter().map(|r| r.name.as_str()).collect();
                     format!("loaded {path}: {} {} ({})", plugin.name, plugin.version, names.join(", "))
                 }
-                Status::Refused(rejection) => format!("refused {path}: {rejection}"),
+                Status::Rejected(rejection) => format!("refused {path}: {rejection}"),
                 Status::Shadowed { name, by, .. } => format!("shadowed {path}: {name} is {} already", by.display()),
             });
         }

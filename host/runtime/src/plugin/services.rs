@@ -1,6 +1,6 @@
 //! Host services for plugins: threads, log, trace, counters, reference runs.
 
-use super::bridge::{dtype_in, dtype_out};
+use super::bridge::{dtype_from_api, dtype_to_api};
 use crate::cancel::Cancel;
 use crate::exec::Pool;
 use byoc_ir::ir::{Expr, ExprId, Module, Type};
@@ -18,23 +18,23 @@ use tracing::Level;
 #[derive(Debug, Default)]
 pub struct Metrics {
     counters: Mutex<BTreeMap<String, u64>>,
-    recorded: Mutex<Option<Vec<Said>>>,
+    recorded: Mutex<Option<Vec<RecordedEvent>>>,
 }
 
 /// Event or counter update of a plugin, for the trace.
 #[derive(Clone, Debug)]
-pub struct Said {
+pub struct RecordedEvent {
     /// Time of the event.
     pub at: Instant,
     /// Name of the event or counter.
     pub name: String,
     /// Content of the event.
-    pub what: What,
+    pub payload: EventPayload,
 }
 
 /// Event, or the new value of a counter.
 #[derive(Clone, Debug)]
-pub enum What {
+pub enum EventPayload {
     /// Fields of an event.
     Event(serde_json::Value),
     /// New value of a counter.
@@ -53,7 +53,7 @@ impl Metrics {
     }
 
     /// Stops recording and returns the recorded events, in order.
-    pub fn take_recorded(&self) -> Vec<Said> {
+    pub fn take_recorded(&self) -> Vec<RecordedEvent> {
         self.recorded.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap_or_default()
     }
 
@@ -63,13 +63,13 @@ impl Metrics {
         *counter = counter.saturating_add(amount);
         let total = *counter;
         drop(counters);
-        self.say(name, || What::Count(total));
+        self.record_event(name, || EventPayload::Count(total));
     }
 
-    fn say(&self, name: &str, what: impl FnOnce() -> What) {
+    fn record_event(&self, name: &str, payload: impl FnOnce() -> EventPayload) {
         let mut recorded = self.recorded.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(said) = &mut *recorded {
-            said.push(Said { at: Instant::now(), name: name.to_owned(), what: what() });
+        if let Some(events) = &mut *recorded {
+            events.push(RecordedEvent { at: Instant::now(), name: name.to_owned(), payload: payload() });
         }
     }
 }
@@ -95,7 +95,7 @@ impl HostServices for Host {
     }
 
     fn event(&self, name: &str, fields: &serde_json::Value) {
-        self.metrics.say(name, || What::Event(fields.clone()));
+        self.metrics.record_event(name, || EventPayload::Event(fields.clone()));
         tracing::info!(target: "byoc::plugin", event = name, %fields);
     }
 
@@ -130,7 +130,7 @@ impl HostServices for Host {
 }
 
 /// Maximum size in bytes of a value in a reference run.
-const LARGEST: usize = 4 << 30;
+const MAX_VALUE_BYTES: usize = 4 << 30;
 
 /// Graph evaluated call by call with the reference implementations: correct, not fast. Values live until the run ends.
 struct Reference {
@@ -163,7 +163,7 @@ impl Reference {
                             _ => of(arg).pop().map_or_else(|| Value::Tuple(Vec::new()), Value::Tensor),
                         })
                         .collect();
-                    op::evaluate(operator, &call.attrs, &args, LARGEST).map_err(Error::new)?
+                    op::evaluate(operator, &call.attrs, &args, MAX_VALUE_BYTES).map_err(Error::new)?
                 }
             };
             values.insert(id, value);
@@ -193,12 +193,12 @@ impl Executable for Reference {
     }
 
     fn run(&self, call: Call<'_, '_>) -> Result<()> {
-        let wrong = |what: &str| Error::new(format!("reference run: {what}"));
+        let wrong = |message: &str| Error::new(format!("reference run: {message}"));
         let params = self.module.main().map_or(&[][..], |main| &main.params);
         let mut inputs = Vec::with_capacity(call.inputs.len());
         for (&param, input) in params.iter().zip(call.inputs) {
             let wanted = self.module.ty(param);
-            let dtype = dtype_in(input.dtype()).map_err(|diagnostic| wrong(&diagnostic.message))?;
+            let dtype = dtype_from_api(input.dtype()).map_err(|diagnostic| wrong(&diagnostic.message))?;
             if wanted.as_tensor().is_none_or(|ty| ty.dtype != dtype) {
                 return Err(wrong(&format!("expected an input {wanted}, found {dtype}")));
             }
@@ -207,7 +207,7 @@ impl Executable for Reference {
         }
         let results = self.evaluate(&inputs)?;
         for (output, result) in call.outputs.iter_mut().zip(results) {
-            if output.dtype() != dtype_out(result.dtype()) || output.shape() != result.shape() {
+            if output.dtype() != dtype_to_api(result.dtype()) || output.shape() != result.shape() {
                 let found = output.dtype();
                 return Err(wrong(&format!("expected an output {result:?}, found {found} {:?}", output.shape())));
             }

@@ -1,11 +1,11 @@
-//! The register machine: one loop over the instructions of the function on top of a stack of activations.
+//! The interpreter of programs: one loop over the instructions of the function on top of a stack of activations.
 //!
 //! A tail call replaces the activation of its caller, so a loop runs in constant memory.
 
 use super::frame::{Frame, Scope};
 use super::load::{Code, Step};
+use super::prepared::{PreparedProgram, RunBuffers};
 use super::program::{Instr, Reg};
-use super::ready::{Kit, Ready};
 use super::signature::admits;
 use super::step;
 use super::trace::{Observer, StepEvent};
@@ -35,7 +35,7 @@ struct Activation<'e> {
 enum Flow<'e> {
     Next,
     Jump(u32),
-    /// The arguments are in [`Kit::args`].
+    /// The arguments are in [`RunBuffers::args`].
     Call(u32, &'e [Reg]),
     TailCall(u32),
     Return(&'e [Reg]),
@@ -43,7 +43,7 @@ enum Flow<'e> {
 
 /// Runs the entry function on inputs that have been checked.
 pub(super) fn run(
-    exec: &Ready,
+    exec: &PreparedProgram,
     inputs: &[Tensor],
     observer: Option<&dyn Observer>,
     cancel: &Cancel,
@@ -51,7 +51,7 @@ pub(super) fn run(
 ) -> Result<Vec<Tensor>, Diagnostic> {
     // For the kernels, and for plugins that query the cancellation on this thread.
     let _scope = cancel.enter();
-    let mut machine = Machine {
+    let mut interpreter = Interpreter {
         exec,
         observer,
         cancel,
@@ -61,15 +61,15 @@ pub(super) fn run(
         calls: 0,
         steps: 0,
         cells: Cells::default(),
-        kit: exec.kit(),
+        buffers: exec.buffers(),
     };
-    machine.kit.args.extend(inputs.iter().cloned().map(Value::Tensor));
-    let result = machine.enter(exec.program.entry, &[]).and_then(|()| machine.run());
-    let Machine { stack, kit, .. } = machine;
+    interpreter.buffers.args.extend(inputs.iter().cloned().map(Value::Tensor));
+    let result = interpreter.enter(exec.program.entry, &[]).and_then(|()| interpreter.run());
+    let Interpreter { stack, buffers, .. } = interpreter;
     for activation in stack {
-        exec.keep_frame(activation.function, activation.frame);
+        exec.recycle_frame(activation.function, activation.frame);
     }
-    exec.keep_kit(kit);
+    exec.recycle_buffers(buffers);
     result
 }
 
@@ -80,8 +80,8 @@ fn pass_args(args: &mut Vec<Value>, frame: &mut Frame) {
     }
 }
 
-struct Machine<'e, 'o> {
-    exec: &'e Ready,
+struct Interpreter<'e, 'o> {
+    exec: &'e PreparedProgram,
     observer: Option<&'o dyn Observer>,
     cancel: &'o Cancel,
     /// Maximum number of calls; more count as a run that does not end.
@@ -93,13 +93,13 @@ struct Machine<'e, 'o> {
     /// Steps so far.
     steps: u64,
     cells: Cells,
-    kit: Kit,
+    buffers: RunBuffers,
 }
 
-impl<'e> Machine<'e, '_> {
+impl<'e> Interpreter<'e, '_> {
     fn run(&mut self) -> Result<Vec<Tensor>, Diagnostic> {
         if self.cancel.is_set() {
-            return Err(self.ended(0));
+            return Err(self.cancellation_error(0));
         }
         loop {
             let top = self.stack.last_mut().expect("an activation is running");
@@ -108,17 +108,17 @@ impl<'e> Machine<'e, '_> {
             self.steps += 1;
             let flow = match self.observer {
                 None => self.step(at),
-                Some(observer) => self.observed(at, observer),
+                Some(observer) => self.step_observed(at, observer),
             };
             // A step that was cancelled left its result as it was, or failed for that reason.
             if self.cancel.is_set() {
-                return Err(self.ended(at));
+                return Err(self.cancellation_error(at));
             }
             let flow = flow?;
             if matches!(flow, Flow::Call(..) | Flow::TailCall(_)) {
                 self.calls += 1;
                 if self.calls > self.max_calls {
-                    return Err(self.endless());
+                    return Err(self.call_limit_error());
                 }
             }
             match flow {
@@ -140,23 +140,23 @@ impl<'e> Machine<'e, '_> {
 
     /// Diagnostic for a cancelled run: the reason, and the step it was in.
     #[cold]
-    fn ended(&self, at: usize) -> Diagnostic {
+    fn cancellation_error(&self, at: usize) -> Diagnostic {
         let program = &self.exec.program;
         let place = self.stack.last().map(|top| {
             let function = &program.functions[top.function as usize];
-            let what = match function.code.get(at) {
+            let operator = match function.code.get(at) {
                 Some(Instr::Kernel(call) | Instr::Alias(call)) => format!(" ({})", call.op),
                 Some(Instr::Region { region, .. }) => format!(" ({})", program.regions[*region as usize].symbol),
                 _ => String::new(),
             };
-            format!(" at step {at} of {} in {}{what}", function.code.len(), function.name)
+            format!(" at step {at} of {} in {}{operator}", function.code.len(), function.name)
         });
-        let far = || format!("the run was{}, its step number {}", place.unwrap_or_default(), self.steps);
-        self.cancel.check(far).err().unwrap_or_else(|| bad_program("a run ends without a cancellation"))
+        let progress = || format!("the run was{}, its step number {}", place.unwrap_or_default(), self.steps);
+        self.cancel.check(progress).err().unwrap_or_else(|| bad_program("a run ends without a cancellation"))
     }
 
     #[cold]
-    fn endless(&self) -> Diagnostic {
+    fn call_limit_error(&self) -> Diagnostic {
         let name = self.stack.last().map_or("", |top| &self.exec.program.functions[top.function as usize].name);
         let message =
             format!("reached the limit of {} calls and loop iterations, the last one in {name}", self.max_calls);
@@ -168,7 +168,7 @@ impl<'e> Machine<'e, '_> {
         self.stack.last_mut().expect("an activation is running")
     }
 
-    /// Calls a function with the arguments in the kit.
+    /// Calls a function with the arguments in `buffers`.
     fn enter(&mut self, function: u32, outs: &'e [Reg]) -> Result<(), Diagnostic> {
         let code = self.exec.code(function)?;
         self.arenas = self.arenas.saturating_add(code.arena);
@@ -178,11 +178,11 @@ impl<'e> Machine<'e, '_> {
             return Err(Diagnostic::error(codes::runtime::CALL_DEPTH, message)
                 .help("only a tail call runs without memory of its own"));
         }
-        if self.kit.workspace.as_ref().len() < code.workspace {
-            self.kit.workspace = super::frame::allocate(code.workspace)?;
+        if self.buffers.workspace.as_ref().len() < code.workspace {
+            self.buffers.workspace = super::frame::allocate(code.workspace)?;
         }
         let mut frame = self.exec.frame(function, code)?;
-        pass_args(&mut self.kit.args, &mut frame);
+        pass_args(&mut self.buffers.args, &mut frame);
         self.stack.push(Activation { function, code, frame, next: 0, outs });
         Ok(())
     }
@@ -194,7 +194,7 @@ impl<'e> Machine<'e, '_> {
         {
             top.frame.values.fill(Value::Empty);
             top.next = 0;
-            pass_args(&mut self.kit.args, &mut top.frame);
+            pass_args(&mut self.buffers.args, &mut top.frame);
             return Ok(());
         }
         self.drop_top();
@@ -204,7 +204,7 @@ impl<'e> Machine<'e, '_> {
     fn drop_top(&mut self) {
         if let Some(Activation { function, code, frame, .. }) = self.stack.pop() {
             self.arenas = self.arenas.saturating_sub(code.arena);
-            self.exec.keep_frame(function, frame);
+            self.exec.recycle_frame(function, frame);
         }
     }
 
@@ -212,7 +212,7 @@ impl<'e> Machine<'e, '_> {
     fn leave(&mut self, values: &[Reg]) -> Result<Option<Vec<Tensor>>, Diagnostic> {
         self.read_args(values, &[])?;
         self.drop_top();
-        let mut results = std::mem::take(&mut self.kit.args);
+        let mut results = std::mem::take(&mut self.buffers.args);
         if self.stack.is_empty() {
             let tensors = results.drain(..).zip(&self.exec.program.outputs).map(|(value, port)| match value {
                 Value::Tensor(t) if port.ty.dtype == t.dtype() && admits(&port.ty, t.shape()) => Ok(t),
@@ -229,19 +229,19 @@ impl<'e> Machine<'e, '_> {
         for (&reg, value) in top.outs.iter().zip(results.drain(..)) {
             scope.write(&mut top.frame, reg, value)?;
         }
-        self.kit.args = results;
+        self.buffers.args = results;
         Ok(None)
     }
 
-    /// Copies the contents of registers, then the captured values, into the kit.
+    /// Copies the contents of registers, then the captured values, into `buffers`.
     fn read_args(&mut self, regs: &[Reg], captures: &[Value]) -> Result<(), Diagnostic> {
         let top = self.stack.last().expect("an activation is running");
         let scope = Scope { regs: &top.code.regs, constants: &self.exec.constants };
-        self.kit.args.clear();
+        self.buffers.args.clear();
         for &reg in regs {
-            self.kit.args.push(scope.read(&top.frame, reg)?);
+            self.buffers.args.push(scope.read(&top.frame, reg)?);
         }
-        self.kit.args.extend(captures.iter().cloned());
+        self.buffers.args.extend(captures.iter().cloned());
         Ok(())
     }
 
@@ -251,13 +251,13 @@ impl<'e> Machine<'e, '_> {
         regs.iter().map(|&reg| scope.read(&top.frame, reg)).collect()
     }
 
-    /// Copies the arguments for the function of a closure into the kit, and returns the function.
+    /// Copies the arguments for the function of a closure into `buffers`, and returns the function.
     fn closure_args(&mut self, closure: Reg, args: &[Reg]) -> Result<u32, Diagnostic> {
         let Value::Closure(closure) = self.read_all(&[closure])?.remove(0) else {
             return Err(bad_program("the callee is not a closure"));
         };
         self.read_args(args, &closure.captures)?;
-        if self.kit.args.len() != self.exec.program.functions[closure.function as usize].params as usize {
+        if self.buffers.args.len() != self.exec.program.functions[closure.function as usize].params as usize {
             return Err(bad_program("a closure is called with a wrong number of arguments"));
         }
         Ok(closure.function)
@@ -268,30 +268,30 @@ impl<'e> Machine<'e, '_> {
         let top = self.stack.last_mut().expect("an activation is running");
         let code = top.code;
         let scope = Scope { regs: &code.regs, constants: &exec.constants };
-        let kit = &mut self.kit;
+        let buffers = &mut self.buffers;
         let instr = match &code.steps[at] {
-            Step::Nothing => return Ok(Flow::Next),
+            Step::Nop => return Ok(Flow::Next),
             Step::Kernel(step) => {
                 let frame = &mut top.frame;
                 // Inline if the run is on a thread of the pool.
-                let done = exec.pool.install(|| cancel.within(|| step::kernel(scope, frame, step, kit)));
-                done.map_err(|e| self.failed(at, e))?;
+                let done = exec.pool.install(|| cancel.within(|| step::kernel(scope, frame, step, buffers)));
+                done.map_err(|e| self.kernel_error(at, e))?;
                 return Ok(Flow::Next);
             }
             Step::Dynamic(step) => {
                 let frame = &mut top.frame;
                 let done = exec.pool.install(|| cancel.within(|| step::dynamic(scope, frame, step)));
-                done.map_err(|e| self.located(at, e))?;
+                done.map_err(|e| self.with_origins(at, e))?;
                 return Ok(Flow::Next);
             }
             Step::Alias { from, out, shape, call } => {
                 let shape = shape.as_deref();
                 step::alias(scope, &mut top.frame, *from, *out, shape, call.as_deref())
-                    .map_err(|e| self.located(at, e))?;
+                    .map_err(|e| self.with_origins(at, e))?;
                 return Ok(Flow::Next);
             }
             Step::Region(step) => {
-                if step::region(scope, &mut top.frame, step, kit)? {
+                if step::region(scope, &mut top.frame, step, buffers)? {
                     return Ok(Flow::Next);
                 }
                 self.read_args(&step.inputs, &[])?;
@@ -383,7 +383,7 @@ impl<'e> Machine<'e, '_> {
         })
     }
 
-    fn observed(&mut self, at: usize, observer: &dyn Observer) -> Result<Flow<'e>, Diagnostic> {
+    fn step_observed(&mut self, at: usize, observer: &dyn Observer) -> Result<Flow<'e>, Diagnostic> {
         let function = self.top().function as usize;
         let start = Instant::now();
         let flow = self.step(at)?;
@@ -413,17 +413,17 @@ impl<'e> Machine<'e, '_> {
     }
 
     /// Converts the failure of a kernel into a diagnostic.
-    fn failed(&self, at: usize, error: step::Failure) -> Diagnostic {
+    fn kernel_error(&self, at: usize, error: step::StepError) -> Diagnostic {
         match error {
-            step::Failure::Kernel(message) => {
-                self.located(at, Diagnostic::error(codes::runtime::KERNEL_FAILED, message))
+            step::StepError::Kernel(message) => {
+                self.with_origins(at, Diagnostic::error(codes::runtime::KERNEL_FAILED, message))
             }
-            step::Failure::Other(diagnostic) => diagnostic,
+            step::StepError::Other(diagnostic) => diagnostic,
         }
     }
 
     /// Adds the operator and its origins in the model to a diagnostic.
-    fn located(&self, at: usize, mut diagnostic: Diagnostic) -> Diagnostic {
+    fn with_origins(&self, at: usize, mut diagnostic: Diagnostic) -> Diagnostic {
         let program = &self.exec.program;
         let function = self.stack.last().map_or(0, |top| top.function);
         if let Some(Instr::Kernel(call) | Instr::Alias(call)) = program.functions[function as usize].code.get(at) {

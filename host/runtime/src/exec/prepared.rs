@@ -1,9 +1,10 @@
-//! A program prepared for execution, and the memory that is reused between its runs: the immutable side of the machine.
+//! A program prepared for execution, and the memory that is reused between its runs. The [`interpreter`](super::interpreter)
+//! holds the mutable state of a run.
 
+use super::constants::{constants_of, needed_constants};
 use super::frame::{Frame, Scratch, allocate};
 use super::load::{self, Code, Step};
 use super::lock::lock;
-use super::needs::{constants_of, needed_constants};
 use super::plans::RegionPlans;
 use super::pool::Pool;
 use super::program::Program;
@@ -15,34 +16,34 @@ use byoc_ir::tensor::{AlignedBytes, Tensor};
 use std::sync::{Arc, Mutex, OnceLock};
 
 /// A program, its constants and its code, shared by runs on any number of threads.
-pub(super) struct Ready {
+pub(super) struct PreparedProgram {
     pub program: Program,
     /// Released constants are empty, and `code` rejects the functions that read them.
     pub constants: Vec<Tensor>,
     pub pool: Arc<Pool>,
-    gone: Vec<bool>,
+    released: Vec<bool>,
     regions: Vec<Option<Arc<dyn Region>>>,
     plans: Vec<Option<Arc<RegionPlans>>>,
     /// Prepared at construction if a function may certainly run, and otherwise (the host program of a region that a
     /// backend runs) at its first call.
     functions: Vec<OnceLock<Result<Code, Diagnostic>>>,
-    frames: Vec<Mutex<Vec<Frame>>>,
-    kits: Mutex<Vec<Kit>>,
+    free_frames: Vec<Mutex<Vec<Frame>>>,
+    free_buffers: Mutex<Vec<RunBuffers>>,
     infos: OnceLock<Vec<Vec<StepInfo>>>,
 }
 
 /// Maximum number of activations of a function whose memory is kept: enough for concurrent runs, not for a deep
 /// recursion.
-const KEPT_FRAMES: usize = 16;
+const MAX_FREE_FRAMES: usize = 16;
 
 /// Working memory of a run that belongs to no activation.
-pub(super) struct Kit {
+pub(super) struct RunBuffers {
     pub scratch: Scratch,
     pub workspace: AlignedBytes,
     pub args: Vec<Value>,
 }
 
-impl Ready {
+impl PreparedProgram {
     /// Prepares the functions that may certainly run, so that a missing kernel is reported before the first run.
     ///
     /// # Errors
@@ -52,34 +53,34 @@ impl Ready {
         constants: Vec<Option<Tensor>>,
         regions: Vec<Option<Arc<dyn Region>>>,
         pool: Arc<Pool>,
-    ) -> Result<Ready, Diagnostic> {
+    ) -> Result<PreparedProgram, Diagnostic> {
         let count = program.functions.len();
-        let ready = Ready {
-            gone: constants.iter().map(Option::is_none).collect(),
-            constants: constants.into_iter().map(|constant| constant.unwrap_or_else(nothing)).collect(),
+        let prepared = PreparedProgram {
+            released: constants.iter().map(Option::is_none).collect(),
+            constants: constants.into_iter().map(|constant| constant.unwrap_or_else(placeholder)).collect(),
             plans: RegionPlans::of(&regions),
             regions,
             pool,
             functions: (0..count).map(|_| OnceLock::new()).collect(),
-            frames: (0..count).map(|_| Mutex::default()).collect(),
-            kits: Mutex::default(),
+            free_frames: (0..count).map(|_| Mutex::default()).collect(),
+            free_buffers: Mutex::default(),
             infos: OnceLock::new(),
             program,
         };
         let mut seen = vec![false; count];
-        let mut todo = vec![ready.program.entry];
+        let mut todo = vec![prepared.program.entry];
         while let Some(index) = todo.pop() {
             if !std::mem::replace(&mut seen[index as usize], true) {
-                todo.extend(ready.code(index)?.callees(&ready.program));
+                todo.extend(prepared.code(index)?.callees(&prepared.program));
             }
         }
-        Ok(ready)
+        Ok(prepared)
     }
 
     /// Releases the constants that cannot be read any more: those read only by the host programs of regions that are
     /// certain to run on their backends.
-    pub fn let_go(&mut self) {
-        let turned_down: Vec<u32> = self
+    pub fn release_constants(&mut self) {
+        let refused: Vec<u32> = self
             .functions
             .iter()
             .filter_map(|code| code.get()?.as_ref().ok())
@@ -89,18 +90,18 @@ impl Ready {
                 _ => None,
             })
             .collect();
-        let loaded = |region: u32| self.regions[region as usize].is_some() && !turned_down.contains(&region);
+        let loaded = |region: u32| self.regions[region as usize].is_some() && !refused.contains(&region);
         let needed = needed_constants(&self.program, loaded);
         for (number, _) in needed.iter().enumerate().filter(|(_, needed)| !**needed) {
-            self.constants[number] = nothing();
-            self.gone[number] = true;
+            self.constants[number] = placeholder();
+            self.released[number] = true;
         }
     }
 
     /// Regions that their backends refused while the program was prepared, with the reason, one line each.
     pub fn notes(&self) -> Vec<String> {
-        let ready = self.functions.iter().filter_map(|code| code.get()?.as_ref().ok());
-        let mut notes: Vec<String> = ready.flat_map(|code| code.notes.iter().cloned()).collect();
+        let prepared = self.functions.iter().filter_map(|code| code.get()?.as_ref().ok());
+        let mut notes: Vec<String> = prepared.flat_map(|code| code.notes.iter().cloned()).collect();
         notes.sort();
         notes.dedup();
         notes
@@ -126,7 +127,7 @@ impl Ready {
     /// Checks that every constant that a function reads is present.
     fn check_present(&self, index: u32) -> Result<(), Diagnostic> {
         let function = &self.program.functions[index as usize];
-        if constants_of(function).all(|constant| !self.gone[constant]) {
+        if constants_of(function).all(|constant| !self.released[constant]) {
             return Ok(());
         }
         let message = format!("{} cannot run on the host: its constants were released", function.name);
@@ -137,35 +138,39 @@ impl Ready {
 
     /// Returns memory for an activation, reused if possible.
     pub fn frame(&self, index: u32, code: &Code) -> Result<Frame, Diagnostic> {
-        if let Some(frame) = lock(&self.frames[index as usize]).pop() {
+        if let Some(frame) = lock(&self.free_frames[index as usize]).pop() {
             return Ok(frame);
         }
         Ok(Frame { values: vec![Value::Empty; code.values], arena: allocate(code.arena)? })
     }
 
     /// Keeps the memory of an activation that has ended.
-    pub fn keep_frame(&self, index: u32, mut frame: Frame) {
+    pub fn recycle_frame(&self, index: u32, mut frame: Frame) {
         frame.values.fill(Value::Empty);
-        let mut kept = lock(&self.frames[index as usize]);
-        if kept.len() < KEPT_FRAMES {
-            kept.push(frame);
+        let mut free = lock(&self.free_frames[index as usize]);
+        if free.len() < MAX_FREE_FRAMES {
+            free.push(frame);
         }
     }
 
     /// Returns working memory for a run, reused if possible.
-    pub fn kit(&self) -> Kit {
-        let kept = lock(&self.kits).pop();
-        kept.unwrap_or_else(|| Kit { scratch: Scratch::default(), workspace: AlignedBytes::empty(), args: Vec::new() })
+    pub fn buffers(&self) -> RunBuffers {
+        let free = lock(&self.free_buffers).pop();
+        free.unwrap_or_else(|| RunBuffers {
+            scratch: Scratch::default(),
+            workspace: AlignedBytes::empty(),
+            args: Vec::new(),
+        })
     }
 
     /// Keeps the working memory of a run that has ended.
-    pub fn keep_kit(&self, mut kit: Kit) {
-        kit.args.clear();
-        lock(&self.kits).push(kit);
+    pub fn recycle_buffers(&self, mut buffers: RunBuffers) {
+        buffers.args.clear();
+        lock(&self.free_buffers).push(buffers);
     }
 }
 
 /// Placeholder for a released constant.
-fn nothing() -> Tensor {
+fn placeholder() -> Tensor {
     Tensor::nothing()
 }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::hash::Hash;
 
 /// Bounded cache with eviction of the least recently used entry.
-pub(super) struct Kept<K, V> {
+pub(super) struct LruCache<K, V> {
     entries: HashMap<K, Entry<V>>,
     max_entries: usize,
     max_bytes: usize,
@@ -24,10 +24,10 @@ struct Entry<V> {
 /// Cache key of objects that depend only on the dimensions of several tensors.
 pub(super) type Dims = Vec<Shape>;
 
-impl<K: Eq + Hash + Clone, V: Clone> Kept<K, V> {
+impl<K: Eq + Hash + Clone, V: Clone> LruCache<K, V> {
     /// Creates an empty cache. The newest entry is kept even if it alone exceeds `max_bytes`.
-    pub fn new(max_entries: usize, max_bytes: usize) -> Kept<K, V> {
-        Kept { entries: HashMap::new(), max_entries: max_entries.max(1), max_bytes, bytes: 0, clock: 0 }
+    pub fn new(max_entries: usize, max_bytes: usize) -> LruCache<K, V> {
+        LruCache { entries: HashMap::new(), max_entries: max_entries.max(1), max_bytes, bytes: 0, clock: 0 }
     }
 
     /// Returns the value for a key, and marks it as the most recently used.
@@ -44,10 +44,10 @@ impl<K: Eq + Hash + Clone, V: Clone> Kept<K, V> {
         self.clock += 1;
         let entry = Entry { value, bytes, used: self.clock };
         self.bytes += bytes as u128;
-        let mut gone = Vec::new();
-        if let Some(before) = self.entries.insert(key.clone(), entry) {
-            self.bytes -= before.bytes as u128;
-            gone.push(before.value);
+        let mut evicted = Vec::new();
+        if let Some(replaced) = self.entries.insert(key.clone(), entry) {
+            self.bytes -= replaced.bytes as u128;
+            evicted.push(replaced.value);
         }
         while self.entries.len() > self.max_entries || (self.bytes > self.max_bytes as u128 && self.entries.len() > 1) {
             // A linear search: limits are small, and creating an entry costs far more. No two entries have the same
@@ -58,10 +58,10 @@ impl<K: Eq + Hash + Clone, V: Clone> Kept<K, V> {
             };
             if let Some(entry) = self.entries.remove(&oldest) {
                 self.bytes -= entry.bytes as u128;
-                gone.push(entry.value);
+                evicted.push(entry.value);
             }
         }
-        gone
+        evicted
     }
 }
 
@@ -71,30 +71,30 @@ mod tests {
 
     #[test]
     fn evicts_least_recently_used() {
-        let mut kept = Kept::new(2, usize::MAX);
-        assert!(kept.insert("a", 1, 0).is_empty());
-        assert!(kept.insert("b", 2, 0).is_empty());
-        assert_eq!(kept.get(&"a"), Some(1));
-        assert_eq!(kept.insert("c", 3, 0), [2]);
-        assert_eq!((kept.get(&"a"), kept.get(&"b"), kept.get(&"c")), (Some(1), None, Some(3)));
+        let mut cache = LruCache::new(2, usize::MAX);
+        assert!(cache.insert("a", 1, 0).is_empty());
+        assert!(cache.insert("b", 2, 0).is_empty());
+        assert_eq!(cache.get(&"a"), Some(1));
+        assert_eq!(cache.insert("c", 3, 0), [2]);
+        assert_eq!((cache.get(&"a"), cache.get(&"b"), cache.get(&"c")), (Some(1), None, Some(3)));
     }
 
     #[test]
     fn limits_bytes_but_keeps_newest() {
-        let mut kept = Kept::new(64, 100);
-        assert!(kept.insert("a", 1, 40).is_empty());
-        assert!(kept.insert("b", 2, 60).is_empty());
-        assert_eq!(kept.insert("c", 3, 1), [1]);
-        assert_eq!(kept.insert("d", 4, 1000), [2, 3]);
-        assert_eq!(kept.get(&"d"), Some(4));
-        assert_eq!(kept.insert("e", 5, usize::MAX), [4]);
+        let mut cache = LruCache::new(64, 100);
+        assert!(cache.insert("a", 1, 40).is_empty());
+        assert!(cache.insert("b", 2, 60).is_empty());
+        assert_eq!(cache.insert("c", 3, 1), [1]);
+        assert_eq!(cache.insert("d", 4, 1000), [2, 3]);
+        assert_eq!(cache.get(&"d"), Some(4));
+        assert_eq!(cache.insert("e", 5, usize::MAX), [4]);
     }
 
     #[test]
     fn counts_replaced_key_once() {
-        let mut kept = Kept::new(2, 100);
-        assert!(kept.insert("a", 1, 60).is_empty());
-        assert_eq!(kept.insert("a", 2, 60), [1]);
-        assert!(kept.insert("b", 3, 40).is_empty());
+        let mut cache = LruCache::new(2, 100);
+        assert!(cache.insert("a", 1, 60).is_empty());
+        assert_eq!(cache.insert("a", 2, 60), [1]);
+        assert!(cache.insert("b", 3, 40).is_empty());
     }
 }
