@@ -6,7 +6,7 @@ use byoc::error::Failure;
 use byoc::session::Session;
 use byoc_conformance::case::Case;
 use byoc_conformance::fault::{Fault, Kind};
-use byoc_conformance::report::{BackendReport, FINITE_MATH, Failure as Found};
+use byoc_conformance::report::{BackendReport, FINITE_MATH, FailedCase};
 use byoc_conformance::run::{Options, Run};
 use byoc_conformance::worker::Worker;
 use byoc_ir::diag::{Diagnostic, codes};
@@ -31,7 +31,7 @@ pub fn run(args: &PluginsTestArgs) -> Result<ExitCode, Failure> {
         only: args.only.clone(),
         limit: Duration::from_secs(args.time_limit.max(1)),
         out: args.out.clone(),
-        again: format!("byoc plugins test {}{}", file.display(), dirs.concat()),
+        reproduce_command: format!("byoc plugins test {}{}", file.display(), dirs.concat()),
     };
     let quiet = args.talk.json || !std::io::stderr().is_terminal();
     let bar = if quiet { ProgressBar::hidden() } else { ProgressBar::new_spinner() };
@@ -192,7 +192,7 @@ fn print_report(file: &Path, report: &BackendReport, args: &PluginsTestArgs) {
     for fault in &report.faults {
         println!("\n* {fault}");
     }
-    for Found { subject, fault, case, file: _, command } in &report.failures {
+    for FailedCase { subject, fault, case, file: _, command } in &report.failures {
         println!("\n* {subject}, {case}\n  {fault}");
         if let Some(command) = command {
             println!("  again: {command}");

@@ -1,8 +1,8 @@
 //! Runs a region in guarded memory, and checks its memory accesses.
 
 use super::fault::{Fault, Kind};
-use super::piece::Piece;
-use super::reference::{Bounded, Outside, compare};
+use super::reference::{BoundedTensor, Mismatch, compare};
+use super::test_region::TestRegion;
 use byoc::plugin::bridge::dtype_to_api;
 use byoc::plugin::guard::{GuardedBuffer, first_damage};
 use byoc_ir::tensor::{OutOfMemory, Tensor, byte_count};
@@ -10,37 +10,34 @@ use byoc_plugin_api::{Call, Executable, Prepared, TensorMut, TensorRef};
 
 /// Fill bytes of the memory of a run.
 #[derive(Clone, Copy, Debug)]
-pub struct Setting {
+pub struct FillPattern {
     /// Initial bytes of outputs and workspace.
     pub unset: u8,
     /// Bytes of the guards around every buffer.
-    pub outside: u8,
+    pub guard: u8,
 }
 
-impl Setting {
+impl FillPattern {
     /// Bytes that are NaN in every float type.
-    pub const NAN: Setting = Setting { unset: 0xff, outside: 0xff };
+    pub const NAN: FillPattern = FillPattern { unset: 0xff, guard: 0xff };
 }
 
 /// Runs once in guarded memory.
 pub fn run(
-    piece: &Piece,
+    test_region: &TestRegion,
     executable: &dyn Executable,
     prepared: &Prepared,
-    setting: Setting,
+    fill: FillPattern,
     inputs: &[Tensor],
 ) -> Result<Vec<Tensor>, Fault> {
-    let memory = copies(inputs, setting)?;
+    let memory = copies(inputs, fill)?;
     let of: Vec<usize> = (0..inputs.len()).collect();
-    run_on(piece, executable, prepared, setting, inputs, &memory, &of)
+    run_on(test_region, executable, prepared, fill, inputs, &memory, &of)
 }
 
 /// Copies inputs into guarded memory.
-pub fn copies(inputs: &[Tensor], setting: Setting) -> Result<Vec<GuardedBuffer>, Fault> {
-    inputs
-        .iter()
-        .map(|t| GuardedBuffer::copy_of(t.bytes(), setting.outside).map_err(|error| no_memory(&error)))
-        .collect()
+pub fn copies(inputs: &[Tensor], fill: FillPattern) -> Result<Vec<GuardedBuffer>, Fault> {
+    inputs.iter().map(|t| GuardedBuffer::copy_of(t.bytes(), fill.guard).map_err(|error| no_memory(&error))).collect()
 }
 
 fn no_memory(error: &OutOfMemory) -> Fault {
@@ -49,16 +46,16 @@ fn no_memory(error: &OutOfMemory) -> Fault {
 
 /// Runs once with input `i` in `memory[of[i]]`; inputs may share memory.
 pub fn run_on(
-    piece: &Piece,
+    test_region: &TestRegion,
     executable: &dyn Executable,
     prepared: &Prepared,
-    setting: Setting,
+    fill: FillPattern,
     inputs: &[Tensor],
     memory: &[GuardedBuffer],
     of: &[usize],
 ) -> Result<Vec<Tensor>, Fault> {
     let before: Vec<Vec<u8>> = memory.iter().map(|m| m.bytes().to_vec()).collect();
-    let constants: Vec<Tensor> = piece.tensors.iter().map(|t| (**t).clone()).collect();
+    let constants: Vec<Tensor> = test_region.tensors.iter().map(|t| (**t).clone()).collect();
     let digests: Vec<blake3::Hash> = constants.iter().map(|t| blake3::hash(t.bytes())).collect();
     let views: Vec<TensorRef<'_>> = inputs
         .iter()
@@ -66,9 +63,8 @@ pub fn run_on(
         .map(|(tensor, &at)| TensorRef::new(dtype_to_api(tensor.dtype()), tensor.shape(), memory[at].bytes()))
         .collect();
     let mut shapes: Vec<Vec<usize>> = prepared.outputs.iter().map(|o| o.dims.to_vec()).collect();
-    let dtypes: Vec<_> = piece.expected.iter().map(|want| want.value.dtype()).collect();
-    let guarded =
-        |bytes: usize| GuardedBuffer::new(bytes, setting.unset, setting.outside).map_err(|error| no_memory(&error));
+    let dtypes: Vec<_> = test_region.expected.iter().map(|want| want.value.dtype()).collect();
+    let guarded = |bytes: usize| GuardedBuffer::new(bytes, fill.unset, fill.guard).map_err(|error| no_memory(&error));
     let bytes = shapes.iter().zip(&dtypes).map(|(shape, dtype)| byte_count(*dtype, shape));
     let mut outputs: Vec<GuardedBuffer> = bytes
         .map(|bytes| bytes.ok_or_else(|| no_memory(&OutOfMemory::OVERFLOW)).and_then(guarded))
@@ -92,7 +88,7 @@ pub fn run_on(
         return Err(Fault::new(Kind::WritesInput, "run", format!("constant {i} was changed by the run")));
     }
     let mut results = Vec::with_capacity(outputs.len());
-    for (i, ((memory, shape), want)) in outputs.iter().zip(&shapes).zip(&piece.expected).enumerate() {
+    for (i, ((memory, shape), want)) in outputs.iter().zip(&shapes).zip(&test_region.expected).enumerate() {
         let value = &want.value;
         if shape[..] != *value.shape() {
             let message = format!("output {i}: expected {:?}, found {shape:?}", value.shape());
@@ -108,10 +104,10 @@ pub fn run_on(
 ///
 /// # Errors
 /// The first output outside its bounds, with the worst element.
-pub fn judge_outputs(outputs: &[Tensor], expected: &[Bounded]) -> Result<f64, (usize, Outside)> {
+pub fn judge_outputs(outputs: &[Tensor], expected: &[BoundedTensor]) -> Result<f64, (usize, Mismatch)> {
     let mut share = 0.0f64;
     for (i, (output, want)) in outputs.iter().zip(expected).enumerate() {
-        share = share.max(compare(output, want).map_err(|outside| (i, outside))?);
+        share = share.max(compare(output, want).map_err(|mismatch| (i, mismatch))?);
     }
     Ok(share)
 }
@@ -120,7 +116,7 @@ pub fn judge_outputs(outputs: &[Tensor], expected: &[Bounded]) -> Result<f64, (u
 ///
 /// # Errors
 /// A fault of the given kind in the given entry.
-pub fn expect(outputs: &[Tensor], expected: &[Bounded], kind: Kind, entry: &str, how: &str) -> Result<(), Fault> {
+pub fn expect(outputs: &[Tensor], expected: &[BoundedTensor], kind: Kind, entry: &str, how: &str) -> Result<(), Fault> {
     let outcome = judge_outputs(outputs, expected).map(|_| ());
-    outcome.map_err(|(output, outside)| Fault::new(kind, entry, format!("{how}: output {output}: {outside}")))
+    outcome.map_err(|(output, mismatch)| Fault::new(kind, entry, format!("{how}: output {output}: {mismatch}")))
 }

@@ -132,7 +132,7 @@ impl fmt::Display for Fault {
 
 /// Outcome of a case.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Outcome {
+pub enum CaseResult {
     /// All results were within bounds; holds the largest share of its error budget that an element used.
     Passed(f64),
     /// The backend refused it, with a reason.

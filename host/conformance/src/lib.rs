@@ -2,26 +2,26 @@
 //!
 //! Two processes take part. The one that the user started ([`run`]) generates cases ([`generate`]), counts, shrinks
 //! failing cases and reports; it knows the plugin only by its description. The other ([`worker`]) loads the plugin and
-//! tries cases on it ([`trial`], through the entries of [`bench`](mod@bench)); if it crashes or hangs, that is a
+//! tries cases on it ([`trial`], through the entries of [`harness`]); if it crashes or hangs, that is a
 //! finding, and [`supervise`] starts another. A case is passed to it as the same file that reproduces it later
 //! ([`case`]), so the reported case is the one that ran.
 //!
 //! Results are compared with the naive reference, never with a fast kernel, within bounds that follow from rounding
 //! ([`budget`], [`reference`](mod@reference)).
 
-pub mod bench;
 pub mod budget;
+pub mod call_counter;
 pub mod case;
 pub mod execute;
 pub mod fault;
 pub mod generate;
-pub mod piece;
+pub mod harness;
 pub mod reference;
 pub mod report;
 pub mod run;
 pub mod shrink;
 pub mod supervise;
+pub mod test_region;
 mod thorough;
 pub mod trial;
-pub mod watch;
 pub mod worker;

@@ -14,11 +14,11 @@ use byoc_ir::tensor::{DType, Tensor};
 use std::collections::HashMap;
 
 /// Maximum size of a value in bytes.
-const LARGEST: usize = 1 << 30;
+const MAX_VALUE_BYTES: usize = 1 << 30;
 
 /// A value with an error bound per element.
 #[derive(Clone, Debug)]
-pub struct Bounded {
+pub struct BoundedTensor {
     /// Value of the reference.
     pub value: Tensor,
     /// Error bound of each element; empty if the value is exact.
@@ -26,7 +26,7 @@ pub struct Bounded {
 }
 
 /// All values of a data-flow program, tuples flattened, by expression.
-pub type Values = HashMap<ExprId, Vec<Bounded>>;
+pub type Values = HashMap<ExprId, Vec<BoundedTensor>>;
 
 /// Computes every value of `@main`.
 ///
@@ -38,7 +38,7 @@ pub fn evaluate(module: &Module, inputs: &[Tensor]) -> Result<Values, String> {
         return Err(format!("found {} inputs for {} parameters", inputs.len(), main.params.len()));
     }
     let mut values: Values = HashMap::new();
-    let exact = |value: Tensor| Bounded { value, error: Vec::new() };
+    let exact = |value: Tensor| BoundedTensor { value, error: Vec::new() };
     for (&param, input) in main.params.iter().zip(inputs) {
         values.insert(param, vec![exact(input.clone())]);
     }
@@ -53,7 +53,7 @@ pub fn evaluate(module: &Module, inputs: &[Tensor]) -> Result<Values, String> {
             Expr::Project { tuple, index } => of(*tuple).into_iter().skip(*index as usize).take(1).collect(),
             expr => {
                 let (operator, call) = expr.as_op_call().ok_or("a program that is not data flow")?;
-                let args: Vec<(bool, Vec<Bounded>)> =
+                let args: Vec<(bool, Vec<BoundedTensor>)> =
                     call.args.iter().map(|&arg| (matches!(module.ty(arg), Type::Tuple(_)), of(arg))).collect();
                 call_with_bounds(operator, &call.attrs, &args)?
             }
@@ -69,9 +69,9 @@ pub fn is_finite(values: &Values) -> bool {
     all.flat_map(|bounded| bounded.value.view().to_f64s()).all(f64::is_finite)
 }
 
-type Arguments = [(bool, Vec<Bounded>)];
+type Arguments = [(bool, Vec<BoundedTensor>)];
 
-fn call_with_bounds(operator: OpId, attrs: &Attrs, args: &Arguments) -> Result<Vec<Bounded>, String> {
+fn call_with_bounds(operator: OpId, attrs: &Attrs, args: &Arguments) -> Result<Vec<BoundedTensor>, String> {
     let results = apply(operator, attrs, args, |_, tensor| tensor.value.clone())?;
     let def = op::get(operator);
     let params = Params::new(def, attrs);
@@ -79,25 +79,25 @@ fn call_with_bounds(operator: OpId, attrs: &Attrs, args: &Arguments) -> Result<V
     let shapes: Vec<&[usize]> = args.iter().flat_map(|(_, fields)| fields).map(|b| b.value.shape()).collect();
     let inexact = args.iter().flat_map(|(_, fields)| fields).any(|b| !b.error.is_empty());
     let floats = args.iter().flat_map(|(_, fields)| fields).any(|b| b.value.dtype().is_float());
-    let wide = widened(attrs);
+    let wide = binary64_attrs(attrs);
     let mut errors: Vec<Vec<f64>> = Vec::with_capacity(results.len());
     for result in &results {
         let n = terms(def, &params, &shapes, result.shape());
-        errors.push(local(operator, &wide, args, rule, n, result, errors.len()));
+        errors.push(operator_error(operator, &wide, args, rule, n, result, errors.len()));
     }
     let stable = matches!(rule, ErrorModel::Stable(_) | ErrorModel::Logarithm(_)) && floats;
     if inexact || stable {
         let n = results.first().map_or(0, |r| terms(def, &params, &shapes, r.shape()));
         let backward = if stable { n + 8 } else { 0 };
-        for (error, moved) in errors.iter_mut().zip(moved(operator, &wide, args, backward)) {
+        for (error, changes) in errors.iter_mut().zip(perturbation_changes(operator, &wide, args, backward)) {
             if error.is_empty() {
-                *error = moved;
+                *error = changes;
             } else {
-                error.iter_mut().zip(moved).for_each(|(e, m)| *e += m);
+                error.iter_mut().zip(changes).for_each(|(e, m)| *e += m);
             }
         }
     }
-    Ok(results.into_iter().zip(errors).map(|(value, error)| Bounded { value, error }).collect())
+    Ok(results.into_iter().zip(errors).map(|(value, error)| BoundedTensor { value, error }).collect())
 }
 
 /// Computes the operator on the tensors that `pick` makes from the arguments.
@@ -105,10 +105,10 @@ fn apply(
     operator: OpId,
     attrs: &Attrs,
     args: &Arguments,
-    mut pick: impl FnMut(usize, &Bounded) -> Tensor,
+    mut pick: impl FnMut(usize, &BoundedTensor) -> Tensor,
 ) -> Result<Vec<Tensor>, String> {
     let mut number = 0;
-    let mut next = |bounded: &Bounded| {
+    let mut next = |bounded: &BoundedTensor| {
         number += 1;
         pick(number - 1, bounded)
     };
@@ -119,16 +119,16 @@ fn apply(
             _ => Value::Tuple(fields.iter().map(&mut next).collect()),
         })
         .collect();
-    op::evaluate(operator, attrs, &args, LARGEST)
+    op::evaluate(operator, attrs, &args, MAX_VALUE_BYTES)
 }
 
 /// Returns the attributes of the same call in binary64.
-fn widened(attrs: &Attrs) -> Attrs {
+fn binary64_attrs(attrs: &Attrs) -> Attrs {
     let narrow = attrs.get("out_dtype").and_then(|v| v.as_dtype()).is_some_and(DType::is_float);
     if narrow { attrs.with("out_dtype", DType::F64) } else { attrs.clone() }
 }
 
-fn wide(tensor: &Tensor, change: impl Fn(usize, f64) -> f64) -> Tensor {
+fn map_binary64(tensor: &Tensor, change: impl Fn(usize, f64) -> f64) -> Tensor {
     if !tensor.dtype().is_float() {
         return tensor.clone();
     }
@@ -137,7 +137,7 @@ fn wide(tensor: &Tensor, change: impl Fn(usize, f64) -> f64) -> Tensor {
 }
 
 /// Error bound of the operator itself.
-fn local(
+fn operator_error(
     operator: OpId,
     wide_attrs: &Attrs,
     args: &Arguments,
@@ -162,7 +162,7 @@ fn local(
             values.iter().map(|&v| gamma(n + 8, dtype) * (1.0 + v.abs()) + rounding(v)).collect()
         }
         ErrorModel::Sum(_) => {
-            let magnitudes = apply(operator, wide_attrs, args, |_, b| wide(&b.value, |_, v| v.abs()));
+            let magnitudes = apply(operator, wide_attrs, args, |_, b| map_binary64(&b.value, |_, v| v.abs()));
             let magnitudes = magnitudes.ok().and_then(|all| Some(all.get(number)?.view().to_f64s()));
             let bound = gamma(n + 2, dtype);
             let underflow = n as f64 * ulp(0.0, working);
@@ -193,16 +193,16 @@ fn local(
 
 /// Largest changes of the results when the operands change within their bounds, and within `gamma(backward)` of
 /// themselves.
-fn moved(operator: OpId, attrs: &Attrs, args: &Arguments, backward: usize) -> Vec<Vec<f64>> {
-    const WAYS: u64 = 10;
-    let Ok(still) = apply(operator, attrs, args, |_, b| wide(&b.value, |_, v| v)) else { return Vec::new() };
-    let still: Vec<Vec<f64>> = still.iter().map(|t| t.view().to_f64s()).collect();
-    let mut largest: Vec<Vec<f64>> = still.iter().map(|values| vec![0.0; values.len()]).collect();
-    for way in 0..WAYS {
-        let moved = apply(operator, attrs, args, |argument, b| {
-            let mut random = Random::new(way << 32 | argument as u64);
+fn perturbation_changes(operator: OpId, attrs: &Attrs, args: &Arguments, backward: usize) -> Vec<Vec<f64>> {
+    const PERTURBATIONS: u64 = 10;
+    let Ok(baseline) = apply(operator, attrs, args, |_, b| map_binary64(&b.value, |_, v| v)) else { return Vec::new() };
+    let baseline: Vec<Vec<f64>> = baseline.iter().map(|t| t.view().to_f64s()).collect();
+    let mut largest: Vec<Vec<f64>> = baseline.iter().map(|values| vec![0.0; values.len()]).collect();
+    for perturbation in 0..PERTURBATIONS {
+        let perturbed = apply(operator, attrs, args, |argument, b| {
+            let mut random = Random::new(perturbation << 32 | argument as u64);
             let signs: Vec<f64> = (0..b.value.len())
-                .map(|at| match way {
+                .map(|at| match perturbation {
                     0 => 1.0,
                     1 => -1.0,
                     2 if at % 2 == 0 => 1.0,
@@ -212,7 +212,7 @@ fn moved(operator: OpId, attrs: &Attrs, args: &Arguments, backward: usize) -> Ve
                 })
                 .collect();
             let relative = gamma(backward, b.value.dtype());
-            wide(&b.value, |i, v| {
+            map_binary64(&b.value, |i, v| {
                 let step = b.error.get(i).copied().unwrap_or(0.0) + relative * v.abs();
                 match v.is_finite() {
                     // An unbounded operand makes everything that depends on it unbounded.
@@ -222,12 +222,12 @@ fn moved(operator: OpId, attrs: &Attrs, args: &Arguments, backward: usize) -> Ve
                 }
             })
         });
-        let Ok(moved) = moved else { continue };
-        for ((largest, still), moved) in largest.iter_mut().zip(&still).zip(&moved) {
-            for ((largest, still), moved) in largest.iter_mut().zip(still).zip(moved.view().to_f64s()) {
-                let same = *still == moved || (still.is_nan() && moved.is_nan());
+        let Ok(perturbed) = perturbed else { continue };
+        for ((largest, baseline), perturbed) in largest.iter_mut().zip(&baseline).zip(&perturbed) {
+            for ((largest, baseline), perturbed) in largest.iter_mut().zip(baseline).zip(perturbed.view().to_f64s()) {
+                let same = *baseline == perturbed || (baseline.is_nan() && perturbed.is_nan());
                 // If a small step leaves the domain, the result is unbounded.
-                let change = if same { 0.0 } else { (still - moved).abs() };
+                let change = if same { 0.0 } else { (baseline - perturbed).abs() };
                 *largest = if change.is_nan() { f64::INFINITY } else { largest.max(2.0 * change) };
             }
         }
@@ -237,7 +237,7 @@ fn moved(operator: OpId, attrs: &Attrs, args: &Arguments, backward: usize) -> Ve
 
 /// An element outside its bounds.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Outside {
+pub struct Mismatch {
     /// Index of the element, row-major.
     pub element: usize,
     /// Computed value.
@@ -252,9 +252,9 @@ pub struct Outside {
     pub total: usize,
 }
 
-impl std::fmt::Display for Outside {
+impl std::fmt::Display for Mismatch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Outside { element, got, want, allowed, count, total } = self;
+        let Mismatch { element, got, want, allowed, count, total } = self;
         write!(f, "element {element} is {got:?}, the reference gives {want:?}")?;
         if *allowed > 0.0 {
             write!(f, " and allows {allowed:.3e}")?;
@@ -267,12 +267,12 @@ impl std::fmt::Display for Outside {
 ///
 /// # Errors
 /// The element that exceeds its bound most.
-pub fn compare(got: &Tensor, want: &Bounded) -> Result<f64, Outside> {
+pub fn compare(got: &Tensor, want: &BoundedTensor) -> Result<f64, Mismatch> {
     let (a, b) = (got.view().to_f64s(), want.value.view().to_f64s());
     let size = got.dtype().size();
     let bytes = |t: &Tensor, i: usize| t.bytes()[i * size..(i + 1) * size].to_vec();
     let mut share = 0.0f64;
-    let mut outside: Option<(f64, Outside)> = None;
+    let mut mismatch: Option<(f64, Mismatch)> = None;
     let mut count = 0;
     for (i, (&a, &b)) in a.iter().zip(&b).enumerate() {
         let allowed = want.error.get(i).copied().unwrap_or(0.0);
@@ -289,13 +289,13 @@ pub fn compare(got: &Tensor, want: &Bounded) -> Result<f64, Outside> {
         }
         count += 1;
         let excess = if distance.is_finite() { distance / allowed.max(f64::MIN_POSITIVE) } else { f64::INFINITY };
-        if outside.as_ref().is_none_or(|(worst, _)| excess > *worst) {
-            outside = Some((excess, Outside { element: i, got: a, want: b, allowed, count: 0, total: got.len() }));
+        if mismatch.as_ref().is_none_or(|(worst, _)| excess > *worst) {
+            mismatch = Some((excess, Mismatch { element: i, got: a, want: b, allowed, count: 0, total: got.len() }));
         }
     }
-    match outside {
+    match mismatch {
         None => Ok(share),
-        Some((_, outside)) => Err(Outside { count, ..outside }),
+        Some((_, mismatch)) => Err(Mismatch { count, ..mismatch }),
     }
 }
 

@@ -36,7 +36,7 @@ impl SubjectReport {
 
 /// A failure, and the case that reproduces it.
 #[derive(Clone, Debug, Serialize)]
-pub struct Failure {
+pub struct FailedCase {
     /// Subject of the case, or name of the check.
     pub subject: String,
     /// Fault.
@@ -67,7 +67,7 @@ pub struct BackendReport {
     /// Checks of the plugin as a whole: the name of each, and true if it passed.
     pub checks: Vec<(String, bool)>,
     /// Failures, one per subject and kind.
-    pub failures: Vec<Failure>,
+    pub failures: Vec<FailedCase>,
 }
 
 impl BackendReport {

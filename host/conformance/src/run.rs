@@ -3,9 +3,9 @@
 use super::case::{Case, Subject};
 use super::fault::{Fault, Kind};
 use super::generate::{operator_case, pattern_case, region_case, theme};
-use super::report::{BackendReport, Failure, SubjectReport};
+use super::report::{BackendReport, FailedCase, SubjectReport};
 use super::shrink::shrink;
-use super::supervise::{Ending, Reply, Supervisor};
+use super::supervise::{Reply, Supervisor, Termination};
 use byoc_core::pattern::{Checks, Entry, parse_table};
 use byoc_ir::op::{self, OpDef};
 use byoc_ir::tensor::DType;
@@ -29,20 +29,20 @@ pub struct Options {
     /// Folder for failing cases.
     pub out: PathBuf,
     /// Command that reproduces a case, without the file of the case.
-    pub again: String,
+    pub reproduce_command: String,
 }
 
 /// Number of cases of a subject that are tested thoroughly.
-const THOROUGH: usize = 2;
+const MAX_THOROUGH_CASES: usize = 2;
 
 /// Number of faults of one kind in a subject after which the subject is abandoned.
-const ENOUGH: usize = 3;
+const MAX_FAULTS_PER_KIND: usize = 3;
 
 /// Multiple of the number of cases that is drawn at most if few of them are supported.
-const MORE: usize = 8;
+const MAX_DRAW_FACTOR: usize = 8;
 
 /// Maximum number of attempts to shrink a case.
-const SHRINKING: usize = 120;
+const MAX_SHRINK_ATTEMPTS: usize = 120;
 
 /// A plugin under test, in the process that survives its crashes.
 pub struct Run<'a> {
@@ -74,9 +74,9 @@ impl Run<'_> {
     /// # Errors
     /// The fault of a plugin that cannot be loaded.
     pub fn backends(&self) -> Result<Vec<String>, Fault> {
-        match self.supervisor(None).ask(&json!({ "do": "backends" })) {
+        match self.supervisor(None).send(&json!({ "do": "backends" })) {
             Reply::Done(Value::Array(names)) => Ok(names.iter().filter_map(|n| n.as_str().map(String::from)).collect()),
-            reply => Err(lost(&reply, "init")),
+            reply => Err(fault_of_reply(&reply, "init")),
         }
     }
 
@@ -85,10 +85,10 @@ impl Run<'_> {
         let mut report = BackendReport::new(backend);
         let mut worker = self.supervisor(None);
         (self.progress)("describe");
-        let description = match worker.ask(&json!({ "do": "describe", "backend": backend })) {
+        let description = match worker.send(&json!({ "do": "describe", "backend": backend })) {
             Reply::Done(description) => description,
             reply => {
-                report.faults.push(lost(&reply, "describe"));
+                report.faults.push(fault_of_reply(&reply, "describe"));
                 return report;
             }
         };
@@ -101,8 +101,8 @@ impl Run<'_> {
         let text = |key: &str| description[key].as_str().unwrap_or_default().to_owned();
         (report.plugin, report.version) = (text("plugin"), text("version"));
         report.finite_math = description["finite_math"] == true;
-        let said = description["warnings"].as_array().into_iter().flatten();
-        let faults = said.filter_map(|w| w.as_str()).map(|w| Fault::new(Kind::BadDescription, "describe", w));
+        let warnings = description["warnings"].as_array().into_iter().flatten();
+        let faults = warnings.filter_map(|w| w.as_str()).map(|w| Fault::new(Kind::BadDescription, "describe", w));
         report.faults.extend(faults);
         let table = table(backend, &text("patterns"));
         let operators: Vec<&'static OpDef> = description["operators"]
@@ -147,15 +147,15 @@ impl Run<'_> {
             return;
         }
         (self.progress)(&name);
-        let mut tally = SubjectReport::new(&name);
+        let mut subject_report = SubjectReport::new(&name);
         let mut thorough = 0;
         let mut found: Vec<(Kind, usize)> = Vec::new();
         let mut dtypes: BTreeMap<DType, bool> = BTreeMap::new();
-        for number in 0..self.options.cases * MORE {
+        for number in 0..self.options.cases * MAX_DRAW_FACTOR {
             let dtype = theme(number).dtype;
             if number >= self.options.cases {
                 // A backend that supports little gets more cases of the kind it supports.
-                if tally.passed + tally.failed >= self.options.cases / 2 {
+                if subject_report.passed + subject_report.failed >= self.options.cases / 2 {
                     break;
                 }
                 if dtypes.get(&dtype) == Some(&false) {
@@ -163,50 +163,51 @@ impl Run<'_> {
                 }
             }
             let Some(case) = make(number) else { continue };
-            tally.cases += 1;
-            let reply = self.ask(worker, &report.backend, &case, thorough < THOROUGH);
-            match Tried::of(&reply) {
-                Tried::Passed(share) => {
+            subject_report.cases += 1;
+            let reply = self.run_case(worker, &report.backend, &case, thorough < MAX_THOROUGH_CASES);
+            match CaseReply::of(&reply) {
+                CaseReply::Passed(share) => {
                     dtypes.insert(dtype, true);
                     thorough += 1;
-                    tally.passed += 1;
-                    tally.share = tally.share.max(share);
+                    subject_report.passed += 1;
+                    subject_report.share = subject_report.share.max(share);
                     sample.get_or_insert(case);
                 }
-                Tried::Refused(code, detail) => {
+                CaseReply::Refused(code, detail) => {
                     if code == "UnsupportedDtype" {
                         dtypes.entry(dtype).or_insert(false);
                     }
-                    tally.refused += 1;
-                    *tally.reasons.entry(format!("{code}: {detail}")).or_default() += 1;
+                    subject_report.refused += 1;
+                    *subject_report.reasons.entry(format!("{code}: {detail}")).or_default() += 1;
                 }
-                Tried::Invalid => tally.cases -= 1,
-                Tried::Failed(fault) => {
-                    tally.failed += 1;
+                CaseReply::Invalid => subject_report.cases -= 1,
+                CaseReply::Failed(fault) => {
+                    subject_report.failed += 1;
                     let kind = fault.kind;
                     let known = found.iter().position(|(k, _)| *k == kind);
                     match known {
                         Some(at) => found[at].1 += 1,
                         None => {
                             found.push((kind, 1));
-                            let failure = self.failure(worker, &report.backend, case, fault, thorough < THOROUGH);
+                            let failure =
+                                self.failure(worker, &report.backend, case, fault, thorough < MAX_THOROUGH_CASES);
                             report.failures.push(failure);
                         }
                     }
                     // A crash costs a process, and a time limit costs the waiting time.
                     let costly = matches!(kind, Kind::Crash | Kind::TimeLimit);
-                    if found.iter().any(|(_, n)| *n >= if costly { 1 } else { ENOUGH }) {
+                    if found.iter().any(|(_, n)| *n >= if costly { 1 } else { MAX_FAULTS_PER_KIND }) {
                         break;
                     }
                 }
             }
         }
-        report.subjects.push(tally);
+        report.subjects.push(subject_report);
     }
 
-    fn ask(&self, worker: &mut Supervisor, backend: &str, case: &Case, thorough: bool) -> Reply {
+    fn run_case(&self, worker: &mut Supervisor, backend: &str, case: &Case, thorough: bool) -> Reply {
         match self.request(backend, case, thorough, None) {
-            Ok(request) => worker.ask(&request),
+            Ok(request) => worker.send(&request),
             Err(why) => Reply::Done(json!({ "invalid": why })),
         }
     }
@@ -219,28 +220,28 @@ impl Run<'_> {
     }
 
     /// Shrinks the case and writes it to a file that can be run again.
-    fn failure(&self, worker: &mut Supervisor, backend: &str, case: Case, fault: Fault, thorough: bool) -> Failure {
+    fn failure(&self, worker: &mut Supervisor, backend: &str, case: Case, fault: Fault, thorough: bool) -> FailedCase {
         // A smaller case is not worth waiting for the time limit many times.
         let attempts = match fault.kind {
             Kind::TimeLimit => 4,
             Kind::Crash => 40,
-            _ => SHRINKING,
+            _ => MAX_SHRINK_ATTEMPTS,
         };
         let small = shrink(&case, attempts, |smaller| {
-            let reply = self.ask(worker, backend, smaller, thorough);
-            matches!(Tried::of(&reply), Tried::Failed(again) if again.kind == fault.kind)
+            let reply = self.run_case(worker, backend, smaller, thorough);
+            matches!(CaseReply::of(&reply), CaseReply::Failed(again) if again.kind == fault.kind)
         });
         // The report shows the message of the small case.
-        let fault = match Tried::of(&self.ask(worker, backend, &small, thorough)) {
-            Tried::Failed(again) if again.kind == fault.kind => again,
+        let fault = match CaseReply::of(&self.run_case(worker, backend, &small, thorough)) {
+            CaseReply::Failed(again) if again.kind == fault.kind => again,
             _ => fault,
         };
         let subject = small.subject.to_string().replace([' ', '.', '/'], "_");
         let file = self.options.out.join(format!("{backend}_{subject}_{}.relay", fault.kind));
-        let command = format!("{} --case {}", self.options.again, file.display());
+        let command = format!("{} --case {}", self.options.reproduce_command, file.display());
         let notes = [fault.to_string(), command.clone()];
         let written = std::fs::create_dir_all(&self.options.out).is_ok() && small.write(&file, &notes).is_ok();
-        Failure {
+        FailedCase {
             subject: small.subject.to_string(),
             fault,
             case: small.about.clone(),
@@ -256,9 +257,9 @@ impl Run<'_> {
     pub fn try_one(&self, backend: &str, case: &Case) -> Result<Value, String> {
         let mut worker = self.supervisor(None);
         let request = self.request(backend, case, true, None)?;
-        Ok(match worker.ask(&request) {
+        Ok(match worker.send(&request) {
             Reply::Done(done) => done,
-            reply => json!({ "fault": lost(&reply, "") }),
+            reply => json!({ "fault": fault_of_reply(&reply, "") }),
         })
     }
 
@@ -270,25 +271,25 @@ impl Run<'_> {
             if let Some(fault) = fault {
                 let (file, command) = (None, None);
                 let subject = name.to_owned();
-                report.failures.push(Failure { subject, fault, case: case.about.clone(), file, command });
+                report.failures.push(FailedCase { subject, fault, case: case.about.clone(), file, command });
             }
         };
         (self.progress)("a cancelled compilation");
         let cancelled = self.request(&backend, case, false, None).ok().and_then(|mut request| {
             request["do"] = "cancel".into();
-            failed(&self.supervisor(None).ask(&request))
+            fault_in(&self.supervisor(None).send(&request))
         });
         check("compiling after a cancelled compilation", cancelled);
         (self.progress)("an interrupted compilation");
         check("compiling after an interrupted compilation", self.interrupted(&backend, case));
         (self.progress)("an unusable cache folder");
-        check("an unusable cache folder", self.bad_cache(&backend, case));
+        check("an unusable cache folder", self.unusable_cache(&backend, case));
         (self.progress)("too little memory");
-        check("too little memory", self.little_memory(&backend, case));
+        check("too little memory", self.low_memory(&backend, case));
         (self.progress)("after unloading");
         let unloaded = self.request(&backend, case, false, None).ok().and_then(|mut request| {
             request["do"] = "unload".into();
-            failed(&self.supervisor(None).ask(&request))
+            fault_in(&self.supervisor(None).send(&request))
         });
         check("silence after the last region was dropped", unloaded);
     }
@@ -299,7 +300,7 @@ impl Run<'_> {
         for milliseconds in [2, 10, 25, 60, 120] {
             let request = self.request(backend, case, false, Some(&cache)).ok()?;
             self.supervisor(None).interrupt(&request, Duration::from_millis(milliseconds));
-            let fault = failed(&self.supervisor(None).ask(&request));
+            let fault = fault_in(&self.supervisor(None).send(&request));
             if let Some(fault) = fault {
                 let message = format!("after a compilation that was killed after {milliseconds} ms: {fault}");
                 return Some(Fault::new(Kind::Cache, "compile", message));
@@ -309,11 +310,11 @@ impl Run<'_> {
     }
 
     /// Checks a cache folder that is a file: an error is permitted, a crash or a wrong result is not.
-    fn bad_cache(&self, backend: &str, case: &Case) -> Option<Fault> {
+    fn unusable_cache(&self, backend: &str, case: &Case) -> Option<Fault> {
         let cache = self.scratch.join("no folder");
         std::fs::write(&cache, "a file").ok()?;
         let request = self.request(backend, case, false, Some(&cache)).ok()?;
-        let fault = failed(&self.supervisor(None).ask(&request))?;
+        let fault = fault_in(&self.supervisor(None).send(&request))?;
         if matches!(fault.kind, Kind::ClaimNotKept | Kind::LoadFailed) {
             return None;
         }
@@ -325,19 +326,20 @@ impl Run<'_> {
     }
 
     /// Checks a small address space: an error or an orderly exit is permitted.
-    fn little_memory(&self, backend: &str, case: &Case) -> Option<Fault> {
-        let Reply::Done(size) = self.supervisor(None).ask(&json!({ "do": "memory" })) else { return None };
+    fn low_memory(&self, backend: &str, case: &Case) -> Option<Fault> {
+        let Reply::Done(size) = self.supervisor(None).send(&json!({ "do": "memory" })) else { return None };
         let size = size.as_u64().filter(|&kib| kib > 0)?;
-        for room in [1 << 10, 8 << 10, 64 << 10] {
+        for headroom in [1 << 10, 8 << 10, 64 << 10] {
             let request = self.request(backend, case, false, None).ok()?;
-            let reply = self.supervisor(Some(size + room)).ask(&request);
+            let reply = self.supervisor(Some(size + headroom)).send(&request);
             // A failed allocation aborts in Rust, and exits in libraries of C.
-            let orderly = matches!(&reply, Reply::Died { ending: Ending::ABORTED | Ending::Exited(_), .. });
-            let Some(fault) = failed(&reply) else { continue };
+            let orderly =
+                matches!(&reply, Reply::Died { termination: Termination::ABORTED | Termination::Exited(_), .. });
+            let Some(fault) = fault_in(&reply) else { continue };
             let wild = matches!(fault.kind, Kind::Crash | Kind::TimeLimit | Kind::WrongResult | Kind::WritesOutside);
             // A worker that cannot even start reveals nothing about the plugin.
             if wild && !orderly && fault.entry != "start" {
-                let message = format!("with {room} KiB of address space left: {}", fault.message);
+                let message = format!("with {headroom} KiB of address space left: {}", fault.message);
                 return Some(Fault::new(Kind::Memory, &fault.entry, message));
             }
         }
@@ -358,30 +360,30 @@ fn table(backend: &str, text: &str) -> Vec<Entry> {
 }
 
 /// Outcome of a case, as the worker reported it.
-enum Tried {
+enum CaseReply {
     Passed(f64),
     Refused(String, String),
     Invalid,
     Failed(Fault),
 }
 
-impl Tried {
-    fn of(reply: &Reply) -> Tried {
-        let Reply::Done(done) = reply else { return Tried::Failed(lost(reply, "")) };
+impl CaseReply {
+    fn of(reply: &Reply) -> CaseReply {
+        let Reply::Done(done) = reply else { return CaseReply::Failed(fault_of_reply(reply, "")) };
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         if let Some(share) = done["passed"].as_f64() {
-            Tried::Passed(share)
+            CaseReply::Passed(share)
         } else if let Some(refused) = done.get("refused") {
-            Tried::Refused(text(&refused["code"]), text(&refused["detail"]))
+            CaseReply::Refused(text(&refused["code"]), text(&refused["detail"]))
         } else {
-            fault_of(done).map_or(Tried::Invalid, Tried::Failed)
+            fault_of(done).map_or(CaseReply::Invalid, CaseReply::Failed)
         }
     }
 }
 
-fn failed(reply: &Reply) -> Option<Fault> {
-    match Tried::of(reply) {
-        Tried::Failed(fault) => Some(fault),
+fn fault_in(reply: &Reply) -> Option<Fault> {
+    match CaseReply::of(reply) {
+        CaseReply::Failed(fault) => Some(fault),
         _ => None,
     }
 }
@@ -391,13 +393,13 @@ fn fault_of(done: &Value) -> Option<Fault> {
 }
 
 /// Converts a missing answer of the worker to a fault of the entry that it was in.
-fn lost(reply: &Reply, entry: &str) -> Fault {
+fn fault_of_reply(reply: &Reply, entry: &str) -> Fault {
     let place = |at: &str| if at == "start" && !entry.is_empty() { entry.to_owned() } else { at.to_owned() };
     match reply {
-        Reply::Died { at, ending, last_line } => {
+        Reply::Died { at, termination, last_line } => {
             let after = last_line.as_ref().map(|line| format!(", after \"{line}\"")).unwrap_or_default();
-            let exit_code = if let Ending::Exited(code) = ending { Some(*code) } else { None };
-            Fault { exit_code, ..Fault::new(Kind::Crash, &place(at), format!("{ending}{after}")) }
+            let exit_code = if let Termination::Exited(code) = termination { Some(*code) } else { None };
+            Fault { exit_code, ..Fault::new(Kind::Crash, &place(at), format!("{termination}{after}")) }
         }
         Reply::Late { at } => {
             Fault::new(Kind::TimeLimit, &place(at), "the entry did not return within the time limit".to_owned())

@@ -11,14 +11,14 @@ use std::collections::{BTreeSet, HashMap};
 /// Returns the smallest case that still `fails`, found with at most `attempts` attempts.
 pub fn shrink(case: &Case, attempts: usize, mut fails: impl FnMut(&Case) -> bool) -> Case {
     let mut best = case.clone();
-    let mut left = attempts;
+    let mut attempts_left = attempts;
     'again: loop {
         for edit in edits(&best) {
             let Some(smaller) = apply(&best, &edit) else { continue };
-            if left == 0 {
+            if attempts_left == 0 {
                 return best;
             }
-            left -= 1;
+            attempts_left -= 1;
             if fails(&smaller) {
                 best = smaller;
                 continue 'again;
@@ -114,24 +114,24 @@ fn apply(case: &Case, edit: &Edit) -> Option<Case> {
         tensors.insert(id, tensor);
     }
     let mut builder = Builder::default();
-    let mut made: HashMap<ExprId, ExprId> = HashMap::new();
+    let mut rebuilt: HashMap<ExprId, ExprId> = HashMap::new();
     let (mut params, mut inputs) = (Vec::new(), Vec::new());
     for (i, param) in main.params.iter().enumerate() {
         let tensor = tensors.remove(param)?;
         let id = builder.var(format!("x{i}").as_str(), Type::tensor(tensor.dtype(), tensor.shape()));
-        made.insert(*param, id);
+        rebuilt.insert(*param, id);
         params.push(id);
         inputs.push(tensor);
     }
     for id in case.module.post_order(main.body, |id, _| !main.params.contains(&id)) {
-        if made.contains_key(&id) {
+        if rebuilt.contains_key(&id) {
             continue;
         }
         let new = match case.module.expr(id) {
             Expr::Constant(_) => builder.constant(tensors.remove(&id)?),
             Expr::Call(call) if matches!(call.callee, Callee::Op(_)) => {
                 let Callee::Op(operator) = call.callee else { return None };
-                let args: Option<Vec<ExprId>> = call.args.iter().map(|arg| made.get(arg).copied()).collect();
+                let args: Option<Vec<ExprId>> = call.args.iter().map(|arg| rebuilt.get(arg).copied()).collect();
                 let mut attrs = call.attrs.clone();
                 match edit {
                     Edit::Default(at, key) | Edit::DefaultAndDim { call: at, key, .. } if *at == id => {
@@ -150,7 +150,7 @@ fn apply(case: &Case, edit: &Edit) -> Option<Case> {
                 let mut expr = other.clone();
                 let mut missing = false;
                 expr.map_operands(|operand| {
-                    made.get(&operand).copied().unwrap_or_else(|| {
+                    rebuilt.get(&operand).copied().unwrap_or_else(|| {
                         missing = true;
                         operand
                     })
@@ -161,9 +161,9 @@ fn apply(case: &Case, edit: &Edit) -> Option<Case> {
                 builder.push(expr).ok()?
             }
         };
-        made.insert(id, new);
+        rebuilt.insert(id, new);
     }
-    builder.define("main", &params, *made.get(&main.body)?).ok()?;
+    builder.define("main", &params, *rebuilt.get(&main.body)?).ok()?;
     Some(Case { module: builder.module, inputs, ..case.clone() })
 }
 

@@ -19,7 +19,7 @@ pub enum Reply {
         /// Entry that it was in.
         at: String,
         /// Termination status.
-        ending: Ending,
+        termination: Termination,
         /// Last line of its standard error, or the reason that it has no status.
         last_line: Option<String>,
     },
@@ -32,7 +32,7 @@ pub enum Reply {
 
 /// Termination of a worker's process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ending {
+pub enum Termination {
     /// It exited with this code.
     Exited(i32),
     /// It was killed by this signal.
@@ -41,30 +41,30 @@ pub enum Ending {
     Unknown,
 }
 
-impl Ending {
+impl Termination {
     /// An abort, as of a failed allocation.
-    pub const ABORTED: Ending = Ending::Killed(6);
+    pub const ABORTED: Termination = Termination::Killed(6);
 
-    fn of(status: ExitStatus) -> Ending {
+    fn of(status: ExitStatus) -> Termination {
         match (signal(status), status.code()) {
-            (Some(signal), _) => Ending::Killed(signal),
-            (None, Some(code)) => Ending::Exited(code),
-            (None, None) => Ending::Unknown,
+            (Some(signal), _) => Termination::Killed(signal),
+            (None, Some(code)) => Termination::Exited(code),
+            (None, None) => Termination::Unknown,
         }
     }
 }
 
-impl fmt::Display for Ending {
+impl fmt::Display for Termination {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = match *self {
-            Ending::Exited(code) => return write!(f, "the process exited with code {code}"),
-            Ending::Unknown => return f.write_str("the status of the process is unknown"),
-            Ending::Killed(4) => "an illegal instruction",
-            Ending::ABORTED => "an abort",
-            Ending::Killed(7) => "a bus error",
-            Ending::Killed(8) => "an arithmetic fault",
-            Ending::Killed(11) => "a segmentation fault",
-            Ending::Killed(other) => return write!(f, "the process was killed by signal {other}"),
+            Termination::Exited(code) => return write!(f, "the process exited with code {code}"),
+            Termination::Unknown => return f.write_str("the status of the process is unknown"),
+            Termination::Killed(4) => "an illegal instruction",
+            Termination::ABORTED => "an abort",
+            Termination::Killed(7) => "a bus error",
+            Termination::Killed(8) => "an arithmetic fault",
+            Termination::Killed(11) => "a segmentation fault",
+            Termination::Killed(other) => return write!(f, "the process was killed by signal {other}"),
         };
         write!(f, "the process was terminated by {name}")
     }
@@ -82,7 +82,7 @@ pub struct Supervisor {
 struct Running {
     child: Child,
     requests: Option<ChildStdin>,
-    answers: Receiver<String>,
+    responses: Receiver<String>,
     errors: Option<File>,
 }
 
@@ -94,19 +94,20 @@ impl Supervisor {
     }
 
     /// Sends a request to the worker, and starts one if there is none.
-    pub fn ask(&mut self, request: &Value) -> Reply {
-        self.ask_for(request, None)
+    pub fn send(&mut self, request: &Value) -> Reply {
+        self.send_until(request, None)
     }
 
     /// Sends a request to the worker, and kills it after `patience`, wherever it is.
     pub fn interrupt(&mut self, request: &Value, patience: Duration) {
-        self.ask_for(request, Some(Instant::now() + patience));
+        self.send_until(request, Some(Instant::now() + patience));
         self.stop();
     }
 
-    fn ask_for(&mut self, request: &Value, until: Option<Instant>) -> Reply {
+    fn send_until(&mut self, request: &Value, until: Option<Instant>) -> Reply {
         let mut at = "start".to_owned();
-        let died = |at: String, why: String| Reply::Died { at, ending: Ending::Unknown, last_line: Some(why) };
+        let died =
+            |at: String, why: String| Reply::Died { at, termination: Termination::Unknown, last_line: Some(why) };
         if self.running.is_none() {
             match start(&mut (self.command)()) {
                 Ok(running) => self.running = Some(running),
@@ -117,12 +118,12 @@ impl Supervisor {
         let line = format!("{request}\n");
         let sent = running.requests.as_mut().is_some_and(|pipe| pipe.write_all(line.as_bytes()).is_ok());
         if !sent {
-            return self.ended(at);
+            return self.collect_termination(at);
         }
         loop {
             let wait =
                 until.map_or(self.limit, |until| until.saturating_duration_since(Instant::now()).min(self.limit));
-            match running.answers.recv_timeout(wait) {
+            match running.responses.recv_timeout(wait) {
                 Ok(line) => {
                     // Other lines are output of the plugin, and ignored.
                     let Ok(mut value) = serde_json::from_str::<Value>(&line) else { continue };
@@ -137,7 +138,7 @@ impl Supervisor {
                     self.stop();
                     return Reply::Late { at };
                 }
-                Err(RecvTimeoutError::Disconnected) => return self.ended(at),
+                Err(RecvTimeoutError::Disconnected) => return self.collect_termination(at),
             }
         }
     }
@@ -151,18 +152,18 @@ impl Supervisor {
         }
     }
 
-    fn ended(&mut self, at: String) -> Reply {
+    fn collect_termination(&mut self, at: String) -> Reply {
         let Some(mut running) = self.running.take() else {
-            return Reply::Died { at, ending: Ending::Unknown, last_line: None };
+            return Reply::Died { at, termination: Termination::Unknown, last_line: None };
         };
         drop(running.requests.take());
-        let ending = running.child.wait().map_or(Ending::Unknown, Ending::of);
-        let mut said = String::new();
+        let termination = running.child.wait().map_or(Termination::Unknown, Termination::of);
+        let mut stderr_text = String::new();
         if let Some(errors) = &mut running.errors {
-            let _ = errors.seek(SeekFrom::Start(0)).and_then(|_| errors.read_to_string(&mut said));
+            let _ = errors.seek(SeekFrom::Start(0)).and_then(|_| errors.read_to_string(&mut stderr_text));
         }
-        let last_line = said.lines().map(str::trim).rfind(|line| !line.is_empty()).map(str::to_owned);
-        Reply::Died { at, ending, last_line }
+        let last_line = stderr_text.lines().map(str::trim).rfind(|line| !line.is_empty()).map(str::to_owned);
+        Reply::Died { at, termination, last_line }
     }
 }
 
@@ -175,7 +176,7 @@ impl Drop for Supervisor {
 fn start(command: &mut Command) -> std::io::Result<Running> {
     let errors = tempfile::tempfile()?;
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(errors.try_clone()?).spawn()?;
-    let (send, answers) = channel();
+    let (send, responses) = channel();
     if let Some(out) = child.stdout.take() {
         std::thread::spawn(move || {
             for line in BufReader::new(out).split(b'\n') {
@@ -186,7 +187,7 @@ fn start(command: &mut Command) -> std::io::Result<Running> {
             }
         });
     }
-    Ok(Running { requests: child.stdin.take(), answers, errors: Some(errors), child })
+    Ok(Running { requests: child.stdin.take(), responses, errors: Some(errors), child })
 }
 
 #[cfg(unix)]

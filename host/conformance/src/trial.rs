@@ -1,54 +1,59 @@
 //! Trial of a case on a backend: judges, compiles, loads, and runs each region in guarded memory against the reference.
 
-use super::bench::Bench;
 use super::case::Case;
-use super::execute::{Setting, judge_outputs};
-use super::fault::{Fault, Kind, Outcome};
-use super::piece::Piece;
-use super::reference::Outside;
+use super::execute::{FillPattern, judge_outputs};
+use super::fault::{CaseResult, Fault, Kind};
+use super::harness::Harness;
+use super::reference::Mismatch;
+use super::test_region::TestRegion;
 use byoc_ir::tensor::Tensor;
 use byoc_plugin_api::{CompiledRegion, Executable, Prepared};
 
-impl Bench<'_, '_> {
+impl Harness<'_, '_> {
     /// Tests a case. `thorough` includes the tests that are about the backend more than about the case: threads,
     /// repetition, concurrency, other constants, damaged blobs.
-    pub fn try_case(&self, case: &Case, thorough: bool) -> Outcome {
-        let pieces = match self.cut(case) {
-            Ok(pieces) => pieces,
+    pub fn try_case(&self, case: &Case, thorough: bool) -> CaseResult {
+        let test_regions = match self.partition(case) {
+            Ok(test_regions) => test_regions,
             Err(outcome) => return outcome,
         };
         let mut share = 0.0f64;
-        for piece in &pieces {
-            let tried = self.try_piece(piece).and_then(|(compiled, used)| {
+        for test_region in &test_regions {
+            let tried = self.try_region(test_region).and_then(|(compiled, used)| {
                 share = share.max(used);
-                if thorough { super::thorough::try_piece(self, case, piece, &compiled) } else { Ok(()) }
+                if thorough { super::thorough::try_region(self, case, test_region, &compiled) } else { Ok(()) }
             });
             if let Err(fault) = tried {
-                return Outcome::Failed(fault);
+                return CaseResult::Failed(fault);
             }
         }
-        Outcome::Passed(share)
+        CaseResult::Passed(share)
     }
 
-    /// Compiles, loads, prepares and runs a piece; returns the compiled region and the largest used share of the error
+    /// Compiles, loads, prepares and runs a region; returns the compiled region and the largest used share of the error
     /// budget.
-    fn try_piece(&self, piece: &Piece) -> Result<(CompiledRegion, f64), Fault> {
-        let compiled = self.compile(piece, self.cache_dir)?;
-        let executable = self.load(piece, &compiled, &compiled.blob, self.services)?;
-        let prepared = self.prepare(piece, &*executable)?;
-        let share = self.check_run(piece, &*executable, &prepared)?;
+    fn try_region(&self, test_region: &TestRegion) -> Result<(CompiledRegion, f64), Fault> {
+        let compiled = self.compile(test_region, self.cache_dir)?;
+        let executable = self.load(test_region, &compiled, &compiled.blob, self.services)?;
+        let prepared = self.prepare(test_region, &*executable)?;
+        let share = self.check_run(test_region, &*executable, &prepared)?;
         Ok((compiled, share))
     }
 
     /// Runs twice with different fill bytes and compares; a fault names the dependency of a wrong result.
-    pub fn check_run(&self, piece: &Piece, executable: &dyn Executable, prepared: &Prepared) -> Result<f64, Fault> {
+    pub fn check_run(
+        &self,
+        test_region: &TestRegion,
+        executable: &dyn Executable,
+        prepared: &Prepared,
+    ) -> Result<f64, Fault> {
         let mut share = 0.0f64;
-        for setting in [Setting::NAN, Setting { unset: 0, outside: 0 }] {
-            let outputs = self.run(piece, executable, prepared, setting, &piece.inputs)?;
-            match judge_outputs(&outputs, &piece.expected) {
+        for fill in [FillPattern::NAN, FillPattern { unset: 0, guard: 0 }] {
+            let outputs = self.run(test_region, executable, prepared, fill, &test_region.inputs)?;
+            match judge_outputs(&outputs, &test_region.expected) {
                 Ok(used) => share = share.max(used),
-                Err((output, outside)) => {
-                    return Err(self.diagnose(piece, executable, prepared, setting, &outputs, output, &outside));
+                Err((output, mismatch)) => {
+                    return Err(self.diagnose(test_region, executable, prepared, fill, &outputs, output, &mismatch));
                 }
             }
         }
@@ -58,33 +63,33 @@ impl Bench<'_, '_> {
     /// Diagnoses a wrong result by changing one condition at a time.
     fn diagnose(
         &self,
-        piece: &Piece,
+        test_region: &TestRegion,
         executable: &dyn Executable,
         prepared: &Prepared,
-        setting: Setting,
+        fill: FillPattern,
         wrong: &[Tensor],
         output: usize,
-        outside: &Outside,
+        mismatch: &Mismatch,
     ) -> Fault {
-        let same = |setting| {
-            let again = self.run(piece, executable, prepared, setting, &piece.inputs);
+        let same = |fill| {
+            let again = self.run(test_region, executable, prepared, fill, &test_region.inputs);
             again.is_ok_and(|again| again.iter().zip(wrong).all(|(a, b)| a.bytes() == b.bytes()))
         };
-        let message = format!("output {output}: {outside}");
-        if !same(setting) {
+        let message = format!("output {output}: {mismatch}");
+        if !same(fill) {
             return Fault::new(Kind::NotRepeatable, "run", format!("{message}; another run gives another result"));
         }
         let other = |byte: u8| if byte == 0 { 0x40 } else { 0 };
-        if !same(Setting { outside: other(setting.outside), ..setting }) {
+        if !same(FillPattern { guard: other(fill.guard), ..fill }) {
             return Fault::new(
                 Kind::ReadsOutside,
                 "run",
                 format!("{message}; the result depends on bytes before or after an input"),
             );
         }
-        if !same(Setting { unset: other(setting.unset), ..setting }) {
-            let what = format!("{message}; the result depends on the initial contents of outputs and workspace");
-            return Fault::new(Kind::ReadsUnset, "run", what);
+        if !same(FillPattern { unset: other(fill.unset), ..fill }) {
+            let message = format!("{message}; the result depends on the initial contents of outputs and workspace");
+            return Fault::new(Kind::ReadsUnset, "run", message);
         }
         Fault::new(Kind::WrongResult, "run", message)
     }

@@ -2,10 +2,10 @@
 //! and does not end the run. It reads requests, one JSON object per line, and answers each with lines that name the
 //! entry it is in (`{"at": "compile"}`) and one with the outcome (`{"done": ...}`).
 
-use super::bench::Bench;
+use super::call_counter::{CallCounter, counting_services};
 use super::case::Case;
-use super::fault::{Fault, Kind, Outcome};
-use super::watch::{Witness, watched};
+use super::fault::{CaseResult, Fault, Kind};
+use super::harness::Harness;
 use byoc::build::backend::Backend;
 use byoc::cancel::Cancel;
 use byoc::error::Failure;
@@ -25,8 +25,8 @@ pub struct Worker {
     /// Searched for the loaders of its blobs after the file itself.
     others: Registry,
     services: Services,
-    alone: Services,
-    witness: Arc<Witness>,
+    single_threaded: Services,
+    call_counter: Arc<CallCounter>,
     cancel: Cancel,
 }
 
@@ -36,31 +36,31 @@ impl Worker {
     /// # Errors
     /// A plugin that cannot be loaded, or threads that the system cannot start.
     pub fn new(file: &Path, dirs: &[PathBuf], threads: usize) -> Result<Worker, Failure> {
-        let (witness, cancel) = (Arc::new(Witness::default()), Cancel::default());
+        let (call_counter, cancel) = (Arc::new(CallCounter::default()), Cancel::default());
         let make = |threads: usize| -> Result<Services, Failure> {
             let pool = Arc::new(Pool::new(threads)?);
-            Ok(watched(services(pool, Arc::new(Metrics::default()), cancel.clone()), witness.clone()))
+            Ok(counting_services(services(pool, Arc::new(Metrics::default()), cancel.clone()), call_counter.clone()))
         };
-        let (several, alone) = (make(threads)?, make(1)?);
+        let (several, single_threaded) = (make(threads)?, make(1)?);
         let registry = Registry::of_file(file, &several);
         if let Some(Status::Rejected(rejection)) = registry.found().next().map(|f| &f.status) {
             return Err(rejection_diagnostic(file, rejection).into());
         }
         let others = if dirs.is_empty() { Registry::empty() } else { Registry::discover(dirs, &several) };
-        Ok(Worker { registry, others, services: several, alone, witness, cancel })
+        Ok(Worker { registry, others, services: several, single_threaded, call_counter, cancel })
     }
 
     /// Answers requests until the input ends.
-    pub fn serve(self, requests: impl BufRead, say: &dyn Fn(&Value)) {
+    pub fn serve(self, requests: impl BufRead, send: &dyn Fn(&Value)) {
         for line in requests.lines() {
             let Ok(line) = line else { return };
             let Ok(request) = serde_json::from_str::<Value>(&line) else { continue };
-            let done = self.answer(&request, &|entry| say(&json!({ "at": entry })));
-            say(&json!({ "done": done }));
+            let done = self.respond(&request, &|entry| send(&json!({ "at": entry })));
+            send(&json!({ "done": done }));
         }
     }
 
-    fn answer(&self, request: &Value, at: &dyn Fn(&str)) -> Value {
+    fn respond(&self, request: &Value, at: &dyn Fn(&str)) -> Value {
         let text = |key: &str| request[key].as_str().unwrap_or_default();
         match text("do") {
             "backends" => json!(self.registry.backends()),
@@ -112,8 +112,8 @@ impl Worker {
             Err(failure) => return json!({ "invalid": failure.to_string() }),
         };
         let thorough = request["thorough"].as_bool().unwrap_or(false);
-        match self.with_bench(request, at, |bench| bench.try_case(&case, thorough)) {
-            Ok(outcome) => outcome_json(&outcome),
+        match self.with_harness(request, at, |harness| harness.try_case(&case, thorough)) {
+            Ok(outcome) => result_to_json(&outcome),
             Err(failure) => json!({ "fault": Fault::new(Kind::BadDescription, "describe", failure.to_string()) }),
         }
     }
@@ -125,9 +125,9 @@ impl Worker {
             return done;
         }
         at("after the region was dropped");
-        let before = self.witness.calls();
+        let before = self.call_counter.calls();
         std::thread::sleep(Duration::from_millis(250));
-        let calls = self.witness.calls() - before;
+        let calls = self.call_counter.calls() - before;
         if calls == 0 {
             return done;
         }
@@ -140,15 +140,16 @@ impl Worker {
     /// succeed.
     fn cancel(&self, request: &Value, at: &dyn Fn(&str)) -> Value {
         let Ok(case) = Case::read(Path::new(request["file"].as_str().unwrap_or_default())) else { return Value::Null };
-        let called_off = self.with_bench(request, at, |bench| {
-            let pieces = bench.cut(&case).unwrap_or_default();
+        let fault_when_cancelled = self.with_harness(request, at, |harness| {
+            let test_regions = harness.partition(&case).unwrap_or_default();
             self.cancel.set(true);
-            let mut faults = pieces.iter().filter_map(|piece| bench.compile(piece, bench.cache_dir).err());
+            let mut faults =
+                test_regions.iter().filter_map(|test_region| harness.compile(test_region, harness.cache_dir).err());
             let other = faults.find(|fault| fault.kind != Kind::Cancelled);
             self.cancel.set(false);
             other
         });
-        match called_off {
+        match fault_when_cancelled {
             Ok(Some(fault)) if fault.kind != Kind::Panic => {
                 let message =
                     format!("expected a cancelled compilation to return Error::cancelled, found: {}", fault.message);
@@ -165,37 +166,37 @@ impl Worker {
         }
     }
 
-    fn with_bench<R>(
+    fn with_harness<R>(
         &self,
         request: &Value,
         at: &dyn Fn(&str),
-        body: impl FnOnce(&Bench<'_, '_>) -> R,
+        body: impl FnOnce(&Harness<'_, '_>) -> R,
     ) -> Result<R, Failure> {
         let backend: Backend<'_> = Backend::find(&self.registry, request["backend"].as_str().unwrap_or_default())?;
-        let maker = &backend.plugin.name;
+        let plugin_name = &backend.plugin.name;
         let loader = |key: &str| -> Option<Arc<dyn Loader>> {
-            self.registry.loader(key, maker).or_else(|| self.others.loader(key, maker))
+            self.registry.loader(key, plugin_name).or_else(|| self.others.loader(key, plugin_name))
         };
-        let bench = Bench {
+        let harness = Harness {
             backend: &backend,
             loader: &loader,
             services: &self.services,
-            alone: &self.alone,
+            single_threaded: &self.single_threaded,
             cache_dir: request["cache_dir"].as_str().map(Path::new),
             at,
         };
-        Ok(body(&bench))
+        Ok(body(&harness))
     }
 }
 
-fn outcome_json(outcome: &Outcome) -> Value {
+fn result_to_json(outcome: &CaseResult) -> Value {
     match outcome {
-        Outcome::Passed(share) => json!({ "passed": share }),
-        Outcome::Refused(refusal) => {
+        CaseResult::Passed(share) => json!({ "passed": share }),
+        CaseResult::Refused(refusal) => {
             json!({ "refused": { "code": refusal.code.to_string(), "detail": refusal.detail } })
         }
-        Outcome::Invalid(why) => json!({ "invalid": why }),
-        Outcome::Failed(fault) => json!({ "fault": fault }),
+        CaseResult::Invalid(why) => json!({ "invalid": why }),
+        CaseResult::Failed(fault) => json!({ "fault": fault }),
     }
 }
 

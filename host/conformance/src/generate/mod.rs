@@ -17,8 +17,8 @@ use recipes::{Argument, Given, Known, Operand, Recipe};
 const ATTEMPTS: usize = 40;
 
 /// Maximum number of operations of a case, and of elements of one of its values: the references are naive.
-const MOST_FLOPS: u64 = 3_000_000;
-const MOST_ELEMENTS: usize = 1 << 16;
+const MAX_FLOPS: u64 = 3_000_000;
+const MAX_ELEMENTS: usize = 1 << 16;
 
 /// Returns the theme of case `number`.
 pub fn theme(number: usize) -> Theme {
@@ -30,10 +30,10 @@ pub fn theme(number: usize) -> Theme {
 pub fn operator_case(def: &'static OpDef, number: usize, seed: u64) -> Option<Case> {
     let theme = theme(number);
     (0..ATTEMPTS).find_map(|attempt| {
-        let mut work = Work::new(Draw::new(mix(seed, def.name, number, attempt), theme));
-        work.draw.usual = number >= THEMES.len();
-        let root = work.call(def, &[], &Attrs::none())?;
-        work.finish(root, Subject::Operator(def.name.to_owned()), number)
+        let mut generator = Generator::new(Draw::new(derive_seed(seed, def.name, number, attempt), theme));
+        generator.draw.usual = number >= THEMES.len();
+        let root = generator.call(def, &[], &Attrs::none())?;
+        generator.finish(root, Subject::Operator(def.name.to_owned()), number)
     })
 }
 
@@ -41,9 +41,9 @@ pub fn operator_case(def: &'static OpDef, number: usize, seed: u64) -> Option<Ca
 pub fn pattern_case(entry: &Entry, number: usize, seed: u64) -> Option<Case> {
     let theme = theme(number);
     (0..ATTEMPTS).find_map(|attempt| {
-        let mut work = Work::new(Draw::new(mix(seed, &entry.name, number, attempt), theme));
-        let root = pattern::build(&mut work, &entry.pattern)?;
-        let case = work.finish(root, Subject::Pattern(entry.name.to_string()), number)?;
+        let mut generator = Generator::new(Draw::new(derive_seed(seed, &entry.name, number, attempt), theme));
+        let root = pattern::build(&mut generator, &entry.pattern)?;
+        let case = generator.finish(root, Subject::Pattern(entry.name.to_string()), number)?;
         pattern::matches(entry, &case.module).then_some(case)
     })
 }
@@ -56,19 +56,19 @@ pub fn region_case(operators: &[&'static OpDef], number: usize, seed: u64) -> Op
     }
     let theme = theme(number);
     (0..ATTEMPTS).find_map(|attempt| {
-        let mut work = Work::new(Draw::new(mix(seed, "region", number, attempt), theme));
+        let mut generator = Generator::new(Draw::new(derive_seed(seed, "region", number, attempt), theme));
         let mut last = None;
-        let wanted = work.draw.int(2, 5);
+        let wanted = generator.draw.int(2, 5);
         let mut count = 0;
         for _ in 0..4 * wanted {
-            let def = work.draw.pick(operators);
+            let def = generator.draw.pick(operators);
             let given = match last {
                 None => Vec::new(),
-                Some(id) => vec![Given::One(work.known(id)?)],
+                Some(id) => vec![Given::One(generator.known(id)?)],
             };
             let bound: Vec<Option<ExprId>> = last.into_iter().map(Some).collect();
-            let Some(root) = work.call_on(def, &given, &bound, &Attrs::none()) else { continue };
-            if work.known(root).is_none() {
+            let Some(root) = generator.call_on(def, &given, &bound, &Attrs::none()) else { continue };
+            if generator.known(root).is_none() {
                 continue;
             }
             last = Some(root);
@@ -80,11 +80,11 @@ pub fn region_case(operators: &[&'static OpDef], number: usize, seed: u64) -> Op
         if count < 2 {
             return None;
         }
-        work.finish(last?, Subject::Region, number)
+        generator.finish(last?, Subject::Region, number)
     })
 }
 
-fn mix(seed: u64, name: &str, number: usize, attempt: usize) -> u64 {
+fn derive_seed(seed: u64, name: &str, number: usize, attempt: usize) -> u64 {
     let mut hasher = blake3::Hasher::new();
     for part in [seed, number as u64, attempt as u64] {
         hasher.update(&part.to_le_bytes());
@@ -95,7 +95,7 @@ fn mix(seed: u64, name: &str, number: usize, attempt: usize) -> u64 {
 }
 
 /// A program under construction.
-struct Work {
+struct Generator {
     draw: Draw,
     builder: Builder,
     params: Vec<ExprId>,
@@ -104,10 +104,10 @@ struct Work {
     constants: bool,
 }
 
-impl Work {
-    fn new(mut draw: Draw) -> Work {
+impl Generator {
+    fn new(mut draw: Draw) -> Generator {
         let constants = !draw.one_in(4);
-        Work { draw, builder: Builder::default(), params: Vec::new(), inputs: Vec::new(), constants }
+        Generator { draw, builder: Builder::default(), params: Vec::new(), inputs: Vec::new(), constants }
     }
 
     /// Returns the type of a tensor of known dimensions.
@@ -132,7 +132,7 @@ impl Work {
         let Recipe { args, attrs } = recipes::propose(def, &mut self.draw, given)?;
         let attrs = forced.iter().fold(attrs, |attrs, (key, value)| attrs.with(key, value.clone()));
         // The type relation sees the values that the result type depends on.
-        self.accepted(def, &args, bound, &attrs).ok()?;
+        self.check_types(def, &args, bound, &attrs).ok()?;
         let args: Option<Vec<ExprId>> = args
             .iter()
             .enumerate()
@@ -149,7 +149,7 @@ impl Work {
     }
 
     /// Checks a proposal with the type relation, before anything is built from it.
-    fn accepted(
+    fn check_types(
         &self,
         def: &'static OpDef,
         args: &[Argument],
@@ -196,14 +196,14 @@ impl Work {
     fn finish(mut self, root: ExprId, subject: Subject, number: usize) -> Option<Case> {
         let cost: u64 = self.builder.module.nodes.iter().map(|(id, _)| flops(&self.builder.module, id)).sum();
         let too_large = |ty: &Type| match ty {
-            Type::Tensor(t) => t.len().is_none_or(|n| n > MOST_ELEMENTS),
+            Type::Tensor(t) => t.len().is_none_or(|n| n > MAX_ELEMENTS),
             _ => false,
         };
-        if cost > MOST_FLOPS || self.builder.module.nodes.iter().any(|(_, node)| too_large(&node.ty)) {
+        if cost > MAX_FLOPS || self.builder.module.nodes.iter().any(|(_, node)| too_large(&node.ty)) {
             return None;
         }
         self.builder.define("main", &self.params, root).ok()?;
-        let about = format!("case {number}: {}", words(self.draw.theme));
+        let about = format!("case {number}: {}", describe_theme(self.draw.theme));
         Some(Case { subject, about, module: self.builder.module, inputs: self.inputs })
     }
 }
@@ -216,7 +216,7 @@ fn flops(module: &Module, id: ExprId) -> u64 {
     (def.flops)(&Cost { params: Params::new(def, &call.attrs), args: &args, ret: module.ty(id) })
 }
 
-fn words(theme: Theme) -> String {
+fn describe_theme(theme: Theme) -> String {
     format!("{:?} sizes, {:?} values, {}", theme.sizes, theme.values, theme.dtype).to_lowercase()
 }
 
@@ -281,8 +281,8 @@ l: clip(nn.max_pool2d(nn.conv2d(*, *)))
                 let _ = region_case(&[total, def], number, 3);
             }
         }
-        let made = (0..400).filter_map(|number| region_case(&all, number, 5)).count();
-        assert!(made > 100, "{made} of 400");
+        let built = (0..400).filter_map(|number| region_case(&all, number, 5)).count();
+        assert!(built > 100, "{built} of 400");
     }
 
     #[test]

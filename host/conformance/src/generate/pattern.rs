@@ -3,7 +3,7 @@
 //! Operands that the pattern describes are generated before the call that uses them; the others follow from the recipe
 //! of the operator. A side of an alternative is drawn. The recursion is on the pattern, whose depth is bounded.
 
-use super::Work;
+use super::Generator;
 use super::draw::Fill;
 use super::recipes::{self, Argument, Given, Operand};
 use byoc_core::pass::{AcceptAll, Backend, partition_for};
@@ -14,8 +14,8 @@ use std::collections::{HashMap, VecDeque};
 
 /// Generates a program for the pattern, and returns its root; `None` if this draw fails, or the pattern matches
 /// functions, `if` and `let`, which no region contains.
-pub(super) fn build(work: &mut Work, pattern: &Pattern) -> Option<ExprId> {
-    Build { work, pattern, made: HashMap::new(), waiting: VecDeque::new(), depth: 0 }.make(pattern.root)
+pub(super) fn build(generator: &mut Generator, pattern: &Pattern) -> Option<ExprId> {
+    PatternBuilder { generator, pattern, built: HashMap::new(), waiting: VecDeque::new(), depth: 0 }.make(pattern.root)
 }
 
 /// Returns true if the entry matches the whole program.
@@ -30,10 +30,10 @@ pub(super) fn matches(entry: &Entry, module: &Module) -> bool {
         && composites().next().is_some()
 }
 
-struct Build<'w> {
-    work: &'w mut Work,
+struct PatternBuilder<'w> {
+    generator: &'w mut Generator,
     pattern: &'w Pattern,
-    made: HashMap<PatternId, ExprId>,
+    built: HashMap<PatternId, ExprId>,
     /// Expressions for the next wildcards: the inner part of a `dominates`.
     waiting: VecDeque<ExprId>,
     /// Current depth of recursion of the pattern.
@@ -41,42 +41,42 @@ struct Build<'w> {
 }
 
 /// Maximum depth of recursion of a recursive pattern.
-const DEEPEST: usize = 12;
+const MAX_DEPTH: usize = 12;
 
-impl Build<'_> {
+impl PatternBuilder<'_> {
     fn make(&mut self, id: PatternId) -> Option<ExprId> {
-        if let Some(&made) = self.made.get(&id) {
-            return Some(made);
+        if let Some(&built) = self.built.get(&id) {
+            return Some(built);
         }
-        let made = match &self.pattern.nodes[id] {
+        let built = match &self.pattern.nodes[id] {
             PatternNode::Wildcard | PatternNode::Var(_) => match self.waiting.pop_front() {
                 Some(waiting) => waiting,
                 None => self.leaf(id, &self.any_operand()),
             },
             PatternNode::Constant => self.leaf(id, &self.any_operand()),
-            PatternNode::Literal(tensor) => self.work.builder.constant((**tensor).clone()),
+            PatternNode::Literal(tensor) => self.generator.builder.constant((**tensor).clone()),
             PatternNode::Call { callee, args } => {
                 let (callee, args) = (*callee, args.clone());
                 self.call(callee, args.as_deref(), &Attrs::none())?
             }
             PatternNode::Tuple(Some(fields)) => {
                 let fields: Option<Vec<ExprId>> = fields.iter().map(|&field| self.make(field)).collect();
-                self.work.builder.tuple(&fields?).ok()?
+                self.generator.builder.tuple(&fields?).ok()?
             }
             PatternNode::Project { tuple, index } => {
                 let (tuple, index) = (self.make(*tuple)?, index.unwrap_or(0));
-                self.work.builder.project(tuple, index).ok()?
+                self.generator.builder.project(tuple, index).ok()?
             }
             PatternNode::Alt(left, right) => {
-                let side = if self.work.draw.one_in(2) { *left } else { *right };
+                let side = if self.generator.draw.one_in(2) { *left } else { *right };
                 self.make(side)?
             }
             PatternNode::Redirect(to) => {
                 // The recursion ends when a draw takes the other side of an alternative.
                 self.depth += 1;
-                let made = if self.depth > DEEPEST { None } else { self.make(*to) };
+                let built = if self.depth > MAX_DEPTH { None } else { self.make(*to) };
                 self.depth -= 1;
-                made?
+                built?
             }
             PatternNode::Dominates { parent, path, child } => self.dominated(*parent, *path, *child)?,
             PatternNode::Typed(inner, ty) => {
@@ -105,20 +105,20 @@ impl Build<'_> {
             | PatternNode::Let { .. }
             | PatternNode::Function { .. } => return None,
         };
-        self.made.insert(id, made);
-        Some(made)
+        self.built.insert(id, built);
+        Some(built)
     }
 
     fn any_operand(&self) -> Operand {
         // The default shape, for a leaf without constraints from a call.
-        Operand { dtype: self.work.draw.theme.dtype, shape: vec![3, 4], fill: Fill::Free, weight: false }
+        Operand { dtype: self.generator.draw.theme.dtype, shape: vec![3, 4], fill: Fill::Free, weight: false }
     }
 
     fn leaf(&mut self, id: PatternId, operand: &Operand) -> ExprId {
         let constant = matches!(self.pattern.nodes[id], PatternNode::Constant);
         let parameter = matches!(self.pattern.nodes[id], PatternNode::Var(_));
         let operand = Operand { weight: operand.weight && !parameter, ..operand.clone() };
-        self.work.operand(&operand, constant)
+        self.generator.operand(&operand, constant)
     }
 
     /// Returns true if a pattern matches any operand that the surrounding call needs: it is generated from the recipe
@@ -126,7 +126,7 @@ impl Build<'_> {
     fn is_open(&self, id: PatternId) -> bool {
         let leaf =
             matches!(self.pattern.nodes[id], PatternNode::Wildcard | PatternNode::Var(_) | PatternNode::Constant);
-        leaf && !self.made.contains_key(&id) && self.waiting.is_empty()
+        leaf && !self.built.contains_key(&id) && self.waiting.is_empty()
     }
 
     fn typed(
@@ -135,27 +135,27 @@ impl Build<'_> {
         dtype: Option<byoc_ir::tensor::DType>,
         shape: Option<Vec<usize>>,
     ) -> Option<ExprId> {
-        let before = self.work.draw.theme.dtype;
-        self.work.draw.theme.dtype = dtype.unwrap_or(before);
-        let made = if self.is_open(inner) {
+        let before = self.generator.draw.theme.dtype;
+        self.generator.draw.theme.dtype = dtype.unwrap_or(before);
+        let built = if self.is_open(inner) {
             let mut operand = self.any_operand();
-            operand.shape = shape.unwrap_or_else(|| self.work.draw.shape_of_rank(1, 4));
+            operand.shape = shape.unwrap_or_else(|| self.generator.draw.shape_of_rank(1, 4));
             let leaf = self.leaf(inner, &operand);
-            self.made.insert(inner, leaf);
+            self.built.insert(inner, leaf);
             Some(leaf)
         } else {
             self.make(inner)
         };
-        self.work.draw.theme.dtype = before;
-        made
+        self.generator.draw.theme.dtype = before;
+        built
     }
 
     fn call(&mut self, callee: PatternId, args: Option<&[PatternId]>, forced: &Attrs) -> Option<ExprId> {
         let def = self.callee(callee, args.map(<[PatternId]>::len))?;
         let Some(args) = args else {
-            let Some(inside) = self.waiting.pop_front() else { return self.work.call(def, &[], forced) };
-            let given = [Given::One(self.work.known(inside)?)];
-            return self.work.call_on(def, &given, &[Some(inside)], forced);
+            let Some(inside) = self.waiting.pop_front() else { return self.generator.call(def, &[], forced) };
+            let given = [Given::One(self.generator.known(inside)?)];
+            return self.generator.call_on(def, &given, &[Some(inside)], forced);
         };
         let mut given = Vec::with_capacity(args.len());
         let mut bound = Vec::with_capacity(args.len());
@@ -167,7 +167,7 @@ impl Build<'_> {
             }
             // For a tuple with some open fields, the recipe provides those.
             if let PatternNode::Tuple(Some(fields)) = &self.pattern.nodes[arg]
-                && !self.made.contains_key(&arg)
+                && !self.built.contains_key(&arg)
             {
                 let fields = fields.clone();
                 let mut types = Vec::with_capacity(fields.len());
@@ -175,22 +175,22 @@ impl Build<'_> {
                     types.push(if self.is_open(field) {
                         None
                     } else {
-                        let made = self.make(field)?;
-                        Some(self.work.known(made)?)
+                        let built = self.make(field)?;
+                        Some(self.generator.known(built)?)
                     });
                 }
                 given.push(Given::Tuple(types));
                 bound.push(None);
                 continue;
             }
-            let made = self.make(arg)?;
-            given.push(match self.work.known(made) {
+            let built = self.make(arg)?;
+            given.push(match self.generator.known(built) {
                 Some(known) => Given::One(known),
-                None => Given::Tuple(self.fields(made)?),
+                None => Given::Tuple(self.fields(built)?),
             });
-            bound.push(Some(made));
+            bound.push(Some(built));
         }
-        let recipe = recipes::propose(def, &mut self.work.draw, &given)?;
+        let recipe = recipes::propose(def, &mut self.generator.draw, &given)?;
         if recipe.args.len() < args.len() {
             return None;
         }
@@ -198,15 +198,15 @@ impl Build<'_> {
         let mut arguments = Vec::with_capacity(args.len());
         for (i, (&arg, want)) in args.iter().zip(&recipe.args).enumerate() {
             arguments.push(match (bound[i], want) {
-                (Some(made), _) => made,
+                (Some(built), _) => built,
                 (None, Argument::One(operand)) => {
                     // Another argument may have generated it meanwhile: `multiply(*x, *x)`.
-                    let made = match self.made.get(&arg) {
-                        Some(&made) => made,
+                    let built = match self.built.get(&arg) {
+                        Some(&built) => built,
                         None => self.leaf(arg, operand),
                     };
-                    self.made.insert(arg, made);
-                    made
+                    self.built.insert(arg, built);
+                    built
                 }
                 (None, Argument::Tuple(operands)) => {
                     let fields = match &self.pattern.nodes[arg] {
@@ -216,32 +216,32 @@ impl Build<'_> {
                     let mut values = Vec::with_capacity(operands.len());
                     for (k, operand) in operands.iter().enumerate() {
                         values.push(match fields.get(k) {
-                            Some(&field) => match self.made.get(&field) {
-                                Some(&made) => made,
+                            Some(&field) => match self.built.get(&field) {
+                                Some(&built) => built,
                                 None => {
                                     let leaf = self.leaf(field, operand);
-                                    self.made.insert(field, leaf);
+                                    self.built.insert(field, leaf);
                                     leaf
                                 }
                             },
-                            None => self.work.operand(operand, false),
+                            None => self.generator.operand(operand, false),
                         });
                     }
-                    self.work.builder.tuple(&values).ok()?
+                    self.generator.builder.tuple(&values).ok()?
                 }
             });
         }
         // Arguments that the pattern does not mention and the operator needs.
         for want in recipe.args.iter().skip(args.len()).take(def.arity.min.saturating_sub(args.len())) {
             if let Argument::One(operand) = want {
-                arguments.push(self.work.operand(operand, false));
+                arguments.push(self.generator.operand(operand, false));
             }
         }
-        self.work.builder.op(def.name, &arguments, attrs).ok()
+        self.generator.builder.op(def.name, &arguments, attrs).ok()
     }
 
     fn fields(&self, tuple: ExprId) -> Option<Vec<Option<recipes::Known>>> {
-        let fields = self.work.builder.module.ty(tuple).as_tuple()?;
+        let fields = self.generator.builder.module.ty(tuple).as_tuple()?;
         Some(fields.iter().map(|f| Some((f.as_tensor()?.dtype, f.as_tensor()?.shape()?.to_vec()))).collect())
     }
 
@@ -250,7 +250,7 @@ impl Build<'_> {
         match &self.pattern.nodes[id] {
             PatternNode::Op(op) => Some(op::get(*op)),
             PatternNode::Alt(left, right) => {
-                let side = if self.work.draw.one_in(2) { *left } else { *right };
+                let side = if self.generator.draw.one_in(2) { *left } else { *right };
                 self.callee(side, args)
             }
             PatternNode::WithAttrs(inner, attrs) if matches!(self.pattern.nodes[*inner], PatternNode::Wildcard) => {
@@ -263,7 +263,7 @@ impl Build<'_> {
                         && !def.facts.annotation
                 };
                 let all: Vec<&'static OpDef> = op::table().iter().filter(fits).copied().collect();
-                (!all.is_empty()).then(|| self.work.draw.pick(&all))
+                (!all.is_empty()).then(|| self.generator.draw.pick(&all))
             }
             PatternNode::WithAttrs(inner, _) => self.callee(*inner, args),
             _ => None,
@@ -275,23 +275,23 @@ impl Build<'_> {
     fn dominated(&mut self, parent: PatternId, path: PatternId, child: PatternId) -> Option<ExprId> {
         let start = self.make(parent)?;
         let mut at = start;
-        for _ in 0..self.work.draw.int(1, 2) {
+        for _ in 0..self.generator.draw.int(1, 2) {
             self.forget(path);
             self.waiting = VecDeque::from([at]);
             at = self.make(path)?;
         }
         self.forget(child);
         self.waiting = VecDeque::from([at, start]);
-        let made = self.make(child);
+        let built = self.make(child);
         self.waiting.clear();
-        made
+        built
     }
 
     /// Forgets the expressions of a part of the pattern, so that it is generated again.
     fn forget(&mut self, id: PatternId) {
         let mut open = vec![id];
         while let Some(id) = open.pop() {
-            self.made.remove(&id);
+            self.built.remove(&id);
             open.extend(Pattern::operands(&self.pattern.nodes[id]));
         }
     }

@@ -10,11 +10,11 @@ use tracing::Level;
 
 /// Counter of calls by plugins.
 #[derive(Debug, Default)]
-pub struct Witness {
+pub struct CallCounter {
     calls: AtomicU64,
 }
 
-impl Witness {
+impl CallCounter {
     /// Returns the number of calls so far.
     pub fn calls(&self) -> u64 {
         self.calls.load(Ordering::SeqCst)
@@ -22,23 +22,23 @@ impl Witness {
 }
 
 /// Wraps the services `inner` so that calls are counted.
-pub fn watched(inner: Services, witness: Arc<Witness>) -> Services {
-    Services::new(Watched { inner, witness })
+pub fn counting_services(inner: Services, call_counter: Arc<CallCounter>) -> Services {
+    Services::new(CountingServices { inner, call_counter })
 }
 
-struct Watched {
+struct CountingServices {
     inner: Services,
-    witness: Arc<Witness>,
+    call_counter: Arc<CallCounter>,
 }
 
-impl Watched {
+impl CountingServices {
     fn called(&self) -> &Services {
-        self.witness.calls.fetch_add(1, Ordering::SeqCst);
+        self.call_counter.calls.fetch_add(1, Ordering::SeqCst);
         &self.inner
     }
 }
 
-impl HostServices for Watched {
+impl HostServices for CountingServices {
     fn num_threads(&self) -> usize {
         self.called().num_threads()
     }

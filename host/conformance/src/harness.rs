@@ -1,10 +1,10 @@
 //! Entries of a backend, each with a check of its result.
 
 use super::case::{Case, Subject};
-use super::execute::{self, Setting, expect};
-use super::fault::{Fault, Kind, Outcome};
-use super::piece::Piece;
+use super::execute::{self, FillPattern, expect};
+use super::fault::{CaseResult, Fault, Kind};
 use super::reference;
+use super::test_region::TestRegion;
 use byoc::build::backend::{Backend, PluginJudge};
 use byoc::plugin;
 use byoc_core::pass::{Backend as Target, Refusal, RefusalCode, partition_for};
@@ -15,7 +15,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// Environment of a trial.
-pub struct Bench<'b, 'r> {
+pub struct Harness<'b, 'r> {
     /// Backend under test.
     pub backend: &'b Backend<'r>,
     /// Finds a loader by its key.
@@ -23,26 +23,23 @@ pub struct Bench<'b, 'r> {
     /// Services with several threads.
     pub services: &'b Services,
     /// Services with one thread.
-    pub alone: &'b Services,
+    pub single_threaded: &'b Services,
     /// Cache folder for the backend.
     pub cache_dir: Option<&'b Path>,
     /// Called with the name of each entry before its call.
     pub at: &'b dyn Fn(&str),
 }
 
-/// The pieces of a case, or the outcome if it ended before there were any.
-pub type Cut = Result<Vec<Piece>, Outcome>;
-
-impl Bench<'_, '_> {
+impl Harness<'_, '_> {
     /// Partitions a case into regions for the backend.
-    pub fn cut(&self, case: &Case) -> Cut {
-        let values = reference::evaluate(&case.module, &case.inputs).map_err(Outcome::Invalid)?;
+    pub fn partition(&self, case: &Case) -> Result<Vec<TestRegion>, CaseResult> {
+        let values = reference::evaluate(&case.module, &case.inputs).map_err(CaseResult::Invalid)?;
         (self.at)("judge");
         let description = &self.backend.description;
         let finite_math = description.finite_math;
         if finite_math && !reference::is_finite(&values) {
             let name = &self.backend.name;
-            return Err(Outcome::Invalid(format!("a value is not finite, and {name} declares finite_math")));
+            return Err(CaseResult::Invalid(format!("a value is not finite, and {name} declares finite_math")));
         }
         let (table, operators): (Vec<_>, Vec<String>) = match &case.subject {
             Subject::Pattern(name) => {
@@ -55,9 +52,9 @@ impl Bench<'_, '_> {
         let name = self.backend.name.as_str().into();
         let mut targets = [Target { name, table: &table, operators: &operators, judge: &mut judge }];
         let partitioned = partition_for(&case.module, &mut targets, "default");
-        let (module, report) = partitioned.map_err(|d| Outcome::Invalid(d.to_string()))?;
+        let (module, report) = partitioned.map_err(|d| CaseResult::Invalid(d.to_string()))?;
         if let Some(error) = judge.faults.first() {
-            return Err(Outcome::Failed(Fault::of_error(Kind::JudgeFailed, "judge", error)));
+            return Err(CaseResult::Failed(Fault::of_error(Kind::JudgeFailed, "judge", error)));
         }
         if report.regions.is_empty() {
             let refusals = report.operators.iter().flat_map(|operator| operator.refusals.iter());
@@ -65,24 +62,24 @@ impl Bench<'_, '_> {
             let reason =
                 refusals.map(|(_, refusal)| (**refusal).clone()).max_by_key(|r| r.code != RefusalCode::NoPatternMatch);
             let none = || Refusal::new(RefusalCode::NoPatternMatch, "no reason was given");
-            return Err(Outcome::Refused(reason.unwrap_or_else(none)));
+            return Err(CaseResult::Refused(reason.unwrap_or_else(none)));
         }
-        let pieces: Result<Vec<Piece>, String> =
-            report.regions.iter().map(|region| Piece::of(&module, region, &values, finite_math)).collect();
-        pieces.map_err(Outcome::Invalid)
+        let test_regions: Result<Vec<TestRegion>, String> =
+            report.regions.iter().map(|region| TestRegion::of(&module, region, &values, finite_math)).collect();
+        test_regions.map_err(CaseResult::Invalid)
     }
 
     /// Calls `compile`, and checks the size and the symbols of the blob.
-    pub fn compile(&self, piece: &Piece, cache_dir: Option<&Path>) -> Result<CompiledRegion, Fault> {
+    pub fn compile(&self, test_region: &TestRegion, cache_dir: Option<&Path>) -> Result<CompiledRegion, Fault> {
         (self.at)("compile");
         let options: Value = plugin::options(cache_dir, None);
-        let region = Region { graph: &piece.graph, constants: &piece.constants, options: &options };
+        let request = Region { graph: &test_region.graph, constants: &test_region.constants, options: &options };
         let compiled = self
             .backend
             .codegen
-            .compile(&region)
+            .compile(&request)
             .map_err(|error| Fault::of_error(Kind::ClaimNotKept, "compile", &error))?;
-        let symbol = &piece.graph.symbol;
+        let symbol = &test_region.graph.symbol;
         let (size, most) = (compiled.blob.len() as u64, self.backend.description.max_blob_bytes);
         if let Some(most) = most.filter(|&most| size > most) {
             let message = format!("expected a blob of at most {most} bytes, found {size}");
@@ -100,7 +97,7 @@ impl Bench<'_, '_> {
     /// Calls `load`.
     pub fn load(
         &self,
-        piece: &Piece,
+        test_region: &TestRegion,
         compiled: &CompiledRegion,
         blob: &[u8],
         services: &Services,
@@ -112,24 +109,29 @@ impl Bench<'_, '_> {
         })?;
         (self.at)("load");
         let mut options = plugin::options(self.cache_dir, Some(services.num_threads()));
-        options["region"] = Signature::of(&piece.graph).to_json();
-        let request =
-            LoadRequest { symbol: &piece.graph.symbol, blob, constants: &piece.constants, options: &options, services };
+        options["region"] = Signature::of(&test_region.graph).to_json();
+        let request = LoadRequest {
+            symbol: &test_region.graph.symbol,
+            blob,
+            constants: &test_region.constants,
+            options: &options,
+            services,
+        };
         loader.load(&request).map_err(|error| Fault::of_error(Kind::LoadFailed, "load", &error))
     }
 
     /// Calls `prepare`, and checks the prepared outputs against those of the region.
-    pub fn prepare(&self, piece: &Piece, executable: &dyn Executable) -> Result<Prepared, Fault> {
+    pub fn prepare(&self, test_region: &TestRegion, executable: &dyn Executable) -> Result<Prepared, Fault> {
         (self.at)("prepare");
-        let dims: Vec<&[usize]> = piece.inputs.iter().map(Tensor::shape).collect();
+        let dims: Vec<&[usize]> = test_region.inputs.iter().map(Tensor::shape).collect();
         let prepared =
             executable.prepare(&dims).map_err(|error| Fault::of_error(Kind::LoadFailed, "prepare", &error))?;
         let wrong = |message: String| Err(Fault::new(Kind::WrongShape, "prepare", message));
-        if prepared.outputs.len() != piece.expected.len() {
-            let (given, wanted) = (prepared.outputs.len(), piece.expected.len());
+        if prepared.outputs.len() != test_region.expected.len() {
+            let (given, wanted) = (prepared.outputs.len(), test_region.expected.len());
             return wrong(format!("expected {wanted} outputs, prepared {given}"));
         }
-        for (i, (output, want)) in prepared.outputs.iter().zip(&piece.expected).enumerate() {
+        for (i, (output, want)) in prepared.outputs.iter().zip(&test_region.expected).enumerate() {
             let (dims, want) = (&output.dims[..], want.value.shape());
             let bound = dims.len() == want.len() && dims.iter().zip(want).all(|(d, w)| d >= w);
             if (output.exact && dims != want) || !bound {
@@ -142,26 +144,26 @@ impl Bench<'_, '_> {
     /// Runs once in guarded memory.
     pub fn run(
         &self,
-        piece: &Piece,
+        test_region: &TestRegion,
         executable: &dyn Executable,
         prepared: &Prepared,
-        setting: Setting,
+        fill: FillPattern,
         inputs: &[Tensor],
     ) -> Result<Vec<Tensor>, Fault> {
         (self.at)("run");
-        execute::run(piece, executable, prepared, setting, inputs)
+        execute::run(test_region, executable, prepared, fill, inputs)
     }
 
-    /// Prepares and runs a piece on its own inputs. A wrong result is a fault of the given kind in the given entry;
+    /// Prepares and runs a region on its own inputs. A wrong result is a fault of the given kind in the given entry;
     /// `how` describes the run in its message.
     pub fn rerun(
         &self,
-        piece: &Piece,
+        test_region: &TestRegion,
         executable: &dyn Executable,
         (kind, entry, how): (Kind, &str, &str),
     ) -> Result<(), Fault> {
-        let prepared = self.prepare(piece, executable)?;
-        let outputs = self.run(piece, executable, &prepared, Setting::NAN, &piece.inputs)?;
-        expect(&outputs, &piece.expected, kind, entry, how)
+        let prepared = self.prepare(test_region, executable)?;
+        let outputs = self.run(test_region, executable, &prepared, FillPattern::NAN, &test_region.inputs)?;
+        expect(&outputs, &test_region.expected, kind, entry, how)
     }
 }

@@ -1,6 +1,6 @@
 //! A region of a case as a backend gets it, with the expected results.
 
-use super::reference::{self, Bounded, Values};
+use super::reference::{self, BoundedTensor, Values};
 use byoc::plugin::bridge::{ConstantTable, function_graph, module_of};
 use byoc_core::pass::RegionReport;
 use byoc_ir::ir::{ExprId, Module};
@@ -9,7 +9,7 @@ use byoc_plugin_api::{Constant, Graph};
 use std::sync::Arc;
 
 /// A region of a case, its inputs, and the expected results.
-pub struct Piece {
+pub struct TestRegion {
     /// Graph of the region.
     pub graph: Graph,
     /// Constants, as passed to the backend.
@@ -19,23 +19,28 @@ pub struct Piece {
     /// Inputs.
     pub inputs: Vec<Tensor>,
     /// Expected outputs.
-    pub expected: Vec<Bounded>,
+    pub expected: Vec<BoundedTensor>,
     /// True if the backend gives no guarantee for numbers that are not finite.
     finite_math: bool,
     sources: Vec<ExprId>,
     results: Vec<ExprId>,
 }
 
-impl Piece {
-    /// Creates the piece for a region made by partitioning, with its values from the reference.
+impl TestRegion {
+    /// Creates the test of a region made by partitioning, with its values from the reference.
     ///
     /// # Errors
     /// A region that cannot run on its own.
-    pub fn of(module: &Module, region: &RegionReport, values: &Values, finite_math: bool) -> Result<Piece, String> {
+    pub fn of(
+        module: &Module,
+        region: &RegionReport,
+        values: &Values,
+        finite_math: bool,
+    ) -> Result<TestRegion, String> {
         let function = module.function(&region.symbol).ok_or("a region without a function")?;
         let mut constants = ConstantTable::default();
         let graph = function_graph(module, &region.symbol, function, &mut constants).map_err(|d| d.to_string())?;
-        let mut piece = Piece {
+        let mut test_region = TestRegion {
             graph,
             constants: constants.handles,
             tensors: constants.tensors,
@@ -45,15 +50,15 @@ impl Piece {
             sources: region.inputs.to_vec(),
             results: region.outputs.to_vec(),
         };
-        piece.take(values)?;
-        Ok(piece)
+        test_region.read_values(values)?;
+        Ok(test_region)
     }
 
     /// Copies inputs and results from the values of the whole program.
-    fn take(&mut self, values: &Values) -> Result<(), String> {
+    fn read_values(&mut self, values: &Values) -> Result<(), String> {
         let of = |id: &ExprId| values.get(id).cloned().ok_or("a value that the reference did not compute");
-        let gather = |ids: &[ExprId]| -> Result<Vec<Bounded>, &str> {
-            let all: Result<Vec<Vec<Bounded>>, &str> = ids.iter().map(of).collect();
+        let gather = |ids: &[ExprId]| -> Result<Vec<BoundedTensor>, &str> {
+            let all: Result<Vec<Vec<BoundedTensor>>, &str> = ids.iter().map(of).collect();
             Ok(all?.into_iter().flatten().collect())
         };
         self.inputs = gather(&self.sources)?.into_iter().map(|bounded| bounded.value).collect();
@@ -67,7 +72,7 @@ impl Piece {
     ///
     /// # Errors
     /// Inputs that the reference rejects, or for which the backend gives no guarantee.
-    pub fn on(&self, inputs: Vec<Tensor>) -> Result<(Vec<Tensor>, Vec<Bounded>), String> {
+    pub fn with_inputs(&self, inputs: Vec<Tensor>) -> Result<(Vec<Tensor>, Vec<BoundedTensor>), String> {
         let module = module_of(&self.graph, &self.constants).map_err(|d| d.to_string())?;
         let main = module.main().ok_or("a graph without outputs")?;
         let body = main.body;
