@@ -25,13 +25,16 @@ pub struct Comparison {
     /// Largest |a - b| over the largest finite |b|.
     pub max_rel_err: f64,
     /// Description of the difference; `None` if it is within the tolerance.
-    pub fault: Option<String>,
+    pub difference: Option<String>,
 }
 
 /// Compares `got` with the recorded tensor `want`.
 pub fn compare(got: &Tensor, want: &Tensor, tolerance: Tolerance) -> Comparison {
-    let differ =
-        |fault: String| Comparison { max_abs_err: f64::INFINITY, max_rel_err: f64::INFINITY, fault: Some(fault) };
+    let differ = |difference: String| Comparison {
+        max_abs_err: f64::INFINITY,
+        max_rel_err: f64::INFINITY,
+        difference: Some(difference),
+    };
     if got.dtype() != want.dtype() {
         return differ(format!("found element type {}, recorded {}", got.dtype(), want.dtype()));
     }
@@ -67,8 +70,8 @@ pub fn compare(got: &Tensor, want: &Tensor, tolerance: Tolerance) -> Comparison 
         }
     }
     let max_rel_err = if max_abs_err == 0.0 { 0.0 } else { max_abs_err / scale };
-    let fault = worst.map(|(i, a, b)| format!("element {i} is {a}, recorded {b} (max_rel_err {max_rel_err:.2e})"));
-    Comparison { max_abs_err, max_rel_err, fault }
+    let difference = worst.map(|(i, a, b)| format!("element {i} is {a}, recorded {b} (max_rel_err {max_rel_err:.2e})"));
+    Comparison { max_abs_err, max_rel_err, difference }
 }
 
 fn integers(got: &Tensor, want: &Tensor) -> Comparison {
@@ -82,7 +85,7 @@ fn integers(got: &Tensor, want: &Tensor) -> Comparison {
     Comparison {
         max_abs_err,
         max_rel_err: if max_abs_err == 0.0 { 0.0 } else { max_abs_err / scale },
-        fault: first.map(|i| format!("element {i} is {}, recorded {}", at(a, i), at(b, i))),
+        difference: first.map(|i| format!("element {i} is {}, recorded {}", at(a, i), at(b, i))),
     }
 }
 
@@ -94,32 +97,32 @@ mod tests {
     fn nan_equals_nan_and_nothing_else() {
         let nan = Tensor::from_slice(&[2], &[f32::NAN, 1.0]);
         let close = Tolerance::AllClose { rtol: 1e-3, atol: 1e-5 };
-        assert_eq!(compare(&nan, &nan, close).fault, None);
+        assert_eq!(compare(&nan, &nan, close).difference, None);
         let number = Tensor::from_slice(&[2], &[0.0f32, 1.0]);
-        assert!(compare(&number, &nan, close).fault.is_some());
-        assert!(compare(&nan, &number, Tolerance::MaxRelative(1.0)).fault.is_some());
+        assert!(compare(&number, &nan, close).difference.is_some());
+        assert!(compare(&nan, &number, Tolerance::MaxRelative(1.0)).difference.is_some());
     }
 
     #[test]
     fn max_relative_scales_by_the_largest_element() {
         let want = Tensor::from_slice(&[2], &[1000.0f32, 0.0]);
         let got = Tensor::from_slice(&[2], &[1000.0f32, 0.4]);
-        assert_eq!(compare(&got, &want, Tolerance::MaxRelative(5e-4)).fault, None);
-        assert!(compare(&got, &want, Tolerance::MaxRelative(3e-4)).fault.is_some());
-        assert!(compare(&got, &want, Tolerance::AllClose { rtol: 1e-3, atol: 1e-5 }).fault.is_some());
+        assert_eq!(compare(&got, &want, Tolerance::MaxRelative(5e-4)).difference, None);
+        assert!(compare(&got, &want, Tolerance::MaxRelative(3e-4)).difference.is_some());
+        assert!(compare(&got, &want, Tolerance::AllClose { rtol: 1e-3, atol: 1e-5 }).difference.is_some());
     }
 
     #[test]
     fn integers_are_exact() {
         let want = Tensor::from_slice(&[1], &[i64::MAX]);
         let got = Tensor::from_slice(&[1], &[i64::MAX - 1]);
-        assert!(compare(&got, &want, Tolerance::MaxRelative(1.0)).fault.is_some());
+        assert!(compare(&got, &want, Tolerance::MaxRelative(1.0)).difference.is_some());
     }
 
     #[test]
     fn reports_shapes_and_types() {
         let a = Tensor::from_slice(&[1], &[1.0f32]);
         let b = Tensor::from_slice(&[1, 1], &[1.0f32]);
-        assert!(compare(&a, &b, Tolerance::MaxRelative(1.0)).fault.is_some_and(|f| f.contains("[1, 1]")));
+        assert!(compare(&a, &b, Tolerance::MaxRelative(1.0)).difference.is_some_and(|f| f.contains("[1, 1]")));
     }
 }

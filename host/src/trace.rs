@@ -18,18 +18,18 @@ pub struct Trace {
     start: Instant,
     events: Mutex<Vec<Value>>,
     /// True if steps are recorded for a file.
-    keep: bool,
+    record_steps: bool,
 }
 
 impl Trace {
-    /// Starts the clock. Region calls are logged at level info; `keep` records every step for [`Trace::write`].
-    pub fn new(keep: bool) -> Trace {
-        Trace { start: Instant::now(), events: Mutex::default(), keep }
+    /// Starts the clock. Region calls are logged at level info; `record_steps` records every step for [`Trace::write`].
+    pub fn new(record_steps: bool) -> Trace {
+        Trace { start: Instant::now(), events: Mutex::default(), record_steps }
     }
 
     /// Tests whether anything consumes the events; otherwise a run is not observed at all.
     pub fn is_enabled(&self) -> bool {
-        self.keep || tracing::enabled!(target: "byoc::region", tracing::Level::INFO)
+        self.record_steps || tracing::enabled!(target: "byoc::region", tracing::Level::INFO)
     }
 
     /// Adds events of plugins during the run: an event as an instant with its fields, a count as a point of a counter
@@ -78,7 +78,7 @@ impl Observer for Trace {
             let (inputs, outputs) = (types(&event.inputs), types(&event.outputs));
             tracing::info!(target: "byoc::region", "{backend} {} ({inputs}) -> ({outputs}) in {micros:.1} us", step.name);
         }
-        if !self.keep || step.kind == StepKind::Control {
+        if !self.record_steps || step.kind == StepKind::Control {
             return;
         }
         let sources = step.origins.iter().filter_map(|&i| event.program.sources.get(i as usize));

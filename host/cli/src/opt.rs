@@ -24,7 +24,7 @@ pub fn run(args: &OptArgs) -> Result<ExitCode, Failure> {
         manager::find(name)?;
     }
     if names.is_empty() && args.expect.is_none() {
-        print!("{}", text(&relay::read_sound(&args.file)?));
+        print!("{}", text(&relay::read_verified(&args.file)?));
         return Ok(ExitCode::SUCCESS);
     }
     let module = relay::read_typed(&args.file)?;

@@ -25,7 +25,7 @@ pub fn run(args: &QuantizeArgs) -> Result<ExitCode, Failure> {
             .help("the weights are written beside it, as FILE.relay.safetensors")
             .into());
     }
-    output::check([args.output.as_path()])?;
+    output::check_port([args.output.as_path()])?;
     if ready::is_artifact(&args.model) {
         let message = format!("expected a model, found the compiled artifact {}", args.model.display());
         return Err(Failure::new(codes::plugins::BACKEND_MISPLACED, message));
@@ -120,7 +120,7 @@ fn show(report: &Report) {
     table::print(&table);
     let measured = &report.measured;
     println!("{} of {} layers in int8 ({}, {})", report.quantized, report.layers, report.scheme, report.method);
-    if let Some((float, quantized)) = measured.right {
+    if let Some((float, quantized)) = measured.correct {
         let of = measured.samples;
         let percent = |n: usize| 100.0 * n as f64 / of.max(1) as f64;
         println!(

@@ -6,7 +6,7 @@ use super::inputs::Given;
 use super::interrupt::interruptible;
 use super::{escape, render};
 use byoc::artifact;
-use byoc::build::{self, BuildOptions, Built, Reason};
+use byoc::build::{self, BuildOptions, BuildOutput, RefusalSummary};
 use byoc::error::Failure;
 use byoc::frontend::folder::{TestFolder, TestSet};
 use byoc::frontend::{self, LoadOptions};
@@ -94,7 +94,7 @@ pub fn build_options(args: &BuildArgs) -> BuildOptions {
 }
 
 /// Reads and builds a model that is not an artifact, and prints the warnings.
-pub fn build(path: &Path, args: &BuildArgs, session: &Session, given: &Given) -> Result<Built, Failure> {
+pub fn build(path: &Path, args: &BuildArgs, session: &Session, given: &Given) -> Result<BuildOutput, Failure> {
     let built = compile(path, args, session, given)?;
     built.warnings.iter().for_each(render::diagnostic);
     Ok(built)
@@ -102,7 +102,7 @@ pub fn build(path: &Path, args: &BuildArgs, session: &Session, given: &Given) ->
 
 /// Reads and builds a model that is not an artifact; the warnings are the caller's to print, except those that precede
 /// an error.
-pub fn compile(path: &Path, args: &BuildArgs, session: &Session, given: &Given) -> Result<Built, Failure> {
+pub fn compile(path: &Path, args: &BuildArgs, session: &Session, given: &Given) -> Result<BuildOutput, Failure> {
     if is_artifact(path) {
         return Err(Diagnostic::error(
             codes::plugins::BACKEND_MISPLACED,
@@ -134,7 +134,10 @@ pub fn compile(path: &Path, args: &BuildArgs, session: &Session, given: &Given) 
     let share = built.explanation.totals.offload_share;
     let offload = check_offload(args, share, || {
         let reasons = build::refusal_summary(&built.explanation);
-        (build::because(&reasons.iter().collect::<Vec<_>>()), reasons.iter().map(Reason::to_string).collect())
+        (
+            build::refusal_headline(&reasons.iter().collect::<Vec<_>>()),
+            reasons.iter().map(RefusalSummary::to_string).collect(),
+        )
     });
     if offload.is_err() {
         // The error gives the same reasons as the warning for a backend that took nothing.
@@ -168,8 +171,8 @@ fn check_offload(args: &BuildArgs, share: f64, reasons: impl FnOnce() -> (String
     if enough {
         return Ok(());
     }
-    let (because, notes) = reasons();
-    let why = if share > 0.0 { "" } else { &because };
+    let (refusal_headline, notes) = reasons();
+    let why = if share > 0.0 { "" } else { &refusal_headline };
     let message = format!("{:.1} % of the FLOPs are on the backends, expected {words}{why}", 100.0 * share);
     let mut diagnostic = Diagnostic::error(codes::plugins::TOOK_NOTHING, message);
     diagnostic.notes = notes;

@@ -130,14 +130,14 @@ fn verify(dir: &Path, args: &VerifyArgs, session: &Session) -> Result<Outcome, F
         };
         let want = set.read_outputs(&ports.outputs)?;
         for ((port, got), want) in ports.outputs.iter().zip(&got).zip(&want) {
-            let Comparison { max_abs_err, max_rel_err, fault } = compare(got, want, tolerance);
+            let Comparison { max_abs_err, max_rel_err, difference } = compare(got, want, tolerance);
             outcome.max_abs_err = outcome.max_abs_err.max(max_abs_err);
             outcome.max_rel_err = outcome.max_rel_err.max(max_rel_err);
-            if let Some(fault) = fault
+            if let Some(difference) = difference
                 && outcome.status == "pass"
             {
                 outcome.status = "fail";
-                outcome.message = format!("data set {number}, output \"{}\": {fault}", port.name);
+                outcome.message = format!("data set {number}, output \"{}\": {difference}", port.name);
             }
         }
     }

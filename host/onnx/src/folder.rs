@@ -117,11 +117,11 @@ impl TestSet {
     }
 }
 
-fn read(files: &[Option<PathBuf>], ports: &[PortInfo], what: &str) -> Result<Vec<Tensor>, Diagnostic> {
+fn read(files: &[Option<PathBuf>], ports: &[PortInfo], role: &str) -> Result<Vec<Tensor>, Diagnostic> {
     let missing = |position: usize, port: &PortInfo| {
         Diagnostic::error(
             codes::frontends::BAD_TEST_FOLDER,
-            format!("the data set has no {what}_{position}.pb for {what} \"{}\"", port.name),
+            format!("the data set has no {role}_{position}.pb for {role} \"{}\"", port.name),
         )
     };
     ports

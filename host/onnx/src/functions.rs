@@ -31,21 +31,21 @@ type Functions<'m> = HashMap<(&'m str, &'m str), &'m FunctionProto>;
 
 /// Size of the expansion of a model's functions.
 #[derive(Clone, Copy, Default)]
-struct Expanded {
+struct ExpansionSize {
     nodes: usize,
     bytes: usize,
 }
 
-impl Expanded {
+impl ExpansionSize {
     /// Size of a single node. Names become longer when they are made unique; data in `raw_data` is shared with the
     /// file.
-    fn of(node: &NodeProto) -> Expanded {
+    fn of(node: &NodeProto) -> ExpansionSize {
         let raw = |a: &AttributeProto| a.t.as_ref().and_then(|t| t.raw_data.as_ref()).map_or(0, Bytes::len);
         let shared: usize = node.attribute.iter().map(raw).sum();
-        Expanded { nodes: 1, bytes: size_of::<NodeProto>() + 2 * node.encoded_len().saturating_sub(shared) }
+        ExpansionSize { nodes: 1, bytes: size_of::<NodeProto>() + 2 * node.encoded_len().saturating_sub(shared) }
     }
 
-    fn add(&mut self, other: Expanded) {
+    fn add(&mut self, other: ExpansionSize) {
         self.nodes = self.nodes.saturating_add(other.nodes);
         self.bytes = self.bytes.saturating_add(other.bytes);
     }
@@ -56,14 +56,14 @@ fn check_size(functions: &Functions<'_>, nodes: &[NodeProto]) -> Result<(), Diag
     let callee = |node: &NodeProto| functions.get(&(node.domain.as_str(), node.op_type.as_str())).copied();
     let key = |function: &FunctionProto| std::ptr::from_ref(function);
     // `None` while the nodes of a function are being counted.
-    let mut known: HashMap<*const FunctionProto, Option<Expanded>> = HashMap::new();
-    let mut total = Expanded::default();
+    let mut known: HashMap<*const FunctionProto, Option<ExpansionSize>> = HashMap::new();
+    let mut total = ExpansionSize::default();
     for function in nodes.iter().filter_map(callee) {
         // Functions whose nodes are being counted: the next node, and the sum so far.
-        let mut open: Vec<(&FunctionProto, usize, Expanded)> = Vec::new();
+        let mut open: Vec<(&FunctionProto, usize, ExpansionSize)> = Vec::new();
         if let Entry::Vacant(slot) = known.entry(key(function)) {
             slot.insert(None);
-            open.push((function, 0, Expanded::default()));
+            open.push((function, 0, ExpansionSize::default()));
         }
         while let Some((function, next, sum)) = open.last_mut() {
             let Some(node) = function.node.get(*next) else {
@@ -72,12 +72,12 @@ fn check_size(functions: &Functions<'_>, nodes: &[NodeProto]) -> Result<(), Diag
                 continue;
             };
             match callee(node).map(|inner| (inner, known.get(&key(inner)))) {
-                None => sum.add(Expanded::of(node)),
+                None => sum.add(ExpansionSize::of(node)),
                 Some((_, Some(Some(inner)))) => sum.add(*inner),
                 Some((inner, Some(None))) => return Err(calls_itself(inner)),
                 Some((inner, None)) => {
                     known.insert(key(inner), None);
-                    open.push((inner, 0, Expanded::default()));
+                    open.push((inner, 0, ExpansionSize::default()));
                     continue;
                 }
             }
@@ -89,10 +89,10 @@ fn check_size(functions: &Functions<'_>, nodes: &[NodeProto]) -> Result<(), Diag
         let message = format!("the model's functions expand to {} nodes, expected at most {MAX_NODES}", total.nodes);
         return Err(broken(message));
     }
-    let most = MAX_BYTES.min(memory::available());
-    if total.bytes > most {
-        let (bytes, most) = (memory::Bytes(total.bytes), memory::Bytes(most));
-        return Err(broken(format!("the model's functions expand to {bytes} of nodes, expected at most {most}")));
+    let limit = MAX_BYTES.min(memory::available());
+    if total.bytes > limit {
+        let (bytes, limit) = (memory::Bytes(total.bytes), memory::Bytes(limit));
+        return Err(broken(format!("the model's functions expand to {bytes} of nodes, expected at most {limit}")));
     }
     Ok(())
 }
@@ -113,7 +113,7 @@ fn version(opsets: &Opsets, domain: &str) -> Option<i64> {
     opsets.get(if is_standard_domain(domain) { "" } else { domain }).copied()
 }
 
-struct Work {
+struct PendingNode {
     node: NodeProto,
     opsets: Rc<Opsets>,
     depth: usize,
@@ -131,9 +131,9 @@ pub fn flatten(model: &mut ModelProto) -> Result<Vec<FlatNode>, Diagnostic> {
 
     let mut flat = Vec::with_capacity(nodes.len());
     let mut calls = 0usize;
-    let mut work: Vec<Work> =
-        nodes.into_iter().rev().map(|node| Work { node, opsets: main.clone(), depth: 0 }).collect();
-    while let Some(Work { node, opsets: current, depth }) = work.pop() {
+    let mut work: Vec<PendingNode> =
+        nodes.into_iter().rev().map(|node| PendingNode { node, opsets: main.clone(), depth: 0 }).collect();
+    while let Some(PendingNode { node, opsets: current, depth }) = work.pop() {
         let Some(function) = functions.get(&(node.domain.as_str(), node.op_type.as_str())) else {
             let opset = version(&current, &node.domain);
             flat.push(FlatNode { proto: node, opset });
@@ -145,7 +145,11 @@ pub fn flatten(model: &mut ModelProto) -> Result<Vec<FlatNode>, Diagnostic> {
         calls += 1;
         let inner = if function.opset_import.is_empty() { current } else { Rc::new(opsets(&function.opset_import)) };
         let expanded = expand(&node, function, calls)?;
-        work.extend(expanded.into_iter().rev().map(|node| Work { node, opsets: inner.clone(), depth: depth + 1 }));
+        work.extend(expanded.into_iter().rev().map(|node| PendingNode {
+            node,
+            opsets: inner.clone(),
+            depth: depth + 1,
+        }));
     }
     Ok(flat)
 }

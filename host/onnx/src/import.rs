@@ -4,7 +4,7 @@ use super::external::ExternalFiles;
 use super::functions::{FlatNode, flatten};
 use super::node::Node;
 use super::proto::{ModelProto, is_standard_domain};
-use super::state::{Fault, Importer};
+use super::state::{Error, Importer, Result};
 use super::{NEWEST_OPSET, OLDEST_OPSET, broken, graph_signature, ops};
 use byoc_ir::diag::{Diagnostic, codes, nearest};
 use byoc_ir::interface::{Identifiers, LoadOptions, Loaded, bind};
@@ -68,7 +68,7 @@ fn check_versions(model: &ModelProto, nodes: &[FlatNode]) -> Result<Vec<Diagnost
     let versions: std::collections::BTreeSet<Option<i64>> = standard.map(|n| n.opset).collect();
     let mut warnings = Vec::new();
     for version in versions {
-        let wrong = |what: String| Diagnostic::error(codes::frontends::UNSUPPORTED_OPSET, what);
+        let wrong = |message: String| Diagnostic::error(codes::frontends::UNSUPPORTED_OPSET, message);
         let range = format!("operator sets {OLDEST_OPSET} to {NEWEST_OPSET} are read");
         match version {
             None => {
@@ -134,7 +134,7 @@ fn check_operators(nodes: &[FlatNode]) -> Result<(), Vec<Diagnostic>> {
 }
 
 /// Converts a node.
-fn convert(importer: &mut Importer<'_>, flat: &FlatNode, position: usize) -> Result<(), Fault> {
+fn convert(importer: &mut Importer<'_>, flat: &FlatNode, position: usize) -> Result<()> {
     let proto = &flat.proto;
     let version = flat.opset.unwrap_or(0);
     let label = if proto.name.is_empty() { format!("{}_{position}", proto.op_type) } else { proto.name.clone() };
@@ -160,13 +160,13 @@ fn convert(importer: &mut Importer<'_>, flat: &FlatNode, position: usize) -> Res
     })?;
     let first = importer.builder.module.nodes.len();
     let mut node = Node::new(importer, proto, version, inputs, origin);
-    let outputs = converter(&mut node).map_err(|fault| at_node(*fault, &label, &proto.op_type))?;
-    importer.let_go_of_folded(proto, &outputs, first);
+    let outputs = converter(&mut node).map_err(|error| at_node(*error, &label, &proto.op_type))?;
+    importer.release_folded(proto, &outputs, first);
     for (i, name) in proto.output.iter().enumerate().filter(|(_, name)| !name.is_empty()) {
         let Some(&value) = outputs.get(i) else {
             let message = format!("output {i} (\"{name}\") is not supported");
-            let fault = Diagnostic::error(codes::frontends::BAD_NODE, message);
-            return Err(at_node(fault, &label, &proto.op_type));
+            let error = Diagnostic::error(codes::frontends::BAD_NODE, message);
+            return Err(at_node(error, &label, &proto.op_type));
         };
         importer.name(name, value)?;
     }
@@ -174,11 +174,11 @@ fn convert(importer: &mut Importer<'_>, flat: &FlatNode, position: usize) -> Res
 }
 
 /// Prefixes a diagnostic with the node. Errors from the type relations of Relay's operators get a code of the frontend.
-fn at_node(mut fault: Diagnostic, label: &str, op: &str) -> Fault {
+fn at_node(mut error: Diagnostic, label: &str, op: &str) -> Error {
     let of_the_process = [codes::runtime::OUT_OF_MEMORY, codes::runtime::CANCELLED, codes::runtime::TIMED_OUT];
-    if !(500..600).contains(&fault.code.0) && !of_the_process.contains(&fault.code) {
-        fault.code = codes::frontends::BAD_NODE;
+    if !(500..600).contains(&error.code.0) && !of_the_process.contains(&error.code) {
+        error.code = codes::frontends::BAD_NODE;
     }
-    fault.message = format!("node \"{label}\" ({op}): {}", fault.message);
-    Box::new(fault)
+    error.message = format!("node \"{label}\" ({op}): {}", error.message);
+    Box::new(error)
 }

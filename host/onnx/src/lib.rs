@@ -94,14 +94,14 @@ pub(crate) fn graph_signature(graph: &GraphProto) -> Result<Signature, Vec<Diagn
     let sparse = graph.sparse_initializer.iter().filter_map(|s| s.values.as_ref());
     let constants: HashSet<&str> = graph.initializer.iter().chain(sparse).map(|t| t.name.as_str()).collect();
     let mut errors = Vec::new();
-    let mut ports = |infos: &[ValueInfoProto], what: &str| -> Vec<PortInfo> {
+    let mut ports = |infos: &[ValueInfoProto], role: &str| -> Vec<PortInfo> {
         let mut names = BTreeSet::new();
         let mut ports = Vec::new();
-        for info in infos.iter().filter(|i| what == "output" || !constants.contains(i.name.as_str())) {
-            if what == "input" && !names.insert(info.name.as_str()) {
+        for info in infos.iter().filter(|i| role == "output" || !constants.contains(i.name.as_str())) {
+            if role == "input" && !names.insert(info.name.as_str()) {
                 errors.push(broken(format!("two inputs have the name \"{}\"", info.name)));
             }
-            match port(info, what) {
+            match port(info, role) {
                 Ok(port) => ports.push(port),
                 Err(error) => errors.push(error),
             }
@@ -112,13 +112,13 @@ pub(crate) fn graph_signature(graph: &GraphProto) -> Result<Signature, Vec<Diagn
     if errors.is_empty() { Ok(signature) } else { Err(errors) }
 }
 
-fn port(info: &ValueInfoProto, what: &str) -> Result<PortInfo, Diagnostic> {
+fn port(info: &ValueInfoProto, role: &str) -> Result<PortInfo, Diagnostic> {
     let refuse = |ty: String| {
-        Err(Diagnostic::error(codes::frontends::BAD_NODE, format!("{what} \"{}\" is {ty}", info.name))
+        Err(Diagnostic::error(codes::frontends::BAD_NODE, format!("{role} \"{}\" is {ty}", info.name))
             .note("inputs and outputs are tensors of numbers or booleans"))
     };
     let Some(ty) = &info.r#type else {
-        return Err(broken(format!("{what} \"{}\" has no type", info.name)));
+        return Err(broken(format!("{role} \"{}\" has no type", info.name)));
     };
     let Some(tensor) = &ty.tensor_type else {
         let kind = match ty {

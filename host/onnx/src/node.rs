@@ -2,7 +2,7 @@
 
 use super::proto::{AttributeProto, AttributeType, NodeProto, TensorProto};
 use super::size::Size;
-use super::state::{Fault, Importer, MAX_STEPS};
+use super::state::{Error, Importer, MAX_STEPS, Result};
 use super::tensor::from_f64s;
 use byoc_ir::diag::{Code, Diagnostic, codes};
 use byoc_ir::ir::{AttrValue, Attrs, Dim, Expr, ExprId, OriginId, TensorType};
@@ -10,7 +10,7 @@ use byoc_ir::tensor::{DType, Element, Shape, Tensor};
 use std::sync::Arc;
 
 /// Outputs of a node; optional ones at the end may be omitted.
-pub type Outputs = Result<Vec<ExprId>, Fault>;
+pub type Outputs = Vec<ExprId>;
 
 /// Attributes of a Relay call: `attrs![axis: 1, keepdims: true]`.
 macro_rules! attrs {
@@ -49,12 +49,12 @@ impl<'a, 'm> Node<'a, 'm> {
     }
 
     /// Returns input `i`.
-    pub fn input(&self, i: usize) -> Result<ExprId, Fault> {
+    pub fn input(&self, i: usize) -> Result<ExprId> {
         self.maybe(i).ok_or_else(|| self.bad(format!("input {i} is missing")))
     }
 
     /// Returns all inputs; none may be missing.
-    pub fn all_inputs(&self) -> Result<Vec<ExprId>, Fault> {
+    pub fn all_inputs(&self) -> Result<Vec<ExprId>> {
         (0..self.inputs.len()).map(|i| self.input(i)).collect()
     }
 
@@ -69,35 +69,35 @@ impl<'a, 'm> Node<'a, 'm> {
     }
 
     /// Returns the tensor type of a value.
-    pub fn ty(&self, value: ExprId) -> Result<TensorType, Fault> {
+    pub fn ty(&self, value: ExprId) -> Result<TensorType> {
         let ty = self.importer.builder.module.ty(value);
         ty.as_tensor().cloned().ok_or_else(|| self.bad(format!("expected a tensor, found {ty}")))
     }
 
     /// Returns the element type of a value.
-    pub fn dtype(&self, value: ExprId) -> Result<DType, Fault> {
+    pub fn dtype(&self, value: ExprId) -> Result<DType> {
         self.ty(value).map(|t| t.dtype)
     }
 
     /// Returns the shape of a value.
-    pub fn shape(&self, value: ExprId) -> Result<Shape, Fault> {
+    pub fn shape(&self, value: ExprId) -> Result<Shape> {
         let ty = self.ty(value)?;
         ty.shape().ok_or_else(|| self.not_known(&ty))
     }
 
-    /// Creates the fault of a value whose dimensions must be known for this node.
-    pub fn not_known(&self, ty: &TensorType) -> Fault {
+    /// Creates the error for a value whose dimensions must be known for this node.
+    pub fn not_known(&self, ty: &TensorType) -> Error {
         let mut names: Vec<_> = ty.dims.iter().flat_map(Dim::symbols).collect();
         names.sort_unstable();
         names.dedup();
-        let fault =
-            self.fault(codes::frontends::BAD_NODE, format!("the shape of a value must be known before the run: {ty}"));
+        let error =
+            self.error(codes::frontends::BAD_NODE, format!("the shape of a value must be known before the run: {ty}"));
         let binds: Vec<String> = names.iter().map(|name| format!("--dim {name}=N")).collect();
-        Box::new(if binds.is_empty() { fault } else { fault.help(format!("bind it: {}", binds.join(" "))) })
+        Box::new(if binds.is_empty() { error } else { error.help(format!("bind it: {}", binds.join(" "))) })
     }
 
     /// Returns the number of dimensions of a value.
-    pub fn rank(&self, value: ExprId) -> Result<usize, Fault> {
+    pub fn rank(&self, value: ExprId) -> Result<usize> {
         self.ty(value).map(|t| t.dims.len())
     }
 
@@ -135,15 +135,15 @@ impl<'a, 'm> Node<'a, 'm> {
     }
 
     /// Returns the constant of input `i`, if the input is given.
-    pub fn constant(&mut self, i: usize, what: &str) -> Result<Option<Arc<Tensor>>, Fault> {
+    pub fn constant(&mut self, i: usize, role: &str) -> Result<Option<Arc<Tensor>>> {
         let Some(value) = self.maybe(i) else { return Ok(None) };
         match self.known(value) {
             Some(tensor) => Ok(Some(tensor)),
             None => {
-                let message = format!("input {i} ({what}) must be known before the run");
-                let fault = self.fault(codes::frontends::NOT_CONSTANT, message);
+                let message = format!("input {i} ({role}) must be known before the run");
+                let error = self.error(codes::frontends::NOT_CONSTANT, message);
                 Err(Box::new(
-                    fault.help(
+                    error.help(
                         "bind the dimensions that it depends on, or export the model with the value as a constant",
                     ),
                 ))
@@ -152,20 +152,20 @@ impl<'a, 'm> Node<'a, 'm> {
     }
 
     /// Returns the integers of input `i`, if the input is given.
-    pub fn ints(&mut self, i: usize, what: &str) -> Result<Option<Vec<i64>>, Fault> {
-        let Some(tensor) = self.constant(i, what)? else { return Ok(None) };
+    pub fn ints(&mut self, i: usize, role: &str) -> Result<Option<Vec<i64>>> {
+        let Some(tensor) = self.constant(i, role)? else { return Ok(None) };
         let values = tensor.view().to_i64s();
         values
             .map(Some)
-            .ok_or_else(|| self.bad(format!("input {i} ({what}): expected integers, found {}", tensor.dtype())))
+            .ok_or_else(|| self.bad(format!("input {i} ({role}): expected integers, found {}", tensor.dtype())))
     }
 
     /// Returns the single integer of input `i`, if the input is given.
-    pub fn int(&mut self, i: usize, what: &str) -> Result<Option<i64>, Fault> {
-        match self.ints(i, what)?.as_deref() {
+    pub fn int(&mut self, i: usize, role: &str) -> Result<Option<i64>> {
+        match self.ints(i, role)?.as_deref() {
             None => Ok(None),
             Some([one]) => Ok(Some(*one)),
-            Some(many) => Err(self.bad(format!("input {i} ({what}): expected one value, found {}", many.len()))),
+            Some(many) => Err(self.bad(format!("input {i} ({role}): expected one value, found {}", many.len()))),
         }
     }
 
@@ -175,7 +175,7 @@ impl<'a, 'm> Node<'a, 'm> {
         self.proto.attribute.iter().find(|a| a.name == name)
     }
 
-    fn attribute_of(&self, name: &str, kind: AttributeType) -> Result<Option<&'a AttributeProto>, Fault> {
+    fn attribute_of(&self, name: &str, kind: AttributeType) -> Result<Option<&'a AttributeProto>> {
         match self.attribute(name) {
             // Old exporters omit the kind.
             Some(a) if a.r#type == kind as i32 || a.r#type == 0 => Ok(Some(a)),
@@ -190,47 +190,47 @@ impl<'a, 'm> Node<'a, 'm> {
     }
 
     /// Returns an integer attribute.
-    pub fn int_attr(&self, name: &str, default: i64) -> Result<i64, Fault> {
+    pub fn int_attr(&self, name: &str, default: i64) -> Result<i64> {
         Ok(self.attribute_of(name, AttributeType::Int)?.map_or(default, |a| a.i.unwrap_or_default()))
     }
 
     /// Returns a floating-point attribute.
-    pub fn float_attr(&self, name: &str, default: f32) -> Result<f64, Fault> {
+    pub fn float_attr(&self, name: &str, default: f32) -> Result<f64> {
         Ok(f64::from(self.attribute_of(name, AttributeType::Float)?.map_or(default, |a| a.f.unwrap_or_default())))
     }
 
     /// Returns a string attribute.
-    pub fn str_attr(&self, name: &str, default: &str) -> Result<String, Fault> {
+    pub fn str_attr(&self, name: &str, default: &str) -> Result<String> {
         let Some(attribute) = self.attribute_of(name, AttributeType::String)? else { return Ok(default.to_owned()) };
         let bytes = attribute.s.clone().unwrap_or_default();
         String::from_utf8(bytes.to_vec()).map_err(|_| self.bad(format!("attribute {name} is not UTF-8")))
     }
 
     /// Returns a list of integers, if it is given.
-    pub fn ints_attr(&self, name: &str) -> Result<Option<Vec<i64>>, Fault> {
+    pub fn ints_attr(&self, name: &str) -> Result<Option<Vec<i64>>> {
         Ok(self.attribute_of(name, AttributeType::Ints)?.map(|a| a.ints.clone()))
     }
 
     /// Returns a list of floating-point numbers, if it is given.
-    pub fn floats_attr(&self, name: &str) -> Result<Option<Vec<f64>>, Fault> {
+    pub fn floats_attr(&self, name: &str) -> Result<Option<Vec<f64>>> {
         Ok(self.attribute_of(name, AttributeType::Floats)?.map(|a| a.floats.iter().map(|&v| f64::from(v)).collect()))
     }
 
     /// Returns a list of strings, if it is given.
-    pub fn strings_attr(&self, name: &str) -> Result<Option<Vec<String>>, Fault> {
+    pub fn strings_attr(&self, name: &str) -> Result<Option<Vec<String>>> {
         let attribute = self.attribute_of(name, AttributeType::Strings)?;
         Ok(attribute.map(|a| a.strings.iter().map(|s| String::from_utf8_lossy(s).into_owned()).collect()))
     }
 
     /// Returns a tensor attribute, if it is given.
-    pub fn tensor_attr(&self, name: &str) -> Result<Option<Tensor>, Fault> {
+    pub fn tensor_attr(&self, name: &str) -> Result<Option<Tensor>> {
         let Some(attribute) = self.attribute_of(name, AttributeType::Tensor)? else { return Ok(None) };
         let proto = attribute.t.clone().unwrap_or_else(TensorProto::default);
         self.importer.decode(&proto).map(Some)
     }
 
     /// Resolves an axis, counted from the end if negative.
-    pub fn axis(&self, axis: i64, rank: usize) -> Result<usize, Fault> {
+    pub fn axis(&self, axis: i64, rank: usize) -> Result<usize> {
         let resolved = if axis < 0 { axis.saturating_add(rank as i64) } else { axis };
         if (0..rank as i64).contains(&resolved) {
             Ok(resolved as usize)
@@ -242,41 +242,41 @@ impl<'a, 'm> Node<'a, 'm> {
     // Diagnostics.
 
     /// Creates a diagnostic with that code.
-    pub fn fault(&self, code: Code, message: impl Into<String>) -> Diagnostic {
+    pub fn error(&self, code: Code, message: impl Into<String>) -> Diagnostic {
         Diagnostic::error(code, message)
     }
 
     /// Creates the diagnostic for a node that cannot be imported.
-    pub fn bad(&self, message: impl Into<String>) -> Fault {
-        Box::new(self.fault(codes::frontends::BAD_NODE, message))
+    pub fn bad(&self, message: impl Into<String>) -> Error {
+        Box::new(self.error(codes::frontends::BAD_NODE, message))
     }
 
     // Creation of calls.
 
     /// Creates a call of a Relay operator, or its value if it can be folded.
-    pub fn op(&mut self, name: &str, args: &[ExprId], attrs: Attrs) -> Result<ExprId, Fault> {
+    pub fn op(&mut self, name: &str, args: &[ExprId], attrs: Attrs) -> Result<ExprId> {
         self.importer.call(name, args, attrs, self.origin)
     }
 
     /// Creates a call of a Relay operator, even if it could be folded.
-    pub fn op_kept(&mut self, name: &str, args: &[ExprId], attrs: Attrs) -> Result<ExprId, Fault> {
+    pub fn op_kept(&mut self, name: &str, args: &[ExprId], attrs: Attrs) -> Result<ExprId> {
         self.importer.builder.origin = Some(self.origin);
         self.importer.builder.op(name, args, attrs)
     }
 
     /// Creates a call without attributes.
-    pub fn plain(&mut self, name: &str, args: &[ExprId]) -> Result<ExprId, Fault> {
+    pub fn plain(&mut self, name: &str, args: &[ExprId]) -> Result<ExprId> {
         self.op(name, args, Attrs::none())
     }
 
     /// Creates a tuple.
-    pub fn tuple(&mut self, fields: &[ExprId]) -> Result<ExprId, Fault> {
+    pub fn tuple(&mut self, fields: &[ExprId]) -> Result<ExprId> {
         self.importer.builder.origin = Some(self.origin);
         self.importer.builder.tuple(fields)
     }
 
     /// Returns a field of a tuple.
-    pub fn project(&mut self, tuple: ExprId, index: u32) -> Result<ExprId, Fault> {
+    pub fn project(&mut self, tuple: ExprId, index: u32) -> Result<ExprId> {
         if let Expr::Tuple(fields) = self.importer.builder.module.expr(tuple)
             && let Some(&field) = fields.get(index as usize)
         {
@@ -301,7 +301,7 @@ impl<'a, 'm> Node<'a, 'm> {
     ///
     /// # Errors
     /// More steps than are left.
-    pub fn unroll(&mut self, steps: usize) -> Result<(), Fault> {
+    pub fn unroll(&mut self, steps: usize) -> Result<()> {
         let left = self.importer.steps_left;
         self.importer.steps_left = left.checked_sub(steps).ok_or_else(|| {
             let message = format!("{steps} steps of a sequence cannot be unrolled, expected at most {left}");
@@ -312,14 +312,14 @@ impl<'a, 'm> Node<'a, 'm> {
     }
 
     /// Creates a tensor filled with one value: a constant, or if it is large a call that creates it in the run.
-    pub fn filled(&mut self, dtype: DType, shape: &[usize], value: f64) -> Result<ExprId, Fault> {
+    pub fn filled(&mut self, dtype: DType, shape: &[usize], value: f64) -> Result<ExprId> {
         let value = self.scalar(dtype, value);
         let wanted = AttrValue::ints(shape.iter().map(|&d| d as i64));
         self.op("full", &[value], attrs![shape: wanted, dtype: dtype])
     }
 
     /// Creates a tensor of zeros, like [`Node::filled`].
-    pub fn zeros(&mut self, dtype: DType, shape: &[usize]) -> Result<ExprId, Fault> {
+    pub fn zeros(&mut self, dtype: DType, shape: &[usize]) -> Result<ExprId> {
         self.filled(dtype, shape, 0.0)
     }
 
@@ -337,13 +337,13 @@ impl<'a, 'm> Node<'a, 'm> {
     }
 
     /// Reshapes `value`.
-    pub fn reshape(&mut self, value: ExprId, shape: &[usize]) -> Result<ExprId, Fault> {
+    pub fn reshape(&mut self, value: ExprId, shape: &[usize]) -> Result<ExprId> {
         let dims: Vec<Dim> = shape.iter().map(|&n| Dim::Fixed(n)).collect();
         self.reshape_to(value, &dims)
     }
 
     /// Transposes `value`.
-    pub fn transpose(&mut self, value: ExprId, axes: &[usize]) -> Result<ExprId, Fault> {
+    pub fn transpose(&mut self, value: ExprId, axes: &[usize]) -> Result<ExprId> {
         if axes.iter().enumerate().all(|(i, &axis)| i == axis) {
             return Ok(value);
         }
@@ -351,7 +351,7 @@ impl<'a, 'm> Node<'a, 'm> {
     }
 
     /// Casts `value` to an element type.
-    pub fn cast(&mut self, value: ExprId, dtype: DType) -> Result<ExprId, Fault> {
+    pub fn cast(&mut self, value: ExprId, dtype: DType) -> Result<ExprId> {
         if self.dtype(value)? == dtype {
             return Ok(value);
         }
@@ -359,13 +359,13 @@ impl<'a, 'm> Node<'a, 'm> {
     }
 
     /// Slices `value` along one axis.
-    pub fn slice(&mut self, value: ExprId, axis: usize, begin: usize, end: usize) -> Result<ExprId, Fault> {
+    pub fn slice(&mut self, value: ExprId, axis: usize, begin: usize, end: usize) -> Result<ExprId> {
         let (begin, end, axis) = (begin as i64, end as i64, axis as i64);
         self.op("strided_slice", &[value], attrs![begin: [begin], end: [end], strides: [1], axes: [axis]])
     }
 
     /// Concatenates values along an axis; a single one is returned as it is.
-    pub fn concatenate(&mut self, values: &[ExprId], axis: i64) -> Result<ExprId, Fault> {
+    pub fn concatenate(&mut self, values: &[ExprId], axis: i64) -> Result<ExprId> {
         if let [one] = values {
             return Ok(*one);
         }
@@ -374,7 +374,7 @@ impl<'a, 'm> Node<'a, 'm> {
     }
 
     /// Creates `a op scalar`, with the scalar in the element type of `a`.
-    pub fn with_scalar(&mut self, op: &str, a: ExprId, value: f64) -> Result<ExprId, Fault> {
+    pub fn with_scalar(&mut self, op: &str, a: ExprId, value: f64) -> Result<ExprId> {
         let scalar = self.scalar(self.dtype(a)?, value);
         self.plain(op, &[a, scalar])
     }

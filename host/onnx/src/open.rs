@@ -6,14 +6,14 @@
 
 use super::node::{Node, attrs};
 use super::size::Size;
-use super::state::Fault;
+use super::state::{Error, Result};
 use byoc_ir::diag::codes;
 use byoc_ir::ir::{AttrValue, Dim, DimOp, DimOps, ExprId, Name};
 use byoc_ir::tensor::DType;
 
 impl Node<'_, '_> {
     /// Returns the dimensions of a value.
-    pub fn dims(&self, value: ExprId) -> Result<Vec<Dim>, Fault> {
+    pub fn dims(&self, value: ExprId) -> Result<Vec<Dim>> {
         self.ty(value).map(|ty| ty.dims.to_vec())
     }
 
@@ -21,19 +21,19 @@ impl Node<'_, '_> {
     ///
     /// # Errors
     /// An element that is unknown, or not an integer.
-    pub fn sizes(&mut self, i: usize, what: &str) -> Result<Option<Vec<Size>>, Fault> {
+    pub fn sizes(&mut self, i: usize, role: &str) -> Result<Option<Vec<Size>>> {
         let Some(value) = self.maybe(i) else { return Ok(None) };
         match self.followed(value).and_then(|sizes| sizes.into_iter().collect::<Option<Vec<Size>>>()) {
             Some(sizes) => {
                 self.known(value);
                 Ok(Some(sizes))
             }
-            None => self.ints(i, what).map(|ints| ints.map(|ints| ints.into_iter().map(Size::constant).collect())),
+            None => self.ints(i, role).map(|ints| ints.map(|ints| ints.into_iter().map(Size::constant).collect())),
         }
     }
 
     /// Returns the dimensions as a vector of `int64`.
-    pub fn shape_vector(&mut self, value: ExprId, range: std::ops::Range<usize>) -> Result<ExprId, Fault> {
+    pub fn shape_vector(&mut self, value: ExprId, range: std::ops::Range<usize>) -> Result<ExprId> {
         let dims = self.dims(value)?;
         let dims = dims.get(range.clone()).unwrap_or_default();
         if let Some(numbers) = dims.iter().map(|dim| dim.fixed().map(|n| n as i64)).collect::<Option<Vec<i64>>>() {
@@ -48,7 +48,7 @@ impl Node<'_, '_> {
     }
 
     /// Builds a vector of `int64` from these dimensions, of which one may be unknown and becomes -1.
-    fn dims_vector(&mut self, dims: &[Dim]) -> Result<ExprId, Fault> {
+    fn dims_vector(&mut self, dims: &[Dim]) -> Result<ExprId> {
         let mut parts = Vec::with_capacity(dims.len());
         for dim in dims {
             parts.push(match dim {
@@ -61,7 +61,7 @@ impl Node<'_, '_> {
     }
 
     /// Reshapes `value` to other dimensions, of which one may be unknown.
-    pub fn reshape_to(&mut self, value: ExprId, wanted: &[Dim]) -> Result<ExprId, Fault> {
+    pub fn reshape_to(&mut self, value: ExprId, wanted: &[Dim]) -> Result<ExprId> {
         let dims = self.dims(value)?;
         if dims == wanted && !wanted.contains(&Dim::Any) {
             return Ok(value);
@@ -79,14 +79,14 @@ impl Node<'_, '_> {
     }
 
     /// Returns the two dimensions that result from merging those before `axis`, and those from `axis` on.
-    pub fn halves(&self, dims: &[Dim], axis: usize) -> Result<[Dim; 2], Fault> {
+    pub fn halves(&self, dims: &[Dim], axis: usize) -> Result<[Dim; 2]> {
         let half =
             |dims: &[Dim]| Dim::product(dims).ok_or_else(|| self.bad("the product of the dimensions is too large"));
         Ok([half(&dims[..axis])?, half(&dims[axis..])?])
     }
 
     /// Broadcasts `value` to these dimensions.
-    pub fn spread(&mut self, value: ExprId, wanted: &[Dim]) -> Result<ExprId, Fault> {
+    pub fn spread(&mut self, value: ExprId, wanted: &[Dim]) -> Result<ExprId> {
         if self.dims(value)? == wanted && !wanted.contains(&Dim::Any) {
             return Ok(value);
         }
@@ -103,7 +103,7 @@ impl Node<'_, '_> {
     }
 
     /// Slices `value` along an axis from 0 to the dimension.
-    pub fn begin(&mut self, value: ExprId, axis: usize, dim: &Dim) -> Result<ExprId, Fault> {
+    pub fn begin(&mut self, value: ExprId, axis: usize, dim: &Dim) -> Result<ExprId> {
         let mut wanted = vec![Dim::Fixed(1); self.rank(value)?];
         wanted[axis] = dim.clone();
         match self.with_dims(&wanted)? {
@@ -118,7 +118,7 @@ impl Node<'_, '_> {
 
     /// Builds a tensor with these dimensions; `None` if a dimension is neither fixed nor the name of an input's
     /// dimension.
-    fn with_dims(&mut self, wanted: &[Dim]) -> Result<Option<ExprId>, Fault> {
+    fn with_dims(&mut self, wanted: &[Dim]) -> Result<Option<ExprId>> {
         if !wanted.iter().all(|dim| dim.fixed().is_some() || dim.name().is_some()) {
             return Ok(None);
         }
@@ -137,13 +137,13 @@ impl Node<'_, '_> {
 
     /// Returns a vector of zeros as long as the dimension of that name: from an input with that dimension, the other
     /// axes summed away.
-    pub fn lane(&mut self, name: &str) -> Result<ExprId, Fault> {
+    pub fn lane(&mut self, name: &str) -> Result<ExprId> {
         if let Some(lane) = self.known_lane(name) {
             return Ok(lane);
         }
         let Some((input, axis)) = self.input_with(name) else {
             let message = format!("no input has the dimension \"{name}\"");
-            return Err(Box::new(self.fault(codes::frontends::NOT_CONSTANT, message).help("bind it: --dim NAME=N")));
+            return Err(Box::new(self.error(codes::frontends::NOT_CONSTANT, message).help("bind it: --dim NAME=N")));
         };
         let rank = self.rank(input)?;
         let others: Vec<i64> = (0..rank).filter(|&i| i != axis).map(|i| i as i64).collect();
@@ -164,17 +164,17 @@ impl Node<'_, '_> {
 }
 
 /// Computes dimensions during the run, as vectors of one `int64`.
-impl DimOps<ExprId, Fault> for Node<'_, '_> {
-    fn constant(&mut self, value: i64) -> Result<ExprId, Fault> {
+impl DimOps<ExprId, Error> for Node<'_, '_> {
+    fn constant(&mut self, value: i64) -> Result<ExprId> {
         Ok(self.vector(&[value]))
     }
 
-    fn symbol(&mut self, name: &Name) -> Result<ExprId, Fault> {
+    fn symbol(&mut self, name: &Name) -> Result<ExprId> {
         let lane = self.lane(name)?;
         self.shape_vector(lane, 0..1)
     }
 
-    fn binary(&mut self, op: DimOp, a: ExprId, b: ExprId) -> Result<ExprId, Fault> {
+    fn binary(&mut self, op: DimOp, a: ExprId, b: ExprId) -> Result<ExprId> {
         let name = match op {
             DimOp::Add => "add",
             DimOp::Mul => "multiply",

@@ -99,8 +99,9 @@ impl Sizes {
             operands.push((self.get(module, arg)?, module.ty(arg).as_tensor()?.shape()?));
         }
         let count: usize = shape.iter().product();
-        let element =
-            |i: usize, (sizes, own): &(Vec<Option<Size>>, Shape)| sizes.get(place(i, shape, own)).cloned().flatten();
+        let element = |i: usize, (sizes, operand_shape): &(Vec<Option<Size>>, Shape)| {
+            sizes.get(broadcast_index(i, shape, operand_shape)).cloned().flatten()
+        };
         match operands.as_slice() {
             [a, b] if is_binary(name) => {
                 Some((0..count).map(|i| binary(name, &element(i, a)?, &element(i, b)?)).collect())
@@ -119,15 +120,15 @@ impl Sizes {
     }
 }
 
-/// Index of the element of an operand of shape `own` that is used for element `i` of the result.
-fn place(mut i: usize, shape: &[usize], own: &[usize]) -> usize {
-    let lead = shape.len() - own.len().min(shape.len());
+/// Index of the element of an operand of shape `operand_shape` that is used for element `i` of the result.
+fn broadcast_index(mut i: usize, shape: &[usize], operand_shape: &[usize]) -> usize {
+    let lead = shape.len() - operand_shape.len().min(shape.len());
     let (mut at, mut step) = (0, 1);
     for axis in (0..shape.len()).rev() {
         let index = i % shape[axis].max(1);
         i /= shape[axis].max(1);
         if axis >= lead {
-            let size = own[axis - lead];
+            let size = operand_shape[axis - lead];
             at += if size == 1 { 0 } else { index * step };
             step *= size;
         }
@@ -252,7 +253,7 @@ mod tests {
 
     #[test]
     fn aligns_operands_at_last_axis() {
-        assert_eq!((0..6).map(|i| place(i, &[2, 3], &[3])).collect::<Vec<_>>(), [0, 1, 2, 0, 1, 2]);
-        assert_eq!((0..6).map(|i| place(i, &[2, 3], &[2, 1])).collect::<Vec<_>>(), [0, 0, 0, 1, 1, 1]);
+        assert_eq!((0..6).map(|i| broadcast_index(i, &[2, 3], &[3])).collect::<Vec<_>>(), [0, 1, 2, 0, 1, 2]);
+        assert_eq!((0..6).map(|i| broadcast_index(i, &[2, 3], &[2, 1])).collect::<Vec<_>>(), [0, 0, 0, 1, 1, 1]);
     }
 }

@@ -11,15 +11,18 @@ use byoc_ir::tensor::{DType, Tensor};
 use byoc_ir::typing::Builder;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-/// Diagnostic of a converter.
-pub type Fault = Box<Diagnostic>;
+/// Error of a converter.
+pub type Error = Box<Diagnostic>;
+
+/// Result of a step of the import.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Maximum size of a folded constant in bytes, unless its operands are larger.
-const FOLD_BYTES: usize = 64 << 20;
+const MAX_FOLD_BYTES: usize = 64 << 20;
 /// Maximum size of all folded constants in bytes, in addition to twice the weights.
-const FOLD_TOTAL: usize = 256 << 20;
+const MAX_TOTAL_FOLD_BYTES: usize = 256 << 20;
 /// Maximum number of operations of a folded call; a costlier one is left for the run.
-const FOLD_FLOPS: u64 = 50_000_000;
+const MAX_FOLD_FLOPS: u64 = 50_000_000;
 /// Maximum size of a set of origins: otherwise a long chain of constants would have a quadratic cost.
 const MAX_ORIGINS: usize = 2048;
 
@@ -46,7 +49,7 @@ pub struct Importer<'m> {
     initializers: HashMap<&'m str, Initializer<'m>>,
     external: Option<&'m ExternalFiles>,
     /// Initializers that a node reads.
-    held: HashSet<ExprId>,
+    retained_initializers: HashSet<ExprId>,
     budget: usize,
 }
 
@@ -82,13 +85,13 @@ impl<'m> Importer<'m> {
             values: HashMap::new(),
             initializers,
             external,
-            held: HashSet::new(),
-            budget: FOLD_TOTAL.saturating_add(weights.saturating_mul(2)),
+            retained_initializers: HashSet::new(),
+            budget: MAX_TOTAL_FOLD_BYTES.saturating_add(weights.saturating_mul(2)),
         })
     }
 
     /// Returns the value of that name; an initializer is read at its first use.
-    pub fn value(&mut self, name: &str) -> Result<Option<ExprId>, Fault> {
+    pub fn value(&mut self, name: &str) -> Result<Option<ExprId>> {
         if let Some(&value) = self.values.get(name) {
             return Ok(Some(value));
         }
@@ -97,7 +100,7 @@ impl<'m> Importer<'m> {
         };
         let tensor = match initializer {
             Initializer::Dense(proto) => self.decode(proto)?,
-            Initializer::Sparse(proto) => tensor::decode_sparse(proto, FOLD_BYTES)
+            Initializer::Sparse(proto) => tensor::decode_sparse(proto, MAX_FOLD_BYTES)
                 .map_err(|why| bad_tensor(name, &why, codes::frontends::BAD_TENSOR))?,
         };
         self.builder.origin = None;
@@ -110,7 +113,7 @@ impl<'m> Importer<'m> {
     ///
     /// # Errors
     /// A name that is taken.
-    pub fn name(&mut self, name: &str, value: ExprId) -> Result<(), Fault> {
+    pub fn name(&mut self, name: &str, value: ExprId) -> Result<()> {
         if self.values.insert(name.to_owned(), value).is_some() || self.initializers.contains_key(name) {
             return Err(Box::new(broken(format!("two values have the name \"{name}\""))));
         }
@@ -120,19 +123,19 @@ impl<'m> Importer<'m> {
     /// Releases large initializers that a node has folded into other constants (usually a transposed matrix), so that
     /// both need not be in memory. Expressions from `first` on belong to the node. An initializer that another node
     /// uses is read again.
-    pub fn let_go_of_folded(&mut self, proto: &NodeProto, outputs: &[ExprId], first: usize) {
+    pub fn release_folded(&mut self, proto: &NodeProto, outputs: &[ExprId], first: usize) {
         const LARGE: usize = 64 << 10;
         for name in proto.input.iter().filter(|name| self.initializers.contains_key(name.as_str())) {
             let Some(&id) = self.values.get(name) else { continue };
             let module = &mut self.builder.module;
             let large = module.expr(id).as_constant().is_some_and(|tensor| tensor.bytes().len() >= LARGE);
-            let mut read = !large || outputs.contains(&id) || self.held.contains(&id);
+            let mut read = !large || outputs.contains(&id) || self.retained_initializers.contains(&id);
             for (_, node) in module.nodes.iter().rev().take(module.nodes.len() - first) {
                 node.expr.for_each_operand(|operand| read |= operand == id);
             }
             if read {
                 // Another node may fold it as well, and this one still needs it.
-                self.held.insert(id);
+                self.retained_initializers.insert(id);
                 continue;
             }
             self.values.remove(name);
@@ -143,14 +146,14 @@ impl<'m> Importer<'m> {
     }
 
     /// Decodes a tensor of this model.
-    pub fn decode(&self, proto: &TensorProto) -> Result<Tensor, Fault> {
+    pub fn decode(&self, proto: &TensorProto) -> Result<Tensor> {
         let external = proto.data_location == super::proto::LOCATION_EXTERNAL;
         let code = if external { codes::frontends::BAD_EXTERNAL_DATA } else { codes::frontends::BAD_TENSOR };
         tensor::decode(proto, self.external).map_err(|why| bad_tensor(&proto.name, &why, code))
     }
 
     /// Creates a call, or its value if it can be folded.
-    pub fn call(&mut self, name: &str, args: &[ExprId], attrs: Attrs, origin: OriginId) -> Result<ExprId, Fault> {
+    pub fn call(&mut self, name: &str, args: &[ExprId], attrs: Attrs, origin: OriginId) -> Result<ExprId> {
         if let Some(values) = args.iter().map(|&a| self.known(a)).collect::<Option<Vec<Value>>>()
             && let Some(id) = op::lookup(name)
             && let Ok(attrs) = op::normalize_attrs(op::get(id), attrs.clone())
@@ -224,7 +227,7 @@ impl<'m> Importer<'m> {
             .collect();
         let ty = def.infer(attrs, &types, &tensors).ok()?;
         let cost = op::Cost { params: op::Params::new(def, attrs), args: &types, ret: &ty };
-        if (def.flops)(&cost) > FOLD_FLOPS {
+        if (def.flops)(&cost) > MAX_FOLD_FLOPS {
             return None;
         }
         let bytes = |t: &Tensor| t.bytes().len();
@@ -235,7 +238,7 @@ impl<'m> Importer<'m> {
                 Value::Tuple(fields) => fields.iter().map(bytes).sum(),
             })
             .sum();
-        let limit = operands.max(FOLD_BYTES).min(self.budget);
+        let limit = operands.max(MAX_FOLD_BYTES).min(self.budget);
         let outputs = op::evaluate(id, attrs, values, limit).ok()?;
         self.budget = self.budget.saturating_sub(outputs.iter().map(bytes).sum());
         Some(match ty {
@@ -256,6 +259,6 @@ enum Folded {
     Tuple(Vec<Tensor>),
 }
 
-fn bad_tensor(name: &str, why: &str, code: Code) -> Fault {
+fn bad_tensor(name: &str, why: &str, code: Code) -> Error {
     Box::new(Diagnostic::error(code, format!("tensor \"{name}\": {why}")))
 }

@@ -17,7 +17,7 @@ pub enum Source {
     /// `.npz` with an entry for each input; the first dimension counts samples.
     Arrays(PathBuf),
     /// Directory of images, for a model with one input.
-    Pictures(PathBuf, image::Normalization),
+    Images(PathBuf, image::Normalization),
     /// Random values from a seed.
     Random(u64),
 }
@@ -31,7 +31,7 @@ impl Source {
         };
         match seed {
             Some(seed) if !Path::new(text).exists() => Source::Random(seed),
-            _ if Path::new(text).is_dir() => Source::Pictures(text.into(), normalization),
+            _ if Path::new(text).is_dir() => Source::Images(text.into(), normalization),
             _ => Source::Arrays(text.into()),
         }
     }
@@ -58,7 +58,7 @@ enum Column {
     /// One row per sample.
     Rows(Tensor),
     /// Same value for every run.
-    Same(Tensor),
+    Broadcast(Tensor),
 }
 
 /// Default number of random samples.
@@ -76,11 +76,11 @@ pub fn read(
     dims: &BTreeMap<String, usize>,
     limit: Option<usize>,
 ) -> Result<Samples, Failure> {
-    let ports: Vec<PortInfo> = signature.inputs.iter().map(|port| bound(port, dims)).collect();
+    let ports: Vec<PortInfo> = signature.inputs.iter().map(|port| bind_dims(port, dims)).collect();
     match source {
-        Source::Arrays(path) => arrays(path, &ports, limit),
-        Source::Pictures(path, normalization) => pictures(path, &ports, normalization, limit),
-        Source::Random(seed) => random(*seed, &ports, limit.unwrap_or(RANDOM_SAMPLES)),
+        Source::Arrays(path) => read_arrays(path, &ports, limit),
+        Source::Images(path, normalization) => read_images(path, &ports, normalization, limit),
+        Source::Random(seed) => random_samples(*seed, &ports, limit.unwrap_or(RANDOM_SAMPLES)),
     }
 }
 
@@ -89,26 +89,26 @@ impl Samples {
     pub fn shapes(&self, batch: usize) -> Vec<Vec<usize>> {
         let shape = |column: &Column| match column {
             Column::Rows(all) => std::iter::once(batch).chain(all.shape()[1..].iter().copied()).collect(),
-            Column::Same(value) => value.shape().to_vec(),
+            Column::Broadcast(value) => value.shape().to_vec(),
         };
         self.inputs.iter().map(shape).collect()
     }
 
     /// Returns the number of samples per run: the fixed batch size of the model, or one that keeps memory use small.
     pub fn batch(&self) -> usize {
-        const ELEMENTS: usize = 1 << 20;
-        const MOST: usize = 64;
+        const TARGET_ELEMENTS: usize = 1 << 20;
+        const MAX_BATCH: usize = 64;
         self.fixed_batch.unwrap_or_else(|| {
             let elements = |shape: &Vec<usize>| shape.iter().fold(1usize, |n, &dim| n.saturating_mul(dim));
             let per_sample = self.shapes(1).iter().map(elements).fold(0, usize::saturating_add);
-            (ELEMENTS / per_sample.max(1)).clamp(1, MOST).min(self.count)
+            (TARGET_ELEMENTS / per_sample.max(1)).clamp(1, MAX_BATCH).min(self.count)
         })
     }
 
     /// Returns the inputs of a run of the samples `first` to `first + batch`.
     pub fn rows(&self, first: usize, batch: usize) -> Vec<Tensor> {
         let slice = |column: &Column| match column {
-            Column::Same(value) => value.clone(),
+            Column::Broadcast(value) => value.clone(),
             Column::Rows(all) => {
                 let row = all.bytes().len() / all.shape()[0].max(1);
                 let shape: Shape = std::iter::once(batch).chain(all.shape()[1..].iter().copied()).collect();
@@ -121,7 +121,7 @@ impl Samples {
 }
 
 /// Returns the input with the dimensions that the user bound.
-fn bound(port: &PortInfo, dims: &BTreeMap<String, usize>) -> PortInfo {
+fn bind_dims(port: &PortInfo, dims: &BTreeMap<String, usize>) -> PortInfo {
     let mut port = port.clone();
     for dim in port.dims.iter_mut().flatten() {
         *dim = dim.with_sizes(|name| dims.get(name).copied());
@@ -130,41 +130,41 @@ fn bound(port: &PortInfo, dims: &BTreeMap<String, usize>) -> PortInfo {
 }
 
 /// Formats the type of an input for messages.
-fn wanted(port: &PortInfo) -> String {
+fn expected_type(port: &PortInfo) -> String {
     match &port.dims {
         Some(dims) => Type::tensor_of(port.dtype, dims.iter().cloned()).to_string(),
         None => format!("a tensor of {}", port.dtype),
     }
 }
 
-fn misfit(message: String) -> Diagnostic {
+fn mismatch(message: String) -> Diagnostic {
     Diagnostic::error(codes::frontends::CALIBRATION_MISFIT, message)
 }
 
-fn nothing(message: String) -> Diagnostic {
+fn no_data(message: String) -> Diagnostic {
     Diagnostic::error(codes::frontends::NO_CALIBRATION_DATA, message)
 }
 
-fn arrays(path: &Path, ports: &[PortInfo], limit: Option<usize>) -> Result<Samples, Failure> {
+fn read_arrays(path: &Path, ports: &[PortInfo], limit: Option<usize>) -> Result<Samples, Failure> {
     let mut file = io::npz::Npz::open(path)?;
     let names = file.names().to_vec();
     if names.is_empty() {
-        return Err(nothing(format!("{} holds no arrays", path.display())).into());
+        return Err(no_data(format!("{} holds no arrays", path.display())).into());
     }
     let mut entries = Vec::with_capacity(names.len());
-    let mut misfits = Vec::new();
+    let mut mismatches = Vec::new();
     for (at, name) in names.iter().enumerate() {
         // Entries that do not fit are not decompressed.
         let header = file.header(at)?;
         let port = ports.iter().find(|port| port.name == *name);
         let place = format!("{}: the entry \"{name}\"", path.display());
-        match port.map_or(Ok(()), |port| check(&place, port, header.dtype, &header.shape)) {
+        match port.map_or(Ok(()), |port| check_port(&place, port, header.dtype, &header.shape)) {
             Ok(()) => entries.push((name.clone(), file.read(at)?)),
-            Err(misfit) => misfits.push(misfit),
+            Err(mismatch) => mismatches.push(mismatch),
         }
     }
-    if !misfits.is_empty() {
-        return Err(misfits.into());
+    if !mismatches.is_empty() {
+        return Err(mismatches.into());
     }
     let mut warnings = Vec::new();
     let mut errors = Vec::new();
@@ -175,13 +175,13 @@ fn arrays(path: &Path, ports: &[PortInfo], limit: Option<usize>) -> Result<Sampl
             Some(at) => values.push((port, entries.swap_remove(at).1)),
             None => {
                 let mut error =
-                    misfit(format!("{} has no entry \"{}\", an input of the model", path.display(), port.name)).note(
+                    mismatch(format!("{} has no entry \"{}\", an input of the model", path.display(), port.name)).note(
                         format!("it has {}", names.iter().map(|n| format!("\"{n}\"")).collect::<Vec<_>>().join(", ")),
                     );
                 let unused = names.iter().map(String::as_str).filter(|n| ports.iter().all(|p| p.name != **n));
                 error = match nearest(&port.name, unused) {
                     Some(near) => error.help(format!("rename the entry \"{near}\" to \"{}\"", port.name)),
-                    None => error.help(format!("the model expects {} for it", wanted(port))),
+                    None => error.help(format!("the model expects {} for it", expected_type(port))),
                 };
                 errors.push(error);
             }
@@ -197,22 +197,22 @@ fn arrays(path: &Path, ports: &[PortInfo], limit: Option<usize>) -> Result<Sampl
     }
     for (port, tensor) in &values {
         let place = format!("{}: the entry \"{}\"", path.display(), port.name);
-        errors.extend(finite(&place, tensor).err());
+        errors.extend(check_finite(&place, tensor).err());
     }
     if !errors.is_empty() {
         return Err(errors.into());
     }
-    let mut samples = columns(path, values, limit)?;
+    let mut samples = build_samples(path, values, limit)?;
     samples.labels = labels.map(|all| all.into_iter().take(limit.unwrap_or(usize::MAX)).collect());
     samples.warnings = warnings;
     Ok(samples)
 }
 
 /// Checks that a tensor of that type holds samples for an input: element type, and all dimensions but the first.
-fn check(place: &str, port: &PortInfo, dtype: DType, shape: &[usize]) -> Result<(), Diagnostic> {
+fn check_port(place: &str, port: &PortInfo, dtype: DType, shape: &[usize]) -> Result<(), Diagnostic> {
     let given = Type::tensor(dtype, shape);
     if dtype != port.dtype {
-        return Err(misfit(format!("{place}: expected {}, found {given}", wanted(port)))
+        return Err(mismatch(format!("{place}: expected {}, found {given}", expected_type(port)))
             .help(format!("convert it to {}", port.dtype)));
     }
     if let Some(dims) = &port.dims {
@@ -221,21 +221,23 @@ fn check(place: &str, port: &PortInfo, dtype: DType, shape: &[usize]) -> Result<
         let rest = same_rank && dims.iter().zip(shape).skip(1).all(|(d, &size)| fits(d, size));
         if !rest {
             let help = "the first dimension counts the samples, the others are those of the input";
-            return Err(misfit(format!("{place}: expected {}, found {given}", wanted(port))).help(help));
+            return Err(mismatch(format!("{place}: expected {}, found {given}", expected_type(port))).help(help));
         }
         if let (Some(Dim::Fixed(batch)), Some(&rows)) = (dims.first(), shape.first())
             && rows < *batch
             && rows > 0
         {
             let message = format!("{place} has {rows} samples, the model takes {batch} at a time");
-            return Err(misfit(message).help("give as many samples as the model takes at a time, or a multiple of it"));
+            return Err(
+                mismatch(message).help("give as many samples as the model takes at a time, or a multiple of it")
+            );
         }
     }
     Ok(())
 }
 
 /// Checks that all values are finite.
-fn finite(place: &str, tensor: &Tensor) -> Result<(), Diagnostic> {
+fn check_finite(place: &str, tensor: &Tensor) -> Result<(), Diagnostic> {
     if !tensor.dtype().is_float() {
         return Ok(());
     }
@@ -253,7 +255,7 @@ fn finite(place: &str, tensor: &Tensor) -> Result<(), Diagnostic> {
 }
 
 /// Combines the values of the inputs into samples.
-fn columns(path: &Path, values: Vec<(&PortInfo, Tensor)>, limit: Option<usize>) -> Result<Samples, Failure> {
+fn build_samples(path: &Path, values: Vec<(&PortInfo, Tensor)>, limit: Option<usize>) -> Result<Samples, Failure> {
     let mut inputs = Vec::new();
     let mut count: Option<(usize, &str)> = None;
     let mut fixed_batch: Option<usize> = None;
@@ -272,7 +274,7 @@ fn columns(path: &Path, values: Vec<(&PortInfo, Tensor)>, limit: Option<usize>) 
             _ => false,
         };
         if once {
-            inputs.push(Column::Same(tensor));
+            inputs.push(Column::Broadcast(tensor));
             continue;
         }
         let rows = tensor.shape()[0];
@@ -280,7 +282,7 @@ fn columns(path: &Path, values: Vec<(&PortInfo, Tensor)>, limit: Option<usize>) 
             Some((others, name)) if others != rows => {
                 let message =
                     format!("{}: {rows} samples of \"{}\", {others} of \"{name}\"", path.display(), port.name);
-                return Err(misfit(message).help("give the same number of samples for every input").into());
+                return Err(mismatch(message).help("give the same number of samples for every input").into());
             }
             _ => count = Some((rows, &port.name)),
         }
@@ -288,7 +290,7 @@ fn columns(path: &Path, values: Vec<(&PortInfo, Tensor)>, limit: Option<usize>) 
             if fixed_batch.is_some_and(|other| other != batch) {
                 let message =
                     format!("the inputs of the model have different batch sizes ({batch} for \"{}\")", port.name);
-                return Err(misfit(message).help("calibrate such a model with one value per input").into());
+                return Err(mismatch(message).help("calibrate such a model with one value per input").into());
             }
             fixed_batch = Some(batch);
         }
@@ -300,20 +302,20 @@ fn columns(path: &Path, values: Vec<(&PortInfo, Tensor)>, limit: Option<usize>) 
         None => (1, Some(1)),
     };
     if count == 0 {
-        return Err(nothing(format!("{} holds no samples: its first dimension is 0", path.display())).into());
+        return Err(no_data(format!("{} holds no samples: its first dimension is 0", path.display())).into());
     }
     count = count.min(limit.unwrap_or(usize::MAX)).max(fixed_batch.unwrap_or(1));
     Ok(Samples { inputs, count, fixed_batch, labels: None, warnings: Vec::new() })
 }
 
-fn pictures(
+fn read_images(
     folder: &Path,
     ports: &[PortInfo],
     normalization: &image::Normalization,
     limit: Option<usize>,
 ) -> Result<Samples, Failure> {
     let [port] = ports else {
-        return Err(misfit(format!("a folder of pictures is given, the model takes {} inputs", ports.len()))
+        return Err(mismatch(format!("a folder of pictures is given, the model takes {} inputs", ports.len()))
             .help("give an .npz with an entry for each input")
             .into());
     };
@@ -325,7 +327,7 @@ fn pictures(
     });
     files.sort();
     if files.is_empty() {
-        return Err(nothing(format!("{} holds no pictures", folder.display()))
+        return Err(no_data(format!("{} holds no pictures", folder.display()))
             .note("pictures are .png, .jpg and .jpeg files directly in the folder")
             .into());
     }
@@ -337,18 +339,18 @@ fn pictures(
     }
     let shape: Shape = std::iter::once(files.len()).chain(shape[1..].iter().copied()).collect();
     let Some(all) = Tensor::from_bytes(port.dtype, &shape, &bytes) else {
-        return Err(misfit(format!("a folder of pictures is given, the model takes {}", wanted(port))).into());
+        return Err(mismatch(format!("a folder of pictures is given, the model takes {}", expected_type(port))).into());
     };
-    finite(&format!("{}: a normalized image", folder.display()), &all)?;
+    check_finite(&format!("{}: a normalized image", folder.display()), &all)?;
     let fixed_batch = port.dims.as_deref().and_then(<[Dim]>::first).and_then(Dim::fixed);
     if let Some(batch) = fixed_batch.filter(|&batch| batch > files.len()) {
         let message = format!("{} holds {} pictures, the model takes {batch} at a time", folder.display(), files.len());
-        return Err(misfit(message).help("add pictures").into());
+        return Err(mismatch(message).help("add pictures").into());
     }
     Ok(Samples { inputs: vec![Column::Rows(all)], count: files.len(), fixed_batch, labels: None, warnings: Vec::new() })
 }
 
-fn random(seed: u64, ports: &[PortInfo], count: usize) -> Result<Samples, Failure> {
+fn random_samples(seed: u64, ports: &[PortInfo], count: usize) -> Result<Samples, Failure> {
     let fixed = |port: &PortInfo| port.dims.as_deref().and_then(<[Dim]>::first).and_then(Dim::fixed);
     let batch = ports.iter().find_map(fixed);
     let mixed = ports.iter().any(|port| fixed(port) != batch);
@@ -359,7 +361,7 @@ fn random(seed: u64, ports: &[PortInfo], count: usize) -> Result<Samples, Failur
         if scalar || mixed && fixed(port).is_some() {
             let shape: Shape = if scalar { Shape::new() } else { sizes(port)?.into_iter().collect() };
             let value = io::random::try_tensor(port.dtype, &shape, seed).map_err(Diagnostic::from)?;
-            inputs.push(Column::Same(value));
+            inputs.push(Column::Broadcast(value));
             continue;
         }
         let sample = one_sample(port)?;
@@ -389,7 +391,7 @@ fn one_sample(port: &PortInfo) -> Result<Vec<usize>, Diagnostic> {
 fn sizes(port: &PortInfo) -> Result<Vec<usize>, Diagnostic> {
     let sizes: Option<Vec<usize>> = port.dims.as_ref().and_then(|dims| dims.iter().map(Dim::fixed).collect());
     sizes.filter(|sizes| !sizes.is_empty()).ok_or_else(|| {
-        misfit(format!("input \"{}\" is {}, whose size is unknown", port.name, wanted(port)))
+        mismatch(format!("input \"{}\" is {}, whose size is unknown", port.name, expected_type(port)))
             .help("bind its dimensions with --dim NAME=N, or give an .npz")
     })
 }

@@ -3,9 +3,9 @@
 use super::range::Range;
 
 /// Number of bins on either side of 0.
-pub const HALF: usize = 4096;
+pub const HALF_BINS: usize = 4096;
 
-/// Counts of values in `2 * HALF` bins of equal width around 0. When a value lies outside, the width doubles until it
+/// Counts of values in `2 * HALF_BINS` bins of equal width around 0. When a value lies outside, the width doubles until it
 /// lies inside, and pairs of bins are merged. How the values are split into calls therefore matters only through the
 /// largest value of the first call, which decides where the doubling starts. Zeros are counted separately, as every
 /// scheme represents them exactly.
@@ -27,7 +27,7 @@ impl Default for Histogram {
     fn default() -> Histogram {
         Histogram {
             limit: 0.0,
-            bins: vec![0; 2 * HALF],
+            bins: vec![0; 2 * HALF_BINS],
             zeros: 0,
             not_finite: 0,
             min: f64::INFINITY,
@@ -53,13 +53,13 @@ impl Histogram {
         self.min = self.min.min(f64::from(min));
         self.max = self.max.max(f64::from(max));
         self.reach(f64::from(min.abs().max(max.abs())));
-        let per_unit = if self.limit > 0.0 { HALF as f64 / self.limit } else { 0.0 };
+        let per_unit = if self.limit > 0.0 { HALF_BINS as f64 / self.limit } else { 0.0 };
         for &v in values {
             if v == 0.0 {
                 self.zeros += 1;
             } else if v.is_finite() {
-                let at = (f64::from(v) * per_unit).floor() + HALF as f64;
-                self.bins[(at as usize).min(2 * HALF - 1)] += 1;
+                let at = (f64::from(v) * per_unit).floor() + HALF_BINS as f64;
+                self.bins[(at as usize).min(2 * HALF_BINS - 1)] += 1;
             } else {
                 self.not_finite += 1;
             }
@@ -73,9 +73,9 @@ impl Histogram {
         }
         while self.limit < value {
             self.limit *= 2.0;
-            let mut wide = vec![0; 2 * HALF];
+            let mut wide = vec![0; 2 * HALF_BINS];
             for (i, pair) in self.bins.chunks(2).enumerate() {
-                wide[HALF / 2 + i] = pair[0] + pair[1];
+                wide[HALF_BINS / 2 + i] = pair[0] + pair[1];
             }
             self.bins = wide;
         }
@@ -98,19 +98,19 @@ impl Histogram {
 
     /// Returns the width of a bin.
     pub fn width(&self) -> f64 {
-        self.limit / HALF as f64
+        self.limit / HALF_BINS as f64
     }
 
     /// Returns the middle and count of each bin that is not empty, ascending; zeros are excluded.
     pub fn filled(&self) -> impl Iterator<Item = (f64, u64)> + '_ {
         let width = self.width();
         let bins = self.bins.iter().enumerate().filter(|(_, count)| **count > 0);
-        bins.map(move |(i, &count)| ((i as f64 - HALF as f64 + 0.5) * width, count))
+        bins.map(move |(i, &count)| ((i as f64 - HALF_BINS as f64 + 0.5) * width, count))
     }
 
     /// Returns counts by distance from 0 in bins of the same width; zeros are excluded.
     pub fn magnitudes(&self) -> Vec<u64> {
-        (0..HALF).map(|i| self.bins[HALF + i] + self.bins[HALF - 1 - i]).collect()
+        (0..HALF_BINS).map(|i| self.bins[HALF_BINS + i] + self.bins[HALF_BINS - 1 - i]).collect()
     }
 
     /// Returns the value below which the share `share` of the values lies, interpolated within its bin.
@@ -119,8 +119,8 @@ impl Histogram {
         let wanted = share.clamp(0.0, 1.0) * self.count() as f64;
         let mut below = 0.0;
         let width = self.width();
-        for i in 0..2 * HALF {
-            if i == HALF && self.zeros > 0 {
+        for i in 0..2 * HALF_BINS {
+            if i == HALF_BINS && self.zeros > 0 {
                 below += self.zeros as f64;
                 if below >= wanted {
                     return 0f64.clamp(range.lo, range.hi);
@@ -128,7 +128,7 @@ impl Histogram {
             }
             let count = self.bins[i] as f64;
             if count > 0.0 && below + count >= wanted {
-                let start = (i as f64 - HALF as f64) * width;
+                let start = (i as f64 - HALF_BINS as f64) * width;
                 return (start + width * (wanted - below).max(0.0) / count).clamp(range.lo, range.hi);
             }
             below += count;
@@ -145,10 +145,10 @@ mod tests {
     fn widening_preserves_counts() {
         let mut h = Histogram::default();
         h.add(&[0.0, 0.25, -0.5, 1.0]);
-        assert_eq!(h.width(), 1.0 / HALF as f64);
+        assert_eq!(h.width(), 1.0 / HALF_BINS as f64);
         h.add(&[-3.5, 0.25]);
         // 1, 2, 4: doubled twice.
-        assert_eq!(h.width(), 4.0 / HALF as f64);
+        assert_eq!(h.width(), 4.0 / HALF_BINS as f64);
         assert_eq!(h.range(), Range { lo: -3.5, hi: 1.0 });
         assert_eq!(h.count(), 6);
         let filled: Vec<_> = h.filled().collect();

@@ -65,7 +65,7 @@ pub fn check(labels: &[i64], samples: usize) -> Result<(), Diagnostic> {
 }
 
 /// Returns the number of rows of `outputs` whose largest value is at their label.
-pub fn right(outputs: &[f64], labels: &[i64]) -> usize {
+pub fn count_correct(outputs: &[f64], labels: &[i64]) -> usize {
     let classes = outputs.len() / labels.len().max(1);
     let rows = outputs.chunks(classes.max(1)).zip(labels);
     rows.filter(|(row, label)| {
@@ -101,9 +101,9 @@ mod tests {
     #[test]
     fn largest_value_is_the_prediction() {
         let outputs = [0.1, 0.9, 0.0, 2.0, 2.0, 1.0];
-        assert_eq!(right(&outputs, &[1, 0]), 2);
-        assert_eq!(right(&outputs, &[1, 1]), 1);
-        assert_eq!(right(&[], &[]), 0);
+        assert_eq!(count_correct(&outputs, &[1, 0]), 2);
+        assert_eq!(count_correct(&outputs, &[1, 1]), 1);
+        assert_eq!(count_correct(&[], &[]), 0);
         assert_eq!(check(&[1], 2).unwrap_err().code, codes::runtime::BAD_LABELS);
     }
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 /// Maximum number of terms of a sum for which the largest products of int8 and (asymmetric) int8, plus a bias of the
 /// same magnitude, fit into int32.
-const MOST_TERMS: usize = (1 << 30) / (255 * 127);
+const MAX_TERMS: usize = (1 << 30) / (255 * 127);
 
 /// Convolution or matrix product.
 #[derive(Clone, Debug, PartialEq)]
@@ -74,7 +74,7 @@ fn layer(module: &Module, call: ExprId) -> Option<Layer> {
             let finite = weight.as_slice::<f32>().iter().all(|v| v.is_finite());
             if !finite {
                 Some("the weight has values that are not finite".to_owned())
-            } else if terms > MOST_TERMS {
+            } else if terms > MAX_TERMS {
                 Some(format!("a sum of {terms} terms may overflow int32"))
             } else {
                 None

@@ -137,7 +137,7 @@ pub fn quantize(
     if layers.iter().enumerate().all(|(i, _)| kept.contains_key(&i)) {
         return Err(nothing_to_quantize(&layers, &kept).into());
     }
-    let mut work = Work {
+    let mut quantizer = Quantizer {
         module: &float.module,
         layers: &layers,
         scheme: options.scheme,
@@ -149,22 +149,23 @@ pub fn quantize(
     };
     let mut sensitivities = BTreeMap::new();
     if let Some(limit) = options.max_loss {
-        let found = sensitivity::keep_within(&mut work, &mut kept, limit)?;
+        let found = sensitivity::keep_within(&mut quantizer, &mut kept, limit)?;
         sensitivities = found;
         if layers.iter().enumerate().all(|(i, _)| kept.contains_key(&i)) {
             return Err(nothing_to_quantize(&layers, &kept).into());
         }
     }
-    let roles = work.roles(|i| !kept.contains_key(&i));
-    let shown = shown(&roles);
-    let ends: Vec<ExprId> = shown.iter().map(|&id| roles.end(id)).collect();
-    work.observe(&roles, &ends)?;
-    let (ranges, parameters) = work.parameters(&roles)?;
-    let plan = work.plan(&roles, &parameters);
+    let roles = quantizer.roles(|i| !kept.contains_key(&i));
+    let observed_values = observed_values(&roles);
+    let ends: Vec<ExprId> = observed_values.iter().map(|&id| roles.end(id)).collect();
+    quantizer.observe(&roles, &ends)?;
+    let (ranges, parameters) = quantizer.parameters(&roles)?;
+    let plan = quantizer.plan(&roles, &parameters);
     let quantized = rewrite(&plan, &[])?;
     progress("measuring");
-    let measured = measure(&float.module, &rewrite(&plan, &ends)?.module, &ends, work.labels, &runs)?;
-    let rows = rows(&work, &roles, &kept, &sensitivities, &ranges, &parameters, &quantized.weight_scales, &measured);
+    let measured = measure(&float.module, &rewrite(&plan, &ends)?.module, &ends, quantizer.labels, &runs)?;
+    let rows =
+        rows(&quantizer, &roles, &kept, &sensitivities, &ranges, &parameters, &quantized.weight_scales, &measured);
     let report = Report {
         rows,
         measured,
@@ -177,7 +178,7 @@ pub fn quantize(
 }
 
 /// State shared by the steps.
-struct Work<'a> {
+struct Quantizer<'a> {
     module: &'a Module,
     layers: &'a [Layer],
     scheme: Scheme,
@@ -189,14 +190,14 @@ struct Work<'a> {
     progress: &'a dyn Fn(&str),
 }
 
-impl<'a> Work<'a> {
+impl<'a> Quantizer<'a> {
     fn roles(&self, chosen: impl Fn(usize) -> bool) -> Roles {
         Roles::new(self.module, self.layers, chosen)
     }
 
-    /// Collects the histograms of the values whose ranges are needed, and of `further`, unless present.
-    fn observe(&mut self, roles: &Roles, further: &[ExprId]) -> Result<(), Failure> {
-        let wanted: BTreeSet<ExprId> = roles.ranged.values().flatten().chain(further).copied().collect();
+    /// Collects the histograms of the values whose ranges are needed, and of `extra`, unless present.
+    fn observe(&mut self, roles: &Roles, extra: &[ExprId]) -> Result<(), Failure> {
+        let wanted: BTreeSet<ExprId> = roles.ranged.values().flatten().chain(extra).copied().collect();
         let missing: Vec<ExprId> = wanted.into_iter().filter(|id| !self.histograms.contains_key(id)).collect();
         if missing.is_empty() {
             return Ok(());
@@ -235,13 +236,13 @@ impl<'a> Work<'a> {
 }
 
 /// Returns the values with a scale of their own, in evaluation order: layers, sums, concatenations and means.
-fn shown(roles: &Roles) -> Vec<ExprId> {
+fn observed_values(roles: &Roles) -> Vec<ExprId> {
     let own = |role: &Role| matches!(role, Role::Layer(_) | Role::Mean(_) | Role::Add | Role::Concatenate);
     roles.of.iter().filter(|(_, role)| role.as_ref().is_some_and(own)).map(|(id, _)| id).collect()
 }
 
 fn rows(
-    work: &Work<'_>,
+    quantizer: &Quantizer<'_>,
     roles: &Roles,
     kept: &BTreeMap<usize, String>,
     sensitivities: &BTreeMap<usize, f64>,
@@ -251,22 +252,22 @@ fn rows(
     measured: &Measured,
 ) -> Vec<Row> {
     let mut rows: BTreeMap<ExprId, Row> = BTreeMap::new();
-    for (&id, &noise) in shown(roles).iter().zip(&measured.signal_to_noise) {
+    for (&id, &noise) in observed_values(roles).iter().zip(&measured.signal_to_noise) {
         let Some(role) = &roles.of[id] else { continue };
         let group = roles.group(roles.end(id));
         let number = match role {
             Role::Layer(number) => Some(*number),
             _ => None,
         };
-        let input = inputs(work.module, id, role).first().map(|&input| roles.group(input));
-        let seen = work.histograms.get(&roles.end(id)).map(Histogram::range);
+        let input = inputs(quantizer.module, id, role).first().map(|&input| roles.group(input));
+        let seen = quantizer.histograms.get(&roles.end(id)).map(Histogram::range);
         let scales = number.and_then(|number| weight_scales.get(number)?.as_ref());
         let bounds = |scales: &Vec<f32>| {
             scales.iter().fold((f32::INFINITY, 0f32), |(least, most), &s| (least.min(s), most.max(s)))
         };
         let row = Row {
-            layer: layers::name(work.module, id),
-            operator: work.module.expr(id).as_op_call().map_or("", |(operator, _)| op::get(operator).name),
+            layer: layers::name(quantizer.module, id),
+            operator: quantizer.module.expr(id).as_op_call().map_or("", |(operator, _)| op::get(operator).name),
             kept: None,
             range: ranges.get(&group).copied().or(seen),
             output: parameters.get(&group).copied(),
@@ -278,7 +279,7 @@ fn rows(
         rows.insert(id, row);
     }
     for (number, reason) in kept {
-        let layer = &work.layers[*number];
+        let layer = &quantizer.layers[*number];
         let row = Row {
             layer: layer.name.clone(),
             operator: layer.operator,

@@ -16,7 +16,7 @@ pub struct Measured {
     /// output is not a float tensor.
     pub cosine: Option<f64>,
     /// Number of samples classified correctly by the float model and by the quantized one.
-    pub right: Option<(usize, usize)>,
+    pub correct: Option<(usize, usize)>,
     /// Number of samples run.
     pub samples: usize,
 }
@@ -47,7 +47,7 @@ impl Power {
     }
 }
 
-/// Runs both models over the calibration data. `quantized` returns the values `shown` of the float model after its own
+/// Runs both models over the calibration data. `quantized` returns the values `observed_values` of the float model after its own
 /// results.
 ///
 /// # Errors
@@ -55,17 +55,17 @@ impl Power {
 pub fn measure(
     float: &Module,
     quantized: &Module,
-    shown: &[ExprId],
+    observed_values: &[ExprId],
     labels: Option<&[i64]>,
     runs: &Runs<'_>,
 ) -> Result<Measured, Failure> {
-    let float = observed(float, shown)?;
-    let mut powers = vec![Power::default(); shown.len()];
+    let float = observed(float, observed_values)?;
+    let mut powers = vec![Power::default(); observed_values.len()];
     let (mut cosines, mut rows) = (0.0, 0);
-    let mut answers = [Vec::new(), Vec::new()];
+    let mut outputs = [Vec::new(), Vec::new()];
     runs.each(&[&float, quantized], |results| {
         let [a, b] = &results[..] else { return Ok(()) };
-        let (first_a, first_b) = (a.len() - shown.len(), b.len() - shown.len());
+        let (first_a, first_b) = (a.len() - observed_values.len(), b.len() - observed_values.len());
         for ((power, a), b) in powers.iter_mut().zip(&a[first_a..]).zip(&b[first_b..]) {
             power.add(a, b);
         }
@@ -78,18 +78,19 @@ pub fn measure(
                 cosines += cosine(a, b);
                 rows += 1;
             }
-            answers[0].extend(a);
-            answers[1].extend(b);
+            outputs[0].extend(a);
+            outputs[1].extend(b);
         }
         Ok(())
     })?;
     let samples = runs.count();
     let labels = labels.map(|labels| &labels[..samples.min(labels.len())]);
-    let right = |labels: &[i64]| (labels::right(&answers[0], labels), labels::right(&answers[1], labels));
+    let correct =
+        |labels: &[i64]| (labels::count_correct(&outputs[0], labels), labels::count_correct(&outputs[1], labels));
     Ok(Measured {
         signal_to_noise: powers.into_iter().map(Power::decibels).collect(),
         cosine: (rows > 0).then(|| cosines / rows as f64),
-        right: labels.filter(|labels| !labels.is_empty() && !answers[0].is_empty()).map(right),
+        correct: labels.filter(|labels| !labels.is_empty() && !outputs[0].is_empty()).map(correct),
         samples,
     })
 }

@@ -74,7 +74,7 @@ impl Report {
     pub fn summary(&self) -> Value {
         let measured = &self.measured;
         let share = |n: usize| json!(n as f64 / measured.samples.max(1) as f64);
-        let top1 = measured.right.map(|(float, quantized)| {
+        let top1 = measured.correct.map(|(float, quantized)| {
             json!({"float": share(float), "int8": share(quantized), "float_right": float, "int8_right": quantized})
         });
         json!({"summary": {

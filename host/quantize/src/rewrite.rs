@@ -17,8 +17,6 @@ use byoc_ir::tensor::Tensor;
 use byoc_ir::typing::Rebuild;
 use std::collections::BTreeMap;
 
-type Built = Result<ExprId, Box<Diagnostic>>;
-
 /// Inputs of the rewrite.
 pub struct Plan<'a> {
     /// Float model.
@@ -41,11 +39,11 @@ pub struct Rewritten {
     pub weight_scales: Vec<Option<Vec<f32>>>,
 }
 
-/// Rewrites the model. The values `shown` of the float model become additional results, as float.
+/// Rewrites the model. The values `observed_values` of the float model become additional results, as float.
 ///
 /// # Errors
 /// Types that do not agree, which would be a bug of the rewrite.
-pub fn rewrite(plan: &Plan<'_>, shown: &[ExprId]) -> Result<Rewritten, Failure> {
+pub fn rewrite(plan: &Plan<'_>, observed_values: &[ExprId]) -> Result<Rewritten, Failure> {
     let mut rewriter = Rewriter {
         plan,
         forms: BTreeMap::new(),
@@ -59,8 +57,8 @@ pub fn rewrite(plan: &Plan<'_>, shown: &[ExprId]) -> Result<Rewritten, Failure> 
     }
     let main = plan.module.globals.get("main").copied();
     let module = Rebuild::run(plan.module, |rebuild, id, expr| {
-        if Some(id) == main && !shown.is_empty() {
-            return show(rebuild, expr, shown).map(Some);
+        if Some(id) == main && !observed_values.is_empty() {
+            return append_results(rebuild, expr, observed_values).map(Some);
         }
         match &plan.roles.of[id] {
             Some(role) => rewriter.operator(rebuild, id, role).map(Some),
@@ -73,22 +71,23 @@ pub fn rewrite(plan: &Plan<'_>, shown: &[ExprId]) -> Result<Rewritten, Failure> 
     Ok(Rewritten { module: ran.module, weight_scales: rewriter.weight_scales })
 }
 
-/// Returns the float model with the values `shown` as additional results.
+/// Returns the float model with the values `observed_values` as additional results.
 ///
 /// # Errors
 /// Types that do not agree, which would be a bug of the rewrite.
-pub fn observed(module: &Module, shown: &[ExprId]) -> Result<Module, Failure> {
+pub fn observed(module: &Module, observed_values: &[ExprId]) -> Result<Module, Failure> {
     let main = module.globals.get("main").copied();
-    Ok(Rebuild::run(
-        module,
-        |rebuild, id, expr| {
-            if Some(id) == main { show(rebuild, expr, shown).map(Some) } else { Ok(None) }
-        },
-    )?)
+    Ok(Rebuild::run(module, |rebuild, id, expr| {
+        if Some(id) == main { append_results(rebuild, expr, observed_values).map(Some) } else { Ok(None) }
+    })?)
 }
 
 /// Rebuilds `@main` with additional results after its own, all in one tuple.
-fn show(rebuild: &mut Rebuild<'_>, main: &Expr, shown: &[ExprId]) -> Built {
+fn append_results(
+    rebuild: &mut Rebuild<'_>,
+    main: &Expr,
+    observed_values: &[ExprId],
+) -> Result<ExprId, Box<Diagnostic>> {
     let Expr::Function(function) = main else { return rebuild.new.tuple(&[]) };
     let body = rebuild.get(function.body);
     let mut results = match rebuild.new.module.ty(body).as_tuple().map(<[Type]>::len) {
@@ -98,7 +97,7 @@ fn show(rebuild: &mut Rebuild<'_>, main: &Expr, shown: &[ExprId]) -> Built {
             _ => (0..fields).map(|i| rebuild.new.project(body, i as u32)).collect::<Result<_, _>>()?,
         },
     };
-    results.extend(shown.iter().map(|&id| rebuild.get(id)));
+    results.extend(observed_values.iter().map(|&id| rebuild.get(id)));
     let params: Vec<ExprId> = function.params.iter().map(|&param| rebuild.get(param)).collect();
     let body = rebuild.new.tuple(&results)?;
     rebuild.new.function(&params, body, Type::Unknown, function.attrs.clone())
@@ -106,8 +105,8 @@ fn show(rebuild: &mut Rebuild<'_>, main: &Expr, shown: &[ExprId]) -> Built {
 
 /// Integer forms of a value.
 #[derive(Default)]
-struct Forms {
-    narrow: Option<ExprId>,
+struct IntegerForms {
+    quantized: Option<ExprId>,
     sums: Option<Sums>,
 }
 
@@ -123,7 +122,7 @@ struct Sums {
 
 struct Rewriter<'p> {
     plan: &'p Plan<'p>,
-    forms: BTreeMap<ExprId, Forms>,
+    forms: BTreeMap<ExprId, IntegerForms>,
     /// First bias of each layer.
     biases: BTreeMap<usize, &'p Bias>,
     weight_scales: Vec<Option<Vec<f32>>>,
@@ -131,9 +130,9 @@ struct Rewriter<'p> {
 
 impl Rewriter<'_> {
     /// Creates the integer form of an operator's result, and returns its float form.
-    fn operator(&mut self, rebuild: &mut Rebuild<'_>, id: ExprId, role: &Role) -> Built {
+    fn operator(&mut self, rebuild: &mut Rebuild<'_>, id: ExprId, role: &Role) -> Result<ExprId, Box<Diagnostic>> {
         let Some((operator, call)) = self.plan.module.expr(id).as_op_call() else { return rebuild.copy(id) };
-        let narrow = match role {
+        let quantized = match role {
             Role::Layer(number) => {
                 let sums = self.layer(rebuild, *number, call)?;
                 return self.sums(rebuild, id, sums);
@@ -146,28 +145,28 @@ impl Rewriter<'_> {
             Role::Mean(size) => self.mean(rebuild, id, call, *size)?,
             Role::Add => self.add(rebuild, id, call)?,
             Role::Concatenate => self.concatenate(rebuild, id, call)?,
-            Role::Same => {
-                let data = self.narrow(rebuild, call.args[0])?;
+            Role::Passthrough => {
+                let data = self.quantized(rebuild, call.args[0])?;
                 rebuild.new.push(Expr::op(operator, [data], call.attrs.clone()))?
             }
         };
-        self.forms.entry(id).or_default().narrow = Some(narrow);
+        self.forms.entry(id).or_default().quantized = Some(quantized);
         let Parameters { scale, zero_point } = self.parameters(id);
-        let args = [narrow, real(rebuild, scale), integer(rebuild, zero_point)];
+        let args = [quantized, float_scalar(rebuild, scale), int_scalar(rebuild, zero_point)];
         rebuild.new.op("qnn.dequantize", &args, Attrs::none())
     }
 
     /// Records sums, and returns their float form.
-    fn sums(&mut self, rebuild: &mut Rebuild<'_>, id: ExprId, sums: Sums) -> Built {
-        let args = [sums.id, reals(rebuild, &sums.scales), integer(rebuild, 0)];
-        let float = rebuild.new.op("qnn.dequantize", &args, along(&sums))?;
+    fn sums(&mut self, rebuild: &mut Rebuild<'_>, id: ExprId, sums: Sums) -> Result<ExprId, Box<Diagnostic>> {
+        let args = [sums.id, float_vector(rebuild, &sums.scales), int_scalar(rebuild, 0)];
+        let float = rebuild.new.op("qnn.dequantize", &args, channel_axis_attrs(&sums))?;
         self.forms.entry(id).or_default().sums = Some(sums);
         Ok(float)
     }
 
     fn layer(&mut self, rebuild: &mut Rebuild<'_>, number: usize, call: &Call) -> Result<Sums, Box<Diagnostic>> {
         let layer = &self.plan.layers[number];
-        let data = self.narrow(rebuild, call.args[0])?;
+        let data = self.quantized(rebuild, call.args[0])?;
         let Parameters { scale, zero_point } = self.parameters(call.args[0]);
         let Some(weight) = self.plan.module.expr(call.args[1]).as_constant() else {
             let id = rebuild.get(call.args[1]);
@@ -179,16 +178,16 @@ impl Rewriter<'_> {
         let shape = weight.shape().to_vec();
         // The quantized constant keeps the origin of the float constant.
         let origin = self.plan.module.nodes[call.args[1]].origin;
-        let here = rebuild.new.origin.replace(origin);
+        let saved_origin = rebuild.new.origin.replace(origin);
         let weight = rebuild.new.constant(quantized.values);
-        rebuild.new.origin = here;
+        rebuild.new.origin = saved_origin;
         let args = [
             data,
             weight,
-            integer(rebuild, zero_point),
-            integer(rebuild, 0),
-            real(rebuild, scale),
-            reals(rebuild, &quantized.scales),
+            int_scalar(rebuild, zero_point),
+            int_scalar(rebuild, 0),
+            float_scalar(rebuild, scale),
+            float_vector(rebuild, &quantized.scales),
         ];
         let mut attrs = call.attrs.with("out_dtype", "int32");
         let operator = match layer.operator {
@@ -226,8 +225,14 @@ impl Rewriter<'_> {
         Ok(Sums { id, ..sums })
     }
 
-    fn activation(&mut self, rebuild: &mut Rebuild<'_>, data: ExprId, lo: f64, hi: f64) -> Built {
-        let narrow = self.narrow(rebuild, data)?;
+    fn activation(
+        &mut self,
+        rebuild: &mut Rebuild<'_>,
+        data: ExprId,
+        lo: f64,
+        hi: f64,
+    ) -> Result<ExprId, Box<Diagnostic>> {
+        let quantized = self.quantized(rebuild, data)?;
         let Parameters { scale, zero_point } = self.parameters(data);
         let (least, greatest) = self.plan.scheme.limits();
         let bound = |value: f64| {
@@ -237,27 +242,33 @@ impl Rewriter<'_> {
         let (low, high) = (bound(lo), bound(hi));
         if low <= f64::from(least) && high >= f64::from(greatest) {
             // The range of the integers already enforces the bounds of the activation.
-            return Ok(narrow);
+            return Ok(quantized);
         }
         if low == 0.0 && hi == f64::INFINITY {
-            return rebuild.new.op("nn.relu", &[narrow], Attrs::none());
+            return rebuild.new.op("nn.relu", &[quantized], Attrs::none());
         }
         rebuild.new.op(
             "clip",
-            &[narrow],
+            &[quantized],
             Attrs::new([("a_min", AttrValue::Float(low)), ("a_max", AttrValue::Float(high))]),
         )
     }
 
-    fn mean(&mut self, rebuild: &mut Rebuild<'_>, id: ExprId, call: &Call, size: Option<[usize; 2]>) -> Built {
-        let data = self.narrow(rebuild, call.args[0])?;
+    fn mean(
+        &mut self,
+        rebuild: &mut Rebuild<'_>,
+        id: ExprId,
+        call: &Call,
+        size: Option<[usize; 2]>,
+    ) -> Result<ExprId, Box<Diagnostic>> {
+        let data = self.quantized(rebuild, call.args[0])?;
         let (from, to) = (self.parameters(call.args[0]), self.parameters(id));
         let args = [
             data,
-            real(rebuild, from.scale),
-            integer(rebuild, from.zero_point),
-            real(rebuild, to.scale),
-            integer(rebuild, to.zero_point),
+            float_scalar(rebuild, from.scale),
+            int_scalar(rebuild, from.zero_point),
+            float_scalar(rebuild, to.scale),
+            int_scalar(rebuild, to.zero_point),
         ];
         let attrs = match size {
             None => call.attrs.clone(),
@@ -270,32 +281,32 @@ impl Rewriter<'_> {
         rebuild.new.op("qnn.avg_pool2d", &args, attrs)
     }
 
-    fn add(&mut self, rebuild: &mut Rebuild<'_>, id: ExprId, call: &Call) -> Built {
-        let (a, b) = (self.narrow(rebuild, call.args[0])?, self.narrow(rebuild, call.args[1])?);
+    fn add(&mut self, rebuild: &mut Rebuild<'_>, id: ExprId, call: &Call) -> Result<ExprId, Box<Diagnostic>> {
+        let (a, b) = (self.quantized(rebuild, call.args[0])?, self.quantized(rebuild, call.args[1])?);
         let mut args = vec![a, b];
         for value in [call.args[0], call.args[1], id] {
             let Parameters { scale, zero_point } = self.parameters(value);
-            args.extend([real(rebuild, scale), integer(rebuild, zero_point)]);
+            args.extend([float_scalar(rebuild, scale), int_scalar(rebuild, zero_point)]);
         }
         rebuild.new.op("qnn.add", &args, Attrs::none())
     }
 
-    fn concatenate(&mut self, rebuild: &mut Rebuild<'_>, id: ExprId, call: &Call) -> Built {
+    fn concatenate(&mut self, rebuild: &mut Rebuild<'_>, id: ExprId, call: &Call) -> Result<ExprId, Box<Diagnostic>> {
         let fields = inputs(self.plan.module, id, &Role::Concatenate);
         let (mut data, mut scales, mut zero_points) = (Vec::new(), Vec::new(), Vec::new());
         for field in fields {
-            data.push(self.narrow(rebuild, field)?);
+            data.push(self.quantized(rebuild, field)?);
             let Parameters { scale, zero_point } = self.parameters(field);
-            scales.push(real(rebuild, scale));
-            zero_points.push(integer(rebuild, zero_point));
+            scales.push(float_scalar(rebuild, scale));
+            zero_points.push(int_scalar(rebuild, zero_point));
         }
         let Parameters { scale, zero_point } = self.parameters(id);
         let args = [
             rebuild.new.tuple(&data)?,
             rebuild.new.tuple(&scales)?,
             rebuild.new.tuple(&zero_points)?,
-            real(rebuild, scale),
-            integer(rebuild, zero_point),
+            float_scalar(rebuild, scale),
+            int_scalar(rebuild, zero_point),
         ];
         rebuild.new.op("qnn.concatenate", &args, call.attrs.clone())
     }
@@ -306,49 +317,49 @@ impl Rewriter<'_> {
     }
 
     /// Returns a value as narrow integers: sums are requantized, float values quantized.
-    fn narrow(&mut self, rebuild: &mut Rebuild<'_>, id: ExprId) -> Built {
+    fn quantized(&mut self, rebuild: &mut Rebuild<'_>, id: ExprId) -> Result<ExprId, Box<Diagnostic>> {
         let forms = self.forms.entry(id).or_default();
-        if let Some(narrow) = forms.narrow {
-            return Ok(narrow);
+        if let Some(quantized) = forms.quantized {
+            return Ok(quantized);
         }
         let sums = forms.sums.clone();
         let Parameters { scale, zero_point } = self.parameters(id);
         // The conversion belongs to the operator that produced the value.
-        let here = rebuild.new.origin.replace(self.plan.module.nodes[id].origin);
-        let (to, zero) = (real(rebuild, scale), integer(rebuild, zero_point));
+        let saved_origin = rebuild.new.origin.replace(self.plan.module.nodes[id].origin);
+        let (to, zero) = (float_scalar(rebuild, scale), int_scalar(rebuild, zero_point));
         let dtype = ("out_dtype", AttrValue::from(self.plan.scheme.activation));
-        let narrow = match sums {
+        let quantized = match sums {
             Some(sums) => {
-                let args = [sums.id, reals(rebuild, &sums.scales), integer(rebuild, 0), to, zero];
-                rebuild.new.op("qnn.requantize", &args, along(&sums).with(dtype.0, dtype.1))
+                let args = [sums.id, float_vector(rebuild, &sums.scales), int_scalar(rebuild, 0), to, zero];
+                rebuild.new.op("qnn.requantize", &args, channel_axis_attrs(&sums).with(dtype.0, dtype.1))
             }
             None => {
                 let args = [rebuild.get(id), to, zero];
                 rebuild.new.op("qnn.quantize", &args, Attrs::new([dtype]))
             }
         }?;
-        rebuild.new.origin = here;
-        self.forms.entry(id).or_default().narrow = Some(narrow);
-        Ok(narrow)
+        rebuild.new.origin = saved_origin;
+        self.forms.entry(id).or_default().quantized = Some(quantized);
+        Ok(quantized)
     }
 }
 
 /// Returns the attributes of parameters along the channels.
-fn along(sums: &Sums) -> Attrs {
+fn channel_axis_attrs(sums: &Sums) -> Attrs {
     if sums.scales.len() > 1 { Attrs::new([("axis", AttrValue::Int(sums.axis as i64))]) } else { Attrs::none() }
 }
 
-fn real(rebuild: &mut Rebuild<'_>, value: f32) -> ExprId {
+fn float_scalar(rebuild: &mut Rebuild<'_>, value: f32) -> ExprId {
     rebuild.new.constant(Tensor::scalar(value))
 }
 
-fn reals(rebuild: &mut Rebuild<'_>, values: &[f32]) -> ExprId {
+fn float_vector(rebuild: &mut Rebuild<'_>, values: &[f32]) -> ExprId {
     match values {
-        [one] => real(rebuild, *one),
+        [one] => float_scalar(rebuild, *one),
         many => rebuild.new.constant(Tensor::from_slice(&[many.len()], many)),
     }
 }
 
-fn integer(rebuild: &mut Rebuild<'_>, value: i32) -> ExprId {
+fn int_scalar(rebuild: &mut Rebuild<'_>, value: i32) -> ExprId {
     rebuild.new.constant(Tensor::scalar(value))
 }

@@ -28,7 +28,7 @@ pub enum Role {
         hi: f64,
     },
     /// Same operator on integers of the same scale: elements are selected or moved, not computed.
-    Same,
+    Passthrough,
     /// Mean of windows; of the whole plane, whose size is given, for global pooling.
     Mean(Option<[usize; 2]>),
     /// Sum of two values.
@@ -108,7 +108,7 @@ impl Roles {
             match role {
                 Role::Layer(_) => members.extend(inputs),
                 Role::Bias(_) => {}
-                Role::Activation { .. } | Role::Same => {
+                Role::Activation { .. } | Role::Passthrough => {
                     members.extend([id, inputs[0]]);
                     let (a, b) = (root(&mut parent, id), root(&mut parent, inputs[0]));
                     if a != b {
@@ -128,7 +128,7 @@ impl Roles {
                 self.users[id].iter().all(|&user| matches!(self.of[user], Some(Role::Activation { .. })));
             let ranged = self.ranged.entry(group).or_default();
             // Results of pooling and reshapes are values of their operands.
-            if !only_activations && self.of[id] != Some(Role::Same) {
+            if !only_activations && self.of[id] != Some(Role::Passthrough) {
                 ranged.push(id);
             }
         }
@@ -232,7 +232,7 @@ fn role(module: &Module, id: ExprId) -> Option<Role> {
             Expr::Tuple(fields) if !fields.iter().any(|&f| constant(f)) => Some(Role::Concatenate),
             _ => None,
         },
-        _ if def.facts.selects => (call.args.len() == 1).then_some(Role::Same),
+        _ if def.facts.selects => (call.args.len() == 1).then_some(Role::Passthrough),
         _ => None,
     }
 }
@@ -286,12 +286,12 @@ mod tests {
         byoc_core::pass::infer_type(&parsed.module).unwrap()
     }
 
-    fn call(module: &Module, name: &str, which: usize) -> ExprId {
+    fn call(module: &Module, name: &str, index: usize) -> ExprId {
         let found = module
             .nodes
             .iter()
             .filter(|(_, node)| node.expr.as_op_call().is_some_and(|(operator, _)| op::get(operator).name == name));
-        found.map(|(id, _)| id).nth(which).unwrap()
+        found.map(|(id, _)| id).nth(index).unwrap()
     }
 
     const WEIGHT: &str = "meta[relay.Constant][0]";
@@ -325,7 +325,7 @@ mod tests {
         let roles = roles_of(&module);
         let (relu, pool) = (call(&module, "nn.relu", 0), call(&module, "nn.max_pool2d", 0));
         let first = call(&module, "nn.conv2d", 0);
-        assert_eq!(roles.of[pool], Some(Role::Same));
+        assert_eq!(roles.of[pool], Some(Role::Passthrough));
         // Nothing after the second layer reaches another one: it stays float.
         assert_eq!(roles.of[call(&module, "add", 0)], None);
         assert_eq!(roles.of[call(&module, "nn.relu", 1)], None);

@@ -7,7 +7,7 @@ use byoc_plugin_api::Quantization;
 use std::fmt;
 
 /// Minimum scale; below it the ratio of two scales could overflow.
-const LEAST_SCALE: f64 = 1e-30;
+const MIN_SCALE: f64 = 1e-30;
 
 /// Rules by which a model is quantized. Weights are always int8 with zero point 0, sums and biases int32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,7 +133,7 @@ impl Scheme {
         if wanted <= 0.0 || !wanted.is_finite() {
             return 1.0;
         }
-        let wanted = wanted.max(LEAST_SCALE);
+        let wanted = wanted.max(MIN_SCALE);
         let scale = if self.power_of_two { wanted.log2().ceil().exp2() } else { wanted };
         scale.min(f64::from(f32::MAX)) as f32
     }

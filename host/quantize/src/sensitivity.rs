@@ -1,6 +1,6 @@
 //! Selection of the most sensitive layers, which stay in float until the model is accurate enough.
 
-use super::Work;
+use super::Quantizer;
 use super::measure::{Measured, measure};
 use super::rewrite::rewrite;
 use super::roles::Roles;
@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Returns the loss of the whole model: the drop in accuracy if it is known, otherwise 1 minus the cosine of the
 /// outputs; infinite if neither is known.
 fn loss(measured: &Measured) -> f64 {
-    match (measured.right, measured.cosine) {
+    match (measured.correct, measured.cosine) {
         (Some((float, quantized)), _) => (float as f64 - quantized as f64) / measured.samples.max(1) as f64,
         (None, Some(cosine)) => 1.0 - cosine,
         (None, None) => f64::INFINITY,
@@ -23,24 +23,24 @@ fn loss(measured: &Measured) -> f64 {
 /// The number of layers to keep is found by bisection, assuming that keeping more layers never increases the loss; the
 /// loss of the resulting number was always measured.
 pub(super) fn keep_within(
-    work: &mut Work<'_>,
+    quantizer: &mut Quantizer<'_>,
     kept: &mut BTreeMap<usize, String>,
     limit: f64,
 ) -> Result<BTreeMap<usize, f64>, Failure> {
-    let candidates: Vec<usize> = (0..work.layers.len()).filter(|i| !kept.contains_key(i)).collect();
+    let candidates: Vec<usize> = (0..quantizer.layers.len()).filter(|i| !kept.contains_key(i)).collect();
     // All values whose ranges any of the runs below needs, observed at once.
-    let alone: Vec<Roles> = candidates.iter().map(|&layer| work.roles(|i| i == layer)).collect();
-    let together = work.roles(|i| !kept.contains_key(&i));
+    let alone: Vec<Roles> = candidates.iter().map(|&layer| quantizer.roles(|i| i == layer)).collect();
+    let together = quantizer.roles(|i| !kept.contains_key(&i));
     let ranged: BTreeSet<_> = alone.iter().flat_map(|roles| roles.ranged.values().flatten()).copied().collect();
-    work.observe(&together, &ranged.into_iter().collect::<Vec<_>>())?;
+    quantizer.observe(&together, &ranged.into_iter().collect::<Vec<_>>())?;
 
-    if loss(&cost(work, &together)?) <= limit {
+    if loss(&cost(quantizer, &together)?) <= limit {
         return Ok(BTreeMap::new());
     }
     let mut sensitivities = BTreeMap::new();
     for (done, (&layer, roles)) in candidates.iter().zip(&alone).enumerate() {
-        (work.progress)(&format!("measuring layer {} of {} alone", done + 1, candidates.len()));
-        let cosine = cost(work, roles)?.cosine;
+        (quantizer.progress)(&format!("measuring layer {} of {} alone", done + 1, candidates.len()));
+        let cosine = cost(quantizer, roles)?.cosine;
         sensitivities.insert(layer, cosine.map_or(0.0, |cosine| 1.0 - cosine));
     }
     let mut order = candidates;
@@ -50,10 +50,10 @@ pub(super) fn keep_within(
     let (mut low, mut high) = (0, order.len());
     while high - low > 1 {
         let middle = low + (high - low) / 2;
-        (work.progress)(&format!("measuring with {middle} more layers in float"));
-        let roles = work.roles(|i| !kept.contains_key(&i) && !order[..middle].contains(&i));
-        work.observe(&roles, &[])?;
-        if loss(&cost(work, &roles)?) <= limit { high = middle } else { low = middle }
+        (quantizer.progress)(&format!("measuring with {middle} more layers in float"));
+        let roles = quantizer.roles(|i| !kept.contains_key(&i) && !order[..middle].contains(&i));
+        quantizer.observe(&roles, &[])?;
+        if loss(&cost(quantizer, &roles)?) <= limit { high = middle } else { low = middle }
     }
     for &layer in &order[..high] {
         kept.insert(layer, format!("sensitive: a loss of {:.2e} when quantized alone", sensitivities[&layer]));
@@ -61,10 +61,10 @@ pub(super) fn keep_within(
     Ok(sensitivities)
 }
 
-fn cost(work: &Work<'_>, roles: &Roles) -> Result<Measured, Failure> {
-    let (_, parameters) = work.parameters(roles)?;
-    let quantized = rewrite(&work.plan(roles, &parameters), &[])?;
-    measure(work.module, &quantized.module, &[], work.labels, work.runs)
+fn cost(quantizer: &Quantizer<'_>, roles: &Roles) -> Result<Measured, Failure> {
+    let (_, parameters) = quantizer.parameters(roles)?;
+    let quantized = rewrite(&quantizer.plan(roles, &parameters), &[])?;
+    measure(quantizer.module, &quantized.module, &[], quantizer.labels, quantizer.runs)
 }
 
 #[cfg(test)]
@@ -73,9 +73,9 @@ mod tests {
 
     #[test]
     fn loss_is_the_drop_in_accuracy_if_known() {
-        let measured = Measured { right: Some((90, 85)), cosine: Some(0.5), samples: 100, ..Measured::default() };
+        let measured = Measured { correct: Some((90, 85)), cosine: Some(0.5), samples: 100, ..Measured::default() };
         assert!((loss(&measured) - 0.05).abs() < 1e-12);
-        assert!((loss(&Measured { right: None, ..measured }) - 0.5).abs() < 1e-12);
+        assert!((loss(&Measured { correct: None, ..measured }) - 0.5).abs() < 1e-12);
         assert_eq!(loss(&Measured::default()), f64::INFINITY);
     }
 }

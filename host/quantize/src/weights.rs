@@ -4,10 +4,10 @@ use super::scheme::Scheme;
 use byoc_ir::tensor::Tensor;
 
 /// Maximum integer of a weight: the range is symmetric about 0.
-const LARGEST: f32 = 127.0;
+const MAX_QUANTIZED: f32 = 127.0;
 
 /// Maximum integer of a bias, which leaves headroom for the sums of products.
-const LARGEST_BIAS: f64 = (1u32 << 30) as f64;
+const MAX_BIAS: f64 = (1u32 << 30) as f64;
 
 /// Weight as int8.
 #[derive(Clone, Debug, PartialEq)]
@@ -40,10 +40,10 @@ pub fn quantize(weight: &Tensor, axis: usize, bias: &[f32], input_scale: f32, sc
         } else if least.is_finite() {
             least
         } else {
-            f64::from(LARGEST)
+            f64::from(MAX_QUANTIZED)
         };
         let bias = bias.get(c).or(bias.first()).map_or(0.0, |b| f64::from(b.abs()));
-        (for_weight / f64::from(LARGEST)).max(bias / (f64::from(input_scale) * LARGEST_BIAS))
+        (for_weight / f64::from(MAX_QUANTIZED)).max(bias / (f64::from(input_scale) * MAX_BIAS))
     });
     let scales: Vec<f32> = if scheme.per_channel {
         wanted.map(|scale| scheme.scale(scale)).collect()
@@ -55,7 +55,7 @@ pub fn quantize(weight: &Tensor, axis: usize, bias: &[f32], input_scale: f32, sc
         .enumerate()
         .map(|(i, v)| {
             let scale = scales.get(channel(i)).unwrap_or(&scales[0]);
-            (v / scale).round().clamp(-LARGEST, LARGEST) as i8
+            (v / scale).round().clamp(-MAX_QUANTIZED, MAX_QUANTIZED) as i8
         })
         .collect();
     QuantizedWeight { values: Tensor::from_slice(shape, &integers), scales }
@@ -64,9 +64,8 @@ pub fn quantize(weight: &Tensor, axis: usize, bias: &[f32], input_scale: f32, sc
 /// Quantizes a bias to int32 at these scales (one per channel, or one for all), in a shape that broadcasts like
 /// `shape`: a single bias value becomes one value per channel if there are several scales.
 pub fn quantize_bias(values: &[f32], shape: &[usize], scales: &[f32], dims_after: usize) -> Tensor {
-    let integer = |value: f32, scale: f32| {
-        (f64::from(value) / f64::from(scale)).round().clamp(-LARGEST_BIAS, LARGEST_BIAS) as i32
-    };
+    let integer =
+        |value: f32, scale: f32| (f64::from(value) / f64::from(scale)).round().clamp(-MAX_BIAS, MAX_BIAS) as i32;
     if values.len() == 1 && scales.len() > 1 {
         let integers: Vec<i32> = scales.iter().map(|&scale| integer(values[0], scale)).collect();
         let shape: Vec<usize> = std::iter::once(scales.len()).chain(vec![1; dims_after]).collect();
@@ -101,7 +100,7 @@ mod tests {
         let q = quantize(&weight, 0, &[5.0, 5.0, 5.0], 0.1, &Scheme::SYMMETRIC);
         assert_eq!(q.values.as_slice::<i8>()[..2], [0, 127]);
         // 5 / (0.1 * scale) is at most 2^30.
-        assert!(q.scales.iter().all(|s| 5.0 / (0.1 * f64::from(*s)) <= 1.001 * LARGEST_BIAS), "{:?}", q.scales);
+        assert!(q.scales.iter().all(|s| 5.0 / (0.1 * f64::from(*s)) <= 1.001 * MAX_BIAS), "{:?}", q.scales);
         let bias = quantize_bias(&[5.0, 5.0, 5.0], &[3], &q.scales.map_scale(0.1), 0);
         assert!(bias.as_slice::<i32>().iter().all(|b| *b > 0 && *b <= 1 << 30));
         let zeros = Tensor::from_slice(&[1, 1], &[0.0f32]);

@@ -24,7 +24,7 @@ pub struct Backend<'r> {
     /// Plugin that registers it.
     pub plugin: &'r LoadedPlugin,
     /// File of the plugin.
-    pub found: &'r PluginFile,
+    pub file: &'r PluginFile,
     /// Description by the backend.
     pub description: Description,
     /// Layouts that it requests for its operators, as far as they are supported.
@@ -43,8 +43,8 @@ impl<'r> Backend<'r> {
     /// # Errors
     /// E0401 when there is none; E0406 when it fails to describe itself.
     pub fn find(registry: &'r Registry, name: &str) -> Result<Backend<'r>, Failure> {
-        let (codegen, found) = registry.codegen(name)?;
-        let Some(plugin) = found.plugin() else {
+        let (codegen, file) = registry.codegen(name)?;
+        let Some(plugin) = file.plugin() else {
             return Err(Failure::new(codes::plugins::NO_CODEGEN, format!("the plugin of {name} is not loaded")));
         };
         let mut description = codegen.describe().map_err(|e| fault(&e))?;
@@ -90,7 +90,7 @@ impl<'r> Backend<'r> {
             known
         });
         let chosen = BTreeMap::new();
-        Ok(Backend { name: name.to_owned(), codegen, plugin, found, description, layouts, chosen, table, warnings })
+        Ok(Backend { name: name.to_owned(), codegen, plugin, file, description, layouts, chosen, table, warnings })
     }
 }
 
@@ -301,7 +301,7 @@ impl Judge for PluginJudge<'_, '_> {
         }
         let answers = if asked.is_empty() { Ok(Vec::new()) } else { self.backend.codegen.judge_batch(&asked) };
         let mut answers = match answers {
-            Ok(answers) => answers.into_iter().map(verdict_in).collect::<Vec<_>>().into_iter(),
+            Ok(answers) => answers.into_iter().map(verdict_from_api).collect::<Vec<_>>().into_iter(),
             Err(error) => {
                 let refusal = refusal_of(&error, RefusalCode::Unavailable);
                 self.faults.push(error);
@@ -313,7 +313,7 @@ impl Judge for PluginJudge<'_, '_> {
     }
 }
 
-fn verdict_in(verdict: api::Verdict) -> Verdict {
+fn verdict_from_api(verdict: api::Verdict) -> Verdict {
     match verdict {
         api::Verdict::Supported => Verdict::Supported,
         api::Verdict::Refused(refusal) => {

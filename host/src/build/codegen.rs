@@ -15,17 +15,17 @@ use std::collections::HashMap;
 
 /// Reason why a region was not compiled, for the user and for the table of operators.
 #[derive(Debug)]
-pub struct NotCompiled {
+pub struct CompileError {
     /// Complete diagnostic.
     pub diagnostic: Diagnostic,
     /// Refusal of its operators in `byoc explain`.
     pub refusal: Refusal,
 }
 
-impl From<Diagnostic> for NotCompiled {
-    fn from(diagnostic: Diagnostic) -> NotCompiled {
+impl From<Diagnostic> for CompileError {
+    fn from(diagnostic: Diagnostic) -> CompileError {
         let refusal = Refusal::new(RefusalCode::CompileFailed, diagnostic.message.clone());
-        NotCompiled { diagnostic, refusal }
+        CompileError { diagnostic, refusal }
     }
 }
 
@@ -53,40 +53,43 @@ impl<'a> RegionCompiler<'a> {
         backend: &Backend<'_>,
         symbol: &str,
         constants: &mut Vec<Tensor>,
-    ) -> Result<CompiledRegion, Box<NotCompiled>> {
-        let not_compiled = |diagnostic: Diagnostic| Box::new(NotCompiled::from(diagnostic));
+    ) -> Result<CompiledRegion, Box<CompileError>> {
+        let compile_error = |diagnostic: Diagnostic| Box::new(CompileError::from(diagnostic));
         let function = self.module.function(symbol).ok_or_else(|| {
             let message = format!("the module has no function @{symbol}");
-            not_compiled(Diagnostic::error(codes::plugins::MISSING_SYMBOL, message))
+            compile_error(Diagnostic::error(codes::plugins::MISSING_SYMBOL, message))
         })?;
         let mut table = ConstantTable::default();
-        let graph = function_graph(self.module, symbol, function, &mut table).map_err(|d| not_compiled(*d))?;
-        let bad_graph = |e: String| not_compiled(Diagnostic::error(codes::plugins::BAD_GRAPH, e));
+        let graph = function_graph(self.module, symbol, function, &mut table).map_err(|d| compile_error(*d))?;
+        let bad_graph = |e: String| compile_error(Diagnostic::error(codes::plugins::BAD_GRAPH, e));
         graph.check(table.handles.len()).map_err(bad_graph)?;
         let mut options = self.options.clone();
         if !backend.chosen.is_empty() {
             options["backend_options"] = json!(backend.chosen);
         }
         let region = Region { graph: &graph, constants: &table.handles, options: &options };
-        let made = backend.codegen.compile(&region).map_err(|error| {
-            Box::new(NotCompiled { diagnostic: fault(&error), refusal: refusal_of(&error, RefusalCode::CompileFailed) })
+        let compiled = backend.codegen.compile(&region).map_err(|error| {
+            Box::new(CompileError {
+                diagnostic: fault(&error),
+                refusal: refusal_of(&error, RefusalCode::CompileFailed),
+            })
         })?;
-        if !made.symbols.iter().any(|s| s.as_str() == symbol) {
-            let names: Vec<&str> = made.symbols.iter().map(|s| s.as_str()).collect();
+        if !compiled.symbols.iter().any(|s| s.as_str() == symbol) {
+            let names: Vec<&str> = compiled.symbols.iter().map(|s| s.as_str()).collect();
             let message = format!("{} compiled {symbol} to a library without that function", backend.name);
             let promises = if names.is_empty() { "nothing".into() } else { names.join(", ") };
             let diagnostic = Diagnostic::error(codes::plugins::MISSING_SYMBOL, message);
-            return Err(not_compiled(diagnostic.note(format!("it defines {promises}"))));
+            return Err(compile_error(diagnostic.note(format!("it defines {promises}"))));
         }
         if let Some(limit) = backend.description.max_blob_bytes
-            && made.blob.len() as u64 > limit
+            && compiled.blob.len() as u64 > limit
         {
             let message = format!(
                 "{} compiled {symbol} to {} bytes; expected at most {limit}, as its description states",
                 backend.name,
-                made.blob.len()
+                compiled.blob.len()
             );
-            return Err(not_compiled(
+            return Err(compile_error(
                 Diagnostic::error(codes::plugins::BLOB_TOO_LARGE, message)
                     .help("the backend has to refuse such a region in its verdict (ResourceLimit)"),
             ));
@@ -98,7 +101,7 @@ impl<'a> RegionCompiler<'a> {
             })
         });
         let metadata: Vec<(String, Value)> =
-            made.metadata.iter().map(|attr| (attr.key.to_string(), json_value(&attr.value))).collect();
+            compiled.metadata.iter().map(|attr| (attr.key.to_string(), json_value(&attr.value))).collect();
         let features = metadata.iter().find(|(key, _)| key == "cpu_features").map(|(_, value)| match value {
             Value::Array(items) => items.iter().filter_map(|v| v.as_str().map(String::from)).collect(),
             Value::String(text) => text.split([',', ' ']).filter(|s| !s.is_empty()).map(String::from).collect(),
@@ -110,19 +113,19 @@ impl<'a> RegionCompiler<'a> {
             plugin: PluginId {
                 name: backend.plugin.name.clone(),
                 version: backend.plugin.version.clone(),
-                digest: backend.found.digest().to_owned(),
+                digest: backend.file.digest().to_owned(),
             },
-            loader: made.loader.to_string(),
-            blob: made.blob.as_slice().into(),
-            symbols: made.symbols.iter().map(|s| s.to_string()).collect(),
-            source: made
+            loader: compiled.loader.to_string(),
+            blob: compiled.blob.as_slice().into(),
+            symbols: compiled.symbols.iter().map(|s| s.to_string()).collect(),
+            source: compiled
                 .source
                 .as_ref()
                 .map(|s| RegionSource { language: s.language.to_string(), text: s.text.to_string() })
                 .into_option(),
             constants: numbers.collect(),
             cpu_features: features.unwrap_or_default(),
-            notes: made.notes.iter().map(|n| n.to_string()).collect(),
+            notes: compiled.notes.iter().map(|n| n.to_string()).collect(),
             metadata,
             graph: serde_json::from_str(&graph.to_json()).unwrap_or(Value::Null),
         })

@@ -83,8 +83,8 @@ pub fn graph_json(module: &Module) -> Result<Value, Failure> {
     Ok(graph.finish(&heads))
 }
 
-fn not_representable(what: &str) -> Failure {
-    Diagnostic::error(codes::passes::NOT_DATA_FLOW, format!("the graph executor's JSON cannot represent {what}"))
+fn not_representable(construct: &str) -> Failure {
+    Diagnostic::error(codes::passes::NOT_DATA_FLOW, format!("the graph executor's JSON cannot represent {construct}"))
         .help("--emit partitioned prints the program as Relay text")
         .into()
 }

@@ -9,4 +9,4 @@ mod pipeline;
 pub mod plan;
 
 pub use byoc_runtime::compiled::{self, Compiled, CompiledRegion, PluginId, RegionSource};
-pub use pipeline::{BuildOptions, Built, Reason, SIMPLIFY, because, build, refusal_summary};
+pub use pipeline::{BuildOptions, BuildOutput, RefusalSummary, SIMPLIFY, build, refusal_headline, refusal_summary};

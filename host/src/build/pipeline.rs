@@ -1,7 +1,7 @@
 //! Build pipeline: from a model as read to the compiled program.
 
 use super::backend::{Backend, CONVERT_LAYOUT, PluginJudge};
-use super::codegen::{NotCompiled, RegionCompiler};
+use super::codegen::{CompileError, RegionCompiler};
 use super::explain::{computing, explain};
 use super::explanation::Explanation;
 use super::{Compiled, plan};
@@ -49,7 +49,7 @@ pub struct BuildOptions {
 }
 
 /// Built model, with the intermediate results of the build.
-pub struct Built {
+pub struct BuildOutput {
     /// Program, constants and compiled regions, for the executor and the artifact.
     pub compiled: Compiled,
     /// Program after the simplifying passes.
@@ -64,7 +64,7 @@ pub struct Built {
     pub warnings: Vec<Diagnostic>,
 }
 
-/// Builds a model. `say` receives the lines that `print_after` and `time_passes` request.
+/// Builds a model. `print_line` receives the lines that `print_after` and `time_passes` request.
 ///
 /// # Errors
 /// An unknown backend or backend option, a model that cannot be typed or planned, a cancelled build.
@@ -72,8 +72,8 @@ pub fn build(
     session: &Session,
     loaded: Loaded,
     options: &BuildOptions,
-    say: &mut dyn FnMut(&str),
-) -> Result<Built, Failure> {
+    print_line: &mut dyn FnMut(&str),
+) -> Result<BuildOutput, Failure> {
     let _scope = session.cancel.enter();
     let mut warnings = loaded.warnings;
     let mut backends = backends(session, &options.backends)?;
@@ -85,14 +85,14 @@ pub fn build(
 
     let computing = computing(&loaded.module);
     let mut timings: Vec<(String, f64)> = Vec::new();
-    let simplified = simplify(loaded.module, &backends, options, &mut timings, &mut warnings, say)?;
+    let simplified = simplify(loaded.module, &backends, options, &mut timings, &mut warnings, print_line)?;
 
     let start = Instant::now();
     let (partitioned, report) = partition(&simplified, &backends, &mut warnings)?;
     timings.push(("partition".into(), start.elapsed().as_secs_f64()));
-    go_on(session, || "the model was partitioned".into())?;
+    check_cancelled(session, || "the model was partitioned".into())?;
     if options.print_after.as_deref().is_some_and(|p| p == "all" || p == "partition_graph") {
-        say(&format!("// after partition_graph\n{}", print(&partitioned, &PrintOptions::default()).text));
+        print_line(&format!("// after partition_graph\n{}", print(&partitioned, &PrintOptions::default()).text));
     }
 
     let start = Instant::now();
@@ -104,11 +104,11 @@ pub fn build(
     // Only operators that no backend took are left outside regions: the host fuses their products with the
     // requantization that follows.
     let lowered = byoc_core::pass::fuse_requantize(&partitioned)?;
-    let planned = plan::plan(&lowered, &outputs)?;
+    let lowered_program = plan::plan(&lowered, &outputs)?;
     timings.push(("plan".into(), start.elapsed().as_secs_f64()));
 
     let start = Instant::now();
-    let (mut program, mut constants) = (planned.program, planned.constants);
+    let (mut program, mut constants) = (lowered_program.program, lowered_program.constants);
     // Variables have names that are valid in Relay text; users know the inputs by their names in the file.
     if program.inputs.len() == loaded.signature.inputs.len() {
         for (port, info) in program.inputs.iter_mut().zip(&loaded.signature.inputs) {
@@ -125,14 +125,14 @@ pub fn build(
             continue;
         };
         let compiled = compiler.compile(backend, &region.symbol, &mut constants);
-        go_on(session, || format!("region {} was under way on {}", region.symbol, region.backend))?;
+        check_cancelled(session, || format!("region {} was under way on {}", region.symbol, region.backend))?;
         match compiled {
-            Ok(made) => {
-                region.loader = made.loader.clone();
-                regions.push(Some(made));
+            Ok(compiled_region) => {
+                region.loader = compiled_region.loader.clone();
+                regions.push(Some(compiled_region));
             }
-            Err(not_compiled) => {
-                let NotCompiled { diagnostic, refusal } = *not_compiled;
+            Err(compile_error) => {
+                let CompileError { diagnostic, refusal } = *compile_error;
                 failed.insert(region.symbol.clone(), refusal);
                 let code = codes::plugins::REGION_NOT_COMPILED;
                 let message = format!("region {} could not be compiled and runs on the host", region.symbol);
@@ -141,7 +141,8 @@ pub fn build(
             }
         }
     }
-    let compiled_for: Vec<String> = regions.iter().flatten().map(|made| made.backend.clone()).collect();
+    let compiled_for: Vec<String> =
+        regions.iter().flatten().map(|compiled_region| compiled_region.backend.clone()).collect();
     // A backend may need a constant that no host step reads.
     for tensor in &constants[program.constants.len()..] {
         let name = format!("c{}", program.constants.len());
@@ -150,18 +151,18 @@ pub fn build(
     timings.push(("codegen".into(), start.elapsed().as_secs_f64()));
     if options.time_passes {
         for (name, seconds) in &timings {
-            say(&format!("{:>12.3} ms  {name}", seconds * 1e3));
+            print_line(&format!("{:>12.3} ms  {name}", seconds * 1e3));
         }
     }
 
     let explanation = explain(&simplified, &computing, &report, &failed);
     let reasons = refusal_summary(&explanation);
     // A model may bring regions of its own, on which no backend gave a verdict.
-    let given = |name: &str| compiled_for.iter().any(|backend| backend == name);
+    let has_region_for = |name: &str| compiled_for.iter().any(|backend| backend == name);
     for backend in &backends {
-        if !given(&backend.name) && !explanation.regions.iter().any(|r| r.backend == backend.name) {
-            let reasons: Vec<&Reason> = reasons.iter().filter(|r| r.backend == backend.name).collect();
-            let message = format!("{} took no operator of the model{}", backend.name, because(&reasons));
+        if !has_region_for(&backend.name) && !explanation.regions.iter().any(|r| r.backend == backend.name) {
+            let reasons: Vec<&RefusalSummary> = reasons.iter().filter(|r| r.backend == backend.name).collect();
+            let message = format!("{} took no operator of the model{}", backend.name, refusal_headline(&reasons));
             let mut diagnostic = Diagnostic::warning(codes::plugins::TOOK_NOTHING, message);
             diagnostic.notes = reasons.iter().map(|reason| reason.to_string()).collect();
             warnings.push(diagnostic);
@@ -176,7 +177,7 @@ pub fn build(
         options: compiled_options(&backends, &loaded.bound),
         from_file: false,
     };
-    Ok(Built { compiled, simplified, partitioned, explanation, signature: loaded.signature, warnings })
+    Ok(BuildOutput { compiled, simplified, partitioned, explanation, signature: loaded.signature, warnings })
 }
 
 /// Reports passes whose result fails verification.
@@ -188,12 +189,12 @@ fn not_verified(mut faults: Vec<Diagnostic>) -> Failure {
 }
 
 /// Returns an error if the build is cancelled; `at` describes the progress.
-fn go_on(session: &Session, at: impl FnOnce() -> String) -> Result<(), Diagnostic> {
-    session.cancel.check(at).map_err(as_build)
+fn check_cancelled(session: &Session, at: impl FnOnce() -> String) -> Result<(), Diagnostic> {
+    session.cancel.check(at).map_err(as_cancelled_build)
 }
 
 /// Replaces the code of a cancellation by that of a cancelled build.
-fn as_build(diagnostic: Diagnostic) -> Diagnostic {
+fn as_cancelled_build(diagnostic: Diagnostic) -> Diagnostic {
     if diagnostic.code != codes::runtime::CANCELLED {
         return diagnostic;
     }
@@ -224,9 +225,9 @@ fn choose(backends: &mut [Backend<'_>], chosen: &[(String, String, String)]) -> 
         let names: Vec<String> = backends.iter().map(|backend| backend.name.clone()).collect();
         let Some(backend) = backends.iter_mut().find(|backend| backend.name == *name) else {
             let message = format!("option \"{option}\" is set for {name}, which is not a backend of this build");
-            let asked = if names.is_empty() { "none, as --backend is missing".into() } else { names.join(", ") };
+            let listed = if names.is_empty() { "none, as --backend is missing".into() } else { names.join(", ") };
             return Err(Diagnostic::error(codes::plugins::UNKNOWN_OPTION, message)
-                .note(format!("backends of this build: {asked}"))
+                .note(format!("backends of this build: {listed}"))
                 .help(format!("select the backend with --backend {name}"))
                 .into());
         };
@@ -253,7 +254,7 @@ fn simplify(
     options: &BuildOptions,
     timings: &mut Vec<(String, f64)>,
     warnings: &mut Vec<Diagnostic>,
-    say: &mut dyn FnMut(&str),
+    print_line: &mut dyn FnMut(&str),
 ) -> Result<Module, Failure> {
     let mut passes: Vec<&str> = SIMPLIFY.to_vec();
     // An operator has one layout: that of the first backend that requests one for it.
@@ -281,12 +282,12 @@ fn simplify(
     let wanted = options.print_after.as_deref();
     let mut after = |pass: &str, module: &Module| {
         if wanted.is_some_and(|p| p == "all" || p == pass) {
-            say(&format!("// after {pass}\n{}", print(module, &PrintOptions::default()).text));
+            print_line(&format!("// after {pass}\n{}", print(module, &PrintOptions::default()).text));
         }
     };
     let mut run = RunOptions { verify_each: cfg!(debug_assertions), step_limit: None, after: Some(&mut after) };
     let ran = manager::run(module, &passes, &pass_options, &mut run)
-        .map_err(|e| Failure::from(e.diagnostics.into_iter().map(as_build).collect::<Vec<_>>()))?;
+        .map_err(|e| Failure::from(e.diagnostics.into_iter().map(as_cancelled_build).collect::<Vec<_>>()))?;
     warnings.extend(ran.warnings);
     timings.extend(ran.timings.iter().map(|Timing { pass, time }| ((*pass).to_owned(), time.as_secs_f64())));
     Ok(ran.module)
@@ -323,7 +324,7 @@ fn model_digest(file: &Path) -> Result<String, Failure> {
 
 /// Reason why a backend refused operators.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Reason {
+pub struct RefusalSummary {
     /// Name of the backend.
     pub backend: String,
     /// Refusal code.
@@ -336,7 +337,7 @@ pub struct Reason {
     pub operators: usize,
 }
 
-impl fmt::Display for Reason {
+impl fmt::Display for RefusalSummary {
     /// Formats like `nuc refused 9 operators: UnsupportedDtype: input 0 is float64; nuc takes float32: cast it first`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let plural = if self.operators == 1 { "" } else { "s" };
@@ -346,15 +347,15 @@ impl fmt::Display for Reason {
 }
 
 /// Returns at most five reasons per backend, most frequent first.
-pub fn refusal_summary(explanation: &Explanation) -> Vec<Reason> {
+pub fn refusal_summary(explanation: &Explanation) -> Vec<RefusalSummary> {
     let mut counts: BTreeMap<(&str, String, &str, &str), usize> = BTreeMap::new();
     for refusal in explanation.nodes.iter().flat_map(|n| &n.refusals) {
         let key = (&*refusal.backend, refusal.code.to_string(), &*refusal.detail, &*refusal.hint);
         *counts.entry(key).or_default() += 1;
     }
-    let mut reasons: Vec<Reason> = counts
+    let mut reasons: Vec<RefusalSummary> = counts
         .into_iter()
-        .map(|((backend, code, detail, hint), operators)| Reason {
+        .map(|((backend, code, detail, hint), operators)| RefusalSummary {
             backend: backend.to_owned(),
             code,
             detail: detail.to_owned(),
@@ -364,21 +365,21 @@ pub fn refusal_summary(explanation: &Explanation) -> Vec<Reason> {
         .collect();
     // The sort is stable: equally frequent reasons stay in the order of their texts.
     reasons.sort_by(|a, b| a.backend.cmp(&b.backend).then(b.operators.cmp(&a.operators)));
-    let mut kept: Vec<Reason> = Vec::new();
+    let mut summaries: Vec<RefusalSummary> = Vec::new();
     for reason in reasons {
-        if kept.iter().filter(|k| k.backend == reason.backend).count() < 5 {
-            kept.push(reason);
+        if summaries.iter().filter(|k| k.backend == reason.backend).count() < 5 {
+            summaries.push(reason);
         }
     }
-    kept
+    summaries
 }
 
 /// Returns the reason that a headline ends with: the most frequent one with a remedy, otherwise the most frequent one;
 /// empty without reasons.
-pub fn because(reasons: &[&Reason]) -> String {
+pub fn refusal_headline(reasons: &[&RefusalSummary]) -> String {
     match reasons.iter().find(|reason| !reason.hint.is_empty()).or(reasons.first()) {
-        Some(Reason { detail, hint, .. }) if hint.is_empty() => format!(": {detail}"),
-        Some(Reason { detail, hint, .. }) => format!(": {detail}: {hint}"),
+        Some(RefusalSummary { detail, hint, .. }) if hint.is_empty() => format!(": {detail}"),
+        Some(RefusalSummary { detail, hint, .. }) => format!(": {detail}: {hint}"),
         None => String::new(),
     }
 }

@@ -25,15 +25,15 @@ type Spans = IndexVec<ExprId, Span>;
 /// # Errors
 /// All errors in the text; a weights file that is missing or damaged.
 pub fn read(path: &Path) -> Result<Module, Failure> {
-    parsed(path).map(|text| text.module)
+    parse_file(path).map(|text| text.module)
 }
 
 /// Reads a structurally valid program, and leaves the types as they are written.
 ///
 /// # Errors
 /// All errors in the text, and violations of the structural rules.
-pub fn read_sound(path: &Path) -> Result<Module, Failure> {
-    let Text { source, module, spans } = parsed(path)?;
+pub fn read_verified(path: &Path) -> Result<Module, Failure> {
+    let ParsedText { source, module, spans } = parse_file(path)?;
     let faults = verifier::structure_faults(&module);
     if faults.is_empty() {
         return Ok(module);
@@ -47,11 +47,11 @@ pub fn read_sound(path: &Path) -> Result<Module, Failure> {
 /// # Errors
 /// All errors in it that can be detected at once.
 pub fn read_typed(path: &Path) -> Result<Module, Failure> {
-    let Text { source, module, spans } = parsed(path)?;
-    typed(path, &module, &source, &spans)
+    let ParsedText { source, module, spans } = parse_file(path)?;
+    infer_types(path, &module, &source, &spans)
 }
 
-fn typed(path: &Path, module: &Module, source: &str, spans: &Spans) -> Result<Module, Failure> {
+fn infer_types(path: &Path, module: &Module, source: &str, spans: &Spans) -> Result<Module, Failure> {
     infer_type(module).map_err(|faults| {
         let diagnostics: Vec<Diagnostic> = faults.into_iter().map(|fault| fault.located(spans)).collect();
         Failure::from(diagnostics).in_source(&path.display().to_string(), source)
@@ -63,11 +63,11 @@ fn typed(path: &Path, module: &Module, source: &str, spans: &Spans) -> Result<Mo
 /// # Errors
 /// All errors in it that can be detected at once.
 pub fn load(path: &Path, options: &LoadOptions) -> Result<Loaded, Failure> {
-    let text = parsed(path)?;
+    let text = parse_file(path)?;
     let mut module = text.module;
     name_origins(&mut module, &text.source, &text.spans);
     let bound = bind(&mut module, options)?;
-    let module = typed(path, &module, &text.source, &text.spans)?;
+    let module = infer_types(path, &module, &text.source, &text.spans)?;
     let module = monomorphize(&module)?;
     let signature = signature(&module)?;
     Ok(Loaded { module, signature, bound, warnings: Vec::new(), file: path.to_owned() })
@@ -89,16 +89,16 @@ pub fn write(path: &Path, module: &Module) -> Result<(), Diagnostic> {
     io::write_together(&[(&weights, &bytes), (path, text)])
 }
 
-struct Text {
+struct ParsedText {
     source: String,
     module: Module,
     spans: Spans,
 }
 
-fn parsed(path: &Path) -> Result<Text, Failure> {
+fn parse_file(path: &Path) -> Result<ParsedText, Failure> {
     let source = io::read_text(path).map_err(|e| unreadable(path, e))?;
     let (constants, missing) = match weights_files(path).into_iter().find(|file| file.exists()) {
-        Some(file) => (numbered(&file)?, None),
+        Some(file) => (read_constants(&file)?, None),
         None => (Vec::new(), Some(weights_files(path))),
     };
     let mut parsed = parse(&source, &ParseOptions { constants: &constants });
@@ -118,7 +118,7 @@ fn parsed(path: &Path) -> Result<Text, Failure> {
         return Err(Failure::from(diagnostics).in_source(&path.display().to_string(), &source));
     }
     parsed.define_main().map_err(|error| Failure::from(*error).in_source(&path.display().to_string(), &source))?;
-    Ok(Text { source, module: parsed.module, spans: parsed.spans })
+    Ok(ParsedText { source, module: parsed.module, spans: parsed.spans })
 }
 
 /// Returns the possible weights files of a text, the default first.
@@ -129,7 +129,7 @@ fn weights_files(path: &Path) -> [PathBuf; 2] {
 }
 
 /// Reads the tensors with the names 0, 1, and so on.
-fn numbered(file: &Path) -> Result<Vec<Arc<Tensor>>, Diagnostic> {
+fn read_constants(file: &Path) -> Result<Vec<Arc<Tensor>>, Diagnostic> {
     let mut tensors = io::weights::read(file)?;
     let constants: Vec<Arc<Tensor>> = (0..).map_while(|i| tensors.remove(&i.to_string())).map(Arc::new).collect();
     match tensors.keys().next() {

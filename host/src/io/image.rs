@@ -49,14 +49,14 @@ pub fn load(path: &Path, dtype: DType, shape: &[usize], normalization: &Normaliz
     let std = per_channel("std", &normalization.std, 1.0)?;
 
     let pixels = read_scaled(path, layout)?;
-    let normalised = dtype.is_float();
+    let normalized = dtype.is_float();
     let tensor = Tensor::build(dtype, shape, |bytes| {
         with_dtype!(dtype, T => {
             let out = bytemuck::cast_slice_mut::<u8, T>(bytes);
             for (at, &value) in pixels.iter().enumerate() {
                 let (pixel, channel) = (at / layout.channels, at % layout.channels);
                 let value = f64::from(value);
-                let value = if normalised { (value / 255.0 - mean[channel]) / std[channel] } else { value };
+                let value = if normalized { (value / 255.0 - mean[channel]) / std[channel] } else { value };
                 let to = if layout.channels_last { at } else { channel * layout.height * layout.width + pixel };
                 out[to] = T::from_f64(value);
             }

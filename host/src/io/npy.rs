@@ -73,10 +73,10 @@ impl Header {
     ///
     /// # Errors
     /// When there are fewer or more bytes, or there is no memory for them. Nothing is read if the size does not fit.
-    pub fn read_elements(&self, file: &mut impl Read, size: u64) -> Result<Tensor, Fault> {
+    pub fn read_elements(&self, file: &mut impl Read, size: u64) -> Result<Tensor, ReadError> {
         let Header { dtype, ref shape, .. } = *self;
-        let misfit = || Fault::File(format!("{size} bytes of data for shape {shape:?} of {dtype}"));
-        let wanted = self.size().map_err(Fault::File)?;
+        let misfit = || ReadError::File(format!("{size} bytes of data for shape {shape:?} of {dtype}"));
+        let wanted = self.size().map_err(ReadError::File)?;
         if u64::try_from(wanted) != Ok(size) {
             return Err(misfit());
         }
@@ -90,9 +90,9 @@ impl Header {
                 bytes.iter_mut().for_each(|b| *b = u8::from(*b != 0));
             }
         })?;
-        outcome.map_err(|e| Fault::File(format!("the data cannot be read: {e}")))?;
-        if file.read(&mut [0]).map_err(|e| Fault::File(e.to_string()))? != 0 {
-            return Err(Fault::File(format!("expected {size} bytes of data, found more")));
+        outcome.map_err(|e| ReadError::File(format!("the data cannot be read: {e}")))?;
+        if file.read(&mut [0]).map_err(|e| ReadError::File(e.to_string()))? != 0 {
+            return Err(ReadError::File(format!("expected {size} bytes of data, found more")));
         }
         if !self.fortran {
             return Ok(tensor);
@@ -103,34 +103,34 @@ impl Header {
 
 /// Reason why an array cannot be read.
 #[derive(Debug)]
-pub enum Fault {
+pub enum ReadError {
     /// Description of the error in the file.
     File(String),
     /// Out of memory.
     Memory(OutOfMemory),
 }
 
-impl Fault {
+impl ReadError {
     /// Converts to a diagnostic about that file.
     pub fn of(self, path: &Path) -> Diagnostic {
         match self {
-            Fault::File(why) => bad_file(path, why),
-            Fault::Memory(error) => Diagnostic::from(error).note(format!("while reading {}", path.display())),
+            ReadError::File(why) => bad_file(path, why),
+            ReadError::Memory(error) => Diagnostic::from(error).note(format!("while reading {}", path.display())),
         }
     }
 
     /// Prepends a place.
-    pub fn within(self, place: &str) -> Fault {
+    pub fn within(self, place: &str) -> ReadError {
         match self {
-            Fault::File(why) => Fault::File(format!("{place}: {why}")),
+            ReadError::File(why) => ReadError::File(format!("{place}: {why}")),
             memory => memory,
         }
     }
 }
 
-impl From<OutOfMemory> for Fault {
-    fn from(error: OutOfMemory) -> Fault {
-        Fault::Memory(error)
+impl From<OutOfMemory> for ReadError {
+    fn from(error: OutOfMemory) -> ReadError {
+        ReadError::Memory(error)
     }
 }
 
@@ -140,7 +140,7 @@ impl From<OutOfMemory> for Fault {
 /// When it cannot be read or is not a tensor, or there is no memory for it.
 pub fn read(path: &Path) -> Result<Tensor, Diagnostic> {
     let bytes = map_file(path).map_err(|e| bad_file(path, e))?;
-    decode(&bytes).map_err(|fault| fault.of(path))
+    decode(&bytes).map_err(|error| error.of(path))
 }
 
 /// Reads the header of a file.
@@ -167,8 +167,8 @@ pub fn write(path: &Path, tensor: &Tensor) -> Result<(), Diagnostic> {
 ///
 /// # Errors
 /// Description of the error in the bytes.
-pub fn decode(mut bytes: &[u8]) -> Result<Tensor, Fault> {
-    let header = Header::read(&mut bytes).map_err(Fault::File)?;
+pub fn decode(mut bytes: &[u8]) -> Result<Tensor, ReadError> {
+    let header = Header::read(&mut bytes).map_err(ReadError::File)?;
     let size = bytes.len() as u64;
     header.read_elements(&mut bytes, size)
 }

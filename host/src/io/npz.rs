@@ -1,6 +1,6 @@
 //! NumPy's `.npz`: a ZIP archive of `.npy` files, one per array, stored or deflated.
 
-use super::npy::{self, Fault, Header};
+use super::npy::{self, Header, ReadError};
 use byoc_files::write_atomically;
 use byoc_files::{bad_file, map_file};
 use byoc_ir::diag::{Diagnostic, nearest};
@@ -66,7 +66,7 @@ impl<'p> Npz<'p> {
     /// # Errors
     /// When the entry is not an array.
     pub fn header(&mut self, index: usize) -> Result<Header, Diagnostic> {
-        let read = |file: &mut ZipFile<'_, Cursor<Bytes>>| Header::read(file).map_err(Fault::File);
+        let read = |file: &mut ZipFile<'_, Cursor<Bytes>>| Header::read(file).map_err(ReadError::File);
         self.entry(index, read)
     }
 
@@ -77,8 +77,8 @@ impl<'p> Npz<'p> {
     /// When the entry is not an array, or there is no memory for it.
     pub fn read(&mut self, index: usize) -> Result<Tensor, Diagnostic> {
         self.entry(index, |file| {
-            let mut counted = Counted { file, bytes: 0 };
-            let header = Header::read(&mut counted).map_err(Fault::File)?;
+            let mut counted = CountingReader { file, bytes: 0 };
+            let header = Header::read(&mut counted).map_err(ReadError::File)?;
             let left = counted.file.size().saturating_sub(counted.bytes);
             header.read_elements(&mut counted, left)
         })
@@ -87,22 +87,22 @@ impl<'p> Npz<'p> {
     fn entry<T>(
         &mut self,
         index: usize,
-        read: impl FnOnce(&mut ZipFile<'_, Cursor<Bytes>>) -> Result<T, Fault>,
+        read: impl FnOnce(&mut ZipFile<'_, Cursor<Bytes>>) -> Result<T, ReadError>,
     ) -> Result<T, Diagnostic> {
         let name = self.names.get(index).cloned().unwrap_or_default();
         let path = self.path;
         let mut file = self.archive.by_index(index).map_err(|e| bad_file(path, e))?;
-        read(&mut file).map_err(|fault| fault.within(&format!("entry {name}")).of(path))
+        read(&mut file).map_err(|error| error.within(&format!("entry {name}")).of(path))
     }
 }
 
 /// Reader that counts the bytes read.
-struct Counted<R> {
+struct CountingReader<R> {
     file: R,
     bytes: u64,
 }
 
-impl<R: Read> Read for Counted<R> {
+impl<R: Read> Read for CountingReader<R> {
     fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
         let read = self.file.read(buffer)?;
         self.bytes += read as u64;

@@ -50,13 +50,13 @@ pub fn write<'a>(path: &Path, tensors: impl IntoIterator<Item = (String, &'a Ten
 /// # Errors
 /// When the tensors cannot be serialized.
 pub fn serialize<'a>(tensors: impl IntoIterator<Item = (String, &'a Tensor)>) -> std::io::Result<Vec<u8>> {
-    let views = tensors.into_iter().map(|(name, tensor)| (name, Stored(tensor)));
+    let views = tensors.into_iter().map(|(name, tensor)| (name, StoredTensor(tensor)));
     safetensors::serialize(views, None).map_err(std::io::Error::other)
 }
 
-struct Stored<'a>(&'a Tensor);
+struct StoredTensor<'a>(&'a Tensor);
 
-impl View for Stored<'_> {
+impl View for StoredTensor<'_> {
     fn dtype(&self) -> Dtype {
         file_type(self.0.dtype())
     }

@@ -266,7 +266,7 @@ fn runs_all_test_images_in_one_batch() {
     let logits = byoc::io::npz::read(Path::new(&output)).unwrap().remove(0).1;
     let labels = byoc::io::npz::read_entry(&crate::data("digits/test.npz"), Some("label")).unwrap();
     let labels = labels.view().to_i64s().unwrap();
-    let right = byoc_quantize::labels::right(&logits.view().to_f64s(), &labels);
+    let right = byoc_quantize::labels::count_correct(&logits.view().to_f64s(), &labels);
     assert!(right >= 355, "{right} of {}", labels.len());
     // All images in one call of each layer.
     let trace: Value = serde_json::from_slice(&std::fs::read(&trace).unwrap()).unwrap();

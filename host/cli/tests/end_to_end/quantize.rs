@@ -31,7 +31,7 @@ fn outputs(model: &str, input: &str, samples: &Tensor, extra: &[&str]) -> Tensor
 }
 
 fn right(logits: &Tensor, labels: &[i64]) -> usize {
-    byoc_quantize::labels::right(&logits.view().to_f64s(), labels)
+    byoc_quantize::labels::count_correct(&logits.view().to_f64s(), labels)
 }
 
 fn test_set() -> (Tensor, Vec<i64>) {

@@ -1,6 +1,6 @@
 //! Convolutions in one, two and three dimensions, and the window geometry that they share with pooling.
 
-use super::{Fault, Node, Outputs, Row, attrs, one};
+use super::{Node, Outputs, Result, Row, attrs, one};
 use byoc_ir::ir::{AttrValue, Dim, ExprId};
 
 pub const ROWS: &[Row] = &[("Conv", 1, conv), ("ConvTranspose", 1, conv_transpose)];
@@ -50,7 +50,7 @@ pub enum AutoPad {
 }
 
 /// Reads the attribute `auto_pad`.
-pub fn auto_pad(n: &Node<'_, '_>) -> Result<AutoPad, Fault> {
+pub fn auto_pad(n: &Node<'_, '_>) -> Result<AutoPad> {
     match n.str_attr("auto_pad", "NOTSET")?.as_str() {
         "NOTSET" | "" => Ok(AutoPad::Not),
         "VALID" => Ok(AutoPad::Valid),
@@ -61,7 +61,7 @@ pub fn auto_pad(n: &Node<'_, '_>) -> Result<AutoPad, Fault> {
 }
 
 /// Reads a list attribute with one positive value per spatial axis; the default is 1.
-pub fn per_axis(n: &Node<'_, '_>, name: &str, axes: usize) -> Result<Vec<usize>, Fault> {
+pub fn per_axis(n: &Node<'_, '_>, name: &str, axes: usize) -> Result<Vec<usize>> {
     let Some(values) = n.ints_attr(name)? else { return Ok(vec![1; axes]) };
     let positive: Option<Vec<usize>> =
         values.iter().map(|&v| usize::try_from(v).ok().filter(|v| (1..1 << 31).contains(v))).collect();
@@ -72,7 +72,7 @@ pub fn per_axis(n: &Node<'_, '_>, name: &str, axes: usize) -> Result<Vec<usize>,
 }
 
 /// Reads the geometry of a window over data with those spatial dimensions.
-pub fn geometry(n: &Node<'_, '_>, kernel: Vec<usize>, spatial: &[usize]) -> Result<Geometry, Fault> {
+pub fn geometry(n: &Node<'_, '_>, kernel: Vec<usize>, spatial: &[usize]) -> Result<Geometry> {
     let axes = spatial.len();
     let (strides, dilations) = (per_axis(n, "strides", axes)?, per_axis(n, "dilations", axes)?);
     let mut geometry = Geometry { kernel, strides, dilations, begin: vec![0; axes], end: vec![0; axes] };
@@ -104,7 +104,7 @@ pub fn geometry(n: &Node<'_, '_>, kernel: Vec<usize>, spatial: &[usize]) -> Resu
 }
 
 /// Returns the spatial dimensions of data (batch, channels, spatial..) with one to three of them.
-pub fn spatial(n: &Node<'_, '_>, data: ExprId) -> Result<Vec<usize>, Fault> {
+pub fn spatial(n: &Node<'_, '_>, data: ExprId) -> Result<Vec<usize>> {
     let ty = n.ty(data)?;
     if !(3..=5).contains(&ty.dims.len()) {
         return Err(n.bad(format!("expected data with 3 to 5 dimensions, found {}", ty.dims.len())));
@@ -114,7 +114,7 @@ pub fn spatial(n: &Node<'_, '_>, data: ExprId) -> Result<Vec<usize>, Fault> {
 }
 
 /// Checks that `kernel_shape` and the dimensions of the weight agree.
-pub fn kernel(n: &Node<'_, '_>, weight: &[usize]) -> Result<Vec<usize>, Fault> {
+pub fn kernel(n: &Node<'_, '_>, weight: &[usize]) -> Result<Vec<usize>> {
     let kernel = weight[2..].to_vec();
     if let Some(given) = n.ints_attr("kernel_shape")?
         && !given.is_empty()
@@ -125,7 +125,7 @@ pub fn kernel(n: &Node<'_, '_>, weight: &[usize]) -> Result<Vec<usize>, Fault> {
     Ok(kernel)
 }
 
-fn conv(n: &mut Node<'_, '_>) -> Outputs {
+fn conv(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (data, weight) = (n.input(0)?, n.input(1)?);
     let spatial = spatial(n, data)?;
     let weight_shape = n.shape(weight)?;
@@ -152,14 +152,14 @@ fn conv(n: &mut Node<'_, '_>) -> Outputs {
 }
 
 /// Adds the bias along the channels, if there is one.
-fn with_bias(n: &mut Node<'_, '_>, product: ExprId) -> Result<ExprId, Fault> {
+fn with_bias(n: &mut Node<'_, '_>, product: ExprId) -> Result<ExprId> {
     match n.maybe(2) {
         Some(bias) => n.op("nn.bias_add", &[product, bias], attrs![axis: 1]),
         None => Ok(product),
     }
 }
 
-fn conv_transpose(n: &mut Node<'_, '_>) -> Outputs {
+fn conv_transpose(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (data, weight) = (n.input(0)?, n.input(1)?);
     let spatial = spatial(n, data)?;
     let axes = spatial.len();

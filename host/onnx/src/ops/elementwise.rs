@@ -1,6 +1,6 @@
 //! Elementwise operators: arithmetic, comparison, logic, activations, casts.
 
-use super::{Fault, Node, Outputs, Row, attrs, one};
+use super::{Node, Outputs, Result, Row, attrs, one};
 use crate::tensor;
 use byoc_ir::ir::{Dim, ExprId};
 use byoc_ir::tensor::{DType, Tensor};
@@ -128,18 +128,18 @@ pub const ROWS: &[Row] = &[
     ("Xor", 7, |n| binary(n, "logical_xor")),
 ];
 
-fn unary(n: &mut Node<'_, '_>, op: &str) -> Outputs {
+fn unary(n: &mut Node<'_, '_>, op: &str) -> Result<Outputs> {
     let x = n.input(0)?;
     one(n.plain(op, &[x])?)
 }
 
-fn binary(n: &mut Node<'_, '_>, op: &str) -> Outputs {
+fn binary(n: &mut Node<'_, '_>, op: &str) -> Result<Outputs> {
     let args = [n.input(0)?, n.input(1)?];
     one(n.plain(op, &args)?)
 }
 
 /// Combines the inputs from left to right.
-fn variadic(n: &mut Node<'_, '_>, op: &str) -> Outputs {
+fn variadic(n: &mut Node<'_, '_>, op: &str) -> Result<Outputs> {
     let inputs = n.all_inputs()?;
     let (&first, rest) = inputs.split_first().ok_or_else(|| n.bad("expected at least one input"))?;
     if rest.is_empty() {
@@ -148,13 +148,13 @@ fn variadic(n: &mut Node<'_, '_>, op: &str) -> Outputs {
     one(rest.iter().try_fold(first, |sum, &x| n.plain(op, &[sum, x]))?)
 }
 
-fn mean(n: &mut Node<'_, '_>) -> Outputs {
+fn mean(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let count = n.all_inputs()?.len();
     let sum = variadic(n, "add")?[0];
     one(n.with_scalar("divide", sum, count as f64)?)
 }
 
-fn bit_shift(n: &mut Node<'_, '_>) -> Outputs {
+fn bit_shift(n: &mut Node<'_, '_>) -> Result<Outputs> {
     match n.str_attr("direction", "")?.as_str() {
         "LEFT" => binary(n, "left_shift"),
         "RIGHT" => binary(n, "right_shift"),
@@ -162,7 +162,7 @@ fn bit_shift(n: &mut Node<'_, '_>) -> Outputs {
     }
 }
 
-fn cast(n: &mut Node<'_, '_>) -> Outputs {
+fn cast(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let number = n.int_attr("to", 0)?;
     let number = i32::try_from(number).unwrap_or(0);
     let dtype = tensor::dtype(number)
@@ -174,7 +174,7 @@ fn cast(n: &mut Node<'_, '_>) -> Outputs {
     one(n.cast(x, dtype)?)
 }
 
-fn cast_like(n: &mut Node<'_, '_>) -> Outputs {
+fn cast_like(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (x, like) = (n.input(0)?, n.input(1)?);
     let dtype = n.dtype(like)?;
     if n.dtype(x)? == dtype {
@@ -183,13 +183,13 @@ fn cast_like(n: &mut Node<'_, '_>) -> Outputs {
     one(n.cast(x, dtype)?)
 }
 
-fn clip_6(n: &mut Node<'_, '_>) -> Outputs {
+fn clip_6(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (low, high) = (n.float_attr("min", f32::MIN)?, n.float_attr("max", f32::MAX)?);
     let x = n.input(0)?;
     one(n.op("clip", &[x], attrs![a_min: low, a_max: high])?)
 }
 
-fn clip_11(n: &mut Node<'_, '_>) -> Outputs {
+fn clip_11(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let x = n.input(0)?;
     let dtype = n.dtype(x)?;
     let bounds = [n.maybe(1), n.maybe(2)];
@@ -225,7 +225,7 @@ fn clip_11(n: &mut Node<'_, '_>) -> Outputs {
 }
 
 /// Inference only: the data is returned unchanged.
-fn dropout(n: &mut Node<'_, '_>) -> Outputs {
+fn dropout(n: &mut Node<'_, '_>) -> Result<Outputs> {
     if n.opset >= 12
         && let Some(training) = n.constant(2, "training_mode")?
     {
@@ -248,7 +248,7 @@ fn dropout(n: &mut Node<'_, '_>) -> Outputs {
 }
 
 /// Computes gamma * (x where x > 0, alpha * (exp(x) - 1) elsewhere).
-fn exponential_below_zero(n: &mut Node<'_, '_>, alpha: f64, gamma: f64) -> Outputs {
+fn exponential_below_zero(n: &mut Node<'_, '_>, alpha: f64, gamma: f64) -> Result<Outputs> {
     let x = n.input(0)?;
     let dtype = n.dtype(x)?;
     let positive = n.plain("nn.relu", &[x])?;
@@ -263,7 +263,7 @@ fn exponential_below_zero(n: &mut Node<'_, '_>, alpha: f64, gamma: f64) -> Outpu
 }
 
 /// Computes max(x, 0) + min(0, alpha * (exp(x / alpha) - 1)).
-fn celu(n: &mut Node<'_, '_>) -> Outputs {
+fn celu(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let alpha = n.float_attr("alpha", 1.0)?;
     let x = n.input(0)?;
     let dtype = n.dtype(x)?;
@@ -278,7 +278,7 @@ fn celu(n: &mut Node<'_, '_>) -> Outputs {
 }
 
 /// Computes 0.5 x (1 + erf(x / sqrt 2)), or its approximation by tanh.
-fn gelu(n: &mut Node<'_, '_>) -> Outputs {
+fn gelu(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let approximate = n.str_attr("approximate", "none")?;
     let x = n.input(0)?;
     let inner = match approximate.as_str() {
@@ -302,13 +302,13 @@ fn gelu(n: &mut Node<'_, '_>) -> Outputs {
 }
 
 /// Computes max(0, min(1, alpha x + beta)).
-fn hard_sigmoid(n: &mut Node<'_, '_>, x: ExprId, alpha: f64, beta: f64) -> Result<ExprId, Fault> {
+fn hard_sigmoid(n: &mut Node<'_, '_>, x: ExprId, alpha: f64, beta: f64) -> Result<ExprId> {
     let scaled = n.with_scalar("multiply", x, alpha)?;
     let shifted = n.with_scalar("add", scaled, beta)?;
     n.op("clip", &[shifted], attrs![a_min: 0.0, a_max: 1.0])
 }
 
-fn is_inf(n: &mut Node<'_, '_>) -> Outputs {
+fn is_inf(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (negative, positive) = (n.int_attr("detect_negative", 1)?, n.int_attr("detect_positive", 1)?);
     let x = n.input(0)?;
     let infinite = n.plain("isinf", &[x])?;
@@ -325,13 +325,13 @@ fn is_inf(n: &mut Node<'_, '_>) -> Outputs {
 }
 
 /// Converts Mod: `fmod = 0` takes the sign of the divisor, `fmod = 1` that of the dividend.
-fn modulo(n: &mut Node<'_, '_>) -> Outputs {
+fn modulo(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let op = if n.int_attr("fmod", 0)? == 0 { "floor_mod" } else { "mod" };
     binary(n, op)
 }
 
 /// Converts PRelu; the slope broadcasts to the data from the right.
-fn prelu(n: &mut Node<'_, '_>) -> Outputs {
+fn prelu(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (x, slope) = (n.input(0)?, n.input(1)?);
     let (dims, slopes) = (n.dims(x)?, n.shape(slope)?);
     // One slope per channel is nn.prelu.
@@ -350,7 +350,7 @@ fn prelu(n: &mut Node<'_, '_>) -> Outputs {
 }
 
 /// Converts Pow; the result has the type of the base.
-fn pow(n: &mut Node<'_, '_>) -> Outputs {
+fn pow(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (base, exponent) = (n.input(0)?, n.input(1)?);
     let (dtype, other) = (n.dtype(base)?, n.dtype(exponent)?);
     if dtype == other {
@@ -365,13 +365,13 @@ fn pow(n: &mut Node<'_, '_>) -> Outputs {
     one(n.cast(power, dtype)?)
 }
 
-fn round(n: &mut Node<'_, '_>) -> Outputs {
+fn round(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let x = n.input(0)?;
     one(half_to_even(n, x)?)
 }
 
 /// Rounds to the nearest integer, halves to even; Relay's `round` rounds halves away from zero.
-pub fn half_to_even(n: &mut Node<'_, '_>, x: ExprId) -> Result<ExprId, Fault> {
+pub fn half_to_even(n: &mut Node<'_, '_>, x: ExprId) -> Result<ExprId> {
     let whole = n.plain("trunc", &[x])?;
     let fraction = n.plain("subtract", &[x, whole])?;
     let size = n.plain("abs", &[fraction])?;
@@ -384,7 +384,7 @@ pub fn half_to_even(n: &mut Node<'_, '_>, x: ExprId) -> Result<ExprId, Fault> {
 }
 
 /// Computes x + bias below -lambd, x - bias above lambd, 0 between.
-fn shrink(n: &mut Node<'_, '_>) -> Outputs {
+fn shrink(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (bias, lambda) = (n.float_attr("bias", 0.0)?, n.float_attr("lambd", 0.5)?);
     let x = n.input(0)?;
     let zero = n.scalar(n.dtype(x)?, 0.0);
@@ -397,7 +397,7 @@ fn shrink(n: &mut Node<'_, '_>) -> Outputs {
 }
 
 /// Computes log(1 + exp(x)) as max(x, 0) + log(1 + exp(-|x|)), which does not overflow.
-pub fn softplus(n: &mut Node<'_, '_>, x: ExprId) -> Result<ExprId, Fault> {
+pub fn softplus(n: &mut Node<'_, '_>, x: ExprId) -> Result<ExprId> {
     let positive = n.plain("nn.relu", &[x])?;
     let size = n.plain("abs", &[x])?;
     let negative = n.plain("negative", &[size])?;

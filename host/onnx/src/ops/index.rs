@@ -1,6 +1,6 @@
 //! Gathering and scattering by indices, and sorting.
 
-use super::{Fault, Node, Outputs, Row, attrs, one};
+use super::{Node, Outputs, Result, Row, attrs, one};
 use byoc_ir::ir::{AttrValue, ExprId};
 use byoc_ir::tensor::{DType, Tensor};
 
@@ -25,7 +25,7 @@ pub const ROWS: &[Row] = &[
 
 /// Makes indices non-negative: negative ones count from the end of `size` elements. Also returns true if the indices
 /// are constant.
-fn from_beginning(n: &mut Node<'_, '_>, indices: ExprId, size: usize) -> Result<(ExprId, bool), Fault> {
+fn from_beginning(n: &mut Node<'_, '_>, indices: ExprId, size: usize) -> Result<(ExprId, bool)> {
     if let Some(tensor) = n.known(indices)
         && let Some(values) = tensor.view().to_i64s()
     {
@@ -45,14 +45,14 @@ fn from_beginning(n: &mut Node<'_, '_>, indices: ExprId, size: usize) -> Result<
 }
 
 /// Adds `size` to negative indices.
-fn wrapped(n: &mut Node<'_, '_>, indices: ExprId, size: ExprId) -> Result<ExprId, Fault> {
+fn wrapped(n: &mut Node<'_, '_>, indices: ExprId, size: ExprId) -> Result<ExprId> {
     let zero = n.scalar(n.dtype(indices)?, 0.0);
     let negative = n.plain("less", &[indices, zero])?;
     let moved = n.plain("add", &[indices, size])?;
     n.plain("where", &[negative, moved, indices])
 }
 
-fn gather(n: &mut Node<'_, '_>) -> Outputs {
+fn gather(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (data, indices) = (n.input(0)?, n.input(1)?);
     let dims = n.dims(data)?;
     let axis = n.axis(n.int_attr("axis", 0)?, dims.len())?;
@@ -77,14 +77,14 @@ fn gather(n: &mut Node<'_, '_>) -> Outputs {
     one(n.op("take", &[data, indices], attrs![axis: axis as i64, mode: mode])?)
 }
 
-fn gather_elements(n: &mut Node<'_, '_>) -> Outputs {
+fn gather_elements(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (data, indices) = (n.input(0)?, n.input(1)?);
     let axis = n.axis(n.int_attr("axis", 0)?, n.rank(data)?)? as i64;
     one(n.op("gather", &[data, indices], attrs![axis: axis])?)
 }
 
 /// ONNX has the components of an index in the last dimension, Relay in the first.
-fn components_first(n: &mut Node<'_, '_>, indices: ExprId) -> Result<ExprId, Fault> {
+fn components_first(n: &mut Node<'_, '_>, indices: ExprId) -> Result<ExprId> {
     let rank = n.rank(indices)?;
     if rank == 0 {
         return Err(n.bad("the indices are a scalar"));
@@ -93,7 +93,7 @@ fn components_first(n: &mut Node<'_, '_>, indices: ExprId) -> Result<ExprId, Fau
     n.transpose(indices, &axes)
 }
 
-fn gather_nd(n: &mut Node<'_, '_>) -> Outputs {
+fn gather_nd(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (data, indices) = (n.input(0)?, n.input(1)?);
     let batch = n.int_attr("batch_dims", 0)?;
     let indices = components_first(n, indices)?;
@@ -101,7 +101,7 @@ fn gather_nd(n: &mut Node<'_, '_>) -> Outputs {
 }
 
 /// Returns Relay's name of a reduction.
-fn reduction(n: &Node<'_, '_>) -> Result<&'static str, Fault> {
+fn reduction(n: &Node<'_, '_>) -> Result<&'static str> {
     match n.str_attr("reduction", "none")?.as_str() {
         "none" => Ok("update"),
         "add" => Ok("add"),
@@ -112,14 +112,14 @@ fn reduction(n: &Node<'_, '_>) -> Result<&'static str, Fault> {
     }
 }
 
-fn scatter_elements(n: &mut Node<'_, '_>) -> Outputs {
+fn scatter_elements(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let args = [n.input(0)?, n.input(1)?, n.input(2)?];
     let axis = n.axis(n.int_attr("axis", 0)?, n.rank(args[0])?)? as i64;
     let reduction = reduction(n)?;
     one(n.op("scatter_elements", &args, attrs![axis: axis, reduction: reduction])?)
 }
 
-fn scatter_nd(n: &mut Node<'_, '_>) -> Outputs {
+fn scatter_nd(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (data, indices, updates) = (n.input(0)?, n.input(1)?, n.input(2)?);
     let mode = reduction(n)?;
     let indices = components_first(n, indices)?;
@@ -127,7 +127,7 @@ fn scatter_nd(n: &mut Node<'_, '_>) -> Outputs {
 }
 
 /// Values are (off, on); an index outside [-depth, depth) yields off everywhere.
-fn one_hot(n: &mut Node<'_, '_>) -> Outputs {
+fn one_hot(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (indices, values) = (n.input(0)?, n.input(2)?);
     let depth = match n.constant(1, "depth")? {
         Some(tensor) if tensor.len() == 1 => tensor.view().to_f64s()[0] as i64,
@@ -166,7 +166,7 @@ fn one_hot(n: &mut Node<'_, '_>) -> Outputs {
 }
 
 /// Reverses each sequence of the batch up to its length; the lengths have to be constant.
-fn reverse_sequence(n: &mut Node<'_, '_>) -> Outputs {
+fn reverse_sequence(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let data = n.input(0)?;
     let shape = n.shape(data)?;
     let (batch, time) = (n.int_attr("batch_axis", 1)?, n.int_attr("time_axis", 0)?);
@@ -193,11 +193,11 @@ fn reverse_sequence(n: &mut Node<'_, '_>) -> Outputs {
     merged.extend_from_slice(&shape[2..]);
     let flat = n.reshape(data, &merged)?;
     let places = n.vector(&places);
-    let taken = n.op("take", &[flat, places], attrs![axis: 0])?;
-    one(n.reshape(taken, &shape)?)
+    let gathered = n.op("take", &[flat, places], attrs![axis: 0])?;
+    one(n.reshape(gathered, &shape)?)
 }
 
-fn top_k(n: &mut Node<'_, '_>, k: Option<i64>) -> Outputs {
+fn top_k(n: &mut Node<'_, '_>, k: Option<i64>) -> Result<Outputs> {
     let data = n.input(0)?;
     let shape = n.shape(data)?;
     let axis = n.axis(n.int_attr("axis", -1)?, shape.len())?;

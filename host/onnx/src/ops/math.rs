@@ -1,12 +1,12 @@
 //! Matrix products and sums along an axis.
 
-use super::{Fault, Node, Outputs, Row, attrs, one};
+use super::{Node, Outputs, Result, Row, attrs, one};
 use byoc_ir::ir::{Attrs, Dim, ExprId};
 
 pub const ROWS: &[Row] = &[("CumSum", 11, cum_sum), ("Gemm", 7, gemm), ("MatMul", 1, mat_mul)];
 
 /// Transposes a matrix.
-fn transposed(n: &mut Node<'_, '_>, matrix: ExprId) -> Result<ExprId, Fault> {
+fn transposed(n: &mut Node<'_, '_>, matrix: ExprId) -> Result<ExprId> {
     n.transpose(matrix, &[1, 0])
 }
 
@@ -15,7 +15,7 @@ fn with_units(units: &Dim) -> Attrs {
     units.fixed().map_or_else(|| attrs![], |units| attrs![units: units as i64])
 }
 
-fn gemm(n: &mut Node<'_, '_>) -> Outputs {
+fn gemm(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (mut a, mut b) = (n.input(0)?, n.input(1)?);
     let (alpha, beta) = (n.float_attr("alpha", 1.0)?, n.float_attr("beta", 1.0)?);
     let (ty_a, ty_b) = (n.ty(a)?, n.ty(b)?);
@@ -49,14 +49,14 @@ fn gemm(n: &mut Node<'_, '_>) -> Outputs {
     one(n.plain("add", &[product, c])?)
 }
 
-fn mat_mul(n: &mut Node<'_, '_>) -> Outputs {
+fn mat_mul(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (a, b) = (n.input(0)?, n.input(1)?);
     one(product(n, a, b, None)?)
 }
 
 /// Creates numpy's matmul. For quantized operands, given with their zero points and scales, the result is the sums in
 /// `int32`.
-pub fn product(n: &mut Node<'_, '_>, a: ExprId, b: ExprId, quantized: Option<[ExprId; 4]>) -> Result<ExprId, Fault> {
+pub fn product(n: &mut Node<'_, '_>, a: ExprId, b: ExprId, quantized: Option<[ExprId; 4]>) -> Result<ExprId> {
     let (ty_a, ty_b) = (n.ty(a)?, n.ty(b)?);
     let (mut dims_a, mut dims_b) = (ty_a.dims.to_vec(), ty_b.dims.to_vec());
     if dims_a.is_empty() || dims_b.is_empty() {
@@ -118,7 +118,7 @@ pub fn product(n: &mut Node<'_, '_>, a: ExprId, b: ExprId, quantized: Option<[Ex
 }
 
 /// Returns the shape of the product of stacks of matrices with unknown dimensions.
-fn shape_during_run(n: &mut Node<'_, '_>, [a, b]: [ExprId; 2], rank: usize) -> Result<ExprId, Fault> {
+fn shape_during_run(n: &mut Node<'_, '_>, [a, b]: [ExprId; 2], rank: usize) -> Result<ExprId> {
     if n.rank(a)? != rank || n.rank(b)? != rank {
         return Err(n.not_known(&n.ty(if n.rank(a)? == rank { b } else { a })?));
     }
@@ -129,23 +129,23 @@ fn shape_during_run(n: &mut Node<'_, '_>, [a, b]: [ExprId; 2], rank: usize) -> R
 }
 
 /// Reshapes to matrices (b, rows, columns), one for each element of the batch, or one for all.
-fn batched(n: &mut Node<'_, '_>, value: ExprId, dims: &[Dim], batch: &[Dim]) -> Result<ExprId, Fault> {
-    let (own, matrix) = dims.split_at(dims.len() - 2);
+fn batched(n: &mut Node<'_, '_>, value: ExprId, dims: &[Dim], batch: &[Dim]) -> Result<ExprId> {
+    let (operand_batch, matrix) = dims.split_at(dims.len() - 2);
     let one = Dim::Fixed(1);
     let together = |first: Dim| [first, matrix[0].clone(), matrix[1].clone()];
-    if own.iter().all(|dim| *dim == one) {
+    if operand_batch.iter().all(|dim| *dim == one) {
         return n.reshape_to(value, &together(one));
     }
     let all = Dim::product(batch).ok_or_else(|| n.bad("the product of the dimensions is too large"))?;
     let mut value = value;
-    let leading = own.iter().position(|dim| *dim != one).unwrap_or(0);
+    let leading = operand_batch.iter().position(|dim| *dim != one).unwrap_or(0);
     // Unknown dimensions are assumed to be equal; the product checks it during the run.
-    let same = own[leading..] == batch[batch.len() - (own.len() - leading)..];
-    if same && all == Dim::Any && leading == 0 && own.len() == batch.len() && own.len() <= 2 {
-        let merged: &[i64] = if own.len() == 2 { &[-3, -2] } else { &[-2] };
+    let same = operand_batch[leading..] == batch[batch.len() - (operand_batch.len() - leading)..];
+    if same && all == Dim::Any && leading == 0 && operand_batch.len() == batch.len() && operand_batch.len() <= 2 {
+        let merged: &[i64] = if operand_batch.len() == 2 { &[-3, -2] } else { &[-2] };
         return n.op("reshape", &[value], attrs![newshape: merged.to_vec()]);
     }
-    if !same || Dim::product(own).as_ref() != Some(&all) {
+    if !same || Dim::product(operand_batch).as_ref() != Some(&all) {
         let wanted: Vec<Dim> = batch.iter().chain(matrix).cloned().collect();
         value = n.spread(value, &wanted)?;
     }
@@ -169,7 +169,7 @@ pub fn broadcast(a: &[Dim], b: &[Dim]) -> Option<Vec<Dim>> {
         .collect()
 }
 
-fn cum_sum(n: &mut Node<'_, '_>) -> Outputs {
+fn cum_sum(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let data = n.input(0)?;
     let axis = n.int(1, "axis")?.ok_or_else(|| n.bad("the axis is missing"))?;
     let axis = n.axis(axis, n.rank(data)?)? as i64;

@@ -17,10 +17,10 @@ mod shape;
 mod slice;
 
 use super::node::{Node, Outputs, attrs};
-use super::state::Fault;
+use super::state::Result;
 
 /// Converter of a node to Relay calls.
-pub type Convert = fn(&mut Node<'_, '_>) -> Outputs;
+pub type Convert = fn(&mut Node<'_, '_>) -> Result<Outputs>;
 
 /// Operator, first version of the operator set, converter.
 type Row = (&'static str, i64, Convert);
@@ -53,7 +53,7 @@ pub fn names() -> impl Iterator<Item = &'static str> {
 }
 
 /// Returns a single output.
-fn one(value: byoc_ir::ir::ExprId) -> Outputs {
+fn one(value: byoc_ir::ir::ExprId) -> Result<Outputs> {
     Ok(vec![value])
 }
 

@@ -1,6 +1,6 @@
 //! Normalization and softmax.
 
-use super::{Node, Outputs, Row, attrs, one};
+use super::{Node, Outputs, Result, Row, attrs, one};
 use byoc_ir::ir::{AttrValue, Dim, ExprId};
 
 pub const ROWS: &[Row] = &[
@@ -17,7 +17,7 @@ pub const ROWS: &[Row] = &[
     ("Softmax", 13, |n| softmax(n, "nn.softmax")),
 ];
 
-fn batch(n: &mut Node<'_, '_>) -> Outputs {
+fn batch(n: &mut Node<'_, '_>) -> Result<Outputs> {
     if n.int_attr("training_mode", 0)? != 0 || (n.opset < 14 && (1..5).any(|i| n.wants_output(i))) {
         return Err(n.bad("batch normalization in training mode is not supported"));
     }
@@ -33,14 +33,14 @@ fn batch(n: &mut Node<'_, '_>) -> Outputs {
     one(n.project(all, 0)?)
 }
 
-fn instance(n: &mut Node<'_, '_>) -> Outputs {
+fn instance(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let args = [n.input(0)?, n.input(1)?, n.input(2)?];
     let epsilon = n.float_attr("epsilon", 1e-5)?;
     one(n.op("nn.instance_norm", &args, attrs![axis: 1, epsilon: epsilon])?)
 }
 
 /// Before operator set 21 scale and bias had one element per group, since then one per channel.
-fn group(n: &mut Node<'_, '_>) -> Outputs {
+fn group(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let data = n.input(0)?;
     let shape = n.shape(data)?;
     let groups = n.int_attr("num_groups", 0)?;
@@ -61,7 +61,7 @@ fn group(n: &mut Node<'_, '_>) -> Outputs {
 }
 
 /// Normalizes over the last axes, from `axis` on. Several axes are merged by a reshape.
-fn layer(n: &mut Node<'_, '_>) -> Outputs {
+fn layer(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (data, gamma) = (n.input(0)?, n.input(1)?);
     let (dims, dtype) = (n.dims(data)?, n.dtype(data)?);
     let axis = n.axis(n.int_attr("axis", -1)?, dims.len())?;
@@ -100,7 +100,7 @@ fn layer(n: &mut Node<'_, '_>) -> Outputs {
     Ok(outputs)
 }
 
-fn lrn(n: &mut Node<'_, '_>) -> Outputs {
+fn lrn(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let data = n.input(0)?;
     let (alpha, beta, bias) = (n.float_attr("alpha", 0.0001)?, n.float_attr("beta", 0.75)?, n.float_attr("bias", 1.0)?);
     let size = n.int_attr("size", 0)?;
@@ -108,7 +108,7 @@ fn lrn(n: &mut Node<'_, '_>) -> Outputs {
 }
 
 /// Computes data / (sum |data|^p)^(1/p) along an axis.
-fn lp(n: &mut Node<'_, '_>) -> Outputs {
+fn lp(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let data = n.input(0)?;
     let axis = n.axis(n.int_attr("axis", -1)?, n.rank(data)?)? as i64;
     let along = attrs![axis: [axis], keepdims: true];
@@ -132,7 +132,7 @@ fn lp(n: &mut Node<'_, '_>) -> Outputs {
 }
 
 /// Computes (data - mean) / (standard deviation + 1e-9).
-fn mean_variance(n: &mut Node<'_, '_>) -> Outputs {
+fn mean_variance(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let data = n.input(0)?;
     let axes = n.ints_attr("axes")?.unwrap_or_else(|| vec![0, 2, 3]);
     let along = attrs![axis: axes, keepdims: true];
@@ -144,14 +144,14 @@ fn mean_variance(n: &mut Node<'_, '_>) -> Outputs {
     one(n.plain("divide", &[centred, above])?)
 }
 
-fn softmax(n: &mut Node<'_, '_>, op: &str) -> Outputs {
+fn softmax(n: &mut Node<'_, '_>, op: &str) -> Result<Outputs> {
     let data = n.input(0)?;
     let axis = n.axis(n.int_attr("axis", -1)?, n.rank(data)?)?;
     one(n.op(op, &[data], attrs![axis: relative(axis, n.rank(data)?)])?)
 }
 
 /// Before operator set 13 the data was treated as a matrix, split at `axis`, and each row was normalized.
-fn softmax_flat(n: &mut Node<'_, '_>, op: &str) -> Outputs {
+fn softmax_flat(n: &mut Node<'_, '_>, op: &str) -> Result<Outputs> {
     let data = n.input(0)?;
     let dims = n.dims(data)?;
     let axis = n.int_attr("axis", 1)?;

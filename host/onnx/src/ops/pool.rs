@@ -1,7 +1,7 @@
 //! Pooling.
 
 use super::conv::{Geometry, geometry, ints, per_axis, spatial};
-use super::{Node, Outputs, Row, attrs, one};
+use super::{Node, Outputs, Result, Row, attrs, one};
 use byoc_ir::ir::AttrValue;
 
 pub const ROWS: &[Row] = &[
@@ -11,7 +11,7 @@ pub const ROWS: &[Row] = &[
     ("MaxPool", 1, |n| pool(n, true)),
 ];
 
-fn global(n: &mut Node<'_, '_>, planar: &str, reduction: &str) -> Outputs {
+fn global(n: &mut Node<'_, '_>, planar: &str, reduction: &str) -> Result<Outputs> {
     let data = n.input(0)?;
     let rank = n.rank(data)?;
     if rank == 4 {
@@ -21,7 +21,7 @@ fn global(n: &mut Node<'_, '_>, planar: &str, reduction: &str) -> Outputs {
     one(n.op(reduction, &[data], attrs![axis: axes, keepdims: true])?)
 }
 
-fn pool(n: &mut Node<'_, '_>, max: bool) -> Outputs {
+fn pool(n: &mut Node<'_, '_>, max: bool) -> Result<Outputs> {
     let data = n.input(0)?;
     let spatial = spatial(n, data)?;
     let axes = spatial.len();
@@ -52,13 +52,8 @@ fn pool(n: &mut Node<'_, '_>, max: bool) -> Outputs {
 /// Handles `ceil_mode`: a last, incomplete step yields a window too, unless that window would begin in the padding
 /// after the data. If only some axes get such a window, padding after the data is added for it instead, which affects
 /// neither the maximum nor a mean over the data alone. Returns true if Relay's `ceil_mode` has to be set.
-fn round_up(
-    n: &Node<'_, '_>,
-    window: &mut Geometry,
-    spatial: &[usize],
-    padding_counts: bool,
-) -> Result<bool, super::Fault> {
-    let mut room = vec![0i64; spatial.len()];
+fn round_up(n: &Node<'_, '_>, window: &mut Geometry, spatial: &[usize], padding_counts: bool) -> Result<bool> {
+    let mut extra_padding = vec![0i64; spatial.len()];
     let (mut more, mut fewer) = (false, false);
     for (axis, &size) in spatial.iter().enumerate() {
         let stride = window.strides[axis] as i64;
@@ -66,7 +61,7 @@ fn round_up(
         let incomplete = free >= 0 && free % stride != 0;
         let last = (free / stride + 1) * stride;
         if incomplete && last < size as i64 + window.begin[axis] {
-            room[axis] = last - free;
+            extra_padding[axis] = last - free;
             more = true;
         } else if incomplete {
             fewer = true;
@@ -76,8 +71,8 @@ fn round_up(
         if padding_counts {
             return Err(n.bad("ceil_mode with count_include_pad is not supported if axes differ in their last window"));
         }
-        for (end, room) in window.end.iter_mut().zip(room) {
-            *end += room;
+        for (end, extra_padding) in window.end.iter_mut().zip(extra_padding) {
+            *end += extra_padding;
         }
         return Ok(false);
     }

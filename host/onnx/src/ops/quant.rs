@@ -7,7 +7,7 @@
 use super::conv::{geometry, ints, kernel, spatial};
 use super::elementwise::half_to_even;
 use super::math;
-use super::{Fault, Node, Outputs, Row, attrs, one};
+use super::{Node, Outputs, Result, Row, attrs, one};
 use byoc_ir::ir::{Attrs, ExprId};
 use byoc_ir::tensor::DType;
 
@@ -22,7 +22,7 @@ pub const ROWS: &[Row] = &[
 ];
 
 /// Reads a scale for the dialect: float32, a scalar or a vector.
-fn scale(n: &mut Node<'_, '_>, i: usize) -> Result<ExprId, Fault> {
+fn scale(n: &mut Node<'_, '_>, i: usize) -> Result<ExprId> {
     let value = n.input(i)?;
     let value = n.cast(value, DType::F32)?;
     parameter(n, value)
@@ -30,7 +30,7 @@ fn scale(n: &mut Node<'_, '_>, i: usize) -> Result<ExprId, Fault> {
 
 /// Reads a zero point for the dialect: int32, a scalar or a vector; 0 if not given. In the model it has the element
 /// type of its tensor, `data`.
-fn zero_point(n: &mut Node<'_, '_>, i: usize, data: DType) -> Result<ExprId, Fault> {
+fn zero_point(n: &mut Node<'_, '_>, i: usize, data: DType) -> Result<ExprId> {
     let Some(value) = n.maybe(i) else { return Ok(n.scalar(DType::I32, 0.0)) };
     let given = n.dtype(value)?;
     if given != data {
@@ -41,7 +41,7 @@ fn zero_point(n: &mut Node<'_, '_>, i: usize, data: DType) -> Result<ExprId, Fau
 }
 
 /// Reshapes a parameter to a scalar or a vector.
-fn parameter(n: &mut Node<'_, '_>, value: ExprId) -> Result<ExprId, Fault> {
+fn parameter(n: &mut Node<'_, '_>, value: ExprId) -> Result<ExprId> {
     let shape = n.shape(value)?;
     match shape[..] {
         [1] => n.reshape(value, &[]),
@@ -51,14 +51,14 @@ fn parameter(n: &mut Node<'_, '_>, value: ExprId) -> Result<ExprId, Fault> {
 }
 
 /// Reads `axis`, for data with `rank` dimensions; any axis is valid for a scalar.
-fn axis(n: &Node<'_, '_>, rank: usize) -> Result<i64, Fault> {
+fn axis(n: &Node<'_, '_>, rank: usize) -> Result<i64> {
     let axis = n.int_attr("axis", 1)?;
     // The default may be out of range; it matters for vectors only, whose relation checks it.
     Ok(if (-(rank as i64)..rank as i64).contains(&axis) { axis } else { -1 })
 }
 
 /// Expands a scale or zero point of a blocked tensor to one for each element of `data`.
-fn spread(n: &mut Node<'_, '_>, value: ExprId, data: ExprId, block: i64) -> Result<ExprId, Fault> {
+fn spread(n: &mut Node<'_, '_>, value: ExprId, data: ExprId, block: i64) -> Result<ExprId> {
     let (shape, wanted) = (n.shape(value)?, n.shape(data)?);
     let axis = n.axis(n.int_attr("axis", 1)?, wanted.len())?;
     let fits = shape.len() == wanted.len()
@@ -80,7 +80,7 @@ fn spread(n: &mut Node<'_, '_>, value: ExprId, data: ExprId, block: i64) -> Resu
 }
 
 /// Computes (x - zero point) * scale.
-fn dequantize(n: &mut Node<'_, '_>) -> Outputs {
+fn dequantize(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let x = n.input(0)?;
     let (dtype, given, rank) = (n.dtype(x)?, n.input(1)?, n.rank(x)?);
     let out = n.dtype(given)?;
@@ -103,7 +103,7 @@ fn dequantize(n: &mut Node<'_, '_>) -> Outputs {
 }
 
 /// Returns the least and the greatest value of a type of at most 16 bits.
-fn range(n: &Node<'_, '_>, dtype: DType) -> Result<(f64, f64), Fault> {
+fn range(n: &Node<'_, '_>, dtype: DType) -> Result<(f64, f64)> {
     match dtype {
         DType::I8 => Ok((-128.0, 127.0)),
         DType::U8 => Ok((0.0, 255.0)),
@@ -114,7 +114,7 @@ fn range(n: &Node<'_, '_>, dtype: DType) -> Result<(f64, f64), Fault> {
 }
 
 /// Computes saturate(round(x / scale) + zero point), halves to even.
-fn quantize(n: &mut Node<'_, '_>) -> Outputs {
+fn quantize(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (mut x, given) = (n.input(0)?, n.input(1)?);
     let wanted = match n.maybe(2) {
         Some(zero) => n.dtype(zero)?,
@@ -150,7 +150,7 @@ fn quantize(n: &mut Node<'_, '_>) -> Outputs {
 }
 
 /// Quantizes to uint8, with the range of the data (extended to contain 0).
-fn dynamic_quantize(n: &mut Node<'_, '_>) -> Outputs {
+fn dynamic_quantize(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let x = n.input(0)?;
     let dtype = n.dtype(x)?;
     let zero = n.scalar(dtype, 0.0);
@@ -180,7 +180,7 @@ struct Convolution {
 }
 
 /// Creates the sums of products, `int32`.
-fn convolve(n: &mut Node<'_, '_>, of: &Convolution) -> Result<ExprId, Fault> {
+fn convolve(n: &mut Node<'_, '_>, of: &Convolution) -> Result<ExprId> {
     let spatial = spatial(n, of.data)?;
     let axes = spatial.len();
     let shape = n.shape(of.weight)?;
@@ -207,18 +207,18 @@ fn convolve(n: &mut Node<'_, '_>, of: &Convolution) -> Result<ExprId, Fault> {
     n.op(if axes == 1 { "nn.conv1d" } else { "nn.conv3d" }, &[data, weight], attrs)
 }
 
-/// Computes value - zero point in int32; a vector is followed by `behind` more axes.
-fn difference(n: &mut Node<'_, '_>, value: ExprId, zero_point: ExprId, behind: usize) -> Result<ExprId, Fault> {
+/// Computes value - zero point in int32; a vector is followed by `trailing_axes` more axes.
+fn difference(n: &mut Node<'_, '_>, value: ExprId, zero_point: ExprId, trailing_axes: usize) -> Result<ExprId> {
     let value = n.cast(value, DType::I32)?;
     let mut shape = n.shape(zero_point)?.to_vec();
     if let [size] = shape[..] {
-        shape = [vec![size], vec![1; behind]].concat();
+        shape = [vec![size], vec![1; trailing_axes]].concat();
     }
     let zero_point = n.reshape(zero_point, &shape)?;
     n.plain("subtract", &[value, zero_point])
 }
 
-fn conv_integer(n: &mut Node<'_, '_>) -> Outputs {
+fn conv_integer(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (data, weight) = (n.input(0)?, n.input(1)?);
     let zero_points = [zero_point(n, 2, n.dtype(data)?)?, zero_point(n, 3, n.dtype(weight)?)?];
     let scales = [n.scalar(DType::F32, 1.0), n.scalar(DType::F32, 1.0)];
@@ -226,7 +226,7 @@ fn conv_integer(n: &mut Node<'_, '_>) -> Outputs {
 }
 
 /// Requantizes sums to the scale and zero point of the output, in the element type of the zero point.
-fn requantize(n: &mut Node<'_, '_>, sums: ExprId, from: ExprId, to: usize, axis: i64) -> Result<ExprId, Fault> {
+fn requantize(n: &mut Node<'_, '_>, sums: ExprId, from: ExprId, to: usize, axis: i64) -> Result<ExprId> {
     let out = match n.maybe(to + 1) {
         Some(zero) => n.dtype(zero)?,
         None => return Err(n.bad(format!("input {} is missing", to + 1))),
@@ -241,7 +241,7 @@ fn requantize_attrs(axis: i64, out: DType) -> Attrs {
     attrs![axis: axis, rounding: "TOEVEN", compute_dtype: "float32", out_dtype: out]
 }
 
-fn q_linear_conv(n: &mut Node<'_, '_>) -> Outputs {
+fn q_linear_conv(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (data, weight) = (n.input(0)?, n.input(3)?);
     let scales = [scale(n, 1)?, scale(n, 4)?];
     let zero_points = [zero_point(n, 2, n.dtype(data)?)?, zero_point(n, 5, n.dtype(weight)?)?];
@@ -255,12 +255,7 @@ fn q_linear_conv(n: &mut Node<'_, '_>) -> Outputs {
 
 /// Creates the sums of a matrix product. Scalar zero points stay parameters of the dialect; vectors (one per row of the
 /// first operand, one per column of the second) are subtracted first.
-fn multiply(
-    n: &mut Node<'_, '_>,
-    operands: [ExprId; 2],
-    zero_at: [usize; 2],
-    scales: [ExprId; 2],
-) -> Result<ExprId, Fault> {
+fn multiply(n: &mut Node<'_, '_>, operands: [ExprId; 2], zero_at: [usize; 2], scales: [ExprId; 2]) -> Result<ExprId> {
     let mut zeros = Vec::new();
     let mut plain = false;
     for (i, at) in zero_at.into_iter().enumerate() {
@@ -281,13 +276,13 @@ fn multiply(
     math::product(n, data, weight, None)
 }
 
-fn mat_mul_integer(n: &mut Node<'_, '_>) -> Outputs {
+fn mat_mul_integer(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let scales = [n.scalar(DType::F32, 1.0), n.scalar(DType::F32, 1.0)];
     let operands = [n.input(0)?, n.input(1)?];
     one(multiply(n, operands, [2, 3], scales)?)
 }
 
-fn q_linear_mat_mul(n: &mut Node<'_, '_>) -> Outputs {
+fn q_linear_mat_mul(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let scales = [scale(n, 1)?, scale(n, 4)?];
     let operands = [n.input(0)?, n.input(3)?];
     let sums = multiply(n, operands, [2, 5], scales)?;

@@ -3,7 +3,7 @@
 //! The products of all time steps with the input weights are one `nn.dense`; each step then needs the product with the
 //! recurrent weights and a few elementwise operators.
 
-use super::{Fault, Node, Outputs, Row, attrs};
+use super::{Node, Outputs, Result, Row, attrs};
 use byoc_ir::ir::ExprId;
 use byoc_ir::tensor::DType;
 
@@ -72,7 +72,7 @@ struct State {
     cell: Option<ExprId>,
 }
 
-fn recurrent(n: &mut Node<'_, '_>, kind: Kind) -> Outputs {
+fn recurrent(n: &mut Node<'_, '_>, kind: Kind) -> Result<Outputs> {
     let (data, weights, recurrent) = (n.input(0)?, n.input(1)?, n.input(2)?);
     let batch_first = n.int_attr("layout", 0)? != 0;
     let data = if batch_first { n.transpose(data, &[1, 0, 2])? } else { data };
@@ -135,7 +135,7 @@ fn recurrent(n: &mut Node<'_, '_>, kind: Kind) -> Outputs {
                 Some(each)
             }
         };
-        let initial = |n: &mut Node<'_, '_>, i: usize| -> Result<Option<ExprId>, Fault> {
+        let initial = |n: &mut Node<'_, '_>, i: usize| -> Result<Option<ExprId>> {
             let Some(value) = n.maybe(i) else { return Ok(None) };
             let value = if batch_first { n.transpose(value, &[1, 0, 2])? } else { value };
             let value = part(n, value, &[batch, hidden])?;
@@ -217,7 +217,7 @@ fn recurrent(n: &mut Node<'_, '_>, kind: Kind) -> Outputs {
 }
 
 /// Splits into equal parts along an axis.
-fn split(n: &mut Node<'_, '_>, value: ExprId, parts: usize, axis: i64) -> Result<Vec<ExprId>, Fault> {
+fn split(n: &mut Node<'_, '_>, value: ExprId, parts: usize, axis: i64) -> Result<Vec<ExprId>> {
     if parts == 1 {
         return Ok(vec![value]);
     }
@@ -231,7 +231,7 @@ fn is_zero(n: &mut Node<'_, '_>, value: ExprId) -> bool {
 
 /// Creates a mask for each step: the sequences of the batch that are that long, (batch, 1). `None` if all have the full
 /// length.
-fn masks(n: &mut Node<'_, '_>, steps: usize, batch: usize) -> Result<Option<Vec<ExprId>>, Fault> {
+fn masks(n: &mut Node<'_, '_>, steps: usize, batch: usize) -> Result<Option<Vec<ExprId>>> {
     let Some(lengths) = n.maybe(4) else { return Ok(None) };
     if let Some(tensor) = n.known(lengths)
         && tensor.view().to_i64s().is_some_and(|all| all.iter().all(|&l| l >= steps as i64))
@@ -244,7 +244,7 @@ fn masks(n: &mut Node<'_, '_>, steps: usize, batch: usize) -> Result<Option<Vec<
 }
 
 /// Reads the activations of each direction.
-fn activations(n: &Node<'_, '_>, kind: Kind, directions: usize) -> Result<Vec<Vec<Activation>>, Fault> {
+fn activations(n: &Node<'_, '_>, kind: Kind, directions: usize) -> Result<Vec<Vec<Activation>>> {
     let defaults = kind.activations();
     let names = match n.strings_attr("activations")? {
         Some(names) => names,
@@ -277,7 +277,7 @@ fn activations(n: &Node<'_, '_>, kind: Kind, directions: usize) -> Result<Vec<Ve
 }
 
 impl Activation {
-    fn apply(&self, n: &mut Node<'_, '_>, x: ExprId) -> Result<ExprId, Fault> {
+    fn apply(&self, n: &mut Node<'_, '_>, x: ExprId) -> Result<ExprId> {
         let (alpha, beta) = (self.alpha, self.beta);
         match self.name.as_str() {
             "relu" => n.plain("nn.relu", &[x]),
@@ -324,7 +324,7 @@ impl Activation {
 
 impl Direction<'_> {
     /// Creates one step, from the projected input (batch, gates * hidden).
-    fn step(&self, n: &mut Node<'_, '_>, projected: ExprId, state: State) -> Result<State, Fault> {
+    fn step(&self, n: &mut Node<'_, '_>, projected: ExprId, state: State) -> Result<State> {
         match self.kind {
             Kind::Rnn => self.rnn(n, projected, state),
             Kind::Gru => self.gru(n, projected, state),
@@ -332,19 +332,19 @@ impl Direction<'_> {
         }
     }
 
-    fn clipped(&self, n: &mut Node<'_, '_>, x: ExprId) -> Result<ExprId, Fault> {
+    fn clipped(&self, n: &mut Node<'_, '_>, x: ExprId) -> Result<ExprId> {
         match self.clip {
             Some(bound) => n.op("clip", &[x], attrs![a_min: -bound, a_max: bound]),
             None => Ok(x),
         }
     }
 
-    fn activate(&self, n: &mut Node<'_, '_>, which: usize, x: ExprId) -> Result<ExprId, Fault> {
+    fn activate(&self, n: &mut Node<'_, '_>, index: usize, x: ExprId) -> Result<ExprId> {
         let x = self.clipped(n, x)?;
-        self.activations[which].apply(n, x)
+        self.activations[index].apply(n, x)
     }
 
-    fn with_recurrence(&self, n: &mut Node<'_, '_>, projected: ExprId, state: State) -> Result<ExprId, Fault> {
+    fn with_recurrence(&self, n: &mut Node<'_, '_>, projected: ExprId, state: State) -> Result<ExprId> {
         let Some(hidden) = state.hidden else { return Ok(projected) };
         let units = (self.kind.gates() * self.hidden) as i64;
         let product = n.op("nn.dense", &[hidden, self.recurrent], attrs![units: units])?;
@@ -352,21 +352,21 @@ impl Direction<'_> {
     }
 
     /// RNN: H = f(X W + H R + b).
-    fn rnn(&self, n: &mut Node<'_, '_>, projected: ExprId, state: State) -> Result<State, Fault> {
+    fn rnn(&self, n: &mut Node<'_, '_>, projected: ExprId, state: State) -> Result<State> {
         let sum = self.with_recurrence(n, projected, state)?;
         Ok(State { hidden: Some(self.activate(n, 0, sum)?), cell: None })
     }
 
     /// LSTM with gates i, o, f, c: C = f C + i c, H = o h(C).
-    fn lstm(&self, n: &mut Node<'_, '_>, projected: ExprId, state: State) -> Result<State, Fault> {
+    fn lstm(&self, n: &mut Node<'_, '_>, projected: ExprId, state: State) -> Result<State> {
         let sum = self.with_recurrence(n, projected, state)?;
         let [mut input, mut output, mut forget, candidate] = split(n, sum, 4, 1)?[..] else {
             return Err(n.bad("expected four gates"));
         };
-        let peep = |n: &mut Node<'_, '_>, gate: ExprId, which: usize, cell: Option<ExprId>| match (self.peepholes, cell)
+        let peep = |n: &mut Node<'_, '_>, gate: ExprId, index: usize, cell: Option<ExprId>| match (self.peepholes, cell)
         {
             (Some(weights), Some(cell)) => {
-                let product = n.plain("multiply", &[cell, weights[which]])?;
+                let product = n.plain("multiply", &[cell, weights[index]])?;
                 n.plain("add", &[gate, product])
             }
             _ => Ok(gate),
@@ -393,7 +393,7 @@ impl Direction<'_> {
     }
 
     /// GRU with gates z, r, h: H = (1 - z) h + z H.
-    fn gru(&self, n: &mut Node<'_, '_>, projected: ExprId, state: State) -> Result<State, Fault> {
+    fn gru(&self, n: &mut Node<'_, '_>, projected: ExprId, state: State) -> Result<State> {
         let hidden = self.hidden;
         if self.linear_before_reset {
             // The recurrent product of all gates with its own bias, which the reset gate scales.
@@ -447,7 +447,7 @@ impl Direction<'_> {
         self.mix(n, update, candidate, state)
     }
 
-    fn mix(&self, n: &mut Node<'_, '_>, update: ExprId, candidate: ExprId, state: State) -> Result<State, Fault> {
+    fn mix(&self, n: &mut Node<'_, '_>, update: ExprId, candidate: ExprId, state: State) -> Result<State> {
         let unit = n.scalar(n.dtype(update)?, 1.0);
         let rest = n.plain("subtract", &[unit, update])?;
         let mut next = n.plain("multiply", &[rest, candidate])?;

@@ -1,6 +1,6 @@
 //! Reductions, including the index of the largest element.
 
-use super::{Fault, Node, Outputs, Row, attrs, one};
+use super::{Node, Outputs, Result, Row, attrs, one};
 use byoc_ir::ir::{AttrValue, Attrs, ExprId};
 use byoc_ir::tensor::DType;
 
@@ -19,10 +19,10 @@ pub const ROWS: &[Row] = &[
     ("ReduceSumSquare", 1, |n| reduce(n, sum_square)),
 ];
 
-type Formula = fn(&mut Node<'_, '_>, ExprId, Attrs) -> Result<ExprId, Fault>;
+type Formula = fn(&mut Node<'_, '_>, ExprId, Attrs) -> Result<ExprId>;
 
 /// The axes are an attribute or, since operator set 13 (sum) or 18 (all others), an input.
-fn reduce(n: &mut Node<'_, '_>, formula: Formula) -> Outputs {
+fn reduce(n: &mut Node<'_, '_>, formula: Formula) -> Result<Outputs> {
     let data = n.input(0)?;
     let rank = n.rank(data)?;
     let axes = match n.ints_attr("axes")? {
@@ -42,28 +42,28 @@ fn reduce(n: &mut Node<'_, '_>, formula: Formula) -> Outputs {
     one(formula(n, data, along)?)
 }
 
-fn l1(n: &mut Node<'_, '_>, x: ExprId, along: Attrs) -> Result<ExprId, Fault> {
+fn l1(n: &mut Node<'_, '_>, x: ExprId, along: Attrs) -> Result<ExprId> {
     let size = n.plain("abs", &[x])?;
     n.op("sum", &[size], along)
 }
 
-fn sum_square(n: &mut Node<'_, '_>, x: ExprId, along: Attrs) -> Result<ExprId, Fault> {
+fn sum_square(n: &mut Node<'_, '_>, x: ExprId, along: Attrs) -> Result<ExprId> {
     let square = n.plain("multiply", &[x, x])?;
     n.op("sum", &[square], along)
 }
 
-fn l2(n: &mut Node<'_, '_>, x: ExprId, along: Attrs) -> Result<ExprId, Fault> {
+fn l2(n: &mut Node<'_, '_>, x: ExprId, along: Attrs) -> Result<ExprId> {
     let sum = sum_square(n, x, along)?;
     n.plain("sqrt", &[sum])
 }
 
-fn log_sum(n: &mut Node<'_, '_>, x: ExprId, along: Attrs) -> Result<ExprId, Fault> {
+fn log_sum(n: &mut Node<'_, '_>, x: ExprId, along: Attrs) -> Result<ExprId> {
     let sum = n.op("sum", &[x], along)?;
     n.plain("log", &[sum])
 }
 
 /// Computes max + log(sum(exp(x - max))): the exponentials are at most 1.
-fn log_sum_exp(n: &mut Node<'_, '_>, x: ExprId, along: Attrs) -> Result<ExprId, Fault> {
+fn log_sum_exp(n: &mut Node<'_, '_>, x: ExprId, along: Attrs) -> Result<ExprId> {
     let dtype = n.dtype(x)?;
     let max = n.op("max", &[x], along.with("keepdims", true))?;
     // If all elements are -inf (or there are none) the shift is 0: -inf - -inf would be NaN.
@@ -80,7 +80,7 @@ fn log_sum_exp(n: &mut Node<'_, '_>, x: ExprId, along: Attrs) -> Result<ExprId, 
 }
 
 /// Converts indices: int32 in Relay, int64 in ONNX.
-fn arg(n: &mut Node<'_, '_>, op: &str) -> Outputs {
+fn arg(n: &mut Node<'_, '_>, op: &str) -> Result<Outputs> {
     let data = n.input(0)?;
     let axis = n.axis(n.int_attr("axis", 0)?, n.rank(data)?)? as i64;
     let (keepdims, last) = (n.int_attr("keepdims", 1)? != 0, n.int_attr("select_last_index", 0)? != 0);

@@ -4,7 +4,7 @@
 //! size) matches the model's. Everything else is done axis by axis: each axis of the result is a gathering (nearest) or
 //! a matrix product with interpolation weights, computed here.
 
-use super::{Fault, Node, Outputs, Row, attrs, one};
+use super::{Node, Outputs, Result, Row, attrs, one};
 use crate::tensor::from_f64s;
 use byoc_ir::ir::{AttrValue, ExprId};
 
@@ -34,19 +34,19 @@ struct Axis {
     roi: (f64, f64),
 }
 
-fn upsample_7(n: &mut Node<'_, '_>) -> Outputs {
+fn upsample_7(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let scales = n.floats_attr("scales")?.ok_or_else(|| n.bad("attribute scales is missing"))?;
     old_resize(n, scales)
 }
 
-fn resize_10(n: &mut Node<'_, '_>) -> Outputs {
+fn resize_10(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let scales = n.constant(1, "scales")?.ok_or_else(|| n.bad("the scales are missing"))?;
     let scales = scales.view().to_f64s();
     old_resize(n, scales)
 }
 
 /// Before operator set 11: coordinates are asymmetric, and nearest rounds down.
-fn old_resize(n: &mut Node<'_, '_>, scales: Vec<f64>) -> Outputs {
+fn old_resize(n: &mut Node<'_, '_>, scales: Vec<f64>) -> Result<Outputs> {
     let mode = Mode {
         method: n.str_attr("mode", "nearest")?,
         coordinates: "asymmetric".into(),
@@ -61,7 +61,7 @@ fn old_resize(n: &mut Node<'_, '_>, scales: Vec<f64>) -> Outputs {
     one(resize(n, data, &mode, &axes)?)
 }
 
-fn resize_11(n: &mut Node<'_, '_>) -> Outputs {
+fn resize_11(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let data = n.input(0)?;
     let shape = n.shape(data)?;
     let mode = Mode {
@@ -102,7 +102,7 @@ fn unchanged(size: usize) -> Axis {
     Axis { from: size, to: size, scale: 1.0, roi: (0.0, 1.0) }
 }
 
-fn by_scales(n: &Node<'_, '_>, shape: &[usize], scales: &[f64], named: &[usize]) -> Result<Vec<Axis>, Fault> {
+fn by_scales(n: &Node<'_, '_>, shape: &[usize], scales: &[f64], named: &[usize]) -> Result<Vec<Axis>> {
     if scales.len() != named.len() || scales.iter().any(|s| !(*s > 0.0 && *s < 1e9)) {
         return Err(n.bad(format!("scales are {scales:?} for {} axes", named.len())));
     }
@@ -114,7 +114,7 @@ fn by_scales(n: &Node<'_, '_>, shape: &[usize], scales: &[f64], named: &[usize])
     Ok(axes)
 }
 
-fn by_sizes(n: &Node<'_, '_>, shape: &[usize], sizes: &[i64], named: &[usize]) -> Result<Vec<Axis>, Fault> {
+fn by_sizes(n: &Node<'_, '_>, shape: &[usize], sizes: &[i64], named: &[usize]) -> Result<Vec<Axis>> {
     if sizes.len() != named.len() || sizes.iter().any(|s| !(0..1 << 40).contains(s)) {
         return Err(n.bad(format!("sizes are {sizes:?} for {} axes", named.len())));
     }
@@ -137,7 +137,7 @@ fn by_sizes(n: &Node<'_, '_>, shape: &[usize], sizes: &[i64], named: &[usize]) -
     Ok(axes)
 }
 
-fn resize(n: &mut Node<'_, '_>, data: ExprId, mode: &Mode, axes: &[Axis]) -> Result<ExprId, Fault> {
+fn resize(n: &mut Node<'_, '_>, data: ExprId, mode: &Mode, axes: &[Axis]) -> Result<ExprId> {
     let changed: Vec<usize> = (0..axes.len()).filter(|&i| axes[i].to != axes[i].from || axes[i].scale != 1.0).collect();
     let crop = mode.coordinates == "tf_crop_and_resize";
     if changed.is_empty() && !crop {
@@ -163,7 +163,7 @@ fn resize(n: &mut Node<'_, '_>, data: ExprId, mode: &Mode, axes: &[Axis]) -> Res
 }
 
 /// Resizes height and width with Relay's operator.
-fn planes(n: &mut Node<'_, '_>, data: ExprId, mode: &Mode, axes: &[Axis]) -> Result<ExprId, Fault> {
+fn planes(n: &mut Node<'_, '_>, data: ExprId, mode: &Mode, axes: &[Axis]) -> Result<ExprId> {
     let method = match mode.method.as_str() {
         "nearest" => "nearest_neighbor",
         "linear" | "bilinear" => "linear",
@@ -196,7 +196,7 @@ fn planes(n: &mut Node<'_, '_>, data: ExprId, mode: &Mode, axes: &[Axis]) -> Res
 }
 
 /// Resizes one axis: gathers the nearest elements, or multiplies with a matrix of weights.
-fn along_axis(n: &mut Node<'_, '_>, value: ExprId, mode: &Mode, axis: usize, size: Axis) -> Result<ExprId, Fault> {
+fn along_axis(n: &mut Node<'_, '_>, value: ExprId, mode: &Mode, axis: usize, size: Axis) -> Result<ExprId> {
     if size.from.max(1).saturating_mul(size.to.max(1)) > 1 << 24 {
         return Err(n.bad(format!("cannot resize {} elements to {} along axis {axis}", size.from, size.to)));
     }
@@ -248,7 +248,7 @@ fn along_axis(n: &mut Node<'_, '_>, value: ExprId, mode: &Mode, axis: usize, siz
 }
 
 /// Computes the coordinate in the data of index `i` of the result.
-fn place(n: &Node<'_, '_>, mode: &Mode, size: Axis, i: usize) -> Result<f64, Fault> {
+fn place(n: &Node<'_, '_>, mode: &Mode, size: Axis, i: usize) -> Result<f64> {
     let (x, from, to, scale) = (i as f64, size.from as f64, size.to as f64, size.scale);
     Ok(match mode.coordinates.as_str() {
         "half_pixel" => (x + 0.5) / scale - 0.5,

@@ -1,6 +1,6 @@
 //! Operators that create tensors, or move their elements to other dimensions without reading them.
 
-use super::{Fault, Node, Outputs, Row, attrs, one};
+use super::{Node, Outputs, Result, Row, attrs, one};
 use crate::size::Size;
 use crate::tensor;
 use byoc_ir::ir::{AttrValue, Dim};
@@ -50,7 +50,7 @@ pub const ROWS: &[Row] = &[
 /// Maximum number of dimensions of a tensor; a longer list is not a shape.
 const MAX_RANK: usize = 64;
 
-fn concat(n: &mut Node<'_, '_>) -> Outputs {
+fn concat(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let inputs = n.all_inputs()?;
     let &first = inputs.first().ok_or_else(|| n.bad("expected at least one input"))?;
     let axis = n.axis(n.int_attr("axis", 0)?, n.rank(first)?)?;
@@ -60,7 +60,7 @@ fn concat(n: &mut Node<'_, '_>) -> Outputs {
     one(n.concatenate(&inputs, axis as i64)?)
 }
 
-fn constant(n: &mut Node<'_, '_>) -> Outputs {
+fn constant(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let value = if let Some(tensor) = n.tensor_attr("value")? {
         tensor
     } else if n.has("value_float") {
@@ -77,7 +77,7 @@ fn constant(n: &mut Node<'_, '_>) -> Outputs {
     one(n.tensor(value))
 }
 
-fn constant_of_shape(n: &mut Node<'_, '_>) -> Outputs {
+fn constant_of_shape(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let dims = n.sizes(0, "shape")?.ok_or_else(|| n.bad("the shape is missing"))?;
     let dims = check_dims(n, &dims)?;
     let value = n.tensor_attr("value")?.unwrap_or_else(|| Tensor::from_slice(&[1], &[0f32]));
@@ -99,7 +99,7 @@ fn dim(size: &Size) -> Option<Dim> {
 }
 
 /// Checks that no dimension is negative and that their product is a size.
-fn check_dims(n: &Node<'_, '_>, sizes: &[Size]) -> Result<Vec<Dim>, Fault> {
+fn check_dims(n: &Node<'_, '_>, sizes: &[Size]) -> Result<Vec<Dim>> {
     let dims: Option<Vec<Dim>> = sizes.iter().map(dim).collect();
     let fits = |dims: &Vec<Dim>| {
         let known: Vec<usize> = dims.iter().filter_map(Dim::fixed).collect();
@@ -113,7 +113,7 @@ fn list(sizes: &[Size]) -> String {
     format!("[{}]", sizes.iter().map(Size::to_string).collect::<Vec<_>>().join(", "))
 }
 
-fn depth_to_space(n: &mut Node<'_, '_>) -> Outputs {
+fn depth_to_space(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let data = n.input(0)?;
     let block = n.int_attr("blocksize", 0)?;
     let mode = n.str_attr("mode", "DCR")?;
@@ -121,7 +121,7 @@ fn depth_to_space(n: &mut Node<'_, '_>) -> Outputs {
 }
 
 /// Broadcasts to the common shape of the data and the given shape.
-fn expand(n: &mut Node<'_, '_>) -> Outputs {
+fn expand(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let data = n.input(0)?;
     let wanted = n.sizes(1, "shape")?.ok_or_else(|| n.bad("the shape is missing"))?;
     let wanted = check_dims(n, &wanted)?;
@@ -136,7 +136,7 @@ fn expand(n: &mut Node<'_, '_>) -> Outputs {
     one(n.spread(data, &result)?)
 }
 
-fn eye_like(n: &mut Node<'_, '_>) -> Outputs {
+fn eye_like(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let data = n.input(0)?;
     let shape = n.shape(data)?;
     let [rows, columns] = shape[..] else {
@@ -161,7 +161,7 @@ fn eye_like(n: &mut Node<'_, '_>) -> Outputs {
     one(n.cast(equal, dtype)?)
 }
 
-fn flatten(n: &mut Node<'_, '_>) -> Outputs {
+fn flatten(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let data = n.input(0)?;
     let dims = n.dims(data)?;
     let axis = n.int_attr("axis", 1)?;
@@ -176,10 +176,10 @@ fn flatten(n: &mut Node<'_, '_>) -> Outputs {
     one(n.reshape_to(data, &matrix)?)
 }
 
-fn range(n: &mut Node<'_, '_>) -> Outputs {
+fn range(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let mut args = Vec::with_capacity(3);
-    for (i, what) in ["start", "limit", "delta"].into_iter().enumerate() {
-        let scalar = n.maybe(i).ok_or_else(|| n.bad(format!("input {i} ({what}) is missing")))?;
+    for (i, role) in ["start", "limit", "delta"].into_iter().enumerate() {
+        let scalar = n.maybe(i).ok_or_else(|| n.bad(format!("input {i} ({role}) is missing")))?;
         args.push(n.reshape(scalar, &[])?);
     }
     let dtype = n.dtype(args[0])?;
@@ -198,7 +198,7 @@ fn range(n: &mut Node<'_, '_>) -> Outputs {
 }
 
 /// Converts Reshape: 0 keeps the dimension (unless `allowzero` is set), -1 is computed from the rest.
-fn reshape(n: &mut Node<'_, '_>) -> Outputs {
+fn reshape(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let data = n.input(0)?;
     let allow_zero = n.int_attr("allowzero", 0)? != 0;
     let newshape = n.input(1)?;
@@ -227,17 +227,17 @@ fn reshape(n: &mut Node<'_, '_>) -> Outputs {
         });
     }
     let ty = n.ty(data)?;
-    let fault = || n.bad(format!("data of type {ty} does not match {}", list(&wanted)));
-    let (all, rest) = (Dim::product(&dims).ok_or_else(fault)?, Dim::product(&result).ok_or_else(fault)?);
+    let error = || n.bad(format!("data of type {ty} does not match {}", list(&wanted)));
+    let (all, rest) = (Dim::product(&dims).ok_or_else(error)?, Dim::product(&result).ok_or_else(error)?);
     if let Some(open) = open {
         if let (Some(all), Some(rest)) = (all.fixed(), rest.fixed())
             && (rest == 0 || !all.is_multiple_of(rest))
         {
-            return Err(fault());
+            return Err(error());
         }
         result[open] = Dim::quotient(&dims, &result);
     } else if matches!((all.fixed(), rest.fixed()), (Some(all), Some(rest)) if all != rest) {
-        return Err(fault());
+        return Err(error());
     }
     if dims == result && !result.contains(&Dim::Any) {
         return one(n.same(data));
@@ -245,7 +245,7 @@ fn reshape(n: &mut Node<'_, '_>) -> Outputs {
     one(n.reshape_to(data, &result)?)
 }
 
-fn shape(n: &mut Node<'_, '_>) -> Outputs {
+fn shape(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let data = n.input(0)?;
     let rank = n.rank(data)? as i64;
     let clamp = |v: i64| (if v < 0 { v.saturating_add(rank) } else { v }).clamp(0, rank) as usize;
@@ -253,7 +253,7 @@ fn shape(n: &mut Node<'_, '_>) -> Outputs {
     one(n.shape_vector(data, start..end.max(start))?)
 }
 
-fn size(n: &mut Node<'_, '_>) -> Outputs {
+fn size(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let data = n.input(0)?;
     let count = Dim::product(&n.dims(data)?).ok_or_else(|| n.bad("the number of elements overflows"))?;
     if let Dim::Fixed(count) = count {
@@ -265,7 +265,7 @@ fn size(n: &mut Node<'_, '_>) -> Outputs {
     one(value)
 }
 
-fn squeeze(n: &mut Node<'_, '_>, axes: Option<Vec<i64>>) -> Outputs {
+fn squeeze(n: &mut Node<'_, '_>, axes: Option<Vec<i64>>) -> Result<Outputs> {
     let data = n.input(0)?;
     let rank = n.rank(data)?;
     let mut axes: Vec<usize> = match axes {
@@ -283,7 +283,7 @@ fn squeeze(n: &mut Node<'_, '_>, axes: Option<Vec<i64>>) -> Outputs {
     one(n.op("squeeze", &[data], attrs![axis: AttrValue::ints(axes.iter().map(|&a| a as i64))])?)
 }
 
-fn tile(n: &mut Node<'_, '_>) -> Outputs {
+fn tile(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let data = n.input(0)?;
     let repeats = n.ints(1, "repeats")?.ok_or_else(|| n.bad("the repeats are missing"))?;
     check_dims(n, &repeats.iter().copied().map(Size::constant).collect::<Vec<_>>())?;
@@ -296,7 +296,7 @@ fn tile(n: &mut Node<'_, '_>) -> Outputs {
     one(n.op("tile", &[data], attrs![reps: repeats])?)
 }
 
-fn transpose(n: &mut Node<'_, '_>) -> Outputs {
+fn transpose(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let data = n.input(0)?;
     let rank = n.rank(data)?;
     let axes: Vec<usize> = match n.ints_attr("perm")? {
@@ -309,7 +309,7 @@ fn transpose(n: &mut Node<'_, '_>) -> Outputs {
     one(n.transpose(data, &axes)?)
 }
 
-fn trilu(n: &mut Node<'_, '_>) -> Outputs {
+fn trilu(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let data = n.input(0)?;
     let upper = n.int_attr("upper", 1)? != 0;
     let k = match n.maybe(1) {
@@ -320,7 +320,7 @@ fn trilu(n: &mut Node<'_, '_>) -> Outputs {
 }
 
 /// Converts Unsqueeze; the axes refer to the result.
-fn unsqueeze(n: &mut Node<'_, '_>, axes: Option<Vec<i64>>) -> Outputs {
+fn unsqueeze(n: &mut Node<'_, '_>, axes: Option<Vec<i64>>) -> Result<Outputs> {
     let data = n.input(0)?;
     let axes = axes.ok_or_else(|| n.bad("the axes are missing"))?;
     let rank = n.rank(data)?.saturating_add(axes.len());

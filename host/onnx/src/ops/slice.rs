@@ -1,6 +1,6 @@
 //! Slices, splits and padding.
 
-use super::{Fault, Node, Outputs, Row, attrs, one};
+use super::{Node, Outputs, Result, Row, attrs, one};
 use crate::size::Size;
 use byoc_ir::ir::{AttrValue, Dim, ExprId};
 
@@ -19,7 +19,7 @@ pub const ROWS: &[Row] = &[
     }),
 ];
 
-fn slice_1(n: &mut Node<'_, '_>) -> Outputs {
+fn slice_1(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let numbers = |list: Option<Vec<i64>>| list.unwrap_or_default().into_iter().map(Size::constant).collect();
     let starts = numbers(n.ints_attr("starts")?);
     let ends = numbers(n.ints_attr("ends")?);
@@ -27,7 +27,7 @@ fn slice_1(n: &mut Node<'_, '_>) -> Outputs {
     slice(n, starts, ends, axes, None)
 }
 
-fn slice_10(n: &mut Node<'_, '_>) -> Outputs {
+fn slice_10(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (axes, steps) = (n.ints(3, "axes")?, n.ints(4, "steps")?);
     let known = |n: &Node<'_, '_>, i: usize| n.maybe(i).and_then(|v| n.followed(v)).is_some_and(|s| !s.contains(&None));
     if !known(n, 1) || !known(n, 2) {
@@ -45,7 +45,7 @@ fn slice_at_run_time(
     bounds: [ExprId; 2],
     axes: Option<Vec<i64>>,
     steps: Option<Vec<i64>>,
-) -> Outputs {
+) -> Result<Outputs> {
     let data = n.input(0)?;
     let count = n.shape(bounds[0])?.iter().product::<usize>();
     let axes = axes.unwrap_or_else(|| (0..count as i64).collect());
@@ -63,7 +63,7 @@ fn slice(
     ends: Vec<Size>,
     axes: Option<Vec<i64>>,
     steps: Option<Vec<i64>>,
-) -> Outputs {
+) -> Result<Outputs> {
     let data = n.input(0)?;
     let dims = n.dims(data)?;
     let axes = axes.unwrap_or_else(|| (0..starts.len() as i64).collect());
@@ -136,7 +136,7 @@ fn slice(
 
 /// Splits into parts of the given sizes; without sizes into equal parts, the last one smaller if the size is not
 /// divisible.
-fn split(n: &mut Node<'_, '_>, sizes: Option<Vec<i64>>) -> Outputs {
+fn split(n: &mut Node<'_, '_>, sizes: Option<Vec<i64>>) -> Result<Outputs> {
     let data = n.input(0)?;
     let dims = n.dims(data)?;
     let axis = n.axis(n.int_attr("axis", 0)?, dims.len())?;
@@ -179,7 +179,7 @@ fn split(n: &mut Node<'_, '_>, sizes: Option<Vec<i64>>) -> Outputs {
     (0..parts).map(|i| n.project(all, i as u32)).collect()
 }
 
-fn pad_2(n: &mut Node<'_, '_>) -> Outputs {
+fn pad_2(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let pads = n.ints_attr("pads")?.ok_or_else(|| n.bad("attribute pads is missing"))?;
     let value = n.float_attr("value", 0.0)?;
     let data = n.input(0)?;
@@ -188,7 +188,7 @@ fn pad_2(n: &mut Node<'_, '_>) -> Outputs {
     pad(n, data, &pads, value, axes)
 }
 
-fn pad_11(n: &mut Node<'_, '_>) -> Outputs {
+fn pad_11(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let pads = n.ints(1, "pads")?.ok_or_else(|| n.bad("the pads are missing"))?;
     let data = n.input(0)?;
     let (dtype, rank) = (n.dtype(data)?, n.rank(data)?);
@@ -204,7 +204,7 @@ fn pad_11(n: &mut Node<'_, '_>) -> Outputs {
 }
 
 /// Pads; negative padding crops.
-fn pad(n: &mut Node<'_, '_>, data: ExprId, pads: &[i64], value: ExprId, axes: Vec<usize>) -> Outputs {
+fn pad(n: &mut Node<'_, '_>, data: ExprId, pads: &[i64], value: ExprId, axes: Vec<usize>) -> Result<Outputs> {
     let mode = n.str_attr("mode", "constant")?;
     let dims = n.dims(data)?;
     if pads.len() != 2 * axes.len() || pads.iter().any(|p| p.unsigned_abs() > 1 << 40) {
@@ -240,7 +240,7 @@ fn pad(n: &mut Node<'_, '_>, data: ExprId, pads: &[i64], value: ExprId, axes: Ve
 }
 
 /// Pads periodically, axis by axis.
-fn wrap(n: &mut Node<'_, '_>, data: ExprId, around: &[(i64, i64)]) -> Result<ExprId, Fault> {
+fn wrap(n: &mut Node<'_, '_>, data: ExprId, around: &[(i64, i64)]) -> Result<ExprId> {
     let mut value = data;
     for (axis, &(before, after)) in around.iter().enumerate() {
         if (before, after) == (0, 0) {

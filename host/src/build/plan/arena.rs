@@ -22,7 +22,7 @@ impl Arena {
     }
 
     /// Allocates `bytes`, which must not be 0. `None` when the size of the arena would overflow.
-    pub(super) fn take(&mut self, bytes: usize) -> Option<usize> {
+    pub(super) fn allocate(&mut self, bytes: usize) -> Option<usize> {
         let bytes = bytes.checked_next_multiple_of(ALIGN)?;
         if let Some(&(size, offset)) = self.by_size.range((bytes, 0)..).next() {
             self.remove(offset, size);
@@ -44,7 +44,7 @@ impl Arena {
     }
 
     /// Frees the block that [`Arena::take`] returned for `bytes`.
-    pub(super) fn give(&mut self, mut offset: usize, bytes: usize) {
+    pub(super) fn free(&mut self, mut offset: usize, bytes: usize) {
         let mut size = bytes.next_multiple_of(ALIGN);
         if let Some((&before, &length)) = self.free.range(..offset).next_back()
             && before + length == offset
@@ -77,28 +77,28 @@ mod tests {
     #[test]
     fn reuses_and_merges_blocks() {
         let mut arena = Arena::default();
-        let a = arena.take(100).unwrap();
-        let b = arena.take(64).unwrap();
-        let c = arena.take(1).unwrap();
+        let a = arena.allocate(100).unwrap();
+        let b = arena.allocate(64).unwrap();
+        let c = arena.allocate(1).unwrap();
         assert_eq!((a, b, c, arena.size()), (0, 128, 192, 256));
-        arena.give(a, 100);
-        assert_eq!(arena.take(64), Some(0));
-        arena.give(b, 64);
-        assert_eq!(arena.take(128), Some(64), "adjacent blocks are merged");
-        arena.give(c, 1);
-        assert_eq!(arena.take(1000), Some(192), "the last block grows");
+        arena.free(a, 100);
+        assert_eq!(arena.allocate(64), Some(0));
+        arena.free(b, 64);
+        assert_eq!(arena.allocate(128), Some(64), "adjacent blocks are merged");
+        arena.free(c, 1);
+        assert_eq!(arena.allocate(1000), Some(192), "the last block grows");
         assert_eq!(arena.size(), 192 + 1024);
     }
 
     #[test]
     fn allocates_the_best_fit() {
         let mut arena = Arena::default();
-        let blocks = [640, 64, 128, 64, 320, 64].map(|size| (arena.take(size).unwrap(), size));
+        let blocks = [640, 64, 128, 64, 320, 64].map(|size| (arena.allocate(size).unwrap(), size));
         for (offset, size) in [blocks[0], blocks[2], blocks[4]] {
-            arena.give(offset, size);
+            arena.free(offset, size);
         }
-        assert_eq!(arena.take(128), Some(blocks[2].0));
-        assert_eq!(arena.take(300), Some(blocks[4].0));
-        assert_eq!(arena.take(usize::MAX), None);
+        assert_eq!(arena.allocate(128), Some(blocks[2].0));
+        assert_eq!(arena.allocate(300), Some(blocks[4].0));
+        assert_eq!(arena.allocate(usize::MAX), None);
     }
 }

@@ -15,13 +15,13 @@ use byoc_ir::tensor::{DType, Shape, Tensor};
 use byoc_runtime::exec::program::{Function, Instr, Port, Program, Region, Source, VERSION};
 use byoc_runtime::exec::trace;
 use emit::{Draft, Emitter, Sym, leaves};
-use scope::Analyser;
+use scope::Analyzer;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
 /// Result of planning.
 #[derive(Clone, Debug)]
-pub struct Planned {
+pub struct LoweredProgram {
     /// Lowered program.
     pub program: Program,
     /// Values of `program.constants`; they share their bytes with the module's.
@@ -35,13 +35,13 @@ pub struct Planned {
 ///
 /// # Errors
 /// When the module has no `main`, `main` takes or returns anything but tensors, or the module is not typed.
-pub fn plan(module: &Module, output_names: &[String]) -> Result<Planned, Diagnostic> {
+pub fn plan(module: &Module, output_names: &[String]) -> Result<LoweredProgram, Diagnostic> {
     let main = module.globals.get("main").ok_or_else(|| not_lowerable("the module has no function @main"))?;
     let mut context = Context::new(module);
     let entry = context.function_of("main")?;
-    let mut analyser = Analyser::new(module);
+    let mut analyzer = Analyzer::new(module);
     while let Some((name, index)) = context.queue.pop_front() {
-        context.lower_global(&mut analyser, &name, index)?;
+        context.lower_global(&mut analyzer, &name, index)?;
     }
     let function = module.expr(*main).as_function().ok_or_else(|| not_lowerable("@main is not a function"))?;
     let mut inputs = Vec::new();
@@ -83,7 +83,7 @@ pub fn plan(module: &Module, output_names: &[String]) -> Result<Planned, Diagnos
         sources,
         functions: functions.into_iter().map(|function| function.expect("every queued function is lowered")).collect(),
     };
-    Ok(Planned { program, constants, constant_of })
+    Ok(LoweredProgram { program, constants, constant_of })
 }
 
 /// State shared by the lowering of all functions of a module.
@@ -142,27 +142,27 @@ impl<'m> Context<'m> {
         }
     }
 
-    fn lower_global(&mut self, analyser: &mut Analyser<'m>, name: &Name, index: u32) -> Result<(), Diagnostic> {
+    fn lower_global(&mut self, analyzer: &mut Analyzer<'m>, name: &Name, index: u32) -> Result<(), Diagnostic> {
         let module = self.module;
         let named = |mut error: Diagnostic| {
             error.message = format!("@{name}: {}", error.message);
             error
         };
         let function = module.function(name).ok_or_else(|| not_lowerable(format!("unknown function @{name}")))?;
-        let unit = analyser.analyse(&function.params, function.body);
+        let unit = analyzer.analyze(&function.params, function.body);
         self.literals.clear();
         for &literal in &unit.literal_order {
             self.literals.insert(literal, self.functions.len() as u32);
             self.functions.push(None);
         }
         let draft = Emitter::function(self, &unit, None, &function.params, function.body, 0).map_err(named)?;
-        self.functions[index as usize] = Some(finish(name.to_string(), draft));
+        self.functions[index as usize] = Some(into_function(name.to_string(), draft));
         for (i, &literal) in unit.literal_order.iter().enumerate() {
             let Expr::Function(inner) = module.expr(literal) else { continue };
             let scope = unit.literals[&literal].scope;
             let draft =
                 Emitter::function(self, &unit, Some(literal), &inner.params, inner.body, scope).map_err(named)?;
-            self.functions[self.literals[&literal] as usize] = Some(finish(format!("{name}.{i}"), draft));
+            self.functions[self.literals[&literal] as usize] = Some(into_function(format!("{name}.{i}"), draft));
         }
         if let Some(&region) = self.region_of.get(name) {
             self.describe_region(region, index, function.body);
@@ -260,20 +260,20 @@ impl<'m> Context<'m> {
     }
 }
 
-fn finish(name: String, draft: Draft) -> Function {
+fn into_function(name: String, draft: Draft) -> Function {
     let Draft { params, results, registers, code } = draft;
     storage::assign(Function { name, params, results, arena: 0, registers, code })
 }
 
 /// Returns the tensor types of the leaves of a type.
-fn tensors(ty: &Type, what: &str) -> Result<Vec<TensorType>, Diagnostic> {
+fn tensors(ty: &Type, construct: &str) -> Result<Vec<TensorType>, Diagnostic> {
     let tensor = |leaf: &&Type| match leaf {
         Type::Tensor(tensor) => Ok((**tensor).clone()),
-        other => Err(not_lowerable(format!("{what}: expected tensors, found {other}"))),
+        other => Err(not_lowerable(format!("{construct}: expected tensors, found {other}"))),
     };
     leaves(ty)?.iter().map(tensor).collect()
 }
 
-fn not_lowerable(what: impl Into<String>) -> Diagnostic {
-    Diagnostic::error(codes::runtime::NOT_LOWERABLE, what)
+fn not_lowerable(construct: impl Into<String>) -> Diagnostic {
+    Diagnostic::error(codes::runtime::NOT_LOWERABLE, construct)
 }

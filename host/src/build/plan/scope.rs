@@ -29,7 +29,7 @@ struct Facts {
 }
 
 /// Memory for analyses, sized by the module and shared by all units.
-pub(super) struct Analyser<'m> {
+pub(super) struct Analyzer<'m> {
     module: &'m Module,
     facts: IndexVec<ExprId, Facts>,
     unit: u32,
@@ -87,13 +87,13 @@ impl Unit {
     }
 }
 
-impl<'m> Analyser<'m> {
-    pub(super) fn new(module: &'m Module) -> Analyser<'m> {
-        Analyser { module, facts: IndexVec::filled(Facts::default(), module.nodes.len()), unit: 0 }
+impl<'m> Analyzer<'m> {
+    pub(super) fn new(module: &'m Module) -> Analyzer<'m> {
+        Analyzer { module, facts: IndexVec::filled(Facts::default(), module.nodes.len()), unit: 0 }
     }
 
     /// Analyses a function.
-    pub(super) fn analyse(&mut self, params: &[ExprId], body: ExprId) -> Unit {
+    pub(super) fn analyze(&mut self, params: &[ExprId], body: ExprId) -> Unit {
         self.unit += 1;
         self.count_uses(body);
         let mut unit = Unit {
@@ -256,7 +256,7 @@ impl<'m> Analyser<'m> {
     fn used_in(&mut self, id: ExprId, scope: ScopeId, scopes: &[Scope]) {
         let facts = self.facts(id);
         facts.scope = Some(match facts.scope {
-            Some(before) => common(scopes, before, scope),
+            Some(before) => common_ancestor(scopes, before, scope),
             None => scope,
         });
     }
@@ -359,7 +359,7 @@ fn open(scopes: &mut Vec<Scope>, parent: ScopeId, function: Option<ScopeId>) -> 
 }
 
 /// Returns the least common ancestor.
-fn common(scopes: &[Scope], mut a: ScopeId, mut b: ScopeId) -> ScopeId {
+fn common_ancestor(scopes: &[Scope], mut a: ScopeId, mut b: ScopeId) -> ScopeId {
     let depth = |id: ScopeId| scopes[id as usize].depth;
     while depth(a) != depth(b) {
         let (deep, shallow) = if depth(a) > depth(b) { (&mut a, b) } else { (&mut b, a) };
@@ -397,7 +397,7 @@ mod tests {
             for b in (0..500).step_by(3) {
                 let (up, other) = (path(a), path(b));
                 let wanted = *up.iter().find(|id| other.contains(id)).unwrap();
-                assert_eq!(common(&scopes, a, b), wanted);
+                assert_eq!(common_ancestor(&scopes, a, b), wanted);
             }
         }
     }

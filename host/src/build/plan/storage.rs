@@ -133,7 +133,7 @@ fn place(function: &mut Function, classes: &Classes) {
                 let bytes = bytes(function, reg).unwrap_or(0);
                 // A tensor without bytes needs no block. One for which no offset exists stays a value, and its
                 // allocation fails at run time.
-                let offset = if bytes == 0 { Some(0) } else { arena.take(bytes) };
+                let offset = if bytes == 0 { Some(0) } else { arena.allocate(bytes) };
                 blocks[class] = offset.map(|offset| Block { offset, bytes });
             }
             if let Some(block) = blocks[class] {
@@ -149,7 +149,7 @@ fn place(function: &mut Function, classes: &Classes) {
             if let Some(block) = blocks[class]
                 && block.bytes > 0
             {
-                arena.give(block.offset, block.bytes);
+                arena.free(block.offset, block.bytes);
             }
         }
     }
