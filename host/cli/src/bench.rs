@@ -16,45 +16,45 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode, Failure> {
         output::check([path.as_path()])?;
     }
     let session = ready::session(&args.build)?;
-    let ready = ready::ready(&args.model, &args.build, &args.input, &session)?;
-    let inputs = ready.given.resolve(&ready.model, Some(0))?;
+    let prepared = ready::prepare(&args.model, &args.build, &args.input, &session)?;
+    let inputs = prepared.given.resolve(&prepared.model, Some(0))?;
     let _interruptible = interruptible(&session.cancel);
     // Warm-up: caches, pages and clock rates settle in a few runs.
     for _ in 0..(args.runs / 5).max(3) {
-        ready.model.run(&inputs)?;
+        prepared.model.run(&inputs)?;
     }
     let before = session.metrics.snapshot();
     let mut times = Vec::with_capacity(args.runs as usize);
     for _ in 0..args.runs {
         let start = Instant::now();
-        ready.model.run(&inputs)?;
+        prepared.model.run(&inputs)?;
         times.push(start.elapsed().as_secs_f64() * 1e3);
     }
     let metrics = metrics(&before, &session.metrics.snapshot(), args.runs);
     if let Some(path) = &args.trace {
         let trace = Trace::new(true);
         session.metrics.record();
-        ready.model.run_observed(&inputs, &trace)?;
+        prepared.model.run_observed(&inputs, &trace)?;
         trace.add_plugin_events(&session.metrics.take_recorded());
         output::write(path, |file| trace.write_to(file))?;
     }
     times.sort_by(f64::total_cmp);
     let at = |share: f64| times[((times.len() - 1) as f64 * share).round() as usize];
-    let host_steps = ready.model.host_steps();
+    let host_steps = prepared.model.host_steps();
     let row = json!({
         "model": ready::name_of(&args.model),
         "backend": args.build.backend.join(","),
         "threads": session.pool.threads(),
-        "compile_s": ready.compile.as_secs_f64(),
-        "load_s": ready.load.as_secs_f64(),
+        "compile_s": prepared.compile.as_secs_f64(),
+        "load_s": prepared.load.as_secs_f64(),
         "median_ms": at(0.5),
         "p90_ms": at(0.9),
         "min_ms": times[0],
         "runs": args.runs,
         "peak_rss_bytes": peak_rss_bytes(),
-        "regions": ready.model.regions,
+        "regions": prepared.model.regions,
         "host_steps": host_steps,
-        "offload_flops": ready.model.offload_share,
+        "offload_flops": prepared.model.offload_share,
         "metrics": metrics,
     });
     if args.build.talk.json {
@@ -63,11 +63,11 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode, Failure> {
     }
     println!("{}, {} threads, {} runs", escape::line(&ready::name_of(&args.model)), session.pool.threads(), args.runs);
     println!("  median {:.3} ms   p90 {:.3} ms   min {:.3} ms", at(0.5), at(0.9), times[0]);
-    println!("  compile {:.3} s   load {:.3} s", ready.compile.as_secs_f64(), ready.load.as_secs_f64());
+    println!("  compile {:.3} s   load {:.3} s", prepared.compile.as_secs_f64(), prepared.load.as_secs_f64());
     println!(
         "  {} regions with {:.1} % of the FLOPs, {host_steps} steps on the host",
-        ready.model.regions,
-        100.0 * ready.model.offload_share
+        prepared.model.regions,
+        100.0 * prepared.model.offload_share
     );
     if let Some(peak) = peak_rss_bytes() {
         println!("  peak memory {:.1} MiB", peak as f64 / f64::from(1 << 20));

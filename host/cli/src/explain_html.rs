@@ -37,7 +37,7 @@ pub fn page(title: &str, explanation: &Explanation) -> String {
         let _ = writeln!(
             page,
             "<li><i style=\"background:{}\"></i>{} <small>{} operators, {} FLOPs</small></li>",
-            colour(i),
+            color(i),
             escape(&region.symbol),
             region.nodes.len(),
             region.flops
@@ -65,7 +65,7 @@ pub fn page(title: &str, explanation: &Explanation) -> String {
 
 fn draw(page: &mut String, explanation: &Explanation, node: &NodeRow, x: usize, y: usize) {
     let region = node.placement.region.as_ref().and_then(|s| explanation.regions.iter().position(|r| r.symbol == *s));
-    let fill = region.map_or_else(String::new, |i| format!(" style=\"fill:{}\"", colour(i)));
+    let fill = region.map_or_else(String::new, |i| format!(" style=\"fill:{}\"", color(i)));
     let mut hover = format!("{} {}\n", node.op, node.source);
     hover += &match (&node.placement.region, &node.placement.into) {
         (Some(symbol), _) => format!("region {symbol}"),
@@ -131,7 +131,7 @@ fn layout(nodes: &[NodeRow]) -> Vec<(usize, usize)> {
 }
 
 /// Returns the color of a region: hues are a golden angle apart, so that neighbors differ.
-fn colour(region: usize) -> String {
+fn color(region: usize) -> String {
     format!("hsl({} 62% 74%)", (region * 137 + 205) % 360)
 }
 

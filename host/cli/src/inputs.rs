@@ -24,14 +24,14 @@ enum Origin {
 
 /// Input options of the user. Files are already read, as their shapes bind symbolic dimensions before the model is
 /// read.
-pub struct Given {
+pub struct InputSources {
     values: BTreeMap<String, Origin>,
     image: Option<(PathBuf, image::Normalization)>,
 }
 
-impl Given {
+impl InputSources {
     /// Reads the files that the options name.
-    pub fn read(args: &InputArgs) -> Result<Given, Failure> {
+    pub fn read(args: &InputArgs) -> Result<InputSources, Failure> {
         let mut values = BTreeMap::new();
         for (name, spec) in &args.inputs {
             let origin = match spec.split_once(':').map_or((spec.as_str(), None), |(kind, seed)| (kind, Some(seed))) {
@@ -53,11 +53,11 @@ impl Given {
             let normalization = image::Normalization { mean: args.mean.clone(), std: args.std.clone() };
             (path.clone(), normalization)
         });
-        Ok(Given { values, image })
+        Ok(InputSources { values, image })
     }
 
     /// Adds recorded inputs for the inputs that have no value.
-    pub fn or_recorded(mut self, recorded: impl IntoIterator<Item = (String, Tensor)>) -> Given {
+    pub fn with_recorded(mut self, recorded: impl IntoIterator<Item = (String, Tensor)>) -> InputSources {
         if self.image.is_none() {
             for (name, tensor) in recorded {
                 self.values.entry(name).or_insert(Origin::Tensor(tensor));
@@ -84,8 +84,8 @@ impl Given {
     /// Returns the dimension that an image binds: it is one sample, so an open first dimension of its input is 1.
     pub fn image_dims(&self, inputs: &[PortInfo]) -> Option<(String, usize)> {
         let mut open = inputs.iter().filter(|port| !self.values.contains_key(&port.name));
-        let taken = open.find(|port| takes_image(port.dims.as_ref().map_or(0, Vec::len), inputs.len()))?;
-        taken.dims.as_ref()?.first()?.name().map(|name| (name.to_string(), 1))
+        let image_port = open.find(|port| accepts_image(port.dims.as_ref().map_or(0, Vec::len), inputs.len()))?;
+        image_port.dims.as_ref()?.first()?.name().map(|name| (name.to_string(), 1))
     }
 
     /// Returns the values in the order of the model's inputs. A missing value is random with the seed `default`, or an
@@ -118,7 +118,7 @@ impl Given {
                 return Ok(Some(io::read_tensor(path, Some(&port.name))?));
             }
             (Some(origin), _, _) => origin,
-            (None, Some((path, normalization)), _) if takes_image(port.ty.dims.len(), ports.len()) => {
+            (None, Some((path, normalization)), _) if accepts_image(port.ty.dims.len(), ports.len()) => {
                 let mut one = port.clone();
                 if let Some(first @ (Dim::Any | Dim::Symbolic(_))) = one.ty.dims.first_mut() {
                     *first = Dim::Fixed(1);
@@ -133,15 +133,15 @@ impl Given {
         Ok(match origin {
             Origin::File(..) | Origin::Tensor(_) => None,
             Origin::Random(seed) => {
-                Some(made(io::random::try_tensor(port.ty.dtype, &shape, seed ^ index as u64), port)?)
+                Some(allocated(io::random::try_tensor(port.ty.dtype, &shape, seed ^ index as u64), port)?)
             }
-            Origin::Filled(value) => Some(made(io::filled(port.ty.dtype, &shape, *value), port)?),
+            Origin::Filled(value) => Some(allocated(io::filled(port.ty.dtype, &shape, *value), port)?),
         })
     }
 }
 
 /// Adds the port to the error of a generated input that exceeds memory.
-fn made(tensor: Result<Tensor, OutOfMemory>, port: &Port) -> Result<Tensor, Diagnostic> {
+fn allocated(tensor: Result<Tensor, OutOfMemory>, port: &Port) -> Result<Tensor, Diagnostic> {
     tensor.map_err(|error| {
         let ty = super::render::type_text(&port.ty);
         Diagnostic::from(error).note(format!("for input \"{}\" of type {ty}", port.name))
@@ -149,7 +149,7 @@ fn made(tensor: Result<Tensor, OutOfMemory>, port: &Port) -> Result<Tensor, Diag
 }
 
 /// Tests whether an input of `rank` dimensions takes the image, in a model with `inputs` inputs.
-fn takes_image(rank: usize, inputs: usize) -> bool {
+fn accepts_image(rank: usize, inputs: usize) -> bool {
     rank >= 3 || inputs == 1
 }
 

@@ -16,37 +16,37 @@ pub struct Interruptible {
 }
 
 /// Returns the flag that makes Ctrl-C end the process at once. The handler that reads it is never unregistered.
-fn at_once() -> &'static Arc<AtomicBool> {
-    static AT_ONCE: OnceLock<Arc<AtomicBool>> = OnceLock::new();
-    AT_ONCE.get_or_init(|| {
-        let at_once = Arc::new(AtomicBool::new(true));
+fn exit_flag() -> &'static Arc<AtomicBool> {
+    static EXIT_FLAG: OnceLock<Arc<AtomicBool>> = OnceLock::new();
+    EXIT_FLAG.get_or_init(|| {
+        let exit_flag = Arc::new(AtomicBool::new(true));
         // Where such a handler cannot be registered, Ctrl-C keeps its default and ends the process.
-        let _ = flag::register_conditional_default(SIGINT, at_once.clone());
-        at_once
+        let _ = flag::register_conditional_default(SIGINT, exit_flag.clone());
+        exit_flag
     })
 }
 
 /// Reports on Ctrl-C which plugin is running. Must be called before any other handler is registered, as later ones
 /// chain to it.
-pub fn say_plugins() {
+pub fn report_plugin_on_interrupt() {
     if entries::say_interrupts() {
-        at_once();
+        exit_flag();
     }
 }
 
 /// Makes Ctrl-C cancel `cancel` during the lifetime of the result.
 pub fn interruptible(cancel: &Cancel) -> Interruptible {
-    let at_once = at_once();
+    let exit_flag = exit_flag();
     // The handlers run in this order: the second reads the flag that the first sets.
-    let handlers = [cancel.flag(), at_once].map(|set| flag::register(SIGINT, set.clone()));
-    let inner = !at_once.swap(false, Ordering::SeqCst);
+    let handlers = [cancel.flag(), exit_flag].map(|set| flag::register(SIGINT, set.clone()));
+    let inner = !exit_flag.swap(false, Ordering::SeqCst);
     Interruptible { handlers: handlers.into_iter().flatten().collect(), inner }
 }
 
 impl Drop for Interruptible {
     fn drop(&mut self) {
         if !self.inner {
-            at_once().store(true, Ordering::SeqCst);
+            exit_flag().store(true, Ordering::SeqCst);
         }
         for handler in self.handlers.drain(..) {
             low_level::unregister(handler);

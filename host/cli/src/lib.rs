@@ -55,7 +55,7 @@ pub fn main() -> ExitCode {
         Err(error) => {
             // Help and version are printed on standard output and are not errors.
             let code = if error.use_stderr() { 2 } else { 0 };
-            let printed = error.print().map_err(out::Ended::from);
+            let printed = error.print().map_err(out::OutputError::from);
             return if code == 0 { finished(printed, ExitCode::SUCCESS) } else { ExitCode::from(code) };
         }
     };
@@ -78,8 +78,8 @@ pub fn main() -> ExitCode {
     let code = match std::panic::catch_unwind(|| dispatch(cli)) {
         Ok(Ok(code)) => finished(out::flush(), code),
         Ok(Err(failure)) => failed(&failure),
-        Err(payload) => match payload.downcast::<out::Ended>() {
-            Ok(ended) => finished(Err(*ended), ExitCode::SUCCESS),
+        Err(payload) => match payload.downcast::<out::OutputError>() {
+            Ok(output_error) => finished(Err(*output_error), ExitCode::SUCCESS),
             Err(_) => ExitCode::from(101),
         },
     };
@@ -92,8 +92,8 @@ fn own_process() -> Result<(), Failure> {
     let product = entries::own_process().map_err(|error| {
         Failure::new(codes::plugins::PROCESS_STATE, format!("cannot reserve standard output: {error}"))
     })?;
-    out::take(product);
-    interrupt::say_plugins();
+    out::install(product);
+    interrupt::report_plugin_on_interrupt();
     entries::on_change(|change| {
         render::diagnostic(&Diagnostic::warning(codes::plugins::PROCESS_STATE, change.to_string()));
     });
@@ -110,8 +110,8 @@ fn watch(timeout: Option<Duration>) -> Result<Watchdog, Failure> {
 }
 
 /// Returns the exit code of a command that ended with `code`, or whose standard output could not be written.
-fn finished(printed: Result<(), out::Ended>, code: ExitCode) -> ExitCode {
-    match printed.err().and_then(|ended| ended.failure()) {
+fn finished(printed: Result<(), out::OutputError>, code: ExitCode) -> ExitCode {
+    match printed.err().and_then(|output_error| output_error.failure()) {
         None => code,
         Some(failure) => failed(&failure),
     }

@@ -38,24 +38,24 @@ macro_rules! println {
 
 /// Prints on standard error.
 macro_rules! eprint {
-    ($($text:tt)*) => { $crate::out::talk(format_args!($($text)*)) };
+    ($($text:tt)*) => { $crate::out::write_stderr(format_args!($($text)*)) };
 }
 
 /// Prints a line on standard error.
 macro_rules! eprintln {
-    ($($text:tt)*) => { $crate::out::talk(format_args!("{}\n", format_args!($($text)*))) };
+    ($($text:tt)*) => { $crate::out::write_stderr(format_args!("{}\n", format_args!($($text)*))) };
 }
 
 /// End of a command whose standard output cannot be written. Unwinds to the start of the command.
-pub struct Ended(io::Error);
+pub struct OutputError(io::Error);
 
-impl From<io::Error> for Ended {
-    fn from(error: io::Error) -> Ended {
-        Ended(error)
+impl From<io::Error> for OutputError {
+    fn from(error: io::Error) -> OutputError {
+        OutputError(error)
     }
 }
 
-impl Ended {
+impl OutputError {
     /// Returns the error that the command ends with; none when the reader closed the pipe.
     pub fn failure(&self) -> Option<Failure> {
         (self.0.kind() != ErrorKind::BrokenPipe).then(|| cannot_write(&self.0).into())
@@ -74,7 +74,7 @@ pub fn cannot_write(error: &io::Error) -> Diagnostic {
 }
 
 /// Installs the writer of `print!` and `println!`.
-pub fn take(product: Product) {
+pub fn install(product: Product) {
     *locked() = Some(LineWriter::new(product));
 }
 
@@ -97,33 +97,33 @@ pub fn with_stdout<T>(write: impl FnOnce(&mut dyn Write) -> io::Result<T>) -> io
 /// Writes to standard output, or to standard error while a file has reserved standard output.
 pub fn write(text: Arguments<'_>) {
     if RESERVED.load(Ordering::Relaxed) {
-        return talk(text);
+        return write_stderr(text);
     }
     if let Err(error) = with_stdout(|stdout| write_shown(stdout, text)) {
-        Ended(error).end();
+        OutputError(error).end();
     }
 }
 
 /// Writes text with control characters escaped.
 fn write_shown(to: &mut dyn Write, text: Arguments<'_>) -> io::Result<()> {
-    struct Shown<'a> {
+    struct EscapingWriter<'a> {
         to: &'a mut dyn Write,
         outcome: io::Result<()>,
     }
-    impl std::fmt::Write for Shown<'_> {
+    impl std::fmt::Write for EscapingWriter<'_> {
         fn write_str(&mut self, part: &str) -> std::fmt::Result {
             self.outcome = self.to.write_all(escape::rest(part).as_bytes());
             if self.outcome.is_ok() { Ok(()) } else { Err(std::fmt::Error) }
         }
     }
-    let mut shown = Shown { to, outcome: Ok(()) };
+    let mut shown = EscapingWriter { to, outcome: Ok(()) };
     // Only a `Display` that fails could add an error here, and no printed value has one; write errors are in `outcome`.
     let _ = std::fmt::Write::write_fmt(&mut shown, text);
     shown.outcome
 }
 
 /// Writes to standard error. A write error has nowhere to be reported.
-pub fn talk(text: Arguments<'_>) {
+pub fn write_stderr(text: Arguments<'_>) {
     let _ = io::stderr().write_fmt(text);
 }
 
@@ -131,8 +131,8 @@ pub fn talk(text: Arguments<'_>) {
 ///
 /// # Errors
 /// Write error that ends the command.
-pub fn flush() -> Result<(), Ended> {
-    with_stdout(|stdout| stdout.flush()).map_err(Ended)
+pub fn flush() -> Result<(), OutputError> {
+    with_stdout(|stdout| stdout.flush()).map_err(OutputError)
 }
 
 /// Tests whether standard output is a terminal.

@@ -40,7 +40,7 @@ pub fn write(path: &Path, fill: impl FnOnce(&mut File) -> Result<()>) -> std::re
         return io::write_atomically(path, fill);
     }
     match out::with_stdout(|stdout| io::write_through(stdout, fill)) {
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => out::Ended::from(error).end(),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => out::OutputError::from(error).end(),
         written => written.map_err(|error| out::cannot_write(&error)),
     }
 }

@@ -43,7 +43,7 @@ pub fn run(args: &PluginsCheckArgs) -> Result<ExitCode, Failure> {
 }
 
 /// Description of a backend, with its errors.
-struct Checked {
+struct BackendCheck {
     name: String,
     about: String,
     patterns: usize,
@@ -51,15 +51,20 @@ struct Checked {
     problems: Vec<Diagnostic>,
 }
 
-fn backends(registry: &Registry, plugin: &LoadedPlugin) -> Vec<Checked> {
+fn backends(registry: &Registry, plugin: &LoadedPlugin) -> Vec<BackendCheck> {
     let mut checked = Vec::new();
     let names = plugin.registrations.iter().filter_map(|registration| match registration.offer {
         Offer::Codegen(_) => registration.name.strip_prefix(CODEGEN_PREFIX),
         _ => None,
     });
     for name in names {
-        let about =
-            |problems| Checked { name: name.to_owned(), about: String::new(), patterns: 0, operators: 0, problems };
+        let about = |problems| BackendCheck {
+            name: name.to_owned(),
+            about: String::new(),
+            patterns: 0,
+            operators: 0,
+            problems,
+        };
         checked.push(match Backend::find(registry, name) {
             Err(failure) => about(failure.diagnostics),
             Ok(backend) => {
@@ -67,7 +72,7 @@ fn backends(registry: &Registry, plugin: &LoadedPlugin) -> Vec<Checked> {
                 // A user of a model gets warnings, as the rest of the backend works; for the author of a plugin they
                 // are errors.
                 let as_error = |warning: Diagnostic| Diagnostic { severity: Severity::Error, ..warning };
-                Checked {
+                BackendCheck {
                     about: description.about.clone(),
                     patterns: backend.table.len(),
                     operators: description.operators.len(),
@@ -99,18 +104,18 @@ fn describe_file(found: &PluginFile, facts: Option<&FileFacts>) {
     }
 }
 
-fn describe_backend(backend: &Checked) {
+fn describe_backend(backend: &BackendCheck) {
     let about = if backend.about.is_empty() { "" } else { ": " };
     println!("  --backend {}{about}{}", backend.name, backend.about);
     println!("              {} patterns and {} single operators are understood", backend.patterns, backend.operators);
 }
 
-fn json_row(found: &PluginFile, facts: Option<&FileFacts>, checked: &[Checked], problems: &[Diagnostic]) -> Value {
+fn json_row(found: &PluginFile, facts: Option<&FileFacts>, checked: &[BackendCheck], problems: &[Diagnostic]) -> Value {
     let mut row = plugins_list::row(found);
     let problem =
         |d: &Diagnostic| json!({"code": d.code.to_string(), "message": d.message, "notes": d.notes, "help": d.help});
     let backend =
-        |b: &Checked| json!({"name": b.name, "about": b.about, "patterns": b.patterns, "operators": b.operators});
+        |b: &BackendCheck| json!({"name": b.name, "about": b.about, "patterns": b.patterns, "operators": b.operators});
     row["entry"] = json!(facts.map(|f| f.entry));
     row["needs"] = json!(facts.map(|f| &f.needed));
     row["backends"] = checked.iter().map(backend).collect();

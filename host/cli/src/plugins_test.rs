@@ -21,9 +21,9 @@ use std::time::Duration;
 pub fn run(args: &PluginsTestArgs) -> Result<ExitCode, Failure> {
     crate::log::to_stderr(args.talk.verbose);
     let file = plugin_file(args)?;
-    let own = std::env::current_exe().map_err(|e| started(&e))?;
-    let command = |memory: Option<u64>| worker_command(&own, &file, args, memory);
-    let scratch = tempfile::tempdir().map_err(|e| started(&e))?;
+    let executable = std::env::current_exe().map_err(|e| start_error(&e))?;
+    let command = |memory: Option<u64>| worker_command(&executable, &file, args, memory);
+    let scratch = tempfile::tempdir().map_err(|e| start_error(&e))?;
     let dirs: Vec<String> = args.plugins.plugin_dirs.iter().map(|d| format!(" --plugin-dir {}", d.display())).collect();
     let options = Options {
         seed: args.seed,
@@ -37,9 +37,9 @@ pub fn run(args: &PluginsTestArgs) -> Result<ExitCode, Failure> {
     let bar = if quiet { ProgressBar::hidden() } else { ProgressBar::new_spinner() };
     bar.set_style(ProgressStyle::with_template("{spinner} {msg}").unwrap_or_else(|_| ProgressStyle::default_spinner()));
     bar.enable_steady_tick(Duration::from_millis(120));
-    let progress = |what: &str| bar.set_message(what.to_owned());
+    let progress = |message: &str| bar.set_message(message.to_owned());
     let run = Run { command: &command, options: &options, progress: &progress, scratch: scratch.path() };
-    let backends = run.backends().map_err(|fault| lost(&file, &fault))?;
+    let backends = run.backends().map_err(|fault| worker_error(&file, &fault))?;
     if backends.is_empty() {
         let message = format!("{} registers no code generator: there is nothing to test", file.display());
         return Err(Failure::new(codes::plugins::NO_CODEGEN, message));
@@ -58,7 +58,7 @@ pub fn run(args: &PluginsTestArgs) -> Result<ExitCode, Failure> {
         if !report.passes() {
             wrong.push(verdict(&file, &report, args));
         } else if report.passed() == 0 {
-            wrong.push(nothing_taken(&report));
+            wrong.push(nothing_supported(&report));
         }
     }
     bar.finish_and_clear();
@@ -82,12 +82,12 @@ fn plugin_file(args: &PluginsTestArgs) -> Result<PathBuf, Failure> {
 
 /// Creates the command of the worker, which is this binary. The shell sets the memory limit, as the standard library
 /// cannot.
-fn worker_command(own: &Path, file: &Path, args: &PluginsTestArgs, memory: Option<u64>) -> Command {
+fn worker_command(executable: &Path, file: &Path, args: &PluginsTestArgs, memory: Option<u64>) -> Command {
     let mut command = match memory {
-        None => Command::new(own),
+        None => Command::new(executable),
         Some(kib) => {
             let mut shell = Command::new("sh");
-            shell.arg("-c").arg("ulimit -v \"$0\" && exec \"$@\"").arg(kib.to_string()).arg(own);
+            shell.arg("-c").arg("ulimit -v \"$0\" && exec \"$@\"").arg(kib.to_string()).arg(executable);
             shell
         }
     };
@@ -98,13 +98,13 @@ fn worker_command(own: &Path, file: &Path, args: &PluginsTestArgs, memory: Optio
     command
 }
 
-fn started(error: &std::io::Error) -> Failure {
+fn start_error(error: &std::io::Error) -> Failure {
     Failure::new(codes::plugins::NOT_CONFORMING, format!("cannot start the conformance run: {error}"))
 }
 
 /// Returns the error for a lost worker. The rejection of a plugin that does not load is found by loading it here; one
 /// that ends the process leaves only the fault.
-fn lost(file: &Path, fault: &Fault) -> Failure {
+fn worker_error(file: &Path, fault: &Fault) -> Failure {
     if fault.kind == Kind::Crash && fault.exit_code == Some(1) {
         let registry =
             Session::without_plugins(1).map(|s| byoc::plugin::registry::Registry::of_file(file, &s.services));
@@ -219,7 +219,7 @@ fn verdict(file: &Path, report: &BackendReport, args: &PluginsTestArgs) -> Diagn
     diagnostic
 }
 
-fn nothing_taken(report: &BackendReport) -> Diagnostic {
+fn nothing_supported(report: &BackendReport) -> Diagnostic {
     let message = format!("{} took none of the cases: nothing was tested", report.backend);
     let mut diagnostic = Diagnostic::error(codes::plugins::TOOK_NOTHING, message);
     let reasons =
@@ -262,10 +262,10 @@ fn one_case(run: &Run<'_>, backends: &[String], path: &Path, talk: &TalkArgs) ->
 /// Runs the worker: requests on standard input, responses on standard output.
 pub fn worker(args: &TestWorkerArgs) -> Result<ExitCode, Failure> {
     let worker = Worker::new(&args.file, &args.plugins.plugin_dirs, args.threads)?;
-    let say = |value: &Value| {
+    let send = |value: &Value| {
         // Starts a new line, whatever a plugin has printed.
         println!("\n{value}");
     };
-    worker.serve(std::io::stdin().lock(), &say);
+    worker.serve(std::io::stdin().lock(), &send);
     Ok(ExitCode::SUCCESS)
 }

@@ -25,7 +25,7 @@ pub fn run(args: &QuantizeArgs) -> Result<ExitCode, Failure> {
             .help("the weights are written beside it, as FILE.relay.safetensors")
             .into());
     }
-    output::check_port([args.output.as_path()])?;
+    output::check([args.output.as_path()])?;
     if ready::is_artifact(&args.model) {
         let message = format!("expected a model, found the compiled artifact {}", args.model.display());
         return Err(Failure::new(codes::plugins::BACKEND_MISPLACED, message));

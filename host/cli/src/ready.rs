@@ -2,7 +2,7 @@
 //! model that is ready to run or to be inspected.
 
 use super::args::{BuildArgs, InputArgs};
-use super::inputs::Given;
+use super::inputs::InputSources;
 use super::interrupt::interruptible;
 use super::{escape, render};
 use byoc::artifact;
@@ -18,14 +18,14 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// Name that selects the host alone.
-const NONE: &str = "none";
+const HOST_ONLY: &str = "none";
 
 /// Model that is ready to run, with the inputs given for it.
-pub struct Ready {
+pub struct PreparedModel {
     /// The model.
     pub model: Model,
     /// The inputs.
-    pub given: Given,
+    pub given: InputSources,
     /// Time to read and compile the model; zero for an artifact.
     pub compile: Duration,
     /// Time to load the model.
@@ -59,14 +59,14 @@ pub fn session(args: &BuildArgs) -> Result<Session, Failure> {
 /// E0403 when another backend is named as well.
 fn on_host(args: &BuildArgs) -> Result<bool, Failure> {
     let names: Vec<&str> = names(args).collect();
-    match names.iter().position(|name| *name == NONE) {
+    match names.iter().position(|name| *name == HOST_ONLY) {
         None => Ok(false),
         Some(_) if names.len() == 1 => Ok(true),
         Some(at) => {
             let other = names[usize::from(at == 0)];
-            let message = format!("expected --backend {NONE} alone, found {other} as well");
+            let message = format!("expected --backend {HOST_ONLY} alone, found {other} as well");
             Err(Diagnostic::error(codes::plugins::BACKEND_MISPLACED, message)
-                .help(format!("remove {NONE}, or the other backends"))
+                .help(format!("remove {HOST_ONLY}, or the other backends"))
                 .into())
         }
     }
@@ -85,7 +85,7 @@ pub fn build_options(args: &BuildArgs) -> BuildOptions {
         (None, false) => dirs::cache_dir().map(|d| d.join("byoc")),
     };
     BuildOptions {
-        backends: names(args).filter(|name| *name != NONE).map(str::to_owned).collect(),
+        backends: names(args).filter(|name| *name != HOST_ONLY).map(str::to_owned).collect(),
         backend_options: args.backend_options.clone(),
         cache_dir,
         print_after: args.print_after.clone(),
@@ -125,10 +125,10 @@ pub fn compile(path: &Path, args: &BuildArgs, session: &Session, given: &Given) 
     }
     let spinner = spinner(format!("compiling {}", name_of(path)));
     let loaded = frontend::load(path, &load)?;
-    let mut say = |text: &str| spinner.suspend(|| eprintln!("{}", escape::lines(text)));
+    let mut print_line = |text: &str| spinner.suspend(|| eprintln!("{}", escape::lines(text)));
     let built = {
         let _interruptible = interruptible(&session.cancel);
-        build::build(session, loaded, &build_options(args), &mut say)?
+        build::build(session, loaded, &build_options(args), &mut print_line)?
     };
     spinner.finish_and_clear();
     let share = built.explanation.totals.offload_share;
@@ -161,7 +161,9 @@ fn check_offload(args: &BuildArgs, share: f64, reasons: impl FnOnce() -> (String
     let (enough, words) = match wanted.as_str() {
         "any" => (share > 0.0, "more than none".to_owned()),
         text => match text.parse::<f64>() {
-            Ok(least) if (0.0..=1.0).contains(&least) => (share >= least, format!("at least {:.1} %", 100.0 * least)),
+            Ok(minimum) if (0.0..=1.0).contains(&minimum) => {
+                (share >= minimum, format!("at least {:.1} %", 100.0 * minimum))
+            }
             _ => {
                 let message = format!("--require-offload={text}: expected a share from 0 to 1");
                 return Err(Failure::new(codes::plugins::TOOK_NOTHING, message));
@@ -185,8 +187,8 @@ pub fn is_artifact(path: &Path) -> bool {
 }
 
 /// Returns the inputs given, completed by those of the first data set of a directory in test-data layout.
-pub fn given(path: &Path, args: &InputArgs) -> Result<Given, Failure> {
-    let given = Given::read(args)?;
+pub fn given(path: &Path, args: &InputArgs) -> Result<InputSources, Failure> {
+    let given = InputSources::read(args)?;
     if !path.is_dir() {
         return Ok(given);
     }
@@ -198,14 +200,19 @@ pub fn given(path: &Path, args: &InputArgs) -> Result<Given, Failure> {
 }
 
 /// Returns the inputs given, completed by those of a data set.
-pub fn recorded(folder: &TestFolder, set: &TestSet, given: Given) -> Result<Given, Failure> {
+pub fn recorded(folder: &TestFolder, set: &TestSet, given: InputSources) -> Result<InputSources, Failure> {
     let ports = frontend::signature(&folder.model)?.inputs;
     let names = ports.iter().map(|p| p.name.clone());
-    Ok(given.or_recorded(names.zip(set.read_inputs(&ports)?)))
+    Ok(given.with_recorded(names.zip(set.read_inputs(&ports)?)))
 }
 
 /// Reads, builds and loads a model or an artifact.
-pub fn ready(path: &Path, build_args: &BuildArgs, input: &InputArgs, session: &Session) -> Result<Ready, Failure> {
+pub fn prepare(
+    path: &Path,
+    build_args: &BuildArgs,
+    input: &InputArgs,
+    session: &Session,
+) -> Result<PreparedModel, Failure> {
     if let (true, Some((name, option, _))) = (is_artifact(path), build_args.backend_options.first()) {
         let message = format!(
             "{name}.{option} has no effect on the compiled artifact {}: it is set when a model is compiled",
@@ -233,7 +240,7 @@ pub fn ready(path: &Path, build_args: &BuildArgs, input: &InputArgs, session: &S
     check_offload(build_args, model.offload_share, || {
         (String::new(), warnings.iter().map(|w| w.message.clone()).collect())
     })?;
-    Ok(Ready { model, given, compile, load: start.elapsed() })
+    Ok(PreparedModel { model, given, compile, load: start.elapsed() })
 }
 
 /// Returns the last component of a path, or the whole path when it has none, for messages and names of cases.

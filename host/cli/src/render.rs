@@ -13,22 +13,22 @@ use std::sync::Arc;
 pub fn failure(failure: &Failure) {
     let source = failure.source.as_ref().map(|s| (s.name.as_str(), s.text.as_str()));
     for diagnostic in &failure.diagnostics {
-        eprintln!("{}", text(diagnostic, source, colour(&std::io::stderr())));
+        eprintln!("{}", text(diagnostic, source, color(&std::io::stderr())));
     }
 }
 
 /// Prints one diagnostic without source text.
 pub fn diagnostic(diagnostic: &Diagnostic) {
-    eprintln!("{}", text(diagnostic, None, colour(&std::io::stderr())));
+    eprintln!("{}", text(diagnostic, None, color(&std::io::stderr())));
 }
 
 /// Tests whether output to `stream` is colored: a terminal, and `NO_COLOR` not set.
-pub fn colour(stream: &impl IsTerminal) -> bool {
+pub fn color(stream: &impl IsTerminal) -> bool {
     stream.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
 }
 
 /// Formats a diagnostic; `source` is the name and the text that its labels refer to.
-pub fn text(diagnostic: &Diagnostic, source: Option<(&str, &str)>, colour: bool) -> String {
+pub fn text(diagnostic: &Diagnostic, source: Option<(&str, &str)>, color: bool) -> String {
     let level = match diagnostic.severity {
         Severity::Error => Level::ERROR,
         Severity::Warning => Level::WARNING,
@@ -54,7 +54,7 @@ pub fn text(diagnostic: &Diagnostic, source: Option<(&str, &str)>, colour: bool)
     if let Some(help) = &diagnostic.help {
         group = group.element(Level::HELP.message(escape::lines(help)));
     }
-    let renderer = if colour { Renderer::styled() } else { Renderer::plain() };
+    let renderer = if color { Renderer::styled() } else { Renderer::plain() };
     renderer.render(&[group])
 }
 

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Number of classes and elements that are printed.
-const SHOWN: usize = 5;
+const MAX_SHOWN_VALUES: usize = 5;
 
 /// Runs the command.
 pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
@@ -26,21 +26,21 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
         return describe(args);
     }
     let session = ready::session(&args.build)?;
-    let ready = ready::ready(&args.model, &args.build, &args.input, &session)?;
-    let inputs = ready.given.resolve(&ready.model, None)?;
+    let prepared = ready::prepare(&args.model, &args.build, &args.input, &session)?;
+    let inputs = prepared.given.resolve(&prepared.model, None)?;
     let trace = Trace::new(args.trace.is_some());
     if args.trace.is_some() {
         session.metrics.record();
     }
     let _interruptible = interruptible(&session.cancel);
     let outputs =
-        if trace.is_enabled() { ready.model.run_observed(&inputs, &trace)? } else { ready.model.run(&inputs)? };
+        if trace.is_enabled() { prepared.model.run_observed(&inputs, &trace)? } else { prepared.model.run(&inputs)? };
     entries::restore_process();
     if let Some(path) = &args.trace {
         trace.add_plugin_events(&session.metrics.take_recorded());
         output::write(path, |file| trace.write_to(file))?;
     }
-    let named: Vec<(&str, &Tensor)> = ready.model.outputs().iter().map(|p| p.name.as_str()).zip(&outputs).collect();
+    let named: Vec<(&str, &Tensor)> = prepared.model.outputs().iter().map(|p| p.name.as_str()).zip(&outputs).collect();
     if let Some(path) = &args.output {
         output::write(path, |file| io::npz::write_to(file, named.iter().copied()))?;
     }
@@ -107,7 +107,7 @@ fn top(name: &str, tensor: &Tensor, labels: &[String], json: bool) -> Result<(),
         let probabilities = probabilities(&values);
         let mut order: Vec<usize> = (0..classes).collect();
         order.sort_by(|&a, &b| probabilities[b].total_cmp(&probabilities[a]));
-        order.truncate(SHOWN);
+        order.truncate(MAX_SHOWN_VALUES);
         if json {
             let top: Vec<_> =
                 order.iter().map(|&c| json!({"label": labels[c], "probability": probabilities[c]})).collect();
@@ -141,15 +141,15 @@ fn summary(name: &str, tensor: &Tensor, json: bool) {
     let max = values().fold(f64::NEG_INFINITY, f64::max);
     let mean = values().sum::<f64>() / tensor.len().max(1) as f64;
     if json {
-        let first: Vec<f64> = values().take(SHOWN).collect();
+        let first: Vec<f64> = values().take(MAX_SHOWN_VALUES).collect();
         println!(
             "{}",
             json!({"output": name, "type": ty.to_string(), "min": min, "max": max, "mean": mean, "first": first})
         );
         return;
     }
-    let first: Vec<String> = values().take(SHOWN).map(|v| format!("{v:.6}")).collect();
-    let more = if tensor.len() > SHOWN { ", ..." } else { "" };
+    let first: Vec<String> = values().take(MAX_SHOWN_VALUES).map(|v| format!("{v:.6}")).collect();
+    let more = if tensor.len() > MAX_SHOWN_VALUES { ", ..." } else { "" };
     let name = escape::line(name);
     println!("{name}: {ty}  min {min:.6}  max {max:.6}  mean {mean:.6}  [{}{more}]", first.join(", "));
 }

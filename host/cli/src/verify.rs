@@ -1,7 +1,7 @@
 //! `byoc verify`: runs folders in ONNX test-data layout against their recorded outputs.
 
 use super::args::{InputArgs, VerifyArgs};
-use super::inputs::Given;
+use super::inputs::InputSources;
 use super::interrupt::interruptible;
 use super::{ready, table};
 use byoc::compare::{Comparison, Tolerance, compare};
@@ -16,7 +16,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 /// Outcome of a directory.
-struct Outcome {
+struct FolderResult {
     status: &'static str,
     max_abs_err: f64,
     max_rel_err: f64,
@@ -25,15 +25,15 @@ struct Outcome {
     message: String,
 }
 
-impl Outcome {
-    fn of_failure(failure: &Failure) -> Outcome {
+impl FolderResult {
+    fn from_failure(failure: &Failure) -> FolderResult {
         let code = failure.diagnostics.first().map(|d| d.code);
         // What the importer does not know is a gap, not a wrong answer.
         let gap = code.is_some_and(|c| {
             [codes::frontends::UNSUPPORTED_OPERATOR, codes::frontends::UNSUPPORTED_OPSET].contains(&c)
         });
         let message: Vec<&str> = failure.diagnostics.iter().map(|d| d.message.as_str()).collect();
-        Outcome {
+        FolderResult {
             status: if gap { "unsupported" } else { "error" },
             max_abs_err: f64::NAN,
             max_rel_err: f64::NAN,
@@ -51,27 +51,27 @@ pub fn run(args: &VerifyArgs) -> Result<ExitCode, Failure> {
     let mut counts = [0usize; 4];
     let mut table = table::new(&["case", "status", "max_abs_err", "max_rel_err", "offload", "message"]);
     for dir in &args.dirs {
-        let outcome = verify(dir, args, &session).unwrap_or_else(|f| Outcome::of_failure(&f));
-        let kind = ["pass", "fail", "unsupported", "error"].iter().position(|s| *s == outcome.status).unwrap_or(3);
+        let result = verify(dir, args, &session).unwrap_or_else(|f| FolderResult::from_failure(&f));
+        let kind = ["pass", "fail", "unsupported", "error"].iter().position(|s| *s == result.status).unwrap_or(3);
         counts[kind] += 1;
         let case = ready::name_of(dir);
         if args.build.talk.json {
             println!(
                 "{}",
-                json!({"case": case, "status": outcome.status, "max_abs_err": outcome.max_abs_err,
-                       "max_rel_err": outcome.max_rel_err, "offload_flops": outcome.offload,
-                       "code": outcome.code, "message": outcome.message})
+                json!({"case": case, "status": result.status, "max_abs_err": result.max_abs_err,
+                       "max_rel_err": result.max_rel_err, "offload_flops": result.offload,
+                       "code": result.code, "message": result.message})
             );
         } else {
             let error = |e: f64| if e.is_nan() { "-".to_owned() } else { format!("{e:.2e}") };
-            let code = outcome.code.map(|c| format!("{c}: ")).unwrap_or_default();
+            let code = result.code.map(|c| format!("{c}: ")).unwrap_or_default();
             table.add_row([
                 case,
-                outcome.status.to_owned(),
-                error(outcome.max_abs_err),
-                error(outcome.max_rel_err),
-                format!("{:.1} %", 100.0 * outcome.offload),
-                format!("{code}{}", outcome.message),
+                result.status.to_owned(),
+                error(result.max_abs_err),
+                error(result.max_rel_err),
+                format!("{:.1} %", 100.0 * result.offload),
+                format!("{code}{}", result.message),
             ]);
         }
     }
@@ -91,13 +91,13 @@ fn is_of_another_shape(diagnostic: &Diagnostic) -> bool {
     diagnostic.code == codes::runtime::INPUT_SHAPE
 }
 
-fn verify(dir: &Path, args: &VerifyArgs, session: &Session) -> Result<Outcome, Failure> {
+fn verify(dir: &Path, args: &VerifyArgs, session: &Session) -> Result<FolderResult, Failure> {
     let folder = TestFolder::open(dir)?;
     let Some(first) = folder.sets.first() else {
         return Err(Failure::new(codes::frontends::BAD_TEST_FOLDER, format!("{} has no data set", dir.display())));
     };
     let load = |set: &TestSet| -> Result<(Model, Signature), Failure> {
-        let given = ready::recorded(&folder, set, Given::read(&InputArgs::default())?)?;
+        let given = ready::recorded(&folder, set, InputSources::read(&InputArgs::default())?)?;
         let built = ready::build(dir, &args.build, session, &given)?;
         let cache_dir = ready::build_options(&args.build).cache_dir;
         let (model, warnings) = Model::load(session, built.compiled, cache_dir.as_deref())?;
@@ -109,7 +109,7 @@ fn verify(dir: &Path, args: &VerifyArgs, session: &Session) -> Result<Outcome, F
         Some(limit) => Tolerance::MaxRelative(limit),
         None => Tolerance::AllClose { rtol: folder.rtol.unwrap_or(args.rtol), atol: folder.atol.unwrap_or(args.atol) },
     };
-    let mut outcome = Outcome {
+    let mut result = FolderResult {
         status: "pass",
         max_abs_err: 0.0,
         max_rel_err: 0.0,
@@ -123,7 +123,7 @@ fn verify(dir: &Path, args: &VerifyArgs, session: &Session) -> Result<Outcome, F
             // Bound dimensions are those of one data set: another one may have different ones.
             Err(failure) if number > 0 && failure.diagnostics.iter().any(is_of_another_shape) => {
                 (model, ports) = load(set)?;
-                outcome.offload = outcome.offload.min(model.offload_share);
+                result.offload = result.offload.min(model.offload_share);
                 model.run(&inputs)?
             }
             got => got?,
@@ -131,15 +131,15 @@ fn verify(dir: &Path, args: &VerifyArgs, session: &Session) -> Result<Outcome, F
         let want = set.read_outputs(&ports.outputs)?;
         for ((port, got), want) in ports.outputs.iter().zip(&got).zip(&want) {
             let Comparison { max_abs_err, max_rel_err, difference } = compare(got, want, tolerance);
-            outcome.max_abs_err = outcome.max_abs_err.max(max_abs_err);
-            outcome.max_rel_err = outcome.max_rel_err.max(max_rel_err);
+            result.max_abs_err = result.max_abs_err.max(max_abs_err);
+            result.max_rel_err = result.max_rel_err.max(max_rel_err);
             if let Some(difference) = difference
-                && outcome.status == "pass"
+                && result.status == "pass"
             {
-                outcome.status = "fail";
-                outcome.message = format!("data set {number}, output \"{}\": {difference}", port.name);
+                result.status = "fail";
+                result.message = format!("data set {number}, output \"{}\": {difference}", port.name);
             }
         }
     }
-    Ok(outcome)
+    Ok(result)
 }

@@ -112,9 +112,9 @@ impl Bert<'_> {
         let shares = self.net.node("Softmax", &[&scores], &[("axis", Attr::Int(-1))]);
         let context = self.net.node("MatMul", &[&shares, &value], &[]);
         let context = self.net.node("Transpose", &[&context], &[("perm", Attr::Ints(&[0, 2, 1, 3]))]);
-        let joined = Tensor::from_slice(&[3], &[1, tokens as i64, width as i64]);
-        let joined = self.constant(&format!("{name}.join"), &joined);
-        let context = self.net.node("Reshape", &[&context, &joined], &[]);
+        let merged_shape = Tensor::from_slice(&[3], &[1, tokens as i64, width as i64]);
+        let merged_shape = self.constant(&format!("{name}.join"), &merged_shape);
+        let context = self.net.node("Reshape", &[&context, &merged_shape], &[]);
         let context = self.linear(&format!("{name}.attention"), &context, width, width);
         let sum = self.net.node("Add", &[&context, x], &[]);
         let x = self.layer_norm(&format!("{name}.attention"), &sum);

@@ -37,7 +37,7 @@ pub enum Attr<'a> {
 }
 
 /// Rounds to 12 bits: the last bits of a statistic depend on the order of summation, which depends on the machine.
-fn coarse(value: f64) -> f32 {
+fn round_coarsely(value: f64) -> f32 {
     let bits = (value as f32).to_bits();
     f32::from_bits((bits + 0x800) & !0xfff)
 }
@@ -148,8 +148,8 @@ impl Net {
         // An almost constant channel must not be scaled up to unit variance.
         let typical = variance.iter().sum::<f64>() / out as f64;
         let vector = |values: Vec<f32>| Tensor::from_slice(&[out], &values);
-        let mean = vector(mean.iter().map(|&v| coarse(v)).collect());
-        let variance = vector(variance.iter().map(|&v| coarse(v.max(typical * 1e-2))).collect());
+        let mean = vector(mean.iter().map(|&v| round_coarsely(v)).collect());
+        let variance = vector(variance.iter().map(|&v| round_coarsely(v.max(typical * 1e-2))).collect());
         let gamma = vector(vec![1.0; out]);
         let beta = self.normal(&[out], 0.1);
         let mut inputs = vec![conv];
@@ -158,7 +158,7 @@ impl Net {
         }
         let inputs: Vec<&str> = inputs.iter().map(String::as_str).collect();
         let name = self.node("BatchNormalization", &inputs, &[("epsilon", Attr::Float(1e-5))]);
-        let sample = normalised(&product.sample, &gamma, &beta, &mean, &variance);
+        let sample = normalize(&product.sample, &gamma, &beta, &mean, &variance);
         Value { name, sample }
     }
 
@@ -242,15 +242,16 @@ impl Net {
 /// Returns weights and bias that normalize outputs of these statistics to mean 0 and variance 1.
 fn fitted(weight: &Tensor, mean: &[f64], variance: &[f64]) -> (Tensor, Tensor) {
     let typical = variance.iter().sum::<f64>() / variance.len() as f64;
-    let scales: Vec<f64> = variance.iter().map(|v| f64::from(coarse(1.0 / v.max(typical * 1e-2).sqrt()))).collect();
+    let scales: Vec<f64> =
+        variance.iter().map(|v| f64::from(round_coarsely(1.0 / v.max(typical * 1e-2).sqrt()))).collect();
     let row = weight.len() / scales.len();
     let values: Vec<f32> =
         weight.as_slice::<f32>().iter().enumerate().map(|(i, &w)| (f64::from(w) * scales[i / row]) as f32).collect();
-    let bias: Vec<f32> = mean.iter().zip(&scales).map(|(m, s)| coarse(-m * s)).collect();
+    let bias: Vec<f32> = mean.iter().zip(&scales).map(|(m, s)| round_coarsely(-m * s)).collect();
     (Tensor::from_slice(weight.shape(), &values), Tensor::from_slice(&[bias.len()], &bias))
 }
 
-fn normalised(data: &Tensor, gamma: &Tensor, beta: &Tensor, mean: &Tensor, variance: &Tensor) -> Tensor {
+fn normalize(data: &Tensor, gamma: &Tensor, beta: &Tensor, mean: &Tensor, variance: &Tensor) -> Tensor {
     let shape = data.shape();
     let (channels, inner) = (shape[1], shape[2..].iter().product::<usize>());
     let [gamma, beta, mean, variance] = [gamma, beta, mean, variance].map(|t| t.as_slice::<f32>());

@@ -37,10 +37,10 @@ fn artifact_names_missing_plugin() {
     let run = |dir: &str| byoc(["run", &file, "--input", "image=random:3", "--json", "--plugin-dir", dir]).ok();
     let with = run(&dir);
     let without = run(&folder.path().display().to_string());
-    let without = without.says(&["E0402", "loadbinary_template", "template 0.1.0", "runs on the host"]);
+    let without = without.stderr_contains(&["E0402", "loadbinary_template", "template 0.1.0", "runs on the host"]);
     // The plugin computes with the references and the host with its kernels: equal but for rounding.
-    let first = |ran: &crate::Ran| -> Vec<f64> {
-        ran.json()[0]["first"].as_array().unwrap().iter().map(|v| v.as_f64().unwrap()).collect()
+    let first = |output: &crate::CommandOutput| -> Vec<f64> {
+        output.json()[0]["first"].as_array().unwrap().iter().map(|v| v.as_f64().unwrap()).collect()
     };
     for (a, b) in first(&with).into_iter().zip(first(&without)) {
         assert!((a - b).abs() < 1e-4, "{a} and {b}");
@@ -60,10 +60,10 @@ fn rejects_damaged_artifact() {
         let mut broken = bytes.clone();
         broken[at] ^= 1;
         std::fs::write(&file, &broken).unwrap();
-        let ran = byoc(["run", &text, "--input", "image=random"]);
-        assert!(ran.code == 1 && ran.err.contains("error[E07"), "byte {at}: {}", ran.err);
+        let output = byoc(["run", &text, "--input", "image=random"]);
+        assert!(output.code == 1 && output.err.contains("error[E07"), "byte {at}: {}", output.err);
     }
     std::fs::write(&file, &bytes[..bytes.len() / 2]).unwrap();
-    let ran = byoc(["run", &text, "--input", "image=random"]);
-    assert!(ran.code == 1 && ran.err.contains("error[E07"), "{}", ran.err);
+    let output = byoc(["run", &text, "--input", "image=random"]);
+    assert!(output.code == 1 && output.err.contains("error[E07"), "{}", output.err);
 }

@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 use std::sync::LazyLock;
 
 /// Output and exit code of a command.
-pub struct Ran {
+pub struct CommandOutput {
     /// Standard output.
     pub out: String,
     /// Standard error.
@@ -15,17 +15,17 @@ pub struct Ran {
     pub code: i32,
 }
 
-impl Ran {
+impl CommandOutput {
     /// Asserts that the command succeeded.
     #[track_caller]
-    pub fn ok(self) -> Ran {
+    pub fn ok(self) -> CommandOutput {
         assert_eq!(self.code, 0, "stdout:\n{}\nstderr:\n{}", self.out, self.err);
         self
     }
 
     /// Asserts that the command failed with a diagnostic of this code, as a user error.
     #[track_caller]
-    pub fn fails_with(self, code: &str) -> Ran {
+    pub fn fails_with(self, code: &str) -> CommandOutput {
         assert_eq!(self.code, 1, "stdout:\n{}\nstderr:\n{}", self.out, self.err);
         assert!(self.err.contains(&format!("error[{code}]")), "{code} in:\n{}", self.err);
         self
@@ -33,7 +33,7 @@ impl Ran {
 
     /// Asserts that standard error contains all of these.
     #[track_caller]
-    pub fn says(self, words: &[&str]) -> Ran {
+    pub fn stderr_contains(self, words: &[&str]) -> CommandOutput {
         for word in words {
             assert!(self.err.contains(word), "\"{word}\" in:\n{}", self.err);
         }
@@ -48,19 +48,19 @@ impl Ran {
 }
 
 /// Runs `byoc` in a clean environment.
-pub fn byoc<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Ran {
-    ran(command(args).output().expect("byoc starts"))
+pub fn byoc<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> CommandOutput {
+    to_command_output(command(args).output().expect("byoc starts"))
 }
 
 /// Creates the command for `byoc` in a clean environment, without starting it.
 pub fn command<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
-    let mut command = without_surroundings(binary());
+    let mut command = isolated_command(binary());
     command.args(args);
     command
 }
 
 /// Creates the command for a program in a clean environment, without variables that affect `byoc`.
-pub fn without_surroundings(program: impl AsRef<OsStr>) -> Command {
+pub fn isolated_command(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
     let home = std::env::temp_dir().join("byoc-tests-without-a-home");
     command.env("HOME", &home).env("XDG_DATA_HOME", &home).env("XDG_CACHE_HOME", &home);
@@ -84,8 +84,8 @@ pub fn binary() -> &'static Path {
 }
 
 /// Converts the output of a finished process.
-pub fn ran(output: Output) -> Ran {
-    Ran {
+pub fn to_command_output(output: Output) -> CommandOutput {
+    CommandOutput {
         out: String::from_utf8(output.stdout).expect("UTF-8 on standard output"),
         err: String::from_utf8_lossy(&output.stderr).into_owned(),
         code: output.status.code().expect("byoc does not die of a signal"),

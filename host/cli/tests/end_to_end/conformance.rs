@@ -1,6 +1,6 @@
 //! `byoc plugins test`: correct backends pass, and each mistake of a table is found with the right kind.
 
-use crate::{Ran, byoc};
+use crate::{CommandOutput, byoc};
 use byoc_test_support::{copy, plugin, sample, temporary_folder, test_plugin};
 use serde_json::Value;
 use std::path::Path;
@@ -75,14 +75,14 @@ const MISTAKES: &[Mistake] = &[
 ];
 
 /// Runs the conformance test; returns its output.
-fn tested(file: &Path, more: &[&str]) -> (Ran, Vec<Value>) {
+fn tested(file: &Path, more: &[&str]) -> (CommandOutput, Vec<Value>) {
     let out = temporary_folder();
     let (file, out) = (file.display().to_string(), out.path().display().to_string());
     let mut args = vec!["plugins", "test", &file, "--json", "--out", &out];
     args.extend(more);
-    let ran = byoc(&args);
-    let lines = ran.json();
-    (ran, lines)
+    let output = byoc(&args);
+    let lines = output.json();
+    (output, lines)
 }
 
 fn kinds(lines: &[Value]) -> Vec<&str> {
@@ -96,12 +96,12 @@ fn correct_backends_pass() {
     copy(&test_plugin("faulty"), &right);
     let all = [plugin("template"), right, sample("elementwise"), sample("conv_int8"), plugin("ccompiler")];
     for file in all {
-        let (ran, lines) = tested(&file, &[]);
-        assert_eq!(kinds(&lines), [] as [&str; 0], "{}", ran.out);
-        let ran = ran.ok();
+        let (output, lines) = tested(&file, &[]);
+        assert_eq!(kinds(&lines), [] as [&str; 0], "{}", output.out);
+        let output = output.ok();
         let summary = &lines.last().unwrap()["summary"];
         let passed = summary["passed"].as_u64();
-        assert!(summary["passes"] == true && passed >= Some(8), "{}: {summary}\n{}", file.display(), ran.out);
+        assert!(summary["passes"] == true && passed >= Some(8), "{}: {summary}\n{}", file.display(), output.out);
     }
 }
 
@@ -112,11 +112,11 @@ fn skips_and_reports_values_without_guarantee() {
         return;
     }
     let said = "finite_math: no guarantee where a number is NaN or infinite";
-    let (ran, lines) = tested(&plugin("dnnl"), &["--only", "dense_bias_relu"]);
+    let (output, lines) = tested(&plugin("dnnl"), &["--only", "dense_bias_relu"]);
     let summary = &lines.last().unwrap()["summary"];
-    assert!(summary["finite_math"] == true && summary["passed"].as_u64() >= Some(8), "{}", ran.out);
+    assert!(summary["finite_math"] == true && summary["passed"].as_u64() >= Some(8), "{}", output.out);
     // OpenMP aborts the process if it cannot create threads.
-    assert!(kinds(&lines).iter().all(|&kind| kind == "memory"), "{}", ran.out);
+    assert!(kinds(&lines).iter().all(|&kind| kind == "memory"), "{}", output.out);
     let folder = byoc_test_support::plugin_dir(&["dnnl"]);
     let shown = byoc(["plugins", "show", "dnnl", "--plugin-dir", &folder.path().display().to_string()]).ok();
     assert!(shown.out.contains(said), "{}", shown.out);
@@ -134,11 +134,12 @@ fn finds_every_mistake() {
                 while let Some(mistake) = { left.lock().unwrap().next() } {
                     let file = folder.path().join(format!("faulty_{}.so", mistake.name));
                     copy(&library, &file);
-                    let (ran, lines) = tested(&file, &["--cases", "16", "--only", mistake.only, "--time-limit", "3"]);
+                    let (output, lines) =
+                        tested(&file, &["--cases", "16", "--only", mistake.only, "--time-limit", "3"]);
                     let found = kinds(&lines);
                     let named = found.iter().any(|kind| mistake.kinds.contains(kind));
-                    if !named || ran.code != 1 || !ran.err.contains("error[E0441]") {
-                        let what = format!("{}: {found:?}, code {}: {}", mistake.name, ran.code, ran.err);
+                    if !named || output.code != 1 || !output.err.contains("error[E0441]") {
+                        let what = format!("{}: {found:?}, code {}: {}", mistake.name, output.code, output.err);
                         missed.lock().unwrap().push(what);
                     }
                 }
@@ -157,22 +158,22 @@ fn shrinks_failing_case_and_reproduces_it() {
     let out = folder.path().join("cases");
     let (path, dir) = (file.display().to_string(), out.display().to_string());
     let args = ["plugins", "test", &path, "--only", "operator nn.conv2d", "--out", &dir, "--cases", "16"];
-    let ran = byoc(args).fails_with("E0441");
-    assert!(ran.out.contains("again: byoc plugins test"), "{}", ran.out);
+    let output = byoc(args).fails_with("E0441");
+    assert!(output.out.contains("again: byoc plugins test"), "{}", output.out);
     let case = out.join("faulty_operator_nn.conv2d_wrong-result.relay".replace("nn.conv2d", "nn_conv2d"));
     let text = std::fs::read_to_string(&case).unwrap();
     assert!(text.starts_with("// byoc plugins test: operator nn.conv2d\n"), "{text}");
     // Only the strides remain: every other attribute is the default, and every dimension is small.
     assert!(text.contains("strides=[") && !text.contains("dilation=") && !text.contains("groups="), "{text}");
     let case = case.display().to_string();
-    byoc(["plugins", "test", &path, "--case", &case]).fails_with("E0441").says(&["wrong-result in run"]);
+    byoc(["plugins", "test", &path, "--case", &case]).fails_with("E0441").stderr_contains(&["wrong-result in run"]);
     // It is also an ordinary program.
     byoc(["run", &case, "--input", "x0=random"]).ok();
     // A backend without the mistake passes it.
     let right = folder.path().join("right.so");
     copy(&test_plugin("faulty"), &right);
-    let ran = byoc(["plugins", "test", &right.display().to_string(), "--case", &case]).ok();
-    assert!(ran.out.contains("right"), "{}", ran.out);
+    let output = byoc(["plugins", "test", &right.display().to_string(), "--case", &case]).ok();
+    assert!(output.out.contains("right"), "{}", output.out);
     // The same seed gives the same case, byte by byte.
     let again = folder.path().join("again");
     let dir = again.display().to_string();
@@ -193,9 +194,13 @@ fn rejects_files_that_are_not_cases() {
     let program = folder.path().join("program.relay");
     std::fs::write(&program, "#[version = \"0.0.5\"]\ndef @main(%x: Tensor[(2), float32]) { nn.relu(%x) }\n").unwrap();
     let program = program.display().to_string();
-    byoc(["plugins", "test", &file, "--case", &program]).fails_with("E0440").says(&["expected a first line such as"]);
-    byoc(["plugins", "test", "no/such/file.so"]).fails_with("E0410").says(&["no/such/file.so: there is no such file"]);
-    byoc(["plugins", "test", "nobody"]).fails_with("E0401").says(&["relay.ext.nobody"]);
+    byoc(["plugins", "test", &file, "--case", &program])
+        .fails_with("E0440")
+        .stderr_contains(&["expected a first line such as"]);
+    byoc(["plugins", "test", "no/such/file.so"])
+        .fails_with("E0410")
+        .stderr_contains(&["no/such/file.so: there is no such file"]);
+    byoc(["plugins", "test", "nobody"]).fails_with("E0401").stderr_contains(&["relay.ext.nobody"]);
 }
 
 #[test]
@@ -203,6 +208,6 @@ fn finds_backend_by_name() {
     let plugins = byoc_test_support::plugin_dir(&["template"]);
     let dir = plugins.path().display().to_string();
     let args = ["plugins", "test", "template", "--plugin-dir", &dir, "--cases", "3", "--only", "nn.relu"];
-    let ran = byoc(args).ok();
-    assert!(ran.out.contains("operator nn.relu"), "{}", ran.out);
+    let output = byoc(args).ok();
+    assert!(output.out.contains("operator nn.relu"), "{}", output.out);
 }

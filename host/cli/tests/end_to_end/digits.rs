@@ -63,9 +63,9 @@ fn classifies_image_with_labels() {
         let picture = data_text(&format!("digits/samples/{digit}.png"));
         let (model, labels) = (data_text("digits/digits.onnx"), data_text("digits/labels.txt"));
         // An image is one sample, so no option is needed.
-        let ran = byoc(["run", &model, "--image", &picture, "--labels", &labels, "--json"]).ok();
-        let top = &ran.json()[0]["top"][0];
-        assert_eq!(top["label"], digit.to_string(), "{}", ran.out);
-        assert!(top["probability"].as_f64().unwrap() > 0.5, "{}", ran.out);
+        let output = byoc(["run", &model, "--image", &picture, "--labels", &labels, "--json"]).ok();
+        let top = &output.json()[0]["top"][0];
+        assert_eq!(top["label"], digit.to_string(), "{}", output.out);
+        assert!(top["probability"].as_f64().unwrap() > 0.5, "{}", output.out);
     }
 }

@@ -9,10 +9,10 @@ fn finds_plugin_after_it_is_copied() {
     let dir = plugins.path().display().to_string();
     let model = data_text("digits/digits.onnx");
     let args = ["explain", &model, "--dim", "batch=1", "--backend", "ccompiler", "--plugin-dir", &dir, "--no-cache"];
-    byoc(args).fails_with("E0401").says(&["relay.ext.ccompiler", &dir, "--plugin-dir"]);
+    byoc(args).fails_with("E0401").stderr_contains(&["relay.ext.ccompiler", &dir, "--plugin-dir"]);
     copy(&plugin("ccompiler"), &plugins.path().join("any_name.so"));
-    let ran = byoc(args).ok();
-    assert!(ran.out.contains("tvmgen_default_ccompiler_main_"), "{}", ran.out);
+    let output = byoc(args).ok();
+    assert!(output.out.contains("tvmgen_default_ccompiler_main_"), "{}", output.out);
 }
 
 #[test]
@@ -30,8 +30,8 @@ fn reports_each_bad_file_and_loads_others() {
     copy(&test_plugin("other_version"), &plugins.path().join("e_version.so"));
     copy(&test_plugin("init_panic"), &plugins.path().join("f_panics.so"));
     let dir = plugins.path().display().to_string();
-    let ran = byoc(["plugins", "list", "--json", "--plugin-dir", &dir]).ok();
-    let rows: Vec<_> = ran.json().into_iter().filter(|r| r["file"].as_str().unwrap().starts_with(&dir)).collect();
+    let output = byoc(["plugins", "list", "--json", "--plugin-dir", &dir]).ok();
+    let rows: Vec<_> = output.json().into_iter().filter(|r| r["file"].as_str().unwrap().starts_with(&dir)).collect();
     let code = |name: &str| {
         let row = rows.iter().find(|r| r["file"].as_str().unwrap().ends_with(name)).unwrap_or_else(|| panic!("{name}"));
         assert!(!row["reason"].as_str().unwrap_or_default().contains('\n'), "{row}");
@@ -54,18 +54,18 @@ fn rejects_two_plugins_of_one_name() {
     let plugins = plugin_dir(&["template"]);
     copy(&plugin("template"), &plugins.path().join("twin.so"));
     let dir = plugins.path().display().to_string();
-    let ran = byoc(["plugins", "--json", "--plugin-dir", &dir]).ok();
-    let here: Vec<_> = ran.json().into_iter().filter(|r| r["file"].as_str().unwrap().starts_with(&dir)).collect();
-    assert!(here.iter().all(|r| r["status"] == "refused" && r["code"] == "E0409"), "{}", ran.out);
-    assert!(here[0]["reason"].as_str().unwrap().contains("twin.so"), "{}", ran.out);
+    let output = byoc(["plugins", "--json", "--plugin-dir", &dir]).ok();
+    let here: Vec<_> = output.json().into_iter().filter(|r| r["file"].as_str().unwrap().starts_with(&dir)).collect();
+    assert!(here.iter().all(|r| r["status"] == "refused" && r["code"] == "E0409"), "{}", output.out);
+    assert!(here[0]["reason"].as_str().unwrap().contains("twin.so"), "{}", output.out);
 }
 
 #[test]
 fn earlier_directory_takes_precedence() {
     let (first, second) = (plugin_dir(&["template"]), plugin_dir(&["template"]));
     let (a, b) = (first.path().display().to_string(), second.path().display().to_string());
-    let ran = byoc(["plugins", "--json", "--plugin-dir", &a, "--plugin-dir", &b]).ok();
-    let rows = ran.json();
+    let output = byoc(["plugins", "--json", "--plugin-dir", &a, "--plugin-dir", &b]).ok();
+    let rows = output.json();
     assert!(rows.iter().any(|r| r["status"] == "loaded" && r["file"].as_str().unwrap().starts_with(&a)));
     assert!(rows.iter().any(|r| r["status"] == "shadowed" && r["file"].as_str().unwrap().starts_with(&b)));
 }
@@ -77,5 +77,5 @@ fn suggests_closest_name() {
     let model = data_text("digits/digits.onnx");
     byoc(["run", &model, "--dim", "batch=1", "--backend", "templat", "--plugin-dir", &dir])
         .fails_with("E0401")
-        .says(&["did you mean --backend template?"]);
+        .stderr_contains(&["did you mean --backend template?"]);
 }

@@ -1,7 +1,7 @@
 //! Commands and excerpts of `docs/from-tvm.md`: every `$ byoc` line runs, and every excerpt is part of the file that
 //! the page names.
 
-use crate::{command, ran};
+use crate::{command, to_command_output};
 use byoc_test_support::{plugin_dir, temporary_folder, workspace};
 
 fn page() -> String {
@@ -31,8 +31,8 @@ fn every_command_of_page_runs() {
     for line in blocks(&page, "console").iter().flat_map(|(_, block)| block.lines()) {
         let words = line.strip_prefix("$ byoc ").unwrap_or_else(|| panic!("expected a command of byoc, found: {line}"));
         let words = words.split_whitespace().map(|w| w.replace("$PLUGINS", &folders[0]).replace("$OUT", &folders[1]));
-        let ran = ran(command(words).current_dir(workspace()).output().expect("byoc starts"));
-        assert_eq!(ran.code, 0, "{line}\nstdout:\n{}\nstderr:\n{}", ran.out, ran.err);
+        let output = to_command_output(command(words).current_dir(workspace()).output().expect("byoc starts"));
+        assert_eq!(output.code, 0, "{line}\nstdout:\n{}\nstderr:\n{}", output.out, output.err);
         count += 1;
     }
     assert!(count >= 30, "only {count} commands were found");

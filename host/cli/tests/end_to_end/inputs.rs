@@ -5,20 +5,20 @@ use crate::{byoc, data_text};
 #[test]
 fn reports_wrong_name_shape_or_type_of_input() {
     let model = data_text("models/gru/model.onnx");
-    byoc(["run", &model, "--input", "inputs=random"]).fails_with("E0602").says(&[
+    byoc(["run", &model, "--input", "inputs=random"]).fails_with("E0602").stderr_contains(&[
         "no input \"inputs\"",
         "\"input\" (float32[9, 2, 32])",
         "did you mean \"input\"?",
     ]);
-    byoc(["run", &model]).fails_with("E0603").says(&["\"input\""]);
+    byoc(["run", &model]).fails_with("E0603").stderr_contains(&["\"input\""]);
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("x.npy");
     let input = format!("input={}", file.display());
     use byoc_ir::tensor::{DType, Tensor};
     byoc::io::npy::write(&file, &Tensor::zeros(DType::F64, &[9, 2, 32]).unwrap()).unwrap();
-    byoc(["run", &model, "--input", &input]).fails_with("E0604").says(&["float64", "float32"]);
+    byoc(["run", &model, "--input", &input]).fails_with("E0604").stderr_contains(&["float64", "float32"]);
     byoc::io::npy::write(&file, &Tensor::zeros(DType::F32, &[9, 3, 32]).unwrap()).unwrap();
-    byoc(["run", &model, "--input", &input]).fails_with("E0511").says(&["[9, 3, 32]", "(9, 2, 32)"]);
+    byoc(["run", &model, "--input", &input]).fails_with("E0511").stderr_contains(&["[9, 3, 32]", "(9, 2, 32)"]);
 }
 
 /// A forgotten dimension does not compile a program for every size: the error shows how to bind it, and how to leave it
@@ -26,14 +26,14 @@ fn reports_wrong_name_shape_or_type_of_input() {
 #[test]
 fn reports_unbound_dimension() {
     let model = data_text("digits/digits.onnx");
-    byoc(["run", &model, "--input", "image=random"]).fails_with("E0504").says(&[
+    byoc(["run", &model, "--input", "image=random"]).fails_with("E0504").stderr_contains(&[
         "\"batch\"",
         "--dim batch=N",
         "--dim \"batch=?\"",
     ]);
     byoc(["compile", &model, "--dim", "bach=?", "-o", "never.byoc"])
         .fails_with("E0511")
-        .says(&["did you mean \"batch\"?"]);
+        .stderr_contains(&["did you mean \"batch\"?"]);
 }
 
 #[test]
@@ -53,13 +53,15 @@ fn checks_product_of_dimensions() {
         byoc(["run", &artifact, "--input", &x, "--input", &y])
     };
     run(6).ok();
-    run(5).fails_with("E0605").says(&["\"y\"", "2*n = 6"]);
+    run(5).fails_with("E0605").stderr_contains(&["\"y\"", "2*n = 6"]);
 }
 
 #[test]
 fn reports_unwritable_output_first() {
     let model = data_text("no/such/model.onnx");
-    byoc(["compile", &model, "-o", "/no/such/folder/a.byoc"]).fails_with("E0513").says(&["/no/such/folder/a.byoc"]);
+    byoc(["compile", &model, "-o", "/no/such/folder/a.byoc"])
+        .fails_with("E0513")
+        .stderr_contains(&["/no/such/folder/a.byoc"]);
 }
 
 #[test]
@@ -70,10 +72,10 @@ fn rejects_file_that_is_not_a_model() {
     {
         let file = folder.path().join(name);
         std::fs::write(&file, bytes).unwrap();
-        let ran = byoc(["run", &file.display().to_string(), "--input", "x=random"]);
-        assert_eq!(ran.code, 1, "{}", ran.err);
+        let output = byoc(["run", &file.display().to_string(), "--input", "x=random"]);
+        assert_eq!(output.code, 1, "{}", output.err);
         let area = if name.ends_with("onnx") { "error[E05" } else { "error[E07" };
-        assert!(ran.err.contains(area), "{}", ran.err);
+        assert!(output.err.contains(area), "{}", output.err);
     }
 }
 
@@ -93,6 +95,6 @@ fn closed_pipe_is_not_an_error() {
         .spawn()
         .unwrap();
     drop(child.stdout.take());
-    let ran = child.wait_with_output().unwrap();
-    assert!(ran.status.success() && ran.stderr.is_empty(), "{}", String::from_utf8_lossy(&ran.stderr));
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success() && output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
 }

@@ -38,7 +38,7 @@ fn output_of_each_step_matches_page() {
 #[test]
 fn prints_all_steps_in_one_run() {
     let (program, patterns) = (example("loop.relay"), example("loop.patterns"));
-    let ran = byoc([
+    let output = byoc([
         "opt",
         &program,
         "--pass",
@@ -52,9 +52,13 @@ fn prints_all_steps_in_one_run() {
     ])
     .ok();
     for (at, step) in STEPS.iter().enumerate() {
-        assert!(ran.err.contains(&format!("// after {step}\n{}", after(&STEPS[..=at]))), "{step} in:\n{}", ran.err);
+        assert!(
+            output.err.contains(&format!("// after {step}\n{}", after(&STEPS[..=at]))),
+            "{step} in:\n{}",
+            output.err
+        );
     }
-    assert_eq!(ran.out, after(&STEPS));
+    assert_eq!(output.out, after(&STEPS));
 }
 
 #[test]
@@ -80,17 +84,17 @@ fn target() -> tempfile::TempDir {
 }
 
 /// Runs the example; returns the result, from the bytes of the output file.
-fn result(folder: &Path, name: &str, options: &[&str]) -> (Vec<f32>, crate::Ran) {
-    let output: PathBuf = folder.join(format!("{name}.npz"));
-    let (program, file) = (example("loop.relay"), output.display().to_string());
+fn result(folder: &Path, name: &str, options: &[&str]) -> (Vec<f32>, crate::CommandOutput) {
+    let npz: PathBuf = folder.join(format!("{name}.npz"));
+    let (program, file) = (example("loop.relay"), npz.display().to_string());
     let inputs = ["--input", "data=random:1", "--input", "weight=random:2", "--input", "bias=random:3"];
     let command = [&["run", &program, "--output", &file, "--no-cache"], &inputs[..], options].concat();
-    let ran = byoc(command).ok();
-    let arrays = ::byoc::io::npz::read(&output).unwrap();
+    let output = byoc(command).ok();
+    let arrays = ::byoc::io::npz::read(&npz).unwrap();
     assert_eq!(arrays.len(), 1, "one output");
     let tensor = arrays.into_iter().next().map(|(_, tensor)| tensor).unwrap();
     assert_eq!(tensor.shape(), [1, 256]);
-    (tensor.as_slice::<f32>().to_vec(), ran)
+    (tensor.as_slice::<f32>().to_vec(), output)
 }
 
 #[test]
@@ -102,12 +106,12 @@ fn loop_has_same_result_with_and_without_backend() {
     let target = target();
     let dir = target.path().display().to_string();
     let options = ["--backend", "byoc-target", "--plugin-dir", &dir, "--require-offload", "-v"];
-    let (other, ran) = result(folder.path(), "target", &options);
+    let (other, output) = result(folder.path(), "target", &options);
     for (a, b) in host.iter().zip(&other) {
         assert!((a - b).abs() <= 1e-5 * largest, "{a} against {b}");
     }
     // Ten iterations of the body and the counter, and one exit.
-    assert!(ran.err.matches("byoc_target_while_loop").count() >= 21, "{}", ran.err);
+    assert!(output.err.matches("byoc_target_while_loop").count() >= 21, "{}", output.err);
     let program = example("loop.relay");
     let explain = byoc(["explain", &program, "--backend", "byoc-target", "--plugin-dir", &dir, "--json"]).ok();
     let report = &explain.json()[0];

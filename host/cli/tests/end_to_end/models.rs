@@ -6,9 +6,9 @@ fn verify(extra: &[&str]) {
     let mut args: Vec<String> = vec!["verify".into(), "--json".into(), "--max-rel-err".into(), "5e-4".into()];
     args.extend(extra.iter().map(|s| (*s).to_owned()));
     args.extend(models().iter().map(|m| m.display().to_string()));
-    let ran = byoc(&args).ok();
-    let rows = ran.json();
-    assert_eq!(rows.last().unwrap()["summary"]["pass"], 15, "{}", ran.out);
+    let output = byoc(&args).ok();
+    let rows = output.json();
+    assert_eq!(rows.last().unwrap()["summary"]["pass"], 15, "{}", output.out);
 }
 
 #[test]
@@ -30,8 +30,8 @@ pub fn verify_open(extra: &[&str]) {
         args.extend(open.iter().flat_map(|name| ["--dim".to_owned(), format!("{name}=?")]));
         args.extend(extra.iter().map(|s| (*s).to_owned()));
         args.push(crate::data_text(&format!("open/{model}_open")));
-        let ran = byoc(&args).ok();
-        assert_eq!(ran.json().last().unwrap()["summary"]["pass"], 1, "{}", ran.out);
+        let output = byoc(&args).ok();
+        assert_eq!(output.json().last().unwrap()["summary"]["pass"], 1, "{}", output.out);
     }
 }
 
@@ -43,8 +43,8 @@ fn with_open_dimensions() {
 /// Without options for dimensions, each data set runs on a program of its own sizes.
 #[test]
 fn with_data_sets_of_several_sizes() {
-    let ran = byoc(["verify", "--json", "--max-rel-err", "1e-5", &crate::data_text("open/bert_open")]).ok();
-    assert_eq!(ran.json().last().unwrap()["summary"]["pass"], 1, "{}", ran.out);
+    let output = byoc(["verify", "--json", "--max-rel-err", "1e-5", &crate::data_text("open/bert_open")]).ok();
+    assert_eq!(output.json().last().unwrap()["summary"]["pass"], 1, "{}", output.out);
 }
 
 /// The check must be able to fail: with the weights of one product zeroed, each model fails.
@@ -56,8 +56,8 @@ fn detects_zeroed_weight() {
         copy_folder(&model, &broken);
         let bytes = std::fs::read(broken.join("model.onnx")).unwrap();
         std::fs::write(broken.join("model.onnx"), zero_a_weight(&bytes)).unwrap();
-        let ran = byoc(["verify", "--json", "--max-rel-err", "5e-4", &broken.display().to_string()]);
-        assert_eq!(ran.json()[0]["status"], "fail", "{}: {}", model.display(), ran.out);
+        let output = byoc(["verify", "--json", "--max-rel-err", "5e-4", &broken.display().to_string()]);
+        assert_eq!(output.json()[0]["status"], "fail", "{}: {}", model.display(), output.out);
     }
 }
 

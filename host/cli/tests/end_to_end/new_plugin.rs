@@ -1,7 +1,7 @@
 //! From an empty folder to a running backend: `plugins new`, one build command, one copy; and the reports of `plugins
 //! check`.
 
-use crate::{byoc, data_text, ran};
+use crate::{byoc, data_text, to_command_output};
 use byoc_test_support::{c_plugin, copy, plugin, sample, test_plugin, workspace};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -42,8 +42,8 @@ fn digits_on(library: &Path, name: &str) -> f64 {
     for digit in [2, 7] {
         let (picture, labels) = (data_text(&format!("digits/samples/{digit}.png")), data_text("digits/labels.txt"));
         let image = ["run", &model, "--image", &picture, "--labels", &labels, "--json", "--require-offload"];
-        let ran = byoc([&image[..], &on[..]].concat()).ok();
-        assert_eq!(ran.json()[0]["top"][0]["label"], digit.to_string(), "{}", ran.out);
+        let output = byoc([&image[..], &on[..]].concat()).ok();
+        assert_eq!(output.json()[0]["top"][0]["label"], digit.to_string(), "{}", output.out);
     }
     explained["totals"]["offload_share"].as_f64().unwrap()
 }
@@ -94,7 +94,7 @@ fn guide_commands_work() {
         let mut command = Command::new("sh");
         command.current_dir(folder.path()).args(["-e", "-c", block]);
         command.env("PATH", &path).env("CARGO_NET_OFFLINE", "true").env("CARGO_TARGET_DIR", shared_target());
-        ran(command.env_remove("BYOC_PLUGIN_PATH").output().unwrap()).ok()
+        to_command_output(command.env_remove("BYOC_PLUGIN_PATH").output().unwrap()).ok()
     };
     walked(new);
     // Replacements for the registry and for the minutes of the first build: the versions and the build folder of the
@@ -129,7 +129,7 @@ fn builds_and_edits_new_plugin_in_c() {
     let model = data_text("digits/digits.onnx");
     byoc(["explain", &model, "--dim", "batch=1", "--backend", "mine", "--plugin-dir", &dir])
         .ok()
-        .says(&["E0404", "mine took no operator"]);
+        .stderr_contains(&["E0404", "mine took no operator"]);
 }
 
 #[test]
@@ -218,7 +218,7 @@ def @main(%x: Tensor[(2, 4, 9, 8), int8], %w: Tensor[(6, 2, 3, 2), int8], %f: Te
         let inputs = ["--input", "x=random", "--input", "w=random:3", "--input", "f=random:4", "--output", &output];
         byoc([&["run", &model], &inputs[..], on].concat()).ok()
     };
-    run(&with, &on).says(&["Calling From vendor_conv2d: 2x4x9x8, 6 kernels of 3x2"]);
+    run(&with, &on).stderr_contains(&["Calling From vendor_conv2d: 2x4x9x8, 6 kernels of 3x2"]);
     run(&without, &[]);
     assert_eq!(std::fs::read(with).unwrap(), std::fs::read(without).unwrap());
 }
@@ -227,10 +227,12 @@ def @main(%x: Tensor[(2, 4, 9, 8), int8], %w: Tensor[(6, 2, 3, 2), int8], %f: Te
 fn new_rejects_invalid_names_and_paths() {
     let folder = folder();
     let at = |name: &str| folder.path().join(name).display().to_string();
-    byoc(["plugins", "new", &at("my-chip")]).fails_with("E0425").says(&["\"my-chip\"", "try \"my_chip\""]);
+    byoc(["plugins", "new", &at("my-chip")]).fails_with("E0425").stderr_contains(&["\"my-chip\"", "try \"my_chip\""]);
     byoc(["plugins", "new", "--c", &at("mine")]).ok();
-    byoc(["plugins", "new", "--c", &at("mine")]).fails_with("E0425").says(&["mine exists already"]);
-    byoc(["plugins", "new", &at("other"), "--api", &at("mine")]).fails_with("E0425").says(&[&at("mine"), "--api DIR"]);
+    byoc(["plugins", "new", "--c", &at("mine")]).fails_with("E0425").stderr_contains(&["mine exists already"]);
+    byoc(["plugins", "new", &at("other"), "--api", &at("mine")])
+        .fails_with("E0425")
+        .stderr_contains(&[&at("mine"), "--api DIR"]);
     assert!(!Path::new(&at("other")).exists());
 }
 
@@ -258,7 +260,7 @@ fn described(description: &str) -> (tempfile::TempDir, String) {
         .arg(&library)
         .output()
         .unwrap();
-    ran(built).ok();
+    to_command_output(built).ok();
     let library = library.display().to_string();
     (folder, library)
 }
@@ -311,13 +313,13 @@ fn reports_three_mistakes_in_pattern_table() {
     let explained = byoc(["explain", &model, "--dim", "batch=1", "--backend", "chatty", "--plugin-dir", &dir]).ok();
     assert!(explained.out.contains("tvmgen_default_chatty_main_0"), "the good entries serve: {}", explained.out);
     assert_eq!(explained.err.matches("warning[E0407]").count(), 3, "{}", explained.err);
-    let explained = explained.says(&messages);
-    explained.says(&["did you mean \"nn.relu\"?", "the operator \"nn.rleu\", which does not exist"]);
+    let explained = explained.stderr_contains(&messages);
+    explained.stderr_contains(&["did you mean \"nn.relu\"?", "the operator \"nn.rleu\", which does not exist"]);
     let checked = byoc(["plugins", "check", &library]);
     assert_eq!(checked.code, 1);
     assert!(checked.out.contains("3 patterns and 2 single operators are understood"), "{}", checked.out);
     assert_eq!(checked.err.matches("error[E0407]").count(), 3, "{}", checked.err);
-    checked.says(&messages);
+    checked.stderr_contains(&messages);
     let row = byoc(["plugins", "check", "--json", &library]).json().remove(0);
     assert_eq!(row["problems"].as_array().unwrap().len(), 4, "{row}");
     assert_eq!((&row["status"], &row["entry"]), (&"loaded".into(), &"byoc_plugin_entry".into()));
@@ -330,8 +332,13 @@ fn reports_description_that_is_not_json() {
     let model = data_text("digits/digits.onnx");
     byoc(["run", &model, "--dim", "batch=1", "--backend", "chatty", "--plugin-dir", &dir, "--input", "image=ones"])
         .ok()
-        .says(&["warning[E0408]", "expected a JSON object", "begins with \"operators: nn.relu\"", "took no operator"]);
-    byoc(["plugins", "check", &library]).fails_with("E0408").says(&["plugin chatty, describe: 1 problem"]);
+        .stderr_contains(&[
+            "warning[E0408]",
+            "expected a JSON object",
+            "begins with \"operators: nn.relu\"",
+            "took no operator",
+        ]);
+    byoc(["plugins", "check", &library]).fails_with("E0408").stderr_contains(&["plugin chatty, describe: 1 problem"]);
 }
 
 #[test]
@@ -340,9 +347,13 @@ fn accepts_description_of_later_version() {
     let (folder, _) = described(later);
     let dir = folder.path().display().to_string();
     let model = data_text("digits/digits.onnx");
-    let ran = byoc(["explain", &model, "--dim", "batch=1", "--backend", "chatty", "--plugin-dir", &dir]).ok();
-    assert!(ran.out.contains("tvmgen_default_chatty_main_0"), "what is understood is used: {}", ran.out);
-    ran.says(&["unknown field \"streams\"", "expected version 1 or older, found 2", "did you mean \"fold_constant\"?"]);
+    let output = byoc(["explain", &model, "--dim", "batch=1", "--backend", "chatty", "--plugin-dir", &dir]).ok();
+    assert!(output.out.contains("tvmgen_default_chatty_main_0"), "what is understood is used: {}", output.out);
+    output.stderr_contains(&[
+        "unknown field \"streams\"",
+        "expected version 1 or older, found 2",
+        "did you mean \"fold_constant\"?",
+    ]);
 }
 
 #[test]
@@ -350,9 +361,9 @@ fn reports_blob_over_declared_size() {
     let (folder, _) = described(r#"{"operators": ["nn.relu"], "max_blob_bytes": 100}"#);
     let dir = folder.path().display().to_string();
     let model = data_text("digits/digits.onnx");
-    let ran = byoc(["explain", &model, "--dim", "batch=1", "--backend", "chatty", "--plugin-dir", &dir]).ok();
-    assert!(ran.out.contains("CompileFailed"), "{}", ran.out);
-    ran.says(&["expected at most 100, as its description states", "runs on the host"]);
+    let output = byoc(["explain", &model, "--dim", "batch=1", "--backend", "chatty", "--plugin-dir", &dir]).ok();
+    assert!(output.out.contains("CompileFailed"), "{}", output.out);
+    output.stderr_contains(&["expected at most 100, as its description states", "runs on the host"]);
 }
 
 #[test]
@@ -383,12 +394,12 @@ fn check_explains_bad_files() {
     let folder = tempfile::tempdir().unwrap();
     let text = folder.path().join("text.so");
     std::fs::write(&text, "no library").unwrap();
-    check(&text).fails_with("E0411").says(&["a text file"]);
-    check(&test_plugin("no_entry")).fails_with("E0414").says(&["in C it exports byoc_plugin_entry"]);
+    check(&text).fails_with("E0411").stderr_contains(&["a text file"]);
+    check(&test_plugin("no_entry")).fails_with("E0414").stderr_contains(&["in C it exports byoc_plugin_entry"]);
     check(&test_plugin("other_version"))
         .fails_with("E0416")
-        .says(&["built against byoc-plugin-api 9.0.0; this byoc has"]);
-    check(&test_plugin("other_layout")).fails_with("E0417").says(&[
+        .stderr_contains(&["built against byoc-plugin-api 9.0.0; this byoc has"]);
+    check(&test_plugin("other_layout")).fails_with("E0417").stderr_contains(&[
         "PluginModule.info.result: mismatched type: expected Info, found RString",
         "PluginModule.init.argument: mismatched type: expected InitArguments, found u32",
     ]);
@@ -412,5 +423,5 @@ fn check_explains_bad_files() {
     std::fs::remove_file(folder.path().join("libgone.so")).unwrap();
     check(&folder.path().join("libneeds.so"))
         .fails_with("E0415")
-        .says(&["it needs libgone.so, which cannot be loaded"]);
+        .stderr_contains(&["it needs libgone.so, which cannot be loaded"]);
 }

@@ -8,7 +8,7 @@ fn target_option_suggests_backend() {
     let model = data_text("digits/digits.onnx");
     byoc(["compile", &model, "--emit", "relay", "--target", "ccompiler"])
         .fails_with("E0403")
-        .says(&["--backend ccompiler"]);
+        .stderr_contains(&["--backend ccompiler"]);
 }
 
 #[test]
@@ -18,7 +18,7 @@ fn suggests_closest_pass() {
     std::fs::write(&file, "#[version = \"0.0.5\"]\ndef @main(%x: Tensor[(2), float32]) { nn.relu(%x) }\n").unwrap();
     byoc(["opt", &file.display().to_string(), "--pass", "partition_grap"])
         .fails_with("E0301")
-        .says(&["did you mean \"partition_graph\"?"]);
+        .stderr_contains(&["did you mean \"partition_graph\"?"]);
 }
 
 #[test]
@@ -31,7 +31,7 @@ fn explains_backend_that_took_nothing() {
     .unwrap();
     let (dir, model) = (plugins.path().display().to_string(), data_text("digits/digits.onnx"));
     let build = ["--dim", "batch=1", "--backend", "template", "--plugin-dir", &dir];
-    byoc([&["explain", &model], &build[..]].concat()).ok().says(&[
+    byoc([&["explain", &model], &build[..]].concat()).ok().stderr_contains(&[
         "E0404",
         "template took no operator",
         "NoPatternMatch",
@@ -43,11 +43,11 @@ fn explains_backend_that_took_nothing() {
 fn prints_generated_code_without_build() {
     let plugins = plugin_dir(&["ccompiler"]);
     let (dir, model) = (plugins.path().display().to_string(), data_text("models/resnet18_w16"));
-    let ran = byoc(["source", &model, "--backend", "ccompiler", "--plugin-dir", &dir, "--no-cache"]).ok();
-    assert!(ran.out.contains("tvmgen_default_ccompiler_main_0") && ran.out.contains("nn.conv2d"));
+    let output = byoc(["source", &model, "--backend", "ccompiler", "--plugin-dir", &dir, "--no-cache"]).ok();
+    assert!(output.out.contains("tvmgen_default_ccompiler_main_0") && output.out.contains("nn.conv2d"));
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("resnet18.c");
-    std::fs::write(&file, &ran.out).unwrap();
+    std::fs::write(&file, &output.out).unwrap();
     let object = folder.path().join("resnet18.o");
     let mut cc = std::process::Command::new(std::env::var("CC").unwrap_or_else(|_| "cc".into()));
     cc.args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-c"]).arg(&file).arg("-o").arg(&object);
@@ -60,8 +60,8 @@ fn logs_each_region_call() {
     let plugins = plugin_dir(&["template"]);
     let (dir, model) = (plugins.path().display().to_string(), data_text("digits/digits.onnx"));
     let build = ["--dim", "batch=1", "--backend", "template", "--plugin-dir", &dir];
-    let ran = byoc([&["run", &model, "--input", "image=random", "-v"], &build[..]].concat()).ok();
-    ran.says(&["tvmgen_default_template_main_", "float32[1, 1, 8, 8]", " us"]);
+    let output = byoc([&["run", &model, "--input", "image=random", "-v"], &build[..]].concat()).ok();
+    output.stderr_contains(&["tvmgen_default_template_main_", "float32[1, 1, 8, 8]", " us"]);
 }
 
 #[test]

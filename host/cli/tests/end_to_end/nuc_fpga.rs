@@ -3,7 +3,7 @@
 
 mod regions;
 
-use crate::{Ran, byoc, command, data_text, ran};
+use crate::{CommandOutput, byoc, command, data_text, to_command_output};
 use byoc_test_support::{plugin_dir, workspace};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -34,18 +34,18 @@ const INPUTS: [&str; 8] =
     ["--input", "x=random:1", "--input", "w1=random:2", "--input", "w2=random:3", "--input", "w3=random:4"];
 
 /// A folder with the program, and one with the plugin.
-struct Place {
+struct Fixture {
     folder: TempDir,
     plugins: TempDir,
     model: String,
 }
 
-impl Place {
-    fn new() -> Place {
+impl Fixture {
+    fn new() -> Fixture {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("int8.relay");
         std::fs::write(&file, PROGRAM).unwrap();
-        Place { model: file.display().to_string(), folder, plugins: plugin_dir(&["nuc_fpga"]) }
+        Fixture { model: file.display().to_string(), folder, plugins: plugin_dir(&["nuc_fpga"]) }
     }
 
     fn path(&self, name: &str) -> String {
@@ -92,12 +92,12 @@ fn sample_driver(folder: &Path) -> PathBuf {
 
 #[test]
 fn int8_program_matches_host_bit_for_bit() {
-    let place = Place::new();
-    let (output, trace) = (place.path("device.npz"), place.path("trace.json"));
+    let fixture = Fixture::new();
+    let (output, trace) = (fixture.path("device.npz"), fixture.path("trace.json"));
     let more = ["--output", &output, "--trace", &trace, "--require-offload=0.98", "-v"];
-    let shown = byoc(place.args("run", &[&INPUTS[..], &more].concat())).ok();
-    assert_eq!(std::fs::read(&output).unwrap(), place.expected());
-    shown.says(&["event=\"nuc_fpga_conv2d\"", "event=\"nuc_fpga_dense\"", "tvmgen_default_nuc_fpga_main_0"]);
+    let shown = byoc(fixture.args("run", &[&INPUTS[..], &more].concat())).ok();
+    assert_eq!(std::fs::read(&output).unwrap(), fixture.expected());
+    shown.stderr_contains(&["event=\"nuc_fpga_conv2d\"", "event=\"nuc_fpga_dense\"", "tvmgen_default_nuc_fpga_main_0"]);
 
     let trace: Value = serde_json::from_slice(&std::fs::read(&trace).unwrap()).unwrap();
     let events = trace["traceEvents"].as_array().unwrap();
@@ -115,18 +115,18 @@ fn int8_program_matches_host_bit_for_bit() {
 
 #[test]
 fn artifact_runs_same_commands() {
-    let place = Place::new();
-    let (artifact, output) = (place.path("int8.byoc"), place.path("device.npz"));
-    byoc(place.args("compile", &["-o", &artifact])).ok();
-    let dir = place.plugins.path().display().to_string();
+    let fixture = Fixture::new();
+    let (artifact, output) = (fixture.path("int8.byoc"), fixture.path("device.npz"));
+    byoc(fixture.args("compile", &["-o", &artifact])).ok();
+    let dir = fixture.plugins.path().display().to_string();
     byoc(["run", &artifact, "--plugin-dir", &dir, "--output", &output].into_iter().chain(INPUTS)).ok();
-    assert_eq!(std::fs::read(&output).unwrap(), place.expected());
+    assert_eq!(std::fs::read(&output).unwrap(), fixture.expected());
 }
 
 #[test]
 fn bench_reports_cycles_utilization_and_bytes() {
-    let place = Place::new();
-    let row = byoc(place.args("bench", &["--runs", "3", "--json"])).ok().json().remove(0);
+    let fixture = Fixture::new();
+    let row = byoc(fixture.args("bench", &["--runs", "3", "--json"])).ok().json().remove(0);
     let metrics = &row["metrics"];
     assert_eq!(metrics["nuc_fpga.calls"], 3.0, "{row}");
     assert!(
@@ -140,86 +140,86 @@ fn bench_reports_cycles_utilization_and_bytes() {
 
 #[test]
 fn graph_and_source_show_calls() {
-    let place = Place::new();
-    let graph = byoc(place.args("compile", &["--emit", "partitioned"])).ok().out;
+    let fixture = Fixture::new();
+    let graph = byoc(fixture.args("compile", &["--emit", "partitioned"])).ok().out;
     assert!(graph.contains("Compiler=\"nuc_fpga\"") && graph.contains("qnn.conv2d("), "{graph}");
     assert!(graph.contains("Composite=\"nuc_fpga.conv2d_requantize\""), "{graph}");
     // The file of each region compiles on its own; linked with a driver, nothing is missing.
     for (region, call) in ["nuc_fpga_conv2d(", "nuc_fpga_conv2d(", "nuc_fpga_dense("].iter().enumerate() {
         let symbol = format!("tvmgen_default_nuc_fpga_main_{region}");
-        let source = byoc(place.args("source", &["--symbol", &symbol])).ok().out;
+        let source = byoc(fixture.args("source", &["--symbol", &symbol])).ok().out;
         assert!(source.contains(call), "{source}");
-        let file = place.path(&format!("{symbol}.c"));
+        let file = fixture.path(&format!("{symbol}.c"));
         std::fs::write(&file, source).unwrap();
-        library(Path::new(&file), Path::new(&place.path("region.so")));
+        library(Path::new(&file), Path::new(&fixture.path("region.so")));
     }
     // All of them can also be one file.
-    let file = place.path("all.c");
-    std::fs::write(&file, byoc(place.args("source", &[])).ok().out).unwrap();
-    library(Path::new(&file), Path::new(&place.path("all.so")));
+    let file = fixture.path("all.c");
+    std::fs::write(&file, byoc(fixture.args("source", &[])).ok().out).unwrap();
+    library(Path::new(&file), Path::new(&fixture.path("all.so")));
 }
 
 #[test]
 fn calls_driver_instead_of_software_device() {
-    let place = Place::new();
-    let driver = sample_driver(place.folder.path());
-    let output = place.path("device.npz");
-    let args = place.args("run", &[&INPUTS[..], &["--output", &output]].concat());
-    let called = ran(command(args).env("NUC_FPGA_DRIVER", &driver).output().unwrap()).ok();
+    let fixture = Fixture::new();
+    let driver = sample_driver(fixture.folder.path());
+    let output = fixture.path("device.npz");
+    let args = fixture.args("run", &[&INPUTS[..], &["--output", &output]].concat());
+    let called = to_command_output(command(args).env("NUC_FPGA_DRIVER", &driver).output().unwrap()).ok();
     let lines = |said: &str| called.err.lines().filter(|line| line.trim() == said).count();
     assert_eq!(lines("Calling From nuc_fpga_conv2d"), 2, "{}", called.err);
     assert_eq!(lines("Calling From nuc_fpga_dense"), 1, "{}", called.err);
-    assert_eq!(std::fs::read(&output).unwrap(), place.expected());
+    assert_eq!(std::fs::read(&output).unwrap(), fixture.expected());
 }
 
 #[test]
 fn reports_invalid_driver() {
-    let place = Place::new();
-    let with = |driver: &str| -> Ran {
-        ran(command(place.args("run", &INPUTS)).env("NUC_FPGA_DRIVER", driver).output().unwrap())
+    let fixture = Fixture::new();
+    let with = |driver: &str| -> CommandOutput {
+        to_command_output(command(fixture.args("run", &INPUTS)).env("NUC_FPGA_DRIVER", driver).output().unwrap())
     };
     let said = |name: &str| format!("{name} (NUC_FPGA_DRIVER)");
-    let text = place.path("text.so");
+    let text = fixture.path("text.so");
     std::fs::write(&text, "no library\n").unwrap();
-    with(&text).fails_with("E0406").says(&[
+    with(&text).fails_with("E0406").stderr_contains(&[
         &said(&text),
         "is no shared library",
         "nuc_fpga_dense as nuc_fpga.h has them",
     ]);
-    let missing = place.path("missing.so");
-    with(&missing).fails_with("E0406").says(&[&said(&missing), "cannot be read"]);
-    let source = place.path("half.c");
+    let missing = fixture.path("missing.so");
+    with(&missing).fails_with("E0406").stderr_contains(&[&said(&missing), "cannot be read"]);
+    let source = fixture.path("half.c");
     std::fs::write(&source, "void nuc_fpga_conv2d(void);\nvoid nuc_fpga_conv2d(void) {}\n").unwrap();
-    let half = place.path("half.so");
+    let half = fixture.path("half.so");
     library(Path::new(&source), Path::new(&half));
-    with(&half).fails_with("E0406").says(&[&said(&half), "has no function nuc_fpga_dense"]);
-    let whole = std::fs::read(sample_driver(place.folder.path())).unwrap();
-    let cut = place.path("cut.so");
+    with(&half).fails_with("E0406").stderr_contains(&[&said(&half), "has no function nuc_fpga_dense"]);
+    let whole = std::fs::read(sample_driver(fixture.folder.path())).unwrap();
+    let cut = fixture.path("cut.so");
     std::fs::write(&cut, &whole[..whole.len() / 4]).unwrap();
-    with(&cut).fails_with("E0406").says(&[&said(&cut), "is a truncated library"]);
+    with(&cut).fails_with("E0406").stderr_contains(&[&said(&cut), "is a truncated library"]);
 }
 
 #[test]
 fn reads_device_parameters_beside_plugin() {
-    let place = Place::new();
+    let fixture = Fixture::new();
     let cycles = || {
-        let row = byoc(place.args("bench", &["--runs", "1", "--json"])).ok().json().remove(0);
+        let row = byoc(fixture.args("bench", &["--runs", "1", "--json"])).ok().json().remove(0);
         row["metrics"]["nuc_fpga.cycles"].as_f64().unwrap()
     };
     let before = cycles();
     let text = std::fs::read_to_string(workspace().join("plugins/nuc_fpga/device.json")).unwrap();
-    let file = place.plugins.path().join("libbyoc_nuc_fpga.json");
+    let file = fixture.plugins.path().join("libbyoc_nuc_fpga.json");
     std::fs::write(&file, text.replace("3200000000", "320000000")).unwrap();
     assert!(cycles() > 2.0 * before, "a tenth of the bandwidth");
     std::fs::write(&file, text.replace("\"array_rows\": 16", "\"array_rows\": 0")).unwrap();
-    let listed = byoc(["plugins", "--plugin-dir", &place.plugins.path().display().to_string()]).ok();
+    let listed = byoc(["plugins", "--plugin-dir", &fixture.plugins.path().display().to_string()]).ok();
     assert!(listed.out.contains("array_rows is 0"), "{}", listed.out);
 }
 
 #[test]
 fn suggests_quantize_for_float_model() {
-    let place = Place::new();
-    let build = place.build();
+    let fixture = Fixture::new();
+    let build = fixture.build();
     let model = data_text("digits/digits.onnx");
     let args = |verb: &str, more: &[&str]| -> Vec<String> {
         let words = [verb, &model, "--dim", "batch=1"].into_iter().chain(more.iter().copied()).map(String::from);
@@ -245,10 +245,10 @@ fn suggests_quantize_for_float_model() {
 
 /// Runs `byoc quantize` on a model with the scheme of the plugin; returns the quantized model and the rows of the
 /// report.
-fn quantized(place: &Place, model: &str, calibrate: &str, more: &[&str]) -> (String, Vec<Value>) {
-    let output = place.path("quantized.relay");
+fn quantized(fixture: &Fixture, model: &str, calibrate: &str, more: &[&str]) -> (String, Vec<Value>) {
+    let output = fixture.path("quantized.relay");
     let args = ["quantize", model, "--calibrate", calibrate, "--json", "-o", &output].map(String::from);
-    let dir = place.plugins.path().display().to_string();
+    let dir = fixture.plugins.path().display().to_string();
     let plugin = ["--backend", "nuc_fpga", "--plugin-dir", &dir].map(String::from);
     let rows = byoc(args.into_iter().chain(plugin).chain(more.iter().map(|&m| m.to_owned()))).ok().json();
     (output, rows)
@@ -256,13 +256,13 @@ fn quantized(place: &Place, model: &str, calibrate: &str, more: &[&str]) -> (Str
 
 #[test]
 fn runs_all_test_images_in_one_batch() {
-    let place = Place::new();
+    let fixture = Fixture::new();
     let calibration = data_text("digits/calibration.npz");
-    let (model, _) = quantized(&place, &data_text("digits/digits.onnx"), &calibration, &[]);
-    let (output, trace) = (place.path("logits.npz"), place.path("trace.json"));
+    let (model, _) = quantized(&fixture, &data_text("digits/digits.onnx"), &calibration, &[]);
+    let (output, trace) = (fixture.path("logits.npz"), fixture.path("trace.json"));
     let input = format!("image={}", data_text("digits/test.npz"));
     let args = ["run", &model, "--input", &input, "--output", &output, "--trace", &trace, "--require-offload=0.9"];
-    byoc(args.map(String::from).into_iter().chain(place.build())).ok();
+    byoc(args.map(String::from).into_iter().chain(fixture.build())).ok();
     let logits = byoc::io::npz::read(Path::new(&output)).unwrap().remove(0).1;
     let labels = byoc::io::npz::read_entry(&crate::data("digits/test.npz"), Some("label")).unwrap();
     let labels = labels.view().to_i64s().unwrap();
@@ -275,7 +275,7 @@ fn runs_all_test_images_in_one_batch() {
     assert_eq!(calls.len(), 4);
     assert!(calls.iter().all(|call| call["args"]["arguments"][0] == 360), "{calls:?}");
     // The host computes the same program with the same bits.
-    let on_host = place.path("host.npz");
+    let on_host = fixture.path("host.npz");
     byoc(["run", &model, "--input", &input, "--output", &on_host]).ok();
     assert_eq!(std::fs::read(&on_host).unwrap(), std::fs::read(&output).unwrap());
 }
@@ -324,11 +324,11 @@ struct Network<'a> {
 impl Network<'_> {
     /// Quantizes it and checks everything up to the calls of a driver. Returns the rows of the report.
     fn check(&self, keep: &str, backends: &[&str]) -> Vec<Value> {
-        let mut place = Place::new();
-        place.plugins = plugin_dir(backends);
+        let mut fixture = Fixture::new();
+        fixture.plugins = plugin_dir(backends);
         let convolutions = if keep == "none" { 20 } else { 19 };
-        let (model, rows) = quantized(&place, self.model, "random:1", &["--samples", self.samples, "--keep", keep]);
-        let dir = place.plugins.path().display().to_string();
+        let (model, rows) = quantized(&fixture, self.model, "random:1", &["--samples", self.samples, "--keep", keep]);
+        let dir = fixture.plugins.path().display().to_string();
         let build = ["--backend", &backends.join(","), "--plugin-dir", &dir, "--no-cache"].map(String::from);
         let args = |verb: &str, more: &[&str]| -> Vec<String> {
             let words = [verb, &model].into_iter().chain(more.iter().copied()).map(String::from);
@@ -343,15 +343,15 @@ impl Network<'_> {
         };
         assert_eq!((on_device("qnn.conv2d"), on_device("qnn.dense")), (convolutions, 1));
 
-        let driver = sample_driver(place.folder.path());
-        regions::check(&place, Path::new(&model), convolutions + 1);
+        let driver = sample_driver(fixture.folder.path());
+        regions::check(&fixture, Path::new(&model), convolutions + 1);
         // The naive loops of the sample driver compute the same bits as the software device.
-        let (ours, theirs) = (place.path("software.npz"), place.path("driver.npz"));
+        let (ours, theirs) = (fixture.path("software.npz"), fixture.path("driver.npz"));
         let input = format!("{}=random:5", self.input);
         let run = |output: &str| args("run", &["--input", &input, "--output", output]);
         byoc(run(&ours)).ok();
         let run = command(run(&theirs)).env("NUC_FPGA_DRIVER", &driver).output().unwrap();
-        let called = ran(run).ok().err.matches("Calling From nuc_fpga_conv2d").count();
+        let called = to_command_output(run).ok().err.matches("Calling From nuc_fpga_conv2d").count();
         assert_eq!(called, convolutions);
         assert_eq!(std::fs::read(&ours).unwrap(), std::fs::read(&theirs).unwrap());
         rows

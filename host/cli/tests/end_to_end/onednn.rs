@@ -17,11 +17,15 @@ fn runs_every_model() {
         ["verify", "--json", "--max-rel-err", "5e-4", "--require-offload=0.95"].map(String::from).to_vec();
     args.extend(["--backend", "dnnl", "--plugin-dir", &plugins.path().display().to_string()].map(String::from));
     args.extend(models().iter().map(|model| model.display().to_string()));
-    let ran = byoc(&args).ok();
-    let lines = ran.json();
-    assert_eq!(lines.last().unwrap()["summary"]["pass"], 15, "{}", ran.out);
+    let output = byoc(&args).ok();
+    let lines = output.json();
+    assert_eq!(lines.last().unwrap()["summary"]["pass"], 15, "{}", output.out);
     let share = |line: &serde_json::Value| line["offload_flops"].as_f64().unwrap();
-    assert!(lines[..15].iter().all(|line| (0.95..=1.0).contains(&share(line))), "no more than there is: {}", ran.out);
+    assert!(
+        lines[..15].iter().all(|line| (0.95..=1.0).contains(&share(line))),
+        "no more than there is: {}",
+        output.out
+    );
 }
 
 /// Checks that the unrolled steps of recurrent layers, as the frontend creates them from PyTorch's export, are lowered
@@ -33,8 +37,8 @@ fn lowers_recurrent_steps_to_loops() {
     for (model, name) in [("gru", "GRU cell"), ("lstm_bidirectional", "LSTM cell")] {
         let model = data_text(&format!("models/{model}"));
         let mut command = crate::command(["run", &model, "--backend", "dnnl", "--plugin-dir", &dir]);
-        let ran = crate::ran(command.env("BYOC_LOG", "trace").output().expect("byoc starts"));
-        let loops = ran.err.lines().filter(|line| line.contains(name)).count();
+        let output = crate::to_command_output(command.env("BYOC_LOG", "trace").output().expect("byoc starts"));
+        let loops = output.err.lines().filter(|line| line.contains(name)).count();
         // Sequences of nine; a region is lowered when it is compiled and when it is loaded.
         assert!(loops > 0 && loops % 9 == 0, "{loops} loops");
     }
@@ -85,14 +89,15 @@ fn computes_bfloat16_on_request() {
         let args = args.iter().map(|arg| (*arg).to_owned()).chain(chosen(value)).chain(models.iter().cloned());
         byoc(args).ok()
     };
-    let errors =
-        |ran: &crate::Ran| -> Vec<f64> { ran.json().iter().filter_map(|case| case["max_rel_err"].as_f64()).collect() };
+    let errors = |output: &crate::CommandOutput| -> Vec<f64> {
+        output.json().iter().filter_map(|case| case["max_rel_err"].as_f64()).collect()
+    };
     let off = verify("false", "1e-4");
     let on = verify("true", "1e-2");
     let run = |args: &[&str]| {
         let out = plugins.path().join("out.npz").display().to_string();
-        let ran = byoc([args, &["--plugin-dir", &dir, "--output", &out]].concat()).ok();
-        (std::fs::read(&out).expect("the outputs"), ran.err)
+        let output = byoc([args, &["--plugin-dir", &dir, "--output", &out]].concat()).ok();
+        (std::fs::read(&out).expect("the outputs"), output.err)
     };
     let model = &models[0];
     let options = [chosen("false"), chosen("true")];
@@ -140,8 +145,8 @@ fn reports_unknown_options() {
         ("dnnl", "dnll.bf16=true", "backends of this build: dnnl"),
         ("", "dnnl.bf16=true", "--backend dnnl"),
     ] {
-        let ran = explain(backend, option).fails_with("E0427");
-        assert!(ran.err.contains(wanted), "{}", ran.err);
+        let output = explain(backend, option).fails_with("E0427");
+        assert!(output.err.contains(wanted), "{}", output.err);
     }
     assert_eq!(explain("dnnl", "bf16").code, 2);
     let shown = byoc(["plugins", "show", "dnnl", "--plugin-dir", &dir]).ok().out;
@@ -156,8 +161,8 @@ fn missing_library_reports_install_command() {
     let model = data_text("models/resnet18_w16/model.onnx");
     let missing = plugins.path().join("none.so").display().to_string();
     let mut command = crate::command(["explain", &model, "--backend", "dnnl", "--plugin-dir", &dir, "--json"]);
-    let ran = crate::ran(command.env("BYOC_DNNL_LIB", &missing).output().expect("byoc starts"));
-    let text = ran.out;
+    let output = crate::to_command_output(command.env("BYOC_DNNL_LIB", &missing).output().expect("byoc starts"));
+    let text = output.out;
     assert!(
         text.contains("Unavailable") && text.contains("onednn-cpu-gomp==2023.2.0"),
         "{}",

@@ -24,7 +24,7 @@ impl Files {
         std::fs::write(self.0.path().join(name), text).unwrap();
     }
 
-    fn opt(&self, args: &[&str]) -> crate::Ran {
+    fn opt(&self, args: &[&str]) -> crate::CommandOutput {
         let is_file = |arg: &str| [".relay", ".txt"].iter().any(|end| arg.ends_with(end));
         let place = |arg: &&str| match is_file(arg) {
             true => Path::join(self.0.path(), arg).display().to_string(),
@@ -38,7 +38,7 @@ impl Files {
 fn prints_expression_unchanged_without_passes() {
     let files = Files::new();
     files.write("program.relay", "free_var %y: int32; free_var %x; %0 = %x; (%0, 1 * 2 + %y)");
-    let ran = files.opt(&[]);
+    let output = files.opt(&[]);
     let printed = "#[version = \"0.0.5\"]
 def @main(%y: int32, %x) {
   %0 = multiply(1, 2);
@@ -46,7 +46,7 @@ def @main(%y: int32, %x) {
   (%x, %1)
 }
 ";
-    assert_eq!((ran.code, ran.out.as_str()), (0, printed), "{}", ran.err);
+    assert_eq!((output.code, output.out.as_str()), (0, printed), "{}", output.err);
     // With passes, or for a comparison, it has to be well typed; and it is compared, not skipped.
     assert!(files.opt(&["--pass", "infer_type"]).err.contains("E0205"));
     files.write("program.relay", "free_var %x: int32; %x + 1");
@@ -82,9 +82,9 @@ def @tvmgen_m_t_main_0(%p: Tensor[(4), float32], %q: Tensor[(4), float32], globa
 fn reports_three_mistakes_in_pattern_file() {
     let files = Files::new();
     files.write("patterns.txt", "t.a: nn.rellu(*)\nt.b: add(*\nt.c: add(*, y)\nt.d: exp(*)\n");
-    let ran = files.opt(&["--pass", "merge_composite", "--patterns", "patterns.txt"]).fails_with("E0311");
-    assert_eq!(ran.err.matches("error[").count(), 3, "{}", ran.err);
-    ran.says(&[
+    let output = files.opt(&["--pass", "merge_composite", "--patterns", "patterns.txt"]).fails_with("E0311");
+    assert_eq!(output.err.matches("error[").count(), 3, "{}", output.err);
+    output.stderr_contains(&[
         "patterns.txt:1:6",
         "did you mean \"nn.relu\"?",
         "patterns.txt:2:",
@@ -93,16 +93,16 @@ fn reports_three_mistakes_in_pattern_file() {
     ]);
     files.write("patterns.txt", "t.a: clip{min=0}(*)\n");
     let warned = files.opt(&["--pass", "merge_composite", "--patterns", "patterns.txt"]).ok();
-    warned.says(&["warning[E0313]", "clip has no attribute \"min\""]);
+    warned.stderr_contains(&["warning[E0313]", "clip has no attribute \"min\""]);
 }
 
 #[test]
 fn rejects_unknown_passes_operators_and_functions() {
     let files = Files::new();
-    files.opt(&["--pass", "annotate_targets"]).fails_with("E0301").says(&["\"annotate_target\""]);
-    files.opt(&["--pass", "annotate_target", "--annotate", "t=expp"]).fails_with("E0204").says(&["\"exp\""]);
+    files.opt(&["--pass", "annotate_targets"]).fails_with("E0301").stderr_contains(&["\"annotate_target\""]);
+    files.opt(&["--pass", "annotate_target", "--annotate", "t=expp"]).fails_with("E0204").stderr_contains(&["\"exp\""]);
     let bound = ["--pass", "inline_compiler_functions_bound_to", "--inline-bound-to"];
-    files.opt(&[&bound[..], &["@mian"]].concat()).fails_with("E0340").says(&["\"@mian\""]);
+    files.opt(&[&bound[..], &["@mian"]].concat()).fails_with("E0340").stderr_contains(&["\"@mian\""]);
     files.opt(&[&bound[..], &["@main"]].concat()).fails_with("E0342");
     assert_eq!(files.opt(&["--pass", "annotate_target", "--annotate", "=exp"]).code, 2);
     assert_eq!(files.opt(&["--pass", "partition_graph", "--bind-constants", "perhaps"]).code, 2);

@@ -1,6 +1,6 @@
 //! From a float model to one that computes with int8, and user errors on the way.
 
-use crate::{Ran, byoc, data, data_text};
+use crate::{CommandOutput, byoc, data, data_text};
 use byoc::io;
 use byoc_ir::tensor::{DType, Tensor};
 use byoc_quantize::measure::cosine;
@@ -15,7 +15,7 @@ fn place() -> (TempDir, PathBuf) {
 }
 
 /// Runs `byoc quantize MODEL --calibrate DATA -o FILE ...`.
-fn quantize(model: &str, calibrate: &str, output: &Path, extra: &[&str]) -> Ran {
+fn quantize(model: &str, calibrate: &str, output: &Path, extra: &[&str]) -> CommandOutput {
     let output = output.display().to_string();
     byoc(["quantize", model, "--calibrate", calibrate, "-o", &output].iter().chain(extra))
 }
@@ -40,10 +40,10 @@ fn test_set() -> (Tensor, Vec<i64>) {
 }
 
 /// Returns the rows of the report, and its summary.
-fn report(ran: &Ran) -> (Vec<serde_json::Value>, serde_json::Value) {
-    let mut rows = ran.json();
+fn report(output: &CommandOutput) -> (Vec<serde_json::Value>, serde_json::Value) {
+    let mut rows = output.json();
     let summary = rows.pop().unwrap()["summary"].clone();
-    assert!(!summary.is_null(), "{}", ran.out);
+    assert!(!summary.is_null(), "{}", output.out);
     (rows, summary)
 }
 
@@ -60,8 +60,8 @@ fn digits_keep_accuracy_with_every_scheme_and_method() {
         &["--scheme", "symmetric,power-of-two", "--method", "entropy"],
     ] {
         let (_folder, file) = place();
-        let ran = quantize(&model, &calibration, &file, &[extra, &["--json"]].concat()).ok();
-        let (rows, summary) = report(&ran);
+        let output = quantize(&model, &calibration, &file, &[extra, &["--json"]].concat()).ok();
+        let (rows, summary) = report(&output);
         assert_eq!(summary["quantized"], if extra.contains(&"none") { 5 } else { 4 });
         for row in rows.iter().filter(|row| row["kind"] == "int8") {
             assert!(row["signal_to_noise_db"].as_f64().unwrap() > 15.0, "{row} by {extra:?}");
@@ -106,9 +106,10 @@ fn residual_network_keeps_results() {
     let model = data_text("models/resnet18_w16");
     let input = "input.1";
     let (_folder, file) = place();
-    let ran =
-        quantize(&model, "random:1", &file, &["--keep", "none", "--samples", "8", "--json"]).ok().says(&["E0533"]);
-    let (rows, summary) = report(&ran);
+    let output = quantize(&model, "random:1", &file, &["--keep", "none", "--samples", "8", "--json"])
+        .ok()
+        .stderr_contains(&["E0533"]);
+    let (rows, summary) = report(&output);
     let layers: Vec<_> = rows.iter().filter(|row| row["op"] == "nn.conv2d" || row["op"] == "nn.dense").collect();
     assert_eq!((layers.len(), &summary["quantized"]), (21, &serde_json::json!(21)));
     assert_eq!(rows.iter().filter(|row| row["op"] == "add").count(), 8);
@@ -137,8 +138,8 @@ fn accelerator() -> (TempDir, Vec<String>) {
 
 /// Returns the number of operators of a kind that `explain` finds in regions of a backend.
 fn offloaded(model: &str, options: &[&str], operator: &str) -> usize {
-    let ran = byoc(["explain", model, "--json", "--no-cache"].iter().chain(options)).ok();
-    let nodes = ran.json()[0]["nodes"].as_array().unwrap().clone();
+    let output = byoc(["explain", model, "--json", "--no-cache"].iter().chain(options)).ok();
+    let nodes = output.json()[0]["nodes"].as_array().unwrap().clone();
     let on_it = nodes.iter().filter(|n| n["op"] == operator && n["placement"]["kind"] == "region");
     on_it.count()
 }
@@ -227,13 +228,13 @@ fn calibrates_with_folder_of_images_and_labels() {
     let (folder, file) = place();
     let labels = folder.path().join("labels.txt");
     std::fs::write(&labels, (0..10).map(|d| format!("{d}\n")).collect::<String>()).unwrap();
-    let ran = quantize(&model, &pictures, &file, &["--labels", &labels.display().to_string(), "--json"]).ok();
-    let (_, summary) = report(&ran);
+    let output = quantize(&model, &pictures, &file, &["--labels", &labels.display().to_string(), "--json"]).ok();
+    let (_, summary) = report(&output);
     assert_eq!(summary["samples"], 10);
     assert_eq!((&summary["top1"]["float_right"], &summary["top1"]["int8_right"]), (&10.into(), &10.into()));
     std::fs::write(&labels, "1\n2\n").unwrap();
-    let ran = quantize(&model, &pictures, &file, &["--labels", &labels.display().to_string()]);
-    ran.fails_with("E0614").says(&["expected 10 labels", "found 2"]);
+    let output = quantize(&model, &pictures, &file, &["--labels", &labels.display().to_string()]);
+    output.fails_with("E0614").stderr_contains(&["expected 10 labels", "found 2"]);
 }
 
 #[test]
@@ -270,7 +271,7 @@ fn keeps_named_layers_in_float() {
         (&4.into(), &"float".into(), &"kept by name".into())
     );
     let wrong = format!("{name}x");
-    quantize(&model, &calibration, &file, &["--keep", &wrong]).fails_with("E0361").says(&[
+    quantize(&model, &calibration, &file, &["--keep", &wrong]).fails_with("E0361").stderr_contains(&[
         &wrong,
         name,
         "did you mean",
@@ -288,20 +289,26 @@ fn reports_invalid_calibration_data() {
         quantize(&model, &array.display().to_string(), &file, &[])
     };
     let good = Tensor::zeros(DType::F32, &[4, 1, 8, 8]).unwrap();
-    with("images", &good).fails_with("E0530").says(&["c.npz", "no entry \"image\"", "rename the entry \"images\""]);
+    with("images", &good).fails_with("E0530").stderr_contains(&[
+        "c.npz",
+        "no entry \"image\"",
+        "rename the entry \"images\"",
+    ]);
     with("image", &Tensor::zeros(DType::F32, &[4, 1, 8, 9]).unwrap())
         .fails_with("E0530")
-        .says(&["(4, 1, 8, 9)", "(batch, 1, 8, 8)"]);
+        .stderr_contains(&["(4, 1, 8, 9)", "(batch, 1, 8, 8)"]);
     let mut values = vec![0.5f32; 4 * 64];
     values[2 * 64 + 8 + 3] = f32::NAN;
     with("image", &Tensor::from_slice(&[4, 1, 8, 8], &values))
         .fails_with("E0531")
-        .says(&["\"image\" is NaN at [2, 0, 1, 3]"]);
+        .stderr_contains(&["\"image\" is NaN at [2, 0, 1, 3]"]);
     with("image", &Tensor::zeros(DType::F32, &[0, 1, 8, 8]).unwrap()).fails_with("E0532");
     let empty = folder.path().join("empty");
     std::fs::create_dir(&empty).unwrap();
-    quantize(&model, &empty.display().to_string(), &file, &[]).fails_with("E0532").says(&["empty holds no pictures"]);
-    quantize(&model, "/no/such/file.npz", &file, &[]).fails_with("E0512").says(&["/no/such/file.npz"]);
+    quantize(&model, &empty.display().to_string(), &file, &[])
+        .fails_with("E0532")
+        .stderr_contains(&["empty holds no pictures"]);
+    quantize(&model, "/no/such/file.npz", &file, &[]).fails_with("E0512").stderr_contains(&["/no/such/file.npz"]);
     assert!(!file.exists() && !file.with_extension("relay.safetensors").exists(), "nothing is written");
 }
 
@@ -310,16 +317,16 @@ fn reports_models_that_cannot_be_quantized() {
     let (folder, file) = place();
     let calibration = data_text("digits/calibration.npz");
     let model = data_text("digits/digits.onnx");
-    quantize(&model, &calibration, &file, &["--scheme", "symetric"]).fails_with("E0430").says(&["symetric"]);
-    quantize(&model, &calibration, &file, &["--backend", "no_such"]).fails_with("E0401").says(&["no_such"]);
-    quantize(&model, &calibration, &folder.path().join("x.onnx"), &[]).fails_with("E0513").says(&[".relay"]);
+    quantize(&model, &calibration, &file, &["--scheme", "symetric"]).fails_with("E0430").stderr_contains(&["symetric"]);
+    quantize(&model, &calibration, &file, &["--backend", "no_such"]).fails_with("E0401").stderr_contains(&["no_such"]);
+    quantize(&model, &calibration, &folder.path().join("x.onnx"), &[]).fails_with("E0513").stderr_contains(&[".relay"]);
     let relu = folder.path().join("relu.relay");
     std::fs::write(&relu, "#[version = \"0.0.5\"]\ndef @main(%x: Tensor[(1, 4), float32]) { nn.relu(%x) }").unwrap();
-    quantize(&relu.display().to_string(), "random", &file, &[]).fails_with("E0360").says(&["no layer"]);
+    quantize(&relu.display().to_string(), "random", &file, &[]).fails_with("E0360").stderr_contains(&["no layer"]);
     let plugins = byoc_test_support::plugin_dir(&["template"]);
     let dir = plugins.path().display().to_string();
     let extra = ["--backend", "template", "--plugin-dir", &dir];
-    quantize(&model, &calibration, &file, &extra).fails_with("E0430").says(&["template", "--scheme"]);
+    quantize(&model, &calibration, &file, &extra).fails_with("E0430").stderr_contains(&["template", "--scheme"]);
 }
 
 #[test]
@@ -337,7 +344,7 @@ def @main(%x: Tensor[(n, 4), float32]) {
     std::fs::write(&model, text).unwrap();
     let weight = io::random::tensor(DType::F32, &[4, 4], 3);
     io::weights::write(&folder.path().join("m.safetensors"), [("0".to_owned(), &weight)]).unwrap();
-    let ran = quantize(&model.display().to_string(), "random", &file, &[]).ok();
-    ran.says(&["E0534", "x [1, 4]"]);
+    let output = quantize(&model.display().to_string(), "random", &file, &[]).ok();
+    output.stderr_contains(&["E0534", "x [1, 4]"]);
     assert!(std::fs::read_to_string(&file).unwrap().contains("%x: Tensor[(1, 4), float32]"));
 }

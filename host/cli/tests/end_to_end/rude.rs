@@ -1,6 +1,6 @@
 //! Misbehaving plugins: each causes one error with plugin, entry and reason, and later commands work.
 
-use crate::{Ran, byoc, data_text};
+use crate::{CommandOutput, byoc, data_text};
 use byoc_test_support::{copy, temporary_folder, test_plugin};
 use std::process::Command;
 use tempfile::TempDir;
@@ -16,7 +16,7 @@ fn rude(mistake: &str) -> (TempDir, String, String) {
     (folder, dir, model)
 }
 
-fn run(dir: &str, model: &str) -> Ran {
+fn run(dir: &str, model: &str) -> CommandOutput {
     byoc(["run", model, "--input", "x=ones", "--backend", "faulty", "--plugin-dir", dir, "--no-cache"])
 }
 
@@ -39,8 +39,8 @@ fn failure_before_run_falls_back_to_host() {
     ];
     for (mistake, words) in cases {
         let (_folder, dir, model) = rude(mistake);
-        let ran = run(&dir, &model).ok().says(words);
-        assert!(ran.out.contains("(3, 3)") || ran.out.contains("[3, 3]"), "{mistake}: {}", ran.out);
+        let output = run(&dir, &model).ok().stderr_contains(words);
+        assert!(output.out.contains("(3, 3)") || output.out.contains("[3, 3]"), "{mistake}: {}", output.out);
         the_next_command_works(&dir);
     }
 }
@@ -54,30 +54,34 @@ fn region_refused_after_release_of_constants_runs_on_host() {
     let digits = data_text("digits/digits.onnx");
     let backend = ["--backend", "faulty", "--plugin-dir", &dir, "--no-cache"];
     let on_host = byoc(["run", &digits, "--dim", "batch=1", "--input", "image=random:3"]).ok().out;
-    let ran = byoc([&["run", &digits, "--dim", "batch=1", "--input", "image=random:3"], &backend[..]].concat()).ok();
-    assert_eq!(ran.says(&["refused it", "out of manners in prepare"]).out, on_host);
+    let output = byoc([&["run", &digits, "--dim", "batch=1", "--input", "image=random:3"], &backend[..]].concat()).ok();
+    assert_eq!(output.stderr_contains(&["refused it", "out of manners in prepare"]).out, on_host);
     byoc([&["compile", &digits, "--dim", "batch=1", "-o", &file], &backend[..]].concat()).ok();
-    let ran = byoc([&["run", &file, "--input", "image=random:3"], &backend[2..4]].concat()).ok();
-    assert_eq!(ran.says(&["refused it", "out of manners in prepare"]).out, on_host);
+    let output = byoc([&["run", &file, "--input", "image=random:3"], &backend[2..4]].concat()).ok();
+    assert_eq!(output.stderr_contains(&["refused it", "out of manners in prepare"]).out, on_host);
 }
 
 #[test]
 fn failure_in_run_is_error() {
     let (_folder, dir, model) = rude("panic_run");
-    run(&dir, &model).fails_with("E0406").says(&["plugin faulty: run: panicked at", "out of manners in run"]);
+    run(&dir, &model)
+        .fails_with("E0406")
+        .stderr_contains(&["plugin faulty: run: panicked at", "out of manners in run"]);
     the_next_command_works(&dir);
 }
 
 #[test]
 fn failure_at_start_is_error() {
     let (_folder, dir, model) = rude("panic_describe");
-    run(&dir, &model).fails_with("E0406").says(&["plugin faulty: describe: panicked at", "out of manners in describe"]);
+    run(&dir, &model)
+        .fails_with("E0406")
+        .stderr_contains(&["plugin faulty: describe: panicked at", "out of manners in describe"]);
     the_next_command_works(&dir);
     let (_folder, dir, model) = rude("panic_init");
-    run(&dir, &model).fails_with("E0401").says(&["E0419", "out of manners in init"]);
+    run(&dir, &model).fails_with("E0401").stderr_contains(&["E0419", "out of manners in init"]);
     the_next_command_works(&dir);
     let (_folder, dir, model) = rude("error_init");
-    run(&dir, &model).fails_with("E0401").says(&["E0418", "the device is not there"]);
+    run(&dir, &model).fails_with("E0401").stderr_contains(&["E0418", "the device is not there"]);
     the_next_command_works(&dir);
 }
 
@@ -88,7 +92,7 @@ fn wrong_prepared_shapes_fall_back_to_host() {
         ("one_output_more", "it prepares outputs of dimensions [3, 3] and [1], expected [3, 3]"),
     ] {
         let (_folder, dir, model) = rude(mistake);
-        run(&dir, &model).ok().says(&["faulty", "host", what]);
+        run(&dir, &model).ok().stderr_contains(&["faulty", "host", what]);
         the_next_command_works(&dir);
     }
 }
@@ -105,7 +109,9 @@ fn checked_run_reports_out_of_bounds_writes() {
         let args = ["run", &model, "--input", "x=ones", "--backend", "faulty", "--plugin-dir", &dir, "--no-cache"];
         let output =
             Command::new(env!("CARGO_BIN_EXE_byoc")).args(args).env("BYOC_CHECK_REGIONS", "1").output().unwrap();
-        crate::ran(output).fails_with("E0613").says(&["plugin faulty: run: region tvmgen_", what]);
+        crate::to_command_output(output)
+            .fails_with("E0613")
+            .stderr_contains(&["plugin faulty: run: region tvmgen_", what]);
         the_next_command_works(&dir);
     }
 }
@@ -115,7 +121,7 @@ fn correct_plugin_passes_checked_run() {
     let (_folder, dir, model) = rude("nothing");
     let args = ["run", &model, "--input", "x=ones", "--backend", "faulty", "--plugin-dir", &dir, "--require-offload"];
     let output = Command::new(env!("CARGO_BIN_EXE_byoc")).args(args).env("BYOC_CHECK_REGIONS", "1").output().unwrap();
-    crate::ran(output).ok();
+    crate::to_command_output(output).ok();
 }
 
 #[test]
@@ -174,13 +180,13 @@ fn region_without_outputs_stays_on_host() {
         region("whole", "nn.relu(%y)"),
     );
     std::fs::write(&model, program).unwrap();
-    let ran = run(&dir, &model.display().to_string()).ok();
+    let output = run(&dir, &model.display().to_string()).ok();
     for words in
         ["graph empty: expected at least one output", "region empty could not be compiled and runs on the host"]
     {
-        assert!(ran.err.contains(words), "{words} in {}", ran.err);
+        assert!(output.err.contains(words), "{words} in {}", output.err);
     }
-    assert!(!ran.err.contains("E0404"), "the other region runs on the backend: {}", ran.err);
+    assert!(!output.err.contains("E0404"), "the other region runs on the backend: {}", output.err);
     the_next_command_works(&dir);
 }
 
@@ -231,21 +237,21 @@ fn build_can_be_cancelled() {
 #[test]
 fn reports_three_mistakes_in_table_and_uses_valid_entry() {
     let (_folder, dir, _) = rude("three_bad_patterns");
-    let ran = byoc(["plugins", "show", "faulty", "--plugin-dir", &dir]).ok();
-    assert!(ran.out.contains("conv_bias"), "{}", ran.out);
+    let output = byoc(["plugins", "show", "faulty", "--plugin-dir", &dir]).ok();
+    assert!(output.out.contains("conv_bias"), "{}", output.out);
     let model = data_text("digits/digits.onnx");
-    let ran = byoc(["explain", &model, "--dim", "batch=1", "--backend", "faulty", "--plugin-dir", &dir]).ok();
+    let output = byoc(["explain", &model, "--dim", "batch=1", "--backend", "faulty", "--plugin-dir", &dir]).ok();
     for entry in ["entry \"a\"", "entry \"b\"", "entry \"c\""] {
-        assert!(ran.err.contains(entry), "{entry} in {}", ran.err);
+        assert!(output.err.contains(entry), "{entry} in {}", output.err);
     }
-    assert_eq!(ran.err.matches("E0407").count(), 3, "{}", ran.err);
-    assert!(ran.err.contains("plugin faulty") && ran.err.contains("column"), "{}", ran.err);
+    assert_eq!(output.err.matches("E0407").count(), 3, "{}", output.err);
+    assert!(output.err.contains("plugin faulty") && output.err.contains("column"), "{}", output.err);
 }
 
 #[test]
 fn reports_both_plugins_of_one_name() {
     let (folder, dir, model) = rude("nothing");
     copy(&test_plugin("faulty"), &folder.path().join("another.so"));
-    run(&dir, &model).fails_with("E0401").says(&["E0409", "another.so", "faulty_nothing.so"]);
+    run(&dir, &model).fails_with("E0401").stderr_contains(&["E0409", "another.so", "faulty_nothing.so"]);
     the_next_command_works(&dir);
 }

@@ -1,10 +1,10 @@
 //! Run-time errors, provoked through the binary: each with its code and message.
 
-use crate::{Ran, byoc};
+use crate::{CommandOutput, byoc};
 use byoc_test_support::temporary_folder;
 use std::process::Command;
 
-fn run(program: &str, more: &[&str]) -> Ran {
+fn run(program: &str, more: &[&str]) -> CommandOutput {
     let folder = temporary_folder();
     let model = folder.path().join("model.relay");
     std::fs::write(&model, format!("#[version = \"0.0.5\"]\n{program}\n")).unwrap();
@@ -20,7 +20,7 @@ fn reports_index_out_of_range() {
         "def @main(%x: Tensor[(1, 2), float32], %i: Tensor[(1), int64]) {\n  take(%x, %i, axis=0, mode=\"fast\")\n}";
     run(program, &["--input", "x=ones", "--input", "i=ones"])
         .fails_with("E0601")
-        .says(&["take", "index 1 is out of range for an axis with 1 elements"]);
+        .stderr_contains(&["take", "index 1 is out of range for an axis with 1 elements"]);
     run(program, &["--input", "x=ones", "--input", "i=zeros"]).ok();
 }
 
@@ -28,7 +28,7 @@ fn reports_index_out_of_range() {
 fn reports_tensor_that_exceeds_memory() {
     let program =
         "def @main(%x: Tensor[(1), float32]) {\n  add(%x, zeros(shape=[70368744177664], dtype=\"float32\"))\n}";
-    run(program, &["--input", "x=ones"]).fails_with("E0609").says(&["no memory for", "bytes"]);
+    run(program, &["--input", "x=ones"]).fails_with("E0609").stderr_contains(&["no memory for", "bytes"]);
 }
 
 #[test]
@@ -43,5 +43,5 @@ fn reports_failure_to_start_threads() {
         .args(["--input", "x=ones", "--threads", "1024"])
         .output()
         .unwrap();
-    crate::ran(output).fails_with("E0612").says(&["cannot start 1024 threads"]);
+    crate::to_command_output(output).fails_with("E0612").stderr_contains(&["cannot start 1024 threads"]);
 }

@@ -14,8 +14,8 @@ fn first_plugin_loads_runs_and_passes_conformance() {
     std::fs::write(&model, program).unwrap();
     let (dir, model) = (folder.path().display().to_string(), model.display().to_string());
 
-    let ran = byoc(["plugins", "list", "--json", "--plugin-dir", &dir]).ok();
-    let rows = ran.json();
+    let output = byoc(["plugins", "list", "--json", "--plugin-dir", &dir]).ok();
+    let rows = output.json();
     let row = rows.iter().find(|r| r["file"].as_str().is_some_and(|f| f.starts_with(&dir))).unwrap();
     assert_eq!((row["status"].as_str(), row["name"].as_str()), (Some("loaded"), Some("first")), "{row}");
 
@@ -23,9 +23,9 @@ fn first_plugin_loads_runs_and_passes_conformance() {
     let mut args = vec!["run", &model, "--input", "x=ones", "--input", "y=ones"];
     args.extend(common);
     byoc(&args).ok();
-    let ran = byoc(["explain", &model, "--json", "--backend", "first", "--plugin-dir", &dir]).ok();
-    let placed = ran.json()[0]["regions"].as_array().map(Vec::len);
-    assert_eq!(placed, Some(1), "{}", ran.out);
+    let output = byoc(["explain", &model, "--json", "--backend", "first", "--plugin-dir", &dir]).ok();
+    let placed = output.json()[0]["regions"].as_array().map(Vec::len);
+    assert_eq!(placed, Some(1), "{}", output.out);
 
     // A conformance run queries, among other things, a key that was unknown when the plugin was built.
     let file = folder.path().join("libbyoc_first.so").display().to_string();

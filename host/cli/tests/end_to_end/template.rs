@@ -21,23 +21,23 @@ fn file_defines_backend_that_logs_each_call() {
     let common = ["--dim", "batch=1", "--backend", "byoc-target", "--plugin-dir", &dir];
     let mut args = vec!["run", &model, "--input", "image=random:1", "-v"];
     args.extend(common);
-    let offloaded = byoc(&args).ok().says(&["byoc-target", "tvmgen_default_byoc_target_main_0", "Tensor["]);
+    let offloaded = byoc(&args).ok().stderr_contains(&["byoc-target", "tvmgen_default_byoc_target_main_0", "Tensor["]);
     let host = byoc(["run", &model, "--input", "image=random:1", "--dim", "batch=1"]).ok();
     // The same classes, in the same order.
     let classes = |text: &str| -> Vec<String> {
         text.lines().filter_map(|line| line.split_whitespace().next().map(String::from)).collect()
     };
     assert_eq!(classes(&offloaded.out), classes(&host.out));
-    let ran = byoc(["plugins", "show", "byoc-target", "--plugin-dir", &dir]).ok();
-    assert!(ran.out.contains("conv_relu") && ran.out.contains("reshape, add"), "{}", ran.out);
+    let output = byoc(["plugins", "show", "byoc-target", "--plugin-dir", &dir]).ok();
+    assert!(output.out.contains("conv_relu") && output.out.contains("reshape, add"), "{}", output.out);
 }
 
 #[test]
 fn reports_mistakes_in_file() {
     let reason = |json: &str| {
         let (_folder, dir) = with_file(json);
-        let ran = byoc(["plugins", "list", "--json", "--plugin-dir", &dir]).ok();
-        let rows = ran.json();
+        let output = byoc(["plugins", "list", "--json", "--plugin-dir", &dir]).ok();
+        let rows = output.json();
         let row = rows.iter().find(|r| r["file"].as_str().unwrap().starts_with(&dir)).unwrap();
         assert_eq!(row["status"], "refused", "{row}");
         assert!(row["reason"].as_str().unwrap().contains("libbyoc_target.json"), "{row}");
@@ -102,17 +102,17 @@ fn reports_bad_patterns_and_operators_and_uses_rest() {
                    "operators": ["nn.conv2d", "nn.maxpool2d"]}"#;
     let (_folder, dir) = with_file(json);
     let model = data_text("digits/digits.onnx");
-    let ran = byoc(["explain", &model, "--dim", "batch=1", "--backend", "chip", "--plugin-dir", &dir]).ok();
+    let output = byoc(["explain", &model, "--dim", "batch=1", "--backend", "chip", "--plugin-dir", &dir]).ok();
     for word in ["plugin chip", "entry \"a\"", "column", "nn.maxpool2d", "did you mean \"nn.max_pool2d\"?"] {
-        assert!(ran.err.contains(word), "{word} in {}", ran.err);
+        assert!(output.err.contains(word), "{word} in {}", output.err);
     }
-    assert_eq!(ran.err.matches("E0407").count(), 2, "{}", ran.err);
-    assert!(ran.out.contains("tvmgen_default_chip_main_0"), "{}", ran.out);
+    assert_eq!(output.err.matches("E0407").count(), 2, "{}", output.err);
+    assert!(output.out.contains("tvmgen_default_chip_main_0"), "{}", output.out);
 }
 
 #[test]
 fn omitted_entries_have_defaults() {
     let (_folder, dir) = with_file("{}");
-    let ran = byoc(["plugins", "show", "template", "--plugin-dir", &dir]).ok();
-    assert!(ran.out.contains("conv2d_bias_relu") && ran.out.contains("nn.dense"), "{}", ran.out);
+    let output = byoc(["plugins", "show", "template", "--plugin-dir", &dir]).ok();
+    assert!(output.out.contains("conv2d_bias_relu") && output.out.contains("nn.dense"), "{}", output.out);
 }

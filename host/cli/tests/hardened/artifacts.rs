@@ -1,6 +1,6 @@
 //! Inconsistent artifacts with valid digests, and the policies on their contents.
 
-use crate::{Ran, byoc, data, data_text};
+use crate::{CommandOutput, byoc, data, data_text};
 use byoc_test_support::artifact::Entries;
 use byoc_test_support::{copy, onednn, plugin_dir, sample};
 use serde_json::{Value, json};
@@ -47,7 +47,7 @@ impl<'p> Edited<'p> {
         Edited { plugins, file }
     }
 
-    fn run(&self, options: &[&str]) -> Ran {
+    fn run(&self, options: &[&str]) -> CommandOutput {
         let (file, dir) = (text(&self.file.path().join("edited.byoc")), text(self.plugins.path()));
         byoc(["run", &file, "--input", "x=random:7", "--json", "--plugin-dir", &dir].iter().chain(options))
     }
@@ -59,13 +59,14 @@ fn rejects_recorded_attacks() {
     let dir = text(plugins.path());
     for name in ["conf_dnnl", "conf_ccompiler", "conf_elementwise"] {
         let file = data_text(&format!("hardened/{name}.byoc"));
-        let ran = byoc(["run", &file, "--input", "x=ones", "--plugin-dir", &dir]).fails_with("E0704");
-        ran.says(&["expected Tensor[(4096, ", "float32]", "found Tensor[(4096, ", "int8]"]);
+        let output = byoc(["run", &file, "--input", "x=ones", "--plugin-dir", &dir]).fails_with("E0704");
+        output.stderr_contains(&["expected Tensor[(4096, ", "float32]", "found Tensor[(4096, ", "int8]"]);
     }
     let file = data_text("hardened/bad_cc_1_24.byoc");
     let run = |options: &[&str]| byoc(["run", &file, "--input", "image=ones", "--json"].iter().chain(options)).ok();
-    let ran = run(&["--plugin-dir", &dir]).says(&["E0406", "does not keep the constants", "runs on the host"]);
-    assert_eq!(ran.out, run(&["--backend", "none"]).out);
+    let output =
+        run(&["--plugin-dir", &dir]).stderr_contains(&["E0406", "does not keep the constants", "runs on the host"]);
+    assert_eq!(output.out, run(&["--backend", "none"]).out);
 }
 
 /// Description of the edit, the edit, and true if nothing can be computed with the result.
@@ -132,12 +133,16 @@ fn region_rejects_tensors_of_other_types() {
         for (what, edit, refused) in EDITS {
             let mut entries = original.clone();
             edit(&mut entries);
-            let ran = Edited::new(&plugins, entries.clone()).run(&[]);
+            let output = Edited::new(&plugins, entries.clone()).run(&[]);
             if refused {
-                assert!(ran.code == 1 && ran.err.contains("error[E0704]"), "{backend}, {what}: {}", ran.err);
+                assert!(output.code == 1 && output.err.contains("error[E0704]"), "{backend}, {what}: {}", output.err);
             } else {
-                let ran = ran.ok().says(&["E0406", "compiled for other tensors", "runs on the host"]);
-                assert_eq!(ran.out, Edited::new(&plugins, entries).run(&["--backend", "none"]).ok().out, "{backend}");
+                let output = output.ok().stderr_contains(&["E0406", "compiled for other tensors", "runs on the host"]);
+                assert_eq!(
+                    output.out,
+                    Edited::new(&plugins, entries).run(&["--backend", "none"]).ok().out,
+                    "{backend}"
+                );
             }
         }
     }
@@ -180,8 +185,8 @@ fn rejects_inconsistent_blob() {
         resign_graph(entries.entry("/dnnl_json"));
         let edited = Edited::new(&plugins, entries);
         let given = ["--input", "w=random:8"];
-        let ran = edited.run(&given).ok().says(&["E0406", "runs on the host"]);
-        assert_eq!(ran.out, edited.run(&["--input", "w=random:8", "--backend", "none"]).ok().out, "{what}");
+        let output = edited.run(&given).ok().stderr_contains(&["E0406", "runs on the host"]);
+        assert_eq!(output.out, edited.run(&["--input", "w=random:8", "--backend", "none"]).ok().out, "{what}");
     }
 }
 
@@ -192,13 +197,13 @@ fn backend_none_loads_no_plugin() {
     // A file that reports when it is mapped would be noticed; here nothing is found at all.
     for dir in [text(plugins.path()), text(&data("models"))] {
         let options = ["--backend", "none", "--input", "image=ones", "-v", "--plugin-dir", &dir];
-        let ran = byoc(["run", &file].iter().chain(&options)).ok();
-        assert!(!ran.err.contains("E04") && !ran.err.contains("plugin"), "{}", ran.err);
+        let output = byoc(["run", &file].iter().chain(&options)).ok();
+        assert!(!output.err.contains("E04") && !output.err.contains("plugin"), "{}", output.err);
         let model = data_text("digits/digits.onnx");
         byoc(["run", &model, "--dim", "batch=1"].iter().chain(&options)).ok();
     }
     let both = ["run", &file, "--backend", "none,ccompiler"];
-    byoc(both).fails_with("E0403").says(&["expected --backend none alone"]);
+    byoc(both).fails_with("E0403").stderr_contains(&["expected --backend none alone"]);
 }
 
 #[test]
@@ -210,7 +215,7 @@ fn rejects_native_code_in_artifacts() {
     };
     let native = data_text("compat/digits_ccompiler.byoc");
     run(&native, &[]).ok();
-    run(&native, &["--allow-native", "no"]).fails_with("E0707").says(&["--backend none"]);
+    run(&native, &["--allow-native", "no"]).fails_with("E0707").stderr_contains(&["--backend none"]);
     run(&native, &["--allow-native", "no", "--backend", "none"]).ok();
     run(&data_text("compat/digits_template.byoc"), &["--allow-native", "no", "--require-offload"]).ok();
     // A record that denies the native code in the blob.
@@ -218,7 +223,7 @@ fn rejects_native_code_in_artifacts() {
     entries.edit("manifest.json", |m| m["regions"][0]["cpu_features"] = json!([]));
     let file = plugins.path().join("denied.byoc");
     std::fs::write(&file, entries.sealed()).unwrap();
-    run(&text(&file), &["--allow-native", "no"]).fails_with("E0707").says(&["ELF"]);
+    run(&text(&file), &["--allow-native", "no"]).fails_with("E0707").stderr_contains(&["ELF"]);
     // Code compiled in this process is permitted, because the policy is about artifacts of others.
     let model = data_text("digits/digits.onnx");
     let options = ["--dim", "batch=1", "--backend", "ccompiler", "--no-cache", "--allow-native", "no"];

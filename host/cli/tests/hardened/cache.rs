@@ -1,6 +1,6 @@
 //! Cache of compiled objects: possibly foreign objects are not loaded, and a model runs all the same.
 
-use crate::{Ran, command, ran};
+use crate::{CommandOutput, command, to_command_output};
 use byoc_test_support::plugin_dir;
 use std::fs::{File, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
@@ -13,14 +13,14 @@ use tempfile::TempDir;
 static PLUGINS: LazyLock<TempDir> = LazyLock::new(|| plugin_dir(&["ccompiler"]));
 
 /// A folder with a model, its cache, and a folder for temporary files.
-struct Place(TempDir);
+struct Fixture(TempDir);
 
-impl Place {
-    fn new() -> Place {
-        let place = Place(tempfile::tempdir().unwrap());
-        place.model(8);
-        std::fs::create_dir(place.path("tmp")).unwrap();
-        place
+impl Fixture {
+    fn new() -> Fixture {
+        let fixture = Fixture(tempfile::tempdir().unwrap());
+        fixture.model(8);
+        std::fs::create_dir(fixture.path("tmp")).unwrap();
+        fixture
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -45,8 +45,8 @@ impl Place {
 
     /// Runs the model, which returns the correct result whatever the cache contains.
     #[track_caller]
-    fn run(&self) -> Ran {
-        right(ran(self.command().output().unwrap()))
+    fn run(&self) -> CommandOutput {
+        right(to_command_output(self.command().output().unwrap()))
     }
 
     fn folder(&self) -> PathBuf {
@@ -67,15 +67,15 @@ impl Place {
 }
 
 #[track_caller]
-fn right(ran: Ran) -> Ran {
-    let ran = ran.ok();
-    assert!(ran.out.contains("min 2.718282  max 2.718282"), "{}", ran.out);
-    ran
+fn right(output: CommandOutput) -> CommandOutput {
+    let output = output.ok();
+    assert!(output.out.contains("min 2.718282  max 2.718282"), "{}", output.out);
+    output
 }
 
 #[track_caller]
-fn quiet(ran: Ran) {
-    assert_eq!(ran.err, "");
+fn quiet(output: CommandOutput) {
+    assert_eq!(output.err, "");
 }
 
 fn mode(path: &Path) -> u32 {
@@ -91,8 +91,8 @@ fn is_root(path: &Path) -> bool {
 }
 
 /// Creates an object that creates the file `mark` when it is loaded, in the form of a cache without a secret.
-fn planted(place: &Place) -> (Vec<u8>, PathBuf) {
-    let (source, object, mark) = (place.path("planted.c"), place.path("planted.so"), place.path("mark"));
+fn planted(fixture: &Fixture) -> (Vec<u8>, PathBuf) {
+    let (source, object, mark) = (fixture.path("planted.c"), fixture.path("planted.so"), fixture.path("mark"));
     let code = format!(
         "#include <stdio.h>\n__attribute__((constructor)) static void run(void) {{ fclose(fopen(\"{}\", \"w\")); }}\n",
         mark.display()
@@ -108,106 +108,112 @@ fn planted(place: &Place) -> (Vec<u8>, PathBuf) {
 
 #[test]
 fn restricts_permissions_and_reuses_objects() {
-    let place = Place::new();
-    quiet(place.run());
-    assert_eq!([place.path("cache"), place.folder()].map(|path| mode(&path)), [0o700, 0o700]);
-    assert_eq!([place.object(), place.folder().join("key")].map(|path| mode(&path)), [0o600, 0o600]);
-    let made = std::fs::metadata(place.object()).unwrap().ino();
-    quiet(place.run());
-    assert_eq!(std::fs::metadata(place.object()).unwrap().ino(), made, "the object was compiled again");
-    assert_eq!(std::fs::read_dir(place.path("tmp")).unwrap().count(), 0, "temporary files are left");
+    let fixture = Fixture::new();
+    quiet(fixture.run());
+    assert_eq!([fixture.path("cache"), fixture.folder()].map(|path| mode(&path)), [0o700, 0o700]);
+    assert_eq!([fixture.object(), fixture.folder().join("key")].map(|path| mode(&path)), [0o600, 0o600]);
+    let made = std::fs::metadata(fixture.object()).unwrap().ino();
+    quiet(fixture.run());
+    assert_eq!(std::fs::metadata(fixture.object()).unwrap().ino(), made, "the object was compiled again");
+    assert_eq!(std::fs::read_dir(fixture.path("tmp")).unwrap().count(), 0, "temporary files are left");
 }
 
 #[test]
 fn does_not_load_planted_object() {
-    let place = Place::new();
-    place.run();
-    let (bytes, mark) = planted(&place);
-    std::fs::write(place.object(), &bytes).unwrap();
-    place.run().says(&["is damaged", "compiled anew"]);
+    let fixture = Fixture::new();
+    fixture.run();
+    let (bytes, mark) = planted(&fixture);
+    std::fs::write(fixture.object(), &bytes).unwrap();
+    fixture.run().stderr_contains(&["is damaged", "compiled anew"]);
     assert!(!mark.exists(), "the planted object was loaded");
-    quiet(place.run());
+    quiet(fixture.run());
 
     // Same as above, with another owner.
-    std::fs::write(place.object(), &bytes).unwrap();
-    if is_root(&place.object()) {
-        chown(place.object(), Some(65534), None).unwrap();
-        place.run().says(&["is not used", "expected user 0 as its owner, found user 65534"]);
+    std::fs::write(fixture.object(), &bytes).unwrap();
+    if is_root(&fixture.object()) {
+        chown(fixture.object(), Some(65534), None).unwrap();
+        fixture.run().stderr_contains(&["is not used", "expected user 0 as its owner, found user 65534"]);
     } else {
-        set_mode(&place.object(), 0o666);
-        place.run().says(&["is not used", "others may write to it: expected mode 644, found 666"]);
+        set_mode(&fixture.object(), 0o666);
+        fixture.run().stderr_contains(&["is not used", "others may write to it: expected mode 644, found 666"]);
     }
     assert!(!mark.exists(), "the planted object was loaded");
-    assert!(std::fs::read(place.object()).unwrap() == bytes, "the foreign object was changed");
+    assert!(std::fs::read(fixture.object()).unwrap() == bytes, "the foreign object was changed");
 }
 
 #[test]
 fn does_not_use_links_and_fifos() {
-    let place = Place::new();
-    place.run();
-    let object = place.object();
-    std::fs::rename(&object, place.path("elsewhere")).unwrap();
-    symlink(place.path("elsewhere"), &object).unwrap();
-    place.run().says(&["is not used: expected a regular file, found a symbolic link"]);
+    let fixture = Fixture::new();
+    fixture.run();
+    let object = fixture.object();
+    std::fs::rename(&object, fixture.path("elsewhere")).unwrap();
+    symlink(fixture.path("elsewhere"), &object).unwrap();
+    fixture.run().stderr_contains(&["is not used: expected a regular file, found a symbolic link"]);
     std::fs::remove_file(&object).unwrap();
     crate::nodes::fifo(&object);
-    right(crate::nodes::without_waiting(&mut place.command()))
-        .says(&["is not used: expected a regular file, found something else"]);
+    right(crate::nodes::run_nonblocking(&mut fixture.command()))
+        .stderr_contains(&["is not used: expected a regular file, found something else"]);
 }
 
 #[test]
 fn does_not_use_folder_writable_by_others() {
-    let place = Place::new();
-    place.run();
-    for folder in [place.path("cache"), place.folder()] {
+    let fixture = Fixture::new();
+    fixture.run();
+    for folder in [fixture.path("cache"), fixture.folder()] {
         set_mode(&folder, 0o770);
-        place.run().says(&["the cache", "is not used", "others may write to it: expected mode 750, found 770"]);
+        fixture.run().stderr_contains(&[
+            "the cache",
+            "is not used",
+            "others may write to it: expected mode 750, found 770",
+        ]);
         set_mode(&folder, 0o700);
         if is_root(&folder) {
             chown(&folder, Some(65534), None).unwrap();
-            place.run().says(&["is not used", "expected user 0 as its owner, found user 65534"]);
+            fixture.run().stderr_contains(&["is not used", "expected user 0 as its owner, found user 65534"]);
             chown(&folder, Some(0), None).unwrap();
         }
     }
-    quiet(place.run());
-    std::fs::remove_dir_all(place.path("cache")).unwrap();
-    std::fs::write(place.path("cache"), "a file").unwrap();
-    place.run().says(&["is not used"]);
+    quiet(fixture.run());
+    std::fs::remove_dir_all(fixture.path("cache")).unwrap();
+    std::fs::write(fixture.path("cache"), "a file").unwrap();
+    fixture.run().stderr_contains(&["is not used"]);
 }
 
 #[test]
 fn limits_size_of_cache() {
-    let place = Place::new();
-    place.run();
-    let size = std::fs::metadata(place.object()).unwrap().len();
+    let fixture = Fixture::new();
+    fixture.run();
+    let size = std::fs::metadata(fixture.object()).unwrap().len();
     let limit = 3 * size + size / 2;
     let kept_of = |sizes: std::ops::Range<usize>| {
         for n in sizes {
-            place.model(n);
-            quiet(right(ran(place.command().env("BYOC_CACHE_LIMIT", limit.to_string()).output().unwrap())));
+            fixture.model(n);
+            quiet(right(to_command_output(
+                fixture.command().env("BYOC_CACHE_LIMIT", limit.to_string()).output().unwrap(),
+            )));
         }
     };
     kept_of(9..14);
-    let bytes: u64 = place.objects().iter().map(|path| std::fs::metadata(path).unwrap().len()).sum();
-    assert!(bytes <= limit && place.objects().len() >= 2, "{bytes} of {limit}");
-    place.model(13);
-    let wrong = ran(place.command().env("BYOC_CACHE_LIMIT", "much").output().unwrap());
-    right(wrong).says(&["BYOC_CACHE_LIMIT: expected a number of bytes such as 200M, found \"much\""]);
+    let bytes: u64 = fixture.objects().iter().map(|path| std::fs::metadata(path).unwrap().len()).sum();
+    assert!(bytes <= limit && fixture.objects().len() >= 2, "{bytes} of {limit}");
+    fixture.model(13);
+    let wrong = to_command_output(fixture.command().env("BYOC_CACHE_LIMIT", "much").output().unwrap());
+    right(wrong).stderr_contains(&["BYOC_CACHE_LIMIT: expected a number of bytes such as 200M, found \"much\""]);
 }
 
 #[test]
 fn removes_files_of_killed_processes() {
-    let place = Place::new();
-    place.run();
+    let fixture = Fixture::new();
+    fixture.run();
     let old = SystemTime::now() - Duration::from_secs(3600);
-    let unfinished = place.folder().join(".new-0123456789abcdef");
+    let unfinished = fixture.folder().join(".new-0123456789abcdef");
     std::fs::write(&unfinished, "half of an object").unwrap();
     File::open(&unfinished).unwrap().set_modified(old).unwrap();
-    let folder = place.path("tmp/byoc-cc-abcdef");
+    let folder = fixture.path("tmp/byoc-cc-abcdef");
     std::fs::create_dir(&folder).unwrap();
     std::fs::write(folder.join("region.c"), "int x;").unwrap();
     File::open(&folder).unwrap().set_modified(old).unwrap();
-    place.model(9);
-    quiet(place.run());
+    fixture.model(9);
+    quiet(fixture.run());
     assert!(!unfinished.exists() && !folder.exists());
 }

@@ -4,9 +4,9 @@ use crate::{byoc, data, data_text};
 use byoc_test_support::onednn;
 
 fn logits(args: &[&str]) -> Vec<f64> {
-    let ran = byoc(["run", "--json"].iter().chain(args)).ok();
-    assert!(!ran.err.contains("runs on the host"), "{}", ran.err);
-    ran.json()[0]["first"].as_array().unwrap().iter().map(|v| v.as_f64().unwrap()).collect()
+    let output = byoc(["run", "--json"].iter().chain(args)).ok();
+    assert!(!output.err.contains("runs on the host"), "{}", output.err);
+    output.json()[0]["first"].as_array().unwrap().iter().map(|v| v.as_f64().unwrap()).collect()
 }
 
 #[test]

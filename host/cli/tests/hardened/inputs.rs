@@ -1,7 +1,7 @@
 //! Inputs that are not regular files: rejected with a diagnostic, without blocking.
 
-use crate::nodes::{fifo, without_waiting};
-use crate::{Ran, byoc, command, data_text};
+use crate::nodes::{fifo, run_nonblocking};
+use crate::{CommandOutput, byoc, command, data_text};
 use std::path::Path;
 
 fn text(path: &Path) -> String {
@@ -10,8 +10,8 @@ fn text(path: &Path) -> String {
 
 /// Runs a command on something that is not a regular file.
 #[track_caller]
-fn refused(args: &[&str], code: &str, words: &str) -> Ran {
-    without_waiting(&mut command(args)).fails_with(code).says(&[words])
+fn refused(args: &[&str], code: &str, words: &str) -> CommandOutput {
+    run_nonblocking(&mut command(args)).fails_with(code).stderr_contains(&[words])
 }
 
 #[test]
@@ -74,7 +74,7 @@ fn rejects_fifos_in_folders() {
     std::fs::create_dir(&plugins).unwrap();
     fifo(&plugins.join("libbyoc_pipe.so"));
     let list = ["plugins", "list", "--json", "--plugin-dir", &text(&plugins)];
-    let listed = without_waiting(&mut command(list)).ok();
+    let listed = run_nonblocking(&mut command(list)).ok();
     assert_eq!(listed.json()[0]["reason"], "not a regular file");
 }
 
@@ -106,14 +106,14 @@ fn invalid_tolerance_is_usage_error() {
         ("--max-rel-err", "-0.5"),
         ("--max-rel-err", "much"),
     ] {
-        let ran = byoc(["verify", &model, option, value]);
-        assert_eq!(ran.code, 2, "{option} {value}: {}", ran.err);
-        assert!(ran.err.contains("expected a number of at least 0"), "{}", ran.err);
+        let output = byoc(["verify", &model, option, value]);
+        assert_eq!(output.code, 2, "{option} {value}: {}", output.err);
+        assert!(output.err.contains("expected a number of at least 0"), "{}", output.err);
     }
     for share in ["nan", "-0.1", "1.5", "most"] {
-        let ran = byoc(["verify", &model, &format!("--require-offload={share}")]);
-        assert_eq!(ran.code, 2, "{share}: {}", ran.err);
-        assert!(ran.err.contains("expected a share from 0 to 1"), "{}", ran.err);
+        let output = byoc(["verify", &model, &format!("--require-offload={share}")]);
+        assert_eq!(output.code, 2, "{share}: {}", output.err);
+        assert!(output.err.contains("expected a share from 0 to 1"), "{}", output.err);
     }
     byoc(["verify", &model, "--rtol", "0", "--atol", "1", "--require-offload=0"]).ok();
 
@@ -121,9 +121,9 @@ fn invalid_tolerance_is_usage_error() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::copy(data_text("hardened/esc.onnx"), folder.path().join("model.onnx")).unwrap();
     std::fs::write(folder.path().join("data.json"), "{\"rtol\": -1}").unwrap();
-    let ran = byoc(["verify", &text(folder.path())]);
-    assert!(ran.code == 1 && ran.out.contains("E0516"), "{}", ran.out);
-    assert!(ran.out.contains("rtol: expected 0 or more, found -1"), "{}", ran.out);
+    let output = byoc(["verify", &text(folder.path())]);
+    assert!(output.code == 1 && output.out.contains("E0516"), "{}", output.out);
+    assert!(output.out.contains("rtol: expected 0 or more, found -1"), "{}", output.out);
 }
 
 #[test]
@@ -132,6 +132,6 @@ fn no_cache_overrides_environment() {
     let model = data_text("hardened/esc.onnx");
     let cache = folder.path().join("cache");
     let mut command = command(["explain", &model, "--no-cache"]);
-    crate::ran(command.env("BYOC_CACHE_DIR", &cache).output().unwrap()).ok();
+    crate::to_command_output(command.env("BYOC_CACHE_DIR", &cache).output().unwrap()).ok();
     assert!(!cache.exists());
 }

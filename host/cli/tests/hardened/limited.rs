@@ -1,6 +1,6 @@
 //! Runs of `byoc` with a limited address space, so that an allocation with a size from a file fails immediately.
 
-use super::{Ran, binary, data_text, ran, without_surroundings};
+use super::{CommandOutput, binary, data_text, isolated_command, to_command_output};
 use std::path::Path;
 use std::process::Command;
 
@@ -8,13 +8,13 @@ use std::process::Command;
 pub const SPACE: usize = 1 << 20;
 
 /// Runs `byoc` with [`SPACE`].
-pub fn byoc(args: &[&str]) -> Ran {
-    ran(command(args).output().expect("a shell starts"))
+pub fn byoc(args: &[&str]) -> CommandOutput {
+    to_command_output(command(args).output().expect("a shell starts"))
 }
 
 /// Creates the command without starting it. `exec` leaves one process, whose id is the command's.
 pub fn command(args: &[&str]) -> Command {
-    let mut command = without_surroundings("sh");
+    let mut command = isolated_command("sh");
     let limited = format!("ulimit -v {SPACE}; exec \"$@\"");
     command.args(["-c", &limited, "sh"]).arg(binary()).args(args).env("BYOC_THREADS", "2");
     command

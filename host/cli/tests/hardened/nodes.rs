@@ -1,6 +1,6 @@
 //! Special files: FIFOs, and devices if the tests run as root.
 
-use crate::{Ran, ran};
+use crate::{CommandOutput, to_command_output};
 use rustix::fs::{CWD, FileType, Mode, makedev, mkfifoat, mknodat};
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read};
@@ -44,7 +44,7 @@ pub fn received(mut reader: File) -> Vec<u8> {
 
 /// Runs a command that must not block: after a minute it is killed, and the test fails.
 #[track_caller]
-pub fn without_waiting(command: &mut Command) -> Ran {
+pub fn run_nonblocking(command: &mut Command) -> CommandOutput {
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let start = Instant::now();
     while child.try_wait().unwrap().is_none() {
@@ -55,5 +55,5 @@ pub fn without_waiting(command: &mut Command) -> Ran {
         }
         std::thread::sleep(Duration::from_millis(5));
     }
-    ran(child.wait_with_output().unwrap())
+    to_command_output(child.wait_with_output().unwrap())
 }

@@ -1,7 +1,7 @@
 //! Output files of commands: only regular files are replaced, and no partial files remain.
 
 use crate::nodes::{device, fifo, reader, received};
-use crate::{Ran, byoc, command, data_text, ran};
+use crate::{CommandOutput, byoc, command, data_text, to_command_output};
 use std::fs::Permissions;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
@@ -33,8 +33,8 @@ impl Writers {
     }
 
     /// Returns the arguments of a command that writes to `path`.
-    fn args(&self, what: &str, path: &str) -> Vec<String> {
-        let args: &[&str] = match what {
+    fn args(&self, command: &str, path: &str) -> Vec<String> {
+        let args: &[&str] = match command {
             "artifact" => &["compile", &self.model, "-o", path],
             "output" => &["run", &self.model, "--input", "x=ones", "--output", path],
             "trace" => &["run", &self.model, "--input", "x=ones", "--trace", path],
@@ -51,8 +51,8 @@ impl Writers {
         args.iter().map(|arg| (*arg).to_owned()).collect()
     }
 
-    fn write(&self, what: &str, path: &Path) -> Ran {
-        byoc(self.args(what, &path.display().to_string()))
+    fn write(&self, command: &str, path: &Path) -> CommandOutput {
+        byoc(self.args(command, &path.display().to_string()))
     }
 
     /// Returns the number of entries in the folder; a leftover temporary file is one more.
@@ -72,16 +72,16 @@ fn writes_to_device() {
     if !device(&node, "null") {
         return;
     }
-    for (what, _) in WRITERS.iter().chain(&[("quantize", &b""[..])]) {
-        writers.write(what, &node).ok();
-        assert!(std::fs::symlink_metadata(&node).unwrap().file_type().is_char_device(), "{what}");
+    for (command, _) in WRITERS.iter().chain(&[("quantize", &b""[..])]) {
+        writers.write(command, &node).ok();
+        assert!(std::fs::symlink_metadata(&node).unwrap().file_type().is_char_device(), "{command}");
     }
     let full = writers.place("full.relay");
     assert!(device(&full, "full"));
-    for (what, _) in WRITERS {
-        let code = if *what == "artifact" { "E0706" } else { "E0513" };
-        writers.write(what, &full).fails_with(code).says(&["full.relay: No space left on device"]);
-        assert!(std::fs::symlink_metadata(&full).unwrap().file_type().is_char_device(), "{what}");
+    for (command, _) in WRITERS {
+        let code = if *command == "artifact" { "E0706" } else { "E0513" };
+        writers.write(command, &full).fails_with(code).stderr_contains(&["full.relay: No space left on device"]);
+        assert!(std::fs::symlink_metadata(&full).unwrap().file_type().is_char_device(), "{command}");
     }
 }
 
@@ -90,11 +90,11 @@ fn writes_to_fifo() {
     let writers = Writers::new();
     let pipe = writers.place("pipe");
     fifo(&pipe);
-    for (what, begin) in WRITERS {
+    for (command, begin) in WRITERS {
         let reader = reader(&pipe);
-        writers.write(what, &pipe).ok();
-        assert!(received(reader).starts_with(begin), "{what}");
-        assert!(std::fs::symlink_metadata(&pipe).unwrap().file_type().is_fifo(), "{what}");
+        writers.write(command, &pipe).ok();
+        assert!(received(reader).starts_with(begin), "{command}");
+        assert!(std::fs::symlink_metadata(&pipe).unwrap().file_type().is_fifo(), "{command}");
     }
 }
 
@@ -102,14 +102,14 @@ fn writes_to_fifo() {
 fn writes_to_target_of_link() {
     let writers = Writers::new();
     std::fs::create_dir(writers.place("there")).unwrap();
-    for (what, begin) in WRITERS {
-        let (link, target) = (writers.place(&format!("{what} link")), writers.place(&format!("there/{what}")));
-        symlink(format!("there/{what}"), &link).unwrap();
+    for (command, begin) in WRITERS {
+        let (link, target) = (writers.place(&format!("{command} link")), writers.place(&format!("there/{command}")));
+        symlink(format!("there/{command}"), &link).unwrap();
         // The target does not exist the first time, and is replaced the second time.
         for _ in 0..2 {
-            writers.write(what, &link).ok();
-            assert!(link.is_symlink(), "{what}");
-            assert!(std::fs::read(&target).unwrap().starts_with(begin), "{what}");
+            writers.write(command, &link).ok();
+            assert!(link.is_symlink(), "{command}");
+            assert!(std::fs::read(&target).unwrap().starts_with(begin), "{command}");
             std::fs::write(&target, "old").unwrap();
         }
     }
@@ -131,7 +131,7 @@ fn weights_of_quantized_model_follow_links() {
 }
 
 /// Runs byoc under a umask.
-fn under(umask: &str, args: &[String]) -> Ran {
+fn under(umask: &str, args: &[String]) -> CommandOutput {
     let byoc = command(args);
     let mut shell = Command::new("sh");
     shell.args(["-c", "umask $0; exec \"$@\"", umask]).arg(byoc.get_program()).args(byoc.get_args());
@@ -141,20 +141,20 @@ fn under(umask: &str, args: &[String]) -> Ran {
             None => shell.env_remove(name),
         };
     }
-    ran(shell.output().unwrap())
+    to_command_output(shell.output().unwrap())
 }
 
 #[test]
 fn permissions_follow_umask_or_replaced_file() {
     let writers = Writers::new();
-    for (what, _) in WRITERS {
-        let path = writers.place(what);
-        let args = writers.args(what, &path.display().to_string());
+    for (command, _) in WRITERS {
+        let path = writers.place(command);
+        let args = writers.args(command, &path.display().to_string());
         under("027", &args).ok();
-        assert_eq!(mode(&path), 0o640, "{what}: a new file");
+        assert_eq!(mode(&path), 0o640, "{command}: a new file");
         std::fs::set_permissions(&path, Permissions::from_mode(0o604)).unwrap();
         under("077", &args).ok();
-        assert_eq!(mode(&path), 0o604, "{what}: a file that is replaced");
+        assert_eq!(mode(&path), 0o604, "{command}: a file that is replaced");
     }
     let folder = writers.place("mine");
     under("027", &["plugins".into(), "new".into(), folder.display().to_string(), "--c".into()]).ok();
@@ -169,9 +169,15 @@ fn rejects_folder_as_output() {
     let link = writers.place("link.relay");
     symlink("folder.relay", &link).unwrap();
     let before = writers.entries();
-    for (what, _) in WRITERS.iter().chain(&[("quantize", &b""[..])]) {
-        writers.write(what, &folder).fails_with("E0513").says(&["folder.relay: expected a file, found a folder"]);
-        writers.write(what, &link).fails_with("E0513").says(&["link.relay: expected a file, found a folder"]);
+    for (command, _) in WRITERS.iter().chain(&[("quantize", &b""[..])]) {
+        writers
+            .write(command, &folder)
+            .fails_with("E0513")
+            .stderr_contains(&["folder.relay: expected a file, found a folder"]);
+        writers
+            .write(command, &link)
+            .fails_with("E0513")
+            .stderr_contains(&["link.relay: expected a file, found a folder"]);
     }
     assert_eq!(writers.entries(), before);
 }
@@ -187,7 +193,9 @@ fn failed_command_leaves_no_files() {
     // A folder for a plugin is created completely or not at all.
     symlink("nowhere", writers.place("mine")).unwrap();
     let mine = writers.place("mine");
-    byoc(["plugins", "new", &mine.display().to_string()]).fails_with("E0425").says(&["cannot write", "mine"]);
+    byoc(["plugins", "new", &mine.display().to_string()])
+        .fails_with("E0425")
+        .stderr_contains(&["cannot write", "mine"]);
     std::fs::remove_file(&mine).unwrap();
     assert_eq!(writers.entries(), before);
 }
@@ -203,28 +211,28 @@ fn bytes(args: &[String]) -> (Vec<u8>, String) {
 #[test]
 fn dash_writes_only_result_to_standard_output() {
     let writers = Writers::new();
-    for (what, begin) in WRITERS {
-        let (out, err) = bytes(&writers.args(what, "-"));
-        assert!(out.starts_with(begin), "{what}");
-        let file = writers.place(what);
-        writers.write(what, &file).ok();
+    for (command, begin) in WRITERS {
+        let (out, err) = bytes(&writers.args(command, "-"));
+        assert!(out.starts_with(begin), "{command}");
+        let file = writers.place(command);
+        writers.write(command, &file).ok();
         let written = std::fs::read(&file).unwrap();
-        match *what {
+        match *command {
             "trace" | "bench" => {
                 serde_json::from_slice::<serde_json::Value>(&out).unwrap();
             }
-            _ => assert!(out == written, "{what}: a file and standard output differ"),
+            _ => assert!(out == written, "{command}: a file and standard output differ"),
         }
-        let said = match *what {
+        let said = match *command {
             "artifact" => "wrote standard output",
             "output" | "trace" => "Tensor[(4, 8), float32]  min",
             "bench" => "median",
             _ => "operators:",
         };
-        assert!(err.contains(said), "{what}: {said} in {err}");
+        assert!(err.contains(said), "{command}: {said} in {err}");
         assert!(!writers.place("-").exists() && !Path::new("-").exists());
         // The name of the device is equivalent.
-        assert!(bytes(&writers.args(what, "/dev/stdout")).0.starts_with(begin), "{what}");
+        assert!(bytes(&writers.args(command, "/dev/stdout")).0.starts_with(begin), "{command}");
     }
     let (text, err) = bytes(&writers.args("quantize", "-"));
     assert!(err.contains("layers in int8"), "{err}");
@@ -232,6 +240,6 @@ fn dash_writes_only_result_to_standard_output() {
     std::fs::write(&file, text).unwrap();
     byoc(["run", &file.display().to_string(), "--dim", "batch=1", "--input", "image=ones"]).ok();
     let both = ["run", &writers.model, "--input", "x=ones", "--output", "-", "--trace", "-"];
-    let ran = byoc(both).fails_with("E0513").says(&["expected one file for standard output"]);
-    assert_eq!(ran.out, "");
+    let output = byoc(both).fails_with("E0513").stderr_contains(&["expected one file for standard output"]);
+    assert_eq!(output.out, "");
 }

@@ -23,8 +23,8 @@ struct Plans {
 struct State {
     /// Dimensions of each plan.
     alive: BTreeMap<u64, Vec<usize>>,
-    made: u64,
-    most: usize,
+    created: u64,
+    peak: usize,
 }
 
 impl Plans {
@@ -40,10 +40,10 @@ impl Plans {
 impl Region for Plans {
     fn prepare(&self, inputs: &[&[usize]]) -> Result<Prepared, Diagnostic> {
         let mut state = self.state();
-        let plan = if self.shared { 0 } else { state.made };
-        state.made += 1;
+        let plan = if self.shared { 0 } else { state.created };
+        state.created += 1;
         state.alive.insert(plan, inputs[0].to_vec());
-        state.most = state.most.max(state.alive.len());
+        state.peak = state.peak.max(state.alive.len());
         let outputs = vec![OutputDims { dims: inputs[0].into(), exact: true }];
         Ok(Prepared { outputs, plan, bytes: self.bytes, ..Prepared::default() })
     }
@@ -102,9 +102,9 @@ fn keeps_64_plans_and_evicts_least_recently_used() {
         run(&executor, 7.min(length));
     }
     let state = region.state();
-    assert_eq!((state.alive.len(), state.made), (64, 500));
+    assert_eq!((state.alive.len(), state.created), (64, 500));
     // The new one is created before the oldest is released.
-    assert_eq!(state.most, 65);
+    assert_eq!(state.peak, 65);
     assert!(state.alive.values().any(|dims| dims == &[7]));
     drop(state);
     drop(executor);
@@ -126,7 +126,7 @@ fn limits_memory_of_plans() {
         run(&executor, length);
     }
     let state = region.state();
-    assert_eq!((state.alive.len(), state.made), (1, 2));
+    assert_eq!((state.alive.len(), state.created), (1, 2));
 }
 
 #[test]

@@ -14,13 +14,13 @@ use tempfile::TempDir;
 
 /// The faulty plugin under the name that it registers, and a model that it supports. Doubling is exact in any rounding
 /// mode.
-struct Place {
+struct Fixture {
     folder: TempDir,
     plugins: PathBuf,
     model: PathBuf,
 }
 
-static PLACE: LazyLock<Place> = LazyLock::new(|| {
+static FIXTURE: LazyLock<Fixture> = LazyLock::new(|| {
     let folder = temporary_folder();
     let plugins = folder.path().join("plugins");
     std::fs::create_dir(&plugins).unwrap();
@@ -35,26 +35,26 @@ static PLACE: LazyLock<Place> = LazyLock::new(|| {
     let model = folder.path().join("model.relay");
     let program = "#[version = \"0.0.5\"]\ndef @main(%x: Tensor[(3, 3), float32]) { add(nn.relu(%x), %x) }\n";
     std::fs::write(&model, program).unwrap();
-    Place { folder, plugins, model }
+    Fixture { folder, plugins, model }
 });
 
 /// Outcome of a run.
-struct Ended {
+struct ProcessOutput {
     status: ExitStatus,
     out: String,
     err: String,
 }
 
-impl Ended {
+impl ProcessOutput {
     #[track_caller]
-    fn ok(self) -> Ended {
+    fn ok(self) -> ProcessOutput {
         assert!(self.status.success(), "{}\nstdout:\n{}\nstderr:\n{}", self.status, self.out, self.err);
         self
     }
 }
 
 fn byoc(args: &[&str]) -> Command {
-    let home = PLACE.folder.path().join("home");
+    let home = FIXTURE.folder.path().join("home");
     // A shell starts background processes with SIGINT ignored, which the tests would inherit.
     let mut command = Command::new("env");
     command.args(["--default-signal=INT", env!("CARGO_BIN_EXE_byoc")]);
@@ -62,12 +62,12 @@ fn byoc(args: &[&str]) -> Command {
     for name in ["BYOC_PLUGIN_PATH", "BYOC_LOG", "BYOC_CACHE_DIR", "BYOC_CHECK_REGIONS", "FAULT", "ENTRY"] {
         command.env_remove(name);
     }
-    command.env("BYOC_THREADS", "2").current_dir(PLACE.folder.path());
+    command.env("BYOC_THREADS", "2").current_dir(FIXTURE.folder.path());
     command
 }
 
 /// Waits for a process, and kills it if it does not terminate.
-fn ended(mut command: Command) -> Ended {
+fn wait_with_timeout(mut command: Command) -> ProcessOutput {
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let read = |mut from: Box<dyn Read + Send>| {
         std::thread::spawn(move || {
@@ -88,35 +88,35 @@ fn ended(mut command: Command) -> Ended {
         }
         std::thread::sleep(Duration::from_millis(3));
     };
-    Ended { status, out: out.join().unwrap(), err: err.join().unwrap() }
+    ProcessOutput { status, out: out.join().unwrap(), err: err.join().unwrap() }
 }
 
 /// Creates the command that runs the model on the faulty backend.
 fn run(more: &[&str]) -> Command {
-    let (plugins, model) = (PLACE.plugins.display().to_string(), PLACE.model.display().to_string());
+    let (plugins, model) = (FIXTURE.plugins.display().to_string(), FIXTURE.model.display().to_string());
     let mut args = vec!["run", &model, "--input", "x=random:3", "--json", "--no-cache"];
     args.extend(["--backend", "elementwise", "--plugin-dir", &plugins]);
     args.extend(more);
     byoc(&args)
 }
 
-fn faulty(fault: &str, entry: &str, more: &[&str]) -> Ended {
+fn faulty(fault: &str, entry: &str, more: &[&str]) -> ProcessOutput {
     let mut command = run(more);
     command.env("FAULT", fault).env("ENTRY", entry);
-    ended(command)
+    wait_with_timeout(command)
 }
 
 const ENTRIES: [&str; 9] = ["entry", "init", "describe", "judge", "compile", "load", "prepare", "run", "release"];
 
 /// Expected outcome of a fault, in addition to a right result on success.
 #[derive(Clone, Copy)]
-enum Outcome {
+enum ExpectedOutcome {
     /// The process continues normally.
     Harmless,
     /// It continues, and the changed state is restored and reported.
-    PutBack,
+    Restored,
     /// Same as above, but restoration depends on the system.
-    Said,
+    Reported,
     /// It is terminated by this signal, with a message.
     Signal(i32),
     /// It exits with code 1, and a diagnostic with this code.
@@ -124,10 +124,10 @@ enum Outcome {
     /// Either: the host cannot know how memory is damaged.
     Either,
 }
-use Outcome::{Either, Error, Harmless, PutBack, Said, Signal};
+use ExpectedOutcome::{Either, Error, Harmless, Reported, Restored, Signal};
 
 /// Faults for every entry. `_exit`, SIGSTOP and SIGTERM are not included: no process can handle these itself.
-const FAULTS: [(&str, Outcome); 24] = [
+const FAULTS: [(&str, ExpectedOutcome); 24] = [
     ("segv", Signal(11)),
     ("abort", Signal(6)),
     ("loop", Error("E0451")),
@@ -136,18 +136,18 @@ const FAULTS: [(&str, Outcome); 24] = [
     ("exit0", Error("E0450")),
     ("threads", Harmless),
     ("threadsegv", Signal(11)),
-    ("mxcsr", PutBack),
-    ("fpexc", PutBack),
-    ("cwd", PutBack),
+    ("mxcsr", Restored),
+    ("fpexc", Restored),
+    ("cwd", Restored),
     ("locale", Harmless),
-    ("close1", PutBack),
-    ("closeall", PutBack),
+    ("close1", Restored),
+    ("closeall", Restored),
     ("sigint", Either),
-    ("sigign", PutBack),
+    ("sigign", Restored),
     ("heap", Either),
     ("doublefree", Signal(6)),
     ("env", Harmless),
-    ("rlim", Said),
+    ("rlim", Reported),
     ("fork", Harmless),
     ("pthexit", Either),
     ("print", Harmless),
@@ -155,28 +155,34 @@ const FAULTS: [(&str, Outcome); 24] = [
 ];
 
 /// Returns the deviation of a run with that fault from the expected outcome.
-fn wrong(fault: &str, entry: &str, outcome: Outcome, ended: &Ended, right: &str) -> Option<String> {
-    let Ended { status, out, err } = ended;
+fn deviation(
+    fault: &str,
+    entry: &str,
+    expected_outcome: ExpectedOutcome,
+    ended: &ProcessOutput,
+    right: &str,
+) -> Option<String> {
+    let ProcessOutput { status, out, err } = ended;
     // A damaged heap is detected at its next use, which may be anywhere.
     let at = if fault == "heap" { String::new() } else { format!(": {entry}") };
     let named = err.lines().any(|line| line.contains("elementwise") && line.contains(&at));
     let problem = match (status.code(), status.signal()) {
         (Some(0), _) if out != right => "success without the right answer",
-        (Some(0), _) => match outcome {
+        (Some(0), _) => match expected_outcome {
             Harmless | Either => return None,
-            PutBack | Said if named && err.contains("E0452") => return None,
-            PutBack | Said => "what was changed is not said",
+            Restored | Reported if named && err.contains("E0452") => return None,
+            Restored | Reported => "what was changed is not said",
             Signal(_) | Error(_) => "it went on",
         },
         (Some(1), _) if !named => "an error that does not say which plugin and entry",
-        (Some(1), _) => match outcome {
+        (Some(1), _) => match expected_outcome {
             Either => return None,
-            Said if err.contains("E0452") => return None,
+            Reported if err.contains("E0452") => return None,
             Error(code) if err.contains(&format!("error[{code}]")) => return None,
             _ => "another error",
         },
         (_, Some(_)) if !named => "a signal without a line that says which plugin and entry",
-        (_, Some(signal)) => match outcome {
+        (_, Some(signal)) => match expected_outcome {
             Signal(expected) if expected == signal => return None,
             Either => return None,
             _ => "another signal",
@@ -187,13 +193,13 @@ fn wrong(fault: &str, entry: &str, outcome: Outcome, ended: &Ended, right: &str)
 }
 
 /// Runs `cases`, several at a time, and returns the deviations.
-fn each(cases: &[(&str, &str, Outcome)]) -> String {
-    let right = ended(run(&[])).ok().out;
+fn run_all(cases: &[(&str, &str, ExpectedOutcome)]) -> String {
+    let right = wait_with_timeout(run(&[])).ok().out;
     let (next, problems) = (AtomicUsize::new(0), Mutex::new(String::new()));
     std::thread::scope(|scope| {
         for _ in 0..6 {
             scope.spawn(|| {
-                while let Some(&(fault, entry, outcome)) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
+                while let Some(&(fault, entry, expected_outcome)) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let limit: &[&str] = match fault {
                         "loop" => &["--timeout", "0.1"],
                         // A cyclic list is traversed forever.
@@ -202,7 +208,7 @@ fn each(cases: &[(&str, &str, Outcome)]) -> String {
                         _ => &[],
                     };
                     let ended = faulty(fault, entry, limit);
-                    if let Some(problem) = wrong(fault, entry, outcome, &ended, &right) {
+                    if let Some(problem) = deviation(fault, entry, expected_outcome, &ended, &right) {
                         let _ = writeln!(problems.lock().unwrap(), "{problem}");
                     }
                 }
@@ -214,18 +220,20 @@ fn each(cases: &[(&str, &str, Outcome)]) -> String {
 
 #[test]
 fn handles_every_fault_in_every_entry() {
-    let cases: Vec<_> =
-        FAULTS.iter().flat_map(|&(fault, outcome)| ENTRIES.map(|entry| (fault, entry, outcome))).collect();
-    let problems = each(&cases);
+    let cases: Vec<_> = FAULTS
+        .iter()
+        .flat_map(|&(fault, expected_outcome)| ENTRIES.map(|entry| (fault, entry, expected_outcome)))
+        .collect();
+    let problems = run_all(&cases);
     assert!(problems.is_empty(), "{problems}");
 }
 
 #[test]
 fn does_not_affect_host_and_other_backends() {
     let other = temporary_folder();
-    copy(&PLACE.plugins.join("libbyoc_elementwise.so"), &other.path().join("libbyoc_elementwise.so"));
+    copy(&FIXTURE.plugins.join("libbyoc_elementwise.so"), &other.path().join("libbyoc_elementwise.so"));
     copy(&plugin("template"), &other.path().join("libbyoc_template.so"));
-    let (plugins, model) = (other.path().display().to_string(), PLACE.model.display().to_string());
+    let (plugins, model) = (other.path().display().to_string(), FIXTURE.model.display().to_string());
     let artifact = other.path().join("model.byoc").display().to_string();
     let plain = ["--plugin-dir", &plugins, "--no-cache"];
     let on_template = [&plain[..], &["--backend", "template"]].concat();
@@ -239,14 +247,14 @@ fn does_not_affect_host_and_other_backends() {
     for args in commands {
         let mut command = byoc(&args);
         command.env("FAULT", "segv").env("ENTRY", "entry");
-        let ended = ended(command);
+        let ended = wait_with_timeout(command);
         assert!(ended.status.success(), "{args:?}\n{}\n{}", ended.status, ended.err);
     }
 }
 
 #[test]
 fn redirects_output_of_plugin() {
-    let right = ended(run(&[])).ok().out;
+    let right = wait_with_timeout(run(&[])).ok().out;
     for entry in ["init", "compile", "run", "release"] {
         let ended = faulty("print", entry, &[]).ok();
         assert_eq!(ended.out, right, "{entry}");
@@ -257,20 +265,20 @@ fn redirects_output_of_plugin() {
 /// Arithmetic of the host after a run that changes the rounding mode: a mean of thirds.
 #[test]
 fn restores_rounding_mode_after_run() {
-    let (plugins, model) = (PLACE.plugins.display().to_string(), PLACE.folder.path().join("thirds.relay"));
+    let (plugins, model) = (FIXTURE.plugins.display().to_string(), FIXTURE.folder.path().join("thirds.relay"));
     let program = "#[version = \"0.0.5\"]\ndef @main(%x: Tensor[(64, 64), float32]) {\n\
                    let %y = add(%x, %x); nn.softmax(%y) }\n";
     std::fs::write(&model, program).unwrap();
     let model = model.display().to_string();
-    let output = PLACE.folder.path().join("thirds.npz").display().to_string();
+    let output = FIXTURE.folder.path().join("thirds.npz").display().to_string();
     let args = ["run", &model, "--input", "x=random:3", "--output", &output, "--no-cache", "--plugin-dir", &plugins];
     let on_plugin = [&args[..], &["--backend", "elementwise", "--require-offload"]].concat();
-    ended(byoc(&args)).ok();
+    wait_with_timeout(byoc(&args)).ok();
     let right = std::fs::read(&output).unwrap();
     for fault in ["mxcsr", "mxcsrend"] {
         let mut command = byoc(&on_plugin);
         command.env("FAULT", fault).env("ENTRY", "run");
-        let ended = ended(command).ok();
+        let ended = wait_with_timeout(command).ok();
         assert!(ended.err.contains("E0452") && ended.err.contains("plugin elementwise: run"), "{}", ended.err);
         assert!(std::fs::read(&output).unwrap() == right, "{fault}");
     }
@@ -281,14 +289,14 @@ fn writes_files_to_requested_paths() {
     let name = "relative.npz";
     for entry in ["init", "run"] {
         faulty("cwd", entry, &["--output", name]).ok();
-        assert!(std::fs::remove_file(PLACE.folder.path().join(name)).is_ok(), "{entry}");
+        assert!(std::fs::remove_file(FIXTURE.folder.path().join(name)).is_ok(), "{entry}");
         assert!(!Path::new("/").join(name).exists(), "{entry}");
     }
 }
 
 #[test]
 fn forked_child_of_plugin_is_not_second_host() {
-    let right = ended(run(&[])).ok().out;
+    let right = wait_with_timeout(run(&[])).ok().out;
     for entry in ["init", "judge", "run"] {
         let ended = faulty("fork", entry, &[]).ok();
         assert_eq!(ended.out, right, "{entry}");
@@ -316,7 +324,7 @@ fn reports_contract_violations() {
         "failnone",
         "wrinput",
     ];
-    let right = ended(run(&[])).ok().out;
+    let right = wait_with_timeout(run(&[])).ok().out;
     let mut problems = String::new();
     for fault in faults {
         let ended = faulty(fault, "", &[]);
@@ -334,7 +342,7 @@ fn reports_contract_violations() {
     for fault in ["oobout", "oobout1", "wrinput"] {
         let mut command = run(&[]);
         command.env("FAULT", fault).env("BYOC_CHECK_REGIONS", "1");
-        let ended = ended(command);
+        let ended = wait_with_timeout(command);
         if ended.status.success() || !ended.err.contains("plugin elementwise: run") {
             let _ = writeln!(problems, "{fault}, watched: {}\nstderr: {}", ended.status, ended.err);
         }
@@ -345,13 +353,13 @@ fn reports_contract_violations() {
 /// A worker of `plugins test` terminates as usual, and its message states the reason.
 #[test]
 fn conformance_run_reports_faults() {
-    let file = PLACE.plugins.join("libbyoc_elementwise.so").display().to_string();
-    let out = PLACE.folder.path().join("cases").display().to_string();
+    let file = FIXTURE.plugins.join("libbyoc_elementwise.so").display().to_string();
+    let out = FIXTURE.folder.path().join("cases").display().to_string();
     let args = ["plugins", "test", &file, "--cases", "1", "--only", "nn.relu", "--out", &out];
     for (fault, words) in [("segv", "a segmentation fault"), ("exit0", "it called exit")] {
         let mut command = byoc(&args);
         command.env("FAULT", fault).env("ENTRY", "compile");
-        let ended = ended(command);
+        let ended = wait_with_timeout(command);
         assert_eq!(ended.status.code(), Some(1), "{}", ended.err);
         assert!(ended.out.contains(words), "{words}\n{}\n{}", ended.out, ended.err);
     }
@@ -361,17 +369,17 @@ fn conformance_run_reports_faults() {
 #[test]
 fn earlier_directory_takes_precedence() {
     let (first, second) = (temporary_folder(), temporary_folder());
-    let library = PLACE.plugins.join("libbyoc_elementwise.so");
+    let library = FIXTURE.plugins.join("libbyoc_elementwise.so");
     copy(&library, &first.path().join("of_another_name.so"));
     copy(&library, &second.path().join("libbyoc_elementwise.so"));
     let (a, b) = (first.path().display().to_string(), second.path().display().to_string());
     for (dirs, found) in [([&a, &b], "of_another_name.so"), ([&b, &a], "libbyoc_elementwise.so")] {
         let args = ["plugins", "show", "elementwise", "--plugin-dir", dirs[0], "--plugin-dir", dirs[1]];
-        let shown = ended(byoc(&args)).ok().out;
+        let shown = wait_with_timeout(byoc(&args)).ok().out;
         assert!(shown.contains(found), "{shown}");
     }
     // Two plugins of one name in one directory are reported together, whatever their file names.
     copy(&library, &second.path().join("twin.so"));
-    let ended = ended(byoc(&["plugins", "show", "elementwise", "--plugin-dir", &b]));
+    let ended = wait_with_timeout(byoc(&["plugins", "show", "elementwise", "--plugin-dir", &b]));
     assert!(!ended.status.success() && ended.err.contains("E0409") && ended.err.contains("twin.so"), "{}", ended.err);
 }

@@ -1,6 +1,6 @@
 //! Output to a terminal: control characters in names are escaped, and write errors on standard output are reported.
 
-use crate::{Ran, byoc, command, data, data_text, ran};
+use crate::{CommandOutput, byoc, command, data, data_text, to_command_output};
 use byoc::frontend::onnx::proto::ModelProto;
 use byoc_ir::tensor::{DType, Tensor};
 use prost::Message;
@@ -18,13 +18,13 @@ fn harmless(text: &str) {
 }
 
 #[track_caller]
-fn shows(ran: Ran, names: &[&str]) -> Ran {
-    harmless(&ran.out);
-    harmless(&ran.err);
+fn shows(output: CommandOutput, names: &[&str]) -> CommandOutput {
+    harmless(&output.out);
+    harmless(&output.err);
     for name in names {
-        assert!(ran.out.contains(name) || ran.err.contains(name), "{name} in\n{}\n{}", ran.out, ran.err);
+        assert!(output.out.contains(name) || output.err.contains(name), "{name} in\n{}\n{}", output.out, output.err);
     }
-    ran
+    output
 }
 
 #[test]
@@ -80,9 +80,9 @@ fn escapes_names_in_tables() {
     std::fs::copy(data("hardened/esc.onnx"), folder.path().join("model.onnx")).unwrap();
     byoc::io::pb::write(&set.join("input_0.pb"), "x", &Tensor::zeros(DType::F32, &[2]).unwrap()).unwrap();
     byoc::io::pb::write(&set.join("output_0.pb"), "y", &Tensor::from_slice(&[2], &[1f32, 2.0])).unwrap();
-    let ran = byoc(["verify", &folder.path().display().to_string()]);
-    assert_eq!(ran.code, 1);
-    shows(ran, &SHOWN[1..]);
+    let output = byoc(["verify", &folder.path().display().to_string()]);
+    assert_eq!(output.code, 1);
+    shows(output, &SHOWN[1..]);
 }
 
 #[test]
@@ -93,20 +93,20 @@ fn escapes_text_of_users() {
     std::fs::write(place("labels.txt"), labels).unwrap();
     let digits = data_text("digits/digits.onnx");
     let options = ["--dim", "batch=1", "--input", "image=ones", "--labels", &place("labels.txt")];
-    let ran = shows(byoc([&["run", &digits], &options[..]].concat()).ok(), &["\\u{1b}[31m\\u{202e}"]);
-    assert!(!ran.out.contains('\u{202e}'));
+    let output = shows(byoc([&["run", &digits], &options[..]].concat()).ok(), &["\\u{1b}[31m\\u{202e}"]);
+    assert!(!output.out.contains('\u{202e}'));
     // A location in a text with such characters.
     let program = "#[version = \"0.0.5\"]\ndef @main(%x: Tensor[(4), float32]) { foo(%x, \"\u{1b}[2J\") }\n";
     std::fs::write(place("p.relay"), program).unwrap();
-    let ran = byoc(["opt", &place("p.relay")]);
-    assert_eq!(ran.code, 1);
-    shows(ran, &[]);
+    let output = byoc(["opt", &place("p.relay")]);
+    assert_eq!(output.code, 1);
+    shows(output, &[]);
 }
 
 /// Runs `byoc` with a full device as standard output.
-fn to_full(args: &[&str]) -> Ran {
+fn to_full(args: &[&str]) -> CommandOutput {
     let full = OpenOptions::new().write(true).open(Path::new("/dev/full")).expect("/dev/full");
-    ran(command(args).stdout(full).output().unwrap())
+    to_command_output(command(args).stdout(full).output().unwrap())
 }
 
 #[test]
@@ -126,7 +126,7 @@ fn reports_full_standard_output() {
         &["compile", &model, "--emit", "relay"],
     ];
     for args in cases {
-        let ran = to_full(args).fails_with("E0517").says(&["standard output", "No space left on device"]);
-        assert!(!ran.err.contains("has a bug"), "{}", ran.err);
+        let output = to_full(args).fails_with("E0517").stderr_contains(&["standard output", "No space left on device"]);
+        assert!(!output.err.contains("has a bug"), "{}", output.err);
     }
 }

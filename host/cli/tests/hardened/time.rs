@@ -1,7 +1,7 @@
 //! Endless work: it ends at the time limit or on cancellation, and reports its progress.
 
 use super::limited::{byoc, command, hostile, program};
-use super::{Ran, ran};
+use super::{CommandOutput, to_command_output};
 use byoc_test_support::temporary_folder;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -21,7 +21,7 @@ def @main(%x: Tensor[(4096, 4096), float64]) { nn.dense(%x, %x, units=4096) }";
 fn ends_in_time(args: &[&str], code: &str, words: &[&str]) {
     let start = Instant::now();
     // Without the memory limit, which rejects large values.
-    crate::byoc(args).fails_with(code).says(words);
+    crate::byoc(args).fails_with(code).stderr_contains(words);
     // Generous for a busy machine; without a limit these take hours.
     assert!(start.elapsed() < Duration::from_secs(60), "{:?}", start.elapsed());
 }
@@ -77,9 +77,9 @@ fn ctrl_c_ends_run_with_diagnostic() {
     let model = program(folder.path(), LOOP);
     // On a busy machine the program may still be compiling when the signal arrives, which then ends the compilation.
     for pause in [300, 3_000, 30_000] {
-        let ran = interrupted(&["run", &model, "--input", "n=ones"], Duration::from_millis(pause));
-        if !ran.err.contains("error[E0426]") {
-            ran.fails_with("E0617").says(&["cancelled", "in count"]);
+        let output = interrupted(&["run", &model, "--input", "n=ones"], Duration::from_millis(pause));
+        if !output.err.contains("error[E0426]") {
+            output.fails_with("E0617").stderr_contains(&["cancelled", "in count"]);
             return;
         }
     }
@@ -87,7 +87,7 @@ fn ctrl_c_ends_run_with_diagnostic() {
 }
 
 /// Sends SIGINT to `byoc`, after a pause once its handler is set.
-fn interrupted(args: &[&str], pause: Duration) -> Ran {
+fn interrupted(args: &[&str], pause: Duration) -> CommandOutput {
     let child = command(args).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     let start = Instant::now();
     let status = format!("/proc/{}/status", child.id());
@@ -98,7 +98,7 @@ fn interrupted(args: &[&str], pause: Duration) -> Ran {
     std::thread::sleep(pause);
     let kill = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
     assert!(kill.success());
-    ran(child.wait_with_output().unwrap())
+    to_command_output(child.wait_with_output().unwrap())
 }
 
 /// Returns true if a handler of SIGINT (2) is set, by `/proc/PID/status`.
@@ -110,5 +110,5 @@ fn catches_interrupts(status: &str) -> bool {
 #[test]
 fn rejects_sequence_too_long_to_unroll() {
     let words = ["20000 steps of a sequence cannot be unrolled", "expected at most 10000"];
-    byoc(&["explain", &hostile("lstmseq20k.onnx")]).fails_with("E0505").says(&words);
+    byoc(&["explain", &hostile("lstmseq20k.onnx")]).fails_with("E0505").stderr_contains(&words);
 }

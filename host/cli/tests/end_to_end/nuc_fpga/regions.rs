@@ -1,6 +1,6 @@
 //! Checks of each region of a quantized network: its calls of the device against naive loops, its C against the plugin.
 
-use super::{Place, libraries};
+use super::{Fixture, libraries};
 use byoc::build::{BuildOptions, CompiledRegion, build};
 use byoc::frontend::{self, LoadOptions};
 use byoc::plugin::bridge::constant_handle;
@@ -17,8 +17,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// Builds the model for the device and checks all of its regions, which together make the expected number of calls.
-pub fn check(place: &Place, model: &Path, calls_wanted: usize) {
-    let session = Session::new(&[place.plugins.path().to_owned()], 2).unwrap();
+pub fn check(fixture: &Fixture, model: &Path, calls_wanted: usize) {
+    let session = Session::new(&[fixture.plugins.path().to_owned()], 2).unwrap();
     let loaded = frontend::load(model, &LoadOptions::default()).unwrap_or_else(|e| panic!("{e:?}"));
     let options = BuildOptions { backends: vec!["nuc_fpga".into()], ..BuildOptions::default() };
     let built = build(&session, loaded, &options, &mut |_| {}).unwrap_or_else(|e| panic!("{e:?}"));
@@ -37,7 +37,7 @@ pub fn check(place: &Place, model: &Path, calls_wanted: usize) {
             region.constants.iter().map(|&i| constant_handle("", &constants[i as usize])).collect();
         let graph = Graph::from_json(&region.graph.to_string()).unwrap();
         calls += device.check_calls(&graph, &handles);
-        device.check_source(place, number, region, &graph, &handles);
+        device.check_source(fixture, number, region, &graph, &handles);
     }
     assert_eq!(calls, calls_wanted);
 }
@@ -75,10 +75,10 @@ impl Device<'_> {
             let constants = [constant.clone()];
             let compiled =
                 self.codegen.compile(&Region { graph: &graph, constants: &constants, options: &Value::Null }).unwrap();
-            let given = drawn(data, number as u64);
+            let inputs = drawn(data, number as u64);
             let memory =
-                run(&*self.load("layer", &compiled.blob, &constants), &graph, std::slice::from_ref(&given)).remove(0);
-            let expected = naive(node, data, bytes_of(&given), constant);
+                run(&*self.load("layer", &compiled.blob, &constants), &graph, std::slice::from_ref(&inputs)).remove(0);
+            let expected = naive(node, data, bytes_of(&inputs), constant);
             assert!(expected.iter().any(|&sum| sum != 0), "{name} gives zeros");
             let got = bytes_of(&memory).chunks_exact(4).map(|bytes| i32::from_ne_bytes(bytes.try_into().unwrap()));
             assert!(got.take(expected.len()).eq(expected), "{name} {number} of {}", region.symbol);
@@ -88,12 +88,19 @@ impl Device<'_> {
 
     /// Checks that the C of a region compiles on its own, links against the sample driver, and computes the same bits
     /// as the plugin.
-    fn check_source(&self, place: &Place, number: usize, region: &CompiledRegion, graph: &Graph, handles: &[Constant]) {
+    fn check_source(
+        &self,
+        fixture: &Fixture,
+        number: usize,
+        region: &CompiledRegion,
+        graph: &Graph,
+        handles: &[Constant],
+    ) {
         let executable = self.load(&region.symbol, &region.blob, handles);
-        let given: Vec<Words> = graph.inputs.iter().zip(0..).map(|(input, seed)| drawn(&input.ty, seed)).collect();
-        let memory = run(&*executable, graph, &given);
+        let inputs: Vec<Words> = graph.inputs.iter().zip(0..).map(|(input, seed)| drawn(&input.ty, seed)).collect();
+        let memory = run(&*executable, graph, &inputs);
 
-        let (file, object) = (place.path("region.c"), place.path(&format!("region{number}.so")));
+        let (file, object) = (fixture.path("region.c"), fixture.path(&format!("region{number}.so")));
         std::fs::write(&file, &region.source.as_ref().unwrap().text).unwrap();
         let sample = workspace().join("plugins/nuc_fpga/samples/driver.c");
         libraries(&[Path::new(&file), &sample], Path::new(&object));
@@ -102,14 +109,14 @@ impl Device<'_> {
         type Run = unsafe extern "C" fn(*const *const c_void, *const *mut c_void, *const *const c_void, *mut c_void);
         // SAFETY: same as above.
         let function = unsafe { library.get::<Run>(region.symbol.as_bytes()) }.unwrap();
-        let given: Vec<*const c_void> = given.iter().map(|words| words.as_ptr().cast()).collect();
+        let inputs: Vec<*const c_void> = inputs.iter().map(|words| words.as_ptr().cast()).collect();
         let constants: Vec<*const c_void> = handles.iter().map(|c| c.bytes().as_ptr().cast()).collect();
         let mut from_c: Vec<Words> = memory.iter().map(|words| vec![0; words.len()]).collect();
         let results: Vec<*mut c_void> = from_c.iter_mut().map(|words| words.as_mut_ptr().cast()).collect();
         let mut workspace = Workspace::of(&*executable, graph);
         // SAFETY: tensors and scratch memory are those that the region was compiled for.
         unsafe {
-            function(given.as_ptr(), results.as_ptr(), constants.as_ptr(), workspace.bytes().as_mut_ptr().cast())
+            function(inputs.as_ptr(), results.as_ptr(), constants.as_ptr(), workspace.bytes().as_mut_ptr().cast())
         };
         assert!(from_c == memory, "{}", region.symbol);
         assert!(memory.iter().any(|words| words.iter().any(|&word| word != 0)), "{} gives zeros", region.symbol);
@@ -235,14 +242,14 @@ impl Workspace {
 }
 
 /// Runs a region on these inputs.
-fn run(executable: &dyn Executable, graph: &Graph, given: &[Words]) -> Vec<Words> {
+fn run(executable: &dyn Executable, graph: &Graph, inputs: &[Words]) -> Vec<Words> {
     let mut workspace = Workspace::of(executable, graph);
     let shapes: Vec<Vec<usize>> = graph.inputs.iter().map(|input| input.ty.shape().unwrap()).collect();
     let inputs: Vec<TensorRef<'_>> = graph
         .inputs
         .iter()
         .zip(&shapes)
-        .zip(given)
+        .zip(inputs)
         .map(|((input, shape), words)| {
             TensorRef::new(input.ty.dtype, shape, &bytes_of(words)[..size_of_type(&input.ty)])
         })
