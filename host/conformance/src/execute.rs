@@ -112,11 +112,17 @@ pub fn judge_outputs(outputs: &[Tensor], expected: &[BoundedTensor]) -> Result<f
     Ok(share)
 }
 
-/// Checks all outputs against the reference. The message of a fault names the output, and describes the run by `how`.
+/// Checks all outputs against the reference. The message of a fault names the output, and the run by its `description`.
 ///
 /// # Errors
 /// A fault of the given kind in the given entry.
-pub fn expect(outputs: &[Tensor], expected: &[BoundedTensor], kind: Kind, entry: &str, how: &str) -> Result<(), Fault> {
+pub fn expect(
+    outputs: &[Tensor],
+    expected: &[BoundedTensor],
+    kind: Kind,
+    entry: &str,
+    description: &str,
+) -> Result<(), Fault> {
     let outcome = judge_outputs(outputs, expected).map(|_| ());
-    outcome.map_err(|(output, mismatch)| Fault::new(kind, entry, format!("{how}: output {output}: {mismatch}")))
+    outcome.map_err(|(output, mismatch)| Fault::new(kind, entry, format!("{description}: output {output}: {mismatch}")))
 }

@@ -155,15 +155,15 @@ impl Harness<'_, '_> {
     }
 
     /// Prepares and runs a region on its own inputs. A wrong result is a fault of the given kind in the given entry;
-    /// `how` describes the run in its message.
+    /// `description` is that of the run in its message.
     pub fn rerun(
         &self,
         test_region: &TestRegion,
         executable: &dyn Executable,
-        (kind, entry, how): (Kind, &str, &str),
+        (kind, entry, description): (Kind, &str, &str),
     ) -> Result<(), Fault> {
         let prepared = self.prepare(test_region, executable)?;
         let outputs = self.run(test_region, executable, &prepared, FillPattern::NAN, &test_region.inputs)?;
-        expect(&outputs, &test_region.expected, kind, entry, how)
+        expect(&outputs, &test_region.expected, kind, entry, description)
     }
 }

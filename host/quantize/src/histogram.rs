@@ -5,8 +5,8 @@ use super::range::Range;
 /// Number of bins on either side of 0.
 pub const HALF_BINS: usize = 4096;
 
-/// Counts of values in `2 * HALF_BINS` bins of equal width around 0. When a value lies outside, the width doubles until it
-/// lies inside, and pairs of bins are merged. How the values are split into calls therefore matters only through the
+/// Counts of values in `2 * HALF_BINS` bins of equal width around 0. When a value lies outside, the width doubles until
+/// it lies inside, and pairs of bins are merged. How the values are split into calls therefore matters only through the
 /// largest value of the first call, which decides where the doubling starts. Zeros are counted separately, as every
 /// scheme represents them exactly.
 #[derive(Clone, Debug, PartialEq)]

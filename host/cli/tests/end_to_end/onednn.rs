@@ -301,8 +301,8 @@ def @main(%x: Tensor[(1, 8, 12, 12), int8]) {
     let file = file.display().to_string();
     let backend = ["--backend", "dnnl", "--plugin-dir", &dir];
     let explained = &byoc([&["explain", &file, "--json"], &backend[..]].concat()).ok().json()[0];
-    let joined = explained["nodes"].as_array().unwrap().iter().find(|node| node["op"] == "qnn.concatenate");
-    assert_eq!(joined.unwrap()["placement"]["backend"], "dnnl", "{explained}");
+    let concat = explained["nodes"].as_array().unwrap().iter().find(|node| node["op"] == "qnn.concatenate");
+    assert_eq!(concat.unwrap()["placement"]["backend"], "dnnl", "{explained}");
     assert_eq!(explained["regions"].as_array().unwrap().len(), 1);
     let (expected, got) = (outputs(&file, "x=random:1", &[]), outputs(&file, "x=random:1", &backend));
     assert_eq!(got.bytes(), expected.bytes(), "the bits of the host");

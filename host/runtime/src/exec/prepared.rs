@@ -1,5 +1,5 @@
-//! A program prepared for execution, and the memory that is reused between its runs. The [`interpreter`](super::interpreter)
-//! holds the mutable state of a run.
+//! A program prepared for execution, and the memory that is reused between its runs: the state of a run itself is in
+//! [`interpreter`](super::interpreter).
 
 use super::constants::{constants_of, needed_constants};
 use super::frame::{Frame, Scratch, allocate};

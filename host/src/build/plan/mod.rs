@@ -266,14 +266,14 @@ fn into_function(name: String, draft: Draft) -> Function {
 }
 
 /// Returns the tensor types of the leaves of a type.
-fn tensors(ty: &Type, construct: &str) -> Result<Vec<TensorType>, Diagnostic> {
+fn tensors(ty: &Type, place: &str) -> Result<Vec<TensorType>, Diagnostic> {
     let tensor = |leaf: &&Type| match leaf {
         Type::Tensor(tensor) => Ok((**tensor).clone()),
-        other => Err(not_lowerable(format!("{construct}: expected tensors, found {other}"))),
+        other => Err(not_lowerable(format!("{place}: expected tensors, found {other}"))),
     };
     leaves(ty)?.iter().map(tensor).collect()
 }
 
-fn not_lowerable(construct: impl Into<String>) -> Diagnostic {
-    Diagnostic::error(codes::runtime::NOT_LOWERABLE, construct)
+fn not_lowerable(message: impl Into<String>) -> Diagnostic {
+    Diagnostic::error(codes::runtime::NOT_LOWERABLE, message)
 }

@@ -114,14 +114,14 @@ fn place(function: &mut Function, classes: &Classes) {
     for (at, instr) in code.iter_mut().enumerate() {
         let (read, written) = instr.operands();
         // The class whose block the output of this instruction takes over.
-        let mut taken_over = None;
+        let mut reused = None;
         if let Instr::Kernel(call) = instr
             && let Some(input) = in_place(function, classes, &blocks, call, at)
         {
             let from = classes.of(call.inputs().nth(input).expect("the index of an input of the kernel"));
             call.in_place = Some(input as u32);
             blocks[classes.of(call.outs[0])] = blocks[from];
-            taken_over = Some(from);
+            reused = Some(from);
         }
         let mut dying: Vec<usize> = Vec::new();
         for &reg in &written {
@@ -142,7 +142,7 @@ fn place(function: &mut Function, classes: &Classes) {
             dying.push(class);
         }
         dying.extend(read.iter().map(|&reg| classes.of(reg)));
-        dying.retain(|&class| classes.last[class] == at && Some(class) != taken_over && !classes.value[class]);
+        dying.retain(|&class| classes.last[class] == at && Some(class) != reused && !classes.value[class]);
         dying.sort_unstable();
         dying.dedup();
         for class in dying {
