@@ -94,7 +94,7 @@ pub fn build_options(args: &BuildArgs) -> BuildOptions {
 }
 
 /// Reads and builds a model that is not an artifact, and prints the warnings.
-pub fn build(path: &Path, args: &BuildArgs, session: &Session, given: &Given) -> Result<BuildOutput, Failure> {
+pub fn build(path: &Path, args: &BuildArgs, session: &Session, given: &InputSources) -> Result<BuildOutput, Failure> {
     let built = compile(path, args, session, given)?;
     built.warnings.iter().for_each(render::diagnostic);
     Ok(built)
@@ -102,7 +102,7 @@ pub fn build(path: &Path, args: &BuildArgs, session: &Session, given: &Given) ->
 
 /// Reads and builds a model that is not an artifact; the warnings are the caller's to print, except those that precede
 /// an error.
-pub fn compile(path: &Path, args: &BuildArgs, session: &Session, given: &Given) -> Result<BuildOutput, Failure> {
+pub fn compile(path: &Path, args: &BuildArgs, session: &Session, given: &InputSources) -> Result<BuildOutput, Failure> {
     if is_artifact(path) {
         return Err(Diagnostic::error(
             codes::plugins::BACKEND_MISPLACED,
