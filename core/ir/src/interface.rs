@@ -73,8 +73,8 @@ pub struct Loaded {
 }
 
 /// Diagnostic for a model file that cannot be read.
-pub fn unreadable(path: &Path, why: impl std::fmt::Display) -> Diagnostic {
-    Diagnostic::error(codes::frontends::UNREADABLE_MODEL, format!("cannot read {}: {why}", path.display()))
+pub fn unreadable(path: &Path, error: impl std::fmt::Display) -> Diagnostic {
+    Diagnostic::error(codes::frontends::UNREADABLE_MODEL, format!("cannot read {}: {error}", path.display()))
 }
 
 /// Binds the dimensions of the inputs, and returns the types of the parameters of `@main`.
@@ -203,11 +203,11 @@ pub fn bind(
 /// Identifiers of the text format: unique, of letters, digits and underscores.
 #[derive(Default)]
 pub struct Identifiers {
-    taken: std::collections::HashSet<String>,
+    used: std::collections::HashSet<String>,
 }
 
 impl Identifiers {
-    /// Returns `name`, or the closest identifier to it that is not taken.
+    /// Returns `name`, or the closest identifier to it that is not in use.
     pub fn unique(&mut self, name: &str) -> String {
         let mut clean: String =
             name.chars().map(|c| if c.is_ascii_alphanumeric() || c == '_' { c } else { '_' }).collect();
@@ -216,7 +216,7 @@ impl Identifiers {
         }
         let mut unique = clean.clone();
         let mut n = 1;
-        while !self.taken.insert(unique.clone()) {
+        while !self.used.insert(unique.clone()) {
             unique = format!("{clean}_{n}");
             n += 1;
         }

@@ -10,7 +10,7 @@
 //! | module | contents |
 //! |---|---|
 //! | [`diag`] | diagnostics as data: code, message, labels, help |
-//! | [`stop`] | cancellation: a flag and a deadline |
+//! | [`cancel`] | cancellation: a flag and a deadline |
 //! | [`tensor`] | element types, shapes, tensors and views |
 //! | [`ir`] | the module: expressions, types, attributes, provenance |
 //! | [`op`] | the operator table: attributes, type relation, naive reference, FLOPs |
@@ -18,11 +18,11 @@
 //! | [`typing`] | type inference, and building and rebuilding modules so that types stay up to date |
 //! | [`interface`] | inputs and outputs of a model as its file declares them, and their binding |
 
+pub mod cancel;
 pub mod diag;
 pub mod interface;
 pub mod ir;
 pub mod op;
-pub mod stop;
 pub mod tensor;
 pub mod text;
 pub mod typing;

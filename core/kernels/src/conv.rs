@@ -14,7 +14,7 @@ use super::simd::copy_every;
 use super::split::{self, Shared};
 use super::{Kernel, Offer, Spec, depthwise};
 use byoc_ir::op::conv::ConvShape;
-use byoc_ir::op::spatial::Canonical;
+use byoc_ir::op::spatial::CanonicalDims;
 use byoc_ir::tensor::{Tensor, TensorView, TensorViewMut};
 use std::ops::Range;
 
@@ -65,7 +65,7 @@ pub(super) fn packed_weight(
     order: [usize; 5],
 ) -> Option<Option<Vec<f32>>> {
     let w = &shape.weight;
-    let reordered = Canonical { size: order.map(|i| w.size[i]), stride: order.map(|i| w.stride[i]) };
+    let reordered = CanonicalDims { size: order.map(|i| w.size[i]), stride: order.map(|i| w.stride[i]) };
     if dense(&reordered) {
         return Some(None);
     }

@@ -3,7 +3,7 @@
 
 use super::simd::{mul_add, multiversion};
 use super::split::{self, Shared};
-use byoc_ir::stop;
+use byoc_ir::cancel;
 
 /// Matrix in memory: elements, and the distances between rows and between columns.
 #[derive(Clone, Copy)]
@@ -24,7 +24,7 @@ impl Matrix<'_> {
 }
 
 /// Maximum number of rows of a result for which dot products beat the blocked product.
-const FEW: usize = 4;
+const MAX_DOT_ROWS: usize = 4;
 
 /// Computes `out[i * out_row + j] = sum over p of a[i, p] * b[p, j]` for an m x n result, on up to `threads` threads;
 /// 1 means the calling thread.
@@ -79,7 +79,7 @@ pub(super) unsafe fn gemm_at(
         let a = Matrix { data: &a.data[rows.start * a.row..], ..a };
         let b = Matrix { data: &b.data[cols.start * b.col..], ..b };
         for piece in pieces(rows.len(), cols.len(), k) {
-            if stop::requested() {
+            if cancel::requested() {
                 return;
             }
             let a = Matrix { data: &a.data[piece.start * a.row..], ..a };
@@ -92,10 +92,10 @@ pub(super) unsafe fn gemm_at(
     });
 }
 
-/// Splits the rows of a product into pieces that take about a second, between which a stop request is checked.
+/// Splits the rows of a product into pieces that take about a second, between which cancellation is checked.
 fn pieces(m: usize, n: usize, k: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
-    const PRODUCTS: usize = 1 << 35;
-    let rows = (PRODUCTS / n.saturating_mul(k).max(1)).next_multiple_of(256).max(256);
+    const PIECE_PRODUCTS: usize = 1 << 35;
+    let rows = (PIECE_PRODUCTS / n.saturating_mul(k).max(1)).next_multiple_of(256).max(256);
     (0..m).step_by(rows).map(move |first| first..(first + rows).min(m))
 }
 
@@ -105,7 +105,7 @@ fn pieces(m: usize, n: usize, k: usize) -> impl Iterator<Item = std::ops::Range<
 /// `out` points to `m` rows of `n` elements, `out_row` apart, that nothing else accesses; the operands hold their
 /// sizes.
 unsafe fn block((m, n, k): (usize, usize, usize), a: Matrix<'_>, b: Matrix<'_>, out: *mut f32, out_row: usize) {
-    if m <= FEW && a.col == 1 && b.row == 1 && k >= 16 {
+    if m <= MAX_DOT_ROWS && a.col == 1 && b.row == 1 && k >= 16 {
         for j in 0..n {
             let column = &b.data[j * b.col..][..k];
             for i in 0..m {

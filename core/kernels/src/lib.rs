@@ -3,7 +3,7 @@
 //!
 //! Kernels split their work over the rayon pool in which they are called, allocate nothing while running (memory that
 //! they need is requested as workspace), and are never the reference of a test. Between the pieces of their work they
-//! check for a request to [stop](byoc_ir::stop): results are valid only if the caller finds none.
+//! check for [cancellation](byoc_ir::cancel): results are valid only if the caller finds none.
 
 mod blocked;
 mod blocks;
@@ -61,7 +61,7 @@ pub trait Kernel: Send + Sync {
     }
 
     /// Returns the bytes that a run may allocate in addition, and frees at its end: those of a reference. The caller
-    /// reserves [room](byoc_ir::tensor::memory::room) for them.
+    /// reserves [room](byoc_ir::tensor::memory::reserve) for them.
     fn scratch(&self) -> usize {
         0
     }

@@ -1,7 +1,7 @@
 //! Geometry of a convolution over a plane, in the form that the fast kernels use.
 
 use byoc_ir::op::conv::ConvShape;
-use byoc_ir::op::spatial::Canonical;
+use byoc_ir::op::spatial::CanonicalDims;
 use std::ops::Range;
 
 /// Convolution over (at most) height and width.
@@ -24,11 +24,11 @@ pub struct Plane {
 impl Plane {
     /// Creates the geometry; `None` for three spatial axes and for empty tensors, which the reference computes.
     pub fn new(s: &ConvShape) -> Option<Plane> {
-        let depth = [s.data.size[2], s.weight.size[2], s.out.size[2], s.slide.stride[0]];
+        let depth = [s.data.size[2], s.weight.size[2], s.out.size[2], s.window.stride[0]];
         if depth != [1; 4] || s.data.size.contains(&0) || s.weight.size.contains(&0) || s.out.size.contains(&0) {
             return None;
         }
-        let plane = |c: &Canonical| [c.size[3], c.size[4]];
+        let plane = |c: &CanonicalDims| [c.size[3], c.size[4]];
         let last = |v: [usize; 3]| [v[1], v[2]];
         Some(Plane {
             batch: s.data.size[0],
@@ -38,9 +38,9 @@ impl Plane {
             size: plane(&s.data),
             kernel: plane(&s.weight),
             out: plane(&s.out),
-            stride: last(s.slide.stride),
-            dilation: last(s.slide.dilation),
-            before: last(s.slide.before),
+            stride: last(s.window.stride),
+            dilation: last(s.window.dilation),
+            before: last(s.window.before),
         })
     }
 
@@ -76,7 +76,7 @@ impl Plane {
 }
 
 /// Returns true if a tensor is dense in canonical order (batch, channels, plane).
-pub fn dense(c: &Canonical) -> bool {
+pub fn dense(c: &CanonicalDims) -> bool {
     let mut step = 1;
     (0..5).rev().all(|i| {
         let fits = c.size[i] == 1 || c.stride[i] == step;
@@ -86,8 +86,8 @@ pub fn dense(c: &Canonical) -> bool {
 }
 
 /// Returns true if a tensor is dense with its channels last.
-pub fn channels_last(c: &Canonical) -> bool {
+pub fn channels_last(c: &CanonicalDims) -> bool {
     let order = [0, 2, 3, 4, 1];
-    let reordered = Canonical { size: order.map(|i| c.size[i]), stride: order.map(|i| c.stride[i]) };
+    let reordered = CanonicalDims { size: order.map(|i| c.size[i]), stride: order.map(|i| c.stride[i]) };
     dense(&reordered)
 }

@@ -5,9 +5,9 @@ use super::dense::f32_shapes;
 use super::plane::dense;
 use super::simd::multiversion;
 use super::{Kernel, Offer, Spec, split};
+use byoc_ir::cancel::Ticks;
 use byoc_ir::op::pool::{PoolShape, pool_window};
-use byoc_ir::op::spatial::{Slide, taps_inside};
-use byoc_ir::stop::Ticks;
+use byoc_ir::op::spatial::{WindowParams, taps_inside};
 use byoc_ir::tensor::{TensorView, TensorViewMut};
 use std::ops::Range;
 
@@ -71,13 +71,13 @@ fn make(spec: &Spec<'_>, max: bool) -> Option<Box<dyn Kernel>> {
     {
         return None;
     }
-    let (taps, slide) = pool_window(&params, data.len() - 2);
+    let (taps, window) = pool_window(&params, data.len() - 2);
     let include = params.bool("count_include_pad");
-    let whole = Slide { before: [0; 3], ..slide };
+    let whole = WindowParams { before: [0; 3], ..window };
     let axis = |i: usize| {
         let (size, out) = (shape.data.size[2 + i], shape.out.size[2 + i]);
-        let padded = slide.before[i] + size + slide.after[i];
-        let inside = |place: usize| slide.taps_inside(i, place, taps[i], size);
+        let padded = window.before[i] + size + window.after[i];
+        let inside = |place: usize| window.taps_inside(i, place, taps[i], size);
         let count = |place: usize| match include {
             true => whole.taps_inside(i, place, taps[i], padded).len(),
             false => inside(place).len(),
@@ -90,7 +90,7 @@ fn make(spec: &Spec<'_>, max: bool) -> Option<Box<dyn Kernel>> {
                 _ => seen.push(range),
             }
         }
-        let (stride, before, dilation) = (slide.stride[i], slide.before[i], slide.dilation[i]);
+        let (stride, before, dilation) = (window.stride[i], window.before[i], window.dilation[i]);
         Axis { size, out, stride, before, dilation, taps: taps[i], seen, counts: (0..out).map(count).collect() }
     };
     Some(Box::new(Pool { axes: [axis(1), axis(2)], max }))

@@ -1,8 +1,8 @@
 //! Splitting of a kernel's work over the threads of the pool in which it runs. Pieces that have not begun when the
-//! work is asked to [stop](byoc_ir::stop) are skipped. Threads of the pool work for other callers as well, so the stop
-//! flag is passed along with the pieces.
+//! work is [cancelled](byoc_ir::cancel) are skipped. Threads of the pool work for other callers as well, so the token is
+//! passed along with the pieces.
 
-use byoc_ir::stop::{Cancel, Ticks};
+use byoc_ir::cancel::{Cancel, Ticks};
 use rayon::prelude::*;
 use std::ops::Range;
 
@@ -56,7 +56,7 @@ pub(super) fn each_chunk<T: Send>(data: &mut [T], size: usize, work: usize, f: i
     data.par_chunks_mut(per_run * size).enumerate().for_each(run);
 }
 
-/// Does a piece of work in the cancellation scope of its job, unless the job was asked to stop.
+/// Does a piece of work in the cancellation scope of its job, unless the job was cancelled.
 fn within(cancel: Option<&Cancel>, piece: impl FnOnce()) {
     match cancel {
         None => piece(),

@@ -2,9 +2,9 @@
 
 use super::{AcceptAll, PassOptions};
 use crate::analysis::verify;
+use byoc_ir::cancel;
 use byoc_ir::diag::{Diagnostic, codes, nearest};
 use byoc_ir::ir::{Fault, Module};
-use byoc_ir::stop;
 use std::fmt;
 use std::time::{Duration, Instant};
 
@@ -232,7 +232,7 @@ impl std::error::Error for PassError {}
 ///
 /// # Errors
 /// An unknown name, a pass that fails, a module that does not verify: with the name of the pass. E0617 or E0618 if
-/// this thread was asked to [stop](stop).
+/// this thread was [cancelled](cancel).
 pub fn run(module: Module, names: &[&str], options: &PassOptions, run: &mut RunOptions<'_>) -> Result<Ran, PassError> {
     let fail =
         |pass: &str, diagnostic: Box<Diagnostic>| PassError { pass: pass.to_owned(), diagnostics: vec![*diagnostic] };
@@ -248,13 +248,13 @@ pub fn run(module: Module, names: &[&str], options: &PassOptions, run: &mut RunO
     }
     let mut ran = Ran { module, timings: Vec::new(), warnings: Vec::new() };
     for pass in passes.into_iter().take(run.step_limit.unwrap_or(usize::MAX)) {
-        stop::check(|| format!("{} of {} passes had run, {} was next", ran.timings.len(), names.len(), pass.name))
+        cancel::check(|| format!("{} of {} passes had run, {} was next", ran.timings.len(), names.len(), pass.name))
             .map_err(|d| fail(pass.name, d.into()))?;
         let start = Instant::now();
         ran.module = (pass.run)(&ran.module, options, &mut ran.warnings).map_err(|d| fail(pass.name, d))?;
         ran.timings.push(Timing { pass: pass.name, time: start.elapsed() });
         // A pass that notices a stop request may leave the module half done.
-        stop::check(|| format!("it was in pass {}", pass.name)).map_err(|d| fail(pass.name, d.into()))?;
+        cancel::check(|| format!("it was in pass {}", pass.name)).map_err(|d| fail(pass.name, d.into()))?;
         check(pass.name, &ran.module)?;
         if let Some(after) = &mut run.after {
             after(pass.name, &ran.module);

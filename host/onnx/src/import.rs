@@ -6,10 +6,10 @@ use super::node::Node;
 use super::proto::{ModelProto, is_standard_domain};
 use super::state::{Error, Importer, Result};
 use super::{NEWEST_OPSET, OLDEST_OPSET, broken, graph_signature, ops};
+use byoc_ir::cancel;
 use byoc_ir::diag::{Diagnostic, codes, nearest};
 use byoc_ir::interface::{Identifiers, LoadOptions, Loaded, bind};
 use byoc_ir::ir::Source;
-use byoc_ir::stop;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -42,7 +42,7 @@ pub fn run(
         params.push(var);
     }
     for (position, node) in nodes.iter().enumerate() {
-        stop::check(|| format!("{position} of {} nodes of the model had been read", nodes.len())).map_err(one)?;
+        cancel::check(|| format!("{position} of {} nodes of the model had been read", nodes.len())).map_err(one)?;
         convert(&mut importer, node, position).map_err(|d| vec![*d])?;
     }
     let mut results = Vec::new();

@@ -139,7 +139,7 @@ impl<'m> Importer<'m> {
                 continue;
             }
             self.values.remove(name);
-            let nothing = Tensor::nothing();
+            let nothing = Tensor::empty();
             module.nodes[id].ty = Type::tensor(nothing.dtype(), nothing.shape());
             module.nodes[id].expr = Expr::Constant(nothing.into());
         }

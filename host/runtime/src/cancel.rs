@@ -5,7 +5,7 @@
 //! ([`Executor::run_under`](crate::exec::Executor::run_under)), and plugins see either as `cancelled`. Work in the
 //! scope of a `Cancel` ([`Cancel::enter`]) checks it as well, including the reading of models.
 
-pub use byoc_ir::stop::{Cancel, Reason, Scope};
+pub use byoc_ir::cancel::{Cancel, CancelReason, Scope};
 
 /// Maximum number of calls and loop iterations of a run, in total; a run that exceeds it is considered endless.
 pub const MAX_CALLS: u64 = 1 << 31;

@@ -97,7 +97,7 @@ fn read_scaled(path: &Path, layout: Layout) -> Result<Vec<u8>, Diagnostic> {
     let keep = (picture.width(), picture.height()) == (width, height);
     // Scaling works along one axis after the other; the intermediate result has four float32 per pixel.
     let pixels = |height: usize, bytes: usize| layout.width.saturating_mul(height).saturating_mul(bytes);
-    let _room = memory::room(pixels(picture.height() as usize, 16).saturating_add(pixels(layout.height, 8)))?;
+    let _reservation = memory::reserve(pixels(picture.height() as usize, 16).saturating_add(pixels(layout.height, 8)))?;
     macro_rules! scaled {
         ($pixels:expr) => {
             if keep { $pixels.into_raw() } else { resize(&$pixels, width, height, FilterType::Triangle).into_raw() }

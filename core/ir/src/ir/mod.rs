@@ -22,7 +22,7 @@ pub use expr::{Call, Callee, Expr, ExprList, Function, Node, Var};
 pub use fault::Fault;
 pub use id::{ExprId, Id, IndexVec, OpId, OriginId, ScopeId, SourceId};
 pub use module::Module;
-pub use nested::{Holds, Nested};
+pub use nested::{Nested, TypeParts};
 pub use origin::{Origins, Source};
 pub use scopes::{Scope, Scopes};
 pub use ty::{AdtType, FuncType, TensorType, Type};

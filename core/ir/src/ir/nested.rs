@@ -10,7 +10,7 @@ use std::hash::{Hash, Hasher};
 use std::ops::Deref;
 
 /// Access to the types that a value contains.
-pub trait Holds {
+pub trait TypeParts {
     /// Appends everything besides the contained types that distinguishes it: the kind, names, the number of parts.
     #[doc(hidden)]
     fn describe(&self, into: &mut Vec<u8>);
@@ -26,7 +26,7 @@ pub trait Holds {
 }
 
 /// Value that contains types, with a summary of all of them.
-pub struct Nested<T: Holds> {
+pub struct Nested<T: TypeParts> {
     summary: Summary,
     inner: T,
 }
@@ -51,9 +51,9 @@ pub(super) struct Summary {
 }
 
 /// Maximum depth of a type that is dropped by plain recursion.
-const SHALLOW: u32 = 32;
+const MAX_RECURSIVE_DROP: u32 = 32;
 
-impl<T: Holds> Nested<T> {
+impl<T: TypeParts> Nested<T> {
     /// Computes the summary from those of the parts, in time linear in the number of direct parts.
     pub fn new(inner: T) -> Nested<T> {
         let mut text = Vec::with_capacity(64);
@@ -149,35 +149,35 @@ fn text(name: &str, into: &mut Vec<u8>) {
     into.extend(name.as_bytes());
 }
 
-impl<T: Holds> Deref for Nested<T> {
+impl<T: TypeParts> Deref for Nested<T> {
     type Target = T;
     fn deref(&self) -> &T {
         &self.inner
     }
 }
 
-impl<T: Holds> PartialEq for Nested<T> {
+impl<T: TypeParts> PartialEq for Nested<T> {
     fn eq(&self, other: &Self) -> bool {
         self.summary.digest == other.summary.digest
     }
 }
-impl<T: Holds> Eq for Nested<T> {}
+impl<T: TypeParts> Eq for Nested<T> {}
 
-impl<T: Holds> Hash for Nested<T> {
+impl<T: TypeParts> Hash for Nested<T> {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.summary.digest.hash(state);
     }
 }
 
-impl<T: Holds + fmt::Debug> fmt::Debug for Nested<T> {
+impl<T: TypeParts + fmt::Debug> fmt::Debug for Nested<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.inner.fmt(f)
     }
 }
 
-impl<T: Holds> Drop for Nested<T> {
+impl<T: TypeParts> Drop for Nested<T> {
     fn drop(&mut self) {
-        if self.summary.depth <= SHALLOW {
+        if self.summary.depth <= MAX_RECURSIVE_DROP {
             return;
         }
         let mut parts = Vec::new();
@@ -188,7 +188,7 @@ impl<T: Holds> Drop for Nested<T> {
     }
 }
 
-impl Holds for Box<[Type]> {
+impl TypeParts for Box<[Type]> {
     fn describe(&self, into: &mut Vec<u8>) {
         into.push(b'(');
         number(self.len(), into);
@@ -201,7 +201,7 @@ impl Holds for Box<[Type]> {
     }
 }
 
-impl Holds for Type {
+impl TypeParts for Type {
     fn describe(&self, into: &mut Vec<u8>) {
         into.push(b'r');
     }
@@ -213,7 +213,7 @@ impl Holds for Type {
     }
 }
 
-impl Holds for AdtType {
+impl TypeParts for AdtType {
     fn describe(&self, into: &mut Vec<u8>) {
         into.push(b'a');
         text(&self.name, into);
@@ -227,7 +227,7 @@ impl Holds for AdtType {
     }
 }
 
-impl Holds for FuncType {
+impl TypeParts for FuncType {
     fn describe(&self, into: &mut Vec<u8>) {
         into.push(b'>');
         number(self.type_params.len(), into);

@@ -1,6 +1,6 @@
 //! Types of expressions.
 
-use super::nested::{self, Holds, Nested, Summary};
+use super::nested::{self, Nested, Summary, TypeParts};
 use super::{Dim, Name};
 use crate::tensor::{DType, Shape};
 use std::fmt;
@@ -338,7 +338,7 @@ impl Type {
     }
 }
 
-fn take<T: Holds>(nested: &mut Arc<Nested<T>>, into: &mut Vec<Type>) {
+fn take<T: TypeParts>(nested: &mut Arc<Nested<T>>, into: &mut Vec<Type>) {
     if let Some(nested) = Arc::get_mut(nested) {
         nested.take_parts(into);
     }

@@ -112,7 +112,7 @@ fn compute(
             Ok::<(), &'static str>(())
         })
     })?;
-    scalar::tidy_booleans(&mut outputs[0]);
+    scalar::normalize_booleans(&mut outputs[0]);
     Ok(())
 }
 
@@ -288,7 +288,7 @@ inventory::submit! {
 fn select(_: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Result<(), ReferenceError> {
     let shape = outputs[0].shape;
     let condition: Vec<bool> =
-        with_dtype!(inputs[0].dtype, T => inputs[0].as_slice::<T>().iter().map(|c| c.truth()).collect());
+        with_dtype!(inputs[0].dtype, T => inputs[0].as_slice::<T>().iter().map(|c| c.is_nonzero()).collect());
     let steps: Vec<Shape> = inputs.iter().map(|i| broadcast_strides(i.shape, shape.len())).collect();
     let size = outputs[0].dtype.size();
     let mut chunks = outputs[0].data.chunks_exact_mut(size);

@@ -1,13 +1,13 @@
 //! Convolutions and transposed convolutions over one, two and three spatial axes, any layout, any number of groups.
 
 use super::blocked::{self, Blocked};
-use super::spatial::{self, Canonical, Slide, Window, each};
+use super::spatial::{self, CanonicalDims, Window, WindowParams, each};
 use super::sum::{Sum, with_sum};
 use super::{Arity, AttrDef, AttrKind, Cost, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
+use crate::cancel::Ticks;
 use crate::diag::{Diagnostic, codes};
 use crate::ir::{Dim, Type};
 use crate::op::facts::{Facts, LayoutRule, elements_of};
-use crate::stop::Ticks;
 use crate::tensor::{DType, TensorView, TensorViewMut};
 
 /// Convolution with known dimensions.
@@ -16,13 +16,13 @@ pub struct ConvShape {
     /// Channel groups.
     pub groups: usize,
     /// Data: batch, channels, spatial.
-    pub data: Canonical,
+    pub data: CanonicalDims,
     /// Kernel: output channels and input channels of a group; transposed, data channels and output channels of a group.
-    pub weight: Canonical,
+    pub weight: CanonicalDims,
     /// Result: batch, channels, spatial.
-    pub out: Canonical,
+    pub out: CanonicalDims,
     /// Movement of the kernel.
-    pub slide: Slide,
+    pub window: WindowParams,
 }
 
 impl ConvShape {
@@ -35,10 +35,10 @@ impl ConvShape {
         let lead = kernel_letters(axes, params.def().name.ends_with("_transpose"));
         ConvShape {
             groups: params.int("groups") as usize,
-            data: Canonical::new(data, &data_layout, "NC"),
-            weight: Canonical::new(weight, &params.string("kernel_layout"), lead),
-            out: Canonical::new(out, out_layout, "NC"),
-            slide: Slide::new(params, axes),
+            data: CanonicalDims::new(data, &data_layout, "NC"),
+            weight: CanonicalDims::new(weight, &params.string("kernel_layout"), lead),
+            out: CanonicalDims::new(out, out_layout, "NC"),
+            window: WindowParams::new(params, axes),
         }
     }
 }
@@ -278,7 +278,7 @@ pub(super) fn conv_relation<const AXES: usize>(relation: &Relation<'_>) -> TypeR
     relation.same_dim("channels of data and weight", &operands.data[1], &seen)?;
     divisible(relation, &operands.weight[0], operands.groups)?;
     let spatial: Result<Vec<Dim>, _> = (0..AXES)
-        .map(|i| operands.windows[i].places(relation, &operands.data[2 + i], &operands.weight[2 + i], false))
+        .map(|i| operands.windows[i].output_size(relation, &operands.data[2 + i], &operands.weight[2 + i], false))
         .collect();
     let channels = operands.weight[0].clone();
     result(relation, operands, channels, spatial?)
@@ -291,7 +291,7 @@ pub(super) fn transpose_relation<const AXES: usize>(relation: &Relation<'_>) -> 
     divisible(relation, &operands.data[1], operands.groups)?;
     let extra = spatial::per_axis(relation, "output_padding", AXES, 0)?;
     let spatial: Result<Vec<Dim>, _> = (0..AXES)
-        .map(|i| operands.windows[i].spread(relation, &operands.data[2 + i], &operands.weight[2 + i], extra[i]))
+        .map(|i| operands.windows[i].input_size(relation, &operands.data[2 + i], &operands.weight[2 + i], extra[i]))
         .collect();
     let channels = times(relation, &operands.weight[1], operands.groups)?;
     result(relation, operands, channels, spatial?)
@@ -360,7 +360,7 @@ pub(super) fn convolve<A: Sum>(s: &ConvShape, x: &[A], w: &[A], y: &mut [A]) {
                 }
                 for i in 0..per_group {
                     each(s.weight.spatial(), |tap| {
-                        if let Some(index) = s.slide.tap(place, tap, s.data.spatial()) {
+                        if let Some(index) = s.window.tap(place, tap, s.data.spatial()) {
                             let value = x[s.data.at(n, group * per_group + i, index)];
                             sum = sum.plus_product(value, w[s.weight.at(o, i, tap)]);
                         }
@@ -400,7 +400,7 @@ pub(super) fn convolve_transposed<A: Sum>(s: &ConvShape, x: &[A], w: &[A], y: &m
                 }
                 for o in 0..per_group {
                     each(s.weight.spatial(), |tap| {
-                        if let Some(index) = s.slide.tap(place, tap, s.out.spatial()) {
+                        if let Some(index) = s.window.tap(place, tap, s.out.spatial()) {
                             let at = s.out.at(n, group * per_group + o, index);
                             y[at] = y[at].plus_product(value, w[s.weight.at(i, o, tap)]);
                         }

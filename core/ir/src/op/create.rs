@@ -19,7 +19,7 @@ fn fill(value: &TensorView<'_>, output: &mut TensorViewMut<'_>) {
     with_dtype!(value.dtype, S => {
         let value = value.as_slice::<S>()[0];
         if output.dtype == DType::Bool {
-            output.data.fill(u8::from(value.truth()));
+            output.data.fill(u8::from(value.is_nonzero()));
         } else {
             with_dtype!(output.dtype, D => output.as_mut_slice::<D>().fill(scalar::convert(value)));
         }
@@ -214,7 +214,7 @@ fn arange(_: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut
             }
         });
     });
-    scalar::tidy_booleans(&mut outputs[0]);
+    scalar::normalize_booleans(&mut outputs[0]);
     Ok(())
 }
 

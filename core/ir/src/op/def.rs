@@ -256,7 +256,7 @@ pub type ReferenceError = String;
 pub type Reference = fn(Params<'_>, &[TensorView<'_>], &mut [TensorViewMut<'_>]) -> Result<(), ReferenceError>;
 
 /// Returns the maximum number of bytes that a reference needs for intermediate results: four 64-bit numbers (values in
-/// binary64, sums, indices) for each element that it reads or writes. Callers [reserve](crate::tensor::memory::room)
+/// binary64, sums, indices) for each element that it reads or writes. Callers [reserve](crate::tensor::memory::reserve)
 /// them.
 pub fn reference_scratch(elements: impl IntoIterator<Item = usize>) -> usize {
     elements.into_iter().fold(0usize, |bytes, elements| bytes.saturating_add(elements.saturating_mul(32)))

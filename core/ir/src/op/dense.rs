@@ -3,10 +3,10 @@
 use super::conv::product_dtype;
 use super::sum::{Sum, with_sum};
 use super::{Arity, AttrDef, AttrKind, Cost, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
+use crate::cancel::Ticks;
 use crate::diag::{Diagnostic, codes};
 use crate::ir::{Dim, Type};
 use crate::op::facts::{Facts, LayoutRule};
-use crate::stop::Ticks;
 use crate::tensor::{TensorView, TensorViewMut};
 
 /// (Batched) matrix product with known dimensions: out[b, i, j] = sum over p of a[b, i, p] * b[b, p, j]. The result is

@@ -36,7 +36,7 @@ pub(super) fn map(inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>], 
             *out = T::from_f64(f(x.to_f64()));
         }
     });
-    scalar::tidy_booleans(&mut outputs[0]);
+    scalar::normalize_booleans(&mut outputs[0]);
 }
 
 /// Computes each element exactly: floats in binary64, integers in 128 bits, wrapped to their type.
@@ -51,7 +51,7 @@ pub(super) fn map_exact(
             *out = scalar::unary(x, &float, &int);
         }
     });
-    scalar::tidy_booleans(&mut outputs[0]);
+    scalar::normalize_booleans(&mut outputs[0]);
 }
 
 macro_rules! unary {
@@ -289,7 +289,7 @@ fn cast(_: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'
         let input = inputs[0].as_slice::<S>();
         if outputs[0].dtype == DType::Bool {
             for (out, x) in outputs[0].data.iter_mut().zip(input) {
-                *out = u8::from(x.truth());
+                *out = u8::from(x.is_nonzero());
             }
         } else {
             with_dtype!(outputs[0].dtype, D => {

@@ -1,8 +1,8 @@
 //! Evaluation of one call on tensors by the naive reference, for constant folding, shape arithmetic, and tests.
 
 use super::Params;
+use crate::cancel;
 use crate::ir::{Attrs, OpId, Type};
-use crate::stop;
 use crate::tensor::{AlignedBytes, Tensor, TensorView, TensorViewMut, byte_count, memory};
 
 /// Argument of [`evaluate`]: a tensor, or a tuple of tensors.
@@ -65,12 +65,12 @@ pub fn evaluate(op: OpId, attrs: &Attrs, args: &[Value], limit: usize) -> Result
         .map(|(dtype, shape, bytes)| TensorViewMut { dtype: *dtype, shape, data: bytes.as_mut() })
         .collect();
     let elements = inputs.iter().map(TensorView::len).chain(views.iter().map(TensorViewMut::len));
-    let room = memory::room(super::reference_scratch(elements)).map_err(|e| format!("{}: {e}", def.name))?;
+    let reservation = memory::reserve(super::reference_scratch(elements)).map_err(|e| format!("{}: {e}", def.name))?;
     if views.iter().any(|view| !view.is_empty()) {
         reference(Params::new(def, attrs), &inputs, &mut views).map_err(|e| format!("{}: {e}", def.name))?;
     }
-    drop(room);
-    if stop::requested() {
+    drop(reservation);
+    if cancel::requested() {
         return Err(format!("{}: cancelled", def.name));
     }
     let wrap = |(dtype, shape, bytes): (_, crate::tensor::Shape, _)| {

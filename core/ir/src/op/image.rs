@@ -1,11 +1,11 @@
 //! Resizing: each element of the result maps to a coordinate in the data and interpolates around it.
 
-use super::spatial::{self, Canonical};
+use super::spatial::{self, CanonicalDims};
 use super::{Arity, AttrDef, AttrKind, Cost, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
+use crate::cancel::Ticks;
 use crate::diag::{Diagnostic, codes};
 use crate::ir::{Dim, Type};
 use crate::op::facts::{ErrorModel, Facts};
-use crate::stop::Ticks;
 use crate::tensor::{Element, TensorView, TensorViewMut, memory};
 use crate::with_dtype;
 
@@ -149,9 +149,9 @@ fn method(name: &str) -> Option<Method> {
 /// Resizing with known dimensions: for each element of the result, the taps on the data and their weights.
 pub struct ResizeShape {
     /// Data: batch, channels, 1, height, width.
-    pub data: Canonical,
+    pub data: CanonicalDims,
     /// Result: batch, channels, 1, height, width.
-    pub out: Canonical,
+    pub out: CanonicalDims,
     /// Height and width.
     pub axes: [AxisTaps; 2],
 }
@@ -185,7 +185,7 @@ impl ResizeShape {
         out: &[usize],
     ) -> Result<ResizeShape, ReferenceError> {
         let layout = params.string("layout");
-        let (data, out) = (Canonical::new(data, &layout, "NC"), Canonical::new(out, &layout, "NC"));
+        let (data, out) = (CanonicalDims::new(data, &layout, "NC"), CanonicalDims::new(out, &layout, "NC"));
         let axis = |i: usize| AxisTaps::new(params, roi, i, data.size[3 + i], out.size[3 + i]);
         Ok(ResizeShape { data, out, axes: [axis(0)?, axis(1)?] })
     }
@@ -223,7 +223,7 @@ impl AxisTaps {
         // The taps of a long axis can take more memory than the data and the result together.
         let count = places.saturating_mul(per_place);
         let bytes = count.saturating_mul(size_of::<(usize, f64)>()).saturating_add(places);
-        let _room = memory::room(bytes).map_err(|e| e.to_string())?;
+        let _reservation = memory::reserve(bytes).map_err(|e| e.to_string())?;
         let mut taps = AxisTaps {
             per_place,
             index: Vec::with_capacity(count),
@@ -290,7 +290,7 @@ fn cubic(t: f64, a: f64) -> Vec<f64> {
 }
 
 /// Returns the type of data with height and width replaced.
-fn sized(relation: &Relation<'_>, size: impl Fn(usize, &Dim) -> Result<Dim, Box<Diagnostic>>) -> TypeResult {
+fn resized_type(relation: &Relation<'_>, size: impl Fn(usize, &Dim) -> Result<Dim, Box<Diagnostic>>) -> TypeResult {
     let data = relation.tensor(0)?;
     let at = spatial::layout(relation, "layout", "NCHW", "NCHW")?;
     if data.dims.len() != 4 {
@@ -298,7 +298,7 @@ fn sized(relation: &Relation<'_>, size: impl Fn(usize, &Dim) -> Result<Dim, Box<
     }
     let given = relation.params.string("method");
     if method(&given).is_none() {
-        return Err(bad(relation, "method", &given));
+        return Err(invalid_attribute(relation, "method", &given));
     }
     let mut dims = data.dims.to_vec();
     for axis in 0..2 {
@@ -312,7 +312,7 @@ fn sized(relation: &Relation<'_>, size: impl Fn(usize, &Dim) -> Result<Dim, Box<
     Ok(Type::tensor_of(dtype, dims))
 }
 
-fn bad(relation: &Relation<'_>, attr: &str, given: &str) -> Box<Diagnostic> {
+fn invalid_attribute(relation: &Relation<'_>, attr: &str, given: &str) -> Box<Diagnostic> {
     relation.error(codes::types::BAD_ATTRIBUTE, format!("{attr} \"{given}\" is not known"))
 }
 
@@ -320,7 +320,7 @@ fn check_modes(relation: &Relation<'_>) -> Result<(), Box<Diagnostic>> {
     for (attr, known) in [("coordinate_transformation_mode", &MODES), ("rounding_method", &ROUNDINGS)] {
         let given = relation.params.string(attr);
         if !known.contains(&given.as_str()) {
-            return Err(bad(relation, attr, &given));
+            return Err(invalid_attribute(relation, attr, &given));
         }
     }
     Ok(())
@@ -329,7 +329,7 @@ fn check_modes(relation: &Relation<'_>) -> Result<(), Box<Diagnostic>> {
 fn resize_relation(relation: &Relation<'_>) -> TypeResult {
     let size = spatial::per_axis(relation, "size", 2, 1)?;
     check_modes(relation)?;
-    sized(relation, |axis, _| Ok(Dim::Fixed(size[axis] as usize)))
+    resized_type(relation, |axis, _| Ok(Dim::Fixed(size[axis] as usize)))
 }
 
 fn dynamic_resize_relation(relation: &Relation<'_>) -> TypeResult {
@@ -342,7 +342,7 @@ fn dynamic_resize_relation(relation: &Relation<'_>) -> TypeResult {
         }
     }
     let size = relation.known_ints(1);
-    sized(relation, |axis, _| match &size {
+    resized_type(relation, |axis, _| match &size {
         Some(size) if size[axis] >= 1 => spatial::to_dim(relation, i128::from(size[axis])),
         Some(size) => Err(relation.error(codes::types::BAD_ATTRIBUTE, format!("size is {size:?}"))),
         None => Ok(Dim::Any),
@@ -362,14 +362,14 @@ fn scaled(relation: &Relation<'_>, name: &str, dim: &Dim, scale: f64) -> Result<
 }
 
 fn upsampling_relation(relation: &Relation<'_>) -> TypeResult {
-    sized(relation, |axis, dim| {
+    resized_type(relation, |axis, dim| {
         let attr = ["scale_h", "scale_w"][axis];
         scaled(relation, attr, dim, relation.params.float(attr))
     })
 }
 
 fn dynamic_upsampling_relation(relation: &Relation<'_>) -> TypeResult {
-    sized(relation, |axis, dim| {
+    resized_type(relation, |axis, dim| {
         let (i, name) = (1 + axis, relation.def.inputs[1 + axis]);
         if !relation.tensor(i)?.dims.is_empty() {
             return Err(relation.mismatch(format!("{name}: expected a scalar, found {}", relation.args[i])));

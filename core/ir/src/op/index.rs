@@ -2,7 +2,7 @@
 
 use super::elementwise::{no_flops, one_per_element, same_as_input};
 use super::scalar::{self, Scalar};
-use super::walk::{around, each_index, offset, strides};
+use super::walk::{each_index, offset, split_at_axis, strides};
 use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
 use crate::diag::{Diagnostic, codes};
 use crate::ir::{Dim, TensorType, Type};
@@ -239,9 +239,9 @@ fn nd_places(shape: &[usize], batch: usize, indices: &TensorView<'_>) -> Result<
 }
 
 /// Returns the number of components of an index vector: the first dimension of indices, at most `most`.
-fn index_depth(relation: &Relation<'_>, most: usize) -> Result<usize, Box<Diagnostic>> {
+fn index_depth(relation: &Relation<'_>, max_depth: usize) -> Result<usize, Box<Diagnostic>> {
     let indices = integer_argument(relation, 1)?;
-    match indices.dims.first().and_then(Dim::fixed).filter(|&m| m <= most) {
+    match indices.dims.first().and_then(Dim::fixed).filter(|&m| m <= max_depth) {
         Some(depth) => Ok(depth),
         None => {
             let (data, indices) = (&relation.args[0], &relation.args[1]);
@@ -276,10 +276,10 @@ inventory::submit! {
                 return Err(relation.error(codes::types::BAD_ATTRIBUTE, format!("batch_dims {b}")));
             };
             let known = relation.params.opt_int("index_rank").and_then(|r| usize::try_from(r).ok());
-            let most = data.dims.len() - batch;
+            let max_depth = data.dims.len() - batch;
             let depth = match (indices.dims[0].fixed(), known) {
-                (None, Some(known)) if known <= most => known,
-                _ => index_depth(relation, most)?,
+                (None, Some(known)) if known <= max_depth => known,
+                _ => index_depth(relation, max_depth)?,
             };
             let mut dims = indices.dims[1..].to_vec();
             for (i, to) in dims[..batch].iter_mut().enumerate() {
@@ -385,7 +385,7 @@ inventory::submit! {
                 let each = places.iter().flat_map(|p| p * block..(p + 1) * block).zip(updates.iter().copied());
                 update(&params.string("mode"), outputs[0].as_mut_slice::<T>(), each)?;
             });
-            scalar::tidy_booleans(&mut outputs[0]);
+            scalar::normalize_booleans(&mut outputs[0]);
             Ok(())
         }),
         flops: no_flops,
@@ -426,7 +426,7 @@ inventory::submit! {
                 let each = places.into_iter().zip(inputs[2].as_slice::<T>().iter().copied());
                 update(&params.string("reduction"), outputs[0].as_mut_slice::<T>(), each)?;
             });
-            scalar::tidy_booleans(&mut outputs[0]);
+            scalar::normalize_booleans(&mut outputs[0]);
             Ok(())
         }),
         flops: no_flops,
@@ -467,7 +467,7 @@ fn one_hot(
 ) -> Result<(), ReferenceError> {
     let indices = integers(&inputs[0])?;
     let axis = params.int("axis").rem_euclid(outputs[0].shape.len() as i64) as usize;
-    let (_, depth, inner) = around(outputs[0].shape, axis);
+    let (_, depth, inner) = split_at_axis(outputs[0].shape, axis);
     let size = outputs[0].dtype.size();
     for (i, chunk) in outputs[0].data.chunks_exact_mut(size).enumerate() {
         let (outer, place) = (i / (depth * inner), i / inner % depth);
@@ -544,7 +544,7 @@ fn scan(
 ) -> Result<(), ReferenceError> {
     let shape = outputs[0].shape;
     let axis = params.opt_int("axis").map_or(0, |a| a.rem_euclid(shape.len() as i64) as usize);
-    let (outer, size, inner) = around(shape, axis);
+    let (outer, size, inner) = split_at_axis(shape, axis);
     let exclusive = params.bool("exclusive");
     with_dtype!(inputs[0].dtype, S => with_dtype!(outputs[0].dtype, D => {
         let (data, out) = (inputs[0].as_slice::<S>(), outputs[0].as_mut_slice::<D>());
@@ -561,7 +561,7 @@ fn scan(
             }
         }
     }));
-    scalar::tidy_booleans(&mut outputs[0]);
+    scalar::normalize_booleans(&mut outputs[0]);
     Ok(())
 }
 

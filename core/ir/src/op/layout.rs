@@ -1,7 +1,7 @@
 //! Operators that permute elements: transpose, reverse, and the conversion between named layouts.
 
 use super::elementwise::{no_flops, same_as_input};
-use super::walk::{offset, pick, strides};
+use super::walk::{gather, offset, strides};
 use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
 use crate::diag::{Diagnostic, codes};
 use crate::ir::{Dim, Type};
@@ -43,7 +43,7 @@ inventory::submit! {
             let axes = permutation(&params, shape.len()).ok_or("axes are not a permutation")?;
             let strides = strides(shape);
             let strides: Shape = axes.iter().map(|&a| strides[a]).collect();
-            pick(&inputs[0], &mut outputs[0], |index| offset(index, &strides));
+            gather(&inputs[0], &mut outputs[0], |index| offset(index, &strides));
             Ok(())
         }),
         flops: no_flops,
@@ -67,7 +67,7 @@ inventory::submit! {
             let shape = inputs[0].shape;
             let axis = params.int("axis").rem_euclid(shape.len() as i64) as usize;
             let strides = strides(shape);
-            pick(&inputs[0], &mut outputs[0], |index| {
+            gather(&inputs[0], &mut outputs[0], |index| {
                 offset(index, &strides) + (shape[axis] - 1) * strides[axis] - 2 * index[axis] * strides[axis]
             });
             Ok(())
@@ -196,7 +196,7 @@ fn layout_transform(
 pub(super) fn relayout(from: &Layout, to: &Layout, input: &TensorView<'_>, output: &mut TensorViewMut<'_>) {
     let (source, shape) = (input.shape, output.shape);
     let strides = strides(source);
-    pick(input, output, |index| {
+    gather(input, output, |index| {
         let mut at = 0;
         for letter in to.letters() {
             // The blocks of an axis are digits of its index, the outermost first.

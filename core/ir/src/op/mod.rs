@@ -7,6 +7,7 @@
 mod annotation;
 pub mod blocked;
 mod broadcast;
+mod concat;
 pub mod conv;
 mod create;
 mod def;
@@ -17,7 +18,6 @@ pub mod facts;
 mod fixed_point;
 pub mod image;
 pub mod index;
-mod join;
 pub mod layout;
 pub mod norm;
 pub mod pad;

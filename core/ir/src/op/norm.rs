@@ -2,10 +2,10 @@
 
 use super::elementwise::same_as_input;
 use super::{Arity, AttrDef, AttrKind, Cost, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
+use crate::cancel::Ticks;
 use crate::diag::{Diagnostic, codes};
 use crate::ir::{Dim, Type};
 use crate::op::facts::{ErrorModel, Facts, LayoutRule, elements_along_axis, reduced_elements, size_along};
-use crate::stop::Ticks;
 use crate::tensor::{DType, TensorView, TensorViewMut};
 
 const EPSILON: AttrDef =
@@ -310,7 +310,7 @@ fn batch_reference(
 }
 
 /// Normalizes each set of elements by its own mean and variance, then applies gamma and beta by channel.
-fn normalise(
+fn normalize(
     params: &Params<'_>,
     inputs: &[TensorView<'_>],
     outputs: &mut [TensorViewMut<'_>],
@@ -337,7 +337,7 @@ fn layer_reference(
     inputs: &[TensorView<'_>],
     outputs: &mut [TensorViewMut<'_>],
 ) -> Result<(), ReferenceError> {
-    normalise(&params, inputs, outputs, AxisView::new(inputs[0].shape, params.int("axis")).lines());
+    normalize(&params, inputs, outputs, AxisView::new(inputs[0].shape, params.int("axis")).lines());
     Ok(())
 }
 
@@ -361,7 +361,7 @@ fn instance_reference(
 ) -> Result<(), ReferenceError> {
     let axis = params.int("axis");
     let channels = AxisView::new(inputs[0].shape, axis).len;
-    normalise(&params, inputs, outputs, by_group(inputs[0].shape, axis, channels));
+    normalize(&params, inputs, outputs, by_group(inputs[0].shape, axis, channels));
     Ok(())
 }
 
@@ -371,7 +371,7 @@ fn group_reference(
     outputs: &mut [TensorViewMut<'_>],
 ) -> Result<(), ReferenceError> {
     let groups = params.int("num_groups") as usize;
-    normalise(&params, inputs, outputs, by_group(inputs[0].shape, params.int("axis"), groups));
+    normalize(&params, inputs, outputs, by_group(inputs[0].shape, params.int("axis"), groups));
     Ok(())
 }
 

@@ -1,6 +1,6 @@
 //! Padding, space_to_depth and depth_to_space: operators that only move elements.
 
-use super::spatial::{self, Canonical};
+use super::spatial::{self, CanonicalDims};
 use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
 use crate::diag::{Diagnostic, codes};
 use crate::ir::{AttrValue, Dim, DimExpr, Type};
@@ -141,12 +141,12 @@ fn padded_type(relation: &Relation<'_>, value: usize, widths: Option<&[(i64, i64
             _ if (before, after) == (0, 0) => Ok(dim.clone()),
             Dim::Fixed(n) => {
                 let reach = before.max(after);
-                let room = match mode.as_str() {
+                let max_reach = match mode.as_str() {
                     "edge" => i64::from(*n > 0) * i64::MAX,
                     "reflect" => *n as i64 - 1,
                     _ => i64::MAX,
                 };
-                if reach > 0 && reach > room {
+                if reach > 0 && reach > max_reach {
                     return Err(relation.mismatch(format!("{mode} padding of {reach} on {n} elements")));
                 }
                 spatial::to_dim(relation, *n as i128 + i128::from(before) + i128::from(after))
@@ -223,15 +223,15 @@ fn times(relation: &Relation<'_>, dim: &Dim, n: i64) -> Result<Dim, Box<Diagnost
     }
 }
 
-fn divided(relation: &Relation<'_>, what: &str, dim: &Dim, n: i64) -> Result<Dim, Box<Diagnostic>> {
+fn divide_exact(relation: &Relation<'_>, subject: &str, dim: &Dim, n: i64) -> Result<Dim, Box<Diagnostic>> {
     match dim {
         Dim::Fixed(d) if *d % n as usize == 0 => Ok(Dim::Fixed(d / n as usize)),
-        Dim::Fixed(d) => Err(relation.mismatch(format!("{d} {what} cannot be divided by {n}"))),
+        Dim::Fixed(d) => Err(relation.mismatch(format!("{d} {subject} cannot be divided by {n}"))),
         _ => Ok(Dim::compute([dim], |[dim]| dim.floor_div(&DimExpr::constant(n)))),
     }
 }
 
-fn laid_out(relation: &Relation<'_>, dims: [Dim; 4], at: &[usize]) -> TypeResult {
+fn type_in_layout(relation: &Relation<'_>, dims: [Dim; 4], at: &[usize]) -> TypeResult {
     let mut placed = vec![Dim::Any; 4];
     for (dim, &to) in dims.into_iter().zip(at) {
         placed[to] = dim;
@@ -245,14 +245,14 @@ fn depth_relation(relation: &Relation<'_>) -> TypeResult {
         return Err(relation.error(codes::types::BAD_ATTRIBUTE, format!("mode \"{mode}\" is not known")));
     }
     let (size, [n, c, h, w], at) = block(relation)?;
-    let c = divided(relation, "channels", &c, size * size)?;
-    laid_out(relation, [n, c, times(relation, &h, size)?, times(relation, &w, size)?], &at)
+    let c = divide_exact(relation, "channels", &c, size * size)?;
+    type_in_layout(relation, [n, c, times(relation, &h, size)?, times(relation, &w, size)?], &at)
 }
 
 fn space_relation(relation: &Relation<'_>) -> TypeResult {
     let (size, [n, c, h, w], at) = block(relation)?;
-    let (h, w) = (divided(relation, "rows", &h, size)?, divided(relation, "columns", &w, size)?);
-    laid_out(relation, [n, times(relation, &c, size * size)?, h, w], &at)
+    let (h, w) = (divide_exact(relation, "rows", &h, size)?, divide_exact(relation, "columns", &w, size)?);
+    type_in_layout(relation, [n, times(relation, &c, size * size)?, h, w], &at)
 }
 
 fn blocks_reference(
@@ -261,8 +261,8 @@ fn blocks_reference(
     outputs: &mut [TensorViewMut<'_>],
 ) -> Result<(), ReferenceError> {
     let layout = params.string("layout");
-    let data = Canonical::new(inputs[0].shape, &layout, "NC");
-    let out = Canonical::new(outputs[0].shape, &layout, "NC");
+    let data = CanonicalDims::new(inputs[0].shape, &layout, "NC");
+    let out = CanonicalDims::new(outputs[0].shape, &layout, "NC");
     let size = params.int("block_size") as usize;
     let to_space = params.def().name == "nn.depth_to_space";
     let crd = params.string("mode") == "CRD";

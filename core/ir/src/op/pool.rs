@@ -1,12 +1,12 @@
 //! Pooling: sliding windows, global pooling, and adaptive windows for a given output size.
 
 use super::blocked;
-use super::spatial::{self, Canonical, Slide, Window, each};
+use super::spatial::{self, CanonicalDims, Window, WindowParams, each};
 use super::{Arity, AttrDef, AttrKind, Cost, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
+use crate::cancel::Ticks;
 use crate::diag::codes;
 use crate::ir::{Dim, Type};
 use crate::op::facts::{Facts, LayoutRule, reduced_elements};
-use crate::stop::Ticks;
 use crate::tensor::{Element, TensorView, TensorViewMut};
 use crate::with_dtype;
 use std::ops::Range;
@@ -156,9 +156,9 @@ adaptive! {
 #[derive(Clone, Debug)]
 pub struct PoolShape {
     /// Data: batch, channels, spatial.
-    pub data: Canonical,
+    pub data: CanonicalDims,
     /// Result: batch, channels, spatial.
-    pub out: Canonical,
+    pub out: CanonicalDims,
 }
 
 impl PoolShape {
@@ -167,21 +167,21 @@ impl PoolShape {
         let layout = params.string("layout");
         let out_layout = params.string("out_layout");
         let out_layout = if out_layout.is_empty() { &layout } else { &out_layout };
-        PoolShape { data: Canonical::new(data, &layout, "NC"), out: Canonical::new(out, out_layout, "NC") }
+        PoolShape { data: CanonicalDims::new(data, &layout, "NC"), out: CanonicalDims::new(out, out_layout, "NC") }
     }
 }
 
 /// Returns the window of pooling, on three axes.
-pub fn pool_window(params: &Params<'_>, axes: usize) -> ([usize; 3], Slide) {
+pub fn pool_window(params: &Params<'_>, axes: usize) -> ([usize; 3], WindowParams) {
     let mut taps = [1; 3];
     for (to, &v) in taps[3 - axes..].iter_mut().zip(&params.per_axis("pool_size", axes)) {
         *to = v as usize;
     }
-    (taps, Slide::new(params, axes))
+    (taps, WindowParams::new(params, axes))
 }
 
 /// Returns the type with batch and channels of argument 0 and these spatial dimensions, in the layout of the result.
-fn sized(relation: &Relation<'_>, axes: usize, spatial: Vec<Dim>) -> TypeResult {
+fn pooled_type(relation: &Relation<'_>, axes: usize, spatial: Vec<Dim>) -> TypeResult {
     let data = relation.tensor(0)?;
     let order = format!("NC{}", spatial::spatial(axes));
     let at = spatial::layout(relation, "layout", &order, &order)?;
@@ -198,7 +198,7 @@ fn sized(relation: &Relation<'_>, axes: usize, spatial: Vec<Dim>) -> TypeResult 
 fn global_relation(relation: &Relation<'_>) -> TypeResult {
     match blocked::relation(relation, global_relation) {
         Some(ty) => ty,
-        None => sized(relation, 2, vec![Dim::Fixed(1); 2]),
+        None => pooled_type(relation, 2, vec![Dim::Fixed(1); 2]),
     }
 }
 
@@ -225,9 +225,9 @@ pub(super) fn pool_relation<const AXES: usize>(relation: &Relation<'_>) -> TypeR
     let ceil = relation.params.bool("ceil_mode");
     let places = |i: usize| {
         let window = Window { stride: strides[i], dilation: dilation[i], pads: pads[i] };
-        window.places(relation, &data.dims[at[2 + i]], &Dim::Fixed(taps[i] as usize), ceil)
+        window.output_size(relation, &data.dims[at[2 + i]], &Dim::Fixed(taps[i] as usize), ceil)
     };
-    sized(relation, AXES, (0..AXES).map(places).collect::<Result<_, _>>()?)
+    pooled_type(relation, AXES, (0..AXES).map(places).collect::<Result<_, _>>()?)
 }
 
 fn adaptive_relation<const AXES: usize>(relation: &Relation<'_>) -> TypeResult {
@@ -247,7 +247,7 @@ fn adaptive_relation<const AXES: usize>(relation: &Relation<'_>) -> TypeResult {
     if data.is_empty() && data.dims.first() != Some(&Dim::Fixed(0)) {
         return Err(relation.error(codes::types::TYPE_MISMATCH, "pooling over no elements"));
     }
-    sized(relation, AXES, wanted)
+    pooled_type(relation, AXES, wanted)
 }
 
 /// Counts one operation per tap.
@@ -271,10 +271,10 @@ fn windows(
     finish: fn(f64, usize, usize) -> f64,
 ) {
     let s = PoolShape::new(params, inputs[0].shape, outputs[0].shape);
-    let (taps, slide) = pool_window(params, inputs[0].shape.len() - 2);
+    let (taps, window) = pool_window(params, inputs[0].shape.len() - 2);
     let size = s.data.spatial();
-    let padded: [usize; 3] = std::array::from_fn(|i| slide.before[i] + size[i] + slide.after[i]);
-    let whole = Slide { before: [0; 3], ..slide };
+    let padded: [usize; 3] = std::array::from_fn(|i| window.before[i] + size[i] + window.after[i]);
+    let whole = WindowParams { before: [0; 3], ..window };
     with_dtype!(inputs[0].dtype, T => {
         let (x, y) = (inputs[0].as_slice::<T>(), outputs[0].as_mut_slice::<T>());
         let mut ticks = Ticks::every(taps.iter().zip(size).map(|(&taps, size)| taps.min(size)).product());
@@ -285,15 +285,15 @@ fn windows(
                         return;
                     }
                     // Most of a large window may lie in the padding, which is not traversed.
-                    let inside = |slide: &Slide, size: [usize; 3]| -> [Range<usize>; 3] {
-                        std::array::from_fn(|i| slide.taps_inside(i, place[i], taps[i], size[i]))
+                    let inside = |window: &WindowParams, size: [usize; 3]| -> [Range<usize>; 3] {
+                        std::array::from_fn(|i| window.taps_inside(i, place[i], taps[i], size[i]))
                     };
                     let count = |ranges: &[Range<usize>; 3]| ranges.iter().map(Range::len).product();
-                    let seen = inside(&slide, size);
+                    let seen = inside(&window, size);
                     let mut value = start;
                     each(seen.clone().map(|range| range.len()), |at| {
                         let tap = std::array::from_fn(|i| seen[i].start + at[i]);
-                        if let Some(index) = slide.tap(place, tap, size) {
+                        if let Some(index) = window.tap(place, tap, size) {
                             value = step(value, x[s.data.at(n, c, index)].to_f64());
                         }
                     });
@@ -339,7 +339,7 @@ pub(super) fn avg_reference(
 }
 
 /// Returns the range of `size` elements that index `i` of `out` covers.
-pub fn share(i: usize, size: usize, out: usize) -> Range<usize> {
+pub fn adaptive_range(i: usize, size: usize, out: usize) -> Range<usize> {
     i * size / out..((i + 1) * size).div_ceil(out)
 }
 
@@ -362,7 +362,7 @@ fn adaptive(
                     if ticks.requested() {
                         return;
                     }
-                    let ranges: [_; 3] = std::array::from_fn(|i| share(place[i], size[i], out[i]));
+                    let ranges: [_; 3] = std::array::from_fn(|i| adaptive_range(place[i], size[i], out[i]));
                     let mut value = start;
                     each(ranges.clone().map(|r| r.len()), |tap| {
                         let index = std::array::from_fn(|i| ranges[i].start + tap[i]);

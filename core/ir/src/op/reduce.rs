@@ -107,7 +107,7 @@ fn fold(
             }
         })?;
     });
-    scalar::tidy_booleans(&mut outputs[0]);
+    scalar::normalize_booleans(&mut outputs[0]);
     Ok(())
 }
 
@@ -155,7 +155,7 @@ reductions! {
         (|t| limits(t).1, |a, x| a.min(x), |a, _| a);
 }
 
-macro_rules! tests_of_truth {
+macro_rules! boolean_reductions {
     ($($name:literal, $doc:literal, $method:ident;)*) => {$(
         inventory::submit! {
             OpDef {
@@ -171,7 +171,7 @@ macro_rules! tests_of_truth {
                         let data = inputs[0].as_slice::<T>();
                         let mut out = outputs[0].data.iter_mut();
                         each_group(&params, inputs[0].shape, |members| {
-                            let value = Iterator::$method(&mut { members }, |i| data[i].truth());
+                            let value = Iterator::$method(&mut { members }, |i| data[i].is_nonzero());
                             if let Some(out) = out.next() {
                                 *out = u8::from(value);
                             }
@@ -185,13 +185,13 @@ macro_rules! tests_of_truth {
     )*};
 }
 
-tests_of_truth! {
+boolean_reductions! {
     "all", "True when no element is zero; true for an empty group.", all;
     "any", "True when an element is not zero; false for an empty group.", any;
 }
 
 /// Computes the position in its group of the element that `better` prefers to all others.
-fn choose(
+fn arg_reduce(
     params: Params<'_>,
     inputs: &[TensorView<'_>],
     outputs: &mut [TensorViewMut<'_>],
@@ -224,7 +224,7 @@ fn choose(
     Ok(())
 }
 
-macro_rules! choices {
+macro_rules! arg_reductions {
     ($($name:literal, $doc:literal, $better:expr;)*) => {$(
         inventory::submit! {
             OpDef {
@@ -245,7 +245,7 @@ macro_rules! choices {
                 ],
                 pattern: OpPattern::CommReduce,
                 relation: |relation| Ok(Type::tensor_of(DType::I32, reduced_dims(relation)?)),
-                reference: Some(|params, inputs, outputs| choose(params, inputs, outputs, $better)),
+                reference: Some(|params, inputs, outputs| arg_reduce(params, inputs, outputs, $better)),
                 flops: one_per_input,
                 facts: Facts::EXACT,
             }
@@ -253,7 +253,7 @@ macro_rules! choices {
     )*};
 }
 
-choices! {
+arg_reductions! {
     "argmax", "The index of the largest element, counted in the reduced axes; a NaN counts as largest.",
         std::cmp::Ordering::Greater;
     "argmin", "The index of the smallest element, counted in the reduced axes; a NaN counts as smallest.",

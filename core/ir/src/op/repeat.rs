@@ -2,7 +2,7 @@
 
 use super::elementwise::no_flops;
 use super::reshape::{MAX_RANK, unknown_dims};
-use super::walk::{broadcast_strides, offset, pick, strides};
+use super::walk::{broadcast_strides, gather, offset, strides};
 use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
 use crate::diag::codes;
 use crate::ir::{Dim, TensorType, Type};
@@ -41,7 +41,7 @@ fn broadcast(
     outputs: &mut [TensorViewMut<'_>],
 ) -> Result<(), ReferenceError> {
     let strides = broadcast_strides(inputs[0].shape, outputs[0].shape.len());
-    pick(&inputs[0], &mut outputs[0], |index| offset(index, &strides));
+    gather(&inputs[0], &mut outputs[0], |index| offset(index, &strides));
     Ok(())
 }
 
@@ -122,7 +122,7 @@ fn tile_type(relation: &Relation<'_>, reps: Vec<Dim>) -> TypeResult {
 fn tile(_: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Result<(), ReferenceError> {
     let (shape, strides) = (inputs[0].shape, strides(inputs[0].shape));
     let extra = outputs[0].shape.len() - shape.len();
-    pick(&inputs[0], &mut outputs[0], |index| {
+    gather(&inputs[0], &mut outputs[0], |index| {
         index[extra..].iter().zip(shape).zip(&strides).map(|((i, n), s)| i % n * s).sum()
     });
     Ok(())
@@ -187,7 +187,7 @@ inventory::submit! {
             let (shape, repeats) = (inputs[0].shape, params.int("repeats") as usize);
             let axis = params.int("axis").rem_euclid(shape.len() as i64) as usize;
             let strides = strides(shape);
-            pick(&inputs[0], &mut outputs[0], |index| {
+            gather(&inputs[0], &mut outputs[0], |index| {
                 let of = |(i, s): (usize, &usize)| if i == axis { index[i] / repeats * s } else { index[i] * s };
                 strides.iter().enumerate().map(of).sum()
             });

@@ -14,7 +14,7 @@ pub(super) trait Scalar: Element {
     fn from_int(value: i128) -> Self;
 
     /// Returns true for anything but zero, including NaN.
-    fn truth(self) -> bool {
+    fn is_nonzero(self) -> bool {
         self.to_f64() != 0.0
     }
 }
@@ -63,7 +63,7 @@ pub(super) fn convert<S: Scalar, D: Scalar>(x: S) -> D {
 }
 
 /// Normalizes every true value of a Boolean tensor to 1.
-pub(super) fn tidy_booleans(output: &mut TensorViewMut<'_>) {
+pub(super) fn normalize_booleans(output: &mut TensorViewMut<'_>) {
     if output.dtype == DType::Bool {
         output.data.iter_mut().for_each(|b| *b = u8::from(*b != 0));
     }

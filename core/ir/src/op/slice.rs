@@ -1,7 +1,7 @@
 //! Operators that extract a regular part of a tensor.
 
 use super::elementwise::no_flops;
-use super::walk::{offset, pick, strides};
+use super::walk::{gather, offset, strides};
 use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
 use crate::diag::{Diagnostic, codes};
 use crate::ir::{Dim, DimExpr, Type};
@@ -121,13 +121,13 @@ impl Slice {
                 Some(&v) => n.offset(v)?,
             };
             // An end before the start takes nothing, which is why neither need be kept within the axis at that side.
-            let taken = match begin {
+            let selected = match begin {
                 ..0 if self.sizes && self.end.get(i).is_some_and(|count| *count >= 0) => return None,
                 // end - max(n + begin, 0)
                 ..0 => end.sub(&n.offset(begin)?)?.minimum(&end)?,
                 begin => end.offset(-begin)?,
             };
-            taken.maximum(&number(0))?.ceil_div(&number(step))
+            selected.maximum(&number(0))?.ceil_div(&number(step))
         })
     }
 
@@ -141,8 +141,8 @@ impl Slice {
                 // A slice that takes everything of two very different sizes takes everything of any size.
                 None => {
                     let all = |n: usize| Ok::<bool, Box<Diagnostic>>(self.range(i, n).map_err(bad)?.len == n);
-                    let most = i32::MAX as usize;
-                    if all(1)? && all(most)? { dims[axis].clone() } else { self.length(i, &dims[axis]) }
+                    let max_size = i32::MAX as usize;
+                    if all(1)? && all(max_size)? { dims[axis].clone() } else { self.length(i, &dims[axis]) }
                 }
             };
         }
@@ -161,7 +161,7 @@ fn take_ranges(
         return Err("the slice does not have the inferred shape".into());
     }
     let strides = strides(inputs[0].shape);
-    pick(&inputs[0], &mut outputs[0], |index| {
+    gather(&inputs[0], &mut outputs[0], |index| {
         let from = index.iter().zip(&ranges).map(|(&i, r)| (r.start as i64 + i as i64 * r.step) as usize);
         from.zip(&strides).map(|(i, s)| i * s).sum()
     });
@@ -285,7 +285,7 @@ inventory::submit! {
         },
         reference: Some(|_, inputs, outputs| {
             let strides = strides(inputs[0].shape);
-            pick(&inputs[0], &mut outputs[0], |index| offset(index, &strides));
+            gather(&inputs[0], &mut outputs[0], |index| offset(index, &strides));
             Ok(())
         }),
         flops: no_flops,

@@ -1,12 +1,12 @@
 //! Operators that order elements along an axis. Equal elements keep their order; NaN counts as larger than all else.
 
 use super::elementwise::{one_per_element, same_as_input, with_element_type};
-use super::walk::around;
+use super::walk::split_at_axis;
 use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
+use crate::cancel::Ticks;
 use crate::diag::codes;
 use crate::ir::{Dim, Type};
 use crate::op::facts::Facts;
-use crate::stop::Ticks;
 use crate::tensor::{DType, Element, TensorView, TensorViewMut};
 use crate::with_dtype;
 use std::cmp::Ordering;
@@ -25,7 +25,7 @@ fn compare<T: Element>(a: T, b: T) -> Ordering {
 
 /// Returns, for each row along the axis, the indices of its first `take` elements. Rows are in row-major order.
 fn ranking(input: &TensorView<'_>, axis: usize, ascending: bool, take: usize) -> Vec<Vec<usize>> {
-    let (outer, size, inner) = around(input.shape, axis);
+    let (outer, size, inner) = split_at_axis(input.shape, axis);
     let mut rows = Vec::with_capacity(outer * inner);
     with_dtype!(input.dtype, T => {
         let data = input.as_slice::<T>();
@@ -49,7 +49,7 @@ fn ranking(input: &TensorView<'_>, axis: usize, ascending: bool, take: usize) ->
 
 /// Writes the elements in the order of the ranking.
 fn write_values(input: &TensorView<'_>, axis: usize, rows: &[Vec<usize>], output: &mut TensorViewMut<'_>) {
-    let (size, (_, from, inner)) = (input.dtype.size(), around(input.shape, axis));
+    let (size, (_, from, inner)) = (input.dtype.size(), split_at_axis(input.shape, axis));
     let to = output.shape[axis];
     for (row, order) in rows.iter().enumerate() {
         for (place, &i) in order.iter().enumerate() {
@@ -62,7 +62,7 @@ fn write_values(input: &TensorView<'_>, axis: usize, rows: &[Vec<usize>], output
 
 /// Writes the ranking itself.
 fn write_indices(axis: usize, rows: &[Vec<usize>], output: &mut TensorViewMut<'_>) {
-    let (_, to, inner) = around(output.shape, axis);
+    let (_, to, inner) = split_at_axis(output.shape, axis);
     with_dtype!(output.dtype, T => {
         let out = output.as_mut_slice::<T>();
         for (row, order) in rows.iter().enumerate() {
@@ -159,13 +159,13 @@ fn topk(
 ) -> Result<(), ReferenceError> {
     let axis = axis_of(&params, inputs[0].shape);
     let rows = ranking(&inputs[0], axis, params.bool("is_ascend"), outputs[0].shape[axis]);
-    let which = params.string("ret_type");
-    if which == "indices" {
+    let ret_type = params.string("ret_type");
+    if ret_type == "indices" {
         write_indices(axis, &rows, &mut outputs[0]);
         return Ok(());
     }
     write_values(&inputs[0], axis, &rows, &mut outputs[0]);
-    if which == "both" {
+    if ret_type == "both" {
         write_indices(axis, &rows, &mut outputs[1]);
     }
     Ok(())

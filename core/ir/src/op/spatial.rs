@@ -41,7 +41,7 @@ pub(super) fn layout(
 }
 
 /// Maximum value of an attribute that counts elements; larger ones are mistakes.
-const LARGEST: i64 = i32::MAX as i64;
+const MAX_ELEMENT_COUNT: i64 = i32::MAX as i64;
 
 /// Returns a list with one value, or one per spatial axis, each at least `min`.
 pub(super) fn per_axis(
@@ -51,7 +51,7 @@ pub(super) fn per_axis(
     min: i64,
 ) -> Result<Vec<i64>, Box<Diagnostic>> {
     let given = relation.params.ints(attr);
-    if given.len() != 1 && given.len() != axes || given.iter().any(|v| !(min..=LARGEST).contains(v)) {
+    if given.len() != 1 && given.len() != axes || given.iter().any(|v| !(min..=MAX_ELEMENT_COUNT).contains(v)) {
         return Err(relation.error(
             codes::types::BAD_ATTRIBUTE,
             format!("{attr}: expected {axes} integers >= {min}, found {given:?}"),
@@ -64,7 +64,7 @@ pub(super) fn per_axis(
 pub(super) fn padding(relation: &Relation<'_>, axes: usize) -> Result<Vec<(i64, i64)>, Box<Diagnostic>> {
     let given = relation.params.ints("padding");
     let fits = [1, axes, 2 * axes].contains(&given.len());
-    if !fits || given.iter().any(|v| !(0..=LARGEST).contains(v)) {
+    if !fits || given.iter().any(|v| !(0..=MAX_ELEMENT_COUNT).contains(v)) {
         return Err(relation.error(
             codes::types::BAD_ATTRIBUTE,
             format!("padding: expected 1, {axes} or {} integers >= 0, found {given:?}", 2 * axes),
@@ -83,7 +83,7 @@ pub(super) struct Window {
 
 impl Window {
     /// Returns the number of positions of the window: floor (or ceil) of (padded - dilated kernel) / stride, plus 1.
-    pub fn places(
+    pub fn output_size(
         &self,
         relation: &Relation<'_>,
         size: &Dim,
@@ -110,8 +110,8 @@ impl Window {
     }
 
     /// Returns the number of elements over which the window would have `size` positions, the inverse of
-    /// [`Window::places`].
-    pub fn spread(
+    /// [`Window::output_size`].
+    pub fn input_size(
         &self,
         relation: &Relation<'_>,
         size: &Dim,
@@ -141,21 +141,21 @@ pub(super) fn to_dim(relation: &Relation<'_>, size: i128) -> Result<Dim, Box<Dia
 
 /// Dimensions of a shape in canonical order (two leading letters, then depth, height, width) with their strides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Canonical {
+pub struct CanonicalDims {
     /// Sizes; 1 for missing spatial axes.
     pub size: [usize; 5],
     /// Strides in elements; 0 for missing spatial axes.
     pub stride: [usize; 5],
 }
 
-impl Canonical {
+impl CanonicalDims {
     /// Creates the dimensions of a dense row-major tensor of layout `layout`, in the order of `lead` and the spatial
     /// letters. The type relation accepted the layout.
-    pub fn new(shape: &[usize], layout: &str, lead: &str) -> Canonical {
+    pub fn new(shape: &[usize], layout: &str, lead: &str) -> CanonicalDims {
         let axes = shape.len() - 2;
         let order = format!("{lead}{}", spatial(axes));
         let at = positions(layout, &order).unwrap_or_else(|| (0..shape.len()).collect());
-        let mut canonical = Canonical { size: [1; 5], stride: [0; 5] };
+        let mut canonical = CanonicalDims { size: [1; 5], stride: [0; 5] };
         for (i, &axis) in at.iter().enumerate() {
             let to = if i < 2 { i } else { i + 3 - axes };
             canonical.size[to] = shape[axis];
@@ -198,7 +198,7 @@ pub fn taps_inside(first: usize, before: usize, dilation: usize, taps: usize, si
 
 /// Strides, dilation and padding on three axes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Slide {
+pub struct WindowParams {
     /// Number of elements from one window to the next.
     pub stride: [usize; 3],
     /// Number of elements from one tap of the window to the next.
@@ -209,9 +209,9 @@ pub struct Slide {
     pub after: [usize; 3],
 }
 
-impl Slide {
+impl WindowParams {
     /// Creates it from attributes that the type relation accepted.
-    pub fn new(params: &Params<'_>, axes: usize) -> Slide {
+    pub fn new(params: &Params<'_>, axes: usize) -> WindowParams {
         let spread = |values: &[i64], missing: usize| {
             let mut all = [missing; 3];
             for (to, &v) in all[3 - axes..].iter_mut().zip(values) {
@@ -220,7 +220,7 @@ impl Slide {
             all
         };
         let pads = params.padding(axes);
-        Slide {
+        WindowParams {
             stride: spread(&params.per_axis("strides", axes), 1),
             dilation: spread(&params.per_axis("dilation", axes), 1),
             before: spread(&pads.iter().map(|p| p.0).collect::<Vec<_>>(), 0),

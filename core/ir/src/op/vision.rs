@@ -383,7 +383,7 @@ fn suppression_reference(
     let [batch, boxes, elements] = [0, 1, 2].map(|axis| inputs[0].shape[axis]);
     let data = inputs[0].to_f64s();
     let integers = |i: usize| inputs[i].to_i64s().ok_or("expected integers");
-    let (valid, indices, most) = (integers(1)?, integers(2)?, integers(3)?[0]);
+    let (valid, indices, max_output) = (integers(1)?, integers(2)?, integers(3)?[0]);
     let threshold = inputs[4].to_f64s()[0];
     let (id, score) = (usize::try_from(params.int("id_index")).ok(), params.int("score_index") as usize);
     let (first, top_k) = (params.int("coord_start") as usize, params.int("top_k"));
@@ -400,11 +400,11 @@ fn suppression_reference(
         let mut stays = vec![true; count];
         if threshold > 0.0 {
             order.sort_by(|&a, &b| row(b)[score].total_cmp(&row(a)[score]));
-            let taking_part = if top_k > 0 { count.min(top_k as usize) } else { count };
+            let considered = if top_k > 0 { count.min(top_k as usize) } else { count };
             let mut kept = 0;
             for i in 0..count {
                 let a = row(order[i]);
-                stays[i] = i < taking_part && kept != most;
+                stays[i] = i < considered && kept != max_output;
                 if !stays[i] || a[score] <= 0.0 {
                     continue;
                 }
@@ -424,13 +424,13 @@ fn suppression_reference(
         }
     }
     if params.bool("return_indices") {
-        let counts = to_front(&mut kept_places, batch, 1);
+        let counts = move_valid_to_front(&mut kept_places, batch, 1);
         store(&kept_places, &mut outputs[0]);
         store(&counts, &mut outputs[1]);
         return Ok(());
     }
     if params.bool("invalid_to_bottom") {
-        to_front(&mut kept_boxes, batch, elements);
+        move_valid_to_front(&mut kept_boxes, batch, elements);
     }
     store(&kept_boxes, &mut outputs[0]);
     Ok(())
@@ -438,7 +438,7 @@ fn suppression_reference(
 
 /// In each of `groups` groups of rows, moves the rows that do not begin with a negative number to the front, and fills
 /// the rest with -1. Returns the number of rows moved in each group.
-fn to_front(rows: &mut [f64], groups: usize, elements: usize) -> Vec<f64> {
+fn move_valid_to_front(rows: &mut [f64], groups: usize, elements: usize) -> Vec<f64> {
     let size = rows.len() / groups.max(1);
     let front = |group: &mut [f64]| {
         let mut next = 0;

@@ -1,6 +1,6 @@
 //! Traversal of the elements of dense row-major tensors, for the references.
 
-use crate::stop::Ticks;
+use crate::cancel::Ticks;
 use crate::tensor::{Shape, TensorView, TensorViewMut};
 
 /// Returns the stride of each axis, in elements.
@@ -29,7 +29,7 @@ pub(super) fn offset(index: &[usize], strides: &[usize]) -> usize {
     index.iter().zip(strides).map(|(i, s)| i * s).sum()
 }
 
-/// Calls `visit` with every index of `shape`, in row-major order, until the work is [cancelled](crate::stop).
+/// Calls `visit` with every index of `shape`, in row-major order, until the work is [cancelled](crate::cancel).
 pub(super) fn each_index(shape: &[usize], mut visit: impl FnMut(&[usize])) {
     if shape.contains(&0) {
         return;
@@ -45,7 +45,11 @@ pub(super) fn each_index(shape: &[usize], mut visit: impl FnMut(&[usize])) {
 }
 
 /// Fills each element of the output with the input element at the offset that `source` returns for its index.
-pub(super) fn pick(input: &TensorView<'_>, output: &mut TensorViewMut<'_>, mut source: impl FnMut(&[usize]) -> usize) {
+pub(super) fn gather(
+    input: &TensorView<'_>,
+    output: &mut TensorViewMut<'_>,
+    mut source: impl FnMut(&[usize]) -> usize,
+) {
     let size = input.dtype.size();
     let shape = output.shape;
     let mut chunks = output.data.chunks_exact_mut(size);
@@ -58,6 +62,6 @@ pub(super) fn pick(input: &TensorView<'_>, output: &mut TensorViewMut<'_>, mut s
 }
 
 /// Splits a shape at an axis: the product of the sizes before it, its own size, and the product of those after it.
-pub(super) fn around(shape: &[usize], axis: usize) -> (usize, usize, usize) {
+pub(super) fn split_at_axis(shape: &[usize], axis: usize) -> (usize, usize, usize) {
     (shape[..axis].iter().product(), shape[axis], shape[axis + 1..].iter().product())
 }

@@ -135,20 +135,20 @@ impl Drop for Charge {
     }
 }
 
-/// Smallest reservation that is tried on the system; any process can provide less than this.
-const TRIED: usize = 64 << 20;
+/// Minimum reservation that is tried on the system; any process can provide less than this.
+const MIN_PROBED: usize = 64 << 20;
 
 /// Reserves `bytes` for later allocations that would abort on failure (a `Vec` of a reference): counts them as in use
 /// and tries now whether the system can provide them.
 ///
 /// # Errors
 /// If the limit is exceeded or the system has no memory.
-pub fn room(bytes: usize) -> Result<Charge, OutOfMemory> {
+pub fn reserve(bytes: usize) -> Result<Charge, OutOfMemory> {
     let charge = Charge::new(bytes)?;
-    if bytes >= TRIED {
+    if bytes >= MIN_PROBED {
         // Never touched, so no page of it is committed.
-        let tried = Vec::<u8>::new().try_reserve_exact(bytes);
-        tried.map_err(|_| OutOfMemory { bytes: Some(bytes), limit: None })?;
+        let probe = Vec::<u8>::new().try_reserve_exact(bytes);
+        probe.map_err(|_| OutOfMemory { bytes: Some(bytes), limit: None })?;
     }
     Ok(charge)
 }
@@ -178,13 +178,13 @@ mod tests {
         assert_eq!(diagnostic.code, codes::runtime::OUT_OF_MEMORY);
         assert!(diagnostic.message.contains("the limit is 1.0 TiB"), "{diagnostic}");
         assert!(diagnostic.help.unwrap().contains("--max-memory"));
-        assert!(room(1 << 41).is_err());
+        assert!(reserve(1 << 41).is_err());
         set_limit(usize::MAX);
 
         assert_eq!(Tensor::zeros(DType::F64, &[1 << 40, 1 << 40]), Err(OutOfMemory::OVERFLOW));
         let refused = Tensor::zeros(DType::U8, &[isize::MAX as usize]).unwrap_err();
         assert_eq!(refused, OutOfMemory { bytes: Some(isize::MAX as usize), limit: None });
-        assert!(room(isize::MAX as usize).is_err());
+        assert!(reserve(isize::MAX as usize).is_err());
     }
 
     #[test]

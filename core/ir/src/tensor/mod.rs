@@ -107,7 +107,7 @@ impl Tensor {
     }
 
     /// Creates a tensor without elements, which needs no memory.
-    pub fn nothing() -> Tensor {
+    pub fn empty() -> Tensor {
         Tensor { dtype: DType::U8, shape: smallvec::smallvec![0], bytes: Arc::new(AlignedBytes::empty()) }
     }
 

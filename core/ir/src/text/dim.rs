@@ -10,10 +10,10 @@ const MAX_DEPTH: usize = 16;
 /// # Errors
 /// What was expected and what was found, or the limit that is exceeded.
 pub fn parse_dim(text: &str) -> Result<Dim, String> {
-    let mut reader = Reader { text, at: 0, depth: 0 };
-    let expr = reader.sum()?;
-    if reader.peek().is_some() {
-        return Err(reader.expected("`+`, `-` or `*`"));
+    let mut parser = DimParser { text, at: 0, depth: 0 };
+    let expr = parser.sum()?;
+    if parser.peek().is_some() {
+        return Err(parser.expected("`+`, `-` or `*`"));
     }
     match expr.as_ref().and_then(DimExpr::as_constant) {
         Some(n) if n < 0 => Err(format!("expected a size of at least 0, found {n}")),
@@ -29,13 +29,13 @@ pub fn dim_or_symbol(text: &str) -> Dim {
 /// `None` is `?`, and so is the result of every operation on it.
 type Operand = Option<DimExpr>;
 
-struct Reader<'a> {
+struct DimParser<'a> {
     text: &'a str,
     at: usize,
     depth: usize,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> DimParser<'a> {
     fn sum(&mut self) -> Result<Operand, String> {
         let minus = |product: Operand| apply(product, Some(DimExpr::constant(-1)), DimExpr::mul);
         let mut sum = if self.eat(b'-') { minus(self.product()?)? } else { self.product()? };
@@ -123,11 +123,11 @@ impl<'a> Reader<'a> {
         &rest[..len]
     }
 
-    fn expected(&self, what: &str) -> String {
+    fn expected(&self, token: &str) -> String {
         let found: String = self.text[self.at..].chars().take(16).collect();
         match found.is_empty() {
-            true => format!("expected {what} at the end of `{}`", self.text),
-            false => format!("expected {what}, found `{found}`"),
+            true => format!("expected {token} at the end of `{}`", self.text),
+            false => format!("expected {token}, found `{found}`"),
         }
     }
 }

@@ -6,7 +6,7 @@ use crate::op;
 use crate::tensor::Tensor;
 use std::sync::Arc;
 
-type Built = Result<ExprId, Box<Diagnostic>>;
+type Result<T, E = Box<Diagnostic>> = std::result::Result<T, E>;
 
 /// Appends typed expressions to a module.
 ///
@@ -40,7 +40,7 @@ impl Builder {
     ///
     /// # Errors
     /// If it is not well typed.
-    pub fn push(&mut self, mut expr: Expr) -> Built {
+    pub fn push(&mut self, mut expr: Expr) -> Result<ExprId> {
         if let Expr::Call(call) = &mut expr
             && let Callee::Op(op) = call.callee
         {
@@ -54,7 +54,7 @@ impl Builder {
     ///
     /// # Errors
     /// If there is no such operator, an attribute is invalid, or the types do not agree.
-    pub fn op(&mut self, name: &str, args: &[ExprId], attrs: Attrs) -> Built {
+    pub fn op(&mut self, name: &str, args: &[ExprId], attrs: Attrs) -> Result<ExprId> {
         let Some(op) = op::lookup(name) else {
             let mut diagnostic = Diagnostic::error(codes::types::UNKNOWN_OPERATOR, format!("no operator \"{name}\""));
             if let Some(near) = nearest(name, op::names()) {
@@ -80,7 +80,7 @@ impl Builder {
     ///
     /// # Errors
     /// None for operands that are well typed.
-    pub fn tuple(&mut self, fields: &[ExprId]) -> Built {
+    pub fn tuple(&mut self, fields: &[ExprId]) -> Result<ExprId> {
         self.push(Expr::Tuple(fields.into()))
     }
 
@@ -88,7 +88,7 @@ impl Builder {
     ///
     /// # Errors
     /// If the operand is not a tuple, or has no such field.
-    pub fn project(&mut self, tuple: ExprId, index: u32) -> Built {
+    pub fn project(&mut self, tuple: ExprId, index: u32) -> Result<ExprId> {
         self.push(Expr::Project { tuple, index })
     }
 
@@ -96,7 +96,7 @@ impl Builder {
     ///
     /// # Errors
     /// If the callee is not a function, or the types of the arguments do not match.
-    pub fn call(&mut self, callee: ExprId, args: &[ExprId]) -> Built {
+    pub fn call(&mut self, callee: ExprId, args: &[ExprId]) -> Result<ExprId> {
         self.push(Expr::Call(Box::new(Call { callee: Callee::Expr(callee), args: args.into(), attrs: Attrs::none() })))
     }
 
@@ -104,7 +104,7 @@ impl Builder {
     ///
     /// # Errors
     /// If the body does not have the declared type.
-    pub fn function(&mut self, params: &[ExprId], body: ExprId, ret: Type, attrs: Attrs) -> Built {
+    pub fn function(&mut self, params: &[ExprId], body: ExprId, ret: Type, attrs: Attrs) -> Result<ExprId> {
         self.push(Expr::Function(Box::new(Function::new(params.iter().copied(), body, ret, attrs))))
     }
 
@@ -112,7 +112,7 @@ impl Builder {
     ///
     /// # Errors
     /// See [`Builder::function`].
-    pub fn define(&mut self, name: &str, params: &[ExprId], body: ExprId) -> Built {
+    pub fn define(&mut self, name: &str, params: &[ExprId], body: ExprId) -> Result<ExprId> {
         let function = self.function(params, body, Type::Unknown, Attrs::none())?;
         self.module.globals.insert(name.into(), function);
         Ok(function)

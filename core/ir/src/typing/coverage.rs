@@ -2,8 +2,8 @@
 //!
 //! The clauses are rows of a pattern matrix, and the check searches for a row of values that none of them matches: the
 //! algorithm for useless clauses (Maranget, "Warnings for pattern matching", 2007), with an explicit stack of open
-//! questions and a limit on the number of steps. The problem is NP-complete in general, but not hard for programs found
-//! in practice.
+//! subproblems and a limit on the number of steps. The problem is NP-complete in general, but not hard for programs
+//! found in practice.
 
 use crate::ir::{ClausePattern, Match, Module, Name};
 
@@ -13,9 +13,9 @@ const MAX_STEPS: usize = 100_000;
 /// Row of the pattern matrix.
 type Row<'a> = Vec<&'a ClausePattern>;
 
-/// Open question: the remaining rows, the values chosen so far in the order in which they are written, and the number
-/// of open columns.
-struct Question<'a> {
+/// Open subproblem: the remaining rows, the values chosen so far in the order in which they are written, and the
+/// number of open columns.
+struct Subproblem<'a> {
     rows: Vec<Row<'a>>,
     width: usize,
     chosen: Vec<Choice>,
@@ -38,9 +38,9 @@ const ANY: ClausePattern = ClausePattern::Any;
 /// typed.
 pub(crate) fn missing(module: &Module, m: &Match) -> Option<String> {
     let rows = m.clauses.iter().map(|clause| vec![&clause.pattern]).collect();
-    let mut stack = vec![Question { rows, width: 1, chosen: Vec::new() }];
+    let mut stack = vec![Subproblem { rows, width: 1, chosen: Vec::new() }];
     let mut steps = 0;
-    while let Some(Question { rows, width, mut chosen }) = stack.pop() {
+    while let Some(Subproblem { rows, width, mut chosen }) = stack.pop() {
         steps += 1 + rows.len();
         if steps > MAX_STEPS {
             return None;
@@ -61,12 +61,12 @@ pub(crate) fn missing(module: &Module, m: &Match) -> Option<String> {
                     row.pop();
                     row
                 });
-                stack.push(Question { rows: rows.collect(), width: width - 1, chosen });
+                stack.push(Subproblem { rows: rows.collect(), width: width - 1, chosen });
             }
             Some(ClausePattern::Tuple(fields)) => {
                 let count = fields.len();
                 chosen.push(Choice::Tuple(count));
-                stack.push(Question { rows: specialized(&rows, None, count), width: width - 1 + count, chosen });
+                stack.push(Subproblem { rows: specialized(&rows, None, count), width: width - 1 + count, chosen });
             }
             Some(ClausePattern::Constructor { name, .. }) => {
                 let def = module.types.constructor(name).and_then(|(owner, ..)| module.types.get(owner))?;
@@ -76,7 +76,7 @@ pub(crate) fn missing(module: &Module, m: &Match) -> Option<String> {
                     let mut chosen = chosen.clone();
                     chosen.push(Choice::Constructor(constructor.name.clone(), count));
                     let rows = specialized(&rows, Some(&constructor.name), count);
-                    stack.push(Question { rows, width: width - 1 + count, chosen });
+                    stack.push(Subproblem { rows, width: width - 1 + count, chosen });
                 }
             }
             Some(ClausePattern::Any | ClausePattern::Var(_)) => return None,

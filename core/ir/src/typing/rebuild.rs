@@ -6,9 +6,9 @@
 //! copied, and none is visited twice.
 
 use super::{Builder, infer_expr, unify};
+use crate::cancel::{self, Ticks};
 use crate::diag::Diagnostic;
 use crate::ir::{Callee, Expr, ExprId, IndexVec, Module, OriginId, Origins, Type};
-use crate::stop::{self, Ticks};
 
 /// State of a rebuild.
 pub struct Rebuild<'a> {
@@ -63,7 +63,7 @@ impl<'a> Rebuild<'a> {
         let mut ticks = Ticks::every(64);
         for id in order {
             if ticks.requested() {
-                stop::check(String::new)?;
+                cancel::check(String::new)?;
             }
             let node = &self.old.nodes[id];
             self.new.origin = Some(node.origin);

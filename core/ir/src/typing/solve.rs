@@ -170,7 +170,7 @@ impl Solver {
     }
 
     /// Replaces every hole that is filled. `None` beyond the limits of types.
-    fn resolve(&self, ty: &Type, met: &mut dyn FnMut(&Name)) -> Option<Type> {
+    fn resolve(&self, ty: &Type, visit: &mut dyn FnMut(&Name)) -> Option<Type> {
         let mut resolved = ty.clone();
         // Each round replaces one level of holes by their types; there are at most as many levels as holes.
         for _ in 0..=self.holes {
@@ -179,7 +179,7 @@ impl Solver {
                 let filled = self.bound.get(name).cloned();
                 changed |= filled.is_some();
                 if filled.is_none() {
-                    met(name);
+                    visit(name);
                 }
                 filled
             });

@@ -52,9 +52,9 @@ fn make_conv(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
     let plane = |size: [usize; 5]| [size[3], size[4]];
     let last = |v: [usize; 3]| [v[1], v[2]];
     let size = plane(s.data.size);
-    let (before, after) = (last(s.slide.before), last(s.slide.after));
+    let (before, after) = (last(s.window.before), last(s.window.after));
     let [kh, kw] = plane(s.weight.size);
-    let dilation = last(s.slide.dilation);
+    let dilation = last(s.window.dilation);
     let each_tap = || (0..kh).flat_map(move |h| (0..kw).map(move |w| [h, w]));
     let step = |strides: &[usize; 5]| [strides[0], strides[1], strides[3], strides[4]];
     let (out_size, w) = (plane(s.out.size), s.weight.stride);
@@ -75,7 +75,7 @@ fn make_conv(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
             output_step: w[0],
             input_step: w[1],
         },
-        stride: last(s.slide.stride),
+        stride: last(s.window.stride),
         taps: each_tap().map(|[h, w]| [h * dilation[0], w * dilation[1]]).collect(),
     };
     // Places in a row must be contiguous, and so must rows.

@@ -7,7 +7,7 @@ use crate::simd::multiversion;
 use crate::{Kernel, Offer, Spec, split};
 use byoc_ir::ir::{Attrs, TensorType};
 use byoc_ir::op::qnn::numerics::{Rescale, Rounding, range, rescale, saturate};
-use byoc_ir::op::qnn::{Along, default_requantization, requantization, rounding_of, scales};
+use byoc_ir::op::qnn::{PerAxis, default_requantization, requantization, rounding_of, scales};
 use byoc_ir::op::{OpDef, Params, Reference};
 use byoc_ir::tensor::{DType, TensorView, TensorViewMut};
 
@@ -132,7 +132,7 @@ fn byte(value: f32, (low, high): (f32, f32)) -> u8 {
 
 /// Requantization of `int32` to bytes: one ratio, or one for each place on an axis.
 struct Requantize {
-    by: Along<Rescale>,
+    by: PerAxis<Rescale>,
     zero_point: i32,
     limits: (i64, i64),
 }
@@ -150,7 +150,7 @@ fn make_requantize(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
     if spec.inputs[0].dtype != DType::I32 || out.size() != 1 || !none || zero_points.len() != 1 || !finite {
         return None;
     }
-    let by = Along::new(by, &spec.inputs[0].shape()?, params.int("axis"));
+    let by = PerAxis::new(by, &spec.inputs[0].shape()?, params.int("axis"));
     Some(Box::new(Requantize { by, zero_point: zero_points[0], limits: range(out) }))
 }
 

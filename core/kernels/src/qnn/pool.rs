@@ -2,7 +2,7 @@
 
 use crate::{Kernel, Offer, Spec, split};
 use byoc_ir::op::pool::{PoolShape, pool_window};
-use byoc_ir::op::spatial::Slide;
+use byoc_ir::op::spatial::WindowParams;
 use byoc_ir::tensor::{DType, TensorView, TensorViewMut};
 
 inventory::submit! { Offer { op: "nn.max_pool2d", make } }
@@ -10,7 +10,7 @@ inventory::submit! { Offer { op: "nn.max_pool2d", make } }
 struct MaxPool {
     shape: PoolShape,
     taps: [usize; 3],
-    slide: Slide,
+    window: WindowParams,
     signed: bool,
 }
 
@@ -19,14 +19,14 @@ fn make(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
     let params = spec.params();
     let (data_shape, out_shape) = (data.shape()?, out.shape()?);
     let shape = PoolShape::new(&params, &data_shape, &out_shape);
-    let (taps, slide) = pool_window(&params, 2);
+    let (taps, window) = pool_window(&params, 2);
     let byte = matches!(data.dtype, DType::I8 | DType::U8);
     // Every window contains data: less than a whole window lies in the padding before it.
     let empty = data_shape.contains(&0) || out_shape.contains(&0);
     if !byte || empty || shape.data.stride[4] != 1 && shape.data.stride[1] != 1 {
         return None;
     }
-    Some(Box::new(MaxPool { shape, taps, slide, signed: data.dtype == DType::I8 }))
+    Some(Box::new(MaxPool { shape, taps, window, signed: data.dtype == DType::I8 }))
 }
 
 /// Least byte of the type, after the comparison has flipped signed bytes.
@@ -35,9 +35,9 @@ const LEAST: u8 = 0;
 impl MaxPool {
     /// Returns the places of data inside window `place` on an axis (1 rows, 2 columns).
     fn seen(&self, axis: usize, place: usize) -> impl Iterator<Item = usize> {
-        let (slide, first) = (self.slide, place * self.slide.stride[axis]);
-        let taps = slide.taps_inside(axis, place, self.taps[axis], self.shape.data.size[2 + axis]);
-        taps.map(move |tap| first + tap * slide.dilation[axis] - slide.before[axis])
+        let (window, first) = (self.window, place * self.window.stride[axis]);
+        let taps = window.taps_inside(axis, place, self.taps[axis], self.shape.data.size[2 + axis]);
+        taps.map(move |tap| first + tap * window.dilation[axis] - window.before[axis])
     }
 
     /// Computes line `line` of results (an image's row, of one channel or of all); `rows` is scratch for a row of

@@ -20,7 +20,7 @@ use byoc_ir::tensor::{DType, Tensor};
 use byoc_ir::typing::Rebuild;
 use std::collections::HashMap;
 
-type Built = Result<Option<ExprId>, Box<Diagnostic>>;
+type Result<T, E = Box<Diagnostic>> = std::result::Result<T, E>;
 
 /// Integers that represent a real value.
 #[derive(Clone, Copy, Debug)]
@@ -39,7 +39,7 @@ struct Affine {
 ///
 /// # Errors
 /// Types that no longer agree, which would be a defect of this pass.
-pub fn fake_quantization_to_integer(module: &Module) -> Result<Module, Box<Diagnostic>> {
+pub fn fake_quantization_to_integer(module: &Module) -> Result<Module> {
     let touch = touchable(module);
     let mut known = Known { of: HashMap::new() };
     Rebuild::run(module, |rebuild, id, expr| {
@@ -103,13 +103,7 @@ impl Known {
     }
 
     /// Returns the integers of `new`, the value of a call.
-    fn follow(
-        &self,
-        rebuild: &mut Rebuild<'_>,
-        name: &str,
-        call: &Call,
-        new: ExprId,
-    ) -> Result<Option<Affine>, Box<Diagnostic>> {
+    fn follow(&self, rebuild: &mut Rebuild<'_>, name: &str, call: &Call, new: ExprId) -> Result<Option<Affine>> {
         if dtype(rebuild, new) != Some(DType::F32) {
             return Ok(None);
         }
@@ -171,13 +165,7 @@ impl Known {
     }
 
     /// Builds the sums of a convolution or a product, with the product of the scales.
-    fn contraction(
-        &self,
-        rebuild: &mut Rebuild<'_>,
-        name: &str,
-        call: &Call,
-        data: Affine,
-    ) -> Result<Option<Affine>, Box<Diagnostic>> {
+    fn contraction(&self, rebuild: &mut Rebuild<'_>, name: &str, call: &Call, data: Affine) -> Result<Option<Affine>> {
         let Some(weight) = self.arg(rebuild, call, 1) else { return Ok(None) };
         let quantized = match name {
             "nn.conv2d" => "qnn.conv2d",
@@ -217,13 +205,7 @@ impl Known {
     }
 
     /// Builds the sums with a bias of their scale.
-    fn bias(
-        &self,
-        rebuild: &mut Rebuild<'_>,
-        call: &Call,
-        data: Affine,
-        axis: i64,
-    ) -> Result<Option<Affine>, Box<Diagnostic>> {
+    fn bias(&self, rebuild: &mut Rebuild<'_>, call: &Call, data: Affine, axis: i64) -> Result<Option<Affine>> {
         let along = resolve(axis, rank(rebuild, data.value));
         let zero = constant(rebuild, data.zero_point).is_some_and(|t| t.as_slice::<i32>().iter().all(|&z| z == 0));
         if dtype(rebuild, data.value) != Some(DType::I32) || !zero || !data.is_single(rebuild) && data.axis != along {
@@ -270,7 +252,7 @@ impl Known {
     }
 
     /// Builds the replacement of a `qnn.quantize`, if the integers of its operand are known.
-    fn quantize(&self, rebuild: &mut Rebuild<'_>, call: &Call) -> Built {
+    fn quantize(&self, rebuild: &mut Rebuild<'_>, call: &Call) -> Result<Option<ExprId>> {
         let [real, scale, zero_point] = [0, 1, 2].map(|i| rebuild.get(call.args[i]));
         let known = floats(rebuild, scale).zip(constant(rebuild, zero_point).map(|t| t.as_slice::<i32>().to_vec()));
         let Some((scales, zeros)) = known else { return Ok(None) };
@@ -316,7 +298,7 @@ impl Known {
     }
 
     /// Converts the real value `real` to the integers that `target` specifies.
-    fn integers(&self, rebuild: &mut Rebuild<'_>, real: ExprId, target: &Target) -> Built {
+    fn integers(&self, rebuild: &mut Rebuild<'_>, real: ExprId, target: &Target) -> Result<Option<ExprId>> {
         if let Some(affine) = self.of.get(&real).copied() {
             let fits = affine.is_single(rebuild) || target.axis.is_none_or(|axis| axis == affine.axis);
             if !fits {
@@ -382,7 +364,13 @@ struct Target {
 }
 
 /// Builds the quantized form of an operator on operands with scalar scales and zero points.
-fn quantized(rebuild: &mut Rebuild<'_>, name: &str, call: &Call, known: &[Affine], to: &Target) -> Built {
+fn quantized(
+    rebuild: &mut Rebuild<'_>,
+    name: &str,
+    call: &Call,
+    known: &[Affine],
+    to: &Target,
+) -> Result<Option<ExprId>> {
     let first = known[0];
     let one = [first.value, first.scale, first.zero_point, to.scale, to.zero_point];
     let (quantized, attrs) = match (name, known) {

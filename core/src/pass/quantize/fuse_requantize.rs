@@ -10,13 +10,13 @@ use byoc_ir::op::{self, Params};
 use byoc_ir::tensor::{DType, Tensor};
 use byoc_ir::typing::Rebuild;
 
-type Built = Result<Option<ExprId>, Box<Diagnostic>>;
+type Result<T, E = Box<Diagnostic>> = std::result::Result<T, E>;
 
 /// Fuses every chain of these operators whose intermediate results have no other user.
 ///
 /// # Errors
 /// Types that no longer agree, which would be a defect of this pass.
-pub fn fuse_requantize(module: &Module) -> Result<Module, Box<Diagnostic>> {
+pub fn fuse_requantize(module: &Module) -> Result<Module> {
     let touch = touchable(module);
     let uses = uses(module);
     Rebuild::run(module, |rebuild, id, expr| {
@@ -56,7 +56,7 @@ fn byte(module: &Module, id: ExprId) -> bool {
     module.ty(id).as_tensor().is_some_and(|t| matches!(t.dtype, DType::I8 | DType::U8))
 }
 
-fn requantize(rebuild: &mut Rebuild<'_>, call: &Call, alone: &dyn Fn(ExprId) -> bool) -> Built {
+fn requantize(rebuild: &mut Rebuild<'_>, call: &Call, alone: &dyn Fn(ExprId) -> bool) -> Result<Option<ExprId>> {
     let old = rebuild.old;
     let Some((mut name, mut inner)) = called(old, call.args[0]) else { return Ok(None) };
     let mut origins = vec![old.nodes[call.args[0]].origin];
@@ -138,7 +138,7 @@ fn requantize(rebuild: &mut Rebuild<'_>, call: &Call, alone: &dyn Fn(ExprId) -> 
 }
 
 /// Merges bounds on integers into the fused operator before them.
-fn bound(rebuild: &mut Rebuild<'_>, call: &Call, name: &str) -> Built {
+fn bound(rebuild: &mut Rebuild<'_>, call: &Call, name: &str) -> Result<Option<ExprId>> {
     let below = rebuild.get(call.args[0]);
     let Expr::Call(fused) = rebuild.new.module.expr(below).clone() else { return Ok(None) };
     let Some((below_name, _)) = called(&rebuild.new.module, below) else { return Ok(None) };

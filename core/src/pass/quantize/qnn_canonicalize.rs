@@ -13,7 +13,7 @@ use byoc_ir::op::{self, OpDef, Params};
 use byoc_ir::tensor::{DType, Tensor};
 use byoc_ir::typing::{Builder, Rebuild};
 
-type Built = Result<ExprId, Box<Diagnostic>>;
+type Result<T, E = Box<Diagnostic>> = std::result::Result<T, E>;
 
 const INT32: (i64, i64) = (i32::MIN as i64, i32::MAX as i64);
 
@@ -21,7 +21,7 @@ const INT32: (i64, i64) = (i32::MIN as i64, i32::MAX as i64);
 ///
 /// # Errors
 /// Types that no longer agree, which would be a defect of this pass.
-pub fn qnn_canonicalize(module: &Module) -> Result<Module, Box<Diagnostic>> {
+pub fn qnn_canonicalize(module: &Module) -> Result<Module> {
     let touch = touchable(module);
     Rebuild::run(module, |rebuild, id, expr| {
         let Some((operator, call)) = expr.as_op_call() else { return Ok(None) };
@@ -52,7 +52,7 @@ struct Quantization {
 }
 
 impl<'a> Emit<'a> {
-    fn operator(mut self) -> Result<Option<ExprId>, Box<Diagnostic>> {
+    fn operator(mut self) -> Result<Option<ExprId>> {
         let params = self.params();
         let axis = params.int("axis");
         let at = |emit: &Self, i: usize, axis| Quantization { scale: emit.args[i], zero_point: emit.args[i + 1], axis };
@@ -114,7 +114,7 @@ impl<'a> Emit<'a> {
 
     // Building blocks.
 
-    fn plain(&mut self, name: &str, args: &[ExprId]) -> Built {
+    fn plain(&mut self, name: &str, args: &[ExprId]) -> Result<ExprId> {
         self.to.op(name, args, Attrs::none())
     }
 
@@ -126,7 +126,7 @@ impl<'a> Emit<'a> {
         self.to.module.ty(value).as_tensor().map_or(0, |t| t.dims.len())
     }
 
-    fn cast(&mut self, value: ExprId, dtype: DType) -> Built {
+    fn cast(&mut self, value: ExprId, dtype: DType) -> Result<ExprId> {
         if self.dtype(value) == dtype {
             return Ok(value);
         }
@@ -141,11 +141,11 @@ impl<'a> Emit<'a> {
         self.to.op("cast", &[value], attrs)
     }
 
-    fn clip(&mut self, value: ExprId, low: f64, high: f64) -> Built {
+    fn clip(&mut self, value: ExprId, low: f64, high: f64) -> Result<ExprId> {
         self.to.op("clip", &[value], Attrs::new([("a_min", low.into()), ("a_max", high.into())]))
     }
 
-    fn clip_to(&mut self, value: ExprId, (low, high): (i64, i64)) -> Built {
+    fn clip_to(&mut self, value: ExprId, (low, high): (i64, i64)) -> Result<ExprId> {
         self.clip(value, low as f64, high as f64)
     }
 
@@ -168,7 +168,7 @@ impl<'a> Emit<'a> {
     }
 
     /// Reshapes a scalar, or a vector along `axis`, so that it broadcasts against `data`.
-    fn along(&mut self, value: ExprId, data: ExprId, axis: i64) -> Built {
+    fn along(&mut self, value: ExprId, data: ExprId, axis: i64) -> Result<ExprId> {
         let (rank, is_one) = (self.rank(data) as i64, self.is_one(value));
         if self.rank(value) == 0 {
             return Ok(value);
@@ -188,7 +188,7 @@ impl<'a> Emit<'a> {
     }
 
     /// Creates a scalar constant if all values are equal, otherwise a vector along `axis` of `data`.
-    fn integers(&mut self, values: &[i64], data: ExprId, axis: i64) -> Built {
+    fn integers(&mut self, values: &[i64], data: ExprId, axis: i64) -> Result<ExprId> {
         let first = values.first().copied().unwrap_or(0);
         let tensor = match values.iter().all(|&v| v == first) {
             true => Tensor::scalar(first),
@@ -199,7 +199,7 @@ impl<'a> Emit<'a> {
     }
 
     /// Computes data - zero point in `int32`, saturated.
-    fn difference(&mut self, data: ExprId, zero_point: ExprId, axis: i64) -> Built {
+    fn difference(&mut self, data: ExprId, zero_point: ExprId, axis: i64) -> Result<ExprId> {
         let reach = self.reach(zero_point);
         let narrow = self.dtype(data).size() <= 2;
         if reach == Some(0) {
@@ -218,14 +218,14 @@ impl<'a> Emit<'a> {
         self.cast(wide, DType::I32)
     }
 
-    fn dequantize(&mut self, data: ExprId, by: Quantization) -> Built {
+    fn dequantize(&mut self, data: ExprId, by: Quantization) -> Result<ExprId> {
         let t = self.difference(data, by.zero_point, by.axis)?;
         let real = self.cast(t, DType::F32)?;
         let scale = self.along(by.scale, data, by.axis)?;
         self.plain("multiply", &[real, scale])
     }
 
-    fn quantize(&mut self, data: ExprId, to: Quantization, dtype: DType, rounding: Rounding) -> Built {
+    fn quantize(&mut self, data: ExprId, to: Quantization, dtype: DType, rounding: Rounding) -> Result<ExprId> {
         let real = self.cast(data, DType::F32)?;
         let scale = self.along(to.scale, data, to.axis)?;
         let ratio = self.plain("divide", &[real, scale])?;
@@ -234,7 +234,7 @@ impl<'a> Emit<'a> {
     }
 
     /// Adds the zero point to integral float32 values and converts them to an integer type.
-    fn place(&mut self, whole: ExprId, to: Quantization, dtype: DType) -> Built {
+    fn place(&mut self, whole: ExprId, to: Quantization, dtype: DType) -> Result<ExprId> {
         let mut value = whole;
         if self.reach(to.zero_point) != Some(0) {
             let zero_point = self.cast(to.zero_point, DType::F32)?;
@@ -245,7 +245,7 @@ impl<'a> Emit<'a> {
         self.cast(value, dtype)
     }
 
-    fn round(&mut self, real: ExprId, rounding: Rounding) -> Built {
+    fn round(&mut self, real: ExprId, rounding: Rounding) -> Result<ExprId> {
         let half = self.float(0.5);
         match rounding {
             Rounding::ToNearest => self.plain("round", &[real]),
@@ -268,7 +268,7 @@ impl<'a> Emit<'a> {
     }
 
     /// Rescales the `int32` value `t` and adds the zero point, saturated to `dtype`.
-    fn rescale(&mut self, t: ExprId, by: &[Rescale], to: Quantization, dtype: DType) -> Built {
+    fn rescale(&mut self, t: ExprId, by: &[Rescale], to: Quantization, dtype: DType) -> Result<ExprId> {
         let axis = to.axis;
         let scaled = match by.first() {
             None | Some(Rescale::Same) => t,
@@ -301,7 +301,7 @@ impl<'a> Emit<'a> {
     }
 
     /// Multiplies `t` by fixed-point fractions, clipped to the range of `int32`.
-    fn multiply(&mut self, t: ExprId, by: &[Rescale], rounding: Rounding, axis: i64) -> Built {
+    fn multiply(&mut self, t: ExprId, by: &[Rescale], rounding: Rounding, axis: i64) -> Result<ExprId> {
         let ratio = |by: &Rescale| match by {
             Rescale::Fixed(ratio, _) => (i64::from(ratio.multiplier), i64::from(ratio.exponent)),
             _ => (1 << 30, 1),
@@ -353,7 +353,7 @@ impl<'a> Emit<'a> {
     }
 
     /// Multiplies with Relay's fixed-point operators.
-    fn fixed_point_multiply(&mut self, t: ExprId, ratios: &[(i64, i64)], axis: i64) -> Built {
+    fn fixed_point_multiply(&mut self, t: ExprId, ratios: &[(i64, i64)], axis: i64) -> Result<ExprId> {
         if let [(multiplier, exponent)] = *ratios {
             let attrs = Attrs::new([("multiplier", multiplier.into()), ("shift", exponent.into())]);
             return self.to.op("fixed_point_multiply", &[t], attrs);
@@ -375,7 +375,7 @@ impl<'a> Emit<'a> {
 
     /// Applies `name` to the differences. Sums wrap, and so may the differences: in the type of the sums, or in
     /// `int16` where they fit it.
-    fn contraction(&mut self, name: &str) -> Built {
+    fn contraction(&mut self, name: &str) -> Result<ExprId> {
         let out = self.params().dtype("out_dtype").unwrap_or(DType::I32);
         let layout = self.params().string("kernel_layout");
         let channels = layout.find('O').unwrap_or(0) as i64;
@@ -398,7 +398,7 @@ impl<'a> Emit<'a> {
         self.to.op(name, &operands, self.call.attrs.with("out_dtype", out))
     }
 
-    fn sum(mut self) -> Result<Option<ExprId>, Box<Diagnostic>> {
+    fn sum(mut self) -> Result<Option<ExprId>> {
         let Some(to) = self.floats(6) else { return Ok(None) };
         let dtype = self.dtype(self.args[0]);
         let mut sides = [self.args[0], self.args[1]];
@@ -432,7 +432,7 @@ impl<'a> Emit<'a> {
         self.cast(value, dtype).map(Some)
     }
 
-    fn product(mut self) -> Result<Option<ExprId>, Box<Diagnostic>> {
+    fn product(mut self) -> Result<Option<ExprId>> {
         let (Some(lhs), Some(rhs), Some(to)) = (self.floats(2), self.floats(4), self.floats(6)) else {
             return Ok(None);
         };
@@ -454,8 +454,8 @@ impl<'a> Emit<'a> {
         self.rescale(product, &by, to, dtype).map(Some)
     }
 
-    fn concatenate(mut self) -> Result<Option<ExprId>, Box<Diagnostic>> {
-        let fields = |emit: &mut Self, i: usize| -> Result<Vec<ExprId>, Box<Diagnostic>> {
+    fn concatenate(mut self) -> Result<Option<ExprId>> {
+        let fields = |emit: &mut Self, i: usize| -> Result<Vec<ExprId>> {
             let tuple = emit.args[i];
             if let byoc_ir::ir::Expr::Tuple(fields) = emit.to.module.expr(tuple) {
                 return Ok(fields.to_vec());
@@ -481,7 +481,7 @@ impl<'a> Emit<'a> {
     }
 
     /// Computes x * clip(x + 3, 0, 6) / 6.
-    fn hard_swish(&mut self, x: ExprId) -> Built {
+    fn hard_swish(&mut self, x: ExprId) -> Result<ExprId> {
         let (three, six) = (self.float(3.0), self.float(6.0));
         let moved = self.plain("add", &[x, three])?;
         let bounded = self.clip(moved, 0.0, 6.0)?;

@@ -25,11 +25,7 @@ use std::collections::HashMap;
 ///
 /// # Errors
 /// A request that no operator can satisfy, or no request at all.
-pub fn convert_layout(
-    module: &Module,
-    wishes: &[DesiredLayout],
-    warnings: &mut Vec<Diagnostic>,
-) -> Result<Module, Box<Diagnostic>> {
+pub fn convert_layout(module: &Module, wishes: &[DesiredLayout], warnings: &mut Vec<Diagnostic>) -> Result<Module> {
     check_layouts(wishes)?;
     let touch = touchable(module);
     let scopes = Scopes::of_module(module);
@@ -85,7 +81,7 @@ fn total(ty: &Type, layout: &str, letter: char) -> Option<usize> {
 ///
 /// # Errors
 /// E0341 for the first request that it cannot satisfy, or if there is none.
-pub fn check_layouts(wishes: &[DesiredLayout]) -> Result<(), Box<Diagnostic>> {
+pub fn check_layouts(wishes: &[DesiredLayout]) -> Result<()> {
     let fail = |message: String, help: &str| {
         Err(Box::new(Diagnostic::error(codes::passes::BAD_LAYOUT, message).help(help.to_owned())))
     };
@@ -201,10 +197,16 @@ struct Converter<'w> {
     transforms: HashMap<(ScopeId, ExprId, Change), ExprId>,
 }
 
-type Converted = Result<Option<ExprId>, Box<Diagnostic>>;
+type Result<T, E = Box<Diagnostic>> = std::result::Result<T, E>;
 
 impl Converter<'_> {
-    fn convert(&mut self, rebuild: &mut Rebuild<'_>, id: ExprId, operator: OpId, call: &Call) -> Converted {
+    fn convert(
+        &mut self,
+        rebuild: &mut Rebuild<'_>,
+        id: ExprId,
+        operator: OpId,
+        call: &Call,
+    ) -> Result<Option<ExprId>> {
         let def = op::get(operator);
         let params = Params::new(def, &call.attrs);
         let made = match def.facts.layout {
@@ -266,7 +268,13 @@ impl Converter<'_> {
         self.hold(rebuild, id, made)
     }
 
-    fn convolution(&mut self, rebuild: &mut Rebuild<'_>, id: ExprId, operator: OpId, call: &Call) -> Converted {
+    fn convolution(
+        &mut self,
+        rebuild: &mut Rebuild<'_>,
+        id: ExprId,
+        operator: OpId,
+        call: &Call,
+    ) -> Result<Option<ExprId>> {
         let Some(wish) = self.wishes.iter().find(|wish| &*wish.operator == "nn.conv2d") else { return Ok(None) };
         let params = Params::new(op::get(operator), &call.attrs);
         let (from, kernel, out) =
@@ -320,7 +328,7 @@ impl Converter<'_> {
         call: &Call,
         axis: i64,
         (data, change): (ExprId, Change),
-    ) -> Converted {
+    ) -> Result<Option<ExprId>> {
         let is_bias = matches!(call.callee, Callee::Op(operator) if op::get(operator).name == "nn.bias_add");
         let channels = Layout::parse(&change.from).and_then(|layout| layout.0.iter().position(|d| *d == ('C', None)));
         let Some(at) = change.old_axis(axis).filter(|at| is_bias && Some(*at) == channels && !has_blocks(&change.from))
@@ -347,7 +355,12 @@ impl Converter<'_> {
     }
 
     /// Records a value in the new layout; other users get it in the old one.
-    fn hold(&mut self, rebuild: &mut Rebuild<'_>, id: ExprId, (new, change): (ExprId, Change)) -> Converted {
+    fn hold(
+        &mut self,
+        rebuild: &mut Rebuild<'_>,
+        id: ExprId,
+        (new, change): (ExprId, Change),
+    ) -> Result<Option<ExprId>> {
         let back = Change { from: change.to.clone(), to: change.from.clone() };
         let old = self.transform(rebuild, new, &back)?;
         if change.from != change.to {
@@ -375,12 +388,7 @@ impl Converter<'_> {
 
     /// Converts an operand to the new layout. An operand of lower rank is first given the dimensions that
     /// broadcasting would add.
-    fn bring(
-        &mut self,
-        rebuild: &mut Rebuild<'_>,
-        operand: ExprId,
-        change: &Change,
-    ) -> Result<ExprId, Box<Diagnostic>> {
+    fn bring(&mut self, rebuild: &mut Rebuild<'_>, operand: ExprId, change: &Change) -> Result<ExprId> {
         if let Some((new, held)) = &self.held[operand]
             && held == change
         {
@@ -402,12 +410,7 @@ impl Converter<'_> {
         self.transform(rebuild, new, change)
     }
 
-    fn transform(
-        &mut self,
-        rebuild: &mut Rebuild<'_>,
-        new: ExprId,
-        change: &Change,
-    ) -> Result<ExprId, Box<Diagnostic>> {
+    fn transform(&mut self, rebuild: &mut Rebuild<'_>, new: ExprId, change: &Change) -> Result<ExprId> {
         if change.from == change.to {
             return Ok(new);
         }

@@ -101,7 +101,7 @@ pub fn parse_pattern(text: &str) -> Result<(Pattern, Vec<Diagnostic>), Vec<Diagn
     }
 }
 
-type Read<T> = Result<T, Box<Diagnostic>>;
+type Result<T, E = Box<Diagnostic>> = std::result::Result<T, E>;
 
 const KEYWORDS: &[&str] = &["let", "where", "if", "fn", "call", "op", "dominates", "const", "var"];
 
@@ -165,18 +165,18 @@ impl<'a> Parser<'a> {
         found
     }
 
-    fn expect(&mut self, mark: char) -> Read<()> {
+    fn expect(&mut self, mark: char) -> Result<()> {
         if self.take(mark) { Ok(()) } else { Err(self.unexpected(&format!("\"{mark}\""))) }
     }
 
-    fn name(&mut self, what: &str) -> Read<(&'a str, Span)> {
+    fn name(&mut self, what: &str) -> Result<(&'a str, Span)> {
         match self.peek() {
             Token::Name(name) => Ok((name, self.next().span)),
             _ => Err(self.unexpected(what)),
         }
     }
 
-    fn expect_end(&mut self) -> Read<()> {
+    fn expect_end(&mut self) -> Result<()> {
         match self.peek() {
             Token::End => Ok(()),
             _ => Err(self.unexpected("\"|\", \"?\", \":\", \".\" or the end of the pattern")),
@@ -202,7 +202,7 @@ impl<'a> Parser<'a> {
 
     // Entries.
 
-    fn entry(&mut self) -> Read<Entry> {
+    fn entry(&mut self) -> Result<Entry> {
         let (name, span) = self.name("the name of a pattern")?;
         self.expect(':')?;
         let pattern = self.definition()?;
@@ -224,7 +224,7 @@ impl<'a> Parser<'a> {
         Ok(Entry { name: name.into(), pattern, check, span: span.to(self.span()) })
     }
 
-    fn definition(&mut self) -> Read<Pattern> {
+    fn definition(&mut self) -> Result<Pattern> {
         while self.peek() == Token::Name("let")
             && matches!(self.words.get(self.at + 1).map(|w| w.token), Some(Token::Name(_)))
         {
@@ -269,7 +269,7 @@ impl<'a> Parser<'a> {
 
     // Patterns.
 
-    fn alt(&mut self) -> Read<PatternId> {
+    fn alt(&mut self) -> Result<PatternId> {
         self.depth += 1;
         if self.depth > MAX_DEPTH {
             return Err(too_deep(self.span()));
@@ -283,7 +283,7 @@ impl<'a> Parser<'a> {
         Ok(left)
     }
 
-    fn opt(&mut self) -> Read<PatternId> {
+    fn opt(&mut self) -> Result<PatternId> {
         let mut inner = self.typed()?;
         while self.take('?') {
             let (name, span) = self.name("the name of an operator")?;
@@ -301,7 +301,7 @@ impl<'a> Parser<'a> {
         Ok(inner)
     }
 
-    fn typed(&mut self) -> Read<PatternId> {
+    fn typed(&mut self) -> Result<PatternId> {
         let mut inner = self.post()?;
         while self.take(':') {
             let node = self.of_type(inner)?;
@@ -310,7 +310,7 @@ impl<'a> Parser<'a> {
         Ok(inner)
     }
 
-    fn post(&mut self) -> Read<PatternId> {
+    fn post(&mut self) -> Result<PatternId> {
         let mut tuple = self.atom()?;
         while self.take('.') {
             let index = if self.take('*') {
@@ -332,7 +332,7 @@ impl<'a> Parser<'a> {
         Ok(tuple)
     }
 
-    fn atom(&mut self) -> Read<PatternId> {
+    fn atom(&mut self) -> Result<PatternId> {
         let word = self.next();
         match word.token {
             Token::Mark('*') => match self.peek() {
@@ -412,7 +412,7 @@ impl<'a> Parser<'a> {
     }
 
     /// Parses a call of an operator, or a name bound by `let` or `*name`.
-    fn named(&mut self, name: &'a str, span: Span) -> Read<PatternId> {
+    fn named(&mut self, name: &'a str, span: Span) -> Result<PatternId> {
         let called = matches!(self.peek(), Token::Mark('(' | '{'));
         if !called {
             if let Some(&id) = self.names.get(name) {
@@ -454,7 +454,7 @@ impl<'a> Parser<'a> {
     }
 
     /// Parses, after `(`, a tuple, any tuple, or a pattern in parentheses.
-    fn tuple_or_group(&mut self) -> Read<PatternId> {
+    fn tuple_or_group(&mut self) -> Result<PatternId> {
         if self.peek() == Token::Any {
             self.next();
             self.expect(')')?;
@@ -476,7 +476,7 @@ impl<'a> Parser<'a> {
     }
 
     /// Parses, after `(`, arguments up to `)`; `..` is any number of any arguments.
-    fn args(&mut self) -> Read<Option<Box<[PatternId]>>> {
+    fn args(&mut self) -> Result<Option<Box<[PatternId]>>> {
         if self.peek() == Token::Any {
             self.next();
             self.expect(')')?;
@@ -497,7 +497,7 @@ impl<'a> Parser<'a> {
         Ok(Some(args.into()))
     }
 
-    fn three(&mut self) -> Read<[PatternId; 3]> {
+    fn three(&mut self) -> Result<[PatternId; 3]> {
         self.expect('(')?;
         let first = self.alt()?;
         self.expect(',')?;
@@ -509,7 +509,7 @@ impl<'a> Parser<'a> {
     }
 
     /// Parses the callee of `call`: a pattern, in which a bare operator name denotes the operator.
-    fn callee(&mut self) -> Read<PatternId> {
+    fn callee(&mut self) -> Result<PatternId> {
         let mut left = self.callee_atom()?;
         while self.take('|') {
             let right = self.callee_atom()?;
@@ -518,7 +518,7 @@ impl<'a> Parser<'a> {
         Ok(left)
     }
 
-    fn callee_atom(&mut self) -> Read<PatternId> {
+    fn callee_atom(&mut self) -> Result<PatternId> {
         let follows = self.words.get(self.at + 1).map(|w| w.token);
         match self.peek() {
             Token::Name("op") if follows == Some(Token::Mark('{')) => {
@@ -541,7 +541,7 @@ impl<'a> Parser<'a> {
     }
 
     /// Parses `{TOpPattern=0}`: an operator with these attributes.
-    fn any_operator(&mut self) -> Read<PatternId> {
+    fn any_operator(&mut self) -> Result<PatternId> {
         let span = self.span();
         let attrs = self.attrs()?;
         for (key, _) in attrs.iter() {

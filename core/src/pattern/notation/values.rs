@@ -1,6 +1,6 @@
 //! Contents of the atoms of a pattern: attributes with their values, literals, types and shapes.
 
-use super::{Parser, Read, too_deep};
+use super::{Parser, Result, too_deep};
 use crate::pattern::data::{MAX_DEPTH, PatternId, PatternNode};
 use crate::pattern::lexer::Token;
 use byoc_ir::diag::{Diagnostic, Span, codes, nearest};
@@ -10,12 +10,12 @@ use byoc_ir::tensor::{DType, Tensor};
 use byoc_ir::text::number::{self, Number};
 
 impl Parser<'_> {
-    pub(super) fn attrs(&mut self) -> Read<Attrs> {
+    pub(super) fn attrs(&mut self) -> Result<Attrs> {
         Ok(Attrs::new(self.attr_list()?.into_iter().map(|(key, value, _)| (key, value))))
     }
 
     /// Parses attributes, with a warning for each that the operator does not have.
-    pub(super) fn attrs_of(&mut self, op: Option<OpId>) -> Read<Attrs> {
+    pub(super) fn attrs_of(&mut self, op: Option<OpId>) -> Result<Attrs> {
         let list = self.attr_list()?;
         if let Some(op) = op {
             let def = op::get(op);
@@ -34,7 +34,7 @@ impl Parser<'_> {
         Ok(Attrs::new(list.into_iter().map(|(key, value, _)| (key, value))))
     }
 
-    pub(super) fn attr_list(&mut self) -> Read<Vec<(Name, AttrValue, Span)>> {
+    pub(super) fn attr_list(&mut self) -> Result<Vec<(Name, AttrValue, Span)>> {
         let mut list = Vec::new();
         if self.take('{') {
             while !self.take('}') {
@@ -50,7 +50,7 @@ impl Parser<'_> {
         Ok(list)
     }
 
-    pub(super) fn value(&mut self) -> Read<AttrValue> {
+    pub(super) fn value(&mut self) -> Result<AttrValue> {
         Ok(match self.peek() {
             Token::Number(number) => match attr_number(number) {
                 Some(value) => {
@@ -93,7 +93,7 @@ impl Parser<'_> {
         })
     }
 
-    pub(super) fn literal_tensor(&mut self) -> Read<Tensor> {
+    pub(super) fn literal_tensor(&mut self) -> Result<Tensor> {
         let tensor = match self.peek() {
             Token::Name("True" | "true") => Some(Tensor::from_bools(&[], &[true])),
             Token::Name("False" | "false") => Some(Tensor::from_bools(&[], &[false])),
@@ -112,7 +112,7 @@ impl Parser<'_> {
 
     // Types.
 
-    pub(super) fn of_type(&mut self, inner: PatternId) -> Read<PatternNode> {
+    pub(super) fn of_type(&mut self, inner: PatternId) -> Result<PatternNode> {
         match self.peek() {
             Token::Name(name) if DType::parse(name).is_some() => {
                 self.next();
@@ -131,7 +131,7 @@ impl Parser<'_> {
     }
 
     /// Parses, after `(`, dimensions up to `)`.
-    pub(super) fn dims(&mut self) -> Read<Box<[Dim]>> {
+    pub(super) fn dims(&mut self) -> Result<Box<[Dim]>> {
         let mut dims = Vec::new();
         while !self.take(')') {
             if !dims.is_empty() {
@@ -154,7 +154,7 @@ impl Parser<'_> {
         Ok(dims.into())
     }
 
-    pub(super) fn full_type(&mut self) -> Read<Type> {
+    pub(super) fn full_type(&mut self) -> Result<Type> {
         self.depth += 1;
         if self.depth > MAX_DEPTH {
             return Err(too_deep(self.span()));
@@ -190,7 +190,7 @@ impl Parser<'_> {
         Ok(ty)
     }
 
-    pub(super) fn dtype(&mut self) -> Read<DType> {
+    pub(super) fn dtype(&mut self) -> Result<DType> {
         match self.peek() {
             Token::Name(name) if DType::parse(name).is_some() => {
                 self.next();

@@ -172,5 +172,5 @@ impl PreparedProgram {
 
 /// Placeholder for a released constant.
 fn placeholder() -> Tensor {
-    Tensor::nothing()
+    Tensor::empty()
 }

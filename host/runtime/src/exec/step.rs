@@ -40,7 +40,7 @@ pub(super) fn kernel(
     let mut failure = None;
     let _room = match step.kernel.scratch() {
         0 => None,
-        bytes => Some(memory::room(bytes).map_err(Diagnostic::from)?),
+        bytes => Some(memory::reserve(bytes).map_err(Diagnostic::from)?),
     };
     let (workspace, saved) = match step.in_place {
         InPlace::Save(_, reg) => {
@@ -88,9 +88,9 @@ pub(super) fn dynamic(scope: Scope<'_>, frame: &mut Frame, step: &DynamicStep) -
         .zip(&mut memory)
         .map(|(ty, (shape, bytes))| TensorViewMut { dtype: ty.dtype, shape, data: bytes.as_mut() })
         .collect();
-    let room = memory::room(kernel.kernel.scratch())?;
+    let reservation = memory::reserve(kernel.kernel.scratch())?;
     let result = kernel.kernel.run(&views, &mut outputs, workspace.as_mut());
-    drop(room);
+    drop(reservation);
     result.map_err(|message| Diagnostic::error(codes::runtime::KERNEL_FAILED, message))?;
     for ((ty, (shape, bytes)), &out) in kernel.outs.iter().zip(memory).zip(&step.outs) {
         let tensor = Tensor::from_storage(ty.dtype, &shape, Arc::new(bytes)).expect("size matches the shape");
@@ -158,7 +158,7 @@ impl SizedOperands {
         // Checked before the kernel is created, because kernels create tables as long as an axis of the result.
         let room =
             outs.iter().map(|ty| Ok(memory::Charge::new(size(ty)?.1)?)).collect::<Result<Vec<_>, Diagnostic>>()?;
-        drop(room);
+        drop(reservation);
         let def = op::get(step.op);
         let inputs: Vec<TensorType> = self.inputs.iter().map(|t| TensorType::fixed(t.dtype(), t.shape())).collect();
         let constants = vec![None; inputs.len()];

@@ -35,7 +35,7 @@ impl PluginRegion {
         let label = &self.label;
         // The copies count as much as what they are copied from.
         let bytes = call.inputs.iter().map(|t| t.data.len()).chain(call.outputs.iter().map(|t| t.data.len()));
-        let _room = memory::room(bytes.chain([call.workspace.len()]).fold(0, usize::saturating_add))?;
+        let _reservation = memory::reserve(bytes.chain([call.workspace.len()]).fold(0, usize::saturating_add))?;
         let inputs = call.inputs.iter().map(|t| GuardedBuffer::copy_of(t.data, POISON));
         let inputs = inputs.collect::<Result<Vec<GuardedBuffer>, OutOfMemory>>()?;
         let outputs = call.outputs.iter().map(|t| GuardedBuffer::new(t.data.len(), POISON, POISON));

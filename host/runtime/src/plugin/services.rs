@@ -3,9 +3,9 @@
 use super::bridge::{dtype_from_api, dtype_to_api};
 use crate::cancel::Cancel;
 use crate::exec::Pool;
+use byoc_ir::cancel;
 use byoc_ir::ir::{Expr, ExprId, Module, Type};
 use byoc_ir::op::{self, Value};
-use byoc_ir::stop;
 use byoc_ir::tensor::Tensor;
 use byoc_plugin_api::{Call, Constant, Error, Executable, Graph, HostServices, Prepared, Result, Services};
 use std::collections::{BTreeMap, HashMap};
@@ -120,7 +120,7 @@ impl HostServices for Host {
     }
 
     fn cancelled(&self) -> bool {
-        self.cancel.is_set() || stop::requested()
+        self.cancel.is_set() || cancel::requested()
     }
 
     fn reference(&self, graph: &Graph, constants: &[Constant]) -> Result<Box<dyn Executable>> {

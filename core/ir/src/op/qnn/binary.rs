@@ -2,7 +2,7 @@
 
 use super::numerics::{range, rescale, saturate};
 use super::params::{
-    Along, Kind, NARROW, axis_dim, default_requantization, one_of, parameter, scale, scales, zero_points,
+    Kind, NARROW, PerAxis, axis_dim, default_requantization, one_of, parameter, scale, scales, zero_points,
 };
 use super::quantize::{difference, integers};
 use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
@@ -79,10 +79,10 @@ fn requantized(
 ) -> Result<Vec<i64>, ReferenceError> {
     let (view, axis) = (&inputs[side], params.int(attr));
     let from = scales(params, 2 + 2 * side, &inputs[2 + 2 * side])?;
-    let from_zero = Along::new(zero_points(&inputs[3 + 2 * side]), view.shape, axis);
+    let from_zero = PerAxis::new(zero_points(&inputs[3 + 2 * side]), view.shape, axis);
     let (to, to_zero) = (scale(params, 6, &inputs[6])?, zero_points(&inputs[7])[0]);
     let int32 = (i64::from(i32::MIN), i64::from(i32::MAX));
-    let by = Along::new(default_requantization(&from, &[to]), view.shape, axis);
+    let by = PerAxis::new(default_requantization(&from, &[to]), view.shape, axis);
     if from.iter().all(|&from| from == to) && from_zero.values.iter().all(|&zero| zero == to_zero) {
         return Ok(integers(view));
     }

@@ -5,7 +5,7 @@ use super::params::{Kind, NARROW, check, default_requantization, one_of, paramet
 use super::quantize::{difference, integers};
 use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
 use crate::op::facts::Facts;
-use crate::op::join;
+use crate::op::concat;
 use crate::tensor::{Element, Tensor, TensorView, TensorViewMut};
 use crate::with_dtype;
 
@@ -27,7 +27,7 @@ inventory::submit! {
 }
 
 fn relation(relation: &Relation<'_>) -> TypeResult {
-    let ty = join::concatenate_type(relation)?;
+    let ty = concat::concatenate_type(relation)?;
     let fields = relation.tensors(0)?;
     one_of(relation, "data", fields[0].dtype, NARROW)?;
     for (i, kind) in [(1, Kind::Scale), (2, Kind::ZeroPoint)] {
@@ -67,5 +67,5 @@ fn concatenate(
         }));
     }
     let views: Vec<_> = parts.iter().map(Tensor::view).collect();
-    join::concatenate(params, &views, outputs)
+    concat::concatenate(params, &views, outputs)
 }

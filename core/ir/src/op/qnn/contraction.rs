@@ -1,6 +1,6 @@
 //! Sums of products: convolutions and matrix products of differences to zero points, in `int32`.
 
-use super::params::{Along, Kind, NARROW, one_of, parameter, zero_points};
+use super::params::{Kind, NARROW, PerAxis, one_of, parameter, zero_points};
 use super::quantize::integers;
 use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation};
 use crate::diag::Diagnostic;
@@ -146,7 +146,7 @@ fn channel_axis(params: &Params<'_>, rank: usize) -> usize {
 fn differences(params: &Params<'_>, inputs: &[TensorView<'_>]) -> (Vec<i64>, Vec<i64>) {
     let zero = i64::from(zero_points(&inputs[2])[0]);
     let shape = inputs[1].shape;
-    let kernel_zero = Along::new(zero_points(&inputs[3]), shape, channel_axis(params, shape.len()) as i64);
+    let kernel_zero = PerAxis::new(zero_points(&inputs[3]), shape, channel_axis(params, shape.len()) as i64);
     let x = integers(&inputs[0]).into_iter().map(|x| x - zero).collect();
     let w = integers(&inputs[1]).into_iter().enumerate().map(|(i, w)| w - i64::from(kernel_zero.at(i))).collect();
     (x, w)

@@ -2,7 +2,7 @@
 //! took either. They are not part of Relay; the pass `fuse_requantize` creates them.
 
 use super::numerics::{range, rescale};
-use super::params::{Along, Kind, one_of, parameter, requantization, scales, word, zero_points};
+use super::params::{Kind, PerAxis, check_choice, one_of, parameter, requantization, scales, zero_points};
 use super::quantize::integers;
 use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation};
 use crate::diag::Diagnostic;
@@ -10,7 +10,7 @@ use crate::ir::{Dim, Type};
 use crate::op::conv::{self, ConvShape};
 use crate::op::dense::{self, MatMulShape};
 use crate::op::facts::Facts;
-use crate::op::spatial::Canonical;
+use crate::op::spatial::CanonicalDims;
 use crate::tensor::{DType, Element, TensorView, TensorViewMut};
 use crate::with_dtype;
 
@@ -64,7 +64,7 @@ inventory::submit! {
             let mut sums = vec![0i64; outputs[0].len()];
             let (x, w) = differences(inputs, &s.weight, s.weight.size[0]);
             conv::convolve::<i64>(&s, &x, &w, &mut sums);
-            finish(&params, inputs, outputs, &sums, channel)
+            requantize(&params, inputs, outputs, &sums, channel)
         }),
         flops: conv::conv_flops::<2>,
         facts: Facts::EXACT,
@@ -88,11 +88,11 @@ inventory::submit! {
         },
         reference: Some(|params, inputs, outputs| {
             let s = MatMulShape::new(&params, inputs[0].shape, inputs[1].shape, outputs[0].shape);
-            let weight = Canonical { size: [s.n, s.k, 1, 1, 1], stride: [s.k, 1, 0, 0, 0] };
+            let weight = CanonicalDims { size: [s.n, s.k, 1, 1, 1], stride: [s.k, 1, 0, 0, 0] };
             let (x, w) = differences(inputs, &weight, s.n);
             let mut sums = vec![0i64; outputs[0].len()];
             dense::multiply::<i64>(&s, &x, &w, &mut sums);
-            finish(&params, inputs, outputs, &sums, 1)
+            requantize(&params, inputs, outputs, &sums, 1)
         }),
         flops: dense::flops,
         facts: Facts::EXACT,
@@ -120,8 +120,8 @@ fn fused(relation: &Relation<'_>, axis: usize) -> Result<(), Box<Diagnostic>> {
     parameter(relation, 5, Kind::Scale, Some(&channels))?;
     parameter(relation, 6, Kind::Scale, None)?;
     parameter(relation, 7, Kind::ZeroPoint, None)?;
-    word(relation, "rounding", &["None", "UPWARD", "TONEAREST", "TOEVEN"])?;
-    word(relation, "compute_dtype", &["None", "int64", "float32"])
+    check_choice(relation, "rounding", &["None", "UPWARD", "TONEAREST", "TOEVEN"])?;
+    check_choice(relation, "compute_dtype", &["None", "int64", "float32"])
 }
 
 /// Returns the bounds of the result's integers.
@@ -131,9 +131,9 @@ pub fn fused_bounds(params: &Params<'_>, (low, high): (i64, i64)) -> (i64, i64) 
 }
 
 /// Returns data and weight with their zero points subtracted.
-fn differences(inputs: &[TensorView<'_>], weight: &Canonical, channels: usize) -> (Vec<i64>, Vec<i64>) {
+fn differences(inputs: &[TensorView<'_>], weight: &CanonicalDims, channels: usize) -> (Vec<i64>, Vec<i64>) {
     let zero = i64::from(zero_points(&inputs[3])[0]);
-    let kernel_zero = Along { values: zero_points(&inputs[4]), inner: weight.stride[0].max(1) };
+    let kernel_zero = PerAxis { values: zero_points(&inputs[4]), inner: weight.stride[0].max(1) };
     debug_assert!(kernel_zero.values.len() == 1 || kernel_zero.values.len() == channels);
     let x = integers(&inputs[0]).into_iter().map(|x| x - zero).collect();
     let w = integers(&inputs[1]).into_iter().enumerate().map(|(i, w)| w - i64::from(kernel_zero.at(i))).collect();
@@ -141,7 +141,7 @@ fn differences(inputs: &[TensorView<'_>], weight: &Canonical, channels: usize) -
 }
 
 /// Requantizes the sums with their bias; consecutive channels are `inner` elements apart.
-fn finish(
+fn requantize(
     params: &Params<'_>,
     inputs: &[TensorView<'_>],
     outputs: &mut [TensorViewMut<'_>],
@@ -149,8 +149,8 @@ fn finish(
     inner: usize,
 ) -> Result<(), ReferenceError> {
     let by = requantization(params, &scales(params, 5, &inputs[5])?, &scales(params, 6, &inputs[6])?);
-    let by = Along { values: by, inner };
-    let bias = Along { values: inputs[2].as_slice::<i32>().to_vec(), inner };
+    let by = PerAxis { values: by, inner };
+    let bias = PerAxis { values: inputs[2].as_slice::<i32>().to_vec(), inner };
     let zero_point = zero_points(&inputs[7])[0];
     let limits = range(outputs[0].dtype);
     let (low, high) = fused_bounds(params, limits);

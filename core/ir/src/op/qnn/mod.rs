@@ -18,7 +18,7 @@ mod quantize;
 mod unary;
 
 pub use fused::fused_bounds;
-pub use params::{Along, default_requantization, requantization, rounding_of, scales};
+pub use params::{PerAxis, default_requantization, requantization, rounding_of, scales};
 pub use quantize::quantize_f32;
 pub use unary::real_operator;
 

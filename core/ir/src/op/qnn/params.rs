@@ -6,7 +6,7 @@ use crate::diag::{Diagnostic, codes};
 use crate::ir::{Dim, TensorType};
 use crate::tensor::{DType, Tensor, TensorView};
 
-type Checked = Result<(), Box<Diagnostic>>;
+type Result<T, E = Box<Diagnostic>> = std::result::Result<T, E>;
 
 /// Integer types that stand for real numbers.
 pub(super) const QUANTIZED: &[DType] = &[DType::I8, DType::U8, DType::I16, DType::U16, DType::I32];
@@ -24,19 +24,19 @@ pub(super) enum Kind {
 }
 
 /// Checks that the element type of an argument is one of `wanted`.
-pub(super) fn one_of(relation: &Relation<'_>, what: &str, given: DType, wanted: &[DType]) -> Checked {
+pub(super) fn one_of(relation: &Relation<'_>, subject: &str, given: DType, wanted: &[DType]) -> Result<()> {
     if wanted.contains(&given) {
         return Ok(());
     }
     let names: Vec<_> = wanted.iter().map(|d| d.name()).collect();
     let (last, lead) = names.split_last().unwrap_or((&"", &[]));
     let list = if lead.is_empty() { (*last).to_owned() } else { format!("{} or {last}", lead.join(", ")) };
-    Err(relation.mismatch(format!("{what}: expected {list}, found {given}")))
+    Err(relation.mismatch(format!("{subject}: expected {list}, found {given}")))
 }
 
 /// Checks a scale or a zero point: its element type, its shape (one number or, along `dim`, a vector with one number
 /// per index), and the numbers themselves where they are known.
-pub(super) fn parameter(relation: &Relation<'_>, i: usize, kind: Kind, dim: Option<&Dim>) -> Checked {
+pub(super) fn parameter(relation: &Relation<'_>, i: usize, kind: Kind, dim: Option<&Dim>) -> Result<()> {
     let value = relation.values.get(i).copied().flatten();
     check(relation, relation.def.inputs[i], relation.tensor(i)?, value, kind, dim)
 }
@@ -49,7 +49,7 @@ pub(super) fn check(
     value: Option<&Tensor>,
     kind: Kind,
     dim: Option<&Dim>,
-) -> Checked {
+) -> Result<()> {
     let wanted = if kind == Kind::Scale { DType::F32 } else { DType::I32 };
     one_of(relation, name, ty.dtype, &[wanted])?;
     match (&ty.dims[..], dim) {
@@ -63,16 +63,16 @@ pub(super) fn check(
         }
     }
     if let (Kind::Scale, Some(tensor)) = (kind, value)
-        && let Err(what) = sound(&tensor.view())
+        && let Err(reason) = check_scales(&tensor.view())
     {
-        let fault = relation.error(codes::types::BAD_QUANTIZATION, format!("{name} {what}"));
+        let fault = relation.error(codes::types::BAD_QUANTIZATION, format!("{name} {reason}"));
         return Err(Box::new(fault.help("a scale is the value of one step of the integer: finite and above zero")));
     }
     Ok(())
 }
 
 /// Checks that scales are finite and above zero.
-fn sound(view: &TensorView<'_>) -> Result<(), String> {
+fn check_scales(view: &TensorView<'_>) -> Result<(), String> {
     let values = view.as_slice::<f32>();
     match values.iter().position(|&s| !(s.is_finite() && s > 0.0)) {
         None => Ok(()),
@@ -82,7 +82,7 @@ fn sound(view: &TensorView<'_>) -> Result<(), String> {
 }
 
 /// Returns the dimension of `data` on the axis in attribute `attr`; `None` for a scalar.
-pub(super) fn axis_dim(relation: &Relation<'_>, attr: &str, data: &TensorType) -> Result<Option<Dim>, Box<Diagnostic>> {
+pub(super) fn axis_dim(relation: &Relation<'_>, attr: &str, data: &TensorType) -> Result<Option<Dim>> {
     if data.dims.is_empty() {
         return Ok(None);
     }
@@ -92,19 +92,19 @@ pub(super) fn axis_dim(relation: &Relation<'_>, attr: &str, data: &TensorType) -
 
 /// One value for all elements, or one for each index on an axis.
 #[derive(Clone, Debug)]
-pub struct Along<T> {
+pub struct PerAxis<T> {
     /// One value, or one for each index on the axis.
     pub values: Vec<T>,
     /// Number of elements from one index to the next.
     pub inner: usize,
 }
 
-impl<T: Copy> Along<T> {
+impl<T: Copy> PerAxis<T> {
     /// Creates values along `axis` of `shape`; a negative axis counts from the end.
-    pub fn new(values: Vec<T>, shape: &[usize], axis: i64) -> Along<T> {
+    pub fn new(values: Vec<T>, shape: &[usize], axis: i64) -> PerAxis<T> {
         let axis = if axis < 0 { axis + shape.len() as i64 } else { axis };
         let inner = shape.iter().skip(axis.max(0) as usize + 1).product();
-        Along { values, inner }
+        PerAxis { values, inner }
     }
 
     /// Returns the value for element `i` of the tensor.
@@ -116,9 +116,9 @@ impl<T: Copy> Along<T> {
 
 /// Returns the values of a scale.
 pub fn scales(params: &Params<'_>, i: usize, view: &TensorView<'_>) -> Result<Vec<f32>, ReferenceError> {
-    sound(view).map_err(|what| {
+    check_scales(view).map_err(|reason| {
         let name = params.def().inputs.get(i).copied().unwrap_or("a scale");
-        format!("{name} {what}; a scale is finite and above zero")
+        format!("{name} {reason}; a scale is finite and above zero")
     })?;
     Ok(view.as_slice::<f32>().to_vec())
 }
@@ -167,7 +167,7 @@ fn rescales(input: &[f32], output: &[f32], by: impl Fn(f32, f32) -> Rescale) -> 
 }
 
 /// Checks that an attribute is one of a few words.
-pub(super) fn word(relation: &Relation<'_>, attr: &str, wanted: &[&str]) -> Checked {
+pub(super) fn check_choice(relation: &Relation<'_>, attr: &str, wanted: &[&str]) -> Result<()> {
     let given = relation.params.string(attr);
     if wanted.contains(&given.as_str()) {
         return Ok(());

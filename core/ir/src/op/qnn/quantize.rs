@@ -2,7 +2,8 @@
 
 use super::numerics::{Rounding, range, rescale, saturate};
 use super::params::{
-    AXIS, Along, Kind, QUANTIZED, axis_dim, one_of, parameter, requantization, rounding_of, scales, word, zero_points,
+    AXIS, Kind, PerAxis, QUANTIZED, axis_dim, check_choice, one_of, parameter, requantization, rounding_of, scales,
+    zero_points,
 };
 use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation};
 use crate::diag::{Diagnostic, codes};
@@ -34,7 +35,7 @@ inventory::submit! {
             let dim = axis_dim(relation, "axis", data)?;
             parameter(relation, 1, Kind::Scale, dim.as_ref())?;
             parameter(relation, 2, Kind::ZeroPoint, dim.as_ref())?;
-            word(relation, "rounding", &["TONEAREST", "TOEVEN"])?;
+            check_choice(relation, "rounding", &["TONEAREST", "TOEVEN"])?;
             with_element_type(relation, out_dtype(relation, QUANTIZED)?)
         },
         reference: Some(quantize),
@@ -97,8 +98,8 @@ inventory::submit! {
             for (i, kind) in [Kind::Scale, Kind::ZeroPoint, Kind::Scale, Kind::ZeroPoint].into_iter().enumerate() {
                 parameter(relation, i + 1, kind, dim.as_ref())?;
             }
-            word(relation, "rounding", &["None", "UPWARD", "TONEAREST", "TOEVEN"])?;
-            word(relation, "compute_dtype", &["None", "int64", "float32"])?;
+            check_choice(relation, "rounding", &["None", "UPWARD", "TONEAREST", "TOEVEN"])?;
+            check_choice(relation, "compute_dtype", &["None", "int64", "float32"])?;
             with_element_type(relation, out_dtype(relation, QUANTIZED)?)
         },
         reference: Some(requantize),
@@ -130,8 +131,8 @@ fn quantize(
     outputs: &mut [TensorViewMut<'_>],
 ) -> Result<(), ReferenceError> {
     let axis = params.int("axis");
-    let scale = Along::new(scales(&params, 1, &inputs[1])?, inputs[0].shape, axis);
-    let zero = Along::new(zero_points(&inputs[2]), inputs[0].shape, axis);
+    let scale = PerAxis::new(scales(&params, 1, &inputs[1])?, inputs[0].shape, axis);
+    let zero = PerAxis::new(zero_points(&inputs[2]), inputs[0].shape, axis);
     let (rounding, limits) = (rounding_of(&params, Rounding::ToNearest), range(outputs[0].dtype));
     let x = inputs[0].to_f64s();
     with_dtype!(outputs[0].dtype, T => {
@@ -162,8 +163,8 @@ pub(super) fn dequantized(
     zero_point: &TensorView<'_>,
     axis: i64,
 ) -> Result<Vec<f32>, ReferenceError> {
-    let scale = Along::new(scales(params, scale.0, scale.1)?, data.shape, axis);
-    let zero = Along::new(zero_points(zero_point), data.shape, axis);
+    let scale = PerAxis::new(scales(params, scale.0, scale.1)?, data.shape, axis);
+    let zero = PerAxis::new(zero_points(zero_point), data.shape, axis);
     let values = integers(data).into_iter().enumerate();
     Ok(values.map(|(i, x)| difference(x, zero.at(i)) as f32 * scale.at(i)).collect())
 }
@@ -192,9 +193,9 @@ fn requantize(
 ) -> Result<(), ReferenceError> {
     let (shape, axis) = (inputs[0].shape, params.int("axis"));
     let by = requantization(&params, &scales(&params, 1, &inputs[1])?, &scales(&params, 3, &inputs[3])?);
-    let by = Along::new(by, shape, axis);
-    let from_zero = Along::new(zero_points(&inputs[2]), shape, axis);
-    let to_zero = Along::new(zero_points(&inputs[4]), shape, axis);
+    let by = PerAxis::new(by, shape, axis);
+    let from_zero = PerAxis::new(zero_points(&inputs[2]), shape, axis);
+    let to_zero = PerAxis::new(zero_points(&inputs[4]), shape, axis);
     let limits = range(outputs[0].dtype);
     let x = integers(&inputs[0]);
     with_dtype!(outputs[0].dtype, T => {

@@ -20,10 +20,10 @@ fn code(dtype: DType) -> (u8, u8) {
     }
 }
 
-/// Reader from the front of a stream.
-struct Reader<'a>(&'a [u8]);
+/// ByteReader from the front of a stream.
+struct ByteReader<'a>(&'a [u8]);
 
-impl Reader<'_> {
+impl ByteReader<'_> {
     fn take<const N: usize>(&mut self) -> Result<[u8; N], String> {
         let (head, rest) = self.0.split_first_chunk::<N>().ok_or("the header of the array is truncated")?;
         self.0 = rest;
@@ -48,7 +48,7 @@ impl Reader<'_> {
 /// # Errors
 /// A description of the problem.
 pub(super) fn read(bytes: &[u8]) -> Result<Tensor, String> {
-    let mut reader = Reader(bytes);
+    let mut reader = ByteReader(bytes);
     if reader.u64()? != MAGIC {
         return Err("the array does not begin with the magic number".to_owned());
     }

@@ -1,7 +1,7 @@
 //! Attributes of calls and functions: `strides=[1, 1], out_dtype="int32", axis=None`.
 
 use super::types::too_deep;
-use super::{Fallible, Kind, Parser};
+use super::{Kind, Parser, Result};
 use crate::diag::{Diagnostic, Span, codes};
 use crate::ir::{AttrValue, Name};
 use crate::text::MAX_NESTING;
@@ -14,7 +14,7 @@ impl Parser<'_> {
     }
 
     /// Parses `name = value` pairs up to and including the closing parenthesis, and pushes them on the attribute stack.
-    pub(super) fn attributes(&mut self) -> Fallible<()> {
+    pub(super) fn attributes(&mut self) -> Result<()> {
         let first = self.attrs.len();
         while !self.eat(Kind::CloseParen) {
             let token = self.peek();
@@ -39,7 +39,7 @@ impl Parser<'_> {
         Ok(())
     }
 
-    fn attribute_value(&mut self, depth: usize) -> Fallible<AttrValue> {
+    fn attribute_value(&mut self, depth: usize) -> Result<AttrValue> {
         const WANTED: &str = "a number, True, False, None, a string or a list";
         let token = self.peek();
         if depth > MAX_NESTING {
@@ -94,7 +94,7 @@ impl Parser<'_> {
     }
 
     /// Parses a number with any number of minus signs before it.
-    pub(super) fn number(&mut self) -> Fallible<Number> {
+    pub(super) fn number(&mut self) -> Result<Number> {
         let start = self.peek().span;
         let mut negative = false;
         while self.eat(Kind::Minus) {

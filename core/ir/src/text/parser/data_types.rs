@@ -1,7 +1,7 @@
 //! Type definitions: `type List[A] { Cons(A, List[A]), Nil }` and `extern type Handle`.
 
 use super::tokens::brief;
-use super::{Fallible, Kind, Parser};
+use super::{Kind, Parser, Result};
 use crate::diag::{Diagnostic, codes, nearest};
 use crate::ir::{Constructor, Name, Type, TypeDef};
 use crate::op;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 impl Parser<'_> {
     /// Parses `type Name[A] { Constructor(A), ... }` or `extern type Name[A]`.
-    pub(super) fn type_definition(&mut self) -> Fallible<()> {
+    pub(super) fn type_definition(&mut self) -> Result<()> {
         let is_extern = self.word_is("extern");
         if is_extern {
             self.take();
@@ -33,15 +33,15 @@ impl Parser<'_> {
             None => {
                 self.type_spans.insert(name, token.span);
             }
-            Some(taken) => {
-                let first = self.type_spans.get(&taken).copied();
-                let message = match taken == name {
-                    true => format!("the name `{}` of the type is taken", brief(&taken)),
-                    false => format!("the name `{}` of a constructor is taken", brief(&taken)),
+            Some(duplicate) => {
+                let first = self.type_spans.get(&duplicate).copied();
+                let message = match duplicate == name {
+                    true => format!("the name `{}` of the type is taken", brief(&duplicate)),
+                    false => format!("the name `{}` of a constructor is taken", brief(&duplicate)),
                 };
                 let mut diagnostic =
                     Diagnostic::error(codes::text::DUPLICATE_NAME, message).at(token.span, "the second definition");
-                let owner = self.module.types.constructor(&taken).map(|(owner, ..)| owner.clone());
+                let owner = self.module.types.constructor(&duplicate).map(|(owner, ..)| owner.clone());
                 if let Some(span) = first.or_else(|| self.type_spans.get(&owner?).copied()) {
                     diagnostic = diagnostic.at(span, "the first definition");
                 }
@@ -52,7 +52,7 @@ impl Parser<'_> {
     }
 
     /// Parses `{ Constructor(type, ...), ... }`.
-    fn constructors(&mut self) -> Fallible<Vec<Constructor>> {
+    fn constructors(&mut self) -> Result<Vec<Constructor>> {
         self.expect(Kind::OpenBrace)?;
         let mut constructors = Vec::new();
         while !self.eat(Kind::CloseBrace) {

@@ -3,9 +3,9 @@
 //! An *item* is a sequence of statements with a result: the contents of braces or parentheses, and each argument. `let`
 //! bindings and `e;` form a chain of lets that is built from its end when the item ends; `%N = e;` only binds a name.
 
-use super::frames::{Frame, Infix, State, Target};
+use super::frames::{Infix, ParseFrame, State, Target};
 use super::tokens::brief;
-use super::{Fallible, Kind, Parser, Token};
+use super::{Kind, Parser, Result, Token};
 use crate::diag::{Diagnostic, Span, codes, nearest};
 use crate::ir::{AttrValue, Attrs, Call, Callee, Expr, ExprId, ExprList, Type};
 use crate::op;
@@ -31,7 +31,7 @@ fn infix(kind: Kind) -> Option<Infix> {
 impl Parser<'_> {
     /// Parses an expression of the top level, or a definition whose frame is on the stack. Always returns with an empty
     /// stack of frames.
-    pub(super) fn expression(&mut self) -> Fallible<ExprId> {
+    pub(super) fn expression(&mut self) -> Result<ExprId> {
         let mut state = State::Item;
         loop {
             state = match self.step(state) {
@@ -48,7 +48,7 @@ impl Parser<'_> {
         }
     }
 
-    fn step(&mut self, state: State) -> Fallible<State> {
+    fn step(&mut self, state: State) -> Result<State> {
         match state {
             State::Item => self.item(),
             State::Operand => self.operand(),
@@ -58,7 +58,7 @@ impl Parser<'_> {
         }
     }
 
-    fn item(&mut self) -> Fallible<State> {
+    fn item(&mut self) -> Result<State> {
         let token = self.peek();
         if self.word(token) == Some("let") {
             self.take();
@@ -77,26 +77,26 @@ impl Parser<'_> {
             if bound {
                 self.names.bind(self.local_name(name), var);
             }
-            self.frames.push(Frame::LetValue { name, var, bound });
+            self.frames.push(ParseFrame::LetValue { name, var, bound });
             return Ok(State::Operand);
         }
         if token.kind == Kind::Graph && self.peek_second().kind == Kind::Equal {
             self.take();
             self.take();
             self.sequence();
-            self.frames.push(Frame::GraphValue { number: token });
+            self.frames.push(ParseFrame::GraphValue { number: token });
         }
         Ok(State::Operand)
     }
 
     /// Ensures that the current item is a sequence.
     fn sequence(&mut self) {
-        if !matches!(self.frames.last(), Some(Frame::Sequence { .. })) {
-            self.frames.push(Frame::Sequence { lets: self.lets.len() as u32, scope: self.names.scope() });
+        if !matches!(self.frames.last(), Some(ParseFrame::Sequence { .. })) {
+            self.frames.push(ParseFrame::Sequence { lets: self.lets.len() as u32, scope: self.names.scope() });
         }
     }
 
-    fn operand(&mut self) -> Fallible<State> {
+    fn operand(&mut self) -> Result<State> {
         let token = self.peek();
         let start = token.span.start;
         match token.kind {
@@ -141,7 +141,7 @@ impl Parser<'_> {
                 if self.eat(Kind::CloseParen) {
                     return Ok(State::After(self.push(Expr::Tuple(Box::new([])), start), start));
                 }
-                self.frames.push(Frame::Paren { start, values: self.values.len() as u32, comma: false });
+                self.frames.push(ParseFrame::Paren { start, values: self.values.len() as u32, comma: false });
                 Ok(State::Item)
             }
             Kind::Ident => self.word_operand(token),
@@ -149,7 +149,7 @@ impl Parser<'_> {
         }
     }
 
-    fn word_operand(&mut self, token: Token) -> Fallible<State> {
+    fn word_operand(&mut self, token: Token) -> Result<State> {
         let start = token.span.start;
         let word = self.text_of(token);
         match word {
@@ -161,13 +161,13 @@ impl Parser<'_> {
             "if" => {
                 self.take();
                 self.expect(Kind::OpenParen)?;
-                self.frames.push(Frame::Condition { start });
+                self.frames.push(ParseFrame::Condition { start });
                 Ok(State::Item)
             }
             "fn" => {
                 self.take();
                 let head = self.head(start, None)?;
-                self.frames.push(Frame::Body(head));
+                self.frames.push(ParseFrame::Body(head));
                 Ok(State::Item)
             }
             "meta" => self.meta_operand(start),
@@ -231,24 +231,24 @@ impl Parser<'_> {
     }
 
     /// Begins a call; with `word`, consumes the name of the callee first.
-    fn arguments(&mut self, target: Target, start: u32, word: bool) -> Fallible<State> {
+    fn arguments(&mut self, target: Target, start: u32, word: bool) -> Result<State> {
         if word {
             self.take();
         }
         self.expect(Kind::OpenParen)?;
         let values = self.values.len() as u32;
         let attrs = self.attrs.len() as u32;
-        self.frames.push(Frame::Arguments { target, start, values, attrs });
+        self.frames.push(ParseFrame::Arguments { target, start, values, attrs });
         self.next_argument()
     }
 
     /// Parses an argument, the attributes, or the end of the call.
-    pub(super) fn next_argument(&mut self) -> Fallible<State> {
+    pub(super) fn next_argument(&mut self) -> Result<State> {
         if self.peek().kind != Kind::CloseParen && !self.at_attribute() {
             return Ok(State::Item);
         }
         self.attributes()?;
-        let Some(Frame::Arguments { target, start, values, attrs }) = self.frames.pop() else {
+        let Some(ParseFrame::Arguments { target, start, values, attrs }) = self.frames.pop() else {
             unreachable!("the frame of a call is on top when its arguments end");
         };
         let attrs = Attrs::new(self.attrs.drain(attrs as usize..));
@@ -288,7 +288,7 @@ impl Parser<'_> {
         Ok(State::After(self.push(expr, start), start))
     }
 
-    fn scalar(&mut self, number: crate::text::number::Number, start: u32) -> Fallible<State> {
+    fn scalar(&mut self, number: crate::text::number::Number, start: u32) -> Result<State> {
         match number.to_tensor() {
             Ok(tensor) => Ok(State::After(self.push(Expr::Constant(Arc::new(tensor)), start), start)),
             Err(message) => Err(Box::new(
@@ -298,7 +298,7 @@ impl Parser<'_> {
     }
 
     /// Parses calls, projections and infix operators after an expression.
-    fn after(&mut self, value: ExprId, start: u32) -> Fallible<State> {
+    fn after(&mut self, value: ExprId, start: u32) -> Result<State> {
         let token = self.peek();
         match token.kind {
             Kind::OpenParen => self.arguments(Target::Value(value), start, false),
@@ -316,7 +316,7 @@ impl Parser<'_> {
                 Some(op) => {
                     let (left, start) = self.reduce(value, start, op.precedence);
                     self.take();
-                    self.frames.push(Frame::Infix { op, left, start });
+                    self.frames.push(ParseFrame::Infix { op, left, start });
                     Ok(State::Operand)
                 }
                 None => Ok(State::Complete(self.reduce(value, start, 0).0)),
@@ -326,7 +326,7 @@ impl Parser<'_> {
 
     /// Builds the infix operators on top of the stack that bind at least as tightly as `precedence`.
     fn reduce(&mut self, mut right: ExprId, mut from: u32, precedence: u8) -> (ExprId, u32) {
-        while let Some(&Frame::Infix { op, left, start }) = self.frames.last()
+        while let Some(&ParseFrame::Infix { op, left, start }) = self.frames.last()
             && op.precedence >= precedence
         {
             self.frames.pop();
@@ -340,9 +340,9 @@ impl Parser<'_> {
     }
 
     /// Passes a complete expression to the frame that waits for it.
-    fn complete(&mut self, value: ExprId) -> Fallible<State> {
+    fn complete(&mut self, value: ExprId) -> Result<State> {
         match self.frames.last() {
-            Some(&Frame::LetValue { name, var, bound }) => {
+            Some(&ParseFrame::LetValue { name, var, bound }) => {
                 self.expect(Kind::Semicolon)?;
                 self.frames.pop();
                 if !bound {
@@ -351,7 +351,7 @@ impl Parser<'_> {
                 self.lets.push((var, value));
                 return Ok(State::Item);
             }
-            Some(&Frame::GraphValue { number }) => {
+            Some(&ParseFrame::GraphValue { number }) => {
                 self.expect(Kind::Semicolon)?;
                 self.frames.pop();
                 self.bind_graph(number, value)?;
@@ -372,7 +372,7 @@ impl Parser<'_> {
             return Ok(State::Done(value));
         };
         match frame {
-            Frame::Paren { comma, .. } => {
+            ParseFrame::Paren { comma, .. } => {
                 let comma_before = std::mem::replace(comma, true);
                 if self.eat(Kind::Comma) {
                     self.values.push(value);
@@ -387,7 +387,7 @@ impl Parser<'_> {
                     return Err(self.unexpected(token, "`,` or `)`"));
                 }
                 self.take();
-                let Some(Frame::Paren { start, values, .. }) = self.frames.pop() else {
+                let Some(ParseFrame::Paren { start, values, .. }) = self.frames.pop() else {
                     unreachable!("the frame was checked above");
                 };
                 let fields: Box<[ExprId]> = self.values.drain(values as usize..).collect();
@@ -397,7 +397,7 @@ impl Parser<'_> {
                 }
                 Ok(State::After(self.push(Expr::Tuple(fields), start), start))
             }
-            Frame::Arguments { .. } => {
+            ParseFrame::Arguments { .. } => {
                 self.values.push(value);
                 let token = self.peek();
                 match token.kind {
@@ -409,14 +409,14 @@ impl Parser<'_> {
                     _ => Err(self.unexpected(token, "`,` or `)`")),
                 }
             }
-            &mut Frame::Condition { start } => {
+            &mut ParseFrame::Condition { start } => {
                 self.expect(Kind::CloseParen)?;
                 self.expect(Kind::OpenBrace)?;
                 self.frames.pop();
-                self.frames.push(Frame::Then { start, scope: self.names.scope(), cond: value });
+                self.frames.push(ParseFrame::Then { start, scope: self.names.scope(), cond: value });
                 Ok(State::Item)
             }
-            &mut Frame::Then { start, scope, cond } => {
+            &mut ParseFrame::Then { start, scope, cond } => {
                 self.expect(Kind::CloseBrace)?;
                 self.names.leave(scope);
                 self.frames.pop();
@@ -426,26 +426,29 @@ impl Parser<'_> {
                 }
                 self.take();
                 self.expect(Kind::OpenBrace)?;
-                self.frames.push(Frame::Otherwise { start, scope, cond, then: value });
+                self.frames.push(ParseFrame::Otherwise { start, scope, cond, then: value });
                 Ok(State::Item)
             }
-            &mut Frame::Otherwise { start, scope, cond, then } => {
+            &mut ParseFrame::Otherwise { start, scope, cond, then } => {
                 self.expect(Kind::CloseBrace)?;
                 self.names.leave(scope);
                 self.frames.pop();
                 let id = self.push(Expr::If { cond, then, otherwise: value }, start);
                 Ok(State::After(id, start))
             }
-            &mut Frame::MatchData { start, complete } => self.open_match(start, complete, value),
-            Frame::Clause(_) => self.close_clause(value),
-            Frame::Body(_) => {
+            &mut ParseFrame::MatchData { start, complete } => self.open_match(start, complete, value),
+            ParseFrame::Clause(_) => self.close_clause(value),
+            ParseFrame::Body(_) => {
                 self.expect(Kind::CloseBrace)?;
-                let Some(Frame::Body(head)) = self.frames.pop() else {
+                let Some(ParseFrame::Body(head)) = self.frames.pop() else {
                     unreachable!("the frame was checked above");
                 };
                 Ok(self.function(*head, value))
             }
-            Frame::Infix { .. } | Frame::Sequence { .. } | Frame::LetValue { .. } | Frame::GraphValue { .. } => {
+            ParseFrame::Infix { .. }
+            | ParseFrame::Sequence { .. }
+            | ParseFrame::LetValue { .. }
+            | ParseFrame::GraphValue { .. } => {
                 unreachable!("these frames are finished before an expression is complete")
             }
         }
@@ -453,7 +456,7 @@ impl Parser<'_> {
 
     /// Ends the statements of the current item: builds its lets around the result and leaves its scope.
     fn finish_sequence(&mut self, mut value: ExprId) -> ExprId {
-        let Some(&Frame::Sequence { lets, scope }) = self.frames.last() else {
+        let Some(&ParseFrame::Sequence { lets, scope }) = self.frames.last() else {
             return value;
         };
         self.frames.pop();
@@ -467,14 +470,14 @@ impl Parser<'_> {
         value
     }
 
-    fn graph_number(&self, token: Token) -> Fallible<u64> {
+    fn graph_number(&self, token: Token) -> Result<u64> {
         self.text_of(token)[1..].parse::<u64>().map_err(|_| {
             let message = format!("the number `{}` is too large", brief(self.text_of(token)));
             Box::new(Diagnostic::error(codes::text::BAD_NUMBER, message).at(token.span, ""))
         })
     }
 
-    pub(super) fn bind_graph(&mut self, token: Token, value: ExprId) -> Fallible<()> {
+    pub(super) fn bind_graph(&mut self, token: Token, value: ExprId) -> Result<()> {
         let number = self.graph_number(token)?;
         if self.names.bind_graph(number, value).is_some() {
             self.report(Box::new(

@@ -18,7 +18,7 @@ pub(super) enum State {
 }
 
 /// Construct that has been begun and is not finished.
-pub(super) enum Frame {
+pub(super) enum ParseFrame {
     /// `let %x = ...`; the variable is already bound if the value is a function literal.
     LetValue { name: Token, var: ExprId, bound: bool },
     /// `%N = ...`

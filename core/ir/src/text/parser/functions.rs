@@ -1,25 +1,25 @@
 //! Functions: `def @name(...)` and `fn (...)`.
 
-use super::frames::{Frame, Head, State};
+use super::frames::{Head, ParseFrame, State};
 use super::tokens::brief;
-use super::{Fallible, Kind, Parser, Token};
+use super::{Kind, Parser, Result, Token};
 use crate::diag::{Diagnostic, Span, codes, nearest};
 use crate::ir::{Attrs, Expr, ExprId, Function, Name, Type};
 use std::collections::HashSet;
 
 impl Parser<'_> {
     /// Parses `def @name(...) { ... }`.
-    pub(super) fn definition(&mut self) -> Fallible<()> {
+    pub(super) fn definition(&mut self) -> Result<()> {
         let start = self.take().span.start;
         let name = self.expect(Kind::Global)?;
         let head = self.head(start, Some(name))?;
-        self.frames.push(Frame::Body(head));
+        self.frames.push(ParseFrame::Body(head));
         self.expression()?;
         Ok(())
     }
 
     /// Parses `(params, attributes) -> type {`, and binds the parameters.
-    pub(super) fn head(&mut self, start: u32, name: Option<Token>) -> Fallible<Box<Head>> {
+    pub(super) fn head(&mut self, start: u32, name: Option<Token>) -> Result<Box<Head>> {
         let outer_type_params = self.type_params.len() as u32;
         let type_params = self.type_parameters()?;
         self.expect(Kind::OpenParen)?;

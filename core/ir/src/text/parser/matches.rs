@@ -1,36 +1,36 @@
 //! Parser of `match (data) { pattern => body, ... }` and its patterns.
 
-use super::frames::{Frame, OpenMatch, State};
+use super::frames::{OpenMatch, ParseFrame, State};
 use super::types::too_deep;
-use super::{Fallible, Kind, Parser};
+use super::{Kind, Parser, Result};
 use crate::ir::{Clause, ClausePattern, Expr, ExprId, Match, Type};
 use crate::text::MAX_NESTING;
 
 impl Parser<'_> {
     /// Parses `match (` or `match? (`.
-    pub(super) fn match_data(&mut self, start: u32) -> Fallible<State> {
+    pub(super) fn match_data(&mut self, start: u32) -> Result<State> {
         self.take();
         let complete = !self.eat(Kind::Question);
         self.expect(Kind::OpenParen)?;
-        self.frames.push(Frame::MatchData { start, complete });
+        self.frames.push(ParseFrame::MatchData { start, complete });
         Ok(State::Item)
     }
 
     /// Parses `) {` and begins the first clause.
-    pub(super) fn open_match(&mut self, start: u32, complete: bool, data: ExprId) -> Fallible<State> {
+    pub(super) fn open_match(&mut self, start: u32, complete: bool, data: ExprId) -> Result<State> {
         self.expect(Kind::CloseParen)?;
         self.expect(Kind::OpenBrace)?;
         self.frames.pop();
         let scope = self.names.scope();
         let open = OpenMatch { start, data, complete, clauses: Vec::new(), pattern: None, braces: false, scope };
-        self.frames.push(Frame::Clause(Box::new(open)));
+        self.frames.push(ParseFrame::Clause(Box::new(open)));
         self.next_clause()
     }
 
     /// Parses the next pattern, or the end of the match. The frame of the match is on top.
-    fn next_clause(&mut self) -> Fallible<State> {
+    fn next_clause(&mut self) -> Result<State> {
         if self.eat(Kind::CloseBrace) {
-            let Some(Frame::Clause(open)) = self.frames.pop() else {
+            let Some(ParseFrame::Clause(open)) = self.frames.pop() else {
                 unreachable!("the frame of a match is on top when its clauses end");
             };
             let OpenMatch { start, data, complete, clauses, .. } = *open;
@@ -40,7 +40,7 @@ impl Parser<'_> {
         let pattern = self.clause_pattern(0)?;
         self.expect(Kind::FatArrow)?;
         let braces = self.eat(Kind::OpenBrace);
-        if let Some(Frame::Clause(open)) = self.frames.last_mut() {
+        if let Some(ParseFrame::Clause(open)) = self.frames.last_mut() {
             open.pattern = Some(pattern);
             open.braces = braces;
         }
@@ -48,8 +48,8 @@ impl Parser<'_> {
     }
 
     /// Completes a clause whose body has been read.
-    pub(super) fn close_clause(&mut self, body: ExprId) -> Fallible<State> {
-        let Some(Frame::Clause(open)) = self.frames.last_mut() else {
+    pub(super) fn close_clause(&mut self, body: ExprId) -> Result<State> {
+        let Some(ParseFrame::Clause(open)) = self.frames.last_mut() else {
             unreachable!("the caller checked the frame");
         };
         let (braces, scope) = (open.braces, open.scope);
@@ -59,7 +59,7 @@ impl Parser<'_> {
         if braces {
             self.expect(Kind::CloseBrace)?;
         }
-        if let Some(Frame::Clause(open)) = self.frames.last_mut() {
+        if let Some(ParseFrame::Clause(open)) = self.frames.last_mut() {
             open.braces = false;
         }
         self.names.leave(scope);
@@ -72,7 +72,7 @@ impl Parser<'_> {
         self.next_clause()
     }
 
-    fn clause_pattern(&mut self, depth: usize) -> Fallible<ClausePattern> {
+    fn clause_pattern(&mut self, depth: usize) -> Result<ClausePattern> {
         let token = self.peek();
         if depth >= MAX_NESTING {
             return Err(too_deep("patterns", token.span));
@@ -107,7 +107,7 @@ impl Parser<'_> {
     }
 
     /// Parses patterns up to and including the closing parenthesis; a trailing comma is allowed.
-    fn field_patterns(&mut self, depth: usize) -> Fallible<Box<[ClausePattern]>> {
+    fn field_patterns(&mut self, depth: usize) -> Result<Box<[ClausePattern]>> {
         let mut fields = Vec::new();
         while !self.eat(Kind::CloseParen) {
             fields.push(self.clause_pattern(depth + 1)?);

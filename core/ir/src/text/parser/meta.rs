@@ -2,9 +2,9 @@
 //! attributes of a call, any other as the value of an attribute. The values are in the text's own section or, for
 //! constants, in the companion file.
 
-use super::frames::{Frame, State, Target};
+use super::frames::{ParseFrame, State, Target};
 use super::tokens::brief;
-use super::{Fallible, Kind, Parser};
+use super::{Kind, Parser, Result};
 use crate::diag::{Diagnostic, Span, codes, nearest};
 use crate::ir::{AttrValue, Expr};
 use crate::op;
@@ -35,16 +35,16 @@ impl<'a> Parser<'a> {
                 self.section = Some(span.start);
                 self.metadata = Some(metadata);
             }
-            Err(what) => {
+            Err(reason) => {
                 self.section = Some(span.start);
-                let message = format!("the metadata section cannot be read: {what}");
+                let message = format!("the metadata section cannot be read: {reason}");
                 self.section_error = Some(Box::new(Diagnostic::error(codes::text::BAD_METADATA, message).at(span, "")));
             }
         }
     }
 
     /// Parses `meta[key][index]`.
-    fn reference(&mut self) -> Fallible<Reference<'a>> {
+    fn reference(&mut self) -> Result<Reference<'a>> {
         let start = self.take().span.start;
         self.expect(Kind::OpenBracket)?;
         let key = self.expect(Kind::Ident)?;
@@ -63,7 +63,7 @@ impl<'a> Parser<'a> {
     }
 
     /// Parses a constant; or, as the last argument of an operator, all its attributes.
-    pub(super) fn meta_operand(&mut self, start: u32) -> Fallible<State> {
+    pub(super) fn meta_operand(&mut self, start: u32) -> Result<State> {
         let reference = self.reference()?;
         if reference.key == "relay.Constant" {
             let index = reference.index;
@@ -83,8 +83,8 @@ impl<'a> Parser<'a> {
                             .cloned()
                             .ok_or_else(|| format!("the weights file has {}", self.options.constants.len())),
                     };
-                    let tensor = tensor.map_err(|what| {
-                        let message = format!("no such constant: {what}");
+                    let tensor = tensor.map_err(|reason| {
+                        let message = format!("no such constant: {reason}");
                         Box::new(Diagnostic::error(codes::text::BAD_METADATA, message).at(reference.span, "").help(
                             "constants are numbered from 0, in a section #[metadata] or in the weights file beside the text",
                         ))
@@ -96,11 +96,11 @@ impl<'a> Parser<'a> {
             };
             return Ok(State::After(id, start));
         }
-        if let Some(&Frame::Arguments { target: Target::Op(op), .. }) = self.frames.last()
+        if let Some(&ParseFrame::Arguments { target: Target::Op(op), .. }) = self.frames.last()
             && self.peek().kind == Kind::CloseParen
         {
             let found = self.known(&reference)?.op_attrs(reference.key, reference.index, op::get(op));
-            let pairs = found.map_err(|what| unusable(&reference, &what))?;
+            let pairs = found.map_err(|reason| unusable(&reference, &reason))?;
             self.attrs.extend(pairs);
             return self.next_argument();
         }
@@ -109,14 +109,14 @@ impl<'a> Parser<'a> {
     }
 
     /// Parses the value of an attribute.
-    pub(super) fn meta_attribute(&mut self) -> Fallible<AttrValue> {
+    pub(super) fn meta_attribute(&mut self) -> Result<AttrValue> {
         let reference = self.reference()?;
         let value = self.known(&reference)?.attribute(reference.key, reference.index);
-        value.map_err(|what| unusable(&reference, &what))
+        value.map_err(|reason| unusable(&reference, &reason))
     }
 
     /// Returns the metadata if it has the referenced object.
-    fn known(&self, reference: &Reference<'_>) -> Fallible<&Metadata> {
+    fn known(&self, reference: &Reference<'_>) -> Result<&Metadata> {
         let Reference { key, index, span } = *reference;
         let shown = brief(key);
         let Some(metadata) = &self.metadata else {
@@ -147,7 +147,7 @@ impl<'a> Parser<'a> {
     }
 }
 
-fn unusable(reference: &Reference<'_>, what: &str) -> Box<Diagnostic> {
-    let message = format!("`meta[{}][{}]` is not allowed here: {what}", brief(reference.key), reference.index);
+fn unusable(reference: &Reference<'_>, reason: &str) -> Box<Diagnostic> {
+    let message = format!("`meta[{}][{}]` is not allowed here: {reason}", brief(reference.key), reference.index);
     Box::new(Diagnostic::error(codes::text::BAD_METADATA, message).at(reference.span, ""))
 }

@@ -1,6 +1,6 @@
 //! Parser: text to module. It never recurses on the depth of the input: unfinished constructs are kept on a stack of
-//! [`Frame`]s, and a loop moves between three states (before an item, before an operand, after an operand). Only the
-//! patterns of clauses and lists in attributes are read recursively, up to [`super::MAX_NESTING`].
+//! [`ParseFrame`]s, and a loop moves between three states (before an item, before an operand, after an operand). Only
+//! the patterns of clauses and lists in attributes are read recursively, up to [`super::MAX_NESTING`].
 //!
 //! It reports several errors per run. After an error it drops unfinished constructs in the enclosing block, skips to
 //! the next `;`, `}` or `def @`, and continues; names that the broken part would have bound are bound to `()`, so that
@@ -23,7 +23,7 @@ use super::metadata::Metadata;
 use crate::diag::{Diagnostic, Span, codes};
 use crate::ir::{AttrValue, Attrs, Expr, ExprId, Function, IndexVec, Module, Name, Origins, Type};
 use crate::tensor::Tensor;
-use frames::Frame;
+use frames::ParseFrame;
 use names::Names;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -54,7 +54,7 @@ impl Parsed {
     ///
     /// # Errors
     /// If the text has both an expression and a function `@main`.
-    pub fn define_main(&mut self) -> Result<(), Box<Diagnostic>> {
+    pub fn define_main(&mut self) -> Result<()> {
         let Some(root) = self.root else { return Ok(()) };
         if let Some(&main) = self.module.globals.get("main") {
             let start = self.spans[main].start;
@@ -115,7 +115,7 @@ const MAX_LENGTH: usize = 1 << 30;
 const MAX_ERRORS: usize = 100;
 
 /// Result of parsing; the error is boxed, as it is the rare case.
-type Fallible<T> = Result<T, Box<Diagnostic>>;
+type Result<T, E = Box<Diagnostic>> = std::result::Result<T, E>;
 
 struct Parser<'a> {
     source: &'a str,
@@ -130,7 +130,7 @@ struct Parser<'a> {
     spans: IndexVec<ExprId, Span>,
     diagnostics: Vec<Diagnostic>,
     root: Option<ExprId>,
-    frames: Vec<Frame>,
+    frames: Vec<ParseFrame>,
     /// Finished fields and arguments of the open frames.
     values: Vec<ExprId>,
     /// Finished attributes of the open frames.
@@ -238,7 +238,7 @@ impl<'a> Parser<'a> {
     }
 
     /// Parses `#[version = "0.0.5"]`, if present.
-    fn version(&mut self) -> Fallible<bool> {
+    fn version(&mut self) -> Result<bool> {
         if !self.eat(Kind::Hash) {
             return Ok(false);
         }
@@ -268,7 +268,7 @@ impl<'a> Parser<'a> {
     }
 
     /// Parses one definition, or the final expression. Returns `false` at the end of the text.
-    fn top_level(&mut self) -> Fallible<bool> {
+    fn top_level(&mut self) -> Result<bool> {
         let token = self.peek();
         match token.kind {
             Kind::Eof => return Ok(false),
@@ -297,7 +297,7 @@ impl<'a> Parser<'a> {
     }
 
     /// Parses `free_var %x: T;`.
-    fn free_variable(&mut self) -> Fallible<()> {
+    fn free_variable(&mut self) -> Result<()> {
         self.take();
         let token = self.expect(Kind::Local)?;
         let annotation = if self.eat(Kind::Colon) { self.ty()? } else { Type::Unknown };

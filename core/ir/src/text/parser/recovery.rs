@@ -1,7 +1,7 @@
 //! Recovery after a syntax error.
 
-use super::frames::{Frame, State};
-use super::{Fallible, Kind, MAX_ERRORS, Parser};
+use super::frames::{ParseFrame, State};
+use super::{Kind, MAX_ERRORS, Parser, Result};
 use crate::diag::Diagnostic;
 use crate::ir::{Expr, ExprId};
 
@@ -10,18 +10,18 @@ impl Parser<'_> {
     ///
     /// # Errors
     /// Returns the error, unreported, if there is no enclosing block to continue in.
-    pub(super) fn recover(&mut self, error: Box<Diagnostic>) -> Fallible<State> {
+    pub(super) fn recover(&mut self, error: Box<Diagnostic>) -> Result<State> {
         let block = self.frames.iter().rposition(is_block);
         let Some(block) = block.filter(|_| self.diagnostics.len() < MAX_ERRORS) else {
             return Err(error);
         };
         let keep = match self.frames.get(block + 1) {
-            Some(Frame::Sequence { .. }) => block + 2,
+            Some(ParseFrame::Sequence { .. }) => block + 2,
             _ => block + 1,
         };
         // An abandoned match has an open brace of its own.
         let mut depth =
-            self.frames[keep.min(self.frames.len())..].iter().filter(|f| matches!(f, Frame::Clause(_))).count();
+            self.frames[keep.min(self.frames.len())..].iter().filter(|f| matches!(f, ParseFrame::Clause(_))).count();
         self.unwind(keep);
         let state = loop {
             let token = self.peek();
@@ -93,20 +93,20 @@ impl Parser<'_> {
     fn unwind(&mut self, keep: usize) {
         while self.frames.len() > keep {
             match self.frames.pop() {
-                Some(Frame::LetValue { name, var, bound }) if !bound => {
+                Some(ParseFrame::LetValue { name, var, bound }) if !bound => {
                     self.names.bind(self.local_name(name), var);
                 }
-                Some(Frame::GraphValue { number }) => {
+                Some(ParseFrame::GraphValue { number }) => {
                     let unit = self.unit();
                     // A second message about the number would report the same mistake.
                     let _ = self.bind_graph(number, unit);
                 }
-                Some(Frame::Sequence { lets, scope }) => {
+                Some(ParseFrame::Sequence { lets, scope }) => {
                     self.lets.truncate(lets as usize);
                     self.names.leave(scope);
                 }
-                Some(Frame::Paren { values, .. }) => self.values.truncate(values as usize),
-                Some(Frame::Arguments { values, attrs, .. }) => {
+                Some(ParseFrame::Paren { values, .. }) => self.values.truncate(values as usize),
+                Some(ParseFrame::Arguments { values, attrs, .. }) => {
                     self.values.truncate(values as usize);
                     self.attrs.truncate(attrs as usize);
                 }
@@ -122,10 +122,10 @@ impl Parser<'_> {
     }
 }
 
-fn is_block(frame: &Frame) -> bool {
+fn is_block(frame: &ParseFrame) -> bool {
     match frame {
-        Frame::Then { .. } | Frame::Otherwise { .. } | Frame::Body(_) => true,
-        Frame::Clause(open) => open.braces,
+        ParseFrame::Then { .. } | ParseFrame::Otherwise { .. } | ParseFrame::Body(_) => true,
+        ParseFrame::Clause(open) => open.braces,
         _ => false,
     }
 }

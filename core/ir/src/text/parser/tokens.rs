@@ -1,6 +1,6 @@
 //! Token stream with a lookahead of two, and the diagnostic for an unexpected token.
 
-use super::{Fallible, Kind, Parser, Token};
+use super::{Kind, Parser, Result, Token};
 use crate::diag::{Diagnostic, codes};
 
 impl<'a> Parser<'a> {
@@ -38,7 +38,7 @@ impl<'a> Parser<'a> {
         found
     }
 
-    pub(super) fn expect(&mut self, kind: Kind) -> Fallible<Token> {
+    pub(super) fn expect(&mut self, kind: Kind) -> Result<Token> {
         let token = self.peek();
         if token.kind == kind { Ok(self.take()) } else { Err(self.unexpected(token, kind.describe())) }
     }

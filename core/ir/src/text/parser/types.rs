@@ -4,7 +4,7 @@
 //! A name that is not an element type is a type parameter if one of that name is in scope, and otherwise the name of a
 //! type definition, which may come later in the text; this is checked once the whole text has been read.
 
-use super::{Fallible, Kind, Parser, Token, tokens::brief};
+use super::{Kind, Parser, Result, Token, tokens::brief};
 use crate::diag::{Diagnostic, Span, codes, nearest};
 use crate::ir::{Dim, FuncType, Name, Type};
 use crate::tensor::DType;
@@ -42,7 +42,7 @@ enum Then {
 
 impl Parser<'_> {
     /// Parses a type. Types may nest deep, so unfinished ones are kept on an explicit stack.
-    pub(super) fn ty(&mut self) -> Fallible<Type> {
+    pub(super) fn ty(&mut self) -> Result<Type> {
         let mut open: Vec<Open> = Vec::new();
         let outer = self.type_params.len();
         let ty = self.ty_within(&mut open);
@@ -52,7 +52,7 @@ impl Parser<'_> {
         ty
     }
 
-    fn ty_within(&mut self, open: &mut Vec<Open>) -> Fallible<Type> {
+    fn ty_within(&mut self, open: &mut Vec<Open>) -> Result<Type> {
         'next: loop {
             let mut ty = match self.begin_type(open)? {
                 Some(ty) => ty,
@@ -102,7 +102,7 @@ impl Parser<'_> {
     }
 
     /// Parses a type that contains no others, or pushes the beginning of one on `open`.
-    fn begin_type(&mut self, open: &mut Vec<Open>) -> Fallible<Option<Type>> {
+    fn begin_type(&mut self, open: &mut Vec<Open>) -> Result<Option<Type>> {
         let token = self.peek();
         if open.len() > Type::MAX_PARTS {
             return Err(self.too_large_type());
@@ -135,7 +135,7 @@ impl Parser<'_> {
     }
 
     /// Parses the opening bracket of a list of types, which may be empty.
-    fn begin_list(&mut self, bracket: Kind, close: Kind, then: Then, open: &mut Vec<Open>) -> Fallible<Option<Type>> {
+    fn begin_list(&mut self, bracket: Kind, close: Kind, then: Then, open: &mut Vec<Open>) -> Result<Option<Type>> {
         self.expect(bracket)?;
         if self.eat(close) {
             return self.end_list(then, Vec::new(), open);
@@ -145,7 +145,7 @@ impl Parser<'_> {
     }
 
     /// Completes a list of types.
-    fn end_list(&mut self, then: Then, types: Vec<Type>, open: &mut Vec<Open>) -> Fallible<Option<Type>> {
+    fn end_list(&mut self, then: Then, types: Vec<Type>, open: &mut Vec<Open>) -> Result<Option<Type>> {
         match then {
             Then::Tuple => Ok(Some(Type::tuple(types))),
             Then::Func { type_params, outer } => {
@@ -158,7 +158,7 @@ impl Parser<'_> {
     }
 
     /// Parses a type parameter, or a defined type with its type arguments.
-    fn named_type(&mut self, token: Token, open: &mut Vec<Open>) -> Fallible<Option<Type>> {
+    fn named_type(&mut self, token: Token, open: &mut Vec<Open>) -> Result<Option<Type>> {
         let word = self.text_of(token);
         if let Some((_, name)) = self.type_params.iter().rev().find(|(written, _)| *written == word) {
             return Ok(Some(Type::param(name.clone())));
@@ -179,7 +179,7 @@ impl Parser<'_> {
     /// Parses `[A, B]`, if present. The parameters are in scope until the list of type parameters is truncated.
     ///
     /// A name that is already in scope is shadowed; the module gives the new parameter a different name.
-    pub(super) fn type_parameters(&mut self) -> Fallible<Box<[Name]>> {
+    pub(super) fn type_parameters(&mut self) -> Result<Box<[Name]>> {
         if self.peek().kind != Kind::OpenBracket {
             return Ok(Box::new([]));
         }
@@ -203,7 +203,7 @@ impl Parser<'_> {
             }
             let mut name = self.names.shared(written);
             let mut more = 0;
-            while self.type_params.iter().any(|(_, taken)| *taken == name) {
+            while self.type_params.iter().any(|(_, bound)| *bound == name) {
                 more += 1;
                 name = format!("{written}_{more}").into();
             }
@@ -234,7 +234,7 @@ impl Parser<'_> {
     }
 
     /// Parses `(type, type)`; a trailing comma is allowed.
-    pub(super) fn types(&mut self) -> Fallible<Vec<Type>> {
+    pub(super) fn types(&mut self) -> Result<Vec<Type>> {
         self.expect(Kind::OpenParen)?;
         let mut types = Vec::new();
         while !self.eat(Kind::CloseParen) {
@@ -247,7 +247,7 @@ impl Parser<'_> {
     }
 
     /// Parses the rest of a tensor type after `Tensor`.
-    fn tensor_type(&mut self) -> Fallible<Type> {
+    fn tensor_type(&mut self) -> Result<Type> {
         self.expect(Kind::OpenBracket)?;
         self.expect(Kind::OpenParen)?;
         let mut dims = Vec::new();
@@ -283,7 +283,7 @@ impl Parser<'_> {
     }
 
     /// Parses a dimension: `3`, `?`, `batch`, or an expression; see [`parse_dim`](crate::text::parse_dim).
-    fn dim(&mut self) -> Fallible<Dim> {
+    fn dim(&mut self) -> Result<Dim> {
         let first = self.peek();
         let dim = match first.kind {
             Kind::Question => Dim::Any,
@@ -320,9 +320,9 @@ impl Parser<'_> {
     }
 }
 
-pub(super) fn too_deep(what: &str, span: Span) -> Box<Diagnostic> {
+pub(super) fn too_deep(construct: &str, span: Span) -> Box<Diagnostic> {
     Box::new(
-        Diagnostic::error(codes::text::NESTING_TOO_DEEP, format!("{what} nest deeper than {MAX_NESTING} levels"))
+        Diagnostic::error(codes::text::NESTING_TOO_DEEP, format!("{construct} nest deeper than {MAX_NESTING} levels"))
             .at(span, "one level too many"),
     )
 }

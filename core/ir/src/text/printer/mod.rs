@@ -358,7 +358,7 @@ impl<'a> Printer<'a> {
         match module.expr(id) {
             // Leaves are written where they are used; a let on a line of its own is in parentheses.
             Expr::Constant(_) | Expr::Var(_) | Expr::Global(_) | Expr::Constructor(_) => self.operand(id),
-            Expr::Let { .. } => self.parenthesised(id),
+            Expr::Let { .. } => self.parenthesized(id),
             Expr::Function(function) => {
                 self.out.push_str("fn ");
                 self.function(id, function);
@@ -442,11 +442,11 @@ impl<'a> Printer<'a> {
     fn fill_holes(&mut self, begin: usize) {
         for (at, id) in std::mem::take(&mut self.holes).into_iter().rev() {
             self.tasks.push(Task::Owned(self.out.split_off(at.max(begin))));
-            self.parenthesised(id);
+            self.parenthesized(id);
         }
     }
 
-    fn parenthesised(&mut self, id: ExprId) {
+    fn parenthesized(&mut self, id: ExprId) {
         self.tasks.extend([Task::Text(")"), Task::Dedent, Task::Let(id), Task::Indent, Task::Text("(")]);
     }
 

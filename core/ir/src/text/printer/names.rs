@@ -9,7 +9,7 @@ use std::collections::HashMap;
 pub(super) struct VarNames {
     printed: HashMap<ExprId, Name>,
     /// Each name in use, with the last suffix that was tried on it.
-    taken: HashMap<Name, u32>,
+    used: HashMap<Name, u32>,
 }
 
 impl VarNames {
@@ -31,16 +31,16 @@ impl VarNames {
 
     fn unique(&mut self, name: &Name) -> Name {
         let name: Name = if name.is_empty() { "_".into() } else { name.clone() };
-        if !self.taken.contains_key(&name) {
-            self.taken.insert(name.clone(), 0);
+        if !self.used.contains_key(&name) {
+            self.used.insert(name.clone(), 0);
             return name;
         }
         loop {
-            let suffix = self.taken.entry(name.clone()).or_insert(0);
+            let suffix = self.used.entry(name.clone()).or_insert(0);
             *suffix += 1;
             let candidate: Name = format!("{name}{suffix}").into();
-            if !self.taken.contains_key(&candidate) {
-                self.taken.insert(candidate.clone(), 0);
+            if !self.used.contains_key(&candidate) {
+                self.used.insert(candidate.clone(), 0);
                 return candidate;
             }
         }

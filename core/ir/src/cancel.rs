@@ -29,7 +29,7 @@ struct State {
 
 /// Reason why work ends early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reason {
+pub enum CancelReason {
     /// Cancellation was requested.
     Cancelled,
     /// The time limit was exceeded.
@@ -49,8 +49,8 @@ fn nanos(duration: Duration) -> u64 {
 impl Cancel {
     /// Requests cancellation (true), or resets the flag for later work (false). Reset it only while no work is in
     /// progress.
-    pub fn set(&self, off: bool) {
-        self.0.flag.store(off, SeqCst);
+    pub fn set(&self, cancelled: bool) {
+        self.0.flag.store(cancelled, SeqCst);
     }
 
     /// Sets the deadline to `limit` from now; `None` removes it.
@@ -63,9 +63,9 @@ impl Cancel {
     /// Creates a child token for a part of the work, with its own flag and deadline. It is cancelled together with its
     /// parent at the latest.
     pub fn part(&self, limit: Option<Duration>) -> Cancel {
-        let part = Cancel(Arc::new(State { parent: Some(self.clone()), ..State::default() }));
-        part.set_timeout(limit);
-        part
+        let child = Cancel(Arc::new(State { parent: Some(self.clone()), ..State::default() }));
+        child.set_timeout(limit);
+        child
     }
 
     /// Returns true if cancellation was requested or the deadline has passed.
@@ -79,12 +79,12 @@ impl Cancel {
     }
 
     /// Returns the reason for cancellation; `None` while the work may continue.
-    pub fn reason(&self) -> Option<Reason> {
+    pub fn reason(&self) -> Option<CancelReason> {
         if self.0.flag.load(SeqCst) {
-            return Some(Reason::Cancelled);
+            return Some(CancelReason::Cancelled);
         }
         match self.past_deadline() {
-            true => Some(Reason::TimedOut(Duration::from_nanos(self.0.limit.load(Relaxed)))),
+            true => Some(CancelReason::TimedOut(Duration::from_nanos(self.0.limit.load(Relaxed)))),
             false => self.0.parent.as_ref().and_then(Cancel::reason),
         }
     }
@@ -108,7 +108,7 @@ impl Cancel {
             return Ok(());
         }
         let diagnostic = match self.reason() {
-            Some(Reason::TimedOut(limit)) => {
+            Some(CancelReason::TimedOut(limit)) => {
                 let message = format!("not finished within the time limit of {} s", limit.as_secs_f64());
                 let help = "raise the limit with --timeout SECONDS if the work is expected to take longer";
                 Diagnostic::error(codes::runtime::TIMED_OUT, message).help(help)
@@ -181,11 +181,11 @@ pub struct Ticks {
 
 impl Ticks {
     /// Number of simple operations between two polls: about ten microseconds.
-    const WORK: usize = 1 << 14;
+    const WORK_PER_POLL: usize = 1 << 14;
 
     /// Creates a counter for iterations of about `work` simple operations.
     pub fn every(work: usize) -> Ticks {
-        let every = (Ticks::WORK / work.max(1)) as u32;
+        let every = (Ticks::WORK_PER_POLL / work.max(1)) as u32;
         Ticks { left: every, every }
     }
 
@@ -196,11 +196,11 @@ impl Ticks {
             self.left -= 1;
             return false;
         }
-        let ends = requested();
+        let cancelled = requested();
         // Once cancelled, every further call polls again and returns true.
-        self.every = if ends { 0 } else { self.every };
+        self.every = if cancelled { 0 } else { self.every };
         self.left = self.every;
-        ends
+        cancelled
     }
 }
 
@@ -214,15 +214,15 @@ mod tests {
         assert_eq!((cancel.is_set(), cancel.reason(), cancel.remaining()), (false, None, None));
         assert!(cancel.check(|| unreachable!("not cancelled")).is_ok());
         cancel.clone().set(true);
-        assert_eq!((cancel.is_set(), cancel.reason()), (true, Some(Reason::Cancelled)));
-        let said = cancel.check(|| "at step 3".into()).unwrap_err();
-        assert_eq!((said.code, &said.notes[..]), (codes::runtime::CANCELLED, &["at step 3".to_owned()][..]));
+        assert_eq!((cancel.is_set(), cancel.reason()), (true, Some(CancelReason::Cancelled)));
+        let error = cancel.check(|| "at step 3".into()).unwrap_err();
+        assert_eq!((error.code, &error.notes[..]), (codes::runtime::CANCELLED, &["at step 3".to_owned()][..]));
         cancel.set(false);
 
         cancel.set_timeout(Some(Duration::from_secs(3600)));
         assert!(!cancel.is_set() && cancel.remaining().unwrap() > Duration::from_secs(3000));
         cancel.set_timeout(Some(Duration::ZERO));
-        assert_eq!(cancel.reason(), Some(Reason::TimedOut(Duration::ZERO)));
+        assert_eq!(cancel.reason(), Some(CancelReason::TimedOut(Duration::ZERO)));
         assert_eq!(cancel.check(String::new).unwrap_err().code, codes::runtime::TIMED_OUT);
         cancel.set_timeout(None);
         assert!(!cancel.is_set());
@@ -230,14 +230,14 @@ mod tests {
 
     #[test]
     fn child_is_cancelled_with_parent() {
-        let whole = Cancel::default();
-        let part = whole.part(Some(Duration::ZERO));
-        assert!(part.is_set() && !whole.is_set());
-        let part = whole.part(None);
-        whole.set_timeout(Some(Duration::from_secs(5)));
-        assert!(part.remaining().unwrap() <= Duration::from_secs(5) && !part.is_set());
-        whole.set(true);
-        assert_eq!(part.reason(), Some(Reason::Cancelled));
+        let parent = Cancel::default();
+        let child = parent.part(Some(Duration::ZERO));
+        assert!(child.is_set() && !parent.is_set());
+        let child = parent.part(None);
+        parent.set_timeout(Some(Duration::from_secs(5)));
+        assert!(child.remaining().unwrap() <= Duration::from_secs(5) && !child.is_set());
+        parent.set(true);
+        assert_eq!(child.reason(), Some(CancelReason::Cancelled));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Concatenation, stacking and splitting of tensors.
 
 use super::elementwise::no_flops;
-use super::walk::around;
+use super::walk::split_at_axis;
 use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
 use crate::diag::{Diagnostic, codes};
 use crate::ir::{AttrValue, Dim, TensorType, Type};
@@ -45,7 +45,7 @@ pub(super) fn concatenate_type(relation: &Relation<'_>) -> TypeResult {
 }
 
 /// Copies each input into its place along `axis` of the output.
-fn join(inputs: &[TensorView<'_>], output: &mut TensorViewMut<'_>, outer: usize) {
+fn concat(inputs: &[TensorView<'_>], output: &mut TensorViewMut<'_>, outer: usize) {
     if outer == 0 {
         return;
     }
@@ -66,8 +66,8 @@ pub(super) fn concatenate(
     outputs: &mut [TensorViewMut<'_>],
 ) -> Result<(), ReferenceError> {
     let axis = params.int("axis").rem_euclid(outputs[0].shape.len() as i64) as usize;
-    let outer = around(outputs[0].shape, axis).0;
-    join(inputs, &mut outputs[0], outer);
+    let outer = split_at_axis(outputs[0].shape, axis).0;
+    concat(inputs, &mut outputs[0], outer);
     Ok(())
 }
 
@@ -156,7 +156,7 @@ fn split(
     outputs: &mut [TensorViewMut<'_>],
 ) -> Result<(), ReferenceError> {
     let axis = params.int("axis").rem_euclid(inputs[0].shape.len() as i64) as usize;
-    let outer = around(inputs[0].shape, axis).0;
+    let outer = split_at_axis(inputs[0].shape, axis).0;
     if outer == 0 {
         return Ok(());
     }
