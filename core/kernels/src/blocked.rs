@@ -10,14 +10,14 @@ use byoc_ir::tensor::{DType, Shape, Tensor, TensorView, TensorViewMut};
 /// Form of an input for the plain kernel.
 enum Input {
     /// Input unchanged.
-    Given,
+    Unchanged,
     /// Constant, transformed once.
     Constant(Tensor),
     /// Input in another layout, transformed in every run.
-    Changed { change: Box<dyn Kernel>, shape: Shape, bytes: usize },
+    Transformed { transform: Box<dyn Kernel>, shape: Shape, bytes: usize },
 }
 
-struct BetweenChanges {
+struct LayoutWrapped {
     inputs: Vec<Input>,
     plain: Box<dyn Kernel>,
     back: Box<dyn Kernel>,
@@ -28,7 +28,7 @@ struct BetweenChanges {
 }
 
 /// Creates the kernel of a call with a blocked layout; `None` if it has none.
-pub(super) fn between_changes(op: OpId, spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
+pub(super) fn layout_wrapped(op: OpId, spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
     let call = Blocked::of(&spec.params())?;
     let plain_type = |ty: &TensorType, layout: &str| {
         let shape = blocked::plain_shape(layout, &ty.shape()?)?;
@@ -39,18 +39,20 @@ pub(super) fn between_changes(op: OpId, spec: &Spec<'_>) -> Option<Box<dyn Kerne
     let mut types = spec.inputs.to_vec();
     for (i, ty) in spec.inputs.iter().enumerate() {
         let Some((from, to)) = call.inputs.get(i).filter(|(from, to)| from != to) else {
-            inputs.push(Input::Given);
+            inputs.push(Input::Unchanged);
             continue;
         };
         let (plain, shape) = plain_type(ty, from)?;
-        let attrs = change_attrs(from, to);
+        let attrs = transform_attrs(from, to);
         inputs.push(match spec.constants.get(i).copied().flatten() {
             Some(tensor) => {
-                let change = op::lookup("layout_transform")?;
+                let op = op::lookup("layout_transform")?;
                 let value = [Value::Tensor(tensor.clone())];
-                Input::Constant(op::evaluate(change, &attrs, &value, usize::MAX).ok()?.pop()?)
+                Input::Constant(op::evaluate(op, &attrs, &value, usize::MAX).ok()?.pop()?)
             }
-            None => Input::Changed { change: change(&attrs, ty, &plain)?, shape, bytes: size(&plain)? },
+            None => {
+                Input::Transformed { transform: layout_transform(&attrs, ty, &plain)?, shape, bytes: size(&plain)? }
+            }
         });
         types[i] = plain;
     }
@@ -60,26 +62,26 @@ pub(super) fn between_changes(op: OpId, spec: &Spec<'_>) -> Option<Box<dyn Kerne
         .iter()
         .enumerate()
         .map(|(i, input)| match input {
-            Input::Given => spec.constants.get(i).copied().flatten(),
+            Input::Unchanged => spec.constants.get(i).copied().flatten(),
             Input::Constant(tensor) => Some(tensor),
-            Input::Changed { .. } => None,
+            Input::Transformed { .. } => None,
         })
         .collect();
     let results = [result];
     let inner = Spec { def: spec.def, attrs: &call.attrs, inputs: &types, outputs: &results, constants: &constants };
     let plain = make(op, &inner)?;
     let [result] = results;
-    let back = change(&change_attrs(from, to), &result, spec.outputs.first()?)?;
+    let back = layout_transform(&transform_attrs(from, to), &result, spec.outputs.first()?)?;
     let (dtype, bytes) = (result.dtype, size(&result)?);
-    Some(Box::new(BetweenChanges { inputs, plain, back, dtype, shape, bytes }))
+    Some(Box::new(LayoutWrapped { inputs, plain, back, dtype, shape, bytes }))
 }
 
-fn change_attrs(from: &str, to: &str) -> Attrs {
+fn transform_attrs(from: &str, to: &str) -> Attrs {
     Attrs::new([("src_layout", from.into()), ("dst_layout", to.into())])
 }
 
 /// Creates the kernel of a layout transform.
-fn change(attrs: &Attrs, from: &TensorType, to: &TensorType) -> Option<Box<dyn Kernel>> {
+fn layout_transform(attrs: &Attrs, from: &TensorType, to: &TensorType) -> Option<Box<dyn Kernel>> {
     let id = op::lookup("layout_transform")?;
     let (inputs, outputs) = (std::slice::from_ref(from), std::slice::from_ref(to));
     make(id, &Spec { def: op::get(id), attrs, inputs, outputs, constants: &[None] })
@@ -90,33 +92,33 @@ fn padded(bytes: usize) -> usize {
     bytes.next_multiple_of(64)
 }
 
-impl BetweenChanges {
+impl LayoutWrapped {
     /// Returns the size in bytes of the inputs that every run transforms.
     fn buffers(&self) -> usize {
         let bytes = self.inputs.iter().map(|input| match input {
-            Input::Changed { bytes, .. } => padded(*bytes),
+            Input::Transformed { bytes, .. } => padded(*bytes),
             _ => 0,
         });
         bytes.sum()
     }
 }
 
-impl Kernel for BetweenChanges {
+impl Kernel for LayoutWrapped {
     fn workspace(&self) -> usize {
-        let changes = self.inputs.iter().map(|input| match input {
-            Input::Changed { change, .. } => change.workspace(),
+        let transforms = self.inputs.iter().map(|input| match input {
+            Input::Transformed { transform, .. } => transform.workspace(),
             _ => 0,
         });
-        let scratch = changes.chain([self.plain.workspace(), self.back.workspace()]).max().unwrap_or(0);
+        let scratch = transforms.chain([self.plain.workspace(), self.back.workspace()]).max().unwrap_or(0);
         self.buffers() + padded(self.bytes) + scratch
     }
 
     fn scratch(&self) -> usize {
-        let changes = self.inputs.iter().map(|input| match input {
-            Input::Changed { change, .. } => change.scratch(),
+        let transforms = self.inputs.iter().map(|input| match input {
+            Input::Transformed { transform, .. } => transform.scratch(),
             _ => 0,
         });
-        changes.chain([self.plain.scratch(), self.back.scratch()]).max().unwrap_or(0)
+        transforms.chain([self.plain.scratch(), self.back.scratch()]).max().unwrap_or(0)
     }
 
     fn run(
@@ -130,14 +132,14 @@ impl Kernel for BetweenChanges {
         let mut views: Vec<TensorView<'_>> = Vec::with_capacity(inputs.len());
         for (input, given) in self.inputs.iter().zip(inputs) {
             views.push(match input {
-                Input::Given => *given,
+                Input::Unchanged => *given,
                 Input::Constant(tensor) => tensor.view(),
-                Input::Changed { change, shape, bytes } => {
+                Input::Transformed { transform, shape, bytes } => {
                     let (buffer, later) = buffers.split_at_mut(padded(*bytes));
                     buffers = later;
                     let data = &mut buffer[..*bytes];
                     let view = TensorViewMut { dtype: given.dtype, shape, data };
-                    change.run(std::slice::from_ref(given), &mut [view], scratch)?;
+                    transform.run(std::slice::from_ref(given), &mut [view], scratch)?;
                     TensorView { dtype: given.dtype, shape, data: &buffer[..*bytes] }
                 }
             });

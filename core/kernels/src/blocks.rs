@@ -7,8 +7,8 @@ use byoc_ir::tensor::{DType, TensorView, TensorViewMut};
 /// Number of bytes whose copy costs as much as a simple operation on an element.
 const BYTES_PER_OPERATION: usize = 8;
 
-inventory::submit! { Offer { op: "concatenate", make: make_join } }
-inventory::submit! { Offer { op: "stack", make: make_join } }
+inventory::submit! { Offer { op: "concatenate", make: make_concat } }
+inventory::submit! { Offer { op: "stack", make: make_concat } }
 inventory::submit! { Offer { op: "split", make: make_split } }
 inventory::submit! { Offer { op: "take", make: make_take } }
 
@@ -19,15 +19,15 @@ fn outer(spec: &Spec<'_>, shape: &[usize]) -> Option<usize> {
 }
 
 /// Concatenation: rows of the output consist of a piece of every input in turn.
-struct Join {
+struct Concat {
     outer: usize,
 }
 
-fn make_join(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
-    Some(Box::new(Join { outer: outer(spec, &spec.outputs[0].shape()?)? }))
+fn make_concat(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
+    Some(Box::new(Concat { outer: outer(spec, &spec.outputs[0].shape()?)? }))
 }
 
-impl Kernel for Join {
+impl Kernel for Concat {
     fn run(&self, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>], _: &mut [u8]) -> Result<(), String> {
         let out = &mut *outputs[0].data;
         let row = out.len().checked_div(self.outer).unwrap_or(0);
@@ -117,8 +117,8 @@ impl Take {
         }
         let work = out.len() / BYTES_PER_OPERATION;
         split::each_chunk(out, self.block, work, |i, out| {
-            let (row, place) = (i / self.per_batch, i % self.per_batch);
-            let index = indices(row / self.outer * self.per_batch + place);
+            let (row, position) = (i / self.per_batch, i % self.per_batch);
+            let index = indices(row / self.outer * self.per_batch + position);
             let at = (row * self.size + self.mode.resolve(index, self.size).unwrap_or(0)) * self.block;
             out.copy_from_slice(&data[at..at + self.block]);
         });

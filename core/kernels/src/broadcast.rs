@@ -7,7 +7,7 @@ use byoc_ir::tensor::{DType, Element, Shape, TensorView, TensorViewMut};
 use smallvec::SmallVec;
 
 /// Maximum number of elements per call of an inner loop.
-const RUN: usize = 4096;
+const CHUNK: usize = 4096;
 
 /// Traversal of `N` operands in output order: per merged dimension its size and each operand's stride.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,29 +52,29 @@ impl<const N: usize> Walk<N> {
         let (size, steps) = self.inner;
         let work = out.len() * cost;
         if self.outer.is_empty() {
-            return split::each_chunk(out, RUN, work, |i, out| row(steps.map(|s| i * RUN * s), out));
+            return split::each_chunk(out, CHUNK, work, |i, out| row(steps.map(|s| i * CHUNK * s), out));
         }
         // Several rows per chunk, to amortize finding the first one.
-        let rows = (RUN / size.max(1)).max(1);
+        let rows = (CHUNK / size.max(1)).max(1);
         split::each_chunk(out, rows * size, work, |i, out| {
             let mut index: SmallVec<[usize; 4]> = smallvec::smallvec![0; self.outer.len()];
             let mut offsets = [0; N];
             let mut rest = i * rows;
-            for (place, (n, steps)) in index.iter_mut().zip(&self.outer).rev() {
-                *place = rest % n;
+            for (coordinate, (n, steps)) in index.iter_mut().zip(&self.outer).rev() {
+                *coordinate = rest % n;
                 rest /= n;
-                offsets = std::array::from_fn(|k| offsets[k] + *place * steps[k]);
+                offsets = std::array::from_fn(|k| offsets[k] + *coordinate * steps[k]);
             }
             for out in out.chunks_mut(size) {
                 row(offsets, out);
-                for (place, (n, steps)) in index.iter_mut().zip(&self.outer).rev() {
-                    *place += 1;
+                for (coordinate, (n, steps)) in index.iter_mut().zip(&self.outer).rev() {
+                    *coordinate += 1;
                     offsets = std::array::from_fn(|k| offsets[k] + steps[k]);
-                    if *place < *n {
+                    if *coordinate < *n {
                         break;
                     }
                     offsets = std::array::from_fn(|k| offsets[k] - n * steps[k]);
-                    *place = 0;
+                    *coordinate = 0;
                 }
             }
         });
@@ -178,9 +178,9 @@ macro_rules! loops {
 }
 
 macro_rules! arithmetic {
-    ($($name:literal $module:ident $places:ident |$a:ident, $b:ident| $formula:expr;)*) => {$(
+    ($($name:literal $module:ident $in_place:ident |$a:ident, $b:ident| $formula:expr;)*) => {$(
         loops! { $module f32, |$a, $b| $formula }
-        mod $places {
+        mod $in_place {
             use super::*;
             multiversion! {
                 fn left_slice(data: &mut [f32], rhs: &[f32]) {
@@ -211,7 +211,7 @@ macro_rules! arithmetic {
             pub(super) static LOOPS: InPlace = InPlace { left_slice, left_number, right_slice, right_number };
         }
         inventory::submit! {
-            Offer { op: $name, make: |spec| make(spec, &$module::LOOPS, Some(&$places::LOOPS)) }
+            Offer { op: $name, make: |spec| make(spec, &$module::LOOPS, Some(&$in_place::LOOPS)) }
         }
     )*};
 }

@@ -5,7 +5,7 @@ use byoc_ir::tensor::{DType, Element, TensorView, TensorViewMut};
 use half::f16;
 
 /// Number of elements per call of a loop.
-const RUN: usize = 4096;
+const CHUNK: usize = 4096;
 
 struct Cast<S, D> {
     convert: fn(&[S], &mut [D]),
@@ -14,8 +14,8 @@ struct Cast<S, D> {
 impl<S: Element, D: Element> Kernel for Cast<S, D> {
     fn run(&self, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>], _: &mut [u8]) -> Result<(), String> {
         let x = inputs[0].as_slice::<S>();
-        split::each_chunk(outputs[0].as_mut_slice::<D>(), RUN, x.len(), |i, out| {
-            (self.convert)(&x[i * RUN..i * RUN + out.len()], out);
+        split::each_chunk(outputs[0].as_mut_slice::<D>(), CHUNK, x.len(), |i, out| {
+            (self.convert)(&x[i * CHUNK..i * CHUNK + out.len()], out);
         });
         Ok(())
     }

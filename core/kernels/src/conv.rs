@@ -48,13 +48,13 @@ fn make(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
     None
 }
 
-/// Returns the number of places whose columns are gathered at a time.
+/// Returns the number of positions whose columns are gathered at a time.
 fn tile(plane: &Plane) -> usize {
     if plane.direct() {
-        return plane.places();
+        return plane.positions();
     }
     let fit = COLUMN_BYTES / 4 / plane.terms();
-    (fit / 16 * 16).clamp(64, plane.places().max(64)).min(plane.places())
+    (fit / 16 * 16).clamp(64, plane.positions().max(64)).min(plane.positions())
 }
 
 /// Returns the weight with its axes in `order` if it has to be reordered: `Some(None)` if it already has that order,
@@ -91,25 +91,25 @@ fn column_bytes(plane: &Plane, tile: usize) -> usize {
     if plane.direct() {
         return 0;
     }
-    let runs = plane.batch * plane.groups * plane.places().div_ceil(tile);
+    let runs = plane.batch * plane.groups * plane.positions().div_ceil(tile);
     runs.min(SLOTS) * plane.terms() * tile * 4
 }
 
-/// Calls `f(threads, image, group, places, slot)` for every run of places: in parallel with one thread and one slot
-/// per run, or sequentially with all threads for each run.
+/// Calls `f(threads, image, group, positions, slot)` for every run of positions: in parallel with one thread and one
+/// slot per run, or sequentially with all threads for each run.
 fn each_run(
     plane: &Plane,
     tile: usize,
     scratch: &mut [f32],
     f: impl Fn(usize, usize, usize, Range<usize>, &mut [f32]) + Send + Sync,
 ) {
-    let per_image = plane.places().div_ceil(tile);
+    let per_image = plane.positions().div_ceil(tile);
     let runs = plane.batch * plane.groups * per_image;
     let slot = if plane.direct() { 0 } else { plane.terms() * tile };
     let run = |threads: usize, i: usize, columns: &mut [f32]| {
         let (image, rest) = (i / (plane.groups * per_image), i % (plane.groups * per_image));
         let (group, first) = (rest / per_image, rest % per_image * tile);
-        f(threads, image, group, first..(first + tile).min(plane.places()), columns);
+        f(threads, image, group, first..(first + tile).min(plane.positions()), columns);
     };
     let threads = split::threads(plane.work() * plane.batch * plane.groups).min(SLOTS);
     if threads == 1 || runs < 2 * threads && !runs.is_multiple_of(threads) {
@@ -135,21 +135,21 @@ struct ChannelsFirst {
 }
 
 impl ChannelsFirst {
-    /// Gathers the columns of `places`: one row per channel and tap.
-    fn gather(&self, image: &[f32], places: Range<usize>, threads: usize, columns: &mut [f32]) {
+    /// Gathers the columns of `positions`: one row per channel and tap.
+    fn gather(&self, image: &[f32], positions: Range<usize>, threads: usize, columns: &mut [f32]) {
         let p = &self.plane;
-        let (width, taps) = (places.len(), p.kernel[0] * p.kernel[1]);
+        let (width, taps) = (positions.len(), p.kernel[0] * p.kernel[1]);
         let rows = &mut columns[..p.terms() * width];
         let row = |row: usize, to: &mut [f32]| {
             let (channel, tap) = (row / taps, row % taps);
             let (kh, kw) = (tap / p.kernel[1], tap % p.kernel[1]);
             let (inside_h, inside_w) = (p.inside(0, kh), p.inside(1, kw));
             let image = &image[channel * p.size[0] * p.size[1]..][..p.size[0] * p.size[1]];
-            let mut at = places.start;
-            while at < places.end {
+            let mut at = positions.start;
+            while at < positions.end {
                 let (h, w) = (at / p.out[1], at % p.out[1]);
-                let end = (at - w + p.out[1]).min(places.end);
-                let to = &mut to[at - places.start..end - places.start];
+                let end = (at - w + p.out[1]).min(positions.end);
+                let to = &mut to[at - positions.start..end - positions.start];
                 at = end;
                 let last = w + to.len();
                 let (first_in, last_in) = (inside_w.start.clamp(w, last), inside_w.end.clamp(w, last));
@@ -188,9 +188,9 @@ impl Kernel for ChannelsFirst {
         let (x, w) = (inputs[0].as_slice::<f32>(), inputs[1].as_slice::<f32>());
         let w = self.packed.as_deref().unwrap_or(w);
         let out = outputs[0].as_mut_slice::<f32>();
-        let (places, terms) = (p.places(), p.terms());
+        let (positions, terms) = (p.positions(), p.terms());
         let group_in = p.channels * p.size[0] * p.size[1];
-        let group_out = p.out_channels * places;
+        let group_out = p.out_channels * positions;
         let total = out.len();
         let shared = Shared::new(out);
         each_run(p, self.tile, split::scratch(workspace), |threads, image, group, run, columns| {
@@ -199,17 +199,17 @@ impl Kernel for ChannelsFirst {
             let weight =
                 Matrix { data: &w[group * p.out_channels * terms..][..p.out_channels * terms], row: terms, col: 1 };
             let columns = if p.direct() {
-                Matrix { data: &data[run.start..], row: places, col: 1 }
+                Matrix { data: &data[run.start..], row: positions, col: 1 }
             } else {
                 self.gather(data, run.clone(), threads, columns);
                 Matrix { data: columns, row: run.len(), col: 1 }
             };
             let first = index * group_out + run.start;
-            assert!(first + (p.out_channels - 1) * places + run.len() <= total, "the result holds every run");
+            assert!(first + (p.out_channels - 1) * positions + run.len() <= total, "the result holds every run");
             let size = (p.out_channels, run.len(), terms);
-            // SAFETY: the rectangle lies inside the result (asserted): this run's places of this group's channels,
+            // SAFETY: the rectangle lies inside the result (asserted): this run's positions of this group's channels,
             // which are no other run's.
-            unsafe { gemm_at(threads, size, weight, columns, shared.get().add(first), places) };
+            unsafe { gemm_at(threads, size, weight, columns, shared.get().add(first), positions) };
         });
         Ok(())
     }
@@ -222,13 +222,13 @@ struct ChannelsLast {
 }
 
 impl ChannelsLast {
-    /// Gathers the columns of `places`: one row per place, holding taps and then channels.
-    fn gather(&self, image: &[f32], places: Range<usize>, threads: usize, columns: &mut [f32]) {
+    /// Gathers the columns of `positions`: one row per position, holding taps and then channels.
+    fn gather(&self, image: &[f32], positions: Range<usize>, threads: usize, columns: &mut [f32]) {
         let p = &self.plane;
-        let rows = &mut columns[..places.len() * p.terms()];
+        let rows = &mut columns[..positions.len() * p.terms()];
         let row = |i: usize, to: &mut [f32]| {
-            let place = places.start + i;
-            let (h, w) = (place / p.out[1], place % p.out[1]);
+            let position = positions.start + i;
+            let (h, w) = (position / p.out[1], position % p.out[1]);
             for (tap, to) in to.chunks_mut(p.channels).enumerate() {
                 let (kh, kw) = (tap / p.kernel[1], tap % p.kernel[1]);
                 if !p.inside(0, kh).contains(&h) || !p.inside(1, kw).contains(&w) {
@@ -264,7 +264,7 @@ impl Kernel for ChannelsLast {
         let (x, w) = (inputs[0].as_slice::<f32>(), inputs[1].as_slice::<f32>());
         let weight = Matrix { data: self.packed.as_deref().unwrap_or(w), row: p.out_channels, col: 1 };
         let out = outputs[0].as_mut_slice::<f32>();
-        let (places, terms) = (p.places(), p.terms());
+        let (positions, terms) = (p.positions(), p.terms());
         let image_in = p.channels * p.size[0] * p.size[1];
         let total = out.len();
         let shared = Shared::new(out);
@@ -276,10 +276,10 @@ impl Kernel for ChannelsLast {
                 self.gather(data, run.clone(), threads, columns);
                 Matrix { data: columns, row: terms, col: 1 }
             };
-            let first = (image * places + run.start) * p.out_channels;
+            let first = (image * positions + run.start) * p.out_channels;
             assert!(first + run.len() * p.out_channels <= total, "the result holds every run");
             let size = (run.len(), p.out_channels, terms);
-            // SAFETY: the rows of this run's places lie inside the result (asserted) and are no other run's.
+            // SAFETY: the rows of this run's positions lie inside the result (asserted) and are no other run's.
             unsafe { gemm_at(threads, size, columns, weight, shared.get().add(first), p.out_channels) };
         });
         Ok(())

@@ -35,25 +35,25 @@ fn make(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
     }
     let plane = Plane::new(&ConvShape { data: shape.out, out: shape.data, ..shape })?;
     let taps = plane.kernel[0] * plane.kernel[1];
-    let fit = BLOCK_BYTES / 4 / (taps * plane.places());
+    let fit = BLOCK_BYTES / 4 / (taps * plane.positions());
     let block = fit.clamp(1, plane.channels.div_ceil(4));
     Some(Box::new(Transposed { plane, block }))
 }
 
 impl Transposed {
     fn slot(&self) -> usize {
-        self.block * self.plane.kernel[0] * self.plane.kernel[1] * self.plane.places()
+        self.block * self.plane.kernel[0] * self.plane.kernel[1] * self.plane.positions()
     }
 
     fn blocks(&self) -> usize {
         self.plane.channels.div_ceil(self.block)
     }
 
-    /// Adds the contributions of one channel, one row of data places per tap.
+    /// Adds the contributions of one channel, one row of data positions per tap.
     fn scatter(&self, contributions: &[f32], channel: &mut [f32]) {
         let p = &self.plane;
         channel.fill(0.0);
-        for (tap, values) in contributions.chunks(p.places()).enumerate() {
+        for (tap, values) in contributions.chunks(p.positions()).enumerate() {
             let (kh, kw) = (tap / p.kernel[1], tap % p.kernel[1]);
             let inside = p.inside(1, kw);
             if inside.is_empty() {
@@ -93,13 +93,13 @@ impl Kernel for Transposed {
     ) -> Result<(), String> {
         let p = &self.plane;
         let (x, w) = (inputs[0].as_slice::<f32>(), inputs[1].as_slice::<f32>());
-        let (places, taps, size) = (p.places(), p.kernel[0] * p.kernel[1], p.size[0] * p.size[1]);
+        let (positions, taps, size) = (p.positions(), p.kernel[0] * p.kernel[1], p.size[0] * p.size[1]);
         let out = outputs[0].as_mut_slice::<f32>();
         let scratch = split::scratch(workspace);
         let (blocks, slot) = (self.blocks(), self.slot());
         let runs = p.batch * p.groups * blocks;
         // The channels are named as in the convolution: `out_channels` belong to the data.
-        let work = p.batch * p.groups * p.channels * taps * places * p.out_channels / 8;
+        let work = p.batch * p.groups * p.channels * taps * positions * p.out_channels / 8;
         let parts = split::threads(work).min(SLOTS).min(runs);
         assert!(
             parts * slot <= scratch.len() && p.batch * p.groups * p.channels * size <= out.len(),
@@ -114,14 +114,14 @@ impl Kernel for Transposed {
                 let channels = self.block.min(p.channels - first);
                 let weight = &w[index % p.groups * p.out_channels * p.channels * taps + first * taps..];
                 let weight = Matrix { data: weight, row: 1, col: p.channels * taps };
-                let data = Matrix { data: &x[index * p.out_channels * places..], row: places, col: 1 };
-                gemm(1, (channels * taps, places, p.out_channels), weight, data, contributions, places);
+                let data = Matrix { data: &x[index * p.out_channels * positions..], row: positions, col: 1 };
+                gemm(1, (channels * taps, positions, p.out_channels), weight, data, contributions, positions);
                 // SAFETY: these channels of this image lie inside the result (asserted) and are this part's alone.
                 let out = unsafe {
                     let first = out.get().add((index * p.channels + first) * size);
                     std::slice::from_raw_parts_mut(first, channels * size)
                 };
-                for (channel, values) in out.chunks_mut(size).zip(contributions.chunks(taps * places)) {
+                for (channel, values) in out.chunks_mut(size).zip(contributions.chunks(taps * positions)) {
                     self.scatter(values, channel);
                 }
             }

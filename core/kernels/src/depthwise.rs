@@ -49,7 +49,7 @@ impl Depthwise {
     }
 
     /// Copies a channel with padding and split columns. Row r of plane c is at (r * stride + c) * row.
-    fn deal(&self, channel: &[f32], to: &mut [f32]) {
+    fn pad_and_deinterleave(&self, channel: &[f32], to: &mut [f32]) {
         let p = &self.plane;
         let step = p.stride[1];
         for (r, lines) in to.chunks_mut(step * self.row).enumerate() {
@@ -87,27 +87,27 @@ impl Kernel for Depthwise {
         let p = &self.plane;
         let (x, w) = (inputs[0].as_slice::<f32>(), inputs[1].as_slice::<f32>());
         let w = self.packed.as_deref().unwrap_or(w);
-        let (places, taps, channels) = (p.places(), self.taps.len(), p.batch * p.groups);
+        let (positions, taps, channels) = (p.positions(), self.taps.len(), p.batch * p.groups);
         let scratch = split::scratch(workspace);
         let out = outputs[0].as_mut_slice::<f32>();
-        let per_channel = p.out_channels * places;
+        let per_channel = p.out_channels * positions;
         let parts = split::threads(out.len() * taps / 8).min(SLOTS).min(channels);
         let slot = self.slot();
         assert!(parts * slot <= scratch.len() && channels * per_channel <= out.len(), "a slot for each part");
         let (scratch, out) = (Shared::new(scratch), Shared::new(out));
         split::each_part(parts, |part| {
             // SAFETY: slot `part` lies inside the scratch memory (asserted) and belongs to this part alone.
-            let dealt = unsafe { std::slice::from_raw_parts_mut(scratch.get().add(part * slot), slot) };
+            let planes = unsafe { std::slice::from_raw_parts_mut(scratch.get().add(part * slot), slot) };
             for channel in split::part(channels, 1, part, parts) {
                 let size = p.size[0] * p.size[1];
-                self.deal(&x[channel * size..][..size], dealt);
+                self.pad_and_deinterleave(&x[channel * size..][..size], planes);
                 let first = channel % p.groups * p.out_channels;
                 // SAFETY: the results of one channel lie inside the result (asserted) and belong to this part alone.
                 let out = unsafe { std::slice::from_raw_parts_mut(out.get().add(channel * per_channel), per_channel) };
-                for (i, out) in out.chunks_mut(places).enumerate() {
+                for (i, out) in out.chunks_mut(positions).enumerate() {
                     let weight = &w[(first + i) * taps..][..taps];
                     let next = self.row * p.stride[1] * p.stride[0];
-                    rows(dealt, next, &self.taps, weight, out, p.out[1]);
+                    rows(planes, next, &self.taps, weight, out, p.out[1]);
                 }
             }
         });

@@ -7,11 +7,11 @@ use super::{Kernel, Offer, Spec, split};
 use byoc_ir::tensor::{DType, TensorView, TensorViewMut};
 
 /// Number of elements per call of a loop: 16 KiB in, 16 KiB out.
-const RUN: usize = 4096;
+const CHUNK: usize = 4096;
 
 /// Loop from one slice to another, the same in place, and the cost of an element in additions.
 struct Map {
-    apart: fn(&[f32], &mut [f32]),
+    out_of_place: fn(&[f32], &mut [f32]),
     in_place: fn(&mut [f32]),
     cost: usize,
 }
@@ -24,8 +24,8 @@ impl Kernel for Map {
     fn run(&self, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>], _: &mut [u8]) -> Result<(), String> {
         let x = inputs[0].as_slice::<f32>();
         let out = outputs[0].as_mut_slice::<f32>();
-        split::each_chunk(out, RUN, x.len() * self.cost, |i, out| {
-            (self.apart)(&x[i * RUN..i * RUN + out.len()], out);
+        split::each_chunk(out, CHUNK, x.len() * self.cost, |i, out| {
+            (self.out_of_place)(&x[i * CHUNK..i * CHUNK + out.len()], out);
         });
         Ok(())
     }
@@ -33,7 +33,7 @@ impl Kernel for Map {
     fn run_in_place(&self, _: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Result<(), String> {
         let out = outputs[0].as_mut_slice::<f32>();
         let work = out.len() * self.cost;
-        split::each_chunk(out, RUN, work, |_, out| (self.in_place)(out));
+        split::each_chunk(out, CHUNK, work, |_, out| (self.in_place)(out));
         Ok(())
     }
 }
@@ -49,7 +49,7 @@ macro_rules! maps {
         mod $loops {
             use super::*;
             multiversion! {
-                pub(super) fn apart(input: &[f32], output: &mut [f32]) {
+                pub(super) fn out_of_place(input: &[f32], output: &mut [f32]) {
                     for (out, &$x) in output.iter_mut().zip(input) {
                         *out = $formula;
                     }
@@ -66,7 +66,7 @@ macro_rules! maps {
             Offer {
                 op: $name,
                 make: |spec| {
-                    let map = Map { apart: $loops::apart, in_place: $loops::in_place, cost: $cost };
+                    let map = Map { out_of_place: $loops::out_of_place, in_place: $loops::in_place, cost: $cost };
                     is_f32(spec).then(|| Box::new(map) as Box<dyn Kernel>)
                 },
             }
@@ -102,7 +102,7 @@ macro_rules! scalar_maps {
                 op: $name,
                 make: |spec| {
                     let map = Map {
-                        apart: |input, output| {
+                        out_of_place: |input, output| {
                             for (out, x) in output.iter_mut().zip(input) {
                                 *out = f64::from(*x).$method() as f32;
                             }
@@ -129,7 +129,7 @@ scalar_maps! {
 }
 
 multiversion! {
-    fn clip_apart(input: &[f32], output: &mut [f32], low: f32, high: f32) {
+    fn clip_out_of_place(input: &[f32], output: &mut [f32], low: f32, high: f32) {
         for (out, &x) in output.iter_mut().zip(input) {
             let bounded = if x < low { low } else { x };
             *out = if bounded > high { high } else { bounded };
@@ -141,7 +141,7 @@ multiversion! {
             *out = if bounded > high { high } else { bounded };
         }
     }
-    fn leaky_apart(input: &[f32], output: &mut [f32], alpha: f32, _unused: f32) {
+    fn leaky_out_of_place(input: &[f32], output: &mut [f32], alpha: f32, _unused: f32) {
         for (out, &x) in output.iter_mut().zip(input) {
             *out = if x > 0.0 { x } else { alpha * x };
         }
@@ -155,7 +155,7 @@ multiversion! {
 
 /// Variant of [`Map`] with two parameters from the attributes.
 struct ParameterMap {
-    apart: fn(&[f32], &mut [f32], f32, f32),
+    out_of_place: fn(&[f32], &mut [f32], f32, f32),
     in_place: fn(&mut [f32], f32, f32),
     numbers: (f32, f32),
 }
@@ -167,8 +167,8 @@ impl Kernel for ParameterMap {
 
     fn run(&self, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>], _: &mut [u8]) -> Result<(), String> {
         let (x, (a, b)) = (inputs[0].as_slice::<f32>(), self.numbers);
-        split::each_chunk(outputs[0].as_mut_slice::<f32>(), RUN, x.len(), |i, out| {
-            (self.apart)(&x[i * RUN..i * RUN + out.len()], out, a, b);
+        split::each_chunk(outputs[0].as_mut_slice::<f32>(), CHUNK, x.len(), |i, out| {
+            (self.out_of_place)(&x[i * CHUNK..i * CHUNK + out.len()], out, a, b);
         });
         Ok(())
     }
@@ -176,7 +176,7 @@ impl Kernel for ParameterMap {
     fn run_in_place(&self, _: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Result<(), String> {
         let (out, (a, b)) = (outputs[0].as_mut_slice::<f32>(), self.numbers);
         let work = out.len();
-        split::each_chunk(out, RUN, work, |_, out| (self.in_place)(out, a, b));
+        split::each_chunk(out, CHUNK, work, |_, out| (self.in_place)(out, a, b));
         Ok(())
     }
 }
@@ -186,7 +186,7 @@ inventory::submit! {
         op: "clip",
         make: |spec| {
             let (low, high) = (spec.params().float("a_min") as f32, spec.params().float("a_max") as f32);
-            let map = ParameterMap { apart: clip_apart, in_place: clip_in_place, numbers: (low, high) };
+            let map = ParameterMap { out_of_place: clip_out_of_place, in_place: clip_in_place, numbers: (low, high) };
             // With the bounds in the wrong order, the order of the comparisons would matter.
             (is_f32(spec) && low <= high).then(|| Box::new(map) as Box<dyn Kernel>)
         },
@@ -198,7 +198,7 @@ inventory::submit! {
         op: "nn.leaky_relu",
         make: |spec| {
             let alpha = spec.params().float("alpha") as f32;
-            let map = ParameterMap { apart: leaky_apart, in_place: leaky_in_place, numbers: (alpha, 0.0) };
+            let map = ParameterMap { out_of_place: leaky_out_of_place, in_place: leaky_in_place, numbers: (alpha, 0.0) };
             is_f32(spec).then(|| Box::new(map) as Box<dyn Kernel>)
         },
     }

@@ -37,7 +37,7 @@ fn make_resize(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
         return None;
     }
     let weights: Vec<f32> = cols.weight.iter().map(|&w| w as f32).collect();
-    let same_columns = cols.per_place == 1 && cols.index.iter().copied().eq(0..data.size[4]);
+    let same_columns = cols.per_index == 1 && cols.index.iter().copied().eq(0..data.size[4]);
     Some(Box::new(Resize {
         size: [data.size[3], data.size[4]],
         out: [out.size[3], out.size[4]],
@@ -52,7 +52,7 @@ fn make_resize(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
 impl Resize {
     fn row(&self, plane: &[f32], h: usize, blended: &mut [f32], out: &mut [f32]) {
         let width = self.size[1];
-        let taps = h * self.rows.per_place..(h + 1) * self.rows.per_place;
+        let taps = h * self.rows.per_index..(h + 1) * self.rows.per_index;
         let line = |tap: usize| &plane[self.rows.index[tap] * width..][..width];
         let mut weighty = taps.clone().filter(|&tap| self.rows.weight[tap] != 0.0);
         let row = match (weighty.next(), weighty.next()) {
@@ -66,7 +66,7 @@ impl Resize {
                 blended
             }
         };
-        match self.cols.per_place {
+        match self.cols.per_index {
             _ if self.same_columns => out.copy_from_slice(row),
             1 => out.iter_mut().zip(&self.cols.index).for_each(|(o, &i)| *o = row[i]),
             n => {
@@ -103,7 +103,7 @@ impl Kernel for Resize {
         let out = outputs[0].as_mut_slice::<f32>();
         let scratch = split::scratch(workspace);
         let (lines, width, slot) = (self.planes * self.out[0], self.out[1], self.size[1]);
-        let parts = split::threads(out.len() * self.rows.per_place).min(SLOTS).min(lines);
+        let parts = split::threads(out.len() * self.rows.per_index).min(SLOTS).min(lines);
         assert!(parts * slot <= scratch.len() && lines * width <= out.len(), "a slot for each part");
         let (scratch, out) = (Shared::new(scratch), Shared::new(out));
         split::each_part(parts, |part| {
@@ -167,10 +167,10 @@ impl Kernel for Pad {
                 to[inside.start * bytes..inside.end * bytes]
                     .copy_from_slice(&line[first * bytes..][..inside.len() * bytes]);
             }
-            for place in (0..inside.start).chain(inside.end..width) {
-                let source = pad_source(&self.mode, place as i64 - before, size as i64);
+            for position in (0..inside.start).chain(inside.end..width) {
+                let source = pad_source(&self.mode, position as i64 - before, size as i64);
                 let from = source.map_or(value, |i| &line[i as usize * bytes..][..bytes]);
-                to[place * bytes..][..bytes].copy_from_slice(from);
+                to[position * bytes..][..bytes].copy_from_slice(from);
             }
         });
         Ok(())

@@ -113,7 +113,7 @@ pub fn make(op: OpId, spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
     if !spec.outputs.is_empty() && spec.outputs.iter().all(|ty| ty.len() == Some(0)) {
         return fallback::make(spec);
     }
-    if let Some(kernel) = blocked::between_changes(op, spec) {
+    if let Some(kernel) = blocked::layout_wrapped(op, spec) {
         return Some(kernel);
     }
     let name = op::get(op).name;

@@ -130,7 +130,7 @@ multiversion! {
     }
 
     /// Computes (v - mean) * factor * gamma + beta.
-    fn normalise_each(row: &mut [f32], mean: f32, factor: f32, gamma: &[f32], beta: &[f32]) {
+    fn normalize_each(row: &mut [f32], mean: f32, factor: f32, gamma: &[f32], beta: &[f32]) {
         for ((v, g), b) in row.iter_mut().zip(gamma).zip(beta) {
             *v = mul_add::<FMA>((*v - mean) * factor, *g, *b);
         }
@@ -168,7 +168,7 @@ impl Kernel for LayerNorm {
         let work = out.len();
         split::each_chunk(out, self.len, work, |_, row| {
             let (mean, factor) = statistics(row, self.affine.epsilon);
-            normalise_each(row, mean, factor, gamma, beta);
+            normalize_each(row, mean, factor, gamma, beta);
         });
         Ok(())
     }
@@ -261,15 +261,15 @@ impl Kernel for Softmax {
 }
 
 /// Number of adjacent lines processed together if the axis is not the last.
-const SIDE: usize = 32;
+const BLOCK_WIDTH: usize = 32;
 
 multiversion! {
     /// Computes exp(v - max) in place, and returns the sum.
     fn exp_each(row: &mut [f32], max: f32) -> f32 {
-        let mut sums = [0.0f32; SIDE];
-        let (whole, rest) = row.as_chunks_mut::<SIDE>();
+        let mut sums = [0.0f32; BLOCK_WIDTH];
+        let (whole, rest) = row.as_chunks_mut::<BLOCK_WIDTH>();
         for values in whole {
-            for l in 0..SIDE {
+            for l in 0..BLOCK_WIDTH {
                 values[l] = exp::<FMA>(values[l] - max);
                 sums[l] += values[l];
             }
@@ -283,10 +283,10 @@ multiversion! {
 
     /// Returns the sum of exp(v - max).
     fn sum_of_exp(row: &[f32], max: f32) -> f32 {
-        let mut sums = [0.0f32; SIDE];
-        let (whole, rest) = row.as_chunks::<SIDE>();
+        let mut sums = [0.0f32; BLOCK_WIDTH];
+        let (whole, rest) = row.as_chunks::<BLOCK_WIDTH>();
         for values in whole {
-            for l in 0..SIDE {
+            for l in 0..BLOCK_WIDTH {
                 sums[l] += exp::<FMA>(values[l] - max);
             }
         }
@@ -304,10 +304,10 @@ multiversion! {
 
     /// Computes the softmax down the columns of a block of rows of `inner` elements.
     fn softmax_block(block: &mut [f32], inner: usize, log: bool) {
-        for first in (0..inner).step_by(SIDE) {
-            let width = SIDE.min(inner - first);
-            let mut max = [f32::NEG_INFINITY; SIDE];
-            let mut total = [0.0f32; SIDE];
+        for first in (0..inner).step_by(BLOCK_WIDTH) {
+            let width = BLOCK_WIDTH.min(inner - first);
+            let mut max = [f32::NEG_INFINITY; BLOCK_WIDTH];
+            let mut total = [0.0f32; BLOCK_WIDTH];
             for row in block.chunks(inner) {
                 for (m, v) in max.iter_mut().zip(&row[first..first + width]) {
                     *m = if *v > *m || v.is_nan() { *v } else { *m };

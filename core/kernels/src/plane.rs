@@ -45,7 +45,7 @@ impl Plane {
     }
 
     /// Returns the number of elements of a channel of the result.
-    pub fn places(&self) -> usize {
+    pub fn positions(&self) -> usize {
         self.out[0] * self.out[1]
     }
 
@@ -61,10 +61,10 @@ impl Plane {
 
     /// Returns the amount of work for the decision to split it: a multiply-add of a blocked product is cheap.
     pub fn work(&self) -> usize {
-        self.out_channels * self.places() * self.terms() / 8
+        self.out_channels * self.positions() * self.terms() / 8
     }
 
-    /// Returns the places `x` on axis `axis` whose tap `tap` lies inside the data.
+    /// Returns the positions `x` on axis `axis` whose tap `tap` lies inside the data.
     pub fn inside(&self, axis: usize, tap: usize) -> Range<usize> {
         let (step, before) = (self.stride[axis], self.before[axis]);
         let offset = tap * self.dilation[axis];

@@ -25,23 +25,23 @@ struct Axis {
     size: usize,
     out: usize,
     stride: usize,
-    /// Padding before the first element; tap 0 of place 0 lies this far before it. Taps are `dilation` apart.
+    /// Padding before the first element; tap 0 of position 0 lies this far before it. Taps are `dilation` apart.
     before: usize,
     dilation: usize,
     taps: usize,
-    /// Taps that lie inside the data at some place, in order: a large window may lie mostly in the padding.
+    /// Taps that lie inside the data at some position, in order: a large window may lie mostly in the padding.
     seen: Vec<Range<usize>>,
-    /// Divisor of the mean of each place.
+    /// Divisor of the mean of each position.
     counts: Vec<usize>,
 }
 
 impl Axis {
-    /// Returns the taps of a place that lie inside the data.
-    fn taps_of(&self, place: usize) -> Range<usize> {
-        taps_inside(place * self.stride, self.before, self.dilation, self.taps, self.size)
+    /// Returns the taps of a position that lie inside the data.
+    fn taps_of(&self, position: usize) -> Range<usize> {
+        taps_inside(position * self.stride, self.before, self.dilation, self.taps, self.size)
     }
 
-    /// Returns the places whose tap `tap` lies inside the data.
+    /// Returns the positions whose tap `tap` lies inside the data.
     fn inside(&self, tap: usize) -> Range<usize> {
         let offset = tap * self.dilation;
         let first = self.before.saturating_sub(offset).div_ceil(self.stride);
@@ -50,8 +50,8 @@ impl Axis {
     }
 }
 
-/// Maximum number of places along an axis; more are left to the reference, which needs no tables of them.
-const MAX_PLACES: usize = 1 << 24;
+/// Maximum number of positions along an axis; more are left to the reference, which needs no tables of them.
+const MAX_POSITIONS: usize = 1 << 24;
 
 struct Pool {
     axes: [Axis; 2],
@@ -62,8 +62,8 @@ fn make(spec: &Spec<'_>, max: bool) -> Option<Box<dyn Kernel>> {
     let ([data], out) = f32_shapes(spec)?;
     let params = spec.params();
     let shape = PoolShape::new(&params, &data, &out);
-    let places = shape.out.spatial().into_iter().max();
-    if places > Some(MAX_PLACES)
+    let positions = shape.out.spatial().into_iter().max();
+    if positions > Some(MAX_POSITIONS)
         || !dense(&shape.data)
         || !dense(&shape.out)
         || shape.data.size.contains(&0)
@@ -77,13 +77,13 @@ fn make(spec: &Spec<'_>, max: bool) -> Option<Box<dyn Kernel>> {
     let axis = |i: usize| {
         let (size, out) = (shape.data.size[2 + i], shape.out.size[2 + i]);
         let padded = window.before[i] + size + window.after[i];
-        let inside = |place: usize| window.taps_inside(i, place, taps[i], size);
-        let count = |place: usize| match include {
-            true => whole.taps_inside(i, place, taps[i], padded).len(),
-            false => inside(place).len(),
+        let inside = |position: usize| window.taps_inside(i, position, taps[i], size);
+        let count = |position: usize| match include {
+            true => whole.taps_inside(i, position, taps[i], padded).len(),
+            false => inside(position).len(),
         };
         let mut seen: Vec<Range<usize>> = Vec::new();
-        // Later places see earlier taps.
+        // Later positions see earlier taps.
         for range in (0..out).rev().map(inside).filter(|range| !range.is_empty()) {
             match seen.last_mut() {
                 Some(last) if range.start <= last.end => last.end = last.end.max(range.end),

@@ -106,7 +106,7 @@ macro_rules! folds {
                     }
                 }
             }
-            pub(super) static FOLD: Fold = Fold { first: $first, row, into, join: |$a: f64, $x: f64| $fold };
+            pub(super) static FOLD: Fold = Fold { first: $first, row, into, combine: |$a: f64, $x: f64| $fold };
         }
     )*};
 }
@@ -123,7 +123,7 @@ struct Fold {
     first: f32,
     row: fn(&[f32]) -> f32,
     into: fn(&mut [f32], &[f32]),
-    join: fn(f64, f64) -> f64,
+    combine: fn(f64, f64) -> f64,
 }
 
 struct Reduce {
@@ -150,7 +150,7 @@ impl Kernel for Reduce {
                     for r in 0..rows {
                         let at = base + offset(folded, r);
                         for block in data[at..at + size].chunks(BLOCK) {
-                            total = (self.fold.join)(total, f64::from((self.fold.row)(block)));
+                            total = (self.fold.combine)(total, f64::from((self.fold.row)(block)));
                         }
                     }
                     *out = (total / divisor) as f32;
@@ -194,31 +194,31 @@ fn whole_rows(spec: &Spec<'_>) -> Option<usize> {
 }
 
 /// Index of the largest or smallest element of each row; NaN counts as the extreme.
-struct Choose {
+struct ArgReduce {
     row: usize,
     best: fn(&[f32]) -> f32,
 }
 
-impl Kernel for Choose {
+impl Kernel for ArgReduce {
     fn run(&self, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>], _: &mut [u8]) -> Result<(), String> {
         let data = inputs[0].as_slice::<f32>();
         split::each_chunk(outputs[0].as_mut_slice::<i32>(), 1, data.len(), |i, out| {
             let row = &data[i * self.row..(i + 1) * self.row];
             let best = (self.best)(row);
-            let place = row.iter().position(|&x| x == best || (best.is_nan() && x.is_nan()));
-            out[0] = place.unwrap_or(0) as i32;
+            let index = row.iter().position(|&x| x == best || (best.is_nan() && x.is_nan()));
+            out[0] = index.unwrap_or(0) as i32;
         });
         Ok(())
     }
 }
 
-fn make_choice(spec: &Spec<'_>, best: fn(&[f32]) -> f32) -> Option<Box<dyn Kernel>> {
+fn make_arg_reduce(spec: &Spec<'_>, best: fn(&[f32]) -> f32) -> Option<Box<dyn Kernel>> {
     let row = whole_rows(spec).filter(|&n| i32::try_from(n).is_ok() && !spec.params().bool("select_last_index"))?;
-    Some(Box::new(Choose { row, best }))
+    Some(Box::new(ArgReduce { row, best }))
 }
 
-inventory::submit! { Offer { op: "argmax", make: |spec| make_choice(spec, maximum::row) } }
-inventory::submit! { Offer { op: "argmin", make: |spec| make_choice(spec, minimum::row) } }
+inventory::submit! { Offer { op: "argmax", make: |spec| make_arg_reduce(spec, maximum::row) } }
+inventory::submit! { Offer { op: "argmin", make: |spec| make_arg_reduce(spec, minimum::row) } }
 
 multiversion! {
     /// Returns the sum of (x - mean)^2.

@@ -16,7 +16,7 @@ struct Step {
 }
 
 /// Minimum number of elements that a thread handles at a time.
-const RUN: usize = 4096;
+const MIN_CHUNK: usize = 4096;
 
 /// Side of a block of a transpose, in elements: 16 of 4 bytes are a cache line.
 const BLOCK: usize = 16;
@@ -69,10 +69,10 @@ impl Strided {
             return self.transpose(across, input, output);
         }
         let work = output.len();
-        let rows = (RUN / inner.size.max(1)).max(1);
+        let rows = (MIN_CHUNK / inner.size.max(1)).max(1);
         if self.dims.len() == 1 {
-            return split::each_chunk(output, RUN, work, |i, out| {
-                copy_row(input, self.start + (i * RUN) as isize * inner.stride, inner.stride, out);
+            return split::each_chunk(output, MIN_CHUNK, work, |i, out| {
+                copy_row(input, self.start + (i * MIN_CHUNK) as isize * inner.stride, inner.stride, out);
             });
         }
         split::each_chunk(output, rows * inner.size, work, |i, out| {
@@ -240,15 +240,15 @@ fn make_layout(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
     // Each dimension holds a digit of its axis's index: the digits of an axis, least significant first, as
     // (dimension, value of a unit of the digit, value of a unit of the next).
     let digits = |layout: &Layout, shape: &[usize], letter: char| -> Vec<(usize, usize, usize)> {
-        let mut places: Vec<usize> = (0..shape.len()).filter(|&i| layout.0[i].0 == letter).collect();
-        places.sort_by_key(|&i| layout.0[i].1.is_some());
+        let mut axes: Vec<usize> = (0..shape.len()).filter(|&i| layout.0[i].0 == letter).collect();
+        axes.sort_by_key(|&i| layout.0[i].1.is_some());
         let mut unit = 1;
         let mut digit = |i: usize| {
             let low = unit;
             unit *= shape[i];
             (i, low, unit)
         };
-        places.into_iter().rev().map(&mut digit).collect()
+        axes.into_iter().rev().map(&mut digit).collect()
     };
     let mut dims = Vec::new();
     for (i, &(letter, _)) in to.0.iter().enumerate() {
@@ -256,11 +256,11 @@ fn make_layout(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
         let (_, low, high) = digits(&to, &out, letter).into_iter().find(|d| d.0 == i)?;
         // Where digits of both sides overlap, the output dimension traverses a dimension of the input.
         let mut pieces = Vec::new();
-        for &(place, begin, end) in &source {
+        for &(axis, begin, end) in &source {
             let (a, b) = (low.max(begin), high.min(end));
             if a < b {
                 let whole = a > 0 && b % a == 0 && a % begin == 0 && a % low == 0;
-                pieces.push(whole.then(|| Step { size: b / a, stride: strides[place] * (a / begin) as isize })?);
+                pieces.push(whole.then(|| Step { size: b / a, stride: strides[axis] * (a / begin) as isize })?);
             }
         }
         dims.extend(pieces.into_iter().rev());

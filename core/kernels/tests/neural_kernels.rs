@@ -47,10 +47,10 @@ fn fast(name: &str, attrs: &Attrs, args: &[Tensor], constants: &[Option<&Tensor>
         results.iter().zip(want).map(one).collect()
     };
     let computed = tensors(&results);
-    if let Some(taken) = kernel.in_place() {
-        results[0].as_mut().copy_from_slice(args[taken].bytes());
+    if let Some(input) = kernel.in_place() {
+        results[0].as_mut().copy_from_slice(args[input].bytes());
         let rest: Vec<TensorView<'_>> =
-            views.iter().enumerate().filter(|(i, _)| *i != taken).map(|(_, v)| *v).collect();
+            views.iter().enumerate().filter(|(i, _)| *i != input).map(|(_, v)| *v).collect();
         write(&mut results, &mut |outs| kernel.run_in_place(&rest, outs).unwrap());
         assert_eq!(tensors(&results)[0], computed[0], "{name} computed in place");
     }

@@ -156,10 +156,10 @@ pub struct ResizeShape {
     pub axes: [AxisTaps; 2],
 }
 
-/// Taps along one axis: `per_place` of them for every index of the result.
+/// Taps along one axis: `per_index` of them for every index of the result.
 pub struct AxisTaps {
     /// Number of taps per index of the result.
-    pub per_place: usize,
+    pub per_index: usize,
     /// Indices of the taps.
     pub index: Vec<usize>,
     /// Weights of the taps.
@@ -215,22 +215,22 @@ impl AxisTaps {
             4 => (roi[axis], roi[axis + 2]),
             _ => (0.0, 1.0),
         };
-        let per_place = match method {
+        let per_index = match method {
             Method::Nearest => 1,
             Method::Linear => 2,
             Method::Cubic => 4,
         };
         // The taps of a long axis can take more memory than the data and the result together.
-        let count = places.saturating_mul(per_place);
+        let count = places.saturating_mul(per_index);
         let bytes = count.saturating_mul(size_of::<(usize, f64)>()).saturating_add(places);
         let _reservation = memory::reserve(bytes).map_err(|e| e.to_string())?;
         let mut taps = AxisTaps {
-            per_place,
+            per_index,
             index: Vec::with_capacity(count),
             weight: Vec::with_capacity(count),
             outside: Vec::with_capacity(places),
         };
-        let mut ticks = Ticks::every(16 * per_place);
+        let mut ticks = Ticks::every(16 * per_index);
         for place in 0..places {
             if ticks.requested() {
                 return Err("cancelled".into());
@@ -245,8 +245,8 @@ impl AxisTaps {
             let inside = |tap: usize| (0.0..size as f64).contains(&(start + tap as f64));
             let exclude = method == Method::Cubic && params.int("cubic_exclude") != 0;
             let kept = |tap: usize| if exclude && !inside(tap) { 0.0 } else { weights[tap] };
-            let sum: f64 = if exclude { (0..per_place).map(kept).sum() } else { 1.0 };
-            for tap in 0..per_place {
+            let sum: f64 = if exclude { (0..per_index).map(kept).sum() } else { 1.0 };
+            for tap in 0..per_index {
                 taps.index.push((start + tap as f64).clamp(0.0, size as f64 - 1.0) as usize);
                 taps.weight.push(kept(tap) / sum);
             }
@@ -414,8 +414,8 @@ fn reference(
                         y[at] = params.float("extrapolation_value");
                         continue;
                     }
-                    for i in h * rows.per_place..(h + 1) * rows.per_place {
-                        for j in w * cols.per_place..(w + 1) * cols.per_place {
+                    for i in h * rows.per_index..(h + 1) * rows.per_index {
+                        for j in w * cols.per_index..(w + 1) * cols.per_index {
                             let value = x[s.data.at(n, c, [0, rows.index[i], cols.index[j]])];
                             let weight = rows.weight[i] * cols.weight[j];
                             // A tap with weight zero contributes nothing, even if the data is not finite.

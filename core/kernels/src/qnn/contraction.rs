@@ -1,8 +1,8 @@
 //! `qnn.conv2d`, `qnn.dense` and `qnn.batch_matmul` on bytes, and the first two fused with a requantization.
 
 use super::engine::{DataShape, Engine, OutShape, Values};
-use super::finish::{Bytes, Finish, Offsets, Plain, Scaling};
-use super::tile::WIDE;
+use super::epilogue::{ByteEpilogue, Epilogue, Offsets, PlainEpilogue, Scaling};
+use super::tile::TILE_CHANNELS;
 use super::weights::{KernelShape, pack};
 use crate::split::Shared;
 use crate::{Kernel, Offer, Spec, fallback};
@@ -78,7 +78,7 @@ fn make_conv(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
         stride: last(s.window.stride),
         taps: each_tap().map(|[h, w]| [h * dilation[0], w * dilation[1]]).collect(),
     };
-    // Places in a row must be contiguous, and so must rows.
+    // Positions in a row must be contiguous, and so must rows.
     if s.out.stride[3] != s.out.stride[4] * out_size[1] {
         return None;
     }
@@ -172,7 +172,7 @@ impl Contraction {
         let (channels, packed) = (self.channels(), self.packed.is_some());
         [
             self.engine.workspace(self.data),
-            (channels + WIDE) * 4,
+            (channels + TILE_CHANNELS) * 4,
             channels * 4,
             if packed { 0 } else { self.engine.kernel.packed_bytes() },
             if packed { 0 } else { channels * 4 },
@@ -234,8 +234,8 @@ impl Contraction {
         run(&Values { data, zero_point, weights: packed }, offsets, scratch.data);
     }
 
-    fn finish<F: Finish>(&self, values: &Values<'_>, finish: &F, workspace: &mut [u8]) {
-        self.engine.run(values, finish, workspace);
+    fn run_product<F: Epilogue>(&self, values: &Values<'_>, epilogue: &F, workspace: &mut [u8]) {
+        self.engine.run(values, epilogue, workspace);
     }
 }
 
@@ -265,9 +265,9 @@ impl Kernel for Contraction {
                     let (out, len) = (Shared::at(unsafe { out.get().add(first) }), len - first);
                     self.with(inputs, &mut scratch, i, |values, offsets, workspace| {
                         if offsets.zero_points.is_empty() {
-                            self.finish(values, &Plain::<false> { offsets, out, len }, workspace);
+                            self.run_product(values, &PlainEpilogue::<false> { offsets, out, len }, workspace);
                         } else {
-                            self.finish(values, &Plain::<true> { offsets, out, len }, workspace);
+                            self.run_product(values, &PlainEpilogue::<true> { offsets, out, len }, workspace);
                         }
                     });
                 }
@@ -276,9 +276,9 @@ impl Kernel for Contraction {
                 let out = Shared::new(&mut *outputs[0].data);
                 self.with(inputs, &mut scratch, 0, |values, offsets, workspace| {
                     if offsets.zero_points.is_empty() {
-                        self.finish(values, &Bytes::<false> { offsets, scaling, out, len }, workspace);
+                        self.run_product(values, &ByteEpilogue::<false> { offsets, scaling, out, len }, workspace);
                     } else {
-                        self.finish(values, &Bytes::<true> { offsets, scaling, out, len }, workspace);
+                        self.run_product(values, &ByteEpilogue::<true> { offsets, scaling, out, len }, workspace);
                     }
                 });
             }

@@ -1,7 +1,7 @@
 //! Elementwise operators on bytes: by a table of all 256 results; sums of two by a table for each side; and
 //! conversions to bytes from floats and from `int32`.
 
-use super::finish::{away, fixed};
+use super::epilogue::{away, fixed};
 use super::lookup;
 use crate::simd::multiversion;
 use crate::{Kernel, Offer, Spec, split};
@@ -25,7 +25,7 @@ offer! { make_sum: "qnn.add" "qnn.subtract" }
 offer! { make_bias: "nn.bias_add" }
 
 /// Minimum number of elements for which a table pays off.
-const LEAST: usize = 1024;
+const MIN_TABLE_ELEMENTS: usize = 1024;
 
 /// Operator whose result for an element depends only on its byte.
 struct Table {
@@ -41,7 +41,7 @@ fn make_table(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
     let out = spec.outputs.first()?.dtype;
     // Parameters with one element each: the axis does not matter.
     let single = spec.inputs[1..].iter().all(|t| t.len() == Some(1));
-    let large = spec.inputs[0].len().is_some_and(|n| n >= LEAST);
+    let large = spec.inputs[0].len().is_some_and(|n| n >= MIN_TABLE_ELEMENTS);
     if !byte(&spec.inputs[0]) || !matches!(out.size(), 1 | 4) || !single || !large {
         return None;
     }
@@ -130,7 +130,7 @@ fn byte(value: f32, (low, high): (f32, f32)) -> u8 {
     (value as i32) as u8
 }
 
-/// Requantization of `int32` to bytes: one ratio, or one for each place on an axis.
+/// Requantization of `int32` to bytes: one ratio, or one for each position on an axis.
 struct Requantize {
     by: PerAxis<Rescale>,
     zero_point: i32,

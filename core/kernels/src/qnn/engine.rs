@@ -1,12 +1,12 @@
-//! Convolutions and matrix products of bytes: data arranged so that four channels of a place form a word, packed
+//! Convolutions and matrix products of bytes: data arranged so that four channels of a position form a word, packed
 //! weights, tiles of sums, and an output stage applied while the sums are in registers.
 //!
 //! A run has two parts, each split over the threads of the pool. First the data of an image are copied to scratch
-//! memory as unsigned bytes, channels last, with padding (unless they already have that form). Then tiles of places
+//! memory as unsigned bytes, channels last, with padding (unless they already have that form). Then tiles of positions
 //! by output channels are computed directly from there, tap by tap. No columns are gathered (no im2col).
 
-use super::finish::{Finish, Row};
-use super::tile::{self, PLACES, Sums, Tile, WIDE};
+use super::epilogue::{Epilogue, OutputTile};
+use super::tile::{self, Sums, TILE_CHANNELS, TILE_POSITIONS, Tile};
 use super::transpose::{self, CHANNELS};
 use super::weights::KernelShape;
 use crate::split;
@@ -31,7 +31,7 @@ pub(super) struct DataShape {
 pub(super) struct OutShape {
     /// Rows and columns.
     pub size: [usize; 2],
-    /// Distances in elements between images, channels, places. (Rows are contiguous.)
+    /// Distances in elements between images, channels, positions. (Rows are contiguous.)
     pub steps: [usize; 3],
 }
 
@@ -41,7 +41,7 @@ pub(super) struct Engine {
     pub data: DataShape,
     pub out: OutShape,
     pub kernel: KernelShape,
-    /// Distance between places of the result, in rows and columns of the padded data.
+    /// Distance between positions of the result, in rows and columns of the padded data.
     pub stride: [usize; 2],
     /// Offset of each tap of the kernel, in rows and columns of the padded data.
     pub taps: Vec<[usize; 2]>,
@@ -100,8 +100,8 @@ impl Engine {
         if self.in_place(dtype) { 0 } else { self.layout(dtype).bytes }
     }
 
-    /// Returns the number of places of an image's result.
-    pub fn places(&self) -> usize {
+    /// Returns the number of positions of an image's result.
+    pub fn positions(&self) -> usize {
         self.out.size[0] * self.out.size[1]
     }
 
@@ -111,18 +111,18 @@ impl Engine {
         !self.padding() || limits.contains(&zero_point)
     }
 
-    /// Computes every result and passes it to `finish`.
-    pub fn run<F: Finish>(&self, values: &Values<'_>, finish: &F, workspace: &mut [u8]) {
+    /// Computes every result and passes it to `epilogue`.
+    pub fn run<F: Epilogue>(&self, values: &Values<'_>, epilogue: &F, workspace: &mut [u8]) {
         let dtype = values.data.dtype;
         let layout = self.layout(dtype);
         for image in 0..self.data.images {
             let own = &values.data.data[image * self.data.steps[0]..];
             if self.in_place(dtype) {
-                self.sums(&own[..layout.bytes], &layout, values, image, finish);
+                self.sums(&own[..layout.bytes], &layout, values, image, epilogue);
             } else {
                 let scratch = &mut workspace[..layout.bytes];
                 self.lay_out(own, values, &layout, scratch);
-                self.sums(scratch, &layout, values, image, finish);
+                self.sums(scratch, &layout, values, image, epilogue);
             }
         }
     }
@@ -139,21 +139,21 @@ impl Engine {
             let first = group * inputs * channel;
             let inside = row.checked_sub(self.data.before[0]).filter(|&row| row < self.data.size[0]);
             let Some(row) = inside else {
-                line.chunks_exact_mut(layout.column).for_each(|place| fill(place, pad, inputs));
+                line.chunks_exact_mut(layout.column).for_each(|pixel| fill(pixel, pad, inputs));
                 return;
             };
             let own = &own[first + row * row_step..];
             let (before, middle) = (self.data.before[1] * layout.column, self.data.size[1] * layout.column);
             let (left, rest) = line.split_at_mut(before);
             let (middle, right) = rest.split_at_mut(middle);
-            for place in left.chunks_exact_mut(layout.column).chain(right.chunks_exact_mut(layout.column)) {
-                fill(place, pad, inputs);
+            for pixel in left.chunks_exact_mut(layout.column).chain(right.chunks_exact_mut(layout.column)) {
+                fill(pixel, pad, inputs);
             }
             if channel == 1 {
-                for (x, place) in middle.chunks_exact_mut(layout.column).enumerate() {
+                for (x, pixel) in middle.chunks_exact_mut(layout.column).enumerate() {
                     let from = &own[x * column_step..][..inputs];
-                    place[inputs..].fill(0);
-                    flipped(&mut place[..inputs], from, flip);
+                    pixel[inputs..].fill(0);
+                    flipped(&mut pixel[..inputs], from, flip);
                 }
             } else {
                 interleave(middle, own, (channel, column_step), inputs, layout.column, flip);
@@ -162,44 +162,44 @@ impl Engine {
     }
 
     /// Computes the tiles of one image.
-    fn sums<F: Finish>(&self, data: &[u8], layout: &Layout, values: &Values<'_>, image: usize, finish: &F) {
+    fn sums<F: Epilogue>(&self, data: &[u8], layout: &Layout, values: &Values<'_>, image: usize, epilogue: &F) {
         let taps: Vec<usize> = self.taps.iter().map(|t| t[0] * layout.row + t[1] * layout.column).collect();
-        let (places, blocks) = (self.places(), self.kernel.blocks());
-        let tiles = places.div_ceil(PLACES);
+        let (positions, blocks) = (self.positions(), self.kernel.blocks());
+        let tiles = positions.div_ceil(TILE_POSITIONS);
         let units = self.kernel.groups * blocks * tiles;
-        let way = tile::way();
-        let work = places * self.kernel.outputs * self.kernel.groups * self.kernel.terms() / 64;
+        let isa = tile::best_isa();
+        let work = positions * self.kernel.outputs * self.kernel.groups * self.kernel.terms() / 64;
         let parts = split::threads(work).min(units);
         split::each_part(parts, |part| {
-            let mut sums = Sums([[0; WIDE]; PLACES]);
+            let mut sums = Sums([[0; TILE_CHANNELS]; TILE_POSITIONS]);
             for unit in split::part(units, 1, part, parts) {
                 let (i, tile) = (unit / tiles, unit % tiles);
                 let (group, block) = (i / blocks, i % blocks);
                 let (channel, channels, wide) = self.kernel.block(block);
                 let (begin, bytes) = self.kernel.block_bytes(block);
-                let first = tile * PLACES;
-                let count = PLACES.min(places - first);
+                let first = tile * TILE_POSITIONS;
+                let count = TILE_POSITIONS.min(positions - first);
                 let at = std::array::from_fn(|p| {
-                    let place = first + p.min(count - 1);
-                    let (row, column) = (place / self.out.size[1], place % self.out.size[1]);
+                    let position = first + p.min(count - 1);
+                    let (row, column) = (position / self.out.size[1], position % self.out.size[1]);
                     group * layout.group + row * self.stride[0] * layout.row + column * self.stride[1] * layout.column
                 });
                 let weights = &values.weights[group * self.kernel.group_bytes() + begin..][..bytes];
                 let words = self.kernel.words();
-                let work = Tile { data, places: &at, taps: &taps, words, weights, wide };
-                work.run(way, count, &mut sums);
+                let work = Tile { data, positions: &at, taps: &taps, words, weights, wide };
+                work.run(isa, count, &mut sums);
                 if F::NEEDS_TOTALS {
-                    let mut totals = [0; PLACES];
-                    for (total, place) in totals.iter_mut().zip(&at[..count]) {
-                        *total = taps.iter().map(|tap| sum(&data[place + tap..][..self.kernel.inputs])).sum();
+                    let mut totals = [0; TILE_POSITIONS];
+                    for (total, position) in totals.iter_mut().zip(&at[..count]) {
+                        *total = taps.iter().map(|tap| sum(&data[position + tap..][..self.kernel.inputs])).sum();
                     }
-                    finish.totals(group * self.kernel.outputs + channel, channels, &totals, &mut sums);
+                    epilogue.totals(group * self.kernel.outputs + channel, channels, &totals, &mut sums);
                 }
                 let channel = group * self.kernel.outputs + channel;
-                let [image_step, channel_step, place_step] = self.out.steps;
-                let at = image * image_step + channel * channel_step + first * place_step;
-                let row = Row { at, channel, channels, places: count, channel_step, place_step };
-                finish.tile(&row, &sums);
+                let [image_step, channel_step, position_step] = self.out.steps;
+                let at = image * image_step + channel * channel_step + first * position_step;
+                let out_tile = OutputTile { at, channel, channels, positions: count, channel_step, position_step };
+                epilogue.tile(&out_tile, &sums);
             }
         });
     }
@@ -210,38 +210,38 @@ fn sum(bytes: &[u8]) -> i32 {
     bytes.iter().map(|&b| i32::from(b)).sum()
 }
 
-/// Fills a place of padding.
-fn fill(place: &mut [u8], pad: u8, inputs: usize) {
-    place[..inputs].fill(pad);
-    place[inputs..].fill(0);
+/// Fills a pixel of padding.
+fn fill(pixel: &mut [u8], pad: u8, inputs: usize) {
+    pixel[..inputs].fill(pad);
+    pixel[inputs..].fill(0);
 }
 
 fn flipped(to: &mut [u8], from: &[u8], flip: u8) {
     to.iter_mut().zip(from).for_each(|(to, from)| *to = from ^ flip);
 }
 
-/// Interleaves channels that are stored separately, place by place; in blocks where the places of a channel are
-/// contiguous.
-fn interleave(to: &mut [u8], from: &[u8], (channel, column): (usize, usize), inputs: usize, place: usize, flip: u8) {
+/// Interleaves channels that are stored separately, position by position; in blocks where the positions of a channel
+/// are contiguous. `pixel` is the size of a position in bytes.
+fn interleave(to: &mut [u8], from: &[u8], (channel, column): (usize, usize), inputs: usize, pixel: usize, flip: u8) {
     let whole = if column == 1 { inputs / CHANNELS * CHANNELS } else { 0 };
     for first in (0..whole).step_by(CHANNELS) {
-        for (block, to) in to.chunks_mut(PLACES * place).enumerate() {
-            let own = &from[first * channel + block * PLACES..];
-            let mut rows = [[0u8; PLACES]; CHANNELS];
+        for (block, to) in to.chunks_mut(TILE_POSITIONS * pixel).enumerate() {
+            let own = &from[first * channel + block * TILE_POSITIONS..];
+            let mut rows = [[0u8; TILE_POSITIONS]; CHANNELS];
             for (c, row) in rows.iter_mut().enumerate() {
-                // Bytes after the last place are read where they exist, and ignored.
+                // Bytes after the last position are read where they exist, and ignored.
                 let own = &own[c * channel..];
                 match own.first_chunk() {
                     Some(own) => *row = *own,
                     None => row[..own.len()].copy_from_slice(own),
                 }
             }
-            for (to, bytes) in to.chunks_exact_mut(place).zip(transpose::together(&rows, flip)) {
+            for (to, bytes) in to.chunks_exact_mut(pixel).zip(transpose::to_position_rows(&rows, flip)) {
                 to[first..first + CHANNELS].copy_from_slice(&bytes);
             }
         }
     }
-    for (x, to) in to.chunks_exact_mut(place).enumerate() {
+    for (x, to) in to.chunks_exact_mut(pixel).enumerate() {
         for (c, to) in to.iter_mut().enumerate().skip(whole) {
             *to = if c < inputs { from[c * channel + x * column] ^ flip } else { 0 };
         }

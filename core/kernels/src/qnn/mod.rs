@@ -6,7 +6,7 @@
 mod contraction;
 mod elementwise;
 mod engine;
-mod finish;
+mod epilogue;
 mod lookup;
 mod pool;
 mod tile;

@@ -29,14 +29,14 @@ fn make(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
     Some(Box::new(MaxPool { shape, taps, window, signed: data.dtype == DType::I8 }))
 }
 
-/// Least byte of the type, after the comparison has flipped signed bytes.
-const LEAST: u8 = 0;
+/// Minimum byte of the type, after the comparison has flipped signed bytes.
+const MIN_BYTE: u8 = 0;
 
 impl MaxPool {
-    /// Returns the places of data inside window `place` on an axis (1 rows, 2 columns).
-    fn seen(&self, axis: usize, place: usize) -> impl Iterator<Item = usize> {
-        let (window, first) = (self.window, place * self.window.stride[axis]);
-        let taps = window.taps_inside(axis, place, self.taps[axis], self.shape.data.size[2 + axis]);
+    /// Returns the positions of data inside window `position` on an axis (1 rows, 2 columns).
+    fn seen(&self, axis: usize, position: usize) -> impl Iterator<Item = usize> {
+        let (window, first) = (self.window, position * self.window.stride[axis]);
+        let taps = window.taps_inside(axis, position, self.taps[axis], self.shape.data.size[2 + axis]);
         taps.map(move |tap| first + tap * window.dilation[axis] - window.before[axis])
     }
 
@@ -44,14 +44,14 @@ impl MaxPool {
     /// data.
     fn line(&self, x: &[u8], from: usize, row: usize, channels: usize, rows: &mut [u8], out: &mut [u8]) {
         let flip = if self.signed { 0x80 } else { 0 };
-        rows.fill(LEAST);
+        rows.fill(MIN_BYTE);
         for at in self.seen(1, row) {
             let data = &x[from + at * self.shape.data.stride[3]..][..rows.len()];
             rows.iter_mut().zip(data).for_each(|(to, x)| *to = (*to).max(x ^ flip));
         }
-        for (place, out) in out.chunks_exact_mut(channels).enumerate() {
-            out.fill(LEAST);
-            for at in self.seen(2, place) {
+        for (position, out) in out.chunks_exact_mut(channels).enumerate() {
+            out.fill(MIN_BYTE);
+            for at in self.seen(2, position) {
                 let data = &rows[at * channels..][..channels];
                 out.iter_mut().zip(data).for_each(|(to, x)| *to = (*to).max(*x));
             }
@@ -71,7 +71,7 @@ impl Kernel for MaxPool {
         let parts = split::threads(outputs[0].data.len().saturating_mul(self.taps[1])).min(lines);
         let per_part = lines.div_ceil(parts);
         split::each_chunk(outputs[0].data, per_part * width * channels, usize::MAX, |part, out| {
-            let mut rows = vec![LEAST; s.data.size[4] * channels];
+            let mut rows = vec![MIN_BYTE; s.data.size[4] * channels];
             for (i, out) in out.chunks_exact_mut(width * channels).enumerate() {
                 let line = part * per_part + i;
                 let (plane, row) = (line / height, line % height);

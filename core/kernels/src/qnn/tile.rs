@@ -1,4 +1,4 @@
-//! Inner loops of integer sums of products: a few places by 16 or 32 output channels, with the sums in registers.
+//! Inner loops of integer sums of products: a few positions by 16 or 32 output channels, with the sums in registers.
 //!
 //! Data are unsigned bytes, weights signed ones, four input channels per 32-bit word: the form of the processor's dot
 //! product of bytes (AVX-512 VNNI). Without it 16-bit products are added in pairs (AVX2), or one by one. All three
@@ -6,38 +6,38 @@
 
 use std::sync::LazyLock;
 
-/// Number of places of a tile.
-pub(super) const PLACES: usize = 8;
+/// Number of positions of a tile.
+pub(super) const TILE_POSITIONS: usize = 8;
 /// Number of output channels of a tile, and of a block of packed weights; a last block of at most half as many is
 /// half as wide.
-pub(super) const WIDE: usize = 32;
+pub(super) const TILE_CHANNELS: usize = 32;
 /// Half of them: the 32-bit lanes of a 512-bit register.
-pub(super) const HALF: usize = 16;
+pub(super) const HALF_CHANNELS: usize = 16;
 
-/// Sums of a tile: `sums[place][channel]`.
+/// Sums of a tile: `sums[position][channel]`.
 #[repr(align(64))]
-pub(super) struct Sums(pub [[i32; WIDE]; PLACES]);
+pub(super) struct Sums(pub [[i32; TILE_CHANNELS]; TILE_POSITIONS]);
 
 /// Operands of a tile.
 #[derive(Clone, Copy)]
 pub(super) struct Tile<'a> {
     /// The data.
     pub data: &'a [u8],
-    /// Offset of the first tap of each place.
-    pub places: &'a [usize; PLACES],
+    /// Offset of the first tap of each position.
+    pub positions: &'a [usize; TILE_POSITIONS],
     /// Offset of each tap from the first.
     pub taps: &'a [usize],
     /// Number of words of four input channels per tap.
     pub words: usize,
     /// Weights, in the order taps, words, output channels, four input channels.
     pub weights: &'a [i8],
-    /// True if the block has [`WIDE`] output channels, false if it has [`HALF`].
+    /// True if the block has [`TILE_CHANNELS`] output channels, false if it has [`HALF_CHANNELS`].
     pub wide: bool,
 }
 
 /// Instruction set that computes the sums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum Isa {
     /// One product at a time.
     Plain,
     /// 256-bit vectors.
@@ -48,45 +48,49 @@ pub(super) enum Way {
     Vnni,
 }
 
-/// Returns the best way that this processor supports.
-pub(super) fn way() -> Way {
-    static WAY: LazyLock<Way> = LazyLock::new(|| *ways().last().unwrap_or(&Way::Plain));
-    *WAY
+/// Returns the best instruction set that this processor supports.
+pub(super) fn best_isa() -> Isa {
+    static ISA: LazyLock<Isa> = LazyLock::new(|| *supported_isas().last().unwrap_or(&Isa::Plain));
+    *ISA
 }
 
-/// Returns all ways that this processor supports, the best last.
-pub(super) fn ways() -> Vec<Way> {
-    let mut ways = vec![Way::Plain];
+/// Returns all instruction sets that this processor supports, the best last.
+pub(super) fn supported_isas() -> Vec<Isa> {
+    let mut isas = vec![Isa::Plain];
     #[cfg(target_arch = "x86_64")]
     {
         if is_x86_feature_detected!("avx2") {
-            ways.push(Way::Avx2);
+            isas.push(Isa::Avx2);
         }
         if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512vnni") {
-            ways.push(Way::Vnni);
+            isas.push(Isa::Vnni);
         }
     }
-    ways
+    isas
 }
 
 impl Tile<'_> {
-    /// Computes the sums of the first `count` places.
+    /// Computes the sums of the first `count` positions.
     ///
     /// # Panics
     /// Data or weights are shorter than the sizes require, which is a bug in the kernel.
-    pub fn run(&self, way: Way, count: usize, sums: &mut Sums) {
-        let width = if self.wide { WIDE } else { HALF };
+    pub fn run(&self, isa: Isa, count: usize, sums: &mut Sums) {
+        let width = if self.wide { TILE_CHANNELS } else { HALF_CHANNELS };
         let furthest = self.taps.iter().max().copied().unwrap_or(0) + self.words * 4;
-        assert!(count <= PLACES && self.weights.len() >= self.taps.len() * self.words * width * 4);
-        assert!(self.places[..count].iter().all(|place| place + furthest <= self.data.len()), "places inside the data");
-        match way {
-            Way::Plain => self.plain(count, width, sums),
-            // SAFETY: the processor has AVX2 (`ways`); every read lies inside data and weights (asserted).
+        assert!(count <= TILE_POSITIONS && self.weights.len() >= self.taps.len() * self.words * width * 4);
+        assert!(
+            self.positions[..count].iter().all(|position| position + furthest <= self.data.len()),
+            "positions inside the data"
+        );
+        match isa {
+            Isa::Plain => self.plain(count, width, sums),
+            // SAFETY: the processor has AVX2 (`supported_isas`); every read lies inside data and weights (asserted).
             #[cfg(target_arch = "x86_64")]
-            Way::Avx2 => unsafe { x86::avx2(self, count, sums) },
-            // SAFETY: the processor has AVX-512 VNNI (`ways`); every read lies inside data and weights (asserted).
+            Isa::Avx2 => unsafe { x86::avx2(self, count, sums) },
+            // SAFETY: the processor has AVX-512 VNNI (`supported_isas`); every read lies inside data and weights
+            // (asserted).
             #[cfg(target_arch = "x86_64")]
-            Way::Vnni => unsafe {
+            Isa::Vnni => unsafe {
                 match (count > 4, self.wide) {
                     (true, true) => x86::vnni::<8, 2>(self, count, sums),
                     (true, false) => x86::vnni::<8, 1>(self, count, sums),
@@ -98,11 +102,11 @@ impl Tile<'_> {
     }
 
     fn plain(&self, count: usize, width: usize, sums: &mut Sums) {
-        for (place, sums) in self.places[..count].iter().zip(&mut sums.0) {
+        for (position, sums) in self.positions[..count].iter().zip(&mut sums.0) {
             sums.fill(0);
             let mut weights = self.weights.chunks_exact(width * 4);
             for tap in self.taps {
-                for word in self.data[place + tap..][..self.words * 4].as_chunks::<4>().0 {
+                for word in self.data[position + tap..][..self.words * 4].as_chunks::<4>().0 {
                     let weights = weights.next().unwrap_or_default().as_chunks::<4>().0;
                     for (sum, w) in sums.iter_mut().zip(weights) {
                         for i in 0..4 {
@@ -117,26 +121,26 @@ impl Tile<'_> {
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use super::{HALF, Sums, Tile, WIDE};
+    use super::{HALF_CHANNELS, Sums, TILE_CHANNELS, Tile};
     use std::arch::x86_64::*;
 
-    /// Repeats the last place beyond `count`; the extra results are ignored.
+    /// Repeats the last position beyond `count`; the extra results are ignored.
     fn spread<const P: usize>(tile: &Tile<'_>, count: usize) -> [usize; P] {
-        std::array::from_fn(|p| tile.places[p.min(count - 1)])
+        std::array::from_fn(|p| tile.positions[p.min(count - 1)])
     }
 
     /// # Safety
-    /// Requires AVX-512 VNNI; the reads of the tile's first `count` >= 1 places lie inside data and weights.
+    /// Requires AVX-512 VNNI; the reads of the tile's first `count` >= 1 positions lie inside data and weights.
     #[target_feature(enable = "avx512f,avx512vnni")]
     pub unsafe fn vnni<const P: usize, const V: usize>(tile: &Tile<'_>, count: usize, sums: &mut Sums) {
         if count == 0 {
             return;
         }
-        let places = spread::<P>(tile, count);
+        let positions = spread::<P>(tile, count);
         let mut acc = [[_mm512_setzero_si512(); V]; P];
         let mut w = tile.weights.as_ptr();
         for &tap in tile.taps {
-            // SAFETY: taps of the places lie inside the data.
+            // SAFETY: taps of the positions lie inside the data.
             let mut x = unsafe { tile.data.as_ptr().add(tap) };
             for _ in 0..tile.words {
                 let mut weights = [_mm512_setzero_si512(); V];
@@ -145,8 +149,8 @@ mod x86 {
                     *weights = unsafe { _mm512_loadu_si512(w.add(64 * v).cast()) };
                 }
                 for p in 0..P {
-                    // SAFETY: `words` words follow the tap of each place.
-                    let word = unsafe { x.add(places[p]).cast::<i32>().read_unaligned() };
+                    // SAFETY: `words` words follow the tap of each position.
+                    let word = unsafe { x.add(positions[p]).cast::<i32>().read_unaligned() };
                     let word = _mm512_set1_epi32(word);
                     for v in 0..V {
                         acc[p][v] = _mm512_dpbusd_epi32(acc[p][v], word, weights[v]);
@@ -162,7 +166,7 @@ mod x86 {
         for (acc, sums) in acc.into_iter().zip(&mut sums.0) {
             for (v, acc) in acc.into_iter().enumerate() {
                 // SAFETY: a row of the sums holds two registers.
-                unsafe { _mm512_storeu_si512(sums.as_mut_ptr().add(HALF * v).cast(), acc) };
+                unsafe { _mm512_storeu_si512(sums.as_mut_ptr().add(HALF_CHANNELS * v).cast(), acc) };
             }
         }
     }
@@ -171,22 +175,22 @@ mod x86 {
     /// highest are multiplied separately, so that no pair overflows 16 bits.
     ///
     /// # Safety
-    /// Requires AVX2; the reads of the tile's first `count` places lie inside data and weights.
+    /// Requires AVX2; the reads of the tile's first `count` positions lie inside data and weights.
     #[target_feature(enable = "avx2")]
     pub unsafe fn avx2(tile: &Tile<'_>, count: usize, sums: &mut Sums) {
-        let width = if tile.wide { WIDE } else { HALF };
+        let width = if tile.wide { TILE_CHANNELS } else { HALF_CHANNELS };
         let (low, high) = (_mm256_set1_epi8(0x7f), _mm256_set1_epi8(-128));
         let ones = _mm256_set1_epi16(1);
-        for (place, sums) in tile.places[..count].iter().zip(&mut sums.0) {
-            for first in (0..width).step_by(HALF) {
+        for (position, sums) in tile.positions[..count].iter().zip(&mut sums.0) {
+            for first in (0..width).step_by(HALF_CHANNELS) {
                 let mut acc = [_mm256_setzero_si256(); 2];
                 let mut w = first * 4;
                 for tap in tile.taps {
                     for word in 0..tile.words {
-                        // SAFETY: `words` words follow the tap of each place; each has `width` times 4 bytes of
+                        // SAFETY: `words` words follow the tap of each position; each has `width` times 4 bytes of
                         // weights.
                         let (x, weights) = unsafe {
-                            let x = tile.data.as_ptr().add(place + tap + 4 * word).cast::<i32>().read_unaligned();
+                            let x = tile.data.as_ptr().add(position + tap + 4 * word).cast::<i32>().read_unaligned();
                             let w = tile.weights.as_ptr().add(w);
                             (x, [_mm256_loadu_si256(w.cast()), _mm256_loadu_si256(w.add(32).cast())])
                         };
@@ -213,9 +217,9 @@ mod x86 {
 mod tests {
     use super::*;
 
-    /// Checks that every way gives the sums of 64-bit arithmetic, also at the ends of the ranges.
+    /// Checks that every instruction set gives the sums of 64-bit arithmetic, also at the ends of the ranges.
     #[test]
-    fn all_ways_agree() {
+    fn all_instruction_sets_agree() {
         let mut state = 0x1234_5678_9abc_def0u64;
         let mut random = || {
             state ^= state << 13;
@@ -230,26 +234,26 @@ mod tests {
             _ => random() as u8,
         };
         for round in 0..200 {
-            let (words, wide, count) = (1 + round % 7, round % 2 == 0, 1 + round % PLACES);
-            let width = if wide { WIDE } else { HALF };
+            let (words, wide, count) = (1 + round % 7, round % 2 == 0, 1 + round % TILE_POSITIONS);
+            let width = if wide { TILE_CHANNELS } else { HALF_CHANNELS };
             let taps = [0, 4 * words, 12 * words + 3];
             let data: Vec<u8> = (0..200 + 40 * words).map(|_| byte()).collect();
             let weights: Vec<i8> = (0..taps.len() * words * width * 4).map(|_| byte() as i8).collect();
-            let places = std::array::from_fn(|p| 3 * p + round % 5);
-            let tile = Tile { data: &data, places: &places, taps: &taps, words, weights: &weights, wide };
-            for way in ways() {
-                let mut sums = Sums([[-1; WIDE]; PLACES]);
-                tile.run(way, count, &mut sums);
+            let positions = std::array::from_fn(|p| 3 * p + round % 5);
+            let tile = Tile { data: &data, positions: &positions, taps: &taps, words, weights: &weights, wide };
+            for isa in supported_isas() {
+                let mut sums = Sums([[-1; TILE_CHANNELS]; TILE_POSITIONS]);
+                tile.run(isa, count, &mut sums);
                 for p in 0..count {
                     for c in 0..width {
                         let mut want = 0i64;
                         for (t, tap) in taps.iter().enumerate() {
                             for i in 0..4 * words {
                                 let w = weights[((t * words + i / 4) * width + c) * 4 + i % 4];
-                                want += i64::from(data[places[p] + tap + i]) * i64::from(w);
+                                want += i64::from(data[positions[p] + tap + i]) * i64::from(w);
                             }
                         }
-                        assert_eq!(i64::from(sums.0[p][c]), want, "{way:?}: place {p}, channel {c}");
+                        assert_eq!(i64::from(sums.0[p][c]), want, "{isa:?}: position {p}, channel {c}");
                     }
                 }
             }

@@ -1,6 +1,6 @@
 //! Weights in the order in which tiles read them.
 
-use super::tile::{HALF, WIDE};
+use super::tile::{HALF_CHANNELS, TILE_CHANNELS};
 use byoc_ir::tensor::{DType, TensorView};
 
 /// Placement of a kernel of `groups` groups with `outputs` output channels each, every one of `taps` taps over
@@ -32,30 +32,30 @@ impl KernelShape {
     /// Returns block `i` of a group's output channels: first channel, number of channels, and true if the block is
     /// wide.
     pub fn block(&self, i: usize) -> (usize, usize, bool) {
-        let first = i * WIDE;
-        let count = (self.outputs - first).min(WIDE);
-        (first, count, count > HALF)
+        let first = i * TILE_CHANNELS;
+        let count = (self.outputs - first).min(TILE_CHANNELS);
+        (first, count, count > HALF_CHANNELS)
     }
 
     /// Returns the number of blocks of a group.
     pub fn blocks(&self) -> usize {
-        self.outputs.div_ceil(WIDE)
+        self.outputs.div_ceil(TILE_CHANNELS)
     }
 
     /// Returns the size in bytes of a group's packed weights.
     pub fn group_bytes(&self) -> usize {
-        let last = self.outputs % WIDE;
+        let last = self.outputs % TILE_CHANNELS;
         let padded = match last {
             0 => self.outputs,
-            last if last <= HALF => self.outputs - last + HALF,
-            last => self.outputs - last + WIDE,
+            last if last <= HALF_CHANNELS => self.outputs - last + HALF_CHANNELS,
+            last => self.outputs - last + TILE_CHANNELS,
         };
         self.taps.len() * self.words() * 4 * padded
     }
 
     /// Returns offset and size in bytes of block `i` of a group's packed weights.
     pub fn block_bytes(&self, i: usize) -> (usize, usize) {
-        let wide = self.taps.len() * self.words() * 4 * WIDE;
+        let wide = self.taps.len() * self.words() * 4 * TILE_CHANNELS;
         (i * wide, if self.block(i).2 { wide } else { wide / 2 })
     }
 
@@ -85,7 +85,7 @@ pub(super) fn pack(shape: &KernelShape, view: &TensorView<'_>, packed: &mut [i8]
     for (group, packed) in packed.chunks_exact_mut(shape.group_bytes()).enumerate() {
         for block in 0..shape.blocks() {
             let (first, count, wide) = shape.block(block);
-            let width = if wide { WIDE } else { HALF };
+            let width = if wide { TILE_CHANNELS } else { HALF_CHANNELS };
             let (begin, bytes) = shape.block_bytes(block);
             let packed = &mut packed[begin..begin + bytes];
             packed.fill(0);

@@ -1,6 +1,6 @@
 //! Unary operators, casts and annotations.
 
-use super::{attrs, close, f32s, refused, run, typed, vector};
+use super::{attrs, close, error_of, f32s, run, typed, vector};
 use byoc_ir::ir::{Attrs, Type};
 use byoc_ir::tensor::{DType, Tensor};
 
@@ -226,7 +226,7 @@ fn integers_stay_exact() {
     let flags = Tensor::from_bools(&[2], &[true, false]);
     assert_eq!(run("logical_not", &none, &[&flags]), Tensor::from_bools(&[2], &[false, true]));
     assert_eq!(run("bitwise_not", &none, &[&flags]), Tensor::from_bools(&[2], &[false, true]));
-    assert!(refused("bitwise_not", &none, &[&vector(&[1.0])]).contains("found float32"));
+    assert!(error_of("bitwise_not", &none, &[&vector(&[1.0])]).contains("found float32"));
 }
 
 #[test]
@@ -242,7 +242,7 @@ fn casts() {
     assert_eq!(run("cast_like", &Attrs::none(), &[&wide, &x]).as_slice::<f32>(), [300.0, -1.0, 9007199254740992.0]);
     let half = run("cast", &to(DType::F16), &[&vector(&[0.1, 70000.0])]);
     assert_eq!(half.view().to_f64s(), [0.0999755859375, INF]);
-    assert!(refused("cast", &Attrs::none(), &[&x]).contains("needs the attribute \"dtype\""));
+    assert!(error_of("cast", &Attrs::none(), &[&x]).contains("needs the attribute \"dtype\""));
 }
 
 #[test]
@@ -252,7 +252,7 @@ fn fixed_point_multiply_rounds_halves_up() {
     assert_eq!(run("fixed_point_multiply", &by(1 << 30, 0), &[&x]).as_slice::<i32>(), [3, -2, 2, -1, 50]);
     assert_eq!(run("fixed_point_multiply", &by(1 << 30, 1), &[&x]), x);
     assert_eq!(run("fixed_point_multiply", &by(1288490189, -2), &[&x]).as_slice::<i32>(), [1, -1, 0, 0, 15]);
-    assert!(refused("fixed_point_multiply", &by(1, 40), &[&x]).contains("shift 40"));
+    assert!(error_of("fixed_point_multiply", &by(1, 40), &[&x]).contains("shift 40"));
 }
 
 #[test]

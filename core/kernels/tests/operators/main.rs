@@ -38,7 +38,7 @@ pub fn run(name: &str, attrs: &Attrs, args: &[&Tensor]) -> Tensor {
 }
 
 /// Returns the error of `name` for these tensors.
-pub fn refused(name: &str, attrs: &Attrs, args: &[&Tensor]) -> String {
+pub fn error_of(name: &str, attrs: &Attrs, args: &[&Tensor]) -> String {
     let args: Vec<Value> = args.iter().map(|&t| Value::Tensor(t.clone())).collect();
     match call(name, attrs, &args) {
         Ok(outputs) => panic!("{name}: expected an error, found {outputs:?}"),

@@ -1,6 +1,6 @@
 //! QNN dialect: values worked out by hand, errors, and the exact arithmetic of rescaling.
 
-use super::{attrs, call, refused, run, typed};
+use super::{attrs, call, error_of, run, typed};
 use byoc_ir::ir::{AttrValue, Attrs, Type};
 use byoc_ir::op::{self, Value};
 use byoc_ir::tensor::{DType, Tensor};
@@ -42,8 +42,8 @@ fn parameters_lie_along_an_axis() {
     assert_eq!(q.as_slice::<i8>(), [1, 2, 3, -2, 0, 2]);
     let back = run("qnn.dequantize", &attrs([("axis", AttrValue::Int(-2))]), &[&q, &scales, &zeros]);
     assert_eq!(back, x);
-    let why = refused("qnn.quantize", &Attrs::none(), &[&x, &scales, &zeros]);
-    assert!(why.contains("output_scale and its axis: 2 vs. 3"), "{why}");
+    let error = error_of("qnn.quantize", &Attrs::none(), &[&x, &scales, &zeros]);
+    assert!(error.contains("output_scale and its axis: 2 vs. 3"), "{error}");
 }
 
 #[test]
@@ -58,18 +58,18 @@ fn dequantize_saturates_in_int32_and_float16() {
 #[test]
 fn rejects_invalid_scales() {
     let x = f32s(&[1.0, 2.0]);
-    for (scale, said) in [(0.0, "is 0"), (-0.5, "is -0.5"), (f32::NAN, "is NaN"), (f32::INFINITY, "is inf")] {
-        let why = refused("qnn.quantize", &Attrs::none(), &[&x, &one(scale), &zero(0)]);
-        assert!(why.contains(&format!("qnn.quantize: output_scale {said}")), "{why}");
+    for (scale, problem) in [(0.0, "is 0"), (-0.5, "is -0.5"), (f32::NAN, "is NaN"), (f32::INFINITY, "is inf")] {
+        let error = error_of("qnn.quantize", &Attrs::none(), &[&x, &one(scale), &zero(0)]);
+        assert!(error.contains(&format!("qnn.quantize: output_scale {problem}")), "{error}");
     }
-    let why = refused("qnn.quantize", &Attrs::none(), &[&x, &f32s(&[1.0, 0.0]), &zero(0)]);
-    assert!(why.contains("output_scale is 0 at place 1"), "{why}");
-    let why = refused("qnn.quantize", &Attrs::none(), &[&x, &one(1.0), &Tensor::scalar(0i8)]);
-    assert!(why.contains("output_zero_point: expected int32, found int8"), "{why}");
-    let why = refused("qnn.quantize", &Attrs::none(), &[&x, &Tensor::scalar(1f64), &zero(0)]);
-    assert!(why.contains("output_scale: expected float32, found float64"), "{why}");
-    let why = refused("qnn.quantize", &word("rounding", "DOWN"), &[&x, &one(1.0), &zero(0)]);
-    assert!(why.contains("found \"DOWN\""), "{why}");
+    let error = error_of("qnn.quantize", &Attrs::none(), &[&x, &f32s(&[1.0, 0.0]), &zero(0)]);
+    assert!(error.contains("output_scale is 0 at place 1"), "{error}");
+    let error = error_of("qnn.quantize", &Attrs::none(), &[&x, &one(1.0), &Tensor::scalar(0i8)]);
+    assert!(error.contains("output_zero_point: expected int32, found int8"), "{error}");
+    let error = error_of("qnn.quantize", &Attrs::none(), &[&x, &Tensor::scalar(1f64), &zero(0)]);
+    assert!(error.contains("output_scale: expected float32, found float64"), "{error}");
+    let error = error_of("qnn.quantize", &word("rounding", "DOWN"), &[&x, &one(1.0), &zero(0)]);
+    assert!(error.contains("found \"DOWN\""), "{error}");
     let def = op::get(op::lookup("qnn.dequantize").unwrap());
     let types = [Type::tensor(DType::I8, &[2]), Type::scalar(DType::F32), Type::scalar(DType::I32)];
     let fault = def.infer(&Attrs::none(), &types, &[None, Some(&one(0.0)), None]).unwrap_err();
@@ -82,10 +82,10 @@ fn rejects_invalid_scales_at_run_time() {
     let tuple = |t: Tensor| Value::Tuple(vec![t]);
     let args = [Value::Tuple(vec![Tensor::from_slice(&[1], &[1i8])]), tuple(one(-1.0)), tuple(zero(0))];
     let args = [args.to_vec(), vec![Value::Tensor(one(1.0)), Value::Tensor(zero(0))]].concat();
-    let why = call("qnn.concatenate", &Attrs::none(), &args).unwrap_err();
-    assert!(why.contains("input_scales is -1"), "{why}");
-    let why = call("qnn.concatenate", &Attrs::none(), &[&[data()][..], &args[1..]].concat()).unwrap_err();
-    assert!(why.contains("expected a tuple of tensors"), "{why}");
+    let error = call("qnn.concatenate", &Attrs::none(), &args).unwrap_err();
+    assert!(error.contains("input_scales is -1"), "{error}");
+    let error = call("qnn.concatenate", &Attrs::none(), &[&[data()][..], &args[1..]].concat()).unwrap_err();
+    assert!(error.contains("expected a tuple of tensors"), "{error}");
 }
 
 /// Returns (M, e) of a ratio, out of the bits of a binary64: M * 2^(e - 31).

@@ -115,8 +115,8 @@ fn convolution(random: &mut Random) -> (Vec<(&'static str, AttrValue)>, Tensor, 
     let strides = [1 + random.below(3), 1 + random.below(3)];
     let pads = [0; 4].map(|_| if random.below(2) == 0 { 0 } else { random.below(4) });
     let size: [usize; 2] = std::array::from_fn(|i| {
-        let least = ((kernel[i] - 1) * dilation[i] + 1).saturating_sub(pads[i] + pads[i + 2]).max(1);
-        least + random.below(12)
+        let min_size = ((kernel[i] - 1) * dilation[i] + 1).saturating_sub(pads[i] + pads[i + 2]).max(1);
+        min_size + random.below(12)
     });
     let batch = 1 + random.below(2);
     let last = random.below(3) == 0;
@@ -285,8 +285,8 @@ fn max_pooling() {
         let [channels, h, w] = [1 + random.below(5), 1 + random.below(9), 1 + random.below(9)];
         let (kernel, dilation) = ([1 + random.below(3), 1 + random.below(3)], 1 + random.below(2));
         let pads = [random.below(kernel[0]), random.below(kernel[1])];
-        let least = |i: usize| (kernel[i] - 1) * dilation + 1;
-        let (h, w) = (h + least(0), w + least(1));
+        let min_size = |i: usize| (kernel[i] - 1) * dilation + 1;
+        let (h, w) = (h + min_size(0), w + min_size(1));
         let shape = if last { [2, h, w, channels] } else { [2, channels, h, w] };
         let ints = |values: &[usize]| AttrValue::ints(values.iter().map(|&v| v as i64));
         let given = attrs([

@@ -1,6 +1,6 @@
 //! Reductions and orderings. The expected numbers are numpy's.
 
-use super::{attrs, call, close, f32s, refused, run, typed, vector};
+use super::{attrs, call, close, error_of, f32s, run, typed, vector};
 use byoc_ir::ir::{AttrValue, Attrs};
 use byoc_ir::op::Value;
 use byoc_ir::tensor::{DType, Tensor};
@@ -57,7 +57,7 @@ fn variance_of_a_given_mean() {
     close(&run("variance", &last, &[&data(), &mean]), &want);
     let unbiased: Vec<f64> = want.iter().map(|v| v * 1.5).collect();
     close(&run("variance", &last.with("unbiased", true), &[&data(), &mean]), &unbiased);
-    assert!(refused("variance", &last, &[&data(), &vector(&[1.0, 2.0])]).contains("does not broadcast"));
+    assert!(error_of("variance", &last, &[&data(), &vector(&[1.0, 2.0])]).contains("does not broadcast"));
 }
 
 #[test]
@@ -69,7 +69,7 @@ fn reductions_of_special_values() {
     }
     for name in ["argmax", "argmin"] {
         close(&run(name, &none, &[&x]), &[1.0]);
-        let error = refused(name, &none, &[&vector(&[])]);
+        let error = error_of(name, &none, &[&vector(&[])]);
         assert!(error.contains("the reduced axes have no elements"));
     }
     for (name, want) in [("sum", 0.0), ("prod", 1.0), ("mean", NAN), ("max", -INF), ("min", INF)] {
@@ -120,13 +120,13 @@ fn orderings() {
     let parts = call("topk", &two, &[Value::Tensor(t.clone())]).unwrap();
     assert_eq!(parts[0].as_slice::<f32>(), [3.0, 2.0, 5.0, 5.0]);
     assert_eq!(parts[1].as_slice::<i64>(), [0, 2, 0, 1]);
-    let least = attrs([("axis", 0.into()), ("is_ascend", true.into()), ("ret_type", "values".into())]);
-    assert_eq!(run("topk", &least, &[&t]).as_slice::<f32>(), [3.0, 1.0, -1.0, 0.0]);
+    let ascending = attrs([("axis", 0.into()), ("is_ascend", true.into()), ("ret_type", "values".into())]);
+    assert_eq!(run("topk", &ascending, &[&t]).as_slice::<f32>(), [3.0, 1.0, -1.0, 0.0]);
     let indices = attrs([("ret_type", "indices".into()), ("k", 0.into())]);
     assert_eq!(run("topk", &indices, &[&t]).as_slice::<i32>(), [0, 2, 3, 1, 0, 1, 3, 2]);
     let k = Tensor::from_slice(&[1], &[1i64]);
     assert_eq!(run("dyn.topk", &attrs([("ret_type", "values".into())]), &[&t, &k]).as_slice::<f32>(), [3.0, 5.0]);
-    assert!(refused("topk", &attrs([("k", 5.into())]), &[&t]).contains("the first 5 of 4"));
+    assert!(error_of("topk", &attrs([("k", 5.into())]), &[&t]).contains("the first 5 of 4"));
     assert_eq!(
         typed("dyn.topk", &none, &[f32s("n, 4"), byoc_ir::ir::Type::tensor(DType::I64, &[1])]).unwrap(),
         "(Tensor[(n, ?), float32], Tensor[(n, ?), int32])"

@@ -1,7 +1,7 @@
 //! Detection operators. The expected numbers are worked out by hand from the formulas in the operators'
 //! documentation.
 
-use super::{attrs, call, close, f32s, refused, typed};
+use super::{attrs, call, close, error_of, f32s, typed};
 use byoc_ir::ir::{AttrValue, Attrs, Type};
 use byoc_ir::op::Value;
 use byoc_ir::tensor::{DType, Tensor};
@@ -18,7 +18,7 @@ fn ints(shape: &[usize], values: &[i32]) -> Tensor {
     Tensor::from_slice(shape, values)
 }
 
-fn several(name: &str, attrs: &Attrs, args: &[&Tensor]) -> Vec<Tensor> {
+fn run_all(name: &str, attrs: &Attrs, args: &[&Tensor]) -> Vec<Tensor> {
     let args: Vec<Value> = args.iter().map(|&t| Value::Tensor(t.clone())).collect();
     call(name, attrs, &args).unwrap()
 }
@@ -38,7 +38,7 @@ fn default_boxes() {
     // Two rows, one column: boxes are as wide as they are high times 2 / 1.
     let data = of(&[1, 1, 2, 1], &[0.0; 2]);
     let two = attrs([("sizes", floats([0.2])), ("ratios", floats([1.0, 4.0]))]);
-    let got = several("vision.multibox_prior", &two, &[&data]).remove(0);
+    let got = run_all("vision.multibox_prior", &two, &[&data]).remove(0);
     assert_eq!(got.shape(), [1, 4, 4]);
     let square = |y: f64| [0.5 - 0.2, y - 0.1, 0.5 + 0.2, y + 0.1];
     let wide = |y: f64| [0.5 - 0.4, y - 0.05, 0.5 + 0.4, y + 0.05];
@@ -50,7 +50,7 @@ fn default_boxes() {
         ("offsets", floats([0.0, 1.0])),
         ("clip", true.into()),
     ]);
-    let got = several("vision.multibox_prior", &moved, &[&of(&[1, 1, 1, 1], &[0.0])]).remove(0);
+    let got = run_all("vision.multibox_prior", &moved, &[&of(&[1, 1, 1, 1], &[0.0])]).remove(0);
     close(&got, &[0.0, 0.0, 0.75, 0.5, 0.0, 0.0, 0.5, 0.25]);
     let ty = |dims: &str, attrs: &Attrs| typed("vision.multibox_prior", attrs, &[f32s(dims)]);
     assert_eq!(ty("1, 8, 3, 5", &two).unwrap(), "Tensor[(1, 30, 4), float32]");
@@ -67,24 +67,24 @@ fn boxes_are_decoded_and_the_background_is_dropped() {
     let square = [0.2f32, 0.2, 0.6, 0.4];
     let anchors = of(&[1, 3, 4], &[square, square, square].concat());
     let threshold = attrs([("threshold", 0.2.into())]);
-    let got = several("vision.multibox_transform_loc", &threshold, &[&classes, &places, &anchors]);
+    let got = run_all("vision.multibox_transform_loc", &threshold, &[&classes, &places, &anchors]);
     assert_eq!(got[1].as_slice::<i32>(), [1]);
     // Center (0.4, 0.3) moved by 0.1 * 0.4 and by -2 * 0.1 * 0.2.
     let boxed = [1.0, 0.6f32 as f64, 0.24, 0.16, 0.64, 0.36];
     near(&got[0], &[&boxed[..], &[-1.0; 12]].concat());
     // With the background: anchors keep their classes, all three reach the threshold.
     let all = attrs([("threshold", 0.2.into()), ("keep_background", true.into())]);
-    let got = several("vision.multibox_transform_loc", &all, &[&classes, &places, &anchors]);
+    let got = run_all("vision.multibox_transform_loc", &all, &[&classes, &places, &anchors]);
     assert_eq!(got[1].as_slice::<i32>(), [3]);
     let ids: Vec<f32> = got[0].as_slice::<f32>().chunks(6).map(|b| b[0]).collect();
     assert_eq!(ids, [0.0, 0.0, 2.0]);
     // Growth by exp(5 * 0.2) on both axes, cut at the border or not.
     let grown = of(&[1, 4], &[0.0, 0.0, 5.0, 5.0]);
     let (one, anchor) = (of(&[1, 2, 1], &[0.0, 1.0]), of(&[1, 1, 4], &square));
-    let got = several("vision.multibox_transform_loc", &Attrs::none(), &[&one, &grown, &anchor]);
+    let got = run_all("vision.multibox_transform_loc", &Attrs::none(), &[&one, &grown, &anchor]);
     let e = std::f64::consts::E;
     near(&got[0], &[0.0, 1.0, 0.0, 0.3 - e * 0.1, 0.4 + e * 0.2, 0.3 + e * 0.1]);
-    let wrong = refused("vision.multibox_transform_loc", &Attrs::none(), &[&one, &grown, &of(&[1, 1, 5], &[0.0; 5])]);
+    let wrong = error_of("vision.multibox_transform_loc", &Attrs::none(), &[&one, &grown, &of(&[1, 1, 5], &[0.0; 5])]);
     assert!(wrong.contains("elements of an anchor: 5 vs. 4"), "{wrong}");
 }
 
@@ -92,13 +92,13 @@ fn boxes_are_decoded_and_the_background_is_dropped() {
 fn valid_boxes_move_to_the_front() {
     let boxes = [[0.0f32, 0.1, 1.0], [-1.0, 0.9, 2.0], [1.0, 0.8, 3.0], [2.0, 0.5, 4.0]].concat();
     let (data, half) = (of(&[1, 4, 3], &boxes), of(&[], &[0.4]));
-    let got = several("vision.get_valid_counts", &Attrs::none(), &[&data, &half]);
+    let got = run_all("vision.get_valid_counts", &Attrs::none(), &[&data, &half]);
     assert_eq!(got[0].as_slice::<i32>(), [2]);
     assert_eq!(got[1].as_slice::<f32>(), [1.0, 0.8, 3.0, 2.0, 0.5, 4.0, -1.0, -1.0, -1.0, -1.0, -1.0, -1.0]);
     assert_eq!(got[2].as_slice::<i32>(), [2, 3, -1, -1]);
     // No class to check, and the threshold as an attribute. A score equal to it is not above it.
     let no_class = attrs([("id_index", AttrValue::Int(-1)), ("score_threshold", 0.5.into())]);
-    let got = several("vision.get_valid_counts", &no_class, &[&data]);
+    let got = run_all("vision.get_valid_counts", &no_class, &[&data]);
     assert_eq!(got[2].as_slice::<i32>(), [1, 2, -1, -1]);
     let far = typed("vision.get_valid_counts", &attrs([("score_index", AttrValue::Int(3))]), &[f32s("1, 4, 3")]);
     assert!(far.unwrap_err().contains("score_index is 3, a box has 3 elements"));
@@ -113,19 +113,19 @@ const BOXES: [[f32; 6]; 5] = [
     [1.0, 0.5, 100.0, 60.0, 70.0, 110.0],
 ];
 
-fn suppress(pairs: &[(&str, AttrValue)], valid: i32, most: i32, threshold: f32) -> Vec<Tensor> {
+fn suppress(pairs: &[(&str, AttrValue)], valid: i32, max_output: i32, threshold: f32) -> Vec<Tensor> {
     let attrs = Attrs::new(pairs.iter().map(|(k, v)| (*k, v.clone())));
     let (data, count) = (of(&[1, 5, 6], &BOXES.concat()), ints(&[1], &[valid]));
     let indices = ints(&[1, 5], &[10, 11, 12, 13, 14]);
-    several(
+    run_all(
         "vision.non_max_suppression",
         &attrs,
-        &[&data, &count, &indices, &ints(&[], &[most]), &of(&[], &[threshold])],
+        &[&data, &count, &indices, &ints(&[], &[max_output]), &of(&[], &[threshold])],
     )
 }
 
-fn kept(pairs: &[(&str, AttrValue)], valid: i32, most: i32, threshold: f32) -> Vec<i32> {
-    let got = suppress(pairs, valid, most, threshold);
+fn kept(pairs: &[(&str, AttrValue)], valid: i32, max_output: i32, threshold: f32) -> Vec<i32> {
+    let got = suppress(pairs, valid, max_output, threshold);
     let count = got[1].as_slice::<i32>()[0] as usize;
     assert!(got[0].as_slice::<i32>()[count..].iter().all(|&i| i == -1));
     got[0].as_slice::<i32>()[..count].to_vec()
@@ -173,5 +173,5 @@ fn suppression_is_typed() {
     assert!(ty(&boxes, f32s("2")).unwrap_err().contains("expected integers"));
     let data = of(&[1, 2, 6], &[0.0; 12]);
     let too_many = [&data, &ints(&[1], &[3]), &ints(&[1, 2], &[0, 1]), &ints(&[], &[-1]), &of(&[], &[0.5])];
-    assert!(refused("vision.non_max_suppression", &Attrs::none(), &too_many).contains("valid_count is 3 of 2 boxes"));
+    assert!(error_of("vision.non_max_suppression", &Attrs::none(), &too_many).contains("valid_count is 3 of 2 boxes"));
 }

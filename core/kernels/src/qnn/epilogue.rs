@@ -1,6 +1,6 @@
 //! Output stage of a tile: the sums become `int32` results unchanged, or are requantized to bytes.
 
-use super::tile::{PLACES, Sums, WIDE};
+use super::tile::{Sums, TILE_CHANNELS, TILE_POSITIONS};
 use super::transpose;
 use crate::simd::multiversion;
 use crate::split::Shared;
@@ -8,40 +8,46 @@ use byoc_ir::op::qnn::numerics::{Rescale, Rounding};
 
 /// Position and size of a tile in the results.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Row {
-    /// Index of the result for the first channel and place.
+pub(super) struct OutputTile {
+    /// Index of the result for the first channel and position.
     pub at: usize,
     /// First output channel.
     pub channel: usize,
     pub channels: usize,
-    pub places: usize,
-    /// Distance in elements between channels, and between places.
+    pub positions: usize,
+    /// Distance in elements between channels, and between positions.
     pub channel_step: usize,
-    pub place_step: usize,
+    pub position_step: usize,
 }
 
 /// Consumer of the sums of tiles, each tile once, from several threads.
-pub(super) trait Finish: Sync {
+pub(super) trait Epilogue: Sync {
     /// True if sums of the data are needed, because the weights have a zero point.
     const NEEDS_TOTALS: bool;
 
     /// Subtracts the products of the weights' zero points and the sums of the data.
-    fn totals(&self, _channel: usize, _channels: usize, _totals: &[i32; PLACES], _sums: &mut Sums) {}
+    fn totals(&self, _channel: usize, _channels: usize, _totals: &[i32; TILE_POSITIONS], _sums: &mut Sums) {}
 
     /// Writes a tile.
-    fn tile(&self, row: &Row, sums: &Sums);
+    fn tile(&self, tile: &OutputTile, sums: &Sums);
 }
 
 /// Terms added to the sums of each output channel: the share of the zero points, and a bias.
 #[derive(Clone, Copy)]
 pub(super) struct Offsets<'a> {
-    /// One value for each output channel, followed by [`WIDE`] elements of padding.
+    /// One value for each output channel, followed by [`TILE_CHANNELS`] elements of padding.
     pub values: &'a [i32],
     /// Zero points of the weights, for signed ones; empty if all are zero.
     pub zero_points: &'a [i32],
 }
 
-fn take_totals(offsets: &Offsets<'_>, channel: usize, channels: usize, totals: &[i32; PLACES], sums: &mut Sums) {
+fn subtract_totals(
+    offsets: &Offsets<'_>,
+    channel: usize,
+    channels: usize,
+    totals: &[i32; TILE_POSITIONS],
+    sums: &mut Sums,
+) {
     for (sums, total) in sums.0.iter_mut().zip(totals) {
         for (sum, zero) in sums.iter_mut().zip(&offsets.zero_points[channel..channel + channels]) {
             *sum = sum.wrapping_sub(total.wrapping_mul(*zero));
@@ -50,77 +56,80 @@ fn take_totals(offsets: &Offsets<'_>, channel: usize, channels: usize, totals: &
 }
 
 /// Output stage for `int32` results.
-pub(super) struct Plain<'a, const TOTALS: bool> {
+pub(super) struct PlainEpilogue<'a, const TOTALS: bool> {
     pub offsets: Offsets<'a>,
     pub out: Shared<i32>,
     pub len: usize,
 }
 
-impl<const TOTALS: bool> Finish for Plain<'_, TOTALS> {
+impl<const TOTALS: bool> Epilogue for PlainEpilogue<'_, TOTALS> {
     const NEEDS_TOTALS: bool = TOTALS;
 
-    fn totals(&self, channel: usize, channels: usize, totals: &[i32; PLACES], sums: &mut Sums) {
-        take_totals(&self.offsets, channel, channels, totals, sums);
+    fn totals(&self, channel: usize, channels: usize, totals: &[i32; TILE_POSITIONS], sums: &mut Sums) {
+        subtract_totals(&self.offsets, channel, channels, totals, sums);
     }
 
-    fn tile(&self, row: &Row, sums: &Sums) {
-        let offsets = &self.offsets.values[row.channel..row.channel + WIDE];
-        let end = row.at + (row.channels - 1) * row.channel_step + (row.places - 1) * row.place_step;
+    fn tile(&self, tile: &OutputTile, sums: &Sums) {
+        let offsets = &self.offsets.values[tile.channel..tile.channel + TILE_CHANNELS];
+        let end = tile.at + (tile.channels - 1) * tile.channel_step + (tile.positions - 1) * tile.position_step;
         assert!(end < self.len, "a tile inside the results");
-        for (p, sums) in sums.0[..row.places].iter().enumerate() {
-            for c in 0..row.channels {
+        for (p, sums) in sums.0[..tile.positions].iter().enumerate() {
+            for c in 0..tile.channels {
                 let value = sums[c].wrapping_add(offsets[c]);
-                // SAFETY: the place lies inside the results (asserted) and belongs to this tile alone.
-                unsafe { *self.out.get().add(row.at + c * row.channel_step + p * row.place_step) = value };
+                // SAFETY: the position lies inside the results (asserted) and belongs to this tile alone.
+                unsafe { *self.out.get().add(tile.at + c * tile.channel_step + p * tile.position_step) = value };
             }
         }
     }
 }
 
 /// Output stage for bytes: the sums with their offsets are rescaled, moved by a zero point, and clamped.
-pub(super) struct Bytes<'a, const TOTALS: bool> {
+pub(super) struct ByteEpilogue<'a, const TOTALS: bool> {
     pub offsets: Offsets<'a>,
     pub scaling: &'a Scaling,
     pub out: Shared<u8>,
     pub len: usize,
 }
 
-impl<const TOTALS: bool> Finish for Bytes<'_, TOTALS> {
+impl<const TOTALS: bool> Epilogue for ByteEpilogue<'_, TOTALS> {
     const NEEDS_TOTALS: bool = TOTALS;
 
-    fn totals(&self, channel: usize, channels: usize, totals: &[i32; PLACES], sums: &mut Sums) {
-        take_totals(&self.offsets, channel, channels, totals, sums);
+    fn totals(&self, channel: usize, channels: usize, totals: &[i32; TILE_POSITIONS], sums: &mut Sums) {
+        subtract_totals(&self.offsets, channel, channels, totals, sums);
     }
 
-    fn tile(&self, row: &Row, sums: &Sums) {
-        let end = row.at + (row.channels - 1) * row.channel_step + (row.places - 1) * row.place_step;
+    fn tile(&self, tile: &OutputTile, sums: &Sums) {
+        let end = tile.at + (tile.channels - 1) * tile.channel_step + (tile.positions - 1) * tile.position_step;
         assert!(end < self.len, "a tile inside the results");
-        let mut values = [[0u8; WIDE]; PLACES];
-        scale(self.scaling, &self.offsets.values[row.channel..], row.channel, row.places, sums, &mut values);
+        let mut values = [[0u8; TILE_CHANNELS]; TILE_POSITIONS];
+        scale(self.scaling, &self.offsets.values[tile.channel..], tile.channel, tile.positions, sums, &mut values);
         let out = self.out.get();
-        if row.channel_step == 1 {
-            for (p, values) in values[..row.places].iter().enumerate() {
-                // SAFETY: the channels of a place lie inside the results (asserted) and belong to this tile alone.
-                let to = unsafe { std::slice::from_raw_parts_mut(out.add(row.at + p * row.place_step), row.channels) };
-                match to.first_chunk_mut::<WIDE>() {
+        if tile.channel_step == 1 {
+            for (p, values) in values[..tile.positions].iter().enumerate() {
+                // SAFETY: the channels of a position lie inside the results (asserted) and belong to this tile alone.
+                let to =
+                    unsafe { std::slice::from_raw_parts_mut(out.add(tile.at + p * tile.position_step), tile.channels) };
+                match to.first_chunk_mut::<TILE_CHANNELS>() {
                     Some(to) => *to = *values,
-                    None => to.copy_from_slice(&values[..row.channels]),
+                    None => to.copy_from_slice(&values[..tile.channels]),
                 }
             }
             return;
         }
-        if row.places == PLACES && row.place_step == 1 {
-            let words = transpose::apart(&values);
-            for (c, word) in words[..row.channels].iter().enumerate() {
-                // SAFETY: the places of a channel lie inside the results (asserted) and belong to this tile alone.
-                unsafe { out.add(row.at + c * row.channel_step).cast::<[u8; PLACES]>().write_unaligned(*word) };
+        if tile.positions == TILE_POSITIONS && tile.position_step == 1 {
+            let words = transpose::to_channel_rows(&values);
+            for (c, word) in words[..tile.channels].iter().enumerate() {
+                // SAFETY: the positions of a channel lie inside the results (asserted) and belong to this tile alone.
+                unsafe {
+                    out.add(tile.at + c * tile.channel_step).cast::<[u8; TILE_POSITIONS]>().write_unaligned(*word)
+                };
             }
             return;
         }
-        for (p, values) in values[..row.places].iter().enumerate() {
-            for (c, value) in values[..row.channels].iter().enumerate() {
-                // SAFETY: the place lies inside the results (asserted) and belongs to this tile alone.
-                unsafe { *out.add(row.at + c * row.channel_step + p * row.place_step) = *value };
+        for (p, values) in values[..tile.positions].iter().enumerate() {
+            for (c, value) in values[..tile.channels].iter().enumerate() {
+                // SAFETY: the position lies inside the results (asserted) and belongs to this tile alone.
+                unsafe { *out.add(tile.at + c * tile.channel_step + p * tile.position_step) = *value };
             }
         }
     }
@@ -129,7 +138,7 @@ impl<const TOTALS: bool> Finish for Bytes<'_, TOTALS> {
 /// Scaling of each output channel.
 #[derive(Clone, Debug)]
 pub(super) struct Scaling {
-    pub by: By,
+    pub by: Ratios,
     pub rounding: Rounding,
     pub zero_point: i32,
     /// Bounds of the result, in its integers, within the range of its type.
@@ -137,9 +146,9 @@ pub(super) struct Scaling {
     pub high: i32,
 }
 
-/// Ratios of the scales, one for each output channel, followed by [`WIDE`] elements of padding.
+/// Ratios of the scales, one for each output channel, followed by [`TILE_CHANNELS`] elements of padding.
 #[derive(Clone, Debug)]
-pub(super) enum By {
+pub(super) enum Ratios {
     /// In float32.
     Float(Vec<f32>),
     /// In fixed point.
@@ -161,7 +170,7 @@ pub(super) struct FixedRatios {
 impl Scaling {
     /// Creates the scaling of `channels` output channels, from one rescaling for all or one for each.
     pub fn new(by: &[Rescale], channels: usize, zero_point: i32, (low, high): (i32, i32)) -> Scaling {
-        let padded = channels + WIDE;
+        let padded = channels + TILE_CHANNELS;
         let at = |i: usize| by[if by.len() == 1 { 0 } else { i.min(by.len() - 1) }];
         let rounding = match by.first() {
             Some(Rescale::Fixed(_, rounding) | Rescale::Float(_, rounding)) => *rounding,
@@ -169,14 +178,14 @@ impl Scaling {
         };
         let by = if let Some(Rescale::Float(..)) = by.first() {
             let ratio = |i| if let Rescale::Float(ratio, _) = at(i) { ratio } else { 1.0 };
-            By::Float((0..padded).map(ratio).collect())
+            Ratios::Float((0..padded).map(ratio).collect())
         } else {
             let ratio = |i| match at(i) {
                 Rescale::Fixed(ratio, _) => (ratio.multiplier, ratio.exponent),
                 _ => (1 << 30, 1),
             };
             let left: Vec<i64> = (0..padded).map(|i| i64::from(ratio(i).1.clamp(0, 32))).collect();
-            By::Fixed(FixedRatios {
+            Ratios::Fixed(FixedRatios {
                 multipliers: (0..padded).map(|i| ratio(i).0).collect(),
                 below_one: left.iter().all(|&left| left == 0),
                 left,
@@ -187,22 +196,22 @@ impl Scaling {
     }
 }
 
-/// Rows of bytes, one for each place.
-type Rows = [[u8; WIDE]; PLACES];
+/// Rows of bytes, one for each position.
+type Rows = [[u8; TILE_CHANNELS]; TILE_POSITIONS];
 
 multiversion! {
-    /// Adds the channels' offsets to the first `places` rows of `sums`, and rescales them to bytes.
-    fn scale(scaling: &Scaling, offsets: &[i32], channel: usize, places: usize, sums: &Sums, to: &mut Rows) {
-        let Some(offsets) = offsets.first_chunk::<WIDE>() else { return };
-        let rows = sums.0.iter().zip(to).take(places);
+    /// Adds the channels' offsets to the first `positions` rows of `sums`, and rescales them to bytes.
+    fn scale(scaling: &Scaling, offsets: &[i32], channel: usize, positions: usize, sums: &Sums, to: &mut Rows) {
+        let Some(offsets) = offsets.first_chunk::<TILE_CHANNELS>() else { return };
+        let rows = sums.0.iter().zip(to).take(positions);
         match &scaling.by {
-            By::Float(ratios) => {
-                let Some(ratios) = ratios[channel..].first_chunk::<WIDE>() else { return };
+            Ratios::Float(ratios) => {
+                let Some(ratios) = ratios[channel..].first_chunk::<TILE_CHANNELS>() else { return };
                 // Beyond these bounds the result saturates for any zero point; within them, float32 is exact where
                 // the result does not saturate. (`max` and `min` of numbers that are never NaN.)
                 let (low, high, zero) = (scaling.low as f32, scaling.high as f32, scaling.zero_point as f32);
                 for (sums, to) in rows {
-                    for c in 0..WIDE {
+                    for c in 0..TILE_CHANNELS {
                         let real = sums[c].wrapping_add(offsets[c]) as f32 * ratios[c];
                         let whole = match scaling.rounding {
                             Rounding::ToEven => real.round_ties_even(),
@@ -217,10 +226,10 @@ multiversion! {
                     }
                 }
             }
-            By::Fixed(ratios) => {
-                let multipliers = ratios.multipliers[channel..].first_chunk::<WIDE>();
-                let shifts = ratios.shifts[channel..].first_chunk::<WIDE>();
-                let left = ratios.left[channel..].first_chunk::<WIDE>();
+            Ratios::Fixed(ratios) => {
+                let multipliers = ratios.multipliers[channel..].first_chunk::<TILE_CHANNELS>();
+                let shifts = ratios.shifts[channel..].first_chunk::<TILE_CHANNELS>();
+                let left = ratios.left[channel..].first_chunk::<TILE_CHANNELS>();
                 let (Some(multipliers), Some(shifts), Some(left)) = (multipliers, shifts, left) else { return };
                 // Bounds before the zero point is added.
                 let before = |bound: i32| i64::from(bound) - i64::from(scaling.zero_point);
@@ -228,7 +237,7 @@ multiversion! {
                 match (bounds, scaling.rounding) {
                     ((Ok(low), Ok(high)), Rounding::Upward) if ratios.below_one => {
                         for (sums, to) in rows {
-                            for c in 0..WIDE {
+                            for c in 0..TILE_CHANNELS {
                                 let product = product(sums[c], offsets[c], multipliers[c]) + (1 << (shifts[c] - 1));
                                 to[c] = bounded(product >> shifts[c], low, high, scaling.zero_point);
                             }
@@ -236,7 +245,7 @@ multiversion! {
                     }
                     ((Ok(low), Ok(high)), Rounding::ToNearest) if ratios.below_one => {
                         for (sums, to) in rows {
-                            for c in 0..WIDE {
+                            for c in 0..TILE_CHANNELS {
                                 let product = product(sums[c], offsets[c], multipliers[c]);
                                 let moved = product + (product >> 63) + (1 << (shifts[c] - 1));
                                 to[c] = bounded(moved >> shifts[c], low, high, scaling.zero_point);
@@ -245,7 +254,7 @@ multiversion! {
                     }
                     ((Ok(low), Ok(high)), Rounding::ToEven) if ratios.below_one => {
                         for (sums, to) in rows {
-                            for c in 0..WIDE {
+                            for c in 0..TILE_CHANNELS {
                                 let product = product(sums[c], offsets[c], multipliers[c]);
                                 let odd = (product >> shifts[c]) & 1;
                                 let moved = product + odd + ((1 << (shifts[c] - 1)) - 1);
@@ -256,7 +265,7 @@ multiversion! {
                     _ => {
                         let [zero, low, high] = [scaling.zero_point, scaling.low, scaling.high].map(i64::from);
                         for (sums, to) in rows {
-                            for c in 0..WIDE {
+                            for c in 0..TILE_CHANNELS {
                                 let (t, right) = (sums[c].wrapping_add(offsets[c]), shifts[c] - 31);
                                 let value = fixed(t, multipliers[c].into(), left[c], right, scaling.rounding);
                                 to[c] = (value + zero).clamp(low, high) as u8;
