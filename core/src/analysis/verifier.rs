@@ -273,7 +273,7 @@ impl Verifier<'_> {
         for (name, def) in self.module.types.iter() {
             let constructors = def.constructors.iter().map(|constructor| &constructor.name);
             let mut names = constructors.chain(&def.params).chain([name]);
-            let mut messages: Vec<String> = twice(&def.params).into_iter().collect();
+            let mut messages: Vec<String> = find_duplicate(&def.params).into_iter().collect();
             messages
                 .extend(names.find(|name| !is_identifier(name)).map(|name| format!("\"{name}\" is not an identifier")));
             for field in def.constructors.iter().flat_map(|constructor| &constructor.fields) {
@@ -292,7 +292,7 @@ impl Verifier<'_> {
         let ty = match expr {
             Expr::Var(var) => &var.annotation,
             Expr::Function(function) => {
-                if let Some(message) = twice(&function.type_params) {
+                if let Some(message) = find_duplicate(&function.type_params) {
                     self.fault(id, message);
                 }
                 &function.ret
@@ -379,9 +379,9 @@ impl Verifier<'_> {
         }
     }
 
-    fn check_text(&mut self, id: ExprId, what: &str, text: &str) {
+    fn check_text(&mut self, id: ExprId, subject: &str, text: &str) {
         if text.contains('"') {
-            self.fault(id, format!("{what} contains a double quote, which the text format cannot express: {text}"));
+            self.fault(id, format!("{subject} contains a double quote, which the text format cannot express: {text}"));
         }
     }
 
@@ -408,7 +408,7 @@ fn wrong_name(module: &Module, ty: &Type, in_scope: &mut dyn FnMut(&Name) -> boo
                 }
                 Some(_) => None,
             },
-            Type::Func(func) => twice(&func.type_params),
+            Type::Func(func) => find_duplicate(&func.type_params),
             Type::Tensor(_) | Type::Tuple(_) | Type::Ref(_) | Type::Unknown => None,
         };
         if wrong.is_none() {
@@ -427,7 +427,7 @@ fn is_identifier(name: &str) -> bool {
 }
 
 /// Describes a type parameter that has the name of another one.
-fn twice(params: &[Name]) -> Option<String> {
+fn find_duplicate(params: &[Name]) -> Option<String> {
     let again = params.iter().enumerate().find(|(at, name)| params[..*at].contains(name));
     again.map(|(_, name)| format!("two type parameters are named {name}"))
 }

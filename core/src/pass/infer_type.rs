@@ -197,7 +197,7 @@ impl<'a> Inference<'a> {
             }
             Err(mut diagnostic) => {
                 if diagnostic.code == codes::types::TYPE_MISMATCH
-                    && let Some(help) = self.several_types(id)
+                    && let Some(help) = self.ambiguous_types(id)
                 {
                     diagnostic.help = Some(help);
                 }
@@ -208,7 +208,7 @@ impl<'a> Inference<'a> {
     }
 
     /// Suggests a type parameter when a call does not fit a function whose parameter types came from another call.
-    fn several_types(&self, call: ExprId) -> Option<String> {
+    fn ambiguous_types(&self, call: ExprId) -> Option<String> {
         let Expr::Call(call) = self.module.expr(call) else { return None };
         let Callee::Expr(callee) = call.callee else { return None };
         let function = self.module.expr(self.target(callee)?).as_function()?;
@@ -350,8 +350,8 @@ impl<'a> Inference<'a> {
                 for clause in &m.clauses {
                     self.grow(clause.body, &own);
                     let data = self.module.ty(m.data).clone();
-                    let said = self.flow_into_pattern(&clause.pattern, &data);
-                    self.grow(m.data, &said);
+                    let wanted = self.flow_into_pattern(&clause.pattern, &data);
+                    self.grow(m.data, &wanted);
                 }
             }
             Expr::Tuple(fields) => {
@@ -421,8 +421,8 @@ impl<'a> Inference<'a> {
                     return Type::Unknown;
                 }
                 for (field, ty) in fields.iter().zip(&signature.params) {
-                    let said = self.flow_into_pattern(field, &solver.finish(ty));
-                    if solver.join(ty, &said).is_none() {
+                    let wanted = self.flow_into_pattern(field, &solver.finish(ty));
+                    if solver.join(ty, &wanted).is_none() {
                         return Type::Unknown;
                     }
                 }

@@ -201,7 +201,7 @@ pub struct Timing {
 
 /// Result of a run.
 #[derive(Debug)]
-pub struct Ran {
+pub struct PassRun {
     /// Module after the last pass.
     pub module: Module,
     /// One timing per pass that ran, in order.
@@ -233,7 +233,12 @@ impl std::error::Error for PassError {}
 /// # Errors
 /// An unknown name, a pass that fails, a module that does not verify: with the name of the pass. E0617 or E0618 if
 /// this thread was [cancelled](cancel).
-pub fn run(module: Module, names: &[&str], options: &PassOptions, run: &mut RunOptions<'_>) -> Result<Ran, PassError> {
+pub fn run(
+    module: Module,
+    names: &[&str],
+    options: &PassOptions,
+    run: &mut RunOptions<'_>,
+) -> Result<PassRun, PassError> {
     let fail =
         |pass: &str, diagnostic: Box<Diagnostic>| PassError { pass: pass.to_owned(), diagnostics: vec![*diagnostic] };
     let passes: Vec<&Pass> =
@@ -246,19 +251,19 @@ pub fn run(module: Module, names: &[&str], options: &PassOptions, run: &mut RunO
     if passes.first().is_some_and(|pass| pass.name != "infer_type") {
         check("the input", &module)?;
     }
-    let mut ran = Ran { module, timings: Vec::new(), warnings: Vec::new() };
+    let mut result = PassRun { module, timings: Vec::new(), warnings: Vec::new() };
     for pass in passes.into_iter().take(run.step_limit.unwrap_or(usize::MAX)) {
-        cancel::check(|| format!("{} of {} passes had run, {} was next", ran.timings.len(), names.len(), pass.name))
+        cancel::check(|| format!("{} of {} passes had run, {} was next", result.timings.len(), names.len(), pass.name))
             .map_err(|d| fail(pass.name, d.into()))?;
         let start = Instant::now();
-        ran.module = (pass.run)(&ran.module, options, &mut ran.warnings).map_err(|d| fail(pass.name, d))?;
-        ran.timings.push(Timing { pass: pass.name, time: start.elapsed() });
+        result.module = (pass.run)(&result.module, options, &mut result.warnings).map_err(|d| fail(pass.name, d))?;
+        result.timings.push(Timing { pass: pass.name, time: start.elapsed() });
         // A pass that notices a stop request may leave the module half done.
         cancel::check(|| format!("it was in pass {}", pass.name)).map_err(|d| fail(pass.name, d.into()))?;
-        check(pass.name, &ran.module)?;
+        check(pass.name, &result.module)?;
         if let Some(after) = &mut run.after {
-            after(pass.name, &ran.module);
+            after(pass.name, &result.module);
         }
     }
-    Ok(ran)
+    Ok(result)
 }

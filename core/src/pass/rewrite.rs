@@ -11,10 +11,10 @@ use byoc_ir::typing::{Builder, Rebuild};
 /// Maximum number of rounds of rewriting.
 pub const MAX_ROUNDS: usize = 100;
 
-/// Maximum growth of a module by rewriting: [`TIMES`] times its size plus [`ROOM`] expressions. A module that doubles
-/// in every round would exhaust memory long before the last one.
-const ROOM: usize = 1 << 20;
-const TIMES: usize = 16;
+/// Maximum growth of a module by rewriting: [`GROWTH_FACTOR`] times its size plus [`GROWTH_SLACK`] expressions. A module
+/// that doubles in every round would exhaust memory long before the last one.
+const GROWTH_SLACK: usize = 1 << 20;
+const GROWTH_FACTOR: usize = 16;
 
 impl Pattern {
     /// Matches the pattern at an expression of a module. Returns what each of its nodes matched.
@@ -107,7 +107,7 @@ impl Site<'_> {
 pub fn rewrite(callbacks: &mut [Callback<'_>], module: &Module) -> Result<Module, Box<Diagnostic>> {
     let mut done = vec![false; callbacks.len()];
     let mut current = module.clone();
-    let limit = ROOM + TIMES * module.nodes.len();
+    let limit = GROWTH_SLACK + GROWTH_FACTOR * module.nodes.len();
     for _ in 0..MAX_ROUNDS {
         let mut changed = false;
         for (callback, done) in callbacks.iter_mut().zip(&mut done) {
@@ -134,7 +134,7 @@ pub fn rewrite(callbacks: &mut [Callback<'_>], module: &Module) -> Result<Module
             }
             current = next;
             if current.nodes.len() > limit {
-                return Err(endless(format!(
+                return Err(not_terminating(format!(
                     "rewriting creates more than {limit} expressions from {}",
                     module.nodes.len()
                 )));
@@ -144,10 +144,10 @@ pub fn rewrite(callbacks: &mut [Callback<'_>], module: &Module) -> Result<Module
             return Ok(current);
         }
     }
-    Err(endless(format!("the program still changes after {MAX_ROUNDS} rounds of rewriting")))
+    Err(not_terminating(format!("the program still changes after {MAX_ROUNDS} rounds of rewriting")))
 }
 
-fn endless(message: String) -> Box<Diagnostic> {
+fn not_terminating(message: String) -> Box<Diagnostic> {
     Box::new(
         Diagnostic::error(codes::passes::REWRITE_WITHOUT_END, message)
             .help("let the callbacks keep their own results unchanged, or set rewrite_once"),

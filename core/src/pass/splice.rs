@@ -5,9 +5,10 @@ use byoc_ir::ir::{Call, Expr, ExprId, Module, OriginId, Origins};
 use byoc_ir::typing::Rebuild;
 use std::collections::HashMap;
 
-/// Limits of inlining: it may add `ROOM` expressions plus `TIMES` times the size of the original module.
-const ROOM: usize = 1 << 20;
-const TIMES: usize = 16;
+/// Limits of inlining: it may add `GROWTH_SLACK` expressions plus `GROWTH_FACTOR` times the size of the original
+/// module.
+const GROWTH_SLACK: usize = 1 << 20;
+const GROWTH_FACTOR: usize = 16;
 
 /// Copies the body of a function of the new module, with the arguments of a call in place of its parameters.
 ///
@@ -60,7 +61,7 @@ fn copy(
     root: ExprId,
     mut inner: HashMap<ExprId, ExprId>,
 ) -> Result<ExprId, Box<Diagnostic>> {
-    let limit = ROOM + TIMES * rebuild.old.nodes.len();
+    let limit = GROWTH_SLACK + GROWTH_FACTOR * rebuild.old.nodes.len();
     let module = &mut rebuild.new.module;
     for id in module.post_order(root, |id, _| !inner.contains_key(&id)) {
         if inner.contains_key(&id) {

@@ -29,16 +29,16 @@ pub(super) fn flattened(module: &Module) -> Result<Cow<'_, Module>, Box<Diagnost
     }
     // Each end gets its own tuple, as it was its own node. Many ends of a tuple with many fields would take the
     // product of both, so beyond this many expressions the ends of one tuple share it.
-    let mut room = (1 << 16) + 16 * module.nodes.len();
+    let mut budget = (1 << 16) + 16 * module.nodes.len();
     let mut known: IndexVec<ExprId, Option<ExprId>> = IndexVec::filled(None, module.nodes.len());
     Rebuild::run(module, |rebuild, id, _| {
         let Some((tuple, compiler)) = ended_tuple(id) else { return Ok(None) };
-        if room == 0 && known[tuple].is_some() {
+        if budget == 0 && known[tuple].is_some() {
             return Ok(known[tuple]);
         }
         let before = rebuild.new.module.nodes.len();
         known[tuple] = Some(end_fields(rebuild, &marks, tuple, &attrs_of(compiler.into())));
-        room = room.saturating_sub(rebuild.new.module.nodes.len() - before);
+        budget = budget.saturating_sub(rebuild.new.module.nodes.len() - before);
         Ok(known[tuple])
     })
     .map(Cow::Owned)

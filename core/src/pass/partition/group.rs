@@ -1,6 +1,6 @@
 //! Groups of a single pattern, for `core::pattern`.
 
-use super::grouping::{Found, Grouping};
+use super::grouping::{FoundGroup, Grouping};
 use crate::pattern::{Match, Pattern};
 use byoc_ir::diag::Diagnostic;
 use byoc_ir::ir::{Attrs, ExprId, Module, Name};
@@ -9,7 +9,10 @@ use std::collections::BTreeMap;
 /// Finds the groups of a pattern by root: their expressions, operands before users, and the match.
 pub(crate) fn find(module: &Module, pattern: &Pattern, name: &Name) -> BTreeMap<ExprId, (Vec<ExprId>, Match)> {
     let found = Grouping::new(module).find(pattern, name, &Attrs::none(), &mut |_, _| {});
-    found.into_iter().map(|Found { group, met }| (group.composite.root, (group.composite.nodes, met))).collect()
+    found
+        .into_iter()
+        .map(|FoundGroup { group, matched }| (group.composite.root, (group.composite.nodes, matched)))
+        .collect()
 }
 
 /// Moves the groups of a pattern for which `check` returns true into functions with the given attributes.
@@ -20,7 +23,7 @@ pub(crate) fn partition(
     check: &mut dyn FnMut(&Module, ExprId) -> bool,
 ) -> Result<Module, Box<Diagnostic>> {
     let mut grouping = Grouping::new(module);
-    for Found { group, .. } in grouping.find(pattern, &Name::from("partition"), attrs, &mut |_, _| {}) {
+    for FoundGroup { group, .. } in grouping.find(pattern, &Name::from("partition"), attrs, &mut |_, _| {}) {
         if check(module, group.composite.root) {
             grouping.accept(group);
         }

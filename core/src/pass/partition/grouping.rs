@@ -10,7 +10,7 @@
 //! are patterns of lets and functions: each match is searched for inputs that depend on a variable bound inside it,
 //! which can cost the size of the program.
 
-use super::judge::{Candidate, Composite, Judge, Question, Refusal, RefusalCode, Verdict, ask};
+use super::judge::{Candidate, Composite, Judge, Question, Refusal, RefusalCode, Verdict, request_verdicts};
 use crate::analysis::scope::is_opaque;
 use crate::pattern::{Entry, Graph, Match, Matcher, Pattern, PatternNode, RootOps};
 use byoc_ir::diag::Diagnostic;
@@ -33,11 +33,11 @@ pub(super) struct Group {
 }
 
 /// Group that was found, with the match of the pattern.
-pub(super) struct Found {
+pub(super) struct FoundGroup {
     /// The group.
     pub group: Group,
     /// Match of each node of the pattern.
-    pub met: Match,
+    pub matched: Match,
 }
 
 /// Groups found in a module so far.
@@ -46,9 +46,9 @@ pub(super) struct Grouping<'m> {
     pub graph: Graph<'m>,
     /// Groups by root.
     pub groups: BTreeMap<ExprId, Group>,
-    /// Owner of each expression, counted from 1, or 0; a group may use a taken expression but not contain it.
-    taken: IndexVec<ExprId, u32>,
-    takers: Vec<Name>,
+    /// Owner of each expression, counted from 1, or 0; a group may use a claimed expression but not contain it.
+    owner: IndexVec<ExprId, u32>,
+    owner_names: Vec<Name>,
     functions: Vec<(Name, ExprId)>,
     by_op: HashMap<OpId, Vec<ExprId>>,
     all: Vec<ExprId>,
@@ -70,8 +70,8 @@ impl<'m> Grouping<'m> {
         let mut grouping = Grouping {
             graph: Graph::new(module),
             groups: BTreeMap::new(),
-            taken: IndexVec::filled(0, module.nodes.len()),
-            takers: Vec::new(),
+            owner: IndexVec::filled(0, module.nodes.len()),
+            owner_names: Vec::new(),
             functions,
             by_op: HashMap::new(),
             all: Vec::new(),
@@ -93,7 +93,7 @@ impl<'m> Grouping<'m> {
         let mut seen = IndexVec::filled(false, self.graph.module.nodes.len());
         self.all.clear();
         for (i, &(_, function)) in self.functions.iter().enumerate() {
-            let order = self.graph.post_order(function, &mut seen, |expr| !closed_to_patterns(expr));
+            let order = self.graph.post_order(function, &mut seen, |expr| !is_opaque_to_patterns(expr));
             for id in order {
                 self.position[id] = self.all.len() as u32;
                 self.function[id] = i as u32;
@@ -116,17 +116,17 @@ impl<'m> Grouping<'m> {
         self.graph.forget_users();
         self.all = Vec::new();
         self.by_op = HashMap::new();
-        (self.taken, self.position, self.function) = (IndexVec::new(), IndexVec::new(), IndexVec::new());
+        (self.owner, self.position, self.function) = (IndexVec::new(), IndexVec::new(), IndexVec::new());
     }
 
-    /// Sets the names of the owners of taken expressions, for messages.
-    pub fn name_takers(&mut self, names: Vec<Name>) {
-        self.takers = names;
+    /// Sets the names of the owners of claimed expressions, for messages.
+    pub fn set_owner_names(&mut self, names: Vec<Name>) {
+        self.owner_names = names;
     }
 
     /// Keeps an expression out of later groups: the backend with index `by` takes it.
-    pub fn take(&mut self, id: ExprId, by: u32) {
-        self.taken[id] = by + 1;
+    pub fn claim(&mut self, id: ExprId, by: u32) {
+        self.owner[id] = by + 1;
     }
 
     /// Returns the index of the global function that an expression belongs to.
@@ -139,14 +139,14 @@ impl<'m> Grouping<'m> {
         &self.functions[function as usize].0
     }
 
-    /// Returns the free operators: live, in no group and not taken; operands before users.
+    /// Returns the free operators: live, in no group and not claimed; operands before users.
     pub fn free_operators(&mut self) -> Vec<ExprId> {
         if self.stale {
             self.number();
         }
         let free = |&id: &ExprId| {
             self.graph.is_live(id)
-                && self.taken[id] == 0
+                && self.owner[id] == 0
                 && self.graph.expr(id).is_some_and(|expr| expr.as_op_call().is_some())
         };
         self.all.iter().copied().filter(free).collect()
@@ -160,7 +160,7 @@ impl<'m> Grouping<'m> {
         if found.is_empty() {
             return;
         }
-        let candidate = |Found { group: Group { composite, .. }, .. }: &Found| Candidate {
+        let candidate = |FoundGroup { group: Group { composite, .. }, .. }: &FoundGroup| Candidate {
             nodes: composite.nodes.clone(),
             inputs: composite.inputs.clone(),
             outputs: vec![composite.root],
@@ -168,8 +168,8 @@ impl<'m> Grouping<'m> {
             composites: Vec::new(),
         };
         let candidates: Vec<Candidate> = found.iter().map(candidate).collect();
-        let verdicts = ask(judge, self.graph.module, Question::Pattern(entry), &candidates);
-        for (Found { group, .. }, verdict) in found.into_iter().zip(verdicts) {
+        let verdicts = request_verdicts(judge, self.graph.module, Question::Pattern(entry), &candidates);
+        for (FoundGroup { group, .. }, verdict) in found.into_iter().zip(verdicts) {
             match verdict {
                 Verdict::Supported => self.accept(group),
                 Verdict::Refused(refusal) => {
@@ -194,7 +194,7 @@ impl<'m> Grouping<'m> {
         name: &Name,
         attrs: &Attrs,
         refused: &mut dyn FnMut(ExprId, Refusal),
-    ) -> Vec<Found> {
+    ) -> Vec<FoundGroup> {
         if pattern.required_ops().iter().any(|op| !self.by_op.contains_key(op)) {
             return Vec::new();
         }
@@ -230,14 +230,14 @@ impl<'m> Grouping<'m> {
         let mut matcher = Matcher::new(&self.graph);
         for root in roots {
             if !finder.grouped.contains(&root)
-                && let Some(met) = matcher.match_at(pattern, root)
+                && let Some(matched) = matcher.match_at(pattern, root)
             {
-                finder.consider(root, met, refused);
+                finder.consider(root, matched, refused);
             }
         }
-        for (root, met) in matches {
+        for (root, matched) in matches {
             if !finder.grouped.contains(&root) {
-                finder.consider(root, met, refused);
+                finder.consider(root, matched, refused);
             }
         }
         finder.found
@@ -247,7 +247,7 @@ impl<'m> Grouping<'m> {
     fn roots(&self, ops: RootOps) -> Vec<ExprId> {
         let free = |&root: &ExprId| {
             self.graph.is_live(root)
-                && self.taken[root] == 0
+                && self.owner[root] == 0
                 && self.graph.expr(root).is_some_and(|expr| !matches!(expr, Expr::Function(_)))
         };
         match ops {
@@ -291,16 +291,16 @@ struct Finder<'g, 'm> {
     numbers: HashMap<u32, u32>,
     /// Attributes of the groups with each label.
     labels: HashMap<String, Attrs>,
-    found: Vec<Found>,
+    found: Vec<FoundGroup>,
 }
 
 impl Finder<'_, '_> {
-    fn consider(&mut self, root: ExprId, met: Match, refused: &mut dyn FnMut(ExprId, Refusal)) {
+    fn consider(&mut self, root: ExprId, matched: Match, refused: &mut dyn FnMut(ExprId, Refusal)) {
         let graph = &self.grouping.graph;
         let next = self.numbers.entry(self.grouping.function[root]).or_default();
         let number = *next;
         *next += 1;
-        let mut inputs = self.leaves.inputs(graph, &met);
+        let mut inputs = self.leaves.inputs(graph, &matched);
         if inputs.contains(&root) {
             return;
         }
@@ -320,7 +320,7 @@ impl Finder<'_, '_> {
             nodes.iter().for_each(|&node| refused(node, refusal.clone()));
             return;
         }
-        self.grouped.extend(nodes.iter().copied().filter(|&node| !shared_freely(graph.module.expr(node))));
+        self.grouped.extend(nodes.iter().copied().filter(|&node| !is_duplicable(graph.module.expr(node))));
         let own = self.attrs;
         let attrs = match self.labels.get(&label) {
             Some(attrs) => attrs.clone(),
@@ -331,7 +331,7 @@ impl Finder<'_, '_> {
             }
         };
         let composite = Composite { name: self.name.clone(), root, nodes, inputs };
-        self.found.push(Found { group: Group { composite, attrs, number }, met });
+        self.found.push(FoundGroup { group: Group { composite, attrs, number }, matched });
     }
 
     /// Returns the expressions between the inputs and the root, operands before users, and the group's label.
@@ -380,9 +380,9 @@ impl Finder<'_, '_> {
         let (graph, name) = (&self.grouping.graph, self.name);
         let module = graph.module;
         let inside: HashSet<ExprId> = nodes.iter().copied().collect();
-        for &node in nodes.iter().filter(|&&node| !shared_freely(module.expr(node))) {
-            if self.grouping.taken[node] > 0 {
-                let owner = self.grouping.takers[self.grouping.taken[node] as usize - 1].clone();
+        for &node in nodes.iter().filter(|&&node| !is_duplicable(module.expr(node))) {
+            if self.grouping.owner[node] > 0 {
+                let owner = self.grouping.owner_names[self.grouping.owner[node] as usize - 1].clone();
                 let detail = format!("{name}: {} is on {owner} already", describe(module, node));
                 return Some(Refusal::new(RefusalCode::LowerPriority, detail));
             }
@@ -419,18 +419,18 @@ impl Finder<'_, '_> {
 }
 
 /// Tests whether later patterns must not match inside an expression.
-fn closed_to_patterns(expr: &Expr) -> bool {
+fn is_opaque_to_patterns(expr: &Expr) -> bool {
     expr.as_function().is_some_and(|f| is_opaque(f) || f.attrs.get("PartitionedFromPattern").is_some())
 }
 
 /// Tests whether any number of groups may contain a copy of an expression.
-fn shared_freely(expr: &Expr) -> bool {
+fn is_duplicable(expr: &Expr) -> bool {
     expr.is_leaf() || matches!(expr, Expr::Function(_))
 }
 
 /// Returns the element of `among` that names the same global function or constructor as `id`: a name may occur as
 /// several expressions, all of which mean one object.
-fn named_alike(module: &Module, among: &[ExprId], id: ExprId) -> Option<ExprId> {
+fn find_same_name(module: &Module, among: &[ExprId], id: ExprId) -> Option<ExprId> {
     let expr = module.expr(id);
     let is_name = matches!(expr, Expr::Global(_) | Expr::Constructor(_));
     let same = |&other: &ExprId| match (module.expr(other), expr) {
@@ -481,7 +481,7 @@ pub(super) fn emit<'a>(
     for &node in nodes {
         let copy = match old.expr(node) {
             // Constants and names mean the same inside and outside, except for names that are inputs.
-            expr if expr.is_closed_leaf() => match named_alike(old, inputs, node) {
+            expr if expr.is_closed_leaf() => match find_same_name(old, inputs, node) {
                 Some(input) => inner[&input],
                 None => rebuild.get_or_copy(node),
             },
@@ -530,13 +530,13 @@ impl<'p> Leaves<'p> {
         Leaves { pattern, order, fuzzy }
     }
 
-    fn inputs(&self, graph: &Graph<'_>, met: &Match) -> Vec<ExprId> {
+    fn inputs(&self, graph: &Graph<'_>, matched: &Match) -> Vec<ExprId> {
         let mut skip: HashSet<ExprId> = HashSet::new();
         for &id in &self.fuzzy {
-            skip.extend(met.all(id).filter_map(as_expr));
+            skip.extend(matched.all(id).filter_map(as_expr));
         }
         // The variable of a matched let belongs to the group.
-        for &(_, at) in &met.met {
+        for &(_, at) in &matched.met {
             if let Some(Expr::Let { var, .. }) = as_expr(at).and_then(|id| graph.expr(id)) {
                 skip.insert(*var);
             }
@@ -551,7 +551,7 @@ impl<'p> Leaves<'p> {
                 && !function
                 && !skip.contains(&input)
                 && known.insert(input)
-                && named_alike(graph.module, &inputs, input).is_none()
+                && find_same_name(graph.module, &inputs, input).is_none()
             {
                 inputs.push(input);
             }
@@ -559,7 +559,7 @@ impl<'p> Leaves<'p> {
         for &id in &self.order {
             let node = &self.pattern.nodes[id];
             let embeds = matches!(node, PatternNode::Constant | PatternNode::Literal(_));
-            for at in met.all(id).filter_map(as_expr) {
+            for at in matched.all(id).filter_map(as_expr) {
                 if skip.contains(&at) {
                     continue;
                 }

@@ -153,7 +153,7 @@ impl Judge for AcceptAll {
 }
 
 /// Asks a judge for its verdicts, one for each candidate.
-pub(super) fn ask(
+pub(super) fn request_verdicts(
     judge: &mut dyn Judge,
     module: &Module,
     question: Question<'_>,

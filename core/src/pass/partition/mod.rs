@@ -14,7 +14,7 @@ mod outline;
 mod outline_compiler_functions;
 mod partition_for;
 mod partition_graph;
-mod reasons;
+mod refusals;
 mod region_graph;
 mod regions;
 mod remove_default_annotations;

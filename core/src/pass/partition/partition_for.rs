@@ -7,9 +7,9 @@
 //! projection follows its tuple, and a tuple with one user follows that user, so that regions exchange tensors.
 
 use super::grouping::{Grouping, emit};
-use super::judge::{Candidate, Composite, Judge, Question, Refusal, RefusalCode, Verdict, ask};
+use super::judge::{Candidate, Composite, Judge, Question, Refusal, RefusalCode, Verdict, request_verdicts};
 use super::outline::{Naming, Outline, Shared, define_and_call, sanitize};
-use super::reasons::Reasons;
+use super::refusals::RefusalLog;
 use super::region_graph::{RegionGraph, flows};
 use super::report::{ExprIds, OperatorReport, RegionReport, Report};
 use crate::analysis::scope::Bodies;
@@ -42,24 +42,24 @@ pub fn partition_for(
     backends: &mut [Backend<'_>],
     module_name: &str,
 ) -> Result<(Module, Report), Box<Diagnostic>> {
-    let mut work = Work {
+    let mut partitioner = Partitioner {
         module,
         grouping: Grouping::new(module),
         bodies: Bodies::of(module),
         region: IndexVec::filled(None, module.nodes.len()),
         regions: Vec::new(),
         owner: Vec::new(),
-        reasons: Reasons::new(module, backends.iter().map(|backend| backend.name.clone())),
+        refusals: RefusalLog::new(module, backends.iter().map(|backend| backend.name.clone())),
     };
-    work.grouping.name_takers(backends.iter().map(|backend| backend.name.clone()).collect());
-    let operators = work.grouping.free_operators();
+    partitioner.grouping.set_owner_names(backends.iter().map(|backend| backend.name.clone()).collect());
+    let operators = partitioner.grouping.free_operators();
     for (by, backend) in backends.iter_mut().enumerate() {
-        work.give(by as u32, backend);
+        partitioner.assign(by as u32, backend);
     }
-    work.finish(operators, module_name)
+    partitioner.finish(operators, module_name)
 }
 
-struct Work<'m> {
+struct Partitioner<'m> {
     module: &'m Module,
     grouping: Grouping<'m>,
     bodies: Bodies,
@@ -69,28 +69,28 @@ struct Work<'m> {
     regions: Vec<RegionReport>,
     /// Backend of each region, as an index in priority order.
     owner: Vec<u32>,
-    reasons: Reasons,
+    refusals: RefusalLog,
 }
 
-impl Work<'_> {
+impl Partitioner<'_> {
     /// Assigns to a backend the free operators that it accepts.
-    fn give(&mut self, by: u32, backend: &mut Backend<'_>) {
+    fn assign(&mut self, by: u32, backend: &mut Backend<'_>) {
         let free = self.grouping.free_operators();
         let before: HashSet<ExprId> = self.grouping.groups.keys().copied().collect();
-        let reasons = &mut self.reasons;
+        let refusals = &mut self.refusals;
         for entry in backend.table {
             if !matches!(entry.pattern.nodes[entry.pattern.root], PatternNode::Function { .. }) {
-                self.grouping.apply(entry, backend.judge, &mut |id, refusal| reasons.add(by, id, refusal));
+                self.grouping.apply(entry, backend.judge, &mut |id, refusal| refusals.add(by, id, refusal));
             }
         }
         let mut own: Vec<ExprId> = self.grouping.groups.keys().copied().filter(|root| !before.contains(root)).collect();
-        own.extend(self.singles(by, backend));
+        own.extend(self.accepted_operators(by, backend));
         self.form_regions(by, backend, &own);
         self.explain(by, backend, &free);
     }
 
     /// Returns the free operators that the backend accepts one by one.
-    fn singles(&mut self, by: u32, backend: &mut Backend<'_>) -> Vec<ExprId> {
+    fn accepted_operators(&mut self, by: u32, backend: &mut Backend<'_>) -> Vec<ExprId> {
         let wanted: HashSet<OpId> = backend.operators.iter().filter_map(|name| op::lookup(name)).collect();
         let mut asked = Vec::new();
         for id in self.grouping.free_operators() {
@@ -117,28 +117,28 @@ impl Work<'_> {
                 composites: Vec::new(),
             });
         }
-        let verdicts = ask(backend.judge, self.module, Question::Operators, &asked);
-        let mut taken = Vec::new();
+        let verdicts = request_verdicts(backend.judge, self.module, Question::Operators, &asked);
+        let mut accepted = Vec::new();
         for (candidate, verdict) in asked.iter().zip(verdicts) {
             match verdict {
-                Verdict::Supported => taken.push(candidate.outputs[0]),
-                Verdict::Refused(refusal) => self.reasons.add(by, candidate.outputs[0], refusal),
+                Verdict::Supported => accepted.push(candidate.outputs[0]),
+                Verdict::Refused(refusal) => self.refusals.add(by, candidate.outputs[0], refusal),
             }
         }
-        taken
+        accepted
     }
 
     /// Merges the operators that a backend accepted into regions and asks it for a verdict on each.
-    fn form_regions(&mut self, by: u32, backend: &mut Backend<'_>, taken: &[ExprId]) {
-        if taken.is_empty() {
+    fn form_regions(&mut self, by: u32, backend: &mut Backend<'_>, accepted: &[ExprId]) {
+        if accepted.is_empty() {
             return;
         }
         let order = self.grouping.order();
         let mut own = IndexVec::<ExprId, bool>::filled(false, self.module.nodes.len());
-        taken.iter().for_each(|&id| own[id] = true);
+        accepted.iter().for_each(|&id| own[id] = true);
         self.add_tuples(&order, &mut own);
         let first = self.regions.len();
-        self.join(&order, &own, by);
+        self.merge_regions(&order, &own, by);
         let mut candidates = Vec::with_capacity(self.regions.len() - first);
         let mut asked = Vec::with_capacity(self.regions.len() - first);
         for at in first..self.regions.len() {
@@ -151,28 +151,28 @@ impl Work<'_> {
                 let detail = format!(
                     "a region with {inputs} inputs and {outputs} outputs exceeds the limits of a function type"
                 );
-                self.turn_down(by, at, &candidate, Refusal::new(RefusalCode::ResourceLimit, detail));
+                self.refuse_region(by, at, &candidate, Refusal::new(RefusalCode::ResourceLimit, detail));
             }
         }
-        let verdicts = ask(backend.judge, self.module, Question::Regions, &candidates);
+        let verdicts = request_verdicts(backend.judge, self.module, Question::Regions, &candidates);
         for ((at, candidate), verdict) in asked.into_iter().zip(&candidates).zip(verdicts) {
             match verdict {
                 Verdict::Supported => {
                     for &unit in &self.regions[at].nodes {
-                        self.grouping.take(unit, by);
+                        self.grouping.claim(unit, by);
                     }
                 }
                 Verdict::Refused(refusal) => {
                     let detail = format!("{}: {}", refusal.code, refusal.detail);
                     let refusal = Refusal { code: RefusalCode::RegionRefused, detail, hint: refusal.hint };
-                    self.turn_down(by, at, candidate, refusal);
+                    self.refuse_region(by, at, candidate, refusal);
                 }
             }
         }
     }
 
     /// Appends the largest regions of `own` that create no cycle.
-    fn join(&mut self, order: &[ExprId], own: &IndexVec<ExprId, bool>, by: u32) {
+    fn merge_regions(&mut self, order: &[ExprId], own: &IndexVec<ExprId, bool>, by: u32) {
         // One graph node for each existing region, and one for each other expression.
         let mut nodes = 0;
         let mut node_of: IndexVec<ExprId, Option<u32>> = IndexVec::filled(None, self.module.nodes.len());
@@ -207,7 +207,7 @@ impl Work<'_> {
                 }
             });
         }
-        let (unnamed, backend) = (Name::from(""), self.reasons.name(by).clone());
+        let (unnamed, backend) = (Name::from(""), self.refusals.name(by).clone());
         let first = self.regions.len();
         let mut found: Vec<Option<u32>> = vec![None; nodes as usize];
         for id in owned() {
@@ -229,14 +229,14 @@ impl Work<'_> {
         }
         let mut known: IndexVec<ExprId, Option<u32>> = IndexVec::filled(None, self.module.nodes.len());
         for at in first..self.regions.len() {
-            self.borders(at, &mut known);
+            self.compute_ports(at, &mut known);
         }
     }
 
     /// Frees the operators of a refused region for other backends and records the reason.
-    fn turn_down(&mut self, by: u32, at: usize, candidate: &Candidate, refusal: Refusal) {
+    fn refuse_region(&mut self, by: u32, at: usize, candidate: &Candidate, refusal: Refusal) {
         let refusal = Arc::new(refusal);
-        candidate.nodes.iter().for_each(|&node| self.reasons.add_shared(by, node, &refusal));
+        candidate.nodes.iter().for_each(|&node| self.refusals.add_shared(by, node, &refusal));
         candidate.composites.iter().for_each(|composite| self.grouping.dissolve(composite.root));
         let RegionReport { nodes, inputs, outputs, .. } = &mut self.regions[at];
         nodes.iter().for_each(|&unit| self.region[unit] = None);
@@ -291,13 +291,13 @@ impl Work<'_> {
 
     /// Computes the inputs and outputs of a region. `known` holds, per expression, the last region that it was found
     /// to enter.
-    fn borders(&mut self, at: usize, known: &mut IndexVec<ExprId, Option<u32>>) {
+    fn compute_ports(&mut self, at: usize, known: &mut IndexVec<ExprId, Option<u32>>) {
         let this = Some(at as u32);
         let (mut inputs, mut outputs) = (ExprIds::new(), ExprIds::new());
         self.regions[at].nodes.sort_unstable();
         for &unit in &self.regions[at].nodes {
             self.grouping.graph.for_each_operand(unit, |operand| {
-                if self.region[operand] != this && known[operand] != this && !stands_inside(self.module.expr(operand)) {
+                if self.region[operand] != this && known[operand] != this && !is_duplicable(self.module.expr(operand)) {
                     known[operand] = this;
                     inputs.push(operand);
                 }
@@ -357,7 +357,7 @@ impl Work<'_> {
         }
         let mut unmatched: HashMap<OpId, Arc<Refusal>> = HashMap::new();
         for &id in free {
-            if inside[id].is_some() || self.reasons.has(by, id) {
+            if inside[id].is_some() || self.refusals.has(by, id) {
                 continue;
             }
             let Some((op, _)) = self.module.expr(id).as_op_call() else { continue };
@@ -365,20 +365,20 @@ impl Work<'_> {
                 let entries = named.get(&op).map(Vec::as_slice).unwrap_or_default();
                 Arc::new(no_match(&backend.name, op::get(op).name, entries))
             });
-            self.reasons.add_shared(by, id, refusal);
+            self.refusals.add_shared(by, id, refusal);
         }
         // Operators of an earlier backend are not available to this one.
         let first: Vec<Arc<Refusal>> = (0..by)
-            .map(|owner| format!("{} has higher priority and takes it", self.reasons.name(owner)))
+            .map(|owner| format!("{} has higher priority and takes it", self.refusals.name(owner)))
             .map(|detail| Arc::new(Refusal::new(RefusalCode::LowerPriority, detail)))
             .collect();
         for (id, region) in inside.iter() {
             if let Some(region) = region
                 && let Some(refusal) = first.get(self.owner[*region as usize] as usize)
-                && !self.reasons.has(by, id)
+                && !self.refusals.has(by, id)
                 && self.module.expr(id).as_op_call().is_some()
             {
-                self.reasons.add_shared(by, id, refusal);
+                self.refusals.add_shared(by, id, refusal);
             }
         }
     }
@@ -536,13 +536,13 @@ impl Work<'_> {
         first.sort_unstable();
         let mut place: Vec<Option<u32>> = vec![None; self.regions.len()];
         first.iter().enumerate().for_each(|(to, &(_, from))| place[from as usize] = Some(to as u32));
-        let mut reasons = self.reasons.take();
+        let mut refusals = self.refusals.take();
         let report = |expr: ExprId| {
             let region = inside[expr].map(|region| region as usize);
             let region = region.and_then(|from| Some((place[from]?, self.owner[from])));
             // Once one pattern of a backend matched, the reasons why its other patterns did not are irrelevant.
             let own = region.map(|(_, backend)| backend);
-            OperatorReport { expr, region: region.map(|(to, _)| to as usize), refusals: reasons.of(expr, own) }
+            OperatorReport { expr, region: region.map(|(to, _)| to as usize), refusals: refusals.of(expr, own) }
         };
         operators.into_iter().map(report).collect()
     }
@@ -562,6 +562,6 @@ fn no_match(backend: &str, operator: &str, entries: &[&Entry]) -> Refusal {
 }
 
 /// Tests whether an expression means the same inside and outside a region, so that it needs no parameter.
-fn stands_inside(expr: &Expr) -> bool {
+fn is_duplicable(expr: &Expr) -> bool {
     expr.is_closed_leaf()
 }

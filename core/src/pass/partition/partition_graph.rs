@@ -84,7 +84,7 @@ enum InputName {
 
 /// Per-expression state. There may be as many regions as expressions, so all regions share it: an expression is
 /// inside at most one region, and state about expressions outside is stamped with the region that wrote it last.
-struct Places {
+struct ExprStates {
     /// Index of the part that contains the expression.
     part: IndexVec<ExprId, Option<u32>>,
     /// Position of a begin among those of its region.
@@ -104,7 +104,7 @@ fn partition(module: &Module, module_name: &str, bind_constants: bool) -> Result
     let mut reader = RegionReader::new(module);
     let mut parts: Vec<Part> = Vec::new();
     let count = module.nodes.len();
-    let mut places = Places {
+    let mut states = ExprStates {
         part: IndexVec::filled(None, count),
         begin: IndexVec::filled(0, count),
         output: IndexVec::filled(None, count),
@@ -121,18 +121,18 @@ fn partition(module: &Module, module_name: &str, bind_constants: bool) -> Result
                 continue;
             }
             for &node in &region.nodes {
-                places.part[node] = Some(parts.len() as u32);
+                states.part[node] = Some(parts.len() as u32);
             }
             for (k, &begin) in region.ins.iter().enumerate() {
-                places.begin[begin] = k as u32;
+                states.begin[begin] = k as u32;
             }
-            let outputs = outputs(module, &marks, &region, &mut places.output);
+            let outputs = outputs(module, &marks, &region, &mut states.output);
             parts.push(Part { region, function: name.clone(), inputs: Inputs::new(), outputs, made: None });
         }
     }
     let mut literals = Literals::of(module, &parts);
-    let order = order(module, &marks, &mut places, &mut parts, &literals, bind_constants)?;
-    let Places { part: part_of, output, .. } = places;
+    let order = order(module, &marks, &mut states, &mut parts, &literals, bind_constants)?;
+    let ExprStates { part: part_of, output, .. } = states;
     // A value that leaves a region without an end is recomputed outside, with the same literals.
     literals.copy_all = order.iter().any(|&id| part_of[id].is_some() && marks.mark(module, id).is_none());
     let mut shared = Shared::default();
@@ -159,7 +159,7 @@ fn partition(module: &Module, module_name: &str, bind_constants: bool) -> Result
 /// Function literals that regions use, mostly composites.
 struct Literals {
     /// Captured values of the literals that need a separate copy in each region, in ascending order of literals.
-    taken: Vec<(ExprId, Vec<ExprId>)>,
+    entries: Vec<(ExprId, Vec<ExprId>)>,
     /// True if all of them need one.
     copy_all: bool,
 }
@@ -177,33 +177,33 @@ impl Literals {
         }
         used.sort_unstable();
         used.dedup();
-        let mut taken = Vec::new();
+        let mut entries = Vec::new();
         if !used.is_empty() {
             let mut captures = Captures::of(module);
             for literal in used {
                 let captured = captures.of_literal(literal);
                 if !captured.is_empty() || captures.uses(literal) > 1 {
-                    taken.push((literal, captured));
+                    entries.push((literal, captured));
                 }
             }
         }
-        Literals { taken, copy_all: false }
+        Literals { entries, copy_all: false }
     }
 
     /// Returns the values that a literal captures.
     fn captured(&self, literal: ExprId) -> &[ExprId] {
-        let at = self.taken.binary_search_by_key(&literal, |(id, _)| *id);
-        at.map_or(&[], |at| &self.taken[at].1)
+        let at = self.entries.binary_search_by_key(&literal, |(id, _)| *id);
+        at.map_or(&[], |at| &self.entries[at].1)
     }
 
     /// Returns true if the literal needs a separate copy in each region.
     fn is_copied(&self, literal: ExprId) -> bool {
-        self.copy_all || self.taken.binary_search_by_key(&literal, |(id, _)| *id).is_ok()
+        self.copy_all || self.entries.binary_search_by_key(&literal, |(id, _)| *id).is_ok()
     }
 }
 
 /// Tests whether an expression means the same inside and outside a region, so that it needs no parameter.
-fn stands_inside(expr: &Expr) -> bool {
+fn is_duplicable(expr: &Expr) -> bool {
     expr.is_closed_leaf() || matches!(expr, Expr::Function(_))
 }
 
@@ -246,14 +246,14 @@ fn outputs(
 fn inputs(
     module: &Module,
     marks: &Annotations,
-    places: &mut Places,
+    states: &mut ExprStates,
     part: u32,
     region: &Region,
     first: ExprId,
     literals: &Literals,
     bind_constants: bool,
 ) -> Inputs {
-    let Places { part: part_of, begin, seen, entered, stack, .. } = places;
+    let ExprStates { part: part_of, begin, seen, entered, stack, .. } = states;
     let stamp = part + 1;
     let mut inputs = Inputs::new();
     let mut bare = 0;
@@ -273,7 +273,7 @@ fn inputs(
                 stack[at..].reverse();
                 continue;
             }
-            _ if stands_inside(module.expr(id)) => {
+            _ if is_duplicable(module.expr(id)) => {
                 // The values that a literal captures enter the region with it.
                 stack.extend(literals.captured(id).iter().rev());
                 continue;
@@ -308,7 +308,7 @@ fn inputs(
 fn order(
     module: &Module,
     marks: &Annotations,
-    places: &mut Places,
+    states: &mut ExprStates,
     parts: &mut [Part],
     literals: &Literals,
     bind_constants: bool,
@@ -332,7 +332,7 @@ fn order(
             State::Open => {
                 stack.pop();
                 state[id] = State::Done;
-                if let (Some(Mark::End(..)), Some(part)) = (marks.mark(module, id), places.part[id]) {
+                if let (Some(Mark::End(..)), Some(part)) = (marks.mark(module, id), states.part[id]) {
                     part_needed[part as usize] = State::Done;
                 }
                 order.push(id);
@@ -340,13 +340,13 @@ fn order(
             State::New => {
                 state[id] = State::Open;
                 needs.clear();
-                match (marks.mark(module, id), places.part[id]) {
+                match (marks.mark(module, id), states.part[id]) {
                     (Some(Mark::End(value, target)), Some(part)) => match part_needed[part as usize] {
                         State::New => {
                             part_needed[part as usize] = State::Open;
                             let at = part;
                             let part = &mut parts[part as usize];
-                            part.inputs = inputs(module, marks, places, at, &part.region, id, literals, bind_constants);
+                            part.inputs = inputs(module, marks, states, at, &part.region, id, literals, bind_constants);
                             needs.extend(part.inputs.iter().map(|input| input.value));
                             needs.extend(
                                 part.inputs.iter().filter(|i| i.bound).map(|i| outside(module, marks, i.value)),
@@ -354,7 +354,7 @@ fn order(
                             // Constants and composite functions that are used inside unchanged.
                             for &node in part.region.nodes.iter().filter(|&&n| marks.mark(module, n).is_none()) {
                                 module.expr(node).for_each_operand(|operand| {
-                                    if stands_inside(module.expr(operand)) {
+                                    if is_duplicable(module.expr(operand)) {
                                         needs.push(operand);
                                     }
                                 });
@@ -415,7 +415,7 @@ fn make(
     let mut copied: Vec<ExprId> = Vec::new();
     // A captured value may come after its literal in reading order, but its id is smaller.
     let mut nodes = part.region.nodes.clone();
-    if !literals.taken.is_empty() {
+    if !literals.entries.is_empty() {
         nodes.sort_unstable();
     }
     for &node in &nodes {

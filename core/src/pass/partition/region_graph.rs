@@ -17,16 +17,16 @@ use smallvec::SmallVec;
 use std::collections::BinaryHeap;
 
 /// Label of the last position. Labels are spread over the range below it.
-const TOP: u64 = 1 << 62;
+const MAX_LABEL: u64 = 1 << 62;
 
 /// Nodes at the other ends of a node's edges.
-type Neighbours = SmallVec<[u32; 4]>;
+type Neighbors = SmallVec<[u32; 4]>;
 
 /// Graph with mergeable nodes.
 pub(super) struct RegionGraph {
     parent: Vec<u32>,
-    before: Vec<Neighbours>,
-    after: Vec<Neighbours>,
+    before: Vec<Neighbors>,
+    after: Vec<Neighbors>,
     order: Order,
     forest: Forest,
     up: Search,
@@ -37,8 +37,8 @@ impl RegionGraph {
     /// Creates a graph of `len` nodes with these edges from producers to users. Ties in the topological order are
     /// broken by the smaller number.
     pub fn new(len: usize, edges: impl IntoIterator<Item = (u32, u32)>) -> RegionGraph {
-        let mut before = vec![Neighbours::new(); len];
-        let mut after = vec![Neighbours::new(); len];
+        let mut before = vec![Neighbors::new(); len];
+        let mut after = vec![Neighbors::new(); len];
         for (from, to) in edges {
             if from != to && after[from as usize].last() != Some(&to) {
                 after[from as usize].push(to);
@@ -95,7 +95,7 @@ impl RegionGraph {
         if low > high {
             return false;
         }
-        if self.is_reached_beside(p, u, producer, user) {
+        if self.has_other_path(p, u, producer, user) {
             return false;
         }
         let RegionGraph { parent, before, after, order, up, down, .. } = self;
@@ -138,27 +138,27 @@ impl RegionGraph {
 }
 
 /// Number of neighbors, at either end of a list, that are checked for a path in the forest.
-const GLANCES: usize = 8;
+const MAX_PROBED: usize = 8;
 
 impl RegionGraph {
     /// Returns true if the forest shows a path from `p` to `u`, the nodes of `producer` and `user`, through a third
     /// node.
-    fn is_reached_beside(&mut self, p: u32, u: u32, producer: u32, user: u32) -> bool {
+    fn has_other_path(&mut self, p: u32, u: u32, producer: u32, user: u32) -> bool {
         let RegionGraph { parent, before, after, forest, .. } = self;
         let mut is_third = |node: u32| {
             let root = root_of(parent, node);
             root != p && root != u
         };
         let (into, out) = (&before[u as usize], &after[p as usize]);
-        glance(into).any(|node| forest.is_below(node, producer) && is_third(node))
-            || glance(out).any(|node| forest.is_below(user, node) && is_third(node))
+        probed(into).any(|node| forest.is_below(node, producer) && is_third(node))
+            || probed(out).any(|node| forest.is_below(user, node) && is_third(node))
     }
 }
 
 /// Returns the first and the last neighbors.
-fn glance(neighbours: &[u32]) -> impl Iterator<Item = u32> {
-    let (first, rest) = neighbours.split_at(neighbours.len().min(GLANCES));
-    first.iter().chain(rest.iter().rev().take(GLANCES)).copied()
+fn probed(neighbors: &[u32]) -> impl Iterator<Item = u32> {
+    let (first, rest) = neighbors.split_at(neighbors.len().min(MAX_PROBED));
+    first.iter().chain(rest.iter().rev().take(MAX_PROBED)).copied()
 }
 
 /// Forest in which the parent of each node is its latest producer, stored as intervals of a preorder numbering.
@@ -168,7 +168,7 @@ struct Forest {
 }
 
 impl Forest {
-    fn new(sorted: &[u32], before: &[Neighbours]) -> Forest {
+    fn new(sorted: &[u32], before: &[Neighbors]) -> Forest {
         let mut place = vec![0u32; sorted.len()];
         sorted.iter().enumerate().for_each(|(at, &node)| place[node as usize] = at as u32);
         let above = |node: u32| {
@@ -265,7 +265,7 @@ impl Search {
     }
 
     /// Follows the next edge.
-    fn step(&mut self, parent: &mut [u32], edges: &[Neighbours], goal: u32, within: impl Fn(u32) -> bool) -> Step {
+    fn step(&mut self, parent: &mut [u32], edges: &[Neighbors], goal: u32, within: impl Fn(u32) -> bool) -> Step {
         let Some((node, next)) = self.stack.last_mut() else { return Step::Done };
         let node = *node;
         let Some(&other) = edges[node as usize].get(*next) else {
@@ -331,7 +331,7 @@ impl Order {
     }
 
     fn relabel(&mut self) {
-        let step = TOP / (self.len as u64 + 2);
+        let step = MAX_LABEL / (self.len as u64 + 2);
         let mut at = self.next[self.end() as usize];
         let mut label = step;
         while at != self.end() {
@@ -380,7 +380,7 @@ impl Order {
         let end = self.end();
         let after = self.next[at as usize];
         let low = if at == end { 0 } else { self.label(at) };
-        let high = if after == end { TOP } else { self.label(after) };
+        let high = if after == end { MAX_LABEL } else { self.label(after) };
         let mut last = at;
         for &node in nodes {
             self.next[last as usize] = node;

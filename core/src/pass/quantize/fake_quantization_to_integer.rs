@@ -41,7 +41,7 @@ struct Affine {
 /// Types that no longer agree, which would be a defect of this pass.
 pub fn fake_quantization_to_integer(module: &Module) -> Result<Module> {
     let touch = touchable(module);
-    let mut known = Known { of: HashMap::new() };
+    let mut known = Representations { by_value: HashMap::new() };
     Rebuild::run(module, |rebuild, id, expr| {
         let Some((operator, call)) = expr.as_op_call() else { return Ok(None) };
         if !touch[id] {
@@ -53,15 +53,15 @@ pub fn fake_quantization_to_integer(module: &Module) -> Result<Module> {
         }
         let new = rebuild.copy(id)?;
         if let Some(affine) = known.follow(rebuild, name, call, new)? {
-            known.of.insert(new, affine);
+            known.by_value.insert(new, affine);
         }
         Ok(Some(new))
     })
 }
 
 /// Integer representations of real values of the new module.
-struct Known {
-    of: HashMap<ExprId, Affine>,
+struct Representations {
+    by_value: HashMap<ExprId, Affine>,
 }
 
 /// Returns the value of a tensor constant.
@@ -96,10 +96,10 @@ fn resolve(axis: i64, rank: usize) -> usize {
     (if axis < 0 { axis + rank as i64 } else { axis }).max(0) as usize
 }
 
-impl Known {
+impl Representations {
     /// Returns the integers of the real value that is argument `i` of a call.
     fn arg(&self, rebuild: &Rebuild<'_>, call: &Call, i: usize) -> Option<Affine> {
-        self.of.get(&rebuild.get(*call.args.get(i)?)).copied()
+        self.by_value.get(&rebuild.get(*call.args.get(i)?)).copied()
     }
 
     /// Returns the integers of `new`, the value of a call.
@@ -217,7 +217,7 @@ impl Known {
             !a.is_empty() && !b.is_empty() && (0..a.len().max(b.len())).all(|i| at(a, i) == at(b, i))
         };
         let scales = |rebuild: &Rebuild<'_>, affine: Affine| floats(rebuild, affine.scale).unwrap_or_default();
-        let bias = match self.of.get(&real).copied() {
+        let bias = match self.by_value.get(&real).copied() {
             Some(bias)
                 if dtype(rebuild, bias.value) == Some(DType::I32)
                     && same(&scales(rebuild, bias), &scales(rebuild, data))
@@ -244,7 +244,7 @@ impl Known {
         let attrs = Attrs::new([("axis", AttrValue::Int(axis))]);
         let value = rebuild.new.op("nn.bias_add", &[data.value, bias], attrs)?;
         let mut origin = data.origin;
-        if let Some(bias) = self.of.get(&real) {
+        if let Some(bias) = self.by_value.get(&real) {
             rebuild.inherit_origin(value, bias.origin);
             origin = rebuild.new.module.origins.union(origin, bias.origin);
         }
@@ -270,7 +270,7 @@ impl Known {
         let mut bounds: Vec<(f32, f32)> = Vec::new();
         let mut origins = Vec::new();
         let mut inner = real;
-        while single && !self.of.contains_key(&inner) {
+        while single && !self.by_value.contains_key(&inner) {
             let Some((operator, bound)) = rebuild.new.module.expr(inner).as_op_call() else { break };
             let limit = |key: &str| bound.attrs.get(key).and_then(AttrValue::as_float).unwrap_or(0.0) as f32;
             bounds.push(match op::get(operator).name {
@@ -299,7 +299,7 @@ impl Known {
 
     /// Converts the real value `real` to the integers that `target` specifies.
     fn integers(&self, rebuild: &mut Rebuild<'_>, real: ExprId, target: &Target) -> Result<Option<ExprId>> {
-        if let Some(affine) = self.of.get(&real).copied() {
+        if let Some(affine) = self.by_value.get(&real).copied() {
             let fits = affine.is_single(rebuild) || target.axis.is_none_or(|axis| axis == affine.axis);
             if !fits {
                 return Ok(None);
@@ -336,7 +336,7 @@ impl Known {
             Expr::Tuple(fields) if name == "concatenate" => fields.to_vec(),
             _ => call.args.to_vec(),
         };
-        let known: Option<Vec<Affine>> = operands.iter().map(|arg| self.of.get(arg).copied()).collect();
+        let known: Option<Vec<Affine>> = operands.iter().map(|arg| self.by_value.get(arg).copied()).collect();
         let Some(known) = known.filter(|known| !known.is_empty()) else { return Ok(None) };
         let fits = known.iter().all(|a| {
             a.is_single(rebuild) && is_narrow(rebuild, a.value) && dtype(rebuild, a.value) == Some(target.out)

@@ -30,12 +30,12 @@ pub fn qnn_canonicalize(module: &Module) -> Result<Module> {
             return Ok(None);
         }
         let args: Vec<ExprId> = call.args.iter().map(|&arg| rebuild.get(arg)).collect();
-        Emit { to: &mut rebuild.new, def, call, args }.operator()
+        Emitter { to: &mut rebuild.new, def, call, args }.operator()
     })
 }
 
 /// Call that is being lowered.
-struct Emit<'a> {
+struct Emitter<'a> {
     to: &'a mut Builder,
     def: &'static OpDef,
     call: &'a Call,
@@ -51,7 +51,7 @@ struct Quantization {
     axis: i64,
 }
 
-impl<'a> Emit<'a> {
+impl<'a> Emitter<'a> {
     fn operator(mut self) -> Result<Option<ExprId>> {
         let params = self.params();
         let axis = params.int("axis");
@@ -176,11 +176,11 @@ impl<'a> Emit<'a> {
         if is_one {
             return self.plain("squeeze", &[value]);
         }
-        let behind = rank - 1 - if axis < 0 { axis + rank } else { axis };
-        if behind == 0 {
+        let trailing = rank - 1 - if axis < 0 { axis + rank } else { axis };
+        if trailing == 0 {
             return Ok(value);
         }
-        self.to.op("expand_dims", &[value], Attrs::new([("axis", 1.into()), ("num_newaxis", behind.into())]))
+        self.to.op("expand_dims", &[value], Attrs::new([("axis", 1.into()), ("num_newaxis", trailing.into())]))
     }
 
     fn is_one(&self, value: ExprId) -> bool {

@@ -25,15 +25,15 @@ use std::collections::HashMap;
 ///
 /// # Errors
 /// A request that no operator can satisfy, or no request at all.
-pub fn convert_layout(module: &Module, wishes: &[DesiredLayout], warnings: &mut Vec<Diagnostic>) -> Result<Module> {
-    check_layouts(wishes)?;
+pub fn convert_layout(module: &Module, desired: &[DesiredLayout], warnings: &mut Vec<Diagnostic>) -> Result<Module> {
+    check_layouts(desired)?;
     let touch = touchable(module);
     let scopes = Scopes::of_module(module);
     let functions = functions(module, &scopes);
     let mut converter = Converter {
-        wishes,
+        desired,
         warnings,
-        held: IndexVec::filled(None, module.nodes.len()),
+        converted: IndexVec::filled(None, module.nodes.len()),
         function: Scopes::root(),
         transforms: HashMap::new(),
     };
@@ -81,14 +81,14 @@ fn total(ty: &Type, layout: &str, letter: char) -> Option<usize> {
 ///
 /// # Errors
 /// E0341 for the first request that it cannot satisfy, or if there is none.
-pub fn check_layouts(wishes: &[DesiredLayout]) -> Result<()> {
+pub fn check_layouts(desired: &[DesiredLayout]) -> Result<()> {
     let fail = |message: String, help: &str| {
         Err(Box::new(Diagnostic::error(codes::passes::BAD_LAYOUT, message).help(help.to_owned())))
     };
-    if wishes.is_empty() {
+    if desired.is_empty() {
         return fail("convert_layout needs at least one layout".into(), "pass --layout nn.conv2d=NHWC");
     }
-    for DesiredLayout { operator, data, kernel } in wishes {
+    for DesiredLayout { operator, data, kernel } in desired {
         if !matches!(layout_rule(operator), LayoutRule::Conv2d | LayoutRule::Window2d) {
             return fail(
                 format!("convert_layout cannot change the layout of \"{operator}\""),
@@ -166,7 +166,7 @@ impl Change {
     }
 
     /// Returns true if an operand can be converted to the new layout: its channels fill blocks, or are broadcast.
-    fn takes(&self, ty: &Type, is_broadcast: bool) -> bool {
+    fn applies_to(&self, ty: &Type, is_broadcast: bool) -> bool {
         let Some(tensor) = ty.as_tensor() else { return false };
         if !self.has_blocks() || tensor.dims.is_empty() {
             return true;
@@ -187,10 +187,10 @@ impl Change {
 }
 
 struct Converter<'w> {
-    wishes: &'w [DesiredLayout],
+    desired: &'w [DesiredLayout],
     warnings: &'w mut Vec<Diagnostic>,
     /// Values of the old module that the new module has in another layout.
-    held: IndexVec<ExprId, Option<(ExprId, Change)>>,
+    converted: IndexVec<ExprId, Option<(ExprId, Change)>>,
     /// Function whose body is being rebuilt: functions may share constants, but not expressions derived from them.
     function: ScopeId,
     /// Existing transforms, by function, transformed new expression, and change.
@@ -214,25 +214,25 @@ impl Converter<'_> {
             LayoutRule::Window2d => {
                 let from = params.string("layout");
                 let out = params.string("out_layout");
-                let wish = self.wishes.iter().find(|wish| *wish.operator == *def.name);
-                let change = match (wish, &self.held[call.args[0]]) {
-                    (Some(wish), _) => Change { from: from.as_str().into(), to: wish.data.clone() },
+                let rule = self.desired.iter().find(|rule| *rule.operator == *def.name);
+                let change = match (rule, &self.converted[call.args[0]]) {
+                    (Some(rule), _) => Change { from: from.as_str().into(), to: rule.data.clone() },
                     (None, Some((_, change))) if *change.from == *from => change.clone(),
                     _ => return Ok(None),
                 };
                 if change.from == change.to || !(out.is_empty() || out == from) {
                     return Ok(None);
                 }
-                if !change.takes(rebuild.old.ty(call.args[0]), false) {
-                    self.stays(def.name, &change, "its channels are not a multiple of the block size");
+                if !change.applies_to(rebuild.old.ty(call.args[0]), false) {
+                    self.warn_unchanged(def.name, &change, "its channels are not a multiple of the block size");
                     return Ok(None);
                 }
-                let data = self.bring(rebuild, call.args[0], &change)?;
+                let data = self.to_layout(rebuild, call.args[0], &change)?;
                 let attrs = call.attrs.clone().with("layout", &*change.to).without("out_layout");
                 (rebuild.new.push(Expr::op(operator, [data], attrs))?, change)
             }
             LayoutRule::Axis => {
-                let Some((data, change)) = self.held[call.args[0]].clone() else { return Ok(None) };
+                let Some((data, change)) = self.converted[call.args[0]].clone() else { return Ok(None) };
                 if change.has_blocks() {
                     return self.bias(rebuild, id, call, params.int("axis"), (data, change));
                 }
@@ -247,7 +247,7 @@ impl Converter<'_> {
                 let Some(axis) = change.axis(params.int("axis")) else { return Ok(None) };
                 let mut brought = Vec::with_capacity(fields.len());
                 for &field in fields {
-                    brought.push(self.bring(rebuild, field, &change)?);
+                    brought.push(self.to_layout(rebuild, field, &change)?);
                 }
                 let tuple = rebuild.new.tuple(&brought)?;
                 let attrs = call.attrs.clone().with("axis", axis);
@@ -259,13 +259,13 @@ impl Converter<'_> {
                 let Some(change) = leading.filter(|change| rank == Some(change.rank())) else { return Ok(None) };
                 let mut args = Vec::with_capacity(call.args.len());
                 for &arg in &call.args {
-                    args.push(self.bring(rebuild, arg, &change)?);
+                    args.push(self.to_layout(rebuild, arg, &change)?);
                 }
                 (rebuild.new.push(Expr::op(operator, args, call.attrs.clone()))?, change)
             }
             _ => return Ok(None),
         };
-        self.hold(rebuild, id, made)
+        self.record(rebuild, id, made)
     }
 
     fn convolution(
@@ -275,26 +275,26 @@ impl Converter<'_> {
         operator: OpId,
         call: &Call,
     ) -> Result<Option<ExprId>> {
-        let Some(wish) = self.wishes.iter().find(|wish| &*wish.operator == "nn.conv2d") else { return Ok(None) };
+        let Some(rule) = self.desired.iter().find(|rule| &*rule.operator == "nn.conv2d") else { return Ok(None) };
         let params = Params::new(op::get(operator), &call.attrs);
         let (from, kernel, out) =
             (params.string("data_layout"), params.string("kernel_layout"), params.string("out_layout"));
         let groups = params.int("groups");
         let inputs = kernel.find('I').zip(rebuild.old.ty(call.args[1]).as_tensor());
         let depthwise = groups > 1 && inputs.is_some_and(|(at, ty)| ty.dims[at].fixed() == Some(1));
-        let to_kernel = match (&wish.kernel, &*wish.data) {
+        let to_kernel = match (&rule.kernel, &*rule.data) {
             (Some(kernel), _) => kernel.to_string(),
-            _ if *from == *wish.data => kernel.clone(),
+            _ if *from == *rule.data => kernel.clone(),
             (None, "NCHW") => "OIHW".to_owned(),
             (None, "NHWC") if depthwise => "HWOI".to_owned(),
             (None, "NHWC") => "HWIO".to_owned(),
             (None, data) if has_blocks(data) => format!("OIHW{0}i{0}o", block(data, 'C')),
             _ => kernel.clone(),
         };
-        if !(out.is_empty() || out == from) || (*from == *wish.data && kernel == to_kernel) {
+        if !(out.is_empty() || out == from) || (*from == *rule.data && kernel == to_kernel) {
             return Ok(None);
         }
-        let change = Change { from: from.as_str().into(), to: wish.data.clone() };
+        let change = Change { from: from.as_str().into(), to: rule.data.clone() };
         let of_kernel = Change { from: kernel.as_str().into(), to: to_kernel.as_str().into() };
         if change.has_blocks() || of_kernel.has_blocks() {
             let weight = rebuild.old.ty(call.args[1]);
@@ -307,17 +307,17 @@ impl Converter<'_> {
                 && fills(weight, &kernel, 'O', block(&to_kernel, 'O'))
                 && fills(weight, &kernel, 'I', block(&to_kernel, 'I'));
             if groups > 1 || !fits {
-                let why = if fits { "it has groups" } else { "its channels are not a multiple of the block size" };
-                self.stays("nn.conv2d", &change, why);
+                let reason = if fits { "it has groups" } else { "its channels are not a multiple of the block size" };
+                self.warn_unchanged("nn.conv2d", &change, reason);
                 return Ok(None);
             }
         }
-        let data = self.bring(rebuild, call.args[0], &change)?;
+        let data = self.to_layout(rebuild, call.args[0], &change)?;
         let weight = rebuild.get(call.args[1]);
         let weight = self.transform(rebuild, weight, &of_kernel)?;
         let attrs = call.attrs.clone().with("data_layout", &*change.to).with("kernel_layout", to_kernel.as_str());
         let new = rebuild.new.push(Expr::op(operator, [data, weight], attrs.without("out_layout")))?;
-        self.hold(rebuild, id, (new, change))
+        self.record(rebuild, id, (new, change))
     }
 
     /// Converts a bias along the channels of a blocked value to a sum with the bias in the same layout.
@@ -343,19 +343,19 @@ impl Converter<'_> {
         }
         let bias = self.transform(rebuild, bias, &change)?;
         let made = rebuild.new.op("add", &[data, bias], Attrs::none())?;
-        self.hold(rebuild, id, (made, change))
+        self.record(rebuild, id, (made, change))
     }
 
     /// Warns, once per reason, that an operator keeps its layout.
-    fn stays(&mut self, operator: &str, change: &Change, why: &str) {
-        let message = format!("{operator} stays in the layout {}, not {}: {why}", change.from, change.to);
+    fn warn_unchanged(&mut self, operator: &str, change: &Change, reason: &str) {
+        let message = format!("{operator} stays in the layout {}, not {}: {reason}", change.from, change.to);
         if !self.warnings.iter().any(|warning| warning.message == message) {
             self.warnings.push(Diagnostic::warning(codes::passes::BAD_LAYOUT, message));
         }
     }
 
     /// Records a value in the new layout; other users get it in the old one.
-    fn hold(
+    fn record(
         &mut self,
         rebuild: &mut Rebuild<'_>,
         id: ExprId,
@@ -364,20 +364,22 @@ impl Converter<'_> {
         let back = Change { from: change.to.clone(), to: change.from.clone() };
         let old = self.transform(rebuild, new, &back)?;
         if change.from != change.to {
-            self.held[id] = Some((new, change));
+            self.converted[id] = Some((new, change));
         }
         Ok(Some(old))
     }
 
     /// Returns the change that most operands have gone through, or would have to.
     fn leading(&self, module: &Module, operands: &[ExprId], is_broadcast: bool) -> Option<Change> {
-        let change = operands.iter().find_map(|&operand| Some(&self.held[operand].as_ref()?.1))?;
+        let change = operands.iter().find_map(|&operand| Some(&self.converted[operand].as_ref()?.1))?;
         let (mut held, mut others) = (0, 0);
         for &operand in operands {
             let ty = module.ty(operand).as_tensor()?;
-            match &self.held[operand] {
+            match &self.converted[operand] {
                 Some((_, other)) if other == change => held += 1,
-                _ if ty.dims.len() > change.rank() || !change.takes(module.ty(operand), is_broadcast) => return None,
+                _ if ty.dims.len() > change.rank() || !change.applies_to(module.ty(operand), is_broadcast) => {
+                    return None;
+                }
                 _ if ty.dims.is_empty() || module.expr(operand).as_constant().is_some() => {}
                 _ if ty.dims.len() < change.rank() => {}
                 _ => others += 1,
@@ -388,8 +390,8 @@ impl Converter<'_> {
 
     /// Converts an operand to the new layout. An operand of lower rank is first given the dimensions that
     /// broadcasting would add.
-    fn bring(&mut self, rebuild: &mut Rebuild<'_>, operand: ExprId, change: &Change) -> Result<ExprId> {
-        if let Some((new, held)) = &self.held[operand]
+    fn to_layout(&mut self, rebuild: &mut Rebuild<'_>, operand: ExprId, change: &Change) -> Result<ExprId> {
+        if let Some((new, held)) = &self.converted[operand]
             && held == change
         {
             return Ok(*new);
@@ -428,8 +430,8 @@ impl Converter<'_> {
 mod tests {
     use super::*;
 
-    fn refusal(wishes: &[(&str, &str, Option<&str>)]) -> String {
-        let wishes: Vec<DesiredLayout> = wishes
+    fn refusal(desired: &[(&str, &str, Option<&str>)]) -> String {
+        let desired: Vec<DesiredLayout> = desired
             .iter()
             .map(|&(operator, data, kernel)| DesiredLayout {
                 operator: operator.into(),
@@ -437,7 +439,7 @@ mod tests {
                 kernel: kernel.map(Name::from),
             })
             .collect();
-        match convert_layout(&Module::new(), &wishes, &mut Vec::new()) {
+        match convert_layout(&Module::new(), &desired, &mut Vec::new()) {
             Ok(_) => String::new(),
             Err(diagnostic) => format!("{}: {}", diagnostic.code, diagnostic.message),
         }

@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, HashMap};
 
 /// Size in bytes up to which constants are compared by content; larger ones are equal only if they are the same
 /// tensor.
-const SMALL: usize = 4096;
+const MAX_COMPARED_BYTES: usize = 4096;
 
 /// Key by which expressions of one function are equal.
 #[derive(PartialEq, Eq, Hash)]
@@ -138,7 +138,7 @@ impl Constants {
         *known.entry(id).or_insert_with(|| {
             let tensor: &Tensor = tensor;
             let (dtype, shape, bytes) = (tensor.dtype(), tensor.shape().into(), tensor.bytes());
-            match bytes.len() <= SMALL {
+            match bytes.len() <= MAX_COMPARED_BYTES {
                 true => *small.entry((dtype, shape, bytes.into())).or_insert(id),
                 false => *large.entry((dtype, shape, bytes.as_ptr())).or_insert(id),
             }

@@ -16,20 +16,20 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// Maximum size of a folded value in bytes, and of the total growth of the constants of the program: a program of a
 /// few bytes (`zeros`, `tile`) must not turn into an artifact of gigabytes.
-const LARGEST: usize = 256 << 20;
+const MAX_BYTES: usize = 256 << 20;
 
 /// Limit on folding, in elements that are read, computed and written, or in operations where these are more, in
 /// addition to [`WORK_PER_ELEMENT`] times the number of elements of the program's constants. Costlier expressions are
 /// left to the run, which has fast kernels and a time limit. The naive references take some seconds for this amount
 /// of work.
-const WORK: u64 = 1 << 29;
+const MAX_WORK: u64 = 1 << 29;
 
 /// Average number of consecutive operators that a weight may go through.
 const WORK_PER_ELEMENT: u64 = 32;
 
 /// Maximum number of steps for collecting the origins of all constants; beyond it, each carries the origins of its
 /// last operator alone.
-const STEPS: usize = 4 << 20;
+const MAX_ORIGIN_STEPS: usize = 4 << 20;
 
 /// Folds everything known before the run.
 ///
@@ -49,8 +49,8 @@ pub fn fold_constant(module: &Module) -> Result<Module, Box<Diagnostic>> {
     let mut known: IndexVec<ExprId, Option<ExprId>> = IndexVec::filled(None, module.nodes.len());
     let elements =
         module.nodes.iter().filter_map(|(_, node)| node.expr.as_constant()).map(|tensor| tensor.len() as u64);
-    let work = WORK.saturating_add(elements.sum::<u64>().saturating_mul(WORK_PER_ELEMENT));
-    let mut folding = Folding { made: BTreeMap::new(), left: LARGEST, work };
+    let work = MAX_WORK.saturating_add(elements.sum::<u64>().saturating_mul(WORK_PER_ELEMENT));
+    let mut folding = Folding { made: BTreeMap::new(), left: MAX_BYTES, work };
     let mut result = Rebuild::run_in_order(module, values_first(module), |rebuild, id, expr| {
         if !touch[id] {
             return Ok(None);
@@ -97,7 +97,7 @@ pub fn fold_constant(module: &Module) -> Result<Module, Box<Diagnostic>> {
         }
         Ok(folded)
     })?;
-    folding.give_origins(&mut result);
+    folding.propagate_origins(&mut result);
     Ok(result)
 }
 
@@ -175,7 +175,7 @@ impl Folding {
         let Some(left) = self.work.checked_sub((def.flops)(&cost).max(moved)) else { return Ok(None) };
         // Calls that cannot be evaluated (no reference, too large, an index out of bounds) are left for the run to
         // report.
-        let limit = LARGEST.min(read.saturating_add(self.left));
+        let limit = MAX_BYTES.min(read.saturating_add(self.left));
         let Ok(results) = op::evaluate(operator, &call.attrs, &values, limit) else { return Ok(None) };
         self.work = left;
         self.left = self.left.saturating_sub(size(&results).saturating_sub(read));
@@ -216,7 +216,7 @@ impl Folding {
     }
 
     /// Gives the constants that are used the origins of their sources. Intermediate constants do not need any.
-    fn give_origins(&self, module: &mut Module) {
+    fn propagate_origins(&self, module: &mut Module) {
         let live = module.live();
         let mut steps = 0;
         for (&constant, (own, from)) in self.made.iter().filter(|(id, _)| live[**id]) {
@@ -224,7 +224,7 @@ impl Folding {
             let mut seen = HashSet::new();
             let mut work = from.clone();
             while let Some(id) = work.pop() {
-                if steps >= STEPS {
+                if steps >= MAX_ORIGIN_STEPS {
                     break;
                 }
                 if seen.insert(id) {

@@ -95,7 +95,7 @@ fn aliases(module: &Module) -> Aliases {
     let mut aliases = Aliases::default();
     for (_, node) in module.nodes.iter() {
         if let Expr::Let { var, value, .. } = node.expr
-            && by_use(module, value)
+            && is_copied_by_use(module, value)
         {
             aliases.values.insert(var, value);
             if let Expr::Var(named) = module.expr(var) {
@@ -142,7 +142,7 @@ struct Copy {
 }
 
 /// Reason why an expression cannot be copied yet.
-enum Stop {
+enum CopyError {
     /// Closure that has no copy yet with these types for its parameters.
     Closure(ExprId, Vec<Type>),
     Fault(Box<Diagnostic>),
@@ -158,7 +158,7 @@ impl Copies<'_> {
             let function = stack[top].function;
             let next = self.parts.get(&Some(function)).and_then(|ids| ids.get(stack[top].done)).copied();
             let id = next.unwrap_or(function);
-            match self.one(&mut stack, id, next.is_none()) {
+            match self.copy_expr(&mut stack, id, next.is_none()) {
                 Ok(()) if next.is_some() => stack[top].done += 1,
                 Ok(()) => {
                     let made = stack[top].map[&function];
@@ -167,14 +167,14 @@ impl Copies<'_> {
                     let home = stack.iter().rposition(|copy| copy.function == function || self.is_part(copy, function));
                     stack[home.unwrap_or(0)].closures.insert((function, key), made);
                 }
-                Err(Stop::Closure(function, args)) => {
+                Err(CopyError::Closure(function, args)) => {
                     self.closures += 1;
                     let key = list(&args);
                     if stack.len() >= MAX_DEPTH
                         || self.closures + self.names.len() >= MAX_COPIES
                         || !args.iter().all(Type::is_within_limits)
                     {
-                        return Err(no_end("a closure", &key));
+                        return Err(too_many_copies("a closure", &key));
                     }
                     let home = stack.iter().rfind(|copy| self.is_part(copy, function));
                     let mut types = home.map_or_else(HashMap::new, |copy| HashMap::clone(&copy.types));
@@ -182,16 +182,16 @@ impl Copies<'_> {
                     types.extend(params.iter().cloned().zip(args));
                     stack.push(begin(function, Arc::new(types), key));
                 }
-                Err(Stop::Fault(fault)) => return Err(fault),
+                Err(CopyError::Fault(fault)) => return Err(fault),
             }
         }
     }
 
     /// Copies the leaves that globals share, before they are used in this copy.
-    fn bring_leaves(&mut self, stack: &mut [Copy], user: ExprId) {
+    fn copy_shared_leaves(&mut self, stack: &mut [Copy], user: ExprId) {
         let old = self.old;
         old.expr(user).for_each_operand(|operand| {
-            let is_leaf = old.expr(operand).is_closed_leaf() && !by_use(old, operand);
+            let is_leaf = old.expr(operand).is_closed_leaf() && !is_copied_by_use(old, operand);
             if is_leaf && !stack.iter().any(|copy| copy.map.contains_key(&operand)) {
                 let node = old.nodes[operand].clone();
                 stack[0].map.insert(operand, self.new.push_typed(node.expr, node.ty, node.origin));
@@ -205,17 +205,17 @@ impl Copies<'_> {
     }
 
     /// Copies one expression: a part of the topmost copy, or its function.
-    fn one(&mut self, stack: &mut [Copy], id: ExprId, is_whole: bool) -> Result<(), Stop> {
+    fn copy_expr(&mut self, stack: &mut [Copy], id: ExprId, is_whole: bool) -> Result<(), CopyError> {
         let old = self.old;
         let top = stack.len() - 1;
-        self.bring_leaves(stack, id);
+        self.copy_shared_leaves(stack, id);
         let types = stack[top].types.clone();
         let node = &old.nodes[id];
         let ty = at(&node.ty, &types);
         let mut expr = node.expr.clone();
         match &mut expr {
             // Copied separately for each use.
-            Expr::Global(_) | Expr::Constructor(_) if by_use(old, id) => return Ok(()),
+            Expr::Global(_) | Expr::Constructor(_) if is_copied_by_use(old, id) => return Ok(()),
             Expr::Function(function) if !is_whole && !function.type_params.is_empty() => return Ok(()),
             Expr::Var(_) if self.aliases.values.contains_key(&id) => return Ok(()),
             Expr::Var(var) => var.annotation = at(&var.annotation, &types),
@@ -260,48 +260,49 @@ impl Copies<'_> {
     }
 
     /// Builds, in a copy, the values of the operands that have type parameters; returns their positions and values.
-    fn uses(&mut self, stack: &mut [Copy], user: ExprId) -> Result<Vec<(usize, ExprId)>, Stop> {
+    fn uses(&mut self, stack: &mut [Copy], user: ExprId) -> Result<Vec<(usize, ExprId)>, CopyError> {
         let old = self.old;
         let types = stack[stack.len() - 1].types.clone();
         let mut operands = Vec::new();
         old.expr(user).for_each_operand(|operand| operands.push(operand));
         let mut uses = Vec::new();
         for (place, &operand) in operands.iter().enumerate() {
-            if !by_use(old, operand) && !self.aliases.values.contains_key(&operand) {
+            if !is_copied_by_use(old, operand) && !self.aliases.values.contains_key(&operand) {
                 continue;
             }
             let mut target = operand;
             while let Some(&value) = self.aliases.values.get(&target) {
                 target = value;
             }
-            let unclear = || Stop::Fault(unclear(old, target));
+            let ambiguous_parameters = || CopyError::Fault(ambiguous_parameters(old, target));
             let wanted = match old.expr(user) {
                 Expr::Call(call) => match call.callee {
                     Callee::Expr(callee) => {
                         let result = old.ty(user);
-                        let signature = signature_of_call(old, callee, &call.args, result).ok_or_else(unclear)?;
+                        let signature =
+                            signature_of_call(old, callee, &call.args, result).ok_or_else(ambiguous_parameters)?;
                         if place == 0 {
                             Type::Func(signature)
                         } else {
-                            signature.params.get(place - 1).cloned().ok_or_else(unclear)?
+                            signature.params.get(place - 1).cloned().ok_or_else(ambiguous_parameters)?
                         }
                     }
-                    Callee::Op(_) => return Err(unclear()),
+                    Callee::Op(_) => return Err(ambiguous_parameters()),
                 },
                 Expr::Let { body, .. } if *body != operand || place != 2 => continue,
                 Expr::Function(function) => function.ret.clone(),
                 Expr::Tuple(_) => match old.ty(user) {
-                    Type::Tuple(fields) => fields.get(place).cloned().ok_or_else(unclear)?,
-                    _ => return Err(unclear()),
+                    Type::Tuple(fields) => fields.get(place).cloned().ok_or_else(ambiguous_parameters)?,
+                    _ => return Err(ambiguous_parameters()),
                 },
                 _ => old.ty(user).clone(),
             };
             let wanted = at(&wanted, &types);
             if is_generic(&wanted) || !wanted.is_complete() {
-                return Err(unclear());
+                return Err(ambiguous_parameters());
             }
             let is_called = place == 0 && matches!(old.expr(user), Expr::Call(_));
-            let made = self.one_use(stack, target, &wanted, is_called)?.ok_or_else(unclear)?;
+            let made = self.resolve_use(stack, target, &wanted, is_called)?.ok_or_else(ambiguous_parameters)?;
             uses.push((place, made));
         }
         Ok(uses)
@@ -309,13 +310,13 @@ impl Copies<'_> {
 
     /// Builds an instance without type parameters for one use of a generic function; `None` if the function is not a
     /// literal, global or constructor, or its types cannot be determined.
-    fn one_use(
+    fn resolve_use(
         &mut self,
         stack: &mut [Copy],
         target: ExprId,
         wanted: &Type,
         is_called: bool,
-    ) -> Result<Option<ExprId>, Stop> {
+    ) -> Result<Option<ExprId>, CopyError> {
         let node = &self.old.nodes[target];
         Ok(match &node.expr {
             Expr::Constructor(name) if is_called => {
@@ -338,7 +339,7 @@ impl Copies<'_> {
             Expr::Global(name) => {
                 let Some(args) = args_of_use(&node.ty, wanted) else { return Ok(None) };
                 let Type::Func(generic) = &node.ty else { return Ok(None) };
-                let name = self.name_of_copy(name, &generic.type_params, &args).map_err(Stop::Fault)?;
+                let name = self.name_of_copy(name, &generic.type_params, &args).map_err(CopyError::Fault)?;
                 Some(self.new.push_typed(Expr::Global(name), wanted.clone(), node.origin))
             }
             Expr::Function(_) => {
@@ -367,7 +368,7 @@ impl Copies<'_> {
                         break;
                     }
                 }
-                return Err(Stop::Closure(target, args));
+                return Err(CopyError::Closure(target, args));
             }
             _ => None,
         })
@@ -380,7 +381,7 @@ impl Copies<'_> {
             return Ok(copy.clone());
         }
         if self.closures + self.names.len() >= MAX_COPIES || !args.iter().all(Type::is_within_limits) {
-            return Err(no_end(&format!("@{name}"), &key.1));
+            return Err(too_many_copies(&format!("@{name}"), &key.1));
         }
         let mut copy: Name = format!("{name}[{}]", key.1).into();
         while self.old.globals.contains_key(&copy) {
@@ -419,15 +420,15 @@ fn list(args: &[Type]) -> String {
     list.join(", ")
 }
 
-fn no_end(what: &str, types: &str) -> Box<Diagnostic> {
-    let message = format!("{what} is used at too many types, the last one {types}");
-    let message = if message.len() > 300 { format!("{what} is used at ever larger types") } else { message };
+fn too_many_copies(subject: &str, types: &str) -> Box<Diagnostic> {
+    let message = format!("{subject} is used at too many types, the last one {types}");
+    let message = if message.len() > 300 { format!("{subject} is used at ever larger types") } else { message };
     Box::new(Diagnostic::error(codes::types::TYPE_TOO_LARGE, message))
 }
 
 /// Reports a use whose types cannot be determined.
-fn unclear(module: &Module, target: ExprId) -> Box<Diagnostic> {
-    let what = match module.expr(target) {
+fn ambiguous_parameters(module: &Module, target: ExprId) -> Box<Diagnostic> {
+    let subject = match module.expr(target) {
         Expr::Global(name) => format!("@{name}"),
         Expr::Constructor(name) => name.to_string(),
         Expr::Var(var) => {
@@ -438,10 +439,10 @@ fn unclear(module: &Module, target: ExprId) -> Box<Diagnostic> {
         Expr::Function(_) => "the closure".to_owned(),
         _ => "a value".to_owned(),
     };
-    let message = format!("{what} has type parameters that cannot be inferred at this use");
+    let message = format!("{subject} has type parameters that cannot be inferred at this use");
     let help = match module.expr(target) {
         Expr::Global(_) | Expr::Constructor(_) => {
-            format!("wrap it in a function with explicit types: `fn (%x: int32) {{ {what}(%x) }}`")
+            format!("wrap it in a function with explicit types: `fn (%x: int32) {{ {subject}(%x) }}`")
         }
         _ => "bind the function with a let, and call that variable".to_owned(),
     };
@@ -449,7 +450,7 @@ fn unclear(module: &Module, target: ExprId) -> Box<Diagnostic> {
 }
 
 /// Returns true if each use of an expression gets its own copy.
-fn by_use(module: &Module, id: ExprId) -> bool {
+fn is_copied_by_use(module: &Module, id: ExprId) -> bool {
     is_generic(module.ty(id)) || matches!(module.expr(id), Expr::Constructor(_))
 }
 

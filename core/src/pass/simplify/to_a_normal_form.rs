@@ -24,7 +24,7 @@ enum Step {
 /// # Errors
 /// None that a typed module can cause.
 pub fn to_a_normal_form(module: &Module) -> Result<Module, Box<Diagnostic>> {
-    let mut normal = Normal::new(module);
+    let mut normal = Normalizer::new(module);
     normal.name_values();
     // A scope is opened after its parent.
     for index in (0..normal.items.len()).rev() {
@@ -37,7 +37,7 @@ pub fn to_a_normal_form(module: &Module) -> Result<Module, Box<Diagnostic>> {
     Ok(normal.new)
 }
 
-struct Normal<'m> {
+struct Normalizer<'m> {
     old: &'m Module,
     new: Module,
     scopes: Scopes,
@@ -49,11 +49,11 @@ struct Normal<'m> {
     steps: IndexVec<ScopeId, Vec<Step>>,
 }
 
-impl<'m> Normal<'m> {
-    fn new(old: &'m Module) -> Normal<'m> {
+impl<'m> Normalizer<'m> {
+    fn new(old: &'m Module) -> Normalizer<'m> {
         let scopes = Scopes::of_module(old);
         let count = scopes.tree.len();
-        Normal {
+        Normalizer {
             old,
             new: Module::like(old),
             touch: touchable(old),

@@ -169,10 +169,10 @@ impl<'a> Parser<'a> {
         if self.take(mark) { Ok(()) } else { Err(self.unexpected(&format!("\"{mark}\""))) }
     }
 
-    fn name(&mut self, what: &str) -> Result<(&'a str, Span)> {
+    fn name(&mut self, token: &str) -> Result<(&'a str, Span)> {
         match self.peek() {
             Token::Name(name) => Ok((name, self.next().span)),
-            _ => Err(self.unexpected(what)),
+            _ => Err(self.unexpected(token)),
         }
     }
 

@@ -1,4 +1,4 @@
-//! Reasons that backends give while a module is partitioned: a log with one short line per operator and reason. There
+//! Refusals that backends give while a module is partitioned: a log with one short line per operator and reason. There
 //! are several times as many lines as operators, but few distinct reasons, so the reasons themselves are shared.
 
 use super::judge::Refusal;
@@ -13,18 +13,18 @@ struct Line {
     refusal: Arc<Refusal>,
 }
 
-/// Log of reasons.
-pub(super) struct Reasons {
+/// Log of refusals.
+pub(super) struct RefusalLog {
     backends: Vec<Name>,
     lines: Vec<Line>,
     /// Last backend, counted from 1, that gave a reason for the expression.
     last: IndexVec<ExprId, u32>,
 }
 
-impl Reasons {
+impl RefusalLog {
     /// Creates a log for these backends, in priority order; their positions identify them from here on.
-    pub fn new(module: &Module, backends: impl Iterator<Item = Name>) -> Reasons {
-        Reasons { backends: backends.collect(), lines: Vec::new(), last: IndexVec::filled(0, module.nodes.len()) }
+    pub fn new(module: &Module, backends: impl Iterator<Item = Name>) -> RefusalLog {
+        RefusalLog { backends: backends.collect(), lines: Vec::new(), last: IndexVec::filled(0, module.nodes.len()) }
     }
 
     /// Returns the name of a backend.
@@ -54,29 +54,29 @@ impl Reasons {
     }
 
     /// Closes the log and sorts it by expression.
-    pub fn take(&mut self) -> Sorted {
+    pub fn take(&mut self) -> SortedRefusals {
         let mut lines = std::mem::take(&mut self.lines);
         // The sort is stable: the reasons for one expression stay in the order in which they were given.
         lines.sort_by_key(|line| line.expr);
-        Sorted { backends: self.backends.clone(), lines, last: VecDeque::new() }
+        SortedRefusals { backends: self.backends.clone(), lines, last: VecDeque::new() }
     }
 }
 
 /// All reasons, sorted by expression.
-pub(super) struct Sorted {
+pub(super) struct SortedRefusals {
     backends: Vec<Name>,
     lines: Vec<Line>,
     /// Recent lists: neighbors mostly have the same reasons and share one copy.
     last: VecDeque<Arc<[(Name, Arc<Refusal>)]>>,
 }
 
-impl Sorted {
-    /// Returns the distinct reasons for an expression, except those of backend `but`, which took it after all.
-    pub fn of(&mut self, expr: ExprId, but: Option<u32>) -> Arc<[(Name, Arc<Refusal>)]> {
+impl SortedRefusals {
+    /// Returns the distinct reasons for an expression, except those of backend `except`, which took it after all.
+    pub fn of(&mut self, expr: ExprId, except: Option<u32>) -> Arc<[(Name, Arc<Refusal>)]> {
         let first = self.lines.partition_point(|line| line.expr < expr);
         let lines = self.lines[first..].iter().take_while(|line| line.expr == expr);
         let mut kept: SmallVec<[&Line; 4]> = SmallVec::new();
-        for line in lines.filter(|line| Some(line.backend) != but) {
+        for line in lines.filter(|line| Some(line.backend) != except) {
             if !kept.iter().any(|k| k.backend == line.backend && k.refusal == line.refusal) {
                 kept.push(line);
             }
