@@ -156,7 +156,7 @@ impl SizedOperands {
             return Ok(kernel);
         }
         // Checked before the kernel is created, because kernels create tables as long as an axis of the result.
-        let room =
+        let reservation =
             outs.iter().map(|ty| Ok(memory::Charge::new(size(ty)?.1)?)).collect::<Result<Vec<_>, Diagnostic>>()?;
         drop(reservation);
         let def = op::get(step.op);

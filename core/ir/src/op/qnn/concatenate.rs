@@ -4,8 +4,8 @@ use super::numerics::{range, rescale};
 use super::params::{Kind, NARROW, check, default_requantization, one_of, parameter, scale, zero_points};
 use super::quantize::{difference, integers};
 use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
-use crate::op::facts::Facts;
 use crate::op::concat;
+use crate::op::facts::Facts;
 use crate::tensor::{Element, Tensor, TensorView, TensorViewMut};
 use crate::with_dtype;
 
