@@ -11,14 +11,36 @@ use byoc_ir::op::spatial::{WindowParams, taps_inside};
 use byoc_ir::tensor::{TensorView, TensorViewMut};
 use std::ops::Range;
 
-inventory::submit! { Offer { op: "nn.max_pool1d", make: |s| make(s, true) } }
-inventory::submit! { Offer { op: "nn.max_pool2d", make: |s| make(s, true) } }
-inventory::submit! { Offer { op: "nn.avg_pool1d", make: |s| make(s, false) } }
-inventory::submit! { Offer { op: "nn.avg_pool2d", make: |s| make(s, false) } }
+inventory::submit! { Offer { op: "nn.max_pool1d", make: |s| make(s, Reduction::Max) } }
+inventory::submit! { Offer { op: "nn.max_pool2d", make: |s| make(s, Reduction::Max) } }
+inventory::submit! { Offer { op: "nn.avg_pool1d", make: |s| make(s, Reduction::Mean) } }
+inventory::submit! { Offer { op: "nn.avg_pool2d", make: |s| make(s, Reduction::Mean) } }
+inventory::submit! { Offer { op: "nn.contrib_lp_pool1d", make: |s| make(s, norm(s)?) } }
+inventory::submit! { Offer { op: "nn.contrib_lp_pool2d", make: |s| make(s, norm(s)?) } }
 inventory::submit! { Offer { op: "nn.global_max_pool2d", make: |s| make_global(s, true) } }
 inventory::submit! { Offer { op: "nn.global_avg_pool2d", make: |s| make_global(s, false) } }
 inventory::submit! { Offer { op: "nn.adaptive_max_pool2d", make: |s| make_global(s, true) } }
 inventory::submit! { Offer { op: "nn.adaptive_avg_pool2d", make: |s| make_global(s, false) } }
+
+/// Value of a window.
+#[derive(Clone, Copy, PartialEq)]
+enum Reduction {
+    Max,
+    Mean,
+    /// Sum of the magnitudes.
+    Norm1,
+    /// Square root of the sum of the squares.
+    Norm2,
+}
+
+/// Returns the norm of a call; the reference computes those with other exponents.
+fn norm(spec: &Spec<'_>) -> Option<Reduction> {
+    match spec.params().int("p") {
+        1 => Some(Reduction::Norm1),
+        2 => Some(Reduction::Norm2),
+        _ => None,
+    }
+}
 
 /// Axis of a sliding window.
 struct Axis {
@@ -55,10 +77,10 @@ const MAX_POSITIONS: usize = 1 << 24;
 
 struct Pool {
     axes: [Axis; 2],
-    max: bool,
+    reduction: Reduction,
 }
 
-fn make(spec: &Spec<'_>, max: bool) -> Option<Box<dyn Kernel>> {
+fn make(spec: &Spec<'_>, reduction: Reduction) -> Option<Box<dyn Kernel>> {
     let ([data], out) = f32_shapes(spec)?;
     let params = spec.params();
     let shape = PoolShape::new(&params, &data, &out);
@@ -72,7 +94,7 @@ fn make(spec: &Spec<'_>, max: bool) -> Option<Box<dyn Kernel>> {
         return None;
     }
     let (taps, window) = pool_window(&params, data.len() - 2);
-    let include = params.bool("count_include_pad");
+    let include = reduction == Reduction::Mean && params.bool("count_include_pad");
     let whole = WindowParams { before: [0; 3], ..window };
     let axis = |i: usize| {
         let (size, out) = (shape.data.size[2 + i], shape.out.size[2 + i]);
@@ -93,7 +115,7 @@ fn make(spec: &Spec<'_>, max: bool) -> Option<Box<dyn Kernel>> {
         let (stride, before, dilation) = (window.stride[i], window.before[i], window.dilation[i]);
         Axis { size, out, stride, before, dilation, taps: taps[i], seen, counts: (0..out).map(count).collect() }
     };
-    Some(Box::new(Pool { axes: [axis(1), axis(2)], max }))
+    Some(Box::new(Pool { axes: [axis(1), axis(2)], reduction }))
 }
 
 impl Pool {
@@ -101,7 +123,7 @@ impl Pool {
         let [rows, cols] = &self.axes;
         let mut ticks = Ticks::every(cols.out);
         for (h, row) in out.chunks_mut(cols.out).enumerate() {
-            row.fill(if self.max { f32::NEG_INFINITY } else { 0.0 });
+            row.fill(if self.reduction == Reduction::Max { f32::NEG_INFINITY } else { 0.0 });
             for kh in rows.taps_of(h) {
                 if ticks.requested() {
                     return;
@@ -115,21 +137,48 @@ impl Pool {
                     }
                     let first = inside.start * cols.stride + kw * cols.dilation - cols.before;
                     let row = &mut row[inside];
-                    if self.max {
-                        largest(row, &line[first..], cols.stride)
-                    } else {
-                        add(row, &line[first..], cols.stride)
+                    match self.reduction {
+                        Reduction::Max => largest(row, &line[first..], cols.stride),
+                        Reduction::Mean => add(row, &line[first..], cols.stride),
+                        Reduction::Norm1 => add_magnitudes(row, &line[first..], cols.stride),
+                        Reduction::Norm2 => add_squares(row, &line[first..], cols.stride),
                     }
                 }
             }
-            if !self.max {
-                for (value, count) in row.iter_mut().zip(&cols.counts) {
-                    *value /= (rows.counts[h] * count).max(1) as f32;
+            match self.reduction {
+                Reduction::Max | Reduction::Norm1 => {}
+                Reduction::Mean => {
+                    for (value, count) in row.iter_mut().zip(&cols.counts) {
+                        *value /= (rows.counts[h] * count).max(1) as f32;
+                    }
+                }
+                Reduction::Norm2 => {
+                    for (w, value) in row.iter_mut().enumerate() {
+                        // Squares overflow and vanish where their root would not.
+                        *value = if SAFE_SQUARES.contains(value) { value.sqrt() } else { self.wide_norm(x, h, w) };
+                    }
                 }
             }
         }
     }
+
+    /// Computes the Euclidean norm of one window in binary64.
+    fn wide_norm(&self, x: &[f32], h: usize, w: usize) -> f32 {
+        let [rows, cols] = &self.axes;
+        let mut sum = 0.0f64;
+        for kh in rows.taps_of(h) {
+            let line = h * rows.stride + kh * rows.dilation - rows.before;
+            for kw in cols.taps_of(w) {
+                let value = f64::from(x[line * cols.size + w * cols.stride + kw * cols.dilation - cols.before]);
+                sum += value * value;
+            }
+        }
+        sum.sqrt() as f32
+    }
 }
+
+/// Sums of squares whose terms lose nothing in binary32.
+const SAFE_SQUARES: Range<f32> = 1e-24..1e38;
 
 multiversion! {
     /// Replaces each element by the larger of it and every `step`-th of `x`; NaN propagates.
@@ -150,6 +199,20 @@ multiversion! {
             1 => row.iter_mut().zip(x).for_each(|(r, v)| *r += v),
             2 => row.iter_mut().zip(x.chunks(2)).for_each(|(r, v)| *r += v[0]),
             _ => row.iter_mut().zip(x.iter().step_by(step)).for_each(|(r, v)| *r += v),
+        }
+    }
+
+    fn add_magnitudes(row: &mut [f32], x: &[f32], step: usize) {
+        match step {
+            1 => row.iter_mut().zip(x).for_each(|(r, v)| *r += v.abs()),
+            _ => row.iter_mut().zip(x.iter().step_by(step)).for_each(|(r, v)| *r += v.abs()),
+        }
+    }
+
+    fn add_squares(row: &mut [f32], x: &[f32], step: usize) {
+        match step {
+            1 => row.iter_mut().zip(x).for_each(|(r, v)| *r += v * v),
+            _ => row.iter_mut().zip(x.iter().step_by(step)).for_each(|(r, v)| *r += v * v),
         }
     }
 }

@@ -208,6 +208,13 @@ fn pooling() {
     check("nn.avg_pool2d", &ceil, &[&[1, 2, 8, 6]]);
     check("nn.max_pool1d", &[("pool_size", ints([3])), ("strides", ints([2]))], &[&[2, 3, 31]]);
     check("nn.avg_pool1d", &[("pool_size", ints([4]))], &[&[2, 3, 31]]);
+    for p in [1, 2] {
+        let norm = ("p", AttrValue::Int(p));
+        let stride = ("strides", ints([2, 1]));
+        let padding = ("padding", ints([1, 0, 2, 1]));
+        check("nn.contrib_lp_pool2d", &[pool([3, 2]), padding, stride, norm.clone()], &[&[2, 3, 8, 9]]);
+        check("nn.contrib_lp_pool1d", &[("pool_size", ints([3])), norm], &[&[2, 3, 17]]);
+    }
     for name in ["nn.global_max_pool2d", "nn.global_avg_pool2d"] {
         check(name, &[], &[&[2, 65, 7, 7]]);
         check(name, &[], &[&[1, 3, 40, 37]]);

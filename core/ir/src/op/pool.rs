@@ -43,6 +43,13 @@ const fn avg_attrs(ones: &'static [i64], zeros: &'static [i64], layout: &'static
     [a, b, c, d, e, f, g, COUNT]
 }
 
+/// Returns the attributes of pooling by the norm of each window.
+const fn lp_attrs(ones: &'static [i64], zeros: &'static [i64], layout: &'static str) -> [AttrDef; 8] {
+    let [a, b, c, d, e, f, g] = window_attrs(ones, zeros, layout);
+    let p = AttrDef::new("p", AttrKind::Int, Default::Int(2), "exponent of the norm, at least 1");
+    [a, b, c, d, e, f, g, p]
+}
+
 /// Returns the attributes of `nn.avg_pool2d`.
 pub(super) const fn avg_attrs_2d() -> [AttrDef; 8] {
     avg_attrs(&[1, 1], &[0, 0], "NCHW")
@@ -76,6 +83,7 @@ macro_rules! pool {
 const MAX: &str = "The largest element in each window; padding never wins, NaN always does.";
 const AVG: &str = "The mean of each window, over its elements inside the data, or with count_include_pad over those \
                    inside the padded data.";
+const LP: &str = "The p-norm of each window, (sum of |x|^p)^(1/p); padding adds nothing.";
 const COUNT: AttrDef =
     AttrDef::new("count_include_pad", AttrKind::Bool, Default::Bool(false), "true if padding counts in the mean");
 
@@ -86,6 +94,10 @@ pool! {
     1 "nn.avg_pool1d" AVG [1] [0] "NCW" avg_reference avg_attrs Facts::EXACT.sum(window_elements);
     2 "nn.avg_pool2d" AVG [1, 1] [0, 0] "NCHW" avg_reference avg_attrs Facts::EXACT.sum(window_elements).layout(LayoutRule::Window2d);
     3 "nn.avg_pool3d" AVG [1, 1, 1] [0, 0, 0] "NCDHW" avg_reference avg_attrs Facts::EXACT.sum(window_elements);
+    1 "nn.contrib_lp_pool1d" LP [1] [0] "NCW" lp_reference lp_attrs Facts::EXACT.stable(window_elements);
+    2 "nn.contrib_lp_pool2d" LP [1, 1] [0, 0] "NCHW" lp_reference lp_attrs
+        Facts::EXACT.stable(window_elements).layout(LayoutRule::Window2d);
+    3 "nn.contrib_lp_pool3d" LP [1, 1, 1] [0, 0, 0] "NCDHW" lp_reference lp_attrs Facts::EXACT.stable(window_elements);
 }
 
 macro_rules! global {
@@ -267,8 +279,8 @@ fn windows(
     inputs: &[TensorView<'_>],
     outputs: &mut [TensorViewMut<'_>],
     start: f64,
-    step: fn(f64, f64) -> f64,
-    finish: fn(f64, usize, usize) -> f64,
+    step: impl Fn(f64, f64) -> f64,
+    finish: impl Fn(f64, usize, usize) -> f64,
 ) {
     let s = PoolShape::new(params, inputs[0].shape, outputs[0].shape);
     let (taps, window) = pool_window(params, inputs[0].shape.len() - 2);
@@ -335,6 +347,23 @@ pub(super) fn avg_reference(
     } else {
         windows(&params, inputs, outputs, 0.0, |a, b| a + b, |sum, inside, _| sum / inside.max(1) as f64);
     }
+    Ok(())
+}
+
+fn lp_reference(
+    params: Params<'_>,
+    inputs: &[TensorView<'_>],
+    outputs: &mut [TensorViewMut<'_>],
+) -> Result<(), ReferenceError> {
+    if let Some(done) = blocked::reference(&params, inputs, outputs, lp_reference) {
+        return done;
+    }
+    let p = params.int("p");
+    if p < 1 {
+        return Err(format!("expected p of at least 1, found {p}"));
+    }
+    let p = p as f64;
+    windows(&params, inputs, outputs, 0.0, |sum, x| sum + x.abs().powf(p), |sum, _, _| sum.powf(1.0 / p));
     Ok(())
 }
 

@@ -135,6 +135,8 @@ fn pooling_types() {
     expect_type("nn.max_pool2d", [pool(3), strides(), ceil], &[f32s("1, 2, 6, 7")], "Tensor[(1, 2, 3, 3), float32]");
     let layouts = [pool(2), ("layout", "NHWC".into()), ("out_layout", "NCHW".into())];
     expect_type("nn.avg_pool2d", layouts, &[f32s("1, 4, 5, 3")], "Tensor[(1, 3, 3, 4), float32]");
+    let window = [("pool_size", AttrValue::ints([2, 3])), ("layout", "NHWC".into())];
+    expect_type("nn.contrib_lp_pool2d", window, &[f32s("1, 5, n, 4")], "Tensor[(1, 4, n - 2, 4), float32]");
     expect_type("nn.global_avg_pool2d", [], &[f32s("n, 3, ?, 7")], "Tensor[(n, 3, 1, 1), float32]");
     expect_type("nn.adaptive_avg_pool2d", [], &[f32s("1, 3, ?, 7")], "Tensor[(1, 3, ?, 7), float32]");
     expect_error("nn.max_pool2d", [pool(9)], &[f32s("1, 2, 6, 7")], "a window of 9");
@@ -215,4 +217,19 @@ fn counts_flops() {
     // Unknown dimensions count as 1, also in products.
     assert_eq!(flops("nn.conv2d", Attrs::none(), &[f32s("?, 4, 8, 8"), f32s("6, 4, 3, 3")]), 2 * (6 * 6 * 6) * (4 * 9));
     assert_eq!(flops("nn.dense", Attrs::none(), &[f32s("12*n, 5"), f32s("3, 5")]), 12 * 2 * 3 * 5);
+}
+
+#[test]
+fn norms_of_windows_do_not_overflow() {
+    let attrs = |p: i64| Attrs::new([("pool_size", AttrValue::ints([1, 2])), ("p", AttrValue::Int(p))]);
+    let values = [3e30f32, 4e30, 3e-30, 4e-30, f32::INFINITY, 1.0];
+    let data = Value::Tensor(Tensor::from_slice(&[1, 1, 3, 2], &values));
+    let got = |p| call("nn.contrib_lp_pool2d", &attrs(p), std::slice::from_ref(&data)).unwrap().swap_remove(0);
+    let close = |a: f32, b: f32| a == b || (a - b).abs() <= 1e-6 * b.abs();
+    for (p, wanted) in [(1, [7e30, 7e-30, f32::INFINITY]), (2, [5e30, 5e-30, f32::INFINITY])] {
+        let got = got(p);
+        assert!(got.as_slice::<f32>().iter().zip(wanted).all(|(&a, b)| close(a, b)), "{p}: {got:?}");
+    }
+    let none = call("nn.contrib_lp_pool2d", &attrs(0), &[data]).unwrap_err();
+    assert!(none.contains("p of at least 1"), "{none}");
 }

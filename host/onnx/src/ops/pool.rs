@@ -5,11 +5,29 @@ use super::{Node, Outputs, Result, Row, attrs, one};
 use byoc_ir::ir::AttrValue;
 
 pub const ROWS: &[Row] = &[
-    ("AveragePool", 7, |n| pool(n, false)),
+    ("AveragePool", 7, |n| pool(n, Kind::Average)),
     ("GlobalAveragePool", 1, |n| global(n, "nn.global_avg_pool2d", "mean")),
+    ("GlobalLpPool", 2, global_lp),
     ("GlobalMaxPool", 1, |n| global(n, "nn.global_max_pool2d", "max")),
-    ("MaxPool", 1, |n| pool(n, true)),
+    ("LpPool", 2, |n| pool(n, Kind::Norm)),
+    ("MaxPool", 1, |n| pool(n, Kind::Max)),
 ];
+
+/// Value of a window.
+#[derive(Clone, Copy, PartialEq)]
+enum Kind {
+    Average,
+    Max,
+    Norm,
+}
+
+/// The norm of a window of the size of the data.
+fn global_lp(n: &mut Node<'_, '_>) -> Result<Outputs> {
+    let data = n.input(0)?;
+    let size = spatial(n, data)?;
+    let (p, name) = (n.int_attr("p", 2)?, format!("nn.contrib_lp_pool{}d", size.len()));
+    one(n.op(&name, &[data], attrs![pool_size: ints(&size), p: p])?)
+}
 
 fn global(n: &mut Node<'_, '_>, planar: &str, reduction: &str) -> Result<Outputs> {
     let data = n.input(0)?;
@@ -21,7 +39,7 @@ fn global(n: &mut Node<'_, '_>, planar: &str, reduction: &str) -> Result<Outputs
     one(n.op(reduction, &[data], attrs![axis: axes, keepdims: true])?)
 }
 
-fn pool(n: &mut Node<'_, '_>, max: bool) -> Result<Outputs> {
+fn pool(n: &mut Node<'_, '_>, kind: Kind) -> Result<Outputs> {
     let data = n.input(0)?;
     let spatial = spatial(n, data)?;
     let axes = spatial.len();
@@ -30,12 +48,16 @@ fn pool(n: &mut Node<'_, '_>, max: bool) -> Result<Outputs> {
     }
     let kernel = per_axis(n, "kernel_shape", axes)?;
     let mut window = geometry(n, kernel, &spatial)?;
-    let count_include_pad = !max && n.int_attr("count_include_pad", 0)? != 0;
+    let count_include_pad = kind == Kind::Average && n.int_attr("count_include_pad", 0)? != 0;
     let mut ceil_mode = false;
     if n.int_attr("ceil_mode", 0)? != 0 {
         ceil_mode = round_up(n, &mut window, &spatial, count_include_pad)?;
     }
-    let name = if max { "nn.max_pool" } else { "nn.avg_pool" };
+    let name = match kind {
+        Kind::Average => "nn.avg_pool",
+        Kind::Max => "nn.max_pool",
+        Kind::Norm => "nn.contrib_lp_pool",
+    };
     let mut attributes = attrs![
         pool_size: ints(&window.kernel),
         strides: ints(&window.strides),
@@ -43,8 +65,10 @@ fn pool(n: &mut Node<'_, '_>, max: bool) -> Result<Outputs> {
         padding: window.padding(),
         ceil_mode: ceil_mode,
     ];
-    if !max {
-        attributes = attributes.with("count_include_pad", count_include_pad);
+    match kind {
+        Kind::Average => attributes = attributes.with("count_include_pad", count_include_pad),
+        Kind::Norm => attributes = attributes.with("p", n.int_attr("p", 2)?),
+        Kind::Max => {}
     }
     one(n.op(&format!("{name}{axes}d"), &[data], attributes)?)
 }

@@ -134,6 +134,9 @@ fn pooling(def: &'static OpDef, draw: &mut Draw, given: &[Given], axes: usize) -
         if def.attr("count_include_pad").is_some() {
             pairs.push(("count_include_pad", draw.one_in(2).into()));
         }
+        if def.attr("p").is_some() {
+            pairs.push(("p", AttrValue::Int(draw.int(1, 3))));
+        }
     } else if def.attr("output_size").is_some() && !draw.one_in(4) {
         pairs.push(("output_size", ints((0..axes).map(|_| 1 + draw.below(4)))));
     }
