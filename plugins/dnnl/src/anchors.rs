@@ -1,14 +1,14 @@
 //! Primitives for each kind of operator, and the alternatives that are tried.
 
-use crate::argument::Buf;
-use crate::frame::Frame;
+use crate::argument::BufferId;
+use crate::concat::{MAX_PARTS, Part, RowConcat};
+use crate::dim_map::DimMap;
 use crate::fuse::Link;
-use crate::join::{Join, MOST_PARTS, Part};
-use crate::library::{Attr, Conv, Desc, Failure, Outcome, PrimitiveDesc, Window, ffi};
-use crate::lower::{Chain, Lowering, Placed};
-use crate::plan::Work;
-use crate::program::{Function, Kind, Op, Reason, Taken, Val};
-use crate::trust::Trust;
+use crate::ir::{CompileError, EltwiseParams, Kind, Op, Result, Val};
+use crate::library::{Attr, Conv, Desc, OneDnnError, PrimitiveDesc, Window, ffi};
+use crate::lower::{BufferView, Chain, Lowering};
+use crate::plan::Operation;
+use crate::sum_requirement::SumRequirement;
 use crate::view::{View, channels_last, count};
 use byoc_plugin_api::{DType, RefusalCode};
 
@@ -16,29 +16,29 @@ use byoc_plugin_api::{DType, RefusalCode};
 #[derive(Clone)]
 struct Source {
     arg: i32,
-    placed: Placed,
+    tensor: BufferView,
     order: Option<Vec<usize>>,
     /// True if the copy is converted to bfloat16.
-    narrow: bool,
+    bf16: bool,
 }
 
 impl Source {
-    fn as_is(arg: i32, placed: &Placed) -> Source {
-        Source { arg, placed: placed.clone(), order: None, narrow: false }
+    fn as_is(arg: i32, tensor: &BufferView) -> Source {
+        Source { arg, tensor: tensor.clone(), order: None, bf16: false }
     }
 
-    fn copied(arg: i32, placed: &Placed, order: &[usize]) -> Source {
-        Source { arg, placed: placed.clone(), order: Some(order.to_vec()), narrow: false }
+    fn copied(arg: i32, tensor: &BufferView, order: &[usize]) -> Source {
+        Source { arg, tensor: tensor.clone(), order: Some(order.to_vec()), bf16: false }
     }
 
-    fn narrowed(arg: i32, placed: &Placed, order: &[usize]) -> Source {
-        Source { narrow: true, ..Source::copied(arg, placed, order) }
+    fn bf16(arg: i32, tensor: &BufferView, order: &[usize]) -> Source {
+        Source { bf16: true, ..Source::copied(arg, tensor, order) }
     }
 
     fn view(&self) -> View {
         match &self.order {
-            None => self.placed.view.clone(),
-            Some(order) => View::in_order(&self.placed.view.shape, order),
+            None => self.tensor.view.clone(),
+            Some(order) => View::in_order(&self.tensor.view.shape, order),
         }
     }
 }
@@ -49,56 +49,56 @@ enum Target {
     /// New memory with this layout.
     New(View),
     /// Memory of the first source, in place.
-    There(Placed),
+    InPlace(BufferView),
 }
 
 impl Target {
     fn view(&self) -> &View {
         match self {
             Target::New(view) => view,
-            Target::There(placed) => &placed.view,
+            Target::InPlace(tensor) => &tensor.view,
         }
     }
 }
 
 /// Alternatives for computing an anchor.
-struct Ways<'a> {
+struct Alternatives<'a> {
     links: &'a [Link],
     /// Sources, in order of preference.
     sources: Vec<Vec<Source>>,
     /// Destinations, in order of preference.
     targets: Vec<Target>,
     /// Link that the primitive computes as its bias, and the bias tensor.
-    bias: Option<(usize, Placed)>,
+    bias: Option<(usize, BufferView)>,
     /// True if the primitive can accumulate into its destination.
     sums: bool,
     /// Frame through which the primitive sees its result.
-    frame: Frame,
+    dim_map: DimMap,
     /// Element type of the result.
     dtype: DType,
 }
 
 /// Alternative that was chosen.
-struct Settled {
+struct Selection {
     desc: PrimitiveDesc,
-    sources: Vec<(i32, Placed, Desc)>,
-    target: Placed,
+    sources: Vec<(i32, BufferView, Desc)>,
+    target: BufferView,
     chain: Chain,
     bias: bool,
-    frame: Frame,
+    dim_map: DimMap,
 }
 
-fn turned_down(what: impl Into<String>) -> Reason {
-    Reason::new(RefusalCode::UnsupportedShape, what)
+fn unsupported_shape(detail: impl Into<String>) -> CompileError {
+    CompileError::new(RefusalCode::UnsupportedShape, detail)
 }
 
 impl Lowering<'_> {
     /// Adds the steps of an anchor and of the longest prefix of its chain that the library fuses with it. Returns the
     /// number of links of that prefix.
-    pub fn anchor(&mut self, op: &Op, links: &[Link]) -> Taken<usize> {
+    pub fn anchor(&mut self, op: &Op, links: &[Link]) -> Result<usize> {
         match &op.kind {
             Kind::Conv { window, groups, transposed } => self.convolution(op, links, window, *groups, *transposed),
-            Kind::MatMul { transpose_a, transpose_b } => self.product(op, links, *transpose_a, *transpose_b),
+            Kind::MatMul { transpose_a, transpose_b } => self.matmul(op, links, *transpose_a, *transpose_b),
             Kind::Pool { alg, window } => {
                 let (alg, library) = (*alg, self.library);
                 self.unary(op, links, &|s, d, a| PrimitiveDesc::pooling(library, alg, &s[0], d, window, a))
@@ -116,57 +116,62 @@ impl Lowering<'_> {
             Kind::Binary(alg) => self.binary(op, links, *alg),
             Kind::LayerNorm { epsilon } => self.layer_norm(op, links, *epsilon),
             Kind::Prelu => self.prelu(op, links),
-            Kind::Cell(form) => self.cell_of(op, *form),
+            Kind::Cell(kind) => self.cell(op, *kind),
             Kind::Concat { axis } => self.concat(op, *axis),
             Kind::Pad { before } => self.pad(op, before, 0),
             Kind::PadBytes { before, value } => self.pad(op, before, *value),
             Kind::Stage(_) => self.stages(op, links),
-            Kind::Mean(mean) => self.mean(op, mean),
-            Kind::Curve(curve) => self.elementwise(op, *curve),
+            Kind::IntAvgPool(pool) => self.int_avg_pool(op, pool),
+            Kind::MathFn(function) => self.elementwise(op, *function),
             Kind::NoNan(number) => self.without_nan(op, *number),
-            Kind::IsNan => Err(Reason::new(RefusalCode::UnsupportedOp, "supported only in where(isnan(x), number, x)")),
-            Kind::Erf => Err(Reason::new(RefusalCode::UnsupportedOp, "oneDNN has it only as a part of GELU")),
-            Kind::Reshape | Kind::Transpose(_) | Kind::Slice { .. } => Err(turned_down("a view cannot be an anchor")),
+            Kind::IsNan => {
+                Err(CompileError::new(RefusalCode::UnsupportedOp, "supported only in where(isnan(x), number, x)"))
+            }
+            Kind::Erf => Err(CompileError::new(RefusalCode::UnsupportedOp, "oneDNN has it only as a part of GELU")),
+            Kind::Reshape | Kind::Transpose(_) | Kind::Slice { .. } => {
+                Err(unsupported_shape("a view cannot be an anchor"))
+            }
         }
     }
 
     /// Tries the alternatives in order: long prefixes of the chain before short ones, oneDNN's reference implementation
     /// last.
-    fn settle(
+    fn select(
         &mut self,
-        ways: &Ways<'_>,
-        make: &dyn Fn(&[Desc], &Desc, &Attr, bool) -> Outcome<PrimitiveDesc>,
-    ) -> Taken<Settled> {
-        let behind = self.reads(ways.links);
-        let mut failure = Failure::from("oneDNN has no implementation");
+        alternatives: &Alternatives<'_>,
+        make: &dyn Fn(&[Desc], &Desc, &Attr, bool) -> Result<PrimitiveDesc, OneDnnError>,
+    ) -> Result<Selection> {
+        let chain_reads = self.reads(alternatives.links);
+        let mut failure = OneDnnError::from("oneDNN has no implementation");
         for reference in [false, true] {
-            let mut limit = ways.links.len() + 1;
+            let mut limit = alternatives.links.len() + 1;
             while limit > 0 {
                 limit -= 1;
-                let links = &ways.links[..limit];
-                let bias = ways.bias.as_ref().filter(|(at, _)| *at < limit);
+                let links = &alternatives.links[..limit];
+                let bias = alternatives.bias.as_ref().filter(|(at, _)| *at < limit);
                 let mut reached = 0;
-                for sources in &ways.sources {
-                    let own = sources.iter().map(|source| source.placed.buffer);
-                    let read: Vec<Buf> = own.chain(behind.iter().copied()).collect();
-                    for target in &ways.targets {
+                for sources in &alternatives.sources {
+                    let own = sources.iter().map(|source| source.tensor.buffer);
+                    let read: Vec<BufferId> = own.chain(chain_reads.iter().copied()).collect();
+                    for target in &alternatives.targets {
                         let number = bias.map(|(at, _)| *at);
-                        let chain = self.chain(links, &ways.frame, target.view(), number, ways.sums, &read)?;
+                        let chain =
+                            self.chain(links, &alternatives.dim_map, target.view(), number, alternatives.sums, &read)?;
                         reached = reached.max(chain.links);
-                        if let Target::There(placed) = target {
+                        if let Target::InPlace(tensor) = target {
                             let elsewhere = chain.sum_into.is_some();
-                            if elsewhere || !self.is_free_for(placed, &read, sources.first()) {
+                            if elsewhere || !self.is_free_for(tensor, &read, sources.first()) {
                                 continue;
                             }
                         }
-                        match self.attempt(sources, (ways.dtype, target.view()), &chain, bias.is_some(), make) {
+                        match self.attempt(sources, (alternatives.dtype, target.view()), &chain, bias.is_some(), make) {
                             Ok(desc) if reference || !desc.is_reference() => {
                                 let bias = bias.is_some();
-                                return self.take(desc, sources, target, chain, bias, ways);
+                                return self.materialize(desc, sources, target, chain, bias, alternatives);
                             }
                             Ok(_) => {}
-                            Err(memory @ Failure::OutOfMemory(_)) => return Err(memory.into()),
-                            Err(what) => failure = what,
+                            Err(memory @ OneDnnError::OutOfMemory(_)) => return Err(memory.into()),
+                            Err(label) => failure = label,
                         }
                     }
                 }
@@ -179,14 +184,14 @@ impl Lowering<'_> {
 
     /// Element type in which a primitive reads a source.
     fn read_as(&self, source: &Source) -> DType {
-        if source.narrow { DType::BF16 } else { self.dtype(&source.placed) }
+        if source.bf16 { DType::BF16 } else { self.dtype(&source.tensor) }
     }
 
-    /// Returns true if a result may be written to `placed`.
-    fn is_free_for(&self, placed: &Placed, read: &[Buf], first: Option<&Source>) -> bool {
+    /// Returns true if a result may be written to `tensor`.
+    fn is_free_for(&self, tensor: &BufferView, read: &[BufferId], first: Option<&Source>) -> bool {
         match first {
-            Some(source) if source.placed.buffer == placed.buffer => {
-                source.order.is_none() && self.may_overwrite(placed, read)
+            Some(source) if source.tensor.buffer == tensor.buffer => {
+                source.order.is_none() && self.may_overwrite(tensor, read)
             }
             _ => true,
         }
@@ -198,39 +203,39 @@ impl Lowering<'_> {
         (dtype, target): (DType, &View),
         chain: &Chain,
         bias: bool,
-        make: &dyn Fn(&[Desc], &Desc, &Attr, bool) -> Outcome<PrimitiveDesc>,
-    ) -> Outcome<PrimitiveDesc> {
+        make: &dyn Fn(&[Desc], &Desc, &Attr, bool) -> Result<PrimitiveDesc, OneDnnError>,
+    ) -> Result<PrimitiveDesc, OneDnnError> {
         let own = |source: &Source| self.desc_as(self.read_as(source), &source.view());
-        let descs: Vec<Desc> = sources.iter().map(own).collect::<Outcome<_>>()?;
-        let desc = make(&descs, &self.desc_as(dtype, target)?, &self.attr(&chain.posts)?, bias)?;
+        let descs: Vec<Desc> = sources.iter().map(own).collect::<Result<_, OneDnnError>>()?;
+        let desc = make(&descs, &self.desc_as(dtype, target)?, &self.attr(&chain.post_ops)?, bias)?;
         tracing::trace!("tried: {}", desc.implementation());
         Ok(desc)
     }
 
-    fn take(
+    fn materialize(
         &mut self,
         desc: PrimitiveDesc,
         sources: &[Source],
         target: &Target,
         chain: Chain,
         bias: bool,
-        ways: &Ways<'_>,
-    ) -> Taken<Settled> {
+        alternatives: &Alternatives<'_>,
+    ) -> Result<Selection> {
         let mut tensors = Vec::new();
         for source in sources {
-            let placed = match &source.order {
-                None => source.placed.clone(),
-                Some(order) if source.narrow => self.narrowed(&source.placed, order)?,
-                Some(order) => self.in_order(&source.placed, order)?,
+            let tensor = match &source.order {
+                None => source.tensor.clone(),
+                Some(order) if source.bf16 => self.bf16_copy(&source.tensor, order)?,
+                Some(order) => self.in_order(&source.tensor, order)?,
             };
-            let layout = self.desc_of(&placed)?;
-            tensors.push((source.arg, placed, layout));
+            let layout = self.desc_of(&tensor)?;
+            tensors.push((source.arg, tensor, layout));
         }
         let target = match (&chain.sum_into, target) {
-            (Some(placed), _) | (None, Target::There(placed)) => placed.clone(),
-            (None, Target::New(view)) => self.scratch_of(ways.dtype, view.clone()),
+            (Some(tensor), _) | (None, Target::InPlace(tensor)) => tensor.clone(),
+            (None, Target::New(view)) => self.scratch_of(alternatives.dtype, view.clone()),
         };
-        Ok(Settled { desc, sources: tensors, target, chain, bias, frame: ways.frame.clone() })
+        Ok(Selection { desc, sources: tensors, target, chain, bias, dim_map: alternatives.dim_map.clone() })
     }
 
     /// Adds the step of the chosen alternative, with further arguments, and places its value.
@@ -238,16 +243,16 @@ impl Lowering<'_> {
         &mut self,
         op: &Op,
         links: &[Link],
-        settled: Settled,
-        more: Vec<(i32, Placed, Desc)>,
-        what: &str,
-    ) -> Taken<usize> {
-        let Settled { desc, mut sources, target, chain, frame, .. } = settled;
-        sources.extend(more);
+        selection: Selection,
+        extra: Vec<(i32, BufferView, Desc)>,
+        label: &str,
+    ) -> Result<usize> {
+        let Selection { desc, mut sources, target, chain, dim_map, .. } = selection;
+        sources.extend(extra);
         sources.push((ffi::ARG_DST, target.clone(), self.desc_of(&target)?));
-        sources.extend(self.post_args(&chain.posts)?);
-        self.step(desc, sources, what)?;
-        self.put_through(op, links, chain.links, target, &frame)?;
+        sources.extend(self.post_op_args(&chain.post_ops)?);
+        self.step(desc, sources, label)?;
+        self.put_after_chain(op, links, chain.links, target, &dim_map)?;
         Ok(chain.links)
     }
 
@@ -257,18 +262,18 @@ impl Lowering<'_> {
         &mut self,
         op: &Op,
         links: &[Link],
-        make: &dyn Fn(&[Desc], &Desc, &Attr) -> Outcome<PrimitiveDesc>,
-    ) -> Taken<usize> {
+        make: &dyn Fn(&[Desc], &Desc, &Attr) -> Result<PrimitiveDesc, OneDnnError>,
+    ) -> Result<usize> {
         let x = self.at(op.inputs[0]);
-        let shape = self.program.shape(op.output).to_vec();
-        let dtype = self.program.get(op.output).dtype;
+        let shape = self.ir.shape(op.output).to_vec();
+        let dtype = self.ir.get(op.output).dtype;
         let rank = shape.len();
         let row: Vec<usize> = (0..rank).collect();
         let orders = match op.kind {
             Kind::Softmax { .. } => vec![x.view.order(), row],
             _ => vec![x.view.order(), channels_last(rank), row],
         };
-        let mut settled = None;
+        let mut selection = None;
         let mut failure = None;
         'search: for part in [links, &[]] {
             for order in &orders {
@@ -278,65 +283,73 @@ impl Lowering<'_> {
                     false => Source::copied(ffi::ARG_SRC, &x, order),
                 };
                 let targets = vec![Target::New(View::in_order(&shape, order))];
-                let frame = Frame::plain(&shape, &shape);
+                let dim_map = DimMap::plain(&shape, &shape);
                 let sources = vec![vec![source]];
-                let ways = Ways { links: part, sources, targets, bias: None, sums: false, frame, dtype };
-                match self.settle(&ways, &|s, d, a, _| make(s, d, a)) {
+                let alternatives =
+                    Alternatives { links: part, sources, targets, bias: None, sums: false, dim_map, dtype };
+                match self.select(&alternatives, &|s, d, a, _| make(s, d, a)) {
                     Ok(found) if !found.desc.is_reference() => {
-                        settled = Some(found);
+                        selection = Some(found);
                         break 'search;
                     }
-                    Ok(found) => settled = settled.or(Some(found)),
+                    Ok(found) => selection = selection.or(Some(found)),
                     Err(reason) if reason.code == RefusalCode::ResourceLimit => return Err(reason),
                     Err(reason) => failure = Some(reason),
                 }
             }
         }
-        match (settled, failure) {
-            (Some(settled), _) => self.emit(op, links, settled, Vec::new(), "unary"),
+        match (selection, failure) {
+            (Some(selection), _) => self.emit(op, links, selection, Vec::new(), "unary"),
             (None, Some(reason)) => Err(reason),
-            (None, None) => Err(turned_down("oneDNN has no implementation")),
+            (None, None) => Err(unsupported_shape("oneDNN has no implementation")),
         }
     }
 
-    fn convolution(&mut self, op: &Op, links: &[Link], window: &Window, groups: i64, transposed: bool) -> Taken<usize> {
+    fn convolution(
+        &mut self,
+        op: &Op,
+        links: &[Link],
+        window: &Window,
+        groups: i64,
+        transposed: bool,
+    ) -> Result<usize> {
         let (x, w) = (self.at(op.inputs[0]), self.at(op.inputs[1]));
-        let shape = self.program.shape(op.output).to_vec();
-        let dtype = self.program.get(op.output).dtype;
+        let shape = self.ir.shape(op.output).to_vec();
+        let dtype = self.ir.get(op.output).dtype;
         // `qnn` computes what follows sums of integers.
         let links = if dtype == DType::F32 { links } else { &[] };
         let last = channels_last(shape.len());
         let weights =
-            kernel(&w, groups, transposed).ok_or_else(|| turned_down("cannot split the kernel into groups"))?;
+            kernel(&w, groups, transposed).ok_or_else(|| unsupported_shape("cannot split the kernel into groups"))?;
         let any = Desc::any(self.library, self.dtype(&weights), &weights.view.shape)?;
         // Layouts that another plan packed the weights into come first, so that they are held once.
         let is_constant = self.is_constant(&w);
-        let mut wanted = self.layouts_before(&weights);
+        let mut wanted = self.existing_layouts(&weights);
         wanted.push(if is_constant { any } else { self.desc_of(&weights)? });
-        let narrow = self.may_narrow(&x, &weights, count(&shape) * (count(&weights.view.shape) / shape[1].max(1)));
-        if narrow {
+        let bf16 = self.should_use_bf16(&x, &weights, count(&shape) * (count(&weights.view.shape) / shape[1].max(1)));
+        if bf16 {
             wanted.push(Desc::any(self.library, DType::BF16, &weights.view.shape)?);
         }
         let bias = self.bias(op, links, 1, &shape);
-        if !(narrow || transposed || groups > 1)
+        if !(bf16 || transposed || groups > 1)
             && let Some(done) = self.winograd(op, links, (&x, &w), window, bias.as_ref())?
         {
             return Ok(done);
         }
         let bias_desc = Desc::strided(self.library, DType::F32, &[shape[1]], &[1])?;
         let mut sources = Vec::new();
-        if narrow {
-            sources.push(vec![Source::narrowed(ffi::ARG_SRC, &x, &last)]);
+        if bf16 {
+            sources.push(vec![Source::bf16(ffi::ARG_SRC, &x, &last)]);
         }
         if x.view.is_packed() {
             sources.push(vec![Source::as_is(ffi::ARG_SRC, &x)]);
         }
         sources.push(vec![Source::copied(ffi::ARG_SRC, &x, &last)]);
         let targets = vec![Target::New(View::in_order(&shape, &last))];
-        let frame = Frame::plain(&shape, &shape);
-        let ways = Ways { links, sources, targets, bias: bias.clone(), sums: true, frame, dtype };
-        let (library, trust) = (self.library, Trust::of(self.program, op.output)?);
-        let settled = self.settle(&ways, &|s, d, attr, with_bias| {
+        let dim_map = DimMap::plain(&shape, &shape);
+        let alternatives = Alternatives { links, sources, targets, bias: bias.clone(), sums: true, dim_map, dtype };
+        let (library, requirement) = (self.library, SumRequirement::of(self.ir, op.output)?);
+        let selection = self.select(&alternatives, &|s, d, attr, with_bias| {
             let mut outcome = Err("oneDNN has no implementation".into());
             for weights in &wanted {
                 let bias = with_bias.then_some(&bias_desc);
@@ -345,58 +358,61 @@ impl Lowering<'_> {
                     false => PrimitiveDesc::convolution(library, &io, window, attr),
                     true => PrimitiveDesc::deconvolution(library, &io, window, attr),
                 };
-                outcome = outcome.and_then(|desc| trust.check(desc));
+                outcome = outcome.and_then(|desc| requirement.check(desc));
                 if outcome.as_ref().is_ok_and(|desc| !desc.is_reference()) {
                     break;
                 }
             }
             outcome
         })?;
-        let mut more = vec![self.weights(&settled, &weights)?];
-        if settled.bias
+        let mut extra = vec![self.weights(&selection, &weights)?];
+        if selection.bias
             && let Some((_, bias)) = bias
         {
-            more.push((ffi::ARG_BIAS, bias, bias_desc));
+            extra.push((ffi::ARG_BIAS, bias, bias_desc));
         }
-        self.emit(op, links, settled, more, if transposed { "transposed convolution" } else { "convolution" })
+        self.emit(op, links, selection, extra, if transposed { "transposed convolution" } else { "convolution" })
     }
 
     /// Returns the weights in the layout that the primitive chose.
-    fn weights(&mut self, settled: &Settled, weights: &Placed) -> Taken<(i32, Placed, Desc)> {
-        let layout = settled.desc.weights()?;
+    fn weights(&mut self, selection: &Selection, weights: &BufferView) -> Result<(i32, BufferView, Desc)> {
+        let layout = selection.desc.weights()?;
         if layout == self.desc_of(weights)? {
             return Ok((ffi::ARG_WEIGHTS, weights.clone(), layout));
         }
         match self.pack(weights, layout.clone())? {
             Some(buffer) => {
                 let view = View { offset: 0, ..weights.view.clone() };
-                Ok((ffi::ARG_WEIGHTS, Placed { buffer, view }, layout))
+                Ok((ffi::ARG_WEIGHTS, BufferView { buffer, view }, layout))
             }
-            None => Err(turned_down("weights that are not constant, in a layout other than the one oneDNN requires")),
+            None => {
+                Err(unsupported_shape("weights that are not constant, in a layout other than the one oneDNN requires"))
+            }
         }
     }
 
     /// Returns the first link and its operand, if it adds one number per index of `axis` of the result.
-    fn bias(&mut self, op: &Op, links: &[Link], axis: usize, exec: &[i64]) -> Option<(usize, Placed)> {
+    fn bias(&mut self, op: &Op, links: &[Link], axis: usize, exec_shape: &[i64]) -> Option<(usize, BufferView)> {
         let at = links.iter().position(|link| !matches!(link, Link::View(_)))?;
         let Link::Binary { op: number, other } = links[at] else { return None };
-        if self.program.ops[number].kind != Kind::Binary(ffi::BINARY_ADD) {
+        if self.ir.ops[number].kind != Kind::Binary(ffi::BINARY_ADD) {
             return None;
         }
-        let frame = Frame::plain(self.program.shape(op.output), exec);
-        let placed = self.operand(other, &links[..at], &frame)?;
-        let along = placed.view.shape.iter().enumerate().all(|(d, &size)| size == if d == axis { exec[d] } else { 1 });
-        (along && placed.view.is_packed()).then_some((at, placed))
+        let dim_map = DimMap::plain(self.ir.shape(op.output), exec_shape);
+        let tensor = self.operand(other, &links[..at], &dim_map)?;
+        let along =
+            tensor.view.shape.iter().enumerate().all(|(d, &size)| size == if d == axis { exec_shape[d] } else { 1 });
+        (along && tensor.view.is_packed()).then_some((at, tensor))
     }
 
-    fn product(&mut self, op: &Op, links: &[Link], transpose_a: bool, transpose_b: bool) -> Taken<usize> {
+    fn matmul(&mut self, op: &Op, links: &[Link], transpose_a: bool, transpose_b: bool) -> Result<usize> {
         let mut a = self.at(op.inputs[0]);
         let mut b = self.at(op.inputs[1]);
-        let swap = |placed: &mut Placed| {
-            let rank = placed.view.shape.len();
+        let swap = |tensor: &mut BufferView| {
+            let rank = tensor.view.shape.len();
             let mut axes: Vec<usize> = (0..rank).collect();
             axes.swap(rank - 2, rank - 1);
-            placed.view = placed.view.permute(&axes);
+            tensor.view = tensor.view.permute(&axes);
         };
         if transpose_a {
             swap(&mut a);
@@ -404,21 +420,21 @@ impl Lowering<'_> {
         if transpose_b {
             swap(&mut b);
         }
-        let dtype = self.program.get(op.output).dtype;
+        let dtype = self.ir.get(op.output).dtype;
         // `qnn` computes what follows sums of integers.
         let links = if dtype == DType::F32 { links } else { &[] };
-        let mut shape = self.program.shape(op.output).to_vec();
+        let mut shape = self.ir.shape(op.output).to_vec();
         let rank = shape.len();
         if b.view.shape.len() == 2 && rank > 2 {
             // With a single matrix for all batches, the batches are further rows.
             let (rows, columns) = (count(&shape[..rank - 1]), shape[rank - 1]);
             let inner = a.view.shape[rank - 1];
             let flat = match a.view.reshape(&[rows, inner]) {
-                Some(view) => Placed { view, ..a },
+                Some(view) => BufferView { view, ..a },
                 None => {
                     let copy = self.row_major(&a)?;
                     let view = copy.view.reshape(&[rows, inner]);
-                    Placed { view: view.ok_or_else(|| turned_down("cannot reshape a copy to rows"))?, ..copy }
+                    BufferView { view: view.ok_or_else(|| unsupported_shape("cannot reshape a copy to rows"))?, ..copy }
                 }
             };
             a = flat;
@@ -434,14 +450,14 @@ impl Lowering<'_> {
 
         let mut wanted = Vec::new();
         if is_constant {
-            wanted = self.layouts_before(&b);
+            wanted = self.existing_layouts(&b);
             wanted.push(Desc::any(self.library, self.dtype(&b), &b.view.shape)?);
         }
-        let narrow = self.may_narrow(&a, &b, count(&shape) * a.view.shape[a.view.shape.len() - 1]);
-        if narrow {
+        let bf16 = self.should_use_bf16(&a, &b, count(&shape) * a.view.shape[a.view.shape.len() - 1]);
+        if bf16 {
             wanted.push(Desc::any(self.library, DType::BF16, &b.view.shape)?);
         }
-        if !narrow && let Some(done) = self.row_product(op, links, (&a, &b), &shape)? {
+        if !bf16 && let Some(done) = self.gemv(op, links, (&a, &b), &shape)? {
             return Ok(done);
         }
         // In place first, then with either operand copied; the copy of the right one keeps its order of rows and
@@ -451,13 +467,13 @@ impl Lowering<'_> {
             columns.swap(rank - 2, rank - 1);
         }
         let mut sources = Vec::new();
-        if narrow {
-            sources.push(vec![Source::narrowed(ffi::ARG_SRC, &a, &row)]);
+        if bf16 {
+            sources.push(vec![Source::bf16(ffi::ARG_SRC, &a, &row)]);
         }
         for (copy_a, copy_b) in [(false, false), (true, false), (false, true), (true, true)] {
-            let pick = |arg, placed: &Placed, order: &[usize], copy: bool| match copy {
-                true => Source::copied(arg, placed, order),
-                false => Source::as_is(arg, placed),
+            let pick = |arg, tensor: &BufferView, order: &[usize], copy: bool| match copy {
+                true => Source::copied(arg, tensor, order),
+                false => Source::as_is(arg, tensor),
             };
             let mut both = vec![pick(ffi::ARG_SRC, &a, &row, copy_a)];
             if !is_constant {
@@ -468,23 +484,23 @@ impl Lowering<'_> {
             }
         }
         let mut targets = Vec::new();
-        if let Some(order) = self.wanted_order(links.last().map_or(op.output, |l| self.program.ops[l.op()].output))
+        if let Some(order) = self.preferred_order(links.last().map_or(op.output, |l| self.ir.ops[l.op()].output))
             && links.iter().all(|link| !matches!(link, Link::View(_)))
-            && shape == self.program.shape(op.output)
+            && shape == self.ir.shape(op.output)
             && order.last() == Some(&(rank - 1))
         {
             targets.push(Target::New(View::in_order(&shape, &order)));
         }
         targets.push(Target::New(View::dense(&shape)));
-        let frame = Frame::plain(self.program.shape(op.output), &shape);
-        let ways = Ways { links, sources, targets, bias: bias.clone(), sums: true, frame, dtype };
-        let (library, trust) = (self.library, Trust::of(self.program, op.output)?);
+        let dim_map = DimMap::plain(self.ir.shape(op.output), &shape);
+        let alternatives = Alternatives { links, sources, targets, bias: bias.clone(), sums: true, dim_map, dtype };
+        let (library, requirement) = (self.library, SumRequirement::of(self.ir, op.output)?);
         let make = |s: &[Desc], d: &Desc, attr: &Attr, with_bias: bool| {
             let bias = with_bias.then_some(&bias_desc);
             let mut outcome = Err("oneDNN has no implementation".into());
             for weights in wanted.iter().chain(s.get(1)) {
                 let io = Conv { src: &s[0], weights, bias, dst: d };
-                outcome = PrimitiveDesc::matmul(library, &io, attr).and_then(|desc| trust.check(desc));
+                outcome = PrimitiveDesc::matmul(library, &io, attr).and_then(|desc| requirement.check(desc));
                 if outcome.as_ref().is_ok_and(|desc| !desc.is_reference()) {
                     break;
                 }
@@ -493,32 +509,32 @@ impl Lowering<'_> {
         };
         // oneDNN's general GEMM reads operands of any strides, one batch at a time. A copy for the faster
         // implementation is cheaper, so the general one is only a fallback.
-        let better = self.settle(&ways, &|s, d, attr, with_bias| match make(s, d, attr, with_bias) {
+        let better = self.select(&alternatives, &|s, d, attr, with_bias| match make(s, d, attr, with_bias) {
             Ok(desc) if desc.is_general_product() => Err("only the general product".into()),
             outcome => outcome,
         });
-        let settled = match better {
-            Ok(settled) if !settled.desc.is_reference() => settled,
-            _ => self.settle(&ways, &make)?,
+        let selection = match better {
+            Ok(selection) if !selection.desc.is_reference() => selection,
+            _ => self.select(&alternatives, &make)?,
         };
-        let mut more = Vec::new();
+        let mut extra = Vec::new();
         if is_constant {
-            more.push(self.weights(&settled, &b)?);
+            extra.push(self.weights(&selection, &b)?);
         }
-        if settled.bias
+        if selection.bias
             && let Some((_, bias)) = bias
         {
-            more.push((ffi::ARG_BIAS, bias, bias_desc));
+            extra.push((ffi::ARG_BIAS, bias, bias_desc));
         }
-        self.emit(op, links, settled, more, "matrix product")
+        self.emit(op, links, selection, extra, "matrix product")
     }
 
-    fn eltwise(&mut self, op: &Op, links: &[Link], function: Function) -> Taken<usize> {
+    fn eltwise(&mut self, op: &Op, links: &[Link], function: EltwiseParams) -> Result<usize> {
         let x = self.at(op.inputs[0]);
         let order = x.view.order();
         let library = self.library;
         let f = (function.alg, function.alpha, function.beta);
-        self.spread(op, links, vec![(ffi::ARG_SRC, x)], &order, &|s, d, a, _| {
+        self.pointwise(op, links, vec![(ffi::ARG_SRC, x)], &order, &|s, d, a, _| {
             PrimitiveDesc::eltwise(library, f, &s[0], d, a)
         })
     }
@@ -526,59 +542,59 @@ impl Lowering<'_> {
     /// Lowers an elementwise function of the first operand, which has the result's shape and this memory order, and of
     /// a second operand that broadcasts to it: in the fewest dimensions, and without its chain if the library is only
     /// fast without it.
-    fn spread(
+    fn pointwise(
         &mut self,
         op: &Op,
         links: &[Link],
-        operands: Vec<(i32, Placed)>,
+        operands: Vec<(i32, BufferView)>,
         order: &[usize],
-        make: &dyn Fn(&[Desc], &Desc, &Attr, bool) -> Outcome<PrimitiveDesc>,
-    ) -> Taken<usize> {
-        let further = operands.get(1).map(|(_, placed)| placed.view.shape.clone());
-        let mut best: Option<Settled> = None;
-        let mut failure = turned_down("oneDNN has no implementation");
+        make: &dyn Fn(&[Desc], &Desc, &Attr, bool) -> Result<PrimitiveDesc, OneDnnError>,
+    ) -> Result<usize> {
+        let further = operands.get(1).map(|(_, tensor)| tensor.view.shape.clone());
+        let mut best: Option<Selection> = None;
+        let mut failure = unsupported_shape("oneDNN has no implementation");
         let parts = [links, &[]];
         for part in &parts[..if links.is_empty() { 1 } else { 2 }] {
-            let frame = self.fewest(op, part, order, further.as_deref());
+            let dim_map = self.collapsed_dims(op, part, order, further.as_deref());
             let mut sources = Vec::new();
-            for (arg, placed) in &operands {
-                let placed = self.in_order(placed, order)?;
-                let seen = frame.enter(&placed.view);
+            for (arg, tensor) in &operands {
+                let tensor = self.in_order(tensor, order)?;
+                let seen = dim_map.to_exec(&tensor.view);
                 let seen = seen.ok_or_else(|| {
-                    turned_down(format!("cannot merge the dimensions of an operand of {:?}", placed.view.shape))
+                    unsupported_shape(format!("cannot merge the dimensions of an operand of {:?}", tensor.view.shape))
                 })?;
-                sources.push(Source::as_is(*arg, &Placed { view: seen, ..placed }));
+                sources.push(Source::as_is(*arg, &BufferView { view: seen, ..tensor }));
             }
             let mut targets = Vec::new();
-            if sources[1..].iter().all(|source| source.placed.buffer != sources[0].placed.buffer) {
-                targets.push(Target::There(sources[0].placed.clone()));
+            if sources[1..].iter().all(|source| source.tensor.buffer != sources[0].tensor.buffer) {
+                targets.push(Target::InPlace(sources[0].tensor.clone()));
             }
-            targets.push(Target::New(View::dense(&frame.exec)));
-            let ways = Ways {
+            targets.push(Target::New(View::dense(&dim_map.exec_shape)));
+            let alternatives = Alternatives {
                 links: part,
                 sources: vec![sources],
                 targets,
                 bias: None,
                 sums: false,
-                frame,
+                dim_map,
                 dtype: DType::F32,
             };
-            match self.settle(&ways, make) {
-                Ok(settled) if !settled.desc.is_reference() => {
-                    best = Some(settled);
+            match self.select(&alternatives, make) {
+                Ok(selection) if !selection.desc.is_reference() => {
+                    best = Some(selection);
                     break;
                 }
-                Ok(settled) => best = best.or(Some(settled)),
+                Ok(selection) => best = best.or(Some(selection)),
                 Err(reason) if reason.code == RefusalCode::ResourceLimit => return Err(reason),
                 Err(reason) => failure = reason,
             }
         }
-        let what = if operands.len() == 1 { "elementwise" } else { "binary" };
-        self.emit(op, links, best.ok_or(failure)?, Vec::new(), what)
+        let label = if operands.len() == 1 { "elementwise" } else { "binary" };
+        self.emit(op, links, best.ok_or(failure)?, Vec::new(), label)
     }
 
     /// Returns a source for a tensor, copied to a dense layout of the same order if it has gaps, and that order.
-    fn packed_source(&self, arg: i32, x: &Placed) -> (Source, Vec<usize>) {
+    fn packed_source(&self, arg: i32, x: &BufferView) -> (Source, Vec<usize>) {
         let order = x.view.order();
         match x.view.is_packed() {
             true => (Source::as_is(arg, x), order),
@@ -586,20 +602,20 @@ impl Lowering<'_> {
         }
     }
 
-    fn binary(&mut self, op: &Op, links: &[Link], alg: i32) -> Taken<usize> {
-        let shape = self.program.shape(op.output).to_vec();
+    fn binary(&mut self, op: &Op, links: &[Link], alg: i32) -> Result<usize> {
+        let shape = self.ir.shape(op.output).to_vec();
         let full = |this: &mut Self, value: Val| {
-            let placed = this.at(value);
-            let lead = shape.len() - placed.view.shape.len();
-            let own: Vec<i64> = std::iter::repeat_n(1, lead).chain(placed.view.shape.iter().copied()).collect();
-            let view = placed.view.reshape(&own);
-            view.map(|view| Placed { view, ..placed })
-                .ok_or_else(|| turned_down("expected operands of at most the result's rank"))
+            let tensor = this.at(value);
+            let lead = shape.len() - tensor.view.shape.len();
+            let own: Vec<i64> = std::iter::repeat_n(1, lead).chain(tensor.view.shape.iter().copied()).collect();
+            let view = tensor.view.reshape(&own);
+            view.map(|view| BufferView { view, ..tensor })
+                .ok_or_else(|| unsupported_shape("expected operands of at most the result's rank"))
         };
         let (mut a, mut b) = (full(self, op.inputs[0])?, full(self, op.inputs[1])?);
         if a.view.shape != shape {
             if b.view.shape != shape {
-                return Err(turned_down(format!(
+                return Err(unsupported_shape(format!(
                     "cannot broadcast both operands: {:?} with {:?}",
                     a.view.shape, b.view.shape
                 )));
@@ -609,20 +625,20 @@ impl Lowering<'_> {
                 _ => std::mem::swap(&mut a, &mut b),
             }
         } else if b.view.shape == shape
-            && self.program.constant(op.inputs[0]).is_some()
+            && self.ir.constant(op.inputs[0]).is_some()
             && !matches!(alg, ffi::BINARY_SUB | ffi::BINARY_DIV)
         {
             std::mem::swap(&mut a, &mut b);
         }
         let order = a.view.order();
         let library = self.library;
-        self.spread(op, links, vec![(ffi::ARG_SRC, a), (ffi::ARG_SRC_1, b)], &order, &|s, d, attr, _| {
+        self.pointwise(op, links, vec![(ffi::ARG_SRC, a), (ffi::ARG_SRC_1, b)], &order, &|s, d, attr, _| {
             PrimitiveDesc::binary(library, alg, &s[0], &s[1], d, attr)
         })
     }
 
     /// Lowers `a - b` and `a / b` with a broadcast `a`: a function of `b`, then the commutative operator with `a`.
-    fn reversed(&mut self, op: &Op, alg: i32, a: Placed, b: Placed) -> Taken<usize> {
+    fn reversed(&mut self, op: &Op, alg: i32, a: BufferView, b: BufferView) -> Result<usize> {
         let (function, then) = match alg {
             ffi::BINARY_SUB => ((ffi::ELTWISE_LINEAR, -1.0, 0.0), ffi::BINARY_ADD),
             _ => ((ffi::ELTWISE_POW, 1.0, -1.0), ffi::BINARY_MUL),
@@ -632,7 +648,7 @@ impl Lowering<'_> {
         let between = self.scratch(b.view.clone());
         let result = self.scratch(b.view.clone());
         let a = if a.view.is_packed() { a } else { self.row_major(&a)? };
-        let desc = |this: &Self, placed: &Placed| this.desc(&placed.view);
+        let desc = |this: &Self, tensor: &BufferView| this.desc(&tensor.view);
         let (da, db, dm, dr) = (desc(self, &a)?, desc(self, &b)?, desc(self, &between)?, desc(self, &result)?);
         let attr = self.attr(&[])?;
         let first = PrimitiveDesc::eltwise(self.library, function, &db, &dm, &attr)?;
@@ -640,72 +656,74 @@ impl Lowering<'_> {
         self.step(first, vec![(ffi::ARG_SRC, b, db), (ffi::ARG_DST, between.clone(), dm.clone())], "elementwise")?;
         let tensors = vec![(ffi::ARG_SRC, between, dm), (ffi::ARG_SRC_1, a, da), (ffi::ARG_DST, result.clone(), dr)];
         self.step(second, tensors, "binary")?;
-        let frame = Frame::plain(self.program.shape(op.output), &result.view.shape);
-        self.put_through(op, &[], 0, result, &frame)?;
+        let dim_map = DimMap::plain(self.ir.shape(op.output), &result.view.shape);
+        self.put_after_chain(op, &[], 0, result, &dim_map)?;
         Ok(0)
     }
 
-    fn prelu(&mut self, op: &Op, links: &[Link]) -> Taken<usize> {
+    fn prelu(&mut self, op: &Op, links: &[Link]) -> Result<usize> {
         let (x, slope) = (self.at(op.inputs[0]), self.at(op.inputs[1]));
-        let shape = self.program.shape(op.output).to_vec();
+        let shape = self.ir.shape(op.output).to_vec();
         let (first, order) = self.packed_source(ffi::ARG_SRC, &x);
         let second = Source::copied(ffi::ARG_WEIGHTS, &slope, &order);
         let targets = vec![Target::New(View::in_order(&shape, &order))];
-        let frame = Frame::plain(&shape, &shape);
-        let ways = Ways {
+        let dim_map = DimMap::plain(&shape, &shape);
+        let alternatives = Alternatives {
             links,
             sources: vec![vec![first, second]],
             targets,
             bias: None,
             sums: false,
-            frame,
+            dim_map,
             dtype: DType::F32,
         };
         let library = self.library;
-        let settled = self.settle(&ways, &|s, d, attr, _| PrimitiveDesc::prelu(library, &s[0], &s[1], d, attr))?;
-        self.emit(op, links, settled, Vec::new(), "prelu")
+        let selection =
+            self.select(&alternatives, &|s, d, attr, _| PrimitiveDesc::prelu(library, &s[0], &s[1], d, attr))?;
+        self.emit(op, links, selection, Vec::new(), "prelu")
     }
 
-    fn layer_norm(&mut self, op: &Op, links: &[Link], epsilon: f32) -> Taken<usize> {
+    fn layer_norm(&mut self, op: &Op, links: &[Link], epsilon: f32) -> Result<usize> {
         let x = self.at(op.inputs[0]);
-        let shape = self.program.shape(op.output).to_vec();
+        let shape = self.ir.shape(op.output).to_vec();
         let width = shape[shape.len() - 1];
         // Every implementation supports a row-major matrix.
         let (rows, x) = match x.view.reshape(&[count(&shape) / width, width]).filter(View::is_dense) {
-            Some(view) => (view.shape.clone(), Placed { view, ..x }),
+            Some(view) => (view.shape.clone(), BufferView { view, ..x }),
             None => {
                 let copy = self.row_major(&x)?;
                 let view = copy.view.reshape(&[count(&shape) / width, width]);
-                let view = view.ok_or_else(|| turned_down("cannot reshape a copy to rows"))?;
-                (view.shape.clone(), Placed { view, ..copy })
+                let view = view.ok_or_else(|| unsupported_shape("cannot reshape a copy to rows"))?;
+                (view.shape.clone(), BufferView { view, ..copy })
             }
         };
-        let mut more = Vec::new();
+        let mut extra = Vec::new();
         for (arg, &value) in [ffi::ARG_SCALE, ffi::ARG_SHIFT].into_iter().zip(&op.inputs[1..]) {
-            let placed = self.at(value);
-            if placed.view.shape != [width] {
-                return Err(turned_down(format!(
+            let tensor = self.at(value);
+            if tensor.view.shape != [width] {
+                return Err(unsupported_shape(format!(
                     "expected scale and shift of shape [{width}], found {:?}",
-                    placed.view.shape
+                    tensor.view.shape
                 )));
             }
-            let placed = self.row_major(&placed)?;
-            let desc = self.desc(&placed.view)?;
-            more.push((arg, placed, desc));
+            let tensor = self.row_major(&tensor)?;
+            let desc = self.desc(&tensor.view)?;
+            extra.push((arg, tensor, desc));
         }
         let sources = vec![vec![Source::as_is(ffi::ARG_SRC, &x)]];
         let targets = vec![Target::New(View::dense(&rows))];
-        let frame = Frame::plain(&shape, &rows);
-        let ways = Ways { links, sources, targets, bias: None, sums: false, frame, dtype: DType::F32 };
+        let dim_map = DimMap::plain(&shape, &rows);
+        let alternatives =
+            Alternatives { links, sources, targets, bias: None, sums: false, dim_map, dtype: DType::F32 };
         let library = self.library;
-        let settled =
-            self.settle(&ways, &|s, d, attr, _| PrimitiveDesc::layer_norm(library, &s[0], d, epsilon, attr))?;
-        self.emit(op, links, settled, more, "layer normalization")
+        let selection =
+            self.select(&alternatives, &|s, d, attr, _| PrimitiveDesc::layer_norm(library, &s[0], d, epsilon, attr))?;
+        self.emit(op, links, selection, extra, "layer normalization")
     }
 
-    fn reduction(&mut self, op: &Op, links: &[Link], alg: i32, axes: &[usize]) -> Taken<usize> {
+    fn reduction(&mut self, op: &Op, links: &[Link], alg: i32, axes: &[usize]) -> Result<usize> {
         let x = self.at(op.inputs[0]);
-        let shape = self.program.shape(op.output).to_vec();
+        let shape = self.ir.shape(op.output).to_vec();
         // oneDNN is fast if the reduced dimensions are innermost.
         let mut inner: Vec<usize> = x.view.order().into_iter().filter(|d| !axes.contains(d)).collect();
         inner.extend(axes);
@@ -718,24 +736,32 @@ impl Lowering<'_> {
         let mut best = None;
         for (source, order) in sources {
             let targets = vec![Target::New(View::in_order(&shape, &order))];
-            let frame = Frame::plain(&shape, &shape);
-            let ways =
-                Ways { links, sources: vec![vec![source]], targets, bias: None, sums: false, frame, dtype: DType::F32 };
-            let settled = self.settle(&ways, &|s, d, a, _| PrimitiveDesc::reduction(library, alg, &s[0], d, a))?;
-            let fast = !settled.desc.is_reference();
-            best = Some(settled);
+            let dim_map = DimMap::plain(&shape, &shape);
+            let alternatives = Alternatives {
+                links,
+                sources: vec![vec![source]],
+                targets,
+                bias: None,
+                sums: false,
+                dim_map,
+                dtype: DType::F32,
+            };
+            let selection =
+                self.select(&alternatives, &|s, d, a, _| PrimitiveDesc::reduction(library, alg, &s[0], d, a))?;
+            let fast = !selection.desc.is_reference();
+            best = Some(selection);
             if fast {
                 break;
             }
         }
-        let settled = best.ok_or_else(|| turned_down("oneDNN has no implementation"))?;
-        self.emit(op, links, settled, Vec::new(), "reduction")
+        let selection = best.ok_or_else(|| unsupported_shape("oneDNN has no implementation"))?;
+        self.emit(op, links, selection, Vec::new(), "reduction")
     }
 
-    fn concat(&mut self, op: &Op, axis: usize) -> Taken<usize> {
-        let shape = self.program.shape(op.output).to_vec();
-        let dtype = self.program.get(op.output).dtype;
-        let parts: Vec<Placed> = op.inputs.iter().map(|&part| self.at(part)).collect();
+    fn concat(&mut self, op: &Op, axis: usize) -> Result<usize> {
+        let shape = self.ir.shape(op.output).to_vec();
+        let dtype = self.ir.get(op.output).dtype;
+        let parts: Vec<BufferView> = op.inputs.iter().map(|&part| self.at(part)).collect();
         let order = parts.iter().max_by_key(|part| count(&part.view.shape)).map(|part| part.view.order());
         let mut order = order.unwrap_or_default();
         let single = parts.iter().all(|part| part.view.shape[axis] == 1);
@@ -747,27 +773,27 @@ impl Lowering<'_> {
             order.insert(at, axis);
             let whole = self.scratch_of(dtype, View::in_order(&shape, &order));
             for (i, part) in parts.iter().enumerate() {
-                let to = Placed { view: whole.view.slice(axis, i as i64, 1, 1), ..whole.clone() };
+                let to = BufferView { view: whole.view.slice(axis, i as i64, 1, 1), ..whole.clone() };
                 self.copy(part, &to, "interleaving")?;
             }
-            self.put_through(op, &[], 0, whole, &Frame::plain(&shape, &shape))?;
+            self.put_after_chain(op, &[], 0, whole, &DimMap::plain(&shape, &shape))?;
             return Ok(0);
         }
         let whole = self.scratch_of(dtype, View::in_order(&shape, &order));
-        if let Some(join) = rows_to_join(&parts, axis, &order, dtype.size()) {
+        if let Some(join) = row_concat(&parts, axis, &order, dtype.size()) {
             let sources = parts.into_iter().enumerate().map(|(i, part)| (ffi::ARG_MULTIPLE_SRC + i as i32, part));
             let tensors = sources.chain([(ffi::ARG_DST, whole.clone())]).collect();
-            self.own_step(Work::Join(join), tensors, "concatenation")?;
-            self.put_through(op, &[], 0, whole, &Frame::plain(&shape, &shape))?;
+            self.handwritten_step(Operation::Concat(join), tensors, "concatenation")?;
+            self.put_after_chain(op, &[], 0, whole, &DimMap::plain(&shape, &shape))?;
             return Ok(0);
         }
         // Operands are read in place: the library copies each of them.
-        let descs = parts.iter().map(|part| self.desc_of(part)).collect::<Outcome<Vec<_>>>()?;
+        let descs = parts.iter().map(|part| self.desc_of(part)).collect::<Result<Vec<_>, OneDnnError>>()?;
         let dst = self.desc_of(&whole)?;
         let attr = self.attr(&[])?;
         let refs: Vec<&Desc> = descs.iter().collect();
         let desc = PrimitiveDesc::concat(self.library, axis, &refs, &dst, &attr)?;
-        let mut tensors: Vec<(i32, Placed, Desc)> = parts
+        let mut tensors: Vec<(i32, BufferView, Desc)> = parts
             .into_iter()
             .zip(descs)
             .enumerate()
@@ -775,15 +801,15 @@ impl Lowering<'_> {
             .collect();
         tensors.push((ffi::ARG_DST, whole.clone(), dst));
         self.step(desc, tensors, "concatenation")?;
-        let frame = Frame::plain(&shape, &shape);
-        self.put_through(op, &[], 0, whole, &frame)?;
+        let dim_map = DimMap::plain(&shape, &shape);
+        self.put_after_chain(op, &[], 0, whole, &dim_map)?;
         Ok(0)
     }
 
     /// Copies the data into a tensor filled with the byte `value`.
-    fn pad(&mut self, op: &Op, before: &[i64], value: u8) -> Taken<usize> {
+    fn pad(&mut self, op: &Op, before: &[i64], value: u8) -> Result<usize> {
         let x = self.at(op.inputs[0]);
-        let shape = self.program.shape(op.output).to_vec();
+        let shape = self.ir.shape(op.output).to_vec();
         let whole = self.scratch_of(self.dtype(&x), View::in_order(&shape, &x.view.order()));
         let mut inner = whole.clone();
         for (axis, (&begin, &size)) in before.iter().zip(&x.view.shape).enumerate() {
@@ -791,30 +817,30 @@ impl Lowering<'_> {
         }
         self.fill(&whole, value)?;
         self.copy(&x, &inner, "padding")?;
-        let frame = Frame::plain(&shape, &shape);
-        self.put_through(op, &[], 0, whole, &frame)?;
+        let dim_map = DimMap::plain(&shape, &shape);
+        self.put_after_chain(op, &[], 0, whole, &dim_map)?;
         Ok(0)
     }
 }
 
 /// Returns a concatenation as one of rows, if its axis is innermost and all parts have the memory order of the result.
-fn rows_to_join(parts: &[Placed], axis: usize, order: &[usize], size: usize) -> Option<Join> {
-    if order.last() != Some(&axis) || parts.len() > MOST_PARTS {
+fn row_concat(parts: &[BufferView], axis: usize, order: &[usize], size: usize) -> Option<RowConcat> {
+    if order.last() != Some(&axis) || parts.len() > MAX_PARTS {
         return None;
     }
-    let columns = |part: &Placed| part.view.shape[axis];
+    let columns = |part: &BufferView| part.view.shape[axis];
     let rows = parts.first().map(|part| count(&part.view.shape) / columns(part))?;
-    let one = |part: &Placed| {
+    let one = |part: &BufferView| {
         let view = part.view.permute(order).reshape(&[rows, columns(part)])?;
         let dense = columns(part) == 1 || view.strides[1] == 1;
         let (row, step) = (columns(part) as usize * size, view.strides[0] as usize * size);
         dense.then_some(Part { bytes: row, stride: step })
     };
-    Some(Join { rows: rows as usize, parts: parts.iter().map(one).collect::<Option<_>>()? })
+    Some(RowConcat { rows: rows as usize, parts: parts.iter().map(one).collect::<Option<_>>()? })
 }
 
 /// Returns a kernel in oneDNN's order: (G, O / G, I / G, spatial...), or without groups (O, I, spatial...).
-fn kernel(w: &Placed, groups: i64, transposed: bool) -> Option<Placed> {
+fn kernel(w: &BufferView, groups: i64, transposed: bool) -> Option<BufferView> {
     let mut view = w.view.clone();
     let rank = view.shape.len();
     if groups > 1 {
@@ -830,5 +856,5 @@ fn kernel(w: &Placed, groups: i64, transposed: bool) -> Option<Placed> {
         view = view.permute(&axes);
     }
     debug_assert!(view.shape.len() == rank + usize::from(groups > 1));
-    Some(Placed { buffer: w.buffer, view })
+    Some(BufferView { buffer: w.buffer, view })
 }

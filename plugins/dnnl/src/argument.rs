@@ -4,13 +4,13 @@ use crate::library::Desc;
 
 /// Index of a buffer of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Buf(pub u32);
+pub struct BufferId(pub u32);
 
 /// Tensor of a step.
 pub struct Argument {
     /// Index of the argument: `ffi::ARG_*`.
     pub arg: i32,
-    pub buffer: Buf,
+    pub buffer: BufferId,
     /// Offset in the buffer, in bytes.
     pub offset: usize,
     pub desc: Desc,
@@ -18,24 +18,24 @@ pub struct Argument {
 
 /// Tensors of a step in a run: its arguments and the addresses of the plan's buffers.
 #[derive(Clone, Copy)]
-pub struct Given<'a> {
+pub struct Arguments<'a> {
     pub args: &'a [Argument],
     /// Addresses of buffers, by index.
     pub bases: &'a [*mut u8],
 }
 
-impl Given<'_> {
+impl Arguments<'_> {
     /// Returns the address of an argument.
-    pub fn place(&self, argument: &Argument) -> *mut u8 {
+    pub fn address(&self, argument: &Argument) -> *mut u8 {
         self.bases[argument.buffer.0 as usize].wrapping_add(argument.offset)
     }
 
     /// Returns the address of the argument with this index, if there is one.
     pub fn find(&self, arg: i32) -> Option<*mut u8> {
-        self.args.iter().find(|argument| argument.arg == arg).map(|argument| self.place(argument))
+        self.args.iter().find(|argument| argument.arg == arg).map(|argument| self.address(argument))
     }
 
-    /// Like [`find`](Given::find), for a tensor of floats.
+    /// Like [`find`](Arguments::find), for a tensor of floats.
     pub fn floats(&self, arg: i32) -> Option<*mut f32> {
         self.find(arg).map(<*mut u8>::cast)
     }

@@ -1,7 +1,7 @@
 //! Attributes of Relay's operators, with their defaults and validation.
 
+use crate::ir::{CompileError, Result};
 use crate::library::{Window, ffi};
-use crate::program::{Reason, Taken};
 use crate::view::count;
 use byoc_plugin_api::{AttrValue, Node, RefusalCode};
 
@@ -9,12 +9,12 @@ use byoc_plugin_api::{AttrValue, Node, RefusalCode};
 #[derive(Clone, Copy)]
 pub struct Attributes<'a>(pub &'a Node);
 
-fn bad(detail: impl Into<String>) -> Reason {
-    Reason::new(RefusalCode::UnsupportedAttr, detail)
+fn attr_error(detail: impl Into<String>) -> CompileError {
+    CompileError::new(RefusalCode::UnsupportedAttr, detail)
 }
 
 /// Exclusive upper bound of attributes that sizes are computed from.
-const LARGEST: i64 = 1 << 31;
+const EXTENT_LIMIT: i64 = 1 << 31;
 
 impl<'a> Attributes<'a> {
     /// Returns an integer, or `default` if it is not set.
@@ -47,7 +47,7 @@ impl<'a> Attributes<'a> {
     }
 
     /// Returns strides, dilation and padding for a kernel of this size.
-    pub fn window(self, axes: usize, kernel: &[i64]) -> Taken<Window> {
+    pub fn window(self, axes: usize, kernel: &[i64]) -> Result<Window> {
         let padding = self.ints("padding").unwrap_or_default();
         let at = |i: usize| padding.get(i).or(padding.last()).copied().unwrap_or(0);
         let both = padding.len() >= 2 * axes;
@@ -58,44 +58,44 @@ impl<'a> Attributes<'a> {
             before: (0..axes).map(at).collect(),
             after: (0..axes).map(|i| at(if both { axes + i } else { i })).collect(),
         };
-        let positive = |values: &[i64]| values.iter().all(|value| (1..LARGEST).contains(value));
+        let positive = |values: &[i64]| values.iter().all(|value| (1..EXTENT_LIMIT).contains(value));
         if !positive(&window.strides) || !positive(&window.dilation) || !positive(&window.kernel) {
-            return Err(bad("expected positive strides, dilation and kernel size"));
+            return Err(attr_error("expected positive strides, dilation and kernel size"));
         }
-        if !window.before.iter().chain(&window.after).all(|value| (0..LARGEST).contains(value)) {
-            return Err(bad("negative padding"));
+        if !window.before.iter().chain(&window.after).all(|value| (0..EXTENT_LIMIT).contains(value)) {
+            return Err(attr_error("negative padding"));
         }
         Ok(window)
     }
 
     /// Returns an axis of a tensor of rank `rank`; negative values count from the end.
-    pub fn axis(self, key: &str, default: i64, rank: usize) -> Taken<usize> {
-        normal(self.int(key, default), rank)
+    pub fn axis(self, key: &str, default: i64, rank: usize) -> Result<usize> {
+        normalize_axis(self.int(key, default), rank)
     }
 
     /// Returns the permutation of a transpose.
-    pub fn permutation(self, rank: usize) -> Taken<Vec<usize>> {
+    pub fn permutation(self, rank: usize) -> Result<Vec<usize>> {
         let Some(given) = self.ints("axes").filter(|axes| !axes.is_empty()) else {
             return Ok((0..rank).rev().collect());
         };
-        let axes: Vec<usize> = given.iter().map(|&axis| normal(axis, rank)).collect::<Taken<_>>()?;
+        let axes: Vec<usize> = given.iter().map(|&axis| normalize_axis(axis, rank)).collect::<Result<_>>()?;
         let mut sorted = axes.clone();
         sorted.sort_unstable();
         if sorted.iter().copied().eq(0..rank) {
             Ok(axes)
         } else {
-            Err(bad(format!("axes {given:?} are not a permutation of {rank} dimensions")))
+            Err(attr_error(format!("axes {given:?} are not a permutation of {rank} dimensions")))
         }
     }
 
     /// Returns the axes of a reduction, ascending.
-    pub fn reduced(self, rank: usize) -> Taken<Vec<usize>> {
+    pub fn reduced(self, rank: usize) -> Result<Vec<usize>> {
         let mut flags = vec![false; rank];
         match self.ints("axis") {
             None => flags.fill(true),
             Some(axes) => {
                 for axis in axes {
-                    flags[normal(axis, rank)?] = true;
+                    flags[normalize_axis(axis, rank)?] = true;
                 }
             }
         }
@@ -104,60 +104,60 @@ impl<'a> Attributes<'a> {
     }
 
     /// Returns the shape of a reshape, from the codes of `newshape`.
-    pub fn reshaped(self, shape: &[i64]) -> Taken<Vec<i64>> {
-        let codes = self.ints("newshape").ok_or_else(|| bad("newshape is missing"))?;
-        let wrong = || bad(format!("newshape {codes:?} does not match {shape:?}"));
+    pub fn reshaped(self, shape: &[i64]) -> Result<Vec<i64>> {
+        let codes = self.ints("newshape").ok_or_else(|| attr_error("newshape is missing"))?;
+        let invalid = || attr_error(format!("newshape {codes:?} does not match {shape:?}"));
         let allow_zero = self.flag("allowzero", false);
         let (mut result, mut open, mut from, mut at) = (Vec::new(), None, 0, 0);
         while at < codes.len() {
             match codes[at] {
                 0 if !allow_zero => {
-                    result.push(*shape.get(from).ok_or_else(wrong)?);
+                    result.push(*shape.get(from).ok_or_else(invalid)?);
                     from += 1;
                 }
                 -1 => {
                     if open.replace(result.len()).is_some() {
-                        return Err(wrong());
+                        return Err(invalid());
                     }
                     result.push(1);
                     from += 1;
                 }
                 -2 => {
-                    result.extend_from_slice(shape.get(from..).ok_or_else(wrong)?);
+                    result.extend_from_slice(shape.get(from..).ok_or_else(invalid)?);
                     from = shape.len();
                 }
                 -3 => {
-                    let pair = shape.get(from..from + 2).ok_or_else(wrong)?;
+                    let pair = shape.get(from..from + 2).ok_or_else(invalid)?;
                     result.push(pair[0] * pair[1]);
                     from += 2;
                 }
                 -4 => {
-                    let whole = *shape.get(from).ok_or_else(wrong)?;
-                    let (a, b) = (*codes.get(at + 1).ok_or_else(wrong)?, *codes.get(at + 2).ok_or_else(wrong)?);
+                    let whole = *shape.get(from).ok_or_else(invalid)?;
+                    let (a, b) = (*codes.get(at + 1).ok_or_else(invalid)?, *codes.get(at + 2).ok_or_else(invalid)?);
                     let (a, b) = match (a, b) {
                         (-1, b) if b > 0 => (whole / b, b),
                         (a, -1) if a > 0 => (a, whole / a),
                         pair => pair,
                     };
                     if a.checked_mul(b) != Some(whole) {
-                        return Err(wrong());
+                        return Err(invalid());
                     }
                     result.extend([a, b]);
                     from += 1;
                     at += 2;
                 }
-                size if (0..LARGEST).contains(&size) => {
+                size if (0..EXTENT_LIMIT).contains(&size) => {
                     result.push(size);
                     from += 1;
                 }
-                _ => return Err(wrong()),
+                _ => return Err(invalid()),
             }
             at += 1;
         }
         if let Some(open) = open {
-            let rest = result.iter().try_fold(1i64, |a, &b| a.checked_mul(b)).ok_or_else(wrong)?;
+            let rest = result.iter().try_fold(1i64, |a, &b| a.checked_mul(b)).ok_or_else(invalid)?;
             if rest == 0 || count(shape) % rest != 0 {
-                return Err(wrong());
+                return Err(invalid());
             }
             result[open] = count(shape) / rest;
         }
@@ -165,38 +165,38 @@ impl<'a> Attributes<'a> {
     }
 
     /// Returns the shape without the listed dimensions of size 1, or without all of them if none is listed.
-    pub fn squeezed(self, shape: &[i64]) -> Taken<Vec<i64>> {
+    pub fn squeezed(self, shape: &[i64]) -> Result<Vec<i64>> {
         let named: Option<Vec<usize>> = match self.ints("axis") {
             None => None,
-            Some(axes) => Some(axes.iter().map(|&axis| normal(axis, shape.len())).collect::<Taken<_>>()?),
+            Some(axes) => Some(axes.iter().map(|&axis| normalize_axis(axis, shape.len())).collect::<Result<_>>()?),
         };
-        let gone = |d: usize| named.as_ref().map_or(shape[d] == 1, |axes| axes.contains(&d));
-        if (0..shape.len()).any(|d| gone(d) && shape[d] != 1) {
-            return Err(bad(format!("axes {named:?} are not all of size 1 in {shape:?}")));
+        let removed = |d: usize| named.as_ref().map_or(shape[d] == 1, |axes| axes.contains(&d));
+        if (0..shape.len()).any(|d| removed(d) && shape[d] != 1) {
+            return Err(attr_error(format!("axes {named:?} are not all of size 1 in {shape:?}")));
         }
-        Ok((0..shape.len()).filter(|&d| !gone(d)).map(|d| shape[d]).collect())
+        Ok((0..shape.len()).filter(|&d| !removed(d)).map(|d| shape[d]).collect())
     }
 
     /// Returns first index, step and size of a slice, by dimension.
-    pub fn slice(self, shape: &[i64]) -> Taken<(Vec<i64>, Vec<i64>, Vec<i64>)> {
+    pub fn slice(self, shape: &[i64]) -> Result<(Vec<i64>, Vec<i64>, Vec<i64>)> {
         let (begin, end) = (self.ints("begin").unwrap_or_default(), self.ints("end").unwrap_or_default());
         let strides = self.ints("strides").unwrap_or_default();
         let axes = match self.ints("axes").filter(|axes| !axes.is_empty()) {
-            Some(axes) => axes.iter().map(|&axis| normal(axis, shape.len())).collect::<Taken<Vec<_>>>()?,
+            Some(axes) => axes.iter().map(|&axis| normalize_axis(axis, shape.len())).collect::<Result<Vec<_>>>()?,
             None => (0..begin.len()).collect(),
         };
         let by_size = self.0.text("slice_mode") == Some("size");
         let (mut from, mut step, mut size) = (vec![0; shape.len()], vec![1; shape.len()], shape.to_vec());
         for (i, &axis) in axes.iter().enumerate() {
             let (Some(&given), Some(&until), Some(&whole)) = (begin.get(i), end.get(i), shape.get(axis)) else {
-                return Err(bad("begin, end and axes of different lengths"));
+                return Err(attr_error("begin, end and axes of different lengths"));
             };
             let one = match strides.get(i).or(strides.last()) {
                 Some(&stride) if !by_size => stride,
                 _ => 1,
             };
             if one < 1 {
-                return Err(bad("expected positive strides"));
+                return Err(attr_error("expected positive strides"));
             }
             let clamp = |at: i64| (if at < 0 { at.saturating_add(whole) } else { at }).clamp(0, whole);
             let first = clamp(given);
@@ -213,39 +213,40 @@ impl<'a> Attributes<'a> {
     }
 
     /// Returns the start of each part of a split, and the end of the last one.
-    pub fn split_bounds(self, whole: i64) -> Taken<Vec<i64>> {
-        let wrong = || bad(format!("cannot split {whole} elements as requested"));
+    pub fn split_bounds(self, whole: i64) -> Result<Vec<i64>> {
+        let invalid = || attr_error(format!("cannot split {whole} elements as requested"));
         let bounds: Vec<i64> = match self.0.attr("indices_or_sections") {
             Some(AttrValue::Int(parts)) if *parts > 0 && whole % parts == 0 => {
                 (0..=*parts).map(|i| i * (whole / parts)).collect()
             }
             Some(AttrValue::List(_)) => {
-                let cuts = self.ints("indices_or_sections").ok_or_else(wrong)?;
+                let cuts = self.ints("indices_or_sections").ok_or_else(invalid)?;
                 std::iter::once(0).chain(cuts).chain(std::iter::once(whole)).collect()
             }
-            _ => return Err(wrong()),
+            _ => return Err(invalid()),
         };
-        if bounds.windows(2).all(|pair| pair[0] < pair[1]) { Ok(bounds) } else { Err(wrong()) }
+        if bounds.windows(2).all(|pair| pair[0] < pair[1]) { Ok(bounds) } else { Err(invalid()) }
     }
 
     /// Returns `(before, after)` for each of `rank` dimensions, from pairs or a flat list.
-    pub fn pairs(self, key: &str, rank: usize) -> Taken<Vec<(i64, i64)>> {
-        let wrong = || bad(format!("expected {key} to be (before, after) for each of {rank} dimensions"));
-        let list = self.0.attr(key).and_then(AttrValue::as_list).ok_or_else(wrong)?;
+    pub fn pairs(self, key: &str, rank: usize) -> Result<Vec<(i64, i64)>> {
+        let invalid = || attr_error(format!("expected {key} to be (before, after) for each of {rank} dimensions"));
+        let list = self.0.attr(key).and_then(AttrValue::as_list).ok_or_else(invalid)?;
         let flat: Option<Vec<i64>> = match list.first() {
             Some(AttrValue::List(_)) => {
                 list.iter().map(AttrValue::as_ints).collect::<Option<Vec<_>>>().map(|pairs| pairs.concat())
             }
             _ => self.ints(key),
         };
-        let flat = flat.filter(|flat| flat.len() == 2 * rank && flat.iter().all(|&v| v < LARGEST)).ok_or_else(wrong)?;
+        let flat =
+            flat.filter(|flat| flat.len() == 2 * rank && flat.iter().all(|&v| v < EXTENT_LIMIT)).ok_or_else(invalid)?;
         Ok(flat.chunks(2).map(|pair| (pair[0], pair[1])).collect())
     }
 
     /// Returns oneDNN's algorithm for a resize, if it computes the same: at half-pixel centers, or by integer factors.
-    pub fn resampling(self, name: &str, from: [i64; 2], to: [i64; 2]) -> Taken<i32> {
-        if to.iter().any(|size| !(1..LARGEST).contains(size)) {
-            return Err(bad(format!("result size {to:?} is out of range")));
+    pub fn resampling(self, name: &str, from: [i64; 2], to: [i64; 2]) -> Result<i32> {
+        if to.iter().any(|size| !(1..EXTENT_LIMIT).contains(size)) {
+            return Err(attr_error(format!("result size {to:?} is out of range")));
         }
         let method = self.0.text("method").unwrap_or_default();
         let mode = match name {
@@ -265,7 +266,7 @@ impl<'a> Attributes<'a> {
             ("linear" | "bilinear", "pytorch_half_pixel", _) if to.iter().all(|&size| size > 1) => {
                 Ok(ffi::RESAMPLING_LINEAR)
             }
-            _ => Err(bad(format!("unsupported method {method} with {mode} {rounding}"))),
+            _ => Err(attr_error(format!("unsupported method {method} with {mode} {rounding}"))),
         }
     }
 
@@ -275,10 +276,10 @@ impl<'a> Attributes<'a> {
     }
 }
 
-fn normal(axis: i64, rank: usize) -> Taken<usize> {
+fn normalize_axis(axis: i64, rank: usize) -> Result<usize> {
     let from_start = if axis < 0 { axis.saturating_add(rank as i64) } else { axis };
     usize::try_from(from_start)
         .ok()
         .filter(|&axis| axis < rank)
-        .ok_or_else(|| bad(format!("axis {axis} is out of range for {rank} dimensions")))
+        .ok_or_else(|| attr_error(format!("axis {axis} is out of range for {rank} dimensions")))
 }

@@ -1,9 +1,9 @@
 //! The two entry points of the backend: code generator and loader.
 
+use crate::ir::{CompileError, RegionIr};
 use crate::library::onednn;
 use crate::lower::{Packs, lower};
-use crate::program::{Program, Reason};
-use crate::runtime::Region as Loaded;
+use crate::runtime::LoadedRegion;
 use crate::{blob, options, patterns, translate};
 use byoc_plugin_api::{
     Attr, Candidate, CandidateKind, Codegen, CompiledRegion, Cost, Description, Dim, Error, Executable, Graph,
@@ -22,7 +22,7 @@ pub struct Dnnl;
 pub struct JsonLoader;
 
 /// Operators that make a region profitable: those that compute more than they move.
-const HEAVY: &[&str] = &[
+const COMPUTE_BOUND: &[&str] = &[
     "nn.conv1d",
     "nn.conv2d",
     "nn.conv3d",
@@ -40,20 +40,20 @@ const HEAVY: &[&str] = &[
 ];
 
 /// Minimum number of floating-point operations of a profitable region: some ten microseconds of one core.
-const LEAST_FLOPS: u64 = 20_000;
+const MIN_FLOPS: u64 = 20_000;
 
 /// Substitute for unknown dimensions.
-const SAMPLE: usize = 4;
+const SAMPLE_DIM: usize = 4;
 
-fn refuse(reason: Reason) -> Verdict {
+fn refuse(reason: CompileError) -> Verdict {
     Verdict::refused(reason.code, reason.detail)
 }
 
-/// Returns the dimensions of the inputs, with [`SAMPLE`] for each symbol.
-fn sample(graph: &Graph) -> Vec<Vec<i64>> {
+/// Returns the dimensions of the inputs, with [`SAMPLE_DIM`] for each symbol.
+fn sample_shapes(graph: &Graph) -> Vec<Vec<i64>> {
     let size = |dim: &Dim| {
-        let size = dims::size(dim, &mut |_| Some(SAMPLE));
-        size.filter(|&size| size > 0 || *dim == Dim::Known(0)).unwrap_or(SAMPLE) as i64
+        let size = dims::size(dim, &mut |_| Some(SAMPLE_DIM));
+        size.filter(|&size| size > 0 || *dim == Dim::Known(0)).unwrap_or(SAMPLE_DIM) as i64
     };
     graph.inputs.iter().map(|input| input.ty.dims.iter().map(size).collect()).collect()
 }
@@ -73,7 +73,7 @@ impl Codegen for Dnnl {
                 .map(|&name| name.to_owned())
                 .collect(),
             dynamic_dims: true,
-            cost: Cost { min_region_flops: LEAST_FLOPS, min_region_operators: 1 },
+            cost: Cost { min_region_flops: MIN_FLOPS, min_region_operators: 1 },
             finite_math: true,
             options: options::table(),
             ..Description::default()
@@ -91,14 +91,14 @@ impl Codegen for Dnnl {
             return judge_region(&candidate.graph);
         }
         let dynamic = is_dynamic(&candidate.graph);
-        let program = match Program::of(&candidate.graph, &candidate.constants, &sample(&candidate.graph)) {
-            Ok(program) => program,
+        let ir = match RegionIr::of(&candidate.graph, &candidate.constants, &sample_shapes(&candidate.graph)) {
+            Ok(ir) => ir,
             // Substituted dimensions need not be consistent.
             Err(reason) if dynamic && reason.code == RefusalCode::UnsupportedShape => return Verdict::Supported,
             Err(reason) => return refuse(reason),
         };
         // `Supported` is binding, so the library is asked for every implementation.
-        match lower(library, &program, &mut Packs::default()) {
+        match lower(library, &ir, &mut Packs::default()) {
             Ok(_) => Verdict::Supported,
             Err(reason) => refuse(reason),
         }
@@ -108,13 +108,13 @@ impl Codegen for Dnnl {
         let library = onednn()?;
         let mut notes = Vec::new();
         let mut graph = region.graph.clone();
-        options::mark(&mut graph, region.options);
-        let (options, ignored) = options::of(&graph);
+        options::store(&mut graph, region.options);
+        let (options, ignored) = options::of_graph(&graph);
         notes.extend(ignored.map(Into::into));
         if !is_dynamic(region.graph) {
-            let mut program = Program::of(region.graph, region.constants, &sample(region.graph))?;
-            program.options = options;
-            let plan = lower(library, &program, &mut Packs::default())?;
+            let mut ir = RegionIr::of(region.graph, region.constants, &sample_shapes(region.graph))?;
+            ir.options = options;
+            let plan = lower(library, &ir, &mut Packs::default())?;
             notes.push(format!("{} primitives, workspace {} bytes", plan.steps.len(), plan.workspace).into());
         }
         let text = blob::write(&graph);
@@ -131,7 +131,7 @@ impl Codegen for Dnnl {
 /// Refuses regions whose operators are all cheap.
 fn judge_region(graph: &Graph) -> Verdict {
     let names: BTreeSet<&str> = graph.operators().into_iter().map(|(name, _, _)| name).collect();
-    if names.iter().any(|name| HEAVY.contains(name)) {
+    if names.iter().any(|name| COMPUTE_BOUND.contains(name)) {
         return Verdict::Supported;
     }
     let names: Vec<&str> = names.into_iter().take(4).collect();
@@ -149,7 +149,7 @@ impl Loader for JsonLoader {
         // Code is generated from the types in the graph: they have to match its operators and this run.
         region.check_signature(&Signature::of(&graph))?;
         region.services.reference(&graph, region.constants)?;
-        Ok(Box::new(Loaded::new(graph, region.constants, region.services)?))
+        Ok(Box::new(LoadedRegion::new(graph, region.constants, region.services)?))
     }
 
     fn query(&self, key: &str, _: &[u8]) -> Result<Option<Vec<u8>>> {

@@ -23,22 +23,22 @@ pub fn write(graph: &Graph) -> String {
 /// # Errors
 /// A blob that is invalid, of another format version, modified, or built for other constants.
 pub fn read(bytes: &[u8], constants: &[Constant]) -> Result<Graph> {
-    let damaged = |what: String| Error::new(format!("the region is not a dnnl graph: {what}"));
-    let text = std::str::from_utf8(bytes).map_err(|error| damaged(error.to_string()))?;
-    let mut graph = Graph::from_json(text).map_err(|error| damaged(error.message.to_string()))?;
+    let invalid = |problem: String| Error::new(format!("the region is not a dnnl graph: {problem}"));
+    let text = std::str::from_utf8(bytes).map_err(|error| invalid(error.to_string()))?;
+    let mut graph = Graph::from_json(text).map_err(|error| invalid(error.message.to_string()))?;
     match graph.attr(FORMAT_KEY).and_then(|value| value.as_int()) {
         Some(FORMAT) => {}
-        Some(other) => return Err(damaged(format!("expected format {FORMAT}, found {other}"))),
-        None => return Err(damaged(format!("it has no attribute \"{FORMAT_KEY}\""))),
+        Some(other) => return Err(invalid(format!("expected format {FORMAT}, found {other}"))),
+        None => return Err(invalid(format!("it has no attribute \"{FORMAT_KEY}\""))),
     }
-    let said = graph.attr(DIGEST_KEY).and_then(|value| value.as_str()).unwrap_or_default().to_owned();
+    let stored = graph.attr(DIGEST_KEY).and_then(|value| value.as_str()).unwrap_or_default().to_owned();
     graph.attrs.retain(|attr| attr.key != DIGEST_KEY);
-    if blake3::hash(graph.to_json().as_bytes()).to_hex().as_str() != said {
-        return Err(damaged("digest mismatch: the graph was modified".into()));
+    if blake3::hash(graph.to_json().as_bytes()).to_hex().as_str() != stored {
+        return Err(invalid("digest mismatch: the graph was modified".into()));
     }
     graph
         .check(constants.len())
-        .map_err(|what| damaged(format!("{what} ({} constants are given)", constants.len())))?;
+        .map_err(|problem| invalid(format!("{problem} ({} constants are given)", constants.len())))?;
     let mut open = vec![&graph];
     while let Some(part) = open.pop() {
         for node in &part.nodes {
@@ -46,8 +46,8 @@ pub fn read(bytes: &[u8], constants: &[Constant]) -> Result<Graph> {
                 NodeKind::Constant(number) => {
                     let constant = &constants[*number as usize];
                     if constant.ty() != node.outputs[0] {
-                        let (is, wanted) = (constant.ty(), &node.outputs[0]);
-                        return Err(damaged(format!("constant {number}: expected {wanted}, found {is}")));
+                        let (found, expected) = (constant.ty(), &node.outputs[0]);
+                        return Err(invalid(format!("constant {number}: expected {expected}, found {found}")));
                     }
                 }
                 NodeKind::Composite(composite) => open.push(&composite.body),

@@ -18,8 +18,8 @@ pub fn has_bf16() -> bool {
 
 /// Defines a function that returns the fastest variant of `$code` for this CPU; `$code` is inlined into each variant.
 macro_rules! fastest {
-    ($(#[$said:meta])* $name:ident: unsafe fn($($arg:ident: $ty:ty),* $(,)?) = $code:expr) => {
-        $(#[$said])*
+    ($(#[$doc:meta])* $name:ident: unsafe fn($($arg:ident: $ty:ty),* $(,)?) = $code:expr) => {
+        $(#[$doc])*
         fn $name() -> unsafe fn($($ty),*) {
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl")]

@@ -4,8 +4,8 @@
 //! elementwise operator does not depend on the order of elements. The whole item runs at the position of its last
 //! operator, when all other operands of the chain have been computed.
 
+use crate::ir::{Kind, RegionIr, Val};
 use crate::library::ffi;
-use crate::program::{Kind, Program, Val};
 use crate::qnn::Stage;
 use byoc_plugin_api::DType;
 
@@ -54,7 +54,7 @@ impl Item {
     }
 }
 
-fn takes_chain(kind: &Kind) -> bool {
+fn supports_chain(kind: &Kind) -> bool {
     matches!(
         kind,
         Kind::Conv { .. }
@@ -70,35 +70,35 @@ fn takes_chain(kind: &Kind) -> bool {
 }
 
 /// Returns true if the chain consists of integer stages, which the library cannot fuse.
-fn takes_stages(program: &Program, anchor: usize) -> bool {
-    let op = &program.ops[anchor];
+fn has_stage_chain(ir: &RegionIr, anchor: usize) -> bool {
+    let op = &ir.ops[anchor];
     match op.kind {
         Kind::Stage(_) => true,
-        Kind::Conv { .. } | Kind::MatMul { .. } => program.get(op.output).dtype != DType::F32,
+        Kind::Conv { .. } | Kind::MatMul { .. } => ir.get(op.output).dtype != DType::F32,
         _ => false,
     }
 }
 
 /// Returns true if the chain may contain operators with another tensor. For the other kinds oneDNN was observed to
 /// combine the wrong elements: pooling of more than one image, followed by a sum with a tensor of its own size.
-fn takes_tensors(kind: &Kind) -> bool {
+fn supports_binary_links(kind: &Kind) -> bool {
     matches!(kind, Kind::Conv { .. } | Kind::MatMul { .. } | Kind::Eltwise(_) | Kind::Binary(_))
 }
 
-/// Returns the items of a program in an order of execution.
-pub fn items(program: &Program) -> Vec<Item> {
-    let users = program.users();
-    let mut is_output = vec![false; program.values.len()];
-    program.outputs.iter().for_each(|output| is_output[output.index()] = true);
-    let mut absorbed = vec![false; program.ops.len()];
+/// Returns the items of a region in an order of execution.
+pub fn items(ir: &RegionIr) -> Vec<Item> {
+    let users = ir.users();
+    let mut is_output = vec![false; ir.values.len()];
+    ir.outputs.iter().for_each(|output| is_output[output.index()] = true);
+    let mut absorbed = vec![false; ir.ops.len()];
     let mut items = Vec::new();
-    for anchor in 0..program.ops.len() {
+    for anchor in 0..ir.ops.len() {
         if absorbed[anchor] {
             continue;
         }
         let mut chain = Vec::new();
-        if takes_chain(&program.ops[anchor].kind) {
-            follow(program, &users, &is_output, &absorbed, anchor, &mut chain);
+        if supports_chain(&ir.ops[anchor].kind) {
+            follow(ir, &users, &is_output, &absorbed, anchor, &mut chain);
             chain.iter().for_each(|link: &Link| absorbed[link.op()] = true);
         }
         items.push(Item { anchor, chain });
@@ -108,21 +108,21 @@ pub fn items(program: &Program) -> Vec<Item> {
 }
 
 fn follow(
-    program: &Program,
+    ir: &RegionIr,
     users: &[Vec<usize>],
     is_output: &[bool],
     absorbed: &[bool],
     anchor: usize,
     chain: &mut Vec<Link>,
 ) {
-    let mut value = program.ops[anchor].output;
-    let stages = takes_stages(program, anchor);
+    let mut value = ir.ops[anchor].output;
+    let stages = has_stage_chain(ir, anchor);
     let mut kept = 0;
     while let [user] = users[value.index()][..] {
         if is_output[value.index()] || absorbed[user] {
             break;
         }
-        let op = &program.ops[user];
+        let op = &ir.ops[user];
         match &op.kind {
             // Only a sum of integers may have the chain's value as its second operand.
             Kind::Stage(stage) if stages && (op.inputs[0] == value || matches!(stage, Stage::Sum { .. })) => {
@@ -131,11 +131,11 @@ fn follow(
             }
             Kind::Eltwise(_) | Kind::Binary(_) if stages => break,
             Kind::Eltwise(_) => chain.push(Link::Eltwise(user)),
-            Kind::Binary(alg) if takes_tensors(&program.ops[anchor].kind) => {
+            Kind::Binary(alg) if supports_binary_links(&ir.ops[anchor].kind) => {
                 let first = op.inputs[0] == value;
                 let other = op.inputs[usize::from(first)];
                 let swaps = !matches!(*alg, ffi::BINARY_SUB | ffi::BINARY_DIV);
-                if program.shape(op.output) != program.shape(value) || !(first || swaps) {
+                if ir.shape(op.output) != ir.shape(value) || !(first || swaps) {
                     break;
                 }
                 chain.push(Link::Binary { op: user, other });

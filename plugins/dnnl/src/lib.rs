@@ -7,20 +7,20 @@
 //! |---|---|
 //! | `patterns` | the pattern table |
 //! | `attributes`, `translate` | Relay's operators and attributes; shape inference |
-//! | `program`, `simplify` | IR with a few kinds of operators; recognition of GELU and similar idioms |
+//! | `ir`, `simplify` | IR with a few kinds of operators; recognition of GELU and similar idioms |
 //! | `recurrent`, `cell` | LSTM and GRU steps after their matrix products: recognition and kernels |
-//! | `row` | GEMV kernel for those products |
-//! | `elementwise`, `curves` | functions for which the library lacks precision; approximations that vectorize |
-//! | `qnn`, `trust` | quantized operators: the loop over the sums that the library computes; implementations that sum exactly |
+//! | `gemv` | GEMV kernel for those products |
+//! | `elementwise`, `math` | functions for which the library lacks precision; approximations that vectorize |
+//! | `qnn`, `sum_requirement` | quantized operators: the loop over the sums that the library computes; implementations that sum exactly |
 //! | `fuse` | grouping of operators into primitives |
-//! | `frame` | reduction of the number of dimensions that a primitive sees |
+//! | `dim_map` | reduction of the number of dimensions that a primitive sees |
 //! | `view` | strided layouts; transposes, slices and reshapes without copies |
-//! | `join` | concatenation of channels |
-//! | `narrow` | optional bfloat16 |
+//! | `concat` | concatenation of channels |
+//! | `bf16` | optional bfloat16 |
 //! | `winograd` | convolutions by 3 x 3 kernels with fewer multiplications |
 //! | `options` | options of a region |
 //! | `lower`, `anchors` | layouts of tensors, primitives of operator groups |
-//! | `own` | selection of hand-written kernels in place of the library's primitives |
+//! | `handwritten` | selection of hand-written kernels in place of the library's primitives |
 //! | `pack` | constants packed at load time |
 //! | `plan`, `argument` | steps of a run and their tensors; placement in one arena |
 //! | `runtime` | generated code, packed weights, execution |
@@ -35,30 +35,30 @@ mod anchors;
 mod argument;
 mod attributes;
 mod backend;
+mod bf16;
 mod blob;
 mod cell;
+mod concat;
 mod cpu;
-mod curves;
+mod dim_map;
 mod elementwise;
-mod frame;
 mod fuse;
-mod join;
+mod gemv;
+mod handwritten;
+mod ir;
 mod library;
 mod lower;
-mod narrow;
+mod math;
 mod options;
-mod own;
 mod pack;
 mod patterns;
 mod plan;
-mod program;
 mod qnn;
 mod recurrent;
-mod row;
 mod runtime;
 mod simplify;
+mod sum_requirement;
 mod translate;
-mod trust;
 mod view;
 mod winograd;
 

@@ -10,23 +10,23 @@ use std::collections::BTreeMap;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
     /// True if products and convolutions with constant weights may read bfloat16 operands.
-    pub narrow: bool,
+    pub bf16: bool,
     /// True if convolutions may use Winograd.
     pub winograd: bool,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { narrow: false, winograd: true }
+        Options { bf16: false, winograd: true }
     }
 }
 
-const NARROW: &str = "bf16";
+const BF16: &str = "bf16";
 const WINOGRAD: &str = "winograd";
 
 /// Returns the description of the options, by name.
 pub fn table() -> BTreeMap<String, BackendOption> {
-    let narrow = "products and convolutions read bfloat16 and accumulate in float32, where the CPU has AVX512_BF16";
+    let bf16 = "products and convolutions read bfloat16 and accumulate in float32, where the CPU has AVX512_BF16";
     let winograd = "3 x 3 convolutions use Winograd, with fewer multiplications, where the CPU has AVX-512; \
                     their last digits differ, and an infinity turns its neighbors into NaN";
     let option = |about: &str, values: [&str; 2]| BackendOption {
@@ -34,16 +34,16 @@ pub fn table() -> BTreeMap<String, BackendOption> {
         values: values.into_iter().map(Into::into).collect(),
     };
     BTreeMap::from([
-        (NARROW.to_owned(), option(narrow, ["false", "true"])),
+        (BF16.to_owned(), option(bf16, ["false", "true"])),
         (WINOGRAD.to_owned(), option(winograd, ["true", "false"])),
     ])
 }
 
 /// Stores non-default options in a region's graph.
-pub fn mark(graph: &mut Graph, options: &serde_json::Value) {
+pub fn store(graph: &mut Graph, options: &serde_json::Value) {
     let chosen = &options["backend_options"];
-    if chosen[NARROW] == "true" {
-        graph.attrs.push(Attr::new(NARROW, true));
+    if chosen[BF16] == "true" {
+        graph.attrs.push(Attr::new(BF16, true));
     }
     if chosen[WINOGRAD] == "false" {
         graph.attrs.push(Attr::new(WINOGRAD, false));
@@ -51,15 +51,15 @@ pub fn mark(graph: &mut Graph, options: &serde_json::Value) {
 }
 
 /// Returns the options of a region that this CPU supports, and a warning if one is ignored.
-pub fn of(graph: &Graph) -> (Options, Option<&'static str>) {
-    let chosen = |name| match graph.attr(name) {
+pub fn of_graph(graph: &Graph) -> (Options, Option<&'static str>) {
+    let flag = |name| match graph.attr(name) {
         Some(AttrValue::Bool(chosen)) => Some(*chosen),
         _ => None,
     };
-    let narrow = chosen(NARROW) == Some(true);
-    let options = Options { narrow: narrow && cpu::has_bf16(), winograd: chosen(WINOGRAD) != Some(false) };
-    (options, (narrow && !options.narrow).then_some(IGNORED))
+    let bf16 = flag(BF16) == Some(true);
+    let options = Options { bf16: bf16 && cpu::has_bf16(), winograd: flag(WINOGRAD) != Some(false) };
+    (options, (bf16 && !options.bf16).then_some(BF16_IGNORED))
 }
 
 /// Warning on CPUs without bfloat16 products.
-const IGNORED: &str = "the option bf16 is ignored: this CPU does not support AVX512_BF16; float32 is used";
+const BF16_IGNORED: &str = "the option bf16 is ignored: this CPU does not support AVX512_BF16; float32 is used";

@@ -1,14 +1,14 @@
 //! Constants that are packed at load time, and the memory that holds them.
 
-use crate::library::{Attr, Desc, Failure, Memory, OneDnn, PostOps, Primitive, PrimitiveDesc, Stream, ffi, pages};
-use crate::row::Panels;
+use crate::gemv::Panels;
+use crate::library::{Attr, Desc, Memory, OneDnn, OneDnnError, PostOps, Primitive, PrimitiveDesc, Stream, ffi, pages};
 use crate::winograd::Weights;
 use byoc_plugin_api::{Constant, Error, Result};
 use std::alloc::Layout;
 use std::sync::{Arc, Weak};
 
 /// Constant with its packed form.
-pub struct Pack {
+pub struct PackSpec {
     /// Index of the constant.
     pub constant: usize,
     /// Offset of the first element that is read, in bytes.
@@ -41,7 +41,7 @@ impl Packing {
     }
 }
 
-impl Pack {
+impl PackSpec {
     /// Writes the packed constant.
     ///
     /// # Errors
@@ -56,12 +56,12 @@ impl Pack {
             return Err(short());
         }
         // SAFETY: guaranteed by the caller.
-        let own = |elements| unsafe { zeros(to, elements) };
+        let zeroed = |elements| unsafe { zeros(to, elements) };
         match &self.to {
             // SAFETY: both sides span the bytes of their layouts, as the caller guarantees.
             Packing::Layout(layout) => unsafe { reorder(library, (&self.from, from), (layout, to)) },
-            Packing::Winograd(weights) => weights.transform(from, own(weights.elements())).ok_or_else(short),
-            Packing::Panels(panels) => panels.pack(from, own(panels.elements())).ok_or_else(short),
+            Packing::Winograd(weights) => weights.transform(from, zeroed(weights.elements())).ok_or_else(short),
+            Packing::Panels(panels) => panels.pack(from, zeroed(panels.elements())).ok_or_else(short),
         }
     }
 }
@@ -89,11 +89,11 @@ unsafe fn reorder(library: &'static OneDnn, from: (&Desc, &[u8]), to: (&Desc, *m
     to.set(place)?;
     let mut args = vec![from.arg(ffi::ARG_SRC), to.arg(ffi::ARG_DST)];
     let scratch = desc.scratchpad()?;
-    let scratch_lines = scratch.as_ref().map(|desc| Lines::new(desc.size())).transpose()?;
-    let mut scratch_memory = None;
-    if let (Some(desc), Some(lines)) = (&scratch, &scratch_lines) {
-        let memory = scratch_memory.insert(Memory::new(library, desc)?);
-        memory.set(lines.at)?;
+    let buffer = scratch.as_ref().map(|desc| AlignedMemory::new(desc.size())).transpose()?;
+    let mut memory = None;
+    if let (Some(desc), Some(buffer)) = (&scratch, &buffer) {
+        let memory = memory.insert(Memory::new(library, desc)?);
+        memory.set(buffer.at)?;
         args.push(memory.arg(ffi::ARG_SCRATCHPAD));
     }
     // SAFETY: guaranteed by the caller; the source is only read, and the scratchpad is allocated above.
@@ -102,95 +102,95 @@ unsafe fn reorder(library: &'static OneDnn, from: (&Desc, &[u8]), to: (&Desc, *m
 }
 
 /// Size of a cache line.
-pub const LINE: usize = 64;
+pub const CACHE_LINE: usize = 64;
 
 /// Size of a huge page, where the system supports them.
-const LARGE_PAGE: usize = 2 << 20;
+const HUGE_PAGE: usize = 2 << 20;
 
 /// Packed constant: its address and the allocation that it shares with others.
 #[derive(Clone)]
-pub struct Packed {
+pub struct PackedMemory {
     /// Allocation that holds it.
-    pub lines: Arc<Lines>,
+    pub memory: Arc<AlignedMemory>,
     /// Address of the packed data.
     pub at: *mut u8,
 }
 
 // SAFETY: it points into the allocation that it holds, which is written before it is shared, and only read afterwards.
-unsafe impl Send for Packed {}
+unsafe impl Send for PackedMemory {}
 // SAFETY: as above.
-unsafe impl Sync for Packed {}
+unsafe impl Sync for PackedMemory {}
 
 /// Packed constant without ownership of its allocation.
-pub struct WeakPacked {
-    lines: Weak<Lines>,
+pub struct WeakPackedMemory {
+    memory: Weak<AlignedMemory>,
     at: *mut u8,
 }
 
 // SAFETY: the pointer is dereferenced only while the allocation that it points into is held.
-unsafe impl Send for WeakPacked {}
+unsafe impl Send for WeakPackedMemory {}
 
-impl WeakPacked {
+impl WeakPackedMemory {
     /// Creates a weak reference to a packed constant.
-    pub fn of(packed: &Packed) -> WeakPacked {
-        WeakPacked { lines: Arc::downgrade(&packed.lines), at: packed.at }
+    pub fn of(packed: &PackedMemory) -> WeakPackedMemory {
+        WeakPackedMemory { memory: Arc::downgrade(&packed.memory), at: packed.at }
     }
 
     /// Returns the packed constant if its allocation is still alive.
-    pub fn get(this: &Option<WeakPacked>) -> Option<Packed> {
+    pub fn get(this: &Option<WeakPackedMemory>) -> Option<PackedMemory> {
         let this = this.as_ref()?;
-        Some(Packed { lines: this.lines.upgrade()?, at: this.at })
+        Some(PackedMemory { memory: this.memory.upgrade()?, at: this.at })
     }
 }
 
 /// Allocation aligned to a cache line.
-pub struct Lines {
+pub struct AlignedMemory {
     /// Start of the allocation.
     pub at: *mut u8,
     layout: Layout,
 }
 
 // SAFETY: the memory is written before it is shared, and only read afterwards.
-unsafe impl Send for Lines {}
+unsafe impl Send for AlignedMemory {}
 // SAFETY: as above.
-unsafe impl Sync for Lines {}
+unsafe impl Sync for AlignedMemory {}
 
-impl Lines {
+impl AlignedMemory {
     /// Allocates this number of bytes.
     ///
     /// # Errors
     /// If memory is exhausted.
-    pub fn new(bytes: usize) -> Result<Lines> {
-        Lines::aligned(bytes, LINE)
+    pub fn new(bytes: usize) -> Result<AlignedMemory> {
+        AlignedMemory::aligned(bytes, CACHE_LINE)
     }
 
-    fn aligned(bytes: usize, to: usize) -> Result<Lines> {
-        let layout = Layout::from_size_align(bytes.max(1), to).map_err(|_| too_much(bytes))?;
+    fn aligned(bytes: usize, to: usize) -> Result<AlignedMemory> {
+        let layout = Layout::from_size_align(bytes.max(1), to).map_err(|_| out_of_memory(bytes))?;
         // SAFETY: the size is not 0.
         let at = unsafe { std::alloc::alloc(layout) };
         if at.is_null() {
-            return Err(too_much(bytes));
+            return Err(out_of_memory(bytes));
         }
-        Ok(Lines { at, layout })
+        Ok(AlignedMemory { at, layout })
     }
 
     /// Allocates memory in huge pages where the system supports them: a run reads all weights once, and with small
     /// pages that would take thousands of TLB misses.
-    pub fn in_large_pages(bytes: usize) -> Result<Lines> {
-        if bytes < LARGE_PAGE {
-            return Lines::new(bytes);
+    pub fn in_huge_pages(bytes: usize) -> Result<AlignedMemory> {
+        if bytes < HUGE_PAGE {
+            return AlignedMemory::new(bytes);
         }
-        let lines = Lines::aligned(bytes, LARGE_PAGE)?;
-        pages::in_large_pages(lines.at, bytes);
-        Ok(lines)
+        let memory = AlignedMemory::aligned(bytes, HUGE_PAGE)?;
+        pages::advise_huge_pages(memory.at, bytes);
+        Ok(memory)
     }
 }
 
-fn too_much(bytes: usize) -> Error {
-    Failure::OutOfMemory(format!("cannot allocate {bytes} bytes for packed weights")).into()
+fn out_of_memory(bytes: usize) -> Error {
+    OneDnnError::OutOfMemory(format!("cannot allocate {bytes} bytes for packed weights")).into()
 }
 
-impl Drop for Lines {
+impl Drop for AlignedMemory {
     fn drop(&mut self) {
         // SAFETY: it was allocated with this layout.
         unsafe { std::alloc::dealloc(self.at, self.layout) };

@@ -58,18 +58,18 @@ fn requantized(op: &str) -> String {
 }
 
 /// Maximum number of tensors in a pattern of `qnn.concatenate`.
-const MOST_JOINED: usize = 6;
+const MAX_CONCAT_INPUTS: usize = 6;
 
 /// Returns the pattern of a concatenation of `count` tensors with scales of their own. Their scales come in a tuple,
 /// which is only accessible as part of a claimed composite.
-fn joined(count: usize) -> String {
+fn concat_pattern(count: usize) -> String {
     let of = |part: &str| vec![part; count].join(", ");
     format!("qnn.concatenate(({}), ({}), ({}), const, const)", of("*"), of("const"), of("const"))
 }
 
 /// Returns the pattern of a quantized operator in real arithmetic, as passes for oneDNN write it: a bias, the scale,
 /// bounds, the scale of a residual sum and the residual, the zero point of the result.
-fn written_out(op: &str) -> String {
+fn real_arithmetic(op: &str) -> String {
     format!(
         "let sum = cast(qnn.{op}(*, const, const(0), const(0), const, const));\n    \
          let biased = add(sum, const) | sum;\n    \
@@ -85,19 +85,19 @@ fn written_out(op: &str) -> String {
 pub fn table() -> String {
     let mut text = String::from("# Quantized: sums with their requantization to bytes.\n");
     for op in ["conv2d", "dense"] {
-        let _ = writeln!(text, "qnn.{op}: {}", written_out(op));
+        let _ = writeln!(text, "qnn.{op}: {}", real_arithmetic(op));
     }
     for op in ["conv2d", "dense"] {
         let _ = writeln!(text, "qnn_{op}_requantize_sum: {};\n    {QUANTIZED_SUM} ? nn.relu ? clip", requantized(op));
         let _ = writeln!(text, "qnn_{op}_requantize: {};\n    scaled ? nn.relu ? clip ? cast", requantized(op));
     }
-    let joins: Vec<String> = (2..=MOST_JOINED).map(joined).collect();
-    let _ = writeln!(text, "qnn_concatenate: {}", joins.join("\n    | "));
+    let concats: Vec<String> = (2..=MAX_CONCAT_INPUTS).map(concat_pattern).collect();
+    let _ = writeln!(text, "qnn_concatenate: {}", concats.join("\n    | "));
     text.push_str("# Residuals, then biases and activations, then patterns without an anchor.\n");
     for (name, op) in ANCHORS {
         let biased = biased(op);
         for (activation, pattern) in [("_relu", "nn.relu(c)"), ("", "c")] {
-            line(&mut text, &format!("{name}_bias_sum{activation}"), &format!("add({biased}, *)"), pattern);
+            write_pattern(&mut text, &format!("{name}_bias_sum{activation}"), &format!("add({biased}, *)"), pattern);
         }
     }
     for bias in [true, false] {
@@ -106,12 +106,12 @@ pub fn table() -> String {
                 let anchor = if bias { biased(op) } else { format!("{op}(*, *)") };
                 let name = [*name, if bias { "bias" } else { "" }, activation];
                 let name: Vec<&str> = name.into_iter().filter(|part| !part.is_empty()).collect();
-                line(&mut text, &name.join("_"), &anchor, pattern);
+                write_pattern(&mut text, &name.join("_"), &anchor, pattern);
             }
         }
     }
     for (name, pattern) in ACTIVATIONS.iter().filter(|(_, pattern)| pattern.len() > 40) {
-        line(&mut text, name, "*", pattern);
+        write_pattern(&mut text, name, "*", pattern);
     }
     // Exporters write this after a softmax, whose rows are NaN where everything is masked.
     text.push_str("no_nan: where(isnan(*x), const, *x)\n");
@@ -122,7 +122,7 @@ fn biased(op: &str) -> String {
     format!("nn.bias_add({op}(*, *), *) | add({op}(*, *), *)")
 }
 
-fn line(text: &mut String, name: &str, anchor: &str, pattern: &str) {
+fn write_pattern(text: &mut String, name: &str, anchor: &str, pattern: &str) {
     let anchor = if anchor == "*" { "*c".to_owned() } else { format!("({anchor})") };
     let _ = match pattern {
         "c" => writeln!(text, "{name}: {anchor}"),

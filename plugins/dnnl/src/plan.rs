@@ -33,7 +33,7 @@ pub struct Buffer {
 }
 
 /// Operation of a step.
-pub enum Work {
+pub enum Operation {
     /// Runs a primitive whose code is not generated yet.
     Primitive(PrimitiveDesc),
     /// Runs a primitive. Its descriptor has been dropped: it takes twice the memory of the primitive.
@@ -45,25 +45,25 @@ pub enum Work {
     /// Winograd convolution.
     Winograd(crate::winograd::Winograd),
     /// GEMV: product of a row vector and a constant matrix.
-    Row(crate::row::Row),
+    Gemv(crate::gemv::Gemv),
     /// Step of a recurrent layer; `cell` defines the argument indices.
     Cell(crate::cell::Cell),
     /// Elementwise function.
     Elementwise(crate::elementwise::Elementwise),
     /// Concatenation of rows.
-    Join(crate::join::Join),
+    Concat(crate::concat::RowConcat),
     /// Elementwise chain of integer operators; `qnn` defines the argument indices.
-    Finish(crate::qnn::Finish),
+    Epilogue(crate::qnn::Epilogue),
     /// Average pooling of bytes; `qnn` defines the argument indices.
-    Means(crate::qnn::Means),
+    IntAvgPool(crate::qnn::IntAvgPoolKernel),
 }
 
 /// Step of a plan.
 pub struct Step {
-    pub work: Work,
+    pub operation: Operation,
     pub args: Vec<Argument>,
     /// Description of the computation, for messages and traces.
-    pub what: String,
+    pub label: String,
 }
 
 /// Plan of a run.
@@ -104,7 +104,7 @@ impl Plan {
 }
 
 /// Alignment of arena buffers.
-const LINE: usize = 64;
+const CACHE_LINE: usize = 64;
 
 /// Assigns an offset to each arena buffer, which occupies it from the first to the last step that uses it, and returns
 /// the size of the arena. A buffer takes the smallest gap that fits (best fit), or the end.
@@ -113,13 +113,14 @@ pub fn place_in_arena(steps: &[Step], buffers: &mut [Buffer]) -> usize {
     for (number, step) in steps.iter().enumerate() {
         step.args.iter().for_each(|argument| last[argument.buffer.0 as usize] = Some(number));
     }
-    let mut begun = vec![false; buffers.len()];
+    let mut allocated = vec![false; buffers.len()];
     let mut arena = Arena::default();
     for (number, step) in steps.iter().enumerate() {
         let own = || step.args.iter().map(|argument| argument.buffer.0 as usize);
         for buffer in own() {
-            if matches!(buffers[buffer].place, Place::Arena(_)) && !std::mem::replace(&mut begun[buffer], true) {
-                buffers[buffer].place = Place::Arena(arena.take(buffers[buffer].bytes.next_multiple_of(LINE)));
+            if matches!(buffers[buffer].place, Place::Arena(_)) && !std::mem::replace(&mut allocated[buffer], true) {
+                buffers[buffer].place =
+                    Place::Arena(arena.allocate(buffers[buffer].bytes.next_multiple_of(CACHE_LINE)));
             }
         }
         for buffer in own() {
@@ -128,7 +129,7 @@ pub fn place_in_arena(steps: &[Step], buffers: &mut [Buffer]) -> usize {
             {
                 // Cleared so that a buffer that a step names twice is freed once.
                 last[buffer] = None;
-                arena.give(at, buffers[buffer].bytes.next_multiple_of(LINE));
+                arena.free(at, buffers[buffer].bytes.next_multiple_of(CACHE_LINE));
             }
         }
     }
@@ -143,7 +144,7 @@ struct Arena {
 }
 
 impl Arena {
-    fn take(&mut self, bytes: usize) -> usize {
+    fn allocate(&mut self, bytes: usize) -> usize {
         let best = self.gaps.iter().filter(|(_, size)| **size >= bytes).min_by_key(|(_, size)| **size);
         if let Some((&at, &size)) = best {
             self.gaps.remove(&at);
@@ -164,7 +165,7 @@ impl Arena {
         at
     }
 
-    fn give(&mut self, mut at: usize, mut bytes: usize) {
+    fn free(&mut self, mut at: usize, mut bytes: usize) {
         if bytes == 0 {
             return;
         }
@@ -188,12 +189,12 @@ mod tests {
     #[test]
     fn reuses_and_merges_gaps() {
         let mut arena = Arena::default();
-        let [a, b, c] = [arena.take(128), arena.take(64), arena.take(256)];
+        let [a, b, c] = [arena.allocate(128), arena.allocate(64), arena.allocate(256)];
         assert_eq!((a, b, c, arena.size), (0, 128, 192, 448));
-        arena.give(a, 128);
-        arena.give(b, 64);
-        assert_eq!(arena.take(192), 0, "adjacent gaps are merged");
-        arena.give(c, 256);
-        assert_eq!((arena.take(512), arena.size), (192, 704), "the gap at the end grows");
+        arena.free(a, 128);
+        arena.free(b, 64);
+        assert_eq!(arena.allocate(192), 0, "adjacent gaps are merged");
+        arena.free(c, 256);
+        assert_eq!((arena.allocate(512), arena.size), (192, 704), "the gap at the end grows");
     }
 }

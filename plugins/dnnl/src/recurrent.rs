@@ -6,16 +6,16 @@
 
 use crate::cell::gru::{Gru, Part};
 use crate::cell::lstm::Gates;
-use crate::cell::{Form, MOST_OPERANDS};
+use crate::cell::{CellKind, MAX_OPERANDS};
+use crate::ir::{Kind, RegionIr, Val};
 use crate::library::ffi;
-use crate::program::{Kind, Program, Val};
 
-impl Program {
+impl RegionIr {
     /// Recognizes `sigmoid(o) tanh(C)` with `C = sigmoid(f) C' + sigmoid(i) tanh(g)`, where the gates are the four
     /// quarters of one row of sums: a step of an LSTM. The first step has no previous state `C'`.
-    pub fn lstm_cell(&mut self, gate: Val, curve: Val) -> Option<Val> {
+    pub fn lstm_cell(&mut self, gate: Val, activation: Val) -> Option<Val> {
         let (_, output) = self.function_of(gate, ffi::ELTWISE_LOGISTIC)?;
-        let (_, cell) = self.function_of(curve, ffi::ELTWISE_TANH)?;
+        let (_, cell) = self.function_of(activation, ffi::ELTWISE_TANH)?;
         let (sums, output) = self.gate(output)?;
         let gate_of = |value: Val, alg: i32| {
             let (_, inner) = self.function_of(value, alg)?;
@@ -49,7 +49,7 @@ impl Program {
             }
             inputs.push(self.cells.get(&state).copied().unwrap_or(state));
         }
-        let both = self.push(Kind::Cell(Form::Lstm(gates)), &inputs, vec![2, shape[0], shape[1]]);
+        let both = self.push(Kind::Cell(CellKind::Lstm(gates)), &inputs, vec![2, shape[0], shape[1]]);
         let mut part = |begin: i64| {
             let slice = Kind::Slice { begin: vec![begin, 0, 0], step: vec![1; 3] };
             let one = self.push(slice, &[both], vec![1, shape[0], shape[1]]);
@@ -83,29 +83,29 @@ impl Program {
     /// Recognizes `(1 - z) n + z h`, where the first summand is already a cell.
     pub fn gru_next(&mut self, first: Val, kept: Val) -> Option<Val> {
         let op = self.producer(first)?;
-        let Kind::Cell(Form::Gru(Gru { part, mut given })) = op.kind else { return None };
+        let Kind::Cell(CellKind::Gru(Gru { part, mut present })) = op.kind else { return None };
         let (at, mut inputs) = (state_of(part)?, op.inputs.clone());
-        if given[at] {
+        if present[at] {
             return None;
         }
         let sorted = |mut sums: Vec<Val>| {
             sums.sort_unstable();
             sums
         };
-        let own = sorted(inputs[..usize::from(given[0]) + usize::from(given[1])].to_vec());
+        let own = sorted(inputs[..usize::from(present[0]) + usize::from(present[1])].to_vec());
         let shape = self.shape(first).to_vec();
-        let mut ways = self.gated_ways(kept).into_iter();
-        let (_, state) = ways.find(|(sums, state)| {
+        let mut decompositions = self.gate_decompositions(kept).into_iter();
+        let (_, state) = decompositions.find(|(sums, state)| {
             sorted(sums.iter().copied().flatten().collect()) == own && self.shape(*state) == shape
         })?;
-        given[at] = true;
+        present[at] = true;
         inputs.push(state);
-        Some(self.push(Kind::Cell(Form::Gru(Gru { part, given })), &inputs, shape))
+        Some(self.push(Kind::Cell(CellKind::Gru(Gru { part, present })), &inputs, shape))
     }
 
     /// Recognizes `n + z (h - n)`, an equivalent form.
     pub fn gru_from(&mut self, candidate: Val, scaled: Val) -> Option<Val> {
-        self.gated_ways(scaled).into_iter().find_map(|(sums, difference)| {
+        self.gate_decompositions(scaled).into_iter().find_map(|(sums, difference)| {
             let op = self.producer(difference).filter(|op| op.kind == Kind::Binary(ffi::BINARY_SUB))?;
             let (state, from) = (op.inputs[0], op.inputs[1]);
             if from != candidate {
@@ -116,17 +116,17 @@ impl Program {
     }
 
     /// Returns the decompositions of a value as `sigmoid(a + b) c`: the summands, and `c`.
-    fn gated_ways(&mut self, value: Val) -> Vec<([Option<Val>; 2], Val)> {
+    fn gate_decompositions(&mut self, value: Val) -> Vec<([Option<Val>; 2], Val)> {
         if let Some((a, b)) = self.factors(value) {
             let both = [(a, b), (b, a)];
-            let way = |(gate, other)| Some((self.activated(gate, ffi::ELTWISE_LOGISTIC)?, other));
-            return both.into_iter().filter_map(way).collect();
+            let decompose = |(gate, other)| Some((self.activated(gate, ffi::ELTWISE_LOGISTIC)?, other));
+            return both.into_iter().filter_map(decompose).collect();
         }
         match self.producer(value).map(|op| (&op.kind, &op.inputs[..])) {
-            Some((Kind::Cell(Form::Gru(Gru { part: Part::Reset, .. })), &[sum, other])) => {
+            Some((Kind::Cell(CellKind::Gru(Gru { part: Part::Reset, .. })), &[sum, other])) => {
                 vec![([Some(sum), None], other)]
             }
-            Some((Kind::Cell(Form::Gru(Gru { part: Part::Reset, .. })), &[a, b, other])) => {
+            Some((Kind::Cell(CellKind::Gru(Gru { part: Part::Reset, .. })), &[a, b, other])) => {
                 vec![([Some(a), Some(b)], other)]
             }
             _ => Vec::new(),
@@ -146,7 +146,7 @@ impl Program {
         let whole = update.into_iter().flatten().find_map(|sum| self.columns(sum))?;
         let shape = self.shape(candidate).to_vec();
         let (_, inner) = self.function_of(candidate, ffi::ELTWISE_TANH)?;
-        if let Some((x, reset, h)) = self.reset_behind_product(inner)
+        if let Some((x, reset, h)) = self.reset_after_product(inner)
             && self.columns(x).is_some_and(|own| own == whole)
         {
             let operands = [first, second, reset[0], reset[1], Some(x), Some(h), state];
@@ -157,10 +157,10 @@ impl Program {
     }
 
     /// Decomposes `x + r h` into `x`, the summands of `r`, and `h`.
-    fn reset_behind_product(&mut self, sum: Val) -> Option<(Val, [Option<Val>; 2], Val)> {
+    fn reset_after_product(&mut self, sum: Val) -> Option<(Val, [Option<Val>; 2], Val)> {
         let (a, b) = self.summands(sum)?;
         [(a, b), (b, a)].into_iter().find_map(|(x, product)| {
-            let (reset, h) = self.gated_ways(product).into_iter().next()?;
+            let (reset, h) = self.gate_decompositions(product).into_iter().next()?;
             Some((x, reset, h))
         })
     }
@@ -207,7 +207,7 @@ impl Program {
 
     /// Adds a cell if every operand has the result's shape or is a single row.
     fn gru_cell(&mut self, part: Part, operands: &[Option<Val>], shape: Vec<i64>) -> Option<Val> {
-        let given: [bool; MOST_OPERANDS] =
+        let present: [bool; MAX_OPERANDS] =
             std::array::from_fn(|number| operands.get(number).is_some_and(Option::is_some));
         let inputs: Vec<Val> = operands.iter().copied().flatten().collect();
         let row = |own: &[i64]| own.last() == shape.last() && own[..own.len() - 1].iter().all(|&d| d == 1);
@@ -215,7 +215,7 @@ impl Program {
         if !inputs.iter().all(fits) {
             return None;
         }
-        Some(self.push(Kind::Cell(Form::Gru(Gru { part, given })), &inputs, shape))
+        Some(self.push(Kind::Cell(CellKind::Gru(Gru { part, present })), &inputs, shape))
     }
 }
 

@@ -4,26 +4,26 @@
 //! between runs, so each run takes a set of them for itself; there are as many sets as there were concurrent runs. A
 //! set remembers the addresses of its last run, and only those that have changed are set again.
 
-use crate::argument::Given;
+use crate::argument::Arguments;
+use crate::ir::RegionIr;
 use crate::library::ffi::ExecArg;
 use crate::library::{Memory, OneDnn, Primitive, Stream, onednn};
 use crate::lower::{Packs, lower};
 use crate::options::{self, Options};
-use crate::pack::{LINE, Lines, Packed, WeakPacked};
-use crate::plan::{Place, Plan, Work};
-use crate::program::Program;
+use crate::pack::{AlignedMemory, CACHE_LINE, PackedMemory, WeakPackedMemory};
+use crate::plan::{Operation, Place, Plan};
 use byoc_plugin_api::{Attr, Call, Constant, Error, Executable, Graph, Input, Prepared, Result, Services};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-pub struct Region {
+pub struct LoadedRegion {
     library: &'static OneDnn,
     graph: Graph,
     services: Services,
     threads: usize,
     options: Options,
     state: Mutex<State>,
-    plans: RwLock<BTreeMap<u64, Arc<Ready>>>,
+    plans: RwLock<BTreeMap<u64, Arc<PreparedPlan>>>,
 }
 
 /// State that grows with each new set of input dimensions.
@@ -33,7 +33,7 @@ struct State {
     constants: Vec<Option<Constant>>,
     packs: Packs,
     /// Memory of each entry of `packs`, as long as a plan reads it.
-    packed: Vec<Option<WeakPacked>>,
+    packed: Vec<Option<WeakPackedMemory>>,
     by_dims: HashMap<Vec<Vec<i64>>, u64>,
     /// Number of the next plan; numbers are never reused.
     next: u64,
@@ -41,43 +41,43 @@ struct State {
     released: u64,
     /// Plan of a region with known dimensions, until it is prepared: weights are packed only then, when the host has
     /// dropped its references to the constants too, so that each constant is freed as soon as it is packed.
-    made: Option<Plan>,
+    pending: Option<Plan>,
 }
 
 /// Maximum size in bytes of a constant that is copied although it could be read in place: biases are scattered over a
 /// mapped file, and each would keep several of its pages in memory.
-const SMALL: usize = 64 << 10;
+const MAX_COPIED_BYTES: usize = 64 << 10;
 
 /// Approximate size of the generated code of a primitive.
 const CODE_BYTES: usize = 64 << 10;
 
 /// Number of releases after which the library's cache is emptied, because it keeps the code of released plans. Until
 /// then, plans of similar dimensions share code through the cache.
-const RELEASES: u64 = 16;
+const RELEASES_PER_CACHE_FLUSH: u64 = 16;
 
 /// Approximate further memory of a step: layouts, memory objects, names.
 const STEP_BYTES: usize = 4 << 10;
 
 /// Plan that is ready to run.
-struct Ready {
+struct PreparedPlan {
     plan: Plan,
     /// Addresses of the buffers that are the same in every run; null for all others.
     fixed: Vec<*mut u8>,
     /// Owners of the memory that `fixed` points into.
-    _packed: Vec<Arc<Lines>>,
+    _packed: Vec<Arc<AlignedMemory>>,
     _constants: Vec<Constant>,
     /// Approximate number of bytes freed when it is dropped.
     bytes: usize,
-    idle: Mutex<Vec<Tensors>>,
+    idle: Mutex<Vec<MemorySet>>,
 }
 
 // SAFETY: the pointers are only read through, and point into memory owned by the struct.
-unsafe impl Send for Ready {}
+unsafe impl Send for PreparedPlan {}
 // SAFETY: as above.
-unsafe impl Sync for Ready {}
+unsafe impl Sync for PreparedPlan {}
 
 /// Memory objects of one run.
-struct Tensors {
+struct MemorySet {
     stream: Stream,
     memories: Vec<Memory>,
     /// Buffer and offset of each memory object.
@@ -91,17 +91,17 @@ struct Tensors {
 }
 
 // SAFETY: a set belongs to one run at a time, and its pointers are dereferenced in that run only.
-unsafe impl Send for Tensors {}
+unsafe impl Send for MemorySet {}
 
-impl Region {
+impl LoadedRegion {
     /// Loads a graph. If all dimensions are known, it is lowered and compiled here, so that unsupported operators are
     /// reported at load time; constants are packed and released when the region is prepared.
     ///
     /// # Errors
     /// Constants that do not match the graph; operators that the library does not support.
-    pub fn new(graph: Graph, constants: &[Constant], services: &Services) -> Result<Region> {
+    pub fn new(graph: Graph, constants: &[Constant], services: &Services) -> Result<LoadedRegion> {
         let library = onednn()?;
-        let (options, ignored) = options::of(&graph);
+        let (options, ignored) = options::of_graph(&graph);
         if let Some(ignored) = ignored {
             tracing::warn!("{}: {ignored}", graph.symbol);
         }
@@ -117,9 +117,9 @@ impl Region {
             by_dims: HashMap::new(),
             next: 0,
             released: 0,
-            made: None,
+            pending: None,
         };
-        let region = Region {
+        let region = LoadedRegion {
             library,
             options,
             graph,
@@ -130,54 +130,54 @@ impl Region {
         };
         if let Some(shapes) = shapes {
             let mut state = region.state.lock().unwrap_or_else(PoisonError::into_inner);
-            state.made = Some(region.make(&mut state.packs, constants, &shapes)?);
+            state.pending = Some(region.compile(&mut state.packs, constants, &shapes)?);
         }
         Ok(region)
     }
 
     /// Returns the plan for these input dimensions and its number, creating it if necessary.
-    fn plan(&self, shapes: &[Vec<i64>]) -> Result<(u64, Arc<Ready>)> {
+    fn plan(&self, shapes: &[Vec<i64>]) -> Result<(u64, Arc<PreparedPlan>)> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(&number) = state.by_dims.get(shapes)
-            && let Some(ready) = self.ready(number)
+            && let Some(prepared) = self.find(number)
         {
-            return Ok((number, ready));
+            return Ok((number, prepared));
         }
-        let open = self.graph.inputs.iter().any(|input| input.ty.shape().is_none());
+        let dynamic = self.graph.inputs.iter().any(|input| input.ty.shape().is_none());
         let fits = |(input, dims): (&Input, &Vec<i64>)| {
             let own = input.ty.shape();
             own.is_some_and(|own| own.iter().map(|&d| d as i64).eq(dims.iter().copied()))
         };
         let fit = self.graph.inputs.len() == shapes.len() && self.graph.inputs.iter().zip(shapes).all(fits);
-        let made = match state.made.take_if(|_| fit) {
-            Some(made) => made,
+        let plan = match state.pending.take_if(|_| fit) {
+            Some(plan) => plan,
             None => {
                 let constants: Option<Vec<Constant>> = state.constants.iter().cloned().collect();
-                let Some(constants) = constants.filter(|_| open) else {
+                let Some(constants) = constants.filter(|_| dynamic) else {
                     let wanted: Vec<String> = self.graph.inputs.iter().map(|input| input.ty.to_string()).collect();
                     let wanted = wanted.join(", ");
                     return Err(Error::new(format!("expected inputs {wanted}, found dimensions {shapes:?}")));
                 };
-                self.make(&mut state.packs, &constants, shapes)?
+                self.compile(&mut state.packs, &constants, shapes)?
             }
         };
-        if !open {
-            state.drop_unused(&made);
+        if !dynamic {
+            state.drop_unused(&plan);
         }
-        let (packed, bytes) = self.pack(&mut state, &made, open)?;
-        let ready = Arc::new(Ready::new(made, &state.constants, &packed, bytes)?);
-        if !open {
+        let (packed, bytes) = self.pack(&mut state, &plan, dynamic)?;
+        let prepared = Arc::new(PreparedPlan::new(plan, &state.constants, &packed, bytes)?);
+        if !dynamic {
             // The plan owns the constants that it reads in place.
             state.constants.fill(None);
         }
         let number = state.next;
         state.next += 1;
-        self.plans.write().unwrap_or_else(PoisonError::into_inner).insert(number, ready.clone());
+        self.plans.write().unwrap_or_else(PoisonError::into_inner).insert(number, prepared.clone());
         state.by_dims.insert(shapes.to_vec(), number);
-        Ok((number, ready))
+        Ok((number, prepared))
     }
 
-    fn ready(&self, number: u64) -> Option<Arc<Ready>> {
+    fn find(&self, number: u64) -> Option<Arc<PreparedPlan>> {
         self.plans.read().unwrap_or_else(PoisonError::into_inner).get(&number).cloned()
     }
 
@@ -187,7 +187,7 @@ impl Region {
         state.by_dims.retain(|_, own| *own != number);
         if self.plans.write().unwrap_or_else(PoisonError::into_inner).remove(&number).is_some() {
             state.released += 1;
-            if state.released.is_multiple_of(RELEASES) {
+            if state.released.is_multiple_of(RELEASES_PER_CACHE_FLUSH) {
                 self.library.empty_cache();
             }
         }
@@ -202,20 +202,21 @@ impl Region {
     #[cfg(test)]
     pub fn packed_bytes(&self) -> usize {
         let state = self.state.lock().unwrap();
-        let alive = state.packed.iter().zip(&state.packs.packs).filter(|(packed, _)| WeakPacked::get(packed).is_some());
+        let alive =
+            state.packed.iter().zip(&state.packs.packs).filter(|(packed, _)| WeakPackedMemory::get(packed).is_some());
         alive.map(|(_, pack)| pack.to.bytes()).sum()
     }
 
     /// Creates a plan for these input dimensions and generates its code.
-    fn make(&self, packs: &mut Packs, constants: &[Constant], shapes: &[Vec<i64>]) -> Result<Plan> {
+    fn compile(&self, packs: &mut Packs, constants: &[Constant], shapes: &[Vec<i64>]) -> Result<Plan> {
         // The library chooses implementations by the number of threads.
         self.library.set_threads(self.threads);
-        let mut program = Program::of(&self.graph, constants, shapes)?;
-        program.options = self.options;
-        let mut plan = lower(self.library, &program, packs)?;
+        let mut ir = RegionIr::of(&self.graph, constants, shapes)?;
+        ir.options = self.options;
+        let mut plan = lower(self.library, &ir, packs)?;
         for step in &mut plan.steps {
-            if let Work::Primitive(desc) = &step.work {
-                step.work = Work::Code(Primitive::new(desc)?);
+            if let Operation::Primitive(desc) = &step.operation {
+                step.operation = Operation::Code(Primitive::new(desc)?);
             }
         }
         Ok(plan)
@@ -225,39 +226,39 @@ impl Region {
     /// constants that are not read in place are dropped one by one. Returns the memory of each packed constant of the
     /// plan, by index, and the number of bytes that this plan is the first to hold. The first packed form of a constant
     /// is attributed to the region and not counted, because some plan always uses it.
-    fn pack(&self, state: &mut State, plan: &Plan, open: bool) -> Result<(Vec<Option<Packed>>, usize)> {
+    fn pack(&self, state: &mut State, plan: &Plan, dynamic: bool) -> Result<(Vec<Option<PackedMemory>>, usize)> {
         state.packed.resize_with(state.packs.packs.len(), || None);
-        let mut packed: Vec<Option<Packed>> = vec![None; state.packed.len()];
+        let mut packed: Vec<Option<PackedMemory>> = vec![None; state.packed.len()];
         let mut new = Vec::new();
         for number in plan.packed() {
-            packed[number] = WeakPacked::get(&state.packed[number]);
+            packed[number] = WeakPackedMemory::get(&state.packed[number]);
             if packed[number].is_none() {
                 new.push(number);
             }
         }
-        let mut left = vec![0usize; state.constants.len()];
-        new.iter().for_each(|&number| left[state.packs.packs[number].constant] += 1);
-        plan.in_place().into_iter().for_each(|number| left[number] += 1);
-        let size = |number: usize| state.packs.packs[number].to.bytes().next_multiple_of(LINE);
+        let mut uses = vec![0usize; state.constants.len()];
+        new.iter().for_each(|&number| uses[state.packs.packs[number].constant] += 1);
+        plan.in_place().into_iter().for_each(|number| uses[number] += 1);
+        let size = |number: usize| state.packs.packs[number].to.bytes().next_multiple_of(CACHE_LINE);
         let total = new.iter().map(|&number| size(number)).sum();
-        let (lines, mut next, mut bytes) = (Arc::new(Lines::in_large_pages(total)?), 0, 0);
+        let (memory, mut next, mut bytes) = (Arc::new(AlignedMemory::in_huge_pages(total)?), 0, 0);
         for number in new {
             let pack = &state.packs.packs[number];
             let constant = state.constants[pack.constant].as_ref();
             let constant =
                 constant.ok_or_else(|| Error::new(format!("constant {} has already been released", pack.constant)))?;
-            let at = lines.at.wrapping_add(next);
+            let at = memory.at.wrapping_add(next);
             next += size(number);
             // SAFETY: this range of the new allocation is reserved for this constant.
             unsafe { pack.write(self.library, constant, at) }?;
             if state.packs.packs.iter().position(|other| other.constant == pack.constant) != Some(number) {
                 bytes += size(number);
             }
-            let here = Packed { lines: lines.clone(), at };
-            state.packed[number] = Some(WeakPacked::of(&here));
-            packed[number] = Some(here);
-            left[pack.constant] -= 1;
-            if !open && left[pack.constant] == 0 {
+            let region = PackedMemory { memory: memory.clone(), at };
+            state.packed[number] = Some(WeakPackedMemory::of(&region));
+            packed[number] = Some(region);
+            uses[pack.constant] -= 1;
+            if !dynamic && uses[pack.constant] == 0 {
                 state.constants[pack.constant] = None;
             }
         }
@@ -277,14 +278,14 @@ impl State {
     }
 }
 
-impl Ready {
+impl PreparedPlan {
     fn new(
         plan: Plan,
         constants: &[Option<Constant>],
-        packed: &[Option<Packed>],
+        packed: &[Option<PackedMemory>],
         packed_bytes: usize,
-    ) -> Result<Ready> {
-        let code = plan.steps.iter().filter(|step| matches!(step.work, Work::Code(_))).count() * CODE_BYTES;
+    ) -> Result<PreparedPlan> {
+        let code = plan.steps.iter().filter(|step| matches!(step.operation, Operation::Code(_))).count() * CODE_BYTES;
         let bytes = packed_bytes + code + plan.steps.len() * STEP_BYTES;
         let mut fixed = vec![std::ptr::null_mut(); plan.buffers.len()];
         let (mut held_packed, mut held_constants) = (Vec::new(), Vec::new());
@@ -298,8 +299,8 @@ impl Ready {
                     if constant.bytes().len() < buffer.bytes {
                         return Err(Error::new(format!("constant {number} is shorter than its type says")));
                     }
-                    if buffer.bytes <= SMALL {
-                        let copy = Lines::new(buffer.bytes)?;
+                    if buffer.bytes <= MAX_COPIED_BYTES {
+                        let copy = AlignedMemory::new(buffer.bytes)?;
                         // SAFETY: the constant and its copy both have this number of bytes.
                         unsafe { copy.at.copy_from_nonoverlapping(constant.bytes().as_ptr(), buffer.bytes) };
                         *at = copy.at;
@@ -314,18 +315,18 @@ impl Ready {
                     let packed = packed
                         .ok_or_else(|| Error::new(format!("packed constant {number} has already been released")))?;
                     *at = packed.at;
-                    held_packed.push(packed.lines.clone());
+                    held_packed.push(packed.memory.clone());
                 }
                 Place::Input(_) | Place::Output(_) | Place::Arena(_) => {}
             }
         }
         let idle = Mutex::new(Vec::new());
-        Ok(Ready { plan, fixed, _packed: held_packed, _constants: held_constants, bytes, idle })
+        Ok(PreparedPlan { plan, fixed, _packed: held_packed, _constants: held_constants, bytes, idle })
     }
 
-    fn tensors(&self, library: &'static OneDnn) -> Result<Tensors> {
-        if let Some(tensors) = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop() {
-            return Ok(tensors);
+    fn take_memory_set(&self, library: &'static OneDnn) -> Result<MemorySet> {
+        if let Some(set) = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop() {
+            return Ok(set);
         }
         let (mut memories, mut at, mut ranges, mut args) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for step in &self.plan.steps {
@@ -340,13 +341,13 @@ impl Ready {
         }
         let bases = vec![std::ptr::null_mut(); self.plan.buffers.len()];
         let next = bases.clone();
-        Ok(Tensors { stream: Stream::new(library)?, memories, at, ranges, args, bases, next })
+        Ok(MemorySet { stream: Stream::new(library)?, memories, at, ranges, args, bases, next })
     }
 
     /// Sets the address of every tensor for this run.
-    fn aim(&self, tensors: &mut Tensors, call: &mut Call<'_, '_>) -> Result<()> {
+    fn bind(&self, set: &mut MemorySet, call: &mut Call<'_, '_>) -> Result<()> {
         let workspace = call.workspace.as_mut_ptr();
-        for ((buffer, fixed), next) in self.plan.buffers.iter().zip(&self.fixed).zip(&mut tensors.next) {
+        for ((buffer, fixed), next) in self.plan.buffers.iter().zip(&self.fixed).zip(&mut set.next) {
             *next = match buffer.place {
                 Place::Input(i) => call.inputs[i].raw().data.wrapping_add(call.inputs[i].raw().byte_offset as usize),
                 Place::Output(k) => {
@@ -357,63 +358,63 @@ impl Ready {
                 Place::Arena(at) => workspace.wrapping_add(at),
             };
         }
-        for (memory, &(buffer, offset)) in tensors.memories.iter_mut().zip(&tensors.at) {
-            let base = tensors.next[buffer as usize];
-            if base != tensors.bases[buffer as usize] {
+        for (memory, &(buffer, offset)) in set.memories.iter_mut().zip(&set.at) {
+            let base = set.next[buffer as usize];
+            if base != set.bases[buffer as usize] {
                 memory.set(base.wrapping_add(offset))?;
             }
         }
-        std::mem::swap(&mut tensors.bases, &mut tensors.next);
+        std::mem::swap(&mut set.bases, &mut set.next);
         Ok(())
     }
 
-    fn execute(&self, library: &OneDnn, tensors: &Tensors) -> Result<()> {
+    fn execute(&self, library: &OneDnn, set: &MemorySet) -> Result<()> {
         for (number, step) in self.plan.steps.iter().enumerate() {
-            let (from, to) = tensors.ranges[number];
-            let given = Given { args: &step.args, bases: &tensors.bases };
-            match &step.work {
+            let (from, to) = set.ranges[number];
+            let args = Arguments { args: &step.args, bases: &set.bases };
+            match &step.operation {
                 // SAFETY: every memory object has the layout of its argument and points to a buffer of the size that
                 // the plan states: the host's tensors of checked dimensions, the arena, constants and packed weights.
-                Work::Code(primitive) => unsafe { primitive.execute(&tensors.stream, &tensors.args[from..to]) }
-                    .map_err(|failure| failure.within(&step.what))?,
+                Operation::Code(primitive) => unsafe { primitive.execute(&set.stream, &set.args[from..to]) }
+                    .map_err(|failure| failure.in_step(&step.label))?,
                 // SAFETY: as above; the kernel was chosen for this CPU.
-                Work::Winograd(convolution) => unsafe { convolution.run(library, given) },
+                Operation::Winograd(convolution) => unsafe { convolution.run(library, args) },
                 // SAFETY: as above; the result has a buffer of its own.
-                Work::Row(row) => unsafe { row.run(library, given) },
+                Operation::Gemv(gemv) => unsafe { gemv.run(library, args) },
                 // SAFETY: as above; the output of a cell has a buffer of its own.
-                Work::Cell(cell) => unsafe { cell.run(given) },
+                Operation::Cell(cell) => unsafe { cell.run(args) },
                 // SAFETY: as above; source and destination are the same tensor or disjoint.
-                Work::Elementwise(function) => unsafe { function.run(library, given) },
+                Operation::Elementwise(function) => unsafe { function.run(library, args) },
                 // SAFETY: as above.
-                Work::Join(join) => unsafe { join.run(library, given) },
+                Operation::Concat(concat) => unsafe { concat.run(library, args) },
                 // SAFETY: as above; the result of a chain has a buffer of its own.
-                Work::Finish(finish) => unsafe { finish.run(library, given) },
+                Operation::Epilogue(epilogue) => unsafe { epilogue.run(library, args) },
                 // SAFETY: as above.
-                Work::Means(means) => unsafe { means.run(library, given) },
-                Work::NoNan(number, count) => {
-                    let from = given.place(&step.args[0]).cast::<f32>();
+                Operation::IntAvgPool(pool) => unsafe { pool.run(library, args) },
+                Operation::NoNan(number, count) => {
+                    let from = args.address(&step.args[0]).cast::<f32>();
                     // SAFETY: as above; the tensor is packed, and only this step accesses it now.
                     let elements = unsafe { std::slice::from_raw_parts_mut(from, *count) };
                     elements.iter_mut().for_each(|x| *x = if x.is_nan() { *number } else { *x });
                 }
-                Work::Fill(byte) => {
+                Operation::Fill(byte) => {
                     let buffer = step.args[0].buffer.0 as usize;
                     // SAFETY: the buffer belongs to this run and has that many bytes.
-                    unsafe { tensors.bases[buffer].write_bytes(*byte, self.plan.buffers[buffer].bytes) };
+                    unsafe { set.bases[buffer].write_bytes(*byte, self.plan.buffers[buffer].bytes) };
                 }
-                Work::Primitive(_) => return Err(Error::new(format!("{} has no generated code", step.what))),
+                Operation::Primitive(_) => return Err(Error::new(format!("{} has no generated code", step.label))),
             }
         }
         Ok(())
     }
 }
 
-impl Executable for Region {
+impl Executable for LoadedRegion {
     fn prepare(&self, inputs: &[&[usize]]) -> Result<Prepared> {
         let shapes: Vec<Vec<i64>> = inputs.iter().map(|dims| dims.iter().map(|&d| d as i64).collect()).collect();
-        let (number, ready) = self.plan(&shapes)?;
-        let plan = &ready.plan;
-        let attrs = vec![Attr::new("bytes", ready.bytes as i64)].into();
+        let (number, prepared) = self.plan(&shapes)?;
+        let plan = &prepared.plan;
+        let attrs = vec![Attr::new("bytes", prepared.bytes as i64)].into();
         Ok(Prepared { plan: number, attrs, ..Prepared::exact(&plan.outputs).with_workspace(plan.workspace) })
     }
 
@@ -430,17 +431,17 @@ impl Executable for Region {
     }
 
     fn run(&self, mut call: Call<'_, '_>) -> Result<()> {
-        let ready = self.ready(call.plan);
-        let ready = ready.ok_or_else(|| Error::new("plan was never prepared, or has been released"))?;
-        let outputs = call.outputs.iter().zip(&ready.plan.outputs).all(|(given, wanted)| given.shape() == wanted);
-        if call.workspace.len() < ready.plan.workspace || call.inputs.len() != self.graph.inputs.len() || !outputs {
+        let prepared = self.find(call.plan);
+        let prepared = prepared.ok_or_else(|| Error::new("plan was never prepared, or has been released"))?;
+        let outputs = call.outputs.iter().zip(&prepared.plan.outputs).all(|(given, wanted)| given.shape() == wanted);
+        if call.workspace.len() < prepared.plan.workspace || call.inputs.len() != self.graph.inputs.len() || !outputs {
             return Err(Error::new("call does not match the prepared plan"));
         }
         self.library.set_threads(self.services.num_threads());
-        let mut tensors = ready.tensors(self.library)?;
-        ready.aim(&mut tensors, &mut call)?;
-        let done = ready.execute(self.library, &tensors);
-        ready.idle.lock().unwrap_or_else(PoisonError::into_inner).push(tensors);
+        let mut set = prepared.take_memory_set(self.library)?;
+        prepared.bind(&mut set, &mut call)?;
+        let done = prepared.execute(self.library, &set);
+        prepared.idle.lock().unwrap_or_else(PoisonError::into_inner).push(set);
         done
     }
 }

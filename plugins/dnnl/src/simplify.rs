@@ -7,19 +7,19 @@
 //!
 //! Operators that a rule matches may have other users: they are kept for those, and removed if there are none.
 
-use crate::elementwise::Curve;
+use crate::elementwise::MathFn;
+use crate::ir::{EltwiseParams, Kind, RegionIr, Val};
 use crate::library::ffi;
-use crate::program::{Function, Kind, Program, Val};
 
 /// Relative tolerance for the constants of a formula: models write them with few digits.
-const SLACK: f32 = 1e-4;
+const TOLERANCE: f32 = 1e-4;
 
-fn near(a: f32, b: f32) -> bool {
-    (a - b).abs() <= SLACK * b.abs().max(1e-3)
+fn approx_eq(a: f32, b: f32) -> bool {
+    (a - b).abs() <= TOLERANCE * b.abs().max(1e-3)
 }
 
-impl Program {
-    fn function(&self, value: Val) -> Option<(Function, Val)> {
+impl RegionIr {
+    fn function(&self, value: Val) -> Option<(EltwiseParams, Val)> {
         match self.producer(value) {
             Some(op) => match op.kind {
                 Kind::Eltwise(function) => Some((function, op.inputs[0])),
@@ -30,7 +30,7 @@ impl Program {
     }
 
     /// Returns the function that defines a value and its operand, if it has this algorithm.
-    pub fn function_of(&self, value: Val, alg: i32) -> Option<(Function, Val)> {
+    pub fn function_of(&self, value: Val, alg: i32) -> Option<(EltwiseParams, Val)> {
         self.function(value).filter(|(function, _)| function.alg == alg)
     }
 
@@ -63,7 +63,7 @@ impl Program {
     }
 
     /// Adds `function(x)`.
-    pub fn eltwise(&mut self, function: Function, x: Val) -> Val {
+    pub fn eltwise(&mut self, function: EltwiseParams, x: Val) -> Val {
         let shape = self.shape(x).to_vec();
         if function.alg == ffi::ELTWISE_LINEAR {
             let (alpha, beta, inner) = self.linear(x);
@@ -73,13 +73,13 @@ impl Program {
             if (alpha_both - 1.0).abs() < 1e-6 && beta_both == 0.0 {
                 return inner;
             }
-            let both = Function::new(ffi::ELTWISE_LINEAR, alpha_both, beta_both);
+            let both = EltwiseParams::new(ffi::ELTWISE_LINEAR, alpha_both, beta_both);
             return self.push(Kind::Eltwise(both), &[inner], shape);
         }
-        if function.alg == ffi::ELTWISE_CLIP && near(function.beta, 1.0) && function.alpha == 0.0 {
+        if function.alg == ffi::ELTWISE_CLIP && approx_eq(function.beta, 1.0) && function.alpha == 0.0 {
             let (alpha, beta, inner) = self.linear(x);
             if inner != x {
-                let hard = Function::new(ffi::ELTWISE_HARDSIGMOID, alpha, beta);
+                let hard = EltwiseParams::new(ffi::ELTWISE_HARDSIGMOID, alpha, beta);
                 return self.push(Kind::Eltwise(hard), &[inner], shape);
             }
         }
@@ -95,15 +95,15 @@ impl Program {
         if self.shape(from) == shape {
             return from;
         }
-        if let Some(mixed) = self.interleaved(from, &shape) {
-            return mixed;
+        if let Some(interleaved) = self.channel_shuffle(from, &shape) {
+            return interleaved;
         }
         self.push(Kind::Reshape, &[from], shape)
     }
 
     /// Recognizes a channel shuffle: a concatenation reshaped to (parts, channels), transposed and merged into one
     /// dimension again. It becomes an interleaving: a concatenation along a new innermost axis.
-    fn interleaved(&mut self, transposed: Val, shape: &[i64]) -> Option<Val> {
+    fn channel_shuffle(&mut self, transposed: Val, shape: &[i64]) -> Option<Val> {
         let op = self.producer(transposed)?;
         let Kind::Transpose(axes) = &op.kind else { return None };
         let grouped = op.inputs[0];
@@ -123,43 +123,43 @@ impl Program {
         if !even || whole != shape || self.shape(wide) != shape {
             return None;
         }
-        Some(self.side_by_side(&parts, axis))
+        Some(self.interleave(&parts, axis))
     }
 
     /// Interleaves tensors of one shape along an axis.
-    fn side_by_side(&mut self, parts: &[Val], axis: usize) -> Val {
+    fn interleave(&mut self, parts: &[Val], axis: usize) -> Val {
         let mut shape = self.shape(parts[0]).to_vec();
         let mut whole = shape.clone();
         whole[axis] *= parts.len() as i64;
         shape.insert(axis + 1, 1);
         let parts: Vec<Val> = parts.iter().map(|&part| self.reshape(part, shape.clone())).collect();
         shape[axis + 1] = parts.len() as i64;
-        let mixed = self.push(Kind::Concat { axis: axis + 1 }, &parts, shape);
-        self.push(Kind::Reshape, &[mixed], whole)
+        let interleaved = self.push(Kind::Concat { axis: axis + 1 }, &parts, shape);
+        self.push(Kind::Reshape, &[interleaved], whole)
     }
 
     /// Adds a slice: from `begin`, every `step`th element.
     pub fn slice(&mut self, x: Val, begin: Vec<i64>, step: Vec<i64>, shape: Vec<i64>) -> Val {
-        if let Some(slice) = self.slice_of_mixed(x, &begin, &step, &shape) {
+        if let Some(slice) = self.slice_of_interleaving(x, &begin, &step, &shape) {
             return slice;
         }
         self.push(Kind::Slice { begin, step }, &[x], shape)
     }
 
     /// Turns a slice of interleaved channels into an interleaving of slices of the parts.
-    fn slice_of_mixed(&mut self, x: Val, begin: &[i64], step: &[i64], shape: &[i64]) -> Option<Val> {
-        let mixed = self.producer(x).filter(|op| op.kind == Kind::Reshape)?.inputs[0];
-        let op = self.producer(mixed)?;
+    fn slice_of_interleaving(&mut self, x: Val, begin: &[i64], step: &[i64], shape: &[i64]) -> Option<Val> {
+        let interleaved = self.producer(x).filter(|op| op.kind == Kind::Reshape)?.inputs[0];
+        let op = self.producer(interleaved)?;
         let Kind::Concat { axis } = op.kind else { return None };
         let axis = axis.checked_sub(1)?;
         let (parts, groups) = (op.inputs.clone(), op.inputs.len() as i64);
         let mut own = self.shape(x).to_vec();
-        let side_by_side = self.shape(mixed).len() == own.len() + 1
+        let is_interleaving = self.shape(interleaved).len() == own.len() + 1
             && parts.iter().all(|&part| self.shape(part)[axis + 1] == 1)
-            && self.shape(mixed)[axis] * groups == own[axis];
+            && self.shape(interleaved)[axis] * groups == own[axis];
         let whole_turns = begin[axis] % groups == 0 && shape[axis] % groups == 0 && step.iter().all(|&s| s == 1);
         let along = (0..own.len()).all(|d| d == axis || (begin[d] == 0 && shape[d] == own[d]));
-        if !(side_by_side && whole_turns && along) {
+        if !(is_interleaving && whole_turns && along) {
             return None;
         }
         let mut from = begin.to_vec();
@@ -174,16 +174,16 @@ impl Program {
                 self.push(Kind::Slice { begin: from.clone(), step: step.to_vec() }, &[part], some.clone())
             })
             .collect();
-        Some(self.side_by_side(&slices, axis))
+        Some(self.interleave(&slices, axis))
     }
 
     /// Adds a matrix product. Constant factors of its operands are applied to the result, where they cost nothing, and
     /// merged batch dimensions are kept apart, so that attention heads are read in place.
-    pub fn product(&mut self, transpose_a: bool, transpose_b: bool, [a, b]: [Val; 2], shape: Vec<i64>) -> Val {
-        let ((first, a), (second, b)) = (self.unscaled(a), self.unscaled(b));
+    pub fn matmul(&mut self, transpose_a: bool, transpose_b: bool, [a, b]: [Val; 2], shape: Vec<i64>) -> Val {
+        let ((first, a), (second, b)) = (self.factor_out_scalar(a), self.factor_out_scalar(b));
         let factor = first * second;
         let kind = Kind::MatMul { transpose_a, transpose_b };
-        let result = match (self.apart(a), self.apart(b)) {
+        let result = match (self.unmerged_batches(a), self.unmerged_batches(b)) {
             (Some(x), Some(y)) if self.shape(x)[..2] == self.shape(y)[..2] => {
                 let mut own = self.shape(x)[..2].to_vec();
                 own.extend_from_slice(&shape[1..]);
@@ -196,7 +196,7 @@ impl Program {
     }
 
     /// Factors a scalar out of a value, looking through views. Returns the scalar and the value without it.
-    fn unscaled(&mut self, value: Val) -> (f32, Val) {
+    fn factor_out_scalar(&mut self, value: Val) -> (f32, Val) {
         let (mut at, mut views) = (value, Vec::new());
         while let Some(op) = self.producer(at).filter(|op| matches!(op.kind, Kind::Reshape | Kind::Transpose(_))) {
             views.push((op.kind.clone(), self.shape(at).to_vec()));
@@ -216,7 +216,7 @@ impl Program {
     }
 
     /// Returns the tensor whose two batch dimensions a reshape merged into the one of `value`.
-    fn apart(&self, value: Val) -> Option<Val> {
+    fn unmerged_batches(&self, value: Val) -> Option<Val> {
         let before = self.producer(value).filter(|op| op.kind == Kind::Reshape)?.inputs[0];
         let (from, to) = (self.shape(before), self.shape(value));
         let same = from.len() == 4 && to.len() == 3 && from[0] * from[1] == to[0] && from[2..] == to[1..];
@@ -225,12 +225,12 @@ impl Program {
 
     /// Adds `factor x + summand`.
     pub fn affine(&mut self, factor: f32, summand: f32, x: Val) -> Val {
-        self.eltwise(Function::new(ffi::ELTWISE_LINEAR, factor, summand), x)
+        self.eltwise(EltwiseParams::new(ffi::ELTWISE_LINEAR, factor, summand), x)
     }
 
     /// Adds a binary operator; `shape` is that of the result.
     pub fn binary(&mut self, alg: i32, a: Val, b: Val, shape: Vec<i64>) -> Val {
-        if let Some(result) = self.with_number(alg, a, b, &shape) {
+        if let Some(result) = self.binary_with_scalar(alg, a, b, &shape) {
             return result;
         }
         if alg == ffi::BINARY_MUL && self.shape(a) == self.shape(b) {
@@ -256,7 +256,7 @@ impl Program {
     }
 
     /// Simplifies a binary operator one operand of which is a constant scalar, if the other has the result's shape.
-    fn with_number(&mut self, alg: i32, a: Val, b: Val, shape: &[i64]) -> Option<Val> {
+    fn binary_with_scalar(&mut self, alg: i32, a: Val, b: Val, shape: &[i64]) -> Option<Val> {
         if let Some(c) = self.scalar(b)
             && self.shape(a) == shape
         {
@@ -266,8 +266,8 @@ impl Program {
                 ffi::BINARY_MUL => self.affine(c, 0.0, a),
                 // The reciprocal of a subnormal number may be infinite.
                 ffi::BINARY_DIV if (1.0 / c).is_normal() => self.affine(1.0 / c, 0.0, a),
-                ffi::BINARY_MAX => self.eltwise(Function::new(ffi::ELTWISE_CLIP, c, f32::MAX), a),
-                ffi::BINARY_MIN => self.eltwise(Function::new(ffi::ELTWISE_CLIP, f32::MIN, c), a),
+                ffi::BINARY_MAX => self.eltwise(EltwiseParams::new(ffi::ELTWISE_CLIP, c, f32::MAX), a),
+                ffi::BINARY_MIN => self.eltwise(EltwiseParams::new(ffi::ELTWISE_CLIP, f32::MIN, c), a),
                 _ => return None,
             });
         }
@@ -276,9 +276,9 @@ impl Program {
         {
             return match alg {
                 ffi::BINARY_SUB => Some(self.affine(-1.0, c, b)),
-                ffi::BINARY_DIV => Some(self.eltwise(Function::new(ffi::ELTWISE_POW, c, -1.0), b)),
+                ffi::BINARY_DIV => Some(self.eltwise(EltwiseParams::new(ffi::ELTWISE_POW, c, -1.0), b)),
                 ffi::BINARY_ADD | ffi::BINARY_MUL | ffi::BINARY_MAX | ffi::BINARY_MIN => {
-                    self.with_number(alg, b, a, shape)
+                    self.binary_with_scalar(alg, b, a, shape)
                 }
                 _ => None,
             };
@@ -292,19 +292,19 @@ impl Program {
         let (factor, core) = self.scaled(inner);
         let whole = match function.alg {
             ffi::ELTWISE_HARDSIGMOID if inner == x => {
-                Function::new(ffi::ELTWISE_HARDSWISH, function.alpha, function.beta)
+                EltwiseParams::new(ffi::ELTWISE_HARDSWISH, function.alpha, function.beta)
             }
-            ffi::ELTWISE_LOGISTIC if inner == x => Function::new(ffi::ELTWISE_SWISH, 1.0, 0.0),
-            ffi::ELTWISE_LOGISTIC if core == x => Function::new(ffi::ELTWISE_SWISH, factor, 0.0),
+            ffi::ELTWISE_LOGISTIC if inner == x => EltwiseParams::new(ffi::ELTWISE_SWISH, 1.0, 0.0),
+            ffi::ELTWISE_LOGISTIC if core == x => EltwiseParams::new(ffi::ELTWISE_SWISH, factor, 0.0),
             ffi::ELTWISE_TANH => {
-                let log = self.producer(inner).filter(|op| op.kind == Kind::Curve(Curve::Log))?.inputs[0];
+                let log = self.producer(inner).filter(|op| op.kind == Kind::MathFn(MathFn::Log))?.inputs[0];
                 let (1.0, 1.0, exp) = self.linear(log) else { return None };
                 let (_, core) = self.function_of(exp, ffi::ELTWISE_EXP)?;
                 if core != x {
                     return None;
                 }
                 let shape = self.shape(x).to_vec();
-                return Some(self.push(Kind::Curve(Curve::Mish), &[x], shape));
+                return Some(self.push(Kind::MathFn(MathFn::Mish), &[x], shape));
             }
             _ => return None,
         };
@@ -317,10 +317,10 @@ impl Program {
         let inner = self.producer(erf).filter(|op| op.kind == Kind::Erf)?.inputs[0];
         let (root, x) = self.scaled(inner);
         let factor = self.multiple_of(outer, x)?;
-        if !near(s, t) || !near(root, std::f32::consts::FRAC_1_SQRT_2) {
+        if !approx_eq(s, t) || !approx_eq(root, std::f32::consts::FRAC_1_SQRT_2) {
             return None;
         }
-        let gelu = self.eltwise(Function::plain(ffi::ELTWISE_GELU_ERF), x);
+        let gelu = self.eltwise(EltwiseParams::plain(ffi::ELTWISE_GELU_ERF), x);
         Some(self.affine(2.0 * factor * s, 0.0, gelu))
     }
 
@@ -329,16 +329,16 @@ impl Program {
         let (s, t, tanh) = self.linear(gate);
         let (_, inner) = self.function_of(tanh, ffi::ELTWISE_TANH)?;
         let (root, sum) = self.scaled(inner);
-        if !near(s, t) || !near(root, (2.0 / std::f32::consts::PI).sqrt()) {
+        if !approx_eq(s, t) || !approx_eq(root, (2.0 / std::f32::consts::PI).sqrt()) {
             return None;
         }
         let (a, b) = self.summands(sum)?;
         let x = [(a, b), (b, a)].into_iter().find_map(|(x, rest)| {
             let (factor, cube) = self.scaled(rest);
-            (near(factor, 0.044_715) && self.is_cube(cube, x)).then_some(x)
+            (approx_eq(factor, 0.044_715) && self.is_cube(cube, x)).then_some(x)
         })?;
         let factor = self.multiple_of(outer, x)?;
-        let gelu = self.eltwise(Function::plain(ffi::ELTWISE_GELU_TANH), x);
+        let gelu = self.eltwise(EltwiseParams::plain(ffi::ELTWISE_GELU_TANH), x);
         Some(self.affine(2.0 * factor * s, 0.0, gelu))
     }
 

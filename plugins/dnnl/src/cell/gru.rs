@@ -3,8 +3,8 @@
 //! If the reset gate scales the recurrent product (`linear_before_reset` in ONNX, and PyTorch's formula), a step is one
 //! product and one loop. If it scales the state before the product, there are two products, each followed by a loop.
 
-use super::MOST_OPERANDS;
-use crate::curves::{LANES, load, sigmoid, store, tanh};
+use super::MAX_OPERANDS;
+use crate::math::{LANES, load, sigmoid, store, tanh};
 
 /// Formula of a loop, with operands by argument index. Gates come as two summands, one from the input and one from the
 /// state.
@@ -24,12 +24,12 @@ pub struct Gru {
     /// Formula.
     pub part: Part,
     /// Operands that are present; the others are zeros.
-    pub given: [bool; MOST_OPERANDS],
+    pub present: [bool; MAX_OPERANDS],
 }
 
 /// Computes one row.
 #[inline(always)]
-pub(super) unsafe fn row(part: Part, read: [Option<*const f32>; MOST_OPERANDS], out: *mut f32, n: usize) {
+pub(super) unsafe fn row(part: Part, read: [Option<*const f32>; MAX_OPERANDS], out: *mut f32, n: usize) {
     let mut at = 0;
     while at < n {
         let count = LANES.min(n - at);
@@ -41,13 +41,13 @@ pub(super) unsafe fn row(part: Part, read: [Option<*const f32>; MOST_OPERANDS], 
                 let [xz, hz, xr, hr, xn, hn, old] = std::array::from_fn(lanes);
                 for l in 0..LANES {
                     let reset = sigmoid(xr[l] + hr[l]);
-                    result[l] = mixed(sigmoid(xz[l] + hz[l]), tanh(xn[l] + reset * hn[l]), old[l]);
+                    result[l] = interpolate(sigmoid(xz[l] + hz[l]), tanh(xn[l] + reset * hn[l]), old[l]);
                 }
             }
             Part::Mix => {
                 let [xz, hz, xn, hn, old] = std::array::from_fn(lanes);
                 for l in 0..LANES {
-                    result[l] = mixed(sigmoid(xz[l] + hz[l]), tanh(xn[l] + hn[l]), old[l]);
+                    result[l] = interpolate(sigmoid(xz[l] + hz[l]), tanh(xn[l] + hn[l]), old[l]);
                 }
             }
             Part::Reset => {
@@ -64,6 +64,6 @@ pub(super) unsafe fn row(part: Part, read: [Option<*const f32>; MOST_OPERANDS], 
 }
 
 #[inline(always)]
-fn mixed(update: f32, candidate: f32, old: f32) -> f32 {
+fn interpolate(update: f32, candidate: f32, old: f32) -> f32 {
     (1.0 - update) * candidate + update * old
 }

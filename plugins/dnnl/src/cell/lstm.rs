@@ -1,6 +1,6 @@
 //! One row of an LSTM step.
 
-use crate::curves::{LANES, load, sigmoid, store, tanh};
+use crate::math::{LANES, load, sigmoid, store, tanh};
 
 /// Positions of the gates in a row of sums, in units of the hidden size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

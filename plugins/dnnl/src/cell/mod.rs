@@ -8,21 +8,21 @@
 pub mod gru;
 pub mod lstm;
 
-use crate::argument::Given;
+use crate::argument::Arguments;
 use crate::cpu::fastest;
 use crate::library::ffi;
 use gru::Gru;
 use lstm::Gates;
 
 /// Maximum number of operands of a cell. Their argument indices start at 0; absent ones are zeros.
-pub const MOST_OPERANDS: usize = 7;
+pub const MAX_OPERANDS: usize = 7;
 
 /// Argument index of the result.
 pub const ARG_OUT: i32 = ffi::ARG_DST;
 
 /// Computation of a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
+pub enum CellKind {
     /// Step of an LSTM. Reads the gates' sums (rows, 4 hidden) and, except in the first step, the cell state (rows,
     /// hidden). Returns (2, rows, hidden): the hidden state, then the cell state.
     Lstm(Gates),
@@ -30,20 +30,20 @@ pub enum Form {
     Gru(Gru),
 }
 
-impl Form {
+impl CellKind {
     /// Name in messages.
     pub fn name(&self) -> &'static str {
         match self {
-            Form::Lstm(_) => "LSTM cell",
-            Form::Gru(_) => "GRU cell",
+            CellKind::Lstm(_) => "LSTM cell",
+            CellKind::Gru(_) => "GRU cell",
         }
     }
 
     /// Returns the argument index of each operand, in order.
-    pub fn numbers(&self) -> Vec<usize> {
+    pub fn operand_indices(&self) -> Vec<usize> {
         match self {
-            Form::Lstm(_) => vec![0, 1],
-            Form::Gru(gru) => (0..MOST_OPERANDS).filter(|&number| gru.given[number]).collect(),
+            CellKind::Lstm(_) => vec![0, 1],
+            CellKind::Gru(gru) => (0..MAX_OPERANDS).filter(|&number| gru.present[number]).collect(),
         }
     }
 }
@@ -52,18 +52,18 @@ impl Form {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cell {
     /// Computation.
-    pub form: Form,
+    pub kind: CellKind,
     /// Number of rows: the batch size.
     pub rows: usize,
     /// Number of elements of a state.
     pub hidden: usize,
     /// Row stride of each operand in elements; 0 if one row is broadcast.
-    pub strides: [usize; MOST_OPERANDS],
+    pub strides: [usize; MAX_OPERANDS],
 }
 
 /// Addresses of a cell's tensors.
-struct Places {
-    read: [Option<*const f32>; MOST_OPERANDS],
+struct Pointers {
+    read: [Option<*const f32>; MAX_OPERANDS],
     out: *mut f32,
 }
 
@@ -72,23 +72,23 @@ impl Cell {
     ///
     /// # Safety
     /// Each tensor must be at its argument's address with the cell's sizes, and the output may overlap no other tensor.
-    pub unsafe fn run(&self, given: Given<'_>) {
-        let Some(out) = given.floats(ARG_OUT) else { return };
-        let read = std::array::from_fn(|number| given.floats(number as i32).map(<*mut f32>::cast_const));
+    pub unsafe fn run(&self, args: Arguments<'_>) {
+        let Some(out) = args.floats(ARG_OUT) else { return };
+        let read = std::array::from_fn(|number| args.floats(number as i32).map(<*mut f32>::cast_const));
         // SAFETY: guaranteed by the caller.
-        unsafe { steps()(self, &Places { read, out }) }
+        unsafe { steps()(self, &Pointers { read, out }) }
     }
 
     /// Computes all rows in order.
     #[inline(always)]
-    unsafe fn steps(&self, places: &Places) {
+    unsafe fn steps(&self, pointers: &Pointers) {
         for r in 0..self.rows {
             // SAFETY: every offset is within the tensors that the caller vouches for.
             unsafe {
-                let row = |number: usize| places.read[number].map(|at| at.add(r * self.strides[number]));
-                let out = places.out.add(r * self.hidden);
-                match &self.form {
-                    Form::Lstm(gates) => {
+                let row = |number: usize| pointers.read[number].map(|at| at.add(r * self.strides[number]));
+                let out = pointers.out.add(r * self.hidden);
+                match &self.kind {
+                    CellKind::Lstm(gates) => {
                         let Some(sums) = row(0) else { return };
                         lstm::row(
                             gates.of(sums, self.hidden),
@@ -98,7 +98,7 @@ impl Cell {
                             self.hidden,
                         );
                     }
-                    Form::Gru(gru) => gru::row(gru.part, std::array::from_fn(row), out, self.hidden),
+                    CellKind::Gru(gru) => gru::row(gru.part, std::array::from_fn(row), out, self.hidden),
                 }
             }
         }
@@ -107,7 +107,7 @@ impl Cell {
 
 fastest! {
     /// Computes all rows.
-    steps: unsafe fn(cell: &Cell, places: &Places) = Cell::steps
+    steps: unsafe fn(cell: &Cell, pointers: &Pointers) = Cell::steps
 }
 
 #[cfg(test)]
@@ -115,23 +115,23 @@ mod tests {
     use super::*;
     use gru::Part;
 
-    /// Runs a cell of `rows` rows over generated operands with gaps between their rows; operands that `form` omits are
+    /// Runs a cell of `rows` rows over generated operands with gaps between their rows; operands that `kind` omits are
     /// zeros. Returns the operands without gaps, and the output.
-    fn run(form: Form, widths: &[usize], rows: usize, hidden: usize, outs: usize) -> (Vec<Vec<f32>>, Vec<f32>) {
-        let numbers = form.numbers();
-        let mut strides = [0; MOST_OPERANDS];
-        let mut read = [None; MOST_OPERANDS];
+    fn run(kind: CellKind, widths: &[usize], rows: usize, hidden: usize, outs: usize) -> (Vec<Vec<f32>>, Vec<f32>) {
+        let indices = kind.operand_indices();
+        let mut strides = [0; MAX_OPERANDS];
+        let mut read = [None; MAX_OPERANDS];
         let tensors: Vec<Vec<f32>> = widths
             .iter()
             .enumerate()
             .map(|(k, width)| (0..rows * (width + 3)).map(|i| ((i * 7 + k * 13) % 29) as f32 / 7.0 - 2.0).collect())
             .collect();
-        for ((tensor, &number), &width) in tensors.iter().zip(&numbers).zip(widths) {
+        for ((tensor, &number), &width) in tensors.iter().zip(&indices).zip(widths) {
             (strides[number], read[number]) = (width + 3, Some(tensor.as_ptr()));
         }
         let mut out = vec![9.0; outs * rows * hidden];
         // SAFETY: every tensor has the rows that its stride implies.
-        unsafe { steps()(&Cell { form, rows, hidden, strides }, &Places { read, out: out.as_mut_ptr() }) };
+        unsafe { steps()(&Cell { kind, rows, hidden, strides }, &Pointers { read, out: out.as_mut_ptr() }) };
         let rows_of = |(tensor, &width): (&Vec<f32>, &usize)| -> Vec<f32> {
             (0..rows).flat_map(|r| tensor[r * (width + 3)..][..width].to_vec()).collect()
         };
@@ -151,7 +151,7 @@ mod tests {
         let gates = Gates { input: 2, forget: 0, candidate: 3, output: 1 };
         for (n, state) in [(1, true), (15, false), (16, true), (17, true), (40, false)] {
             let widths = if state { vec![4 * n, n] } else { vec![4 * n] };
-            let (read, out) = run(Form::Lstm(gates), &widths, 2, n, 2);
+            let (read, out) = run(CellKind::Lstm(gates), &widths, 2, n, 2);
             for i in 0..2 * n {
                 let gate = |number: usize| read[0][i / n * 4 * n + number * n + i % n];
                 let before = read.get(1).map_or(0.0, |state| f64::from(state[i]));
@@ -165,14 +165,14 @@ mod tests {
     #[test]
     fn gru_matches_reference_for_every_width() {
         for n in [1, 15, 16, 17, 40] {
-            for given in 0..1u32 << MOST_OPERANDS {
+            for present in 0..1u32 << MAX_OPERANDS {
                 for part in [Part::Whole, Part::Mix, Part::Reset] {
-                    let form = Form::Gru(Gru { part, given: std::array::from_fn(|k| given >> k & 1 == 1) });
-                    let numbers = form.numbers();
-                    let (read, out) = run(form, &vec![n; numbers.len()], 2, n, 1);
+                    let kind = CellKind::Gru(Gru { part, present: std::array::from_fn(|k| present >> k & 1 == 1) });
+                    let indices = kind.operand_indices();
+                    let (read, out) = run(kind, &vec![n; indices.len()], 2, n, 1);
                     for i in 0..2 * n {
                         let at = |number: usize| {
-                            numbers.iter().position(|&other| other == number).map_or(0.0, |at| read[at][i])
+                            indices.iter().position(|&other| other == number).map_or(0.0, |at| read[at][i])
                         };
                         let mix = |z: f64, n: f32, h: f32| (1.0 - z) * f64::from(n).tanh() + z * f64::from(h);
                         close(

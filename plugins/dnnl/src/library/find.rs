@@ -5,17 +5,17 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 /// Hint for installing the library.
-pub const INSTALL: &str = "in a checkout run `cargo xtask fetch-onednn`; elsewhere `pip install onednn-cpu-gomp==2023.2.0` \
+pub const INSTALL_HINT: &str = "in a checkout run `cargo xtask fetch-onednn`; elsewhere `pip install onednn-cpu-gomp==2023.2.0` \
 into an environment and set BYOC_DNNL_LIB to its lib/libdnnl.so.3";
 
 /// File name of the library, with its major version.
-const NAME: &str = "libdnnl.so.3";
+const FILE_NAME: &str = "libdnnl.so.3";
 
-static PLUGIN: OnceLock<PathBuf> = OnceLock::new();
+static PLUGIN_PATH: OnceLock<PathBuf> = OnceLock::new();
 
 /// Sets the path of the plugin. Only the first call has an effect.
 pub fn set_plugin_path(path: &Path) {
-    let _ = PLUGIN.set(path.to_owned());
+    let _ = PLUGIN_PATH.set(path.to_owned());
 }
 
 /// Returns the file to open. Candidates, in order: `BYOC_DNNL_LIB`; the plugin's folder; `vendor/onednn` in the
@@ -26,31 +26,31 @@ pub fn set_plugin_path(path: &Path) {
 pub fn find() -> Result<PathBuf> {
     if let Some(named) = std::env::var_os("BYOC_DNNL_LIB").filter(|value| !value.is_empty()) {
         let file = PathBuf::from(named);
-        return check(&file).map(|()| file).map_err(|what| {
+        return check(&file).map(|()| file).map_err(|problem| {
             Error::new(format!(
-                "BYOC_DNNL_LIB is {}: {what}",
+                "BYOC_DNNL_LIB is {}: {problem}",
                 Path::new(&std::env::var_os("BYOC_DNNL_LIB").unwrap_or_default()).display()
             ))
-            .hint(INSTALL)
+            .hint(INSTALL_HINT)
         });
     }
-    for file in places(PLUGIN.get().map(PathBuf::as_path)) {
+    for file in candidates(PLUGIN_PATH.get().map(PathBuf::as_path)) {
         if file.is_file() {
             return check(&file)
                 .map(|()| file.clone())
-                .map_err(|what| Error::new(format!("{}: {what}", file.display())).hint(INSTALL));
+                .map_err(|problem| Error::new(format!("{}: {problem}", file.display())).hint(INSTALL_HINT));
         }
     }
-    Ok(PathBuf::from(NAME))
+    Ok(PathBuf::from(FILE_NAME))
 }
 
 /// Returns the candidates in and above the plugin's folder.
-fn places(plugin: Option<&Path>) -> Vec<PathBuf> {
+fn candidates(plugin: Option<&Path>) -> Vec<PathBuf> {
     let plugin = plugin.map(|path| path.canonicalize().unwrap_or_else(|_| path.to_owned()));
     let Some(folder) = plugin.as_deref().and_then(Path::parent) else { return Vec::new() };
-    let mut places = vec![folder.join(NAME)];
-    places.extend(folder.ancestors().take(4).map(|above| above.join("vendor").join("onednn").join(NAME)));
-    places
+    let mut candidates = vec![folder.join(FILE_NAME)];
+    candidates.extend(folder.ancestors().take(4).map(|above| above.join("vendor").join("onednn").join(FILE_NAME)));
+    candidates
 }
 
 /// Checks that a file is a complete shared library: mapping a truncated one kills the process.
@@ -79,7 +79,7 @@ mod tests {
 
     #[test]
     fn searches_plugin_folder_and_vendor_folders_above() {
-        let found = places(Some(Path::new("/a/b/c/d/libbyoc_dnnl.so")));
+        let found = candidates(Some(Path::new("/a/b/c/d/libbyoc_dnnl.so")));
         let wanted = [
             "/a/b/c/d/libdnnl.so.3",
             "/a/b/c/d/vendor/onednn/libdnnl.so.3",
@@ -88,7 +88,7 @@ mod tests {
             "/a/vendor/onednn/libdnnl.so.3",
         ];
         assert_eq!(found, wanted.map(PathBuf::from));
-        assert!(places(None).is_empty());
+        assert!(candidates(None).is_empty());
     }
 
     #[test]

@@ -5,20 +5,20 @@
 
 use super::OneDnn;
 use super::ffi::{self, Dims, MAX_NDIMS};
-use super::status::{Failure, Status};
+use super::status::{OneDnnError, Status};
 use byoc_plugin_api::DType;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr::{null, null_mut};
 
-/// Result type of this layer.
-pub type Outcome<T> = Result<T, Failure>;
+/// Result of a call of the library.
+pub type Result<T, E = OneDnnError> = std::result::Result<T, E>;
 
-fn checked(status: ffi::Status, what: &str) -> Outcome<()> {
-    Status::of(status).map_or(Ok(()), |status| Err(Failure::of(status, what)))
+fn check(status: ffi::Status, subject: &str) -> Result<()> {
+    Status::of(status).map_or(Ok(()), |status| Err(OneDnnError::of(status, subject)))
 }
 
 /// Returns oneDNN's code of an element type, if oneDNN supports it.
-fn dtype_number(dtype: DType) -> Outcome<c_int> {
+fn dtype_number(dtype: DType) -> Result<c_int> {
     Ok(match dtype {
         DType::F32 => ffi::F32,
         DType::BF16 => ffi::BF16,
@@ -29,7 +29,7 @@ fn dtype_number(dtype: DType) -> Outcome<c_int> {
     })
 }
 
-fn dims(values: &[i64]) -> Outcome<Dims> {
+fn dims(values: &[i64]) -> Result<Dims> {
     if values.len() > MAX_NDIMS {
         return Err(format!("expected at most {MAX_NDIMS} dimensions, found {}", values.len()).into());
     }
@@ -87,14 +87,14 @@ impl Desc {
     ///
     /// # Errors
     /// An element type, a rank or strides that the library does not support.
-    pub fn strided(library: &'static OneDnn, dtype: DType, shape: &[i64], strides: &[i64]) -> Outcome<Desc> {
+    pub fn strided(library: &'static OneDnn, dtype: DType, shape: &[i64], strides: &[i64]) -> Result<Desc> {
         let (number, dims, strides) = (dtype_number(dtype)?, dims(shape)?, dims(strides)?);
         let mut raw = null_mut();
         // SAFETY: the arrays have the library's size, and `raw` is a valid out-pointer.
         let status = unsafe {
             (library.api.memory_desc_create_with_strides)(&mut raw, shape.len() as c_int, &dims, number, &strides)
         };
-        checked(status, "tensor layout")?;
+        check(status, "tensor layout")?;
         Ok(Desc { library, raw })
     }
 
@@ -102,14 +102,14 @@ impl Desc {
     ///
     /// # Errors
     /// As for [`Desc::strided`].
-    pub fn any(library: &'static OneDnn, dtype: DType, shape: &[i64]) -> Outcome<Desc> {
+    pub fn any(library: &'static OneDnn, dtype: DType, shape: &[i64]) -> Result<Desc> {
         let (number, dims) = (dtype_number(dtype)?, dims(shape)?);
         let mut raw = null_mut();
         // SAFETY: as above.
         let status = unsafe {
             (library.api.memory_desc_create_with_tag)(&mut raw, shape.len() as c_int, &dims, number, ffi::FORMAT_ANY)
         };
-        checked(status, "tensor of any layout")?;
+        check(status, "tensor of any layout")?;
         Ok(Desc { library, raw })
     }
 
@@ -142,10 +142,10 @@ impl PostOps {
     ///
     /// # Errors
     /// If memory is exhausted.
-    pub fn new(library: &'static OneDnn) -> Outcome<PostOps> {
+    pub fn new(library: &'static OneDnn) -> Result<PostOps> {
         let mut raw = null_mut();
         // SAFETY: `raw` is a valid out-pointer.
-        checked(unsafe { (library.api.post_ops_create)(&mut raw) }, "post-operators")?;
+        check(unsafe { (library.api.post_ops_create)(&mut raw) }, "post-operators")?;
         Ok(PostOps { library, raw })
     }
 
@@ -153,29 +153,29 @@ impl PostOps {
     ///
     /// # Errors
     /// If there are too many post-operators.
-    pub fn sum(&mut self) -> Outcome<()> {
+    pub fn sum(&mut self) -> Result<()> {
         // SAFETY: the list is alive. Type 0 stands for the type of the destination.
-        checked(unsafe { (self.library.api.post_ops_append_sum)(self.raw, 1.0, 0, 0) }, "sum post-operator")
+        check(unsafe { (self.library.api.post_ops_append_sum)(self.raw, 1.0, 0, 0) }, "sum post-operator")
     }
 
     /// Appends an elementwise function.
     ///
     /// # Errors
     /// If the function is unknown, or there are too many post-operators.
-    pub fn eltwise(&mut self, alg: c_int, alpha: f32, beta: f32) -> Outcome<()> {
+    pub fn eltwise(&mut self, alg: c_int, alpha: f32, beta: f32) -> Result<()> {
         // SAFETY: the list is alive.
         let status = unsafe { (self.library.api.post_ops_append_eltwise)(self.raw, alg, alpha, beta) };
-        checked(status, "eltwise post-operator")
+        check(status, "eltwise post-operator")
     }
 
     /// Appends a binary operator with another tensor.
     ///
     /// # Errors
     /// If the tensor does not broadcast, or there are too many post-operators.
-    pub fn binary(&mut self, alg: c_int, other: &Desc) -> Outcome<()> {
+    pub fn binary(&mut self, alg: c_int, other: &Desc) -> Result<()> {
         // SAFETY: list and descriptor are alive; the descriptor is copied.
         let status = unsafe { (self.library.api.post_ops_append_binary)(self.raw, alg, other.raw) };
-        checked(status, "binary post-operator")
+        check(status, "binary post-operator")
     }
 }
 
@@ -184,15 +184,15 @@ impl Attr {
     ///
     /// # Errors
     /// If memory is exhausted.
-    pub fn new(library: &'static OneDnn, post_ops: &PostOps) -> Outcome<Attr> {
+    pub fn new(library: &'static OneDnn, post_ops: &PostOps) -> Result<Attr> {
         let mut raw = null_mut();
         // SAFETY: `raw` is a valid out-pointer.
-        checked(unsafe { (library.api.primitive_attr_create)(&mut raw) }, "attributes")?;
+        check(unsafe { (library.api.primitive_attr_create)(&mut raw) }, "attributes")?;
         let attr = Attr { library, raw };
         // SAFETY: both are alive; the list is copied.
         unsafe {
-            checked((library.api.primitive_attr_set_scratchpad_mode)(raw, ffi::SCRATCHPAD_USER), "scratchpad mode")?;
-            checked((library.api.primitive_attr_set_post_ops)(raw, post_ops.raw), "post-operators")?;
+            check((library.api.primitive_attr_set_scratchpad_mode)(raw, ffi::SCRATCHPAD_USER), "scratchpad mode")?;
+            check((library.api.primitive_attr_set_post_ops)(raw, post_ops.raw), "post-operators")?;
         }
         Ok(attr)
     }
@@ -226,12 +226,12 @@ fn raw(desc: Option<&Desc>) -> *const ffi::CMemoryDesc {
 }
 
 macro_rules! describe {
-    ($library:expr, $what:literal, $function:ident($($arg:expr),* $(,)?)) => {{
+    ($library:expr, $subject:literal, $function:ident($($arg:expr),* $(,)?)) => {{
         let library: &'static OneDnn = $library;
         let mut raw = null_mut();
         // SAFETY: every descriptor and attribute is alive, every array has the library's size.
         let status = unsafe { (library.api.$function)(&mut raw, library.engine, $($arg),*) };
-        checked(status, $what)?;
+        check(status, $subject)?;
         Ok(PrimitiveDesc { library, raw })
     }};
 }
@@ -243,19 +243,19 @@ impl PrimitiveDesc {
     ///
     /// # Errors
     /// If the library has no implementation; the same holds for all functions below.
-    pub fn reorder(library: &'static OneDnn, src: &Desc, dst: &Desc, attr: &Attr) -> Outcome<PrimitiveDesc> {
+    pub fn reorder(library: &'static OneDnn, src: &Desc, dst: &Desc, attr: &Attr) -> Result<PrimitiveDesc> {
         let mut raw = null_mut();
         let engine = library.engine;
         // SAFETY: descriptors and attributes are alive.
         let status = unsafe {
             (library.api.reorder_primitive_desc_create)(&mut raw, src.raw, engine, dst.raw, engine, attr.raw)
         };
-        checked(status, "reorder")?;
+        check(status, "reorder")?;
         Ok(PrimitiveDesc { library, raw })
     }
 
     /// Describes a convolution.
-    pub fn convolution(library: &'static OneDnn, io: &Conv<'_>, w: &Window, attr: &Attr) -> Outcome<PrimitiveDesc> {
+    pub fn convolution(library: &'static OneDnn, io: &Conv<'_>, w: &Window, attr: &Attr) -> Result<PrimitiveDesc> {
         let [strides, dilates, before, after] = conv_dims(w)?;
         let alg = ffi::CONVOLUTION_DIRECT;
         describe!(
@@ -278,7 +278,7 @@ impl PrimitiveDesc {
     }
 
     /// Describes a transposed convolution.
-    pub fn deconvolution(library: &'static OneDnn, io: &Conv<'_>, w: &Window, attr: &Attr) -> Outcome<PrimitiveDesc> {
+    pub fn deconvolution(library: &'static OneDnn, io: &Conv<'_>, w: &Window, attr: &Attr) -> Result<PrimitiveDesc> {
         let [strides, dilates, before, after] = conv_dims(w)?;
         let alg = ffi::DECONVOLUTION_DIRECT;
         describe!(
@@ -301,7 +301,7 @@ impl PrimitiveDesc {
     }
 
     /// Describes a matrix product, batched over the dimensions before the last two.
-    pub fn matmul(library: &'static OneDnn, io: &Conv<'_>, attr: &Attr) -> Outcome<PrimitiveDesc> {
+    pub fn matmul(library: &'static OneDnn, io: &Conv<'_>, attr: &Attr) -> Result<PrimitiveDesc> {
         describe!(
             library,
             "matrix product",
@@ -317,7 +317,7 @@ impl PrimitiveDesc {
         dst: &Desc,
         w: &Window,
         attr: &Attr,
-    ) -> Outcome<PrimitiveDesc> {
+    ) -> Result<PrimitiveDesc> {
         let [strides, dilates, before, after] = conv_dims(w)?;
         let kernel = dims(&w.kernel)?;
         describe!(
@@ -337,7 +337,7 @@ impl PrimitiveDesc {
         dst: &Desc,
         axis: usize,
         attr: &Attr,
-    ) -> Outcome<PrimitiveDesc> {
+    ) -> Result<PrimitiveDesc> {
         describe!(
             library,
             "softmax",
@@ -352,7 +352,7 @@ impl PrimitiveDesc {
         dst: &Desc,
         epsilon: f32,
         attr: &Attr,
-    ) -> Outcome<PrimitiveDesc> {
+    ) -> Result<PrimitiveDesc> {
         let flags = (ffi::USE_SCALE | ffi::USE_SHIFT) as u32;
         describe!(
             library,
@@ -376,7 +376,7 @@ impl PrimitiveDesc {
         src: &Desc,
         dst: &Desc,
         attr: &Attr,
-    ) -> Outcome<PrimitiveDesc> {
+    ) -> Result<PrimitiveDesc> {
         describe!(
             library,
             "eltwise",
@@ -392,18 +392,12 @@ impl PrimitiveDesc {
         src1: &Desc,
         dst: &Desc,
         attr: &Attr,
-    ) -> Outcome<PrimitiveDesc> {
+    ) -> Result<PrimitiveDesc> {
         describe!(library, "binary", binary_primitive_desc_create(alg, src0.raw, src1.raw, dst.raw, attr.raw))
     }
 
     /// Describes a PReLU: x, or slope times x where x is negative.
-    pub fn prelu(
-        library: &'static OneDnn,
-        src: &Desc,
-        slope: &Desc,
-        dst: &Desc,
-        attr: &Attr,
-    ) -> Outcome<PrimitiveDesc> {
+    pub fn prelu(library: &'static OneDnn, src: &Desc, slope: &Desc, dst: &Desc, attr: &Attr) -> Result<PrimitiveDesc> {
         describe!(
             library,
             "prelu",
@@ -418,7 +412,7 @@ impl PrimitiveDesc {
         srcs: &[&Desc],
         dst: &Desc,
         attr: &Attr,
-    ) -> Outcome<PrimitiveDesc> {
+    ) -> Result<PrimitiveDesc> {
         let srcs: Vec<*const ffi::CMemoryDesc> = srcs.iter().map(|desc| desc.raw.cast_const()).collect();
         describe!(
             library,
@@ -434,7 +428,7 @@ impl PrimitiveDesc {
         src: &Desc,
         dst: &Desc,
         attr: &Attr,
-    ) -> Outcome<PrimitiveDesc> {
+    ) -> Result<PrimitiveDesc> {
         describe!(library, "reduction", reduction_primitive_desc_create(alg, src.raw, dst.raw, 0.0, 0.0, attr.raw))
     }
 
@@ -445,7 +439,7 @@ impl PrimitiveDesc {
         src: &Desc,
         dst: &Desc,
         attr: &Attr,
-    ) -> Outcome<PrimitiveDesc> {
+    ) -> Result<PrimitiveDesc> {
         describe!(
             library,
             "resampling",
@@ -454,19 +448,19 @@ impl PrimitiveDesc {
     }
 
     /// Returns the layout that the implementation expects its weights in.
-    pub fn weights(&self) -> Outcome<Desc> {
+    pub fn weights(&self) -> Result<Desc> {
         // SAFETY: the descriptor is alive, the result lives as long as it, and is copied.
         let raw = unsafe { (self.library.api.primitive_desc_query_md)(self.raw, ffi::QUERY_WEIGHTS_MD, 0) };
         self.copied(raw)
     }
 
-    fn copied(&self, raw: *const ffi::CMemoryDesc) -> Outcome<Desc> {
+    fn copied(&self, raw: *const ffi::CMemoryDesc) -> Result<Desc> {
         if raw.is_null() {
             return Err("the primitive has no such tensor".into());
         }
         let mut own = null_mut();
         // SAFETY: the descriptor that `raw` points to is alive.
-        checked(unsafe { (self.library.api.memory_desc_clone)(&mut own, raw) }, "tensor layout")?;
+        check(unsafe { (self.library.api.memory_desc_clone)(&mut own, raw) }, "tensor layout")?;
         Ok(Desc { library: self.library, raw: own })
     }
 
@@ -474,7 +468,7 @@ impl PrimitiveDesc {
     ///
     /// # Errors
     /// If memory is exhausted.
-    pub fn scratchpad(&self) -> Outcome<Option<Desc>> {
+    pub fn scratchpad(&self) -> Result<Option<Desc>> {
         // SAFETY: as above.
         let raw = unsafe { (self.library.api.primitive_desc_query_md)(self.raw, ffi::QUERY_SCRATCHPAD_MD, 0) };
         if raw.is_null() {
@@ -506,7 +500,7 @@ impl PrimitiveDesc {
 }
 
 /// Strides, dilation (0 means dense in oneDNN) and padding in the form that oneDNN expects.
-fn conv_dims(w: &Window) -> Outcome<[Dims; 4]> {
+fn conv_dims(w: &Window) -> Result<[Dims; 4]> {
     let dilates: Vec<i64> = w.dilation.iter().map(|d| d - 1).collect();
     Ok([dims(&w.strides)?, dims(&dilates)?, dims(&w.before)?, dims(&w.after)?])
 }
@@ -516,10 +510,10 @@ impl Primitive {
     ///
     /// # Errors
     /// If memory is exhausted.
-    pub fn new(desc: &PrimitiveDesc) -> Outcome<Primitive> {
+    pub fn new(desc: &PrimitiveDesc) -> Result<Primitive> {
         let mut raw = null_mut();
         // SAFETY: the descriptor is alive.
-        checked(unsafe { (desc.library.api.primitive_create)(&mut raw, desc.raw) }, "primitive")?;
+        check(unsafe { (desc.library.api.primitive_create)(&mut raw, desc.raw) }, "primitive")?;
         Ok(Primitive { library: desc.library, raw })
     }
 
@@ -531,11 +525,11 @@ impl Primitive {
     /// # Safety
     /// The memory object of each argument must have the layout that the primitive was created for and point to memory
     /// that is large enough; nobody else may use the memory that is written during the call.
-    pub unsafe fn execute(&self, stream: &Stream, args: &[ffi::ExecArg]) -> Outcome<()> {
+    pub unsafe fn execute(&self, stream: &Stream, args: &[ffi::ExecArg]) -> Result<()> {
         // SAFETY: primitive and stream are alive; the caller guarantees the rest.
         let status =
             unsafe { (self.library.api.primitive_execute)(self.raw, stream.raw, args.len() as c_int, args.as_ptr()) };
-        checked(status, "execution")
+        check(status, "execution")
     }
 }
 
@@ -544,11 +538,11 @@ impl Memory {
     ///
     /// # Errors
     /// If memory is exhausted.
-    pub fn new(library: &'static OneDnn, desc: &Desc) -> Outcome<Memory> {
+    pub fn new(library: &'static OneDnn, desc: &Desc) -> Result<Memory> {
         let mut raw = null_mut();
         // SAFETY: the descriptor is alive and is copied; a null address is allowed until an execution.
         let status = unsafe { (library.api.memory_create)(&mut raw, desc.raw, library.engine, null_mut()) };
-        checked(status, "memory")?;
+        check(status, "memory")?;
         Ok(Memory { library, raw })
     }
 
@@ -556,9 +550,9 @@ impl Memory {
     ///
     /// # Errors
     /// None known.
-    pub fn set(&mut self, place: *mut u8) -> Outcome<()> {
+    pub fn set(&mut self, place: *mut u8) -> Result<()> {
         // SAFETY: the object is alive; the address is dereferenced only during an execution.
-        checked(unsafe { (self.library.api.memory_set_data_handle)(self.raw, place.cast()) }, "memory")
+        check(unsafe { (self.library.api.memory_set_data_handle)(self.raw, place.cast()) }, "memory")
     }
 
     /// Returns an execution argument with the given index, valid for the lifetime of this object.
@@ -572,11 +566,11 @@ impl Stream {
     ///
     /// # Errors
     /// If memory is exhausted.
-    pub fn new(library: &'static OneDnn) -> Outcome<Stream> {
+    pub fn new(library: &'static OneDnn) -> Result<Stream> {
         let mut raw = null_mut();
         let flags = ffi::IN_ORDER as u32;
         // SAFETY: the engine is never destroyed.
-        checked(unsafe { (library.api.stream_create)(&mut raw, library.engine, flags) }, "stream")?;
+        check(unsafe { (library.api.stream_create)(&mut raw, library.engine, flags) }, "stream")?;
         Ok(Stream { library, raw })
     }
 }

@@ -7,9 +7,9 @@ mod openmp;
 pub mod pages;
 mod status;
 
-pub use find::{INSTALL, set_plugin_path};
-pub use handles::{Attr, Conv, Desc, Memory, Outcome, PostOps, Primitive, PrimitiveDesc, Stream, Window};
-pub use status::{Failure, Status};
+pub use find::{INSTALL_HINT, set_plugin_path};
+pub use handles::{Attr, Conv, Desc, Memory, PostOps, Primitive, PrimitiveDesc, Stream, Window};
+pub use status::{OneDnnError, Status};
 
 use byoc_plugin_api::{Error, Result};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
@@ -48,33 +48,33 @@ pub fn onednn() -> Result<&'static OneDnn> {
 fn open() -> Result<OneDnn> {
     let file = find::find()?;
     let shown = file.display();
-    let wrong = |what: String| Error::new(format!("{shown}: {what}")).hint(INSTALL);
+    let unusable = |problem: String| Error::new(format!("{shown}: {problem}")).hint(INSTALL_HINT);
     // SAFETY: the file is a complete shared library that its user trusts; its constructors set up OpenMP and C++
     // statics.
-    let library = openmp::with_short_spinning(|| unsafe { Library::open(Some(&file), RTLD_NOW | RTLD_LOCAL) })
-        .map_err(|error| wrong(format!("cannot load the library: {error}")))?;
+    let library = openmp::with_short_spin(|| unsafe { Library::open(Some(&file), RTLD_NOW | RTLD_LOCAL) })
+        .map_err(|error| unusable(format!("cannot load the library: {error}")))?;
     // SAFETY: every version of the library has this function, and its structure begins with these fields.
     let version = unsafe { library.get::<unsafe extern "C" fn() -> *const ffi::Version>(b"dnnl_version") };
-    let version = version.map_err(|_| wrong("not oneDNN: function dnnl_version is missing".into()))?;
+    let version = version.map_err(|_| unusable("not oneDNN: function dnnl_version is missing".into()))?;
     // SAFETY: the function returns a pointer to a constant.
     let version = unsafe { &*version() };
     let shown_version = format!("{}.{}.{}", version.major, version.minor, version.patch);
     if version.major != 3 {
-        return Err(wrong(format!("expected oneDNN 3, found {shown_version}")));
+        return Err(unusable(format!("expected oneDNN 3, found {shown_version}")));
     }
     if version.cpu_runtime != ffi::RUNTIME_OMP as u32 {
-        return Err(wrong("expected oneDNN built with OpenMP, whose number of threads can be set".into()));
+        return Err(unusable("expected oneDNN built with OpenMP, whose number of threads can be set".into()));
     }
     // SAFETY: the library is oneDNN 3 and is never unmapped.
     let api = unsafe { ffi::Api::of(&library) };
-    let api = api.map_err(|name| wrong(format!("oneDNN {shown_version} lacks function {name}")))?;
+    let api = api.map_err(|name| unusable(format!("oneDNN {shown_version} lacks function {name}")))?;
     let set_threads = openmp::set_threads(&library)
-        .ok_or_else(|| wrong("its OpenMP library lacks function omp_set_num_threads".into()))?;
+        .ok_or_else(|| unusable("its OpenMP library lacks function omp_set_num_threads".into()))?;
     let mut engine = std::ptr::null_mut();
     // SAFETY: the out-pointer is valid.
     let status = unsafe { (api.engine_create)(&mut engine, ffi::CPU, 0) };
     if let Some(status) = Status::of(status) {
-        return Err(wrong(format!("no engine for this CPU: {status}")));
+        return Err(unusable(format!("no engine for this CPU: {status}")));
     }
     tracing::debug!("oneDNN {shown_version} from {shown}");
     let team = Team::of(&library);

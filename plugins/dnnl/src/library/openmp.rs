@@ -20,7 +20,7 @@ pub type SetThreads = unsafe extern "C" fn(c_int);
 const SPIN: Duration = Duration::from_micros(50);
 
 /// Variables by which a user sets the spin time.
-const OWN_WISH: [&str; 2] = ["GOMP_SPINCOUNT", "OMP_WAIT_POLICY"];
+const SPIN_VARIABLES: [&str; 2] = ["GOMP_SPINCOUNT", "OMP_WAIT_POLICY"];
 
 unsafe extern "C" {
     // Environment of the C library: a null-terminated array of `NAME=value`.
@@ -31,9 +31,9 @@ unsafe extern "C" {
 #[derive(Clone, Copy)]
 pub struct Team {
     parallel: unsafe extern "C" fn(unsafe extern "C" fn(*mut c_void), *mut c_void, c_uint, c_uint),
-    thread: unsafe extern "C" fn() -> c_int,
-    threads: unsafe extern "C" fn() -> c_int,
-    most: unsafe extern "C" fn() -> c_int,
+    thread_num: unsafe extern "C" fn() -> c_int,
+    num_threads: unsafe extern "C" fn() -> c_int,
+    max_threads: unsafe extern "C" fn() -> c_int,
 }
 
 impl Team {
@@ -43,9 +43,9 @@ impl Team {
         unsafe {
             Some(Team {
                 parallel: *library.get(b"GOMP_parallel").ok()?,
-                thread: *library.get(b"omp_get_thread_num").ok()?,
-                threads: *library.get(b"omp_get_num_threads").ok()?,
-                most: *library.get(b"omp_get_max_threads").ok()?,
+                thread_num: *library.get(b"omp_get_thread_num").ok()?,
+                num_threads: *library.get(b"omp_get_num_threads").ok()?,
+                max_threads: *library.get(b"omp_get_max_threads").ok()?,
             })
         }
     }
@@ -53,25 +53,25 @@ impl Team {
     /// Returns the number of threads in the calling thread's teams.
     pub fn size(&self) -> usize {
         // SAFETY: the function has no arguments.
-        unsafe { (self.most)() }.max(1) as usize
+        unsafe { (self.max_threads)() }.max(1) as usize
     }
 
     /// Calls `body(thread, threads)` on every thread of the team.
     pub fn run(&self, body: &(dyn Fn(usize, usize) + Sync)) {
-        struct Work<'a> {
+        struct Task<'a> {
             team: Team,
             body: &'a (dyn Fn(usize, usize) + Sync),
         }
-        unsafe extern "C" fn enter(work: *mut c_void) {
-            // SAFETY: the pointer is to the `Work` below, which outlives the team's run.
-            let work = unsafe { &*work.cast::<Work<'_>>() };
+        unsafe extern "C" fn enter(task: *mut c_void) {
+            // SAFETY: the pointer is to the `Task` below, which outlives the team's run.
+            let task = unsafe { &*task.cast::<Task<'_>>() };
             // SAFETY: the functions have no arguments, and this is a thread of the team.
-            let (thread, threads) = unsafe { ((work.team.thread)(), (work.team.threads)()) };
-            (work.body)(thread.max(0) as usize, threads.max(1) as usize);
+            let (thread, threads) = unsafe { ((task.team.thread_num)(), (task.team.num_threads)()) };
+            (task.body)(thread.max(0) as usize, threads.max(1) as usize);
         }
-        let mut work = Work { team: *self, body };
+        let mut task = Task { team: *self, body };
         // SAFETY: the team has finished when the function returns; 0 stands for the calling thread's number of threads.
-        unsafe { (self.parallel)(enter, (&raw mut work).cast(), 0, 0) };
+        unsafe { (self.parallel)(enter, (&raw mut task).cast(), 0, 0) };
     }
 }
 
@@ -82,8 +82,8 @@ pub fn set_threads(library: &Library) -> Option<SetThreads> {
 }
 
 /// Calls `open` with an environment in which workers spin for [`SPIN`].
-pub fn with_short_spinning<T>(open: impl FnOnce() -> T) -> T {
-    if OWN_WISH.iter().any(|name| std::env::var_os(name).is_some()) {
+pub fn with_short_spin<T>(open: impl FnOnce() -> T) -> T {
+    if SPIN_VARIABLES.iter().any(|name| std::env::var_os(name).is_some()) {
         return open();
     }
     let Ok(entry) = CString::new(format!("GOMP_SPINCOUNT={}", spin_count())) else { return open() };
@@ -110,12 +110,13 @@ pub fn with_short_spinning<T>(open: impl FnOnce() -> T) -> T {
 
 /// Number of spin iterations that take [`SPIN`] on this machine.
 fn spin_count() -> u64 {
-    const TURNS: u32 = 2000;
+    const ITERATIONS: u32 = 2000;
     let best = (0..5).map(|_| {
         let start = Instant::now();
-        (0..TURNS).for_each(|_| spin_loop());
+        (0..ITERATIONS).for_each(|_| spin_loop());
         start.elapsed()
     });
-    let turn = best.min().unwrap_or_default().max(Duration::from_nanos(1)).as_nanos() as f64 / f64::from(TURNS);
-    (SPIN.as_nanos() as f64 / turn).clamp(100.0, 300_000.0) as u64
+    let iteration =
+        best.min().unwrap_or_default().max(Duration::from_nanos(1)).as_nanos() as f64 / f64::from(ITERATIONS);
+    (SPIN.as_nanos() as f64 / iteration).clamp(100.0, 300_000.0) as u64
 }

@@ -53,74 +53,76 @@ impl fmt::Display for Status {
     }
 }
 
-/// Failure of the library, or of the layer over it.
+/// Error of the library, or of the layer over it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Failure {
+pub enum OneDnnError {
     /// No implementation. Alternatives may be tried; otherwise the host is the fallback.
-    NotTaken(String),
+    Unsupported(String),
     /// Memory is exhausted. No alternatives are tried.
     OutOfMemory(String),
     /// Call that a correct plugin would not make, or a correct library would not fail.
     Defect(String),
 }
 
-impl Failure {
-    /// Converts the status of a call about `what`.
-    pub fn of(status: Status, what: &str) -> Failure {
-        let text = format!("oneDNN, {what}: {status}");
+impl OneDnnError {
+    /// Converts the status of a call about `subject`.
+    pub fn of(status: Status, subject: &str) -> OneDnnError {
+        let text = format!("oneDNN, {subject}: {status}");
         match status {
-            Status::Unimplemented | Status::LastImplementationReached | Status::NotRequired => Failure::NotTaken(text),
-            Status::OutOfMemory => Failure::OutOfMemory(text),
-            Status::InvalidArguments | Status::RuntimeError | Status::Unknown(_) => Failure::Defect(text),
+            Status::Unimplemented | Status::LastImplementationReached | Status::NotRequired => {
+                OneDnnError::Unsupported(text)
+            }
+            Status::OutOfMemory => OneDnnError::OutOfMemory(text),
+            Status::InvalidArguments | Status::RuntimeError | Status::Unknown(_) => OneDnnError::Defect(text),
         }
     }
 
     /// Adds the name of a step.
-    pub fn within(self, step: &str) -> Failure {
+    pub fn in_step(self, step: &str) -> OneDnnError {
         match self {
-            Failure::NotTaken(what) => Failure::NotTaken(format!("{step}: {what}")),
-            Failure::OutOfMemory(what) => Failure::OutOfMemory(format!("{step}: {what}")),
-            Failure::Defect(what) => Failure::Defect(format!("{step}: {what}")),
+            OneDnnError::Unsupported(text) => OneDnnError::Unsupported(format!("{step}: {text}")),
+            OneDnnError::OutOfMemory(text) => OneDnnError::OutOfMemory(format!("{step}: {text}")),
+            OneDnnError::Defect(text) => OneDnnError::Defect(format!("{step}: {text}")),
         }
     }
 
     /// Returns the refusal code at the boundary.
     pub fn code(&self) -> RefusalCode {
         match self {
-            Failure::NotTaken(_) => RefusalCode::UnsupportedShape,
-            Failure::OutOfMemory(_) => RefusalCode::ResourceLimit,
-            Failure::Defect(_) => RefusalCode::UnsupportedOp,
+            OneDnnError::Unsupported(_) => RefusalCode::UnsupportedShape,
+            OneDnnError::OutOfMemory(_) => RefusalCode::ResourceLimit,
+            OneDnnError::Defect(_) => RefusalCode::UnsupportedOp,
         }
     }
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for OneDnnError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Failure::NotTaken(what) | Failure::OutOfMemory(what) => f.write_str(what),
-            Failure::Defect(what) => write!(f, "{what}; this is a defect of the dnnl plugin, please report it"),
+            OneDnnError::Unsupported(text) | OneDnnError::OutOfMemory(text) => f.write_str(text),
+            OneDnnError::Defect(text) => write!(f, "{text}; this is a defect of the dnnl plugin, please report it"),
         }
     }
 }
 
-impl From<String> for Failure {
-    fn from(what: String) -> Failure {
-        Failure::NotTaken(what)
+impl From<String> for OneDnnError {
+    fn from(text: String) -> OneDnnError {
+        OneDnnError::Unsupported(text)
     }
 }
 
-impl From<&str> for Failure {
-    fn from(what: &str) -> Failure {
-        Failure::NotTaken(what.to_owned())
+impl From<&str> for OneDnnError {
+    fn from(text: &str) -> OneDnnError {
+        OneDnnError::Unsupported(text.to_owned())
     }
 }
 
-impl From<Failure> for Error {
-    fn from(failure: Failure) -> Error {
+impl From<OneDnnError> for Error {
+    fn from(failure: OneDnnError) -> Error {
         let error = Error::new(failure.to_string());
         match failure {
-            Failure::OutOfMemory(_) => error.code(RefusalCode::ResourceLimit.as_str()),
-            Failure::NotTaken(_) | Failure::Defect(_) => error,
+            OneDnnError::OutOfMemory(_) => error.code(RefusalCode::ResourceLimit.as_str()),
+            OneDnnError::Unsupported(_) | OneDnnError::Defect(_) => error,
         }
     }
 }

@@ -6,22 +6,22 @@
 //! divided:
 //!
 //! * the library multiplies and accumulates, and writes the `int32` sums;
-//! * everything after them, up to the next convolution, is one hand-written loop (`finish`): biases, requantizations,
+//! * everything after them, up to the next convolution, is one hand-written loop (`epilogue`): biases, requantizations,
 //!   bounds, residual sums, conversions. [`Stage`] defines the semantics of each of these operators.
 //!
-//! Even `int32` sums pass through floats where the library compensates for signed data. [`Trust`](crate::trust::Trust) tells which
-//! implementations are used: those that multiply bytes without saturating (VNNI), and, if the weights allow sums of
-//! 2^24 and more, those that write sums of unsigned data unchanged. Signed data is converted to unsigned for those: `x
-//! + 128`, and a bias that compensates for it.
+//! Even `int32` sums pass through floats where the library compensates for signed data.
+//! [`SumRequirement`](crate::sum_requirement::SumRequirement) tells which implementations are used: those that multiply
+//! bytes without saturating (VNNI), and, if the weights allow sums of 2^24 and more, those that write sums of unsigned
+//! data unchanged. Signed data is converted to unsigned for those: `x + 128`, and a bias that compensates for it.
 //!
 //! The zero point of the data is folded into a bias (`Σ (x - z) w = Σ x w - z Σ w`), and padding, which represents
 //! zero, is explicit if the zero point is not 0.
 
-pub mod finish;
-pub mod mean;
+pub mod avg_pool;
+pub mod epilogue;
 pub mod ratio;
 pub mod stage;
 
-pub use finish::Finish;
-pub use mean::{Mean, Means};
+pub use avg_pool::{IntAvgPool, IntAvgPoolKernel};
+pub use epilogue::Epilogue;
 pub use stage::Stage;

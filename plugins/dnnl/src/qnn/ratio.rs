@@ -71,9 +71,9 @@ mod tests {
         assert_eq!(Fixed::ratio(0.75, 1.0), fixed(3 << 29, 0));
         assert_eq!(Fixed::ratio(3.0, 0.25), fixed(3 << 29, 4));
         assert_eq!(Fixed::ratio(1.0, 3.0), fixed(1_431_655_765, -1));
-        let least = f32::from_bits(1);
-        assert_eq!(Fixed::ratio(least, least * 8.0), fixed(1 << 30, -2));
-        assert_eq!(Fixed::ratio(least, f32::MAX).exponent, -276);
+        let smallest = f32::from_bits(1);
+        assert_eq!(Fixed::ratio(smallest, smallest * 8.0), fixed(1 << 30, -2));
+        assert_eq!(Fixed::ratio(smallest, f32::MAX).exponent, -276);
         // 1 - 2^-48 or so has more leading ones than fit.
         let below = Fixed::ratio(f32::from_bits(0x3f7f_ffff), 1.0);
         assert_eq!(below, fixed(0x7fff_ff80, 0));

@@ -5,7 +5,7 @@ use byoc_plugin_api::DType;
 
 /// One value for all elements, or one for each index of an axis.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Along<T> {
+pub struct PerAxis<T> {
     /// One value, or as many as the size of the axis.
     pub values: Vec<T>,
     /// Axis; arbitrary if there is a single value.
@@ -15,11 +15,11 @@ pub struct Along<T> {
 /// Operand of a sum, rescaled to the scale of the result: `round((x - zero_in) ratio) + zero_out`, ties rounded up,
 /// saturated to `int32`.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Side {
+pub struct SumOperand {
     /// Zero point of the operand.
     pub zero_in: i32,
     /// Ratio of the operand's scale to that of the result.
-    pub by: Ratios,
+    pub ratios: Ratios,
     /// Zero point of the result.
     pub zero_out: i32,
 }
@@ -28,13 +28,13 @@ pub struct Side {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Stage {
     /// Adds these numbers to `int32` values, wrapping.
-    Offset(Along<i32>),
+    Offset(PerAxis<i32>),
     /// `round((x - zero_in) ratio) + zero_out`, saturated to the type of the result.
     Rescale {
         /// Zero point of the operand.
         zero_in: i32,
         /// Ratio of the operand's scale to that of the result.
-        by: Ratios,
+        ratios: Ratios,
         /// Axis of the ratios.
         axis: usize,
         /// Rounding of ties.
@@ -55,7 +55,7 @@ pub enum Stage {
     /// point, saturated to the type of the result.
     Sum {
         /// Left and right operand.
-        sides: [Option<Side>; 2],
+        operands: [Option<SumOperand>; 2],
         /// Zero point of the result.
         zero: i32,
         /// Type of the result.
@@ -66,7 +66,7 @@ pub enum Stage {
         /// Zero point of the operand.
         zero: i32,
         /// Scale of the operand.
-        scale: Along<f32>,
+        scale: PerAxis<f32>,
     },
     /// Real number to integer: `round(x / scale) + zero`, saturated to the type of the result; NaN becomes 0.
     Quantize {
@@ -82,9 +82,9 @@ pub enum Stage {
     /// `cast`: integers wrap; real numbers are truncated toward zero and saturate, and NaN becomes 0.
     Convert(DType),
     /// Adds these numbers to a real number.
-    RealAdd(Along<f32>),
+    RealAdd(PerAxis<f32>),
     /// Multiplies a real number by these.
-    RealMultiply(Along<f32>),
+    RealMultiply(PerAxis<f32>),
     /// Clamps a real number to two bounds.
     RealClamp {
         /// Lower bound.

@@ -6,9 +6,9 @@ use crate::blob;
 use byoc_plugin_api::*;
 use serde_json::json;
 
-pub struct Bytes(pub Vec<f32>);
+pub struct FloatConstant(pub Vec<f32>);
 
-impl ConstantSource for Bytes {
+impl ConstantSource for FloatConstant {
     fn bytes(&self) -> &[u8] {
         // SAFETY: floats have no padding, and every byte is initialized.
         unsafe { std::slice::from_raw_parts(self.0.as_ptr().cast(), self.0.len() * 4) }
@@ -20,16 +20,16 @@ impl ConstantSource for Bytes {
 }
 
 fn constant(shape: &[usize]) -> Constant {
-    Constant::new("w", DType::F32, shape, Bytes(vec![0.5; shape.iter().product()]))
+    Constant::new("w", DType::F32, shape, FloatConstant(vec![0.5; shape.iter().product()]))
 }
 
 /// Host with this number of threads.
-pub struct Alone(pub usize);
+pub struct TestHost(pub usize);
 
 /// Stand-in for the reference: the types are checked by the host, not here.
-struct Typed;
+struct UnusedReference;
 
-impl Executable for Typed {
+impl Executable for UnusedReference {
     fn prepare(&self, _: &[&[usize]]) -> Result<Prepared> {
         Err(Error::new("no reference in this test"))
     }
@@ -39,7 +39,7 @@ impl Executable for Typed {
     }
 }
 
-impl HostServices for Alone {
+impl HostServices for TestHost {
     fn num_threads(&self) -> usize {
         self.0
     }
@@ -59,7 +59,7 @@ impl HostServices for Alone {
     fn log(&self, _: tracing::Level, _: &str, _: &str) {}
 
     fn reference(&self, _: &Graph, _: &[Constant]) -> Result<Box<dyn Executable>> {
-        Ok(Box::new(Typed))
+        Ok(Box::new(UnusedReference))
     }
 }
 
@@ -94,7 +94,7 @@ fn blob_round_trips() {
 fn rejects_invalid_blobs() {
     let (graph, constants) = layer();
     let text = blob::write(&graph);
-    let refused = |bytes: &[u8], constants: &[Constant], wanted: &str| {
+    let rejected = |bytes: &[u8], constants: &[Constant], wanted: &str| {
         let error = blob::read(bytes, constants).expect_err(wanted);
         assert!(error.message.contains(wanted), "expected {wanted:?}, found {error}");
     };
@@ -102,14 +102,14 @@ fn rejects_invalid_blobs() {
         assert!(blob::read(&text.as_bytes()[..cut], &constants).is_err(), "{cut} bytes of {}", text.len());
     }
     let graph_version = "expected a graph of version 1, found 2";
-    refused(text.replace("\"version\":1", "\"version\":2").as_bytes(), &constants, graph_version);
-    refused(text.replace("\"dnnl_json\":1", "\"dnnl_json\":7").as_bytes(), &constants, "expected format 1, found 7");
-    refused(text.replace("nn.relu", "tanh").as_bytes(), &constants, "digest mismatch");
-    refused(text.replace("[4,3]", "[8,3]").as_bytes(), &constants, "digest mismatch");
-    refused(graph.to_json().as_bytes(), &constants, "no attribute \"dnnl_json\"");
-    refused(&[0xff, 0xfe], &constants, "not a dnnl graph");
-    refused(text.as_bytes(), &[], "0 constants are given");
-    refused(text.as_bytes(), &[constant(&[3, 4])], "found Tensor[(3, 4), float32]");
+    rejected(text.replace("\"version\":1", "\"version\":2").as_bytes(), &constants, graph_version);
+    rejected(text.replace("\"dnnl_json\":1", "\"dnnl_json\":7").as_bytes(), &constants, "expected format 1, found 7");
+    rejected(text.replace("nn.relu", "tanh").as_bytes(), &constants, "digest mismatch");
+    rejected(text.replace("[4,3]", "[8,3]").as_bytes(), &constants, "digest mismatch");
+    rejected(graph.to_json().as_bytes(), &constants, "no attribute \"dnnl_json\"");
+    rejected(&[0xff, 0xfe], &constants, "not a dnnl graph");
+    rejected(text.as_bytes(), &[], "0 constants are given");
+    rejected(text.as_bytes(), &[constant(&[3, 4])], "found Tensor[(3, 4), float32]");
 }
 
 #[test]
@@ -118,7 +118,7 @@ fn rejects_blob_of_another_region() {
         return;
     }
     let (graph, constants) = layer();
-    let services = Services::new(Alone(1));
+    let services = Services::new(TestHost(1));
     let region = Region { graph: &graph, constants: &constants, options: &json!({}) };
     let compiled = Dnnl.compile(&region).unwrap();
     let load = |symbol: &str| {

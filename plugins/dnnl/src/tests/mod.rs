@@ -3,16 +3,16 @@
 #![expect(clippy::print_stdout, reason = "a test reports that it is skipped")]
 
 mod artifacts;
+mod batch_norm;
+mod bf16;
+mod concat;
 mod division;
+mod gemv;
 mod header;
-mod join;
-mod narrow;
-mod normal;
 mod plans;
 mod pool;
 mod recurrent;
 mod region;
-mod row;
 mod status;
 mod winograd;
 

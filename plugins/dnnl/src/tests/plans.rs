@@ -1,28 +1,28 @@
 //! Plans for many sets of dimensions, and the memory left after their release.
 
-use super::artifacts::{Alone, Bytes};
+use super::artifacts::{FloatConstant, TestHost};
 use super::library;
 use super::region::{numbers, run};
-use crate::runtime::Region;
+use crate::runtime::LoadedRegion;
 use byoc_plugin_api::*;
 
 /// Two dense layers of width `n` with a ReLU in between, for any number of rows.
-fn open_region(n: usize) -> Region {
-    let open = || TensorType { dtype: DType::F32, dims: vec![Dim::Unknown("b".into()), Dim::Known(n)].into() };
+fn dynamic_region(n: usize) -> LoadedRegion {
+    let dynamic = || TensorType { dtype: DType::F32, dims: vec![Dim::Unknown("b".into()), Dim::Known(n)].into() };
     let mut graph = Graph::new("region_0");
-    let mut y = ValueRef::of(graph.push_input("x", open()));
+    let mut y = ValueRef::of(graph.push_input("x", dynamic()));
     let mut constants = Vec::new();
     for layer in 0..2 {
         let w = ValueRef::of(graph.push_constant(layer, TensorType::new(DType::F32, &[n, n])));
-        y = ValueRef::of(graph.push_op("nn.dense", [y, w], [], [open()]));
-        y = ValueRef::of(graph.push_op("nn.relu", [y], [], [open()]));
-        constants.push(Constant::new("w", DType::F32, &[n, n], Bytes(numbers(n * n, u64::from(layer)))));
+        y = ValueRef::of(graph.push_op("nn.dense", [y, w], [], [dynamic()]));
+        y = ValueRef::of(graph.push_op("nn.relu", [y], [], [dynamic()]));
+        constants.push(Constant::new("w", DType::F32, &[n, n], FloatConstant(numbers(n * n, u64::from(layer)))));
     }
     graph.outputs.push(y);
-    Region::new(graph, &constants, &Services::new(Alone(1))).unwrap()
+    LoadedRegion::new(graph, &constants, &Services::new(TestHost(1))).unwrap()
 }
 
-fn release(region: &Region, plan: u64) -> Option<Vec<u8>> {
+fn release(region: &LoadedRegion, plan: u64) -> Option<Vec<u8>> {
     region.query("plan.release", serde_json::json!({ "plan": plan }).to_string().as_bytes()).unwrap()
 }
 
@@ -31,13 +31,14 @@ fn releases_plans() {
     if library().is_none() {
         return;
     }
-    let region = open_region(32);
-    let said = |prepared: &Prepared| prepared.attrs.iter().find(|attr| attr.key == "bytes").map(|a| a.value.clone());
+    let region = dynamic_region(32);
+    let reported_bytes =
+        |prepared: &Prepared| prepared.attrs.iter().find(|attr| attr.key == "bytes").map(|a| a.value.clone());
     let mut kept = std::collections::VecDeque::new();
     let mut packed = 0;
     for rows in 1..=40 {
         let prepared = region.prepare(&[&[rows, 32]]).unwrap();
-        assert!(matches!(said(&prepared), Some(AttrValue::Int(1..))), "{:?}", prepared.attrs);
+        assert!(matches!(reported_bytes(&prepared), Some(AttrValue::Int(1..))), "{:?}", prepared.attrs);
         kept.push_back(prepared.plan);
         if kept.len() > 4 {
             assert!(release(&region, kept.pop_front().unwrap()).is_some());
@@ -64,7 +65,7 @@ fn rejects_invalid_queries() {
     if library().is_none() {
         return;
     }
-    let region = open_region(8);
+    let region = dynamic_region(8);
     assert_eq!(region.query("something", b"").unwrap(), None);
     let error = region.query("plan.release", b"{}").unwrap_err();
     assert_eq!(error.message.as_str(), "plan.release: expected a plan's number, found {}");
@@ -86,12 +87,12 @@ fn memory_of_plans() {
         let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
         statm.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4
     };
-    let most = std::env::var("PLANS").map_or(64, |plans| plans.parse().unwrap());
-    let region = open_region(256);
+    let max_plans = std::env::var("PLANS").map_or(64, |plans| plans.parse().unwrap());
+    let region = dynamic_region(256);
     let mut kept = std::collections::VecDeque::new();
     for rows in 1..=2000 {
         kept.push_back(region.prepare(&[&[rows, 256]]).unwrap().plan);
-        if kept.len() > most {
+        if kept.len() > max_plans {
             release(&region, kept.pop_front().unwrap());
         }
         if [1, 64, 128, 256, 500, 1000, 1500, 2000].contains(&rows) {

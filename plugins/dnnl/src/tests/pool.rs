@@ -1,9 +1,9 @@
 //! Threads of the library: as many as the host requests, and asleep soon after a run.
 
-use super::artifacts::{Alone, Bytes};
+use super::artifacts::{FloatConstant, TestHost};
 use super::library;
-use super::region::run_often;
-use crate::runtime::Region;
+use super::region::run_times;
+use crate::runtime::LoadedRegion;
 use byoc_plugin_api::*;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -37,7 +37,7 @@ fn workers() -> Vec<Worker> {
 
 /// CPU time after a run, in nanoseconds, above which a worker counts as never sleeping: a thousand times the actual
 /// time.
-const FOR_EVER: u64 = 1_000_000_000;
+const MAX_CPU_TIME: u64 = 1_000_000_000;
 
 /// Uses the CPU time of the workers instead of wall-clock time, which depends on the load of the machine. The time
 /// until they sleep is measured by the benchmark.
@@ -53,22 +53,22 @@ fn workers_sleep_after_a_run_and_stay_asleep() {
     let w = graph.push_constant(0, ty.clone());
     let y = graph.push_op("nn.dense", [ValueRef::of(x), ValueRef::of(w)], [], [ty]);
     graph.outputs.push(ValueRef::of(y));
-    let weight = Constant::new("w", DType::F32, &[N, N], Bytes(vec![0.25; N * N]));
-    let region = Region::new(graph, &[weight], &Services::new(Alone(2))).unwrap();
-    run_often(&region, &[N, N], &[0.0; N * N], 20);
+    let weight = Constant::new("w", DType::F32, &[N, N], FloatConstant(vec![0.25; N * N]));
+    let region = LoadedRegion::new(graph, &[weight], &Services::new(TestHost(2))).unwrap();
+    run_times(&region, &[N, N], &[0.0; N * N], 20);
     let before = workers();
     assert_eq!(before.len(), 1, "expected one worker beside the caller");
     loop {
         let then = workers();
         std::thread::sleep(Duration::from_millis(20));
         let now = workers();
-        let at_rest = |(then, now): (&Worker, &Worker)| then.asleep && now.asleep && then.computed == now.computed;
-        if then.iter().zip(&now).all(at_rest) {
+        let is_idle = |(then, now): (&Worker, &Worker)| then.asleep && now.asleep && then.computed == now.computed;
+        if then.iter().zip(&now).all(is_idle) {
             break;
         }
         for (first, now) in before.iter().zip(&now) {
             let more = now.computed - first.computed;
-            assert!(more < FOR_EVER, "{} has computed for {more} ns since the run", now.task.display());
+            assert!(more < MAX_CPU_TIME, "{} has computed for {more} ns since the run", now.task.display());
         }
     }
 }

@@ -1,10 +1,10 @@
 //! Steps of a GRU: recognized as frontends and exporters write them, and not confused with similar graphs.
 
-use super::artifacts::Bytes;
-use crate::cell::Form;
+use super::artifacts::FloatConstant;
+use crate::cell::CellKind;
 use crate::cell::gru::Part;
+use crate::ir::{Kind, RegionIr};
 use crate::library::ffi;
-use crate::program::{Kind, Program};
 use byoc_plugin_api::*;
 
 const BATCH: usize = 2;
@@ -34,7 +34,7 @@ impl Net {
     }
 
     fn constant(&mut self, shape: &[usize]) -> ValueRef {
-        let values = Bytes(vec![1.0; shape.iter().product()]);
+        let values = FloatConstant(vec![1.0; shape.iter().product()]);
         self.constants.push(Constant::new("w", DType::F32, shape, values));
         ValueRef::of(self.graph.push_constant(self.constants.len() as u32 - 1, TensorType::new(DType::F32, shape)))
     }
@@ -73,14 +73,14 @@ impl Net {
     }
 
     /// `(1 - z) n + z h`.
-    fn mixed(&mut self, z: Matrix, n: Matrix, kept: (Matrix, Matrix)) -> Matrix {
+    fn interpolate(&mut self, z: Matrix, n: Matrix, kept: (Matrix, Matrix)) -> Matrix {
         let one = self.one();
         let rest = self.op("subtract", &[one, z], z.1, vec![]);
         let (new, kept) = (self.product(rest, n), self.product(kept.0, kept.1));
         self.sum(new, kept)
     }
 
-    /// Returns the operators of the translated program.
+    /// Returns the operators of the translated graph.
     fn kinds(mut self, outputs: &[Matrix]) -> Vec<Kind> {
         self.graph.outputs.extend(outputs.iter().map(|(value, _)| *value));
         let shapes: Vec<Vec<i64>> = self
@@ -89,8 +89,8 @@ impl Net {
             .iter()
             .map(|input| input.ty.shape().unwrap().iter().map(|&d| d as i64).collect())
             .collect();
-        let program = Program::of(&self.graph, &self.constants, &shapes).unwrap();
-        program.ops.into_iter().map(|op| op.kind).filter(|kind| !kind.is_view()).collect()
+        let ir = RegionIr::of(&self.graph, &self.constants, &shapes).unwrap();
+        ir.ops.into_iter().map(|op| op.kind).filter(|kind| !kind.is_view()).collect()
     }
 }
 
@@ -103,15 +103,15 @@ fn loops(kinds: &[Kind]) -> Vec<(Part, usize)> {
     kinds
         .iter()
         .filter_map(|kind| match kind {
-            Kind::Cell(Form::Gru(gru)) => Some((gru.part, gru.given.iter().filter(|given| **given).count())),
+            Kind::Cell(CellKind::Gru(gru)) => Some((gru.part, gru.present.iter().filter(|present| **present).count())),
             _ => None,
         })
         .collect()
 }
 
-/// Adds a step with the reset gate after the recurrent product; `gate` and `curve` are the functions of its gates and
-/// its candidate.
-fn behind(net: &mut Net, x: Matrix, h: Matrix, [gate, curve]: [&str; 2]) -> [Matrix; 2] {
+/// Adds a step with the reset gate after the recurrent product; `gate` and `activation` are the functions of its gates
+/// and its candidate.
+fn reset_after_product(net: &mut Net, x: Matrix, h: Matrix, [gate, activation]: [&str; 2]) -> [Matrix; 2] {
     let (x, product) = (net.dense(x, 3 * HIDDEN), net.dense(h, 3 * HIDDEN));
     let (x, product) = (net.split(x, 3), net.split(product, 3));
     let z = net.sum(x[0], product[0]);
@@ -120,7 +120,7 @@ fn behind(net: &mut Net, x: Matrix, h: Matrix, [gate, curve]: [&str; 2]) -> [Mat
     let r = net.call("sigmoid", r);
     let scaled = net.product(r, product[2]);
     let n = net.sum(x[2], scaled);
-    [z, net.call(curve, n)]
+    [z, net.call(activation, n)]
 }
 
 #[test]
@@ -128,8 +128,8 @@ fn reset_after_product_is_one_loop_per_step() {
     let mut net = Net::new();
     let (x, mut h) = (net.input(5), net.input(HIDDEN));
     for _ in 0..3 {
-        let [z, n] = behind(&mut net, x, h, ["sigmoid", "tanh"]);
-        h = net.mixed(z, n, (z, h));
+        let [z, n] = reset_after_product(&mut net, x, h, ["sigmoid", "tanh"]);
+        h = net.interpolate(z, n, (z, h));
     }
     let kinds = net.kinds(&[h]);
     assert_eq!(loops(&kinds), [(Part::Whole, 7); 3]);
@@ -140,7 +140,7 @@ fn reset_after_product_is_one_loop_per_step() {
 fn recognizes_equivalent_form() {
     let mut net = Net::new();
     let (x, h) = (net.input(5), net.input(HIDDEN));
-    let [z, n] = behind(&mut net, x, h, ["sigmoid", "tanh"]);
+    let [z, n] = reset_after_product(&mut net, x, h, ["sigmoid", "tanh"]);
     let difference = net.op("subtract", &[h, n], HIDDEN, vec![]);
     let scaled = net.product(difference, z);
     let h = net.sum(scaled, n);
@@ -166,7 +166,7 @@ fn reset_before_product_is_two_loops_per_step() {
     let product = net.dense(kept, HIDDEN);
     let n = net.sum(candidate, product);
     let n = net.call("tanh", n);
-    let h = net.mixed(gates[0], n, (gates[0], h));
+    let h = net.interpolate(gates[0], n, (gates[0], h));
     let kinds = net.kinds(&[h]);
     assert_eq!(loops(&kinds), [(Part::Reset, 3), (Part::Mix, 5)]);
     assert_eq!(kinds.len(), 3 + 2, "three products and two loops: {kinds:?}");
@@ -200,36 +200,36 @@ fn does_not_match_similar_graphs() {
         let h = make(&mut net);
         net.kinds(&[h]).iter().any(|kind| {
             // Recognizing half a step is correct, too; only a state makes it a complete one.
-            matches!(kind, Kind::Cell(Form::Gru(gru)) if gru.given[if gru.part == Part::Whole { 6 } else { 4 }])
+            matches!(kind, Kind::Cell(CellKind::Gru(gru)) if gru.present[if gru.part == Part::Whole { 6 } else { 4 }])
         })
     };
     assert!(found(|net| {
         let (x, h) = (net.input(5), net.input(HIDDEN));
-        let [z, n] = behind(net, x, h, ["sigmoid", "tanh"]);
-        net.mixed(z, n, (z, h))
+        let [z, n] = reset_after_product(net, x, h, ["sigmoid", "tanh"]);
+        net.interpolate(z, n, (z, h))
     }));
     // The gate of the state differs from that of the candidate.
     assert!(!found(|net| {
         let (x, h) = (net.input(5), net.input(HIDDEN));
-        let [z, n] = behind(net, x, h, ["sigmoid", "tanh"]);
-        let [other, _] = behind(net, x, h, ["sigmoid", "tanh"]);
-        net.mixed(z, n, (other, h))
+        let [z, n] = reset_after_product(net, x, h, ["sigmoid", "tanh"]);
+        let [other, _] = reset_after_product(net, x, h, ["sigmoid", "tanh"]);
+        net.interpolate(z, n, (other, h))
     }));
     // Other activation functions.
     assert!(!found(|net| {
         let (x, h) = (net.input(5), net.input(HIDDEN));
-        let [z, n] = behind(net, x, h, ["tanh", "tanh"]);
-        net.mixed(z, n, (z, h))
+        let [z, n] = reset_after_product(net, x, h, ["tanh", "tanh"]);
+        net.interpolate(z, n, (z, h))
     }));
     assert!(!found(|net| {
         let (x, h) = (net.input(5), net.input(HIDDEN));
-        let [z, n] = behind(net, x, h, ["sigmoid", "sigmoid"]);
-        net.mixed(z, n, (z, h))
+        let [z, n] = reset_after_product(net, x, h, ["sigmoid", "sigmoid"]);
+        net.interpolate(z, n, (z, h))
     }));
     // The factor of the candidate is 2 - z.
     assert!(!found(|net| {
         let (x, h) = (net.input(5), net.input(HIDDEN));
-        let [z, n] = behind(net, x, h, ["sigmoid", "tanh"]);
+        let [z, n] = reset_after_product(net, x, h, ["sigmoid", "tanh"]);
         let (one, other) = (net.one(), net.one());
         let rest = net.op("subtract", &[one, z], HIDDEN, vec![]);
         let rest = net.op("add", &[rest, other], HIDDEN, vec![]);
@@ -239,7 +239,7 @@ fn does_not_match_similar_graphs() {
     // The difference subtracts a value other than the candidate.
     assert!(!found(|net| {
         let (x, h) = (net.input(5), net.input(HIDDEN));
-        let [z, n] = behind(net, x, h, ["sigmoid", "tanh"]);
+        let [z, n] = reset_after_product(net, x, h, ["sigmoid", "tanh"]);
         let difference = net.op("subtract", &[h, z], HIDDEN, vec![]);
         let scaled = net.product(difference, z);
         net.sum(scaled, n)
@@ -248,6 +248,6 @@ fn does_not_match_similar_graphs() {
     assert!(!found(|net| {
         let (z, n, h) = (net.input(HIDDEN), net.input(HIDDEN), net.input(HIDDEN));
         let (z, n) = (net.call("sigmoid", z), net.call("tanh", n));
-        net.mixed(z, n, (z, h))
+        net.interpolate(z, n, (z, h))
     }));
 }

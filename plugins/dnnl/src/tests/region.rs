@@ -5,25 +5,26 @@ use byoc_plugin_api::*;
 /// Cache line of floats: the alignment of the host's tensors.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
-struct Line([f32; 16]);
+struct CacheLine([f32; 16]);
 
 /// Allocates this number of floats, initialized to NaN to detect reads of unwritten memory.
-fn lines(floats: usize) -> Vec<Line> {
-    vec![Line([f32::NAN; 16]); floats.div_ceil(16)]
+fn cache_lines(floats: usize) -> Vec<CacheLine> {
+    vec![CacheLine([f32::NAN; 16]); floats.div_ceil(16)]
 }
 
-fn bytes(lines: &mut [Line], floats: usize) -> &mut [u8] {
-    assert!(floats <= lines.len() * 16);
+fn bytes(cache_lines: &mut [CacheLine], floats: usize) -> &mut [u8] {
+    assert!(floats <= cache_lines.len() * 16);
     // SAFETY: floats have no padding, and the slice is within the allocation.
-    unsafe { std::slice::from_raw_parts_mut(lines.as_mut_ptr().cast(), floats * 4) }
+    unsafe { std::slice::from_raw_parts_mut(cache_lines.as_mut_ptr().cast(), floats * 4) }
 }
 
 /// Runs a region with one input and one output `times` times on the same memory, and returns the result.
-pub fn run_often(region: &dyn Executable, shape: &[usize], x: &[f32], times: usize) -> Vec<f32> {
+pub fn run_times(region: &dyn Executable, shape: &[usize], x: &[f32], times: usize) -> Vec<f32> {
     let prepared = region.prepare(&[shape]).unwrap();
     let mut out_shape = prepared.outputs[0].dims.to_vec();
     let (elements, workspace_floats) = (out_shape.iter().product(), prepared.workspace.div_ceil(4));
-    let (mut input, mut output, mut workspace) = (lines(x.len()), lines(elements), lines(workspace_floats));
+    let (mut input, mut output, mut workspace) =
+        (cache_lines(x.len()), cache_lines(elements), cache_lines(workspace_floats));
     input.iter_mut().flat_map(|line| &mut line.0).zip(x).for_each(|(to, &from)| *to = from);
     let inputs = [TensorRef::new(DType::F32, shape, bytes(&mut input, x.len()))];
     let mut outputs = [TensorMut::new(DType::F32, &mut out_shape, bytes(&mut output, elements))];
@@ -35,9 +36,9 @@ pub fn run_often(region: &dyn Executable, shape: &[usize], x: &[f32], times: usi
     output.iter().flat_map(|line| line.0).take(elements).collect()
 }
 
-/// Like [`run_often`], with a single run.
+/// Like [`run_times`], with a single run.
 pub fn run(region: &dyn Executable, shape: &[usize], x: &[f32]) -> Vec<f32> {
-    run_often(region, shape, x, 1)
+    run_times(region, shape, x, 1)
 }
 
 /// Returns pseudorandom numbers in [-1, 1), determined by the seed.

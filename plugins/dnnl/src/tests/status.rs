@@ -1,33 +1,33 @@
 //! Conversion of the library's status codes.
 
 use super::library;
-use crate::library::{Attr, Conv, Desc, Failure, PostOps, PrimitiveDesc, Status};
+use crate::library::{Attr, Conv, Desc, OneDnnError, PostOps, PrimitiveDesc, Status};
 use byoc_plugin_api::{DType, Error, RefusalCode};
 
 #[test]
 fn converts_status_codes() {
-    let of = |number| Failure::of(Status::of(number).unwrap(), "test");
+    let of = |number| OneDnnError::of(Status::of(number).unwrap(), "test");
     assert_eq!(Status::of(0), None);
-    assert!(matches!(of(1), Failure::OutOfMemory(_)));
-    assert!(matches!(of(2), Failure::Defect(_)));
+    assert!(matches!(of(1), OneDnnError::OutOfMemory(_)));
+    assert!(matches!(of(2), OneDnnError::Defect(_)));
     for number in [3, 4, 6] {
-        assert!(matches!(of(number), Failure::NotTaken(_)), "{number}");
+        assert!(matches!(of(number), OneDnnError::Unsupported(_)), "{number}");
     }
     for number in [5, 7, 99, -1] {
-        assert!(matches!(of(number), Failure::Defect(_)), "{number}");
+        assert!(matches!(of(number), OneDnnError::Defect(_)), "{number}");
     }
 }
 
 #[test]
 fn out_of_memory_is_a_resource_limit() {
-    let failure = Failure::of(Status::OutOfMemory, "matrix product");
+    let failure = OneDnnError::of(Status::OutOfMemory, "matrix product");
     assert_eq!(failure.code(), RefusalCode::ResourceLimit);
     let error = Error::from(failure);
     assert_eq!(
         (error.code.as_str(), error.message.as_str()),
         ("ResourceLimit", "oneDNN, matrix product: out of memory")
     );
-    let failure = Failure::of(Status::Unimplemented, "matrix product");
+    let failure = OneDnnError::of(Status::Unimplemented, "matrix product");
     assert_eq!(failure.code(), RefusalCode::UnsupportedShape);
 }
 

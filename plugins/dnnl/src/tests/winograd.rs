@@ -1,15 +1,15 @@
 //! Winograd convolutions compared with the direct formula, and the conditions of their use.
 
-use super::artifacts::{Alone, Bytes};
+use super::artifacts::{FloatConstant, TestHost};
 use super::library;
 use super::region::{numbers, run};
-use crate::argument::{Argument, Buf, Given};
+use crate::argument::{Argument, Arguments, BufferId};
 use crate::cpu::has_avx512;
+use crate::ir::RegionIr;
 use crate::library::{Desc, ffi};
 use crate::lower::{Packs, lower};
-use crate::plan::Work;
-use crate::program::Program;
-use crate::runtime::Region;
+use crate::plan::Operation;
+use crate::runtime::LoadedRegion;
 use crate::winograd::{Weights, Winograd};
 use byoc_plugin_api::*;
 
@@ -18,7 +18,7 @@ use byoc_plugin_api::*;
 struct Sizes {
     source: [usize; 3],
     result: [usize; 2],
-    before: [usize; 2],
+    padding: [usize; 2],
     filters: usize,
     channels: usize,
 }
@@ -34,7 +34,8 @@ impl Sizes {
             for filter in 0..self.filters {
                 let mut sum = 0.0;
                 for (i, j) in (0..9).map(|tap| (tap / 3, tap % 3)) {
-                    let [y, x_at] = [(row + i).wrapping_sub(self.before[0]), (column + j).wrapping_sub(self.before[1])];
+                    let [y, x_at] =
+                        [(row + i).wrapping_sub(self.padding[0]), (column + j).wrapping_sub(self.padding[1])];
                     if y >= height || x_at >= width {
                         continue;
                     }
@@ -55,17 +56,17 @@ impl Sizes {
 /// separate.
 fn compute(sizes: &Sizes, threads: [usize; 2], range: [f32; 2], in_place: bool) {
     let Some(library) = library() else { return };
-    let Sizes { source, result, before, filters, channels } = *sizes;
+    let Sizes { source, result, padding, filters, channels } = *sizes;
     let weights = Weights { size: [filters, channels], strides: [channels * 9, 9, 3, 1] };
     let strides = [source[1] * source[2] * channels, source[2] * channels, channels];
-    let layer = Winograd { source, strides, result, before, weights, range, slots: threads[0] };
+    let layer = Winograd { source, strides, result, padding, weights, range, slots: threads[0] };
     let elements = source[0] * result[0] * result[1] * filters;
     let (mut x, w) = (numbers(source.iter().product::<usize>() * channels, 1), numbers(filters * channels * 9, 2));
     let (mut bias, mut addend) = (numbers(filters, 3), numbers(elements, 4));
     let wanted = sizes.direct(&x, &w);
     let sum = |i: usize| wanted[i] + f64::from(bias[i % filters]) + f64::from(addend[i]);
     let wanted: Vec<f64> = (0..elements).map(sum).collect();
-    let largest = wanted.iter().fold(0f64, |most, y| most.max(y.abs()));
+    let magnitude = wanted.iter().fold(0f64, |max, y| max.max(y.abs()));
     let mut packed = vec![0.0; weights.elements()];
     let bytes: Vec<u8> = w.iter().flat_map(|w| w.to_ne_bytes()).collect();
     assert_eq!(
@@ -88,7 +89,7 @@ fn compute(sizes: &Sizes, threads: [usize; 2], range: [f32; 2], in_place: bool) 
     tensors.push((ffi::ARG_SRC_1, if in_place { out.as_mut_ptr() } else { addend.as_mut_ptr() }));
     let argument = |(i, (arg, _)): (usize, &(i32, *mut f32))| Argument {
         arg: *arg,
-        buffer: Buf(i as u32),
+        buffer: BufferId(i as u32),
         offset: 0,
         desc: Desc::strided(library, DType::F32, &[1], &[1]).unwrap(),
     };
@@ -96,11 +97,11 @@ fn compute(sizes: &Sizes, threads: [usize; 2], range: [f32; 2], in_place: bool) 
     library.set_threads(threads[1]);
     let bases: Vec<*mut u8> = tensors.iter().map(|(_, at)| at.cast()).collect();
     // SAFETY: every tensor has the stated sizes, and the CPU supports the kernel.
-    unsafe { layer.run(library, Given { args: &args, bases: &bases }) };
+    unsafe { layer.run(library, Arguments { args: &args, bases: &bases }) };
     assert_eq!((out.pop(), scratch.pop().map(f32::is_nan)), (Some(7.0), Some(true)));
     for (i, (&got, sum)) in out.iter().zip(wanted).enumerate() {
         let wanted = sum.clamp(f64::from(range[0]), f64::from(range[1]));
-        let error = (f64::from(got) - wanted).abs() / largest;
+        let error = (f64::from(got) - wanted).abs() / magnitude;
         assert!(error < 1e-5, "{sizes:?}, threads {threads:?}, element {i}: expected {wanted}, found {got}");
     }
 }
@@ -111,11 +112,11 @@ fn matches_reference_for_every_size() {
         println!("skipped: this CPU does not support AVX-512");
         return;
     }
-    const ALL: [f32; 2] = [f32::NEG_INFINITY, f32::INFINITY];
+    const UNBOUNDED: [f32; 2] = [f32::NEG_INFINITY, f32::INFINITY];
     let sizes = |images, height, width, [top, left, bottom, right]: [usize; 4], filters, channels| Sizes {
         source: [images, height, width],
         result: [height + top + bottom - 2, width + left + right - 2],
-        before: [top, left],
+        padding: [top, left],
         filters,
         channels,
     };
@@ -135,44 +136,47 @@ fn matches_reference_for_every_size() {
         (sizes(1, 20, 20, [1; 4], 32, 16), [4, 1]),
         (sizes(1, 20, 20, [1; 4], 32, 16), [1, 3]),
     ] {
-        compute(&sizes, threads, ALL, false);
+        compute(&sizes, threads, UNBOUNDED, false);
         compute(&sizes, threads, [0.0, f32::INFINITY], true);
         compute(&sizes, threads, [-1.0, 1.5], false);
     }
 }
 
 /// Convolution of (1, 32, n, n) by 32 kernels of k x k with padding that keeps the size, followed by an operator.
-fn graph(n: usize, k: usize, behind: &str, attrs: Vec<Attr>) -> (Graph, Constant) {
+fn graph(n: usize, k: usize, activation: &str, attrs: Vec<Attr>) -> (Graph, Constant) {
     let ty = |shape: &[usize]| TensorType::new(DType::F32, shape);
     let mut graph = Graph::new("region_0");
     let x = graph.push_input("x", ty(&[1, 32, n, n]));
     let w = graph.push_constant(0, ty(&[32, 32, k, k]));
     let own = [Attr::new("padding", vec![k as i64 / 2; 4]), Attr::new("kernel_size", vec![k as i64; 2])];
     let y = graph.push_op("nn.conv2d", [ValueRef::of(x), ValueRef::of(w)], own, [ty(&[1, 32, n, n])]);
-    let y = graph.push_op(behind, [ValueRef::of(y)], attrs, [ty(&[1, 32, n, n])]);
+    let y = graph.push_op(activation, [ValueRef::of(y)], attrs, [ty(&[1, 32, n, n])]);
     graph.outputs.push(ValueRef::of(y));
-    (graph, Constant::new("w", DType::F32, &[32, 32, k, k], Bytes(numbers(32 * 32 * k * k, 5))))
+    (graph, Constant::new("w", DType::F32, &[32, 32, k, k], FloatConstant(numbers(32 * 32 * k * k, 5))))
 }
 
 #[test]
 fn used_if_profitable_and_enabled() {
     let Some(library) = library().filter(|_| has_avx512()) else { return };
-    let taken = |(mut graph, w): (Graph, Constant), chosen: serde_json::Value| {
-        crate::options::mark(&mut graph, &chosen);
+    let count_winograd = |(mut graph, w): (Graph, Constant), chosen: serde_json::Value| {
+        crate::options::store(&mut graph, &chosen);
         let shape: Vec<i64> = graph.inputs[0].ty.shape().unwrap().iter().map(|&d| d as i64).collect();
-        let mut program = Program::of(&graph, &[w], &[shape]).unwrap();
-        program.options = crate::options::of(&graph).0;
-        let plan = lower(library, &program, &mut Packs::default()).unwrap();
-        plan.steps.iter().filter(|step| matches!(step.work, Work::Winograd(_))).count()
+        let mut ir = RegionIr::of(&graph, &[w], &[shape]).unwrap();
+        ir.options = crate::options::of_graph(&graph).0;
+        let plan = lower(library, &ir, &mut Packs::default()).unwrap();
+        plan.steps.iter().filter(|step| matches!(step.operation, Operation::Winograd(_))).count()
     };
     let relu = |n, k| graph(n, k, "nn.relu", vec![]);
     let nothing = || serde_json::json!({});
-    assert_eq!(taken(relu(16, 3), nothing()), 1);
-    assert_eq!(taken(graph(16, 3, "clip", vec![Attr::new("a_min", 0.0), Attr::new("a_max", 6.0)]), nothing()), 1);
-    assert_eq!(taken(relu(16, 3), serde_json::json!({"backend_options": {"winograd": "false"}})), 0);
-    assert_eq!(taken(relu(4, 3), nothing()), 0, "too few tiles");
-    assert_eq!(taken(relu(16, 5), nothing()), 0, "other kernels");
-    assert_eq!(taken(graph(16, 3, "tanh", vec![]), nothing()), 0, "the library fuses the tanh");
+    assert_eq!(count_winograd(relu(16, 3), nothing()), 1);
+    assert_eq!(
+        count_winograd(graph(16, 3, "clip", vec![Attr::new("a_min", 0.0), Attr::new("a_max", 6.0)]), nothing()),
+        1
+    );
+    assert_eq!(count_winograd(relu(16, 3), serde_json::json!({"backend_options": {"winograd": "false"}})), 0);
+    assert_eq!(count_winograd(relu(4, 3), nothing()), 0, "too few tiles");
+    assert_eq!(count_winograd(relu(16, 5), nothing()), 0, "other kernels");
+    assert_eq!(count_winograd(graph(16, 3, "tanh", vec![]), nothing()), 0, "the library fuses the tanh");
 }
 
 #[test]
@@ -182,7 +186,7 @@ fn nan_propagates_within_its_tiles_only() {
     }
     const N: usize = 16;
     let (graph, w) = graph(N, 3, "nn.relu", vec![]);
-    let region = Region::new(graph, &[w], &Services::new(Alone(2))).unwrap();
+    let region = LoadedRegion::new(graph, &[w], &Services::new(TestHost(2))).unwrap();
     let mut x = numbers(32 * N * N, 6);
     x[5 * N + 5] = f32::NAN;
     let y = run(&region, &[1, 32, N, N], &x);

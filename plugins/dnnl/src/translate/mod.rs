@@ -1,4 +1,4 @@
-//! Translation of the boundary's graph into a program. Only this module knows Relay's operators and their attributes.
+//! Translation of the boundary's graph into the IR. Only this module knows Relay's operators and their attributes.
 //!
 //! Shapes are inferred again from those of the inputs and compared with the graph's types, so that a graph whose
 //! attributes and types disagree is rejected before it computes anything.
@@ -8,102 +8,103 @@ mod quantized_concat;
 mod real;
 
 use crate::attributes::Attributes;
-use crate::elementwise::Curve;
+use crate::elementwise::MathFn;
+use crate::ir::{CompileError, Def, EltwiseParams, Kind, RegionIr, Result, Val};
 use crate::library::{Window, ffi};
-use crate::program::{Def, Function, Kind, Program, Reason, Taken, Val};
 use crate::view::count;
 use byoc_plugin_api::{Constant, DType, Dim, Graph, Node, NodeKind, RefusalCode, TensorType, ValueRef};
 
 /// Maximum nesting depth of composites.
-const DEEPEST: usize = 64;
+const MAX_DEPTH: usize = 64;
 
-fn shape_error(detail: impl Into<String>) -> Reason {
-    Reason::new(RefusalCode::UnsupportedShape, detail)
+fn shape_error(detail: impl Into<String>) -> CompileError {
+    CompileError::new(RefusalCode::UnsupportedShape, detail)
 }
 
-fn attr_error(detail: impl Into<String>) -> Reason {
-    Reason::new(RefusalCode::UnsupportedAttr, detail)
+fn attr_error(detail: impl Into<String>) -> CompileError {
+    CompileError::new(RefusalCode::UnsupportedAttr, detail)
 }
 
-fn longs(shape: &[usize]) -> Vec<i64> {
+fn to_i64s(shape: &[usize]) -> Vec<i64> {
     shape.iter().map(|&d| d as i64).collect()
 }
 
-impl Program {
+impl RegionIr {
     /// Translates a graph for inputs of these dimensions.
     ///
     /// # Errors
     /// The first unsupported operator, with the reason; dimensions that do not match the graph's types.
-    pub fn of(graph: &Graph, constants: &[Constant], inputs: &[Vec<i64>]) -> Taken<Program> {
+    pub fn of(graph: &Graph, constants: &[Constant], inputs: &[Vec<i64>]) -> Result<RegionIr> {
         graph.check(constants.len()).map_err(shape_error)?;
-        let mut program = Program::new(constants.to_vec());
+        let mut ir = RegionIr::new(constants.to_vec());
         for (i, (input, shape)) in graph.inputs.iter().zip(inputs).enumerate() {
-            fits(&input.ty, shape).map_err(|what| shape_error(format!("input {i} {what}")))?;
-            let value = program.value(shape.clone(), input.ty.dtype, Def::Input(i));
-            program.inputs.push(value);
+            check_shape(&input.ty, shape).map_err(|mismatch| shape_error(format!("input {i} {mismatch}")))?;
+            let value = ir.value(shape.clone(), input.ty.dtype, Def::Input(i));
+            ir.inputs.push(value);
         }
         if graph.inputs.len() != inputs.len() {
             return Err(shape_error(format!("expected {} inputs, found {}", graph.inputs.len(), inputs.len())));
         }
         let mut numbered = vec![None; constants.len()];
-        // One frame per graph in progress: its inputs, and the values of its nodes so far.
-        struct Frame<'a> {
+        // One scope per graph in progress: its inputs, and the values of its nodes so far.
+        struct GraphScope<'a> {
             graph: &'a Graph,
             inputs: Vec<Val>,
             nodes: Vec<Vec<Val>>,
         }
-        let mut frames = vec![Frame { graph, inputs: program.inputs.clone(), nodes: Vec::new() }];
+        let mut scopes = vec![GraphScope { graph, inputs: ir.inputs.clone(), nodes: Vec::new() }];
         loop {
-            let depth = frames.len();
-            let Some(frame) = frames.last_mut() else {
+            let depth = scopes.len();
+            let Some(scope) = scopes.last_mut() else {
                 return Err(shape_error("internal error: no graph in progress"));
             };
             let resolve = |nodes: &[Vec<Val>], value: &ValueRef| nodes[value.node as usize][value.index as usize];
-            let Some(node) = frame.graph.nodes.get(frame.nodes.len()) else {
-                let outputs: Vec<Val> = frame.graph.outputs.iter().map(|v| resolve(&frame.nodes, v)).collect();
-                frames.pop();
-                match frames.last_mut() {
+            let Some(node) = scope.graph.nodes.get(scope.nodes.len()) else {
+                let outputs: Vec<Val> = scope.graph.outputs.iter().map(|v| resolve(&scope.nodes, v)).collect();
+                scopes.pop();
+                match scopes.last_mut() {
                     Some(caller) => caller.nodes.push(outputs),
                     None => {
-                        program.outputs = outputs;
-                        program.drop_dead();
-                        return Ok(program);
+                        ir.outputs = outputs;
+                        ir.drop_dead();
+                        return Ok(ir);
                     }
                 }
                 continue;
             };
-            let read: Vec<Val> = node.inputs.iter().map(|v| resolve(&frame.nodes, v)).collect();
+            let read: Vec<Val> = node.inputs.iter().map(|v| resolve(&scope.nodes, v)).collect();
             let values = match &node.kind {
-                NodeKind::Input(i) => vec![frame.inputs[*i as usize]],
+                NodeKind::Input(i) => vec![scope.inputs[*i as usize]],
                 NodeKind::Constant(i) => {
                     let constant = &constants[*i as usize];
                     if constant.ty() != node.outputs[0] {
                         let (is, wanted) = (constant.ty(), &node.outputs[0]);
                         return Err(shape_error(format!("constant {i}: expected {wanted}, found {is}")));
                     }
-                    let new = || program.value(longs(constant.shape()), constant.dtype(), Def::Constant(*i as usize));
+                    let new = || ir.value(to_i64s(constant.shape()), constant.dtype(), Def::Constant(*i as usize));
                     vec![*numbered[*i as usize].get_or_insert_with(new)]
                 }
-                NodeKind::Op(name) => translate(&mut program, name, node, &read)?,
+                NodeKind::Op(name) => translate(&mut ir, name, node, &read)?,
                 NodeKind::Composite(composite) => {
-                    if depth > DEEPEST {
-                        return Err(shape_error(format!("composites are nested more than {DEEPEST} deep")));
+                    if depth > MAX_DEPTH {
+                        return Err(shape_error(format!("composites are nested more than {MAX_DEPTH} deep")));
                     }
-                    frames.push(Frame { graph: &composite.body, inputs: read, nodes: Vec::new() });
+                    scopes.push(GraphScope { graph: &composite.body, inputs: read, nodes: Vec::new() });
                     continue;
                 }
             };
             for (value, ty) in values.iter().zip(&node.outputs) {
-                fits(ty, program.shape(*value))
-                    .map_err(|what| shape_error(format!("the result of {} {what}", node.op().unwrap_or("a node"))))?;
+                check_shape(ty, ir.shape(*value)).map_err(|mismatch| {
+                    shape_error(format!("the result of {} {mismatch}", node.op().unwrap_or("a node")))
+                })?;
             }
-            frame.nodes.push(values);
+            scope.nodes.push(values);
         }
     }
 }
 
 /// Checks that a tensor of this shape matches the type in the graph.
-fn fits(ty: &TensorType, shape: &[i64]) -> Result<(), String> {
+fn check_shape(ty: &TensorType, shape: &[i64]) -> Result<(), String> {
     let same = ty.rank() == shape.len()
         && ty.dims.iter().zip(shape).all(|(dim, &size)| match dim {
             Dim::Known(known) => *known as i64 == size,
@@ -191,53 +192,53 @@ pub const OPERATORS: &[&str] = &[
 ];
 
 /// Operators that have a translation, but are supported only as parts of a composite.
-const PARTS: &[&str] = &["isnan", "where", "cast"];
+const COMPOSITE_ONLY: &[&str] = &["isnan", "where", "cast"];
 
-fn translate(p: &mut Program, name: &str, node: &Node, inputs: &[Val]) -> Taken<Vec<Val>> {
-    let with_name = |reason: Reason| Reason { detail: format!("{name}: {}", reason.detail), ..reason };
-    if !is_known(name) && !PARTS.contains(&name) {
+fn translate(ir: &mut RegionIr, name: &str, node: &Node, inputs: &[Val]) -> Result<Vec<Val>> {
+    let with_name = |reason: CompileError| CompileError { detail: format!("{name}: {}", reason.detail), ..reason };
+    if !is_known(name) && !COMPOSITE_ONLY.contains(&name) {
         let detail = "not an operator that the dnnl backend supports";
-        return Err(with_name(Reason::new(RefusalCode::UnsupportedOp, detail)));
+        return Err(with_name(CompileError::new(RefusalCode::UnsupportedOp, detail)));
     }
     if inputs.is_empty() || node.outputs.is_empty() {
         return Err(with_name(shape_error("expected an operator with operands and results")));
     }
     for (i, &input) in inputs.iter().enumerate() {
-        if p.shape(input).contains(&0) {
+        if ir.shape(input).contains(&0) {
             return Err(with_name(shape_error(format!("input {i} has no elements"))));
         }
     }
-    if is_quantized(p, name, node, inputs) {
-        let mut at = Translation { p, node, attrs: Attributes(node), inputs };
+    if is_quantized(ir, name, node, inputs) {
+        let mut at = Translation { ir, node, attrs: Attributes(node), inputs };
         let values = at.quantized(name).map_err(with_name)?;
-        return checked(p, values).map_err(with_name);
+        return check_results(ir, values).map_err(with_name);
     }
     let exact =
-        Translation { p: &mut *p, node, attrs: Attributes(node), inputs }.exact_real(name).map_err(with_name)?;
+        Translation { ir: &mut *ir, node, attrs: Attributes(node), inputs }.exact_real(name).map_err(with_name)?;
     if let Some(value) = exact {
-        return checked(p, vec![value]).map_err(with_name);
+        return check_results(ir, vec![value]).map_err(with_name);
     }
     for (i, ty) in node.outputs.iter().enumerate() {
         if ty.dtype != DType::F32 && name != "isnan" {
             let detail = format!("output {i}: expected float32, found {}", ty.dtype);
-            return Err(with_name(Reason::new(RefusalCode::UnsupportedDtype, detail)));
+            return Err(with_name(CompileError::new(RefusalCode::UnsupportedDtype, detail)));
         }
     }
     for (i, &input) in inputs.iter().enumerate() {
-        let value = p.get(input);
+        let value = ir.get(input);
         let index = name == "take" && i == 1;
         if value.dtype != DType::F32 && !index {
             let detail = format!("input {i}: expected float32, found {}", value.dtype);
-            return Err(with_name(Reason::new(RefusalCode::UnsupportedDtype, detail)));
+            return Err(with_name(CompileError::new(RefusalCode::UnsupportedDtype, detail)));
         }
     }
-    let mut at = Translation { p, node, attrs: Attributes(node), inputs };
+    let mut at = Translation { ir, node, attrs: Attributes(node), inputs };
     let values = at.run(name).map_err(with_name)?;
-    checked(p, values).map_err(with_name)
+    check_results(ir, values).map_err(with_name)
 }
 
-fn checked(p: &Program, values: Vec<Val>) -> Taken<Vec<Val>> {
-    let shapeless = |value: &Val| p.shape(*value).iter().any(|&d| d < 1) || p.shape(*value).len() > ffi::MAX_NDIMS;
+fn check_results(ir: &RegionIr, values: Vec<Val>) -> Result<Vec<Val>> {
+    let shapeless = |value: &Val| ir.shape(*value).iter().any(|&d| d < 1) || ir.shape(*value).len() > ffi::MAX_NDIMS;
     if values.iter().any(shapeless) {
         return Err(shape_error("the result has no elements, or too many dimensions"));
     }
@@ -245,15 +246,15 @@ fn checked(p: &Program, values: Vec<Val>) -> Taken<Vec<Val>> {
 }
 
 /// Returns true if an operand or the result consists of integers.
-fn is_quantized(p: &Program, name: &str, node: &Node, inputs: &[Val]) -> bool {
+fn is_quantized(ir: &RegionIr, name: &str, node: &Node, inputs: &[Val]) -> bool {
     let integer = |dtype: DType| matches!(dtype, DType::I8 | DType::U8 | DType::I32);
-    quantized::OPERATORS.contains(&name) || integer(p.get(inputs[0]).dtype) || integer(node.outputs[0].dtype)
+    quantized::OPERATORS.contains(&name) || integer(ir.get(inputs[0]).dtype) || integer(node.outputs[0].dtype)
 }
 
 /// Operator of the graph during translation.
 pub struct Translation<'a> {
-    /// Program under construction.
-    pub p: &'a mut Program,
+    /// IR under construction.
+    pub ir: &'a mut RegionIr,
     /// Node of the graph.
     pub node: &'a Node,
     pub attrs: Attributes<'a>,
@@ -276,81 +277,81 @@ pub struct Convolution {
 
 impl Translation<'_> {
     /// Translates the operator and returns its results.
-    pub fn run(&mut self, name: &str) -> Taken<Vec<Val>> {
+    pub fn run(&mut self, name: &str) -> Result<Vec<Val>> {
         let x = self.inputs[0];
-        let one = |value: Val| Ok(vec![value]);
-        let function = |alg| Function::plain(alg);
+        let single = |value: Val| Ok(vec![value]);
+        let function = |alg| EltwiseParams::plain(alg);
         match name {
-            "nn.conv1d" | "nn.conv2d" | "nn.conv3d" => one(self.convolution(false)?),
-            "nn.conv1d_transpose" | "nn.conv2d_transpose" | "nn.conv3d_transpose" => one(self.convolution(true)?),
-            "nn.dense" => one(self.product(false, true)?),
+            "nn.conv1d" | "nn.conv2d" | "nn.conv3d" => single(self.convolution(false)?),
+            "nn.conv1d_transpose" | "nn.conv2d_transpose" | "nn.conv3d_transpose" => single(self.convolution(true)?),
+            "nn.dense" => single(self.matmul(false, true)?),
             "nn.matmul" | "nn.batch_matmul" => {
                 let (a, b) = (self.attrs.flag("transpose_a", false), self.attrs.flag("transpose_b", false));
-                one(self.product(a, b)?)
+                single(self.matmul(a, b)?)
             }
-            "nn.max_pool1d" | "nn.max_pool2d" | "nn.max_pool3d" => one(self.pool(ffi::POOLING_MAX)?),
+            "nn.max_pool1d" | "nn.max_pool2d" | "nn.max_pool3d" => single(self.pool(ffi::POOLING_MAX)?),
             "nn.avg_pool1d" | "nn.avg_pool2d" | "nn.avg_pool3d" => {
                 let include = self.attrs.flag("count_include_pad", false);
-                one(self.pool(if include {
+                single(self.pool(if include {
                     ffi::POOLING_AVG_INCLUDE_PADDING
                 } else {
                     ffi::POOLING_AVG_EXCLUDE_PADDING
                 })?)
             }
-            "nn.global_avg_pool2d" => one(self.adaptive(ffi::POOLING_AVG_EXCLUDE_PADDING, true)?),
-            "nn.global_max_pool2d" => one(self.adaptive(ffi::POOLING_MAX, true)?),
+            "nn.global_avg_pool2d" => single(self.adaptive(ffi::POOLING_AVG_EXCLUDE_PADDING, true)?),
+            "nn.global_max_pool2d" => single(self.adaptive(ffi::POOLING_MAX, true)?),
             "nn.adaptive_avg_pool1d" | "nn.adaptive_avg_pool2d" | "nn.adaptive_avg_pool3d" => {
-                one(self.adaptive(ffi::POOLING_AVG_EXCLUDE_PADDING, false)?)
+                single(self.adaptive(ffi::POOLING_AVG_EXCLUDE_PADDING, false)?)
             }
             "nn.adaptive_max_pool1d" | "nn.adaptive_max_pool2d" | "nn.adaptive_max_pool3d" => {
-                one(self.adaptive(ffi::POOLING_MAX, false)?)
+                single(self.adaptive(ffi::POOLING_MAX, false)?)
             }
             "nn.softmax" | "nn.log_softmax" => {
                 let alg = if name == "nn.softmax" { ffi::SOFTMAX_ACCURATE } else { ffi::SOFTMAX_LOG };
                 let axis = self.attrs.axis("axis", -1, self.rank(x))?;
-                one(self.p.push(Kind::Softmax { alg, axis }, &[x], self.shape(x)))
+                single(self.ir.push(Kind::Softmax { alg, axis }, &[x], self.shape(x)))
             }
-            "nn.layer_norm" => one(self.layer_norm()?),
+            "nn.layer_norm" => single(self.layer_norm()?),
             "nn.batch_norm" => self.batch_norm(),
-            "nn.bias_add" => one(self.bias_add()?),
-            "add" => one(self.binary(ffi::BINARY_ADD)?),
-            "subtract" => one(self.binary(ffi::BINARY_SUB)?),
-            "multiply" => one(self.binary(ffi::BINARY_MUL)?),
-            "divide" => one(self.binary(ffi::BINARY_DIV)?),
-            "maximum" => one(self.binary(ffi::BINARY_MAX)?),
-            "minimum" => one(self.binary(ffi::BINARY_MIN)?),
-            "power" => one(self.power()?),
-            "nn.relu" => one(self.p.eltwise(function(ffi::ELTWISE_RELU), x)),
+            "nn.bias_add" => single(self.bias_add()?),
+            "add" => single(self.binary(ffi::BINARY_ADD)?),
+            "subtract" => single(self.binary(ffi::BINARY_SUB)?),
+            "multiply" => single(self.binary(ffi::BINARY_MUL)?),
+            "divide" => single(self.binary(ffi::BINARY_DIV)?),
+            "maximum" => single(self.binary(ffi::BINARY_MAX)?),
+            "minimum" => single(self.binary(ffi::BINARY_MIN)?),
+            "power" => single(self.power()?),
+            "nn.relu" => single(self.ir.eltwise(function(ffi::ELTWISE_RELU), x)),
             "nn.leaky_relu" => {
                 let alpha = self.attrs.float("alpha", 0.25) as f32;
-                one(self.p.eltwise(Function::new(ffi::ELTWISE_RELU, alpha, 0.0), x))
+                single(self.ir.eltwise(EltwiseParams::new(ffi::ELTWISE_RELU, alpha, 0.0), x))
             }
-            "nn.prelu" => one(self.prelu()?),
+            "nn.prelu" => single(self.prelu()?),
             "clip" => {
                 let low = self.attrs.float("a_min", f64::NEG_INFINITY).max(f64::from(f32::MIN)) as f32;
                 let high = self.attrs.float("a_max", f64::INFINITY).min(f64::from(f32::MAX)) as f32;
-                one(self.p.eltwise(Function::new(ffi::ELTWISE_CLIP, low, high), x))
+                single(self.ir.eltwise(EltwiseParams::new(ffi::ELTWISE_CLIP, low, high), x))
             }
-            "sigmoid" => one(self.p.eltwise(function(ffi::ELTWISE_LOGISTIC), x)),
-            "tanh" => one(self.p.eltwise(function(ffi::ELTWISE_TANH), x)),
-            "exp" => one(self.p.eltwise(function(ffi::ELTWISE_EXP), x)),
-            "log" => one(self.p.push(Kind::Curve(Curve::Log), &[x], self.shape(x))),
-            "sqrt" => one(self.p.eltwise(function(ffi::ELTWISE_SQRT), x)),
-            "rsqrt" => one(self.p.eltwise(Function::new(ffi::ELTWISE_POW, 1.0, -0.5), x)),
-            "abs" => one(self.p.eltwise(function(ffi::ELTWISE_ABS), x)),
-            "negative" => one(self.p.affine(-1.0, 0.0, x)),
-            "erf" => one(self.p.push(Kind::Erf, &[x], self.shape(x))),
-            "isnan" => one(self.p.push(Kind::IsNan, &[x], self.shape(x))),
-            "where" => one(self.no_nan()?),
-            "mean" => one(self.reduce(ffi::REDUCTION_MEAN)?),
-            "sum" => one(self.reduce(ffi::REDUCTION_SUM)?),
-            "max" => one(self.reduce(ffi::REDUCTION_MAX)?),
-            "min" => one(self.reduce(ffi::REDUCTION_MIN)?),
-            "prod" => one(self.reduce(ffi::REDUCTION_MUL)?),
+            "sigmoid" => single(self.ir.eltwise(function(ffi::ELTWISE_LOGISTIC), x)),
+            "tanh" => single(self.ir.eltwise(function(ffi::ELTWISE_TANH), x)),
+            "exp" => single(self.ir.eltwise(function(ffi::ELTWISE_EXP), x)),
+            "log" => single(self.ir.push(Kind::MathFn(MathFn::Log), &[x], self.shape(x))),
+            "sqrt" => single(self.ir.eltwise(function(ffi::ELTWISE_SQRT), x)),
+            "rsqrt" => single(self.ir.eltwise(EltwiseParams::new(ffi::ELTWISE_POW, 1.0, -0.5), x)),
+            "abs" => single(self.ir.eltwise(function(ffi::ELTWISE_ABS), x)),
+            "negative" => single(self.ir.affine(-1.0, 0.0, x)),
+            "erf" => single(self.ir.push(Kind::Erf, &[x], self.shape(x))),
+            "isnan" => single(self.ir.push(Kind::IsNan, &[x], self.shape(x))),
+            "where" => single(self.nan_replacement()?),
+            "mean" => single(self.reduce(ffi::REDUCTION_MEAN)?),
+            "sum" => single(self.reduce(ffi::REDUCTION_SUM)?),
+            "max" => single(self.reduce(ffi::REDUCTION_MAX)?),
+            "min" => single(self.reduce(ffi::REDUCTION_MIN)?),
+            "prod" => single(self.reduce(ffi::REDUCTION_MUL)?),
             "concatenate" => {
                 let axis = self.attrs.axis("axis", 0, self.rank(x))?;
                 let parts = self.inputs.to_vec();
-                one(self.concat(&parts, axis)?)
+                single(self.concat(&parts, axis)?)
             }
             "stack" => {
                 let mut shape = self.shape(x);
@@ -360,29 +361,29 @@ impl Translation<'_> {
                 for &part in self.inputs {
                     parts.push(self.reshape(part, shape.clone())?);
                 }
-                one(self.concat(&parts, axis)?)
+                single(self.concat(&parts, axis)?)
             }
-            "image.resize2d" | "nn.upsampling" => one(self.resize(name)?),
-            "nn.pad" => one(self.pad()?),
+            "image.resize2d" | "nn.upsampling" => single(self.resize(name)?),
+            "nn.pad" => single(self.pad()?),
             "reshape" => {
                 let shape = self.attrs.reshaped(&self.shape(x))?;
-                one(self.reshape(x, shape)?)
+                single(self.reshape(x, shape)?)
             }
             // Only the shape of the second operand matters.
             "reshape_like" => {
                 let shape = self.shape(*self.inputs.get(1).ok_or_else(|| shape_error("expected 2 inputs, found 1"))?);
-                one(self.reshape(x, shape)?)
+                single(self.reshape(x, shape)?)
             }
             "nn.batch_flatten" => {
                 let shape = self.shape(x);
                 let Some((&first, rest)) = shape.split_first() else {
                     return Err(shape_error("expected at least 1 dimension, found a scalar"));
                 };
-                one(self.reshape(x, vec![first, count(rest)])?)
+                single(self.reshape(x, vec![first, count(rest)])?)
             }
             "squeeze" => {
                 let shape = self.attrs.squeezed(&self.shape(x))?;
-                one(self.reshape(x, shape)?)
+                single(self.reshape(x, shape)?)
             }
             "expand_dims" => {
                 let mut shape = self.shape(x);
@@ -390,76 +391,76 @@ impl Translation<'_> {
                 for _ in 0..self.attrs.int("num_newaxis", 1).clamp(0, ffi::MAX_NDIMS as i64) {
                     shape.insert(axis, 1);
                 }
-                one(self.reshape(x, shape)?)
+                single(self.reshape(x, shape)?)
             }
             "transpose" => {
                 let axes = self.attrs.permutation(self.rank(x))?;
-                one(self.transpose(x, axes))
+                single(self.transpose(x, axes))
             }
             "strided_slice" => {
                 let (begin, step, shape) = self.attrs.slice(&self.shape(x))?;
                 if step.iter().any(|&s| s < 1) {
                     return Err(attr_error("expected positive steps"));
                 }
-                one(self.p.slice(x, begin, step, shape))
+                single(self.ir.slice(x, begin, step, shape))
             }
             "split" => self.split(),
-            "take" => one(self.take()?),
+            "take" => single(self.take()?),
             // "copy" and "nn.dropout" pass the data through; a second result (the mask) is refused because nothing
             // computes it.
-            _ if self.node.outputs.len() == 1 => one(x),
+            _ if self.node.outputs.len() == 1 => single(x),
             _ => Err(attr_error("only the first result is supported")),
         }
     }
 
     pub fn shape(&self, value: Val) -> Vec<i64> {
-        self.p.shape(value).to_vec()
+        self.ir.shape(value).to_vec()
     }
 
     pub fn rank(&self, value: Val) -> usize {
-        self.p.shape(value).len()
+        self.ir.shape(value).len()
     }
 
-    pub fn input(&self, number: usize) -> Taken<Val> {
+    pub fn input(&self, number: usize) -> Result<Val> {
         self.inputs.get(number).copied().ok_or_else(|| shape_error(format!("operand {number} is missing")))
     }
 
-    fn reshape(&mut self, x: Val, shape: Vec<i64>) -> Taken<Val> {
-        if count(&shape) != count(self.p.shape(x)) {
-            return Err(shape_error(format!("cannot reshape {:?} to {shape:?}", self.p.shape(x))));
+    fn reshape(&mut self, x: Val, shape: Vec<i64>) -> Result<Val> {
+        if count(&shape) != count(self.ir.shape(x)) {
+            return Err(shape_error(format!("cannot reshape {:?} to {shape:?}", self.ir.shape(x))));
         }
-        Ok(self.p.reshape(x, shape))
+        Ok(self.ir.reshape(x, shape))
     }
 
     fn transpose(&mut self, x: Val, axes: Vec<usize>) -> Val {
         if axes.iter().enumerate().all(|(i, &axis)| i == axis) {
             return x;
         }
-        let shape = axes.iter().map(|&axis| self.p.shape(x)[axis]).collect();
-        self.p.push(Kind::Transpose(axes), &[x], shape)
+        let shape = axes.iter().map(|&axis| self.ir.shape(x)[axis]).collect();
+        self.ir.push(Kind::Transpose(axes), &[x], shape)
     }
 
     /// Permutes a tensor from `layout` into the order `wanted`.
-    fn out_of_layout(&mut self, x: Val, layout: &str, wanted: &str) -> Taken<Val> {
+    fn from_layout(&mut self, x: Val, layout: &str, wanted: &str) -> Result<Val> {
         let axes = layout_order(layout, wanted, self.rank(x))?;
         Ok(self.transpose(x, axes))
     }
 
     /// Permutes a tensor from the order `from` into `layout`.
-    pub fn laid_out(&mut self, x: Val, from: &str, layout: &str) -> Taken<Val> {
+    pub fn to_layout(&mut self, x: Val, from: &str, layout: &str) -> Result<Val> {
         let axes = layout_order(from, layout, self.rank(x))?;
         Ok(self.transpose(x, axes))
     }
 
-    fn convolution(&mut self, transposed: bool) -> Taken<Val> {
+    fn convolution(&mut self, transposed: bool) -> Result<Val> {
         let Convolution { data, weight, window, groups, shape, order, out_layout } =
             self.convolution_parts(transposed)?;
-        let result = self.p.push(Kind::Conv { window, groups, transposed }, &[data, weight], shape);
-        self.laid_out(result, &order, &out_layout)
+        let result = self.ir.push(Kind::Conv { window, groups, transposed }, &[data, weight], shape);
+        self.to_layout(result, &order, &out_layout)
     }
 
     /// Validates a convolution and returns its components.
-    pub fn convolution_parts(&mut self, transposed: bool) -> Taken<Convolution> {
+    pub fn convolution_parts(&mut self, transposed: bool) -> Result<Convolution> {
         let (data, weight) = (self.inputs[0], self.input(1)?);
         let axes = self.rank(data).checked_sub(2).filter(|axes| (1..=3).contains(axes));
         let axes =
@@ -482,50 +483,50 @@ impl Translation<'_> {
             other => other,
         }
         .to_owned();
-        let data = self.out_of_layout(data, data_layout, &order)?;
-        let weight = self.out_of_layout(weight, kernel_layout, &kernel_order)?;
+        let data = self.from_layout(data, data_layout, &order)?;
+        let weight = self.from_layout(weight, kernel_layout, &kernel_order)?;
         let (x, w) = (self.shape(data), self.shape(weight));
         if w.len() != x.len() {
             return Err(shape_error(format!("a kernel of shape {w:?} for data of shape {x:?}")));
         }
         let groups = self.attrs.int("groups", 1);
         let window = self.attrs.window(axes, &w[2..])?;
-        let (taken, given) = if transposed { (w[0], w[1] * groups) } else { (w[1] * groups, w[0]) };
-        if groups < 1 || taken != x[1] || given % groups != 0 || x[1] % groups != 0 {
+        let (in_channels, out_channels) = if transposed { (w[0], w[1] * groups) } else { (w[1] * groups, w[0]) };
+        if groups < 1 || in_channels != x[1] || out_channels % groups != 0 || x[1] % groups != 0 {
             return Err(shape_error(format!("a kernel of shape {w:?} in {groups} groups for data of shape {x:?}")));
         }
-        let mut shape = vec![x[0], given];
+        let mut shape = vec![x[0], out_channels];
         let mut window = window;
         let extra = self.attrs.per_axis("output_padding", axes, 0);
         for i in 0..axes {
-            let reach = (w[2 + i] - 1) * window.dilation[i] + 1;
+            let extent = (w[2 + i] - 1) * window.dilation[i] + 1;
             if transposed {
                 window.after[i] -= extra[i];
-                shape.push((x[2 + i] - 1) * window.strides[i] + reach - window.before[i] - window.after[i]);
+                shape.push((x[2 + i] - 1) * window.strides[i] + extent - window.before[i] - window.after[i]);
             } else {
-                let room = x[2 + i] + window.before[i] + window.after[i] - reach;
-                if room < 0 {
+                let slack = x[2 + i] + window.before[i] + window.after[i] - extent;
+                if slack < 0 {
                     return Err(shape_error("the kernel is larger than the padded data"));
                 }
-                shape.push(room / window.strides[i] + 1);
+                shape.push(slack / window.strides[i] + 1);
                 // oneDNN expects only the padding that the last window reaches.
-                window.after[i] -= room % window.strides[i];
+                window.after[i] -= slack % window.strides[i];
             }
         }
         Ok(Convolution { data, weight, window, groups, shape, order, out_layout })
     }
 
     /// Translates `where(isnan(x), number, x)`.
-    fn no_nan(&mut self) -> Taken<Val> {
+    fn nan_replacement(&mut self) -> Result<Val> {
         let (condition, number, x) = (self.inputs[0], self.input(1)?, self.input(2)?);
-        let asked = self.p.producer(condition).filter(|op| op.kind == Kind::IsNan).map(|op| op.inputs[0]);
-        match self.p.scalar(number) {
-            Some(number) if asked == Some(x) => Ok(self.p.push(Kind::NoNan(number), &[x], self.shape(x))),
+        let tested = self.ir.producer(condition).filter(|op| op.kind == Kind::IsNan).map(|op| op.inputs[0]);
+        match self.ir.scalar(number) {
+            Some(number) if tested == Some(x) => Ok(self.ir.push(Kind::NoNan(number), &[x], self.shape(x))),
             _ => Err(attr_error("expected where(isnan(x), number, x) with a constant number")),
         }
     }
 
-    fn product(&mut self, transpose_a: bool, transpose_b: bool) -> Taken<Val> {
+    fn matmul(&mut self, transpose_a: bool, transpose_b: bool) -> Result<Val> {
         let (a, b) = (self.inputs[0], self.input(1)?);
         let (mut sa, mut sb) = (self.shape(a), self.shape(b));
         let (ra, rb) = (sa.len(), sb.len());
@@ -549,11 +550,11 @@ impl Translation<'_> {
             }
             shape[d] = shape[d].max(size);
         }
-        Ok(self.p.product(transpose_a, transpose_b, [a, b], shape))
+        Ok(self.ir.matmul(transpose_a, transpose_b, [a, b], shape))
     }
 
     /// Returns the data in the order (N, C, spatial...), the layout that it came in, and that order.
-    fn image(&mut self) -> Taken<(Val, String, String)> {
+    fn image(&mut self) -> Result<(Val, String, String)> {
         let data = self.inputs[0];
         let axes = self.rank(data).checked_sub(2).filter(|axes| (1..=3).contains(axes));
         let axes =
@@ -563,22 +564,22 @@ impl Translation<'_> {
             "" => order.clone(),
             other => other.to_owned(),
         };
-        let data = self.out_of_layout(data, &layout, &order)?;
+        let data = self.from_layout(data, &layout, &order)?;
         let out = self.attrs.text("out_layout");
         if !out.is_empty() && out != layout {
-            return Err(Reason::new(RefusalCode::UnsupportedLayout, format!("layout {layout} into {out}")));
+            return Err(CompileError::new(RefusalCode::UnsupportedLayout, format!("layout {layout} into {out}")));
         }
         Ok((data, layout, order))
     }
 
-    fn pool(&mut self, alg: i32) -> Taken<Val> {
-        let dtype = self.p.get(self.inputs[0]).dtype;
-        self.pool_by(alg, dtype, |window| Kind::Pool { alg, window })
+    fn pool(&mut self, alg: i32) -> Result<Val> {
+        let dtype = self.ir.get(self.inputs[0]).dtype;
+        self.pool_with(alg, dtype, |window| Kind::Pool { alg, window })
     }
 
     /// Adds the operator that `make` returns for the windows of a pooling, with results of this type; `alg` is oneDNN's
     /// algorithm.
-    pub fn pool_by(&mut self, alg: i32, dtype: DType, make: impl FnOnce(Window) -> Kind) -> Taken<Val> {
+    pub fn pool_with(&mut self, alg: i32, dtype: DType, make: impl FnOnce(Window) -> Kind) -> Result<Val> {
         let (data, layout, order) = self.image()?;
         let x = self.shape(data);
         let axes = x.len() - 2;
@@ -587,13 +588,13 @@ impl Translation<'_> {
         let ceil = self.attrs.flag("ceil_mode", false);
         let mut shape = vec![x[0], x[1]];
         for i in 0..axes {
-            let reach = (kernel[i] - 1) * window.dilation[i] + 1;
-            let room = x[2 + i] + window.before[i] + window.after[i] - reach;
-            if room < 0 {
+            let extent = (kernel[i] - 1) * window.dilation[i] + 1;
+            let slack = x[2 + i] + window.before[i] + window.after[i] - extent;
+            if slack < 0 {
                 return Err(shape_error("the window is larger than the padded data"));
             }
             let stride = window.strides[i];
-            let whole = room / stride + 1;
+            let whole = slack / stride + 1;
             let size = match &self.node.outputs[0].dims {
                 // The graph's type tells how a partial last window counts.
                 _ if !ceil => whole,
@@ -605,14 +606,14 @@ impl Translation<'_> {
             if size > whole && alg == ffi::POOLING_AVG_INCLUDE_PADDING {
                 return Err(attr_error("unsupported rounding up of the number of windows with count_include_pad"));
             }
-            window.after[i] = (size - 1) * stride + reach - x[2 + i] - window.before[i];
-            if window.before[i] >= reach || window.after[i] >= reach {
+            window.after[i] = (size - 1) * stride + extent - x[2 + i] - window.before[i];
+            if window.before[i] >= extent || window.after[i] >= extent {
                 return Err(attr_error("expected padding smaller than the window"));
             }
             shape.push(size);
         }
-        let result = self.p.push_as(make(window), &[data], shape, dtype);
-        self.laid_out(result, &order, &layout)
+        let result = self.ir.push_as(make(window), &[data], shape, dtype);
+        self.to_layout(result, &order, &layout)
     }
 
     fn spatial_dim(&self, dims: &[Dim], layout: &str, order: &str, i: usize) -> Option<i64> {
@@ -621,7 +622,7 @@ impl Translation<'_> {
         dims.get(at)?.known().map(|size| size as i64)
     }
 
-    fn adaptive(&mut self, alg: i32, global: bool) -> Taken<Val> {
+    fn adaptive(&mut self, alg: i32, global: bool) -> Result<Val> {
         let (data, layout, order) = self.image()?;
         let x = self.shape(data);
         let axes = x.len() - 2;
@@ -642,11 +643,11 @@ impl Translation<'_> {
         let none = vec![0; axes];
         let window =
             Window { strides: kernel.clone(), dilation: vec![1; axes], kernel, before: none.clone(), after: none };
-        let result = self.p.push(Kind::Pool { alg, window }, &[data], shape);
-        self.laid_out(result, &order, &layout)
+        let result = self.ir.push(Kind::Pool { alg, window }, &[data], shape);
+        self.to_layout(result, &order, &layout)
     }
 
-    fn layer_norm(&mut self) -> Taken<Val> {
+    fn layer_norm(&mut self) -> Result<Val> {
         let (data, gamma, beta) = (self.inputs[0], self.input(1)?, self.input(2)?);
         let shape = self.shape(data);
         let axis = self.attrs.axis("axis", -1, shape.len())?;
@@ -659,90 +660,90 @@ impl Translation<'_> {
         let epsilon = self.attrs.float("epsilon", 1e-5) as f32;
         if shape.len() < 2 {
             let row = self.reshape(data, vec![1, shape[0]])?;
-            let normal = self.p.push(Kind::LayerNorm { epsilon }, &[row, gamma, beta], vec![1, shape[0]]);
+            let normal = self.ir.push(Kind::LayerNorm { epsilon }, &[row, gamma, beta], vec![1, shape[0]]);
             return self.reshape(normal, shape);
         }
-        Ok(self.p.push(Kind::LayerNorm { epsilon }, &[data, gamma, beta], shape))
+        Ok(self.ir.push(Kind::LayerNorm { epsilon }, &[data, gamma, beta], shape))
     }
 
     /// `(x - mean) / sqrt(variance + epsilon) * gamma + beta` along an axis; the statistics are returned unchanged.
-    fn batch_norm(&mut self) -> Taken<Vec<Val>> {
+    fn batch_norm(&mut self) -> Result<Vec<Val>> {
         let (data, mean, variance) = (self.inputs[0], self.input(3)?, self.input(4)?);
         let shape = self.shape(data);
         let axis = self.attrs.axis("axis", 1, shape.len())?;
         for number in 1..5 {
-            let own = self.p.shape(self.input(number)?);
+            let own = self.ir.shape(self.input(number)?);
             if own != [shape[axis]] {
                 return Err(shape_error(format!("operand {number} of shape {own:?} for axis {axis} of {shape:?}")));
             }
         }
         let epsilon = self.attrs.float("epsilon", 1e-5) as f32;
-        let above = self.p.affine(1.0, epsilon, variance);
-        let mut factor = self.p.eltwise(Function::new(ffi::ELTWISE_POW, 1.0, -0.5), above);
+        let above = self.ir.affine(1.0, epsilon, variance);
+        let mut factor = self.ir.eltwise(EltwiseParams::new(ffi::ELTWISE_POW, 1.0, -0.5), above);
         if self.attrs.flag("scale", true) {
-            factor = self.p.binary(ffi::BINARY_MUL, factor, self.inputs[1], vec![shape[axis]]);
+            factor = self.ir.binary(ffi::BINARY_MUL, factor, self.inputs[1], vec![shape[axis]]);
         }
         let mut along = vec![1; shape.len() - axis];
         along[0] = shape[axis];
-        let (centre, factor) = (self.reshape(mean, along.clone())?, self.reshape(factor, along.clone())?);
-        let centred = self.p.binary(ffi::BINARY_SUB, data, centre, shape.clone());
-        let mut normal = self.p.binary(ffi::BINARY_MUL, centred, factor, shape.clone());
+        let (center, factor) = (self.reshape(mean, along.clone())?, self.reshape(factor, along.clone())?);
+        let centered = self.ir.binary(ffi::BINARY_SUB, data, center, shape.clone());
+        let mut normal = self.ir.binary(ffi::BINARY_MUL, centered, factor, shape.clone());
         if self.attrs.flag("center", true) {
             let beta = self.reshape(self.inputs[2], along)?;
-            normal = self.p.binary(ffi::BINARY_ADD, normal, beta, shape);
+            normal = self.ir.binary(ffi::BINARY_ADD, normal, beta, shape);
         }
         Ok(vec![normal, mean, variance])
     }
 
-    fn bias_add(&mut self) -> Taken<Val> {
+    fn bias_add(&mut self) -> Result<Val> {
         let (data, bias) = (self.inputs[0], self.input(1)?);
         let shape = self.shape(data);
         let axis = self.attrs.axis("axis", 1, shape.len())?;
-        if self.p.shape(bias) != [shape[axis]] {
-            return Err(shape_error(format!("a bias of shape {:?} for axis {axis}", self.p.shape(bias))));
+        if self.ir.shape(bias) != [shape[axis]] {
+            return Err(shape_error(format!("a bias of shape {:?} for axis {axis}", self.ir.shape(bias))));
         }
         let mut along = vec![1; shape.len() - axis];
         along[0] = shape[axis];
         let bias = self.reshape(bias, along)?;
-        Ok(self.p.binary(ffi::BINARY_ADD, data, bias, shape))
+        Ok(self.ir.binary(ffi::BINARY_ADD, data, bias, shape))
     }
 
-    fn binary(&mut self, alg: i32) -> Taken<Val> {
+    fn binary(&mut self, alg: i32) -> Result<Val> {
         let (a, b) = (self.inputs[0], self.input(1)?);
-        let shape = broadcast(self.p.shape(a), self.p.shape(b))?;
-        Ok(self.p.binary(alg, a, b, shape))
+        let shape = broadcast(self.ir.shape(a), self.ir.shape(b))?;
+        Ok(self.ir.binary(alg, a, b, shape))
     }
 
-    fn power(&mut self) -> Taken<Val> {
+    fn power(&mut self) -> Result<Val> {
         let (base, exponent) = (self.inputs[0], self.input(1)?);
-        let Some(exponent_value) = self.p.scalar(exponent).filter(|_| self.rank(base) >= self.rank(exponent)) else {
-            return Err(Reason::new(RefusalCode::NotConstant, "expected a constant scalar exponent"));
+        let Some(exponent_value) = self.ir.scalar(exponent).filter(|_| self.rank(base) >= self.rank(exponent)) else {
+            return Err(CompileError::new(RefusalCode::NotConstant, "expected a constant scalar exponent"));
         };
         Ok(match exponent_value {
             1.0 => base,
-            0.5 => self.p.eltwise(Function::plain(ffi::ELTWISE_SQRT), base),
+            0.5 => self.ir.eltwise(EltwiseParams::plain(ffi::ELTWISE_SQRT), base),
             2.0 => {
                 let shape = self.shape(base);
-                self.p.push(Kind::Binary(ffi::BINARY_MUL), &[base, base], shape)
+                self.ir.push(Kind::Binary(ffi::BINARY_MUL), &[base, base], shape)
             }
-            other => self.p.eltwise(Function::new(ffi::ELTWISE_POW, 1.0, other), base),
+            other => self.ir.eltwise(EltwiseParams::new(ffi::ELTWISE_POW, 1.0, other), base),
         })
     }
 
-    fn prelu(&mut self) -> Taken<Val> {
+    fn prelu(&mut self) -> Result<Val> {
         let (data, slope) = (self.inputs[0], self.input(1)?);
         let shape = self.shape(data);
         let axis = self.attrs.axis("axis", 1, shape.len())?;
-        if self.p.shape(slope) != [shape[axis]] {
-            return Err(shape_error(format!("slopes of shape {:?} for axis {axis}", self.p.shape(slope))));
+        if self.ir.shape(slope) != [shape[axis]] {
+            return Err(shape_error(format!("slopes of shape {:?} for axis {axis}", self.ir.shape(slope))));
         }
         let mut along = vec![1; shape.len()];
         along[axis] = shape[axis];
         let slope = self.reshape(slope, along)?;
-        Ok(self.p.push(Kind::Prelu, &[data, slope], shape))
+        Ok(self.ir.push(Kind::Prelu, &[data, slope], shape))
     }
 
-    fn reduce(&mut self, alg: i32) -> Taken<Val> {
+    fn reduce(&mut self, alg: i32) -> Result<Val> {
         let x = self.inputs[0];
         let shape = self.shape(x);
         let axes = self.attrs.reduced(shape.len())?;
@@ -764,9 +765,9 @@ impl Translation<'_> {
                 let ones = vec![1; kernel.len()];
                 let window =
                     Window { strides: ones.clone(), dilation: ones, kernel, before: none.clone(), after: none };
-                self.p.push(Kind::Pool { alg, window }, &[x], kept.clone())
+                self.ir.push(Kind::Pool { alg, window }, &[x], kept.clone())
             }
-            _ => self.p.push(Kind::Reduce { alg, axes: axes.clone() }, &[x], kept.clone()),
+            _ => self.ir.push(Kind::Reduce { alg, axes: axes.clone() }, &[x], kept.clone()),
         };
         if self.attrs.flag("keepdims", false) {
             return Ok(result);
@@ -776,10 +777,10 @@ impl Translation<'_> {
     }
 
     /// Concatenates tensors.
-    pub fn concat(&mut self, parts: &[Val], axis: usize) -> Taken<Val> {
+    pub fn concat(&mut self, parts: &[Val], axis: usize) -> Result<Val> {
         let mut shape = self.shape(parts[0]);
         for &part in &parts[1..] {
-            let own = self.p.shape(part);
+            let own = self.ir.shape(part);
             let same = own.len() == shape.len() && (0..own.len()).all(|d| d == axis || own[d] == shape[d]);
             if !same {
                 return Err(shape_error(format!("cannot concatenate {own:?} to {shape:?} on axis {axis}")));
@@ -789,10 +790,10 @@ impl Translation<'_> {
         if parts.len() == 1 {
             return Ok(parts[0]);
         }
-        Ok(self.p.push(Kind::Concat { axis }, parts, shape))
+        Ok(self.ir.push(Kind::Concat { axis }, parts, shape))
     }
 
-    fn resize(&mut self, name: &str) -> Taken<Val> {
+    fn resize(&mut self, name: &str) -> Result<Val> {
         let (data, layout, order) = self.image()?;
         let x = self.shape(data);
         if x.len() != 4 {
@@ -808,13 +809,13 @@ impl Translation<'_> {
             }
         };
         let alg = self.attrs.resampling(name, [x[2], x[3]], [height, width])?;
-        let result = self.p.push(Kind::Resample { alg }, &[data], vec![x[0], x[1], height, width]);
-        self.laid_out(result, &order, &layout)
+        let result = self.ir.push(Kind::Resample { alg }, &[data], vec![x[0], x[1], height, width]);
+        self.to_layout(result, &order, &layout)
     }
 
-    fn pad(&mut self) -> Taken<Val> {
+    fn pad(&mut self) -> Result<Val> {
         let (data, value) = (self.inputs[0], self.input(1)?);
-        if !matches!(self.attrs.text("pad_mode"), "" | "constant") || self.p.scalar(value) != Some(0.0) {
+        if !matches!(self.attrs.text("pad_mode"), "" | "constant") || self.ir.scalar(value) != Some(0.0) {
             return Err(attr_error("expected padding with constant zeros"));
         }
         let x = self.shape(data);
@@ -824,10 +825,10 @@ impl Translation<'_> {
         }
         let shape = x.iter().zip(&widths).map(|(size, (before, after))| size + before + after).collect();
         let before = widths.iter().map(|&(before, _)| before).collect();
-        Ok(self.p.push(Kind::Pad { before }, &[data], shape))
+        Ok(self.ir.push(Kind::Pad { before }, &[data], shape))
     }
 
-    fn split(&mut self) -> Taken<Vec<Val>> {
+    fn split(&mut self) -> Result<Vec<Val>> {
         let x = self.inputs[0];
         let shape = self.shape(x);
         let axis = self.attrs.axis("axis", 0, shape.len())?;
@@ -837,27 +838,27 @@ impl Translation<'_> {
             begin[axis] = from;
             let mut own = shape.clone();
             own[axis] = to - from;
-            this.p.slice(x, begin, vec![1; shape.len()], own)
+            this.ir.slice(x, begin, vec![1; shape.len()], own)
         };
         Ok(bounds.windows(2).map(|pair| part(self, pair[0], pair[1])).collect())
     }
 
     /// Takes one element of an axis, at a constant index.
-    fn take(&mut self) -> Taken<Val> {
+    fn take(&mut self) -> Result<Val> {
         let (x, index) = (self.inputs[0], self.input(1)?);
         let shape = self.shape(x);
-        let value = match self.p.constant(index).map(|i| self.p.constants[i].clone()) {
-            Some(constant) if count(&longs(constant.shape())) == 1 => match constant.dtype() {
+        let value = match self.ir.constant(index).map(|i| self.ir.constants[i].clone()) {
+            Some(constant) if count(&to_i64s(constant.shape())) == 1 => match constant.dtype() {
                 DType::I64 => constant.tensor().as_slice::<i64>()[0],
                 DType::I32 => i64::from(constant.tensor().as_slice::<i32>()[0]),
                 other => {
-                    return Err(Reason::new(
+                    return Err(CompileError::new(
                         RefusalCode::UnsupportedDtype,
                         format!("expected an index of int64 or int32, found {other}"),
                     ));
                 }
             },
-            _ => return Err(Reason::new(RefusalCode::NotConstant, "expected a constant scalar index")),
+            _ => return Err(CompileError::new(RefusalCode::NotConstant, "expected a constant scalar index")),
         };
         if self.attrs.ints("axis").is_none() || self.attrs.int("batch_dims", 0) != 0 {
             return Err(attr_error("expected an axis and batch_dims 0"));
@@ -871,14 +872,14 @@ impl Translation<'_> {
         begin[axis] = value;
         let mut one = shape.clone();
         one[axis] = 1;
-        let slice = self.p.push(Kind::Slice { begin, step: vec![1; shape.len()] }, &[x], one.clone());
+        let slice = self.ir.push(Kind::Slice { begin, step: vec![1; shape.len()] }, &[x], one.clone());
         one.splice(axis..=axis, self.shape(index));
         self.reshape(slice, one)
     }
 }
 
 /// Returns the shape that two shapes broadcast to.
-fn broadcast(a: &[i64], b: &[i64]) -> Taken<Vec<i64>> {
+fn broadcast(a: &[i64], b: &[i64]) -> Result<Vec<i64>> {
     let rank = a.len().max(b.len());
     let at = |shape: &[i64], d: usize| (d + shape.len()).checked_sub(rank).map_or(1, |i| shape[i]);
     (0..rank)
@@ -891,8 +892,9 @@ fn broadcast(a: &[i64], b: &[i64]) -> Taken<Vec<i64>> {
 }
 
 /// Returns the position in `from` of each letter of `to`.
-fn layout_order(from: &str, to: &str, rank: usize) -> Taken<Vec<usize>> {
+fn layout_order(from: &str, to: &str, rank: usize) -> Result<Vec<usize>> {
     let axes: Option<Vec<usize>> = to.chars().map(|c| from.chars().position(|other| other == c)).collect();
-    axes.filter(|axes| axes.len() == rank && from.len() == rank && to.len() == rank)
-        .ok_or_else(|| Reason::new(RefusalCode::UnsupportedLayout, format!("cannot convert layout {from} to {to}")))
+    axes.filter(|axes| axes.len() == rank && from.len() == rank && to.len() == rank).ok_or_else(|| {
+        CompileError::new(RefusalCode::UnsupportedLayout, format!("cannot convert layout {from} to {to}"))
+    })
 }

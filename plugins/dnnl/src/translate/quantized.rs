@@ -1,22 +1,22 @@
 //! Translation of quantized operators: their parameters, which have to be constants, and their stages.
 
 use super::Translation;
-use crate::program::{Kind, Reason, Taken, Val};
+use crate::ir::{CompileError, Kind, Result, Val};
 use crate::qnn::ratio::{Ratios, Rounding};
-use crate::qnn::stage::{Along, Side, Stage, range};
-use crate::trust::EXACT;
+use crate::qnn::stage::{PerAxis, Stage, SumOperand, range};
+use crate::sum_requirement::F32_EXACT_BOUND;
 use byoc_plugin_api::{DType, RefusalCode, TensorRef};
 
 /// Largest zero point accepted. Zero points of bytes are bytes; one far outside that range only means that everything
 /// saturates.
-const LARGEST_ZERO_POINT: i32 = 1 << 15;
+const MAX_ZERO_POINT: i32 = 1 << 15;
 
-fn scheme(detail: impl Into<String>) -> Reason {
-    Reason::new(RefusalCode::QuantScheme, detail)
+fn scheme_error(detail: impl Into<String>) -> CompileError {
+    CompileError::new(RefusalCode::QuantScheme, detail)
 }
 
-pub fn wrong_dtype(detail: impl Into<String>) -> Reason {
-    Reason::new(RefusalCode::UnsupportedDtype, detail)
+pub fn dtype_error(detail: impl Into<String>) -> CompileError {
+    CompileError::new(RefusalCode::UnsupportedDtype, detail)
 }
 
 pub fn is_byte(dtype: DType) -> bool {
@@ -51,128 +51,128 @@ const VIEWS: &[&str] = &[
 
 impl Translation<'_> {
     /// Translates an operator that reads or yields integers.
-    pub fn quantized(&mut self, name: &str) -> Taken<Vec<Val>> {
+    pub fn quantized(&mut self, name: &str) -> Result<Vec<Val>> {
         let x = self.inputs[0];
-        let from = self.p.get(x).dtype;
+        let from = self.ir.get(x).dtype;
         let to = self.node.outputs[0].dtype;
-        let one = |value: Val| Ok(vec![value]);
+        let single = |value: Val| Ok(vec![value]);
         match name {
-            "qnn.conv2d" => one(self.sum_of_window()?),
-            "qnn.dense" => one(self.sum_of_row()?),
-            "qnn.requantize" => one(self.requantize(from, to)?),
-            "qnn.quantize" => one(self.quantize(from, to)?),
-            "qnn.dequantize" => one(self.dequantize(from, to)?),
-            "qnn.add" => one(self.quantized_sum(to)?),
-            "qnn.concatenate" => one(self.joined(to)?),
-            "qnn.avg_pool2d" => one(self.mean(from, to)?),
+            "qnn.conv2d" => single(self.quantized_conv2d()?),
+            "qnn.dense" => single(self.quantized_dense()?),
+            "qnn.requantize" => single(self.requantize(from, to)?),
+            "qnn.quantize" => single(self.quantize(from, to)?),
+            "qnn.dequantize" => single(self.dequantize(from, to)?),
+            "qnn.add" => single(self.quantized_add(to)?),
+            "qnn.concatenate" => single(self.quantized_concat(to)?),
+            "qnn.avg_pool2d" => single(self.avg_pool(from, to)?),
             "cast" if (is_integer(from) || from == DType::F32) && (is_integer(to) || to == DType::F32) => {
-                one(self.stage(Stage::Convert(to), to))
+                single(self.stage(Stage::Convert(to), to))
             }
-            "nn.bias_add" | "add" if from == DType::I32 && to == DType::I32 => one(self.integer_bias(name)?),
+            "nn.bias_add" | "add" if from == DType::I32 && to == DType::I32 => single(self.integer_bias(name)?),
             "nn.relu" if is_integer(from) && from == to => {
-                one(self.stage(Stage::Clamp { low: 0, high: range(to).1 }, to))
+                single(self.stage(Stage::Clamp { low: 0, high: range(to).1 }, to))
             }
-            "clip" if is_integer(from) && from == to => one(self.integer_clip(to)?),
+            "clip" if is_integer(from) && from == to => single(self.integer_clip(to)?),
             // These operators keep the element type.
-            _ if VIEWS.contains(&name) && is_byte(from) && self.inputs.iter().all(|&x| self.p.get(x).dtype == to) => {
+            _ if VIEWS.contains(&name) && is_byte(from) && self.inputs.iter().all(|&x| self.ir.get(x).dtype == to) => {
                 self.run(name)
             }
-            "cast" => Err(wrong_dtype(format!(
+            "cast" => Err(dtype_error(format!(
                 "expected a cast between float32, int32, int8 and uint8, found {from} to {to}"
             ))),
-            _ => Err(wrong_dtype(format!("expected float32, found {from} to {to}"))),
+            _ => Err(dtype_error(format!("expected float32, found {from} to {to}"))),
         }
     }
 
     /// Adds a stage after the first operand.
     fn stage(&mut self, stage: Stage, to: DType) -> Val {
         let x = self.inputs[0];
-        self.behind(x, stage, to)
+        self.push_stage(x, stage, to)
     }
 
     /// Adds a stage after a value.
-    pub fn behind(&mut self, x: Val, stage: Stage, to: DType) -> Val {
-        let shape = self.p.shape(x).to_vec();
-        self.p.push_as(Kind::Stage(stage), &[x], shape, to)
+    pub fn push_stage(&mut self, x: Val, stage: Stage, to: DType) -> Val {
+        let shape = self.ir.shape(x).to_vec();
+        self.ir.push_as(Kind::Stage(stage), &[x], shape, to)
     }
 
     /// Returns an operand that has to be a constant.
-    fn known(&self, number: usize, what: &str) -> Taken<TensorRef<'_>> {
+    fn constant_operand(&self, number: usize, name: &str) -> Result<TensorRef<'_>> {
         let value = self.input(number)?;
-        let constant = self.p.constant(value);
-        let reason = || Reason::new(RefusalCode::NotConstant, format!("{what} is not a constant"));
-        Ok(self.p.constants[constant.ok_or_else(reason)?].tensor())
+        let constant = self.ir.constant(value);
+        let reason = || CompileError::new(RefusalCode::NotConstant, format!("{name} is not a constant"));
+        Ok(self.ir.constants[constant.ok_or_else(reason)?].tensor())
     }
 
     /// Returns scales: one, or as many as the size of the axis.
-    fn scales(&self, number: usize, what: &str) -> Taken<Vec<f32>> {
-        let known = self.known(number, what)?;
-        if known.dtype() != DType::F32 {
-            return Err(wrong_dtype(format!("{what}: expected float32, found {}", known.dtype())));
+    fn scales(&self, number: usize, name: &str) -> Result<Vec<f32>> {
+        let constant = self.constant_operand(number, name)?;
+        if constant.dtype() != DType::F32 {
+            return Err(dtype_error(format!("{name}: expected float32, found {}", constant.dtype())));
         }
-        let values = known.as_slice::<f32>().to_vec();
+        let values = constant.as_slice::<f32>().to_vec();
         match values.iter().find(|&&scale| !(scale.is_finite() && scale > 0.0)) {
-            Some(bad) => Err(scheme(format!("{what}: expected a finite scale > 0, found {bad}"))),
-            None if values.is_empty() => Err(scheme(format!("{what} has no values"))),
+            Some(bad) => Err(scheme_error(format!("{name}: expected a finite scale > 0, found {bad}"))),
+            None if values.is_empty() => Err(scheme_error(format!("{name} has no values"))),
             None => Ok(values),
         }
     }
 
     /// Returns a single scale.
-    pub fn scale(&self, number: usize, what: &str) -> Taken<f32> {
-        match self.scales(number, what)?[..] {
+    pub fn scale(&self, number: usize, name: &str) -> Result<f32> {
+        match self.scales(number, name)?[..] {
             [scale] => Ok(scale),
-            ref several => Err(scheme(format!("{what}: expected 1 value, found {}", several.len()))),
+            ref several => Err(scheme_error(format!("{name}: expected 1 value, found {}", several.len()))),
         }
     }
 
     /// Returns a zero point: a single value, which may be repeated for each index of an axis.
-    pub fn zero_point(&self, number: usize, what: &str) -> Taken<i32> {
-        let known = self.known(number, what)?;
-        if known.dtype() != DType::I32 {
-            return Err(wrong_dtype(format!("{what}: expected int32, found {}", known.dtype())));
+    pub fn zero_point(&self, number: usize, name: &str) -> Result<i32> {
+        let constant = self.constant_operand(number, name)?;
+        if constant.dtype() != DType::I32 {
+            return Err(dtype_error(format!("{name}: expected int32, found {}", constant.dtype())));
         }
-        match known.as_slice::<i32>() {
-            [first, rest @ ..] if rest.iter().any(|other| other != first) => {
-                Err(scheme(format!("{what}: expected one value for all indices, found several")))
+        match constant.as_slice::<i32>() {
+            [first, params @ ..] if params.iter().any(|other| other != first) => {
+                Err(scheme_error(format!("{name}: expected one value for all indices, found several")))
             }
-            [first, ..] if (-LARGEST_ZERO_POINT..=LARGEST_ZERO_POINT).contains(first) => Ok(*first),
+            [first, ..] if (-MAX_ZERO_POINT..=MAX_ZERO_POINT).contains(first) => Ok(*first),
             [first, ..] => {
-                Err(scheme(format!("{what}: expected at most {LARGEST_ZERO_POINT} in magnitude, found {first}")))
+                Err(scheme_error(format!("{name}: expected at most {MAX_ZERO_POINT} in magnitude, found {first}")))
             }
-            [] => Err(scheme(format!("{what} has no values"))),
+            [] => Err(scheme_error(format!("{name} has no values"))),
         }
     }
 
     /// Returns the axis of parameters with this number of values.
-    fn parameter_axis(&self, key: &str, values: usize) -> Taken<usize> {
-        let shape = self.p.shape(self.inputs[0]);
+    fn parameter_axis(&self, key: &str, values: usize) -> Result<usize> {
+        let shape = self.ir.shape(self.inputs[0]);
         if values == 1 {
             return Ok(0);
         }
         let axis = self.attrs.axis(key, -1, shape.len())?;
         if shape[axis] != values as i64 {
-            return Err(scheme(format!("{values} scales for an axis of size {}", shape[axis])));
+            return Err(scheme_error(format!("{values} scales for an axis of size {}", shape[axis])));
         }
         Ok(axis)
     }
 
     /// Returns the sum of the weights and the sum of their magnitudes for each index of the output channel axis.
-    fn weight_sums(&self, axis: usize) -> Taken<Vec<(i32, i64)>> {
-        let known = self.known(1, "the weight")?;
-        if known.dtype() != DType::I8 {
-            let detail = format!("the weight: oneDNN requires int8, found {}", known.dtype());
-            return Err(wrong_dtype(detail));
+    fn weight_sums(&self, axis: usize) -> Result<Vec<(i32, i64)>> {
+        let constant = self.constant_operand(1, "the weight")?;
+        if constant.dtype() != DType::I8 {
+            let detail = format!("the weight: oneDNN requires int8, found {}", constant.dtype());
+            return Err(dtype_error(detail));
         }
-        let zero_points = self.known(3, "the kernel's zero point")?;
+        let zero_points = self.constant_operand(3, "the kernel's zero point")?;
         if zero_points.dtype() != DType::I32 || zero_points.as_slice::<i32>().iter().any(|&zero| zero != 0) {
-            return Err(scheme("expected kernel zero points of 0"));
+            return Err(scheme_error("expected kernel zero points of 0"));
         }
-        let shape = known.shape();
-        let (places, inner) = (shape[axis], shape[axis + 1..].iter().product::<usize>().max(1));
-        let mut sums = vec![(0i32, 0i64); places];
-        for (run, weights) in known.as_slice::<i8>().chunks(inner).enumerate() {
-            let (sum, magnitude) = &mut sums[run % places];
+        let shape = constant.shape();
+        let (channels, inner) = (shape[axis], shape[axis + 1..].iter().product::<usize>().max(1));
+        let mut sums = vec![(0i32, 0i64); channels];
+        for (run, weights) in constant.as_slice::<i8>().chunks(inner).enumerate() {
+            let (sum, magnitude) = &mut sums[run % channels];
             for &weight in weights {
                 *sum = sum.wrapping_add(weight.into());
                 *magnitude += i64::from(weight).abs();
@@ -182,54 +182,57 @@ impl Translation<'_> {
     }
 
     /// Returns the data in the form that is summed, its zero point, and whether sums may exceed 2^24.
-    fn data(&mut self, data: Val, sums: &[(i32, i64)]) -> Taken<(Val, i32, bool)> {
-        let dtype = self.p.get(data).dtype;
+    fn data(&mut self, data: Val, sums: &[(i32, i64)]) -> Result<(Val, i32, bool)> {
+        let dtype = self.ir.get(data).dtype;
         let zero = self.zero_point(2, "the data's zero point")?;
-        let most = sums.iter().map(|(_, magnitude)| *magnitude).max().unwrap_or(0);
+        let max_magnitude = sums.iter().map(|(_, magnitude)| *magnitude).max().unwrap_or(0);
         let reach = if dtype == DType::U8 { 255 } else { 128 };
         match dtype {
-            DType::I8 | DType::U8 if most * 255 > i64::from(i32::MAX) => {
-                Err(Reason::new(RefusalCode::UnsupportedShape, "sums that may overflow int32"))
+            DType::I8 | DType::U8 if max_magnitude * 255 > i64::from(i32::MAX) => {
+                Err(CompileError::new(RefusalCode::UnsupportedShape, "sums that may overflow int32"))
             }
-            DType::U8 => Ok((data, zero, most * reach >= EXACT)),
-            DType::I8 if most * reach < EXACT => Ok((data, zero, false)),
+            DType::U8 => Ok((data, zero, max_magnitude * reach >= F32_EXACT_BOUND)),
+            DType::I8 if max_magnitude * reach < F32_EXACT_BOUND => Ok((data, zero, false)),
             DType::I8 => {
                 let moved = Stage::Rescale {
                     zero_in: 0,
-                    by: Ratios::Same,
+                    ratios: Ratios::Same,
                     axis: 0,
                     rounding: Rounding::Up,
                     zero_out: 128,
                     to: DType::U8,
                 };
-                Ok((self.behind(data, moved, DType::U8), zero + 128, true))
+                Ok((self.push_stage(data, moved, DType::U8), zero + 128, true))
             }
-            other => Err(wrong_dtype(format!("the data: expected int8 or uint8, found {other}"))),
+            other => Err(dtype_error(format!("the data: expected int8 or uint8, found {other}"))),
         }
     }
 
     /// Adds a product of integers, and the correction for the data's zero point.
-    fn summed(&mut self, kind: Kind, operands: [Val; 2], shape: Vec<i64>, rest: Rest<'_>) -> Taken<Val> {
+    fn integer_sum(&mut self, kind: Kind, operands: [Val; 2], shape: Vec<i64>, params: IntegerSum<'_>) -> Result<Val> {
         if self.node.outputs[0].dtype != DType::I32 {
-            return Err(wrong_dtype(format!("expected sums in int32, found {}", self.node.outputs[0].dtype)));
+            return Err(dtype_error(format!("expected sums in int32, found {}", self.node.outputs[0].dtype)));
         }
-        let result = self.p.push_as(kind, &operands, shape, DType::I32);
-        if rest.wide {
-            self.p.wide.insert(result);
+        let result = self.ir.push_as(kind, &operands, shape, DType::I32);
+        if params.wide {
+            self.ir.wide_sums.insert(result);
         }
-        if rest.zero == 0 {
+        if params.zero == 0 {
             return Ok(result);
         }
-        let values = rest.sums.iter().map(|(sum, _)| sum.wrapping_mul(rest.zero).wrapping_neg()).collect();
-        Ok(self.behind(result, Stage::Offset(Along { values, axis: rest.axis }), DType::I32))
+        let values = params.sums.iter().map(|(sum, _)| sum.wrapping_mul(params.zero).wrapping_neg()).collect();
+        Ok(self.push_stage(result, Stage::Offset(PerAxis { values, axis: params.axis }), DType::I32))
     }
 
-    fn sum_of_window(&mut self) -> Taken<Val> {
+    fn quantized_conv2d(&mut self) -> Result<Val> {
         let layout = self.attrs.text("kernel_layout");
         let axis = if layout.is_empty() { Some(0) } else { layout.find('O').filter(|&axis| axis < 4) };
         let rank = self.rank(self.input(1)?);
         let axis = axis.filter(|_| rank == 4).ok_or_else(|| {
-            Reason::new(RefusalCode::UnsupportedLayout, format!("a kernel of {rank} dimensions in layout {layout}"))
+            CompileError::new(
+                RefusalCode::UnsupportedLayout,
+                format!("a kernel of {rank} dimensions in layout {layout}"),
+            )
         })?;
         let sums = self.weight_sums(axis)?;
         let parts = self.convolution_parts(false)?;
@@ -237,10 +240,12 @@ impl Translation<'_> {
         let mut window = parts.window;
         let padding = |pads: &[i64]| pads.iter().any(|&pad| pad > 0);
         if zero != 0 && (padding(&window.before) || padding(&window.after)) {
-            let dtype = self.p.get(data).dtype;
+            let dtype = self.ir.get(data).dtype;
             let (low, high) = range(dtype);
             if !(low..=high).contains(&zero) {
-                return Err(scheme(format!("padding with the zero point {zero}, which is out of range for {dtype}")));
+                return Err(scheme_error(format!(
+                    "padding with the zero point {zero}, which is out of range for {dtype}"
+                )));
             }
             let (mut shape, mut lead) = (self.shape(data), vec![0; 4]);
             for axis in 0..2 {
@@ -251,40 +256,40 @@ impl Translation<'_> {
                 window.before[axis] = 0;
                 window.after[axis] -= after;
             }
-            data = self.p.push(Kind::PadBytes { before: lead, value: zero as u8 }, &[data], shape);
+            data = self.ir.push(Kind::PadBytes { before: lead, value: zero as u8 }, &[data], shape);
         }
         let kind = Kind::Conv { window, groups: parts.groups, transposed: false };
-        let rest = Rest { zero, sums: &sums, axis: 1, wide };
-        let result = self.summed(kind, [data, parts.weight], parts.shape, rest)?;
-        self.laid_out(result, &parts.order, &parts.out_layout)
+        let params = IntegerSum { zero, sums: &sums, axis: 1, wide };
+        let result = self.integer_sum(kind, [data, parts.weight], parts.shape, params)?;
+        self.to_layout(result, &parts.order, &parts.out_layout)
     }
 
-    fn sum_of_row(&mut self) -> Taken<Val> {
+    fn quantized_dense(&mut self) -> Result<Val> {
         let (data, weight) = (self.inputs[0], self.input(1)?);
         let (mut shape, own) = (self.shape(data), self.shape(weight));
         if own.len() != 2 || shape.len() < 2 || shape[shape.len() - 1] != own[1] {
             let detail = format!("cannot multiply {shape:?} by {own:?}");
-            return Err(Reason::new(RefusalCode::UnsupportedShape, detail));
+            return Err(CompileError::new(RefusalCode::UnsupportedShape, detail));
         }
         let sums = self.weight_sums(0)?;
         let (data, zero, wide) = self.data(data, &sums)?;
         let axis = shape.len() - 1;
         shape[axis] = own[0];
         let kind = Kind::MatMul { transpose_a: false, transpose_b: true };
-        self.summed(kind, [data, weight], shape, Rest { zero, sums: &sums, axis, wide })
+        self.integer_sum(kind, [data, weight], shape, IntegerSum { zero, sums: &sums, axis, wide })
     }
 
     /// Adds `int32` numbers along one axis.
-    fn integer_bias(&mut self, name: &str) -> Taken<Val> {
-        let swapped = name == "add" && self.p.constant(self.inputs[0]).is_some();
+    fn integer_bias(&mut self, name: &str) -> Result<Val> {
+        let swapped = name == "add" && self.ir.constant(self.inputs[0]).is_some();
         let (x, bias) = if swapped { (self.input(1)?, 0) } else { (self.inputs[0], 1) };
         let shape = self.shape(x);
         let own = self.shape(self.input(bias)?);
-        let known = self.known(bias, "the bias")?;
-        if known.dtype() != DType::I32 {
-            return Err(wrong_dtype(format!("the bias: expected int32, found {}", known.dtype())));
+        let constant = self.constant_operand(bias, "the bias")?;
+        if constant.dtype() != DType::I32 {
+            return Err(dtype_error(format!("the bias: expected int32, found {}", constant.dtype())));
         }
-        let values = known.as_slice::<i32>().to_vec();
+        let values = constant.as_slice::<i32>().to_vec();
         let axis = match name {
             "nn.bias_add" => self.attrs.axis("axis", 1, shape.len())?,
             _ => {
@@ -295,28 +300,28 @@ impl Translation<'_> {
         };
         if values.len() != 1 && shape.get(axis) != Some(&(values.len() as i64)) {
             let detail = format!("expected a bias along one axis, found {own:?} for {shape:?}");
-            return Err(Reason::new(RefusalCode::UnsupportedShape, detail));
+            return Err(CompileError::new(RefusalCode::UnsupportedShape, detail));
         }
-        Ok(self.behind(x, Stage::Offset(Along { values, axis }), DType::I32))
+        Ok(self.push_stage(x, Stage::Offset(PerAxis { values, axis }), DType::I32))
     }
 
     /// Clamps to two integers.
-    fn integer_clip(&mut self, dtype: DType) -> Taken<Val> {
-        let (least, greatest) = range(dtype);
+    fn integer_clip(&mut self, dtype: DType) -> Result<Val> {
+        let (min, max) = range(dtype);
         let (low, high) = (self.attrs.float("a_min", f64::NEG_INFINITY), self.attrs.float("a_max", f64::INFINITY));
         let whole = |bound: f64| bound.is_infinite() || bound == bound.trunc();
-        let meets = low <= high && low <= f64::from(greatest) && high >= f64::from(least);
+        let meets = low <= high && low <= f64::from(max) && high >= f64::from(min);
         if !whole(low) || !whole(high) || !meets {
             let detail = format!("expected integer bounds of type {dtype}, found {low} and {high}");
-            return Err(Reason::new(RefusalCode::UnsupportedAttr, detail));
+            return Err(CompileError::new(RefusalCode::UnsupportedAttr, detail));
         }
-        let bound = |bound: f64| bound.clamp(least.into(), greatest.into()) as i32;
+        let bound = |bound: f64| bound.clamp(min.into(), max.into()) as i32;
         Ok(self.stage(Stage::Clamp { low: bound(low), high: bound(high) }, dtype))
     }
 
-    fn requantize(&mut self, from: DType, to: DType) -> Taken<Val> {
+    fn requantize(&mut self, from: DType, to: DType) -> Result<Val> {
         if !is_integer(from) || !is_integer(to) {
-            return Err(wrong_dtype(format!("expected int8, uint8 or int32, found {from} to {to}")));
+            return Err(dtype_error(format!("expected int8, uint8 or int32, found {from} to {to}")));
         }
         let scales = self.scales(1, "the input's scale")?;
         let zero_in = self.zero_point(2, "the input's zero point")?;
@@ -327,74 +332,74 @@ impl Translation<'_> {
             "" | "None" | "UPWARD" => Rounding::Up,
             "TONEAREST" => Rounding::Away,
             "TOEVEN" => Rounding::Even,
-            other => return Err(scheme(format!("unsupported rounding {other}"))),
+            other => return Err(scheme_error(format!("unsupported rounding {other}"))),
         };
         let floats = match self.attrs.text("compute_dtype") {
             "" | "None" | "int64" => false,
             "float32" => true,
-            other => return Err(scheme(format!("compute_dtype: expected int64 or float32, found {other}"))),
+            other => return Err(scheme_error(format!("compute_dtype: expected int64 or float32, found {other}"))),
         };
-        let by = Ratios::new(&scales, scale, floats);
-        if let Ratios::Float(ratios) = &by
+        let ratios = Ratios::new(&scales, scale, floats);
+        if let Ratios::Float(ratios) = &ratios
             && let Some(ratio) = ratios.iter().find(|ratio| !ratio.is_finite())
         {
-            return Err(scheme(format!("the ratio of the scales is {ratio} in float32")));
+            return Err(scheme_error(format!("the ratio of the scales is {ratio} in float32")));
         }
-        Ok(self.stage(Stage::Rescale { zero_in, by, axis, rounding, zero_out, to }, to))
+        Ok(self.stage(Stage::Rescale { zero_in, ratios, axis, rounding, zero_out, to }, to))
     }
 
-    fn quantize(&mut self, from: DType, to: DType) -> Taken<Val> {
+    fn quantize(&mut self, from: DType, to: DType) -> Result<Val> {
         if from != DType::F32 || !is_integer(to) {
-            return Err(wrong_dtype(format!("expected float32 to int8, uint8 or int32, found {from} to {to}")));
+            return Err(dtype_error(format!("expected float32 to int8, uint8 or int32, found {from} to {to}")));
         }
         let scale = self.scale(1, "the output's scale")?;
         let zero = self.zero_point(2, "the output's zero point")?;
         let rounding = match self.attrs.text("rounding") {
             "" | "TONEAREST" => Rounding::Away,
             "TOEVEN" => Rounding::Even,
-            other => return Err(scheme(format!("unsupported rounding {other}"))),
+            other => return Err(scheme_error(format!("unsupported rounding {other}"))),
         };
         Ok(self.stage(Stage::Quantize { scale, zero, rounding, to }, to))
     }
 
-    fn dequantize(&mut self, from: DType, to: DType) -> Taken<Val> {
+    fn dequantize(&mut self, from: DType, to: DType) -> Result<Val> {
         if !is_integer(from) || to != DType::F32 {
-            return Err(wrong_dtype(format!("expected int8, uint8 or int32 to float32, found {from} to {to}")));
+            return Err(dtype_error(format!("expected int8, uint8 or int32 to float32, found {from} to {to}")));
         }
         let scales = self.scales(1, "the input's scale")?;
         let zero = self.zero_point(2, "the input's zero point")?;
         let axis = self.parameter_axis("axis", scales.len())?;
-        Ok(self.stage(Stage::Dequantize { zero, scale: Along { values: scales, axis } }, to))
+        Ok(self.stage(Stage::Dequantize { zero, scale: PerAxis { values: scales, axis } }, to))
     }
 
-    fn quantized_sum(&mut self, to: DType) -> Taken<Val> {
+    fn quantized_add(&mut self, to: DType) -> Result<Val> {
         let (x, y) = (self.inputs[0], self.input(1)?);
         let shape = self.shape(x);
         if shape != self.shape(y) {
             let detail = format!("expected operands of one shape, found {shape:?} and {:?}", self.shape(y));
-            return Err(Reason::new(RefusalCode::UnsupportedShape, detail));
+            return Err(CompileError::new(RefusalCode::UnsupportedShape, detail));
         }
-        let dtypes = [self.p.get(x).dtype, self.p.get(y).dtype];
+        let dtypes = [self.ir.get(x).dtype, self.ir.get(y).dtype];
         if !is_byte(to) || dtypes != [to; 2] {
-            return Err(wrong_dtype(format!(
+            return Err(dtype_error(format!(
                 "expected int8 or uint8 throughout, found {} and {} to {to}",
                 dtypes[0], dtypes[1]
             )));
         }
         let (scale, zero) = (self.scale(6, "the output's scale")?, self.zero_point(7, "the output's zero point")?);
-        let side = |number: usize, what: &str| -> Taken<_> {
-            let from = self.scale(number, &format!("the scale of {what}"))?;
-            let zero_in = self.zero_point(number + 1, &format!("the zero point of {what}"))?;
+        let side = |number: usize, name: &str| -> Result<_> {
+            let from = self.scale(number, &format!("the scale of {name}"))?;
+            let zero_in = self.zero_point(number + 1, &format!("the zero point of {name}"))?;
             let moved = from != scale || zero_in != zero;
-            Ok(moved.then(|| Side { zero_in, by: Ratios::new(&[from], scale, false), zero_out: zero }))
+            Ok(moved.then(|| SumOperand { zero_in, ratios: Ratios::new(&[from], scale, false), zero_out: zero }))
         };
-        let sides = [side(2, "lhs")?, side(4, "rhs")?];
-        Ok(self.p.push_as(Kind::Stage(Stage::Sum { sides, zero, to }), &[x, y], shape, to))
+        let operands = [side(2, "lhs")?, side(4, "rhs")?];
+        Ok(self.ir.push_as(Kind::Stage(Stage::Sum { operands, zero, to }), &[x, y], shape, to))
     }
 }
 
 /// Properties of a sum apart from its operands.
-struct Rest<'a> {
+struct IntegerSum<'a> {
     zero: i32,
     sums: &'a [(i32, i64)],
     /// Axis of the result's channels.

@@ -5,15 +5,15 @@
 //! into one operation; here each operation is rounded as written.
 
 use super::Translation;
-use crate::program::{Kind, Taken, Val};
-use crate::qnn::stage::{Along, Stage};
+use crate::ir::{Kind, Result, Val};
+use crate::qnn::stage::{PerAxis, Stage};
 use byoc_plugin_api::DType;
 
 impl Translation<'_> {
     /// Translates an operator on numbers that come from integers by [`Stage::Convert`]; returns `None` if this module
     /// does not support it.
-    pub fn exact_real(&mut self, name: &str) -> Taken<Option<Val>> {
-        let shape = self.p.shape(self.inputs[0]).to_vec();
+    pub fn exact_real(&mut self, name: &str) -> Result<Option<Val>> {
+        let shape = self.ir.shape(self.inputs[0]).to_vec();
         let stage = match (name, self.inputs) {
             ("nn.relu", &[x]) if self.is_exact(x) => (x, Stage::RealClamp { low: 0.0, high: f32::INFINITY }),
             ("clip", &[x]) if self.is_exact(x) => {
@@ -21,9 +21,9 @@ impl Translation<'_> {
                 let high = self.attrs.float("a_max", f64::INFINITY) as f32;
                 (x, Stage::RealClamp { low, high })
             }
-            ("add", &[x, y]) if self.is_exact(x) && self.is_exact(y) && shape == self.p.shape(y) => {
-                let (other, stages) = self.behind_which(y);
-                let sum = self.p.push(Kind::Stage(Stage::RealSum(stages)), &[x, other], shape);
+            ("add", &[x, y]) if self.is_exact(x) && self.is_exact(y) && shape == self.ir.shape(y) => {
+                let (other, stages) = self.trace_stages(y);
+                let sum = self.ir.push(Kind::Stage(Stage::RealSum(stages)), &[x, other], shape);
                 return Ok(Some(sum));
             }
             ("add" | "multiply" | "nn.bias_add", &[a, b]) => {
@@ -35,38 +35,38 @@ impl Translation<'_> {
                     "nn.bias_add" => Some(self.attrs.axis("axis", 1, shape.len())?),
                     _ => None,
                 };
-                let Some(along) = self.numbers(x, number, axis) else { return Ok(None) };
+                let Some(along) = self.constant_per_axis(x, number, axis) else { return Ok(None) };
                 (x, if name == "multiply" { Stage::RealMultiply(along) } else { Stage::RealAdd(along) })
             }
             _ => return Ok(None),
         };
         let (x, stage) = stage;
-        Ok(Some(self.behind(x, stage, DType::F32)))
+        Ok(Some(self.push_stage(x, stage, DType::F32)))
     }
 
     fn is_exact(&self, value: Val) -> bool {
-        let op = self.p.producer(value);
+        let op = self.ir.producer(value);
         op.is_some_and(|op| matches!(&op.kind, Kind::Stage(stage) if stage.is_exact_real()))
     }
 
     /// Returns a constant that broadcasts to `x` along one axis at most.
-    fn numbers(&self, x: Val, number: Val, axis: Option<usize>) -> Option<Along<f32>> {
-        let constant = &self.p.constants[self.p.constant(number)?];
+    fn constant_per_axis(&self, x: Val, number: Val, axis: Option<usize>) -> Option<PerAxis<f32>> {
+        let constant = &self.ir.constants[self.ir.constant(number)?];
         if constant.dtype() != DType::F32 {
             return None;
         }
-        let (shape, own) = (self.p.shape(x), self.p.shape(number));
+        let (shape, own) = (self.ir.shape(x), self.ir.shape(number));
         let values = constant.tensor().as_slice::<f32>().to_vec();
         let lead = shape.len().checked_sub(own.len())?;
         let at = axis.unwrap_or(lead + own.iter().position(|&size| size != 1).unwrap_or(0));
         let fits = values.len() == 1 || shape.get(at) == Some(&(values.len() as i64));
-        fits.then_some(Along { values, axis: at })
+        fits.then_some(PerAxis { values, axis: at })
     }
 
     /// Returns the tensor that a number is computed from by a few stages with scalar parameters, and those stages.
-    fn behind_which(&self, value: Val) -> (Val, Vec<Stage>) {
+    fn trace_stages(&self, value: Val) -> (Val, Vec<Stage>) {
         let (mut at, mut stages) = (value, Vec::new());
-        while let Some(op) = self.p.producer(at) {
+        while let Some(op) = self.ir.producer(at) {
             match &op.kind {
                 Kind::Stage(stage @ Stage::Convert(DType::F32)) => {
                     stages.push(stage.clone());

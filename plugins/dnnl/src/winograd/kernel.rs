@@ -1,11 +1,11 @@
 //! Winograd loops for AVX-512.
 //!
 //! A part is computed in groups of tiles. The data of a whole group is transformed first: for each position, a matrix
-//! of tiles by channels in the order in which the register kernel reads it, `LANES` channels of up to `MOST_ROWS` tiles
+//! of tiles by channels in the order in which the register kernel reads it, `LANES` channels of up to `MAX_ROWS` tiles
 //! at a time. It is then multiplied by one block of filters after another, and each block's products are transformed
 //! back while they are still in cache.
 
-use super::{BLOCK, LANES, MOST_ROWS, PLACES, Places, Winograd};
+use super::{BLOCK, LANES, MAX_ROWS, POSITIONS, Pointers, Winograd};
 use std::arch::x86_64::*;
 use std::ops::Range;
 
@@ -18,7 +18,7 @@ struct Group {
 
 impl Group {
     fn new(tiles: Range<usize>) -> Group {
-        Group { batches: tiles.len().div_ceil(MOST_ROWS), tiles }
+        Group { batches: tiles.len().div_ceil(MAX_ROWS), tiles }
     }
 
     /// Returns a batch as a range of tiles relative to the group's first.
@@ -39,23 +39,23 @@ impl Winograd {
     /// # Safety
     /// As for [`run`](Winograd::run); nobody else may write these results or use that scratch memory.
     #[target_feature(enable = "avx512f")]
-    pub(super) unsafe fn part(&self, at: &Places, slot: usize, tiles: Range<usize>, blocks: Range<usize>) {
+    pub(super) unsafe fn part(&self, pointers: &Pointers, slot: usize, tiles: Range<usize>, blocks: Range<usize>) {
         let channels = self.weights.padded_channels();
-        let groups = tiles.len().div_ceil(self.held()).max(1);
+        let groups = tiles.len().div_ceil(self.tiles_per_group()).max(1);
         let begin = |group: usize| tiles.start + tiles.len() * group / groups;
         // SAFETY: scratch memory has this number of elements per slot, and a group has at most `held` tiles.
         let (data, products) = unsafe {
-            let data = at.scratch.add(slot * self.scratch_each());
-            (data, data.add(PLACES * self.held() * channels))
+            let data = pointers.scratch.add(slot * self.scratch_per_thread());
+            (data, data.add(POSITIONS * self.tiles_per_group() * channels))
         };
         for group in (0..groups).map(|group| Group::new(begin(group)..begin(group + 1))) {
             // SAFETY: guaranteed by the caller, and as above; there are weights for every block.
             unsafe {
-                self.transform(at, &group, data);
+                self.transform(pointers, &group, data);
                 for block in blocks.clone() {
-                    let weights = at.weights.add(block * PLACES * channels * BLOCK);
+                    let weights = pointers.weights.add(block * POSITIONS * channels * BLOCK);
                     self.multiply(&group, data, weights, products, block);
-                    self.transform_back(at, &group, products, block);
+                    self.transform_back(pointers, &group, products, block);
                 }
             }
         }
@@ -69,7 +69,7 @@ impl Winograd {
 
     /// Computes Bt d B for every tile of a group and every channel.
     #[target_feature(enable = "avx512f")]
-    unsafe fn transform(&self, at: &Places, group: &Group, to: *mut f32) {
+    unsafe fn transform(&self, pointers: &Pointers, group: &Group, to: *mut f32) {
         let [filled, padded] = [self.weights.size[1], self.weights.padded_channels()];
         for batch in (0..group.batches).map(|number| group.batch(number)) {
             for tile in batch.clone() {
@@ -78,13 +78,13 @@ impl Winograd {
                 let inside = |first: usize, before: usize, size: usize| {
                     std::array::from_fn::<bool, 4, _>(|i| (before..size + before).contains(&(first + i)))
                 };
-                let rows = inside(row, self.before[0], self.source[1]);
-                let columns = inside(column, self.before[1], self.source[2]);
+                let rows = inside(row, self.padding[0], self.source[1]);
+                let columns = inside(column, self.padding[1], self.source[2]);
                 let whole = rows == [true; 4] && columns == [true; 4];
                 // The corner may be in the padding, so addresses are formed with wrapping arithmetic.
                 let [images, down, right] = self.strides;
-                let corner = at.data.wrapping_add(image * images + row * down + column * right);
-                let corner = corner.wrapping_sub(self.before[0] * down + self.before[1] * right);
+                let corner = pointers.data.wrapping_add(image * images + row * down + column * right);
+                let corner = corner.wrapping_sub(self.padding[0] * down + self.padding[1] * right);
                 for channel in (0..padded).step_by(LANES) {
                     let place = |i: usize, j: usize| corner.wrapping_add(i * down + j * right + channel);
                     let left = lanes(filled - channel);
@@ -102,7 +102,7 @@ impl Winograd {
                             })
                         };
                         let before = batch.start * padded + channel * batch.len() + (tile - batch.start) * LANES;
-                        for (number, value) in data_places(data).into_iter().enumerate() {
+                        for (number, value) in transform_data(data).into_iter().enumerate() {
                             _mm512_storeu_ps(to.add(number * group.tiles.len() * padded + before), value);
                         }
                     }
@@ -116,8 +116,8 @@ impl Winograd {
     unsafe fn multiply(&self, group: &Group, data: *const f32, weights: *const f32, to: *mut f32, block: usize) {
         let channels = self.weights.padded_channels();
         let filters = self.weights.size[0] - block * BLOCK;
-        let kernels = if filters > LANES { &WIDE } else { &NARROW };
-        for place in 0..PLACES {
+        let kernels = if filters > LANES { &WIDE_KERNELS } else { &NARROW_KERNELS };
+        for place in 0..POSITIONS {
             for batch in (0..group.batches).map(|number| group.batch(number)) {
                 let before = place * group.tiles.len() + batch.start;
                 // SAFETY: the caller guarantees matrices of this many tiles, channels and filters for every position.
@@ -131,16 +131,16 @@ impl Winograd {
 
     /// Computes At m A for the products m of a group and a block, followed by the bias, the addend and the clamp.
     #[target_feature(enable = "avx512f")]
-    unsafe fn transform_back(&self, at: &Places, group: &Group, products: *const f32, block: usize) {
+    unsafe fn transform_back(&self, pointers: &Pointers, group: &Group, products: *const f32, block: usize) {
         let filters = self.weights.size[0];
         let [height, width] = self.result;
         let [low, high] = self.range.map(|bound| _mm512_set1_ps(bound));
         for first in (block * BLOCK..filters.min((block + 1) * BLOCK)).step_by(LANES) {
             let left = lanes(filters - first);
             let mut bias = _mm512_setzero_ps();
-            if !at.bias.is_null() {
+            if !pointers.bias.is_null() {
                 // SAFETY: a bias has as many elements as there are filters.
-                bias = unsafe { _mm512_maskz_loadu_ps(left, at.bias.add(first)) };
+                bias = unsafe { _mm512_maskz_loadu_ps(left, pointers.bias.add(first)) };
             }
             for tile in 0..group.tiles.len() {
                 let [image, row, column] = self.locate(group.tiles.start + tile);
@@ -151,7 +151,8 @@ impl Winograd {
                 unsafe {
                     let from = products.add(tile * BLOCK + first % BLOCK);
                     let product = |place: usize| _mm512_loadu_ps(from.add(place * group.tiles.len() * BLOCK));
-                    let results = result_places(std::array::from_fn(|i| std::array::from_fn(|j| product(i * 4 + j))));
+                    let results =
+                        transform_result(std::array::from_fn(|i| std::array::from_fn(|j| product(i * 4 + j))));
                     for (i, results) in results.into_iter().enumerate() {
                         for (j, result) in results.into_iter().enumerate() {
                             if row + i >= height || column + j >= width {
@@ -159,12 +160,12 @@ impl Winograd {
                             }
                             let place = corner + (i * width + j) * filters;
                             let mut sum = _mm512_add_ps(result, bias);
-                            if !at.addend.is_null() {
-                                sum = _mm512_add_ps(sum, _mm512_maskz_loadu_ps(left, at.addend.add(place)));
+                            if !pointers.addend.is_null() {
+                                sum = _mm512_add_ps(sum, _mm512_maskz_loadu_ps(left, pointers.addend.add(place)));
                             }
                             // Propagates NaN: these instructions return the second operand of an unordered comparison.
                             let clamped = _mm512_min_ps(high, _mm512_max_ps(low, sum));
-                            _mm512_mask_storeu_ps(at.result.add(place), left, clamped);
+                            _mm512_mask_storeu_ps(pointers.result.add(place), left, clamped);
                         }
                     }
                 }
@@ -176,12 +177,12 @@ impl Winograd {
 /// Computes Bt d B.
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn data_places(d: [[__m512; 4]; 4]) -> [__m512; PLACES] {
+fn transform_data(d: [[__m512; 4]; 4]) -> [__m512; POSITIONS] {
     let spread = |a: __m512, b: __m512, c: __m512, d: __m512| {
         [_mm512_sub_ps(a, c), _mm512_add_ps(b, c), _mm512_sub_ps(c, b), _mm512_sub_ps(b, d)]
     };
     let columns: [[__m512; 4]; 4] = std::array::from_fn(|j| spread(d[0][j], d[1][j], d[2][j], d[3][j]));
-    let mut places = [_mm512_setzero_ps(); PLACES];
+    let mut places = [_mm512_setzero_ps(); POSITIONS];
     for i in 0..4 {
         let row = spread(columns[0][i], columns[1][i], columns[2][i], columns[3][i]);
         places[i * 4..][..4].copy_from_slice(&row);
@@ -192,7 +193,7 @@ fn data_places(d: [[__m512; 4]; 4]) -> [__m512; PLACES] {
 /// Computes At m A.
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn result_places(m: [[__m512; 4]; 4]) -> [[__m512; 2]; 2] {
+fn transform_result(m: [[__m512; 4]; 4]) -> [[__m512; 2]; 2] {
     let gather = |a: __m512, b: __m512, c: __m512, d: __m512| {
         [_mm512_add_ps(a, _mm512_add_ps(b, c)), _mm512_sub_ps(_mm512_sub_ps(b, c), d)]
     };
@@ -209,10 +210,10 @@ macro_rules! kernels {
 }
 
 /// Kernels for blocks of two registers, indexed by the number of tiles of a batch minus 1.
-static WIDE: [Kernel; MOST_ROWS] = kernels!(2: 1 2 3 4 5 6 7 8 9 10 11 12 13 14);
+static WIDE_KERNELS: [Kernel; MAX_ROWS] = kernels!(2: 1 2 3 4 5 6 7 8 9 10 11 12 13 14);
 
 /// Kernels for blocks whose filters fit one register.
-static NARROW: [Kernel; MOST_ROWS] = kernels!(1: 1 2 3 4 5 6 7 8 9 10 11 12 13 14);
+static NARROW_KERNELS: [Kernel; MAX_ROWS] = kernels!(1: 1 2 3 4 5 6 7 8 9 10 11 12 13 14);
 
 /// Matrix product in registers: at 14 by 2, 28 accumulators, 2 registers of weights and 1 of data.
 #[target_feature(enable = "avx512f")]
@@ -223,23 +224,23 @@ unsafe fn multiply<const ROWS: usize, const REGISTERS: usize>(
     to: *mut f32,
 ) {
     /// Number of channels per iteration.
-    const TURN: usize = 4;
+    const UNROLL: usize = 4;
     let mut sums = [[_mm512_setzero_ps(); REGISTERS]; ROWS];
     // SAFETY: the caller guarantees this many channels of data and weights.
     unsafe {
         for _ in 0..channels / LANES {
-            for turn in 0..LANES / TURN {
-                for channel in 0..TURN {
+            for step in 0..LANES / UNROLL {
+                for channel in 0..UNROLL {
                     let weights = weights.add(channel * BLOCK);
                     let row: [__m512; REGISTERS] = std::array::from_fn(|r| _mm512_loadu_ps(weights.add(r * LANES)));
                     for (tile, sums) in sums.iter_mut().enumerate() {
-                        let x = _mm512_set1_ps(*data.add(tile * LANES + turn * TURN + channel));
+                        let x = _mm512_set1_ps(*data.add(tile * LANES + step * UNROLL + channel));
                         for (sum, &weight) in sums.iter_mut().zip(&row) {
                             *sum = _mm512_fmadd_ps(x, weight, *sum);
                         }
                     }
                 }
-                weights = weights.add(TURN * BLOCK);
+                weights = weights.add(UNROLL * BLOCK);
             }
             data = data.add(ROWS * LANES);
         }

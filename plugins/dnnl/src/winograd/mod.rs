@@ -16,8 +16,8 @@
 //! Summed over channels, the elementwise product is one matrix product for each of the 16 positions. oneDNN 3.2 has no
 //! Winograd convolution for these CPUs (a request for one returns "unimplemented"), so it is computed here, on the
 //! library's threads: each thread takes tiles of the result, transforms their input into a buffer that stays in its
-//! cache (`kernel`), multiplies and transforms back. The kernels are transformed at load time (`weights`). `own`
-//! decides where this is used instead of the library's convolution.
+//! cache (`kernel`), multiplies and transforms back. The kernels are transformed at load time (`weights`).
+//! `handwritten` decides where this is used instead of the library's convolution.
 //!
 //! Larger tiles would save more multiplications but lose precision: their transforms have coefficients of 4 and 8,
 //! those here none beyond 1.
@@ -28,11 +28,11 @@ mod weights;
 
 pub use weights::Weights;
 
-use crate::argument::Given;
+use crate::argument::Arguments;
 use crate::library::{OneDnn, ffi};
 
 /// Number of positions of a transformed tile.
-const PLACES: usize = 16;
+const POSITIONS: usize = 16;
 
 /// Number of channels per vector.
 pub const LANES: usize = 16;
@@ -41,10 +41,10 @@ pub const LANES: usize = 16;
 const BLOCK: usize = 2 * LANES;
 
 /// Maximum number of tiles that a register kernel multiplies at once.
-const MOST_ROWS: usize = 14;
+const MAX_ROWS: usize = 14;
 
 /// Size in bytes of a thread's transformed data: a part of a core's L2 cache, most of which the weights occupy.
-const CACHED: usize = 256 << 10;
+const CACHE_BYTES: usize = 256 << 10;
 
 /// Winograd convolution.
 #[derive(Clone, Debug, PartialEq)]
@@ -56,7 +56,7 @@ pub struct Winograd {
     /// Height and width of the result, which is channels-last and packed.
     pub result: [usize; 2],
     /// Padding above and to the left.
-    pub before: [usize; 2],
+    pub padding: [usize; 2],
     pub weights: Weights,
     /// Clamp bounds of the result.
     pub range: [f32; 2],
@@ -65,7 +65,7 @@ pub struct Winograd {
 }
 
 /// Addresses of a convolution's tensors; null for optional ones that are absent.
-struct Places {
+struct Pointers {
     data: *const f32,
     weights: *const f32,
     bias: *const f32,
@@ -77,7 +77,7 @@ struct Places {
 
 // SAFETY: inputs are not written, except for the addend, each element of which is read by the thread that writes it;
 // results and scratch memory are disjoint between threads.
-unsafe impl Sync for Places {}
+unsafe impl Sync for Pointers {}
 
 impl Winograd {
     /// Number of rows and columns of tiles.
@@ -91,25 +91,25 @@ impl Winograd {
     }
 
     /// Number of tiles whose transformed data is held at once.
-    fn held(&self) -> usize {
-        let rows = PLACES * MOST_ROWS * self.weights.padded_channels() * size_of::<f32>();
-        MOST_ROWS * (CACHED / rows).clamp(1, 8)
+    fn tiles_per_group(&self) -> usize {
+        let rows = POSITIONS * MAX_ROWS * self.weights.padded_channels() * size_of::<f32>();
+        MAX_ROWS * (CACHE_BYTES / rows).clamp(1, 8)
     }
 
     /// Number of elements of a thread's scratch memory: transformed data and products of the current tiles.
-    fn scratch_each(&self) -> usize {
-        PLACES * self.held() * (self.weights.padded_channels() + BLOCK)
+    fn scratch_per_thread(&self) -> usize {
+        POSITIONS * self.tiles_per_group() * (self.weights.padded_channels() + BLOCK)
     }
 
     /// Number of elements of scratch memory.
     pub fn scratch(&self) -> usize {
-        self.slots * self.scratch_each()
+        self.slots * self.scratch_per_thread()
     }
 
     /// Partitions the work into parts of tiles and parts of filter blocks for this number of threads. Tiles are split
     /// first, since threads that share tiles transform the same data; a part should fill a register kernel.
     fn parts(&self, threads: usize) -> [usize; 2] {
-        let tiles = threads.min(self.tiles().div_ceil(MOST_ROWS)).max(1);
+        let tiles = threads.min(self.tiles().div_ceil(MAX_ROWS)).max(1);
         [tiles, (threads / tiles).clamp(1, self.weights.blocks())]
     }
 
@@ -118,12 +118,12 @@ impl Winograd {
     /// # Safety
     /// Each tensor must be at its argument's address with the stated sizes; the result may overlap only the addend, and
     /// only exactly. The CPU must support AVX-512.
-    pub unsafe fn run(&self, library: &OneDnn, given: Given<'_>) {
-        let all = [ffi::ARG_SRC, ffi::ARG_WEIGHTS, ffi::ARG_DST, ffi::ARG_SCRATCHPAD].map(|arg| given.floats(arg));
+    pub unsafe fn run(&self, library: &OneDnn, args: Arguments<'_>) {
+        let all = [ffi::ARG_SRC, ffi::ARG_WEIGHTS, ffi::ARG_DST, ffi::ARG_SCRATCHPAD].map(|arg| args.floats(arg));
         let [Some(data), Some(weights), Some(result), Some(scratch)] = all else { return };
         let [bias, addend] =
-            [ffi::ARG_BIAS, ffi::ARG_SRC_1].map(|arg| given.floats(arg).unwrap_or(std::ptr::null_mut()));
-        let places = Places { data, weights, bias, addend, result, scratch };
+            [ffi::ARG_BIAS, ffi::ARG_SRC_1].map(|arg| args.floats(arg).unwrap_or(std::ptr::null_mut()));
+        let pointers = Pointers { data, weights, bias, addend, result, scratch };
         library.on_threads(true, &|thread, threads| {
             let [shares, others] = self.parts(threads.min(self.slots));
             if thread < shares * others {
@@ -134,7 +134,7 @@ impl Winograd {
                 #[cfg(target_arch = "x86_64")]
                 // SAFETY: guaranteed by the caller; parts do not overlap, and each has its own scratch memory.
                 unsafe {
-                    self.part(&places, thread, tiles, blocks);
+                    self.part(&pointers, thread, tiles, blocks);
                 }
             }
         });

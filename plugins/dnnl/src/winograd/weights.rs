@@ -1,6 +1,6 @@
 //! Kernels in the transformed basis, in the order in which they are multiplied.
 
-use super::{BLOCK, LANES, PLACES};
+use super::{BLOCK, LANES, POSITIONS};
 
 /// Kernels of a 3 x 3 convolution, before and after the transform.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +24,7 @@ impl Weights {
 
     /// Number of elements of the transformed kernels: (blocks, positions, channels, filters of a block).
     pub fn elements(&self) -> usize {
-        self.blocks() * PLACES * self.padded_channels() * BLOCK
+        self.blocks() * POSITIONS * self.padded_channels() * BLOCK
     }
 
     /// Transforms kernels that begin at the first of these bytes into `to`, which must be zeroed. Returns `None` if
@@ -43,11 +43,11 @@ impl Weights {
                     }
                 }
                 // G g, by columns, then multiplied by Gt.
-                let columns = taps.map(spread);
+                let columns = taps.map(multiply_by_g);
                 for row in 0..4 {
-                    let places = spread(columns.map(|column| column[row]));
+                    let places = multiply_by_g(columns.map(|column| column[row]));
                     for (column, &value) in places.iter().enumerate() {
-                        let plane = filter / BLOCK * PLACES + row * 4 + column;
+                        let plane = filter / BLOCK * POSITIONS + row * 4 + column;
                         to[(plane * self.padded_channels() + channel) * BLOCK + filter % BLOCK] = value as f32;
                     }
                 }
@@ -58,6 +58,6 @@ impl Weights {
 }
 
 /// Multiplies G by a column.
-fn spread([a, b, c]: [f64; 3]) -> [f64; 4] {
+fn multiply_by_g([a, b, c]: [f64; 3]) -> [f64; 4] {
     [a, (a + b + c) / 2.0, (a - b + c) / 2.0, c]
 }

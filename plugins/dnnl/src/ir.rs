@@ -5,39 +5,39 @@
 //! the model spells out in seven operators is one operator here. Operators that lose all their users are removed at the
 //! end.
 
-use crate::library::Failure;
+use crate::library::OneDnnError;
 use crate::options::Options;
 use byoc_plugin_api::{Constant, DType, Error, RefusalCode};
 use std::collections::{BTreeSet, HashMap};
 
-/// Id of a tensor of the program.
+/// Id of a tensor of the IR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Val(u32);
 
 impl Val {
-    /// Returns the id as an index into [`Program::values`].
+    /// Returns the id as an index into [`RegionIr::values`].
     pub fn index(self) -> usize {
         self.0 as usize
     }
 }
 
-/// Reason to refuse a program.
+/// Error of translation or lowering.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Reason {
+pub struct CompileError {
     /// Refusal code.
     pub code: RefusalCode,
     /// Description in words.
     pub detail: String,
 }
 
-impl From<Failure> for Reason {
-    fn from(failure: Failure) -> Reason {
-        Reason::new(failure.code(), failure.to_string())
+impl From<OneDnnError> for CompileError {
+    fn from(failure: OneDnnError) -> CompileError {
+        CompileError::new(failure.code(), failure.to_string())
     }
 }
 
-impl From<Reason> for Error {
-    fn from(reason: Reason) -> Error {
+impl From<CompileError> for Error {
+    fn from(reason: CompileError) -> Error {
         let error = Error::new(reason.detail);
         match reason.code {
             RefusalCode::ResourceLimit => error.code(reason.code.as_str()),
@@ -46,15 +46,15 @@ impl From<Reason> for Error {
     }
 }
 
-impl Reason {
-    /// Creates a reason from its code and description.
-    pub fn new(code: RefusalCode, detail: impl Into<String>) -> Reason {
-        Reason { code, detail: detail.into() }
+impl CompileError {
+    /// Creates an error from its code and description.
+    pub fn new(code: RefusalCode, detail: impl Into<String>) -> CompileError {
+        CompileError { code, detail: detail.into() }
     }
 }
 
 /// Result type of translation and lowering.
-pub type Taken<T> = Result<T, Reason>;
+pub type Result<T, E = CompileError> = std::result::Result<T, E>;
 
 /// Definition of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,7 +78,7 @@ pub struct Value {
 
 /// Elementwise function with oneDNN's parameters.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Function {
+pub struct EltwiseParams {
     /// Algorithm: `ffi::ELTWISE_*`.
     pub alg: i32,
     /// First parameter.
@@ -87,15 +87,15 @@ pub struct Function {
     pub beta: f32,
 }
 
-impl Function {
+impl EltwiseParams {
     /// Creates a function with both parameters.
-    pub fn new(alg: i32, alpha: f32, beta: f32) -> Function {
-        Function { alg, alpha, beta }
+    pub fn new(alg: i32, alpha: f32, beta: f32) -> EltwiseParams {
+        EltwiseParams { alg, alpha, beta }
     }
 
     /// Creates a function without parameters.
-    pub fn plain(alg: i32) -> Function {
-        Function { alg, alpha: 0.0, beta: 0.0 }
+    pub fn plain(alg: i32) -> EltwiseParams {
+        EltwiseParams { alg, alpha: 0.0, beta: 0.0 }
     }
 }
 
@@ -115,7 +115,7 @@ pub enum Kind {
     /// Layer normalization over the last axis: data, gamma, beta.
     LayerNorm { epsilon: f32 },
     /// Elementwise function.
-    Eltwise(Function),
+    Eltwise(EltwiseParams),
     /// Tests each element for NaN. Has no lowering of its own: only the `where` that reads it is computed.
     IsNan,
     /// Replaces every NaN by this number.
@@ -123,13 +123,13 @@ pub enum Kind {
     /// Error function, which the library implements only as part of GELU.
     Erf,
     /// Elementwise function with a hand-written loop.
-    Curve(crate::elementwise::Curve),
+    MathFn(crate::elementwise::MathFn),
     /// Elementwise function of two tensors that broadcast; the value is oneDNN's algorithm.
     Binary(i32),
     /// PReLU: x, or slope times x where x is negative; the slope broadcasts.
     Prelu,
     /// Step of a recurrent layer after its matrix product; `cell` defines the operands.
-    Cell(crate::cell::Form),
+    Cell(crate::cell::CellKind),
     /// Concatenation of the operands.
     Concat { axis: usize },
     /// Reduction over these axes, which are kept with size 1.
@@ -143,7 +143,7 @@ pub enum Kind {
     /// Integer stage: an elementwise function of one tensor, or of two tensors of the same shape.
     Stage(crate::qnn::Stage),
     /// Average pooling of bytes with real results.
-    Mean(crate::qnn::Mean),
+    IntAvgPool(crate::qnn::IntAvgPool),
     /// Elements unchanged, with another shape.
     Reshape,
     /// Permutation of the dimensions.
@@ -159,7 +159,7 @@ impl Kind {
     }
 }
 
-/// Operator of a program.
+/// Operator of the IR.
 #[derive(Clone, Debug)]
 pub struct Op {
     pub kind: Kind,
@@ -171,7 +171,7 @@ pub struct Op {
 
 /// Region during compilation.
 #[derive(Debug, Default)]
-pub struct Program {
+pub struct RegionIr {
     /// Values, indexed by [`Val`].
     pub values: Vec<Value>,
     /// Operators in topological order.
@@ -183,19 +183,19 @@ pub struct Program {
     /// Constants, as far as they are still held.
     pub constants: Vec<Constant>,
     /// `int32` sums whose magnitude may exceed 2^24.
-    pub wide: BTreeSet<Val>,
+    pub wide_sums: BTreeSet<Val>,
     /// Cell states computed by LSTM cells, keyed by the value that the model computed instead.
     pub cells: HashMap<Val, Val>,
     /// Options of the region.
     pub options: Options,
-    /// Operators by kind, operands and type, for deduplication while the program is built.
+    /// Operators by kind, operands and type, for deduplication while the IR is built.
     known: HashMap<String, Val>,
 }
 
-impl Program {
-    /// Creates an empty program over these constants.
-    pub fn new(constants: Vec<Constant>) -> Program {
-        Program { constants, ..Program::default() }
+impl RegionIr {
+    /// Creates an empty IR over these constants.
+    pub fn new(constants: Vec<Constant>) -> RegionIr {
+        RegionIr { constants, ..RegionIr::default() }
     }
 
     /// Adds a value.
@@ -210,7 +210,7 @@ impl Program {
         self.push_as(kind, inputs, shape, self.get(inputs[0]).dtype)
     }
 
-    /// Like [`push`](Program::push), with an explicit element type of the result.
+    /// Like [`push`](RegionIr::push), with an explicit element type of the result.
     pub fn push_as(&mut self, kind: Kind, inputs: &[Val], shape: Vec<i64>, dtype: DType) -> Val {
         let key = format!("{kind:?} {inputs:?} {shape:?} {dtype:?}");
         if let Some(&known) = self.known.get(&key) {

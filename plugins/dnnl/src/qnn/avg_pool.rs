@@ -1,11 +1,11 @@
 //! Average pooling of bytes: `(Σ (x - zero) / count) scale`, with an exact sum and a quotient rounded once.
 
-use crate::argument::Given;
+use crate::argument::Arguments;
 use crate::library::{OneDnn, Window, ffi};
 
 /// Average pooling of bytes.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Mean {
+pub struct IntAvgPool {
     pub window: Window,
     /// True if padding counts, with the value of the zero point.
     pub padded: bool,
@@ -40,7 +40,7 @@ impl Axis {
 
 /// Average pooling over channels-last images.
 #[derive(Clone, Debug)]
-pub struct Means {
+pub struct IntAvgPoolKernel {
     pub images: usize,
     pub channels: usize,
     pub axes: [Axis; 2],
@@ -54,44 +54,44 @@ pub struct Means {
 const LANES: usize = 64;
 
 /// Number of bytes to read that justifies waking another thread.
-const SHARE: usize = 1 << 15;
+const MIN_PARALLEL_BYTES: usize = 1 << 15;
 
 /// Addresses of the tensors of a run.
 #[derive(Clone, Copy)]
-struct Tensors {
+struct Pointers {
     from: *const u8,
     to: *mut f32,
 }
 
 // SAFETY: each thread writes elements of its own, and inputs are not written.
-unsafe impl Sync for Tensors {}
+unsafe impl Sync for Pointers {}
 
-impl Means {
+impl IntAvgPoolKernel {
     /// Computes the pooling.
     ///
     /// # Safety
     /// Each tensor must be at its argument's address, channels-last, with the pooling's sizes; the two may not overlap.
-    pub unsafe fn run(&self, library: &OneDnn, given: Given<'_>) {
-        let (Some(from), Some(to)) = (given.find(ffi::ARG_SRC), given.find(ffi::ARG_DST)) else { return };
-        let tensors = Tensors { from: from.cast_const(), to: to.cast() };
+    pub unsafe fn run(&self, library: &OneDnn, args: Arguments<'_>) {
+        let (Some(from), Some(to)) = (args.find(ffi::ARG_SRC), args.find(ffi::ARG_DST)) else { return };
+        let pointers = Pointers { from: from.cast_const(), to: to.cast() };
         let [height, width] = self.axes;
         let blocks = self.channels.div_ceil(LANES);
         let units = self.images * (height.out * width.out) as usize * blocks;
         let part = |thread: usize, threads: usize| {
-            let tensors = &tensors;
+            let pointers = &pointers;
             for unit in units * thread / threads..units * (thread + 1) / threads {
                 // SAFETY: the unit is within the tensors that the caller vouches for, and belongs to this thread alone.
-                unsafe { self.unit(*tensors, unit / blocks, unit % blocks * LANES) };
+                unsafe { self.unit(*pointers, unit / blocks, unit % blocks * LANES) };
             }
         };
-        library.on_threads(units * LANES * (height.kernel * width.kernel) as usize > SHARE, &part);
+        library.on_threads(units * LANES * (height.kernel * width.kernel) as usize > MIN_PARALLEL_BYTES, &part);
     }
 
     /// Computes the means of one window, starting at a channel.
     ///
     /// # Safety
     /// The tensors must have the pooling's sizes.
-    unsafe fn unit(&self, tensors: Tensors, place: usize, channel: usize) {
+    unsafe fn unit(&self, pointers: Pointers, place: usize, channel: usize) {
         let [height, width] = self.axes;
         let row = place as i64 / width.out;
         let (image, y, x) = (row / height.out, row % height.out, place as i64 % width.out);
@@ -106,7 +106,7 @@ impl Means {
                 let at = ((image * height.size + at_y) * width.size + at_x) as usize * self.channels + channel;
                 let mut block = [0u8; LANES];
                 // SAFETY: the tap is inside the data, which has this many channels from this one on.
-                unsafe { std::ptr::copy_nonoverlapping(tensors.from.add(at), block.as_mut_ptr(), len) };
+                unsafe { std::ptr::copy_nonoverlapping(pointers.from.add(at), block.as_mut_ptr(), len) };
                 for (sum, &byte) in sums.iter_mut().zip(&block) {
                     *sum += if self.signed { i64::from(byte as i8) } else { i64::from(byte) };
                 }
@@ -121,7 +121,7 @@ impl Means {
         }
         // SAFETY: the window's result has this many channels from this one on.
         unsafe {
-            let to = tensors.to.add(place * self.channels + channel);
+            let to = pointers.to.add(place * self.channels + channel);
             std::ptr::copy_nonoverlapping(means.as_ptr(), to, len);
         }
     }

@@ -4,12 +4,12 @@
 //! long (sizes from networks, two threads). Parts cannot be computed directly into the result: for a destination with
 //! gaps between its rows oneDNN has only reference implementations of convolutions, poolings and elementwise functions.
 
-use crate::argument::Given;
+use crate::argument::Arguments;
 use crate::library::{OneDnn, ffi};
 
 /// Concatenation of rows. The parts are the arguments `ARG_MULTIPLE_SRC + i`, the result is `ARG_DST`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Join {
+pub struct RowConcat {
     /// Number of rows of every part and of the result.
     pub rows: usize,
     pub parts: Vec<Part>,
@@ -25,43 +25,43 @@ pub struct Part {
 }
 
 /// Size of the result in bytes up to which it is copied by the calling thread alone: waking another takes longer.
-const SMALL: usize = 16 << 10;
+const MAX_SERIAL_BYTES: usize = 16 << 10;
 
 /// Maximum number of parts.
-pub const MOST_PARTS: usize = 64;
+pub const MAX_PARTS: usize = 64;
 
 /// Addresses of the parts and of the result, for all threads.
-struct Places {
-    parts: [*const u8; MOST_PARTS],
+struct Pointers {
+    parts: [*const u8; MAX_PARTS],
     whole: *mut u8,
 }
 
 // SAFETY: the parts are only read, and every thread writes rows of its own.
-unsafe impl Sync for Places {}
+unsafe impl Sync for Pointers {}
 
-impl Join {
+impl RowConcat {
     /// Copies the parts into the result.
     ///
     /// # Safety
     /// Each tensor must be at its argument's address with the stated sizes, and the result may overlap no part.
-    pub unsafe fn run(&self, library: &OneDnn, given: Given<'_>) {
-        let Some(whole) = given.find(ffi::ARG_DST) else { return };
-        let mut places = Places { parts: [std::ptr::null(); MOST_PARTS], whole };
-        places.parts.iter_mut().zip(given.args).for_each(|(at, arg)| *at = given.place(arg).cast_const());
-        let places = &places;
+    pub unsafe fn run(&self, library: &OneDnn, args: Arguments<'_>) {
+        let Some(whole) = args.find(ffi::ARG_DST) else { return };
+        let mut pointers = Pointers { parts: [std::ptr::null(); MAX_PARTS], whole };
+        pointers.parts.iter_mut().zip(args.args).for_each(|(at, arg)| *at = args.address(arg).cast_const());
+        let pointers = &pointers;
         let row: usize = self.parts.iter().map(|part| part.bytes).sum();
         let rows = |thread: usize, threads: usize| {
             let (from, to) = (self.rows * thread / threads, self.rows * (thread + 1) / threads);
             let mut begin = 0;
-            for (part, &source) in self.parts.iter().zip(&places.parts) {
+            for (part, &source) in self.parts.iter().zip(&pointers.parts) {
                 for r in from..to {
                     // SAFETY: guaranteed by the caller; the rows of the result belong to this thread alone.
-                    unsafe { copy(source.add(r * part.stride), places.whole.add(r * row + begin), part.bytes) };
+                    unsafe { copy(source.add(r * part.stride), pointers.whole.add(r * row + begin), part.bytes) };
                 }
                 begin += part.bytes;
             }
         };
-        library.on_threads(row * self.rows > SMALL, &rows);
+        library.on_threads(row * self.rows > MAX_SERIAL_BYTES, &rows);
     }
 }
 

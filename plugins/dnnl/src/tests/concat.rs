@@ -1,8 +1,8 @@
 //! Concatenation of rows: widths with every remainder, parts with gaps, on one and on all threads.
 
 use super::library;
-use crate::argument::{Argument, Buf, Given};
-use crate::join::{Join, Part};
+use crate::argument::{Argument, Arguments, BufferId};
+use crate::concat::{Part, RowConcat};
 use crate::library::{Desc, ffi};
 use byoc_plugin_api::DType;
 
@@ -21,22 +21,22 @@ fn rows_are_concatenated() {
         let argument = |i: usize| {
             let arg = if i == parts.len() { ffi::ARG_DST } else { ffi::ARG_MULTIPLE_SRC + i as i32 };
             let desc = Desc::strided(library, DType::U8, &[1], &[1]).unwrap();
-            Argument { arg, buffer: Buf(i as u32), offset: 0, desc }
+            Argument { arg, buffer: BufferId(i as u32), offset: 0, desc }
         };
         let args: Vec<Argument> = (0..tensors.len()).map(argument).collect();
         let places: Vec<*mut u8> = tensors.iter_mut().map(Vec::as_mut_ptr).collect();
-        let join = Join { rows, parts: parts.clone() };
+        let concat = RowConcat { rows, parts: parts.clone() };
         // SAFETY: every tensor has the rows that its stride implies.
-        unsafe { join.run(library, Given { args: &args, bases: &places }) };
-        let joined = &tensors[parts.len()];
+        unsafe { concat.run(library, Arguments { args: &args, bases: &places }) };
+        let result = &tensors[parts.len()];
         let mut at = 0;
         for r in 0..rows {
             for (i, part) in parts.iter().enumerate() {
                 let wanted: Vec<u8> = (0..part.bytes).map(|k| byte(i, r * part.stride + k)).collect();
-                assert_eq!(joined[at..at + part.bytes], wanted, "row {r}, part {i} of {widths:?}");
+                assert_eq!(result[at..at + part.bytes], wanted, "row {r}, part {i} of {widths:?}");
                 at += part.bytes;
             }
         }
-        assert_eq!(joined[at], 0xee, "must not write past the result");
+        assert_eq!(result[at], 0xee, "must not write past the result");
     }
 }

@@ -1,9 +1,9 @@
 //! Batch normalization as a single operator: in imported models it is already folded, in other programs it need not be.
 
-use super::artifacts::{Alone, Bytes};
+use super::artifacts::{FloatConstant, TestHost};
 use super::library;
 use super::region::run;
-use crate::runtime::Region;
+use crate::runtime::LoadedRegion;
 use byoc_plugin_api::*;
 
 #[test]
@@ -15,7 +15,7 @@ fn batch_norm_matches_reference() {
     let parameters = [[1.5, -0.5], [0.25, 2.0], [0.75, -1.0], [4.0, 0.5]];
     let constants: Vec<Constant> = parameters
         .iter()
-        .map(|values| Constant::new("p", DType::F32, &[2], Bytes(values.iter().map(|&v| v as f32).collect())))
+        .map(|values| Constant::new("p", DType::F32, &[2], FloatConstant(values.iter().map(|&v| v as f32).collect())))
         .collect();
     let mut graph = Graph::new("region_0");
     let x = graph.push_input("x", ty(&[1, 2, 2, 2]));
@@ -25,7 +25,7 @@ fn batch_norm_matches_reference() {
         [Attr::new("axis", 1i64), Attr::new("epsilon", 0.01), Attr::new("center", true), Attr::new("scale", true)];
     let y = graph.push_op("nn.batch_norm", inputs, attrs, [ty(&[1, 2, 2, 2]), ty(&[2]), ty(&[2])]);
     graph.outputs.push(ValueRef::of(y));
-    let region = Region::new(graph, &constants, &Services::new(Alone(1))).unwrap();
+    let region = LoadedRegion::new(graph, &constants, &Services::new(TestHost(1))).unwrap();
     let values: Vec<f32> = (0..8).map(|i| i as f32 * 0.5 - 1.0).collect();
     let output = run(&region, &[1, 2, 2, 2], &values);
     for i in 0..8 {

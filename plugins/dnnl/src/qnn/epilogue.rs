@@ -1,8 +1,8 @@
-//! Loop over the elements of integer sums: blocks of elements go through a list of steps, on the threads of the
+//! Loop over the elements of integer sums: blocks of elements go through a list of operations, on the threads of the
 //! library's pool.
 
 use super::ratio::Rounding;
-use crate::argument::Given;
+use crate::argument::Arguments;
 use crate::cpu::fastest;
 use crate::library::{OneDnn, ffi};
 use byoc_plugin_api::DType;
@@ -11,54 +11,54 @@ use byoc_plugin_api::DType;
 pub const BLOCK: usize = 64;
 
 /// Minimum number of elements that justifies waking another thread.
-const SHARE: usize = 8192;
+const MIN_PARALLEL_ELEMENTS: usize = 8192;
 
 type Ints = [i32; BLOCK];
 type Reals = [f32; BLOCK];
 
-/// Parameter of a step: one value for all elements, or one for each index of an axis. The values are repeated so that a
-/// block can be read from any index: a single value cyclically, and per-axis values with the first ones appended after
-/// the last.
+/// Parameter of an operation: one value for all elements, or one for each index of an axis. The values are repeated so
+/// that a block can be read from any index: a single value cyclically, and per-axis values with the first ones appended
+/// after the last.
 #[derive(Clone, Debug)]
-pub struct Row<T> {
+pub struct AxisParam<T> {
     values: Vec<T>,
     /// True if there is one value per index.
-    each: bool,
+    per_index: bool,
 }
 
-impl<T: Copy> Row<T> {
-    /// Creates a row of one value, or of one value per index.
-    pub fn new(values: &[T]) -> Row<T> {
+impl<T: Copy> AxisParam<T> {
+    /// Creates a parameter of one value, or of one value per index.
+    pub fn new(values: &[T]) -> AxisParam<T> {
         let each = values.len() != 1;
         let len = if each { values.len() + BLOCK } else { BLOCK };
-        Row { values: values.iter().copied().cycle().take(len).collect(), each }
+        AxisParam { values: values.iter().copied().cycle().take(len).collect(), per_index: each }
     }
 
     /// Returns the values without the padding.
-    fn places(&self) -> &[T] {
-        &self.values[..if self.each { self.values.len() - BLOCK } else { 1 }]
+    fn unpadded(&self) -> &[T] {
+        &self.values[..if self.per_index { self.values.len() - BLOCK } else { 1 }]
     }
 }
 
-impl Row<i32> {
+impl AxisParam<i32> {
     /// Adds other values to these, wrapping.
     pub fn add(&mut self, values: &[i32]) {
-        let own = self.places();
+        let own = self.unpadded();
         let len = own.len().max(values.len());
         let sums = own.iter().cycle().zip(values.iter().cycle()).take(len).map(|(a, b)| a.wrapping_add(*b));
-        *self = Row::new(&sums.collect::<Vec<_>>());
+        *self = AxisParam::new(&sums.collect::<Vec<_>>());
     }
 }
 
 /// `(x + offset) multiplier 2^(left - shift) + zero`; the addition of the offset wraps.
 #[derive(Clone, Debug)]
-pub struct Fixing {
-    pub offsets: Row<i32>,
-    pub multipliers: Row<i32>,
+pub struct FixedPointScale {
+    pub offsets: AxisParam<i32>,
+    pub multipliers: AxisParam<i32>,
     /// `None` if all are 0.
-    pub left: Option<Row<i64>>,
+    pub left: Option<AxisParam<i64>>,
     /// Between 31 and 63.
-    pub shifts: Row<i32>,
+    pub shifts: AxisParam<i32>,
     pub rounding: Rounding,
     pub zero: i32,
     /// True if the bounds are those of a byte type, so that the zero point can be added after clamping without
@@ -68,8 +68,8 @@ pub struct Fixing {
 
 /// Multiplication by floats, and a zero point.
 #[derive(Clone, Debug)]
-pub struct Scaling {
-    pub ratios: Row<f32>,
+pub struct FloatScale {
+    pub ratios: AxisParam<f32>,
     pub rounding: Rounding,
     pub zero: i32,
     pub low: i32,
@@ -77,25 +77,26 @@ pub struct Scaling {
 }
 
 /// Operation on each element. Elements are `int32`, whatever type they are loaded from and stored to, except between
-/// [`Do::Real`] or [`Do::ToReal`] and [`Do::Quantize`] or [`Do::ToInteger`], where they are floats.
+/// [`EpilogueOp::Dequantize`] or [`EpilogueOp::ToReal`] and [`EpilogueOp::Quantize`] or [`EpilogueOp::ToInteger`],
+/// where they are floats.
 #[derive(Clone, Debug)]
-pub enum Do {
+pub enum EpilogueOp {
     /// `x + b`, wrapping.
-    Offset(Row<i32>),
+    Offset(AxisParam<i32>),
     /// `x - zero`, saturating.
-    Less(i32),
+    SubtractZeroPoint(i32),
     /// `round((x + offset) ratio) + zero` in 64-bit fixed point, clamped to two bounds.
-    Fixed(Fixing, i32, i32),
+    FixedPoint(FixedPointScale, i32, i32),
     /// `round(x ratio) + zero` in floats, clamped to two bounds.
-    Float(Scaling),
+    Float(FloatScale),
     /// `x + zero`, saturating, clamped to two bounds.
-    Move { zero: i32, low: i32, high: i32 },
+    AddZeroPoint { zero: i32, low: i32, high: i32 },
     /// Clamps to two bounds.
     Clamp { low: i32, high: i32 },
-    /// `x + y - zero`, clamped to two bounds, where `y` is the next tensor after the steps `other`.
-    Sum { other: Vec<Do>, from: DType, zero: i32, low: i32, high: i32 },
+    /// `x + y - zero`, clamped to two bounds, where `y` is the next tensor after the operations `other`.
+    Sum { other: Vec<EpilogueOp>, from: DType, zero: i32, low: i32, high: i32 },
     /// `x scale` as a float.
-    Real(Row<f32>),
+    Dequantize(AxisParam<f32>),
     /// Wraps the integer to the range of the type.
     Wrap(DType),
     /// Converts the integer to a float.
@@ -103,46 +104,46 @@ pub enum Do {
     /// Rounds the float toward zero and clamps it to two bounds.
     ToInteger { low: i32, high: i32 },
     /// `x + b` in floats.
-    RealAdd(Row<f32>),
+    RealAdd(AxisParam<f32>),
     /// `x b` in floats.
-    RealMultiply(Row<f32>),
+    RealMultiply(AxisParam<f32>),
     /// Clamps a float to two bounds.
     RealClamp { low: f32, high: f32 },
-    /// `x + y` in floats, where `y` is the next tensor after the steps `other`.
-    RealSum { other: Vec<Do>, from: DType },
+    /// `x + y` in floats, where `y` is the next tensor after the operations `other`.
+    RealSum { other: Vec<EpilogueOp>, from: DType },
     /// `round(x / scale) + zero`, clamped to two bounds.
     Quantize { scale: f32, zero: i32, rounding: Rounding, low: i32, high: i32 },
 }
 
-/// Chain of steps on packed elements.
+/// Chain of operations on packed elements.
 #[derive(Clone, Debug)]
-pub struct Finish {
+pub struct Epilogue {
     elements: usize,
     /// Size and stride of the axis that parameters belong to.
-    places: (usize, usize),
+    axis: (usize, usize),
     from: DType,
     to: DType,
-    steps: Vec<Do>,
+    ops: Vec<EpilogueOp>,
 }
 
 /// Addresses of the tensors of a run.
 #[derive(Clone, Copy)]
-struct Tensors<'a> {
+struct Pointers<'a> {
     from: *const u8,
     to: *mut u8,
     others: &'a [*const u8],
 }
 
 // SAFETY: each thread writes elements of its own, and inputs are not written.
-unsafe impl Sync for Tensors<'_> {}
+unsafe impl Sync for Pointers<'_> {}
 
 /// Maximum number of sums in a chain: bounded so that a run finds their operands without allocating.
-pub const MOST_OTHERS: usize = 8;
+pub const MAX_OTHERS: usize = 8;
 
-impl Finish {
+impl Epilogue {
     /// Creates a chain. `places` is the size and the stride of the axis that parameters belong to.
-    pub fn new(elements: usize, places: (usize, usize), (from, to): (DType, DType), steps: Vec<Do>) -> Finish {
-        Finish { elements, places, from, to, steps }
+    pub fn new(elements: usize, axis: (usize, usize), (from, to): (DType, DType), ops: Vec<EpilogueOp>) -> Epilogue {
+        Epilogue { elements, axis, from, to, ops }
     }
 
     /// Runs the chain on all elements.
@@ -150,33 +151,33 @@ impl Finish {
     /// # Safety
     /// Each tensor must be at its argument's address with the chain's number of elements, and the result may overlap no
     /// other tensor.
-    pub unsafe fn run(&self, library: &OneDnn, given: Given<'_>) {
-        let (Some(from), Some(to)) = (given.find(ffi::ARG_SRC), given.find(ffi::ARG_DST)) else { return };
-        let mut others = [std::ptr::null::<u8>(); MOST_OTHERS];
+    pub unsafe fn run(&self, library: &OneDnn, args: Arguments<'_>) {
+        let (Some(from), Some(to)) = (args.find(ffi::ARG_SRC), args.find(ffi::ARG_DST)) else { return };
+        let mut others = [std::ptr::null::<u8>(); MAX_OTHERS];
         for (k, other) in others.iter_mut().enumerate() {
-            let Some(at) = given.find(ffi::ARG_MULTIPLE_SRC + k as i32) else { break };
+            let Some(at) = args.find(ffi::ARG_MULTIPLE_SRC + k as i32) else { break };
             *other = at.cast_const();
         }
-        let tensors = Tensors { from: from.cast_const(), to, others: &others };
+        let pointers = Pointers { from: from.cast_const(), to, others: &others };
         let blocks = self.elements.div_ceil(BLOCK);
         let code = code();
         let part = |thread: usize, threads: usize| {
-            let tensors = &tensors;
+            let pointers = &pointers;
             let (first, last) = (blocks * thread / threads, blocks * (thread + 1) / threads);
             // SAFETY: the blocks are within the tensors that the caller vouches for, and belong to this thread alone.
-            unsafe { code(self, tensors, first, last) };
+            unsafe { code(self, pointers, first, last) };
         };
-        library.on_threads(self.elements >= SHARE, &part);
+        library.on_threads(self.elements >= MIN_PARALLEL_ELEMENTS, &part);
     }
 }
 
 fastest! {
     /// Computes the blocks `first..last`.
-    code: unsafe fn(finish: &Finish, tensors: &Tensors<'_>, first: usize, last: usize) = blocks
+    code: unsafe fn(epilogue: &Epilogue, pointers: &Pointers<'_>, first: usize, last: usize) = blocks
 }
 
 /// Position of a block's parameters.
-struct Spot {
+struct ParamIndex {
     /// Index of the first element's parameter, if parameters of adjacent elements are adjacent.
     at: usize,
     /// Index of each element's parameter, if they are not.
@@ -186,45 +187,45 @@ struct Spot {
 /// # Safety
 /// The blocks must be within the tensors, and no other thread may write to them.
 #[inline(always)]
-unsafe fn blocks(finish: &Finish, tensors: &Tensors<'_>, first: usize, last: usize) {
-    let (places, inner) = finish.places;
+unsafe fn blocks(epilogue: &Epilogue, pointers: &Pointers<'_>, first: usize, last: usize) {
+    let (size, inner) = epilogue.axis;
     for block in first..last {
         let start = block * BLOCK;
-        let len = BLOCK.min(finish.elements - start);
-        let each = (inner != 1 && places != 1).then(|| std::array::from_fn(|l| ((start + l) / inner % places) as u32));
-        let spot = Spot { at: if inner == 1 { start % places } else { 0 }, each };
+        let len = BLOCK.min(epilogue.elements - start);
+        let each = (inner != 1 && size != 1).then(|| std::array::from_fn(|l| ((start + l) / inner % size) as u32));
+        let index = ParamIndex { at: if inner == 1 { start % size } else { 0 }, each };
         let (mut x, mut real) = ([0; BLOCK], [0.0; BLOCK]);
         let mut other = 0;
         // SAFETY: the block is within the tensors.
         unsafe {
-            load(finish.from, tensors.from, start, len, &mut x, &mut real);
-            for step in &finish.steps {
-                if let Do::Sum { other: steps, from, zero, low, high } = step {
+            load(epilogue.from, pointers.from, start, len, &mut x, &mut real);
+            for op in &epilogue.ops {
+                if let EpilogueOp::Sum { other: ops, from, zero, low, high } = op {
                     let (mut y, mut unused) = ([0; BLOCK], [0.0; BLOCK]);
-                    load(*from, tensors.others[other], start, len, &mut y, &mut unused);
+                    load(*from, pointers.others[other], start, len, &mut y, &mut unused);
                     other += 1;
-                    for step in steps {
-                        apply(step, &spot, &mut y, &mut unused);
+                    for op in ops {
+                        apply(op, &index, &mut y, &mut unused);
                     }
                     for (x, y) in x.iter_mut().zip(&y) {
                         let sum = i64::from(*x) + i64::from(*y) - i64::from(*zero);
                         *x = sum.max(i64::from(*low)).min(i64::from(*high)) as i32;
                     }
-                } else if let Do::RealSum { other: steps, from } = step {
+                } else if let EpilogueOp::RealSum { other: ops, from } = op {
                     let (mut unused, mut y) = ([0; BLOCK], [0.0; BLOCK]);
-                    load(*from, tensors.others[other], start, len, &mut unused, &mut y);
+                    load(*from, pointers.others[other], start, len, &mut unused, &mut y);
                     other += 1;
-                    for step in steps {
-                        apply(step, &spot, &mut unused, &mut y);
+                    for op in ops {
+                        apply(op, &index, &mut unused, &mut y);
                     }
                     for (x, y) in real.iter_mut().zip(&y) {
                         *x += y;
                     }
                 } else {
-                    apply(step, &spot, &mut x, &mut real);
+                    apply(op, &index, &mut x, &mut real);
                 }
             }
-            store(finish.to, tensors.to, start, len, &x, &real);
+            store(epilogue.to, pointers.to, start, len, &x, &real);
         }
     }
 }
@@ -291,17 +292,17 @@ unsafe fn store(dtype: DType, to: *mut u8, start: usize, len: usize, x: &Ints, r
 
 /// Returns the parameters of a block's elements.
 #[inline(always)]
-fn row<'a, T: Copy>(row: &'a Row<T>, spot: &Spot, own: &'a mut [T; BLOCK]) -> &'a [T; BLOCK] {
-    match &spot.each {
-        Some(each) if row.each => {
+fn block_params<'a, T: Copy>(param: &'a AxisParam<T>, index: &ParamIndex, own: &'a mut [T; BLOCK]) -> &'a [T; BLOCK] {
+    match &index.each {
+        Some(each) if param.per_index => {
             for (own, &place) in own.iter_mut().zip(each) {
-                *own = row.values.get(place as usize).copied().unwrap_or(*own);
+                *own = param.values.get(place as usize).copied().unwrap_or(*own);
             }
             own
         }
         _ => {
-            let at = if row.each { spot.at } else { 0 };
-            let from = row.values.get(at..).and_then(<[T]>::first_chunk);
+            let at = if param.per_index { index.at } else { 0 };
+            let from = param.values.get(at..).and_then(<[T]>::first_chunk);
             debug_assert!(from.is_some(), "a row must be one block longer than its axis");
             from.unwrap_or(own)
         }
@@ -309,95 +310,95 @@ fn row<'a, T: Copy>(row: &'a Row<T>, spot: &Spot, own: &'a mut [T; BLOCK]) -> &'
 }
 
 #[inline(always)]
-fn apply(step: &Do, spot: &Spot, x: &mut Ints, real: &mut Reals) {
-    match step {
-        Do::Offset(offsets) => {
+fn apply(op: &EpilogueOp, index: &ParamIndex, x: &mut Ints, real: &mut Reals) {
+    match op {
+        EpilogueOp::Offset(offsets) => {
             let mut own = [0; BLOCK];
-            let offsets = row(offsets, spot, &mut own);
+            let offsets = block_params(offsets, index, &mut own);
             for (x, offset) in x.iter_mut().zip(offsets) {
                 *x = x.wrapping_add(*offset);
             }
         }
-        Do::Less(zero) => {
+        EpilogueOp::SubtractZeroPoint(zero) => {
             for x in x.iter_mut() {
                 *x = x.saturating_sub(*zero);
             }
         }
-        Do::Fixed(fixing, low, high) => fix(fixing, spot, *low, *high, x),
-        Do::Float(scaling) => {
+        EpilogueOp::FixedPoint(scale, low, high) => scale_fixed_point(scale, index, *low, *high, x),
+        EpilogueOp::Float(scale) => {
             let mut own = [0.0; BLOCK];
-            let ratios = row(&scaling.ratios, spot, &mut own);
-            let (zero, mut scaled) = (scaling.zero as f32, [0.0; BLOCK]);
+            let ratios = block_params(&scale.ratios, index, &mut own);
+            let (zero, mut scaled) = (scale.zero as f32, [0.0; BLOCK]);
             for ((scaled, x), ratio) in scaled.iter_mut().zip(&*x).zip(ratios) {
                 *scaled = *x as f32 * ratio;
             }
-            round(scaling.rounding, &mut scaled);
+            round(scale.rounding, &mut scaled);
             for (x, scaled) in x.iter_mut().zip(&scaled) {
-                *x = ((scaled + zero) as i32).max(scaling.low).min(scaling.high);
+                *x = ((scaled + zero) as i32).max(scale.low).min(scale.high);
             }
         }
-        Do::Move { zero, low, high } => {
+        EpilogueOp::AddZeroPoint { zero, low, high } => {
             for x in x.iter_mut() {
                 *x = x.saturating_add(*zero).max(*low).min(*high);
             }
         }
-        Do::Clamp { low, high } => {
+        EpilogueOp::Clamp { low, high } => {
             for x in x.iter_mut() {
                 *x = (*x).max(*low).min(*high);
             }
         }
         // Computed in `blocks`, which has the tensors.
-        Do::Sum { .. } | Do::RealSum { .. } => {}
-        Do::Wrap(DType::I8) => {
+        EpilogueOp::Sum { .. } | EpilogueOp::RealSum { .. } => {}
+        EpilogueOp::Wrap(DType::I8) => {
             for x in x.iter_mut() {
                 *x = i32::from(*x as i8);
             }
         }
-        Do::Wrap(DType::U8) => {
+        EpilogueOp::Wrap(DType::U8) => {
             for x in x.iter_mut() {
                 *x = i32::from(*x as u8);
             }
         }
-        Do::Wrap(_) => {}
-        Do::ToReal => {
+        EpilogueOp::Wrap(_) => {}
+        EpilogueOp::ToReal => {
             for (real, x) in real.iter_mut().zip(&*x) {
                 *real = *x as f32;
             }
         }
-        Do::ToInteger { low, high } => {
+        EpilogueOp::ToInteger { low, high } => {
             for (x, real) in x.iter_mut().zip(&*real) {
                 *x = (*real as i32).max(*low).min(*high);
             }
         }
-        Do::RealAdd(summands) => {
+        EpilogueOp::RealAdd(summands) => {
             let mut own = [0.0; BLOCK];
-            let summands = row(summands, spot, &mut own);
+            let summands = block_params(summands, index, &mut own);
             for (real, summand) in real.iter_mut().zip(summands) {
                 *real += summand;
             }
         }
-        Do::RealMultiply(factors) => {
+        EpilogueOp::RealMultiply(factors) => {
             let mut own = [0.0; BLOCK];
-            let factors = row(factors, spot, &mut own);
+            let factors = block_params(factors, index, &mut own);
             for (real, factor) in real.iter_mut().zip(factors) {
                 *real *= factor;
             }
         }
-        Do::RealClamp { low, high } => {
+        EpilogueOp::RealClamp { low, high } => {
             for real in real.iter_mut() {
                 // Written so that NaN is preserved.
                 let x = if *real < *low { *low } else { *real };
                 *real = if x > *high { *high } else { x };
             }
         }
-        Do::Real(scales) => {
+        EpilogueOp::Dequantize(scales) => {
             let mut own = [0.0; BLOCK];
-            let scales = row(scales, spot, &mut own);
+            let scales = block_params(scales, index, &mut own);
             for ((real, x), scale) in real.iter_mut().zip(&*x).zip(scales) {
                 *real = *x as f32 * scale;
             }
         }
-        Do::Quantize { scale, zero, rounding, low, high } => {
+        EpilogueOp::Quantize { scale, zero, rounding, low, high } => {
             let zero = *zero as f32;
             for real in real.iter_mut() {
                 *real /= scale;
@@ -447,19 +448,19 @@ fn half(by: i32) -> i64 {
 
 /// Computes `(x + offset) multiplier 2^(left - shift)`, rounded.
 #[inline(always)]
-fn fix(fixing: &Fixing, spot: &Spot, low: i32, high: i32, x: &mut Ints) {
+fn scale_fixed_point(scale: &FixedPointScale, index: &ParamIndex, low: i32, high: i32, x: &mut Ints) {
     let (mut own_offsets, mut own_multipliers) = ([0; BLOCK], [0; BLOCK]);
     let mut own_shifts = [0; BLOCK];
-    let offsets = row(&fixing.offsets, spot, &mut own_offsets);
-    let multipliers = row(&fixing.multipliers, spot, &mut own_multipliers);
-    let shifts = row(&fixing.shifts, spot, &mut own_shifts);
-    if let (None, Rounding::Up, true) = (&fixing.left, fixing.rounding, fixing.bytes) {
+    let offsets = block_params(&scale.offsets, index, &mut own_offsets);
+    let multipliers = block_params(&scale.multipliers, index, &mut own_multipliers);
+    let shifts = block_params(&scale.shifts, index, &mut own_shifts);
+    if let (None, Rounding::Up, true) = (&scale.left, scale.rounding, scale.bytes) {
         // Fast path, which covers nearly all networks.
-        let (low, high) = (low - fixing.zero, high - fixing.zero);
+        let (low, high) = (low - scale.zero, high - scale.zero);
         for l in 0..BLOCK {
             let product = i64::from(x[l].wrapping_add(offsets[l])) * i64::from(multipliers[l]);
             let whole = (product + half(shifts[l])) >> shift(shifts[l]);
-            x[l] = (whole as i32).max(low).min(high) + fixing.zero;
+            x[l] = (whole as i32).max(low).min(high) + scale.zero;
         }
         return;
     }
@@ -467,7 +468,7 @@ fn fix(fixing: &Fixing, spot: &Spot, low: i32, high: i32, x: &mut Ints) {
         *x = x.wrapping_add(*offset);
     }
     let mut wide = [0i64; BLOCK];
-    match &fixing.left {
+    match &scale.left {
         None => {
             for ((wide, x), multiplier) in wide.iter_mut().zip(&*x).zip(multipliers) {
                 *wide = i64::from(*x) * i64::from(*multiplier);
@@ -475,7 +476,7 @@ fn fix(fixing: &Fixing, spot: &Spot, low: i32, high: i32, x: &mut Ints) {
         }
         Some(left) => {
             let mut own = [0; BLOCK];
-            let left = row(left, spot, &mut own);
+            let left = block_params(left, index, &mut own);
             for (((wide, x), multiplier), left) in wide.iter_mut().zip(&*x).zip(multipliers).zip(left) {
                 // From 2^32 on, times a multiplier of at least 2^30, the result exceeds `int32`; below that the product
                 // fits.
@@ -485,7 +486,7 @@ fn fix(fixing: &Fixing, spot: &Spot, low: i32, high: i32, x: &mut Ints) {
         }
     }
     let places = wide.iter_mut().zip(shifts);
-    match fixing.rounding {
+    match scale.rounding {
         Rounding::Up => {
             for (wide, &by) in places {
                 *wide = (*wide + half(by)) >> shift(by);
@@ -502,19 +503,19 @@ fn fix(fixing: &Fixing, spot: &Spot, low: i32, high: i32, x: &mut Ints) {
             }
         }
     }
-    if fixing.left.is_some() {
+    if scale.left.is_some() {
         for wide in &mut wide {
             *wide = (*wide).max(i32::MIN.into()).min(i32::MAX.into());
         }
     }
-    if fixing.bytes {
-        let (low, high) = (low - fixing.zero, high - fixing.zero);
+    if scale.bytes {
+        let (low, high) = (low - scale.zero, high - scale.zero);
         for (x, wide) in x.iter_mut().zip(&wide) {
-            *x = (*wide as i32).max(low).min(high) + fixing.zero;
+            *x = (*wide as i32).max(low).min(high) + scale.zero;
         }
     } else {
         for (x, wide) in x.iter_mut().zip(&wide) {
-            *x = (*wide as i32).saturating_add(fixing.zero).max(low).min(high);
+            *x = (*wide as i32).saturating_add(scale.zero).max(low).min(high);
         }
     }
 }

@@ -1,12 +1,12 @@
 //! GEMV by a matrix that several products read.
 
-use super::artifacts::{Alone, Bytes};
+use super::artifacts::{FloatConstant, TestHost};
 use super::library;
 use super::region::{numbers, run};
+use crate::ir::RegionIr;
 use crate::lower::{Packs, lower};
-use crate::plan::Work;
-use crate::program::Program;
-use crate::runtime::Region;
+use crate::plan::Operation;
+use crate::runtime::LoadedRegion;
 use byoc_plugin_api::*;
 
 /// Graph that applies `y = x w + b` `times` times, for x of (rows, n); the kernel is (n, n) in the layout of
@@ -25,8 +25,8 @@ fn chain(rows: usize, n: usize, times: usize, bias: bool) -> (Graph, Vec<Constan
     }
     graph.outputs.push(y);
     let w = numbers(n * n, 1).iter().map(|w| w / (n as f32).sqrt()).collect();
-    let w = Constant::new("w", DType::F32, &[n, n], Bytes(w));
-    (graph, vec![w, Constant::new("b", DType::F32, &[n], Bytes(numbers(n, 2)))])
+    let w = Constant::new("w", DType::F32, &[n, n], FloatConstant(w));
+    (graph, vec![w, Constant::new("b", DType::F32, &[n], FloatConstant(numbers(n, 2)))])
 }
 
 #[test]
@@ -37,7 +37,7 @@ fn matches_reference_for_every_width_and_direction() {
     for (n, threads) in [(1, 1), (7, 2), (64, 2), (65, 1), (130, 2), (257, 3), (320, 2)] {
         for bias in [false, true] {
             let (graph, constants) = chain(1, n, 3, bias);
-            let region = Region::new(graph, &constants, &Services::new(Alone(threads))).unwrap();
+            let region = LoadedRegion::new(graph, &constants, &Services::new(TestHost(threads))).unwrap();
             let x = numbers(n, 3);
             let got = run(&region, &[1, n], &x);
             let w = constants[0].tensor();
@@ -48,10 +48,10 @@ fn matches_reference_for_every_width_and_direction() {
                 let sum = |(i, row)| dot(row) + if bias { f64::from(b[i]) } else { 0.0 };
                 wanted = w.chunks(n).enumerate().map(sum).collect();
             }
-            let largest = wanted.iter().fold(0f64, |most, y| most.max(y.abs()));
+            let magnitude = wanted.iter().fold(0f64, |max, y| max.max(y.abs()));
             for (i, (&got, wanted)) in got.iter().zip(wanted).enumerate() {
                 assert!(
-                    (f64::from(got) - wanted).abs() <= 1e-5 * largest,
+                    (f64::from(got) - wanted).abs() <= 1e-5 * magnitude,
                     "{n}, {threads}, {i}: expected {wanted}, found {got}"
                 );
             }
@@ -62,14 +62,15 @@ fn matches_reference_for_every_width_and_direction() {
 #[test]
 fn alternates_direction_for_shared_matrix() {
     let Some(library) = library() else { return };
-    let ways = |rows, times| {
+    let directions = |rows, times| {
         let (graph, constants) = chain(rows, 96, times, true);
-        let program = Program::of(&graph, &constants, &[vec![rows as i64, 96]]).unwrap();
-        let plan = lower(library, &program, &mut Packs::default()).unwrap();
-        let row = |work: &Work| if let Work::Row(row) = work { Some(row.backwards) } else { None };
-        plan.steps.iter().filter_map(|step| row(&step.work)).collect::<Vec<bool>>()
+        let ir = RegionIr::of(&graph, &constants, &[vec![rows as i64, 96]]).unwrap();
+        let plan = lower(library, &ir, &mut Packs::default()).unwrap();
+        let direction =
+            |operation: &Operation| if let Operation::Gemv(gemv) = operation { Some(gemv.backwards) } else { None };
+        plan.steps.iter().filter_map(|step| direction(&step.operation)).collect::<Vec<bool>>()
     };
-    assert_eq!(ways(1, 4), [false, true, false, true]);
-    assert!(ways(1, 1).is_empty(), "read once");
-    assert!(ways(2, 4).is_empty(), "two rows share each read of the matrix");
+    assert_eq!(directions(1, 4), [false, true, false, true]);
+    assert!(directions(1, 1).is_empty(), "read once");
+    assert!(directions(2, 4).is_empty(), "two rows share each read of the matrix");
 }

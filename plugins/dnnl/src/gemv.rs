@@ -5,20 +5,20 @@
 //! every other product traverses the matrix backwards and begins with what the previous one left in the cache. Each
 //! thread has columns of its own, the same in every product.
 
-use crate::argument::Given;
+use crate::argument::Arguments;
 use crate::cpu::fastest;
+use crate::ir::{Def, Kind, RegionIr, Val};
 use crate::library::{OneDnn, ffi};
-use crate::program::{Def, Kind, Program, Val};
 use std::collections::HashMap;
 
 /// Number of columns of a panel: four AVX-512 registers per row.
 const PANEL: usize = 64;
 
 /// Maximum number of tensors added to the product.
-pub const MOST_ADDENDS: usize = 2;
+pub const MAX_ADDENDS: usize = 2;
 
 /// Number of elements up to which a matrix is multiplied by the calling thread alone: waking another takes longer.
-const SMALL: usize = 16 << 10;
+const MAX_SERIAL_ELEMENTS: usize = 16 << 10;
 
 /// Matrix in panels of columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,7 +56,7 @@ impl Panels {
 
 /// GEMV step: row vector times matrix, plus addends.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Row {
+pub struct Gemv {
     pub panels: Panels,
     /// True if the matrix is traversed from its end.
     pub backwards: bool,
@@ -64,56 +64,56 @@ pub struct Row {
 
 /// Addresses of a product's tensors.
 #[derive(Clone, Copy)]
-struct Places {
+struct Pointers {
     row: *const f32,
     panels: *const f32,
-    addends: [Option<*const f32>; MOST_ADDENDS],
+    addends: [Option<*const f32>; MAX_ADDENDS],
     result: *mut f32,
 }
 
 // SAFETY: inputs are not written, and every thread writes columns of its own.
-unsafe impl Sync for Places {}
+unsafe impl Sync for Pointers {}
 
-impl Row {
+impl Gemv {
     /// Computes the product.
     ///
     /// # Safety
     /// Each tensor must be at its argument's address with the stated sizes, and the result may overlap no other tensor.
-    pub unsafe fn run(&self, library: &OneDnn, given: Given<'_>) {
-        let all = [ffi::ARG_SRC, ffi::ARG_WEIGHTS, ffi::ARG_DST].map(|arg| given.floats(arg));
+    pub unsafe fn run(&self, library: &OneDnn, args: Arguments<'_>) {
+        let all = [ffi::ARG_SRC, ffi::ARG_WEIGHTS, ffi::ARG_DST].map(|arg| args.floats(arg));
         let [Some(row), Some(panels), Some(result)] = all else { return };
-        let addend = |number: usize| given.floats(ffi::ARG_MULTIPLE_SRC + number as i32).map(<*mut f32>::cast_const);
-        let places = Places { row, panels, addends: std::array::from_fn(addend), result };
+        let addend = |number: usize| args.floats(ffi::ARG_MULTIPLE_SRC + number as i32).map(<*mut f32>::cast_const);
+        let pointers = Pointers { row, panels, addends: std::array::from_fn(addend), result };
         let (code, count) = (code(), self.panels.count());
         let part = |thread: usize, threads: usize| {
-            let places = &places;
+            let pointers = &pointers;
             // SAFETY: guaranteed by the caller; these columns belong to this thread alone.
-            unsafe { code(self, places, count * thread / threads, count * (thread + 1) / threads) };
+            unsafe { code(self, pointers, count * thread / threads, count * (thread + 1) / threads) };
         };
-        library.on_threads(self.panels.elements() > SMALL, &part);
+        library.on_threads(self.panels.elements() > MAX_SERIAL_ELEMENTS, &part);
     }
 }
 
 fastest! {
     /// Computes the panels `first..last`.
-    code: unsafe fn(row: &Row, places: &Places, first: usize, last: usize) = panels
+    code: unsafe fn(gemv: &Gemv, pointers: &Pointers, first: usize, last: usize) = panels
 }
 
 /// # Safety
 /// The panels must be within the tensors, and no other thread may write their columns.
 #[inline(always)]
-unsafe fn panels(row: &Row, places: &Places, first: usize, last: usize) {
-    let [inner, columns] = row.panels.size;
+unsafe fn panels(gemv: &Gemv, pointers: &Pointers, first: usize, last: usize) {
+    let [inner, columns] = gemv.panels.size;
     for number in 0..last - first {
-        let panel = if row.backwards { last - 1 - number } else { first + number };
+        let panel = if gemv.backwards { last - 1 - number } else { first + number };
         // Two independent accumulators hide the latency of the additions.
         let mut sums = [[0.0f32; PANEL]; 2];
         // SAFETY: the caller guarantees the rows of each panel, the elements of the row vector and the columns of the
         // rest.
         unsafe {
-            let weights = places.panels.add(panel * inner * PANEL).cast::<[f32; PANEL]>();
+            let weights = pointers.panels.add(panel * inner * PANEL).cast::<[f32; PANEL]>();
             let mut add = |sum: usize, at: usize| {
-                let (x, weights) = (*places.row.add(at), &*weights.add(at));
+                let (x, weights) = (*pointers.row.add(at), &*weights.add(at));
                 sums[sum].iter_mut().zip(weights).for_each(|(sum, weight)| *sum += x * weight);
             };
             for pair in 0..inner / 2 {
@@ -127,52 +127,52 @@ unsafe fn panels(row: &Row, places: &Places, first: usize, last: usize) {
             let [even, odd] = &sums;
             for (column, (even, odd)) in even.iter().zip(odd).enumerate().take(columns - begin) {
                 let added = |addend: &Option<*const f32>| addend.map_or(0.0, |addend| *addend.add(begin + column));
-                let sum = even + odd + places.addends.iter().map(added).sum::<f32>();
-                *places.result.add(begin + column) = sum;
+                let sum = even + odd + pointers.addends.iter().map(added).sum::<f32>();
+                *pointers.result.add(begin + column) = sum;
             }
         }
     }
 }
 
-/// Use of the constant matrices of a program.
+/// Use of the constant matrices of a region.
 #[derive(Default)]
-pub struct Matrices {
+pub struct MatrixUses {
     /// Number of products that read each constant.
     readers: HashMap<usize, usize>,
     /// Direction of the next product by each constant.
     backwards: HashMap<usize, bool>,
 }
 
-impl Matrices {
-    /// Counts the readers of each matrix of a program.
-    pub fn of(program: &Program) -> Matrices {
+impl MatrixUses {
+    /// Counts the readers of each matrix of a region.
+    pub fn of(ir: &RegionIr) -> MatrixUses {
         let mut readers = HashMap::new();
-        for op in program.ops.iter().filter(|op| matches!(op.kind, Kind::MatMul { .. })) {
-            if let Some(constant) = root(program, op.inputs[1]) {
+        for op in ir.ops.iter().filter(|op| matches!(op.kind, Kind::MatMul { .. })) {
+            if let Some(constant) = root(ir, op.inputs[1]) {
                 *readers.entry(constant).or_default() += 1;
             }
         }
-        Matrices { readers, backwards: HashMap::new() }
+        MatrixUses { readers, backwards: HashMap::new() }
     }
 
     /// Returns true if a value is a constant, or a view of one, that more than one product reads.
-    pub fn is_read_again(&self, program: &Program, value: Val) -> bool {
-        root(program, value).and_then(|constant| self.readers.get(&constant)).is_some_and(|&readers| readers > 1)
+    pub fn is_shared(&self, ir: &RegionIr, value: Val) -> bool {
+        root(ir, value).and_then(|constant| self.readers.get(&constant)).is_some_and(|&readers| readers > 1)
     }
 
     /// Returns true if the next product by this matrix is to traverse it backwards; the direction alternates.
-    pub fn turn(&mut self, program: &Program, value: Val) -> bool {
-        let backwards = root(program, value).map(|constant| self.backwards.entry(constant).or_default());
+    pub fn next_direction(&mut self, ir: &RegionIr, value: Val) -> bool {
+        let backwards = root(ir, value).map(|constant| self.backwards.entry(constant).or_default());
         backwards.is_some_and(|backwards| std::mem::replace(backwards, !*backwards))
     }
 }
 
 /// Returns the constant that a value is a view of.
-fn root(program: &Program, mut value: Val) -> Option<usize> {
+fn root(ir: &RegionIr, mut value: Val) -> Option<usize> {
     loop {
-        match program.get(value).def {
+        match ir.get(value).def {
             Def::Constant(number) => return Some(number),
-            Def::Op(op) if program.ops[op].kind.is_view() => value = program.ops[op].inputs[0],
+            Def::Op(op) if ir.ops[op].kind.is_view() => value = ir.ops[op].inputs[0],
             _ => return None,
         }
     }

@@ -1,6 +1,6 @@
 //! bfloat16: operands are rounded, results are not, and only if the option is set.
 
-use super::artifacts::{Alone, Bytes};
+use super::artifacts::{FloatConstant, TestHost};
 use super::library;
 use super::region::run;
 use crate::backend::{Dnnl, JsonLoader};
@@ -12,10 +12,10 @@ use serde_json::json;
 const N: usize = 96;
 
 /// Halfway from 1 to the next bfloat16, hence not representable, and that next bfloat16.
-const BETWEEN: f32 = 1.0 + 1.0 / 256.0;
-const ABOVE: f32 = 1.0 + 1.0 / 128.0;
+const HALFWAY: f32 = 1.0 + 1.0 / 256.0;
+const NEXT_BF16: f32 = 1.0 + 1.0 / 128.0;
 
-/// Multiplies an x (N, N) of `BETWEEN` by a weight of `ABOVE`, compiled with these options. Returns the blob and an
+/// Multiplies an x (N, N) of `HALFWAY` by a weight of `NEXT_BF16`, compiled with these options. Returns the blob and an
 /// element of the product.
 fn product(options: &serde_json::Value) -> (String, f32) {
     let ty = TensorType::new(DType::F32, &[N, N]);
@@ -24,9 +24,9 @@ fn product(options: &serde_json::Value) -> (String, f32) {
     let w = graph.push_constant(0, ty.clone());
     let y = graph.push_op("nn.dense", [ValueRef::of(x), ValueRef::of(w)], [], [ty]);
     graph.outputs.push(ValueRef::of(y));
-    let constants = [Constant::new("w", DType::F32, &[N, N], Bytes(vec![ABOVE; N * N]))];
+    let constants = [Constant::new("w", DType::F32, &[N, N], FloatConstant(vec![NEXT_BF16; N * N]))];
     let compiled = Dnnl.compile(&Region { graph: &graph, constants: &constants, options }).unwrap();
-    let services = Services::new(Alone(1));
+    let services = Services::new(TestHost(1));
     // Options take effect at compile time only.
     let request = LoadRequest {
         symbol: "region_0",
@@ -36,7 +36,7 @@ fn product(options: &serde_json::Value) -> (String, f32) {
         services: &services,
     };
     let region = JsonLoader.load(&request).unwrap();
-    let output = run(&*region, &[N, N], &[BETWEEN; N * N]);
+    let output = run(&*region, &[N, N], &[HALFWAY; N * N]);
     assert!(output.iter().all(|&y| y == output[0]), "{output:?}");
     (String::from_utf8(compiled.blob.to_vec()).unwrap(), output[0])
 }
@@ -46,7 +46,7 @@ fn rounds_operands_if_option_is_set() {
     if library().is_none() {
         return;
     }
-    let exact = N as f32 * BETWEEN * ABOVE;
+    let exact = N as f32 * HALFWAY * NEXT_BF16;
     for options in [json!({}), json!({"backend_options": {}}), json!({"backend_options": {"bf16": "false"}})] {
         let (blob, y) = product(&options);
         assert_eq!((y, blob.contains("bf16")), (exact, false), "{options}");
@@ -54,6 +54,6 @@ fn rounds_operands_if_option_is_set() {
     let (blob, y) = product(&json!({"backend_options": {"bf16": "true"}}));
     assert!(blob.contains("bf16"));
     // A tie rounds to even, which is 1. The sum has 32 bits: 96.75 is not representable in bfloat16.
-    let rounded = if cpu::has_bf16() { N as f32 * ABOVE } else { exact };
+    let rounded = if cpu::has_bf16() { N as f32 * NEXT_BF16 } else { exact };
     assert_eq!(y, rounded);
 }

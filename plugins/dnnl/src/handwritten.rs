@@ -1,0 +1,260 @@
+//! Hand-written kernels: where they replace primitives of the library, and the steps that run them.
+//!
+//! The loops are in `winograd`, `gemv`, `elementwise` and `cell`, each of which gives its reason.
+
+use crate::cell::{ARG_OUT, Cell, CellKind, MAX_OPERANDS};
+use crate::cpu;
+use crate::dim_map::DimMap;
+use crate::elementwise::{Elementwise, MathFn};
+use crate::fuse::Link;
+use crate::gemv::{Gemv, MAX_ADDENDS, Panels};
+use crate::ir::{CompileError, Op, Result};
+use crate::library::{Window, ffi};
+use crate::lower::{BufferView, Chain, Lowering, PostOp};
+use crate::pack::Packing;
+use crate::plan::Operation;
+use crate::view::{View, channels_last, count};
+use crate::winograd::{LANES, Weights, Winograd};
+use byoc_plugin_api::{DType, RefusalCode};
+
+/// Maximum size in bytes of transformed kernels that stay in a core's cache from one group of tiles to the next.
+const MAX_CACHED_BYTES: usize = 1 << 20;
+
+/// Minimum number of tiles for small and for large kernels. Transformed kernels are 16 / 9 of their original size, and
+/// large ones are streamed from memory: with fewer tiles that costs more than the multiplications saved.
+const MIN_TILES_CACHED: usize = 32;
+const MIN_TILES_STREAMED: usize = 96;
+
+/// Operators after a convolution that the Winograd loop computes.
+struct WinogradEpilogue {
+    /// Tensor that is added; the result may overwrite it.
+    addend: Option<BufferView>,
+    range: [f32; 2],
+}
+
+impl WinogradEpilogue {
+    /// Extracts the addend and the bounds of a chain, for a result of this layout; `None` if the chain has other
+    /// operators.
+    fn of(chain: &Chain, result: &View) -> Option<WinogradEpilogue> {
+        let mut epilogue =
+            WinogradEpilogue { addend: chain.sum_into.clone(), range: [f32::NEG_INFINITY, f32::INFINITY] };
+        let mut post_ops = &chain.post_ops[..];
+        match post_ops {
+            [PostOp::Sum, rest @ ..] => post_ops = rest,
+            [PostOp::Binary(ffi::BINARY_ADD, other), rest @ ..] if other.view.same_layout(result) => {
+                epilogue.addend = Some(other.clone());
+                post_ops = rest;
+            }
+            _ => {}
+        }
+        match post_ops {
+            [] => {}
+            [PostOp::Eltwise(f)] if f.alg == ffi::ELTWISE_RELU && f.alpha == 0.0 => epilogue.range[0] = 0.0,
+            [PostOp::Eltwise(f)] if f.alg == ffi::ELTWISE_CLIP => epilogue.range = [f.alpha, f.beta],
+            _ => return None,
+        }
+        Some(epilogue)
+    }
+}
+
+/// Returns the tensors that a chain adds to a result of this layout, if it does nothing else and there are few enough.
+fn addends(chain: &Chain, result: &View) -> Option<Vec<BufferView>> {
+    let addend = |post_op: &PostOp| match post_op {
+        PostOp::Binary(ffi::BINARY_ADD, other) if other.view.same_layout(result) => Some(other.clone()),
+        _ => None,
+    };
+    chain.post_ops.iter().map(addend).collect::<Option<Vec<_>>>().filter(|addends| addends.len() <= MAX_ADDENDS)
+}
+
+impl Lowering<'_> {
+    /// Adds the step of a convolution of `x` by `w` with its whole chain, if Winograd is faster there. Returns `None`
+    /// if it is not, or if the chain has operators that only the library can fuse.
+    pub fn winograd(
+        &mut self,
+        op: &Op,
+        links: &[Link],
+        (x, w): (&BufferView, &BufferView),
+        window: &Window,
+        bias: Option<&(usize, BufferView)>,
+    ) -> Result<Option<usize>> {
+        let shape = self.ir.shape(op.output).to_vec();
+        let Some(mut layer) = self.winograd_layer(&shape, x, w, window) else { return Ok(None) };
+        let order = channels_last(shape.len());
+        let (dim_map, view) = (DimMap::plain(&shape, &shape), View::in_order(&shape, &order));
+        let mut read = self.reads(links);
+        read.push(x.buffer);
+        let chain = self.chain(links, &dim_map, &view, bias.map(|(at, _)| *at), true, &read)?;
+        let epilogue = WinogradEpilogue::of(&chain, &view).filter(|_| chain.links == links.len());
+        let Some(WinogradEpilogue { addend, range }) = epilogue else { return Ok(None) };
+        layer.range = range;
+        let channels_are_contiguous = x.view.strides[1] == 1 && x.view.strides.iter().all(|&stride| stride >= 0);
+        let x = if channels_are_contiguous { x.clone() } else { self.in_order(x, &order)? };
+        layer.strides = [0, 2, 3].map(|axis| x.view.strides[axis] as usize);
+        let Some(weights) = self.pack_as(w, Packing::Winograd(layer.weights))? else { return Ok(None) };
+        let place = |view: View, buffer| BufferView { buffer, view };
+        let weights = place(View::dense(&[layer.weights.elements() as i64]), weights);
+        let scratch = self.scratch(View::dense(&[layer.scratch() as i64]));
+        let target = match chain.sum_into {
+            Some(tensor) => tensor,
+            None => self.scratch(view),
+        };
+        let mut tensors = vec![(ffi::ARG_SRC, x), (ffi::ARG_WEIGHTS, weights), (ffi::ARG_SCRATCHPAD, scratch)];
+        tensors.extend(bias.map(|(_, bias)| (ffi::ARG_BIAS, bias.clone())));
+        tensors.extend(addend.map(|addend| (ffi::ARG_SRC_1, addend)));
+        tensors.push((ffi::ARG_DST, target.clone()));
+        self.handwritten_step(Operation::Winograd(layer), tensors, "convolution")?;
+        self.put_after_chain(op, links, chain.links, target, &dim_map)?;
+        Ok(Some(chain.links))
+    }
+
+    /// Returns the convolution if Winograd applies to it and pays off; the data's strides and the clamp range are left
+    /// unset.
+    fn winograd_layer(&self, shape: &[i64], x: &BufferView, w: &BufferView, window: &Window) -> Option<Winograd> {
+        let dense = window.strides == [1, 1] && window.dilation == [1, 1] && window.kernel == [3, 3];
+        let floats = [x, w].iter().all(|tensor| self.dtype(tensor) == DType::F32);
+        if !(self.ir.options.winograd && cpu::has_avx512() && dense && floats && self.is_constant(w)) {
+            return None;
+        }
+        let size = |of: i64| usize::try_from(of).ok();
+        let mut strides = [0; 4];
+        for (stride, &of) in strides.iter_mut().zip(&w.view.strides) {
+            *stride = size(of)?;
+        }
+        let weights = Weights { size: [size(w.view.shape[0])?, size(w.view.shape[1])?], strides };
+        let layer = Winograd {
+            source: [size(x.view.shape[0])?, size(x.view.shape[2])?, size(x.view.shape[3])?],
+            strides: [0; 3],
+            result: [size(shape[2])?, size(shape[3])?],
+            padding: [size(window.before[0])?, size(window.before[1])?],
+            weights,
+            range: [0.0; 2],
+            slots: self.library.threads(),
+        };
+        // A tile begins at most two elements before the image.
+        let bounded = layer.padding.iter().all(|&padding| padding <= 2);
+        let fills_registers = weights.size.iter().all(|&channels| channels >= LANES);
+        let small = weights.elements() * size_of::<f32>() <= MAX_CACHED_BYTES;
+        let enough = layer.tiles() >= if small { MIN_TILES_CACHED } else { MIN_TILES_STREAMED };
+        // Weights that another plan has already packed keep their form, so that they are held once.
+        let profitable = match &self.existing_packings(w)[..] {
+            [] => enough,
+            packed => packed.contains(&Packing::Winograd(weights)),
+        };
+        (bounded && fills_registers && profitable).then_some(layer)
+    }
+
+    /// Adds the step of a GEMV by a matrix that other products read too, with the sums in its chain. Returns `None` for
+    /// any other product or chain.
+    pub fn gemv(
+        &mut self,
+        op: &Op,
+        links: &[Link],
+        (a, b): (&BufferView, &BufferView),
+        shape: &[i64],
+    ) -> Result<Option<usize>> {
+        let floats = [a, b].iter().all(|tensor| self.dtype(tensor) == DType::F32);
+        let shared = self.matrices.is_shared(self.ir, op.inputs[1]);
+        let (&[1, columns], &[_, inner]) = (shape, &a.view.shape[..]) else { return Ok(None) };
+        if !(shared && floats && self.is_constant(b))
+            || b.view.strides.iter().any(|&stride| stride < 0)
+            || a.view.strides[1] != 1
+        {
+            return Ok(None);
+        }
+        let size = [inner, columns].map(|size| size as usize);
+        let panels = Panels { size, strides: [b.view.strides[0] as usize, b.view.strides[1] as usize] };
+        let existing = self.existing_packings(b);
+        if !(existing.is_empty() || existing.contains(&Packing::Panels(panels))) {
+            return Ok(None);
+        }
+        let (dim_map, view) = (DimMap::plain(self.ir.shape(op.output), shape), View::dense(shape));
+        let mut read = self.reads(links);
+        read.push(a.buffer);
+        let chain = self.chain(links, &dim_map, &view, None, false, &read)?;
+        let Some(addends) = addends(&chain, &view).filter(|_| chain.links == links.len()) else { return Ok(None) };
+        let Some(packed) = self.pack_as(b, Packing::Panels(panels))? else { return Ok(None) };
+        let packed = BufferView { buffer: packed, view: View::dense(&[panels.elements() as i64]) };
+        let step = Gemv { panels, backwards: self.matrices.next_direction(self.ir, op.inputs[1]) };
+        let target = self.scratch(view);
+        let mut tensors = vec![(ffi::ARG_SRC, a.clone()), (ffi::ARG_WEIGHTS, packed)];
+        let number = |(number, addend)| (ffi::ARG_MULTIPLE_SRC + number, addend);
+        tensors.extend((0..).zip(addends).map(number));
+        tensors.push((ffi::ARG_DST, target.clone()));
+        self.handwritten_step(Operation::Gemv(step), tensors, "matrix product")?;
+        self.put_after_chain(op, links, chain.links, target, &dim_map)?;
+        Ok(Some(chain.links))
+    }
+
+    /// Adds the step of an elementwise function.
+    pub fn elementwise(&mut self, op: &Op, function: MathFn) -> Result<usize> {
+        let mut x = self.at(op.inputs[0]);
+        if !x.view.is_packed() {
+            x = self.row_major(&x)?;
+        }
+        let shape = self.ir.shape(op.output).to_vec();
+        let target = match self.may_overwrite(&x, &[x.buffer]) {
+            true => x.clone(),
+            false => self.scratch(View::in_order(&shape, &x.view.order())),
+        };
+        let operation = Operation::Elementwise(Elementwise { function, elements: count(&shape) as usize });
+        self.handwritten_step(operation, vec![(ffi::ARG_SRC, x), (ffi::ARG_DST, target.clone())], function.name())?;
+        self.put_after_chain(op, &[], 0, target, &DimMap::plain(&shape, &shape))?;
+        Ok(0)
+    }
+
+    /// Adds the step of a recurrent cell.
+    pub fn cell(&mut self, op: &Op, kind: CellKind) -> Result<usize> {
+        let shape = self.ir.shape(op.output).to_vec();
+        let hidden = shape.last().copied().unwrap_or(1);
+        let rows = match kind {
+            CellKind::Lstm(_) => shape[1],
+            CellKind::Gru(_) => count(&shape) / hidden,
+        };
+        let mut tensors = Vec::new();
+        let mut strides = [0; MAX_OPERANDS];
+        for (number, &value) in kind.operand_indices().into_iter().zip(&op.inputs) {
+            let mut tensor = self.at(value);
+            let all = count(&tensor.view.shape);
+            let columns = tensor.view.shape.last().copied().unwrap_or(1);
+            let flat = [all / columns, columns];
+            // Rows may have gaps between them, their elements may not.
+            let seen = tensor.view.reshape(&flat).filter(|view| columns == 1 || view.strides[1] == 1);
+            tensor.view = match seen {
+                Some(view) => view,
+                None => {
+                    tensor = self.row_major(&tensor)?;
+                    tensor.view.reshape(&flat).ok_or_else(|| {
+                        CompileError::new(RefusalCode::UnsupportedShape, "cannot reshape a copy to rows")
+                    })?
+                }
+            };
+            // A single row is broadcast to all rows.
+            strides[number] = if flat[0] == 1 { 0 } else { tensor.view.strides[0] as usize };
+            tensors.push((number as i32, tensor));
+        }
+        let out = self.scratch(View::dense(&shape));
+        tensors.push((ARG_OUT, out.clone()));
+        let cell = Cell { kind, rows: rows as usize, hidden: hidden as usize, strides };
+        self.handwritten_step(Operation::Cell(cell), tensors, kind.name())?;
+        self.put_after_chain(op, &[], 0, out, &DimMap::plain(&shape, &shape))?;
+        Ok(0)
+    }
+
+    /// Adds the step that replaces every NaN by a number, in place if nothing else needs the tensor, otherwise in a
+    /// copy.
+    pub fn without_nan(&mut self, op: &Op, number: f32) -> Result<usize> {
+        let x = self.at(op.inputs[0]);
+        let shape = self.ir.shape(op.output).to_vec();
+        let place = match self.may_overwrite(&x, &[x.buffer]) {
+            true => x,
+            false => {
+                let copy = self.scratch(View::in_order(&shape, &x.view.order()));
+                self.copy(&x, &copy, "copy")?;
+                copy
+            }
+        };
+        self.replace_nan(&place, number)?;
+        self.put_after_chain(op, &[], 0, place, &DimMap::plain(&shape, &shape))?;
+        Ok(0)
+    }
+}
