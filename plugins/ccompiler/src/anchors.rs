@@ -1,7 +1,7 @@
 //! Dispatch from an anchor operator to its code generation.
 
+use crate::ir::OpId;
 use crate::lowering::Lowering;
-use crate::program::OpId;
 
 /// Kind of an anchor operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,7 +68,7 @@ pub fn anchor(name: &str) -> Option<Anchor> {
 /// # Errors
 /// If there is no code generation for the operator, its types or its attributes.
 pub fn lower(lowering: &mut Lowering<'_, '_>, group: usize, id: OpId, comment: Vec<String>) -> Result<(), String> {
-    let name = lowering.program.get(id).name;
+    let name = lowering.ir.get(id).name;
     match anchor(name) {
         Some(Anchor::Convolution) => lowering.convolution(group, id, comment),
         Some(Anchor::MatrixProduct) => lowering.matrix_product(group, id, comment),

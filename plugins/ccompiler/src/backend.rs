@@ -3,9 +3,9 @@
 use crate::blob::{self, Header, Types};
 use crate::cache::Settings;
 use crate::group::Grouping;
+use crate::ir::{RegionIr, is_view_op};
 use crate::loader::Object;
 use crate::lower::lower;
-use crate::program::{Program, is_view_op};
 use crate::source::{Source, kept_constants, source};
 use crate::{cpu, support, toolchain};
 use byoc_plugin_api as api;
@@ -21,24 +21,23 @@ pub struct CCompiler {
 }
 
 /// Generated C of a region, and the constants that the code reads in place.
-struct Generated {
+struct GeneratedCode {
     source: Source,
     kept: Vec<usize>,
     inputs: Vec<Vec<usize>>,
     outputs: Vec<Vec<usize>>,
 }
 
-fn generate(graph: &api::Graph, constants: &[api::Constant]) -> std::result::Result<Generated, String> {
-    let program = Program::new(graph, constants)?;
-    let grouping = Grouping::new(&program);
+fn generate(graph: &api::Graph, constants: &[api::Constant]) -> std::result::Result<GeneratedCode, String> {
+    let ir = RegionIr::new(graph, constants)?;
+    let grouping = Grouping::new(&ir);
     let symbol = sanitize(&graph.symbol);
-    let lowering = lower(&program, &grouping, &symbol)?;
+    let lowering = lower(&ir, &grouping, &symbol)?;
     let source = source(&lowering, &symbol);
     let kept = kept_constants(&source.text);
-    let dims = |values: &[crate::program::Val]| {
-        values.iter().map(|&v| program.shape(v).iter().map(|&d| d as usize).collect()).collect()
-    };
-    Ok(Generated { kept, inputs: dims(&program.inputs), outputs: dims(&program.outputs), source })
+    let dims =
+        |values: &[crate::ir::Val]| values.iter().map(|&v| ir.shape(v).iter().map(|&d| d as usize).collect()).collect();
+    Ok(GeneratedCode { kept, inputs: dims(&ir.inputs), outputs: dims(&ir.outputs), source })
 }
 
 /// Replaces characters that a C identifier must not contain.
@@ -69,26 +68,26 @@ impl Codegen for CCompiler {
             let detail = format!("{ty} has a dimension that is not known before the run");
             return Verdict::refused(RefusalCode::DynamicDim, detail).hint("bind it with --dim NAME=N");
         }
-        let program = match Program::new(&candidate.graph, &candidate.constants) {
-            Ok(program) => program,
+        let ir = match RegionIr::new(&candidate.graph, &candidate.constants) {
+            Ok(ir) => ir,
             Err(reason) => return Verdict::refused(RefusalCode::UnsupportedShape, reason),
         };
-        for op in &program.ops {
-            match support::check(&program, op) {
+        for op in &ir.ops {
+            match support::check(&ir, op) {
                 Verdict::Supported => {}
                 refused => return refused,
             }
         }
         if candidate.kind == CandidateKind::Region {
-            if program.ops.iter().all(|op| is_view_op(op.name)) {
+            if ir.ops.iter().all(|op| is_view_op(op.name)) {
                 let detail = "the region has only view operators and computes nothing";
                 return Verdict::refused(RefusalCode::NotProfitable, detail);
             }
-            if program.ops.len() > support::MOST_OPERATORS {
+            if ir.ops.len() > support::MAX_OPERATORS {
                 let detail = format!(
                     "expected at most {1} operators in a region, found {0}: a C compiler would take minutes",
-                    program.ops.len(),
-                    support::MOST_OPERATORS
+                    ir.ops.len(),
+                    support::MAX_OPERATORS
                 );
                 return Verdict::refused(RefusalCode::ResourceLimit, detail);
             }

@@ -97,21 +97,21 @@ pub fn write(mut header: Header, source: &str, object: &[u8]) -> Result<Vec<u8>>
 /// # Errors
 /// If the bytes are not a blob of this plugin, or are corrupted.
 pub fn read(bytes: &[u8]) -> Result<Blob<'_>> {
-    let damaged = || Error::new("expected a blob of ccompiler, found other or corrupted data");
-    let rest = bytes.strip_prefix(MAGIC).ok_or_else(damaged)?;
-    let (digest, rest) = rest.split_first_chunk::<32>().ok_or_else(damaged)?;
+    let corrupted = || Error::new("expected a blob of ccompiler, found other or corrupted data");
+    let rest = bytes.strip_prefix(MAGIC).ok_or_else(corrupted)?;
+    let (digest, rest) = rest.split_first_chunk::<32>().ok_or_else(corrupted)?;
     if blake3::hash(rest) != blake3::Hash::from_bytes(*digest) {
-        return Err(damaged());
+        return Err(corrupted());
     }
-    let (length, rest) = rest.split_first_chunk::<8>().ok_or_else(damaged)?;
-    let length = usize::try_from(u64::from_le_bytes(*length)).map_err(|_| damaged())?;
-    let (header, rest) = rest.split_at_checked(length).ok_or_else(damaged)?;
+    let (length, rest) = rest.split_first_chunk::<8>().ok_or_else(corrupted)?;
+    let length = usize::try_from(u64::from_le_bytes(*length)).map_err(|_| corrupted())?;
+    let (header, rest) = rest.split_at_checked(length).ok_or_else(corrupted)?;
     let header: Header = serde_json::from_slice(header)?;
-    let (source, object) = rest.split_at_checked(header.source).ok_or_else(damaged)?;
+    let (source, object) = rest.split_at_checked(header.source).ok_or_else(corrupted)?;
     if object.len() != header.object {
-        return Err(damaged());
+        return Err(corrupted());
     }
-    let source = std::str::from_utf8(source).map_err(|_| damaged())?;
+    let source = std::str::from_utf8(source).map_err(|_| corrupted())?;
     Ok(Blob { header, source, object })
 }
 

@@ -13,7 +13,7 @@
 //! When the cache exceeds its limit, the least recently used objects are evicted. The modification time of a file
 //! records its last use.
 
-use crate::scratch::{LEFT_BEHIND, open_folder};
+use crate::scratch::{MIN_STALE_AGE, open_folder};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, linkat, mkdirat, openat, renameat, statat, unlinkat};
 use rustix::io::Errno;
 use rustix::process::geteuid;
@@ -32,7 +32,7 @@ const FOLDER: &str = "ccompiler";
 /// Name of the file with the secret key.
 const SECRET: &str = "key";
 /// Prefix of temporary files, which are renamed or linked when complete.
-const UNFINISHED: &str = ".new-";
+const TEMP_PREFIX: &str = ".new-";
 const SUFFIX: &str = ".so";
 /// Size of a digest in bytes.
 const DIGEST: usize = 32;
@@ -79,11 +79,11 @@ fn bytes(text: &str) -> Option<u64> {
 
 /// Logs a warning once per process: a model may have hundreds of regions.
 fn warn_once(message: String) {
-    static SAID: Mutex<Vec<String>> = Mutex::new(Vec::new());
-    let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
-    if !said.contains(&message) {
+    static LOGGED: Mutex<Vec<String>> = Mutex::new(Vec::new());
+    let mut logged = LOGGED.lock().unwrap_or_else(PoisonError::into_inner);
+    if !logged.contains(&message) {
         tracing::warn!("{message}");
-        said.push(message);
+        logged.push(message);
     }
 }
 
@@ -98,21 +98,21 @@ pub fn cached<E>(
     compile: impl FnOnce() -> std::result::Result<Vec<u8>, E>,
 ) -> std::result::Result<Vec<u8>, E> {
     let Some(settings) = settings else { return compile() };
-    let cache = Cache::open(settings).inspect_err(|why| {
-        warn_once(format!("the cache {} is not used: {why}", settings.dir.display()));
+    let cache = Cache::open(settings).inspect_err(|error| {
+        warn_once(format!("the cache {} is not used: {error}", settings.dir.display()));
     });
     let Ok(cache) = cache else { return compile() };
     let keep = match cache.get(key) {
-        Ok(Found::Object(object)) => return Ok(object),
-        Ok(Found::Nothing) => true,
-        Ok(Found::Damaged) => {
+        Ok(Lookup::Hit(object)) => return Ok(object),
+        Ok(Lookup::Miss) => true,
+        Ok(Lookup::Corrupted) => {
             let name = Cache::name(key);
             warn_once(format!("{name} in the cache {} is damaged: it is compiled anew", settings.dir.display()));
             true
         }
-        Err(why) => {
+        Err(error) => {
             let name = Cache::name(key);
-            warn_once(format!("{name} in the cache {} is not used: {why}", settings.dir.display()));
+            warn_once(format!("{name} in the cache {} is not used: {error}", settings.dir.display()));
             false
         }
     };
@@ -125,10 +125,10 @@ pub fn cached<E>(
 
 /// Result of a cache lookup.
 #[derive(Debug, PartialEq)]
-enum Found {
-    Object(Vec<u8>),
-    Nothing,
-    Damaged,
+enum Lookup {
+    Hit(Vec<u8>),
+    Miss,
+    Corrupted,
 }
 
 /// An open cache folder.
@@ -140,11 +140,11 @@ struct Cache {
 
 impl Cache {
     fn open(settings: &Settings) -> std::result::Result<Cache, String> {
-        let words = |e: std::io::Error| e.to_string();
-        DirBuilder::new().recursive(true).mode(0o700).create(&settings.dir).map_err(words)?;
+        let to_text = |e: std::io::Error| e.to_string();
+        DirBuilder::new().recursive(true).mode(0o700).create(&settings.dir).map_err(to_text)?;
         // This path is given by the user and may be a symbolic link.
-        let dir = settings.dir.canonicalize().and_then(|dir| open_folder(rustix::fs::CWD, &dir)).map_err(words)?;
-        private(&dir)?;
+        let dir = settings.dir.canonicalize().and_then(|dir| open_folder(rustix::fs::CWD, &dir)).map_err(to_text)?;
+        check_private(&dir)?;
         match mkdirat(&dir, FOLDER, Mode::RWXU) {
             Ok(()) | Err(Errno::EXIST) => {}
             Err(error) => return Err(error.to_string()),
@@ -153,13 +153,13 @@ impl Cache {
             Err(error) if error.kind() == std::io::ErrorKind::NotADirectory => {
                 return Err(format!("{FOLDER} in it is not a folder"));
             }
-            folder => folder.map_err(words)?,
+            folder => folder.map_err(to_text)?,
         };
-        let mode = private(&folder).map_err(|why| format!("{FOLDER} in it: {why}"))?;
+        let mode = check_private(&folder).map_err(|error| format!("{FOLDER} in it: {error}"))?;
         if mode & 0o077 != 0 {
-            folder.set_permissions(Permissions::from_mode(0o700)).map_err(words)?;
+            folder.set_permissions(Permissions::from_mode(0o700)).map_err(to_text)?;
         }
-        let secret = secret(&folder).map_err(|why| format!("{FOLDER}/{SECRET} in it: {why}"))?;
+        let secret = secret(&folder).map_err(|error| format!("{FOLDER}/{SECRET} in it: {error}"))?;
         Ok(Cache { folder, secret, limit: settings.limit })
     }
 
@@ -177,23 +177,23 @@ impl Cache {
     ///
     /// # Errors
     /// If the file cannot be read, or cannot be trusted because another user may have written it.
-    fn get(&self, key: blake3::Hash) -> std::result::Result<Found, String> {
-        let Some(mut file) = open_file(&self.folder, &Cache::name(key))? else { return Ok(Found::Nothing) };
+    fn get(&self, key: blake3::Hash) -> std::result::Result<Lookup, String> {
+        let Some(mut file) = open_file(&self.folder, &Cache::name(key))? else { return Ok(Lookup::Miss) };
         let length = file.metadata().map_err(|e| e.to_string())?.len();
         if length < DIGEST as u64 || length > self.limit.saturating_add(DIGEST as u64) {
-            return Ok(Found::Damaged);
+            return Ok(Lookup::Corrupted);
         }
         let mut bytes = Vec::with_capacity(length as usize);
         (&mut file).take(length).read_to_end(&mut bytes).map_err(|e| e.to_string())?;
-        let Some((object, digest)) = bytes.split_last_chunk::<DIGEST>() else { return Ok(Found::Damaged) };
+        let Some((object, digest)) = bytes.split_last_chunk::<DIGEST>() else { return Ok(Lookup::Corrupted) };
         if self.digest(key, object) != blake3::Hash::from_bytes(*digest) {
-            return Ok(Found::Damaged);
+            return Ok(Lookup::Corrupted);
         }
         // Marks the object as recently used. If the file system does not store the time, only the eviction order
         // suffers.
         let _ = file.set_modified(SystemTime::now());
         bytes.truncate(bytes.len() - DIGEST);
-        Ok(Found::Object(bytes))
+        Ok(Lookup::Hit(bytes))
     }
 
     fn put(&self, key: blake3::Hash, object: &[u8]) -> Result<()> {
@@ -202,24 +202,24 @@ impl Cache {
             return Ok(());
         }
         let digest = self.digest(key, object);
-        write_new(&self.folder, &[object, digest.as_bytes()], |unfinished| {
-            renameat(&self.folder, unfinished, &self.folder, Cache::name(key))
+        write_new(&self.folder, &[object, digest.as_bytes()], |temp| {
+            renameat(&self.folder, temp, &self.folder, Cache::name(key))
         })?;
-        self.make_room(length)
+        self.enforce_limit(length)
     }
 
     /// Evicts objects if the folder may exceed the limit. Its size is measured once per process and then tracked.
-    fn make_room(&self, added: u64) -> Result<()> {
+    fn enforce_limit(&self, added: u64) -> Result<()> {
         /// Bytes in each folder, by device and inode.
-        static HELD: Mutex<BTreeMap<(u64, u64), u64>> = Mutex::new(BTreeMap::new());
+        static SIZES: Mutex<BTreeMap<(u64, u64), u64>> = Mutex::new(BTreeMap::new());
         let folder = self.folder.metadata()?;
-        let mut held = HELD.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = held.get(&(folder.dev(), folder.ino())).map(|bytes| bytes + added);
+        let mut sizes = SIZES.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = sizes.get(&(folder.dev(), folder.ino())).map(|bytes| bytes + added);
         let bytes = match known.filter(|&bytes| bytes <= self.limit) {
             Some(bytes) => bytes,
             None => self.evict()?,
         };
-        held.insert((folder.dev(), folder.ino()), bytes);
+        sizes.insert((folder.dev(), folder.ino()), bytes);
         Ok(())
     }
 
@@ -237,7 +237,7 @@ impl Cache {
                 continue;
             }
             let used = Duration::new(found.st_mtime.max(0) as u64, found.st_mtime_nsec as u32);
-            if name.starts_with(UNFINISHED) && now.saturating_sub(used) > LEFT_BEHIND {
+            if name.starts_with(TEMP_PREFIX) && now.saturating_sub(used) > MIN_STALE_AGE {
                 let _ = unlinkat(&self.folder, name, AtFlags::empty());
             } else if name.len() == 2 * DIGEST + SUFFIX.len() && name.ends_with(SUFFIX) {
                 objects.push((used, name.to_owned(), found.st_size as u64));
@@ -271,7 +271,7 @@ fn open_file(folder: &File, name: &str) -> std::result::Result<Option<File>, Str
         Err(Errno::LOOP) => return Err("expected a regular file, found a symbolic link".to_owned()),
         Err(error) => return Err(error.to_string()),
     };
-    private(&file)?;
+    check_private(&file)?;
     match file.metadata() {
         Ok(found) if found.is_file() => Ok(Some(file)),
         Ok(_) => Err("expected a regular file, found something else".to_owned()),
@@ -280,7 +280,7 @@ fn open_file(folder: &File, name: &str) -> std::result::Result<Option<File>, Str
 }
 
 /// Checks that an open file or folder is owned by the user and not writable by others. Returns its mode.
-fn private(file: &File) -> std::result::Result<u32, String> {
+fn check_private(file: &File) -> std::result::Result<u32, String> {
     let found = file.metadata().map_err(|e| e.to_string())?;
     let user = geteuid().as_raw();
     if found.uid() != user {
@@ -301,9 +301,9 @@ fn secret(folder: &File) -> std::result::Result<[u8; DIGEST], String> {
             let mut secret = [0; DIGEST];
             random(&mut secret).map_err(|e| e.to_string())?;
             // Linking fails if another process created the secret first; then that one is read.
-            let linked = write_new(folder, &[&secret], |unfinished| {
-                let linked = linkat(folder, unfinished, folder, SECRET, AtFlags::empty());
-                unlinkat(folder, unfinished, AtFlags::empty())?;
+            let linked = write_new(folder, &[&secret], |temp| {
+                let linked = linkat(folder, temp, folder, SECRET, AtFlags::empty());
+                unlinkat(folder, temp, AtFlags::empty())?;
                 linked
             });
             match linked {
@@ -313,26 +313,26 @@ fn secret(folder: &File) -> std::result::Result<[u8; DIGEST], String> {
         }
     };
     let mut file = file.ok_or("the file was removed")?;
-    let mode = private(&file)?;
+    let mode = check_private(&file)?;
     if mode & 0o077 != 0 {
         return Err(format!("others may read it: expected mode 600, found {mode:o}"));
     }
     let mut secret = [0; DIGEST];
-    let whole = file.metadata().is_ok_and(|found| found.len() == DIGEST as u64);
+    let complete = file.metadata().is_ok_and(|found| found.len() == DIGEST as u64);
     match file.read_exact(&mut secret) {
-        Ok(()) if whole => Ok(secret),
+        Ok(()) if complete => Ok(secret),
         _ => Err(format!("expected {DIGEST} bytes; remove the file to have it created again")),
     }
 }
 
-/// Writes a file under a unique temporary name, which `finish` renames or links to the final one.
-fn write_new(folder: &File, parts: &[&[u8]], finish: impl FnOnce(&str) -> rustix::io::Result<()>) -> Result<()> {
+/// Writes a file under a unique temporary name, which `publish` renames or links to the final one.
+fn write_new(folder: &File, parts: &[&[u8]], publish: impl FnOnce(&str) -> rustix::io::Result<()>) -> Result<()> {
     let mut number = [0; 8];
     random(&mut number)?;
-    let name = format!("{UNFINISHED}{:016x}", u64::from_le_bytes(number));
+    let name = format!("{TEMP_PREFIX}{:016x}", u64::from_le_bytes(number));
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let mut file = File::from(openat(folder, &*name, flags, Mode::RUSR | Mode::WUSR)?);
-    let written = parts.iter().try_for_each(|part| file.write_all(part)).and_then(|()| Ok(finish(&name)?));
+    let written = parts.iter().try_for_each(|part| file.write_all(part)).and_then(|()| Ok(publish(&name)?));
     written.inspect_err(|_| {
         let _ = unlinkat(folder, &*name, AtFlags::empty());
     })
@@ -396,13 +396,13 @@ mod tests {
         let (_folder, settings) = cache(1000);
         let cache = Cache::open(&settings).unwrap();
         cache.put(key(1), b"object").unwrap();
-        assert_eq!(cache.get(key(1)), Ok(Found::Object(b"object".to_vec())));
-        assert_eq!(cache.get(key(2)), Ok(Found::Nothing));
+        assert_eq!(cache.get(key(1)), Ok(Lookup::Hit(b"object".to_vec())));
+        assert_eq!(cache.get(key(2)), Ok(Lookup::Miss));
         assert_eq!([&settings.dir, &folder(&settings.dir)].map(|path| mode(path)), [0o700, 0o700]);
         assert_eq!([&object(&settings, 1), &file(&settings, SECRET)].map(|path| mode(path)), [0o600, 0o600]);
         // Read permissions of others are removed from an existing folder.
         set_mode(&folder(&settings.dir), 0o755);
-        assert_eq!(Cache::open(&settings).unwrap().get(key(1)), Ok(Found::Object(b"object".to_vec())));
+        assert_eq!(Cache::open(&settings).unwrap().get(key(1)), Ok(Lookup::Hit(b"object".to_vec())));
         assert_eq!(mode(&folder(&settings.dir)), 0o700);
     }
 
@@ -412,31 +412,31 @@ mod tests {
         let cache = Cache::open(&settings).unwrap();
         cache.put(key(1), b"object").unwrap();
         std::fs::copy(object(&settings, 1), object(&settings, 2)).unwrap();
-        assert_eq!(cache.get(key(2)), Ok(Found::Damaged), "the object of another source");
+        assert_eq!(cache.get(key(2)), Ok(Lookup::Corrupted), "the object of another source");
         let planted = [b"object", &blake3::hash(b"object").as_bytes()[..]].concat();
         std::fs::write(object(&settings, 2), planted).unwrap();
-        assert_eq!(cache.get(key(2)), Ok(Found::Damaged), "a digest without the secret");
+        assert_eq!(cache.get(key(2)), Ok(Lookup::Corrupted), "a digest without the secret");
         let kept = std::fs::read(object(&settings, 1)).unwrap();
         for at in 0..kept.len() {
             let mut damaged = kept.clone();
             damaged[at] ^= 1;
             std::fs::write(object(&settings, 1), &damaged).unwrap();
-            assert_eq!(cache.get(key(1)), Ok(Found::Damaged), "byte {at}");
+            assert_eq!(cache.get(key(1)), Ok(Lookup::Corrupted), "byte {at}");
             std::fs::write(object(&settings, 1), &kept[..at]).unwrap();
-            assert_eq!(cache.get(key(1)), Ok(Found::Damaged), "{at} bytes");
+            assert_eq!(cache.get(key(1)), Ok(Lookup::Corrupted), "{at} bytes");
         }
         let compiled = cached(Some(&settings), key(1), || Ok::<_, ()>(b"again".to_vec()));
         assert_eq!(compiled, Ok(b"again".to_vec()));
-        assert_eq!(cache.get(key(1)), Ok(Found::Object(b"again".to_vec())), "a corrupted object is replaced");
+        assert_eq!(cache.get(key(1)), Ok(Lookup::Hit(b"again".to_vec())), "a corrupted object is replaced");
     }
 
     #[test]
     fn ignores_objects_that_others_may_have_written() {
         let (_folder, settings) = cache(1000);
         let cache = Cache::open(&settings).unwrap();
-        let refused = |number: u8, words: &str| {
-            let why = cache.get(key(number)).unwrap_err();
-            assert!(why.contains(words), "{words} in: {why}");
+        let refused = |number: u8, expected: &str| {
+            let error = cache.get(key(number)).unwrap_err();
+            assert!(error.contains(expected), "{expected} in: {error}");
             let compiled = cached(Some(&settings), key(number), || Ok::<_, ()>(b"compiled".to_vec()));
             assert_eq!(compiled, Ok(b"compiled".to_vec()));
             assert!(cache.get(key(number)).is_err(), "the file must stay unchanged");
@@ -462,9 +462,9 @@ mod tests {
     #[test]
     fn rejects_folders_and_secrets_that_others_may_access() {
         let (_folder, settings) = cache(1000);
-        let refused = |words: &str| {
-            let why = Cache::open(&settings).err().unwrap();
-            assert!(why.contains(words), "{words} in: {why}");
+        let refused = |expected: &str| {
+            let error = Cache::open(&settings).err().unwrap();
+            assert!(error.contains(expected), "{expected} in: {error}");
         };
         Cache::open(&settings).unwrap();
         set_mode(&settings.dir, 0o770);
@@ -507,10 +507,10 @@ mod tests {
             age(number, 100 - u64::from(number));
         }
         let used = cache.get(key(1)).unwrap();
-        assert_eq!(used, Found::Object(vec![1; 200]));
+        assert_eq!(used, Lookup::Hit(vec![1; 200]));
         let left = file(&settings, ".new-0000000000000000");
         std::fs::write(&left, "half of an").unwrap();
-        File::open(&left).unwrap().set_modified(SystemTime::now() - 2 * LEFT_BEHIND).unwrap();
+        File::open(&left).unwrap().set_modified(SystemTime::now() - 2 * MIN_STALE_AGE).unwrap();
         cache.put(key(5), &[5; 200]).unwrap();
         let there = [1, 2, 3, 4, 5].map(|number| object(&settings, number).exists());
         assert_eq!(there, [true, false, false, true, true]);

@@ -6,8 +6,8 @@
 //! tile of rows and columns is accumulated in registers, stored on the stack, and finished by the elementwise operators
 //! of the group.
 
-use crate::fused::{Fused, Place, address};
-use crate::lowering::{Lowering, Packed, Phase};
+use crate::loop_body::{LoopBody, Place, address};
+use crate::lowering::{Lowering, PackedConstant, Phase};
 use crate::text::{decode, digit, share_loop};
 use crate::view::View;
 use byoc_plugin_api::DType;
@@ -16,7 +16,7 @@ use std::fmt::Write;
 /// A sum of products.
 pub struct Contraction {
     /// Index space `[groups.., rows.., column]` and the operations applied to each sum.
-    pub fused: Fused,
+    pub body: LoopBody,
     /// Number of group dimensions and number of row dimensions.
     pub parts: [usize; 2],
     /// Memory of `a`.
@@ -82,25 +82,25 @@ impl Lowering<'_, '_> {
     /// Emits the phases of a contraction.
     pub fn contraction(&mut self, c: Contraction, comment: Vec<String>) -> Result<(), String> {
         let [groups, rows] = c.parts;
-        let columns = *c.fused.domain.last().ok_or("a contraction without columns")?;
-        let group_dims = c.fused.domain[..groups].to_vec();
+        let columns = *c.body.domain.last().ok_or("a contraction without columns")?;
+        let group_dims = c.body.domain[..groups].to_vec();
         // Strides from the index of a group to its packed group; groups that share `b` share the packed one.
         let mut packed_groups = 1;
-        let mut b_index = vec![0; c.fused.domain.len()];
+        let mut b_index = vec![0; c.body.domain.len()];
         for d in (0..groups).rev() {
             if c.b_groups[d] != 0 {
                 b_index[d] = packed_groups;
                 packed_groups *= group_dims[d];
             }
         }
-        let (fused, strides, parts) = c.fused.collapse(&[&c.a_view.strides, &b_index], &[groups, rows, 1]);
-        let a_view = View { shape: fused.domain.clone(), strides: strides[0].clone(), offset: c.a_view.offset };
-        let b_index = View { shape: fused.domain.clone(), strides: strides[1].clone(), offset: 0 };
+        let (body, strides, parts) = c.body.collapse(&[&c.a_view.strides, &b_index], &[groups, rows, 1]);
+        let a_view = View { shape: body.domain.clone(), strides: strides[0].clone(), offset: c.a_view.offset };
+        let b_index = View { shape: body.domain.clone(), strides: strides[1].clone(), offset: 0 };
         let (groups, rows) = (parts[0], parts[1]);
-        let row_dims = &fused.domain[groups..groups + rows];
+        let row_dims = &body.domain[groups..groups + rows];
         let len = row_dims[rows - 1];
         let outer_rows: i64 = row_dims[..rows - 1].iter().product();
-        let group_count: i64 = fused.domain[..groups].iter().product();
+        let group_count: i64 = body.domain[..groups].iter().product();
 
         // Dimensions that are summed over, outermost first; neighbors that are contiguous in `a` are merged.
         let mut sums: Vec<(i64, i64)> = c.taps.iter().map(|t| (t.0, t.1)).chain([(c.k.0, c.k.1)]).collect();
@@ -127,16 +127,16 @@ impl Lowering<'_, '_> {
 
         // Number of tasks: enough work per task, then the split into rows and columns with the least memory traffic.
         let flops = 2 * group_count * outer_rows * len * columns * depth;
-        let wanted = (flops / 1_500_000).clamp(1, 24);
+        let target_tasks = (flops / 1_500_000).clamp(1, 24);
         let tiles = outer_rows * ((len + tile.wide.0 - 1) / tile.wide.0);
         let panels = (round_up(columns, LANES) / 16 + tile.wide.1 - 1) / tile.wide.1;
-        let per_group = (wanted + group_count - 1) / group_count;
-        let (mut by_rows, mut by_columns, mut least) = (1, 1, i64::MAX);
+        let per_group = (target_tasks + group_count - 1) / group_count;
+        let (mut by_rows, mut by_columns, mut min_traffic) = (1, 1, i64::MAX);
         for n in 1..=panels.min(per_group) {
             let m = ((per_group + n - 1) / n).min(tiles);
             let traffic = m * depth * columns + n * outer_rows * len * depth / 4;
-            if m * n >= per_group.min(tiles * panels) && traffic < least {
-                (by_rows, by_columns, least) = (m, n, traffic);
+            if m * n >= per_group.min(tiles * panels) && traffic < min_traffic {
+                (by_rows, by_columns, min_traffic) = (m, n, traffic);
             }
         }
         // The rows of a task stay in the L2 cache while it iterates over the panels.
@@ -183,14 +183,14 @@ impl Lowering<'_, '_> {
             "static BYOC_INLINE void {name}_finish(const {0}_args *args, const float *restrict t, {params}int64_t row, int64_t rows, int64_t column, int64_t columns) {{",
             self.symbol
         );
-        w.push_str(&self.pointers(&fused));
+        w.push_str(&self.pointers(&body));
         let _ = writeln!(w, "    {unused}(void)row; (void)column; (void)args;");
         let _ = writeln!(w, "    for (int64_t i = 0; i < rows; ++i) {{");
         let _ = writeln!(w, "        const int64_t {last_row} = row + i;\n        (void){last_row};");
         let _ = writeln!(w, "        BYOC_IVDEP\n        for (int64_t j = 0; j < columns; ++j) {{");
         let _ = writeln!(w, "            const int64_t c = column + j;\n            (void)c;");
         let _ = writeln!(w, "            const float acc = t[i * {name}_nr + j];");
-        w.push_str(&fused.body(&vars, 3));
+        w.push_str(&body.statements(&vars, 3));
         let _ = writeln!(w, "        }}\n    }}\n}}\n");
 
         let row_stride = a_view.strides[groups + rows - 1];
@@ -213,7 +213,7 @@ impl Lowering<'_, '_> {
         }
         let _ = writeln!(w, "    float BYOC_ALIGNED t[mr * nr];");
         let _ = writeln!(w, "    {}", share_loop("g", &group_count.to_string(), "group", group_tasks));
-        w.push_str(&decode(&vars[..groups], &fused.domain[..groups], "g", 2));
+        w.push_str(&decode(&vars[..groups], &body.domain[..groups], "g", 2));
         let _ = writeln!(w, "        {}", share_loop("panel", "panels", "n", by_columns));
         let _ = writeln!(w, "            const int64_t column = panel * nr;");
         let b_at = match &address(&b_index, &vars)[..] {
@@ -254,7 +254,7 @@ impl Lowering<'_, '_> {
         phase.call = format!("    byoc_run(pool, {}, {name}, &args);\n", group_tasks * by_rows * by_columns);
         phase.touch(c.a);
         phase.touch(b);
-        phase.touch_all(&fused);
+        phase.touch_all(&body);
         self.phases.push(phase);
         Ok(())
     }
@@ -304,7 +304,7 @@ impl Lowering<'_, '_> {
             let _ = writeln!(code, "            {}", call(&format!("p{number}"), &nr));
             code.push_str("    }\n");
             let comment = format!("constant {i} in panels");
-            self.packed.push(Packed { floats: packed_groups * packed_size, comment, code });
+            self.packed.push(PackedConstant { floats: packed_groups * packed_size, comment, code });
             return Ok((Place::Packed(number), String::new()));
         }
         let comment = "an operand in panels".to_owned();

@@ -1,34 +1,34 @@
 //! Convolutions, transposed convolutions and matrix products, as contractions.
 
 use crate::contraction::Contraction;
+use crate::ir::OpId;
 use crate::layout::{border, layout, residue, spatial_axes};
 use crate::lowering::Lowering;
-use crate::program::OpId;
 use crate::view::View;
 
 impl Lowering<'_, '_> {
     /// Lowers an ordinary, depthwise or transposed convolution.
     pub fn convolution(&mut self, number: usize, id: OpId, comment: Vec<String>) -> Result<(), String> {
-        let program = self.program;
-        let op = program.get(id);
+        let ir = self.ir;
+        let op = ir.get(id);
         let axes = spatial_axes(op.name).ok_or("not a convolution")?;
         let l = layout(op, axes).ok_or("an unknown layout")?;
         let groups = op.int("groups", 1);
-        let out = program.shape(op.outputs[0]).to_vec();
-        let data_shape = program.shape(op.inputs[0]).to_vec();
-        let weight_shape = program.shape(op.inputs[1]).to_vec();
+        let out = ir.shape(op.outputs[0]).to_vec();
+        let data_shape = ir.shape(op.inputs[0]).to_vec();
+        let weight_shape = ir.shape(op.inputs[1]).to_vec();
         let depthwise = groups > 1
             && groups == data_shape[l.c]
             && groups == out[l.c]
             && weight_shape[l.input] == 1
             && op.name != "nn.conv2d_transpose";
-        let border = border(program, op);
+        let border = border(ir, op);
         let data = self.channels_last(op.inputs[0], l.c, &border, depthwise, &comment[0])?;
         let weight = self.resolve(op.inputs[1])?;
         let mut order = vec![l.n];
         order.extend(&l.spatial);
         order.push(l.c);
-        let (fused, _) = self.fused(number, Some(&order))?;
+        let (body, _) = self.loop_body(number, Some(&order))?;
         let (strides, dilation) = (op.per_axis("strides", axes, 1), op.per_axis("dilation", axes, 1));
         let pads = op.padding(axes);
         let (x, w) = (&data.view, &weight.view);
@@ -40,11 +40,11 @@ impl Lowering<'_, '_> {
             let offset = (0..axes).map(|i| pads[i].0 * pixel[i]).sum::<i64>();
             let a_strides: Vec<i64> =
                 std::iter::once(x.strides[l.n]).chain((0..axes).map(|i| strides[i] * pixel[i])).chain([1]).collect();
-            let fused = fused.permute(&order);
-            let a_view = View { shape: fused.domain.clone(), strides: a_strides, offset: x.offset - offset };
+            let body = body.permute(&order);
+            let a_view = View { shape: body.domain.clone(), strides: a_strides, offset: x.offset - offset };
             let taps = (0..axes).map(|i| (kernel[i], dilation[i] * pixel[i], tap[i])).collect();
             let b = (weight.place, w.offset, w.strides[l.out]);
-            return self.depthwise(fused, data.place, a_view, taps, b, comment);
+            return self.depthwise(body, data.place, a_view, taps, b, comment);
         }
 
         // Splits the channels into groups; the index space becomes [group, n, pixels.., channel].
@@ -60,7 +60,7 @@ impl Lowering<'_, '_> {
             back.push(1);
             Some(view.permute(&back))
         };
-        let fused = fused.transform(split).ok_or("channels do not split into groups")?;
+        let body = body.transform(split).ok_or("channels do not split into groups")?;
         let channels = data_shape[l.c] / groups;
         if op.name != "nn.conv2d_transpose" {
             let offset = (0..axes).map(|i| pads[i].0 * pixel[i]).sum::<i64>();
@@ -69,8 +69,8 @@ impl Lowering<'_, '_> {
             a_strides.push(0);
             let contraction = Contraction {
                 a: data.place,
-                a_view: View { shape: fused.domain.clone(), strides: a_strides, offset: x.offset - offset },
-                fused,
+                a_view: View { shape: body.domain.clone(), strides: a_strides, offset: x.offset - offset },
+                body,
                 parts: [1, 1 + axes],
                 taps: (0..axes).map(|i| (kernel[i], dilation[i] * pixel[i], tap[i])).collect(),
                 k: (channels, x.strides[l.c], w.strides[l.input]),
@@ -93,15 +93,15 @@ impl Lowering<'_, '_> {
                     continue;
                 }
                 let both = [&y, &x_residue];
-                let fused = fused.slice(2, ry, strides[0], y.outputs).slice(3, rx, strides[1], x_residue.outputs);
+                let body = body.slice(2, ry, strides[0], y.outputs).slice(3, rx, strides[1], x_residue.outputs);
                 let offset: i64 = (0..2).map(|i| both[i].start * pixel[i]).sum();
                 let mut comment = comment.clone();
                 comment[0].push_str(&format!(", outputs {ry} and {rx} modulo the strides"));
                 let a_strides = vec![channels * x.strides[l.c], x.strides[l.n], pixel[0], pixel[1], 0];
                 let contraction = Contraction {
                     a: data.place,
-                    a_view: View { shape: fused.domain.clone(), strides: a_strides, offset: x.offset + offset },
-                    fused,
+                    a_view: View { shape: body.domain.clone(), strides: a_strides, offset: x.offset + offset },
+                    body,
                     parts: [1, 3],
                     taps: (0..2).map(|i| (both[i].taps, -both[i].back * pixel[i], both[i].step * tap[i])).collect(),
                     k: (channels, x.strides[l.c], w.strides[l.input]),
@@ -118,15 +118,15 @@ impl Lowering<'_, '_> {
 
     /// Lowers `nn.dense`, `nn.matmul` and `nn.batch_matmul`.
     pub fn matrix_product(&mut self, number: usize, id: OpId, comment: Vec<String>) -> Result<(), String> {
-        let program = self.program;
-        let op = program.get(id);
+        let ir = self.ir;
+        let op = ir.get(id);
         let a = self.resolve(op.inputs[0])?;
         let b = self.resolve(op.inputs[1])?;
         let transpose_a = op.name != "nn.dense" && op.flag("transpose_a", false);
         let transpose_b = op.name == "nn.dense" || op.flag("transpose_b", false);
-        let rank = program.shape(op.outputs[0]).len();
+        let rank = ir.shape(op.outputs[0]).len();
         let order: Vec<usize> = (0..rank).collect();
-        let (fused, _) = self.fused(number, Some(&order))?;
+        let (body, _) = self.loop_body(number, Some(&order))?;
         let (a_rank, b_rank) = (a.view.shape.len(), b.view.shape.len());
         let (b_k, b_column) = if transpose_b { (b_rank - 1, b_rank - 2) } else { (b_rank - 2, b_rank - 1) };
         let (row, a_k) = if transpose_a { (a_rank - 1, a_rank - 2) } else { (a_rank - 2, a_rank - 1) };
@@ -141,9 +141,9 @@ impl Lowering<'_, '_> {
         a_strides.push(0);
         let contraction = Contraction {
             a: a.place,
-            a_view: View { shape: fused.domain.clone(), strides: a_strides, offset: a.view.offset },
+            a_view: View { shape: body.domain.clone(), strides: a_strides, offset: a.view.offset },
             parts: [batch, rank - 1 - batch],
-            fused,
+            body,
             taps: Vec::new(),
             k: (a.view.shape[a_k], a.view.strides[a_k], b.view.strides[b_k]),
             b: b.place,

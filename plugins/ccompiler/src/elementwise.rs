@@ -3,7 +3,7 @@
 //! The semantics are those of the operator reference: `nn.relu`, `clip`, `maximum` and `minimum` propagate NaN; a cast
 //! from float to integer rounds toward zero and saturates; integer overflow wraps.
 
-use crate::program::{Op, Program};
+use crate::ir::{Op, RegionIr};
 use crate::view::View;
 use byoc_plugin_api::DType;
 
@@ -115,8 +115,8 @@ pub fn is_elementwise(name: &str) -> bool {
 
 /// Returns operand `i` as a view of the result's shape, broadcast or aligned with the attribute `axis`; `None` if the
 /// shapes do not match.
-pub fn operand_view(program: &Program<'_>, op: &Op<'_>, i: usize, view: &View) -> Option<View> {
-    let out = program.shape(op.outputs[0]);
+pub fn operand_view(ir: &RegionIr<'_>, op: &Op<'_>, i: usize, view: &View) -> Option<View> {
+    let out = ir.shape(op.outputs[0]);
     let along_axis = matches!((op.name, i), ("nn.bias_add" | "nn.prelu", 1) | ("nn.batch_norm", 1..));
     if !along_axis {
         return view.broadcast(out);
@@ -161,10 +161,10 @@ pub fn int_literal(dtype: DType, value: i128) -> String {
 }
 
 /// Returns a C expression for an operator applied to `args`; `None` if the operator does not support the types.
-pub fn expression(program: &Program<'_>, op: &Op<'_>, args: &[String]) -> Option<String> {
-    let dtype = program.val(*op.inputs.last()?).dtype;
-    let dtype = if op.name == "cast" { program.val(op.inputs[0]).dtype } else { dtype };
-    let out = program.val(op.outputs[0]).dtype;
+pub fn expression(ir: &RegionIr<'_>, op: &Op<'_>, args: &[String]) -> Option<String> {
+    let dtype = ir.val(*op.inputs.last()?).dtype;
+    let dtype = if op.name == "cast" { ir.val(op.inputs[0]).dtype } else { dtype };
+    let out = ir.val(op.outputs[0]).dtype;
     let float = matches!(dtype, DType::F32 | DType::F64);
     let single = dtype == DType::F32;
     let f = |name32: &str, name64: &str| if single { name32.to_owned() } else { name64.to_owned() };
@@ -227,19 +227,19 @@ pub fn expression(program: &Program<'_>, op: &Op<'_>, args: &[String]) -> Option
         }
         "cast" => cast(dtype, out, a)?,
         "divide" if float => format!("{a} / {b}"),
-        "divide" if divides(program, op) => format!("{a} / {b}"),
+        "divide" if divides(ir, op) => format!("{a} / {b}"),
         "mod" if float => format!("{}({a}, {b})", f("fmodf", "fmod")),
-        "mod" if divides(program, op) => format!("{a} % {b}"),
+        "mod" if divides(ir, op) => format!("{a} % {b}"),
         "floor_divide" if single => format!("byoc_floor_divide({a}, {b})"),
         "floor_divide" if float => format!("floor({a} / {b})"),
-        "floor_divide" if divides(program, op) => {
+        "floor_divide" if divides(ir, op) => {
             format!("{a} / {b} - ({a} % {b} != 0 && ({a} % {b} < 0) != ({b} < 0))")
         }
         "floor_mod" if float => format!("{}({a}, {b})", f("byoc_floor_mod", "byoc_floor_mod64")),
-        "floor_mod" if divides(program, op) => {
+        "floor_mod" if divides(ir, op) => {
             format!("{a} % {b} + ({a} % {b} != 0 && ({a} % {b} < 0) != ({b} < 0) ? {b} : 0)")
         }
-        "power" if float => power(program, op, dtype, a, b),
+        "power" if float => power(ir, op, dtype, a, b),
         "maximum" if float => format!("{a} != {a} || {a} > {b} ? {a} : {b}"),
         "minimum" if float => format!("{a} != {a} || {a} < {b} ? {a} : {b}"),
         "maximum" => format!("{a} > {b} ? {a} : {b}"),
@@ -253,19 +253,19 @@ pub fn expression(program: &Program<'_>, op: &Op<'_>, args: &[String]) -> Option
 }
 
 /// Returns true if an integer division cannot trap: the divisor is a constant without 0 and -1.
-fn divides(program: &Program<'_>, op: &Op<'_>) -> bool {
-    let dtype = program.val(op.inputs[0]).dtype;
+fn divides(ir: &RegionIr<'_>, op: &Op<'_>) -> bool {
+    let dtype = ir.val(op.inputs[0]).dtype;
     matches!(dtype, DType::I32 | DType::I64)
         && op
             .inputs
             .get(1)
-            .and_then(|&divisor| program.constant_ints(divisor))
+            .and_then(|&divisor| ir.constant_ints(divisor))
             .is_some_and(|divisors| divisors.iter().all(|&d| d != 0 && d != -1))
 }
 
 /// Returns an expression for `power`; products for the exponents 2 and 3.
-fn power(program: &Program<'_>, op: &Op<'_>, dtype: DType, a: &str, b: &str) -> String {
-    let constant = program.constant(op.inputs[1]).filter(|c| c.shape().iter().product::<usize>() == 1);
+fn power(ir: &RegionIr<'_>, op: &Op<'_>, dtype: DType, a: &str, b: &str) -> String {
+    let constant = ir.constant(op.inputs[1]).filter(|c| c.shape().iter().product::<usize>() == 1);
     let exponent = constant.map(|c| match dtype {
         DType::F32 => f64::from(c.tensor().as_slice::<f32>()[0]),
         _ => c.tensor().as_slice::<f64>()[0],
@@ -288,7 +288,7 @@ fn cast(from: DType, to: DType, a: &str) -> Option<String> {
         let bits = i32::from(to.bits);
         let (low, high) =
             if to.code == 1 { (0.0, 2f64.powi(bits)) } else { (-(2f64.powi(bits - 1)), 2f64.powi(bits - 1)) };
-        let (least, most) = match to {
+        let (min, max) = match to {
             DType::I8 => ("INT8_MIN", "INT8_MAX"),
             DType::I16 => ("INT16_MIN", "INT16_MAX"),
             DType::I32 => ("INT32_MIN", "INT32_MAX"),
@@ -299,7 +299,7 @@ fn cast(from: DType, to: DType, a: &str) -> Option<String> {
             _ => ("0", "UINT64_MAX"),
         };
         let (low, high) = (literal(from, low), literal(from, high));
-        format!("{a} != {a} ? 0 : {a} < {low} ? {least} : {a} >= {high} ? {most} : ({target}){a}")
+        format!("{a} != {a} ? 0 : {a} < {low} ? {min} : {a} >= {high} ? {max} : ({target}){a}")
     } else {
         format!("({target}){a}")
     })

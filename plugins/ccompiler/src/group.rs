@@ -5,7 +5,7 @@
 //! topological order and added to the group of one of their producers as long as the groups stay free of cycles.
 
 use crate::elementwise;
-use crate::program::{OpId, Program, Val, is_bijective, is_view_op, view_through};
+use crate::ir::{OpId, RegionIr, Val, is_bijective, is_view_op, view_through};
 use crate::view::{View, count};
 use std::collections::BTreeMap;
 
@@ -35,41 +35,42 @@ pub struct Grouping {
     pub of: Vec<Option<usize>>,
 }
 
-/// Follows a chain of bijective view operators to its source. Returns the source and the chain in the order of application.
-fn root(program: &Program<'_>, mut value: Val) -> (Val, Vec<OpId>) {
+/// Follows a chain of bijective view operators to its source. Returns the source and the chain in the order of
+/// application.
+fn root(ir: &RegionIr<'_>, mut value: Val) -> (Val, Vec<OpId>) {
     let mut through = Vec::new();
-    while let Some(op) = program.producer(value).filter(|&op| is_bijective(program.get(op).name)) {
+    while let Some(op) = ir.producer(value).filter(|&op| is_bijective(ir.get(op).name)) {
         through.push(op);
-        value = program.get(op).inputs[0];
+        value = ir.get(op).inputs[0];
     }
     through.reverse();
     (value, through)
 }
 
-/// Follows view operators from `value` to a value that the group computes. Returns that value, and `value` as a view over
-/// the domain of the group; `None` if the group does not compute it.
-pub fn index_in(program: &Program<'_>, group: &Group, value: Val) -> Option<(Val, View)> {
-    let (source, through) = root(program, value);
+/// Follows view operators from `value` to a value that the group computes. Returns that value, and `value` as a view
+/// over the domain of the group; `None` if the group does not compute it.
+pub fn index_in(ir: &RegionIr<'_>, group: &Group, value: Val) -> Option<(Val, View)> {
+    let (source, through) = root(ir, value);
     let mut view = group.index.get(&source)?.clone();
     for op in through {
-        view = view_through(program, program.get(op), 0, &view)?;
+        view = view_through(ir, ir.get(op), 0, &view)?;
     }
     Some((source, view))
 }
 
 impl Grouping {
     /// Groups the operators of a region.
-    pub fn new(program: &Program<'_>) -> Grouping {
-        let mut grouping = Grouping { groups: Vec::new(), of: vec![None; program.ops.len()] };
-        for (number, op) in program.ops.iter().enumerate() {
+    pub fn new(ir: &RegionIr<'_>) -> Grouping {
+        let mut grouping = Grouping { groups: Vec::new(), of: vec![None; ir.ops.len()] };
+        for (number, op) in ir.ops.iter().enumerate() {
             let id = OpId::new(number);
             if is_view_op(op.name) {
                 continue;
             }
-            if elementwise::is_elementwise(op.name) && grouping.join(program, id) {
+            if elementwise::is_elementwise(op.name) && grouping.fuse(ir, id) {
                 continue;
             }
-            let domain = program.shape(op.outputs[0]).to_vec();
+            let domain = ir.shape(op.outputs[0]).to_vec();
             let index = BTreeMap::from([(op.outputs[0], View::dense(&domain))]);
             let group = if elementwise::is_elementwise(op.name) {
                 Group { anchor: None, domain, members: vec![id], index }
@@ -79,40 +80,41 @@ impl Grouping {
             grouping.of[number] = Some(grouping.groups.len());
             grouping.groups.push(group);
         }
-        grouping.sort(program);
+        grouping.sort(ir);
         grouping
     }
 
     /// Adds an elementwise operator to the group of one of its operands. Returns false if no group can take it.
-    fn join(&mut self, program: &Program<'_>, id: OpId) -> bool {
-        let op = program.get(id);
-        let shape = program.shape(op.outputs[0]);
-        let mut open: Vec<usize> = Vec::new();
+    fn fuse(&mut self, ir: &RegionIr<'_>, id: OpId) -> bool {
+        let op = ir.get(id);
+        let shape = ir.shape(op.outputs[0]);
+        let mut candidates: Vec<usize> = Vec::new();
         for &input in &op.inputs {
-            let (source, _) = root(program, input);
-            let group = program.producer(source).and_then(|p| self.of[p.index()]);
-            open.extend(group.filter(|g| !open.contains(g)));
+            let (source, _) = root(ir, input);
+            let group = ir.producer(source).and_then(|p| self.of[p.index()]);
+            candidates.extend(group.filter(|g| !candidates.contains(g)));
         }
         // The newest group first: operands from older groups are then computed before it.
-        open.sort_unstable_by(|a, b| b.cmp(a));
-        for g in open {
+        candidates.sort_unstable_by(|a, b| b.cmp(a));
+        for g in candidates {
             let group = &self.groups[g];
             if group.members.len() >= MAX_MEMBERS
                 || count(shape) != count(&group.domain)
-                || group.anchor.is_some_and(|a| !fuses(program, a))
+                || group.anchor.is_some_and(|a| !supports_fusion(ir, a))
             {
                 continue;
             }
-            let mut views = op.inputs.iter().filter_map(|&v| index_in(program, group, v));
+            let mut views = op.inputs.iter().filter_map(|&v| index_in(ir, group, v));
             let Some((_, view)) = views.next() else { continue };
-            if view.shape != shape || !views.all(|(_, other)| other.same_places(&view)) || self.cycle(program, id, g) {
+            if view.shape != shape || !views.all(|(_, other)| other.same_places(&view)) || self.creates_cycle(ir, id, g)
+            {
                 continue;
             }
             // An operand of this group without a view over its domain would be read before it is complete.
             let unreachable = op
                 .inputs
                 .iter()
-                .any(|&v| self.sources(program, v).contains(&g) && index_in(program, &self.groups[g], v).is_none());
+                .any(|&v| self.sources(ir, v).contains(&g) && index_in(ir, &self.groups[g], v).is_none());
             if unreachable {
                 continue;
             }
@@ -125,32 +127,32 @@ impl Grouping {
     }
 
     /// Returns the group that computes a value, followed through view operators; empty for inputs and constants.
-    fn sources(&self, program: &Program<'_>, mut value: Val) -> Vec<usize> {
-        while let Some(op) = program.producer(value) {
+    fn sources(&self, ir: &RegionIr<'_>, mut value: Val) -> Vec<usize> {
+        while let Some(op) = ir.producer(value) {
             if let Some(group) = self.of[op.index()] {
                 return vec![group];
             }
-            value = program.get(op).inputs[0];
+            value = ir.get(op).inputs[0];
         }
         Vec::new()
     }
 
     /// Returns the groups that an operator reads from.
-    fn operands(&self, program: &Program<'_>, op: OpId) -> Vec<usize> {
-        program.get(op).inputs.iter().flat_map(|&v| self.sources(program, v)).collect()
+    fn operands(&self, ir: &RegionIr<'_>, op: OpId) -> Vec<usize> {
+        ir.get(op).inputs.iter().flat_map(|&v| self.sources(ir, v)).collect()
     }
 
-    fn group_operands(&self, program: &Program<'_>, group: usize) -> Vec<usize> {
+    fn group_operands(&self, ir: &RegionIr<'_>, group: usize) -> Vec<usize> {
         let group = &self.groups[group];
-        group.anchor.iter().chain(&group.members).flat_map(|&op| self.operands(program, op)).collect()
+        group.anchor.iter().chain(&group.members).flat_map(|&op| self.operands(ir, op)).collect()
     }
 
     /// Returns true if `op` depends on group `g` through another group, or if the search was cut off.
-    fn cycle(&self, program: &Program<'_>, op: OpId, g: usize) -> bool {
-        let mut open: Vec<usize> = self.operands(program, op).into_iter().filter(|&x| x != g).collect();
+    fn creates_cycle(&self, ir: &RegionIr<'_>, op: OpId, g: usize) -> bool {
+        let mut worklist: Vec<usize> = self.operands(ir, op).into_iter().filter(|&x| x != g).collect();
         let mut seen = vec![false; self.groups.len()];
         let mut budget = MAX_SEARCH;
-        while let Some(at) = open.pop() {
+        while let Some(at) = worklist.pop() {
             if std::mem::replace(&mut seen[at], true) {
                 continue;
             }
@@ -158,13 +160,13 @@ impl Grouping {
                 return true;
             }
             budget -= 1;
-            open.extend(self.group_operands(program, at));
+            worklist.extend(self.group_operands(ir, at));
         }
         false
     }
 
     /// Sorts the groups topologically.
-    fn sort(&mut self, program: &Program<'_>) {
+    fn sort(&mut self, ir: &RegionIr<'_>) {
         let total = self.groups.len();
         let mut order: Vec<usize> = Vec::with_capacity(total);
         let mut state = vec![0u8; total];
@@ -173,7 +175,7 @@ impl Grouping {
             while let Some(&at) = stack.last() {
                 if state[at] == 0 {
                     state[at] = 1;
-                    let mut before = self.group_operands(program, at);
+                    let mut before = self.group_operands(ir, at);
                     before.retain(|&b| b != at && state[b] == 0);
                     before.sort_unstable_by(|a, b| b.cmp(a));
                     before.dedup();
@@ -200,7 +202,7 @@ impl Grouping {
 }
 
 /// Returns true if elementwise operators can be fused into an anchor.
-fn fuses(program: &Program<'_>, anchor: OpId) -> bool {
-    let op = program.get(anchor);
+fn supports_fusion(ir: &RegionIr<'_>, anchor: OpId) -> bool {
+    let op = ir.get(anchor);
     op.name != "concatenate" && op.outputs.len() == 1
 }

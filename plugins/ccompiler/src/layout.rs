@@ -1,7 +1,7 @@
 //! Geometry of convolutions: the roles of dimensions in a layout, the taps of transposed convolutions, and the width of
 //! the zero border.
 
-use crate::program::{Op, Program};
+use crate::ir::{Op, RegionIr};
 
 /// Indices of the dimensions in layouts such as `NCHW` and `OIHW`.
 pub struct Layout {
@@ -68,13 +68,13 @@ pub struct Residue {
 /// Computes the taps of a residue class. Output `o = stride * q + residue` reads input `i` with kernel element `k` if
 /// `i * stride - pad + k * dilation = o`.
 pub fn residue(residue: i64, size: i64, kernel: i64, stride: i64, dilation: i64, pad: i64) -> Residue {
-    let takes: Vec<i64> = (0..kernel).filter(|k| (residue + pad - k * dilation).rem_euclid(stride) == 0).collect();
-    let first = takes.first().copied().unwrap_or(0);
-    let step = takes.get(1).map_or(1, |second| second - first);
+    let taps: Vec<i64> = (0..kernel).filter(|k| (residue + pad - k * dilation).rem_euclid(stride) == 0).collect();
+    let first = taps.first().copied().unwrap_or(0);
+    let step = taps.get(1).map_or(1, |second| second - first);
     Residue {
         first,
         step,
-        taps: takes.len() as i64,
+        taps: taps.len() as i64,
         start: (residue + pad - first * dilation).div_euclid(stride),
         back: step * dilation / stride,
         outputs: (size - residue + stride - 1) / stride,
@@ -82,30 +82,30 @@ pub fn residue(residue: i64, size: i64, kernel: i64, stride: i64, dilation: i64,
 }
 
 /// Returns the width of the zero border that an operator needs around its data, before and after each dimension.
-pub fn border(program: &Program<'_>, op: &Op<'_>) -> Vec<(i64, i64)> {
-    let data = program.shape(op.inputs[0]);
+pub fn border(ir: &RegionIr<'_>, op: &Op<'_>) -> Vec<(i64, i64)> {
+    let data = ir.shape(op.inputs[0]);
     let mut border = vec![(0, 0); data.len()];
     let Some(axes) = spatial_axes(op.name) else { return border };
     let Some(layout) = layout(op, axes) else { return border };
-    let out = program.shape(op.outputs[0]);
-    let weight = program.shape(op.inputs[1]);
+    let out = ir.shape(op.outputs[0]);
+    let weight = ir.shape(op.inputs[1]);
     let (strides, dilation) = (op.per_axis("strides", axes, 1), op.per_axis("dilation", axes, 1));
     for (i, (before, _)) in op.padding(axes).into_iter().enumerate() {
         let d = layout.spatial[i];
         let kernel = weight[layout.kernel[i]];
         border[d] = if op.name == "nn.conv2d_transpose" {
-            let mut wanted = (0, 0);
+            let mut required = (0, 0);
             for r in 0..strides[i] {
                 let r = residue(r, out[d], kernel, strides[i], dilation[i], before);
-                let least = r.start - r.back * (r.taps - 1).max(0);
-                let most = r.start + r.outputs - 1;
-                wanted = (wanted.0.max(-least), wanted.1.max(most - (data[d] - 1)));
+                let first_read = r.start - r.back * (r.taps - 1).max(0);
+                let last_read = r.start + r.outputs - 1;
+                required = (required.0.max(-first_read), required.1.max(last_read - (data[d] - 1)));
             }
-            wanted
+            required
         } else {
             // The border after the data extends only as far as the last window.
-            let reach = (out[d] - 1) * strides[i] + (kernel - 1) * dilation[i] - before;
-            (before, (reach - (data[d] - 1)).max(0))
+            let last_read = (out[d] - 1) * strides[i] + (kernel - 1) * dilation[i] - before;
+            (before, (last_read - (data[d] - 1)).max(0))
         };
     }
     border

@@ -5,7 +5,7 @@
 //! | file | purpose |
 //! |---|---|
 //! | `support` | supported operators, and the reasons for refusing others |
-//! | `program` | expands composites, numbers values, identifies view operators |
+//! | `ir` | expands composites, numbers values, identifies view operators |
 //! | `group` | fusion: assigns operators to loop nests |
 //! | `lower` | emits one phase of code per group; `anchors` dispatches on the anchor |
 //! | `lowering` | storage of tensors and the loop body of a group; `layout` has the geometry of convolutions |
@@ -29,15 +29,15 @@ mod contraction;
 mod convolution;
 mod cpu;
 mod elementwise;
-mod fused;
 mod group;
+mod ir;
 mod layout;
 mod loader;
+mod loop_body;
 mod lower;
 mod lowering;
 mod moves;
 mod process;
-mod program;
 mod rows;
 mod scratch;
 mod source;

@@ -77,40 +77,40 @@ impl Object {
 }
 
 /// Memory aligned to a cache line of 64 bytes.
-struct Aligned {
+struct AlignedMemory {
     at: *mut u8,
     layout: Layout,
 }
 
 // SAFETY: plain bytes; written only while the region is loaded.
-unsafe impl Send for Aligned {}
+unsafe impl Send for AlignedMemory {}
 // SAFETY: as above.
-unsafe impl Sync for Aligned {}
+unsafe impl Sync for AlignedMemory {}
 
-impl Aligned {
-    fn zeroed(bytes: usize) -> Result<Aligned> {
+impl AlignedMemory {
+    fn zeroed(bytes: usize) -> Result<AlignedMemory> {
         let layout = Layout::from_size_align(bytes.max(64), 64).map_err(|error| Error::new(error.to_string()))?;
         // SAFETY: the layout's size is not zero.
         let at = unsafe { std::alloc::alloc_zeroed(layout) };
         if at.is_null() {
             return Err(Error::new(format!("cannot allocate {bytes} bytes for packed constants")));
         }
-        Ok(Aligned { at, layout })
+        Ok(AlignedMemory { at, layout })
     }
 }
 
-impl Drop for Aligned {
+impl Drop for AlignedMemory {
     fn drop(&mut self) {
         // SAFETY: allocated with this layout.
         unsafe { std::alloc::dealloc(self.at, self.layout) };
     }
 }
 
-struct CompiledRegion {
+struct LoadedRegion {
     object: Object,
     inputs: Vec<Vec<usize>>,
     outputs: Vec<Vec<usize>>,
-    packed: Aligned,
+    packed: AlignedMemory,
     constants: Vec<usize>,
     _kept: Vec<Constant>,
     services: Services,
@@ -130,17 +130,17 @@ impl Loader for ObjectLoader {
         if kept != blob.header.kept || kept.last().is_some_and(|&last| last >= request.constants.len()) {
             return Err(Error::new(format!("the blob of {symbol} does not keep the constants that its code reads")));
         }
-        let here = cpu::features();
-        let lacking: Vec<&str> =
-            blob.header.features.iter().filter(|f| !here.contains(f)).map(String::as_str).collect();
-        let object = if lacking.is_empty() {
+        let supported = cpu::features();
+        let unsupported: Vec<&str> =
+            blob.header.features.iter().filter(|f| !supported.contains(f)).map(String::as_str).collect();
+        let object = if unsupported.is_empty() {
             Object::open(blob.object, symbol)?
         } else {
-            tracing::info!("{symbol} was compiled for a CPU with {}; compiling it again", lacking.join(", "));
+            tracing::info!("{symbol} was compiled for a CPU with {}; compiling it again", unsupported.join(", "));
             let compiler = toolchain::toolchain().map_err(|error| {
                 Error::new(format!(
                     "{symbol} was compiled for a CPU with {}, which this one lacks, and cannot be compiled again: {}",
-                    lacking.join(", "),
+                    unsupported.join(", "),
                     error.message
                 ))
                 .hint(error.hint.as_str())
@@ -150,7 +150,7 @@ impl Loader for ObjectLoader {
         };
         // Only the constants that the code reads in place stay referenced after packing.
         let pointers: Vec<usize> = request.constants.iter().map(|c| c.bytes().as_ptr() as usize).collect();
-        let packed = Aligned::zeroed(object.packed)?;
+        let packed = AlignedMemory::zeroed(object.packed)?;
         // SAFETY: the packing function reads the constants, which are as large as the region's types say, and
         // writes `packed_size` bytes.
         unsafe { (object.pack)(pointers.as_ptr().cast(), packed.at.cast()) };
@@ -161,7 +161,7 @@ impl Loader for ObjectLoader {
             constants[i] = pointers[i];
             handles.push(request.constants[i].clone());
         }
-        Ok(Box::new(CompiledRegion {
+        Ok(Box::new(LoadedRegion {
             inputs: blob.header.inputs,
             outputs: blob.header.outputs,
             object,
@@ -181,7 +181,7 @@ impl Loader for ObjectLoader {
 /// Context passed to `parallel_for` by the generated code.
 struct Host<'a> {
     services: &'a Services,
-    failure: Mutex<Option<Error>>,
+    error: Mutex<Option<Error>>,
 }
 
 unsafe extern "C" fn parallel_for(host: *mut c_void, n: i64, task: Task, arg: *mut c_void) {
@@ -192,14 +192,16 @@ unsafe extern "C" fn parallel_for(host: *mut c_void, n: i64, task: Task, arg: *m
         // SAFETY: a task of the generated code, which writes what no other task of the phase touches.
         unsafe { task(arg as *mut c_void, i as i64) }
     });
-    if let (Err(error), Ok(mut failure)) = (outcome, host.failure.lock()) {
-        failure.get_or_insert(error);
+    if let (Err(error), Ok(mut first)) = (outcome, host.error.lock()) {
+        first.get_or_insert(error);
     }
 }
 
-impl Executable for CompiledRegion {
+impl Executable for LoadedRegion {
     fn prepare(&self, inputs: &[&[usize]]) -> Result<Prepared> {
-        if inputs.len() != self.inputs.len() || inputs.iter().zip(&self.inputs).any(|(given, want)| given != want) {
+        if inputs.len() != self.inputs.len()
+            || inputs.iter().zip(&self.inputs).any(|(given, expected)| given != expected)
+        {
             return Err(Error::new(format!("expected inputs of shape {:?}, found {inputs:?}", self.inputs)));
         }
         Ok(Prepared::exact(&self.outputs).with_workspace(self.object.workspace))
@@ -222,24 +224,30 @@ impl Executable for CompiledRegion {
                 self.object.workspace
             )));
         }
-        for (tensor, want) in call.inputs.iter().zip(&self.inputs) {
-            if tensor.shape() != want {
-                return Err(Error::new(format!("expected an input of shape {want:?}, found {:?}", tensor.shape())));
+        for (tensor, expected) in call.inputs.iter().zip(&self.inputs) {
+            if tensor.shape() != expected {
+                return Err(Error::new(format!("expected an input of shape {expected:?}, found {:?}", tensor.shape())));
             }
         }
-        for (tensor, want) in call.outputs.iter().zip(&self.outputs) {
-            if tensor.shape() != want {
-                return Err(Error::new(format!("expected an output of shape {want:?}, found {:?}", tensor.shape())));
+        for (tensor, expected) in call.outputs.iter().zip(&self.outputs) {
+            if tensor.shape() != expected {
+                return Err(Error::new(format!(
+                    "expected an output of shape {expected:?}, found {:?}",
+                    tensor.shape()
+                )));
             }
         }
-        let host = Host { services: &self.services, failure: Mutex::new(None) };
+        let host = Host { services: &self.services, error: Mutex::new(None) };
         let pool = Pool { host: (&raw const host).cast_mut().cast(), parallel_for };
         // Up to 16 pointers are kept on the stack; more take an allocation.
-        let (mut few_in, mut few_out) = ([std::ptr::null::<c_void>(); 16], [std::ptr::null_mut::<c_void>(); 16]);
-        let (mut many_in, mut many_out) = (Vec::new(), Vec::new());
-        let inputs = fill(&mut few_in, &mut many_in, call.inputs.iter().map(|t| t.bytes().as_ptr().cast()));
-        let outputs =
-            fill(&mut few_out, &mut many_out, call.outputs.iter_mut().map(|t| t.bytes_mut().as_mut_ptr().cast()));
+        let (mut inline_in, mut inline_out) = ([std::ptr::null::<c_void>(); 16], [std::ptr::null_mut::<c_void>(); 16]);
+        let (mut heap_in, mut heap_out) = (Vec::new(), Vec::new());
+        let inputs = pointer_array(&mut inline_in, &mut heap_in, call.inputs.iter().map(|t| t.bytes().as_ptr().cast()));
+        let outputs = pointer_array(
+            &mut inline_out,
+            &mut heap_out,
+            call.outputs.iter_mut().map(|t| t.bytes_mut().as_mut_ptr().cast()),
+        );
         // SAFETY: the tensors have the shapes that the code was generated for, the workspace is large enough and
         // aligned, constants are kept alive, and outputs overlap nothing.
         unsafe {
@@ -252,21 +260,25 @@ impl Executable for CompiledRegion {
                 call.workspace.as_mut_ptr().cast(),
             );
         }
-        match host.failure.into_inner() {
+        match host.error.into_inner() {
             Ok(Some(error)) => Err(error),
             _ => Ok(()),
         }
     }
 }
 
-/// Copies pointers to `few` if they fit, otherwise to `many`. Returns a pointer to the first.
-fn fill<P: Copy>(few: &mut [P; 16], many: &mut Vec<P>, pointers: impl ExactSizeIterator<Item = P>) -> *const P {
-    if pointers.len() > few.len() {
-        many.extend(pointers);
-        return many.as_ptr();
+/// Copies pointers to `inline` if they fit, otherwise to `heap`. Returns a pointer to the first.
+fn pointer_array<P: Copy>(
+    inline: &mut [P; 16],
+    heap: &mut Vec<P>,
+    pointers: impl ExactSizeIterator<Item = P>,
+) -> *const P {
+    if pointers.len() > inline.len() {
+        heap.extend(pointers);
+        return heap.as_ptr();
     }
-    for (slot, pointer) in few.iter_mut().zip(pointers) {
+    for (slot, pointer) in inline.iter_mut().zip(pointers) {
         *slot = pointer;
     }
-    few.as_ptr()
+    inline.as_ptr()
 }

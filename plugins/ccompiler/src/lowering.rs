@@ -4,10 +4,10 @@
 //! lanes. The input of a convolution has a border of zeros as wide as the padding, so that taps need no bounds checks.
 
 use crate::elementwise::{c_type, expression, int_literal, literal, operand_view};
-use crate::fused::{Fused, Load, Place, Store, Stored};
 use crate::group::{Grouping, index_in};
+use crate::ir::{Def, Op, OpId, RegionIr, Val, is_view_op, transpose_axes, view_through};
 use crate::layout;
-use crate::program::{Def, Op, OpId, Program, Val, is_view_op, transpose_axes, view_through};
+use crate::loop_body::{Load, LoopBody, Place, Storage, Store};
 use crate::view::View;
 use byoc_plugin_api::DType;
 use std::collections::{BTreeMap, BTreeSet};
@@ -35,8 +35,8 @@ impl Phase {
     }
 
     /// Records accesses of the phase to all memory of a loop body.
-    pub fn touch_all(&mut self, fused: &Fused) {
-        for (place, _) in fused.places() {
+    pub fn touch_all(&mut self, body: &LoopBody) {
+        for (place, _) in body.places() {
             self.touch(place);
         }
     }
@@ -53,7 +53,7 @@ pub struct Buffer {
 
 /// Constant that is packed when the region is loaded.
 #[derive(Debug)]
-pub struct Packed {
+pub struct PackedConstant {
     /// Size in floats.
     pub floats: i64,
     /// Description of the content.
@@ -65,29 +65,29 @@ pub struct Packed {
 /// State and result of lowering a region. Other files add `impl` blocks with the code generation per kind of operator.
 pub struct Lowering<'p, 'a> {
     /// Region being lowered.
-    pub program: &'p Program<'a>,
+    pub ir: &'p RegionIr<'a>,
     /// Groups of the region.
     pub grouping: &'p Grouping,
     /// Symbol of the region, the prefix of all names.
     pub symbol: &'p str,
     /// Storage of each value that has one.
-    pub stored: BTreeMap<Val, Stored>,
+    pub storage: BTreeMap<Val, Storage>,
     /// Buffers in the workspace.
     pub buffers: Vec<Buffer>,
     /// Constants packed at load time.
-    pub packed: Vec<Packed>,
+    pub packed: Vec<PackedConstant>,
     /// Phases emitted so far.
     pub phases: Vec<Phase>,
 }
 
 impl<'p, 'a> Lowering<'p, 'a> {
     /// Creates the state before any group is lowered.
-    pub fn new(program: &'p Program<'a>, grouping: &'p Grouping, symbol: &'p str) -> Lowering<'p, 'a> {
+    pub fn new(ir: &'p RegionIr<'a>, grouping: &'p Grouping, symbol: &'p str) -> Lowering<'p, 'a> {
         Lowering {
-            program,
+            ir,
             grouping,
             symbol,
-            stored: BTreeMap::new(),
+            storage: BTreeMap::new(),
             buffers: Vec::new(),
             packed: Vec::new(),
             phases: Vec::new(),
@@ -108,10 +108,10 @@ impl<'p, 'a> Lowering<'p, 'a> {
     }
 
     /// Formats the declarations of all pointers of a loop body.
-    pub fn pointers(&self, fused: &Fused) -> String {
+    pub fn pointers(&self, body: &LoopBody) -> String {
         let mut text = String::new();
-        for (place, dtype) in fused.places() {
-            let written = fused.stores.iter().any(|s| s.place == place);
+        for (place, dtype) in body.places() {
+            let written = body.stores.iter().any(|s| s.place == place);
             text.push_str(&self.pointer(place, dtype, if written { "" } else { "const " }));
         }
         text
@@ -119,9 +119,9 @@ impl<'p, 'a> Lowering<'p, 'a> {
 
     /// Describes an operator for the comment of a phase: name, shapes and source nodes.
     pub fn describe(&self, id: OpId) -> String {
-        let op = self.program.get(id);
+        let op = self.ir.get(id);
         let shape = |v: &Val| {
-            let dims: Vec<String> = self.program.shape(*v).iter().map(i64::to_string).collect();
+            let dims: Vec<String> = self.ir.shape(*v).iter().map(i64::to_string).collect();
             format!("({})", dims.join(", "))
         };
         let inputs: Vec<String> = op.inputs.iter().map(shape).collect();
@@ -149,51 +149,53 @@ impl<'p, 'a> Lowering<'p, 'a> {
     }
 
     /// Returns the storage of a value, and copies the value if a view operator cannot be expressed as a strided view.
-    pub fn resolve(&mut self, value: Val) -> Result<Stored, String> {
+    pub fn resolve(&mut self, value: Val) -> Result<Storage, String> {
         let mut chain = Vec::new();
         let mut at = value;
-        let mut stored = loop {
-            if let Some(stored) = self.stored.get(&at) {
-                break stored.clone();
+        let mut storage = loop {
+            if let Some(storage) = self.storage.get(&at) {
+                break storage.clone();
             }
-            let dense = View::dense(self.program.shape(at));
-            match self.program.val(at).def {
-                Def::Input(i) => break Stored::new(Place::Input(i), dense),
-                Def::Constant(i) => break Stored::new(Place::Constant(i), dense),
-                Def::Op(op, k) if is_view_op(self.program.get(op).name) => {
+            let dense = View::dense(self.ir.shape(at));
+            match self.ir.val(at).def {
+                Def::Input(i) => break Storage::new(Place::Input(i), dense),
+                Def::Constant(i) => break Storage::new(Place::Constant(i), dense),
+                Def::Op(op, k) if is_view_op(self.ir.get(op).name) => {
                     chain.push((op, k, at));
-                    at = self.program.get(op).inputs[0];
+                    at = self.ir.get(op).inputs[0];
                 }
-                Def::Op(op, _) => return Err(format!("{} is used before it is computed", self.program.get(op).name)),
+                Def::Op(op, _) => return Err(format!("{} is used before it is computed", self.ir.get(op).name)),
             }
         };
         for (id, k, to) in chain.into_iter().rev() {
-            let op = self.program.get(id);
-            stored = match view_through(self.program, op, k, &stored.view) {
+            let op = self.ir.get(id);
+            storage = match view_through(self.ir, op, k, &storage.view) {
                 Some(view) => {
                     let border = match op.name {
-                        "transpose" => transpose_axes(op, view.shape.len()).iter().map(|&a| stored.border[a]).collect(),
-                        "copy" => stored.border,
+                        "transpose" => {
+                            transpose_axes(op, view.shape.len()).iter().map(|&a| storage.border[a]).collect()
+                        }
+                        "copy" => storage.border,
                         _ => vec![(0, 0); view.shape.len()],
                     };
-                    Stored { place: stored.place, view, border }
+                    Storage { place: storage.place, view, border }
                 }
                 None => {
-                    let shape = stored.view.shape.clone();
-                    let dense = self.dense_copy(&stored, self.program.val(to).dtype, &self.describe(id))?;
-                    let view = view_through(self.program, op, k, &View::dense(&shape));
+                    let shape = storage.view.shape.clone();
+                    let dense = self.dense_copy(&storage, self.ir.val(to).dtype, &self.describe(id))?;
+                    let view = view_through(self.ir, op, k, &View::dense(&shape));
                     let view =
                         view.ok_or_else(|| format!("{}: the shapes of input and output do not match", op.name))?;
-                    Stored::new(dense.place, view)
+                    Storage::new(dense.place, view)
                 }
             };
-            self.stored.insert(to, stored.clone());
+            self.storage.insert(to, storage.clone());
         }
-        Ok(stored)
+        Ok(storage)
     }
 
     /// Emits a row-major copy in the workspace.
-    pub fn dense_copy(&mut self, from: &Stored, dtype: DType, comment: &str) -> Result<Stored, String> {
+    pub fn dense_copy(&mut self, from: &Storage, dtype: DType, comment: &str) -> Result<Storage, String> {
         let order: Vec<usize> = (0..from.view.shape.len()).collect();
         let to = self.allocate(&from.view.shape, &order, &[], dtype, comment);
         self.copy(from, &to, dtype, comment)?;
@@ -201,15 +203,15 @@ impl<'p, 'a> Lowering<'p, 'a> {
     }
 
     /// Emits a phase that copies a tensor.
-    pub fn copy(&mut self, from: &Stored, to: &Stored, dtype: DType, comment: &str) -> Result<(), String> {
-        let fused = Fused {
+    pub fn copy(&mut self, from: &Storage, to: &Storage, dtype: DType, comment: &str) -> Result<(), String> {
+        let body = LoopBody {
             domain: to.view.shape.clone(),
             loads: vec![Load { name: "x".into(), place: from.place, view: from.view.clone(), dtype }],
             lines: Vec::new(),
             stores: vec![Store { value: "x".into(), place: to.place, view: to.view.clone(), dtype }],
             acc: None,
         };
-        self.map(&fused, vec![format!("copy to another layout, for {comment}")])
+        self.map(&body, vec![format!("copy to another layout, for {comment}")])
     }
 
     /// Allocates a tensor in the workspace with its dimensions in `order`, outermost first, and a border of zeros.
@@ -220,9 +222,9 @@ impl<'p, 'a> Lowering<'p, 'a> {
         border: &[(i64, i64)],
         dtype: DType,
         comment: &str,
-    ) -> Stored {
+    ) -> Storage {
         let border: Vec<(i64, i64)> = (0..shape.len()).map(|d| border.get(d).copied().unwrap_or((0, 0))).collect();
-        let strides = lying_strides(shape, order, &border);
+        let strides = bordered_strides(shape, order, &border);
         let offset = (0..shape.len()).map(|d| border[d].0 * strides[d]).sum();
         let elements = (0..shape.len()).map(|d| shape[d] + border[d].0 + border[d].1).product();
         let buffer = self.buffer(elements, dtype, comment.to_owned());
@@ -234,7 +236,7 @@ impl<'p, 'a> Lowering<'p, 'a> {
             phase.call = border_code(&pointer, shape, order, &border, elements);
             self.phases.push(phase);
         }
-        Stored { place, view: View { shape: shape.to_vec(), strides, offset }, border }
+        Storage { place, view: View { shape: shape.to_vec(), strides, offset }, border }
     }
 
     /// Returns a value with its channels innermost and a border of zeros at least as wide as `border`; with
@@ -247,47 +249,47 @@ impl<'p, 'a> Lowering<'p, 'a> {
         border: &[(i64, i64)],
         past_the_end: bool,
         comment: &str,
-    ) -> Result<Stored, String> {
-        let stored = self.resolve(value)?;
-        let innermost = stored.view.strides[channel] == 1 || stored.view.shape[channel] == 1;
-        let wide = border.iter().zip(&stored.border).all(|(want, have)| want.0 <= have.0 && want.1 <= have.1);
+    ) -> Result<Storage, String> {
+        let storage = self.resolve(value)?;
+        let innermost = storage.view.strides[channel] == 1 || storage.view.shape[channel] == 1;
+        let wide = border.iter().zip(&storage.border).all(|(want, have)| want.0 <= have.0 && want.1 <= have.1);
         let bordered = border.iter().any(|&b| b != (0, 0));
         // Only buffers in the workspace may be read past the end.
-        let readable = !past_the_end || matches!(stored.place, Place::Work(_));
+        let readable = !past_the_end || matches!(storage.place, Place::Work(_));
         if innermost && (wide || !bordered) && readable {
-            return Ok(stored);
+            return Ok(storage);
         }
-        let mut order: Vec<usize> = (0..stored.view.shape.len()).filter(|&d| d != channel).collect();
+        let mut order: Vec<usize> = (0..storage.view.shape.len()).filter(|&d| d != channel).collect();
         order.push(channel);
-        let dtype = self.program.val(value).dtype;
-        let shape = stored.view.shape.clone();
+        let dtype = self.ir.val(value).dtype;
+        let shape = storage.view.shape.clone();
         let to = self.allocate(&shape, &order, border, dtype, comment);
-        self.copy(&stored, &to, dtype, comment)?;
+        self.copy(&storage, &to, dtype, comment)?;
         Ok(to)
     }
 
     /// Returns the widest zero border that the users of a value need, per dimension.
-    fn wanted_border(&self, value: Val) -> Vec<(i64, i64)> {
-        let rank = self.program.shape(value).len();
+    fn required_border(&self, value: Val) -> Vec<(i64, i64)> {
+        let rank = self.ir.shape(value).len();
         let mut border = vec![(0, 0); rank];
         // Worklist of values; each with a map from its dimensions to those of the original value.
-        let mut open = vec![(value, (0..rank).collect::<Vec<usize>>())];
+        let mut worklist = vec![(value, (0..rank).collect::<Vec<usize>>())];
         let mut budget = 64;
-        while let Some((at, dims)) = open.pop() {
+        while let Some((at, dims)) = worklist.pop() {
             budget -= 1;
             if budget == 0 {
                 break;
             }
-            for &user in &self.program.val(at).users {
-                let op = self.program.get(user);
+            for &user in &self.ir.val(at).users {
+                let op = self.ir.get(user);
                 match op.name {
                     "transpose" => {
                         let axes = transpose_axes(op, dims.len());
-                        open.push((op.outputs[0], axes.iter().map(|&a| dims[a]).collect()));
+                        worklist.push((op.outputs[0], axes.iter().map(|&a| dims[a]).collect()));
                     }
-                    "concatenate" => open.push((op.outputs[0], dims.clone())),
+                    "concatenate" => worklist.push((op.outputs[0], dims.clone())),
                     _ if op.inputs[0] == at => {
-                        for (d, want) in layout::border(self.program, op).into_iter().enumerate() {
+                        for (d, want) in layout::border(self.ir, op).into_iter().enumerate() {
                             let have = &mut border[dims[d]];
                             *have = (have.0.max(want.0), have.1.max(want.1));
                         }
@@ -301,15 +303,15 @@ impl<'p, 'a> Lowering<'p, 'a> {
 
     /// Returns true if a value is used outside of the group, directly or through view operators.
     fn escapes(&self, value: Val, group: usize) -> bool {
-        let mut open = vec![value];
-        while let Some(at) = open.pop() {
-            if self.program.outputs.contains(&at) {
+        let mut worklist = vec![value];
+        while let Some(at) = worklist.pop() {
+            if self.ir.outputs.contains(&at) {
                 return true;
             }
-            for &user in &self.program.val(at).users {
-                let op = self.program.get(user);
+            for &user in &self.ir.val(at).users {
+                let op = self.ir.get(user);
                 if is_view_op(op.name) {
-                    open.extend(&op.outputs);
+                    worklist.extend(&op.outputs);
                 } else if self.grouping.of[user.index()] != Some(group) {
                     return true;
                 }
@@ -326,47 +328,46 @@ impl<'p, 'a> Lowering<'p, 'a> {
         order: &[usize],
         comment: &str,
         fits: impl Fn(&View) -> bool,
-    ) -> Option<Stored> {
-        if let Some(stored) = self.stored.get(&value) {
-            return Some(stored.clone()).filter(|s| fits(&s.view));
+    ) -> Option<Storage> {
+        if let Some(storage) = self.storage.get(&value) {
+            return Some(storage.clone()).filter(|s| fits(&s.view));
         }
-        let shape = self.program.shape(value).to_vec();
-        let dtype = self.program.val(value).dtype;
+        let shape = self.ir.shape(value).to_vec();
+        let dtype = self.ir.val(value).dtype;
         let order = row_major_if_equal(&shape, order);
         let row_major = order.windows(2).all(|w| w[0] < w[1]);
-        let output = self.program.outputs.iter().position(|&v| v == value);
+        let output = self.ir.outputs.iter().position(|&v| v == value);
         let dense = View::dense(&shape);
         if let Some(i) = output.filter(|_| row_major && fits(&dense)) {
-            let stored = Stored::new(Place::Output(i), dense);
-            self.stored.insert(value, stored.clone());
-            return Some(stored);
+            let storage = Storage::new(Place::Output(i), dense);
+            self.storage.insert(value, storage.clone());
+            return Some(storage);
         }
         if let Some(slice) = self.slice_of_concatenation(value, &order, comment) {
             if fits(&slice.view) {
                 return Some(slice);
             }
-            self.stored.remove(&value);
+            self.storage.remove(&value);
         }
-        let border = self.wanted_border(value);
-        let lying = View { strides: lying_strides(&shape, &order, &border), ..dense };
-        let border = if fits(&lying) { border } else { Vec::new() };
-        let stored = self.allocate(&shape, &order, &border, dtype, comment);
-        if !fits(&stored.view) {
+        let border = self.required_border(value);
+        let bordered_view = View { strides: bordered_strides(&shape, &order, &border), ..dense };
+        let border = if fits(&bordered_view) { border } else { Vec::new() };
+        let storage = self.allocate(&shape, &order, &border, dtype, comment);
+        if !fits(&storage.view) {
             return None;
         }
-        self.stored.insert(value, stored.clone());
-        Some(stored)
+        self.storage.insert(value, storage.clone());
+        Some(storage)
     }
 
     /// Returns the slice of a concatenation's result for one of its operands, if the operand can be computed in place.
-    fn slice_of_concatenation(&mut self, value: Val, order: &[usize], comment: &str) -> Option<Stored> {
+    fn slice_of_concatenation(&mut self, value: Val, order: &[usize], comment: &str) -> Option<Storage> {
         // Nested concatenations, from the innermost to the outermost.
         let mut path = Vec::new();
         let mut at = value;
-        while let Some(&user) = self.program.val(at).users.iter().find(|&&u| self.program.get(u).name == "concatenate")
-        {
-            let op = self.program.get(user);
-            if self.program.outputs.contains(&op.outputs[0]) || path.len() > 256 {
+        while let Some(&user) = self.ir.val(at).users.iter().find(|&&u| self.ir.get(u).name == "concatenate") {
+            let op = self.ir.get(user);
+            if self.ir.outputs.contains(&op.outputs[0]) || path.len() > 256 {
                 break;
             }
             path.push((user, at));
@@ -375,61 +376,61 @@ impl<'p, 'a> Lowering<'p, 'a> {
         if path.is_empty() {
             return None;
         }
-        let dtype = self.program.val(at).dtype;
-        let mut stored = match self.stored.get(&at) {
-            Some(stored) => stored.clone(),
+        let dtype = self.ir.val(at).dtype;
+        let mut storage = match self.storage.get(&at) {
+            Some(storage) => storage.clone(),
             None => {
-                let shape = self.program.shape(at).to_vec();
+                let shape = self.ir.shape(at).to_vec();
                 let order = row_major_if_equal(&shape, order);
-                let border = self.wanted_border(at);
-                let stored = self.allocate(&shape, &order, &border, dtype, comment);
-                self.stored.insert(at, stored.clone());
-                stored
+                let border = self.required_border(at);
+                let storage = self.allocate(&shape, &order, &border, dtype, comment);
+                self.storage.insert(at, storage.clone());
+                storage
             }
         };
         for (concatenation, part) in path.into_iter().rev() {
-            let op = self.program.get(concatenation);
-            let rank = stored.view.shape.len();
+            let op = self.ir.get(concatenation);
+            let rank = storage.view.shape.len();
             let axis = op.axis("axis", 0, rank);
             let mut before = 0;
             for &input in &op.inputs {
                 if input == part {
                     break;
                 }
-                before += self.program.shape(input)[axis];
+                before += self.ir.shape(input)[axis];
             }
-            let size = self.program.shape(part)[axis];
-            let mut border = stored.border.clone();
-            if stored.border[axis] != (0, 0) {
+            let size = self.ir.shape(part)[axis];
+            let mut border = storage.border.clone();
+            if storage.border[axis] != (0, 0) {
                 border[axis] = (0, 0);
             }
-            stored = Stored { place: stored.place, view: stored.view.slice(axis, before, 1, size), border };
-            self.stored.entry(part).or_insert_with(|| stored.clone());
+            storage = Storage { place: storage.place, view: storage.view.slice(axis, before, 1, size), border };
+            self.storage.entry(part).or_insert_with(|| storage.clone());
         }
         // A value that occurs twice in the concatenation is computed in place at its first occurrence.
-        Some(stored)
+        Some(storage)
     }
 
     /// Builds the loop body of a group, resolves its operands and chooses the storage of its results. `order` is the
     /// order of the dimensions of the results in memory; the default is that of the largest operand. Returns the body
     /// and the order.
-    pub fn fused(&mut self, number: usize, order: Option<&[usize]>) -> Result<(Fused, Vec<usize>), String> {
+    pub fn loop_body(&mut self, number: usize, order: Option<&[usize]>) -> Result<(LoopBody, Vec<usize>), String> {
         let grouping: &'p Grouping = self.grouping;
         let group = &grouping.groups[number];
-        let mut fused = Fused { domain: group.domain.clone(), ..Fused::default() };
+        let mut body = LoopBody { domain: group.domain.clone(), ..LoopBody::default() };
         let mut names: BTreeMap<Val, String> = BTreeMap::new();
         let mut loaded: BTreeMap<(Val, Vec<i64>, i64), String> = BTreeMap::new();
-        let mut like: Option<(usize, Vec<usize>)> = None;
+        let mut preferred: Option<(usize, Vec<usize>)> = None;
         if let Some(anchor) = group.anchor {
-            names.insert(self.program.get(anchor).outputs[0], "acc".into());
-            fused.acc = Some("acc".into());
+            names.insert(self.ir.get(anchor).outputs[0], "acc".into());
+            body.acc = Some("acc".into());
         }
         for &member in &group.members {
-            let op: &Op<'_> = self.program.get(member);
+            let op: &Op<'_> = self.ir.get(member);
             let index = group.index[&op.outputs[0]].clone();
             let mut args = Vec::new();
             for (i, &input) in op.inputs.iter().enumerate() {
-                if let Some((source, _)) = index_in(self.program, group, input) {
+                if let Some((source, _)) = index_in(self.ir, group, input) {
                     let name = names.get(&source).ok_or("a group is out of order")?;
                     args.push(name.clone());
                     continue;
@@ -438,44 +439,44 @@ impl<'p, 'a> Lowering<'p, 'a> {
                     args.push(text);
                     continue;
                 }
-                let stored = self.resolve(input)?;
-                let wide = operand_view(self.program, op, i, &stored.view)
+                let storage = self.resolve(input)?;
+                let wide = operand_view(self.ir, op, i, &storage.view)
                     .ok_or_else(|| format!("{}: operand {i} does not broadcast", op.name))?;
-                let dtype = self.program.val(input).dtype;
+                let dtype = self.ir.val(input).dtype;
                 let (place, view) = match index.pull_back(&wide, &group.domain) {
-                    Some(view) => (stored.place, view),
+                    Some(view) => (storage.place, view),
                     None => {
                         // A copy in the layout of the domain is always readable as a strided view.
                         let dense: Vec<usize> = (0..group.domain.len()).collect();
                         let to = self.allocate(&group.domain, &dense, &[], dtype, &self.describe(member));
-                        let from = Stored::new(stored.place, wide);
-                        let target = Stored::new(to.place, index.clone());
+                        let from = Storage::new(storage.place, wide);
+                        let target = Storage::new(to.place, index.clone());
                         self.copy(&from, &target, dtype, &self.describe(member))?;
                         (to.place, to.view)
                     }
                 };
                 let distinct = view.strides.iter().zip(&view.shape).filter(|(s, d)| **s != 0 || **d == 1).count();
-                if like.as_ref().is_none_or(|(best, _)| distinct > *best) {
-                    like = Some((distinct, view.memory_order()));
+                if preferred.as_ref().is_none_or(|(best, _)| distinct > *best) {
+                    preferred = Some((distinct, view.memory_order()));
                 }
                 let key = (input, view.strides.clone(), view.offset);
                 let name = loaded.entry(key).or_insert_with(|| {
-                    let name = format!("x{}", fused.loads.len());
-                    fused.loads.push(Load { name: name.clone(), place, view, dtype });
+                    let name = format!("x{}", body.loads.len());
+                    body.loads.push(Load { name: name.clone(), place, view, dtype });
                     name
                 });
                 args.push(name.clone());
             }
-            let text = expression(self.program, op, &args)
-                .ok_or_else(|| format!("{} has no expression for {}", op.name, self.program.val(op.inputs[0]).dtype))?;
-            let name = format!("t{}", fused.lines.len());
-            let dtype = self.program.val(op.outputs[0]).dtype;
+            let text = expression(self.ir, op, &args)
+                .ok_or_else(|| format!("{} has no expression for {}", op.name, self.ir.val(op.inputs[0]).dtype))?;
+            let name = format!("t{}", body.lines.len());
+            let dtype = self.ir.val(op.outputs[0]).dtype;
             let ty = c_type(dtype).ok_or_else(|| format!("{}: no C type for the result type {dtype}", op.name))?;
-            fused.lines.push(format!("const {ty} {name} = {text}; /* {} */", op.name));
+            body.lines.push(format!("const {ty} {name} = {text}; /* {} */", op.name));
             names.insert(op.outputs[0], name);
         }
         let dense: Vec<usize> = (0..group.domain.len()).collect();
-        let order = match (order, like) {
+        let order = match (order, preferred) {
             (Some(order), _) => order.to_vec(),
             (None, Some((_, order))) => order,
             (None, None) => dense,
@@ -486,27 +487,27 @@ impl<'p, 'a> Lowering<'p, 'a> {
             }
             let index = &group.index[value];
             // Order of the value's own dimensions that corresponds to `order` for the domain.
-            let seen = self.domain_order(index, &group.domain, &order);
+            let value_order = self.domain_order(index, &group.domain, &order);
             let comment = format!("{} of {}", name, self.symbol);
-            let comment = self.program.producer(*value).map_or(comment, |op| self.describe(op));
+            let comment = self.ir.producer(*value).map_or(comment, |op| self.describe(op));
             let domain = &group.domain;
             let fits = |view: &View| index.pull_back(view, domain).is_some();
-            let dtype = self.program.val(*value).dtype;
-            let stored = match self.place_for(*value, &seen, &comment, fits) {
-                Some(stored) => stored,
+            let dtype = self.ir.val(*value).dtype;
+            let storage = match self.place_for(*value, &value_order, &comment, fits) {
+                Some(storage) => storage,
                 None => {
                     // Storage in the layout of the domain is always possible.
                     let dense: Vec<usize> = (0..domain.len()).collect();
                     let place = self.allocate(domain, &dense, &[], dtype, &comment).place;
-                    let stored = Stored::new(place, index.clone());
-                    self.stored.insert(*value, stored.clone());
-                    stored
+                    let storage = Storage::new(place, index.clone());
+                    self.storage.insert(*value, storage.clone());
+                    storage
                 }
             };
-            let view = index.pull_back(&stored.view, domain).ok_or("no storage for a result")?;
-            fused.stores.push(Store { value: name.clone(), place: stored.place, view, dtype });
+            let view = index.pull_back(&storage.view, domain).ok_or("no storage for a result")?;
+            body.stores.push(Store { value: name.clone(), place: storage.place, view, dtype });
         }
-        Ok((fused, order))
+        Ok((body, order))
     }
 
     /// Translates `order`, an order of the domain's dimensions in memory, to the dimensions of a value.
@@ -522,10 +523,10 @@ impl<'p, 'a> Lowering<'p, 'a> {
             strides[d] = elements;
             elements *= domain[d];
         }
-        let lying = View { shape: domain.to_vec(), strides, offset: 0 };
+        let bordered_view = View { shape: domain.to_vec(), strides, offset: 0 };
         let by_place = index.memory_order();
         let permuted: Vec<i64> = by_place.iter().map(|&d| index.shape[d]).collect();
-        match lying.reshape(&permuted) {
+        match bordered_view.reshape(&permuted) {
             Some(view) => {
                 let mut strides = vec![0; rank];
                 for (k, &d) in by_place.iter().enumerate() {
@@ -540,13 +541,13 @@ impl<'p, 'a> Lowering<'p, 'a> {
     /// Returns the C literal of a constant with one element; `None` for any other value.
     fn scalar(&self, value: Val) -> Option<String> {
         let mut at = value;
-        while let Some(op) = self.program.producer(at) {
-            if !is_view_op(self.program.get(op).name) {
+        while let Some(op) = self.ir.producer(at) {
+            if !is_view_op(self.ir.get(op).name) {
                 return None;
             }
-            at = self.program.get(op).inputs[0];
+            at = self.ir.get(op).inputs[0];
         }
-        let constant = self.program.constant(at)?;
+        let constant = self.ir.constant(at)?;
         if constant.shape().iter().product::<usize>() != 1 {
             return None;
         }
@@ -569,7 +570,7 @@ fn row_major_if_equal(shape: &[i64], order: &[usize]) -> Vec<usize> {
 }
 
 /// Returns the strides of a buffer with its dimensions in `order` and a border.
-fn lying_strides(shape: &[i64], order: &[usize], border: &[(i64, i64)]) -> Vec<i64> {
+fn bordered_strides(shape: &[i64], order: &[usize], border: &[(i64, i64)]) -> Vec<i64> {
     let mut strides = vec![0; shape.len()];
     let mut elements = 1;
     for &d in order.iter().rev() {

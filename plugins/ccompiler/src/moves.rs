@@ -1,9 +1,9 @@
 //! Operators that read elements at computed indices: `take`, `gather`, `nn.pad`, resizing.
 
 use crate::elementwise::{c_type, literal};
-use crate::fused::{Fused, Load, Stored, address};
+use crate::ir::{Op, OpId};
+use crate::loop_body::{Load, LoopBody, Storage, address};
 use crate::lowering::Lowering;
-use crate::program::{Op, OpId};
 use byoc_plugin_api::DType;
 use std::fmt::Write;
 
@@ -11,44 +11,44 @@ impl Lowering<'_, '_> {
     /// Emits `points` with declarations of `tensors` in addition to those of the body.
     fn gather_points(
         &mut self,
-        fused: Fused,
+        body: LoopBody,
         comment: Vec<String>,
-        tensors: &[(&Stored, DType)],
+        tensors: &[(&Storage, DType)],
         first: impl Fn(&[String]) -> String,
     ) {
         // Declares tensors that are read at computed indices by loading their first element into an unused variable,
         // which the C compiler removes.
-        let mut fused = fused;
-        for (i, (stored, dtype)) in tensors.iter().enumerate() {
-            let mut view = crate::view::View::dense(&fused.domain);
+        let mut body = body;
+        for (i, (storage, dtype)) in tensors.iter().enumerate() {
+            let mut view = crate::view::View::dense(&body.domain);
             view.strides.fill(0);
-            fused.loads.push(Load { name: format!("unused{i}"), place: stored.place, view, dtype: *dtype });
+            body.loads.push(Load { name: format!("unused{i}"), place: storage.place, view, dtype: *dtype });
         }
         let silence: String = (0..tensors.len()).map(|i| format!("(void)unused{i};")).collect::<Vec<_>>().join(" ");
-        fused.lines.push(silence);
-        self.points(&fused, comment, first);
+        body.lines.push(silence);
+        self.points(&body, comment, first);
     }
 
     /// Lowers `take` and `gather`.
     pub fn gather(&mut self, number: usize, id: OpId, comment: Vec<String>) -> Result<(), String> {
-        let program = self.program;
-        let op = program.get(id);
+        let ir = self.ir;
+        let op = ir.get(id);
         let data = self.resolve(op.inputs[0])?;
         let indices = self.resolve(op.inputs[1])?;
-        let (data_type, index_type) = (program.val(op.inputs[0]).dtype, program.val(op.inputs[1]).dtype);
+        let (data_type, index_type) = (ir.val(op.inputs[0]).dtype, ir.val(op.inputs[1]).dtype);
         let rank = data.view.shape.len();
-        let order: Vec<usize> = (0..program.shape(op.outputs[0]).len()).collect();
-        let (fused, _) = self.fused(number, Some(&order))?;
+        let order: Vec<usize> = (0..ir.shape(op.outputs[0]).len()).collect();
+        let (body, _) = self.loop_body(number, Some(&order))?;
         let ty = c_type(data_type).ok_or("an element type without a C type")?;
         let axis = op.ints("axis").map(|_| op.axis("axis", 0, rank));
-        let taken = op.name == "take";
+        let is_take = op.name == "take";
         let flat_size: i64 = data.view.shape.iter().product();
-        let flat = if taken && axis.is_none() { data.view.reshape(&[flat_size]) } else { None };
-        let data = match (taken, axis, flat) {
-            (true, None, Some(view)) => Stored::new(data.place, view),
+        let flat = if is_take && axis.is_none() { data.view.reshape(&[flat_size]) } else { None };
+        let data = match (is_take, axis, flat) {
+            (true, None, Some(view)) => Storage::new(data.place, view),
             (true, None, None) => {
                 let dense = self.dense_copy(&data, data_type, &comment[0])?;
-                Stored::new(dense.place, crate::view::View::dense(&[flat_size]))
+                Storage::new(dense.place, crate::view::View::dense(&[flat_size]))
             }
             _ => data,
         };
@@ -57,8 +57,8 @@ impl Lowering<'_, '_> {
         let index_rank = indices.view.shape.len();
         let wrap = op.text("mode") == "wrap";
         let first = |vars: &[String]| {
-            let index_vars = if taken { vars[axis..axis + index_rank].to_vec() } else { vars.to_vec() };
-            let mut at = if taken {
+            let index_vars = if is_take { vars[axis..axis + index_rank].to_vec() } else { vars.to_vec() };
+            let mut at = if is_take {
                 let mut at = vars[..axis].to_vec();
                 at.push("index".into());
                 at.extend_from_slice(&vars[axis + index_rank..]);
@@ -70,7 +70,7 @@ impl Lowering<'_, '_> {
             let mut text = String::new();
             let _ =
                 writeln!(text, "int64_t index = (int64_t){}[{}];", indices.place, address(&indices.view, &index_vars));
-            if !taken {
+            if !is_take {
                 let _ = writeln!(text, "index = index < 0 ? index + {size} : index;");
             } else if wrap {
                 let _ = writeln!(text, "index = (index % {size} + {size}) % {size};");
@@ -80,24 +80,24 @@ impl Lowering<'_, '_> {
             let _ = writeln!(text, "const {ty} acc = {}[{}];", data.place, address(&data.view, &at));
             text
         };
-        self.gather_points(fused, comment, &[(&data, data_type), (&indices, index_type)], first);
+        self.gather_points(body, comment, &[(&data, data_type), (&indices, index_type)], first);
         Ok(())
     }
 
     /// Lowers `nn.pad`.
     pub fn pad(&mut self, number: usize, id: OpId, comment: Vec<String>) -> Result<(), String> {
-        let program = self.program;
-        let op = program.get(id);
+        let ir = self.ir;
+        let op = ir.get(id);
         let data = self.resolve(op.inputs[0])?;
-        let dtype = program.val(op.inputs[0]).dtype;
-        let shape = program.shape(op.inputs[0]).to_vec();
+        let dtype = ir.val(op.inputs[0]).dtype;
+        let shape = ir.shape(op.inputs[0]).to_vec();
         let widths = pad_widths(op);
         let order = data.view.memory_order();
-        let (fused, _) = self.fused(number, Some(&order))?;
-        let fused = fused.permute(&order);
+        let (body, _) = self.loop_body(number, Some(&order))?;
+        let body = body.permute(&order);
         let view = data.view.permute(&order);
         let value = match op.inputs.get(1) {
-            Some(&v) => Some((self.resolve(v)?, program.val(v).dtype)),
+            Some(&v) => Some((self.resolve(v)?, ir.val(v).dtype)),
             None => None,
         };
         let mode = op.text("pad_mode").to_owned();
@@ -132,7 +132,7 @@ impl Lowering<'_, '_> {
                 let _ = writeln!(text, "const {ty} acc = {element};");
             } else {
                 let pad = match &value {
-                    Some((stored, _)) => format!("{}[{}]", stored.place, stored.view.offset),
+                    Some((storage, _)) => format!("{}[{}]", storage.place, storage.view.offset),
                     None => literal(dtype, op.float("pad_value", 0.0)),
                 };
                 let _ = writeln!(text, "const {ty} acc = {} ? {element} : {pad};", inside.join(" && "));
@@ -140,27 +140,27 @@ impl Lowering<'_, '_> {
             text
         };
         let mut tensors = vec![(&data, dtype)];
-        if let Some((stored, dtype)) = &value {
-            tensors.push((stored, *dtype));
+        if let Some((storage, dtype)) = &value {
+            tensors.push((storage, *dtype));
         }
-        self.gather_points(fused, comment, &tensors, first);
+        self.gather_points(body, comment, &tensors, first);
         Ok(())
     }
 
     /// Lowers `image.resize2d` and `nn.upsampling` with the methods nearest and linear.
     pub fn resize(&mut self, number: usize, id: OpId, comment: Vec<String>) -> Result<(), String> {
-        let program = self.program;
-        let op = program.get(id);
+        let ir = self.ir;
+        let op = ir.get(id);
         let data = self.resolve(op.inputs[0])?;
         let rank = data.view.shape.len();
         let last = op.text("layout").ends_with('C');
         let (c, y, x) = if last { (rank - 1, 1, 2) } else { (1, 2, 3) };
         let order = [0, y, x, c];
-        let (fused, _) = self.fused(number, Some(&order))?;
-        let fused = fused.permute(&order);
+        let (body, _) = self.loop_body(number, Some(&order))?;
+        let body = body.permute(&order);
         let view = data.view.permute(&order);
-        let shape = program.shape(op.inputs[0]).to_vec();
-        let out = program.shape(op.outputs[0]).to_vec();
+        let shape = ir.shape(op.inputs[0]).to_vec();
+        let out = ir.shape(op.outputs[0]).to_vec();
         let upsampling = op.name == "nn.upsampling";
         let method = op.text("method").to_owned();
         let corners = upsampling && op.flag("align_corners", false);
@@ -226,7 +226,7 @@ impl Lowering<'_, '_> {
             }
             text
         };
-        self.gather_points(fused, comment, &[(&data, DType::F32)], first);
+        self.gather_points(body, comment, &[(&data, DType::F32)], first);
         Ok(())
     }
 }

@@ -14,13 +14,13 @@ pub const TIME_LIMIT: Duration = Duration::from_secs(120);
 ///
 /// # Errors
 /// If the command cannot be started, does not finish within `limit`, or the compilation is cancelled.
-pub fn limited(command: &mut Command, name: &str, limit: Duration, services: &Services) -> Result<ExitStatus> {
+pub fn run_limited(command: &mut Command, name: &str, limit: Duration, services: &Services) -> Result<ExitStatus> {
     if services.cancelled() {
         return Err(Error::cancelled());
     }
     // A process group of its own, so that the compiler's children can be killed with it.
     let child = command.process_group(0).spawn();
-    let mut child = Started(child.map_err(|error| Error::new(format!("cannot start `{name}`: {error}")))?);
+    let mut child = ChildGuard(child.map_err(|error| Error::new(format!("cannot start `{name}`: {error}")))?);
     // If this process is killed, nothing kills its children; the limit on CPU time ends them then.
     let seconds = Rlimit { current: Some(limit.as_secs() + 1), maximum: Some(limit.as_secs() + 2) };
     if let Some(pid) = child.pid() {
@@ -45,15 +45,15 @@ pub fn limited(command: &mut Command, name: &str, limit: Duration, services: &Se
 }
 
 /// Child process that is killed with its process group on drop.
-struct Started(Child);
+struct ChildGuard(Child);
 
-impl Started {
+impl ChildGuard {
     fn pid(&self) -> Option<Pid> {
         i32::try_from(self.0.id()).ok().and_then(Pid::from_raw)
     }
 }
 
-impl Drop for Started {
+impl Drop for ChildGuard {
     fn drop(&mut self) {
         // The id of a process that was waited for may have been reused, so its group must not be killed.
         if matches!(self.0.try_wait(), Ok(None)) {
@@ -69,7 +69,7 @@ mod tests {
     use crate::tests::harness::{services, services_that_cancel};
 
     fn shell(script: &str, limit: Duration, services: &Services) -> Result<ExitStatus> {
-        limited(Command::new("sh").args(["-c", script]), "sh", limit, services)
+        run_limited(Command::new("sh").args(["-c", script]), "sh", limit, services)
     }
 
     #[test]

@@ -1,39 +1,40 @@
 //! Computations per row or per point: softmax, layer normalization, reductions, and plain loop nests.
 
-use crate::fused::{Fused, Load, Place, Stored, address};
+use crate::ir::OpId;
+use crate::loop_body::{Load, LoopBody, Place, Storage, address};
 use crate::lowering::{Lowering, Phase};
-use crate::program::OpId;
 use crate::text::{decode, share_loop};
 use crate::view::{View, count};
 use byoc_plugin_api::DType;
 use std::fmt::Write;
 
 /// Maximum number of elements in a row, which is held on the stack.
-pub const LONGEST_ROW: i64 = 65_536;
+pub const MAX_ROW: i64 = 65_536;
 
 impl Lowering<'_, '_> {
     /// Emits a loop nest without an anchor, with adjacent dimensions merged as far as the strides allow.
-    pub fn map(&mut self, fused: &Fused, comment: Vec<String>) -> Result<(), String> {
-        let order = match fused.stores.first() {
+    pub fn map(&mut self, body: &LoopBody, comment: Vec<String>) -> Result<(), String> {
+        let order = match body.stores.first() {
             Some(store) => store.view.memory_order(),
-            None => (0..fused.domain.len()).collect(),
+            None => (0..body.domain.len()).collect(),
         };
-        let (fused, _, _) = fused.permute(&order).collapse(&[], &[order.len()]);
-        if !self.transpose(&fused, &comment) {
-            self.points(&fused, comment, |_| String::new());
+        let (body, _, _) = body.permute(&order).collapse(&[], &[order.len()]);
+        if !self.transpose(&body, &comment) {
+            self.points(&body, comment, |_| String::new());
         }
         Ok(())
     }
 
     /// Emits a blocked transpose if the body is a copy of float32 whose source and target have different innermost
     /// dimensions. Returns true if it was emitted.
-    fn transpose(&mut self, fused: &Fused, comment: &[String]) -> bool {
-        let ([load], [store], []) = (&fused.loads[..], &fused.stores[..], &fused.lines[..]) else { return false };
-        let Some((&columns, outer)) = fused.domain.split_last() else { return false };
+    fn transpose(&mut self, body: &LoopBody, comment: &[String]) -> bool {
+        let ([load], [store], []) = (&body.loads[..], &body.stores[..], &body.lines[..]) else { return false };
+        let Some((&columns, outer)) = body.domain.split_last() else { return false };
         let inner = outer.len();
         let (from, to) = (&load.view, &store.view);
-        let lying = (0..inner).find(|&d| from.strides[d] == 1 && outer[d] >= 8);
-        let Some(across) = lying.filter(|_| from.strides[inner] > 1 && columns >= 8 && load.dtype == DType::F32) else {
+        let contiguous = (0..inner).find(|&d| from.strides[d] == 1 && outer[d] >= 8);
+        let Some(across) = contiguous.filter(|_| from.strides[inner] > 1 && columns >= 8 && load.dtype == DType::F32)
+        else {
             return false;
         };
         let name = self.phase_name();
@@ -44,7 +45,7 @@ impl Lowering<'_, '_> {
         let mut dims = outer.to_vec();
         dims[across] = blocks;
         let items: i64 = dims.iter().product();
-        let tasks = (count(&fused.domain) / 32_768).clamp(1, 16).min(items);
+        let tasks = (count(&body.domain) / 32_768).clamp(1, 16).min(items);
         let mut code = String::new();
         let w = &mut code;
         let _ = writeln!(w, "static void {name}(void *arg, int64_t task) {{");
@@ -52,7 +53,7 @@ impl Lowering<'_, '_> {
         if tasks == 1 {
             let _ = writeln!(w, "    (void)task;");
         }
-        w.push_str(&self.pointers(fused));
+        w.push_str(&self.pointers(body));
         let _ = writeln!(w, "    {}", share_loop("item", &items.to_string(), "task", tasks));
         w.push_str(&decode(&vars[..inner], &dims, "item", 2));
         let count = if rows % 64 == 0 {
@@ -75,27 +76,27 @@ impl Lowering<'_, '_> {
         let _ = writeln!(w, "    }}\n}}\n");
         let mut phase = Phase { comment: comment.to_vec(), code, ..Phase::default() };
         phase.call = format!("    byoc_run(pool, {tasks}, {name}, &args);\n");
-        phase.touch_all(fused);
+        phase.touch_all(body);
         self.phases.push(phase);
         true
     }
 
     /// Emits a loop nest over an index space without merging dimensions; `first` formats statements before the body,
     /// given the indices.
-    pub fn points(&mut self, fused: &Fused, comment: Vec<String>, first: impl Fn(&[String]) -> String) {
+    pub fn points(&mut self, body: &LoopBody, comment: Vec<String>, first: impl Fn(&[String]) -> String) {
         let name = self.phase_name();
-        let rank = fused.domain.len();
+        let rank = body.domain.len();
         let vars: Vec<String> = (0..rank).map(|d| format!("i{d}")).collect();
-        let total = count(&fused.domain);
-        let (len, rows) = match fused.domain.split_last() {
+        let total = count(&body.domain);
+        let (len, rows) = match body.domain.split_last() {
             Some((&len, outer)) => (len, count(outer)),
             None => (1, 1),
         };
         // A transcendental function costs as much as many arithmetic operations.
-        let heavy = fused.lines.iter().filter(|l| l.contains("byoc_") || l.contains("pow")).count();
-        let weight = 1 + fused.lines.len() as i64 / 2 + 4 * heavy as i64;
+        let heavy = body.lines.iter().filter(|l| l.contains("byoc_") || l.contains("pow")).count();
+        let weight = 1 + body.lines.len() as i64 / 2 + 4 * heavy as i64;
         let mut phase = Phase { comment, ..Phase::default() };
-        phase.touch_all(fused);
+        phase.touch_all(body);
         if total == 0 {
             return;
         }
@@ -107,20 +108,20 @@ impl Lowering<'_, '_> {
         if tasks == 1 {
             let _ = writeln!(w, "    (void)task;");
         }
-        w.push_str(&self.pointers(fused));
+        w.push_str(&self.pointers(body));
         let inner = vars.last().cloned().unwrap_or_else(|| "i".into());
         if rows == 1 {
-            w.push_str(&decode(&vars[..rank.saturating_sub(1)], &fused.domain[..rank.saturating_sub(1)], "0", 1));
+            w.push_str(&decode(&vars[..rank.saturating_sub(1)], &body.domain[..rank.saturating_sub(1)], "0", 1));
             let _ = writeln!(w, "    BYOC_IVDEP\n    {}", share_loop(&inner, &len.to_string(), "task", tasks));
             w.push_str(&indent(&first(&vars), 2));
-            w.push_str(&fused.body(&vars, 2));
+            w.push_str(&body.statements(&vars, 2));
             let _ = writeln!(w, "    }}\n}}\n");
         } else {
             let _ = writeln!(w, "    {}", share_loop("row", &rows.to_string(), "task", tasks));
-            w.push_str(&decode(&vars[..rank - 1], &fused.domain[..rank - 1], "row", 2));
+            w.push_str(&decode(&vars[..rank - 1], &body.domain[..rank - 1], "row", 2));
             let _ = writeln!(w, "        BYOC_IVDEP\n        for (int64_t {inner} = 0; {inner} < {len}; ++{inner}) {{");
             w.push_str(&indent(&first(&vars), 3));
-            w.push_str(&fused.body(&vars, 3));
+            w.push_str(&body.statements(&vars, 3));
             let _ = writeln!(w, "        }}\n    }}\n}}\n");
         }
         phase.code = code;
@@ -129,22 +130,22 @@ impl Lowering<'_, '_> {
     }
 
     /// Returns a tensor with `axis` innermost, copied if necessary.
-    fn innermost(&mut self, stored: Stored, axis: usize, dtype: DType, comment: &str) -> Result<Stored, String> {
-        if stored.view.strides[axis] == 1 || stored.view.shape[axis] == 1 {
-            return Ok(stored);
+    fn innermost(&mut self, storage: Storage, axis: usize, dtype: DType, comment: &str) -> Result<Storage, String> {
+        if storage.view.strides[axis] == 1 || storage.view.shape[axis] == 1 {
+            return Ok(storage);
         }
-        let mut order: Vec<usize> = (0..stored.view.shape.len()).filter(|&d| d != axis).collect();
+        let mut order: Vec<usize> = (0..storage.view.shape.len()).filter(|&d| d != axis).collect();
         order.push(axis);
-        let to = self.allocate(&stored.view.shape, &order, &[], dtype, comment);
-        self.copy(&stored, &to, dtype, comment)?;
+        let to = self.allocate(&storage.view.shape, &order, &[], dtype, comment);
+        self.copy(&storage, &to, dtype, comment)?;
         Ok(to)
     }
 
     /// Lowers `nn.softmax`, `nn.log_softmax` and `nn.layer_norm`.
     pub fn normalize(&mut self, number: usize, id: OpId, comment: Vec<String>) -> Result<(), String> {
-        let program = self.program;
-        let op = program.get(id);
-        let shape = program.shape(op.inputs[0]).to_vec();
+        let ir = self.ir;
+        let op = ir.get(id);
+        let shape = ir.shape(op.inputs[0]).to_vec();
         let rank = shape.len();
         let axis = op.axis("axis", -1, rank);
         let data = self.resolve(op.inputs[0])?;
@@ -152,28 +153,28 @@ impl Lowering<'_, '_> {
         let mut order: Vec<usize> = data.view.memory_order();
         order.retain(|&d| d != axis);
         order.push(axis);
-        let (mut fused, _) = self.fused(number, Some(&order))?;
+        let (mut body, _) = self.loop_body(number, Some(&order))?;
         let mut result = "s".to_owned();
         if op.name == "nn.layer_norm" {
             for (i, (flag, sign)) in [("scale", "*"), ("center", "+")].into_iter().enumerate() {
                 if !op.flag(flag, true) {
                     continue;
                 }
-                let stored = self.resolve(op.inputs[1 + i])?;
+                let storage = self.resolve(op.inputs[1 + i])?;
                 let mut strides = vec![0; rank];
-                strides[axis] = stored.view.strides.first().copied().unwrap_or(0);
-                let view = View { shape: shape.clone(), strides, offset: stored.view.offset };
+                strides[axis] = storage.view.strides.first().copied().unwrap_or(0);
+                let view = View { shape: shape.clone(), strides, offset: storage.view.offset };
                 let name = ["gamma", "beta"][i].to_owned();
                 result = format!("{result} {sign} {name}");
-                fused.loads.push(Load { name, place: stored.place, view, dtype: DType::F32 });
+                body.loads.push(Load { name, place: storage.place, view, dtype: DType::F32 });
             }
         }
-        fused.lines.insert(0, format!("const float acc = {result};"));
-        let fused = fused.permute(&order);
+        body.lines.insert(0, format!("const float acc = {result};"));
+        let body = body.permute(&order);
         let x = data.view.permute(&order);
-        let (fused, strides, parts) = fused.collapse(&[&x.strides], &[rank - 1, 1]);
-        let x = View { shape: fused.domain.clone(), strides: strides[0].clone(), offset: x.offset };
-        let rows: i64 = fused.domain[..parts[0]].iter().product();
+        let (body, strides, parts) = body.collapse(&[&x.strides], &[rank - 1, 1]);
+        let x = View { shape: body.domain.clone(), strides: strides[0].clone(), offset: x.offset };
+        let rows: i64 = body.domain[..parts[0]].iter().product();
         let n = shape[axis];
         let name = self.phase_name();
         let tasks = (rows * n / 4096).clamp(1, 16).min(rows.max(1));
@@ -183,13 +184,13 @@ impl Lowering<'_, '_> {
         let w = &mut code;
         let _ = writeln!(w, "static void {name}(void *arg, int64_t task) {{");
         let _ = writeln!(w, "    const {0}_args *args = arg;", self.symbol);
-        w.push_str(&self.pointers_and(&fused, data.place));
+        w.push_str(&self.pointers_and(&body, data.place));
         let _ = writeln!(w, "    float BYOC_ALIGNED t[{n}];");
         if tasks == 1 {
             let _ = writeln!(w, "    (void)task;");
         }
         let _ = writeln!(w, "    {}", share_loop("row", &rows.to_string(), "task", tasks));
-        w.push_str(&decode(&vars[..parts[0]], &fused.domain[..parts[0]], "row", 2));
+        w.push_str(&decode(&vars[..parts[0]], &body.domain[..parts[0]], "row", 2));
         let mut at = vars.clone();
         at[parts[0]] = "0".into();
         let from = format!("{} + {}", data.place, address(&x, &at));
@@ -203,45 +204,45 @@ impl Lowering<'_, '_> {
         };
         let _ = writeln!(w, "        BYOC_IVDEP\n        for (int64_t c = 0; c < {n}; ++c) {{");
         let _ = writeln!(w, "            const float s = t[c];");
-        w.push_str(&fused.body(&vars, 3));
+        w.push_str(&body.statements(&vars, 3));
         let _ = writeln!(w, "        }}\n    }}\n}}\n");
         let mut phase = Phase { comment, code, ..Phase::default() };
         phase.call = format!("    byoc_run(pool, {tasks}, {name}, &args);\n");
         phase.touch(data.place);
-        phase.touch_all(&fused);
+        phase.touch_all(&body);
         self.phases.push(phase);
         Ok(())
     }
 
     /// Lowers `sum`, `mean`, `max`, `min` and `prod`.
     pub fn reduce(&mut self, number: usize, id: OpId, comment: Vec<String>) -> Result<(), String> {
-        let program = self.program;
-        let op = program.get(id);
-        let shape = program.shape(op.inputs[0]).to_vec();
+        let ir = self.ir;
+        let op = ir.get(id);
+        let shape = ir.shape(op.inputs[0]).to_vec();
         let rank = shape.len();
         let reduced = op.reduced_axes(rank);
         let data = self.resolve(op.inputs[0])?;
         let kept: Vec<usize> = (0..rank).filter(|&d| !reduced[d]).collect();
         // Dimensions that are kept, in memory order.
         let by_memory: Vec<usize> = data.view.memory_order().into_iter().filter(|d| !reduced[*d]).collect();
-        let out_rank = program.shape(op.outputs[0]).len();
+        let out_rank = ir.shape(op.outputs[0]).len();
         let keepdims = out_rank == rank && out_rank != kept.len();
         let out_of = |d: usize| if keepdims { d } else { kept.iter().position(|&k| k == d).unwrap_or(0) };
         let mut order: Vec<usize> = by_memory.iter().map(|&d| out_of(d)).collect();
         if keepdims {
             order.extend((0..rank).filter(|&d| reduced[d]));
         }
-        let (fused, _) = self.fused(number, Some(&order))?;
+        let (body, _) = self.loop_body(number, Some(&order))?;
         let kept_shape: Vec<i64> = kept.iter().map(|&d| shape[d]).collect();
-        let fused = fused.transform(|v| v.reshape(&kept_shape)).ok_or("a reduction's result has no shape")?;
+        let body = body.transform(|v| v.reshape(&kept_shape)).ok_or("a reduction's result has no shape")?;
         let place: Vec<usize> = by_memory.iter().map(|d| kept.iter().position(|k| k == d).unwrap_or(0)).collect();
-        let fused = fused.permute(&place);
+        let body = body.permute(&place);
         let x_kept = data.view.permute(&by_memory);
-        let (fused, strides, _) = fused.collapse(&[&x_kept.strides], &[kept.len()]);
-        let x = View { shape: fused.domain.clone(), strides: strides[0].clone(), offset: data.view.offset };
+        let (body, strides, _) = body.collapse(&[&x_kept.strides], &[kept.len()]);
+        let x = View { shape: body.domain.clone(), strides: strides[0].clone(), offset: data.view.offset };
         let summed: Vec<usize> = data.view.memory_order().into_iter().filter(|d| reduced[*d]).collect();
         let counted: i64 = summed.iter().map(|&d| shape[d]).product();
-        let dims = fused.domain.len();
+        let dims = body.domain.len();
         let across = x.strides[dims - 1] == 1 && x.shape[dims - 1] >= 4;
         let name = self.phase_name();
         let vars: Vec<String> = (0..dims).map(|d| format!("i{d}")).collect();
@@ -252,22 +253,22 @@ impl Lowering<'_, '_> {
             _ => ("0.0f", |t, x| format!("{t} + {x}")),
         };
         let result = |t: &str| if op.name == "mean" { format!("{t} / {counted}.0f") } else { t.to_owned() };
-        let len = fused.domain[dims - 1];
+        let len = body.domain[dims - 1];
         let block = if across { len.min(128) } else { 1 };
         let blocks = (len + block - 1) / block;
-        let rows: i64 = fused.domain[..dims - 1].iter().product();
+        let rows: i64 = body.domain[..dims - 1].iter().product();
         let items = rows * blocks;
         let tasks = (count(&shape) / 32_768).clamp(1, 16).min(items.max(1));
         let mut code = String::new();
         let w = &mut code;
         let _ = writeln!(w, "static void {name}(void *arg, int64_t task) {{");
         let _ = writeln!(w, "    const {0}_args *args = arg;", self.symbol);
-        w.push_str(&self.pointers_and(&fused, data.place));
+        w.push_str(&self.pointers_and(&body, data.place));
         if tasks == 1 {
             let _ = writeln!(w, "    (void)task;");
         }
         let _ = writeln!(w, "    {}", share_loop("item", &items.to_string(), "task", tasks));
-        let mut outer_dims = fused.domain[..dims - 1].to_vec();
+        let mut outer_dims = body.domain[..dims - 1].to_vec();
         outer_dims.push(blocks);
         let mut outer_vars = vars[..dims - 1].to_vec();
         outer_vars.push("block".into());
@@ -319,24 +320,24 @@ impl Lowering<'_, '_> {
             let _ = writeln!(w, "        BYOC_IVDEP\n        for (int64_t j = 0; j < n; ++j) {{");
             let _ = writeln!(w, "            const int64_t {last} = first + j;\n            (void){last};");
             let _ = writeln!(w, "            const float acc = {};", result("t[j]"));
-            w.push_str(&fused.body(&vars, 3));
+            w.push_str(&body.statements(&vars, 3));
             let _ = writeln!(w, "        }}");
         } else {
             let _ = writeln!(w, "        const float acc = {};", result("t"));
-            w.push_str(&fused.body(&vars, 2));
+            w.push_str(&body.statements(&vars, 2));
         }
         let _ = writeln!(w, "    }}\n}}\n");
         let mut phase = Phase { comment, code, ..Phase::default() };
         phase.call = format!("    byoc_run(pool, {tasks}, {name}, &args);\n");
         phase.touch(data.place);
-        phase.touch_all(&fused);
+        phase.touch_all(&body);
         self.phases.push(phase);
         Ok(())
     }
 
     /// Formats the declarations of the pointers of a loop body and of one more tensor that is read.
-    pub fn pointers_and(&self, fused: &Fused, place: Place) -> String {
-        let mut pointers = self.pointers(fused);
+    pub fn pointers_and(&self, body: &LoopBody, place: Place) -> String {
+        let mut pointers = self.pointers(body);
         if !pointers.contains(&format!("restrict {place} =")) {
             pointers.push_str(&self.pointer(place, DType::F32, "const "));
         }

@@ -17,7 +17,7 @@ use tempfile::TempDir;
 const PREFIX: &str = "byoc-cc-";
 
 /// Minimum age of a file or folder before it counts as stale, because a new folder is not locked immediately.
-pub const LEFT_BEHIND: Duration = Duration::from_secs(600);
+pub const MIN_STALE_AGE: Duration = Duration::from_secs(600);
 
 /// Temporary folder that only the user can access; removed on drop.
 pub struct Scratch {
@@ -76,16 +76,16 @@ pub fn open_folder(within: impl AsFd, name: &Path) -> Result<File> {
 /// remove the same folders, and stale ones do no harm.
 fn sweep(folder: &Path) {
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
-        if entry.file_name().to_string_lossy().starts_with(PREFIX) && is_left_behind(&entry.path()).unwrap_or(false) {
+        if entry.file_name().to_string_lossy().starts_with(PREFIX) && is_stale(&entry.path()).unwrap_or(false) {
             let _ = std::fs::remove_dir_all(entry.path());
         }
     }
 }
 
-fn is_left_behind(path: &Path) -> Result<bool> {
+fn is_stale(path: &Path) -> Result<bool> {
     let folder = open_folder(CWD, path)?;
     let found = folder.metadata()?;
-    let old = found.modified()?.elapsed().is_ok_and(|age| age > LEFT_BEHIND);
+    let old = found.modified()?.elapsed().is_ok_and(|age| age > MIN_STALE_AGE);
     let held = matches!(folder.try_lock(), Err(TryLockError::WouldBlock));
     Ok(found.uid() == geteuid().as_raw() && old && !held)
 }
@@ -98,7 +98,7 @@ mod tests {
     #[test]
     fn sweep_removes_stale_folders_only() {
         let temporary = tempfile::tempdir().unwrap();
-        let old = SystemTime::now() - 2 * LEFT_BEHIND;
+        let old = SystemTime::now() - 2 * MIN_STALE_AGE;
         let make = |name: &str| {
             let path = temporary.path().join(name);
             std::fs::create_dir(&path).unwrap();

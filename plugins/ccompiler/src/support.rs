@@ -2,14 +2,14 @@
 
 use crate::anchors::{Anchor, anchor};
 use crate::elementwise::{c_type, expression, is_elementwise, names};
+use crate::ir::{Op, RegionIr, is_view_op};
 use crate::layout::layout_is_known;
-use crate::program::{Op, Program, is_view_op};
-use crate::rows::LONGEST_ROW;
+use crate::rows::MAX_ROW;
 use crate::{anchors, elementwise, view};
 use byoc_plugin_api::{DType, RefusalCode, Verdict};
 
 /// Maximum number of operators in a region; beyond it a C compiler takes minutes.
-pub const MOST_OPERATORS: usize = 5_000;
+pub const MAX_OPERATORS: usize = 5_000;
 
 /// View operators.
 const VIEWS: &[&str] = &[
@@ -42,34 +42,35 @@ pub fn operators() -> Vec<String> {
 }
 
 /// Returns the verdict on an operator.
-pub fn check(program: &Program<'_>, op: &Op<'_>) -> Verdict {
+pub fn check(ir: &RegionIr<'_>, op: &Op<'_>) -> Verdict {
     let refuse = |code, detail: String| Verdict::refused(code, format!("{}: {detail}", op.name));
     for (i, &value) in op.inputs.iter().chain(&op.outputs).enumerate() {
-        let value = program.val(value);
-        let which = if i < op.inputs.len() { format!("input {i}") } else { format!("output {}", i - op.inputs.len()) };
+        let value = ir.val(value);
+        let operand =
+            if i < op.inputs.len() { format!("input {i}") } else { format!("output {}", i - op.inputs.len()) };
         if c_type(value.dtype).is_none() {
-            let detail = format!("{which} is {}, which has no C type", value.dtype);
+            let detail = format!("{operand} is {}, which has no C type", value.dtype);
             return refuse(RefusalCode::UnsupportedDtype, detail);
         }
         if value.shape.contains(&0) {
-            return refuse(RefusalCode::UnsupportedShape, format!("{which} has no elements"));
+            return refuse(RefusalCode::UnsupportedShape, format!("{operand} has no elements"));
         }
         if view::count(&value.shape) > 1 << 31 {
-            return refuse(RefusalCode::ResourceLimit, format!("{which} has more than 2^31 elements"));
+            return refuse(RefusalCode::ResourceLimit, format!("{operand} has more than 2^31 elements"));
         }
     }
     if is_view_op(op.name) {
         return Verdict::Supported;
     }
     if is_elementwise(op.name) {
-        return check_elementwise(program, op);
+        return check_elementwise(ir, op);
     }
     let Some(kind) = anchor(op.name) else {
         return refuse(RefusalCode::UnsupportedOp, "ccompiler has no code generation for this operator".into());
     };
     let moves = matches!(kind, Anchor::Gather | Anchor::Concatenate | Anchor::Pad);
     for (i, &value) in op.inputs.iter().enumerate() {
-        let dtype = program.val(value).dtype;
+        let dtype = ir.val(value).dtype;
         let index = kind == Anchor::Gather && i == 1;
         if index && !matches!(dtype, DType::I32 | DType::I64) {
             return refuse(RefusalCode::UnsupportedDtype, format!("expected int32 or int64 indices, found {dtype}"));
@@ -78,14 +79,14 @@ pub fn check(program: &Program<'_>, op: &Op<'_>) -> Verdict {
             return refuse(RefusalCode::UnsupportedDtype, format!("input {i}: expected float32, found {dtype}"));
         }
     }
-    if !moves && program.val(op.outputs[0]).dtype != DType::F32 {
+    if !moves && ir.val(op.outputs[0]).dtype != DType::F32 {
         return refuse(RefusalCode::UnsupportedDtype, "the result is not float32".into());
     }
-    check_anchor(program, op, kind)
+    check_anchor(ir, op, kind)
 }
 
-fn check_elementwise(program: &Program<'_>, op: &Op<'_>) -> Verdict {
-    let dtype = program.val(op.inputs[0]).dtype;
+fn check_elementwise(ir: &RegionIr<'_>, op: &Op<'_>) -> Verdict {
+    let dtype = ir.val(op.inputs[0]).dtype;
     let refuse = |code, detail: String| Verdict::refused(code, format!("{}: {detail}", op.name));
     // C promotes small integers to int, so only operators without arithmetic give the same result.
     let plain = matches!(dtype, DType::F32 | DType::F64 | DType::I32 | DType::I64);
@@ -96,7 +97,7 @@ fn check_elementwise(program: &Program<'_>, op: &Op<'_>) -> Verdict {
         return refuse(RefusalCode::UnsupportedDtype, format!("not supported for {dtype}"));
     }
     let args: Vec<String> = (0..op.inputs.len()).map(|i| format!("x{i}")).collect();
-    if expression(program, op, &args).is_none() {
+    if expression(ir, op, &args).is_none() {
         let division = ["divide", "mod", "floor_divide", "floor_mod"].contains(&op.name);
         return if division {
             let detail = format!("the {dtype} divisor may be 0 or -1");
@@ -106,16 +107,16 @@ fn check_elementwise(program: &Program<'_>, op: &Op<'_>) -> Verdict {
         };
     }
     for (i, &input) in op.inputs.iter().enumerate() {
-        if elementwise::operand_view(program, op, i, &view::View::dense(program.shape(input))).is_none() {
+        if elementwise::operand_view(ir, op, i, &view::View::dense(ir.shape(input))).is_none() {
             return refuse(RefusalCode::UnsupportedShape, format!("input {i} does not broadcast to the result"));
         }
     }
     Verdict::Supported
 }
 
-fn check_anchor(program: &Program<'_>, op: &Op<'_>, kind: Anchor) -> Verdict {
+fn check_anchor(ir: &RegionIr<'_>, op: &Op<'_>, kind: Anchor) -> Verdict {
     let refuse = |code, detail: String| Verdict::refused(code, format!("{}: {detail}", op.name));
-    let shape = program.shape(op.inputs[0]);
+    let shape = ir.shape(op.inputs[0]);
     let negative = |key: &str| op.ints(key).unwrap_or_default().iter().any(|&v| v < 0);
     match kind {
         Anchor::Convolution => {
@@ -137,8 +138,8 @@ fn check_anchor(program: &Program<'_>, op: &Op<'_>, kind: Anchor) -> Verdict {
         }
         Anchor::Normalize => {
             let axis = op.axis("axis", -1, shape.len());
-            if shape.get(axis).is_none_or(|&n| n > LONGEST_ROW) {
-                let detail = format!("expected rows of at most {LONGEST_ROW} elements");
+            if shape.get(axis).is_none_or(|&n| n > MAX_ROW) {
+                let detail = format!("expected rows of at most {MAX_ROW} elements");
                 return refuse(RefusalCode::ResourceLimit, detail);
             }
         }

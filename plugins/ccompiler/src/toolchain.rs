@@ -83,13 +83,13 @@ impl Toolchain {
             key.update(&(part.len() as u64).to_le_bytes());
             key.update(part.as_bytes());
         }
-        cache::cached(cache, key.finalize(), || self.compile_anew(source, &flags, services))
+        cache::cached(cache, key.finalize(), || self.run_compiler(source, &flags, services))
     }
 
-    fn compile_anew(&self, source: &str, flags: &[&str], services: &Services) -> Result<Vec<u8>> {
+    fn run_compiler(&self, source: &str, flags: &[&str], services: &Services) -> Result<Vec<u8>> {
         let folder = Scratch::new()?;
         std::fs::write(folder.path().join("region.c"), source)?;
-        let said = folder.path().join("said");
+        let stderr_file = folder.path().join("stderr");
         let mut command = Command::new(&self.command[0]);
         command
             .args(&self.command[1..])
@@ -102,12 +102,13 @@ impl Toolchain {
             .current_dir(folder.path())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
-            .stderr(std::fs::File::create(&said)?);
-        let status = process::limited(&mut command, &self.command.join(" "), TIME_LIMIT, services)?;
+            .stderr(std::fs::File::create(&stderr_file)?);
+        let status = process::run_limited(&mut command, &self.command.join(" "), TIME_LIMIT, services)?;
         if !status.success() {
-            let said = std::fs::read(&said)?;
-            let said = String::from_utf8_lossy(&said);
-            let first = said.lines().find(|line| line.contains("error")).or(said.lines().next()).unwrap_or_default();
+            let stderr = std::fs::read(&stderr_file)?;
+            let stderr = String::from_utf8_lossy(&stderr);
+            let first =
+                stderr.lines().find(|line| line.contains("error")).or(stderr.lines().next()).unwrap_or_default();
             return Err(Error::new(format!("`{}` failed with {status}: {first}", self.command.join(" "))));
         }
         Ok(std::fs::read(folder.path().join("region.so"))?)

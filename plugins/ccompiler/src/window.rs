@@ -1,8 +1,8 @@
 //! Depthwise convolutions and pools: windows over pixels, with the channels in the vector lanes.
 
-use crate::fused::{Fused, Place, address};
-use crate::lowering::{Lowering, Packed, Phase};
-use crate::program::OpId;
+use crate::ir::OpId;
+use crate::loop_body::{LoopBody, Place, address};
+use crate::lowering::{Lowering, PackedConstant, Phase};
 use crate::text::{decode, share_loop};
 use crate::view::View;
 use byoc_plugin_api::DType;
@@ -28,7 +28,7 @@ impl Lowering<'_, '_> {
     /// Emits a depthwise convolution. The index space is `[n, pixels.., channel]`.
     pub fn depthwise(
         &mut self,
-        fused: Fused,
+        body: LoopBody,
         a: Place,
         a_view: View,
         taps: Vec<(i64, i64, i64)>,
@@ -40,11 +40,11 @@ impl Lowering<'_, '_> {
             taps.insert(0, (1, 0, 0));
         }
         let [(n0, s0, w0), (n1, s1, w1)] = taps[..] else { return Err("more than two taps".into()) };
-        let rank = fused.domain.len();
-        let channels = fused.domain[rank - 1];
+        let rank = body.domain.len();
+        let channels = body.domain[rank - 1];
         let padded = (channels + 15) / 16 * 16;
-        let len = fused.domain[rank - 2];
-        let rows: i64 = fused.domain[..rank - 2].iter().product();
+        let len = body.domain[rank - 2];
+        let rows: i64 = body.domain[..rank - 2].iter().product();
         let name = self.phase_name();
         let dims = format!("{n0}, {w0}, {n1}, {w1}, {channels}, {b_channel}");
         let (b, pack) = match b {
@@ -53,7 +53,7 @@ impl Lowering<'_, '_> {
                 let code =
                     format!("    byoc_pack_channels(p{number}, (const float *)constants[{i}] + {b_offset}, {dims});\n");
                 let comment = format!("constant {i}, taps by channels");
-                self.packed.push(Packed { floats: n0 * n1 * padded, comment, code });
+                self.packed.push(PackedConstant { floats: n0 * n1 * padded, comment, code });
                 (Place::Packed(number), None)
             }
             place => {
@@ -100,14 +100,14 @@ impl Lowering<'_, '_> {
             "static BYOC_INLINE void {name}_finish(const {0}_args *args, const float *restrict t, {params}int64_t row, int64_t rows, int64_t column, int64_t columns) {{",
             self.symbol
         );
-        w.push_str(&self.pointers(&fused));
+        w.push_str(&self.pointers(&body));
         let _ = writeln!(w, "    {unused}(void)row; (void)column; (void)args;");
         let _ = writeln!(w, "    for (int64_t i = 0; i < rows; ++i) {{");
         let _ = writeln!(w, "        const int64_t {last} = row + i;\n        (void){last};");
         let _ = writeln!(w, "        BYOC_IVDEP\n        for (int64_t j = 0; j < columns; ++j) {{");
         let _ = writeln!(w, "            const int64_t c = column + j;\n            (void)c;");
         let _ = writeln!(w, "            const float acc = t[i * {name}_nr + j];");
-        w.push_str(&fused.body(&vars, 3));
+        w.push_str(&body.statements(&vars, 3));
         let _ = writeln!(w, "        }}\n    }}\n}}\n");
 
         let pixel = a_view.strides[rank - 2];
@@ -120,7 +120,7 @@ impl Lowering<'_, '_> {
             let _ = writeln!(w, "    (void)task;");
         }
         let _ = writeln!(w, "    {}", share_loop("r", &rows.to_string(), "task", tasks));
-        w.push_str(&decode(outer, &fused.domain[..rank - 2], "r", 2));
+        w.push_str(&decode(outer, &body.domain[..rank - 2], "r", 2));
         let _ = writeln!(w, "        for (int64_t column = 0; column < {padded}; column += {name}_nr) {{");
         let _ = writeln!(w, "            const int full = {name}_tail == 0 || column + {name}_nr <= {padded};");
         let _ = writeln!(w, "            for (int64_t row = 0; row < {len}; row += {name}_pixels) {{");
@@ -155,21 +155,21 @@ impl Lowering<'_, '_> {
         phase.call = format!("    byoc_run(pool, {tasks}, {name}, &args);\n");
         phase.touch(a);
         phase.touch(b);
-        phase.touch_all(&fused);
+        phase.touch_all(&body);
         self.phases.push(phase);
         Ok(())
     }
 
     /// Lowers pooling of every kind.
     pub fn pool(&mut self, number: usize, id: OpId, comment: Vec<String>) -> Result<(), String> {
-        let program = self.program;
-        let op = program.get(id);
-        let shape = program.shape(op.inputs[0]).to_vec();
+        let ir = self.ir;
+        let op = ir.get(id);
+        let shape = ir.shape(op.inputs[0]).to_vec();
         let rank = shape.len();
         let axes = rank - 2;
         let c = if op.text("layout").ends_with('C') { rank - 1 } else { 1 };
         let spatial: Vec<usize> = if c == 1 { (2..rank).collect() } else { (1..rank - 1).collect() };
-        let out = program.shape(op.outputs[0]).to_vec();
+        let out = ir.shape(op.outputs[0]).to_vec();
         let pool = if op.name.contains("max") { Pool::Max } else { Pool::Average(op.flag("count_include_pad", false)) };
         let whole = op.name.contains("global") || op.name.contains("adaptive");
         let (sizes, strides) = (op.per_axis("pool_size", axes, 1), op.per_axis("strides", axes, 1));
@@ -187,11 +187,11 @@ impl Lowering<'_, '_> {
         let mut order = vec![0];
         order.extend(&spatial);
         order.push(c);
-        let (fused, _) = self.fused(number, Some(&order))?;
-        let fused = fused.permute(&order);
+        let (body, _) = self.loop_body(number, Some(&order))?;
+        let body = body.permute(&order);
         let x = data.view.permute(&order);
         let channels = shape[c];
-        let rows: i64 = fused.domain[..axes].iter().product();
+        let rows: i64 = body.domain[..axes].iter().product();
         let block = if rows >= 8 { channels.min(512) } else { channels.min(64) };
         let blocks = (channels + block - 1) / block;
         let items = rows * blocks;
@@ -206,10 +206,10 @@ impl Lowering<'_, '_> {
         let w = &mut code;
         let _ = writeln!(w, "static void {name}(void *arg, int64_t task) {{");
         let _ = writeln!(w, "    const {0}_args *args = arg;", self.symbol);
-        let mut pointers = self.pointers(&fused);
-        let own = self.pointer(data.place, DType::F32, "const ");
+        let mut pointers = self.pointers(&body);
+        let data_pointer = self.pointer(data.place, DType::F32, "const ");
         if !pointers.contains(&format!("restrict {} =", data.place)) {
-            pointers.push_str(&own);
+            pointers.push_str(&data_pointer);
         }
         w.push_str(&pointers);
         let _ = writeln!(w, "    float t[{block}];");
@@ -225,12 +225,12 @@ impl Lowering<'_, '_> {
         let _ = writeln!(w, "        const int64_t n = {channels} - first < {block} ? {channels} - first : {block};");
         w.push_str(&decode(
             &vars[..axes],
-            &fused.domain[..axes],
+            &body.domain[..axes],
             &(if blocks == 1 { "item".to_owned() } else { format!("(item / {blocks})") }),
             2,
         ));
         let last = &vars[axes];
-        let _ = writeln!(w, "        for (int64_t {last} = 0; {last} < {}; ++{last}) {{", fused.domain[axes]);
+        let _ = writeln!(w, "        for (int64_t {last} = 0; {last} < {}; ++{last}) {{", body.domain[axes]);
         for (i, range) in ranges.iter().enumerate() {
             let size = shape[spatial[i]];
             let v = &vars[1 + i];
@@ -308,12 +308,12 @@ impl Lowering<'_, '_> {
         let _ = writeln!(w, "                const int64_t c = first + j;\n                (void)c;");
         let result = if pool == Pool::Max { "t[j]" } else { "t[j] / count" };
         let _ = writeln!(w, "                const float acc = {result};");
-        w.push_str(&fused.body(&vars, 4));
+        w.push_str(&body.statements(&vars, 4));
         let _ = writeln!(w, "            }}\n        }}\n    }}\n}}\n");
         let mut phase = Phase { comment, code, ..Phase::default() };
         phase.call = format!("    byoc_run(pool, {tasks}, {name}, &args);\n");
         phase.touch(data.place);
-        phase.touch_all(&fused);
+        phase.touch_all(&body);
         self.phases.push(phase);
         Ok(())
     }

@@ -9,9 +9,9 @@ use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Host with a number of threads, which reports cancellation at the given query; 0 for never.
-struct Threads(usize, AtomicUsize);
+struct TestHost(usize, AtomicUsize);
 
-impl HostServices for Threads {
+impl HostServices for TestHost {
     fn num_threads(&self) -> usize {
         self.0
     }
@@ -52,9 +52,9 @@ impl HostServices for Threads {
     }
 }
 
-struct Bytes(Vec<u64>, usize);
+struct ByteConstant(Vec<u64>, usize);
 
-impl ConstantSource for Bytes {
+impl ConstantSource for ByteConstant {
     fn bytes(&self) -> &[u8] {
         // SAFETY: the words hold at least that many bytes.
         unsafe { std::slice::from_raw_parts(self.0.as_ptr().cast(), self.1) }
@@ -70,15 +70,15 @@ fn constant(name: &str, dtype: DType, shape: &[usize], bytes: &[u8]) -> Constant
     let mut words = vec![0u64; bytes.len().div_ceil(8)];
     // SAFETY: the words hold at least that many bytes.
     unsafe { std::slice::from_raw_parts_mut(words.as_mut_ptr().cast::<u8>(), bytes.len()) }.copy_from_slice(bytes);
-    Constant::new(name, dtype, shape, Bytes(words, bytes.len()))
+    Constant::new(name, dtype, shape, ByteConstant(words, bytes.len()))
 }
 
 /// Reproducible pseudorandom numbers in [-1, 1).
-pub struct Numbers(u64);
+pub struct Rng(u64);
 
-impl Numbers {
-    pub fn new(seed: u64) -> Numbers {
-        Numbers(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+impl Rng {
+    pub fn new(seed: u64) -> Rng {
+        Rng(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
 
     pub fn next(&mut self) -> f32 {
@@ -91,12 +91,12 @@ impl Numbers {
 
 /// Creates a host with `threads` threads.
 pub fn services(threads: usize) -> Services {
-    Services::new(Threads(threads, AtomicUsize::new(0)))
+    Services::new(TestHost(threads, AtomicUsize::new(0)))
 }
 
 /// Creates a host that reports cancellation at query number `questions`.
 pub fn services_that_cancel(questions: usize) -> Services {
-    Services::new(Threads(1, AtomicUsize::new(questions)))
+    Services::new(TestHost(1, AtomicUsize::new(questions)))
 }
 
 /// Region under construction, with the values of its inputs and constants.
@@ -106,7 +106,7 @@ pub struct Case {
     /// Values of the inputs, as operands of the naive evaluator.
     pub inputs: Vec<naive::Array>,
     pub constant_values: Vec<naive::Array>,
-    numbers: Numbers,
+    numbers: Rng,
 }
 
 pub fn f32s(shape: &[usize]) -> TensorType {
@@ -120,7 +120,7 @@ impl Case {
             constants: Vec::new(),
             inputs: Vec::new(),
             constant_values: Vec::new(),
-            numbers: Numbers::new(7),
+            numbers: Rng::new(7),
         }
     }
 

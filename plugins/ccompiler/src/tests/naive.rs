@@ -28,9 +28,9 @@ impl Array {
 
     fn broadcast(&self, index: &[usize]) -> f64 {
         let lead = index.len() - self.shape.len();
-        let own: Vec<usize> =
+        let clamped: Vec<usize> =
             self.shape.iter().zip(&index[lead..]).map(|(&n, &i)| if n == 1 { 0 } else { i }).collect();
-        self.at(&own)
+        self.at(&clamped)
     }
 
     pub fn bytes(&self) -> Vec<u8> {
@@ -201,7 +201,7 @@ fn op(name: &str, node: &Node, args: &[&Array]) -> Vec<Array> {
                 (ints(node, "pool_size"), ints(node, "strides"), ints(node, "padding"), ints(node, "dilation"));
             let include = node.flag("count_include_pad").unwrap_or(false);
             for index in indices(&out_shape) {
-                let (mut most, mut sum, mut count) = (f64::NEG_INFINITY, 0.0, 0.0);
+                let (mut max, mut sum, mut count) = (f64::NEG_INFINITY, 0.0, 0.0);
                 for tap in indices(&[size[0] as usize, size[1] as usize]) {
                     let at: Vec<i64> = (0..2)
                         .map(|i| index[2 + i] as i64 * strides[i] - pads[i] + tap[i] as i64 * dilation[i])
@@ -210,14 +210,14 @@ fn op(name: &str, node: &Node, args: &[&Array]) -> Vec<Array> {
                     let padded = (0..2).all(|i| at[i] < args[0].shape[2 + i] as i64 + pads[2 + i]);
                     if inside {
                         let x = args[0].at(&[index[0], index[1], at[0] as usize, at[1] as usize]);
-                        most = most.max(x);
+                        max = max.max(x);
                         sum += x;
                     }
                     if inside || (include && padded) {
                         count += 1.0;
                     }
                 }
-                out.data[place(&out_shape, &index)] = if name == "nn.max_pool2d" { most } else { sum / count };
+                out.data[place(&out_shape, &index)] = if name == "nn.max_pool2d" { max } else { sum / count };
             }
         }
         "nn.global_avg_pool2d" | "nn.adaptive_avg_pool2d" => {
@@ -246,14 +246,14 @@ fn op(name: &str, node: &Node, args: &[&Array]) -> Vec<Array> {
                 };
                 let n = out_shape[d];
                 let row: Vec<f64> = (0..n).map(|k| args[0].at(&at(k))).collect();
-                let most = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-                let total: f64 = row.iter().map(|x| (x - most).exp()).sum();
+                let max = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+                let total: f64 = row.iter().map(|x| (x - max).exp()).sum();
                 let mean = row.iter().sum::<f64>() / n as f64;
                 let variance = row.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / n as f64;
                 for (k, &x) in row.iter().enumerate() {
                     out.data[place(&out_shape, &at(k))] = match name {
-                        "nn.softmax" => (x - most).exp() / total,
-                        "nn.log_softmax" => x - most - total.ln(),
+                        "nn.softmax" => (x - max).exp() / total,
+                        "nn.log_softmax" => x - max - total.ln(),
                         _ => {
                             let normal = (x - mean) / (variance + node.float("epsilon").unwrap()).sqrt();
                             normal * args[1].data[k] + args[2].data[k]

@@ -270,10 +270,10 @@ fn rows_and_reductions() {
                 let mut case = Case::new();
                 let shape = [2usize, 5, 6, 67];
                 let x = case.input(&shape);
-                let gone: Vec<usize> = axes.iter().map(|&a| (a + 4) as usize % 4).collect();
+                let removed: Vec<usize> = axes.iter().map(|&a| (a + 4) as usize % 4).collect();
                 let out: Vec<usize> = (0..4)
-                    .filter(|d| keep || !gone.contains(d))
-                    .map(|d| if gone.contains(&d) { 1 } else { shape[d] })
+                    .filter(|d| keep || !removed.contains(d))
+                    .map(|d| if removed.contains(&d) { 1 } else { shape[d] })
                     .collect();
                 let attrs = vec![attr("axis", axes.clone()), attr("keepdims", keep), attr("exclude", false)];
                 let y = case.op(name, [x], attrs, f32s(&out));

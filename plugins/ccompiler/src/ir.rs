@@ -69,7 +69,7 @@ pub struct Op<'a> {
 
 /// Region with numbered values.
 #[derive(Debug)]
-pub struct Program<'a> {
+pub struct RegionIr<'a> {
     /// Values, indexed by `Val`.
     pub values: Vec<Value>,
     /// Operators in topological order, indexed by `OpId`.
@@ -82,55 +82,55 @@ pub struct Program<'a> {
     pub constants: &'a [Constant],
 }
 
-impl<'a> Program<'a> {
+impl<'a> RegionIr<'a> {
     /// Expands the composites of a graph and numbers its values.
     ///
     /// # Errors
     /// If a dimension is dynamic, composites are nested too deep, or the graph has a reference out of range.
-    pub fn new(graph: &'a Graph, constants: &'a [Constant]) -> Result<Program<'a>, String> {
+    pub fn new(graph: &'a Graph, constants: &'a [Constant]) -> Result<RegionIr<'a>, String> {
         graph.check(constants.len())?;
-        let mut program =
-            Program { values: Vec::new(), ops: Vec::new(), inputs: Vec::new(), outputs: Vec::new(), constants };
-        // One frame per graph being expanded: its inputs and the values of its nodes so far.
-        struct Frame<'a> {
+        let mut ir =
+            RegionIr { values: Vec::new(), ops: Vec::new(), inputs: Vec::new(), outputs: Vec::new(), constants };
+        // One scope per graph being expanded: its inputs and the values of its nodes so far.
+        struct GraphScope<'a> {
             graph: &'a Graph,
             inputs: Vec<Val>,
             nodes: Vec<Vec<Val>>,
         }
         let inputs = graph.inputs.iter().enumerate();
         let inputs: Vec<Val> =
-            inputs.map(|(i, input)| program.value(&input.ty, Def::Input(i))).collect::<Result<_, String>>()?;
-        program.inputs.clone_from(&inputs);
-        let mut frames = vec![Frame { graph, inputs, nodes: Vec::new() }];
+            inputs.map(|(i, input)| ir.value(&input.ty, Def::Input(i))).collect::<Result<_, String>>()?;
+        ir.inputs.clone_from(&inputs);
+        let mut scopes = vec![GraphScope { graph, inputs, nodes: Vec::new() }];
         loop {
-            let Some(frame) = frames.last_mut() else { return Err("the graph has no outermost frame".into()) };
+            let Some(scope) = scopes.last_mut() else { return Err("the graph has no outermost frame".into()) };
             let resolve = |nodes: &[Vec<Val>], value: &ValueRef| nodes[value.node as usize][value.index as usize];
-            let Some(node) = frame.graph.nodes.get(frame.nodes.len()) else {
-                let outputs: Vec<Val> = frame.graph.outputs.iter().map(|v| resolve(&frame.nodes, v)).collect();
-                frames.pop();
-                match frames.last_mut() {
+            let Some(node) = scope.graph.nodes.get(scope.nodes.len()) else {
+                let outputs: Vec<Val> = scope.graph.outputs.iter().map(|v| resolve(&scope.nodes, v)).collect();
+                scopes.pop();
+                match scopes.last_mut() {
                     Some(caller) => caller.nodes.push(outputs),
                     None => {
-                        program.outputs = outputs;
-                        return Ok(program);
+                        ir.outputs = outputs;
+                        return Ok(ir);
                     }
                 }
                 continue;
             };
-            let read: Vec<Val> = node.inputs.iter().map(|v| resolve(&frame.nodes, v)).collect();
+            let read: Vec<Val> = node.inputs.iter().map(|v| resolve(&scope.nodes, v)).collect();
             let values = match &node.kind {
-                NodeKind::Input(i) => vec![frame.inputs[*i as usize]],
-                NodeKind::Constant(i) => vec![program.value(&node.outputs[0], Def::Constant(*i as usize))?],
-                NodeKind::Op(name) => program.op(name, node, read)?,
+                NodeKind::Input(i) => vec![scope.inputs[*i as usize]],
+                NodeKind::Constant(i) => vec![ir.value(&node.outputs[0], Def::Constant(*i as usize))?],
+                NodeKind::Op(name) => ir.op(name, node, read)?,
                 NodeKind::Composite(composite) => {
-                    if frames.len() > 64 {
+                    if scopes.len() > 64 {
                         return Err("composites are nested more than 64 deep".into());
                     }
-                    frames.push(Frame { graph: &composite.body, inputs: read, nodes: Vec::new() });
+                    scopes.push(GraphScope { graph: &composite.body, inputs: read, nodes: Vec::new() });
                     continue;
                 }
             };
-            frame.nodes.push(values);
+            scope.nodes.push(values);
         }
     }
 
@@ -286,8 +286,8 @@ pub fn is_bijective(name: &str) -> bool {
 }
 
 /// Returns output `k` of a view operator as a view of the memory of its input; `None` if a copy is needed.
-pub fn view_through(program: &Program<'_>, op: &Op<'_>, k: usize, input: &View) -> Option<View> {
-    let out = program.shape(op.outputs[k]);
+pub fn view_through(ir: &RegionIr<'_>, op: &Op<'_>, k: usize, input: &View) -> Option<View> {
+    let out = ir.shape(op.outputs[k]);
     let rank = input.shape.len();
     match op.name {
         "copy" => Some(input.clone()),
@@ -295,7 +295,7 @@ pub fn view_through(program: &Program<'_>, op: &Op<'_>, k: usize, input: &View) 
         "broadcast_to" => input.broadcast(out),
         "split" => {
             let axis = op.axis("axis", 0, rank);
-            let before = op.outputs[..k].iter().map(|&v| program.shape(v)[axis]).sum();
+            let before = op.outputs[..k].iter().map(|&v| ir.shape(v)[axis]).sum();
             Some(input.slice(axis, before, 1, out[axis]))
         }
         "strided_slice" => {

@@ -36,7 +36,7 @@ impl fmt::Display for Place {
 
 /// A tensor in memory.
 #[derive(Clone, Debug)]
-pub struct Stored {
+pub struct Storage {
     /// Memory of the tensor.
     pub place: Place,
     /// Position of the elements in that memory.
@@ -45,11 +45,11 @@ pub struct Stored {
     pub border: Vec<(i64, i64)>,
 }
 
-impl Stored {
+impl Storage {
     /// Creates a tensor without a border.
-    pub fn new(place: Place, view: View) -> Stored {
+    pub fn new(place: Place, view: View) -> Storage {
         let border = vec![(0, 0); view.shape.len()];
-        Stored { place, view, border }
+        Storage { place, view, border }
     }
 }
 
@@ -81,7 +81,7 @@ pub struct Store {
 
 /// Loop body: the operations at each point of an index space.
 #[derive(Clone, Debug, Default)]
-pub struct Fused {
+pub struct LoopBody {
     /// Index space.
     pub domain: Vec<i64>,
     /// Loads.
@@ -94,38 +94,38 @@ pub struct Fused {
     pub acc: Option<String>,
 }
 
-impl Fused {
+impl LoopBody {
     /// Applies `f` to the index space and to every view over it; `None` if `f` fails for a view.
-    pub fn transform(&self, f: impl Fn(&View) -> Option<View>) -> Option<Fused> {
-        let mut fused = self.clone();
-        fused.domain = f(&View::dense(&self.domain))?.shape;
-        for load in &mut fused.loads {
+    pub fn transform(&self, f: impl Fn(&View) -> Option<View>) -> Option<LoopBody> {
+        let mut body = self.clone();
+        body.domain = f(&View::dense(&self.domain))?.shape;
+        for load in &mut body.loads {
             load.view = f(&load.view)?;
         }
-        for store in &mut fused.stores {
+        for store in &mut body.stores {
             store.view = f(&store.view)?;
         }
-        Some(fused)
+        Some(body)
     }
 
     /// Permutes the dimensions of the index space.
-    pub fn permute(&self, axes: &[usize]) -> Fused {
-        let mut fused = self.clone();
-        fused.domain = axes.iter().map(|&a| self.domain[a]).collect();
-        for view in fused.views_mut() {
+    pub fn permute(&self, axes: &[usize]) -> LoopBody {
+        let mut body = self.clone();
+        body.domain = axes.iter().map(|&a| self.domain[a]).collect();
+        for view in body.views_mut() {
             *view = view.permute(axes);
         }
-        fused
+        body
     }
 
     /// Restricts `axis` to `len` indices that start at `begin` and are `step` apart.
-    pub fn slice(&self, axis: usize, begin: i64, step: i64, len: i64) -> Fused {
-        let mut fused = self.clone();
-        fused.domain[axis] = len;
-        for view in fused.views_mut() {
+    pub fn slice(&self, axis: usize, begin: i64, step: i64, len: i64) -> LoopBody {
+        let mut body = self.clone();
+        body.domain[axis] = len;
+        for view in body.views_mut() {
             *view = view.slice(axis, begin, step, len);
         }
-        fused
+        body
     }
 
     fn views_mut(&mut self) -> impl Iterator<Item = &mut View> {
@@ -141,7 +141,7 @@ impl Fused {
     /// Merges dimensions of the index space as far as the strides of all tensors and `others` allow, but only within
     /// each of `parts` (numbers of consecutive dimensions); an empty part keeps one dimension of size 1. Returns the
     /// merged body, the strides of `others`, and the lengths of the parts.
-    pub fn collapse(&self, others: &[&[i64]], parts: &[usize]) -> (Fused, Vec<Vec<i64>>, Vec<usize>) {
+    pub fn collapse(&self, others: &[&[i64]], parts: &[usize]) -> (LoopBody, Vec<Vec<i64>>, Vec<usize>) {
         let mut all = self.strides();
         all.extend(others);
         let (mut groups, mut lengths, mut start) = (Vec::new(), Vec::new(), 0);
@@ -158,14 +158,14 @@ impl Fused {
         }
         let inner = |strides: &[i64]| groups.iter().map(|g| g.last().map_or(0, |&d| strides[d])).collect::<Vec<i64>>();
         let others = others.iter().map(|strides| inner(strides)).collect();
-        let mut fused = self.clone();
-        fused.domain = groups.iter().map(|g| g.iter().map(|&d| self.domain[d]).product()).collect();
-        let domain = fused.domain.clone();
-        for view in fused.views_mut() {
+        let mut body = self.clone();
+        body.domain = groups.iter().map(|g| g.iter().map(|&d| self.domain[d]).product()).collect();
+        let domain = body.domain.clone();
+        for view in body.views_mut() {
             view.strides = inner(&view.strides);
             view.shape.clone_from(&domain);
         }
-        (fused, others, lengths)
+        (body, others, lengths)
     }
 
     /// Returns all memory that the body reads or writes, with the element type of the access.
@@ -175,7 +175,7 @@ impl Fused {
     }
 
     /// Formats the statements for the point with the indices `vars`, indented by `indent` levels.
-    pub fn body(&self, vars: &[String], indent: usize) -> String {
+    pub fn statements(&self, vars: &[String], indent: usize) -> String {
         let mut text = String::new();
         let pad = "    ".repeat(indent);
         for load in &self.loads {
