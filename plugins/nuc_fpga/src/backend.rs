@@ -27,7 +27,7 @@ impl Codegen for NucFpga {
     fn judge(&self, candidate: &Candidate) -> Verdict {
         match lower::lower(&candidate.graph, &candidate.constants, &self.config) {
             Ok(_) => Verdict::Supported,
-            Err(refusal) => refusal.into(),
+            Err(error) => error.into(),
         }
     }
 
@@ -37,12 +37,12 @@ impl Codegen for NucFpga {
         if !symbol.chars().all(name) || !symbol.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') {
             return Err(Error::new(format!("the region's symbol `{symbol}` is not a C identifier")));
         }
-        let program = lower::lower(region.graph, region.constants, &self.config)?;
-        let mut compiled = CompiledRegion::new(symbol, "nuc_fpga", blob::write(&program)?);
-        let macs: u64 = program.commands.iter().map(|command| command.layer.macs()).sum();
-        let calls = program.commands.len();
+        let list = lower::lower(region.graph, region.constants, &self.config)?;
+        let mut compiled = CompiledRegion::new(symbol, "nuc_fpga", blob::write(&list)?);
+        let macs: u64 = list.commands.iter().map(|command| command.layer.macs()).sum();
+        let calls = list.commands.len();
         compiled.notes.push(format!("{calls} device calls, {macs} multiply-accumulate operations").into());
         compiled.metadata.push(Attr::new("device_calls", calls as i64));
-        Ok(compiled.with_source("c", source::source(&program)))
+        Ok(compiled.with_source("c", source::source(&list)))
     }
 }

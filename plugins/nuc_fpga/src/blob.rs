@@ -1,7 +1,7 @@
 //! Serialized form of a command list: eight bytes of magic, the format version (32 bits, little-endian), the length of
-//! the rest in bytes (64 bits, little-endian), and the program as JSON.
+//! the rest in bytes (64 bits, little-endian), and the list as JSON.
 
-use crate::program::Program;
+use crate::command_list::CommandList;
 use byoc_plugin_api::{Error, Result};
 
 const MAGIC: &[u8; 8] = b"NUCFPGA\n";
@@ -9,12 +9,12 @@ const MAGIC: &[u8; 8] = b"NUCFPGA\n";
 /// Format version that this plugin writes and reads.
 pub const VERSION: u32 = 1;
 
-/// Maximum number of commands of a program that is read.
-const MOST_COMMANDS: usize = 1 << 16;
+/// Maximum number of commands of a list that is read.
+const MAX_COMMANDS: usize = 1 << 16;
 
-/// Serializes a program.
-pub fn write(program: &Program) -> Result<Vec<u8>> {
-    let text = serde_json::to_vec(program)?;
+/// Serializes a command list.
+pub fn write(list: &CommandList) -> Result<Vec<u8>> {
+    let text = serde_json::to_vec(list)?;
     let mut bytes = MAGIC.to_vec();
     bytes.extend_from_slice(&VERSION.to_le_bytes());
     bytes.extend_from_slice(&(text.len() as u64).to_le_bytes());
@@ -22,16 +22,16 @@ pub fn write(program: &Program) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Parses and checks a program.
+/// Parses and checks a command list.
 ///
 /// # Errors
-/// If the bytes are not a program, have another version, are damaged, or describe accesses outside of the program's
+/// If the bytes are not a command list, have another version, are damaged, or describe accesses outside of the list's
 /// tensors.
-pub fn read(bytes: &[u8]) -> Result<Program> {
-    let damaged = |what: &str| Error::new(format!("the region's command list is damaged: {what}"));
+pub fn read(bytes: &[u8]) -> Result<CommandList> {
+    let invalid = |problem: &str| Error::new(format!("the region's command list is damaged: {problem}"));
     let rest =
         bytes.strip_prefix(MAGIC).ok_or_else(|| Error::new("expected a command list of nuc_fpga, found other data"))?;
-    let (version, rest) = rest.split_first_chunk::<4>().ok_or_else(|| damaged("truncated header"))?;
+    let (version, rest) = rest.split_first_chunk::<4>().ok_or_else(|| invalid("truncated header"))?;
     let version = u32::from_le_bytes(*version);
     if version != VERSION {
         return Err(Error::new(format!(
@@ -39,15 +39,15 @@ pub fn read(bytes: &[u8]) -> Result<Program> {
         ))
         .hint("compile the model again with this plugin"));
     }
-    let (length, text) = rest.split_first_chunk::<8>().ok_or_else(|| damaged("truncated header"))?;
+    let (length, text) = rest.split_first_chunk::<8>().ok_or_else(|| invalid("truncated header"))?;
     let length = u64::from_le_bytes(*length);
     if length != text.len() as u64 {
-        return Err(damaged(&format!("expected {length} bytes of commands, found {}", text.len())));
+        return Err(invalid(&format!("expected {length} bytes of commands, found {}", text.len())));
     }
-    let program: Program = serde_json::from_slice(text).map_err(|error| damaged(&error.to_string()))?;
-    if program.commands.len() > MOST_COMMANDS {
-        return Err(damaged(&format!("expected at most {MOST_COMMANDS} commands, found {}", program.commands.len())));
+    let list: CommandList = serde_json::from_slice(text).map_err(|error| invalid(&error.to_string()))?;
+    if list.commands.len() > MAX_COMMANDS {
+        return Err(invalid(&format!("expected at most {MAX_COMMANDS} commands, found {}", list.commands.len())));
     }
-    program.check().map_err(|what| damaged(&what))?;
-    Ok(program)
+    list.check().map_err(|problem| invalid(&problem))?;
+    Ok(list)
 }

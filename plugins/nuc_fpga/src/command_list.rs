@@ -1,11 +1,11 @@
 //! Command list of a region: device calls and epilogues over numbered tensors.
 
-use crate::finish::{Element, Factor, MOST_SHIFT, Step};
+use crate::epilogue::{Element, EpilogueOp, Factor, MAX_SHIFT};
 use crate::layer::Layer;
 use serde::{Deserialize, Serialize};
 
-/// Maximum size of the workspace of a program in bytes.
-const MOST_WORKSPACE: u64 = 1 << 36;
+/// Maximum size of the workspace of a command list in bytes.
+const MAX_WORKSPACE: u64 = 1 << 36;
 
 /// Alignment of buffers in the workspace in bytes.
 pub const ALIGN: u64 = 64;
@@ -13,7 +13,7 @@ pub const ALIGN: u64 = 64;
 /// Command list of a region.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Program {
+pub struct CommandList {
     /// Symbol of the region.
     pub symbol: String,
     /// Inputs of the region.
@@ -65,7 +65,8 @@ pub struct Command {
     /// Third pointer argument: the sums.
     pub sums: Place,
     /// Epilogue; `None` if the sums are the result.
-    pub finish: Option<Finish>,
+    #[serde(rename = "finish")]
+    pub epilogue: Option<Epilogue>,
     /// Names of the operators and their source nodes in the model, for the comment in the C source.
     pub comment: String,
 }
@@ -73,13 +74,13 @@ pub struct Command {
 /// Epilogue of a device call, in integers on the CPU.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Finish {
+pub struct Epilogue {
     /// Memory of the result.
     pub out: Place,
     /// Element type of the result.
     pub element: Element,
     /// Operations applied to each sum, in order.
-    pub steps: Vec<Step>,
+    pub steps: Vec<EpilogueOp>,
 }
 
 impl Port {
@@ -90,20 +91,20 @@ impl Port {
     }
 }
 
-impl Program {
-    /// Checks every size, index and place. A program that passes accesses only its tensors and its workspace, and
+impl CommandList {
+    /// Checks every size, index and place. A list that passes accesses only its tensors and its workspace, and
     /// writes every output.
     ///
     /// # Errors
     /// Describes the first violation.
     pub fn check(&self) -> Result<(), String> {
-        if self.workspace > MOST_WORKSPACE {
-            return Err(format!("expected at most {MOST_WORKSPACE} bytes of scratch memory, found {}", self.workspace));
+        if self.workspace > MAX_WORKSPACE {
+            return Err(format!("expected at most {MAX_WORKSPACE} bytes of scratch memory, found {}", self.workspace));
         }
         let mut written = vec![false; self.outputs.len()];
         for (number, command) in self.commands.iter().enumerate() {
-            let wrong = |what: String| format!("command {number}: {what}");
-            self.check_command(command, &mut written).map_err(wrong)?;
+            let with_number = |problem: String| format!("command {number}: {problem}");
+            self.check_command(command, &mut written).map_err(with_number)?;
         }
         match written.iter().position(|&written| !written) {
             Some(output) => Err(format!("no command writes output {output}")),
@@ -123,41 +124,41 @@ impl Program {
                 return Err("the sums overlap an operand".into());
             }
         }
-        if let Some(finish) = &command.finish {
-            self.check_place(finish.out, finish.element, out, written, true)?;
-            if overlap((finish.out, finish.element.size() as u64 * out), (command.sums, 4 * out)) {
+        if let Some(epilogue) = &command.epilogue {
+            self.check_place(epilogue.out, epilogue.element, out, written, true)?;
+            if overlap((epilogue.out, epilogue.element.size() as u64 * out), (command.sums, 4 * out)) {
                 return Err("the result overlaps the sums".into());
             }
-            for step in &finish.steps {
+            for step in &epilogue.steps {
                 self.check_step(step, channels)?;
             }
         }
         Ok(())
     }
 
-    fn check_step(&self, step: &Step, channels: usize) -> Result<(), String> {
+    fn check_step(&self, step: &EpilogueOp, channels: usize) -> Result<(), String> {
         let factor = |&Factor(multiplier, shift): &Factor| {
-            if multiplier < 0 || shift > MOST_SHIFT {
+            if multiplier < 0 || shift > MAX_SHIFT {
                 return Err(format!("the factor {multiplier} / 2^{shift} is out of range"));
             }
             Ok(())
         };
         match step {
-            Step::Bias { constant, per_channel } => {
+            EpilogueOp::Bias { constant, per_channel } => {
                 let wanted = if *per_channel { channels as u64 } else { 1 };
                 match self.constants.get(*constant) {
                     Some(Some(port)) if port.element == Element::Int32 && port.bytes() == Some(4 * wanted) => Ok(()),
                     _ => Err(format!("constant {constant} is not a bias of {wanted} elements")),
                 }
             }
-            Step::Requantize { factors, range: [low, high], .. } => {
+            EpilogueOp::Requantize { factors, range: [low, high], .. } => {
                 if low > high || (factors.len() != 1 && factors.len() != channels) {
                     return Err(format!("{} factors for {channels} channels, range {low} to {high}", factors.len()));
                 }
                 factors.iter().try_for_each(factor)
             }
-            Step::FixedPoint { factor: f } => factor(f),
-            Step::Clip { .. } | Step::Cast { .. } => Ok(()),
+            EpilogueOp::FixedPoint { factor: f } => factor(f),
+            EpilogueOp::Clip { .. } | EpilogueOp::Cast { .. } => Ok(()),
         }
     }
 

@@ -73,15 +73,15 @@ fn load(path: &Path) -> Result<Driver> {
     let named = format!("the driver {} ({VARIABLE})", path.display());
     let hint = "a driver is a shared library that exports nuc_fpga_conv2d and nuc_fpga_dense as nuc_fpga.h has them; \
                 without the variable the software device computes";
-    let wrong = |what: String| Error::new(format!("{named} {what}")).hint(hint);
-    let bytes = std::fs::read(path).map_err(|error| wrong(format!("cannot be read: {error}")))?;
-    sniff(&bytes).map_err(|what| wrong(what.to_owned()))?;
+    let invalid = |problem: String| Error::new(format!("{named} {problem}")).hint(hint);
+    let bytes = std::fs::read(path).map_err(|error| invalid(format!("cannot be read: {error}")))?;
+    check_elf(&bytes).map_err(|problem| invalid(problem.to_owned()))?;
     // `dlopen` searches the system's folders for a name without a slash.
-    let absolute = std::fs::canonicalize(path).map_err(|error| wrong(format!("cannot be found: {error}")))?;
-    // SAFETY: whoever sets the variable trusts the code in the library; `sniff` checked that it is complete and for
+    let absolute = std::fs::canonicalize(path).map_err(|error| invalid(format!("cannot be found: {error}")))?;
+    // SAFETY: whoever sets the variable trusts the code in the library; `check_elf` checked that it is complete and for
     // this machine.
     let library = unsafe { Library::open(Some(&absolute), RTLD_NOW | RTLD_LOCAL) }
-        .map_err(|error| wrong(format!("cannot be loaded: {error}")))?;
+        .map_err(|error| invalid(format!("cannot be loaded: {error}")))?;
     // Both symbols are resolved before reporting, so that one message names all that are missing.
     // SAFETY: `nuc_fpga.h` declares the functions with these types.
     let (conv2d, dense) = unsafe { (library.get::<Conv2d>("nuc_fpga_conv2d"), library.get::<Dense>("nuc_fpga_dense")) };
@@ -95,19 +95,19 @@ fn load(path: &Path) -> Result<Driver> {
         (conv2d, dense) => {
             let names = [("nuc_fpga_conv2d", conv2d.is_ok()), ("nuc_fpga_dense", dense.is_ok())];
             let missing: Vec<&str> = names.iter().filter(|(_, found)| !found).map(|(name, _)| *name).collect();
-            Err(wrong(format!("has no function {}", missing.join(" and no function "))))
+            Err(invalid(format!("has no function {}", missing.join(" and no function "))))
         }
     }
 }
 
 /// Checks the headers of a file before it is mapped: loading a truncated library crashes the process.
-fn sniff(bytes: &[u8]) -> std::result::Result<(), &'static str> {
-    let no_library = "is no shared library";
-    let header = elf::FileHeader64::<Endianness>::parse(bytes).map_err(|_| no_library)?;
-    let endian = header.endian().map_err(|_| no_library)?;
+fn check_elf(bytes: &[u8]) -> std::result::Result<(), &'static str> {
+    let not_a_library = "is no shared library";
+    let header = elf::FileHeader64::<Endianness>::parse(bytes).map_err(|_| not_a_library)?;
+    let endian = header.endian().map_err(|_| not_a_library)?;
     let machine = if cfg!(target_arch = "x86_64") { elf::EM_X86_64 } else { elf::EM_AARCH64 };
     if header.e_type(endian) != elf::ET_DYN {
-        return Err(no_library);
+        return Err(not_a_library);
     }
     if header.e_machine(endian) != machine {
         return Err("is a library for another machine");

@@ -18,12 +18,12 @@ use byoc_plugin_api::{DType, Result, Services};
 use serde::{Deserialize, Serialize};
 
 /// Maximum right shift; beyond it every product rounds to zero.
-pub const MOST_SHIFT: u32 = 62;
+pub const MAX_SHIFT: u32 = 62;
 
 /// Number of elements processed at a time, which fit into the L1 cache.
-const PIECE: usize = 1024;
+const BLOCK: usize = 1024;
 
-/// Element type of a tensor in a program.
+/// Element type of a tensor in a command list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Element {
@@ -89,7 +89,7 @@ pub struct Factor(pub i32, pub u32);
 /// Operator of an epilogue.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub enum Step {
+pub enum EpilogueOp {
     /// Adds an int32 constant with one element per channel, or one for all.
     Bias {
         /// Index of the constant.
@@ -142,18 +142,18 @@ pub fn scale(value: i32, factor: Factor, rounding: Rounding) -> i64 {
     (product + (1i64 << (shift - 1)) - nudge) >> shift
 }
 
-impl Step {
-    /// Applies the step to elements of one channel.
+impl EpilogueOp {
+    /// Applies the operation to elements of one channel.
     fn apply(&self, values: &mut [i32], channel: usize, bias: &dyn Fn(usize) -> *const i32) {
         match self {
-            Step::Bias { constant, per_channel } => {
+            EpilogueOp::Bias { constant, per_channel } => {
                 let at = if *per_channel { channel } else { 0 };
-                // SAFETY: `Program::check` ensures that the constant has one element, or one per channel.
+                // SAFETY: `CommandList::check` ensures that the constant has one element, or one per channel.
                 let bias = unsafe { bias(*constant).add(at).read() };
                 values.iter_mut().for_each(|v| *v = v.wrapping_add(bias));
             }
-            Step::Clip { low, high } => values.iter_mut().for_each(|v| *v = (*v).max(*low).min(*high)),
-            Step::Requantize { factors, rounding, zero, range } => {
+            EpilogueOp::Clip { low, high } => values.iter_mut().for_each(|v| *v = (*v).max(*low).min(*high)),
+            EpilogueOp::Requantize { factors, rounding, zero, range } => {
                 let factor = factors.get(channel).or(factors.first()).copied().unwrap_or(Factor(0, 1));
                 let (zero, [low, high]) = (i64::from(*zero), range.map(i64::from));
                 let end = |v: i64| (v.clamp(i32::MIN.into(), i32::MAX.into()) + zero).clamp(low, high) as i32;
@@ -166,10 +166,10 @@ impl Step {
                     Rounding::Toeven => values.iter_mut().for_each(|v| *v = end(scale(*v, factor, Rounding::Toeven))),
                 }
             }
-            Step::FixedPoint { factor } => {
+            EpilogueOp::FixedPoint { factor } => {
                 values.iter_mut().for_each(|v| *v = scale(*v, *factor, Rounding::Upward) as i32);
             }
-            Step::Cast { to } => match to {
+            EpilogueOp::Cast { to } => match to {
                 Element::Int8 => values.iter_mut().for_each(|v| *v = i32::from(*v as i8)),
                 Element::Uint8 => values.iter_mut().for_each(|v| *v = i32::from(*v as u8)),
                 Element::Int32 => {}
@@ -216,17 +216,17 @@ impl Target {
     }
 }
 
-/// Applies the steps to every sum. `bias` returns a pointer to the elements of a constant.
+/// Applies the operations to every sum. `bias` returns a pointer to the elements of a constant.
 ///
 /// # Errors
 /// If a task panicked.
 ///
 /// # Safety
 /// `out` must hold as many elements as there are sums, not overlap them, and not be accessed by anything else during
-/// the call. `bias` must return a pointer to the elements that [`Step::Bias`] reads.
+/// the call. `bias` must return a pointer to the elements that [`EpilogueOp::Bias`] reads.
 pub unsafe fn run(
     services: &Services,
-    steps: &[Step],
+    steps: &[EpilogueOp],
     element: Element,
     [outer, channels, inner]: [usize; 3],
     sums: &[i32],
@@ -234,17 +234,17 @@ pub unsafe fn run(
     bias: &(dyn Fn(usize) -> *const i32 + Sync),
 ) -> Result<()> {
     let rows = outer * channels;
-    let tasks = (services.num_threads() * 4).min(sums.len() / PIECE + 1).min(rows.max(1));
+    let tasks = (services.num_threads() * 4).min(sums.len() / BLOCK + 1).min(rows.max(1));
     services.parallel_for(tasks, |task| {
-        let mut piece = [0i32; PIECE];
+        let mut block = [0i32; BLOCK];
         for row in rows * task / tasks..rows * (task + 1) / tasks {
-            for start in (0..inner).step_by(PIECE) {
+            for start in (0..inner).step_by(BLOCK) {
                 let at = row * inner + start;
-                let piece = &mut piece[..PIECE.min(inner - start)];
-                piece.copy_from_slice(&sums[at..at + piece.len()]);
-                steps.iter().for_each(|step| step.apply(piece, row % channels, &|i| bias(i)));
+                let block = &mut block[..BLOCK.min(inner - start)];
+                block.copy_from_slice(&sums[at..at + block.len()]);
+                steps.iter().for_each(|step| step.apply(block, row % channels, &|i| bias(i)));
                 // SAFETY: each row belongs to one task, and `out` holds all rows.
-                unsafe { out.write(element, at, piece) };
+                unsafe { out.write(element, at, block) };
             }
         }
     })

@@ -2,9 +2,9 @@
 
 use byoc_plugin_api::{Error, RefusalCode, Verdict};
 
-/// Refusal, which converts to a verdict or an error.
+/// Error of lowering, which converts to a verdict or an error.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal {
+pub struct CompileError {
     /// Kind of the reason.
     pub code: RefusalCode,
     /// Expected and found values.
@@ -14,23 +14,23 @@ pub struct Refusal {
 }
 
 /// Returns a refusal without a hint.
-pub fn refuse<T>(code: RefusalCode, detail: impl Into<String>) -> Result<T, Refusal> {
-    Err(Refusal { code, detail: detail.into(), hint: String::new() })
+pub fn refuse<T>(code: RefusalCode, detail: impl Into<String>) -> Result<T, CompileError> {
+    Err(CompileError { code, detail: detail.into(), hint: String::new() })
 }
 
 /// Returns a refusal with a hint.
-pub fn refuse_with_hint<T>(code: RefusalCode, detail: impl Into<String>, hint: &str) -> Result<T, Refusal> {
-    Err(Refusal { code, detail: detail.into(), hint: hint.to_owned() })
+pub fn refuse_with_hint<T>(code: RefusalCode, detail: impl Into<String>, hint: &str) -> Result<T, CompileError> {
+    Err(CompileError { code, detail: detail.into(), hint: hint.to_owned() })
 }
 
-impl From<Refusal> for Verdict {
-    fn from(refusal: Refusal) -> Verdict {
-        Verdict::refused(refusal.code, refusal.detail).hint(refusal.hint)
+impl From<CompileError> for Verdict {
+    fn from(error: CompileError) -> Verdict {
+        Verdict::refused(error.code, error.detail).hint(error.hint)
     }
 }
 
-impl From<Refusal> for Error {
-    fn from(refusal: Refusal) -> Error {
-        Error::new(refusal.detail).hint(refusal.hint)
+impl From<CompileError> for Error {
+    fn from(error: CompileError) -> Error {
+        Error::new(error.detail).hint(error.hint)
     }
 }

@@ -1,12 +1,12 @@
 //! Region with its composites expanded: operators in topological order, values numbered.
 
-use crate::refusal::{Refusal, refuse, refuse_with_hint};
+use crate::error::{CompileError, refuse, refuse_with_hint};
 use byoc_plugin_api::{AttrValue, Constant, DType, Graph, Node, NodeKind, RefusalCode, TensorType, ValueRef};
 
 /// Maximum nesting depth of composites.
-const DEEPEST: usize = 64;
+const MAX_DEPTH: usize = 64;
 
-/// Id of a value: its index in [`Flat::values`].
+/// Id of a value: its index in [`RegionIr::values`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Val(u32);
 
@@ -24,7 +24,7 @@ pub enum Def {
     Input(usize),
     /// Constant, by index.
     Constant(usize),
-    /// Operator, by its index in [`Flat::ops`].
+    /// Operator, by its index in [`RegionIr::ops`].
     Op(usize),
 }
 
@@ -55,7 +55,7 @@ pub struct Op<'a> {
 }
 
 /// Region with numbered values.
-pub struct Flat<'a> {
+pub struct RegionIr<'a> {
     /// Values, indexed by [`Val`].
     pub values: Vec<Value>,
     /// Operators in topological order.
@@ -69,61 +69,65 @@ pub struct Flat<'a> {
 }
 
 /// Graph being expanded: its inputs, and the values of its nodes so far.
-struct Frame<'a> {
+struct GraphScope<'a> {
     graph: &'a Graph,
     inputs: Vec<Val>,
     nodes: Vec<Vec<Val>>,
 }
 
-impl<'a> Flat<'a> {
+impl<'a> RegionIr<'a> {
     /// Expands the composites of a graph and numbers its values.
-    pub fn new(graph: &'a Graph, constants: &'a [Constant]) -> Result<Flat<'a>, Refusal> {
-        if let Err(wrong) = graph.check(constants.len()) {
-            return refuse(RefusalCode::UnsupportedOp, wrong);
+    pub fn new(graph: &'a Graph, constants: &'a [Constant]) -> Result<RegionIr<'a>, CompileError> {
+        if let Err(error) = graph.check(constants.len()) {
+            return refuse(RefusalCode::UnsupportedOp, error);
         }
-        let mut flat = Flat { values: Vec::new(), ops: Vec::new(), inputs: Vec::new(), outputs: Vec::new(), constants };
+        let mut ir =
+            RegionIr { values: Vec::new(), ops: Vec::new(), inputs: Vec::new(), outputs: Vec::new(), constants };
         for (i, input) in graph.inputs.iter().enumerate() {
-            let value = flat.value(&input.ty, Def::Input(i))?;
-            flat.inputs.push(value);
+            let value = ir.value(&input.ty, Def::Input(i))?;
+            ir.inputs.push(value);
         }
-        let mut frames = vec![Frame { graph, inputs: flat.inputs.clone(), nodes: Vec::new() }];
-        while let Some(frame) = frames.last_mut() {
+        let mut scopes = vec![GraphScope { graph, inputs: ir.inputs.clone(), nodes: Vec::new() }];
+        while let Some(scope) = scopes.last_mut() {
             let resolve = |nodes: &[Vec<Val>], value: &ValueRef| nodes[value.node as usize][value.index as usize];
-            let Some(node) = frame.graph.nodes.get(frame.nodes.len()) else {
-                let outputs: Vec<Val> = frame.graph.outputs.iter().map(|v| resolve(&frame.nodes, v)).collect();
-                frames.pop();
-                match frames.last_mut() {
+            let Some(node) = scope.graph.nodes.get(scope.nodes.len()) else {
+                let outputs: Vec<Val> = scope.graph.outputs.iter().map(|v| resolve(&scope.nodes, v)).collect();
+                scopes.pop();
+                match scopes.last_mut() {
                     Some(caller) => caller.nodes.push(outputs),
-                    None => flat.outputs = outputs,
+                    None => ir.outputs = outputs,
                 }
                 continue;
             };
-            let inputs: Vec<Val> = node.inputs.iter().map(|v| resolve(&frame.nodes, v)).collect();
+            let inputs: Vec<Val> = node.inputs.iter().map(|v| resolve(&scope.nodes, v)).collect();
             match &node.kind {
                 NodeKind::Input(i) => {
-                    let value = frame.inputs[*i as usize];
-                    frame.nodes.push(vec![value]);
+                    let value = scope.inputs[*i as usize];
+                    scope.nodes.push(vec![value]);
                 }
                 NodeKind::Constant(i) => {
-                    let value = flat.value(&node.outputs[0], Def::Constant(*i as usize))?;
-                    frame.nodes.push(vec![value]);
+                    let value = ir.value(&node.outputs[0], Def::Constant(*i as usize))?;
+                    scope.nodes.push(vec![value]);
                 }
                 NodeKind::Op(name) => {
-                    let output = flat.op(name, node, inputs)?;
-                    frame.nodes.push(vec![output]);
+                    let output = ir.op(name, node, inputs)?;
+                    scope.nodes.push(vec![output]);
                 }
                 NodeKind::Composite(composite) => {
-                    if frames.len() > DEEPEST {
-                        return refuse(RefusalCode::ResourceLimit, format!("composites nest more than {DEEPEST} deep"));
+                    if scopes.len() > MAX_DEPTH {
+                        return refuse(
+                            RefusalCode::ResourceLimit,
+                            format!("composites nest more than {MAX_DEPTH} deep"),
+                        );
                     }
-                    frames.push(Frame { graph: &composite.body, inputs, nodes: Vec::new() });
+                    scopes.push(GraphScope { graph: &composite.body, inputs, nodes: Vec::new() });
                 }
             }
         }
-        Ok(flat)
+        Ok(ir)
     }
 
-    fn value(&mut self, ty: &TensorType, def: Def) -> Result<Val, Refusal> {
+    fn value(&mut self, ty: &TensorType, def: Def) -> Result<Val, CompileError> {
         let Some(shape) = ty.shape() else {
             let detail = format!("{ty} has a dimension that is not known before the run");
             return refuse_with_hint(RefusalCode::DynamicDim, detail, "bind it with --dim NAME=N");
@@ -132,7 +136,7 @@ impl<'a> Flat<'a> {
         Ok(Val((self.values.len() - 1) as u32))
     }
 
-    fn op(&mut self, name: &'a str, node: &'a Node, inputs: Vec<Val>) -> Result<Val, Refusal> {
+    fn op(&mut self, name: &'a str, node: &'a Node, inputs: Vec<Val>) -> Result<Val, CompileError> {
         let [ty] = &node.outputs[..] else {
             let detail = format!("{name} has {} results; nuc_fpga takes operators with one", node.outputs.len());
             return refuse(RefusalCode::UnsupportedOp, detail);

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 /// Maximum number of terms of a sum: the sum of that many products of -128 and -128 fits into 32 bits.
-pub const MOST_TERMS: u64 = (i32::MAX as u64) / (128 * 128);
+pub const MAX_TERMS: u64 = (i32::MAX as u64) / (128 * 128);
 
 /// Call of `nuc_fpga_conv2d`: the arguments after the pointers, in order.
 ///
@@ -62,20 +62,20 @@ pub enum Layer {
 }
 
 /// Returns the number of windows of `kernel` in `size` with `pad` on both sides; `None` if the window is larger.
-fn places(size: u32, kernel: u32, pad: u32, stride: u32) -> Option<u64> {
-    let room = (u64::from(size) + 2 * u64::from(pad)).checked_sub(u64::from(kernel))?;
-    Some(room / u64::from(stride) + 1)
+fn window_count(size: u32, kernel: u32, pad: u32, stride: u32) -> Option<u64> {
+    let slack = (u64::from(size) + 2 * u64::from(pad)).checked_sub(u64::from(kernel))?;
+    Some(slack / u64::from(stride) + 1)
 }
 
 impl Conv {
     /// Returns the number of rows of the result.
     pub fn out_height(&self) -> usize {
-        places(self.height, self.kernel_height, self.pad_height, self.stride_height).unwrap_or(0) as usize
+        window_count(self.height, self.kernel_height, self.pad_height, self.stride_height).unwrap_or(0) as usize
     }
 
     /// Returns the number of columns of the result.
     pub fn out_width(&self) -> usize {
-        places(self.width, self.kernel_width, self.pad_width, self.stride_width).unwrap_or(0) as usize
+        window_count(self.width, self.kernel_width, self.pad_width, self.stride_width).unwrap_or(0) as usize
     }
 
     /// Returns the number of input channels per group.
@@ -188,23 +188,23 @@ impl Layer {
                 let Conv { channels, kernels, group, .. } = c;
                 return Err(format!("{channels} channels and {kernels} kernels do not split into {group} groups"));
             }
-            if places(c.height, c.kernel_height, c.pad_height, c.stride_height).is_none()
-                || places(c.width, c.kernel_width, c.pad_width, c.stride_width).is_none()
+            if window_count(c.height, c.kernel_height, c.pad_height, c.stride_height).is_none()
+                || window_count(c.width, c.kernel_width, c.pad_width, c.stride_width).is_none()
             {
                 return Err("the kernel is larger than the padded feature map".into());
             }
         }
-        for (what, count) in ["feature map", "kernel", "result"].iter().zip(self.elements()) {
+        for (tensor, count) in ["feature map", "kernel", "result"].iter().zip(self.elements()) {
             if count == 0 {
-                return Err(format!("the {what} has no elements"));
+                return Err(format!("the {tensor} has no elements"));
             }
             if count > i32::MAX as u64 {
-                return Err(format!("the {what} has {count} elements, more than the 2147483647 of the driver's int"));
+                return Err(format!("the {tensor} has {count} elements, more than the 2147483647 of the driver's int"));
             }
         }
-        if self.terms() > MOST_TERMS {
+        if self.terms() > MAX_TERMS {
             return Err(format!(
-                "a sum has {} terms; more than {MOST_TERMS} may not fit into the device's 32 bits",
+                "a sum has {} terms; more than {MAX_TERMS} may not fit into the device's 32 bits",
                 self.terms()
             ));
         }

@@ -7,12 +7,12 @@
 //! | file | purpose |
 //! |---|---|
 //! | `support` | pattern table and quantization scheme |
-//! | `refusal` | reason and hint of a refusal |
-//! | `flat` | expands composites, numbers values |
+//! | `error` | reason and hint of a refusal |
+//! | `ir` | expands composites, numbers values |
 //! | `layer` | the two calls of the device: sizes; [`layer::Conv`] documents the naive definition |
 //! | `lower` | lowers operators to commands: one device call each, with the epilogue after it |
-//! | `finish` | the epilogue: bias, relu, clip, requantize, cast |
-//! | `program`, `blob` | command list, its checks, its serialized form |
+//! | `epilogue` | the epilogue: bias, relu, clip, requantize, cast |
+//! | `command_list`, `blob` | command list, its checks, its serialized form |
 //! | `source` | the same commands as C |
 //! | `driver` | library named by `NUC_FPGA_DRIVER` |
 //! | `device/` | software device: `product` computes, `cycles` models the time, `config` has its parameters |
@@ -20,15 +20,15 @@
 
 mod backend;
 mod blob;
+mod command_list;
 mod device;
 mod driver;
-mod finish;
-mod flat;
+mod epilogue;
+mod error;
+mod ir;
 mod layer;
 mod loader;
 mod lower;
-mod program;
-mod refusal;
 mod source;
 mod support;
 
@@ -36,7 +36,7 @@ mod support;
 mod tests;
 
 byoc_plugin_api::register!(|context, registry| {
-    let config = device::config::Config::beside(&context.path)?;
+    let config = device::config::Config::load_beside(&context.path)?;
     registry.codegen("nuc_fpga", backend::NucFpga { config: config.clone() });
     registry.loader("nuc_fpga", loader::CommandLoader { config });
     Ok(())

@@ -1,13 +1,13 @@
 //! Runs command lists on the driver or on the software device.
 
 use crate::blob;
+use crate::command_list::{Command, CommandList, Place, Port};
 use crate::device::config::Config;
 use crate::device::cycles::{self, Estimate};
 use crate::device::product;
 use crate::driver::{self, Driver};
-use crate::finish::{self, Element, Target};
+use crate::epilogue::{self, Element, Target};
 use crate::layer::Layer;
-use crate::program::{Command, Place, Port, Program};
 use byoc_plugin_api::{
     Call, Constant, DType, Error, Executable, LoadRequest, Loader, Prepared, Result, Services, Signature, TensorType,
 };
@@ -29,8 +29,8 @@ enum Device {
 }
 
 /// Loaded region.
-struct LoadedProgram {
-    program: Program,
+struct LoadedRegion {
+    list: CommandList,
     constants: Vec<Option<Constant>>,
     device: Device,
     services: Services,
@@ -45,34 +45,34 @@ fn dtype(element: Element) -> DType {
     }
 }
 
-/// Returns the types that a program was compiled for.
-fn signature(program: &Program) -> Signature {
+/// Returns the types that a command list was compiled for.
+fn signature(list: &CommandList) -> Signature {
     let ty = |port: &Port| TensorType::new(dtype(port.element), &port.shape);
-    Signature { inputs: program.inputs.iter().map(ty).collect(), outputs: program.outputs.iter().map(ty).collect() }
+    Signature { inputs: list.inputs.iter().map(ty).collect(), outputs: list.outputs.iter().map(ty).collect() }
 }
 
 impl Loader for CommandLoader {
     fn load(&self, request: &LoadRequest<'_>) -> Result<Box<dyn Executable>> {
-        let program = blob::read(request.blob)?;
-        if program.symbol != request.symbol {
+        let list = blob::read(request.blob)?;
+        if list.symbol != request.symbol {
             return Err(
-                format!("expected the command list of {1}, found that of {0}", program.symbol, request.symbol).into()
+                format!("expected the command list of {1}, found that of {0}", list.symbol, request.symbol).into()
             );
         }
-        if program.constants.len() != request.constants.len() {
-            let (wanted, given) = (program.constants.len(), request.constants.len());
+        if list.constants.len() != request.constants.len() {
+            let (wanted, given) = (list.constants.len(), request.constants.len());
             return Err(format!("expected {wanted} constants, found {given}").into());
         }
-        request.check_signature(&signature(&program))?;
+        request.check_signature(&signature(&list))?;
         let mut constants = Vec::with_capacity(request.constants.len());
-        for (i, (port, constant)) in program.constants.iter().zip(request.constants).enumerate() {
+        for (i, (port, constant)) in list.constants.iter().zip(request.constants).enumerate() {
             constants.push(match port {
                 None => None,
                 Some(port) => {
-                    let fits = constant.dtype() == dtype(port.element)
+                    let matches = constant.dtype() == dtype(port.element)
                         && constant.shape() == port.shape
                         && port.bytes() == Some(constant.bytes().len() as u64);
-                    if !fits {
+                    if !matches {
                         return Err(format!("constant {i} is {constant:?}, expected {port:?}").into());
                     }
                     Some(constant.clone())
@@ -82,12 +82,12 @@ impl Loader for CommandLoader {
         let device = match driver::from_environment()? {
             Some(driver) => Device::Driver(driver),
             None => {
-                let plans = program.commands.iter().map(|command| cycles::plan(&command.layer, &self.config));
+                let plans = list.commands.iter().map(|command| cycles::plan(&command.layer, &self.config));
                 Device::Software(plans.collect::<std::result::Result<_, String>>()?)
             }
         };
         let (services, clock_hz) = (request.services.clone(), self.config.clock_hz);
-        Ok(Box::new(LoadedProgram { program, constants, device, services, clock_hz }))
+        Ok(Box::new(LoadedRegion { list, constants, device, services, clock_hz }))
     }
 
     fn query(&self, key: &str, _: &[u8]) -> Result<Option<Vec<u8>>> {
@@ -96,7 +96,7 @@ impl Loader for CommandLoader {
     }
 }
 
-impl LoadedProgram {
+impl LoadedRegion {
     /// Returns a pointer to the first byte of a place.
     fn address(&self, call: &mut Call<'_, '_>, place: Place) -> *mut u8 {
         match place {
@@ -116,8 +116,8 @@ impl LoadedProgram {
         let b = self.address(call, command.kernel).cast::<i8>();
         let sums = self.address(call, command.sums);
         match &self.device {
-            // SAFETY: `Program::check` ensures that the places hold the layer's tensors and that the sums do not
-            // overlap the operands; `run` checks that the call's tensors are those of the program.
+            // SAFETY: `CommandList::check` ensures that the places hold the layer's tensors and that the sums do not
+            // overlap the operands; `run` checks that the call's tensors are those of the command list.
             Device::Driver(driver) => unsafe { driver.run(layer, a, b, sums.cast()) },
             Device::Software(_) => {
                 // SAFETY: as above.
@@ -127,22 +127,22 @@ impl LoadedProgram {
             }
         }
         self.report(number, layer);
-        let Some(finish) = &command.finish else { return Ok(()) };
-        let out = Target(self.address(call, finish.out));
+        let Some(epilogue) = &command.epilogue else { return Ok(()) };
+        let out = Target(self.address(call, epilogue.out));
         // SAFETY: the device has written `count` sums.
         let sums = unsafe { std::slice::from_raw_parts(sums.cast::<i32>().cast_const(), count) };
         let bias = |constant: usize| match self.constants.get(constant) {
             Some(Some(constant)) => constant.bytes().as_ptr().cast(),
             _ => std::ptr::null(),
         };
-        // SAFETY: `Program::check` ensures that the result has as many elements as there are sums and does not overlap
-        // them, and that biases have the elements that are read.
-        unsafe { finish::run(&self.services, &finish.steps, finish.element, layer.channels(), sums, out, &bias) }
+        // SAFETY: `CommandList::check` ensures that the result has as many elements as there are sums and does not
+        // overlap them, and that biases have the elements that are read.
+        unsafe { epilogue::run(&self.services, &epilogue.steps, epilogue.element, layer.channels(), sums, out, &bias) }
     }
 
     /// Reports a call to the host as an event, and on the software device its estimated cost.
     fn report(&self, number: usize, layer: &Layer) {
-        let mut fields = json!({"region": self.program.symbol, "command": number});
+        let mut fields = json!({"region": self.list.symbol, "command": number});
         let mut set = |key: &str, value: Value| fields[key] = value;
         set("arguments", json!(layer.arguments()));
         self.services.counter("nuc_fpga.calls", 1);
@@ -154,13 +154,13 @@ impl LoadedProgram {
                 set("cycles", json!(estimate.cycles));
                 set("compute_cycles", json!(estimate.compute_cycles));
                 set("microseconds", json!(estimate.cycles as f64 * 1e6 / self.clock_hz as f64));
-                set("utilisation", json!(estimate.utilisation()));
+                set("utilisation", json!(estimate.utilization()));
                 set("bytes", json!(estimate.bytes()));
                 set("input_bytes", json!(estimate.input_bytes));
                 set("weight_bytes", json!(estimate.weight_bytes));
                 set("sum_bytes", json!(estimate.sum_bytes));
-                let cut = estimate.cut;
-                set("tile", json!({"channels": cut.channels, "outputs": cut.outputs, "rows": cut.rows}));
+                let tiling = estimate.tiling;
+                set("tile", json!({"channels": tiling.channels, "outputs": tiling.outputs, "rows": tiling.rows}));
                 self.services.counter("nuc_fpga.cycles", estimate.cycles);
                 self.services.counter("nuc_fpga.bytes", estimate.bytes());
                 self.services.counter("nuc_fpga.macs.used", estimate.macs);
@@ -171,44 +171,44 @@ impl LoadedProgram {
     }
 }
 
-/// Checks the number and the shapes of tensors against those of the program.
+/// Checks the number and the shapes of tensors against those of the command list.
 ///
 /// # Errors
 /// If they differ.
-fn fits<'s>(what: &str, given: impl ExactSizeIterator<Item = &'s [usize]>, ports: &[Port]) -> Result<()> {
+fn check_shapes<'s>(name: &str, given: impl ExactSizeIterator<Item = &'s [usize]>, ports: &[Port]) -> Result<()> {
     if given.len() != ports.len() {
-        return Err(Error::new(format!("expected {} {what}s, found {}", ports.len(), given.len())));
+        return Err(Error::new(format!("expected {} {name}s, found {}", ports.len(), given.len())));
     }
     for (i, (shape, port)) in given.zip(ports).enumerate() {
         if shape != port.shape {
-            return Err(Error::new(format!("{what} {i}: expected shape {:?}, found {shape:?}", port.shape)));
+            return Err(Error::new(format!("{name} {i}: expected shape {:?}, found {shape:?}", port.shape)));
         }
     }
     Ok(())
 }
 
-impl Executable for LoadedProgram {
+impl Executable for LoadedRegion {
     fn prepare(&self, inputs: &[&[usize]]) -> Result<Prepared> {
-        fits("input", inputs.iter().copied(), &self.program.inputs)?;
-        let outputs = self.program.outputs.iter().map(|port| &port.shape);
-        Ok(Prepared::exact(outputs).with_workspace(self.program.workspace as usize))
+        check_shapes("input", inputs.iter().copied(), &self.list.inputs)?;
+        let outputs = self.list.outputs.iter().map(|port| &port.shape);
+        Ok(Prepared::exact(outputs).with_workspace(self.list.workspace as usize))
     }
 
     fn run(&self, mut call: Call<'_, '_>) -> Result<()> {
-        fits("input", call.inputs.iter().map(|tensor| tensor.shape()), &self.program.inputs)?;
-        fits("output", call.outputs.iter().map(|tensor| tensor.shape()), &self.program.outputs)?;
-        let ports = self.program.inputs.iter().chain(&self.program.outputs);
+        check_shapes("input", call.inputs.iter().map(|tensor| tensor.shape()), &self.list.inputs)?;
+        check_shapes("output", call.outputs.iter().map(|tensor| tensor.shape()), &self.list.outputs)?;
+        let ports = self.list.inputs.iter().chain(&self.list.outputs);
         let types = call.inputs.iter().map(|t| t.dtype()).chain(call.outputs.iter().map(|t| t.dtype()));
         for (port, given) in ports.zip(types) {
             if given != dtype(port.element) {
                 return Err(format!("expected a tensor of {}, found {given}", dtype(port.element)).into());
             }
         }
-        if (call.workspace.len() as u64) < self.program.workspace {
-            let (given, wanted) = (call.workspace.len(), self.program.workspace);
+        if (call.workspace.len() as u64) < self.list.workspace {
+            let (given, wanted) = (call.workspace.len(), self.list.workspace);
             return Err(format!("expected {wanted} bytes of workspace, found {given}").into());
         }
-        for (number, command) in self.program.commands.iter().enumerate() {
+        for (number, command) in self.list.commands.iter().enumerate() {
             self.run_command(&mut call, number, command)?;
         }
         Ok(())

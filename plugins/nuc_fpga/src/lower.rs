@@ -1,12 +1,12 @@
 //! Lowering of operators to commands: each convolution and each fully connected layer with its epilogue.
 
+use crate::command_list::{ALIGN, Command, CommandList, Epilogue, Place, Port};
 use crate::device::config::Config;
 use crate::device::cycles;
-use crate::finish::{Element, Factor, MOST_SHIFT, Rounding, Step};
-use crate::flat::{Def, Flat, Op, Val};
+use crate::epilogue::{Element, EpilogueOp, Factor, MAX_SHIFT, Rounding};
+use crate::error::{CompileError, refuse, refuse_with_hint};
+use crate::ir::{Def, Op, RegionIr, Val};
 use crate::layer::{Conv, Dense, Layer};
-use crate::program::{ALIGN, Command, Finish, Place, Port, Program};
-use crate::refusal::{Refusal, refuse, refuse_with_hint};
 use byoc_plugin_api::{Constant, DType, Graph, RefusalCode};
 use std::collections::BTreeMap;
 
@@ -18,11 +18,11 @@ const SCHEME: &str = "\"byoc quantize --backend nuc_fpga\" gives a model of the 
 ///
 /// # Errors
 /// Refuses with the first operator that the device does not support.
-pub fn lower(graph: &Graph, constants: &[Constant], config: &Config) -> Result<Program, Refusal> {
-    let flat = Flat::new(graph, constants)?;
-    let mut lowering = Lowering { flat: &flat, config, taken: vec![false; flat.ops.len()], commands: Vec::new() };
-    for number in 0..flat.ops.len() {
-        if !lowering.taken[number] {
+pub fn lower(graph: &Graph, constants: &[Constant], config: &Config) -> Result<CommandList, CompileError> {
+    let ir = RegionIr::new(graph, constants)?;
+    let mut lowering = Lowering { ir: &ir, config, fused: vec![false; ir.ops.len()], commands: Vec::new() };
+    for number in 0..ir.ops.len() {
+        if !lowering.fused[number] {
             lowering.command(number)?;
         }
     }
@@ -30,63 +30,70 @@ pub fn lower(graph: &Graph, constants: &[Constant], config: &Config) -> Result<P
     if commands.is_empty() {
         return refuse(RefusalCode::NotProfitable, "the region has no convolution and no dense layer");
     }
-    place(graph, &flat, commands)
+    assign_memory(graph, &ir, commands)
 }
 
 /// Command before the assignment of memory.
-struct Planned {
+struct PendingCommand {
     layer: Layer,
     feature: Val,
     kernel: Val,
-    steps: Vec<Step>,
+    steps: Vec<EpilogueOp>,
     result: Val,
     comment: String,
 }
 
 struct Lowering<'a> {
-    flat: &'a Flat<'a>,
+    ir: &'a RegionIr<'a>,
     config: &'a Config,
-    taken: Vec<bool>,
-    commands: Vec<Planned>,
+    fused: Vec<bool>,
+    commands: Vec<PendingCommand>,
 }
 
 impl Lowering<'_> {
     /// Emits the command that begins with operator `number`, and fuses the operators of its epilogue.
-    fn command(&mut self, number: usize) -> Result<(), Refusal> {
-        let flat = self.flat;
-        let op = &flat.ops[number];
+    fn command(&mut self, number: usize) -> Result<(), CompileError> {
+        let ir = self.ir;
+        let op = &ir.ops[number];
         let layer = match op.name {
-            "nn.conv2d" | "qnn.conv2d" => conv2d(flat, op)?,
-            "nn.dense" | "qnn.dense" => dense(flat, op)?,
+            "nn.conv2d" | "qnn.conv2d" => conv2d(ir, op)?,
+            "nn.dense" | "qnn.dense" => dense(ir, op)?,
             other => {
                 let detail = format!("{other} does not follow a convolution or a dense layer of the same region");
                 return refuse(RefusalCode::UnsupportedOp, detail);
             }
         };
-        if let Err(what) = layer.check() {
-            return refuse(RefusalCode::ResourceLimit, what);
+        if let Err(detail) = layer.check() {
+            return refuse(RefusalCode::ResourceLimit, detail);
         }
-        if let Err(what) = cycles::fits(&layer, self.config) {
+        if let Err(detail) = cycles::fits(&layer, self.config) {
             let hint = "the sizes of the buffers are parameters of the device: libbyoc_nuc_fpga.json beside the plugin";
-            return refuse_with_hint(RefusalCode::ResourceLimit, what, hint);
+            return refuse_with_hint(RefusalCode::ResourceLimit, detail, hint);
         }
-        self.taken[number] = true;
+        self.fused[number] = true;
         let (mut names, mut sources) = (vec![op.name], sources(op));
         let mut steps = Vec::new();
         let mut result = op.output;
-        while !flat.outputs.contains(&result) {
-            let &[user] = &flat.get(result).users[..] else { break };
-            let Some(step) = step(flat, &flat.ops[user], result, &layer)? else { break };
+        while !ir.outputs.contains(&result) {
+            let &[user] = &ir.get(result).users[..] else { break };
+            let Some(step) = step(ir, &ir.ops[user], result, &layer)? else { break };
             steps.extend(step);
-            names.push(flat.ops[user].name);
-            sources.extend(self::sources(&flat.ops[user]));
-            self.taken[user] = true;
-            result = flat.ops[user].output;
+            names.push(ir.ops[user].name);
+            sources.extend(self::sources(&ir.ops[user]));
+            self.fused[user] = true;
+            result = ir.ops[user].output;
         }
         sources.dedup();
         let from = if sources.is_empty() { String::new() } else { format!(" (from {})", sources.join(", ")) };
         let comment = format!("{}{from}", names.join(", "));
-        self.commands.push(Planned { layer, feature: op.inputs[0], kernel: op.inputs[1], steps, result, comment });
+        self.commands.push(PendingCommand {
+            layer,
+            feature: op.inputs[0],
+            kernel: op.inputs[1],
+            steps,
+            result,
+            comment,
+        });
         Ok(())
     }
 }
@@ -96,27 +103,26 @@ fn sources(op: &Op<'_>) -> Vec<String> {
 }
 
 /// Checks the element types of a layer, and the zero points of a quantized one.
-fn check_types(flat: &Flat<'_>, op: &Op<'_>) -> Result<(), Refusal> {
+fn check_types(ir: &RegionIr<'_>, op: &Op<'_>) -> Result<(), CompileError> {
     for (i, &input) in op.inputs.iter().take(2).enumerate() {
-        let dtype = flat.get(input).dtype;
+        let dtype = ir.get(input).dtype;
         if dtype != DType::I8 {
             let hint = if dtype.is_float() { QUANTIZE } else { SCHEME };
             let detail = format!("input {i} is {dtype}; nuc_fpga takes int8");
             return refuse_with_hint(RefusalCode::UnsupportedDtype, detail, hint);
         }
     }
-    let dtype = flat.get(op.output).dtype;
+    let dtype = ir.get(op.output).dtype;
     if dtype != DType::I32 {
         let detail = format!("the result is {dtype}; nuc_fpga gives int32");
         return refuse_with_hint(RefusalCode::UnsupportedDtype, detail, "set out_dtype=\"int32\"");
     }
     if op.name.starts_with("qnn.") {
-        for (i, what) in [(2, "input"), (3, "kernel")] {
-            let zeros: Vec<i32> = elements(flat, op, i, DType::I32, &format!("the {what}'s zero point"), |t| {
-                t.as_slice::<i32>().to_vec()
-            })?;
+        for (i, name) in [(2, "input"), (3, "kernel")] {
+            let zeros: Vec<i32> =
+                elements(ir, op, i, DType::I32, &format!("the {name}'s zero point"), |t| t.as_slice::<i32>().to_vec())?;
             if let Some(zero) = zeros.iter().find(|&&zero| zero != 0) {
-                let detail = format!("the {what}'s zero point is {zero}; nuc_fpga takes 0");
+                let detail = format!("the {name}'s zero point is {zero}; nuc_fpga takes 0");
                 return refuse_with_hint(RefusalCode::QuantScheme, detail, SCHEME);
             }
         }
@@ -126,22 +132,22 @@ fn check_types(flat: &Flat<'_>, op: &Op<'_>) -> Result<(), Refusal> {
 
 /// Returns the elements of an operand that must be a constant.
 fn elements<T>(
-    flat: &Flat<'_>,
+    ir: &RegionIr<'_>,
     op: &Op<'_>,
     input: usize,
     dtype: DType,
-    what: &str,
+    name: &str,
     read: impl Fn(byoc_plugin_api::TensorRef<'_>) -> Vec<T>,
-) -> Result<Vec<T>, Refusal> {
+) -> Result<Vec<T>, CompileError> {
     let Some(&value) = op.inputs.get(input) else {
         return refuse(RefusalCode::UnsupportedOp, format!("{} has no operand {input}", op.name));
     };
-    match flat.constant(value) {
+    match ir.constant(value) {
         Some((_, constant)) if constant.dtype() == dtype => Ok(read(constant.tensor())),
         Some((_, constant)) => {
-            refuse(RefusalCode::UnsupportedDtype, format!("{what}: expected {dtype}, found {}", constant.dtype()))
+            refuse(RefusalCode::UnsupportedDtype, format!("{name}: expected {dtype}, found {}", constant.dtype()))
         }
-        None => refuse(RefusalCode::NotConstant, format!("{what} is not a constant")),
+        None => refuse(RefusalCode::NotConstant, format!("{name} is not a constant")),
     }
 }
 
@@ -150,8 +156,8 @@ fn size(value: usize) -> u32 {
     u32::try_from(value).unwrap_or(u32::MAX)
 }
 
-fn conv2d(flat: &Flat<'_>, op: &Op<'_>) -> Result<Layer, Refusal> {
-    check_types(flat, op)?;
+fn conv2d(ir: &RegionIr<'_>, op: &Op<'_>) -> Result<Layer, CompileError> {
+    check_types(ir, op)?;
     for (key, wanted) in [("data_layout", "NCHW"), ("kernel_layout", "OIHW"), ("out_layout", "NCHW")] {
         let found = op.text(key);
         if found != wanted && !(found.is_empty() && key == "out_layout") {
@@ -197,7 +203,7 @@ fn conv2d(flat: &Flat<'_>, op: &Op<'_>) -> Result<Layer, Refusal> {
         Ok(value) => Ok(value),
         Err(_) => refuse(RefusalCode::UnsupportedAttr, format!("{name} is {value}")),
     };
-    let (data, kernel) = (&flat.get(op.inputs[0]).shape[..], &flat.get(op.inputs[1]).shape[..]);
+    let (data, kernel) = (&ir.get(op.inputs[0]).shape[..], &ir.get(op.inputs[1]).shape[..]);
     let (&[batch, channels, height, width], &[kernels, group_channels, kernel_height, kernel_width]) = (data, kernel)
     else {
         let detail = format!("the data has {} dimensions, the kernel {}; nuc_fpga takes 4", data.len(), kernel.len());
@@ -224,14 +230,14 @@ fn conv2d(flat: &Flat<'_>, op: &Op<'_>) -> Result<Layer, Refusal> {
         stride_height: attribute("strides", stride_height)?,
         stride_width: attribute("strides", stride_width)?,
     };
-    no_empty_tensor(flat, op)?;
+    no_empty_tensor(ir, op)?;
     Ok(Layer::Conv2d(conv))
 }
 
-fn dense(flat: &Flat<'_>, op: &Op<'_>) -> Result<Layer, Refusal> {
-    check_types(flat, op)?;
-    no_empty_tensor(flat, op)?;
-    let (data, kernel) = (&flat.get(op.inputs[0]).shape[..], &flat.get(op.inputs[1]).shape[..]);
+fn dense(ir: &RegionIr<'_>, op: &Op<'_>) -> Result<Layer, CompileError> {
+    check_types(ir, op)?;
+    no_empty_tensor(ir, op)?;
+    let (data, kernel) = (&ir.get(op.inputs[0]).shape[..], &ir.get(op.inputs[1]).shape[..]);
     let (Some((&in_features, leading)), &[out_features, terms]) = (data.split_last(), kernel) else {
         let detail = format!("the kernel has {} dimensions; nuc_fpga takes 2", kernel.len());
         return refuse(RefusalCode::UnsupportedShape, detail);
@@ -247,34 +253,34 @@ fn dense(flat: &Flat<'_>, op: &Op<'_>) -> Result<Layer, Refusal> {
     Ok(Layer::Dense(dense))
 }
 
-fn no_empty_tensor(flat: &Flat<'_>, op: &Op<'_>) -> Result<(), Refusal> {
+fn no_empty_tensor(ir: &RegionIr<'_>, op: &Op<'_>) -> Result<(), CompileError> {
     let values = op.inputs.iter().take(2).chain([&op.output]);
-    if values.into_iter().any(|&value| flat.get(value).shape.contains(&0)) {
+    if values.into_iter().any(|&value| ir.get(value).shape.contains(&0)) {
         return refuse(RefusalCode::UnsupportedShape, format!("{}: a tensor has no elements", op.name));
     }
     Ok(())
 }
 
-/// Lowers an operator that reads `value`, a result of `layer`, to epilogue steps; `None` if it cannot be part of an
-/// epilogue.
-fn step(flat: &Flat<'_>, op: &Op<'_>, value: Val, layer: &Layer) -> Result<Option<Vec<Step>>, Refusal> {
+/// Lowers an operator that reads `value`, a result of `layer`, to epilogue operations; `None` if it cannot be part of
+/// an epilogue.
+fn step(ir: &RegionIr<'_>, op: &Op<'_>, value: Val, layer: &Layer) -> Result<Option<Vec<EpilogueOp>>, CompileError> {
     if !matches!(
         op.name,
         "nn.bias_add" | "add" | "nn.relu" | "clip" | "cast" | "qnn.requantize" | "fixed_point_multiply"
     ) {
         return Ok(None);
     }
-    let dtype = |v: Val| flat.get(v).dtype;
-    let element = |what: &str, v: Val| match Element::of(dtype(v)) {
+    let dtype = |v: Val| ir.get(v).dtype;
+    let element = |name: &str, v: Val| match Element::of(dtype(v)) {
         Some(element) => Ok(element),
         None => {
             let detail =
-                format!("{what} of {} is {}; after a sum nuc_fpga gives int32, int8 or uint8", op.name, dtype(v));
+                format!("{name} of {} is {}; after a sum nuc_fpga gives int32, int8 or uint8", op.name, dtype(v));
             refuse(RefusalCode::UnsupportedDtype, detail)
         }
     };
     let (from, to) = (element("the operand", value)?, element("the result", op.output)?);
-    if flat.get(op.output).shape != flat.get(value).shape {
+    if ir.get(op.output).shape != ir.get(value).shape {
         return refuse(
             RefusalCode::UnsupportedShape,
             format!("{}: the result has another shape than the operand", op.name),
@@ -286,13 +292,13 @@ fn step(flat: &Flat<'_>, op: &Op<'_>, value: Val, layer: &Layer) -> Result<Optio
                 let detail = format!("{} adds to {}; nuc_fpga adds a bias to int32", op.name, dtype(value));
                 return refuse(RefusalCode::UnsupportedDtype, detail);
             }
-            vec![bias(flat, op, value, layer)?]
+            vec![bias(ir, op, value, layer)?]
         }
-        "nn.relu" => vec![Step::Clip { low: 0, high: from.range()[1] }],
+        "nn.relu" => vec![EpilogueOp::Clip { low: 0, high: from.range()[1] }],
         "clip" => vec![clip(op, from)?],
-        "cast" => vec![Step::Cast { to }],
+        "cast" => vec![EpilogueOp::Cast { to }],
         "fixed_point_multiply" => vec![fixed_point(op)?],
-        _ => vec![requantize(flat, op, value, layer, to)?],
+        _ => vec![requantize(ir, op, value, layer, to)?],
     }))
 }
 
@@ -301,25 +307,25 @@ fn channel_axis(layer: &Layer, rank: usize) -> usize {
     if matches!(layer, Layer::Conv2d(_)) { 1 } else { rank - 1 }
 }
 
-fn bias(flat: &Flat<'_>, op: &Op<'_>, value: Val, layer: &Layer) -> Result<Step, Refusal> {
+fn bias(ir: &RegionIr<'_>, op: &Op<'_>, value: Val, layer: &Layer) -> Result<EpilogueOp, CompileError> {
     let (Some(&left), Some(&right)) = (op.inputs.first(), op.inputs.get(1)) else {
         return refuse(RefusalCode::UnsupportedOp, format!("{} has {} operands", op.name, op.inputs.len()));
     };
     let other = if left == value { right } else { left };
-    let Some((constant, handle)) = flat.constant(other) else {
+    let Some((constant, handle)) = ir.constant(other) else {
         return refuse(RefusalCode::NotConstant, format!("the operand that {} adds is not a constant", op.name));
     };
     if handle.dtype() != DType::I32 {
         return refuse(RefusalCode::UnsupportedDtype, format!("the bias is {}; nuc_fpga takes int32", handle.dtype()));
     }
-    let (rank, shape) = (flat.get(value).shape.len(), handle.shape());
+    let (rank, shape) = (ir.get(value).shape.len(), handle.shape());
     let (axis, channels) = (channel_axis(layer, rank), layer.channels()[1]);
     if op.name == "nn.bias_add" {
         if op.axis("axis", 1, rank) != Some(axis) || left != value {
             let detail = "the bias is not along the channel axis; nuc_fpga adds one number per channel";
             return refuse(RefusalCode::UnsupportedShape, detail);
         }
-        return Ok(Step::Bias { constant, per_channel: true });
+        return Ok(EpilogueOp::Bias { constant, per_channel: true });
     }
     // Broadcasting aligns shapes at the last dimension; all dimensions but that of the channels must be 1.
     let per_channel = shape.iter().product::<usize>() != 1;
@@ -331,50 +337,56 @@ fn bias(flat: &Flat<'_>, op: &Op<'_>, value: Val, layer: &Layer) -> Result<Step,
         let detail = format!("{shape:?} is added to a sum; nuc_fpga adds one number per channel, or one for all");
         return refuse(RefusalCode::UnsupportedShape, detail);
     }
-    Ok(Step::Bias { constant, per_channel })
+    Ok(EpilogueOp::Bias { constant, per_channel })
 }
 
-fn clip(op: &Op<'_>, element: Element) -> Result<Step, Refusal> {
+fn clip(op: &Op<'_>, element: Element) -> Result<EpilogueOp, CompileError> {
     let (low, high) = (op.node.float("a_min").unwrap_or(f64::NAN), op.node.float("a_max").unwrap_or(f64::NAN));
-    let [least, most] = element.range().map(f64::from);
-    if low.is_nan() || high.is_nan() || low > high || low.trunc() > most || high.trunc() < least {
+    let [min, max] = element.range().map(f64::from);
+    if low.is_nan() || high.is_nan() || low > high || low.trunc() > max || high.trunc() < min {
         let detail = format!("the range of clip, {low} to {high}, contains no {element:?}");
         return refuse(RefusalCode::UnsupportedAttr, detail);
     }
     // Clipping an integer to a fractional bound gives the bound without its fraction.
-    Ok(Step::Clip { low: low.trunc().max(least) as i32, high: high.trunc().min(most) as i32 })
+    Ok(EpilogueOp::Clip { low: low.trunc().max(min) as i32, high: high.trunc().min(max) as i32 })
 }
 
-fn fixed_point(op: &Op<'_>) -> Result<Step, Refusal> {
+fn fixed_point(op: &Op<'_>) -> Result<EpilogueOp, CompileError> {
     let multiplier = op.node.int("multiplier").and_then(|m| i32::try_from(m).ok()).filter(|&m| m >= 0);
-    let shift = op.node.int("shift").and_then(|shift| u32::try_from(31 - shift).ok()).filter(|&s| s <= MOST_SHIFT);
+    let shift = op.node.int("shift").and_then(|shift| u32::try_from(31 - shift).ok()).filter(|&s| s <= MAX_SHIFT);
     let (Some(multiplier), Some(shift)) = (multiplier, shift) else {
         let detail = "the multiplier is negative, or the shift is outside [-31, 31]";
         return refuse(RefusalCode::UnsupportedAttr, detail);
     };
-    Ok(Step::FixedPoint { factor: Factor(multiplier, shift) })
+    Ok(EpilogueOp::FixedPoint { factor: Factor(multiplier, shift) })
 }
 
-fn requantize(flat: &Flat<'_>, op: &Op<'_>, value: Val, layer: &Layer, to: Element) -> Result<Step, Refusal> {
+fn requantize(
+    ir: &RegionIr<'_>,
+    op: &Op<'_>,
+    value: Val,
+    layer: &Layer,
+    to: Element,
+) -> Result<EpilogueOp, CompileError> {
     if op.inputs.first() != Some(&value) {
         return refuse(RefusalCode::UnsupportedOp, "expected the sum as the data of qnn.requantize");
     }
-    let scales = |input, what: &str| {
-        let scales = elements(flat, op, input, DType::F32, what, |t| t.as_slice::<f32>().to_vec())?;
+    let scales = |input, name: &str| {
+        let scales = elements(ir, op, input, DType::F32, name, |t| t.as_slice::<f32>().to_vec())?;
         match scales.iter().find(|scale| !(scale.is_finite() && **scale > 0.0)) {
             Some(scale) => {
-                refuse(RefusalCode::QuantScheme, format!("{what} is {scale}; a scale is finite and above 0"))
+                refuse(RefusalCode::QuantScheme, format!("{name} is {scale}; a scale is finite and above 0"))
             }
             None => Ok(scales),
         }
     };
-    let zeros = |input, what: &str| elements(flat, op, input, DType::I32, what, |t| t.as_slice::<i32>().to_vec());
+    let zeros = |input, name: &str| elements(ir, op, input, DType::I32, name, |t| t.as_slice::<i32>().to_vec());
     let input = scales(1, "the input scale of qnn.requantize")?;
     let input_zero = zeros(2, "the input zero point of qnn.requantize")?;
     let output = scales(3, "the output scale of qnn.requantize")?;
     let output_zero = zeros(4, "the output zero point of qnn.requantize")?;
     let channels = layer.channels()[1];
-    let rank = flat.get(value).shape.len();
+    let rank = ir.get(value).shape.len();
     let axis = op.axis("axis", -1, rank);
     if input.len() != 1 && (axis != Some(channel_axis(layer, rank)) || input.len() != channels) {
         let detail = format!("{} input scales do not match the {channels} channels", input.len());
@@ -416,7 +428,7 @@ fn requantize(flat: &Flat<'_>, op: &Op<'_>, value: Val, layer: &Layer, to: Eleme
     if factors.windows(2).all(|pair| pair[0] == pair[1]) {
         factors.truncate(1);
     }
-    Ok(Step::Requantize { factors, rounding, zero, range: to.range() })
+    Ok(EpilogueOp::Requantize { factors, rounding, zero, range: to.range() })
 }
 
 /// Returns the ratio of two scales in fixed point: `frexp` of the quotient in binary64, with the fraction rounded to 31
@@ -429,7 +441,7 @@ pub fn factor(input: f32, output: f32) -> Option<Factor> {
     let multiplier = (fraction * f64::from(1u32 << 31)).round() as i64;
     let (multiplier, exponent) = if multiplier == 1 << 31 { (1 << 30, exponent + 1) } else { (multiplier, exponent) };
     match u32::try_from(31 - exponent) {
-        Ok(shift) if shift <= MOST_SHIFT => Some(Factor(multiplier as i32, shift)),
+        Ok(shift) if shift <= MAX_SHIFT => Some(Factor(multiplier as i32, shift)),
         // The factor is so small that every product rounds to zero.
         Ok(_) => Some(Factor(0, 1)),
         Err(_) => None,
@@ -437,10 +449,10 @@ pub fn factor(input: f32, output: f32) -> Option<Factor> {
 }
 
 /// Assigns memory to every value.
-fn place(graph: &Graph, flat: &Flat<'_>, commands: Vec<Planned>) -> Result<Program, Refusal> {
+fn assign_memory(graph: &Graph, ir: &RegionIr<'_>, commands: Vec<PendingCommand>) -> Result<CommandList, CompileError> {
     let mut places: BTreeMap<Val, Place> = BTreeMap::new();
-    for (i, &output) in flat.outputs.iter().enumerate() {
-        if !matches!(flat.get(output).def, Def::Op(_)) || places.insert(output, Place::Output(i)).is_some() {
+    for (i, &output) in ir.outputs.iter().enumerate() {
+        if !matches!(ir.get(output).def, Def::Op(_)) || places.insert(output, Place::Output(i)).is_some() {
             return refuse(RefusalCode::UnsupportedOp, format!("output {i} is an input, a constant or another output"));
         }
     }
@@ -461,18 +473,18 @@ fn place(graph: &Graph, flat: &Flat<'_>, commands: Vec<Planned>) -> Result<Progr
         };
         sums.push((!command.steps.is_empty()).then(|| buffer(4 * count)));
         if !places.contains_key(&command.result) {
-            let element = Element::of(flat.get(command.result).dtype).unwrap_or(Element::Int32);
+            let element = Element::of(ir.get(command.result).dtype).unwrap_or(Element::Int32);
             results.insert(command.result, buffer(count * element.size() as u64));
         }
     }
-    let (offsets, workspace) = arrange(&buffers);
+    let (offsets, workspace) = assign_offsets(&buffers);
     for (&value, &buffer) in &results {
         places.insert(value, Place::Work(offsets[buffer]));
     }
-    let mut used = vec![false; flat.constants.len()];
-    let mut listed = Vec::with_capacity(commands.len());
+    let mut used = vec![false; ir.constants.len()];
+    let mut placed_commands = Vec::with_capacity(commands.len());
     for (command, sums) in commands.into_iter().zip(sums) {
-        let mut operand = |value: Val| match flat.get(value).def {
+        let mut operand = |value: Val| match ir.get(value).def {
             Def::Input(i) => Ok(Place::Input(i)),
             Def::Constant(i) => {
                 used[i] = true;
@@ -482,21 +494,28 @@ fn place(graph: &Graph, flat: &Flat<'_>, commands: Vec<Planned>) -> Result<Progr
                 Some(&place) => Ok(place),
                 None => refuse(
                     RefusalCode::UnsupportedOp,
-                    format!("an intermediate result of a command is read: {}", flat.ops[op].name),
+                    format!("an intermediate result of a command is read: {}", ir.ops[op].name),
                 ),
             },
         };
         let (feature, kernel) = (operand(command.feature)?, operand(command.kernel)?);
         let out = operand(command.result)?;
         for step in &command.steps {
-            if let Step::Bias { constant, .. } = step {
+            if let EpilogueOp::Bias { constant, .. } = step {
                 used[*constant] = true;
             }
         }
-        let element = Element::of(flat.get(command.result).dtype).unwrap_or(Element::Int32);
-        let finish = sums.map(|_| Finish { out, element, steps: command.steps });
+        let element = Element::of(ir.get(command.result).dtype).unwrap_or(Element::Int32);
+        let epilogue = sums.map(|_| Epilogue { out, element, steps: command.steps });
         let sums = sums.map_or(out, |buffer| Place::Work(offsets[buffer]));
-        listed.push(Command { layer: command.layer, feature, kernel, sums, finish, comment: command.comment });
+        placed_commands.push(Command {
+            layer: command.layer,
+            feature,
+            kernel,
+            sums,
+            epilogue,
+            comment: command.comment,
+        });
     }
     let port = |shape: &[usize], dtype: DType| match Element::of(dtype) {
         Some(element) => Ok(Port { shape: shape.to_vec(), element }),
@@ -504,42 +523,42 @@ fn place(graph: &Graph, flat: &Flat<'_>, commands: Vec<Planned>) -> Result<Progr
             refuse(RefusalCode::UnsupportedDtype, format!("the region has an input, output or constant of {dtype}"))
         }
     };
-    let ports = |values: &[Val]| -> Result<Vec<Port>, Refusal> {
-        values.iter().map(|&value| port(&flat.get(value).shape, flat.get(value).dtype)).collect()
+    let ports = |values: &[Val]| -> Result<Vec<Port>, CompileError> {
+        values.iter().map(|&value| port(&ir.get(value).shape, ir.get(value).dtype)).collect()
     };
-    let constants = flat.constants.iter().zip(used);
+    let constants = ir.constants.iter().zip(used);
     let constants =
         constants.map(|(constant, used)| used.then(|| port(constant.shape(), constant.dtype())).transpose());
-    let program = Program {
+    let list = CommandList {
         symbol: graph.symbol.to_string(),
-        inputs: ports(&flat.inputs)?,
-        outputs: ports(&flat.outputs)?,
+        inputs: ports(&ir.inputs)?,
+        outputs: ports(&ir.outputs)?,
         constants: constants.collect::<Result<_, _>>()?,
         workspace,
-        commands: listed,
+        commands: placed_commands,
     };
-    match program.check() {
-        Ok(()) => Ok(program),
-        Err(what) => refuse(RefusalCode::UnsupportedOp, what),
+    match list.check() {
+        Ok(()) => Ok(list),
+        Err(detail) => refuse(RefusalCode::UnsupportedOp, detail),
     }
 }
 
 /// Assigns offsets to buffers such that buffers with overlapping lifetimes are disjoint: the largest first, each at the
 /// lowest gap that is large enough. Returns the offsets and the total size.
-fn arrange(buffers: &[(usize, usize, u64)]) -> (Vec<u64>, u64) {
+fn assign_offsets(buffers: &[(usize, usize, u64)]) -> (Vec<u64>, u64) {
     let mut order: Vec<usize> = (0..buffers.len()).collect();
     order.sort_by_key(|&b| (std::cmp::Reverse(buffers[b].2), b));
     let mut offsets = vec![0; buffers.len()];
     let (mut placed, mut total): (Vec<usize>, u64) = (Vec::new(), 0);
     for b in order {
         let (first, last, bytes) = buffers[b];
-        let meets = |&other: &usize| buffers[other].0 <= last && first <= buffers[other].1;
-        let taken =
-            placed.iter().copied().filter(meets).map(|other| (offsets[other], offsets[other] + buffers[other].2));
-        let mut taken: Vec<(u64, u64)> = taken.collect();
-        taken.sort_unstable();
+        let overlaps = |&other: &usize| buffers[other].0 <= last && first <= buffers[other].1;
+        let occupied =
+            placed.iter().copied().filter(overlaps).map(|other| (offsets[other], offsets[other] + buffers[other].2));
+        let mut occupied: Vec<(u64, u64)> = occupied.collect();
+        occupied.sort_unstable();
         let mut at = 0;
-        for (from, to) in taken {
+        for (from, to) in occupied {
             if at + bytes <= from {
                 break;
             }

@@ -41,14 +41,14 @@ impl Config {
     ///
     /// # Errors
     /// If the file cannot be read, lacks a parameter, or has one that is unknown or out of range.
-    pub fn beside(library: &Path) -> Result<Config> {
+    pub fn load_beside(library: &Path) -> Result<Config> {
         let path = library.with_extension("json");
         if !path.exists() {
             return Ok(Config::default());
         }
-        let wrong = |what: String| Error::new(format!("{}: {what}", path.display()));
-        let text = std::fs::read_to_string(&path).map_err(|error| wrong(error.to_string()))?;
-        parse(&text).map_err(wrong)
+        let invalid = |problem: String| Error::new(format!("{}: {problem}", path.display()));
+        let text = std::fs::read_to_string(&path).map_err(|error| invalid(error.to_string()))?;
+        parse(&text).map_err(invalid)
     }
 }
 
@@ -65,9 +65,9 @@ fn parse(text: &str) -> std::result::Result<Config, String> {
         ("dram_burst_bytes", config.dram_burst_bytes, 1, 1 << 40),
         ("dram_burst_latency_cycles", config.dram_burst_latency_cycles, 0, 1 << 20),
     ];
-    for (name, value, least, most) in bounds {
-        if !(least..=most).contains(&value) {
-            return Err(format!("{name} is {value}, expected {least} to {most}"));
+    for (name, value, min, max) in bounds {
+        if !(min..=max).contains(&value) {
+            return Err(format!("{name} is {value}, expected {min} to {max}"));
         }
     }
     Ok(config)
@@ -81,20 +81,20 @@ mod tests {
     fn file_beside_the_library_overrides_the_defaults() {
         let folder = tempfile::tempdir().unwrap();
         let library = folder.path().join("libbyoc_nuc_fpga.so");
-        assert_eq!(Config::beside(&library).unwrap(), Config::default());
+        assert_eq!(Config::load_beside(&library).unwrap(), Config::default());
         let write = |text: &str| std::fs::write(folder.path().join("libbyoc_nuc_fpga.json"), text).unwrap();
         let text = include_str!("../../device.json");
         write(&text.replace("\"array_rows\": 16", "\"array_rows\": 32"));
-        assert_eq!(Config::beside(&library).unwrap(), Config { array_rows: 32, ..Config::default() });
-        for (from, to, said) in [
+        assert_eq!(Config::load_beside(&library).unwrap(), Config { array_rows: 32, ..Config::default() });
+        for (from, to, expected) in [
             ("\"array_rows\": 16", "\"array_rows\": 0", "array_rows is 0, expected 1 to 4096"),
             ("\"array_rows\": 16", "\"array_row\": 16", "unknown field `array_row`"),
             ("\"array_rows\": 16,", "", "missing field `array_rows`"),
             ("\"array_rows\": 16", "\"array_rows\": -1", "invalid value"),
         ] {
             write(&text.replace(from, to));
-            let error = Config::beside(&library).unwrap_err();
-            assert!(error.message.contains(said) && error.message.contains("libbyoc_nuc_fpga.json"), "{error}");
+            let error = Config::load_beside(&library).unwrap_err();
+            assert!(error.message.contains(expected) && error.message.contains("libbyoc_nuc_fpga.json"), "{error}");
         }
     }
 }

@@ -34,7 +34,7 @@ use crate::layer::Layer;
 use std::ops::Range;
 
 /// Maximum number of steps of a tiling that is evaluated; the tiling with the fewest steps is always evaluated.
-const MOST_STEPS: u64 = 50_000;
+const MAX_STEPS: u64 = 50_000;
 
 /// Estimated cost of a call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -54,7 +54,7 @@ pub struct Estimate {
     /// Number of multiply-accumulate operations that the array can execute in `cycles`.
     pub possible_macs: u64,
     /// Tiling of the layer.
-    pub cut: Cut,
+    pub tiling: Tiling,
     /// Number of tiles.
     pub steps: u64,
 }
@@ -66,14 +66,14 @@ impl Estimate {
     }
 
     /// Returns the utilization of the array, from 0 to 1.
-    pub fn utilisation(&self) -> f64 {
+    pub fn utilization(&self) -> f64 {
         self.macs as f64 / self.possible_macs.max(1) as f64
     }
 }
 
 /// Tile sizes of a layer, and the order of its tiles.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Cut {
+pub struct Tiling {
     /// Number of input channels of a tile.
     pub channels: u64,
     /// Number of output channels of a tile.
@@ -85,7 +85,7 @@ pub struct Cut {
 }
 
 /// Dimensions of a layer in the cycle model.
-struct Work {
+struct LayerDims {
     images: u64,
     groups: u64,
     channels: u64,
@@ -93,11 +93,11 @@ struct Work {
     taps: u64,
     rows: u64,
     width: u64,
-    shape: Shape,
+    layout: RowLayout,
 }
 
 /// Relation of output rows to input rows, and the layout of both in memory.
-enum Shape {
+enum RowLayout {
     /// Plane of `height` x `width` per channel.
     Planes { height: u64, width: u64, kernel: u64, stride: u64, pad: u64 },
     /// One row of all channels per output row.
@@ -120,10 +120,10 @@ impl Runs {
     }
 }
 
-impl Work {
-    fn new(layer: &Layer) -> Work {
+impl LayerDims {
+    fn new(layer: &Layer) -> LayerDims {
         match layer {
-            Layer::Conv2d(c) => Work {
+            Layer::Conv2d(c) => LayerDims {
                 images: c.batch.into(),
                 groups: c.group.into(),
                 channels: c.group_channels() as u64,
@@ -131,7 +131,7 @@ impl Work {
                 taps: u64::from(c.kernel_height) * u64::from(c.kernel_width),
                 rows: c.out_height() as u64,
                 width: c.out_width() as u64,
-                shape: Shape::Planes {
+                layout: RowLayout::Planes {
                     height: c.height.into(),
                     width: c.width.into(),
                     kernel: c.kernel_height.into(),
@@ -139,7 +139,7 @@ impl Work {
                     pad: c.pad_height.into(),
                 },
             },
-            Layer::Dense(d) => Work {
+            Layer::Dense(d) => LayerDims {
                 images: 1,
                 groups: 1,
                 channels: d.in_features.into(),
@@ -147,15 +147,15 @@ impl Work {
                 taps: 1,
                 rows: d.batch.into(),
                 width: 1,
-                shape: Shape::Rows,
+                layout: RowLayout::Rows,
             },
         }
     }
 
     /// Returns the transfer of the features for these channels and output rows. Rows of padding are not loaded.
     fn input(&self, channels: u64, rows: &Range<u64>) -> Runs {
-        match self.shape {
-            Shape::Planes { height, width, kernel, stride, pad } => {
+        match self.layout {
+            RowLayout::Planes { height, width, kernel, stride, pad } => {
                 let first = (rows.start * stride).saturating_sub(pad).min(height);
                 let end = ((rows.end - 1) * stride + kernel).saturating_sub(pad).clamp(first, height);
                 if end - first == height {
@@ -164,7 +164,7 @@ impl Work {
                     Runs(channels, (end - first) * width)
                 }
             }
-            Shape::Rows => {
+            RowLayout::Rows => {
                 let rows = rows.end - rows.start;
                 if channels == self.channels { Runs(1, rows * channels) } else { Runs(rows, channels) }
             }
@@ -172,12 +172,12 @@ impl Work {
     }
 
     /// Returns the maximum number of bytes of features for `rows` output rows at any position.
-    fn most_input(&self, channels: u64, rows: u64) -> u64 {
-        match self.shape {
-            Shape::Planes { height, width, kernel, stride, .. } => {
+    fn max_input(&self, channels: u64, rows: u64) -> u64 {
+        match self.layout {
+            RowLayout::Planes { height, width, kernel, stride, .. } => {
                 channels * ((rows - 1) * stride + kernel).min(height) * width
             }
-            Shape::Rows => channels * rows,
+            RowLayout::Rows => channels * rows,
         }
     }
 
@@ -190,19 +190,19 @@ impl Work {
     }
 
     fn sums(&self, outputs: u64, rows: u64) -> Runs {
-        match self.shape {
-            Shape::Planes { .. } if rows == self.rows => Runs(1, 4 * outputs * rows * self.width),
-            Shape::Planes { .. } => Runs(outputs, 4 * rows * self.width),
-            Shape::Rows if outputs == self.outputs => Runs(1, 4 * rows * outputs),
-            Shape::Rows => Runs(rows, 4 * outputs),
+        match self.layout {
+            RowLayout::Planes { .. } if rows == self.rows => Runs(1, 4 * outputs * rows * self.width),
+            RowLayout::Planes { .. } => Runs(outputs, 4 * rows * self.width),
+            RowLayout::Rows if outputs == self.outputs => Runs(1, 4 * rows * outputs),
+            RowLayout::Rows => Runs(rows, 4 * outputs),
         }
     }
 
     /// Returns the maximum number of output rows of a tile with these channels that fits into half of each buffer;
     /// `None` if one row does not fit.
-    fn most_rows(&self, channels: u64, outputs: u64, config: &Config) -> Option<u64> {
+    fn max_rows(&self, channels: u64, outputs: u64, config: &Config) -> Option<u64> {
         let fits = |rows: u64| {
-            self.most_input(channels, rows) <= config.input_buffer_bytes / 2
+            self.max_input(channels, rows) <= config.input_buffer_bytes / 2
                 && 4 * outputs * rows * self.width <= config.sum_buffer_bytes / 2
         };
         if self.weights(channels, outputs).bytes() > config.weight_buffer_bytes / 2 || !fits(1) {
@@ -222,26 +222,26 @@ impl Work {
         r + passes * (rows * self.width).max(r) + r + c - 2
     }
 
-    fn steps(&self, cut: &Cut) -> u64 {
+    fn steps(&self, tiling: &Tiling) -> u64 {
         let tiles = [
             self.images,
             self.groups,
-            self.rows.div_ceil(cut.rows),
-            self.outputs.div_ceil(cut.outputs),
-            self.channels.div_ceil(cut.channels),
+            self.rows.div_ceil(tiling.rows),
+            self.outputs.div_ceil(tiling.outputs),
+            self.channels.div_ceil(tiling.channels),
         ];
         tiles.iter().fold(1u64, |all, &count| all.saturating_mul(count))
     }
 
     /// Simulates the tiles of a tiling.
-    fn walk(&self, cut: Cut, config: &Config) -> Estimate {
-        let mut estimate = Estimate { cut, steps: self.steps(&cut), ..Estimate::default() };
+    fn simulate(&self, tiling: Tiling, config: &Config) -> Estimate {
+        let mut estimate = Estimate { tiling, steps: self.steps(&tiling), ..Estimate::default() };
         let mut timeline = Timeline::default();
         // Operands of the preceding step: kernels by group, outputs, channels; features by image, group, row, channels.
         let (mut weights, mut features) = (None, None);
         let blocks = |size: u64, step: u64| (0..size).step_by(step as usize).map(move |at| at..(at + step).min(size));
         let mut tile = |group: u64, image: u64, outputs: &Range<u64>, rows: &Range<u64>| {
-            for channels in blocks(self.channels, cut.channels) {
+            for channels in blocks(self.channels, tiling.channels) {
                 let [o, r, c] = [outputs, rows, &channels].map(|range| range.end - range.start);
                 let mut load = 0;
                 if weights.replace((group, outputs.start, channels.start))
@@ -251,8 +251,8 @@ impl Work {
                     estimate.weight_bytes += runs.bytes();
                     load += runs.cycles(config);
                 }
-                let wanted = (image, group, rows.start, channels.start);
-                if features.replace(wanted) != Some(wanted) {
+                let key = (image, group, rows.start, channels.start);
+                if features.replace(key) != Some(key) {
                     let runs = self.input(c, rows);
                     estimate.input_bytes += runs.bytes();
                     load += runs.cycles(config);
@@ -265,16 +265,16 @@ impl Work {
             }
         };
         for group in 0..self.groups {
-            if cut.rows_first {
-                for outputs in blocks(self.outputs, cut.outputs) {
+            if tiling.rows_first {
+                for outputs in blocks(self.outputs, tiling.outputs) {
                     for image in 0..self.images {
-                        blocks(self.rows, cut.rows).for_each(|rows| tile(group, image, &outputs, &rows));
+                        blocks(self.rows, tiling.rows).for_each(|rows| tile(group, image, &outputs, &rows));
                     }
                 }
             } else {
                 for image in 0..self.images {
-                    for rows in blocks(self.rows, cut.rows) {
-                        blocks(self.outputs, cut.outputs).for_each(|outputs| tile(group, image, &outputs, &rows));
+                    for rows in blocks(self.rows, tiling.rows) {
+                        blocks(self.outputs, tiling.outputs).for_each(|outputs| tile(group, image, &outputs, &rows));
                     }
                 }
             }
@@ -289,30 +289,30 @@ impl Work {
 struct Timeline {
     cycles: u64,
     /// Cycles of the computation of the preceding step, and of the store of the step before it.
-    open: Option<(u64, u64)>,
+    pending: Option<(u64, u64)>,
     /// Cycles of the store of the preceding step.
     store: u64,
 }
 
 impl Timeline {
     fn step(&mut self, load: u64, compute: u64, store: u64) {
-        self.cycles += match self.open {
+        self.cycles += match self.pending {
             Some((before, left)) => before.max(load + left),
             None => load,
         };
-        self.open = Some((compute, self.store));
+        self.pending = Some((compute, self.store));
         self.store = store;
     }
 
     fn end(&self) -> u64 {
-        self.cycles + self.open.map_or(0, |(compute, left)| compute.max(left)) + self.store
+        self.cycles + self.pending.map_or(0, |(compute, left)| compute.max(left)) + self.store
     }
 }
 
-/// Returns the block sizes to try for `size` channels: all of them, and `least` times each power of two below that.
-fn sizes(size: u64, least: u64) -> Vec<u64> {
+/// Returns the block sizes to try for `size` channels: all of them, and `min` times each power of two below that.
+fn sizes(size: u64, min: u64) -> Vec<u64> {
     let mut sizes = vec![size];
-    sizes.extend(std::iter::successors(Some(least), |at| at.checked_mul(2)).take_while(|&at| at < size));
+    sizes.extend(std::iter::successors(Some(min), |at| at.checked_mul(2)).take_while(|&at| at < size));
     sizes
 }
 
@@ -321,17 +321,17 @@ fn sizes(size: u64, least: u64) -> Vec<u64> {
 /// # Errors
 /// If it does not fit; the message names the buffer and the sizes.
 pub fn fits(layer: &Layer, config: &Config) -> Result<(), String> {
-    let work = Work::new(layer);
-    let (channels, outputs) = (work.channels.min(config.array_rows), work.outputs.min(config.array_columns));
+    let dims = LayerDims::new(layer);
+    let (channels, outputs) = (dims.channels.min(config.array_rows), dims.outputs.min(config.array_columns));
     let needs = [
-        ("input", work.most_input(channels, 1), config.input_buffer_bytes),
-        ("weight", work.weights(channels, outputs).bytes(), config.weight_buffer_bytes),
-        ("sum", 4 * outputs * work.width, config.sum_buffer_bytes),
+        ("input", dims.max_input(channels, 1), config.input_buffer_bytes),
+        ("weight", dims.weights(channels, outputs).bytes(), config.weight_buffer_bytes),
+        ("sum", 4 * outputs * dims.width, config.sum_buffer_bytes),
     ];
-    for (what, bytes, buffer) in needs {
+    for (name, bytes, buffer) in needs {
         if bytes > buffer / 2 {
             return Err(format!(
-                "one output row of {channels} input and {outputs} output channels takes {bytes} bytes of the {what} \
+                "one output row of {channels} input and {outputs} output channels takes {bytes} bytes of the {name} \
                  buffer; half of its {buffer} bytes is filled at a time"
             ));
         }
@@ -345,17 +345,17 @@ pub fn fits(layer: &Layer, config: &Config) -> Result<(), String> {
 /// Those of [`fits`].
 pub fn plan(layer: &Layer, config: &Config) -> Result<Estimate, String> {
     fits(layer, config)?;
-    let work = Work::new(layer);
-    let mut cuts: Vec<Cut> = Vec::new();
-    for channels in sizes(work.channels, work.channels.min(config.array_rows)) {
-        for outputs in sizes(work.outputs, work.outputs.min(config.array_columns)) {
-            let Some(rows) = work.most_rows(channels, outputs, config) else { continue };
-            cuts.extend([true, false].map(|rows_first| Cut { channels, outputs, rows, rows_first }));
+    let dims = LayerDims::new(layer);
+    let mut tilings: Vec<Tiling> = Vec::new();
+    for channels in sizes(dims.channels, dims.channels.min(config.array_rows)) {
+        for outputs in sizes(dims.outputs, dims.outputs.min(config.array_columns)) {
+            let Some(rows) = dims.max_rows(channels, outputs, config) else { continue };
+            tilings.extend([true, false].map(|rows_first| Tiling { channels, outputs, rows, rows_first }));
         }
     }
-    let fewest = cuts.iter().map(|cut| work.steps(cut)).min().unwrap_or(0);
-    let tried = cuts.into_iter().filter(|cut| work.steps(cut) <= fewest.max(MOST_STEPS));
-    let best = tried.map(|cut| work.walk(cut, config)).min_by_key(|estimate| estimate.cycles);
+    let fewest = tilings.iter().map(|tiling| dims.steps(tiling)).min().unwrap_or(0);
+    let tried = tilings.into_iter().filter(|tiling| dims.steps(tiling) <= fewest.max(MAX_STEPS));
+    let best = tried.map(|tiling| dims.simulate(tiling, config)).min_by_key(|estimate| estimate.cycles);
     let mut estimate = best.ok_or("no tiling of the layer fits into the buffers")?;
     estimate.macs = layer.macs();
     estimate.possible_macs = estimate.cycles.saturating_mul(config.array_rows * config.array_columns);

@@ -1,7 +1,7 @@
 //! Computation of the device on the CPU: blocks of output positions by blocks of output channels, each a matrix product
 //! of int8 rows that are dense and padded to whole vectors.
 
-use crate::finish::Target;
+use crate::epilogue::Target;
 use crate::layer::{Conv, Dense, Layer};
 use byoc_plugin_api::{Result, Services};
 use std::borrow::Cow;
@@ -132,10 +132,10 @@ fn product(a: &[i8], b: &[i8], width: usize, write: impl Fn(usize, usize, i32)) 
     let one = |a: &[i8], b: &[i8]| a.iter().zip(b).map(|(&a, &b)| i32::from(a) * i32::from(b)).sum();
     let tile = |a: &[i8], b: &[i8]| {
         let row = |of: &[i8], i: usize| -> (usize, usize) { (i * width, (i * width + width).min(of.len())) };
-        let cut = |of: &'_ [i8], i: usize| row(of, i);
+        let bounds = |of: &'_ [i8], i: usize| row(of, i);
         std::array::from_fn(|i| {
             std::array::from_fn(|j| {
-                let ((a0, a1), (b0, b1)) = (cut(a, i), cut(b, j));
+                let ((a0, a1), (b0, b1)) = (bounds(a, i), bounds(b, j));
                 one(&a[a0..a1], &b[b0..b1])
             })
         })

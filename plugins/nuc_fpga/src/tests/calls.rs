@@ -1,6 +1,6 @@
 //! Tests that calls of the software device are bit-exact with naive loops.
 
-use super::harness::{Case, ConvCase, Numbers, ty};
+use super::harness::{Case, ConvCase, Rng, ty};
 use byoc_plugin_api::DType;
 
 fn check(case: &Case) {
@@ -22,7 +22,7 @@ fn check_conv(conv: &ConvCase, seed: u64) {
 
 #[test]
 fn convolutions_of_random_shapes() {
-    let mut numbers = Numbers(1);
+    let mut numbers = Rng(1);
     for seed in 0..150 {
         check_conv(&ConvCase::random(&mut numbers), seed);
     }
@@ -84,7 +84,7 @@ fn layers_of_resnet18() {
 
 #[test]
 fn dense_layers_of_random_shapes() {
-    let mut numbers = Numbers(2);
+    let mut numbers = Rng(2);
     let mut shapes: Vec<[usize; 3]> = (0..60)
         .map(|_| [numbers.between(1, 70) as usize, numbers.between(1, 90) as usize, numbers.between(1, 140) as usize])
         .collect();
@@ -96,7 +96,7 @@ fn dense_layers_of_random_shapes() {
 
 #[test]
 fn longest_sum_of_largest_products_does_not_overflow() {
-    let terms = crate::layer::MOST_TERMS as usize;
+    let terms = crate::layer::MAX_TERMS as usize;
     let mut case = Case::new(0);
     let x = case.input_of(DType::I8, &[1, terms]);
     case.inputs[0].bytes_mut().fill(0x80);

@@ -1,7 +1,7 @@
 //! Tests of the cycle model against cases computed by hand.
 
 use crate::device::config::Config;
-use crate::device::cycles::{Cut, plan};
+use crate::device::cycles::{Tiling, plan};
 use crate::layer::{Conv, Dense, Layer};
 
 fn dense(batch: u32, in_features: u32, out_features: u32) -> Layer {
@@ -54,7 +54,7 @@ fn one_tile_of_a_dense_layer() {
     assert_eq!(estimate.cycles, 56 + 41 + 62 + 44);
     assert_eq!((estimate.input_bytes, estimate.weight_bytes, estimate.sum_bytes), (16, 256, 64));
     assert_eq!((estimate.macs, estimate.possible_macs), (256, 203 * 256));
-    assert_eq!(estimate.utilisation(), 1.0 / 203.0);
+    assert_eq!(estimate.utilization(), 1.0 / 203.0);
 }
 
 #[test]
@@ -64,7 +64,7 @@ fn one_tile_of_a_convolution() {
     // one burst: 40 + 256 = 296.
     assert_eq!(estimate.cycles, 56 + 104 + 110 + 296);
     assert_eq!(estimate.compute_cycles, 110);
-    assert_eq!(estimate.cut, Cut { channels: 16, outputs: 16, rows: 8, rows_first: true });
+    assert_eq!(estimate.tiling, Tiling { channels: 16, outputs: 16, rows: 8, rows_first: true });
 }
 
 #[test]
@@ -72,7 +72,7 @@ fn loading_of_stripes_overlaps_computation() {
     // Half of the buffer holds 512 bytes: four rows of 8 in 16 channels.
     let device = Config { input_buffer_bytes: 1024, ..device() };
     let estimate = plan(&Layer::Conv2d(conv(16, 8, 16, 1, 1)), &device).unwrap();
-    assert_eq!((estimate.cut.rows, estimate.steps), (4, 2));
+    assert_eq!((estimate.tiling.rows, estimate.steps), (4, 2));
     // A stripe: 16 runs of 32 bytes, 16 * (40 + 2) = 672. Its sums: 16 runs of 128 bytes, 16 * (40 + 8) = 768. Compute:
     // 16 + 32 + 30 = 78, overlapped by the second load, then by the first store.
     assert_eq!(estimate.cycles, (56 + 672) + 672 + 768 + 768);
@@ -84,7 +84,7 @@ fn blocks_of_input_channels_keep_sums_on_the_device() {
     // Half of the buffer holds 256 bytes: 16 outputs of 16 terms.
     let device = Config { weight_buffer_bytes: 512, ..device() };
     let estimate = plan(&dense(1, 32, 16), &device).unwrap();
-    assert_eq!((estimate.cut.channels, estimate.steps), (16, 2));
+    assert_eq!((estimate.tiling.channels, estimate.steps), (16, 2));
     // A block: 16 runs of 16 weights, 16 * 41 = 656, and 16 features, 41. Compute: 62, the first one overlapped by the
     // second load. One store of 64 bytes at the end: 44.
     assert_eq!(estimate.cycles, 697 + 697 + 62 + 44);
@@ -133,7 +133,7 @@ fn reports_bytes_of_a_layer_that_does_not_fit() {
 /// DRAM.
 #[test]
 fn bounds_hold_for_many_layers() {
-    let mut numbers = super::harness::Numbers(3);
+    let mut numbers = super::harness::Rng(3);
     for _ in 0..200 {
         let mut pick = |from: u64, to: u64| numbers.between(from, to) as u32;
         let kernel = [1, 3, 5, 7][pick(0, 3) as usize];
@@ -143,7 +143,7 @@ fn bounds_hold_for_many_layers() {
             Layer::Conv2d(conv(pick(1, 300), pick(7, 60), pick(1, 300), kernel, 1))
         };
         let estimate = plan(&layer, &device()).unwrap();
-        assert!(estimate.utilisation() <= 1.0, "{layer:?}: {estimate:?}");
+        assert!(estimate.utilization() <= 1.0, "{layer:?}: {estimate:?}");
         assert!(estimate.cycles >= estimate.bytes() / 16 && estimate.cycles >= estimate.compute_cycles, "{layer:?}");
         let [input, kernel, sums] = layer.elements();
         assert!(estimate.weight_bytes >= kernel && estimate.sum_bytes == 4 * sums, "{layer:?}: {estimate:?}");

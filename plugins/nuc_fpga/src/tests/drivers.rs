@@ -1,10 +1,10 @@
 //! Tests of drivers: the sample is bit-exact with the software device, and other files are rejected before they are
 //! mapped.
 
-use super::harness::{Numbers, host};
+use super::harness::{Rng, host};
 use crate::device::product;
 use crate::driver::{Driver, open};
-use crate::finish::Target;
+use crate::epilogue::Target;
 use crate::layer::{Conv, Dense, Layer};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -46,7 +46,7 @@ fn sample_driver_equals_software_device() {
     let (services, _) = host(2);
     for layer in layers {
         let [feature, kernel, out] = layer.elements().map(|count| count as usize);
-        let mut numbers = Numbers(5);
+        let mut numbers = Rng(5);
         let (feature, kernel) = (numbers.int8s(feature), numbers.int8s(kernel));
         let (mut ours, mut theirs) = (vec![0i32; out], vec![1i32; out]);
         // SAFETY: the vectors have the layer's sizes.

@@ -11,15 +11,15 @@ use std::sync::{Arc, Mutex};
 
 /// Events and counters that a host received from plugins.
 #[derive(Default)]
-pub struct Heard {
+pub struct Recorded {
     pub events: Mutex<Vec<(String, Value)>>,
     pub counters: Mutex<BTreeMap<String, u64>>,
 }
 
 /// Host with a number of threads.
-struct Threads(usize, Arc<Heard>);
+struct TestHost(usize, Arc<Recorded>);
 
-impl HostServices for Threads {
+impl HostServices for TestHost {
     fn num_threads(&self) -> usize {
         self.0
     }
@@ -58,15 +58,15 @@ impl HostServices for Threads {
 }
 
 /// Creates a host with `threads` threads, and the record of what it receives.
-pub fn host(threads: usize) -> (Services, Arc<Heard>) {
-    let heard = Arc::new(Heard::default());
-    (Services::new(Threads(threads, heard.clone())), heard)
+pub fn host(threads: usize) -> (Services, Arc<Recorded>) {
+    let heard = Arc::new(Recorded::default());
+    (Services::new(TestHost(threads, heard.clone())), heard)
 }
 
 /// Reproducible pseudorandom numbers (splitmix64).
-pub struct Numbers(pub u64);
+pub struct Rng(pub u64);
 
-impl Numbers {
+impl Rng {
     pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -126,9 +126,9 @@ impl Memory {
     }
 }
 
-struct Held(Memory);
+struct ByteConstant(Memory);
 
-impl ConstantSource for Held {
+impl ConstantSource for ByteConstant {
     fn bytes(&self) -> &[u8] {
         self.0.bytes()
     }
@@ -162,7 +162,7 @@ pub struct Case {
     pub graph: Graph,
     pub constants: Vec<Constant>,
     pub inputs: Vec<Memory>,
-    pub numbers: Numbers,
+    pub numbers: Rng,
 }
 
 /// Returns a tensor type.
@@ -172,7 +172,7 @@ pub fn ty(dtype: DType, shape: &[usize]) -> TensorType {
 
 impl Case {
     pub fn new(seed: u64) -> Case {
-        Case { graph: Graph::new("region_0"), constants: Vec::new(), inputs: Vec::new(), numbers: Numbers(seed) }
+        Case { graph: Graph::new("region_0"), constants: Vec::new(), inputs: Vec::new(), numbers: Rng(seed) }
     }
 
     pub fn input_of(&mut self, dtype: DType, shape: &[usize]) -> ValueRef {
@@ -185,7 +185,7 @@ impl Case {
 
     pub fn constant(&mut self, dtype: DType, shape: &[usize], bytes: &[u8]) -> ValueRef {
         let index = self.constants.len() as u32;
-        self.constants.push(Constant::new("w", dtype, shape, Held(Memory::of(bytes))));
+        self.constants.push(Constant::new("w", dtype, shape, ByteConstant(Memory::of(bytes))));
         ValueRef::of(self.graph.push_constant(index, ty(dtype, shape)))
     }
 
@@ -256,7 +256,7 @@ impl Case {
     }
 
     /// Runs a compiled region and returns its outputs and what the host received.
-    pub fn run(&self, blob: &[u8], threads: usize) -> (Vec<Vec<i64>>, Arc<Heard>) {
+    pub fn run(&self, blob: &[u8], threads: usize) -> (Vec<Vec<i64>>, Arc<Recorded>) {
         let (services, heard) = host(threads);
         let executable = self.load(blob, &services).unwrap_or_else(|error| panic!("{error}"));
         let shapes: Vec<Vec<usize>> = self.graph.inputs.iter().map(|i| i.ty.shape().unwrap()).collect();
@@ -460,13 +460,13 @@ impl Default for ConvCase {
 
 impl ConvCase {
     /// Returns random parameters; a third of the cases may have groups, depthwise convolutions included.
-    pub fn random(numbers: &mut Numbers) -> ConvCase {
-        let pick = |numbers: &mut Numbers, from, to| numbers.between(from, to) as usize;
+    pub fn random(numbers: &mut Rng) -> ConvCase {
+        let pick = |numbers: &mut Rng, from, to| numbers.between(from, to) as usize;
         let groups = [1, 1, pick(numbers, 1, 8)][pick(numbers, 0, 2)];
         let (channels, kernels) = (pick(numbers, 1, 12), pick(numbers, 1, 12));
         let kernel = [pick(numbers, 1, 5), pick(numbers, 1, 5)];
         let padding = [pick(numbers, 0, 3), pick(numbers, 0, 3)];
-        let side = |numbers: &mut Numbers, i: usize| {
+        let side = |numbers: &mut Rng, i: usize| {
             let least = kernel[i].saturating_sub(2 * padding[i]).max(1) as u64;
             numbers.between(least, least + 13) as usize
         };

@@ -1,17 +1,17 @@
 //! Tests of sums with epilogues, in one command and in chains: the plugin and the generated C are bit-exact with the
 //! single operators.
 
-use super::harness::{Case, ConvCase, Memory, Numbers, decode, ty};
+use super::harness::{Case, ConvCase, Memory, Rng, decode, ty};
 use byoc_plugin_api::*;
 use std::ffi::c_void;
 use std::path::Path;
 use std::process::Command;
 
 /// Appends operators of quantized models to a sum. The scales are chosen so that results use their range.
-fn finish(case: &mut Case, sum: ValueRef, seed: u64) -> ValueRef {
+fn epilogue(case: &mut Case, sum: ValueRef, seed: u64) -> ValueRef {
     let shape = case.graph.type_of(sum).shape().unwrap();
     let channels = shape[1];
-    let mut pick = Numbers(seed.wrapping_mul(77) + 5);
+    let mut pick = Rng(seed.wrapping_mul(77) + 5);
     let mut value = sum;
     let int32 = ty(DType::I32, &shape);
     let biases: Vec<i64> = (0..channels).map(|_| pick.below(40_000) as i64 - 20_000).collect();
@@ -81,7 +81,7 @@ fn finish(case: &mut Case, sum: ValueRef, seed: u64) -> ValueRef {
 }
 
 fn random(seed: u64) -> Case {
-    let mut numbers = Numbers(seed);
+    let mut numbers = Rng(seed);
     let mut case = Case::new(seed);
     let sum = if numbers.below(4) == 0 {
         let [batch, inputs, outputs] = [1, 2, 3].map(|_| numbers.between(1, 40) as usize);
@@ -93,7 +93,7 @@ fn random(seed: u64) -> Case {
         let x = case.input_of(DType::I8, &conv.data);
         case.conv2d(&conv, x)
     };
-    let value = finish(&mut case, sum, seed);
+    let value = epilogue(&mut case, sum, seed);
     case.output(value);
     case
 }
@@ -106,14 +106,14 @@ fn chain() -> Case {
     let mut value = case.input_of(DType::I8, &conv.data);
     for seed in [100, 103, 106, 112] {
         let sum = case.conv2d(&conv, value);
-        let finished = finish(&mut case, sum, seed);
-        value = narrow(&mut case, finished);
+        let finished = epilogue(&mut case, sum, seed);
+        value = to_int8(&mut case, finished);
     }
     let twice = value;
     let left = case.conv2d(&conv, twice);
     let right = case.conv2d(&ConvCase { strides: [2, 2], ..conv }, twice);
     case.output(left);
-    let right = narrow(&mut case, right);
+    let right = to_int8(&mut case, right);
     let w = case.kernel(&[8, 8, 5, 5]);
     let attrs = ConvCase { data: [2, 8, 5, 5], kernels: 8, kernel: [5, 5], padding: [0, 0], ..ConvCase::default() };
     let whole = case.op("nn.conv2d", &[right, w], attrs.attrs(), ty(DType::I32, &[2, 8, 1, 1]));
@@ -123,7 +123,7 @@ fn chain() -> Case {
 }
 
 /// Casts a value to int8 if necessary.
-fn narrow(case: &mut Case, value: ValueRef) -> ValueRef {
+fn to_int8(case: &mut Case, value: ValueRef) -> ValueRef {
     let shape = case.graph.type_of(value).shape().unwrap();
     if case.graph.type_of(value).dtype == DType::I8 {
         return value;
@@ -168,10 +168,10 @@ fn chains_reuse_the_workspace() {
     let case = chain();
     let compiled = case.compile();
     same(&case, &case.run(&compiled.blob, 2).0, &case.expected());
-    let program = crate::blob::read(&compiled.blob).unwrap();
-    assert_eq!(program.commands.len(), 7);
+    let list = crate::blob::read(&compiled.blob).unwrap();
+    assert_eq!(list.commands.len(), 7);
     // Five layers have 2 x 8 x 9 x 9 sums, but at most two layers with their results are live at a time.
-    assert!(program.workspace < 2 * (4 + 2) * 2 * 8 * 81 + 4096, "{}", program.workspace);
+    assert!(list.workspace < 2 * (4 + 2) * 2 * 8 * 81 + 4096, "{}", list.workspace);
 }
 
 /// Compiles a region's C together with the sample driver.

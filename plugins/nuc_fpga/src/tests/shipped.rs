@@ -4,9 +4,9 @@
 use super::harness::{Case, ConvCase, host};
 use crate::backend::NucFpga;
 use crate::blob;
+use crate::command_list::{CommandList, Place};
 use crate::device::config::Config;
-use crate::finish::{Element, Factor, Step};
-use crate::program::{Place, Program};
+use crate::epilogue::{Element, EpilogueOp, Factor};
 use byoc_plugin_api::*;
 
 fn region() -> Case {
@@ -42,7 +42,7 @@ fn rejects_damaged_command_lists() {
         for bit in [0, 3, 6] {
             let mut damaged = bytes.clone();
             damaged[at] ^= 1 << bit;
-            // A flipped bit may turn a digit into another one; the program must still match the region's tensors.
+            // A flipped bit may turn a digit into another one; the list must still match the region's tensors.
             if let Ok(executable) = case.load(&damaged, &services) {
                 assert!(executable.prepare(&[&[1, 8, 9, 7]]).is_ok() || executable.prepare(&[]).is_err());
             }
@@ -58,17 +58,17 @@ fn rejects_damaged_command_lists() {
 
 #[test]
 fn check_rejects_invalid_places_and_numbers() {
-    let program = blob::read(&region().compile().blob).unwrap();
-    program.check().unwrap();
-    let wrong = |change: &dyn Fn(&mut Program)| {
-        let mut program = program.clone();
-        change(&mut program);
-        program.check().unwrap_err()
+    let list = blob::read(&region().compile().blob).unwrap();
+    list.check().unwrap();
+    let wrong = |change: &dyn Fn(&mut CommandList)| {
+        let mut list = list.clone();
+        change(&mut list);
+        list.check().unwrap_err()
     };
-    let step = |at: usize, step: Step| {
-        wrong(&|p: &mut Program| p.commands[0].finish.as_mut().unwrap().steps[at] = step.clone())
+    let step = |at: usize, step: EpilogueOp| {
+        wrong(&|p: &mut CommandList| p.commands[0].epilogue.as_mut().unwrap().steps[at] = step.clone())
     };
-    let places: &[(&dyn Fn(&mut Program), &str)] = &[
+    let places: &[(&dyn Fn(&mut CommandList), &str)] = &[
         (&|p| p.workspace -= 64, "elements at byte 0 of"),
         (&|p| p.workspace = u64::MAX, "bytes of scratch memory"),
         (&|p| p.commands[0].sums = Place::Work(4), "elements at byte 4 of"),
@@ -90,20 +90,20 @@ fn check_rejects_invalid_places_and_numbers() {
         let error = wrong(change);
         assert!(error.contains(said), "{said:?} in {error:?}");
     }
-    let requantize = |factors: Vec<Factor>, range| Step::Requantize {
+    let requantize = |factors: Vec<Factor>, range| EpilogueOp::Requantize {
         factors,
-        rounding: crate::finish::Rounding::Upward,
+        rounding: crate::epilogue::Rounding::Upward,
         zero: 0,
         range,
     };
     for (bad, said) in [
-        (Step::Bias { constant: 9, per_channel: true }, "constant 9 is not a bias"),
-        (Step::Bias { constant: 1, per_channel: false }, "constant 1 is not a bias of 1 elements"),
+        (EpilogueOp::Bias { constant: 9, per_channel: true }, "constant 9 is not a bias"),
+        (EpilogueOp::Bias { constant: 1, per_channel: false }, "constant 1 is not a bias of 1 elements"),
         (requantize(vec![Factor(1, 63)], [0, 1]), "the factor 1 / 2^63"),
         (requantize(vec![Factor(-1, 3)], [0, 1]), "the factor -1 / 2^3"),
         (requantize(vec![Factor(1, 1); 2], [0, 1]), "2 factors for 6 channels"),
         (requantize(vec![Factor(1, 1)], [1, 0]), "range 1 to 0"),
-        (Step::FixedPoint { factor: Factor(1, 99) }, "the factor 1 / 2^99"),
+        (EpilogueOp::FixedPoint { factor: Factor(1, 99) }, "the factor 1 / 2^99"),
     ] {
         let error = step(0, bad);
         assert!(error.contains(said), "{said:?} in {error:?}");
@@ -157,8 +157,8 @@ fn calls_are_reported_with_cycles() {
     assert_eq!(fields["cycles"], counters["nuc_fpga.cycles"]);
     assert_eq!(fields["bytes"], counters["nuc_fpga.bytes"]);
     assert_eq!(counters["nuc_fpga.macs.used"], 6 * 9 * 7 * 8 * 9);
-    let utilisation = counters["nuc_fpga.macs.used"] as f64 / counters["nuc_fpga.macs.available"] as f64;
-    assert_eq!(fields["utilisation"], utilisation);
+    let utilization = counters["nuc_fpga.macs.used"] as f64 / counters["nuc_fpga.macs.available"] as f64;
+    assert_eq!(fields["utilisation"], utilization);
     // 200 cycles take one microsecond.
     let cycles = fields["cycles"].as_f64().unwrap();
     assert!((fields["microseconds"].as_f64().unwrap() - cycles / 200.0).abs() < 1e-9);
