@@ -22,21 +22,21 @@ pub fn size(dim: &Dim, symbol: &mut dyn FnMut(&str) -> Option<usize>) -> Option<
     match dim {
         Dim::Known(size) => Some(*size),
         Dim::Unknown(text) => {
-            let mut reader = Reader { text, at: 0, depth: 0, symbol };
-            let value = reader.sum()?;
-            (reader.peek().is_none()).then(|| usize::try_from(value).ok())?
+            let mut parser = Parser { text, at: 0, depth: 0, symbol };
+            let value = parser.sum()?;
+            (parser.peek().is_none()).then(|| usize::try_from(value).ok())?
         }
     }
 }
 
-struct Reader<'a> {
+struct Parser<'a> {
     text: &'a str,
     at: usize,
     depth: usize,
     symbol: &'a mut dyn FnMut(&str) -> Option<usize>,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> Parser<'a> {
     fn peek(&mut self) -> Option<u8> {
         let bytes = self.text.as_bytes();
         while bytes.get(self.at) == Some(&b' ') {
@@ -51,7 +51,7 @@ impl<'a> Reader<'a> {
         found
     }
 
-    fn word(&mut self) -> &'a str {
+    fn identifier(&mut self) -> &'a str {
         let rest = &self.text[self.at..];
         let end =
             rest.find(|c: char| !c.is_ascii_alphanumeric() && !matches!(c, '_' | '.' | '$')).unwrap_or(rest.len());
@@ -82,7 +82,7 @@ impl<'a> Reader<'a> {
 
     fn factor(&mut self) -> Option<i64> {
         let first = self.peek()?;
-        let name = self.word();
+        let name = self.identifier();
         match (first, name) {
             (b'(', _) => match self.operands()?[..] {
                 [one] => Some(one),

@@ -15,7 +15,7 @@ use std::path::Path;
 
 byoc_plugin_api::declare_plugin!("template", env!("CARGO_PKG_VERSION"));
 byoc_plugin_api::register!(|context, registry| {
-    let config = Config::beside(&context.path)?;
+    let config = Config::load_beside(&context.path)?;
     context.name = config.name.clone();
     registry.loader(&config.name, Template { config: config.clone() });
     registry.codegen(&config.name.clone(), Template { config });
@@ -54,33 +54,34 @@ impl Default for Config {
 }
 
 impl Config {
-    fn beside(library: &Path) -> Result<Config> {
+    fn load_beside(library: &Path) -> Result<Config> {
         let path = library.with_extension("json");
         if !path.exists() {
             return Ok(Config::default());
         }
-        let wrong = |what: String| Error::new(format!("{}: {what}", path.display()));
-        let text = std::fs::read_to_string(&path).map_err(|error| wrong(error.to_string()))?;
-        let value: Map<String, Value> = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
+        let invalid = |problem: String| Error::new(format!("{}: {problem}", path.display()));
+        let text = std::fs::read_to_string(&path).map_err(|error| invalid(error.to_string()))?;
+        let value: Map<String, Value> = serde_json::from_str(&text).map_err(|error| invalid(error.to_string()))?;
         for (key, value) in &value {
-            let Some((_, kind, fits)) = KEYS.iter().find(|(known, ..)| known == key) else {
-                let near = KEYS.iter().map(|(known, ..)| *known).min_by_key(|known| strsim::levenshtein(known, key));
-                let near = near.filter(|near| strsim::levenshtein(near, key) <= 3);
-                let hint = near.map(|near| format!("; did you mean \"{near}\"?")).unwrap_or_default();
+            let Some((_, kind, is_valid)) = KEYS.iter().find(|(known, ..)| known == key) else {
+                let closest = KEYS.iter().map(|(known, ..)| *known).min_by_key(|known| strsim::levenshtein(known, key));
+                let closest = closest.filter(|closest| strsim::levenshtein(closest, key) <= 3);
+                let hint = closest.map(|closest| format!("; did you mean \"{closest}\"?")).unwrap_or_default();
                 let known: Vec<&str> = KEYS.iter().map(|(known, ..)| *known).collect();
                 return Err(
-                    wrong(format!("unknown key \"{key}\"{hint}")).hint(format!("the keys are {}", known.join(", ")))
+                    invalid(format!("unknown key \"{key}\"{hint}")).hint(format!("the keys are {}", known.join(", ")))
                 );
             };
-            if !fits(value) {
-                return Err(wrong(format!("\"{key}\": expected {kind}, found {value}")));
+            if !is_valid(value) {
+                return Err(invalid(format!("\"{key}\": expected {kind}, found {value}")));
             }
         }
-        let config: Config = serde_json::from_value(Value::Object(value)).map_err(|error| wrong(error.to_string()))?;
-        let in_a_name = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
-        if config.name.is_empty() || !config.name.chars().all(in_a_name) {
+        let config: Config =
+            serde_json::from_value(Value::Object(value)).map_err(|error| invalid(error.to_string()))?;
+        let is_name_char = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+        if config.name.is_empty() || !config.name.chars().all(is_name_char) {
             let name = &config.name;
-            return Err(wrong(format!("\"{name}\" is not a valid name: expected letters, digits, \"_\" and \"-\"")));
+            return Err(invalid(format!("\"{name}\" is not a valid name: expected letters, digits, \"_\" and \"-\"")));
         }
         Ok(config)
     }
@@ -89,18 +90,18 @@ impl Config {
 /// Keys of the file: name, description of the value, and check of the value.
 const KEYS: [(&str, &str, fn(&Value) -> bool); 5] = [
     ("name", "a string", Value::is_string),
-    ("patterns", "a list of strings, one per entry", is_list_of_texts),
-    ("operators", "a list of strings, one per operator", is_list_of_texts),
+    ("patterns", "a list of strings, one per entry", is_string_list),
+    ("operators", "a list of strings, one per operator", is_string_list),
     ("dynamic_dims", "true or false", Value::is_boolean),
-    ("layouts", "an object with a list of strings per operator", is_map_of_lists),
+    ("layouts", "an object with a list of strings per operator", is_map_of_string_lists),
 ];
 
-fn is_list_of_texts(value: &Value) -> bool {
+fn is_string_list(value: &Value) -> bool {
     value.as_array().is_some_and(|items| items.iter().all(Value::is_string))
 }
 
-fn is_map_of_lists(value: &Value) -> bool {
-    value.as_object().is_some_and(|fields| fields.values().all(is_list_of_texts))
+fn is_map_of_string_lists(value: &Value) -> bool {
+    value.as_object().is_some_and(|fields| fields.values().all(is_string_list))
 }
 
 struct Template {
