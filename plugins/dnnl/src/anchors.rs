@@ -72,7 +72,7 @@ struct Alternatives<'a> {
     bias: Option<(usize, BufferView)>,
     /// True if the primitive can accumulate into its destination.
     sums: bool,
-    /// Frame through which the primitive sees its result.
+    /// Map from the dimensions of the value to those that the primitive sees.
     dim_map: DimMap,
     /// Element type of the result.
     dtype: DType,
