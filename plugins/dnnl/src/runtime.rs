@@ -254,9 +254,9 @@ impl LoadedRegion {
             if state.packs.packs.iter().position(|other| other.constant == pack.constant) != Some(number) {
                 bytes += size(number);
             }
-            let region = PackedMemory { memory: memory.clone(), at };
-            state.packed[number] = Some(WeakPackedMemory::of(&region));
-            packed[number] = Some(region);
+            let entry = PackedMemory { memory: memory.clone(), at };
+            state.packed[number] = Some(WeakPackedMemory::of(&entry));
+            packed[number] = Some(entry);
             uses[pack.constant] -= 1;
             if !dynamic && uses[pack.constant] == 0 {
                 state.constants[pack.constant] = None;
