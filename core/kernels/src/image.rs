@@ -54,8 +54,8 @@ impl Resize {
         let width = self.size[1];
         let taps = h * self.rows.per_index..(h + 1) * self.rows.per_index;
         let line = |tap: usize| &plane[self.rows.index[tap] * width..][..width];
-        let mut weighty = taps.clone().filter(|&tap| self.rows.weight[tap] != 0.0);
-        let row = match (weighty.next(), weighty.next()) {
+        let mut nonzero = taps.clone().filter(|&tap| self.rows.weight[tap] != 0.0);
+        let row = match (nonzero.next(), nonzero.next()) {
             // A single row with a weight of 1 is used directly.
             (Some(only), None) if self.rows.weight[only] == 1.0 => line(only),
             _ => {
@@ -72,8 +72,8 @@ impl Resize {
             n => {
                 let taps = self.cols.index.chunks(n).zip(self.weights.chunks(n));
                 for (o, (index, weight)) in out.iter_mut().zip(taps) {
-                    let weighed = index.iter().zip(weight).map(|(&i, &w)| if w == 0.0 { 0.0 } else { row[i] * w });
-                    *o = weighed.sum();
+                    let weighted = index.iter().zip(weight).map(|(&i, &w)| if w == 0.0 { 0.0 } else { row[i] * w });
+                    *o = weighted.sum();
                 }
             }
         }

@@ -159,12 +159,12 @@ impl<'a> Comparison<'a> {
                 let key = (std::sync::Arc::as_ptr(p), std::sync::Arc::as_ptr(q));
                 if key.0 != key.1 && !self.constants.contains(&key) {
                     if p != q {
-                        let what = if p.dtype() == q.dtype() && p.shape() == q.shape() {
+                        let detail = if p.dtype() == q.dtype() && p.shape() == q.shape() {
                             ", with different values"
                         } else {
                             ""
                         };
-                        return Err(format!("{} vs. {}{what}", describe(x), describe(y)));
+                        return Err(format!("{} vs. {}{detail}", describe(x), describe(y)));
                     }
                     self.constants.insert(key);
                 }

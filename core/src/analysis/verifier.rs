@@ -464,10 +464,10 @@ fn check_types(module: &Module, faults: &mut Vec<Fault>) {
     }
     if let Some(id) = untyped {
         let ty = module.ty(id);
-        let what = if *ty == Type::Unknown { "no type".to_owned() } else { format!("the incomplete type {ty}") };
+        let detail = if *ty == Type::Unknown { "no type".to_owned() } else { format!("the incomplete type {ty}") };
         let diagnostic = Diagnostic::error(
             codes::types::CANNOT_INFER,
-            format!("{count} expressions without a complete type; the first has {what}"),
+            format!("{count} expressions without a complete type; the first has {detail}"),
         )
         .help("run infer_type first");
         faults.push(Fault { at: Some(id), diagnostic });

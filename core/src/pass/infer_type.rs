@@ -461,13 +461,13 @@ impl<'a> Inference<'a> {
         let mut gaps = self.module.nodes.ids().filter(unknown).collect::<Vec<_>>();
         gaps.sort_by_key(|&id| !matches!(self.module.expr(id), Expr::Var(_)));
         if let Some(&id) = gaps.first() {
-            let what = match self.module.expr(id) {
+            let subject = match self.module.expr(id) {
                 Expr::Var(var) => format!("the type of %{}", var.name),
                 Expr::Global(name) => format!("the type of @{name}"),
                 Expr::Function(_) => "the type of a function".to_owned(),
                 _ => "the type of an expression".to_owned(),
             };
-            let mut message = format!("{what} cannot be inferred");
+            let mut message = format!("{subject} cannot be inferred");
             if *self.module.ty(id) != Type::Unknown {
                 message.push_str(&format!(": only {} is known", self.module.ty(id)));
             }

@@ -198,10 +198,10 @@ fn operands(relation: &Relation<'_>, axes: usize, transposed: bool) -> Result<Op
     let at = spatial::layout(relation, "data_layout", &order, &order)?;
     let kernel_at = spatial::layout(relation, "kernel_layout", &kernel_order, &kernel_order)?;
     let out_layout = spatial::layout(relation, "out_layout", &order, &data_layout)?;
-    for (what, ty) in [("data", data), ("weight", weight)] {
+    for (name, ty) in [("data", data), ("weight", weight)] {
         if ty.dims.len() != axes + 2 {
             let (given, wanted) = (ty.dims.len(), axes + 2);
-            return Err(relation.mismatch(format!("{what}: expected {wanted} dimensions, found {given}")));
+            return Err(relation.mismatch(format!("{name}: expected {wanted} dimensions, found {given}")));
         }
     }
     let groups = relation.params.int("groups");

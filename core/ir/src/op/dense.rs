@@ -152,8 +152,8 @@ pub(super) fn matmul_relation(relation: &Relation<'_>) -> TypeResult {
     if a.dims.is_empty() || transpose_a && a.dims.len() != 2 {
         let wanted = if transpose_a { "2" } else { "1 or more" };
         let given = a.dims.len();
-        let what = relation.def.inputs[0];
-        return Err(relation.mismatch(format!("{what}: expected {wanted} dimensions, found {given}")));
+        let name = relation.def.inputs[0];
+        return Err(relation.mismatch(format!("{name}: expected {wanted} dimensions, found {given}")));
     }
     let (k_b, n) = sides(&b.dims, dense || relation.params.bool("transpose_b"));
     let (lead, k_a) = match a.dims.split_last() {
@@ -175,9 +175,9 @@ pub(super) fn matmul_relation(relation: &Relation<'_>) -> TypeResult {
 
 pub(super) fn batch_relation(relation: &Relation<'_>) -> TypeResult {
     let (a, b) = (relation.tensor(0)?, relation.tensor(1)?);
-    for (what, ty) in [("tensor_a", a), ("tensor_b", b)] {
+    for (name, ty) in [("tensor_a", a), ("tensor_b", b)] {
         if ty.dims.len() != 3 {
-            return Err(relation.mismatch(format!("{what}: expected 3 dimensions, found {}", ty.dims.len())));
+            return Err(relation.mismatch(format!("{name}: expected 3 dimensions, found {}", ty.dims.len())));
         }
     }
     let batch = broadcast(relation, &a.dims[0], &b.dims[0])?;

@@ -204,18 +204,18 @@ fn transform_reference(
     let background = usize::from(!params.bool("keep_background"));
     let mut boxes = vec![NO_BOX; outputs[0].len()];
     let mut counts = vec![0.0; batch];
-    for picture in 0..batch {
+    for image in 0..batch {
         for place in 0..anchors {
             let mut best: Option<(usize, f64)> = None;
             for class in background..classes {
-                let p = probability[(picture * classes + class) * anchors + place];
+                let p = probability[(image * classes + class) * anchors + place];
                 if p > best.map_or(NO_BOX, |(_, p)| p) {
                     best = Some((class, p));
                 }
             }
             let Some((class, p)) = best.filter(|&(_, p)| p >= threshold) else { continue };
             let side = |i: usize| anchor[place * 4 + i];
-            let predicted = |i: usize| prediction[(picture * anchors + place) * 4 + i] * variances[i];
+            let predicted = |i: usize| prediction[(image * anchors + place) * 4 + i] * variances[i];
             // Center of the box and half its size along one axis, 0 for x and 1 for y.
             let along = |axis: usize| {
                 let (first, last) = (side(axis), side(axis + 2));
@@ -227,10 +227,10 @@ fn transform_reference(
             if params.bool("clip") {
                 sides = sides.map(|v| v.clamp(0.0, 1.0));
             }
-            let row = (picture * anchors + counts[picture] as usize) * 6;
+            let row = (image * anchors + counts[image] as usize) * 6;
             boxes[row..row + 2].copy_from_slice(&[(class - background) as f64, p]);
             boxes[row + 2..row + 6].copy_from_slice(&sides);
-            counts[picture] += 1.0;
+            counts[image] += 1.0;
         }
     }
     store(&boxes, &mut outputs[0]);
@@ -294,14 +294,14 @@ fn valid_reference(
     let mut counts = vec![0.0; batch];
     let mut kept = vec![NO_BOX; data.len()];
     let mut places = vec![NO_BOX; batch * boxes];
-    for picture in 0..batch {
+    for image in 0..batch {
         for place in 0..boxes {
-            let row = &data[(picture * boxes + place) * elements..][..elements];
+            let row = &data[(image * boxes + place) * elements..][..elements];
             if row[score] > threshold && id.is_none_or(|id| row[id] >= 0.0) {
-                let to = picture * boxes + counts[picture] as usize;
+                let to = image * boxes + counts[image] as usize;
                 kept[to * elements..][..elements].copy_from_slice(row);
                 places[to] = place as f64;
-                counts[picture] += 1.0;
+                counts[image] += 1.0;
             }
         }
     }
@@ -390,10 +390,10 @@ fn suppression_reference(
     let force = params.bool("force_suppress");
     let mut kept_boxes = vec![NO_BOX; data.len()];
     let mut kept_places = vec![NO_BOX; batch * boxes];
-    for picture in 0..batch {
-        let row = |place: usize| &data[(picture * boxes + place) * elements..][..elements];
-        let Some(count) = usize::try_from(valid[picture]).ok().filter(|&n| n <= boxes) else {
-            return Err(format!("valid_count is {} of {boxes} boxes", valid[picture]));
+    for image in 0..batch {
+        let row = |place: usize| &data[(image * boxes + place) * elements..][..elements];
+        let Some(count) = usize::try_from(valid[image]).ok().filter(|&n| n <= boxes) else {
+            return Err(format!("valid_count is {} of {boxes} boxes", valid[image]));
         };
         let mut order: Vec<usize> = (0..count).collect();
         // Marks the entries of `order` that are kept in the result.
@@ -408,8 +408,8 @@ fn suppression_reference(
                 if !stays[i] || a[score] <= 0.0 {
                     continue;
                 }
-                let rivals = (0..i).filter(|&k| stays[k]).map(|k| row(order[k]));
-                let dropped = rivals.filter(|b| b[score] > 0.0 && id.is_none_or(|id| b[id] >= 0.0)).any(|b| {
+                let kept_rows = (0..i).filter(|&k| stays[k]).map(|k| row(order[k]));
+                let dropped = kept_rows.filter(|b| b[score] > 0.0 && id.is_none_or(|id| b[id] >= 0.0)).any(|b| {
                     let compared = force || id.is_none_or(|id| a[id] == b[id]);
                     compared && overlap(&a[first..first + 4], &b[first..first + 4]) >= threshold
                 });
@@ -418,9 +418,9 @@ fn suppression_reference(
             }
         }
         for i in (0..count).filter(|&i| stays[i]) {
-            let to = picture * boxes + i;
+            let to = image * boxes + i;
             kept_boxes[to * elements..][..elements].copy_from_slice(row(order[i]));
-            kept_places[to] = indices[picture * boxes + order[i]] as f64;
+            kept_places[to] = indices[image * boxes + order[i]] as f64;
         }
     }
     if params.bool("return_indices") {

@@ -396,7 +396,7 @@ fn make(
     let mut params = ExprList::new();
     let mut args = ExprList::new();
     for input in &part.inputs {
-        let stands = if input.bound {
+        let replacement = if input.bound {
             rebuild.get(outside(old, &marks, input.value))
         } else {
             let (kind, k) = match input.name {
@@ -410,7 +410,7 @@ fn make(
             args.push(rebuild.get(input.value));
             param
         };
-        input.inside.iter().for_each(|&inside| inner[inside] = Some(stands));
+        input.inside.iter().for_each(|&inside| inner[inside] = Some(replacement));
     }
     let mut copied: Vec<ExprId> = Vec::new();
     // A captured value may come after its literal in reading order, but its id is smaller.

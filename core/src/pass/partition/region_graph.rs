@@ -123,8 +123,8 @@ impl RegionGraph {
             order.move_after(&search.seen, u);
             u
         };
-        let gone = if stays == p { u } else { p };
-        self.order.remove(gone);
+        let merged = if stays == p { u } else { p };
+        self.order.remove(merged);
         let size = |this: &Self, n: u32| this.before[n as usize].len() + this.after[n as usize].len();
         let (root, child) = if size(self, p) >= size(self, u) { (p, u) } else { (u, p) };
         self.order.rename(stays, root);

@@ -63,7 +63,7 @@ fn requantize(rebuild: &mut Rebuild<'_>, call: &Call, alone: &dyn Fn(ExprId) -> 
     let mut bias = None;
     let mut bias_at = None;
     if matches!(name, "nn.bias_add" | "add") {
-        let Some(below) = called(old, inner.args[0]) else { return Ok(None) };
+        let Some(producer) = called(old, inner.args[0]) else { return Ok(None) };
         if !alone(inner.args[0]) {
             return Ok(None);
         }
@@ -71,7 +71,7 @@ fn requantize(rebuild: &mut Rebuild<'_>, call: &Call, alone: &dyn Fn(ExprId) -> 
         bias = Some((inner.args[1], tensor));
         bias_at = Some((name, inner));
         origins.push(old.nodes[inner.args[0]].origin);
-        (name, inner) = below;
+        (name, inner) = producer;
     }
     let fused = match name {
         "qnn.conv2d" => "qnn.contrib_conv2d_requantize",
@@ -139,13 +139,13 @@ fn requantize(rebuild: &mut Rebuild<'_>, call: &Call, alone: &dyn Fn(ExprId) -> 
 
 /// Merges bounds on integers into the fused operator before them.
 fn bound(rebuild: &mut Rebuild<'_>, call: &Call, name: &str) -> Result<Option<ExprId>> {
-    let below = rebuild.get(call.args[0]);
-    let Expr::Call(fused) = rebuild.new.module.expr(below).clone() else { return Ok(None) };
-    let Some((below_name, _)) = called(&rebuild.new.module, below) else { return Ok(None) };
-    if !below_name.ends_with("_requantize") {
+    let producer = rebuild.get(call.args[0]);
+    let Expr::Call(fused) = rebuild.new.module.expr(producer).clone() else { return Ok(None) };
+    let Some((producer_name, _)) = called(&rebuild.new.module, producer) else { return Ok(None) };
+    if !producer_name.ends_with("_requantize") {
         return Ok(None);
     }
-    let Some(dtype) = rebuild.new.module.ty(below).as_tensor().map(|t| t.dtype) else { return Ok(None) };
+    let Some(dtype) = rebuild.new.module.ty(producer).as_tensor().map(|t| t.dtype) else { return Ok(None) };
     let (low, high) = range(dtype);
     let given = |key: &str| call.attrs.get(key).and_then(AttrValue::as_float);
     let (a_min, a_max) = match name {
@@ -163,8 +163,8 @@ fn bound(rebuild: &mut Rebuild<'_>, call: &Call, name: &str) -> Result<Option<Ex
     if !in_type(was_low.clamp(a_min, a_max)) || !in_type(was_high.clamp(a_min, a_max)) {
         return Ok(None);
     }
-    let origin = rebuild.new.module.nodes[below].origin;
-    let value = rebuild.new.op(below_name, &fused.args, attrs)?;
+    let origin = rebuild.new.module.nodes[producer].origin;
+    let value = rebuild.new.op(producer_name, &fused.args, attrs)?;
     rebuild.inherit_origin(value, origin);
     Ok(Some(value))
 }

@@ -245,11 +245,11 @@ impl Converter<'_> {
                 let Expr::Tuple(fields) = rebuild.old.expr(call.args[0]) else { return Ok(None) };
                 let Some(change) = self.leading(rebuild.old, fields, false) else { return Ok(None) };
                 let Some(axis) = change.axis(params.int("axis")) else { return Ok(None) };
-                let mut brought = Vec::with_capacity(fields.len());
+                let mut converted = Vec::with_capacity(fields.len());
                 for &field in fields {
-                    brought.push(self.to_layout(rebuild, field, &change)?);
+                    converted.push(self.to_layout(rebuild, field, &change)?);
                 }
-                let tuple = rebuild.new.tuple(&brought)?;
+                let tuple = rebuild.new.tuple(&converted)?;
                 let attrs = call.attrs.clone().with("axis", axis);
                 (rebuild.new.push(Expr::op(operator, [tuple], attrs))?, change)
             }

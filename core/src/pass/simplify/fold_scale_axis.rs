@@ -23,16 +23,16 @@ pub fn fold_scale_axis(module: &Module) -> Result<Module, Box<Diagnostic>> {
     let touch = touchable(module);
     let users = user_counts(module);
     // New expressions with a single user: copies of such, and intermediate results built here.
-    let mut sole: HashMap<ExprId, bool> = HashMap::new();
+    let mut single_use: HashMap<ExprId, bool> = HashMap::new();
     Rebuild::run(module, |rebuild, id, expr| {
         if expr.as_op_call().is_none() || !touch[id] {
             return Ok(None);
         }
-        let new = match fold(rebuild, &mut sole, id)? {
+        let new = match fold(rebuild, &mut single_use, id)? {
             Some(new) => new,
             None => rebuild.copy(id)?,
         };
-        sole.insert(new, users[id] == 1);
+        single_use.insert(new, users[id] == 1);
         Ok(Some(new))
     })
 }
@@ -40,15 +40,15 @@ pub fn fold_scale_axis(module: &Module) -> Result<Module, Box<Diagnostic>> {
 /// Folds a multiplication into its operand.
 fn fold(
     rebuild: &mut Rebuild<'_>,
-    sole: &mut HashMap<ExprId, bool>,
+    single_use: &mut HashMap<ExprId, bool>,
     id: ExprId,
 ) -> Result<Option<ExprId>, Box<Diagnostic>> {
     let Some([value, scale]) = operands(rebuild.old.expr(id), "multiply") else { return Ok(None) };
     let Some([value, scale]) = constant_last(&rebuild.new.module, [rebuild.get(value), rebuild.get(scale)]) else {
         return Ok(None);
     };
-    let is_sole = |id: ExprId| sole.get(&id) == Some(&true);
-    if !is_sole(value) {
+    let has_one_user = |id: ExprId| single_use.get(&id) == Some(&true);
+    if !has_one_user(value) {
         return Ok(None);
     }
     if let Some(folded) = scaled(rebuild, value, scale)? {
@@ -59,7 +59,7 @@ fn fold(
     let Some([inner, bias]) = operands(module.expr(value), "add").and_then(|pair| constant_last(module, pair)) else {
         return Ok(None);
     };
-    if !is_sole(inner) {
+    if !has_one_user(inner) {
         return Ok(None);
     }
     let Some(product) = product(module, bias, scale) else { return Ok(None) };
@@ -70,7 +70,7 @@ fn fold(
     }
     let Some(folded) = scaled(rebuild, inner, scale)? else { return Ok(None) };
     rebuild.inherit(folded, id);
-    sole.insert(folded, true);
+    single_use.insert(folded, true);
     let bias = constant(rebuild, product, [bias, scale]);
     rebuild.new.origin = Some(rebuild.new.module.nodes[value].origin);
     let sum = rebuild.new.op("add", &[folded, bias], Attrs::none())?;

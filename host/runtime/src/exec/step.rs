@@ -38,7 +38,7 @@ pub(super) fn kernel(
 ) -> Result<(), StepError> {
     let workspace = buffers.workspace.as_mut();
     let mut failure = None;
-    let _room = match step.kernel.scratch() {
+    let _reservation = match step.kernel.scratch() {
         0 => None,
         bytes => Some(memory::reserve(bytes).map_err(Diagnostic::from)?),
     };
