@@ -198,7 +198,8 @@ inventory::submit! {
         op: "nn.leaky_relu",
         make: |spec| {
             let alpha = spec.params().float("alpha") as f32;
-            let map = ParameterMap { out_of_place: leaky_out_of_place, in_place: leaky_in_place, numbers: (alpha, 0.0) };
+            let map =
+                ParameterMap { out_of_place: leaky_out_of_place, in_place: leaky_in_place, numbers: (alpha, 0.0) };
             is_f32(spec).then(|| Box::new(map) as Box<dyn Kernel>)
         },
     }
