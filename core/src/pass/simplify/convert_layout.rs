@@ -227,7 +227,7 @@ impl Converter<'_> {
                     self.warn_unchanged(def.name, &change, "its channels are not a multiple of the block size");
                     return Ok(None);
                 }
-                let data = self.to_layout(rebuild, call.args[0], &change)?;
+                let data = self.convert_to_layout(rebuild, call.args[0], &change)?;
                 let attrs = call.attrs.clone().with("layout", &*change.to).without("out_layout");
                 (rebuild.new.push(Expr::op(operator, [data], attrs))?, change)
             }
@@ -247,7 +247,7 @@ impl Converter<'_> {
                 let Some(axis) = change.axis(params.int("axis")) else { return Ok(None) };
                 let mut converted = Vec::with_capacity(fields.len());
                 for &field in fields {
-                    converted.push(self.to_layout(rebuild, field, &change)?);
+                    converted.push(self.convert_to_layout(rebuild, field, &change)?);
                 }
                 let tuple = rebuild.new.tuple(&converted)?;
                 let attrs = call.attrs.clone().with("axis", axis);
@@ -259,7 +259,7 @@ impl Converter<'_> {
                 let Some(change) = leading.filter(|change| rank == Some(change.rank())) else { return Ok(None) };
                 let mut args = Vec::with_capacity(call.args.len());
                 for &arg in &call.args {
-                    args.push(self.to_layout(rebuild, arg, &change)?);
+                    args.push(self.convert_to_layout(rebuild, arg, &change)?);
                 }
                 (rebuild.new.push(Expr::op(operator, args, call.attrs.clone()))?, change)
             }
@@ -312,7 +312,7 @@ impl Converter<'_> {
                 return Ok(None);
             }
         }
-        let data = self.to_layout(rebuild, call.args[0], &change)?;
+        let data = self.convert_to_layout(rebuild, call.args[0], &change)?;
         let weight = rebuild.get(call.args[1]);
         let weight = self.transform(rebuild, weight, &of_kernel)?;
         let attrs = call.attrs.clone().with("data_layout", &*change.to).with("kernel_layout", to_kernel.as_str());
@@ -390,7 +390,7 @@ impl Converter<'_> {
 
     /// Converts an operand to the new layout. An operand of lower rank is first given the dimensions that
     /// broadcasting would add.
-    fn to_layout(&mut self, rebuild: &mut Rebuild<'_>, operand: ExprId, change: &Change) -> Result<ExprId> {
+    fn convert_to_layout(&mut self, rebuild: &mut Rebuild<'_>, operand: ExprId, change: &Change) -> Result<ExprId> {
         if let Some((new, held)) = &self.converted[operand]
             && held == change
         {

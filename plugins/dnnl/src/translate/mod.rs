@@ -441,13 +441,13 @@ impl Translation<'_> {
     }
 
     /// Permutes a tensor from `layout` into the order `wanted`.
-    fn from_layout(&mut self, x: Val, layout: &str, wanted: &str) -> Result<Val> {
+    fn convert_from_layout(&mut self, x: Val, layout: &str, wanted: &str) -> Result<Val> {
         let axes = layout_order(layout, wanted, self.rank(x))?;
         Ok(self.transpose(x, axes))
     }
 
     /// Permutes a tensor from the order `from` into `layout`.
-    pub fn to_layout(&mut self, x: Val, from: &str, layout: &str) -> Result<Val> {
+    pub fn convert_to_layout(&mut self, x: Val, from: &str, layout: &str) -> Result<Val> {
         let axes = layout_order(from, layout, self.rank(x))?;
         Ok(self.transpose(x, axes))
     }
@@ -456,7 +456,7 @@ impl Translation<'_> {
         let Convolution { data, weight, window, groups, shape, order, out_layout } =
             self.convolution_parts(transposed)?;
         let result = self.ir.push(Kind::Conv { window, groups, transposed }, &[data, weight], shape);
-        self.to_layout(result, &order, &out_layout)
+        self.convert_to_layout(result, &order, &out_layout)
     }
 
     /// Validates a convolution and returns its components.
@@ -483,8 +483,8 @@ impl Translation<'_> {
             other => other,
         }
         .to_owned();
-        let data = self.from_layout(data, data_layout, &order)?;
-        let weight = self.from_layout(weight, kernel_layout, &kernel_order)?;
+        let data = self.convert_from_layout(data, data_layout, &order)?;
+        let weight = self.convert_from_layout(weight, kernel_layout, &kernel_order)?;
         let (x, w) = (self.shape(data), self.shape(weight));
         if w.len() != x.len() {
             return Err(shape_error(format!("a kernel of shape {w:?} for data of shape {x:?}")));
@@ -564,7 +564,7 @@ impl Translation<'_> {
             "" => order.clone(),
             other => other.to_owned(),
         };
-        let data = self.from_layout(data, &layout, &order)?;
+        let data = self.convert_from_layout(data, &layout, &order)?;
         let out = self.attrs.text("out_layout");
         if !out.is_empty() && out != layout {
             return Err(CompileError::new(RefusalCode::UnsupportedLayout, format!("layout {layout} into {out}")));
@@ -613,7 +613,7 @@ impl Translation<'_> {
             shape.push(size);
         }
         let result = self.ir.push_as(make(window), &[data], shape, dtype);
-        self.to_layout(result, &order, &layout)
+        self.convert_to_layout(result, &order, &layout)
     }
 
     fn spatial_dim(&self, dims: &[Dim], layout: &str, order: &str, i: usize) -> Option<i64> {
@@ -644,7 +644,7 @@ impl Translation<'_> {
         let window =
             Window { strides: kernel.clone(), dilation: vec![1; axes], kernel, before: none.clone(), after: none };
         let result = self.ir.push(Kind::Pool { alg, window }, &[data], shape);
-        self.to_layout(result, &order, &layout)
+        self.convert_to_layout(result, &order, &layout)
     }
 
     fn layer_norm(&mut self) -> Result<Val> {
@@ -810,7 +810,7 @@ impl Translation<'_> {
         };
         let alg = self.attrs.resampling(name, [x[2], x[3]], [height, width])?;
         let result = self.ir.push(Kind::Resample { alg }, &[data], vec![x[0], x[1], height, width]);
-        self.to_layout(result, &order, &layout)
+        self.convert_to_layout(result, &order, &layout)
     }
 
     fn pad(&mut self) -> Result<Val> {

@@ -261,7 +261,7 @@ impl Translation<'_> {
         let kind = Kind::Conv { window, groups: parts.groups, transposed: false };
         let params = IntegerSum { zero, sums: &sums, axis: 1, wide };
         let result = self.integer_sum(kind, [data, parts.weight], parts.shape, params)?;
-        self.to_layout(result, &parts.order, &parts.out_layout)
+        self.convert_to_layout(result, &parts.order, &parts.out_layout)
     }
 
     fn quantized_dense(&mut self) -> Result<Val> {
