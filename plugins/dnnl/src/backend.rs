@@ -4,7 +4,8 @@ use crate::ir::{CompileError, RegionIr};
 use crate::library::onednn;
 use crate::lower::{Packs, lower};
 use crate::runtime::LoadedRegion;
-use crate::{blob, options, patterns, translate};
+use crate::translate::table;
+use crate::{blob, options, patterns};
 use byoc_plugin_api::{
     Attr, Candidate, CandidateKind, Codegen, CompiledRegion, Cost, Description, Dim, Error, Executable, Graph,
     LoadRequest, Loader, RefusalCode, Region, Result, Signature, Source, Verdict,
@@ -20,24 +21,6 @@ pub struct Dnnl;
 
 /// Loader `loadbinary_dnnl_json`.
 pub struct JsonLoader;
-
-/// Operators that make a region profitable: those that compute more than they move.
-const COMPUTE_BOUND: &[&str] = &[
-    "nn.conv1d",
-    "nn.conv2d",
-    "nn.conv3d",
-    "nn.conv1d_transpose",
-    "nn.conv2d_transpose",
-    "nn.conv3d_transpose",
-    "nn.dense",
-    "qnn.conv2d",
-    "qnn.dense",
-    "nn.matmul",
-    "nn.batch_matmul",
-    "nn.layer_norm",
-    "nn.softmax",
-    "nn.global_avg_pool2d",
-];
 
 /// Minimum number of floating-point operations of a profitable region: some ten microseconds of one core.
 const MIN_FLOPS: u64 = 20_000;
@@ -67,11 +50,7 @@ impl Codegen for Dnnl {
         Ok(Description {
             about: "runs networks on oneDNN: channels-last layouts, fused operators, packed weights".into(),
             patterns: patterns::table(),
-            operators: translate::OPERATORS
-                .iter()
-                .chain(translate::quantized::OPERATORS)
-                .map(|&name| name.to_owned())
-                .collect(),
+            operators: table::supported_alone().map(str::to_owned).collect(),
             dynamic_dims: true,
             cost: Cost { min_region_flops: MIN_FLOPS, min_region_operators: 1 },
             finite_math: true,
@@ -131,7 +110,7 @@ impl Codegen for Dnnl {
 /// Refuses regions whose operators are all cheap.
 fn judge_region(graph: &Graph) -> Verdict {
     let names: BTreeSet<&str> = graph.operators().into_iter().map(|(name, _, _)| name).collect();
-    if names.iter().any(|name| COMPUTE_BOUND.contains(name)) {
+    if names.iter().any(|name| table::row(name).is_some_and(|row| row.computes)) {
         return Verdict::Supported;
     }
     let names: Vec<&str> = names.into_iter().take(4).collect();

@@ -6,13 +6,14 @@
 pub mod quantized;
 mod quantized_concat;
 mod real;
+pub mod table;
 
 use crate::attributes::Attributes;
-use crate::elementwise::MathFn;
 use crate::ir::{CompileError, Def, EltwiseParams, Kind, RegionIr, Result, Val};
 use crate::library::{Window, ffi};
 use crate::view::count;
 use byoc_plugin_api::{Constant, DType, Dim, Graph, Node, NodeKind, RefusalCode, TensorType, ValueRef};
+use table::Row;
 
 /// Maximum nesting depth of composites.
 const MAX_DEPTH: usize = 64;
@@ -113,93 +114,12 @@ fn check_shape(ty: &TensorType, shape: &[i64]) -> Result<(), String> {
     if same { Ok(()) } else { Err(format!("has shape {shape:?}, expected {ty}")) }
 }
 
-/// Returns true if an operator has a translation.
-pub fn is_known(name: &str) -> bool {
-    OPERATORS.contains(&name) || quantized::OPERATORS.contains(&name)
-}
-
-/// Operators on floats that have a translation; the backend also offers them as single operators.
-pub const OPERATORS: &[&str] = &[
-    "nn.conv2d",
-    "nn.conv1d",
-    "nn.conv3d",
-    "nn.conv1d_transpose",
-    "nn.conv2d_transpose",
-    "nn.conv3d_transpose",
-    "nn.dense",
-    "nn.matmul",
-    "nn.batch_matmul",
-    "nn.max_pool1d",
-    "nn.max_pool2d",
-    "nn.max_pool3d",
-    "nn.avg_pool1d",
-    "nn.avg_pool2d",
-    "nn.avg_pool3d",
-    "nn.global_avg_pool2d",
-    "nn.global_max_pool2d",
-    "nn.adaptive_avg_pool1d",
-    "nn.adaptive_avg_pool2d",
-    "nn.adaptive_avg_pool3d",
-    "nn.adaptive_max_pool1d",
-    "nn.adaptive_max_pool2d",
-    "nn.adaptive_max_pool3d",
-    "nn.softmax",
-    "nn.log_softmax",
-    "nn.layer_norm",
-    "nn.batch_norm",
-    "nn.bias_add",
-    "add",
-    "subtract",
-    "multiply",
-    "divide",
-    "maximum",
-    "minimum",
-    "power",
-    "nn.relu",
-    "nn.leaky_relu",
-    "nn.prelu",
-    "clip",
-    "sigmoid",
-    "tanh",
-    "exp",
-    "log",
-    "sqrt",
-    "rsqrt",
-    "abs",
-    "negative",
-    "erf",
-    "mean",
-    "sum",
-    "max",
-    "min",
-    "prod",
-    "concatenate",
-    "stack",
-    "image.resize2d",
-    "nn.upsampling",
-    "nn.pad",
-    "reshape",
-    "reshape_like",
-    "nn.batch_flatten",
-    "squeeze",
-    "expand_dims",
-    "transpose",
-    "strided_slice",
-    "split",
-    "take",
-    "copy",
-    "nn.dropout",
-];
-
-/// Operators that have a translation, but are supported only as parts of a composite.
-const COMPOSITE_ONLY: &[&str] = &["isnan", "where", "cast"];
-
 fn translate(ir: &mut RegionIr, name: &str, node: &Node, inputs: &[Val]) -> Result<Vec<Val>> {
     let with_name = |reason: CompileError| CompileError { detail: format!("{name}: {}", reason.detail), ..reason };
-    if !is_known(name) && !COMPOSITE_ONLY.contains(&name) {
+    let Some(row) = table::row(name) else {
         let detail = "not an operator that the dnnl backend supports";
         return Err(with_name(CompileError::new(RefusalCode::UnsupportedOp, detail)));
-    }
+    };
     if inputs.is_empty() || node.outputs.is_empty() {
         return Err(with_name(shape_error("expected an operator with operands and results")));
     }
@@ -208,9 +128,9 @@ fn translate(ir: &mut RegionIr, name: &str, node: &Node, inputs: &[Val]) -> Resu
             return Err(with_name(shape_error(format!("input {i} has no elements"))));
         }
     }
-    if is_quantized(ir, name, node, inputs) {
+    if is_quantized(ir, row, node, inputs) {
         let mut at = Translation { ir, node, attrs: Attributes(node), inputs };
-        let values = at.quantized(name).map_err(with_name)?;
+        let values = at.quantized(row).map_err(with_name)?;
         return check_results(ir, values).map_err(with_name);
     }
     let exact =
@@ -233,7 +153,7 @@ fn translate(ir: &mut RegionIr, name: &str, node: &Node, inputs: &[Val]) -> Resu
         }
     }
     let mut at = Translation { ir, node, attrs: Attributes(node), inputs };
-    let values = at.run(name).map_err(with_name)?;
+    let values = (row.translate)(&mut at).map_err(with_name)?;
     check_results(ir, values).map_err(with_name)
 }
 
@@ -246,9 +166,9 @@ fn check_results(ir: &RegionIr, values: Vec<Val>) -> Result<Vec<Val>> {
 }
 
 /// Returns true if an operand or the result consists of integers.
-fn is_quantized(ir: &RegionIr, name: &str, node: &Node, inputs: &[Val]) -> bool {
+fn is_quantized(ir: &RegionIr, row: &Row, node: &Node, inputs: &[Val]) -> bool {
     let integer = |dtype: DType| matches!(dtype, DType::I8 | DType::U8 | DType::I32);
-    quantized::OPERATORS.contains(&name) || integer(ir.get(inputs[0]).dtype) || integer(node.outputs[0].dtype)
+    row.quantized || integer(ir.get(inputs[0]).dtype) || integer(node.outputs[0].dtype)
 }
 
 /// Operator of the graph during translation.
@@ -276,143 +196,6 @@ pub struct Convolution {
 }
 
 impl Translation<'_> {
-    /// Translates the operator and returns its results.
-    pub fn run(&mut self, name: &str) -> Result<Vec<Val>> {
-        let x = self.inputs[0];
-        let single = |value: Val| Ok(vec![value]);
-        let function = |alg| EltwiseParams::plain(alg);
-        match name {
-            "nn.conv1d" | "nn.conv2d" | "nn.conv3d" => single(self.convolution(false)?),
-            "nn.conv1d_transpose" | "nn.conv2d_transpose" | "nn.conv3d_transpose" => single(self.convolution(true)?),
-            "nn.dense" => single(self.matmul(false, true)?),
-            "nn.matmul" | "nn.batch_matmul" => {
-                let (a, b) = (self.attrs.flag("transpose_a", false), self.attrs.flag("transpose_b", false));
-                single(self.matmul(a, b)?)
-            }
-            "nn.max_pool1d" | "nn.max_pool2d" | "nn.max_pool3d" => single(self.pool(ffi::POOLING_MAX)?),
-            "nn.avg_pool1d" | "nn.avg_pool2d" | "nn.avg_pool3d" => {
-                let include = self.attrs.flag("count_include_pad", false);
-                single(self.pool(if include {
-                    ffi::POOLING_AVG_INCLUDE_PADDING
-                } else {
-                    ffi::POOLING_AVG_EXCLUDE_PADDING
-                })?)
-            }
-            "nn.global_avg_pool2d" => single(self.adaptive(ffi::POOLING_AVG_EXCLUDE_PADDING, true)?),
-            "nn.global_max_pool2d" => single(self.adaptive(ffi::POOLING_MAX, true)?),
-            "nn.adaptive_avg_pool1d" | "nn.adaptive_avg_pool2d" | "nn.adaptive_avg_pool3d" => {
-                single(self.adaptive(ffi::POOLING_AVG_EXCLUDE_PADDING, false)?)
-            }
-            "nn.adaptive_max_pool1d" | "nn.adaptive_max_pool2d" | "nn.adaptive_max_pool3d" => {
-                single(self.adaptive(ffi::POOLING_MAX, false)?)
-            }
-            "nn.softmax" | "nn.log_softmax" => {
-                let alg = if name == "nn.softmax" { ffi::SOFTMAX_ACCURATE } else { ffi::SOFTMAX_LOG };
-                let axis = self.attrs.axis("axis", -1, self.rank(x))?;
-                single(self.ir.push(Kind::Softmax { alg, axis }, &[x], self.shape(x)))
-            }
-            "nn.layer_norm" => single(self.layer_norm()?),
-            "nn.batch_norm" => self.batch_norm(),
-            "nn.bias_add" => single(self.bias_add()?),
-            "add" => single(self.binary(ffi::BINARY_ADD)?),
-            "subtract" => single(self.binary(ffi::BINARY_SUB)?),
-            "multiply" => single(self.binary(ffi::BINARY_MUL)?),
-            "divide" => single(self.binary(ffi::BINARY_DIV)?),
-            "maximum" => single(self.binary(ffi::BINARY_MAX)?),
-            "minimum" => single(self.binary(ffi::BINARY_MIN)?),
-            "power" => single(self.power()?),
-            "nn.relu" => single(self.ir.eltwise(function(ffi::ELTWISE_RELU), x)),
-            "nn.leaky_relu" => {
-                let alpha = self.attrs.float("alpha", 0.25) as f32;
-                single(self.ir.eltwise(EltwiseParams::new(ffi::ELTWISE_RELU, alpha, 0.0), x))
-            }
-            "nn.prelu" => single(self.prelu()?),
-            "clip" => {
-                let low = self.attrs.float("a_min", f64::NEG_INFINITY).max(f64::from(f32::MIN)) as f32;
-                let high = self.attrs.float("a_max", f64::INFINITY).min(f64::from(f32::MAX)) as f32;
-                single(self.ir.eltwise(EltwiseParams::new(ffi::ELTWISE_CLIP, low, high), x))
-            }
-            "sigmoid" => single(self.ir.eltwise(function(ffi::ELTWISE_LOGISTIC), x)),
-            "tanh" => single(self.ir.eltwise(function(ffi::ELTWISE_TANH), x)),
-            "exp" => single(self.ir.eltwise(function(ffi::ELTWISE_EXP), x)),
-            "log" => single(self.ir.push(Kind::MathFn(MathFn::Log), &[x], self.shape(x))),
-            "sqrt" => single(self.ir.eltwise(function(ffi::ELTWISE_SQRT), x)),
-            "rsqrt" => single(self.ir.eltwise(EltwiseParams::new(ffi::ELTWISE_POW, 1.0, -0.5), x)),
-            "abs" => single(self.ir.eltwise(function(ffi::ELTWISE_ABS), x)),
-            "negative" => single(self.ir.affine(-1.0, 0.0, x)),
-            "erf" => single(self.ir.push(Kind::Erf, &[x], self.shape(x))),
-            "isnan" => single(self.ir.push(Kind::IsNan, &[x], self.shape(x))),
-            "where" => single(self.nan_replacement()?),
-            "mean" => single(self.reduce(ffi::REDUCTION_MEAN)?),
-            "sum" => single(self.reduce(ffi::REDUCTION_SUM)?),
-            "max" => single(self.reduce(ffi::REDUCTION_MAX)?),
-            "min" => single(self.reduce(ffi::REDUCTION_MIN)?),
-            "prod" => single(self.reduce(ffi::REDUCTION_MUL)?),
-            "concatenate" => {
-                let axis = self.attrs.axis("axis", 0, self.rank(x))?;
-                let parts = self.inputs.to_vec();
-                single(self.concat(&parts, axis)?)
-            }
-            "stack" => {
-                let mut shape = self.shape(x);
-                let axis = self.attrs.axis("axis", 0, shape.len() + 1)?;
-                shape.insert(axis, 1);
-                let mut parts = Vec::with_capacity(self.inputs.len());
-                for &part in self.inputs {
-                    parts.push(self.reshape(part, shape.clone())?);
-                }
-                single(self.concat(&parts, axis)?)
-            }
-            "image.resize2d" | "nn.upsampling" => single(self.resize(name)?),
-            "nn.pad" => single(self.pad()?),
-            "reshape" => {
-                let shape = self.attrs.reshaped(&self.shape(x))?;
-                single(self.reshape(x, shape)?)
-            }
-            // Only the shape of the second operand matters.
-            "reshape_like" => {
-                let shape = self.shape(*self.inputs.get(1).ok_or_else(|| shape_error("expected 2 inputs, found 1"))?);
-                single(self.reshape(x, shape)?)
-            }
-            "nn.batch_flatten" => {
-                let shape = self.shape(x);
-                let Some((&first, rest)) = shape.split_first() else {
-                    return Err(shape_error("expected at least 1 dimension, found a scalar"));
-                };
-                single(self.reshape(x, vec![first, count(rest)])?)
-            }
-            "squeeze" => {
-                let shape = self.attrs.squeezed(&self.shape(x))?;
-                single(self.reshape(x, shape)?)
-            }
-            "expand_dims" => {
-                let mut shape = self.shape(x);
-                let axis = self.attrs.axis("axis", 0, shape.len() + 1)?;
-                for _ in 0..self.attrs.int("num_newaxis", 1).clamp(0, ffi::MAX_NDIMS as i64) {
-                    shape.insert(axis, 1);
-                }
-                single(self.reshape(x, shape)?)
-            }
-            "transpose" => {
-                let axes = self.attrs.permutation(self.rank(x))?;
-                single(self.transpose(x, axes))
-            }
-            "strided_slice" => {
-                let (begin, step, shape) = self.attrs.slice(&self.shape(x))?;
-                if step.iter().any(|&s| s < 1) {
-                    return Err(attr_error("expected positive steps"));
-                }
-                single(self.ir.slice(x, begin, step, shape))
-            }
-            "split" => self.split(),
-            "take" => single(self.take()?),
-            // "copy" and "nn.dropout" pass the data through; a second result (the mask) is refused because nothing
-            // computes it.
-            _ if self.node.outputs.len() == 1 => single(x),
-            _ => Err(attr_error("only the first result is supported")),
-        }
-    }
-
     pub fn shape(&self, value: Val) -> Vec<i64> {
         self.ir.shape(value).to_vec()
     }

@@ -1,6 +1,7 @@
 //! Translation of quantized operators: their parameters, which have to be constants, and their stages.
 
 use super::Translation;
+use super::table::Row;
 use crate::ir::{CompileError, Kind, Result, Val};
 use crate::qnn::ratio::{Ratios, Rounding};
 use crate::qnn::stage::{PerAxis, Stage, SumOperand, range};
@@ -27,55 +28,26 @@ fn is_integer(dtype: DType) -> bool {
     is_byte(dtype) || dtype == DType::I32
 }
 
-/// Operators that only move elements, whatever their type.
-const VIEWS: &[&str] = &[
-    "reshape",
-    "reshape_like",
-    "nn.batch_flatten",
-    "squeeze",
-    "expand_dims",
-    "transpose",
-    "strided_slice",
-    "split",
-    "concatenate",
-    "copy",
-    "nn.dropout",
-    "nn.max_pool1d",
-    "nn.max_pool2d",
-    "nn.max_pool3d",
-    "nn.global_max_pool2d",
-    "nn.adaptive_max_pool1d",
-    "nn.adaptive_max_pool2d",
-    "nn.adaptive_max_pool3d",
-];
-
 impl Translation<'_> {
     /// Translates an operator that reads or yields integers.
-    pub fn quantized(&mut self, name: &str) -> Result<Vec<Val>> {
+    pub fn quantized(&mut self, row: &Row) -> Result<Vec<Val>> {
         let x = self.inputs[0];
         let from = self.ir.get(x).dtype;
         let to = self.node.outputs[0].dtype;
         let single = |value: Val| Ok(vec![value]);
-        match name {
-            "qnn.conv2d" => single(self.quantized_conv2d()?),
-            "qnn.dense" => single(self.quantized_dense()?),
-            "qnn.requantize" => single(self.requantize(from, to)?),
-            "qnn.quantize" => single(self.quantize(from, to)?),
-            "qnn.dequantize" => single(self.dequantize(from, to)?),
-            "qnn.add" => single(self.quantized_add(to)?),
-            "qnn.concatenate" => single(self.quantized_concat(to)?),
-            "qnn.avg_pool2d" => single(self.avg_pool(from, to)?),
+        match row.name {
+            _ if row.quantized => (row.translate)(self),
             "cast" if (is_integer(from) || from == DType::F32) && (is_integer(to) || to == DType::F32) => {
                 single(self.stage(Stage::Convert(to), to))
             }
-            "nn.bias_add" | "add" if from == DType::I32 && to == DType::I32 => single(self.integer_bias(name)?),
+            "nn.bias_add" | "add" if from == DType::I32 && to == DType::I32 => single(self.integer_bias(row.name)?),
             "nn.relu" if is_integer(from) && from == to => {
                 single(self.stage(Stage::Clamp { low: 0, high: range(to).1 }, to))
             }
             "clip" if is_integer(from) && from == to => single(self.integer_clip(to)?),
-            // These operators keep the element type.
-            _ if VIEWS.contains(&name) && is_byte(from) && self.inputs.iter().all(|&x| self.ir.get(x).dtype == to) => {
-                self.run(name)
+            // The result has the element type of the data.
+            _ if row.keeps_dtype && is_byte(from) && self.inputs.iter().all(|&x| self.ir.get(x).dtype == to) => {
+                (row.translate)(self)
             }
             "cast" => Err(dtype_error(format!(
                 "expected a cast between float32, int32, int8 and uint8, found {from} to {to}"
@@ -224,7 +196,7 @@ impl Translation<'_> {
         Ok(self.push_stage(result, Stage::Offset(PerAxis { values, axis: params.axis }), DType::I32))
     }
 
-    fn quantized_conv2d(&mut self) -> Result<Val> {
+    pub fn quantized_conv2d(&mut self) -> Result<Val> {
         let layout = self.attrs.text("kernel_layout");
         let axis = if layout.is_empty() { Some(0) } else { layout.find('O').filter(|&axis| axis < 4) };
         let rank = self.rank(self.input(1)?);
@@ -264,7 +236,7 @@ impl Translation<'_> {
         self.convert_to_layout(result, &parts.order, &parts.out_layout)
     }
 
-    fn quantized_dense(&mut self) -> Result<Val> {
+    pub fn quantized_dense(&mut self) -> Result<Val> {
         let (data, weight) = (self.inputs[0], self.input(1)?);
         let (mut shape, own) = (self.shape(data), self.shape(weight));
         if own.len() != 2 || shape.len() < 2 || shape[shape.len() - 1] != own[1] {
@@ -319,7 +291,7 @@ impl Translation<'_> {
         Ok(self.stage(Stage::Clamp { low: bound(low), high: bound(high) }, dtype))
     }
 
-    fn requantize(&mut self, from: DType, to: DType) -> Result<Val> {
+    pub fn requantize(&mut self, from: DType, to: DType) -> Result<Val> {
         if !is_integer(from) || !is_integer(to) {
             return Err(dtype_error(format!("expected int8, uint8 or int32, found {from} to {to}")));
         }
@@ -348,7 +320,7 @@ impl Translation<'_> {
         Ok(self.stage(Stage::Rescale { zero_in, ratios, axis, rounding, zero_out, to }, to))
     }
 
-    fn quantize(&mut self, from: DType, to: DType) -> Result<Val> {
+    pub fn quantize(&mut self, from: DType, to: DType) -> Result<Val> {
         if from != DType::F32 || !is_integer(to) {
             return Err(dtype_error(format!("expected float32 to int8, uint8 or int32, found {from} to {to}")));
         }
@@ -362,7 +334,7 @@ impl Translation<'_> {
         Ok(self.stage(Stage::Quantize { scale, zero, rounding, to }, to))
     }
 
-    fn dequantize(&mut self, from: DType, to: DType) -> Result<Val> {
+    pub fn dequantize(&mut self, from: DType, to: DType) -> Result<Val> {
         if !is_integer(from) || to != DType::F32 {
             return Err(dtype_error(format!("expected int8, uint8 or int32 to float32, found {from} to {to}")));
         }
@@ -372,7 +344,7 @@ impl Translation<'_> {
         Ok(self.stage(Stage::Dequantize { zero, scale: PerAxis { values: scales, axis } }, to))
     }
 
-    fn quantized_add(&mut self, to: DType) -> Result<Val> {
+    pub fn quantized_add(&mut self, to: DType) -> Result<Val> {
         let (x, y) = (self.inputs[0], self.input(1)?);
         let shape = self.shape(x);
         if shape != self.shape(y) {
@@ -406,15 +378,3 @@ struct IntegerSum<'a> {
     axis: usize,
     wide: bool,
 }
-
-/// Operators on integers that have a translation; the backend also offers them as single operators.
-pub const OPERATORS: &[&str] = &[
-    "qnn.conv2d",
-    "qnn.dense",
-    "qnn.requantize",
-    "qnn.quantize",
-    "qnn.dequantize",
-    "qnn.add",
-    "qnn.concatenate",
-    "qnn.avg_pool2d",
-];
