@@ -36,10 +36,11 @@ pub fn page(title: &str, explanation: &Explanation) -> String {
     for (i, region) in explanation.regions.iter().enumerate() {
         let _ = writeln!(
             page,
-            "<li><i style=\"background:{}\"></i>{} <small>{} operators, {} FLOPs</small></li>",
+            "<li><i style=\"background:{}\"></i>{} <small>{} operator{}, {} FLOPs</small></li>",
             color(i),
             escape(&region.symbol),
             region.nodes.len(),
+            if region.nodes.len() == 1 { "" } else { "s" },
             region.flops
         );
     }

@@ -261,10 +261,7 @@ inventory::submit! {
             match &*data.dims {
                 [] => Err(relation.mismatch("a scalar has no first dimension")),
                 [first, rest @ ..] => {
-                    let rest = match rest {
-                        [only] => only.clone(),
-                        _ => product(rest).map_or(Dim::Any, Dim::Fixed),
-                    };
+                    let rest = Dim::product(rest).unwrap_or(Dim::Any);
                     Ok(Type::tensor_of(data.dtype, [first.clone(), rest]))
                 }
             }

@@ -89,6 +89,9 @@ fn ranks_change() {
     let none = Attrs::none();
     check("nn.batch_flatten", none.clone(), &[&counting(&[1, 2, 2])], &[1, 4], &[0, 1, 2, 3]);
     assert_eq!(typed("nn.batch_flatten", &none, &[f32s("n, 2, 3")]).unwrap(), "Tensor[(n, 6), float32]");
+    let open = [f32s("n, 4, h, w + 1")];
+    let expected = "Tensor[(n, 4*h*w + 4*h), float32]";
+    assert_eq!(typed("nn.batch_flatten", &none, &open).unwrap(), expected);
     assert!(typed("nn.batch_flatten", &none, &[f32s("")]).unwrap_err().contains("scalar"));
     let expand = |axis: i64, count: i64| attrs([("axis", axis.into()), ("num_newaxis", count.into())]);
     let dims = |a: &Attrs| typed("expand_dims", a, &[f32s("2, n")]);
