@@ -1,7 +1,7 @@
 //! Loaded regions as objects of the stable ABI, and the guard that every exported object has.
 //!
-//! [`Export`] wraps an implementation of a plain trait into an object that may cross; every entry is guarded, so that a
-//! panic crosses as an error. [`ImportedExecutable`] implements the plain trait on the other side; it adds the plugin
+//! `Export` wraps an implementation of a plain trait into an object that may cross; every entry is guarded, so that a
+//! panic crosses as an error. `ImportedExecutable` implements the plain trait on the other side; it adds the plugin
 //! and the entry to an error.
 #![expect(unused_qualifications, non_local_definitions, reason = "expansion of `sabi_trait`")]
 

@@ -6,7 +6,7 @@
 //! | `simplify` | simplification |
 //! | `quantize` | quantized programs |
 //! | `partition` | regions for backends |
-//! | [`mod@rewrite`] | patterns as an API |
+//! | [`rewrite()`] | patterns as an API |
 //! | [`manager`] | runs passes by name, times and verifies them |
 
 mod infer_type;

@@ -8,9 +8,9 @@
 //! | [`layers`], [`roles`] | operators computed with integers, and values that share a scale |
 //! | [`runs`], [`calibrate`], [`histogram`] | distributions of the values in the float model |
 //! | [`range`] | range that the integers represent |
-//! | [`weights`], [`rewrite`] | model with qnn operators |
-//! | [`measure`], [`report`] | cost, layer by layer |
-//! | [`sensitivity`] | layers that stay in float to bound the cost |
+//! | [`weights`], [`rewrite`](mod@rewrite) | model with qnn operators |
+//! | [`measure`](mod@measure), [`report`] | cost, layer by layer |
+//! | `sensitivity` | layers that stay in float to bound the cost |
 //!
 //! Values and scales follow Relay's QNN dialect: a layer takes int8 and produces int32 sums, its bias is added in int32
 //! and the sums are requantized to int8.

@@ -9,7 +9,7 @@
 //! | `support` | pattern table and quantization scheme |
 //! | `error` | reason and hint of a refusal |
 //! | `ir` | expands composites, numbers values |
-//! | `layer` | the two calls of the device: sizes; [`layer::Conv`] documents the naive definition |
+//! | `layer` | the two calls of the device: sizes; `layer::Conv` documents the naive definition |
 //! | `lower` | lowers operators to commands: one device call each, with the epilogue after it |
 //! | `epilogue` | the epilogue: bias, relu, clip, requantize, cast |
 //! | `command_list`, `blob` | command list, its checks, its serialized form |

@@ -1,7 +1,7 @@
 //! Minimal complete backend: an example to start from, and a stand-in for hardware that does not exist yet.
 //!
 //! Name, patterns and single operators come from a JSON file beside the library with the library's name
-//! (`libbyoc_template.so` reads `libbyoc_template.json`); see [`Config`]. The blob of a region is its graph as JSON,
+//! (`libbyoc_template.so` reads `libbyoc_template.json`); see `Config`. The blob of a region is its graph as JSON,
 //! and the host's reference kernels run it. Each run is logged.
 
 use byoc_plugin_api::{

@@ -16,7 +16,7 @@ use std::sync::Arc;
 /// Maximum number of variables in an expression, counted with repetition.
 pub const MAX_ATOMS: usize = 64;
 
-/// Polynomial over symbols and integer functions. See the [module](self).
+/// Polynomial over symbols and integer functions.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DimExpr {
     /// By descending degree, then by variables; no coefficient is 0.

@@ -19,7 +19,7 @@ pub enum Value {
 ///
 /// # Errors
 /// If the types do not agree, there is no reference, an output exceeds `limit` or the remaining budget of the process,
-/// the values are invalid, or the work of this thread is [cancelled](stop).
+/// the values are invalid, or the work of this thread is [cancelled](crate::cancel).
 pub fn evaluate(op: OpId, attrs: &Attrs, args: &[Value], limit: usize) -> Result<Vec<Tensor>, String> {
     let def = super::get(op);
     let of = |t: &Tensor| Type::tensor(t.dtype(), t.shape());

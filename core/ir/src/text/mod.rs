@@ -1,4 +1,4 @@
-//! Relay text format, version 0.0.5: [`parse`] and [`print`] are inverse to each other.
+//! Relay text format, version 0.0.5: [`parse`] and [`print()`] are inverse to each other.
 //!
 //! ```
 //! use byoc_ir::text::{ParseOptions, PrintOptions, parse, print};

@@ -9,7 +9,7 @@
 //! a reference-counted value of its own (if it leaves the function or its size is known only in a run), or as a
 //! constant.
 //!
-//! A program read from a file is untrusted: [`super::validate`] checks it first.
+//! A program read from a file is untrusted: [`super::validate()`] checks it first.
 
 use super::wire;
 use byoc_ir::ir::{Attrs, TensorType};
@@ -46,7 +46,7 @@ pub struct Program {
     pub constants: Vec<Port>,
     /// Regions, each compiled by a backend.
     pub regions: Vec<Region>,
-    /// Operators of the model as it was read, which [`Instr::Kernel::origins`] index.
+    /// Operators of the model as it was read, which `origins` of [`Instr::Kernel`] index.
     pub sources: Vec<Source>,
     /// Functions.
     pub functions: Vec<Function>,

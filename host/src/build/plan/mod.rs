@@ -1,5 +1,5 @@
-//! Lowering of a typed module into a [`Program`]: the code of every function over registers ([`emit`]), in evaluation
-//! order ([`scope`]), with a place for every register ([`storage`]).
+//! Lowering of a typed module into a [`Program`]: the code of every function over registers (`emit`), in evaluation
+//! order (`scope`), with a place for every register (`storage`).
 //!
 //! A call of a global function with a `Compiler` attribute becomes a region; the function itself is lowered as well, as
 //! the region's fallback on the host.
