@@ -3,7 +3,7 @@
 use super::args::{ExplainArgs, InputArgs};
 use super::{explain_html, output, ready, render, table};
 use byoc::artifact;
-use byoc::build::explanation::{Explanation, NodeRow, Placement, RefusalRow};
+use byoc::build::explanation::{Explanation, NodeRow, Placement, PlacementKind, RefusalRow};
 use byoc::error::Failure;
 use byoc_ir::diag::codes;
 use std::collections::BTreeMap;
@@ -103,7 +103,7 @@ fn print_operator_types(explanation: &Explanation) {
     let mut by_operator: BTreeMap<&str, [u64; 4]> = BTreeMap::new();
     for node in &explanation.nodes {
         let sums = by_operator.entry(&node.op).or_default();
-        let column = ["region", "host", "folded"].iter().position(|k| *k == node.placement.kind).unwrap_or(1);
+        let column = PlacementKind::ALL.iter().position(|kind| *kind == node.placement.kind).unwrap_or(1);
         sums[column] += 1;
         sums[3] = node.flops.saturating_add(sums[3]);
     }
@@ -170,7 +170,7 @@ fn place(placement: &Placement) -> String {
     match (&placement.region, &placement.into) {
         (Some(region), _) => region.clone(),
         (None, Some(into)) => format!("folded into {into}"),
-        (None, None) => placement.kind.to_owned(),
+        (None, None) => placement.kind.name().to_owned(),
     }
 }
 

@@ -71,7 +71,7 @@ fn draw(page: &mut String, explanation: &Explanation, node: &NodeRow, x: usize, 
     hover += &match (&node.placement.region, &node.placement.into) {
         (Some(symbol), _) => format!("region {symbol}"),
         (None, Some(into)) => format!("folded into {into}"),
-        _ => node.placement.kind.to_owned(),
+        _ => node.placement.kind.name().to_owned(),
     };
     for refusal in &node.refusals {
         let _ = write!(hover, "\n{}: {}: {}", refusal.backend, refusal.code, refusal.detail);
@@ -86,7 +86,7 @@ fn draw(page: &mut String, explanation: &Explanation, node: &NodeRow, x: usize, 
         page,
         "<g class=\"{}\" transform=\"translate({x} {y})\"><title>{}</title><rect width=\"{}\" height=\"{}\" rx=\"5\"{fill}/>\
          <text x=\"8\" y=\"14\">{}</text><text class=\"name\" x=\"8\" y=\"27\">{}</text></g>",
-        node.placement.kind,
+        node.placement.kind.name(),
         escape(&hover),
         BOX.0,
         BOX.1,
@@ -165,7 +165,7 @@ mod tests {
             op: "Conv".into(),
             source: format!("<n{id}>"),
             flops: 1,
-            placement: Placement { kind: "host", ..Placement::default() },
+            placement: Placement::default(),
             parts: Vec::new(),
             refusals: vec![RefusalRow {
                 backend: "b".into(),

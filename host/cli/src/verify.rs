@@ -11,13 +11,37 @@ use byoc::frontend::folder::{TestFolder, TestSet};
 use byoc::model::Model;
 use byoc::session::Session;
 use byoc_ir::diag::{Diagnostic, codes};
+use serde::Serialize;
 use serde_json::json;
 use std::path::Path;
 use std::process::ExitCode;
 
+/// Verdict on a directory, in the order of the summary.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Status {
+    Pass,
+    Fail,
+    Unsupported,
+    Error,
+}
+
+impl Status {
+    const COUNT: usize = 4;
+
+    fn name(self) -> &'static str {
+        match self {
+            Status::Pass => "pass",
+            Status::Fail => "fail",
+            Status::Unsupported => "unsupported",
+            Status::Error => "error",
+        }
+    }
+}
+
 /// Outcome of a directory.
 struct FolderResult {
-    status: &'static str,
+    status: Status,
     max_abs_err: f64,
     max_rel_err: f64,
     offload: f64,
@@ -34,7 +58,7 @@ impl FolderResult {
         });
         let message: Vec<&str> = failure.diagnostics.iter().map(|d| d.message.as_str()).collect();
         FolderResult {
-            status: if gap { "unsupported" } else { "error" },
+            status: if gap { Status::Unsupported } else { Status::Error },
             max_abs_err: f64::NAN,
             max_rel_err: f64::NAN,
             offload: 0.0,
@@ -48,12 +72,11 @@ impl FolderResult {
 pub fn run(args: &VerifyArgs) -> Result<ExitCode, Failure> {
     let session = ready::session(&args.build)?;
     let _interruptible = interruptible(&session.cancel);
-    let mut counts = [0usize; 4];
+    let mut counts = [0usize; Status::COUNT];
     let mut table = table::new(&["case", "status", "max_abs_err", "max_rel_err", "offload", "message"]);
     for dir in &args.dirs {
         let result = verify(dir, args, &session).unwrap_or_else(|f| FolderResult::from_failure(&f));
-        let kind = ["pass", "fail", "unsupported", "error"].iter().position(|s| *s == result.status).unwrap_or(3);
-        counts[kind] += 1;
+        counts[result.status as usize] += 1;
         let case = ready::name_of(dir);
         if args.build.talk.json {
             println!(
@@ -67,7 +90,7 @@ pub fn run(args: &VerifyArgs) -> Result<ExitCode, Failure> {
             let code = result.code.map(|c| format!("{c}: ")).unwrap_or_default();
             table.add_row([
                 case,
-                result.status.to_owned(),
+                result.status.name().to_owned(),
                 error(result.max_abs_err),
                 error(result.max_rel_err),
                 format!("{:.1} %", 100.0 * result.offload),
@@ -110,7 +133,7 @@ fn verify(dir: &Path, args: &VerifyArgs, session: &Session) -> Result<FolderResu
         None => Tolerance::AllClose { rtol: folder.rtol.unwrap_or(args.rtol), atol: folder.atol.unwrap_or(args.atol) },
     };
     let mut result = FolderResult {
-        status: "pass",
+        status: Status::Pass,
         max_abs_err: 0.0,
         max_rel_err: 0.0,
         offload: model.offload_share,
@@ -134,9 +157,9 @@ fn verify(dir: &Path, args: &VerifyArgs, session: &Session) -> Result<FolderResu
             result.max_abs_err = result.max_abs_err.max(max_abs_err);
             result.max_rel_err = result.max_rel_err.max(max_rel_err);
             if let Some(difference) = difference
-                && result.status == "pass"
+                && result.status == Status::Pass
             {
-                result.status = "fail";
+                result.status = Status::Fail;
                 result.message = format!("data set {number}, output \"{}\": {difference}", port.name);
             }
         }

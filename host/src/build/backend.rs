@@ -335,3 +335,18 @@ pub fn flops(module: &Module, id: ExprId) -> u64 {
     let args: Vec<_> = call.args.iter().map(|&a| module.ty(a).clone()).collect();
     (def.flops)(&Cost { params: Params::new(def, &call.attrs), args: &args, ret: module.ty(id) })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The codes of backends are one vocabulary on both sides of the boundary; the framework adds its own after them.
+    #[test]
+    fn refusal_codes_of_backends_are_those_of_the_boundary() {
+        let boundary: Vec<&str> = api::RefusalCode::ALL.iter().map(|code| code.as_str()).collect();
+        let own: Vec<String> = RefusalCode::ALL.iter().map(RefusalCode::to_string).collect();
+        assert_eq!(own[..boundary.len()], boundary);
+        assert!(own[boundary.len()..].iter().all(|code| !boundary.contains(&code.as_str())));
+        assert!(boundary.iter().all(|code| RefusalCode::parse(code).is_some()));
+    }
+}

@@ -1,6 +1,6 @@
 //! Turns the partitioning report about expressions into an explanation of the model's operators.
 
-use super::explanation::{Explanation, NodeRow, Placement, RefusalRow, RegionRow, Totals};
+use super::explanation::{Explanation, NodeRow, Placement, PlacementKind, RefusalRow, RegionRow, Totals};
 use crate::build::backend::flops;
 use byoc_core::pass::{Refusal, Report};
 use byoc_ir::ir::{Expr, ExprId, Id, IndexVec, Module, SourceId, Type};
@@ -54,12 +54,12 @@ pub fn explain(
             let region = region_of(operator.region);
             let placement = match region {
                 Some(region) => Placement {
-                    kind: "region",
+                    kind: PlacementKind::Region,
                     backend: Some(region.backend.to_string()),
                     region: Some(region.symbol.to_string()),
                     into: None,
                 },
-                None => Placement { kind: "host", ..Placement::default() },
+                None => Placement { kind: PlacementKind::Host, ..Placement::default() },
             };
             placements.push((flops(module, *expr), placement));
             for (backend, refusal) in operator.refusals.iter() {
@@ -76,9 +76,9 @@ pub fn explain(
             main_part(&parts).cloned().unwrap_or_else(|| folded(module, &live, computing, source, &carriers[source]));
         // Of the backends that compute a part of the operator, only those that left another part to the host have
         // reasons to give.
-        let on_host = parts.iter().any(|(_, part)| part.kind == "host");
+        let on_host = parts.iter().any(|(_, part)| part.kind == PlacementKind::Host);
         let takes = |backend: &String| parts.iter().any(|(_, part)| part.backend.as_ref() == Some(backend));
-        refusals.retain(|r| placement.kind != "folded" && (on_host || !takes(&r.backend)));
+        refusals.retain(|r| placement.kind != PlacementKind::Folded && (on_host || !takes(&r.backend)));
         let parts = if parts.len() > 1 { parts.into_iter().map(|(_, part)| part).collect() } else { Vec::new() };
         explanation.nodes.push(NodeRow {
             id: source.index(),
@@ -129,19 +129,20 @@ fn merged(placements: Vec<(u64, Placement)>) -> Vec<(u64, Placement)> {
 
 /// Returns the region with most of the work, or the host if there is no region.
 fn main_part(parts: &[(u64, Placement)]) -> Option<&Placement> {
-    let most =
-        |(i, (cost, placement)): &(usize, &(u64, Placement))| (placement.kind == "region", *cost, usize::MAX - i);
+    let most = |(i, (cost, placement)): &(usize, &(u64, Placement))| {
+        (placement.kind == PlacementKind::Region, *cost, usize::MAX - i)
+    };
     parts.iter().enumerate().max_by_key(most).map(|(_, (_, placement))| placement)
 }
 
 fn totals(explanation: &Explanation, flops: u64) -> Totals {
-    let count = |kind: &str| explanation.nodes.iter().filter(|n| n.placement.kind == kind).count();
+    let count = |kind: PlacementKind| explanation.nodes.iter().filter(|n| n.placement.kind == kind).count();
     let offload_flops = explanation.regions.iter().map(|r| r.flops).fold(0, u64::saturating_add);
     Totals {
         operators: explanation.nodes.len(),
-        in_regions: count("region"),
-        on_host: count("host"),
-        folded: count("folded"),
+        in_regions: count(PlacementKind::Region),
+        on_host: count(PlacementKind::Host),
+        folded: count(PlacementKind::Folded),
         regions: explanation.regions.len(),
         flops,
         offload_flops,
@@ -186,7 +187,7 @@ fn folded(
     });
     if let Some(holder) = holder {
         let into = Some(format!("an attribute of {}", name(holder)));
-        return Placement { kind: "folded", into, ..Placement::default() };
+        return Placement { kind: PlacementKind::Folded, into, ..Placement::default() };
     }
     let mut readers: BTreeSet<SourceId> = BTreeSet::new();
     let mut is_result = false;
@@ -210,7 +211,7 @@ fn folded(
         (None, false, false) => "a constant".to_owned(),
         (None, true, _) => "nothing: it changes no value, or its result is unused".to_owned(),
     };
-    Placement { kind: "folded", into: Some(into), ..Placement::default() }
+    Placement { kind: PlacementKind::Folded, into: Some(into), ..Placement::default() }
 }
 
 /// Returns the predecessors of each operator of the model.

@@ -38,8 +38,8 @@ pub struct NodeRow {
 /// Placement of an operator. An operator counts as placed in a region if any of its expressions runs there.
 #[derive(Clone, Debug, Default, Serialize, PartialEq)]
 pub struct Placement {
-    /// `region`, `host` or `folded`.
-    pub kind: &'static str,
+    /// Kind of the place.
+    pub kind: PlacementKind,
     /// Backend of its region.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub backend: Option<String>,
@@ -49,6 +49,33 @@ pub struct Placement {
     /// Description of the expression it was folded into.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub into: Option<String>,
+}
+
+/// Kind of place of an operator.
+#[derive(Clone, Copy, Debug, Default, Serialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum PlacementKind {
+    /// In a region.
+    Region,
+    /// On the host.
+    #[default]
+    Host,
+    /// Nowhere: it was folded into another operator or a constant.
+    Folded,
+}
+
+impl PlacementKind {
+    /// Every kind, in the order of reports.
+    pub const ALL: [PlacementKind; 3] = [PlacementKind::Region, PlacementKind::Host, PlacementKind::Folded];
+
+    /// Name of the kind in reports and in JSON.
+    pub const fn name(self) -> &'static str {
+        match self {
+            PlacementKind::Region => "region",
+            PlacementKind::Host => "host",
+            PlacementKind::Folded => "folded",
+        }
+    }
 }
 
 /// Refusal of an operator by a backend.
