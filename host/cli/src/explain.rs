@@ -22,9 +22,11 @@ pub fn run(args: &ExplainArgs) -> Result<ExitCode, Failure> {
     let session = ready::session(&args.build)?;
     let given = ready::given(&args.model, &InputArgs::default())?;
     let mut built = ready::compile(&args.model, &args.build, &session, &given)?;
-    // The table gives the reasons of a backend that took nothing.
-    for warning in built.warnings.iter_mut().filter(|warning| warning.code == codes::plugins::TOOK_NOTHING) {
-        warning.notes.clear();
+    if !args.build.talk.json {
+        // The table gives the reasons of a backend that took nothing.
+        for warning in built.warnings.iter_mut().filter(|warning| warning.code == codes::plugins::TOOK_NOTHING) {
+            warning.notes.clear();
+        }
     }
     built.warnings.iter().for_each(render::diagnostic);
     let explanation = &built.explanation;
