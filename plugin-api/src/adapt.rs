@@ -5,7 +5,7 @@
 use crate::backend::{Candidate, Codegen, CompiledRegion, LoadRequest, Loader, Region, Verdict};
 use crate::constant::Constant;
 use crate::error::Error;
-use crate::executable_object::{Answer, ExecutableObject, Export, answer, export_executable};
+use crate::executable_object::{ExecutableObject, Export, QueryResult, export_executable, export_query_result};
 use crate::graph::Graph;
 use crate::guard::guard;
 use crate::services::Services;
@@ -43,8 +43,8 @@ impl<C: Codegen> CodegenAbi for Export<C> {
         .into()
     }
 
-    fn query(&self, key: RStr<'_>, data: RSlice<'_, u8>) -> Answer {
-        answer(|| self.get().query(key.as_str(), data.as_slice()))
+    fn query(&self, key: RStr<'_>, data: RSlice<'_, u8>) -> QueryResult {
+        export_query_result(|| self.get().query(key.as_str(), data.as_slice()))
     }
 }
 
@@ -71,7 +71,7 @@ impl<L: Loader> LoaderAbi for Export<L> {
         .into()
     }
 
-    fn query(&self, key: RStr<'_>, data: RSlice<'_, u8>) -> Answer {
-        answer(|| self.get().query(key.as_str(), data.as_slice()))
+    fn query(&self, key: RStr<'_>, data: RSlice<'_, u8>) -> QueryResult {
+        export_query_result(|| self.get().query(key.as_str(), data.as_slice()))
     }
 }

@@ -51,11 +51,11 @@ impl Subscriber for Bridge {
     fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
 
     fn event(&self, event: &Event<'_>) {
-        let mut line = Line::default();
-        event.record(&mut line);
+        let mut text = EventText::default();
+        event.record(&mut text);
         let metadata = event.metadata();
         if let Some(services) = services() {
-            services.log(*metadata.level(), metadata.target(), line.text().trim());
+            services.log(*metadata.level(), metadata.target(), text.into_string().trim());
         }
     }
 
@@ -66,13 +66,13 @@ impl Subscriber for Bridge {
 
 /// Collects the message and appends `key=value` for every other field.
 #[derive(Default)]
-struct Line {
+struct EventText {
     message: String,
     fields: String,
 }
 
-impl Line {
-    fn text(self) -> String {
+impl EventText {
+    fn into_string(self) -> String {
         self.message + &self.fields
     }
 
@@ -86,7 +86,7 @@ impl Line {
     }
 }
 
-impl Visit for Line {
+impl Visit for EventText {
     fn record_str(&mut self, field: &Field, value: &str) {
         self.add(field, format_args!("{value}"));
     }

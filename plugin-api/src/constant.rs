@@ -46,9 +46,9 @@ struct Inner {
     source: ConstantObject,
 }
 
-struct Export<S>(S);
+struct ExportedConstant<S>(S);
 
-impl<S: ConstantSource> ConstantAbi for Export<S> {
+impl<S: ConstantSource> ConstantAbi for ExportedConstant<S> {
     fn bytes(&self) -> RSlice<'_, u8> {
         guard(|| Ok(RSlice::from_slice(self.0.bytes()))).unwrap_or_default()
     }
@@ -61,7 +61,7 @@ impl<S: ConstantSource> ConstantAbi for Export<S> {
 impl Constant {
     /// Creates a handle to `source`.
     pub fn new(name: &str, dtype: DType, shape: &[usize], source: impl ConstantSource) -> Constant {
-        let source = ConstantAbi_TO::from_value(Export(source), TD_Opaque);
+        let source = ConstantAbi_TO::from_value(ExportedConstant(source), TD_Opaque);
         Constant { inner: RArc::new(Inner { name: name.into(), dtype, shape: shape.to_vec().into(), source }) }
     }
 

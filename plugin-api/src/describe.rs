@@ -115,7 +115,7 @@ pub struct Quantization {
 impl Description {
     /// Returns the JSON form.
     pub fn to_json(&self) -> String {
-        serde_json::to_string(self).expect("texts, numbers and maps with text keys serialise")
+        serde_json::to_string(self).expect("texts, numbers and maps with text keys serialize")
     }
 
     /// Reads the JSON form key by key: a value of the wrong kind is skipped, an unknown key is kept in `unknown`, and
@@ -126,7 +126,7 @@ impl Description {
     pub fn from_json(text: &str) -> Result<Description, serde_json::Error> {
         let fields: Map<String, Value> = serde_json::from_str(text)?;
         let mut description = Description::default();
-        let mut reader = Reader::default();
+        let mut reader = FieldReader::default();
         for (key, value) in fields {
             match key.as_str() {
                 "version" => reader.set(&mut description.version, &key, value),
@@ -188,11 +188,11 @@ impl Description {
 
 /// Reads values and records those that it cannot use.
 #[derive(Default)]
-struct Reader {
+struct FieldReader {
     problems: Vec<String>,
 }
 
-impl Reader {
+impl FieldReader {
     fn set<T: DeserializeOwned>(&mut self, field: &mut T, name: &str, value: Value) {
         match serde_json::from_value(value) {
             Ok(value) => *field = value,
@@ -217,7 +217,7 @@ impl Reader {
     }
 
     /// Reads an object field by field, passing the full name of each.
-    fn fields(&mut self, name: &str, value: Value, mut read: impl FnMut(&mut Reader, &str, Value)) {
+    fn fields(&mut self, name: &str, value: Value, mut read: impl FnMut(&mut FieldReader, &str, Value)) {
         match value {
             Value::Object(fields) => {
                 fields.into_iter().for_each(|(key, value)| read(self, &format!("{name}.{key}"), value));

@@ -31,7 +31,7 @@ pub trait ExecutableAbi: Send + Sync + 'static {
     fn query(&self, key: RStr<'_>, data: RSlice<'_, u8>) -> RResult<ROption<RVec<u8>>, Error>;
 }
 
-pub(crate) type Answer = RResult<ROption<RVec<u8>>, Error>;
+pub(crate) type QueryResult = RResult<ROption<RVec<u8>>, Error>;
 
 /// Implementation of an object that crosses. Its destructor must not panic across the boundary either.
 pub(crate) struct Export<T>(ManuallyDrop<T>);
@@ -66,9 +66,9 @@ pub(crate) fn export_executable(executable: Box<dyn Executable>) -> ExecutableOb
 impl ExecutableAbi for Export<Box<dyn Executable>> {
     fn prepare(&self, inputs: RSlice<'_, RSlice<'_, usize>>) -> RResult<Prepared, Error> {
         guard(|| {
-            let mut given: SmallVec<[&[usize]; 4]> = SmallVec::new();
-            given.extend(inputs.iter().map(|dims| dims.as_slice()));
-            self.0.prepare(&given)
+            let mut dims: SmallVec<[&[usize]; 4]> = SmallVec::new();
+            dims.extend(inputs.iter().map(|dims| dims.as_slice()));
+            self.0.prepare(&dims)
         })
         .into()
     }
@@ -92,16 +92,16 @@ impl ExecutableAbi for Export<Box<dyn Executable>> {
         .into()
     }
 
-    fn query(&self, key: RStr<'_>, data: RSlice<'_, u8>) -> Answer {
-        answer(|| self.0.query(key.as_str(), data.as_slice()))
+    fn query(&self, key: RStr<'_>, data: RSlice<'_, u8>) -> QueryResult {
+        export_query_result(|| self.0.query(key.as_str(), data.as_slice()))
     }
 }
 
-pub(crate) fn answer(body: impl FnOnce() -> Result<Option<Vec<u8>>>) -> Answer {
+pub(crate) fn export_query_result(body: impl FnOnce() -> Result<Option<Vec<u8>>>) -> QueryResult {
     guard(|| Ok(body()?.map(RVec::from).into())).into()
 }
 
-pub(crate) fn answered(answer: Answer) -> Result<Option<Vec<u8>>> {
+pub(crate) fn import_query_result(answer: QueryResult) -> Result<Option<Vec<u8>>> {
     Ok(answer.into_result()?.into_option().map(RVec::into_vec))
 }
 
@@ -119,10 +119,10 @@ impl ImportedExecutable {
 
 impl Executable for ImportedExecutable {
     fn prepare(&self, inputs: &[&[usize]]) -> Result<Prepared> {
-        let mut given: SmallVec<[RSlice<'_, usize>; 4]> = SmallVec::new();
-        given.extend(inputs.iter().map(|dims| RSlice::from_slice(dims)));
+        let mut dims: SmallVec<[RSlice<'_, usize>; 4]> = SmallVec::new();
+        dims.extend(inputs.iter().map(|dims| RSlice::from_slice(dims)));
         self.object
-            .prepare(RSlice::from_slice(&given))
+            .prepare(RSlice::from_slice(&dims))
             .into_result()
             .map_err(|error| error.within(self.plugin, "prepare"))
     }
@@ -140,6 +140,7 @@ impl Executable for ImportedExecutable {
     }
 
     fn query(&self, key: &str, data: &[u8]) -> Result<Option<Vec<u8>>> {
-        answered(self.object.query(key.into(), data.into())).map_err(|error| error.within(self.plugin, "query"))
+        import_query_result(self.object.query(key.into(), data.into()))
+            .map_err(|error| error.within(self.plugin, "query"))
     }
 }

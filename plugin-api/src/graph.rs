@@ -180,8 +180,8 @@ impl Graph {
     }
 
     /// Returns the node with that index.
-    pub fn node(&self, number: u32) -> &Node {
-        &self.nodes[number as usize]
+    pub fn node(&self, index: u32) -> &Node {
+        &self.nodes[index as usize]
     }
 
     /// Returns the type of a value.
@@ -202,15 +202,15 @@ impl Graph {
     /// Returns every operator in the graph, including those inside composites, each with the graph that contains it.
     pub fn operators(&self) -> Vec<(&str, &Node, &Graph)> {
         let mut found = Vec::new();
-        let mut open = vec![(self, 0)];
-        while let Some((graph, mut at)) = open.pop() {
-            while let Some(node) = graph.nodes.get(at) {
-                at += 1;
+        let mut stack = vec![(self, 0)];
+        while let Some((graph, mut next)) = stack.pop() {
+            while let Some(node) = graph.nodes.get(next) {
+                next += 1;
                 match &node.kind {
                     NodeKind::Op(name) => found.push((name.as_str(), node, graph)),
                     NodeKind::Composite(composite) => {
-                        open.push((graph, at));
-                        open.push((&composite.body, 0));
+                        stack.push((graph, next));
+                        stack.push((&composite.body, 0));
                         break;
                     }
                     NodeKind::Input(_) | NodeKind::Constant(_) => {}
@@ -225,17 +225,17 @@ impl Graph {
     /// # Errors
     /// A one-line message about the first violation.
     pub fn check(&self, constants: usize) -> Result<(), String> {
-        let mut open = vec![self];
-        while let Some(graph) = open.pop() {
+        let mut worklist = vec![self];
+        while let Some(graph) = worklist.pop() {
             let symbol = &graph.symbol;
             for (number, node) in graph.nodes.iter().enumerate() {
-                let wrong = |what: String| Err(format!("graph {symbol}, node {number}: {what}"));
+                let invalid = |problem: String| Err(format!("graph {symbol}, node {number}: {problem}"));
                 for input in &node.inputs {
                     if input.node as usize >= number {
-                        return wrong(format!("reads node {}, expected an earlier node", input.node));
+                        return invalid(format!("reads node {}, expected an earlier node", input.node));
                     }
                     if input.index as usize >= graph.node(input.node).outputs.len() {
-                        return wrong(format!(
+                        return invalid(format!(
                             "reads output {} of node {}, which has fewer outputs",
                             input.index, input.node
                         ));
@@ -243,23 +243,25 @@ impl Graph {
                 }
                 match &node.kind {
                     NodeKind::Input(index) => match graph.inputs.get(*index as usize) {
-                        None => return wrong(format!("refers to input {index}, but there are {}", graph.inputs.len())),
+                        None => {
+                            return invalid(format!("refers to input {index}, but there are {}", graph.inputs.len()));
+                        }
                         Some(input) if node.outputs[..] != [input.ty.clone()] => {
-                            return wrong(format!("type differs from input {index}"));
+                            return invalid(format!("type differs from input {index}"));
                         }
                         Some(_) => {}
                     },
                     NodeKind::Constant(index) if *index as usize >= constants => {
-                        return wrong(format!("refers to constant {index}, but there are {constants}"));
+                        return invalid(format!("refers to constant {index}, but there are {constants}"));
                     }
                     NodeKind::Constant(_) if node.outputs.len() != 1 => {
-                        return wrong("expected one output for a constant".into());
+                        return invalid("expected one output for a constant".into());
                     }
                     NodeKind::Composite(Composite { body, .. }) => {
                         if body.inputs.len() != node.inputs.len() || body.outputs.len() != node.outputs.len() {
-                            return wrong("number of inputs or outputs differs from its body".into());
+                            return invalid("number of inputs or outputs differs from its body".into());
                         }
-                        open.push(body);
+                        worklist.push(body);
                     }
                     NodeKind::Constant(_) | NodeKind::Op(_) => {}
                 }

@@ -32,9 +32,9 @@ impl Graph {
     /// Appends the JSON form to `out`.
     pub(crate) fn write_json(&self, out: &mut Vec<u8>) {
         let nodes: usize = self.nodes.iter().map(|node| 128 + 32 * node.attrs.len()).sum();
-        write(out, 256 + nodes, |room| {
-            let room = number(text(room, "{\"version\":")?, GRAPH_VERSION)?;
-            text(graph(text(room, ",")?, self)?, "}")
+        write(out, 256 + nodes, |buffer| {
+            let buffer = number(text(buffer, "{\"version\":")?, GRAPH_VERSION)?;
+            text(graph(text(buffer, ",")?, self)?, "}")
         });
     }
 
@@ -59,7 +59,7 @@ impl Graph {
 /// Appends attributes to `out` as a JSON object.
 #[cfg(feature = "host")]
 pub(crate) fn write_attrs(list: &[Attr], out: &mut Vec<u8>) {
-    write(out, 2 + 32 * list.len(), |room| attrs(room, list));
+    write(out, 2 + 32 * list.len(), |buffer| attrs(buffer, list));
 }
 
 /// Remaining part of the output buffer. Each function below writes at the beginning of it and returns the rest, or
@@ -68,15 +68,15 @@ pub(crate) fn write_attrs(list: &[Attr], out: &mut Vec<u8>) {
 /// A backend in C receives every candidate in this form, thousands of them in one text. The functions pass only the
 /// slice, which stays in registers: the length of a vector would be read from memory and written back for each of the
 /// hundred pieces of a candidate.
-type Room<'o> = &'o mut [u8];
+type Buffer<'o> = &'o mut [u8];
 
 /// Appends to `out`. If `guess` bytes are too few, starts again with twice as many.
-fn write(out: &mut Vec<u8>, guess: usize, write: impl Fn(Room<'_>) -> Option<Room<'_>>) {
+fn write(out: &mut Vec<u8>, guess: usize, write: impl Fn(Buffer<'_>) -> Option<Buffer<'_>>) {
     let start = out.len();
     let mut end = start + guess;
     loop {
         out.resize(end, 0);
-        if let Some(left) = write(&mut out[start..]).map(|room| room.len()) {
+        if let Some(left) = write(&mut out[start..]).map(|buffer| buffer.len()) {
             return out.truncate(end - left);
         }
         end += end - start;
@@ -84,150 +84,154 @@ fn write(out: &mut Vec<u8>, guess: usize, write: impl Fn(Room<'_>) -> Option<Roo
 }
 
 /// Writes a fixed number of bytes.
-fn bytes<const N: usize>(room: Room<'_>, bytes: [u8; N]) -> Option<Room<'_>> {
-    let (to, room) = room.split_first_chunk_mut()?;
-    *to = bytes;
-    Some(room)
+fn bytes<const N: usize>(buffer: Buffer<'_>, bytes: [u8; N]) -> Option<Buffer<'_>> {
+    let (head, buffer) = buffer.split_first_chunk_mut()?;
+    *head = bytes;
+    Some(buffer)
 }
 
 /// Writes the text without escaping.
 #[inline(always)]
-fn text<'o>(room: Room<'o>, text: &str) -> Option<Room<'o>> {
-    let (to, room) = room.split_at_mut_checked(text.len())?;
-    to.copy_from_slice(text.as_bytes());
-    Some(room)
+fn text<'o>(buffer: Buffer<'o>, text: &str) -> Option<Buffer<'o>> {
+    let (head, buffer) = buffer.split_at_mut_checked(text.len())?;
+    head.copy_from_slice(text.as_bytes());
+    Some(buffer)
 }
 
-fn string<'o>(mut room: Room<'o>, string: &str) -> Option<Room<'o>> {
+fn string<'o>(mut buffer: Buffer<'o>, string: &str) -> Option<Buffer<'o>> {
     if is_escaped(string.as_bytes()) {
         // The only possible failure is a lack of space.
-        serde_json::to_writer(&mut room, string).ok()?;
-        return Some(room);
+        serde_json::to_writer(&mut buffer, string).ok()?;
+        return Some(buffer);
     }
-    text(text(text(room, "\"")?, string)?, "\"")
+    text(text(text(buffer, "\"")?, string)?, "\"")
 }
 
-fn number(room: Room<'_>, mut number: u64) -> Option<Room<'_>> {
+fn number(buffer: Buffer<'_>, mut number: u64) -> Option<Buffer<'_>> {
     let digit = |number: u64| b'0' + (number % 10) as u8;
     // Fast path: most numbers are dimensions and strides.
     let digits = match number {
-        0..10 => return bytes(room, [digit(number)]),
-        10..100 => return bytes(room, [digit(number / 10), digit(number)]),
-        100..1000 => return bytes(room, [digit(number / 100), digit(number / 10), digit(number)]),
+        0..10 => return bytes(buffer, [digit(number)]),
+        10..100 => return bytes(buffer, [digit(number / 10), digit(number)]),
+        100..1000 => return bytes(buffer, [digit(number / 100), digit(number / 10), digit(number)]),
         _ => number.ilog10() as usize + 1,
     };
-    let (to, room) = room.split_at_mut_checked(digits)?;
-    for place in to.iter_mut().rev() {
-        *place = digit(number);
+    let (head, buffer) = buffer.split_at_mut_checked(digits)?;
+    for slot in head.iter_mut().rev() {
+        *slot = digit(number);
         number /= 10;
     }
-    Some(room)
+    Some(buffer)
 }
 
 #[inline]
-fn list<'o, T>(room: Room<'o>, items: &[T], write: impl Fn(Room<'o>, &T) -> Option<Room<'o>>) -> Option<Room<'o>> {
-    let mut room = text(room, "[")?;
+fn list<'o, T>(
+    buffer: Buffer<'o>,
+    items: &[T],
+    write: impl Fn(Buffer<'o>, &T) -> Option<Buffer<'o>>,
+) -> Option<Buffer<'o>> {
+    let mut buffer = text(buffer, "[")?;
     for (index, item) in items.iter().enumerate() {
         if index > 0 {
-            room = text(room, ",")?;
+            buffer = text(buffer, ",")?;
         }
-        room = write(room, item)?;
+        buffer = write(buffer, item)?;
     }
-    text(room, "]")
+    text(buffer, "]")
 }
 
 /// Writes the fields of a graph, without the braces.
 ///
 /// The nesting of composite bodies and of lists is bounded by the JSON reader, at 128 levels.
-fn graph<'o>(room: Room<'o>, graph: &Graph) -> Option<Room<'o>> {
-    let room = string(text(room, "\"symbol\":")?, &graph.symbol)?;
+fn graph<'o>(buffer: Buffer<'o>, graph: &Graph) -> Option<Buffer<'o>> {
+    let buffer = string(text(buffer, "\"symbol\":")?, &graph.symbol)?;
     // Nodes come before inputs: they contain everything but the inputs' names, so that many readers can stop after
     // them.
-    let room = list(text(room, ",\"nodes\":")?, &graph.nodes, node)?;
-    let room = list(text(room, ",\"inputs\":")?, &graph.inputs, |room, input| {
-        let room = string(text(room, "{\"name\":")?, &input.name)?;
-        text(ty(text(room, ",\"type\":")?, &input.ty)?, "}")
+    let buffer = list(text(buffer, ",\"nodes\":")?, &graph.nodes, node)?;
+    let buffer = list(text(buffer, ",\"inputs\":")?, &graph.inputs, |buffer, input| {
+        let buffer = string(text(buffer, "{\"name\":")?, &input.name)?;
+        text(ty(text(buffer, ",\"type\":")?, &input.ty)?, "}")
     })?;
-    let room = list(text(room, ",\"outputs\":")?, &graph.outputs, value_ref)?;
+    let buffer = list(text(buffer, ",\"outputs\":")?, &graph.outputs, value_ref)?;
     match &graph.attrs[..] {
-        [] => Some(room),
-        some => attrs(text(room, ",\"attrs\":")?, some),
+        [] => Some(buffer),
+        some => attrs(text(buffer, ",\"attrs\":")?, some),
     }
 }
 
-fn node<'o>(room: Room<'o>, node: &Node) -> Option<Room<'o>> {
-    let mut room = match &node.kind {
-        NodeKind::Input(index) => number(text(room, "{\"input\":")?, (*index).into())?,
-        NodeKind::Constant(index) => number(text(room, "{\"constant\":")?, (*index).into())?,
-        NodeKind::Op(name) => string(text(room, "{\"op\":")?, name)?,
+fn node<'o>(buffer: Buffer<'o>, node: &Node) -> Option<Buffer<'o>> {
+    let mut buffer = match &node.kind {
+        NodeKind::Input(index) => number(text(buffer, "{\"input\":")?, (*index).into())?,
+        NodeKind::Constant(index) => number(text(buffer, "{\"constant\":")?, (*index).into())?,
+        NodeKind::Op(name) => string(text(buffer, "{\"op\":")?, name)?,
         NodeKind::Composite(composite) => {
-            let room = string(text(room, "{\"composite\":")?, &composite.name)?;
-            text(graph(text(room, ",\"body\":{")?, &composite.body)?, "}")?
+            let buffer = string(text(buffer, "{\"composite\":")?, &composite.name)?;
+            text(graph(text(buffer, ",\"body\":{")?, &composite.body)?, "}")?
         }
     };
     if !node.inputs.is_empty() {
-        room = list(text(room, ",\"inputs\":")?, &node.inputs, value_ref)?;
+        buffer = list(text(buffer, ",\"inputs\":")?, &node.inputs, value_ref)?;
     }
     if !node.attrs.is_empty() {
-        room = attrs(text(room, ",\"attrs\":")?, &node.attrs)?;
+        buffer = attrs(text(buffer, ",\"attrs\":")?, &node.attrs)?;
     }
-    room = list(text(room, ",\"outputs\":")?, &node.outputs, ty)?;
+    buffer = list(text(buffer, ",\"outputs\":")?, &node.outputs, ty)?;
     if !node.sources.is_empty() {
-        room = list(text(room, ",\"sources\":")?, &node.sources, |room, name| string(room, name))?;
+        buffer = list(text(buffer, ",\"sources\":")?, &node.sources, |buffer, name| string(buffer, name))?;
     }
-    text(room, "}")
+    text(buffer, "}")
 }
 
-fn value_ref<'o>(room: Room<'o>, value: &ValueRef) -> Option<Room<'o>> {
-    let room = number(text(room, "[")?, value.node.into())?;
-    text(number(text(room, ",")?, value.index.into())?, "]")
+fn value_ref<'o>(buffer: Buffer<'o>, value: &ValueRef) -> Option<Buffer<'o>> {
+    let buffer = number(text(buffer, "[")?, value.node.into())?;
+    text(number(text(buffer, ",")?, value.index.into())?, "]")
 }
 
-fn ty<'o>(room: Room<'o>, ty: &TensorType) -> Option<Room<'o>> {
-    let room = match ty.dtype.name() {
-        Some(name) => text(text(text(room, "{\"dtype\":\"")?, name)?, "\"")?,
+fn ty<'o>(buffer: Buffer<'o>, ty: &TensorType) -> Option<Buffer<'o>> {
+    let buffer = match ty.dtype.name() {
+        Some(name) => text(text(text(buffer, "{\"dtype\":\"")?, name)?, "\"")?,
         None => {
             let DType { code, bits, lanes } = ty.dtype;
             let parts = [code.into(), bits.into(), lanes.into()];
-            list(text(room, "{\"dtype\":")?, &parts, |room, &part| number(room, part))?
+            list(text(buffer, "{\"dtype\":")?, &parts, |buffer, &part| number(buffer, part))?
         }
     };
-    let room = list(text(room, ",\"dims\":")?, &ty.dims, |room, dim| match dim {
-        Dim::Known(size) => number(room, *size as u64),
-        Dim::Unknown(name) if name.is_empty() => text(room, "null"),
-        Dim::Unknown(name) => string(room, name),
+    let buffer = list(text(buffer, ",\"dims\":")?, &ty.dims, |buffer, dim| match dim {
+        Dim::Known(size) => number(buffer, *size as u64),
+        Dim::Unknown(name) if name.is_empty() => text(buffer, "null"),
+        Dim::Unknown(name) => string(buffer, name),
     })?;
-    text(room, "}")
+    text(buffer, "}")
 }
 
-fn attrs<'o>(room: Room<'o>, attrs: &[Attr]) -> Option<Room<'o>> {
-    let mut room = text(room, "{")?;
+fn attrs<'o>(buffer: Buffer<'o>, attrs: &[Attr]) -> Option<Buffer<'o>> {
+    let mut buffer = text(buffer, "{")?;
     for (index, Attr { key, value }) in attrs.iter().enumerate() {
         if index > 0 {
-            room = text(room, ",")?;
+            buffer = text(buffer, ",")?;
         }
-        room = attr(text(string(room, key)?, ":")?, value)?;
+        buffer = attr(text(string(buffer, key)?, ":")?, value)?;
     }
-    text(room, "}")
+    text(buffer, "}")
 }
 
-fn attr<'o>(mut room: Room<'o>, value: &AttrValue) -> Option<Room<'o>> {
+fn attr<'o>(mut buffer: Buffer<'o>, value: &AttrValue) -> Option<Buffer<'o>> {
     match value {
-        AttrValue::None => text(room, "null"),
-        AttrValue::Bool(true) => text(room, "true"),
-        AttrValue::Bool(false) => text(room, "false"),
-        AttrValue::Int(value) if *value < 0 => number(text(room, "-")?, value.unsigned_abs()),
-        AttrValue::Int(value) => number(room, value.unsigned_abs()),
-        AttrValue::Float(value) if value.is_nan() => text(room, "{\"float\":\"nan\"}"),
-        AttrValue::Float(value) if value.is_infinite() && *value > 0.0 => text(room, "{\"float\":\"inf\"}"),
-        AttrValue::Float(value) if value.is_infinite() => text(room, "{\"float\":\"-inf\"}"),
+        AttrValue::None => text(buffer, "null"),
+        AttrValue::Bool(true) => text(buffer, "true"),
+        AttrValue::Bool(false) => text(buffer, "false"),
+        AttrValue::Int(value) if *value < 0 => number(text(buffer, "-")?, value.unsigned_abs()),
+        AttrValue::Int(value) => number(buffer, value.unsigned_abs()),
+        AttrValue::Float(value) if value.is_nan() => text(buffer, "{\"float\":\"nan\"}"),
+        AttrValue::Float(value) if value.is_infinite() && *value > 0.0 => text(buffer, "{\"float\":\"inf\"}"),
+        AttrValue::Float(value) if value.is_infinite() => text(buffer, "{\"float\":\"-inf\"}"),
         AttrValue::Float(value) => {
             // The only possible failure is a lack of space.
-            serde_json::to_writer(&mut room, value).ok()?;
-            Some(room)
+            serde_json::to_writer(&mut buffer, value).ok()?;
+            Some(buffer)
         }
-        AttrValue::Str(value) => string(room, value),
-        AttrValue::List(values) => list(room, values, attr),
+        AttrValue::Str(value) => string(buffer, value),
+        AttrValue::List(values) => list(buffer, values, attr),
     }
 }
 
@@ -319,10 +323,10 @@ pub(crate) fn read_type(value: &Value) -> Result<TensorType> {
 }
 
 fn read_dtype_code(parts: &[Value]) -> Result<DType> {
-    let wrong = || Error::new("expected an element type as a name or [code, bits, lanes]");
-    let [code, bits, lanes] = parts else { return Err(wrong()) };
-    let small = |value: &Value| u8::try_from(read_number(value)?).map_err(|_| wrong());
-    let lanes = u16::try_from(read_number(lanes)?).map_err(|_| wrong())?;
+    let malformed = || Error::new("expected an element type as a name or [code, bits, lanes]");
+    let [code, bits, lanes] = parts else { return Err(malformed()) };
+    let small = |value: &Value| u8::try_from(read_number(value)?).map_err(|_| malformed());
+    let lanes = u16::try_from(read_number(lanes)?).map_err(|_| malformed())?;
     Ok(DType { code: small(code)?, bits: small(bits)?, lanes })
 }
 
@@ -464,9 +468,9 @@ mod tests {
         #[test]
         fn round_trips_through_json(graph in graph()) {
             let text = graph.to_json();
-            let again = Graph::from_json(&text).unwrap();
-            prop_assert_eq!(&again, &graph);
-            prop_assert_eq!(again.to_json(), text);
+            let reread = Graph::from_json(&text).unwrap();
+            prop_assert_eq!(&reread, &graph);
+            prop_assert_eq!(reread.to_json(), text);
         }
 
         #[test]
@@ -487,40 +491,40 @@ mod tests {
         graph.attrs.push(Attr::new("nan", f64::NAN));
         graph.attrs.push(Attr::new("least", f64::NEG_INFINITY));
         graph.attrs.push(Attr::new("whole", 2.0));
-        let again = Graph::from_json(&graph.to_json()).unwrap();
-        assert!(again.attr("nan").and_then(AttrValue::as_float).unwrap().is_nan());
-        assert_eq!(again.attr("least"), Some(&AttrValue::Float(f64::NEG_INFINITY)));
-        assert_eq!(again.attr("whole"), Some(&AttrValue::Float(2.0)), "an integral float stays a float");
+        let reread = Graph::from_json(&graph.to_json()).unwrap();
+        assert!(reread.attr("nan").and_then(AttrValue::as_float).unwrap().is_nan());
+        assert_eq!(reread.attr("least"), Some(&AttrValue::Float(f64::NEG_INFINITY)));
+        assert_eq!(reread.attr("whole"), Some(&AttrValue::Float(2.0)), "an integral float stays a float");
     }
 
     #[track_caller]
-    fn refused(text: &str, message: &str) {
+    fn expect_error(text: &str, message: &str) {
         let error = Graph::from_json(text).expect_err(text);
         assert!(error.message.contains(message), "{}", error.message);
     }
 
     #[test]
-    fn reports_what_is_wrong() {
-        refused("", "EOF while parsing");
-        refused("[]", "expected a \"version\" in a graph");
-        refused(r#"{"version": 2}"#, "expected a graph of version 1, found 2");
-        refused(r#"{"version": 1}"#, "expected a string \"symbol\" in");
+    fn reports_malformed_graphs() {
+        expect_error("", "EOF while parsing");
+        expect_error("[]", "expected a \"version\" in a graph");
+        expect_error(r#"{"version": 2}"#, "expected a graph of version 1, found 2");
+        expect_error(r#"{"version": 1}"#, "expected a string \"symbol\" in");
         let graph = |inputs: &str, nodes: &str, outputs: &str| {
             format!(r#"{{"version": 1, "symbol": "f", "inputs": {inputs}, "nodes": {nodes}, "outputs": {outputs}}}"#)
         };
         let f32s = r#"{"dtype": "float32", "dims": [2]}"#;
-        refused(&graph("[]", "[{}]", "[]"), "expected an input, a constant, an op or a composite, found {}");
-        refused(&graph("[]", r#"[{"op": "f", "outputs": [{"dtype": "float33", "dims": []}]}]"#, "[]"), "float33");
-        refused(&graph("[]", "[]", "[]"), "graph f: expected at least one output");
-        refused(&graph("[]", "[]", "[[0, 0]]"), "graph f: output 0.0 does not exist");
-        refused(&graph("[]", "[]", "[[0]]"), "expected a value [node, output], found [0]");
-        refused(
+        expect_error(&graph("[]", "[{}]", "[]"), "expected an input, a constant, an op or a composite, found {}");
+        expect_error(&graph("[]", r#"[{"op": "f", "outputs": [{"dtype": "float33", "dims": []}]}]"#, "[]"), "float33");
+        expect_error(&graph("[]", "[]", "[]"), "graph f: expected at least one output");
+        expect_error(&graph("[]", "[]", "[[0, 0]]"), "graph f: output 0.0 does not exist");
+        expect_error(&graph("[]", "[]", "[[0]]"), "expected a value [node, output], found [0]");
+        expect_error(
             &graph("[]", &format!(r#"[{{"input": 0, "outputs": [{f32s}]}}]"#), "[]"),
             "refers to input 0, but there are 0",
         );
         let forward = format!(r#"[{{"op": "f", "inputs": [[0, 0]], "outputs": [{f32s}]}}]"#);
-        refused(&graph("[]", &forward, "[]"), "graph f, node 0: reads node 0, expected an earlier node");
+        expect_error(&graph("[]", &forward, "[]"), "graph f, node 0: reads node 0, expected an earlier node");
         let deep = "[".repeat(100_000);
-        refused(&format!(r#"{{"version": 1, "attrs": {{"a": {deep}"#), "recursion limit");
+        expect_error(&format!(r#"{{"version": 1, "attrs": {{"a": {deep}"#), "recursion limit");
     }
 }

@@ -11,16 +11,16 @@ use std::sync::Once;
 
 thread_local! {
     static DEPTH: Cell<usize> = const { Cell::new(0) };
-    static PLACE: RefCell<String> = const { RefCell::new(String::new()) };
+    static LOCATION: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
 /// Runs `body`; a panic in it becomes an error with its message and its location.
 pub(crate) fn guard<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
-    note_places();
+    install_hook();
     DEPTH.set(DEPTH.get() + 1);
-    let outcome = catch_unwind(AssertUnwindSafe(body));
+    let result = catch_unwind(AssertUnwindSafe(body));
     DEPTH.set(DEPTH.get() - 1);
-    outcome.unwrap_or_else(|payload| {
+    result.unwrap_or_else(|payload| {
         let message = if let Some(text) = payload.downcast_ref::<&str>() {
             (*text).to_owned()
         } else if let Some(text) = payload.downcast_ref::<String>() {
@@ -30,21 +30,23 @@ pub(crate) fn guard<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
         };
         // A payload whose destructor panics must not undo the catch.
         std::mem::forget(payload);
-        Err(Error::panic(message, PLACE.try_with(RefCell::take).unwrap_or_default()))
+        Err(Error::panic(message, LOCATION.try_with(RefCell::take).unwrap_or_default()))
     })
 }
 
-fn note_places() {
+fn install_hook() {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
-        let before = std::panic::take_hook();
+        let previous = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |info| {
             if DEPTH.get() == 0 || info.payload_as_str().is_some_and(is_fatal) {
-                return before(info);
+                return previous(info);
             }
-            let place = info.location().map(|at| format!("{}:{}:{}", at.file(), at.line(), at.column()));
+            let location = info
+                .location()
+                .map(|location| format!("{}:{}:{}", location.file(), location.line(), location.column()));
             // A thread that is exiting may have destroyed the thread-local.
-            let _ = PLACE.try_with(|note| note.replace(place.unwrap_or_default()));
+            let _ = LOCATION.try_with(|cell| cell.replace(location.unwrap_or_default()));
         }));
     });
 }

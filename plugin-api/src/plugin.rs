@@ -96,7 +96,7 @@ pub enum Object {
     Data(RString),
 }
 
-/// Identity and surroundings of a plugin while it registers.
+/// Identity and environment of a plugin while it registers.
 #[derive(Clone, Debug)]
 pub struct Context {
     /// Name of the plugin, as declared. A plugin that takes its name from a file sets it here.
@@ -152,7 +152,7 @@ inventory::collect!(Register);
 
 /// Runs the registration functions of a plugin; [`declare_plugin!`](crate::declare_plugin) calls it from `init`.
 #[doc(hidden)]
-pub fn initialise(info: Info, arguments: InitArguments) -> InitResult {
+pub fn initialize(info: Info, arguments: InitArguments) -> InitResult {
     guard(|| {
         bridge::install(&arguments.services);
         let mut context = Context {
@@ -223,7 +223,7 @@ macro_rules! declare_plugin {
             }
 
             extern "C" fn init(arguments: $crate::plugin::InitArguments) -> $crate::plugin::InitResult {
-                $crate::plugin::initialise(info(), arguments)
+                $crate::plugin::initialize(info(), arguments)
             }
 
             extern "C" fn module() -> $crate::plugin::ModuleResult {

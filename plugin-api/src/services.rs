@@ -105,7 +105,7 @@ pub struct Services {
 impl Services {
     /// Creates a handle to an implementation.
     pub fn new(host: impl HostServices) -> Services {
-        let object = ServicesAbi_TO::from_value(Export(host), TD_Opaque);
+        let object = ServicesAbi_TO::from_value(ExportedServices(host), TD_Opaque);
         Services { object: RArc::new(object) }
     }
 
@@ -132,12 +132,12 @@ impl Services {
     /// # Errors
     /// The first error of a task. Tasks that have not started by then are skipped.
     pub fn try_parallel_for(&self, count: usize, task: impl Fn(usize) -> Result<()> + Sync) -> Result<()> {
-        let state = TaskState { task, failed: AtomicBool::new(false), failure: Mutex::new(None) };
+        let state = TaskState { task, failed: AtomicBool::new(false), first_error: Mutex::new(None) };
         let call = call_task(&state);
-        let outcome = self.object.parallel_for(count, Task { context: (&raw const state).cast(), call });
-        match state.failure.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner()) {
-            Some(failure) => Err(failure),
-            None => outcome.into_result(),
+        let result = self.object.parallel_for(count, Task { context: (&raw const state).cast(), call });
+        match state.first_error.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner()) {
+            Some(first_error) => Err(first_error),
+            None => result.into_result(),
         }
     }
 
@@ -199,8 +199,8 @@ impl Services {
         let executable = self.reference(graph, constants)?;
         let dims: Vec<&[usize]> = inputs.iter().map(TensorRef::shape).collect();
         let prepared = executable.prepare(&dims)?;
-        // A vector of 64-byte lines gives the scratch memory its alignment.
-        let mut workspace = vec![Line([0; 64]); prepared.workspace.div_ceil(64)];
+        // A vector of cache lines gives the scratch memory its alignment.
+        let mut workspace = vec![CacheLine([0; 64]); prepared.workspace.div_ceil(64)];
         // SAFETY: the lines are plain bytes, at least `workspace` of them.
         let workspace =
             unsafe { std::slice::from_raw_parts_mut(workspace.as_mut_ptr().cast::<u8>(), prepared.workspace) };
@@ -227,12 +227,12 @@ impl fmt::Debug for Services {
 
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
-struct Line([u8; 64]);
+struct CacheLine([u8; 64]);
 
 struct TaskState<F> {
     task: F,
     failed: AtomicBool,
-    failure: Mutex<Option<Error>>,
+    first_error: Mutex<Option<Error>>,
 }
 
 fn call_task<F: Fn(usize) -> Result<()> + Sync>(_: &TaskState<F>) -> unsafe extern "C" fn(*const u8, usize) {
@@ -244,16 +244,16 @@ fn call_task<F: Fn(usize) -> Result<()> + Sync>(_: &TaskState<F>) -> unsafe exte
         }
         if let Err(error) = guard(|| (state.task)(index)) {
             state.failed.store(true, Ordering::Relaxed);
-            let mut failure = state.failure.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-            failure.get_or_insert(error);
+            let mut first_error = state.first_error.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            first_error.get_or_insert(error);
         }
     }
     call::<F>
 }
 
-struct Export<H>(H);
+struct ExportedServices<H>(H);
 
-impl<H: HostServices> ServicesAbi for Export<H> {
+impl<H: HostServices> ServicesAbi for ExportedServices<H> {
     fn num_threads(&self) -> usize {
         guard(|| Ok(self.0.num_threads())).unwrap_or(1)
     }
@@ -261,14 +261,14 @@ impl<H: HostServices> ServicesAbi for Export<H> {
     fn parallel_for(&self, count: usize, task: Task) -> RResult<(), Error> {
         // Tasks of a plugin run on other threads too: there they count as the plugin's entry as well.
         #[cfg(feature = "host")]
-        let place = crate::entries::current();
+        let site = crate::entries::current();
         let body = move |index| {
             let task = task;
             // SAFETY: the caller keeps `context` alive until this entry has returned.
             let call = || unsafe { (task.call)(task.context, index) };
             #[cfg(feature = "host")]
-            if let Some(place) = place {
-                return crate::entries::run(place, call);
+            if let Some(site) = site {
+                return crate::entries::run(site, call);
             }
             call();
         };

@@ -58,14 +58,14 @@ impl Signature {
     /// A message about the first tensor that differs.
     pub fn check(&self, found: &Signature) -> Result<()> {
         let sides = [("input", &self.inputs, &found.inputs), ("output", &self.outputs, &found.outputs)];
-        for (what, expected, found) in sides {
+        for (side, expected, found) in sides {
             if expected.len() != found.len() {
-                return Err(format!("expected {} {what}s, found {}", expected.len(), found.len()).into());
+                return Err(format!("expected {} {side}s, found {}", expected.len(), found.len()).into());
             }
             for (i, (expected, found)) in expected.iter().zip(found).enumerate() {
                 let dims = expected.dims.iter().map(Dim::known).eq(found.dims.iter().map(Dim::known));
                 if expected.dtype != found.dtype || !dims {
-                    return Err(format!("{what} {i}: expected {expected}, found {found}").into());
+                    return Err(format!("{side} {i}: expected {expected}, found {found}").into());
                 }
             }
         }
@@ -88,7 +88,7 @@ impl LoadRequest<'_> {
     /// A message about the first tensor that differs.
     pub fn check_signature(&self, compiled_for: &Signature) -> Result<()> {
         match self.signature()? {
-            Some(given) => compiled_for.check(&given).map_err(|error| {
+            Some(actual) => compiled_for.check(&actual).map_err(|error| {
                 Error::new(format!("{} was compiled for other tensors: {}", self.symbol, error.message))
                     .hint("compile the model again")
             }),
@@ -134,8 +134,8 @@ mod tests {
     fn round_trips_through_json() {
         let dims = vec![Dim::Known(3), Dim::Unknown("n".into()), Dim::Unknown("".into())];
         for dtype in [DType::BF16, DType { code: 0, bits: 4, lanes: 2 }] {
-            let own = signature(dtype, dims.clone());
-            assert_eq!(Signature::from_json(&own.to_json()).unwrap(), own);
+            let expected = signature(dtype, dims.clone());
+            assert_eq!(Signature::from_json(&expected.to_json()).unwrap(), expected);
         }
         Signature::from_json(&json!({ "inputs": [] })).unwrap_err();
         Signature::from_json(&json!({ "inputs": [1], "outputs": [] })).unwrap_err();
@@ -143,8 +143,8 @@ mod tests {
 
     #[test]
     fn compares_element_type_rank_and_known_sizes_only() {
-        let own = signature(DType::F32, vec![Dim::Known(3), Dim::Unknown("n".into())]);
-        own.check(&signature(DType::F32, vec![Dim::Known(3), Dim::Unknown("m".into())])).unwrap();
+        let expected = signature(DType::F32, vec![Dim::Known(3), Dim::Unknown("n".into())]);
+        expected.check(&signature(DType::F32, vec![Dim::Known(3), Dim::Unknown("m".into())])).unwrap();
         for other in [
             signature(DType::I8, vec![Dim::Known(3), Dim::Unknown("n".into())]),
             signature(DType::F32, vec![Dim::Known(4), Dim::Unknown("n".into())]),
@@ -152,7 +152,7 @@ mod tests {
             signature(DType::F32, vec![Dim::Known(3)]),
             Signature::default(),
         ] {
-            own.check(&other).unwrap_err();
+            expected.check(&other).unwrap_err();
         }
     }
 }

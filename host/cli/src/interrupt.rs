@@ -29,7 +29,7 @@ fn exit_flag() -> &'static Arc<AtomicBool> {
 /// Reports on Ctrl-C which plugin is running. Must be called before any other handler is registered, as later ones
 /// chain to it.
 pub fn report_plugin_on_interrupt() {
-    if entries::say_interrupts() {
+    if entries::report_interrupts() {
         exit_flag();
     }
 }

@@ -89,10 +89,10 @@ pub fn main() -> ExitCode {
 
 /// Reserves standard output for the product and reports plugins that end the process.
 fn own_process() -> Result<(), Failure> {
-    let product = entries::own_process().map_err(|error| {
+    let stdout = entries::own_process().map_err(|error| {
         Failure::new(codes::plugins::PROCESS_STATE, format!("cannot reserve standard output: {error}"))
     })?;
-    out::install(product);
+    out::install(stdout);
     interrupt::report_plugin_on_interrupt();
     entries::on_change(|change| {
         render::diagnostic(&Diagnostic::warning(codes::plugins::PROCESS_STATE, change.to_string()));

@@ -7,14 +7,14 @@
 use super::escape;
 use byoc::error::Failure;
 use byoc_ir::diag::{Diagnostic, codes};
-use byoc_plugin_api::host::entries::{Product, restore_process};
+use byoc_plugin_api::host::entries::{ReservedStdout, restore_process};
 use std::fmt::Arguments;
 use std::io::{self, ErrorKind, IsTerminal, LineWriter, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Writer to standard output, once `take` has installed it.
-static PRODUCT: Mutex<Option<LineWriter<Product>>> = Mutex::new(None);
+static STDOUT: Mutex<Option<LineWriter<ReservedStdout>>> = Mutex::new(None);
 
 /// Set when standard output is reserved for a file.
 static RESERVED: AtomicBool = AtomicBool::new(false);
@@ -74,12 +74,12 @@ pub fn cannot_write(error: &io::Error) -> Diagnostic {
 }
 
 /// Installs the writer of `print!` and `println!`.
-pub fn install(product: Product) {
-    *locked() = Some(LineWriter::new(product));
+pub fn install(stdout: ReservedStdout) {
+    *locked() = Some(LineWriter::new(stdout));
 }
 
-fn locked() -> MutexGuard<'static, Option<LineWriter<Product>>> {
-    PRODUCT.lock().unwrap_or_else(PoisonError::into_inner)
+fn locked() -> MutexGuard<'static, Option<LineWriter<ReservedStdout>>> {
+    STDOUT.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Calls `write` with standard output.
@@ -89,7 +89,7 @@ fn locked() -> MutexGuard<'static, Option<LineWriter<Product>>> {
 pub fn with_stdout<T>(write: impl FnOnce(&mut dyn Write) -> io::Result<T>) -> io::Result<T> {
     restore_process();
     match &mut *locked() {
-        Some(product) => write(product),
+        Some(stdout) => write(stdout),
         None => write(&mut io::stdout()),
     }
 }
@@ -138,7 +138,7 @@ pub fn flush() -> Result<(), OutputError> {
 /// Tests whether standard output is a terminal.
 pub fn is_terminal() -> bool {
     match &*locked() {
-        Some(product) => product.get_ref().is_terminal(),
+        Some(stdout) => stdout.get_ref().is_terminal(),
         None => io::stdout().is_terminal(),
     }
 }
@@ -146,7 +146,7 @@ pub fn is_terminal() -> bool {
 /// Returns the width of the terminal of standard output, if it is one.
 pub fn width() -> Option<u16> {
     let size = match &*locked() {
-        Some(product) => terminal_size::terminal_size_of(product.get_ref()),
+        Some(stdout) => terminal_size::terminal_size_of(stdout.get_ref()),
         None => terminal_size::terminal_size_of(io::stdout()),
     };
     size.map(|(width, _)| width.0)

@@ -11,7 +11,7 @@ use byoc::plugin::registry::{PluginFile, Registry, Status, rejection_diagnostic}
 use byoc::session::Session;
 use byoc_ir::diag::{Diagnostic, Severity};
 use byoc_plugin_api::CODEGEN_PREFIX;
-use byoc_plugin_api::host::{FileFacts, LoadedPlugin, Offer, facts};
+use byoc_plugin_api::host::{FileFacts, LoadedPlugin, RegisteredObject, facts};
 use serde_json::{Value, json};
 use std::process::ExitCode;
 
@@ -53,8 +53,8 @@ struct BackendCheck {
 
 fn backends(registry: &Registry, plugin: &LoadedPlugin) -> Vec<BackendCheck> {
     let mut checked = Vec::new();
-    let names = plugin.registrations.iter().filter_map(|registration| match registration.offer {
-        Offer::Codegen(_) => registration.name.strip_prefix(CODEGEN_PREFIX),
+    let names = plugin.registrations.iter().filter_map(|registration| match registration.object {
+        RegisteredObject::Codegen(_) => registration.name.strip_prefix(CODEGEN_PREFIX),
         _ => None,
     });
     for name in names {

@@ -115,7 +115,7 @@ impl Model {
     /// # Errors
     /// When the inputs do not fit, or a step fails.
     pub fn run(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>, Failure> {
-        entries::trust_float_state();
+        entries::save_float_state();
         Ok(self.executor.run(inputs)?)
     }
 
@@ -124,7 +124,7 @@ impl Model {
     /// # Errors
     /// As [`Model::run`].
     pub fn run_observed(&self, inputs: &[Tensor], observer: &dyn Observer) -> Result<Vec<Tensor>, Failure> {
-        entries::trust_float_state();
+        entries::save_float_state();
         Ok(self.executor.run_observed(inputs, Some(observer))?)
     }
 

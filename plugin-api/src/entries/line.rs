@@ -1,7 +1,7 @@
 //! Line on standard error, formatted and written without allocation, locks or anything else that is not
 //! async-signal-safe.
 
-use super::place::Place;
+use super::call_site::CallSite;
 use std::sync::atomic::{AtomicI32, Ordering};
 
 /// Descriptor for lines if standard error is closed; -1 for none.
@@ -27,32 +27,32 @@ impl Line {
     /// Appends a text, truncated to the space left.
     pub(super) fn text(&mut self, text: &str) -> &mut Line {
         // One byte is reserved for the newline.
-        let room = self.bytes.len() - 1 - self.length;
-        let taken = text.len().min(room);
-        self.bytes[self.length..self.length + taken].copy_from_slice(&text.as_bytes()[..taken]);
-        self.length += taken;
+        let available = self.bytes.len() - 1 - self.length;
+        let copied = text.len().min(available);
+        self.bytes[self.length..self.length + copied].copy_from_slice(&text.as_bytes()[..copied]);
+        self.length += copied;
         self
     }
 
     /// Appends a number.
     pub(super) fn number(&mut self, number: u64) -> &mut Line {
         let mut digits = [0u8; 20];
-        let (mut at, mut left) = (digits.len(), number);
+        let (mut at, mut rest) = (digits.len(), number);
         loop {
             at -= 1;
-            digits[at] = b'0' + (left % 10) as u8;
-            left /= 10;
-            if left == 0 {
+            digits[at] = b'0' + (rest % 10) as u8;
+            rest /= 10;
+            if rest == 0 {
                 break;
             }
         }
         self.text(std::str::from_utf8(&digits[at..]).unwrap_or_default())
     }
 
-    /// Appends a place in the format of its `Display`.
-    pub(super) fn place(&mut self, place: &Place) -> &mut Line {
-        self.text("plugin ").text(place.plugin).text(": ").text(place.entry.name());
-        if place.region.is_empty() { self } else { self.text(": region ").text(place.region) }
+    /// Appends a call site in the format of its `Display`.
+    pub(super) fn site(&mut self, site: &CallSite) -> &mut Line {
+        self.text("plugin ").text(site.plugin).text(": ").text(site.entry.name());
+        if site.region.is_empty() { self } else { self.text(": region ").text(site.region) }
     }
 
     /// Writes the line.
@@ -71,7 +71,7 @@ impl Line {
 
 #[cfg(test)]
 mod tests {
-    use super::super::place::{Entry, Places};
+    use super::super::call_site::{CallSites, Entry};
     use super::*;
 
     fn read(line: &Line) -> &str {
@@ -79,11 +79,11 @@ mod tests {
     }
 
     #[test]
-    fn line_formats_texts_numbers_and_places() {
-        let place = Places::of("mine", "r").at(Entry::Run);
+    fn line_formats_texts_numbers_and_call_sites() {
+        let site = CallSites::of("mine", "r").at(Entry::Run);
         let mut line = Line::new();
-        line.error("E0450").place(place).text(" took ").number(0).text(" of ").number(u64::MAX);
-        assert_eq!(read(&line), format!("error[E0450]: {place} took 0 of {}", u64::MAX));
+        line.error("E0450").site(site).text(" took ").number(0).text(" of ").number(u64::MAX);
+        assert_eq!(read(&line), format!("error[E0450]: {site} took 0 of {}", u64::MAX));
     }
 
     #[test]

@@ -1,9 +1,9 @@
 //! Process-wide state that plugins must not change: working directory, limits, locale, standard streams, and the
-//! handling of Ctrl-C. After each entry it is compared with the state at the time of [`begin`], restored, and reported
-//! once.
+//! handling of Ctrl-C. After each entry it is compared with the state at the time of [`record_initial_state`],
+//! restored, and reported once.
 
+use super::call_site::CallSite;
 use super::line::OTHER_STDERR;
-use super::place::Place;
 use std::collections::BTreeSet;
 use std::ffi::{CStr, CString, c_int};
 use std::io;
@@ -15,9 +15,9 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
     /// Current entry, or the last one before the change was noticed.
-    pub place: Place,
+    pub site: CallSite,
     /// State that changed, such as "the working directory".
-    pub what: &'static str,
+    pub state: &'static str,
     /// True if the change was undone.
     pub restored: bool,
 }
@@ -25,33 +25,33 @@ pub struct Change {
 impl std::fmt::Display for Change {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let end = if self.restored { "it was restored" } else { "it cannot be restored" };
-        write!(f, "{}: changed {}; {end}", self.place, self.what)
+        write!(f, "{}: changed {}; {end}", self.site, self.state)
     }
 }
 
-static REPORT: OnceLock<fn(&Change)> = OnceLock::new();
+static REPORTER: OnceLock<fn(&Change)> = OnceLock::new();
 
 /// Sets the function that reports changes, instead of warnings in the log. Only the first call has an effect.
 pub fn on_change(report: fn(&Change)) {
-    let _ = REPORT.set(report);
+    let _ = REPORTER.set(report);
 }
 
 /// Changes that could not be undone, each reported once and not again for every later plugin.
-static LOST: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
+static UNRESTORED: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
 
 /// Reports a change, once for each plugin and entry.
 #[cold]
-fn say(place: &Place, what: &'static str, restored: bool) {
-    static SAID: Mutex<BTreeSet<(&'static str, &'static str, &'static str)>> = Mutex::new(BTreeSet::new());
-    if !restored && !LOST.lock().unwrap_or_else(PoisonError::into_inner).insert(what) {
+fn report_change(site: &CallSite, state: &'static str, restored: bool) {
+    static REPORTED: Mutex<BTreeSet<(&'static str, &'static str, &'static str)>> = Mutex::new(BTreeSet::new());
+    if !restored && !UNRESTORED.lock().unwrap_or_else(PoisonError::into_inner).insert(state) {
         return;
     }
-    let key = (place.plugin, place.entry.name(), what);
-    if !SAID.lock().unwrap_or_else(PoisonError::into_inner).insert(key) {
+    let key = (site.plugin, site.entry.name(), state);
+    if !REPORTED.lock().unwrap_or_else(PoisonError::into_inner).insert(key) {
         return;
     }
-    let change = Change { place: *place, what, restored };
-    match REPORT.get() {
+    let change = Change { site: *site, state, restored };
+    match REPORTER.get() {
         Some(report) => report(&change),
         None => tracing::warn!(target: "byoc::plugin", "{change}"),
     }
@@ -59,8 +59,8 @@ fn say(place: &Place, what: &'static str, restored: bool) {
 
 /// Reports a change of the floating-point environment, which was restored.
 #[cold]
-pub(super) fn float_changed(place: &Place) {
-    say(place, "the floating-point environment (rounding, subnormals or exceptions)", true);
+pub(super) fn float_changed(site: &CallSite) {
+    report_change(site, "the floating-point environment (rounding, subnormals or exceptions)", true);
 }
 
 /// Identity of a file: device, inode and type.
@@ -79,15 +79,15 @@ const LIMITS: [(c_int, &str); 5] = [
 const STREAMS: [(RawFd, &str); 3] = [(0, "standard input"), (1, "standard output"), (2, "standard error")];
 
 /// State of the process at its start.
-struct Begin {
+struct InitialState {
     limits: [Option<libc::rlimit>; LIMITS.len()],
     streams: [Option<(Identity, OwnedFd)>; STREAMS.len()],
-    folder: Option<(Identity, OwnedFd)>,
+    working_dir: Option<(Identity, OwnedFd)>,
     locale: Option<CString>,
     interrupt: Mutex<Option<libc::sigaction>>,
 }
 
-static BEGIN: OnceLock<Begin> = OnceLock::new();
+static INITIAL_STATE: OnceLock<InitialState> = OnceLock::new();
 
 fn limit(resource: c_int) -> Option<libc::rlimit> {
     let mut limit = MaybeUninit::uninit();
@@ -106,7 +106,7 @@ pub(super) fn identity(descriptor: RawFd) -> Option<Identity> {
     unsafe { (libc::fstat(descriptor, status.as_mut_ptr()) == 0).then(|| identity_of(&status.assume_init())) }
 }
 
-fn folder() -> Option<Identity> {
+fn working_dir() -> Option<Identity> {
     let mut status = MaybeUninit::uninit();
     // SAFETY: as above; the path is a C string.
     unsafe { (libc::stat(c".".as_ptr(), status.as_mut_ptr()) == 0).then(|| identity_of(&status.assume_init())) }
@@ -126,37 +126,37 @@ pub(super) fn interrupt() -> Option<libc::sigaction> {
 }
 
 /// Duplicates a descriptor to a high number, which code that closes "all" descriptors is unlikely to reach.
-pub(super) fn own_descriptor(descriptor: RawFd) -> io::Result<OwnedFd> {
-    for least in [800, 100, 3] {
+pub(super) fn duplicate_high(descriptor: RawFd) -> io::Result<OwnedFd> {
+    for min in [800, 100, 3] {
         // SAFETY: creates a descriptor.
-        let own = unsafe { libc::fcntl(descriptor, libc::F_DUPFD_CLOEXEC, least) };
-        if own >= 0 {
+        let duplicate = unsafe { libc::fcntl(descriptor, libc::F_DUPFD_CLOEXEC, min) };
+        if duplicate >= 0 {
             // SAFETY: the descriptor was created above and has no other owner.
-            return Ok(unsafe { OwnedFd::from_raw_fd(own) });
+            return Ok(unsafe { OwnedFd::from_raw_fd(duplicate) });
         }
     }
     Err(io::Error::last_os_error())
 }
 
 /// Records the state of the process. Only the first call has an effect.
-pub(super) fn begin() {
-    BEGIN.get_or_init(|| {
-        let own = |descriptor| Some((identity(descriptor)?, own_descriptor(descriptor).ok()?));
-        let streams = STREAMS.map(|(descriptor, _)| own(descriptor));
+pub(super) fn record_initial_state() {
+    INITIAL_STATE.get_or_init(|| {
+        let duplicate = |descriptor| Some((identity(descriptor)?, duplicate_high(descriptor).ok()?));
+        let streams = STREAMS.map(|(descriptor, _)| duplicate(descriptor));
         if let Some((_, stderr)) = &streams[2] {
             OTHER_STDERR.store(stderr.as_raw_fd(), std::sync::atomic::Ordering::Relaxed);
         }
         // SAFETY: opens a directory.
-        let here = unsafe { libc::open(c".".as_ptr(), libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC) };
-        let here = (here >= 0).then(|| {
+        let dir = unsafe { libc::open(c".".as_ptr(), libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC) };
+        let dir = (dir >= 0).then(|| {
             // SAFETY: the descriptor was created above and has no other owner.
-            unsafe { OwnedFd::from_raw_fd(here) }
+            unsafe { OwnedFd::from_raw_fd(dir) }
         });
-        let here = here.and_then(|here| own_descriptor(here.as_raw_fd()).ok());
-        Begin {
+        let dir = dir.and_then(|dir| duplicate_high(dir.as_raw_fd()).ok());
+        InitialState {
             limits: LIMITS.map(|(resource, _)| limit(resource)),
             streams,
-            folder: folder().zip(here),
+            working_dir: working_dir().zip(dir),
             locale: locale(),
             interrupt: Mutex::new(interrupt()),
         }
@@ -164,55 +164,55 @@ pub(super) fn begin() {
 }
 
 /// Restores the state that an entry has changed.
-pub(super) fn check(place: &Place) {
-    let Some(begin) = BEGIN.get() else { return };
-    for ((resource, name), before) in LIMITS.into_iter().zip(&begin.limits) {
+pub(super) fn check(site: &CallSite) {
+    let Some(initial) = INITIAL_STATE.get() else { return };
+    for ((resource, name), before) in LIMITS.into_iter().zip(&initial.limits) {
         let Some(before) = before else { continue };
         let same = |now: libc::rlimit| now.rlim_cur == before.rlim_cur && now.rlim_max == before.rlim_max;
         if limit(resource).is_some_and(|now| !same(now)) {
             // SAFETY: restores a limit.
             let restored = unsafe { libc::setrlimit(resource as _, before) } == 0;
-            say(place, name, restored);
+            report_change(site, name, restored);
         }
     }
-    for ((descriptor, name), before) in STREAMS.into_iter().zip(&begin.streams) {
-        let Some((before, own)) = before else { continue };
+    for ((descriptor, name), before) in STREAMS.into_iter().zip(&initial.streams) {
+        let Some((before, duplicate)) = before else { continue };
         // A closed descriptor may refer to another file by now; so may the copy.
         if identity(descriptor) != Some(*before) {
-            let restored = identity(own.as_raw_fd()) == Some(*before)
+            let restored = identity(duplicate.as_raw_fd()) == Some(*before)
                 // SAFETY: restores the file of a descriptor.
-                && unsafe { libc::dup2(own.as_raw_fd(), descriptor) } >= 0;
-            say(place, name, restored);
+                && unsafe { libc::dup2(duplicate.as_raw_fd(), descriptor) } >= 0;
+            report_change(site, name, restored);
         }
     }
-    if let Some((before, own)) = &begin.folder
-        && folder() != Some(*before)
+    if let Some((before, duplicate)) = &initial.working_dir
+        && working_dir() != Some(*before)
     {
         // SAFETY: changes the working directory.
-        let restored = unsafe { libc::fchdir(own.as_raw_fd()) } == 0 && folder() == Some(*before);
-        say(place, "the working directory", restored);
+        let restored = unsafe { libc::fchdir(duplicate.as_raw_fd()) } == 0 && working_dir() == Some(*before);
+        report_change(site, "the working directory", restored);
     }
-    if let Some(before) = &begin.locale
+    if let Some(before) = &initial.locale
         && locale().as_ref() != Some(before)
     {
         // SAFETY: sets a locale by a name that the system returned.
         let restored = unsafe { !libc::setlocale(libc::LC_ALL, before.as_ptr()).is_null() };
-        say(place, "the locale", restored);
+        report_change(site, "the locale", restored);
     }
-    check_interrupt(place, &begin.interrupt);
+    check_interrupt(site, &initial.interrupt);
 }
 
 /// Restores the handler of Ctrl-C if a plugin has made it ignored. The host changes handlers itself, but never ignores
 /// Ctrl-C.
-fn check_interrupt(place: &Place, seen: &Mutex<Option<libc::sigaction>>) {
-    let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
+fn check_interrupt(site: &CallSite, last_seen: &Mutex<Option<libc::sigaction>>) {
+    let mut last_seen = last_seen.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(now) = interrupt() else { return };
-    match &*seen {
-        Some(before) if now.sa_sigaction == libc::SIG_IGN && before.sa_sigaction != libc::SIG_IGN => {
+    match &*last_seen {
+        Some(previous) if now.sa_sigaction == libc::SIG_IGN && previous.sa_sigaction != libc::SIG_IGN => {
             // SAFETY: restores a handler that was installed before.
-            let restored = unsafe { libc::sigaction(libc::SIGINT, before, std::ptr::null_mut()) } == 0;
-            say(place, "the handling of Ctrl-C", restored);
+            let restored = unsafe { libc::sigaction(libc::SIGINT, previous, std::ptr::null_mut()) } == 0;
+            report_change(site, "the handling of Ctrl-C", restored);
         }
-        _ => *seen = Some(now),
+        _ => *last_seen = Some(now),
     }
 }

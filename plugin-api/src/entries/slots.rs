@@ -1,8 +1,8 @@
 //! Table of running entries: a slot for each thread that enters plugins. It has a fixed size and is accessed by single
 //! atomic loads and stores, so that signal handlers can read it on any thread at any time.
 
+use super::call_site::{CallSite, Entry};
 use super::float::FloatState;
-use super::place::{Entry, Place};
 use std::cell::Cell;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -14,9 +14,9 @@ pub(super) const SLOTS: usize = 2048;
 /// Entry that one thread is in. Aligned to a cache line, as threads write to their slots at every entry.
 #[repr(align(64))]
 pub(super) struct Slot {
-    taken: AtomicBool,
-    /// Place that the thread is in; with the lowest bit set, the last place that it was in.
-    pub(super) at: AtomicPtr<Place>,
+    claimed: AtomicBool,
+    /// Call site that the thread is in; with the lowest bit set, the last one that it was in.
+    pub(super) at: AtomicPtr<CallSite>,
     /// Last observed floating-point environment of the thread outside of plugins.
     pub(super) float: AtomicU64,
 }
@@ -28,45 +28,45 @@ static SHARED: Slot = Slot::new(true);
 static USED: AtomicU32 = AtomicU32::new(0);
 
 /// Most recently started outermost entry of any thread, except runs, which are recorded in slots only.
-pub(super) static LATEST: AtomicPtr<Place> = AtomicPtr::new(ptr::null_mut());
+pub(super) static LATEST: AtomicPtr<CallSite> = AtomicPtr::new(ptr::null_mut());
 
 thread_local! {
     // Constant and without a destructor: access is a plain memory read, also in a signal handler.
-    pub(super) static OWN: Cell<Option<&'static Slot>> = const { Cell::new(None) };
+    pub(super) static CURRENT_SLOT: Cell<Option<&'static Slot>> = const { Cell::new(None) };
 }
 
-/// Tag bit in the pointer to a place that the thread has left.
-const LEFT: usize = 1;
+/// Tag bit in the pointer to a call site that the thread has left.
+const LEFT_TAG: usize = 1;
 
-pub(super) fn left(place: *mut Place) -> *mut Place {
-    place.map_addr(|address| address | LEFT)
+pub(super) fn with_left_tag(site: *mut CallSite) -> *mut CallSite {
+    site.map_addr(|address| address | LEFT_TAG)
 }
 
-/// Returns the place of a tagged pointer.
-fn place_of(pointer: *mut Place) -> Option<&'static Place> {
-    // SAFETY: without the tag the pointer is null or a stored `&'static Place`.
-    unsafe { pointer.map_addr(|address| address & !LEFT).as_ref() }
+/// Returns the call site of a tagged pointer.
+fn site_of(pointer: *mut CallSite) -> Option<&'static CallSite> {
+    // SAFETY: without the tag the pointer is null or a stored `&'static CallSite`.
+    unsafe { pointer.map_addr(|address| address & !LEFT_TAG).as_ref() }
 }
 
 impl Slot {
-    const fn new(taken: bool) -> Slot {
-        let nowhere = AtomicPtr::new(ptr::without_provenance_mut(LEFT));
-        Slot { taken: AtomicBool::new(taken), at: nowhere, float: AtomicU64::new(0) }
+    const fn new(claimed: bool) -> Slot {
+        let empty = AtomicPtr::new(ptr::without_provenance_mut(LEFT_TAG));
+        Slot { claimed: AtomicBool::new(claimed), at: empty, float: AtomicU64::new(0) }
     }
 
     pub(super) fn is_inside(&self) -> bool {
-        self.at.load(Ordering::Relaxed).addr() & LEFT == 0
+        self.at.load(Ordering::Relaxed).addr() & LEFT_TAG == 0
     }
 
     /// Returns the entry that the thread is in.
-    pub(super) fn at(&self) -> Option<&'static Place> {
+    pub(super) fn at(&self) -> Option<&'static CallSite> {
         let at = self.at.load(Ordering::Acquire);
-        if at.addr() & LEFT == 0 { place_of(at) } else { None }
+        if at.addr() & LEFT_TAG == 0 { site_of(at) } else { None }
     }
 
     /// Returns the entry that the thread is in, or was in last.
-    pub(super) fn last(&self) -> Option<&'static Place> {
-        place_of(self.at.load(Ordering::Acquire))
+    pub(super) fn last(&self) -> Option<&'static CallSite> {
+        site_of(self.at.load(Ordering::Acquire))
     }
 
     /// Returns true for the slot shared by threads that found the table full.
@@ -75,18 +75,18 @@ impl Slot {
     }
 
     /// Releases the slot for other threads.
-    pub(super) fn give_back(&self) {
+    pub(super) fn release(&self) {
         if !self.is_shared() {
-            self.at.store(left(ptr::null_mut()), Ordering::Relaxed);
-            self.taken.store(false, Ordering::Release);
+            self.at.store(with_left_tag(ptr::null_mut()), Ordering::Relaxed);
+            self.claimed.store(false, Ordering::Release);
         }
     }
 }
 
-/// Takes a free slot for this thread, or the shared one.
+/// Claims a free slot for this thread, or the shared one.
 #[cold]
-pub(super) fn take() -> &'static Slot {
-    let free = |slot: &&Slot| slot.taken.compare_exchange(false, true, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+pub(super) fn claim() -> &'static Slot {
+    let free = |slot: &&Slot| slot.claimed.compare_exchange(false, true, Ordering::AcqRel, Ordering::Relaxed).is_ok();
     let slot = match TABLE.iter().enumerate().find(|(_, slot)| free(slot)) {
         Some((index, slot)) => {
             USED.fetch_max(index as u32 + 1, Ordering::Release);
@@ -95,18 +95,18 @@ pub(super) fn take() -> &'static Slot {
         None => &SHARED,
     };
     slot.float.store(FloatState::read().0, Ordering::Relaxed);
-    OWN.set(Some(slot));
+    CURRENT_SLOT.set(Some(slot));
     slot
 }
 
 /// Detaches the thread from its slot.
-pub(super) fn disown() {
-    OWN.set(None);
+pub(super) fn detach() {
+    CURRENT_SLOT.set(None);
 }
 
 /// Returns the entry that this thread is in; `None` outside of plugins.
-pub(crate) fn current() -> Option<&'static Place> {
-    OWN.get()?.at()
+pub(crate) fn current() -> Option<&'static CallSite> {
+    CURRENT_SLOT.get()?.at()
 }
 
 fn slots() -> &'static [Slot] {
@@ -114,14 +114,14 @@ fn slots() -> &'static [Slot] {
 }
 
 /// Returns the entry of some thread, and the number of other threads in plugins.
-pub(super) fn under_way() -> Option<(&'static Place, usize)> {
-    let mut places = slots().iter().filter_map(Slot::at);
-    let first = places.next()?;
-    Some((first, places.count()))
+pub(super) fn running() -> Option<(&'static CallSite, usize)> {
+    let mut sites = slots().iter().filter_map(Slot::at);
+    let first = sites.next()?;
+    Some((first, sites.count()))
 }
 
 /// Returns a recently used entry: a run if there was any, else the latest.
-pub(super) fn last() -> Option<&'static Place> {
-    let mut lasts = slots().iter().filter_map(Slot::last);
-    lasts.find(|place| place.entry == Entry::Run).or_else(|| place_of(LATEST.load(Ordering::Acquire)))
+pub(super) fn last() -> Option<&'static CallSite> {
+    let mut sites = slots().iter().filter_map(Slot::last);
+    sites.find(|site| site.entry == Entry::Run).or_else(|| site_of(LATEST.load(Ordering::Acquire)))
 }

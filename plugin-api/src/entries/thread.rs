@@ -1,6 +1,6 @@
 //! Setup of a thread that enters plugins: an alternate signal stack, and a destructor that runs when the thread ends.
 
-use super::end::{ENDED, PROCESS, end_with};
+use super::exit::{HOST_PID, PROCESS_ENDED, exit_with_error};
 use super::slots::{self, Slot};
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
@@ -15,7 +15,7 @@ struct Thread {
 }
 
 /// Size of an alternate signal stack: handlers need a page or two, and the kernel saves all vector registers there.
-const STACK: usize = 64 << 10;
+const SIGNAL_STACK_BYTES: usize = 64 << 10;
 
 /// Prepares a thread that enters plugins for the first time: an alternate signal stack, as the normal stack may have
 /// overflowed, and a destructor that runs when the thread ends.
@@ -37,22 +37,22 @@ pub(super) fn prepare(slot: &'static Slot) {
 fn handler_stack() -> *mut c_void {
     let mut stack = MaybeUninit::<libc::stack_t>::zeroed();
     // SAFETY: queries the current stack; zeros if that fails.
-    let there = unsafe {
+    let is_sufficient = unsafe {
         libc::sigaltstack(ptr::null(), stack.as_mut_ptr());
         let stack = stack.assume_init();
-        stack.ss_flags & libc::SS_DISABLE == 0 && stack.ss_size >= STACK / 2
+        stack.ss_flags & libc::SS_DISABLE == 0 && stack.ss_size >= SIGNAL_STACK_BYTES / 2
     };
-    if there || PROCESS.load(Ordering::Relaxed) == 0 {
+    if is_sufficient || HOST_PID.load(Ordering::Relaxed) == 0 {
         return ptr::null_mut();
     }
     let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
     // SAFETY: maps fresh memory, which stays until the thread ends, and registers it.
     unsafe {
-        let memory = libc::mmap(ptr::null_mut(), STACK, protection, flags, -1, 0);
+        let memory = libc::mmap(ptr::null_mut(), SIGNAL_STACK_BYTES, protection, flags, -1, 0);
         if memory == libc::MAP_FAILED {
             return ptr::null_mut();
         }
-        let stack = libc::stack_t { ss_sp: memory, ss_flags: 0, ss_size: STACK };
+        let stack = libc::stack_t { ss_sp: memory, ss_flags: 0, ss_size: SIGNAL_STACK_BYTES };
         libc::sigaltstack(&raw const stack, ptr::null_mut());
         memory
     }
@@ -61,22 +61,22 @@ fn handler_stack() -> *mut c_void {
 unsafe extern "C" fn on_thread_end(thread: *mut c_void) {
     // SAFETY: the pointer comes from `prepare`.
     let thread = unsafe { Box::from_raw(thread.cast::<Thread>()) };
-    if let (Some(place), false) = (thread.slot.at(), thread.slot.is_shared()) {
-        if PROCESS.load(Ordering::Relaxed) == std::process::id() {
-            let what = "it ended a thread of byoc (pthread_exit), which cannot continue";
-            end_with(ENDED, place, |line| _ = line.text(what));
+    if let (Some(site), false) = (thread.slot.at(), thread.slot.is_shared()) {
+        if HOST_PID.load(Ordering::Relaxed) == std::process::id() {
+            let message = "it ended a thread of byoc (pthread_exit), which cannot continue";
+            exit_with_error(PROCESS_ENDED, site, |line| _ = line.text(message));
         }
         // Not an owned process: the slot stays occupied, and a join on the thread blocks.
         return;
     }
-    slots::disown();
-    thread.slot.give_back();
+    slots::detach();
+    thread.slot.release();
     if !thread.stack.is_null() {
-        let none = libc::stack_t { ss_sp: ptr::null_mut(), ss_flags: libc::SS_DISABLE, ss_size: STACK };
+        let none = libc::stack_t { ss_sp: ptr::null_mut(), ss_flags: libc::SS_DISABLE, ss_size: SIGNAL_STACK_BYTES };
         // SAFETY: unregisters the stack, and unmaps the memory, in which no handler runs.
         unsafe {
             libc::sigaltstack(&raw const none, ptr::null_mut());
-            libc::munmap(thread.stack, STACK);
+            libc::munmap(thread.stack, SIGNAL_STACK_BYTES);
         }
     }
 }

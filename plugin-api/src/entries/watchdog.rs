@@ -3,8 +3,8 @@
 //! Cancellation is cooperative, and a plugin that never polls `cancelled` ignores it. A thread cannot be stopped from
 //! outside, so the process exits, with a message that names plugin, region and entry.
 
-use super::place::Place;
-use super::{end, slots};
+use super::call_site::CallSite;
+use super::{exit, slots};
 use std::ffi::c_int;
 use std::io;
 use std::mem::MaybeUninit;
@@ -13,7 +13,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Error code of the message: a plugin did not return, or used too much memory.
-const LIMIT: &str = "E0451";
+const LIMIT_EXCEEDED: &str = "E0451";
 
 /// Factor on the grace period of an entry that the host's own work gets after the deadline.
 const HOST_GRACE: u32 = 5;
@@ -38,7 +38,7 @@ impl Default for Limits {
 /// Thread that enforces limits on plugins until the value is dropped.
 #[derive(Debug)]
 pub struct Watchdog {
-    over: Arc<(Mutex<bool>, Condvar)>,
+    stopped: Arc<(Mutex<bool>, Condvar)>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -48,82 +48,82 @@ impl Watchdog {
     /// # Errors
     /// If no thread can be created.
     pub fn start(limits: Limits) -> io::Result<Watchdog> {
-        let over = Arc::new((Mutex::new(false), Condvar::new()));
+        let stopped = Arc::new((Mutex::new(false), Condvar::new()));
         let mut thread = None;
         if limits.deadline.is_some() || limits.resident.is_some() {
-            let (over, builder) = (over.clone(), std::thread::Builder::new().name("byoc-watchdog".into()));
-            thread = Some(builder.spawn(move || watch(limits, &over))?);
+            let (stopped, builder) = (stopped.clone(), std::thread::Builder::new().name("byoc-watchdog".into()));
+            thread = Some(builder.spawn(move || watch(limits, &stopped))?);
         }
-        Ok(Watchdog { over, thread })
+        Ok(Watchdog { stopped, thread })
     }
 }
 
 impl Drop for Watchdog {
     fn drop(&mut self) {
-        *self.over.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
-        self.over.1.notify_all();
+        *self.stopped.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.stopped.1.notify_all();
         // The thread returns at once, or ends the process.
         let _ = self.thread.take().map(JoinHandle::join);
     }
 }
 
-fn watch(limits: Limits, (over, changed): &(Mutex<bool>, Condvar)) {
-    let mut over = over.lock().unwrap_or_else(PoisonError::into_inner);
-    while !*over {
+fn watch(limits: Limits, (stopped, changed): &(Mutex<bool>, Condvar)) {
+    let mut stopped = stopped.lock().unwrap_or_else(PoisonError::into_inner);
+    while !*stopped {
         let mut wait = Duration::from_millis(200);
         if let Some(deadline) = limits.deadline {
-            let left = (deadline + limits.grace).saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                if let Some((place, _)) = slots::under_way() {
-                    late(place, limits.grace);
+            let remaining = (deadline + limits.grace).saturating_duration_since(Instant::now());
+            if remaining.is_zero() {
+                if let Some((site, _)) = slots::running() {
+                    exit_after_deadline(site, limits.grace);
                 }
                 // The host's own work is cancelled by other means and ends soon, unless a plugin has corrupted the
                 // host's data.
                 if Instant::now() > deadline + limits.grace * HOST_GRACE
-                    && let Some(place) = slots::last()
+                    && let Some(site) = slots::last()
                 {
-                    stuck(place);
+                    exit_host_stuck(site);
                 }
                 // Past the deadline every further entry is too late: poll often.
                 wait = Duration::from_millis(10);
             }
-            wait = wait.min(left.max(Duration::from_millis(10)));
+            wait = wait.min(remaining.max(Duration::from_millis(10)));
         }
         if let Some(limit) = limits.resident {
             let resident = resident_bytes();
-            if let (true, Some((place, _))) = (resident > limit, slots::under_way()) {
-                large(place, resident, limit);
+            if let (true, Some((site, _))) = (resident > limit, slots::running()) {
+                exit_memory_exceeded(site, resident, limit);
             }
-            wait = wait.min(until_full(limit.saturating_sub(resident)));
+            wait = wait.min(min_fill_time(limit.saturating_sub(resident)));
         }
-        over = changed.wait_timeout(over, wait).unwrap_or_else(PoisonError::into_inner).0;
+        stopped = changed.wait_timeout(stopped, wait).unwrap_or_else(PoisonError::into_inner).0;
     }
 }
 
 /// Returns a lower bound on the time in which this much memory can be touched.
-fn until_full(room: u64) -> Duration {
-    const BYTES_A_MILLISECOND: u64 = 10 << 20;
-    Duration::from_millis((room / BYTES_A_MILLISECOND).clamp(2, 50))
+fn min_fill_time(available: u64) -> Duration {
+    const BYTES_PER_MILLISECOND: u64 = 10 << 20;
+    Duration::from_millis((available / BYTES_PER_MILLISECOND).clamp(2, 50))
 }
 
 #[cold]
-fn late(place: &Place, grace: Duration) -> ! {
-    end::end_with(LIMIT, place, |line| {
+fn exit_after_deadline(site: &CallSite, grace: Duration) -> ! {
+    exit::exit_with_error(LIMIT_EXCEEDED, site, |line| {
         line.text("it did not return within ").number(grace.as_millis() as u64);
         line.text(" ms after the time limit; byoc exits here");
     })
 }
 
 #[cold]
-fn stuck(place: &Place) -> ! {
-    end::end_with(LIMIT, place, |line| {
+fn exit_host_stuck(site: &CallSite) -> ! {
+    exit::exit_with_error(LIMIT_EXCEEDED, site, |line| {
         line.text("byoc did not finish after the time limit; this entry was the last one; byoc exits here");
     })
 }
 
 #[cold]
-fn large(place: &Place, resident: u64, limit: u64) -> ! {
-    end::end_with(LIMIT, place, |line| {
+fn exit_memory_exceeded(site: &CallSite, resident: u64, limit: u64) -> ! {
+    exit::exit_with_error(LIMIT_EXCEEDED, site, |line| {
         line.text("byoc uses ").number(resident >> 20).text(" MiB of memory, expected at most ");
         line.number(limit >> 20).text(" MiB; it exits here");
     })
@@ -137,7 +137,7 @@ fn resident_bytes() -> u64 {
     let length = unsafe {
         let file: c_int = libc::open(c"/proc/self/statm".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
         if file < 0 {
-            return most_resident_bytes();
+            return peak_resident_bytes();
         }
         let length = libc::read(file, text.as_mut_ptr().cast(), text.len());
         libc::close(file);
@@ -149,10 +149,10 @@ fn resident_bytes() -> u64 {
     let pages = fields.next().flatten().zip(fields.next().flatten()).map(|(all, files)| all.saturating_sub(files));
     // SAFETY: a query without side effects.
     let page = u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096);
-    pages.map_or_else(most_resident_bytes, |pages| pages * page)
+    pages.map_or_else(peak_resident_bytes, |pages| pages * page)
 }
 
-fn most_resident_bytes() -> u64 {
+fn peak_resident_bytes() -> u64 {
     let mut usage = MaybeUninit::<libc::rusage>::zeroed();
     // SAFETY: the structure is filled, or stays zero.
     let usage = unsafe {
@@ -169,11 +169,11 @@ mod tests {
     #[test]
     fn reports_resident_memory() {
         let before = resident_bytes();
-        let taken = std::hint::black_box(vec![1u8; 64 << 20]);
+        let allocation = std::hint::black_box(vec![1u8; 64 << 20]);
         assert!(resident_bytes() > before + (32 << 20));
-        drop(taken);
-        assert!(most_resident_bytes() >= before);
-        assert!(until_full(0) < until_full(u64::MAX));
+        drop(allocation);
+        assert!(peak_resident_bytes() >= before);
+        assert!(min_fill_time(0) < min_fill_time(u64::MAX));
     }
 
     #[test]

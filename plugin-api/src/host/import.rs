@@ -4,37 +4,37 @@
 use crate::RefusalCode;
 use crate::backend::{Candidate, Codegen, CompiledRegion, LoadRequest, Loader, Region, Verdict};
 use crate::describe::Description;
-use crate::entries::{self, Entry, Places, enter};
+use crate::entries::{self, CallSites, Entry, enter};
 use crate::error::{Error, Result};
 use crate::executable::{Call, Executable, Prepared};
-use crate::executable_object::{ImportedExecutable, answered};
+use crate::executable_object::{ImportedExecutable, import_query_result};
 use crate::wire::{CodegenObject, LoaderObject};
 use abi_stable::std_types::{RSlice, RString};
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
 /// Object of a plugin, whose entries and destructor are recorded.
-struct Held<T> {
+struct PluginObject<T> {
     object: ManuallyDrop<T>,
-    places: &'static Places,
+    sites: &'static CallSites,
 }
 
-impl<T> Held<T> {
-    fn new(object: T, places: &'static Places) -> Held<T> {
-        Held { object: ManuallyDrop::new(object), places }
+impl<T> PluginObject<T> {
+    fn new(object: T, sites: &'static CallSites) -> PluginObject<T> {
+        PluginObject { object: ManuallyDrop::new(object), sites }
     }
 
     /// Calls an entry of the object.
     #[inline]
     fn call<R>(&self, entry: Entry, call: impl FnOnce(&T) -> R) -> R {
-        let _entered = enter(self.places.at(entry));
+        let _entered = enter(self.sites.at(entry));
         call(&self.object)
     }
 }
 
-impl<T> Drop for Held<T> {
+impl<T> Drop for PluginObject<T> {
     fn drop(&mut self) {
-        let _entered = enter(self.places.at(Entry::Release));
+        let _entered = enter(self.sites.at(Entry::Release));
         // SAFETY: the object is not used after this destructor.
         unsafe { ManuallyDrop::drop(&mut self.object) };
     }
@@ -43,16 +43,16 @@ impl<T> Drop for Held<T> {
 /// Code generator of a plugin, as the host sees it.
 pub(crate) struct ImportedCodegen {
     plugin: Arc<str>,
-    object: Held<CodegenObject>,
+    object: PluginObject<CodegenObject>,
 }
 
 impl ImportedCodegen {
     pub(crate) fn new(plugin: Arc<str>, object: CodegenObject) -> ImportedCodegen {
-        let places = Places::of(&plugin, "");
-        ImportedCodegen { plugin, object: Held::new(object, places) }
+        let sites = CallSites::of(&plugin, "");
+        ImportedCodegen { plugin, object: PluginObject::new(object, sites) }
     }
 
-    fn named<T>(&self, entry: &str, result: Result<T>) -> Result<T> {
+    fn with_context<T>(&self, entry: &str, result: Result<T>) -> Result<T> {
         result.map_err(|error| error.within(&self.plugin, entry))
     }
 }
@@ -60,7 +60,7 @@ impl ImportedCodegen {
 impl Codegen for ImportedCodegen {
     fn describe(&self) -> Result<Description> {
         let text: RString =
-            self.named("describe", self.object.call(Entry::Describe, |o| o.describe().into_result()))?;
+            self.with_context("describe", self.object.call(Entry::Describe, |o| o.describe().into_result()))?;
         Ok(Description::from_json_lossy(&text))
     }
 
@@ -72,11 +72,11 @@ impl Codegen for ImportedCodegen {
     }
 
     fn judge_batch(&self, candidates: &[Candidate]) -> Result<Vec<Verdict>> {
-        let judged = self.object.call(Entry::Judge, |o| o.judge(RSlice::from_slice(candidates)).into_result());
-        let verdicts = self.named("judge", judged)?;
+        let result = self.object.call(Entry::Judge, |o| o.judge(RSlice::from_slice(candidates)).into_result());
+        let verdicts = self.with_context("judge", result)?;
         if verdicts.len() != candidates.len() {
             let message = format!("found {} verdicts on {} candidates", verdicts.len(), candidates.len());
-            return self.named("judge", Err(Error::new(message)));
+            return self.with_context("judge", Err(Error::new(message)));
         }
         Ok(verdicts.into_vec())
     }
@@ -85,27 +85,30 @@ impl Codegen for ImportedCodegen {
         let options = region.options.to_string();
         let constants = RSlice::from_slice(region.constants);
         let compiled = {
-            let _entered = enter(Places::of(&self.plugin, &region.graph.symbol).at(Entry::Compile));
+            let _entered = enter(CallSites::of(&self.plugin, &region.graph.symbol).at(Entry::Compile));
             self.object.object.compile(region.graph, constants, options.as_str().into()).into_result()
         };
-        self.named("compile", compiled)
+        self.with_context("compile", compiled)
     }
 
     fn query(&self, key: &str, data: &[u8]) -> Result<Option<Vec<u8>>> {
-        self.named("query", self.object.call(Entry::Query, |o| answered(o.query(key.into(), data.into()))))
+        self.with_context(
+            "query",
+            self.object.call(Entry::Query, |o| import_query_result(o.query(key.into(), data.into()))),
+        )
     }
 }
 
 /// Loader of a plugin, as the host sees it.
 pub(crate) struct ImportedLoader {
     plugin: Arc<str>,
-    object: Held<LoaderObject>,
+    object: PluginObject<LoaderObject>,
 }
 
 impl ImportedLoader {
     pub(crate) fn new(plugin: Arc<str>, object: LoaderObject) -> ImportedLoader {
-        let places = Places::of(&plugin, "");
-        ImportedLoader { plugin, object: Held::new(object, places) }
+        let sites = CallSites::of(&plugin, "");
+        ImportedLoader { plugin, object: PluginObject::new(object, sites) }
     }
 }
 
@@ -114,18 +117,18 @@ impl Loader for ImportedLoader {
         let constants = RSlice::from_slice(region.constants);
         let options = region.options.to_string();
         let (symbol, blob) = (region.symbol.into(), region.blob.into());
-        let places = Places::of(&self.plugin, region.symbol);
+        let sites = CallSites::of(&self.plugin, region.symbol);
         let loaded = {
-            let _entered = enter(places.at(Entry::Load));
+            let _entered = enter(sites.at(Entry::Load));
             self.object.object.load(symbol, blob, constants, options.as_str().into(), region.services).into_result()
         };
         let object = loaded.map_err(|error| error.within(&self.plugin, "load"))?;
-        let object = ImportedExecutable::new(places.at(Entry::Load).plugin, object);
-        Ok(Box::new(LoadedRegion(Held::new(object, places))))
+        let object = ImportedExecutable::new(sites.at(Entry::Load).plugin, object);
+        Ok(Box::new(LoadedRegion(PluginObject::new(object, sites))))
     }
 
     fn query(&self, key: &str, data: &[u8]) -> Result<Option<Vec<u8>>> {
-        let answer = self.object.call(Entry::Query, |o| answered(o.query(key.into(), data.into())));
+        let answer = self.object.call(Entry::Query, |o| import_query_result(o.query(key.into(), data.into())));
         answer.map_err(|error| error.within(&self.plugin, "query"))
     }
 }
@@ -134,8 +137,8 @@ impl Loader for ImportedLoader {
 #[inline]
 pub(super) fn check_prepared(prepared: &Prepared) -> Result<()> {
     /// Upper bound of the address space of a process on today's processors.
-    const ADDRESSES: usize = 1 << 47;
-    if prepared.workspace < ADDRESSES { Ok(()) } else { Err(oversized(prepared.workspace)) }
+    const ADDRESS_SPACE: usize = 1 << 47;
+    if prepared.workspace < ADDRESS_SPACE { Ok(()) } else { Err(oversized(prepared.workspace)) }
 }
 
 #[cold]
@@ -144,20 +147,20 @@ fn oversized(workspace: usize) -> Error {
 }
 
 /// Loaded region of a plugin, as the host sees it.
-struct LoadedRegion(Held<ImportedExecutable>);
+struct LoadedRegion(PluginObject<ImportedExecutable>);
 
 impl Executable for LoadedRegion {
     fn prepare(&self, inputs: &[&[usize]]) -> Result<Prepared> {
-        let place = self.0.places.at(Entry::Prepare);
-        let prepared = entries::prepare(place, || self.0.object.prepare(inputs));
+        let site = self.0.sites.at(Entry::Prepare);
+        let prepared = entries::prepare(site, || self.0.object.prepare(inputs));
         if let Ok(prepared) = &prepared {
-            check_prepared(prepared).map_err(|error| error.within(place.plugin, "prepare"))?;
+            check_prepared(prepared).map_err(|error| error.within(site.plugin, "prepare"))?;
         }
         prepared
     }
 
     fn run(&self, call: Call<'_, '_>) -> Result<()> {
-        entries::run(self.0.places.at(Entry::Run), || self.0.object.run(call))
+        entries::run(self.0.sites.at(Entry::Run), || self.0.object.run(call))
     }
 
     fn query(&self, key: &str, data: &[u8]) -> Result<Option<Vec<u8>>> {

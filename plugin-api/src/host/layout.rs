@@ -4,20 +4,20 @@
 /// Returns the differences in a report: `PluginModule.init.result: mismatched type: expected Info, found u32`.
 pub(super) fn differences(report: &str) -> Vec<String> {
     let mut found = Vec::new();
-    let mut reader = Reader::default();
+    let mut parser = ReportParser::default();
     for line in report.lines().map(str::trim) {
         if line.ends_with("error(s)inside:") {
-            reader.flush(&mut found);
-            reader = Reader { part: Part::Path, ..Reader::default() };
-        } else if let Some(what) = line.strip_prefix("Error:") {
-            reader.flush(&mut found);
-            reader.part = Part::What;
-            reader.what.push_str(what);
+            parser.flush(&mut found);
+            parser = ReportParser { part: Part::Path, ..ReportParser::default() };
+        } else if let Some(problem) = line.strip_prefix("Error:") {
+            parser.flush(&mut found);
+            parser.part = Part::Problem;
+            parser.problem.push_str(problem);
         } else {
-            reader.read(line);
+            parser.read(line);
         }
     }
-    reader.flush(&mut found);
+    parser.flush(&mut found);
     found
 }
 
@@ -29,28 +29,28 @@ enum Part {
     Layouts,
     /// Field and type that differ.
     Path,
-    What,
+    Problem,
     Expected,
     Found,
 }
 
 #[derive(Default)]
-struct Reader {
+struct ReportParser {
     part: Part,
     path: Vec<String>,
-    what: String,
+    problem: String,
     expected: String,
     found: String,
 }
 
-impl Reader {
+impl ReportParser {
     fn read(&mut self, line: &str) {
         match (&self.part, line) {
             (Part::Path, "Layout of expected type:") => self.part = Part::Layouts,
             (Part::Path, _) => self.read_path(line),
-            (Part::What, "Expected:") => self.part = Part::Expected,
+            (Part::Problem, "Expected:") => self.part = Part::Expected,
             (Part::Expected, "Found:") => self.part = Part::Found,
-            (Part::What, _) => append(&mut self.what, line),
+            (Part::Problem, _) => append(&mut self.problem, line),
             (Part::Expected, _) => append(&mut self.expected, line),
             (Part::Found, _) => append(&mut self.found, line),
             (Part::Layouts, _) => {}
@@ -71,19 +71,19 @@ impl Reader {
     }
 
     fn flush(&mut self, into: &mut Vec<String>) {
-        if self.what.is_empty() {
+        if self.problem.is_empty() {
             return;
         }
-        let (what, expected, found) = (&self.what, &self.expected, &self.found);
+        let (problem, expected, found) = (&self.problem, &self.expected, &self.found);
         let path = self.path.join(".");
-        let mut line = if path.is_empty() { what.clone() } else { format!("{path}: {what}") };
+        let mut line = if path.is_empty() { problem.clone() } else { format!("{path}: {problem}") };
         if !expected.is_empty() || !found.is_empty() {
             line += &format!(": expected {expected}, found {found}");
         }
         if !into.contains(&line) {
             into.push(line);
         }
-        (self.what, self.expected, self.found) = (String::new(), String::new(), String::new());
+        (self.problem, self.expected, self.found) = (String::new(), String::new(), String::new());
     }
 }
 

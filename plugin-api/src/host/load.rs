@@ -5,10 +5,10 @@
 //! each library is read instead.
 
 use super::import::{ImportedCodegen, ImportedLoader};
-use super::loaded::{LoadedPlugin, Offer, Registration, init_options, init_rejection};
-use super::sniff::{Entry, needed, sniff_entry};
+use super::loaded::{LoadedPlugin, RegisteredObject, Registration, init_options, init_rejection};
+use super::sniff::{EntryKind, needed, sniff_entry};
 use super::{Rejection, c, code, layout};
-use crate::entries::{Entry as Step, Places, enter};
+use crate::entries::{CallSites, Entry, enter};
 use crate::plugin::{API_VERSION, InitArguments, Object, PluginModuleRef};
 use crate::services::Services;
 use abi_stable::library::{AbiHeader, AbiHeaderRef, LibHeader, LibraryError, ROOT_MODULE_LOADER_NAME_WITH_NUL};
@@ -22,22 +22,22 @@ use std::sync::Arc;
 /// # Errors
 /// The reason for which it cannot be used. The process goes on.
 pub fn load(path: &Path, services: &Services) -> Result<LoadedPlugin, Rejection> {
-    let entry = sniff_entry(path)?;
+    let kind = sniff_entry(path)?;
     // The file name stands for the plugin's name until it is known.
-    let places = Places::of(&path.to_string_lossy(), "");
+    let sites = CallSites::of(&path.to_string_lossy(), "");
     let library = {
-        let _entered = enter(places.at(Step::Dlopen));
+        let _entered = enter(sites.at(Entry::Dlopen));
         open(path)?
     };
-    if entry == Entry::C {
-        let loaded = c::load(path, &library, services, places);
+    if kind == EntryKind::C {
+        let loaded = c::load(path, &library, services, sites);
         std::mem::forget(library);
         return loaded;
     }
     let header = header(library)?;
     let api_version = check_version(header)?;
     let (module, declared) = {
-        let _entered = enter(places.at(Step::Entry));
+        let _entered = enter(sites.at(Entry::Entry));
         let module = header.init_root_module::<PluginModuleRef>().map_err(|error| layout_rejection(&error))?;
         (module, (module.info())())
     };
@@ -46,22 +46,22 @@ pub fn load(path: &Path, services: &Services) -> Result<LoadedPlugin, Rejection>
         services: services.clone(),
         options: init_options().into(),
     };
-    let initialised = {
-        let _entered = enter(Places::of(&declared.name, "").at(Step::Init));
+    let initialized = {
+        let _entered = enter(CallSites::of(&declared.name, "").at(Entry::Init));
         (module.init())(arguments).into_result()
     };
-    let initialised = initialised.map_err(|error| init_rejection(error.within(&declared.name, "init")))?;
-    let name: Arc<str> = initialised.info.name.as_str().into();
+    let initialized = initialized.map_err(|error| init_rejection(error.within(&declared.name, "init")))?;
+    let name: Arc<str> = initialized.info.name.as_str().into();
     let mut registrations: Vec<Registration> = Vec::new();
-    for registration in initialised.registrations {
-        let offer = match registration.object {
-            Object::Codegen(object) => Offer::Codegen(Arc::new(ImportedCodegen::new(name.clone(), object))),
-            Object::Loader(object) => Offer::Loader(Arc::new(ImportedLoader::new(name.clone(), object))),
-            Object::Data(text) => Offer::Data(text.into()),
+    for registration in initialized.registrations {
+        let object = match registration.object {
+            Object::Codegen(object) => RegisteredObject::Codegen(Arc::new(ImportedCodegen::new(name.clone(), object))),
+            Object::Loader(object) => RegisteredObject::Loader(Arc::new(ImportedLoader::new(name.clone(), object))),
+            Object::Data(text) => RegisteredObject::Data(text.into()),
         };
-        registrations.push(Registration { name: registration.name.into(), offer });
+        registrations.push(Registration { name: registration.name.into(), object });
     }
-    LoadedPlugin::new(&name, &initialised.info.version, api_version, path, registrations)
+    LoadedPlugin::new(&name, &initialized.info.version, api_version, path, registrations)
 }
 
 fn open(path: &Path) -> Result<Library, Rejection> {

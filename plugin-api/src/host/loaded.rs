@@ -27,12 +27,12 @@ pub struct Registration {
     /// Full name: `relay.ext.dnnl`, `loadbinary_dnnl_json`.
     pub name: String,
     /// Code generator or loader.
-    pub offer: Offer,
+    pub object: RegisteredObject,
 }
 
 /// Object that a plugin registers.
 #[derive(Clone)]
-pub enum Offer {
+pub enum RegisteredObject {
     /// Code generator.
     Codegen(Arc<dyn Codegen>),
     /// Loader.
@@ -61,8 +61,8 @@ impl LoadedPlugin {
 
     /// Returns the code generator `relay.ext.<name>`.
     pub fn codegen(&self, name: &str) -> Option<Arc<dyn Codegen>> {
-        self.registrations.iter().find_map(|registration| match &registration.offer {
-            Offer::Codegen(codegen) if registration.name.strip_prefix(CODEGEN_PREFIX) == Some(name) => {
+        self.registrations.iter().find_map(|registration| match &registration.object {
+            RegisteredObject::Codegen(codegen) if registration.name.strip_prefix(CODEGEN_PREFIX) == Some(name) => {
                 Some(codegen.clone())
             }
             _ => None,
@@ -71,8 +71,10 @@ impl LoadedPlugin {
 
     /// Returns the loader `loadbinary_<key>`.
     pub fn loader(&self, key: &str) -> Option<Arc<dyn Loader>> {
-        self.registrations.iter().find_map(|registration| match &registration.offer {
-            Offer::Loader(loader) if registration.name.strip_prefix(LOADER_PREFIX) == Some(key) => Some(loader.clone()),
+        self.registrations.iter().find_map(|registration| match &registration.object {
+            RegisteredObject::Loader(loader) if registration.name.strip_prefix(LOADER_PREFIX) == Some(key) => {
+                Some(loader.clone())
+            }
             _ => None,
         })
     }
@@ -104,10 +106,10 @@ fn check_names(registrations: &[Registration]) -> Result<(), Rejection> {
         }
     }
     for registration in registrations {
-        let rest = match registration.offer {
-            Offer::Codegen(_) => registration.name.strip_prefix(CODEGEN_PREFIX),
-            Offer::Loader(_) => registration.name.strip_prefix(LOADER_PREFIX),
-            Offer::Data(_) => continue,
+        let rest = match registration.object {
+            RegisteredObject::Codegen(_) => registration.name.strip_prefix(CODEGEN_PREFIX),
+            RegisteredObject::Loader(_) => registration.name.strip_prefix(LOADER_PREFIX),
+            RegisteredObject::Data(_) => continue,
         };
         let part = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
         let good = rest.is_some_and(|rest| !rest.is_empty() && rest.chars().all(part));

@@ -41,8 +41,8 @@ pub struct FileFacts {
 /// As [`sniff`].
 pub fn facts(path: &Path) -> Result<FileFacts, Rejection> {
     let entry = match sniff_entry(path)? {
-        Entry::Rust => "declare_plugin!",
-        Entry::C => C_ENTRY,
+        EntryKind::Rust => "declare_plugin!",
+        EntryKind::C => C_ENTRY,
     };
     Ok(FileFacts { entry, needed: needed(path) })
 }
@@ -88,8 +88,8 @@ pub fn mentions(path: &Path, text: &str) -> bool {
         let end = at.saturating_add(segment.p_filesz(endian));
         while at < end {
             // Chunks overlap, so that a text across a boundary is found.
-            let piece = CHUNK.saturating_add(text.len() as u64).min(end - at);
-            buffer.resize(piece as usize, 0);
+            let length = CHUNK.saturating_add(text.len() as u64).min(end - at);
+            buffer.resize(length as usize, 0);
             if file.read_exact_at(&mut buffer, at).is_err() {
                 return false;
             }
@@ -104,7 +104,7 @@ pub fn mentions(path: &Path, text: &str) -> bool {
 
 /// Entry of a plugin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Entry {
+pub(super) enum EntryKind {
     /// Entry of `declare_plugin!`.
     Rust,
     /// Entry of `byoc_plugin.h`.
@@ -112,7 +112,7 @@ pub(super) enum Entry {
 }
 
 /// Checks a file like [`sniff`] and returns the kind of its entry; a file with both is a Rust plugin.
-pub(super) fn sniff_entry(path: &Path) -> Result<Entry, Rejection> {
+pub(super) fn sniff_entry(path: &Path) -> Result<EntryKind, Rejection> {
     // Opening a FIFO would block until somebody writes to it.
     if !std::fs::metadata(path).map_err(|error| unreadable(&error))?.is_file() {
         return Err(Rejection::new(code::UNREADABLE, "not a regular file"));
@@ -125,22 +125,22 @@ fn unreadable(error: &std::io::Error) -> Rejection {
     Rejection::new(code::UNREADABLE, format!("cannot be read: {error}"))
 }
 
-fn sniff_data<'data>(data: impl ReadRef<'data>) -> Result<Entry, Rejection> {
-    let broken = |_| Rejection::new(code::UNREADABLE, "cannot be read to its end");
-    let length = data.len().map_err(broken)?;
-    let begin = data.read_bytes_at(0, length.min(512)).map_err(broken)?;
-    if begin.is_empty() {
+fn sniff_data<'data>(data: impl ReadRef<'data>) -> Result<EntryKind, Rejection> {
+    let read_error = |_| Rejection::new(code::UNREADABLE, "cannot be read to its end");
+    let length = data.len().map_err(read_error)?;
+    let prefix = data.read_bytes_at(0, length.min(512)).map_err(read_error)?;
+    if prefix.is_empty() {
         return Err(Rejection::new(code::NOT_A_LIBRARY, "an empty file"));
     }
-    if !begin.starts_with(&elf::ELFMAG) {
-        if elf::ELFMAG.starts_with(begin) {
+    if !prefix.starts_with(&elf::ELFMAG) {
+        if elf::ELFMAG.starts_with(prefix) {
             return Err(truncated(length, None));
         }
-        let text = begin.iter().all(|&byte| byte >= 32 || matches!(byte, 9 | 10 | 13));
-        let what = if text { "a text file, not a shared library" } else { "not a shared library (no ELF header)" };
-        return Err(Rejection::new(code::NOT_A_LIBRARY, what));
+        let text = prefix.iter().all(|&byte| byte >= 32 || matches!(byte, 9 | 10 | 13));
+        let reason = if text { "a text file, not a shared library" } else { "not a shared library (no ELF header)" };
+        return Err(Rejection::new(code::NOT_A_LIBRARY, reason));
     }
-    if begin.get(4).is_some_and(|&class| class != elf::ELFCLASS64.0) {
+    if prefix.get(4).is_some_and(|&class| class != elf::ELFCLASS64.0) {
         return Err(Rejection::new(code::OTHER_MACHINE, "not a library for a 64-bit machine"));
     }
     let header = elf::FileHeader64::<Endianness>::parse(data).map_err(|_| truncated(length, None))?;
@@ -169,23 +169,23 @@ fn sniff_data<'data>(data: impl ReadRef<'data>) -> Result<Entry, Rejection> {
     if needed > length {
         return Err(truncated(length, Some(needed)));
     }
-    let damaged = |_| Rejection::new(code::TRUNCATED, "damaged: its symbol table cannot be read").hint(COPY_AGAIN);
-    let file = object::File::parse(data).map_err(damaged)?;
-    let mut entry = None;
-    let mut disguised = None;
+    let corrupted = |_| Rejection::new(code::TRUNCATED, "damaged: its symbol table cannot be read").hint(COPY_AGAIN);
+    let file = object::File::parse(data).map_err(corrupted)?;
+    let mut kind = None;
+    let mut mangled = None;
     for symbol in file.dynamic_symbols().filter(|symbol| symbol.is_definition()) {
         match symbol.name_bytes() {
-            Ok(name) if name == ROOT_MODULE_LOADER_NAME.as_bytes() => return Ok(Entry::Rust),
-            Ok(name) if name == C_ENTRY.as_bytes() => entry = Some(Entry::C),
+            Ok(name) if name == ROOT_MODULE_LOADER_NAME.as_bytes() => return Ok(EntryKind::Rust),
+            Ok(name) if name == C_ENTRY.as_bytes() => kind = Some(EntryKind::C),
             Ok(name) if name.windows(C_ENTRY.len()).any(|part| part == C_ENTRY.as_bytes()) => {
-                disguised = Some(String::from_utf8_lossy(name).into_owned());
+                mangled = Some(String::from_utf8_lossy(name).into_owned());
             }
             _ => {}
         }
     }
-    entry.ok_or_else(|| {
+    kind.ok_or_else(|| {
         let none = Rejection::new(code::NO_ENTRY, "a shared library, but not a byoc plugin (no entry symbol)");
-        match disguised {
+        match mangled {
             Some(name) => none.hint(format!(
                 "it exports \"{name}\", a mangled C++ name: include byoc_plugin.h, or declare {C_ENTRY} as extern \"C\""
             )),
@@ -198,10 +198,10 @@ fn sniff_data<'data>(data: impl ReadRef<'data>) -> Result<Entry, Rejection> {
 
 const COPY_AGAIN: &str = "copy the file again";
 
-fn truncated(have: u64, need: Option<u64>) -> Rejection {
-    let reason = match need {
-        Some(need) => format!("truncated: {have} bytes of at least {need}"),
-        None => format!("truncated: {have} bytes, too few for its headers"),
+fn truncated(length: u64, required: Option<u64>) -> Rejection {
+    let reason = match required {
+        Some(required) => format!("truncated: {length} bytes of at least {required}"),
+        None => format!("truncated: {length} bytes, too few for its headers"),
     };
     Rejection::new(code::TRUNCATED, reason).hint(COPY_AGAIN)
 }

@@ -30,13 +30,13 @@ mod tests {
     #[test]
     fn copy_contains_every_source() {
         let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-        let mut there: Vec<String> = std::fs::read_dir(folder)
+        let mut present: Vec<String> = std::fs::read_dir(folder)
             .unwrap()
             .map(|entry| entry.unwrap().file_name().into_string().unwrap())
             .filter(|name| name.ends_with(".rs"))
             .collect();
-        there.sort();
-        assert_eq!(there, SOURCES.map(|(name, _)| name));
+        present.sort();
+        assert_eq!(present, SOURCES.map(|(name, _)| name));
     }
 
     /// Tests that the dependencies of the copy are those of the crate, in the versions of the workspace.
@@ -51,13 +51,13 @@ mod tests {
                 .collect()
         };
         let workspace = section(include_str!("../../../Cargo.toml"), "workspace.dependencies");
-        let own = section(include_str!("../../Cargo.toml"), "dependencies");
-        let of_the_workspace = |line: &String| {
+        let declared = section(include_str!("../../Cargo.toml"), "dependencies");
+        let workspace_dependency = |line: &String| {
             let name = line.strip_suffix(".workspace = true")?;
             workspace.iter().find(|line| line.starts_with(&format!("{name} = "))).cloned()
         };
-        let wanted: Vec<String> = own.iter().filter_map(of_the_workspace).collect();
-        assert!(wanted.len() >= 5, "{wanted:?}");
-        assert_eq!(section(MANIFEST, "dependencies"), wanted);
+        let expected: Vec<String> = declared.iter().filter_map(workspace_dependency).collect();
+        assert!(expected.len() >= 5, "{expected:?}");
+        assert_eq!(section(MANIFEST, "dependencies"), expected);
     }
 }

@@ -4,7 +4,7 @@
 use super::discover::{SearchDir, candidates, search_dirs};
 use crate::error::Failure;
 use byoc_ir::diag::{Code, Diagnostic, codes, nearest};
-use byoc_plugin_api::host::{self, LoadedPlugin, Offer, Registration, Rejection};
+use byoc_plugin_api::host::{self, LoadedPlugin, RegisteredObject, Registration, Rejection};
 use byoc_plugin_api::{CODEGEN_PREFIX, Codegen, LOADER_PREFIX, Loader, Services};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -123,10 +123,10 @@ impl Names {
     }
 
     fn add(&mut self, registration: &Registration, file: usize) {
-        let (map, prefix) = match registration.offer {
-            Offer::Codegen(_) => (&mut self.codegens, CODEGEN_PREFIX),
-            Offer::Loader(_) => (&mut self.loaders, LOADER_PREFIX),
-            Offer::Data(_) => return,
+        let (map, prefix) = match registration.object {
+            RegisteredObject::Codegen(_) => (&mut self.codegens, CODEGEN_PREFIX),
+            RegisteredObject::Loader(_) => (&mut self.loaders, LOADER_PREFIX),
+            RegisteredObject::Data(_) => return,
         };
         let name = registration.name.strip_prefix(prefix).unwrap_or(&registration.name);
         map.entry(name.to_owned()).or_insert(file);
@@ -229,7 +229,7 @@ impl Registry {
         let mut owners: BTreeMap<String, Vec<usize>> = BTreeMap::new();
         for (number, plugin) in &loaded {
             // Only code generators and loaders are selected by name; data is read under names of its readers' choice.
-            let named = |r: &&Registration| !matches!(r.offer, Offer::Data(_));
+            let named = |r: &&Registration| !matches!(r.object, RegisteredObject::Data(_));
             for registration in plugin.iter().flat_map(|p| &p.registrations).filter(named) {
                 owners.entry(registration.name.clone()).or_default().push(*number);
             }

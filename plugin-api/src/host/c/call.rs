@@ -8,7 +8,7 @@ use crate::backend::{CompiledRegion, Verdict};
 use crate::error::{Error, Result};
 use crate::executable::{Executable, Prepared};
 use crate::guard::guard;
-use crate::host::loaded::Offer;
+use crate::host::loaded::RegisteredObject;
 use crate::services::Services;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -21,7 +21,7 @@ pub struct HostTable {
 
 impl HostTable {
     /// Returns the same functions bound to other services.
-    pub fn over(&self, services: &Services) -> Arc<HostTable> {
+    pub fn with_services(&self, services: &Services) -> Arc<HostTable> {
         Arc::new(HostTable { table: self.table, services: services.clone() })
     }
 }
@@ -31,9 +31,9 @@ impl HostTable {
 pub struct Answers {
     pub failure: Option<Error>,
     /// Violation of the contract; an error regardless of the status that the entry returns.
-    misuse: Option<String>,
+    violation: Option<String>,
     pub name: Option<String>,
-    pub registrations: Vec<(String, Offer)>,
+    pub registrations: Vec<(String, RegisteredObject)>,
     pub bytes: Option<Vec<u8>>,
     pub verdicts: Vec<Option<Verdict>>,
     pub compiled: Option<CompiledRegion>,
@@ -60,14 +60,14 @@ impl<'a> CallState<'a> {
     }
 
     /// Makes it a call of `compile` or `load` for that region.
-    pub fn of_region(mut self, symbol: &'a str) -> CallState<'a> {
+    pub fn for_region(mut self, symbol: &'a str) -> CallState<'a> {
         self.symbol = symbol;
         self
     }
 
     /// Makes it a call of `judge` on `count` candidates.
-    pub fn judging(self, count: usize) -> CallState<'a> {
-        self.with(|answers| answers.verdicts = vec![None; count]);
+    pub fn for_judge(self, count: usize) -> CallState<'a> {
+        self.with_answers(|answers| answers.verdicts = vec![None; count]);
         self
     }
 
@@ -78,8 +78,8 @@ impl<'a> CallState<'a> {
     pub fn run(self, entry: impl FnOnce(*mut abi::Call) -> i32) -> Result<(i32, Answers)> {
         let status = entry((&raw const self).cast_mut().cast());
         let mut answers = self.answers.into_inner().unwrap_or_else(PoisonError::into_inner);
-        if let Some(misuse) = answers.misuse.take() {
-            return Err(Error::new(misuse));
+        if let Some(violation) = answers.violation.take() {
+            return Err(Error::new(violation));
         }
         match status {
             OK | abi::UNKNOWN_KEY => Ok((status, answers)),
@@ -95,7 +95,7 @@ impl<'a> CallState<'a> {
     }
 
     /// Accesses the answers.
-    pub fn with<T>(&self, body: impl FnOnce(&mut Answers) -> T) -> T {
+    pub fn with_answers<T>(&self, body: impl FnOnce(&mut Answers) -> T) -> T {
         body(&mut self.answers.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
@@ -112,9 +112,9 @@ pub fn in_call<T: Default>(
     }
     // SAFETY: the pointer is the one passed to the entry, which is valid until the entry returns.
     let state = unsafe { &*call.cast::<CallState<'_>>() };
-    let outcome = guard(|| Ok(body(state)));
-    outcome.unwrap_or_else(|panic| Err(panic.to_string())).unwrap_or_else(|problem| {
-        state.with(|answers| answers.misuse.get_or_insert(format!("{name}: {problem}")).len());
+    let result = guard(|| Ok(body(state)));
+    result.unwrap_or_else(|panic| Err(panic.to_string())).unwrap_or_else(|problem| {
+        state.with_answers(|answers| answers.violation.get_or_insert(format!("{name}: {problem}")).len());
         T::default()
     })
 }

@@ -11,13 +11,13 @@ const CHUNK: usize = 1 << 20;
 /// error, where a plain copy would crash the process.
 ///
 /// # Errors
-/// If bytes are not mapped; `what` names them in the message.
-pub fn copy(data: *const c_void, size: usize, what: &str) -> Result<Vec<u8>, String> {
+/// If bytes are not mapped; `name` names them in the message.
+pub fn copy(data: *const c_void, size: usize, name: &str) -> Result<Vec<u8>, String> {
     if size == 0 {
         return Ok(Vec::new());
     }
     if data.is_null() {
-        return Err(format!("{what}: {size} bytes at NULL"));
+        return Err(format!("{name}: {size} bytes at NULL"));
     }
     let Ok(memory) = File::open("/proc/self/mem") else {
         // SAFETY: the caller's length is trusted, as it cannot be checked here.
@@ -27,11 +27,11 @@ pub fn copy(data: *const c_void, size: usize, what: &str) -> Result<Vec<u8>, Str
     while copied.len() < size {
         let at = copied.len();
         let chunk = CHUNK.min(size - at);
-        copied.try_reserve(chunk).map_err(|_| format!("{what}: out of memory for {size} bytes"))?;
+        copied.try_reserve(chunk).map_err(|_| format!("{name}: out of memory for {size} bytes"))?;
         copied.resize(at + chunk, 0);
         memory
             .read_exact_at(&mut copied[at..], (data as u64).wrapping_add(at as u64))
-            .map_err(|_| format!("{what}: expected {size} bytes, found less than {} MiB", (at + chunk) >> 20))?;
+            .map_err(|_| format!("{name}: expected {size} bytes, found less than {} MiB", (at + chunk) >> 20))?;
     }
     Ok(copied)
 }

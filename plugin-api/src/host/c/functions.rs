@@ -15,7 +15,7 @@ use crate::executable::{Call, Executable, OutputDims};
 use crate::graph::{Attr, Graph};
 use crate::graph_json::read_value;
 use crate::guard::guard;
-use crate::host::loaded::Offer;
+use crate::host::loaded::RegisteredObject;
 use crate::services::Services;
 use crate::tensor::{TensorMut, TensorRef};
 use abi_stable::std_types::{ROption, RString};
@@ -62,7 +62,7 @@ pub fn host_table(services: &Services) -> Arc<HostTable> {
 }
 
 /// Copies a C string of the plugin.
-fn text(from: *const c_char) -> Option<String> {
+fn read_text(from: *const c_char) -> Option<String> {
     if from.is_null() {
         return None;
     }
@@ -70,18 +70,18 @@ fn text(from: *const c_char) -> Option<String> {
     Some(unsafe { CStr::from_ptr(from) }.to_string_lossy().into_owned())
 }
 
-fn needed(from: *const c_char, what: &str) -> Result<String, String> {
-    text(from).ok_or_else(|| format!("{what} is NULL"))
+fn required(from: *const c_char, name: &str) -> Result<String, String> {
+    read_text(from).ok_or_else(|| format!("{name} is NULL"))
 }
 
-/// Returns a list of the plugin as a slice; `what` names it in messages.
+/// Returns a list of the plugin as a slice; `name` names it in messages.
 ///
 /// # Safety
 /// `data` must point at `count` items unless `count` is 0.
-unsafe fn list<'a, T>(data: *const T, count: usize, what: &str) -> Result<&'a [T], String> {
+unsafe fn list<'a, T>(data: *const T, count: usize, name: &str) -> Result<&'a [T], String> {
     match (data.is_null(), count) {
         (_, 0) => Ok(&[]),
-        (true, count) => Err(format!("{what}: {count} at NULL")),
+        (true, count) => Err(format!("{name}: {count} at NULL")),
         // SAFETY: by the caller's contract.
         (false, count) => Ok(unsafe { std::slice::from_raw_parts(data, count) }),
     }
@@ -91,9 +91,9 @@ unsafe fn list<'a, T>(data: *const T, count: usize, what: &str) -> Result<&'a [T
 ///
 /// # Safety
 /// As for [`list`]; no other reference to the items may exist meanwhile.
-unsafe fn list_mut<'a, T>(data: *mut T, count: usize, what: &str) -> Result<&'a mut [T], String> {
+unsafe fn list_mut<'a, T>(data: *mut T, count: usize, name: &str) -> Result<&'a mut [T], String> {
     // SAFETY: by the caller's contract.
-    unsafe { list(data, count, what) }?;
+    unsafe { list(data, count, name) }?;
     match count {
         0 => Ok(&mut []),
         // SAFETY: by the caller's contract.
@@ -103,16 +103,16 @@ unsafe fn list_mut<'a, T>(data: *mut T, count: usize, what: &str) -> Result<&'a 
 
 unsafe extern "C" fn fail(call: *mut abi::Call, message: *const c_char, hint: *const c_char) {
     in_call(call, "fail", |state| {
-        let error = Error::new(text(message).unwrap_or_default()).hint(text(hint).unwrap_or_default());
-        state.with(|answers| answers.failure = Some(error));
+        let error = Error::new(read_text(message).unwrap_or_default()).hint(read_text(hint).unwrap_or_default());
+        state.with_answers(|answers| answers.failure = Some(error));
         Ok(())
     });
 }
 
 unsafe extern "C" fn rename(call: *mut abi::Call, name: *const c_char) {
     in_call(call, "rename", |state| {
-        let name = needed(name, "the name")?;
-        state.with(|answers| answers.name = Some(name));
+        let name = required(name, "the name")?;
+        state.with_answers(|answers| answers.name = Some(name));
         Ok(())
     });
 }
@@ -124,11 +124,11 @@ unsafe extern "C" fn register_codegen(
     this: *mut c_void,
 ) {
     in_call(call, "register_codegen", |state| {
-        let name = needed(name, "the name")?;
+        let name = required(name, "the name")?;
         // SAFETY: the plugin's table is as long as its `struct_size`.
         let table = unsafe { abi::read(table) }.ok_or("expected a table with a struct_size")?;
         let codegen = CCodegen::new(state.plugin.clone(), state.host.clone(), table, this)?;
-        state.with(|answers| answers.registrations.push((name, Offer::Codegen(Arc::new(codegen)))));
+        state.with_answers(|answers| answers.registrations.push((name, RegisteredObject::Codegen(Arc::new(codegen)))));
         Ok(())
     });
 }
@@ -140,19 +140,19 @@ unsafe extern "C" fn register_loader(
     this: *mut c_void,
 ) {
     in_call(call, "register_loader", |state| {
-        let key = needed(key, "the key")?;
+        let key = required(key, "the key")?;
         // SAFETY: as above.
         let table = unsafe { abi::read(table) }.ok_or("expected a table with a struct_size")?;
         let loader = CLoader::new(state.plugin.clone(), state.host.clone(), table, this)?;
-        state.with(|answers| answers.registrations.push((key, Offer::Loader(Arc::new(loader)))));
+        state.with_answers(|answers| answers.registrations.push((key, RegisteredObject::Loader(Arc::new(loader)))));
         Ok(())
     });
 }
 
 unsafe extern "C" fn register_data(call: *mut abi::Call, name: *const c_char, json: *const c_char) {
     in_call(call, "register_data", |state| {
-        let (name, json) = (needed(name, "the name")?, needed(json, "the data")?);
-        state.with(|answers| answers.registrations.push((name, Offer::Data(json))));
+        let (name, json) = (required(name, "the name")?, required(json, "the data")?);
+        state.with_answers(|answers| answers.registrations.push((name, RegisteredObject::Data(json))));
         Ok(())
     });
 }
@@ -160,13 +160,13 @@ unsafe extern "C" fn register_data(call: *mut abi::Call, name: *const c_char, js
 unsafe extern "C" fn answer(call: *mut abi::Call, data: *const c_void, size: usize) {
     in_call(call, "answer", |state| {
         let bytes = foreign::copy(data, size, "the answer")?;
-        state.with(|answers| answers.bytes = Some(bytes));
+        state.with_answers(|answers| answers.bytes = Some(bytes));
         Ok(())
     });
 }
 
 fn verdict(state: &CallState<'_>, index: usize, verdict: Verdict) -> Result<(), String> {
-    state.with(|answers| {
+    state.with_answers(|answers| {
         let count = answers.verdicts.len();
         let slot =
             answers.verdicts.get_mut(index).ok_or_else(|| format!("candidate {index} is out of range 0..{count}"))?;
@@ -188,9 +188,9 @@ unsafe extern "C" fn refuse(
 ) {
     in_call(call, "refuse", |state| {
         let refusal = Refusal {
-            code: needed(code, "the code")?.into(),
-            detail: needed(detail, "the detail")?.into(),
-            hint: text(hint).unwrap_or_default().into(),
+            code: required(code, "the code")?.into(),
+            detail: required(detail, "the detail")?.into(),
+            hint: read_text(hint).unwrap_or_default().into(),
         };
         verdict(state, index, Verdict::Refused(refusal))
     });
@@ -201,25 +201,25 @@ unsafe extern "C" fn compiled(call: *mut abi::Call, result: *const abi::Compiled
         // SAFETY: the plugin's structure is as long as its `struct_size`.
         let result = unsafe { abi::read(result) }.ok_or("expected a result with a struct_size")?;
         let blob = foreign::copy(result.blob, result.blob_size, "the blob")?;
-        let mut region = CompiledRegion::new(state.symbol, &needed(result.loader, "the loader")?, blob);
+        let mut region = CompiledRegion::new(state.symbol, &required(result.loader, "the loader")?, blob);
         if !result.symbols.is_null() {
             // SAFETY: the plugin's list has `symbol_count` items.
             let symbols = unsafe { list(result.symbols, result.symbol_count, "the symbols") }?;
-            let symbols = symbols.iter().map(|&symbol| needed(symbol, "a symbol").map(RString::from));
+            let symbols = symbols.iter().map(|&symbol| required(symbol, "a symbol").map(RString::from));
             region.symbols = symbols.collect::<Result<_, String>>()?;
         }
-        if let (Some(language), Some(source)) = (text(result.source_language), text(result.source)) {
+        if let (Some(language), Some(source)) = (read_text(result.source_language), read_text(result.source)) {
             region.source = ROption::RSome(Source { language: language.into(), text: source.into() });
         }
-        region.notes = text(result.notes).unwrap_or_default().lines().map(RString::from).collect();
-        if let Some(metadata) = text(result.metadata) {
-            let facts: Map<String, Value> = serde_json::from_str(&metadata)
+        region.notes = read_text(result.notes).unwrap_or_default().lines().map(RString::from).collect();
+        if let Some(metadata) = read_text(result.metadata) {
+            let metadata: Map<String, Value> = serde_json::from_str(&metadata)
                 .map_err(|error| format!("expected a JSON object as metadata: {error}"))?;
-            let facts =
-                facts.iter().map(|(key, value)| Ok(Attr { key: key.as_str().into(), value: read_value(value)? }));
-            region.metadata = facts.collect::<Result<_>>().map_err(|error| format!("the metadata: {error}"))?;
+            let metadata =
+                metadata.iter().map(|(key, value)| Ok(Attr { key: key.as_str().into(), value: read_value(value)? }));
+            region.metadata = metadata.collect::<Result<_>>().map_err(|error| format!("the metadata: {error}"))?;
         }
-        state.with(|answers| answers.compiled = Some(region));
+        state.with_answers(|answers| answers.compiled = Some(region));
         Ok(())
     });
 }
@@ -229,7 +229,7 @@ unsafe extern "C" fn loaded(call: *mut abi::Call, table: *const abi::Executable,
         // SAFETY: the plugin's table is as long as its `struct_size`.
         let table = unsafe { abi::read(table) }.ok_or("expected a table with a struct_size")?;
         let executable = CExecutable::new(state.plugin.clone(), state.host.clone(), state.symbol, table, this)?;
-        state.with(|answers| answers.loaded = Some(Box::new(executable)));
+        state.with_answers(|answers| answers.loaded = Some(Box::new(executable)));
         Ok(())
     });
 }
@@ -241,14 +241,14 @@ unsafe extern "C" fn output(call: *mut abi::Call, dims: *const i64, count: usize
         let sizes =
             dims.iter().map(|&dim| usize::try_from(dim).map_err(|_| format!("expected a dimension >= 0, found {dim}")));
         let dims = sizes.collect::<Result<_, String>>()?;
-        state.with(|answers| answers.prepared.outputs.push(OutputDims { dims, exact: exact != 0 }));
+        state.with_answers(|answers| answers.prepared.outputs.push(OutputDims { dims, exact: exact != 0 }));
         Ok(())
     });
 }
 
 unsafe extern "C" fn prepared(call: *mut abi::Call, workspace: usize, plan: u64) {
     in_call(call, "prepared", |state| {
-        state.with(|answers| (answers.prepared.workspace, answers.prepared.plan) = (workspace, plan));
+        state.with_answers(|answers| (answers.prepared.workspace, answers.prepared.plan) = (workspace, plan));
         Ok(())
     });
 }
@@ -283,15 +283,15 @@ unsafe extern "C" fn parallel_for(
 ) -> i32 {
     in_call(call, "parallel_for", |state| {
         let task = Task { run: task.ok_or("the task is NULL")?, context };
-        let outcome = state.host.services.parallel_for(count, move |index| {
+        let result = state.host.services.parallel_for(count, move |index| {
             let task = task;
             // SAFETY: the plugin's function is called with the plugin's argument.
             unsafe { (task.run)(task.context, index) }
         });
-        Ok(match outcome {
+        Ok(match result {
             Ok(()) => Status(OK),
             Err(error) => {
-                state.with(|answers| answers.failure = Some(error));
+                state.with_answers(|answers| answers.failure = Some(error));
                 Status(ERROR)
             }
         })
@@ -311,15 +311,15 @@ impl Default for Status {
 unsafe extern "C" fn event(host: *const abi::Host, name: *const c_char, fields: *const c_char) {
     let Some(services) = services(host) else { return };
     guarded(|| {
-        let fields = text(fields).unwrap_or_default();
+        let fields = read_text(fields).unwrap_or_default();
         let fields = serde_json::from_str(&fields).unwrap_or_else(|_| Value::String(fields));
-        services.event(&text(name).unwrap_or_default(), &fields);
+        services.event(&read_text(name).unwrap_or_default(), &fields);
     });
 }
 
 unsafe extern "C" fn counter(host: *const abi::Host, name: *const c_char, amount: u64) {
     let Some(services) = services(host) else { return };
-    guarded(|| services.counter(&text(name).unwrap_or_default(), amount));
+    guarded(|| services.counter(&read_text(name).unwrap_or_default(), amount));
 }
 
 unsafe extern "C" fn log_level(host: *const abi::Host) -> i32 {
@@ -328,7 +328,9 @@ unsafe extern "C" fn log_level(host: *const abi::Host) -> i32 {
 
 unsafe extern "C" fn log(host: *const abi::Host, level: i32, target: *const c_char, message: *const c_char) {
     let Some(services) = services(host) else { return };
-    guarded(|| services.log_number(level, &text(target).unwrap_or_default(), &text(message).unwrap_or_default()));
+    guarded(|| {
+        services.log_number(level, &read_text(target).unwrap_or_default(), &read_text(message).unwrap_or_default())
+    });
 }
 
 unsafe extern "C" fn cancelled(host: *const abi::Host) -> i32 {
@@ -337,7 +339,7 @@ unsafe extern "C" fn cancelled(host: *const abi::Host) -> i32 {
 
 unsafe extern "C" fn get_service(host: *const abi::Host, name: *const c_char) -> *mut c_void {
     let Some(services) = services(host) else { return std::ptr::null_mut() };
-    guard(|| Ok(services.get_service(&text(name).unwrap_or_default())))
+    guard(|| Ok(services.get_service(&read_text(name).unwrap_or_default())))
         .ok()
         .flatten()
         .map_or(std::ptr::null_mut(), std::ptr::NonNull::as_ptr)
@@ -349,8 +351,8 @@ unsafe extern "C" fn reference(
     constants: *const *const CConstant,
     count: usize,
 ) -> *mut CReference {
-    let made = in_call(call, "reference", |state| {
-        let graph = needed(graph, "the graph")?;
+    let executable = in_call(call, "reference", |state| {
+        let graph = required(graph, "the graph")?;
         // SAFETY: the plugin's list has `count` items.
         let handles = unsafe { list(constants, count, "the constants") }?;
         if handles.iter().any(|handle| handle.is_null()) {
@@ -358,10 +360,10 @@ unsafe extern "C" fn reference(
         }
         // SAFETY: the handles were passed to the plugin, and it has not released them.
         let constants: Vec<Constant> = handles.iter().map(|&handle| unsafe { &*handle }.0.clone()).collect();
-        let made = Graph::from_json(&graph).and_then(|graph| state.host.services.reference(&graph, &constants));
-        Ok(made.map_err(|error| state.with(|answers| answers.failure = Some(error))).ok())
+        let executable = Graph::from_json(&graph).and_then(|graph| state.host.services.reference(&graph, &constants));
+        Ok(executable.map_err(|error| state.with_answers(|answers| answers.failure = Some(error))).ok())
     });
-    made.map_or(std::ptr::null_mut(), |executable| Box::into_raw(Box::new(CReference(executable))))
+    executable.map_or(std::ptr::null_mut(), |executable| Box::into_raw(Box::new(CReference(executable))))
 }
 
 /// Runs the body of an entry of a reference; its error becomes the failure of the call.
@@ -377,7 +379,7 @@ fn in_reference(
         Ok(match body(&*reference.0, state) {
             Ok(()) => Status(OK),
             Err(error) => {
-                state.with(|answers| answers.failure = Some(error));
+                state.with_answers(|answers| answers.failure = Some(error));
                 Status(ERROR)
             }
         })
@@ -393,17 +395,17 @@ unsafe extern "C" fn reference_prepare(
 ) -> i32 {
     in_reference(reference, call, "reference_prepare", |executable, state| {
         // SAFETY: the plugin forwards the arguments of its `prepare`.
-        let given = unsafe { list(inputs, count, "the inputs") }?;
+        let slices = unsafe { list(inputs, count, "the inputs") }?;
         let mut dims: Vec<Vec<usize>> = Vec::with_capacity(count);
-        for given in given {
+        for slice in slices {
             // SAFETY: as above.
-            let sizes = unsafe { list(given.data, given.count, "the dimensions") }?.iter();
+            let sizes = unsafe { list(slice.data, slice.count, "the dimensions") }?.iter();
             let sizes: Option<Vec<usize>> = sizes.map(|&size| usize::try_from(size).ok()).collect();
             dims.push(sizes.ok_or_else(|| Error::new("expected dimensions >= 0"))?);
         }
         let dims: Vec<&[usize]> = dims.iter().map(Vec::as_slice).collect();
         let prepared = executable.prepare(&dims)?;
-        state.with(|answers| answers.prepared = prepared);
+        state.with_answers(|answers| answers.prepared = prepared);
         Ok(())
     })
 }

@@ -1,11 +1,11 @@
 //! Loading of a C plugin: calls its entry, checks its version, initializes it.
 
 use super::abi::{self, ABI};
+use super::arguments::c_text;
 use super::call::CallState;
 use super::functions::host_table;
-use super::given::c_text;
-use crate::entries::{Entry, Places, enter};
-use crate::host::loaded::{LoadedPlugin, Offer, Registration, init_options, init_rejection};
+use crate::entries::{CallSites, Entry, enter};
+use crate::host::loaded::{LoadedPlugin, RegisteredObject, Registration, init_options, init_rejection};
 use crate::host::{Rejection, code};
 use crate::plugin::{CODEGEN_PREFIX, LOADER_PREFIX};
 use crate::services::Services;
@@ -19,13 +19,13 @@ pub fn load(
     path: &Path,
     library: &Library,
     services: &Services,
-    places: &'static Places,
+    sites: &'static CallSites,
 ) -> Result<LoadedPlugin, Rejection> {
     // SAFETY: the header declares the symbol with this type.
     let entry = unsafe { library.get::<abi::Entry>(super::ENTRY.as_bytes()) };
     let entry: abi::Entry = *entry.map_err(|error| Rejection::new(code::DLOPEN, error.to_string()))?;
     let plugin = {
-        let _entered = enter(places.at(Entry::Entry));
+        let _entered = enter(sites.at(Entry::Entry));
         // SAFETY: the plugin's entry has the header's signature.
         unsafe { entry(ABI) }
     };
@@ -48,36 +48,36 @@ pub fn load(
     }
     // SAFETY: the structure is at least as long as this version's.
     let plugin = unsafe { plugin.read() };
-    let needed = |text: *const c_char, what: &str| {
-        if text.is_null() {
-            return Err(Rejection::new(code::INIT, format!("its byoc_plugin has no {what}")));
+    let required = |pointer: *const c_char, field: &str| {
+        if pointer.is_null() {
+            return Err(Rejection::new(code::INIT, format!("its byoc_plugin has no {field}")));
         }
         // SAFETY: texts end with a NUL.
-        Ok(unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
+        Ok(unsafe { CStr::from_ptr(pointer) }.to_string_lossy().into_owned())
     };
-    let (declared, own_version) = (needed(plugin.name, "name")?, needed(plugin.version, "version")?);
+    let (declared, plugin_version) = (required(plugin.name, "name")?, required(plugin.version, "version")?);
     let Some(init) = plugin.init else { return Err(Rejection::new(code::INIT, "its byoc_plugin has no init")) };
 
     let host = host_table(services);
     let name: Arc<str> = declared.as_str().into();
     let (file, options) = (c_text(&path.to_string_lossy()), c_text(&init_options()));
-    let outcome = CallState::new(&host, &name).run(|call| {
-        let _entered = enter(Places::of(&declared, "").at(Entry::Init));
+    let result = CallState::new(&host, &name).run(|call| {
+        let _entered = enter(CallSites::of(&declared, "").at(Entry::Init));
         // SAFETY: the plugin's entry has the header's signature.
         unsafe { init(call, file.as_ptr(), options.as_ptr()) }
     });
-    let (_, answers) = outcome.map_err(|error| init_rejection(error.within(&declared, "init")))?;
+    let (_, answers) = result.map_err(|error| init_rejection(error.within(&declared, "init")))?;
     let mut registrations: Vec<Registration> = Vec::new();
-    for (name, offer) in answers.registrations {
-        let prefix = match offer {
-            Offer::Codegen(_) => CODEGEN_PREFIX,
-            Offer::Loader(_) => LOADER_PREFIX,
-            Offer::Data(_) => "",
+    for (name, object) in answers.registrations {
+        let prefix = match object {
+            RegisteredObject::Codegen(_) => CODEGEN_PREFIX,
+            RegisteredObject::Loader(_) => LOADER_PREFIX,
+            RegisteredObject::Data(_) => "",
         };
-        registrations.push(Registration { name: format!("{prefix}{name}"), offer });
+        registrations.push(Registration { name: format!("{prefix}{name}"), object });
     }
     let name = answers.name.unwrap_or(declared);
-    LoadedPlugin::new(&name, &own_version, format!("byoc_plugin.h {ABI}"), path, registrations)
+    LoadedPlugin::new(&name, &plugin_version, format!("byoc_plugin.h {ABI}"), path, registrations)
 }
 
 const REBUILD_C: &str = "rebuild the plugin against the byoc_plugin.h of this version";

@@ -5,7 +5,7 @@
 //! | `abi` | the header, field by field |
 //! | `handles` | handles of the host that a plugin holds: constants, references |
 //! | `call` | one call of an entry, and the plugin's answers |
-//! | `given` | arguments of the entries: candidates, constants, texts |
+//! | `arguments` | arguments of the entries: candidates, constants, texts |
 //! | `objects` | code generators, loaders and loaded regions of a C plugin as the plain traits |
 //! | `foreign` | copies of memory that a plugin points at |
 //! | `functions` | host functions: answers and services |
@@ -14,10 +14,10 @@
 //! C code cannot panic. A crash in it ends the process, and so does an exception that escapes it.
 
 mod abi;
+mod arguments;
 mod call;
 mod foreign;
 mod functions;
-mod given;
 mod handles;
 mod load;
 mod objects;

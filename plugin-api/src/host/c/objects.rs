@@ -1,12 +1,12 @@
 //! Adapters from the objects of a C plugin to the plain traits. They add the plugin and the entry to an error.
 
 use super::abi::{self, SizeTagged};
+use super::arguments::{Batch, Handles, c_text};
 use super::call::{Answers, CallState, HostTable};
-use super::given::{Batch, Handles, c_text};
 use crate::RefusalCode;
 use crate::backend::{Candidate, Codegen, CompiledRegion, LoadRequest, Loader, Region, Verdict};
 use crate::describe::Description;
-use crate::entries::{self, Entered, Entry, Places, enter};
+use crate::entries::{self, CallSites, Entry, EntryGuard, enter};
 use crate::error::{Error, Result};
 use crate::executable::{Call, Executable, Prepared};
 use crate::host::import::check_prepared;
@@ -22,7 +22,7 @@ struct Object<T> {
     table: T,
     this: *mut c_void,
     release: Option<unsafe extern "C" fn(*mut c_void)>,
-    places: &'static Places,
+    sites: &'static CallSites,
 }
 
 // SAFETY: the header requires that entries can be called on several threads, and `release` on any.
@@ -33,7 +33,7 @@ unsafe impl<T: SizeTagged> Sync for Object<T> {}
 impl<T> Drop for Object<T> {
     fn drop(&mut self) {
         if let Some(release) = self.release {
-            let _entered = enter(self.places.at(Entry::Release));
+            let _entered = enter(self.sites.at(Entry::Release));
             // SAFETY: the plugin's function is called with the plugin's pointer; no entry is in progress.
             unsafe { release(self.this) };
         }
@@ -41,15 +41,15 @@ impl<T> Drop for Object<T> {
 }
 
 impl<T> Object<T> {
-    fn enter(&self, entry: Entry) -> Entered {
-        enter(self.places.at(entry))
+    fn enter(&self, entry: Entry) -> EntryGuard {
+        enter(self.sites.at(entry))
     }
 
     fn call(&self) -> CallState<'_> {
         CallState::new(&self.host, &self.plugin)
     }
 
-    fn named<R>(&self, entry: &str, result: Result<R>) -> Result<R> {
+    fn with_context<R>(&self, entry: &str, result: Result<R>) -> Result<R> {
         result.map_err(|error| error.within(&self.plugin, entry))
     }
 
@@ -62,12 +62,12 @@ impl<T> Object<T> {
         let Some(entry) = entry else { return Ok(None) };
         let key = c_text(key);
         let (data, size) = (data.as_ptr().cast(), data.len());
-        let outcome = self.call().run(|call| {
+        let result = self.call().run(|call| {
             let _entered = self.enter(Entry::Query);
             // SAFETY: the plugin's entry has the header's signature; its arguments live until it has returned.
             unsafe { entry(self.this, call, key.as_ptr(), data, size) }
         });
-        match self.named("query", outcome)? {
+        match self.with_context("query", result)? {
             (abi::UNKNOWN_KEY, _) => Ok(None),
             (_, answers) => Ok(Some(answers.bytes.unwrap_or_default())),
         }
@@ -91,7 +91,7 @@ pub struct CCodegen(Object<abi::Codegen>);
 
 impl CCodegen {
     /// Returns the verdicts on one batch, whose first candidate has the index `first`.
-    fn judge_in(
+    fn judge_one_batch(
         &self,
         batch: &mut Batch,
         candidates: &[Candidate],
@@ -100,16 +100,16 @@ impl CCodegen {
     ) -> Result<Vec<Verdict>> {
         batch.fill(candidates);
         let pointers = batch.pointers();
-        let call = self.0.call().judging(candidates.len());
-        let outcome = call.run(|call| {
+        let call = self.0.call().for_judge(candidates.len());
+        let result = call.run(|call| {
             let _entered = self.0.enter(Entry::Judge);
             // SAFETY: the plugin's entry has the header's signature; its arguments live until it has returned.
             unsafe { judge(self.0.this, call, pointers.as_ptr(), pointers.len()) }
         });
-        let answers = self.0.named("judge", outcome.map(|(_, answers)| answers.verdicts))?;
+        let answers = self.0.with_context("judge", result.map(|(_, answers)| answers.verdicts))?;
         let verdict = |(i, verdict): (usize, Option<Verdict>)| {
-            let nothing = || format!("no verdict on candidate {} ({})", first + i, candidates[i].name);
-            self.0.named("judge", verdict.ok_or_else(|| nothing().into()))
+            let message = || format!("no verdict on candidate {} ({})", first + i, candidates[i].name);
+            self.0.with_context("judge", verdict.ok_or_else(|| message().into()))
         };
         answers.into_iter().enumerate().map(verdict).collect()
     }
@@ -122,20 +122,20 @@ impl CCodegen {
     ) -> Result<CCodegen, String> {
         table.describe.ok_or_else(|| missing("describe"))?;
         table.compile.ok_or_else(|| missing("compile"))?;
-        let places = Places::of(&plugin, "");
-        Ok(CCodegen(Object { plugin, host, table, this, release: table.release, places }))
+        let sites = CallSites::of(&plugin, "");
+        Ok(CCodegen(Object { plugin, host, table, this, release: table.release, sites }))
     }
 }
 
 impl Codegen for CCodegen {
     fn describe(&self) -> Result<Description> {
         let Some(describe) = self.0.table.describe else { return Err(missing("describe").into()) };
-        let outcome = self.0.call().run(|call| {
+        let result = self.0.call().run(|call| {
             let _entered = self.0.enter(Entry::Describe);
             // SAFETY: the plugin's entry has the header's signature; its arguments live until it has returned.
             unsafe { describe(self.0.this, call) }
         });
-        self.0.named("describe", outcome.and_then(|(_, answers)| description(answers)))
+        self.0.with_context("describe", result.and_then(|(_, answers)| description(answers)))
     }
 
     fn judge(&self, candidate: &Candidate) -> Verdict {
@@ -151,15 +151,15 @@ impl Codegen for CCodegen {
         let judged: Vec<OnceLock<Result<Vec<Verdict>>>> = batches.iter().map(|_| OnceLock::new()).collect();
         // Buffers are reused from batch to batch, one for each thread that works on batches.
         let buffers: Mutex<Vec<Batch>> = Mutex::default();
-        let locked = || buffers.lock().unwrap_or_else(PoisonError::into_inner);
+        let lock = || buffers.lock().unwrap_or_else(PoisonError::into_inner);
         let task = |i: usize| {
-            let mut buffer = locked().pop().unwrap_or_default();
-            let _ = judged[i].set(self.judge_in(&mut buffer, batches[i], i * Batch::SIZE, judge));
-            locked().push(buffer);
+            let mut buffer = lock().pop().unwrap_or_default();
+            let _ = judged[i].set(self.judge_one_batch(&mut buffer, batches[i], i * Batch::SIZE, judge));
+            lock().push(buffer);
         };
         match batches.len() {
             0 | 1 => (0..batches.len()).for_each(task),
-            several => self.0.host.services.parallel_for(several, task)?,
+            count => self.0.host.services.parallel_for(count, task)?,
         }
         let mut verdicts = Vec::with_capacity(candidates.len());
         for judged in judged {
@@ -173,7 +173,7 @@ impl Codegen for CCodegen {
         let (symbol, graph) = (c_text(&region.graph.symbol), c_text(&region.graph.to_json()));
         let options = c_text(&region.options.to_string());
         let handles = Handles::new(region.constants);
-        let given = abi::Region {
+        let arguments = abi::Region {
             struct_size: size_of::<abi::Region>(),
             symbol: symbol.as_ptr(),
             graph: graph.as_ptr(),
@@ -181,15 +181,15 @@ impl Codegen for CCodegen {
             constant_count: handles.pointers.len(),
             options: options.as_ptr(),
         };
-        let call = self.0.call().of_region(&region.graph.symbol);
-        let outcome = call.run(|call| {
-            let _entered = enter(Places::of(&self.0.plugin, &region.graph.symbol).at(Entry::Compile));
+        let call = self.0.call().for_region(&region.graph.symbol);
+        let result = call.run(|call| {
+            let _entered = enter(CallSites::of(&self.0.plugin, &region.graph.symbol).at(Entry::Compile));
             // SAFETY: the plugin's entry has the header's signature; its arguments live until it has returned.
-            unsafe { compile(self.0.this, call, &raw const given) }
+            unsafe { compile(self.0.this, call, &raw const arguments) }
         });
-        let made = outcome
+        let compiled = result
             .and_then(|(_, answers)| answers.compiled.ok_or_else(|| Error::new("no code: `compiled` was not called")));
-        self.0.named("compile", made)
+        self.0.with_context("compile", compiled)
     }
 
     fn query(&self, key: &str, data: &[u8]) -> Result<Option<Vec<u8>>> {
@@ -208,8 +208,8 @@ impl CLoader {
         this: *mut c_void,
     ) -> Result<CLoader, String> {
         table.load.ok_or_else(|| missing("load"))?;
-        let places = Places::of(&plugin, "");
-        Ok(CLoader(Object { plugin, host, table, this, release: table.release, places }))
+        let sites = CallSites::of(&plugin, "");
+        Ok(CLoader(Object { plugin, host, table, this, release: table.release, sites }))
     }
 }
 
@@ -228,17 +228,17 @@ impl Loader for CLoader {
             options: options.as_ptr(),
         };
         // The services of this request may differ from those that the plugin was initialized with.
-        let host = self.0.host.over(region.services);
-        let call = CallState::new(&host, &self.0.plugin).of_region(region.symbol);
-        let outcome = call.run(|call| {
-            let _entered = enter(Places::of(&self.0.plugin, region.symbol).at(Entry::Load));
+        let host = self.0.host.with_services(region.services);
+        let call = CallState::new(&host, &self.0.plugin).for_region(region.symbol);
+        let result = call.run(|call| {
+            let _entered = enter(CallSites::of(&self.0.plugin, region.symbol).at(Entry::Load));
             // SAFETY: the plugin's entry has the header's signature; its arguments live until it has returned.
             unsafe { load(self.0.this, call, &raw const request) }
         });
-        let loaded = outcome.and_then(|(_, answers): (i32, Answers)| {
+        let loaded = result.and_then(|(_, answers): (i32, Answers)| {
             answers.loaded.ok_or_else(|| Error::new("no loaded region: `loaded` was not called"))
         });
-        self.0.named("load", loaded)
+        self.0.with_context("load", loaded)
     }
 
     fn query(&self, key: &str, data: &[u8]) -> Result<Option<Vec<u8>>> {
@@ -258,9 +258,9 @@ impl CExecutable {
         table: abi::Executable,
         this: *mut c_void,
     ) -> Result<CExecutable, String> {
-        let places = Places::of(&plugin, symbol);
+        let sites = CallSites::of(&plugin, symbol);
         // Wrapped first, so that the loaded region is released even if the table is incomplete.
-        let executable = CExecutable(Object { plugin, host, table, this, release: table.release, places });
+        let executable = CExecutable(Object { plugin, host, table, this, release: table.release, sites });
         table.prepare.ok_or_else(|| missing("prepare"))?;
         table.run.ok_or_else(|| missing("run"))?;
         Ok(executable)
@@ -273,21 +273,21 @@ impl Executable for CExecutable {
         // A dimension has the same representation as `usize` and as 64-bit integer.
         let dims: SmallVec<[abi::Dims; 8]> =
             inputs.iter().map(|dims| abi::Dims { data: dims.as_ptr().cast(), count: dims.len() }).collect();
-        let outcome = self.0.call().run(|call| {
-            let place = self.0.places.at(Entry::Prepare);
+        let result = self.0.call().run(|call| {
+            let site = self.0.sites.at(Entry::Prepare);
             // SAFETY: the plugin's entry has the header's signature; its arguments live until it has returned.
-            entries::prepare(place, || unsafe { prepare(self.0.this, call, dims.as_ptr(), dims.len()) })
+            entries::prepare(site, || unsafe { prepare(self.0.this, call, dims.as_ptr(), dims.len()) })
         });
-        let prepared = outcome.and_then(|(_, answers)| match answers.prepared.outputs.is_empty() {
+        let prepared = result.and_then(|(_, answers)| match answers.prepared.outputs.is_empty() {
             true => Err(Error::new("no outputs: `output` was not called")),
             false => check_prepared(&answers.prepared).map(|()| answers.prepared),
         });
-        self.0.named("prepare", prepared)
+        self.0.with_context("prepare", prepared)
     }
 
     fn run(&self, call: Call<'_, '_>) -> Result<()> {
         let Some(run) = self.0.table.run else { return Err(missing("run").into()) };
-        let given = abi::Run {
+        let arguments = abi::Run {
             struct_size: size_of::<abi::Run>(),
             // `TensorRef` and `TensorMut` are a `Tensor` with a lifetime, which is DLPack's structure.
             inputs: call.inputs.as_ptr().cast::<Tensor>(),
@@ -298,11 +298,11 @@ impl Executable for CExecutable {
             workspace_size: call.workspace.len(),
             plan: call.plan,
         };
-        let outcome = self.0.call().run(|call| {
+        let result = self.0.call().run(|call| {
             // SAFETY: the plugin's entry has the header's signature; its arguments live until it has returned.
-            entries::run(self.0.places.at(Entry::Run), || unsafe { run(self.0.this, call, &raw const given) })
+            entries::run(self.0.sites.at(Entry::Run), || unsafe { run(self.0.this, call, &raw const arguments) })
         });
-        self.0.named("run", outcome.map(drop))
+        self.0.with_context("run", result.map(drop))
     }
 
     fn query(&self, key: &str, data: &[u8]) -> Result<Option<Vec<u8>>> {

@@ -9,43 +9,43 @@ use crate::graph::{AttrValue, Graph, NodeKind};
 
 /// Prefetches the data that the JSON of these candidates is made of, except the bodies of composites.
 pub fn prefetch(candidates: &[Candidate]) {
-    candidates.iter().for_each(|candidate| top(&candidate.graph));
-    candidates.iter().for_each(|candidate| nodes(&candidate.graph));
-    candidates.iter().for_each(|candidate| leaves(&candidate.graph));
+    candidates.iter().for_each(|candidate| prefetch_roots(&candidate.graph));
+    candidates.iter().for_each(|candidate| prefetch_nodes(&candidate.graph));
+    candidates.iter().for_each(|candidate| prefetch_leaves(&candidate.graph));
 }
 
-fn top(graph: &Graph) {
-    ask(&graph.symbol);
-    ask(&graph.inputs);
-    ask(&graph.nodes);
-    ask(&graph.outputs);
+fn prefetch_roots(graph: &Graph) {
+    prefetch_allocation(&graph.symbol);
+    prefetch_allocation(&graph.inputs);
+    prefetch_allocation(&graph.nodes);
+    prefetch_allocation(&graph.outputs);
 }
 
-fn nodes(graph: &Graph) {
+fn prefetch_nodes(graph: &Graph) {
     for input in &graph.inputs {
-        ask(&input.name);
-        ask(&input.ty.dims);
+        prefetch_allocation(&input.name);
+        prefetch_allocation(&input.ty.dims);
     }
     for node in &graph.nodes {
         if let NodeKind::Op(name) = &node.kind {
-            ask(name);
+            prefetch_allocation(name);
         }
-        ask(&node.inputs);
-        ask(&node.attrs);
-        ask(&node.outputs);
-        ask(&node.sources);
+        prefetch_allocation(&node.inputs);
+        prefetch_allocation(&node.attrs);
+        prefetch_allocation(&node.outputs);
+        prefetch_allocation(&node.sources);
     }
 }
 
-fn leaves(graph: &Graph) {
+fn prefetch_leaves(graph: &Graph) {
     for node in &graph.nodes {
-        node.outputs.iter().for_each(|ty| ask(&ty.dims));
-        node.sources.iter().for_each(ask);
+        node.outputs.iter().for_each(|ty| prefetch_allocation(&ty.dims));
+        node.sources.iter().for_each(prefetch_allocation);
         for attr in &node.attrs {
-            ask(&attr.key);
+            prefetch_allocation(&attr.key);
             match &attr.value {
-                AttrValue::Str(text) => ask(text),
-                AttrValue::List(items) => ask(items),
+                AttrValue::Str(text) => prefetch_allocation(text),
+                AttrValue::List(items) => prefetch_allocation(items),
                 _ => {}
             }
         }
@@ -53,36 +53,36 @@ fn leaves(graph: &Graph) {
 }
 
 /// Value in one contiguous allocation.
-trait Piece {
+trait Allocation {
     fn bytes(&self) -> (*const i8, usize);
 }
 
-impl<T> Piece for abi_stable::std_types::RVec<T> {
+impl<T> Allocation for abi_stable::std_types::RVec<T> {
     fn bytes(&self) -> (*const i8, usize) {
         (self.as_ptr().cast(), size_of_val(self.as_slice()))
     }
 }
 
-impl Piece for abi_stable::std_types::RString {
+impl Allocation for abi_stable::std_types::RString {
     fn bytes(&self) -> (*const i8, usize) {
         (self.as_ptr().cast(), self.len())
     }
 }
 
 /// Prefetches an allocation, one cache line at a time.
-fn ask(piece: &impl Piece) {
+fn prefetch_allocation(allocation: &impl Allocation) {
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        const LINE: usize = 64;
-        let (start, size) = piece.bytes();
+        const CACHE_LINE: usize = 64;
+        let (start, size) = allocation.bytes();
         let mut at = 0;
         while at < size {
             // SAFETY: the address is inside the allocation, and a prefetch does not access it.
             unsafe { _mm_prefetch::<_MM_HINT_T0>(start.add(at)) };
-            at += LINE;
+            at += CACHE_LINE;
         }
     }
     #[cfg(not(target_arch = "x86_64"))]
-    let _ = piece.bytes();
+    let _ = allocation.bytes();
 }

@@ -10,25 +10,25 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 /// Descriptor 1 is standard error from then on, so that output of a plugin or of its libraries does not mix with the
 /// host's results, and closing descriptor 1 does no harm.
 #[derive(Debug)]
-pub struct Product {
+pub struct ReservedStdout {
     file: File,
     identity: Option<Identity>,
     process: u32,
 }
 
-impl Product {
-    /// Takes over standard output.
+impl ReservedStdout {
+    /// Reserves standard output for the host.
     ///
     /// # Errors
     /// If no descriptor is left.
-    pub(super) fn take() -> io::Result<Product> {
-        let own = process::own_descriptor(libc::STDOUT_FILENO)?;
+    pub(super) fn reserve() -> io::Result<ReservedStdout> {
+        let duplicate = process::duplicate_high(libc::STDOUT_FILENO)?;
         // SAFETY: makes descriptor 1 a duplicate of descriptor 2.
         if unsafe { libc::dup2(libc::STDERR_FILENO, libc::STDOUT_FILENO) } < 0 {
             return Err(io::Error::last_os_error());
         }
-        let identity = process::identity(own.as_raw_fd());
-        Ok(Product { file: own.into(), identity, process: std::process::id() })
+        let identity = process::identity(duplicate.as_raw_fd());
+        Ok(ReservedStdout { file: duplicate.into(), identity, process: std::process::id() })
     }
 
     /// Checks that the descriptor still is standard output, and that this is not a process that a plugin has forked.
@@ -43,7 +43,7 @@ impl Product {
     }
 }
 
-impl Write for Product {
+impl Write for ReservedStdout {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.check()?;
         self.file.write(bytes)
@@ -54,13 +54,13 @@ impl Write for Product {
     }
 }
 
-impl AsFd for Product {
+impl AsFd for ReservedStdout {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
 }
 
-impl Product {
+impl ReservedStdout {
     /// Returns true if the output is a terminal.
     pub fn is_terminal(&self) -> bool {
         self.file.is_terminal()

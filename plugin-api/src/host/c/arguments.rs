@@ -88,7 +88,7 @@ impl Batch {
     pub const SIZE: usize = 128;
 
     /// Number of candidates that are prefetched while as many are written.
-    const AHEAD: usize = 8;
+    const PREFETCH_GROUP: usize = 8;
 
     /// Replaces the contents with these candidates.
     pub fn fill(&mut self, candidates: &[Candidate]) {
@@ -96,9 +96,9 @@ impl Batch {
         texts.bytes.clear();
         handles.clear();
         let mut starts: Vec<[usize; 4]> = Vec::with_capacity(candidates.len());
-        let mut groups = candidates.chunks(Batch::AHEAD);
+        let mut groups = candidates.chunks(Batch::PREFETCH_GROUP);
         groups.next().into_iter().for_each(prefetch);
-        for group in candidates.chunks(Batch::AHEAD) {
+        for group in candidates.chunks(Batch::PREFETCH_GROUP) {
             groups.next().into_iter().for_each(prefetch);
             for candidate in group {
                 starts.push([
@@ -111,9 +111,9 @@ impl Batch {
             }
         }
         let mut constants = &handles.pointers[..];
-        let given = candidates.iter().zip(starts).map(|(candidate, [name, check, graph, attrs])| {
-            let own;
-            (own, constants) = constants.split_at(candidate.constants.len());
+        let arguments = candidates.iter().zip(starts).map(|(candidate, [name, check, graph, attrs])| {
+            let candidate_constants;
+            (candidate_constants, constants) = constants.split_at(candidate.constants.len());
             abi::Candidate {
                 struct_size: size_of::<abi::Candidate>(),
                 kind: match candidate.kind {
@@ -125,13 +125,13 @@ impl Batch {
                 name: texts.at(name),
                 check: texts.at(check),
                 graph: texts.at(graph),
-                constants: own.as_ptr(),
-                constant_count: own.len(),
+                constants: candidate_constants.as_ptr(),
+                constant_count: candidate_constants.len(),
                 attrs: texts.at(attrs),
             }
         });
         self.candidates.clear();
-        self.candidates.extend(given);
+        self.candidates.extend(arguments);
     }
 
     /// Returns the list that is passed to `judge`.

@@ -1,6 +1,6 @@
-//! Position of a thread: plugin, region, entry.
+//! Call of a plugin that a thread is in: plugin, region, entry.
 
-use super::keep::{keep, keep_text};
+use super::permanent::{store, store_str};
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt;
@@ -66,9 +66,9 @@ impl Entry {
     }
 }
 
-/// Entry of a plugin, with its region if any.
+/// Entry of a plugin, with its region if any: the call that a thread is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Place {
+pub struct CallSite {
     /// Name of the plugin, or its file until the name is known.
     pub plugin: &'static str,
     /// Symbol of the region; empty if the entry does not concern one.
@@ -77,38 +77,38 @@ pub struct Place {
     pub entry: Entry,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for CallSite {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "plugin {}: {}", self.plugin, self.entry.name())?;
         if self.region.is_empty() { Ok(()) } else { write!(f, ": region {}", self.region) }
     }
 }
 
-/// Places of all entries of one plugin for one region.
+/// Call sites of all entries of one plugin for one region.
 ///
-/// Never freed: readers of the table of entries may hold a place after the entry has ended. Equal names are stored
+/// Never freed: readers of the table of entries may hold a call site after the entry has ended. Equal names are stored
 /// once, so that a program that loads models repeatedly stores no more than there are distinct names.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Places([Place; 11]);
+pub(crate) struct CallSites([CallSite; 11]);
 
-impl Places {
-    /// Returns the places of `plugin` for the region with this symbol, or without a region if it is empty.
-    pub(crate) fn of(plugin: &str, region: &str) -> &'static Places {
-        static KNOWN: LazyLock<Mutex<HashMap<(&'static str, &'static str), &'static Places>>> =
+impl CallSites {
+    /// Returns the call sites of `plugin` for the region with this symbol, or without a region if it is empty.
+    pub(crate) fn of(plugin: &str, region: &str) -> &'static CallSites {
+        static INTERNED: LazyLock<Mutex<HashMap<(&'static str, &'static str), &'static CallSites>>> =
             LazyLock::new(Mutex::default);
         let (plugin, region) = (printable(plugin), printable(region));
-        let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(places) = known.get(&(&*plugin, &*region)) {
-            return places;
+        let mut interned = INTERNED.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(sites) = interned.get(&(&*plugin, &*region)) {
+            return sites;
         }
-        let (plugin, region) = (keep_text(&plugin), keep_text(&region));
-        let places = keep(Places(Entry::ALL.map(|entry| Place { plugin, region, entry })));
-        known.insert((plugin, region), places);
-        places
+        let (plugin, region) = (store_str(&plugin), store_str(&region));
+        let sites = store(CallSites(Entry::ALL.map(|entry| CallSite { plugin, region, entry })));
+        interned.insert((plugin, region), sites);
+        sites
     }
 
-    /// Returns the place of an entry.
-    pub(crate) fn at(&'static self, entry: Entry) -> &'static Place {
+    /// Returns the call site of an entry.
+    pub(crate) fn at(&'static self, entry: Entry) -> &'static CallSite {
         &self.0[entry as usize]
     }
 }
@@ -127,12 +127,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn equal_names_share_a_place() {
-        let first = Places::of("mine", "region_0");
-        assert!(std::ptr::eq(first, Places::of("mine", "region_0")));
-        assert!(!std::ptr::eq(first, Places::of("mine", "region_1")));
+    fn equal_names_share_a_call_site() {
+        let first = CallSites::of("mine", "region_0");
+        assert!(std::ptr::eq(first, CallSites::of("mine", "region_0")));
+        assert!(!std::ptr::eq(first, CallSites::of("mine", "region_1")));
         assert_eq!(first.at(Entry::Run).to_string(), "plugin mine: run: region region_0");
-        assert_eq!(Places::of("mi\x1bne", "").at(Entry::Init).to_string(), "plugin mi?ne: init");
+        assert_eq!(CallSites::of("mi\x1bne", "").at(Entry::Init).to_string(), "plugin mi?ne: init");
         for (index, entry) in Entry::ALL.into_iter().enumerate() {
             assert_eq!(entry as usize, index);
         }

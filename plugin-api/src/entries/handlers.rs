@@ -3,10 +3,10 @@
 //!
 //! Handlers here use only the table of entries, a line on the stack, and system calls; no allocation, no locks.
 
-use super::end::{ENDED, FORKED, PROCESS, end, end_with, say_last};
+use super::call_site::CallSite;
+use super::exit::{FORKED, HOST_PID, PROCESS_ENDED, exit_with, exit_with_error, print_last};
 use super::line::Line;
-use super::place::Place;
-use super::product::Product;
+use super::stdout::ReservedStdout;
 use super::{process, slots};
 use std::ffi::{c_int, c_void};
 use std::io;
@@ -29,7 +29,7 @@ const SIGNALS: [(c_int, &str); 7] = [
 /// Set once the host has finished its work.
 static FINISHED: AtomicBool = AtomicBool::new(false);
 /// Previous action of each signal.
-static BEFORE: OnceLock<[libc::sigaction; SIGNALS.len()]> = OnceLock::new();
+static PREVIOUS: OnceLock<[libc::sigaction; SIGNALS.len()]> = OnceLock::new();
 
 /// Installs the process-wide protections: a signal, `exit`, or a fork inside a plugin prints a message that names the
 /// plugin, changes to process-wide state are undone after each entry, and standard output is reserved for the host.
@@ -39,13 +39,13 @@ static BEFORE: OnceLock<[libc::sigaction; SIGNALS.len()]> = OnceLock::new();
 ///
 /// # Errors
 /// If no descriptor is left for a copy of standard output.
-pub fn own_process() -> io::Result<Product> {
-    let product = Product::take()?;
-    process::begin();
-    PROCESS.store(std::process::id(), Ordering::Relaxed);
+pub fn own_process() -> io::Result<ReservedStdout> {
+    let stdout = ReservedStdout::reserve()?;
+    process::record_initial_state();
+    HOST_PID.store(std::process::id(), Ordering::Relaxed);
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        let before = SIGNALS.map(|(signal, _)| {
+        let previous = SIGNALS.map(|(signal, _)| {
             let mut action = MaybeUninit::<libc::sigaction>::zeroed();
             // SAFETY: queries the action of a signal; if that fails, zeros mean the default action.
             unsafe {
@@ -53,9 +53,9 @@ pub fn own_process() -> io::Result<Product> {
                 action.assume_init()
             }
         });
-        let _ = BEFORE.set(before);
+        let _ = PREVIOUS.set(previous);
         for (signal, _) in SIGNALS {
-            handle(signal, on_fault);
+            install_handler(signal, on_fault);
         }
         // SAFETY: both functions live as long as the process. If registration fails, there is no message.
         unsafe {
@@ -63,7 +63,7 @@ pub fn own_process() -> io::Result<Product> {
             libc::pthread_atfork(None, None, Some(on_fork));
         }
     });
-    Ok(product)
+    Ok(stdout)
 }
 
 /// Marks the work of the host as done: from here on no plugin is blamed for the end of the process.
@@ -75,24 +75,24 @@ pub fn finished() {
 /// as well.
 ///
 /// Returns `false` and installs nothing if Ctrl-C is ignored, as in the background of a shell.
-pub fn say_interrupts() -> bool {
+pub fn report_interrupts() -> bool {
     if process::interrupt().is_some_and(|action| action.sa_sigaction == libc::SIG_IGN) {
         return false;
     }
-    handle(libc::SIGINT, on_interrupt);
+    install_handler(libc::SIGINT, on_interrupt);
     true
 }
 
 extern "C" fn on_interrupt(_: c_int, _: *mut libc::siginfo_t, _: *mut c_void) {
-    if let Some(place) = slots::current().or_else(|| slots::under_way().map(|(place, _)| place)) {
+    if let Some(site) = slots::current().or_else(|| slots::running().map(|(site, _)| site)) {
         let mut line = Line::new();
-        line.text("interrupted in ").place(place).write();
+        line.text("interrupted in ").site(site).write();
     }
 }
 
 type Handler = extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
 
-fn handle(signal: c_int, handler: Handler) {
+fn install_handler(signal: c_int, handler: Handler) {
     let mut action = MaybeUninit::<libc::sigaction>::zeroed();
     // SAFETY: zeros are an action without flags; the handler lives as long as the process and has the signature of
     // `SA_SIGINFO`.
@@ -106,11 +106,11 @@ fn handle(signal: c_int, handler: Handler) {
 }
 
 /// Restores the previous or the default action of a signal.
-fn reset(signal: c_int, before: Option<&libc::sigaction>) {
+fn restore_action(signal: c_int, previous: Option<&libc::sigaction>) {
     let mut default = MaybeUninit::<libc::sigaction>::zeroed();
     // SAFETY: zeros are the default action.
     unsafe {
-        let action = before.unwrap_or(default.assume_init_mut());
+        let action = previous.unwrap_or(default.assume_init_mut());
         libc::sigaction(signal, action, ptr::null_mut());
     }
 }
@@ -118,12 +118,12 @@ fn reset(signal: c_int, before: Option<&libc::sigaction>) {
 extern "C" fn on_fault(signal: c_int, information: *mut libc::siginfo_t, _: *mut c_void) {
     let index = SIGNALS.iter().position(|(other, _)| *other == signal);
     let name = index.map_or("a signal", |index| SIGNALS[index].1);
-    let mine = slots::current();
-    let (under_way, last) = (slots::under_way(), slots::last());
-    if let Some(place) = mine.or(under_way.map(|(place, _)| place)).or(last) {
-        say_last(|line| {
-            line.error(ENDED).place(place).text(": ended by ").text(name);
-            match (mine, under_way) {
+    let current = slots::current();
+    let (running, last) = (slots::running(), slots::last());
+    if let Some(site) = current.or(running.map(|(site, _)| site)).or(last) {
+        print_last(|line| {
+            line.error(PROCESS_ENDED).site(site).text(": ended by ").text(name);
+            match (current, running) {
                 (Some(_), _) => {}
                 (None, Some((_, 0))) => _ = line.text(" on another thread while it was running"),
                 (None, Some((_, others))) => {
@@ -134,11 +134,11 @@ extern "C" fn on_fault(signal: c_int, information: *mut libc::siginfo_t, _: *mut
         });
     }
     // For a fault of the host itself the previous handler says more: about a stack overflow, for one.
-    let before = if under_way.is_none() { index.and_then(|index| BEFORE.get()?.get(index)) } else { None };
-    reset(signal, before);
+    let previous = if running.is_none() { index.and_then(|index| PREVIOUS.get()?.get(index)) } else { None };
+    restore_action(signal, previous);
     // SAFETY: the kernel passes the information of the signal.
-    let sent = unsafe { information.as_ref() }.is_none_or(|information| information.si_code <= 0);
-    if sent {
+    let was_sent = unsafe { information.as_ref() }.is_none_or(|information| information.si_code <= 0);
+    if was_sent {
         // A fault is raised again when the handler returns. A signal that was sent is not, so it is sent again.
         // SAFETY: sends a signal to this thread.
         unsafe { libc::raise(signal) };
@@ -146,8 +146,8 @@ extern "C" fn on_fault(signal: c_int, information: *mut libc::siginfo_t, _: *mut
 }
 
 /// Returns the entry responsible for the end of the process: this thread's, or another thread's, or the last one.
-fn culprit() -> Option<&'static Place> {
-    slots::current().or_else(|| slots::under_way().map(|(place, _)| place)).or_else(slots::last)
+fn culprit() -> Option<&'static CallSite> {
+    slots::current().or_else(|| slots::running().map(|(site, _)| site)).or_else(slots::last)
 }
 
 extern "C" fn on_exit() {
@@ -156,16 +156,18 @@ extern "C" fn on_exit() {
         return;
     }
     match culprit() {
-        Some(place) => {
-            end_with(ENDED, place, |line| _ = line.text("it called exit, which ends byoc before it is done"));
+        Some(site) => {
+            exit_with_error(PROCESS_ENDED, site, |line| {
+                _ = line.text("it called exit, which ends byoc before it is done")
+            });
         }
-        None => end(|line| _ = line.error(ENDED).text("exit was called before byoc was done")),
+        None => exit_with(|line| _ = line.error(PROCESS_ENDED).text("exit was called before byoc was done")),
     }
 }
 
 extern "C" fn on_fork() {
     // A child that the host forks to start a program is not counted.
-    if slots::under_way().is_some() {
+    if slots::running().is_some() {
         FORKED.store(true, Ordering::Relaxed);
     }
 }

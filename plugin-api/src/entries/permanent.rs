@@ -8,14 +8,14 @@ use std::sync::{Mutex, PoisonError};
 const CHUNK: usize = 64 << 10;
 
 /// Address of the next value, and number of bytes left from there.
-static ROOM: Mutex<(usize, usize)> = Mutex::new((0, 0));
+static FREE: Mutex<(usize, usize)> = Mutex::new((0, 0));
 
 /// Allocates `size` bytes at a multiple of `align`, which is a power of two. Returns `None` if the system has no
 /// memory.
-fn take(size: usize, align: usize) -> Option<NonNull<u8>> {
-    let mut room = ROOM.lock().unwrap_or_else(PoisonError::into_inner);
-    let skip = room.0.wrapping_neg() & (align - 1);
-    if room.1 < size + skip {
+fn allocate(size: usize, align: usize) -> Option<NonNull<u8>> {
+    let mut free = FREE.lock().unwrap_or_else(PoisonError::into_inner);
+    let skip = free.0.wrapping_neg() & (align - 1);
+    if free.1 < size + skip {
         let length = CHUNK.max(size.next_multiple_of(4096));
         // SAFETY: maps new pages at any address.
         let pages = unsafe {
@@ -25,21 +25,21 @@ fn take(size: usize, align: usize) -> Option<NonNull<u8>> {
         if pages == libc::MAP_FAILED {
             return None;
         }
-        *room = (pages.expose_provenance(), length);
-        return finish(&mut room, size, 0);
+        *free = (pages.expose_provenance(), length);
+        return bump(&mut free, size, 0);
     }
-    finish(&mut room, size, skip)
+    bump(&mut free, size, skip)
 }
 
-fn finish(room: &mut (usize, usize), size: usize, skip: usize) -> Option<NonNull<u8>> {
-    let at = room.0 + skip;
-    *room = (at + size, room.1 - skip - size);
+fn bump(free: &mut (usize, usize), size: usize, skip: usize) -> Option<NonNull<u8>> {
+    let at = free.0 + skip;
+    *free = (at + size, free.1 - skip - size);
     NonNull::new(ptr::with_exposed_provenance_mut(at))
 }
 
 /// Copies a value without a destructor to permanent memory.
-pub(super) fn keep<T: Copy + Send + Sync + 'static>(value: T) -> &'static T {
-    match take(size_of::<T>(), align_of::<T>()) {
+pub(super) fn store<T: Copy + Send + Sync + 'static>(value: T) -> &'static T {
+    match allocate(size_of::<T>(), align_of::<T>()) {
         // SAFETY: `size_of::<T>()` bytes, aligned and exclusively owned; they are never freed.
         Some(at) => unsafe {
             let at = at.cast::<T>();
@@ -51,8 +51,8 @@ pub(super) fn keep<T: Copy + Send + Sync + 'static>(value: T) -> &'static T {
 }
 
 /// Copies a text to permanent memory.
-pub(super) fn keep_text(text: &str) -> &'static str {
-    match take(text.len(), 1) {
+pub(super) fn store_str(text: &str) -> &'static str {
+    match allocate(text.len(), 1) {
         // SAFETY: `text.len()` bytes, exclusively owned and never freed; a copy of a `str` is valid UTF-8.
         Some(at) => unsafe {
             at.copy_from_nonoverlapping(NonNull::from(text.as_bytes()).cast(), text.len());
@@ -67,14 +67,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kept_values_stay_intact() {
-        let texts: Vec<&'static str> = (0..4000).map(|i| keep_text(&format!("name {i}"))).collect();
-        let numbers: Vec<&'static [u64; 3]> = (0..4000).map(|i| keep([i, i + 1, i + 2])).collect();
+    fn stored_values_stay_intact() {
+        let texts: Vec<&'static str> = (0..4000).map(|i| store_str(&format!("name {i}"))).collect();
+        let numbers: Vec<&'static [u64; 3]> = (0..4000).map(|i| store([i, i + 1, i + 2])).collect();
         for (i, (text, numbers)) in texts.iter().zip(numbers).enumerate() {
             assert_eq!(*text, format!("name {i}"));
             assert_eq!(*numbers, [i as u64, i as u64 + 1, i as u64 + 2]);
         }
-        assert_eq!(keep_text(""), "");
-        assert_eq!(keep_text(&"x".repeat(CHUNK + 1)).len(), CHUNK + 1);
+        assert_eq!(store_str(""), "");
+        assert_eq!(store_str(&"x".repeat(CHUNK + 1)).len(), CHUNK + 1);
     }
 }
