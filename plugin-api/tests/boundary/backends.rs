@@ -51,7 +51,7 @@ fn template_runs_a_region_by_the_hosts_reference() {
     assert_eq!(codegen.query("unknown.key", b"").unwrap(), None);
 
     let graph = add_relu("tvmgen_default_template_main_0", &[2, 2]);
-    let (weight, given_back) = constant("weight", &[2, 2], &[1.0, -1.0, 1.0, -1.0]);
+    let (weight, dropped) = constant("weight", &[2, 2], &[1.0, -1.0, 1.0, -1.0]);
     let constants = [weight];
     let region = Region { graph: &graph, constants: &constants, options: &json!({"threads": 4}) };
     let compiled = codegen.compile(&region).unwrap();
@@ -71,14 +71,14 @@ fn template_runs_a_region_by_the_hosts_reference() {
     let executable = loader.load(&request).unwrap();
     assert_eq!(run(&*executable, &[2, 2], &[1.0, 2.0, -3.0, 0.5]), [2.0, 1.0, 0.0, 0.0]);
 
-    let lines = std::mem::take(&mut test_host.heard.lock().unwrap().lines);
+    let lines = std::mem::take(&mut test_host.recorded.lock().unwrap().lines);
     let message = "tvmgen_default_template_main_0([Tensor[[2, 2], float32]]) -> [Tensor[[2, 2], float32]]";
     assert_eq!(lines, [(Level::INFO, "template".to_owned(), message.to_owned())]);
 
     drop(constants);
-    assert!(!*given_back.lock().unwrap(), "the loaded region holds the constant");
+    assert!(!*dropped.lock().unwrap(), "the loaded region holds the constant");
     drop(executable);
-    assert!(*given_back.lock().unwrap(), "dropping the last handle frees the constant");
+    assert!(*dropped.lock().unwrap(), "dropping the last handle frees the constant");
 }
 
 #[test]
@@ -98,10 +98,10 @@ fn template_rejects_foreign_blobs() {
         load("f", constant.as_bytes()),
         "plugin template: load: graph f, node 1: refers to constant 0, but there are 0"
     );
-    let mut nothing = single("f", "nn.relu", &[2]);
-    nothing.outputs.clear();
+    let mut no_outputs = single("f", "nn.relu", &[2]);
+    no_outputs.outputs.clear();
     let message = "plugin template: load: graph f: expected at least one output";
-    assert_eq!(load("f", nothing.to_json().as_bytes()), message);
+    assert_eq!(load("f", no_outputs.to_json().as_bytes()), message);
     let softmax = single("f", "nn.softmax", &[2]).to_json();
     assert_eq!(load("f", softmax.as_bytes()), "plugin template: load: host: reference: this host has no nn.softmax");
 }

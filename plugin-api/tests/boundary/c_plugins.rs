@@ -34,7 +34,7 @@ fn floats(bytes: &[f32]) -> Vec<u8> {
 struct Aligned([u8; 256]);
 
 #[track_caller]
-fn failed(error: Error, entry: &str, message: &str) {
+fn assert_error(error: Error, entry: &str, message: &str) {
     assert_eq!((error.plugin.as_str(), error.entry.as_str(), error.message.as_str()), ("everything", entry, message));
 }
 
@@ -62,13 +62,21 @@ fn compile_time() {
     let verdicts = codegen.judge_batch(&[named("nn.relu"), region.clone()]).unwrap();
     assert_eq!(verdicts[0], Verdict::Supported);
     let Verdict::Refused(refusal) = &verdicts[1] else { panic!("expected the region to be refused") };
-    let words = (refusal.code.as_str(), refusal.detail.as_str(), refusal.hint.as_str());
-    assert_eq!(words, ("ResourceLimit", "three of two", "smaller"));
+    let refusal_fields = (refusal.code.as_str(), refusal.detail.as_str(), refusal.hint.as_str());
+    assert_eq!(refusal_fields, ("ResourceLimit", "three of two", "smaller"));
     assert_eq!(codegen.accept_region(&region), verdicts[1]);
     let batch = [named("nn.relu"), named("silent")];
-    failed(codegen.judge_batch(&batch).unwrap_err(), "judge", "no verdict on candidate 1 (silent)");
-    failed(codegen.judge_batch(&[named("outside")]).unwrap_err(), "judge", "support: candidate 1 is out of range 0..1");
-    failed(codegen.judge_batch(&[named("wordless")]).unwrap_err(), "judge", "status 7, but `fail` was not called");
+    assert_error(codegen.judge_batch(&batch).unwrap_err(), "judge", "no verdict on candidate 1 (silent)");
+    assert_error(
+        codegen.judge_batch(&[named("outside")]).unwrap_err(),
+        "judge",
+        "support: candidate 1 is out of range 0..1",
+    );
+    assert_error(
+        codegen.judge_batch(&[named("wordless")]).unwrap_err(),
+        "judge",
+        "status 7, but `fail` was not called",
+    );
     assert_eq!(short.judge_batch(&batch).unwrap(), [Verdict::Supported, Verdict::Supported]);
 
     // More than one batch: batches are judged on several threads, and the verdicts come back in order.
@@ -78,7 +86,7 @@ fn compile_time() {
     let refused: Vec<bool> = verdicts.iter().map(|verdict| *verdict != Verdict::Supported).collect();
     assert_eq!(refused, (0..1000).map(|i| i % 7 == 3).collect::<Vec<_>>());
     (many[900], many[300]) = (named("wordless"), named("silent"));
-    failed(codegen.judge_batch(&many).unwrap_err(), "judge", "no verdict on candidate 300 (silent)");
+    assert_error(codegen.judge_batch(&many).unwrap_err(), "judge", "no verdict on candidate 300 (silent)");
 
     let options = json!({ "cache_dir": null });
     let compile = |symbol: &str| {
@@ -92,14 +100,14 @@ fn compile_time() {
     let source = compiled.source.as_ref().into_option().unwrap();
     assert_eq!((source.language.as_str(), source.text.as_str()), ("txt", options.to_string().as_str()));
     assert_eq!(compiled.metadata[0].value, AttrValue::Int(12));
-    failed(compile("nothing").unwrap_err(), "compile", "no code: `compiled` was not called");
+    assert_error(compile("nothing").unwrap_err(), "compile", "no code: `compiled` was not called");
     let error = compile("fails").unwrap_err();
     assert_eq!(error.hint, "paint it");
-    failed(error, "compile", "the region is too red");
+    assert_error(error, "compile", "the region is too red");
     let error = compile("metadata").unwrap_err();
     assert!(error.message.starts_with("compiled: expected a JSON object as metadata: "), "{error}");
     test_host.cancelled.store(true, Ordering::Relaxed);
-    failed(compile("f").unwrap_err(), "compile", "given up");
+    assert_error(compile("f").unwrap_err(), "compile", "given up");
 
     assert_eq!(codegen.query("echo", b"a\0b").unwrap().unwrap(), b"a\0b");
     assert_eq!(codegen.query("other", b"").unwrap(), None);
@@ -120,11 +128,11 @@ fn loaded(
 fn run_time() {
     let (plugin, test_host, services) = everything();
     let loader = plugin.loader("everything").unwrap();
-    let (weights, given_back) = constant("w", &[4], &[1.0, 2.0, 3.0, 4.0]);
+    let (weights, dropped) = constant("w", &[4], &[1.0, 2.0, 3.0, 4.0]);
     let graph = single("f", "nn.relu", &[4]);
     let executable = loaded(&loader, &services, "f", std::slice::from_ref(&weights), &graph).unwrap();
     drop(weights);
-    assert!(!*given_back.lock().unwrap(), "the region has retained the constant");
+    assert!(!*dropped.lock().unwrap(), "the region has retained the constant");
     let prepared = executable.prepare(&[&[4]]).unwrap();
     assert_eq!(prepared.outputs[..], [OutputDims { dims: vec![4].into(), exact: false }]);
     assert_eq!((prepared.workspace, prepared.plan), (256, 42));
@@ -136,21 +144,21 @@ fn run_time() {
         let mut outputs = [TensorMut::new(DType::F32, &mut dims, &mut output)];
         executable.run(Call { inputs: &inputs, outputs: &mut outputs, workspace: &mut workspace.0, plan })
     };
-    failed(run(41).unwrap_err(), "run", "not as prepared");
+    assert_error(run(41).unwrap_err(), "run", "not as prepared");
     run(42).unwrap();
     assert_eq!((output, dims), (floats(&[1.0, 2.0, 6.0, 8.0]), [3]), "the result has three elements");
-    let heard = test_host.heard.lock().unwrap();
+    let recorded = test_host.recorded.lock().unwrap();
     let digest = "[1.0, 2.0, 3.0, 4.0]";
-    assert_eq!(heard.events, [("ran".to_owned(), json!({ "digest": digest.len(), "threads": 4 }))]);
-    assert_eq!(heard.counters["runs"], 2);
-    assert_eq!(heard.lines, [(Level::INFO, "everything".to_owned(), digest[..7].to_owned())], "as much as fits");
-    drop(heard);
+    assert_eq!(recorded.events, [("ran".to_owned(), json!({ "digest": digest.len(), "threads": 4 }))]);
+    assert_eq!(recorded.counters["runs"], 2);
+    assert_eq!(recorded.lines, [(Level::INFO, "everything".to_owned(), digest[..7].to_owned())], "as much as fits");
+    drop(recorded);
 
     assert_eq!(executable.query("echo", b"y").unwrap().unwrap(), b"y");
     let released = |from: &dyn Loader| from.query("released", b"").unwrap().unwrap()[0];
     let before = released(&*loader);
     drop(executable);
-    assert!(*given_back.lock().unwrap());
+    assert!(*dropped.lock().unwrap());
     assert!(released(&*loader) > before);
 }
 
@@ -160,10 +168,10 @@ fn reports_errors_at_run_time() {
     let loader = plugin.loader("everything").unwrap();
     let graph = single("f", "nn.relu", &[4]);
     let load = |symbol: &str| loaded(&loader, &services, symbol, &[], &graph);
-    failed(load("nothing").err().unwrap(), "load", "no loaded region: `loaded` was not called");
-    failed(load("no_run").err().unwrap(), "load", "loaded: the table has no run");
+    assert_error(load("nothing").err().unwrap(), "load", "no loaded region: `loaded` was not called");
+    assert_error(load("no_run").err().unwrap(), "load", "loaded: the table has no run");
     let negative = load("negative").unwrap().prepare(&[&[1]]).unwrap_err();
-    failed(negative, "prepare", "output: expected a dimension >= 0, found -3");
+    assert_error(negative, "prepare", "output: expected a dimension >= 0, found -3");
     let softmax = single("reference", "nn.softmax", &[2]);
     let error = loaded(&loader, &services, "reference", &[], &softmax).err().unwrap();
     assert_eq!(error.to_string(), "plugin everything: load: host: reference: this host has no nn.softmax");
@@ -173,7 +181,7 @@ fn reports_errors_at_run_time() {
 fn c_plugin_runs_a_region_with_the_hosts_reference() {
     let (plugin, _, services) = everything();
     let loader = plugin.loader("everything").unwrap();
-    let (weight, given_back) = constant("w", &[2], &[1.0, -9.0]);
+    let (weight, dropped) = constant("w", &[2], &[1.0, -9.0]);
     let graph = add_relu("reference", &[2]);
     let executable = loaded(&loader, &services, "reference", &[weight], &graph).unwrap();
     let prepared = executable.prepare(&[&[2]]).unwrap();
@@ -184,11 +192,11 @@ fn c_plugin_runs_a_region_with_the_hosts_reference() {
     executable.run(Call { inputs: &inputs, outputs: &mut outputs, workspace: &mut [], plan: prepared.plan }).unwrap();
     assert_eq!(output, floats(&[2.0, 0.0]));
     drop(executable);
-    assert!(*given_back.lock().unwrap(), "releasing the reference frees the constant");
+    assert!(*dropped.lock().unwrap(), "releasing the reference frees the constant");
 }
 
 /// Builds a library from C or C++ and returns its rejection.
-fn refused(language: &str, code: &str) -> Rejection {
+fn build_and_reject(language: &str, code: &str) -> Rejection {
     let folder = tempfile::tempdir().unwrap();
     let library = build(folder.path(), language, code);
     let rejection = host::load(&library, &Services::new(TestHost::default())).expect_err("a rejection");
@@ -278,7 +286,7 @@ fn rejects_unusable_c_plugins() {
     ] {
         let text = plugin(table, init);
         let unused = "static void *unused(void) { return (void *)init; }";
-        let rejection = refused("c", &format!("{text}\n__attribute__((used)) {unused}"));
+        let rejection = build_and_reject("c", &format!("{text}\n__attribute__((used)) {unused}"));
         assert_eq!((rejection.code, rejection.reason.as_str()), (code, reason));
     }
 }
@@ -287,14 +295,14 @@ fn rejects_unusable_c_plugins() {
 fn rejects_plugin_for_another_version_only() {
     let text =
         "#include \"byoc_plugin.h\"\nconst byoc_plugin *byoc_plugin_entry(uint32_t host) { (void)host; return NULL; }";
-    let rejection = refused("c", text);
+    let rejection = build_and_reject("c", text);
     assert_eq!(rejection.code, code::VERSION);
     assert_eq!(rejection.reason, "byoc_plugin_entry returned NULL for version 1 of byoc_plugin.h");
 }
 
 #[test]
 fn rejects_cpp_plugin_with_mangled_entry() {
-    let rejection = refused("cpp", "const void *byoc_plugin_entry(unsigned) { return nullptr; }");
+    let rejection = build_and_reject("cpp", "const void *byoc_plugin_entry(unsigned) { return nullptr; }");
     assert_eq!(rejection.code, code::NO_ENTRY);
     let hint = rejection.hint.unwrap();
     assert!(hint.starts_with("it exports \"_Z17byoc_plugin_entryj\", a mangled C++ name"), "{hint}");
@@ -388,15 +396,15 @@ proptest! {
         let mut list = Vec::new();
         for (others, name, dims, name_first) in &objects {
             let mut object = serde_json::Map::new();
-            let wanted = |key: &str| matches!(key, "name" | "dims");
-            let others = others.iter().filter(|(key, _)| !wanted(key));
+            let is_read = |key: &str| matches!(key, "name" | "dims");
+            let others = others.iter().filter(|(key, _)| !is_read(key));
             let (before, after): (Vec<_>, Vec<_>) = others.enumerate().partition(|(i, _)| i % 2 == 0);
             object.extend(before.into_iter().map(|(_, (key, value))| (key.clone(), value.clone())));
-            let mut own = vec![("name", Value::from(name.as_str())), ("dims", Value::from(dims.clone()))];
+            let mut fields = vec![("name", Value::from(name.as_str())), ("dims", Value::from(dims.clone()))];
             if !name_first {
-                own.reverse();
+                fields.reverse();
             }
-            object.extend(own.into_iter().map(|(key, value)| (key.to_owned(), value)));
+            object.extend(fields.into_iter().map(|(key, value)| (key.to_owned(), value)));
             object.extend(after.into_iter().map(|(_, (key, value))| (key.clone(), value.clone())));
             list.push(Value::from(object));
             expected += &format!("{name}:{dims:?};");

@@ -12,7 +12,7 @@ use tracing::Level;
 
 /// Recorded messages of the plugins.
 #[derive(Default)]
-pub struct Heard {
+pub struct Recording {
     pub lines: Vec<(Level, String, String)>,
     pub events: Vec<(String, Value)>,
     pub counters: BTreeMap<String, u64>,
@@ -21,7 +21,7 @@ pub struct Heard {
 /// Host under test.
 #[derive(Clone, Default)]
 pub struct TestHost {
-    pub heard: Arc<Mutex<Heard>>,
+    pub recorded: Arc<Mutex<Recording>>,
     /// Set to cancel the current work.
     pub cancelled: Arc<AtomicBool>,
 }
@@ -40,11 +40,11 @@ impl HostServices for TestHost {
     }
 
     fn event(&self, name: &str, fields: &Value) {
-        self.heard.lock().unwrap().events.push((name.to_owned(), fields.clone()));
+        self.recorded.lock().unwrap().events.push((name.to_owned(), fields.clone()));
     }
 
     fn counter(&self, name: &str, amount: u64) {
-        *self.heard.lock().unwrap().counters.entry(name.to_owned()).or_default() += amount;
+        *self.recorded.lock().unwrap().counters.entry(name.to_owned()).or_default() += amount;
     }
 
     fn log_level(&self) -> Option<Level> {
@@ -52,7 +52,7 @@ impl HostServices for TestHost {
     }
 
     fn log(&self, level: Level, target: &str, message: &str) {
-        self.heard.lock().unwrap().lines.push((level, target.to_owned(), message.to_owned()));
+        self.recorded.lock().unwrap().lines.push((level, target.to_owned(), message.to_owned()));
     }
 
     fn cancelled(&self) -> bool {

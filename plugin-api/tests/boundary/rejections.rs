@@ -41,17 +41,20 @@ fn rejects_files_that_are_not_libraries() {
 
 #[test]
 fn rejects_truncated_libraries() {
-    let whole = template();
+    let library_bytes = template();
     let mut lengths: Vec<usize> = (1..64).collect();
     lengths.extend([64, 65, 100, 120, 500, 4096]);
-    lengths.extend((1..40).map(|part| whole.len() * part / 40));
-    lengths.push(whole.len() - 1);
+    lengths.extend((1..40).map(|part| library_bytes.len() * part / 40));
+    lengths.push(library_bytes.len() - 1);
     for length in lengths {
-        let rejection = reject_bytes(&whole[..length]);
+        let rejection = reject_bytes(&library_bytes[..length]);
         assert_eq!(rejection.code, code::TRUNCATED, "{length} bytes: {rejection}");
     }
-    let rejection = reject_bytes(&whole[..whole.len() / 2]);
-    assert!(rejection.reason.starts_with(&format!("truncated: {} bytes of at least ", whole.len() / 2)), "{rejection}");
+    let rejection = reject_bytes(&library_bytes[..library_bytes.len() / 2]);
+    assert!(
+        rejection.reason.starts_with(&format!("truncated: {} bytes of at least ", library_bytes.len() / 2)),
+        "{rejection}"
+    );
 }
 
 #[test]
@@ -70,12 +73,12 @@ fn rejects_libraries_for_other_machines() {
 
 #[test]
 fn inspecting_a_damaged_library_does_not_crash() {
-    let whole = std::fs::read(byoc_test_support::test_plugin("no_entry")).unwrap();
+    let library_bytes = std::fs::read(byoc_test_support::test_plugin("no_entry")).unwrap();
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("libbyoc_bad.so");
     let mut state = 0x9e37_79b9_7f4a_7c15u64;
     for _ in 0..500 {
-        let mut bytes = whole.clone();
+        let mut bytes = library_bytes.clone();
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         // The headers, and the symbol tables right after them.
         let at = (state >> 33) as usize % bytes.len().min(4096);

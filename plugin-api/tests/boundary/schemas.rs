@@ -23,8 +23,8 @@ fn graphs() {
         check(&schema, &value(&graph.to_json())).unwrap();
     }
     // The schema rejects whatever the reader rejects.
-    let good = value(&graph.to_json());
-    for (place, bad) in [
+    let valid = value(&graph.to_json());
+    for (pointer, invalid) in [
         ("/version", json!(2)),
         ("/outputs", json!([])),
         ("/outputs/0", json!([0])),
@@ -33,10 +33,10 @@ fn graphs() {
         ("/nodes/0/outputs/0/dims", json!([-1])),
         ("/attrs/scale", json!({"float": "many"})),
     ] {
-        let mut edited = good.clone();
-        *edited.pointer_mut(place).unwrap() = bad;
-        check(&schema, &edited).expect_err(place);
-        Graph::from_json(&edited.to_string()).expect_err(place);
+        let mut edited = valid.clone();
+        *edited.pointer_mut(pointer).unwrap() = invalid;
+        check(&schema, &edited).expect_err(pointer);
+        Graph::from_json(&edited.to_string()).expect_err(pointer);
     }
 }
 

@@ -46,25 +46,25 @@ fn forwards_messages_of_a_plugin() {
         .unwrap();
     assert_eq!(i64::from_ne_bytes(sum), 499_500);
 
-    let heard = test_host.heard.lock().unwrap();
+    let recorded = test_host.recorded.lock().unwrap();
     let lines: Vec<(Level, &str, &str)> =
-        heard.lines.iter().map(|(level, target, message)| (*level, target.as_str(), message.as_str())).collect();
+        recorded.lines.iter().map(|(level, target, message)| (*level, target.as_str(), message.as_str())).collect();
     let registers = r#"registers file=Some("libtalker.so")"#;
     let compiles = (Level::WARN, "talker::codegen", "compiles f nodes=2");
     assert_eq!(lines, [(Level::INFO, "talker", registers), compiles, compiles]);
-    assert_eq!(heard.events, [("loaded".to_owned(), json!({ "symbol": "f", "options": options }))]);
-    assert_eq!(heard.counters.get("sums"), Some(&1));
+    assert_eq!(recorded.events, [("loaded".to_owned(), json!({ "symbol": "f", "options": options }))]);
+    assert_eq!(recorded.counters.get("sums"), Some(&1));
 }
 
 #[test]
 fn runs_every_task_once_and_returns_the_first_failure() {
     let services = Services::new(TestHost::default());
-    let seen: Vec<AtomicUsize> = (0..100).map(|_| AtomicUsize::new(0)).collect();
+    let calls: Vec<AtomicUsize> = (0..100).map(|_| AtomicUsize::new(0)).collect();
     let count = |index: usize| {
-        seen[index].fetch_add(1, Ordering::Relaxed);
+        calls[index].fetch_add(1, Ordering::Relaxed);
     };
     services.parallel_for(100, count).unwrap();
-    assert!(seen.iter().all(|count| count.load(Ordering::Relaxed) == 1));
+    assert!(calls.iter().all(|count| count.load(Ordering::Relaxed) == 1));
     services.parallel_for(0, |_| panic!("no task expected")).unwrap();
 
     let error =

@@ -8,14 +8,14 @@ use byoc_plugin_api::{
 
 byoc_plugin_api::declare_plugin!("entry_panics", "0.1.0");
 byoc_plugin_api::register!(|_context, registry| {
-    registry.codegen("entry_panics", Rude);
-    registry.loader("entry_panics", Rude);
+    registry.codegen("entry_panics", Panicking);
+    registry.loader("entry_panics", Panicking);
     Ok(())
 });
 
-struct Rude;
+struct Panicking;
 
-impl Codegen for Rude {
+impl Codegen for Panicking {
     fn describe(&self) -> Result<Description> {
         panic!("in describe")
     }
@@ -40,41 +40,41 @@ impl Codegen for Rude {
     }
 }
 
-impl Loader for Rude {
+impl Loader for Panicking {
     fn load(&self, region: &LoadRequest<'_>) -> Result<Box<dyn Executable>> {
         if region.symbol == "load" {
             panic!("in load");
         }
-        Ok(Box::new(RudeRegion { where_to: region.symbol.to_owned(), services: region.services.clone() }))
+        Ok(Box::new(PanickingRegion { panic_site: region.symbol.to_owned(), services: region.services.clone() }))
     }
 }
 
-struct RudeRegion {
-    where_to: String,
+struct PanickingRegion {
+    panic_site: String,
     services: Services,
 }
 
-impl Executable for RudeRegion {
+impl Executable for PanickingRegion {
     fn prepare(&self, inputs: &[&[usize]]) -> Result<Prepared> {
-        if self.where_to == "prepare" {
+        if self.panic_site == "prepare" {
             panic!("in prepare");
         }
         Ok(Prepared::exact(inputs))
     }
 
     fn run(&self, _: Call<'_, '_>) -> Result<()> {
-        if self.where_to == "drop" {
+        if self.panic_site == "drop" {
             return Ok(());
         }
-        if self.where_to == "task" {
+        if self.panic_site == "task" {
             return self.services.parallel_for(8, |index| assert!(index != 3, "in task {index}"));
         }
         panic!("in run")
     }
 }
 
-impl Drop for RudeRegion {
+impl Drop for PanickingRegion {
     fn drop(&mut self) {
-        assert!(self.where_to != "drop", "in drop");
+        assert!(self.panic_site != "drop", "in drop");
     }
 }

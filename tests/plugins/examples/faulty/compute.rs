@@ -131,10 +131,10 @@ fn softmax(x: &[f32], dims: &[usize], axis: usize) -> Vec<f32> {
     let mut y = vec![0.0; x.len()];
     for (outer, k) in (0..x.len() / (size * inner).max(1)).flat_map(|o| (0..inner).map(move |k| (o, k))) {
         let at = |i: usize| (outer * size + i) * inner + k;
-        let largest = (0..size).map(|i| x[at(i)]).fold(f32::NEG_INFINITY, f32::max);
-        let sum: f64 = (0..size).map(|i| f64::from(x[at(i)] - largest).exp()).sum();
+        let max = (0..size).map(|i| x[at(i)]).fold(f32::NEG_INFINITY, f32::max);
+        let sum: f64 = (0..size).map(|i| f64::from(x[at(i)] - max).exp()).sum();
         for i in 0..size {
-            y[at(i)] = (f64::from(x[at(i)] - largest).exp() / sum) as f32;
+            y[at(i)] = (f64::from(x[at(i)] - max).exp() / sum) as f32;
         }
     }
     y

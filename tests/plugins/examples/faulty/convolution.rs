@@ -22,9 +22,9 @@ pub fn convolution(mistake: &str, node: &Node, args: &[&Value], out: &[usize]) -
     let groups = node.int("groups").unwrap_or(1).max(1) as usize;
     let mut y = vec![0.0f32; out.iter().product()];
     for (at, y) in y.iter_mut().enumerate() {
-        let place =
+        let index =
             [at / (out[1] * out[2] * out[3]), at / (out[2] * out[3]) % out[1], at / out[3] % out[2], at % out[3]];
-        let [batch, filter, row, column] = place;
+        let [batch, filter, row, column] = index;
         let group = if mistake == "wrong_group" { filter % groups } else { filter / (filters / groups).max(1) };
         let mut sum = 0.0f64;
         for (i, r, c) in (0..per_group).flat_map(|i| (0..rows).flat_map(move |r| (0..columns).map(move |c| (i, r, c))))

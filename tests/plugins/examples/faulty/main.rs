@@ -3,7 +3,7 @@
 
 mod compute;
 mod convolution;
-mod rude;
+mod misbehavior;
 
 use byoc_plugin_api::*;
 use compute::{Value, evaluate};
@@ -14,7 +14,7 @@ declare_plugin!("faulty", env!("CARGO_PKG_VERSION"));
 register!(|context, registry| {
     let mistake = context.path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
     let mistake = mistake.strip_prefix("faulty_").unwrap_or_default().to_owned();
-    rude::init(&mistake)?;
+    misbehavior::init(&mistake)?;
     let services = context.services.clone();
     registry.codegen("faulty", Faulty { mistake: mistake.clone(), services: services.clone() });
     registry.loader("faulty", Faulty { mistake, services });
@@ -37,32 +37,33 @@ const OPERATORS: [&str; 5] = ["nn.conv2d", "nn.relu", "add", "nn.softmax", "conc
 
 impl Codegen for Faulty {
     fn describe(&self) -> Result<Description> {
-        rude::panic_in(&self.mistake, "describe");
+        misbehavior::panic_in(&self.mistake, "describe");
         let mut patterns = PATTERNS.to_owned();
         if self.is("three_bad_patterns") {
             patterns = format!("a: nn.relu(*\n{PATTERNS}\nb: nn.rleu(*)\nc: nn.relu(*) where\n");
         }
-        static ASKED: AtomicU64 = AtomicU64::new(0);
-        let asked = ASKED.fetch_add(1, Ordering::Relaxed);
-        let about = if self.is("two_descriptions") { format!("asked {asked} times") } else { "one mistake".into() };
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let about = if self.is("two_descriptions") { format!("asked {count} times") } else { "one mistake".into() };
         Ok(Description { about, patterns, operators: OPERATORS.map(String::from).to_vec(), ..Description::default() })
     }
 
     fn judge(&self, candidate: &Candidate) -> Verdict {
-        rude::panic_in(&self.mistake, "judge");
+        misbehavior::panic_in(&self.mistake, "judge");
         for (name, node, graph) in candidate.graph.operators() {
             let types: Vec<&TensorType> = node.inputs.iter().map(|&input| graph.type_of(input)).collect();
             let dtype = types.first().map_or(DType::F32, |ty| ty.dtype);
-            let integers = name == "add" && matches!(dtype, DType::I8 | DType::I32);
-            if dtype != DType::F32 && !integers {
+            let is_integer = name == "add" && matches!(dtype, DType::I8 | DType::I32);
+            if dtype != DType::F32 && !is_integer {
                 return Verdict::refused(RefusalCode::UnsupportedDtype, format!("input 0 of {name} is {dtype}"));
             }
             if types.iter().any(|ty| ty.shape().is_none()) {
                 return Verdict::refused(RefusalCode::DynamicDim, format!("a dimension of {name} is unknown"));
             }
             let layouts = [("data_layout", "NCHW"), ("kernel_layout", "OIHW")];
-            let other = layouts.iter().any(|(key, want)| node.text(key).is_some_and(|layout| layout != *want));
-            if other && !self.is("layout_ignored") {
+            let unsupported =
+                layouts.iter().any(|(key, supported)| node.text(key).is_some_and(|layout| layout != *supported));
+            if unsupported && !self.is("layout_ignored") {
                 return Verdict::refused(RefusalCode::UnsupportedLayout, "the layouts are NCHW and OIHW");
             }
             if node.text("out_layout").is_some_and(|layout| !layout.is_empty()) {
@@ -90,9 +91,9 @@ impl Codegen for Faulty {
     }
 
     fn compile(&self, region: &Region<'_>) -> Result<CompiledRegion> {
-        rude::panic_in(&self.mistake, "compile");
-        rude::endless(&self.mistake, "compile");
-        rude::until_called_off(&self.mistake, &self.services)?;
+        misbehavior::panic_in(&self.mistake, "compile");
+        misbehavior::loop_forever(&self.mistake, "compile");
+        misbehavior::compile_until_cancelled(&self.mistake, &self.services)?;
         if self.is("no_room") {
             return Err(Error::new("the region needs 9 buffers, there are 8")
                 .hint("a larger device")
@@ -118,7 +119,7 @@ impl Codegen for Faulty {
     }
 
     fn query(&self, key: &str, _: &[u8]) -> Result<Option<Vec<u8>>> {
-        rude::panic_in(&self.mistake, "query");
+        misbehavior::panic_in(&self.mistake, "query");
         match self.is("answers_everything") {
             true => Ok(Some(key.as_bytes().to_vec())),
             false => Ok(None),
@@ -128,8 +129,8 @@ impl Codegen for Faulty {
 
 impl Loader for Faulty {
     fn load(&self, region: &LoadRequest<'_>) -> Result<Box<dyn Executable>> {
-        rude::panic_in(&self.mistake, "load");
-        rude::endless(&self.mistake, "load");
+        misbehavior::panic_in(&self.mistake, "load");
+        misbehavior::loop_forever(&self.mistake, "load");
         let text = String::from_utf8_lossy(region.blob).into_owned();
         let (sum, json) = text.split_at_checked(16).unwrap_or(("", ""));
         let whole = u64::from_str_radix(sum, 16) == Ok(checksum(json.as_bytes()));
@@ -139,7 +140,7 @@ impl Loader for Faulty {
             _ if self.is("damaged_blob_accepted") => Graph::default(),
             _ => return Err(format!("{}: a blob of {} bytes is damaged", region.symbol, region.blob.len()).into()),
         };
-        rude::noise_after_unload(&self.mistake, region.services);
+        misbehavior::noise_after_unload(&self.mistake, region.services);
         let mut constants: Vec<Value> = region.constants.iter().map(Value::of_constant).collect();
         if self.is("stale_weights") {
             // Simulates a cache of packed weights that uses the shape as its key.
@@ -152,7 +153,7 @@ impl Loader for Faulty {
                 }
             }
         }
-        Ok(Box::new(Loaded {
+        Ok(Box::new(LoadedRegion {
             mistake: self.mistake.clone(),
             graph,
             constants,
@@ -166,7 +167,7 @@ impl Loader for Faulty {
     }
 }
 
-struct Loaded {
+struct LoadedRegion {
     mistake: String,
     graph: Graph,
     constants: Vec<Value>,
@@ -174,15 +175,15 @@ struct Loaded {
     runs: AtomicU64,
 }
 
-impl Loaded {
+impl LoadedRegion {
     fn is(&self, mistake: &str) -> bool {
         self.mistake == mistake
     }
 }
 
-impl Executable for Loaded {
+impl Executable for LoadedRegion {
     fn prepare(&self, inputs: &[&[usize]]) -> Result<Prepared> {
-        rude::panic_in(&self.mistake, "prepare");
+        misbehavior::panic_in(&self.mistake, "prepare");
         if self.is("zero_size") && inputs.iter().any(|dims| dims.contains(&0)) {
             return Err("expected at least one element".into());
         }
@@ -200,8 +201,8 @@ impl Executable for Loaded {
     }
 
     fn run(&self, call: Call<'_, '_>) -> Result<()> {
-        rude::panic_in(&self.mistake, "run");
-        rude::endless(&self.mistake, "run");
+        misbehavior::panic_in(&self.mistake, "run");
+        misbehavior::loop_forever(&self.mistake, "run");
         let run = self.runs.fetch_add(1, Ordering::Relaxed);
         let inputs: Vec<Value> = call.inputs.iter().map(Value::of_tensor).collect();
         let odd = inputs.first().is_some_and(|input| input.dims.iter().product::<usize>() % 2 == 1);
@@ -243,7 +244,7 @@ impl Executable for Loaded {
     }
 }
 
-impl Loaded {
+impl LoadedRegion {
     fn write(&self, output: &mut TensorMut<'_>, bytes: &[u8]) -> Result<()> {
         let odd = output.len() % 2 == 1;
         let start = output.raw().data;
@@ -296,7 +297,7 @@ impl Loaded {
         bytes: &[u8],
         parts: usize,
         each: usize,
-        which: impl Fn(usize) -> usize + Sync,
+        select_part: impl Fn(usize) -> usize + Sync,
     ) -> Result<()> {
         struct Start(*mut u8);
         // SAFETY: the tasks below write within bounds, though possibly to each other's bytes.
@@ -304,7 +305,7 @@ impl Loaded {
         let start = Start(target.as_mut_ptr());
         self.services.parallel_for(parts, |part| {
             let start = &start;
-            let from = (which(part) * each).min(bytes.len());
+            let from = (select_part(part) * each).min(bytes.len());
             let to = (from + each).min(bytes.len());
             for (at, &byte) in bytes.iter().enumerate().take(to).skip(from) {
                 // SAFETY: as above.

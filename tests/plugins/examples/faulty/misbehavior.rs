@@ -15,14 +15,14 @@ pub fn panic_in(mistake: &str, entry: &str) {
 }
 
 /// Never returns if the mistake is `endless_<entry>`.
-pub fn endless(mistake: &str, entry: &str) {
+pub fn loop_forever(mistake: &str, entry: &str) {
     while mistake.strip_prefix("endless_") == Some(entry) {
         std::thread::sleep(Duration::from_millis(20));
     }
 }
 
 /// Compiles until cancelled if the mistake is `until_called_off`.
-pub fn until_called_off(mistake: &str, services: &Services) -> Result<()> {
+pub fn compile_until_cancelled(mistake: &str, services: &Services) -> Result<()> {
     if mistake != "until_called_off" {
         return Ok(());
     }
