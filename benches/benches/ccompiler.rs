@@ -2,7 +2,7 @@
 //! throughput are floating-point operations; families that the backend refuses are marked.
 
 use byoc::session::Session;
-use byoc_benches::models::{Ready, bench_families, ready};
+use byoc_benches::models::{PreparedModel, bench_families, prepare};
 use criterion::Criterion;
 
 const MODELS: &[&str] = &["resnet18_w16", "mobilenet_v2_025", "bert_small", "vit_small", "unet_small"];
@@ -23,9 +23,9 @@ fn models(criterion: &mut Criterion, session: &Session, threads: usize) {
     for name in MODELS {
         let file = byoc_test_support::workspace().join("tests/models").join(name).join("model.onnx");
         for backends in [&[][..], &["ccompiler"][..]] {
-            let Ready { model, inputs } = ready(session, &file, backends);
-            let place = backends.first().unwrap_or(&"host");
-            group.bench_function(format!("{name}, {place}"), |b| {
+            let PreparedModel { model, inputs } = prepare(session, &file, backends);
+            let backend = backends.first().unwrap_or(&"host");
+            group.bench_function(format!("{name}, {backend}"), |b| {
                 b.iter(|| model.run(&inputs).expect("a successful run"))
             });
         }

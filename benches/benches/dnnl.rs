@@ -5,7 +5,7 @@
 #![expect(clippy::print_stdout, reason = "a bench prints its figures")]
 
 use byoc::session::Session;
-use byoc_benches::models::{Ready, bench_families, bench_patterns, ready};
+use byoc_benches::models::{PreparedModel, bench_families, bench_patterns, prepare};
 use criterion::Criterion;
 use std::time::Duration;
 
@@ -13,10 +13,10 @@ const MODELS: &[&str] = &["resnet18_w16", "mobilenet_v2_025", "bert_small", "vit
 
 /// Number of runs in the test for memory leaks, and tolerated growth of the process in bytes.
 const RUNS: usize = 10_000;
-const SLACK: u64 = 8 << 20;
+const MAX_GROWTH: u64 = 8 << 20;
 
 /// Time after a run within which the workers of the library's pool must sleep, and pause over which they are observed.
-const SLEEPS_WITHIN: Duration = Duration::from_millis(1);
+const MAX_SPIN: Duration = Duration::from_millis(1);
 const PAUSE: Duration = Duration::from_millis(60);
 
 fn main() {
@@ -32,8 +32,8 @@ fn main() {
         bench_patterns(&mut criterion, &format!("patterns on dnnl, {threads} threads"), &session, "dnnl");
         models(&mut criterion, &session, threads);
         if threads == 2 {
-            memory(&session);
-            sleep(&session);
+            check_memory_growth(&session);
+            measure_spin(&session);
         }
     }
     criterion.final_summary();
@@ -46,51 +46,51 @@ fn file(name: &str) -> std::path::PathBuf {
 fn models(criterion: &mut Criterion, session: &Session, threads: usize) {
     let mut group = criterion.benchmark_group(format!("models on dnnl, {threads} threads"));
     for name in MODELS {
-        let Ready { model, inputs } = ready(session, &file(name), &["dnnl"]);
+        let PreparedModel { model, inputs } = prepare(session, &file(name), &["dnnl"]);
         group.bench_function(*name, |b| b.iter(|| model.run(&inputs).expect("a successful run")));
     }
     group.finish();
 }
 
 /// Checks the growth of resident memory over many runs of one model.
-fn memory(session: &Session) {
-    let Ready { model, inputs } = ready(session, &file("resnet18_w16"), &["dnnl"]);
+fn check_memory_growth(session: &Session) {
+    let PreparedModel { model, inputs } = prepare(session, &file("resnet18_w16"), &["dnnl"]);
     let run = || drop(model.run(&inputs).expect("a successful run"));
     (0..RUNS / 10).for_each(|_| run());
     let before = resident();
     (0..RUNS).for_each(|_| run());
     let after = resident();
     println!("resident memory before and after {RUNS} runs: {before} and {after} bytes");
-    assert!(after <= before + SLACK, "{RUNS} runs leaked {} bytes", after - before);
+    assert!(after <= before + MAX_GROWTH, "{RUNS} runs leaked {} bytes", after - before);
 }
 
 /// Measures how long the workers of the library's pool keep computing after a run. The kernel accounts for a sleeping
 /// thread exactly and for a running one only occasionally, so times are read while the workers sleep: the cost of one
 /// run and the pause after it, minus the cost of a run in a series.
-fn sleep(session: &Session) {
-    const MORE: u32 = 10;
-    let Ready { model, inputs } = ready(session, &file("resnet18_w16"), &["dnnl"]);
+fn measure_spin(session: &Session) {
+    const SERIES: u32 = 10;
+    let PreparedModel { model, inputs } = prepare(session, &file("resnet18_w16"), &["dnnl"]);
     let cost = |runs: u32| {
-        let before = computed();
+        let before = worker_time();
         (0..runs).for_each(|_| drop(model.run(&inputs).expect("a successful run")));
         std::thread::sleep(PAUSE);
-        computed().saturating_sub(before)
+        worker_time().saturating_sub(before)
     };
-    cost(MORE);
+    cost(SERIES);
     let after_one = |_| {
         let one = cost(1);
-        one.saturating_sub(cost(1 + MORE).saturating_sub(one) / MORE)
+        one.saturating_sub(cost(1 + SERIES).saturating_sub(one) / SERIES)
     };
-    let mut spun: Vec<Duration> = (0..20).map(after_one).collect();
-    spun.sort_unstable();
-    let (median, most) = (spun[spun.len() / 2], spun[spun.len() - 1]);
-    println!("workers keep computing after a run for {median:?} (median of {}; most {most:?})", spun.len());
-    assert!(median < SLEEPS_WITHIN, "workers keep computing for {median:?} after a run");
+    let mut spin_times: Vec<Duration> = (0..20).map(after_one).collect();
+    spin_times.sort_unstable();
+    let (median, max) = (spin_times[spin_times.len() / 2], spin_times[spin_times.len() - 1]);
+    println!("workers keep computing after a run for {median:?} (median of {}; most {max:?})", spin_times.len());
+    assert!(median < MAX_SPIN, "workers keep computing for {median:?} after a run");
 }
 
 /// Returns the processor time of the other threads of this process with this thread's name: the workers that it
 /// created.
-fn computed() -> Duration {
+fn worker_time() -> Duration {
     let name = std::fs::read_to_string("/proc/thread-self/comm").unwrap_or_default();
     let own = std::fs::canonicalize("/proc/thread-self").unwrap_or_default();
     let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten().map(|task| task.path());

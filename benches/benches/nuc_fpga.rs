@@ -3,7 +3,7 @@
 //! multiply-adds.
 
 use byoc::session::Session;
-use byoc_benches::models::{Ready, ready};
+use byoc_benches::models::{PreparedModel, prepare};
 use criterion::Throughput;
 use std::fmt::Write;
 use std::path::Path;
@@ -27,24 +27,24 @@ const LAYERS: &[Layer] = &[
 ];
 
 impl Layer {
-    fn side(&self) -> usize {
+    fn output_size(&self) -> usize {
         (self.3 + 2 * (self.4 / 2) - self.4) / self.5 + 1
     }
 
     fn macs(&self) -> u64 {
-        (self.side() * self.side() * self.1 * self.2 * self.4 * self.4) as u64
+        (self.output_size() * self.output_size() * self.1 * self.2 * self.4 * self.4) as u64
     }
 }
 
 /// Program under construction. Kernels are inputs: an int8 network whose weights are random at run time.
 #[derive(Default)]
-struct Program {
+struct ProgramText {
     params: Vec<String>,
     body: String,
     values: usize,
 }
 
-impl Program {
+impl ProgramText {
     fn param(&mut self, shape: &[usize]) -> String {
         let name = format!("%p{}", self.params.len());
         let dims: Vec<String> = shape.iter().map(usize::to_string).collect();
@@ -80,31 +80,31 @@ impl Program {
 
 /// Returns the whole network: 20 convolutions and a dense layer, with residual additions and pooling on the host.
 fn resnet18() -> String {
-    let mut program = Program::default();
+    let mut program = ProgramText::default();
     let image = program.param(&[1, 3, 224, 224]);
     let mut x = program.conv(&image, &LAYERS[0], true);
     x = program.line(&format!("nn.max_pool2d({x}, pool_size=[3, 3], strides=[2, 2], padding=[1, 1, 1, 1])"));
-    let (mut channels, mut side) = (64, 56);
+    let (mut channels, mut size) = (64, 56);
     for (stage, kernels) in [64, 128, 256, 512].into_iter().enumerate() {
         for block in 0..2 {
             let stride = if stage > 0 && block == 0 { 2 } else { 1 };
-            let y = program.conv(&x, &Layer("", channels, kernels, side, 3, stride), true);
-            let y = program.conv(&y, &Layer("", kernels, kernels, side / stride, 3, 1), false);
+            let y = program.conv(&x, &Layer("", channels, kernels, size, 3, stride), true);
+            let y = program.conv(&y, &Layer("", kernels, kernels, size / stride, 3, 1), false);
             let shortcut = match stride {
                 1 => x.clone(),
-                _ => program.conv(&x, &Layer("", channels, kernels, side, 1, stride), false),
+                _ => program.conv(&x, &Layer("", channels, kernels, size, 1, stride), false),
             };
             let sum = program.line(&format!("qnn.add({y}, {shortcut}, 0.05f, 0, 0.05f, 0, 0.06f, 0)"));
             x = program.line(&format!("nn.relu({sum})"));
-            (channels, side) = (kernels, side / stride);
+            (channels, size) = (kernels, size / stride);
         }
     }
-    let wide = program.line(&format!("cast({x}, dtype=\"int32\")"));
-    let mean = program.line(&format!("nn.global_avg_pool2d({wide})"));
+    let sums = program.line(&format!("cast({x}, dtype=\"int32\")"));
+    let mean = program.line(&format!("nn.global_avg_pool2d({sums})"));
     let flat = program.line(&format!("nn.batch_flatten({mean})"));
-    let narrow = program.line(&format!("cast({flat}, dtype=\"int8\")"));
+    let bytes = program.line(&format!("cast({flat}, dtype=\"int8\")"));
     let w = program.param(&[1000, 512]);
-    program.text(&format!("  nn.dense({narrow}, {w}, units=1000, out_dtype=\"int32\")"))
+    program.text(&format!("  nn.dense({bytes}, {w}, units=1000, out_dtype=\"int32\")"))
 }
 
 fn main() {
@@ -116,21 +116,21 @@ fn main() {
         let file = folder.path().join("layer.relay");
         let mut group = criterion.benchmark_group(format!("nuc_fpga, software device, {threads} threads"));
         for layer in LAYERS {
-            let mut program = Program::default();
+            let mut program = ProgramText::default();
             let x = program.param(&[1, layer.1, layer.3, layer.3]);
             let y = program.conv(&x, layer, true);
             write(&file, &program.text(&format!("  {y}")));
-            let Ready { model, inputs } = ready(&session, &file, &["nuc_fpga"]);
+            let PreparedModel { model, inputs } = prepare(&session, &file, &["nuc_fpga"]);
             assert_eq!(model.regions, 1, "the layer is on the device");
             group.throughput(Throughput::Elements(layer.macs()));
             group.bench_function(layer.0, |b| b.iter(|| model.run(&inputs).expect("a successful run")));
-            hardware(&session, layer.0, || drop(model.run(&inputs)));
+            print_hardware_metrics(&session, layer.0, || drop(model.run(&inputs)));
         }
         write(&file, &resnet18());
-        let Ready { model, inputs } = ready(&session, &file, &["nuc_fpga"]);
+        let PreparedModel { model, inputs } = prepare(&session, &file, &["nuc_fpga"]);
         group.throughput(Throughput::Elements(1_814_073_344));
         group.bench_function("resnet18", |b| b.iter(|| model.run(&inputs).expect("a successful run")));
-        hardware(&session, "resnet18", || drop(model.run(&inputs)));
+        print_hardware_metrics(&session, "resnet18", || drop(model.run(&inputs)));
         group.finish();
     }
     criterion.final_summary();
@@ -142,17 +142,17 @@ fn write(file: &Path, text: &str) {
 
 /// Prints the figures of the hardware model for one run.
 #[expect(clippy::print_stdout, reason = "a bench prints what it measured")]
-fn hardware(session: &Session, name: &str, run: impl FnOnce()) {
+fn print_hardware_metrics(session: &Session, name: &str, run: impl FnOnce()) {
     let before = session.metrics.snapshot();
     run();
     let after = session.metrics.snapshot();
-    let counted = |name: &str| (after.get(name).copied().unwrap_or(0) - before.get(name).copied().unwrap_or(0)) as f64;
+    let counter = |name: &str| (after.get(name).copied().unwrap_or(0) - before.get(name).copied().unwrap_or(0)) as f64;
     println!(
         "{name}: {} calls, {} cycles ({:.3} ms at 200 MHz), utilisation {:.1} %, {:.2} MB moved",
-        counted("nuc_fpga.calls"),
-        counted("nuc_fpga.cycles"),
-        counted("nuc_fpga.cycles") / 200e3,
-        100.0 * counted("nuc_fpga.macs.used") / counted("nuc_fpga.macs.available"),
-        counted("nuc_fpga.bytes") / 1e6
+        counter("nuc_fpga.calls"),
+        counter("nuc_fpga.cycles"),
+        counter("nuc_fpga.cycles") / 200e3,
+        100.0 * counter("nuc_fpga.macs.used") / counter("nuc_fpga.macs.available"),
+        counter("nuc_fpga.bytes") / 1e6
     );
 }

@@ -24,18 +24,19 @@ use std::time::Duration;
 
 fn main() {
     let args: Vec<String> = std::env::args().collect();
-    let after = |flag: &str| args.iter().position(|arg| arg == flag).map(|at| &args[at + 1..]);
-    if let Some([program, size, ..]) = after("--one") {
-        return one(program, size.parse().expect("a number of operators"));
+    let values_of = |flag: &str| args.iter().position(|arg| arg == flag).map(|at| &args[at + 1..]);
+    if let Some([program, size, ..]) = values_of("--one") {
+        return print_run(program, size.parse().expect("a number of operators"));
     }
-    if let Some([program, size, ..]) = after("--one-four") {
-        return one_four(program, size.parse().expect("a number of operators"));
+    if let Some([program, size, ..]) = values_of("--one-four") {
+        return print_passes_run(program, size.parse().expect("a number of operators"));
     }
-    for (flag, table) in [("--scale", scale as fn(&dyn Fn(&str) -> bool, &[usize])), ("--four", four)] {
-        if let Some(rest) = after(flag) {
-            let chosen = rest.first().map_or("", |names| names.as_str());
+    for (flag, table) in [("--scale", print_runs as fn(&dyn Fn(&str) -> bool, &[usize])), ("--four", print_passes_runs)]
+    {
+        if let Some(rest) = values_of(flag) {
+            let names = rest.first().map_or("", |names| names.as_str());
             let sizes: Vec<usize> = rest.iter().skip(1).filter_map(|size| size.parse().ok()).collect();
-            return table(&|name| chosen.is_empty() || chosen.split(',').any(|one| one == name), &sizes);
+            return table(&|name| names.is_empty() || names.split(',').any(|one| one == name), &sizes);
         }
     }
     let mut criterion = byoc_benches::criterion();
@@ -43,8 +44,8 @@ fn main() {
     criterion.final_summary();
     // `cargo test --benches` only checks that benches run, and a filter selects other benches.
     if args.iter().any(|arg| arg == "--bench") && !args.iter().skip(1).any(|arg| !arg.starts_with('-')) {
-        scale(&|_| true, &[1_000, 10_000, 100_000, 1_000_000]);
-        four(&|_| true, &[100_000, 1_000_000]);
+        print_runs(&|_| true, &[1_000, 10_000, 100_000, 1_000_000]);
+        print_passes_runs(&|_| true, &[100_000, 1_000_000]);
     }
 }
 
@@ -108,7 +109,7 @@ fn stages(criterion: &mut Criterion) {
 }
 
 /// Prints the table of whole runs, each in a separate process; times are those of its one thread.
-fn scale(wanted: &dyn Fn(&str) -> bool, sizes: &[usize]) {
+fn print_runs(selected: &dyn Fn(&str) -> bool, sizes: &[usize]) {
     println!(
         "\n{:<13} {:>9}  {:>8} {:>8} {:>9} {:>9}  {:>7} {:>7}  {:>8} {:>8} {:>8}",
         "text to three",
@@ -123,21 +124,21 @@ fn scale(wanted: &dyn Fn(&str) -> bool, sizes: &[usize]) {
         "verify",
         "print"
     );
-    rows("--one", wanted, sizes);
+    run_rows("--one", selected, sizes);
 }
 
 /// Prints the table of the four passes.
-fn four(wanted: &dyn Fn(&str) -> bool, sizes: &[usize]) {
+fn print_passes_runs(selected: &dyn Fn(&str) -> bool, sizes: &[usize]) {
     println!(
         "\n{:<13} {:>9}  {:>9} {:>9} {:>9} {:>9} {:>9}  {:>7} {:>9}",
         "four passes", "operators", "composite", "annotate", "merge", "partition", "total", "µs/op", "functions"
     );
-    rows("--one-four", wanted, sizes);
+    run_rows("--one-four", selected, sizes);
 }
 
-fn rows(flag: &str, wanted: &dyn Fn(&str) -> bool, sizes: &[usize]) {
+fn run_rows(flag: &str, selected: &dyn Fn(&str) -> bool, sizes: &[usize]) {
     let this = std::env::current_exe().expect("the path of this program");
-    for program in programs::PROGRAMS.iter().filter(|program| wanted(program.name)) {
+    for program in programs::PROGRAMS.iter().filter(|program| selected(program.name)) {
         for size in sizes {
             let output = Command::new(&this)
                 .args([flag, program.name, &size.to_string()])
@@ -157,7 +158,7 @@ fn milliseconds(time: Duration) -> String {
 }
 
 /// Prints one row of the table of the four passes.
-fn one_four(program: &str, size: usize) {
+fn print_passes_run(program: &str, size: usize) {
     let (text, operators) = (programs::find(program).expect("a program of that name").text)(size);
     let (table, rules) = (backends::table(), backends::rules());
     let module = typed(parsed(&text));
@@ -185,10 +186,10 @@ fn one_four(program: &str, size: usize) {
 }
 
 /// Prints one row of the table of whole runs.
-fn one(program: &str, size: usize) {
+fn print_run(program: &str, size: usize) {
     let (text, operators) = (programs::find(program).expect("a program of that name").text)(size);
     let table = backends::table();
-    let before = process::now();
+    let before = process::resident();
     let start = thread_time();
     let untyped = parsed(&text);
     let after_parse = thread_time() - start;

@@ -20,7 +20,7 @@ const LAYERS: [(&str, usize, usize, usize, usize, usize); 7] = [
 ];
 
 /// Returns a tensor with pseudorandom bytes; floats are small.
-fn noise(dtype: DType, shape: &[usize]) -> Tensor {
+fn random_tensor(dtype: DType, shape: &[usize]) -> Tensor {
     let count: usize = shape.iter().product();
     let bits = |i: usize| (i as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
     match dtype {
@@ -33,8 +33,8 @@ fn noise(dtype: DType, shape: &[usize]) -> Tensor {
     }
 }
 
-/// Call that is ready to run.
-struct Ready {
+/// Kernel of a call, with its arguments.
+struct PreparedCall {
     kernel: Box<dyn Kernel>,
     args: Vec<Tensor>,
     dtype: DType,
@@ -43,7 +43,7 @@ struct Ready {
 }
 
 /// Creates the kernel for a call, in which all inputs but the first are constants.
-fn ready(name: &str, attrs: Attrs, args: Vec<Tensor>) -> Ready {
+fn prepare(name: &str, attrs: Attrs, args: Vec<Tensor>) -> PreparedCall {
     let id = op::lookup(name).expect("a known operator");
     let def = op::get(id);
     let attrs = op::normalize_attrs(def, attrs).expect("valid attributes");
@@ -58,23 +58,24 @@ fn ready(name: &str, attrs: Attrs, args: Vec<Tensor>) -> Ready {
     let spec = Spec { def, attrs: &attrs, inputs: &types, outputs: std::slice::from_ref(&out), constants: &values };
     let kernel = byoc_kernels::make(id, &spec).expect("a kernel of the host");
     let shape = out.shape().expect("a known shape").to_vec();
-    Ready { kernel, dtype: out.dtype, shape, operations, args }
+    PreparedCall { kernel, dtype: out.dtype, shape, operations, args }
 }
 
-fn bench(criterion: &mut Criterion, group: &str, cases: Vec<(String, Ready)>) {
+fn bench(criterion: &mut Criterion, group: &str, cases: Vec<(String, PreparedCall)>) {
     for threads in [1, 2] {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("threads can be started");
         let mut group = criterion.benchmark_group(format!("{group}, {threads} threads"));
-        for (name, ready) in &cases {
-            let views: Vec<TensorView<'_>> = ready.args.iter().map(Tensor::view).collect();
-            let mut workspace = AlignedBytes::zeroed(ready.kernel.workspace()).unwrap();
-            let mut out = AlignedBytes::zeroed(ready.shape.iter().product::<usize>() * ready.dtype.size()).unwrap();
-            group.throughput(Throughput::Elements(ready.operations));
+        for (name, prepared) in &cases {
+            let views: Vec<TensorView<'_>> = prepared.args.iter().map(Tensor::view).collect();
+            let mut workspace = AlignedBytes::zeroed(prepared.kernel.workspace()).unwrap();
+            let mut out =
+                AlignedBytes::zeroed(prepared.shape.iter().product::<usize>() * prepared.dtype.size()).unwrap();
+            group.throughput(Throughput::Elements(prepared.operations));
             group.bench_function(BenchmarkId::from_parameter(name), |b| {
                 pool.install(|| {
                     b.iter(|| {
-                        let out = TensorViewMut { dtype: ready.dtype, shape: &ready.shape, data: out.as_mut() };
-                        ready.kernel.run(&views, &mut [out], workspace.as_mut()).expect("a successful run");
+                        let out = TensorViewMut { dtype: prepared.dtype, shape: &prepared.shape, data: out.as_mut() };
+                        prepared.kernel.run(&views, &mut [out], workspace.as_mut()).expect("a successful run");
                     });
                 });
             });
@@ -94,65 +95,81 @@ fn convolutions(criterion: &mut Criterion) {
             ])
         };
         let (zero, scale) = (|v: i32| Tensor::scalar(v), |v: f32| Tensor::scalar(v));
-        let (data, weight) = (noise(DType::U8, &x), noise(DType::I8, &w));
+        let (data, weight) = (random_tensor(DType::U8, &x), random_tensor(DType::I8, &w));
         let sums = vec![data.clone(), weight.clone(), zero(128), zero(0), scale(0.5), scale(0.5)];
         let ratios = Tensor::from_slice(&[outputs], &vec![0.001f32; outputs]);
-        let bias = noise(DType::I32, &[outputs]);
+        let bias = random_tensor(DType::I32, &[outputs]);
         let all = vec![data, weight, bias, zero(128), zero(0), ratios, scale(1.0), zero(128)];
         let fused = attrs().with("out_dtype", "uint8");
         let cases = vec![
-            ("float32".to_owned(), ready("nn.conv2d", attrs(), vec![noise(DType::F32, &x), noise(DType::F32, &w)])),
-            ("int8 into int32".to_owned(), ready("qnn.conv2d", attrs(), sums)),
-            ("int8, fixed point".to_owned(), ready("qnn.contrib_conv2d_requantize", fused.clone(), all.clone())),
+            (
+                "float32".to_owned(),
+                prepare("nn.conv2d", attrs(), vec![random_tensor(DType::F32, &x), random_tensor(DType::F32, &w)]),
+            ),
+            ("int8 into int32".to_owned(), prepare("qnn.conv2d", attrs(), sums)),
+            ("int8, fixed point".to_owned(), prepare("qnn.contrib_conv2d_requantize", fused.clone(), all.clone())),
             (
                 "int8, float32 ratio".to_owned(),
-                ready("qnn.contrib_conv2d_requantize", fused.with("compute_dtype", "float32"), all),
+                prepare("qnn.contrib_conv2d_requantize", fused.with("compute_dtype", "float32"), all),
             ),
         ];
         bench(criterion, name, cases);
     }
 }
 
-fn others(criterion: &mut Criterion) {
+fn other_operators(criterion: &mut Criterion) {
     let scalars = || [Tensor::scalar(0.5f32), Tensor::scalar(3i32)];
     let [s, z] = scalars();
     let shape = [1, 256, 56, 56];
-    let bytes = || noise(DType::I8, &shape);
-    let reals = || noise(DType::F32, &shape);
+    let bytes = || random_tensor(DType::I8, &shape);
+    let reals = || random_tensor(DType::F32, &shape);
     let cases = vec![
-        ("add, float32".to_owned(), ready("add", Attrs::none(), vec![reals(), reals()])),
+        ("add, float32".to_owned(), prepare("add", Attrs::none(), vec![reals(), reals()])),
         (
             "qnn.add".to_owned(),
-            ready(
+            prepare(
                 "qnn.add",
                 Attrs::none(),
                 vec![bytes(), bytes(), s.clone(), z.clone(), Tensor::scalar(0.3f32), z.clone(), s.clone(), z.clone()],
             ),
         ),
-        ("qnn.quantize".to_owned(), ready("qnn.quantize", Attrs::none(), vec![reals(), s.clone(), z.clone()])),
-        ("qnn.dequantize".to_owned(), ready("qnn.dequantize", Attrs::none(), vec![bytes(), s.clone(), z.clone()])),
+        ("qnn.quantize".to_owned(), prepare("qnn.quantize", Attrs::none(), vec![reals(), s.clone(), z.clone()])),
+        ("qnn.dequantize".to_owned(), prepare("qnn.dequantize", Attrs::none(), vec![bytes(), s.clone(), z.clone()])),
         (
             "qnn.requantize from int32".to_owned(),
-            ready(
+            prepare(
                 "qnn.requantize",
                 Attrs::none(),
-                vec![noise(DType::I32, &shape), s.clone(), Tensor::scalar(0i32), Tensor::scalar(30f32), z.clone()],
+                vec![
+                    random_tensor(DType::I32, &shape),
+                    s.clone(),
+                    Tensor::scalar(0i32),
+                    Tensor::scalar(30f32),
+                    z.clone(),
+                ],
             ),
         ),
-        ("qnn.sigmoid".to_owned(), ready("qnn.sigmoid", Attrs::none(), vec![bytes(), s.clone(), z.clone(), s, z])),
+        ("qnn.sigmoid".to_owned(), prepare("qnn.sigmoid", Attrs::none(), vec![bytes(), s.clone(), z.clone(), s, z])),
     ];
     bench(criterion, "elementwise 256x56x56", cases);
     let zero = Tensor::scalar(0i32);
     let one = Tensor::scalar(1f32);
     let dense = |m: usize| {
         let (x, w) = ([m, 2048], [1000, 2048]);
-        let sums = [noise(DType::U8, &x), noise(DType::I8, &w), zero.clone(), zero.clone(), one.clone(), one.clone()];
+        let sums = [
+            random_tensor(DType::U8, &x),
+            random_tensor(DType::I8, &w),
+            zero.clone(),
+            zero.clone(),
+            one.clone(),
+            one.clone(),
+        ];
         vec![
             (
                 format!("float32, {m} rows"),
-                ready("nn.dense", Attrs::none(), vec![noise(DType::F32, &x), noise(DType::F32, &w)]),
+                prepare("nn.dense", Attrs::none(), vec![random_tensor(DType::F32, &x), random_tensor(DType::F32, &w)]),
             ),
-            (format!("int8, {m} rows"), ready("qnn.dense", Attrs::none(), sums.to_vec())),
+            (format!("int8, {m} rows"), prepare("qnn.dense", Attrs::none(), sums.to_vec())),
         ]
     };
     bench(criterion, "dense 2048 to 1000", [dense(1), dense(64)].into_iter().flatten().collect());
@@ -161,6 +178,6 @@ fn others(criterion: &mut Criterion) {
 fn main() {
     let mut criterion = byoc_benches::criterion();
     convolutions(&mut criterion);
-    others(&mut criterion);
+    other_operators(&mut criterion);
     criterion.final_summary();
 }

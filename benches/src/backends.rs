@@ -30,8 +30,8 @@ pub fn table() -> Vec<Entry> {
                 ("matmul", "nn.batch_matmul"),
                 ("dense", "nn.dense"),
             ] {
-                let core = if bias { format!("add({op}(*, *), *)") } else { format!("{op}(*, *)") };
-                let whole = match activation {
+                let anchor = if bias { format!("add({op}(*, *), *)") } else { format!("{op}(*, *)") };
+                let pattern = match activation {
                     "relu" => "nn.relu(r)",
                     "gelu" => "multiply(multiply(r, add(erf(divide(r, *)), *)), *)",
                     "swish" => "multiply(r, sigmoid(r))",
@@ -42,7 +42,7 @@ pub fn table() -> Vec<Entry> {
                     _ => "r",
                 };
                 let with = if bias { "_bias" } else { "" };
-                let _ = writeln!(text, "first.{name}{with}_{activation}: let r = {core}; {whole}");
+                let _ = writeln!(text, "first.{name}{with}_{activation}: let r = {anchor}; {pattern}");
             }
         }
     }
@@ -66,9 +66,9 @@ pub fn rules() -> Vec<TargetRule> {
 }
 
 /// Refuses every seventh single operator, so that reasons are recorded.
-struct Choosy;
+struct RefusesSomeOperators;
 
-impl Judge for Choosy {
+impl Judge for RefusesSomeOperators {
     fn judge(&mut self, _: &Module, question: Question<'_>, candidates: &[Candidate]) -> Vec<Verdict> {
         let refuse = |i: usize| matches!(question, Question::Operators) && i % 7 == 6;
         let refusal = || Refusal::new(RefusalCode::UnsupportedShape, "every seventh operator is refused");
@@ -85,7 +85,7 @@ pub fn partition(module: &Module, table: &[Entry]) -> (Module, Report) {
     let (first, second, third) = (names(FIRST), names(SECOND), names(THIRD));
     let mut backends = [
         Backend { name: Name::from("first"), table, operators: &first, judge: &mut AcceptAll },
-        Backend { name: Name::from("second"), table: &[], operators: &second, judge: &mut Choosy },
+        Backend { name: Name::from("second"), table: &[], operators: &second, judge: &mut RefusesSomeOperators },
         Backend { name: Name::from("third"), table: &[], operators: &third, judge: &mut AcceptAll },
     ];
     partition_for(module, &mut backends, "default").expect("a partitioned module")

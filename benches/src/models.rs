@@ -10,8 +10,8 @@ use byoc_ir::tensor::Tensor;
 use criterion::{Criterion, Throughput};
 use std::path::Path;
 
-/// Model ready to run, with matching inputs.
-pub struct Ready {
+/// Loaded model, with matching inputs.
+pub struct PreparedModel {
     /// Loaded model.
     pub model: Model,
     /// Random inputs.
@@ -22,8 +22,8 @@ pub struct Ready {
 ///
 /// # Panics
 /// If it does not build.
-pub fn ready(session: &Session, file: &Path, backends: &[&str]) -> Ready {
-    let fail = |what: &str| format!("{what} {}", file.display());
+pub fn prepare(session: &Session, file: &Path, backends: &[&str]) -> PreparedModel {
+    let fail = |action: &str| format!("{action} {}", file.display());
     let loaded = frontend::load(file, &LoadOptions::default()).unwrap_or_else(|e| panic!("{}: {e:?}", fail("load")));
     let backends = backends.iter().map(|&name| name.to_owned()).collect();
     let options = BuildOptions { backends, ..BuildOptions::default() };
@@ -35,7 +35,7 @@ pub fn ready(session: &Session, file: &Path, backends: &[&str]) -> Ready {
         random::tensor(port.ty.dtype, &shape, seed as u64)
     };
     let inputs = model.inputs().iter().enumerate().map(input).collect();
-    Ready { model, inputs }
+    PreparedModel { model, inputs }
 }
 
 /// Benches every pattern on `session`, for this backend. Patterns that are not a single region are marked.
@@ -48,7 +48,7 @@ pub fn bench_patterns(criterion: &mut Criterion, group: &str, session: &Session,
     for (name, module) in crate::patterns::all() {
         let file = folder.path().join("pattern.relay");
         frontend::relay::write(&file, &module).expect("the program can be written");
-        let Ready { model, inputs } = ready(session, &file, &[backend]);
+        let PreparedModel { model, inputs } = prepare(session, &file, &[backend]);
         group.throughput(Throughput::Elements(model.offload_flops));
         let whole = model.regions == 1 && model.offload_share >= 1.0;
         let name = if whole { name } else { format!("{name} (in part on the host)") };
@@ -67,7 +67,7 @@ pub fn bench_families(criterion: &mut Criterion, group: &str, session: &Session,
     for family in FAMILIES {
         let file = folder.path().join("family.relay");
         std::fs::write(&file, family.text()).expect("the program can be written");
-        let Ready { model, inputs } = ready(session, &file, backends);
+        let PreparedModel { model, inputs } = prepare(session, &file, backends);
         group.throughput(match family.work {
             // Criterion counts elements; here one element is one operation.
             Work::Flops(count) => Throughput::Elements(count),

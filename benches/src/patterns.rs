@@ -9,7 +9,7 @@ use byoc_ir::typing::Builder;
 
 /// Program under construction.
 #[derive(Default)]
-pub struct Net {
+pub struct NetBuilder {
     builder: Builder,
     params: Vec<ExprId>,
     constants: u64,
@@ -17,11 +17,11 @@ pub struct Net {
 
 type Attr = (&'static str, AttrValue);
 
-fn longs(values: &[i64]) -> AttrValue {
+fn int_list(values: &[i64]) -> AttrValue {
     AttrValue::ints(values.iter().copied())
 }
 
-impl Net {
+impl NetBuilder {
     fn input(&mut self, shape: &[usize]) -> ExprId {
         let var = self.builder.var(format!("x{}", self.params.len()), Type::tensor(DType::F32, shape));
         self.params.push(var);
@@ -42,12 +42,12 @@ impl Net {
         self.builder.op(name, args, attrs).unwrap_or_else(|error| panic!("{name}: {error:?}"))
     }
 
-    fn with(&mut self, name: &str, x: ExprId, value: f32) -> ExprId {
+    fn op_scalar(&mut self, name: &str, x: ExprId, value: f32) -> ExprId {
         let value = self.number(value);
         self.op(name, &[x, value], &[])
     }
 
-    fn parts(&mut self, x: ExprId, count: u32) -> Vec<ExprId> {
+    fn split(&mut self, x: ExprId, count: u32) -> Vec<ExprId> {
         let all = self.op("split", &[x], &[("indices_or_sections", i64::from(count).into()), ("axis", 1.into())]);
         (0..count).map(|i| self.builder.project(all, i).expect("a part")).collect()
     }
@@ -58,11 +58,11 @@ impl Net {
         let w = self.weight(&[output, input / groups, taps, taps]);
         let (pad, stride) = ((taps / 2) as i64, stride as i64);
         let attrs = [
-            ("padding", longs(&[pad, pad, pad, pad])),
-            ("strides", longs(&[stride, stride])),
+            ("padding", int_list(&[pad, pad, pad, pad])),
+            ("strides", int_list(&[stride, stride])),
             ("groups", (groups as i64).into()),
             ("channels", (output as i64).into()),
-            ("kernel_size", longs(&[taps as i64, taps as i64])),
+            ("kernel_size", int_list(&[taps as i64, taps as i64])),
         ];
         self.op("nn.conv2d", &[x, w], &attrs)
     }
@@ -111,22 +111,22 @@ const LAYERS: &[Layer] = &[
 ];
 
 /// Activations with their names in the pattern table.
-const ACTIVATIONS: &[(&str, fn(&mut Net, ExprId) -> ExprId)] = &[
+const ACTIVATIONS: &[(&str, fn(&mut NetBuilder, ExprId) -> ExprId)] = &[
     ("relu", |n, x| n.op("nn.relu", &[x], &[])),
     ("leaky_relu", |n, x| n.op("nn.leaky_relu", &[x], &[("alpha", 0.1.into())])),
     ("clip", |n, x| n.op("clip", &[x], &[("a_min", 0.0.into()), ("a_max", 6.0.into())])),
     ("sigmoid", |n, x| n.op("sigmoid", &[x], &[])),
     ("tanh", |n, x| n.op("tanh", &[x], &[])),
     ("hardsigmoid", |n, x| {
-        let x = n.with("multiply", x, 1.0 / 6.0);
-        let x = n.with("add", x, 0.5);
+        let x = n.op_scalar("multiply", x, 1.0 / 6.0);
+        let x = n.op_scalar("add", x, 0.5);
         n.op("clip", &[x], &[("a_min", 0.0.into()), ("a_max", 1.0.into())])
     }),
     ("hardswish", |n, x| {
-        let gate = n.with("add", x, 3.0);
+        let gate = n.op_scalar("add", x, 3.0);
         let gate = n.op("clip", &[gate], &[("a_min", 0.0.into()), ("a_max", 6.0.into())]);
         let product = n.op("multiply", &[x, gate], &[]);
-        n.with("divide", product, 6.0)
+        n.op_scalar("divide", product, 6.0)
     }),
     ("swish", |n, x| {
         let gate = n.op("sigmoid", &[x], &[]);
@@ -134,26 +134,26 @@ const ACTIVATIONS: &[(&str, fn(&mut Net, ExprId) -> ExprId)] = &[
     }),
     ("mish", |n, x| {
         let power = n.op("exp", &[x], &[]);
-        let above = n.with("add", power, 1.0);
+        let above = n.op_scalar("add", power, 1.0);
         let log = n.op("log", &[above], &[]);
         let gate = n.op("tanh", &[log], &[]);
         n.op("multiply", &[x, gate], &[])
     }),
     ("gelu", |n, x| {
-        let inner = n.with("divide", x, std::f32::consts::SQRT_2);
+        let inner = n.op_scalar("divide", x, std::f32::consts::SQRT_2);
         let curve = n.op("erf", &[inner], &[]);
-        let gate = n.with("add", curve, 1.0);
+        let gate = n.op_scalar("add", curve, 1.0);
         let product = n.op("multiply", &[x, gate], &[]);
-        n.with("multiply", product, 0.5)
+        n.op_scalar("multiply", product, 0.5)
     }),
     ("gelu_tanh", |n, x| {
-        let cube = n.with("power", x, 3.0);
-        let cube = n.with("multiply", cube, 0.044_715);
+        let cube = n.op_scalar("power", x, 3.0);
+        let cube = n.op_scalar("multiply", cube, 0.044_715);
         let sum = n.op("add", &[x, cube], &[]);
-        let inner = n.with("multiply", sum, (2.0 / std::f32::consts::PI).sqrt());
+        let inner = n.op_scalar("multiply", sum, (2.0 / std::f32::consts::PI).sqrt());
         let curve = n.op("tanh", &[inner], &[]);
-        let gate = n.with("add", curve, 1.0);
-        let half = n.with("multiply", x, 0.5);
+        let gate = n.op_scalar("add", curve, 1.0);
+        let half = n.op_scalar("multiply", x, 0.5);
         n.op("multiply", &[half, gate], &[])
     }),
 ];
@@ -169,7 +169,7 @@ pub fn all() -> Vec<(String, Module)> {
     for (name, activation) in ACTIVATIONS {
         // The pattern with relu is among the layers.
         if *name != "relu" {
-            let mut n = Net::default();
+            let mut n = NetBuilder::default();
             let layer = &LAYERS[2];
             let x = n.input(&[1, layer.input, layer.size, layer.size]);
             let y = n.conv(x, layer);
@@ -177,13 +177,13 @@ pub fn all() -> Vec<(String, Module)> {
             let y = activation(&mut n, y);
             all.push((format!("conv2d_bias_{name}, {}", layer.name), n.module(y)));
         }
-        let mut n = Net::default();
+        let mut n = NetBuilder::default();
         let y = dense(&mut n, [128, 768, 3072]);
         let y = activation(&mut n, y);
         all.push((format!("dense_bias_{name}, 128 x 768 x 3072"), n.module(y)));
     }
-    let mut add = |name: &str, make: fn(&mut Net) -> ExprId| {
-        let mut n = Net::default();
+    let mut add = |name: &str, make: fn(&mut NetBuilder) -> ExprId| {
+        let mut n = NetBuilder::default();
         let y = make(&mut n);
         all.push((name.to_owned(), n.module(y)));
     };
@@ -202,16 +202,17 @@ pub fn all() -> Vec<(String, Module)> {
         n.op("nn.layer_norm", &[x, g, b], &[])
     });
     add("max_pool2d 3x3/2, 64 x 112", |n| {
-        let attrs = [("pool_size", longs(&[3, 3])), ("strides", longs(&[2, 2])), ("padding", longs(&[1, 1, 1, 1]))];
+        let attrs =
+            [("pool_size", int_list(&[3, 3])), ("strides", int_list(&[2, 2])), ("padding", int_list(&[1, 1, 1, 1]))];
         pooled(n, [64, 64, 112], "nn.max_pool2d", &attrs)
     });
     add("avg_pool2d 2x2/2, 128 x 56", |n| {
-        let attrs = [("pool_size", longs(&[2, 2])), ("strides", longs(&[2, 2]))];
+        let attrs = [("pool_size", int_list(&[2, 2])), ("strides", int_list(&[2, 2]))];
         pooled(n, [64, 128, 56], "nn.avg_pool2d", &attrs)
     });
     add("global_avg_pool2d, 2048 x 7", |n| pooled(n, [512, 2048, 7], "nn.global_avg_pool2d", &[]));
     add("resize2d bilinear, 64 x 28 to 56", |n| {
-        let attrs = [("size", longs(&[56, 56])), ("method", "linear".into())];
+        let attrs = [("size", int_list(&[56, 56])), ("method", "linear".into())];
         pooled(n, [64, 64, 28], "image.resize2d", &attrs)
     });
     add("concatenate, 2 x 64 x 56", |n| {
@@ -232,7 +233,7 @@ pub fn all() -> Vec<(String, Module)> {
 
 /// Returns a convolution; `parts` selects bias (1), relu (2) and residual (3).
 fn convolution(layer: &Layer, parts: usize) -> Module {
-    let mut n = Net::default();
+    let mut n = NetBuilder::default();
     let x = n.input(&[1, layer.input, layer.size, layer.size]);
     let mut y = n.conv(x, layer);
     if parts > 0 {
@@ -249,18 +250,18 @@ fn convolution(layer: &Layer, parts: usize) -> Module {
     n.module(y)
 }
 
-fn dense(n: &mut Net, [rows, inner, columns]: [usize; 3]) -> ExprId {
+fn dense(n: &mut NetBuilder, [rows, inner, columns]: [usize; 3]) -> ExprId {
     let (x, w) = (n.input(&[rows, inner]), n.weight(&[columns, inner]));
     let y = n.op("nn.dense", &[x, w], &[("units", (columns as i64).into())]);
     n.biased(y, columns, 1)
 }
 
 /// Adds the scores of attention; `parts` selects scale and mask (1), and softmax (3).
-fn scores(n: &mut Net, parts: usize) -> ExprId {
+fn scores(n: &mut NetBuilder, parts: usize) -> ExprId {
     let (q, k) = (n.input(&[12, 128, 64]), n.input(&[12, 128, 64]));
     let mut y = n.op("nn.batch_matmul", &[q, k], &[("transpose_b", true.into())]);
     if parts > 0 {
-        y = n.with("divide", y, 8.0);
+        y = n.op_scalar("divide", y, 8.0);
         let mask = n.input(&[1, 1, 128]);
         y = n.op("add", &[y, mask], &[]);
     }
@@ -271,7 +272,7 @@ fn scores(n: &mut Net, parts: usize) -> ExprId {
 }
 
 /// Adds an operator on the output of a convolution, which has the layout of images inside a network.
-fn pooled(n: &mut Net, [input, channels, size]: [usize; 3], name: &str, attrs: &[Attr]) -> ExprId {
+fn pooled(n: &mut NetBuilder, [input, channels, size]: [usize; 3], name: &str, attrs: &[Attr]) -> ExprId {
     let x = n.input(&[1, input, size, size]);
     let y = n.conv(x, &layer("", [input, channels, size], [1, 1, 1]));
     n.op(name, &[y], attrs)
@@ -279,19 +280,19 @@ fn pooled(n: &mut Net, [input, channels, size]: [usize; 3], name: &str, attrs: &
 
 /// Step from the projected input, the weights of its recurrent products and the state: returns the hidden state and the
 /// rest of the state.
-type Step = fn(&mut Net, ExprId, &[ExprId], Option<[ExprId; 2]>) -> [ExprId; 2];
+type Step = fn(&mut NetBuilder, ExprId, &[ExprId], Option<[ExprId; 2]>) -> [ExprId; 2];
 
 const STEPS: usize = 16;
 const HIDDEN: usize = 512;
 
 /// Adds a recurrent layer over a sequence, with no initial state. `gates` has the number of gates of each recurrent
 /// product.
-fn recurrent(n: &mut Net, gates: &[usize], step: Step) -> ExprId {
+fn recurrent(n: &mut NetBuilder, gates: &[usize], step: Step) -> ExprId {
     let x = n.input(&[STEPS, 256]);
     let columns = gates.iter().sum::<usize>() * HIDDEN;
     let w = n.weight(&[columns, 256]);
     let r: Vec<ExprId> = gates.iter().map(|count| n.weight(&[count * HIDDEN, HIDDEN])).collect();
-    let projected = by(n, x, w, columns);
+    let projected = matmul(n, x, w, columns);
     let attrs = [("indices_or_sections", (STEPS as i64).into()), ("axis", 0.into())];
     let by_step = n.op("split", &[projected], &attrs);
     let (mut state, mut hiddens) = (None, Vec::new());
@@ -305,17 +306,17 @@ fn recurrent(n: &mut Net, gates: &[usize], step: Step) -> ExprId {
     n.op("stack", &[tuple], &[("axis", 0.into())])
 }
 
-fn by(n: &mut Net, state: ExprId, weights: ExprId, units: usize) -> ExprId {
+fn matmul(n: &mut NetBuilder, state: ExprId, weights: ExprId, units: usize) -> ExprId {
     n.op("nn.dense", &[state, weights], &[("units", (units as i64).into())])
 }
 
-fn lstm_step(n: &mut Net, projected: ExprId, weights: &[ExprId], state: Option<[ExprId; 2]>) -> [ExprId; 2] {
+fn lstm_step(n: &mut NetBuilder, projected: ExprId, weights: &[ExprId], state: Option<[ExprId; 2]>) -> [ExprId; 2] {
     let mut sums = projected;
     if let Some([h, _]) = state {
-        let product = by(n, h, weights[0], 4 * HIDDEN);
+        let product = matmul(n, h, weights[0], 4 * HIDDEN);
         sums = n.op("add", &[sums, product], &[]);
     }
-    let parts = n.parts(sums, 4);
+    let parts = n.split(sums, 4);
     let [i, o, f] = [parts[0], parts[1], parts[2]].map(|gate| n.op("sigmoid", &[gate], &[]));
     let g = n.op("tanh", &[parts[3]], &[]);
     let mut cell = n.op("multiply", &[i, g], &[]);
@@ -328,7 +329,7 @@ fn lstm_step(n: &mut Net, projected: ExprId, weights: &[ExprId], state: Option<[
 }
 
 /// Computes `(1 - z) n + z h`.
-fn mixed(n: &mut Net, update: ExprId, candidate: ExprId, state: Option<[ExprId; 2]>) -> [ExprId; 2] {
+fn blend_states(n: &mut NetBuilder, update: ExprId, candidate: ExprId, state: Option<[ExprId; 2]>) -> [ExprId; 2] {
     let one = n.number(1.0);
     let rest = n.op("subtract", &[one, update], &[]);
     let mut next = n.op("multiply", &[rest, candidate], &[]);
@@ -339,13 +340,13 @@ fn mixed(n: &mut Net, update: ExprId, candidate: ExprId, state: Option<[ExprId; 
     [next; 2]
 }
 
-fn gru_step(n: &mut Net, projected: ExprId, weights: &[ExprId], state: Option<[ExprId; 2]>) -> [ExprId; 2] {
-    let x = n.parts(projected, 3);
+fn gru_step(n: &mut NetBuilder, projected: ExprId, weights: &[ExprId], state: Option<[ExprId; 2]>) -> [ExprId; 2] {
+    let x = n.split(projected, 3);
     let (mut update, mut candidate) = (x[0], x[2]);
     if let Some([h, _]) = state {
-        let product = by(n, h, weights[0], 3 * HIDDEN);
+        let product = matmul(n, h, weights[0], 3 * HIDDEN);
         let product = n.biased(product, 3 * HIDDEN, 1);
-        let h = n.parts(product, 3);
+        let h = n.split(product, 3);
         update = n.op("add", &[x[0], h[0]], &[]);
         let reset = n.op("add", &[x[1], h[1]], &[]);
         let reset = n.op("sigmoid", &[reset], &[]);
@@ -354,25 +355,30 @@ fn gru_step(n: &mut Net, projected: ExprId, weights: &[ExprId], state: Option<[E
     }
     let update = n.op("sigmoid", &[update], &[]);
     let candidate = n.op("tanh", &[candidate], &[]);
-    mixed(n, update, candidate, state)
+    blend_states(n, update, candidate, state)
 }
 
-fn gru_step_reset_first(n: &mut Net, projected: ExprId, weights: &[ExprId], state: Option<[ExprId; 2]>) -> [ExprId; 2] {
-    let x = n.parts(projected, 3);
+fn gru_step_reset_first(
+    n: &mut NetBuilder,
+    projected: ExprId,
+    weights: &[ExprId],
+    state: Option<[ExprId; 2]>,
+) -> [ExprId; 2] {
+    let x = n.split(projected, 3);
     let Some([h, _]) = state else {
         let update = n.op("sigmoid", &[x[0]], &[]);
         let candidate = n.op("tanh", &[x[2]], &[]);
-        return mixed(n, update, candidate, state);
+        return blend_states(n, update, candidate, state);
     };
-    let product = by(n, h, weights[0], 2 * HIDDEN);
-    let gates = n.parts(product, 2);
+    let product = matmul(n, h, weights[0], 2 * HIDDEN);
+    let gates = n.split(product, 2);
     let [update, reset] = [(x[0], gates[0]), (x[1], gates[1])].map(|(x, h)| {
         let sum = n.op("add", &[x, h], &[]);
         n.op("sigmoid", &[sum], &[])
     });
     let kept = n.op("multiply", &[reset, h], &[]);
-    let product = by(n, kept, weights[1], HIDDEN);
+    let product = matmul(n, kept, weights[1], HIDDEN);
     let candidate = n.op("add", &[x[2], product], &[]);
     let candidate = n.op("tanh", &[candidate], &[]);
-    mixed(n, update, candidate, state)
+    blend_states(n, update, candidate, state)
 }

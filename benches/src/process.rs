@@ -9,7 +9,7 @@ pub fn peak() -> u64 {
 }
 
 /// Returns the current resident memory of this process in bytes; 0 if the kernel does not report it.
-pub fn now() -> u64 {
+pub fn resident() -> u64 {
     status("VmRSS:")
 }
 

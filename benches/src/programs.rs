@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 /// Family of programs.
 #[derive(Clone, Copy)]
-pub struct Program {
+pub struct ProgramFamily {
     /// Name in the tables.
     pub name: &'static str,
     /// Returns a program with at least this number of operator calls, and their actual number.
@@ -12,21 +12,21 @@ pub struct Program {
 }
 
 /// All families.
-pub const PROGRAMS: &[Program] = &[
-    Program { name: "chain", text: chain },
-    Program { name: "diamonds", text: diamonds },
-    Program { name: "wide", text: wide },
-    Program { name: "alternating", text: alternating },
-    Program { name: "convolutions", text: convolutions },
-    Program { name: "ladder", text: ladder },
-    Program { name: "fan", text: fan },
-    Program { name: "skips", text: skips },
-    Program { name: "lets", text: lets },
-    Program { name: "functions", text: functions },
+pub const PROGRAMS: &[ProgramFamily] = &[
+    ProgramFamily { name: "chain", text: chain },
+    ProgramFamily { name: "diamonds", text: diamonds },
+    ProgramFamily { name: "wide", text: wide },
+    ProgramFamily { name: "alternating", text: alternating },
+    ProgramFamily { name: "convolutions", text: convolutions },
+    ProgramFamily { name: "ladder", text: ladder },
+    ProgramFamily { name: "fan", text: fan },
+    ProgramFamily { name: "skips", text: skips },
+    ProgramFamily { name: "lets", text: lets },
+    ProgramFamily { name: "functions", text: functions },
 ];
 
 /// Returns the family with that name.
-pub fn find(name: &str) -> Option<Program> {
+pub fn find(name: &str) -> Option<ProgramFamily> {
     PROGRAMS.iter().copied().find(|program| program.name == name)
 }
 
@@ -92,8 +92,8 @@ fn wide(operators: usize) -> (String, usize) {
     while body.operators < operators {
         let fields: Vec<String> = (0..1000).map(|_| body.op(format_args!("nn.relu({last})"))).collect();
         let tuple = body.line(format_args!("({})", fields.join(", ")));
-        let joined = body.op(format_args!("concatenate({tuple})"));
-        last = body.op(format_args!("sum({joined}, axis=[0], keepdims=True)"));
+        let concat = body.op(format_args!("concatenate({tuple})"));
+        last = body.op(format_args!("sum({concat}, axis=[0], keepdims=True)"));
     }
     body.end(&last)
 }
