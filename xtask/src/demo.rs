@@ -29,7 +29,7 @@ pub fn run() -> Result<(), String> {
     let release = target_dir().join("release");
     let byoc = release.join("byoc");
 
-    step(&format!("drop the backends into {}", show(&plugins)));
+    step(&format!("drop the backends into {}", display(&plugins)));
     std::fs::create_dir_all(&plugins).map_err(|e| format!("{}: {e}", plugins.display()))?;
     for backend in [BACKEND, quantized::BACKEND] {
         let library = format!("libbyoc_{backend}{}", std::env::consts::DLL_SUFFIX);
@@ -40,12 +40,12 @@ pub fn run() -> Result<(), String> {
         command.args(args).current_dir(root());
         command
     };
-    let plugin_dir = show(&plugins);
+    let plugin_dir = display(&plugins);
     process::run(&mut byoc(&["plugins", "--plugin-dir", &plugin_dir]))?;
 
-    let artifact = show(&demo.join("digits.byoc"));
+    let artifact = display(&demo.join("digits.byoc"));
     let source = demo.join("digits.c");
-    let cache = show(&demo.join("cache"));
+    let cache = display(&demo.join("cache"));
     let model = "tests/digits/digits.onnx";
     let build = ["--dim", "batch=1", "--backend", BACKEND, "--plugin-dir", &plugin_dir, "--cache-dir", &cache];
     step(&format!("compile {model} for it"));
@@ -59,7 +59,7 @@ pub fn run() -> Result<(), String> {
     let start = Instant::now();
     for digit in 0..10 {
         let picture = format!("tests/digits/samples/{digit}.png");
-        let shown = output(&mut byoc(&[
+        let stdout = output(&mut byoc(&[
             "run",
             &artifact,
             "--image",
@@ -70,7 +70,7 @@ pub fn run() -> Result<(), String> {
             &plugin_dir,
         ]))?;
         // The line of rank 1 names the most probable class.
-        let best = shown.lines().find(|line| line.trim_start().starts_with('1')).unwrap_or_default();
+        let best = stdout.lines().find(|line| line.trim_start().starts_with('1')).unwrap_or_default();
         println!("  {picture}  {}", best.trim());
     }
     let classified = start.elapsed();
@@ -78,7 +78,7 @@ pub fn run() -> Result<(), String> {
     step("what ran where");
     process::run(&mut byoc(&[&["explain", model], &build[..]].concat()))?;
 
-    let int8 = show(&demo.join("digits_int8.relay"));
+    let int8 = display(&demo.join("digits_int8.relay"));
     let build = ["--backend", quantized::BACKEND, "--plugin-dir", &plugin_dir];
     step(&format!("quantize {model} to int8, by the scheme that {} declares", quantized::BACKEND));
     let calibrate = ["quantize", model, "--calibrate", "tests/digits/calibration.npz", "-o", &int8];
@@ -96,21 +96,21 @@ pub fn run() -> Result<(), String> {
         let fast = ["--dim", "batch=1", "--backend", "dnnl", "--plugin-dir", &plugin_dir, "--require-offload=0.99"];
         let mut bench = byoc(&[&["bench", model, "--runs", "20"], &fast[..]].concat());
         // oneDNN depends on libgomp, which may be missing.
-        if let Err(what) = process::run(bench.env("BYOC_DNNL_LIB", found)) {
-            println!("skipped: {what}");
+        if let Err(error) = process::run(bench.env("BYOC_DNNL_LIB", found)) {
+            println!("skipped: {error}");
         }
     }
 
     println!();
     println!("compiled in {:.2} s, classified in {:.2} s", compiled.as_secs_f64(), classified.as_secs_f64());
-    println!("artifact     {artifact}   (look inside: {} inspect {artifact})", show(&release.join("byoc")));
-    println!("generated C  {}", show(&source));
-    println!("device calls {}   (open it in Perfetto)", show(&trace));
+    println!("artifact     {artifact}   (look inside: {} inspect {artifact})", display(&release.join("byoc")));
+    println!("generated C  {}", display(&source));
+    println!("device calls {}   (open it in Perfetto)", display(&trace));
     Ok(())
 }
 
-fn step(what: &str) {
-    println!("\n==> {what}");
+fn step(title: &str) {
+    println!("\n==> {title}");
 }
 
 /// Copies a library to a temporary name and renames it, so that processes that have the old file mapped are not
@@ -123,6 +123,6 @@ fn drop_in(from: &Path, to: &Path) -> Result<(), String> {
 }
 
 /// Returns the path relative to the checkout if it is inside.
-fn show(path: &Path) -> String {
+fn display(path: &Path) -> String {
     path.strip_prefix(root()).unwrap_or(path).display().to_string()
 }

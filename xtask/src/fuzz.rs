@@ -42,12 +42,12 @@ pub fn fuzz(args: &[&str]) -> Result<(), String> {
             "-max_len=65536",
             "-print_final_stats=1",
         ]);
-        return process::run(surroundings(&mut command));
+        return process::run(set_environment(&mut command));
     }
     println!("cargo-fuzz is not installed (cargo install cargo-fuzz): mutations without coverage");
     let mut command = cargo(&["run", "--quiet", "--package", "byoc-fuzz", "--", target, "--seconds"]);
     command.arg(seconds.to_string()).args(["--seed", &seed().to_string()]);
-    process::run(surroundings(&mut command))
+    process::run(set_environment(&mut command))
 }
 
 /// Runs `cargo xtask sanitize [TARGET [--minutes N]]`: the test suite, or a target, with AddressSanitizer.
@@ -69,7 +69,7 @@ pub fn sanitize(args: &[&str]) -> Result<(), String> {
         .env("RUSTFLAGS", FLAGS)
         .env("CARGO_BUILD_TARGET", TARGET)
         .env("CARGO_TARGET_DIR", process::target_dir().join("sanitize"));
-    process::run(surroundings(&mut command))
+    process::run(set_environment(&mut command))
 }
 
 fn driver(target: &str, seconds: u64) -> Command {
@@ -80,7 +80,7 @@ fn driver(target: &str, seconds: u64) -> Command {
 
 /// Sets the environment of every run of a target. Plugins are never unmapped and statics never dropped, so memory that
 /// is left at the end is not a leak.
-fn surroundings(command: &mut Command) -> &mut Command {
+fn set_environment(command: &mut Command) -> &mut Command {
     command
         .env("RUSTC_BOOTSTRAP", "1")
         .env("BYOC_CHECK_REGIONS", "1")

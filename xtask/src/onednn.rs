@@ -49,7 +49,7 @@ pub fn fetch() -> Result<PathBuf, String> {
         return Ok(library);
     }
     let wheels = target_dir().join("onednn");
-    let fail = |what: &dyn std::fmt::Display| format!("{}: {what}", wheels.display());
+    let fail = |error: &dyn std::fmt::Display| format!("{}: {error}", wheels.display());
     std::fs::create_dir_all(&wheels).map_err(|error| fail(&error))?;
     let list = wheels.join("requirements.txt");
     std::fs::write(&list, WHEELS).map_err(|error| fail(&error))?;
@@ -66,5 +66,5 @@ pub fn fetch_if_possible() -> Option<PathBuf> {
     if let Some(named) = std::env::var_os("BYOC_DNNL_LIB").filter(|value| !value.is_empty()) {
         return Some(PathBuf::from(named));
     }
-    fetch().inspect_err(|what| eprintln!("xtask: oneDNN cannot be fetched: {what}")).ok()
+    fetch().inspect_err(|error| eprintln!("xtask: oneDNN cannot be fetched: {error}")).ok()
 }

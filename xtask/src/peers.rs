@@ -35,26 +35,26 @@ pub fn run(args: &[&str]) -> Result<(), String> {
     println!("{:<24} {:<24} {:>11} {:>8}  spread", "model", "runtime", "median ms", "ratio");
     let mut ratios = vec![Vec::new(); PEERS.len() + options.backends.len()];
     for (name, model) in models(&options, &byoc)? {
-        let mut lanes: Vec<Lane> = Vec::new();
+        let mut rows: Vec<Measurements> = Vec::new();
         for _ in 0..options.rounds {
             let peers = PEERS.map(|peer| {
-                let shown = time_peer(&python, peer, &model, &options);
-                let version = shown.as_ref().map_or("", |s| s["version"].as_str().unwrap_or_default());
-                (format!("{peer} {version}"), shown.and_then(|s| number(&s)))
+                let report = time_peer(&python, peer, &model, &options);
+                let version = report.as_ref().map_or("", |s| s["version"].as_str().unwrap_or_default());
+                (format!("{peer} {version}"), report.and_then(|s| number(&s)))
             });
             let backends = options.backends.iter().map(|backend| {
                 let label = format!("byoc {}", if backend.is_empty() { "host" } else { backend });
                 (label, time_byoc(&byoc, backend, &model, &options).and_then(|s| number(&s)))
             });
             for (i, (label, time)) in peers.into_iter().chain(backends).enumerate() {
-                if lanes.len() == i {
-                    lanes.push(Lane { label, times: Vec::new() });
+                if rows.len() == i {
+                    rows.push(Measurements { label, times: Vec::new() });
                 }
-                lanes[i].times.push(time);
+                rows[i].times.push(time);
             }
         }
-        for (lane, ratios) in lanes.iter().zip(&mut ratios) {
-            ratios.push(lane.show(&name, &lanes[..PEERS.len()]));
+        for (row, ratios) in rows.iter().zip(&mut ratios) {
+            ratios.push(row.print_row(&name, &rows[..PEERS.len()]));
         }
     }
     if ratios[0].len() > 1 {
@@ -70,26 +70,26 @@ pub fn run(args: &[&str]) -> Result<(), String> {
 }
 
 /// One runtime on one model: a median latency or an error for each round.
-struct Lane {
+struct Measurements {
     label: String,
     times: Vec<Result<f64, String>>,
 }
 
-impl Lane {
+impl Measurements {
     /// Prints its row and returns the median of its ratios.
-    fn show(&self, model: &str, peers: &[Lane]) -> f64 {
+    fn print_row(&self, model: &str, peers: &[Measurements]) -> f64 {
         if let Some(Err(error)) = self.times.iter().find(|time| time.is_err()) {
             println!("{model:<24} {:<24} {:>11} {FAILED:>8.2}  {error}", self.label, "failed");
             return FAILED;
         }
         let times: Vec<f64> = self.times.iter().flatten().copied().collect();
-        let best = |round: usize| {
+        let fastest = |round: usize| {
             peers.iter().filter_map(|p| p.times[round].as_ref().ok()).copied().fold(f64::INFINITY, f64::min)
         };
-        let ratios: Vec<f64> = times.iter().enumerate().map(|(round, time)| time / best(round)).collect();
-        let (least, most) = ratios.iter().fold((f64::INFINITY, 0.0f64), |(l, m), &r| (l.min(r), m.max(r)));
+        let ratios: Vec<f64> = times.iter().enumerate().map(|(round, time)| time / fastest(round)).collect();
+        let (min, max) = ratios.iter().fold((f64::INFINITY, 0.0f64), |(l, m), &r| (l.min(r), m.max(r)));
         let (time, ratio) = (median(&times), median(&ratios));
-        println!("{model:<24} {:<24} {time:>11.3} {ratio:>8.3}  {least:.3} to {most:.3}", self.label);
+        println!("{model:<24} {:<24} {time:>11.3} {ratio:>8.3}  {min:.3} to {max:.3}", self.label);
         ratio
     }
 }

@@ -10,7 +10,7 @@ use std::process::Command;
 pub const BACKEND: &str = "nuc_fpga";
 
 /// Minimum number of correct answers out of 360; the float model has 357.
-const LEAST: usize = 355;
+const MIN_CORRECT: usize = 355;
 
 /// Classifies all test pictures with a quantized model in one run, prints the number of correct answers, and lists the
 /// calls of the device from the trace.
@@ -25,16 +25,16 @@ pub fn classify(
     let trace_text = trace.display().to_string();
     let run =
         ["run", model, "--input", &input, "--labels", "tests/digits/labels.txt", "--json", "--trace", &trace_text];
-    let shown = output(&mut byoc(&[&run, build].concat()))?;
+    let stdout = output(&mut byoc(&[&run, build].concat()))?;
     let labels = labels(pictures)?;
-    let rows: Vec<Value> = shown.lines().map(parse).collect::<Result<_, _>>()?;
+    let rows: Vec<Value> = stdout.lines().map(parse).collect::<Result<_, _>>()?;
     if rows.len() != labels.len() {
         return Err(format!("found {} answers for {} pictures", rows.len(), labels.len()));
     }
-    let right = rows.iter().zip(&labels).filter(|(row, label)| row["top"][0]["label"] == label.to_string()).count();
-    println!("  {right} of {} correct", labels.len());
-    if right < LEAST {
-        return Err(format!("{right} of {} pictures are classified correctly, expected {LEAST}", labels.len()));
+    let correct = rows.iter().zip(&labels).filter(|(row, label)| row["top"][0]["label"] == label.to_string()).count();
+    println!("  {correct} of {} correct", labels.len());
+    if correct < MIN_CORRECT {
+        return Err(format!("{correct} of {} pictures are classified correctly, expected {MIN_CORRECT}", labels.len()));
     }
     let text = std::fs::read_to_string(trace).map_err(|e| format!("{}: {e}", trace.display()))?;
     let trace = parse(&text)?;
@@ -62,20 +62,20 @@ fn parse(text: &str) -> Result<Value, String> {
 
 /// Returns the correct answers: the entry `label` of the pictures' archive, 64-bit integers in NumPy's format.
 fn labels(archive: &Path) -> Result<Vec<i64>, String> {
-    let wrong = |what: String| format!("{}: {what}", archive.display());
-    let file = std::fs::File::open(archive).map_err(|e| wrong(e.to_string()))?;
-    let mut archive_entries = zip::ZipArchive::new(file).map_err(|e| wrong(e.to_string()))?;
+    let error = |reason: String| format!("{}: {reason}", archive.display());
+    let file = std::fs::File::open(archive).map_err(|e| error(e.to_string()))?;
+    let mut archive_entries = zip::ZipArchive::new(file).map_err(|e| error(e.to_string()))?;
     let mut bytes = Vec::new();
     archive_entries
         .by_name("label.npy")
-        .map_err(|e| wrong(e.to_string()))?
+        .map_err(|e| error(e.to_string()))?
         .read_to_end(&mut bytes)
-        .map_err(|e| wrong(e.to_string()))?;
+        .map_err(|e| error(e.to_string()))?;
     // Magic and version, eight bytes; the header's length, two; the header; the elements.
     let header = bytes.get(8..10).map(|b| usize::from(b[0]) | usize::from(b[1]) << 8);
     let text = header.and_then(|length| bytes.get(10..10 + length)).unwrap_or_default();
     if !String::from_utf8_lossy(text).contains("'<i8'") {
-        return Err(wrong("expected label to be an array of 64-bit integers".into()));
+        return Err(error("expected label to be an array of 64-bit integers".into()));
     }
     Ok(bytes[10 + text.len()..].as_chunks().0.iter().map(|&b| i64::from_le_bytes(b)).collect())
 }

@@ -73,7 +73,7 @@ fn links_lead_to_files_and_headings() {
         folders.extend(inner);
         found.extend(files.into_iter().filter(|path| path.extension().is_some_and(|e| e == "md")));
     }
-    let mut wrong = Vec::new();
+    let mut broken = Vec::new();
     let mut checked = 0;
     for page in found {
         let text = std::fs::read_to_string(&page).unwrap();
@@ -89,10 +89,10 @@ fn links_lead_to_files_and_headings() {
                 || std::fs::read_to_string(&target)
                     .is_ok_and(|text| text.lines().any(|line| line.starts_with('#') && anchor(line) == heading));
             if !exists || !headed {
-                wrong.push(format!("{}: {link}", page.display()));
+                broken.push(format!("{}: {link}", page.display()));
             }
         }
     }
     assert!(checked > 200, "{checked} links");
-    assert!(wrong.is_empty(), "{wrong:#?}");
+    assert!(broken.is_empty(), "{broken:#?}");
 }

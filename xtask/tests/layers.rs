@@ -46,23 +46,23 @@ fn crates_use_each_other_as_drawn() {
             (name.trim().to_owned(), uses.split_whitespace().map(str::to_owned).collect())
         })
         .collect();
-    let mut wrong = String::new();
+    let mut errors = String::new();
     for (name, uses) in &found {
         let Some(drawn) = drawn.get(name) else {
-            let _ = writeln!(wrong, "{name} is not drawn");
+            let _ = writeln!(errors, "{name} is not drawn");
             continue;
         };
         for other in uses.difference(drawn) {
-            let _ = writeln!(wrong, "{name} -> {other} is not drawn");
+            let _ = writeln!(errors, "{name} -> {other} is not drawn");
         }
         for other in drawn.difference(uses) {
-            let _ = writeln!(wrong, "{name} -> {other} is drawn, and not in its manifest");
+            let _ = writeln!(errors, "{name} -> {other} is drawn, and not in its manifest");
         }
     }
     for name in drawn.keys().filter(|name| !found.contains_key(*name)) {
-        let _ = writeln!(wrong, "{name} is drawn, and no crate");
+        let _ = writeln!(errors, "{name} is drawn, and no crate");
     }
-    assert!(wrong.is_empty(), "docs/architecture.md and the manifests disagree:\n{wrong}");
+    assert!(errors.is_empty(), "docs/architecture.md and the manifests disagree:\n{errors}");
 }
 
 #[test]
@@ -114,8 +114,8 @@ fn code(text: &str) -> String {
 
 /// Splits the inside of braces at its commas, and prepends `prefix` to each path.
 fn expand(prefix: &str, tree: &str, paths: &mut Vec<String>) {
-    let mut open = vec![(prefix.to_owned(), tree.to_owned())];
-    while let Some((prefix, tree)) = open.pop() {
+    let mut worklist = vec![(prefix.to_owned(), tree.to_owned())];
+    while let Some((prefix, tree)) = worklist.pop() {
         let (mut depth, mut start) = (0, 0);
         let mut parts = Vec::new();
         for (at, c) in tree.char_indices() {
@@ -132,7 +132,7 @@ fn expand(prefix: &str, tree: &str, paths: &mut Vec<String>) {
         parts.push(&tree[start..]);
         for part in parts.into_iter().map(str::trim).filter(|part| !part.is_empty()) {
             match part.split_once('{') {
-                Some((head, rest)) => open.push((format!("{prefix}{head}"), rest.trim_end_matches('}').to_owned())),
+                Some((head, rest)) => worklist.push((format!("{prefix}{head}"), rest.trim_end_matches('}').to_owned())),
                 None => paths.push(format!("{prefix}{}", part.split(" as ").next().unwrap_or_default())),
             }
         }
@@ -211,8 +211,8 @@ fn arrows(files: &BTreeMap<ModulePath, PathBuf>) -> Arrows {
             let common = module.iter().zip(&target).take_while(|(a, b)| a == b).count();
             if common < module.len() && common < target.len() {
                 let arrow = (module[common].clone(), target[common].clone());
-                let seen = format!("{}: {path}", file.strip_prefix(root()).unwrap().display());
-                arrows.entry(module[..common].to_vec()).or_default().entry(arrow).or_insert(seen);
+                let use_site = format!("{}: {path}", file.strip_prefix(root()).unwrap().display());
+                arrows.entry(module[..common].to_vec()).or_default().entry(arrow).or_insert(use_site);
             }
         }
     }
@@ -243,7 +243,7 @@ fn modules_use_lower_layers_and_form_no_cycle() {
             (folder.to_owned(), levels.collect())
         })
         .collect();
-    let mut wrong = String::new();
+    let mut errors = String::new();
     for folder in members() {
         let source = root().join(&folder).join("src");
         if !source.is_dir() {
@@ -253,27 +253,27 @@ fn modules_use_lower_layers_and_form_no_cycle() {
         let levels = drawn.get(&folder).cloned().unwrap_or_default();
         let top: BTreeSet<&String> = files.keys().filter_map(|module| module.first()).collect();
         for name in top.iter().filter(|name| !levels.contains_key(**name)) {
-            let _ = writeln!(wrong, "{folder}: module {name} is not drawn");
+            let _ = writeln!(errors, "{folder}: module {name} is not drawn");
         }
         for name in levels.keys().filter(|name| !top.contains(name)) {
-            let _ = writeln!(wrong, "{folder}: {name} is drawn, and no module");
+            let _ = writeln!(errors, "{folder}: {name} is drawn, and no module");
         }
         for (parent, arrows) in arrows(&files) {
             if parent.is_empty() {
-                for ((from, to), seen) in &arrows {
+                for ((from, to), use_site) in &arrows {
                     if levels.get(from) <= levels.get(to) {
-                        let _ = writeln!(wrong, "{folder}: {from} -> {to} is not drawn ({seen})");
+                        let _ = writeln!(errors, "{folder}: {from} -> {to} is not drawn ({use_site})");
                     }
                 }
             }
             for arrow in cyclic(&arrows) {
                 let (from, to) = &arrow;
                 let place = parent.join("::");
-                let _ = writeln!(wrong, "{folder}: {place}: {from} -> {to} is part of a cycle ({})", arrows[&arrow]);
+                let _ = writeln!(errors, "{folder}: {place}: {from} -> {to} is part of a cycle ({})", arrows[&arrow]);
             }
         }
     }
-    assert!(wrong.is_empty(), "modules and docs/architecture.md disagree:\n{wrong}");
+    assert!(errors.is_empty(), "modules and docs/architecture.md disagree:\n{errors}");
 }
 
 #[test]

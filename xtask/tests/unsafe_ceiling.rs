@@ -63,24 +63,24 @@ fn unsafe_code_does_not_grow() {
         .lines()
         .filter(|line| !line.starts_with('#'))
         .map(|line| line.split_once(' ').unwrap_or_else(|| panic!("{line}: expected a crate and a number")))
-        .map(|(name, most)| (name.to_owned(), most.parse().unwrap()))
+        .map(|(name, max)| (name.to_owned(), max.parse().unwrap()))
         .collect();
-    let mut wrong = String::new();
+    let mut errors = String::new();
     for (name, &found) in &counts {
-        let most = ceiling.get(name).copied().unwrap_or(0);
-        if found > most {
+        let max = ceiling.get(name).copied().unwrap_or(0);
+        if found > max {
             let _ = writeln!(
-                wrong,
-                "{name} has {found}, expected at most {most}: use safe code, or an existing abstraction"
+                errors,
+                "{name} has {found}, expected at most {max}: use safe code, or an existing abstraction"
             );
-        } else if found < most {
-            let _ = writeln!(wrong, "{name} has {found}: lower its line in xtask/unsafe.txt from {most}");
+        } else if found < max {
+            let _ = writeln!(errors, "{name} has {found}: lower its line in xtask/unsafe.txt from {max}");
         }
     }
     for name in ceiling.keys().filter(|name| !counts.contains_key(*name)) {
-        let _ = writeln!(wrong, "{name} is not a crate: remove its line from xtask/unsafe.txt");
+        let _ = writeln!(errors, "{name} is not a crate: remove its line from xtask/unsafe.txt");
     }
-    assert!(wrong.is_empty(), "unsafe blocks, functions and implementations:\n{wrong}");
+    assert!(errors.is_empty(), "unsafe blocks, functions and implementations:\n{errors}");
 }
 
 #[test]
