@@ -10,8 +10,8 @@ pub use libfuzzer_sys;
 /// If the target reports a violation.
 pub fn run(name: &str, bytes: &[u8]) {
     let target = byoc_fuzz::target(name).expect("a target of the table");
-    if let Err(why) = execute(target, bytes) {
-        panic!("{why}");
+    if let Err(message) = execute(target, bytes) {
+        panic!("{message}");
     }
 }
 

@@ -7,7 +7,7 @@ use byoc_ir::tensor::{DType, Tensor};
 /// Returns true if the CPU supports these families: without VNNI instructions the backend leaves sums of bytes to the
 /// host.
 pub fn computes() -> bool {
-    byoc_test_support::multiplies_bytes()
+    byoc_test_support::has_vnni()
 }
 
 /// Draws a tensor of integers of the full range, with the bounds more frequent than other values.

@@ -5,7 +5,7 @@
 //! or gives outputs of the declared types; if the mutation changed only types, shapes, positions or the entry's code,
 //! both runs give the same outputs.
 
-use crate::{Target, accepted, below, corpus, files, json, mutate, pick, said};
+use crate::{Target, accepted, below, check_diagnostics, corpus, files, json, mutate, pick};
 use byoc::artifact;
 use byoc::build::Compiled;
 use byoc::build::{BuildOptions, build};
@@ -24,7 +24,7 @@ use zip::{CompressionMethod, DateTime, ZipArchive, ZipWriter};
 pub const ARTIFACT: Target = Target {
     name: "artifact",
     seeds: || BACKENDS.iter().flat_map(|backend| seeds_of(backend)).cloned().collect(),
-    mutate: |bytes, random| changed(bytes, random, contents),
+    mutate: |bytes, random| mutate_and_seal(bytes, random, mutate_contents),
     run,
 };
 
@@ -34,7 +34,7 @@ macro_rules! blob_targets {
         pub const $target: Target = Target {
             name: $name,
             seeds: || seeds_of($backend).to_vec(),
-            mutate: |bytes, random| changed(bytes, random, blob),
+            mutate: |bytes, random| mutate_and_seal(bytes, random, mutate_blob),
             run,
         };
     )*};
@@ -71,7 +71,7 @@ fn seeds_of(backend: &str) -> &'static [Vec<u8>] {
     let at = BACKENDS.iter().position(|name| *name == backend).expect("a backend of the table");
     SEEDS[at].get_or_init(|| {
         let mut seeds = Vec::new();
-        let mut plain = Vec::new();
+        let mut without_regions = Vec::new();
         let mut refused = String::new();
         for (file, _) in corpus("artifact") {
             let loaded = frontend::load(&file, &LoadOptions::default()).expect("a program of the corpus");
@@ -87,11 +87,11 @@ fn seeds_of(backend: &str) -> &'static [Vec<u8>] {
             artifact::write(&path, &built.compiled).expect("an artifact");
             let bytes = std::fs::read(&path).expect("the artifact");
             match built.compiled.regions.iter().flatten().count() {
-                0 => plain.push(bytes),
+                0 => without_regions.push(bytes),
                 _ => seeds.push(bytes),
             }
         }
-        let seeds = if seeds.is_empty() { plain } else { seeds };
+        let seeds = if seeds.is_empty() { without_regions } else { seeds };
         assert!(!seeds.is_empty(), "{backend} compiles no program of the corpus: {refused}");
         seeds
     })
@@ -104,9 +104,9 @@ const MANIFEST: &str = "manifest.json";
 const PROGRAM: &str = "program.json";
 const WEIGHTS: &str = "weights.safetensors";
 const TRAILER: &[u8] = b"byoc-blake3:";
-const DIGITS: usize = 64;
+const DIGEST_DIGITS: usize = 64;
 
-fn unpacked(bytes: &[u8]) -> Option<Entries> {
+fn unpack(bytes: &[u8]) -> Option<Entries> {
     let mut archive = ZipArchive::new(Cursor::new(bytes)).ok()?;
     let mut entries = Vec::new();
     for i in 0..archive.len() {
@@ -120,7 +120,7 @@ fn unpacked(bytes: &[u8]) -> Option<Entries> {
 }
 
 /// Returns an archive of these entries, with up-to-date digests.
-fn sealed(entries: &Entries) -> Option<Vec<u8>> {
+fn seal_entries(entries: &Entries) -> Option<Vec<u8>> {
     let mut manifest: Value = serde_json::from_slice(contents_of(entries, MANIFEST)?).ok()?;
     let digest = |bytes: &[u8]| blake3::hash(bytes).to_hex().to_string();
     for record in manifest["entries"].as_array_mut().into_iter().flatten() {
@@ -142,7 +142,7 @@ fn sealed(entries: &Entries) -> Option<Vec<u8>> {
     let manifest = serde_json::to_vec(&manifest).ok()?;
     let mut file = Cursor::new(Vec::new());
     let mut archive = ZipWriter::new(&mut file);
-    archive.set_raw_comment([TRAILER, &[b'0'; DIGITS]].concat().into()).ok()?;
+    archive.set_raw_comment([TRAILER, &[b'0'; DIGEST_DIGITS]].concat().into()).ok()?;
     for (name, contents) in entries {
         let options = SimpleFileOptions::default()
             .compression_method(CompressionMethod::Stored)
@@ -153,14 +153,14 @@ fn sealed(entries: &Entries) -> Option<Vec<u8>> {
     }
     archive.finish().ok()?;
     let mut bytes = file.into_inner();
-    let covered = bytes.len().checked_sub(DIGITS)?;
+    let covered = bytes.len().checked_sub(DIGEST_DIGITS)?;
     let seal = digest(&bytes[..covered]);
     bytes[covered..].copy_from_slice(seal.as_bytes());
     Some(bytes)
 }
 
 fn contents_of<'e>(entries: &'e Entries, name: &str) -> Option<&'e [u8]> {
-    entries.iter().find(|(own, _)| own == name).map(|(_, contents)| &contents[..])
+    entries.iter().find(|(entry_name, _)| entry_name == name).map(|(_, contents)| &contents[..])
 }
 
 /// Returns the header of a safetensors file, and the data.
@@ -171,18 +171,22 @@ fn header_of(weights: &[u8]) -> Option<(Value, &[u8])> {
 }
 
 /// Changes an artifact and seals it again. Input that cannot be unpacked is returned unchanged.
-fn changed(bytes: &[u8], random: &mut Random, change: fn(&mut Entries, &mut Random) -> Option<bool>) -> Vec<u8> {
-    let Some(mut entries) = unpacked(bytes) else { return bytes.to_vec() };
-    let comparable = change(&mut entries, random).unwrap_or(false);
+fn mutate_and_seal(
+    bytes: &[u8],
+    random: &mut Random,
+    mutate: fn(&mut Entries, &mut Random) -> Option<bool>,
+) -> Vec<u8> {
+    let Some(mut entries) = unpack(bytes) else { return bytes.to_vec() };
+    let comparable = mutate(&mut entries, random).unwrap_or(false);
     if !comparable {
         // The mark travels with the file: the result may differ from that of the host's program.
         edit_json(&mut entries, MANIFEST, |manifest| manifest["options"] = json!({"fuzz": "differs"}));
     }
-    sealed(&entries).unwrap_or_else(|| bytes.to_vec())
+    seal_entries(&entries).unwrap_or_else(|| bytes.to_vec())
 }
 
 fn edit_json(entries: &mut Entries, name: &str, edit: impl FnOnce(&mut Value)) -> Option<()> {
-    let (_, contents) = entries.iter_mut().find(|(own, _)| own == name)?;
+    let (_, contents) = entries.iter_mut().find(|(entry_name, _)| entry_name == name)?;
     let mut value: Value = serde_json::from_slice(contents).ok()?;
     edit(&mut value);
     *contents = serde_json::to_vec(&value).ok()?;
@@ -190,7 +194,7 @@ fn edit_json(entries: &mut Entries, name: &str, edit: impl FnOnce(&mut Value)) -
 }
 
 /// Changes any part; returns true if the host's program still is the one that the regions were compiled from.
-fn contents(entries: &mut Entries, random: &mut Random) -> Option<bool> {
+fn mutate_contents(entries: &mut Entries, random: &mut Random) -> Option<bool> {
     match below(random, 12) {
         0..=6 => {
             let mut comparable = true;
@@ -240,7 +244,7 @@ fn contents(entries: &mut Entries, random: &mut Random) -> Option<bool> {
             }
             Some(false)
         }
-        _ => blob(entries, random),
+        _ => mutate_blob(entries, random),
     }
 }
 
@@ -248,7 +252,7 @@ const CCOMPILER: &[u8] = b"BYOCCC02";
 const NUC_FPGA: &[u8] = b"NUCFPGA\n";
 
 /// Changes the blob of a region. The result of the blob may then differ from the host's.
-fn blob(entries: &mut Entries, random: &mut Random) -> Option<bool> {
+fn mutate_blob(entries: &mut Entries, random: &mut Random) -> Option<bool> {
     let is_blob = |name: &str| name.starts_with("regions/") && !name.contains("/source.");
     let blobs: Vec<usize> = (0..entries.len()).filter(|&at| is_blob(&entries[at].0)).collect();
     if blobs.is_empty() {
@@ -256,7 +260,7 @@ fn blob(entries: &mut Entries, random: &mut Random) -> Option<bool> {
     }
     let contents = &mut entries[*pick(random, &blobs)].1;
     if let Some(rest) = contents.strip_prefix(CCOMPILER) {
-        *contents = ccompiler(rest, random)?;
+        *contents = mutate_ccompiler_header(rest, random)?;
     } else if let Some(rest) = contents.strip_prefix(NUC_FPGA)
         && below(random, 8) != 0
     {
@@ -279,16 +283,16 @@ fn blob(entries: &mut Entries, random: &mut Random) -> Option<bool> {
 
 /// Returns a blob of ccompiler with another header, given the bytes after the magic. Source and object and their sizes
 /// stay unchanged: they are native code.
-fn ccompiler(rest: &[u8], random: &mut Random) -> Option<Vec<u8>> {
+fn mutate_ccompiler_header(rest: &[u8], random: &mut Random) -> Option<Vec<u8>> {
     let rest = rest.get(32..)?;
     let (length, rest) = rest.split_first_chunk::<8>()?;
     let (header, code) = rest.split_at_checked(usize::try_from(u64::from_le_bytes(*length)).ok()?)?;
     let mut header: Value = serde_json::from_slice(header).ok()?;
     // With other features the source would be compiled again, which is slow and tests nothing.
-    let kept = ["source", "object", "features"].map(|key| (key, header[key].clone()));
+    let native_fields = ["source", "object", "features"].map(|key| (key, header[key].clone()));
     json::mutate(&mut header, random);
     if let Value::Object(fields) = &mut header {
-        fields.extend(kept.map(|(key, value)| (key.to_owned(), value)));
+        fields.extend(native_fields.map(|(key, value)| (key.to_owned(), value)));
     }
     let text = serde_json::to_vec(&header).ok()?;
     let rest = [&(text.len() as u64).to_le_bytes()[..], &text, code].concat();
@@ -299,7 +303,7 @@ fn run(bytes: &[u8]) -> Result<(), String> {
     let path = files::file(bytes, "byoc");
     let artifact = match artifact::open(&path) {
         Ok(artifact) => artifact,
-        Err(diagnostic) => return said([&diagnostic]),
+        Err(diagnostic) => return check_diagnostics([&diagnostic]),
     };
     let compiled = artifact.into_compiled();
     let comparable = compiled.options["fuzz"].is_null();
@@ -312,22 +316,22 @@ fn run(bytes: &[u8]) -> Result<(), String> {
     });
     let inputs = files::small_inputs(&compiled.program.inputs).filter(|_| small);
     let on_host = Compiled { regions: vec![None; compiled.regions.len()], ..compiled.clone() };
-    let reference = outcome(on_host, inputs.as_deref())?;
-    let result = outcome(compiled, inputs.as_deref())?;
+    let reference = load_and_run(on_host, inputs.as_deref())?;
+    let result = load_and_run(compiled, inputs.as_deref())?;
     match (reference, result) {
-        (Some(reference), Some(result)) if comparable => same(&reference, &result),
+        (Some(reference), Some(result)) if comparable => compare_outputs(&reference, &result),
         _ => Ok(()),
     }
 }
 
 /// Returns the outputs of a run; `None` if it is rejected with a message, or skipped.
-fn outcome(compiled: Compiled, inputs: Option<&[Tensor]>) -> Result<Option<Vec<Tensor>>, String> {
+fn load_and_run(compiled: Compiled, inputs: Option<&[Tensor]>) -> Result<Option<Vec<Tensor>>, String> {
     let (model, warnings) = match Model::load(session(), compiled, None) {
         Ok(loaded) => loaded,
-        Err(failure) => return said(&failure.diagnostics).map(|()| None),
+        Err(failure) => return check_diagnostics(&failure.diagnostics).map(|()| None),
     };
     if !warnings.is_empty() {
-        said(&warnings)?;
+        check_diagnostics(&warnings)?;
         if let Some(error) = warnings.iter().find(|warning| warning.severity == Severity::Error) {
             return Err(format!("an error among warnings: {error}"));
         }
@@ -340,11 +344,11 @@ fn outcome(compiled: Compiled, inputs: Option<&[Tensor]>) -> Result<Option<Vec<T
             // With BYOC_CHECK_REGIONS a region runs in guarded copies.
             if ["written after the end", "written before the start", "was written to"]
                 .iter()
-                .any(|sign| text.contains(sign))
+                .any(|marker| text.contains(marker))
             {
                 return Err(text);
             }
-            return said(&failure.diagnostics).map(|()| None);
+            return check_diagnostics(&failure.diagnostics).map(|()| None);
         }
     };
     for (output, port) in outputs.iter().zip(model.outputs()) {
@@ -360,20 +364,20 @@ fn outcome(compiled: Compiled, inputs: Option<&[Tensor]>) -> Result<Option<Vec<T
 }
 
 /// Checks that two runs gave the same: integers bit for bit, floats to a thousandth of the largest value.
-fn same(reference: &[Tensor], result: &[Tensor]) -> Result<(), String> {
-    for (number, (wanted, got)) in reference.iter().zip(result).enumerate() {
-        if wanted.dtype() != got.dtype() || wanted.shape() != got.shape() {
-            return Err(format!("output {number}: expected {wanted:?}, found {got:?}"));
+fn compare_outputs(reference: &[Tensor], result: &[Tensor]) -> Result<(), String> {
+    for (number, (expected, found)) in reference.iter().zip(result).enumerate() {
+        if expected.dtype() != found.dtype() || expected.shape() != found.shape() {
+            return Err(format!("output {number}: expected {expected:?}, found {found:?}"));
         }
-        let (wanted, got) = (wanted.view().to_f64s(), got.view().to_f64s());
-        let largest = wanted.iter().filter(|x| x.is_finite()).fold(1.0f64, |most, x| most.max(x.abs()));
-        if wanted.iter().any(|x| !x.is_finite()) {
+        let (expected, found) = (expected.view().to_f64s(), found.view().to_f64s());
+        let largest = expected.iter().filter(|x| x.is_finite()).fold(1.0f64, |most, x| most.max(x.abs()));
+        if expected.iter().any(|x| !x.is_finite()) {
             // Backends make no guarantees for NaN and infinity.
             continue;
         }
-        let near = |wanted: f64, got: f64| (wanted - got).abs() <= 1e-3 * largest;
-        if let Some(at) = (0..wanted.len()).find(|&at| !near(wanted[at], got[at])) {
-            return Err(format!("output {number}, element {at}: found {}, expected {}", got[at], wanted[at]));
+        let is_close = |expected: f64, found: f64| (expected - found).abs() <= 1e-3 * largest;
+        if let Some(at) = (0..expected.len()).find(|&at| !is_close(expected[at], found[at])) {
+            return Err(format!("output {number}, element {at}: found {}, expected {}", found[at], expected[at]));
         }
     }
     Ok(())

@@ -25,7 +25,7 @@ pub struct Options {
     /// File that receives the number of the current execution (8 bytes), to be read after a crash.
     pub progress: Option<PathBuf>,
     /// Time limit of one execution, after which the process aborts.
-    pub each: Duration,
+    pub execution_timeout: Duration,
 }
 
 /// Results of a run.
@@ -46,8 +46,8 @@ const MAX_FAILURES: usize = 20;
 
 /// Returns the input of an execution: first the unchanged seeds, then mutations of them, up to five in sequence.
 pub fn input(target: &Target, seeds: &[Vec<u8>], seed: u64, number: u64) -> Vec<u8> {
-    if let Some(whole) = usize::try_from(number).ok().and_then(|number| seeds.get(number)) {
-        return whole.clone();
+    if let Some(seed_input) = usize::try_from(number).ok().and_then(|number| seeds.get(number)) {
+        return seed_input.clone();
     }
     let mut random = Random::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ number.wrapping_mul(0xd134_2543_de82_ef95));
     let mut bytes = crate::pick(&mut random, seeds).clone();
@@ -79,8 +79,8 @@ pub fn execute(target: &Target, bytes: &[u8]) -> Result<(), String> {
 pub fn run(target: &Target, options: &Options) -> std::io::Result<Summary> {
     let seeds = (target.seeds)();
     let progress = options.progress.as_ref().map(File::create).transpose()?;
-    let watch = Arc::new(AtomicU64::new(0));
-    watchdog(watch.clone(), options.each, target.name, options.seed);
+    let current = Arc::new(AtomicU64::new(0));
+    watchdog(current.clone(), options.execution_timeout, target.name, options.seed);
     let start = Instant::now();
     let mut summary = Summary::default();
     for number in options.first..options.first.saturating_add(options.executions) {
@@ -91,16 +91,16 @@ pub fn run(target: &Target, options: &Options) -> std::io::Result<Summary> {
         if let Some(progress) = &progress {
             progress.write_all_at(&number.to_le_bytes(), 0)?;
         }
-        watch.store(number + 1, Ordering::Relaxed);
-        let begun = Instant::now();
-        let outcome = execute(target, &bytes);
-        let took = begun.elapsed();
-        watch.store(0, Ordering::Relaxed);
-        if took > summary.longest.1 {
-            summary.longest = (number, took);
+        current.store(number + 1, Ordering::Relaxed);
+        let started = Instant::now();
+        let result = execute(target, &bytes);
+        let elapsed = started.elapsed();
+        current.store(0, Ordering::Relaxed);
+        if elapsed > summary.longest.1 {
+            summary.longest = (number, elapsed);
         }
-        if let Err(why) = outcome {
-            summary.failures.push((number, why));
+        if let Err(message) = result {
+            summary.failures.push((number, message));
         }
         summary.executions += 1;
     }
@@ -110,16 +110,16 @@ pub fn run(target: &Target, options: &Options) -> std::io::Result<Summary> {
 
 /// Aborts the process if one execution takes too long: a thread cannot be stopped from outside.
 #[expect(clippy::print_stderr, reason = "the process aborts")]
-fn watchdog(under_way: Arc<AtomicU64>, each: Duration, name: &'static str, seed: u64) {
+fn watchdog(current: Arc<AtomicU64>, execution_timeout: Duration, name: &'static str, seed: u64) {
     std::thread::spawn(move || {
         let (mut last, mut since) = (0, Instant::now());
         loop {
-            std::thread::sleep(each / 50);
-            let now = under_way.load(Ordering::Relaxed);
+            std::thread::sleep(execution_timeout / 50);
+            let now = current.load(Ordering::Relaxed);
             if now != last {
                 (last, since) = (now, Instant::now());
-            } else if now != 0 && since.elapsed() > each {
-                eprintln!("{name} --seed {seed}: execution {} takes longer than {each:?}", now - 1);
+            } else if now != 0 && since.elapsed() > execution_timeout {
+                eprintln!("{name} --seed {seed}: execution {} takes longer than {execution_timeout:?}", now - 1);
                 std::process::abort();
             }
         }

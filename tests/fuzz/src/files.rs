@@ -1,6 +1,6 @@
 //! Targets whose inputs are read directly: models, arrays, images, weights, pattern tables, and the JSON of plugins.
 
-use crate::{Target, accepted, below, json, mutate, said, seeds};
+use crate::{Target, accepted, below, check_diagnostics, json, mutate, seeds};
 use byoc::build::{BuildOptions, build};
 use byoc::frontend::{self, LoadOptions};
 use byoc::io::random;
@@ -31,11 +31,11 @@ pub const ONNX: Target = Target {
 pub const RELAY: Target = Target {
     name: "relay",
     seeds: || seeds("relay"),
-    mutate: |seed, random| mutate::bytes(seed, random, RELAY_WORDS),
+    mutate: |seed, random| mutate::bytes(seed, random, RELAY_TOKENS),
     run: |bytes| model(bytes, "relay"),
 };
 
-const RELAY_WORDS: &[&str] = &[
+const RELAY_TOKENS: &[&str] = &[
     "def @main(",
     "%x",
     "%0",
@@ -84,7 +84,8 @@ pub const NPY: Target = Target {
         mutate::bytes(seed, random, &["'descr': '<f4'", "'shape': (", "True", ",", "|b1", ">i8", "\\x93NUMPY"])
     },
     run: |bytes| {
-        npy::decode(bytes).map_or_else(|fault| words(&fault.of(Path::new("it")).message), |tensor| read(&tensor))
+        npy::decode(bytes)
+            .map_or_else(|error| check_message(&error.of(Path::new("it")).message), |tensor| accept_tensor(&tensor))
     },
 };
 
@@ -95,9 +96,9 @@ pub const NPZ: Target = Target {
     run: |bytes| match npz::read(&file(bytes, "npz")) {
         Ok(arrays) => {
             accepted();
-            arrays.iter().try_for_each(|(_, tensor)| whole(tensor))
+            arrays.iter().try_for_each(|(_, tensor)| check_tensor(tensor))
         }
-        Err(diagnostic) => said([&diagnostic]),
+        Err(diagnostic) => check_diagnostics([&diagnostic]),
     },
 };
 
@@ -113,9 +114,9 @@ pub const IMAGE: Target = Target {
         let dtype = [DType::F32, DType::U8, DType::F16, DType::I64][usize::from(choice) / 8 % 4];
         match image::load(&file(bytes, if png { "png" } else { "jpg" }), dtype, shape, &image::Normalization::default())
         {
-            Ok(tensor) if tensor.shape() == shape && tensor.dtype() == dtype => read(&tensor),
+            Ok(tensor) if tensor.shape() == shape && tensor.dtype() == dtype => accept_tensor(&tensor),
             Ok(tensor) => Err(format!("{tensor:?} for an input of shape {shape:?}")),
-            Err(diagnostic) => said([&diagnostic]),
+            Err(diagnostic) => check_diagnostics([&diagnostic]),
         }
     },
 };
@@ -129,22 +130,22 @@ pub const SAFETENSORS: Target = Target {
     run: |bytes| match weights::read(&file(bytes, "safetensors")) {
         Ok(tensors) => {
             accepted();
-            tensors.values().try_for_each(whole)
+            tensors.values().try_for_each(check_tensor)
         }
-        Err(diagnostic) => said([&diagnostic]),
+        Err(diagnostic) => check_diagnostics([&diagnostic]),
     },
 };
 
 pub const PATTERNS: Target = Target {
     name: "patterns",
     seeds: || seeds("patterns"),
-    mutate: |seed, random| mutate::bytes(seed, random, PATTERN_WORDS),
+    mutate: |seed, random| mutate::bytes(seed, random, PATTERN_TOKENS),
     run: |bytes| {
         let text = String::from_utf8_lossy(bytes);
         for checks in [Checks::Allowed, Checks::Refused] {
             let parsed = parse_table(&text, checks);
             if parsed.has_errors() {
-                said(&parsed.diagnostics)?;
+                check_diagnostics(&parsed.diagnostics)?;
             } else {
                 accepted();
             }
@@ -153,7 +154,7 @@ pub const PATTERNS: Target = Target {
     },
 };
 
-const PATTERN_WORDS: &[&str] = &[
+const PATTERN_TOKENS: &[&str] = &[
     "nn.conv2d(",
     "*",
     "?",
@@ -206,42 +207,42 @@ pub const BOUNDARY_JSON: Target = Target {
         match Graph::from_json(text) {
             Ok(graph) => {
                 accepted();
-                let again =
+                let reread =
                     Graph::from_json(&graph.to_json()).map_err(|e| format!("a graph does not round-trip: {e}"))?;
-                if again.to_json() != graph.to_json() {
+                if reread.to_json() != graph.to_json() {
                     return Err("a graph round-trips to a different graph".into());
                 }
                 // No graph refers to more than a few constants.
                 if graph.check(4).is_ok()
                     && let Err(diagnostic) = byoc::plugin::bridge::module_of(&graph, &[])
                 {
-                    said([&*diagnostic])?;
+                    check_diagnostics([&*diagnostic])?;
                 }
             }
-            Err(error) => words(&error.to_string())?,
+            Err(error) => check_message(&error.to_string())?,
         }
         if let Err(error) = Description::from_json(text) {
-            words(&error.to_string())?;
+            check_message(&error.to_string())?;
         }
         drop(Description::from_json_lossy(text));
         Ok(())
     },
 };
 
-fn words(why: &str) -> Result<(), String> {
-    if why.trim().is_empty() { Err("an error without a message".into()) } else { Ok(()) }
+fn check_message(message: &str) -> Result<(), String> {
+    if message.trim().is_empty() { Err("an error without a message".into()) } else { Ok(()) }
 }
 
 /// Counts the input as accepted and reads its tensor.
-fn read(tensor: &Tensor) -> Result<(), String> {
+fn accept_tensor(tensor: &Tensor) -> Result<(), String> {
     accepted();
-    whole(tensor)
+    check_tensor(tensor)
 }
 
 /// Reads every byte of a tensor, and checks their number.
-fn whole(tensor: &Tensor) -> Result<(), String> {
-    let wanted = element_count(tensor.shape()).and_then(|count| count.checked_mul(tensor.dtype().size()));
-    if wanted != Some(tensor.bytes().len()) {
+fn check_tensor(tensor: &Tensor) -> Result<(), String> {
+    let expected = element_count(tensor.shape()).and_then(|count| count.checked_mul(tensor.dtype().size()));
+    if expected != Some(tensor.bytes().len()) {
         return Err(format!("unexpected size of {tensor:?}: {} bytes", tensor.bytes().len()));
     }
     std::hint::black_box(tensor.bytes().iter().fold(0u8, |sum, byte| sum ^ byte));
@@ -262,7 +263,7 @@ pub fn file(bytes: &[u8], extension: &str) -> PathBuf {
 /// Reads, builds and runs a model on the host.
 pub fn model(bytes: &[u8], extension: &str) -> Result<(), String> {
     let path = file(bytes, extension);
-    built(&path, &LoadOptions::default())
+    build_and_run(&path, &LoadOptions::default())
 }
 
 /// Returns the session of models that are run on the host alone.
@@ -271,39 +272,39 @@ fn host() -> &'static Session {
     HOST.get_or_init(|| Session::without_plugins(1).expect("one thread"))
 }
 
-fn built(path: &Path, options: &LoadOptions) -> Result<(), String> {
+fn build_and_run(path: &Path, options: &LoadOptions) -> Result<(), String> {
     let loaded = match frontend::load(path, options) {
         Ok(loaded) => loaded,
-        Err(failure) => return said(&failure.diagnostics),
+        Err(failure) => return check_diagnostics(&failure.diagnostics),
     };
     let built = match build(host(), loaded, &BuildOptions::default(), &mut |_| {}) {
         Ok(built) => built,
-        Err(failure) => return said(&failure.diagnostics),
+        Err(failure) => return check_diagnostics(&failure.diagnostics),
     };
     let flops = serde_json::to_value(&built.explanation).ok().and_then(|e| e["totals"]["flops"].as_u64()).unwrap_or(0);
     let inputs = small_inputs(&built.compiled.program.inputs);
     let model = match Model::load(host(), built.compiled, None) {
         Ok((model, _)) => model,
-        Err(failure) => return said(&failure.diagnostics),
+        Err(failure) => return check_diagnostics(&failure.diagnostics),
     };
     let Some(inputs) = inputs.filter(|_| flops <= MAX_FLOPS) else { return Ok(()) };
     // A loop runs as long as its model requests; limiting that is up to the caller.
     match model.run_under(&inputs, &host().cancel.part(Some(MAX_RUN))) {
         Ok(outputs) => {
             accepted();
-            outputs.iter().try_for_each(whole)
+            outputs.iter().try_for_each(check_tensor)
         }
-        Err(failure) => said(&failure.diagnostics),
+        Err(failure) => check_diagnostics(&failure.diagnostics),
     }
 }
 
 /// Returns random inputs, with 2 for each open dimension; `None` if they are large.
 pub fn small_inputs(ports: &[byoc::exec::program::Port]) -> Option<Vec<Tensor>> {
-    let mut left = MAX_ELEMENTS;
+    let mut remaining = MAX_ELEMENTS;
     let input = |port: &byoc::exec::program::Port| {
         let shape: Vec<usize> = port.ty.dims.iter().map(|dim| dim.fixed().unwrap_or(2)).collect();
-        left = left.checked_sub(element_count(&shape)?)?;
-        Some(random::tensor(port.ty.dtype, &shape, left as u64))
+        remaining = remaining.checked_sub(element_count(&shape)?)?;
+        Some(random::tensor(port.ty.dtype, &shape, remaining as u64))
     };
     ports.iter().map(input).collect()
 }

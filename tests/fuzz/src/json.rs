@@ -1,7 +1,7 @@
 //! Mutations that keep JSON well-formed: of one value, or of all equal values in the same way, which gets past checks
 //! that compare one part with another.
 
-use crate::mutate::EDGES;
+use crate::mutate::EDGE_VALUES;
 use crate::{below, pick};
 use byoc::io::random::Random;
 use serde_json::Value;
@@ -11,30 +11,30 @@ pub type Path = Vec<String>;
 
 /// Changes one value, or all values equal to it. Returns their paths.
 pub fn mutate(root: &mut Value, random: &mut Random) -> Vec<Path> {
-    let mut places = Vec::new();
-    walk(root, &mut Vec::new(), &mut places);
-    if places.is_empty() {
+    let mut paths = Vec::new();
+    collect_paths(root, &mut Vec::new(), &mut paths);
+    if paths.is_empty() {
         return Vec::new();
     }
-    let at = pick(random, &places).clone();
+    let at = pick(random, &paths).clone();
     let Some(before) = root.pointer(&pointer(&at)).cloned() else { return Vec::new() };
     let leaf = !before.is_array() && !before.is_object();
     if leaf && below(random, 3) == 0 {
-        let after = other(&before, root, &places, random);
-        let same: Vec<Path> = places.into_iter().filter(|at| root.pointer(&pointer(at)) == Some(&before)).collect();
+        let after = mutate_value(&before, root, &paths, random);
+        let same: Vec<Path> = paths.into_iter().filter(|at| root.pointer(&pointer(at)) == Some(&before)).collect();
         for at in &same {
-            if let Some(place) = root.pointer_mut(&pointer(at)) {
-                *place = after.clone();
+            if let Some(slot) = root.pointer_mut(&pointer(at)) {
+                *slot = after.clone();
             }
         }
         return same;
     }
-    let after = other(&before, root, &places, random);
+    let after = mutate_value(&before, root, &paths, random);
     if below(random, 8) == 0 && remove(root, &at) {
         return vec![at];
     }
-    if let Some(place) = root.pointer_mut(&pointer(&at)) {
-        *place = after;
+    if let Some(slot) = root.pointer_mut(&pointer(&at)) {
+        *slot = after;
     }
     vec![at]
 }
@@ -59,9 +59,9 @@ fn remove(root: &mut Value, at: &[String]) -> bool {
 }
 
 // Recursion depth is that of the seed's JSON and the parts grafted into it, which serde_json bounds.
-fn walk(value: &Value, at: &mut Path, places: &mut Vec<Path>) {
+fn collect_paths(value: &Value, at: &mut Path, paths: &mut Vec<Path>) {
     if !at.is_empty() {
-        places.push(at.clone());
+        paths.push(at.clone());
     }
     let children: Vec<(String, &Value)> = match value {
         Value::Array(items) => items.iter().enumerate().map(|(i, item)| (i.to_string(), item)).collect(),
@@ -70,13 +70,13 @@ fn walk(value: &Value, at: &mut Path, places: &mut Vec<Path>) {
     };
     for (key, child) in children {
         at.push(key);
-        walk(child, at, places);
+        collect_paths(child, at, paths);
         at.pop();
     }
 }
 
 /// Returns another value: close to the given one, or of the same kind from elsewhere.
-fn other(value: &Value, root: &Value, places: &[Path], random: &mut Random) -> Value {
+fn mutate_value(value: &Value, root: &Value, paths: &[Path], random: &mut Random) -> Value {
     if below(random, 16) == 0 {
         let any = [Value::Null, Value::from(true), Value::from(""), Value::Array(Vec::new()), Value::from(0.5)];
         return pick(random, &any).clone();
@@ -84,11 +84,12 @@ fn other(value: &Value, root: &Value, places: &[Path], random: &mut Random) -> V
     match value {
         Value::Number(number) => {
             let now = number.as_i64().unwrap_or(0);
-            let near = [now.wrapping_add(1), now.wrapping_sub(1), now.wrapping_mul(2), now / 2, now.wrapping_neg()];
+            let neighbors =
+                [now.wrapping_add(1), now.wrapping_sub(1), now.wrapping_mul(2), now / 2, now.wrapping_neg()];
             match below(random, 3) {
-                0 => Value::from(*pick(random, &EDGES)),
-                1 => elsewhere(value, root, places, random),
-                _ => Value::from(*pick(random, &near)),
+                0 => Value::from(*pick(random, &EDGE_VALUES)),
+                1 => value_from_elsewhere(value, root, paths, random),
+                _ => Value::from(*pick(random, &neighbors)),
             }
         }
         Value::String(text) => match below(random, 4) {
@@ -97,7 +98,7 @@ fn other(value: &Value, root: &Value, places: &[Path], random: &mut Random) -> V
                 Value::from(*pick(random, &types))
             }
             1 => Value::from(format!("{text}{text}")),
-            _ => elsewhere(value, root, places, random),
+            _ => value_from_elsewhere(value, root, paths, random),
         },
         Value::Array(items) if !items.is_empty() => {
             let mut items = items.clone();
@@ -109,19 +110,19 @@ fn other(value: &Value, root: &Value, places: &[Path], random: &mut Random) -> V
                     let to = below(random, items.len());
                     items.swap(at, to);
                 }
-                _ => items.push(elsewhere(&items[at], root, places, random)),
+                _ => items.push(value_from_elsewhere(&items[at], root, paths, random)),
             }
             Value::Array(items)
         }
         Value::Bool(flag) => Value::from(!flag),
-        _ => elsewhere(value, root, places, random),
+        _ => value_from_elsewhere(value, root, paths, random),
     }
 }
 
 /// Returns a value from another place, of the same kind if a few tries find one.
-fn elsewhere(value: &Value, root: &Value, places: &[Path], random: &mut Random) -> Value {
+fn value_from_elsewhere(value: &Value, root: &Value, paths: &[Path], random: &mut Random) -> Value {
     for _ in 0..16 {
-        if let Some(found) = root.pointer(&pointer(pick::<Path>(random, places)))
+        if let Some(found) = root.pointer(&pointer(pick::<Path>(random, paths)))
             && std::mem::discriminant(found) == std::mem::discriminant(value)
             && found != value
         {

@@ -87,7 +87,7 @@ fn seeds(name: &str) -> Vec<Vec<u8>> {
 }
 
 /// Checks that diagnostics are meaningful: each has a code and a message.
-fn said<'d>(diagnostics: impl IntoIterator<Item = &'d Diagnostic>) -> Result<(), String> {
+fn check_diagnostics<'d>(diagnostics: impl IntoIterator<Item = &'d Diagnostic>) -> Result<(), String> {
     let mut count = 0;
     for diagnostic in diagnostics {
         count += 1;
@@ -107,6 +107,6 @@ fn below(random: &mut Random, n: usize) -> usize {
 }
 
 /// Returns a random element.
-fn pick<'a, T>(random: &mut Random, of: &'a [T]) -> &'a T {
-    &of[below(random, of.len())]
+fn pick<'a, T>(random: &mut Random, items: &'a [T]) -> &'a T {
+    &items[below(random, items.len())]
 }

@@ -3,7 +3,7 @@
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "the output of a command-line tool")]
 
 use byoc_fuzz::driver::{self, Options};
-use byoc_fuzz::memory::Limited;
+use byoc_fuzz::memory::LimitedAllocator;
 use byoc_fuzz::{TARGETS, target};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -11,15 +11,15 @@ use std::time::Duration;
 
 /// Inputs are a few kilobytes, and models that are run are small.
 #[global_allocator]
-static MEMORY: Limited = Limited::new(2 << 30);
+static MEMORY: LimitedAllocator = LimitedAllocator::new(2 << 30);
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     match run(&args) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
-        Err(why) => {
-            eprintln!("byoc-fuzz: {why}");
+        Err(message) => {
+            eprintln!("byoc-fuzz: {message}");
             let names: Vec<&str> = TARGETS.iter().map(|target| target.name).collect();
             eprintln!(
                 "usage: byoc-fuzz TARGET [--executions N] [--seconds S] [--seed N] [--first N] [--progress FILE]"
@@ -41,7 +41,7 @@ fn run(args: &[String]) -> Result<bool, String> {
         seed: 1,
         first: 0,
         progress: None,
-        each: Duration::from_secs(20),
+        execution_timeout: Duration::from_secs(20),
     };
     let (mut only, mut save, mut files) = (None, None::<PathBuf>, Vec::new());
     let mut words = rest.iter();
@@ -51,7 +51,7 @@ fn run(args: &[String]) -> Result<bool, String> {
         match word.as_str() {
             "--executions" => options.executions = number(value()?)?,
             "--seconds" => options.time = Duration::from_secs(number(value()?)?),
-            "--each" => options.each = Duration::from_secs(number(value()?)?),
+            "--each" => options.execution_timeout = Duration::from_secs(number(value()?)?),
             "--seed" => options.seed = number(value()?)?,
             "--first" => options.first = number(value()?)?,
             "--progress" => options.progress = Some(value()?.into()),
@@ -67,26 +67,26 @@ fn run(args: &[String]) -> Result<bool, String> {
     }
     if !files.is_empty() {
         let read = |file: &Path| std::fs::read(file).map_err(|e| format!("{}: {e}", file.display()));
-        let mut all_well = true;
+        let mut all_passed = true;
         for file in &files {
-            let outcome = driver::execute(target, &read(file)?);
-            println!("{}: {}", file.display(), outcome.as_ref().map_or_else(String::as_str, |()| "well"));
-            all_well &= outcome.is_ok();
+            let result = driver::execute(target, &read(file)?);
+            println!("{}: {}", file.display(), result.as_ref().map_or_else(String::as_str, |()| "well"));
+            all_passed &= result.is_ok();
         }
-        return Ok(all_well);
+        return Ok(all_passed);
     }
     if let Some(number) = only {
         let bytes = driver::input(target, &(target.seeds)(), options.seed, number);
         if let Some(file) = save {
             std::fs::write(&file, &bytes).map_err(|e| format!("{}: {e}", file.display()))?;
         }
-        let outcome = driver::execute(target, &bytes);
-        println!("{number}: {}", outcome.as_ref().map_or_else(String::as_str, |()| "well"));
-        return Ok(outcome.is_ok());
+        let result = driver::execute(target, &bytes);
+        println!("{number}: {}", result.as_ref().map_or_else(String::as_str, |()| "well"));
+        return Ok(result.is_ok());
     }
     let summary = driver::run(target, &options).map_err(|e| e.to_string())?;
-    for (number, why) in &summary.failures {
-        println!("{name} --seed {} --only {number}: {why}", options.seed);
+    for (number, message) in &summary.failures {
+        println!("{name} --seed {} --only {number}: {message}", options.seed);
     }
     let (longest, took) = summary.longest;
     println!(
@@ -94,7 +94,7 @@ fn run(args: &[String]) -> Result<bool, String> {
         summary.executions,
         summary.accepted,
         summary.failures.len(),
-        MEMORY.most() >> 20
+        MEMORY.peak() >> 20
     );
     Ok(summary.failures.is_empty())
 }

@@ -5,40 +5,40 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// System allocator with a limit. Code that handles allocation failure sees one; other code aborts, as it would when
 /// memory is exhausted.
-pub struct Limited {
+pub struct LimitedAllocator {
     used: AtomicUsize,
-    most: AtomicUsize,
+    peak: AtomicUsize,
     limit: usize,
 }
 
-impl Limited {
+impl LimitedAllocator {
     /// Creates an allocator for at most `limit` bytes at a time.
-    pub const fn new(limit: usize) -> Limited {
-        Limited { used: AtomicUsize::new(0), most: AtomicUsize::new(0), limit }
+    pub const fn new(limit: usize) -> LimitedAllocator {
+        LimitedAllocator { used: AtomicUsize::new(0), peak: AtomicUsize::new(0), limit }
     }
 
     /// Peak number of bytes in use.
-    pub fn most(&self) -> usize {
-        self.most.load(Ordering::Relaxed)
+    pub fn peak(&self) -> usize {
+        self.peak.load(Ordering::Relaxed)
     }
 }
 
-impl Limited {
-    fn take(&self, size: usize) -> bool {
+impl LimitedAllocator {
+    fn reserve(&self, size: usize) -> bool {
         let used = self.used.fetch_add(size, Ordering::Relaxed).saturating_add(size);
         if used > self.limit {
             self.used.fetch_sub(size, Ordering::Relaxed);
             return false;
         }
-        self.most.fetch_max(used, Ordering::Relaxed);
+        self.peak.fetch_max(used, Ordering::Relaxed);
         true
     }
 }
 
 // SAFETY: delegates to the system allocator, and returns null beyond the limit, which every caller of `alloc` expects.
-unsafe impl GlobalAlloc for Limited {
+unsafe impl GlobalAlloc for LimitedAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        if !self.take(layout.size()) {
+        if !self.reserve(layout.size()) {
             return std::ptr::null_mut();
         }
         // SAFETY: the caller guarantees the layout.
@@ -46,7 +46,7 @@ unsafe impl GlobalAlloc for Limited {
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        if !self.take(layout.size()) {
+        if !self.reserve(layout.size()) {
             return std::ptr::null_mut();
         }
         // SAFETY: the caller guarantees the layout.

@@ -4,7 +4,7 @@ use crate::{below, pick};
 use byoc::io::random::Random;
 
 /// Integers at the limits of their types.
-pub const EDGES: [i64; 18] = [
+pub const EDGE_VALUES: [i64; 18] = [
     0,
     1,
     -1,
@@ -28,24 +28,24 @@ pub const EDGES: [i64; 18] = [
 /// Maximum size of a mutated input in bytes.
 const MAX_BYTES: usize = 64 << 10;
 
-/// Changes one to four places; `words` are tokens of the format.
-pub fn bytes(seed: &[u8], random: &mut Random, words: &[&str]) -> Vec<u8> {
+/// Changes one to four places; `tokens` are tokens of the format.
+pub fn bytes(seed: &[u8], random: &mut Random, tokens: &[&str]) -> Vec<u8> {
     let mut bytes = seed.to_vec();
     for _ in 0..=below(random, 4) {
-        one(&mut bytes, random, words);
+        mutate_once(&mut bytes, random, tokens);
     }
     bytes.truncate(MAX_BYTES);
     bytes
 }
 
-fn one(bytes: &mut Vec<u8>, random: &mut Random, words: &[&str]) {
+fn mutate_once(bytes: &mut Vec<u8>, random: &mut Random, tokens: &[&str]) {
     if bytes.is_empty() {
         bytes.extend_from_slice(&random.next_u64().to_le_bytes());
         return;
     }
     let at = below(random, bytes.len());
     let length = 1 + below(random, 16).min(bytes.len() - at - 1);
-    match below(random, if words.is_empty() { 8 } else { 12 }) {
+    match below(random, if tokens.is_empty() { 8 } else { 12 }) {
         0 => bytes[at] ^= 1 << below(random, 8),
         1 => bytes[at] = random.next_u64() as u8,
         2 => bytes[at] = bytes[at].wrapping_add(*pick(random, &[1, 2, 0xff, 0x80, 0x7f])),
@@ -56,7 +56,7 @@ fn one(bytes: &mut Vec<u8>, random: &mut Random, words: &[&str]) {
             bytes.splice(to..to, copy);
         }
         5 => {
-            let edge = pick(random, &EDGES).to_le_bytes();
+            let edge = pick(random, &EDGE_VALUES).to_le_bytes();
             let size = *pick(random, &[1, 2, 4, 8]);
             let end = (at + size).min(bytes.len());
             bytes[at..end].copy_from_slice(&edge[..end - at]);
@@ -66,8 +66,8 @@ fn one(bytes: &mut Vec<u8>, random: &mut Random, words: &[&str]) {
             let other = below(random, bytes.len());
             bytes.swap(at, other);
         }
-        8 | 9 => drop(bytes.splice(at..at, pick(random, words).bytes())),
-        10 => drop(bytes.splice(at..at, pick(random, &EDGES).to_string().into_bytes())),
+        8 | 9 => drop(bytes.splice(at..at, pick(random, tokens).bytes())),
+        10 => drop(bytes.splice(at..at, pick(random, &EDGE_VALUES).to_string().into_bytes())),
         _ => number(bytes, at, random),
     }
 }
@@ -76,5 +76,5 @@ fn one(bytes: &mut Vec<u8>, random: &mut Random, words: &[&str]) {
 fn number(bytes: &mut Vec<u8>, from: usize, random: &mut Random) {
     let Some(start) = bytes[from..].iter().position(u8::is_ascii_digit).map(|at| from + at) else { return };
     let end = bytes[start..].iter().position(|byte| !byte.is_ascii_digit()).map_or(bytes.len(), |at| start + at);
-    bytes.splice(start..end, pick(random, &EDGES).to_string().into_bytes());
+    bytes.splice(start..end, pick(random, &EDGE_VALUES).to_string().into_bytes());
 }

@@ -183,17 +183,17 @@ impl Choices<'_> {
         (self.byte() << 8 | self.byte()) % n
     }
 
-    fn of<'t, T>(&mut self, of: &'t [T]) -> &'t T {
+    fn pick<'t, T>(&mut self, of: &'t [T]) -> &'t T {
         &of[self.below(of.len())]
     }
 
     /// Returns a size: mostly small; one in 32 is any of [`SIZES`].
     fn size(&mut self) -> i64 {
-        if self.byte() < 8 { *self.of(&SIZES) } else { SIZES[1 + self.below(10)] }
+        if self.byte() < 8 { *self.pick(&SIZES) } else { SIZES[1 + self.below(10)] }
     }
 
-    fn dims(&mut self, most: usize) -> Vec<i64> {
-        (0..self.below(most + 1)).map(|_| self.size()).collect()
+    fn dims(&mut self, max_rank: usize) -> Vec<i64> {
+        (0..self.below(max_rank + 1)).map(|_| self.size()).collect()
     }
 }
 
@@ -202,7 +202,7 @@ fn model(bytes: &[u8]) -> ModelProto {
     let mut graph = GraphProto { name: "g".into(), ..GraphProto::default() };
     let mut names: Vec<String> = Vec::new();
     // Most graphs have one element type and related shapes.
-    let base = if c.byte() < 16 { *c.of(&TYPES) } else { 1 };
+    let base = if c.byte() < 16 { *c.pick(&TYPES) } else { 1 };
     let shape = c.dims(4);
     for i in 0..1 + c.below(3) {
         names.push(format!("in{i}"));
@@ -212,19 +212,19 @@ fn model(bytes: &[u8]) -> ModelProto {
             2 => shape.iter().skip(1).copied().collect(),
             _ => shape.clone(),
         };
-        let elem_type = if c.byte() < 16 { *c.of(&TYPES) } else { base };
+        let elem_type = if c.byte() < 16 { *c.pick(&TYPES) } else { base };
         graph.input.push(port(&names[i], elem_type, &dims));
     }
     for number in 0..1 + c.below(6) {
-        let (op, kinds, known) = *c.of(OPERATORS);
+        let (op, kinds, attribute_names) = *c.pick(OPERATORS);
         let mut input = Vec::new();
         for (at, kind) in kinds.bytes().enumerate() {
-            let kind = if c.byte() < 16 { *c.of(b"xswif-") } else { kind };
+            let kind = if c.byte() < 16 { *c.pick(b"xswif-") } else { kind };
             let kind = if kind == b's' && c.byte() < 128 { b'x' } else { kind };
             let last = names[names.len() - 1].clone();
             input.push(match kind {
                 b'x' if c.byte() < 160 => last,
-                b'x' => c.of(&names).clone(),
+                b'x' => c.pick(&names).clone(),
                 b'-' => String::new(),
                 kind => {
                     let name = format!("k{number}_{at}");
@@ -236,7 +236,7 @@ fn model(bytes: &[u8]) -> ModelProto {
         let output: Vec<String> =
             (0..if c.byte() < 16 { c.below(4) } else { 1 }).map(|i| format!("v{number}_{i}")).collect();
         let mut attribute = Vec::new();
-        for name in known {
+        for name in attribute_names {
             if c.byte() < 128 {
                 attribute.push(self::attribute(&mut c, name));
             }
@@ -253,9 +253,9 @@ fn model(bytes: &[u8]) -> ModelProto {
         graph.node.push(node);
     }
     for _ in 0..1 + c.below(2) {
-        let name = if c.byte() < 200 { names[names.len() - 1].clone() } else { c.of(&names).clone() };
+        let name = if c.byte() < 200 { names[names.len() - 1].clone() } else { c.pick(&names).clone() };
         if graph.output.iter().all(|out| out.name != name) || c.byte() < 8 {
-            let mut out = port(&name, if c.byte() < 16 { *c.of(&TYPES) } else { base }, &[]);
+            let mut out = port(&name, if c.byte() < 16 { *c.pick(&TYPES) } else { base }, &[]);
             if let Some(TypeProto { tensor_type: Some(tensor), .. }) = &mut out.r#type {
                 // The rank is left open.
                 tensor.shape = None;
@@ -263,7 +263,7 @@ fn model(bytes: &[u8]) -> ModelProto {
             graph.output.push(out);
         }
     }
-    let version = *c.of(&[17i64, 17, 17, 13, 18, 21, 11, 9, 7, 20]);
+    let version = *c.pick(&[17i64, 17, 17, 13, 18, 21, 11, 9, 7, 20]);
     let opset = OperatorSetIdProto { domain: String::new(), version };
     ModelProto { ir_version: 8, opset_import: vec![opset], graph: Some(graph), ..ModelProto::default() }
 }
@@ -295,7 +295,7 @@ fn constant(c: &mut Choices<'_>, name: String, kind: u8, shape: &[i64]) -> Tenso
     let count = dims.iter().try_fold(1i64, |all, &dim| all.checked_mul(dim)).filter(|count| (0..4096).contains(count));
     let count = count.unwrap_or(1) as usize;
     let data_type = match (c.byte(), kind) {
-        (0..8, _) => *c.of(&TYPES),
+        (0..8, _) => *c.pick(&TYPES),
         (_, b'i') => 7,
         _ => 1,
     };
@@ -315,7 +315,7 @@ fn constant(c: &mut Choices<'_>, name: String, kind: u8, shape: &[i64]) -> Tenso
 /// Returns an attribute, usually of the kind that its name has in most operators.
 fn attribute(c: &mut Choices<'_>, name: &str) -> AttributeProto {
     let mut attribute = AttributeProto { name: name.into(), ..AttributeProto::default() };
-    let usual = match name {
+    let default_kind = match name {
         "alpha" | "beta" | "epsilon" | "bias" => 0,
         "mode"
         | "auto_pad"
@@ -327,9 +327,9 @@ fn attribute(c: &mut Choices<'_>, name: &str) -> AttributeProto {
         "kernel_shape" | "strides" | "pads" | "dilations" | "perm" | "axes" | "output_padding" | "output_shape" => 3,
         _ => 1,
     };
-    let kind = match if c.byte() < 8 { c.below(4) } else { usual } {
+    let kind = match if c.byte() < 8 { c.below(4) } else { default_kind } {
         0 => {
-            attribute.f = Some(*c.of(&[0.0, 1.0, -1.0, 0.5, 1e-30, f32::NAN, f32::INFINITY]));
+            attribute.f = Some(*c.pick(&[0.0, 1.0, -1.0, 0.5, 1e-30, f32::NAN, f32::INFINITY]));
             AttributeType::Float
         }
         1 => {
@@ -337,7 +337,7 @@ fn attribute(c: &mut Choices<'_>, name: &str) -> AttributeProto {
             AttributeType::Int
         }
         2 => {
-            attribute.s = Some((*c.of(TEXTS)).into());
+            attribute.s = Some((*c.pick(TEXTS)).into());
             AttributeType::String
         }
         _ => {

@@ -21,9 +21,9 @@ fn fuzz(target: &str) {
     if output.status.success() {
         return;
     }
-    let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    let output_text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
     let number = std::fs::read(&progress).ok().and_then(|bytes| Some(u64::from_le_bytes(bytes.try_into().ok()?)));
-    let again = match (output.status.signal(), number) {
+    let reproduction = match (output.status.signal(), number) {
         (Some(signal), Some(number)) => {
             format!(
                 "signal {signal} in execution {number}; reproduce with: byoc-fuzz {target} --seed 1 --only {number} --save FILE"
@@ -31,7 +31,7 @@ fn fuzz(target: &str) {
         }
         _ => format!("{}", output.status),
     };
-    panic!("{target}: {again}\n{said}");
+    panic!("{target}: {reproduction}\n{output_text}");
 }
 
 macro_rules! targets {

@@ -6,8 +6,8 @@ use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, DateTime, ZipArchive, ZipWriter};
 
 const ALIGN: u16 = 64;
-const SEAL: &[u8] = b"byoc-blake3:";
-const DIGITS: usize = 64;
+const TRAILER: &[u8] = b"byoc-blake3:";
+const DIGEST_DIGITS: usize = 64;
 
 /// Entries of an artifact, in order.
 #[derive(Clone)]
@@ -18,7 +18,7 @@ impl Entries {
     ///
     /// # Panics
     /// If it is not an archive.
-    pub fn of(bytes: &[u8]) -> Entries {
+    pub fn unpack(bytes: &[u8]) -> Entries {
         let mut archive = ZipArchive::new(Cursor::new(bytes)).expect("an archive");
         let entries = (0..archive.len()).map(|i| {
             let mut entry = archive.by_index(i).expect("an entry");
@@ -33,17 +33,17 @@ impl Entries {
     ///
     /// # Panics
     /// If there is none.
-    pub fn entry(&mut self, end: &str) -> &mut Vec<u8> {
-        let found = self.0.iter_mut().find(|(name, _)| name.ends_with(end));
-        &mut found.unwrap_or_else(|| panic!("expected an entry {end}")).1
+    pub fn entry(&mut self, suffix: &str) -> &mut Vec<u8> {
+        let found = self.0.iter_mut().find(|(name, _)| name.ends_with(suffix));
+        &mut found.unwrap_or_else(|| panic!("expected an entry {suffix}")).1
     }
 
     /// Edits an entry as JSON.
     ///
     /// # Panics
     /// If it is not JSON.
-    pub fn edit(&mut self, end: &str, edit: impl FnOnce(&mut Value)) {
-        let entry = self.entry(end);
+    pub fn edit(&mut self, suffix: &str, edit: impl FnOnce(&mut Value)) {
+        let entry = self.entry(suffix);
         let mut value = serde_json::from_slice(entry).expect("JSON");
         edit(&mut value);
         *entry = serde_json::to_vec(&value).expect("JSON");
@@ -53,8 +53,8 @@ impl Entries {
     ///
     /// # Panics
     /// If it is not text, or does not contain `from`.
-    pub fn replace(&mut self, end: &str, from: &str, to: &str) {
-        let entry = self.entry(end);
+    pub fn replace(&mut self, suffix: &str, from: &str, to: &str) {
+        let entry = self.entry(suffix);
         let text = String::from_utf8(std::mem::take(entry)).expect("text");
         assert!(text.contains(from), "{from} in {text}");
         *entry = text.replace(from, to).into_bytes();
@@ -66,13 +66,13 @@ impl Entries {
     /// If the manifest cannot be read.
     pub fn sealed(mut self) -> Vec<u8> {
         let entries = &self.0;
-        let described = entries.iter().filter(|(name, _)| name != "manifest.json").map(|(name, bytes)| {
+        let records = entries.iter().filter(|(name, _)| name != "manifest.json").map(|(name, bytes)| {
             json!({"name": name, "bytes": bytes.len(), "blake3": blake3::hash(bytes).to_hex().as_str()})
         });
-        let described: Vec<Value> = described.collect();
+        let records: Vec<Value> = records.collect();
         let weights = entries.iter().find(|(name, _)| name == "weights.safetensors").map(|(_, bytes)| bytes.clone());
         self.edit("manifest.json", |manifest| {
-            manifest["entries"] = Value::Array(described);
+            manifest["entries"] = Value::Array(records);
             let records = manifest["tensors"].as_array_mut().into_iter().flatten();
             for record in records {
                 let bytes = weights.as_deref().and_then(|weights| tensor(weights, record["name"].as_str()?));
@@ -82,7 +82,7 @@ impl Entries {
             }
         });
         let mut archive = ZipWriter::new(Cursor::new(Vec::new()));
-        archive.set_raw_comment([SEAL, &[b'0'; DIGITS]].concat().into()).expect("a comment");
+        archive.set_raw_comment([TRAILER, &[b'0'; DIGEST_DIGITS]].concat().into()).expect("a comment");
         let options = SimpleFileOptions::default()
             .compression_method(CompressionMethod::Stored)
             .last_modified_time(DateTime::default())
@@ -99,7 +99,7 @@ impl Entries {
 
 /// Writes the digest of the preceding bytes at the end of an artifact.
 pub fn seal(bytes: &mut [u8]) {
-    if let Some(covered) = bytes.len().checked_sub(DIGITS) {
+    if let Some(covered) = bytes.len().checked_sub(DIGEST_DIGITS) {
         let digest = blake3::hash(&bytes[..covered]).to_hex();
         bytes[covered..].copy_from_slice(digest.as_bytes());
     }

@@ -54,10 +54,10 @@ pub fn sample(name: &str) -> PathBuf {
             .lines()
             .find(|line| line.contains(&format!(" plugins/samples/{name}.")))
             .unwrap_or_else(|| panic!("expected a command in the README that builds {name}"));
-        let library = built_folder().join(format!("libbyoc_{name}.so"));
-        let shown = format!("-o plugins/libbyoc_{name}.so");
-        assert!(line.contains(&shown), "{line}");
-        shell(&line.replace(&shown, &format!("-o '{}'", library.display())));
+        let library = output_folder().join(format!("libbyoc_{name}.so"));
+        let output_option = format!("-o plugins/libbyoc_{name}.so");
+        assert!(line.contains(&output_option), "{line}");
+        shell(&line.replace(&output_option, &format!("-o '{}'", library.display())));
         library
     })
 }
@@ -68,7 +68,7 @@ pub fn sample(name: &str) -> PathBuf {
 /// If it does not build.
 pub fn c_plugin(name: &str) -> PathBuf {
     once(&format!("c {name}"), || {
-        let library = built_folder().join(format!("libbyoc_test_{name}.so"));
+        let library = output_folder().join(format!("libbyoc_test_{name}.so"));
         shell(&format!(
             "cc -std=c11 -g -O1 -Wall -Wextra -Werror -shared -fPIC -I plugin-api/include -o '{}' tests/plugins/c/{name}.c",
             library.display()
@@ -97,7 +97,7 @@ pub fn first_plugin() -> PathBuf {
 }
 
 /// Directory for the output of C compilers, in the system's temporary files.
-fn built_folder() -> &'static Path {
+fn output_folder() -> &'static Path {
     static FOLDER: OnceLock<TempDir> = OnceLock::new();
     FOLDER.get_or_init(temporary_folder).path()
 }
@@ -142,15 +142,15 @@ pub fn onednn() -> Option<PathBuf> {
 /// Returns true if the CPU has dot-product instructions for bytes (VNNI); without them oneDNN is not used for bytes.
 /// Prints a note if it has none, as tests then skip the parts that need them.
 #[expect(clippy::print_stdout, reason = "a test reports skipped parts")]
-pub fn multiplies_bytes() -> bool {
+pub fn has_vnni() -> bool {
     #[cfg(target_arch = "x86_64")]
-    let has = is_x86_feature_detected!("avx512vnni") || is_x86_feature_detected!("avxvnni");
+    let detected = is_x86_feature_detected!("avx512vnni") || is_x86_feature_detected!("avxvnni");
     #[cfg(not(target_arch = "x86_64"))]
-    let has = false;
-    if !has {
+    let detected = false;
+    if !detected {
         println!("skipped: this CPU has no dot-product instructions for bytes");
     }
-    has
+    detected
 }
 
 /// Copies a file.
@@ -163,15 +163,15 @@ pub fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// Returns the result of `make`, which is called once per key.
-fn once(key: &str, make: impl FnOnce() -> PathBuf) -> PathBuf {
-    static MADE: Mutex<BTreeMap<String, PathBuf>> = Mutex::new(BTreeMap::new());
-    let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(path) = made.get(key) {
+/// Returns the result of `build`, which is called once per key.
+fn once(key: &str, build: impl FnOnce() -> PathBuf) -> PathBuf {
+    static BUILT: Mutex<BTreeMap<String, PathBuf>> = Mutex::new(BTreeMap::new());
+    let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(path) = built.get(key) {
         return path.clone();
     }
-    let path = make();
-    made.insert(key.to_owned(), path.clone());
+    let path = build();
+    built.insert(key.to_owned(), path.clone());
     path
 }
 
@@ -187,14 +187,14 @@ fn build(arguments: &[&str]) -> PathBuf {
             .expect("cargo can be started");
         assert!(output.status.success(), "cargo build {key}:\n{}", String::from_utf8_lossy(&output.stderr));
         let text = String::from_utf8(output.stdout).expect("cargo writes UTF-8");
-        let is_product = |message: &serde_json::Value| {
+        let is_artifact = |message: &serde_json::Value| {
             let target = &message["target"];
             let is_program = target["kind"][0] == "example" && target["crate_types"][0] == "bin";
             message["reason"] == "compiler-artifact" && (is_program || target["crate_types"][0] == "cdylib")
         };
         text.lines()
             .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
-            .filter(is_product)
+            .filter(is_artifact)
             .filter_map(|message| message["filenames"][0].as_str().map(PathBuf::from))
             .next_back()
             .unwrap_or_else(|| panic!("cargo build {key} produced no library and no program"))

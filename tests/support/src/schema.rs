@@ -18,76 +18,77 @@ pub fn schema(name: &str) -> Value {
 /// # Errors
 /// The first position that does not match.
 pub fn check(schema: &Value, value: &Value) -> Result<(), String> {
-    holds(schema, schema, value, "")
+    check_at(schema, schema, value, "")
 }
 
 // Recursion depth is that of the value, which JSON readers bound.
-fn holds(root: &Value, schema: &Value, value: &Value, at: &str) -> Result<(), String> {
+fn check_at(root: &Value, schema: &Value, value: &Value, at: &str) -> Result<(), String> {
     let keywords = schema.as_object().ok_or_else(|| format!("expected a schema, found {schema}"))?;
-    let wrong = |what: String| Err(format!("{}: {what}: {value}", if at.is_empty() { "/" } else { at }));
-    let inside = |key: &str| format!("{at}/{key}");
-    for (keyword, wanted) in keywords {
+    let violation = |problem: String| Err(format!("{}: {problem}: {value}", if at.is_empty() { "/" } else { at }));
+    let child_path = |key: &str| format!("{at}/{key}");
+    for (keyword, expected) in keywords {
         match (keyword.as_str(), value) {
             ("$schema" | "title" | "description" | "$defs", _) => {}
             ("$ref", _) => {
-                let pointer = wanted.as_str().and_then(|path| path.strip_prefix('#')).unwrap_or("/nowhere");
-                let target = root.pointer(pointer).ok_or_else(|| format!("expected {wanted} in the schema"))?;
-                holds(root, target, value, at)?;
+                let pointer = expected.as_str().and_then(|path| path.strip_prefix('#')).unwrap_or("/nowhere");
+                let target = root.pointer(pointer).ok_or_else(|| format!("expected {expected} in the schema"))?;
+                check_at(root, target, value, at)?;
             }
             ("allOf", _) => {
-                for schema in items(wanted) {
-                    holds(root, schema, value, at)?;
+                for schema in items(expected) {
+                    check_at(root, schema, value, at)?;
                 }
             }
             ("oneOf", _) => {
-                let matching = items(wanted).iter().filter(|schema| holds(root, schema, value, at).is_ok()).count();
+                let matching =
+                    items(expected).iter().filter(|schema| check_at(root, schema, value, at).is_ok()).count();
                 if matching != 1 {
-                    return wrong(format!("expected one matching alternative, found {matching}"));
+                    return violation(format!("expected one matching alternative, found {matching}"));
                 }
             }
             ("type", _) => {
-                let names = if wanted.is_array() { items(wanted).to_vec() } else { vec![wanted.clone()] };
-                if !names.iter().filter_map(Value::as_str).any(|name| is_a(value, name)) {
-                    return wrong(format!("expected {wanted}"));
+                let names = if expected.is_array() { items(expected).to_vec() } else { vec![expected.clone()] };
+                if !names.iter().filter_map(Value::as_str).any(|name| has_type(value, name)) {
+                    return violation(format!("expected {expected}"));
                 }
             }
-            ("const", _) if value != wanted => return wrong(format!("expected {wanted}")),
-            ("enum", _) if !items(wanted).contains(value) => return wrong(format!("expected one of {wanted}")),
-            ("minimum", Value::Number(number)) if number.as_f64() < wanted.as_f64() => {
-                return wrong(format!("expected at least {wanted}"));
+            ("const", _) if value != expected => return violation(format!("expected {expected}")),
+            ("enum", _) if !items(expected).contains(value) => return violation(format!("expected one of {expected}")),
+            ("minimum", Value::Number(number)) if number.as_f64() < expected.as_f64() => {
+                return violation(format!("expected at least {expected}"));
             }
-            ("maximum", Value::Number(number)) if number.as_f64() > wanted.as_f64() => {
-                return wrong(format!("expected at most {wanted}"));
+            ("maximum", Value::Number(number)) if number.as_f64() > expected.as_f64() => {
+                return violation(format!("expected at most {expected}"));
             }
-            ("minItems", Value::Array(list)) if (list.len() as u64) < wanted.as_u64().unwrap_or(0) => {
-                return wrong(format!("expected at least {wanted} items"));
+            ("minItems", Value::Array(list)) if (list.len() as u64) < expected.as_u64().unwrap_or(0) => {
+                return violation(format!("expected at least {expected} items"));
             }
-            ("maxItems", Value::Array(list)) if list.len() as u64 > wanted.as_u64().unwrap_or(0) => {
-                return wrong(format!("expected at most {wanted} items"));
+            ("maxItems", Value::Array(list)) if list.len() as u64 > expected.as_u64().unwrap_or(0) => {
+                return violation(format!("expected at most {expected} items"));
             }
             ("items", Value::Array(list)) => {
                 for (index, item) in list.iter().enumerate() {
-                    holds(root, wanted, item, &inside(&index.to_string()))?;
+                    check_at(root, expected, item, &child_path(&index.to_string()))?;
                 }
             }
             ("required", Value::Object(fields)) => {
-                for key in items(wanted).iter().filter_map(Value::as_str) {
+                for key in items(expected).iter().filter_map(Value::as_str) {
                     if !fields.contains_key(key) {
-                        return wrong(format!("\"{key}\" is missing"));
+                        return violation(format!("\"{key}\" is missing"));
                     }
                 }
             }
             ("properties", Value::Object(fields)) => {
-                for (key, schema) in wanted.as_object().into_iter().flatten() {
+                for (key, schema) in expected.as_object().into_iter().flatten() {
                     if let Some(field) = fields.get(key) {
-                        holds(root, schema, field, &inside(key))?;
+                        check_at(root, schema, field, &child_path(key))?;
                     }
                 }
             }
             ("additionalProperties", Value::Object(fields)) => {
                 for (key, field) in fields {
                     if schema["properties"].get(key).is_none() {
-                        holds(root, wanted, field, &inside(key))?;
+                        check_at(root, expected, field, &child_path(key))?;
                     }
                 }
             }
@@ -114,7 +115,7 @@ fn items(value: &Value) -> &[Value] {
     value.as_array().map(Vec::as_slice).unwrap_or_default()
 }
 
-fn is_a(value: &Value, name: &str) -> bool {
+fn has_type(value: &Value, name: &str) -> bool {
     match name {
         "null" => value.is_null(),
         "boolean" => value.is_boolean(),

@@ -203,7 +203,7 @@ fn outputs(model: &str, input: &str, extra: &[&str]) -> Tensor {
 /// Checks that a quantized network is one region, that nothing is left to the host, and that the result has the host's
 /// bits.
 fn quantized_is_one_region(model: &str, input: &str, quantize: &[&str], sums: usize) {
-    let Some(plugins) = plugins().filter(|_| byoc_test_support::multiplies_bytes()) else { return };
+    let Some(plugins) = plugins().filter(|_| byoc_test_support::has_vnni()) else { return };
     let dir = plugins.path().display().to_string();
     let backend = ["--backend", "dnnl", "--plugin-dir", &dir];
     let file = plugins.path().join("int8.relay").display().to_string();
@@ -249,7 +249,7 @@ fn quantized_residual_network_matches_host_in_one_region() {
 /// Quantized convolutions whose scales a pass expanded to float operators are one composite each.
 #[test]
 fn convolution_with_expanded_scales_is_one_composite() {
-    let Some(plugins) = plugins().filter(|_| byoc_test_support::multiplies_bytes()) else { return };
+    let Some(plugins) = plugins().filter(|_| byoc_test_support::has_vnni()) else { return };
     let dir = plugins.path().display().to_string();
     let file = plugins.path().join("written_out.relay");
     std::fs::write(
@@ -282,7 +282,7 @@ def @main(%x: Tensor[(1, 8, 12, 12), uint8], %r: Tensor[(1, 16, 12, 12), uint8])
 /// The concatenation of tensors with different scales is taken together with the tuples of the scales.
 #[test]
 fn quantized_concatenation_stays_in_region() {
-    let Some(plugins) = plugins().filter(|_| byoc_test_support::multiplies_bytes()) else { return };
+    let Some(plugins) = plugins().filter(|_| byoc_test_support::has_vnni()) else { return };
     let dir = plugins.path().display().to_string();
     let file = plugins.path().join("joined.relay");
     std::fs::write(

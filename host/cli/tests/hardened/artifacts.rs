@@ -24,7 +24,7 @@ fn compiled(model: &str, backend: &str, plugins: &TempDir) -> Entries {
     let dir = text(plugins.path());
     let options = ["--backend", backend, "--require-offload", "--no-cache", "--plugin-dir", &dir];
     byoc(["compile", model, "-o", &text(&file)].iter().chain(&options)).ok();
-    Entries::of(&std::fs::read(file).unwrap())
+    Entries::unpack(&std::fs::read(file).unwrap())
 }
 
 /// Creates a model whose values all have one type, so that all of its types can be edited alike.
@@ -219,7 +219,7 @@ fn rejects_native_code_in_artifacts() {
     run(&native, &["--allow-native", "no", "--backend", "none"]).ok();
     run(&data_text("compat/digits_template.byoc"), &["--allow-native", "no", "--require-offload"]).ok();
     // A record that denies the native code in the blob.
-    let mut entries = Entries::of(&std::fs::read(&native).unwrap());
+    let mut entries = Entries::unpack(&std::fs::read(&native).unwrap());
     entries.edit("manifest.json", |m| m["regions"][0]["cpu_features"] = json!([]));
     let file = plugins.path().join("denied.byoc");
     std::fs::write(&file, entries.sealed()).unwrap();
