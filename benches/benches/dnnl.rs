@@ -92,10 +92,11 @@ fn measure_spin(session: &Session) {
 /// created.
 fn worker_time() -> Duration {
     let name = std::fs::read_to_string("/proc/thread-self/comm").unwrap_or_default();
-    let own = std::fs::canonicalize("/proc/thread-self").unwrap_or_default();
+    let this_task = std::fs::canonicalize("/proc/thread-self").unwrap_or_default();
     let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten().map(|task| task.path());
     let others = tasks.filter(|task| {
-        task.file_name() != own.file_name() && std::fs::read_to_string(task.join("comm")).is_ok_and(|own| own == name)
+        task.file_name() != this_task.file_name()
+            && std::fs::read_to_string(task.join("comm")).is_ok_and(|comm| comm == name)
     });
     let times = others.map(|task| {
         let text = std::fs::read_to_string(task.join("schedstat")).unwrap_or_default();

@@ -218,8 +218,8 @@ pub fn all() -> Vec<(String, Module)> {
     add("concatenate, 2 x 64 x 56", |n| {
         let x = n.input(&[1, 64, 56, 56]);
         let parts = [1, 3].map(|taps| {
-            let own = layer("", [64, 64, 56], [taps, 1, 1]);
-            let y = n.conv(x, &own);
+            let branch = layer("", [64, 64, 56], [taps, 1, 1]);
+            let y = n.conv(x, &branch);
             n.op("nn.relu", &[y], &[])
         });
         let tuple = n.builder.tuple(&parts).expect("a tuple");

@@ -56,9 +56,9 @@ fn links(text: &str) -> Vec<String> {
 
 /// Returns the anchor that a heading gets.
 fn anchor(heading: &str) -> String {
-    let kept = heading.trim_start_matches('#').trim().chars();
-    let kept = kept.filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
-    kept.map(|c| if c == ' ' { '-' } else { c.to_ascii_lowercase() }).collect()
+    let chars = heading.trim_start_matches('#').trim().chars();
+    let chars = chars.filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
+    chars.map(|c| if c == ' ' { '-' } else { c.to_ascii_lowercase() }).collect()
 }
 
 #[test]
