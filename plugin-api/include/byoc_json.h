@@ -38,7 +38,7 @@ static inline byoc_json byoc_json_none(void) {
 }
 
 static inline const char *byoc_json_space(const char *at, const char *end) {
-    /* Fast path: there rarely is any. */
+    /* Fast path: there is rarely any whitespace. */
     while (at < end && (unsigned char)*at <= ' ' && (*at == ' ' || *at == '\n' || *at == '\t' || *at == '\r')) at++;
     return at;
 }
@@ -250,7 +250,7 @@ static inline int byoc_json_same(const char *text, size_t length, const char *ke
 }
 
 /* Looks up several fields of an object in one pass: values[i] becomes the field keys[i], or byoc_json_none() if it is
- * missing. Returns the end of the object, or the position after the last wanted field if `whole` is 0; NULL if it is
+ * missing. Returns the end of the object, or the position after the last requested field if `whole` is 0; NULL if it is
  * not an object. Cheapest if the keys are in the order of byoc_plugin.h's JSON. */
 static inline const char *byoc_json_scan(byoc_json object, const char *const *keys, byoc_json *values, size_t count, int whole) {
     size_t i, left = count, next = 0;
@@ -384,9 +384,9 @@ static inline size_t byoc_json_text(byoc_json value, char *text, size_t size) {
 
 /* -- One pass ------------------------------------------------------------------------------------------------------ */
 
-/* The functions above look for one thing at a time, and scan the same characters again for the next. Those below read a
- * text from beginning to end, each value once, by moving a byoc_json through it: for `judge`, which may be called on
- * thousands of candidates. If they fail, the result is byoc_json_none(), at which every loop ends.
+/* The functions above look up one value at a time, and scan the text again for the next. Those below read a text from
+ * beginning to end, each value once, by moving a byoc_json through it: for `judge`, which may be called on thousands of
+ * candidates. If they fail, the result is byoc_json_none(), at which every loop ends.
  *
  *     while (byoc_json_each(&type)) {
  *         if (byoc_json_field(&type, "dtype")) dtype = byoc_json_take(&type);

@@ -1,6 +1,6 @@
 /* byoc_plugin.h: a backend for byoc in C or C++.
  *
- * A plugin is a shared library that exports one function, byoc_plugin_entry. A C compiler is all that it takes:
+ * A plugin is a shared library that exports one function, byoc_plugin_entry. A C compiler is sufficient to build one:
  *
  *     cc -std=c11 -O2 -shared -fPIC -I <here> -o libbyoc_mine.so mine.c
  *
@@ -16,9 +16,9 @@
  *   is copied before that function returns, unless its comment says otherwise.
  * - An entry returns BYOC_OK, or another status after it has called `fail` with a message for the user. Its result is
  *   passed to a function of the host, together with the entry's `call`.
- * - Structures grow at their end. Each begins with its size as known to its maker: set `struct_size` in structures that
- *   you make, and check it (BYOC_HAS) before you read a field that was added after version 1. Fields past the end count
- *   as NULL or 0.
+ * - New fields are added at the end of a structure. It begins with its size, as known to the side that fills it in: set
+ *   `struct_size` in structures that you fill in, and check it (BYOC_HAS) before you read a field that was added after
+ *   version 1. Fields past the end count as NULL or 0.
  * - Entries may be called from several threads at once, also on the same object. Keep the state of a run in its
  *   workspace.
  * - No exception or longjmp may leave an entry: C++ catches everything before it returns.
@@ -218,7 +218,7 @@ typedef struct byoc_executable {
 /* Loader, for `register_loader`. */
 typedef struct byoc_loader {
     size_t struct_size;
-    /* Makes a compiled region ready to run: pass it to `loaded`. */
+    /* Loads a compiled region: pass the executable to `loaded`. */
     int32_t (*load)(void *self, byoc_call *call, const byoc_load *request);
     /* As in byoc_codegen. */
     int32_t (*query)(void *self, byoc_call *call, const char *key, const void *data, size_t size);
@@ -252,7 +252,7 @@ struct byoc_host {
     void (*register_data)(byoc_call *call, const char *name, const char *json);
     /* From `describe` (JSON text, without its NUL) and `query`: sets the answer. */
     void (*answer)(byoc_call *call, const void *data, size_t size);
-    /* From `judge`: supports candidate `index`. */
+    /* From `judge`: declares candidate `index` supported. */
     void (*support)(byoc_call *call, size_t index);
     /* From `judge`: refuses it. `detail` gives what was expected and found, `hint` (or NULL) a remedy for the user. */
     void (*refuse)(byoc_call *call, size_t index, const char *code, const char *detail, const char *hint);
@@ -299,7 +299,7 @@ struct byoc_host {
     /* Makes a graph executable with the host's reference kernels. Returns NULL after a call of `fail` if it cannot.
      * Belongs to the plugin until `reference_release`. */
     byoc_reference *(*reference)(byoc_call *call, const char *graph, const byoc_constant *const *constants, size_t count);
-    /* Answers the current `prepare`. */
+    /* Prepares a run of the reference; the result becomes that of the current `prepare`. */
     int32_t (*reference_prepare)(const byoc_reference *reference, byoc_call *call, const byoc_dims *inputs, size_t count);
     /* Computes the outputs of a run with its inputs and workspace. */
     int32_t (*reference_run)(const byoc_reference *reference, byoc_call *call, const byoc_run *run);

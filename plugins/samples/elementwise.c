@@ -417,7 +417,7 @@ static int32_t load(void *self, byoc_call *call, const byoc_load *request) {
     return BYOC_OK;
 }
 
-/* Answers whether a blob holds native code: no, it is a graph. */
+/* Reports that a blob contains no native code: it is a graph. */
 static int32_t query(void *self, byoc_call *call, const char *key, const void *data, size_t size) {
     (void)self, (void)data, (void)size;
     if (strcmp(key, "blob.native") != 0) return BYOC_UNKNOWN_KEY;

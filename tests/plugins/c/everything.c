@@ -202,7 +202,7 @@ static int32_t run(void *self, byoc_call *call, const byoc_run *run) {
     call->host->event(call->host, "ran", fields);
     call->host->counter(call->host, "runs", 2);
     if (call->host->log_level(call->host) >= BYOC_LOG_INFO) call->host->log(call->host, BYOC_LOG_INFO, "everything", digest);
-    /* Less than the bound. */
+    /* Shrinks the output below the bound that `prepare` gave. */
     run->outputs[0].shape[0] -= 1;
     return BYOC_OK;
 }
