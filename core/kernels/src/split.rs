@@ -5,6 +5,7 @@
 use byoc_ir::cancel::{Cancel, Ticks};
 use rayon::prelude::*;
 use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
 
 /// Returns the number of threads for a job: one if it is too small to split. `work` counts simple operations on
 /// elements; waking another thread costs about as much as 30,000 of them.
@@ -26,8 +27,7 @@ pub(super) fn each_part(parts: usize, f: impl Fn(usize) + Send + Sync) {
     if parts <= 1 {
         (0..parts).for_each(f);
     } else {
-        let cancel = Cancel::current();
-        (0..parts).into_par_iter().with_max_len(1).for_each(|i| within(cancel.as_ref(), || f(i)));
+        spread(parts, 1, &f);
     }
 }
 
@@ -49,11 +49,20 @@ pub(super) fn each_chunk<T: Send>(data: &mut [T], size: usize, work: usize, f: i
     if parts <= 1 {
         return each(0, data);
     }
-    let cancel = Cancel::current();
     // Several runs per thread, so that one delayed thread does not delay the whole job.
     let per_run = data.len().div_ceil(size).div_ceil(4 * parts).max(1);
-    let run = |(i, run): (usize, &mut [T])| within(cancel.as_ref(), || each(i * per_run, run));
-    data.par_chunks_mut(per_run * size).enumerate().for_each(run);
+    let runs: Vec<Mutex<&mut [T]>> = data.chunks_mut(per_run * size).map(Mutex::new).collect();
+    spread(runs.len(), usize::MAX, &|i| {
+        let mut run = runs[i].lock().unwrap_or_else(PoisonError::into_inner);
+        each(i * per_run, &mut run);
+    });
+}
+
+/// Calls `f(i)` for every i below `parts` on the threads of the pool; up to `max_len` in a row on one of them. Not
+/// generic: the join of threads is compiled once for all kernels.
+fn spread(parts: usize, max_len: usize, f: &(dyn Fn(usize) + Sync)) {
+    let cancel = Cancel::current();
+    (0..parts).into_par_iter().with_max_len(max_len).for_each(|i| within(cancel.as_ref(), || f(i)));
 }
 
 /// Does a piece of work in the cancellation scope of its job, unless the job was cancelled.

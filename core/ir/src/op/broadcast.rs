@@ -4,13 +4,13 @@
 //! are errors. Floats follow IEEE 754; `maximum` and `minimum` return NaN if either operand is NaN.
 
 use super::elementwise::{no_flops, one_per_element};
-use super::scalar::{self, Scalar};
+use super::scalar::{self, Reader, Writer, larger, smaller};
 use super::walk::{broadcast_strides, each_index, offset};
 use super::{Arity, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
 use crate::ir::{Dim, TensorType, Type};
 use crate::op::facts::{Facts, reduced_elements};
-use crate::tensor::{DType, Element, Shape, TensorView, TensorViewMut};
-use crate::with_dtype;
+use crate::tensor::{DType, Shape, TensorView, TensorViewMut};
+use std::cmp::Ordering;
 
 /// Returns the dimension that two dimensions broadcast to; `None` if they are known and incompatible.
 fn broadcast_dim(a: &Dim, b: &Dim) -> Option<Dim> {
@@ -93,26 +93,21 @@ type IntResult = Result<i128, &'static str>;
 fn compute(
     inputs: &[TensorView<'_>],
     outputs: &mut [TensorViewMut<'_>],
-    float: impl Fn(f64, f64) -> f64,
-    int: impl Fn(i128, i128, DType) -> IntResult,
+    float: fn(f64, f64) -> f64,
+    int: fn(i128, i128, DType) -> IntResult,
 ) -> Result<(), ReferenceError> {
     let (dtype, shape) = (inputs[0].dtype, outputs[0].shape);
-    with_dtype!(dtype, T => {
-        let (a, b) = (inputs[0].as_slice::<T>(), inputs[1].as_slice::<T>());
-        let mut out = outputs[0].as_mut_slice::<T>().iter_mut();
-        each_pair(inputs[0].shape, inputs[1].shape, shape, |i, j| {
-            let value = if T::IS_FLOAT {
-                T::from_f64(float(a[i].to_f64(), b[j].to_f64()))
-            } else {
-                T::from_int(int(a[i].to_int(), b[j].to_int(), dtype)?)
-            };
-            if let Some(out) = out.next() {
-                *out = value;
-            }
-            Ok::<(), &'static str>(())
-        })
+    let (a, b, mut out) = (Reader::new(&inputs[0]), Reader::new(&inputs[1]), Writer::new(&mut outputs[0]));
+    let mut places = 0..out.len();
+    each_pair(inputs[0].shape, inputs[1].shape, shape, |i, j| {
+        let Some(place) = places.next() else { return Ok(()) };
+        if dtype.is_float() {
+            out.set_float(place, float(a.float(i), b.float(j)));
+        } else {
+            out.set_int(place, int(a.int(i), b.int(j), dtype)?);
+        }
+        Ok::<(), &'static str>(())
     })?;
-    scalar::normalize_booleans(&mut outputs[0]);
     Ok(())
 }
 
@@ -179,16 +174,6 @@ fn shift(amount: i128, dtype: DType, f: impl Fn(i128) -> i128) -> IntResult {
     if amount < 0 { Err(NEGATIVE_SHIFT) } else { Ok(f(amount.min(scalar::bits(dtype)))) }
 }
 
-/// NaN when either is.
-fn larger(a: f64, b: f64) -> f64 {
-    if a.is_nan() || a > b { a } else { b }
-}
-
-/// NaN when either is.
-fn smaller(a: f64, b: f64) -> f64 {
-    if a.is_nan() || a < b { a } else { b }
-}
-
 fn logic(a: f64, b: f64, f: impl Fn(bool, bool) -> bool) -> f64 {
     f64::from(f(a != 0.0, b != 0.0))
 }
@@ -227,6 +212,19 @@ binary! { integers:
         |a, b, dtype| shift(b, dtype, |n| a >> n);
 }
 
+/// Tests the order of each pair, which is `None` if either is NaN.
+fn compare(inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>], test: fn(Option<Ordering>) -> bool) {
+    let (a, b) = (Reader::new(&inputs[0]), Reader::new(&inputs[1]));
+    let mut out = outputs[0].data.iter_mut();
+    let done: Result<(), ()> = each_pair(inputs[0].shape, inputs[1].shape, outputs[0].shape, |i, j| {
+        if let Some(out) = out.next() {
+            *out = u8::from(test(a.compare(i, &b, j)));
+        }
+        Ok(())
+    });
+    debug_assert!(done.is_ok());
+}
+
 macro_rules! compare {
     ($($name:literal, $doc:literal, $f:expr;)*) => {$(
         inventory::submit! {
@@ -239,16 +237,8 @@ macro_rules! compare {
                 pattern: OpPattern::Broadcast,
                 relation: comparison,
                 reference: Some(|_, inputs, outputs| {
-                    with_dtype!(inputs[0].dtype, T => {
-                        let (a, b) = (inputs[0].as_slice::<T>(), inputs[1].as_slice::<T>());
-                        let mut out = outputs[0].data.iter_mut();
-                        each_pair(inputs[0].shape, inputs[1].shape, outputs[0].shape, |i, j| {
-                            if let Some(out) = out.next() {
-                                *out = u8::from($f(&a[i], &b[j]));
-                            }
-                            Ok(())
-                        })
-                    })
+                    compare(inputs, outputs, $f);
+                    Ok(())
                 }),
                 flops: one_per_element,
                 facts: Facts::POINTWISE,
@@ -258,12 +248,12 @@ macro_rules! compare {
 }
 
 compare! {
-    "equal", "True where lhs = rhs; false when either is NaN.", PartialEq::eq;
-    "not_equal", "True where lhs and rhs differ, or either is NaN.", PartialEq::ne;
-    "less", "True where lhs < rhs.", PartialOrd::lt;
-    "less_equal", "True where lhs <= rhs.", PartialOrd::le;
-    "greater", "True where lhs > rhs.", PartialOrd::gt;
-    "greater_equal", "True where lhs >= rhs.", PartialOrd::ge;
+    "equal", "True where lhs = rhs; false when either is NaN.", |order| order == Some(Ordering::Equal);
+    "not_equal", "True where lhs and rhs differ, or either is NaN.", |order| order != Some(Ordering::Equal);
+    "less", "True where lhs < rhs.", |order| order.is_some_and(Ordering::is_lt);
+    "less_equal", "True where lhs <= rhs.", |order| order.is_some_and(Ordering::is_le);
+    "greater", "True where lhs > rhs.", |order| order.is_some_and(Ordering::is_gt);
+    "greater_equal", "True where lhs >= rhs.", |order| order.is_some_and(Ordering::is_ge);
 }
 
 inventory::submit! {
@@ -287,13 +277,12 @@ inventory::submit! {
 
 fn select(_: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Result<(), ReferenceError> {
     let shape = outputs[0].shape;
-    let condition: Vec<bool> =
-        with_dtype!(inputs[0].dtype, T => inputs[0].as_slice::<T>().iter().map(|c| c.is_nonzero()).collect());
+    let condition = Reader::new(&inputs[0]);
     let steps: Vec<Shape> = inputs.iter().map(|i| broadcast_strides(i.shape, shape.len())).collect();
     let size = outputs[0].dtype.size();
     let mut chunks = outputs[0].data.chunks_exact_mut(size);
     each_index(shape, |index| {
-        let chosen = if condition[offset(index, &steps[0])] { 1 } else { 2 };
+        let chosen = if condition.is_nonzero(offset(index, &steps[0])) { 1 } else { 2 };
         let from = offset(index, &steps[chosen]) * size;
         if let Some(to) = chunks.next() {
             to.copy_from_slice(&inputs[chosen].data[from..from + size]);

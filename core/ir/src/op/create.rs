@@ -3,27 +3,22 @@
 use super::elementwise::{no_flops, same_as_input};
 use super::repeat::dims_of;
 use super::reshape::unknown_dims;
-use super::scalar::{self, Scalar};
+use super::scalar::{Reader, Writer};
 use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
 use crate::diag::{Diagnostic, codes};
 use crate::ir::{Dim, Type};
 use crate::op::facts::Facts;
-use crate::tensor::{DType, Element, TensorView, TensorViewMut};
-use crate::with_dtype;
+use crate::tensor::{DType, TensorView, TensorViewMut};
 
 const SHAPE: AttrDef = AttrDef::new("shape", AttrKind::Ints, Default::Required, "the shape of the result");
 const DTYPE: AttrDef = AttrDef::new("dtype", AttrKind::DType, Default::Str("float32"), "its element type");
 
 /// Fills the output with a value of any element type, converted.
 fn fill(value: &TensorView<'_>, output: &mut TensorViewMut<'_>) {
-    with_dtype!(value.dtype, S => {
-        let value = value.as_slice::<S>()[0];
-        if output.dtype == DType::Bool {
-            output.data.fill(u8::from(value.is_nonzero()));
-        } else {
-            with_dtype!(output.dtype, D => output.as_mut_slice::<D>().fill(scalar::convert(value)));
-        }
-    });
+    let size = output.dtype.size();
+    Writer::new(output).convert(0, &Reader::new(value), 0);
+    let (first, rest) = output.data.split_at_mut(size);
+    rest.chunks_exact_mut(size).for_each(|element| element.copy_from_slice(first));
 }
 
 fn fill_number(number: i8, output: &mut TensorViewMut<'_>) {
@@ -158,15 +153,12 @@ fn steps(start: &TensorView<'_>, stop: &TensorView<'_>, step: &TensorView<'_>) -
         }
         ((stop - start) / step).ceil().max(0.0)
     } else {
-        with_dtype!(start.dtype, T => {
-            let (start, stop, step) =
-                (start.as_slice::<T>()[0].to_int(), stop.as_slice::<T>()[0].to_int(), step.as_slice::<T>()[0].to_int());
-            let distance = stop - start;
-            if step == 0 {
-                return Err(format!("from {start} to {stop} in steps of 0"));
-            }
-            (distance / step + i128::from(distance % step != 0 && (distance < 0) == (step < 0))).max(0) as f64
-        })
+        let [start, stop, step] = [start, stop, step].map(|view| Reader::new(view).int(0));
+        let distance = stop - start;
+        if step == 0 {
+            return Err(format!("from {start} to {stop} in steps of 0"));
+        }
+        (distance / step + i128::from(distance % step != 0 && (distance < 0) == (step < 0))).max(0) as f64
     };
     if count > 2f64.powi(40) { Err("the result is too large".into()) } else { Ok(count as usize) }
 }
@@ -202,19 +194,14 @@ fn arange(_: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut
     if steps(&inputs[0], &inputs[1], &inputs[2])? != outputs[0].len() {
         return Err("the result does not have the inferred size".into());
     }
-    with_dtype!(inputs[0].dtype, S => {
-        let (start, step) = (inputs[0].as_slice::<S>()[0], inputs[2].as_slice::<S>()[0]);
-        with_dtype!(outputs[0].dtype, D => {
-            for (i, out) in outputs[0].as_mut_slice::<D>().iter_mut().enumerate() {
-                *out = if S::IS_FLOAT {
-                    D::from_f64(start.to_f64() + i as f64 * step.to_f64())
-                } else {
-                    D::from_int(start.to_int() + i as i128 * step.to_int())
-                };
-            }
-        });
-    });
-    scalar::normalize_booleans(&mut outputs[0]);
+    let (start, step, mut out) = (Reader::new(&inputs[0]), Reader::new(&inputs[2]), Writer::new(&mut outputs[0]));
+    for i in 0..out.len() {
+        if start.is_float() {
+            out.set_float(i, start.float(0) + i as f64 * step.float(0));
+        } else {
+            out.set_int(i, start.int(0) + i as i128 * step.int(0));
+        }
+    }
     Ok(())
 }
 
@@ -234,11 +221,10 @@ inventory::submit! {
             Ok(Type::tensor(element_type(relation)?, &[rank]))
         },
         reference: Some(|_, inputs, outputs| {
-            with_dtype!(outputs[0].dtype, D => {
-                for (out, &n) in outputs[0].as_mut_slice::<D>().iter_mut().zip(inputs[0].shape) {
-                    *out = D::from_int(n as i128);
-                }
-            });
+            let mut out = Writer::new(&mut outputs[0]);
+            for (i, &n) in inputs[0].shape.iter().enumerate() {
+                out.set_int(i, n as i128);
+            }
             Ok(())
         }),
         flops: no_flops,
@@ -259,9 +245,7 @@ inventory::submit! {
             Ok(Type::scalar(element_type(relation)?))
         },
         reference: Some(|_, inputs, outputs| {
-            with_dtype!(outputs[0].dtype, D => {
-                outputs[0].as_mut_slice::<D>()[0] = D::from_int(inputs[0].len() as i128);
-            });
+            Writer::new(&mut outputs[0]).set_int(0, inputs[0].len() as i128);
             Ok(())
         }),
         flops: no_flops,

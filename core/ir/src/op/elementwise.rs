@@ -1,12 +1,11 @@
 //! Elementwise operators of one input: each output element depends on the input element at the same index.
 
-use super::scalar::{self, Scalar};
+use super::scalar::{Reader, Writer};
 use super::{Arity, AttrDef, AttrKind, Cost, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
 use crate::diag::codes;
 use crate::ir::Type;
 use crate::op::facts::{Facts, LayoutRule};
-use crate::tensor::{DType, Element, TensorView, TensorViewMut};
-use crate::with_dtype;
+use crate::tensor::{DType, TensorView, TensorViewMut};
 
 /// Returns the type of the argument.
 pub(super) fn same_as_input(relation: &Relation<'_>) -> TypeResult {
@@ -30,28 +29,28 @@ pub(super) fn no_flops(_: &Cost<'_>) -> u64 {
 }
 
 /// Computes each element in binary64 and rounds once.
-pub(super) fn map(inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>], f: impl Fn(f64) -> f64) {
-    with_dtype!(inputs[0].dtype, T => {
-        for (out, &x) in outputs[0].as_mut_slice::<T>().iter_mut().zip(inputs[0].as_slice::<T>()) {
-            *out = T::from_f64(f(x.to_f64()));
-        }
-    });
-    scalar::normalize_booleans(&mut outputs[0]);
+pub(super) fn map(inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>], f: &dyn Fn(f64) -> f64) {
+    let (x, mut out) = (Reader::new(&inputs[0]), Writer::new(&mut outputs[0]));
+    for i in 0..out.len() {
+        out.set_float(i, f(x.float(i)));
+    }
 }
 
 /// Computes each element exactly: floats in binary64, integers in 128 bits, wrapped to their type.
 pub(super) fn map_exact(
     inputs: &[TensorView<'_>],
     outputs: &mut [TensorViewMut<'_>],
-    float: impl Fn(f64) -> f64,
-    int: impl Fn(i128) -> i128,
+    float: &dyn Fn(f64) -> f64,
+    int: &dyn Fn(i128) -> i128,
 ) {
-    with_dtype!(inputs[0].dtype, T => {
-        for (out, &x) in outputs[0].as_mut_slice::<T>().iter_mut().zip(inputs[0].as_slice::<T>()) {
-            *out = scalar::unary(x, &float, &int);
+    let (x, mut out) = (Reader::new(&inputs[0]), Writer::new(&mut outputs[0]));
+    for i in 0..out.len() {
+        if x.is_float() {
+            out.set_float(i, float(x.float(i)));
+        } else {
+            out.set_int(i, int(x.int(i)));
         }
-    });
-    scalar::normalize_booleans(&mut outputs[0]);
+    }
 }
 
 macro_rules! unary {
@@ -78,14 +77,14 @@ macro_rules! unary {
 /// converted to a real number, and the result truncated.
 macro_rules! real {
     ($($name:literal, $ulps:literal, $doc:literal, $f:expr;)*) => {
-        unary! { $($name, Facts::POINTWISE.ulps($ulps), $doc, |inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]| map(inputs, outputs, $f);)* }
+        unary! { $($name, Facts::POINTWISE.ulps($ulps), $doc, |inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]| map(inputs, outputs, &$f);)* }
     };
 }
 
 /// Functions that are also defined on integers: the formula for floats, then the one for integers.
 macro_rules! exact {
     ($($name:literal, $doc:literal, $f:expr, $g:expr;)*) => {
-        unary! { $($name, Facts::POINTWISE, $doc, |inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]| map_exact(inputs, outputs, $f, $g);)* }
+        unary! { $($name, Facts::POINTWISE, $doc, |inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]| map_exact(inputs, outputs, &$f, &$g);)* }
     };
 }
 
@@ -181,7 +180,7 @@ inventory::submit! {
         },
         reference: Some(|_, inputs, outputs| {
             let boolean = inputs[0].dtype == DType::Bool;
-            map_exact(inputs, outputs, |x| x, |x| if boolean { i128::from(x == 0) } else { !x });
+            map_exact(inputs, outputs, &|x| x, &|x| if boolean { i128::from(x == 0) } else { !x });
             Ok(())
         }),
         flops: one_per_element,
@@ -223,7 +222,7 @@ fn clip(
         }
     };
     // An integer within the bounds is kept; one outside becomes the bound, truncated.
-    map_exact(inputs, outputs, bounded, |x| {
+    map_exact(inputs, outputs, &bounded, &|x| {
         let (real, bound) = (x as f64, bounded(x as f64));
         if bound == real { x } else { bound as i128 }
     });
@@ -241,7 +240,7 @@ inventory::submit! {
         relation: same_as_input,
         reference: Some(|params, inputs, outputs| {
             let alpha = params.float("alpha");
-            map(inputs, outputs, |x| if x > 0.0 { x } else { alpha * x });
+            map(inputs, outputs, &|x| if x > 0.0 { x } else { alpha * x });
             Ok(())
         }),
         flops: one_per_element,
@@ -285,19 +284,9 @@ inventory::submit! {
 }
 
 fn cast(_: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Result<(), ReferenceError> {
-    with_dtype!(inputs[0].dtype, S => {
-        let input = inputs[0].as_slice::<S>();
-        if outputs[0].dtype == DType::Bool {
-            for (out, x) in outputs[0].data.iter_mut().zip(input) {
-                *out = u8::from(x.is_nonzero());
-            }
-        } else {
-            with_dtype!(outputs[0].dtype, D => {
-                for (out, &x) in outputs[0].as_mut_slice::<D>().iter_mut().zip(input) {
-                    *out = scalar::convert(x);
-                }
-            });
-        }
-    });
+    let (x, mut out) = (Reader::new(&inputs[0]), Writer::new(&mut outputs[0]));
+    for i in 0..out.len() {
+        out.convert(i, &x, i);
+    }
     Ok(())
 }

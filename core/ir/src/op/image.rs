@@ -1,13 +1,13 @@
 //! Resizing: each element of the result maps to a coordinate in the data and interpolates around it.
 
+use super::scalar::Writer;
 use super::spatial::{self, CanonicalDims};
 use super::{Arity, AttrDef, AttrKind, Cost, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
 use crate::cancel::Ticks;
 use crate::diag::{Diagnostic, codes};
 use crate::ir::{Dim, Type};
 use crate::op::facts::{ErrorModel, Facts};
-use crate::tensor::{Element, TensorView, TensorViewMut, memory};
-use crate::with_dtype;
+use crate::tensor::{TensorView, TensorViewMut, memory};
 
 const UPSAMPLING_METHOD: AttrDef =
     AttrDef::new("method", AttrKind::Str, Default::Str("nearest_neighbor"), "nearest_neighbor, bilinear or bicubic");
@@ -426,10 +426,6 @@ fn reference(
             }
         }
     }
-    with_dtype!(outputs[0].dtype, T => {
-        for (out, &value) in outputs[0].as_mut_slice::<T>().iter_mut().zip(&y) {
-            *out = T::from_f64(value);
-        }
-    });
+    Writer::new(&mut outputs[0]).store(y);
     Ok(())
 }

@@ -1,14 +1,13 @@
 //! Operators that read or write elements at computed places.
 
 use super::elementwise::{no_flops, one_per_element, same_as_input};
-use super::scalar::{self, Scalar};
+use super::scalar::{self, Reader, Writer};
 use super::walk::{each_index, offset, split_at_axis, strides};
 use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
 use crate::diag::{Diagnostic, codes};
 use crate::ir::{Dim, TensorType, Type};
 use crate::op::facts::{Facts, elements_along_axis, elements_of};
-use crate::tensor::{Element, TensorView, TensorViewMut};
-use crate::with_dtype;
+use crate::tensor::{TensorView, TensorViewMut};
 
 /// Returns the indices as integers.
 fn integers(view: &TensorView<'_>) -> Result<Vec<i64>, ReferenceError> {
@@ -301,44 +300,41 @@ inventory::submit! {
 }
 
 /// Combines `updates[i]` with `out[places[i]]`, in order, according to the mode.
-fn update<T: Scalar>(mode: &str, out: &mut [T], places: impl Iterator<Item = (usize, T)>) -> Result<(), String> {
-    for (place, new) in places {
-        let old = out[place];
-        out[place] = match mode {
-            "update" => new,
-            _ if T::IS_FLOAT => {
-                let (a, b) = (old.to_f64(), new.to_f64());
-                T::from_f64(match mode {
-                    "add" => a + b,
-                    "mul" => a * b,
-                    "min" => {
-                        if a.is_nan() || a < b {
-                            a
-                        } else {
-                            b
-                        }
-                    }
-                    "max" => {
-                        if a.is_nan() || a > b {
-                            a
-                        } else {
-                            b
-                        }
-                    }
-                    _ => return Err(format!("no mode \"{mode}\"")),
-                })
-            }
-            _ => {
-                let (a, b) = (old.to_int(), new.to_int());
-                T::from_int(match mode {
-                    "add" => a + b,
-                    "mul" => a.wrapping_mul(b),
-                    "min" => a.min(b),
-                    "max" => a.max(b),
-                    _ => return Err(format!("no mode \"{mode}\"")),
-                })
-            }
-        };
+fn update(
+    mode: &str,
+    output: &mut TensorViewMut<'_>,
+    updates: &TensorView<'_>,
+    places: impl Iterator<Item = usize>,
+) -> Result<(), ReferenceError> {
+    let size = updates.dtype.size();
+    let updated = Reader::new(updates);
+    for (i, place) in places.enumerate() {
+        if mode == "update" {
+            output.data[place * size..][..size].copy_from_slice(&updates.data[i * size..][..size]);
+            continue;
+        }
+        let old = Reader::new(&output.view());
+        if updated.is_float() {
+            let combine = match mode {
+                "add" => |a, b| a + b,
+                "mul" => |a, b| a * b,
+                "min" => scalar::smaller,
+                "max" => scalar::larger,
+                _ => return Err(format!("no mode \"{mode}\"")),
+            };
+            let value = combine(old.float(place), updated.float(i));
+            Writer::new(output).set_float(place, value);
+        } else {
+            let combine = match mode {
+                "add" => |a, b| a + b,
+                "mul" => i128::wrapping_mul,
+                "min" => i128::min,
+                "max" => i128::max,
+                _ => return Err(format!("no mode \"{mode}\"")),
+            };
+            let value = combine(old.int(place), updated.int(i));
+            Writer::new(output).set_int(place, value);
+        }
     }
     Ok(())
 }
@@ -380,13 +376,8 @@ inventory::submit! {
             outputs[0].data.copy_from_slice(inputs[0].data);
             let places = nd_places(inputs[0].shape, 0, &inputs[1])?;
             let block: usize = inputs[0].shape[inputs[1].shape[0]..].iter().product();
-            with_dtype!(inputs[0].dtype, T => {
-                let updates = inputs[2].as_slice::<T>();
-                let each = places.iter().flat_map(|p| p * block..(p + 1) * block).zip(updates.iter().copied());
-                update(&params.string("mode"), outputs[0].as_mut_slice::<T>(), each)?;
-            });
-            scalar::normalize_booleans(&mut outputs[0]);
-            Ok(())
+            let each = places.iter().flat_map(|p| p * block..(p + 1) * block).take(inputs[2].len());
+            update(&params.string("mode"), &mut outputs[0], &inputs[2], each)
         }),
         flops: no_flops,
         facts: Facts::EXACT.sum(elements_of::<2>),
@@ -422,12 +413,8 @@ inventory::submit! {
             outputs[0].data.copy_from_slice(inputs[0].data);
             let axis = params.int("axis").rem_euclid(inputs[0].shape.len() as i64) as usize;
             let places = places_along(axis, inputs[0].shape, &inputs[1])?;
-            with_dtype!(inputs[0].dtype, T => {
-                let each = places.into_iter().zip(inputs[2].as_slice::<T>().iter().copied());
-                update(&params.string("reduction"), outputs[0].as_mut_slice::<T>(), each)?;
-            });
-            scalar::normalize_booleans(&mut outputs[0]);
-            Ok(())
+            let each = places.into_iter().take(inputs[2].len());
+            update(&params.string("reduction"), &mut outputs[0], &inputs[2], each)
         }),
         flops: no_flops,
         facts: Facts::EXACT.sum(elements_of::<2>),
@@ -546,22 +533,34 @@ fn scan(
     let axis = params.opt_int("axis").map_or(0, |a| a.rem_euclid(shape.len() as i64) as usize);
     let (outer, size, inner) = split_at_axis(shape, axis);
     let exclusive = params.bool("exclusive");
-    with_dtype!(inputs[0].dtype, S => with_dtype!(outputs[0].dtype, D => {
-        let (data, out) = (inputs[0].as_slice::<S>(), outputs[0].as_mut_slice::<D>());
-        for row in 0..outer * inner {
-            let (mut real, mut whole) = (f64::from(first), i128::from(first));
-            for step in 0..size {
-                let i = (row / inner * size + step) * inner + row % inner;
-                let before: D = if D::IS_FLOAT { D::from_f64(real) } else { D::from_int(whole) };
-                // An integer result sums integers: a float is converted first.
-                let x: D = scalar::convert(data[i]);
-                (real, whole) = (float(real, x.to_f64()), if D::IS_FLOAT { 0 } else { int(whole, x.to_int()) });
-                let after: D = if D::IS_FLOAT { D::from_f64(real) } else { D::from_int(whole) };
-                out[i] = if exclusive { before } else { after };
+    // The elements are converted to the type of the result first: an integer result sums integers.
+    let converted: Vec<u8> = {
+        let mut bytes = vec![0; outputs[0].data.len()];
+        let mut view = TensorViewMut { dtype: outputs[0].dtype, shape, data: &mut bytes };
+        let (from, mut to) = (Reader::new(&inputs[0]), Writer::new(&mut view));
+        (0..to.len()).for_each(|i| to.convert(i, &from, i));
+        bytes
+    };
+    let data = Reader::new(&TensorView { dtype: outputs[0].dtype, shape, data: &converted });
+    let mut out = Writer::new(&mut outputs[0]);
+    for row in 0..outer * inner {
+        let (mut real, mut whole) = (f64::from(first), i128::from(first));
+        for step in 0..size {
+            let i = (row / inner * size + step) * inner + row % inner;
+            let before = (real, whole);
+            if out.is_float() {
+                real = float(real, data.float(i));
+            } else {
+                whole = int(whole, data.int(i));
+            }
+            let (real, whole) = if exclusive { before } else { (real, whole) };
+            if out.is_float() {
+                out.set_float(i, real);
+            } else {
+                out.set_int(i, whole);
             }
         }
-    }));
-    scalar::normalize_booleans(&mut outputs[0]);
+    }
     Ok(())
 }
 

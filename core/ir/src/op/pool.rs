@@ -1,14 +1,14 @@
 //! Pooling: sliding windows, global pooling, and adaptive windows for a given output size.
 
 use super::blocked;
+use super::scalar::{Reader, Writer, larger};
 use super::spatial::{self, CanonicalDims, Window, WindowParams, each};
 use super::{Arity, AttrDef, AttrKind, Cost, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
 use crate::cancel::Ticks;
 use crate::diag::codes;
 use crate::ir::{Dim, Type};
 use crate::op::facts::{Facts, LayoutRule, reduced_elements};
-use crate::tensor::{Element, TensorView, TensorViewMut};
-use crate::with_dtype;
+use crate::tensor::{TensorView, TensorViewMut};
 use std::ops::Range;
 
 const LAYOUT: &str = "order of the data's axes";
@@ -279,47 +279,40 @@ fn windows(
     inputs: &[TensorView<'_>],
     outputs: &mut [TensorViewMut<'_>],
     start: f64,
-    step: impl Fn(f64, f64) -> f64,
-    finish: impl Fn(f64, usize, usize) -> f64,
+    step: &dyn Fn(f64, f64) -> f64,
+    finish: &dyn Fn(f64, usize, usize) -> f64,
 ) {
     let s = PoolShape::new(params, inputs[0].shape, outputs[0].shape);
     let (taps, window) = pool_window(params, inputs[0].shape.len() - 2);
     let size = s.data.spatial();
     let padded: [usize; 3] = std::array::from_fn(|i| window.before[i] + size[i] + window.after[i]);
     let whole = WindowParams { before: [0; 3], ..window };
-    with_dtype!(inputs[0].dtype, T => {
-        let (x, y) = (inputs[0].as_slice::<T>(), outputs[0].as_mut_slice::<T>());
-        let mut ticks = Ticks::every(taps.iter().zip(size).map(|(&taps, size)| taps.min(size)).product());
-        for n in 0..s.out.size[0] {
-            for c in 0..s.out.size[1] {
-                each(s.out.spatial(), |place| {
-                    if ticks.requested() {
-                        return;
+    let (x, mut y) = (Reader::new(&inputs[0]), Writer::new(&mut outputs[0]));
+    let mut ticks = Ticks::every(taps.iter().zip(size).map(|(&taps, size)| taps.min(size)).product());
+    for n in 0..s.out.size[0] {
+        for c in 0..s.out.size[1] {
+            each(s.out.spatial(), |place| {
+                if ticks.requested() {
+                    return;
+                }
+                // Most of a large window may lie in the padding, which is not traversed.
+                let inside = |window: &WindowParams, size: [usize; 3]| -> [Range<usize>; 3] {
+                    std::array::from_fn(|i| window.taps_inside(i, place[i], taps[i], size[i]))
+                };
+                let count = |ranges: &[Range<usize>; 3]| ranges.iter().map(Range::len).product();
+                let seen = inside(&window, size);
+                let mut value = start;
+                each(seen.clone().map(|range| range.len()), |at| {
+                    let tap = std::array::from_fn(|i| seen[i].start + at[i]);
+                    if let Some(index) = window.tap(place, tap, size) {
+                        value = step(value, x.float(s.data.at(n, c, index)));
                     }
-                    // Most of a large window may lie in the padding, which is not traversed.
-                    let inside = |window: &WindowParams, size: [usize; 3]| -> [Range<usize>; 3] {
-                        std::array::from_fn(|i| window.taps_inside(i, place[i], taps[i], size[i]))
-                    };
-                    let count = |ranges: &[Range<usize>; 3]| ranges.iter().map(Range::len).product();
-                    let seen = inside(&window, size);
-                    let mut value = start;
-                    each(seen.clone().map(|range| range.len()), |at| {
-                        let tap = std::array::from_fn(|i| seen[i].start + at[i]);
-                        if let Some(index) = window.tap(place, tap, size) {
-                            value = step(value, x[s.data.at(n, c, index)].to_f64());
-                        }
-                    });
-                    let (inside, covered) = (count(&seen), count(&inside(&whole, padded)));
-                    y[s.out.at(n, c, place)] = T::from_f64(finish(value, inside, covered));
                 });
-            }
+                let (inside, covered) = (count(&seen), count(&inside(&whole, padded)));
+                y.set_float(s.out.at(n, c, place), finish(value, inside, covered));
+            });
         }
-    });
-}
-
-/// Returns the larger one, or NaN if either is NaN.
-fn larger(a: f64, b: f64) -> f64 {
-    if b > a || b.is_nan() { b } else { a }
+    }
 }
 
 fn max_reference(
@@ -330,7 +323,7 @@ fn max_reference(
     if let Some(done) = blocked::reference(&params, inputs, outputs, max_reference) {
         return done;
     }
-    windows(&params, inputs, outputs, f64::NEG_INFINITY, larger, |value, _, _| value);
+    windows(&params, inputs, outputs, f64::NEG_INFINITY, &larger, &|value, _, _| value);
     Ok(())
 }
 
@@ -343,9 +336,9 @@ pub(super) fn avg_reference(
         return done;
     }
     if params.bool("count_include_pad") {
-        windows(&params, inputs, outputs, 0.0, |a, b| a + b, |sum, _, covered| sum / covered.max(1) as f64);
+        windows(&params, inputs, outputs, 0.0, &|a, b| a + b, &|sum, _, covered| sum / covered.max(1) as f64);
     } else {
-        windows(&params, inputs, outputs, 0.0, |a, b| a + b, |sum, inside, _| sum / inside.max(1) as f64);
+        windows(&params, inputs, outputs, 0.0, &|a, b| a + b, &|sum, inside, _| sum / inside.max(1) as f64);
     }
     Ok(())
 }
@@ -363,7 +356,7 @@ fn lp_reference(
         return Err(format!("expected p of at least 1, found {p}"));
     }
     let p = p as f64;
-    windows(&params, inputs, outputs, 0.0, |sum, x| sum + x.abs().powf(p), |sum, _, _| sum.powf(1.0 / p));
+    windows(&params, inputs, outputs, 0.0, &|sum, x| sum + x.abs().powf(p), &|sum, _, _| sum.powf(1.0 / p));
     Ok(())
 }
 
@@ -382,27 +375,25 @@ fn adaptive(
 ) {
     let s = PoolShape::new(params, inputs[0].shape, outputs[0].shape);
     let (size, out) = (s.data.spatial(), s.out.spatial());
-    with_dtype!(inputs[0].dtype, T => {
-        let (x, y) = (inputs[0].as_slice::<T>(), outputs[0].as_mut_slice::<T>());
-        let mut ticks = Ticks::every((0..3).map(|i| size[i] / out[i].max(1) + 1).product());
-        for n in 0..s.out.size[0] {
-            for c in 0..s.out.size[1] {
-                each(out, |place| {
-                    if ticks.requested() {
-                        return;
-                    }
-                    let ranges: [_; 3] = std::array::from_fn(|i| adaptive_range(place[i], size[i], out[i]));
-                    let mut value = start;
-                    each(ranges.clone().map(|r| r.len()), |tap| {
-                        let index = std::array::from_fn(|i| ranges[i].start + tap[i]);
-                        value = step(value, x[s.data.at(n, c, index)].to_f64());
-                    });
-                    let covered = ranges.iter().map(|r| r.len()).product();
-                    y[s.out.at(n, c, place)] = T::from_f64(finish(value, covered));
+    let (x, mut y) = (Reader::new(&inputs[0]), Writer::new(&mut outputs[0]));
+    let mut ticks = Ticks::every((0..3).map(|i| size[i] / out[i].max(1) + 1).product());
+    for n in 0..s.out.size[0] {
+        for c in 0..s.out.size[1] {
+            each(out, |place| {
+                if ticks.requested() {
+                    return;
+                }
+                let ranges: [_; 3] = std::array::from_fn(|i| adaptive_range(place[i], size[i], out[i]));
+                let mut value = start;
+                each(ranges.clone().map(|r| r.len()), |tap| {
+                    let index = std::array::from_fn(|i| ranges[i].start + tap[i]);
+                    value = step(value, x.float(s.data.at(n, c, index)));
                 });
-            }
+                let covered = ranges.iter().map(|r| r.len()).product();
+                y.set_float(s.out.at(n, c, place), finish(value, covered));
+            });
         }
-    });
+    }
 }
 
 fn adaptive_avg(

@@ -2,14 +2,13 @@
 //!
 //! `axis` None or empty means every axis; `exclude` inverts the choice; `keepdims` keeps reduced axes with size 1.
 
-use super::scalar::{self, Scalar};
+use super::scalar::{self, Reader, Writer, larger, smaller};
 use super::walk::{broadcast_strides, each_index, offset, strides};
 use super::{Arity, AttrDef, AttrKind, Cost, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
 use crate::diag::{Diagnostic, codes};
 use crate::ir::{Dim, Type};
 use crate::op::facts::{Facts, reduced_elements};
-use crate::tensor::{DType, Element, Shape, TensorView, TensorViewMut};
-use crate::with_dtype;
+use crate::tensor::{DType, Shape, TensorView, TensorViewMut};
 
 const AXIS: AttrDef = AttrDef::new("axis", AttrKind::Ints, Default::None, "the axes reduced; None: all");
 const KEEPDIMS: AttrDef =
@@ -89,26 +88,20 @@ fn fold(
     int: (fn(DType) -> i128, fn(i128, i128) -> i128, fn(i128, i128) -> i128),
 ) -> Result<(), ReferenceError> {
     let dtype = inputs[0].dtype;
-    with_dtype!(dtype, T => {
-        let data = inputs[0].as_slice::<T>();
-        let mut out = outputs[0].as_mut_slice::<T>().iter_mut();
-        each_group(&params, inputs[0].shape, |members| {
-            let mut count = 0u64;
-            let members = members.inspect(|_| count += 1);
-            let value = if T::IS_FLOAT {
-                let total = members.fold((float.0)(dtype), |acc, i| (float.1)(acc, data[i].to_f64()));
-                T::from_f64((float.2)(total, count as f64))
-            } else {
-                let total = members.fold((int.0)(dtype), |acc, i| (int.1)(acc, data[i].to_int()));
-                T::from_int((int.2)(total, i128::from(count)))
-            };
-            if let Some(out) = out.next() {
-                *out = value;
-            }
-        })?;
-    });
-    scalar::normalize_booleans(&mut outputs[0]);
-    Ok(())
+    let (data, mut out) = (Reader::new(&inputs[0]), Writer::new(&mut outputs[0]));
+    let mut places = 0..out.len();
+    each_group(&params, inputs[0].shape, |members| {
+        let Some(place) = places.next() else { return };
+        let mut count = 0u64;
+        let members = members.inspect(|_| count += 1);
+        if dtype.is_float() {
+            let total = members.fold((float.0)(dtype), |acc, i| (float.1)(acc, data.float(i)));
+            out.set_float(place, (float.2)(total, count as f64));
+        } else {
+            let total = members.fold((int.0)(dtype), |acc, i| (int.1)(acc, data.int(i)));
+            out.set_int(place, (int.2)(total, i128::from(count)));
+        }
+    })
 }
 
 /// Returns the minimum and the maximum of an integer type.
@@ -148,10 +141,10 @@ reductions! {
     "prod", Facts::EXACT.stable(reduced_elements), "The product; 1 for an empty group.",
         (|_| 1.0, |a, x| a * x, |a, _| a), (|_| 1, |a, x| a.wrapping_mul(x), |a, _| a);
     "max", Facts::EXACT, "The largest element, NaN when one is NaN; the least value of the type for an empty group.",
-        (|_| f64::NEG_INFINITY, |a, x| if a.is_nan() || a > x { a } else { x }, |a, _| a),
+        (|_| f64::NEG_INFINITY, larger, |a, _| a),
         (|t| limits(t).0, |a, x| a.max(x), |a, _| a);
     "min", Facts::EXACT, "The smallest element, NaN when one is NaN; the greatest value of the type for an empty group.",
-        (|_| f64::INFINITY, |a, x| if a.is_nan() || a < x { a } else { x }, |a, _| a),
+        (|_| f64::INFINITY, smaller, |a, _| a),
         (|t| limits(t).1, |a, x| a.min(x), |a, _| a);
 }
 
@@ -167,15 +160,13 @@ macro_rules! boolean_reductions {
                 pattern: OpPattern::CommReduce,
                 relation: |relation| Ok(Type::tensor_of(DType::Bool, reduced_dims(relation)?)),
                 reference: Some(|params, inputs, outputs| {
-                    with_dtype!(inputs[0].dtype, T => {
-                        let data = inputs[0].as_slice::<T>();
-                        let mut out = outputs[0].data.iter_mut();
-                        each_group(&params, inputs[0].shape, |members| {
-                            let value = Iterator::$method(&mut { members }, |i| data[i].is_nonzero());
-                            if let Some(out) = out.next() {
-                                *out = u8::from(value);
-                            }
-                        })
+                    let data = Reader::new(&inputs[0]);
+                    let mut out = outputs[0].data.iter_mut();
+                    each_group(&params, inputs[0].shape, |members| {
+                        let value = Iterator::$method(&mut { members }, |i| data.is_nonzero(i));
+                        if let Some(out) = out.next() {
+                            *out = u8::from(value);
+                        }
                     })
                 }),
                 flops: one_per_input,
@@ -199,24 +190,22 @@ fn arg_reduce(
 ) -> Result<(), ReferenceError> {
     let last = params.bool("select_last_index");
     let mut positions = Vec::with_capacity(outputs[0].len());
-    with_dtype!(inputs[0].dtype, T => {
-        let data = inputs[0].as_slice::<T>();
-        // NaN is preferred to everything, as in numpy.
-        let prefer = |x: T, best: T| match x.partial_cmp(&best) {
-            Some(std::cmp::Ordering::Equal) => last,
-            Some(order) => order == better,
-            None => x.to_f64().is_nan() && (last || !best.to_f64().is_nan()),
-        };
-        each_group(&params, inputs[0].shape, |members| {
-            let mut best: Option<(usize, T)> = None;
-            for (position, i) in members.enumerate() {
-                if best.is_none_or(|(_, value)| prefer(data[i], value)) {
-                    best = Some((position, data[i]));
-                }
+    let data = Reader::new(&inputs[0]);
+    // NaN is preferred to everything, as in numpy.
+    let prefer = |x: usize, best: usize| match data.compare(x, &data, best) {
+        Some(std::cmp::Ordering::Equal) => last,
+        Some(order) => order == better,
+        None => data.float(x).is_nan() && (last || !data.float(best).is_nan()),
+    };
+    each_group(&params, inputs[0].shape, |members| {
+        let mut best: Option<(usize, usize)> = None;
+        for (position, i) in members.enumerate() {
+            if best.is_none_or(|(_, best)| prefer(i, best)) {
+                best = Some((position, i));
             }
-            positions.push(best.map(|b| b.0));
-        })?;
-    });
+        }
+        positions.push(best.map(|b| b.0));
+    })?;
     for (out, position) in outputs[0].as_mut_slice::<i32>().iter_mut().zip(positions) {
         let position = position.ok_or("the reduced axes have no elements")?;
         *out = i32::try_from(position).map_err(|_| "a position beyond int32")?;
@@ -308,17 +297,15 @@ fn variance(
         return Ok(());
     }
     let less = f64::from(u8::from(params.bool("unbiased")));
-    with_dtype!(outputs[0].dtype, T => {
-        let mut out = outputs[0].as_mut_slice::<T>().iter_mut();
-        each_group(&params, shape, |members| {
-            let (mut total, mut count) = (0.0, 0.0);
-            for i in members {
-                total += squares[i];
-                count += 1.0;
-            }
-            if let Some(out) = out.next() {
-                *out = T::from_f64(total / (count - less));
-            }
-        })
+    let mut out = Writer::new(&mut outputs[0]);
+    let mut places = 0..out.len();
+    each_group(&params, shape, |members| {
+        let Some(place) = places.next() else { return };
+        let (mut total, mut count) = (0.0, 0.0);
+        for i in members {
+            total += squares[i];
+            count += 1.0;
+        }
+        out.set_float(place, total / (count - less));
     })
 }

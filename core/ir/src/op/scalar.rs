@@ -1,41 +1,33 @@
 //! Exact arithmetic on one element, for the references: integers are computed in 128 bits and wrapped to their type,
 //! floats are computed in binary64 and rounded once.
 
-use crate::tensor::{DType, Element, TensorViewMut};
+use crate::tensor::{DType, Element, TensorView, TensorViewMut};
+use crate::with_dtype;
 use half::{bf16, f16};
+use std::cmp::Ordering;
 
 /// Element with lossless conversion from and to integers.
-pub(super) trait Scalar: Element {
-    /// True if it is one of the floating-point types.
-    const IS_FLOAT: bool;
+trait Scalar: Element {
     /// Converts to an integer; floats truncate toward zero and saturate.
     fn to_int(self) -> i128;
     /// Converts from an integer: modulo the range of an integer type, to the nearest value of a float type.
     fn from_int(value: i128) -> Self;
-
-    /// Returns true for anything but zero, including NaN.
-    fn is_nonzero(self) -> bool {
-        self.to_f64() != 0.0
-    }
 }
 
 macro_rules! scalars {
-    ($float:literal: $($ty:ty)*) => {$(
+    ($($ty:ty)*) => {$(
         impl Scalar for $ty {
-            const IS_FLOAT: bool = $float;
             fn to_int(self) -> i128 { self as i128 }
             fn from_int(value: i128) -> Self { value as $ty }
         }
     )*};
 }
 
-scalars! { true: f32 f64 }
-scalars! { false: i8 i16 i32 i64 u8 u16 u32 u64 }
+scalars! { f32 f64 i8 i16 i32 i64 u8 u16 u32 u64 }
 
 macro_rules! half_scalars {
     ($($ty:ty)*) => {$(
         impl Scalar for $ty {
-            const IS_FLOAT: bool = true;
             fn to_int(self) -> i128 { self.to_f64() as i128 }
             fn from_int(value: i128) -> Self { <$ty>::from_f64(value as f64) }
         }
@@ -49,22 +41,142 @@ pub(super) fn bits(dtype: DType) -> i128 {
     dtype.size() as i128 * 8
 }
 
-/// Applies `float` in binary64 to floats, `int` in 128 bits to integers.
-pub(super) fn unary<T: Scalar>(x: T, float: impl Fn(f64) -> f64, int: impl Fn(i128) -> i128) -> T {
-    if T::IS_FLOAT { T::from_f64(float(x.to_f64())) } else { T::from_int(int(x.to_int())) }
+/// Elements of a tensor of any type, read exactly. Only the conversions are compiled once per element type; the
+/// references that read through them are compiled once.
+#[derive(Clone, Copy)]
+pub(super) struct Reader<'a> {
+    data: &'a [u8],
+    is_float: bool,
+    float: fn(&[u8], usize) -> f64,
+    int: fn(&[u8], usize) -> i128,
 }
 
-/// Converts a value like a C cast; floats saturate, a Boolean is "not zero".
-pub(super) fn convert<S: Scalar, D: Scalar>(x: S) -> D {
-    match (S::IS_FLOAT, D::IS_FLOAT) {
-        (true, _) => D::from_f64(x.to_f64()),
-        (false, _) => D::from_int(x.to_int()),
+impl<'a> Reader<'a> {
+    /// Reads the elements of a view.
+    pub fn new(view: &TensorView<'a>) -> Reader<'a> {
+        let (data, is_float) = (view.data, view.dtype.is_float());
+        with_dtype!(view.dtype, T => Reader { data, is_float, float: float_at::<T>, int: int_at::<T> })
+    }
+
+    /// Returns true if the elements are floats.
+    pub fn is_float(&self) -> bool {
+        self.is_float
+    }
+
+    /// Returns element `i` in binary64.
+    pub fn float(&self, i: usize) -> f64 {
+        (self.float)(self.data, i)
+    }
+
+    /// Returns element `i` as an integer; floats truncate toward zero and saturate.
+    pub fn int(&self, i: usize) -> i128 {
+        (self.int)(self.data, i)
+    }
+
+    /// Returns true for anything but zero, including NaN.
+    pub fn is_nonzero(&self, i: usize) -> bool {
+        self.float(i) != 0.0
+    }
+
+    /// Compares elements `i` and `j`, the second of another tensor of the same type; `None` if either is NaN.
+    pub fn compare(&self, i: usize, other: &Reader<'_>, j: usize) -> Option<Ordering> {
+        if self.is_float { self.float(i).partial_cmp(&other.float(j)) } else { Some(self.int(i).cmp(&other.int(j))) }
     }
 }
 
-/// Normalizes every true value of a Boolean tensor to 1.
-pub(super) fn normalize_booleans(output: &mut TensorViewMut<'_>) {
-    if output.dtype == DType::Bool {
-        output.data.iter_mut().for_each(|b| *b = u8::from(*b != 0));
+/// Elements of a tensor of any type, written with one rounding; Booleans are normalized to 0 and 1.
+pub(super) struct Writer<'a> {
+    data: &'a mut [u8],
+    len: usize,
+    is_float: bool,
+    is_bool: bool,
+    set_float: fn(&mut [u8], usize, f64),
+    set_int: fn(&mut [u8], usize, i128),
+}
+
+impl<'a> Writer<'a> {
+    /// Writes the elements of a view.
+    pub fn new(view: &'a mut TensorViewMut<'_>) -> Writer<'a> {
+        let (len, is_float, is_bool) = (view.len(), view.dtype.is_float(), view.dtype == DType::Bool);
+        let data = &mut *view.data;
+        with_dtype!(view.dtype, T => Writer {
+            data, len, is_float, is_bool, set_float: set_float_at::<T>, set_int: set_int_at::<T>,
+        })
     }
+
+    /// Returns the number of elements.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Returns true if the elements are floats.
+    pub fn is_float(&self) -> bool {
+        self.is_float
+    }
+
+    /// Stores the nearest value; integers truncate toward zero and saturate.
+    pub fn set_float(&mut self, i: usize, value: f64) {
+        (self.set_float)(self.data, i, value);
+        self.normalize(i);
+    }
+
+    /// Stores an integer: modulo the range of an integer type, the nearest value of a float type.
+    pub fn set_int(&mut self, i: usize, value: i128) {
+        (self.set_int)(self.data, i, value);
+        self.normalize(i);
+    }
+
+    /// Converts a value like a C cast; floats saturate, a Boolean is "not zero".
+    pub fn convert(&mut self, i: usize, from: &Reader<'_>, j: usize) {
+        if self.is_bool {
+            self.data[i] = u8::from(from.is_nonzero(j));
+        } else if from.is_float {
+            self.set_float(i, from.float(j));
+        } else {
+            self.set_int(i, from.int(j));
+        }
+    }
+
+    /// Stores values in order, each rounded once.
+    pub fn store(&mut self, values: impl IntoIterator<Item = f64>) {
+        for (i, value) in (0..self.len).zip(values) {
+            self.set_float(i, value);
+        }
+    }
+
+    fn normalize(&mut self, i: usize) {
+        if self.is_bool {
+            self.data[i] = u8::from(self.data[i] != 0);
+        }
+    }
+}
+
+fn load<T: Scalar>(data: &[u8], i: usize) -> T {
+    bytemuck::pod_read_unaligned(&data[i * size_of::<T>()..][..size_of::<T>()])
+}
+
+fn float_at<T: Scalar>(data: &[u8], i: usize) -> f64 {
+    load::<T>(data, i).to_f64()
+}
+
+fn int_at<T: Scalar>(data: &[u8], i: usize) -> i128 {
+    load::<T>(data, i).to_int()
+}
+
+fn set_float_at<T: Scalar>(data: &mut [u8], i: usize, value: f64) {
+    data[i * size_of::<T>()..][..size_of::<T>()].copy_from_slice(bytemuck::bytes_of(&T::from_f64(value)));
+}
+
+fn set_int_at<T: Scalar>(data: &mut [u8], i: usize, value: i128) {
+    data[i * size_of::<T>()..][..size_of::<T>()].copy_from_slice(bytemuck::bytes_of(&T::from_int(value)));
+}
+
+/// Returns the larger one, or NaN if either is NaN.
+pub(super) fn larger(a: f64, b: f64) -> f64 {
+    if a.is_nan() || a > b { a } else { b }
+}
+
+/// Returns the smaller one, or NaN if either is NaN.
+pub(super) fn smaller(a: f64, b: f64) -> f64 {
+    if a.is_nan() || a < b { a } else { b }
 }

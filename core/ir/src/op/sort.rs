@@ -1,15 +1,14 @@
 //! Operators that order elements along an axis. Equal elements keep their order; NaN counts as larger than all else.
 
 use super::elementwise::{one_per_element, same_as_input, with_element_type};
+use super::scalar::{Reader, Writer};
 use super::walk::split_at_axis;
 use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
 use crate::cancel::Ticks;
 use crate::diag::codes;
 use crate::ir::{Dim, Type};
 use crate::op::facts::Facts;
-use crate::tensor::{DType, Element, TensorView, TensorViewMut};
-use crate::with_dtype;
-use std::cmp::Ordering;
+use crate::tensor::{DType, TensorView, TensorViewMut};
 
 const AXIS: AttrDef = AttrDef::new("axis", AttrKind::Int, Default::Int(-1), "the axis; from the end when negative");
 const DTYPE: AttrDef = AttrDef::new("dtype", AttrKind::DType, Default::Str("int32"), "element type of the indices");
@@ -18,32 +17,29 @@ const fn is_ascend(default: bool) -> AttrDef {
     AttrDef::new("is_ascend", AttrKind::Bool, Default::Bool(default), "true if the smallest element comes first")
 }
 
-/// Compares elements, with NaN after everything else.
-fn compare<T: Element>(a: T, b: T) -> Ordering {
-    a.partial_cmp(&b).unwrap_or_else(|| a.to_f64().is_nan().cmp(&b.to_f64().is_nan()))
-}
-
 /// Returns, for each row along the axis, the indices of its first `take` elements. Rows are in row-major order.
 fn ranking(input: &TensorView<'_>, axis: usize, ascending: bool, take: usize) -> Vec<Vec<usize>> {
     let (outer, size, inner) = split_at_axis(input.shape, axis);
     let mut rows = Vec::with_capacity(outer * inner);
-    with_dtype!(input.dtype, T => {
-        let data = input.as_slice::<T>();
-        let mut ticks = Ticks::every(16 * size);
-        for row in 0..outer * inner {
-            if ticks.requested() {
-                break;
-            }
-            let base = row / inner * size * inner + row % inner;
-            let mut order: Vec<usize> = (0..size).collect();
-            order.sort_by(|&a, &b| {
-                let order = compare(data[base + a * inner], data[base + b * inner]);
-                if ascending { order } else { order.reverse() }
-            });
-            order.truncate(take);
-            rows.push(order);
+    let data = Reader::new(input);
+    // NaN comes after everything else.
+    let compare = |a: usize, b: usize| {
+        data.compare(a, &data, b).unwrap_or_else(|| data.float(a).is_nan().cmp(&data.float(b).is_nan()))
+    };
+    let mut ticks = Ticks::every(16 * size);
+    for row in 0..outer * inner {
+        if ticks.requested() {
+            break;
         }
-    });
+        let base = row / inner * size * inner + row % inner;
+        let mut order: Vec<usize> = (0..size).collect();
+        order.sort_by(|&a, &b| {
+            let order = compare(base + a * inner, base + b * inner);
+            if ascending { order } else { order.reverse() }
+        });
+        order.truncate(take);
+        rows.push(order);
+    }
     rows
 }
 
@@ -63,14 +59,12 @@ fn write_values(input: &TensorView<'_>, axis: usize, rows: &[Vec<usize>], output
 /// Writes the ranking itself.
 fn write_indices(axis: usize, rows: &[Vec<usize>], output: &mut TensorViewMut<'_>) {
     let (_, to, inner) = split_at_axis(output.shape, axis);
-    with_dtype!(output.dtype, T => {
-        let out = output.as_mut_slice::<T>();
-        for (row, order) in rows.iter().enumerate() {
-            for (place, &i) in order.iter().enumerate() {
-                out[(row / inner * to + place) * inner + row % inner] = T::from_f64(i as f64);
-            }
+    let mut out = Writer::new(output);
+    for (row, order) in rows.iter().enumerate() {
+        for (place, &i) in order.iter().enumerate() {
+            out.set_float((row / inner * to + place) * inner + row % inner, i as f64);
         }
-    });
+    }
 }
 
 fn axis_of(params: &Params<'_>, shape: &[usize]) -> usize {

@@ -1,8 +1,8 @@
 //! Arithmetic of the naive references: binary64 for floating-point tensors, 64-bit integers (which wrap, like Relay's
 //! machine integers) for the others, so that an int8 convolution into int32 is exact.
 
-use crate::tensor::{DType, Element, TensorView, TensorViewMut};
-use crate::with_dtype;
+use super::scalar::Writer;
+use crate::tensor::{DType, TensorView, TensorViewMut};
 
 /// Accumulator for sums of products.
 pub(super) trait Sum: Copy + PartialOrd {
@@ -36,11 +36,7 @@ impl Sum for f64 {
     }
 
     fn store(values: &[f64], out: &mut TensorViewMut<'_>) {
-        with_dtype!(out.dtype, T => {
-            for (o, &v) in out.as_mut_slice::<T>().iter_mut().zip(values) {
-                *o = T::from_f64(v);
-            }
-        });
+        Writer::new(out).store(values.iter().copied());
     }
 }
 
@@ -65,26 +61,9 @@ impl Sum for i64 {
     }
 
     fn store(values: &[i64], out: &mut TensorViewMut<'_>) {
-        macro_rules! wrap {
-            ($ty:ty) => {
-                for (o, &v) in out.as_mut_slice::<$ty>().iter_mut().zip(values) {
-                    *o = v as $ty;
-                }
-            };
-        }
-        match out.dtype {
-            DType::I8 => wrap!(i8),
-            DType::I16 => wrap!(i16),
-            DType::I32 => wrap!(i32),
-            DType::I64 => wrap!(i64),
-            DType::U8 | DType::Bool => wrap!(u8),
-            DType::U16 => wrap!(u16),
-            DType::U32 => wrap!(u32),
-            DType::U64 => wrap!(u64),
-            DType::F64 | DType::F32 | DType::F16 | DType::BF16 => {
-                let floats: Vec<f64> = values.iter().map(|&v| v as f64).collect();
-                f64::store(&floats, out);
-            }
+        let mut out = Writer::new(out);
+        for (i, &value) in values.iter().enumerate() {
+            out.set_int(i, i128::from(value));
         }
     }
 }

@@ -1,12 +1,12 @@
 //! Operators of single-shot detectors (W. Liu et al., 2016): default boxes, decoding, and the choice among overlapping
 //! boxes. A box is left, top, right, bottom. Entries without a box are filled with -1.
 
+use super::scalar::Writer;
 use super::{Arity, AttrDef, AttrKind, Cost, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
 use crate::diag::{Diagnostic, codes};
 use crate::ir::{Dim, TensorType, Type};
 use crate::op::facts::{Facts, reduced_elements};
-use crate::tensor::{DType, Element, TensorView, TensorViewMut};
-use crate::with_dtype;
+use crate::tensor::{DType, TensorView, TensorViewMut};
 use std::ops::Range;
 
 /// Value in place of a missing box.
@@ -60,14 +60,6 @@ fn column(
         return Ok(());
     }
     Err(relation.error(codes::types::BAD_ATTRIBUTE, format!("{attr} is {at}, a box has {columns} elements")))
-}
-
-fn store(values: &[f64], output: &mut TensorViewMut<'_>) {
-    with_dtype!(output.dtype, T => {
-        for (to, &value) in output.as_mut_slice::<T>().iter_mut().zip(values) {
-            *to = T::from_f64(value);
-        }
-    });
 }
 
 fn per_result_element(cost: &Cost<'_>) -> u64 {
@@ -147,7 +139,7 @@ fn prior_reference(
     if params.bool("clip") {
         boxes.iter_mut().for_each(|v| *v = v.clamp(0.0, 1.0));
     }
-    store(&boxes, &mut outputs[0]);
+    Writer::new(&mut outputs[0]).store(boxes);
     Ok(())
 }
 
@@ -233,8 +225,8 @@ fn transform_reference(
             counts[image] += 1.0;
         }
     }
-    store(&boxes, &mut outputs[0]);
-    store(&counts, &mut outputs[1]);
+    Writer::new(&mut outputs[0]).store(boxes);
+    Writer::new(&mut outputs[1]).store(counts);
     Ok(())
 }
 
@@ -305,9 +297,9 @@ fn valid_reference(
             }
         }
     }
-    store(&counts, &mut outputs[0]);
-    store(&kept, &mut outputs[1]);
-    store(&places, &mut outputs[2]);
+    Writer::new(&mut outputs[0]).store(counts);
+    Writer::new(&mut outputs[1]).store(kept);
+    Writer::new(&mut outputs[2]).store(places);
     Ok(())
 }
 
@@ -425,14 +417,14 @@ fn suppression_reference(
     }
     if params.bool("return_indices") {
         let counts = move_valid_to_front(&mut kept_places, batch, 1);
-        store(&kept_places, &mut outputs[0]);
-        store(&counts, &mut outputs[1]);
+        Writer::new(&mut outputs[0]).store(kept_places);
+        Writer::new(&mut outputs[1]).store(counts);
         return Ok(());
     }
     if params.bool("invalid_to_bottom") {
         move_valid_to_front(&mut kept_boxes, batch, elements);
     }
-    store(&kept_boxes, &mut outputs[0]);
+    Writer::new(&mut outputs[0]).store(kept_boxes);
     Ok(())
 }
 

@@ -9,8 +9,8 @@ use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, Referen
 use crate::ir::Type;
 use crate::op::broadcast::{broadcast_dims, each_pair};
 use crate::op::facts::Facts;
-use crate::tensor::{Element, TensorView, TensorViewMut};
-use crate::with_dtype;
+use crate::op::scalar::Writer;
+use crate::tensor::{TensorView, TensorViewMut};
 
 const INPUTS: &[&str] =
     &["lhs", "rhs", "lhs_scale", "lhs_zero_point", "rhs_scale", "rhs_zero_point", "output_scale", "output_zero_point"];
@@ -128,13 +128,12 @@ fn store(
     f: impl Fn(usize, usize) -> i64,
 ) -> Result<(), ReferenceError> {
     let (shape, limits) = (outputs[0].shape, range(outputs[0].dtype));
-    with_dtype!(outputs[0].dtype, T => {
-        let mut out = outputs[0].as_mut_slice::<T>().iter_mut();
-        each_pair(inputs[0].shape, inputs[1].shape, shape, |i, j| {
-            if let Some(out) = out.next() {
-                *out = T::from_f64(f(i, j).clamp(limits.0, limits.1) as f64);
-            }
-            Ok::<(), ReferenceError>(())
-        })
+    let mut out = Writer::new(&mut outputs[0]);
+    let mut places = 0..out.len();
+    each_pair(inputs[0].shape, inputs[1].shape, shape, |i, j| {
+        if let Some(place) = places.next() {
+            out.set_int(place, i128::from(f(i, j).clamp(limits.0, limits.1)));
+        }
+        Ok(())
     })
 }

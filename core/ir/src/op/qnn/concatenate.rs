@@ -6,8 +6,8 @@ use super::quantize::{difference, integers};
 use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
 use crate::op::concat;
 use crate::op::facts::Facts;
-use crate::tensor::{Element, Tensor, TensorView, TensorViewMut};
-use crate::with_dtype;
+use crate::op::scalar::Writer;
+use crate::tensor::{TensorView, TensorViewMut};
 
 inventory::submit! {
     OpDef {
@@ -62,10 +62,11 @@ fn concatenate(
         let from_zero = zero_points(&inputs[2 * count + i])[0];
         let by = default_requantization(&[from], &[to])[0];
         let values = integers(view).into_iter().map(|x| rescale(difference(x, from_zero), by, to_zero, limits));
-        parts.push(with_dtype!(view.dtype, T => {
-            Tensor::from_slice(view.shape, &values.map(|v| T::from_f64(v as f64)).collect::<Vec<T>>())
-        }));
+        let mut bytes = vec![0; view.data.len()];
+        Writer::new(&mut TensorViewMut { dtype: view.dtype, shape: view.shape, data: &mut bytes })
+            .store(values.map(|v| v as f64));
+        parts.push(bytes);
     }
-    let views: Vec<_> = parts.iter().map(Tensor::view).collect();
+    let views: Vec<_> = inputs.iter().zip(&parts).map(|(view, data)| TensorView { data, ..*view }).collect();
     concat::concatenate(params, &views, outputs)
 }

@@ -10,9 +10,9 @@ use crate::ir::{Dim, Type};
 use crate::op::conv::{self, ConvShape};
 use crate::op::dense::{self, MatMulShape};
 use crate::op::facts::Facts;
+use crate::op::scalar::Writer;
 use crate::op::spatial::CanonicalDims;
-use crate::tensor::{DType, Element, TensorView, TensorViewMut};
-use crate::with_dtype;
+use crate::tensor::{DType, TensorView, TensorViewMut};
 
 const BYTES: &[DType] = &[DType::I8, DType::U8];
 
@@ -154,12 +154,10 @@ fn requantize(
     let zero_point = zero_points(&inputs[7])[0];
     let limits = range(outputs[0].dtype);
     let (low, high) = fused_bounds(params, limits);
-    with_dtype!(outputs[0].dtype, T => {
-        for (i, (out, sum)) in outputs[0].as_mut_slice::<T>().iter_mut().zip(sums).enumerate() {
-            let sum = (*sum as i32).wrapping_add(bias.at(i));
-            let value = rescale(sum, by.at(i), zero_point, limits).max(low).min(high);
-            *out = T::from_f64(value as f64);
-        }
-    });
+    let each = |(i, &sum): (usize, &i64)| {
+        let sum = (sum as i32).wrapping_add(bias.at(i));
+        rescale(sum, by.at(i), zero_point, limits).max(low).min(high) as f64
+    };
+    Writer::new(&mut outputs[0]).store(sums.iter().enumerate().map(each));
     Ok(())
 }

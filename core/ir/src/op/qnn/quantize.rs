@@ -9,8 +9,8 @@ use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, Referen
 use crate::diag::{Diagnostic, codes};
 use crate::op::elementwise::with_element_type;
 use crate::op::facts::Facts;
-use crate::tensor::{DType, Element, TensorView, TensorViewMut};
-use crate::with_dtype;
+use crate::op::scalar::Writer;
+use crate::tensor::{DType, TensorView, TensorViewMut};
 
 /// Floating-point types that are quantized.
 const REAL: &[DType] = &[DType::F32, DType::F16];
@@ -135,12 +135,8 @@ fn quantize(
     let zero = PerAxis::new(zero_points(&inputs[2]), inputs[0].shape, axis);
     let (rounding, limits) = (rounding_of(&params, Rounding::ToNearest), range(outputs[0].dtype));
     let x = inputs[0].to_f64s();
-    with_dtype!(outputs[0].dtype, T => {
-        for (i, (out, x)) in outputs[0].as_mut_slice::<T>().iter_mut().zip(x).enumerate() {
-            let value = quantize_f32(x as f32, scale.at(i), zero.at(i), limits, rounding);
-            *out = T::from_f64(f64::from(value));
-        }
-    });
+    let each = |(i, x)| f64::from(quantize_f32(x as f32, scale.at(i), zero.at(i), limits, rounding));
+    Writer::new(&mut outputs[0]).store(x.into_iter().enumerate().map(each));
     Ok(())
 }
 
@@ -177,12 +173,8 @@ fn dequantize(
     let values = dequantized(&params, &inputs[0], (1, &inputs[1]), &inputs[2], params.int("axis"))?;
     let half = outputs[0].dtype == DType::F16;
     let limit = f32::from(half::f16::MAX);
-    with_dtype!(outputs[0].dtype, T => {
-        for (out, x) in outputs[0].as_mut_slice::<T>().iter_mut().zip(values) {
-            let x = if half { x.clamp(-limit, limit) } else { x };
-            *out = T::from_f64(f64::from(x));
-        }
-    });
+    let each = |x: f32| f64::from(if half { x.clamp(-limit, limit) } else { x });
+    Writer::new(&mut outputs[0]).store(values.into_iter().map(each));
     Ok(())
 }
 
@@ -198,11 +190,7 @@ fn requantize(
     let to_zero = PerAxis::new(zero_points(&inputs[4]), shape, axis);
     let limits = range(outputs[0].dtype);
     let x = integers(&inputs[0]);
-    with_dtype!(outputs[0].dtype, T => {
-        for (i, (out, x)) in outputs[0].as_mut_slice::<T>().iter_mut().zip(x).enumerate() {
-            let value = rescale(difference(x, from_zero.at(i)), by.at(i), to_zero.at(i), limits);
-            *out = T::from_f64(value as f64);
-        }
-    });
+    let each = |(i, x)| rescale(difference(x, from_zero.at(i)), by.at(i), to_zero.at(i), limits) as f64;
+    Writer::new(&mut outputs[0]).store(x.into_iter().enumerate().map(each));
     Ok(())
 }

@@ -7,8 +7,8 @@ use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, Referen
 use crate::ir::{TensorType, Type};
 use crate::op;
 use crate::op::facts::Facts;
-use crate::tensor::{DType, Element, Tensor, TensorView, TensorViewMut};
-use crate::with_dtype;
+use crate::op::scalar::Writer;
+use crate::tensor::{DType, Tensor, TensorView, TensorViewMut};
 
 macro_rules! unary {
     ($($name:literal $input:literal $scale:literal $zero:literal $what:literal [$($attr:expr),*] $flops:literal;)*) => {$(
@@ -107,10 +107,7 @@ pub(super) fn quantized(
 ) -> Result<(), ReferenceError> {
     let (scale, zero) = (scale(params, 3, &inputs[3])?, zero_points(&inputs[4])[0]);
     let limits = range(outputs[0].dtype);
-    with_dtype!(outputs[0].dtype, T => {
-        for (out, &x) in outputs[0].as_mut_slice::<T>().iter_mut().zip(values) {
-            *out = T::from_f64(f64::from(quantize_f32(x, scale, zero, limits, Rounding::ToNearest)));
-        }
-    });
+    let quantized = |&x: &f32| f64::from(quantize_f32(x, scale, zero, limits, Rounding::ToNearest));
+    Writer::new(&mut outputs[0]).store(values.iter().map(quantized));
     Ok(())
 }
