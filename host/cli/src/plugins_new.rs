@@ -13,6 +13,14 @@ use std::process::ExitCode;
 /// Name of the Rust plugin in the template.
 const RUST_NAME: &str = "minimal";
 const RUST_SOURCE: &str = include_str!("../../../tests/plugins/examples/minimal.rs");
+/// Sources of `byoc-plugin-support`, which are written beside a new plugin in Rust.
+const SUPPORT: [(&str, &str); 5] = [
+    ("attributes.rs", include_str!("../../../plugin-api/support/src/attributes.rs")),
+    ("dims.rs", include_str!("../../../plugin-api/support/src/dims.rs")),
+    ("lib.rs", include_str!("../../../plugin-api/support/src/lib.rs")),
+    ("region.rs", include_str!("../../../plugin-api/support/src/region.rs")),
+    ("view.rs", include_str!("../../../plugin-api/support/src/view.rs")),
+];
 /// Name of the C plugin in the template.
 const C_NAME: &str = "elementwise";
 const C_SOURCE: &str = include_str!("../../../plugins/samples/elementwise.c");
@@ -108,24 +116,34 @@ fn filled(template: &str, name: &str) -> String {
     template.replace("@NAME@", name).replace("@ABI@", host::C_ABI_TEXT)
 }
 
-/// Returns the files of the crate, including a copy of byoc-plugin-api unless `api` gives its directory.
+/// Returns the files of the crate, including copies of byoc-plugin-api and byoc-plugin-support unless `api` gives the
+/// directory of the former.
 fn rust_files(name: &str, api: Option<&Path>) -> Files {
-    const COPY: &str = "byoc-plugin-api";
+    const API: &str = "byoc-plugin-api";
+    const HELPERS: &str = "byoc-plugin-support";
     // The type is named after the plugin: `my_chip` has a `MyChip`.
     let words = name.split('_').filter(|word| !word.is_empty());
     let title: String = words.map(|word| word[..1].to_ascii_uppercase() + &word[1..]).collect();
     // The operator already has a type named `Relu`.
     let title = if title == "Relu" { "Plugin".to_owned() } else { title };
     let source = RUST_SOURCE.replace("Minimal", &title).replace(RUST_NAME, name);
-    let copy = if api.is_none() { host::plugin_api_sources() } else { Vec::new() };
-    let api = api.map_or_else(|| COPY.to_owned(), |folder| folder.display().to_string());
+    let paths = match api {
+        None => [API.to_owned(), HELPERS.to_owned()],
+        Some(folder) => [folder.display().to_string(), folder.join("support").display().to_string()],
+    };
+    let filled = |template: &str| filled(template, name).replace("@API@", &paths[0]).replace("@SUPPORT@", &paths[1]);
     let mut files: Files = vec![
-        ("Cargo.toml".into(), filled(include_str!("../templates/plugin.toml"), name).replace("@API@", &api)),
+        ("Cargo.toml".into(), filled(include_str!("../templates/plugin.toml"))),
         ("src/lib.rs".into(), source),
-        ("README.md".into(), filled(include_str!("../templates/plugin.md"), name).replace("@API@", &api)),
+        ("README.md".into(), filled(include_str!("../templates/plugin.md"))),
         (".gitignore".into(), "/target\n/plugins\n".into()),
     ];
-    files.extend(copy.into_iter().map(|(path, text)| (format!("{COPY}/{path}"), text)));
+    if api.is_none() {
+        files.extend(host::plugin_api_sources().into_iter().map(|(path, text)| (format!("{API}/{path}"), text)));
+        let manifest = include_str!("../templates/support.toml").replace("@VERSION@", API_VERSION);
+        files.push((format!("{HELPERS}/Cargo.toml"), manifest));
+        files.extend(SUPPORT.map(|(path, text)| (format!("{HELPERS}/src/{path}"), text.to_owned())));
+    }
     files
 }
 

@@ -2,4 +2,7 @@
 //!
 //! Nothing here crosses the boundary. A plugin may use any of it, in any version.
 
+pub mod attributes;
 pub mod dims;
+pub mod region;
+pub mod view;

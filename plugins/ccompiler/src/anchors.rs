@@ -1,7 +1,7 @@
 //! Dispatch from an anchor operator to its code generation.
 
-use crate::ir::OpId;
 use crate::lowering::Lowering;
+use byoc_plugin_support::region::OpId;
 
 /// Kind of an anchor operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,16 +3,17 @@
 use crate::blob::{self, Header, Types};
 use crate::cache::Settings;
 use crate::group::Grouping;
-use crate::ir::{RegionIr, is_view_op};
 use crate::loader::Object;
 use crate::lower::lower;
 use crate::source::{Source, kept_constants, source};
+use crate::view_ops::is_view_op;
 use crate::{cpu, support, toolchain};
 use byoc_plugin_api as api;
 use byoc_plugin_api::{
     Attr, Candidate, CandidateKind, Codegen, CompiledRegion, Description, Error, RefusalCode, Region, Result,
     Signature, Verdict,
 };
+use byoc_plugin_support::region::{RegionIr, Val};
 
 /// `relay.ext.ccompiler`.
 pub struct CCompiler {
@@ -29,14 +30,13 @@ struct GeneratedCode {
 }
 
 fn generate(graph: &api::Graph, constants: &[api::Constant]) -> std::result::Result<GeneratedCode, String> {
-    let ir = RegionIr::new(graph, constants)?;
+    let ir = RegionIr::new(graph, constants).map_err(|error| error.detail)?;
     let grouping = Grouping::new(&ir);
     let symbol = sanitize(&graph.symbol);
     let lowering = lower(&ir, &grouping, &symbol)?;
     let source = source(&lowering, &symbol);
     let kept = kept_constants(&source.text);
-    let dims =
-        |values: &[crate::ir::Val]| values.iter().map(|&v| ir.shape(v).iter().map(|&d| d as usize).collect()).collect();
+    let dims = |values: &[Val]| values.iter().map(|&v| ir.shape(v).iter().map(|&d| d as usize).collect()).collect();
     Ok(GeneratedCode { kept, inputs: dims(&ir.inputs), outputs: dims(&ir.outputs), source })
 }
 
@@ -63,14 +63,9 @@ impl Codegen for CCompiler {
         if let Err(error) = toolchain::toolchain() {
             return Verdict::refused(RefusalCode::Unavailable, error.message.as_str()).hint(error.hint.as_str());
         }
-        let dynamic = candidate.graph.nodes.iter().flat_map(|node| &node.outputs).find(|ty| ty.shape().is_none());
-        if let Some(ty) = dynamic {
-            let detail = format!("{ty} has a dimension that is not known before the run");
-            return Verdict::refused(RefusalCode::DynamicDim, detail).hint("bind it with --dim NAME=N");
-        }
         let ir = match RegionIr::new(&candidate.graph, &candidate.constants) {
             Ok(ir) => ir,
-            Err(reason) => return Verdict::refused(RefusalCode::UnsupportedShape, reason),
+            Err(error) => return error.into(),
         };
         for op in &ir.ops {
             match support::check(&ir, op) {

@@ -9,8 +9,8 @@
 use crate::loop_body::{LoopBody, Place, address};
 use crate::lowering::{Lowering, PackedConstant, Phase};
 use crate::text::{decode, digit, share_loop};
-use crate::view::View;
 use byoc_plugin_api::DType;
+use byoc_plugin_support::view::View;
 use std::fmt::Write;
 
 /// A sum of products.

@@ -1,10 +1,10 @@
 //! Convolutions, transposed convolutions and matrix products, as contractions.
 
 use crate::contraction::Contraction;
-use crate::ir::OpId;
 use crate::layout::{border, layout, residue, spatial_axes};
 use crate::lowering::Lowering;
-use crate::view::View;
+use byoc_plugin_support::region::OpId;
+use byoc_plugin_support::view::View;
 
 impl Lowering<'_, '_> {
     /// Lowers an ordinary, depthwise or transposed convolution.
@@ -13,7 +13,7 @@ impl Lowering<'_, '_> {
         let op = ir.get(id);
         let axes = spatial_axes(op.name).ok_or("not a convolution")?;
         let l = layout(op, axes).ok_or("an unknown layout")?;
-        let groups = op.int("groups", 1);
+        let groups = op.attrs().int("groups", 1);
         let out = ir.shape(op.outputs[0]).to_vec();
         let data_shape = ir.shape(op.inputs[0]).to_vec();
         let weight_shape = ir.shape(op.inputs[1]).to_vec();
@@ -29,8 +29,8 @@ impl Lowering<'_, '_> {
         order.extend(&l.spatial);
         order.push(l.c);
         let (body, _) = self.loop_body(number, Some(&order))?;
-        let (strides, dilation) = (op.per_axis("strides", axes, 1), op.per_axis("dilation", axes, 1));
-        let pads = op.padding(axes);
+        let (strides, dilation) = (op.attrs().per_axis("strides", axes, 1), op.attrs().per_axis("dilation", axes, 1));
+        let pads = op.attrs().padding(axes);
         let (x, w) = (&data.view, &weight.view);
         let pixel: Vec<i64> = l.spatial.iter().map(|&d| x.strides[d]).collect();
         let tap: Vec<i64> = l.kernel.iter().map(|&d| w.strides[d]).collect();
@@ -122,8 +122,8 @@ impl Lowering<'_, '_> {
         let op = ir.get(id);
         let a = self.resolve(op.inputs[0])?;
         let b = self.resolve(op.inputs[1])?;
-        let transpose_a = op.name != "nn.dense" && op.flag("transpose_a", false);
-        let transpose_b = op.name == "nn.dense" || op.flag("transpose_b", false);
+        let transpose_a = op.name != "nn.dense" && op.attrs().flag("transpose_a", false);
+        let transpose_b = op.name == "nn.dense" || op.attrs().flag("transpose_b", false);
         let rank = ir.shape(op.outputs[0]).len();
         let order: Vec<usize> = (0..rank).collect();
         let (body, _) = self.loop_body(number, Some(&order))?;

@@ -3,9 +3,9 @@
 //! The semantics are those of the operator reference: `nn.relu`, `clip`, `maximum` and `minimum` propagate NaN; a cast
 //! from float to integer rounds toward zero and saturates; integer overflow wraps.
 
-use crate::ir::{Op, RegionIr};
-use crate::view::View;
 use byoc_plugin_api::DType;
+use byoc_plugin_support::region::{Op, RegionIr};
+use byoc_plugin_support::view::View;
 
 /// Returns the C type of an element type; `None` if it is not supported.
 pub fn c_type(dtype: DType) -> Option<&'static str> {
@@ -121,7 +121,7 @@ pub fn operand_view(ir: &RegionIr<'_>, op: &Op<'_>, i: usize, view: &View) -> Op
     if !along_axis {
         return view.broadcast(out);
     }
-    let axis = op.axis("axis", 1, out.len());
+    let axis = op.attrs().axis("axis", 1, out.len())?;
     let mut strides = vec![0; out.len()];
     if view.shape.len() != 1 || (view.shape[0] != out[axis] && view.shape[0] != 1) {
         return None;
@@ -195,13 +195,15 @@ pub fn expression(ir: &RegionIr<'_>, op: &Op<'_>, args: &[String]) -> Option<Str
     Some(match op.name {
         "rsqrt" if float => format!("{one} / {}({a})", f("sqrtf", "sqrt")),
         "nn.relu" => format!("{a} < {zero} ? {zero} : {a}"),
-        "nn.leaky_relu" if float => format!("{a} > {zero} ? {a} : {} * {a}", literal(dtype, op.float("alpha", 0.25))),
+        "nn.leaky_relu" if float => {
+            format!("{a} > {zero} ? {a} : {} * {a}", literal(dtype, op.attrs().float("alpha", 0.25)))
+        }
         "nn.prelu" if float => format!("{a} > {zero} ? {a} : {b} * {a}"),
         "nn.batch_norm" if float => {
             let (beta, mean, variance) = (args.get(2)?, args.get(3)?, args.get(4)?);
-            let epsilon = literal(dtype, op.float("epsilon", 1e-5));
-            let scale = if op.flag("scale", true) { b } else { &one };
-            let shift = if op.flag("center", true) { beta } else { &zero };
+            let epsilon = literal(dtype, op.attrs().float("epsilon", 1e-5));
+            let scale = if op.attrs().flag("scale", true) { b } else { &one };
+            let shift = if op.attrs().flag("center", true) { beta } else { &zero };
             let root = f("sqrtf", "sqrt");
             format!("({a} - {mean}) * ({scale} / {root}({variance} + {epsilon})) + {shift}")
         }
@@ -217,7 +219,7 @@ pub fn expression(ir: &RegionIr<'_>, op: &Op<'_>, args: &[String]) -> Option<Str
         "isinf" => "0".to_owned(),
         "isfinite" => "1".to_owned(),
         "clip" => {
-            let (low, high) = (op.float("a_min", f64::NEG_INFINITY), op.float("a_max", f64::INFINITY));
+            let (low, high) = (op.attrs().float("a_min", f64::NEG_INFINITY), op.attrs().float("a_max", f64::INFINITY));
             let bounds = |name: &str, bound: f64| match (float, bound.is_infinite()) {
                 (false, true) => None,
                 _ => Some(format!("{a} {name} {0} ? {0} : ", literal(dtype, bound))),
@@ -265,7 +267,7 @@ fn divides(ir: &RegionIr<'_>, op: &Op<'_>) -> bool {
 
 /// Returns an expression for `power`; products for the exponents 2 and 3.
 fn power(ir: &RegionIr<'_>, op: &Op<'_>, dtype: DType, a: &str, b: &str) -> String {
-    let constant = ir.constant(op.inputs[1]).filter(|c| c.shape().iter().product::<usize>() == 1);
+    let constant = ir.constant(op.inputs[1]).map(|(_, c)| c).filter(|c| c.shape().iter().product::<usize>() == 1);
     let exponent = constant.map(|c| match dtype {
         DType::F32 => f64::from(c.tensor().as_slice::<f32>()[0]),
         _ => c.tensor().as_slice::<f64>()[0],

@@ -5,8 +5,10 @@
 //! topological order and added to the group of one of their producers as long as the groups stay free of cycles.
 
 use crate::elementwise;
-use crate::ir::{OpId, RegionIr, Val, is_bijective, is_view_op, view_through};
-use crate::view::{View, count};
+use crate::index_space::same_places;
+use crate::view_ops::{is_bijective, is_view_op, view_through};
+use byoc_plugin_support::region::{OpId, RegionIr, Val};
+use byoc_plugin_support::view::{View, count};
 use std::collections::BTreeMap;
 
 /// Maximum number of elementwise operators in a loop body.
@@ -106,7 +108,9 @@ impl Grouping {
             }
             let mut views = op.inputs.iter().filter_map(|&v| index_in(ir, group, v));
             let Some((_, view)) = views.next() else { continue };
-            if view.shape != shape || !views.all(|(_, other)| other.same_places(&view)) || self.creates_cycle(ir, id, g)
+            if view.shape != shape
+                || !views.all(|(_, other)| same_places(&other, &view))
+                || self.creates_cycle(ir, id, g)
             {
                 continue;
             }

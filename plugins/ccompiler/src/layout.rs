@@ -1,7 +1,7 @@
 //! Geometry of convolutions: the roles of dimensions in a layout, the taps of transposed convolutions, and the width of
 //! the zero border.
 
-use crate::ir::{Op, RegionIr};
+use byoc_plugin_support::region::{Op, RegionIr};
 
 /// Indices of the dimensions in layouts such as `NCHW` and `OIHW`.
 pub struct Layout {
@@ -23,7 +23,7 @@ pub struct Layout {
 pub fn layout(op: &Op<'_>, axes: usize) -> Option<Layout> {
     let letters = &["D", "H", "W"][3 - axes..];
     let find = |text: &str, letter: &str| text.find(letter).filter(|_| text.len() == axes + 2);
-    let (data, weight) = (op.text("data_layout"), op.text("kernel_layout"));
+    let (data, weight) = (op.attrs().text("data_layout"), op.attrs().text("kernel_layout"));
     Some(Layout {
         n: find(data, "N")?,
         c: find(data, "C")?,
@@ -46,7 +46,7 @@ pub fn spatial_axes(name: &str) -> Option<usize> {
 /// Returns true if the layouts of a convolution are supported.
 pub fn layout_is_known(op: &Op<'_>) -> bool {
     spatial_axes(op.name).is_some_and(|axes| layout(op, axes).is_some())
-        && ["", op.text("data_layout")].contains(&op.text("out_layout"))
+        && ["", op.attrs().text("data_layout")].contains(&op.attrs().text("out_layout"))
 }
 
 /// Taps of one residue class of the outputs of a transposed convolution, along one axis.
@@ -89,8 +89,8 @@ pub fn border(ir: &RegionIr<'_>, op: &Op<'_>) -> Vec<(i64, i64)> {
     let Some(layout) = layout(op, axes) else { return border };
     let out = ir.shape(op.outputs[0]);
     let weight = ir.shape(op.inputs[1]);
-    let (strides, dilation) = (op.per_axis("strides", axes, 1), op.per_axis("dilation", axes, 1));
-    for (i, (before, _)) in op.padding(axes).into_iter().enumerate() {
+    let (strides, dilation) = (op.attrs().per_axis("strides", axes, 1), op.attrs().per_axis("dilation", axes, 1));
+    for (i, (before, _)) in op.attrs().padding(axes).into_iter().enumerate() {
         let d = layout.spatial[i];
         let kernel = weight[layout.kernel[i]];
         border[d] = if op.name == "nn.conv2d_transpose" {

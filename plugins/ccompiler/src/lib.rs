@@ -30,7 +30,7 @@ mod convolution;
 mod cpu;
 mod elementwise;
 mod group;
-mod ir;
+mod index_space;
 mod layout;
 mod loader;
 mod loop_body;
@@ -44,7 +44,7 @@ mod source;
 mod support;
 mod text;
 mod toolchain;
-mod view;
+mod view_ops;
 mod window;
 
 #[cfg(test)]

@@ -1,8 +1,9 @@
 //! Body of a loop nest: loads, computations and stores at each point of the index space.
 
 use crate::elementwise::c_type;
-use crate::view::{View, collapse};
+use crate::index_space::collapse;
 use byoc_plugin_api::DType;
+use byoc_plugin_support::view::View;
 use std::collections::BTreeSet;
 use std::fmt::{self, Write};
 

@@ -2,10 +2,11 @@
 
 use crate::anchors;
 use crate::group::Grouping;
-use crate::ir::{OpId, RegionIr};
+use crate::index_space::memory_order;
 use crate::loop_body::{Place, Storage};
-use crate::lowering::Lowering;
-use crate::view::{View, count};
+use crate::lowering::{Lowering, axis};
+use byoc_plugin_support::region::{OpId, RegionIr};
+use byoc_plugin_support::view::{View, count};
 
 /// Lowers a region.
 ///
@@ -52,9 +53,9 @@ impl Lowering<'_, '_> {
         let op = self.ir.get(id);
         let result = op.outputs[0];
         let rank = self.ir.shape(result).len();
-        let axis = op.axis("axis", 0, rank);
+        let axis = axis(op, 0, rank)?;
         let first = self.resolve(op.inputs[0])?;
-        let order = if count(&first.view.shape) > 1 { first.view.memory_order() } else { (0..rank).collect() };
+        let order = if count(&first.view.shape) > 1 { memory_order(&first.view) } else { (0..rank).collect() };
         let to = self
             .place_for(result, &order, &comment[0], |_| true)
             .ok_or("no storage for the result of a concatenation")?;

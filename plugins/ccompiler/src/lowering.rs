@@ -5,11 +5,13 @@
 
 use crate::elementwise::{c_type, expression, int_literal, literal, operand_view};
 use crate::group::{Grouping, index_in};
-use crate::ir::{Def, Op, OpId, RegionIr, Val, is_view_op, transpose_axes, view_through};
+use crate::index_space::{memory_order, pull_back};
 use crate::layout;
 use crate::loop_body::{Load, LoopBody, Place, Storage, Store};
-use crate::view::View;
+use crate::view_ops::{is_view_op, view_through};
 use byoc_plugin_api::DType;
+use byoc_plugin_support::region::{Def, Op, OpId, RegionIr, Val};
+use byoc_plugin_support::view::View;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
@@ -60,6 +62,16 @@ pub struct PackedConstant {
     pub comment: String,
     /// Statements of the packing function that write it.
     pub code: String,
+}
+
+/// Returns the attribute `axis` of an operator.
+///
+/// # Errors
+/// If the axis is out of range.
+pub fn axis(op: &Op<'_>, default: i64, rank: usize) -> Result<usize, String> {
+    let invalid =
+        || format!("{}: axis {} is out of range for {rank} dimensions", op.name, op.attrs().int("axis", default));
+    op.attrs().axis("axis", default, rank).ok_or_else(invalid)
 }
 
 /// State and result of lowering a region. Other files add `impl` blocks with the code generation per kind of operator.
@@ -173,7 +185,9 @@ impl<'p, 'a> Lowering<'p, 'a> {
                 Some(view) => {
                     let border = match op.name {
                         "transpose" => {
-                            transpose_axes(op, view.shape.len()).iter().map(|&a| storage.border[a]).collect()
+                            let axes =
+                                op.attrs().permutation(view.shape.len()).ok_or("axes that are no permutation")?;
+                            axes.into_iter().map(|a| storage.border[a]).collect()
                         }
                         "copy" => storage.border,
                         _ => vec![(0, 0); view.shape.len()],
@@ -284,7 +298,7 @@ impl<'p, 'a> Lowering<'p, 'a> {
                 let op = self.ir.get(user);
                 match op.name {
                     "transpose" => {
-                        let axes = transpose_axes(op, dims.len());
+                        let Some(axes) = op.attrs().permutation(dims.len()) else { continue };
                         worklist.push((op.outputs[0], axes.iter().map(|&a| dims[a]).collect()));
                     }
                     "concatenate" => worklist.push((op.outputs[0], dims.clone())),
@@ -391,7 +405,7 @@ impl<'p, 'a> Lowering<'p, 'a> {
         for (concatenation, part) in path.into_iter().rev() {
             let op = self.ir.get(concatenation);
             let rank = storage.view.shape.len();
-            let axis = op.axis("axis", 0, rank);
+            let axis = axis(op, 0, rank).ok()?;
             let mut before = 0;
             for &input in &op.inputs {
                 if input == part {
@@ -443,7 +457,7 @@ impl<'p, 'a> Lowering<'p, 'a> {
                 let wide = operand_view(self.ir, op, i, &storage.view)
                     .ok_or_else(|| format!("{}: operand {i} does not broadcast", op.name))?;
                 let dtype = self.ir.val(input).dtype;
-                let (place, view) = match index.pull_back(&wide, &group.domain) {
+                let (place, view) = match pull_back(&index, &wide, &group.domain) {
                     Some(view) => (storage.place, view),
                     None => {
                         // A copy in the layout of the domain is always readable as a strided view.
@@ -457,7 +471,7 @@ impl<'p, 'a> Lowering<'p, 'a> {
                 };
                 let distinct = view.strides.iter().zip(&view.shape).filter(|(s, d)| **s != 0 || **d == 1).count();
                 if preferred.as_ref().is_none_or(|(best, _)| distinct > *best) {
-                    preferred = Some((distinct, view.memory_order()));
+                    preferred = Some((distinct, memory_order(&view)));
                 }
                 let key = (input, view.strides.clone(), view.offset);
                 let name = loaded.entry(key).or_insert_with(|| {
@@ -491,7 +505,7 @@ impl<'p, 'a> Lowering<'p, 'a> {
             let comment = format!("{} of {}", name, self.symbol);
             let comment = self.ir.producer(*value).map_or(comment, |op| self.describe(op));
             let domain = &group.domain;
-            let fits = |view: &View| index.pull_back(view, domain).is_some();
+            let fits = |view: &View| pull_back(index, view, domain).is_some();
             let dtype = self.ir.val(*value).dtype;
             let storage = match self.place_for(*value, &value_order, &comment, fits) {
                 Some(storage) => storage,
@@ -504,7 +518,7 @@ impl<'p, 'a> Lowering<'p, 'a> {
                     storage
                 }
             };
-            let view = index.pull_back(&storage.view, domain).ok_or("no storage for a result")?;
+            let view = pull_back(index, &storage.view, domain).ok_or("no storage for a result")?;
             body.stores.push(Store { value: name.clone(), place: storage.place, view, dtype });
         }
         Ok((body, order))
@@ -524,7 +538,7 @@ impl<'p, 'a> Lowering<'p, 'a> {
             elements *= domain[d];
         }
         let bordered_view = View { shape: domain.to_vec(), strides, offset: 0 };
-        let by_place = index.memory_order();
+        let by_place = memory_order(index);
         let permuted: Vec<i64> = by_place.iter().map(|&d| index.shape[d]).collect();
         match bordered_view.reshape(&permuted) {
             Some(view) => {
@@ -532,7 +546,7 @@ impl<'p, 'a> Lowering<'p, 'a> {
                 for (k, &d) in by_place.iter().enumerate() {
                     strides[d] = view.strides[k];
                 }
-                View { shape: index.shape.clone(), strides, offset: 0 }.memory_order()
+                memory_order(&View { shape: index.shape.clone(), strides, offset: 0 })
             }
             None => by_place,
         }
@@ -547,7 +561,7 @@ impl<'p, 'a> Lowering<'p, 'a> {
             }
             at = self.ir.get(op).inputs[0];
         }
-        let constant = self.ir.constant(at)?;
+        let (_, constant) = self.ir.constant(at)?;
         if constant.shape().iter().product::<usize>() != 1 {
             return None;
         }

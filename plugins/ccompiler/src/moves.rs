@@ -1,10 +1,12 @@
 //! Operators that read elements at computed indices: `take`, `gather`, `nn.pad`, resizing.
 
 use crate::elementwise::{c_type, literal};
-use crate::ir::{Op, OpId};
+use crate::index_space::memory_order;
 use crate::loop_body::{Load, LoopBody, Storage, address};
-use crate::lowering::Lowering;
+use crate::lowering::{Lowering, axis};
 use byoc_plugin_api::DType;
+use byoc_plugin_support::region::{Op, OpId};
+use byoc_plugin_support::view::View;
 use std::fmt::Write;
 
 impl Lowering<'_, '_> {
@@ -20,7 +22,7 @@ impl Lowering<'_, '_> {
         // which the C compiler removes.
         let mut body = body;
         for (i, (storage, dtype)) in tensors.iter().enumerate() {
-            let mut view = crate::view::View::dense(&body.domain);
+            let mut view = View::dense(&body.domain);
             view.strides.fill(0);
             body.loads.push(Load { name: format!("unused{i}"), place: storage.place, view, dtype: *dtype });
         }
@@ -40,7 +42,7 @@ impl Lowering<'_, '_> {
         let order: Vec<usize> = (0..ir.shape(op.outputs[0]).len()).collect();
         let (body, _) = self.loop_body(number, Some(&order))?;
         let ty = c_type(data_type).ok_or("an element type without a C type")?;
-        let axis = op.ints("axis").map(|_| op.axis("axis", 0, rank));
+        let axis = op.attrs().ints("axis").map(|_| axis(op, 0, rank)).transpose()?;
         let is_take = op.name == "take";
         let flat_size: i64 = data.view.shape.iter().product();
         let flat = if is_take && axis.is_none() { data.view.reshape(&[flat_size]) } else { None };
@@ -48,14 +50,14 @@ impl Lowering<'_, '_> {
             (true, None, Some(view)) => Storage::new(data.place, view),
             (true, None, None) => {
                 let dense = self.dense_copy(&data, data_type, &comment[0])?;
-                Storage::new(dense.place, crate::view::View::dense(&[flat_size]))
+                Storage::new(dense.place, View::dense(&[flat_size]))
             }
             _ => data,
         };
         let axis = axis.unwrap_or(0);
         let size = data.view.shape[axis];
         let index_rank = indices.view.shape.len();
-        let wrap = op.text("mode") == "wrap";
+        let wrap = op.attrs().text("mode") == "wrap";
         let first = |vars: &[String]| {
             let index_vars = if is_take { vars[axis..axis + index_rank].to_vec() } else { vars.to_vec() };
             let mut at = if is_take {
@@ -92,7 +94,7 @@ impl Lowering<'_, '_> {
         let dtype = ir.val(op.inputs[0]).dtype;
         let shape = ir.shape(op.inputs[0]).to_vec();
         let widths = pad_widths(op);
-        let order = data.view.memory_order();
+        let order = memory_order(&data.view);
         let (body, _) = self.loop_body(number, Some(&order))?;
         let body = body.permute(&order);
         let view = data.view.permute(&order);
@@ -100,7 +102,7 @@ impl Lowering<'_, '_> {
             Some(&v) => Some((self.resolve(v)?, ir.val(v).dtype)),
             None => None,
         };
-        let mode = op.text("pad_mode").to_owned();
+        let mode = op.attrs().text("pad_mode").to_owned();
         let ty = c_type(dtype).ok_or("an element type without a C type")?;
         let first = |vars: &[String]| {
             let mut text = String::new();
@@ -133,7 +135,7 @@ impl Lowering<'_, '_> {
             } else {
                 let pad = match &value {
                     Some((storage, _)) => format!("{}[{}]", storage.place, storage.view.offset),
-                    None => literal(dtype, op.float("pad_value", 0.0)),
+                    None => literal(dtype, op.attrs().float("pad_value", 0.0)),
                 };
                 let _ = writeln!(text, "const {ty} acc = {} ? {element} : {pad};", inside.join(" && "));
             }
@@ -153,7 +155,7 @@ impl Lowering<'_, '_> {
         let op = ir.get(id);
         let data = self.resolve(op.inputs[0])?;
         let rank = data.view.shape.len();
-        let last = op.text("layout").ends_with('C');
+        let last = op.attrs().text("layout").ends_with('C');
         let (c, y, x) = if last { (rank - 1, 1, 2) } else { (1, 2, 3) };
         let order = [0, y, x, c];
         let (body, _) = self.loop_body(number, Some(&order))?;
@@ -162,16 +164,16 @@ impl Lowering<'_, '_> {
         let shape = ir.shape(op.inputs[0]).to_vec();
         let out = ir.shape(op.outputs[0]).to_vec();
         let upsampling = op.name == "nn.upsampling";
-        let method = op.text("method").to_owned();
-        let corners = upsampling && op.flag("align_corners", false);
-        let transformation = match op.text("coordinate_transformation_mode") {
+        let method = op.attrs().text("method").to_owned();
+        let corners = upsampling && op.attrs().flag("align_corners", false);
+        let transformation = match op.attrs().text("coordinate_transformation_mode") {
             _ if upsampling && corners => "align_corners",
             _ if upsampling => "asymmetric",
             "" => "half_pixel",
             mode => mode,
         }
         .to_owned();
-        let rounding = if upsampling { String::new() } else { op.text("rounding_method").to_owned() };
+        let rounding = if upsampling { String::new() } else { op.attrs().text("rounding_method").to_owned() };
         let nearest = method.starts_with("nearest");
         let source = |o: &str, from: i64, to: i64| {
             let ratio = format!("({from}.0f / {to}.0f)");

@@ -1,11 +1,12 @@
 //! Computations per row or per point: softmax, layer normalization, reductions, and plain loop nests.
 
-use crate::ir::OpId;
+use crate::index_space::memory_order;
 use crate::loop_body::{Load, LoopBody, Place, Storage, address};
-use crate::lowering::{Lowering, Phase};
+use crate::lowering::{Lowering, Phase, axis};
 use crate::text::{decode, share_loop};
-use crate::view::{View, count};
 use byoc_plugin_api::DType;
+use byoc_plugin_support::region::OpId;
+use byoc_plugin_support::view::{View, count};
 use std::fmt::Write;
 
 /// Maximum number of elements in a row, which is held on the stack.
@@ -15,7 +16,7 @@ impl Lowering<'_, '_> {
     /// Emits a loop nest without an anchor, with adjacent dimensions merged as far as the strides allow.
     pub fn map(&mut self, body: &LoopBody, comment: Vec<String>) -> Result<(), String> {
         let order = match body.stores.first() {
-            Some(store) => store.view.memory_order(),
+            Some(store) => memory_order(&store.view),
             None => (0..body.domain.len()).collect(),
         };
         let (body, _, _) = body.permute(&order).collapse(&[], &[order.len()]);
@@ -147,17 +148,17 @@ impl Lowering<'_, '_> {
         let op = ir.get(id);
         let shape = ir.shape(op.inputs[0]).to_vec();
         let rank = shape.len();
-        let axis = op.axis("axis", -1, rank);
+        let axis = axis(op, -1, rank)?;
         let data = self.resolve(op.inputs[0])?;
         let data = self.innermost(data, axis, DType::F32, &comment[0])?;
-        let mut order: Vec<usize> = data.view.memory_order();
+        let mut order: Vec<usize> = memory_order(&data.view);
         order.retain(|&d| d != axis);
         order.push(axis);
         let (mut body, _) = self.loop_body(number, Some(&order))?;
         let mut result = "s".to_owned();
         if op.name == "nn.layer_norm" {
             for (i, (flag, sign)) in [("scale", "*"), ("center", "+")].into_iter().enumerate() {
-                if !op.flag(flag, true) {
+                if !op.attrs().flag(flag, true) {
                     continue;
                 }
                 let storage = self.resolve(op.inputs[1 + i])?;
@@ -198,7 +199,7 @@ impl Lowering<'_, '_> {
             "nn.softmax" => writeln!(w, "        byoc_softmax({from}, t, {n});"),
             "nn.log_softmax" => writeln!(w, "        byoc_log_softmax({from}, t, {n});"),
             _ => {
-                let epsilon = crate::elementwise::literal(DType::F32, op.float("epsilon", 1e-5));
+                let epsilon = crate::elementwise::literal(DType::F32, op.attrs().float("epsilon", 1e-5));
                 writeln!(w, "        byoc_layer_norm({from}, t, {n}, {epsilon});")
             }
         };
@@ -220,11 +221,14 @@ impl Lowering<'_, '_> {
         let op = ir.get(id);
         let shape = ir.shape(op.inputs[0]).to_vec();
         let rank = shape.len();
-        let reduced = op.reduced_axes(rank);
+        let reduced = op
+            .attrs()
+            .reduced(rank)
+            .ok_or_else(|| format!("{}: an axis is out of range for {rank} dimensions", op.name))?;
         let data = self.resolve(op.inputs[0])?;
         let kept: Vec<usize> = (0..rank).filter(|&d| !reduced[d]).collect();
         // Dimensions that are kept, in memory order.
-        let by_memory: Vec<usize> = data.view.memory_order().into_iter().filter(|d| !reduced[*d]).collect();
+        let by_memory: Vec<usize> = memory_order(&data.view).into_iter().filter(|d| !reduced[*d]).collect();
         let out_rank = ir.shape(op.outputs[0]).len();
         let keepdims = out_rank == rank && out_rank != kept.len();
         let out_of = |d: usize| if keepdims { d } else { kept.iter().position(|&k| k == d).unwrap_or(0) };
@@ -240,7 +244,7 @@ impl Lowering<'_, '_> {
         let x_kept = data.view.permute(&by_memory);
         let (body, strides, _) = body.collapse(&[&x_kept.strides], &[kept.len()]);
         let x = View { shape: body.domain.clone(), strides: strides[0].clone(), offset: data.view.offset };
-        let summed: Vec<usize> = data.view.memory_order().into_iter().filter(|d| reduced[*d]).collect();
+        let summed: Vec<usize> = memory_order(&data.view).into_iter().filter(|d| reduced[*d]).collect();
         let counted: i64 = summed.iter().map(|&d| shape[d]).product();
         let dims = body.domain.len();
         let across = x.strides[dims - 1] == 1 && x.shape[dims - 1] >= 4;

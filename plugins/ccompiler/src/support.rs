@@ -2,11 +2,13 @@
 
 use crate::anchors::{Anchor, anchor};
 use crate::elementwise::{c_type, expression, is_elementwise, names};
-use crate::ir::{Op, RegionIr, is_view_op};
 use crate::layout::layout_is_known;
 use crate::rows::MAX_ROW;
-use crate::{anchors, elementwise, view};
+use crate::view_ops::is_view_op;
+use crate::{anchors, elementwise};
 use byoc_plugin_api::{DType, RefusalCode, Verdict};
+use byoc_plugin_support::region::{Op, RegionIr};
+use byoc_plugin_support::view;
 
 /// Maximum number of operators in a region; beyond it a C compiler takes minutes.
 pub const MAX_OPERATORS: usize = 5_000;
@@ -117,11 +119,12 @@ fn check_elementwise(ir: &RegionIr<'_>, op: &Op<'_>) -> Verdict {
 fn check_anchor(ir: &RegionIr<'_>, op: &Op<'_>, kind: Anchor) -> Verdict {
     let refuse = |code, detail: String| Verdict::refused(code, format!("{}: {detail}", op.name));
     let shape = ir.shape(op.inputs[0]);
-    let negative = |key: &str| op.ints(key).unwrap_or_default().iter().any(|&v| v < 0);
+    let negative = |key: &str| op.attrs().ints(key).unwrap_or_default().iter().any(|&v| v < 0);
     match kind {
         Anchor::Convolution => {
             if !layout_is_known(op) {
-                let detail = format!("layouts {} and {}", op.text("data_layout"), op.text("kernel_layout"));
+                let detail =
+                    format!("layouts {} and {}", op.attrs().text("data_layout"), op.attrs().text("kernel_layout"));
                 return refuse(RefusalCode::UnsupportedLayout, detail);
             }
             if negative("padding") {
@@ -129,40 +132,40 @@ fn check_anchor(ir: &RegionIr<'_>, op: &Op<'_>, kind: Anchor) -> Verdict {
             }
         }
         Anchor::Pool => {
-            if !["NCHW", "NHWC", "NCW", "NWC", ""].contains(&op.text("layout")) {
-                return refuse(RefusalCode::UnsupportedLayout, format!("layout {}", op.text("layout")));
+            if !["NCHW", "NHWC", "NCW", "NWC", ""].contains(&op.attrs().text("layout")) {
+                return refuse(RefusalCode::UnsupportedLayout, format!("layout {}", op.attrs().text("layout")));
             }
             if negative("padding") {
                 return refuse(RefusalCode::UnsupportedAttr, "the padding is negative".into());
             }
         }
         Anchor::Normalize => {
-            let axis = op.axis("axis", -1, shape.len());
-            if shape.get(axis).is_none_or(|&n| n > MAX_ROW) {
+            let row = op.attrs().axis("axis", -1, shape.len()).map(|axis| shape[axis]);
+            if row.is_none_or(|n| n > MAX_ROW) {
                 let detail = format!("expected rows of at most {MAX_ROW} elements");
                 return refuse(RefusalCode::ResourceLimit, detail);
             }
         }
         Anchor::Resize => {
-            let method = op.text("method");
+            let method = op.attrs().text("method");
             if !["linear", "bilinear", "nearest_neighbor", "nearest"].contains(&method) {
                 return refuse(RefusalCode::UnsupportedAttr, format!("method {method}"));
             }
-            if !["NCHW", "NHWC"].contains(&op.text("layout")) {
-                return refuse(RefusalCode::UnsupportedLayout, format!("layout {}", op.text("layout")));
+            if !["NCHW", "NHWC"].contains(&op.attrs().text("layout")) {
+                return refuse(RefusalCode::UnsupportedLayout, format!("layout {}", op.attrs().text("layout")));
             }
-            let mode = op.text("coordinate_transformation_mode");
+            let mode = op.attrs().text("coordinate_transformation_mode");
             if !["", "half_pixel", "asymmetric", "align_corners"].contains(&mode) {
                 return refuse(RefusalCode::UnsupportedAttr, format!("coordinate_transformation_mode {mode}"));
             }
         }
         Anchor::Gather => {
-            if op.int("batch_dims", 0) != 0 {
+            if op.attrs().int("batch_dims", 0) != 0 {
                 return refuse(RefusalCode::UnsupportedAttr, "batch_dims is not 0".into());
             }
         }
         Anchor::Pad => {
-            let mode = op.text("pad_mode");
+            let mode = op.attrs().text("pad_mode");
             if !["", "constant", "edge", "reflect"].contains(&mode) {
                 return refuse(RefusalCode::UnsupportedAttr, format!("pad_mode {mode}"));
             }

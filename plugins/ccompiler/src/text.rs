@@ -1,6 +1,6 @@
 //! Helpers that format readable C.
 
-use crate::view::dense_strides;
+use byoc_plugin_support::view::dense_strides;
 use std::fmt::Write;
 
 /// Formats the bounds of part `index` when `0..n` is divided into `parts` equal parts.

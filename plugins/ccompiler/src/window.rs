@@ -1,11 +1,11 @@
 //! Depthwise convolutions and pools: windows over pixels, with the channels in the vector lanes.
 
-use crate::ir::OpId;
 use crate::loop_body::{LoopBody, Place, address};
 use crate::lowering::{Lowering, PackedConstant, Phase};
 use crate::text::{decode, share_loop};
-use crate::view::View;
 use byoc_plugin_api::DType;
+use byoc_plugin_support::region::OpId;
+use byoc_plugin_support::view::View;
 use std::fmt::Write;
 
 /// Reduction of a pooling window.
@@ -167,13 +167,17 @@ impl Lowering<'_, '_> {
         let shape = ir.shape(op.inputs[0]).to_vec();
         let rank = shape.len();
         let axes = rank - 2;
-        let c = if op.text("layout").ends_with('C') { rank - 1 } else { 1 };
+        let c = if op.attrs().text("layout").ends_with('C') { rank - 1 } else { 1 };
         let spatial: Vec<usize> = if c == 1 { (2..rank).collect() } else { (1..rank - 1).collect() };
         let out = ir.shape(op.outputs[0]).to_vec();
-        let pool = if op.name.contains("max") { Pool::Max } else { Pool::Average(op.flag("count_include_pad", false)) };
+        let pool = if op.name.contains("max") {
+            Pool::Max
+        } else {
+            Pool::Average(op.attrs().flag("count_include_pad", false))
+        };
         let whole = op.name.contains("global") || op.name.contains("adaptive");
-        let (sizes, strides) = (op.per_axis("pool_size", axes, 1), op.per_axis("strides", axes, 1));
-        let (dilation, pads) = (op.per_axis("dilation", axes, 1), op.padding(axes));
+        let (sizes, strides) = (op.attrs().per_axis("pool_size", axes, 1), op.attrs().per_axis("strides", axes, 1));
+        let (dilation, pads) = (op.attrs().per_axis("dilation", axes, 1), op.attrs().padding(axes));
         let ranges: Vec<Range> = (0..axes)
             .map(|i| {
                 if whole {

@@ -8,9 +8,10 @@ use crate::ir::{CompileError, EltwiseParams, Kind, Op, Result, Val};
 use crate::library::{Attr, Conv, Desc, OneDnnError, PrimitiveDesc, Window, ffi};
 use crate::lower::{BufferView, Chain, Lowering};
 use crate::plan::Operation;
+use crate::shape::channels_last;
 use crate::sum_requirement::SumRequirement;
-use crate::view::{View, channels_last, count};
 use byoc_plugin_api::{DType, RefusalCode};
+use byoc_plugin_support::view::{View, count};
 
 /// Tensor that a primitive reads: in place, or copied into a dense layout of the given order.
 #[derive(Clone)]

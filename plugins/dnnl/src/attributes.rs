@@ -2,12 +2,22 @@
 
 use crate::ir::{CompileError, Result};
 use crate::library::{Window, ffi};
-use crate::view::count;
 use byoc_plugin_api::{AttrValue, Node, RefusalCode};
+use byoc_plugin_support::attributes as support;
+use byoc_plugin_support::view::count;
+use std::ops::Deref;
 
-/// Attributes of a node.
+/// Attributes of a node, with errors for those that no operator can have.
 #[derive(Clone, Copy)]
-pub struct Attributes<'a>(pub &'a Node);
+pub struct Attributes<'a>(pub support::Attributes<'a>);
+
+impl<'a> Deref for Attributes<'a> {
+    type Target = support::Attributes<'a>;
+
+    fn deref(&self) -> &support::Attributes<'a> {
+        &self.0
+    }
+}
 
 fn attr_error(detail: impl Into<String>) -> CompileError {
     CompileError::new(RefusalCode::UnsupportedAttr, detail)
@@ -17,46 +27,20 @@ fn attr_error(detail: impl Into<String>) -> CompileError {
 const EXTENT_LIMIT: i64 = 1 << 31;
 
 impl<'a> Attributes<'a> {
-    /// Returns an integer, or `default` if it is not set.
-    pub fn int(self, key: &str, default: i64) -> i64 {
-        self.0.int(key).or_else(|| self.0.flag(key).map(i64::from)).unwrap_or(default)
-    }
-
-    /// Returns a number, or `default` if it is not set.
-    pub fn float(self, key: &str, default: f64) -> f64 {
-        self.0.float(key).unwrap_or(default)
-    }
-
-    /// Returns a flag, or `default` if it is not set.
-    pub fn flag(self, key: &str, default: bool) -> bool {
-        self.int(key, i64::from(default)) != 0
-    }
-
-    /// Returns a list of integers, or `None` if it is not set. A single integer counts as a list of one.
-    pub fn ints(self, key: &str) -> Option<Vec<i64>> {
-        match self.0.attr(key)? {
-            AttrValue::Int(value) => Some(vec![*value]),
-            other => other.as_ints(),
-        }
-    }
-
-    /// Returns one value per spatial axis; a single value applies to all.
-    pub fn per_axis(self, key: &str, axes: usize, default: i64) -> Vec<i64> {
-        let given = self.ints(key).unwrap_or_default();
-        (0..axes).map(|i| given.get(i).or(given.last()).copied().unwrap_or(default)).collect()
+    /// Reads the attributes of a node.
+    pub fn of(node: &'a Node) -> Attributes<'a> {
+        Attributes(support::Attributes(node))
     }
 
     /// Returns strides, dilation and padding for a kernel of this size.
     pub fn window(self, axes: usize, kernel: &[i64]) -> Result<Window> {
-        let padding = self.ints("padding").unwrap_or_default();
-        let at = |i: usize| padding.get(i).or(padding.last()).copied().unwrap_or(0);
-        let both = padding.len() >= 2 * axes;
+        let (before, after) = self.padding(axes).into_iter().unzip();
         let window = Window {
             strides: self.per_axis("strides", axes, 1),
             dilation: self.per_axis("dilation", axes, 1),
             kernel: kernel.to_vec(),
-            before: (0..axes).map(at).collect(),
-            after: (0..axes).map(|i| at(if both { axes + i } else { i })).collect(),
+            before,
+            after,
         };
         let positive = |values: &[i64]| values.iter().all(|value| (1..EXTENT_LIMIT).contains(value));
         if !positive(&window.strides) || !positive(&window.dilation) || !positive(&window.kernel) {
@@ -75,32 +59,16 @@ impl<'a> Attributes<'a> {
 
     /// Returns the permutation of a transpose.
     pub fn permutation(self, rank: usize) -> Result<Vec<usize>> {
-        let Some(given) = self.ints("axes").filter(|axes| !axes.is_empty()) else {
-            return Ok((0..rank).rev().collect());
-        };
-        let axes: Vec<usize> = given.iter().map(|&axis| normalize_axis(axis, rank)).collect::<Result<_>>()?;
-        let mut sorted = axes.clone();
-        sorted.sort_unstable();
-        if sorted.iter().copied().eq(0..rank) {
-            Ok(axes)
-        } else {
-            Err(attr_error(format!("axes {given:?} are not a permutation of {rank} dimensions")))
-        }
+        let invalid =
+            || attr_error(format!("axes: expected a permutation of {rank} dimensions, found {:?}", self.ints("axes")));
+        self.0.permutation(rank).ok_or_else(invalid)
     }
 
     /// Returns the axes of a reduction, ascending.
     pub fn reduced(self, rank: usize) -> Result<Vec<usize>> {
-        let mut flags = vec![false; rank];
-        match self.ints("axis") {
-            None => flags.fill(true),
-            Some(axes) => {
-                for axis in axes {
-                    flags[normalize_axis(axis, rank)?] = true;
-                }
-            }
-        }
-        let exclude = self.flag("exclude", false);
-        Ok((0..rank).filter(|&d| flags[d] != exclude).collect())
+        let invalid = || attr_error(format!("axis: expected axes of {rank} dimensions, found {:?}", self.ints("axis")));
+        let reduced = self.0.reduced(rank).ok_or_else(invalid)?;
+        Ok((0..rank).filter(|&d| reduced[d]).collect())
     }
 
     /// Returns the shape of a reshape, from the codes of `newshape`.
@@ -185,7 +153,7 @@ impl<'a> Attributes<'a> {
             Some(axes) => axes.iter().map(|&axis| normalize_axis(axis, shape.len())).collect::<Result<Vec<_>>>()?,
             None => (0..begin.len()).collect(),
         };
-        let by_size = self.0.text("slice_mode") == Some("size");
+        let by_size = self.0.0.text("slice_mode") == Some("size");
         let (mut from, mut step, mut size) = (vec![0; shape.len()], vec![1; shape.len()], shape.to_vec());
         for (i, &axis) in axes.iter().enumerate() {
             let (Some(&given), Some(&until), Some(&whole)) = (begin.get(i), end.get(i), shape.get(axis)) else {
@@ -215,7 +183,7 @@ impl<'a> Attributes<'a> {
     /// Returns the start of each part of a split, and the end of the last one.
     pub fn split_bounds(self, whole: i64) -> Result<Vec<i64>> {
         let invalid = || attr_error(format!("cannot split {whole} elements as requested"));
-        let bounds: Vec<i64> = match self.0.attr("indices_or_sections") {
+        let bounds: Vec<i64> = match self.0.0.attr("indices_or_sections") {
             Some(AttrValue::Int(parts)) if *parts > 0 && whole % parts == 0 => {
                 (0..=*parts).map(|i| i * (whole / parts)).collect()
             }
@@ -231,7 +199,7 @@ impl<'a> Attributes<'a> {
     /// Returns `(before, after)` for each of `rank` dimensions, from pairs or a flat list.
     pub fn pairs(self, key: &str, rank: usize) -> Result<Vec<(i64, i64)>> {
         let invalid = || attr_error(format!("expected {key} to be (before, after) for each of {rank} dimensions"));
-        let list = self.0.attr(key).and_then(AttrValue::as_list).ok_or_else(invalid)?;
+        let list = self.0.0.attr(key).and_then(AttrValue::as_list).ok_or_else(invalid)?;
         let flat: Option<Vec<i64>> = match list.first() {
             Some(AttrValue::List(_)) => {
                 list.iter().map(AttrValue::as_ints).collect::<Option<Vec<_>>>().map(|pairs| pairs.concat())
@@ -248,13 +216,13 @@ impl<'a> Attributes<'a> {
         if to.iter().any(|size| !(1..EXTENT_LIMIT).contains(size)) {
             return Err(attr_error(format!("result size {to:?} is out of range")));
         }
-        let method = self.0.text("method").unwrap_or_default();
+        let method = self.0.0.text("method").unwrap_or_default();
         let mode = match name {
             "nn.upsampling" if self.flag("align_corners", false) => "align_corners",
             "nn.upsampling" => "asymmetric",
-            _ => self.0.text("coordinate_transformation_mode").unwrap_or("half_pixel"),
+            _ => self.0.0.text("coordinate_transformation_mode").unwrap_or("half_pixel"),
         };
-        let rounding = self.0.text("rounding_method").unwrap_or_default();
+        let rounding = self.0.0.text("rounding_method").unwrap_or_default();
         let whole = (0..2).all(|i| to[i] % from[i] == 0);
         match (method, mode, rounding) {
             // For an integer factor every nearest rule picks the same neighbor: floor(x / factor).
@@ -269,17 +237,9 @@ impl<'a> Attributes<'a> {
             _ => Err(attr_error(format!("unsupported method {method} with {mode} {rounding}"))),
         }
     }
-
-    /// Returns a string, or `""` if it is not set.
-    pub fn text(self, key: &str) -> &'a str {
-        self.0.text(key).unwrap_or_default()
-    }
 }
 
 fn normalize_axis(axis: i64, rank: usize) -> Result<usize> {
-    let from_start = if axis < 0 { axis.saturating_add(rank as i64) } else { axis };
-    usize::try_from(from_start)
-        .ok()
-        .filter(|&axis| axis < rank)
+    support::normalize_axis(axis, rank)
         .ok_or_else(|| attr_error(format!("axis {axis} is out of range for {rank} dimensions")))
 }

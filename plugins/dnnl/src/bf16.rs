@@ -9,8 +9,8 @@
 use crate::argument::BufferId;
 use crate::ir::Result;
 use crate::lower::{BufferView, Lowering};
-use crate::view::{View, count};
 use byoc_plugin_api::DType;
+use byoc_plugin_support::view::{View, count};
 
 /// Minimum number of multiplications of a product, in total and per element of its data, for the copy to pay off. On
 /// MobileNetV2, where few products qualify, copying for all of them cost more than the products gained.

@@ -5,7 +5,8 @@
 //! the same memory in another way. So the dimensions are passed in memory order, without those of size 1, and adjacent
 //! ones are merged if every operand is broadcast over both of them or over neither.
 
-use crate::view::{View, regroup};
+use crate::shape::regroup;
+use byoc_plugin_support::view::View;
 
 /// View of a value by a primitive.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,7 +79,7 @@ impl DimMap {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::view::channels_last;
+    use crate::shape::channels_last;
 
     #[test]
     fn merges_spatial_dimensions_under_a_channel_gate() {

@@ -13,9 +13,10 @@ use crate::library::{Window, ffi};
 use crate::lower::{BufferView, Chain, Lowering, PostOp};
 use crate::pack::Packing;
 use crate::plan::Operation;
-use crate::view::{View, channels_last, count};
+use crate::shape::channels_last;
 use crate::winograd::{LANES, Weights, Winograd};
 use byoc_plugin_api::{DType, RefusalCode};
+use byoc_plugin_support::view::{View, count};
 
 /// Maximum size in bytes of transformed kernels that stay in a core's cache from one group of tiles to the next.
 const MAX_CACHED_BYTES: usize = 1 << 20;

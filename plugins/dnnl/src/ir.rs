@@ -8,18 +8,9 @@
 use crate::library::OneDnnError;
 use crate::options::Options;
 use byoc_plugin_api::{Constant, DType, Error, RefusalCode};
+use byoc_plugin_support::region::RegionError;
+pub use byoc_plugin_support::region::Val;
 use std::collections::{BTreeSet, HashMap};
-
-/// Id of a tensor of the IR.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Val(u32);
-
-impl Val {
-    /// Returns the id as an index into [`RegionIr::values`].
-    pub fn index(self) -> usize {
-        self.0 as usize
-    }
-}
 
 /// Error of translation or lowering.
 #[derive(Clone, Debug, PartialEq)]
@@ -33,6 +24,12 @@ pub struct CompileError {
 impl From<OneDnnError> for CompileError {
     fn from(failure: OneDnnError) -> CompileError {
         CompileError::new(failure.code(), failure.to_string())
+    }
+}
+
+impl From<RegionError> for CompileError {
+    fn from(error: RegionError) -> CompileError {
+        CompileError::new(error.code, error.detail)
     }
 }
 
@@ -201,7 +198,7 @@ impl RegionIr {
     /// Adds a value.
     pub fn value(&mut self, shape: Vec<i64>, dtype: DType, def: Def) -> Val {
         self.values.push(Value { shape, dtype, def });
-        Val((self.values.len() - 1) as u32)
+        Val::new(self.values.len() - 1)
     }
 
     /// Adds an operator without simplification; the element type is that of its first operand. Identical operators on

@@ -56,10 +56,10 @@ mod plan;
 mod qnn;
 mod recurrent;
 mod runtime;
+mod shape;
 mod simplify;
 mod sum_requirement;
 mod translate;
-mod view;
 mod winograd;
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! Reason and hint of a refusal.
 
 use byoc_plugin_api::{Error, RefusalCode, Verdict};
+use byoc_plugin_support::region::RegionError;
 
 /// Error of lowering, which converts to a verdict or an error.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,6 +22,12 @@ pub fn refuse<T>(code: RefusalCode, detail: impl Into<String>) -> Result<T, Comp
 /// Returns a refusal with a hint.
 pub fn refuse_with_hint<T>(code: RefusalCode, detail: impl Into<String>, hint: &str) -> Result<T, CompileError> {
     Err(CompileError { code, detail: detail.into(), hint: hint.to_owned() })
+}
+
+impl From<RegionError> for CompileError {
+    fn from(error: RegionError) -> CompileError {
+        CompileError { code: error.code, detail: error.detail, hint: error.hint.to_owned() }
+    }
 }
 
 impl From<CompileError> for Verdict {

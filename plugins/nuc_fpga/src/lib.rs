@@ -25,7 +25,6 @@ mod device;
 mod driver;
 mod epilogue;
 mod error;
-mod ir;
 mod layer;
 mod loader;
 mod lower;

@@ -5,9 +5,9 @@ use crate::device::config::Config;
 use crate::device::cycles;
 use crate::epilogue::{Element, EpilogueOp, Factor, MAX_SHIFT, Rounding};
 use crate::error::{CompileError, refuse, refuse_with_hint};
-use crate::ir::{Def, Op, RegionIr, Val};
 use crate::layer::{Conv, Dense, Layer};
 use byoc_plugin_api::{Constant, DType, Graph, RefusalCode};
+use byoc_plugin_support::region::{Def, Op, RegionIr, Val};
 use std::collections::BTreeMap;
 
 const QUANTIZE: &str =
@@ -20,6 +20,7 @@ const SCHEME: &str = "\"byoc quantize --backend nuc_fpga\" gives a model of the 
 /// Refuses with the first operator that the device does not support.
 pub fn lower(graph: &Graph, constants: &[Constant], config: &Config) -> Result<CommandList, CompileError> {
     let ir = RegionIr::new(graph, constants)?;
+    ir.ops.iter().try_for_each(single_result)?;
     let mut lowering = Lowering { ir: &ir, config, fused: vec![false; ir.ops.len()], commands: Vec::new() };
     for number in 0..ir.ops.len() {
         if !lowering.fused[number] {
@@ -73,15 +74,15 @@ impl Lowering<'_> {
         self.fused[number] = true;
         let (mut names, mut sources) = (vec![op.name], sources(op));
         let mut steps = Vec::new();
-        let mut result = op.output;
+        let mut result = op.outputs[0];
         while !ir.outputs.contains(&result) {
-            let &[user] = &ir.get(result).users[..] else { break };
-            let Some(step) = step(ir, &ir.ops[user], result, &layer)? else { break };
+            let &[user] = &ir.val(result).users[..] else { break };
+            let Some(step) = step(ir, ir.get(user), result, &layer)? else { break };
             steps.extend(step);
-            names.push(ir.ops[user].name);
-            sources.extend(self::sources(&ir.ops[user]));
-            self.fused[user] = true;
-            result = ir.ops[user].output;
+            names.push(ir.get(user).name);
+            sources.extend(self::sources(ir.get(user)));
+            self.fused[user.index()] = true;
+            result = ir.get(user).outputs[0];
         }
         sources.dedup();
         let from = if sources.is_empty() { String::new() } else { format!(" (from {})", sources.join(", ")) };
@@ -105,14 +106,14 @@ fn sources(op: &Op<'_>) -> Vec<String> {
 /// Checks the element types of a layer, and the zero points of a quantized one.
 fn check_types(ir: &RegionIr<'_>, op: &Op<'_>) -> Result<(), CompileError> {
     for (i, &input) in op.inputs.iter().take(2).enumerate() {
-        let dtype = ir.get(input).dtype;
+        let dtype = ir.val(input).dtype;
         if dtype != DType::I8 {
             let hint = if dtype.is_float() { QUANTIZE } else { SCHEME };
             let detail = format!("input {i} is {dtype}; nuc_fpga takes int8");
             return refuse_with_hint(RefusalCode::UnsupportedDtype, detail, hint);
         }
     }
-    let dtype = ir.get(op.output).dtype;
+    let dtype = ir.val(op.outputs[0]).dtype;
     if dtype != DType::I32 {
         let detail = format!("the result is {dtype}; nuc_fpga gives int32");
         return refuse_with_hint(RefusalCode::UnsupportedDtype, detail, "set out_dtype=\"int32\"");
@@ -152,14 +153,14 @@ fn elements<T>(
 }
 
 /// Converts a size for the driver's signature. [`Layer::check`] rejects sizes that are out of range.
-fn size(value: usize) -> u32 {
+fn size(value: i64) -> u32 {
     u32::try_from(value).unwrap_or(u32::MAX)
 }
 
 fn conv2d(ir: &RegionIr<'_>, op: &Op<'_>) -> Result<Layer, CompileError> {
     check_types(ir, op)?;
     for (key, wanted) in [("data_layout", "NCHW"), ("kernel_layout", "OIHW"), ("out_layout", "NCHW")] {
-        let found = op.text(key);
+        let found = op.attrs().text(key);
         if found != wanted && !(found.is_empty() && key == "out_layout") {
             let detail = format!("{key} is {found}; nuc_fpga takes {wanted}");
             let hint =
@@ -167,11 +168,11 @@ fn conv2d(ir: &RegionIr<'_>, op: &Op<'_>) -> Result<Layer, CompileError> {
             return refuse_with_hint(RefusalCode::UnsupportedLayout, detail, hint);
         }
     }
-    let dilation = op.ints("dilation");
+    let dilation = op.attrs().ints("dilation").unwrap_or_default();
     if dilation.iter().any(|&d| d != 1) {
         return refuse(RefusalCode::UnsupportedAttr, format!("dilation is {dilation:?}; nuc_fpga takes [1, 1]"));
     }
-    let padding = op.ints("padding");
+    let padding = op.attrs().ints("padding").unwrap_or_default();
     let [top, left, bottom, right] = match padding[..] {
         [] => [0; 4],
         [all] => [all; 4],
@@ -191,26 +192,26 @@ fn conv2d(ir: &RegionIr<'_>, op: &Op<'_>) -> Result<Layer, CompileError> {
         let hint = "pad with nn.pad before the convolution, whose own padding is then 0";
         return refuse_with_hint(RefusalCode::UnsupportedAttr, detail, hint);
     }
-    let strides = op.ints("strides");
+    let strides = op.attrs().ints("strides").unwrap_or_default();
     let [stride_height, stride_width] = match strides[..] {
         [] => [1; 2],
         [all] => [all; 2],
         [y, x] => [y, x],
         _ => return refuse(RefusalCode::UnsupportedAttr, format!("expected 1 or 2 strides, found {}", strides.len())),
     };
-    let groups = op.node.int("groups").unwrap_or(1);
+    let groups = op.attrs().int("groups", 1);
     let attribute = |name: &str, value: i64| match u32::try_from(value) {
         Ok(value) => Ok(value),
         Err(_) => refuse(RefusalCode::UnsupportedAttr, format!("{name} is {value}")),
     };
-    let (data, kernel) = (&ir.get(op.inputs[0]).shape[..], &ir.get(op.inputs[1]).shape[..]);
+    let (data, kernel) = (&ir.val(op.inputs[0]).shape[..], &ir.val(op.inputs[1]).shape[..]);
     let (&[batch, channels, height, width], &[kernels, group_channels, kernel_height, kernel_width]) = (data, kernel)
     else {
         let detail = format!("the data has {} dimensions, the kernel {}; nuc_fpga takes 4", data.len(), kernel.len());
         return refuse(RefusalCode::UnsupportedShape, detail);
     };
     let group = attribute("groups", groups)?;
-    if Some(channels) != group_channels.checked_mul(group as usize) {
+    if Some(channels) != group_channels.checked_mul(i64::from(group)) {
         let detail = format!(
             "{channels} channels in {group} groups do not match a kernel of {group_channels} channels per group"
         );
@@ -237,7 +238,7 @@ fn conv2d(ir: &RegionIr<'_>, op: &Op<'_>) -> Result<Layer, CompileError> {
 fn dense(ir: &RegionIr<'_>, op: &Op<'_>) -> Result<Layer, CompileError> {
     check_types(ir, op)?;
     no_empty_tensor(ir, op)?;
-    let (data, kernel) = (&ir.get(op.inputs[0]).shape[..], &ir.get(op.inputs[1]).shape[..]);
+    let (data, kernel) = (&ir.val(op.inputs[0]).shape[..], &ir.val(op.inputs[1]).shape[..]);
     let (Some((&in_features, leading)), &[out_features, terms]) = (data.split_last(), kernel) else {
         let detail = format!("the kernel has {} dimensions; nuc_fpga takes 2", kernel.len());
         return refuse(RefusalCode::UnsupportedShape, detail);
@@ -248,17 +249,28 @@ fn dense(ir: &RegionIr<'_>, op: &Op<'_>) -> Result<Layer, CompileError> {
             format!("the data has {in_features} features, the kernel {terms}"),
         );
     }
-    let batch = leading.iter().fold(1usize, |all, &dim| all.saturating_mul(dim));
+    let batch = leading.iter().fold(1i64, |all, &dim| all.saturating_mul(dim));
     let dense = Dense { batch: size(batch), in_features: size(in_features), out_features: size(out_features) };
     Ok(Layer::Dense(dense))
 }
 
 fn no_empty_tensor(ir: &RegionIr<'_>, op: &Op<'_>) -> Result<(), CompileError> {
-    let values = op.inputs.iter().take(2).chain([&op.output]);
-    if values.into_iter().any(|&value| ir.get(value).shape.contains(&0)) {
+    let values = op.inputs.iter().take(2).chain([&op.outputs[0]]);
+    if values.into_iter().any(|&value| ir.val(value).shape.contains(&0)) {
         return refuse(RefusalCode::UnsupportedShape, format!("{}: a tensor has no elements", op.name));
     }
     Ok(())
+}
+
+/// Checks that an operator has one result, as all operators of the device have.
+fn single_result(op: &Op<'_>) -> Result<(), CompileError> {
+    match op.outputs.len() {
+        1 => Ok(()),
+        n => {
+            let detail = format!("{} has {n} results; nuc_fpga takes operators with one", op.name);
+            refuse(RefusalCode::UnsupportedOp, detail)
+        }
+    }
 }
 
 /// Lowers an operator that reads `value`, a result of `layer`, to epilogue operations; `None` if it cannot be part of
@@ -270,7 +282,7 @@ fn step(ir: &RegionIr<'_>, op: &Op<'_>, value: Val, layer: &Layer) -> Result<Opt
     ) {
         return Ok(None);
     }
-    let dtype = |v: Val| ir.get(v).dtype;
+    let dtype = |v: Val| ir.val(v).dtype;
     let element = |name: &str, v: Val| match Element::of(dtype(v)) {
         Some(element) => Ok(element),
         None => {
@@ -279,8 +291,8 @@ fn step(ir: &RegionIr<'_>, op: &Op<'_>, value: Val, layer: &Layer) -> Result<Opt
             refuse(RefusalCode::UnsupportedDtype, detail)
         }
     };
-    let (from, to) = (element("the operand", value)?, element("the result", op.output)?);
-    if ir.get(op.output).shape != ir.get(value).shape {
+    let (from, to) = (element("the operand", value)?, element("the result", op.outputs[0])?);
+    if ir.val(op.outputs[0]).shape != ir.val(value).shape {
         return refuse(
             RefusalCode::UnsupportedShape,
             format!("{}: the result has another shape than the operand", op.name),
@@ -318,10 +330,10 @@ fn bias(ir: &RegionIr<'_>, op: &Op<'_>, value: Val, layer: &Layer) -> Result<Epi
     if handle.dtype() != DType::I32 {
         return refuse(RefusalCode::UnsupportedDtype, format!("the bias is {}; nuc_fpga takes int32", handle.dtype()));
     }
-    let (rank, shape) = (ir.get(value).shape.len(), handle.shape());
+    let (rank, shape) = (ir.val(value).shape.len(), handle.shape());
     let (axis, channels) = (channel_axis(layer, rank), layer.channels()[1]);
     if op.name == "nn.bias_add" {
-        if op.axis("axis", 1, rank) != Some(axis) || left != value {
+        if op.attrs().axis("axis", 1, rank) != Some(axis) || left != value {
             let detail = "the bias is not along the channel axis; nuc_fpga adds one number per channel";
             return refuse(RefusalCode::UnsupportedShape, detail);
         }
@@ -386,8 +398,8 @@ fn requantize(
     let output = scales(3, "the output scale of qnn.requantize")?;
     let output_zero = zeros(4, "the output zero point of qnn.requantize")?;
     let channels = layer.channels()[1];
-    let rank = ir.get(value).shape.len();
-    let axis = op.axis("axis", -1, rank);
+    let rank = ir.val(value).shape.len();
+    let axis = op.attrs().axis("axis", -1, rank);
     if input.len() != 1 && (axis != Some(channel_axis(layer, rank)) || input.len() != channels) {
         let detail = format!("{} input scales do not match the {channels} channels", input.len());
         return refuse(RefusalCode::QuantScheme, detail);
@@ -399,7 +411,7 @@ fn requantize(
         let detail = format!("the input zero point of qnn.requantize is {zero}; nuc_fpga takes 0");
         return refuse_with_hint(RefusalCode::QuantScheme, detail, SCHEME);
     }
-    let rounding = match op.text("rounding") {
+    let rounding = match op.attrs().text("rounding") {
         "" | "None" | "UPWARD" => Rounding::Upward,
         "TONEAREST" => Rounding::Tonearest,
         "TOEVEN" => Rounding::Toeven,
@@ -410,7 +422,7 @@ fn requantize(
             );
         }
     };
-    let compute = op.text("compute_dtype");
+    let compute = op.attrs().text("compute_dtype");
     if !matches!(compute, "" | "None" | "int64") {
         let detail = format!("qnn.requantize computes in {compute}; nuc_fpga computes in int64");
         return refuse_with_hint(RefusalCode::UnsupportedAttr, detail, "set compute_dtype=\"int64\"");
@@ -452,7 +464,7 @@ pub fn factor(input: f32, output: f32) -> Option<Factor> {
 fn assign_memory(graph: &Graph, ir: &RegionIr<'_>, commands: Vec<PendingCommand>) -> Result<CommandList, CompileError> {
     let mut places: BTreeMap<Val, Place> = BTreeMap::new();
     for (i, &output) in ir.outputs.iter().enumerate() {
-        if !matches!(ir.get(output).def, Def::Op(_)) || places.insert(output, Place::Output(i)).is_some() {
+        if !matches!(ir.val(output).def, Def::Op(..)) || places.insert(output, Place::Output(i)).is_some() {
             return refuse(RefusalCode::UnsupportedOp, format!("output {i} is an input, a constant or another output"));
         }
     }
@@ -473,7 +485,7 @@ fn assign_memory(graph: &Graph, ir: &RegionIr<'_>, commands: Vec<PendingCommand>
         };
         sums.push((!command.steps.is_empty()).then(|| buffer(4 * count)));
         if !places.contains_key(&command.result) {
-            let element = Element::of(ir.get(command.result).dtype).unwrap_or(Element::Int32);
+            let element = Element::of(ir.val(command.result).dtype).unwrap_or(Element::Int32);
             results.insert(command.result, buffer(count * element.size() as u64));
         }
     }
@@ -484,17 +496,17 @@ fn assign_memory(graph: &Graph, ir: &RegionIr<'_>, commands: Vec<PendingCommand>
     let mut used = vec![false; ir.constants.len()];
     let mut placed_commands = Vec::with_capacity(commands.len());
     for (command, sums) in commands.into_iter().zip(sums) {
-        let mut operand = |value: Val| match ir.get(value).def {
+        let mut operand = |value: Val| match ir.val(value).def {
             Def::Input(i) => Ok(Place::Input(i)),
             Def::Constant(i) => {
                 used[i] = true;
                 Ok(Place::Constant(i))
             }
-            Def::Op(op) => match places.get(&value) {
+            Def::Op(op, _) => match places.get(&value) {
                 Some(&place) => Ok(place),
                 None => refuse(
                     RefusalCode::UnsupportedOp,
-                    format!("an intermediate result of a command is read: {}", ir.ops[op].name),
+                    format!("an intermediate result of a command is read: {}", ir.get(op).name),
                 ),
             },
         };
@@ -505,7 +517,7 @@ fn assign_memory(graph: &Graph, ir: &RegionIr<'_>, commands: Vec<PendingCommand>
                 used[*constant] = true;
             }
         }
-        let element = Element::of(ir.get(command.result).dtype).unwrap_or(Element::Int32);
+        let element = Element::of(ir.val(command.result).dtype).unwrap_or(Element::Int32);
         let epilogue = sums.map(|_| Epilogue { out, element, steps: command.steps });
         let sums = sums.map_or(out, |buffer| Place::Work(offsets[buffer]));
         placed_commands.push(Command {
@@ -524,7 +536,13 @@ fn assign_memory(graph: &Graph, ir: &RegionIr<'_>, commands: Vec<PendingCommand>
         }
     };
     let ports = |values: &[Val]| -> Result<Vec<Port>, CompileError> {
-        values.iter().map(|&value| port(&ir.get(value).shape, ir.get(value).dtype)).collect()
+        values
+            .iter()
+            .map(|&value| {
+                let shape: Vec<usize> = ir.shape(value).iter().map(|&d| d as usize).collect();
+                port(&shape, ir.val(value).dtype)
+            })
+            .collect()
     };
     let constants = ir.constants.iter().zip(used);
     let constants =

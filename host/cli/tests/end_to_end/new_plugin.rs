@@ -4,6 +4,8 @@
 use crate::{byoc, data_text, to_command_output};
 use byoc_test_support::{c_plugin, copy, plugin, sample, test_plugin, workspace};
 use serde_json::Value;
+use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -56,10 +58,22 @@ fn builds_new_plugin_in_rust() {
     assert!(shown.contains("cargo build --release --manifest-path"), "{shown}");
     // It contains no reference to this checkout: it was written by the binary alone.
     let checkout = workspace().display().to_string();
-    for file in ["Cargo.toml", "README.md", "src/lib.rs", "byoc-plugin-api/Cargo.toml", "byoc-plugin-api/src/lib.rs"] {
+    for file in [
+        "Cargo.toml",
+        "README.md",
+        "src/lib.rs",
+        "byoc-plugin-api/Cargo.toml",
+        "byoc-plugin-api/src/lib.rs",
+        "byoc-plugin-support/Cargo.toml",
+    ] {
         let text = std::fs::read_to_string(mine.join(file)).unwrap();
         assert!(!text.contains(&checkout), "{file}");
     }
+    let names = |folder: &Path| -> BTreeSet<OsString> {
+        std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name()).collect()
+    };
+    let helpers = workspace().join("plugin-api/support/src");
+    assert_eq!(names(&mine.join("byoc-plugin-support/src")), names(&helpers), "the copy is complete");
     // The versions that this checkout is tested with; a user's cargo selects the newest.
     copy(&workspace().join("Cargo.lock"), &mine.join("Cargo.lock"));
     shell(&mine, "RUSTFLAGS='-D warnings' cargo build --release --quiet --offline");

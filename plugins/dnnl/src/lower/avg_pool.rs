@@ -5,8 +5,9 @@ use crate::ir::{CompileError, Op, Result};
 use crate::library::ffi;
 use crate::plan::Operation;
 use crate::qnn::avg_pool::{Axis, IntAvgPool, IntAvgPoolKernel};
-use crate::view::{View, channels_last};
+use crate::shape::channels_last;
 use byoc_plugin_api::{DType, RefusalCode};
+use byoc_plugin_support::view::View;
 
 impl Lowering<'_> {
     /// Adds the step of an average pooling.

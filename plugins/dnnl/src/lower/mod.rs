@@ -18,8 +18,9 @@ use crate::ir::{CompileError, Def, EltwiseParams, Kind, Op, RegionIr, Result, Va
 use crate::library::{Attr, Desc, OneDnn, OneDnnError, PostOps, PrimitiveDesc, ffi};
 use crate::pack::{PackSpec, Packing};
 use crate::plan::{Buffer, Operation, Place, Plan, Step, place_in_arena};
-use crate::view::{View, count, regroup};
+use crate::shape::regroup;
 use byoc_plugin_api::DType;
+use byoc_plugin_support::view::{View, count};
 use std::collections::HashMap;
 
 /// Tensor in a buffer.

@@ -9,8 +9,8 @@ use crate::plan::Operation;
 use crate::qnn::epilogue::{AxisParam, Epilogue, EpilogueOp, FixedPointScale, FloatScale, MAX_OTHERS};
 use crate::qnn::ratio::{Fixed, Ratios, Rounding};
 use crate::qnn::stage::{Stage, SumOperand, range};
-use crate::view::{View, count};
 use byoc_plugin_api::{DType, RefusalCode};
+use byoc_plugin_support::view::{View, count};
 
 /// Axis in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,12 +11,10 @@ pub mod table;
 use crate::attributes::Attributes;
 use crate::ir::{CompileError, Def, EltwiseParams, Kind, RegionIr, Result, Val};
 use crate::library::{Window, ffi};
-use crate::view::count;
-use byoc_plugin_api::{Constant, DType, Dim, Graph, Node, NodeKind, RefusalCode, TensorType, ValueRef};
+use byoc_plugin_api::{Constant, DType, Dim, Graph, Node, NodeKind, RefusalCode, TensorType};
+use byoc_plugin_support::region::expand;
+use byoc_plugin_support::view::count;
 use table::Row;
-
-/// Maximum nesting depth of composites.
-const MAX_DEPTH: usize = 64;
 
 fn shape_error(detail: impl Into<String>) -> CompileError {
     CompileError::new(RefusalCode::UnsupportedShape, detail)
@@ -36,46 +34,15 @@ impl RegionIr {
     /// # Errors
     /// The first unsupported operator, with the reason; dimensions that do not match the graph's types.
     pub fn of(graph: &Graph, constants: &[Constant], inputs: &[Vec<i64>]) -> Result<RegionIr> {
-        graph.check(constants.len()).map_err(shape_error)?;
         let mut ir = RegionIr::new(constants.to_vec());
         for (i, (input, shape)) in graph.inputs.iter().zip(inputs).enumerate() {
             check_shape(&input.ty, shape).map_err(|mismatch| shape_error(format!("input {i} {mismatch}")))?;
             let value = ir.value(shape.clone(), input.ty.dtype, Def::Input(i));
             ir.inputs.push(value);
         }
-        if graph.inputs.len() != inputs.len() {
-            return Err(shape_error(format!("expected {} inputs, found {}", graph.inputs.len(), inputs.len())));
-        }
         let mut numbered = vec![None; constants.len()];
-        // One scope per graph in progress: its inputs, and the values of its nodes so far.
-        struct GraphScope<'a> {
-            graph: &'a Graph,
-            inputs: Vec<Val>,
-            nodes: Vec<Vec<Val>>,
-        }
-        let mut scopes = vec![GraphScope { graph, inputs: ir.inputs.clone(), nodes: Vec::new() }];
-        loop {
-            let depth = scopes.len();
-            let Some(scope) = scopes.last_mut() else {
-                return Err(shape_error("internal error: no graph in progress"));
-            };
-            let resolve = |nodes: &[Vec<Val>], value: &ValueRef| nodes[value.node as usize][value.index as usize];
-            let Some(node) = scope.graph.nodes.get(scope.nodes.len()) else {
-                let outputs: Vec<Val> = scope.graph.outputs.iter().map(|v| resolve(&scope.nodes, v)).collect();
-                scopes.pop();
-                match scopes.last_mut() {
-                    Some(caller) => caller.nodes.push(outputs),
-                    None => {
-                        ir.outputs = outputs;
-                        ir.drop_dead();
-                        return Ok(ir);
-                    }
-                }
-                continue;
-            };
-            let read: Vec<Val> = node.inputs.iter().map(|v| resolve(&scope.nodes, v)).collect();
+        let values = expand(graph, constants.len(), ir.inputs.clone(), |node, operands| {
             let values = match &node.kind {
-                NodeKind::Input(i) => vec![scope.inputs[*i as usize]],
                 NodeKind::Constant(i) => {
                     let constant = &constants[*i as usize];
                     if constant.ty() != node.outputs[0] {
@@ -85,22 +52,18 @@ impl RegionIr {
                     let new = || ir.value(to_i64s(constant.shape()), constant.dtype(), Def::Constant(*i as usize));
                     vec![*numbered[*i as usize].get_or_insert_with(new)]
                 }
-                NodeKind::Op(name) => translate(&mut ir, name, node, &read)?,
-                NodeKind::Composite(composite) => {
-                    if depth > MAX_DEPTH {
-                        return Err(shape_error(format!("composites are nested more than {MAX_DEPTH} deep")));
-                    }
-                    scopes.push(GraphScope { graph: &composite.body, inputs: read, nodes: Vec::new() });
-                    continue;
-                }
+                _ => translate(&mut ir, node.op().unwrap_or_default(), node, operands)?,
             };
             for (value, ty) in values.iter().zip(&node.outputs) {
                 check_shape(ty, ir.shape(*value)).map_err(|mismatch| {
                     shape_error(format!("the result of {} {mismatch}", node.op().unwrap_or("a node")))
                 })?;
             }
-            scope.nodes.push(values);
-        }
+            Ok(values)
+        })?;
+        ir.outputs = values;
+        ir.drop_dead();
+        Ok(ir)
     }
 }
 
@@ -129,12 +92,12 @@ fn translate(ir: &mut RegionIr, name: &str, node: &Node, inputs: &[Val]) -> Resu
         }
     }
     if is_quantized(ir, row, node, inputs) {
-        let mut at = Translation { ir, node, attrs: Attributes(node), inputs };
+        let mut at = Translation { ir, node, attrs: Attributes::of(node), inputs };
         let values = at.quantized(row).map_err(with_name)?;
         return check_results(ir, values).map_err(with_name);
     }
     let exact =
-        Translation { ir: &mut *ir, node, attrs: Attributes(node), inputs }.exact_real(name).map_err(with_name)?;
+        Translation { ir: &mut *ir, node, attrs: Attributes::of(node), inputs }.exact_real(name).map_err(with_name)?;
     if let Some(value) = exact {
         return check_results(ir, vec![value]).map_err(with_name);
     }
@@ -152,7 +115,7 @@ fn translate(ir: &mut RegionIr, name: &str, node: &Node, inputs: &[Val]) -> Resu
             return Err(with_name(CompileError::new(RefusalCode::UnsupportedDtype, detail)));
         }
     }
-    let mut at = Translation { ir, node, attrs: Attributes(node), inputs };
+    let mut at = Translation { ir, node, attrs: Attributes::of(node), inputs };
     let values = (row.translate)(&mut at).map_err(with_name)?;
     check_results(ir, values).map_err(with_name)
 }

@@ -4,8 +4,8 @@ use super::{Translation, attr_error, shape_error};
 use crate::elementwise::MathFn;
 use crate::ir::{EltwiseParams, Kind, Result, Val};
 use crate::library::ffi;
-use crate::view::count;
 use byoc_plugin_api::DType;
+use byoc_plugin_support::view::count;
 
 /// Operator that has a translation.
 pub struct Row {

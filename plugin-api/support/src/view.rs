@@ -1,15 +1,16 @@
 //! Strided views: the layout of a tensor in a buffer.
 //!
-//! Every activation has a strided layout: row-major, or channels-last, which is row-major for another order of the
-//! dimensions. So a transpose, a slice, a split and most reshapes are views of the same memory and cost nothing.
+//! With strides a transpose, a slice, a split, a broadcast and most reshapes are other views of the same memory and cost
+//! nothing at run time. Only a reshape that no view can express needs a copy.
 
-/// Strided layout: element `i` is at `offset + Σ i[d] * strides[d]`, counted in elements.
+/// Strided view: element `i` is at `offset + Σ i[d] * strides[d]`, counted in elements.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct View {
+    /// Dimensions.
     pub shape: Vec<i64>,
     /// Stride of each dimension, in elements.
     pub strides: Vec<i64>,
-    /// Offset of the element at index 0.
+    /// Offset of the element whose indices are all 0, in elements.
     pub offset: i64,
 }
 
@@ -29,9 +30,9 @@ pub fn strides_in_order(shape: &[i64], order: &[usize]) -> Vec<i64> {
     strides
 }
 
-/// Returns the channels-last order: (N, C, spatial...) in memory as (N, spatial..., C).
-pub fn channels_last(rank: usize) -> Vec<usize> {
-    std::iter::once(0).chain(2..rank).chain(std::iter::once(1)).take(rank).collect()
+/// Returns the strides of a dense row-major tensor.
+pub fn dense_strides(shape: &[i64]) -> Vec<i64> {
+    strides_in_order(shape, &(0..shape.len()).collect::<Vec<_>>())
 }
 
 impl View {
@@ -42,7 +43,7 @@ impl View {
 
     /// Creates a dense row-major view.
     pub fn dense(shape: &[i64]) -> View {
-        View::in_order(shape, &(0..shape.len()).collect::<Vec<_>>())
+        View { shape: shape.to_vec(), strides: dense_strides(shape), offset: 0 }
     }
 
     /// Permutes the dimensions into the order `axes`.
@@ -54,7 +55,7 @@ impl View {
         }
     }
 
-    /// Slices `axis`: `len` elements from `begin`, every `step`th.
+    /// Restricts `axis` to `len` indices that start at `begin` and are `step` apart.
     pub fn slice(&self, axis: usize, begin: i64, step: i64, len: i64) -> View {
         let mut view = self.clone();
         view.offset += begin * self.strides[axis];
@@ -63,10 +64,28 @@ impl View {
         view
     }
 
-    /// Reshapes in row-major order; returns `None` if that takes a copy.
+    /// Broadcasts to `shape`, aligned at the last dimension; `None` if the shapes do not broadcast.
+    pub fn broadcast(&self, shape: &[i64]) -> Option<View> {
+        let lead = shape.len().checked_sub(self.shape.len())?;
+        let mut strides = vec![0; shape.len()];
+        for (d, &size) in self.shape.iter().enumerate() {
+            if size == shape[lead + d] {
+                strides[lead + d] = if size == 1 { 0 } else { self.strides[d] };
+            } else if size != 1 {
+                return None;
+            }
+        }
+        Some(View { shape: shape.to_vec(), strides, offset: self.offset })
+    }
+
+    /// Reshapes the view in row-major order; `None` if a copy is needed. Dimensions of size 1 get the stride that they
+    /// have in a dense tensor.
     pub fn reshape(&self, shape: &[i64]) -> Option<View> {
         if count(&self.shape) != count(shape) {
             return None;
+        }
+        if count(shape) == 0 {
+            return Some(View { offset: self.offset, ..View::dense(shape) });
         }
         // Ignores dimensions of size 1 and merges adjacent dimensions that are dense in each other.
         let mut runs: Vec<(i64, i64)> = Vec::new();
@@ -82,7 +101,7 @@ impl View {
             let (mut left, mut step) = (size, stride);
             while left > 1 {
                 d = d.checked_sub(1)?;
-                if shape[d] == 0 || left % shape[d] != 0 {
+                if left % shape[d] != 0 {
                     return None;
                 }
                 strides[d] = step;
@@ -90,7 +109,6 @@ impl View {
                 left /= shape[d];
             }
         }
-        // Dimensions of size 1 get the stride that they have in a dense tensor.
         for d in (0..shape.len()).rev().filter(|&d| shape[d] == 1) {
             strides[d] = if d + 1 < shape.len() { strides[d + 1] * shape[d + 1] } else { 1 };
         }
@@ -110,59 +128,17 @@ impl View {
         (0..self.shape.len()).all(|d| self.shape[d] == 1 || self.strides[d] == dense[d])
     }
 
-    /// Returns true if the elements are row-major without gaps.
+    /// Returns true if the elements are row-major without gaps; the offset may be anything.
     pub fn is_dense(&self) -> bool {
         self.same_layout(&View::dense(&self.shape))
     }
 
-    /// Returns true if two views have the same shape and strides; offsets may differ.
+    /// Returns true if two views have the same shape and strides, except for the strides of dimensions of size 1; the
+    /// offsets may differ.
     pub fn same_layout(&self, other: &View) -> bool {
         self.shape == other.shape
             && (0..self.shape.len()).all(|d| self.shape[d] == 1 || self.strides[d] == other.strides[d])
     }
-}
-
-/// Maps a shape that broadcasts to `from` to one that broadcasts to `to`, where `to` is a reshape of `from`. Returns
-/// `None` if a dimension of the reshape would be partially broadcast.
-pub fn regroup(operand: &[i64], from: &[i64], to: &[i64]) -> Option<Vec<i64>> {
-    let lead = from.len().checked_sub(operand.len())?;
-    let own = |d: usize| if d < lead { 1 } else { operand[d - lead] };
-    let mut result = Vec::with_capacity(to.len());
-    let (mut i, mut j) = (0, 0);
-    while i < from.len() || j < to.len() {
-        // Find the shortest runs of dimensions on both sides with equal numbers of elements.
-        let (first_i, first_j) = (i, j);
-        let (mut a, mut b) = (1, 1);
-        if i < from.len() && j < to.len() {
-            (a, b) = (from[i], to[j]);
-            (i, j) = (i + 1, j + 1);
-        }
-        loop {
-            if a == b && a != 0 && !(first_i == i && first_j == j) {
-                break;
-            }
-            if a < b && i < from.len() {
-                a *= from[i];
-                i += 1;
-            } else if j < to.len() && b <= a {
-                b *= to[j];
-                j += 1;
-            } else if i < from.len() {
-                a *= from[i];
-                i += 1;
-            } else {
-                return None;
-            }
-        }
-        if (first_i..i).all(|d| own(d) == from[d]) {
-            result.extend_from_slice(&to[first_j..j]);
-        } else if (first_i..i).all(|d| own(d) == 1) {
-            result.extend(std::iter::repeat_n(1, j - first_j));
-        } else {
-            return None;
-        }
-    }
-    Some(result)
 }
 
 #[cfg(test)]
@@ -170,7 +146,7 @@ mod tests {
     use super::*;
 
     fn places(view: &View) -> Vec<i64> {
-        let dense = View::dense(&view.shape).strides;
+        let dense = dense_strides(&view.shape);
         (0..count(&view.shape))
             .map(|i| {
                 view.offset + (0..view.shape.len()).map(|d| i / dense[d] % view.shape[d] * view.strides[d]).sum::<i64>()
@@ -187,31 +163,30 @@ mod tests {
         assert_eq!(view.reshape(&[12, 20]), None);
         assert_eq!(view.reshape(&[2, 120]), None);
         assert_eq!(view.reshape(&[2, 121]), None);
+        let one = View::dense(&[1, 1, 8]).permute(&[0, 2, 1]);
+        assert_eq!(places(&one.reshape(&[8]).unwrap()), places(&one));
+        assert_eq!(View::dense(&[0, 3]).reshape(&[3, 0]).unwrap().shape, [3, 0]);
+    }
+
+    #[test]
+    fn broadcast_and_slice() {
+        let view = View::dense(&[3, 1]).broadcast(&[2, 3, 2]).unwrap();
+        assert_eq!(places(&view), [0, 0, 1, 1, 2, 2, 0, 0, 1, 1, 2, 2]);
+        assert_eq!(View::dense(&[3]).broadcast(&[2]), None);
+        assert_eq!(places(&View::dense(&[6]).slice(0, 5, -2, 3)), [5, 3, 1]);
     }
 
     #[test]
     fn dimensions_of_size_1_keep_the_memory_order() {
-        let last = View::in_order(&[1, 8, 3, 3], &channels_last(4));
+        let channels_last = [0, 2, 3, 1];
+        let last = View::in_order(&[1, 8, 3, 3], &channels_last);
         assert_eq!(last.strides, [72, 1, 24, 8]);
-        assert_eq!(last.order(), [0, 2, 3, 1]);
+        assert_eq!(last.order(), channels_last);
         assert!(last.is_packed() && !last.is_dense());
         assert!(!last.slice(1, 2, 1, 4).is_packed());
-        let pooled = View::in_order(&[1, 8, 1, 1], &channels_last(4));
-        assert_eq!(pooled.order(), [0, 2, 3, 1]);
+        let pooled = View::in_order(&[1, 8, 1, 1], &channels_last);
+        assert_eq!(pooled.order(), channels_last);
         assert!(pooled.is_dense(), "both orders have the same layout");
         assert_eq!(View::dense(&[8]).reshape(&[1, 8, 1]).unwrap().strides, [8, 1, 1]);
-    }
-
-    #[test]
-    fn regroup_maps_broadcast_shapes() {
-        assert_eq!(regroup(&[192], &[1, 12, 192], &[12, 192]), Some(vec![1, 192]));
-        assert_eq!(regroup(&[1, 12, 192], &[1, 12, 192], &[12, 192]), Some(vec![12, 192]));
-        assert_eq!(regroup(&[2, 1, 192], &[2, 12, 192], &[24, 192]), None);
-        assert_eq!(regroup(&[4, 1, 1], &[2, 4, 3, 3], &[8, 3, 3]), None);
-        assert_eq!(regroup(&[2, 4, 3, 3], &[2, 4, 3, 3], &[8, 3, 3]), Some(vec![8, 3, 3]));
-        assert_eq!(regroup(&[1, 1, 3, 3], &[2, 4, 3, 3], &[8, 3, 3]), Some(vec![1, 3, 3]));
-        assert_eq!(regroup(&[], &[5], &[1, 5, 1]), Some(vec![1, 1, 1]));
-        assert_eq!(regroup(&[5, 1], &[5, 1], &[5]), Some(vec![5]));
-        assert_eq!(regroup(&[5], &[5], &[5, 1]), Some(vec![5, 1]));
     }
 }

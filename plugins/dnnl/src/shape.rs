@@ -1,0 +1,70 @@
+//! Shapes and orders of dimensions.
+//!
+//! Every activation has a strided layout: row-major, or channels-last, which is row-major for another order of the
+//! dimensions.
+
+/// Returns the channels-last order: (N, C, spatial...) in memory as (N, spatial..., C).
+pub fn channels_last(rank: usize) -> Vec<usize> {
+    std::iter::once(0).chain(2..rank).chain(std::iter::once(1)).take(rank).collect()
+}
+
+/// Maps a shape that broadcasts to `from` to one that broadcasts to `to`, where `to` is a reshape of `from`. Returns
+/// `None` if a dimension of the reshape would be partially broadcast.
+pub fn regroup(operand: &[i64], from: &[i64], to: &[i64]) -> Option<Vec<i64>> {
+    let lead = from.len().checked_sub(operand.len())?;
+    let own = |d: usize| if d < lead { 1 } else { operand[d - lead] };
+    let mut result = Vec::with_capacity(to.len());
+    let (mut i, mut j) = (0, 0);
+    while i < from.len() || j < to.len() {
+        // Find the shortest runs of dimensions on both sides with equal numbers of elements.
+        let (first_i, first_j) = (i, j);
+        let (mut a, mut b) = (1, 1);
+        if i < from.len() && j < to.len() {
+            (a, b) = (from[i], to[j]);
+            (i, j) = (i + 1, j + 1);
+        }
+        loop {
+            if a == b && a != 0 && !(first_i == i && first_j == j) {
+                break;
+            }
+            if a < b && i < from.len() {
+                a *= from[i];
+                i += 1;
+            } else if j < to.len() && b <= a {
+                b *= to[j];
+                j += 1;
+            } else if i < from.len() {
+                a *= from[i];
+                i += 1;
+            } else {
+                return None;
+            }
+        }
+        if (first_i..i).all(|d| own(d) == from[d]) {
+            result.extend_from_slice(&to[first_j..j]);
+        } else if (first_i..i).all(|d| own(d) == 1) {
+            result.extend(std::iter::repeat_n(1, j - first_j));
+        } else {
+            return None;
+        }
+    }
+    Some(result)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn regroup_maps_broadcast_shapes() {
+        assert_eq!(regroup(&[192], &[1, 12, 192], &[12, 192]), Some(vec![1, 192]));
+        assert_eq!(regroup(&[1, 12, 192], &[1, 12, 192], &[12, 192]), Some(vec![12, 192]));
+        assert_eq!(regroup(&[2, 1, 192], &[2, 12, 192], &[24, 192]), None);
+        assert_eq!(regroup(&[4, 1, 1], &[2, 4, 3, 3], &[8, 3, 3]), None);
+        assert_eq!(regroup(&[2, 4, 3, 3], &[2, 4, 3, 3], &[8, 3, 3]), Some(vec![8, 3, 3]));
+        assert_eq!(regroup(&[1, 1, 3, 3], &[2, 4, 3, 3], &[8, 3, 3]), Some(vec![1, 3, 3]));
+        assert_eq!(regroup(&[], &[5], &[1, 5, 1]), Some(vec![1, 1, 1]));
+        assert_eq!(regroup(&[5, 1], &[5, 1], &[5]), Some(vec![5]));
+        assert_eq!(regroup(&[5], &[5], &[5, 1]), Some(vec![5, 1]));
+    }
+}
