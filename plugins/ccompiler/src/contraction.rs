@@ -6,149 +6,42 @@
 //! tile of rows and columns is accumulated in registers, stored on the stack, and finished by the elementwise operators
 //! of the group.
 
-use crate::loop_body::{LoopBody, Place, address};
+use crate::loop_body::{Place, address};
 use crate::lowering::{Lowering, PackedConstant, Phase};
+use crate::schedule::contraction::{Contraction, Schedule, Tasks, Tile};
+use crate::schedule::{LANES, round_up};
 use crate::text::{decode, digit, share_loop};
 use byoc_plugin_api::DType;
 use byoc_plugin_support::view::View;
 use std::fmt::Write;
 
-/// A sum of products.
-pub struct Contraction {
-    /// Index space `[groups.., rows.., column]` and the operations applied to each sum.
-    pub body: LoopBody,
-    /// Number of group dimensions and number of row dimensions.
-    pub parts: [usize; 2],
-    /// Memory of `a`.
-    pub a: Place,
-    /// View of `a` over the index space; the stride of the column is 0.
-    pub a_view: View,
-    /// Number of taps, and their strides in `a` and in `b`, per kernel axis.
-    pub taps: Vec<(i64, i64, i64)>,
-    /// Number of channels, and their strides in `a` and in `b`.
-    pub k: (i64, i64, i64),
-    /// Memory of `b`.
-    pub b: Place,
-    /// Offset of the first element of `b`.
-    pub b_offset: i64,
-    /// Stride of `b` per group dimension; 0 if the groups share `b`.
-    pub b_groups: Vec<i64>,
-    /// Stride of `b` from one column to the next.
-    pub b_column: i64,
-}
-
-/// Number of rows and of vectors in a tile, for 512-bit (`wide`) and 256-bit (`narrow`) vectors.
-struct Tile {
-    wide: (i64, i64),
-    narrow: (i64, i64),
-}
-
-/// Multiple to which columns are padded in packed panels, for every vector width.
-const LANES: i64 = 16;
-
-fn round_up(n: i64, to: i64) -> i64 {
-    (n + to - 1) / to * to
-}
-
-/// Returns the tile, as rows and vectors, with the least estimated time for `len` rows and `columns`. The registers
-/// hold the accumulators, the vectors of `b` and one element of `a`. A step costs one multiply-add per accumulator,
-/// with a lower bound that is the number of accumulators needed to hide the latency of a multiply-add.
-fn best_tile(len: i64, columns: i64, lanes: i64, registers: i64) -> (i64, i64) {
-    let vectors = round_up(columns, LANES) / lanes;
-    let mut best = ((1, 1), f64::INFINITY);
-    for nv in 1..=vectors.min(8) {
-        for mr in 1..=len.min(16) {
-            if mr * nv + nv + 1 > registers {
-                continue;
-            }
-            let cost = |rows: i64, width: i64| {
-                let sums = (rows * width) as f64;
-                // The last bound is the cost of the loads: the vectors of `b`, and one broadcast per row.
-                sums.max(8.0).max((width + rows) as f64 * 0.8) + 0.5
-            };
-            let down = |width: i64| {
-                (len / mr) as f64 * cost(mr, width) + if len % mr > 0 { cost(len % mr, width) } else { 0.0 }
-            };
-            let total = (vectors / nv) as f64 * down(nv) + if vectors % nv > 0 { down(vectors % nv) } else { 0.0 };
-            if total < best.1 - 1e-9 {
-                best = ((mr, nv), total);
-            }
-        }
-    }
-    best.0
-}
-
 impl Lowering<'_, '_> {
     /// Emits the phases of a contraction.
     pub fn contraction(&mut self, c: Contraction, comment: Vec<String>) -> Result<(), String> {
-        let [groups, rows] = c.parts;
-        let columns = *c.body.domain.last().ok_or("a contraction without columns")?;
-        let group_dims = c.body.domain[..groups].to_vec();
-        // Strides from the index of a group to its packed group; groups that share `b` share the packed one.
-        let mut packed_groups = 1;
-        let mut b_index = vec![0; c.body.domain.len()];
-        for d in (0..groups).rev() {
-            if c.b_groups[d] != 0 {
-                b_index[d] = packed_groups;
-                packed_groups *= group_dims[d];
-            }
-        }
-        let (body, strides, parts) = c.body.collapse(&[&c.a_view.strides, &b_index], &[groups, rows, 1]);
-        let a_view = View { shape: body.domain.clone(), strides: strides[0].clone(), offset: c.a_view.offset };
-        let b_index = View { shape: body.domain.clone(), strides: strides[1].clone(), offset: 0 };
-        let (groups, rows) = (parts[0], parts[1]);
+        let Schedule {
+            body,
+            a_view,
+            b_index,
+            groups,
+            rows,
+            columns,
+            sums,
+            depth,
+            padded,
+            tile,
+            packed_groups,
+            packed_size,
+            tasks,
+            ..
+        } = &Schedule::new(&c)?;
+        let (groups, rows, columns, depth, packed_size) = (*groups, *rows, *columns, *depth, *packed_size);
         let row_dims = &body.domain[groups..groups + rows];
         let len = row_dims[rows - 1];
         let outer_rows: i64 = row_dims[..rows - 1].iter().product();
         let group_count: i64 = body.domain[..groups].iter().product();
-
-        // Dimensions that are summed over, outermost first; neighbors that are contiguous in `a` are merged.
-        let mut sums: Vec<(i64, i64)> = c.taps.iter().map(|t| (t.0, t.1)).chain([(c.k.0, c.k.1)]).collect();
-        sums.retain(|s| s.0 != 1);
-        let mut merged: Vec<(i64, i64)> = Vec::new();
-        for sum in sums {
-            match merged.last_mut() {
-                Some(last) if last.1 == sum.0 * sum.1 => *last = (last.0 * sum.0, sum.1),
-                _ => merged.push(sum),
-            }
-        }
-        while merged.len() < 3 {
-            merged.insert(0, (1, 0));
-        }
-        if merged.len() > 3 {
-            return Err("a contraction over more than three dimensions".into());
-        }
-        let depth: i64 = merged.iter().map(|m| m.0).product();
-        let padded = round_up(columns, LANES);
-        let tile = Tile { wide: best_tile(len, columns, 16, 32), narrow: best_tile(len, columns, 8, 16) };
+        let Tasks { groups: group_tasks, rows: by_rows, columns: by_columns } = *tasks;
         let name = self.phase_name();
-        let packed_size = depth * round_up(columns, LANES);
-        let (b, packing) = self.pack(&c, &name, packed_groups, packed_size, columns, &group_dims)?;
-
-        // Number of tasks: enough work per task, then the split into rows and columns with the least memory traffic.
-        let flops = 2 * group_count * outer_rows * len * columns * depth;
-        let target_tasks = (flops / 1_500_000).clamp(1, 24);
-        let tiles = outer_rows * ((len + tile.wide.0 - 1) / tile.wide.0);
-        let panels = (round_up(columns, LANES) / 16 + tile.wide.1 - 1) / tile.wide.1;
-        let per_group = (target_tasks + group_count - 1) / group_count;
-        let (mut by_rows, mut by_columns, mut min_traffic) = (1, 1, i64::MAX);
-        for n in 1..=panels.min(per_group) {
-            let m = ((per_group + n - 1) / n).min(tiles);
-            let traffic = m * depth * columns + n * outer_rows * len * depth / 4;
-            if m * n >= per_group.min(tiles * panels) && traffic < min_traffic {
-                (by_rows, by_columns, min_traffic) = (m, n, traffic);
-            }
-        }
-        // The rows of a task stay in the L2 cache while it iterates over the panels.
-        let bytes = outer_rows * len * depth.min(4 * merged[2].0.max(1)) * 4;
-        by_rows = by_rows.max((bytes / (512 << 10)).min(tiles / 4));
-        // Groups that are too small for a task of their own share one.
-        let per_task = (group_count / 24).max(1).min((1_500_000 / (flops / group_count).max(1)).max(1));
-        let (by_rows, by_columns, group_tasks) = if per_task > 1 {
-            (1, 1, (group_count + per_task - 1) / per_task)
-        } else {
-            (by_rows, by_columns, group_count)
-        };
+        let (b, packing) = self.pack(&c, &name, *packed_groups, packed_size)?;
 
         let mut vars: Vec<String> = (0..groups).map(|d| format!("g{d}")).collect();
         vars.extend((0..rows).map(|d| format!("r{d}")));
@@ -161,15 +54,12 @@ impl Lowering<'_, '_> {
 
         let mut code = String::new();
         let w = &mut code;
-        let Tile { wide, narrow } = tile;
+        let Tile { wide, narrow } = *tile;
         let _ = writeln!(w, "enum {{");
         let _ = writeln!(w, "    {name}_mr = BYOC_PICK({}, {}), /* rows of a tile */", wide.0, narrow.0);
         let _ = writeln!(w, "    {name}_nr = BYOC_PICK({}, {}) * BYOC_VL, /* columns of a tile */", wide.1, narrow.1);
-        let _ = writeln!(
-            w,
-            "    {name}_tail = {} % {name}_nr, /* columns of the last panel, 0 if it is full */",
-            round_up(columns, LANES)
-        );
+        let _ =
+            writeln!(w, "    {name}_tail = {} % {name}_nr, /* columns of the last panel, 0 if it is full */", padded);
         let _ = writeln!(
             w,
             "    {name}_row_tail = {len} % {name}_mr /* rows of the last tile of a row, 0 if it is full */"
@@ -183,7 +73,7 @@ impl Lowering<'_, '_> {
             "static BYOC_INLINE void {name}_finish(const {0}_args *args, const float *restrict t, {params}int64_t row, int64_t rows, int64_t column, int64_t columns) {{",
             self.symbol
         );
-        w.push_str(&self.pointers(&body));
+        w.push_str(&self.pointers(body));
         let _ = writeln!(w, "    {unused}(void)row; (void)column; (void)args;");
         let _ = writeln!(w, "    for (int64_t i = 0; i < rows; ++i) {{");
         let _ = writeln!(w, "        const int64_t {last_row} = row + i;\n        (void){last_row};");
@@ -194,7 +84,7 @@ impl Lowering<'_, '_> {
         let _ = writeln!(w, "        }}\n    }}\n}}\n");
 
         let row_stride = a_view.strides[groups + rows - 1];
-        let [(n0, s0), (n1, s1), (n2, s2)] = [merged[0], merged[1], merged[2]];
+        let [(n0, s0), (n1, s1), (n2, s2)] = *sums;
         let _ = writeln!(w, "static void {name}(void *arg, int64_t task) {{");
         let _ = writeln!(w, "    const {0}_args *args = arg;", self.symbol);
         w.push_str(&self.pointer(c.a, DType::F32, "const "));
@@ -216,7 +106,7 @@ impl Lowering<'_, '_> {
         w.push_str(&decode(&vars[..groups], &body.domain[..groups], "g", 2));
         let _ = writeln!(w, "        {}", share_loop("panel", "panels", "n", by_columns));
         let _ = writeln!(w, "            const int64_t column = panel * nr;");
-        let b_at = match &address(&b_index, &vars)[..] {
+        let b_at = match &address(b_index, &vars)[..] {
             "0" => String::new(),
             index => format!(" + ({index}) * {packed_size}"),
         };
@@ -228,7 +118,7 @@ impl Lowering<'_, '_> {
         w.push_str(&decode(&vars[groups..groups + rows - 1], &row_dims[..rows - 1], outer_row, 4));
         let mut at_vars = vars.clone();
         at_vars[groups + rows - 1] = "row".into();
-        let _ = writeln!(w, "                const float *a = {} + {};", c.a, address(&a_view, &at_vars));
+        let _ = writeln!(w, "                const float *a = {} + {};", c.a, address(a_view, &at_vars));
         let _ = writeln!(w, "                const int whole = row_tail == 0 || row + mr <= {len};");
         let sums = format!("{row_stride}, {n0}, {s0}, {n1}, {s1}, {n2}, {s2}, a, b, t");
         // Because of the padding to LANES, even a full panel may hold fewer columns than its width.
@@ -254,7 +144,7 @@ impl Lowering<'_, '_> {
         phase.call = format!("    byoc_run(pool, {}, {name}, &args);\n", group_tasks * by_rows * by_columns);
         phase.touch(c.a);
         phase.touch(b);
-        phase.touch_all(&body);
+        phase.touch_all(body);
         self.phases.push(phase);
         Ok(())
     }
@@ -267,8 +157,6 @@ impl Lowering<'_, '_> {
         contraction: &str,
         packed_groups: i64,
         packed_size: i64,
-        columns: i64,
-        group_dims: &[i64],
     ) -> Result<(Place, String), String> {
         let mut taps = c.taps.clone();
         while taps.len() < 2 {
@@ -276,6 +164,7 @@ impl Lowering<'_, '_> {
         }
         let [(n0, _, s0), (n1, _, s1)] = taps[..] else { return Err("more than two taps".into()) };
         let (k, _, sk) = c.k;
+        let (columns, group_dims) = (c.columns(), &c.body.domain[..c.parts[0]]);
         let depth = n0 * n1 * k;
         let padded = round_up(columns, LANES);
         let sc = c.b_column;

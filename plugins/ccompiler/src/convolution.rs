@@ -1,8 +1,8 @@
 //! Convolutions, transposed convolutions and matrix products, as contractions.
 
-use crate::contraction::Contraction;
 use crate::layout::{border, layout, residue, spatial_axes};
 use crate::lowering::Lowering;
+use crate::schedule::contraction::Contraction;
 use byoc_plugin_support::region::OpId;
 use byoc_plugin_support::view::View;
 

@@ -39,6 +39,7 @@ mod lowering;
 mod moves;
 mod process;
 mod rows;
+mod schedule;
 mod scratch;
 mod source;
 mod support;

@@ -3,6 +3,8 @@
 use crate::index_space::memory_order;
 use crate::loop_body::{Load, LoopBody, Place, Storage, address};
 use crate::lowering::{Lowering, Phase, axis};
+use crate::schedule::nest::{Points, Reduction, TRANSPOSE_BLOCK, Transpose};
+use crate::schedule::tasks;
 use crate::text::{decode, share_loop};
 use byoc_plugin_api::DType;
 use byoc_plugin_support::region::OpId;
@@ -29,24 +31,12 @@ impl Lowering<'_, '_> {
     /// Emits a blocked transpose if the body is a copy of float32 whose source and target have different innermost
     /// dimensions. Returns true if it was emitted.
     fn transpose(&mut self, body: &LoopBody, comment: &[String]) -> bool {
-        let ([load], [store], []) = (&body.loads[..], &body.stores[..], &body.lines[..]) else { return false };
-        let Some((&columns, outer)) = body.domain.split_last() else { return false };
-        let inner = outer.len();
+        let ([load], [store]) = (&body.loads[..], &body.stores[..]) else { return false };
+        let Some(Transpose { across, rows, columns, dims, items, tasks }) = Transpose::new(body) else { return false };
+        let inner = dims.len();
         let (from, to) = (&load.view, &store.view);
-        let contiguous = (0..inner).find(|&d| from.strides[d] == 1 && outer[d] >= 8);
-        let Some(across) = contiguous.filter(|_| from.strides[inner] > 1 && columns >= 8 && load.dtype == DType::F32)
-        else {
-            return false;
-        };
         let name = self.phase_name();
         let mut vars: Vec<String> = (0..=inner).map(|d| format!("i{d}")).collect();
-        // Blocks of 64 rows are distributed over the tasks together with the other dimensions.
-        let rows = outer[across];
-        let blocks = (rows + 63) / 64;
-        let mut dims = outer.to_vec();
-        dims[across] = blocks;
-        let items: i64 = dims.iter().product();
-        let tasks = (count(&body.domain) / 32_768).clamp(1, 16).min(items);
         let mut code = String::new();
         let w = &mut code;
         let _ = writeln!(w, "static void {name}(void *arg, int64_t task) {{");
@@ -57,12 +47,13 @@ impl Lowering<'_, '_> {
         w.push_str(&self.pointers(body));
         let _ = writeln!(w, "    {}", share_loop("item", &items.to_string(), "task", tasks));
         w.push_str(&decode(&vars[..inner], &dims, "item", 2));
-        let count = if rows % 64 == 0 {
-            "64".to_owned()
+        let count = if rows % TRANSPOSE_BLOCK == 0 {
+            TRANSPOSE_BLOCK.to_string()
         } else {
-            format!("({rows} - i{across} * 64 < 64 ? {rows} - i{across} * 64 : 64)")
+            let left = format!("{rows} - i{across} * {TRANSPOSE_BLOCK}");
+            format!("({left} < {TRANSPOSE_BLOCK} ? {left} : {TRANSPOSE_BLOCK})")
         };
-        vars[across] = format!("(i{across} * 64)");
+        vars[across] = format!("(i{across} * {TRANSPOSE_BLOCK})");
         vars[inner] = "0".into();
         let _ = writeln!(
             w,
@@ -88,20 +79,9 @@ impl Lowering<'_, '_> {
         let name = self.phase_name();
         let rank = body.domain.len();
         let vars: Vec<String> = (0..rank).map(|d| format!("i{d}")).collect();
-        let total = count(&body.domain);
-        let (len, rows) = match body.domain.split_last() {
-            Some((&len, outer)) => (len, count(outer)),
-            None => (1, 1),
-        };
-        // A transcendental function costs as much as many arithmetic operations.
-        let heavy = body.lines.iter().filter(|l| l.contains("byoc_") || l.contains("pow")).count();
-        let weight = 1 + body.lines.len() as i64 / 2 + 4 * heavy as i64;
         let mut phase = Phase { comment, ..Phase::default() };
         phase.touch_all(body);
-        if total == 0 {
-            return;
-        }
-        let tasks = (total * weight / 65_536).clamp(1, 16).min(if rows == 1 { len } else { rows });
+        let Some(Points { rows, len, tasks }) = Points::new(body) else { return };
         let mut code = String::new();
         let w = &mut code;
         let _ = writeln!(w, "static void {name}(void *arg, int64_t task) {{");
@@ -178,7 +158,7 @@ impl Lowering<'_, '_> {
         let rows: i64 = body.domain[..parts[0]].iter().product();
         let n = shape[axis];
         let name = self.phase_name();
-        let tasks = (rows * n / 4096).clamp(1, 16).min(rows.max(1));
+        let tasks = tasks(rows * n, 4096, 16, rows);
         let mut vars: Vec<String> = (0..parts[0]).map(|d| format!("r{d}")).collect();
         vars.push("c".into());
         let mut code = String::new();
@@ -247,7 +227,6 @@ impl Lowering<'_, '_> {
         let summed: Vec<usize> = memory_order(&data.view).into_iter().filter(|d| reduced[*d]).collect();
         let counted: i64 = summed.iter().map(|&d| shape[d]).product();
         let dims = body.domain.len();
-        let across = x.strides[dims - 1] == 1 && x.shape[dims - 1] >= 4;
         let name = self.phase_name();
         let vars: Vec<String> = (0..dims).map(|d| format!("i{d}")).collect();
         let (start, step): (&str, fn(&str, &str) -> String) = match op.name {
@@ -258,11 +237,7 @@ impl Lowering<'_, '_> {
         };
         let result = |t: &str| if op.name == "mean" { format!("{t} / {counted}.0f") } else { t.to_owned() };
         let len = body.domain[dims - 1];
-        let block = if across { len.min(128) } else { 1 };
-        let blocks = (len + block - 1) / block;
-        let rows: i64 = body.domain[..dims - 1].iter().product();
-        let items = rows * blocks;
-        let tasks = (count(&shape) / 32_768).clamp(1, 16).min(items.max(1));
+        let Reduction { across, block, blocks, items, tasks } = Reduction::new(&x, count(&shape));
         let mut code = String::new();
         let w = &mut code;
         let _ = writeln!(w, "static void {name}(void *arg, int64_t task) {{");

@@ -1,6 +1,7 @@
 //! Assembles the C file of a region from its phases and plans the workspace.
 
 use crate::lowering::Lowering;
+use crate::schedule::workspace;
 use crate::text::tidy;
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -40,7 +41,8 @@ pub fn kept_constants(text: &str) -> Vec<usize> {
 
 /// Generates the C file of a region.
 pub fn source(lowering: &Lowering<'_, '_>, symbol: &str) -> Source {
-    let (offsets, workspace) = plan(lowering);
+    let sizes: Vec<i64> = lowering.buffers.iter().map(|buffer| buffer.bytes).collect();
+    let (offsets, workspace) = workspace::plan(&sizes, lowering.phases.iter().map(|phase| &phase.buffers));
     let mut body = String::new();
     let w = &mut body;
     let _ = writeln!(w, "/* Arguments of the tasks of a run. */");
@@ -142,44 +144,4 @@ fn comment(text: &mut String, lines: &[String], pad: &str) {
             let _ = writeln!(text, "{pad} */");
         }
     }
-}
-
-/// Assigns offsets to the buffers such that buffers with overlapping lifetimes are disjoint, largest first. Returns the
-/// offsets and the total size.
-fn plan(lowering: &Lowering<'_, '_>) -> (Vec<i64>, i64) {
-    let count = lowering.buffers.len();
-    let mut life = vec![(usize::MAX, 0); count];
-    for (number, phase) in lowering.phases.iter().enumerate() {
-        for &buffer in &phase.buffers {
-            life[buffer] = (life[buffer].0.min(number), life[buffer].1.max(number));
-        }
-    }
-    let mut order: Vec<usize> = (0..count).collect();
-    order.sort_by_key(|&b| (std::cmp::Reverse(lowering.buffers[b].bytes), b));
-    let mut offsets = vec![0; count];
-    let mut placed: Vec<usize> = Vec::new();
-    let mut total = 0;
-    for b in order {
-        let bytes = (lowering.buffers[b].bytes + 63) / 64 * 64;
-        if life[b].0 == usize::MAX {
-            continue;
-        }
-        let mut busy: Vec<(i64, i64)> = placed
-            .iter()
-            .filter(|&&other| life[other].0 <= life[b].1 && life[b].0 <= life[other].1)
-            .map(|&other| (offsets[other], offsets[other] + (lowering.buffers[other].bytes + 63) / 64 * 64))
-            .collect();
-        busy.sort_unstable();
-        let mut at = 0;
-        for (from, to) in busy {
-            if at + bytes <= from {
-                break;
-            }
-            at = at.max(to);
-        }
-        offsets[b] = at;
-        total = total.max(at + bytes);
-        placed.push(b);
-    }
-    (offsets, total)
 }

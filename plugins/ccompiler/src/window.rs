@@ -2,6 +2,7 @@
 
 use crate::loop_body::{LoopBody, Place, address};
 use crate::lowering::{Lowering, PackedConstant, Phase};
+use crate::schedule::window::{Depthwise, Pooling};
 use crate::text::{decode, share_loop};
 use byoc_plugin_api::DType;
 use byoc_plugin_support::region::OpId;
@@ -41,20 +42,17 @@ impl Lowering<'_, '_> {
         }
         let [(n0, s0, w0), (n1, s1, w1)] = taps[..] else { return Err("more than two taps".into()) };
         let rank = body.domain.len();
-        let channels = body.domain[rank - 1];
-        let padded = (channels + 15) / 16 * 16;
-        let len = body.domain[rank - 2];
-        let rows: i64 = body.domain[..rank - 2].iter().product();
+        let Depthwise { channels, padded, len, rows, pixels, tasks } = Depthwise::new(&body.domain, n0 * n1);
         let name = self.phase_name();
         let dims = format!("{n0}, {w0}, {n1}, {w1}, {channels}, {b_channel}");
-        let (b, pack) = match b {
+        let b = match b {
             Place::Constant(i) => {
                 let number = self.packed.len();
                 let code =
                     format!("    byoc_pack_channels(p{number}, (const float *)constants[{i}] + {b_offset}, {dims});\n");
                 let comment = format!("constant {i}, taps by channels");
                 self.packed.push(PackedConstant { floats: n0 * n1 * padded, comment, code });
-                (Place::Packed(number), None)
+                Place::Packed(number)
             }
             place => {
                 let to = Place::Work(self.buffer(n0 * n1 * padded, DType::F32, "weights, taps by channels".into()));
@@ -68,12 +66,9 @@ impl Lowering<'_, '_> {
                 phase.touch(place);
                 phase.touch(to);
                 self.phases.push(phase);
-                (to, Some(()))
+                to
             }
         };
-        let _ = pack;
-        // Number of pixels that share the loaded weights of a tap, chosen for the fewest tiles per row.
-        let pixels = (1..=len.min(8)).min_by_key(|p| ((len + p - 1) / p * 8 + len, -p)).unwrap_or(1);
         let mut vars: Vec<String> = (0..rank - 1).map(|d| format!("r{d}")).collect();
         vars.push("c".into());
         let outer = &vars[..rank - 2];
@@ -81,8 +76,6 @@ impl Lowering<'_, '_> {
         let args: String = outer.iter().map(|v| format!("{v}, ")).collect();
         let unused: String = outer.iter().map(|v| format!("(void){v}; ")).collect();
         let last = &vars[rank - 2];
-        let work = rows * len * padded * n0 * n1;
-        let tasks = (work / 400_000).clamp(1, 24).min(rows.max(1));
 
         let mut code = String::new();
         let w = &mut code;
@@ -195,13 +188,9 @@ impl Lowering<'_, '_> {
         let body = body.permute(&order);
         let x = data.view.permute(&order);
         let channels = shape[c];
-        let rows: i64 = body.domain[..axes].iter().product();
-        let block = if rows >= 8 { channels.min(512) } else { channels.min(64) };
-        let blocks = (channels + block - 1) / block;
-        let items = rows * blocks;
         let taps = sizes.iter().fold(out.iter().product(), |n: i64, &size| n.saturating_mul(size));
-        let work: i64 = shape.iter().product::<i64>().max(taps);
-        let tasks = (work / 60_000).clamp(1, 24).min(items.max(1));
+        let Pooling { block, blocks, items, tasks } =
+            Pooling::new(channels, &body.domain[..axes], shape.iter().product::<i64>().max(taps));
         let name = self.phase_name();
         let mut vars: Vec<String> = (0..=axes).map(|d| format!("r{d}")).collect();
         vars.push("c".into());

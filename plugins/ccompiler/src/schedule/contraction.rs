@@ -1,0 +1,279 @@
+//! Schedule of convolutions and matrix products: a sum of products over taps and channels.
+//!
+//! `out[g, r, c] = Σ_t Σ_k a[g, r, t, k] * b[g, t, k, c]`. Rows `r` are pixels or rows of a matrix, columns `c` are
+//! output channels and fill the vector lanes. A tile of rows and columns is accumulated in registers.
+
+use super::{LANES, round_up};
+use crate::loop_body::{LoopBody, Place};
+use byoc_plugin_support::view::View;
+
+/// A sum of products.
+pub struct Contraction {
+    /// Index space `[groups.., rows.., column]` and the operations applied to each sum.
+    pub body: LoopBody,
+    /// Number of group dimensions and number of row dimensions.
+    pub parts: [usize; 2],
+    /// Memory of `a`.
+    pub a: Place,
+    /// View of `a` over the index space; the stride of the column is 0.
+    pub a_view: View,
+    /// Number of taps, and their strides in `a` and in `b`, per kernel axis.
+    pub taps: Vec<(i64, i64, i64)>,
+    /// Number of channels, and their strides in `a` and in `b`.
+    pub k: (i64, i64, i64),
+    /// Memory of `b`.
+    pub b: Place,
+    /// Offset of the first element of `b`.
+    pub b_offset: i64,
+    /// Stride of `b` per group dimension; 0 if the groups share `b`.
+    pub b_groups: Vec<i64>,
+    /// Stride of `b` from one column to the next.
+    pub b_column: i64,
+}
+
+impl Contraction {
+    /// Returns the number of columns, the last dimension of the index space.
+    pub fn columns(&self) -> i64 {
+        self.body.domain.last().copied().unwrap_or(1)
+    }
+}
+
+/// Number of rows and of vectors in a tile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tile {
+    /// For 512-bit vectors.
+    pub wide: (i64, i64),
+    /// For 256-bit vectors.
+    pub narrow: (i64, i64),
+}
+
+/// Number of tasks along each part of the index space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tasks {
+    /// Groups.
+    pub groups: i64,
+    /// Rows of a group.
+    pub rows: i64,
+    /// Columns of a group.
+    pub columns: i64,
+}
+
+/// Loop nest of a contraction.
+#[derive(Debug)]
+pub struct Schedule {
+    /// Operations on each sum, over the merged index space `[groups.., rows.., column]`.
+    pub body: LoopBody,
+    /// View of `a` over the merged index space.
+    pub a_view: View,
+    /// Index of the packed group over the merged index space.
+    pub b_index: View,
+    /// Number of merged group dimensions.
+    pub groups: usize,
+    /// Number of merged row dimensions; the last one is tiled.
+    pub rows: usize,
+    /// Number of columns.
+    pub columns: i64,
+    /// Dimensions that are summed over and their strides in `a`, outermost first.
+    pub sums: [(i64, i64); 3],
+    /// Number of terms of a sum.
+    pub depth: i64,
+    /// Number of columns of the packed `b`.
+    pub padded: i64,
+    /// Tile in registers.
+    pub tile: Tile,
+    /// Number of groups of the packed `b`.
+    pub packed_groups: i64,
+    /// Number of elements of a packed group.
+    pub packed_size: i64,
+    /// Division into tasks.
+    pub tasks: Tasks,
+}
+
+impl Schedule {
+    /// Schedules a contraction.
+    ///
+    /// # Errors
+    /// If the sum is over more than three dimensions that are not contiguous in `a`.
+    pub fn new(c: &Contraction) -> Result<Schedule, String> {
+        let [groups, rows] = c.parts;
+        let columns = c.columns();
+        let group_dims = c.body.domain[..groups].to_vec();
+        // Strides from the index of a group to its packed group; groups that share `b` share the packed one.
+        let mut packed_groups = 1;
+        let mut b_index = vec![0; c.body.domain.len()];
+        for d in (0..groups).rev() {
+            if c.b_groups[d] != 0 {
+                b_index[d] = packed_groups;
+                packed_groups *= group_dims[d];
+            }
+        }
+        let (body, strides, parts) = c.body.collapse(&[&c.a_view.strides, &b_index], &[groups, rows, 1]);
+        let a_view = View { shape: body.domain.clone(), strides: strides[0].clone(), offset: c.a_view.offset };
+        let b_index = View { shape: body.domain.clone(), strides: strides[1].clone(), offset: 0 };
+        let (groups, rows) = (parts[0], parts[1]);
+        let row_dims = &body.domain[groups..groups + rows];
+        let len = row_dims[rows - 1];
+        let outer_rows: i64 = row_dims[..rows - 1].iter().product();
+        let group_count: i64 = body.domain[..groups].iter().product();
+
+        // Dimensions that are summed over, outermost first; neighbors that are contiguous in `a` are merged.
+        let mut sums: Vec<(i64, i64)> = c.taps.iter().map(|t| (t.0, t.1)).chain([(c.k.0, c.k.1)]).collect();
+        sums.retain(|s| s.0 != 1);
+        let mut merged: Vec<(i64, i64)> = Vec::new();
+        for sum in sums {
+            match merged.last_mut() {
+                Some(last) if last.1 == sum.0 * sum.1 => *last = (last.0 * sum.0, sum.1),
+                _ => merged.push(sum),
+            }
+        }
+        while merged.len() < 3 {
+            merged.insert(0, (1, 0));
+        }
+        if merged.len() > 3 {
+            return Err("a contraction over more than three dimensions".into());
+        }
+        let depth: i64 = merged.iter().map(|m| m.0).product();
+        let padded = round_up(columns, LANES);
+        let tile = Tile { wide: best_tile(len, columns, 16, 32), narrow: best_tile(len, columns, 8, 16) };
+        let packed_size = depth * padded;
+
+        // Number of tasks: enough work per task, then the split into rows and columns with the least memory traffic.
+        let flops = 2 * group_count * outer_rows * len * columns * depth;
+        let target_tasks = (flops / 1_500_000).clamp(1, 24);
+        let tiles = outer_rows * ((len + tile.wide.0 - 1) / tile.wide.0);
+        let panels = (padded / 16 + tile.wide.1 - 1) / tile.wide.1;
+        let per_group = (target_tasks + group_count - 1) / group_count;
+        let (mut by_rows, mut by_columns, mut min_traffic) = (1, 1, i64::MAX);
+        for n in 1..=panels.min(per_group) {
+            let m = ((per_group + n - 1) / n).min(tiles);
+            let traffic = m * depth * columns + n * outer_rows * len * depth / 4;
+            if m * n >= per_group.min(tiles * panels) && traffic < min_traffic {
+                (by_rows, by_columns, min_traffic) = (m, n, traffic);
+            }
+        }
+        // The rows of a task stay in the L2 cache while it iterates over the panels.
+        let bytes = outer_rows * len * depth.min(4 * merged[2].0.max(1)) * 4;
+        by_rows = by_rows.max((bytes / (512 << 10)).min(tiles / 4));
+        // Groups that are too small for a task of their own share one.
+        let per_task = (group_count / 24).max(1).min((1_500_000 / (flops / group_count).max(1)).max(1));
+        let (by_rows, by_columns, group_tasks) = if per_task > 1 {
+            (1, 1, (group_count + per_task - 1) / per_task)
+        } else {
+            (by_rows, by_columns, group_count)
+        };
+        let sums = [merged[0], merged[1], merged[2]];
+        let tasks = Tasks { groups: group_tasks, rows: by_rows, columns: by_columns };
+        Ok(Schedule {
+            body,
+            a_view,
+            b_index,
+            groups,
+            rows,
+            columns,
+            sums,
+            depth,
+            padded,
+            tile,
+            packed_groups,
+            packed_size,
+            tasks,
+        })
+    }
+}
+
+/// Returns the tile, as rows and vectors, with the least estimated time for `len` rows and `columns`. The registers
+/// hold the accumulators, the vectors of `b` and one element of `a`. A step costs one multiply-add per accumulator,
+/// with a lower bound that is the number of accumulators needed to hide the latency of a multiply-add.
+fn best_tile(len: i64, columns: i64, lanes: i64, registers: i64) -> (i64, i64) {
+    let vectors = round_up(columns, LANES) / lanes;
+    let mut best = ((1, 1), f64::INFINITY);
+    for nv in 1..=vectors.min(8) {
+        for mr in 1..=len.min(16) {
+            if mr * nv + nv + 1 > registers {
+                continue;
+            }
+            let cost = |rows: i64, width: i64| {
+                let sums = (rows * width) as f64;
+                // The last bound is the cost of the loads: the vectors of `b`, and one broadcast per row.
+                sums.max(8.0).max((width + rows) as f64 * 0.8) + 0.5
+            };
+            let down = |width: i64| {
+                (len / mr) as f64 * cost(mr, width) + if len % mr > 0 { cost(len % mr, width) } else { 0.0 }
+            };
+            let total = (vectors / nv) as f64 * down(nv) + if vectors % nv > 0 { down(vectors % nv) } else { 0.0 };
+            if total < best.1 - 1e-9 {
+                best = ((mr, nv), total);
+            }
+        }
+    }
+    best.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use byoc_plugin_support::view::dense_strides;
+
+    /// Matrix product of `groups` matrices, `rows` x `depth` by `depth` x `columns`.
+    fn matmul(groups: i64, rows: i64, columns: i64, depth: i64) -> Contraction {
+        let domain = vec![groups, rows, columns];
+        let a_view = View { shape: domain.clone(), strides: vec![rows * depth, depth, 0], offset: 0 };
+        Contraction {
+            body: LoopBody { domain, ..LoopBody::default() },
+            parts: [1, 1],
+            a: Place::Input(0),
+            a_view,
+            taps: Vec::new(),
+            k: (depth, 1, columns),
+            b: Place::Input(1),
+            b_offset: 0,
+            b_groups: vec![depth * columns],
+            b_column: 1,
+        }
+    }
+
+    #[test]
+    fn tiles_stay_within_the_registers() {
+        for (rows, columns) in [(1, 16), (7, 48), (56, 64), (196, 1000), (3, 5)] {
+            for (lanes, registers) in [(16, 32), (8, 16)] {
+                let (mr, nv) = best_tile(rows, columns, lanes, registers);
+                assert!(mr >= 1 && mr <= rows && nv >= 1 && mr * nv + nv < registers, "{mr} x {nv}");
+                assert!(nv * lanes <= round_up(columns, LANES), "{nv} vectors for {columns} columns");
+            }
+        }
+        assert_eq!(best_tile(1, 16, 16, 32), (1, 1));
+    }
+
+    #[test]
+    fn small_products_are_one_task_and_large_ones_are_divided() {
+        let small = Schedule::new(&matmul(1, 4, 16, 8)).unwrap();
+        assert_eq!(small.tasks, Tasks { groups: 1, rows: 1, columns: 1 });
+        let large = Schedule::new(&matmul(1, 1024, 1024, 1024)).unwrap();
+        assert!(large.tasks.rows * large.tasks.columns > 8, "{:?}", large.tasks);
+        let many = Schedule::new(&matmul(480, 2, 16, 8)).unwrap();
+        assert!(many.tasks.groups < 480 && many.tasks.rows * many.tasks.columns == 1, "{:?}", many.tasks);
+        assert_eq!((many.packed_groups, many.packed_size), (480, 8 * 16));
+    }
+
+    #[test]
+    fn contiguous_sums_are_merged() {
+        // A 3 x 3 kernel over 8 channels, channels innermost: the taps of a row are contiguous with the channels.
+        let mut c = matmul(1, 10, 16, 8);
+        (c.taps, c.k) = (vec![(3, 800, 0), (3, 8, 0)], (8, 1, 16));
+        let schedule = Schedule::new(&c).unwrap();
+        assert_eq!(schedule.sums, [(1, 0), (3, 800), (24, 1)]);
+        assert_eq!(schedule.depth, 72);
+        c.taps = vec![(3, 8000, 0), (3, 800, 0), (3, 80, 0)];
+        assert!(Schedule::new(&c).is_err());
+        assert_eq!(dense_strides(&schedule.body.domain).len(), schedule.groups + schedule.rows + 1);
+    }
+
+    #[test]
+    fn groups_that_share_b_share_the_packed_one() {
+        let mut c = matmul(6, 4, 32, 8);
+        c.b_groups = vec![0];
+        let schedule = Schedule::new(&c).unwrap();
+        assert_eq!((schedule.packed_groups, schedule.padded), (1, 32));
+        assert!(schedule.b_index.strides.iter().all(|&stride| stride == 0));
+    }
+}

@@ -1,0 +1,35 @@
+//! Schedules: how each loop nest is tiled, blocked and divided into tasks, and where its buffers lie. Pure functions of
+//! shapes and strides; the modules beside this one write the C for what is decided here.
+
+pub mod contraction;
+pub mod nest;
+pub mod window;
+pub mod workspace;
+
+/// Multiple to which columns and channels are padded in packed constants, for every vector width.
+pub const LANES: i64 = 16;
+
+/// Rounds up to a multiple.
+pub fn round_up(n: i64, to: i64) -> i64 {
+    (n + to - 1) / to * to
+}
+
+/// Returns the number of tasks for an amount of work: one per `grain` operations, at least 1 and at most `most`, and no
+/// more than there are `items` to distribute.
+pub fn tasks(work: i64, grain: i64, most: i64, items: i64) -> i64 {
+    (work / grain).clamp(1, most).min(items.max(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tasks_follow_work_and_items() {
+        assert_eq!(tasks(10, 1000, 16, 8), 1, "little work");
+        assert_eq!(tasks(5000, 1000, 16, 8), 5);
+        assert_eq!(tasks(1 << 40, 1000, 16, 8), 8, "a task has at least one item");
+        assert_eq!(tasks(1 << 40, 1000, 16, 1000), 16);
+        assert_eq!(tasks(0, 1000, 16, 0), 1);
+    }
+}

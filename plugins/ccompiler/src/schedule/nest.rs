@@ -1,0 +1,140 @@
+//! Schedules of loop nests that visit each point once: elementwise chains, transposes, reductions.
+
+use super::tasks;
+use crate::loop_body::LoopBody;
+use byoc_plugin_api::DType;
+use byoc_plugin_support::view::{View, count};
+
+/// Number of rows of a block of a transpose.
+pub const TRANSPOSE_BLOCK: i64 = 64;
+
+/// Rows over the last dimension, divided into tasks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Points {
+    /// Number of rows.
+    pub rows: i64,
+    /// Number of points of a row.
+    pub len: i64,
+    /// Number of tasks; a single row is divided among them.
+    pub tasks: i64,
+}
+
+impl Points {
+    /// Schedules a loop body; `None` if there are no points.
+    pub fn new(body: &LoopBody) -> Option<Points> {
+        let (len, rows) = match body.domain.split_last() {
+            Some((&len, outer)) => (len, count(outer)),
+            None => (1, 1),
+        };
+        // A transcendental function costs as much as many arithmetic operations.
+        let heavy = body.lines.iter().filter(|l| l.contains("byoc_") || l.contains("pow")).count();
+        let weight = 1 + body.lines.len() as i64 / 2 + 4 * heavy as i64;
+        let tasks = tasks(len * rows * weight, 65_536, 16, if rows == 1 { len } else { rows });
+        (len * rows != 0).then_some(Points { rows, len, tasks })
+    }
+}
+
+/// Blocked transpose of two dimensions: one is contiguous in the source, the last one in the target.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Transpose {
+    /// Dimension that is contiguous in the source.
+    pub across: usize,
+    /// Size of that dimension.
+    pub rows: i64,
+    /// Size of the last dimension.
+    pub columns: i64,
+    /// All dimensions but the last, with `across` counted in blocks.
+    pub dims: Vec<i64>,
+    /// Number of blocks.
+    pub items: i64,
+    /// Number of tasks.
+    pub tasks: i64,
+}
+
+impl Transpose {
+    /// Schedules a copy of float32 whose source and target have different innermost dimensions; `None` for any other
+    /// body.
+    pub fn new(body: &LoopBody) -> Option<Transpose> {
+        let ([load], [_], []) = (&body.loads[..], &body.stores[..], &body.lines[..]) else { return None };
+        let (&columns, outer) = body.domain.split_last()?;
+        let strides = &load.view.strides;
+        let across = (0..outer.len()).find(|&d| strides[d] == 1 && outer[d] >= 8)?;
+        if strides[outer.len()] <= 1 || columns < 8 || load.dtype != DType::F32 {
+            return None;
+        }
+        // Blocks of rows are distributed over the tasks together with the other dimensions.
+        let rows = outer[across];
+        let mut dims = outer.to_vec();
+        dims[across] = (rows + TRANSPOSE_BLOCK - 1) / TRANSPOSE_BLOCK;
+        let items: i64 = dims.iter().product();
+        Some(Transpose { across, rows, columns, items, tasks: tasks(count(&body.domain), 32_768, 16, items), dims })
+    }
+}
+
+/// Reduction of one group of elements per point.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reduction {
+    /// True if the innermost dimension is kept: neighboring groups fill the vector lanes.
+    pub across: bool,
+    /// Number of groups that are reduced together.
+    pub block: i64,
+    /// Number of blocks of the innermost dimension.
+    pub blocks: i64,
+    /// Number of blocks.
+    pub items: i64,
+    /// Number of tasks.
+    pub tasks: i64,
+}
+
+impl Reduction {
+    /// Schedules a reduction of `elements` elements; `x` is the view of the first element of each group.
+    pub fn new(x: &View, elements: i64) -> Reduction {
+        let last = x.shape.len() - 1;
+        let len = x.shape[last];
+        let across = x.strides[last] == 1 && len >= 4;
+        let block = if across { len.min(128) } else { 1 };
+        let blocks = (len + block - 1) / block;
+        let items = count(&x.shape[..last]) * blocks;
+        Reduction { across, block, blocks, items, tasks: tasks(elements, 32_768, 16, items) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::loop_body::{Load, Place, Store};
+
+    fn copy(domain: &[i64], from: &[i64]) -> LoopBody {
+        let view = |strides: &[i64]| View { shape: domain.to_vec(), strides: strides.to_vec(), offset: 0 };
+        let load = Load { name: "x".into(), place: Place::Input(0), view: view(from), dtype: DType::F32 };
+        let store = Store { value: "x".into(), place: Place::Output(0), view: View::dense(domain), dtype: DType::F32 };
+        LoopBody { domain: domain.to_vec(), loads: vec![load], stores: vec![store], ..LoopBody::default() }
+    }
+
+    #[test]
+    fn one_row_is_divided_and_no_points_are_no_phase() {
+        assert_eq!(Points::new(&copy(&[1 << 20], &[1])), Some(Points { rows: 1, len: 1 << 20, tasks: 16 }));
+        assert_eq!(Points::new(&copy(&[3, 1 << 18], &[1 << 18, 1])).unwrap().tasks, 3, "a task has at least one row");
+        assert_eq!(Points::new(&copy(&[3, 0], &[0, 1])), None);
+        let mut body = copy(&[64, 256], &[256, 1]);
+        assert_eq!(Points::new(&body).unwrap().tasks, 1);
+        body.lines = vec!["const float y = byoc_exp(x);".into(); 4];
+        assert!(Points::new(&body).unwrap().tasks > 1, "an exponential is more work");
+    }
+
+    #[test]
+    fn transposes_are_blocked_where_both_sides_are_long() {
+        let transposed = Transpose::new(&copy(&[100, 32], &[1, 100])).unwrap();
+        assert_eq!((transposed.across, &transposed.dims[..], transposed.items), (0, &[2][..], 2));
+        assert_eq!(Transpose::new(&copy(&[100, 32], &[32, 1])), None, "the same innermost dimension");
+        assert_eq!(Transpose::new(&copy(&[4, 32], &[1, 4])), None, "too narrow");
+    }
+
+    #[test]
+    fn reductions_fill_the_lanes_with_kept_elements() {
+        let rows = Reduction::new(&View { shape: vec![10, 300], strides: vec![0, 1], offset: 0 }, 1 << 20);
+        assert_eq!((rows.across, rows.block, rows.blocks, rows.items), (true, 128, 3, 30));
+        let inner = Reduction::new(&View { shape: vec![10], strides: vec![64], offset: 0 }, 640);
+        assert_eq!(inner, Reduction { across: false, block: 1, blocks: 10, items: 10, tasks: 1 });
+    }
+}
