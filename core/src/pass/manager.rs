@@ -5,6 +5,7 @@ use crate::analysis::verify;
 use byoc_ir::cancel;
 use byoc_ir::diag::{Diagnostic, codes, nearest};
 use byoc_ir::ir::{Fault, Module};
+use std::borrow::Cow;
 use std::fmt;
 use std::time::{Duration, Instant};
 
@@ -219,6 +220,12 @@ pub struct PassError {
     pub diagnostics: Vec<Diagnostic>,
 }
 
+impl PassError {
+    fn of(pass: &str, diagnostic: impl Into<Box<Diagnostic>>) -> PassError {
+        PassError { pass: pass.to_owned(), diagnostics: vec![*diagnostic.into()] }
+    }
+}
+
 impl fmt::Display for PassError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:", self.pass)?;
@@ -228,42 +235,82 @@ impl fmt::Display for PassError {
 
 impl std::error::Error for PassError {}
 
+/// Step of a pipeline: a pass of the table, or a transformation with state of its own.
+pub struct Step<'a> {
+    /// Name of the pass.
+    name: &'static str,
+    run: Box<StepFn<'a>>,
+}
+
+type StepFn<'a> = dyn FnMut(&Module, &PassOptions, &mut Vec<Diagnostic>) -> Result<Module, Box<Diagnostic>> + 'a;
+
+impl<'a> Step<'a> {
+    /// Creates the step of a pass of the table.
+    ///
+    /// # Errors
+    /// No pass has that name.
+    pub fn pass(name: &str) -> Result<Step<'a>, Box<Diagnostic>> {
+        let pass = find(name)?;
+        Ok(Step { name: pass.name, run: Box::new(pass.run) })
+    }
+
+    /// Creates a step from a function, for transformations that need more than options: the verdicts of backends.
+    pub fn new(
+        name: &'static str,
+        run: impl FnMut(&Module, &PassOptions, &mut Vec<Diagnostic>) -> Result<Module, Box<Diagnostic>> + 'a,
+    ) -> Step<'a> {
+        Step { name, run: Box::new(run) }
+    }
+}
+
 /// Runs passes by name, in order. All names are looked up before the first one runs.
 ///
 /// # Errors
-/// An unknown name, a pass that fails, a module that does not verify: with the name of the pass. E0617 or E0618 if
-/// this thread was [cancelled](cancel).
+/// As [`run_steps`]; an unknown name.
 pub fn run(
     module: Module,
     names: &[&str],
     options: &PassOptions,
     run: &mut RunOptions<'_>,
 ) -> Result<PassRun, PassError> {
-    let fail =
-        |pass: &str, diagnostic: Box<Diagnostic>| PassError { pass: pass.to_owned(), diagnostics: vec![*diagnostic] };
-    let passes: Vec<&Pass> =
-        names.iter().map(|name| find(name).map_err(|d| fail(name, d))).collect::<Result<_, PassError>>()?;
+    let steps = names.iter().map(|name| Step::pass(name).map_err(|d| PassError::of(name, d)));
+    run_steps(Cow::Owned(module), steps.collect::<Result<_, PassError>>()?, options, run)
+}
+
+/// Runs steps in order.
+///
+/// # Errors
+/// A pass that fails, a module that does not verify: with the name of the pass. E0617 or E0618 if this thread was
+/// [cancelled](cancel).
+pub fn run_steps(
+    mut module: Cow<'_, Module>,
+    steps: Vec<Step<'_>>,
+    options: &PassOptions,
+    run: &mut RunOptions<'_>,
+) -> Result<PassRun, PassError> {
     let check = |pass: &str, module: &Module| match run.verify_each {
         true => verify(module).map_err(|diagnostics| PassError { pass: pass.to_owned(), diagnostics }),
         false => Ok(()),
     };
     // An untyped module is for infer_type to type, and no fault of the preceding pass.
-    if passes.first().is_some_and(|pass| pass.name != "infer_type") {
+    if steps.first().is_some_and(|step| step.name != "infer_type") {
         check("the input", &module)?;
     }
-    let mut result = PassRun { module, timings: Vec::new(), warnings: Vec::new() };
-    for pass in passes.into_iter().take(run.step_limit.unwrap_or(usize::MAX)) {
-        cancel::check(|| format!("{} of {} passes had run, {} was next", result.timings.len(), names.len(), pass.name))
-            .map_err(|d| fail(pass.name, d.into()))?;
+    let (mut timings, mut warnings, total) = (Vec::new(), Vec::new(), steps.len());
+    for mut step in steps.into_iter().take(run.step_limit.unwrap_or(usize::MAX)) {
+        let name = step.name;
+        cancel::check(|| format!("{} of {total} passes had run, {name} was next", timings.len()))
+            .map_err(|d| PassError::of(name, d))?;
         let start = Instant::now();
-        result.module = (pass.run)(&result.module, options, &mut result.warnings).map_err(|d| fail(pass.name, d))?;
-        result.timings.push(Timing { pass: pass.name, time: start.elapsed() });
+        let result = (step.run)(&module, options, &mut warnings).map_err(|d| PassError::of(name, d))?;
+        timings.push(Timing { pass: name, time: start.elapsed() });
+        module = Cow::Owned(result);
         // A pass that notices a stop request may leave the module half done.
-        cancel::check(|| format!("it was in pass {}", pass.name)).map_err(|d| fail(pass.name, d.into()))?;
-        check(pass.name, &result.module)?;
+        cancel::check(|| format!("it was in pass {name}")).map_err(|d| PassError::of(name, d))?;
+        check(name, &module)?;
         if let Some(after) = &mut run.after {
-            after(pass.name, &result.module);
+            after(name, &module);
         }
     }
-    Ok(result)
+    Ok(PassRun { module: module.into_owned(), timings, warnings })
 }

@@ -7,7 +7,7 @@ use super::explanation::Explanation;
 use super::{Compiled, plan};
 use crate::frontend::{Loaded, Signature};
 use byoc_core::analysis::Verified;
-use byoc_core::pass::manager::{self, RunOptions, Timing};
+use byoc_core::pass::manager::{self, RunOptions, Step, Timing};
 use byoc_core::pass::{DesiredLayout, PassOptions, Refusal, Report, partition_for};
 use byoc_ir::diag::{Diagnostic, Severity, codes};
 use byoc_ir::ir::{Module, TensorType};
@@ -17,10 +17,11 @@ use byoc_runtime::exec::program::Port;
 use byoc_runtime::plugin::{self, fault};
 use byoc_runtime::session::Session;
 use serde_json::{Value, json};
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Passes that every model runs through before partitioning.
 pub const SIMPLIFY: &[&str] = &[
@@ -84,28 +85,22 @@ pub fn build(
     let digest = model_digest(&loaded.file)?;
 
     let computing = computing(&loaded.module);
-    let mut timings: Vec<(String, f64)> = Vec::new();
-    let simplified = simplify(loaded.module, &backends, options, &mut timings, &mut warnings, print_line)?;
-
-    let start = Instant::now();
-    let (partitioned, report) = partition(&simplified, &backends, &mut warnings)?;
-    timings.push(("partition".into(), start.elapsed().as_secs_f64()));
-    check_cancelled(session, || "the model was partitioned".into())?;
-    if options.print_after.as_deref().is_some_and(|p| p == "all" || p == "partition_graph") {
-        print_line(&format!("// after partition_graph\n{}", print(&partitioned, &PrintOptions::default()).text));
-    }
+    let mut passes = PassLog { print_after: options.print_after.as_deref(), print_line, timings: Vec::new() };
+    let simplified = simplify(loaded.module, &backends, &mut passes, &mut warnings)?;
+    let (partitioned, report) = partition(&simplified, &backends, &mut passes, &mut warnings)?;
 
     let start = Instant::now();
     let verified = Verified::of(&partitioned).map_err(not_verified)?;
-    timings.push(("verify".into(), start.elapsed().as_secs_f64()));
+    passes.record("verify", start);
 
-    let start = Instant::now();
     let outputs: Vec<String> = loaded.signature.outputs.iter().map(|p| p.name.clone()).collect();
     // Only operators that no backend took are left outside regions: the host fuses their products with the
     // requantization that follows.
-    let lowered = byoc_core::pass::fuse_requantize(&partitioned)?;
+    let steps = vec![Step::pass("fuse_requantize")?];
+    let lowered = passes.run(Cow::Borrowed(&partitioned), steps, &PassOptions::default(), &mut warnings)?;
+    let start = Instant::now();
     let lowered_program = plan::plan(&lowered, &outputs)?;
-    timings.push(("plan".into(), start.elapsed().as_secs_f64()));
+    passes.record("plan", start);
 
     let start = Instant::now();
     let (mut program, mut constants) = (lowered_program.program, lowered_program.constants);
@@ -136,7 +131,12 @@ pub fn build(
                 failed.insert(region.symbol.clone(), refusal);
                 let code = codes::plugins::REGION_NOT_COMPILED;
                 let message = format!("region {} could not be compiled and runs on the host", region.symbol);
-                warnings.push(Diagnostic { severity: Severity::Warning, code, ..diagnostic.note(message) });
+                let mut warning = diagnostic.note(message);
+                // The generic code of a plugin's error says no more than that the region was not compiled.
+                if warning.code != codes::plugins::PLUGIN_FAULT {
+                    warning.notes.push(format!("the code of the error is {}", warning.code));
+                }
+                warnings.push(Diagnostic { severity: Severity::Warning, code, ..warning });
                 regions.push(None);
             }
         }
@@ -148,10 +148,10 @@ pub fn build(
         let name = format!("c{}", program.constants.len());
         program.constants.push(Port { name, ty: TensorType::fixed(tensor.dtype(), tensor.shape()) });
     }
-    timings.push(("codegen".into(), start.elapsed().as_secs_f64()));
+    passes.record("codegen", start);
     if options.time_passes {
-        for (name, seconds) in &timings {
-            print_line(&format!("{:>12.3} ms  {name}", seconds * 1e3));
+        for (name, time) in &passes.timings {
+            (passes.print_line)(&format!("{:>12.3} ms  {name}", time.as_secs_f64() * 1e3));
         }
     }
 
@@ -248,15 +248,49 @@ fn compiled_options(backends: &[Backend<'_>], dims: &BTreeMap<String, usize>) ->
     options
 }
 
+/// Passes of a build: prints the module where the user asked for it, and records the times.
+struct PassLog<'a> {
+    print_after: Option<&'a str>,
+    print_line: &'a mut dyn FnMut(&str),
+    timings: Vec<(&'static str, Duration)>,
+}
+
+impl PassLog<'_> {
+    /// Runs steps through the pass manager.
+    fn run(
+        &mut self,
+        module: Cow<'_, Module>,
+        steps: Vec<Step<'_>>,
+        options: &PassOptions,
+        warnings: &mut Vec<Diagnostic>,
+    ) -> Result<Module, Failure> {
+        let wanted = self.print_after;
+        let mut after = |pass: &str, module: &Module| {
+            if wanted.is_some_and(|p| p == "all" || p == pass) {
+                (self.print_line)(&format!("// after {pass}\n{}", print(module, &PrintOptions::default()).text));
+            }
+        };
+        let mut run = RunOptions { verify_each: cfg!(debug_assertions), step_limit: None, after: Some(&mut after) };
+        let ran = manager::run_steps(module, steps, options, &mut run)
+            .map_err(|e| Failure::from(e.diagnostics.into_iter().map(as_cancelled_build).collect::<Vec<_>>()))?;
+        warnings.extend(ran.warnings);
+        self.timings.extend(ran.timings.iter().map(|Timing { pass, time }| (*pass, *time)));
+        Ok(ran.module)
+    }
+
+    /// Records the time of a stage that is no pass.
+    fn record(&mut self, stage: &'static str, start: Instant) {
+        self.timings.push((stage, start.elapsed()));
+    }
+}
+
 fn simplify(
     module: Module,
     backends: &[Backend<'_>],
-    options: &BuildOptions,
-    timings: &mut Vec<(String, f64)>,
+    passes: &mut PassLog<'_>,
     warnings: &mut Vec<Diagnostic>,
-    print_line: &mut dyn FnMut(&str),
 ) -> Result<Module, Failure> {
-    let mut passes: Vec<&str> = SIMPLIFY.to_vec();
+    let mut names: Vec<&str> = SIMPLIFY.to_vec();
     // An operator has one layout: that of the first backend that requests one for it.
     let mut pass_options = PassOptions::default();
     for layout in backends.iter().flat_map(|backend| &backend.layouts) {
@@ -266,53 +300,50 @@ fn simplify(
         }
     }
     if !pass_options.layouts.is_empty() {
-        passes.push(CONVERT_LAYOUT);
+        names.push(CONVERT_LAYOUT);
     }
     for backend in backends {
         for pass in &backend.description.pre_passes {
             manager::find(pass).map_err(|d| d.note(format!("requested by {}", backend.name)))?;
-            if !passes.contains(&pass.as_str()) {
-                passes.push(pass);
+            if !names.contains(&pass.as_str()) {
+                names.push(pass);
             }
         }
     }
-    if passes.len() > SIMPLIFY.len() {
-        passes.extend(["fold_constant", "dead_code_elimination"]);
+    if names.len() > SIMPLIFY.len() {
+        names.extend(["fold_constant", "dead_code_elimination"]);
     }
-    let wanted = options.print_after.as_deref();
-    let mut after = |pass: &str, module: &Module| {
-        if wanted.is_some_and(|p| p == "all" || p == pass) {
-            print_line(&format!("// after {pass}\n{}", print(module, &PrintOptions::default()).text));
-        }
-    };
-    let mut run = RunOptions { verify_each: cfg!(debug_assertions), step_limit: None, after: Some(&mut after) };
-    let ran = manager::run(module, &passes, &pass_options, &mut run)
-        .map_err(|e| Failure::from(e.diagnostics.into_iter().map(as_cancelled_build).collect::<Vec<_>>()))?;
-    warnings.extend(ran.warnings);
-    timings.extend(ran.timings.iter().map(|Timing { pass, time }| ((*pass).to_owned(), time.as_secs_f64())));
-    Ok(ran.module)
+    let steps = names.into_iter().map(Step::pass).collect::<Result<_, _>>()?;
+    passes.run(Cow::Owned(module), steps, &pass_options, warnings)
 }
 
 fn partition(
     module: &Module,
     backends: &[Backend<'_>],
+    passes: &mut PassLog<'_>,
     warnings: &mut Vec<Diagnostic>,
 ) -> Result<(Module, Report), Failure> {
     let mut judges: Vec<PluginJudge<'_, '_>> = backends.iter().map(PluginJudge::new).collect();
-    let mut targets: Vec<byoc_core::pass::Backend<'_>> = Vec::new();
-    for (backend, judge) in backends.iter().zip(&mut judges) {
-        targets.push(byoc_core::pass::Backend {
-            name: backend.name.as_str().into(),
-            table: &backend.table,
-            operators: &backend.description.operators,
-            judge,
-        });
-    }
-    let result = partition_for(module, &mut targets, "default")?;
+    let mut report = Report::default();
+    let step = Step::new("partition_graph", |module, options, _| {
+        let mut targets: Vec<byoc_core::pass::Backend<'_>> = Vec::new();
+        for (backend, judge) in backends.iter().zip(&mut judges) {
+            targets.push(byoc_core::pass::Backend {
+                name: backend.name.as_str().into(),
+                table: &backend.table,
+                operators: &backend.description.operators,
+                judge,
+            });
+        }
+        let partitioned;
+        (partitioned, report) = partition_for(module, &mut targets, &options.module_name)?;
+        Ok(partitioned)
+    });
+    let partitioned = passes.run(Cow::Borrowed(module), vec![step], &PassOptions::default(), warnings)?;
     for judge in judges {
         warnings.extend(judge.faults.iter().map(|error| Diagnostic { severity: Severity::Warning, ..fault(error) }));
     }
-    Ok(result)
+    Ok((partitioned, report))
 }
 
 fn model_digest(file: &Path) -> Result<String, Failure> {

@@ -59,7 +59,7 @@ fn verifies_before_code_generation() {
     assert!(output.status.success(), "{said}");
     let at =
         |pass: &str| said.lines().position(|line| line.ends_with(pass)).unwrap_or_else(|| panic!("{pass}: {said}"));
-    assert!(at(" partition") < at(" verify") && at(" verify") < at(" codegen"), "{said}");
+    assert!(at(" partition_graph") < at(" verify") && at(" verify") < at(" codegen"), "{said}");
 }
 
 #[test]
