@@ -17,7 +17,7 @@ const NAME: usize = 26;
 /// Returns the page.
 pub fn page(title: &str, explanation: &Explanation) -> String {
     let places = layout(&explanation.nodes);
-    let width = places.iter().map(|p| p.0).max().unwrap_or(0) + BOX.0 + GAP.0;
+    let width = places.iter().map(|p| p.0).max().unwrap_or(0) + BOX.0 + 2 * GAP.0;
     let height = places.iter().map(|p| p.1).max().unwrap_or(0) + BOX.1 + GAP.1;
     let mut page = String::new();
     let title = escape(title);
@@ -48,10 +48,8 @@ pub fn page(title: &str, explanation: &Explanation) -> String {
     let _ = writeln!(page, "<svg width=\"{width}\" height=\"{height}\" viewBox=\"0 0 {width} {height}\">");
     for node in &explanation.nodes {
         for &input in &node.inputs {
-            if let (Some(&(x0, y0)), Some(&(x1, y1))) = (places.get(input), places.get(node.id)) {
-                let (x0, y0, x1) = (x0 + BOX.0 / 2, y0 + BOX.1, x1 + BOX.0 / 2);
-                let middle = (y0 + y1) / 2;
-                let _ = writeln!(page, "<path d=\"M{x0} {y0}C{x0} {middle} {x1} {middle} {x1} {y1}\"/>");
+            if let (Some(&from), Some(&to)) = (places.get(input), places.get(node.id)) {
+                let _ = writeln!(page, "<path d=\"{}\"/>", edge(from, to));
             }
         }
     }
@@ -62,6 +60,18 @@ pub fn page(title: &str, explanation: &Explanation) -> String {
     }
     page.push_str("</svg>\n</body></html>\n");
     page
+}
+
+/// Returns the path of an edge between two boxes: from below to above for neighboring layers. An edge past other layers
+/// leaves and enters at the right side, so that the boxes between do not hide it.
+fn edge((x0, y0): (usize, usize), (x1, y1): (usize, usize)) -> String {
+    if y1 > y0 + BOX.1 + GAP.1 {
+        let (x0, y0, x1, y1) = (x0 + BOX.0, y0 + BOX.1 / 2, x1 + BOX.0, y1 + BOX.1 / 2);
+        return format!("M{x0} {y0}C{} {y0} {} {y1} {x1} {y1}", x0 + 2 * GAP.0, x1 + 2 * GAP.0);
+    }
+    let (x0, y0, x1) = (x0 + BOX.0 / 2, y0 + BOX.1, x1 + BOX.0 / 2);
+    let middle = (y0 + y1) / 2;
+    format!("M{x0} {y0}C{x0} {middle} {x1} {middle} {x1} {y1}")
 }
 
 fn draw(page: &mut String, explanation: &Explanation, node: &NodeRow, x: usize, y: usize) {
