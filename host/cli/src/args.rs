@@ -1,4 +1,4 @@
-//! The command line: every command with its options.
+//! Command line: the commands and their options.
 
 use byoc::limits::parse_size;
 use byoc_quantize::method::Method;
@@ -15,7 +15,7 @@ pub struct Cli {
     pub command: Command,
 }
 
-/// Commands of the program.
+/// Subcommands of `byoc`.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Run a model and print its outputs.
@@ -24,17 +24,17 @@ pub enum Command {
     Compile(CompileArgs),
     /// Show where each operator of the model runs, and why not elsewhere.
     Explain(ExplainArgs),
-    /// Run folders in ONNX test-data layout against their recorded outputs.
+    /// Run models in ONNX test-data layout and compare their outputs with the recorded ones.
     Verify(VerifyArgs),
     /// Measure the latency of a model.
     Bench(BenchArgs),
-    /// Run passes on a Relay program.
+    /// Run passes on a Relay module.
     Opt(OptArgs),
     /// Print the code that the backends generate for a model.
     Source(SourceArgs),
     /// Print the contents and requirements of an artifact.
     Inspect(InspectArgs),
-    /// List the plugins found, and those that were refused.
+    /// List the plugins found, including the rejected ones.
     Plugins(PluginsArgs),
     /// Print the operator reference.
     Ops(OpsArgs),
@@ -60,7 +60,7 @@ pub struct TalkArgs {
     /// Verbose output: each region call; twice for everything.
     #[arg(short, long, action = clap::ArgAction::Count)]
     pub verbose: u8,
-    /// Machine-readable output, one JSON object a line.
+    /// Machine-readable output, one JSON object per line.
     #[arg(long)]
     pub json: bool,
 }
@@ -71,8 +71,8 @@ pub struct LimitArgs {
     /// Maximum run time of the command, such as 30 or 0.5. No limit by default.
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     pub timeout: Option<Duration>,
-    /// Maximum memory for tensors and intermediate results, such as 2GiB or 512M. By default half of what is available
-    /// to the process.
+    /// Maximum memory for tensors and intermediate results, such as 2GiB or 512M. By default half of the memory
+    /// available to the process.
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub max_memory: Option<usize>,
 }
@@ -81,7 +81,7 @@ pub struct LimitArgs {
 #[derive(Args, Clone, Debug, Default)]
 pub struct BuildArgs {
     /// Backends in priority order; "auto" selects every plugin that loads, "none" loads no plugin and runs everything
-    /// on the host, artifacts too. By default a model runs on the host, and an artifact on the plugins that it was
+    /// on the host, including artifacts. By default a model runs on the host, and an artifact on the plugins it was
     /// compiled for.
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     pub backend: Vec<String>,
@@ -92,25 +92,27 @@ pub struct BuildArgs {
     /// Unsupported option; backends are selected with --backend.
     #[arg(long, value_name = "NAME", hide = true)]
     pub target: Option<String>,
-    /// Minimum share of the FLOPs on backends; less is an error (without a share: more than none).
+    /// Minimum share of the FLOPs on backends, below which the command fails; without a value, any share above zero
+    /// suffices.
     #[arg(long, value_name = "SHARE", num_args = 0..=1, require_equals = true, default_missing_value = "any", value_parser = share)]
     pub require_offload: Option<String>,
-    /// Size of a symbolic dimension, or ? to leave it open: the program then accepts any size (may be repeated).
+    /// Fixed value for a symbolic dimension, or ? to keep the dimension symbolic, so that any value is accepted at run
+    /// time (may be repeated).
     #[arg(long = "dim", value_name = "NAME=N|?", value_parser = named_dim)]
     pub dims: Vec<(String, Option<usize>)>,
-    /// Permission for regions of an artifact to hold native code, which runs with the rights of this process.
+    /// Permission for regions of an artifact to contain native code, which runs with the privileges of this process.
     #[arg(long, value_name = "yes|no", env = "BYOC_ALLOW_NATIVE", default_value = "yes", action = clap::ArgAction::Set, value_parser = yes_or_no)]
     pub allow_native: bool,
     /// Number of threads.
     #[arg(long, value_name = "N", env = "BYOC_THREADS", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
-    /// Cache directory of the backends, each limited to BYOC_CACHE_LIMIT bytes (1G by default).
+    /// Cache directory of the backends; BYOC_CACHE_LIMIT limits the cache of each backend in bytes (1G by default).
     #[arg(long, value_name = "DIR", env = "BYOC_CACHE_DIR")]
     pub cache_dir: Option<PathBuf>,
-    /// No cache: compile everything anew.
+    /// No cache; everything is recompiled.
     #[arg(long)]
     pub no_cache: bool,
-    /// Pass after which the program is printed on standard error, or "all".
+    /// Pass after which the module is printed on standard error, or "all".
     #[arg(long, value_name = "PASS")]
     pub print_after: Option<String>,
     /// Time of each pass, printed on standard error.
@@ -144,7 +146,7 @@ pub struct InputArgs {
     pub std: Vec<f64>,
 }
 
-/// `byoc run`.
+/// Arguments of `byoc run`.
 #[derive(Args, Debug)]
 pub struct RunArgs {
     /// Model: a .onnx, .relay or .byoc file, or a directory in ONNX test-data layout.
@@ -158,7 +160,7 @@ pub struct RunArgs {
     /// File for the outputs; - is standard output.
     #[arg(long, value_name = "FILE.npz")]
     pub output: Option<PathBuf>,
-    /// Description of the inputs and outputs of the model, without a run.
+    /// Description of the model's inputs and outputs; the model is not run.
     #[arg(long)]
     pub describe: bool,
     /// File for a trace of the run in the format of Perfetto; - is standard output.
@@ -169,7 +171,7 @@ pub struct RunArgs {
     pub build: BuildArgs,
 }
 
-/// `byoc compile`.
+/// Arguments of `byoc compile`.
 #[derive(Args, Debug)]
 #[command(group = clap::ArgGroup::new("product").required(true).args(["output", "emit"]))]
 pub struct CompileArgs {
@@ -178,7 +180,7 @@ pub struct CompileArgs {
     /// File for the artifact; - is standard output.
     #[arg(short, long, value_name = "FILE.byoc")]
     pub output: Option<PathBuf>,
-    /// Stage of the compilation to print instead.
+    /// Stage of the compilation to print instead of writing an artifact.
     #[arg(long, value_enum)]
     pub emit: Option<Stage>,
     /// Options of compilation.
@@ -189,19 +191,19 @@ pub struct CompileArgs {
 /// Stage that `byoc compile --emit` prints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Stage {
-    /// Simplified program.
+    /// Simplified module.
     Relay,
-    /// Partitioned program.
+    /// Partitioned module.
     Partitioned,
-    /// JSON of the graph executor.
+    /// Input of the graph executor as JSON.
     GraphJson,
-    /// JSON of each region.
+    /// Graph of each region as JSON.
     RegionJson,
     /// Code generated by the backends.
     Source,
 }
 
-/// `byoc explain`.
+/// Arguments of `byoc explain`.
 #[derive(Args, Debug)]
 pub struct ExplainArgs {
     /// Model: a .onnx or .relay file, or a directory in ONNX test-data layout.
@@ -209,7 +211,7 @@ pub struct ExplainArgs {
     /// File for an HTML page with the graph colored by region; - is standard output.
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
-    /// Every reason in every row, nothing shortened, and the types of the regions.
+    /// Complete output: rows with their reasons spelled out, no truncation, and the types of the regions.
     #[arg(long)]
     pub full: bool,
     /// Options of compilation.
@@ -217,7 +219,7 @@ pub struct ExplainArgs {
     pub build: BuildArgs,
 }
 
-/// `byoc verify`.
+/// Arguments of `byoc verify`.
 #[derive(Args, Debug)]
 pub struct VerifyArgs {
     /// Directories with model.onnx and test_data_set_N.
@@ -229,7 +231,7 @@ pub struct VerifyArgs {
     /// Absolute tolerance, as in NumPy's allclose.
     #[arg(long, default_value_t = 1e-5, value_parser = tolerance, allow_hyphen_values = true)]
     pub atol: f64,
-    /// Maximum of max|a-b| / max|b| of each output; replaces allclose.
+    /// Limit on max|a-b| / max|b| of each output; replaces allclose.
     #[arg(long, value_name = "X", value_parser = tolerance, allow_hyphen_values = true)]
     pub max_rel_err: Option<f64>,
     /// Options of compilation.
@@ -237,7 +239,7 @@ pub struct VerifyArgs {
     pub build: BuildArgs,
 }
 
-/// `byoc bench`.
+/// Arguments of `byoc bench`.
 #[derive(Args, Debug)]
 pub struct BenchArgs {
     /// Model: a .onnx, .relay or .byoc file, or a directory in ONNX test-data layout.
@@ -256,22 +258,22 @@ pub struct BenchArgs {
     pub build: BuildArgs,
 }
 
-/// `byoc opt`.
+/// Arguments of `byoc opt`.
 #[derive(Args, Debug)]
 pub struct OptArgs {
-    /// Relay program.
+    /// Relay module.
     pub file: PathBuf,
-    /// Passes to run, in order. Without passes the program is printed unchanged and need not type-check.
+    /// Passes to run, in order. Without passes the module is printed unchanged and need not type-check.
     #[arg(long = "pass", value_name = "PASS,...", value_delimiter = ',')]
     pub passes: Vec<String>,
     /// Pattern file for merge_composite.
     #[arg(long, value_name = "FILE")]
     pub patterns: Option<PathBuf>,
-    /// Operators that target T supports, in priority order (may be repeated). `T=` supports only its own composites,
-    /// named `T.x`.
+    /// Operators that target T supports, in priority order (may be repeated). With `T=`, the target supports only its
+    /// own composites, named `T.x`.
     #[arg(long, value_name = "T=OP,...", value_parser = target)]
     pub annotate: Vec<(String, String)>,
-    /// Desired layout of an operator and of its kernel, for convert_layout (may be repeated).
+    /// Desired layouts of an operator's data and of its kernel, for convert_layout (may be repeated).
     #[arg(long = "layout", value_name = "OP=DATA[,KERNEL]", value_parser = named_text)]
     pub layouts: Vec<(String, String)>,
     /// Annotation of tuples and references by annotate_target.
@@ -289,16 +291,16 @@ pub struct OptArgs {
     /// Compiler whose functions the outline_ and mark_compiler_functions passes process; all by default.
     #[arg(long, value_name = "T")]
     pub compiler: Option<String>,
-    /// Expected program, compared with the result instead of printing it.
+    /// File with the expected module; the result is compared with it instead of printed.
     #[arg(long, value_name = "FILE")]
     pub expect: Option<PathBuf>,
-    /// Pass after which the program is printed on standard error, or "all".
+    /// Pass after which the module is printed on standard error, or "all".
     #[arg(long, value_name = "PASS")]
     pub print_after: Option<String>,
     /// Time of each pass, printed on standard error.
     #[arg(long)]
     pub time_passes: bool,
-    /// Maximum number of passes to run, to find the one that breaks a program.
+    /// Maximum number of passes to run, for bisecting a faulty pass.
     #[arg(long, value_name = "N")]
     pub pass_limit: Option<usize>,
     /// Limits on time and memory.
@@ -309,12 +311,12 @@ pub struct OptArgs {
     pub talk: TalkArgs,
 }
 
-/// `byoc source`.
+/// Arguments of `byoc source`.
 #[derive(Args, Debug)]
 pub struct SourceArgs {
     /// Model: a .onnx, .relay or .byoc file, or a directory in ONNX test-data layout.
     pub model: PathBuf,
-    /// Symbol of the only region to print.
+    /// Symbol of the region to print; all regions by default.
     #[arg(long, value_name = "S")]
     pub symbol: Option<String>,
     /// Options of compilation.
@@ -322,7 +324,7 @@ pub struct SourceArgs {
     pub build: BuildArgs,
 }
 
-/// `byoc inspect`.
+/// Arguments of `byoc inspect`.
 #[derive(Args, Debug)]
 pub struct InspectArgs {
     /// Artifact to inspect.
@@ -336,7 +338,7 @@ pub struct InspectArgs {
     pub talk: TalkArgs,
 }
 
-/// `byoc plugins`.
+/// Arguments of `byoc plugins`.
 #[derive(Args, Debug)]
 pub struct PluginsArgs {
     /// Subcommand; `list` by default.
@@ -350,7 +352,7 @@ pub struct PluginsArgs {
     pub talk: TalkArgs,
 }
 
-/// `byoc plugins ...`.
+/// Subcommands of `byoc plugins`.
 #[derive(Debug, Subcommand)]
 pub enum PluginsCommand {
     /// List the plugins found and their files.
@@ -368,7 +370,7 @@ pub enum PluginsCommand {
     TestWorker(TestWorkerArgs),
 }
 
-/// `byoc plugins list`.
+/// Arguments of `byoc plugins list`.
 #[derive(Args, Debug)]
 pub struct PluginsListArgs {
     /// Directories that are searched for plugins.
@@ -379,7 +381,7 @@ pub struct PluginsListArgs {
     pub talk: TalkArgs,
 }
 
-/// `byoc plugins show`.
+/// Arguments of `byoc plugins show`.
 #[derive(Args, Debug)]
 pub struct PluginsShowArgs {
     /// Name of the backend.
@@ -392,7 +394,7 @@ pub struct PluginsShowArgs {
     pub talk: TalkArgs,
 }
 
-/// `byoc plugins check`.
+/// Arguments of `byoc plugins check`.
 #[derive(Args, Debug)]
 pub struct PluginsCheckArgs {
     /// Shared library.
@@ -402,7 +404,7 @@ pub struct PluginsCheckArgs {
     pub talk: TalkArgs,
 }
 
-/// `byoc plugins new`.
+/// Arguments of `byoc plugins new`.
 #[derive(Args, Debug)]
 pub struct PluginsNewArgs {
     /// Name of the plugin and its directory: letters, digits and _.
@@ -415,7 +417,7 @@ pub struct PluginsNewArgs {
     pub api: Option<PathBuf>,
 }
 
-/// `byoc plugins test`.
+/// Arguments of `byoc plugins test`.
 #[derive(Args, Debug)]
 pub struct PluginsTestArgs {
     /// Shared library, or name of a backend.
@@ -427,19 +429,19 @@ pub struct PluginsTestArgs {
     /// Number of cases for each operator and each pattern.
     #[arg(long, value_name = "N", default_value_t = 24)]
     pub cases: usize,
-    /// Text in the names of the operators and patterns to test.
+    /// Substring of the names of the operators and patterns to test.
     #[arg(long, value_name = "TEXT")]
     pub only: Option<String>,
-    /// File of the only case to run, written by an earlier run.
+    /// File of a single case to run, as written by an earlier run.
     #[arg(long, value_name = "FILE.relay")]
     pub case: Option<PathBuf>,
     /// Output directory for failing cases.
     #[arg(long, value_name = "DIR", default_value = "byoc-conformance")]
     pub out: PathBuf,
-    /// Time limit of an entry of the plugin.
+    /// Time limit for each call of a plugin entry.
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     pub time_limit: u64,
-    /// Maximum number of threads for the plugin; it is tested with one as well.
+    /// Maximum number of threads for the plugin, which is also tested with one thread.
     #[arg(long, value_name = "N", default_value_t = 4)]
     pub threads: usize,
     /// Directories that are searched for plugins.
@@ -450,7 +452,7 @@ pub struct PluginsTestArgs {
     pub talk: TalkArgs,
 }
 
-/// `byoc plugins test-worker`.
+/// Arguments of `byoc plugins test-worker`.
 #[derive(Args, Debug)]
 pub struct TestWorkerArgs {
     /// Shared library.
@@ -463,7 +465,7 @@ pub struct TestWorkerArgs {
     pub plugins: PluginDirArgs,
 }
 
-/// `byoc ops`.
+/// Arguments of `byoc ops`.
 #[derive(Args, Debug)]
 pub struct OpsArgs {
     /// Operator; all by default.
@@ -473,14 +475,14 @@ pub struct OpsArgs {
     pub talk: TalkArgs,
 }
 
-/// `byoc error`.
+/// Arguments of `byoc error`.
 #[derive(Args, Debug)]
 pub struct ErrorArgs {
     /// Error code such as E0401; all by default.
     pub code: Option<String>,
 }
 
-/// `byoc quantize`.
+/// Arguments of `byoc quantize`.
 #[derive(Args, Debug)]
 pub struct QuantizeArgs {
     /// Float model: a .onnx or .relay file, or a directory in ONNX test-data layout.
@@ -492,7 +494,7 @@ pub struct QuantizeArgs {
     /// the text.
     #[arg(short, long, value_name = "FILE.relay")]
     pub output: PathBuf,
-    /// Backends whose quantization scheme is used: that of the first that declares one.
+    /// Backends in priority order; the first quantization scheme that one of them declares is used.
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     pub backend: Vec<String>,
     /// Quantization scheme: symmetric or asymmetric, with any of uint8, per-tensor, power-of-two.
@@ -504,14 +506,14 @@ pub struct QuantizeArgs {
     /// Layers that stay in float: names, "first" (the first convolution, the default) or "none".
     #[arg(long, value_name = "NAME,...|first|none", value_delimiter = ',')]
     pub keep: Vec<String>,
-    /// Maximum loss; the most sensitive layers stay in float until it is met. The loss is the drop in accuracy (a
-    /// share) with labels, otherwise 1 - cosine of the outputs.
+    /// Maximum loss, enforced by keeping the most sensitive layers in float. With labels the loss is the drop in
+    /// accuracy as a fraction, otherwise 1 minus the cosine of the outputs.
     #[arg(long, value_name = "X", value_parser = loss)]
     pub max_loss: Option<f64>,
     /// Correct class of each sample: an array, or a text file with one number per line.
     #[arg(long, value_name = "FILE")]
     pub labels: Option<PathBuf>,
-    /// Maximum number of samples (of random data their number, 32 by default).
+    /// Maximum number of samples; for random data, the exact number (32 by default).
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub samples: Option<u32>,
     /// Mean of each channel, subtracted from an image after division by 255.
@@ -520,8 +522,8 @@ pub struct QuantizeArgs {
     /// Standard deviation of each channel, by which an image is divided after the mean is subtracted.
     #[arg(long, value_name = "S,...", value_delimiter = ',')]
     pub std: Vec<f64>,
-    /// Size of a symbolic dimension, which is bound permanently (may be repeated); the others stay open where the model
-    /// allows it.
+    /// Fixed value for a symbolic dimension (may be repeated); other dimensions stay symbolic where the model allows
+    /// it.
     #[arg(long = "dim", value_name = "NAME=N", value_parser = named_number)]
     pub dims: Vec<(String, usize)>,
     /// Number of threads.
@@ -538,7 +540,7 @@ pub struct QuantizeArgs {
     pub talk: TalkArgs,
 }
 
-/// `byoc zoo`.
+/// Arguments of `byoc zoo`.
 #[derive(Args, Debug)]
 pub struct ZooArgs {
     /// Name of the architecture.
@@ -552,7 +554,7 @@ pub struct ZooArgs {
 }
 
 impl Command {
-    /// Returns the limits of the command; the defaults for commands that read no model.
+    /// Returns the limits of the command, or the defaults if it has no such options.
     pub fn limits(&self) -> LimitArgs {
         match self {
             Command::Run(args) => args.build.limits,
@@ -617,7 +619,7 @@ fn loss(text: &str) -> Result<f64, String> {
 fn tolerance(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(number) if number >= 0.0 => Ok(number),
-        _ => Err("expected a number of at least 0".to_owned()),
+        _ => Err("expected a number >= 0".to_owned()),
     }
 }
 

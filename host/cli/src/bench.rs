@@ -78,8 +78,8 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the counters of the plugins per run. Two counters `x.used` and `x.available` also give their ratio,
-/// `x.utilisation`: a ratio cannot be summed, while the ratio of the sums is that of the whole run.
+/// Returns the counters of the plugins per run. A pair of counters `x.used` and `x.available` also yields
+/// `x.utilisation`, the ratio of their sums, as ratios themselves cannot be summed.
 fn metrics(before: &BTreeMap<String, u64>, after: &BTreeMap<String, u64>, runs: u32) -> Map<String, Value> {
     let counted = |name: &str| {
         after.get(name).map_or(0, |count| count - before.get(name).copied().unwrap_or(0)) as f64 / f64::from(runs)

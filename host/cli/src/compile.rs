@@ -88,7 +88,7 @@ fn print_source(compiled: &Compiled, symbol: Option<&str>) -> Result<(), Failure
     }
     if wanted.is_empty() {
         return Err(Diagnostic::error(codes::plugins::TOOK_NOTHING, "no generated code: the model has no regions")
-            .help("name a backend with --backend; \"byoc explain\" gives the reasons why it takes nothing")
+            .help("name a backend with --backend; \"byoc explain\" lists the reasons for each operator it refused")
             .into());
     }
     for region in wanted {

@@ -50,10 +50,10 @@ mod tests {
     #[test]
     fn every_code_has_a_page() {
         let missing: Vec<_> = codes::all().filter(|(c, _)| !PAGES.iter().any(|(n, _)| *n == c.0)).collect();
-        assert!(missing.is_empty(), "add them to the list above: {missing:?}");
+        assert!(missing.is_empty(), "expected a page for every code, found none for {missing:?}");
         for (code, title) in codes::all() {
             let page = PAGES.iter().find(|(n, _)| *n == code.0).map(|(_, page)| *page).unwrap_or_default();
-            assert!(page.starts_with(&format!("# {code}: ")), "the page of {code} begins with its code: {title}");
+            assert!(page.starts_with(&format!("# {code}: ")), "{title}: expected the page to begin with {code}");
         }
     }
 }

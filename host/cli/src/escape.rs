@@ -1,21 +1,21 @@
-//! Escaping of untrusted text on the terminal. Names come from models, and a terminal obeys control sequences: control
-//! characters are escaped.
+//! Escaping of untrusted text for the terminal. Names come from models, and a terminal interprets control sequences in
+//! them, so control characters are escaped.
 
 use std::borrow::Cow;
 use std::fmt::Write;
 
-/// Escapes text of one line.
+/// Escapes single-line text, including line breaks and tabs.
 pub fn line(text: &str) -> Cow<'_, str> {
     escaped(text, |_| false)
 }
 
-/// Escapes text of several lines, which may have tabs.
+/// Escapes multi-line text, keeping line breaks and tabs.
 pub fn lines(text: &str) -> Cow<'_, str> {
     escaped(text, |c| matches!(c, '\n' | '\t'))
 }
 
-/// Escapes text that passed through neither [`line`] nor [`lines`], such as JSON: in JSON syntax, so that the value
-/// stays the same.
+/// Escapes text that passed through neither [`line`] nor [`lines`], such as JSON. The escapes are those of JSON, so a
+/// JSON value stays the same.
 pub fn rest(text: &str) -> Cow<'_, str> {
     let shown = |c: char| is_plain(c) || matches!(c, '\n' | '\t');
     if text.chars().all(shown) {
@@ -45,8 +45,8 @@ fn escaped(text: &str, as_it_is: impl Fn(char) -> bool) -> Cow<'_, str> {
     Cow::Owned(escaped)
 }
 
-/// Tests whether a character is safe to print: neither a control character nor one that changes lines or the direction
-/// of writing.
+/// Tests whether a character is safe to print: not a control character, a line or paragraph separator, or a
+/// bidirectional control.
 fn is_plain(c: char) -> bool {
     !c.is_control() && !matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }

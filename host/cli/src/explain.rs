@@ -23,7 +23,7 @@ pub fn run(args: &ExplainArgs) -> Result<ExitCode, Failure> {
     let given = ready::given(&args.model, &InputArgs::default())?;
     let mut built = ready::compile(&args.model, &args.build, &session, &given)?;
     if !args.build.talk.json {
-        // The table gives the reasons of a backend that took nothing.
+        // The table already lists the reasons that the notes of this warning repeat.
         for warning in built.warnings.iter_mut().filter(|warning| warning.code == codes::plugins::TOOK_NOTHING) {
             warning.notes.clear();
         }
@@ -42,8 +42,8 @@ pub fn run(args: &ExplainArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints the totals, then a row for each operator with the numbers of its reasons, then each reason once. With `full`
-/// each row has its reasons in full.
+/// Prints the totals, a row per operator that refers to its reasons by number, and the numbered reasons. With `full`
+/// each row spells out its reasons.
 fn print(explanation: &Explanation, full: bool) {
     print_totals(explanation);
     print_operator_types(explanation);
@@ -96,7 +96,7 @@ fn print_totals(explanation: &Explanation) {
         count(sums.flops)
     );
     if sums.open_dims {
-        println!("FLOPs are those of a run in which every open dimension is 1");
+        println!("FLOPs are counted with every symbolic dimension set to 1");
     }
     println!();
 }
@@ -153,7 +153,7 @@ impl<'a> Reasons<'a> {
         Reasons { by_number, number_of }
     }
 
-    /// Returns the numbers of an operator's reasons.
+    /// Formats the numbers of an operator's reasons, as in `[1] [3]`.
     fn numbers(&self, node: &NodeRow) -> String {
         let mut numbers: Vec<usize> = node.refusals.iter().filter_map(|r| self.number_of.get(r).copied()).collect();
         numbers.sort_unstable();

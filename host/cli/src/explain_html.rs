@@ -1,7 +1,8 @@
 //! `byoc explain --html`: a self-contained page with the graph of the model, colored by region.
 //!
-//! Operators are arranged in layers: one below the lowest predecessor; an operator without predecessors is placed right
-//! above its first consumer. Hovering shows the placement and every refusal.
+//! Operators are arranged in layers, each operator one layer below its lowest predecessor; an operator without
+//! predecessors is placed right above its first consumer. Hovering over an operator shows its placement and every
+//! refusal.
 
 use super::escape as terminal;
 use byoc::build::explanation::{Explanation, NodeRow};
@@ -9,12 +10,12 @@ use std::fmt::Write;
 
 const BOX: (usize, usize) = (150, 34);
 const GAP: (usize, usize) = (16, 30);
-/// Maximum width of a layer in boxes; wider ones continue on the next line, so that wide models stay on the page.
+/// Maximum width of a layer in boxes; a wider layer is wrapped, so that it fits on the page.
 const COLUMNS: usize = 12;
 /// Maximum number of characters of a name in a box.
 const NAME: usize = 26;
 
-/// Returns the page.
+/// Returns the page as HTML.
 pub fn page(title: &str, explanation: &Explanation) -> String {
     let places = layout(&explanation.nodes);
     let width = places.iter().map(|p| p.0).max().unwrap_or(0) + BOX.0 + 2 * GAP.0;
@@ -86,7 +87,7 @@ fn draw(page: &mut String, explanation: &Explanation, node: &NodeRow, x: usize, 
     for refusal in &node.refusals {
         let _ = write!(hover, "\n{}: {}: {}", refusal.backend, refusal.code, refusal.detail);
     }
-    // Exporters write names as paths, whose ends differ: the end is kept.
+    // Exporters write names as paths, which differ at the end, so the end is kept.
     let length = node.source.chars().count();
     let name = match length.checked_sub(NAME) {
         Some(more @ 1..) => format!("…{}", node.source.chars().skip(more + 1).collect::<String>()),

@@ -22,15 +22,15 @@ enum Origin {
     Filled(f64),
 }
 
-/// Input options of the user. Files are already read, as their shapes bind symbolic dimensions before the model is
-/// read.
+/// Inputs that the user specified. The shapes of files are already known, as they bind symbolic dimensions before the
+/// model is read.
 pub struct InputSources {
     values: BTreeMap<String, Origin>,
     image: Option<(PathBuf, image::Normalization)>,
 }
 
 impl InputSources {
-    /// Reads the files that the options name.
+    /// Reads the files named by the options, or only the header of a file where that suffices.
     pub fn read(args: &InputArgs) -> Result<InputSources, Failure> {
         let mut values = BTreeMap::new();
         for (name, spec) in &args.inputs {
@@ -56,7 +56,7 @@ impl InputSources {
         Ok(InputSources { values, image })
     }
 
-    /// Adds recorded inputs for the inputs that have no value.
+    /// Adds recorded values for the inputs that have none.
     pub fn with_recorded(mut self, recorded: impl IntoIterator<Item = (String, Tensor)>) -> InputSources {
         if self.image.is_none() {
             for (name, tensor) in recorded {
@@ -81,15 +81,16 @@ impl InputSources {
         self.image.is_some()
     }
 
-    /// Returns the dimension that an image binds: it is one sample, so an open first dimension of its input is 1.
+    /// Returns the dimension that an image binds. An image is a single sample, so a symbolic first dimension of the
+    /// input is 1.
     pub fn image_dims(&self, inputs: &[PortInfo]) -> Option<(String, usize)> {
         let mut open = inputs.iter().filter(|port| !self.values.contains_key(&port.name));
         let image_port = open.find(|port| accepts_image(port.dims.as_ref().map_or(0, Vec::len), inputs.len()))?;
         image_port.dims.as_ref()?.first()?.name().map(|name| (name.to_string(), 1))
     }
 
-    /// Returns the values in the order of the model's inputs. A missing value is random with the seed `default`, or an
-    /// error without one.
+    /// Returns the values in the order of the model's inputs. A missing value is drawn with the seed `default`, or is
+    /// an error if `default` is `None`.
     pub fn resolve(&self, model: &Model, default: Option<u64>) -> Result<Vec<Tensor>, Failure> {
         let ports = model.inputs();
         let mut named: Vec<(String, Tensor)> = Vec::new();
@@ -98,7 +99,7 @@ impl InputSources {
                 named.push((port.name.clone(), value));
             }
         }
-        // Unknown names are passed on: the error message of `bind` lists the names that the model has.
+        // Unknown names are passed on to `bind`, whose error message lists the model's inputs.
         let unknown = self.values.keys().filter(|name| ports.iter().all(|p| p.name != **name));
         named.extend(unknown.map(|name| (name.clone(), Tensor::scalar(0.0f32))));
         Ok(model.executor().bind(named)?)
@@ -140,7 +141,7 @@ impl InputSources {
     }
 }
 
-/// Adds the port to the error of a generated input that exceeds memory.
+/// Adds the name and type of the input to the error for a generated tensor that exceeds the memory limit.
 fn allocated(tensor: Result<Tensor, OutOfMemory>, port: &Port) -> Result<Tensor, Diagnostic> {
     tensor.map_err(|error| {
         let ty = super::render::type_text(&port.ty);
@@ -148,7 +149,7 @@ fn allocated(tensor: Result<Tensor, OutOfMemory>, port: &Port) -> Result<Tensor,
     })
 }
 
-/// Tests whether an input of `rank` dimensions takes the image, in a model with `inputs` inputs.
+/// Tests whether an input of rank `rank` can be the image input of a model with `inputs` inputs.
 fn accepts_image(rank: usize, inputs: usize) -> bool {
     rank >= 3 || inputs == 1
 }
@@ -159,7 +160,7 @@ fn shape_of(port: &Port) -> Result<Shape, Failure> {
         let ty = super::render::type_text(&port.ty);
         Diagnostic::error(
             codes::runtime::INPUT_SHAPE,
-            format!("input \"{}\" is {ty}, which has no fixed size", port.name),
+            format!("input \"{}\": expected a type with known dimensions, found {ty}", port.name),
         )
         .help(format!("pass a file: --input {}=FILE.npy", port.name))
         .into()

@@ -1,5 +1,6 @@
-//! Ctrl-C while a model is built or run. The first one cancels the work, so that backends stop cleanly (end a compiler
-//! that they started, release a lock); a second one ends the process at once, as the first one does at any other time.
+//! Handling of Ctrl-C while a model is built or run. The first Ctrl-C cancels the work, so that backends stop cleanly
+//! (terminate a compiler that they started, release a lock); the second terminates the process immediately, as the
+//! first does at any other time.
 
 use byoc::cancel::Cancel;
 use byoc_plugin_api::host::entries;
@@ -11,33 +12,35 @@ use std::sync::{Arc, OnceLock};
 /// Guard during whose lifetime Ctrl-C cancels the work.
 pub struct Interruptible {
     handlers: Vec<SigId>,
-    /// Set for a nested guard: an outer one outlives it.
+    /// True for a nested guard, which an outer guard outlives.
     inner: bool,
 }
 
-/// Returns the flag that makes Ctrl-C end the process at once. The handler that reads it is never unregistered.
+/// Returns the flag that makes Ctrl-C terminate the process immediately. The handler that reads the flag is never
+/// unregistered.
 fn exit_flag() -> &'static Arc<AtomicBool> {
     static EXIT_FLAG: OnceLock<Arc<AtomicBool>> = OnceLock::new();
     EXIT_FLAG.get_or_init(|| {
         let exit_flag = Arc::new(AtomicBool::new(true));
-        // Where such a handler cannot be registered, Ctrl-C keeps its default and ends the process.
+        // If the handler cannot be registered, Ctrl-C keeps its default action and terminates the process.
         let _ = flag::register_conditional_default(SIGINT, exit_flag.clone());
         exit_flag
     })
 }
 
-/// Reports on Ctrl-C which plugin is running. Must be called before any other handler is registered, as later ones
-/// chain to it.
+/// Makes Ctrl-C report which plugin is running. Must be called before any other handler is registered, as later
+/// handlers chain to this one.
 pub fn report_plugin_on_interrupt() {
     if entries::report_interrupts() {
         exit_flag();
     }
 }
 
-/// Makes Ctrl-C cancel `cancel` during the lifetime of the result.
+/// Makes Ctrl-C trigger `cancel` for the lifetime of the returned guard.
 pub fn interruptible(cancel: &Cancel) -> Interruptible {
     let exit_flag = exit_flag();
-    // The handlers run in this order: the second reads the flag that the first sets.
+    // Handlers run in the order of registration. The one that reads `exit_flag` is registered first, so only a second
+    // Ctrl-C finds the flag set.
     let handlers = [cancel.flag(), exit_flag].map(|set| flag::register(SIGINT, set.clone()));
     let inner = !exit_flag.swap(false, Ordering::SeqCst);
     Interruptible { handlers: handlers.into_iter().flatten().collect(), inner }

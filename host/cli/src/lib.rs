@@ -1,7 +1,7 @@
-//! Command line: one file per command, and the only module that prints. Standard output carries the product, standard
-//! error the diagnostics.
+//! Command line: one file per command, and the only part of the host that prints. Results go to standard output,
+//! diagnostics to standard error.
 
-// First, as the other modules print with its macros.
+// Declared first, as the other modules print with its macros.
 #[macro_use]
 mod out;
 
@@ -48,7 +48,7 @@ use std::time::{Duration, Instant};
 pub fn main() -> ExitCode {
     std::panic::set_hook(Box::new(|info| {
         eprintln!("byoc has a bug: {info}");
-        eprintln!("please report it, with the command and the model that show it");
+        eprintln!("please report it with the command and the model that reproduce it");
     }));
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
@@ -100,7 +100,7 @@ fn own_process() -> Result<(), Failure> {
     Ok(())
 }
 
-/// Enforces the limits of time and memory on plugins, which cannot be stopped from outside.
+/// Enforces the limits on time and memory for plugins, which cannot be stopped from outside.
 fn watch(timeout: Option<Duration>) -> Result<Watchdog, Failure> {
     let deadline = timeout.map(|timeout| Instant::now() + timeout);
     let limits = Limits { deadline, resident: Some(byoc::limits::max_memory() as u64), ..Limits::default() };
@@ -109,7 +109,7 @@ fn watch(timeout: Option<Duration>) -> Result<Watchdog, Failure> {
     })
 }
 
-/// Returns the exit code of a command that ended with `code`, or whose standard output could not be written.
+/// Returns `code`, or the exit code of an error if standard output could not be written.
 fn finished(printed: Result<(), out::OutputError>, code: ExitCode) -> ExitCode {
     match printed.err().and_then(|output_error| output_error.failure()) {
         None => code,

@@ -28,7 +28,7 @@ pub fn run(args: &OpsArgs) -> Result<ExitCode, Failure> {
         let mut diagnostic = Diagnostic::error(codes::types::UNKNOWN_OPERATOR, format!("no operator \"{name}\""));
         diagnostic = match nearest(name, op::names()) {
             Some(near) => diagnostic.help(format!("did you mean \"{near}\"?")),
-            None => diagnostic.help("\"byoc ops\" lists them all"),
+            None => diagnostic.help("\"byoc ops\" lists all operators"),
         };
         return Err(diagnostic.into());
     };

@@ -1,4 +1,4 @@
-//! `byoc opt`: runs passes on Relay text and prints the result, or compares it with another program.
+//! `byoc opt`: runs passes on Relay text and prints the result, or compares the result with another module.
 
 use super::args::OptArgs;
 use super::{escape, render};
@@ -62,7 +62,11 @@ pub fn run(args: &OptArgs) -> Result<ExitCode, Failure> {
             let (got, want) = (text(&got), text(&want));
             let diff = similar::TextDiff::from_lines(&want, &got);
             print!("{}", diff.unified_diff().header(&expected.display().to_string(), &args.file.display().to_string()));
-            let message = format!("{} after the passes is not {}", args.file.display(), expected.display());
+            let message = format!(
+                "{} after the passes: expected the module in {}, found another",
+                args.file.display(),
+                expected.display()
+            );
             Err(Diagnostic::error(codes::passes::NOT_EQUAL, message).note(difference.to_string()).into())
         }
     }

@@ -1,8 +1,8 @@
-//! Standard output, which carries the product: the only writer that commands print with.
+//! Standard output, which carries the result of a command, and the macros that all commands print with.
 //!
-//! The process reserves standard output for itself (`entries::own_process`); what plugins print goes to standard error.
-//! In this directory `println!` and the like are the macros below. A write that fails ends the command: quietly when
-//! the reader closed the pipe, with an error when, for example, the disk is full.
+//! The process reserves standard output for itself (`entries::own_process`); the output of plugins goes to standard
+//! error. In this crate `println!` and the like are the macros below. A failed write ends the command: silently if the
+//! reader closed the pipe, otherwise (for example if the disk is full) with an error.
 
 use super::escape;
 use byoc::error::Failure;
@@ -13,10 +13,10 @@ use std::io::{self, ErrorKind, IsTerminal, LineWriter, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Writer to standard output, once `take` has installed it.
+/// Writer to standard output; `None` until [`install`] is called.
 static STDOUT: Mutex<Option<LineWriter<ReservedStdout>>> = Mutex::new(None);
 
-/// Set when standard output is reserved for a file.
+/// True if standard output is reserved for a file.
 static RESERVED: AtomicBool = AtomicBool::new(false);
 
 /// Reserves standard output for a file: prints go to standard error from now on. Returns false if it is already
@@ -46,7 +46,7 @@ macro_rules! eprintln {
     ($($text:tt)*) => { $crate::out::write_stderr(format_args!("{}\n", format_args!($($text)*))) };
 }
 
-/// End of a command whose standard output cannot be written. Unwinds to the start of the command.
+/// Error of a write to standard output, with which [`OutputError::end`] unwinds to the start of the command.
 pub struct OutputError(io::Error);
 
 impl From<io::Error> for OutputError {
@@ -56,12 +56,12 @@ impl From<io::Error> for OutputError {
 }
 
 impl OutputError {
-    /// Returns the error that the command ends with; none when the reader closed the pipe.
+    /// Returns the error that the command ends with; `None` if the reader closed the pipe.
     pub fn failure(&self) -> Option<Failure> {
         (self.0.kind() != ErrorKind::BrokenPipe).then(|| cannot_write(&self.0).into())
     }
 
-    /// Unwinds to the start of the command. Not a panic, so that the panic hook does not run.
+    /// Unwinds to the start of the command without a panic, so that the panic hook does not run.
     pub fn end(self) -> ! {
         std::panic::resume_unwind(Box::new(self))
     }
@@ -70,7 +70,7 @@ impl OutputError {
 /// Returns the diagnostic for a failed write to standard output.
 pub fn cannot_write(error: &io::Error) -> Diagnostic {
     Diagnostic::error(codes::frontends::STDOUT_FAILED, format!("cannot write to standard output: {error}"))
-        .help("the output is incomplete: write it where enough space is free")
+        .help("free some space, or write the output elsewhere")
 }
 
 /// Installs the writer of `print!` and `println!`.
@@ -85,7 +85,7 @@ fn locked() -> MutexGuard<'static, Option<LineWriter<ReservedStdout>>> {
 /// Calls `write` with standard output.
 ///
 /// # Errors
-/// Those of `write`.
+/// If `write` fails.
 pub fn with_stdout<T>(write: impl FnOnce(&mut dyn Write) -> io::Result<T>) -> io::Result<T> {
     restore_process();
     match &mut *locked() {
@@ -117,12 +117,13 @@ fn write_shown(to: &mut dyn Write, text: Arguments<'_>) -> io::Result<()> {
         }
     }
     let mut shown = EscapingWriter { to, outcome: Ok(()) };
-    // Only a `Display` that fails could add an error here, and no printed value has one; write errors are in `outcome`.
+    // Write errors are in `outcome`; a further error could only come from a failing `Display`, which no printed value
+    // has.
     let _ = std::fmt::Write::write_fmt(&mut shown, text);
     shown.outcome
 }
 
-/// Writes to standard error. A write error has nowhere to be reported.
+/// Writes to standard error, ignoring write errors, as there is nowhere left to report them.
 pub fn write_stderr(text: Arguments<'_>) {
     let _ = io::stderr().write_fmt(text);
 }
@@ -130,7 +131,7 @@ pub fn write_stderr(text: Arguments<'_>) {
 /// Flushes standard output.
 ///
 /// # Errors
-/// Write error that ends the command.
+/// If standard output cannot be written.
 pub fn flush() -> Result<(), OutputError> {
     with_stdout(|stdout| stdout.flush()).map_err(OutputError)
 }

@@ -1,5 +1,5 @@
-//! Output files of a command. One of them may be standard output, `-`, which then carries the product; what would be
-//! printed there goes to standard error.
+//! Output files of a command. One of them may be standard output, given as `-`; everything else the command prints then
+//! goes to standard error.
 
 use super::out;
 use byoc::io;
@@ -13,10 +13,10 @@ pub fn is_stdout(path: &Path) -> bool {
     ["-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"].iter().any(|name| path == Path::new(name))
 }
 
-/// Checks before long work whether files can be written, and reserves standard output for the one that goes there.
+/// Checks ahead of long work that the files can be written, and reserves standard output if one of them is `-`.
 ///
 /// # Errors
-/// E0513 when a file cannot be written, or two go to standard output.
+/// E0513 if a file cannot be written, or if two files would go to standard output.
 pub fn check<'a>(paths: impl IntoIterator<Item = &'a Path>) -> std::result::Result<(), Diagnostic> {
     for path in paths {
         if !is_stdout(path) {
@@ -34,7 +34,7 @@ pub fn check<'a>(paths: impl IntoIterator<Item = &'a Path>) -> std::result::Resu
 /// Writes to a file or to standard output.
 ///
 /// # Errors
-/// E0513 when it cannot be written, E0517 when standard output cannot.
+/// E0513 if the file cannot be written, E0517 if standard output cannot be written.
 pub fn write(path: &Path, fill: impl FnOnce(&mut File) -> Result<()>) -> std::result::Result<(), Diagnostic> {
     if !is_stdout(path) {
         return io::write_atomically(path, fill);

@@ -1,7 +1,7 @@
-//! `byoc plugins check`: reports errors of a plugin file, as far as they show without a model.
+//! `byoc plugins check`: reports the errors of a plugin file that can be detected without a model.
 //!
-//! A file that cannot be loaded is explained step by step, up to the step that fails. A file that loads is asked to
-//! describe each of its backends, and every error in a description is printed.
+//! For a file that cannot be loaded, the steps of loading are printed up to the one that fails. For a file that loads,
+//! every error in the description of each of its backends is printed.
 
 use super::args::PluginsCheckArgs;
 use super::{plugins_list, render};
@@ -36,7 +36,10 @@ pub fn run(args: &PluginsCheckArgs) -> Result<ExitCode, Failure> {
         checked.iter().for_each(describe_backend);
         problems.iter().for_each(render::diagnostic);
         if problems.is_empty() {
-            println!("nothing wrong was found; \"byoc plugins test {}\" tries what it claims", found.path.display());
+            println!(
+                "nothing wrong was found; \"byoc plugins test {}\" tests what the plugin claims",
+                found.path.display()
+            );
         }
     }
     Ok(if problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -69,8 +72,8 @@ fn backends(registry: &Registry, plugin: &LoadedPlugin) -> Vec<BackendCheck> {
             Err(failure) => about(failure.diagnostics),
             Ok(backend) => {
                 let description = &backend.description;
-                // A user of a model gets warnings, as the rest of the backend works; for the author of a plugin they
-                // are errors.
+                // Commands that run a model report these as warnings, as the rest of the backend works; for the author
+                // of the plugin they are errors.
                 let as_error = |warning: Diagnostic| Diagnostic { severity: Severity::Error, ..warning };
                 BackendCheck {
                     about: description.about.clone(),

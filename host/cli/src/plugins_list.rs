@@ -48,7 +48,7 @@ fn print_list(found: &[&PluginFile], talk: &TalkArgs) {
     table::print(&table);
 }
 
-/// Returns a file as the JSON object that `--json` prints.
+/// Returns the JSON object that `--json` prints for a file.
 pub fn row(found: &PluginFile) -> Value {
     let file = found.path.display().to_string();
     match &found.status {

@@ -46,7 +46,7 @@ pub fn run(args: &PluginsNewArgs) -> Result<ExitCode, Failure> {
         let manifest = format!("--manifest-path {folder}/Cargo.toml");
         (format!("cargo build --release {manifest}"), format!("{folder}/target/release/libbyoc_{name}.so"))
     };
-    println!("wrote {folder}. Build it, install it, and see which operators it takes:");
+    println!("wrote {folder}. Build it, install it, and see which operators it supports:");
     println!();
     println!("  {build}");
     println!("  mkdir -p plugins && cp {library} plugins/");
@@ -68,7 +68,7 @@ fn write_folder(folder: &Path, files: Files) -> std::io::Result<()> {
         std::fs::write(path, text)?;
     }
     std::fs::rename(temporary.path(), folder)?;
-    // The directory was renamed, so the guard has nothing to remove.
+    // The temporary directory was renamed, so its guard has nothing to remove.
     let _ = temporary.keep();
     Ok(())
 }
@@ -124,7 +124,7 @@ fn rust_files(name: &str, api: Option<&Path>) -> Files {
     // The type is named after the plugin: `my_chip` has a `MyChip`.
     let words = name.split('_').filter(|word| !word.is_empty());
     let title: String = words.map(|word| word[..1].to_ascii_uppercase() + &word[1..]).collect();
-    // The operator already has a type named `Relu`.
+    // The template already defines a type `Relu`.
     let title = if title == "Relu" { "Plugin".to_owned() } else { title };
     let source = RUST_SOURCE.replace("Minimal", &title).replace(RUST_NAME, name);
     let paths = match api {
@@ -186,7 +186,7 @@ mod tests {
         }
         let lib = &rust_files("my_chip", None)[1].1;
         assert!(lib.contains("struct MyChip;") && lib.contains("declare_plugin!(\"my_chip\","), "{lib}");
-        // The sample uses this word elsewhere, which must stay unchanged.
+        // The sample also uses the word `elementwise` in other places, which must stay unchanged.
         assert!(c_files("my_chip")[0].1.contains("#define NAME \"my_chip\""));
     }
 }

@@ -41,7 +41,7 @@ pub fn run(args: &PluginsTestArgs) -> Result<ExitCode, Failure> {
     let run = Run { command: &command, options: &options, progress: &progress, scratch: scratch.path() };
     let backends = run.backends().map_err(|fault| worker_error(&file, &fault))?;
     if backends.is_empty() {
-        let message = format!("{} registers no code generator: there is nothing to test", file.display());
+        let message = format!("{}: expected a code generator to test, found none", file.display());
         return Err(Failure::new(codes::plugins::NO_CODEGEN, message));
     }
     if let Some(path) = &args.case {
@@ -80,7 +80,7 @@ fn plugin_file(args: &PluginsTestArgs) -> Result<PathBuf, Failure> {
     session.registry.codegen(&name).map(|(_, found)| found.path.clone())
 }
 
-/// Creates the command of the worker, which is this binary. The shell sets the memory limit, as the standard library
+/// Creates the command that starts this binary as the worker. A shell sets the memory limit, as the standard library
 /// cannot.
 fn worker_command(executable: &Path, file: &Path, args: &PluginsTestArgs, memory: Option<u64>) -> Command {
     let mut command = match memory {
@@ -102,8 +102,8 @@ fn start_error(error: &std::io::Error) -> Failure {
     Failure::new(codes::plugins::NOT_CONFORMING, format!("cannot start the conformance run: {error}"))
 }
 
-/// Returns the error for a lost worker. The rejection of a plugin that does not load is found by loading it here; one
-/// that ends the process leaves only the fault.
+/// Returns the error for a worker that terminated. If the worker exited with code 1, loading the plugin in this process
+/// may reveal why it is rejected; otherwise only the fault is known.
 fn worker_error(file: &Path, fault: &Fault) -> Failure {
     if fault.kind == Kind::Crash && fault.exit_code == Some(1) {
         let registry =
@@ -220,7 +220,7 @@ fn verdict(file: &Path, report: &BackendReport, args: &PluginsTestArgs) -> Diagn
 }
 
 fn nothing_supported(report: &BackendReport) -> Diagnostic {
-    let message = format!("{} took none of the cases: nothing was tested", report.backend);
+    let message = format!("{} refused every case, so nothing was tested", report.backend);
     let mut diagnostic = Diagnostic::error(codes::plugins::TOOK_NOTHING, message);
     let reasons =
         report.subjects.iter().flat_map(|s| s.reasons.keys().map(move |reason| format!("{}: {reason}", s.subject)));
@@ -263,7 +263,7 @@ fn one_case(run: &Run<'_>, backends: &[String], path: &Path, talk: &TalkArgs) ->
 pub fn worker(args: &TestWorkerArgs) -> Result<ExitCode, Failure> {
     let worker = Worker::new(&args.file, &args.plugins.plugin_dirs, args.threads)?;
     let send = |value: &Value| {
-        // Starts a new line, whatever a plugin has printed.
+        // Begins with a newline, as a plugin may have printed an unterminated line.
         println!("\n{value}");
     };
     worker.serve(std::io::stdin().lock(), &send);

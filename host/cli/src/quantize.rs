@@ -55,7 +55,7 @@ pub fn run(args: &QuantizeArgs) -> Result<ExitCode, Failure> {
     spinner.finish_and_clear();
     quantized.warnings.iter().for_each(render::diagnostic);
     if to_stdout {
-        // Standard output has no file beside it: the weights go into the text.
+        // Standard output has no accompanying file, so the weights are written into the text.
         let text = print(&quantized.module, &PrintOptions { metadata: true, ..PrintOptions::default() }).text;
         output::write(&args.output, |file| file.write_all(text.as_bytes()))?;
     } else {
@@ -70,7 +70,7 @@ pub fn run(args: &QuantizeArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the scheme of the options, or that of the first backend that declares one.
+/// Returns the scheme given by `--scheme`, or that of the first backend that declares one.
 fn scheme(args: &QuantizeArgs, session: &Session) -> Result<Scheme, Failure> {
     let mut backends = Vec::new();
     for name in &args.backend {
@@ -103,7 +103,7 @@ fn keep(words: &[String]) -> Result<Keep, Failure> {
     if none && words.len() > 1 {
         return Err(Diagnostic::error(
             codes::passes::UNKNOWN_LAYER,
-            "--keep none and a layer to keep contradict each other",
+            "--keep: expected \"none\" alone, found a layer as well",
         )
         .help("remove \"none\": the first convolution is kept only if \"first\" is listed")
         .into());
@@ -124,7 +124,7 @@ fn show(report: &Report) {
         let of = measured.samples;
         let percent = |n: usize| 100.0 * n as f64 / of.max(1) as f64;
         println!(
-            "right answers: {float} of {of} before ({:.2} %), {quantized} after ({:.2} %)",
+            "correct answers: {float} of {of} before ({:.2} %), {quantized} after ({:.2} %)",
             percent(float),
             percent(quantized)
         );

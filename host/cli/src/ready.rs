@@ -1,5 +1,5 @@
-//! Preparation that `run`, `bench`, `verify`, `explain`, `source` and `compile` share: from command-line options to a
-//! model that is ready to run or to be inspected.
+//! Preparation shared by `run`, `bench`, `verify`, `explain`, `source` and `compile`: from command-line options to a
+//! model that is ready to be run or inspected.
 
 use super::args::{BuildArgs, InputArgs};
 use super::inputs::InputSources;
@@ -17,14 +17,13 @@ use indicatif::ProgressBar;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Name that selects the host alone.
+/// Value of `--backend` that selects the host alone.
 const HOST_ONLY: &str = "none";
 
 /// Model that is ready to run, with the inputs given for it.
 pub struct PreparedModel {
-    /// The model.
     pub model: Model,
-    /// The inputs.
+    /// Inputs specified by the user.
     pub given: InputSources,
     /// Time to read and compile the model; zero for an artifact.
     pub compile: Duration,
@@ -100,8 +99,8 @@ pub fn build(path: &Path, args: &BuildArgs, session: &Session, given: &InputSour
     Ok(built)
 }
 
-/// Reads and builds a model that is not an artifact; the warnings are the caller's to print, except those that precede
-/// an error.
+/// Reads and builds a model that is not an artifact. Leaves the warnings for the caller to print, unless an error
+/// follows.
 pub fn compile(path: &Path, args: &BuildArgs, session: &Session, given: &InputSources) -> Result<BuildOutput, Failure> {
     if is_artifact(path) {
         return Err(Diagnostic::error(
@@ -140,7 +139,7 @@ pub fn compile(path: &Path, args: &BuildArgs, session: &Session, given: &InputSo
         )
     });
     if offload.is_err() {
-        // The error gives the same reasons as the warning for a backend that took nothing.
+        // Warnings with this code are left out, as the error gives the same reasons.
         let others = built.warnings.iter().filter(|warning| warning.code != codes::plugins::TOOK_NOTHING);
         others.for_each(render::diagnostic);
     }
@@ -154,8 +153,8 @@ pub fn spinner(message: String) -> ProgressBar {
     spinner
 }
 
-/// Compares the share of the FLOPs on backends with `--require-offload`; `reasons` explains the share in short and line
-/// by line.
+/// Returns an error if the share of the FLOPs on backends is below `--require-offload`. `reasons` returns a summary for
+/// the message and the notes.
 fn check_offload(args: &BuildArgs, share: f64, reasons: impl FnOnce() -> (String, Vec<String>)) -> Result<(), Failure> {
     let Some(wanted) = &args.require_offload else { return Ok(()) };
     let (enough, words) = match wanted.as_str() {
@@ -175,7 +174,7 @@ fn check_offload(args: &BuildArgs, share: f64, reasons: impl FnOnce() -> (String
     }
     let (refusal_headline, notes) = reasons();
     let why = if share > 0.0 { "" } else { &refusal_headline };
-    let message = format!("{:.1} % of the FLOPs are on the backends, expected {words}{why}", 100.0 * share);
+    let message = format!("expected {words} of the FLOPs on backends, found {:.1} %{why}", 100.0 * share);
     let mut diagnostic = Diagnostic::error(codes::plugins::TOOK_NOTHING, message);
     diagnostic.notes = notes;
     Err(diagnostic.help("\"byoc explain\" with the same options lists the reasons for each operator").into())
@@ -186,7 +185,7 @@ pub fn is_artifact(path: &Path) -> bool {
     path.extension().is_some_and(|e| e == "byoc")
 }
 
-/// Returns the inputs given, completed by those of the first data set of a directory in test-data layout.
+/// Returns the inputs given by `args`. For a directory in test-data layout, missing ones come from its first data set.
 pub fn given(path: &Path, args: &InputArgs) -> Result<InputSources, Failure> {
     let given = InputSources::read(args)?;
     if !path.is_dir() {
@@ -199,7 +198,7 @@ pub fn given(path: &Path, args: &InputArgs) -> Result<InputSources, Failure> {
     }
 }
 
-/// Returns the inputs given, completed by those of a data set.
+/// Returns `given`, with missing inputs taken from a data set.
 pub fn recorded(folder: &TestFolder, set: &TestSet, given: InputSources) -> Result<InputSources, Failure> {
     let ports = frontend::signature(&folder.model)?.inputs;
     let names = ports.iter().map(|p| p.name.clone());
@@ -243,7 +242,7 @@ pub fn prepare(
     Ok(PreparedModel { model, given, compile, load: start.elapsed() })
 }
 
-/// Returns the last component of a path, or the whole path when it has none, for messages and names of cases.
+/// Returns the last component of a path, or the whole path if there is none, for messages and names of cases.
 pub fn name_of(path: &Path) -> String {
     let path: PathBuf = path.components().collect();
     path.file_name().map_or_else(|| path.display().to_string(), |n| n.to_string_lossy().into_owned())

@@ -1,4 +1,4 @@
-//! Rendering for people. Diagnostics go to standard error: `error[E0401]: ...`, the place in the text if known, notes
+//! Human-readable output. Diagnostics go to standard error: `error[E0401]: ...`, the source location if known, notes
 //! and help.
 
 use super::escape;
@@ -22,7 +22,7 @@ pub fn diagnostic(diagnostic: &Diagnostic) {
     eprintln!("{}", text(diagnostic, None, color(&std::io::stderr())));
 }
 
-/// Tests whether output to `stream` is colored: a terminal, and `NO_COLOR` not set.
+/// Tests whether output to `stream` is colored: `stream` is a terminal, and `NO_COLOR` is not set.
 pub fn color(stream: &impl IsTerminal) -> bool {
     stream.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
 }

@@ -1,4 +1,4 @@
-//! `byoc run`: compiles if needed, runs, prints the outputs.
+//! `byoc run`: compiles a model if needed, runs it and prints its outputs.
 
 use super::args::RunArgs;
 use super::interrupt::interruptible;
@@ -15,7 +15,7 @@ use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Number of classes and elements that are printed.
+/// Maximum number of classes printed per row, and of elements per output.
 const MAX_SHOWN_VALUES: usize = 5;
 
 /// Runs the command.
@@ -98,7 +98,10 @@ fn top(name: &str, tensor: &Tensor, labels: &[String], json: bool) -> Result<(),
     let classes = tensor.shape().last().copied().unwrap_or(1);
     if classes != labels.len() || !tensor.dtype().is_float() {
         let ty = Type::tensor(tensor.dtype(), tensor.shape());
-        let message = format!("{} labels do not fit output \"{name}\" of type {ty}", labels.len());
+        let message = format!(
+            "expected a float output with {} classes, one per label, found \"{name}\" of type {ty}",
+            labels.len()
+        );
         return Err(Failure::new(codes::runtime::BAD_LABELS, message));
     }
     let mut values = tensor.view().f64s();
@@ -133,7 +136,7 @@ fn probabilities(values: &[f64]) -> Vec<f64> {
     powers.iter().map(|p| p / sum).collect()
 }
 
-/// Prints the type, range, mean and first elements.
+/// Prints the type, range, mean and first elements of an output.
 fn summary(name: &str, tensor: &Tensor, json: bool) {
     let values = || tensor.view().f64s();
     let ty = Type::tensor(tensor.dtype(), tensor.shape());

@@ -31,10 +31,10 @@ pub fn print(table: &Table) {
     println!("{}", table.0.trim_fmt());
 }
 
-/// Minimum width of a column that is shortened.
+/// Minimum width to which a column is narrowed.
 const MIN_COLUMN: usize = 12;
 
-/// Prints rows of one line each under a header. On a terminal the columns in `shorten` give up width so that a line
+/// Prints rows of one line each under a header. On a terminal the columns in `shorten` are narrowed so that each line
 /// fits.
 pub fn print_lines(header: &[&str], rows: &[Vec<String>], shorten: &[usize]) {
     let mut lines = vec![header.iter().map(|name| name.to_uppercase()).collect::<Vec<_>>()];
@@ -55,8 +55,8 @@ pub fn print_lines(header: &[&str], rows: &[Vec<String>], shorten: &[usize]) {
     }
 }
 
-/// Reduces the widths of the columns in `shorten`, the widest first, until a line of all columns fits, with two blanks
-/// between them.
+/// Reduces the widths of the columns in `shorten`, the widest first, until all columns, two spaces apart, fit into
+/// `width`.
 fn fit(widths: &mut [usize], width: usize, shorten: &[usize]) {
     let mut excess = (widths.iter().sum::<usize>() + 2 * (widths.len() - 1)).saturating_sub(width);
     while excess > 0 {
@@ -69,7 +69,7 @@ fn fit(widths: &mut [usize], width: usize, shorten: &[usize]) {
     }
 }
 
-/// Returns a text in at most `width` characters: both ends of a longer one, whose middle is the least specific.
+/// Truncates a text to `width` characters in the middle, the least specific part.
 fn shortened(text: &str, width: usize) -> String {
     let length = text.chars().count();
     if length <= width {
@@ -81,7 +81,7 @@ fn shortened(text: &str, width: usize) -> String {
     format!("{start}\u{2026}{end}")
 }
 
-/// Prints a text after a prefix. On a terminal it wraps between words, indented by the width of the prefix.
+/// Prints a text after a prefix. On a terminal the text wraps between words, indented by the width of the prefix.
 pub fn print_wrapped(prefix: &str, text: &str) {
     let text = escape::line(text);
     let width = if out::is_terminal() { out::width() } else { None };

@@ -1,4 +1,4 @@
-//! `byoc verify`: runs folders in ONNX test-data layout against their recorded outputs.
+//! `byoc verify`: runs models in ONNX test-data layout and compares their outputs with the recorded ones.
 
 use super::args::{InputArgs, VerifyArgs};
 use super::inputs::InputSources;
@@ -16,7 +16,7 @@ use serde_json::json;
 use std::path::Path;
 use std::process::ExitCode;
 
-/// Verdict on a directory, in the order of the summary.
+/// Status of a directory, in the order of the summary.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Status {
@@ -52,7 +52,7 @@ struct FolderResult {
 impl FolderResult {
     fn from_failure(failure: &Failure) -> FolderResult {
         let code = failure.diagnostics.first().map(|d| d.code);
-        // What the importer does not know is a gap, not a wrong answer.
+        // A model that uses an operator unknown to the frontend counts as unsupported, not as an error.
         let gap = code.is_some_and(|c| {
             [codes::frontends::UNSUPPORTED_OPERATOR, codes::frontends::UNSUPPORTED_OPSET].contains(&c)
         });
@@ -143,7 +143,7 @@ fn verify(dir: &Path, args: &VerifyArgs, session: &Session) -> Result<FolderResu
     for (number, set) in folder.sets.iter().enumerate() {
         let inputs = set.read_inputs(&ports.inputs)?;
         let got = match model.run(&inputs) {
-            // Bound dimensions are those of one data set: another one may have different ones.
+            // The model is built for the dimensions of one data set; another data set may have different dimensions.
             Err(failure) if number > 0 && failure.diagnostics.iter().any(is_of_another_shape) => {
                 (model, ports) = load(set)?;
                 result.offload = result.offload.min(model.offload_share);

@@ -1,14 +1,14 @@
 //! BERT: an encoder of post-norm transformer layers, written as PyTorch exports it.
 //!
-//! Inputs are `input_ids` and `attention_mask` (both int64, (1, tokens); any nonzero number in the mask attends to the
-//! token); the output is the last hidden state. Layer normalization keeps the scale of activations by itself, so no
-//! sample is propagated.
+//! Inputs are `input_ids` and `attention_mask`, both int64 of shape (1, tokens), where a nonzero mask element marks a
+//! token to attend to; the output is the last hidden state. Layer normalization alone keeps the scale of the
+//! activations, so no sample is propagated through the network.
 
 use super::net::{Attr, Net};
 use byoc::frontend::onnx::proto::ModelProto;
 use byoc_ir::tensor::{DType, Tensor};
 
-/// Sizes of an encoder.
+/// Hyperparameters of an encoder.
 pub struct Config {
     layers: usize,
     width: usize,
@@ -18,7 +18,7 @@ pub struct Config {
 }
 
 impl Config {
-    /// Creates BERT base (Devlin et al. 2018), with all sizes divided by `divide`.
+    /// Creates the configuration of BERT base (Devlin et al. 2018), with every hyperparameter divided by `divide`.
     pub fn base(divide: usize) -> Config {
         Config {
             layers: 12usize.div_ceil(divide),
@@ -42,7 +42,7 @@ pub fn build(net: Net, config: &Config) -> ModelProto {
     bert.net.input("input_ids", DType::I64, &[1, tokens]);
     bert.net.input("attention_mask", DType::I64, &[1, tokens]);
 
-    // 0 for a token to attend to, a large negative number for others, added to the scores.
+    // Additive attention mask: 0 for a token to attend to, a large negative number for the others.
     let mask = bert.net.node("Cast", &["attention_mask"], &[("to", Attr::Int(9))]);
     let seen = bert.constant("mask.seen", &Tensor::scalar(0f32));
     let hidden = bert.constant("mask.hidden", &Tensor::scalar(-10_000f32));
@@ -52,7 +52,8 @@ pub fn build(net: Net, config: &Config) -> ModelProto {
 
     let words = bert.normal("embeddings.word", &[config.vocabulary, width], 0.05);
     let x = bert.net.node("Gather", &[&words, "input_ids"], &[("axis", Attr::Int(0))]);
-    // Positions, and the one token type, which is the same for all.
+    // Position embeddings. With a single token type, its embedding is the same at every position and is absorbed in
+    // them.
     let places = bert.normal("embeddings.position", &[1, tokens, width], 0.05);
     let x = bert.net.node("Add", &[&x, &places], &[]);
     let mut x = bert.layer_norm("embeddings", &x);
@@ -87,7 +88,7 @@ impl Bert<'_> {
         self.net.node("Add", &[&bias, &product], &[])
     }
 
-    /// Reshapes (1, tokens, width) to (1, heads, tokens, width of a head), with the last two exchanged for keys.
+    /// Reshapes (1, tokens, width) to (1, tokens, heads, head width) and transposes the result by `order`.
     fn heads(&mut self, name: &str, x: &str, order: &[i64]) -> String {
         let Config { heads, tokens, width, .. } = *self.config;
         let split = Tensor::from_slice(&[4], &[1, tokens as i64, heads as i64, (width / heads) as i64]);

@@ -9,7 +9,7 @@ use std::sync::Arc;
 /// Evaluates a call of an operator with one result.
 ///
 /// # Panics
-/// If the call is not well typed. The networks here are fixed, so that is a bug in them.
+/// If the call is not well typed, which is a bug in one of the fixed networks of this module's parent.
 pub fn call(name: &str, attrs: Attrs, args: &[&Tensor]) -> Tensor {
     let id = op::lookup(name).unwrap_or_else(|| panic!("unknown operator {name}"));
     let types: Vec<Type> = args.iter().map(|t| Type::tensor(t.dtype(), t.shape())).collect();
@@ -18,7 +18,7 @@ pub fn call(name: &str, attrs: Attrs, args: &[&Tensor]) -> Tensor {
     call_typed(id, &attrs, args, &ty).remove(0)
 }
 
-/// Evaluates a call of a known type; returns its results, tuples flattened.
+/// Evaluates a call whose type is known and returns its results, with tuples flattened.
 ///
 /// # Panics
 /// Under the same conditions as [`call`].
@@ -39,7 +39,7 @@ pub fn call_typed(id: OpId, attrs: &Attrs, args: &[&Tensor], ty: &Type) -> Vec<T
         .map(|ty| {
             let shape = ty.shape().expect("shape is known");
             let bytes = ty.len().unwrap_or(0) * ty.dtype.size();
-            (ty.dtype, shape, AlignedBytes::zeroed(bytes).expect("cannot allocate the result of a layer"))
+            (ty.dtype, shape, AlignedBytes::zeroed(bytes).expect("cannot allocate the result of the call"))
         })
         .collect();
     let views: Vec<_> = args.iter().map(|t| t.view()).collect();
@@ -47,7 +47,7 @@ pub fn call_typed(id: OpId, attrs: &Attrs, args: &[&Tensor], ty: &Type) -> Vec<T
         .iter_mut()
         .map(|(dtype, shape, bytes)| TensorViewMut { dtype: *dtype, shape, data: bytes.as_mut() })
         .collect();
-    let mut workspace = AlignedBytes::zeroed(kernel.workspace()).expect("cannot allocate the workspace of a layer");
+    let mut workspace = AlignedBytes::zeroed(kernel.workspace()).expect("cannot allocate the workspace of the kernel");
     kernel.run(&views, &mut out, workspace.as_mut()).unwrap_or_else(|e| panic!("{e}"));
     let wrap = |(dtype, shape, bytes)| {
         let shape: byoc_ir::tensor::Shape = shape;

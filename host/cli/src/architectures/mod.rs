@@ -2,8 +2,9 @@
 //! trained file is available.
 //!
 //! With purely random weights a deep network forgets its input: the activations of all inputs become similar layer by
-//! layer. So a small batch of noise is propagated while a network is built, and each normalization gets the statistics
-//! that it measures: differences between inputs keep their size, and outputs depend on inputs.
+//! layer. Therefore a small batch of noise is propagated through a network while it is built, and each normalization
+//! gets the statistics measured on its input: differences between inputs keep their magnitude, so outputs depend on
+//! inputs.
 
 mod bert;
 mod measure;
@@ -14,7 +15,7 @@ use byoc::frontend::onnx::proto::ModelProto;
 use byoc_ir::diag::{Diagnostic, codes, nearest};
 use net::Net;
 
-/// Names and descriptions, sorted by name.
+/// Names and descriptions of the architectures, sorted by name.
 pub const ARCHITECTURES: &[(&str, &str)] = &[
     ("bert_base", "BERT base (Devlin et al. 2018): 12 layers of width 768, 128 tokens"),
     ("mobilenet_v2", "MobileNetV2 (Sandler et al. 2018), 224 x 224"),
@@ -26,7 +27,7 @@ pub const ARCHITECTURES: &[(&str, &str)] = &[
 /// Builds an architecture. The seed determines its weights.
 ///
 /// # Errors
-/// An unknown name.
+/// If no architecture is called `name`.
 pub fn build(name: &str, seed: u64) -> Result<ModelProto, Diagnostic> {
     at_scale(name, seed, 1, 224).ok_or_else(|| {
         let names = ARCHITECTURES.iter().map(|(name, _)| *name);
@@ -40,7 +41,8 @@ pub fn build(name: &str, seed: u64) -> Result<ModelProto, Diagnostic> {
     })
 }
 
-/// Builds an architecture with divided widths and for images of another size, which tests can afford to run.
+/// Builds an architecture with its widths divided by `divide`, for images of size `image`: small enough for tests to
+/// run.
 fn at_scale(name: &str, seed: u64, divide: usize, image: usize) -> Option<ModelProto> {
     let net = Net::new(name, seed);
     Some(match name {
@@ -62,7 +64,7 @@ mod tests {
     use byoc_ir::tensor::Tensor;
     use prost::Message;
 
-    /// Computes the output of an imported model, call by call.
+    /// Evaluates an imported model call by call and returns its output.
     fn run(model: &ModelProto, seed: u64) -> Tensor {
         let loaded = onnx::import(model.clone(), &LoadOptions::default(), None).unwrap_or_else(|e| panic!("{}", e[0]));
         let module = &loaded.module;
@@ -106,7 +108,10 @@ mod tests {
             let (a, b) = (run(&model, 1).view().to_f64s(), run(&model, 2).view().to_f64s());
             let difference: Vec<f64> = a.iter().zip(&b).map(|(x, y)| x - y).collect();
             let share = deviation(&difference) / deviation(&a);
-            assert!(share > 0.05 && share < 20.0, "{name}: outputs differ by {share} of their deviation");
+            assert!(
+                share > 0.05 && share < 20.0,
+                "{name}: expected outputs to differ by 0.05 to 20 standard deviations, found {share}"
+            );
             assert!(deviation(&a) > 1e-3 && deviation(&a) < 1e3, "{name}: {}", deviation(&a));
         }
     }
@@ -120,7 +125,7 @@ mod tests {
 
     #[test]
     fn parameter_counts_match_papers() {
-        // Weights and biases of convolutions and matrix products, as torchvision counts them.
+        // Number of weights and biases of convolutions and matrix products, counted as torchvision does.
         for (name, millions) in [("mobilenet_v2", 3.50), ("resnet18", 11.69), ("resnet50", 25.56)] {
             let graph = build(name, 0).unwrap().graph.unwrap();
             let bn = |t: &str| t.ends_with(".mean") || t.ends_with(".var");

@@ -17,7 +17,7 @@ pub struct Net {
     count: usize,
 }
 
-/// A value of the graph, and its elements for the sample.
+/// Value of the graph, together with its elements for the sample.
 #[derive(Clone)]
 pub struct Value {
     /// Name in the graph.
@@ -30,7 +30,7 @@ pub struct Value {
 pub enum Attr<'a> {
     /// An integer.
     Int(i64),
-    /// A number.
+    /// Floating-point number.
     Float(f32),
     /// A list of integers.
     Ints(&'a [i64]),
@@ -49,7 +49,7 @@ impl Net {
         Net { graph, random: Random::new(seed), count: 0 }
     }
 
-    /// Finishes the model with that result.
+    /// Returns the finished model, whose output is the value `result` of the given shape.
     pub fn finish(mut self, result: &str, shape: &[usize]) -> ModelProto {
         if let Some(node) = self.graph.node.iter_mut().find(|n| n.output.iter().any(|o| o == result)) {
             node.output = vec!["output".into()];
@@ -69,7 +69,7 @@ impl Net {
         self.graph.input.push(value_info(name, dtype, shape));
     }
 
-    /// Draws uniform noise, like generated inputs.
+    /// Draws a tensor of uniform noise, distributed like generated inputs.
     pub fn noise(&mut self, shape: &[usize]) -> Tensor {
         let values: Vec<f32> = (0..shape.iter().product()).map(|_| self.random.uniform() as f32).collect();
         Tensor::from_slice(shape, &values)
@@ -88,7 +88,7 @@ impl Net {
         name.to_owned()
     }
 
-    /// Adds a node with one output, and returns its name.
+    /// Adds a node with one output, and returns the name of the output.
     pub fn node(&mut self, op: &str, inputs: &[&str], attrs: &[(&str, Attr<'_>)]) -> String {
         self.count += 1;
         let name = format!("{}_{}", op.to_lowercase(), self.count);
@@ -111,7 +111,8 @@ impl Net {
         name
     }
 
-    /// Adds a convolution without bias, with padding that keeps the size at stride 1.
+    /// Draws the weights of a convolution without bias and evaluates it on the sample; at stride 1 the padding keeps
+    /// the spatial dimensions.
     fn plain_conv(&mut self, x: &Value, out: usize, kernel: usize, stride: usize, groups: usize) -> (Value, Tensor) {
         let channels = x.sample.shape()[1] / groups;
         let fan_in = (channels * kernel * kernel) as f64;
@@ -162,7 +163,7 @@ impl Net {
         Value { name, sample }
     }
 
-    /// Adds a convolution with a bias, scaled so that the sample has mean 0 and variance 1.
+    /// Adds a convolution with a bias, scaled so that its output for the sample has mean 0 and variance 1.
     pub fn conv_fitted(&mut self, x: &Value, out: usize, kernel: usize) -> Value {
         let (product, weight) = self.plain_conv(x, out, kernel, 1, 1);
         let (mean, variance) = channel_statistics(&product.sample);
@@ -214,7 +215,7 @@ impl Net {
         Value { name, sample: call("add", Attrs::none(), &[&x.sample, &y.sample]) }
     }
 
-    /// Adds a maximum over square windows.
+    /// Adds a max pooling over square windows.
     pub fn max_pool(&mut self, x: &Value, size: i64, stride: i64, pad: i64) -> Value {
         let attrs = [
             ("kernel_shape", Attr::Ints(&[size, size])),
@@ -230,7 +231,7 @@ impl Net {
         Value { name, sample: call("nn.max_pool2d", attrs, &[&x.sample]) }
     }
 
-    /// Adds the mean of each channel, as a matrix.
+    /// Adds a global average pooling, flattened to (batch, channels).
     pub fn global_mean(&mut self, x: &Value) -> Value {
         let mean = self.node("GlobalAveragePool", &[&x.name], &[]);
         let name = self.node("Flatten", &[&mean], &[("axis", Attr::Int(1))]);
@@ -239,7 +240,7 @@ impl Net {
     }
 }
 
-/// Returns weights and bias that normalize outputs of these statistics to mean 0 and variance 1.
+/// Returns rescaled weights and a bias that normalize outputs with the given statistics to mean 0 and variance 1.
 fn fitted(weight: &Tensor, mean: &[f64], variance: &[f64]) -> (Tensor, Tensor) {
     let typical = variance.iter().sum::<f64>() / variance.len() as f64;
     let scales: Vec<f64> =

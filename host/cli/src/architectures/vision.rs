@@ -8,7 +8,7 @@ use byoc_ir::tensor::DType;
 
 /// Number of images in the sample: enough for meaningful statistics in the last layers.
 const SAMPLE: usize = 4;
-/// Size of these images; statistics hardly depend on it.
+/// Height and width of the images in the sample, on which the statistics hardly depend.
 const SAMPLE_SIZE: usize = 64;
 const CLASSES: usize = 1000;
 
@@ -74,7 +74,7 @@ pub fn mobilenet_v2(mut net: Net, divide: usize, size: usize) -> ModelProto {
     let x = image(&mut net, size);
     let x = net.conv_bn(&x, 32 / divide, 3, 2, 1);
     let mut x = net.relu6(&x);
-    // Expansion, channels, repetitions, stride of the first.
+    // Expansion factor, channels, repetitions, stride of the first repetition.
     let table =
         [(1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1)];
     for (expansion, channels, repetitions, first_stride) in table {

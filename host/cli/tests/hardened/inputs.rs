@@ -108,7 +108,7 @@ fn invalid_tolerance_is_usage_error() {
     ] {
         let output = byoc(["verify", &model, option, value]);
         assert_eq!(output.code, 2, "{option} {value}: {}", output.err);
-        assert!(output.err.contains("expected a number of at least 0"), "{}", output.err);
+        assert!(output.err.contains("expected a number >= 0"), "{}", output.err);
     }
     for share in ["nan", "-0.1", "1.5", "most"] {
         let output = byoc(["verify", &model, &format!("--require-offload={share}")]);
