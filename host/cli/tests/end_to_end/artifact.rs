@@ -1,4 +1,4 @@
-//! Artifacts: reproducible for any folder, cache and number of threads; rejected when damaged; explicit about their
+//! Artifacts: independent of folder, cache and number of threads, rejected when corrupted, and explicit about their
 //! requirements.
 
 use crate::{byoc, data_text};
@@ -38,7 +38,7 @@ fn artifact_names_missing_plugin() {
     let with = run(&dir);
     let without = run(&folder.path().display().to_string());
     let without = without.stderr_contains(&["E0402", "loadbinary_template", "template 0.1.0", "runs on the host"]);
-    // The plugin computes with the references and the host with its kernels: equal but for rounding.
+    // The plugin executes operators with the references, the host with its kernels, so results differ by rounding only.
     let first = |output: &crate::CommandOutput| -> Vec<f64> {
         output.json()[0]["first"].as_array().unwrap().iter().map(|v| v.as_f64().unwrap()).collect()
     };

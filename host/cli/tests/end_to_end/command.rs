@@ -11,7 +11,7 @@ pub struct CommandOutput {
     pub out: String,
     /// Standard error.
     pub err: String,
-    /// The exit code.
+    /// Exit code.
     pub code: i32,
 }
 
@@ -23,7 +23,7 @@ impl CommandOutput {
         self
     }
 
-    /// Asserts that the command failed with a diagnostic of this code, as a user error.
+    /// Asserts that the command failed with exit code 1 and a diagnostic with this code.
     #[track_caller]
     pub fn fails_with(self, code: &str) -> CommandOutput {
         assert_eq!(self.code, 1, "stdout:\n{}\nstderr:\n{}", self.out, self.err);
@@ -31,7 +31,7 @@ impl CommandOutput {
         self
     }
 
-    /// Asserts that standard error contains all of these.
+    /// Asserts that standard error contains each of `words`.
     #[track_caller]
     pub fn stderr_contains(self, words: &[&str]) -> CommandOutput {
         for word in words {
@@ -59,7 +59,7 @@ pub fn command<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
     command
 }
 
-/// Creates the command for a program in a clean environment, without variables that affect `byoc`.
+/// Creates the command for `program` in a clean environment, without variables that affect `byoc`.
 pub fn isolated_command(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
     let home = std::env::temp_dir().join("byoc-tests-without-a-home");
@@ -70,12 +70,13 @@ pub fn isolated_command(program: impl AsRef<OsStr>) -> Command {
     command
 }
 
-/// The binary alone in a folder: next to the one that cargo builds are plugins, which it would find.
+/// Returns a copy of the binary in a folder of its own, as the binary would find the plugins that cargo builds next to
+/// it.
 pub fn binary() -> &'static Path {
     static BINARY: LazyLock<PathBuf> = LazyLock::new(|| {
         let built = Path::new(env!("CARGO_BIN_EXE_byoc"));
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("alone-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).expect("a folder for the binary");
+        std::fs::create_dir_all(&folder).expect("cannot create the folder for the binary");
         let alone = folder.join("byoc");
         byoc_test_support::copy(built, &alone);
         alone
@@ -88,16 +89,16 @@ pub fn to_command_output(output: Output) -> CommandOutput {
     CommandOutput {
         out: String::from_utf8(output.stdout).expect("UTF-8 on standard output"),
         err: String::from_utf8_lossy(&output.stderr).into_owned(),
-        code: output.status.code().expect("byoc does not die of a signal"),
+        code: output.status.code().expect("expected an exit code, found a signal"),
     }
 }
 
-/// Returns a file or folder in the project's `tests` folder.
+/// Returns the path of a file or folder in the project's `tests` folder.
 pub fn data(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests").join(path)
 }
 
-/// Returns the same path as text.
+/// Returns the path [`data`] as text.
 pub fn data_text(path: &str) -> String {
     data(path).display().to_string()
 }
@@ -105,8 +106,8 @@ pub fn data_text(path: &str) -> String {
 /// Returns the folders of the models with recorded outputs, by name.
 pub fn models() -> Vec<PathBuf> {
     let mut all: Vec<PathBuf> = std::fs::read_dir(data("models"))
-        .expect("the models are there")
-        .map(|e| e.expect("a folder entry").path())
+        .expect("cannot read the folder of the models")
+        .map(|e| e.expect("cannot read a folder entry").path())
         .filter(|p| p.join("model.onnx").is_file())
         .collect();
     all.sort();

@@ -1,4 +1,5 @@
-//! `byoc plugins test`: correct backends pass, and each mistake of a table is found with the right kind.
+//! `byoc plugins test`: correct backends pass, and each deliberate contract violation is detected as the right kind of
+//! fault.
 
 use crate::{CommandOutput, byoc};
 use byoc_test_support::{copy, plugin, sample, temporary_folder, test_plugin};
@@ -6,7 +7,8 @@ use serde_json::Value;
 use std::path::Path;
 use std::sync::Mutex;
 
-/// A mistake of `tests/plugins/examples/faulty`, the place where it is detected, and the permitted kinds of fault.
+/// Deliberate contract violation in `tests/plugins/examples/faulty`, the operator or pattern whose cases reveal it, and
+/// the permitted kinds of fault.
 struct Mistake {
     name: &'static str,
     only: &'static str,
@@ -74,7 +76,7 @@ const MISTAKES: &[Mistake] = &[
     mistake("endless_compile", "nn.relu", &["time-limit"]),
 ];
 
-/// Runs the conformance test; returns its output.
+/// Runs the conformance test; returns its output, also as JSON values.
 fn tested(file: &Path, more: &[&str]) -> (CommandOutput, Vec<Value>) {
     let out = temporary_folder();
     let (file, out) = (file.display().to_string(), out.path().display().to_string());
@@ -105,7 +107,7 @@ fn correct_backends_pass() {
     }
 }
 
-/// oneDNN's relu maps NaN to 0: the description declares this, and so do the report and the list.
+/// The relu of oneDNN maps NaN to 0, which the description, the report and `plugins show` declare.
 #[test]
 fn skips_and_reports_values_without_guarantee() {
     if byoc_test_support::onednn().is_none() {
@@ -115,7 +117,7 @@ fn skips_and_reports_values_without_guarantee() {
     let (output, lines) = tested(&plugin("dnnl"), &["--only", "dense_bias_relu"]);
     let summary = &lines.last().unwrap()["summary"];
     assert!(summary["finite_math"] == true && summary["passed"].as_u64() >= Some(8), "{}", output.out);
-    // OpenMP aborts the process if it cannot create threads.
+    // A fault of kind `memory` is permitted, as OpenMP aborts the process if it cannot create threads.
     assert!(kinds(&lines).iter().all(|&kind| kind == "memory"), "{}", output.out);
     let folder = byoc_test_support::plugin_dir(&["dnnl"]);
     let shown = byoc(["plugins", "show", "dnnl", "--plugin-dir", &folder.path().display().to_string()]).ok();
@@ -163,18 +165,18 @@ fn shrinks_failing_case_and_reproduces_it() {
     let case = out.join("faulty_operator_nn.conv2d_wrong-result.relay".replace("nn.conv2d", "nn_conv2d"));
     let text = std::fs::read_to_string(&case).unwrap();
     assert!(text.starts_with("// byoc plugins test: operator nn.conv2d\n"), "{text}");
-    // Only the strides remain: every other attribute is the default, and every dimension is small.
+    // The case is minimized: every attribute but the strides has its default, and every dimension is small.
     assert!(text.contains("strides=[") && !text.contains("dilation=") && !text.contains("groups="), "{text}");
     let case = case.display().to_string();
     byoc(["plugins", "test", &path, "--case", &case]).fails_with("E0441").stderr_contains(&["wrong-result in run"]);
-    // It is also an ordinary program.
+    // The case is also an ordinary model.
     byoc(["run", &case, "--input", "x0=random"]).ok();
-    // A backend without the mistake passes it.
+    // A backend without the violation passes the case.
     let right = folder.path().join("right.so");
     copy(&test_plugin("faulty"), &right);
     let output = byoc(["plugins", "test", &right.display().to_string(), "--case", &case]).ok();
     assert!(output.out.contains("right"), "{}", output.out);
-    // The same seed gives the same case, byte by byte.
+    // The same seed produces the same case, byte for byte.
     let again = folder.path().join("again");
     let dir = again.display().to_string();
     byoc(["plugins", "test", &path, "--only", "operator nn.conv2d", "--out", &dir, "--cases", "16"])

@@ -1,11 +1,11 @@
-//! The trained classifier: as many correct test images as with PyTorch, on the host and on a backend.
+//! The trained classifier recognizes as many test images on the host and on a backend as it does with PyTorch.
 
 use crate::{byoc, data_text};
 use std::path::Path;
 
 const RIGHT: usize = 357;
 
-/// Classifies all test images with the model that `extra` builds, and counts the correct results.
+/// Classifies all test images, with the options `extra`, and counts the correct results.
 fn right_answers(extra: &[&str]) -> usize {
     let folder = tempfile::tempdir().unwrap();
     let (images, labels) = test_set();

@@ -1,4 +1,4 @@
-//! The program of the runtime crate runs artifacts on a plugin and on the host.
+//! The example program of the runtime crate runs artifacts on a plugin and on the host.
 
 use crate::{byoc, data_text};
 use byoc_test_support::{plugin_dir, runtime_example, temporary_folder};

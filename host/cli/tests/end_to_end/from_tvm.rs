@@ -8,13 +8,13 @@ fn page() -> String {
     std::fs::read_to_string(workspace().join("docs/from-tvm.md")).unwrap()
 }
 
-/// Returns the contents of the fenced blocks in this language, each with the text in front of it.
+/// Returns the fenced blocks in `language`, each preceded by the text before it.
 fn blocks<'p>(page: &'p str, language: &str) -> Vec<(&'p str, &'p str)> {
     let open = format!("```{language}\n");
     let mut found = Vec::new();
     let mut rest = page;
     while let Some((before, after)) = rest.split_once(open.as_str()) {
-        let (block, next) = after.split_once("```").expect("a closing fence");
+        let (block, next) = after.split_once("```").expect("expected a closing fence");
         found.push((before, block));
         rest = next;
     }
@@ -29,13 +29,14 @@ fn every_command_of_page_runs() {
     let folders = [plugins.path().display().to_string(), outputs.path().display().to_string()];
     let mut count = 0;
     for line in blocks(&page, "console").iter().flat_map(|(_, block)| block.lines()) {
-        let words = line.strip_prefix("$ byoc ").unwrap_or_else(|| panic!("expected a command of byoc, found: {line}"));
+        let words =
+            line.strip_prefix("$ byoc ").unwrap_or_else(|| panic!("expected a line \"$ byoc ...\", found: {line}"));
         let words = words.split_whitespace().map(|w| w.replace("$PLUGINS", &folders[0]).replace("$OUT", &folders[1]));
         let output = to_command_output(command(words).current_dir(workspace()).output().expect("byoc starts"));
         assert_eq!(output.code, 0, "{line}\nstdout:\n{}\nstderr:\n{}", output.out, output.err);
         count += 1;
     }
-    assert!(count >= 30, "only {count} commands were found");
+    assert!(count >= 30, "expected at least 30 commands, found {count}");
 }
 
 #[test]
@@ -45,10 +46,13 @@ fn excerpts_of_page_are_current() {
     assert_eq!(excerpts.len(), 2);
     for (before, block) in excerpts {
         // The last words in backquotes before an excerpt are the path of its file.
-        let path = before.rsplit('`').nth(1).expect("a path in backquotes before the excerpt");
+        let path = before.rsplit('`').nth(1).expect("expected a path in backquotes before the excerpt");
         let file = std::fs::read_to_string(workspace().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"));
         let trimmed = |text: &str| text.trim().lines().map(str::trim).collect::<Vec<_>>().join("\n");
-        assert!(trimmed(&file).contains(&trimmed(block)), "{path} has changed; the page shows:\n{block}");
+        assert!(
+            trimmed(&file).contains(&trimmed(block)),
+            "expected {path} to contain this excerpt of the page:\n{block}"
+        );
     }
 }
 

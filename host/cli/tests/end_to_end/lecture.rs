@@ -1,5 +1,5 @@
-//! Demonstration of annotation, merging and partitioning on a graph with a loop: the example in `docs/examples/loop`,
-//! and the page about it, `docs/walkthrough-loop.md`, which shows the output of these commands.
+//! Annotation, merging and partitioning of a graph with a loop: the example in `docs/examples/loop`, and the page
+//! `docs/walkthrough-loop.md`, which shows the output of these commands.
 
 use crate::byoc;
 use byoc_test_support::{plugin, temporary_folder, workspace};
@@ -23,12 +23,12 @@ fn output_of_each_step_matches_page() {
     let page = std::fs::read_to_string(workspace().join("docs/walkthrough-loop.md")).unwrap();
     for at in 1..=STEPS.len() {
         let printed = after(&STEPS[..at]);
-        // The page omits the version line and the parts that did not change since the step before.
+        // The page omits the version line and the parts that the step did not change.
         let body = printed.split_once("\n").map_or("", |(_, rest)| rest).trim();
         for function in body.split("\n\n") {
             assert!(
                 page.contains(function),
-                "docs/walkthrough-loop.md lacks what {} prints:\n{function}",
+                "expected docs/walkthrough-loop.md to show the output of {}:\n{function}",
                 STEPS[at - 1]
             );
         }
@@ -83,7 +83,7 @@ fn target() -> tempfile::TempDir {
     folder
 }
 
-/// Runs the example; returns the result, from the bytes of the output file.
+/// Runs the example; returns the result, read from the output file.
 fn result(folder: &Path, name: &str, options: &[&str]) -> (Vec<f32>, crate::CommandOutput) {
     let npz: PathBuf = folder.join(format!("{name}.npz"));
     let (program, file) = (example("loop.relay"), npz.display().to_string());
@@ -101,7 +101,7 @@ fn result(folder: &Path, name: &str, options: &[&str]) -> (Vec<f32>, crate::Comm
 fn loop_has_same_result_with_and_without_backend() {
     let folder = temporary_folder();
     let (host, _) = result(folder.path(), "host", &[]);
-    assert!(host.iter().any(|v| *v > 0.0), "the loop gives something else than zeros");
+    assert!(host.iter().any(|v| *v > 0.0), "expected a nonzero result of the loop");
     let largest = host.iter().fold(0f32, |m, v| m.max(v.abs()));
     let target = target();
     let dir = target.path().display().to_string();
@@ -110,7 +110,7 @@ fn loop_has_same_result_with_and_without_backend() {
     for (a, b) in host.iter().zip(&other) {
         assert!((a - b).abs() <= 1e-5 * largest, "{a} against {b}");
     }
-    // Ten iterations of the body and the counter, and one exit.
+    // The regions of the body and of the counter run in each of ten iterations, that of the exit once.
     assert!(output.err.matches("byoc_target_while_loop").count() >= 21, "{}", output.err);
     let program = example("loop.relay");
     let explain = byoc(["explain", &program, "--backend", "byoc-target", "--plugin-dir", &dir, "--json"]).ok();

@@ -1,4 +1,4 @@
-//! Recorded models: every one is correct, and fails when one of its weights is changed.
+//! Models with recorded outputs: each is verified, and fails verification when one of its weights is changed.
 
 use crate::{byoc, models};
 
@@ -23,7 +23,7 @@ fn on_a_backend() {
     verify(&["--backend", "ccompiler", "--plugin-dir", &dir, "--no-cache", "--require-offload=0.9"]);
 }
 
-/// One program for every batch and length: compiled once, correct for each of the recorded sizes.
+/// Verifies models whose dimensions `open` stay symbolic: compiled once, correct for all recorded dimensions.
 pub fn verify_open(extra: &[&str]) {
     for (model, open) in [("bert", &["batch", "sequence"][..]), ("gpt2", &["batch", "sequence"]), ("vit", &["batch"])] {
         let mut args: Vec<String> = ["verify", "--json", "--max-rel-err", "1e-5"].map(String::from).to_vec();
@@ -40,14 +40,14 @@ fn with_open_dimensions() {
     verify_open(&[]);
 }
 
-/// Without options for dimensions, each data set runs on a program of its own sizes.
+/// Without `--dim`, each data set runs on a program compiled for its own dimensions.
 #[test]
 fn with_data_sets_of_several_sizes() {
     let output = byoc(["verify", "--json", "--max-rel-err", "1e-5", &crate::data_text("open/bert_open")]).ok();
     assert_eq!(output.json().last().unwrap()["summary"]["pass"], 1, "{}", output.out);
 }
 
-/// The check must be able to fail: with the weights of one product zeroed, each model fails.
+/// Sanity check of `verify` itself: with the weights of one matrix product or convolution zeroed, each model fails.
 #[test]
 fn detects_zeroed_weight() {
     for model in models() {
@@ -74,9 +74,9 @@ fn copy_folder(from: &std::path::Path, to: &std::path::Path) {
     }
 }
 
-/// Returns the model with the weight of its last convolution or product set to zero. (In the middle of two of the
-/// models, the blocks are scaled down so far relative to the sum they are added to that no tolerance could distinguish
-/// them from rounding.)
+/// Returns the model with the weight of its last convolution or product set to zero. (The last one, because in the
+/// middle of two of the models the blocks are so small relative to the sum they are added to that no tolerance could
+/// distinguish them from rounding.)
 fn zero_a_weight(bytes: &[u8]) -> Vec<u8> {
     use byoc::frontend::onnx::proto::ModelProto;
     use prost::Message;

@@ -29,8 +29,8 @@ fn shell(folder: &Path, line: &str) {
     assert!(output.status.success(), "{line}\n{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// Copies a library to a new plugin directory and runs the digits model on it: it has to take and report a part of the
-/// model, and the result has to be correct. Returns the share of the FLOPs.
+/// Copies a library to a new plugin directory and runs the digits model on it. The backend must support a part of the
+/// model, `explain` must report it, and the result must be correct. Returns the backend's share of the FLOPs.
 fn digits_on(library: &Path, name: &str) -> f64 {
     let plugins = tempfile::tempdir().unwrap();
     copy(library, &plugins.path().join(library.file_name().unwrap()));
@@ -56,7 +56,7 @@ fn builds_new_plugin_in_rust() {
     let mine = folder.path().join("mine");
     let shown = byoc(["plugins", "new", &mine.display().to_string()]).ok().out;
     assert!(shown.contains("cargo build --release --manifest-path"), "{shown}");
-    // It contains no reference to this checkout: it was written by the binary alone.
+    // The plugin contains no reference to this checkout, as the binary alone wrote it.
     let checkout = workspace().display().to_string();
     for file in [
         "Cargo.toml",
@@ -74,7 +74,7 @@ fn builds_new_plugin_in_rust() {
     };
     let helpers = workspace().join("plugin-api/support/src");
     assert_eq!(names(&mine.join("byoc-plugin-support/src")), names(&helpers), "the copy is complete");
-    // The versions that this checkout is tested with; a user's cargo selects the newest.
+    // Pins the versions that this checkout is tested with; a user's cargo selects the newest.
     copy(&workspace().join("Cargo.lock"), &mine.join("Cargo.lock"));
     shell(&mine, "RUSTFLAGS='-D warnings' cargo build --release --quiet --offline");
     let library = shared_target().join("release/libbyoc_mine.so");
@@ -91,7 +91,7 @@ fn builds_new_plugin_in_rust() {
     }
 }
 
-/// Runs the guide, command by command, in a folder that has the test models and nothing else of this checkout.
+/// Runs the commands of the guide one by one, in a folder that contains only the test models of this checkout.
 #[test]
 fn guide_commands_work() {
     let guide = std::fs::read_to_string(workspace().join("docs/writing-a-backend.md")).unwrap();
@@ -111,8 +111,7 @@ fn guide_commands_work() {
         to_command_output(command.env_remove("BYOC_PLUGIN_PATH").output().unwrap()).ok()
     };
     walked(new);
-    // Replacements for the registry and for the minutes of the first build: the versions and the build folder of the
-    // tests.
+    // The lock file and the build folder of the tests stand in for the registry and save the minutes of a first build.
     copy(&workspace().join("Cargo.lock"), &folder.path().join("mine/Cargo.lock"));
     walked(build);
     std::os::unix::fs::symlink(shared_target(), folder.path().join("mine/target")).unwrap();
@@ -131,7 +130,7 @@ fn builds_and_edits_new_plugin_in_c() {
     let library = mine.join("libbyoc_mine.so");
     let before = digits_on(&library, "mine");
     assert!(before > 0.0);
-    // One operator less, one make, one copy.
+    // Removing an operator takes one edit, one `make` and one copy.
     let source = std::fs::read_to_string(mine.join("mine.c")).unwrap();
     let without = source.replacen("{\"nn.relu\", relu, NULL},", "{\"sign\", relu, NULL},", 1);
     assert_ne!(source, without);
@@ -176,16 +175,16 @@ def @main(%a: Tensor[(4, 4), float32], %w: Tensor[(4, 4), float32]) {
         let nodes = rows["nodes"].as_array().unwrap().iter();
         nodes.map(|node| node["placement"]["kind"].as_str().unwrap_or_default().to_owned()).collect()
     };
-    // The region of one operator returns to the host, with the reason; the one of two stays.
+    // The region with one operator falls back to the host, with the reason; the region with two operators stays.
     let rows = explained(r#"{\"min_region_operators\": 2}"#);
     assert_eq!(kinds(&rows), ["host", "host", "region", "region"], "{rows}");
     let detail = rows["nodes"][0]["refusals"][0]["detail"].as_str().unwrap_or_default();
     let wanted = "NotProfitable: the region has 1 operators with 16 FLOPs; mine requires at least 2 with 0";
     assert_eq!((detail, &rows["nodes"][0]["refusals"][0]["code"]), (wanted, &Value::from("RegionRefused")), "{rows}");
-    // 4 x 4 sums and as many clamps are 32.
+    // 4 x 4 additions and 4 x 4 clamps are 32 FLOPs.
     assert_eq!(kinds(&explained(r#"{\"min_region_flops\": 32}"#)), ["host", "host", "region", "region"]);
     assert_eq!(kinds(&explained(r#"{\"min_region_flops\": 33}"#)), ["host"; 4]);
-    // The refused operators are in the function that they came from, not in one of their own.
+    // The refused operators are back in their original function, not in a function of their own.
     let partitioned = byoc([&["compile", &file, "--emit", "partitioned"], &on[..]].concat()).ok().out;
     assert!(!partitioned.contains("Compiler="), "{partitioned}");
 }
@@ -250,7 +249,7 @@ fn new_rejects_invalid_names_and_paths() {
     assert!(!Path::new(&at("other")).exists());
 }
 
-/// Builds a C plugin with this description.
+/// Builds a C plugin with the given description; returns its folder and its path.
 fn described(description: &str) -> (tempfile::TempDir, String) {
     let folder = tempfile::tempdir().unwrap();
     let text = std::fs::read_to_string(workspace().join("tests/plugins/c/everything.c")).unwrap();
@@ -258,7 +257,7 @@ fn described(description: &str) -> (tempfile::TempDir, String) {
     let old = "(void *)\"{\\\"operators\\\": [\\\"nn.relu\\\"]}\"";
     assert!(text.contains(old));
     let text = text.replace(old, &format!("(void *){literal}")).replace("\"all\"", "\"chatty\"");
-    // Only one of the two backends, and one that supports everything it is asked about.
+    // Registers only one of the two backends, the one that supports every candidate.
     let text = text.replace(
         "    call->host->register_codegen(call, \"short\"",
         "    if (0) call->host->register_codegen(call, \"short\"",
@@ -287,7 +286,7 @@ const THREE_MISTAKES: &str = r#"{"version": 1, "operators": ["nn.relu", "nn.rleu
     "third: nn.relu(*) where",
     "last: tanh(*)"]}"#;
 
-/// Parses every pattern table in the guide, with its checks, and the tables in its JSON, without diagnostics.
+/// Checks that every pattern table in the guide, including those in JSON, parses without diagnostics.
 #[test]
 fn parses_tables_of_guide() {
     use byoc_core::pattern::{Checks, parse_table};
@@ -308,7 +307,7 @@ fn parses_tables_of_guide() {
         assert!(read.diagnostics.is_empty(), "{table}\n{:?}", read.diagnostics);
         assert_eq!(read.entries.len(), table.lines().count());
     }
-    // Blocks of other languages are covered by tests of the boundary itself, and these are all of them.
+    // Blocks in other languages are covered by tests of the boundary itself. No language is missing here.
     let languages = guide.lines().filter_map(|line| line.strip_prefix("```")).filter(|language| !language.is_empty());
     let known = ["sh", "rust", "rust,ignore", "c", "json", "patterns"];
     assert_eq!(languages.filter(|language| !known.contains(language)).collect::<Vec<_>>(), Vec::<&str>::new());
@@ -325,7 +324,11 @@ fn reports_three_mistakes_in_pattern_table() {
         "plugin chatty, pattern table, entry \"third\", line 5, column ",
     ];
     let explained = byoc(["explain", &model, "--dim", "batch=1", "--backend", "chatty", "--plugin-dir", &dir]).ok();
-    assert!(explained.out.contains("tvmgen_default_chatty_main_0"), "the good entries serve: {}", explained.out);
+    assert!(
+        explained.out.contains("tvmgen_default_chatty_main_0"),
+        "expected the valid entries to be used: {}",
+        explained.out
+    );
     assert_eq!(explained.err.matches("warning[E0407]").count(), 3, "{}", explained.err);
     let explained = explained.stderr_contains(&messages);
     explained.stderr_contains(&["did you mean \"nn.relu\"?", "the operator \"nn.rleu\", which does not exist"]);
@@ -362,7 +365,11 @@ fn accepts_description_of_later_version() {
     let dir = folder.path().display().to_string();
     let model = data_text("digits/digits.onnx");
     let output = byoc(["explain", &model, "--dim", "batch=1", "--backend", "chatty", "--plugin-dir", &dir]).ok();
-    assert!(output.out.contains("tvmgen_default_chatty_main_0"), "what is understood is used: {}", output.out);
+    assert!(
+        output.out.contains("tvmgen_default_chatty_main_0"),
+        "expected the known fields to be used: {}",
+        output.out
+    );
     output.stderr_contains(&[
         "unknown field \"streams\"",
         "expected version 1 or older, found 2",
@@ -392,7 +399,7 @@ fn graphs_conform_to_schema() {
     for model in
         ["models/swin_small", "models/bert_small", "models/gru", "models/unet_small", "models/mobilenet_v3_small"]
     {
-        // The source of a region of the template is its graph.
+        // The template backend prints the graph of a region as its source.
         let text = byoc(["source", &data_text(model), "--backend", "template", "--plugin-dir", &dir]).ok().out;
         for graph in serde_json::Deserializer::from_str(&text).into_iter::<Value>() {
             byoc_test_support::schema::check(&schema, &graph.unwrap()).unwrap_or_else(|e| panic!("{model}: {e}"));
@@ -426,7 +433,7 @@ fn check_explains_bad_files() {
         fine.out
     );
 
-    // A library that it depends on is missing.
+    // A plugin that depends on a missing library.
     let build = |name: &str, code: &str, more: &str| {
         std::fs::write(folder.path().join(format!("{name}.c")), code).unwrap();
         shell(folder.path(), &format!("cc -shared -fPIC -o lib{name}.so {name}.c {more}"));

@@ -1,4 +1,4 @@
-//! A newcomer writes a code generator: known obstacles of other projects, and the behavior here.
+//! A newcomer writes a code generator and does not meet obstacles known from other projects.
 
 use crate::{byoc, data_text};
 use byoc_test_support::plugin_dir;
@@ -33,7 +33,7 @@ fn explains_backend_that_took_nothing() {
     let build = ["--dim", "batch=1", "--backend", "template", "--plugin-dir", &dir];
     let words = ["E0404", "template took no operator"];
     let explained = byoc([&["explain", &model], &build[..]].concat()).ok().stderr_contains(&words);
-    // The table has the reasons, once.
+    // The table lists the reasons, so the warning does not repeat them.
     assert!(explained.out.contains("NoPatternMatch") && !explained.err.contains("NoPatternMatch"), "{}", explained.err);
     byoc([&["explain", &model, "--json"], &build[..]].concat()).ok().stderr_contains(&words);
     byoc([&["explain", &model, "--require-offload"], &build[..]].concat()).fails_with("E0404");

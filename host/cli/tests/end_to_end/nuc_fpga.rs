@@ -1,5 +1,5 @@
-//! An FPGA team replaces convolutions by calls of its own function: from an int8 program to the calls, and the
-//! diagnostics when something is missing.
+//! An FPGA team replaces convolutions with calls of its own function: from an int8 model to the calls, and the
+//! diagnostics if something is missing.
 
 mod regions;
 
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use tempfile::TempDir;
 
-/// Two convolutions with all operators that can follow them, a pooling between, a dense layer.
+/// Two convolutions with all operators that can follow them, a pooling between the convolutions, and a dense layer.
 const PROGRAM: &str = r#"#[version = "0.0.5"]
 def @main(%x: Tensor[(2, 3, 12, 12), int8], %w1: Tensor[(8, 3, 3, 3), int8], %w2: Tensor[(16, 2, 3, 3), int8],
           %w3: Tensor[(10, 144), int8]) {
@@ -33,7 +33,7 @@ def @main(%x: Tensor[(2, 3, 12, 12), int8], %w1: Tensor[(8, 3, 3, 3), int8], %w2
 const INPUTS: [&str; 8] =
     ["--input", "x=random:1", "--input", "w1=random:2", "--input", "w2=random:3", "--input", "w3=random:4"];
 
-/// A folder with the program, and one with the plugin.
+/// Folder with the model, and folder with the plugin.
 struct Fixture {
     folder: TempDir,
     plugins: TempDir,
@@ -57,13 +57,13 @@ impl Fixture {
         ["--backend".into(), "nuc_fpga".into(), "--plugin-dir".into(), dir, "--no-cache".into()]
     }
 
-    /// Returns the arguments of a command for the program on the backend.
+    /// Returns the arguments of a command that compiles the model for the backend.
     fn args<'s>(&self, verb: &'s str, more: &[&'s str]) -> Vec<String> {
         let args = [verb, &self.model].into_iter().chain(more.iter().copied()).map(String::from);
         args.chain(self.build()).collect()
     }
 
-    /// Returns the bytes of the outputs as computed by the host.
+    /// Returns the bytes of the outputs of a run on the host.
     fn expected(&self) -> Vec<u8> {
         let output = self.path("host.npz");
         byoc(["run", &self.model, "--output", &output].into_iter().chain(INPUTS)).ok();
@@ -144,7 +144,7 @@ fn graph_and_source_show_calls() {
     let graph = byoc(fixture.args("compile", &["--emit", "partitioned"])).ok().out;
     assert!(graph.contains("Compiler=\"nuc_fpga\"") && graph.contains("qnn.conv2d("), "{graph}");
     assert!(graph.contains("Composite=\"nuc_fpga.conv2d_requantize\""), "{graph}");
-    // The file of each region compiles on its own; linked with a driver, nothing is missing.
+    // The file of each region compiles separately and links with a driver without undefined symbols.
     for (region, call) in ["nuc_fpga_conv2d(", "nuc_fpga_conv2d(", "nuc_fpga_dense("].iter().enumerate() {
         let symbol = format!("tvmgen_default_nuc_fpga_main_{region}");
         let source = byoc(fixture.args("source", &["--symbol", &symbol])).ok().out;
@@ -153,7 +153,7 @@ fn graph_and_source_show_calls() {
         std::fs::write(&file, source).unwrap();
         library(Path::new(&file), Path::new(&fixture.path("region.so")));
     }
-    // All of them can also be one file.
+    // The source of all regions also compiles as one file.
     let file = fixture.path("all.c");
     std::fs::write(&file, byoc(fixture.args("source", &[])).ok().out).unwrap();
     library(Path::new(&file), Path::new(&fixture.path("all.so")));
@@ -210,7 +210,7 @@ fn reads_device_parameters_beside_plugin() {
     let text = std::fs::read_to_string(workspace().join("plugins/nuc_fpga/device.json")).unwrap();
     let file = fixture.plugins.path().join("libbyoc_nuc_fpga.json");
     std::fs::write(&file, text.replace("3200000000", "320000000")).unwrap();
-    assert!(cycles() > 2.0 * before, "a tenth of the bandwidth");
+    assert!(cycles() > 2.0 * before, "expected more cycles at a tenth of the bandwidth");
     std::fs::write(&file, text.replace("\"array_rows\": 16", "\"array_rows\": 0")).unwrap();
     let listed = byoc(["plugins", "--plugin-dir", &fixture.plugins.path().display().to_string()]).ok();
     assert!(listed.out.contains("array_rows is 0"), "{}", listed.out);
@@ -243,8 +243,8 @@ fn suggests_quantize_for_float_model() {
     assert!(refusal["hint"].as_str().unwrap().starts_with("run \"byoc quantize\" first"));
 }
 
-/// Runs `byoc quantize` on a model with the scheme of the plugin; returns the quantized model and the rows of the
-/// report.
+/// Runs `byoc quantize` on a model with the scheme of the plugin; returns the path of the quantized model and the rows
+/// of the report.
 fn quantized(fixture: &Fixture, model: &str, calibrate: &str, more: &[&str]) -> (String, Vec<Value>) {
     let output = fixture.path("quantized.relay");
     let args = ["quantize", model, "--calibrate", calibrate, "--json", "-o", &output].map(String::from);
@@ -268,13 +268,13 @@ fn runs_all_test_images_in_one_batch() {
     let labels = labels.view().to_i64s().unwrap();
     let right = byoc_quantize::labels::count_correct(&logits.view().to_f64s(), &labels);
     assert!(right >= 355, "{right} of {}", labels.len());
-    // All images in one call of each layer.
+    // Each layer processes all images in one call.
     let trace: Value = serde_json::from_slice(&std::fs::read(&trace).unwrap()).unwrap();
     let events = trace["traceEvents"].as_array().unwrap();
     let calls: Vec<&Value> = events.iter().filter(|e| e["cat"] == "plugin" && e["ph"] == "i").collect();
     assert_eq!(calls.len(), 4);
     assert!(calls.iter().all(|call| call["args"]["arguments"][0] == 360), "{calls:?}");
-    // The host computes the same program with the same bits.
+    // The host runs the same model with bit-identical results.
     let on_host = fixture.path("host.npz");
     byoc(["run", &model, "--input", &input, "--output", &on_host]).ok();
     assert_eq!(std::fs::read(&on_host).unwrap(), std::fs::read(&output).unwrap());
@@ -288,11 +288,11 @@ fn residual_network_runs_on_device() {
     }
 }
 
-/// ResNet-18 in full size: `cargo test --release -p byoc-cli --test end_to_end full_size -- --ignored --nocapture` prints
+/// Full-size ResNet-18: `cargo test --release -p byoc-cli --test end_to_end full_size -- --ignored --nocapture` prints
 /// the figures.
 #[test]
 #[ignore = "a minute of computation"]
-#[expect(clippy::print_stdout, reason = "the figures are what it is run for")]
+#[expect(clippy::print_stdout, reason = "the test is run for its figures")]
 fn full_size_residual_network_runs_on_device() {
     let folder = tempfile::tempdir().unwrap();
     let model = folder.path().join("resnet18.onnx").display().to_string();
@@ -317,12 +317,13 @@ struct Network<'a> {
     input: &'a str,
     /// Number of random inputs for calibration.
     samples: &'a str,
-    /// Minimum share of its FLOPs that backends compute.
+    /// Minimum share of the model's FLOPs on backends.
     share: f64,
 }
 
 impl Network<'_> {
-    /// Quantizes it and checks everything up to the calls of a driver. Returns the rows of the report.
+    /// Quantizes the model and checks its regions, its results and the calls of a driver. Returns the rows of the
+    /// report.
     fn check(&self, keep: &str, backends: &[&str]) -> Vec<Value> {
         let mut fixture = Fixture::new();
         fixture.plugins = plugin_dir(backends);
@@ -345,7 +346,7 @@ impl Network<'_> {
 
         let driver = sample_driver(fixture.folder.path());
         regions::check(&fixture, Path::new(&model), convolutions + 1);
-        // The naive loops of the sample driver compute the same bits as the software device.
+        // The naive loops of the sample driver and the software device give bit-identical results.
         let (ours, theirs) = (fixture.path("software.npz"), fixture.path("driver.npz"));
         let input = format!("{}=random:5", self.input);
         let run = |output: &str| args("run", &["--input", &input, "--output", output]);

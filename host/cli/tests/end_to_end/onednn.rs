@@ -28,8 +28,8 @@ fn runs_every_model() {
     );
 }
 
-/// Checks that the unrolled steps of recurrent layers, as the frontend creates them from PyTorch's export, are lowered
-/// to one loop each.
+/// Checks that the unrolled steps of each recurrent layer, as the frontend creates them from a PyTorch export, are
+/// lowered to one loop.
 #[test]
 fn lowers_recurrent_steps_to_loops() {
     let Some(plugins) = plugins() else { return };
@@ -39,7 +39,7 @@ fn lowers_recurrent_steps_to_loops() {
         let mut command = crate::command(["run", &model, "--backend", "dnnl", "--plugin-dir", &dir]);
         let output = crate::to_command_output(command.env("BYOC_LOG", "trace").output().expect("byoc starts"));
         let loops = output.err.lines().filter(|line| line.contains(name)).count();
-        // Sequences of nine; a region is lowered when it is compiled and when it is loaded.
+        // Sequences have nine steps; a region is lowered when it is compiled and again when it is loaded.
         assert!(loops > 0 && loops % 9 == 0, "{loops} loops");
     }
 }
@@ -76,8 +76,8 @@ fn network_is_one_region_and_artifact_runs() {
     byoc(["run", &file, "--plugin-dir", &dir, "--input", "input.1=ones", "--output", &out]).ok();
 }
 
-/// The choice of bfloat16 when a model is compiled affects its results, is recorded in its artifact, and is off by
-/// default. With random weights, as these networks have, some networks amplify any rounding; these two do not.
+/// The option for bfloat16 affects the results of a model, is recorded in its artifact, and is off by default. Some
+/// networks with random weights amplify rounding errors; the two used here do not.
 #[test]
 fn computes_bfloat16_on_request() {
     let Some(plugins) = plugins() else { return };
@@ -117,12 +117,15 @@ fn computes_bfloat16_on_request() {
     let input = format!("{model}/test_data_set_0/input_0.pb");
     let described = byoc(["run", &file, "--describe", "--json", "--plugin-dir", &dir]).ok().json().remove(0);
     let input = format!("{}={input}", described["name"].as_str().expect("a name"));
-    assert!(narrow == run(&["run", &file, "--input", &input]).0, "the artifact computes as it was compiled");
+    assert!(
+        narrow == run(&["run", &file, "--input", &input]).0,
+        "expected the artifact to use the options it was compiled with"
+    );
 
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("avx512bf16") {
         assert!(plain != narrow && !said.contains("ignored"), "{said}");
-        // The loss of an 8-bit mantissa shows in every one of them.
+        // The rounding of bfloat16, with its 8-bit significand, shows in every error.
         assert!(errors(&on).iter().zip(errors(&off)).all(|(on, off)| *on > 10.0 * off), "{}{}", on.out, off.out);
         return;
     }
@@ -130,7 +133,7 @@ fn computes_bfloat16_on_request() {
     assert!(said.contains("the option bf16 is ignored"), "{said}");
 }
 
-/// An unknown option is reported before anything is built, with the known ones.
+/// An unknown option is reported before anything is built, together with the known options.
 #[test]
 fn reports_unknown_options() {
     let plugins = byoc_test_support::plugin_dir(&["dnnl"]);
@@ -153,7 +156,7 @@ fn reports_unknown_options() {
     assert!(shown.contains("bf16 (false or true; false unless set): "), "{shown}");
 }
 
-/// Without the library the plugin loads, refuses everything, and reports how to install it.
+/// Without oneDNN the plugin loads, refuses everything, and reports how to install oneDNN.
 #[test]
 fn missing_library_reports_install_command() {
     let plugins = byoc_test_support::plugin_dir(&["dnnl"]);
@@ -170,8 +173,8 @@ fn missing_library_reports_install_command() {
     );
 }
 
-/// The operators that exporters write after a softmax do not split a network, and there are no warnings about the
-/// pattern table.
+/// The guard against NaN that exporters write after a softmax does not split a region, and the pattern table causes no
+/// warnings.
 #[test]
 fn guard_after_softmax_stays_in_region() {
     let Some(plugins) = plugins() else { return };
@@ -191,7 +194,7 @@ fn guard_after_softmax_stays_in_region() {
     assert_eq!(elsewhere.count(), 0, "{explained}");
 }
 
-/// Returns the first output of a run on an array of samples.
+/// Returns the first output of a run with the given input.
 fn outputs(model: &str, input: &str, extra: &[&str]) -> Tensor {
     let folder = tempfile::tempdir().unwrap();
     let results = folder.path().join("y.npz");
@@ -200,8 +203,8 @@ fn outputs(model: &str, input: &str, extra: &[&str]) -> Tensor {
     io::npz::read(&results).unwrap().remove(0).1
 }
 
-/// Checks that a quantized network is one region, that nothing is left to the host, and that the result has the host's
-/// bits.
+/// Checks that a quantized network is one region without operators left on the host, and that its result is
+/// bit-identical to the host's.
 fn quantized_is_one_region(model: &str, input: &str, quantize: &[&str], sums: usize) {
     let Some(plugins) = plugins().filter(|_| byoc_test_support::has_vnni()) else { return };
     let dir = plugins.path().display().to_string();
@@ -246,7 +249,7 @@ fn quantized_residual_network_matches_host_in_one_region() {
     quantized_is_one_region(&model, "input_1=random:3", &quantize, 53);
 }
 
-/// Quantized convolutions whose scales a pass expanded to float operators are one composite each.
+/// A quantized convolution whose scales a pass expanded to float operators is one composite.
 #[test]
 fn convolution_with_expanded_scales_is_one_composite() {
     let Some(plugins) = plugins().filter(|_| byoc_test_support::has_vnni()) else { return };
@@ -279,7 +282,7 @@ def @main(%x: Tensor[(1, 8, 12, 12), uint8], %r: Tensor[(1, 16, 12, 12), uint8])
     assert_eq!(run(&backend).bytes(), run(&[]).bytes(), "the bits of the host");
 }
 
-/// The concatenation of tensors with different scales is taken together with the tuples of the scales.
+/// A concatenation of tensors with different scales is one composite that includes the tuples of scales.
 #[test]
 fn quantized_concatenation_stays_in_region() {
     let Some(plugins) = plugins().filter(|_| byoc_test_support::has_vnni()) else { return };

@@ -1,4 +1,4 @@
-//! From a float model to one that computes with int8, and user errors on the way.
+//! Quantization of float models to int8, and its user errors.
 
 use crate::{CommandOutput, byoc, data, data_text};
 use byoc::io;
@@ -7,7 +7,7 @@ use byoc_quantize::measure::cosine;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
-/// Creates a folder for the quantized model, and returns the path of the model in it.
+/// Creates a folder for the quantized model; returns the folder and the path of the model in it.
 fn place() -> (TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("int8.relay");
@@ -66,7 +66,7 @@ fn digits_keep_accuracy_with_every_scheme_and_method() {
         for row in rows.iter().filter(|row| row["kind"] == "int8") {
             assert!(row["signal_to_noise_db"].as_f64().unwrap() > 15.0, "{row} by {extra:?}");
         }
-        // All images in one run: the batch dimension stays open.
+        // One run classifies all images, as the batch dimension stays symbolic.
         let logits = outputs(&file.display().to_string(), "image", &images, &[]);
         assert!(right(&logits, &labels) >= 355, "{} by {extra:?}", right(&logits, &labels));
     }
@@ -80,7 +80,7 @@ fn quantized_model_consists_of_qnn_operators() {
     let text = std::fs::read_to_string(&file).unwrap();
     let count = |name: &str| text.matches(&format!("{name}(")).count();
     assert!(text.contains("%image: Tensor[(batch, 1, 8, 8), float32]"), "{text}");
-    // The first convolution in float; one quantization, one dequantization of the last sums.
+    // The first convolution is in float; there is one quantization, and one dequantization, of the last accumulators.
     let wanted = [
         (" nn.conv2d", 1),
         ("qnn.conv2d", 2),
@@ -116,7 +116,7 @@ fn residual_network_keeps_results() {
     for row in &rows {
         assert!(row["signal_to_noise_db"].as_f64().unwrap() >= 15.0, "{row}");
     }
-    // With other inputs than those used for calibration.
+    // The inputs differ from those used for calibration.
     let mut cosines = Vec::new();
     for seed in 100..108 {
         let image = io::random::tensor(DType::F32, &[1, 3, 64, 64], seed);
@@ -128,7 +128,7 @@ fn residual_network_keeps_results() {
     assert!(mean >= 0.95, "{mean}: {cosines:?}");
 }
 
-/// Creates a folder with the plugin of an int8 accelerator; returns it and the options that use it.
+/// Creates a folder with the plugin of an int8 accelerator; returns the folder and the options that select the plugin.
 fn accelerator() -> (TempDir, Vec<String>) {
     let plugins = byoc_test_support::plugin_dir(&["nuc_fpga"]);
     let dir = plugins.path().display().to_string();
@@ -157,7 +157,7 @@ fn digits_on_accelerator_match_host_bit_for_bit() {
     let on_device =
         outputs(&file, "image", &images, &[&options[..], &["--no-cache", "--require-offload=0.9"]].concat());
     assert!(right(&host, &labels) >= 355, "{}", right(&host, &labels));
-    assert!(host == on_device, "the device gives other bits than the host");
+    assert!(host == on_device, "expected the bits of the host on the device");
     let batch = [&options[..], &["--dim", "batch=360"]].concat();
     assert_eq!((offloaded(&file, &batch, "qnn.conv2d"), offloaded(&file, &batch, "qnn.dense")), (2, 2));
 }
@@ -176,7 +176,7 @@ fn offloads_every_layer_of_residual_network() {
         assert_eq!(offloaded(&file, &options, "qnn.dense"), 1);
         let host = outputs(&file, "input_1", &image, &[]);
         let device = outputs(&file, "input_1", &image, &[&options[..], &["--no-cache"]].concat());
-        assert!(host == device, "--keep {keep}: the device gives other bits than the host");
+        assert!(host == device, "--keep {keep}: expected the bits of the host on the device");
     }
 }
 
@@ -215,7 +215,7 @@ def @main(%x: Tensor[(n, 4, 8, 8), float32]) {
         let text = std::fs::read_to_string(&file).unwrap();
         assert!(text.contains("qnn.concatenate(") && text.matches("qnn.avg_pool2d(").count() == 2, "{text}");
         assert_eq!(text.matches("qnn.dequantize(").count(), 1, "{text}");
-        // Any number of samples: the mean of a sample is over its own plane.
+        // The number of samples is arbitrary, as a mean is taken over the plane of one sample.
         let x = io::random::tensor(DType::F32, &[3, 4, 8, 8], 9);
         let (float, int8) = (outputs(&model, "x", &x, &[]), outputs(&file.display().to_string(), "x", &x, &[]));
         assert!(cosine(&float.view().to_f64s(), &int8.view().to_f64s()) > 0.99);
@@ -309,7 +309,7 @@ fn reports_invalid_calibration_data() {
         .fails_with("E0532")
         .stderr_contains(&["empty holds no pictures"]);
     quantize(&model, "/no/such/file.npz", &file, &[]).fails_with("E0512").stderr_contains(&["/no/such/file.npz"]);
-    assert!(!file.exists() && !file.with_extension("relay.safetensors").exists(), "nothing is written");
+    assert!(!file.exists() && !file.with_extension("relay.safetensors").exists(), "expected no output files");
 }
 
 #[test]

@@ -1,11 +1,11 @@
-//! Misbehaving plugins: each causes one error with plugin, entry and reason, and later commands work.
+//! Misbehaving plugins: each causes one error that names the plugin, the entry and the reason, and later commands work.
 
 use crate::{CommandOutput, byoc, data_text};
 use byoc_test_support::{copy, temporary_folder, test_plugin};
 use std::process::Command;
 use tempfile::TempDir;
 
-/// Creates a folder with the faulty plugin for a mistake, and a model that it supports.
+/// Creates a folder with the faulty plugin for `mistake`, and a model that the plugin supports.
 fn rude(mistake: &str) -> (TempDir, String, String) {
     let folder = temporary_folder();
     copy(&test_plugin("faulty"), &folder.path().join(format!("faulty_{mistake}.so")));
@@ -134,7 +134,7 @@ fn last_line_names_endless_loop() {
         .stderr(std::process::Stdio::piped())
         .spawn()
         .unwrap();
-    // The process cannot stop a thread of the plugin; it can only report where the thread is.
+    // The host cannot stop a thread of the plugin, only report where the thread is.
     let errors = child.stderr.take().unwrap();
     let (send, lines) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
@@ -163,7 +163,7 @@ fn last_line_names_endless_loop() {
     the_next_command_works(&dir);
 }
 
-/// A region of the model without outputs: no backend can be asked to compute it.
+/// A region without outputs stays on the host, as no backend can compile such a region.
 #[test]
 fn region_without_outputs_stays_on_host() {
     let (folder, dir, _) = rude("nothing");
@@ -186,7 +186,7 @@ fn region_without_outputs_stays_on_host() {
     {
         assert!(output.err.contains(words), "{words} in {}", output.err);
     }
-    assert!(!output.err.contains("E0404"), "the other region runs on the backend: {}", output.err);
+    assert!(!output.err.contains("E0404"), "expected the other region on the backend: {}", output.err);
     the_next_command_works(&dir);
 }
 
@@ -200,7 +200,8 @@ fn error_with_code_is_refusal_with_that_code() {
     assert_eq!(refusal["hint"], "a larger device");
 }
 
-/// Ctrl-C while a region is compiled: the plugin sees the cancellation and stops, and the command reports it.
+/// After Ctrl-C during the compilation of a region, the plugin sees the cancellation and stops, and the command reports
+/// the cancellation.
 #[test]
 fn build_can_be_cancelled() {
     use std::io::{BufRead, BufReader, Read};
@@ -220,7 +221,7 @@ fn build_can_be_cancelled() {
     let mut line = String::new();
     while !line.contains("compiling until cancelled") {
         line.clear();
-        assert_ne!(errors.read_line(&mut line).unwrap(), 0, "it ended before it compiled");
+        assert_ne!(errors.read_line(&mut line).unwrap(), 0, "the command ended before it compiled the region");
     }
     let sent = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
     assert!(sent.success());

@@ -1,4 +1,4 @@
-//! Compatibility with a plugin that was built against the boundary when it was frozen: it loads and runs in the current
+//! Compatibility with plugins built against the boundary at its freeze: such a plugin loads and runs in the current
 //! host.
 
 use crate::byoc;
@@ -27,7 +27,7 @@ fn first_plugin_loads_runs_and_passes_conformance() {
     let placed = output.json()[0]["regions"].as_array().map(Vec::len);
     assert_eq!(placed, Some(1), "{}", output.out);
 
-    // A conformance run queries, among other things, a key that was unknown when the plugin was built.
+    // A conformance run queries, among others, a key that did not exist when the plugin was built.
     let file = folder.path().join("libbyoc_first.so").display().to_string();
     let out = folder.path().join("cases").display().to_string();
     byoc(["plugins", "test", &file, "--cases", "16", "--out", &out]).ok();

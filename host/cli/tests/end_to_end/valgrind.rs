@@ -7,8 +7,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Runs the digits, or an int8 convolution, on a backend under valgrind.
-#[expect(clippy::print_stderr, reason = "whoever runs the tests is told what was left out")]
+/// Runs the digits model, or an int8 convolution, on a backend under valgrind.
+#[expect(clippy::print_stderr, reason = "reports a skipped test")]
 fn clean(name: &str, library: &Path) {
     let installed = Command::new("valgrind").arg("--version").stdout(Stdio::null()).status().is_ok();
     if !installed {
@@ -30,7 +30,7 @@ fn clean(name: &str, library: &Path) {
         "conv_int8" => (&convolution, &["--input", "x=random", "--input", "w=random:2"]),
         _ => (&digits, &["--dim", "batch=1", "--input", "image=random"]),
     };
-    // Native code for this processor may use instructions that valgrind does not support.
+    // Code compiled for the native CPU may use instructions that valgrind does not support.
     let compiler = folder.path().join("cc");
     std::fs::write(&compiler, "#!/bin/sh\nexec cc \"$@\" -march=x86-64-v3\n").unwrap();
     std::fs::set_permissions(&compiler, PermissionsExt::from_mode(0o755)).unwrap();
@@ -47,7 +47,7 @@ fn clean(name: &str, library: &Path) {
         .unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{name}: {}\n{said}", output.status);
-    assert!(!said.contains("=="), "{name}: valgrind says\n{said}");
+    assert!(!said.contains("=="), "{name}: valgrind reported errors:\n{said}");
 }
 
 #[test]

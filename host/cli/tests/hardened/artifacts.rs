@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use std::path::Path;
 use tempfile::TempDir;
 
-/// Plugins that compiled the artifacts of these tests.
+/// Creates a folder with the plugins that compile the artifacts of these tests.
 fn plugins() -> TempDir {
     let folder = plugin_dir(&["ccompiler", "dnnl", "nuc_fpga", "template"]);
     copy(&sample("elementwise"), &folder.path().join("libbyoc_elementwise.so"));
@@ -69,10 +69,10 @@ fn rejects_recorded_attacks() {
     assert_eq!(output.out, run(&["--backend", "none"]).out);
 }
 
-/// Description of the edit, the edit, and true if nothing can be computed with the result.
+/// Edit of an artifact: description, function, and whether the edited artifact cannot be run.
 type Edit = (&'static str, fn(&mut Entries), bool);
 
-/// Replaces every element type by int32, and keeps every size.
+/// Replaces every float32 with int32, which has the same size.
 fn narrow(value: &mut Value) {
     let text = value.to_string().replace("\"float32\"", "\"int32\"");
     *value = serde_json::from_str(&text).unwrap();
@@ -107,7 +107,7 @@ const EDITS: [Edit; 8] = [
         |e| {
             e.edit("program.json", |program| {
                 narrow(program);
-                // The results of the host with int32 values.
+                // Replaces exp with relu, which the host also executes on int32.
                 for function in program["functions"].as_array_mut().unwrap() {
                     for instr in function["code"].as_array_mut().unwrap() {
                         if instr["kernel"]["op"] == "exp" {
@@ -176,7 +176,7 @@ fn rejects_inconsistent_blob() {
     ];
     for (what, from, to) in edits {
         let mut entries = original.clone();
-        // White space does not matter.
+        // The blob is rewritten as compact JSON, so the text to replace must not contain spaces either.
         let spaced = |text: &str| text.replace(": ", ":").replace(", ", ",");
         let blob = entries.entry("/dnnl_json");
         let compact: Value = serde_json::from_slice(blob).unwrap();
@@ -194,7 +194,7 @@ fn rejects_inconsistent_blob() {
 fn backend_none_loads_no_plugin() {
     let plugins = plugins();
     let file = data_text("compat/digits_ccompiler.byoc");
-    // A file that reports when it is mapped would be noticed; here nothing is found at all.
+    // A directory with plugins makes no difference to one without, and the log mentions no plugin.
     for dir in [text(plugins.path()), text(&data("models"))] {
         let options = ["--backend", "none", "--input", "image=ones", "-v", "--plugin-dir", &dir];
         let output = byoc(["run", &file].iter().chain(&options)).ok();
@@ -218,13 +218,13 @@ fn rejects_native_code_in_artifacts() {
     run(&native, &["--allow-native", "no"]).fails_with("E0707").stderr_contains(&["--backend none"]);
     run(&native, &["--allow-native", "no", "--backend", "none"]).ok();
     run(&data_text("compat/digits_template.byoc"), &["--allow-native", "no", "--require-offload"]).ok();
-    // A record that denies the native code in the blob.
+    // The manifest denies the native code that the blob contains.
     let mut entries = Entries::unpack(&std::fs::read(&native).unwrap());
     entries.edit("manifest.json", |m| m["regions"][0]["cpu_features"] = json!([]));
     let file = plugins.path().join("denied.byoc");
     std::fs::write(&file, entries.sealed()).unwrap();
     run(&text(&file), &["--allow-native", "no"]).fails_with("E0707").stderr_contains(&["ELF"]);
-    // Code compiled in this process is permitted, because the policy is about artifacts of others.
+    // Code compiled in this process is permitted, as the policy applies only to artifacts from elsewhere.
     let model = data_text("digits/digits.onnx");
     let options = ["--dim", "batch=1", "--backend", "ccompiler", "--no-cache", "--allow-native", "no"];
     run(&model, &options).ok();

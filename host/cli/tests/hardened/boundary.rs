@@ -11,7 +11,7 @@ use std::process::Command;
 
 const RELU: &str = "#[version = \"0.0.5\"]\ndef @main(%x: Tensor[(2), float32]) { nn.relu(%x) }\n";
 
-/// Creates `relu(x)` of that element type.
+/// Creates the graph of `relu(x)` for an element type.
 fn relu_of(dtype: DType) -> Graph {
     let mut graph = Graph::new("region_0");
     let x = ValueRef::of(graph.push_input("x", TensorType::new(dtype, &[2])));
@@ -37,7 +37,7 @@ fn rejects_unknown_element_type() {
 fn compiles_only_verified_graphs() {
     let mut module = infer_type(&parse(RELU, &ParseOptions::default()).module).unwrap();
     assert!(Verified::of(&module).is_ok());
-    // An operand after its consumer.
+    // An operand defined after its consumer.
     let last = module.nodes.iter().map(|(id, _)| id).next_back().unwrap();
     let call = module.nodes.iter().find(|(_, node)| matches!(node.expr, Expr::Call(_))).map(|(id, _)| id).unwrap();
     if let Expr::Call(call) = &mut module.nodes[call].expr {

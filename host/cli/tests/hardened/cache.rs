@@ -1,4 +1,4 @@
-//! Cache of compiled objects: possibly foreign objects are not loaded, and a model runs all the same.
+//! Cache of compiled objects: objects of possibly foreign origin are not loaded, and the model still runs.
 
 use crate::{CommandOutput, command, to_command_output};
 use byoc_test_support::plugin_dir;
@@ -12,7 +12,7 @@ use tempfile::TempDir;
 
 static PLUGINS: LazyLock<TempDir> = LazyLock::new(|| plugin_dir(&["ccompiler"]));
 
-/// A folder with a model, its cache, and a folder for temporary files.
+/// Folder that holds a model, its cache, and a folder for temporary files.
 struct Fixture(TempDir);
 
 impl Fixture {
@@ -27,7 +27,7 @@ impl Fixture {
         self.0.path().join(name)
     }
 
-    /// Writes a model whose only region has a different object for each size.
+    /// Writes a model with one region, whose compiled object depends on `size`.
     fn model(&self, size: usize) {
         let program = format!("def @main(%x: Tensor[(4, {size}), float32]) {{ nn.relu(exp(%x)) }}");
         std::fs::write(self.path("model.relay"), format!("#[version = \"0.0.5\"]\n{program}\n")).unwrap();
@@ -43,7 +43,7 @@ impl Fixture {
         command
     }
 
-    /// Runs the model, which returns the correct result whatever the cache contains.
+    /// Runs the model and checks that its result is correct whatever the cache contains.
     #[track_caller]
     fn run(&self) -> CommandOutput {
         right(to_command_output(self.command().output().unwrap()))
@@ -90,7 +90,7 @@ fn is_root(path: &Path) -> bool {
     std::fs::metadata(path).unwrap().uid() == 0
 }
 
-/// Creates an object that creates the file `mark` when it is loaded, in the form of a cache without a secret.
+/// Creates an object whose loading leaves the file `mark`, with an unkeyed digest, as in a cache without a secret.
 fn planted(fixture: &Fixture) -> (Vec<u8>, PathBuf) {
     let (source, object, mark) = (fixture.path("planted.c"), fixture.path("planted.so"), fixture.path("mark"));
     let code = format!(
@@ -128,7 +128,7 @@ fn does_not_load_planted_object() {
     assert!(!mark.exists(), "the planted object was loaded");
     quiet(fixture.run());
 
-    // Same as above, with another owner.
+    // The same object, owned by another user.
     std::fs::write(fixture.object(), &bytes).unwrap();
     if is_root(&fixture.object()) {
         chown(fixture.object(), Some(65534), None).unwrap();

@@ -1,4 +1,4 @@
-//! Compatibility with plugins and artifacts that were built before the signature of a region crossed the boundary.
+//! Compatibility with plugins and artifacts from before region signatures were passed across the boundary.
 
 use crate::{byoc, data, data_text};
 use byoc_test_support::onednn;

@@ -1,4 +1,4 @@
-//! Inputs that are not regular files: rejected with a diagnostic, without blocking.
+//! Inputs that are not regular files are rejected with a diagnostic, without blocking.
 
 use crate::nodes::{fifo, run_nonblocking};
 use crate::{CommandOutput, byoc, command, data_text};
@@ -117,7 +117,7 @@ fn invalid_tolerance_is_usage_error() {
     }
     byoc(["verify", &model, "--rtol", "0", "--atol", "1", "--require-offload=0"]).ok();
 
-    // Tolerances of the folder itself.
+    // Tolerances that a test folder specifies.
     let folder = tempfile::tempdir().unwrap();
     std::fs::copy(data_text("hardened/esc.onnx"), folder.path().join("model.onnx")).unwrap();
     std::fs::write(folder.path().join("data.json"), "{\"rtol\": -1}").unwrap();

@@ -1,18 +1,19 @@
-//! Runs of `byoc` with a limited address space, so that an allocation with a size from a file fails immediately.
+//! Runs of `byoc` with a limited address space, in which an allocation whose size comes from a file fails immediately.
 
 use super::{CommandOutput, binary, data_text, isolated_command, to_command_output};
 use std::path::Path;
 use std::process::Command;
 
-/// Address space in KiB, enough for every command of these tests: the binary, its threads, and half a gigabyte.
+/// Address space in KiB: the binary, its threads, and half a gigabyte, enough for every command in these tests.
 pub const SPACE: usize = 1 << 20;
 
-/// Runs `byoc` with [`SPACE`].
+/// Runs `byoc` with an address space of [`SPACE`].
 pub fn byoc(args: &[&str]) -> CommandOutput {
-    to_command_output(command(args).output().expect("a shell starts"))
+    to_command_output(command(args).output().expect("cannot start a shell"))
 }
 
-/// Creates the command without starting it. `exec` leaves one process, whose id is the command's.
+/// Creates the command without starting it. The shell replaces itself by `exec`, so the id of the child is that of
+/// `byoc`.
 pub fn command(args: &[&str]) -> Command {
     let mut command = isolated_command("sh");
     let limited = format!("ulimit -v {SPACE}; exec \"$@\"");
@@ -20,14 +21,14 @@ pub fn command(args: &[&str]) -> Command {
     command
 }
 
-/// Returns a file in `tests/hardened`.
+/// Returns the path of a file in `tests/hardened`.
 pub fn hostile(name: &str) -> String {
     data_text(&format!("hardened/{name}"))
 }
 
-/// Writes a Relay program to a folder.
+/// Writes a Relay module to a folder and returns its path.
 pub fn program(folder: &Path, text: &str) -> String {
     let file = folder.join("model.relay");
-    std::fs::write(&file, format!("#[version = \"0.0.5\"]\n{text}\n")).expect("cannot write the program");
+    std::fs::write(&file, format!("#[version = \"0.0.5\"]\n{text}\n")).expect("cannot write the module");
     file.display().to_string()
 }

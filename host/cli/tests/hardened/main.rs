@@ -1,4 +1,4 @@
-//! Malicious inputs, files and plugins, and how they are handled.
+//! Handling of malicious inputs, files and plugins.
 
 mod artifacts;
 mod boundary;

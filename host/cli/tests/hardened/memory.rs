@@ -1,4 +1,4 @@
-//! Sizes from files and options: each is rejected with a diagnostic before memory is allocated for it.
+//! Excessive sizes in files and options are rejected with a diagnostic before memory is allocated.
 
 use super::limited::{byoc, hostile, program};
 use byoc::io;
@@ -24,7 +24,7 @@ fn rejects_pooling_with_huge_kernel() {
         .stderr_contains(&["expected a tensor of at most", "found Tensor[(1, 3, 1073741833, 1073741833), float32]"]);
 }
 
-/// An equally large window, which lies in the padding except for the data.
+/// The window is huge, but all of it except the data lies in the padding.
 #[test]
 fn pooling_with_large_kernel_ignores_padding() {
     let folder = temporary_folder();
@@ -70,7 +70,7 @@ fn checks_generated_input_against_limit() {
             .fails_with("E0609")
             .stderr_contains(&["8589934592 bytes", "512.0 MiB"]);
     }
-    // Without a limit set by the user, the limit is the process's own, or half of it.
+    // Without a limit set by the user, the default derives from the resource limit of the process.
     byoc(&["run", &model, "--input", "x=ones"]).fails_with("E0609");
 }
 
@@ -99,12 +99,12 @@ fn charges_scratch_memory_of_references() {
         .stderr_contains(&["the limit is 96.0 MiB"]);
 }
 
-/// Writes `.npz` entries of zeros, which deflate to a thousandth.
+/// Writes an `.npz` entry of zeros, which compresses by a factor of a thousand.
 fn bomb(path: &std::path::Path, shape: &[usize], bytes: usize) {
     let header = {
         let small = io::npy::encode(&Tensor::zeros(DType::F32, &[0]).unwrap());
         let dims: Vec<String> = shape.iter().map(|d| format!("{d}, ")).collect();
-        // The header is padded to 118 bytes, so another shape fits.
+        // The header is padded to 118 bytes, so there is space for another shape.
         let text = String::from_utf8_lossy(&small[10..]).replace("(0,)", &format!("({})", dims.concat()));
         let text = format!("{:<117}\n", text.trim_end());
         [&small[..10], text.as_bytes()].concat()
@@ -125,7 +125,7 @@ fn does_not_inflate_array_of_wrong_shape() {
     let folder = temporary_folder();
     let model = program(folder.path(), "def @main(%x: Tensor[(2), float32]) { nn.relu(%x) }");
     let file = folder.path().join("x.npz");
-    // 1 GiB of zeros in a megabyte, which exceeds the address space of the process.
+    // One megabyte that decompresses to 1 GiB of zeros, more than fits into the address space of the process.
     bomb(&file, &[1 << 28], 1 << 30);
     let input = format!("x={}", file.display());
     byoc(&["run", &model, "--input", &input]).fails_with("E0511").stderr_contains(&["found [268435456]"]);
@@ -140,7 +140,7 @@ fn does_not_inflate_array_of_wrong_shape() {
     byoc(&["quantize", &pairs, "--calibrate", &file.display().to_string(), "--scheme", "symmetric", "-o", &calibrate])
         .fails_with("E0530")
         .stderr_contains(&["268435456"]);
-    // The header declares less data than there is, or more.
+    // The header declares less data than the entry contains, or more.
     let model = program(folder.path(), "def @main(%x: Tensor[(2), float32]) { nn.relu(%x) }");
     bomb(&file, &[2], 1 << 26);
     byoc(&["run", &model, "--input", &input]).fails_with("E0512").stderr_contains(&["bytes of data for shape [2]"]);
@@ -161,11 +161,12 @@ fn limits_size_of_text() {
 #[test]
 fn does_not_fold_into_large_program() {
     let folder = temporary_folder();
-    // 64 MiB of ones, squared: 2^37 operations, which would take the reference minutes and are left for the run.
+    // The square of a 64 MiB matrix takes 2^37 operations, minutes with the reference, so constant folding leaves it
+    // for the run.
     let ones = "ones(shape=[4096, 4096], dtype=\"float32\")";
     let text = format!("def @main(%x: Tensor[(4096), float32]) {{ add(%x, nn.dense({ones}, {ones}, units=4096)) }}");
     byoc(&["explain", &program(folder.path(), &text), "--timeout", "60"]).ok();
-    // A result that exceeds the limit is left for the run as well.
+    // A result that exceeds the memory limit is not folded either.
     let text = "def @main(%x: Tensor[(1), float32]) { add(%x, zeros(shape=[17179869184], dtype=\"float32\")) }";
     byoc(&["explain", &program(folder.path(), text)]).ok();
 }

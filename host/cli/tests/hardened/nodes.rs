@@ -14,7 +14,7 @@ pub fn fifo(path: &Path) {
     mkfifoat(CWD, path, Mode::RUSR | Mode::WUSR).expect("cannot create a FIFO");
 }
 
-/// Creates a device node equal to `/dev/<name>`; returns `false` if that is not permitted, or if such a device does not
+/// Creates a device node equal to `/dev/<name>`; returns false if creating it is not permitted or the device does not
 /// work.
 pub fn device(path: &Path, name: &str) -> bool {
     let number = match name {
@@ -27,13 +27,13 @@ pub fn device(path: &Path, name: &str) -> bool {
         && OpenOptions::new().write(true).open(path).is_ok()
 }
 
-/// Opens a FIFO for reading, so that writers do not block. The data has to fit into the pipe.
+/// Opens a FIFO for reading, so that writers do not block. The data must fit into the pipe buffer.
 pub fn reader(path: &Path) -> File {
     let flags = rustix::fs::OFlags::NONBLOCK.bits() as i32;
     OpenOptions::new().read(true).custom_flags(flags).open(path).expect("cannot open the FIFO")
 }
 
-/// Reads the data that terminated processes wrote to the FIFO.
+/// Reads the data written to the FIFO by processes that have terminated.
 pub fn received(mut reader: File) -> Vec<u8> {
     let mut bytes = Vec::new();
     match reader.read_to_end(&mut bytes) {
@@ -42,7 +42,7 @@ pub fn received(mut reader: File) -> Vec<u8> {
     }
 }
 
-/// Runs a command that must not block: after a minute it is killed, and the test fails.
+/// Runs a command that must not block. A command that runs for a minute is killed, and the test fails.
 #[track_caller]
 pub fn run_nonblocking(command: &mut Command) -> CommandOutput {
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();

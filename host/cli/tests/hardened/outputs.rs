@@ -8,13 +8,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use tempfile::TempDir;
 
-/// A folder with a small model, and the commands that write a file.
+/// Folder with a small model for the commands that write a file.
 struct Writers {
     folder: TempDir,
     model: String,
 }
 
-/// Output of a command: its name here, and its first bytes.
+/// Command that writes a file: its name in these tests, and the first bytes of the file.
 const WRITERS: &[(&str, &[u8])] =
     &[("artifact", b"PK"), ("output", b"PK"), ("trace", b"{"), ("bench", b"{"), ("html", b"<!doctype html>")];
 
@@ -55,7 +55,7 @@ impl Writers {
         byoc(self.args(command, &path.display().to_string()))
     }
 
-    /// Returns the number of entries in the folder; a leftover temporary file is one more.
+    /// Returns the number of entries in the folder, which reveals leftover temporary files.
     fn entries(&self) -> usize {
         std::fs::read_dir(self.folder.path()).unwrap().count()
     }
@@ -105,7 +105,7 @@ fn writes_to_target_of_link() {
     for (command, begin) in WRITERS {
         let (link, target) = (writers.place(&format!("{command} link")), writers.place(&format!("there/{command}")));
         symlink(format!("there/{command}"), &link).unwrap();
-        // The target does not exist the first time, and is replaced the second time.
+        // The first run creates the target, the second replaces it.
         for _ in 0..2 {
             writers.write(command, &link).ok();
             assert!(link.is_symlink(), "{command}");
@@ -190,7 +190,7 @@ fn failed_command_leaves_no_files() {
     byoc(["run", &writers.model, "--input", "y=ones", "--output", &path, "--trace", &path]).fails_with("E0602");
     byoc(["zoo", "no_such_architecture", "-o", &path]).fails_with("E0515");
     byoc(["compile", &writers.place("missing.relay").display().to_string(), "-o", &path]).fails_with("E0501");
-    // A folder for a plugin is created completely or not at all.
+    // The folder of a new plugin is created completely or not at all.
     symlink("nowhere", writers.place("mine")).unwrap();
     let mine = writers.place("mine");
     byoc(["plugins", "new", &mine.display().to_string()])
@@ -231,7 +231,7 @@ fn dash_writes_only_result_to_standard_output() {
         };
         assert!(err.contains(said), "{command}: {said} in {err}");
         assert!(!writers.place("-").exists() && !Path::new("-").exists());
-        // The name of the device is equivalent.
+        // The path `/dev/stdout` is equivalent to `-`.
         assert!(bytes(&writers.args(command, "/dev/stdout")).0.starts_with(begin), "{command}");
     }
     let (text, err) = bytes(&writers.args("quantize", "-"));

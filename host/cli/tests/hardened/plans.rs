@@ -1,5 +1,5 @@
-//! Plans of regions whose dimensions are known only in a run: a bounded number is kept, the others are released, and
-//! never one in use.
+//! Plans of regions whose dimensions are known only at run time: a bounded number is kept, the rest are released, and a
+//! plan in use is never released.
 
 use byoc::build::plan::plan;
 use byoc::exec::{Executor, OutputDims, Pool, Prepared, Region, RegionCall};
@@ -10,8 +10,7 @@ use byoc_ir::typing::Builder;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// A region that copies its input, whose plans hold `bytes` each, and which fails if a run names a plan that does not
-/// exist.
+/// Region that copies its input. Each of its plans holds `bytes`, and a run with a plan that does not exist fails.
 struct Plans {
     state: Mutex<State>,
     bytes: usize,
@@ -21,7 +20,7 @@ struct Plans {
 
 #[derive(Default)]
 struct State {
-    /// Dimensions of each plan.
+    /// Dimensions of each live plan.
     alive: BTreeMap<u64, Vec<usize>>,
     created: u64,
     peak: usize,
@@ -52,15 +51,15 @@ impl Region for Plans {
         let dims = self.state().alive.get(&call.plan).cloned();
         let dims = dims.unwrap_or_else(|| panic!("plan {} was released", call.plan));
         assert!(self.shared || dims == call.inputs[0].shape);
-        // Time for another run to cause the release of the plan.
+        // Gives another run the opportunity to release the plan.
         std::thread::yield_now();
-        assert!(self.state().alive.contains_key(&call.plan), "plan {} was released in a run", call.plan);
+        assert!(self.state().alive.contains_key(&call.plan), "plan {} was released during a run", call.plan);
         call.outputs[0].data.copy_from_slice(call.inputs[0].data);
         Ok(())
     }
 
     fn release(&self, plan: u64) {
-        assert!(self.state().alive.remove(&plan).is_some(), "plan {plan} is released twice");
+        assert!(self.state().alive.remove(&plan).is_some(), "plan {plan} was released twice");
     }
 }
 
@@ -98,17 +97,17 @@ fn keeps_64_plans_and_evicts_least_recently_used() {
     let executor = executor(&region);
     for length in 1..=500 {
         run(&executor, length);
-        // In constant use, so never created again.
+        // This plan is in constant use, so it is created only once.
         run(&executor, 7.min(length));
     }
     let state = region.state();
     assert_eq!((state.alive.len(), state.created), (64, 500));
-    // The new one is created before the oldest is released.
+    // A new plan is created before the oldest is released.
     assert_eq!(state.peak, 65);
     assert!(state.alive.values().any(|dims| dims == &[7]));
     drop(state);
     drop(executor);
-    assert!(region.state().alive.is_empty(), "plans of a dropped model are not released");
+    assert!(region.state().alive.is_empty(), "expected the plans of a dropped model to be released");
 }
 
 #[test]
@@ -119,7 +118,7 @@ fn limits_memory_of_plans() {
         run(&executor, length);
         assert!(region.state().alive.len() <= 2);
     }
-    // One that exceeds the limit is kept until another is created.
+    // A plan that exceeds the limit is kept until another plan is created.
     let region = Plans::new(usize::MAX, false);
     let executor = self::executor(&region);
     for length in [1, 1, 1, 2, 2] {
@@ -143,7 +142,7 @@ fn releases_shared_plan_with_last_user() {
 
 #[test]
 fn does_not_release_plan_in_use() {
-    // Each plan is too large to be kept with another, so every run releases others.
+    // No two plans fit within the limit, so every run releases the plans of other runs.
     let region = Plans::new(200 << 20, false);
     let executor = executor(&region);
     std::thread::scope(|scope| {

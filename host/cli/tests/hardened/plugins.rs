@@ -1,5 +1,5 @@
 //! Malicious plugins: `tests/hardened/faulty.c` with every fault in every entry. The process terminates by itself or
-//! continues, names the plugin and the entry, and never reports success without having printed the right result.
+//! continues, names the plugin and the entry, and never reports success without the right result.
 
 use byoc_test_support::{copy, plugin, temporary_folder, workspace};
 use std::fmt::Write as _;
@@ -12,8 +12,8 @@ use std::sync::{LazyLock, Mutex};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// The faulty plugin under the name that it registers, and a model that it supports. Doubling is exact in any rounding
-/// mode.
+/// The faulty plugin under the name that it registers, and a model that it supports. The model doubles its input, which
+/// is exact in any rounding mode.
 struct Fixture {
     folder: TempDir,
     plugins: PathBuf,
@@ -55,7 +55,8 @@ impl ProcessOutput {
 
 fn byoc(args: &[&str]) -> Command {
     let home = FIXTURE.folder.path().join("home");
-    // A shell starts background processes with SIGINT ignored, which the tests would inherit.
+    // Restores the default action of SIGINT: tests started in the background of a shell inherit that the signal is
+    // ignored.
     let mut command = Command::new("env");
     command.args(["--default-signal=INT", env!("CARGO_BIN_EXE_byoc")]);
     command.args(args).env("HOME", &home).env("XDG_DATA_HOME", &home).env("XDG_CACHE_HOME", &home);
@@ -113,20 +114,20 @@ const ENTRIES: [&str; 9] = ["entry", "init", "describe", "judge", "compile", "lo
 enum ExpectedOutcome {
     /// The process continues normally.
     Harmless,
-    /// It continues, and the changed state is restored and reported.
+    /// The process continues, and the changed state is restored and reported.
     Restored,
-    /// Same as above, but restoration depends on the system.
+    /// Like `Restored`, but whether the state can be restored depends on the system.
     Reported,
-    /// It is terminated by this signal, with a message.
+    /// The process is terminated by this signal, with a message.
     Signal(i32),
-    /// It exits with code 1, and a diagnostic with this code.
+    /// The process exits with code 1 and a diagnostic with this code.
     Error(&'static str),
-    /// Either: the host cannot know how memory is damaged.
+    /// Any of the above, as the effect of damaged memory is unpredictable.
     Either,
 }
 use ExpectedOutcome::{Either, Error, Harmless, Reported, Restored, Signal};
 
-/// Faults for every entry. `_exit`, SIGSTOP and SIGTERM are not included: no process can handle these itself.
+/// Faults for every entry, except `_exit`, SIGSTOP and SIGTERM, which a process cannot handle itself.
 const FAULTS: [(&str, ExpectedOutcome); 24] = [
     ("segv", Signal(11)),
     ("abort", Signal(6)),
@@ -154,7 +155,7 @@ const FAULTS: [(&str, ExpectedOutcome); 24] = [
     ("umask", Harmless),
 ];
 
-/// Returns the deviation of a run with that fault from the expected outcome.
+/// Returns how a run with `fault` deviates from the expected outcome.
 fn deviation(
     fault: &str,
     entry: &str,
@@ -163,7 +164,7 @@ fn deviation(
     right: &str,
 ) -> Option<String> {
     let ProcessOutput { status, out, err } = ended;
-    // A damaged heap is detected at its next use, which may be anywhere.
+    // Heap corruption is detected at the next use of the heap, which may be in any entry.
     let at = if fault == "heap" { String::new() } else { format!(": {entry}") };
     let named = err.lines().any(|line| line.contains("elementwise") && line.contains(&at));
     let problem = match (status.code(), status.signal()) {
@@ -202,7 +203,7 @@ fn run_all(cases: &[(&str, &str, ExpectedOutcome)]) -> String {
                 while let Some(&(fault, entry, expected_outcome)) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let limit: &[&str] = match fault {
                         "loop" => &["--timeout", "0.1"],
-                        // A cyclic list is traversed forever.
+                        // Heap corruption can leave a cyclic list, which is traversed forever.
                         "heap" | "doublefree" => &["--timeout", "2"],
                         "oom" => &["--max-memory", "512M"],
                         _ => &[],
@@ -262,7 +263,7 @@ fn redirects_output_of_plugin() {
     }
 }
 
-/// Arithmetic of the host after a run that changes the rounding mode: a mean of thirds.
+/// The host executes a softmax, which depends on the rounding mode, after a region that changes the mode.
 #[test]
 fn restores_rounding_mode_after_run() {
     let (plugins, model) = (FIXTURE.plugins.display().to_string(), FIXTURE.folder.path().join("thirds.relay"));
@@ -304,7 +305,7 @@ fn forked_child_of_plugin_is_not_second_host() {
     }
 }
 
-/// Violations of the contract in a single place.
+/// Contract violations that apply to one entry only.
 #[test]
 fn reports_contract_violations() {
     let faults = [
@@ -350,7 +351,7 @@ fn reports_contract_violations() {
     assert!(problems.is_empty(), "{problems}");
 }
 
-/// A worker of `plugins test` terminates as usual, and its message states the reason.
+/// A fault that ends the worker of `plugins test` does not end the command, which reports the reason.
 #[test]
 fn conformance_run_reports_faults() {
     let file = FIXTURE.plugins.join("libbyoc_elementwise.so").display().to_string();
@@ -365,7 +366,8 @@ fn conformance_run_reports_faults() {
     }
 }
 
-/// Files are found by the backends that they register, and an earlier directory takes precedence.
+/// A plugin is identified by the backends that it registers, not by its file name, and an earlier directory takes
+/// precedence.
 #[test]
 fn earlier_directory_takes_precedence() {
     let (first, second) = (temporary_folder(), temporary_folder());
@@ -378,7 +380,7 @@ fn earlier_directory_takes_precedence() {
         let shown = wait_with_timeout(byoc(&args)).ok().out;
         assert!(shown.contains(found), "{shown}");
     }
-    // Two plugins of one name in one directory are reported together, whatever their file names.
+    // Two plugins that register the same name in one directory are reported together, whatever their file names.
     copy(&library, &second.path().join("twin.so"));
     let ended = wait_with_timeout(byoc(&["plugins", "show", "elementwise", "--plugin-dir", &b]));
     assert!(!ended.status.success() && ended.err.contains("E0409") && ended.err.contains("twin.so"), "{}", ended.err);

@@ -1,4 +1,4 @@
-//! Endless work: it ends at the time limit or on cancellation, and reports its progress.
+//! Endless work ends at the time limit or on cancellation, and its progress is reported.
 
 use super::limited::{byoc, command, hostile, program};
 use super::{CommandOutput, to_command_output};
@@ -13,16 +13,16 @@ def @count(%n: int64) -> int64 {
 }
 def @main(%n: int64) { @count(add(%n, 4611686018427387904i64)) }";
 
-/// A single call of a reference that takes hours.
+/// A single call of a reference kernel that takes hours.
 const KERNEL: &str = "
 def @main(%x: Tensor[(4096, 4096), float64]) { nn.dense(%x, %x, units=4096) }";
 
 #[track_caller]
 fn ends_in_time(args: &[&str], code: &str, words: &[&str]) {
     let start = Instant::now();
-    // Without the memory limit, which rejects large values.
+    // Runs without a limited address space, in which the large values would be rejected.
     crate::byoc(args).fails_with(code).stderr_contains(words);
-    // Generous for a busy machine; without a limit these take hours.
+    // The bound is generous for a busy machine; without the time limit a run takes hours.
     assert!(start.elapsed() < Duration::from_secs(60), "{:?}", start.elapsed());
 }
 
@@ -75,7 +75,7 @@ fn validates_time_limit() {
 fn ctrl_c_ends_run_with_diagnostic() {
     let folder = temporary_folder();
     let model = program(folder.path(), LOOP);
-    // On a busy machine the program may still be compiling when the signal arrives, which then ends the compilation.
+    // On a busy machine the signal may arrive, and end the command, while the model is still being compiled.
     for pause in [300, 3_000, 30_000] {
         let output = interrupted(&["run", &model, "--input", "n=ones"], Duration::from_millis(pause));
         if !output.err.contains("error[E0426]") {
@@ -83,16 +83,16 @@ fn ctrl_c_ends_run_with_diagnostic() {
             return;
         }
     }
-    panic!("the program was not compiled within half a minute");
+    panic!("expected the model to be compiled within half a minute");
 }
 
-/// Sends SIGINT to `byoc`, after a pause once its handler is set.
+/// Sends SIGINT to `byoc`, `pause` after `byoc` has installed its handler.
 fn interrupted(args: &[&str], pause: Duration) -> CommandOutput {
     let child = command(args).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     let start = Instant::now();
     let status = format!("/proc/{}/status", child.id());
     while !std::fs::read_to_string(&status).is_ok_and(|status| catches_interrupts(&status)) {
-        assert!(start.elapsed() < Duration::from_secs(60), "no handler for Ctrl-C was set");
+        assert!(start.elapsed() < Duration::from_secs(60), "expected a handler for SIGINT within a minute");
         std::thread::sleep(Duration::from_millis(20));
     }
     std::thread::sleep(pause);

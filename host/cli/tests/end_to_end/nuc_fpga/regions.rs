@@ -1,4 +1,5 @@
-//! Checks of each region of a quantized network: its calls of the device against naive loops, its C against the plugin.
+//! Checks of each region of a quantized network: its device calls are compared with naive loops, its C code with the
+//! plugin.
 
 use super::{Fixture, libraries};
 use byoc::build::{BuildOptions, CompiledRegion, build};
@@ -16,7 +17,8 @@ use std::ffi::c_void;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Builds the model for the device and checks all of its regions, which together make the expected number of calls.
+/// Builds the model for the device and checks all of its regions, whose device calls must number `calls_wanted` in
+/// total.
 pub fn check(fixture: &Fixture, model: &Path, calls_wanted: usize) {
     let session = Session::new(&[fixture.plugins.path().to_owned()], 2).unwrap();
     let loaded = frontend::load(model, &LoadOptions::default()).unwrap_or_else(|e| panic!("{e:?}"));
@@ -48,7 +50,7 @@ struct Device<'a> {
     loader: &'a dyn Loader,
 }
 
-/// Elements of a tensor, aligned for each of the types here.
+/// Elements of a tensor, aligned for every element type used here.
 type Words = Vec<u64>;
 
 impl Device<'_> {
@@ -57,8 +59,8 @@ impl Device<'_> {
         self.loader.load(&LoadRequest { symbol, blob, constants, options: &Value::Null, services }).unwrap()
     }
 
-    /// Checks each convolution and dense layer of a region on its own, with its weights and with data of the full range
-    /// of int8: the int32 results of the device's call equal those of a naive loop. Returns their number.
+    /// Checks each convolution and dense layer of a region separately, with its weights and with data over the full
+    /// range of int8: the int32 results of the device call equal those of a naive loop. Returns the number of layers.
     fn check_calls(&self, region: &Graph, constants: &[Constant]) -> usize {
         let layers = layers_of(region);
         for (number, (name, node, data, weight)) in layers.iter().enumerate() {
@@ -79,15 +81,15 @@ impl Device<'_> {
             let memory =
                 run(&*self.load("layer", &compiled.blob, &constants), &graph, std::slice::from_ref(&inputs)).remove(0);
             let expected = naive(node, data, bytes_of(&inputs), constant);
-            assert!(expected.iter().any(|&sum| sum != 0), "{name} gives zeros");
+            assert!(expected.iter().any(|&sum| sum != 0), "{name}: expected a nonzero result");
             let got = bytes_of(&memory).chunks_exact(4).map(|bytes| i32::from_ne_bytes(bytes.try_into().unwrap()));
             assert!(got.take(expected.len()).eq(expected), "{name} {number} of {}", region.symbol);
         }
         layers.len()
     }
 
-    /// Checks that the C of a region compiles on its own, links against the sample driver, and computes the same bits
-    /// as the plugin.
+    /// Checks that the C code of a region compiles separately, links with the sample driver, and gives the same bits as
+    /// the plugin.
     fn check_source(
         &self,
         fixture: &Fixture,
@@ -104,7 +106,7 @@ impl Device<'_> {
         std::fs::write(&file, &region.source.as_ref().unwrap().text).unwrap();
         let sample = workspace().join("plugins/nuc_fpga/samples/driver.c");
         libraries(&[Path::new(&file), &sample], Path::new(&object));
-        // SAFETY: generated C without constructors, which defines the function with this type.
+        // SAFETY: the library is generated C without constructors and defines the function with this type.
         let library = unsafe { libloading::Library::new(&object) }.unwrap();
         type Run = unsafe extern "C" fn(*const *const c_void, *const *mut c_void, *const *const c_void, *mut c_void);
         // SAFETY: same as above.
@@ -114,16 +116,20 @@ impl Device<'_> {
         let mut from_c: Vec<Words> = memory.iter().map(|words| vec![0; words.len()]).collect();
         let results: Vec<*mut c_void> = from_c.iter_mut().map(|words| words.as_mut_ptr().cast()).collect();
         let mut workspace = Workspace::of(&*executable, graph);
-        // SAFETY: tensors and scratch memory are those that the region was compiled for.
+        // SAFETY: the tensors and the workspace are those that the region was compiled for.
         unsafe {
             function(inputs.as_ptr(), results.as_ptr(), constants.as_ptr(), workspace.bytes().as_mut_ptr().cast())
         };
         assert!(from_c == memory, "{}", region.symbol);
-        assert!(memory.iter().any(|words| words.iter().any(|&word| word != 0)), "{} gives zeros", region.symbol);
+        assert!(
+            memory.iter().any(|words| words.iter().any(|&word| word != 0)),
+            "{}: expected a nonzero result",
+            region.symbol
+        );
     }
 }
 
-/// Layer that the device computes: operator, type of the data, index of the weight's constant.
+/// Layer executed by the device: operator, node, type of the data, index of the weight's constant.
 type Layer<'g> = (&'static str, &'g Node, TensorType, u32);
 
 fn layers_of(region: &Graph) -> Vec<Layer<'_>> {
@@ -140,7 +146,7 @@ fn layers_of(region: &Graph) -> Vec<Layer<'_>> {
     layers
 }
 
-/// Finds the layer of a node. `outside` returns the index of the constant that an input of the graph is.
+/// Returns the layer of a node, if any. `outside` maps an input of `graph` to the index of the constant bound to it.
 fn layer_of<'g>(graph: &Graph, node: &'g Node, outside: &dyn Fn(u32) -> Option<u32>) -> Option<Layer<'g>> {
     let name = match node.op()? {
         "nn.conv2d" | "qnn.conv2d" => "nn.conv2d",
@@ -152,7 +158,7 @@ fn layer_of<'g>(graph: &Graph, node: &'g Node, outside: &dyn Fn(u32) -> Option<u
         NodeKind::Input(input) => outside(input),
         _ => constant_of(graph, weight),
     };
-    Some((name, node, graph.type_of(node.inputs[0]).clone(), index.expect("a weight is a constant")))
+    Some((name, node, graph.type_of(node.inputs[0]).clone(), index.expect("expected a constant weight")))
 }
 
 fn constant_of(graph: &Graph, value: ValueRef) -> Option<u32> {
@@ -162,8 +168,7 @@ fn constant_of(graph: &Graph, value: ValueRef) -> Option<u32> {
     }
 }
 
-/// Computes the sums of products by the definition of the operators: zero points are 0, groups 1, padding the same on
-/// both sides.
+/// Computes the accumulators by the definition of the operators, for zero points of 0, one group and symmetric padding.
 fn naive(node: &Node, data: &TensorType, x: &[u8], weight: &Constant) -> Vec<i32> {
     let (xs, ws, w) = (data.shape().unwrap(), weight.shape(), weight.bytes());
     let product = |x: u8, w: u8| i32::from(x as i8) * i32::from(w as i8);
@@ -208,7 +213,7 @@ fn size_of_type(ty: &TensorType) -> usize {
     ty.shape().unwrap().iter().product::<usize>() * ty.dtype.size()
 }
 
-/// Draws every bit, by Marsaglia's xorshift.
+/// Draws random bits with Marsaglia's xorshift.
 fn drawn(ty: &TensorType, seed: u64) -> Words {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut next = || {
@@ -262,7 +267,7 @@ fn run(executable: &dyn Executable, graph: &Graph, inputs: &[Words]) -> Vec<Word
         .zip(&mut shapes)
         .zip(&mut memory)
         .map(|((ty, shape), words)| {
-            // SAFETY: the words hold at least that many bytes.
+            // SAFETY: `words` holds at least that many bytes.
             let bytes = unsafe { std::slice::from_raw_parts_mut(words.as_mut_ptr().cast(), size_of_type(ty)) };
             TensorMut::new(ty.dtype, shape, bytes)
         })
