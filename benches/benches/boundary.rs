@@ -1,7 +1,7 @@
 //! Costs of the boundary between host and plugin, through the Rust entry and through the C entry: loading a library,
-//! judging a candidate, preparing and running a region that does almost nothing; and a loop over the host's threads.
+//! judging a candidate, preparing and running a trivial region; and the cost of a parallel loop on the host's threads.
 //!
-//! Targets: 2 ms for a load, 10 ms for 10,000 candidates, 1 µs for a call of a region on top of the plugin's own work.
+//! Targets: 2 ms per load, 10 ms for 10,000 candidates, 1 µs per call of a region in addition to the plugin's own work.
 
 use byoc::exec::Pool;
 use byoc::exec::region::{Prepared, Region as _, RegionCall};
@@ -26,7 +26,7 @@ fn main() {
     criterion.final_summary();
 }
 
-/// Returns `nn.relu` of `len` floats.
+/// Returns the graph of `nn.relu` on `len` floats.
 fn relu(len: usize) -> Graph {
     let ty = TensorType::new(byoc_plugin_api::DType::F32, &[len]);
     let mut graph = Graph::new("relu");
@@ -48,7 +48,7 @@ fn candidates(operator: &str, count: usize, graph: impl Fn(usize) -> Graph) -> V
     (0..count).map(candidate).collect()
 }
 
-/// Returns an int8 convolution with all of its attributes, whose weight is an input.
+/// Returns the graph of an int8 convolution with all attributes set and the weight as an input.
 fn conv2d(number: usize) -> Graph {
     use byoc_plugin_api::DType;
     let (channels, size) = (16 + number % 100, 7 + number % 50);
@@ -73,7 +73,7 @@ fn conv2d(number: usize) -> Graph {
     graph
 }
 
-/// Benches loading, each time from a fresh copy, as a library is mapped only once per process.
+/// Benches loading, from a fresh copy in each iteration, as a library is mapped only once per process.
 fn loading(criterion: &mut Criterion) {
     let session = Session::without_plugins(1).expect("threads can be started");
     let mut group = criterion.benchmark_group("load");
@@ -125,7 +125,8 @@ fn judging(
     group.throughput(Throughput::Elements(1));
 }
 
-/// Benches the candidates of the C++ sample, whose JSON is twice as long. Batches are judged on the host's threads.
+/// Benches judging on the C++ sample, whose candidates have twice as much JSON. Batches are judged on the host's
+/// threads.
 fn convolutions(criterion: &mut Criterion) {
     for threads in [1, 2] {
         let session = Session::without_plugins(threads).expect("threads can be started");

@@ -1,5 +1,5 @@
-//! Benches of the dnnl backend by operator family and by pattern, of whole models on it, of memory growth over many
-//! runs, and of the time until its workers sleep. Elements in a throughput are floating-point operations; families that
+//! Benches of the dnnl backend by operator family, by pattern and with whole models, of memory growth over many runs,
+//! and of the time until worker threads sleep. An element in a throughput is a floating-point operation; families that
 //! the backend refuses are marked.
 
 #![expect(clippy::print_stdout, reason = "a bench prints its figures")]
@@ -11,11 +11,11 @@ use std::time::Duration;
 
 const MODELS: &[&str] = &["resnet18_w16", "mobilenet_v2_025", "bert_small", "vit_small", "densenet_small"];
 
-/// Number of runs in the test for memory leaks, and tolerated growth of the process in bytes.
+/// Number of runs in the check for memory leaks.
 const RUNS: usize = 10_000;
 const MAX_GROWTH: u64 = 8 << 20;
 
-/// Time after a run within which the workers of the library's pool must sleep, and pause over which they are observed.
+/// Time after a run within which the workers of the library's pool must sleep.
 const MAX_SPIN: Duration = Duration::from_millis(1);
 const PAUSE: Duration = Duration::from_millis(60);
 
@@ -64,9 +64,9 @@ fn check_memory_growth(session: &Session) {
     assert!(after <= before + MAX_GROWTH, "{RUNS} runs leaked {} bytes", after - before);
 }
 
-/// Measures how long the workers of the library's pool keep computing after a run. The kernel accounts for a sleeping
-/// thread exactly and for a running one only occasionally, so times are read while the workers sleep: the cost of one
-/// run and the pause after it, minus the cost of a run in a series.
+/// Measures how long the workers of the library's pool keep spinning after a run. The kernel updates the processor time
+/// of a running thread only occasionally, so times are read while the workers sleep: the cost of a single run and the
+/// pause after it, minus the cost per run of a series.
 fn measure_spin(session: &Session) {
     const SERIES: u32 = 10;
     let PreparedModel { model, inputs } = prepare(session, &file("resnet18_w16"), &["dnnl"]);
@@ -85,11 +85,11 @@ fn measure_spin(session: &Session) {
     spin_times.sort_unstable();
     let (median, max) = (spin_times[spin_times.len() / 2], spin_times[spin_times.len() - 1]);
     println!("workers keep computing after a run for {median:?} (median of {}; most {max:?})", spin_times.len());
-    assert!(median < MAX_SPIN, "workers keep computing for {median:?} after a run");
+    assert!(median < MAX_SPIN, "expected workers to sleep within {MAX_SPIN:?} of a run, found {median:?}");
 }
 
-/// Returns the processor time of the other threads of this process with this thread's name: the workers that it
-/// created.
+/// Returns the processor time of the workers: the other threads of this process that have the name of this thread,
+/// which created them.
 fn worker_time() -> Duration {
     let name = std::fs::read_to_string("/proc/thread-self/comm").unwrap_or_default();
     let this_task = std::fs::canonicalize("/proc/thread-self").unwrap_or_default();

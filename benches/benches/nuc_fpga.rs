@@ -1,6 +1,6 @@
 //! Benches of the software device of nuc_fpga: each layer of ResNet-18 and the whole network in int8, with the time on
-//! this machine and the figures of the hardware model (cycles, utilization, bytes). Elements in a throughput are
-//! multiply-adds.
+//! this machine and the figures of the hardware model (cycles, utilization, bytes). An element in a throughput is a
+//! multiply-add.
 
 use byoc::session::Session;
 use byoc_benches::models::{PreparedModel, prepare};
@@ -8,7 +8,7 @@ use criterion::Throughput;
 use std::fmt::Write;
 use std::path::Path;
 
-/// Convolution: name, channels in and out, size of the feature map, kernel size, stride.
+/// Convolution: name, input channels, output channels, width of the feature map, kernel size, stride.
 struct Layer(&'static str, usize, usize, usize, usize, usize);
 
 /// Distinct convolutions of ResNet-18 at 224 x 224.
@@ -36,7 +36,7 @@ impl Layer {
     }
 }
 
-/// Program under construction. Kernels are inputs: an int8 network whose weights are random at run time.
+/// Module under construction: an int8 network whose weights are inputs and get random values at run time.
 #[derive(Default)]
 struct ProgramText {
     params: Vec<String>,
@@ -121,7 +121,7 @@ fn main() {
             let y = program.conv(&x, layer, true);
             write(&file, &program.text(&format!("  {y}")));
             let PreparedModel { model, inputs } = prepare(&session, &file, &["nuc_fpga"]);
-            assert_eq!(model.regions, 1, "the layer is on the device");
+            assert_eq!(model.regions, 1, "expected the layer in one region");
             group.throughput(Throughput::Elements(layer.macs()));
             group.bench_function(layer.0, |b| b.iter(|| model.run(&inputs).expect("a successful run")));
             print_hardware_metrics(&session, layer.0, || drop(model.run(&inputs)));
@@ -137,10 +137,10 @@ fn main() {
 }
 
 fn write(file: &Path, text: &str) {
-    std::fs::write(file, text).expect("the program can be written");
+    std::fs::write(file, text).expect("cannot write the module");
 }
 
-/// Prints the figures of the hardware model for one run.
+/// Prints the metrics of the hardware model for one run.
 #[expect(clippy::print_stdout, reason = "a bench prints what it measured")]
 fn print_hardware_metrics(session: &Session, name: &str, run: impl FnOnce()) {
     let before = session.metrics.snapshot();

@@ -1,14 +1,14 @@
-//! Benches of text, types and partitioning on synthetic programs of 1,000 to 1,000,000 operators.
+//! Benches of parsing, type inference and partitioning on synthetic modules of 1,000 to 1,000,000 operators.
 //!
-//! Criterion measures each stage separately up to 100,000 operators. The whole pipeline, from text to a module that is
-//! partitioned for three backends, runs once in a separate process for each program and size, so that its peak memory
+//! Criterion measures each stage separately up to 100,000 operators. The whole pipeline, from text to a module
+//! partitioned for three backends, runs once in a separate process for each module and size, so that its peak memory
 //! can be measured. Targets: 100,000 operators in 1 s; 1,000,000 at no more than 8 µs and 1.5 kB per operator.
 //!
 //! The four partitioning passes of Relay, on a typed module and with a table of 95 patterns, have a table of their own:
 //! 100,000 operators within 0.5 s in total, 1,000,000 within 6 s.
 //!
 //! `cargo bench -p byoc-benches --bench passes -- --scale chain,wide 1000000` prints only the table of whole runs, for
-//! these programs and sizes; `--four` instead prints that of the four passes.
+//! these modules and sizes; with `--four`, only the table of the four passes.
 
 #![expect(clippy::print_stdout, reason = "a bench prints its figures")]
 
@@ -108,7 +108,7 @@ fn stages(criterion: &mut Criterion) {
     }
 }
 
-/// Prints the table of whole runs, each in a separate process; times are those of its one thread.
+/// Prints the table of whole runs, each in a separate process; times are those of the only thread of the process.
 fn print_runs(selected: &dyn Fn(&str) -> bool, sizes: &[usize]) {
     println!(
         "\n{:<13} {:>9}  {:>8} {:>8} {:>9} {:>9}  {:>7} {:>7}  {:>8} {:>8} {:>8}",

@@ -1,6 +1,6 @@
 //! Benches of the host's quantized kernels against those in float32, on the layers of ResNet-50, on one thread and on
 //! two: a convolution with `int32` output, one fused with bias, requantization and clipping, and the float one; matrix
-//! products; and the operators between them. Elements in a throughput are operations (a multiply-add counts as 2).
+//! products; and the operators between them. An element in a throughput is an operation; a multiply-add counts as two.
 
 use byoc_ir::ir::{AttrValue, Attrs, TensorType};
 use byoc_ir::op;
@@ -8,7 +8,7 @@ use byoc_ir::tensor::{AlignedBytes, DType, Tensor, TensorView, TensorViewMut};
 use byoc_kernels::{self, Kernel, Spec};
 use criterion::{BenchmarkId, Criterion, Throughput};
 
-/// Name, input channels, output channels, size, taps, stride.
+/// Name, input channels, output channels, width of the feature map, kernel size, stride.
 const LAYERS: [(&str, usize, usize, usize, usize, usize); 7] = [
     ("stem 7x7/2", 3, 64, 224, 7, 2),
     ("1x1 56", 64, 256, 56, 1, 1),
@@ -19,7 +19,7 @@ const LAYERS: [(&str, usize, usize, usize, usize, usize); 7] = [
     ("3x3 7", 512, 512, 7, 3, 1),
 ];
 
-/// Returns a tensor with pseudorandom bytes; floats are small.
+/// Returns a tensor of pseudorandom elements; floats are small.
 fn random_tensor(dtype: DType, shape: &[usize]) -> Tensor {
     let count: usize = shape.iter().product();
     let bits = |i: usize| (i as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
@@ -33,7 +33,7 @@ fn random_tensor(dtype: DType, shape: &[usize]) -> Tensor {
     }
 }
 
-/// Kernel of a call, with its arguments.
+/// Kernel for a call, with the arguments.
 struct PreparedCall {
     kernel: Box<dyn Kernel>,
     args: Vec<Tensor>,

@@ -7,8 +7,8 @@ use byoc_core::pattern::{Checks, Entry, parse_table};
 use byoc_ir::ir::{Module, Name};
 use std::fmt::Write;
 
-/// Returns a table of 95 entries, as large as that of a complete library: convolutions and matrix products, each with
-/// and without bias and with seven activations, long patterns first.
+/// Returns a pattern table of 95 entries, as many as for a complete library: convolutions and matrix products, each
+/// with and without bias and with seven activations, long patterns first.
 pub fn table() -> Vec<Entry> {
     let mut text = String::new();
     let _ =
@@ -78,8 +78,8 @@ impl Judge for RefusesSomeOperators {
     }
 }
 
-/// Partitions for the three backends: one with a table of 95 entries, one that refuses some operators, one that takes
-/// the remaining ones.
+/// Partitions for the three backends: one with a table of 95 entries, one that refuses some operators, one that
+/// supports the remaining ones.
 pub fn partition(module: &Module, table: &[Entry]) -> (Module, Report) {
     let names = |operators: &[&str]| operators.iter().map(|&op| op.to_owned()).collect::<Vec<String>>();
     let (first, second, third) = (names(FIRST), names(SECOND), names(THIRD));

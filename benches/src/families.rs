@@ -1,4 +1,4 @@
-//! Operators at the sizes of ResNet-50 and BERT, each as a small program.
+//! Operators at the dimensions of ResNet-50 and BERT, each as a small module.
 
 /// Unit of the throughput of a family.
 #[derive(Clone, Copy)]
@@ -9,20 +9,20 @@ pub enum Work {
     Bytes(u64),
 }
 
-/// Operator at one size.
+/// Operator with fixed dimensions.
 pub struct Family {
     /// Name in the tables.
     pub name: &'static str,
-    /// Parameters, without the parentheses.
+    /// Parameters of `@main`, without the parentheses.
     pub params: &'static str,
-    /// Lines and result of the body.
+    /// Body of `@main`.
     pub body: &'static str,
     /// Work of one call.
     pub work: Work,
 }
 
 impl Family {
-    /// Returns the program.
+    /// Returns the text of the module.
     pub fn text(&self) -> String {
         format!("#[version = \"0.0.5\"]\ndef @main({}) {{\n{}\n}}\n", self.params, self.body)
     }

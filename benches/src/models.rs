@@ -1,4 +1,4 @@
-//! Building of programs and models through the library, and benches of their runs.
+//! Building of modules and models through the library, and benches of their runs.
 
 use crate::families::{FAMILIES, Work};
 use byoc::build::{BuildOptions, build};
@@ -21,7 +21,7 @@ pub struct PreparedModel {
 /// Builds the model of a file for these backends.
 ///
 /// # Panics
-/// If it does not build.
+/// If the model does not build.
 pub fn prepare(session: &Session, file: &Path, backends: &[&str]) -> PreparedModel {
     let fail = |action: &str| format!("{action} {}", file.display());
     let loaded = frontend::load(file, &LoadOptions::default()).unwrap_or_else(|e| panic!("{}: {e:?}", fail("load")));
@@ -31,14 +31,14 @@ pub fn prepare(session: &Session, file: &Path, backends: &[&str]) -> PreparedMod
     let (model, _) = Model::load(session, built.compiled, None).unwrap_or_else(|e| panic!("{}: {e:?}", fail("load")));
     let input = |(seed, port): (usize, &byoc::exec::program::Port)| {
         let shape: Option<Vec<usize>> = port.ty.dims.iter().map(|dim| dim.fixed()).collect();
-        let shape = shape.expect("fixed input sizes");
+        let shape = shape.expect("expected inputs with fixed dimensions");
         random::tensor(port.ty.dtype, &shape, seed as u64)
     };
     let inputs = model.inputs().iter().enumerate().map(input).collect();
     PreparedModel { model, inputs }
 }
 
-/// Benches every pattern on `session`, for this backend. Patterns that are not a single region are marked.
+/// Benches every pattern on `backend`. Patterns that do not become a single region are marked.
 ///
 /// # Panics
 /// If a program does not build or run.
@@ -47,7 +47,7 @@ pub fn bench_patterns(criterion: &mut Criterion, group: &str, session: &Session,
     let mut group = criterion.benchmark_group(group);
     for (name, module) in crate::patterns::all() {
         let file = folder.path().join("pattern.relay");
-        frontend::relay::write(&file, &module).expect("the program can be written");
+        frontend::relay::write(&file, &module).expect("cannot write the module");
         let PreparedModel { model, inputs } = prepare(session, &file, &[backend]);
         group.throughput(Throughput::Elements(model.offload_flops));
         let whole = model.regions == 1 && model.offload_share >= 1.0;
@@ -57,7 +57,7 @@ pub fn bench_patterns(criterion: &mut Criterion, group: &str, session: &Session,
     group.finish();
 }
 
-/// Benches every family on `session`, for these backends.
+/// Benches every family on `backends`.
 ///
 /// # Panics
 /// If a program does not build or run.
@@ -66,7 +66,7 @@ pub fn bench_families(criterion: &mut Criterion, group: &str, session: &Session,
     let mut group = criterion.benchmark_group(group);
     for family in FAMILIES {
         let file = folder.path().join("family.relay");
-        std::fs::write(&file, family.text()).expect("the program can be written");
+        std::fs::write(&file, family.text()).expect("cannot write the module");
         let PreparedModel { model, inputs } = prepare(session, &file, backends);
         group.throughput(match family.work {
             // Criterion counts elements; here one element is one operation.

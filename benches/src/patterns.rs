@@ -1,13 +1,13 @@
 //! Patterns of the dnnl backend: each as a small program with constant weights, at the sizes of ResNet-50, MobileNetV2
-//! and BERT, and the steps of recurrent layers. If a backend does not match a pattern as a whole, its time stands out
-//! against that of its anchor operator alone.
+//! and BERT, and the steps of recurrent layers. If a backend does not match a pattern as a whole, the time of the
+//! pattern stands out against the time of the anchor operator alone.
 
 use byoc::io::random;
 use byoc_ir::ir::{AttrValue, Attrs, ExprId, Module, Type};
 use byoc_ir::tensor::{DType, Tensor};
 use byoc_ir::typing::Builder;
 
-/// Program under construction.
+/// Module under construction.
 #[derive(Default)]
 pub struct NetBuilder {
     builder: Builder,
@@ -72,17 +72,17 @@ impl NetBuilder {
         self.op("nn.bias_add", &[x, b], &[("axis", axis.into())])
     }
 
-    /// Returns the finished program.
+    /// Returns the finished module.
     fn module(mut self, result: ExprId) -> Module {
         self.builder.define("main", &self.params, result).expect("well typed");
         self.builder.module
     }
 }
 
-/// Sizes of a convolution.
+/// Parameters of a convolution.
 #[derive(Clone, Copy)]
 struct Layer {
-    /// Model that it is taken from.
+    /// Name of the layer in the tables.
     name: &'static str,
     input: usize,
     output: usize,
@@ -167,7 +167,7 @@ pub fn all() -> Vec<(String, Module)> {
         }
     }
     for (name, activation) in ACTIVATIONS {
-        // The pattern with relu is among the layers.
+        // The pattern with relu is already among the layers.
         if *name != "relu" {
             let mut n = NetBuilder::default();
             let layer = &LAYERS[2];
@@ -271,21 +271,21 @@ fn scores(n: &mut NetBuilder, parts: usize) -> ExprId {
     y
 }
 
-/// Adds an operator on the output of a convolution, which has the layout of images inside a network.
+/// Adds an operator on the output of a convolution, so that the operator sees the layout used inside a network.
 fn pooled(n: &mut NetBuilder, [input, channels, size]: [usize; 3], name: &str, attrs: &[Attr]) -> ExprId {
     let x = n.input(&[1, input, size, size]);
     let y = n.conv(x, &layer("", [input, channels, size], [1, 1, 1]));
     n.op(name, &[y], attrs)
 }
 
-/// Step from the projected input, the weights of its recurrent products and the state: returns the hidden state and the
-/// rest of the state.
+/// Step of a recurrent layer: from the projected input, the weights of the recurrent products and the state to the
+/// hidden state and the rest of the state.
 type Step = fn(&mut NetBuilder, ExprId, &[ExprId], Option<[ExprId; 2]>) -> [ExprId; 2];
 
 const STEPS: usize = 16;
 const HIDDEN: usize = 512;
 
-/// Adds a recurrent layer over a sequence, with no initial state. `gates` has the number of gates of each recurrent
+/// Adds a recurrent layer over a sequence, without initial state. `gates` lists the number of gates in each recurrent
 /// product.
 fn recurrent(n: &mut NetBuilder, gates: &[usize], step: Step) -> ExprId {
     let x = n.input(&[STEPS, 256]);

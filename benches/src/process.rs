@@ -20,8 +20,8 @@ fn status(field: &str) -> u64 {
     kilobytes.unwrap_or(0) * 1024
 }
 
-/// Returns the processor time of this thread: unlike wall-clock time it does not advance while other threads have the
-/// core. Returns wall-clock time if the kernel does not report it.
+/// Returns the processor time of this thread, which, unlike wall-clock time, does not advance while other threads have
+/// the core. Falls back to wall-clock time if the kernel does not report processor time.
 pub fn thread_time() -> Duration {
     static START: OnceLock<Instant> = OnceLock::new();
     let start = START.get_or_init(Instant::now);

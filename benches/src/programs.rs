@@ -1,13 +1,13 @@
-//! Synthetic programs, as generated text: each has a shape that could be slow in some pass.
+//! Synthetic modules, generated as text. Each has a structure that could be slow in some pass.
 
 use std::fmt::Write;
 
-/// Family of programs.
+/// Family of modules.
 #[derive(Clone, Copy)]
 pub struct ProgramFamily {
     /// Name in the tables.
     pub name: &'static str,
-    /// Returns a program with at least this number of operator calls, and their actual number.
+    /// Returns a module with at least the given number of operator calls, and the actual number.
     pub text: fn(usize) -> (String, usize),
 }
 
@@ -63,7 +63,7 @@ impl Body {
 
 const HEADER: &str = "def @main(%x: Tensor[(1, 64), float32])";
 
-/// Operators in sequence: one huge region.
+/// Returns a chain of operators: one huge region.
 fn chain(operators: usize) -> (String, usize) {
     let mut body = Body::new(HEADER);
     let mut last = "%x".to_owned();
@@ -73,7 +73,7 @@ fn chain(operators: usize) -> (String, usize) {
     body.end(&last)
 }
 
-/// Sequence of diamonds: two paths from each value to the next.
+/// Returns a sequence of diamonds: two paths from each value to the next.
 fn diamonds(operators: usize) -> (String, usize) {
     let mut body = Body::new(HEADER);
     let mut last = "%x".to_owned();
@@ -85,7 +85,7 @@ fn diamonds(operators: usize) -> (String, usize) {
     body.end(&last)
 }
 
-/// A thousand operators on one value, followed by a concatenation.
+/// Returns layers of a thousand operators on one value, each followed by a concatenation.
 fn wide(operators: usize) -> (String, usize) {
     let mut body = Body::new(HEADER);
     let mut last = "%x".to_owned();
@@ -98,7 +98,7 @@ fn wide(operators: usize) -> (String, usize) {
     body.end(&last)
 }
 
-/// Operators of three backends and the host in alternation: many small regions.
+/// Returns operators of three backends and the host in alternation: many small regions.
 fn alternating(operators: usize) -> (String, usize) {
     let mut body = Body::new(HEADER);
     let mut last = "%x".to_owned();
@@ -110,7 +110,7 @@ fn alternating(operators: usize) -> (String, usize) {
     body.end(&last)
 }
 
-/// Blocks that match the long patterns: one huge region of composites.
+/// Returns blocks that match the long patterns: one huge region of composites.
 fn convolutions(operators: usize) -> (String, usize) {
     let mut body = Body::new(
         "def @main(%x: Tensor[(1, 8, 6, 6), float32], %w: Tensor[(8, 8, 3, 3), float32], \
@@ -127,7 +127,7 @@ fn convolutions(operators: usize) -> (String, usize) {
     body.end(&last)
 }
 
-/// Two chains on different backends with edges in both directions: each merge must be checked for cycles.
+/// Returns two chains on different backends with edges in both directions: each merge must be checked for cycles.
 fn ladder(operators: usize) -> (String, usize) {
     let mut body = Body::new(HEADER);
     let (mut left, mut right) = ("%x".to_owned(), "%x".to_owned());
@@ -142,7 +142,7 @@ fn ladder(operators: usize) -> (String, usize) {
     body.end(&both)
 }
 
-/// One value used by half of all operators.
+/// Returns a module in which half of the operators use one value.
 fn fan(operators: usize) -> (String, usize) {
     let mut body = Body::new(HEADER);
     let source = body.op(format_args!("nn.relu(%x)"));
@@ -154,7 +154,7 @@ fn fan(operators: usize) -> (String, usize) {
     body.end(&sum)
 }
 
-/// Operators that also read the value halfway to the beginning.
+/// Returns a chain of operators that also read the value halfway back to the beginning.
 fn skips(operators: usize) -> (String, usize) {
     let mut body = Body::new(HEADER);
     let mut last = body.op(format_args!("nn.relu(%x)"));
@@ -166,7 +166,7 @@ fn skips(operators: usize) -> (String, usize) {
     body.end(&last)
 }
 
-/// Operators bound by nested lets.
+/// Returns operators bound by nested lets.
 fn lets(operators: usize) -> (String, usize) {
     let mut text = format!("#[version = \"0.0.5\"]\n{HEADER} {{\n");
     let mut last = "%x".to_owned();
@@ -179,7 +179,7 @@ fn lets(operators: usize) -> (String, usize) {
     (text, operators)
 }
 
-/// One function for every ten operators, called in sequence.
+/// Returns functions of ten operators each, called in sequence.
 fn functions(operators: usize) -> (String, usize) {
     let mut text = "#[version = \"0.0.5\"]\n".to_owned();
     let count = operators.div_ceil(10);

@@ -1,4 +1,4 @@
-//! Round trip of artifacts, and rejection of damaged or inconsistent ones.
+//! Artifacts round-trip, and corrupted or inconsistent ones are rejected.
 
 use byoc::artifact::{Artifact, open, parse, write};
 use byoc::build::plan::plan;
@@ -80,7 +80,7 @@ fn is_refusal(result: &Result<Artifact, Diagnostic>) -> bool {
     result.as_ref().is_err_and(|error| (701..800).contains(&error.code.0))
 }
 
-/// Writes the correct digest at the end, so that the checks after that of the digest are reached.
+/// Updates the digest at the end, so that the checks that follow the check of the digest are reached.
 fn reseal(bytes: &mut [u8]) {
     if let Some(covered) = bytes.len().checked_sub(DIGITS) {
         let digest = blake3::hash(&bytes[..covered]).to_hex();
@@ -102,7 +102,7 @@ fn round_trip_does_not_copy_constants() {
     assert_eq!(artifact.manifest.model_digest, compiled.model_digest);
     assert_eq!(artifact.bytes, std::fs::metadata(&path).unwrap().len());
     for tensor in &artifact.compiled.constants {
-        assert_eq!(tensor.bytes().as_ptr() as usize % 64, 0, "constants are aligned");
+        assert_eq!(tensor.bytes().as_ptr() as usize % 64, 0, "expected constants at a multiple of 64 bytes");
     }
     let Compiled { program, constants, .. } = artifact.into_compiled();
     let executor = Executor::new(program, constants, vec![None], Arc::new(Pool::new(1).unwrap())).unwrap();
@@ -191,7 +191,8 @@ fn mutations_never_panic_even_with_valid_digest() {
         if i % 2 == 0 {
             assert!(is_refusal(&parsed(&changed)) || changed == bytes, "mutation {i}");
         } else {
-            // With a valid digest a change may be harmless (a timestamp, padding); any other must be rejected.
+            // With a valid digest, a mutation may be harmless (in a timestamp or padding); otherwise it must be
+            // rejected.
             reseal(&mut changed);
             let result = parsed(&changed);
             assert!(result.is_ok() || is_refusal(&result), "mutation {i}");
@@ -224,7 +225,7 @@ fn mutated_programs_are_rejected_or_run_safely() {
             ran += usize::from(executor.run(&input).is_ok());
         }
     }
-    assert!(ran > 0, "some mutations are harmless");
+    assert!(ran > 0, "expected some harmless mutations");
 }
 
 #[test]

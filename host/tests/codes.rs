@@ -1,4 +1,4 @@
-//! Errors that no operator of the table can cause, provoked by operators defined by the tests.
+//! Errors that no operator of the table can cause, provoked by operators that the tests define.
 
 use byoc::build::plan::plan;
 use byoc::exec::constants::needed_constants;

@@ -42,7 +42,7 @@ def @tsum(%t: Tree[int32]) -> int32 {
 }
 "#;
 
-/// Parses and lowers a module as the host runs it.
+/// Parses a module and lowers it for execution on the host.
 fn module(text: &str) -> Module {
     let parsed = parse(text, &ParseOptions::default());
     assert_eq!(parsed.diagnostics, [], "{text}");
@@ -63,7 +63,7 @@ fn run(module: &Module, inputs: &[Tensor]) -> Result<Vec<Tensor>, Diagnostic> {
     executor(module).run(inputs)
 }
 
-/// Runs `@main` of the text, with the list library prepended.
+/// Runs `@main` of a module with the list library prepended.
 fn ints(main: &str, inputs: &[i32]) -> Vec<i32> {
     let inputs: Vec<Tensor> = inputs.iter().map(|&i| Tensor::scalar(i)).collect();
     let results = run(&module(&format!("{LIST}{main}")), &inputs).unwrap();
@@ -93,7 +93,7 @@ fn instantiates_type_parameter_with_any_type() {
   let %lists = @map(fn (%x) { @upto(%x, Nil) }, %xs);
   (%f, @foldl(fn (%a: int32, %l: List[int32]) { %a + @length(%l) }, 0, %lists))
 }";
-    // x·2x + x summed, and 1 + 2 + 3.
+    // The sum of 2x² + x for x from 1 to 3, and 1 + 2 + 3.
     assert_eq!(ints(text, &[3]), [28 + 6, 6]);
     let text = format!(
         "{LIST}def @main(%x: Tensor[(2), float32]) {{
@@ -132,7 +132,8 @@ fn refusal(main: &str) -> String {
 
 #[test]
 fn instantiates_closures_at_several_types() {
-    // Bound by a let, by a number, and called directly; at types that the closure itself does not name.
+    // A polymorphic closure bound by a let, bound to a numbered variable, or called directly, at types that the closure
+    // does not mention.
     let text = "def @main(%n: int32) {
   let %id = fn [A](%x: A) -> A { %x };
   %0 = fn [A, B](%x: A, %y: B) -> (B, A) { (%y, %x) };
@@ -149,7 +150,7 @@ fn instantiates_closures_at_several_types() {
   (%repeat(%add, 0, %n), %pair.0, cast(%pair.1, dtype=\"int32\"))
 }";
     assert_eq!(ints(text, &[5]), [25, 32, 5]);
-    // Nested closures, each with type parameters of its own, that capture enclosing variables.
+    // Nested closures with their own type parameters, which capture enclosing variables.
     let text = "def @twice[T](%x: T) -> (T, T) {
   let %outer = fn [A](%a: A) -> (A, (T, T)) {
     let %inner = fn [B](%b: B) -> (B, (A, T)) { (%b, (%a, %x)) };
@@ -162,7 +163,7 @@ fn instantiates_closures_at_several_types() {
 }
 def @main(%n: int32) { (@twice(%n), @twice(Cons(%n, Nil)).0, 3).0 }";
     assert_eq!(ints(text, &[9]), [9, 9]);
-    // As a value: in an argument, as the result of an if, under another name.
+    // A polymorphic closure as a value: as an argument, as the result of an if, under another name.
     let text = "def @main(%n: int32) {
   let %wrap = fn [A](%x: A) -> Option[A] { Some(%x) };
   let %again = %wrap;
@@ -176,7 +177,7 @@ def @main(%n: int32) { (@twice(%n), @twice(Cons(%n, Nil)).0, 3).0 }";
 
 #[test]
 fn instantiates_polymorphic_recursion_of_closure() {
-    // Two alternating types: each copy is in the scope of the other.
+    // Two alternating types: each instance is in the scope of the other.
     let text = "def @main(%n: int32) {
   let %down = fn [A, B](%a: A, %b: B, %i: int32) -> int32 { if (%i < 1) { 0 } else { 1 + %down(%b, %a, %i - 1) } };
   %down(1, 2f, %n)
@@ -207,7 +208,7 @@ fn runs_loop_over_data_type_in_constant_memory() {
 }
 def @main(%n: int32) { @count(Some((%n, 0))) }";
     assert_eq!(ints(text, &[1_000_000]), [1_000_000]);
-    // A list of that length, built and consumed by loops; and dropped without recursion.
+    // A list of a million elements, built and consumed by loops, and dropped without recursion.
     let text = "def @main(%n: int32) { @foldl(fn (%a: int32, %x: int32) { %a + 1 }, 0, @upto(%n, Nil)) }";
     assert_eq!(ints(text, &[1_000_000]), [1_000_000]);
 }

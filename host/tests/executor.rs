@@ -14,7 +14,7 @@ use common::{Random, executor, floats, naive, run};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Operator defined by the tests: x + 1, with a kernel that computes in place.
+/// Operator defined by the tests: x + 1, with a kernel that works in-place.
 mod plus_one {
     use byoc_ir::op::{Arity, OpDef, OpPattern};
     use byoc_ir::tensor::{TensorView, TensorViewMut};
@@ -99,7 +99,7 @@ fn random_graph(seed: u64, size: usize) -> (Module, Vec<Tensor>) {
         b.op("reshape", &[x], Attrs::new([("newshape", dims.into())])).unwrap()
     };
     for _ in 0..size {
-        // Mostly recent values, for chains that compute in place; sometimes old ones, for long live ranges.
+        // Picks mostly recent values, for chains of in-place steps, and sometimes old ones, for long live ranges.
         let pick = |random: &mut Random| match random.below(4) {
             0 => values[random.below(values.len())],
             _ => values[values.len() - 1 - random.below(values.len().min(4))],
@@ -150,12 +150,12 @@ fn random_graphs_match_naive_evaluation() {
         in_place += code.iter().filter(|i| matches!(i, Instr::Kernel(call) if call.in_place.is_some())).count();
         let executor = Executor::new(planned.program, planned.constants, Vec::new(), pool.clone()).unwrap();
         let wanted = naive(&module, &inputs);
-        // Twice: the second run reuses the memory of the first.
+        // The second run reuses the memory of the first.
         for _ in 0..2 {
             assert_eq!(executor.run(&inputs).unwrap(), wanted, "seed {seed}");
         }
     }
-    assert!(in_place > 100, "found {in_place} steps in place, expected more than 100");
+    assert!(in_place > 100, "expected more than 100 in-place steps, found {in_place}");
 }
 
 #[test]
@@ -169,7 +169,7 @@ fn chain_computes_in_place() {
     b.define("main", &[x], y).unwrap();
     let planned = plan(&b.module, &["y".to_owned()]).unwrap();
     let function = &planned.program.functions[0];
-    assert_eq!(function.arena, 4032, "1000 floats, padded to a cache line");
+    assert_eq!(function.arena, 4032, "expected 1000 floats padded to a cache line");
     let places = function.registers.iter().map(|r| r.place);
     assert_eq!(places.filter(|p| *p == Place::Value).count(), 2, "expected the input and the output as values");
     assert_eq!(planned.program.outputs[0].name, "y");
@@ -254,7 +254,8 @@ fn limits_recursion_that_is_not_tail_recursive() {
 
 #[test]
 fn evaluates_shared_operand_once_before_branches() {
-    // let r = ref(0); %0 = (r := r + 1; x * 2); if (c) { %0 + 1 } else { %0 - 1 }: the effect happens once, either way.
+    // let r = ref(0); %0 = (r := r + 1; x * 2); if (c) { %0 + 1 } else { %0 - 1 }: the side effect occurs once on
+    // either branch.
     let mut b = Builder::default();
     let (c, x) = (b.var("c", Type::scalar(DType::Bool)), b.var("x", Type::scalar(DType::F32)));
     let (zero, one, two) = (scalar(&mut b, 0.0), scalar(&mut b, 1.0), scalar(&mut b, 2.0));
@@ -350,7 +351,7 @@ fn handles_deep_ifs_lets_and_tuples_without_recursion() {
         let more = op(&mut b, "add", &[y, one]);
         y = push(&mut b, Expr::If { cond: c, then: more, otherwise: y });
     }
-    // Nested as well as sequential: each if is in a branch of the next.
+    // Ifs that are nested as well as in sequence: each one is in a branch of the next.
     let mut nested = y;
     for _ in 0..10_000 {
         nested = push(&mut b, Expr::If { cond: c, then: nested, otherwise: x });
@@ -410,7 +411,7 @@ fn concurrent_runs_are_independent() {
     });
 }
 
-/// A region that adds one, or refuses everything.
+/// Region that adds one, or whose backend refuses everything.
 struct AddOne {
     calls: AtomicUsize,
     takes: bool,
@@ -439,7 +440,7 @@ impl Region for AddOne {
     }
 }
 
-/// `@main(x) = relu(@region(relu(x)))`, where the region's host program adds a hundred, so that results reveal where it
+/// `@main(x) = relu(@region(relu(x)))`. The fallback of the region adds a hundred, so results reveal where the region
 /// ran.
 fn region_module(dims: Type) -> Module {
     let mut b = Builder::default();
@@ -557,10 +558,11 @@ fn returns_ids_of_constants() {
     let planned = plan(&b.module, &[]).unwrap();
     assert_eq!(planned.constant_of.iter().map(|(id, i)| (id.index(), *i)).collect::<Vec<_>>(), [(c.index(), 0)]);
     let bytes = b.module.expr(c).as_constant().unwrap().bytes().as_ptr();
-    assert_eq!(planned.constants[0].bytes().as_ptr(), bytes, "constants are not copied");
+    assert_eq!(planned.constants[0].bytes().as_ptr(), bytes, "expected the constant to be shared, found a copy");
 }
 
-/// Compares a block of a network in the requested layouts, with the fast kernels and with the references.
+/// Compares a block of a network in blocked layouts with the same block in plain layouts, with the fast kernels and
+/// with the references.
 #[test]
 fn blocked_layouts_match_plain_ones() {
     let text = "#[version = \"0.0.5\"]
@@ -633,14 +635,14 @@ fn cancels_one_run_only() {
         cancel.set(true);
         let error = run.join().unwrap();
         assert_eq!(error.code, codes::runtime::CANCELLED, "{error}");
-        // The progress of the run depends on the scheduler.
+        // The step reached depends on the scheduler.
         assert!(error.notes[0].contains("the run was at step"), "{error}");
     });
     assert_eq!(executor.run_under(&few, None, &cancel).unwrap_err().code, codes::runtime::CANCELLED);
     let late = Cancel::default().part(Some(std::time::Duration::from_millis(50)));
     assert_eq!(executor.run_under(&many, None, &late).unwrap_err().code, codes::runtime::TIMED_OUT);
     assert_eq!(executor.run(&few).unwrap(), [Tensor::scalar(0i64)]);
-    // The cancellation in whose scope the executor was created applies to its runs.
+    // An executor inherits the cancellation of the scope in which it is created.
     let executor = count_down().with_cancel(cancel);
     assert_eq!(executor.run(&few).unwrap_err().code, codes::runtime::CANCELLED);
 }

@@ -1,4 +1,4 @@
-//! Damaged and malicious model files: always a diagnostic with a code, never a panic, never unbounded memory.
+//! Corrupted and malicious model files cause a diagnostic with a code, never a panic or unbounded memory use.
 
 mod support;
 
@@ -157,7 +157,7 @@ fn rejects_values_that_are_not_constant() {
 
 #[test]
 fn does_not_fold_large_tensors() {
-    // 2^38 bytes if computed.
+    // Would be 2^38 bytes if folded.
     let big = encode("big", &Tensor::from_slice(&[2], &[1i64 << 18, 1 << 18]));
     let fill = vec![node("ConstantOfShape", &["big"], &["c"]), node("ReduceSum", &["c"], &["y"])];
     let loaded = import(model(fill, vec![big.clone()]), &LoadOptions::default(), None).unwrap();
@@ -169,7 +169,7 @@ fn does_not_fold_large_tensors() {
     let expand = vec![node("Expand", &["one", "big"], &["c"]), node("ReduceSum", &["c"], &["y"])];
     assert!(import(model(expand, vec![one, big]), &LoadOptions::default(), None).is_ok());
 
-    // Each doubles its predecessor: 2^40 elements in the end.
+    // Each node doubles the size of its predecessor, up to 2^40 elements.
     let mut nodes = vec![node("Concat", &["w", "w"], &["c0"])];
     for i in 0..40 {
         nodes.push(node("Concat", &[&format!("c{i}"), &format!("c{i}")], &[&format!("c{}", i + 1)]));
@@ -203,7 +203,7 @@ fn inlines_functions() {
     endless.functions.push(FunctionProto { node: vec![call("a", "b")], ..twice.clone() });
     assert_eq!(error(endless).code, frontends::BROKEN_MODEL);
 
-    // Twenty-three functions, each calling its predecessor twice.
+    // Twenty-three functions, each of which calls the previous one twice.
     let mut bomb = model(vec![NodeProto { domain: "own".into(), ..node("F23", &["x"], &["y"]) }], vec![]);
     bomb.functions.push(FunctionProto { name: "F0".into(), ..twice.clone() });
     for i in 1..24 {
@@ -267,7 +267,7 @@ fn restricts_external_data_to_folder_of_model() {
         assert_eq!(error.diagnostics[0].code, frontends::BAD_EXTERNAL_DATA, "{location}");
         assert!(error.to_string().contains("not below the model's folder"), "{error}");
     }
-    // A folder of links to a file store.
+    // A folder of symbolic links into a file store is permitted.
     let links = outer.path().join("links");
     std::fs::create_dir(&links).unwrap();
     load(&[("location", "w.bin"), ("length", "8"), ("offset", "0")]).unwrap();
@@ -302,12 +302,12 @@ fn mutated(original: &[u8], random: &mut Random) -> Vec<u8> {
 fn ten_thousand_mutations_never_panic() {
     let mut random = Random::new(7);
     let mut refused = 0;
-    // Small files, so that most mutations affect structure rather than weights.
+    // Small files are used, so that most mutations affect structure rather than weights.
     for (name, rounds) in
         [("models/unet_small/model.onnx", 5000), ("models/gru/model.onnx", 2500), ("models/vit_small/model.onnx", 2500)]
     {
         let mut stripped = ModelProto::decode(Bytes::from(std::fs::read(test_data(name)).unwrap())).unwrap();
-        // The first nodes and their inputs: the mutations are to affect structure.
+        // Only the first nodes and their inputs are kept, so that mutations affect structure.
         let graph = stripped.graph.as_mut().unwrap();
         if name.contains("vit") {
             graph.node.truncate(60);

@@ -1,4 +1,4 @@
-//! Test models, imported, typed, and computed by the naive references, compared with the outputs of PyTorch.
+//! Test models, imported, type-checked and evaluated with the naive references, compared with the outputs of PyTorch.
 
 mod support;
 
@@ -8,7 +8,7 @@ use byoc_ir::ir::{Expr, Type};
 use byoc_ir::tensor::{DType, Tensor};
 use support::{max_rel_err, model_folders, run, test_data};
 
-/// Rounding of float32 over a whole model.
+/// Tolerance for the rounding errors of float32 over a whole model.
 const MAX_REL_ERR: f64 = 5e-4;
 
 #[test]
@@ -54,9 +54,9 @@ fn folds_shape_arithmetic() {
     let calls = loaded.module.nodes.iter().filter(|(id, _)| live[*id]).filter_map(|(_, node)| node.expr.as_op_call());
     let names: Vec<&str> = calls.map(|(op, _)| byoc_ir::op::get(op).name).collect();
     for gone in ["shape_of", "full", "broadcast_to", "arange", "floor_mod", "scatter_nd", "equal"] {
-        assert!(!names.contains(&gone), "{gone} remains among {} calls", names.len());
+        assert!(!names.contains(&gone), "expected no {gone}, found one among {} calls", names.len());
     }
-    assert!(names.len() < 400, "{} calls of 2317 nodes", names.len());
+    assert!(names.len() < 400, "expected fewer than 400 calls of 2317 nodes, found {}", names.len());
 }
 
 #[test]
@@ -69,7 +69,11 @@ fn every_operator_of_file_is_an_origin() {
         let mut seen = std::collections::BTreeSet::new();
         for (id, node) in module.nodes.iter().filter(|(id, _)| live[*id]) {
             let is_call = matches!(module.expr(id), Expr::Call(_));
-            assert!(!is_call || !module.origins.get(node.origin).is_empty(), "{}: a call without origin", folder.name);
+            assert!(
+                !is_call || !module.origins.get(node.origin).is_empty(),
+                "{}: expected an origin for every call",
+                folder.name
+            );
             seen.extend(module.origins.get(node.origin).iter().copied());
         }
         let sources = module.origins.sources().iter();
@@ -98,8 +102,8 @@ fn classifies_digits_like_pytorch() {
     assert_eq!(right, 357, "of {}", images.shape()[0]);
 }
 
-/// A GRU that resets its state before the product reads two parts of the recurrent weights. If they were sliced in
-/// every step, each slice would be folded into a constant of its own for every step.
+/// A GRU that resets its state before the matrix product reads two parts of the recurrent weights. If every step sliced
+/// the weights, folding would create separate constants for every step.
 #[test]
 fn slices_recurrent_weights_once() {
     let folder = TestFolder::open(&test_data("operators/gru")).unwrap();

@@ -1,4 +1,4 @@
-//! Single operators, imported and computed by the naive references, compared with the results of ONNX Runtime.
+//! Single operators, imported and evaluated with the naive references, compared with the results of ONNX Runtime.
 
 mod support;
 

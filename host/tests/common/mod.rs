@@ -1,4 +1,4 @@
-//! Helpers for tests of running programs: a naive evaluation of data-flow modules, and reproducible numbers.
+//! Helpers for tests that run programs: naive evaluation of data-flow modules, and reproducible random numbers.
 
 use byoc::build::plan::plan;
 use byoc::exec::{Executor, Pool};

@@ -1,26 +1,26 @@
-//! Random programs, family by family.
+//! Random modules, grouped into families.
 
 use byoc::io::random::{self, Random};
 use byoc_ir::ir::{AttrValue, Attrs, ExprId, Module, Type};
 use byoc_ir::tensor::{DType, Tensor};
 use byoc_ir::typing::Builder;
 
-/// Returns true if the CPU supports these families.
+/// Returns true, as every CPU supports these families.
 pub fn computes() -> bool {
     true
 }
 
-/// A program under construction, with the values of its inputs.
+/// Module under construction, with the values of its inputs.
 pub struct Case {
-    /// Name of the family.
+    /// Name of the family of the case.
     pub name: String,
-    /// Source of its random numbers.
+    /// Seed of the random numbers.
     pub seed: u64,
     /// Values of the inputs.
     pub inputs: Vec<Tensor>,
-    /// Tolerance of an element, relative to the largest one.
+    /// Tolerance of an element, relative to the largest element.
     pub tolerance: f64,
-    /// The program so far.
+    /// Builder of the module.
     pub builder: Builder,
     params: Vec<ExprId>,
     body: Option<ExprId>,
@@ -28,7 +28,7 @@ pub struct Case {
 }
 
 impl Case {
-    /// Creates an empty program.
+    /// Creates a case with an empty module.
     pub fn new(name: &str, seed: u64) -> Case {
         let salt: u64 = name.bytes().fold(7, |hash, byte| hash.wrapping_mul(31).wrapping_add(u64::from(byte)));
         Case {
@@ -43,19 +43,19 @@ impl Case {
         }
     }
 
-    /// Finishes the program.
+    /// Returns the finished module.
     pub fn module(&self) -> Module {
         let mut builder = Builder::new(self.builder.module.clone());
         builder.define("main", &self.params, self.body.expect("a result")).expect("well typed");
         builder.module
     }
 
-    /// Draws an integer, both bounds included.
+    /// Draws an integer between `from` and `to`, inclusive.
     pub fn int(&mut self, from: usize, to: usize) -> usize {
         from + (self.random.next_u64() % (to - from + 1) as u64) as usize
     }
 
-    /// Returns true in one of this many draws.
+    /// Returns true with probability 1 / `one_in`.
     pub fn chance(&mut self, one_in: usize) -> bool {
         self.int(1, one_in) == 1
     }
@@ -104,7 +104,7 @@ impl Case {
         self.builder.module.ty(value).as_tensor().and_then(|t| t.shape()).expect("a known shape").to_vec()
     }
 
-    /// Sets the result of the program.
+    /// Sets the result of the module.
     pub fn done(&mut self, result: ExprId) {
         self.body = Some(result);
     }
@@ -114,7 +114,7 @@ impl Case {
         self.op(name, &[x, value], &[])
     }
 
-    /// Adds any activation that a chain may have.
+    /// Adds a random activation, or none.
     fn activation(&mut self, x: ExprId) -> ExprId {
         match self.int(0, 13) {
             0 => self.op("nn.relu", &[x], &[]),
@@ -211,7 +211,8 @@ impl Case {
         }
     }
 
-    /// Adds a bias, a residual and an activation, each optional; now and then the preceding value is an output as well.
+    /// Adds a bias, a residual and an activation, each optional; sometimes the operand of the activation is also an
+    /// output.
     fn chain(&mut self, x: ExprId, axis: usize) -> ExprId {
         let mut x = self.bias(x, axis);
         if self.chance(3) {
@@ -281,15 +282,15 @@ pub fn convolution_2d(c: &mut Case) {
     grouped(c, 2, false);
 }
 
-/// Dense 3 x 3 kernels, over enough channels and positions for Winograd to pay off, with every layout of data and
-/// kernels that a model may have.
+/// Ungrouped 3 x 3 convolutions with enough channels and positions for Winograd to pay off, in every layout of data and
+/// kernel that occurs in models.
 pub fn three_by_three(c: &mut Case) {
     let (images, channels, filters) = (c.int(1, 3), c.int(16, 70), c.int(16, 70));
     let padding: Vec<usize> = (0..4).map(|_| c.pick(&[0, 1, 1, 2])).collect();
     let (height, width) = (c.int(8, 24), c.int(8, 24));
     let mut x = c.input(&[images, channels, height, width]);
     if c.chance(3) {
-        // A slice of more channels, so that the data is strided.
+        // Slices the data from a tensor with more channels, so that it is strided.
         let all = c.input(&[images, channels + 8, height, width]);
         let more = c.op("tanh", &[all], &[]);
         let begin = c.int(0, 8);
@@ -339,7 +340,7 @@ pub fn dense(c: &mut Case) {
     let x = c.input(&shape);
     let w = if c.chance(6) { c.input(&[units, inner]) } else { c.constant(&[units, inner]) };
     let mut y = c.op("nn.dense", &[x, w], &[]);
-    // Models reshape between the product and its successors.
+    // Models also reshape between the matrix product and its successors.
     if c.chance(3) {
         y = c.op("reshape", &[y], &[("newshape", AttrValue::ints([1, -1, units as i64]))]);
     }
@@ -422,7 +423,7 @@ pub fn softmax(c: &mut Case) {
 
 pub fn layer_norm(c: &mut Case) {
     let mut shape = any_shape(c, 1..=3);
-    // A normalized row of one element is its shift, whatever the element.
+    // At least two elements per row: normalization maps a single element to beta whatever its value.
     shape.push(c.int(2, 40));
     let width = shape[shape.len() - 1];
     let x = c.input(&shape);
@@ -508,8 +509,7 @@ pub fn binary(c: &mut Case) {
     c.done(z);
 }
 
-/// Values that are read again later, along with operands that broadcast: they must not be overwritten by a computation
-/// in place.
+/// Values that are read again later, combined with broadcast operands: no in-place operator may overwrite such a value.
 pub fn diamonds(c: &mut Case) {
     let shape = any_shape(c, 2..=5);
     let x = c.input(&shape);
@@ -664,7 +664,7 @@ pub fn attention(c: &mut Case) {
     c.done(y);
 }
 
-/// Steps of an LSTM as frontends unroll them, the gates in any order, with or without an initial state.
+/// Steps of an LSTM as frontends unroll them, with the gates in any order, and with or without an initial state.
 pub fn lstm(c: &mut Case) {
     let (batch, hidden, width, steps) = (c.int(1, 3), c.int(1, 40), c.int(1, 8), c.int(1, 4));
     let (w, r) = (c.constant(&[4 * hidden, width]), c.constant(&[4 * hidden, hidden]));
@@ -699,7 +699,7 @@ pub fn lstm(c: &mut Case) {
         hiddens.push(h);
         state = Some((h, cell));
     }
-    // Now and then also the last cell state, from the same step.
+    // The last cell state is sometimes an output as well.
     hiddens.extend(state.map(|(_, cell)| cell).filter(|_| c.chance(2)));
     let tuple = c.builder.tuple(&hiddens).expect("a tuple");
     let all = c.op("stack", &[tuple], &[("axis", 0.into())]);
@@ -751,7 +751,7 @@ pub fn gru(c: &mut Case) {
             match state {
                 None => (part(c, gates, 0, hidden), candidate),
                 Some(old) => {
-                    // All weights are one constant here: slices of it are treated as weights.
+                    // The recurrent weights of all gates are one constant, whose slices must be treated as weights.
                     let first = c.op("strided_slice", &[r], &[("begin", longs(&[0])), ("end", longs(&[2 * hidden]))]);
                     let attrs = [("begin", longs(&[2 * hidden])), ("end", longs(&[3 * hidden]))];
                     let second = c.op("strided_slice", &[r], &attrs);
@@ -779,7 +779,7 @@ pub fn gru(c: &mut Case) {
     c.done(all);
 }
 
-/// Adds `(1 - z) n + z h`, also as `n + z (h - n)`.
+/// Adds `(1 - z) n + z h`, sometimes in the form `n + z (h - n)`.
 fn mixed(c: &mut Case, update: ExprId, candidate: ExprId, old: Option<ExprId>) -> ExprId {
     if let Some(old) = old.filter(|_| c.chance(2)) {
         let difference = c.op("subtract", &[old, candidate], &[]);
@@ -798,7 +798,7 @@ fn mixed(c: &mut Case, update: ExprId, candidate: ExprId, old: Option<ExprId>) -
     }
 }
 
-/// Channels of branches that are interleaved, and split again.
+/// Channel shuffles: the channels of two branches are interleaved and split again.
 pub fn channel_shuffle(c: &mut Case) {
     let (batch, groups, channels, size) = (c.int(1, 2), c.int(2, 3), c.int(1, 10), c.int(1, 5));
     let parts: Vec<ExprId> = (0..groups)
@@ -865,14 +865,14 @@ pub fn residual_blocks(c: &mut Case) {
                 c.op("concatenate", &[tuple], &[("axis", 1.into())])
             }
         };
-        // With weights of deviation 1, values grow from layer to layer.
+        // Scales the values down, as weights of standard deviation 1 make values grow from layer to layer.
         x = c.with_scalar("multiply", x, 0.05);
     }
     c.done(x);
 }
 
-/// A softmax with some fully masked rows, which are NaN; a replacement for NaN, as exporters write it; and masks
-/// elsewhere that leave some elements.
+/// A softmax with some fully masked rows, which become NaN, and the guard that replaces NaN as exporters write it.
+/// Other rows are masked only in part.
 pub fn masked_rows(case: &mut Case) {
     let (batch, rows, columns) = (case.int(1, 3), case.int(1, 9), case.int(1, 40));
     let x = case.input(&[batch, rows, columns]);
@@ -894,7 +894,7 @@ pub fn masked_rows(case: &mut Case) {
         result = case.op("nn.batch_matmul", &[result, values], &[("transpose_b", true.into())]);
     }
     if case.chance(3) {
-        // The unguarded rows have a consumer of their own.
+        // A second consumer reads the unguarded softmax.
         let turned = case.op("transpose", &[soft], &[("axes", longs(&[0, 2, 1]))]);
         let nan = case.op("isnan", &[turned], &[]);
         let number = case.scalar(2.0);

@@ -1,4 +1,4 @@
-//! Compilation, loading and runs of a program on the backend, and comparison of the results.
+//! Compilation, loading and execution of a module on the backend, and comparison of the results.
 
 use crate::cases::Case;
 use crate::support;
@@ -37,7 +37,7 @@ impl Bench {
         Some(Bench { session, codegen, loader, _folder: folder })
     }
 
-    /// Builds and judges the graph of a program.
+    /// Builds the graph of a module and returns it if the backend supports it.
     pub fn graph(&self, module: &Module) -> Result<(Graph, ConstantTable), String> {
         let mut constants = ConstantTable::default();
         let main = module.main().expect("a program");
@@ -50,12 +50,14 @@ impl Bench {
         }
     }
 
-    /// Compiles and loads a supported graph. A positive verdict is binding: this must not fail.
+    /// Compiles and loads a supported graph. This must not fail, as a positive verdict is binding.
     pub fn load(&self, graph: &Graph, constants: &ConstantTable) -> Box<dyn Executable> {
         let options = json!({});
         let region = Region { graph, constants: &constants.handles, options: &options };
-        let compiled =
-            self.codegen.compile(&region).unwrap_or_else(|error| panic!("supported, but compilation failed: {error}"));
+        let compiled = self
+            .codegen
+            .compile(&region)
+            .unwrap_or_else(|error| panic!("expected a supported graph to compile, found: {error}"));
         let request = LoadRequest {
             symbol: &graph.symbol,
             blob: &compiled.blob,
@@ -63,10 +65,11 @@ impl Bench {
             options: &options,
             services: &self.session.services,
         };
-        self.loader.load(&request).unwrap_or_else(|error| panic!("compiled, but loading failed: {error}"))
+        self.loader.load(&request).unwrap_or_else(|error| panic!("expected a compiled graph to load, found: {error}"))
     }
 
-    /// Runs a case and compares it with the references, or returns the reason of a refusal.
+    /// Runs a case and compares the result with the references. If the backend refuses the case, returns the reason as
+    /// an error.
     pub fn check(&self, case: Case) -> Result<(), String> {
         let Case { name, seed, inputs, tolerance, .. } = &case;
         let case_tolerance = *tolerance;
@@ -76,7 +79,7 @@ impl Bench {
         let (graph, constants) = self.graph(&module)?;
         let executable = self.load(&graph, &constants);
         let expected = support::run(&module, &inputs).unwrap_or_else(|error| panic!("{what}: {error}"));
-        // Twice: the second run sees the memory as the first one left it.
+        // The second run finds the memory as the first run left it.
         let dtypes: Vec<DType> = expected.iter().map(Tensor::dtype).collect();
         for _ in 0..2 {
             compare_within(&what, case_tolerance, &run_as(&*executable, &inputs, &dtypes), &expected);
@@ -85,12 +88,12 @@ impl Bench {
     }
 }
 
-/// Calls [`compare_within`] with the rounding error of sums.
+/// Calls [`compare_within`] with a tolerance for the rounding error of sums.
 pub fn compare(what: &str, got: &[Tensor], expected: &[Tensor]) {
     compare_within(what, 2e-5, got, expected);
 }
 
-/// Compares each output relative to its largest element: small elements carry the rounding of large ones.
+/// Compares each output relative to its largest element, as small elements carry the rounding errors of large ones.
 pub fn compare_within(what: &str, tolerance: f64, got: &[Tensor], expected: &[Tensor]) {
     assert_eq!(got.len(), expected.len(), "{what}");
     for (k, (got, expected)) in got.iter().zip(expected).enumerate() {
@@ -123,12 +126,12 @@ pub fn run_as(executable: &dyn Executable, inputs: &[Tensor], dtypes: &[DType]) 
     let refs: Vec<TensorRef<'_>> =
         inputs.iter().map(|t| TensorRef::new(dtype_to_api(t.dtype()), t.shape(), t.bytes())).collect();
     let mut shapes: Vec<Vec<usize>> = prepared.outputs.iter().map(|o| o.dims.to_vec()).collect();
-    // Initialized with NaN: nothing may be read before it is written.
+    // The memory is initialized with NaN, as nothing may be read before it is written.
     let mut memory: Vec<Vec<Line>> =
         shapes.iter().map(|shape| vec![Line([0xff; 64]); (shape.iter().product::<usize>() * 4).div_ceil(64)]).collect();
     let mut workspace = vec![Line([0xff; 64]); prepared.workspace.div_ceil(64)];
     let bytes = |lines: &mut [Line], len: usize| {
-        // SAFETY: the lines are plain bytes, at least `len` of them.
+        // SAFETY: `lines` consists of plain bytes, at least `len` of them.
         unsafe { std::slice::from_raw_parts_mut(lines.as_mut_ptr().cast::<u8>(), len) }
     };
     let mut outputs: Vec<TensorMut<'_>> = shapes

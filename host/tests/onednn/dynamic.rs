@@ -1,4 +1,4 @@
-//! Dimensions that are known only in a run, concurrent runs, and edited graphs.
+//! Dimensions that are known only at run time, concurrent runs, and edited graphs.
 
 use crate::check::{Bench, compare, run};
 use crate::support;
@@ -7,7 +7,8 @@ use byoc_ir::ir::{AttrValue, Attrs, Dim, Module, Type};
 use byoc_ir::tensor::{DType, Tensor};
 use byoc_ir::typing::Builder;
 
-/// Creates a layer with open batch and length: two products with a bias, GELU and a residual between, normalized.
+/// Creates a transformer layer with the given batch and length: two matrix products with bias, GELU between them, a
+/// residual and a layer normalization.
 fn layer(batch: Dim, length: Dim) -> Module {
     let mut b = Builder::default();
     let x = b.var("x", Type::tensor_of(DType::F32, [batch, length, Dim::Fixed(24)]));
@@ -72,7 +73,7 @@ fn concurrent_runs_of_region_are_independent() {
     });
 }
 
-/// A graph whose types do not follow from its attributes is detected when it is compiled, however it was edited.
+/// Compilation detects a graph whose types do not follow from its attributes, however the graph was edited.
 #[test]
 fn rejects_inconsistent_graph() {
     let Some(bench) = Bench::new() else { return };

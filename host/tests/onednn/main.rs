@@ -1,5 +1,5 @@
-//! Comparison of the oneDNN backend with the operators' naive references, over random shapes, windows, groups and axes.
-//! If oneDNN is not installed, these tests are skipped.
+//! Comparison of the oneDNN backend with the naive references of the operators, over random shapes, windows, groups and
+//! axes. If oneDNN is not installed, these tests are skipped.
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -11,7 +11,7 @@ mod quantized;
 
 use check::Bench;
 
-/// Runs `count` random programs of a family. At most a tenth of them may be refused; the rest has to be correct.
+/// Runs `count` random cases of a family. At most a tenth of them may be refused; the others must be correct.
 fn family(name: &str, count: u64, make: fn(&mut cases::Case)) {
     let Some(bench) = Bench::new() else { return };
     let mut refused = Vec::new();

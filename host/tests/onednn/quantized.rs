@@ -1,16 +1,16 @@
-//! Random programs of quantized operators. Their results are integers, which have to match bit for bit.
+//! Random modules of quantized operators, whose integer results must match bit for bit.
 
 use crate::cases::{Case, longs};
 use byoc_ir::ir::{AttrValue, ExprId};
 use byoc_ir::tensor::{DType, Tensor};
 
-/// Returns true if the CPU supports these families: without VNNI instructions the backend leaves sums of bytes to the
+/// Returns true if the CPU supports these families: without VNNI instructions the backend leaves int8 products to the
 /// host.
 pub fn computes() -> bool {
     byoc_test_support::has_vnni()
 }
 
-/// Draws a tensor of integers of the full range, with the bounds more frequent than other values.
+/// Draws a tensor of integers over the full range of `dtype`, favoring its bounds.
 fn bytes(c: &mut Case, dtype: DType, shape: &[usize]) -> Tensor {
     let ends = c.chance(4);
     let len: usize = shape.iter().product();
@@ -29,7 +29,7 @@ fn byte_type(c: &mut Case) -> DType {
     c.pick(&[DType::I8, DType::I8, DType::U8])
 }
 
-/// Draws a zero point of that type, most often 0.
+/// Draws a zero point of type `dtype`, most often 0.
 fn zero_point(c: &mut Case, dtype: DType) -> i32 {
     let low = if dtype == DType::I8 { -128 } else { 0 };
     if c.chance(2) { 0 } else { low + c.int(0, 255) as i32 }
@@ -43,13 +43,13 @@ fn integer(c: &mut Case, value: i32) -> ExprId {
     c.builder.constant(Tensor::scalar(value))
 }
 
-/// Draws a scale around `about`, now and then a power of two.
+/// Draws a scale around `about`, sometimes a power of two.
 fn scale(c: &mut Case, about: f64) -> f32 {
     let value = about * (0.3 + 2.0 * c.uniform());
     if c.chance(6) { 2f64.powi(value.log2().round() as i32) as f32 } else { value as f32 }
 }
 
-/// Draws scales around `about`: a single one, or one per channel.
+/// Draws scales around `about`: a single scale, or one per channel.
 fn scales(c: &mut Case, about: f64, places: usize) -> ExprId {
     if c.chance(3) {
         let one = scale(c, about);
@@ -67,11 +67,11 @@ fn dtype_word(dtype: DType) -> AttrValue {
     word(dtype.name())
 }
 
-/// Adds a requantization of integers of magnitude `about` along an axis, mostly to bytes.
+/// Adds a requantization of integers of magnitude `about`, per channel along `axis`.
 fn requantize(c: &mut Case, x: ExprId, about: f64, axis: usize, zero_in: i32, to: DType) -> ExprId {
     let places = c.shape(x)[axis];
     let out = scale(c, 0.05);
-    // From all 0 to all saturated, most often in between.
+    // The scale ranges from one that rounds everything to 0 to one that saturates everything.
     let reach = c.pick(&[1.0, 40.0, 60.0, 60.0, 120.0, 3e4]);
     let from = scales(c, f64::from(out) * reach / about, places);
     let (zero_in, out) = (integer(c, zero_in), scalar(c, out));
@@ -89,7 +89,7 @@ fn requantize(c: &mut Case, x: ExprId, about: f64, axis: usize, zero_in: i32, to
     c.op("qnn.requantize", &[x, from, zero_in, out, zero_out], &attrs)
 }
 
-/// Adds optional bounds.
+/// Adds a relu, a clip, or nothing.
 fn bounds(c: &mut Case, x: ExprId, dtype: DType) -> ExprId {
     match c.int(0, 3) {
         0 => c.op("nn.relu", &[x], &[]),
@@ -102,7 +102,7 @@ fn bounds(c: &mut Case, x: ExprId, dtype: DType) -> ExprId {
     }
 }
 
-/// Adds a sum with an input of the same shape, followed by bounds.
+/// Adds a quantized addition of an input of the same shape, followed by [`bounds`].
 fn residual(c: &mut Case, x: ExprId, dtype: DType) -> ExprId {
     let shape = c.shape(x);
     let other = bytes(c, dtype, &shape);
@@ -123,7 +123,8 @@ fn residual(c: &mut Case, x: ExprId, dtype: DType) -> ExprId {
     bounds(c, sum, dtype)
 }
 
-/// Adds the operators after sums: a bias, a requantization, bounds, a residual; optionally a dequantization.
+/// Adds the post-ops of an accumulation: a bias, a requantization, [`bounds`], a residual, and sometimes a
+/// dequantization.
 fn behind(c: &mut Case, sums: ExprId, terms: usize, axis: usize) -> ExprId {
     let places = c.shape(sums)[axis];
     let mut x = sums;
@@ -163,7 +164,7 @@ fn behind(c: &mut Case, sums: ExprId, terms: usize, axis: usize) -> ExprId {
     x
 }
 
-/// Draws the parameters of a product of data of that type: both zero points and both scales.
+/// Draws the quantization parameters of a product with data of type `dtype`: both zero points and both scales.
 fn parameters(c: &mut Case, dtype: DType) -> [ExprId; 4] {
     let zero = zero_point(c, dtype);
     [integer(c, zero), integer(c, 0), scalar(c, 0.05), scalar(c, 0.01)]
@@ -175,7 +176,7 @@ struct Sizes {
     out_per_group: usize,
 }
 
-/// Adds a convolution of `x`, or of an input.
+/// Adds a convolution of `x`, or of a new input if `x` is `None`.
 fn convolve(c: &mut Case, x: Option<ExprId>, sizes: &Sizes, last: bool) -> (ExprId, usize, usize) {
     let Sizes { groups, per_group, out_per_group } = *sizes;
     let own = x.map(|x| c.shape(x));
@@ -265,11 +266,11 @@ pub fn quantized_dense(c: &mut Case) {
     c.done(result);
 }
 
-/// Sums of 2^24 and more, which binary32 does not represent exactly.
+/// Accumulators of 2^24 and more, which float32 does not represent exactly.
 pub fn quantized_wide_sums(c: &mut Case) {
     c.tolerance = 0.0;
     let dtype = byte_type(c);
-    // All data and weights near one bound, so that sums grow.
+    // All data and weights are near one bound, so that accumulators grow.
     let near = |c: &mut Case, dtype: DType, shape: &[usize]| {
         let len: usize = shape.iter().product();
         let top = if dtype == DType::U8 { 255 } else { 127 };
@@ -295,7 +296,7 @@ pub fn quantized_wide_sums(c: &mut Case) {
     c.done(sums);
 }
 
-/// Chains without a product: quantization, requantization, sums, and dequantization.
+/// Chains without a product: quantization, requantization, additions, and dequantization.
 pub fn quantized_elementwise(c: &mut Case) {
     c.tolerance = 0.0;
     let rank = c.int(1, 4);
@@ -307,7 +308,7 @@ pub fn quantized_elementwise(c: &mut Case) {
         c.input_of(value)
     } else {
         let mut values: Vec<f32> = (0..len).map(|_| (c.uniform() * 40.0 - 20.0) as f32).collect();
-        // Halves, infinities and NaN.
+        // Ties, infinities and NaN.
         let special = [0.5, -0.5, 2.5, f32::NAN, f32::INFINITY, f32::NEG_INFINITY, -0.0, 1e30];
         if c.chance(2) {
             let at = c.int(0, len - 1);
@@ -343,7 +344,7 @@ pub fn quantized_elementwise(c: &mut Case) {
     c.done(x);
 }
 
-/// A chain of convolutions with pools between them and a product at the end: a small network.
+/// A small network: a chain of convolutions with poolings between them and a dense layer at the end.
 pub fn quantized_blocks(c: &mut Case) {
     c.tolerance = 0.0;
     let first = Sizes { groups: 1, per_group: c.pick(&[1, 3, 8]), out_per_group: c.pick(&[4, 8, 16]) };
@@ -372,7 +373,7 @@ pub fn quantized_blocks(c: &mut Case) {
     c.done(result);
 }
 
-/// Means and maxima of windows, and concatenations of tensors with different scales.
+/// Average and max pooling, and concatenations of tensors with different scales.
 pub fn quantized_pools_and_joins(c: &mut Case) {
     c.tolerance = 0.0;
     let dtype = byte_type(c);
@@ -429,7 +430,7 @@ pub fn quantized_pools_and_joins(c: &mut Case) {
     c.done(x);
 }
 
-/// Draws a factor or a summand: one number, or one per element of an axis.
+/// Draws a factor or a summand: a scalar, or one number per position along `axis`.
 fn numbers(c: &mut Case, x: ExprId, axis: usize, about: f64) -> ExprId {
     let shape = c.shape(x);
     if c.chance(2) {
@@ -442,7 +443,7 @@ fn numbers(c: &mut Case, x: ExprId, axis: usize, about: f64) -> ExprId {
     c.builder.constant(Tensor::from_slice(&along, &values))
 }
 
-/// Adds the operators after sums in floating point, ended by a conversion that truncates.
+/// Post-ops written out in floating point, with a truncating conversion at the end.
 pub fn quantized_written_out(c: &mut Case) {
     c.tolerance = 0.0;
     let (sums, terms, axis) = if c.chance(3) {

@@ -1,4 +1,4 @@
-//! Evaluation of a program by the operators' naive references: the slowest executor, and the easiest one to trust.
+//! Evaluation of a module with the naive references of its operators: the slowest executor, and the easiest to trust.
 
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
@@ -8,14 +8,14 @@ use byoc_ir::tensor::Tensor;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-/// Returns a folder of the project's test data.
+/// Returns the path of a folder with test data.
 pub fn test_data(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests").join(name)
 }
 
 /// Returns the folders of the test models, sorted.
 pub fn model_folders() -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(test_data("models")).expect("the test models are part of the project");
+    let entries = std::fs::read_dir(test_data("models")).expect("cannot read the folder of the test models");
     let mut folders: Vec<PathBuf> = entries.map(|e| e.unwrap().path()).filter(|p| p.is_dir()).collect();
     folders.sort();
     folders
@@ -24,7 +24,7 @@ pub fn model_folders() -> Vec<PathBuf> {
 /// Computes the outputs of `@main`, tuples flattened.
 ///
 /// # Errors
-/// The error of an operator.
+/// If an operator fails.
 pub fn run(module: &Module, inputs: &[Tensor]) -> Result<Vec<Tensor>, String> {
     let main = module.main().ok_or("no @main")?;
     let mut values: BTreeMap<ExprId, Value> = BTreeMap::new();
