@@ -75,7 +75,7 @@ fn conv2d(number: usize) -> Graph {
 
 /// Benches loading, from a fresh copy in each iteration, as a library is mapped only once per process.
 fn loading(criterion: &mut Criterion) {
-    let session = Session::without_plugins(1).expect("threads can be started");
+    let session = Session::without_plugins(1).expect("cannot start threads");
     let mut group = criterion.benchmark_group("load");
     for (name, library) in [
         ("template", byoc_test_support::plugin("template")),
@@ -95,7 +95,7 @@ fn loading(criterion: &mut Criterion) {
         group.bench_function(name, |b| {
             b.iter_batched(
                 &mut copy,
-                |path| byoc_plugin_api::host::load(&path, &session.services).expect("a plugin that loads"),
+                |path| byoc_plugin_api::host::load(&path, &session.services).expect("cannot load the plugin"),
                 BatchSize::PerIteration,
             );
         });
@@ -117,10 +117,10 @@ fn judging(
     candidates: Vec<Candidate>,
 ) {
     group.throughput(Throughput::Elements(candidates.len() as u64));
-    let verdicts = codegen.judge_batch(&candidates).expect("verdicts");
+    let verdicts = codegen.judge_batch(&candidates).expect("expected verdicts");
     assert!(verdicts.iter().all(|verdict| *verdict == Verdict::Supported), "{operator}: {:?}", verdicts[0]);
     group.bench_function(format!("judge {} candidates, {operator}", candidates.len()), |b| {
-        b.iter(|| codegen.judge_batch(black_box(&candidates)).expect("verdicts"));
+        b.iter(|| codegen.judge_batch(black_box(&candidates)).expect("expected verdicts"));
     });
     group.throughput(Throughput::Elements(1));
 }
@@ -129,27 +129,29 @@ fn judging(
 /// threads.
 fn convolutions(criterion: &mut Criterion) {
     for threads in [1, 2] {
-        let session = Session::without_plugins(threads).expect("threads can be started");
+        let session = Session::without_plugins(threads).expect("cannot start threads");
         let mut group = criterion.benchmark_group(format!("c++, {threads} threads"));
         let plugin = byoc_plugin_api::host::load(&byoc_test_support::sample("conv_int8"), &session.services);
-        let codegen = plugin.expect("a plugin that loads").codegen("conv_int8").expect("a code generator");
+        let codegen = plugin.expect("cannot load the plugin").codegen("conv_int8").expect("expected a code generator");
         judging(&mut group, &*codegen, "nn.conv2d", candidates("nn.conv2d", 10_000, conv2d));
         group.finish();
     }
 }
 
 fn region_calls(criterion: &mut Criterion, group: &str, name: &str, library: &Path) {
-    let session = Session::without_plugins(1).expect("threads can be started");
-    let plugin = byoc_plugin_api::host::load(library, &session.services).expect("a plugin that loads");
-    let codegen = plugin.codegen(name).expect("a code generator");
+    let session = Session::without_plugins(1).expect("cannot start threads");
+    let plugin = byoc_plugin_api::host::load(library, &session.services).expect("cannot load the plugin");
+    let codegen = plugin.codegen(name).expect("expected a code generator");
 
     let mut group = criterion.benchmark_group(group);
     judging(&mut group, &*codegen, "nn.relu", candidates("nn.relu", 10_000, |number| relu(16 + number)));
 
     let graph = relu(1);
     let region = Region { graph: &graph, constants: &[], options: &json!({}) };
-    group.bench_function("compile", |b| b.iter(|| codegen.compile(black_box(&region)).expect("a compiled region")));
-    let compiled = codegen.compile(&region).expect("a compiled region");
+    group.bench_function("compile", |b| {
+        b.iter(|| codegen.compile(black_box(&region)).expect("cannot compile the region"))
+    });
+    let compiled = codegen.compile(&region).expect("cannot compile the region");
     let request = LoadRequest {
         symbol: &graph.symbol,
         blob: &compiled.blob,
@@ -157,11 +159,13 @@ fn region_calls(criterion: &mut Criterion, group: &str, name: &str, library: &Pa
         options: &json!({}),
         services: &session.services,
     };
-    let loader = plugin.loader(&compiled.loader).expect("a loader");
-    group.bench_function("load a region", |b| b.iter(|| loader.load(black_box(&request)).expect("a loaded region")));
+    let loader = plugin.loader(&compiled.loader).expect("expected a loader");
+    group.bench_function("load a region", |b| {
+        b.iter(|| loader.load(black_box(&request)).expect("cannot load the region"))
+    });
 
     // Calls the region the way the executor does.
-    let loaded = PluginRegion::new(loader.load(&request).expect("a loaded region"), "region", "bench");
+    let loaded = PluginRegion::new(loader.load(&request).expect("cannot load the region"), "region", "bench");
     let input = 1f32.to_ne_bytes();
     let mut output = [0u8; 4];
     let mut run = |prepared: &Prepared| {
@@ -174,12 +178,12 @@ fn region_calls(criterion: &mut Criterion, group: &str, name: &str, library: &Pa
             workspace: &mut [],
             plan: prepared.plan,
         };
-        loaded.run(call).expect("a successful run");
+        loaded.run(call).expect("the run failed");
     };
-    let prepared = loaded.prepare(&[&[1]]).expect("a plan");
+    let prepared = loaded.prepare(&[&[1]]).expect("cannot prepare a plan");
     group.bench_function("run, prepared before", |b| b.iter(|| run(black_box(&prepared))));
     group.bench_function("run, with its prepare", |b| {
-        b.iter(|| run(&loaded.prepare(black_box(&[&[1]])).expect("a plan")));
+        b.iter(|| run(&loaded.prepare(black_box(&[&[1]])).expect("cannot prepare a plan")));
     });
     group.finish();
 }
@@ -187,7 +191,7 @@ fn region_calls(criterion: &mut Criterion, group: &str, name: &str, library: &Pa
 fn loops(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("parallel_for");
     for threads in [1, 2] {
-        let pool = Pool::new(threads).expect("threads can be started");
+        let pool = Pool::new(threads).expect("cannot start threads");
         for parts in [2, 64] {
             group.bench_function(format!("{parts} parts on {threads} threads"), |b| {
                 b.iter(|| pool.parallel_for(parts, &|part| _ = black_box(part)));

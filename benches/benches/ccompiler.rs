@@ -11,7 +11,7 @@ fn main() {
     let mut criterion = byoc_benches::criterion();
     let plugins = byoc_test_support::plugin_dir(&["ccompiler"]);
     for threads in [1, 2] {
-        let session = Session::new(&[plugins.path().to_owned()], threads).expect("threads can be started");
+        let session = Session::new(&[plugins.path().to_owned()], threads).expect("cannot start threads");
         bench_families(&mut criterion, &format!("ccompiler, {threads} threads"), &session, &["ccompiler"]);
         models(&mut criterion, &session, threads);
     }
@@ -26,7 +26,7 @@ fn models(criterion: &mut Criterion, session: &Session, threads: usize) {
             let PreparedModel { model, inputs } = prepare(session, &file, backends);
             let backend = backends.first().unwrap_or(&"host");
             group.bench_function(format!("{name}, {backend}"), |b| {
-                b.iter(|| model.run(&inputs).expect("a successful run"))
+                b.iter(|| model.run(&inputs).expect("the run failed"))
             });
         }
     }

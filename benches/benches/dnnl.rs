@@ -27,7 +27,7 @@ fn main() {
     let mut criterion = byoc_benches::criterion();
     let plugins = byoc_test_support::plugin_dir(&["dnnl"]);
     for threads in [1, 2] {
-        let session = Session::new(&[plugins.path().to_owned()], threads).expect("threads can be started");
+        let session = Session::new(&[plugins.path().to_owned()], threads).expect("cannot start threads");
         bench_families(&mut criterion, &format!("dnnl, {threads} threads"), &session, &["dnnl"]);
         bench_patterns(&mut criterion, &format!("patterns on dnnl, {threads} threads"), &session, "dnnl");
         models(&mut criterion, &session, threads);
@@ -47,7 +47,7 @@ fn models(criterion: &mut Criterion, session: &Session, threads: usize) {
     let mut group = criterion.benchmark_group(format!("models on dnnl, {threads} threads"));
     for name in MODELS {
         let PreparedModel { model, inputs } = prepare(session, &file(name), &["dnnl"]);
-        group.bench_function(*name, |b| b.iter(|| model.run(&inputs).expect("a successful run")));
+        group.bench_function(*name, |b| b.iter(|| model.run(&inputs).expect("the run failed")));
     }
     group.finish();
 }
@@ -55,7 +55,7 @@ fn models(criterion: &mut Criterion, session: &Session, threads: usize) {
 /// Checks the growth of resident memory over many runs of one model.
 fn check_memory_growth(session: &Session) {
     let PreparedModel { model, inputs } = prepare(session, &file("resnet18_w16"), &["dnnl"]);
-    let run = || drop(model.run(&inputs).expect("a successful run"));
+    let run = || drop(model.run(&inputs).expect("the run failed"));
     (0..RUNS / 10).for_each(|_| run());
     let before = resident();
     (0..RUNS).for_each(|_| run());
@@ -72,7 +72,7 @@ fn measure_spin(session: &Session) {
     let PreparedModel { model, inputs } = prepare(session, &file("resnet18_w16"), &["dnnl"]);
     let cost = |runs: u32| {
         let before = worker_time();
-        (0..runs).for_each(|_| drop(model.run(&inputs).expect("a successful run")));
+        (0..runs).for_each(|_| drop(model.run(&inputs).expect("the run failed")));
         std::thread::sleep(PAUSE);
         worker_time().saturating_sub(before)
     };

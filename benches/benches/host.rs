@@ -7,7 +7,7 @@ use byoc_benches::models::bench_families;
 fn main() {
     let mut criterion = byoc_benches::criterion();
     for threads in [1, 2] {
-        let session = Session::without_plugins(threads).expect("threads can be started");
+        let session = Session::without_plugins(threads).expect("cannot start threads");
         bench_families(&mut criterion, &format!("host, {threads} threads"), &session, &[]);
     }
     criterion.final_summary();

@@ -111,7 +111,7 @@ fn main() {
     let mut criterion = byoc_benches::criterion();
     let plugins = byoc_test_support::plugin_dir(&["nuc_fpga"]);
     for threads in [1, 2] {
-        let session = Session::new(&[plugins.path().to_owned()], threads).expect("threads can be started");
+        let session = Session::new(&[plugins.path().to_owned()], threads).expect("cannot start threads");
         let folder = byoc_test_support::temporary_folder();
         let file = folder.path().join("layer.relay");
         let mut group = criterion.benchmark_group(format!("nuc_fpga, software device, {threads} threads"));
@@ -123,13 +123,13 @@ fn main() {
             let PreparedModel { model, inputs } = prepare(&session, &file, &["nuc_fpga"]);
             assert_eq!(model.regions, 1, "expected the layer in one region");
             group.throughput(Throughput::Elements(layer.macs()));
-            group.bench_function(layer.0, |b| b.iter(|| model.run(&inputs).expect("a successful run")));
+            group.bench_function(layer.0, |b| b.iter(|| model.run(&inputs).expect("the run failed")));
             print_hardware_metrics(&session, layer.0, || drop(model.run(&inputs)));
         }
         write(&file, &resnet18());
         let PreparedModel { model, inputs } = prepare(&session, &file, &["nuc_fpga"]);
         group.throughput(Throughput::Elements(1_814_073_344));
-        group.bench_function("resnet18", |b| b.iter(|| model.run(&inputs).expect("a successful run")));
+        group.bench_function("resnet18", |b| b.iter(|| model.run(&inputs).expect("the run failed")));
         print_hardware_metrics(&session, "resnet18", || drop(model.run(&inputs)));
         group.finish();
     }

@@ -26,10 +26,10 @@ fn main() {
     let args: Vec<String> = std::env::args().collect();
     let values_of = |flag: &str| args.iter().position(|arg| arg == flag).map(|at| &args[at + 1..]);
     if let Some([program, size, ..]) = values_of("--one") {
-        return print_run(program, size.parse().expect("a number of operators"));
+        return print_run(program, size.parse().expect("expected a number of operators"));
     }
     if let Some([program, size, ..]) = values_of("--one-four") {
-        return print_passes_run(program, size.parse().expect("a number of operators"));
+        return print_passes_run(program, size.parse().expect("expected a number of operators"));
     }
     for (flag, table) in [("--scale", print_runs as fn(&dyn Fn(&str) -> bool, &[usize])), ("--four", print_passes_runs)]
     {
@@ -56,7 +56,7 @@ fn parsed(text: &str) -> Module {
 }
 
 fn typed(mut module: Module) -> Module {
-    pass::infer_type_in_place(&mut module, &[]).expect("a well-typed program");
+    pass::infer_type_in_place(&mut module, &[]).expect("expected a well-typed program");
     module
 }
 
@@ -81,20 +81,20 @@ fn stages(criterion: &mut Criterion) {
             });
             let merge = || {
                 pass::merge_composite(&module, &table, &mut AcceptAll, &mut |_, _| {}, &mut Vec::new())
-                    .expect("merged composites")
+                    .expect("cannot merge composites")
             };
             group.bench_function(id("merge_composite"), |b| b.iter_with_large_drop(merge));
             let composites = merge();
             let rules = backends::rules();
-            let annotate = || pass::annotate_target(&composites, &rules, true).expect("an annotated module");
+            let annotate = || pass::annotate_target(&composites, &rules, true).expect("cannot annotate the module");
             group.bench_function(id("annotate_target"), |b| b.iter_with_large_drop(annotate));
             let annotated = annotate();
-            let regions = || pass::merge_compiler_regions(&annotated).expect("merged regions");
+            let regions = || pass::merge_compiler_regions(&annotated).expect("cannot merge regions");
             group.bench_function(id("merge_compiler_regions"), |b| b.iter_with_large_drop(regions));
             let merged = regions();
             group.bench_function(id("partition_graph"), |b| {
                 b.iter_with_large_drop(|| {
-                    pass::partition_graph(&merged, "default", true).expect("a partitioned module")
+                    pass::partition_graph(&merged, "default", true).expect("cannot partition the module")
                 });
             });
             group.bench_function(id("partition_for"), |b| {
@@ -137,13 +137,13 @@ fn print_passes_runs(selected: &dyn Fn(&str) -> bool, sizes: &[usize]) {
 }
 
 fn run_rows(flag: &str, selected: &dyn Fn(&str) -> bool, sizes: &[usize]) {
-    let this = std::env::current_exe().expect("the path of this program");
+    let this = std::env::current_exe().expect("cannot get the path of this program");
     for program in programs::PROGRAMS.iter().filter(|program| selected(program.name)) {
         for size in sizes {
             let output = Command::new(&this)
                 .args([flag, program.name, &size.to_string()])
                 .output()
-                .expect("this program can be started");
+                .expect("cannot start this program");
             if output.status.success() {
                 print!("{}", String::from_utf8_lossy(&output.stdout));
             } else {
@@ -159,18 +159,18 @@ fn milliseconds(time: Duration) -> String {
 
 /// Prints one row of the table of the four passes.
 fn print_passes_run(program: &str, size: usize) {
-    let (text, operators) = (programs::find(program).expect("a program of that name").text)(size);
+    let (text, operators) = (programs::find(program).expect("expected a program of that name").text)(size);
     let (table, rules) = (backends::table(), backends::rules());
     let module = typed(parsed(&text));
     let start = thread_time();
     let composites = pass::merge_composite(&module, &table, &mut AcceptAll, &mut |_, _| {}, &mut Vec::new())
-        .expect("merged composites");
+        .expect("cannot merge composites");
     let after_composites = thread_time() - start;
-    let annotated = pass::annotate_target(&composites, &rules, true).expect("an annotated module");
+    let annotated = pass::annotate_target(&composites, &rules, true).expect("cannot annotate the module");
     let after_annotate = thread_time() - start;
-    let merged = pass::merge_compiler_regions(&annotated).expect("merged regions");
+    let merged = pass::merge_compiler_regions(&annotated).expect("cannot merge regions");
     let after_merge = thread_time() - start;
-    let partitioned = pass::partition_graph(&merged, "default", true).expect("a partitioned module");
+    let partitioned = pass::partition_graph(&merged, "default", true).expect("cannot partition the module");
     let total = thread_time() - start;
     assert!(verify(&partitioned).is_ok(), "the partitioned module");
     println!(
@@ -187,7 +187,7 @@ fn print_passes_run(program: &str, size: usize) {
 
 /// Prints one row of the table of whole runs.
 fn print_run(program: &str, size: usize) {
-    let (text, operators) = (programs::find(program).expect("a program of that name").text)(size);
+    let (text, operators) = (programs::find(program).expect("expected a program of that name").text)(size);
     let table = backends::table();
     let before = process::resident();
     let start = thread_time();

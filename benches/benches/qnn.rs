@@ -28,7 +28,7 @@ fn random_tensor(dtype: DType, shape: &[usize]) -> Tensor {
         DType::I32 => Tensor::from_slice(shape, &(0..count).map(|i| bits(i) as i32 - 8000).collect::<Vec<_>>()),
         _ => {
             let bytes: Vec<u8> = (0..count).map(|i| bits(i) as u8).collect();
-            Tensor::from_bytes(dtype, shape, &bytes).expect("one byte per element")
+            Tensor::from_bytes(dtype, shape, &bytes).expect("expected one byte per element")
         }
     }
 }
@@ -44,26 +44,26 @@ struct PreparedCall {
 
 /// Creates the kernel for a call, in which all inputs but the first are constants.
 fn prepare(name: &str, attrs: Attrs, args: Vec<Tensor>) -> PreparedCall {
-    let id = op::lookup(name).expect("a known operator");
+    let id = op::lookup(name).expect("expected a known operator");
     let def = op::get(id);
-    let attrs = op::normalize_attrs(def, attrs).expect("valid attributes");
+    let attrs = op::normalize_attrs(def, attrs).expect("expected valid attributes");
     let types: Vec<TensorType> = args.iter().map(|t| TensorType::fixed(t.dtype(), t.shape())).collect();
     let of = |t: &TensorType| byoc_ir::ir::Type::Tensor(std::sync::Arc::new(t.clone()));
     let arg_types: Vec<_> = types.iter().map(of).collect();
     let values: Vec<Option<&Tensor>> = args.iter().enumerate().map(|(i, t)| (i > 0).then_some(t)).collect();
-    let ty = def.infer(&attrs, &arg_types, &values).expect("a well-typed call");
-    let out = ty.as_tensor().expect("a tensor").clone();
+    let ty = def.infer(&attrs, &arg_types, &values).expect("expected a well-typed call");
+    let out = ty.as_tensor().expect("expected a tensor").clone();
     let cost = op::Cost { params: op::Params::new(def, &attrs), args: &arg_types, ret: &ty };
     let operations = (def.flops)(&cost);
     let spec = Spec { def, attrs: &attrs, inputs: &types, outputs: std::slice::from_ref(&out), constants: &values };
-    let kernel = byoc_kernels::make(id, &spec).expect("a kernel of the host");
-    let shape = out.shape().expect("a known shape").to_vec();
+    let kernel = byoc_kernels::make(id, &spec).expect("expected a kernel of the host");
+    let shape = out.shape().expect("expected a known shape").to_vec();
     PreparedCall { kernel, dtype: out.dtype, shape, operations, args }
 }
 
 fn bench(criterion: &mut Criterion, group: &str, cases: Vec<(String, PreparedCall)>) {
     for threads in [1, 2] {
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("threads can be started");
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("cannot start threads");
         let mut group = criterion.benchmark_group(format!("{group}, {threads} threads"));
         for (name, prepared) in &cases {
             let views: Vec<TensorView<'_>> = prepared.args.iter().map(Tensor::view).collect();
@@ -75,7 +75,7 @@ fn bench(criterion: &mut Criterion, group: &str, cases: Vec<(String, PreparedCal
                 pool.install(|| {
                     b.iter(|| {
                         let out = TensorViewMut { dtype: prepared.dtype, shape: &prepared.shape, data: out.as_mut() };
-                        prepared.kernel.run(&views, &mut [out], workspace.as_mut()).expect("a successful run");
+                        prepared.kernel.run(&views, &mut [out], workspace.as_mut()).expect("the run failed");
                     });
                 });
             });

@@ -88,5 +88,5 @@ pub fn partition(module: &Module, table: &[Entry]) -> (Module, Report) {
         Backend { name: Name::from("second"), table: &[], operators: &second, judge: &mut RefusesSomeOperators },
         Backend { name: Name::from("third"), table: &[], operators: &third, judge: &mut AcceptAll },
     ];
-    partition_for(module, &mut backends, "default").expect("a partitioned module")
+    partition_for(module, &mut backends, "default").expect("cannot partition the module")
 }

@@ -52,7 +52,7 @@ pub fn bench_patterns(criterion: &mut Criterion, group: &str, session: &Session,
         group.throughput(Throughput::Elements(model.offload_flops));
         let whole = model.regions == 1 && model.offload_share >= 1.0;
         let name = if whole { name } else { format!("{name} (in part on the host)") };
-        group.bench_function(name, |b| b.iter(|| model.run(&inputs).expect("a successful run")));
+        group.bench_function(name, |b| b.iter(|| model.run(&inputs).expect("the run failed")));
     }
     group.finish();
 }
@@ -75,7 +75,7 @@ pub fn bench_families(criterion: &mut Criterion, group: &str, session: &Session,
         });
         let place = if model.regions > 0 { "" } else { " (on the host)" };
         let name = if backends.is_empty() { family.name.to_owned() } else { format!("{}{place}", family.name) };
-        group.bench_function(name, |b| b.iter(|| model.run(&inputs).expect("a successful run")));
+        group.bench_function(name, |b| b.iter(|| model.run(&inputs).expect("the run failed")));
     }
     group.finish();
 }

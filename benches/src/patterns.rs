@@ -49,7 +49,7 @@ impl NetBuilder {
 
     fn split(&mut self, x: ExprId, count: u32) -> Vec<ExprId> {
         let all = self.op("split", &[x], &[("indices_or_sections", i64::from(count).into()), ("axis", 1.into())]);
-        (0..count).map(|i| self.builder.project(all, i).expect("a part")).collect()
+        (0..count).map(|i| self.builder.project(all, i).expect("expected a part")).collect()
     }
 
     /// Adds a convolution of a square image, without its bias.
@@ -74,7 +74,7 @@ impl NetBuilder {
 
     /// Returns the finished module.
     fn module(mut self, result: ExprId) -> Module {
-        self.builder.define("main", &self.params, result).expect("well typed");
+        self.builder.define("main", &self.params, result).expect("expected a well-typed module");
         self.builder.module
     }
 }
@@ -222,7 +222,7 @@ pub fn all() -> Vec<(String, Module)> {
             let y = n.conv(x, &branch);
             n.op("nn.relu", &[y], &[])
         });
-        let tuple = n.builder.tuple(&parts).expect("a tuple");
+        let tuple = n.builder.tuple(&parts).expect("expected a tuple");
         n.op("concatenate", &[tuple], &[("axis", 1.into())])
     });
     add("LSTM, 16 steps of 512", |n| recurrent(n, &[4], lstm_step));
@@ -297,12 +297,12 @@ fn recurrent(n: &mut NetBuilder, gates: &[usize], step: Step) -> ExprId {
     let by_step = n.op("split", &[projected], &attrs);
     let (mut state, mut hiddens) = (None, Vec::new());
     for t in 0..STEPS {
-        let sums = n.builder.project(by_step, t as u32).expect("a step");
+        let sums = n.builder.project(by_step, t as u32).expect("expected a step");
         let next = step(n, sums, &r, state);
         hiddens.push(next[0]);
         state = Some(next);
     }
-    let tuple = n.builder.tuple(&hiddens).expect("a tuple");
+    let tuple = n.builder.tuple(&hiddens).expect("expected a tuple");
     n.op("stack", &[tuple], &[("axis", 0.into())])
 }
 

@@ -1,26 +1,26 @@
-//! Entry points of a target for libFuzzer.
+//! libFuzzer entry points of a target.
 
 use byoc::io::random::Random;
 use byoc_fuzz::driver::execute;
 pub use libfuzzer_sys;
 
-/// Executes one input of a target.
+/// Runs a target on one input.
 ///
 /// # Panics
 /// If the target reports a violation.
 pub fn run(name: &str, bytes: &[u8]) {
-    let target = byoc_fuzz::target(name).expect("a target of the table");
+    let target = byoc_fuzz::target(name).expect("expected a target of the table");
     if let Err(message) = execute(target, bytes) {
         panic!("{message}");
     }
 }
 
-/// Mutates an input in place, with the mutation of the target's format, and returns its length.
+/// Mutates an input in place, with the format-specific mutation of the target, and returns the new length.
 pub fn mutate(name: &str, data: &mut [u8], size: usize, seed: u32) -> usize {
-    let target = byoc_fuzz::target(name).expect("a target of the table");
+    let target = byoc_fuzz::target(name).expect("expected a target of the table");
     let mut random = Random::new(u64::from(seed));
-    // libFuzzer starts with an empty line if a directory contains no seeds: artifacts are compiled and not checked in,
-    // and inputs that encode random choices need no seeds.
+    // If a directory contains no seeds, libFuzzer starts with a line feed, which is replaced with a seed here.
+    // Artifacts have no seeds there, as they are compiled, nor do inputs that encode random choices.
     let seeded = size < 8;
     let input = if seeded {
         let mut seeds = (target.seeds)();
@@ -34,7 +34,7 @@ pub fn mutate(name: &str, data: &mut [u8], size: usize, seed: u32) -> usize {
     size
 }
 
-/// Defines a target of libFuzzer.
+/// Defines a libFuzzer target.
 #[macro_export]
 macro_rules! target {
     ($name:literal) => {

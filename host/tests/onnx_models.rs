@@ -86,7 +86,8 @@ fn every_operator_of_file_is_an_origin() {
 fn classifies_digits_like_pytorch() {
     let path = test_data("digits/digits.onnx");
     let arrays = byoc::io::npz::read(&test_data("digits/test.npz")).unwrap();
-    let array = |wanted: &str| &arrays.iter().find(|(name, _)| name == wanted).expect("an array of that name").1;
+    let array =
+        |wanted: &str| &arrays.iter().find(|(name, _)| name == wanted).expect("expected an array of that name").1;
     let (images, labels) = (array("image"), array("label"));
     let mut options = LoadOptions::default();
     options.dims.insert("batch".into(), images.shape()[0]);

@@ -1,5 +1,5 @@
-//! Demo: from a checkout to a trained model on a backend that was dropped into a directory; then the same model in int8
-//! on another backend.
+//! Demo: runs a trained model on a backend that is dropped into a directory, then the same model in int8 on another
+//! backend.
 
 use crate::onednn;
 use crate::process::{self, cargo, exists, output, root, target_dir};
@@ -69,7 +69,7 @@ pub fn run() -> Result<(), String> {
             "--plugin-dir",
             &plugin_dir,
         ]))?;
-        // The line of rank 1 names the most probable class.
+        // The line that starts with rank 1 names the most probable class.
         let best = stdout.lines().find(|line| line.trim_start().starts_with('1')).unwrap_or_default();
         println!("  {picture}  {}", best.trim());
     }
@@ -113,8 +113,7 @@ fn step(title: &str) {
     println!("\n==> {title}");
 }
 
-/// Copies a library to a temporary name and renames it, so that processes that have the old file mapped are not
-/// affected.
+/// Copies a library to a temporary name and renames it, so that processes that have the old file mapped keep it.
 fn drop_in(from: &Path, to: &Path) -> Result<(), String> {
     let part = to.with_extension("part");
     std::fs::copy(from, &part)
@@ -122,7 +121,7 @@ fn drop_in(from: &Path, to: &Path) -> Result<(), String> {
         .map_err(|e| format!("{} to {}: {e}", from.display(), to.display()))
 }
 
-/// Returns the path relative to the checkout if it is inside.
+/// Returns a path inside the checkout relative to its root, and any other path unchanged.
 fn display(path: &Path) -> String {
     path.strip_prefix(root()).unwrap_or(path).display().to_string()
 }

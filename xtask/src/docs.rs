@@ -1,10 +1,10 @@
-//! Builds the book of `docs/` and the documentation of the crates beside it.
+//! Builds the book from `docs/`, and next to it the API documentation of the crates.
 
 use crate::process::{self, cargo, root, target_dir};
 use std::path::Path;
 use std::process::Command;
 
-/// Crates for tests and tools, which nobody links.
+/// Crates for tests and tools, without a public API.
 const INTERNAL: [&str; 5] = ["byoc-benches", "byoc-fuzz", "byoc-test-plugins", "byoc-test-support", "xtask"];
 
 /// Writes `target/book/index.html`, and `target/book/api/` with a page per crate.

@@ -1,13 +1,14 @@
 //! `cargo xtask fuzz` and `cargo xtask sanitize`.
 //!
-//! Both use unstable compiler features on the stable compiler, with `RUSTC_BOOTSTRAP=1`. Nothing that is shipped is
-//! built this way.
+//! Both use unstable compiler features on the stable compiler, with `RUSTC_BOOTSTRAP=1`. No shipped binary is built
+//! this way.
 
 use crate::onednn;
 use crate::process::{self, cargo, root};
 use std::process::Command;
 
-/// Target triple with sanitizer support; given explicitly, so that the flags do not apply to build scripts and macros.
+/// Target triple with sanitizer support; passed explicitly, so that the flags do not apply to build scripts and
+/// procedural macros.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
 /// Flags of an instrumented build. Plugins call functions of the sanitizer runtime, which is linked into the program
@@ -27,7 +28,8 @@ pub fn fuzz(args: &[&str]) -> Result<(), String> {
     };
     onednn::fetch_if_possible();
     if process::exists("cargo-fuzz") {
-        // libFuzzer derives all inputs from the first ones: seeds of artifacts are compiled when the target starts.
+        // libFuzzer derives all inputs from its initial inputs. The seeds for artifacts are compiled when the target
+        // starts.
         let mut command = cargo(&["fuzz", "run", "--target", TARGET, target]);
         command.env("RUSTFLAGS", "-Clink-arg=-rdynamic");
         let corpus = root().join("tests/fuzz/corpus").join(target);
@@ -78,8 +80,8 @@ fn driver(target: &str, seconds: u64) -> Command {
     command
 }
 
-/// Sets the environment of every run of a target. Plugins are never unmapped and statics never dropped, so memory that
-/// is left at the end is not a leak.
+/// Sets the environment of every run of a target. Leak detection is off, as plugins are never unmapped and statics
+/// never dropped.
 fn set_environment(command: &mut Command) -> &mut Command {
     command
         .env("RUSTC_BOOTSTRAP", "1")
@@ -87,7 +89,7 @@ fn set_environment(command: &mut Command) -> &mut Command {
         .env("ASAN_OPTIONS", "detect_leaks=0:allocator_may_return_null=1:detect_odr_violation=0")
 }
 
-/// Returns a new seed each time; the driver prints it with its findings.
+/// Returns a seed derived from the time; the driver prints the seed with its findings.
 fn seed() -> u64 {
     std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(1, |time| time.as_secs())
 }

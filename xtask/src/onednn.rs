@@ -1,7 +1,7 @@
-//! Runs `cargo xtask fetch-onednn`: gets oneDNN from its Python wheels, by name, version and hash.
+//! `cargo xtask fetch-onednn`: fetches oneDNN from its Python wheels, pinned by name, version and hash.
 //!
-//! A wheel is a ZIP file. One file of the library's wheel is kept, and the directory of headers; neither is installed
-//! anywhere.
+//! A wheel is a ZIP file. The library and the directory of headers are extracted into the checkout; nothing is
+//! installed.
 
 use crate::process::{root, run, target_dir};
 use std::path::PathBuf;
@@ -37,7 +37,7 @@ for wheel in sorted(os.listdir(wheels)):
             os.replace(to + ".part", to)
 "#;
 
-/// Returns the path of the library in this checkout.
+/// Returns the path of the library in this checkout, whether the file exists or not.
 pub fn library() -> PathBuf {
     root().join("vendor").join("onednn").join("libdnnl.so.3")
 }
@@ -61,7 +61,7 @@ pub fn fetch() -> Result<PathBuf, String> {
     if library.is_file() { Ok(library) } else { Err(fail(&"expected lib/libdnnl.so.3.2 in the wheel")) }
 }
 
-/// Returns the library; prints the reason if it cannot be fetched.
+/// Fetches the library if it is missing, and returns its path; prints the reason if that fails.
 pub fn fetch_if_possible() -> Option<PathBuf> {
     if let Some(named) = std::env::var_os("BYOC_DNNL_LIB").filter(|value| !value.is_empty()) {
         return Some(PathBuf::from(named));

@@ -1,9 +1,9 @@
-//! Runs `cargo xtask bench peers`: the same models on ONNX Runtime, OpenVINO and byoc.
+//! `cargo xtask bench peers`: compares the latency of models on ONNX Runtime, OpenVINO and byoc.
 //!
-//! Each runtime runs in a separate process with the same number of threads, one after the other, in rounds, so that
-//! drifting machine speed affects all equally. The ratio of a round is the median latency of a process over that of the
-//! faster peer in the same round; the table shows the median of the ratios and their spread. A failure counts as
-//! [`FAILED`].
+//! The runtimes run in separate processes with the same number of threads, one after the other in each of several
+//! rounds, so that drift of the machine's speed affects all of them equally. The ratio of a round is the median latency
+//! of a runtime divided by that of the fastest peer in the same round; the table shows the median of the ratios and
+//! their spread. A failure counts as [`FAILED`].
 
 use crate::onednn;
 use crate::process::{self, cargo, output, root, target_dir};
@@ -11,7 +11,7 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Ratio of a failure.
+/// Ratio that stands for a failure.
 const FAILED: f64 = 10.0;
 const PEERS: [&str; 2] = ["onnxruntime", "openvino"];
 
@@ -76,7 +76,7 @@ struct Measurements {
 }
 
 impl Measurements {
-    /// Prints its row and returns the median of its ratios.
+    /// Prints the row of the runtime in the table and returns the median of its ratios.
     fn print_row(&self, model: &str, peers: &[Measurements]) -> f64 {
         if let Some(Err(error)) = self.times.iter().find(|time| time.is_err()) {
             println!("{model:<24} {:<24} {:>11} {FAILED:>8.2}  {error}", self.label, "failed");
@@ -105,7 +105,7 @@ fn parse(args: &[&str]) -> Result<Options, String> {
     };
     let mut args = args.iter();
     while let Some(&arg) = args.next() {
-        let mut value = || args.next().copied().ok_or_else(|| format!("{arg} needs a value"));
+        let mut value = || args.next().copied().ok_or_else(|| format!("{arg}: expected a value"));
         match arg {
             "--backend" => options.backends = value()?.split(',').map(|b| b.replace("host", "")).collect(),
             "--threads" => options.threads = parse_number(value()?)?,
@@ -126,7 +126,7 @@ fn parse_number<T: std::str::FromStr>(text: &str) -> Result<T, String> {
     text.parse().map_err(|_| format!("expected a number, found {text}"))
 }
 
-/// Returns the Python of a private environment with these packages.
+/// Returns the Python interpreter of a private environment with the given packages.
 fn environment(name: &str, packages: &[&str]) -> Result<PathBuf, String> {
     let dir = target_dir().join("python").join(name);
     let python = dir.join("bin").join("python");
@@ -140,8 +140,8 @@ fn environment(name: &str, packages: &[&str]) -> Result<PathBuf, String> {
     Ok(python)
 }
 
-/// Returns names and files of the requested models: as given, written by `byoc zoo`, or exported from torchvision and
-/// transformers.
+/// Returns the names and files of the requested models: existing files, models written by `byoc zoo`, or exports from
+/// torchvision and transformers.
 fn models(options: &Options, byoc: &Path) -> Result<Vec<(String, PathBuf)>, String> {
     if !options.exported {
         return options.models.iter().map(|name| Ok((name.clone(), model_file(name, byoc)?))).collect();
@@ -154,7 +154,7 @@ fn models(options: &Options, byoc: &Path) -> Result<Vec<(String, PathBuf)>, Stri
     Ok(listed.lines().map(|name| (name.to_owned(), folder.join(name).join("model.onnx"))).collect())
 }
 
-/// Returns the file of a model: as given, or written by `byoc zoo`.
+/// Returns the file of a model: an existing file, or one written by `byoc zoo`.
 fn model_file(name: &str, byoc: &Path) -> Result<PathBuf, String> {
     if name.ends_with(".onnx") {
         return Ok(PathBuf::from(name));
@@ -194,7 +194,7 @@ fn last_object(text: &str) -> Result<Value, String> {
 }
 
 fn number(object: &Value) -> Result<f64, String> {
-    object["median_ms"].as_f64().ok_or_else(|| format!("expected median_ms in {object}"))
+    object["median_ms"].as_f64().ok_or_else(|| format!("expected a number median_ms, found {object}"))
 }
 
 fn median(values: &[f64]) -> f64 {

@@ -33,7 +33,7 @@ pub fn output(command: &mut Command) -> Result<String, String> {
     if !output.status.success() {
         return Err(format!("{} failed ({})", name(command), output.status));
     }
-    String::from_utf8(output.stdout).map_err(|_| format!("{} printed something that is not UTF-8", name(command)))
+    String::from_utf8(output.stdout).map_err(|_| format!("{}: expected UTF-8 on standard output", name(command)))
 }
 
 /// Returns true if a program is on the search path.

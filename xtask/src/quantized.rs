@@ -1,4 +1,4 @@
-//! Second half of the demo: the classifier quantized to int8, on an accelerator's software model.
+//! Second half of the demo: the classifier quantized to int8, on the software model of an accelerator.
 
 use crate::process::output;
 use serde_json::Value;
@@ -13,7 +13,7 @@ pub const BACKEND: &str = "nuc_fpga";
 const MIN_CORRECT: usize = 355;
 
 /// Classifies all test pictures with a quantized model in one run, prints the number of correct answers, and lists the
-/// calls of the device from the trace.
+/// device calls recorded in the trace.
 pub fn classify(
     byoc: impl Fn(&[&str]) -> Command,
     model: &str,
@@ -29,12 +29,12 @@ pub fn classify(
     let labels = labels(pictures)?;
     let rows: Vec<Value> = stdout.lines().map(parse).collect::<Result<_, _>>()?;
     if rows.len() != labels.len() {
-        return Err(format!("found {} answers for {} pictures", rows.len(), labels.len()));
+        return Err(format!("expected one answer per picture, found {} for {} pictures", rows.len(), labels.len()));
     }
     let correct = rows.iter().zip(&labels).filter(|(row, label)| row["top"][0]["label"] == label.to_string()).count();
     println!("  {correct} of {} correct", labels.len());
     if correct < MIN_CORRECT {
-        return Err(format!("{correct} of {} pictures are classified correctly, expected {MIN_CORRECT}", labels.len()));
+        return Err(format!("expected at least {MIN_CORRECT} of {} correct answers, found {correct}", labels.len()));
     }
     let text = std::fs::read_to_string(trace).map_err(|e| format!("{}: {e}", trace.display()))?;
     let trace = parse(&text)?;
@@ -60,7 +60,7 @@ fn parse(text: &str) -> Result<Value, String> {
         .map_err(|e| format!("{e} in the output of byoc: {}", text.chars().take(80).collect::<String>()))
 }
 
-/// Returns the correct answers: the entry `label` of the pictures' archive, 64-bit integers in NumPy's format.
+/// Returns the correct answers: the entry `label` of the archive of pictures, 64-bit integers in NumPy format.
 fn labels(archive: &Path) -> Result<Vec<i64>, String> {
     let error = |reason: String| format!("{}: {reason}", archive.display());
     let file = std::fs::File::open(archive).map_err(|e| error(e.to_string()))?;
@@ -71,7 +71,7 @@ fn labels(archive: &Path) -> Result<Vec<i64>, String> {
         .map_err(|e| error(e.to_string()))?
         .read_to_end(&mut bytes)
         .map_err(|e| error(e.to_string()))?;
-    // Magic and version, eight bytes; the header's length, two; the header; the elements.
+    // Layout: magic and version (eight bytes), length of the header (two bytes), header, elements.
     let header = bytes.get(8..10).map(|b| usize::from(b[0]) | usize::from(b[1]) << 8);
     let text = header.and_then(|length| bytes.get(10..10 + length)).unwrap_or_default();
     if !String::from_utf8_lossy(text).contains("'<i8'") {

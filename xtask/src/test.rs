@@ -3,10 +3,10 @@
 use crate::onednn;
 use crate::process::{self, cargo};
 
-/// Runs every test: unit, file and property tests, the plugins, and end-to-end tests of the binary.
+/// Runs all tests: unit, file and property tests, tests of the plugins, and end-to-end tests of the binary.
 fn run_all(args: &[&str], bless: bool) -> Result<(), String> {
     let library = onednn::fetch_if_possible();
-    // No test links the plugins, and the end-to-end tests start the binary: build everything first.
+    // Everything is built first, as no test links the plugins, and the end-to-end tests start the binary.
     process::run(&mut cargo(&["build", "--workspace", "--all-targets"]))?;
     let mut test = cargo(&["test", "--workspace"]);
     test.args(args);

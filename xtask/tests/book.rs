@@ -1,8 +1,9 @@
-//! Test that `docs/SUMMARY.md`, the contents of the book, lists every page once, under the title of the page, and no other.
+//! Checks that `docs/SUMMARY.md`, the table of contents of the book, lists every page exactly once, under the title of
+//! the page, and nothing else.
 
 use std::path::{Path, PathBuf};
 
-/// Returns the Markdown files of a folder, except the contents themselves.
+/// Returns the Markdown files of a folder, except the table of contents.
 fn pages(folder: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     entries.filter(|path| path.extension().is_some_and(|e| e == "md") && !path.ends_with("SUMMARY.md")).collect()
@@ -20,7 +21,8 @@ fn contents_list_every_page() {
         }
         for page in pages(&folder) {
             let text = std::fs::read_to_string(&page).unwrap();
-            let title = text.lines().next().and_then(|line| line.strip_prefix("# ")).expect("a title").to_owned();
+            let title =
+                text.lines().next().and_then(|line| line.strip_prefix("# ")).expect("expected a title").to_owned();
             let name = page.file_name().unwrap().to_string_lossy().into_owned();
             expected.push(format!("- [{title}]({prefix}{name})"));
         }
@@ -31,11 +33,14 @@ fn contents_list_every_page() {
     listed.sort();
     let missing: Vec<&String> = expected.iter().filter(|line| !listed.contains(line)).collect();
     let extra: Vec<&String> = listed.iter().filter(|line| !expected.contains(line)).collect();
-    assert!(missing.is_empty() && extra.is_empty(), "docs/SUMMARY.md lacks {missing:#?} and has {extra:#?}");
-    assert_eq!(listed.len(), expected.len(), "docs/SUMMARY.md lists a page twice");
+    assert!(
+        missing.is_empty() && extra.is_empty(),
+        "docs/SUMMARY.md: expected also {missing:#?}, found unexpected {extra:#?}"
+    );
+    assert_eq!(listed.len(), expected.len(), "expected docs/SUMMARY.md to list each page once");
 }
 
-/// Returns the targets of links in a text, outside of code.
+/// Returns the link targets in a text, ignoring code.
 fn links(text: &str) -> Vec<String> {
     let mut found = Vec::new();
     let mut fenced = false;
@@ -46,7 +51,7 @@ fn links(text: &str) -> Vec<String> {
         if fenced {
             continue;
         }
-        // Every second part is between backquotes.
+        // Every second part is inline code.
         let prose: String = line.split('`').step_by(2).collect::<Vec<_>>().join("");
         let targets = prose.split("](").skip(1).filter_map(|rest| rest.split(')').next().map(str::to_owned));
         found.extend(targets);
@@ -54,7 +59,7 @@ fn links(text: &str) -> Vec<String> {
     found
 }
 
-/// Returns the anchor that a heading gets.
+/// Returns the anchor generated for a heading.
 fn anchor(heading: &str) -> String {
     let chars = heading.trim_start_matches('#').trim().chars();
     let chars = chars.filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));

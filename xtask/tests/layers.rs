@@ -1,4 +1,5 @@
-//! Test that crates and modules use only what `docs/architecture.md` draws, and that no modules form a cycle.
+//! Checks that the dependencies between crates and between modules are those in `docs/architecture.md`, and that
+//! modules have no cyclic dependencies.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -12,7 +13,7 @@ fn read(path: impl AsRef<Path>) -> String {
     std::fs::read_to_string(root().join(&path)).unwrap_or_else(|e| panic!("{}: {e}", path.as_ref().display()))
 }
 
-/// Returns the lines of a fenced block of the page.
+/// Returns the lines of the fenced block `name` in `docs/architecture.md`.
 fn block(name: &str) -> Vec<String> {
     let page = read("docs/architecture.md");
     let (_, rest) = page.split_once(&format!("\n```{name}\n")).unwrap_or_else(|| panic!("expected a block \"{name}\""));
@@ -21,7 +22,7 @@ fn block(name: &str) -> Vec<String> {
 
 fn members() -> Vec<String> {
     let manifest = read("Cargo.toml");
-    let line = manifest.lines().find_map(|line| line.strip_prefix("members = ")).expect("a line of members");
+    let line = manifest.lines().find_map(|line| line.strip_prefix("members = ")).expect("expected a line of members");
     line.trim_matches(['[', ']']).split(',').map(|name| name.trim().trim_matches('"').to_owned()).collect()
 }
 
@@ -76,14 +77,14 @@ fn runtime_links_no_command_line_and_no_readers() {
     let names: BTreeSet<&str> = tree.lines().filter_map(|line| line.split(' ').next()).collect();
     assert!(names.contains("byoc-kernels"), "{tree}");
     for other in ["byoc-core", "byoc-onnx", "byoc", "clap", "image", "prost"] {
-        assert!(!names.contains(other), "the runtime depends on {other}");
+        assert!(!names.contains(other), "expected a runtime without {other}, found a dependency on it");
     }
 }
 
 /// Path of a module below the root of its crate.
 type ModulePath = Vec<String>;
 
-/// Returns the files of a crate by module.
+/// Returns the source files of a crate by module.
 fn modules(source: &Path) -> BTreeMap<ModulePath, PathBuf> {
     let mut files = BTreeMap::new();
     let mut folders = vec![source.to_owned()];
@@ -106,13 +107,13 @@ fn modules(source: &Path) -> BTreeMap<ModulePath, PathBuf> {
     files
 }
 
-/// Returns the code of a file without comments and without its tests, which are at the end.
+/// Returns the code of a file without comments and without the tests at its end.
 fn code(text: &str) -> String {
     let text = text.split("#[cfg(test)]\nmod ").next().unwrap_or_default();
     text.lines().map(|line| line.split("//").next().unwrap_or_default()).collect::<Vec<_>>().join("\n")
 }
 
-/// Splits the inside of braces at its commas, and prepends `prefix` to each path.
+/// Expands a `use` tree into paths that begin with `prefix`.
 fn expand(prefix: &str, tree: &str, paths: &mut Vec<String>) {
     let mut worklist = vec![(prefix.to_owned(), tree.to_owned())];
     while let Some((prefix, tree)) = worklist.pop() {
@@ -139,7 +140,7 @@ fn expand(prefix: &str, tree: &str, paths: &mut Vec<String>) {
     }
 }
 
-/// Returns the paths in `use` lines, and those that begin with `crate` or `super` elsewhere in the code.
+/// Returns the paths in `use` declarations, and the paths elsewhere in the code that begin with `crate` or `super`.
 fn paths(code: &str) -> Vec<String> {
     let mut paths = Vec::new();
     let mut rest = code;
@@ -172,7 +173,7 @@ fn paths(code: &str) -> Vec<String> {
     paths
 }
 
-/// Returns the module that a path used in `module` leads to.
+/// Returns the module that `path`, used in `module`, refers to.
 fn target(module: &ModulePath, path: &str, files: &BTreeMap<ModulePath, PathBuf>) -> Option<ModulePath> {
     let mut segments: Vec<&str> = path.split("::").map(str::trim).collect();
     let mut absolute: ModulePath = match *segments.first()? {
@@ -199,10 +200,11 @@ fn target(module: &ModulePath, path: &str, files: &BTreeMap<ModulePath, PathBuf>
     (!absolute.is_empty()).then_some(absolute)
 }
 
-/// Arrow between two modules of one parent, and the path in the code that draws it.
+/// Dependencies between sibling modules by parent, each with a path in the code that causes it.
 type Arrows = BTreeMap<ModulePath, BTreeMap<(String, String), String>>;
 
-/// Returns the arrows between siblings, by parent: an arrow between modules counts where their paths part.
+/// Returns the dependencies between siblings by parent. A dependency between two modules counts for their first
+/// ancestors that differ.
 fn arrows(files: &BTreeMap<ModulePath, PathBuf>) -> Arrows {
     let mut arrows = Arrows::new();
     for (module, file) in files {
@@ -219,7 +221,7 @@ fn arrows(files: &BTreeMap<ModulePath, PathBuf>) -> Arrows {
     arrows
 }
 
-/// Removes modules that use none of the others, again and again; what stays is on a cycle or leads to one.
+/// Repeatedly removes modules that depend on no remaining one. The dependencies left are on a cycle or lead to one.
 fn cyclic(arrows: &BTreeMap<(String, String), String>) -> BTreeSet<(String, String)> {
     let mut left: BTreeSet<(String, String)> = arrows.keys().cloned().collect();
     loop {

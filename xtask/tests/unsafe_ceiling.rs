@@ -1,5 +1,5 @@
-//! Test that the number of `unsafe` blocks, functions and implementations of each crate does not exceed `unsafe.txt`,
-//! whose numbers may only decrease.
+//! Checks that the number of `unsafe` blocks, functions and implementations of each crate does not exceed the number in
+//! `unsafe.txt`, which may only decrease.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -19,7 +19,7 @@ fn sources(folder: &Path, files: &mut Vec<PathBuf>) {
         for entry in std::fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
             if path.is_dir() {
-                // A crate inside another one is counted by itself.
+                // A nested crate is counted separately.
                 if !path.ends_with("target") && !path.join("Cargo.toml").exists() {
                     folders.push(path);
                 }
@@ -30,8 +30,8 @@ fn sources(folder: &Path, files: &mut Vec<PathBuf>) {
     }
 }
 
-/// Counts the constructs that begin with `unsafe`: blocks, functions, implementations. Types of unsafe functions
-/// (`unsafe extern "C" fn(..)` without a name) have no contract of their own and are not counted, nor are comments.
+/// Counts the constructs that begin with `unsafe`: blocks, functions, implementations. Unsafe function types (`unsafe
+/// extern "C" fn(..)` without a name) have no contract of their own and are not counted, nor are comments.
 fn count(text: &str) -> usize {
     let code = text.lines().map(|line| line.split("//").next().unwrap_or_default()).collect::<Vec<_>>().join("\n");
     let mut total = 0;

@@ -46,7 +46,9 @@ impl Case {
     /// Returns the finished module.
     pub fn module(&self) -> Module {
         let mut builder = Builder::new(self.builder.module.clone());
-        builder.define("main", &self.params, self.body.expect("a result")).expect("well typed");
+        builder
+            .define("main", &self.params, self.body.expect("expected a result"))
+            .expect("expected a well-typed module");
         builder.module
     }
 
@@ -101,7 +103,7 @@ impl Case {
 
     /// Returns the shape of a value.
     pub fn shape(&self, value: ExprId) -> Vec<usize> {
-        self.builder.module.ty(value).as_tensor().and_then(|t| t.shape()).expect("a known shape").to_vec()
+        self.builder.module.ty(value).as_tensor().and_then(|t| t.shape()).expect("expected a known shape").to_vec()
     }
 
     /// Sets the result of the module.
@@ -223,7 +225,7 @@ impl Case {
             x = self.op("add", &args, &[]);
         }
         let y = self.activation(x);
-        if self.chance(8) { self.builder.tuple(&[x, y]).expect("a tuple") } else { y }
+        if self.chance(8) { self.builder.tuple(&[x, y]).expect("expected a tuple") } else { y }
     }
 }
 
@@ -448,7 +450,7 @@ pub fn batch_norm(c: &mut Case) {
         ("scale", c.chance(2).into()),
     ];
     let all = c.op("nn.batch_norm", &[x, gamma, beta, mean, variance], &attrs);
-    let y = c.builder.project(all, 0).expect("the result");
+    let y = c.builder.project(all, 0).expect("expected the result");
     let y = c.activation(y);
     c.done(y);
 }
@@ -554,7 +556,7 @@ pub fn joins_and_views(c: &mut Case) {
         let part = c.input(&shape);
         parts.push(if c.chance(2) { c.op("tanh", &[part], &[]) } else { part });
     }
-    let tuple = c.builder.tuple(&parts).expect("a tuple");
+    let tuple = c.builder.tuple(&parts).expect("expected a tuple");
     let mut x = c.op("concatenate", &[tuple], &[("axis", (axis as i64).into())]);
     for _ in 0..c.int(1, 4) {
         let shape = c.shape(x);
@@ -602,7 +604,7 @@ pub fn joins_and_views(c: &mut Case) {
                     let attrs = [("indices_or_sections", longs(&[cut])), ("axis", (at as i64).into())];
                     let both = c.op("split", &[x], &attrs);
                     let side = c.int(0, 1) as u32;
-                    c.builder.project(both, side).expect("a part")
+                    c.builder.project(both, side).expect("expected a part")
                 }
             }
             _ => c.activation(x),
@@ -686,7 +688,7 @@ pub fn lstm(c: &mut Case) {
             sums = c.op("add", &[sums, product], &[]);
         }
         let parts = c.op("split", &[sums], &[("indices_or_sections", 4.into()), ("axis", 1.into())]);
-        let gates = order.map(|i| c.builder.project(parts, i).expect("a part"));
+        let gates = order.map(|i| c.builder.project(parts, i).expect("expected a part"));
         let [i, f, o] = [gates[0], gates[1], gates[2]].map(|gate| c.op("sigmoid", &[gate], &[]));
         let g = c.op("tanh", &[gates[3]], &[]);
         let mut cell = c.op("multiply", &[i, g], &[]);
@@ -701,7 +703,7 @@ pub fn lstm(c: &mut Case) {
     }
     // The last cell state is sometimes an output as well.
     hiddens.extend(state.map(|(_, cell)| cell).filter(|_| c.chance(2)));
-    let tuple = c.builder.tuple(&hiddens).expect("a tuple");
+    let tuple = c.builder.tuple(&hiddens).expect("expected a tuple");
     let all = c.op("stack", &[tuple], &[("axis", 0.into())]);
     c.done(all);
 }
@@ -720,7 +722,7 @@ pub fn gru(c: &mut Case) {
     };
     let parts = |c: &mut Case, x: ExprId, count: usize| -> Vec<ExprId> {
         let all = c.op("split", &[x], &[("indices_or_sections", (count as i64).into()), ("axis", 1.into())]);
-        (0..count).map(|i| c.builder.project(all, i as u32).expect("a part")).collect()
+        (0..count).map(|i| c.builder.project(all, i as u32).expect("expected a part")).collect()
     };
     let mut hiddens = Vec::new();
     for _ in 0..steps {
@@ -774,7 +776,7 @@ pub fn gru(c: &mut Case) {
         state = Some(mixed(c, update, candidate, state));
         hiddens.extend(state);
     }
-    let tuple = c.builder.tuple(&hiddens).expect("a tuple");
+    let tuple = c.builder.tuple(&hiddens).expect("expected a tuple");
     let all = c.op("stack", &[tuple], &[("axis", 0.into())]);
     c.done(all);
 }
@@ -808,7 +810,7 @@ pub fn channel_shuffle(c: &mut Case) {
             if c.chance(3) { x } else { c.op("nn.conv2d", &[x, w], &[]) }
         })
         .collect();
-    let tuple = c.builder.tuple(&parts).expect("a tuple");
+    let tuple = c.builder.tuple(&parts).expect("expected a tuple");
     let x = c.op("concatenate", &[tuple], &[("axis", 1.into())]);
     let x = c.op("reshape", &[x], &[("newshape", longs(&[batch, groups, channels, size, size]))]);
     let x = c.op("transpose", &[x], &[("axes", longs(&[0, 2, 1, 3, 4]))]);
@@ -818,7 +820,7 @@ pub fn channel_shuffle(c: &mut Case) {
         let cut = c.int(1, all - 1);
         let both = c.op("split", &[x], &[("indices_or_sections", longs(&[cut])), ("axis", 1.into())]);
         let side = c.int(0, 1);
-        x = c.builder.project(both, side as u32).expect("a part");
+        x = c.builder.project(both, side as u32).expect("expected a part");
     }
     let left = c.shape(x)[1];
     let w = c.constant(&[3, left, 1, 1]);
@@ -861,7 +863,7 @@ pub fn residual_blocks(c: &mut Case) {
                 c.op("multiply", &[y, gate], &[])
             }
             _ => {
-                let tuple = c.builder.tuple(&[x, y]).expect("a tuple");
+                let tuple = c.builder.tuple(&[x, y]).expect("expected a tuple");
                 c.op("concatenate", &[tuple], &[("axis", 1.into())])
             }
         };
@@ -899,7 +901,7 @@ pub fn masked_rows(case: &mut Case) {
         let nan = case.op("isnan", &[turned], &[]);
         let number = case.scalar(2.0);
         let guarded = case.op("where", &[nan, number, turned], &[]);
-        let both = case.builder.tuple(&[result, guarded]).expect("a tuple");
+        let both = case.builder.tuple(&[result, guarded]).expect("expected a tuple");
         return case.done(both);
     }
     case.done(result);

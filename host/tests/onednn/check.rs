@@ -33,15 +33,15 @@ impl Bench {
         let folder = byoc_test_support::plugin_dir(&["dnnl"]);
         let session = Session::new(&[folder.path().to_owned()], 2).unwrap_or_else(|_| panic!("a session"));
         let codegen = session.registry.codegen("dnnl").unwrap_or_else(|_| panic!("the backend")).0;
-        let loader = session.registry.loader("dnnl_json", "dnnl").expect("the loader");
+        let loader = session.registry.loader("dnnl_json", "dnnl").expect("expected the loader");
         Some(Bench { session, codegen, loader, _folder: folder })
     }
 
     /// Builds the graph of a module and returns it if the backend supports it.
     pub fn graph(&self, module: &Module) -> Result<(Graph, ConstantTable), String> {
         let mut constants = ConstantTable::default();
-        let main = module.main().expect("a program");
-        let graph = function_graph(module, "case", main, &mut constants).expect("data flow");
+        let main = module.main().expect("expected `@main`");
+        let graph = function_graph(module, "case", main, &mut constants).expect("expected a data-flow module");
         let mut candidate = Candidate::new(CandidateKind::Pattern, "case", graph.clone());
         candidate.constants = constants.handles.clone().into();
         match self.codegen.judge(&candidate) {
@@ -153,7 +153,7 @@ pub fn run_as(executable: &dyn Executable, inputs: &[Tensor], dtypes: &[DType]) 
         .zip(dtypes)
         .map(|((shape, lines), dtype)| {
             let len = shape.iter().product::<usize>() * dtype.size();
-            Tensor::from_bytes(*dtype, shape, bytes(lines, len)).expect("a tensor of that size")
+            Tensor::from_bytes(*dtype, shape, bytes(lines, len)).expect("expected a tensor of that size")
         })
         .collect()
 }

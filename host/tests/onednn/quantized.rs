@@ -21,7 +21,7 @@ fn bytes(c: &mut Case, dtype: DType, shape: &[usize]) -> Tensor {
         _ => c.int(0, 255) as u8,
     };
     let bytes: Vec<u8> = (0..len).map(|_| byte()).collect();
-    Tensor::from_bytes(dtype, shape, &bytes).expect("bytes")
+    Tensor::from_bytes(dtype, shape, &bytes).expect("expected one element per byte")
 }
 
 /// Draws int8 or uint8.
@@ -201,7 +201,7 @@ fn convolve(c: &mut Case, x: Option<ExprId>, sizes: &Sizes, last: bool) -> (Expr
         let value = bytes(c, dtype, &shape);
         c.input_of(value)
     });
-    let dtype = c.builder.module.ty(x).as_tensor().expect("a tensor").dtype;
+    let dtype = c.builder.module.ty(x).as_tensor().expect("expected a tensor").dtype;
     let [zero, kernel_zero, from, kernel_scale] = parameters(c, dtype);
     let channels = groups * out_per_group;
     let shape = match last {
@@ -246,7 +246,7 @@ pub fn quantized_depthwise(c: &mut Case) {
 }
 
 fn product(c: &mut Case, x: ExprId, units: usize, weight: Tensor) -> ExprId {
-    let dtype = c.builder.module.ty(x).as_tensor().expect("a tensor").dtype;
+    let dtype = c.builder.module.ty(x).as_tensor().expect("expected a tensor").dtype;
     let [zero, kernel_zero, from, kernel_scale] = parameters(c, dtype);
     let weight = c.builder.constant(weight);
     let attrs = [("units", AttrValue::Int(units as i64))];
@@ -275,7 +275,7 @@ pub fn quantized_wide_sums(c: &mut Case) {
         let len: usize = shape.iter().product();
         let top = if dtype == DType::U8 { 255 } else { 127 };
         let values: Vec<u8> = (0..len).map(|_| (top - c.int(0, 6) as i32) as u8).collect();
-        Tensor::from_bytes(dtype, shape, &values).expect("bytes")
+        Tensor::from_bytes(dtype, shape, &values).expect("expected one element per byte")
     };
     if c.chance(2) {
         let (terms, units) = (c.int(1100, 2100), c.pick(&[1, 7, 16, 40]));
@@ -397,7 +397,7 @@ pub fn quantized_pools_and_joins(c: &mut Case) {
             from.push(scalar(c, own));
             zeros.push(integer(c, zero));
         }
-        let tuple = |c: &mut Case, fields: &[ExprId]| c.builder.tuple(fields).expect("a tuple");
+        let tuple = |c: &mut Case, fields: &[ExprId]| c.builder.tuple(fields).expect("expected a tuple");
         let (data, from, zeros) = (tuple(c, &values), tuple(c, &from), tuple(c, &zeros));
         let (out, out_zero) = (scalar(c, out), integer(c, out_zero));
         let attrs = [("axis", AttrValue::Int(axis as i64))];

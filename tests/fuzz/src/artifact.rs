@@ -1,9 +1,10 @@
-//! Artifacts that are sealed again after a mutation, so that the mutation gets past the digests to the later checks.
+//! Artifacts that are sealed again after a mutation, so that the mutation passes the digests and reaches the later
+//! checks.
 //!
-//! Mutations do not change native code: loading an object means running it. Each input is opened, loaded on the plugin
-//! that it was made for and run, and its program is run on the host alone. Each run is either rejected with a message,
-//! or gives outputs of the declared types; if the mutation changed only types, shapes, positions or the entry's code,
-//! both runs give the same outputs.
+//! Mutations do not change native code, as loading an object means running it. Each input is opened, loaded on the
+//! plugin that it was compiled for and run, and its program is also run on the host alone. Each run is either rejected
+//! with a message, or gives outputs of the declared types; if the mutation changed only types, shapes, positions or the
+//! code of the entry function, both runs give the same outputs.
 
 use crate::{Target, accepted, below, check_diagnostics, corpus, files, json, mutate, pick};
 use byoc::artifact;
@@ -50,31 +51,31 @@ blob_targets! {
 
 const BACKENDS: [&str; 5] = ["dnnl", "nuc_fpga", "template", "ccompiler", "elementwise"];
 
-/// Maximum number of elements of a register; larger models are not run, as that would take long.
+/// Maximum number of elements of a register; larger models are not run, as they would take too long.
 const MAX_ELEMENTS: usize = 1 << 16;
 
-/// Returns the session of all targets here, with the plugins of this checkout.
+/// Returns the session of all artifact targets, with the plugins of this checkout.
 fn session() -> &'static Session {
     static SESSION: OnceLock<Session> = OnceLock::new();
     SESSION.get_or_init(|| {
         let folder = byoc_test_support::plugin_dir(&["dnnl", "nuc_fpga", "template", "ccompiler"]).keep();
         byoc_test_support::copy(&byoc_test_support::sample("elementwise"), &folder.join("libbyoc_elementwise.so"));
-        Session::new(&[folder], 1).expect("one thread")
+        Session::new(&[folder], 1).expect("cannot start a thread")
     })
 }
 
-/// Returns the artifacts of the corpus's programs, compiled for a backend on this machine. Artifacts without a region
-/// of the backend are used only if there are no others: without oneDNN, dnnl supports nothing, and the programs run on
+/// Returns the programs of the corpus as artifacts, compiled for a backend on this machine. Artifacts without a region
+/// of the backend are used only if there are no others: without oneDNN, dnnl supports nothing, and everything runs on
 /// the host.
 fn seeds_of(backend: &str) -> &'static [Vec<u8>] {
     static SEEDS: [OnceLock<Vec<Vec<u8>>>; BACKENDS.len()] = [const { OnceLock::new() }; BACKENDS.len()];
-    let at = BACKENDS.iter().position(|name| *name == backend).expect("a backend of the table");
+    let at = BACKENDS.iter().position(|name| *name == backend).expect("expected a backend of the table");
     SEEDS[at].get_or_init(|| {
         let mut seeds = Vec::new();
         let mut without_regions = Vec::new();
         let mut refused = String::new();
         for (file, _) in corpus("artifact") {
-            let loaded = frontend::load(&file, &LoadOptions::default()).expect("a program of the corpus");
+            let loaded = frontend::load(&file, &LoadOptions::default()).expect("cannot load the program");
             let options = BuildOptions { backends: vec![backend.to_owned()], ..BuildOptions::default() };
             let built = match build(session(), loaded, &options, &mut |_| {}) {
                 Ok(built) => built,
@@ -84,8 +85,8 @@ fn seeds_of(backend: &str) -> &'static [Vec<u8>] {
                 }
             };
             let path = files::file(&[], "seed");
-            artifact::write(&path, &built.compiled).expect("an artifact");
-            let bytes = std::fs::read(&path).expect("the artifact");
+            artifact::write(&path, &built.compiled).expect("cannot write the artifact");
+            let bytes = std::fs::read(&path).expect("cannot read the artifact");
             match built.compiled.regions.iter().flatten().count() {
                 0 => without_regions.push(bytes),
                 _ => seeds.push(bytes),
@@ -170,7 +171,7 @@ fn header_of(weights: &[u8]) -> Option<(Value, &[u8])> {
     Some((serde_json::from_slice(header).ok()?, data))
 }
 
-/// Changes an artifact and seals it again. Input that cannot be unpacked is returned unchanged.
+/// Mutates an artifact and seals it again. Input that cannot be unpacked is returned unchanged.
 fn mutate_and_seal(
     bytes: &[u8],
     random: &mut Random,
@@ -179,7 +180,7 @@ fn mutate_and_seal(
     let Some(mut entries) = unpack(bytes) else { return bytes.to_vec() };
     let comparable = mutate(&mut entries, random).unwrap_or(false);
     if !comparable {
-        // The mark travels with the file: the result may differ from that of the host's program.
+        // Marks the artifact as one whose result may differ between the backend and the host.
         edit_json(&mut entries, MANIFEST, |manifest| manifest["options"] = json!({"fuzz": "differs"}));
     }
     seal_entries(&entries).unwrap_or_else(|| bytes.to_vec())
@@ -193,7 +194,7 @@ fn edit_json(entries: &mut Entries, name: &str, edit: impl FnOnce(&mut Value)) -
     Some(())
 }
 
-/// Changes any part; returns true if the host's program still is the one that the regions were compiled from.
+/// Mutates any part; returns true if the program still is the one that the regions were compiled from.
 fn mutate_contents(entries: &mut Entries, random: &mut Random) -> Option<bool> {
     match below(random, 12) {
         0..=6 => {
@@ -251,7 +252,7 @@ fn mutate_contents(entries: &mut Entries, random: &mut Random) -> Option<bool> {
 const CCOMPILER: &[u8] = b"BYOCCC02";
 const NUC_FPGA: &[u8] = b"NUCFPGA\n";
 
-/// Changes the blob of a region. The result of the blob may then differ from the host's.
+/// Mutates the blob of a region, whose result may then differ from that of the host.
 fn mutate_blob(entries: &mut Entries, random: &mut Random) -> Option<bool> {
     let is_blob = |name: &str| name.starts_with("regions/") && !name.contains("/source.");
     let blobs: Vec<usize> = (0..entries.len()).filter(|&at| is_blob(&entries[at].0)).collect();
@@ -281,14 +282,14 @@ fn mutate_blob(entries: &mut Entries, random: &mut Random) -> Option<bool> {
     Some(false)
 }
 
-/// Returns a blob of ccompiler with another header, given the bytes after the magic. Source and object and their sizes
-/// stay unchanged: they are native code.
+/// Returns a ccompiler blob with a mutated header, given the bytes after the magic. The source, the object and their
+/// sizes stay unchanged, as they are native code.
 fn mutate_ccompiler_header(rest: &[u8], random: &mut Random) -> Option<Vec<u8>> {
     let rest = rest.get(32..)?;
     let (length, rest) = rest.split_first_chunk::<8>()?;
     let (header, code) = rest.split_at_checked(usize::try_from(u64::from_le_bytes(*length)).ok()?)?;
     let mut header: Value = serde_json::from_slice(header).ok()?;
-    // With other features the source would be compiled again, which is slow and tests nothing.
+    // With other CPU features the source would be recompiled, which is slow and tests nothing.
     let native_fields = ["source", "object", "features"].map(|key| (key, header[key].clone()));
     json::mutate(&mut header, random);
     if let Value::Object(fields) = &mut header {
@@ -333,7 +334,7 @@ fn load_and_run(compiled: Compiled, inputs: Option<&[Tensor]>) -> Result<Option<
     if !warnings.is_empty() {
         check_diagnostics(&warnings)?;
         if let Some(error) = warnings.iter().find(|warning| warning.severity == Severity::Error) {
-            return Err(format!("an error among warnings: {error}"));
+            return Err(format!("expected warnings only, found {error}"));
         }
     }
     let Some(inputs) = inputs else { return Ok(None) };
@@ -341,7 +342,7 @@ fn load_and_run(compiled: Compiled, inputs: Option<&[Tensor]>) -> Result<Option<
         Ok(outputs) => outputs,
         Err(failure) => {
             let text = failure.to_string();
-            // With BYOC_CHECK_REGIONS a region runs in guarded copies.
+            // With BYOC_CHECK_REGIONS a region runs on guarded copies, which reveal out-of-bounds writes.
             if ["written after the end", "written before the start", "was written to"]
                 .iter()
                 .any(|marker| text.contains(marker))
@@ -363,7 +364,7 @@ fn load_and_run(compiled: Compiled, inputs: Option<&[Tensor]>) -> Result<Option<
     Ok(Some(outputs))
 }
 
-/// Checks that two runs gave the same: integers bit for bit, floats to a thousandth of the largest value.
+/// Checks that two runs gave equal outputs: integers bit for bit, floats up to a thousandth of the largest value.
 fn compare_outputs(reference: &[Tensor], result: &[Tensor]) -> Result<(), String> {
     for (number, (expected, found)) in reference.iter().zip(result).enumerate() {
         if expected.dtype() != found.dtype() || expected.shape() != found.shape() {

@@ -1,4 +1,4 @@
-//! Runs a target without instrumentation. Execution `n` of a seed depends only on the target, the seed and `n`.
+//! Driver that runs a target without instrumentation. Execution `n` depends only on the target, the seed and `n`.
 
 use crate::Target;
 use crate::mutate;
@@ -33,18 +33,18 @@ pub struct Options {
 pub struct Summary {
     /// Number of executions.
     pub executions: u64,
-    /// Number of inputs that were accepted: read completely, and run if they are models.
+    /// Number of accepted inputs: read completely and, for models, run.
     pub accepted: u64,
-    /// Numbers of the first failed executions, with the reasons.
+    /// Numbers of the failed executions, up to a maximum, with the reasons.
     pub failures: Vec<(u64, String)>,
     /// Number and duration of the longest execution.
     pub longest: (u64, Duration),
 }
 
-/// Maximum number of failures, after which a run ends.
+/// Number of failures after which a run ends.
 const MAX_FAILURES: usize = 20;
 
-/// Returns the input of an execution: first the unchanged seeds, then mutations of them, up to five in sequence.
+/// Returns the input of an execution: the unchanged seeds come first, then seeds with up to five successive mutations.
 pub fn input(target: &Target, seeds: &[Vec<u8>], seed: u64, number: u64) -> Vec<u8> {
     if let Some(seed_input) = usize::try_from(number).ok().and_then(|number| seeds.get(number)) {
         return seed_input.clone();
@@ -55,13 +55,13 @@ pub fn input(target: &Target, seeds: &[Vec<u8>], seed: u64, number: u64) -> Vec<
         bytes = (target.mutate)(&bytes, &mut random);
     }
     if crate::below(&mut random, 64) == 0 {
-        // Byte mutations produce inputs that the format's own mutations never do.
+        // Byte mutations reach inputs that the format-specific mutations cannot produce.
         bytes = mutate::bytes(&bytes, &mut random, &[]);
     }
     bytes
 }
 
-/// Executes one input; a panic is a failure.
+/// Runs a target on one input; a panic counts as a violation.
 ///
 /// # Errors
 /// A message about the violation.
@@ -108,7 +108,7 @@ pub fn run(target: &Target, options: &Options) -> std::io::Result<Summary> {
     Ok(summary)
 }
 
-/// Aborts the process if one execution takes too long: a thread cannot be stopped from outside.
+/// Aborts the process if one execution takes too long, as a thread cannot be stopped from outside.
 #[expect(clippy::print_stderr, reason = "the process aborts")]
 fn watchdog(current: Arc<AtomicU64>, execution_timeout: Duration, name: &'static str, seed: u64) {
     std::thread::spawn(move || {
@@ -119,7 +119,7 @@ fn watchdog(current: Arc<AtomicU64>, execution_timeout: Duration, name: &'static
             if now != last {
                 (last, since) = (now, Instant::now());
             } else if now != 0 && since.elapsed() > execution_timeout {
-                eprintln!("{name} --seed {seed}: execution {} takes longer than {execution_timeout:?}", now - 1);
+                eprintln!("{name} --seed {seed}: execution {}: expected an end within {execution_timeout:?}", now - 1);
                 std::process::abort();
             }
         }

@@ -1,4 +1,4 @@
-//! Targets whose inputs are read directly: models, arrays, images, weights, pattern tables, and the JSON of plugins.
+//! Targets that parse their input directly: models, arrays, images, weights, pattern tables, and the JSON of plugins.
 
 use crate::{Target, accepted, below, check_diagnostics, json, mutate, seeds};
 use byoc::build::{BuildOptions, build};
@@ -107,7 +107,7 @@ pub const IMAGE: Target = Target {
     seeds: || seeds("image"),
     mutate: |seed, random| mutate::bytes(seed, random, &["IHDR", "IDAT", "PLTE", "tRNS", "\u{ff}"]),
     run: |bytes| {
-        // The first byte selects the input that the image is loaded for; the rest is the image.
+        // The first byte selects the model input that the image is loaded for; the rest is the image.
         let (&choice, bytes) = bytes.split_first().unwrap_or((&0, &[]));
         let png = bytes.starts_with(b"\x89P");
         let shape: &[usize] = [&[1, 3, 8, 8][..], &[8, 8, 1], &[4, 5, 3], &[7, 9], &[3]][usize::from(choice) % 5];
@@ -115,7 +115,7 @@ pub const IMAGE: Target = Target {
         match image::load(&file(bytes, if png { "png" } else { "jpg" }), dtype, shape, &image::Normalization::default())
         {
             Ok(tensor) if tensor.shape() == shape && tensor.dtype() == dtype => accept_tensor(&tensor),
-            Ok(tensor) => Err(format!("{tensor:?} for an input of shape {shape:?}")),
+            Ok(tensor) => Err(format!("expected a tensor of shape {shape:?}, found {tensor:?}")),
             Err(diagnostic) => check_diagnostics([&diagnostic]),
         }
     },
@@ -207,12 +207,12 @@ pub const BOUNDARY_JSON: Target = Target {
         match Graph::from_json(text) {
             Ok(graph) => {
                 accepted();
-                let reread =
-                    Graph::from_json(&graph.to_json()).map_err(|e| format!("a graph does not round-trip: {e}"))?;
+                let reread = Graph::from_json(&graph.to_json())
+                    .map_err(|e| format!("expected the graph to round-trip through JSON, found: {e}"))?;
                 if reread.to_json() != graph.to_json() {
                     return Err("a graph round-trips to a different graph".into());
                 }
-                // No graph refers to more than a few constants.
+                // A graph that refers to more than four constants is not converted.
                 if graph.check(4).is_ok()
                     && let Err(diagnostic) = byoc::plugin::bridge::module_of(&graph, &[])
                 {
@@ -233,13 +233,13 @@ fn check_message(message: &str) -> Result<(), String> {
     if message.trim().is_empty() { Err("an error without a message".into()) } else { Ok(()) }
 }
 
-/// Counts the input as accepted and reads its tensor.
+/// Counts the input as accepted and checks its tensor.
 fn accept_tensor(tensor: &Tensor) -> Result<(), String> {
     accepted();
     check_tensor(tensor)
 }
 
-/// Reads every byte of a tensor, and checks their number.
+/// Reads every byte of a tensor and checks the number of bytes.
 fn check_tensor(tensor: &Tensor) -> Result<(), String> {
     let expected = element_count(tensor.shape()).and_then(|count| count.checked_mul(tensor.dtype().size()));
     if expected != Some(tensor.bytes().len()) {
@@ -249,14 +249,14 @@ fn check_tensor(tensor: &Tensor) -> Result<(), String> {
     Ok(())
 }
 
-/// Writes a file of this process with these contents, always at the same path.
+/// Writes a temporary file, whose path is always the same in this process, and returns the path.
 pub fn file(bytes: &[u8], extension: &str) -> PathBuf {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     let folder = FOLDER.get_or_init(|| byoc_test_support::temporary_folder().keep());
     let path = folder.join(format!("input.{extension}"));
-    // Removed first: constants of the previous execution may still use a mapping of the old file.
+    // The old file is removed first, as constants of the previous execution may still map it.
     let _ = std::fs::remove_file(&path);
-    std::fs::write(&path, bytes).expect("a temporary file");
+    std::fs::write(&path, bytes).expect("cannot write a temporary file");
     path
 }
 
@@ -266,10 +266,10 @@ pub fn model(bytes: &[u8], extension: &str) -> Result<(), String> {
     build_and_run(&path, &LoadOptions::default())
 }
 
-/// Returns the session of models that are run on the host alone.
+/// Returns the session for runs on the host alone.
 fn host() -> &'static Session {
     static HOST: OnceLock<Session> = OnceLock::new();
-    HOST.get_or_init(|| Session::without_plugins(1).expect("one thread"))
+    HOST.get_or_init(|| Session::without_plugins(1).expect("cannot start a thread"))
 }
 
 fn build_and_run(path: &Path, options: &LoadOptions) -> Result<(), String> {
@@ -288,7 +288,7 @@ fn build_and_run(path: &Path, options: &LoadOptions) -> Result<(), String> {
         Err(failure) => return check_diagnostics(&failure.diagnostics),
     };
     let Some(inputs) = inputs.filter(|_| flops <= MAX_FLOPS) else { return Ok(()) };
-    // A loop runs as long as its model requests; limiting that is up to the caller.
+    // The model decides how long a loop runs, so the caller must limit the time.
     match model.run_under(&inputs, &host().cancel.part(Some(MAX_RUN))) {
         Ok(outputs) => {
             accepted();
@@ -298,7 +298,7 @@ fn build_and_run(path: &Path, options: &LoadOptions) -> Result<(), String> {
     }
 }
 
-/// Returns random inputs, with 2 for each open dimension; `None` if they are large.
+/// Returns random inputs, with every symbolic dimension set to 2; `None` if the inputs are too large.
 pub fn small_inputs(ports: &[byoc::exec::program::Port]) -> Option<Vec<Tensor>> {
     let mut remaining = MAX_ELEMENTS;
     let input = |port: &byoc::exec::program::Port| {

@@ -1,5 +1,5 @@
-//! Mutations that keep JSON well-formed: of one value, or of all equal values in the same way, which gets past checks
-//! that compare one part with another.
+//! Mutations that keep JSON well-formed: of one value, or of all equal values in the same way, which passes checks that
+//! compare one part with another.
 
 use crate::mutate::EDGE_VALUES;
 use crate::{below, pick};
@@ -9,7 +9,7 @@ use serde_json::Value;
 /// Path of a value: keys and indices from the root.
 pub type Path = Vec<String>;
 
-/// Changes one value, or all values equal to it. Returns their paths.
+/// Changes one value, or all values equal to it. Returns the paths of the changed values.
 pub fn mutate(root: &mut Value, random: &mut Random) -> Vec<Path> {
     let mut paths = Vec::new();
     collect_paths(root, &mut Vec::new(), &mut paths);
@@ -58,7 +58,7 @@ fn remove(root: &mut Value, at: &[String]) -> bool {
     }
 }
 
-// Recursion depth is that of the seed's JSON and the parts grafted into it, which serde_json bounds.
+// The recursion depth is that of the JSON, which serde_json bounds for the seed and for the parts grafted into it.
 fn collect_paths(value: &Value, at: &mut Path, paths: &mut Vec<Path>) {
     if !at.is_empty() {
         paths.push(at.clone());
@@ -75,7 +75,7 @@ fn collect_paths(value: &Value, at: &mut Path, paths: &mut Vec<Path>) {
     }
 }
 
-/// Returns another value: close to the given one, or of the same kind from elsewhere.
+/// Returns a mutated value: one close to `value`, or a value of the same kind from elsewhere in the document.
 fn mutate_value(value: &Value, root: &Value, paths: &[Path], random: &mut Random) -> Value {
     if below(random, 16) == 0 {
         let any = [Value::Null, Value::from(true), Value::from(""), Value::Array(Vec::new()), Value::from(0.5)];
@@ -119,7 +119,7 @@ fn mutate_value(value: &Value, root: &Value, paths: &[Path], random: &mut Random
     }
 }
 
-/// Returns a value from another place, of the same kind if a few tries find one.
+/// Returns a value from elsewhere in the document, of the same kind if a few attempts find one.
 fn value_from_elsewhere(value: &Value, root: &Value, paths: &[Path], random: &mut Random) -> Value {
     for _ in 0..16 {
         if let Some(found) = root.pointer(&pointer(pick::<Path>(random, paths)))

@@ -1,9 +1,9 @@
-//! Fuzz targets. A [`Target`] is a body that reads untrusted bytes, seeds to start from, and a mutation that keeps
-//! enough of a seed intact to get past the first check.
+//! Fuzz targets. A [`Target`] consists of a body that reads untrusted bytes, seeds to start from, and a mutation that
+//! keeps enough of a seed intact to pass the first checks.
 //!
-//! The same bodies run in two ways: under `cargo-fuzz`, whose targets in `fuzz/` are one line each, with coverage; and
-//! by [`driver`], on any toolchain, where an execution depends only on the target, a seed and its number, so that
-//! findings can be reproduced from these three.
+//! The bodies run in two ways: guided by coverage under `cargo-fuzz`, whose targets in `fuzz/` are one line each; and
+//! under [`driver`], with any toolchain, where an execution depends only on the target, the seed and the number of the
+//! execution, and findings can be reproduced from these three.
 //!
 //! A body returns an error for a violation that is not a panic: a result that differs from the reference, or an
 //! unexpected type.
@@ -23,13 +23,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Fuzz target.
 pub struct Target {
-    /// Name: that of its directory in `corpus`, if it has one, and of its file in `fuzz/fuzz_targets`.
+    /// Name of the target, of its directory in `corpus`, if any, and of its file in `fuzz/fuzz_targets`.
     pub name: &'static str,
     /// Returns the inputs to start from; never empty.
     pub seeds: fn() -> Vec<Vec<u8>>,
     /// Mutates an input.
     pub mutate: fn(&[u8], &mut Random) -> Vec<u8>,
-    /// Executes one input.
+    /// Runs the target on one input.
     ///
     /// # Errors
     /// A message about the violation.
@@ -55,7 +55,7 @@ pub const TARGETS: &[Target] = &[
     files::SAFETENSORS,
 ];
 
-/// Number of inputs that were accepted: read, or built and run. Targets that reject all of their inputs find little.
+/// Number of accepted inputs: read or, for models, built and run. A target that rejects all of its inputs finds little.
 static ACCEPTED: AtomicU64 = AtomicU64::new(0);
 
 /// Counts an accepted input.
@@ -71,7 +71,7 @@ pub fn target(name: &str) -> Option<&'static Target> {
 /// Returns the files of a target's corpus, sorted by name.
 ///
 /// # Panics
-/// If there are none: they are part of the project.
+/// If there are no files, as the corpus is part of the project.
 fn corpus(name: &str) -> Vec<(PathBuf, Vec<u8>)> {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("corpus").join(name);
     let entries = std::fs::read_dir(&folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
@@ -92,16 +92,16 @@ fn check_diagnostics<'d>(diagnostics: impl IntoIterator<Item = &'d Diagnostic>) 
     for diagnostic in diagnostics {
         count += 1;
         if diagnostic.message.trim().is_empty() || diagnostic.code.0 == 0 {
-            return Err(format!("a diagnostic without a code or a message: {diagnostic:?}"));
+            return Err(format!("expected a diagnostic with a code and a message, found {diagnostic:?}"));
         }
         if diagnostic.notes.iter().chain([&diagnostic.message]).any(|text| text.contains("panicked")) {
-            return Err(format!("a panic was reported as {diagnostic}"));
+            return Err(format!("expected no panic, found {diagnostic}"));
         }
     }
     if count == 0 { Err("an error without a diagnostic".into()) } else { Ok(()) }
 }
 
-/// Returns a random number below `n`, which is not 0.
+/// Returns a random number below `n`, which must not be 0.
 fn below(random: &mut Random, n: usize) -> usize {
     (random.next_u64() % n as u64) as usize
 }

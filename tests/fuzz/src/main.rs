@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Inputs are a few kilobytes, and models that are run are small.
+/// The limit is far beyond what inputs of a few kilobytes and the small models that are run need.
 #[global_allocator]
 static MEMORY: LimitedAllocator = LimitedAllocator::new(2 << 30);
 
@@ -46,7 +46,7 @@ fn run(args: &[String]) -> Result<bool, String> {
     let (mut only, mut save, mut files) = (None, None::<PathBuf>, Vec::new());
     let mut words = rest.iter();
     while let Some(word) = words.next() {
-        let mut value = || words.next().ok_or_else(|| format!("{word} needs a value"));
+        let mut value = || words.next().ok_or_else(|| format!("{word}: expected a value"));
         let number = |text: &String| text.parse::<u64>().map_err(|e| format!("{word} {text}: {e}"));
         match word.as_str() {
             "--executions" => options.executions = number(value()?)?,
@@ -61,7 +61,7 @@ fn run(args: &[String]) -> Result<bool, String> {
             other => return Err(format!("unknown option {other}")),
         }
     }
-    // Plugins compile what does not fit; a compiler would make machine code of sources that were changed.
+    // Compiles the seeds, which are then cached, before anything is executed.
     if name.starts_with("blob_") || name == "artifact" {
         drop((target.seeds)());
     }

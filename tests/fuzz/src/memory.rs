@@ -1,10 +1,10 @@
-//! Memory limit: an input that needs more memory than such small inputs can need is a finding.
+//! Memory limit: an input that needs more memory than its size justifies is a finding.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// System allocator with a limit. Code that handles allocation failure sees one; other code aborts, as it would when
-/// memory is exhausted.
+/// System allocator with a limit. Beyond the limit allocations fail: code that handles the failure continues, other
+/// code aborts, as if memory were exhausted.
 pub struct LimitedAllocator {
     used: AtomicUsize,
     peak: AtomicUsize,
@@ -12,12 +12,12 @@ pub struct LimitedAllocator {
 }
 
 impl LimitedAllocator {
-    /// Creates an allocator for at most `limit` bytes at a time.
+    /// Creates an allocator with at most `limit` bytes in use at any time.
     pub const fn new(limit: usize) -> LimitedAllocator {
         LimitedAllocator { used: AtomicUsize::new(0), peak: AtomicUsize::new(0), limit }
     }
 
-    /// Peak number of bytes in use.
+    /// Returns the peak number of bytes in use.
     pub fn peak(&self) -> usize {
         self.peak.load(Ordering::Relaxed)
     }

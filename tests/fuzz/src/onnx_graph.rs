@@ -165,13 +165,13 @@ const TEXTS: &[&str] = &[
     "zeros",
 ];
 
-/// Sizes of dimensions: mostly small, with odd values where bugs hide, and sometimes huge.
+/// Dimensions: mostly small, some of them odd or prime, and a few negative or huge.
 const SIZES: [i64; 20] = [0, 1, 1, 2, 2, 3, 3, 4, 5, 7, 8, 16, 17, 33, 64, -1, 1 << 20, 1 << 31, 1 << 36, i64::MAX];
 
-/// Element types: float32 most of the time.
+/// Element types as ONNX numbers them, mostly float32; 99 does not exist.
 const TYPES: [i32; 16] = [1, 1, 1, 1, 1, 7, 7, 6, 3, 2, 9, 11, 10, 16, 8, 99];
 
-/// Choices made from bytes: 0 after the last one.
+/// Random choices, derived from the bytes of an input, and from zeros after its end.
 struct Choices<'a>(std::slice::Iter<'a, u8>);
 
 impl Choices<'_> {
@@ -187,7 +187,7 @@ impl Choices<'_> {
         &of[self.below(of.len())]
     }
 
-    /// Returns a size: mostly small; one in 32 is any of [`SIZES`].
+    /// Returns a dimension: mostly a small one, and one time in 32 any of [`SIZES`].
     fn size(&mut self) -> i64 {
         if self.byte() < 8 { *self.pick(&SIZES) } else { SIZES[1 + self.below(10)] }
     }
@@ -257,7 +257,7 @@ fn model(bytes: &[u8]) -> ModelProto {
         if graph.output.iter().all(|out| out.name != name) || c.byte() < 8 {
             let mut out = port(&name, if c.byte() < 16 { *c.pick(&TYPES) } else { base }, &[]);
             if let Some(TypeProto { tensor_type: Some(tensor), .. }) = &mut out.r#type {
-                // The rank is left open.
+                // Leaves the rank unspecified.
                 tensor.shape = None;
             }
             graph.output.push(out);
@@ -275,7 +275,7 @@ fn port(name: &str, elem_type: i32, dims: &[i64]) -> ValueInfoProto {
     ValueInfoProto { name: name.into(), r#type: Some(ty), ..ValueInfoProto::default() }
 }
 
-/// Returns a tensor of few elements; sometimes with larger dimensions than data.
+/// Returns a tensor of few elements, sometimes with dimensions that exceed its data.
 fn constant(c: &mut Choices<'_>, name: String, kind: u8, shape: &[i64]) -> TensorProto {
     let channels = shape.get(1).copied().filter(|size| (1..64).contains(size)).unwrap_or(1);
     let mut dims: Vec<i64> = match (kind, c.byte()) {
@@ -312,7 +312,7 @@ fn constant(c: &mut Choices<'_>, name: String, kind: u8, shape: &[i64]) -> Tenso
     tensor
 }
 
-/// Returns an attribute, usually of the kind that its name has in most operators.
+/// Returns an attribute, usually of the kind that most operators use for its name.
 fn attribute(c: &mut Choices<'_>, name: &str) -> AttributeProto {
     let mut attribute = AttributeProto { name: name.into(), ..AttributeProto::default() };
     let default_kind = match name {

@@ -3,7 +3,7 @@
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 
-/// Time per target in a run of all tests; `cargo xtask fuzz` runs longer.
+/// Run time per target in seconds; `cargo xtask fuzz` runs longer.
 const SECONDS: &str = "10";
 
 fn fuzz(target: &str) {
@@ -12,12 +12,12 @@ fn fuzz(target: &str) {
     let output = Command::new(env!("CARGO_BIN_EXE_byoc-fuzz"))
         .args([target, "--seed", "1", "--seconds", SECONDS, "--progress"])
         .arg(&progress)
-        // Regions run on guarded copies, so that writes outside of their outputs are detected without a sanitizer.
+        // Regions run on guarded copies, so that out-of-bounds writes are detected without a sanitizer.
         .env("BYOC_CHECK_REGIONS", "1")
         .env("BYOC_LOG", "off")
         .env("BYOC_CACHE_DIR", folder.path())
         .output()
-        .expect("the driver starts");
+        .expect("cannot start the driver");
     if output.status.success() {
         return;
     }

@@ -1,5 +1,5 @@
-//! Plugin that panics in its entries. The data that an entry receives selects the panic: the query's key, the
-//! candidate's name, the region's symbol (`compile`, `load`, `prepare`, `run`, `task`, `drop`).
+//! Plugin that panics in its entries. The data passed to an entry selects the panic: the key of a query, the name of a
+//! candidate, the symbol of a region (`compile`, `load`, `prepare`, `run`, `task`, `drop`).
 
 use byoc_plugin_api::{
     Call, Candidate, Codegen, CompiledRegion, Description, Executable, LoadRequest, Loader, Prepared, Region, Result,

@@ -47,7 +47,7 @@ impl Loader for Minimal {
     fn load(&self, region: &LoadRequest<'_>) -> Result<Box<dyn Executable>> {
         match region.blob {
             b"relu" => Ok(Box::new(Relu)),
-            other => Err(format!("{}: {} bytes are not a blob of minimal", region.symbol, other.len()).into()),
+            other => Err(format!("{}: expected a minimal blob, found {} bytes", region.symbol, other.len()).into()),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Plugin that claims to be of this version, with a module of another layout.
+//! Plugin that claims the current version of the boundary, but whose module has a different layout.
 
 #![expect(missing_docs, reason = "the macros make public items")]
 
@@ -13,9 +13,9 @@ use abi_stable::std_types::{RStr, RString};
 #[derive(StableAbi)]
 #[sabi(kind(Prefix(prefix_ref = PluginModuleRef, prefix_fields = PluginModuleFields)))]
 pub struct PluginModule {
-    /// String in place of a structure.
+    /// String where the boundary has a structure.
     pub info: extern "C" fn() -> RString,
-    /// Function with another argument and another result.
+    /// Function whose argument and result differ from those of the boundary.
     #[sabi(last_prefix_field)]
     pub init: extern "C" fn(u32) -> u32,
 }

@@ -24,7 +24,7 @@ byoc_plugin_api::register!(|_context, registry| {
 
 struct Talker;
 
-/// Services for the cancellation check in `compile`.
+/// Services of the host, kept for the cancellation check in `compile`.
 static SERVICES: OnceLock<Services> = OnceLock::new();
 
 impl Codegen for Talker {
@@ -62,7 +62,7 @@ impl Executable for TalkingRegion {
         Ok(Prepared { plan: inputs[0][0] as u64, ..Prepared::exact([[1usize]]) }.with_workspace(100))
     }
 
-    /// Returns the sum of the integers below its input's first dimension, computed by tasks; `i64`.
+    /// Returns the sum of the integers below the first dimension of the input as an int64, computed by tasks.
     fn run(&self, call: Call<'_, '_>) -> Result<()> {
         if call.workspace.len() != 100 || self.services.num_threads() != 4 {
             return Err("expected a workspace of 100 bytes and 4 threads".into());

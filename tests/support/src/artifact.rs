@@ -1,4 +1,4 @@
-//! Edits artifacts the way an attacker would: all digests are recomputed, so that only the checks of contents remain.
+//! Edits artifacts as an attacker would: all digests are recomputed, so that only the checks of the contents remain.
 
 use serde_json::{Value, json};
 use std::io::{Cursor, Read, Write};
@@ -17,14 +17,14 @@ impl Entries {
     /// Unpacks an artifact.
     ///
     /// # Panics
-    /// If it is not an archive.
+    /// If `bytes` is not a readable archive.
     pub fn unpack(bytes: &[u8]) -> Entries {
-        let mut archive = ZipArchive::new(Cursor::new(bytes)).expect("an archive");
+        let mut archive = ZipArchive::new(Cursor::new(bytes)).expect("expected an archive");
         let entries = (0..archive.len()).map(|i| {
-            let mut entry = archive.by_index(i).expect("an entry");
+            let mut entry = archive.by_index(i).expect("expected an entry");
             let mut bytes = Vec::new();
-            entry.read_to_end(&mut bytes).expect("a stored entry");
-            (entry.name().expect("a name").into_owned(), bytes)
+            entry.read_to_end(&mut bytes).expect("cannot read the entry");
+            (entry.name().expect("expected a name").into_owned(), bytes)
         });
         Entries(entries.collect())
     }
@@ -32,7 +32,7 @@ impl Entries {
     /// Returns the first entry whose name has this suffix.
     ///
     /// # Panics
-    /// If there is none.
+    /// If there is no such entry.
     pub fn entry(&mut self, suffix: &str) -> &mut Vec<u8> {
         let found = self.0.iter_mut().find(|(name, _)| name.ends_with(suffix));
         &mut found.unwrap_or_else(|| panic!("expected an entry {suffix}")).1
@@ -41,26 +41,26 @@ impl Entries {
     /// Edits an entry as JSON.
     ///
     /// # Panics
-    /// If it is not JSON.
+    /// If the entry is missing or not JSON.
     pub fn edit(&mut self, suffix: &str, edit: impl FnOnce(&mut Value)) {
         let entry = self.entry(suffix);
-        let mut value = serde_json::from_slice(entry).expect("JSON");
+        let mut value = serde_json::from_slice(entry).expect("expected JSON");
         edit(&mut value);
-        *entry = serde_json::to_vec(&value).expect("JSON");
+        *entry = serde_json::to_vec(&value).expect("expected JSON");
     }
 
     /// Replaces text in an entry.
     ///
     /// # Panics
-    /// If it is not text, or does not contain `from`.
+    /// If the entry is missing, is not UTF-8, or does not contain `from`.
     pub fn replace(&mut self, suffix: &str, from: &str, to: &str) {
         let entry = self.entry(suffix);
-        let text = String::from_utf8(std::mem::take(entry)).expect("text");
+        let text = String::from_utf8(std::mem::take(entry)).expect("expected text");
         assert!(text.contains(from), "{from} in {text}");
         *entry = text.replace(from, to).into_bytes();
     }
 
-    /// Packs the artifact, with every digest of its contents.
+    /// Packs the artifact, with the digests recomputed.
     ///
     /// # Panics
     /// If the manifest cannot be read.
@@ -82,16 +82,16 @@ impl Entries {
             }
         });
         let mut archive = ZipWriter::new(Cursor::new(Vec::new()));
-        archive.set_raw_comment([TRAILER, &[b'0'; DIGEST_DIGITS]].concat().into()).expect("a comment");
+        archive.set_raw_comment([TRAILER, &[b'0'; DIGEST_DIGITS]].concat().into()).expect("cannot write the comment");
         let options = SimpleFileOptions::default()
             .compression_method(CompressionMethod::Stored)
             .last_modified_time(DateTime::default())
             .with_alignment(ALIGN);
         for (name, bytes) in &self.0 {
-            archive.start_file(name, options).expect("a new entry");
-            archive.write_all(bytes).expect("the entry can be written");
+            archive.start_file(name, options).expect("cannot start the entry");
+            archive.write_all(bytes).expect("cannot write the entry");
         }
-        let mut bytes = archive.finish().expect("an archive").into_inner();
+        let mut bytes = archive.finish().expect("expected an archive").into_inner();
         seal(&mut bytes);
         bytes
     }

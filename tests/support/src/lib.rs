@@ -1,8 +1,8 @@
 //! Support for tests and benches: builds plugins.
 //!
-//! A plugin is a `cdylib`, which cargo does not build for a test that needs one: it is built here, by a separate cargo
-//! process, on first use (nothing is built twice; a repeated call in a new process costs some 35 ms). The profile is
-//! that of the test itself. Every function panics on failure, as tests do.
+//! A plugin is a `cdylib`, which cargo does not build as a dependency of a test. A separate cargo process, with the
+//! profile of the test, builds each plugin on first use; when nothing has changed, that takes about 35 ms per test
+//! process. Every function panics on failure, as tests do.
 
 pub mod artifact;
 pub mod schema;
@@ -13,32 +13,35 @@ use std::process::Command;
 use std::sync::{Mutex, OnceLock, PoisonError};
 use tempfile::TempDir;
 
-/// Root of the workspace.
+/// Returns the root of the workspace.
 pub fn workspace() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("this crate is part of the workspace")
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .ancestors()
+        .nth(2)
+        .expect("expected the crate below the root of the workspace")
 }
 
 /// Returns the library of the plugin `plugins/<name>`.
 ///
 /// # Panics
-/// If it does not build.
+/// If the plugin does not build.
 pub fn plugin(name: &str) -> PathBuf {
-    // A crate's name has hyphens where the library's has underscores.
+    // The name of a crate has hyphens where that of its library has underscores.
     build(&["--package", &format!("byoc-{}", name.replace('_', "-")), "--lib"])
 }
 
 /// Returns the library of a test plugin: `tests/plugins/examples/<name>.rs`. Most of them misbehave.
 ///
 /// # Panics
-/// If it does not build.
+/// If the plugin does not build.
 pub fn test_plugin(name: &str) -> PathBuf {
     build(&["--package", "byoc-test-plugins", "--example", name])
 }
 
-/// Returns the example `run` of the runtime: a program that links nothing else of ours.
+/// Returns the example `run` of the runtime, a program that links no other crate of the workspace directly.
 ///
 /// # Panics
-/// If it does not build.
+/// If the example does not build.
 pub fn runtime_example() -> PathBuf {
     build(&["--package", "byoc-runtime", "--example", "run"])
 }
@@ -46,10 +49,10 @@ pub fn runtime_example() -> PathBuf {
 /// Returns the library of a plugin in C or C++, `plugins/samples/<name>.*`, built by the command in the README.
 ///
 /// # Panics
-/// If the README has no such command, or it fails.
+/// If the README has no such command, or the command fails.
 pub fn sample(name: &str) -> PathBuf {
     once(&format!("sample {name}"), || {
-        let readme = std::fs::read_to_string(workspace().join("README.md")).expect("the README");
+        let readme = std::fs::read_to_string(workspace().join("README.md")).expect("cannot read the README");
         let line = readme
             .lines()
             .find(|line| line.contains(&format!(" plugins/samples/{name}.")))
@@ -65,7 +68,7 @@ pub fn sample(name: &str) -> PathBuf {
 /// Returns the library of a test plugin in C: `tests/plugins/c/<name>.c`.
 ///
 /// # Panics
-/// If it does not build.
+/// If the plugin does not build.
 pub fn c_plugin(name: &str) -> PathBuf {
     once(&format!("c {name}"), || {
         let library = output_folder().join(format!("libbyoc_test_{name}.so"));
@@ -77,11 +80,11 @@ pub fn c_plugin(name: &str) -> PathBuf {
     })
 }
 
-/// Returns the library of `tests/abi_first/plugin`, which is built against the first frozen version of the boundary: in
-/// a workspace of its own, with the versions of its own lock file.
+/// Returns the library of `tests/abi_first/plugin`, which is built against the first frozen version of the boundary, in
+/// a separate workspace with its own lock file.
 ///
 /// # Panics
-/// If it does not build.
+/// If the plugin does not build.
 pub fn first_plugin() -> PathBuf {
     once("first", || {
         let target = workspace().join("target/abi_first");
@@ -90,36 +93,36 @@ pub fn first_plugin() -> PathBuf {
             .args(["build", "--quiet", "--locked", "--package", "byoc-first", "--target-dir"])
             .arg(&target)
             .output()
-            .expect("cargo can be started");
-        assert!(output.status.success(), "the first plugin:\n{}", String::from_utf8_lossy(&output.stderr));
+            .expect("cannot start cargo");
+        assert!(output.status.success(), "cannot build the first plugin:\n{}", String::from_utf8_lossy(&output.stderr));
         target.join("debug").join(format!("libbyoc_first{}", std::env::consts::DLL_SUFFIX))
     })
 }
 
-/// Directory for the output of C compilers, in the system's temporary files.
+/// Returns the directory for the output of C compilers, below the system's directory for temporary files.
 fn output_folder() -> &'static Path {
     static FOLDER: OnceLock<TempDir> = OnceLock::new();
     FOLDER.get_or_init(temporary_folder).path()
 }
 
 fn shell(line: &str) {
-    let output = Command::new("sh").current_dir(workspace()).args(["-c", line]).output().expect("sh can be started");
+    let output = Command::new("sh").current_dir(workspace()).args(["-c", line]).output().expect("cannot start sh");
     assert!(output.status.success(), "{line}\n{}", String::from_utf8_lossy(&output.stderr));
 }
 
 /// Creates an empty directory that is deleted when the value is dropped.
 ///
 /// # Panics
-/// If it cannot be created.
+/// If the directory cannot be created.
 pub fn temporary_folder() -> TempDir {
-    tempfile::tempdir().expect("a temporary folder")
+    tempfile::tempdir().expect("cannot create a temporary folder")
 }
 
-/// Creates a directory with copies of these plugins, as `libbyoc_<name>.so`, and with the oneDNN of this checkout if
-/// present.
+/// Creates a directory with copies of the named plugins, as `libbyoc_<name>.so`, and with a link to oneDNN if it is
+/// installed.
 ///
 /// # Panics
-/// If one does not build.
+/// If a plugin does not build.
 pub fn plugin_dir(names: &[&str]) -> TempDir {
     let dir = temporary_folder();
     for name in names {
@@ -127,20 +130,20 @@ pub fn plugin_dir(names: &[&str]) -> TempDir {
     }
     if let Some(library) = onednn() {
         let link = dir.path().join("libdnnl.so.3");
-        std::os::unix::fs::symlink(&library, link).expect("a link to oneDNN");
+        std::os::unix::fs::symlink(&library, link).expect("cannot create a link to oneDNN");
     }
     dir
 }
 
-/// Returns oneDNN: `BYOC_DNNL_LIB`, or the copy that `cargo xtask fetch-onednn` put into `vendor/onednn`. Tests that
-/// need it are skipped without it.
+/// Returns the path of oneDNN: `BYOC_DNNL_LIB`, or the copy in `vendor/onednn` from `cargo xtask fetch-onednn`. Without
+/// oneDNN, the tests that need it are skipped.
 pub fn onednn() -> Option<PathBuf> {
     let named = std::env::var_os("BYOC_DNNL_LIB").map(PathBuf::from);
     named.or_else(|| Some(workspace().join("vendor/onednn/libdnnl.so.3"))).filter(|file| file.is_file())
 }
 
-/// Returns true if the CPU has dot-product instructions for bytes (VNNI); without them oneDNN is not used for bytes.
-/// Prints a note if it has none, as tests then skip the parts that need them.
+/// Returns true if the CPU has int8 dot-product instructions (VNNI), without which oneDNN is not used for int8.
+/// Otherwise prints a note, as tests then skip the parts that need them.
 #[expect(clippy::print_stdout, reason = "a test reports skipped parts")]
 pub fn has_vnni() -> bool {
     #[cfg(target_arch = "x86_64")]
@@ -156,14 +159,14 @@ pub fn has_vnni() -> bool {
 /// Copies a file.
 ///
 /// # Panics
-/// If it cannot be copied.
+/// If the file cannot be copied.
 pub fn copy(from: &Path, to: &Path) {
     if let Err(error) = std::fs::copy(from, to) {
-        panic!("copy {from:?} to {to:?}: {error}");
+        panic!("cannot copy {from:?} to {to:?}: {error}");
     }
 }
 
-/// Returns the result of `build`, which is called once per key.
+/// Returns the result of `build`, which is called once per key and process.
 fn once(key: &str, build: impl FnOnce() -> PathBuf) -> PathBuf {
     static BUILT: Mutex<BTreeMap<String, PathBuf>> = Mutex::new(BTreeMap::new());
     let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
@@ -184,9 +187,9 @@ fn build(arguments: &[&str]) -> PathBuf {
             .args(["build", "--quiet", "--message-format=json-render-diagnostics", "--profile", profile])
             .args(arguments)
             .output()
-            .expect("cargo can be started");
+            .expect("cannot start cargo");
         assert!(output.status.success(), "cargo build {key}:\n{}", String::from_utf8_lossy(&output.stderr));
-        let text = String::from_utf8(output.stdout).expect("cargo writes UTF-8");
+        let text = String::from_utf8(output.stdout).expect("expected UTF-8 from cargo");
         let is_artifact = |message: &serde_json::Value| {
             let target = &message["target"];
             let is_program = target["kind"][0] == "example" && target["crate_types"][0] == "bin";
@@ -197,6 +200,6 @@ fn build(arguments: &[&str]) -> PathBuf {
             .filter(is_artifact)
             .filter_map(|message| message["filenames"][0].as_str().map(PathBuf::from))
             .next_back()
-            .unwrap_or_else(|| panic!("cargo build {key} produced no library and no program"))
+            .unwrap_or_else(|| panic!("cargo build {key}: expected a library or a program, found none"))
     })
 }

@@ -1,12 +1,12 @@
-//! Validation of a JSON value against a JSON schema, for the subset of the language that the project's schemas use. An
-//! unknown keyword is an error, so that every statement of a schema is checked.
+//! Validation of JSON values against a schema, for the subset of JSON Schema that the project uses. An unknown keyword
+//! is an error, so that no constraint is silently ignored.
 
 use serde_json::Value;
 
 /// Returns the schema `docs/schema/<name>.json`.
 ///
 /// # Panics
-/// If it cannot be read.
+/// If the schema cannot be read or is not JSON.
 pub fn schema(name: &str) -> Value {
     let path = super::workspace().join(format!("docs/schema/{name}.json"));
     let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path:?}: {error}"));
@@ -16,12 +16,12 @@ pub fn schema(name: &str) -> Value {
 /// Checks that `value` matches `schema`.
 ///
 /// # Errors
-/// The first position that does not match.
+/// If `value` violates `schema`; the message names the first violation.
 pub fn check(schema: &Value, value: &Value) -> Result<(), String> {
     check_at(schema, schema, value, "")
 }
 
-// Recursion depth is that of the value, which JSON readers bound.
+// The recursion depth is that of the value, which JSON readers bound.
 fn check_at(root: &Value, schema: &Value, value: &Value, at: &str) -> Result<(), String> {
     let keywords = schema.as_object().ok_or_else(|| format!("expected a schema, found {schema}"))?;
     let violation = |problem: String| Err(format!("{}: {problem}: {value}", if at.is_empty() { "/" } else { at }));
@@ -43,7 +43,7 @@ fn check_at(root: &Value, schema: &Value, value: &Value, at: &str) -> Result<(),
                 let matching =
                     items(expected).iter().filter(|schema| check_at(root, schema, value, at).is_ok()).count();
                 if matching != 1 {
-                    return violation(format!("expected one matching alternative, found {matching}"));
+                    return violation(format!("expected exactly one matching alternative, found {matching}"));
                 }
             }
             ("type", _) => {

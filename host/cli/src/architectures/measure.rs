@@ -37,7 +37,7 @@ pub fn call_typed(id: OpId, attrs: &Attrs, args: &[&Tensor], ty: &Type) -> Vec<T
     let mut results: Vec<_> = outputs
         .iter()
         .map(|ty| {
-            let shape = ty.shape().expect("shape is known");
+            let shape = ty.shape().expect("expected a known shape");
             let bytes = ty.len().unwrap_or(0) * ty.dtype.size();
             (ty.dtype, shape, AlignedBytes::zeroed(bytes).expect("cannot allocate the result of the call"))
         })
@@ -51,7 +51,7 @@ pub fn call_typed(id: OpId, attrs: &Attrs, args: &[&Tensor], ty: &Type) -> Vec<T
     kernel.run(&views, &mut out, workspace.as_mut()).unwrap_or_else(|e| panic!("{e}"));
     let wrap = |(dtype, shape, bytes)| {
         let shape: byoc_ir::tensor::Shape = shape;
-        Tensor::from_storage(dtype, &shape, Arc::new(bytes)).expect("size matches the shape")
+        Tensor::from_storage(dtype, &shape, Arc::new(bytes)).expect("expected as many bytes as the shape requires")
     };
     results.into_iter().map(wrap).collect()
 }

@@ -49,7 +49,7 @@ impl CommandOutput {
 
 /// Runs `byoc` in a clean environment.
 pub fn byoc<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> CommandOutput {
-    to_command_output(command(args).output().expect("byoc starts"))
+    to_command_output(command(args).output().expect("cannot start byoc"))
 }
 
 /// Creates the command for `byoc` in a clean environment, without starting it.
@@ -87,7 +87,7 @@ pub fn binary() -> &'static Path {
 /// Converts the output of a finished process.
 pub fn to_command_output(output: Output) -> CommandOutput {
     CommandOutput {
-        out: String::from_utf8(output.stdout).expect("UTF-8 on standard output"),
+        out: String::from_utf8(output.stdout).expect("expected UTF-8 on standard output"),
         err: String::from_utf8_lossy(&output.stderr).into_owned(),
         code: output.status.code().expect("expected an exit code, found a signal"),
     }

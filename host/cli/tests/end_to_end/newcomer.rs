@@ -51,7 +51,7 @@ fn prints_generated_code_without_build() {
     let object = folder.path().join("resnet18.o");
     let mut cc = std::process::Command::new(std::env::var("CC").unwrap_or_else(|_| "cc".into()));
     cc.args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-c"]).arg(&file).arg("-o").arg(&object);
-    let compiled = cc.output().expect("a C compiler");
+    let compiled = cc.output().expect("cannot start the C compiler");
     assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
 }
 

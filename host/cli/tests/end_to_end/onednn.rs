@@ -37,7 +37,7 @@ fn lowers_recurrent_steps_to_loops() {
     for (model, name) in [("gru", "GRU cell"), ("lstm_bidirectional", "LSTM cell")] {
         let model = data_text(&format!("models/{model}"));
         let mut command = crate::command(["run", &model, "--backend", "dnnl", "--plugin-dir", &dir]);
-        let output = crate::to_command_output(command.env("BYOC_LOG", "trace").output().expect("byoc starts"));
+        let output = crate::to_command_output(command.env("BYOC_LOG", "trace").output().expect("cannot start byoc"));
         let loops = output.err.lines().filter(|line| line.contains(name)).count();
         // Sequences have nine steps; a region is lowered when it is compiled and again when it is loaded.
         assert!(loops > 0 && loops % 9 == 0, "{loops} loops");
@@ -97,7 +97,7 @@ fn computes_bfloat16_on_request() {
     let run = |args: &[&str]| {
         let out = plugins.path().join("out.npz").display().to_string();
         let output = byoc([args, &["--plugin-dir", &dir, "--output", &out]].concat()).ok();
-        (std::fs::read(&out).expect("the outputs"), output.err)
+        (std::fs::read(&out).expect("cannot read the outputs"), output.err)
     };
     let model = &models[0];
     let options = [chosen("false"), chosen("true")];
@@ -116,7 +116,7 @@ fn computes_bfloat16_on_request() {
     byoc([&["run", &file, "--plugin-dir", &dir], &on_option[..]].concat()).fails_with("E0427");
     let input = format!("{model}/test_data_set_0/input_0.pb");
     let described = byoc(["run", &file, "--describe", "--json", "--plugin-dir", &dir]).ok().json().remove(0);
-    let input = format!("{}={input}", described["name"].as_str().expect("a name"));
+    let input = format!("{}={input}", described["name"].as_str().expect("expected a name"));
     assert!(
         narrow == run(&["run", &file, "--input", &input]).0,
         "expected the artifact to use the options it was compiled with"
@@ -164,7 +164,7 @@ fn missing_library_reports_install_command() {
     let model = data_text("models/resnet18_w16/model.onnx");
     let missing = plugins.path().join("none.so").display().to_string();
     let mut command = crate::command(["explain", &model, "--backend", "dnnl", "--plugin-dir", &dir, "--json"]);
-    let output = crate::to_command_output(command.env("BYOC_DNNL_LIB", &missing).output().expect("byoc starts"));
+    let output = crate::to_command_output(command.env("BYOC_DNNL_LIB", &missing).output().expect("cannot start byoc"));
     let text = output.out;
     assert!(
         text.contains("Unavailable") && text.contains("onednn-cpu-gomp==2023.2.0"),

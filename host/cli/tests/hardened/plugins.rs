@@ -30,7 +30,7 @@ static FIXTURE: LazyLock<Fixture> = LazyLock::new(|| {
         .arg(plugins.join("libbyoc_elementwise.so"))
         .args(["-lm", "-lpthread"])
         .output()
-        .expect("the compiler that Rust links with");
+        .expect("cannot start the compiler that Rust links with");
     assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
     let model = folder.path().join("model.relay");
     let program = "#[version = \"0.0.5\"]\ndef @main(%x: Tensor[(3, 3), float32]) { add(nn.relu(%x), %x) }\n";

@@ -1,4 +1,4 @@
-//! Naive implementations of the operators, and the mistakes in them.
+//! Naive implementations of the operators, with the deliberate mistakes.
 
 use crate::convolution::convolution;
 use byoc_plugin_api::*;
@@ -6,7 +6,6 @@ use byoc_plugin_api::*;
 /// Tensor with its own memory.
 #[derive(Clone)]
 pub struct Value {
-    /// Element type.
     pub dtype: DType,
     /// Dimensions.
     pub dims: Vec<usize>,
@@ -88,7 +87,7 @@ fn operator(mistake: &str, name: &str, node: &Node, args: &[&Value], dims: &[usi
         }
         "concatenate" => {
             let axis = node.int("axis").unwrap_or(0).rem_euclid(dims.len() as i64) as usize;
-            // Copying the operands one after the other is correct for the first axis only.
+            // Appending whole operands one after the other is correct for the first axis only.
             let outer = if mistake == "concatenates_memory" { 1 } else { dims[..axis].iter().product() };
             let mut bytes = Vec::new();
             for block in 0..outer {

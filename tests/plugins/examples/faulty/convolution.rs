@@ -1,4 +1,4 @@
-//! Naive `nn.conv2d`, with a mistake on request.
+//! Naive `nn.conv2d`, with an optional deliberate mistake.
 
 use crate::compute::Value;
 use byoc_plugin_api::Node;
@@ -48,7 +48,7 @@ pub fn convolution(mistake: &str, node: &Node, args: &[&Value], out: &[usize]) -
     y
 }
 
-/// Rounds to the 11-bit significand of binary16.
+/// Rounds to the 11-bit significand of float16.
 fn half(value: f32) -> f32 {
     f32::from_bits((value.to_bits() + 0x0fff + (value.to_bits() >> 13 & 1)) & !0x1fff)
 }

@@ -1,5 +1,6 @@
-//! Backend with exactly one mistake, selected by its file name: `faulty_swapped_strides.so` swaps the strides. With any
-//! other name it has none. It computes by itself: a few operators on float32, and `add` on integers.
+//! Backend with exactly one deliberate mistake, selected by its file name: `faulty_swapped_strides.so` swaps the
+//! strides. With any other name the backend is correct. It implements a few operators on float32, and `add` on
+//! integers.
 
 mod compute;
 mod convolution;
@@ -143,7 +144,7 @@ impl Loader for Faulty {
         misbehavior::noise_after_unload(&self.mistake, region.services);
         let mut constants: Vec<Value> = region.constants.iter().map(Value::of_constant).collect();
         if self.is("stale_weights") {
-            // Simulates a cache of packed weights that uses the shape as its key.
+            // Simulates a cache of packed weights with the shape as its only key.
             static PACKED: OnceLock<Mutex<Vec<Value>>> = OnceLock::new();
             let mut packed = PACKED.get_or_init(Mutex::default).lock().unwrap_or_else(|p| p.into_inner());
             for constant in &mut constants {
@@ -208,7 +209,7 @@ impl Executable for LoadedRegion {
         let odd = inputs.first().is_some_and(|input| input.dims.iter().product::<usize>() % 2 == 1);
         if self.is("writes_input") && odd && !inputs[0].bytes.is_empty() {
             let at = call.inputs[0].raw().data;
-            // SAFETY: deliberately unsound; the host's guarded copies contain the damage.
+            // SAFETY: deliberately unsound; the host passes guarded copies, which contain the damage.
             unsafe { *at ^= 1 };
         }
         let inputs = if self.is("shared_scratch") { through_scratch(inputs) } else { inputs };
@@ -220,7 +221,7 @@ impl Executable for LoadedRegion {
                 // SAFETY: as above.
                 let past = unsafe { input.raw().data.add(input.bytes().len()).cast::<f32>().read_unaligned() };
                 let last = bytes.len() - 4;
-                let value = f32::from_ne_bytes(bytes[last..].try_into().expect("four bytes")) + past;
+                let value = f32::from_ne_bytes(bytes[last..].try_into().expect("expected four bytes")) + past;
                 bytes[last..].copy_from_slice(&value.to_ne_bytes());
             }
             if self.is("second_run_differs") && run == 1 && !bytes.is_empty() {
@@ -253,7 +254,7 @@ impl LoadedRegion {
             return Err(format!("{} bytes for an output of {}", bytes.len(), target.len()).into());
         }
         if self.is("writes_past_end") && odd {
-            // SAFETY: deliberately unsound; the host's guarded copies contain the damage.
+            // SAFETY: deliberately unsound; the host passes guarded copies, which contain the damage.
             unsafe { start.add(target.len()).write(7) };
         }
         if self.is("writes_before_start") && odd {
@@ -277,7 +278,7 @@ impl LoadedRegion {
             return self.in_parts(target, bytes, threads, each, |part| part);
         }
         if self.is("race") {
-            // Each task takes the next part; because of the race two may take the same one.
+            // Each task claims the next part; because of the race, two tasks may claim the same part.
             let next = AtomicU64::new(0);
             let each = bytes.len().div_ceil(8);
             return self.in_parts(target, bytes, 8, each, |_| {
@@ -300,7 +301,7 @@ impl LoadedRegion {
         select_part: impl Fn(usize) -> usize + Sync,
     ) -> Result<()> {
         struct Start(*mut u8);
-        // SAFETY: the tasks below write within bounds, though possibly to each other's bytes.
+        // SAFETY: the tasks below write within bounds, though two of them may write the same bytes.
         unsafe impl Sync for Start {}
         let start = Start(target.as_mut_ptr());
         self.services.parallel_for(parts, |part| {

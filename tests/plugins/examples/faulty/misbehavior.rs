@@ -1,4 +1,4 @@
-//! Misbehavior other than wrong results: panics, endless loops, a wild pointer, calls after unloading.
+//! Misbehavior other than wrong results: panics, infinite loops, a wild pointer, calls after unloading.
 
 use byoc_plugin_api::{Error, Result, Services};
 use std::time::Duration;
@@ -9,12 +9,12 @@ pub fn panic_in(mistake: &str, entry: &str) {
         panic!("out of manners in {entry}");
     }
     if mistake.strip_prefix("crash_") == Some(entry) {
-        // SAFETY: deliberately unsound: this is the crash.
+        // SAFETY: deliberately unsound, to crash.
         unsafe { std::ptr::dangling_mut::<u64>().wrapping_byte_sub(8).write_volatile(1) };
     }
 }
 
-/// Never returns if the mistake is `endless_<entry>`.
+/// Loops forever if the mistake is `endless_<entry>`.
 pub fn loop_forever(mistake: &str, entry: &str) {
     while mistake.strip_prefix("endless_") == Some(entry) {
         std::thread::sleep(Duration::from_millis(20));
@@ -33,13 +33,13 @@ pub fn compile_until_cancelled(mistake: &str, services: &Services) -> Result<()>
     Err(Error::cancelled())
 }
 
-/// Fails or panics in `init` if the mistake says so.
+/// Panics, crashes or returns an error in `init` if the mistake is `panic_init`, `crash_init` or `error_init`.
 pub fn init(mistake: &str) -> Result<()> {
     panic_in(mistake, "init");
     if mistake == "error_init" { Err(Error::new("the device is not there").hint("plug it in")) } else { Ok(()) }
 }
 
-/// Goes on calling the host's services after the region and the plugin are released.
+/// Keeps calling services of the host after the region and the plugin are released.
 pub fn noise_after_unload(mistake: &str, services: &Services) {
     if mistake == "noise_after_unload" {
         let services = services.clone();
