@@ -21,7 +21,7 @@ const PAUSE: Duration = Duration::from_millis(60);
 
 fn main() {
     if byoc_test_support::onednn().is_none() {
-        println!("skipped: oneDNN is not on this machine (cargo xtask fetch-onednn)");
+        println!("skipped: oneDNN is not installed (cargo xtask fetch-onednn)");
         return;
     }
     let mut criterion = byoc_benches::criterion();
@@ -61,7 +61,11 @@ fn check_memory_growth(session: &Session) {
     (0..RUNS).for_each(|_| run());
     let after = resident();
     println!("resident memory before and after {RUNS} runs: {before} and {after} bytes");
-    assert!(after <= before + MAX_GROWTH, "{RUNS} runs leaked {} bytes", after - before);
+    assert!(
+        after <= before + MAX_GROWTH,
+        "expected at most {MAX_GROWTH} bytes of growth in {RUNS} runs, found {}",
+        after - before
+    );
 }
 
 /// Measures how long the workers of the library's pool keep spinning after a run. The kernel updates the processor time
@@ -84,7 +88,7 @@ fn measure_spin(session: &Session) {
     let mut spin_times: Vec<Duration> = (0..20).map(after_one).collect();
     spin_times.sort_unstable();
     let (median, max) = (spin_times[spin_times.len() / 2], spin_times[spin_times.len() - 1]);
-    println!("workers keep computing after a run for {median:?} (median of {}; most {max:?})", spin_times.len());
+    println!("workers spin for {median:?} after a run (median of {}; maximum {max:?})", spin_times.len());
     assert!(median < MAX_SPIN, "expected workers to sleep within {MAX_SPIN:?} of a run, found {median:?}");
 }
 

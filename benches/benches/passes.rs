@@ -172,7 +172,7 @@ fn print_passes_run(program: &str, size: usize) {
     let after_merge = thread_time() - start;
     let partitioned = pass::partition_graph(&merged, "default", true).expect("cannot partition the module");
     let total = thread_time() - start;
-    assert!(verify(&partitioned).is_ok(), "the partitioned module");
+    assert!(verify(&partitioned).is_ok(), "expected a valid partitioned module");
     println!(
         "{program:<13} {operators:>9}  {:>9} {:>9} {:>9} {:>9} {:>9}  {:>7.2} {:>9}",
         milliseconds(after_composites),
@@ -202,7 +202,11 @@ fn print_run(program: &str, size: usize) {
     let check = thread_time();
     let verified = verify(&partitioned);
     let check = thread_time() - check;
-    assert!(verified.is_ok(), "the partitioned module: {:?}", verified.err().map(|faults| faults[0].clone()));
+    assert!(
+        verified.is_ok(),
+        "expected a valid partitioned module, found {:?}",
+        verified.err().map(|faults| faults[0].clone())
+    );
     let write = thread_time();
     let printed = print(&partitioned, &PrintOptions::default());
     let write = thread_time() - write;

@@ -51,7 +51,7 @@ pub fn bench_patterns(criterion: &mut Criterion, group: &str, session: &Session,
         let PreparedModel { model, inputs } = prepare(session, &file, &[backend]);
         group.throughput(Throughput::Elements(model.offload_flops));
         let whole = model.regions == 1 && model.offload_share >= 1.0;
-        let name = if whole { name } else { format!("{name} (in part on the host)") };
+        let name = if whole { name } else { format!("{name} (partly on the host)") };
         group.bench_function(name, |b| b.iter(|| model.run(&inputs).expect("the run failed")));
     }
     group.finish();

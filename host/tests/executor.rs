@@ -602,7 +602,7 @@ def @main(%x: Tensor[(2, 8, 9, 7), float32], %w: Tensor[(16, 8, 3, 3), float32],
             };
             blocked.nodes.iter().filter(|(_, node)| is_in(&node.expr)).count()
         };
-        assert_eq!(calls(data), 8, "three convolutions and five poolings in {data}");
+        assert_eq!(calls(data), 8, "expected three convolutions and five poolings in {data}");
         for (how, results) in [("fast", run(&blocked, &inputs).unwrap()), ("naive", naive(&blocked, &inputs))] {
             for (result, wanted) in results.iter().zip(&wanted) {
                 assert_eq!(result.shape(), wanted.shape());

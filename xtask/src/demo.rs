@@ -80,7 +80,7 @@ pub fn run() -> Result<(), String> {
 
     let int8 = display(&demo.join("digits_int8.relay"));
     let build = ["--backend", quantized::BACKEND, "--plugin-dir", &plugin_dir];
-    step(&format!("quantize {model} to int8, by the scheme that {} declares", quantized::BACKEND));
+    step(&format!("quantize {model} to int8, with the scheme that {} declares", quantized::BACKEND));
     let calibrate = ["quantize", model, "--calibrate", "tests/digits/calibration.npz", "-o", &int8];
     process::run(&mut byoc(&[&calibrate, &build[..]].concat()))?;
     step(&format!("classify all 360 test pictures at once on the software model of {}", quantized::BACKEND));

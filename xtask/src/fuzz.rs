@@ -46,7 +46,7 @@ pub fn fuzz(args: &[&str]) -> Result<(), String> {
         ]);
         return process::run(set_environment(&mut command));
     }
-    println!("cargo-fuzz is not installed (cargo install cargo-fuzz): mutations without coverage");
+    println!("cargo-fuzz is not installed (cargo install cargo-fuzz): fuzzing without coverage");
     let mut command = cargo(&["run", "--quiet", "--package", "byoc-fuzz", "--", target, "--seconds"]);
     command.arg(seconds.to_string()).args(["--seed", &seed().to_string()]);
     process::run(set_environment(&mut command))

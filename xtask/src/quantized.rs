@@ -57,7 +57,7 @@ pub fn classify(
 
 fn parse(text: &str) -> Result<Value, String> {
     serde_json::from_str(text)
-        .map_err(|e| format!("{e} in the output of byoc: {}", text.chars().take(80).collect::<String>()))
+        .map_err(|e| format!("output of byoc: {e}: {}", text.chars().take(80).collect::<String>()))
 }
 
 /// Returns the correct answers: the entry `label` of the archive of pictures, 64-bit integers in NumPy format.

@@ -18,7 +18,7 @@ fn run_all(args: &[&str], bless: bool) -> Result<(), String> {
     }
     process::run(&mut test)?;
     if library.is_none() {
-        println!("skipped: tests on oneDNN, which is not on this machine (see `cargo xtask fetch-onednn`)");
+        println!("skipped: tests that require oneDNN, which is not installed (see `cargo xtask fetch-onednn`)");
     }
     Ok(())
 }

@@ -50,14 +50,14 @@ fn crates_use_each_other_as_drawn() {
     let mut errors = String::new();
     for (name, uses) in &found {
         let Some(drawn) = drawn.get(name) else {
-            let _ = writeln!(errors, "{name} is not drawn");
+            let _ = writeln!(errors, "{name} is missing from the page");
             continue;
         };
         for other in uses.difference(drawn) {
-            let _ = writeln!(errors, "{name} -> {other} is not drawn");
+            let _ = writeln!(errors, "{name} -> {other} is missing from the page");
         }
         for other in drawn.difference(uses) {
-            let _ = writeln!(errors, "{name} -> {other} is drawn, and not in its manifest");
+            let _ = writeln!(errors, "{name} -> {other} is on the page but not in the manifest");
         }
     }
     for name in drawn.keys().filter(|name| !found.contains_key(*name)) {
@@ -255,16 +255,16 @@ fn modules_use_lower_layers_and_form_no_cycle() {
         let levels = drawn.get(&folder).cloned().unwrap_or_default();
         let top: BTreeSet<&String> = files.keys().filter_map(|module| module.first()).collect();
         for name in top.iter().filter(|name| !levels.contains_key(**name)) {
-            let _ = writeln!(errors, "{folder}: module {name} is not drawn");
+            let _ = writeln!(errors, "{folder}: module {name} is missing from the page");
         }
         for name in levels.keys().filter(|name| !top.contains(name)) {
-            let _ = writeln!(errors, "{folder}: {name} is drawn, and no module");
+            let _ = writeln!(errors, "{folder}: {name} on the page is not a module");
         }
         for (parent, arrows) in arrows(&files) {
             if parent.is_empty() {
                 for ((from, to), use_site) in &arrows {
                     if levels.get(from) <= levels.get(to) {
-                        let _ = writeln!(errors, "{folder}: {from} -> {to} is not drawn ({use_site})");
+                        let _ = writeln!(errors, "{folder}: {from} -> {to} is missing from the page ({use_site})");
                     }
                 }
             }

@@ -36,10 +36,7 @@ pub fn run(args: &PluginsCheckArgs) -> Result<ExitCode, Failure> {
         checked.iter().for_each(describe_backend);
         problems.iter().for_each(render::diagnostic);
         if problems.is_empty() {
-            println!(
-                "nothing wrong was found; \"byoc plugins test {}\" tests what the plugin claims",
-                found.path.display()
-            );
+            println!("no problems found; \"byoc plugins test {}\" tests what the plugin claims", found.path.display());
         }
     }
     Ok(if problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -102,7 +99,7 @@ fn describe_file(found: &PluginFile, facts: Option<&FileFacts>) {
             let names: Vec<&str> = plugin.registrations.iter().map(|r| r.name.as_str()).collect();
             println!("  registers   {}", names.join(", "));
         }
-        Status::Rejected(rejection) => println!("  refused     {}: {}", rejection.code, rejection.reason),
+        Status::Rejected(rejection) => println!("  rejected    {}: {}", rejection.code, rejection.reason),
         Status::Shadowed { by, .. } => println!("  shadowed by {}", by.display()),
     }
 }
@@ -110,7 +107,7 @@ fn describe_file(found: &PluginFile, facts: Option<&FileFacts>) {
 fn describe_backend(backend: &BackendCheck) {
     let about = if backend.about.is_empty() { "" } else { ": " };
     println!("  --backend {}{about}{}", backend.name, backend.about);
-    println!("              {} patterns and {} single operators are understood", backend.patterns, backend.operators);
+    println!("              {} patterns and {} single operators are valid", backend.patterns, backend.operators);
 }
 
 fn json_row(found: &PluginFile, facts: Option<&FileFacts>, checked: &[BackendCheck], problems: &[Diagnostic]) -> Value {

@@ -62,7 +62,7 @@ pub fn row(found: &PluginFile) -> Value {
                    "code": rejection.code, "reason": rejection.reason, "registrations": []})
         }
         Status::Shadowed { name, version, by } => {
-            let reason = format!("{} precedes it and registers the same name", by.display());
+            let reason = format!("{} takes precedence and registers the same name", by.display());
             json!({"file": file, "status": "shadowed", "name": name, "version": version,
                    "code": "E0422", "reason": reason, "registrations": []})
         }

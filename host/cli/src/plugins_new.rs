@@ -104,7 +104,7 @@ fn api_source(folder: &Path) -> Result<PathBuf, Failure> {
     });
     found.ok_or_else(|| {
         wrong(format!("expected the sources of byoc-plugin-api in {}", folder.display()))
-            .note(format!("a Rust plugin is built against them, in a version compatible with {API_VERSION}"))
+            .note(format!("a Rust plugin is built against these sources, in a version compatible with {API_VERSION}"))
             .help("omit --api DIR to have a copy of the sources written beside the plugin")
             .into()
     })

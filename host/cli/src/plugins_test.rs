@@ -213,8 +213,10 @@ fn verdict(file: &Path, report: &BackendReport, args: &PluginsTestArgs) -> Diagn
         diagnostic = diagnostic.note(format!("{kind}: {}", kind.meaning()));
     }
     if report.failures.iter().any(|f| f.file.is_some()) {
-        diagnostic =
-            diagnostic.help(format!("each failing case is in {}, with the command that runs it", args.out.display()));
+        diagnostic = diagnostic.help(format!(
+            "each failing case is in {}, together with the command that reproduces it",
+            args.out.display()
+        ));
     }
     diagnostic
 }

@@ -86,7 +86,7 @@ fn scheme(args: &QuantizeArgs, session: &Session) -> Result<Scheme, Failure> {
     let declared = backends.iter().find_map(|b| Some((b.name.as_str(), b.description.quantization.as_ref()?)));
     let Some((name, declared)) = declared else {
         let names: Vec<&str> = backends.iter().map(|b| b.name.as_str()).collect();
-        let message = format!("{} declares no quantization scheme", names.join(", "));
+        let message = format!("expected a declared quantization scheme, found none in {}", names.join(", "));
         return Err(Diagnostic::error(codes::plugins::NO_SCHEME, message)
             .help("set it with --scheme: --scheme symmetric")
             .into());

@@ -93,7 +93,7 @@ fn read_labels(path: &Path) -> Result<Vec<String>, Failure> {
     Ok(text.lines().map(|l| l.trim().to_owned()).filter(|l| !l.is_empty()).collect())
 }
 
-/// Prints the most probable classes of each row. Outputs that are not probabilities are treated as logits.
+/// Prints the most probable classes of each row. An output that does not consist of probabilities is treated as logits.
 fn top(name: &str, tensor: &Tensor, labels: &[String], json: bool) -> Result<(), Failure> {
     let classes = tensor.shape().last().copied().unwrap_or(1);
     if classes != labels.len() || !tensor.dtype().is_float() {

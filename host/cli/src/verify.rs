@@ -117,7 +117,10 @@ fn is_of_another_shape(diagnostic: &Diagnostic) -> bool {
 fn verify(dir: &Path, args: &VerifyArgs, session: &Session) -> Result<FolderResult, Failure> {
     let folder = TestFolder::open(dir)?;
     let Some(first) = folder.sets.first() else {
-        return Err(Failure::new(codes::frontends::BAD_TEST_FOLDER, format!("{} has no data set", dir.display())));
+        return Err(Failure::new(
+            codes::frontends::BAD_TEST_FOLDER,
+            format!("{}: expected a data set, found none", dir.display()),
+        ));
     };
     let load = |set: &TestSet| -> Result<(Model, Signature), Failure> {
         let given = ready::recorded(&folder, set, InputSources::read(&InputArgs::default())?)?;

@@ -37,7 +37,7 @@ pub fn run(module: &Module, inputs: &[Tensor]) -> Result<Vec<Tensor>, String> {
         }
         let tensor = |id: &ExprId| match &values[id] {
             Value::Tensor(t) => t.clone(),
-            Value::Tuple(_) => panic!("a tuple inside a tuple"),
+            Value::Tuple(_) => panic!("expected a flat tuple, found a nested one"),
         };
         let value = match module.expr(id) {
             Expr::Constant(t) => Value::Tensor((**t).clone()),

@@ -93,7 +93,7 @@ fn seeds_of(backend: &str) -> &'static [Vec<u8>] {
             }
         }
         let seeds = if seeds.is_empty() { without_regions } else { seeds };
-        assert!(!seeds.is_empty(), "{backend} compiles no program of the corpus: {refused}");
+        assert!(!seeds.is_empty(), "expected {backend} to compile a program of the corpus: {refused}");
         seeds
     })
 }

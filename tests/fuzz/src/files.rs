@@ -243,7 +243,7 @@ fn accept_tensor(tensor: &Tensor) -> Result<(), String> {
 fn check_tensor(tensor: &Tensor) -> Result<(), String> {
     let expected = element_count(tensor.shape()).and_then(|count| count.checked_mul(tensor.dtype().size()));
     if expected != Some(tensor.bytes().len()) {
-        return Err(format!("unexpected size of {tensor:?}: {} bytes", tensor.bytes().len()));
+        return Err(format!("{tensor:?}: expected {expected:?} bytes, found {}", tensor.bytes().len()));
     }
     std::hint::black_box(tensor.bytes().iter().fold(0u8, |sum, byte| sum ^ byte));
     Ok(())

@@ -151,7 +151,7 @@ pub fn has_vnni() -> bool {
     #[cfg(not(target_arch = "x86_64"))]
     let detected = false;
     if !detected {
-        println!("skipped: this CPU has no dot-product instructions for bytes");
+        println!("skipped: this CPU has no int8 dot-product instructions");
     }
     detected
 }
