@@ -4,7 +4,7 @@
 //! partitioned for three backends, runs once in a separate process for each module and size, so that its peak memory
 //! can be measured. Targets: 100,000 operators in 1 s; 1,000,000 at no more than 8 µs and 1.5 kB per operator.
 //!
-//! The four partitioning passes of Relay, on a typed module and with a table of 95 patterns, have a table of their own:
+//! A separate table measures the four partitioning passes of Relay on a typed module, with 95 patterns. Targets:
 //! 100,000 operators within 0.5 s in total, 1,000,000 within 6 s.
 //!
 //! `cargo bench -p byoc-benches --bench passes -- --scale chain,wide 1000000` prints only the table of whole runs, for

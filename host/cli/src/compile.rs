@@ -72,7 +72,7 @@ fn compiled(model: &Path, build: &BuildArgs) -> Result<Compiled, Failure> {
     Ok(ready::build(model, build, &session, &given)?.compiled)
 }
 
-/// Prints the source of one region or of all, each under a line with its name.
+/// Prints the source of the region `symbol`, or of all regions. A region without source is noted on standard error.
 fn print_source(compiled: &Compiled, symbol: Option<&str>) -> Result<(), Failure> {
     let regions: Vec<_> = compiled.regions.iter().flatten().collect();
     let wanted: Vec<_> = regions.iter().filter(|r| symbol.is_none_or(|s| s == r.symbol)).collect();

@@ -1,4 +1,4 @@
-//! `byoc error`: prints the error reference. The pages are `docs/errors/`, built into the binary.
+//! `byoc error`: prints the error reference. The pages in `docs/errors/` are embedded in the binary.
 
 use super::args::ErrorArgs;
 use super::table;

@@ -1,4 +1,4 @@
-//! Input values of a run: files, images, generated tensors, or the data set beside the model.
+//! Input values of a run: files, images, generated tensors, or the data set next to the model.
 
 use super::args::InputArgs;
 use byoc::error::Failure;

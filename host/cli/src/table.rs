@@ -13,7 +13,8 @@ impl Table {
     }
 }
 
-/// Creates a table with a header row. On a terminal long cells wrap at its width; elsewhere lines are not wrapped.
+/// Creates a table with a header row. On a terminal, long cells wrap so that the table fits its width; elsewhere lines
+/// are not wrapped.
 pub fn new(header: &[&str]) -> Table {
     let mut table = comfy_table::Table::new();
     table.load_style(presets::NOTHING);
@@ -26,7 +27,7 @@ pub fn new(header: &[&str]) -> Table {
     Table(table)
 }
 
-/// Prints the table without trailing blanks.
+/// Prints the table without trailing spaces.
 pub fn print(table: &Table) {
     println!("{}", table.0.trim_fmt());
 }

@@ -46,7 +46,7 @@ fn escapes_names_of_models() {
     byoc(["compile", &model, "-o", &artifact]).ok();
     shows(byoc(["inspect", &artifact]).ok(), &SHOWN);
     shows(byoc(["run", &artifact, "--describe"]).ok(), &SHOWN);
-    // JSON has its own escapes.
+    // In JSON output, control characters have JSON escapes.
     let described = byoc(["run", &artifact, "--describe", "--json"]).ok();
     harmless(&described.out);
     assert_eq!(described.json()[0]["name"], x);
