@@ -56,7 +56,7 @@ pub struct PluginDirArgs {
 
 /// Options of diagnostic output.
 #[derive(Args, Clone, Debug, Default)]
-pub struct TalkArgs {
+pub struct DiagnosticArgs {
     /// Verbose output: each region call; twice for everything.
     #[arg(short, long, action = clap::ArgAction::Count)]
     pub verbose: u8,
@@ -69,7 +69,7 @@ pub struct TalkArgs {
 #[derive(Args, Clone, Copy, Debug, Default)]
 pub struct LimitArgs {
     /// Maximum run time of the command, such as 30 or 0.5. No limit by default.
-    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
     pub timeout: Option<Duration>,
     /// Maximum memory for tensors and intermediate results, such as 2GiB or 512M. By default half of the memory
     /// available to the process.
@@ -83,25 +83,25 @@ pub struct BuildArgs {
     /// Backends in priority order; "auto" selects every plugin that loads, "none" loads no plugin and runs everything
     /// on the host, including artifacts. By default a model runs on the host, and an artifact on the plugins it was
     /// compiled for.
-    #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
+    #[arg(long, value_name = "MAX_NAME_CHARS,...", value_delimiter = ',')]
     pub backend: Vec<String>,
     /// Option of a backend that --backend names, such as mychip.half=true; "byoc plugins show mychip" lists its options
     /// with their values (may be repeated).
-    #[arg(long = "backend-option", value_name = "NAME.OPTION=VALUE", value_parser = backend_option)]
+    #[arg(long = "backend-option", value_name = "MAX_NAME_CHARS.OPTION=VALUE", value_parser = parse_backend_option)]
     pub backend_options: Vec<(String, String, String)>,
     /// Unsupported option; backends are selected with --backend.
-    #[arg(long, value_name = "NAME", hide = true)]
+    #[arg(long, value_name = "MAX_NAME_CHARS", hide = true)]
     pub target: Option<String>,
     /// Minimum share of the FLOPs on backends, below which the command fails; without a value, any share above zero
     /// suffices.
-    #[arg(long, value_name = "SHARE", num_args = 0..=1, require_equals = true, default_missing_value = "any", value_parser = share)]
+    #[arg(long, value_name = "SHARE", num_args = 0..=1, require_equals = true, default_missing_value = "any", value_parser = parse_share)]
     pub require_offload: Option<String>,
     /// Fixed value for a symbolic dimension, or ? to keep the dimension symbolic, so that any value is accepted at run
     /// time (may be repeated).
-    #[arg(long = "dim", value_name = "NAME=N|?", value_parser = named_dim)]
+    #[arg(long = "dim", value_name = "MAX_NAME_CHARS=N|?", value_parser = parse_named_dim)]
     pub dims: Vec<(String, Option<usize>)>,
     /// Permission for regions of an artifact to contain native code, which runs with the privileges of this process.
-    #[arg(long, value_name = "yes|no", env = "BYOC_ALLOW_NATIVE", default_value = "yes", action = clap::ArgAction::Set, value_parser = yes_or_no)]
+    #[arg(long, value_name = "yes|no", env = "BYOC_ALLOW_NATIVE", default_value = "yes", action = clap::ArgAction::Set, value_parser = parse_yes_or_no)]
     pub allow_native: bool,
     /// Number of threads.
     #[arg(long, value_name = "N", env = "BYOC_THREADS", value_parser = clap::value_parser!(u16).range(1..=1024))]
@@ -126,14 +126,14 @@ pub struct BuildArgs {
     pub plugins: PluginDirArgs,
     /// Options of diagnostic output.
     #[command(flatten)]
-    pub talk: TalkArgs,
+    pub talk: DiagnosticArgs,
 }
 
 /// Sources of the input values of a run.
 #[derive(Args, Clone, Debug, Default)]
 pub struct InputArgs {
     /// Value of a model input: a .npy, .npz or .pb file, random[:seed], ones or zeros (may be repeated).
-    #[arg(long = "input", value_name = "NAME=FILE|random[:seed]|ones|zeros", value_parser = named_text)]
+    #[arg(long = "input", value_name = "MAX_NAME_CHARS=FILE|random[:seed]|ones|zeros", value_parser = parse_named_text)]
     pub inputs: Vec<(String, String)>,
     /// Image for the model's only image input.
     #[arg(long, value_name = "FILE")]
@@ -226,13 +226,13 @@ pub struct VerifyArgs {
     #[arg(required = true, value_name = "DIR")]
     pub dirs: Vec<PathBuf>,
     /// Relative tolerance, as in NumPy's allclose.
-    #[arg(long, default_value_t = 1e-3, value_parser = tolerance, allow_hyphen_values = true)]
+    #[arg(long, default_value_t = 1e-3, value_parser = parse_tolerance, allow_hyphen_values = true)]
     pub rtol: f64,
     /// Absolute tolerance, as in NumPy's allclose.
-    #[arg(long, default_value_t = 1e-5, value_parser = tolerance, allow_hyphen_values = true)]
+    #[arg(long, default_value_t = 1e-5, value_parser = parse_tolerance, allow_hyphen_values = true)]
     pub atol: f64,
     /// Limit on max|a-b| / max|b| of each output; replaces allclose.
-    #[arg(long, value_name = "X", value_parser = tolerance, allow_hyphen_values = true)]
+    #[arg(long, value_name = "X", value_parser = parse_tolerance, allow_hyphen_values = true)]
     pub max_rel_err: Option<f64>,
     /// Options of compilation.
     #[command(flatten)]
@@ -271,10 +271,10 @@ pub struct OptArgs {
     pub patterns: Option<PathBuf>,
     /// Operators that target T supports, in priority order (may be repeated). With `T=`, the target supports only its
     /// own composites, named `T.x`.
-    #[arg(long, value_name = "T=OP,...", value_parser = target)]
+    #[arg(long, value_name = "T=OP,...", value_parser = parse_annotation)]
     pub annotate: Vec<(String, String)>,
     /// Desired layouts of an operator's data and of its kernel, for convert_layout (may be repeated).
-    #[arg(long = "layout", value_name = "OP=DATA[,KERNEL]", value_parser = named_text)]
+    #[arg(long = "layout", value_name = "OP=DATA[,KERNEL]", value_parser = parse_named_text)]
     pub layouts: Vec<(String, String)>,
     /// Annotation of tuples and references by annotate_target.
     #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set)]
@@ -308,7 +308,7 @@ pub struct OptArgs {
     pub limits: LimitArgs,
     /// Options of diagnostic output.
     #[command(flatten)]
-    pub talk: TalkArgs,
+    pub talk: DiagnosticArgs,
 }
 
 /// Arguments of `byoc source`.
@@ -335,7 +335,7 @@ pub struct InspectArgs {
     pub limits: LimitArgs,
     /// Options of diagnostic output.
     #[command(flatten)]
-    pub talk: TalkArgs,
+    pub talk: DiagnosticArgs,
 }
 
 /// Arguments of `byoc plugins`.
@@ -349,7 +349,7 @@ pub struct PluginsArgs {
     pub plugins: PluginDirArgs,
     /// Options of diagnostic output.
     #[command(flatten)]
-    pub talk: TalkArgs,
+    pub talk: DiagnosticArgs,
 }
 
 /// Subcommands of `byoc plugins`.
@@ -378,7 +378,7 @@ pub struct PluginsListArgs {
     pub plugins: PluginDirArgs,
     /// Options of diagnostic output.
     #[command(flatten)]
-    pub talk: TalkArgs,
+    pub talk: DiagnosticArgs,
 }
 
 /// Arguments of `byoc plugins show`.
@@ -391,7 +391,7 @@ pub struct PluginsShowArgs {
     pub plugins: PluginDirArgs,
     /// Options of diagnostic output.
     #[command(flatten)]
-    pub talk: TalkArgs,
+    pub talk: DiagnosticArgs,
 }
 
 /// Arguments of `byoc plugins check`.
@@ -401,7 +401,7 @@ pub struct PluginsCheckArgs {
     pub file: PathBuf,
     /// Options of diagnostic output.
     #[command(flatten)]
-    pub talk: TalkArgs,
+    pub talk: DiagnosticArgs,
 }
 
 /// Arguments of `byoc plugins new`.
@@ -421,7 +421,7 @@ pub struct PluginsNewArgs {
 #[derive(Args, Debug)]
 pub struct PluginsTestArgs {
     /// Shared library, or name of a backend.
-    #[arg(value_name = "FILE|NAME")]
+    #[arg(value_name = "FILE|MAX_NAME_CHARS")]
     pub plugin: PathBuf,
     /// Seed of the cases: the same seed gives the same cases.
     #[arg(long, default_value_t = 0)]
@@ -449,7 +449,7 @@ pub struct PluginsTestArgs {
     pub plugins: PluginDirArgs,
     /// Options of diagnostic output.
     #[command(flatten)]
-    pub talk: TalkArgs,
+    pub talk: DiagnosticArgs,
 }
 
 /// Arguments of `byoc plugins test-worker`.
@@ -472,7 +472,7 @@ pub struct OpsArgs {
     pub name: Option<String>,
     /// Options of diagnostic output.
     #[command(flatten)]
-    pub talk: TalkArgs,
+    pub talk: DiagnosticArgs,
 }
 
 /// Arguments of `byoc error`.
@@ -495,7 +495,7 @@ pub struct QuantizeArgs {
     #[arg(short, long, value_name = "FILE.relay")]
     pub output: PathBuf,
     /// Backends in priority order; the first quantization scheme that one of them declares is used.
-    #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
+    #[arg(long, value_name = "MAX_NAME_CHARS,...", value_delimiter = ',')]
     pub backend: Vec<String>,
     /// Quantization scheme: symmetric or asymmetric, with any of uint8, per-tensor, power-of-two.
     #[arg(long, value_name = "SCHEME")]
@@ -504,11 +504,11 @@ pub struct QuantizeArgs {
     #[arg(long, value_name = "METHOD", default_value = "mse", value_parser = Method::parse)]
     pub method: Method,
     /// Layers that stay in float: names, "first" (the first convolution, the default) or "none".
-    #[arg(long, value_name = "NAME,...|first|none", value_delimiter = ',')]
+    #[arg(long, value_name = "MAX_NAME_CHARS,...|first|none", value_delimiter = ',')]
     pub keep: Vec<String>,
     /// Maximum loss, enforced by keeping the most sensitive layers in float. With labels the loss is the drop in
     /// accuracy as a fraction, otherwise 1 minus the cosine of the outputs.
-    #[arg(long, value_name = "X", value_parser = loss)]
+    #[arg(long, value_name = "X", value_parser = parse_loss)]
     pub max_loss: Option<f64>,
     /// Correct class of each sample: an array, or a text file with one number per line.
     #[arg(long, value_name = "FILE")]
@@ -524,7 +524,7 @@ pub struct QuantizeArgs {
     pub std: Vec<f64>,
     /// Fixed value for a symbolic dimension (may be repeated); other dimensions stay symbolic where the model allows
     /// it.
-    #[arg(long = "dim", value_name = "NAME=N", value_parser = named_number)]
+    #[arg(long = "dim", value_name = "MAX_NAME_CHARS=N", value_parser = parse_named_number)]
     pub dims: Vec<(String, usize)>,
     /// Number of threads.
     #[arg(long, value_name = "N", env = "BYOC_THREADS", value_parser = clap::value_parser!(u16).range(1..=1024))]
@@ -537,7 +537,7 @@ pub struct QuantizeArgs {
     pub plugins: PluginDirArgs,
     /// Options of diagnostic output.
     #[command(flatten)]
-    pub talk: TalkArgs,
+    pub talk: DiagnosticArgs,
 }
 
 /// Arguments of `byoc zoo`.
@@ -571,20 +571,20 @@ impl Command {
     }
 }
 
-fn seconds(text: &str) -> Result<Duration, String> {
+fn parse_seconds(text: &str) -> Result<Duration, String> {
     let seconds = text.parse::<f64>().ok().filter(|seconds| *seconds > 0.0);
     let duration = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     duration.ok_or_else(|| "expected a number of seconds > 0".to_owned())
 }
 
-fn named_text(text: &str) -> Result<(String, String), String> {
+fn parse_named_text(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() && !value.is_empty() => Ok((name.to_owned(), value.to_owned())),
-        _ => Err("expected NAME=VALUE".to_owned()),
+        _ => Err("expected MAX_NAME_CHARS=VALUE".to_owned()),
     }
 }
 
-fn yes_or_no(text: &str) -> Result<bool, String> {
+fn parse_yes_or_no(text: &str) -> Result<bool, String> {
     match text {
         "yes" => Ok(true),
         "no" => Ok(false),
@@ -592,31 +592,31 @@ fn yes_or_no(text: &str) -> Result<bool, String> {
     }
 }
 
-fn backend_option(text: &str) -> Result<(String, String, String), String> {
+fn parse_backend_option(text: &str) -> Result<(String, String, String), String> {
     let parts = text.split_once('=').and_then(|(key, value)| Some((key.split_once('.')?, value)));
     match parts {
         Some(((name, option), value)) if ![name, option, value].contains(&"") => {
             Ok((name.to_owned(), option.to_owned(), value.to_owned()))
         }
-        _ => Err("expected NAME.OPTION=VALUE: a backend, one of its options, and its value".to_owned()),
+        _ => Err("expected MAX_NAME_CHARS.OPTION=VALUE: a backend, one of its options, and its value".to_owned()),
     }
 }
 
-fn target(text: &str) -> Result<(String, String), String> {
+fn parse_annotation(text: &str) -> Result<(String, String), String> {
     match text.split_once('=').unwrap_or((text, "")) {
         ("", _) => Err("expected TARGET=OPERATOR,...".to_owned()),
         (target, operators) => Ok((target.to_owned(), operators.to_owned())),
     }
 }
 
-fn loss(text: &str) -> Result<f64, String> {
+fn parse_loss(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(loss) if (0.0..=1.0).contains(&loss) => Ok(loss),
         _ => Err("expected a number from 0 to 1".to_owned()),
     }
 }
 
-fn tolerance(text: &str) -> Result<f64, String> {
+fn parse_tolerance(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(number) if number >= 0.0 => Ok(number),
         _ => Err("expected a number >= 0".to_owned()),
@@ -624,7 +624,7 @@ fn tolerance(text: &str) -> Result<f64, String> {
 }
 
 /// Parses a share of the FLOPs, or `any`, the value of `--require-offload` without a share.
-fn share(text: &str) -> Result<String, String> {
+fn parse_share(text: &str) -> Result<String, String> {
     match text.parse::<f64>() {
         Ok(share) if (0.0..=1.0).contains(&share) => Ok(text.to_owned()),
         _ if text == "any" => Ok(text.to_owned()),
@@ -632,15 +632,15 @@ fn share(text: &str) -> Result<String, String> {
     }
 }
 
-fn named_dim(text: &str) -> Result<(String, Option<usize>), String> {
+fn parse_named_dim(text: &str) -> Result<(String, Option<usize>), String> {
     match text.strip_suffix("=?") {
         Some(name) if !name.is_empty() => Ok((name.to_owned(), None)),
-        _ => named_number(text).map(|(name, size)| (name, Some(size))),
+        _ => parse_named_number(text).map(|(name, size)| (name, Some(size))),
     }
 }
 
-fn named_number(text: &str) -> Result<(String, usize), String> {
-    let (name, value) = named_text(text)?;
-    let number = value.parse().map_err(|_| format!("expected NAME=N with an integer N, found {value}"))?;
+fn parse_named_number(text: &str) -> Result<(String, usize), String> {
+    let (name, value) = parse_named_text(text)?;
+    let number = value.parse().map_err(|_| format!("expected MAX_NAME_CHARS=N with an integer N, found {value}"))?;
     Ok((name, number))
 }

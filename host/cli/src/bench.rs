@@ -1,7 +1,7 @@
 //! `byoc bench`: measures the latency of a model, and the time to compile and load it.
 
 use super::args::BenchArgs;
-use super::interrupt::interruptible;
+use super::interrupt::cancel_on_interrupt;
 use super::{escape, output, ready};
 use byoc::error::Failure;
 use byoc::trace::Trace;
@@ -18,7 +18,7 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode, Failure> {
     let session = ready::session(&args.build)?;
     let prepared = ready::prepare(&args.model, &args.build, &args.input, &session)?;
     let inputs = prepared.given.resolve(&prepared.model, Some(0))?;
-    let _interruptible = interruptible(&session.cancel);
+    let _interruptible = cancel_on_interrupt(&session.cancel);
     // Warm-up: caches, pages and clock rates settle in a few runs.
     for _ in 0..(args.runs / 5).max(3) {
         prepared.model.run(&inputs)?;

@@ -58,12 +58,12 @@ fn print_module(module: &Module) {
 
 /// Runs `byoc source`.
 pub fn run_source(args: &SourceArgs) -> Result<ExitCode, Failure> {
-    let compiled = compiled(&args.model, &args.build)?;
+    let compiled = compile_or_open(&args.model, &args.build)?;
     print_source(&compiled, args.symbol.as_deref())?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn compiled(model: &Path, build: &BuildArgs) -> Result<Compiled, Failure> {
+fn compile_or_open(model: &Path, build: &BuildArgs) -> Result<Compiled, Failure> {
     if ready::is_artifact(model) {
         return Ok(artifact::open(model)?.into_compiled());
     }

@@ -16,7 +16,7 @@ pub fn lines(text: &str) -> Cow<'_, str> {
 
 /// Escapes text that passed through neither [`line`] nor [`lines`], such as JSON. The escapes are those of JSON, so a
 /// JSON value stays the same.
-pub fn rest(text: &str) -> Cow<'_, str> {
+pub fn escape_json(text: &str) -> Cow<'_, str> {
     let shown = |c: char| is_plain(c) || matches!(c, '\n' | '\t');
     if text.chars().all(shown) {
         return Cow::Borrowed(text);
@@ -66,7 +66,7 @@ mod tests {
     #[test]
     fn escaping_preserves_json_values() {
         let value = serde_json::json!({ "name": "x\u{7f}\u{9b}2J\u{1b}\u{202e}\n", "größe": 1 });
-        let text = rest(&value.to_string()).into_owned();
+        let text = escape_json(&value.to_string()).into_owned();
         assert!(text.contains("x\\u007f\\u009b2J\\u001b\\u202e\\n"), "{text}");
         assert_eq!(serde_json::from_str::<serde_json::Value>(&text).unwrap(), value);
     }

@@ -13,7 +13,7 @@ const GAP: (usize, usize) = (16, 30);
 /// Maximum width of a layer in boxes; a wider layer is wrapped, so that it fits on the page.
 const COLUMNS: usize = 12;
 /// Maximum number of characters of a name in a box.
-const NAME: usize = 26;
+const MAX_NAME_CHARS: usize = 26;
 
 /// Returns the page as HTML.
 pub fn page(title: &str, explanation: &Explanation) -> String {
@@ -89,7 +89,7 @@ fn draw(page: &mut String, explanation: &Explanation, node: &NodeRow, x: usize, 
     }
     // Exporters write names as paths, which differ at the end, so the end is kept.
     let length = node.source.chars().count();
-    let name = match length.checked_sub(NAME) {
+    let name = match length.checked_sub(MAX_NAME_CHARS) {
         Some(more @ 1..) => format!("…{}", node.source.chars().skip(more + 1).collect::<String>()),
         _ => node.source.clone(),
     };

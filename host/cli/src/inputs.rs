@@ -134,15 +134,15 @@ impl InputSources {
         Ok(match origin {
             Origin::File(..) | Origin::Tensor(_) => None,
             Origin::Random(seed) => {
-                Some(allocated(io::random::try_tensor(port.ty.dtype, &shape, seed ^ index as u64), port)?)
+                Some(add_port_to_error(io::random::try_tensor(port.ty.dtype, &shape, seed ^ index as u64), port)?)
             }
-            Origin::Filled(value) => Some(allocated(io::filled(port.ty.dtype, &shape, *value), port)?),
+            Origin::Filled(value) => Some(add_port_to_error(io::filled(port.ty.dtype, &shape, *value), port)?),
         })
     }
 }
 
 /// Adds the name and type of the input to the error for a generated tensor that exceeds the memory limit.
-fn allocated(tensor: Result<Tensor, OutOfMemory>, port: &Port) -> Result<Tensor, Diagnostic> {
+fn add_port_to_error(tensor: Result<Tensor, OutOfMemory>, port: &Port) -> Result<Tensor, Diagnostic> {
     tensor.map_err(|error| {
         let ty = super::render::type_text(&port.ty);
         Diagnostic::from(error).note(format!("for input \"{}\" of type {ty}", port.name))

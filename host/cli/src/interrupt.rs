@@ -37,7 +37,7 @@ pub fn report_plugin_on_interrupt() {
 }
 
 /// Makes Ctrl-C trigger `cancel` for the lifetime of the returned guard.
-pub fn interruptible(cancel: &Cancel) -> Interruptible {
+pub fn cancel_on_interrupt(cancel: &Cancel) -> Interruptible {
     let exit_flag = exit_flag();
     // Handlers run in the order of registration. The one that reads `exit_flag` is registered first, so only a second
     // Ctrl-C finds the flag set.

@@ -56,11 +56,11 @@ pub fn main() -> ExitCode {
             // Help and version are printed on standard output and are not errors.
             let code = if error.use_stderr() { 2 } else { 0 };
             let printed = error.print().map_err(out::OutputError::from);
-            return if code == 0 { finished(printed, ExitCode::SUCCESS) } else { ExitCode::from(code) };
+            return if code == 0 { exit_code(printed, ExitCode::SUCCESS) } else { ExitCode::from(code) };
         }
     };
-    if let Err(failure) = own_process() {
-        return failed(&failure);
+    if let Err(failure) = reserve_process() {
+        return report_failure(&failure);
     }
     let LimitArgs { timeout, max_memory } = cli.command.limits();
     if let Some(bytes) = max_memory {
@@ -73,13 +73,13 @@ pub fn main() -> ExitCode {
     let _scope = cancel.enter();
     let _watchdog = match watch(timeout) {
         Ok(watchdog) => watchdog,
-        Err(failure) => return failed(&failure),
+        Err(failure) => return report_failure(&failure),
     };
     let code = match std::panic::catch_unwind(|| dispatch(cli)) {
-        Ok(Ok(code)) => finished(out::flush(), code),
-        Ok(Err(failure)) => failed(&failure),
+        Ok(Ok(code)) => exit_code(out::flush(), code),
+        Ok(Err(failure)) => report_failure(&failure),
         Err(payload) => match payload.downcast::<out::OutputError>() {
-            Ok(output_error) => finished(Err(*output_error), ExitCode::SUCCESS),
+            Ok(output_error) => exit_code(Err(*output_error), ExitCode::SUCCESS),
             Err(_) => ExitCode::from(101),
         },
     };
@@ -88,7 +88,7 @@ pub fn main() -> ExitCode {
 }
 
 /// Reserves standard output for the product and reports plugins that end the process.
-fn own_process() -> Result<(), Failure> {
+fn reserve_process() -> Result<(), Failure> {
     let stdout = entries::own_process().map_err(|error| {
         Failure::new(codes::plugins::PROCESS_STATE, format!("cannot reserve standard output: {error}"))
     })?;
@@ -110,14 +110,14 @@ fn watch(timeout: Option<Duration>) -> Result<Watchdog, Failure> {
 }
 
 /// Returns `code`, or the exit code of an error if standard output could not be written.
-fn finished(printed: Result<(), out::OutputError>, code: ExitCode) -> ExitCode {
+fn exit_code(printed: Result<(), out::OutputError>, code: ExitCode) -> ExitCode {
     match printed.err().and_then(|output_error| output_error.failure()) {
         None => code,
-        Some(failure) => failed(&failure),
+        Some(failure) => report_failure(&failure),
     }
 }
 
-fn failed(failure: &Failure) -> ExitCode {
+fn report_failure(failure: &Failure) -> ExitCode {
     let _ = out::flush();
     render::failure(failure);
     let failed = failure.diagnostics.iter().any(|d| d.severity == Severity::Error);

@@ -112,7 +112,7 @@ fn write_shown(to: &mut dyn Write, text: Arguments<'_>) -> io::Result<()> {
     }
     impl std::fmt::Write for EscapingWriter<'_> {
         fn write_str(&mut self, part: &str) -> std::fmt::Result {
-            self.outcome = self.to.write_all(escape::rest(part).as_bytes());
+            self.outcome = self.to.write_all(escape::escape_json(part).as_bytes());
             if self.outcome.is_ok() { Ok(()) } else { Err(std::fmt::Error) }
         }
     }

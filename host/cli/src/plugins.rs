@@ -1,6 +1,6 @@
 //! `byoc plugins`: dispatches to the subcommands, and shows the description and pattern table of a plugin.
 
-use super::args::{PluginDirArgs, PluginsArgs, PluginsCommand, TalkArgs};
+use super::args::{DiagnosticArgs, PluginDirArgs, PluginsArgs, PluginsCommand};
 use super::{plugins_check, plugins_list, plugins_new, plugins_test};
 use byoc::build::backend::Backend;
 use byoc::error::Failure;
@@ -33,7 +33,7 @@ fn merge(mut outer: PluginDirArgs, inner: PluginDirArgs) -> PluginDirArgs {
     outer
 }
 
-fn show(name: &str, plugins: &PluginDirArgs, talk: &TalkArgs) -> Result<ExitCode, Failure> {
+fn show(name: &str, plugins: &PluginDirArgs, talk: &DiagnosticArgs) -> Result<ExitCode, Failure> {
     crate::log::to_stderr(talk.verbose);
     let registry = Session::new(&plugins.plugin_dirs, 1)?.registry;
     let backend = Backend::find(&registry, name)?;

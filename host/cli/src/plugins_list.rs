@@ -1,6 +1,6 @@
 //! `byoc plugins list`: the plugins found and their files.
 
-use super::args::{PluginDirArgs, TalkArgs};
+use super::args::{DiagnosticArgs, PluginDirArgs};
 use super::{render, table};
 use byoc::error::Failure;
 use byoc::plugin::registry::{PluginFile, Status};
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use std::process::ExitCode;
 
 /// Runs the command.
-pub fn run(plugins: &PluginDirArgs, talk: &TalkArgs) -> Result<ExitCode, Failure> {
+pub fn run(plugins: &PluginDirArgs, talk: &DiagnosticArgs) -> Result<ExitCode, Failure> {
     crate::log::to_stderr(talk.verbose);
     let registry = Session::new(&plugins.plugin_dirs, 1)?.registry;
     registry.load_all();
@@ -24,7 +24,7 @@ pub fn run(plugins: &PluginDirArgs, talk: &TalkArgs) -> Result<ExitCode, Failure
     Ok(ExitCode::SUCCESS)
 }
 
-fn print_list(found: &[&PluginFile], talk: &TalkArgs) {
+fn print_list(found: &[&PluginFile], talk: &DiagnosticArgs) {
     if talk.json {
         for found in found {
             println!("{}", row(found));

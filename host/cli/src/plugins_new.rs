@@ -36,9 +36,10 @@ pub fn run(args: &PluginsNewArgs) -> Result<ExitCode, Failure> {
     let occupied = std::fs::read_dir(&args.name).is_ok_and(|mut entries| entries.next().is_some());
     if occupied || args.name.exists() && !args.name.is_dir() {
         let message = format!("{} exists already", args.name.display());
-        return Err(wrong(message).help("choose another name, or remove it first").into());
+        return Err(invalid_request(message).help("choose another name, or remove it first").into());
     }
-    write_folder(&args.name, files).map_err(|error| wrong(format!("cannot write {}: {error}", args.name.display())))?;
+    write_folder(&args.name, files)
+        .map_err(|error| invalid_request(format!("cannot write {}: {error}", args.name.display())))?;
     let folder = args.name.display();
     let (build, library) = if args.c {
         (format!("make -C {folder}"), format!("{folder}/libbyoc_{name}.so"))
@@ -73,7 +74,7 @@ fn write_folder(folder: &Path, files: Files) -> std::io::Result<()> {
     Ok(())
 }
 
-fn wrong(message: impl Into<String>) -> Diagnostic {
+fn invalid_request(message: impl Into<String>) -> Diagnostic {
     Diagnostic::error(codes::plugins::CANNOT_CREATE, message)
 }
 
@@ -87,7 +88,7 @@ fn plugin_name(folder: &Path) -> Result<&str, Failure> {
         return Ok(name);
     }
     let mut diagnostic =
-        wrong(format!("invalid plugin name \"{name}\": expected a letter, then letters, digits and _"));
+        invalid_request(format!("invalid plugin name \"{name}\": expected a letter, then letters, digits and _"));
     let better: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
     let better = better.trim_start_matches(|c: char| !c.is_ascii_alphabetic());
     if !better.is_empty() && better.len() <= 64 {
@@ -103,7 +104,7 @@ fn api_source(folder: &Path) -> Result<PathBuf, Failure> {
         manifest.contains("name = \"byoc-plugin-api\"")
     });
     found.ok_or_else(|| {
-        wrong(format!("expected the sources of byoc-plugin-api in {}", folder.display()))
+        invalid_request(format!("expected the sources of byoc-plugin-api in {}", folder.display()))
             .note(format!("a Rust plugin is built against these sources, in a version compatible with {API_VERSION}"))
             .help("omit --api DIR to have a copy of the sources written beside the plugin")
             .into()
@@ -112,8 +113,8 @@ fn api_source(folder: &Path) -> Result<PathBuf, Failure> {
 
 type Files = Vec<(String, String)>;
 
-fn filled(template: &str, name: &str) -> String {
-    template.replace("@NAME@", name).replace("@ABI@", host::C_ABI_TEXT)
+fn fill_template(template: &str, name: &str) -> String {
+    template.replace("@MAX_NAME_CHARS@", name).replace("@ABI@", host::C_ABI_TEXT)
 }
 
 /// Returns the files of the crate, including copies of byoc-plugin-api and byoc-plugin-support unless `api` gives the
@@ -131,11 +132,12 @@ fn rust_files(name: &str, api: Option<&Path>) -> Files {
         None => [API.to_owned(), HELPERS.to_owned()],
         Some(folder) => [folder.display().to_string(), folder.join("support").display().to_string()],
     };
-    let filled = |template: &str| filled(template, name).replace("@API@", &paths[0]).replace("@SUPPORT@", &paths[1]);
+    let fill =
+        |template: &str| fill_template(template, name).replace("@API@", &paths[0]).replace("@SUPPORT@", &paths[1]);
     let mut files: Files = vec![
-        ("Cargo.toml".into(), filled(include_str!("../templates/plugin.toml"))),
+        ("Cargo.toml".into(), fill(include_str!("../templates/plugin.toml"))),
         ("src/lib.rs".into(), source),
-        ("README.md".into(), filled(include_str!("../templates/plugin.md"))),
+        ("README.md".into(), fill(include_str!("../templates/plugin.md"))),
         (".gitignore".into(), "/target\n/plugins\n".into()),
     ];
     if api.is_none() {
@@ -149,14 +151,14 @@ fn rust_files(name: &str, api: Option<&Path>) -> Files {
 
 fn c_files(name: &str) -> Files {
     let source = C_SOURCE
-        .replace(&format!("#define NAME \"{C_NAME}\""), &format!("#define NAME \"{name}\""))
+        .replace(&format!("#define MAX_NAME_CHARS \"{C_NAME}\""), &format!("#define MAX_NAME_CHARS \"{name}\""))
         .replace(&format!("/* {C_NAME}: "), &format!("/* {name}: "));
     vec![
         (format!("{name}.c"), source),
         ("byoc_plugin.h".into(), host::C_HEADER.into()),
         ("byoc_json.h".into(), host::C_JSON_HEADER.into()),
-        ("Makefile".into(), filled(include_str!("../templates/Makefile"), name)),
-        ("README.md".into(), filled(include_str!("../templates/plugin_c.md"), name)),
+        ("Makefile".into(), fill_template(include_str!("../templates/Makefile"), name)),
+        ("README.md".into(), fill_template(include_str!("../templates/plugin_c.md"), name)),
         (".gitignore".into(), "*.so\n/plugins\n".into()),
     ]
 }
@@ -180,13 +182,14 @@ mod tests {
     #[test]
     fn replaces_every_template_name() {
         for (name, text) in rust_files("my_chip", Some(Path::new("/api"))).iter().chain(&c_files("my_chip")) {
-            for word in ["minimal", "Minimal", "elementwise:", "\"elementwise\"", "@NAME@", "@API@", "@ABI@"] {
+            for word in ["minimal", "Minimal", "elementwise:", "\"elementwise\"", "@MAX_NAME_CHARS@", "@API@", "@ABI@"]
+            {
                 assert!(!text.contains(word), "{word} in {name}");
             }
         }
         let lib = &rust_files("my_chip", None)[1].1;
         assert!(lib.contains("struct MyChip;") && lib.contains("declare_plugin!(\"my_chip\","), "{lib}");
         // The sample also uses the word `elementwise` in other places, which must stay unchanged.
-        assert!(c_files("my_chip")[0].1.contains("#define NAME \"my_chip\""));
+        assert!(c_files("my_chip")[0].1.contains("#define MAX_NAME_CHARS \"my_chip\""));
     }
 }

@@ -1,6 +1,6 @@
 //! `byoc plugins test`: the conformance run and its worker process.
 
-use super::args::{PluginsTestArgs, TalkArgs, TestWorkerArgs};
+use super::args::{DiagnosticArgs, PluginsTestArgs, TestWorkerArgs};
 use super::table;
 use byoc::error::Failure;
 use byoc::session::Session;
@@ -232,7 +232,7 @@ fn nothing_supported(report: &BackendReport) -> Diagnostic {
     diagnostic
 }
 
-fn one_case(run: &Run<'_>, backends: &[String], path: &Path, talk: &TalkArgs) -> Result<ExitCode, Failure> {
+fn one_case(run: &Run<'_>, backends: &[String], path: &Path, talk: &DiagnosticArgs) -> Result<ExitCode, Failure> {
     let case = Case::read(path)?;
     let mut wrong = Vec::new();
     for backend in backends {

@@ -36,7 +36,7 @@ pub fn run(args: &QuantizeArgs) -> Result<ExitCode, Failure> {
     let options = Options {
         scheme: scheme(args, &session)?,
         method: args.method,
-        keep: keep(&args.keep)?,
+        keep: parse_keep(&args.keep)?,
         max_loss: args.max_loss,
         labels: args.labels.as_deref().map(labels::read).transpose()?,
         samples: args.samples.map(|n| n as usize),
@@ -65,7 +65,7 @@ pub fn run(args: &QuantizeArgs) -> Result<ExitCode, Failure> {
         quantized.report.rows.iter().for_each(|row| println!("{}", row.to_json()));
         println!("{}", quantized.report.summary());
     } else {
-        show(&quantized.report);
+        print_report(&quantized.report);
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -95,7 +95,7 @@ fn scheme(args: &QuantizeArgs, session: &Session) -> Result<Scheme, Failure> {
 }
 
 /// Parses the layers that stay in float: names, `first`, `none`.
-fn keep(words: &[String]) -> Result<Keep, Failure> {
+fn parse_keep(words: &[String]) -> Result<Keep, Failure> {
     if words.is_empty() {
         return Ok(Keep::default());
     }
@@ -112,7 +112,7 @@ fn keep(words: &[String]) -> Result<Keep, Failure> {
     Ok(Keep { first: words.iter().any(|word| word == "first"), names })
 }
 
-fn show(report: &Report) {
+fn print_report(report: &Report) {
     let mut table = table::new(&["layer", "operator", "as", "range", "scale", "zero", "weight scale", "dB"]);
     for row in &report.rows {
         table.add_row(cells(row));

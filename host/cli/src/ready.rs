@@ -3,7 +3,7 @@
 
 use super::args::{BuildArgs, InputArgs};
 use super::inputs::InputSources;
-use super::interrupt::interruptible;
+use super::interrupt::cancel_on_interrupt;
 use super::{escape, render};
 use byoc::artifact;
 use byoc::build::{self, BuildOptions, BuildOutput, RefusalSummary};
@@ -44,7 +44,7 @@ pub fn session(args: &BuildArgs) -> Result<Session, Failure> {
     }
     crate::log::to_stderr(args.talk.verbose);
     let threads = args.threads.map_or(0, usize::from);
-    let mut session = match on_host(args)? {
+    let mut session = match is_host_only(args)? {
         true => Session::without_plugins(threads)?,
         false => Session::new(&args.plugins.plugin_dirs, threads)?,
     };
@@ -56,7 +56,7 @@ pub fn session(args: &BuildArgs) -> Result<Session, Failure> {
 ///
 /// # Errors
 /// E0403 when another backend is named as well.
-fn on_host(args: &BuildArgs) -> Result<bool, Failure> {
+fn is_host_only(args: &BuildArgs) -> Result<bool, Failure> {
     let names: Vec<&str> = names(args).collect();
     match names.iter().position(|name| *name == HOST_ONLY) {
         None => Ok(false),
@@ -126,7 +126,7 @@ pub fn compile(path: &Path, args: &BuildArgs, session: &Session, given: &InputSo
     let loaded = frontend::load(path, &load)?;
     let mut print_line = |text: &str| spinner.suspend(|| eprintln!("{}", escape::lines(text)));
     let built = {
-        let _interruptible = interruptible(&session.cancel);
+        let _interruptible = cancel_on_interrupt(&session.cancel);
         build::build(session, loaded, &build_options(args), &mut print_line)?
     };
     spinner.finish_and_clear();
@@ -222,7 +222,7 @@ pub fn prepare(
             .into());
     }
     let given = given(path, input)?;
-    let host_alone = on_host(build_args)?;
+    let host_alone = is_host_only(build_args)?;
     let start = Instant::now();
     let compiled = || match is_artifact(path) {
         true if host_alone => Ok(artifact::open(path)?.into_compiled().on_host()),

@@ -1,7 +1,7 @@
 //! `byoc run`: compiles a model if needed, runs it and prints its outputs.
 
 use super::args::RunArgs;
-use super::interrupt::interruptible;
+use super::interrupt::cancel_on_interrupt;
 use super::{escape, output, ready, render, table};
 use byoc::error::Failure;
 use byoc::exec::program::Port;
@@ -32,7 +32,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     if args.trace.is_some() {
         session.metrics.record();
     }
-    let _interruptible = interruptible(&session.cancel);
+    let _interruptible = cancel_on_interrupt(&session.cancel);
     let outputs =
         if trace.is_enabled() { prepared.model.run_observed(&inputs, &trace)? } else { prepared.model.run(&inputs)? };
     entries::restore_process();
@@ -46,8 +46,8 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     }
     for (name, tensor) in named {
         match &labels {
-            Some(labels) => top(name, tensor, labels, args.build.talk.json)?,
-            None => summary(name, tensor, args.build.talk.json),
+            Some(labels) => print_top_classes(name, tensor, labels, args.build.talk.json)?,
+            None => print_summary(name, tensor, args.build.talk.json),
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -94,7 +94,7 @@ fn read_labels(path: &Path) -> Result<Vec<String>, Failure> {
 }
 
 /// Prints the most probable classes of each row. An output that does not consist of probabilities is treated as logits.
-fn top(name: &str, tensor: &Tensor, labels: &[String], json: bool) -> Result<(), Failure> {
+fn print_top_classes(name: &str, tensor: &Tensor, labels: &[String], json: bool) -> Result<(), Failure> {
     let classes = tensor.shape().last().copied().unwrap_or(1);
     if classes != labels.len() || !tensor.dtype().is_float() {
         let ty = Type::tensor(tensor.dtype(), tensor.shape());
@@ -137,7 +137,7 @@ fn probabilities(values: &[f64]) -> Vec<f64> {
 }
 
 /// Prints the type, range, mean and first elements of an output.
-fn summary(name: &str, tensor: &Tensor, json: bool) {
+fn print_summary(name: &str, tensor: &Tensor, json: bool) {
     let values = || tensor.view().f64s();
     let ty = Type::tensor(tensor.dtype(), tensor.shape());
     let min = values().fold(f64::INFINITY, f64::min);

@@ -51,7 +51,7 @@ pub fn print_lines(header: &[&str], rows: &[Vec<String>], shorten: &[usize]) {
         fit(&mut widths, width.into(), shorten);
     }
     for row in &rows {
-        let cells = row.iter().zip(&widths).map(|(cell, &width)| format!("{:width$}", shortened(cell, width)));
+        let cells = row.iter().zip(&widths).map(|(cell, &width)| format!("{:width$}", shorten_cell(cell, width)));
         println!("{}", cells.collect::<Vec<_>>().join("  ").trim_end());
     }
 }
@@ -71,7 +71,7 @@ fn fit(widths: &mut [usize], width: usize, shorten: &[usize]) {
 }
 
 /// Truncates a text to `width` characters in the middle, the least specific part.
-fn shortened(text: &str, width: usize) -> String {
+fn shorten_cell(text: &str, width: usize) -> String {
     let length = text.chars().count();
     if length <= width {
         return text.to_owned();
@@ -120,8 +120,8 @@ mod tests {
 
     #[test]
     fn long_texts_keep_both_ends() {
-        assert_eq!(shortened("conv1", 8), "conv1");
-        assert_eq!(shortened("/layer1/layer1.0/conv1/Conv", 12), "/laye\u{2026}1/Conv");
-        assert_eq!(shortened("\u{e4}\u{f6}\u{fc}abcdef", 5).chars().count(), 5);
+        assert_eq!(shorten_cell("conv1", 8), "conv1");
+        assert_eq!(shorten_cell("/layer1/layer1.0/conv1/Conv", 12), "/laye\u{2026}1/Conv");
+        assert_eq!(shorten_cell("\u{e4}\u{f6}\u{fc}abcdef", 5).chars().count(), 5);
     }
 }

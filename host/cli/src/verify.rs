@@ -2,7 +2,7 @@
 
 use super::args::{InputArgs, VerifyArgs};
 use super::inputs::InputSources;
-use super::interrupt::interruptible;
+use super::interrupt::cancel_on_interrupt;
 use super::{ready, table};
 use byoc::compare::{Comparison, Tolerance, compare};
 use byoc::error::Failure;
@@ -71,7 +71,7 @@ impl FolderResult {
 /// Runs the command.
 pub fn run(args: &VerifyArgs) -> Result<ExitCode, Failure> {
     let session = ready::session(&args.build)?;
-    let _interruptible = interruptible(&session.cancel);
+    let _interruptible = cancel_on_interrupt(&session.cancel);
     let mut counts = [0usize; Status::COUNT];
     let mut table = table::new(&["case", "status", "max_abs_err", "max_rel_err", "offload", "message"]);
     for dir in &args.dirs {

@@ -6,7 +6,7 @@ use byoc_ir::tensor::{DType, Tensor};
 use byoc_ir::typing::Builder;
 
 /// Returns true, as every CPU supports these families.
-pub fn computes() -> bool {
+pub fn is_supported() -> bool {
     true
 }
 
@@ -107,7 +107,7 @@ impl Case {
     }
 
     /// Sets the result of the module.
-    pub fn done(&mut self, result: ExprId) {
+    pub fn set_result(&mut self, result: ExprId) {
         self.body = Some(result);
     }
 
@@ -230,7 +230,7 @@ impl Case {
 }
 
 /// Creates an attribute with a list of integers.
-pub fn longs(values: &[usize]) -> AttrValue {
+pub fn ints_attr(values: &[usize]) -> AttrValue {
     AttrValue::ints(values.iter().map(|&v| v as i64))
 }
 
@@ -258,16 +258,16 @@ fn convolution(c: &mut Case, axes: usize, groups: usize, per_group: usize, trans
     let w = if c.chance(10) { c.input(&shape) } else { c.constant(&shape) };
     let name = format!("nn.conv{axes}d{}", if transposed { "_transpose" } else { "" });
     let attrs = [
-        ("strides", longs(&strides)),
-        ("padding", longs(&padding)),
-        ("dilation", longs(&dilation)),
+        ("strides", ints_attr(&strides)),
+        ("padding", ints_attr(&padding)),
+        ("dilation", ints_attr(&dilation)),
         ("groups", (groups as i64).into()),
         ("channels", ((out * groups) as i64).into()),
-        ("kernel_size", longs(&kernel)),
+        ("kernel_size", ints_attr(&kernel)),
     ];
     let y = c.op(&name, &[x, w], &attrs);
     let y = c.chain(y, 1);
-    c.done(y);
+    c.set_result(y);
 }
 
 fn grouped(c: &mut Case, axes: usize, transposed: bool) {
@@ -297,9 +297,9 @@ pub fn three_by_three(c: &mut Case) {
         let more = c.op("tanh", &[all], &[]);
         let begin = c.int(0, 8);
         let attrs = [
-            ("begin", longs(&[0, begin, 0, 0])),
-            ("end", longs(&[images, begin + channels, height, width])),
-            ("strides", longs(&[1, 1, 1, 1])),
+            ("begin", ints_attr(&[0, begin, 0, 0])),
+            ("end", ints_attr(&[images, begin + channels, height, width])),
+            ("strides", ints_attr(&[1, 1, 1, 1])),
         ];
         let some = c.op("strided_slice", &[more], &attrs);
         x = c.op("add", &[x, some], &[]);
@@ -311,12 +311,13 @@ pub fn three_by_three(c: &mut Case) {
     let shape = if rows_first { [3, 3, channels, filters] } else { [filters, channels, 3, 3] };
     let mut w = c.constant(&shape);
     if rows_first {
-        w = c.op("transpose", &[w], &[("axes", longs(&[3, 2, 0, 1]))]);
+        w = c.op("transpose", &[w], &[("axes", ints_attr(&[3, 2, 0, 1]))]);
     }
-    let attrs = [("padding", longs(&padding)), ("channels", (filters as i64).into()), ("kernel_size", longs(&[3, 3]))];
+    let attrs =
+        [("padding", ints_attr(&padding)), ("channels", (filters as i64).into()), ("kernel_size", ints_attr(&[3, 3]))];
     let y = c.op("nn.conv2d", &[x, w], &attrs);
     let y = c.chain(y, 1);
-    c.done(y);
+    c.set_result(y);
 }
 
 pub fn convolution_3d(c: &mut Case) {
@@ -348,7 +349,7 @@ pub fn dense(c: &mut Case) {
     }
     let axis = c.shape(y).len() - 1;
     let y = c.chain(y, axis);
-    c.done(y);
+    c.set_result(y);
 }
 
 pub fn batch_matmul(c: &mut Case) {
@@ -368,7 +369,7 @@ pub fn batch_matmul(c: &mut Case) {
         y = c.op("add", &[y, mask], &[]);
     }
     let y = if c.chance(2) { c.op("nn.softmax", &[y], &[]) } else { c.activation(y) };
-    c.done(y);
+    c.set_result(y);
 }
 
 pub fn pooling(c: &mut Case) {
@@ -381,7 +382,7 @@ pub fn pooling(c: &mut Case) {
         let x = if c.chance(2) { c.op("nn.relu", &[x], &[]) } else { x };
         let y = c.op(&format!("nn.global_{kind}_pool2d"), &[x], &[]);
         let y = c.chain(y, 1);
-        return c.done(y);
+        return c.set_result(y);
     }
     let (mut pool, mut strides, mut padding) = (Vec::new(), Vec::new(), vec![0; 2 * axes]);
     for i in 0..axes {
@@ -394,9 +395,9 @@ pub fn pooling(c: &mut Case) {
     let include = kind == "avg" && c.chance(2);
     let ceil = !include && c.chance(4);
     let mut attrs = vec![
-        ("pool_size", longs(&pool)),
-        ("strides", longs(&strides)),
-        ("padding", longs(&padding)),
+        ("pool_size", ints_attr(&pool)),
+        ("strides", ints_attr(&strides)),
+        ("padding", ints_attr(&padding)),
         ("ceil_mode", ceil.into()),
     ];
     if kind == "avg" {
@@ -405,7 +406,7 @@ pub fn pooling(c: &mut Case) {
     let x = c.input(&data);
     let y = c.op(&format!("nn.{kind}_pool{axes}d"), &[x], &attrs);
     let y = if c.chance(3) { c.activation(y) } else { y };
-    c.done(y);
+    c.set_result(y);
 }
 
 fn any_shape(c: &mut Case, ranks: std::ops::RangeInclusive<usize>) -> Vec<usize> {
@@ -420,7 +421,7 @@ pub fn softmax(c: &mut Case) {
     let x = c.input(&shape);
     let name = c.pick(&["nn.softmax", "nn.softmax", "nn.log_softmax"]);
     let y = c.op(name, &[x], &[("axis", axis.into())]);
-    c.done(y);
+    c.set_result(y);
 }
 
 pub fn layer_norm(c: &mut Case) {
@@ -433,7 +434,7 @@ pub fn layer_norm(c: &mut Case) {
     let epsilon = c.pick(&[1e-5, 1e-6, 1e-12, 0.1]);
     let y = c.op("nn.layer_norm", &[x, gamma, beta], &[("epsilon", epsilon.into())]);
     let y = c.activation(y);
-    c.done(y);
+    c.set_result(y);
 }
 
 pub fn batch_norm(c: &mut Case) {
@@ -452,7 +453,7 @@ pub fn batch_norm(c: &mut Case) {
     let all = c.op("nn.batch_norm", &[x, gamma, beta, mean, variance], &attrs);
     let y = c.builder.project(all, 0).expect("expected the result");
     let y = c.activation(y);
-    c.done(y);
+    c.set_result(y);
 }
 
 pub fn elementwise(c: &mut Case) {
@@ -481,7 +482,7 @@ pub fn elementwise(c: &mut Case) {
             _ => c.activation(x),
         };
     }
-    c.done(x);
+    c.set_result(x);
 }
 
 pub fn binary(c: &mut Case) {
@@ -508,7 +509,7 @@ pub fn binary(c: &mut Case) {
     let swapped = c.chance(3) && name != "divide";
     let z = c.op(name, &if swapped { [y, x] } else { [x, y] }, &[]);
     let z = c.activation(z);
-    c.done(z);
+    c.set_result(z);
 }
 
 /// Values that are read again later, combined with broadcast operands: no in-place operator may overwrite such a value.
@@ -530,7 +531,7 @@ pub fn diamonds(c: &mut Case) {
         last = if c.chance(4) { c.activation(y) } else { y };
         values.push(last);
     }
-    c.done(last);
+    c.set_result(last);
 }
 
 pub fn reductions(c: &mut Case) {
@@ -544,7 +545,7 @@ pub fn reductions(c: &mut Case) {
     let name = c.pick(&["mean", "sum", "max", "min", "mean"]);
     let keep = c.chance(2);
     let y = c.op(name, &[x], &[("axis", AttrValue::ints(axes)), ("keepdims", keep.into())]);
-    c.done(y);
+    c.set_result(y);
 }
 
 pub fn joins_and_views(c: &mut Case) {
@@ -567,7 +568,7 @@ pub fn joins_and_views(c: &mut Case) {
                     let j = c.int(i, axes.len() - 1);
                     axes.swap(i, j);
                 }
-                c.op("transpose", &[x], &[("axes", longs(&axes))])
+                c.op("transpose", &[x], &[("axes", ints_attr(&axes))])
             }
             1 => {
                 let at = c.int(0, shape.len() - 1);
@@ -580,7 +581,7 @@ pub fn joins_and_views(c: &mut Case) {
                     to[at] /= 2;
                     to.insert(at, 2);
                 }
-                c.op("reshape", &[x], &[("newshape", longs(&to))])
+                c.op("reshape", &[x], &[("newshape", ints_attr(&to))])
             }
             2 => {
                 let at = c.int(0, shape.len() - 1);
@@ -588,10 +589,10 @@ pub fn joins_and_views(c: &mut Case) {
                 let end = c.int(begin + 1, shape[at]);
                 let stride = c.int(1, 2);
                 let attrs = [
-                    ("begin", longs(&[begin])),
-                    ("end", longs(&[end])),
-                    ("strides", longs(&[stride])),
-                    ("axes", longs(&[at])),
+                    ("begin", ints_attr(&[begin])),
+                    ("end", ints_attr(&[end])),
+                    ("strides", ints_attr(&[stride])),
+                    ("axes", ints_attr(&[at])),
                 ];
                 c.op("strided_slice", &[x], &attrs)
             }
@@ -601,7 +602,7 @@ pub fn joins_and_views(c: &mut Case) {
                     c.op("expand_dims", &[x], &[("axis", (at as i64).into())])
                 } else {
                     let cut = c.int(1, shape[at] - 1);
-                    let attrs = [("indices_or_sections", longs(&[cut])), ("axis", (at as i64).into())];
+                    let attrs = [("indices_or_sections", ints_attr(&[cut])), ("axis", (at as i64).into())];
                     let both = c.op("split", &[x], &attrs);
                     let side = c.int(0, 1) as u32;
                     c.builder.project(both, side).expect("expected a part")
@@ -610,7 +611,7 @@ pub fn joins_and_views(c: &mut Case) {
             _ => c.activation(x),
         };
     }
-    c.done(x);
+    c.set_result(x);
 }
 
 pub fn resizing(c: &mut Case) {
@@ -623,13 +624,13 @@ pub fn resizing(c: &mut Case) {
     } else {
         let size = [c.int(1, 15), c.int(1, 15)];
         let attrs = [
-            ("size", longs(&size)),
+            ("size", ints_attr(&size)),
             ("method", "linear".into()),
             ("coordinate_transformation_mode", "half_pixel".into()),
         ];
         c.op("image.resize2d", &[x], &attrs)
     };
-    c.done(y);
+    c.set_result(y);
 }
 
 /// Attention as exporters write it: heads split by reshape and transpose, scaled, masked, normalized, merged again.
@@ -641,29 +642,29 @@ pub fn attention(c: &mut Case) {
         let w = c.constant(&[model, model]);
         let y = c.op("nn.dense", &[x, w], &[]);
         let y = c.bias(y, 2);
-        let y = c.op("reshape", &[y], &[("newshape", longs(&[batch, length, heads, width]))]);
-        let y = c.op("transpose", &[y], &[("axes", longs(&axes))]);
-        c.op("reshape", &[y], &[("newshape", longs(&[batch * heads, last[0], last[1]]))])
+        let y = c.op("reshape", &[y], &[("newshape", ints_attr(&[batch, length, heads, width]))]);
+        let y = c.op("transpose", &[y], &[("axes", ints_attr(&axes))]);
+        c.op("reshape", &[y], &[("newshape", ints_attr(&[batch * heads, last[0], last[1]]))])
     };
     let q = head(c, [0, 2, 1, 3], [length, width]);
     let q = if c.chance(2) { c.with_scalar("multiply", q, 0.7) } else { q };
     let k = head(c, [0, 2, 3, 1], [width, length]);
     let v = head(c, [0, 2, 1, 3], [length, width]);
     let s = c.op("nn.batch_matmul", &[q, k], &[]);
-    let s = c.op("reshape", &[s], &[("newshape", longs(&[batch, heads, length, length]))]);
+    let s = c.op("reshape", &[s], &[("newshape", ints_attr(&[batch, heads, length, length]))]);
     let s = c.with_scalar("multiply", s, 0.5);
     let mask = c.input(&[batch, 1, 1, length]);
     let s = c.op("add", &[s, mask], &[]);
     let p = c.op("nn.softmax", &[s], &[]);
-    let p = c.op("reshape", &[p], &[("newshape", longs(&[batch * heads, length, length]))]);
+    let p = c.op("reshape", &[p], &[("newshape", ints_attr(&[batch * heads, length, length]))]);
     let y = c.op("nn.batch_matmul", &[p, v], &[]);
-    let y = c.op("reshape", &[y], &[("newshape", longs(&[batch, heads, length, width]))]);
-    let y = c.op("transpose", &[y], &[("axes", longs(&[0, 2, 1, 3]))]);
-    let y = c.op("reshape", &[y], &[("newshape", longs(&[batch, length, model]))]);
+    let y = c.op("reshape", &[y], &[("newshape", ints_attr(&[batch, heads, length, width]))]);
+    let y = c.op("transpose", &[y], &[("axes", ints_attr(&[0, 2, 1, 3]))]);
+    let y = c.op("reshape", &[y], &[("newshape", ints_attr(&[batch, length, model]))]);
     let w = c.constant(&[model, model]);
     let y = c.op("nn.dense", &[y, w], &[]);
     let y = c.op("add", &[y, x], &[]);
-    c.done(y);
+    c.set_result(y);
 }
 
 /// Steps of an LSTM as frontends unroll them, with the gates in any order, and with or without an initial state.
@@ -705,7 +706,7 @@ pub fn lstm(c: &mut Case) {
     hiddens.extend(state.map(|(_, cell)| cell).filter(|_| c.chance(2)));
     let tuple = c.builder.tuple(&hiddens).expect("expected a tuple");
     let all = c.op("stack", &[tuple], &[("axis", 0.into())]);
-    c.done(all);
+    c.set_result(all);
 }
 
 /// Steps of a GRU as frontends unroll them: the reset gate after the recurrent product or before it, with or without an
@@ -717,7 +718,7 @@ pub fn gru(c: &mut Case) {
     let bias = c.constant(&[3 * hidden]);
     let mut state = if c.chance(2) { Some(c.input(&[batch, hidden])) } else { None };
     let part = |c: &mut Case, x: ExprId, from: usize, to: usize| {
-        let attrs = [("begin", longs(&[from])), ("end", longs(&[to])), ("axes", longs(&[1]))];
+        let attrs = [("begin", ints_attr(&[from])), ("end", ints_attr(&[to])), ("axes", ints_attr(&[1]))];
         c.op("strided_slice", &[x], &attrs)
     };
     let parts = |c: &mut Case, x: ExprId, count: usize| -> Vec<ExprId> {
@@ -734,7 +735,7 @@ pub fn gru(c: &mut Case) {
                     let all = c.op("nn.dense", &[old, r], &[]);
                     Some(if biased { c.op("nn.bias_add", &[all, bias], &[("axis", 1.into())]) } else { all })
                 }
-                None if biased => Some(c.op("reshape", &[bias], &[("newshape", longs(&[1, 3 * hidden]))])),
+                None if biased => Some(c.op("reshape", &[bias], &[("newshape", ints_attr(&[1, 3 * hidden]))])),
                 None => None,
             };
             let x = parts(c, projected, 3);
@@ -754,8 +755,9 @@ pub fn gru(c: &mut Case) {
                 None => (part(c, gates, 0, hidden), candidate),
                 Some(old) => {
                     // The recurrent weights of all gates are one constant, whose slices must be treated as weights.
-                    let first = c.op("strided_slice", &[r], &[("begin", longs(&[0])), ("end", longs(&[2 * hidden]))]);
-                    let attrs = [("begin", longs(&[2 * hidden])), ("end", longs(&[3 * hidden]))];
+                    let first =
+                        c.op("strided_slice", &[r], &[("begin", ints_attr(&[0])), ("end", ints_attr(&[2 * hidden]))]);
+                    let attrs = [("begin", ints_attr(&[2 * hidden])), ("end", ints_attr(&[3 * hidden]))];
                     let second = c.op("strided_slice", &[r], &attrs);
                     let product = c.op("nn.dense", &[old, first], &[]);
                     let sums = c.op("add", &[gates, product], &[]);
@@ -765,7 +767,7 @@ pub fn gru(c: &mut Case) {
                     let product = c.op("nn.dense", &[kept, second], &[]);
                     let candidate = c.op("add", &[candidate, product], &[]);
                     let candidate = c.op("tanh", &[candidate], &[]);
-                    state = Some(mixed(c, gates[0], candidate, state));
+                    state = Some(blend_states(c, gates[0], candidate, state));
                     hiddens.extend(state);
                     continue;
                 }
@@ -773,16 +775,16 @@ pub fn gru(c: &mut Case) {
         };
         let update = c.op("sigmoid", &[update], &[]);
         let candidate = c.op("tanh", &[inner], &[]);
-        state = Some(mixed(c, update, candidate, state));
+        state = Some(blend_states(c, update, candidate, state));
         hiddens.extend(state);
     }
     let tuple = c.builder.tuple(&hiddens).expect("expected a tuple");
     let all = c.op("stack", &[tuple], &[("axis", 0.into())]);
-    c.done(all);
+    c.set_result(all);
 }
 
 /// Adds `(1 - z) n + z h`, sometimes in the form `n + z (h - n)`.
-fn mixed(c: &mut Case, update: ExprId, candidate: ExprId, old: Option<ExprId>) -> ExprId {
+fn blend_states(c: &mut Case, update: ExprId, candidate: ExprId, old: Option<ExprId>) -> ExprId {
     if let Some(old) = old.filter(|_| c.chance(2)) {
         let difference = c.op("subtract", &[old, candidate], &[]);
         let scaled = c.op("multiply", &[difference, update], &[]);
@@ -812,20 +814,20 @@ pub fn channel_shuffle(c: &mut Case) {
         .collect();
     let tuple = c.builder.tuple(&parts).expect("expected a tuple");
     let x = c.op("concatenate", &[tuple], &[("axis", 1.into())]);
-    let x = c.op("reshape", &[x], &[("newshape", longs(&[batch, groups, channels, size, size]))]);
-    let x = c.op("transpose", &[x], &[("axes", longs(&[0, 2, 1, 3, 4]))]);
+    let x = c.op("reshape", &[x], &[("newshape", ints_attr(&[batch, groups, channels, size, size]))]);
+    let x = c.op("transpose", &[x], &[("axes", ints_attr(&[0, 2, 1, 3, 4]))]);
     let all = groups * channels;
-    let mut x = c.op("reshape", &[x], &[("newshape", longs(&[batch, all, size, size]))]);
+    let mut x = c.op("reshape", &[x], &[("newshape", ints_attr(&[batch, all, size, size]))]);
     if all > 1 && c.chance(2) {
         let cut = c.int(1, all - 1);
-        let both = c.op("split", &[x], &[("indices_or_sections", longs(&[cut])), ("axis", 1.into())]);
+        let both = c.op("split", &[x], &[("indices_or_sections", ints_attr(&[cut])), ("axis", 1.into())]);
         let side = c.int(0, 1);
         x = c.builder.project(both, side as u32).expect("expected a part");
     }
     let left = c.shape(x)[1];
     let w = c.constant(&[3, left, 1, 1]);
     let y = c.op("nn.conv2d", &[x, w], &[]);
-    c.done(y);
+    c.set_result(y);
 }
 
 /// Blocks of convolutions with shortcuts, gates over channels, and concatenations.
@@ -870,7 +872,7 @@ pub fn residual_blocks(c: &mut Case) {
         // Scales the values down, as weights of standard deviation 1 make values grow from layer to layer.
         x = c.with_scalar("multiply", x, 0.05);
     }
-    c.done(x);
+    c.set_result(x);
 }
 
 /// A softmax with some fully masked rows, which become NaN, and the guard that replaces NaN as exporters write it.
@@ -897,12 +899,12 @@ pub fn masked_rows(case: &mut Case) {
     }
     if case.chance(3) {
         // A second consumer reads the unguarded softmax.
-        let turned = case.op("transpose", &[soft], &[("axes", longs(&[0, 2, 1]))]);
+        let turned = case.op("transpose", &[soft], &[("axes", ints_attr(&[0, 2, 1]))]);
         let nan = case.op("isnan", &[turned], &[]);
         let number = case.scalar(2.0);
         let guarded = case.op("where", &[nan, number, turned], &[]);
         let both = case.builder.tuple(&[result, guarded]).expect("expected a tuple");
-        return case.done(both);
+        return case.set_result(both);
     }
-    case.done(result);
+    case.set_result(result);
 }

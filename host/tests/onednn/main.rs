@@ -29,7 +29,7 @@ macro_rules! families {
     (in $of:ident: $($name:ident $count:literal;)*) => {$(
         #[test]
         fn $name() {
-            if $of::computes() {
+            if $of::is_supported() {
                 family(stringify!($name), $count, $of::$name);
             }
         }
@@ -69,9 +69,9 @@ families! {
     quantized_convolution 400;
     quantized_depthwise 120;
     quantized_dense 200;
-    quantized_wide_sums 60;
+    quantized_large_accumulators 60;
     quantized_elementwise 200;
     quantized_blocks 100;
     quantized_pools_and_joins 200;
-    quantized_written_out 200;
+    quantized_float_post_ops 200;
 }

@@ -1,12 +1,12 @@
 //! Random modules of quantized operators, whose integer results must match bit for bit.
 
-use crate::cases::{Case, longs};
+use crate::cases::{Case, ints_attr};
 use byoc_ir::ir::{AttrValue, ExprId};
 use byoc_ir::tensor::{DType, Tensor};
 
 /// Returns true if the CPU supports these families: without VNNI instructions the backend leaves int8 products to the
 /// host.
-pub fn computes() -> bool {
+pub fn is_supported() -> bool {
     byoc_test_support::has_vnni()
 }
 
@@ -59,12 +59,12 @@ fn scales(c: &mut Case, about: f64, places: usize) -> ExprId {
     c.builder.constant(Tensor::from_slice(&[places], &values))
 }
 
-fn word(text: &str) -> AttrValue {
+fn str_attr(text: &str) -> AttrValue {
     AttrValue::Str(text.into())
 }
 
-fn dtype_word(dtype: DType) -> AttrValue {
-    word(dtype.name())
+fn dtype_attr(dtype: DType) -> AttrValue {
+    str_attr(dtype.name())
 }
 
 /// Adds a requantization of integers of magnitude `about`, per channel along `axis`.
@@ -77,14 +77,14 @@ fn requantize(c: &mut Case, x: ExprId, about: f64, axis: usize, zero_in: i32, to
     let (zero_in, out) = (integer(c, zero_in), scalar(c, out));
     let zero_out = zero_point(c, to);
     let zero_out = integer(c, zero_out);
-    let mut attrs = vec![("axis", AttrValue::Int(axis as i64)), ("out_dtype", dtype_word(to))];
+    let mut attrs = vec![("axis", AttrValue::Int(axis as i64)), ("out_dtype", dtype_attr(to))];
     match c.pick(&["", "", "UPWARD", "TONEAREST", "TOEVEN"]) {
         "" => {}
-        rounding => attrs.push(("rounding", word(rounding))),
+        rounding => attrs.push(("rounding", str_attr(rounding))),
     }
     match c.pick(&["", "", "int64", "float32"]) {
         "" => {}
-        compute => attrs.push(("compute_dtype", word(compute))),
+        compute => attrs.push(("compute_dtype", str_attr(compute))),
     }
     c.op("qnn.requantize", &[x, from, zero_in, out, zero_out], &attrs)
 }
@@ -125,7 +125,7 @@ fn residual(c: &mut Case, x: ExprId, dtype: DType) -> ExprId {
 
 /// Adds the post-ops of an accumulation: a bias, a requantization, [`bounds`], a residual, and sometimes a
 /// dequantization.
-fn behind(c: &mut Case, sums: ExprId, terms: usize, axis: usize) -> ExprId {
+fn post_ops(c: &mut Case, sums: ExprId, terms: usize, axis: usize) -> ExprId {
     let places = c.shape(sums)[axis];
     let mut x = sums;
     if !c.chance(4) {
@@ -211,16 +211,16 @@ fn convolve(c: &mut Case, x: Option<ExprId>, sizes: &Sizes, last: bool) -> (Expr
     let weight = bytes(c, DType::I8, &shape);
     let weight = c.builder.constant(weight);
     let mut attrs = vec![
-        ("strides", longs(&strides)),
-        ("padding", longs(&padding)),
-        ("dilation", longs(&dilation)),
+        ("strides", ints_attr(&strides)),
+        ("padding", ints_attr(&padding)),
+        ("dilation", ints_attr(&dilation)),
         ("groups", AttrValue::Int(groups as i64)),
         ("channels", AttrValue::Int(channels as i64)),
-        ("kernel_size", longs(&kernel)),
+        ("kernel_size", ints_attr(&kernel)),
     ];
     if last {
-        attrs.push(("data_layout", word("NHWC")));
-        attrs.push(("kernel_layout", word("HWIO")));
+        attrs.push(("data_layout", str_attr("NHWC")));
+        attrs.push(("kernel_layout", str_attr("HWIO")));
     }
     let sums = c.op("qnn.conv2d", &[x, weight, zero, kernel_zero, from, kernel_scale], &attrs);
     (sums, per_group * kernel[0] * kernel[1], if last { 3 } else { 1 })
@@ -233,16 +233,16 @@ pub fn quantized_convolution(c: &mut Case) {
         Sizes { groups, per_group: c.pick(&[1, 2, 3, 4, 8, 16, 33]), out_per_group: c.pick(&[1, 2, 4, 5, 8, 16, 40]) };
     let last = groups == 1 && c.chance(4);
     let (sums, terms, axis) = convolve(c, None, &sizes, last);
-    let result = behind(c, sums, terms, axis);
-    c.done(result);
+    let result = post_ops(c, sums, terms, axis);
+    c.set_result(result);
 }
 
 pub fn quantized_depthwise(c: &mut Case) {
     c.tolerance = 0.0;
     let sizes = Sizes { groups: c.pick(&[2, 3, 8, 16, 17, 32]), per_group: 1, out_per_group: c.pick(&[1, 1, 1, 2]) };
     let (sums, terms, axis) = convolve(c, None, &sizes, false);
-    let result = behind(c, sums, terms, axis);
-    c.done(result);
+    let result = post_ops(c, sums, terms, axis);
+    c.set_result(result);
 }
 
 fn product(c: &mut Case, x: ExprId, units: usize, weight: Tensor) -> ExprId {
@@ -262,12 +262,12 @@ pub fn quantized_dense(c: &mut Case) {
     let x = c.input_of(data);
     let weight = bytes(c, DType::I8, &[units, terms]);
     let sums = product(c, x, units, weight);
-    let result = behind(c, sums, terms, 1);
-    c.done(result);
+    let result = post_ops(c, sums, terms, 1);
+    c.set_result(result);
 }
 
 /// Accumulators of 2^24 and more, which float32 does not represent exactly.
-pub fn quantized_wide_sums(c: &mut Case) {
+pub fn quantized_large_accumulators(c: &mut Case) {
     c.tolerance = 0.0;
     let dtype = byte_type(c);
     // All data and weights are near one bound, so that accumulators grow.
@@ -282,7 +282,7 @@ pub fn quantized_wide_sums(c: &mut Case) {
         let (data, weight) = (near(c, dtype, &[3, terms]), near(c, DType::I8, &[units, terms]));
         let x = c.input_of(data);
         let sums = product(c, x, units, weight);
-        c.done(sums);
+        c.set_result(sums);
         return;
     }
     let (channels, out, size) = (c.int(120, 260), c.pick(&[4, 8, 16, 24]), c.int(3, 6));
@@ -290,10 +290,13 @@ pub fn quantized_wide_sums(c: &mut Case) {
     let x = c.input_of(data);
     let weight = c.builder.constant(weight);
     let [zero, kernel_zero, from, kernel_scale] = parameters(c, dtype);
-    let attrs =
-        [("padding", longs(&[1, 1])), ("channels", AttrValue::Int(out as i64)), ("kernel_size", longs(&[3, 3]))];
+    let attrs = [
+        ("padding", ints_attr(&[1, 1])),
+        ("channels", AttrValue::Int(out as i64)),
+        ("kernel_size", ints_attr(&[3, 3])),
+    ];
     let sums = c.op("qnn.conv2d", &[x, weight, zero, kernel_zero, from, kernel_scale], &attrs);
-    c.done(sums);
+    c.set_result(sums);
 }
 
 /// Chains without a product: quantization, requantization, additions, and dequantization.
@@ -317,9 +320,9 @@ pub fn quantized_elementwise(c: &mut Case) {
         let value = c.input_of(Tensor::from_slice(&shape, &values));
         let (to, zero) = (if c.chance(3) { 1.0 } else { scale(c, 0.1) }, zero_point(c, dtype));
         let (to, zero) = (scalar(c, to), integer(c, zero));
-        let mut attrs = vec![("out_dtype", dtype_word(dtype))];
+        let mut attrs = vec![("out_dtype", dtype_attr(dtype))];
         if c.chance(2) {
-            attrs.push(("rounding", word("TOEVEN")));
+            attrs.push(("rounding", str_attr("TOEVEN")));
         }
         c.op("qnn.quantize", &[value, to, zero], &attrs)
     };
@@ -341,7 +344,7 @@ pub fn quantized_elementwise(c: &mut Case) {
         let zero = integer(c, zero);
         x = c.op("qnn.dequantize", &[x, from, zero], &[("axis", AttrValue::Int(axis as i64))]);
     }
-    c.done(x);
+    c.set_result(x);
 }
 
 /// A small network: a chain of convolutions with poolings between them and a dense layer at the end.
@@ -354,7 +357,8 @@ pub fn quantized_blocks(c: &mut Case) {
     let mut x = bounds(c, x, dtype);
     let shape = c.shape(x);
     if shape[2] > 1 && shape[3] > 1 && c.chance(2) {
-        let attrs = [("pool_size", longs(&[2, 2])), ("strides", longs(&[2, 2])), ("padding", longs(&[0, 0]))];
+        let attrs =
+            [("pool_size", ints_attr(&[2, 2])), ("strides", ints_attr(&[2, 2])), ("padding", ints_attr(&[0, 0]))];
         x = c.op("nn.max_pool2d", &[x], &attrs);
     }
     let channels = c.shape(x)[1];
@@ -369,8 +373,8 @@ pub fn quantized_blocks(c: &mut Case) {
     let terms = c.shape(x)[1];
     let weight = bytes(c, DType::I8, &[6, terms]);
     let sums = product(c, x, 6, weight);
-    let result = behind(c, sums, terms, 1);
-    c.done(result);
+    let result = post_ops(c, sums, terms, 1);
+    c.set_result(result);
 }
 
 /// Average and max pooling, and concatenations of tensors with different scales.
@@ -405,7 +409,7 @@ pub fn quantized_pools_and_joins(c: &mut Case) {
     }
     let shape = c.shape(x);
     if c.chance(4) {
-        c.done(x);
+        c.set_result(x);
         return;
     }
     let (mut kernel, mut strides, mut padding) = (vec![], vec![], vec![0; 4]);
@@ -416,7 +420,8 @@ pub fn quantized_pools_and_joins(c: &mut Case) {
         padding[i] = c.int(0, kernel[i] - 1);
         padding[2 + i] = c.int(0, kernel[i] - 1);
     }
-    let mut attrs = vec![("pool_size", longs(&kernel)), ("strides", longs(&strides)), ("padding", longs(&padding))];
+    let mut attrs =
+        vec![("pool_size", ints_attr(&kernel)), ("strides", ints_attr(&strides)), ("padding", ints_attr(&padding))];
     x = if c.chance(3) {
         c.op("nn.max_pool2d", &[x], &attrs)
     } else {
@@ -427,11 +432,11 @@ pub fn quantized_pools_and_joins(c: &mut Case) {
         c.op("qnn.avg_pool2d", &args, &attrs)
     };
     let x = bounds(c, x, dtype);
-    c.done(x);
+    c.set_result(x);
 }
 
 /// Draws a factor or a summand: a scalar, or one number per position along `axis`.
-fn numbers(c: &mut Case, x: ExprId, axis: usize, about: f64) -> ExprId {
+fn scalar_or_per_channel(c: &mut Case, x: ExprId, axis: usize, about: f64) -> ExprId {
     let shape = c.shape(x);
     if c.chance(2) {
         let one = scale(c, about);
@@ -444,7 +449,7 @@ fn numbers(c: &mut Case, x: ExprId, axis: usize, about: f64) -> ExprId {
 }
 
 /// Post-ops written out in floating point, with a truncating conversion at the end.
-pub fn quantized_written_out(c: &mut Case) {
+pub fn quantized_float_post_ops(c: &mut Case) {
     c.tolerance = 0.0;
     let (sums, terms, axis) = if c.chance(3) {
         let (rows, terms, units) = (c.int(1, 5), c.int(1, 80), c.pick(&[1, 10, 64]));
@@ -457,14 +462,14 @@ pub fn quantized_written_out(c: &mut Case) {
         let sizes = Sizes { groups: c.pick(&[1, 1, 2]), per_group: c.int(1, 9), out_per_group: c.int(1, 20) };
         convolve(c, None, &sizes, false)
     };
-    let real = [("dtype", word("float32"))];
+    let real = [("dtype", str_attr("float32"))];
     let mut x = c.op("cast", &[sums], &real);
     if c.chance(2) {
-        let bias = numbers(c, x, axis, 900.0);
+        let bias = scalar_or_per_channel(c, x, axis, 900.0);
         let args = if c.chance(2) { [x, bias] } else { [bias, x] };
         x = c.op("add", &args, &[]);
     }
-    let factor = numbers(c, x, axis, 150.0 / ((terms as f64).sqrt() * 5500.0));
+    let factor = scalar_or_per_channel(c, x, axis, 150.0 / ((terms as f64).sqrt() * 5500.0));
     x = c.op("multiply", &[x, factor], &[]);
     x = c.op("clip", &[x], &[("a_min", AttrValue::Float(0.0)), ("a_max", AttrValue::Float(255.0))]);
     if c.chance(2) {
@@ -489,6 +494,6 @@ pub fn quantized_written_out(c: &mut Case) {
         x = c.op("add", &[x, zero], &[]);
     }
     let to = byte_type(c);
-    let x = c.op("cast", &[x], &[("dtype", dtype_word(to))]);
-    c.done(x);
+    let x = c.op("cast", &[x], &[("dtype", dtype_attr(to))]);
+    c.set_result(x);
 }

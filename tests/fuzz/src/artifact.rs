@@ -6,7 +6,7 @@
 //! with a message, or gives outputs of the declared types; if the mutation changed only types, shapes, positions or the
 //! code of the entry function, both runs give the same outputs.
 
-use crate::{Target, accepted, below, check_diagnostics, corpus, files, json, mutate, pick};
+use crate::{Target, below, check_diagnostics, corpus, count_accepted, files, json, mutate, pick};
 use byoc::artifact;
 use byoc::build::Compiled;
 use byoc::build::{BuildOptions, build};
@@ -360,7 +360,7 @@ fn load_and_run(compiled: Compiled, inputs: Option<&[Tensor]>) -> Result<Option<
             return Err(format!("output {} is {output:?}; expected {:?}", port.name, port.ty));
         }
     }
-    accepted();
+    count_accepted();
     Ok(Some(outputs))
 }
 

@@ -1,6 +1,6 @@
 //! Targets that parse their input directly: models, arrays, images, weights, pattern tables, and the JSON of plugins.
 
-use crate::{Target, accepted, below, check_diagnostics, json, mutate, seeds};
+use crate::{Target, below, check_diagnostics, count_accepted, json, mutate, seeds};
 use byoc::build::{BuildOptions, build};
 use byoc::frontend::{self, LoadOptions};
 use byoc::io::random;
@@ -95,7 +95,7 @@ pub const NPZ: Target = Target {
     mutate: |seed, random| mutate::bytes(seed, random, &["PK\u{1}\u{2}", "PK\u{3}\u{4}", "x.npy", "'shape': ("]),
     run: |bytes| match npz::read(&file(bytes, "npz")) {
         Ok(arrays) => {
-            accepted();
+            count_accepted();
             arrays.iter().try_for_each(|(_, tensor)| check_tensor(tensor))
         }
         Err(diagnostic) => check_diagnostics([&diagnostic]),
@@ -129,7 +129,7 @@ pub const SAFETENSORS: Target = Target {
     },
     run: |bytes| match weights::read(&file(bytes, "safetensors")) {
         Ok(tensors) => {
-            accepted();
+            count_accepted();
             tensors.values().try_for_each(check_tensor)
         }
         Err(diagnostic) => check_diagnostics([&diagnostic]),
@@ -147,7 +147,7 @@ pub const PATTERNS: Target = Target {
             if parsed.has_errors() {
                 check_diagnostics(&parsed.diagnostics)?;
             } else {
-                accepted();
+                count_accepted();
             }
         }
         Ok(())
@@ -206,7 +206,7 @@ pub const BOUNDARY_JSON: Target = Target {
         let Ok(text) = std::str::from_utf8(bytes) else { return Ok(()) };
         match Graph::from_json(text) {
             Ok(graph) => {
-                accepted();
+                count_accepted();
                 let reread = Graph::from_json(&graph.to_json())
                     .map_err(|e| format!("expected the graph to round-trip through JSON, found: {e}"))?;
                 if reread.to_json() != graph.to_json() {
@@ -235,7 +235,7 @@ fn check_message(message: &str) -> Result<(), String> {
 
 /// Counts the input as accepted and checks its tensor.
 fn accept_tensor(tensor: &Tensor) -> Result<(), String> {
-    accepted();
+    count_accepted();
     check_tensor(tensor)
 }
 
@@ -291,7 +291,7 @@ fn build_and_run(path: &Path, options: &LoadOptions) -> Result<(), String> {
     // The model decides how long a loop runs, so the caller must limit the time.
     match model.run_under(&inputs, &host().cancel.part(Some(MAX_RUN))) {
         Ok(outputs) => {
-            accepted();
+            count_accepted();
             outputs.iter().try_for_each(check_tensor)
         }
         Err(failure) => check_diagnostics(&failure.diagnostics),

@@ -59,7 +59,7 @@ pub const TARGETS: &[Target] = &[
 static ACCEPTED: AtomicU64 = AtomicU64::new(0);
 
 /// Counts an accepted input.
-fn accepted() {
+fn count_accepted() {
     ACCEPTED.fetch_add(1, Ordering::Relaxed);
 }
 

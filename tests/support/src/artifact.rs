@@ -64,7 +64,7 @@ impl Entries {
     ///
     /// # Panics
     /// If the manifest cannot be read.
-    pub fn sealed(mut self) -> Vec<u8> {
+    pub fn pack(mut self) -> Vec<u8> {
         let entries = &self.0;
         let records = entries.iter().filter(|(name, _)| name != "manifest.json").map(|(name, bytes)| {
             json!({"name": name, "bytes": bytes.len(), "blake3": blake3::hash(bytes).to_hex().as_str()})

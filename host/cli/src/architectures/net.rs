@@ -113,7 +113,7 @@ impl Net {
 
     /// Draws the weights of a convolution without bias and evaluates it on the sample; at stride 1 the padding keeps
     /// the spatial dimensions.
-    fn plain_conv(&mut self, x: &Value, out: usize, kernel: usize, stride: usize, groups: usize) -> (Value, Tensor) {
+    fn evaluate_conv(&mut self, x: &Value, out: usize, kernel: usize, stride: usize, groups: usize) -> (Value, Tensor) {
         let channels = x.sample.shape()[1] / groups;
         let fan_in = (channels * kernel * kernel) as f64;
         let weight = self.normal(&[out, channels, kernel, kernel], (2.0 / fan_in).sqrt());
@@ -142,7 +142,7 @@ impl Net {
 
     /// Adds a convolution and a batch normalization with the statistics of the sample.
     pub fn conv_bn(&mut self, x: &Value, out: usize, kernel: usize, stride: usize, groups: usize) -> Value {
-        let (product, weight) = self.plain_conv(x, out, kernel, stride, groups);
+        let (product, weight) = self.evaluate_conv(x, out, kernel, stride, groups);
         let weight_name = self.weight(&format!("{}.weight", product.name), &weight);
         let conv = self.conv_node(&[&x.name, &weight_name], &weight, stride, groups);
         let (mean, variance) = channel_statistics(&product.sample);
@@ -165,9 +165,9 @@ impl Net {
 
     /// Adds a convolution with a bias, scaled so that its output for the sample has mean 0 and variance 1.
     pub fn conv_fitted(&mut self, x: &Value, out: usize, kernel: usize) -> Value {
-        let (product, weight) = self.plain_conv(x, out, kernel, 1, 1);
+        let (product, weight) = self.evaluate_conv(x, out, kernel, 1, 1);
         let (mean, variance) = channel_statistics(&product.sample);
-        let (weight, bias) = fitted(&weight, &mean, &variance);
+        let (weight, bias) = fit_weights(&weight, &mean, &variance);
         let weight_name = self.weight(&format!("{}.weight", product.name), &weight);
         let bias_name = self.weight(&format!("{}.bias", product.name), &bias);
         let name = self.conv_node(&[&x.name, &weight_name, &bias_name], &weight, 1, 1);
@@ -183,7 +183,7 @@ impl Net {
         let weight = self.normal(&[out, width], (1.0 / width as f64).sqrt());
         let product = call("nn.dense", Attrs::none(), &[&x.sample, &weight]);
         let (mean, variance) = channel_statistics(&product);
-        let (weight, bias) = fitted(&weight, &mean, &variance);
+        let (weight, bias) = fit_weights(&weight, &mean, &variance);
         let layer = format!("gemm_{}", self.count + 1);
         let inputs = [self.weight(&format!("{layer}.weight"), &weight), self.weight(&format!("{layer}.bias"), &bias)];
         let name = self.node("Gemm", &[&x.name, &inputs[0], &inputs[1]], &[("transB", Attr::Int(1))]);
@@ -241,7 +241,7 @@ impl Net {
 }
 
 /// Returns rescaled weights and a bias that normalize outputs with the given statistics to mean 0 and variance 1.
-fn fitted(weight: &Tensor, mean: &[f64], variance: &[f64]) -> (Tensor, Tensor) {
+fn fit_weights(weight: &Tensor, mean: &[f64], variance: &[f64]) -> (Tensor, Tensor) {
     let typical = variance.iter().sum::<f64>() / variance.len() as f64;
     let scales: Vec<f64> =
         variance.iter().map(|v| f64::from(round_coarsely(1.0 / v.max(typical * 1e-2).sqrt()))).collect();

@@ -6,7 +6,7 @@ use std::path::Path;
 const RIGHT: usize = 357;
 
 /// Classifies all test images, with the options `extra`, and counts the correct results.
-fn right_answers(extra: &[&str]) -> usize {
+fn count_correct(extra: &[&str]) -> usize {
     let folder = tempfile::tempdir().unwrap();
     let (images, labels) = test_set();
     let file = folder.path().join("images.npy");
@@ -46,7 +46,7 @@ fn test_set() -> (byoc_ir::tensor::Tensor, Vec<i64>) {
 
 #[test]
 fn on_the_host() {
-    assert_eq!(right_answers(&[]), RIGHT);
+    assert_eq!(count_correct(&[]), RIGHT);
 }
 
 #[test]
@@ -54,7 +54,7 @@ fn on_a_backend() {
     let plugins = byoc_test_support::plugin_dir(&["ccompiler"]);
     let dir = plugins.path().display().to_string();
     let extra = ["--backend", "ccompiler", "--plugin-dir", &dir, "--no-cache", "--require-offload=0.9"];
-    assert_eq!(right_answers(&extra), RIGHT);
+    assert_eq!(count_correct(&extra), RIGHT);
 }
 
 #[test]

@@ -30,7 +30,7 @@ fn outputs(model: &str, input: &str, samples: &Tensor, extra: &[&str]) -> Tensor
     io::npz::read(&results).unwrap().remove(0).1
 }
 
-fn right(logits: &Tensor, labels: &[i64]) -> usize {
+fn count_correct(logits: &Tensor, labels: &[i64]) -> usize {
     byoc_quantize::labels::count_correct(&logits.view().to_f64s(), labels)
 }
 
@@ -68,7 +68,7 @@ fn digits_keep_accuracy_with_every_scheme_and_method() {
         }
         // One run classifies all images, as the batch dimension stays symbolic.
         let logits = outputs(&file.display().to_string(), "image", &images, &[]);
-        assert!(right(&logits, &labels) >= 355, "{} by {extra:?}", right(&logits, &labels));
+        assert!(count_correct(&logits, &labels) >= 355, "{} by {extra:?}", count_correct(&logits, &labels));
     }
 }
 
@@ -156,7 +156,7 @@ fn digits_on_accelerator_match_host_bit_for_bit() {
     let host = outputs(&file, "image", &images, &[]);
     let on_device =
         outputs(&file, "image", &images, &[&options[..], &["--no-cache", "--require-offload=0.9"]].concat());
-    assert!(right(&host, &labels) >= 355, "{}", right(&host, &labels));
+    assert!(count_correct(&host, &labels) >= 355, "{}", count_correct(&host, &labels));
     assert!(host == on_device, "expected the bits of the host on the device");
     let batch = [&options[..], &["--dim", "batch=360"]].concat();
     assert_eq!((offloaded(&file, &batch, "qnn.conv2d"), offloaded(&file, &batch, "qnn.dense")), (2, 2));

@@ -43,7 +43,7 @@ struct Edited<'p> {
 impl<'p> Edited<'p> {
     fn new(plugins: &'p TempDir, entries: Entries) -> Edited<'p> {
         let file = tempfile::tempdir().unwrap();
-        std::fs::write(file.path().join("edited.byoc"), entries.sealed()).unwrap();
+        std::fs::write(file.path().join("edited.byoc"), entries.pack()).unwrap();
         Edited { plugins, file }
     }
 
@@ -73,7 +73,7 @@ fn rejects_recorded_attacks() {
 type Edit = (&'static str, fn(&mut Entries), bool);
 
 /// Replaces every float32 with int32, which has the same size.
-fn narrow(value: &mut Value) {
+fn replace_dtypes(value: &mut Value) {
     let text = value.to_string().replace("\"float32\"", "\"int32\"");
     *value = serde_json::from_str(&text).unwrap();
 }
@@ -83,8 +83,8 @@ fn graph_of(manifest: &mut Value) -> &mut Value {
 }
 
 const EDITS: [Edit; 8] = [
-    ("types of the program", |e| e.edit("program.json", narrow), true),
-    ("the record", |e| e.edit("manifest.json", |m| narrow(graph_of(m))), true),
+    ("types of the program", |e| e.edit("program.json", replace_dtypes), true),
+    ("the record", |e| e.edit("manifest.json", |m| replace_dtypes(graph_of(m))), true),
     (
         "a size in the record",
         |e| e.edit("manifest.json", |m| graph_of(m)["inputs"][0]["type"]["dims"] = json!([64, 33])),
@@ -106,7 +106,7 @@ const EDITS: [Edit; 8] = [
         "program and record alike",
         |e| {
             e.edit("program.json", |program| {
-                narrow(program);
+                replace_dtypes(program);
                 // Replaces exp with relu, which the host also executes on int32.
                 for function in program["functions"].as_array_mut().unwrap() {
                     for instr in function["code"].as_array_mut().unwrap() {
@@ -116,7 +116,7 @@ const EDITS: [Edit; 8] = [
                     }
                 }
             });
-            e.edit("manifest.json", |m| narrow(graph_of(m)));
+            e.edit("manifest.json", |m| replace_dtypes(graph_of(m)));
         },
         false,
     ),
@@ -222,7 +222,7 @@ fn rejects_native_code_in_artifacts() {
     let mut entries = Entries::unpack(&std::fs::read(&native).unwrap());
     entries.edit("manifest.json", |m| m["regions"][0]["cpu_features"] = json!([]));
     let file = plugins.path().join("denied.byoc");
-    std::fs::write(&file, entries.sealed()).unwrap();
+    std::fs::write(&file, entries.pack()).unwrap();
     run(&text(&file), &["--allow-native", "no"]).fails_with("E0707").stderr_contains(&["ELF"]);
     // Code compiled in this process is permitted, as the policy applies only to artifacts from elsewhere.
     let model = data_text("digits/digits.onnx");

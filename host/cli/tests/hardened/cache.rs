@@ -46,7 +46,7 @@ impl Fixture {
     /// Runs the model and checks that its result is correct whatever the cache contains.
     #[track_caller]
     fn run(&self) -> CommandOutput {
-        right(to_command_output(self.command().output().unwrap()))
+        assert_correct(to_command_output(self.command().output().unwrap()))
     }
 
     fn folder(&self) -> PathBuf {
@@ -67,14 +67,14 @@ impl Fixture {
 }
 
 #[track_caller]
-fn right(output: CommandOutput) -> CommandOutput {
+fn assert_correct(output: CommandOutput) -> CommandOutput {
     let output = output.ok();
     assert!(output.out.contains("min 2.718282  max 2.718282"), "{}", output.out);
     output
 }
 
 #[track_caller]
-fn quiet(output: CommandOutput) {
+fn assert_no_warnings(output: CommandOutput) {
     assert_eq!(output.err, "");
 }
 
@@ -109,11 +109,11 @@ fn planted(fixture: &Fixture) -> (Vec<u8>, PathBuf) {
 #[test]
 fn restricts_permissions_and_reuses_objects() {
     let fixture = Fixture::new();
-    quiet(fixture.run());
+    assert_no_warnings(fixture.run());
     assert_eq!([fixture.path("cache"), fixture.folder()].map(|path| mode(&path)), [0o700, 0o700]);
     assert_eq!([fixture.object(), fixture.folder().join("key")].map(|path| mode(&path)), [0o600, 0o600]);
     let made = std::fs::metadata(fixture.object()).unwrap().ino();
-    quiet(fixture.run());
+    assert_no_warnings(fixture.run());
     assert_eq!(std::fs::metadata(fixture.object()).unwrap().ino(), made, "the object was compiled again");
     assert_eq!(std::fs::read_dir(fixture.path("tmp")).unwrap().count(), 0, "temporary files are left");
 }
@@ -126,7 +126,7 @@ fn does_not_load_planted_object() {
     std::fs::write(fixture.object(), &bytes).unwrap();
     fixture.run().stderr_contains(&["is damaged", "compiled anew"]);
     assert!(!mark.exists(), "the planted object was loaded");
-    quiet(fixture.run());
+    assert_no_warnings(fixture.run());
 
     // The same object, owned by another user.
     std::fs::write(fixture.object(), &bytes).unwrap();
@@ -151,7 +151,7 @@ fn does_not_use_links_and_fifos() {
     fixture.run().stderr_contains(&["is not used: expected a regular file, found a symbolic link"]);
     std::fs::remove_file(&object).unwrap();
     crate::nodes::fifo(&object);
-    right(crate::nodes::run_nonblocking(&mut fixture.command()))
+    assert_correct(crate::nodes::run_nonblocking(&mut fixture.command()))
         .stderr_contains(&["is not used: expected a regular file, found something else"]);
 }
 
@@ -173,7 +173,7 @@ fn does_not_use_folder_writable_by_others() {
             chown(&folder, Some(0), None).unwrap();
         }
     }
-    quiet(fixture.run());
+    assert_no_warnings(fixture.run());
     std::fs::remove_dir_all(fixture.path("cache")).unwrap();
     std::fs::write(fixture.path("cache"), "a file").unwrap();
     fixture.run().stderr_contains(&["is not used"]);
@@ -188,7 +188,7 @@ fn limits_size_of_cache() {
     let kept_of = |sizes: std::ops::Range<usize>| {
         for n in sizes {
             fixture.model(n);
-            quiet(right(to_command_output(
+            assert_no_warnings(assert_correct(to_command_output(
                 fixture.command().env("BYOC_CACHE_LIMIT", limit.to_string()).output().unwrap(),
             )));
         }
@@ -198,7 +198,8 @@ fn limits_size_of_cache() {
     assert!(bytes <= limit && fixture.objects().len() >= 2, "{bytes} of {limit}");
     fixture.model(13);
     let wrong = to_command_output(fixture.command().env("BYOC_CACHE_LIMIT", "much").output().unwrap());
-    right(wrong).stderr_contains(&["BYOC_CACHE_LIMIT: expected a number of bytes such as 200M, found \"much\""]);
+    assert_correct(wrong)
+        .stderr_contains(&["BYOC_CACHE_LIMIT: expected a number of bytes such as 200M, found \"much\""]);
 }
 
 #[test]
@@ -214,6 +215,6 @@ fn removes_files_of_killed_processes() {
     std::fs::write(folder.join("region.c"), "int x;").unwrap();
     File::open(&folder).unwrap().set_modified(old).unwrap();
     fixture.model(9);
-    quiet(fixture.run());
+    assert_no_warnings(fixture.run());
     assert!(!unfinished.exists() && !folder.exists());
 }

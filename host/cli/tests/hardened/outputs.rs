@@ -131,7 +131,7 @@ fn weights_of_quantized_model_follow_links() {
 }
 
 /// Runs byoc under a umask.
-fn under(umask: &str, args: &[String]) -> CommandOutput {
+fn run_with_umask(umask: &str, args: &[String]) -> CommandOutput {
     let byoc = command(args);
     let mut shell = Command::new("sh");
     shell.args(["-c", "umask $0; exec \"$@\"", umask]).arg(byoc.get_program()).args(byoc.get_args());
@@ -150,14 +150,14 @@ fn permissions_follow_umask_or_replaced_file() {
     for (command, _) in WRITERS {
         let path = writers.place(command);
         let args = writers.args(command, &path.display().to_string());
-        under("027", &args).ok();
+        run_with_umask("027", &args).ok();
         assert_eq!(mode(&path), 0o640, "{command}: a new file");
         std::fs::set_permissions(&path, Permissions::from_mode(0o604)).unwrap();
-        under("077", &args).ok();
+        run_with_umask("077", &args).ok();
         assert_eq!(mode(&path), 0o604, "{command}: a file that is replaced");
     }
     let folder = writers.place("mine");
-    under("027", &["plugins".into(), "new".into(), folder.display().to_string(), "--c".into()]).ok();
+    run_with_umask("027", &["plugins".into(), "new".into(), folder.display().to_string(), "--c".into()]).ok();
     assert_eq!([mode(&folder), mode(&folder.join("Makefile"))], [0o750, 0o640]);
 }
 

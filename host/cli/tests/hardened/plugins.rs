@@ -156,7 +156,7 @@ const FAULTS: [(&str, ExpectedOutcome); 24] = [
 ];
 
 /// Returns how a run with `fault` deviates from the expected outcome.
-fn deviation(
+fn find_deviation(
     fault: &str,
     entry: &str,
     expected_outcome: ExpectedOutcome,
@@ -209,7 +209,7 @@ fn run_all(cases: &[(&str, &str, ExpectedOutcome)]) -> String {
                         _ => &[],
                     };
                     let ended = faulty(fault, entry, limit);
-                    if let Some(problem) = deviation(fault, entry, expected_outcome, &ended, &right) {
+                    if let Some(problem) = find_deviation(fault, entry, expected_outcome, &ended, &right) {
                         let _ = writeln!(problems.lock().unwrap(), "{problem}");
                     }
                 }

@@ -12,15 +12,15 @@ const SHOWN: [&str; 2] = ["x\\u{1b}[2J", "y\\u{1b}]0;pwn\\u{7}"];
 
 /// Asserts that a text has no control characters except line feeds.
 #[track_caller]
-fn harmless(text: &str) {
+fn assert_escaped(text: &str) {
     let bad = text.chars().find(|c| c.is_control() && *c != '\n');
     assert_eq!(bad, None, "{text:?}");
 }
 
 #[track_caller]
 fn shows(output: CommandOutput, names: &[&str]) -> CommandOutput {
-    harmless(&output.out);
-    harmless(&output.err);
+    assert_escaped(&output.out);
+    assert_escaped(&output.err);
     for name in names {
         assert!(output.out.contains(name) || output.err.contains(name), "{name} in\n{}\n{}", output.out, output.err);
     }
@@ -48,7 +48,7 @@ fn escapes_names_of_models() {
     shows(byoc(["run", &artifact, "--describe"]).ok(), &SHOWN);
     // In JSON output, control characters have JSON escapes.
     let described = byoc(["run", &artifact, "--describe", "--json"]).ok();
-    harmless(&described.out);
+    assert_escaped(&described.out);
     assert_eq!(described.json()[0]["name"], x);
 }
 
@@ -61,7 +61,7 @@ fn escapes_names_of_operators() {
     std::fs::write(place("m.onnx"), model.encode_to_vec()).unwrap();
     shows(byoc(["explain", &place("m.onnx"), "--html", &place("page.html")]).ok(), &["n\\u{1b}[2J<b>\\ncc"]);
     let page = std::fs::read_to_string(place("page.html")).unwrap();
-    harmless(&page);
+    assert_escaped(&page);
     assert!(page.contains("n\\u{1b}[2J&lt;b&gt;"), "{page}");
     shows(byoc(["compile", &place("m.onnx"), "--emit", "relay", "--print-after", "all", "-vv"]).ok(), &[]);
     let explained = shows(byoc(["explain", &place("m.onnx"), "--json"]).ok(), &["cc\\u009b2J\\u007f"]);

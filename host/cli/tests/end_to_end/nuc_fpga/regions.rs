@@ -77,10 +77,10 @@ impl Device<'_> {
             let constants = [constant.clone()];
             let compiled =
                 self.codegen.compile(&Region { graph: &graph, constants: &constants, options: &Value::Null }).unwrap();
-            let inputs = drawn(data, number as u64);
+            let inputs = draw(data, number as u64);
             let memory =
                 run(&*self.load("layer", &compiled.blob, &constants), &graph, std::slice::from_ref(&inputs)).remove(0);
-            let expected = naive(node, data, bytes_of(&inputs), constant);
+            let expected = compute_accumulators(node, data, bytes_of(&inputs), constant);
             assert!(expected.iter().any(|&sum| sum != 0), "{name}: expected a nonzero result");
             let got = bytes_of(&memory).chunks_exact(4).map(|bytes| i32::from_ne_bytes(bytes.try_into().unwrap()));
             assert!(got.take(expected.len()).eq(expected), "{name} {number} of {}", region.symbol);
@@ -99,7 +99,7 @@ impl Device<'_> {
         handles: &[Constant],
     ) {
         let executable = self.load(&region.symbol, &region.blob, handles);
-        let inputs: Vec<Words> = graph.inputs.iter().zip(0..).map(|(input, seed)| drawn(&input.ty, seed)).collect();
+        let inputs: Vec<Words> = graph.inputs.iter().zip(0..).map(|(input, seed)| draw(&input.ty, seed)).collect();
         let memory = run(&*executable, graph, &inputs);
 
         let (file, object) = (fixture.path("region.c"), fixture.path(&format!("region{number}.so")));
@@ -169,7 +169,7 @@ fn constant_of(graph: &Graph, value: ValueRef) -> Option<u32> {
 }
 
 /// Computes the accumulators by the definition of the operators, for zero points of 0, one group and symmetric padding.
-fn naive(node: &Node, data: &TensorType, x: &[u8], weight: &Constant) -> Vec<i32> {
+fn compute_accumulators(node: &Node, data: &TensorType, x: &[u8], weight: &Constant) -> Vec<i32> {
     let (xs, ws, w) = (data.shape().unwrap(), weight.shape(), weight.bytes());
     let product = |x: u8, w: u8| i32::from(x as i8) * i32::from(w as i8);
     if ws.len() == 2 {
@@ -214,7 +214,7 @@ fn size_of_type(ty: &TensorType) -> usize {
 }
 
 /// Draws random bits with Marsaglia's xorshift.
-fn drawn(ty: &TensorType, seed: u64) -> Words {
+fn draw(ty: &TensorType, seed: u64) -> Words {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut next = || {
         state ^= state << 13;
