@@ -186,7 +186,12 @@ fn cast_like(n: &mut Node<'_, '_>) -> Result<Outputs> {
 fn clip_6(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (low, high) = (n.float_attr("min", f32::MIN)?, n.float_attr("max", f32::MAX)?);
     let x = n.input(0)?;
-    one(n.op("clip", &[x], attrs![a_min: low, a_max: high])?)
+    one(clip(n, x, low, high)?)
+}
+
+/// Computes min(max(x, low), high): `high` if `low` is above it, where Relay's `clip` would return either bound.
+fn clip(n: &mut Node<'_, '_>, x: ExprId, low: f64, high: f64) -> Result<ExprId> {
+    n.op("clip", &[x], attrs![a_min: low.min(high), a_max: high])
 }
 
 fn clip_11(n: &mut Node<'_, '_>) -> Result<Outputs> {
@@ -211,9 +216,8 @@ fn clip_11(n: &mut Node<'_, '_>) -> Result<Outputs> {
         // program.
         let (low, high) = (known[0].max(f64::from(f32::MIN)), known[1].min(f64::from(f32::MAX)));
         let (low, high) = if dtype == DType::F64 { (known[0], known[1]) } else { (low, high) };
-        return one(n.op("clip", &[x], attrs![a_min: low, a_max: high])?);
+        return one(clip(n, x, low, high)?);
     }
-    // min(max(x, low), high), even if low is above high.
     let mut y = x;
     if let Some(low) = bounds[0] {
         y = n.plain("maximum", &[y, low])?;

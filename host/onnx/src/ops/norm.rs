@@ -1,6 +1,7 @@
 //! Normalization and softmax.
 
 use super::{Node, Outputs, Result, Row, attrs, one};
+use crate::tensor;
 use byoc_ir::ir::{AttrValue, Dim, ExprId};
 
 pub const ROWS: &[Row] = &[
@@ -92,6 +93,10 @@ fn layer(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let mut outputs = vec![n.reshape_to(normal, &dims)?];
     if n.wants_output(1) || n.wants_output(2) {
         let axes = AttrValue::ints(axis as i64..dims.len() as i64);
+        // The statistics have the element type of `stash_type`, float32 by default.
+        let stash = tensor::dtype(i32::try_from(n.int_attr("stash_type", 1)?).unwrap_or(0));
+        let stash = stash.ok_or_else(|| n.bad("attribute stash_type: expected the number of an element type"))?;
+        let data = n.cast(data, stash)?;
         let mean = n.op("mean", &[data], attrs![axis: axes.clone(), keepdims: true])?;
         let variance = n.op("variance", &[data, mean], attrs![axis: axes, keepdims: true])?;
         let above = n.with_scalar("add", variance, epsilon)?;

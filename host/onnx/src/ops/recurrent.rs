@@ -203,15 +203,12 @@ fn recurrent(n: &mut Node<'_, '_>, kind: Kind) -> Result<Outputs> {
     };
     results.push(if batch_first { n.transpose(y, &[2, 0, 1, 3])? } else { y });
     for (i, last) in [last_hidden, last_cell].into_iter().enumerate() {
-        if last.is_empty() || !n.wants_output(i + 1) {
+        if last.is_empty() || !(i + 1..3).any(|output| n.wants_output(output)) {
             break;
         }
         let tuple = n.tuple(&last)?;
         // (directions, batch, hidden), or (batch, directions, hidden).
         results.push(n.op("stack", &[tuple], attrs![axis: i64::from(batch_first)])?);
-    }
-    if results.len() == 2 && n.wants_output(2) && kind == Kind::Lstm {
-        return Err(n.bad("the cell state is not known"));
     }
     Ok(results)
 }

@@ -7,22 +7,30 @@ use byoc_ir::tensor::DType;
 pub const ROWS: &[Row] = &[
     ("ArgMax", 1, |n| arg(n, "argmax")),
     ("ArgMin", 1, |n| arg(n, "argmin")),
-    ("ReduceL1", 1, |n| reduce(n, l1)),
-    ("ReduceL2", 1, |n| reduce(n, l2)),
-    ("ReduceLogSum", 1, |n| reduce(n, log_sum)),
-    ("ReduceLogSumExp", 1, |n| reduce(n, log_sum_exp)),
-    ("ReduceMax", 1, |n| reduce(n, |n, x, along| n.op("max", &[x], along))),
-    ("ReduceMean", 1, |n| reduce(n, |n, x, along| n.op("mean", &[x], along))),
-    ("ReduceMin", 1, |n| reduce(n, |n, x, along| n.op("min", &[x], along))),
-    ("ReduceProd", 1, |n| reduce(n, |n, x, along| n.op("prod", &[x], along))),
-    ("ReduceSum", 1, |n| reduce(n, |n, x, along| n.op("sum", &[x], along))),
-    ("ReduceSumSquare", 1, |n| reduce(n, sum_square)),
+    ("ReduceL1", 1, |n| reduce(n, l1, |n, x| n.plain("abs", &[x]))),
+    ("ReduceL2", 1, |n| reduce(n, l2, |n, x| n.plain("abs", &[x]))),
+    ("ReduceLogSum", 1, |n| reduce(n, log_sum, |n, x| n.plain("log", &[x]))),
+    ("ReduceLogSumExp", 1, |n| reduce(n, log_sum_exp, same)),
+    ("ReduceMax", 1, |n| reduce(n, |n, x, along| n.op("max", &[x], along), same)),
+    ("ReduceMean", 1, |n| reduce(n, |n, x, along| n.op("mean", &[x], along), same)),
+    ("ReduceMin", 1, |n| reduce(n, |n, x, along| n.op("min", &[x], along), same)),
+    ("ReduceProd", 1, |n| reduce(n, |n, x, along| n.op("prod", &[x], along), same)),
+    ("ReduceSum", 1, |n| reduce(n, |n, x, along| n.op("sum", &[x], along), same)),
+    ("ReduceSumSquare", 1, |n| reduce(n, sum_square, |n, x| n.plain("multiply", &[x, x]))),
 ];
 
 type Formula = fn(&mut Node<'_, '_>, ExprId, Attrs) -> Result<ExprId>;
 
-/// The axes are an attribute or, since operator set 13 (sum) or 18 (all others), an input.
-fn reduce(n: &mut Node<'_, '_>, formula: Formula) -> Result<Outputs> {
+/// Formula for groups of one element.
+type Elementwise = fn(&mut Node<'_, '_>, ExprId) -> Result<ExprId>;
+
+fn same(n: &mut Node<'_, '_>, x: ExprId) -> Result<ExprId> {
+    Ok(n.same(x))
+}
+
+/// Converts a reduction. The axes are an attribute or, since operator set 13 (sum) or 18 (all others), an input. With
+/// `noop_with_empty_axes` and no axes, each element is a group of its own.
+fn reduce(n: &mut Node<'_, '_>, formula: Formula, elementwise: Elementwise) -> Result<Outputs> {
     let data = n.input(0)?;
     let rank = n.rank(data)?;
     let axes = match n.ints_attr("axes")? {
@@ -32,7 +40,7 @@ fn reduce(n: &mut Node<'_, '_>, formula: Formula) -> Result<Outputs> {
     let keepdims = n.int_attr("keepdims", 1)? != 0;
     let axes = axes.unwrap_or_default();
     if axes.is_empty() && n.int_attr("noop_with_empty_axes", 0)? != 0 {
-        return one(n.same(data));
+        return one(elementwise(n, data)?);
     }
     let axes: Vec<i64> = match axes.as_slice() {
         [] => (0..rank as i64).collect(),

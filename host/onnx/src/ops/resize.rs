@@ -1,12 +1,13 @@
 //! Resizing.
 //!
 //! Planes (batch, channels, height, width) become `image.resize2d` if its definition of the scale (input size / output
-//! size) matches the model's. Everything else is done axis by axis: each axis of the result is a gathering (nearest) or
-//! a matrix product with interpolation weights, computed here.
+//! size) matches the model's. Everything else is done axis by axis: a gathering (nearest), two of them with weights
+//! (linear), or a matrix product with weights that are computed here (cubic).
 
 use super::{Node, Outputs, Result, Row, attrs, one};
 use crate::tensor::from_f64s;
 use byoc_ir::ir::{AttrValue, ExprId};
+use byoc_ir::tensor::DType;
 
 pub const ROWS: &[Row] =
     &[("Resize", 10, resize_10), ("Resize", 11, resize_11), ("Upsample", 7, upsample_7), ("Upsample", 9, resize_10)];
@@ -109,7 +110,8 @@ fn by_scales(n: &Node<'_, '_>, shape: &[usize], scales: &[f64], named: &[usize])
     let mut axes: Vec<Axis> = shape.iter().map(|&d| unchanged(d)).collect();
     for (&axis, &scale) in named.iter().zip(scales) {
         axes[axis].scale = scale;
-        axes[axis].to = (shape[axis] as f64 * scale).floor() as usize;
+        // The product in float32, as PyTorch's and ONNX Runtime's: 10 by 2.3 is 23.
+        axes[axis].to = (shape[axis] as f32 * scale as f32).floor() as usize;
     }
     Ok(axes)
 }
@@ -155,11 +157,49 @@ fn resize(n: &mut Node<'_, '_>, data: ExprId, mode: &Mode, axes: &[Axis]) -> Res
     if crop {
         return Err(n.bad("tf_crop_and_resize of other axes than height and width is not supported"));
     }
+    // The spatial axes of ONNX Runtime: planes for two or four dimensions, volumes for three or five.
+    let spatial = axes.len() - if axes.len() % 2 == 0 { 2 } else { 3 }.min(axes.len());
+    let dtype = n.dtype(data)?;
+    if mode.method == "linear" && !dtype.is_float() && changed.iter().all(|&axis| axis >= spatial) {
+        return multilinear(n, data, mode, axes, spatial);
+    }
     let mut value = data;
     for axis in changed {
         value = along_axis(n, value, mode, axis, axes[axis])?;
     }
     Ok(value)
+}
+
+/// Interpolates integers linearly along all axes from `spatial` on at once, in float32 and in the order of ONNX Runtime:
+/// the result is converted toward zero, which makes the last bit of the sum visible.
+fn multilinear(n: &mut Node<'_, '_>, data: ExprId, mode: &Mode, axes: &[Axis], spatial: usize) -> Result<ExprId> {
+    let dtype = n.dtype(data)?;
+    let value = n.cast(data, DType::F32)?;
+    let mut sum = None;
+    // Bit k of a corner is the upper element along the k-th axis from the end.
+    for corner in 0..1usize << (axes.len() - spatial) {
+        let (mut taps, mut weight) = (value, None);
+        for (bit, axis) in (spatial..axes.len()).rev().enumerate() {
+            let (upper, last) = (corner >> bit & 1 == 1, (axes[axis].from - 1) as f32);
+            let (mut indices, mut weights) = (Vec::new(), Vec::new());
+            for i in 0..axes[axis].to {
+                let x = (place(n, mode, axes[axis], i)? as f32).clamp(0.0, last);
+                let (below, above) = (x.floor(), (x.floor() + 1.0).min(last));
+                let (own, other) = if upper { (above, below) } else { (below, above) };
+                indices.push(own as i64);
+                weights.push(f64::from(if below == above { 0.5 } else { (x - other).abs() }));
+            }
+            let indices = n.vector(&indices);
+            taps = n.op("take", &[taps, indices], attrs![axis: axis as i64])?;
+            let mut shape = vec![1; axes.len()];
+            shape[axis] = axes[axis].to;
+            let weights = n.tensor(from_f64s(DType::F32, &shape, &weights));
+            weight = Some(weight.map_or(Ok(weights), |weight| n.plain("multiply", &[weight, weights]))?);
+        }
+        let term = n.plain("multiply", &[weight.unwrap_or(taps), taps])?;
+        sum = Some(sum.map_or(Ok(term), |sum| n.plain("add", &[sum, term]))?);
+    }
+    n.cast(sum.unwrap_or(value), dtype)
 }
 
 /// Resizes height and width with Relay's operator.
@@ -195,7 +235,7 @@ fn planes(n: &mut Node<'_, '_>, data: ExprId, mode: &Mode, axes: &[Axis]) -> Res
     n.op("image.resize2d", &[data], attributes)
 }
 
-/// Resizes one axis: gathers the nearest elements, or multiplies with a matrix of weights.
+/// Resizes one axis: gathers the nearest elements, interpolates between two, or multiplies with a matrix of weights.
 fn along_axis(n: &mut Node<'_, '_>, value: ExprId, mode: &Mode, axis: usize, size: Axis) -> Result<ExprId> {
     if size.from.max(1).saturating_mul(size.to.max(1)) > 1 << 24 {
         return Err(n.bad(format!("cannot resize {} elements to {} along axis {axis}", size.from, size.to)));
@@ -215,27 +255,60 @@ fn along_axis(n: &mut Node<'_, '_>, value: ExprId, mode: &Mode, axis: usize, siz
         let indices = n.vector(&indices);
         return n.op("take", &[value, indices], attrs![axis: axis as i64]);
     }
-    let mut matrix = vec![0.0; size.to * size.from];
+    // Integers and short floats are interpolated in float32; the result is converted once, toward zero.
+    let dtype = n.dtype(value)?;
+    let wide = if dtype == DType::F64 { DType::F64 } else { DType::F32 };
+    let value = n.cast(value, wide)?;
+    let result = match mode.method.as_str() {
+        "linear" => linear_along_axis(n, value, axis, last, &places)?,
+        "cubic" => cubic_along_axis(n, value, mode, axis, last, &places)?,
+        other => return Err(n.bad(format!("attribute mode: expected nearest, linear or cubic, found \"{other}\""))),
+    };
+    n.cast(result, dtype)
+}
+
+/// Interpolates between the two elements next to each place: x[i] * (1 - part) + x[i + 1] * part, where places outside
+/// the data take the element at its border.
+fn linear_along_axis(n: &mut Node<'_, '_>, value: ExprId, axis: usize, last: i64, places: &[f64]) -> Result<ExprId> {
+    let (dtype, rank) = (n.dtype(value)?, n.rank(value)?);
+    let mut shape = vec![1; rank];
+    shape[axis] = places.len();
+    let inside: Vec<f64> = places.iter().map(|&x| x.clamp(0.0, last as f64)).collect();
+    let mut term = |index: fn(f64) -> f64, weight: fn(f64) -> f64| {
+        let indices: Vec<i64> = inside.iter().map(|&x| (index(x) as i64).min(last)).collect();
+        let weights: Vec<f64> = inside.iter().map(|&x| weight(x)).collect();
+        let indices = n.vector(&indices);
+        let taps = n.op("take", &[value, indices], attrs![axis: axis as i64])?;
+        let weights = n.tensor(from_f64s(dtype, &shape, &weights));
+        n.plain("multiply", &[taps, weights])
+    };
+    let below = term(f64::floor, |x| 1.0 - (x - x.floor()))?;
+    let above = term(|x| x.floor() + 1.0, |x| x - x.floor())?;
+    n.plain("add", &[below, above])
+}
+
+/// Multiplies with a matrix of the weights of cubic convolution.
+fn cubic_along_axis(
+    n: &mut Node<'_, '_>,
+    value: ExprId,
+    mode: &Mode,
+    axis: usize,
+    last: i64,
+    places: &[f64],
+) -> Result<ExprId> {
+    let (from, to) = (last as usize + 1, places.len());
+    let mut matrix = vec![0.0; to * from];
     for (row, &x) in places.iter().enumerate() {
         let below = x.floor();
-        let part = x - below;
-        let taps: Vec<(i64, f64)> = match mode.method.as_str() {
-            "linear" => vec![(0, 1.0 - part), (1, part)],
-            "cubic" => (-1..=2).map(|tap| (tap, cubic(mode.cubic, part - tap as f64))).collect(),
-            other => return Err(n.bad(format!("attribute mode is \"{other}\""))),
-        };
         let at = |tap: i64| below as i64 + tap;
         let counts = |tap: i64| !mode.exclude_outside || (0..=last).contains(&at(tap));
-        let total: f64 = taps.iter().filter(|(tap, _)| counts(*tap)).map(|(_, w)| w).sum();
-        for (tap, weight) in taps {
-            if counts(tap) {
-                let total = if mode.exclude_outside { total } else { 1.0 };
-                matrix[row * size.from + at(tap).clamp(0, last) as usize] += weight / total;
-            }
+        let weight = |tap: i64| cubic(mode.cubic, x - below - tap as f64);
+        let total: f64 = if mode.exclude_outside { (-1..=2).filter(|&tap| counts(tap)).map(weight).sum() } else { 1.0 };
+        for tap in (-1..=2).filter(|&tap| counts(tap)) {
+            matrix[row * from + at(tap).clamp(0, last) as usize] += weight(tap) / total;
         }
     }
-    let dtype = n.dtype(value)?;
-    let weights = n.tensor(from_f64s(dtype, &[size.to, size.from], &matrix));
+    let weights = n.tensor(from_f64s(n.dtype(value)?, &[to, from], &matrix));
     let rank = n.rank(value)?;
     // The axis is transposed to the end, multiplied, and transposed back.
     let mut order: Vec<usize> = (0..rank).filter(|&i| i != axis).collect();
@@ -243,14 +316,14 @@ fn along_axis(n: &mut Node<'_, '_>, value: ExprId, mode: &Mode, axis: usize, siz
     let mut back: Vec<usize> = (0..rank - 1).collect();
     back.insert(axis, rank - 1);
     let moved = n.transpose(value, &order)?;
-    let product = n.op("nn.dense", &[moved, weights], attrs![units: size.to as i64])?;
+    let product = n.op("nn.dense", &[moved, weights], attrs![units: to as i64])?;
     n.transpose(product, &back)
 }
 
-/// Computes the coordinate in the data of index `i` of the result.
+/// Computes the coordinate in the data of index `i` of the result, in float32 as ONNX Runtime: 3 / 0.6 is 5.
 fn place(n: &Node<'_, '_>, mode: &Mode, size: Axis, i: usize) -> Result<f64> {
-    let (x, from, to, scale) = (i as f64, size.from as f64, size.to as f64, size.scale);
-    Ok(match mode.coordinates.as_str() {
+    let (x, from, to, scale) = (i as f32, size.from as f32, size.to as f32, size.scale as f32);
+    let place = match mode.coordinates.as_str() {
         "half_pixel" => (x + 0.5) / scale - 0.5,
         "half_pixel_symmetric" => {
             let adjustment = to / (scale * from);
@@ -265,14 +338,17 @@ fn place(n: &Node<'_, '_>, mode: &Mode, size: Axis, i: usize) -> Result<f64> {
             }
         }
         "align_corners" => {
-            // The corner of the result is at the position that the scale gives, possibly beyond the last whole element.
-            let corner = scale * from - 1.0;
-            if size.to > 1 && corner > 0.0 { x * (from - 1.0) / corner } else { 0.0 }
+            if size.to > 1 {
+                x * (from - 1.0) / (to - 1.0)
+            } else {
+                0.0
+            }
         }
         "asymmetric" => x / scale,
         "tf_half_pixel_for_nn" => (x + 0.5) / scale,
         other => return Err(n.bad(format!("attribute coordinate_transformation_mode is \"{other}\""))),
-    })
+    };
+    Ok(f64::from(place))
 }
 
 /// Kernel of cubic convolution (R. Keys, 1981).

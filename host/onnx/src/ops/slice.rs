@@ -86,14 +86,17 @@ fn slice(
         let (from, to) = match (starts[i].as_constant(), ends[i].as_constant(), dims[axis].fixed()) {
             (Some(from), Some(to), Some(size)) => {
                 let size = size as i64;
+                if size == 0 {
+                    continue;
+                }
                 // Bounds far beyond the size, as exporters write them, are clamped to the nearest equivalent ones.
                 let from_end = |v: i64| if v < 0 { v.saturating_add(size) } else { v };
                 let (from, to) = if step > 0 {
                     (from_end(from).clamp(0, size), from_end(to).clamp(0, size))
                 } else {
                     // The position before the first element is -size - 1, counted from the end.
-                    let (from, to) = (from_end(from).clamp(-1, size - 1), from_end(to).clamp(-1, size - 1));
-                    (if from < 0 { -size - 1 } else { from }, if to < 0 { -size - 1 } else { to })
+                    let (from, to) = (from_end(from).clamp(0, size - 1), from_end(to).clamp(-1, size - 1));
+                    (from, if to < 0 { -size - 1 } else { to })
                 };
                 if (from, to, step) == (0, size, 1) {
                     continue;
