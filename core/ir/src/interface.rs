@@ -193,7 +193,7 @@ pub fn bind(
                 format!("nothing binds the symbolic dimension \"{name}\" of input {}", inputs.join(", ")),
             )
             .help(format!(
-                "bind it with --dim {name}=N, or give the input a value; --dim \"{name}=?\" compiles for every size"
+                "bind it with --dim {name}=N, or give \"byoc run\" the input; --dim \"{name}=?\" compiles for every size"
             )),
         );
     }

@@ -38,10 +38,20 @@ fn nested_lets(builder: &mut Builder, x: ExprId, mut make: impl FnMut(&mut Build
     bound.into_iter().rev().fold(x, |body, (var, value)| builder.push(Expr::Let { var, value, body }).unwrap())
 }
 
+/// Passes whose results are counted, in the order of the counts.
+const PASSES: [&str; 6] = [
+    "canonicalize_ops",
+    "dead_code_elimination",
+    "eliminate_common_subexpr",
+    "fold_constant",
+    "fold_scale_axis",
+    "simplify_inference",
+];
+
 /// Runs every pass, and returns the number of live expressions that each leaves.
 fn live(module: &Module) -> Vec<usize> {
     assert_eq!(verify(module), Ok(()));
-    super::PASSES[..6].iter().map(|pass| count(&super::run(module, pass))).collect()
+    PASSES.iter().map(|pass| count(&super::run(module, pass))).collect()
 }
 
 /// Returns the origin of the first live expression of a kind.
@@ -50,9 +60,6 @@ fn origin(module: &Module, is: impl Fn(&Expr) -> bool) -> OriginId {
     let found = module.nodes.iter().find(|(id, node)| live[*id] && is(&node.expr));
     found.map(|(_, node)| node.origin).unwrap()
 }
-
-// The first passes, in order: canonicalize_ops, dead_code_elimination, eliminate_common_subexpr, fold_constant,
-// fold_scale_axis, simplify_inference.
 
 #[test]
 fn a_chain_on_a_constant() {

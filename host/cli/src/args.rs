@@ -157,7 +157,7 @@ pub struct RunArgs {
     /// Class names, one per line; the five most probable classes are printed.
     #[arg(long, value_name = "FILE")]
     pub labels: Option<PathBuf>,
-    /// File for the outputs; - is standard output.
+    /// File for the outputs: .npz, or .npy for a single one; - is standard output.
     #[arg(long, value_name = "FILE.npz")]
     pub output: Option<PathBuf>,
     /// Description of the model's inputs and outputs; the model is not run.

@@ -21,6 +21,17 @@ pages! {
     607 608 609 610 611 612 613 614 615 616 617 618 619 701 702 703 704 705 706 707
 }
 
+/// Page of the reasons in `byoc explain`, with a section for each code.
+const REASONS: &str = include_str!("../../../docs/reasons.md");
+
+/// Returns the section of a refusal code, without regard to case.
+fn reason(wanted: &str) -> Option<&'static str> {
+    REASONS
+        .split("\n## ")
+        .skip(1)
+        .find(|section| section.lines().next().is_some_and(|code| code.eq_ignore_ascii_case(wanted)))
+}
+
 /// Runs the command.
 pub fn run(args: &ErrorArgs) -> Result<ExitCode, Failure> {
     let Some(wanted) = &args.code else {
@@ -31,6 +42,10 @@ pub fn run(args: &ErrorArgs) -> Result<ExitCode, Failure> {
         table::print(&table);
         return Ok(ExitCode::SUCCESS);
     };
+    if let Some(section) = reason(wanted) {
+        println!("# {}", section.trim_end());
+        return Ok(ExitCode::SUCCESS);
+    }
     let number: Option<u16> = wanted.trim_start_matches(['E', 'e']).parse().ok();
     match PAGES.iter().find(|(n, _)| Some(*n) == number) {
         Some((_, page)) => {
@@ -46,6 +61,14 @@ pub fn run(args: &ErrorArgs) -> Result<ExitCode, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use byoc_core::pass::RefusalCode;
+
+    #[test]
+    fn every_refusal_code_has_a_section() {
+        let sections = REASONS.split("\n## ").skip(1).map(|section| section.lines().next().unwrap_or_default());
+        assert_eq!(sections.collect::<Vec<_>>(), RefusalCode::ALL.map(|code| code.to_string()));
+        assert!(reason("dynamicdim").is_some_and(|section| section.contains("--dim batch=4")));
+    }
 
     #[test]
     fn every_code_has_a_page() {
@@ -53,7 +76,7 @@ mod tests {
         assert!(missing.is_empty(), "expected a page for every code, found none for {missing:?}");
         for (code, title) in codes::all() {
             let page = PAGES.iter().find(|(n, _)| *n == code.0).map(|(_, page)| *page).unwrap_or_default();
-            assert!(page.starts_with(&format!("# {code}: ")), "{title}: expected the page to begin with {code}");
+            assert_eq!(page.lines().next(), Some(&*format!("# {code}: {title}")));
         }
     }
 }

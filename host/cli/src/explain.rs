@@ -1,6 +1,7 @@
 //! `byoc explain`: prints where each operator of the model runs, and why not elsewhere.
 
 use super::args::{ExplainArgs, InputArgs};
+use super::render::plural;
 use super::{explain_html, output, ready, render, table};
 use byoc::artifact;
 use byoc::build::explanation::{Explanation, NodeRow, Placement, PlacementKind, RefusalRow};
@@ -64,6 +65,10 @@ fn print(explanation: &Explanation, full: bool) {
         let place = match &places(node)[..] {
             [one] => one.clone(),
             [first, second] => format!("{first}, {second}"),
+            // The host is what a reader looks for, so it is never among the places that are only counted.
+            [first, rest @ ..] if rest.iter().any(|place| place == "host") => {
+                format!("{first}, host and {} more", rest.len() - 1)
+            }
             [first, rest @ ..] => format!("{first} and {} more", rest.len()),
             [] => String::new(),
         };
@@ -74,11 +79,8 @@ fn print(explanation: &Explanation, full: bool) {
         println!();
         println!("WHY NOT ELSEWHERE");
         for (i, (refusal, operators)) in reasons.by_number.iter().enumerate() {
-            let plural = if *operators == 1 { "" } else { "s" };
-            table::print_wrapped(
-                &format!("[{}] ", i + 1),
-                &format!("{operators} operator{plural}: {}", reason(refusal)),
-            );
+            let text = format!("{}: {}", plural(*operators, "operator"), reason(refusal));
+            table::print_wrapped(&format!("[{}] ", i + 1), &text);
         }
     }
 }
@@ -86,10 +88,10 @@ fn print(explanation: &Explanation, full: bool) {
 fn print_totals(explanation: &Explanation) {
     let sums = &explanation.totals;
     println!(
-        "{} operators: {} in {} regions, {} on the host, {} folded; {:.1} % of {} FLOPs on backends",
+        "{} operators: {} in {}, {} on the host, {} folded; {:.1} % of {} FLOPs on backends",
         sums.operators,
         sums.in_regions,
-        sums.regions,
+        plural(sums.regions, "region"),
         sums.on_host,
         sums.folded,
         100.0 * sums.offload_share,

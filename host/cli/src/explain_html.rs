@@ -5,6 +5,7 @@
 //! refusal.
 
 use super::escape as terminal;
+use super::render::plural;
 use byoc::build::explanation::{Explanation, NodeRow};
 use std::fmt::Write;
 
@@ -26,10 +27,10 @@ pub fn page(title: &str, explanation: &Explanation) -> String {
     let _ = write!(
         page,
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>{title}</title>\n<style>{STYLE}</style></head><body>\n\
-         <h1>{title}</h1>\n<p>{} operators: {} in {} regions, {} on the host, {} folded; {:.1} % of the FLOPs on backends</p>\n<ul class=\"legend\">\n",
+         <h1>{title}</h1>\n<p>{} operators: {} in {}, {} on the host, {} folded; {:.1} % of the FLOPs on backends</p>\n<ul class=\"legend\">\n",
         totals.operators,
         totals.in_regions,
-        totals.regions,
+        plural(totals.regions, "region"),
         totals.on_host,
         totals.folded,
         100.0 * totals.offload_share
@@ -37,11 +38,10 @@ pub fn page(title: &str, explanation: &Explanation) -> String {
     for (i, region) in explanation.regions.iter().enumerate() {
         let _ = writeln!(
             page,
-            "<li><i style=\"background:{}\"></i>{} <small>{} operator{}, {} FLOPs</small></li>",
+            "<li><i style=\"background:{}\"></i>{} <small>{}, {} FLOPs</small></li>",
             color(i),
             escape(&region.symbol),
-            region.nodes.len(),
-            if region.nodes.len() == 1 { "" } else { "s" },
+            plural(region.nodes.len(), "operator"),
             region.flops
         );
     }

@@ -63,6 +63,11 @@ pub fn type_text(ty: &TensorType) -> String {
     Type::Tensor(Arc::new(ty.clone())).to_string()
 }
 
+/// Formats a number of things, as in `1 region` and `2 regions`.
+pub fn plural(n: usize, thing: &str) -> String {
+    format!("{n} {thing}{}", if n == 1 { "" } else { "s" })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

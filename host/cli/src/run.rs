@@ -12,6 +12,7 @@ use byoc_ir::ir::Type;
 use byoc_ir::tensor::Tensor;
 use byoc_plugin_api::host::entries;
 use serde_json::json;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -27,6 +28,11 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     }
     let session = ready::session(&args.build)?;
     let prepared = ready::prepare(&args.model, &args.build, &args.input, &session)?;
+    let outputs = prepared.model.outputs().len();
+    if let Some(path) = args.output.as_deref().filter(|path| is_npy(path) && outputs != 1) {
+        let message = format!("{} holds one array, and the model has {outputs} outputs", path.display());
+        return Err(Diagnostic::error(codes::frontends::CANNOT_WRITE, message).help("write a .npz file").into());
+    }
     let inputs = prepared.given.resolve(&prepared.model, None)?;
     let trace = Trace::new(args.trace.is_some());
     if args.trace.is_some() {
@@ -42,7 +48,10 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     }
     let named: Vec<(&str, &Tensor)> = prepared.model.outputs().iter().map(|p| p.name.as_str()).zip(&outputs).collect();
     if let Some(path) = &args.output {
-        output::write(path, |file| io::npz::write_to(file, named.iter().copied()))?;
+        match named[..] {
+            [(_, tensor)] if is_npy(path) => output::write(path, |file| file.write_all(&io::npy::encode(tensor)))?,
+            _ => output::write(path, |file| io::npz::write_to(file, named.iter().copied()))?,
+        }
     }
     for (name, tensor) in named {
         match &labels {
@@ -51,6 +60,11 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Tests whether a file is to hold one array; all others hold arrays by name.
+fn is_npy(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "npy")
 }
 
 fn describe(args: &RunArgs) -> Result<ExitCode, Failure> {

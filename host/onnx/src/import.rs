@@ -87,7 +87,7 @@ fn check_versions(model: &ModelProto, nodes: &[FlatNode]) -> Result<Vec<Diagnost
             Some(v) if v > NEWEST_OPSET => {
                 let mut warning = wrong(format!("the model uses operator set {v}, newer than what is known"));
                 warning.severity = byoc_ir::diag::Severity::Warning;
-                warnings.push(warning.note(range).note("its operators are read as in the newest known set"));
+                warnings.push(warning.note(range).note("each operator is read as in the newest version that is known"));
             }
             Some(_) => {}
         }

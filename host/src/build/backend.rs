@@ -221,7 +221,8 @@ impl<'b, 'r> PluginJudge<'b, 'r> {
             let dynamic = candidate.nodes.iter().find(|&&id| has_unknown_dims(module, id));
             if let Some(&id) = dynamic {
                 let detail = format!("{} has dimensions that are not known before the run", module.ty(id));
-                return Some(Refusal::new(RefusalCode::DynamicDim, detail));
+                let hint = "bind it with --dim NAME=N".to_owned();
+                return Some(Refusal { hint, ..Refusal::new(RefusalCode::DynamicDim, detail) });
             }
         }
         if let Question::Regions = question {
