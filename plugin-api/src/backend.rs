@@ -1,5 +1,5 @@
-//! The two halves of a backend, as plain traits: code generator and loader. Authors implement them; the host calls every loaded plugin through the
-//! same traits, across the boundary.
+//! Plain traits of the two halves of a backend: code generator and loader. Plugin authors implement these traits; the
+//! host calls every loaded plugin through them, across the boundary.
 
 use crate::constant::Constant;
 use crate::describe::Description;
@@ -19,26 +19,26 @@ pub trait Codegen: Send + Sync + 'static {
     /// If the backend cannot work on this machine; the message is shown to the user.
     fn describe(&self) -> Result<Description>;
 
-    /// Decides on a candidate. A refusal names a reason that the user can act on. A verdict of `Supported` is binding:
+    /// Gives the verdict on a candidate. A refusal states a reason that the user can act on. `Supported` is binding:
     /// `compile` must generate code for the candidate.
     fn judge(&self, candidate: &Candidate) -> Verdict {
         let _ = candidate;
         Verdict::Supported
     }
 
-    /// Decides on a whole region, after partitioning: a candidate of the kind [`CandidateKind::Region`]. Candidates
-    /// that were supported one by one may be too small together, or need more buffers than there are. The default calls
-    /// [`judge`](Codegen::judge).
+    /// Gives the verdict on a whole region after partitioning, a candidate of kind [`CandidateKind::Region`]. A region
+    /// of supported candidates may still be too small to be profitable, or need more buffers than the device has. The
+    /// default calls [`judge`](Codegen::judge).
     fn accept_region(&self, region: &Candidate) -> Verdict {
         self.judge(region)
     }
 
-    /// Applies [`judge`](Codegen::judge) or [`accept_region`](Codegen::accept_region) to each candidate: one verdict
-    /// each, in order. The host calls this once per entry of the pattern table, once for all single operators, and once
-    /// for all regions.
+    /// Applies [`judge`](Codegen::judge) or [`accept_region`](Codegen::accept_region) to each candidate, and returns
+    /// one verdict per candidate, in order. The host calls this once per entry of the pattern table, once for all
+    /// single operators, and once for all regions.
     ///
     /// # Errors
-    /// If the backend cannot judge at all.
+    /// If the backend cannot give a verdict on any candidate.
     fn judge_batch(&self, candidates: &[Candidate]) -> Result<Vec<Verdict>> {
         let verdict = |candidate: &Candidate| match candidate.kind {
             CandidateKind::Region => self.accept_region(candidate),
@@ -47,7 +47,7 @@ pub trait Codegen: Send + Sync + 'static {
         Ok(candidates.iter().map(verdict).collect())
     }
 
-    /// Generates code for a region. Deterministic: the same region and options give the same bytes.
+    /// Generates code for a region. Must be deterministic: the same region and options give the same bytes.
     ///
     /// # Errors
     /// If code generation fails; the region then runs on the host, and the message gives the reason.
@@ -71,9 +71,9 @@ pub struct Candidate {
     pub kind: CandidateKind,
     /// Name of the pattern (`dnnl.conv2d_relu`) or of the operator, or symbol of the region.
     pub name: RString,
-    /// Name after `where` in the pattern's entry, or empty.
+    /// Name of the check after `where` in the pattern's entry; empty if there is none.
     pub check: RString,
-    /// The original operators with their types. Inputs are the values that the match reads from outside.
+    /// Original operators with their types. The graph's inputs are the values that the candidate reads from outside.
     pub graph: Graph,
     /// Constants that the graph's nodes refer to.
     pub constants: RVec<Constant>,
@@ -131,7 +131,7 @@ pub struct CompiledRegion {
     pub loader: RString,
     /// Functions that the blob defines; the region's own symbol must be one of them.
     pub symbols: RVec<RString>,
-    /// Generated source, for people to read.
+    /// Generated source code, for inspection only.
     pub source: ROption<Source>,
     /// Remarks for the user, one line each.
     pub notes: RVec<RString>,
@@ -140,7 +140,7 @@ pub struct CompiledRegion {
 }
 
 impl CompiledRegion {
-    /// Creates a region with a blob for `loader`, which defines the region's own symbol only.
+    /// Creates a compiled region whose blob is read by `loader` and defines no symbol other than `symbol`.
     pub fn new(symbol: &str, loader: &str, blob: impl Into<Vec<u8>>) -> CompiledRegion {
         CompiledRegion {
             blob: blob.into().into(),
@@ -183,7 +183,7 @@ pub enum Verdict {
 pub struct Refusal {
     /// Name of a [`RefusalCode`].
     pub code: RString,
-    /// Expected and found: `input 0 is float32; this device takes int8`.
+    /// Expected and found value: `input 0: expected int8, found float32`.
     pub detail: RString,
     /// Remedy for the user: `run "byoc quantize" first`. May be empty.
     pub hint: RString,
@@ -243,11 +243,11 @@ refusal_codes! {
     QuantScheme,
     /// An operand must be a constant and is not.
     NotConstant,
-    /// The candidate needs more memory, buffers or channels than there are.
+    /// The candidate needs more memory, buffers or channels than are available.
     ResourceLimit,
     /// The backend requires something that is not on this machine.
     Unavailable,
-    /// Supported, but slower than the host.
+    /// The backend supports the candidate, but would be slower than the host.
     NotProfitable,
 }
 
@@ -274,7 +274,7 @@ pub trait Loader: Send + Sync + 'static {
 pub struct LoadRequest<'a> {
     /// The region's symbol.
     pub symbol: &'a str,
-    /// Blob made by `compile`. It may be memory of a mapped file: copy what is needed after `load`.
+    /// Blob made by `compile`. The memory may belong to a mapped file: copy whatever is needed after `load` returns.
     pub blob: &'a [u8],
     /// Constants that `compile` saw, in the same order.
     pub constants: &'a [Constant],

@@ -23,7 +23,7 @@ pub(crate) fn install(services: &Services) {
     let _ = tracing::subscriber::set_global_default(Bridge);
 }
 
-/// Returns a clone of the services, so that no lock is held: the host may do anything in a call, even load this plugin
+/// Returns a clone of the services, so that no lock is held during a call of the host, which may even load this plugin
 /// again.
 fn services() -> Option<Services> {
     SERVICES.read().unwrap_or_else(PoisonError::into_inner).clone()
@@ -33,7 +33,7 @@ struct Bridge;
 
 impl Subscriber for Bridge {
     fn register_callsite(&self, _: &'static Metadata<'static>) -> Interest {
-        // The host may change its level at any time.
+        // The host may change its log level at any time.
         Interest::sometimes()
     }
 

@@ -26,11 +26,11 @@ type ConstantObject = ConstantAbi_TO<RBox<()>>;
 pub trait ConstantSource: Send + Sync + 'static {
     /// Returns the bytes: dense, row-major, aligned to 64 bytes, always the same.
     fn bytes(&self) -> &[u8];
-    /// Returns the digest of dtype, shape and bytes, as lower-case hexadecimal. Computed on first use.
+    /// Returns the digest of dtype, shape and bytes, in lower-case hexadecimal. Computed on first use.
     fn digest(&self) -> String;
 }
 
-/// Immutable dense tensor in the host's memory.
+/// Immutable dense tensor in host memory.
 #[repr(C)]
 #[derive(StableAbi, Clone)]
 pub struct Constant {

@@ -1,5 +1,6 @@
-//! Description of a backend. It crosses as JSON text, so that later versions can add fields: a host keeps fields that
-//! it does not know in [`Description::unknown`] and reports them, and fields that an older backend omits have defaults.
+//! Description of a backend. It crosses the boundary as JSON text, so that later versions can add fields: the host
+//! keeps unknown fields in [`Description::unknown`] and reports them, and fields that an older backend omits have
+//! defaults.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -15,15 +16,16 @@ pub const DESCRIPTION_VERSION: u32 = 1;
 pub struct Description {
     /// Version of the format.
     pub version: u32,
-    /// One-line summary of the backend, for people.
+    /// Human-readable one-line summary of the backend.
     pub about: String,
     /// Pattern table, in the pattern notation: one `name: pattern` per line, in table order. Names may carry the
-    /// backend's name as a prefix (`dnnl.conv2d_relu`) or omit it. In JSON it may also be a list of lines.
+    /// backend's name as a prefix (`dnnl.conv2d_relu`) or omit it. In the JSON form, the table may also be a list of
+    /// lines.
     pub patterns: String,
     /// Single operators on which the backend gives verdicts, in order of preference.
     pub operators: Vec<String>,
-    /// Support for dimensions that are not known before the run. Without it the host refuses a candidate with such a
-    /// dimension and does not call the backend.
+    /// True if the backend supports dimensions that are not known before the run. Otherwise the host refuses candidates
+    /// with such dimensions without calling the backend.
     pub dynamic_dims: bool,
     /// Minimum cost of a region.
     pub cost: Cost,
@@ -31,24 +33,24 @@ pub struct Description {
     pub layouts: BTreeMap<String, Vec<String>>,
     /// Passes to run before pattern matching, by name.
     pub pre_passes: Vec<String>,
-    /// Quantization scheme, for backends that take quantized models.
+    /// Quantization scheme, for backends that accept quantized models.
     pub quantization: Option<Quantization>,
-    /// Maximum size of a compiled region in bytes; a larger one counts as an error of the backend, and the region runs
-    /// on the host. Unlimited by default.
+    /// Maximum size of a blob in bytes. A larger blob is an error of the backend, and its region runs on the host.
+    /// Unlimited by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_blob_bytes: Option<u64>,
-    /// True if results are undefined when a value or an intermediate value is NaN or infinite: a relu may turn NaN into
-    /// 0.
+    /// True if results are undefined when an input or an intermediate value is NaN or infinite: for example, a relu may
+    /// turn NaN into 0.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub finite_math: bool,
-    /// Options for users, by name. The values that were set are passed to `compile` in its options, under
-    /// `backend_options`.
+    /// Options that the backend offers its users, by name. The host passes the values that the user sets to `compile`,
+    /// in the `backend_options` of its options.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub options: BTreeMap<String, BackendOption>,
     /// Fields of a later version, unchanged.
     #[serde(flatten)]
     pub unknown: Map<String, Value>,
-    /// Warnings of the reader, one line each. Fields that were understood are used regardless.
+    /// Warnings of the parser, one line each. Valid fields are used regardless.
     #[serde(skip)]
     pub problems: Vec<String>,
 }
@@ -88,7 +90,7 @@ pub struct Cost {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct BackendOption {
-    /// One-line summary of the option, for people.
+    /// Human-readable one-line summary of the option.
     pub about: String,
     /// Accepted values; the first is the default. Any value is accepted if the list is empty.
     pub values: Vec<String>,
@@ -174,19 +176,18 @@ impl Description {
         Ok(description)
     }
 
-    /// Reads untrusted text like [`from_json`](Description::from_json): if it is not a JSON object, returns an empty
-    /// description with that as its problem.
+    /// Reads untrusted text as [`from_json`](Description::from_json) does. If the text is not a JSON object, returns an
+    /// empty description with one entry in `problems`.
     pub fn from_json_lossy(text: &str) -> Description {
         Description::from_json(text).unwrap_or_else(|error| {
             let begin: String = text.chars().take(40).collect();
-            let problem =
-                format!("expected a JSON object ({error}), so that all of it is ignored; it begins with {begin:?}");
+            let problem = format!("the description is ignored: expected a JSON object, found {begin:?}... ({error})");
             Description { problems: vec![problem], ..Description::default() }
         })
     }
 }
 
-/// Reads values and records those that it cannot use.
+/// Reads values, and records a problem for each invalid one.
 #[derive(Default)]
 struct FieldReader {
     problems: Vec<String>,
@@ -216,7 +217,7 @@ impl FieldReader {
         }
     }
 
-    /// Reads an object field by field, passing the full name of each.
+    /// Reads an object field by field, passing the qualified name of each to `read`.
     fn fields(&mut self, name: &str, value: Value, mut read: impl FnMut(&mut FieldReader, &str, Value)) {
         match value {
             Value::Object(fields) => {
@@ -289,7 +290,11 @@ mod tests {
             Description::from_json(text).expect_err(text);
             let description = Description::from_json_lossy(text);
             assert_eq!(description.problems.len(), 1);
-            assert!(description.problems[0].starts_with("expected a JSON object ("), "{}", description.problems[0]);
+            assert!(
+                description.problems[0].starts_with("the description is ignored: expected a JSON object, found "),
+                "{}",
+                description.problems[0]
+            );
             assert_eq!(Description { problems: Vec::new(), ..description }, Description::default());
         }
     }

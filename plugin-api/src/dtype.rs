@@ -1,7 +1,7 @@
 //! Element types and devices, as defined by DLPack.
 //!
-//! Both are open: a code without a name here still has its meaning in DLPack's table, so that a new element type or a
-//! new kind of device does not change the layout of the boundary.
+//! Both sets are open: a code that has no name here keeps its meaning in DLPack, so that a new element type or kind of
+//! device does not change the layout of the boundary.
 
 use abi_stable::StableAbi;
 use std::fmt;
@@ -25,7 +25,7 @@ macro_rules! dtypes {
             /// Every named element type, in order of declaration.
             pub const ALL: &'static [(DType, &'static str)] = &[$((DType::$name, $text)),*];
 
-            /// Returns Relay's name; `None` for a type without a name here.
+            /// Returns the type's name in Relay; `None` for a type that is not in [`DType::ALL`].
             pub const fn name(self) -> Option<&'static str> {
                 match self {
                     $(DType::$name => Some($text),)*
@@ -53,7 +53,7 @@ dtypes! {
 }
 
 impl DType {
-    /// Returns the type with that name (`float32`, `int8`, ...).
+    /// Parses the name of an element type (`float32`, `int8`, ...).
     pub fn parse(name: &str) -> Option<DType> {
         DType::ALL.iter().find(|(_, text)| *text == name).map(|(dtype, _)| *dtype)
     }
@@ -89,14 +89,14 @@ impl fmt::Debug for DType {
 #[repr(C)]
 #[derive(StableAbi, Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Device {
-    /// DLPack's device type: 1 is the host's memory, 2 CUDA, 12 an extension device, ...
+    /// DLPack's device type: 1 for host memory, 2 for CUDA, 12 for an extension device, ...
     pub kind: i32,
     /// Index among devices of this kind.
     pub id: i32,
 }
 
 impl Device {
-    /// The host's memory.
+    /// Host memory.
     pub const CPU: Device = Device { kind: 1, id: 0 };
 }
 

@@ -9,12 +9,12 @@ use std::ops::Deref;
 #[repr(C)]
 #[derive(StableAbi, Clone, Debug, PartialEq, Eq)]
 pub struct Error {
-    // Boxed, so that a successful result is small.
+    // Boxed to keep `Result` small.
     data: RBox<ErrorData>,
 }
 
-/// Fields of an error. An unknown text is empty. A backend fills in `message` and perhaps `hint`; the boundary adds the
-/// plugin, the entry and, for a panic, the location.
+/// Fields of an error. Strings that are not known are empty. A backend fills in `message` and perhaps `hint`; the
+/// boundary adds the plugin, the entry and, for a panic, the location.
 #[repr(C)]
 #[derive(StableAbi, Clone, Debug, Default, PartialEq, Eq)]
 pub struct ErrorData {
@@ -22,8 +22,8 @@ pub struct ErrorData {
     pub message: RString,
     /// Remedy for the user.
     pub hint: RString,
-    /// Kind of the failure, if it has a name: a [`RefusalCode`](crate::RefusalCode) or [`Error::CANCELLED`]. An open
-    /// set.
+    /// Kind of failure: a [`RefusalCode`](crate::RefusalCode), [`Error::CANCELLED`], or a code of a later version;
+    /// empty if unspecified.
     pub code: RString,
     /// Name of the plugin.
     pub plugin: RString,
@@ -31,7 +31,7 @@ pub struct ErrorData {
     pub entry: RString,
     /// Source location of a panic: `src/lib.rs:10:5`.
     pub location: RString,
-    /// True if the code panicked, which is a defect of the plugin (of the host, in a host service).
+    /// True if the entry panicked, which is a defect of the plugin or, in a host service, of the host.
     pub panicked: bool,
 }
 
@@ -73,7 +73,7 @@ impl Error {
         Error::new("cancelled by the host").code(Error::CANCELLED)
     }
 
-    /// Adds plugin and entry. If they are set already (by a host service that the plugin called), they move into the
+    /// Sets the plugin and the entry. Existing values, from a host service that the plugin called, are moved into the
     /// message.
     pub(crate) fn within(mut self, plugin: &str, entry: &str) -> Error {
         if !self.plugin.is_empty() {

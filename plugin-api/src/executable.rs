@@ -1,4 +1,4 @@
-//! Loaded regions, as a plain trait: what a loader returns and the host runs.
+//! Plain trait of loaded regions, which a loader returns and the host runs.
 
 use crate::error::Result;
 use crate::graph::Attr;
@@ -8,8 +8,8 @@ use abi_stable::std_types::RVec;
 
 /// Loaded region. Several threads may run it at once.
 pub trait Executable: Send + Sync + 'static {
-    /// Plans a run for these input dimensions. The host caches the results for recently used dimensions and announces
-    /// each evicted plan with `query("plan.release", {"plan": 7})`.
+    /// Creates a plan for the input dimensions `inputs`. The host caches the plans of recently used dimensions, and
+    /// announces each evicted plan with `query("plan.release", {"plan": 7})`.
     ///
     /// # Errors
     /// If the region does not support these dimensions.
@@ -18,7 +18,7 @@ pub trait Executable: Send + Sync + 'static {
     /// Computes the outputs. Must not keep a reference to anything in the call, and should not allocate.
     ///
     /// # Errors
-    /// If the run fails; the run of the model then fails with this message.
+    /// If execution fails; the run of the model then fails with this message.
     fn run(&self, call: Call<'_, '_>) -> Result<()>;
 
     /// Answers requests that have no entry of their own. Returns `None` for an unknown key.
@@ -37,11 +37,11 @@ pub trait Executable: Send + Sync + 'static {
 pub struct Prepared {
     /// Outputs, in order.
     pub outputs: RVec<OutputDims>,
-    /// Size of the scratch memory in bytes.
+    /// Size of the workspace in bytes.
     pub workspace: usize,
-    /// Number chosen by the backend and passed back in [`Call::plan`]: identifies the plan for these dimensions.
+    /// Number that identifies the plan, chosen by the backend and passed back in [`Call::plan`].
     pub plan: u64,
-    /// Reserved for further attributes. The host reads `bytes`: memory held until the plan is released.
+    /// Further attributes. The host reads only `bytes`, the memory that the plan holds until it is released.
     pub attrs: RVec<Attr>,
 }
 
@@ -49,26 +49,26 @@ pub struct Prepared {
 #[repr(C)]
 #[derive(StableAbi, Clone, Debug, PartialEq, Eq)]
 pub struct OutputDims {
-    /// Dimensions, or upper bounds of them.
+    /// Dimensions, or their upper bounds.
     pub dims: RVec<usize>,
     /// True if the dimensions are exact. Otherwise `run` sets them with [`TensorMut::set_shape`].
     pub exact: bool,
 }
 
 impl Prepared {
-    /// Creates a plan with outputs of these exact dimensions and no scratch memory.
+    /// Creates a plan with outputs of these exact dimensions, and without a workspace.
     pub fn exact<D: AsRef<[usize]>>(outputs: impl IntoIterator<Item = D>) -> Prepared {
         let outputs = outputs.into_iter().map(|dims| OutputDims { dims: dims.as_ref().to_vec().into(), exact: true });
         Prepared { outputs: outputs.collect(), ..Prepared::default() }
     }
 
-    /// Requests scratch memory.
+    /// Requests a workspace of `bytes` bytes.
     pub fn with_workspace(mut self, bytes: usize) -> Prepared {
         self.workspace = bytes;
         self
     }
 
-    /// Sets the plan that these dimensions belong to.
+    /// Sets the number of the plan.
     pub fn with_plan(mut self, plan: u64) -> Prepared {
         self.plan = plan;
         self
@@ -80,10 +80,11 @@ impl Prepared {
 pub struct Call<'a, 't> {
     /// Inputs, in order.
     pub inputs: &'a [TensorRef<'t>],
-    /// Outputs, sized as prepared. Their contents are undefined before the run; they never overlap an input.
+    /// Outputs, with the dimensions that `prepare` returned. Their contents are undefined before the run; they never
+    /// overlap an input.
     pub outputs: &'a mut [TensorMut<'t>],
-    /// Scratch memory as prepared, aligned to 64 bytes. Its contents are undefined before the run.
+    /// Workspace of the size that `prepare` returned, aligned to 64 bytes. Its contents are undefined before the run.
     pub workspace: &'a mut [u8],
-    /// [`Prepared::plan`] of these dimensions.
+    /// [`Prepared::plan`] for the dimensions of `inputs`.
     pub plan: u64,
 }

@@ -1,8 +1,8 @@
-//! Loaded regions as objects of the stable ABI, and the guard that every exported object has.
+//! Loaded regions as objects of the stable ABI, and the guarded wrapper of every exported object.
 //!
-//! `Export` wraps an implementation of a plain trait into an object that may cross; every entry is guarded, so that a
-//! panic crosses as an error. `ImportedExecutable` implements the plain trait on the other side; it adds the plugin
-//! and the entry to an error.
+//! `Export` wraps an implementation of a plain trait in an object that may cross the boundary; every entry is guarded,
+//! so that a panic crosses as an error. `ImportedExecutable` implements the plain trait on the other side; it adds the
+//! plugin and the entry to an error.
 #![expect(unused_qualifications, non_local_definitions, reason = "expansion of `sabi_trait`")]
 
 use crate::error::{Error, Result};
@@ -33,7 +33,7 @@ pub trait ExecutableAbi: Send + Sync + 'static {
 
 pub(crate) type QueryResult = RResult<ROption<RVec<u8>>, Error>;
 
-/// Implementation of an object that crosses. Its destructor must not panic across the boundary either.
+/// Implementation of an object that crosses the boundary. A panic in its destructor is caught and logged.
 pub(crate) struct Export<T>(ManuallyDrop<T>);
 
 impl<T> Export<T> {
@@ -85,7 +85,7 @@ impl ExecutableAbi for Export<Box<dyn Executable>> {
             let inputs = unsafe { std::slice::from_raw_parts(inputs.as_ptr().cast::<TensorRef<'_>>(), inputs.len()) };
             let count = outputs.len();
             let outputs = outputs.into_mut_slice().as_mut_ptr().cast::<TensorMut<'_>>();
-            // SAFETY: the same for a `TensorMut`.
+            // SAFETY: as above, for a `TensorMut`.
             let outputs = unsafe { std::slice::from_raw_parts_mut(outputs, count) };
             self.0.run(Call { inputs, outputs, workspace: workspace.into_mut_slice(), plan })
         })
@@ -131,7 +131,8 @@ impl Executable for ImportedExecutable {
         let Call { inputs, outputs, workspace, plan } = call;
         // SAFETY: a `TensorRef` is a `Tensor` with a lifetime.
         let inputs = unsafe { std::slice::from_raw_parts(inputs.as_ptr().cast::<Tensor>(), inputs.len()) };
-        // SAFETY: the same for a `TensorMut`; `Export::run` casts them back to `TensorMut`s before anything is written.
+        // SAFETY: as above, for a `TensorMut`; `Export::run` casts them back to `TensorMut`s before anything is
+        // written.
         let outputs = unsafe { std::slice::from_raw_parts_mut(outputs.as_mut_ptr().cast::<Tensor>(), outputs.len()) };
         self.object
             .run(inputs.into(), outputs.into(), workspace.into(), plan)

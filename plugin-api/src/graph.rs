@@ -30,7 +30,7 @@ pub struct Graph {
 #[repr(C)]
 #[derive(StableAbi, Clone, Debug, PartialEq)]
 pub struct Input {
-    /// Name, for people to read.
+    /// Human-readable name.
     pub name: RString,
     /// Type of the tensor.
     pub ty: TensorType,
@@ -46,7 +46,7 @@ pub struct Node {
     pub inputs: RVec<ValueRef>,
     /// All attributes, in the order of the operator's schema.
     pub attrs: RVec<Attr>,
-    /// Types of the outputs; one for all but a few operators.
+    /// Types of the outputs. Most operators have exactly one.
     pub outputs: RVec<TensorType>,
     /// Names of the model's nodes that this node came from, for comments and messages.
     pub sources: RVec<RString>,
@@ -107,10 +107,11 @@ pub struct TensorType {
 #[repr(u8)]
 #[derive(StableAbi, Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Dim {
-    /// Known size.
+    /// Known dimension.
     Known(usize),
-    /// Size that is not known before the run. The name of a symbolic dimension, or empty for `?`. Equal names mean
-    /// equal sizes. The name of a computed dimension is its expression: `12*batch`, `floordiv(n + 1, 2)` (`byoc-plugin-support` evaluates it).
+    /// Dimension that is not known before the run: the name of a symbolic dimension, or empty for `?`. Dimensions of
+    /// the same name are equal. The name of a computed dimension is an expression that `byoc-plugin-support` evaluates:
+    /// `12*batch`, `floordiv(n + 1, 2)`.
     Unknown(RString),
 }
 
@@ -143,7 +144,7 @@ pub enum AttrValue {
 }
 
 impl Graph {
-    /// Creates an empty graph with that symbol.
+    /// Creates an empty graph named `symbol`.
     pub fn new(symbol: &str) -> Graph {
         Graph { symbol: symbol.into(), ..Graph::default() }
     }
@@ -179,7 +180,7 @@ impl Graph {
         self.push(node)
     }
 
-    /// Returns the node with that index.
+    /// Returns the node at `index`.
     pub fn node(&self, index: u32) -> &Node {
         &self.nodes[index as usize]
     }
@@ -194,7 +195,7 @@ impl Graph {
         self.outputs.iter().map(|&value| self.type_of(value))
     }
 
-    /// Returns the attribute of the function with that name.
+    /// Returns the attribute `key` of the function.
     pub fn attr(&self, key: &str) -> Option<&AttrValue> {
         find(&self.attrs, key)
     }
@@ -223,7 +224,7 @@ impl Graph {
     /// Checks that every index is in range, given a table of `constants` constants, and that nodes precede their users.
     ///
     /// # Errors
-    /// A one-line message about the first violation.
+    /// If the graph is invalid; the message, one line, describes the first violation.
     pub fn check(&self, constants: usize) -> Result<(), String> {
         let mut worklist = vec![self];
         while let Some(graph) = worklist.pop() {
@@ -232,11 +233,11 @@ impl Graph {
                 let invalid = |problem: String| Err(format!("graph {symbol}, node {number}: {problem}"));
                 for input in &node.inputs {
                     if input.node as usize >= number {
-                        return invalid(format!("reads node {}, expected an earlier node", input.node));
+                        return invalid(format!("expected an earlier node as operand, found node {}", input.node));
                     }
                     if input.index as usize >= graph.node(input.node).outputs.len() {
                         return invalid(format!(
-                            "reads output {} of node {}, which has fewer outputs",
+                            "expected an existing output, found output {} of node {}",
                             input.index, input.node
                         ));
                     }
@@ -244,22 +245,22 @@ impl Graph {
                 match &node.kind {
                     NodeKind::Input(index) => match graph.inputs.get(*index as usize) {
                         None => {
-                            return invalid(format!("refers to input {index}, but there are {}", graph.inputs.len()));
+                            return invalid(format!("input {index} is out of range 0..{}", graph.inputs.len()));
                         }
                         Some(input) if node.outputs[..] != [input.ty.clone()] => {
-                            return invalid(format!("type differs from input {index}"));
+                            return invalid(format!("expected one output of the type of input {index}, {}", input.ty));
                         }
                         Some(_) => {}
                     },
                     NodeKind::Constant(index) if *index as usize >= constants => {
-                        return invalid(format!("refers to constant {index}, but there are {constants}"));
+                        return invalid(format!("constant {index} is out of range 0..{constants}"));
                     }
                     NodeKind::Constant(_) if node.outputs.len() != 1 => {
                         return invalid("expected one output for a constant".into());
                     }
                     NodeKind::Composite(Composite { body, .. }) => {
                         if body.inputs.len() != node.inputs.len() || body.outputs.len() != node.outputs.len() {
-                            return invalid("number of inputs or outputs differs from its body".into());
+                            return invalid("expected as many inputs and outputs as in the composite's body".into());
                         }
                         worklist.push(body);
                     }
@@ -318,32 +319,32 @@ impl Node {
         }
     }
 
-    /// Returns the attribute with that name.
+    /// Returns the attribute `key`.
     pub fn attr(&self, key: &str) -> Option<&AttrValue> {
         find(&self.attrs, key)
     }
 
-    /// Returns the integer attribute with that name.
+    /// Returns the integer attribute `key`.
     pub fn int(&self, key: &str) -> Option<i64> {
         self.attr(key)?.as_int()
     }
 
-    /// Returns the float (or integer) attribute with that name.
+    /// Returns the float or integer attribute `key` as a float.
     pub fn float(&self, key: &str) -> Option<f64> {
         self.attr(key)?.as_float()
     }
 
-    /// Returns the boolean attribute with that name.
+    /// Returns the boolean attribute `key`.
     pub fn flag(&self, key: &str) -> Option<bool> {
         self.attr(key)?.as_bool()
     }
 
-    /// Returns the string attribute with that name.
+    /// Returns the string attribute `key`.
     pub fn text(&self, key: &str) -> Option<&str> {
         self.attr(key)?.as_str()
     }
 
-    /// Returns the attribute with that name as a list of integers.
+    /// Returns the attribute `key` as a list of integers.
     pub fn ints(&self, key: &str) -> Option<Vec<i64>> {
         self.attr(key)?.as_ints()
     }
@@ -361,17 +362,17 @@ impl Attr {
 }
 
 impl AttrValue {
-    /// Returns the boolean value.
+    /// Returns the boolean; `None` for any other kind of value.
     pub fn as_bool(&self) -> Option<bool> {
         if let AttrValue::Bool(value) = self { Some(*value) } else { None }
     }
 
-    /// Returns the integer value.
+    /// Returns the integer; `None` for any other kind of value.
     pub fn as_int(&self) -> Option<i64> {
         if let AttrValue::Int(value) = self { Some(*value) } else { None }
     }
 
-    /// Returns the float value; an integer is converted.
+    /// Returns the float, or the integer converted to a float; `None` for any other kind of value.
     pub fn as_float(&self) -> Option<f64> {
         match self {
             AttrValue::Float(value) => Some(*value),
@@ -380,12 +381,12 @@ impl AttrValue {
         }
     }
 
-    /// Returns the string value.
+    /// Returns the string; `None` for any other kind of value.
     pub fn as_str(&self) -> Option<&str> {
         if let AttrValue::Str(value) = self { Some(value) } else { None }
     }
 
-    /// Returns the list.
+    /// Returns the list; `None` for any other kind of value.
     pub fn as_list(&self) -> Option<&[AttrValue]> {
         if let AttrValue::List(values) = self { Some(values) } else { None }
     }
@@ -448,14 +449,14 @@ impl TensorType {
         self.dims.len()
     }
 
-    /// Number of elements if the shape is known.
+    /// Number of elements; `None` if a dimension is unknown or the product overflows.
     pub fn element_count(&self) -> Option<usize> {
         self.dims.iter().map(Dim::known).try_fold(1usize, |count, dim| count.checked_mul(dim?))
     }
 }
 
 impl Dim {
-    /// Returns the size if it is known.
+    /// Returns the dimension if it is known.
     pub fn known(&self) -> Option<usize> {
         if let Dim::Known(size) = self { Some(*size) } else { None }
     }
@@ -513,18 +514,26 @@ mod tests {
         let x = graph.push_input("x", ty.clone());
         graph.push_constant(3, ty.clone());
         graph.outputs.push(ValueRef::of(x));
-        assert_eq!(graph.check(3).unwrap_err(), "graph f, node 1: refers to constant 3, but there are 3");
+        assert_eq!(graph.check(3).unwrap_err(), "graph f, node 1: constant 3 is out of range 0..3");
         graph.check(4).unwrap();
         graph.inputs[0].ty.dtype = DType::I8;
-        assert_eq!(graph.check(4).unwrap_err(), "graph f, node 0: type differs from input 0");
+        assert_eq!(
+            graph.check(4).unwrap_err(),
+            "graph f, node 0: expected one output of the type of input 0, Tensor[(2,), int8]"
+        );
         graph.inputs[0].ty.dtype = DType::F32;
         graph.push_op("f", [ValueRef { node: x, index: 1 }], [], [ty.clone()]);
-        assert_eq!(graph.check(4).unwrap_err(), "graph f, node 2: reads output 1 of node 0, which has fewer outputs");
+        assert_eq!(
+            graph.check(4).unwrap_err(),
+            "graph f, node 2: expected an existing output, found output 1 of node 0"
+        );
         graph.nodes.pop();
         graph.outputs.clear();
         assert!(graph.check(4).unwrap_err().starts_with("graph f: expected at least one output"));
         graph.outputs.push(ValueRef::of(x));
         graph.push(Node::composite("c", Graph::new("c"), [ValueRef::of(x)]));
-        assert!(graph.check(4).unwrap_err().ends_with("number of inputs or outputs differs from its body"));
+        assert!(
+            graph.check(4).unwrap_err().ends_with("expected as many inputs and outputs as in the composite's body")
+        );
     }
 }

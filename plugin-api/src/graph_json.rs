@@ -1,4 +1,4 @@
-//! JSON form of a graph. Reading the written form gives an equal graph.
+//! JSON form of a graph. Writing a graph and reading it back gives an equal graph.
 //!
 //! ```json
 //! {"version": 1, "symbol": "f",
@@ -9,8 +9,8 @@
 //!  "outputs": [[2, 0]], "attrs": {}}
 //! ```
 //! A dimension is a number, the name of a symbolic dimension, or null. A value is `[node, output]`. Floats without a
-//! JSON representation are `{"float": "nan"}`, `"inf"` or `"-inf"`; every other float is written with a point or an
-//! exponent.
+//! JSON representation are `{"float": "nan"}`, `"inf"` or `"-inf"`; every other float is written with a decimal point
+//! or an exponent.
 
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -65,9 +65,9 @@ pub(crate) fn write_attrs(list: &[Attr], out: &mut Vec<u8>) {
 /// Remaining part of the output buffer. Each function below writes at the beginning of it and returns the rest, or
 /// `None` if the space is insufficient.
 ///
-/// A backend in C receives every candidate in this form, thousands of them in one text. The functions pass only the
-/// slice, which stays in registers: the length of a vector would be read from memory and written back for each of the
-/// hundred pieces of a candidate.
+/// A C backend receives every candidate in this form, which may be thousands per model. The functions pass only the
+/// slice, which stays in registers; the length of a vector would be loaded and stored for each of the hundred pieces of
+/// a candidate.
 type Buffer<'o> = &'o mut [u8];
 
 /// Appends to `out`. If `guess` bytes are too few, starts again with twice as many.
@@ -145,8 +145,8 @@ fn list<'o, T>(
 /// The nesting of composite bodies and of lists is bounded by the JSON reader, at 128 levels.
 fn graph<'o>(buffer: Buffer<'o>, graph: &Graph) -> Option<Buffer<'o>> {
     let buffer = string(text(buffer, "\"symbol\":")?, &graph.symbol)?;
-    // Nodes come before inputs: they contain everything but the inputs' names, so that many readers can stop after
-    // them.
+    // Nodes come before inputs, so that many readers can stop after the nodes, which contain everything except the
+    // names of the inputs.
     let buffer = list(text(buffer, ",\"nodes\":")?, &graph.nodes, node)?;
     let buffer = list(text(buffer, ",\"inputs\":")?, &graph.inputs, |buffer, input| {
         let buffer = string(text(buffer, "{\"name\":")?, &input.name)?;
@@ -235,14 +235,14 @@ fn attr<'o>(mut buffer: Buffer<'o>, value: &AttrValue) -> Option<Buffer<'o>> {
     }
 }
 
-/// Returns true if JSON escapes some byte of a text: a quotation mark, a backslash, a control character. Tests eight
-/// bytes at a time, as most texts are the names of operators and attributes.
+/// Returns true if `text` contains a byte that JSON escapes: a quotation mark, a backslash or a control character.
+/// Tests eight bytes at a time, because most texts are short names of operators and attributes.
 fn is_escaped(text: &[u8]) -> bool {
     const ONES: u64 = 0x0101_0101_0101_0101;
     let any = |letters: u64| {
         let differ = |letter: u8| letters ^ (ONES * u64::from(letter));
         let (quote, slash) = (differ(b'"'), differ(b'\\'));
-        // The highest bit of a byte is set if the byte is below a space, or zero; bytes above 127 are excluded.
+        // In each term, the highest bit of a byte is set if the byte has to be escaped; bytes above 127 are excluded.
         let control = letters.wrapping_sub(ONES * u64::from(b' ')) & !letters;
         let found = control | (quote.wrapping_sub(ONES) & !quote) | (slash.wrapping_sub(ONES) & !slash);
         found & (ONES << 7) != 0
@@ -413,7 +413,7 @@ mod tests {
             Just(AttrValue::None),
             any::<bool>().prop_map(AttrValue::Bool),
             any::<i64>().prop_map(AttrValue::Int),
-            // NaN differs from itself; `round_trips_non_finite_floats` covers it.
+            // NaN is not equal to itself; `round_trips_non_finite_floats` covers NaN.
             any::<f64>().prop_filter("NaN", |value| !value.is_nan()).prop_map(AttrValue::Float),
             Just(AttrValue::Float(f64::INFINITY)),
             Just(AttrValue::Float(-0.0)),
@@ -520,10 +520,13 @@ mod tests {
         expect_error(&graph("[]", "[]", "[[0]]"), "expected a value [node, output], found [0]");
         expect_error(
             &graph("[]", &format!(r#"[{{"input": 0, "outputs": [{f32s}]}}]"#), "[]"),
-            "refers to input 0, but there are 0",
+            "input 0 is out of range 0..0",
         );
         let forward = format!(r#"[{{"op": "f", "inputs": [[0, 0]], "outputs": [{f32s}]}}]"#);
-        expect_error(&graph("[]", &forward, "[]"), "graph f, node 0: reads node 0, expected an earlier node");
+        expect_error(
+            &graph("[]", &forward, "[]"),
+            "graph f, node 0: expected an earlier node as operand, found node 0",
+        );
         let deep = "[".repeat(100_000);
         expect_error(&format!(r#"{{"version": 1, "attrs": {{"a": {deep}"#), "recursion limit");
     }

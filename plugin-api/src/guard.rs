@@ -28,7 +28,7 @@ pub(crate) fn guard<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
         } else {
             "panic without a message".to_owned()
         };
-        // A payload whose destructor panics must not undo the catch.
+        // Leaked, because a panic in the destructor of the payload would not be caught.
         std::mem::forget(payload);
         Err(Error::panic(message, LOCATION.try_with(RefCell::take).unwrap_or_default()))
     })
@@ -51,8 +51,8 @@ fn install_hook() {
     });
 }
 
-/// Returns true for panics that end the process even inside `catch_unwind`: these must not be silent. (The standard
-/// library does not expose this property.)
+/// Returns true for panics that abort the process even inside `catch_unwind`, whose messages must not be suppressed.
+/// The standard library does not expose this property.
 fn is_fatal(message: &str) -> bool {
     const FATAL: [&str; 5] = [
         "panic in a ",

@@ -1,6 +1,6 @@
 //! The boundary between byoc and its backends.
 //!
-//! A backend is a `cdylib` with one [`declare_plugin!`] line. It implements two plain traits and registers them:
+//! A plugin is a `cdylib` with one [`declare_plugin!`] line. It registers backends, which implement two plain traits:
 //!
 //! * [`Codegen`], found as `relay.ext.<name>`, at compile time: describes the backend, judges candidates, compiles
 //!   regions;
@@ -18,7 +18,9 @@
 //!     fn judge(&self, candidate: &Candidate) -> Verdict {
 //!         match candidate.graph.inputs[0].ty.dtype {
 //!             DType::F32 => Verdict::Supported,
-//!             other => Verdict::refused(RefusalCode::UnsupportedDtype, format!("input 0 is {other}; mine takes float32")),
+//!             other => {
+//!                 Verdict::refused(RefusalCode::UnsupportedDtype, format!("input 0: expected float32, found {other}"))
+//!             }
 //!         }
 //!     }
 //!     fn compile(&self, region: &Region<'_>) -> Result<CompiledRegion> {
@@ -30,7 +32,7 @@
 //! impl Loader for Mine {
 //!     fn load(&self, region: &LoadRequest<'_>) -> Result<Box<dyn Executable>> {
 //!         let graph = Graph::from_json(&String::from_utf8_lossy(region.blob))?;
-//!         region.services.reference(&graph, region.constants)  // or an `Executable` of your own: prepare, run
+//!         region.services.reference(&graph, region.constants)  // or a custom `Executable`: prepare, run
 //!     }
 //! }
 //!
@@ -74,8 +76,7 @@
 //! | `backend`, `executable` | the traits of a backend, their arguments and results |
 //! | `services` | services of the host for a backend |
 //! | `graph`, `graph_json` | graphs, and their JSON form |
-//! | `tensor`, `dtype`, `constant` | memory: DLPack descriptors and views, element types, handles into the host's pool
-//! |
+//! | `tensor`, `dtype`, `constant` | DLPack descriptors and views, element types, handles to constants |
 //! | `signature` | comparison of the types that a region was compiled for with those at run time |
 //! | `describe` | description of a backend, as versioned JSON |
 //! | `executable_object`, `wire`, `adapt` | the stable-ABI objects, and the adapters between them and the plain traits |
@@ -84,11 +85,11 @@
 //! | `guard`, `bridge` | panics become errors; `tracing` events reach the host |
 //! | `host` | inspection and loading of files |
 //!
-//! The data types here ([`Graph`], [`CompiledRegion`], [`Verdict`], ...) have the same layout in every compiler, which
-//! is why they contain [`RVec`] and [`RString`]: use them like `Vec` and `String`, and convert with `into()`. Their
-//! layout is checked, field by field, when a plugin is loaded: **one more field or method makes the host reject every
-//! plugin built before.** So entries are few and data is open: attributes by name, descriptions as JSON, `query` and
-//! `get_service` by key.
+//! The data types of this crate ([`Graph`], [`CompiledRegion`], [`Verdict`], ...) have the same layout with every
+//! compiler, and therefore contain [`RVec`] and [`RString`], which are used like `Vec` and `String` and converted with
+//! `into()`. The layout is checked, field by field, when a plugin is loaded: **an additional field or method makes the
+//! host reject every plugin built before.** Entries are therefore few and data is extensible: attributes by name,
+//! descriptions as JSON, `query` and `get_service` by key.
 
 /// Guide for authors, included so that its examples are compiled.
 #[cfg(doctest)]

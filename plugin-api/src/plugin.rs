@@ -1,4 +1,4 @@
-//! Library as a whole: its root module, and the two macros that make a crate a plugin.
+//! Root module of a plugin library, and the two macros that turn a crate into a plugin.
 
 use crate::adapt;
 use crate::backend::{Codegen, Loader};
@@ -16,14 +16,14 @@ use abi_stable::std_types::{RBoxError, RResult, RString, RVec};
 use serde_json::Value;
 use std::path::PathBuf;
 
-/// Root module of a plugin: two functions; everything else is data or an object that they return.
+/// Root module of a plugin: two functions, which return all other data and objects.
 #[repr(C)]
 #[derive(StableAbi)]
 #[sabi(kind(Prefix(prefix_ref = PluginModuleRef, prefix_fields = PluginModuleFields)))]
 #[sabi(missing_field(panic))]
 #[doc(hidden)]
 pub struct PluginModule {
-    /// Returns name and version. Runs none of the author's code.
+    /// Returns the name and the version, without running code of the plugin's author.
     pub info: extern "C" fn() -> Info,
     /// Creates the plugin's objects. May be called more than once; the calls are independent.
     #[sabi(last_prefix_field)]
@@ -72,7 +72,7 @@ pub struct Initialised {
     pub registrations: RVec<Registration>,
 }
 
-/// Named object.
+/// Object registered under a name.
 #[repr(C)]
 #[derive(StableAbi)]
 #[doc(hidden)]
@@ -96,7 +96,7 @@ pub enum Object {
     Data(RString),
 }
 
-/// Identity and environment of a plugin while it registers.
+/// Identity and environment of a plugin during registration.
 #[derive(Clone, Debug)]
 pub struct Context {
     /// Name of the plugin, as declared. A plugin that takes its name from a file sets it here.
@@ -204,7 +204,7 @@ pub const fn header(constructor: extern "C" fn() -> ModuleResult) -> Header {
 /// Registers code generators and loaders. The closure receives a [`Context`] and a [`Registry`] and returns a
 /// [`Result`](crate::Result). May be used several times in a plugin; the order of the calls is unspecified.
 ///
-/// The crate's front page shows a whole plugin.
+/// The documentation of the crate shows a complete plugin.
 #[macro_export]
 macro_rules! register {
     ($register:expr) => {
@@ -212,8 +212,8 @@ macro_rules! register {
     };
 }
 
-/// Makes the crate, a `cdylib`, a plugin. Must be used exactly once. Takes the plugin's name and version, as in
-/// `declare_plugin!("mine", env!("CARGO_PKG_VERSION"))`.
+/// Turns a `cdylib` crate into a plugin with this name and version. Must be used exactly once: `declare_plugin!("mine",
+/// env!("CARGO_PKG_VERSION"))`.
 #[macro_export]
 macro_rules! declare_plugin {
     ($name:expr, $version:expr $(,)?) => {
@@ -230,7 +230,8 @@ macro_rules! declare_plugin {
                 $crate::plugin::module(|| $crate::plugin::PluginModule { info, init })
             }
 
-            // `abi_stable::library::ROOT_MODULE_LOADER_NAME`: an attribute requires a literal.
+            // Value of `abi_stable::library::ROOT_MODULE_LOADER_NAME`, repeated because an attribute requires a
+            // literal.
             #[unsafe(export_name = "_1as_0lib_1header_0root_bmodule_bloader")]
             static HEADER: $crate::plugin::Header = $crate::plugin::header(module);
         };

@@ -24,8 +24,8 @@ use tracing::Level;
 
 /// Services that the host implements.
 pub trait HostServices: Send + Sync + 'static {
-    /// Number of threads that `parallel_for` uses, including the calling one. Use it as the size of a library's own
-    /// thread pool.
+    /// Number of threads that `parallel_for` uses, including the calling one. A library with its own thread pool should
+    /// use this size.
     fn num_threads(&self) -> usize;
 
     /// Calls `task` with every index below `count`, on several threads, and returns when all calls have returned. Runs
@@ -35,7 +35,8 @@ pub trait HostServices: Send + Sync + 'static {
     /// Records an event in the trace. `fields` is a JSON object.
     fn event(&self, name: &str, fields: &Value);
 
-    /// Adds to a counter, such as a device's cycles; shown in the trace and in the metrics of a bench.
+    /// Adds `amount` to the counter `name`, such as the cycles of a device. Counters appear in the trace and in the
+    /// metrics of a benchmark.
     fn counter(&self, name: &str, amount: u64);
 
     /// Most verbose level that is enabled; `None` if logging is disabled.
@@ -44,13 +45,13 @@ pub trait HostServices: Send + Sync + 'static {
     /// Writes a log message. `target` is the plugin's name or a path of one of its modules.
     fn log(&self, level: Level, target: &str, message: &str);
 
-    /// Makes a graph executable with the host's reference kernels.
+    /// Returns an executable that runs `graph` with the host's reference kernels.
     ///
     /// # Errors
     /// If the host has no kernel for an operator.
     fn reference(&self, graph: &Graph, constants: &[Constant]) -> Result<Box<dyn Executable>>;
 
-    /// Returns true if the current work was cancelled (a compilation above all): long work polls this and returns
+    /// Returns true if the current work, usually a compilation, was cancelled. Long work polls this and returns
     /// [`Error::cancelled`].
     fn cancelled(&self) -> bool {
         false
@@ -70,7 +71,7 @@ pub trait HostServices: Send + Sync + 'static {
 pub struct Task {
     /// Argument of `call`.
     pub context: *const u8,
-    /// Runs one index.
+    /// Runs the task for one index.
     pub call: unsafe extern "C" fn(*const u8, usize),
 }
 
@@ -119,7 +120,7 @@ impl Services {
     /// into a few pieces per thread.
     ///
     /// # Errors
-    /// If a task panicked: its message and location. Tasks that have not started by then are skipped.
+    /// If a task panics; the error has the message and the location. Tasks that have not started by then are skipped.
     pub fn parallel_for(&self, count: usize, task: impl Fn(usize) + Sync) -> Result<()> {
         self.try_parallel_for(count, |index| {
             task(index);
@@ -130,7 +131,7 @@ impl Services {
     /// Variant of [`parallel_for`](Services::parallel_for) with fallible tasks.
     ///
     /// # Errors
-    /// The first error of a task. Tasks that have not started by then are skipped.
+    /// If a task fails; returns the first error. Tasks that have not started by then are skipped.
     pub fn try_parallel_for(&self, count: usize, task: impl Fn(usize) -> Result<()> + Sync) -> Result<()> {
         let state = TaskState { task, failed: AtomicBool::new(false), first_error: Mutex::new(None) };
         let call = call_task(&state);
@@ -146,7 +147,8 @@ impl Services {
         self.object.event(name.into(), fields.to_string().as_str().into());
     }
 
-    /// Adds to a counter, such as a device's cycles; shown in the trace and in the metrics of a bench.
+    /// Adds `amount` to the counter `name`, such as the cycles of a device. Counters appear in the trace and in the
+    /// metrics of a benchmark.
     pub fn counter(&self, name: &str, amount: u64) {
         self.object.counter(name.into(), amount);
     }
@@ -170,12 +172,13 @@ impl Services {
         }
     }
 
-    /// Writes a log message. (`tracing` events of a plugin arrive here automatically.)
+    /// Writes a log message. Events that a plugin emits with `tracing` are forwarded to the host without a call of
+    /// this.
     pub fn log(&self, level: Level, target: &str, message: &str) {
         self.object.log(level_number(level), target.into(), message.into());
     }
 
-    /// Makes a graph executable with the host's reference kernels.
+    /// Returns an executable that runs `graph` with the host's reference kernels.
     ///
     /// # Errors
     /// If the host has no kernel for an operator.
@@ -184,7 +187,7 @@ impl Services {
         Ok(Box::new(ImportedExecutable::new("host", object)))
     }
 
-    /// Runs a graph once with the host's reference kernels. For several runs keep the result of
+    /// Runs a graph once with the host's reference kernels. To run it several times, keep the result of
     /// [`reference`](Services::reference).
     ///
     /// # Errors
@@ -199,16 +202,16 @@ impl Services {
         let executable = self.reference(graph, constants)?;
         let dims: Vec<&[usize]> = inputs.iter().map(TensorRef::shape).collect();
         let prepared = executable.prepare(&dims)?;
-        // A vector of cache lines gives the scratch memory its alignment.
+        // A vector of cache lines aligns the workspace to 64 bytes.
         let mut workspace = vec![CacheLine([0; 64]); prepared.workspace.div_ceil(64)];
-        // SAFETY: the lines are plain bytes, at least `workspace` of them.
+        // SAFETY: the lines are plain bytes, at least `prepared.workspace` of them.
         let workspace =
             unsafe { std::slice::from_raw_parts_mut(workspace.as_mut_ptr().cast::<u8>(), prepared.workspace) };
         executable.run(Call { inputs, outputs, workspace, plan: prepared.plan })
     }
 
-    /// Returns true if the current work was cancelled. Long work (a search over tilings, a child process running a
-    /// compiler) polls this and returns [`Error::cancelled`].
+    /// Returns true if the current work was cancelled. Long work, such as a search over tilings or a wait for a
+    /// compiler process, polls this and returns [`Error::cancelled`].
     pub fn cancelled(&self) -> bool {
         self.object.cancelled()
     }
@@ -259,7 +262,7 @@ impl<H: HostServices> ServicesAbi for ExportedServices<H> {
     }
 
     fn parallel_for(&self, count: usize, task: Task) -> RResult<(), Error> {
-        // Tasks of a plugin run on other threads too: there they count as the plugin's entry as well.
+        // A task also runs on other threads, where it is recorded under the entry that called `parallel_for`.
         #[cfg(feature = "host")]
         let site = crate::entries::current();
         let body = move |index| {
@@ -289,7 +292,7 @@ impl<H: HostServices> ServicesAbi for ExportedServices<H> {
     }
 
     fn counter(&self, name: RStr<'_>, amount: u64) {
-        // As for events.
+        // As in `event`.
         let _ = guard(|| {
             self.0.counter(name.as_str(), amount);
             Ok(())
@@ -301,7 +304,7 @@ impl<H: HostServices> ServicesAbi for ExportedServices<H> {
     }
 
     fn log(&self, level: u8, target: RStr<'_>, message: RStr<'_>) {
-        // As for events.
+        // As in `event`.
         let _ = guard(|| {
             if let Some(level) = level_from_number(level) {
                 self.0.log(level, target.as_str(), message.as_str());

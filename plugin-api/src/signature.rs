@@ -1,9 +1,9 @@
-//! Signature of a region: the types of the tensors that a loaded region is run on.
+//! Signature of a region: the types of its input and output tensors.
 //!
-//! A blob may be paired with a program that it was not compiled for: a file was edited by hand, or a tool mixed up two
-//! blobs. The host compares the types that it knows. A loader knows the types that its blob was compiled for, and
-//! compares as well ([`LoadRequest::check_signature`]): element types never reach `prepare`, which sees only
-//! dimensions.
+//! A blob may be paired with a model that it was not compiled for, because a file was edited by hand or a tool mixed up
+//! two blobs. The host checks the types that it knows. A loader also compares the types that its blob was compiled for
+//! with those of the model ([`LoadRequest::check_signature`]); `prepare` cannot, because it receives dimensions but no
+//! element types.
 
 use crate::backend::LoadRequest;
 use crate::error::{Error, Result};
@@ -11,7 +11,7 @@ use crate::graph::{Dim, Graph, TensorType};
 use crate::graph_json::read_type;
 use serde_json::{Value, json};
 
-/// Key of [`LoadRequest::options`] under which the host describes the region.
+/// Key of [`LoadRequest::options`] under which the host passes the region's signature.
 const REGION: &str = "region";
 
 /// Types of a region's tensors.
@@ -36,7 +36,7 @@ impl Signature {
     /// Reads the JSON form: `{"inputs": [{"dtype": "float32", "dims": [1, "n", null]}], "outputs": [...]}`.
     ///
     /// # Errors
-    /// If a type cannot be read.
+    /// If a list of types is missing, or a type is malformed.
     pub fn from_json(value: &Value) -> Result<Signature> {
         let types = |key: &str| match value.get(key).and_then(Value::as_array) {
             Some(types) => types.iter().map(TensorType::from_json).collect(),
@@ -51,11 +51,11 @@ impl Signature {
         json!({ "inputs": types(&self.inputs), "outputs": types(&self.outputs) })
     }
 
-    /// Compares two signatures. They agree if element types, ranks and known sizes do; the names of unknown dimensions
+    /// Checks that two signatures agree in element types, ranks and known dimensions. The names of unknown dimensions
     /// may differ.
     ///
     /// # Errors
-    /// A message about the first tensor that differs.
+    /// If a tensor differs; the message describes the first difference.
     pub fn check(&self, found: &Signature) -> Result<()> {
         let sides = [("input", &self.inputs, &found.inputs), ("output", &self.outputs, &found.outputs)];
         for (side, expected, found) in sides {
@@ -77,7 +77,7 @@ impl LoadRequest<'_> {
     /// Returns the types of the tensors that the region will be run on; `None` if the host does not provide them.
     ///
     /// # Errors
-    /// If a type cannot be read.
+    /// If a list of types is missing, or a type is malformed.
     pub fn signature(&self) -> Result<Option<Signature>> {
         self.options.get(REGION).map(Signature::from_json).transpose()
     }
@@ -85,11 +85,11 @@ impl LoadRequest<'_> {
     /// Compares the types that a blob was compiled for with those of the tensors that the region will be run on.
     ///
     /// # Errors
-    /// A message about the first tensor that differs.
+    /// If a tensor differs; the message describes the first difference.
     pub fn check_signature(&self, compiled_for: &Signature) -> Result<()> {
         match self.signature()? {
             Some(actual) => compiled_for.check(&actual).map_err(|error| {
-                Error::new(format!("{} was compiled for other tensors: {}", self.symbol, error.message))
+                Error::new(format!("{} was compiled for other tensor types: {}", self.symbol, error.message))
                     .hint("compile the model again")
             }),
             None => Ok(()),

@@ -1,15 +1,15 @@
 //! Tensor descriptors over borrowed memory, laid out as DLPack's `DLTensor`.
 //!
-//! The host passes tensors in its own memory, dense and row-major, aligned to 64 bytes. A descriptor can also have
-//! strides and another device; the safe views do not give slices of those.
+//! The host passes tensors in its own memory, dense and row-major, aligned to 64 bytes. A descriptor may also describe
+//! strided memory or memory of another device; the safe views return no slices of such tensors.
 
 use crate::dtype::{DType, Device, Element};
 use abi_stable::StableAbi;
 use std::fmt;
 use std::marker::PhantomData;
 
-// A dimension crosses as DLPack's 64-bit integer and is a `usize` on both sides.
-const _: () = assert!(size_of::<usize>() == 8, "byoc plugins exist for 64-bit machines only");
+// A dimension crosses the boundary as DLPack's 64-bit integer, and is a `usize` on both sides.
+const _: () = assert!(size_of::<usize>() == 8, "byoc plugins require a 64-bit target");
 
 /// Plain copy of DLPack's `DLTensor`, field by field, with raw pointers: prefer [`TensorRef`] and [`TensorMut`].
 #[repr(C)]
@@ -64,7 +64,7 @@ impl Tensor {
         true
     }
 
-    /// Number of bytes of a dense tensor in the host's memory.
+    /// Size in bytes of a dense tensor in host memory.
     #[inline]
     fn byte_len(&self) -> usize {
         assert!(
@@ -119,7 +119,7 @@ impl<'a> TensorRef<'a> {
         TensorRef { raw, memory: PhantomData }
     }
 
-    /// Creates the view of a descriptor.
+    /// Creates a view of the tensor that `raw` describes.
     ///
     /// # Safety
     /// The memory, the shape and the strides that the descriptor points to must stay valid and unwritten for `'a`.
@@ -127,7 +127,7 @@ impl<'a> TensorRef<'a> {
         TensorRef { raw, memory: PhantomData }
     }
 
-    /// Returns the descriptor, for a C library.
+    /// Returns the descriptor, for passing to a C library.
     pub fn raw(&self) -> &Tensor {
         &self.raw
     }
@@ -155,21 +155,21 @@ impl<'a> TensorRef<'a> {
     /// Returns the bytes, row-major.
     ///
     /// # Panics
-    /// If the tensor is not dense in the host's memory.
+    /// If the tensor is not dense, or not in host memory.
     #[inline]
     pub fn bytes(&self) -> &'a [u8] {
         let len = self.raw.byte_len();
         if len == 0 {
             return &[];
         }
-        // SAFETY: by the constructor's contract, `byte_len` bytes from there on are readable for `'a`.
+        // SAFETY: by the constructor's contract, `byte_len` bytes from `start` on are readable for `'a`.
         unsafe { std::slice::from_raw_parts(self.raw.start(), len) }
     }
 
     /// Returns the elements. Booleans are `u8`, 16-bit floats are `u16`.
     ///
     /// # Panics
-    /// If the tensor is not dense in the host's memory, or has another element type.
+    /// If the tensor is not dense, is not in host memory, or has another element type.
     pub fn as_slice<T: Element>(&self) -> &'a [T] {
         let bytes = self.bytes();
         check::<T>(self.raw.dtype, bytes);
@@ -193,7 +193,7 @@ impl<'a> TensorMut<'a> {
         TensorMut { raw, memory: PhantomData }
     }
 
-    /// Creates the view of a descriptor.
+    /// Creates a view of the tensor that `raw` describes.
     ///
     /// # Safety
     /// The memory, the shape and the strides that the descriptor points to must stay valid, and must not be accessed
@@ -202,7 +202,7 @@ impl<'a> TensorMut<'a> {
         TensorMut { raw, memory: PhantomData }
     }
 
-    /// Returns the descriptor, for a C library.
+    /// Returns the descriptor, for passing to a C library.
     pub fn raw(&self) -> &Tensor {
         &self.raw
     }
@@ -217,8 +217,8 @@ impl<'a> TensorMut<'a> {
         self.raw.shape()
     }
 
-    /// Shrinks the tensor, where [`prepare`](crate::Executable::prepare) gave only bounds. The elements are dense under
-    /// the new shape, at the start of the memory.
+    /// Sets the shape of an output for which [`prepare`](crate::Executable::prepare) returned only upper bounds. The
+    /// elements are stored densely in the new shape, from the start of the memory.
     ///
     /// # Panics
     /// If the rank differs, or a dimension exceeds its bound.
@@ -249,21 +249,21 @@ impl<'a> TensorMut<'a> {
     /// Returns the bytes, row-major.
     ///
     /// # Panics
-    /// If the tensor is not dense in the host's memory.
+    /// If the tensor is not dense, or not in host memory.
     #[inline]
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         let len = self.raw.byte_len();
         if len == 0 {
             return &mut [];
         }
-        // SAFETY: by the constructor's contract, `byte_len` bytes from there on are exclusively borrowed for `'a`.
+        // SAFETY: by the constructor's contract, `byte_len` bytes from `start` on are exclusively borrowed for `'a`.
         unsafe { std::slice::from_raw_parts_mut(self.raw.start(), len) }
     }
 
     /// Returns the elements. Booleans are `u8`, 16-bit floats are `u16`.
     ///
     /// # Panics
-    /// If the tensor is not dense in the host's memory, or has another element type.
+    /// If the tensor is not dense, is not in host memory, or has another element type.
     pub fn as_mut_slice<T: Element>(&mut self) -> &mut [T] {
         let dtype = self.raw.dtype;
         let bytes = self.bytes_mut();
@@ -302,7 +302,7 @@ fn describe(dtype: DType, shape: *const usize, ndim: usize, data: *const u8) -> 
 }
 
 fn check<T: Element>(dtype: DType, bytes: &[u8]) {
-    assert!(T::views(dtype), "tensor of {dtype} viewed as {}", std::any::type_name::<T>());
+    assert!(T::views(dtype), "cannot view a tensor of {dtype} as {}", std::any::type_name::<T>());
     assert!(
         bytes.is_empty() || (bytes.as_ptr() as usize).is_multiple_of(align_of::<T>()),
         "expected an aligned tensor"
@@ -346,7 +346,7 @@ mod tests {
         // SAFETY: the memory has twelve elements, of which the views see six.
         let view = unsafe { TensorRef::from_raw(raw) };
         assert_eq!(view.as_slice::<i32>(), [2, 3, 4, 5, 6, 7]);
-        assert!(panics(|| view.as_slice::<f32>()).contains("tensor of int32 viewed as f32"));
+        assert!(panics(|| view.as_slice::<f32>()).contains("cannot view a tensor of int32 as f32"));
 
         // SAFETY: as above.
         let strided = unsafe { TensorRef::from_raw(Tensor { strides: strides.as_ptr().cast_mut(), ..raw }) };

@@ -1,8 +1,9 @@
 //! Code generators and loaders as objects that cross the boundary, in traits of the stable ABI that only `adapt`
-//! implements. Loaded regions, constants and services have theirs in `executable_object`, `constant` and `services`.
+//! implements. The objects of loaded regions, constants and services are in `executable_object`, `constant` and
+//! `services`.
 //!
-//! Method names, their order and every type in them are checked when a plugin is loaded. An additional method makes the
-//! host reject every plugin built before: extensions go through `query` and `get_service`.
+//! Method names, their order and every type in them are checked when a plugin is loaded. Adding a method makes the host
+//! reject every plugin built before: extensions go through `query` and `get_service`.
 #![expect(unused_qualifications, non_local_definitions, reason = "expansion of `sabi_trait`")]
 
 use crate::backend::{Candidate, CompiledRegion, Verdict};

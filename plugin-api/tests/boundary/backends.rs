@@ -96,7 +96,7 @@ fn template_rejects_foreign_blobs() {
     let constant = add_relu("f", &[2]).to_json();
     assert_eq!(
         load("f", constant.as_bytes()),
-        "plugin template: load: graph f, node 1: refers to constant 0, but there are 0"
+        "plugin template: load: graph f, node 1: constant 0 is out of range 0..0"
     );
     let mut no_outputs = single("f", "nn.relu", &[2]);
     no_outputs.outputs.clear();

@@ -53,7 +53,7 @@ fn compile_time() {
     let codegen = plugin.codegen("all").unwrap();
     assert_eq!(codegen.describe().unwrap().operators, ["nn.relu"]);
     let short = plugin.codegen("short").unwrap();
-    assert!(short.describe().unwrap().problems[0].contains("it begins with \"no JSON\""));
+    assert!(short.describe().unwrap().problems[0].contains("expected a JSON object, found \"no JSON\""));
     assert_eq!(short.query("echo", b"x").unwrap(), None, "the table ends before `query`");
 
     let named = |name: &str| Candidate::new(CandidateKind::Operator, name, single("x", "nn.relu", &[2]));
