@@ -1,4 +1,4 @@
-//! Call of a plugin that a thread is in: plugin, region, entry.
+//! Call sites: the plugin, the region and the entry that a thread is in.
 
 use super::permanent::{store, store_str};
 use std::borrow::Cow;
@@ -66,14 +66,14 @@ impl Entry {
     }
 }
 
-/// Entry of a plugin, with its region if any: the call that a thread is in.
+/// Entry that a thread is in, with its plugin and its region, if any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CallSite {
     /// Name of the plugin, or its file until the name is known.
     pub plugin: &'static str,
     /// Symbol of the region; empty if the entry does not concern one.
     pub region: &'static str,
-    /// The entry.
+    /// Entry of the plugin.
     pub entry: Entry,
 }
 
@@ -87,12 +87,12 @@ impl fmt::Display for CallSite {
 /// Call sites of all entries of one plugin for one region.
 ///
 /// Never freed: readers of the table of entries may hold a call site after the entry has ended. Equal names are stored
-/// once, so that a program that loads models repeatedly stores no more than there are distinct names.
+/// once, so that a program that loads models repeatedly does not leak memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CallSites([CallSite; 11]);
 
 impl CallSites {
-    /// Returns the call sites of `plugin` for the region with this symbol, or without a region if it is empty.
+    /// Returns the call sites of `plugin` for the region named `region`; without a region if the name is empty.
     pub(crate) fn of(plugin: &str, region: &str) -> &'static CallSites {
         static INTERNED: LazyLock<Mutex<HashMap<(&'static str, &'static str), &'static CallSites>>> =
             LazyLock::new(Mutex::default);

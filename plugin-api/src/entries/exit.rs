@@ -13,7 +13,7 @@ pub(super) static FORKED: AtomicBool = AtomicBool::new(false);
 /// Process id of the host.
 pub(super) static HOST_PID: AtomicU32 = AtomicU32::new(0);
 
-/// Work that is done once, by the first thread that comes to it.
+/// Variant of `Once` for signal handlers: the first thread to arrive does the work.
 struct SignalSafeOnce(AtomicU8);
 
 /// Last message of the process.
@@ -53,8 +53,8 @@ impl SignalSafeOnce {
     }
 }
 
-/// Prints the last message of the process, unless it was printed already. When this returns the caller may end the
-/// process: no other thread is in the middle of the message.
+/// Prints the last message of the process, unless it was printed already. When this function returns, no other thread
+/// is still writing the message, and the caller may end the process.
 pub(super) fn print_last(write: impl FnOnce(&mut Line)) {
     LAST_MESSAGE.run(|| {
         let mut line = Line::new();
@@ -81,10 +81,10 @@ pub(super) fn exit_with_error(code: &str, site: &CallSite, detail: impl FnOnce(&
 /// Exits in a forked child that returned from the plugin's entry: there must not be two hosts.
 #[cold]
 pub(super) fn exit_forked_child(site: &CallSite) -> ! {
-    // The state was inherited from the parent's threads.
+    // The state was inherited from the parent, whose other threads do not exist here.
     LAST_MESSAGE.reset();
     exit_with_error(PROCESS_ENDED, site, |line| {
-        _ = line.text("it forked, and the child returned to byoc; the child exits here")
+        _ = line.text("forked, and the child returned to byoc; the child exits")
     })
 }
 

@@ -1,5 +1,6 @@
-//! Floating-point environment of a thread: rounding, flushing of subnormals, trapping of exceptions. It belongs to the
-//! caller: a plugin that changes it without restoring it would change every later result on that thread.
+//! Floating-point environment of a thread: rounding, flushing of subnormals, trapping of exceptions. The environment
+//! belongs to the caller: a plugin that changes it and does not restore it would affect every later result on the
+//! thread.
 
 /// Snapshot of the floating-point environment, packed into 64 bits for a slot of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,7 +12,7 @@ impl FloatState {
     /// Mask of the control bits: excludes the sticky exception flags of MXCSR, includes all of the control word.
     const CONTROL: u64 = !0x3f;
 
-    /// Reads the environment. Takes some nanoseconds: MXCSR is available only after all earlier computations.
+    /// Reads the environment. Takes a few nanoseconds, because reading MXCSR waits for all earlier computations.
     #[inline(always)]
     pub(crate) fn read() -> FloatState {
         let (mut mxcsr, mut word) = (0u32, 0u16);

@@ -1,5 +1,6 @@
-//! Termination of the process while plugins run: signals, `exit`, a process that a plugin forked, a thread that ends
-//! inside an entry. Each prints one line that names plugin, region and entry, and none exits with success.
+//! Handlers for the termination of the process while plugins run: by a signal, by `exit`, or after a plugin has forked.
+//! Each handler prints one line that names the plugin, the region and the entry, and the process never exits with
+//! success.
 //!
 //! Handlers here use only the table of entries, a line on the stack, and system calls; no allocation, no locks.
 
@@ -15,14 +16,14 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Once, OnceLock};
 
-/// Signals that end a process because of a fault in it.
+/// Signals that terminate a process because of a fault in its code.
 const SIGNALS: [(c_int, &str); 7] = [
     (libc::SIGSEGV, "SIGSEGV (a segmentation fault)"),
     (libc::SIGBUS, "SIGBUS (a bus error)"),
     (libc::SIGFPE, "SIGFPE (an arithmetic fault)"),
     (libc::SIGILL, "SIGILL (an illegal instruction)"),
     (libc::SIGABRT, "SIGABRT (an abort)"),
-    (libc::SIGSYS, "SIGSYS (a forbidden call of the system)"),
+    (libc::SIGSYS, "SIGSYS (a forbidden system call)"),
     (libc::SIGTRAP, "SIGTRAP (a trap)"),
 ];
 
@@ -34,11 +35,11 @@ static PREVIOUS: OnceLock<[libc::sigaction; SIGNALS.len()]> = OnceLock::new();
 /// Installs the process-wide protections: a signal, `exit`, or a fork inside a plugin prints a message that names the
 /// plugin, changes to process-wide state are undone after each entry, and standard output is reserved for the host.
 ///
-/// For a program that owns its process. Must be called once, before it starts threads. The program calls [`finished`]
-/// before it exits.
+/// For a program that owns its process. The program must call this function once, before it starts threads, and
+/// [`finished`] before it exits.
 ///
 /// # Errors
-/// If no descriptor is left for a copy of standard output.
+/// If no file descriptor is available for a copy of standard output.
 pub fn own_process() -> io::Result<ReservedStdout> {
     let stdout = ReservedStdout::reserve()?;
     process::record_initial_state();
@@ -66,7 +67,7 @@ pub fn own_process() -> io::Result<ReservedStdout> {
     Ok(stdout)
 }
 
-/// Marks the work of the host as done: from here on no plugin is blamed for the end of the process.
+/// Marks the work of the host as done. From then on, no plugin is blamed for the termination of the process.
 pub fn finished() {
     FINISHED.store(true, Ordering::SeqCst);
 }
@@ -74,7 +75,7 @@ pub fn finished() {
 /// Makes Ctrl-C print which plugin is running, if any. Does not end the process: handlers that are installed later run
 /// as well.
 ///
-/// Returns `false` and installs nothing if Ctrl-C is ignored, as in the background of a shell.
+/// Returns `false` and installs nothing if Ctrl-C is ignored, as for a background job of a shell.
 pub fn report_interrupts() -> bool {
     if process::interrupt().is_some_and(|action| action.sa_sigaction == libc::SIG_IGN) {
         return false;
@@ -133,14 +134,14 @@ extern "C" fn on_fault(signal: c_int, information: *mut libc::siginfo_t, _: *mut
             }
         });
     }
-    // For a fault of the host itself the previous handler says more: about a stack overflow, for one.
+    // For a fault of the host itself, the previous handler gives more detail, for example on a stack overflow.
     let previous = if running.is_none() { index.and_then(|index| PREVIOUS.get()?.get(index)) } else { None };
     restore_action(signal, previous);
     // SAFETY: the kernel passes the information of the signal.
     let was_sent = unsafe { information.as_ref() }.is_none_or(|information| information.si_code <= 0);
     if was_sent {
-        // A fault is raised again when the handler returns. A signal that was sent is not, so it is sent again.
-        // SAFETY: sends a signal to this thread.
+        // A fault recurs when the handler returns. A signal that was sent does not recur, so it is sent again. SAFETY:
+        // sends a signal to this thread.
         unsafe { libc::raise(signal) };
     }
 }
@@ -151,22 +152,20 @@ fn culprit() -> Option<&'static CallSite> {
 }
 
 extern "C" fn on_exit() {
-    // The exit of a child that a plugin forked is the plugin's own business.
+    // A child process that a plugin forked may exit at any time.
     if FINISHED.load(Ordering::SeqCst) || FORKED.load(Ordering::Relaxed) {
         return;
     }
     match culprit() {
         Some(site) => {
-            exit_with_error(PROCESS_ENDED, site, |line| {
-                _ = line.text("it called exit, which ends byoc before it is done")
-            });
+            exit_with_error(PROCESS_ENDED, site, |line| _ = line.text("called exit before byoc had finished"));
         }
-        None => exit_with(|line| _ = line.error(PROCESS_ENDED).text("exit was called before byoc was done")),
+        None => exit_with(|line| _ = line.error(PROCESS_ENDED).text("exit was called before byoc had finished")),
     }
 }
 
 extern "C" fn on_fork() {
-    // A child that the host forks to start a program is not counted.
+    // A fork outside of plugins is one of the host, to start a program.
     if slots::running().is_some() {
         FORKED.store(true, Ordering::Relaxed);
     }

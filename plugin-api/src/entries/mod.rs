@@ -1,9 +1,9 @@
 //! Bookkeeping and protection of the process while plugins run.
 //!
-//! Every entry into a plugin, of both kinds and also when its library is mapped, goes through `enter`, `prepare` or
-//! `run`. They record in a fixed table which plugin, region and entry the thread is in, so that signal handlers, the
-//! watchdog and exit handlers can name the culprit. After the entry they restore process-wide state that the plugin
-//! changed.
+//! Every entry into a Rust or C plugin, including the mapping of its library, goes through `enter`, `prepare` or `run`.
+//! These functions record in a table of fixed size which plugin, region and entry the thread is in, so that signal
+//! handlers, the watchdog and exit handlers can name the responsible plugin. After the entry, they restore process-wide
+//! state that the plugin changed.
 //!
 //! | file | contents |
 //! |---|---|
@@ -14,13 +14,13 @@
 //! | `float` | the floating-point environment of a thread |
 //! | `line` | one line on standard error, written without allocation or locks |
 //! | `process` | process-wide state: working directory, limits, locale, standard streams |
-//! | `stdout` | standard output for the host alone |
-//! | `exit` | termination of the process with a message |
+//! | `stdout` | standard output, reserved for the host |
+//! | `exit` | termination of the process with a last message |
 //! | `handlers` | signals, `exit`, `fork`, threads that end inside an entry |
 //! | `watchdog` | termination of a process whose plugin does not return, or uses too much memory |
 //!
-//! The table and the floating-point environment are active in every process that loads plugins. The rest is for a
-//! program that owns its process, such as the command line: [`own_process`].
+//! The table and the floating-point environment are active in every process that loads plugins. The rest is active only
+//! in a program that owns its process, such as the command line, and calls [`own_process`].
 
 mod call_site;
 mod exit;

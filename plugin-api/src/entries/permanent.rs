@@ -1,5 +1,5 @@
-//! Permanent memory outside of the heap: a plugin that corrupts the heap does not corrupt the names in the message
-//! about it.
+//! Permanent memory outside of the heap, so that a plugin that corrupts the heap does not corrupt the names in the
+//! resulting error message.
 
 use std::ptr::{self, NonNull};
 use std::sync::{Mutex, PoisonError};
@@ -10,7 +10,7 @@ const CHUNK: usize = 64 << 10;
 /// Address of the next value, and number of bytes left from there.
 static FREE: Mutex<(usize, usize)> = Mutex::new((0, 0));
 
-/// Allocates `size` bytes at a multiple of `align`, which is a power of two. Returns `None` if the system has no
+/// Allocates `size` bytes at a multiple of `align`, which is a power of two. Returns `None` if the system is out of
 /// memory.
 fn allocate(size: usize, align: usize) -> Option<NonNull<u8>> {
     let mut free = FREE.lock().unwrap_or_else(PoisonError::into_inner);

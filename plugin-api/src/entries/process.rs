@@ -1,6 +1,6 @@
 //! Process-wide state that plugins must not change: working directory, limits, locale, standard streams, and the
-//! handling of Ctrl-C. After each entry it is compared with the state at the time of [`record_initial_state`],
-//! restored, and reported once.
+//! handling of Ctrl-C. After each entry, the state is compared with that at the time of [`record_initial_state`];
+//! changes are undone, and reported once.
 
 use super::call_site::CallSite;
 use super::line::OTHER_STDERR;
@@ -14,7 +14,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 /// Change of process-wide state by a plugin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// Current entry, or the last one before the change was noticed.
+    /// Entry at whose end the change was detected, or the last entry before that.
     pub site: CallSite,
     /// State that changed, such as "the working directory".
     pub state: &'static str,
@@ -31,12 +31,13 @@ impl std::fmt::Display for Change {
 
 static REPORTER: OnceLock<fn(&Change)> = OnceLock::new();
 
-/// Sets the function that reports changes, instead of warnings in the log. Only the first call has an effect.
+/// Sets the function that reports changes; by default, changes are logged as warnings. Only the first call has an
+/// effect.
 pub fn on_change(report: fn(&Change)) {
     let _ = REPORTER.set(report);
 }
 
-/// Changes that could not be undone, each reported once and not again for every later plugin.
+/// States that could not be restored, each reported once rather than for every later plugin.
 static UNRESTORED: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
 
 /// Reports a change, once for each plugin and entry.
@@ -66,7 +67,8 @@ pub(super) fn float_changed(site: &CallSite) {
 /// Identity of a file: device, inode and type.
 pub(super) type Identity = (libc::dev_t, libc::ino_t, libc::mode_t);
 
-/// Limits that a plugin could lower so that the host fails later. (C libraries disagree about the type of their names.)
+/// Resource limits that a plugin could lower so that the host fails later. The type of the constants differs between C
+/// libraries, hence the casts.
 #[allow(clippy::cast_possible_wrap, reason = "small numbers")]
 const LIMITS: [(c_int, &str); 5] = [
     (libc::RLIMIT_NOFILE as c_int, "the limit on open files"),
@@ -99,7 +101,7 @@ fn identity_of(status: &libc::stat) -> Identity {
     (status.st_dev, status.st_ino, status.st_mode & libc::S_IFMT)
 }
 
-/// Returns the identity of the file of a descriptor; `None` if it is not open.
+/// Returns the identity of the file that `descriptor` refers to; `None` if the descriptor is not open.
 pub(super) fn identity(descriptor: RawFd) -> Option<Identity> {
     let mut status = MaybeUninit::uninit();
     // SAFETY: the structure is filled if the call succeeds.
@@ -115,7 +117,7 @@ fn working_dir() -> Option<Identity> {
 fn locale() -> Option<CString> {
     // SAFETY: a query without side effects. The returned pointer is valid until the next call that sets a locale.
     let name = unsafe { libc::setlocale(libc::LC_ALL, std::ptr::null()) };
-    // SAFETY: null, or a C string.
+    // SAFETY: a non-null `name` points to a C string.
     (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) }.to_owned())
 }
 
@@ -177,7 +179,7 @@ pub(super) fn check(site: &CallSite) {
     }
     for ((descriptor, name), before) in STREAMS.into_iter().zip(&initial.streams) {
         let Some((before, duplicate)) = before else { continue };
-        // A closed descriptor may refer to another file by now; so may the copy.
+        // The number of a closed descriptor may have been reused for another file, and so may that of the duplicate.
         if identity(descriptor) != Some(*before) {
             let restored = identity(duplicate.as_raw_fd()) == Some(*before)
                 // SAFETY: restores the file of a descriptor.
@@ -202,8 +204,8 @@ pub(super) fn check(site: &CallSite) {
     check_interrupt(site, &initial.interrupt);
 }
 
-/// Restores the handler of Ctrl-C if a plugin has made it ignored. The host changes handlers itself, but never ignores
-/// Ctrl-C.
+/// Restores the handler of Ctrl-C if a plugin has set Ctrl-C to be ignored. The host changes handlers itself, but never
+/// ignores Ctrl-C.
 fn check_interrupt(site: &CallSite, last_seen: &Mutex<Option<libc::sigaction>>) {
     let mut last_seen = last_seen.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(now) = interrupt() else { return };

@@ -1,4 +1,4 @@
-//! Guards of an entry: they record the entry in the thread's slot, and restore the state that the plugin has changed.
+//! Guards of entries, which record the entry in the thread's slot and restore the state that the plugin has changed.
 
 use super::call_site::CallSite;
 use super::float::FloatState;
@@ -15,39 +15,39 @@ fn claim_and_prepare() -> &'static Slot {
     slot
 }
 
-/// Restores the state that plugins have changed in runs, which are not checked one by one. Call this in a program that
-/// owns its process, after runs and before output is written.
+/// Restores process-wide state that plugins have changed in runs, which are not checked individually. A program that
+/// owns its process calls this function after runs and before it writes output.
 pub fn restore_process() {
     if let Some(site) = last() {
         process::check(site);
     }
 }
 
-/// Records the current floating-point environment of this thread as the one to restore after runs of regions. Each
-/// entry other than `prepare` and `run` does so too.
+/// Records the current floating-point environment of this thread as the one to restore after runs of regions. Every
+/// entry other than `prepare` and `run` also records it.
 pub fn save_float_state() {
     if let Some(slot) = CURRENT_SLOT.get() {
         slot.float.store(FloatState::read().0, Ordering::Relaxed);
     }
 }
 
-/// Prepares a thread of the host, before it first enters a plugin, for the faults of plugins on other threads: memory
-/// that a plugin has damaged may end the process on any thread, and the message needs a large enough signal stack.
+/// Prepares a thread of the host for faults, before the thread first enters a plugin: memory that a plugin has
+/// corrupted may crash the process on any thread, and printing the message needs a large enough signal stack.
 pub fn prepare_thread() {
     CURRENT_SLOT.get().unwrap_or_else(claim_and_prepare);
 }
 
 /// Runs `body` as a run of a region, or as a task of an entry that another thread is in. Costs a nanosecond or two.
 ///
-/// The floating-point environment is not read first, as that would wait for all earlier computations; the recorded one
-/// is used. Other process-wide state is not checked either: that takes system calls.
+/// The recorded floating-point environment is used, because reading it would wait for all earlier computations. Other
+/// process-wide state is not checked, because that takes system calls.
 #[inline(always)]
 pub(crate) fn run<R>(site: &'static CallSite, body: impl FnOnce() -> R) -> R {
     run_outermost::<false, R>(site, body)
 }
 
-/// Runs `body` as `prepare` of a region, which accompanies a run: like [`enter`], but with the recorded floating-point
-/// environment, as in [`run`].
+/// Runs `body` as `prepare` of a region: like [`enter`], but with the recorded floating-point environment, as in
+/// [`run`].
 #[inline(always)]
 pub(crate) fn prepare<R>(site: &'static CallSite, body: impl FnOnce() -> R) -> R {
     run_outermost::<true, R>(site, body)

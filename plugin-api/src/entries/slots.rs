@@ -8,14 +8,14 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 /// Number of slots: the maximum of `--threads`, and as many again for a program that embeds the host. Further threads
-/// share a slot that nobody reads.
+/// share one slot, which is never read.
 pub(super) const SLOTS: usize = 2048;
 
 /// Entry that one thread is in. Aligned to a cache line, as threads write to their slots at every entry.
 #[repr(align(64))]
 pub(super) struct Slot {
     claimed: AtomicBool,
-    /// Call site that the thread is in; with the lowest bit set, the last one that it was in.
+    /// Call site that the thread is in. If the lowest bit is set, the thread has left this call site.
     pub(super) at: AtomicPtr<CallSite>,
     /// Last observed floating-point environment of the thread outside of plugins.
     pub(super) float: AtomicU64,
@@ -24,14 +24,14 @@ pub(super) struct Slot {
 static TABLE: [Slot; SLOTS] = [const { Slot::new(false) }; SLOTS];
 static SHARED: Slot = Slot::new(true);
 
-/// One past the highest slot that was ever used.
+/// One past the index of the highest slot ever used.
 static USED: AtomicU32 = AtomicU32::new(0);
 
 /// Most recently started outermost entry of any thread, except runs, which are recorded in slots only.
 pub(super) static LATEST: AtomicPtr<CallSite> = AtomicPtr::new(ptr::null_mut());
 
 thread_local! {
-    // Constant and without a destructor: access is a plain memory read, also in a signal handler.
+    // Const-initialized and without a destructor, so that access is a plain memory read, even in a signal handler.
     pub(super) static CURRENT_SLOT: Cell<Option<&'static Slot>> = const { Cell::new(None) };
 }
 
@@ -113,14 +113,14 @@ fn slots() -> &'static [Slot] {
     &TABLE[..(USED.load(Ordering::Acquire) as usize).min(SLOTS)]
 }
 
-/// Returns the entry of some thread, and the number of other threads in plugins.
+/// Returns the entry that some thread is in, and the number of other threads that are in plugins.
 pub(super) fn running() -> Option<(&'static CallSite, usize)> {
     let mut sites = slots().iter().filter_map(Slot::at);
     let first = sites.next()?;
     Some((first, sites.count()))
 }
 
-/// Returns a recently used entry: a run if there was any, else the latest.
+/// Returns a recent entry: a run if there was one, otherwise the most recently started entry.
 pub(super) fn last() -> Option<&'static CallSite> {
     let mut sites = slots().iter().filter_map(Slot::last);
     sites.find(|site| site.entry == Entry::Run).or_else(|| site_of(LATEST.load(Ordering::Acquire)))

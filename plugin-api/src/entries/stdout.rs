@@ -7,8 +7,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 /// Standard output of the process at its start.
 ///
-/// Descriptor 1 is standard error from then on, so that output of a plugin or of its libraries does not mix with the
-/// host's results, and closing descriptor 1 does no harm.
+/// From then on, descriptor 1 refers to standard error, so that output of a plugin or of its libraries does not mix
+/// with the host's results, and closing descriptor 1 does no harm.
 #[derive(Debug)]
 pub struct ReservedStdout {
     file: File,
@@ -20,7 +20,7 @@ impl ReservedStdout {
     /// Reserves standard output for the host.
     ///
     /// # Errors
-    /// If no descriptor is left.
+    /// If no file descriptor is available.
     pub(super) fn reserve() -> io::Result<ReservedStdout> {
         let duplicate = process::duplicate_high(libc::STDOUT_FILENO)?;
         // SAFETY: makes descriptor 1 a duplicate of descriptor 2.
@@ -37,7 +37,7 @@ impl ReservedStdout {
             return Err(io::Error::other("a process forked by a plugin has no standard output"));
         }
         if process::identity(self.file.as_raw_fd()) != self.identity {
-            return Err(io::Error::other("a plugin closed the descriptor"));
+            return Err(io::Error::other("the descriptor of standard output was closed by a plugin"));
         }
         Ok(())
     }

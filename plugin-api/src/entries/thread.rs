@@ -32,8 +32,8 @@ pub(super) fn prepare(slot: &'static Slot) {
     unsafe { libc::pthread_setspecific(key, Box::into_raw(thread).cast()) };
 }
 
-/// Installs a sufficiently large alternate signal stack if the thread has none and this process handles signals. (The
-/// standard library's own has two pages, and the registers alone may take more than one.)
+/// Installs a sufficiently large alternate signal stack if the thread has none and this process handles signals. The
+/// stack of the standard library has two pages, and the registers alone may take more than one.
 fn handler_stack() -> *mut c_void {
     let mut stack = MaybeUninit::<libc::stack_t>::zeroed();
     // SAFETY: queries the current stack; zeros if that fails.
@@ -63,10 +63,10 @@ unsafe extern "C" fn on_thread_end(thread: *mut c_void) {
     let thread = unsafe { Box::from_raw(thread.cast::<Thread>()) };
     if let (Some(site), false) = (thread.slot.at(), thread.slot.is_shared()) {
         if HOST_PID.load(Ordering::Relaxed) == std::process::id() {
-            let message = "it ended a thread of byoc (pthread_exit), which cannot continue";
+            let message = "ended a thread of byoc (pthread_exit); byoc cannot continue";
             exit_with_error(PROCESS_ENDED, site, |line| _ = line.text(message));
         }
-        // Not an owned process: the slot stays occupied, and a join on the thread blocks.
+        // The program does not own its process: the slot stays occupied, and a join on the thread blocks.
         return;
     }
     slots::detach();

@@ -15,17 +15,17 @@ use std::time::{Duration, Instant};
 /// Error code of the message: a plugin did not return, or used too much memory.
 const LIMIT_EXCEEDED: &str = "E0451";
 
-/// Factor on the grace period of an entry that the host's own work gets after the deadline.
+/// Grace period of the host's own work after the deadline, as a multiple of the grace period of an entry.
 const HOST_GRACE: u32 = 5;
 
 /// Limits on plugins.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Time at which all work must be done.
+    /// Time by which all work must be done.
     pub deadline: Option<Instant>,
     /// Grace period for an entry that is running at the deadline.
     pub grace: Duration,
-    /// Maximum resident memory of the process in bytes while an entry runs. Pages of mapped files do not count.
+    /// Maximum resident memory of the process in bytes while an entry runs, excluding pages of mapped files.
     pub resident: Option<u64>,
 }
 
@@ -46,7 +46,7 @@ impl Watchdog {
     /// Starts the watchdog. If a limit is exceeded inside an entry of a plugin, the process exits with code 1.
     ///
     /// # Errors
-    /// If no thread can be created.
+    /// If the thread of the watchdog cannot be created.
     pub fn start(limits: Limits) -> io::Result<Watchdog> {
         let stopped = Arc::new((Mutex::new(false), Condvar::new()));
         let mut thread = None;
@@ -84,7 +84,7 @@ fn watch(limits: Limits, (stopped, changed): &(Mutex<bool>, Condvar)) {
                 {
                     exit_host_stuck(site);
                 }
-                // Past the deadline every further entry is too late: poll often.
+                // After the deadline every further entry is too late, so polling is frequent.
                 wait = Duration::from_millis(10);
             }
             wait = wait.min(remaining.max(Duration::from_millis(10)));
@@ -100,7 +100,7 @@ fn watch(limits: Limits, (stopped, changed): &(Mutex<bool>, Condvar)) {
     }
 }
 
-/// Returns a lower bound on the time in which this much memory can be touched.
+/// Returns a lower bound on the time that it takes to touch `available` bytes of memory.
 fn min_fill_time(available: u64) -> Duration {
     const BYTES_PER_MILLISECOND: u64 = 10 << 20;
     Duration::from_millis((available / BYTES_PER_MILLISECOND).clamp(2, 50))
@@ -109,15 +109,15 @@ fn min_fill_time(available: u64) -> Duration {
 #[cold]
 fn exit_after_deadline(site: &CallSite, grace: Duration) -> ! {
     exit::exit_with_error(LIMIT_EXCEEDED, site, |line| {
-        line.text("it did not return within ").number(grace.as_millis() as u64);
-        line.text(" ms after the time limit; byoc exits here");
+        line.text("did not return within ").number(grace.as_millis() as u64);
+        line.text(" ms after the time limit; byoc exits");
     })
 }
 
 #[cold]
 fn exit_host_stuck(site: &CallSite) -> ! {
     exit::exit_with_error(LIMIT_EXCEEDED, site, |line| {
-        line.text("byoc did not finish after the time limit; this entry was the last one; byoc exits here");
+        line.text("byoc did not finish after the time limit; this was the last entry; byoc exits");
     })
 }
 
@@ -125,12 +125,12 @@ fn exit_host_stuck(site: &CallSite) -> ! {
 fn exit_memory_exceeded(site: &CallSite, resident: u64, limit: u64) -> ! {
     exit::exit_with_error(LIMIT_EXCEEDED, site, |line| {
         line.text("byoc uses ").number(resident >> 20).text(" MiB of memory, expected at most ");
-        line.number(limit >> 20).text(" MiB; it exits here");
+        line.number(limit >> 20).text(" MiB; byoc exits");
     })
 }
 
-/// Returns the current resident memory without pages of files; the peak if the system does not report it. Does not
-/// allocate.
+/// Returns the current resident memory in bytes, excluding pages of mapped files; the peak if the system does not
+/// report the current value. Does not allocate.
 fn resident_bytes() -> u64 {
     let mut text = [0u8; 128];
     // SAFETY: opens a file, reads no more than the buffer holds, closes it.
@@ -144,7 +144,7 @@ fn resident_bytes() -> u64 {
         length
     };
     let text = std::str::from_utf8(&text[..usize::try_from(length).unwrap_or(0)]).unwrap_or_default();
-    // Pages of files (a mapped model, an artifact) can be reclaimed by the kernel.
+    // The kernel can reclaim pages of files (a mapped model, an artifact), so these do not count.
     let mut fields = text.split_ascii_whitespace().skip(1).map(|pages| pages.parse::<u64>().ok());
     let pages = fields.next().flatten().zip(fields.next().flatten()).map(|(all, files)| all.saturating_sub(files));
     // SAFETY: a query without side effects.

@@ -87,7 +87,8 @@ impl ReportParser {
     }
 }
 
-/// Appends a line of a text, up to a length that still fits into a line or two of a screen.
+/// Appends a line, truncated to 100 characters, unless `text` already exceeds 80 bytes: a difference is to fit into a
+/// line or two of a screen.
 fn append(text: &mut String, line: &str) {
     if line.is_empty() || text.len() > 80 {
         return;

@@ -1,8 +1,8 @@
 //! Loading of a plugin: inspect the file, map it, compare versions, compare layouts, then call `init`.
 //!
-//! A library is never unmapped: its thread-locals, statics and threads may outlive the host's objects. `abi_stable`'s
-//! own `load_from_file` caches one module per type and would return the first plugin for every other; the header of
-//! each library is read instead.
+//! A library is never unmapped: its thread-locals, statics and threads may outlive the host's objects. `load_from_file`
+//! of `abi_stable` caches one module per type, and would return the first plugin for every later one. Therefore the
+//! header of each library is read directly.
 
 use super::import::{ImportedCodegen, ImportedLoader};
 use super::loaded::{LoadedPlugin, RegisteredObject, Registration, init_options, init_rejection};
@@ -20,10 +20,10 @@ use std::sync::Arc;
 /// Loads a plugin.
 ///
 /// # Errors
-/// The reason for which it cannot be used. The process goes on.
+/// If the file cannot be used as a plugin; the rejection states the reason.
 pub fn load(path: &Path, services: &Services) -> Result<LoadedPlugin, Rejection> {
     let kind = sniff_entry(path)?;
-    // The file name stands for the plugin's name until it is known.
+    // The file name stands for the plugin's name, which is not known yet.
     let sites = CallSites::of(&path.to_string_lossy(), "");
     let library = {
         let _entered = enter(sites.at(Entry::Dlopen));
@@ -71,7 +71,7 @@ fn open(path: &Path) -> Result<Library, Rejection> {
         let message = error.source().map_or_else(|| error.to_string(), ToString::to_string);
         // The loader prefixes the path; the caller names the file anyway.
         let reason = message.strip_prefix(&format!("{}: ", absolute.display())).unwrap_or(&message);
-        let mut rejection = Rejection::new(code::DLOPEN, format!("the system cannot load it: {reason}"));
+        let mut rejection = Rejection::new(code::DLOPEN, format!("the dynamic loader failed: {reason}"));
         rejection.details = missing_libraries(path);
         rejection
     };
@@ -80,7 +80,7 @@ fn open(path: &Path) -> Result<Library, Rejection> {
     unsafe { Library::open(Some(&absolute), RTLD_NOW | RTLD_LOCAL) }.map_err(failed)
 }
 
-/// Returns the needed libraries that the system does not find, one line each.
+/// Returns the required libraries that cannot be loaded, one line each.
 fn missing_libraries(path: &Path) -> Vec<String> {
     let mut lines = Vec::new();
     for name in needed(path) {
@@ -89,7 +89,7 @@ fn missing_libraries(path: &Path) -> Vec<String> {
             Ok(library) => std::mem::forget(library),
             Err(error) => {
                 let message = error.source().map_or_else(|| error.to_string(), ToString::to_string);
-                lines.push(format!("it needs {name}, which cannot be loaded: {message}"));
+                lines.push(format!("the required library {name} cannot be loaded: {message}"));
             }
         }
     }
@@ -104,9 +104,10 @@ fn header(library: Library) -> Result<&'static LibHeader, Rejection> {
     let header: AbiHeaderRef = *header.map_err(|error| Rejection::new(code::DLOPEN, error.to_string()))?;
     std::mem::forget(library);
     header.upgrade().map_err(|error| match error {
-        LibraryError::InvalidAbiHeader(found) if found.magic_string != AbiHeader::VALUE.magic_string => {
-            Rejection::new(code::NO_ENTRY, "a shared library whose entry symbol is not that of a byoc plugin")
-        }
+        LibraryError::InvalidAbiHeader(found) if found.magic_string != AbiHeader::VALUE.magic_string => Rejection::new(
+            code::NO_ENTRY,
+            "expected the entry symbol of a byoc plugin, found an unrelated symbol of the same name",
+        ),
         LibraryError::InvalidAbiHeader(found) => Rejection::new(
             code::VERSION,
             format!("built with abi_stable {}.{}, which this byoc does not support", found.abi_major, found.abi_minor),
@@ -118,11 +119,11 @@ fn header(library: Library) -> Result<&'static LibHeader, Rejection> {
 
 const REBUILD: &str = "rebuild the plugin against the byoc-plugin-api of this version";
 
-/// Compares versions before layouts: for another version one line says more than a page of differences.
+/// Compares versions before layouts: for another version, one line is clearer than a page of differences.
 fn check_version(header: &LibHeader) -> Result<String, Rejection> {
     let theirs = header.version_strings().version.as_str();
     if series(theirs) != series(API_VERSION) {
-        let reason = format!("built against byoc-plugin-api {theirs}; this byoc has {API_VERSION}");
+        let reason = format!("expected a plugin for byoc-plugin-api {API_VERSION}, found one for {theirs}");
         return Err(Rejection::new(code::VERSION, reason).hint(REBUILD));
     }
     Ok(theirs.to_owned())
@@ -142,9 +143,9 @@ fn layout_rejection(error: &LibraryError) -> Rejection {
     }
     let details = layout::differences(&text);
     let reason = match &details[..] {
-        [] => "its layout of the boundary differs from this byoc's".to_owned(),
-        [only] => format!("its layout of the boundary differs: {only}"),
-        [first, more @ ..] => format!("its layout of the boundary differs: {first} (and {} more)", more.len()),
+        [] => "the layout of the boundary differs".to_owned(),
+        [only] => format!("the layout of the boundary differs: {only}"),
+        [first, more @ ..] => format!("the layout of the boundary differs: {first} (and {} more)", more.len()),
     };
     Rejection { details, ..Rejection::new(code::LAYOUT, reason).hint(REBUILD) }
 }

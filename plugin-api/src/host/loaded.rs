@@ -1,4 +1,4 @@
-//! Loaded plugin, with either of the two entries.
+//! Loaded plugin, of either the Rust or the C entry.
 
 use super::{Rejection, code};
 use crate::backend::{Codegen, Loader};
@@ -22,11 +22,11 @@ pub struct LoadedPlugin {
     pub registrations: Vec<Registration>,
 }
 
-/// Name and the object that is registered under it.
+/// Object and the name that it is registered under.
 pub struct Registration {
     /// Full name: `relay.ext.dnnl`, `loadbinary_dnnl_json`.
     pub name: String,
-    /// Code generator or loader.
+    /// Code generator, loader or data.
     pub object: RegisteredObject,
 }
 
@@ -37,7 +37,7 @@ pub enum RegisteredObject {
     Codegen(Arc<dyn Codegen>),
     /// Loader.
     Loader(Arc<dyn Loader>),
-    /// Data under a name, as JSON text; for later versions.
+    /// JSON text, for later versions.
     Data(String),
 }
 
@@ -114,7 +114,7 @@ fn check_names(registrations: &[Registration]) -> Result<(), Rejection> {
         let part = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
         let good = rest.is_some_and(|rest| !rest.is_empty() && rest.chars().all(part));
         if !good {
-            let reason = format!("registers \"{}\", expected letters, digits, _ and -", registration.name);
+            let reason = format!("registered name: expected letters, digits, _ and -, found \"{}\"", registration.name);
             return Err(Rejection::new(code::BAD_REGISTRATION, reason));
         }
     }

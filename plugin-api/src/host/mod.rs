@@ -20,7 +20,7 @@ pub use sources::plugin_api_sources;
 
 use std::fmt;
 
-/// Reason for which a file cannot be used as a plugin.
+/// Reason why a file cannot be used as a plugin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rejection {
     /// Error code, such as `E0403`.
@@ -29,7 +29,7 @@ pub struct Rejection {
     pub reason: String,
     /// Remedy for the user.
     pub hint: Option<String>,
-    /// Long form, line by line; empty if there is none.
+    /// Details, one line each; may be empty.
     pub details: Vec<String>,
 }
 
@@ -64,16 +64,16 @@ pub mod code {
     pub const TRUNCATED: &str = "E0413";
     /// The library has no entry symbol: it is not a plugin.
     pub const NO_ENTRY: &str = "E0414";
-    /// The system's loader failed to load the library.
+    /// The dynamic loader of the system failed to load the library.
     pub const DLOPEN: &str = "E0415";
     /// The plugin was built against another version of the boundary.
     pub const VERSION: &str = "E0416";
-    /// The plugin was built against another layout of the boundary.
+    /// The plugin was built against a boundary of another layout.
     pub const LAYOUT: &str = "E0417";
     /// The plugin's `init` returned an error.
     pub const INIT: &str = "E0418";
     /// The plugin's `init` panicked.
     pub const INIT_PANIC: &str = "E0419";
-    /// A name that the plugin registers is malformed, or it registers one twice.
+    /// The plugin registers a malformed name, or the same name twice.
     pub const BAD_REGISTRATION: &str = "E0420";
 }

@@ -18,10 +18,10 @@ const MACHINE: elf::Machine = elf::EM_AARCH64;
 #[cfg(target_arch = "riscv64")]
 const MACHINE: elf::Machine = elf::EM_RISCV;
 
-/// Checks that the file can be a plugin for this machine, without running any of it.
+/// Checks that the file can be a plugin for this machine, without running any of its code.
 ///
 /// # Errors
-/// The reason for which it cannot be.
+/// If the file cannot be a plugin; the rejection states the reason.
 pub fn sniff(path: &Path) -> Result<(), Rejection> {
     sniff_entry(path).map(drop)
 }
@@ -29,9 +29,9 @@ pub fn sniff(path: &Path) -> Result<(), Rejection> {
 /// Properties of a plugin's file, read without mapping it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileFacts {
-    /// Entry, for people: `declare_plugin!`, or `byoc_plugin_entry` for a plugin in C.
+    /// Human-readable name of the entry: `declare_plugin!`, or `byoc_plugin_entry` for a plugin in C.
     pub entry: &'static str,
-    /// Names of the libraries that it depends on.
+    /// Names of the libraries that the plugin depends on.
     pub needed: Vec<String>,
 }
 
@@ -69,8 +69,8 @@ pub(super) fn needed(path: &Path) -> Vec<String> {
     read().unwrap_or_default()
 }
 
-/// Returns true if the loadable segments of the file contain this text; `false` if they cannot be read. A plugin that
-/// registers a name usually contains it, so that other files can be skipped at first.
+/// Returns true if the loadable segments of the file contain `text`; false if they cannot be read. A plugin usually
+/// contains the names that it registers, so that a search for a name can skip other files at first.
 pub fn mentions(path: &Path, text: &str) -> bool {
     const CHUNK: u64 = 1 << 20;
     let Ok(file) = File::open(path) else { return false };
@@ -87,7 +87,7 @@ pub fn mentions(path: &Path, text: &str) -> bool {
         let mut at = segment.p_offset(endian);
         let end = at.saturating_add(segment.p_filesz(endian));
         while at < end {
-            // Chunks overlap, so that a text across a boundary is found.
+            // Chunks overlap, so that a text across the boundary of two chunks is found.
             let length = CHUNK.saturating_add(text.len() as u64).min(end - at);
             buffer.resize(length as usize, 0);
             if file.read_exact_at(&mut buffer, at).is_err() {
@@ -113,7 +113,7 @@ pub(super) enum EntryKind {
 
 /// Checks a file like [`sniff`] and returns the kind of its entry; a file with both is a Rust plugin.
 pub(super) fn sniff_entry(path: &Path) -> Result<EntryKind, Rejection> {
-    // Opening a FIFO would block until somebody writes to it.
+    // Opening a FIFO would block until another process opens it for writing.
     if !std::fs::metadata(path).map_err(|error| unreadable(&error))?.is_file() {
         return Err(Rejection::new(code::UNREADABLE, "not a regular file"));
     }
@@ -130,30 +130,34 @@ fn sniff_data<'data>(data: impl ReadRef<'data>) -> Result<EntryKind, Rejection> 
     let length = data.len().map_err(read_error)?;
     let prefix = data.read_bytes_at(0, length.min(512)).map_err(read_error)?;
     if prefix.is_empty() {
-        return Err(Rejection::new(code::NOT_A_LIBRARY, "an empty file"));
+        return Err(Rejection::new(code::NOT_A_LIBRARY, "expected a shared library, found an empty file"));
     }
     if !prefix.starts_with(&elf::ELFMAG) {
         if elf::ELFMAG.starts_with(prefix) {
             return Err(truncated(length, None));
         }
         let text = prefix.iter().all(|&byte| byte >= 32 || matches!(byte, 9 | 10 | 13));
-        let reason = if text { "a text file, not a shared library" } else { "not a shared library (no ELF header)" };
+        let reason = if text {
+            "expected a shared library, found a text file"
+        } else {
+            "expected a shared library, found a file without an ELF header"
+        };
         return Err(Rejection::new(code::NOT_A_LIBRARY, reason));
     }
     if prefix.get(4).is_some_and(|&class| class != elf::ELFCLASS64.0) {
-        return Err(Rejection::new(code::OTHER_MACHINE, "not a library for a 64-bit machine"));
+        return Err(Rejection::new(code::OTHER_MACHINE, "expected a library for a 64-bit machine"));
     }
     let header = elf::FileHeader64::<Endianness>::parse(data).map_err(|_| truncated(length, None))?;
-    let endian = header.endian().map_err(|_| Rejection::new(code::NOT_A_LIBRARY, "a malformed ELF header"))?;
+    let endian = header.endian().map_err(|_| Rejection::new(code::NOT_A_LIBRARY, "malformed ELF header"))?;
     let machine = header.e_machine(endian);
     if machine != MACHINE {
-        let reason = format!("built for another processor (ELF machine {}, this one is {})", machine.0, MACHINE.0);
+        let reason = format!("expected a library for ELF machine {}, found one for {}", MACHINE.0, machine.0);
         return Err(
             Rejection::new(code::OTHER_MACHINE, reason).hint(format!("build it for {}", std::env::consts::ARCH))
         );
     }
     if header.e_type(endian) != elf::ET_DYN {
-        return Err(Rejection::new(code::NOT_A_LIBRARY, "an ELF file, but not a shared library")
+        return Err(Rejection::new(code::NOT_A_LIBRARY, "expected a shared library, found another kind of ELF file")
             .hint("set crate-type = [\"cdylib\"], or link with -shared"));
     }
     let segments = header.program_headers(endian, data).map_err(|_| truncated(length, None))?;
@@ -169,7 +173,7 @@ fn sniff_data<'data>(data: impl ReadRef<'data>) -> Result<EntryKind, Rejection> 
     if needed > length {
         return Err(truncated(length, Some(needed)));
     }
-    let corrupted = |_| Rejection::new(code::TRUNCATED, "damaged: its symbol table cannot be read").hint(COPY_AGAIN);
+    let corrupted = |_| Rejection::new(code::TRUNCATED, "corrupted: the symbol table cannot be read").hint(COPY_AGAIN);
     let file = object::File::parse(data).map_err(corrupted)?;
     let mut kind = None;
     let mut mangled = None;
@@ -184,7 +188,8 @@ fn sniff_data<'data>(data: impl ReadRef<'data>) -> Result<EntryKind, Rejection> 
         }
     }
     kind.ok_or_else(|| {
-        let none = Rejection::new(code::NO_ENTRY, "a shared library, but not a byoc plugin (no entry symbol)");
+        let none =
+            Rejection::new(code::NO_ENTRY, "expected a byoc plugin, found a shared library without an entry symbol");
         match mangled {
             Some(name) => none.hint(format!(
                 "it exports \"{name}\", a mangled C++ name: include byoc_plugin.h, or declare {C_ENTRY} as extern \"C\""
@@ -200,8 +205,8 @@ const COPY_AGAIN: &str = "copy the file again";
 
 fn truncated(length: u64, required: Option<u64>) -> Rejection {
     let reason = match required {
-        Some(required) => format!("truncated: {length} bytes of at least {required}"),
-        None => format!("truncated: {length} bytes, too few for its headers"),
+        Some(required) => format!("truncated: found {length} bytes, expected at least {required}"),
+        None => format!("truncated: {length} bytes are too few for the ELF headers"),
     };
     Rejection::new(code::TRUNCATED, reason).hint(COPY_AGAIN)
 }

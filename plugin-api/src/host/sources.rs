@@ -1,5 +1,5 @@
-//! Sources of this crate, as far as a plugin needs them: `byoc plugins new` writes them next to a plugin in Rust, which
-//! then builds regardless of where byoc was installed from.
+//! Sources of this crate that a plugin needs. `byoc plugins new` writes them next to a Rust plugin, which then builds
+//! regardless of how byoc was installed.
 
 use crate::plugin::API_VERSION;
 

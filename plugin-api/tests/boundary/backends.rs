@@ -1,4 +1,4 @@
-//! Well-behaved plugins, from the file to a run.
+//! Tests of well-behaved plugins, from loading the file to running a region.
 
 use crate::common::{TestHost, add_relu, constant, single};
 use byoc_plugin_api::{
@@ -208,7 +208,7 @@ fn guide_quotes_c_json_and_build_commands() {
 
 #[test]
 fn each_file_is_loaded_separately() {
-    // Loaders that cache one module per type return the first plugin for every file.
+    // A loader that caches one module per type would return the first plugin for every file.
     let (template, ..) = load(&byoc_test_support::plugin("template"));
     let (minimal, ..) = load(&byoc_test_support::test_plugin("minimal"));
     let dir = byoc_test_support::plugin_dir(&["template"]);

@@ -1,4 +1,4 @@
-//! Plugins written against `byoc_plugin.h`.
+//! Tests of plugins written against `byoc_plugin.h`.
 
 use crate::common::{TestHost, add_relu, constant, single};
 use byoc_plugin_api::{
@@ -29,7 +29,7 @@ fn floats(bytes: &[f32]) -> Vec<u8> {
     bytes.iter().flat_map(|value| value.to_ne_bytes()).collect()
 }
 
-/// Memory with the alignment of the host's: 64 bytes.
+/// Memory aligned to 64 bytes, as the host's memory is.
 #[repr(align(64))]
 struct Aligned([u8; 256]);
 
@@ -151,7 +151,11 @@ fn run_time() {
     let digest = "[1.0, 2.0, 3.0, 4.0]";
     assert_eq!(recorded.events, [("ran".to_owned(), json!({ "digest": digest.len(), "threads": 4 }))]);
     assert_eq!(recorded.counters["runs"], 2);
-    assert_eq!(recorded.lines, [(Level::INFO, "everything".to_owned(), digest[..7].to_owned())], "as much as fits");
+    assert_eq!(
+        recorded.lines,
+        [(Level::INFO, "everything".to_owned(), digest[..7].to_owned())],
+        "the digest is truncated to the buffer"
+    );
     drop(recorded);
 
     assert_eq!(executable.query("echo", b"y").unwrap().unwrap(), b"y");
@@ -169,7 +173,7 @@ fn reports_errors_at_run_time() {
     let graph = single("f", "nn.relu", &[4]);
     let load = |symbol: &str| loaded(&loader, &services, symbol, &[], &graph);
     assert_error(load("nothing").err().unwrap(), "load", "no loaded region: `loaded` was not called");
-    assert_error(load("no_run").err().unwrap(), "load", "loaded: the table has no run");
+    assert_error(load("no_run").err().unwrap(), "load", "loaded: table: expected the function run, found NULL");
     let negative = load("negative").unwrap().prepare(&[&[1]]).unwrap_err();
     assert_error(negative, "prepare", "output: expected a dimension >= 0, found -3");
     let softmax = single("reference", "nn.softmax", &[2]);
@@ -221,7 +225,8 @@ fn build(folder: &Path, language: &str, code: &str) -> PathBuf {
     library
 }
 
-/// Returns the source of a plugin with this `byoc_plugin` and this body of `init`.
+/// Returns the source of a plugin whose `byoc_plugin` is initialized with `table`, and whose function `init` has the
+/// body `init`.
 fn plugin(table: &str, init: &str) -> String {
     format!(
         "#include \"byoc_plugin.h\"
@@ -243,7 +248,7 @@ fn rejects_unusable_c_plugins() {
             code::VERSION,
             "9, 4, \"mine\", \"1\", init",
             "return 0;",
-            "built against version 9 of byoc_plugin.h; this byoc reads version 1",
+            "expected version 1 of byoc_plugin.h, found version 9",
         ),
         (
             code::LAYOUT,
@@ -251,12 +256,17 @@ fn rejects_unusable_c_plugins() {
             "return 0;",
             "expected a byoc_plugin of 32 bytes for version 1, found 16 bytes",
         ),
-        (code::INIT, "BYOC_ABI, sizeof(byoc_plugin), NULL, \"1\", init", "return 0;", "its byoc_plugin has no name"),
+        (
+            code::INIT,
+            "BYOC_ABI, sizeof(byoc_plugin), NULL, \"1\", init",
+            "return 0;",
+            "byoc_plugin.name: expected a string, found NULL",
+        ),
         (
             code::INIT,
             "BYOC_ABI, sizeof(byoc_plugin), \"mine\", \"1\", NULL",
             "return 0;",
-            "its byoc_plugin has no init",
+            "byoc_plugin.init: expected a function, found NULL",
         ),
         (code::INIT, good, "return 5;", "plugin mine: init: status 5, but `fail` was not called"),
         (
@@ -269,7 +279,7 @@ fn rejects_unusable_c_plugins() {
             code::INIT,
             good,
             "call->host->register_codegen(call, \"mine\", &NO_COMPILE, NULL); return 0;",
-            "plugin mine: init: register_codegen: the table has no compile",
+            "plugin mine: init: register_codegen: table: expected the function compile, found NULL",
         ),
         (
             code::INIT,
@@ -318,7 +328,7 @@ fn samples_compute() {
     let (x, c) = (graph.push_input("x", ty.clone()), graph.push_constant(0, ty.clone()));
     let sum = graph.push_op("add", [ValueRef::of(x), ValueRef::of(c)], [], [ty.clone()]);
     let relu = graph.push_op("nn.relu", [ValueRef::of(sum)], [], [ty]);
-    // An input is an output as well, and the result is an output twice.
+    // The input is also an output, and the result is an output twice.
     graph.outputs = vec![ValueRef::of(relu), ValueRef::of(x), ValueRef::of(relu)].into();
     let (weight, _) = constant("w", &[2, 2], &[1.0, -1.0, f32::NAN, 0.5]);
     let constants = [weight];
@@ -421,7 +431,7 @@ proptest! {
                 prop_assert_eq!(read(key, &text.as_bytes()[..end]), "");
             }
         }
-        // Truncated or damaged text that was not checked: the objects before the damage are read, and the reader
+        // On truncated or damaged text that was not checked, the reader returns the objects before the damage and
         // terminates.
         for end in (0..text.len()).step_by(7) {
             let cut = &text.as_bytes()[..end];

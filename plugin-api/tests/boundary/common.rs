@@ -1,4 +1,4 @@
-//! Small host for the tests: records messages of plugins, and computes `nn.relu` and `add` on float32.
+//! Small host for the tests: records messages of plugins, and executes `nn.relu` and `add` on float32.
 
 use byoc_plugin_api::{
     Call, Constant, ConstantSource, DType, Error, Executable, Graph, HostServices, NodeKind, Prepared, Result,

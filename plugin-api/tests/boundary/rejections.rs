@@ -1,4 +1,4 @@
-//! Tests of files that are not plugins, and of unusable plugins: a one-line reason each, and the process goes on.
+//! Tests of files that are not plugins, and of unusable plugins: each gives a one-line reason, and the process goes on.
 
 use crate::common::TestHost;
 use byoc_plugin_api::{Services, host};
@@ -30,9 +30,9 @@ fn rejects_files_that_are_not_libraries() {
     assert_eq!(reject(&dir.path().join("gone.so")).code, code::UNREADABLE);
     assert_eq!(reject(dir.path()).reason, "not a regular file");
     for (bytes, reason) in [
-        (&b""[..], "an empty file"),
-        (b"hello, I am text\n", "a text file, not a shared library"),
-        (b"\x89PNG\r\n\x1a\n\0\0\0\0", "not a shared library (no ELF header)"),
+        (&b""[..], "expected a shared library, found an empty file"),
+        (b"hello, I am text\n", "expected a shared library, found a text file"),
+        (b"\x89PNG\r\n\x1a\n\0\0\0\0", "expected a shared library, found a file without an ELF header"),
     ] {
         let rejection = reject_bytes(bytes);
         assert_eq!((rejection.code, rejection.reason.as_str()), (code::NOT_A_LIBRARY, reason));
@@ -52,7 +52,9 @@ fn rejects_truncated_libraries() {
     }
     let rejection = reject_bytes(&library_bytes[..library_bytes.len() / 2]);
     assert!(
-        rejection.reason.starts_with(&format!("truncated: {} bytes of at least ", library_bytes.len() / 2)),
+        rejection
+            .reason
+            .starts_with(&format!("truncated: found {} bytes, expected at least ", library_bytes.len() / 2)),
         "{rejection}"
     );
 }
@@ -64,11 +66,11 @@ fn rejects_libraries_for_other_machines() {
     bytes[19] = 0;
     let rejection = reject_bytes(&bytes);
     assert_eq!(rejection.code, code::OTHER_MACHINE);
-    assert!(rejection.reason.starts_with("built for another processor"), "{rejection}");
+    assert!(rejection.reason.starts_with("expected a library for ELF machine "), "{rejection}");
 
     let mut bytes = template();
     bytes[4] = 1; // 32-bit
-    assert_eq!(reject_bytes(&bytes).reason, "not a library for a 64-bit machine");
+    assert_eq!(reject_bytes(&bytes).reason, "expected a library for a 64-bit machine");
 }
 
 #[test]
@@ -80,7 +82,7 @@ fn inspecting_a_damaged_library_does_not_crash() {
     for _ in 0..500 {
         let mut bytes = library_bytes.clone();
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        // The headers, and the symbol tables right after them.
+        // Restricted to the headers and the symbol tables that follow them.
         let at = (state >> 33) as usize % bytes.len().min(4096);
         bytes[at] ^= 1 << ((state >> 20) & 7);
         std::fs::write(&path, &bytes).unwrap();
@@ -101,7 +103,7 @@ fn rejects_library_without_entry() {
     let rejection = reject(&byoc_test_support::test_plugin("no_entry"));
     assert_eq!(
         (rejection.code, rejection.reason.as_str()),
-        (code::NO_ENTRY, "a shared library, but not a byoc plugin (no entry symbol)")
+        (code::NO_ENTRY, "expected a byoc plugin, found a shared library without an entry symbol")
     );
 }
 
@@ -128,7 +130,7 @@ fn rejects_library_with_unrelated_entry_symbol() {
     let rejection = reject(&compile_c(dir.path(), "other", ENTRY, &[]));
     assert_eq!(
         (rejection.code, rejection.reason.as_str()),
-        (code::NO_ENTRY, "a shared library whose entry symbol is not that of a byoc plugin")
+        (code::NO_ENTRY, "expected the entry symbol of a byoc plugin, found an unrelated symbol of the same name")
     );
 }
 
@@ -142,7 +144,7 @@ fn rejects_library_with_missing_dependency() {
     let rejection = reject(&library);
     assert_eq!(rejection.code, code::DLOPEN);
     let reason = &rejection.reason;
-    assert!(reason.starts_with("the system cannot load it: libgone.so: cannot open shared object"), "{reason}");
+    assert!(reason.starts_with("the dynamic loader failed: libgone.so: cannot open shared object"), "{reason}");
 }
 
 #[test]
@@ -152,7 +154,7 @@ fn rejects_library_with_undefined_symbol() {
     let rejection = reject(&compile_c(dir.path(), "needs", &code, &[]));
     assert_eq!(
         (rejection.code, rejection.reason.as_str()),
-        (code::DLOPEN, "the system cannot load it: undefined symbol: gone")
+        (code::DLOPEN, "the dynamic loader failed: undefined symbol: gone")
     );
 }
 
@@ -160,7 +162,8 @@ fn rejects_library_with_undefined_symbol() {
 fn rejects_plugin_of_another_version() {
     let rejection = reject(&byoc_test_support::test_plugin("other_version"));
     assert_eq!(rejection.code, code::VERSION);
-    let expected = concat!("built against byoc-plugin-api 9.0.0; this byoc has ", env!("CARGO_PKG_VERSION"));
+    let expected =
+        concat!("expected a plugin for byoc-plugin-api ", env!("CARGO_PKG_VERSION"), ", found one for 9.0.0");
     assert_eq!(rejection.reason, expected);
 }
 
@@ -174,7 +177,7 @@ fn rejects_plugin_of_another_layout() {
         "PluginModule.init.result: mismatched type: expected RResult, found u32",
     ];
     assert_eq!(rejection.details, details);
-    assert_eq!(rejection.reason, format!("its layout of the boundary differs: {} (and 2 more)", details[0]));
+    assert_eq!(rejection.reason, format!("the layout of the boundary differs: {} (and 2 more)", details[0]));
 }
 
 #[test]

@@ -33,7 +33,7 @@ fn failure_before_run_falls_back_to_host() {
         ("panic_judge", &["plugin faulty: judge: panicked at", "out of manners in judge"]),
         ("panic_compile", &["plugin faulty: compile: panicked at", "out of manners in compile"]),
         ("panic_load", &["plugin faulty: load: panicked at", "out of manners in load"]),
-        ("no_verdict", &["plugin faulty: judge: found 0 verdicts on 1 candidates"]),
+        ("no_verdict", &["plugin faulty: judge: expected 1 verdicts, found 0"]),
         ("other_symbol", &["without that function", "it defines somebody_else"]),
         ("other_loader", &["loadbinary_somebody_else", "compiled by plugin faulty"]),
     ];

@@ -357,7 +357,7 @@ fn conformance_run_reports_faults() {
     let file = FIXTURE.plugins.join("libbyoc_elementwise.so").display().to_string();
     let out = FIXTURE.folder.path().join("cases").display().to_string();
     let args = ["plugins", "test", &file, "--cases", "1", "--only", "nn.relu", "--out", &out];
-    for (fault, words) in [("segv", "a segmentation fault"), ("exit0", "it called exit")] {
+    for (fault, words) in [("segv", "a segmentation fault"), ("exit0", "called exit")] {
         let mut command = byoc(&args);
         command.env("FAULT", fault).env("ENTRY", "compile");
         let ended = wait_with_timeout(command);

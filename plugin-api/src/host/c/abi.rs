@@ -44,7 +44,7 @@ type Text = *const c_char;
 type HostPtr = *const Host;
 type ConstantPtr = *const CConstant;
 type ReferencePtr = *mut CReference;
-/// Optional entry.
+/// Optional `query` entry.
 type Query = Option<unsafe extern "C" fn(SelfPtr, CallPtr, Text, *const c_void, usize) -> i32>;
 type Release = Option<unsafe extern "C" fn(SelfPtr)>;
 
@@ -149,7 +149,7 @@ structures! {
         release: Release,
     }
 
-    /// `byoc_host`. Made by the host, so that every function is present.
+    /// `byoc_host`. Created by the host, so that every function is present.
     pub struct Host {
         struct_size: usize,
         abi: u32,
@@ -206,11 +206,11 @@ size_tagged! { Codegen Loader Executable Compiled Run }
 /// `byoc_plugin_entry`.
 pub type Entry = unsafe extern "C" fn(u32) -> *const Plugin;
 
-/// Copies a structure of a plugin: the fields that it has, zeros for the rest. Returns `None` for a null pointer, and
-/// if `struct_size` is smaller than the field itself.
+/// Copies a structure of a plugin, with zeros for the fields beyond its `struct_size`. Returns `None` for a null
+/// pointer, or if `struct_size` does not even cover `struct_size` itself.
 ///
 /// # Safety
-/// `from` must be null or point at a `T` with as many bytes as its `struct_size`.
+/// `from` must be null, or point to the first `struct_size` bytes of a `T`.
 pub unsafe fn read<T: SizeTagged>(from: *const T) -> Option<T> {
     if from.is_null() {
         return None;
@@ -256,7 +256,7 @@ mod tests {
         lines.into_iter().map(|line| line.to_lowercase()).collect()
     }
 
-    /// Returns a C program that prints the same lines.
+    /// Returns a C program that prints the lines of [`rust_layout`].
     fn program(layout: &[String]) -> String {
         let mut text = String::from("#include \"byoc_plugin.h\"\n#include <stdio.h>\nint main(void) {\n");
         for line in layout {

@@ -1,7 +1,7 @@
 //! Arguments of the entries of a C plugin: texts terminated by a NUL, handles to constants, candidates.
 //!
 //! `judge` may be called on thousands of candidates. All texts of a batch are in one buffer, and all of its constants
-//! in one list, so that the cost of a candidate is that of writing its JSON. The buffer is reused for the next batch,
+//! in one list, so that a candidate costs little more than writing its JSON. The buffer is reused for the next batch,
 //! so that the plugin reads it from the cache.
 
 use super::abi;
@@ -13,7 +13,7 @@ use crate::graph_json::write_attrs;
 use std::ffi::{CString, c_char};
 use std::sync::Arc;
 
-/// Converts a text for the plugin; NUL characters are replaced.
+/// Converts a text to a C string, with NUL characters replaced by U+FFFD.
 pub fn c_text(text: &str) -> CString {
     CString::new(text).unwrap_or_else(|_| CString::new(text.replace('\0', "\u{fffd}")).unwrap_or_default())
 }
@@ -59,7 +59,7 @@ impl Texts {
         start
     }
 
-    /// Appends any text; see [`c_text`].
+    /// Appends a text, with NUL characters replaced as in [`c_text`].
     fn push(&mut self, text: &str) -> usize {
         self.write(|bytes| match text.contains('\0') {
             false => bytes.extend_from_slice(text.as_bytes()),
@@ -90,7 +90,7 @@ impl Batch {
     /// Number of candidates that are prefetched while as many are written.
     const PREFETCH_GROUP: usize = 8;
 
-    /// Replaces the contents with these candidates.
+    /// Replaces the contents of the batch with `candidates`.
     pub fn fill(&mut self, candidates: &[Candidate]) {
         let Batch { texts, handles, .. } = self;
         texts.bytes.clear();

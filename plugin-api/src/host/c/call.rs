@@ -59,13 +59,13 @@ impl<'a> CallState<'a> {
         CallState { public, host, plugin, symbol: "", answers: Mutex::default() }
     }
 
-    /// Makes it a call of `compile` or `load` for that region.
+    /// Turns this into a call of `compile` or `load` for the region `symbol`.
     pub fn for_region(mut self, symbol: &'a str) -> CallState<'a> {
         self.symbol = symbol;
         self
     }
 
-    /// Makes it a call of `judge` on `count` candidates.
+    /// Turns this into a call of `judge` on `count` candidates.
     pub fn for_judge(self, count: usize) -> CallState<'a> {
         self.with_answers(|answers| answers.verdicts = vec![None; count]);
         self
@@ -74,7 +74,7 @@ impl<'a> CallState<'a> {
     /// Calls an entry and returns its status and its answers.
     ///
     /// # Errors
-    /// The message that the plugin passed to `fail`, or the violation of the contract.
+    /// If the plugin called `fail`, returned an error status, or violated the contract.
     pub fn run(self, entry: impl FnOnce(*mut abi::Call) -> i32) -> Result<(i32, Answers)> {
         let status = entry((&raw const self).cast_mut().cast());
         let mut answers = self.answers.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -100,8 +100,8 @@ impl<'a> CallState<'a> {
     }
 }
 
-/// Runs the body of a host function with the call that the plugin passed; an error or a panic counts as misuse by the
-/// plugin.
+/// Runs the body of a host function with the call that the plugin passed; an error or a panic counts as a violation of
+/// the contract.
 pub fn in_call<T: Default>(
     call: *mut abi::Call,
     name: &str,

@@ -4,20 +4,21 @@ use std::ffi::c_void;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-/// Size of a chunk in bytes: a wrong length is detected before the whole of it is allocated.
+/// Size of a chunk in bytes. Memory is allocated chunk by chunk, so that an unmapped range is detected before its full
+/// length is allocated.
 const CHUNK: usize = 1 << 20;
 
-/// Copies `size` bytes. The kernel reads them on behalf of this process, so that a length beyond the mapped pages is an
-/// error, where a plain copy would crash the process.
+/// Copies `size` bytes from `data`. The kernel reads the memory on behalf of this process, so that a length beyond the
+/// mapped pages is an error; a plain copy would crash the process.
 ///
 /// # Errors
-/// If bytes are not mapped; `name` names them in the message.
+/// If some of the bytes are not mapped. The message begins with `name`.
 pub fn copy(data: *const c_void, size: usize, name: &str) -> Result<Vec<u8>, String> {
     if size == 0 {
         return Ok(Vec::new());
     }
     if data.is_null() {
-        return Err(format!("{name}: {size} bytes at NULL"));
+        return Err(format!("{name}: expected {size} bytes, found NULL"));
     }
     let Ok(memory) = File::open("/proc/self/mem") else {
         // SAFETY: the caller's length is trusted, as it cannot be checked here.
@@ -31,7 +32,7 @@ pub fn copy(data: *const c_void, size: usize, name: &str) -> Result<Vec<u8>, Str
         copied.resize(at + chunk, 0);
         memory
             .read_exact_at(&mut copied[at..], (data as u64).wrapping_add(at as u64))
-            .map_err(|_| format!("{name}: expected {size} bytes, found less than {} MiB", (at + chunk) >> 20))?;
+            .map_err(|_| format!("{name}: expected {size} bytes, found fewer than {} MiB", (at + chunk) >> 20))?;
     }
     Ok(copied)
 }
@@ -46,7 +47,7 @@ mod tests {
         assert_eq!(copy(bytes.as_ptr().cast(), bytes.len(), "it").unwrap(), bytes);
         assert!(copy(std::ptr::null(), 0, "it").unwrap().is_empty());
         copy(std::ptr::null(), 1, "it").unwrap_err();
-        let error = copy(bytes.as_ptr().cast(), 1 << 46, "the blob").unwrap_err();
-        assert!(error.starts_with("the blob: expected"), "{error}");
+        let error = copy(bytes.as_ptr().cast(), 1 << 46, "blob").unwrap_err();
+        assert!(error.starts_with("blob: expected"), "{error}");
     }
 }

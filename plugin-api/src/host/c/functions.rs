@@ -71,17 +71,17 @@ fn read_text(from: *const c_char) -> Option<String> {
 }
 
 fn required(from: *const c_char, name: &str) -> Result<String, String> {
-    read_text(from).ok_or_else(|| format!("{name} is NULL"))
+    read_text(from).ok_or_else(|| format!("{name}: expected a string, found NULL"))
 }
 
-/// Returns a list of the plugin as a slice; `name` names it in messages.
+/// Returns a list of the plugin as a slice. Messages begin with `name`.
 ///
 /// # Safety
 /// `data` must point at `count` items unless `count` is 0.
 unsafe fn list<'a, T>(data: *const T, count: usize, name: &str) -> Result<&'a [T], String> {
     match (data.is_null(), count) {
         (_, 0) => Ok(&[]),
-        (true, count) => Err(format!("{name}: {count} at NULL")),
+        (true, count) => Err(format!("{name}: expected {count} items, found NULL")),
         // SAFETY: by the caller's contract.
         (false, count) => Ok(unsafe { std::slice::from_raw_parts(data, count) }),
     }
@@ -111,7 +111,7 @@ unsafe extern "C" fn fail(call: *mut abi::Call, message: *const c_char, hint: *c
 
 unsafe extern "C" fn rename(call: *mut abi::Call, name: *const c_char) {
     in_call(call, "rename", |state| {
-        let name = required(name, "the name")?;
+        let name = required(name, "name")?;
         state.with_answers(|answers| answers.name = Some(name));
         Ok(())
     });
@@ -124,7 +124,7 @@ unsafe extern "C" fn register_codegen(
     this: *mut c_void,
 ) {
     in_call(call, "register_codegen", |state| {
-        let name = required(name, "the name")?;
+        let name = required(name, "name")?;
         // SAFETY: the plugin's table is as long as its `struct_size`.
         let table = unsafe { abi::read(table) }.ok_or("expected a table with a struct_size")?;
         let codegen = CCodegen::new(state.plugin.clone(), state.host.clone(), table, this)?;
@@ -140,7 +140,7 @@ unsafe extern "C" fn register_loader(
     this: *mut c_void,
 ) {
     in_call(call, "register_loader", |state| {
-        let key = required(key, "the key")?;
+        let key = required(key, "key")?;
         // SAFETY: as above.
         let table = unsafe { abi::read(table) }.ok_or("expected a table with a struct_size")?;
         let loader = CLoader::new(state.plugin.clone(), state.host.clone(), table, this)?;
@@ -151,7 +151,7 @@ unsafe extern "C" fn register_loader(
 
 unsafe extern "C" fn register_data(call: *mut abi::Call, name: *const c_char, json: *const c_char) {
     in_call(call, "register_data", |state| {
-        let (name, json) = (required(name, "the name")?, required(json, "the data")?);
+        let (name, json) = (required(name, "name")?, required(json, "data")?);
         state.with_answers(|answers| answers.registrations.push((name, RegisteredObject::Data(json))));
         Ok(())
     });
@@ -159,7 +159,7 @@ unsafe extern "C" fn register_data(call: *mut abi::Call, name: *const c_char, js
 
 unsafe extern "C" fn answer(call: *mut abi::Call, data: *const c_void, size: usize) {
     in_call(call, "answer", |state| {
-        let bytes = foreign::copy(data, size, "the answer")?;
+        let bytes = foreign::copy(data, size, "answer")?;
         state.with_answers(|answers| answers.bytes = Some(bytes));
         Ok(())
     });
@@ -188,8 +188,8 @@ unsafe extern "C" fn refuse(
 ) {
     in_call(call, "refuse", |state| {
         let refusal = Refusal {
-            code: required(code, "the code")?.into(),
-            detail: required(detail, "the detail")?.into(),
+            code: required(code, "code")?.into(),
+            detail: required(detail, "detail")?.into(),
             hint: read_text(hint).unwrap_or_default().into(),
         };
         verdict(state, index, Verdict::Refused(refusal))
@@ -200,12 +200,12 @@ unsafe extern "C" fn compiled(call: *mut abi::Call, result: *const abi::Compiled
     in_call(call, "compiled", |state| {
         // SAFETY: the plugin's structure is as long as its `struct_size`.
         let result = unsafe { abi::read(result) }.ok_or("expected a result with a struct_size")?;
-        let blob = foreign::copy(result.blob, result.blob_size, "the blob")?;
-        let mut region = CompiledRegion::new(state.symbol, &required(result.loader, "the loader")?, blob);
+        let blob = foreign::copy(result.blob, result.blob_size, "blob")?;
+        let mut region = CompiledRegion::new(state.symbol, &required(result.loader, "loader")?, blob);
         if !result.symbols.is_null() {
             // SAFETY: the plugin's list has `symbol_count` items.
-            let symbols = unsafe { list(result.symbols, result.symbol_count, "the symbols") }?;
-            let symbols = symbols.iter().map(|&symbol| required(symbol, "a symbol").map(RString::from));
+            let symbols = unsafe { list(result.symbols, result.symbol_count, "symbols") }?;
+            let symbols = symbols.iter().map(|&symbol| required(symbol, "symbol").map(RString::from));
             region.symbols = symbols.collect::<Result<_, String>>()?;
         }
         if let (Some(language), Some(source)) = (read_text(result.source_language), read_text(result.source)) {
@@ -217,7 +217,7 @@ unsafe extern "C" fn compiled(call: *mut abi::Call, result: *const abi::Compiled
                 .map_err(|error| format!("expected a JSON object as metadata: {error}"))?;
             let metadata =
                 metadata.iter().map(|(key, value)| Ok(Attr { key: key.as_str().into(), value: read_value(value)? }));
-            region.metadata = metadata.collect::<Result<_>>().map_err(|error| format!("the metadata: {error}"))?;
+            region.metadata = metadata.collect::<Result<_>>().map_err(|error| format!("metadata: {error}"))?;
         }
         state.with_answers(|answers| answers.compiled = Some(region));
         Ok(())
@@ -237,7 +237,7 @@ unsafe extern "C" fn loaded(call: *mut abi::Call, table: *const abi::Executable,
 unsafe extern "C" fn output(call: *mut abi::Call, dims: *const i64, count: usize, exact: i32) {
     in_call(call, "output", |state| {
         // SAFETY: the plugin's list has `count` items.
-        let dims = unsafe { list(dims, count, "the dimensions") }?;
+        let dims = unsafe { list(dims, count, "dimensions") }?;
         let sizes =
             dims.iter().map(|&dim| usize::try_from(dim).map_err(|_| format!("expected a dimension >= 0, found {dim}")));
         let dims = sizes.collect::<Result<_, String>>()?;
@@ -282,7 +282,7 @@ unsafe extern "C" fn parallel_for(
     context: *mut c_void,
 ) -> i32 {
     in_call(call, "parallel_for", |state| {
-        let task = Task { run: task.ok_or("the task is NULL")?, context };
+        let task = Task { run: task.ok_or("task: expected a function, found NULL")?, context };
         let result = state.host.services.parallel_for(count, move |index| {
             let task = task;
             // SAFETY: the plugin's function is called with the plugin's argument.
@@ -352,13 +352,13 @@ unsafe extern "C" fn reference(
     count: usize,
 ) -> *mut CReference {
     let executable = in_call(call, "reference", |state| {
-        let graph = required(graph, "the graph")?;
+        let graph = required(graph, "graph")?;
         // SAFETY: the plugin's list has `count` items.
-        let handles = unsafe { list(constants, count, "the constants") }?;
+        let handles = unsafe { list(constants, count, "constants") }?;
         if handles.iter().any(|handle| handle.is_null()) {
-            return Err("a constant is NULL".into());
+            return Err("constants: expected handles, found NULL".into());
         }
-        // SAFETY: the handles were passed to the plugin, and it has not released them.
+        // SAFETY: the plugin received these handles and has not released them.
         let constants: Vec<Constant> = handles.iter().map(|&handle| unsafe { &*handle }.0.clone()).collect();
         let executable = Graph::from_json(&graph).and_then(|graph| state.host.services.reference(&graph, &constants));
         Ok(executable.map_err(|error| state.with_answers(|answers| answers.failure = Some(error))).ok())
@@ -366,7 +366,7 @@ unsafe extern "C" fn reference(
     executable.map_or(std::ptr::null_mut(), |executable| Box::into_raw(Box::new(CReference(executable))))
 }
 
-/// Runs the body of an entry of a reference; its error becomes the failure of the call.
+/// Runs the body of an entry of a reference; an error of `body` becomes the failure of the call.
 fn in_reference(
     reference: *const CReference,
     call: *mut abi::Call,
@@ -375,7 +375,7 @@ fn in_reference(
 ) -> i32 {
     in_call(call, name, |state| {
         // SAFETY: null, or a reference that the plugin has not released.
-        let reference = unsafe { reference.as_ref() }.ok_or("the reference is NULL")?;
+        let reference = unsafe { reference.as_ref() }.ok_or("reference: expected a handle, found NULL")?;
         Ok(match body(&*reference.0, state) {
             Ok(()) => Status(OK),
             Err(error) => {
@@ -395,11 +395,11 @@ unsafe extern "C" fn reference_prepare(
 ) -> i32 {
     in_reference(reference, call, "reference_prepare", |executable, state| {
         // SAFETY: the plugin forwards the arguments of its `prepare`.
-        let slices = unsafe { list(inputs, count, "the inputs") }?;
+        let slices = unsafe { list(inputs, count, "inputs") }?;
         let mut dims: Vec<Vec<usize>> = Vec::with_capacity(count);
         for slice in slices {
             // SAFETY: as above.
-            let sizes = unsafe { list(slice.data, slice.count, "the dimensions") }?.iter();
+            let sizes = unsafe { list(slice.data, slice.count, "dimensions") }?.iter();
             let sizes: Option<Vec<usize>> = sizes.map(|&size| usize::try_from(size).ok()).collect();
             dims.push(sizes.ok_or_else(|| Error::new("expected dimensions >= 0"))?);
         }
@@ -415,11 +415,11 @@ unsafe extern "C" fn reference_run(reference: *const CReference, call: *mut abi:
         // SAFETY: the plugin forwards the argument of its `run`, or a structure like it.
         let run = unsafe { abi::read(run) }.ok_or_else(|| Error::new("expected a run with a struct_size"))?;
         // SAFETY: a `TensorRef` is a `Tensor` with a lifetime.
-        let inputs: &[TensorRef<'_>] = unsafe { list(run.inputs.cast(), run.input_count, "the inputs") }?;
+        let inputs: &[TensorRef<'_>] = unsafe { list(run.inputs.cast(), run.input_count, "inputs") }?;
         // SAFETY: the same for a `TensorMut`.
-        let outputs: &mut [TensorMut<'_>] = unsafe { list_mut(run.outputs.cast(), run.output_count, "the outputs") }?;
+        let outputs: &mut [TensorMut<'_>] = unsafe { list_mut(run.outputs.cast(), run.output_count, "outputs") }?;
         // SAFETY: the run's workspace has `workspace_size` bytes.
-        let workspace: &mut [u8] = unsafe { list_mut(run.workspace.cast(), run.workspace_size, "the workspace") }?;
+        let workspace: &mut [u8] = unsafe { list_mut(run.workspace.cast(), run.workspace_size, "workspace") }?;
         executable.run(Call { inputs, outputs, workspace, plan: run.plan })
     })
 }

@@ -21,7 +21,7 @@ pub unsafe extern "C" fn constant_tensor(constant: *const CConstant, tensor: *mu
     if constant.is_null() || tensor.is_null() {
         return;
     }
-    // SAFETY: the handle was passed to the plugin, and it has not released it.
+    // SAFETY: the plugin received this handle and has not released it.
     let described = *unsafe { &*constant }.0.tensor().raw();
     // SAFETY: the plugin passes a structure to write to.
     unsafe { tensor.write(described) };

@@ -36,7 +36,7 @@ pub fn load(
     // SAFETY: the first two fields are the same in every version.
     let (version, size) = unsafe { ((&raw const (*plugin).abi).read(), (&raw const (*plugin).struct_size).read()) };
     if version != ABI {
-        let reason = format!("built against version {version} of byoc_plugin.h; this byoc reads version {ABI}");
+        let reason = format!("expected version {ABI} of byoc_plugin.h, found version {version}");
         return Err(Rejection::new(code::VERSION, reason).hint(REBUILD_C));
     }
     if (size as usize) < size_of::<abi::Plugin>() {
@@ -50,13 +50,15 @@ pub fn load(
     let plugin = unsafe { plugin.read() };
     let required = |pointer: *const c_char, field: &str| {
         if pointer.is_null() {
-            return Err(Rejection::new(code::INIT, format!("its byoc_plugin has no {field}")));
+            return Err(Rejection::new(code::INIT, format!("byoc_plugin.{field}: expected a string, found NULL")));
         }
         // SAFETY: texts end with a NUL.
         Ok(unsafe { CStr::from_ptr(pointer) }.to_string_lossy().into_owned())
     };
     let (declared, plugin_version) = (required(plugin.name, "name")?, required(plugin.version, "version")?);
-    let Some(init) = plugin.init else { return Err(Rejection::new(code::INIT, "its byoc_plugin has no init")) };
+    let Some(init) = plugin.init else {
+        return Err(Rejection::new(code::INIT, "byoc_plugin.init: expected a function, found NULL"));
+    };
 
     let host = host_table(services);
     let name: Arc<str> = declared.as_str().into();

@@ -11,7 +11,7 @@
 //! | `functions` | host functions: answers and services |
 //! | `load` | the library: version, name, registrations |
 //!
-//! C code cannot panic. A crash in it ends the process, and so does an exception that escapes it.
+//! C code cannot panic. A crash in a C plugin ends the process, and so does a C++ exception that escapes an entry.
 
 mod abi;
 mod arguments;
@@ -27,7 +27,7 @@ pub(super) use load::load;
 
 /// Text of the header, for a newly generated plugin.
 pub const HEADER: &str = include_str!("../../../include/byoc_plugin.h");
-/// Text of the JSON reader next to it.
+/// Text of the header with the JSON reader.
 pub const JSON_HEADER: &str = include_str!("../../../include/byoc_json.h");
 /// Version of the header, for messages.
 pub const ABI_TEXT: &str = "1";

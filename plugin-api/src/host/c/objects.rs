@@ -75,7 +75,7 @@ impl<T> Object<T> {
 }
 
 fn missing(name: &str) -> String {
-    format!("the table has no {name}")
+    format!("table: expected the function {name}, found NULL")
 }
 
 /// Parses a description; tolerates malformed text.
@@ -270,7 +270,7 @@ impl CExecutable {
 impl Executable for CExecutable {
     fn prepare(&self, inputs: &[&[usize]]) -> Result<Prepared> {
         let Some(prepare) = self.0.table.prepare else { return Err(missing("prepare").into()) };
-        // A dimension has the same representation as `usize` and as 64-bit integer.
+        // A dimension has the same representation as a `usize` and as an `i64`.
         let dims: SmallVec<[abi::Dims; 8]> =
             inputs.iter().map(|dims| abi::Dims { data: dims.as_ptr().cast(), count: dims.len() }).collect();
         let result = self.0.call().run(|call| {
@@ -289,7 +289,7 @@ impl Executable for CExecutable {
         let Some(run) = self.0.table.run else { return Err(missing("run").into()) };
         let arguments = abi::Run {
             struct_size: size_of::<abi::Run>(),
-            // `TensorRef` and `TensorMut` are a `Tensor` with a lifetime, which is DLPack's structure.
+            // `TensorRef` and `TensorMut` are transparent wrappers of `Tensor`, which has DLPack's layout.
             inputs: call.inputs.as_ptr().cast::<Tensor>(),
             input_count: call.inputs.len(),
             outputs: call.outputs.as_mut_ptr().cast::<Tensor>(),

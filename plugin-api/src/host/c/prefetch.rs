@@ -1,13 +1,13 @@
-//! Prefetches candidates before they are written.
+//! Prefetches candidates before they are written as JSON.
 //!
-//! A candidate consists of some fifty small allocations, and thousands of candidates exceed the caches: written one by
-//! one, most of the time is spent waiting for one cache miss at a time. So a group of candidates is prefetched level by
-//! level, all allocations of a level at once, while the previous group is written.
+//! A candidate consists of some fifty small allocations, and thousands of candidates exceed the caches: writing them
+//! one by one would mostly wait for one cache miss after another. Therefore a group of candidates is prefetched level
+//! by level, all allocations of a level at once, while the previous group is written.
 
 use crate::backend::Candidate;
 use crate::graph::{AttrValue, Graph, NodeKind};
 
-/// Prefetches the data that the JSON of these candidates is made of, except the bodies of composites.
+/// Prefetches the data from which the JSON of `candidates` is written, except the bodies of composites.
 pub fn prefetch(candidates: &[Candidate]) {
     candidates.iter().for_each(|candidate| prefetch_roots(&candidate.graph));
     candidates.iter().for_each(|candidate| prefetch_nodes(&candidate.graph));
