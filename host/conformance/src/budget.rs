@@ -4,7 +4,7 @@
 //! operations, and binary32 for the sums of 16-bit floats; nothing narrower. Each operator has an [`ErrorModel`]:
 //!
 //! * **Exact**: data movement, comparisons, selections, and everything on integers. Bit for bit, except that NaN equals
-//!   NaN and 0 equals -0. Subnormal numbers are numbers: flushing them is an error here.
+//!   NaN and 0 equals -0. Subnormal numbers must be preserved: flushing them to zero is an error.
 //! * **Ulps**: functions of single elements, in units in the last place. IEEE 754 rounds `+ - * /` and the square root
 //!   correctly; for the others the operator's definition states the bound.
 //! * **Sum**: `gamma(n) * sum |terms|` with `gamma(n) = n u / (1 - n u)`, which holds for every order of summation
@@ -13,10 +13,10 @@
 //! * **Stable**: normalizations and other compositions: the error of a backward stable computation, that is, the change
 //!   of the result when every input changes by `gamma(n + 8)` of itself (ibid., section 1.5), found by perturbing the
 //!   inputs.
-//! * **Logarithm**: `nn.log_softmax`, whose sum near 1 has a logarithm near 0: `gamma(n + 8) (1 + |y|)` on top of that
-//!   (P. Blanchard, D. J. Higham and N. J. Higham, Accurately computing the log-sum-exp and softmax functions, IMA J.
-//!   Numer. Anal. 41, 2021).
-//! * **Interpolation**: whose weights come from rounded coordinates: `16 u * size * max |x|`.
+//! * **Logarithm**: `nn.log_softmax`, whose logarithm is near 0 if the sum is near 1: the bound of **Stable** plus
+//!   `gamma(n + 8) (1 + |y|)` (P. Blanchard, D. J. Higham and N. J. Higham, Accurately computing the log-sum-exp and
+//!   softmax functions, IMA J. Numer. Anal. 41, 2021).
+//! * **Interpolation**: sums with weights that are computed from rounded coordinates: `16 u * size * max |x|`.
 //!
 //! Errors propagate from one operator to the next: see [`super::reference`].
 
@@ -24,7 +24,7 @@ use byoc_ir::op::facts::ErrorModel;
 use byoc_ir::op::{OpDef, Params};
 use byoc_ir::tensor::DType;
 
-/// Returns the error bound of a call.
+/// Returns the error model of a call.
 pub fn rule(def: &OpDef, params: &Params<'_>) -> ErrorModel {
     match def.facts.error {
         ErrorModel::Interpolation if params.string("method") == "nearest_neighbor" => ErrorModel::Exact,
@@ -32,7 +32,8 @@ pub fn rule(def: &OpDef, params: &Params<'_>) -> ErrorModel {
     }
 }
 
-/// Returns the number of terms of an element of the result, for operators that sum or reduce; 1 for others.
+/// Returns the number of terms that are accumulated in an element of the result; 1 for operators that neither sum nor
+/// reduce.
 pub fn terms(def: &OpDef, params: &Params<'_>, shapes: &[&[usize]], result: &[usize]) -> usize {
     match def.facts.error {
         ErrorModel::Sum(terms) | ErrorModel::Stable(terms) | ErrorModel::Logarithm(terms) => {

@@ -1,4 +1,4 @@
-//! Services of the host that count the calls of a plugin.
+//! Services of the host that count the calls made by a plugin.
 
 use byoc_plugin_api::{Constant, Executable, Graph, HostServices, Result, Services};
 use serde_json::Value;
@@ -56,7 +56,7 @@ impl HostServices for CountingServices {
         self.called().counter(name, amount);
     }
 
-    // Not counted: the bridge of `tracing` asks before every message.
+    // Not counted, because the `tracing` bridge queries the level before every message.
     fn log_level(&self) -> Option<Level> {
         self.inner.log_level()
     }

@@ -1,5 +1,6 @@
-//! A case: a small program, its inputs, and the claim of a backend that it tests. On disk it is a `.relay` file that
-//! any `byoc` command accepts, with a comment about its purpose, and with its constants and inputs in files beside it.
+//! A case: a small module, its inputs, and the claim of a backend under test. On disk, a case is a `.relay` file that
+//! any `byoc` command accepts, with a comment that states its purpose, and with constants and inputs in files beside
+//! it.
 
 use byoc::error::Failure;
 use byoc::frontend::{LoadOptions, relay};
@@ -13,11 +14,11 @@ use std::path::{Path, PathBuf};
 /// Claim of a backend that a case tests.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Subject {
-    /// Entry of its pattern table, by full name.
+    /// Entry of the backend's pattern table, by full name.
     Pattern(String),
-    /// One of its single operators.
+    /// One of the backend's single operators.
     Operator(String),
-    /// Several of its operators in one region.
+    /// Several of the backend's operators in one region.
     Region,
 }
 
@@ -48,9 +49,9 @@ impl Subject {
 pub struct Case {
     /// Claim under test.
     pub subject: Subject,
-    /// Description that distinguishes it from the other cases of its subject.
+    /// Description that distinguishes the case from others of its subject.
     pub about: String,
-    /// Program: `@main` over tensors.
+    /// Module, with a `@main` over tensors.
     pub module: Module,
     /// Values of the parameters.
     pub inputs: Vec<Tensor>,
@@ -62,7 +63,7 @@ impl Case {
     /// Writes the case to `path`, and its tensors to files beside it.
     ///
     /// # Errors
-    /// A file that cannot be written.
+    /// If a file cannot be written.
     pub fn write(&self, path: &Path, notes: &[String]) -> Result<(), Diagnostic> {
         relay::write(path, &self.module)?;
         let unreadable = |e: std::io::Error| Diagnostic::error(codes::frontends::UNREADABLE_MODEL, e.to_string());
@@ -80,7 +81,7 @@ impl Case {
     /// Reads a case.
     ///
     /// # Errors
-    /// A file that is not a case, or is damaged.
+    /// If the file is not a case, or is damaged.
     pub fn read(path: &Path) -> Result<Case, Failure> {
         let loaded = relay::load(path, &LoadOptions::default())?;
         let text = io::read_text(path).unwrap_or_default();
@@ -91,7 +92,7 @@ impl Case {
                 format!("{} is not a case of a conformance run", path.display()),
             )
             .note(format!("expected a first line such as \"{MARK}operator NAME\", found \"{first}\""))
-            .help("byoc plugins test FILE --out DIR writes the cases that fail to DIR")
+            .help("byoc plugins test FILE --out DIR writes failing cases to DIR")
         })?;
         let about = text.lines().nth(1).unwrap_or_default().trim_start_matches("// ").to_owned();
         let file = inputs_file(path);
@@ -105,7 +106,7 @@ impl Case {
                 .zip(&case.inputs)
                 .all(|((dtype, shape), tensor)| *dtype == tensor.dtype() && *shape == tensor.shape());
         if !fit {
-            let message = format!("{}: the inputs do not match the program", file.display());
+            let message = format!("{}: expected inputs of the types of the module's parameters", file.display());
             return Err(Diagnostic::error(codes::plugins::BAD_CASE, message).into());
         }
         Ok(case)

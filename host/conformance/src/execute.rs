@@ -100,10 +100,10 @@ pub fn run_on(
     Ok(results)
 }
 
-/// Compares all outputs with the reference; returns the largest used share of an error bound.
+/// Compares all outputs with the reference; returns the largest fraction of an error bound that any element used.
 ///
 /// # Errors
-/// The first output outside its bounds, with the worst element.
+/// If an output is outside its bounds: the index of the first such output, with its worst element.
 pub fn judge_outputs(outputs: &[Tensor], expected: &[BoundedTensor]) -> Result<f64, (usize, Mismatch)> {
     let mut share = 0.0f64;
     for (i, (output, want)) in outputs.iter().zip(expected).enumerate() {
@@ -115,7 +115,7 @@ pub fn judge_outputs(outputs: &[Tensor], expected: &[BoundedTensor]) -> Result<f
 /// Checks all outputs against the reference. The message of a fault names the output, and the run by its `description`.
 ///
 /// # Errors
-/// A fault of the given kind in the given entry.
+/// If an output is outside its bounds: a fault of `kind` in `entry`.
 pub fn expect(
     outputs: &[Tensor],
     expected: &[BoundedTensor],

@@ -31,7 +31,7 @@ macro_rules! kinds {
 kinds! {
     /// A result is outside its error budget.
     WrongResult "wrong-result";
-    /// `prepare` returned other outputs than the region has.
+    /// `prepare` returned outputs that differ from those of the region.
     WrongShape "wrong-shape";
     /// The backend supported the region, and `compile` failed.
     ClaimNotKept "claim-not-kept";
@@ -77,13 +77,13 @@ kinds! {
     DamagedBlob "damaged-blob";
     /// A query with an unknown key was not answered with "unknown".
     Query "query";
-    /// A cancelled compilation failed in another way, or the next one failed.
+    /// A cancelled compilation failed without reporting the cancellation, or the next compilation failed.
     Cancelled "cancelled";
     /// After an interrupted compilation, or without a usable cache folder, the results are wrong.
     Cache "cache";
     /// Too little memory led to a wrong result or an invalid access instead of an error.
     Memory "memory";
-    /// The plugin calls the host after everything that belongs to it was dropped.
+    /// The plugin calls the host after all of the plugin's objects were dropped.
     WorksAfterUnload "works-after-unload";
 }
 
@@ -96,13 +96,13 @@ impl fmt::Display for Kind {
 /// A violation of the contract by a plugin.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Fault {
-    /// Kind.
+    /// Kind of the fault.
     pub kind: Kind,
-    /// Entry of the boundary where it was detected: `compile`, `run`, ...
+    /// Entry in which the fault was detected: `compile`, `run`, ...
     pub entry: String,
     /// Description of the finding.
     pub message: String,
-    /// Exit code of the worker's process, where it exited.
+    /// Exit code of the worker process, if the worker exited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
 }
@@ -113,7 +113,7 @@ impl Fault {
         Fault { kind, entry: entry.to_owned(), message: message.into(), exit_code: None }
     }
 
-    /// Converts the error of an entry to a fault; a panic and a cancellation always have their own kinds.
+    /// Converts an error of `entry` to a fault of the given kind; a panic or a cancellation gets its own kind instead.
     pub fn of_error(kind: Kind, entry: &str, error: &Error) -> Fault {
         let kind = match () {
             () if error.panicked => Kind::Panic,
@@ -133,9 +133,9 @@ impl fmt::Display for Fault {
 /// Outcome of a case.
 #[derive(Clone, Debug, PartialEq)]
 pub enum CaseResult {
-    /// All results were within bounds; holds the largest share of its error budget that an element used.
+    /// All results were within bounds. Holds the largest fraction of its error budget that any element used.
     Passed(f64),
-    /// The backend refused it, with a reason.
+    /// The backend refused the case.
     Refused(Refusal),
     /// The case is invalid: the reference rejects its values.
     Invalid(String),

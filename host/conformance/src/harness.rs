@@ -104,7 +104,7 @@ impl Harness<'_, '_> {
     ) -> Result<Box<dyn Executable>, Fault> {
         let key = compiled.loader.as_str();
         let loader = (self.loader)(key).ok_or_else(|| {
-            let message = format!("the blob is for loadbinary_{key}, which no plugin here registers");
+            let message = format!("expected a registered loader, found loadbinary_{key}");
             Fault::new(Kind::WrongLoader, "compile", message)
         })?;
         (self.at)("load");
@@ -129,13 +129,13 @@ impl Harness<'_, '_> {
         let wrong = |message: String| Err(Fault::new(Kind::WrongShape, "prepare", message));
         if prepared.outputs.len() != test_region.expected.len() {
             let (given, wanted) = (prepared.outputs.len(), test_region.expected.len());
-            return wrong(format!("expected {wanted} outputs, prepared {given}"));
+            return wrong(format!("expected {wanted} prepared outputs, found {given}"));
         }
         for (i, (output, want)) in prepared.outputs.iter().zip(&test_region.expected).enumerate() {
             let (dims, want) = (&output.dims[..], want.value.shape());
             let bound = dims.len() == want.len() && dims.iter().zip(want).all(|(d, w)| d >= w);
             if (output.exact && dims != want) || !bound {
-                return wrong(format!("output {i}: expected {want:?}, prepared {dims:?}"));
+                return wrong(format!("prepared output {i}: expected {want:?}, found {dims:?}"));
             }
         }
         Ok(prepared)
@@ -154,8 +154,8 @@ impl Harness<'_, '_> {
         execute::run(test_region, executable, prepared, fill, inputs)
     }
 
-    /// Prepares and runs a region on its own inputs. A wrong result is a fault of the given kind in the given entry;
-    /// `description` is that of the run in its message.
+    /// Prepares and runs a region on its own inputs. A wrong result is a fault of `kind` in `entry`, whose message
+    /// begins with `description`.
     pub fn rerun(
         &self,
         test_region: &TestRegion,

@@ -3,7 +3,7 @@
 //! Two processes take part. The one that the user started ([`run`]) generates cases ([`generate`]), counts, shrinks
 //! failing cases and reports; it knows the plugin only by its description. The other ([`worker`]) loads the plugin and
 //! tries cases on it ([`trial`], through the entries of [`harness`]); if it crashes or hangs, that is a finding, and
-//! [`supervise`] starts another. A case is passed to it as the same file that reproduces it later ([`case`]), so the
+//! [`supervise`] starts another. The worker reads a case from the same file that later reproduces it ([`case`]), so the
 //! reported case is the one that ran.
 //!
 //! Results are compared with the naive reference, never with a fast kernel, within bounds that follow from rounding

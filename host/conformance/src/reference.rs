@@ -1,9 +1,9 @@
-//! Reference results of a program and their error bounds: every operator is computed by its naive reference, with a
+//! Reference results of a module and their error bounds: every operator is executed by its naive reference, with a
 //! running error bound (Higham, section 3.3).
 //!
 //! The bound of a result is the error of the operator itself ([`super::budget`]) plus the propagated bounds of its
-//! operands. The latter are found by experiment: the operator is computed in binary64 on operands moved to the edge of
-//! their bounds, in ten ways, and the bound is twice the largest change.
+//! operands. The propagated bounds are estimated: the operator is executed in binary64 on operands perturbed to the
+//! limits of their bounds, in ten ways, and the bound is twice the largest change of the result.
 
 use super::budget::{gamma, roundoff, rule, terms, ulp};
 use byoc::io::random::Random;
@@ -25,17 +25,17 @@ pub struct BoundedTensor {
     pub error: Vec<f64>,
 }
 
-/// All values of a data-flow program, tuples flattened, by expression.
+/// All values of a data-flow module by expression, with tuples flattened.
 pub type Values = HashMap<ExprId, Vec<BoundedTensor>>;
 
 /// Computes every value of `@main`.
 ///
 /// # Errors
-/// Values that the reference rejects (an index out of bounds), or an expression that is not data flow.
+/// If the reference rejects a value (an index out of bounds), or an expression is not data flow.
 pub fn evaluate(module: &Module, inputs: &[Tensor]) -> Result<Values, String> {
-    let main = module.main().ok_or("the program has no @main")?;
+    let main = module.main().ok_or("the module has no @main")?;
     if main.params.len() != inputs.len() {
-        return Err(format!("found {} inputs for {} parameters", inputs.len(), main.params.len()));
+        return Err(format!("expected {} inputs, found {}", main.params.len(), inputs.len()));
     }
     let mut values: Values = HashMap::new();
     let exact = |value: Tensor| BoundedTensor { value, error: Vec::new() };
@@ -52,7 +52,8 @@ pub fn evaluate(module: &Module, inputs: &[Tensor]) -> Result<Values, String> {
             Expr::Tuple(fields) => fields.iter().flat_map(|&field| of(field)).collect(),
             Expr::Project { tuple, index } => of(*tuple).into_iter().skip(*index as usize).take(1).collect(),
             expr => {
-                let (operator, call) = expr.as_op_call().ok_or("a program that is not data flow")?;
+                let (operator, call) =
+                    expr.as_op_call().ok_or("expected a data-flow module, found another expression")?;
                 let args: Vec<(bool, Vec<BoundedTensor>)> =
                     call.args.iter().map(|&arg| (matches!(module.ty(arg), Type::Tuple(_)), of(arg))).collect();
                 call_with_bounds(operator, &call.attrs, &args)?
@@ -63,7 +64,7 @@ pub fn evaluate(module: &Module, inputs: &[Tensor]) -> Result<Values, String> {
     Ok(values)
 }
 
-/// Returns true if every number is finite, including the intermediate results of the reference.
+/// Returns true if every floating-point value is finite, including intermediate results.
 pub fn is_finite(values: &Values) -> bool {
     let all = values.values().flatten().filter(|bounded| bounded.value.dtype().is_float());
     all.flat_map(|bounded| bounded.value.view().to_f64s()).all(f64::is_finite)
@@ -100,7 +101,7 @@ fn call_with_bounds(operator: OpId, attrs: &Attrs, args: &Arguments) -> Result<V
     Ok(results.into_iter().zip(errors).map(|(value, error)| BoundedTensor { value, error }).collect())
 }
 
-/// Computes the operator on the tensors that `pick` makes from the arguments.
+/// Executes the operator on the tensors that `pick` derives from the arguments.
 fn apply(
     operator: OpId,
     attrs: &Attrs,
@@ -122,7 +123,7 @@ fn apply(
     op::evaluate(operator, attrs, &args, MAX_VALUE_BYTES)
 }
 
-/// Returns the attributes of the same call in binary64.
+/// Returns the attributes with a floating-point `out_dtype` widened to float64.
 fn binary64_attrs(attrs: &Attrs) -> Attrs {
     let narrow = attrs.get("out_dtype").and_then(|v| v.as_dtype()).is_some_and(DType::is_float);
     if narrow { attrs.with("out_dtype", DType::F64) } else { attrs.clone() }
@@ -136,7 +137,7 @@ fn map_binary64(tensor: &Tensor, change: impl Fn(usize, f64) -> f64) -> Tensor {
     Tensor::from_slice(tensor.shape(), &values)
 }
 
-/// Error bound of the operator itself.
+/// Returns the error bound of the operator itself for each element of `result`.
 fn operator_error(
     operator: OpId,
     wide_attrs: &Attrs,
@@ -191,8 +192,8 @@ fn operator_error(
     }
 }
 
-/// Largest changes of the results when the operands change within their bounds, and within `gamma(backward)` of
-/// themselves.
+/// Returns twice the largest change of each element of the results when the operands are perturbed by their error
+/// bounds plus a relative `gamma(backward)`.
 fn perturbation_changes(operator: OpId, attrs: &Attrs, args: &Arguments, backward: usize) -> Vec<Vec<f64>> {
     const PERTURBATIONS: u64 = 10;
     let Ok(baseline) = apply(operator, attrs, args, |_, b| map_binary64(&b.value, |_, v| v)) else { return Vec::new() };
@@ -226,7 +227,7 @@ fn perturbation_changes(operator: OpId, attrs: &Attrs, args: &Arguments, backwar
         for ((largest, baseline), perturbed) in largest.iter_mut().zip(&baseline).zip(&perturbed) {
             for ((largest, baseline), perturbed) in largest.iter_mut().zip(baseline).zip(perturbed.view().to_f64s()) {
                 let same = *baseline == perturbed || (baseline.is_nan() && perturbed.is_nan());
-                // If a small step leaves the domain, the result is unbounded.
+                // If a small step leaves the domain of the operator, the result is unbounded.
                 let change = if same { 0.0 } else { (baseline - perturbed).abs() };
                 *largest = if change.is_nan() { f64::INFINITY } else { largest.max(2.0 * change) };
             }
@@ -255,18 +256,18 @@ pub struct Mismatch {
 impl std::fmt::Display for Mismatch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Mismatch { element, got, want, allowed, count, total } = self;
-        write!(f, "element {element} is {got:?}, the reference gives {want:?}")?;
+        write!(f, "element {element}: expected {want:?}")?;
         if *allowed > 0.0 {
-            write!(f, " and allows {allowed:.3e}")?;
+            write!(f, " within {allowed:.3e}")?;
         }
-        write!(f, " ({count} of {total} elements differ)")
+        write!(f, ", found {got:?} ({count} of {total} elements differ)")
     }
 }
 
-/// Compares a result with its bounds; returns the largest share of its bound that an element used.
+/// Compares a result with its bounds; returns the largest fraction of its bound that any element used.
 ///
 /// # Errors
-/// The element that exceeds its bound most.
+/// If an element exceeds its bound. The mismatch is the element that exceeds its bound most.
 pub fn compare(got: &Tensor, want: &BoundedTensor) -> Result<f64, Mismatch> {
     let (a, b) = (got.view().to_f64s(), want.value.view().to_f64s());
     let size = got.dtype().size();
@@ -276,7 +277,7 @@ pub fn compare(got: &Tensor, want: &BoundedTensor) -> Result<f64, Mismatch> {
     let mut count = 0;
     for (i, (&a, &b)) in a.iter().zip(&b).enumerate() {
         let allowed = want.error.get(i).copied().unwrap_or(0.0);
-        // 64-bit integers may be equal in binary64 and differ.
+        // Different 64-bit integers may be equal in binary64.
         let integer = !got.dtype().is_float() && allowed == 0.0;
         let same = if integer { bytes(got, i) == bytes(&want.value, i) } else { a == b || (a.is_nan() && b.is_nan()) };
         if same || allowed == f64::INFINITY {

@@ -5,24 +5,24 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 
 /// Note on a backend whose description has `finite_math`.
-pub const FINITE_MATH: &str = "finite_math: no guarantee where a number is NaN or infinite";
+pub const FINITE_MATH: &str = "finite_math: no guarantee for results that involve NaN or infinity";
 
 /// Outcomes of the cases of one operator or pattern.
 #[derive(Clone, Debug, Serialize)]
 pub struct SubjectReport {
     /// Subject: `operator nn.conv2d`, `pattern mine.conv_relu`, `region`.
     pub subject: String,
-    /// Valid cases that were tried.
+    /// Number of valid cases.
     pub cases: usize,
-    /// Supported cases with correct results.
+    /// Number of supported cases with correct results.
     pub passed: usize,
-    /// Refused cases.
+    /// Number of refused cases.
     pub refused: usize,
-    /// Supported cases that failed.
+    /// Number of supported cases that failed.
     pub failed: usize,
-    /// Largest share of its error budget that an element used.
+    /// Largest fraction of its error budget that any element used.
     pub share: f64,
-    /// Number of refused cases by reason.
+    /// Number of refused cases for each reason.
     pub reasons: BTreeMap<String, usize>,
 }
 
@@ -39,13 +39,13 @@ impl SubjectReport {
 pub struct FailedCase {
     /// Subject of the case, or name of the check.
     pub subject: String,
-    /// Fault.
+    /// Fault that the case triggers.
     pub fault: Fault,
     /// Description of the case.
     pub case: String,
-    /// File with the smallest program that reproduces it.
+    /// File with the shrunk case that reproduces the failure.
     pub file: Option<String>,
-    /// Command that runs it.
+    /// Command that reproduces the failure.
     pub command: Option<String>,
 }
 
@@ -58,7 +58,7 @@ pub struct BackendReport {
     pub plugin: String,
     /// Version of the plugin.
     pub version: String,
-    /// True if the backend gives no guarantee for numbers that are not finite, and was not tested on them.
+    /// True if the backend gives no guarantee for non-finite values, which were therefore not tested.
     pub finite_math: bool,
     /// Faults that do not belong to a case.
     pub faults: Vec<Fault>,

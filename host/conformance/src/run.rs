@@ -22,13 +22,13 @@ pub struct Options {
     pub seed: u64,
     /// Number of cases for each operator and each pattern.
     pub cases: usize,
-    /// Filter: only subjects whose name contains this.
+    /// Filter: only subjects whose name contains this text are tested.
     pub only: Option<String>,
     /// Time limit for an entry.
     pub limit: Duration,
     /// Folder for failing cases.
     pub out: PathBuf,
-    /// Command that reproduces a case, without the file of the case.
+    /// Command that reproduces a case, without the path of the case.
     pub reproduce_command: String,
 }
 
@@ -38,15 +38,16 @@ const MAX_THOROUGH_CASES: usize = 2;
 /// Number of faults of one kind in a subject after which the subject is abandoned.
 const MAX_FAULTS_PER_KIND: usize = 3;
 
-/// Multiple of the number of cases that is drawn at most if few of them are supported.
+/// Maximum number of cases that are drawn if few are supported, as a multiple of the requested number.
 const MAX_DRAW_FACTOR: usize = 8;
 
 /// Maximum number of attempts to shrink a case.
 const MAX_SHRINK_ATTEMPTS: usize = 120;
 
-/// A plugin under test, in the process that survives its crashes.
+/// Conformance run of a plugin, in the process that survives the plugin's crashes.
 pub struct Run<'a> {
-    /// Creates the command that starts a worker for the file; the argument is a limit on its memory in KiB.
+    /// Creates the command that starts a worker for the plugin's file. The argument limits the memory of the worker, in
+    /// KiB.
     pub command: &'a dyn Fn(Option<u64>) -> Command,
     /// Options.
     pub options: &'a Options,
@@ -72,7 +73,7 @@ impl Run<'_> {
     /// Returns the backends that the plugin registers.
     ///
     /// # Errors
-    /// The fault of a plugin that cannot be loaded.
+    /// If the plugin cannot be loaded.
     pub fn backends(&self) -> Result<Vec<String>, Fault> {
         match self.supervisor(None).send(&json!({ "do": "backends" })) {
             Reply::Done(Value::Array(names)) => Ok(names.iter().filter_map(|n| n.as_str().map(String::from)).collect()),
@@ -154,7 +155,7 @@ impl Run<'_> {
         for number in 0..self.options.cases * MAX_DRAW_FACTOR {
             let dtype = theme(number).dtype;
             if number >= self.options.cases {
-                // A backend that supports little gets more cases of the kind it supports.
+                // A backend that supports little gets more cases of the element types that it supports.
                 if subject_report.passed + subject_report.failed >= self.options.cases / 2 {
                     break;
                 }
@@ -219,7 +220,7 @@ impl Run<'_> {
         Ok(json!({ "do": "case", "backend": backend, "file": file, "thorough": thorough, "cache_dir": cache }))
     }
 
-    /// Shrinks the case and writes it to a file that can be run again.
+    /// Shrinks the case, and writes it to a file that reproduces the fault.
     fn failure(&self, worker: &mut Supervisor, backend: &str, case: Case, fault: Fault, thorough: bool) -> FailedCase {
         // A smaller case is not worth waiting for the time limit many times.
         let attempts = match fault.kind {
@@ -231,7 +232,7 @@ impl Run<'_> {
             let reply = self.run_case(worker, backend, smaller, thorough);
             matches!(CaseReply::of(&reply), CaseReply::Failed(again) if again.kind == fault.kind)
         });
-        // The report shows the message of the small case.
+        // The report shows the message of the shrunk case.
         let fault = match CaseReply::of(&self.run_case(worker, backend, &small, thorough)) {
             CaseReply::Failed(again) if again.kind == fault.kind => again,
             _ => fault,
@@ -253,7 +254,7 @@ impl Run<'_> {
     /// Runs one case from a file.
     ///
     /// # Errors
-    /// A case that cannot be written for the worker.
+    /// If the case cannot be written for the worker.
     pub fn try_one(&self, backend: &str, case: &Case) -> Result<Value, String> {
         let mut worker = self.supervisor(None);
         let request = self.request(backend, case, true, None)?;
@@ -309,7 +310,8 @@ impl Run<'_> {
         None
     }
 
-    /// Checks a cache folder that is a file: an error is permitted, a crash or a wrong result is not.
+    /// Checks that a file in place of the cache folder is tolerated: an error is permitted, a crash or a wrong result
+    /// is not.
     fn unusable_cache(&self, backend: &str, case: &Case) -> Option<Fault> {
         let cache = self.scratch.join("no folder");
         std::fs::write(&cache, "a file").ok()?;
@@ -325,14 +327,14 @@ impl Run<'_> {
         ))
     }
 
-    /// Checks a small address space: an error or an orderly exit is permitted.
+    /// Checks that a small address space is tolerated: an error or an orderly exit is permitted.
     fn low_memory(&self, backend: &str, case: &Case) -> Option<Fault> {
         let Reply::Done(size) = self.supervisor(None).send(&json!({ "do": "memory" })) else { return None };
         let size = size.as_u64().filter(|&kib| kib > 0)?;
         for headroom in [1 << 10, 8 << 10, 64 << 10] {
             let request = self.request(backend, case, false, None).ok()?;
             let reply = self.supervisor(Some(size + headroom)).send(&request);
-            // A failed allocation aborts in Rust, and exits in libraries of C.
+            // A failed allocation aborts the process in Rust, and exits it in C libraries.
             let orderly =
                 matches!(&reply, Reply::Died { termination: Termination::ABORTED | Termination::Exited(_), .. });
             let Some(fault) = fault_in(&reply) else { continue };
@@ -347,7 +349,7 @@ impl Run<'_> {
     }
 }
 
-/// Parses a pattern table, with full names for its entries, as in partitioning.
+/// Parses a pattern table, and prefixes the names of its entries with the backend, as partitioning does.
 fn table(backend: &str, text: &str) -> Vec<Entry> {
     let mut table = parse_table(text, Checks::Allowed).entries;
     let prefix = format!("{backend}.");
@@ -392,7 +394,7 @@ fn fault_of(done: &Value) -> Option<Fault> {
     serde_json::from_value(done.get("fault")?.clone()).ok()
 }
 
-/// Converts a missing answer of the worker to a fault of the entry that it was in.
+/// Converts a reply without a result to a fault of the entry that the worker was in.
 fn fault_of_reply(reply: &Reply, entry: &str) -> Fault {
     let place = |at: &str| if at == "start" && !entry.is_empty() { entry.to_owned() } else { at.to_owned() };
     match reply {
@@ -404,6 +406,8 @@ fn fault_of_reply(reply: &Reply, entry: &str) -> Fault {
         Reply::Late { at } => {
             Fault::new(Kind::TimeLimit, &place(at), "the entry did not return within the time limit".to_owned())
         }
-        Reply::Done(done) => Fault::new(Kind::BadDescription, entry, format!("an unexpected answer: {done}")),
+        Reply::Done(done) => {
+            Fault::new(Kind::BadDescription, entry, format!("unexpected answer of the worker: {done}"))
+        }
     }
 }

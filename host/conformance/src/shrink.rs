@@ -1,4 +1,5 @@
-//! Shrinks a failing case: smaller dimensions, default attributes, simple numbers, as long as it fails in the same way.
+//! Shrinks a failing case to smaller dimensions, default attributes and simple numbers, while the case still fails in
+//! the same way.
 
 use super::case::Case;
 use byoc_ir::ir::{AttrValue, Callee, Expr, ExprId, Type};
@@ -31,7 +32,7 @@ pub fn shrink(case: &Case, attempts: usize, mut fails: impl FnMut(&Case) -> bool
 /// A simplification step.
 #[derive(Clone, Debug, PartialEq)]
 enum Edit {
-    /// Replaces every dimension of the first size, and every equal number in an attribute, by the second.
+    /// Replaces every dimension that equals the first number, and every equal number in an attribute, with the second.
     Size(usize, usize),
     /// Changes one dimension of one operand.
     Dim { operand: usize, axis: usize, to: usize },
@@ -39,11 +40,11 @@ enum Edit {
     Default(ExprId, String),
     /// Removes an attribute, and sets a dimension that depends on it to 1: the channels of a group.
     DefaultAndDim { call: ExprId, key: String, operand: usize, axis: usize },
-    /// Replaces the elements of an operand by small integers.
+    /// Replaces the elements of an operand with small integers.
     Simple(usize),
 }
 
-/// Returns parameters and constants, in the order of the program.
+/// Returns parameters and constants, in the order of the module.
 fn operands(case: &Case) -> Vec<(ExprId, Tensor)> {
     let Some(main) = case.module.main() else { return Vec::new() };
     let mut found: Vec<(ExprId, Tensor)> = main.params.iter().copied().zip(case.inputs.iter().cloned()).collect();
@@ -90,7 +91,7 @@ fn edits(case: &Case) -> Vec<Edit> {
     edits
 }
 
-/// Applies an edit; `None` if the program would not be well typed.
+/// Applies an edit; `None` if the module would be ill-typed.
 fn apply(case: &Case, edit: &Edit) -> Option<Case> {
     let main = case.module.main()?;
     let mut tensors: HashMap<ExprId, Tensor> = HashMap::new();
@@ -180,7 +181,7 @@ fn resized(value: &AttrValue, from: i64, to: i64) -> AttrValue {
     }
 }
 
-/// Returns the first elements along every axis.
+/// Returns the corner of `tensor` that has this shape: the first elements along every axis.
 fn corner(tensor: &Tensor, shape: &[usize]) -> Tensor {
     Tensor::build(tensor.dtype(), shape, |bytes| {
         let size = tensor.dtype().size();
@@ -197,7 +198,7 @@ fn corner(tensor: &Tensor, shape: &[usize]) -> Tensor {
     .expect("a case exceeds the memory")
 }
 
-/// Replaces the finite elements by 1, 2, 3, -1, ...; booleans stay.
+/// Replaces the finite elements with 1, 2, 3, -1, ...; booleans stay.
 fn simple(tensor: &Tensor) -> Tensor {
     let size = tensor.dtype().size();
     Tensor::build(tensor.dtype(), tensor.shape(), |bytes| {

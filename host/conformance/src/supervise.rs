@@ -1,5 +1,5 @@
-//! The process of a conformance run that survives: starts the worker, sends it requests, and when it crashes or hangs,
-//! reports where and starts another.
+//! Supervisor of the worker in a conformance run: starts the worker, sends requests to it, and if it crashes or hangs,
+//! reports the current entry and starts another worker.
 
 use serde_json::Value;
 use std::fmt;
@@ -16,16 +16,16 @@ pub enum Reply {
     Done(Value),
     /// The worker's process terminated.
     Died {
-        /// Entry that it was in.
+        /// Entry that the worker was in.
         at: String,
         /// Termination status.
         termination: Termination,
-        /// Last line of its standard error, or the reason that it has no status.
+        /// Last line of the worker's standard error, or the reason for an unknown status.
         last_line: Option<String>,
     },
     /// The worker did not answer in time, and was killed.
     Late {
-        /// Entry that it was in.
+        /// Entry that the worker was in.
         at: String,
     },
 }
@@ -33,16 +33,16 @@ pub enum Reply {
 /// Termination of a worker's process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Termination {
-    /// It exited with this code.
+    /// Exited with this code.
     Exited(i32),
-    /// It was killed by this signal.
+    /// Killed by this signal.
     Killed(i32),
-    /// Its status could not be read.
+    /// The status could not be read.
     Unknown,
 }
 
 impl Termination {
-    /// An abort, as of a failed allocation.
+    /// Abort, for example after a failed allocation.
     pub const ABORTED: Termination = Termination::Killed(6);
 
     fn of(status: ExitStatus) -> Termination {
@@ -98,7 +98,7 @@ impl Supervisor {
         self.send_until(request, None)
     }
 
-    /// Sends a request to the worker, and kills it after `patience`, wherever it is.
+    /// Sends a request to the worker, and kills the worker after at most `patience`, in whatever entry.
     pub fn interrupt(&mut self, request: &Value, patience: Duration) {
         self.send_until(request, Some(Instant::now() + patience));
         self.stop();
@@ -146,7 +146,7 @@ impl Supervisor {
     /// Kills the worker.
     pub fn stop(&mut self) {
         if let Some(mut running) = self.running.take() {
-            // It may have terminated already.
+            // The worker may have terminated already.
             let _ = running.child.kill();
             let _ = running.child.wait();
         }

@@ -1,4 +1,4 @@
-//! A region of a case as a backend gets it, with the expected results.
+//! A region of a case as a backend receives it, with the expected results.
 
 use super::reference::{self, BoundedTensor, Values};
 use byoc::plugin::bridge::{ConstantTable, function_graph, module_of};
@@ -20,24 +20,24 @@ pub struct TestRegion {
     pub inputs: Vec<Tensor>,
     /// Expected outputs.
     pub expected: Vec<BoundedTensor>,
-    /// True if the backend gives no guarantee for numbers that are not finite.
+    /// True if the backend gives no guarantee for non-finite values.
     finite_math: bool,
     sources: Vec<ExprId>,
     results: Vec<ExprId>,
 }
 
 impl TestRegion {
-    /// Creates the test of a region made by partitioning, with its values from the reference.
+    /// Creates the test of a region that partitioning formed, with the values of the reference.
     ///
     /// # Errors
-    /// A region that cannot run on its own.
+    /// If the region cannot run on its own.
     pub fn of(
         module: &Module,
         region: &RegionReport,
         values: &Values,
         finite_math: bool,
     ) -> Result<TestRegion, String> {
-        let function = module.function(&region.symbol).ok_or("a region without a function")?;
+        let function = module.function(&region.symbol).ok_or("expected a function for the region, found none")?;
         let mut constants = ConstantTable::default();
         let graph = function_graph(module, &region.symbol, function, &mut constants).map_err(|d| d.to_string())?;
         let mut test_region = TestRegion {
@@ -54,27 +54,28 @@ impl TestRegion {
         Ok(test_region)
     }
 
-    /// Copies inputs and results from the values of the whole program.
+    /// Copies inputs and results from the values of the whole module.
     fn read_values(&mut self, values: &Values) -> Result<(), String> {
-        let of = |id: &ExprId| values.get(id).cloned().ok_or("a value that the reference did not compute");
+        let of = |id: &ExprId| values.get(id).cloned().ok_or("expected a value of the reference, found none");
         let gather = |ids: &[ExprId]| -> Result<Vec<BoundedTensor>, &str> {
             let all: Result<Vec<Vec<BoundedTensor>>, &str> = ids.iter().map(of).collect();
             Ok(all?.into_iter().flatten().collect())
         };
         self.inputs = gather(&self.sources)?.into_iter().map(|bounded| bounded.value).collect();
-        // The inputs of a region are exact, whatever was computed before it; this shows when it is evaluated alone.
+        // The region receives the reference's values as exact inputs; the bounds of the expected results nevertheless
+        // include the errors of earlier operators.
         self.expected = gather(&self.results)?;
         let whole = self.inputs.len() == self.graph.inputs.len() && self.expected.len() == self.graph.outputs.len();
-        if whole { Ok(()) } else { Err("a region has other inputs or outputs than its graph".into()) }
+        if whole { Ok(()) } else { Err("expected as many inputs and outputs as in the region's graph".into()) }
     }
 
-    /// Evaluates the same region on other inputs; returns them with the results of the reference.
+    /// Evaluates the region on `inputs`, and returns these with the results of the reference.
     ///
     /// # Errors
-    /// Inputs that the reference rejects, or for which the backend gives no guarantee.
+    /// If the reference rejects the inputs, or the backend gives no guarantee for them.
     pub fn with_inputs(&self, inputs: Vec<Tensor>) -> Result<(Vec<Tensor>, Vec<BoundedTensor>), String> {
         let module = module_of(&self.graph, &self.constants).map_err(|d| d.to_string())?;
-        let main = module.main().ok_or("a graph without outputs")?;
+        let main = module.main().ok_or("expected a graph with outputs")?;
         let body = main.body;
         let mut values = reference::evaluate(&module, &inputs)?;
         if self.finite_math && !reference::is_finite(&values) {

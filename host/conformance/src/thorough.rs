@@ -1,4 +1,4 @@
-//! Tests that run once or twice for each claim, because they are about the backend more than about the case.
+//! Tests that run for only two cases of each claim, because they concern the backend rather than the case.
 
 use super::case::Case;
 use super::execute::{self, FillPattern, expect, judge_outputs};
@@ -11,7 +11,7 @@ use byoc_ir::with_dtype;
 use byoc_plugin_api::{CompiledRegion, Executable, Prepared};
 use std::sync::Barrier;
 
-/// Number of concurrent threads, and number of runs of each.
+/// Number of concurrent threads, and of runs on each of them.
 const THREADS: usize = 4;
 const RUNS_PER_THREAD: usize = 24;
 
@@ -57,8 +57,8 @@ fn reproducible_bytes(
     Err(Fault::new(Kind::NotDeterministic, "compile", message))
 }
 
-/// Returns inputs with their elements in reverse order, and the expected results. Elements with a meaning to the
-/// program (indices) are equally valid at another position.
+/// Returns inputs with their elements in reverse order, and the expected results. Indices remain valid at another
+/// position.
 fn second_inputs(test_region: &TestRegion) -> Result<Option<SecondInputs>, Fault> {
     let inputs: Vec<Tensor> = test_region.inputs.iter().map(reversed).collect();
     Ok(test_region.with_inputs(inputs).ok().map(|(inputs, expected)| SecondInputs { inputs, expected }))
@@ -195,19 +195,19 @@ fn unknown_query(
     (harness.at)("query");
     let loader = (harness.loader)(&compiled.loader);
     let answers = [
-        ("the code generator", harness.backend.codegen.query(KEY, &[1, 2, 3])),
-        ("the loader", loader.map_or(Ok(None), |loader| loader.query(KEY, &[]))),
-        ("the executable", executable.query(KEY, &[])),
+        ("code generator", harness.backend.codegen.query(KEY, &[1, 2, 3])),
+        ("loader", loader.map_or(Ok(None), |loader| loader.query(KEY, &[]))),
+        ("executable", executable.query(KEY, &[])),
     ];
     for (responder, answer) in answers {
         match answer {
             Ok(None) => {}
             Ok(Some(bytes)) => {
-                let message = format!("{responder} answers an unknown key with {} bytes", bytes.len());
+                let message = format!("{responder}: expected no answer to an unknown key, found {} bytes", bytes.len());
                 return Err(Fault::new(Kind::Query, "query", message));
             }
             Err(error) => {
-                let message = format!("{responder} answers an unknown key with an error: {error}");
+                let message = format!("{responder}: expected no answer to an unknown key, found an error: {error}");
                 return Err(Fault::new(if error.panicked { Kind::Panic } else { Kind::Query }, "query", message));
             }
         }
@@ -215,9 +215,9 @@ fn unknown_query(
     Ok(())
 }
 
-/// Checks damaged blobs. A truncated blob has to be rejected (or run correctly, if nothing essential was cut off). One
-/// with a changed byte may load, because artifacts carry digests and such a blob never arrives; it must not terminate
-/// the process.
+/// Checks damaged blobs. A truncated blob has to be rejected (or run correctly, if nothing essential was cut off). A
+/// blob with a changed byte may load, because the digest in an artifact detects it earlier, but must not terminate the
+/// process.
 fn damaged_blobs(harness: &Harness<'_, '_>, test_region: &TestRegion, compiled: &CompiledRegion) -> Result<(), Fault> {
     let blob = compiled.blob.as_slice();
     let lengths = [0, 1, 7, blob.len() / 4, blob.len() / 2, blob.len().saturating_sub(9), blob.len().saturating_sub(1)];

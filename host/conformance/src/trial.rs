@@ -10,8 +10,8 @@ use byoc_ir::tensor::Tensor;
 use byoc_plugin_api::{CompiledRegion, Executable, Prepared};
 
 impl Harness<'_, '_> {
-    /// Tests a case. `thorough` includes the tests that are about the backend more than about the case: threads,
-    /// repetition, concurrency, other constants, damaged blobs.
+    /// Tests a case. `thorough` includes the tests that concern the backend rather than the case: threads, repetition,
+    /// concurrency, other constants, damaged blobs.
     pub fn try_case(&self, case: &Case, thorough: bool) -> CaseResult {
         let test_regions = match self.partition(case) {
             Ok(test_regions) => test_regions,
@@ -30,8 +30,8 @@ impl Harness<'_, '_> {
         CaseResult::Passed(share)
     }
 
-    /// Compiles, loads, prepares and runs a region; returns the compiled region and the largest used share of the error
-    /// budget.
+    /// Compiles, loads, prepares and runs a region; returns the compiled region and the largest fraction of its error
+    /// budget that any element used.
     fn try_region(&self, test_region: &TestRegion) -> Result<(CompiledRegion, f64), Fault> {
         let compiled = self.compile(test_region, self.cache_dir)?;
         let executable = self.load(test_region, &compiled, &compiled.blob, self.services)?;
@@ -40,7 +40,8 @@ impl Harness<'_, '_> {
         Ok((compiled, share))
     }
 
-    /// Runs twice with different fill bytes and compares; a fault names the dependency of a wrong result.
+    /// Runs twice with different fill bytes and compares the results. The fault for a wrong result states on what the
+    /// result depends.
     pub fn check_run(
         &self,
         test_region: &TestRegion,
@@ -77,7 +78,7 @@ impl Harness<'_, '_> {
         };
         let message = format!("output {output}: {mismatch}");
         if !same(fill) {
-            return Fault::new(Kind::NotRepeatable, "run", format!("{message}; another run gives another result"));
+            return Fault::new(Kind::NotRepeatable, "run", format!("{message}; the result differs from run to run"));
         }
         let other = |byte: u8| if byte == 0 { 0x40 } else { 0 };
         if !same(FillPattern { guard: other(fill.guard), ..fill }) {

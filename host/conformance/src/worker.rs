@@ -1,6 +1,6 @@
-//! The process of a conformance run that loads the plugin: separate, so that a crash or an endless loop is a finding
-//! and does not end the run. It reads requests, one JSON object per line, and answers each with lines that name the
-//! entry it is in (`{"at": "compile"}`) and one with the outcome (`{"done": ...}`).
+//! Worker process of a conformance run, which loads the plugin. The process is separate, so that a crash or an infinite
+//! loop is a finding and does not end the run. The worker reads requests, one JSON object per line, and answers each
+//! with lines that name the current entry (`{"at": "compile"}`) and one line with the outcome (`{"done": ...}`).
 
 use super::call_counter::{CallCounter, counting_services};
 use super::case::Case;
@@ -22,7 +22,7 @@ use std::time::Duration;
 /// A plugin under test.
 pub struct Worker {
     registry: Registry,
-    /// Searched for the loaders of its blobs after the file itself.
+    /// Other plugins, searched for a loader that the plugin under test does not register.
     others: Registry,
     services: Services,
     single_threaded: Services,
@@ -31,10 +31,10 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Loads the plugin, and those in `dirs` for their loaders.
+    /// Loads the plugin, and the plugins in `dirs` for their loaders.
     ///
     /// # Errors
-    /// A plugin that cannot be loaded, or threads that the system cannot start.
+    /// If the plugin cannot be loaded, or threads cannot be started.
     pub fn new(file: &Path, dirs: &[PathBuf], threads: usize) -> Result<Worker, Failure> {
         let (call_counter, cancel) = (Arc::new(CallCounter::default()), Cancel::default());
         let make = |threads: usize| -> Result<Services, Failure> {
@@ -79,7 +79,7 @@ impl Worker {
         let backend = match Backend::find(&self.registry, name) {
             Ok(backend) => backend,
             Err(failure) => {
-                // The failure may be that of the entry, or of the host with what it returned.
+                // The failure may be that of the entry itself, or of the host in processing its result.
                 let described = self.registry.codegen(name).ok().map(|(codegen, _)| codegen.describe());
                 let panicked = matches!(described, Some(Err(error)) if error.panicked);
                 let kind = if panicked { Kind::Panic } else { Kind::BadDescription };
@@ -136,7 +136,7 @@ impl Worker {
         json!({ "fault": Fault::new(Kind::WorksAfterUnload, "run", message) })
     }
 
-    /// Cancels a compilation: it has to report the cancellation, or to finish all the same. The next compilation has to
+    /// Cancels a compilation, which must report the cancellation or finish regardless. The next compilation must
     /// succeed.
     fn cancel(&self, request: &Value, at: &dyn Fn(&str)) -> Value {
         let Ok(case) = Case::read(Path::new(request["file"].as_str().unwrap_or_default())) else { return Value::Null };

@@ -113,7 +113,7 @@ fn skips_and_reports_values_without_guarantee() {
     if byoc_test_support::onednn().is_none() {
         return;
     }
-    let said = "finite_math: no guarantee where a number is NaN or infinite";
+    let said = "finite_math: no guarantee for results that involve NaN or infinity";
     let (output, lines) = tested(&plugin("dnnl"), &["--only", "dense_bias_relu"]);
     let summary = &lines.last().unwrap()["summary"];
     assert!(summary["finite_math"] == true && summary["passed"].as_u64() >= Some(8), "{}", output.out);

@@ -1,29 +1,29 @@
-//! Random sizes, element types and values. A theme selects the part of the space that a case covers; the numbers follow
-//! from a seed and are the same on every machine.
+//! Random dimensions, element types and values. A theme selects the part of the input space that a case samples; the
+//! numbers are derived from a seed, and are the same on every machine.
 
 use byoc::io::random::Random;
 use byoc_ir::tensor::{DType, Element, Tensor};
 use byoc_ir::with_dtype;
 
-/// Sizes of a case.
+/// Dimensions of a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sizes {
     /// From 2 to 6.
     Small,
-    /// Odd sizes, which no vector width divides.
+    /// Odd dimensions, which are not multiples of a vector width.
     Odd,
     /// Mostly 1.
     One,
     /// A dimension of 0.
     Zero,
-    /// More than a vector, a block, a cache line.
+    /// Around multiples of 16, near the bounds of vectors, blocks and cache lines.
     Wide,
 }
 
 /// Values of a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Values {
-    /// Numbers around 1; small integers.
+    /// Floats between -2 and 2; small integers.
     Plain,
     /// Includes NaN, infinities and zeros of both signs.
     Special,
@@ -33,10 +33,10 @@ pub enum Values {
     Extreme,
 }
 
-/// Part of the space that a case covers.
+/// Part of the input space that a case samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Theme {
-    /// Sizes.
+    /// Dimensions.
     pub sizes: Sizes,
     /// Values.
     pub values: Values,
@@ -48,7 +48,8 @@ const fn theme(sizes: Sizes, values: Values, dtype: DType) -> Theme {
     Theme { sizes, values, dtype }
 }
 
-/// Themes of the cases of an operator or a pattern, in this order, then again with other numbers.
+/// Themes of the cases of an operator or a pattern, in this order. Further cases repeat the themes with other random
+/// numbers.
 pub const THEMES: &[Theme] = &[
     theme(Sizes::Small, Values::Plain, DType::F32),
     theme(Sizes::Odd, Values::Plain, DType::F32),
@@ -81,25 +82,25 @@ pub const THEMES: &[Theme] = &[
 pub enum Fill {
     /// Any value; the theme decides.
     Free,
-    /// Terms of a sum: same as `Free`, without numbers whose sum overflows in one order and not in another.
+    /// Terms of a sum: same as `Free`, except for values whose sum may overflow depending on the order of summation.
     Terms,
-    /// Factors of the terms: always ordinary numbers.
+    /// Factors of the terms of a sum: plain values in any theme.
     Factors,
     /// Between these bounds, inclusive.
     Within(f64, f64),
     /// Same as `Free`, without zeros.
     NonZero,
-    /// These integers.
+    /// Exactly the listed integers.
     Exactly(Vec<i64>),
 }
 
-/// Random generator of sizes and values.
+/// Random generator of dimensions and values.
 pub struct Draw {
     random: Random,
-    /// Part of the space to cover.
+    /// Part of the input space to sample.
     pub theme: Theme,
-    /// Restricts attributes to those of most models: default layouts, no dilation, the same padding on both sides. A
-    /// backend that supports nothing else is still tested on those.
+    /// Restricts attributes to those of most models: default layouts, no dilation, the same padding on both sides. This
+    /// gives a backend that supports only these attributes enough cases.
     pub usual: bool,
 }
 
@@ -139,7 +140,7 @@ impl Draw {
         }
     }
 
-    /// Draws a dimension of a plane or a volume, where the number of elements grows fast.
+    /// Draws a spatial dimension, which is smaller because the number of elements grows with its square or cube.
     pub fn side(&mut self) -> usize {
         match self.theme.sizes {
             Sizes::Wide => self.pick(&[8, 9, 14, 17]),
@@ -148,7 +149,7 @@ impl Draw {
         }
     }
 
-    /// Draws a dimension that may be 0: a batch.
+    /// Draws a batch dimension, which may be 0.
     pub fn batch(&mut self) -> usize {
         match self.theme.sizes {
             Sizes::Zero => 0,
@@ -157,12 +158,12 @@ impl Draw {
         }
     }
 
-    /// Draws a shape of that rank, with a 0 in it if the theme asks for one.
+    /// Draws a shape of this rank, with one dimension of 0 if the theme asks for it.
     pub fn shape(&mut self, rank: usize) -> Vec<usize> {
         let mut elements = 1;
         let mut shape: Vec<usize> = Vec::with_capacity(rank);
         for _ in 0..rank {
-            // Bounded: the references are naive.
+            // Bounded, because the references are slow.
             let dim = if elements > 512 { 1 + self.below(3) } else { self.dim() };
             elements *= dim;
             shape.push(dim);
@@ -174,7 +175,7 @@ impl Draw {
         shape
     }
 
-    /// Draws a shape of a rank between these bounds, inclusive.
+    /// Draws a shape whose rank is between `low` and `high`, inclusive.
     pub fn shape_of_rank(&mut self, low: usize, high: usize) -> Vec<usize> {
         let rank = self.int(low as i64, high as i64) as usize;
         self.shape(rank)
@@ -204,7 +205,7 @@ impl Draw {
         }
         Tensor::build(dtype, shape, |bytes| {
             if dtype == DType::I64 || dtype == DType::U64 {
-                // Not through binary64, which cannot represent all of them.
+                // Not converted from binary64, which cannot represent every 64-bit integer.
                 for element in bytemuck::cast_slice_mut::<u8, i64>(bytes) {
                     *element = self.integer(dtype, fill) as i64;
                 }
@@ -229,7 +230,7 @@ impl Draw {
                 let near = self.below(3) as i128;
                 self.pick(&[low + near, high - near, low + near, high - near, -1, 0, 1])
             }
-            // The full range of bytes: sums of their products test the accumulators.
+            // int8 and uint8 use their full range, so that sums of products test the accumulators.
             (Fill::Terms | Fill::Factors, _) if dtype.size() == 1 => i128::from(self.int(low as i64, high as i64)),
             _ => i128::from(self.int(-10, 10)),
         };

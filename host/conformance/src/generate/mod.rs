@@ -13,10 +13,10 @@ use byoc_ir::typing::Builder;
 use draw::{Draw, Fill, THEMES, Theme};
 use recipes::{Argument, Given, Known, Operand, Recipe};
 
-/// Maximum number of draws for a theme of an operator.
+/// Maximum number of attempts to draw a valid case of an operator for a theme.
 const ATTEMPTS: usize = 40;
 
-/// Maximum number of operations of a case, and of elements of one of its values: the references are naive.
+/// Maximum number of operations of a case, and of elements of one of its values, because the references are slow.
 const MAX_FLOPS: u64 = 3_000_000;
 const MAX_ELEMENTS: usize = 1 << 16;
 
@@ -25,8 +25,8 @@ pub fn theme(number: usize) -> Theme {
     THEMES[number % THEMES.len()]
 }
 
-/// Generates case `number` of an operator; `None` if no valid case could be drawn, because the operator does not take
-/// such types.
+/// Generates case `number` of an operator; `None` if no valid case could be drawn, for example because the operator
+/// does not support the element type.
 pub fn operator_case(def: &'static OpDef, number: usize, seed: u64) -> Option<Case> {
     let theme = theme(number);
     (0..ATTEMPTS).find_map(|attempt| {
@@ -37,7 +37,8 @@ pub fn operator_case(def: &'static OpDef, number: usize, seed: u64) -> Option<Ca
     })
 }
 
-/// Generates case `number` of an entry of a pattern table; `None` if no program could be generated that it matches.
+/// Generates case `number` of an entry of a pattern table; `None` if no module that the entry matches could be
+/// generated.
 pub fn pattern_case(entry: &Entry, number: usize, seed: u64) -> Option<Case> {
     let theme = theme(number);
     (0..ATTEMPTS).find_map(|attempt| {
@@ -94,7 +95,7 @@ fn derive_seed(seed: u64, name: &str, number: usize, attempt: usize) -> u64 {
     u64::from_le_bytes(digest.as_bytes()[..8].try_into().expect("eight bytes"))
 }
 
-/// A program under construction.
+/// Module under construction.
 struct Generator {
     draw: Draw,
     builder: Builder,
@@ -110,7 +111,7 @@ impl Generator {
         Generator { draw, builder: Builder::default(), params: Vec::new(), inputs: Vec::new(), constants }
     }
 
-    /// Returns the type of a tensor of known dimensions.
+    /// Returns the type of `id` if it is a tensor of known dimensions.
     fn known(&self, id: ExprId) -> Option<Known> {
         let ty = self.builder.module.ty(id).as_tensor()?;
         Some((ty.dtype, ty.shape()?.to_vec()))
@@ -121,7 +122,7 @@ impl Generator {
         self.call_on(def, given, &[], forced)
     }
 
-    /// Generates a call whose arguments in `bound` exist already.
+    /// Generates a call; the arguments in `bound` already exist.
     fn call_on(
         &mut self,
         def: &'static OpDef,
@@ -148,7 +149,7 @@ impl Generator {
         self.builder.op(def.name, &args?, attrs).ok()
     }
 
-    /// Checks a proposal with the type relation, before anything is built from it.
+    /// Checks a proposed call with the type relation, before any of its operands is built.
     fn check_types(
         &self,
         def: &'static OpDef,
@@ -208,7 +209,7 @@ impl Generator {
     }
 }
 
-/// Returns the operations of an operator call; 0 for any other expression.
+/// Returns the number of operations of an operator call; 0 for any other expression.
 fn flops(module: &Module, id: ExprId) -> u64 {
     let Some((operator, call)) = module.expr(id).as_op_call() else { return 0 };
     let def = op::get(operator);

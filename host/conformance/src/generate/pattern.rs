@@ -1,7 +1,8 @@
-//! Generation of a program that a pattern matches, from the pattern itself.
+//! Generation of a module that a pattern matches, from the pattern itself.
 //!
 //! Operands that the pattern describes are generated before the call that uses them; the others follow from the recipe
-//! of the operator. A side of an alternative is drawn. The recursion is on the pattern, whose depth is bounded.
+//! of the operator. For an alternative, one side is drawn at random. The recursion is on the pattern, whose depth is
+//! bounded.
 
 use super::Generator;
 use super::draw::Fill;
@@ -12,20 +13,21 @@ use byoc_ir::ir::{Attrs, ExprId, Module};
 use byoc_ir::op::{self, OpDef, OpPattern};
 use std::collections::{HashMap, VecDeque};
 
-/// Generates a program for the pattern, and returns its root; `None` if this draw fails, or the pattern matches
-/// functions, `if` and `let`, which no region contains.
+/// Generates an expression that the pattern matches, and returns its root; `None` if this draw fails, or if the pattern
+/// contains functions, `if` or `let`, which no region contains.
 pub(super) fn build(generator: &mut Generator, pattern: &Pattern) -> Option<ExprId> {
     PatternBuilder { generator, pattern, built: HashMap::new(), waiting: VecDeque::new(), depth: 0 }.make(pattern.root)
 }
 
-/// Returns true if the entry matches the whole program.
+/// Returns true if the entry matches the whole module.
 pub(super) fn matches(entry: &Entry, module: &Module) -> bool {
     let table = [entry.clone()];
     let mut judge = AcceptAll;
     let mut backends = [Backend { name: "t".into(), table: &table, operators: &[], judge: &mut judge }];
     let Ok((_, report)) = partition_for(module, &mut backends, "default") else { return false };
     let composites = || report.regions.iter().flat_map(|region| &region.composites);
-    // All operators: a pattern with optional parts may match only a part of the program generated for it.
+    // All operators must match, because a pattern with optional parts may match only a part of the module generated for
+    // it.
     report.operators.iter().all(|operator| composites().any(|c| c.nodes.contains(&operator.expr)))
         && composites().next().is_some()
 }
@@ -34,7 +36,7 @@ struct PatternBuilder<'w> {
     generator: &'w mut Generator,
     pattern: &'w Pattern,
     built: HashMap<PatternId, ExprId>,
-    /// Expressions for the next wildcards: the inner part of a `dominates`.
+    /// Expressions to substitute for the next wildcards, inside a `dominates` pattern.
     waiting: VecDeque<ExprId>,
     /// Current depth of recursion of the pattern.
     depth: usize,
@@ -121,8 +123,8 @@ impl PatternBuilder<'_> {
         self.generator.operand(&operand, constant)
     }
 
-    /// Returns true if a pattern matches any operand that the surrounding call needs: it is generated from the recipe
-    /// of the call.
+    /// Returns true if the pattern matches any operand, so that the operand is generated from the recipe of the
+    /// surrounding call.
     fn is_open(&self, id: PatternId) -> bool {
         let leaf =
             matches!(self.pattern.nodes[id], PatternNode::Wildcard | PatternNode::Var(_) | PatternNode::Constant);
@@ -200,7 +202,7 @@ impl PatternBuilder<'_> {
             arguments.push(match (bound[i], want) {
                 (Some(built), _) => built,
                 (None, Argument::One(operand)) => {
-                    // Another argument may have generated it meanwhile: `multiply(*x, *x)`.
+                    // Another argument may have generated the pattern meanwhile: `multiply(*x, *x)`.
                     let built = match self.built.get(&arg) {
                         Some(&built) => built,
                         None => self.leaf(arg, operand),
@@ -231,7 +233,7 @@ impl PatternBuilder<'_> {
                 }
             });
         }
-        // Arguments that the pattern does not mention and the operator needs.
+        // Required arguments that the pattern does not mention.
         for want in recipe.args.iter().skip(args.len()).take(def.arity.min.saturating_sub(args.len())) {
             if let Argument::One(operand) = want {
                 arguments.push(self.generator.operand(operand, false));
@@ -287,7 +289,7 @@ impl PatternBuilder<'_> {
         built
     }
 
-    /// Forgets the expressions of a part of the pattern, so that it is generated again.
+    /// Discards the expressions generated for a part of the pattern, so that this part is generated again.
     fn forget(&mut self, id: PatternId) {
         let mut open = vec![id];
         while let Some(id) = open.pop() {

@@ -1,4 +1,4 @@
-//! Boxes: operators of detection models, and forms of other operators whose sizes are computed during the run.
+//! Operators of detection models, and variants of other operators whose parameters are computed at run time.
 
 use super::{Given, Recipe, attrs, first, free, integers, known, operand, recipe, weight};
 use crate::generate::draw::{Draw, Fill};

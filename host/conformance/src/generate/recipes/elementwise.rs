@@ -80,7 +80,7 @@ fn binary(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> Option<Recip
         }
         (None, None) => {
             let whole = draw.shape_of_rank(0, 4);
-            // Extreme values are for the arithmetic, so the shapes are equal.
+            // Extreme values test the arithmetic rather than broadcasting, so the shapes are equal.
             let same = draw.theme.values == Values::Extreme;
             let part = if same { whole.clone() } else { narrowed(draw, &whole) };
             let (a, b) = if draw.one_in(3) { (part, whole) } else { (whole, part) };
@@ -98,7 +98,8 @@ fn binary(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> Option<Recip
     recipe([operand(lhs.0, lhs.1, left), operand(rhs.0, rhs.1, right)], Attrs::none())
 }
 
-/// Draws a shape that broadcasts to `shape`: mostly itself, or with dimensions of 1, or with fewer dimensions.
+/// Draws a shape that broadcasts to `shape`: usually `shape` itself, otherwise one with dimensions of 1 or of lower
+/// rank.
 pub(super) fn narrowed(draw: &mut Draw, shape: &[usize]) -> Vec<usize> {
     match draw.below(4) {
         0 => shape[draw.below(shape.len() + 1)..].to_vec(),
@@ -107,8 +108,8 @@ pub(super) fn narrowed(draw: &mut Draw, shape: &[usize]) -> Vec<usize> {
     }
 }
 
-/// Range of operands to test a unary function on. Outside its domain the result is NaN, which is tested as well;
-/// overflow is excluded, because libraries differ there.
+/// Returns the range of operands on which a unary function is tested. The range exceeds the domain of some functions,
+/// to test for NaN; overflow is excluded, because libraries differ there.
 fn domain(name: &str) -> Fill {
     match name {
         "exp" | "sinh" | "cosh" => Fill::Within(-20.0, 20.0),

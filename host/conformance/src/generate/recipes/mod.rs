@@ -1,6 +1,6 @@
-//! Valid arguments for every operator of the table, by family. The type relations decide: a recipe may propose
-//! arguments that a relation rejects, and the caller then draws again. An operator without a recipe gets arguments from
-//! its schema: operands of one type and the default attributes.
+//! Arguments for every operator of the table, by family. A recipe may propose arguments that the type relation of the
+//! operator rejects; the caller then draws again. An operator without a recipe gets arguments from its schema: operands
+//! of one type and the default attributes.
 
 mod create;
 mod detection;
@@ -26,7 +26,7 @@ pub struct Operand {
     pub shape: Vec<usize>,
     /// Constraint on the elements.
     pub fill: Fill,
-    /// True if it is a constant in models: a weight, a bias, a shape.
+    /// True if the operand is a constant in models: a weight, a bias, a shape.
     pub weight: bool,
 }
 
@@ -59,7 +59,7 @@ pub enum Given {
     Open,
     /// The type of the tensor.
     One(Known),
-    /// The types of the fields of the tuple; `None` for one without constraint.
+    /// The types of the fields of the tuple; `None` for a field without constraint.
     Tuple(Vec<Option<Known>>),
 }
 

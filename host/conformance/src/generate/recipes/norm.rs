@@ -24,7 +24,7 @@ pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> 
         }
         "variance" => {
             let (dtype, shape) = known(given, 0).unwrap_or_else(|| (draw.float(), draw.shape_of_rank(1, 4)));
-            // The mean over the axis that the operator reduces.
+            // The second operand is the mean over the axis that the operator reduces.
             let axis = draw.below(shape.len().max(1));
             let mut mean = shape.clone();
             *mean.get_mut(axis)? = 1;
@@ -94,8 +94,8 @@ pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> 
     }
 }
 
-/// Elements of rows that are normalized: numbers around 1. The result for a row with an infinity depends on the way the
-/// largest element is subtracted, which no definition specifies.
+/// Returns the constraint on the elements of rows that are normalized: moderate values. The result for a row with an
+/// infinity depends on the way the largest element is subtracted, which no definition specifies.
 fn rows(draw: &Draw) -> Fill {
     match draw.theme.values {
         Values::Plain => Fill::Free,

@@ -43,7 +43,7 @@ pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> 
     }
 }
 
-/// Draws the result type of an integer sum of products.
+/// Draws the `out_dtype` of a sum of integer products.
 fn out_dtype(draw: &mut Draw, dtype: DType) -> Vec<(&'static str, AttrValue)> {
     let narrow = matches!(dtype, DType::I8 | DType::U8 | DType::I16);
     if narrow && (draw.usual || !draw.one_in(4)) {
@@ -146,7 +146,7 @@ fn convolution(def: &OpDef, draw: &mut Draw, given: &[Given], axes: usize, trans
     let dilation: Vec<usize> = (0..axes).map(|_| if !draw.usual && draw.one_in(3) { 2 } else { 1 }).collect();
     let padding: Vec<usize> = match draw.below(if draw.usual { 3 } else { 4 }) {
         0 => vec![0; axes],
-        // Relay takes one number per axis, or one per side of each axis.
+        // Relay accepts one number per axis, or one per side of each axis.
         1 => (0..axes).map(|_| draw.below(3)).collect(),
         2 => taps.iter().map(|tap| tap / 2).collect(),
         _ => (0..2 * axes).map(|_| draw.below(3)).collect(),

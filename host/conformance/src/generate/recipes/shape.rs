@@ -89,7 +89,7 @@ pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> 
                 let (a, b) = (draw.below(dim + 1) as i64, draw.below(dim + 1) as i64);
                 let step = draw.int(1, 3);
                 if draw.one_in(4) && dim > 0 && def.name == "strided_slice" {
-                    // In reverse, counted from the end.
+                    // A negative stride: `begin` is counted from the end.
                     begin.push(-1);
                     end.push(-(dim as i64) - 1);
                     strides.push(-step);
@@ -117,7 +117,7 @@ pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> 
     }
 }
 
-/// Draws other dimensions with the same number of elements, one of them possibly left to be computed.
+/// Draws other dimensions with the same number of elements; one of them may be -1, to be inferred.
 fn regrouped(draw: &mut Draw, shape: &[usize]) -> Vec<i64> {
     let mut new: Vec<i64> = shape.iter().map(|&d| d as i64).collect();
     match draw.below(4) {

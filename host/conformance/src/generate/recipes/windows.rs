@@ -85,8 +85,8 @@ pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> 
     }
 }
 
-/// Constraint on the data. An infinity times a weight of 0 is NaN, or left out, depending on the backend, so
-/// interpolation gets finite numbers.
+/// Returns the constraint on the data. An infinity of weight 0 gives NaN or is skipped, depending on the backend, so
+/// interpolation gets finite values.
 fn looked_up(method: &str) -> Fill {
     if method == "nearest_neighbor" { Fill::Terms } else { Fill::Factors }
 }
