@@ -53,7 +53,7 @@ pub trait Codegen: Send + Sync + 'static {
     /// If code generation fails; the region then runs on the host, and the message gives the reason.
     fn compile(&self, region: &Region<'_>) -> Result<CompiledRegion>;
 
-    /// Answers requests that have no entry of their own. Returns `None` for an unknown key.
+    /// Answers the request `key`, which has no entry of its own. Returns `None` for an unknown key.
     ///
     /// # Errors
     /// If the key is known but the request fails.
@@ -121,7 +121,7 @@ pub struct Region<'a> {
     pub options: &'a Value,
 }
 
-/// Compiled region.
+/// Result of code generation for a region.
 #[repr(C)]
 #[derive(StableAbi, Clone, Debug, Default, PartialEq)]
 pub struct CompiledRegion {
@@ -150,14 +150,14 @@ impl CompiledRegion {
         }
     }
 
-    /// Adds the generated source.
+    /// Adds the generated source code.
     pub fn with_source(mut self, language: &str, text: impl Into<String>) -> CompiledRegion {
         self.source = ROption::RSome(Source { language: language.into(), text: RString::from(text.into()) });
         self
     }
 }
 
-/// Generated source.
+/// Source code generated for a region.
 #[repr(C)]
 #[derive(StableAbi, Clone, Debug, PartialEq, Eq)]
 pub struct Source {
@@ -215,7 +215,7 @@ macro_rules! refusal_codes {
         pub enum RefusalCode { $($(#[$doc])* $name),* }
 
         impl RefusalCode {
-            /// Every code.
+            /// All codes.
             pub const ALL: &'static [RefusalCode] = &[$(RefusalCode::$name),*];
 
             /// Name of the code, as it crosses the boundary and appears in reports.
@@ -259,7 +259,7 @@ pub trait Loader: Send + Sync + 'static {
     /// If loading fails; the region then runs on the host, and the message gives the reason.
     fn load(&self, region: &LoadRequest<'_>) -> Result<Box<dyn Executable>>;
 
-    /// Answers requests that have no entry of their own. Returns `None` for an unknown key.
+    /// Answers the request `key`, which has no entry of its own. Returns `None` for an unknown key.
     ///
     /// # Errors
     /// If the key is known but the request fails.
@@ -276,7 +276,7 @@ pub struct LoadRequest<'a> {
     pub symbol: &'a str,
     /// Blob made by `compile`. The memory may belong to a mapped file: copy whatever is needed after `load` returns.
     pub blob: &'a [u8],
-    /// Constants that `compile` saw, in the same order.
+    /// Constants that `compile` received, in the same order.
     pub constants: &'a [Constant],
     /// JSON object, as for [`Region::options`].
     pub options: &'a Value,

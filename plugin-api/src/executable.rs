@@ -21,7 +21,7 @@ pub trait Executable: Send + Sync + 'static {
     /// If execution fails; the run of the model then fails with this message.
     fn run(&self, call: Call<'_, '_>) -> Result<()>;
 
-    /// Answers requests that have no entry of their own. Returns `None` for an unknown key.
+    /// Answers the request `key`, which has no entry of its own. Returns `None` for an unknown key.
     ///
     /// # Errors
     /// If the key is known but the request fails.

@@ -1,9 +1,9 @@
 //! Graphs: the form in which regions, candidates and composite bodies cross the boundary.
 //!
 //! A graph is a list of nodes in topological order: a node reads only values of earlier nodes. A value is one tensor,
-//! identified by a node and the index of its output. There are no tuples: an operator that returns a tuple has several
-//! outputs, and an operator that takes a tuple (`concatenate`) has its fields as inputs. Every attribute of an operator
-//! is present, defaults included, under Relay's name.
+//! identified by a node and the index of one of its outputs. There are no tuples: an operator that returns a tuple has
+//! several outputs, and an operator that accepts a tuple (`concatenate`) has the fields of the tuple as inputs. Every
+//! attribute of an operator is present, defaults included, under Relay's name.
 
 use crate::dtype::DType;
 use abi_stable::StableAbi;
@@ -48,7 +48,7 @@ pub struct Node {
     pub attrs: RVec<Attr>,
     /// Types of the outputs. Most operators have exactly one.
     pub outputs: RVec<TensorType>,
-    /// Names of the model's nodes that this node came from, for comments and messages.
+    /// Names of the model's nodes from which this node was derived, for comments and messages.
     pub sources: RVec<RString>,
 }
 
@@ -297,7 +297,7 @@ impl Node {
         }
     }
 
-    /// Creates a node for a match of a pattern.
+    /// Creates a composite node with the outputs of `body`.
     pub fn composite(name: &str, body: Graph, inputs: impl IntoIterator<Item = ValueRef>) -> Node {
         let outputs: Vec<TensorType> = body.output_types().cloned().collect();
         Node::new(NodeKind::Composite(Composite { name: name.into(), body: RBox::new(body) }), inputs, outputs)

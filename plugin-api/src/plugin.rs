@@ -178,7 +178,7 @@ pub type ModuleResult = RootModuleResult;
 /// Result of `init`.
 #[doc(hidden)]
 pub type InitResult = RResult<Initialised, Error>;
-/// Symbol that a library exports.
+/// Header that a plugin library exports as a symbol.
 #[doc(hidden)]
 pub type Header = LibHeader;
 
@@ -194,7 +194,7 @@ pub fn module(make: fn() -> PluginModule) -> ModuleResult {
     }
 }
 
-/// Returns the header that a library exports.
+/// Returns the header that a plugin library exports.
 #[doc(hidden)]
 pub const fn header(constructor: extern "C" fn() -> ModuleResult) -> Header {
     // SAFETY: the constructor is the one of `declare_plugin!`, whose module is a `PluginModuleRef`.

@@ -131,8 +131,9 @@ impl Worker {
         if calls == 0 {
             return done;
         }
-        let message =
-            format!("found {calls} calls of the host's services within 250 ms after the last region was dropped");
+        let message = format!(
+            "expected no calls of host services after the last region was dropped, found {calls} within 250 ms"
+        );
         json!({ "fault": Fault::new(Kind::WorksAfterUnload, "run", message) })
     }
 

@@ -78,7 +78,7 @@ pub(super) fn exit_with_error(code: &str, site: &CallSite, detail: impl FnOnce(&
     })
 }
 
-/// Exits in a forked child that returned from the plugin's entry: there must not be two hosts.
+/// Exits in a forked child that returned from the plugin's entry, so that there are not two hosts.
 #[cold]
 pub(super) fn exit_forked_child(site: &CallSite) -> ! {
     // The state was inherited from the parent, whose other threads do not exist here.

@@ -1,5 +1,5 @@
-//! Table of running entries: a slot for each thread that enters plugins. It has a fixed size and is accessed by single
-//! atomic loads and stores, so that signal handlers can read it on any thread at any time.
+//! Table of running entries: a slot for each thread that enters plugins. The table has a fixed size and is accessed by
+//! single atomic loads and stores, so that signal handlers can read it on any thread at any time.
 
 use super::call_site::{CallSite, Entry};
 use super::float::FloatState;

@@ -7,8 +7,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 /// Standard output of the process at its start.
 ///
-/// From then on, descriptor 1 refers to standard error, so that output of a plugin or of its libraries does not mix
-/// with the host's results, and closing descriptor 1 does no harm.
+/// Once standard output is reserved, descriptor 1 refers to standard error, so that output of a plugin or of its
+/// libraries does not mix with the host's results, and closing descriptor 1 does no harm.
 #[derive(Debug)]
 pub struct ReservedStdout {
     file: File,

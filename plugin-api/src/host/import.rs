@@ -1,5 +1,5 @@
-//! Adapters from a plugin's objects to the plain traits that the host uses. They add the plugin and the entry to an
-//! error.
+//! Adapters from a plugin's objects to the plain traits that the host uses. The adapters add the plugin and the entry
+//! to errors.
 
 use crate::RefusalCode;
 use crate::backend::{Candidate, Codegen, CompiledRegion, LoadRequest, Loader, Region, Verdict};
@@ -136,7 +136,7 @@ impl Loader for ImportedLoader {
 /// Checks that the workspace fits into the address space.
 #[inline]
 pub(super) fn check_prepared(prepared: &Prepared) -> Result<()> {
-    /// Upper bound of the address space of a process on today's processors.
+    /// Upper bound of the address space of a process on current processors.
     const ADDRESS_SPACE: usize = 1 << 47;
     if prepared.workspace < ADDRESS_SPACE { Ok(()) } else { Err(oversized(prepared.workspace)) }
 }

@@ -69,7 +69,7 @@ fn open(path: &Path) -> Result<Library, Rejection> {
     let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let failed = |error: libloading::Error| {
         let message = error.source().map_or_else(|| error.to_string(), ToString::to_string);
-        // The loader prefixes the path; the caller names the file anyway.
+        // The dynamic loader prefixes its message with the path, which the caller prints anyway.
         let reason = message.strip_prefix(&format!("{}: ", absolute.display())).unwrap_or(&message);
         let mut rejection = Rejection::new(code::DLOPEN, format!("the dynamic loader failed: {reason}"));
         rejection.details = missing_libraries(path);

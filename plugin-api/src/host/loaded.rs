@@ -1,4 +1,4 @@
-//! Loaded plugin, of either the Rust or the C entry.
+//! Loaded plugin, with a Rust or a C entry.
 
 use super::{Rejection, code};
 use crate::backend::{Codegen, Loader};
@@ -102,7 +102,7 @@ pub(super) fn init_rejection(error: Error) -> Rejection {
 fn check_names(registrations: &[Registration]) -> Result<(), Rejection> {
     for pair in registrations.windows(2) {
         if pair[0].name == pair[1].name {
-            return Err(Rejection::new(code::BAD_REGISTRATION, format!("registers {} twice", pair[0].name)));
+            return Err(Rejection::new(code::BAD_REGISTRATION, format!("{} is registered twice", pair[0].name)));
         }
     }
     for registration in registrations {

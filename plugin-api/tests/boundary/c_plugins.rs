@@ -291,7 +291,7 @@ fn rejects_unusable_c_plugins() {
             code::BAD_REGISTRATION,
             good,
             "call->host->register_data(call, \"a\", \"{}\"); call->host->register_data(call, \"a\", \"{}\"); return 0;",
-            "registers a twice",
+            "a is registered twice",
         ),
     ] {
         let text = plugin(table, init);

@@ -205,6 +205,6 @@ fn rejects_plugin_that_registers_a_name_twice() {
     let rejection = reject(&byoc_test_support::test_plugin("twice"));
     assert_eq!(
         (rejection.code, rejection.reason.as_str()),
-        (code::BAD_REGISTRATION, "registers relay.ext.twice twice")
+        (code::BAD_REGISTRATION, "relay.ext.twice is registered twice")
     );
 }

@@ -94,7 +94,7 @@ impl<'a> CallState<'a> {
         }
     }
 
-    /// Accesses the answers.
+    /// Calls `body` with the answers collected so far.
     pub fn with_answers<T>(&self, body: impl FnOnce(&mut Answers) -> T) -> T {
         body(&mut self.answers.lock().unwrap_or_else(PoisonError::into_inner))
     }

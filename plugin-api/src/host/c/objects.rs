@@ -1,4 +1,4 @@
-//! Adapters from the objects of a C plugin to the plain traits. They add the plugin and the entry to an error.
+//! Adapters from the objects of a C plugin to the plain traits. The adapters add the plugin and the entry to errors.
 
 use super::abi::{self, SizeTagged};
 use super::arguments::{Batch, Handles, c_text};
