@@ -81,7 +81,7 @@ impl Run<'_> {
         }
     }
 
-    /// Tests one backend.
+    /// Tests one backend, and returns the findings.
     pub fn test(&self, backend: &str) -> BackendReport {
         let mut report = BackendReport::new(backend);
         let mut worker = self.supervisor(None);

@@ -1,4 +1,4 @@
-//! Tests that run for only two cases of each claim, because they concern the backend rather than the case.
+//! Tests that run for only a few cases of each claim, because they concern the backend rather than the case.
 
 use super::case::Case;
 use super::execute::{self, FillPattern, expect, judge_outputs};
@@ -215,8 +215,8 @@ fn unknown_query(
     Ok(())
 }
 
-/// Checks damaged blobs. A truncated blob has to be rejected (or run correctly, if nothing essential was cut off). A
-/// blob with a changed byte may load, because the digest in an artifact detects it earlier, but must not terminate the
+/// Checks damaged blobs. A truncated blob must be rejected, or run correctly if nothing essential was cut off. A blob
+/// with a changed byte may load, because the digest in an artifact detects it earlier, but must not terminate the
 /// process.
 fn damaged_blobs(harness: &Harness<'_, '_>, test_region: &TestRegion, compiled: &CompiledRegion) -> Result<(), Fault> {
     let blob = compiled.blob.as_slice();

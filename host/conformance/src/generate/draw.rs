@@ -5,7 +5,7 @@ use byoc::io::random::Random;
 use byoc_ir::tensor::{DType, Element, Tensor};
 use byoc_ir::with_dtype;
 
-/// Dimensions of a case.
+/// Range of the dimensions of a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sizes {
     /// From 2 to 6.
@@ -20,7 +20,7 @@ pub enum Sizes {
     Wide,
 }
 
-/// Values of a case.
+/// Kind of values of a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Values {
     /// Floats between -2 and 2; small integers.
@@ -36,9 +36,9 @@ pub enum Values {
 /// Part of the input space that a case samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Theme {
-    /// Dimensions.
+    /// Range of the dimensions.
     pub sizes: Sizes,
-    /// Values.
+    /// Kind of values.
     pub values: Values,
     /// Element type of the first operand.
     pub dtype: DType,
@@ -120,7 +120,7 @@ impl Draw {
         low + self.below((high - low + 1).max(1) as usize) as i64
     }
 
-    /// Draws one of the elements.
+    /// Draws one of the elements of `from`.
     pub fn pick<T: Clone>(&mut self, from: &[T]) -> T {
         from[self.below(from.len())].clone()
     }
@@ -140,7 +140,8 @@ impl Draw {
         }
     }
 
-    /// Draws a spatial dimension, which is smaller because the number of elements grows with its square or cube.
+    /// Draws a spatial dimension. Its range is smaller than that of other dimensions, because the number of elements
+    /// grows with its square or cube.
     pub fn side(&mut self) -> usize {
         match self.theme.sizes {
             Sizes::Wide => self.pick(&[8, 9, 14, 17]),

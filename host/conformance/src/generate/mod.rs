@@ -271,7 +271,7 @@ l: clip(nn.max_pool2d(nn.conv2d(*, *)))
         }
     }
 
-    /// Any result of an operator may be the operand of the next: a sum that is a scalar, for example.
+    /// Tests that any result of an operator, for example a scalar sum, may be the operand of the next operator.
     #[test]
     fn chains_any_operators() {
         let all: Vec<&'static OpDef> =
