@@ -1,13 +1,13 @@
 //! Structural equality of modules.
 //!
-//! * Variables, bound and free, are equal up to renaming. Names of global functions count.
+//! * Variables, bound and free, are equal up to renaming. Names of global functions must agree.
 //! * Attributes are equal as dictionaries.
-//! * Sharing must agree: each call, tuple, projection, let, if, function and reference operation of one side
-//!   corresponds to exactly one of the other. Constants are compared by value, shared or not.
+//! * Sharing must agree: each call, tuple, projection, let, if, function and reference operation on one side
+//!   corresponds to exactly one on the other. Constants are compared by value, shared or not.
 //! * Type definitions are equal by name; type parameters of functions are equal up to renaming.
-//! * Types are compared where they are annotated or inferred: those of variables, and the results of functions. So both
-//!   sides should be typed, or neither.
-//! * The order of the arena, origins and unreachable expressions do not count.
+//! * The types of variables and of function results are compared, as annotated or else as inferred, so either both
+//!   sides should be typed or neither.
+//! * The order of expressions in the arena, origins and unreachable expressions are ignored.
 
 use byoc_ir::ir::{Attrs, Callee, Expr, ExprId, IndexVec, Module, Name, Type};
 use byoc_ir::op;
@@ -19,7 +19,7 @@ use std::fmt;
 /// First difference found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
-    /// Global function that contains it.
+    /// Global function that contains the difference.
     pub function: Option<Name>,
     /// Expression on the left side.
     pub left: Option<ExprId>,
@@ -41,7 +41,7 @@ impl fmt::Display for Difference {
 /// Compares two modules.
 ///
 /// # Errors
-/// The first difference.
+/// The modules differ; returns the first difference.
 pub fn structural_equal(a: &Module, b: &Module) -> Result<(), Difference> {
     let of_modules = |message| Difference { function: None, left: None, right: None, message };
     for name in a.globals.keys() {
@@ -61,7 +61,7 @@ pub fn structural_equal(a: &Module, b: &Module) -> Result<(), Difference> {
     Ok(())
 }
 
-/// Compares the type definitions, with their parameters by position.
+/// Compares the type definitions, matching type parameters by position.
 fn compare_types(a: &Module, b: &Module) -> Result<(), String> {
     for (sides, x, y) in [("left", a, b), ("right", b, a)] {
         if let Some((name, _)) = x.types.iter().find(|(name, _)| y.types.get(name).is_none()) {
@@ -94,7 +94,7 @@ fn compare_types(a: &Module, b: &Module) -> Result<(), String> {
 /// Compares two expressions.
 ///
 /// # Errors
-/// The first difference.
+/// The expressions differ; returns the first difference.
 pub fn structural_equal_exprs(a: (&Module, ExprId), b: (&Module, ExprId)) -> Result<(), Difference> {
     Comparison::new(a.0, b.0).run(a.1, b.1)
 }
@@ -102,14 +102,15 @@ pub fn structural_equal_exprs(a: (&Module, ExprId), b: (&Module, ExprId)) -> Res
 struct Comparison<'a> {
     a: &'a Module,
     b: &'a Module,
-    /// Counterpart of each expression on the other side.
+    /// Counterpart of each expression of `a` in `b`.
     left: IndexVec<ExprId, Option<ExprId>>,
+    /// Counterpart of each expression of `b` in `a`.
     right: IndexVec<ExprId, Option<ExprId>>,
-    /// Pairs of constants already found equal, so that large ones are compared once.
+    /// Pairs of constants already found equal, so that large constants are compared only once.
     constants: HashSet<(*const Tensor, *const Tensor)>,
     function: Option<Name>,
     stack: Vec<(ExprId, ExprId)>,
-    /// Type parameters of the enclosing functions, left to right.
+    /// Type parameters of the enclosing functions, from the left side to the right side.
     params: HashMap<Name, Name>,
 }
 
@@ -127,7 +128,7 @@ impl<'a> Comparison<'a> {
         }
     }
 
-    /// Returns true if a type of the left side equals one of the right side, up to renaming of type parameters.
+    /// Returns true if the types are equal up to renaming of type parameters.
     fn same_type(&self, left: &Type, right: &Type) -> bool {
         if self.params.is_empty() {
             return left == right;
@@ -150,7 +151,7 @@ impl<'a> Comparison<'a> {
         Ok(())
     }
 
-    /// Compares two expressions without their operands, and pushes those on the stack.
+    /// Compares two expressions without their operands, and pushes the pairs of operands on the stack.
     fn pair(&mut self, left: ExprId, right: ExprId) -> Result<(), String> {
         let (x, y) = (self.a.expr(left), self.b.expr(right));
         let differ = || Err(format!("{} vs. {}", describe(x), describe(y)));
@@ -181,7 +182,7 @@ impl<'a> Comparison<'a> {
             (Some(_), None) => return Err(format!("{} is shared on the left side only", describe(x))),
             (None, Some(_)) => return Err(format!("{} is shared on the right side only", describe(y))),
             (Some(_), Some(_)) => {
-                return Err(format!("{} and {} are shared with other places", describe(x), describe(y)));
+                return Err(format!("{} and {} are each shared with a different expression", describe(x), describe(y)));
             }
         }
         self.left[left] = Some(right);

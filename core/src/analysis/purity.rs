@@ -1,20 +1,21 @@
-//! Effects of evaluating an expression besides producing its value.
+//! Purity analysis: the effects of evaluating an expression.
 
 use byoc_ir::ir::{Callee, Expr, ExprId, Id, IndexVec, Module};
 
-/// Purity classes, from harmless to harmful.
+/// Purity classes, from pure to effectful.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Purity {
-    /// The value does not depend on when or how often the expression is evaluated.
+    /// Pure: the value does not depend on when or how often the expression is evaluated.
     Value,
     /// No effects, but the value depends on when it is evaluated: a new reference, or the contents of one.
     Timed,
-    /// It may write to a reference, or not terminate.
+    /// The expression may write to a reference, or not terminate.
     Effect,
 }
 
-/// Purity of the expressions of a growing module, each including everything that it evaluates. Creating a closure
-/// evaluates nothing of its body. The effects of a call are known if the callee is an operator or a function literal.
+/// Purity of the expressions of a growing module; that of an expression includes every expression that it evaluates.
+/// Creating a closure does not evaluate its body. The effects of a call are known if the callee is an operator, a
+/// constructor or a function literal; any other call counts as [`Purity::Effect`].
 #[derive(Default)]
 pub(crate) struct Purities {
     known: IndexVec<ExprId, Purity>,

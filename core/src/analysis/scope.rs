@@ -1,6 +1,6 @@
-//! Expressions that a function pass may touch. A function that belongs to a backend (`Compiler`), is external
-//! (`Extern`) or requests it (`SkipOptimization`) is opaque, as in Relay's pass manager. Also determines the
-//! expressions that live in the same function and let body: only those can be computed together.
+//! Scope analyses for function passes: the expressions that a pass may change, captured values, and the function or let
+//! body that evaluates each expression. A function with one of the attributes `Compiler`, `Extern` and
+//! `SkipOptimization` is opaque to passes, as in Relay's pass manager. Only expressions of the same body can be merged.
 
 use byoc_ir::ir::{Expr, ExprId, Function, IndexVec, Module, ScopeId, Scopes};
 use std::cell::OnceCell;
@@ -42,16 +42,16 @@ pub(crate) fn functions(module: &Module, scopes: &Scopes) -> IndexVec<ScopeId, S
     functions
 }
 
-/// Values that function literals capture. Most literals capture nothing, which the use counts of the expressions
-/// inside show; only where they are not enough are scopes computed. The buffers are reused for many literals.
+/// Values that function literals capture. For most literals the use counts of the expressions inside already prove that
+/// nothing is captured; scopes are computed only if the counts do not suffice. The buffers are shared by all literals.
 pub(crate) struct Captures<'m> {
     module: &'m Module,
     scopes: OnceCell<Scopes>,
     /// Number of uses of each expression as an operand of live expressions.
     uses: IndexVec<ExprId, u32>,
-    /// Last walk, counted from 1, that reached the expression, and how often it did.
+    /// Number of the last walk, counted from 1, that reached the expression, and how often that walk reached it.
     met: IndexVec<ExprId, (u32, u32)>,
-    /// Last walk that reached the binder of the variable.
+    /// Number of the last walk that reached the binder of the variable.
     bound: IndexVec<ExprId, u32>,
     walks: u32,
 }
@@ -82,14 +82,14 @@ impl<'m> Captures<'m> {
         self.uses[id]
     }
 
-    /// Returns the captured values of a literal: variables bound outside of it, and expressions computed outside
+    /// Returns the captured values of a literal: variables bound outside the literal, and expressions evaluated outside
     /// because they are also used there.
     pub fn of_literal(&mut self, function: ExprId) -> Vec<ExprId> {
         if self.is_closed(function) { Vec::new() } else { self.around(function) }
     }
 
-    /// Returns true if everything that a literal reaches is used only inside it. Each expression is visited after all
-    /// of its users.
+    /// Returns true if everything that a literal reaches is used only inside the literal. Each expression is visited
+    /// after all of its users.
     fn is_closed(&mut self, function: ExprId) -> bool {
         self.walks += 1;
         let this = self.walks;
@@ -147,10 +147,10 @@ impl<'m> Captures<'m> {
     }
 }
 
-/// Function or let body in which each expression is evaluated. The branches of an if belong to the body around it.
+/// Function or let body in which each expression is evaluated. The branches of an if belong to the body around the if.
 pub(crate) struct Bodies {
     scopes: Scopes,
-    /// Scope after stripping the branches that lead to it.
+    /// Innermost function or let scope around each scope, skipping the branches of ifs.
     body: IndexVec<ScopeId, ScopeId>,
 }
 

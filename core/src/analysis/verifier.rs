@@ -1,32 +1,34 @@
 //! Verifier: the invariants of a module. The rules, in the order in which they are checked:
 //!
-//! Structure, of every expression in the arena:
+//! Structure of every expression in the arena:
 //! 1. Operands precede their users.
 //!
-//! Structure, of what the global functions reach (checked if rule 1 holds):
-//! 2. A global is a function, which is neither an operand of an expression nor the function of another global.
+//! Structure of the expressions that the global functions reach (checked if rule 1 holds):
+//! 2. A global is a function that is neither an operand of an expression nor shared with another global.
 //! 3. Every `@name` refers to an existing global.
 //! 4. Binders of functions, lets and patterns are variables, and each variable is bound exactly once.
-//! 5. A variable is used only in its scope: a parameter in the body of its function, the variable of a let in its body,
-//!    and in its value if that is a function literal, the variable of a pattern in the body of its clause. An
-//!    expression that uses it may be shared, but only inside that scope.
+//! 5. A variable is used only in its scope: for a parameter, the body of the function; for the variable of a let, the
+//!    body of the let, and also its value if that is a function literal; for the variable of a pattern, the body of the
+//!    clause. An expression that uses a variable may be shared, but only inside the scope of the variable.
 //! 6. An expression other than a leaf belongs to one global function.
-//! 7. Attributes of an operator are in its schema, of the right kind, complete, and not equal to their default.
+//! 7. The attributes of an operator follow its schema: each exists and has the right kind, no required one is missing,
+//!    and none is equal to its default.
 //! 8. `Compiler`, `Composite`, `PartitionedFromPattern` and `global_symbol` are strings; `Primitive`, `Inline`, `Extern`,
 //!    `SkipOptimization` and `Closure` are integers.
 //! 9. Names and strings contain no double quote: the text format has no escapes.
-//! 10. A constructor exists, and a pattern has as many fields as its constructor.
+//! 10. Every constructor that is named is defined, and a pattern has as many fields as its constructor.
 //! 11. An annotated type refers to defined types only, with the right number of type arguments; a type parameter is
-//!     used only in the function or type definition that binds it, and the parameters of each have distinct names.
+//!     used only in the function or type definition that binds it, and the type parameters of one function or type
+//!     definition have distinct names.
 //!
 //! Types (checked if the structure holds):
 //! 12. Every expression has a complete type.
-//! 13. It is the type inferred from the operands: arity, operands and the relation of an operator agree; so do
-//!     arguments and parameters, both branches of an if, the value and the variable of a let, and the scrutinee, the
-//!     patterns and the results of a match.
+//! 13. The type of an expression is the one inferred from its operands: the operands of an operator satisfy its arity
+//!     and its type relation; arguments agree with parameters, both branches of an if with each other, the value of a
+//!     let with the variable, and the clauses of a match with the scrutinee and with each other.
 //! 14. A `match` covers every value of its scrutinee; a `match?` need not.
 //!
-//! Checking all rules takes O(n log n); the logarithm is due to scopes alone.
+//! Checking all rules takes O(n log n) time; only the scope checks contribute the logarithm.
 
 use byoc_ir::diag::{Diagnostic, codes, nearest};
 use byoc_ir::ir::{
@@ -42,13 +44,13 @@ const MAX_FAULTS: usize = 100;
 /// Checks every rule.
 ///
 /// # Errors
-/// All violations, each with the function that contains it.
+/// A rule is violated; returns all violations, each with the function that contains it.
 pub fn verify(module: &Module) -> Result<(), Vec<Diagnostic>> {
     let faults = faults(module);
     if faults.is_empty() {
         return Ok(());
     }
-    // Scopes presuppose rule 1; without it, they only serve to find the function of a fault.
+    // Scopes presuppose rule 1. If that is violated, the scopes only serve to find the function of a fault.
     let scopes = Scopes::of_module(module);
     let diagnostic = |fault: Fault| match fault.at.and_then(|id| enclosing_global(module, &scopes, id)) {
         Some(name) => fault.diagnostic.note(format!("in @{name}")),
@@ -57,12 +59,12 @@ pub fn verify(module: &Module) -> Result<(), Vec<Diagnostic>> {
     Err(faults.into_iter().map(diagnostic).collect())
 }
 
-/// Verified module, the input of code generation.
+/// Module that satisfies every rule, as required by code generation.
 #[derive(Clone, Copy)]
 pub struct Verified<'m>(&'m Module);
 
 impl<'m> Verified<'m> {
-    /// Checks every rule.
+    /// Verifies a module.
     ///
     /// # Errors
     /// See [`verify`].
@@ -70,13 +72,13 @@ impl<'m> Verified<'m> {
         verify(module).map(|()| Verified(module))
     }
 
-    /// Returns the module.
+    /// Returns the verified module.
     pub fn module(self) -> &'m Module {
         self.0
     }
 }
 
-/// Returns the violations, with the expression at fault. Types are checked when the structure holds.
+/// Returns the violations, each with the expression that causes it. Types are checked only if the structure holds.
 pub fn faults(module: &Module) -> Vec<Fault> {
     let mut faults = structure_faults(module);
     if faults.is_empty() {
@@ -85,7 +87,7 @@ pub fn faults(module: &Module) -> Vec<Fault> {
     faults
 }
 
-/// Returns the violations of rules 1 to 11, the structure. The module need not be typed.
+/// Returns the violations of the structural rules, 1 to 11. The module need not be typed.
 pub fn structure_faults(module: &Module) -> Vec<Fault> {
     let mut verifier = Verifier { module, faults: Vec::new() };
     verifier.check_order();
@@ -157,7 +159,7 @@ impl Verifier<'_> {
         }
     }
 
-    /// Rule 2, and rule 9 for the names. Marks the expressions that are global functions.
+    /// Rule 2, and rule 9 for the names of global functions. Marks the expressions that are global functions.
     fn check_globals(&mut self, scopes: &Scopes) -> IndexVec<ExprId, bool> {
         let mut seen: IndexVec<ExprId, bool> = IndexVec::filled(false, self.module.nodes.len());
         for (name, &id) in &self.module.globals {
@@ -165,17 +167,17 @@ impl Verifier<'_> {
                 self.fault(id, format!("@{name} is not a function"));
             }
             if scopes.uses[id] > 0 {
-                self.fault(id, format!("the function of @{name} is also an operand; call it by its name"));
+                self.fault(id, format!("the function of @{name} is an operand: expected a reference by name"));
             }
             if std::mem::replace(&mut seen[id], true) {
-                self.fault(id, format!("@{name} is the function of another global"));
+                self.fault(id, format!("@{name} shares its function with another global"));
             }
             self.check_text(id, "the name of a function", name);
         }
         seen
     }
 
-    /// Rule 4. Returns the scope that each variable is bound in.
+    /// Rule 4. Returns the scope in which each variable is bound.
     fn check_binders(&mut self, scopes: &Scopes) -> IndexVec<ExprId, Option<ScopeId>> {
         let mut bound = IndexVec::filled(None, self.module.nodes.len());
         for (id, node) in self.module.nodes.iter() {
@@ -250,7 +252,7 @@ impl Verifier<'_> {
         None
     }
 
-    /// Rule 10. (Patterns nest no deeper than types.)
+    /// Rule 10. Recursion is safe because patterns nest no deeper than types.
     fn check_pattern(&mut self, id: ExprId, pattern: &ClausePattern) {
         match pattern {
             ClausePattern::Any | ClausePattern::Var(_) => {}
@@ -259,7 +261,7 @@ impl Verifier<'_> {
                 if let Some(wanted) = self.constructor_fields(id, name)
                     && wanted != fields.len()
                 {
-                    let message = format!("the pattern {name} has {} fields, the constructor {wanted}", fields.len());
+                    let message = format!("pattern {name}: expected {wanted} fields, found {}", fields.len());
                     let diagnostic = Diagnostic::error(codes::types::BAD_ARITY, message);
                     self.faults.push(Fault { at: Some(id), diagnostic });
                 }
@@ -268,7 +270,7 @@ impl Verifier<'_> {
         }
     }
 
-    /// Rule 11 for the type definitions.
+    /// Rule 11 for type definitions.
     fn check_type_defs(&mut self) {
         for (name, def) in self.module.types.iter() {
             let constructors = def.constructors.iter().map(|constructor| &constructor.name);
@@ -303,7 +305,6 @@ impl Verifier<'_> {
             return;
         }
         let place = if expr.scopes() > 0 { scopes.opened[id] } else { scopes.of[id] };
-        // The walk up the tree is only needed inside functions with type parameters.
         let mut in_scope = |name: &Name| {
             let mut at = place;
             while let Some(scope) = at
@@ -345,7 +346,7 @@ impl Verifier<'_> {
                         Ok(normal) if normal.len() == call.attrs.len() => {}
                         Ok(_) => {
                             let name = op::get(op).name;
-                            self.fault(id, format!("{name}: an attribute is set to its default"));
+                            self.fault(id, format!("{name}: expected no attribute equal to its default"));
                         }
                         Err(diagnostic) => self.faults.push(Fault { at: Some(id), diagnostic: *diagnostic }),
                     }
@@ -363,7 +364,7 @@ impl Verifier<'_> {
                         }
                         _ => continue,
                     };
-                    self.fault(id, format!("the function attribute {key}: expected {wanted}, found {value}"));
+                    self.fault(id, format!("function attribute {key}: expected {wanted}, found {value}"));
                 }
                 self.check_strings(id, &function.attrs);
             }
@@ -399,12 +400,12 @@ fn wrong_name(module: &Module, ty: &Type, in_scope: &mut dyn FnMut(&Name) -> boo
     ty.walk(&mut |part, own| {
         let message = match part {
             Type::Param(name) if own.iter().any(|names| names.contains(name)) || in_scope(name) => None,
-            Type::Param(name) => Some(format!("the type parameter {name} is used outside its scope")),
+            Type::Param(name) => Some(format!("type parameter {name} is used outside its scope")),
             Type::Adt(adt) => match module.types.get(&adt.name) {
                 None => Some(format!("no type {} is defined", adt.name)),
                 Some(TypeDef { params, .. }) if params.len() != adt.args.len() => {
                     let (name, wanted, given) = (&adt.name, params.len(), adt.args.len());
-                    Some(format!("the type {name} has {wanted} parameters, {part} has {given}"))
+                    Some(format!("expected {wanted} type arguments of {name}, found {given} in {part}"))
                 }
                 Some(_) => None,
             },
@@ -419,14 +420,14 @@ fn wrong_name(module: &Module, ty: &Type, in_scope: &mut dyn FnMut(&Name) -> boo
     wrong
 }
 
-/// Returns true if the text format can express the name of a type, a constructor or a type parameter, which it does not
-/// quote.
+/// Returns true if the text format can express `name` as the name of a type, a constructor or a type parameter, which
+/// are never quoted.
 fn is_identifier(name: &str) -> bool {
     let part = |c: char| c.is_ascii_alphanumeric() || c == '_';
     name.chars().all(part) && name.starts_with(|c: char| !c.is_ascii_digit())
 }
 
-/// Describes a type parameter that has the name of another one.
+/// Returns a description of the first type parameter that has the same name as an earlier one.
 fn find_duplicate(params: &[Name]) -> Option<String> {
     let again = params.iter().enumerate().find(|(at, name)| params[..*at].contains(name));
     again.map(|(_, name)| format!("two type parameters are named {name}"))
@@ -454,8 +455,8 @@ fn check_types(module: &Module, faults: &mut Vec<Fault>) {
             Ok(ty) if unify(&ty, &node.ty).is_some() => continue,
             Ok(ty) => {
                 let message = match &node.expr {
-                    Expr::Var(var) => format!("%{} is annotated {ty} and has the type {}", var.name, node.ty),
-                    _ => format!("an expression has the type {}, its operands imply {ty}", node.ty),
+                    Expr::Var(var) => format!("%{}: expected the annotated type {ty}, found {}", var.name, node.ty),
+                    _ => format!("expression: expected type {ty} from its operands, found {}", node.ty),
                 };
                 Diagnostic::error(codes::types::TYPE_MISMATCH, message)
             }
@@ -467,7 +468,7 @@ fn check_types(module: &Module, faults: &mut Vec<Fault>) {
         let detail = if *ty == Type::Unknown { "no type".to_owned() } else { format!("the incomplete type {ty}") };
         let diagnostic = Diagnostic::error(
             codes::types::CANNOT_INFER,
-            format!("{count} expressions without a complete type; the first has {detail}"),
+            format!("expected a complete type for every expression, found {count} without; the first has {detail}"),
         )
         .help("run infer_type first");
         faults.push(Fault { at: Some(id), diagnostic });
@@ -488,14 +489,14 @@ mod tests {
         Expr::Function(Box::new(Function::new(params.iter().copied(), body, Type::Unknown, Attrs::none())))
     }
 
-    /// Builds a module with `build`, which returns the function of `@main`, and expects one message.
+    /// Verifies a module whose `@main` is the function that `build` returns, and expects exactly one message.
     fn check(expected: &str, build: impl FnOnce(&mut Module) -> ExprId) {
         let mut module = Module::new();
         let main = build(&mut module);
         module.globals.insert("main".into(), main);
         let messages: Vec<String> = faults(&module).into_iter().map(|fault| fault.diagnostic.message).collect();
         assert_eq!(messages, [expected]);
-        // An invalid module can always be printed.
+        // Printing must not fail on an invalid module.
         assert!(byoc_ir::text::print_faults(&module, &faults(&module)).contains(expected));
         assert!(verify(&module).is_err());
     }
@@ -518,13 +519,13 @@ mod tests {
     #[test]
     fn globals_are_distinct_functions() {
         check("@main is not a function", |module| push(module, Expr::Tuple([].into()), Type::unit()));
-        check("@main is the function of another global", |module| {
+        check("@main shares its function with another global", |module| {
             let x = push(module, Expr::var("x", int()), int());
             let f = push(module, function(&[x], x), func(&[int()], int()));
             module.globals.insert("a".into(), f);
             f
         });
-        check("the function of @f is also an operand; call it by its name", |module| {
+        check("the function of @f is an operand: expected a reference by name", |module| {
             let x = push(module, Expr::var("x", int()), int());
             let f = push(module, function(&[x], x), func(&[int()], int()));
             module.globals.insert("f".into(), f);
@@ -574,17 +575,17 @@ mod tests {
 
     #[test]
     fn types_are_complete_and_consistent() {
-        check("1 expressions without a complete type; the first has no type", |module| {
+        check("expected a complete type for every expression, found 1 without; the first has no type", |module| {
             let x = push(module, Expr::var("x", Type::Unknown), Type::Unknown);
             push(module, function(&[x], x), func(&[int()], int()))
         });
-        check("an expression has the type (int32, int32), its operands imply (int32,)", |module| {
+        check("expression: expected type (int32,) from its operands, found (int32, int32)", |module| {
             let x = push(module, Expr::var("x", int()), int());
             let ty = Type::tuple([int(), int()]);
             let t = push(module, Expr::Tuple([x].into()), ty.clone());
             push(module, function(&[x], t), func(&[int()], ty))
         });
-        check("%x is annotated int32 and has the type float32", |module| {
+        check("%x: expected the annotated type int32, found float32", |module| {
             let float = Type::scalar(DType::F32);
             let x = push(module, Expr::var("x", int()), float.clone());
             push(module, function(&[x], x), func(std::slice::from_ref(&float), float.clone()))
