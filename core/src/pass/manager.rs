@@ -27,7 +27,7 @@ pub struct Pass {
 pub const PASSES: &[Pass] = &[
     Pass {
         name: "annotate_target",
-        doc: "marks where values enter and leave the operators of targets",
+        doc: "marks the values that enter and leave the operators of each target",
         run: |module, options, _| {
             crate::pass::partition::annotate_target(module, &options.annotate, options.include_non_call_ops)
         },
@@ -59,17 +59,17 @@ pub const PASSES: &[Pass] = &[
     },
     Pass {
         name: "fake_quantization_to_integer",
-        doc: "computes in integers between dequantize and quantize",
+        doc: "replaces float operators between dequantize and quantize by integer operators",
         run: |module, _, _| crate::pass::quantize::fake_quantization_to_integer(module),
     },
     Pass {
         name: "flatten_nested_tuples",
-        doc: "ends a region in the fields of its tuple",
+        doc: "moves the output boundary of a region from a tuple to its fields",
         run: |module, _, _| crate::pass::partition::flatten_nested_tuples(module),
     },
     Pass {
         name: "fold_constant",
-        doc: "evaluates expressions that depend on constants alone",
+        doc: "evaluates expressions that depend only on constants",
         run: |module, _, _| crate::pass::simplify::fold_constant(module),
     },
     Pass {
@@ -79,7 +79,7 @@ pub const PASSES: &[Pass] = &[
     },
     Pass {
         name: "fuse_requantize",
-        doc: "fuses a quantized product with its bias, requantization and bounds, for the host",
+        doc: "fuses quantized convolutions and matrix products with bias, requantization and bounds, for the host",
         run: |module, _, _| crate::pass::quantize::fuse_requantize(module),
     },
     Pass {
@@ -99,12 +99,12 @@ pub const PASSES: &[Pass] = &[
     },
     Pass {
         name: "mark_compiler_functions_extern",
-        doc: "marks functions of backends as compiled elsewhere",
+        doc: "marks functions of backends as external",
         run: |module, options, _| super::mark_compiler_functions_extern(module, options.compiler.as_deref()),
     },
     Pass {
         name: "merge_compiler_regions",
-        doc: "merges neighboring regions of one target",
+        doc: "merges adjacent regions of one target",
         run: |module, _, _| crate::pass::partition::merge_compiler_regions(module),
     },
     Pass {
@@ -116,7 +116,7 @@ pub const PASSES: &[Pass] = &[
     },
     Pass {
         name: "monomorphize",
-        doc: "copies functions with type parameters for each use at other types",
+        doc: "specializes functions with type parameters for the types of each use",
         run: |module, _, _| crate::pass::simplify::monomorphize(module),
     },
     Pass {
@@ -145,7 +145,7 @@ pub const PASSES: &[Pass] = &[
     },
     Pass {
         name: "simplify_inference",
-        doc: "rewrites batch normalization as multiply and add, removes dropout",
+        doc: "rewrites batch normalization as multiply and add, and removes dropout",
         run: |module, _, _| crate::pass::simplify::simplify_inference(module),
     },
     Pass {
@@ -155,18 +155,19 @@ pub const PASSES: &[Pass] = &[
     },
 ];
 
-/// Reduces the faults of a pass to one diagnostic: the first, with the number of further ones.
+/// Reduces the faults of a pass to one diagnostic: that of the first fault, with the number of others.
 fn first_fault(faults: Vec<Fault>) -> Box<Diagnostic> {
     let more = faults.len().saturating_sub(1);
     let first = faults.into_iter().next().map(|fault| fault.diagnostic);
-    let first = first.unwrap_or_else(|| Diagnostic::error(codes::types::CANNOT_INFER, "the module does not type"));
+    let first = first
+        .unwrap_or_else(|| Diagnostic::error(codes::types::CANNOT_INFER, "the types of the module cannot be inferred"));
     Box::new(if more == 0 { first } else { first.note(format!("and {more} more")) })
 }
 
-/// Returns the pass with that name.
+/// Returns the pass named `name`.
 ///
 /// # Errors
-/// No such pass; suggests the nearest name.
+/// `name` is not the name of a pass; the diagnostic suggests the nearest name.
 pub fn find(name: &str) -> Result<&'static Pass, Box<Diagnostic>> {
     PASSES.iter().find(|pass| pass.name == name).ok_or_else(|| {
         let diagnostic = Diagnostic::error(codes::passes::UNKNOWN_PASS, format!("no pass \"{name}\""));
@@ -183,9 +184,9 @@ pub fn find(name: &str) -> Result<&'static Pass, Box<Diagnostic>> {
 /// Options of a run of passes.
 #[derive(Default)]
 pub struct RunOptions<'a> {
-    /// Verifies the module before the first pass and after each; a failure is attributed to the pass.
+    /// True if the module is verified before the first pass and after each pass; a failure is attributed to the pass.
     pub verify_each: bool,
-    /// Maximum number of passes to run: a bisection on it finds the pass that breaks a program.
+    /// Maximum number of passes to run, by which a bisection can find the pass that breaks a module.
     pub step_limit: Option<usize>,
     /// Callback after each pass, with its name and the resulting module.
     pub after: Option<&'a mut dyn FnMut(&str, &Module)>,
@@ -194,29 +195,29 @@ pub struct RunOptions<'a> {
 /// Running time of a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
-    /// The pass.
+    /// Name of the pass.
     pub pass: &'static str,
-    /// Time from its start to its end, without verification.
+    /// Elapsed time, without verification.
     pub time: Duration,
 }
 
-/// Result of a run.
+/// Result of running a list of passes.
 #[derive(Debug)]
 pub struct PassRun {
     /// Module after the last pass.
     pub module: Module,
     /// One timing per pass that ran, in order.
     pub timings: Vec<Timing>,
-    /// Warnings, in order.
+    /// Warnings of the passes, in order.
     pub warnings: Vec<Diagnostic>,
 }
 
-/// Failure of a pass, or a result that does not verify.
+/// Failure of a pass, or of the verification of its result.
 #[derive(Debug)]
 pub struct PassError {
-    /// The pass.
+    /// Name of the pass, or `the input` if the verification before the first pass failed.
     pub pass: String,
-    /// Causes.
+    /// Errors of the pass or of the verifier.
     pub diagnostics: Vec<Diagnostic>,
 }
 
@@ -292,7 +293,7 @@ pub fn run_steps(
         true => verify(module).map_err(|diagnostics| PassError { pass: pass.to_owned(), diagnostics }),
         false => Ok(()),
     };
-    // An untyped module is for infer_type to type, and no fault of the preceding pass.
+    // The input of infer_type may be untyped, which the verifier would report.
     if steps.first().is_some_and(|step| step.name != "infer_type") {
         check("the input", &module)?;
     }
@@ -305,8 +306,8 @@ pub fn run_steps(
         let result = (step.run)(&module, options, &mut warnings).map_err(|d| PassError::of(name, d))?;
         timings.push(Timing { pass: name, time: start.elapsed() });
         module = Cow::Owned(result);
-        // A pass that notices a stop request may leave the module half done.
-        cancel::check(|| format!("it was in pass {name}")).map_err(|d| PassError::of(name, d))?;
+        // The module is incomplete if the pass ended early because of a cancellation.
+        cancel::check(|| format!("stopped during pass {name}")).map_err(|d| PassError::of(name, d))?;
         check(name, &module)?;
         if let Some(after) = &mut run.after {
             after(name, &module);

@@ -1,13 +1,14 @@
-//! Passes, one file each, named after the pass. A pass maps a typed module to a typed module.
+//! Passes: one file per pass, named after the pass. A pass maps a typed module to a typed module.
 //!
 //! | module | contents |
 //! |---|---|
-//! | `infer_type`, `splice` | the pass after every other one; copies of functions |
+//! | `infer_type` | type inference |
+//! | `splice` | inlining and copying of functions, shared by several passes |
 //! | `simplify` | simplification |
-//! | `quantize` | quantized programs |
-//! | `partition` | regions for backends |
-//! | [`rewrite()`] | patterns as an API |
-//! | [`manager`] | runs passes by name, times and verifies them |
+//! | `quantize` | passes on quantized modules |
+//! | `partition` | partitioning into regions for backends |
+//! | [`rewrite()`] | matching, partitioning and rewriting by pattern, as an API |
+//! | [`manager`] | table of passes; runs passes by name, times and verifies them |
 
 mod infer_type;
 pub mod manager;

@@ -3,37 +3,37 @@
 use crate::pattern::Entry;
 use byoc_ir::ir::Name;
 
-/// Operators that a target takes.
+/// Operators that are assigned to a target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TargetRule {
-    /// Target. Composites named `<target>.x` belong to it by name.
+    /// Name of the target. Composites named `<target>.x` belong to the target without being listed.
     pub target: Name,
-    /// Names of the operators.
+    /// Names of operators of the operator table.
     pub operators: Vec<Name>,
 }
 
 /// Layout requested for an operator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DesiredLayout {
-    /// Operator: `nn.conv2d`, or a two-dimensional pooling.
+    /// Name of the operator: `nn.conv2d`, or a two-dimensional pooling operator.
     pub operator: Name,
     /// Layout of the data: an order of N, C, H and W.
     pub data: Name,
-    /// Layout of the kernel: an order of O, I, H and W. The default follows from the data: `OIHW` with `NCHW`, `HWIO`
-    /// with `NHWC` (`HWOI` when depthwise).
+    /// Layout of the weights: an order of O, I, H and W. The default follows from the data layout: `OIHW` for `NCHW`,
+    /// `HWIO` for `NHWC` (`HWOI` if depthwise).
     pub kernel: Option<Name>,
 }
 
-/// Options of all passes; each reads its own.
+/// Options of all passes. Each option names the passes that read it.
 #[derive(Clone, Debug)]
 pub struct PassOptions {
     /// `merge_composite`: pattern table.
     pub patterns: Vec<Entry>,
     /// `annotate_target`: operators of each target, in priority order.
     pub annotate: Vec<TargetRule>,
-    /// `annotate_target`: assigns a target to tuples, projections and references too.
+    /// `annotate_target`: true if tuples, projections and references are assigned to targets, too.
     pub include_non_call_ops: bool,
-    /// `partition_graph`: moves constant arguments into the region.
+    /// `partition_graph`: true if constant arguments move into the region.
     pub bind_constants: bool,
     /// `partition_graph`: name of the module in `tvmgen_<module>_...`.
     pub module_name: String,

@@ -1,4 +1,4 @@
-//! Patterns as an API: match one, partition by one, rewrite by several (spec 1.5).
+//! API for pattern-based passes: matching, partitioning and rewriting (spec 1.5).
 
 use crate::analysis::structural_equal;
 use crate::pass::infer_type;
@@ -11,13 +11,13 @@ use byoc_ir::typing::{Builder, Rebuild};
 /// Maximum number of rounds of rewriting.
 pub const MAX_ROUNDS: usize = 100;
 
-/// Maximum growth of a module by rewriting: [`GROWTH_FACTOR`] times its size plus [`GROWTH_SLACK`] expressions. A module
-/// that doubles in every round would exhaust memory long before the last one.
+/// A rewritten module may have at most [`GROWTH_FACTOR`] times the original number of expressions plus [`GROWTH_SLACK`].
+/// A module that doubles in every round would exhaust memory long before [`MAX_ROUNDS`].
 const GROWTH_SLACK: usize = 1 << 20;
 const GROWTH_FACTOR: usize = 16;
 
 impl Pattern {
-    /// Matches the pattern at an expression of a module. Returns what each of its nodes matched.
+    /// Matches the pattern at an expression of a module. Returns the expressions that each pattern node matched.
     ///
     /// ```
     /// use byoc_core::pattern::parse_pattern;
@@ -31,13 +31,13 @@ impl Pattern {
         Matcher::new(&Graph::of(module, [at])).match_at(self, at)
     }
 
-    /// Moves each match into a separate function, which is called in its place. The function has the attribute
-    /// `PartitionedFromPattern` and `attrs`. `check` decides about the root of each match, in `module`.
+    /// Replaces each match by a call of a new function with the attributes `attrs` and `PartitionedFromPattern`. A match
+    /// is left alone if `check` returns false for its root in `module`.
     ///
     /// A pattern that is a bare function groups nothing: the module is returned unchanged, with a warning.
     ///
     /// # Errors
-    /// None for a module that is well typed.
+    /// None for a well-typed module.
     pub fn partition(
         &self,
         module: &Module,
@@ -45,32 +45,32 @@ impl Pattern {
         check: &mut dyn FnMut(&Module, ExprId) -> bool,
         warnings: &mut Vec<Diagnostic>,
     ) -> Result<Module, Box<Diagnostic>> {
-        if let Some(warning) = self.is_bare_function("that is given") {
+        if let Some(warning) = self.is_bare_function("without a name") {
             warnings.push(warning);
             return Ok(module.clone());
         }
         group::partition(module, self, attrs, check)
     }
 
-    /// Returns the warning about a pattern that is a function by itself.
+    /// Returns a warning if the pattern is a bare function.
     pub(crate) fn is_bare_function(&self, name: &str) -> Option<Diagnostic> {
         matches!(self.nodes[self.root], PatternNode::Function { .. }).then(|| {
-            let message = format!("the pattern {name} is a bare function, which is not grouped");
+            let message = format!("pattern {name}: expected a call of a function, found a bare function");
             Diagnostic::warning(codes::passes::PATTERN_FUNCTION, message)
                 .help("match the call of the function: call(fn (..) { .. }; ..)")
         })
     }
 }
 
-/// Rewrite of the matches of a pattern.
+/// Rewrite rule: a pattern, and the function that replaces its matches.
 pub struct Callback<'a> {
     /// Pattern to match.
     pub pattern: &'a Pattern,
     /// True if the types of the module are inferred again before each round.
     pub require_type: bool,
-    /// True if it stops after the first round in which it changed something.
+    /// True if the callback is not applied again after the first round in which it changed the module.
     pub rewrite_once: bool,
-    /// Returns the replacement of the match, in the builder's module; [`Site::after`] keeps the match.
+    /// Returns the replacement of the match in the builder's module; returning [`Site::after`] keeps the match.
     pub function: &'a mut dyn FnMut(&mut Site<'_>) -> Result<ExprId, Box<Diagnostic>>,
 }
 
@@ -80,7 +80,7 @@ pub struct Site<'s> {
     pub module: &'s Module,
     /// Root of the match in `module`.
     pub before: ExprId,
-    /// Builder of the new module. Appended expressions get the origin of the match.
+    /// Builder of the new module. The expressions that it appends get the origin of the match.
     pub builder: &'s mut Builder,
     /// Root of the match in the builder's module, with operands already rewritten.
     pub after: ExprId,
@@ -89,7 +89,7 @@ pub struct Site<'s> {
 }
 
 impl Site<'_> {
-    /// Returns the first match of a node of the pattern, if it is an expression.
+    /// Returns the first expression that a pattern node matched; `None` if there is none, or if it is an operator.
     pub fn get(&self, id: PatternId) -> Option<ExprId> {
         match self.met.get(id)? {
             Callee::Expr(id) => Some(id),
@@ -102,8 +102,8 @@ impl Site<'_> {
 /// overlap, or whose inner expressions are used outside, are skipped as in [`Pattern::partition`].
 ///
 /// # Errors
-/// The errors of the callbacks, types that no longer agree, and callbacks that still change the module after
-/// [`MAX_ROUNDS`] or let it grow without bound.
+/// A callback fails, the types no longer agree, or the callbacks still change the module after [`MAX_ROUNDS`] or let it
+/// grow without bound.
 pub fn rewrite(callbacks: &mut [Callback<'_>], module: &Module) -> Result<Module, Box<Diagnostic>> {
     let mut done = vec![false; callbacks.len()];
     let mut current = module.clone();
@@ -144,13 +144,13 @@ pub fn rewrite(callbacks: &mut [Callback<'_>], module: &Module) -> Result<Module
             return Ok(current);
         }
     }
-    Err(not_terminating(format!("the program still changes after {MAX_ROUNDS} rounds of rewriting")))
+    Err(not_terminating(format!("the module still changes after {MAX_ROUNDS} rounds of rewriting")))
 }
 
 fn not_terminating(message: String) -> Box<Diagnostic> {
     Box::new(
         Diagnostic::error(codes::passes::REWRITE_WITHOUT_END, message)
-            .help("let the callbacks keep their own results unchanged, or set rewrite_once"),
+            .help("return a match unchanged if it is already rewritten, or set rewrite_once"),
     )
 }
 

@@ -1,25 +1,26 @@
-//! Copies of functions: their bodies in the place of a call, or whole functions in another module.
+//! Copying of functions: of the body in place of a call, or of a whole function, also into another module.
 
 use byoc_ir::diag::{Diagnostic, codes};
 use byoc_ir::ir::{Call, Expr, ExprId, Module, OriginId, Origins};
 use byoc_ir::typing::Rebuild;
 use std::collections::HashMap;
 
-/// Limits of inlining: it may add `GROWTH_SLACK` expressions plus `GROWTH_FACTOR` times the size of the original
-/// module.
+/// After inlining, a module may have at most [`GROWTH_FACTOR`] times the original number of expressions plus
+/// [`GROWTH_SLACK`].
 const GROWTH_SLACK: usize = 1 << 20;
 const GROWTH_FACTOR: usize = 16;
 
-/// Copies the body of a function of the new module, with the arguments of a call in place of its parameters.
+/// Copies the body of a function of the new module, with the arguments of `call` in place of the parameters.
 ///
 /// # Errors
-/// The module becomes too large: functions that call each other twice double at every level.
+/// The module becomes too large: in a chain of functions that each call the next one twice, the size doubles at every
+/// level.
 pub(super) fn splice(rebuild: &mut Rebuild<'_>, function: ExprId, call: &Call) -> Result<ExprId, Box<Diagnostic>> {
     splice_around(rebuild, function, call, &[])
 }
 
-/// Like [`splice`], for a literal that is called: the values it captures, in expressions of the old module, are not
-/// copied.
+/// Variant of [`splice`] for a call of a function literal. The values that the literal captures, given as expressions of
+/// the old module, are not copied.
 ///
 /// # Errors
 /// Errors of [`splice`].
@@ -44,7 +45,7 @@ pub(super) fn copy_function(rebuild: &mut Rebuild<'_>, function: ExprId) -> Resu
     copy(rebuild, function, HashMap::new())
 }
 
-/// Copies a literal of the new module, with other expressions in place of its captured values.
+/// Copies a function literal of the new module, replacing its captured values.
 ///
 /// # Errors
 /// Errors of [`splice`].
@@ -78,16 +79,16 @@ fn copy(
         inner.insert(id, new);
     }
     if module.nodes.len() > limit {
-        let message = format!("inlining makes more than {limit} expressions out of {}", rebuild.old.nodes.len());
+        let message = format!("inlining creates more than {limit} expressions from {}", rebuild.old.nodes.len());
         return Err(Box::new(
             Diagnostic::error(codes::passes::INLINE_TOO_LARGE, message)
-                .help("inline fewer functions: each call gets its own copy, with everything inlined into it"),
+                .help("inline fewer functions: each call is replaced by a copy of the function, including the calls inlined into it"),
         ));
     }
     Ok(inner[&root])
 }
 
-/// Creates a module whose `main` is a function of another module, without its attributes.
+/// Creates a module whose `main` is a copy of a function of another module, without the attributes of the function.
 pub(super) fn extract(module: &Module, function: ExprId) -> Module {
     let mut new = Module::new();
     new.origins = module.origins.clone();
@@ -106,8 +107,8 @@ pub(super) fn extract(module: &Module, function: ExprId) -> Module {
     new
 }
 
-/// Appends an expression of another module. Its calls get the origin `origin`, or keep theirs in a module with the
-/// same sources.
+/// Appends a copy of an expression of another module. The copied calls get the origin `origin`; with `None` they keep
+/// their origins, which requires that both modules have the same sources.
 pub(super) fn copy_into(into: &mut Module, from: &Module, root: ExprId, origin: Option<OriginId>) -> ExprId {
     let mut inner: HashMap<ExprId, ExprId> = HashMap::new();
     for id in from.post_order(root, |_, _| true) {

@@ -1,4 +1,4 @@
-//! Patterns as data.
+//! Representation of patterns as an arena of nodes, and properties computed from the nodes.
 
 use byoc_ir::ir::{Attrs, Dim, Id, IndexVec, Name, OpId, Type};
 use byoc_ir::op;
@@ -6,7 +6,8 @@ use byoc_ir::tensor::{DType, Tensor};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Maximum nesting depth of a pattern, as its parser recurses. The alternatives of one choice count as one level.
+/// Maximum nesting depth of a pattern; bounds the recursion of the parser. The alternatives of one choice count as one
+/// level.
 pub const MAX_DEPTH: usize = 200;
 
 /// Id of a node of a [`Pattern`].
@@ -27,59 +28,60 @@ impl Id for PatternId {
 pub enum PatternNode {
     /// Any expression.
     Wildcard,
-    /// A variable, of that name if one is given.
+    /// A variable; `None` matches any name.
     Var(Option<Name>),
     /// A constant.
     Constant,
-    /// A constant equal to this one.
+    /// A constant equal to the tensor.
     Literal(Arc<Tensor>),
-    /// The operator itself, as a callee.
+    /// An operator as the callee of a call.
     Op(OpId),
     /// A call.
     Call {
-        /// Callee.
+        /// Pattern of the callee.
         callee: PatternId,
-        /// Arguments; `None` matches any.
+        /// Patterns of the arguments; `None` matches any arguments.
         args: Option<Box<[PatternId]>>,
     },
     /// A tuple; `None` matches any fields.
     Tuple(Option<Box<[PatternId]>>),
     /// A field of a tuple; `None` matches any index.
     Project {
-        /// The tuple.
+        /// Pattern of the tuple.
         tuple: PatternId,
         /// Index of the field.
         index: Option<u32>,
     },
     /// An `if`.
     If {
-        /// Condition.
+        /// Pattern of the condition.
         cond: PatternId,
-        /// Result if the condition is true.
+        /// Pattern of the branch taken if the condition is true.
         then: PatternId,
-        /// Result if the condition is false.
+        /// Pattern of the branch taken if the condition is false.
         otherwise: PatternId,
     },
     /// A `let`.
     Let {
-        /// Variable.
+        /// Pattern of the bound variable.
         var: PatternId,
-        /// Value of the variable.
+        /// Pattern of the bound value.
         value: PatternId,
-        /// The result.
+        /// Pattern of the body.
         body: PatternId,
     },
     /// A function literal; `None` matches any parameters.
     Function {
-        /// Parameters.
+        /// Patterns of the parameters.
         params: Option<Box<[PatternId]>>,
-        /// The result.
+        /// Pattern of the body.
         body: PatternId,
     },
-    /// The left pattern, or else the right one. The choice is final: a later failure does not backtrack to the right
-    /// side.
+    /// Ordered choice: the left pattern, or else the right one. The choice is final: a later failure does not backtrack
+    /// to the right side.
     Alt(PatternId, PatternId),
-    /// `child` at the root, where every path upwards consists of `path` and ends at the same `parent`.
+    /// `child` at the root, such that every path from the root through its operands ends at the same `parent`, and every
+    /// expression in between matches `path`.
     Dominates {
         /// Start of all paths.
         parent: PatternId,
@@ -88,33 +90,33 @@ pub enum PatternNode {
         /// End of all paths, the root.
         child: PatternId,
     },
-    /// Reference to another node. If that encloses it, the pattern is recursive.
+    /// Reference to another node. A reference to an enclosing node makes the pattern recursive.
     Redirect(PatternId),
-    /// An expression of this type.
+    /// An expression of the given type.
     Typed(PatternId, Type),
-    /// A tensor with this element type.
+    /// A tensor with the given element type.
     OfDtype(PatternId, DType),
-    /// A tensor with these dimensions.
+    /// A tensor with the given dimensions.
     OfShape(PatternId, Box<[Dim]>),
-    /// An expression with these attributes: of a call, of a function, or of an operator (`TOpPattern`).
+    /// A call, a function or an operator with the given attributes; the only attribute of an operator is `TOpPattern`.
     WithAttrs(PatternId, Attrs),
 }
 
-/// Operators that the root of a match can be a call of.
+/// Operators whose calls can be the root of a match.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RootOps {
-    /// Only calls of these operators.
+    /// Only calls of the listed operators.
     These(BTreeSet<OpId>),
     /// Any expression.
     Any,
 }
 
-/// Pattern: an arena of nodes and the root, where a match begins.
+/// Pattern: an arena of nodes, and the root, at which matching begins.
 #[derive(Clone, Debug)]
 pub struct Pattern {
     /// Nodes. Operands precede their users, except for the targets of [`PatternNode::Redirect`].
     pub nodes: IndexVec<PatternId, PatternNode>,
-    /// Root of a match.
+    /// Node that matches the root of the subgraph.
     pub root: PatternId,
 }
 
@@ -148,12 +150,13 @@ impl Pattern {
         }
     }
 
-    /// Returns true if a node refers to an enclosing one, so that a match may be as deep as the program.
+    /// Returns true if a node refers to an enclosing one, so that a match may be as deep as the module.
     pub fn is_recursive(&self) -> bool {
         self.nodes.iter().any(|(id, node)| matches!(node, PatternNode::Redirect(to) if *to >= id))
     }
 
-    /// Returns true if matching the node at an expression requires matching it at the same expression again.
+    /// Returns true if the recursion of a node is unguarded: matching the node at an expression can require matching it
+    /// at the same expression again.
     pub(super) fn stands_for_itself(&self, id: PatternId) -> bool {
         let mut seen = IndexVec::<PatternId, bool>::filled(false, self.nodes.len());
         let mut stack = vec![id];
@@ -198,12 +201,12 @@ impl Pattern {
         order
     }
 
-    /// Returns the nesting depth from the root.
+    /// Returns the nesting depth of the root.
     pub fn depth(&self) -> usize {
         let mut depth = IndexVec::<PatternId, usize>::filled(1, self.nodes.len());
         for id in self.post_order() {
             depth[id] = match &self.nodes[id] {
-                // A further alternative does not nest.
+                // A choice is left-associative, and only its right side nests.
                 PatternNode::Alt(left, right) => depth[*left].max(depth[*right] + 1),
                 node => Pattern::operands(node).into_iter().map(|o| depth[o]).max().unwrap_or(0) + 1,
             };
@@ -211,8 +214,8 @@ impl Pattern {
         depth[self.root]
     }
 
-    /// Returns the operators that the root of a match can be a call of, so that an index over the operators of a
-    /// program yields all candidate roots.
+    /// Returns the operators whose calls can be the root of a match, so that an index over the operators of a module
+    /// yields all possible roots.
     pub fn root_ops(&self) -> RootOps {
         let mut these = BTreeSet::new();
         let mut seen = IndexVec::<PatternId, bool>::filled(false, self.nodes.len());
@@ -247,7 +250,7 @@ impl Pattern {
         RootOps::These(these)
     }
 
-    /// Returns the operators that every matching program contains.
+    /// Returns the operators that every matching module contains.
     pub fn required_ops(&self) -> BTreeSet<OpId> {
         let mut required: IndexVec<PatternId, BTreeSet<OpId>> = IndexVec::filled(BTreeSet::new(), self.nodes.len());
         for id in self.post_order() {
@@ -256,7 +259,7 @@ impl Pattern {
                 PatternNode::Alt(left, right) => required[*left].intersection(&required[*right]).copied().collect(),
                 node => {
                     let operands = Pattern::operands(node);
-                    // The operators counted in a graph exclude those inside functions.
+                    // The operators of a graph do not include those inside functions.
                     if matches!(node, PatternNode::Function { .. }) {
                         BTreeSet::new()
                     } else {
@@ -268,7 +271,8 @@ impl Pattern {
         std::mem::take(&mut required[self.root])
     }
 
-    /// Returns true if it can match the inside of a function call, so that it must see composites as functions.
+    /// Returns true if the pattern can match the body of a called function, so that composites have to be presented to
+    /// the matcher as functions.
     pub fn looks_into_functions(&self) -> bool {
         self.post_order().into_iter().any(|id| match &self.nodes[id] {
             PatternNode::Function { .. } => true,
@@ -301,7 +305,7 @@ impl Pattern {
             match &self.nodes[id] {
                 PatternNode::Op(_) => {}
                 PatternNode::Alt(left, right) => stack.extend([*left, *right]),
-                // Attributes that only operators have.
+                // Only operators have the attribute `TOpPattern`.
                 PatternNode::WithAttrs(_, attrs) if attrs.get("TOpPattern").is_some() => {}
                 _ => return false,
             }
@@ -309,7 +313,7 @@ impl Pattern {
         true
     }
 
-    /// Returns the operators that it names, ascending, for the message that no pattern contains an operator.
+    /// Returns the operators that the pattern names, ascending, for the message that no pattern contains an operator.
     pub fn named_ops(&self) -> BTreeSet<OpId> {
         let ops = self.post_order().into_iter().filter_map(|id| match self.nodes[id] {
             PatternNode::Op(op) => Some(op),

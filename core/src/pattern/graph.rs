@@ -1,18 +1,18 @@
-//! Module as seen by patterns: the users of each expression, and the groups collapsed into composites.
+//! View of a module for pattern matching: the users of each expression, and the groups collapsed into composites.
 //!
-//! Collapsing a group turns its root into a call of an opaque function of the group's inputs, and removes the
-//! expressions that have no other users. Later patterns can see no more of a rewrite than that, so a whole table is
-//! matched on one graph, and the module is rebuilt once at the end.
+//! Collapsing a group turns its root into a call of an opaque function with the inputs of the group as arguments, and
+//! removes the expressions that have no other users. To later patterns, a rewritten module would look the same. A whole
+//! table is therefore matched on one graph, and the module is rebuilt once at the end.
 
 use byoc_ir::ir::{Expr, ExprId, Id, IndexVec, Module, Type};
 use std::collections::{HashMap, HashSet};
 
-/// Inputs of a collapsed group, in the order of its parameters.
+/// Inputs of a collapsed group, in the order of the parameters of its function.
 pub type Collapsed = Box<[ExprId]>;
 
 /// Users of a module's live expressions, overlaid with collapsed groups.
 pub struct Graph<'m> {
-    /// Underlying module, which does not change.
+    /// Underlying module, which is never changed.
     pub module: &'m Module,
     first_user: Vec<u32>,
     users: Vec<ExprId>,
@@ -20,7 +20,7 @@ pub struct Graph<'m> {
     more_users: HashMap<ExprId, Vec<ExprId>>,
     /// Number of uses of each expression as an operand; unused expressions are dead.
     uses: IndexVec<ExprId, u32>,
-    /// Index into `groups`, by root of the group, counted from 1; 0 for none.
+    /// Index into `groups` of the group with each expression as its root, counted from 1; 0 for none.
     collapsed: IndexVec<ExprId, u32>,
     groups: Vec<Collapsed>,
 }
@@ -31,7 +31,7 @@ impl<'m> Graph<'m> {
         Graph::of(module, [])
     }
 
-    /// Creates the graph of a module and of additional root expressions that its functions need not reach.
+    /// Creates the graph of a module, with additional roots: expressions that no global function has to reach.
     pub fn of(module: &'m Module, roots: impl IntoIterator<Item = ExprId>) -> Graph<'m> {
         let roots: Vec<ExprId> = module.globals.values().copied().chain(roots).collect();
         let mut live = IndexVec::filled(false, module.nodes.len());
@@ -68,7 +68,7 @@ impl<'m> Graph<'m> {
         Graph { module, first_user, users, more_users: HashMap::new(), uses, collapsed, groups: Vec::new() }
     }
 
-    /// Returns the expression; `None` if it is the root of a collapsed group.
+    /// Returns an expression; `None` for the root of a collapsed group.
     pub fn expr(&self, id: ExprId) -> Option<&'m Expr> {
         (self.collapsed[id] == 0).then(|| self.module.expr(id))
     }
@@ -78,12 +78,12 @@ impl<'m> Graph<'m> {
         self.module.ty(id)
     }
 
-    /// Returns the inputs of the group with this root.
+    /// Returns the inputs of the collapsed group with the given root.
     pub fn collapsed(&self, root: ExprId) -> Option<&[ExprId]> {
         self.groups.get((self.collapsed[root] as usize).checked_sub(1)?).map(|inputs| &**inputs)
     }
 
-    /// Returns true if it still has users.
+    /// Returns true if the expression still has users.
     pub fn is_live(&self, id: ExprId) -> bool {
         self.uses[id] > 0
     }
@@ -96,7 +96,7 @@ impl<'m> Graph<'m> {
         }
     }
 
-    /// Iterates over the live users of an expression; a user may be repeated if it uses the expression twice.
+    /// Iterates over the live users of an expression. A user with several uses of the expression may be repeated.
     pub fn users(&self, id: ExprId) -> impl Iterator<Item = ExprId> + '_ {
         let own = &self.users[self.first_user[id.index()] as usize..self.first_user[id.index() + 1] as usize];
         let more = self.more_users.get(&id).map(Vec::as_slice).unwrap_or_default();
@@ -106,7 +106,7 @@ impl<'m> Graph<'m> {
             .filter(move |&user| self.is_live(user) && self.collapsed(user).is_none_or(|inputs| inputs.contains(&id)))
     }
 
-    /// Collapses the group with this root into an opaque call of its inputs.
+    /// Collapses the group with the given root into a call of an opaque function on `inputs`.
     pub fn collapse(&mut self, root: ExprId, inputs: Collapsed) {
         for &input in &inputs {
             self.more_users.entry(input).or_default().push(root);
@@ -142,10 +142,10 @@ impl<'m> Graph<'m> {
         }
     }
 
-    /// Returns true if every use of `id` flows into `root`, so that it is used outside only through `root`.
+    /// Returns true if every use of `id` flows into `root`, so that nothing else depends on `id` except through `root`.
     ///
-    /// Users have larger ids than their operands, so the search ends at the first user beyond the root, and only visits
-    /// expressions between the two.
+    /// Users have larger ids than their operands, so the search ends at the first user with a larger id than `root`, and
+    /// only visits expressions with ids between `id` and `root`.
     pub fn flows_into(&self, id: ExprId, root: ExprId) -> bool {
         let mut seen = HashSet::from([id]);
         let mut stack = vec![id];
@@ -187,7 +187,7 @@ impl<'m> Graph<'m> {
     }
 
     /// Returns the live expressions below `root`, operands before users, left to right, like [`Module::post_order`] but
-    /// with collapsed groups. `enter` decides whether the operands of an expression are visited.
+    /// with collapsed groups. The operands of an expression are visited only if `enter` returns true.
     pub fn post_order(
         &self,
         root: ExprId,

@@ -2,14 +2,14 @@
 
 use byoc_ir::diag::Span;
 
-/// Token.
+/// Token of the notation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Token<'a> {
     /// `nn.conv2d`, `let`.
     Name(&'a str),
     /// `12`, `1.5f`, `-3`, `7i64`; validated by the parser.
     Number(&'a str),
-    /// A string without the quotes.
+    /// Text of a string, without the quotes.
     Str(&'a str),
     /// `( ) { } [ ] , ; : = | ? * . %`
     Mark(char),
@@ -53,8 +53,8 @@ pub(super) fn words(text: &str, from: usize, to: usize) -> Vec<Word<'_>> {
                     while at < to && (name_start(bytes[at]) || bytes[at].is_ascii_digit()) {
                         at += 1;
                     }
-                    // A dot continues the name only if another part follows: `f.0` is a projection. The same holds for
-                    // a hyphen, which names of targets contain.
+                    // A dot continues the name only if another part follows: `f.0` is a projection. The same rule
+                    // applies to a hyphen, which may occur in the name of a target.
                     if at + 1 < to && matches!(bytes[at], b'.' | b'-') && name_start(bytes[at + 1]) {
                         at += 1;
                     } else {
@@ -121,7 +121,7 @@ fn begins_number(bytes: &[u8]) -> bool {
 }
 
 /// Returns the byte ranges of the entries of a table: an entry begins at a line that is not indented, and includes the
-/// indented lines below it.
+/// indented lines that follow.
 pub(super) fn entries(text: &str) -> Vec<(usize, usize)> {
     let mut entries: Vec<(usize, usize)> = Vec::new();
     let mut at = 0;
@@ -137,7 +137,7 @@ pub(super) fn entries(text: &str) -> Vec<(usize, usize)> {
         {
             last.1 = end;
         } else if entries.is_empty() && !content.trim_start().is_empty() && !content.trim_start().starts_with('#') {
-            // An indented line without an entry above it becomes its own entry, so that its errors are reported.
+            // An indented line with no entry above becomes an entry, so that its errors are reported.
             entries.push((at, end));
         }
         at += line.len();

@@ -1,12 +1,12 @@
-//! Matcher of patterns.
+//! Pattern matcher.
 //!
-//! Each pattern node is bound to the expression that it matched; matched again, it must match the same one. When a part
-//! fails, its bindings are undone. Alternation takes the left side if it matches and does not backtrack. Calls of `add`
-//! and `multiply` match with their arguments in either order, and the patterns `(a * b) / c` and `b * (a / c)` each
-//! match programs of both forms.
+//! Each pattern node is bound to the expression that it matched; if the node is visited again, it must match the same
+//! expression. When a part fails, its bindings are undone. A choice commits to the left side if that matches, without
+//! backtracking. Calls of `add` and `multiply` match with their arguments in either order, and the patterns
+//! `(a * b) / c` and `b * (a / c)` each match expressions of both forms.
 //!
-//! A recursive pattern can be as deep as the program, so the matcher keeps an explicit stack: a [`Frame`] for each
-//! pattern node that waits for the result of one of its parts.
+//! A match of a recursive pattern can be as deep as the module, so the matcher keeps an explicit stack: a [`Frame`] for
+//! each pattern node that waits for the result of one of its parts.
 
 use super::data::{Pattern, PatternId, PatternNode};
 use super::graph::Graph;
@@ -14,26 +14,26 @@ use byoc_ir::ir::{AttrValue, Attrs, Callee, Dim, Expr, ExprId, Id, Name, OpId, T
 use byoc_ir::op::{self, Params};
 use std::collections::HashSet;
 
-/// Maximum number of visits of pattern nodes per match, as nested optional parts can otherwise take exponential time. A
-/// recursive pattern gets [`STEPS_PER_EXPRESSION`] more for each expression of the program.
+/// Maximum number of visits of pattern nodes per match, as nested optional parts can otherwise take exponential time.
+/// For a recursive pattern it grows by [`STEPS_PER_EXPRESSION`] per expression of the module.
 const MAX_STEPS: usize = 1 << 20;
 const STEPS_PER_EXPRESSION: usize = 16;
 
-/// Expressions that each pattern node matched.
+/// Bindings of a successful match: the expressions that each pattern node matched.
 #[derive(Clone, Debug, Default)]
 pub struct Match {
-    /// Pattern nodes with the expressions (or operators) that they matched, in the order of matching. The path of a
-    /// dominator, and the parts of a recursive pattern, may have several.
+    /// Pattern nodes with the expressions (or operators) that they matched, in the order of matching. A node in the path
+    /// of a `dominates` pattern, or inside a recursive pattern, may be listed several times.
     pub met: Vec<(PatternId, Callee)>,
 }
 
 impl Match {
-    /// Returns the first match of a pattern node.
+    /// Returns the first expression or operator that a pattern node matched.
     pub fn get(&self, id: PatternId) -> Option<Callee> {
         self.all(id).next()
     }
 
-    /// Iterates over everything that a pattern node matched.
+    /// Iterates over the expressions and operators that a pattern node matched.
     pub fn all(&self, id: PatternId) -> impl Iterator<Item = Callee> + '_ {
         self.met.iter().filter(move |(p, _)| *p == id).map(|&(_, met)| met)
     }
@@ -45,18 +45,19 @@ pub struct Matcher<'g, 'm> {
     met: Vec<Met>,
     /// Position in `met` of the latest match of each pattern node, counted from 1.
     latest: Vec<u32>,
-    /// Calls synthesized for the two forms of divide and multiply; their ids follow those of the pattern's own nodes.
+    /// Calls synthesized for the two forms of divide and multiply. The ids of these calls follow those of the nodes of
+    /// the pattern.
     extra: Vec<(PatternId, [PatternId; 2])>,
     frames: Vec<Frame>,
     memoize: bool,
     steps: usize,
 }
 
-/// Pattern node with the expression that it matched.
+/// Binding of a pattern node to the expression or operator that it matched.
 struct Met {
     id: PatternId,
     at: Callee,
-    /// Previous value of `latest`.
+    /// Entry of `latest` for the node before this match, restored when the match is undone.
     before: u32,
 }
 
@@ -64,22 +65,22 @@ struct Met {
 struct Frame {
     id: PatternId,
     at: Callee,
-    /// Number of bindings to keep if it fails.
+    /// Number of bindings to keep if the node fails.
     mark: u32,
     state: State,
 }
 
 enum State {
     Start,
-    /// Waiting for a result that becomes its own.
+    /// Waiting for the only part, whose result becomes the result of the node.
     Forward,
-    /// Waiting for the pattern to which it adds a condition.
+    /// Waiting for the pattern to which the node adds a condition.
     Condition,
-    /// Waiting for its left side.
+    /// Waiting for the left side of a choice.
     Left,
-    /// Waiting for the part before this one.
+    /// Waiting for the part that precedes the part of the given number.
     Part(u32),
-    /// Waiting for its callee.
+    /// Waiting for the callee of a call.
     Called,
     /// Waiting for the argument before `next`, in the order of the pattern or swapped.
     Args {
@@ -87,16 +88,17 @@ enum State {
         swapped: bool,
         mark: u32,
     },
-    /// Waiting for the form before this one.
+    /// Waiting for the form that precedes the form of the given number.
     Form(u32),
-    /// Waiting for the child of a dominator.
+    /// Waiting for the child of a `dominates` pattern.
     Child,
-    /// Waiting for the parent of a dominator, then for its path.
+    /// Waiting for the parent of a `dominates` pattern.
     Parent(Box<Walk>),
+    /// Waiting for the path of a `dominates` pattern.
     Path(Box<Walk>),
 }
 
-/// Walk from the child of a dominator upwards.
+/// Walk from the child of a `dominates` pattern through its operands to the parent.
 struct Walk {
     on_path: HashSet<ExprId>,
     stack: Vec<ExprId>,
@@ -140,7 +142,7 @@ impl<'g, 'm> Matcher<'g, 'm> {
         }
     }
 
-    /// Matches `pattern` at `root`. Returns the bindings, or `None` if it does not match.
+    /// Matches `pattern` at `root`. Returns the bindings, or `None` if the pattern does not match.
     pub fn match_at(&mut self, pattern: &Pattern, root: ExprId) -> Option<Match> {
         self.forget(0);
         self.extra.clear();
@@ -202,8 +204,8 @@ impl<'g, 'm> Matcher<'g, 'm> {
         None
     }
 
-    /// Returns true if both are the same object. All references to a global function or a constructor are the same
-    /// object.
+    /// Returns true if `a` and `b` are the same object. All references to a global function or a constructor are the
+    /// same object.
     fn is_same(&self, a: Callee, b: Callee) -> bool {
         a == b
             || match (self.expr(a), self.expr(b)) {
@@ -303,7 +305,7 @@ impl<'g, 'm> Matcher<'g, 'm> {
         }
     }
 
-    /// Matches a node against an expression without its parts, or returns the first part to match.
+    /// Matches a node without its parts against an expression. Returns the result, or the first part to match.
     fn start(&mut self, frame: &mut Frame, node: NodeRef<'_>) -> Next {
         let (at, expr) = (frame.at, self.expr(frame.at));
         let mut ask = |state: State, id: PatternId, at: Callee| {
@@ -352,7 +354,7 @@ impl<'g, 'm> Matcher<'g, 'm> {
             }
             (_, Some(_)) => match part(node, expr, 0) {
                 Some((wanted, found)) => ask(State::Part(1), wanted, Callee::Expr(found)),
-                // A tuple without fields.
+                // An empty tuple has no parts.
                 None => Next::Answer(matches!((node, expr), (PatternNode::Tuple(_), Some(Expr::Tuple(_))))),
             },
             (_, None) => Next::Answer(false),
@@ -383,8 +385,8 @@ impl<'g, 'm> Matcher<'g, 'm> {
         Next::Ask(wanted[if swapped { wanted.len() - 1 - at } else { at }], Callee::Expr(call.args[at]))
     }
 
-    /// Requests the next form of `divide(multiply(a, b), c)` in a program that multiplies by a quotient, or of
-    /// `multiply(divide(a, b), c)` in one that divides a product.
+    /// Requests the next form of the pattern `divide(multiply(a, b), c)` at an expression that multiplies by a quotient,
+    /// or of `multiply(divide(a, b), c)` at an expression that divides a product.
     fn ask_form(&mut self, pattern: &Pattern, frame: &mut Frame, node: NodeRef<'_>, form: u32) -> Next {
         match self.form(pattern, node, frame.at, form) {
             Some(whole) => {
@@ -422,7 +424,7 @@ impl<'g, 'm> Matcher<'g, 'm> {
         }
     }
 
-    /// Returns callee and arguments of a pattern that calls the operator of that name with two arguments.
+    /// Returns the callee and the arguments of a pattern that calls the operator `name` with two arguments.
     fn call_of(&self, pattern: &Pattern, id: PatternId, name: &str) -> Option<(PatternId, [PatternId; 2])> {
         let node = self.node(pattern, id);
         let (callee, args) = node.call()?;
@@ -435,7 +437,7 @@ impl<'g, 'm> Matcher<'g, 'm> {
         PatternId::new(pattern.nodes.len() + self.extra.len() - 1)
     }
 
-    /// Pushes the operands of the current expression of a walk, and continues.
+    /// Pushes the operands of the current expression of a walk on its stack, and continues the walk.
     fn walk_up(&mut self, frame: &mut Frame, node: NodeRef<'_>, mut walk: Box<Walk>) -> Next {
         if !self.push_operands(walk.at, &mut walk.stack) {
             return Next::Answer(false);
@@ -443,8 +445,8 @@ impl<'g, 'm> Matcher<'g, 'm> {
         self.walk_on(frame, node, walk)
     }
 
-    /// Visits the next expression of a walk, left to right: it is the parent, or it must match the path and the walk
-    /// continues upwards from it.
+    /// Visits the next expression of a walk, left to right. The parent ends a path; any other expression must match the
+    /// path, and the walk continues with its operands.
     fn walk_on(&mut self, frame: &mut Frame, node: NodeRef<'_>, mut walk: Box<Walk>) -> Next {
         let NodeRef::Own(PatternNode::Dominates { parent, .. }) = node else { return Next::Answer(false) };
         while let Some(id) = walk.stack.pop() {
@@ -464,7 +466,7 @@ impl<'g, 'm> Matcher<'g, 'm> {
         })
     }
 
-    /// Pushes the operands of an expression except its callee, last first; returns `false` if there are none.
+    /// Pushes the operands of an expression except its callee, last first; returns false if there are none.
     fn push_operands(&self, id: ExprId, stack: &mut Vec<ExprId>) -> bool {
         let callee = self.graph.expr(id).and_then(Expr::as_call).map(|call| call.callee);
         let first = stack.len();
@@ -516,7 +518,7 @@ impl<'g, 'm> Matcher<'g, 'm> {
             (Callee::Expr(_), Some(Expr::Function(function))) => {
                 wanted.iter().all(|(key, value)| function.attrs.get(key) == Some(value))
             }
-            // A call of a composite has no attributes.
+            // Other expressions have no attributes, nor does the root of a collapsed group.
             _ => wanted.is_empty(),
         }
     }
@@ -551,7 +553,7 @@ fn part(node: &PatternNode, expr: Option<&Expr>, number: u32) -> Option<(Pattern
     }
 }
 
-/// Returns an attribute of operators that patterns may require.
+/// Returns an attribute of an operator, if patterns may require it.
 fn op_attr(id: OpId, key: &Name) -> Option<AttrValue> {
     (&**key == "TOpPattern").then(|| AttrValue::Int(op::get(id).pattern as i64))
 }

@@ -38,7 +38,7 @@ pub struct Entry {
     pub span: Span,
 }
 
-/// Permission to use `where`: a bare pattern file has no plugin to perform checks.
+/// Permission to use `where`: in a pattern file without a plugin, nothing could perform the checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Checks {
     /// Allowed, in the table of a plugin.
@@ -47,7 +47,7 @@ pub enum Checks {
     Refused,
 }
 
-/// Table, as far as it could be read.
+/// Result of parsing a table: the valid entries, and the diagnostics.
 #[derive(Clone, Debug, Default)]
 pub struct Parsed {
     /// Entries without errors, in table order.
@@ -63,7 +63,7 @@ impl Parsed {
     }
 }
 
-/// Reads a table of patterns.
+/// Parses a pattern table. Entries with errors are omitted.
 pub fn parse_table(text: &str, checks: Checks) -> Parsed {
     let mut parsed = Parsed::default();
     for (from, to) in entries(text) {
@@ -85,10 +85,10 @@ pub fn parse_table(text: &str, checks: Checks) -> Parsed {
     parsed
 }
 
-/// Reads one pattern without a name: `nn.relu(nn.conv2d(*, *))`.
+/// Parses one pattern without a name, such as `nn.relu(nn.conv2d(*, *))`. Returns the pattern and the warnings.
 ///
 /// # Errors
-/// All errors in it; warnings are returned with the pattern.
+/// Invalid syntax, or unknown names; returns all diagnostics.
 pub fn parse_pattern(text: &str) -> Result<(Pattern, Vec<Diagnostic>), Vec<Diagnostic>> {
     let mut parser = Parser::new(text, 0, text.len(), Checks::Refused);
     match parser.definition().and_then(|pattern| parser.expect_end().map(|()| pattern)) {
@@ -110,11 +110,11 @@ struct Parser<'a> {
     at: usize,
     checks: Checks,
     nodes: IndexVec<PatternId, PatternNode>,
-    /// Names bound by `let`, and by `*name` at its first use.
+    /// Names bound by `let`, and by the first use of `*name`.
     names: BTreeMap<&'a str, PatternId>,
-    /// One node per operator, as all references to an operator are the same object.
+    /// Node of each operator: all references to an operator share one node.
     ops: BTreeMap<OpId, PatternId>,
-    /// Placeholders for a name in its own definition, with the span of the use.
+    /// Placeholders for a name inside its own definition, with the span of the definition.
     recursive: Vec<(PatternId, &'a str, Span)>,
     depth: usize,
     diagnostics: Vec<Diagnostic>,
@@ -215,7 +215,7 @@ impl<'a> Parser<'a> {
                 return Err(Box::new(
                     Diagnostic::error(codes::passes::PATTERN_CHECK, message)
                         .at(at.to(end), "only the table of a plugin has checks")
-                        .help("leave \"where\" out, or use the plugin as a backend"),
+                        .help("remove \"where\", or use the plugin as a backend"),
                 ));
             }
             check = Some(Name::from(name));
@@ -233,7 +233,7 @@ impl<'a> Parser<'a> {
             if KEYWORDS.contains(&name) || self.names.contains_key(name) {
                 let message = format!("the name \"{name}\" is taken");
                 return Err(Box::new(
-                    Diagnostic::error(codes::passes::PATTERN_NAME, message).at(span, "choose another"),
+                    Diagnostic::error(codes::passes::PATTERN_NAME, message).at(span, "already bound, or a keyword"),
                 ));
             }
             self.expect('=')?;
@@ -290,7 +290,7 @@ impl<'a> Parser<'a> {
             let op = self.operator(name, span);
             let attrs = self.attrs_of(op)?;
             let Some(op) = op else { continue };
-            // An operator with several arguments takes the pattern as its first and wildcards as the others.
+            // The pattern becomes the first argument of the operator; any further arguments are wildcards.
             let mut args = vec![inner];
             while args.len() < op::get(op).arity.min {
                 args.push(self.push(PatternNode::Wildcard));
@@ -322,9 +322,9 @@ impl<'a> Parser<'a> {
                             self.next();
                             Some(index)
                         }
-                        Err(_) => return Err(self.unexpected("the number of a field")),
+                        Err(_) => return Err(self.unexpected("a field index")),
                     },
-                    _ => return Err(self.unexpected("the number of a field, or \"*\"")),
+                    _ => return Err(self.unexpected("a field index or \"*\"")),
                 }
             };
             tuple = self.push(PatternNode::Project { tuple, index });
@@ -401,7 +401,7 @@ impl<'a> Parser<'a> {
                 let args = if self.take('(') { self.args()? } else { None };
                 Ok(self.push(PatternNode::Call { callee, args }))
             }
-            // After a pattern it introduces a check; at the beginning of a pattern it is the operator.
+            // After a pattern, `where` introduces a check; at the beginning of a pattern, it is the operator.
             Token::Name("where") if matches!(self.peek(), Token::Mark('(' | '{')) => self.named("where", word.span),
             Token::Name(name) if !KEYWORDS.contains(&name) => self.named(name, word.span),
             _ => {
@@ -411,18 +411,17 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Parses a call of an operator, or a name bound by `let` or `*name`.
+    /// Parses the rest of a call of an operator, or resolves a name bound by `let` or `*name`.
     fn named(&mut self, name: &'a str, span: Span) -> Result<PatternId> {
         let called = matches!(self.peek(), Token::Mark('(' | '{'));
         if !called {
             if let Some(&id) = self.names.get(name) {
                 return Ok(id);
             }
-            let mut diagnostic =
-                Diagnostic::error(codes::passes::PATTERN_NAME, format!("nothing is named \"{name}\" here"));
+            let mut diagnostic = Diagnostic::error(codes::passes::PATTERN_NAME, format!("undefined name \"{name}\""));
             diagnostic = if op::lookup(name).is_some() {
                 diagnostic
-                    .at(span, "an operator is written with its arguments")
+                    .at(span, "expected an argument list after an operator")
                     .help(format!("write {name}(..) for a call with any arguments"))
             } else if let Some(near) = nearest(name, self.names.keys().copied()) {
                 diagnostic.at(span, "no let and no wildcard has this name").help(format!("did you mean \"{near}\"?"))
@@ -443,17 +442,17 @@ impl<'a> Parser<'a> {
         {
             let wanted =
                 if arity.min == arity.max { arity.min.to_string() } else { format!("{} to {}", arity.min, arity.max) };
-            let message = format!("{name} takes {wanted} arguments, the pattern has {}", args.len());
+            let message = format!("{name}: expected {wanted} arguments, found {}", args.len());
             self.diagnostics.push(
                 Diagnostic::warning(codes::passes::PATTERN_ARITY, message)
                     .at(span, "never matches")
-                    .note(format!("its arguments are {}", op::get(op).inputs.join(", "))),
+                    .note(format!("the arguments of {name} are {}", op::get(op).inputs.join(", "))),
             );
         }
         Ok(self.call_op(op, attrs, args))
     }
 
-    /// Parses, after `(`, a tuple, any tuple, or a pattern in parentheses.
+    /// Parses, after `(`, a tuple, the pattern of any tuple (`..`), or a pattern in parentheses.
     fn tuple_or_group(&mut self) -> Result<PatternId> {
         if self.peek() == Token::Any {
             self.next();
@@ -475,7 +474,7 @@ impl<'a> Parser<'a> {
         Ok(self.push(PatternNode::Tuple(Some(fields.into()))))
     }
 
-    /// Parses, after `(`, arguments up to `)`; `..` is any number of any arguments.
+    /// Parses, after `(`, arguments up to `)`. Returns `None` for `..`, which stands for any arguments.
     fn args(&mut self) -> Result<Option<Box<[PatternId]>>> {
         if self.peek() == Token::Any {
             self.next();
@@ -540,7 +539,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Parses `{TOpPattern=0}`: an operator with these attributes.
+    /// Parses the rest of `op{TOpPattern=0}`: an operator with the given attributes.
     fn any_operator(&mut self) -> Result<PatternId> {
         let span = self.span();
         let attrs = self.attrs()?;
@@ -552,7 +551,7 @@ impl<'a> Parser<'a> {
                         format!("operators have no attribute \"{key}\""),
                     )
                     .at(span, "never matches")
-                    .note("they have TOpPattern"),
+                    .note("the only attribute of operators is TOpPattern"),
                 );
             }
         }
@@ -565,11 +564,9 @@ impl<'a> Parser<'a> {
     fn operator(&mut self, name: &str, span: Span) -> Option<OpId> {
         let found = op::lookup(name);
         if found.is_none() {
-            let mut diagnostic = Diagnostic::error(
-                codes::passes::PATTERN_OPERATOR,
-                format!("no operator \"{name}\" for a pattern to match"),
-            )
-            .at(span, "not in the operator table");
+            let mut diagnostic =
+                Diagnostic::error(codes::passes::PATTERN_OPERATOR, format!("unknown operator \"{name}\""))
+                    .at(span, "not in the operator table");
             if let Some(near) = nearest(name, op::names().chain(KEYWORDS.iter().copied())) {
                 diagnostic = diagnostic.help(format!("did you mean \"{near}\"?"));
             } else {
@@ -607,6 +604,6 @@ impl<'a> Parser<'a> {
 }
 
 fn too_deep(span: Span) -> Box<Diagnostic> {
-    let message = format!("the pattern nests deeper than {MAX_DEPTH}");
+    let message = format!("pattern: expected a nesting depth of at most {MAX_DEPTH}");
     Box::new(Diagnostic::error(codes::passes::PATTERN_SYNTAX, message).at(span, "here"))
 }

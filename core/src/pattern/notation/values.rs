@@ -1,4 +1,4 @@
-//! Contents of the atoms of a pattern: attributes with their values, literals, types and shapes.
+//! Parser of the values inside a pattern: attributes, literals, types and shapes.
 
 use super::{Parser, Result, too_deep};
 use crate::pattern::data::{MAX_DEPTH, PatternId, PatternNode};
@@ -14,7 +14,7 @@ impl Parser<'_> {
         Ok(Attrs::new(self.attr_list()?.into_iter().map(|(key, value, _)| (key, value))))
     }
 
-    /// Parses attributes, with a warning for each that the operator does not have.
+    /// Parses attributes, with a warning for each attribute that the operator does not have.
     pub(super) fn attrs_of(&mut self, op: Option<OpId>) -> Result<Attrs> {
         let list = self.attr_list()?;
         if let Some(op) = op {
@@ -201,7 +201,7 @@ impl Parser<'_> {
     }
 }
 
-/// Parses a number of an attribute. Relay's suffixes are allowed and have no effect.
+/// Parses the numeric value of an attribute. Relay's type suffixes are allowed and have no effect.
 fn attr_number(text: &str) -> Option<AttrValue> {
     match number(text)? {
         Number::Int(value, _) => i64::try_from(value).ok().map(AttrValue::Int),
@@ -209,8 +209,8 @@ fn attr_number(text: &str) -> Option<AttrValue> {
     }
 }
 
-/// Parses a scalar with Relay's suffixes; without one, an integer is int32 (int64 if it does not fit) and a number with
-/// a fraction is float32.
+/// Parses a scalar with one of Relay's type suffixes. Without a suffix, an integer is int32 (int64 if the value does not
+/// fit) and a number with a fraction is float32.
 fn scalar(text: &str) -> Option<Tensor> {
     number(text)?.to_tensor().ok()
 }
@@ -220,7 +220,7 @@ fn number(text: &str) -> Option<Number> {
         Some(digits) => (true, digits),
         None => (false, text),
     };
-    // Here a fraction or an exponent suffices to identify a float.
+    // Unlike in the text format, a float needs no suffix: a fraction or an exponent identifies it.
     let float = digits.contains(['.', 'e', 'E']).then(|| number::parse(&format!("{digits}f"), negative).ok()).flatten();
     number::special(digits, negative).or(float).or_else(|| number::parse(digits, negative).ok())
 }
