@@ -13,8 +13,8 @@
 //! 6. An expression other than a leaf belongs to one global function.
 //! 7. The attributes of an operator follow its schema: each exists and has the right kind, no required one is missing,
 //!    and none is equal to its default.
-//! 8. `Compiler`, `Composite`, `PartitionedFromPattern` and `global_symbol` are strings; `Primitive`, `Inline`, `Extern`,
-//!    `SkipOptimization` and `Closure` are integers.
+//! 8. `Compiler`, `Composite`, `PartitionedFromPattern` and `global_symbol` are strings; `Primitive`, `Inline`,
+//!    `Extern`, `SkipOptimization` and `Closure` are integers.
 //! 9. Names and strings contain no double quote: the text format has no escapes.
 //! 10. Every constructor that is named is defined, and a pattern has as many fields as its constructor.
 //! 11. An annotated type refers to defined types only, with the right number of type arguments; a type parameter is

@@ -1,14 +1,14 @@
 //! Infers the types of a whole module and completes missing annotations.
 //!
-//! An annotated program takes one ascending sweep, since operands come before their users. Where an annotation is
-//! missing (a parameter, the result of a recursive function, a closure that calls itself), the sweep leaves
-//! incomplete types, and a work list completes them: when the type of an expression grows, its users are typed again,
-//! and the argument types of calls flow into the parameters of function literals, let-bound functions and globals. A
-//! type only ever grows towards a complete one and is bounded in size, so this terminates.
+//! A fully annotated module is typed in one ascending sweep, since operands precede their users. Where an annotation is
+//! missing (a parameter, the result of a recursive function, a closure that calls itself), the sweep leaves incomplete
+//! types, which a work list completes: when the type of an expression is refined, its users are typed again, and the
+//! argument types of calls flow into the parameters of function literals, let-bound functions and globals. The work
+//! list terminates because a type is only ever refined and is bounded in size.
 //!
 //! A function without type parameters has one type: calling it with two argument types is a type error. A function
-//! with type parameters (constructors of algebraic data types included) gets its type at each use from the arguments
-//! and the context of the result.
+//! with type parameters is instantiated at each use, with types inferred from the arguments and from the context of the
+//! result. The same applies to the constructors of algebraic data types.
 
 use byoc_ir::diag::{Diagnostic, codes};
 use byoc_ir::ir::{Callee, ClausePattern, Expr, ExprId, Fault, FuncType, Function, IndexVec, Module, Type};
@@ -18,17 +18,18 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 /// Infers the types of a module; the expressions keep their ids.
 ///
 /// # Errors
-/// Every expression with a type error; or an expression whose type cannot be inferred without more annotations.
+/// An expression has a type error (every such expression is reported), or its type cannot be inferred without more
+/// annotations.
 pub fn infer_type(module: &Module) -> Result<Module, Vec<Fault>> {
     let mut typed = module.clone();
     infer_type_in_place(&mut typed, &[])?;
     Ok(typed)
 }
 
-/// Infers the types of a module and of the further expressions `roots`, which no global need reach.
+/// Infers the types of a module and of `roots`, expressions that no global function has to reach.
 ///
 /// # Errors
-/// Errors of [`infer_type`]; the module is then only partly typed.
+/// Errors of [`infer_type`]; the module is then partially typed.
 pub fn infer_type_in_place(module: &mut Module, roots: &[ExprId]) -> Result<(), Vec<Fault>> {
     let mut inference = Inference::new(module, roots);
     inference.declare();
@@ -43,13 +44,14 @@ pub fn infer_type_in_place(module: &mut Module, roots: &[ExprId]) -> Result<(), 
     Ok(())
 }
 
-/// Maximum number of times an expression is typed before its type is assumed not to converge.
+/// Maximum number of times that an expression is typed before its type is assumed not to converge.
 const MAX_ROUNDS: u8 = 200;
 
-/// Maximum length of a chain of variables that is followed to a value.
+/// Maximum length of a chain of let-bound variables that is followed to a value.
 const MAX_ALIASES: usize = 100;
 
-/// Lets of a module: the value of each variable, and the variables of each value, last one first. Empty without lets.
+/// Let bindings of a module: the value of each variable, and the variables bound to each value as a linked list, last
+/// one first. The tables are empty in a module without lets.
 #[derive(Default)]
 struct Lets {
     value: IndexVec<ExprId, Option<ExprId>>,
@@ -92,15 +94,14 @@ impl Lets {
 struct Inference<'a> {
     module: &'a mut Module,
     live: IndexVec<ExprId, bool>,
-    /// Variables and the values bound to them.
     lets: Lets,
     faults: BTreeMap<ExprId, Fault>,
-    /// Expressions to type again.
+    /// Work list: expressions to type again.
     dirty: BTreeSet<ExprId>,
     rounds: IndexVec<ExprId, u8>,
-    /// Users of each expression; built when there are incomplete types.
+    /// Users of each expression; empty unless there are incomplete types.
     users: IndexVec<ExprId, Vec<ExprId>>,
-    /// Occurrences of each global function.
+    /// References to each global function.
     mentions: HashMap<ExprId, Vec<ExprId>>,
 }
 
@@ -127,8 +128,8 @@ impl<'a> Inference<'a> {
         }
     }
 
-    /// Initializes every expression with its declared type: variables with their annotation, functions with their
-    /// signature.
+    /// Initializes the type of every expression: variables with the annotation, functions with the signature, others
+    /// with an unknown type.
     fn declare(&mut self) {
         for id in self.module.nodes.ids() {
             if !self.live[id] {
@@ -146,7 +147,7 @@ impl<'a> Inference<'a> {
             self.module.nodes[id].ty = ty;
         }
         for value in self.lets.values() {
-            // A recursive function's variable may come before the function in the arena.
+            // The variable of a recursive function may precede the function in the arena.
             if let Expr::Function(_) = self.module.expr(value) {
                 for var in self.lets.vars(value) {
                     if let Some(ty) = unify(self.module.ty(var), self.module.ty(value)) {
@@ -185,7 +186,7 @@ impl<'a> Inference<'a> {
                 if !ty.is_complete()
                     && let Some(both) = unify(&ty, &node.ty)
                 {
-                    // Type information from earlier uses.
+                    // Keeps what earlier uses implied about the type.
                     ty = both;
                 }
                 let changed = ty != node.ty;
@@ -207,7 +208,8 @@ impl<'a> Inference<'a> {
         }
     }
 
-    /// Suggests a type parameter when a call does not fit a function whose parameter types came from another call.
+    /// Returns a help that suggests a type parameter, if a parameter type of the called function was inferred from
+    /// another call.
     fn ambiguous_types(&self, call: ExprId) -> Option<String> {
         let Expr::Call(call) = self.module.expr(call) else { return None };
         let Callee::Expr(callee) = call.callee else { return None };
@@ -223,10 +225,11 @@ impl<'a> Inference<'a> {
         ))
     }
 
-    /// Resolves a callee through the variables of lets and the names of globals.
+    /// Resolves a callee through let-bound variables and the names of globals.
     fn target(&self, callee: ExprId) -> Option<ExprId> {
         let mut target = callee;
-        // A variable may be bound to another one. Real programs have short chains; a broken one may have a cycle.
+        // A variable may be bound to another variable. Chains are short in practice; an invalid module may have a
+        // cycle.
         for _ in 0..MAX_ALIASES {
             match self.lets.value(target) {
                 Some(value) => target = value,
@@ -239,7 +242,7 @@ impl<'a> Inference<'a> {
         }
     }
 
-    /// Propagates the type of a let's value to its variables.
+    /// Propagates the type of a value to the variables that lets bind to it.
     fn flow_to_variables(&mut self, value: ExprId) {
         let mut next = self.lets.first(value);
         while let Some(var) = next {
@@ -250,7 +253,7 @@ impl<'a> Inference<'a> {
     }
 
     /// Refines the type of a variable without a complete annotation, or of an expression with an incomplete type. A
-    /// conflict is left to the expression in which the two types meet.
+    /// conflict is not reported here, but by the expression in which the two types meet.
     fn grow(&mut self, id: ExprId, ty: &Type) {
         // Variables may be bound to variables, in a chain.
         let mut todo = vec![(id, ty.clone())];
@@ -260,7 +263,7 @@ impl<'a> Inference<'a> {
                 Expr::Var(var) => !var.annotation.is_complete(),
                 _ => !node.ty.is_complete(),
             };
-            // A generic type stays generic: one use does not determine the types of the next.
+            // A generic type stays generic, so that each use can instantiate it with other types.
             let is_generic = matches!(&node.ty, Type::Func(func) if !func.type_params.is_empty());
             if !open || ty == Type::Unknown || is_generic && node.ty.is_complete() {
                 continue;
@@ -270,7 +273,7 @@ impl<'a> Inference<'a> {
             {
                 self.module.nodes[id].ty = both.clone();
                 self.wake_users(id);
-                // The variables bound to it, and its operands, may become more precise.
+                // The types of the variables bound to this expression, and of its operands, may become more precise.
                 todo.extend(self.lets.vars(id).map(|var| (var, both.clone())));
                 if !self.users.is_empty() {
                     self.dirty.insert(id);
@@ -306,7 +309,7 @@ impl<'a> Inference<'a> {
             self.rounds[id] += 1;
             self.flow_backwards(id);
             if self.infer(id) {
-                // Changes propagate to its users, and back to its operands.
+                // The new type propagates to the users of the expression, and back to its operands.
                 self.wake_users(id);
                 self.dirty.insert(id);
                 if let Some(mentions) = self.mentions.get(&id) {
@@ -395,8 +398,8 @@ impl<'a> Inference<'a> {
         }
     }
 
-    /// Propagates the type of the data to the variables of a pattern. Returns what the pattern implies about the type
-    /// of the data.
+    /// Propagates the type of the data to the variables of a pattern. Returns the type that the pattern implies for the
+    /// data.
     fn flow_into_pattern(&mut self, pattern: &ClausePattern, data: &Type) -> Type {
         match pattern {
             ClausePattern::Any => data.clone(),
@@ -451,13 +454,13 @@ impl<'a> Inference<'a> {
         }
     }
 
-    /// Reports what is still unknown, unless there is another fault that explains it.
+    /// Reports an expression whose type is still incomplete, unless other faults were found, which may be the cause.
     fn check_complete(&mut self) {
         if !self.faults.is_empty() {
             return;
         }
         let unknown = |id: &ExprId| self.live[*id] && !self.module.ty(*id).is_complete();
-        // The first variable is closest to the cause; its users follow from it.
+        // Variables come first: an unknown variable makes the types of its users unknown.
         let mut gaps = self.module.nodes.ids().filter(unknown).collect::<Vec<_>>();
         gaps.sort_by_key(|&id| !matches!(self.module.expr(id), Expr::Var(_)));
         if let Some(&id) = gaps.first() {

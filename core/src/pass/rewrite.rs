@@ -11,8 +11,8 @@ use byoc_ir::typing::{Builder, Rebuild};
 /// Maximum number of rounds of rewriting.
 pub const MAX_ROUNDS: usize = 100;
 
-/// A rewritten module may have at most [`GROWTH_FACTOR`] times the original number of expressions plus [`GROWTH_SLACK`].
-/// A module that doubles in every round would exhaust memory long before [`MAX_ROUNDS`].
+/// A rewritten module may have at most [`GROWTH_FACTOR`] times the original number of expressions plus
+/// [`GROWTH_SLACK`]. A module that doubles in every round would exhaust memory long before [`MAX_ROUNDS`].
 const GROWTH_SLACK: usize = 1 << 20;
 const GROWTH_FACTOR: usize = 16;
 
@@ -31,8 +31,8 @@ impl Pattern {
         Matcher::new(&Graph::of(module, [at])).match_at(self, at)
     }
 
-    /// Replaces each match by a call of a new function with the attributes `attrs` and `PartitionedFromPattern`. A match
-    /// is left alone if `check` returns false for its root in `module`.
+    /// Replaces each match by a call of a new function with the attributes `attrs` and `PartitionedFromPattern`. A
+    /// match is left alone if `check` returns false for its root in `module`.
     ///
     /// A pattern that is a bare function groups nothing: the module is returned unchanged, with a warning.
     ///

@@ -19,8 +19,8 @@ pub(super) fn splice(rebuild: &mut Rebuild<'_>, function: ExprId, call: &Call) -
     splice_around(rebuild, function, call, &[])
 }
 
-/// Variant of [`splice`] for a call of a function literal. The values that the literal captures, given as expressions of
-/// the old module, are not copied.
+/// Variant of [`splice`] for a call of a function literal. The values that the literal captures, given as expressions
+/// of the old module, are not copied.
 ///
 /// # Errors
 /// Errors of [`splice`].
@@ -82,7 +82,7 @@ fn copy(
         let message = format!("inlining creates more than {limit} expressions from {}", rebuild.old.nodes.len());
         return Err(Box::new(
             Diagnostic::error(codes::passes::INLINE_TOO_LARGE, message)
-                .help("inline fewer functions: each call is replaced by a copy of the function, including the calls inlined into it"),
+                .help("inline fewer functions: each call becomes a copy of the body, including inlined calls"),
         ));
     }
     Ok(inner[&root])

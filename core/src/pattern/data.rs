@@ -80,8 +80,8 @@ pub enum PatternNode {
     /// Ordered choice: the left pattern, or else the right one. The choice is final: a later failure does not backtrack
     /// to the right side.
     Alt(PatternId, PatternId),
-    /// `child` at the root, such that every path from the root through its operands ends at the same `parent`, and every
-    /// expression in between matches `path`.
+    /// `child` at the root, such that every path from the root through its operands ends at the same `parent`, and
+    /// every expression in between matches `path`.
     Dominates {
         /// Start of all paths.
         parent: PatternId,

@@ -144,8 +144,8 @@ impl<'m> Graph<'m> {
 
     /// Returns true if every use of `id` flows into `root`, so that nothing else depends on `id` except through `root`.
     ///
-    /// Users have larger ids than their operands, so the search ends at the first user with a larger id than `root`, and
-    /// only visits expressions with ids between `id` and `root`.
+    /// Users have larger ids than their operands, so the search ends at the first user with a larger id than `root`,
+    /// and only visits expressions with ids between `id` and `root`.
     pub fn flows_into(&self, id: ExprId, root: ExprId) -> bool {
         let mut seen = HashSet::from([id]);
         let mut stack = vec![id];

@@ -22,8 +22,8 @@ const STEPS_PER_EXPRESSION: usize = 16;
 /// Bindings of a successful match: the expressions that each pattern node matched.
 #[derive(Clone, Debug, Default)]
 pub struct Match {
-    /// Pattern nodes with the expressions (or operators) that they matched, in the order of matching. A node in the path
-    /// of a `dominates` pattern, or inside a recursive pattern, may be listed several times.
+    /// Pattern nodes with the expressions (or operators) that they matched, in the order of matching. A node in the
+    /// path of a `dominates` pattern, or inside a recursive pattern, may be listed several times.
     pub met: Vec<(PatternId, Callee)>,
 }
 
@@ -385,8 +385,8 @@ impl<'g, 'm> Matcher<'g, 'm> {
         Next::Ask(wanted[if swapped { wanted.len() - 1 - at } else { at }], Callee::Expr(call.args[at]))
     }
 
-    /// Requests the next form of the pattern `divide(multiply(a, b), c)` at an expression that multiplies by a quotient,
-    /// or of `multiply(divide(a, b), c)` at an expression that divides a product.
+    /// Requests the next form of the pattern `divide(multiply(a, b), c)` at an expression that multiplies by a
+    /// quotient, or of `multiply(divide(a, b), c)` at an expression that divides a product.
     fn ask_form(&mut self, pattern: &Pattern, frame: &mut Frame, node: NodeRef<'_>, form: u32) -> Next {
         match self.form(pattern, node, frame.at, form) {
             Some(whole) => {

@@ -89,8 +89,8 @@ fn reports_reasons_for_operators_on_the_host() {
     );
     let words: Vec<_> = report.operators.iter().map(|row| row.refusals[0].1.detail.as_str()).collect();
     assert_eq!(words[0], "p.x: the result of abs is used outside the match too");
-    assert_eq!(words[2], "exp occurs in p.y, but none matches around it here");
-    assert_eq!(words[3], "p has no pattern with add and does not take it alone");
+    assert_eq!(words[2], "exp occurs in p.y, but no pattern matches here");
+    assert_eq!(words[3], "p has no pattern with add and does not support it alone");
 }
 
 /// Judge that refuses by a closure.

@@ -1,14 +1,14 @@
 //! Finds the groups of expressions that patterns match, and turns them into composites (spec 1.4).
 //!
-//! Within one pattern, users are tried before producers, so that the larger match wins. A group is refused when it
-//! overlaps another group of the same pattern, or when a value computed inside is used outside, unless that use flows
-//! back into the group's root: then the group computes the value a second time for itself. Groups of earlier patterns
-//! are opaque to later ones. A group that the judge refuses still keeps its expressions from other matches of the
-//! same pattern.
+//! Within one pattern, users are tried before producers, so that the larger match wins. A group is refused if it
+//! overlaps another group of the same pattern, or if a value computed inside is used outside. A use outside is allowed
+//! only if it flows back into the group's root; the value is then computed both inside and outside. Groups of earlier
+//! patterns are opaque to later patterns. The expressions of a group that the judge refuses remain unavailable to other
+//! matches of the same pattern.
 //!
-//! The time to find the groups of a pattern is linear in the matches and the expressions they span. The exceptions
-//! are patterns of lets and functions: each match is searched for inputs that depend on a variable bound inside it,
-//! which can cost the size of the program.
+//! The time to find the groups of a pattern is linear in the number of matches and of the expressions they span. For
+//! patterns with lets or functions, the inputs of each match are also searched for a dependence on a variable bound
+//! inside the match, which can take time linear in the size of the module.
 
 use super::judge::{Candidate, Composite, Judge, Question, Refusal, RefusalCode, Verdict, request_verdicts};
 use crate::analysis::scope::is_opaque;
@@ -26,27 +26,27 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 pub(super) struct Group {
     /// Name, root, nodes and inputs.
     pub composite: Composite,
-    /// Attributes of the composite function: `PartitionedFromPattern`, and those that the caller requested.
+    /// Attributes of the composite function: `PartitionedFromPattern`, and the attributes that the caller requested.
     pub attrs: Attrs,
-    /// Number of the candidate, used in the names of the parameters.
+    /// Number of the candidate in its global function, used in the names of the parameters.
     pub number: u32,
 }
 
-/// Group that was found, with the match of the pattern.
+/// Group together with the pattern match from which it was formed.
 pub(super) struct FoundGroup {
-    /// The group.
     pub group: Group,
-    /// Match of each node of the pattern.
+    /// Bindings of the pattern nodes.
     pub matched: Match,
 }
 
-/// Groups found in a module so far.
+/// Groups of a module, collected pattern by pattern.
 pub(super) struct Grouping<'m> {
     /// Module with the groups collapsed.
     pub graph: Graph<'m>,
-    /// Groups by root.
+    /// Accepted groups, by root.
     pub groups: BTreeMap<ExprId, Group>,
-    /// Owner of each expression, counted from 1, or 0; a group may use a claimed expression but not contain it.
+    /// Index of the backend that claimed each expression, counted from 1; 0 for none. A group may use a claimed
+    /// expression but not contain it.
     owner: IndexVec<ExprId, u32>,
     owner_names: Vec<Name>,
     functions: Vec<(Name, ExprId)>,
@@ -88,7 +88,7 @@ impl<'m> Grouping<'m> {
         grouping
     }
 
-    /// Numbers the current expressions: functions by name, operands before users.
+    /// Numbers the live expressions: functions by name, and within a function operands before users.
     fn number(&mut self) {
         let mut seen = IndexVec::filled(false, self.graph.module.nodes.len());
         self.all.clear();
@@ -103,7 +103,7 @@ impl<'m> Grouping<'m> {
         self.stale = false;
     }
 
-    /// Returns the live expressions, functions by name, operands before users.
+    /// Returns the live expressions: functions by name, and within a function operands before users.
     pub fn order(&mut self) -> Vec<ExprId> {
         if self.stale {
             self.number();
@@ -124,7 +124,7 @@ impl<'m> Grouping<'m> {
         self.owner_names = names;
     }
 
-    /// Keeps an expression out of later groups: the backend with index `by` takes it.
+    /// Assigns an expression to the backend with index `by`, which excludes it from later groups.
     pub fn claim(&mut self, id: ExprId, by: u32) {
         self.owner[id] = by + 1;
     }
@@ -134,12 +134,12 @@ impl<'m> Grouping<'m> {
         self.function[id]
     }
 
-    /// Returns the name of the function with that index.
+    /// Returns the name of the global function with the given index.
     pub fn function_name(&self, function: u32) -> &Name {
         &self.functions[function as usize].0
     }
 
-    /// Returns the free operators: live, in no group and not claimed; operands before users.
+    /// Returns the free operator calls, operands before users: those that are live, in no group, and not claimed.
     pub fn free_operators(&mut self) -> Vec<ExprId> {
         if self.stale {
             self.number();
@@ -152,8 +152,8 @@ impl<'m> Grouping<'m> {
         self.all.iter().copied().filter(free).collect()
     }
 
-    /// Finds the matches of an entry, asks the judge about those that can be grouped, and collapses the accepted
-    /// ones. `refused` is called for every expression of a refused candidate.
+    /// Finds the groups of an entry, asks the judge for a verdict on each, and collapses the accepted groups. `refused`
+    /// is called for every expression of a refused candidate.
     pub fn apply(&mut self, entry: &Entry, judge: &mut dyn Judge, refused: &mut dyn FnMut(ExprId, Refusal)) {
         let attrs = Attrs::new([("Composite", AttrValue::Str(entry.name.clone()))]);
         let found = self.find(&entry.pattern, &entry.name, &attrs, refused);
@@ -187,7 +187,7 @@ impl<'m> Grouping<'m> {
         self.stale = true;
     }
 
-    /// Finds the groups of a pattern. `refused` is called for every expression of a candidate that cannot be a group.
+    /// Finds the groups of a pattern. `refused` is called for every expression of a match that cannot become a group.
     pub fn find(
         &mut self,
         pattern: &Pattern,
@@ -199,7 +199,8 @@ impl<'m> Grouping<'m> {
             return Vec::new();
         }
         let ops = pattern.root_ops();
-        // A match may be as long as the program, so roots inside an accepted match are not tried again.
+        // A match of a recursive pattern may be as large as the module, so roots inside an earlier match are skipped
+        // before matching.
         let one_by_one = pattern.is_recursive();
         if self.stale && (one_by_one || ops == RootOps::Any) {
             self.number();
@@ -213,7 +214,7 @@ impl<'m> Grouping<'m> {
                 self.number();
             }
         }
-        // Functions by name; within one, users before producers.
+        // Functions by name; within a function, users before producers.
         let place = |&root: &ExprId| (self.function[root], std::cmp::Reverse(self.position[root]));
         roots.sort_by_key(place);
         matches.sort_by_key(|(root, _)| place(root));
@@ -243,7 +244,7 @@ impl<'m> Grouping<'m> {
         finder.found
     }
 
-    /// Returns the expressions at which a match can begin.
+    /// Returns the expressions that can be the root of a match.
     fn roots(&self, ops: RootOps) -> Vec<ExprId> {
         let free = |&root: &ExprId| {
             self.graph.is_live(root)
@@ -258,7 +259,7 @@ impl<'m> Grouping<'m> {
         }
     }
 
-    /// Dissolves a group, so that its expressions are free again.
+    /// Dissolves a group, which frees its expressions.
     pub fn dissolve(&mut self, root: ExprId) {
         if self.groups.remove(&root).is_some() {
             self.graph.expand(root);
@@ -285,11 +286,11 @@ struct Finder<'g, 'm> {
     name: &'g Name,
     attrs: &'g Attrs,
     leaves: Leaves<'g>,
-    /// Expressions that are already in a group.
+    /// Expressions that are already in a group of this pattern.
     grouped: HashSet<ExprId>,
-    /// Number of candidates per function.
+    /// Number of candidates in each global function.
     numbers: HashMap<u32, u32>,
-    /// Attributes of the groups with each label.
+    /// Attributes of the groups, by label.
     labels: HashMap<String, Attrs>,
     found: Vec<FoundGroup>,
 }
@@ -311,7 +312,7 @@ impl Finder<'_, '_> {
                 bound.insert(var);
             });
         }
-        // Free variables inside the match become inputs: the function must not capture them.
+        // Free variables inside the match become inputs, because a composite function must not capture them.
         let is_free = |id: &ExprId| matches!(graph.module.expr(*id), Expr::Var(_)) && !bound.contains(id);
         inputs.extend(nodes.iter().copied().filter(is_free));
         let nodes: Vec<ExprId> = nodes.into_iter().filter(|id| !is_free(id)).collect();
@@ -375,7 +376,7 @@ impl Finder<'_, '_> {
         (nodes, label)
     }
 
-    /// Returns the reason why a candidate cannot be a group, if there is one.
+    /// Returns the reason why a candidate cannot become a group; `None` if it can.
     fn reject(&self, root: ExprId, nodes: &[ExprId], inputs: &[ExprId], bound: &HashSet<ExprId>) -> Option<Refusal> {
         let (graph, name) = (&self.grouping.graph, self.name);
         let module = graph.module;
@@ -383,7 +384,7 @@ impl Finder<'_, '_> {
         for &node in nodes.iter().filter(|&&node| !is_duplicable(module.expr(node))) {
             if self.grouping.owner[node] > 0 {
                 let owner = self.grouping.owner_names[self.grouping.owner[node] as usize - 1].clone();
-                let detail = format!("{name}: {} is on {owner} already", describe(module, node));
+                let detail = format!("{name}: {} is already assigned to {owner}", describe(module, node));
                 return Some(Refusal::new(RefusalCode::LowerPriority, detail));
             }
             if self.grouped.contains(&node) || graph.collapsed(node).is_some() {
@@ -400,7 +401,7 @@ impl Finder<'_, '_> {
         Some(Refusal::new(RefusalCode::Escape, detail))
     }
 
-    /// Returns one of the `bound` variables that the inputs depend on, if any.
+    /// Returns one of the `bound` variables on which the inputs depend; `None` if there is no such variable.
     fn needs_any(&self, inputs: &[ExprId], bound: &HashSet<ExprId>) -> Option<ExprId> {
         // The users of a variable have larger ids.
         let first = *bound.iter().min()?;
@@ -418,18 +419,18 @@ impl Finder<'_, '_> {
     }
 }
 
-/// Tests whether later patterns must not match inside an expression.
+/// Returns true if later patterns must not match inside an expression.
 fn is_opaque_to_patterns(expr: &Expr) -> bool {
     expr.as_function().is_some_and(|f| is_opaque(f) || f.attrs.get("PartitionedFromPattern").is_some())
 }
 
-/// Tests whether any number of groups may contain a copy of an expression.
+/// Returns true if an expression may be copied into any number of groups.
 fn is_duplicable(expr: &Expr) -> bool {
     expr.is_leaf() || matches!(expr, Expr::Function(_))
 }
 
-/// Returns the element of `among` that names the same global function or constructor as `id`: a name may occur as
-/// several expressions, all of which mean one object.
+/// Returns the element of `among` that names the same global function or constructor as `id`. A name may occur as
+/// several expressions, all of which denote the same object.
 fn find_same_name(module: &Module, among: &[ExprId], id: ExprId) -> Option<ExprId> {
     let expr = module.expr(id);
     let is_name = matches!(expr, Expr::Global(_) | Expr::Constructor(_));
@@ -461,8 +462,8 @@ pub(super) fn describe(module: &Module, id: ExprId) -> String {
     }
 }
 
-/// Appends the composite function of a group and its call, which replaces the group's root. `outer` maps the inputs
-/// to their values at the call.
+/// Appends the composite function of a group and a call of it, which replaces the group's root. `outer` maps each input
+/// to the argument of the call.
 pub(super) fn emit<'a>(
     rebuild: &mut Rebuild<'a>,
     group: &Group,
@@ -480,7 +481,8 @@ pub(super) fn emit<'a>(
     }
     for &node in nodes {
         let copy = match old.expr(node) {
-            // Constants and names mean the same inside and outside, except for names that are inputs.
+            // Constants and names denote the same value inside and outside; a name that is an input becomes a
+            // parameter.
             expr if expr.is_closed_leaf() => match find_same_name(old, inputs, node) {
                 Some(input) => inner[&input],
                 None => rebuild.get_or_copy(node),
@@ -505,11 +507,12 @@ pub(super) fn emit<'a>(
     rebuild.new.module.push_typed(Expr::call(function, args), ret, origin)
 }
 
-/// Rules by which the inputs of a group follow from a match; computed once per pattern.
+/// Properties of a pattern that determine which matched expressions are inputs of a group; computed once per pattern.
 struct Leaves<'p> {
     pattern: &'p Pattern,
     order: Vec<crate::pattern::PatternId>,
-    /// Parents and paths of dominator patterns, and nodes inside function patterns.
+    /// Nodes whose expressions are never inputs: parents and paths of `dominates` patterns, and nodes inside function
+    /// patterns.
     fuzzy: Vec<crate::pattern::PatternId>,
 }
 

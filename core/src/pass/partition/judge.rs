@@ -1,7 +1,7 @@
-//! Questions that partitioning asks a backend, and the verdicts.
+//! Interface by which partitioning requests verdicts from a backend.
 //!
-//! The passes find candidates by structure. An implementation of [`Judge`] asks the backend about them in batches:
-//! one for each entry of its pattern table, one for all single operators, one for its regions.
+//! The passes find candidates by structure. An implementation of [`Judge`] forwards the candidates to the backend in
+//! batches: one for each entry of the pattern table, one for all single operators, and one for the regions.
 
 use crate::pattern::Entry;
 use byoc_ir::ir::{ExprId, Module};
@@ -9,7 +9,7 @@ use std::fmt;
 
 /// Reason why an operator is not assigned to a backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[expect(missing_docs, reason = "the names are the contract and say it")]
+#[expect(missing_docs, reason = "the names are part of the plugin contract and self-explanatory")]
 pub enum RefusalCode {
     // From backends.
     UnsupportedOp,
@@ -35,7 +35,7 @@ pub enum RefusalCode {
 }
 
 impl RefusalCode {
-    /// Every code.
+    /// All codes, in declaration order.
     pub const ALL: [RefusalCode; 19] = [
         RefusalCode::UnsupportedOp,
         RefusalCode::UnsupportedDtype,
@@ -70,12 +70,12 @@ impl fmt::Display for RefusalCode {
     }
 }
 
-/// Reason for refusing a candidate, in terms its user can act on.
+/// Reason for refusing a candidate, in terms that the user can act on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// Kind of reason.
+    /// Code of the reason.
     pub code: RefusalCode,
-    /// Requirement and actual value.
+    /// Expected and actual value.
     pub detail: String,
     /// Suggested remedy; may be empty.
     pub hint: String,
@@ -97,10 +97,10 @@ pub enum Verdict {
     Refused(Refusal),
 }
 
-/// Subject of a batch of candidates.
+/// Kind of candidates in a batch.
 #[derive(Clone, Copy, Debug)]
 pub enum Question<'a> {
-    /// Matches of an entry of the pattern table.
+    /// Matches of one entry of the pattern table.
     Pattern(&'a Entry),
     /// Single operators.
     Operators,
@@ -108,31 +108,31 @@ pub enum Question<'a> {
     Regions,
 }
 
-/// Part of a module that a backend could take, in expressions of that module.
+/// Composite, operator or region on which a backend gives a verdict, as expressions of the module.
 #[derive(Clone, Debug)]
 pub struct Candidate {
-    /// Operators, operands before users, and the constants that stay inside.
+    /// Expressions inside, operands before users, including the constants that stay inside.
     pub nodes: Vec<ExprId>,
     /// Values from outside, in the order of the parameters. Any expression may be an input.
     pub inputs: Vec<ExprId>,
-    /// Results; exactly one, except for regions.
+    /// Results. A composite or a single operator has exactly one.
     pub outputs: Vec<ExprId>,
-    /// Number of expressions outside that use the results.
+    /// Number of uses of the results by expressions outside.
     pub outside_users: usize,
-    /// Composites inside.
+    /// Composites inside a region.
     pub composites: Vec<Composite>,
 }
 
 /// Accepted match of a pattern.
 #[derive(Clone, Debug)]
 pub struct Composite {
-    /// Name of the pattern.
+    /// Name of the pattern, which is the `Composite` attribute of the function.
     pub name: byoc_ir::ir::Name,
     /// Expression that the composite replaces.
     pub root: ExprId,
     /// Expressions inside, operands before users, the root last.
     pub nodes: Vec<ExprId>,
-    /// Values from outside.
+    /// Values from outside, in the order of the parameters.
     pub inputs: Vec<ExprId>,
 }
 
@@ -142,7 +142,7 @@ pub trait Judge {
     fn judge(&mut self, module: &Module, question: Question<'_>, candidates: &[Candidate]) -> Vec<Verdict>;
 }
 
-/// Judge that accepts everything, for pattern files without a backend.
+/// Judge that accepts every candidate, for pattern files without a backend.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AcceptAll;
 
@@ -152,7 +152,7 @@ impl Judge for AcceptAll {
     }
 }
 
-/// Asks a judge for its verdicts, one for each candidate.
+/// Requests one verdict for each candidate; a missing verdict becomes a refusal.
 pub(super) fn request_verdicts(
     judge: &mut dyn Judge,
     module: &Module,
@@ -164,7 +164,7 @@ pub(super) fn request_verdicts(
     }
     let mut verdicts = judge.judge(module, question, candidates);
     verdicts.resize_with(candidates.len(), || {
-        Verdict::Refused(Refusal::new(RefusalCode::Unavailable, "the backend gave no answer"))
+        Verdict::Refused(Refusal::new(RefusalCode::Unavailable, "the backend returned no verdict"))
     });
     verdicts
 }

@@ -1,10 +1,11 @@
-//! Partitioning for backends in priority order, with a verdict or a reason for every operator.
+//! Partitioning for backends in priority order. Every operator is assigned to a backend, or reported with reasons.
 //!
-//! Each backend in turn sees the operators that are still free: first matches of its pattern table, then single
-//! operators, then regions formed from what it accepted, which it may still refuse; what it refuses is free for the
-//! next backend. All of this happens on one graph over the original module, which is rebuilt once at the end. Regions
-//! grow along edges from producer to consumer wherever that creates no cycle, never across functions or let bodies. A
-//! projection follows its tuple, and a tuple with one user follows that user, so that regions exchange tensors.
+//! Each backend in turn gives verdicts on the operators that are still free: first on the matches of its pattern table,
+//! then on single operators, then on the regions formed from the accepted ones. Refused operators stay free for the
+//! next backend. All backends work on one graph over the original module, which is rebuilt once at the end. Regions
+//! grow along edges from producer to consumer wherever that creates no cycle, but never across functions or let bodies.
+//! A projection joins the region of its tuple, and a tuple with one user joins the region of that user, so that regions
+//! exchange tensors.
 
 use super::grouping::{Grouping, emit};
 use super::judge::{Candidate, Composite, Judge, Question, Refusal, RefusalCode, Verdict, request_verdicts};
@@ -23,11 +24,11 @@ use std::sync::Arc;
 
 /// Backend that operators can be assigned to.
 pub struct Backend<'a> {
-    /// Name, and the `Compiler` attribute of its functions.
+    /// Name of the backend, which is also the `Compiler` attribute of its functions.
     pub name: Name,
-    /// Patterns, in order.
+    /// Pattern table, in priority order.
     pub table: &'a [Entry],
-    /// Single operators that the backend wants to be asked about. Unknown names are ignored.
+    /// Names of the operators on which the backend gives verdicts as single operators. Unknown names are ignored.
     pub operators: &'a [String],
     /// Source of the backend's verdicts.
     pub judge: &'a mut dyn Judge,
@@ -63,9 +64,9 @@ struct Partitioner<'m> {
     module: &'m Module,
     grouping: Grouping<'m>,
     bodies: Bodies,
-    /// Region of each unit.
+    /// Region of each unit: a root of a composite, or a single expression.
     region: IndexVec<ExprId, Option<u32>>,
-    /// Regions as they will be reported, with units in place of nodes; a refused region is empty.
+    /// Reports of the regions. Until the end, `nodes` holds units in place of nodes; a refused region is empty.
     regions: Vec<RegionReport>,
     /// Backend of each region, as an index in priority order.
     owner: Vec<u32>,
@@ -73,7 +74,7 @@ struct Partitioner<'m> {
 }
 
 impl Partitioner<'_> {
-    /// Assigns to a backend the free operators that it accepts.
+    /// Assigns the free operators that a backend accepts to that backend.
     fn assign(&mut self, by: u32, backend: &mut Backend<'_>) {
         let free = self.grouping.free_operators();
         let before: HashSet<ExprId> = self.grouping.groups.keys().copied().collect();
@@ -89,13 +90,13 @@ impl Partitioner<'_> {
         self.explain(by, backend, &free);
     }
 
-    /// Returns the free operators that the backend accepts one by one.
+    /// Returns the free operators that the backend accepts as single operators.
     fn accepted_operators(&mut self, by: u32, backend: &mut Backend<'_>) -> Vec<ExprId> {
         let wanted: HashSet<OpId> = backend.operators.iter().filter_map(|name| op::lookup(name)).collect();
         let mut asked = Vec::new();
         for id in self.grouping.free_operators() {
             let Some((op, call)) = self.module.expr(id).as_op_call() else { continue };
-            // A call without arguments is an input: a region must have something to consume.
+            // A call without arguments reads no value, so a region would have no inputs. It stays outside.
             if !wanted.contains(&op) || call.args.is_empty() {
                 continue;
             }
@@ -128,7 +129,7 @@ impl Partitioner<'_> {
         accepted
     }
 
-    /// Merges the operators that a backend accepted into regions and asks it for a verdict on each.
+    /// Merges the units that a backend accepted into regions, and asks the backend for a verdict on each region.
     fn form_regions(&mut self, by: u32, backend: &mut Backend<'_>, accepted: &[ExprId]) {
         if accepted.is_empty() {
             return;
@@ -171,7 +172,8 @@ impl Partitioner<'_> {
         }
     }
 
-    /// Appends the largest regions of `own` that create no cycle.
+    /// Merges the expressions of `own` into regions as large as possible without creating a cycle, and appends the
+    /// regions.
     fn merge_regions(&mut self, order: &[ExprId], own: &IndexVec<ExprId, bool>, by: u32) {
         // One graph node for each existing region, and one for each other expression.
         let mut nodes = 0;
@@ -243,7 +245,7 @@ impl Partitioner<'_> {
         [nodes, inputs, outputs].into_iter().for_each(|ids| *ids = ExprIds::new());
     }
 
-    /// Returns true if a function type can hold the candidate's inputs and outputs; types are bounded in size.
+    /// Returns true if the function type of the candidate is within the size limit of types.
     fn is_callable(&self, candidate: &Candidate) -> bool {
         let ty = |&id: &ExprId| self.module.ty(id);
         let ports = candidate.inputs.len() + candidate.outputs.len();
@@ -257,7 +259,7 @@ impl Partitioner<'_> {
         Type::func(FuncType::new(params, ret)).is_within_limits()
     }
 
-    /// Adds the projections of accepted expressions, and tuples whose only user is accepted.
+    /// Adds to `own` the projections of accepted expressions, and the tuples whose only user is accepted.
     fn add_tuples(&self, order: &[ExprId], own: &mut IndexVec<ExprId, bool>) {
         let graph = &self.grouping.graph;
         for &id in order {
@@ -289,8 +291,8 @@ impl Partitioner<'_> {
         }
     }
 
-    /// Computes the inputs and outputs of a region. `known` holds, per expression, the last region that it was found
-    /// to enter.
+    /// Computes the inputs and outputs of a region. `known` holds, for each expression, the last region of which it was
+    /// found to be an input.
     fn compute_ports(&mut self, at: usize, known: &mut IndexVec<ExprId, Option<u32>>) {
         let this = Some(at as u32);
         let (mut inputs, mut outputs) = (ExprIds::new(), ExprIds::new());
@@ -329,7 +331,7 @@ impl Partitioner<'_> {
         composites.map(|group| group.composite.clone()).collect()
     }
 
-    /// Returns all nodes of a region in ascending order, with the constants that they use.
+    /// Returns the nodes of a region in ascending order, including the constants that its units use.
     fn nodes_of(&self, units: &[ExprId], composites: &[Composite]) -> ExprIds {
         let mut nodes = ExprIds::with_capacity(units.len());
         nodes.extend(units.iter().copied().filter(|unit| !self.grouping.groups.contains_key(unit)));
@@ -346,7 +348,8 @@ impl Partitioner<'_> {
         nodes
     }
 
-    /// Records a reason for each operator that was free and that the backend neither accepted nor gave a reason for.
+    /// Records a reason for each operator that the backend neither accepted nor refused. `free` holds the operators
+    /// that were free before.
     fn explain(&mut self, by: u32, backend: &Backend<'_>, free: &[ExprId]) {
         let inside = self.inside();
         let mut named: HashMap<OpId, Vec<&Entry>> = HashMap::new();
@@ -367,9 +370,9 @@ impl Partitioner<'_> {
             });
             self.refusals.add_shared(by, id, refusal);
         }
-        // Operators of an earlier backend are not available to this one.
+        // Operators that are assigned to an earlier backend.
         let first: Vec<Arc<Refusal>> = (0..by)
-            .map(|owner| format!("{} has higher priority and takes it", self.refusals.name(owner)))
+            .map(|owner| format!("assigned to {}, which has higher priority", self.refusals.name(owner)))
             .map(|detail| Arc::new(Refusal::new(RefusalCode::LowerPriority, detail)))
             .collect();
         for (id, region) in inside.iter() {
@@ -398,14 +401,14 @@ impl Partitioner<'_> {
     fn finish(mut self, operators: Vec<ExprId>, module_name: &str) -> Result<(Module, Report), Box<Diagnostic>> {
         let numbering = self.number_regions();
         let order = self.contracted_order();
-        // A region whose results are all unused gets no function.
+        // A region with no used result gets no function.
         let mut is_made = vec![false; self.regions.len()];
         order.iter().filter_map(|&id| self.region[id]).for_each(|region| is_made[region as usize] = true);
         let operators = self.report(operators, &is_made);
         // The new module dominates memory use, so everything not needed to build it is freed first.
         self.bodies = Bodies::of(&Module::new());
         self.grouping.forget_users();
-        // Values of expressions inside the region being built, and of region outputs outside it.
+        // Values of expressions inside the region that is being built, and values of the outputs of finished regions.
         let mut inner: IndexVec<ExprId, Option<ExprId>> = IndexVec::filled(None, self.module.nodes.len());
         let mut outer: IndexVec<ExprId, Option<ExprId>> = IndexVec::filled(None, self.module.nodes.len());
         let mut shared = Shared::default();
@@ -431,8 +434,8 @@ impl Partitioner<'_> {
         Ok((module, Report { operators, regions }))
     }
 
-    /// Returns, for each region, the function of its first expression and the region's number there, in program
-    /// order.
+    /// Returns, for each region, the global function of its first expression, and the number of the region in that
+    /// function, in evaluation order.
     fn number_regions(&mut self) -> Vec<(u32, u32)> {
         const NONE: (u32, u32) = (0, u32::MAX);
         let order = self.grouping.order();
@@ -451,7 +454,7 @@ impl Partitioner<'_> {
         numbers
     }
 
-    /// Returns the expressions outside regions and the outputs of regions, each after everything it depends on.
+    /// Returns the expressions outside regions and the outputs of regions, each after all of its dependencies.
     fn contracted_order(&self) -> Vec<ExprId> {
         let mut entered = IndexVec::<ExprId, bool>::filled(false, self.module.nodes.len());
         let mut order = Vec::new();
@@ -525,8 +528,8 @@ impl Partitioner<'_> {
         symbol
     }
 
-    /// Reports the region of each operator, as an index among the regions that are built, ordered by first
-    /// expression.
+    /// Returns the reports of the operators. The index of a region counts only the regions that are built, ordered by
+    /// first expression.
     fn report(&mut self, operators: Vec<ExprId>, is_made: &[bool]) -> Vec<OperatorReport> {
         let inside = self.inside();
         let mut first: Vec<(ExprId, u32)> = Vec::new();
@@ -540,7 +543,7 @@ impl Partitioner<'_> {
         let report = |expr: ExprId| {
             let region = inside[expr].map(|region| region as usize);
             let region = region.and_then(|from| Some((place[from]?, self.owner[from])));
-            // Once one pattern of a backend matched, the reasons why its other patterns did not are irrelevant.
+            // If the operator is assigned, the refusals by other patterns of the same backend are irrelevant.
             let own = region.map(|(_, backend)| backend);
             OperatorReport { expr, region: region.map(|(to, _)| to as usize), refusals: refusals.of(expr, own) }
         };
@@ -548,20 +551,20 @@ impl Partitioner<'_> {
     }
 }
 
-/// Explains why no pattern matched an operator.
+/// Returns the refusal of an operator that no pattern of a backend matched.
 fn no_match(backend: &str, operator: &str, entries: &[&Entry]) -> Refusal {
     let names: Vec<&str> = entries.iter().take(3).map(|entry| &*entry.name).collect();
     let detail = match entries.len() {
-        0 => format!("{backend} has no pattern with {operator} and does not take it alone"),
+        0 => format!("{backend} has no pattern with {operator} and does not support it alone"),
         count => {
             let more = if count > 3 { format!(" and {} more", count - 3) } else { String::new() };
-            format!("{operator} occurs in {}{more}, but none matches around it here", names.join(", "))
+            format!("{operator} occurs in {}{more}, but no pattern matches here", names.join(", "))
         }
     };
     Refusal::new(RefusalCode::NoPatternMatch, detail)
 }
 
-/// Tests whether an expression means the same inside and outside a region, so that it needs no parameter.
+/// Returns true if an expression denotes the same value inside and outside a region, so that no parameter is needed.
 fn is_duplicable(expr: &Expr) -> bool {
     expr.is_closed_leaf()
 }

@@ -1,11 +1,12 @@
-//! `partition_graph`: each region becomes a global function of its backend (spec 1.9).
+//! `partition_graph`: turns each region into a global function of its backend (spec 1.9).
 //!
 //! A function has a parameter for each distinct value that enters the region and an output for each distinct value
-//! that leaves it. Constants that enter move inside, and so do function literals; the values that a literal captures
-//! become inputs instead. Parameters are ordered by a walk from the region's end that the program reaches first,
-//! operands left to right, then from the other ends. The functions are named
-//! `tvmgen_<module>_<target>_<function>_<region>`. The rest of the program is rebuilt in an order in which each
-//! region follows all of its dependencies, since its call may have to come later than its first operator did.
+//! that leaves it. Constants that enter a region move inside, and so do function literals; the values that a literal
+//! captures become inputs. The order of the parameters is that of a depth-first walk, operands left to right, from the
+//! end of the region that is reached first in evaluation order, then from the other ends. The functions are named
+//! `tvmgen_<module>_<target>_<function>_<region>`. The expressions outside regions are reordered so that the call of a
+//! region follows all of the region's dependencies: the call may have to come later than the first operator of the
+//! region did.
 
 use super::annotation::{Annotations, DEFAULT, Mark};
 use super::flatten_nested_tuples::flattened;
@@ -24,7 +25,7 @@ use smallvec::SmallVec;
 /// Turns the regions of an annotated module into functions.
 ///
 /// # Errors
-/// Inconsistent annotations, and regions that depend on their own results.
+/// The annotations are inconsistent, or a region depends on its own result.
 pub fn partition_graph(module: &Module, module_name: &str, bind_constants: bool) -> Result<Module, Box<Diagnostic>> {
     let flat = flattened(module)?;
     let plain = without_defaults(&flat)?;
@@ -33,10 +34,10 @@ pub fn partition_graph(module: &Module, module_name: &str, bind_constants: bool)
 
 /// Partitions like [`partition_graph`], then lets each target optimize its new functions. `optimize` receives the
 /// target and a module whose `main` is the function without its attributes, and returns the optimized module, or
-/// `None` to keep it. The type of `main` must not change.
+/// `None` to leave it unchanged. The type of `main` must not change.
 ///
 /// # Errors
-/// Errors of [`partition_graph`] and of `optimize`; a result without `main`, or whose `main` has another type.
+/// Errors of [`partition_graph`] and of `optimize`; the optimized module has no `main`, or a `main` of another type.
 pub fn partition_graph_with(
     module: &Module,
     module_name: &str,
@@ -48,54 +49,53 @@ pub fn partition_graph_with(
     optimize_functions(&partitioned, &is_new, optimize)
 }
 
-/// Region with its function and its borders.
+/// Region with its enclosing global function, its inputs and its outputs.
 struct Part {
     region: Region,
     function: Name,
-    /// Values that enter: expressions inside, the value outside, and the name of the parameter.
+    /// Values that enter the region.
     inputs: Inputs,
-    /// Values that leave, in the order of the outputs.
+    /// Values that leave the region, in the order of the outputs.
     outputs: ExprList,
     /// Values of the outputs in the new module, once the region's call has been built.
     made: Option<ExprList>,
 }
 
-/// Most regions have few inputs.
 type Inputs = SmallVec<[Input; 1]>;
 
 struct Input {
-    /// Value outside the region.
+    /// Expression outside the region.
     value: ExprId,
     /// Begins (or bare operands) inside the region that refer to the value.
     inside: ExprList,
     name: InputName,
-    /// Set for a constant that moves inside.
+    /// True for a constant that moves inside.
     bound: bool,
 }
 
-/// Suffix of a parameter's name, after that of its region.
+/// Suffix of a parameter's name, which follows the name of the region.
 #[derive(Clone, Copy)]
 enum InputName {
-    /// Position of its begin among those of the region.
+    /// Position of the input's begin among the begins of the region.
     Begin(u32),
     /// Number of an input without a begin, counted separately.
     Bare(u32),
 }
 
-/// Per-expression state. There may be as many regions as expressions, so all regions share it: an expression is
-/// inside at most one region, and state about expressions outside is stamped with the region that wrote it last.
+/// Per-expression state, shared by all regions because there may be as many regions as expressions. An expression is
+/// inside at most one region; state of expressions outside is stamped with the region that wrote it last.
 struct ExprStates {
     /// Index of the part that contains the expression.
     part: IndexVec<ExprId, Option<u32>>,
-    /// Position of a begin among those of its region.
+    /// Position of a begin among the begins of its region.
     begin: IndexVec<ExprId, u32>,
     /// Position of a value among the outputs of its region.
     output: IndexVec<ExprId, Option<u32>>,
     /// Last region, counted from 1, whose search for inputs visited the expression.
     seen: IndexVec<ExprId, u32>,
-    /// Last region that the value was found to enter, and the index of the input.
+    /// Last region, counted from 1, that the value was found to enter, and the index of the input.
     entered: IndexVec<ExprId, (u32, u32)>,
-    /// Stack for walks, empty between them.
+    /// Stack of the current walk; empty between walks.
     stack: Vec<ExprId>,
 }
 
@@ -133,7 +133,7 @@ fn partition(module: &Module, module_name: &str, bind_constants: bool) -> Result
     let mut literals = Literals::of(module, &parts);
     let order = order(module, &marks, &mut states, &mut parts, &literals, bind_constants)?;
     let ExprStates { part: part_of, output, .. } = states;
-    // A value that leaves a region without an end is recomputed outside, with the same literals.
+    // A value that leaves a region without an end is recomputed outside, which uses the same literals again.
     literals.copy_all = order.iter().any(|&id| part_of[id].is_some() && marks.mark(module, id).is_none());
     let mut shared = Shared::default();
     let mut inner: IndexVec<ExprId, Option<ExprId>> = IndexVec::filled(None, count);
@@ -160,7 +160,7 @@ fn partition(module: &Module, module_name: &str, bind_constants: bool) -> Result
 struct Literals {
     /// Captured values of the literals that need a separate copy in each region, in ascending order of literals.
     entries: Vec<(ExprId, Vec<ExprId>)>,
-    /// True if all of them need one.
+    /// True if every literal needs a separate copy in each region.
     copy_all: bool,
 }
 
@@ -202,12 +202,12 @@ impl Literals {
     }
 }
 
-/// Tests whether an expression means the same inside and outside a region, so that it needs no parameter.
+/// Returns true if an expression denotes the same value inside and outside a region, so that no parameter is needed.
 fn is_duplicable(expr: &Expr) -> bool {
     expr.is_closed_leaf() || matches!(expr, Expr::Function(_))
 }
 
-/// Strips a chain of annotations.
+/// Returns the value inside a chain of annotations.
 fn outside(module: &Module, marks: &Annotations, mut id: ExprId) -> ExprId {
     while let Some(Mark::Begin(value, _) | Mark::End(value, _)) = marks.mark(module, id) {
         id = value;
@@ -215,7 +215,7 @@ fn outside(module: &Module, marks: &Annotations, mut id: ExprId) -> ExprId {
     id
 }
 
-/// Strips a chain of ends, which all belong to the region of the first.
+/// Returns the value inside a chain of ends. All ends of a chain belong to the region of the first one.
 fn ended(module: &Module, marks: &Annotations, mut id: ExprId) -> ExprId {
     while let Some(Mark::End(value, _)) = marks.mark(module, id) {
         id = value;
@@ -233,7 +233,7 @@ fn outputs(
     let mut outputs = ExprList::new();
     for &end in &region.outs {
         let value = ended(module, marks, end);
-        // A value that leaves this region is in it, and so in no other region.
+        // The value is inside this region, so no other region has written its position.
         if place[value].is_none() {
             place[value] = Some(outputs.len() as u32);
             outputs.push(value);
@@ -242,7 +242,7 @@ fn outputs(
     outputs
 }
 
-/// Returns the inputs of a region; `first` is the region's end that the program reaches first.
+/// Returns the inputs of a region; `first` is the end of the region that is reached first in evaluation order.
 fn inputs(
     module: &Module,
     marks: &Annotations,
@@ -274,7 +274,7 @@ fn inputs(
                 continue;
             }
             _ if is_duplicable(module.expr(id)) => {
-                // The values that a literal captures enter the region with it.
+                // The values that a literal captures enter the region together with the literal.
                 stack.extend(literals.captured(id).iter().rev());
                 continue;
             }
@@ -304,7 +304,7 @@ fn inputs(
     inputs
 }
 
-/// Returns the expressions outside regions and the ends of regions, each after everything it depends on.
+/// Returns the expressions outside regions and the ends of regions, each after all of its dependencies.
 fn order(
     module: &Module,
     marks: &Annotations,
@@ -351,7 +351,7 @@ fn order(
                             needs.extend(
                                 part.inputs.iter().filter(|i| i.bound).map(|i| outside(module, marks, i.value)),
                             );
-                            // Constants and composite functions that are used inside unchanged.
+                            // Constants and function literals that the region uses without a parameter.
                             for &node in part.region.nodes.iter().filter(|&&n| marks.mark(module, n).is_none()) {
                                 module.expr(node).for_each_operand(|operand| {
                                     if is_duplicable(module.expr(operand)) {
@@ -362,7 +362,7 @@ fn order(
                         }
                         State::Open => {
                             let message = format!(
-                                "the region of \"{target}\" around {} needs its own result",
+                                "the region of \"{target}\" around {} depends on its own result",
                                 describe(module, outside(module, marks, value))
                             );
                             return Err(Box::new(
@@ -381,8 +381,8 @@ fn order(
     Ok(order)
 }
 
-/// Builds the function of a region and its call. `inner` maps expressions to their values inside; it is empty before
-/// and after.
+/// Builds the function of a region and its call. `inner` is scratch memory for the values of expressions inside the
+/// function; all of its entries are `None` before and after the call.
 fn make(
     rebuild: &mut Rebuild<'_>,
     shared: &mut Shared,
@@ -413,7 +413,7 @@ fn make(
         input.inside.iter().for_each(|&inside| inner[inside] = Some(replacement));
     }
     let mut copied: Vec<ExprId> = Vec::new();
-    // A captured value may come after its literal in reading order, but its id is smaller.
+    // A captured value may follow its literal in the order of the region's nodes, but has a smaller id.
     let mut nodes = part.region.nodes.clone();
     if !literals.entries.is_empty() {
         nodes.sort_unstable();

@@ -1,25 +1,25 @@
 //! Graph whose nodes can be merged as long as the graph stays acyclic (spec 1.8).
 //!
-//! Two nodes joined by an edge may merge when the edge is the only path between them. The graph keeps a topological
-//! order. A path other than the edge can only run through nodes that stand between the two in it, so both ends of
-//! the edge are searched in turns, and the search ends as soon as one side is exhausted. The side that was exhausted
-//! is then moved across in the order, which stays topological. A chain, a diamond, a wide fan-in and a region with a
-//! hundred thousand side outputs all take constant work per merge.
+//! Two nodes joined by an edge may merge if the edge is the only path between them. The graph keeps a topological
+//! order. Any other path can only run through nodes between the two in that order, so a search starts from each end of
+//! the edge; the two searches advance alternately and stop as soon as one of them is exhausted. The nodes found by the
+//! exhausted search are then moved to the other side of the merged node, which keeps the order topological. A chain, a
+//! diamond, a wide fan-in and a region with a hundred thousand side outputs all take constant work per merge.
 //!
-//! Another path, where one exists, usually runs parallel to a skip connection and is long. It is found without a
-//! search by a forest over the original nodes, in which the parent of each node is its latest producer: descendants
-//! in the forest are reachable, and merging removes no path. The worst case is quadratic in the number of nodes
-//! between producer and user: long interleaved ancestries that are searched repeatedly without success, or for paths
-//! that the forest does not contain.
+//! If there is another path, it is usually long and runs parallel to a skip connection. Such a path is found without a
+//! search by means of a forest over the original nodes, in which the parent of each node is its latest producer: a
+//! descendant in the forest is reachable in the graph, and merging removes no path. The worst case is quadratic in the
+//! number of nodes between producer and user. It occurs if long interleaved ancestries are searched repeatedly without
+//! success, or for paths that the forest does not contain.
 
 use byoc_ir::ir::{Expr, ExprId, Module};
 use smallvec::SmallVec;
 use std::collections::BinaryHeap;
 
-/// Label of the last position. Labels are spread over the range below it.
+/// Upper bound of the labels, which are spread over the range below.
 const MAX_LABEL: u64 = 1 << 62;
 
-/// Nodes at the other ends of a node's edges.
+/// Neighbors of a node in one direction.
 type Neighbors = SmallVec<[u32; 4]>;
 
 /// Graph with mergeable nodes.
@@ -34,8 +34,8 @@ pub(super) struct RegionGraph {
 }
 
 impl RegionGraph {
-    /// Creates a graph of `len` nodes with these edges from producers to users. Ties in the topological order are
-    /// broken by the smaller number.
+    /// Creates a graph of `len` nodes with edges from producers to users. Ties in the topological order are broken in
+    /// favor of the smaller node number.
     pub fn new(len: usize, edges: impl IntoIterator<Item = (u32, u32)>) -> RegionGraph {
         let mut before = vec![Neighbors::new(); len];
         let mut after = vec![Neighbors::new(); len];
@@ -59,7 +59,8 @@ impl RegionGraph {
             }
         }
         if sorted.len() < len {
-            // The input has a cycle; its nodes come last, and the cycle is reported where regions are built.
+            // The input has a cycle. The nodes of the cycle come last; the cycle is reported when the regions are
+            // built.
             sorted.extend((0..len as u32).filter(|&n| waits[n as usize] > 0));
         }
         RegionGraph {
@@ -84,8 +85,8 @@ impl RegionGraph {
         at
     }
 
-    /// Merges a producer into its user, unless another path leads from one to the other. Returns true if they are now
-    /// one node.
+    /// Merges a producer with its user, unless another path leads from the producer to the user. Returns true if both
+    /// now belong to the same node.
     pub fn merge(&mut self, producer: u32, user: u32) -> bool {
         let (p, u) = (self.find(producer), self.find(user));
         if p == u {
@@ -137,12 +138,12 @@ impl RegionGraph {
     }
 }
 
-/// Number of neighbors, at either end of a list, that are checked for a path in the forest.
+/// Number of neighbors at each end of a list that are checked for a path in the forest.
 const MAX_PROBED: usize = 8;
 
 impl RegionGraph {
-    /// Returns true if the forest shows a path from `p` to `u`, the nodes of `producer` and `user`, through a third
-    /// node.
+    /// Returns true if the forest contains a path from `producer` to `user` through a third node; `p` and `u` are the
+    /// merged nodes of `producer` and `user`.
     fn has_other_path(&mut self, p: u32, u: u32, producer: u32, user: u32) -> bool {
         let RegionGraph { parent, before, after, forest, .. } = self;
         let mut is_third = |node: u32| {
@@ -155,7 +156,7 @@ impl RegionGraph {
     }
 }
 
-/// Returns the first and the last neighbors.
+/// Iterates over the first and the last [`MAX_PROBED`] neighbors.
 fn probed(neighbors: &[u32]) -> impl Iterator<Item = u32> {
     let (first, rest) = neighbors.split_at(neighbors.len().min(MAX_PROBED));
     first.iter().chain(rest.iter().rev().take(MAX_PROBED)).copied()
@@ -183,7 +184,7 @@ impl Forest {
             }
         }
         let mut first = vec![0u32; sorted.len()];
-        // Next free number below a node; in the end, one past its last descendant.
+        // Next unused preorder number in the subtree of each node; after the loop, the end of the node's interval.
         let mut end = vec![0u32; sorted.len()];
         let mut free = 0;
         for &node in sorted {
@@ -203,15 +204,16 @@ impl Forest {
     }
 }
 
-/// Calls `edge` for each flow of a value into or through an expression: from its operands, from the value of a let to
-/// its variable and to the let, and from the data of a match to the variables of its patterns.
+/// Calls `edge(from, to)` for each data-flow edge of an expression: from its operands to the expression, from the value
+/// of a let to the variable and to the let, and from the data of a match to the variables of the patterns.
 pub(super) fn flows(module: &Module, id: ExprId, mut edge: impl FnMut(ExprId, ExprId)) {
     let expr = module.expr(id);
     match expr {
         Expr::Let { var, value, body } => {
-            // A recursive function uses its own variable, which is no cycle of values. Its captured values are
-            // computed outside the let's body, where regions do not mix with those inside. The value also comes
-            // before the result of the let, like any value, even when the variable is unused.
+            // The variable of a recursive function gets no edge: the function uses the variable, which is not a cycle
+            // in the data flow. The values that the function captures are computed outside the body of the let, and
+            // regions never extend across let bodies. The edge to the let itself orders the value before the result
+            // even if the variable is unused.
             if !matches!(module.expr(*value), Expr::Function(_)) {
                 edge(*value, *var);
             }
@@ -236,10 +238,10 @@ enum Step {
     More,
 }
 
-/// Search in one direction, an edge at a time. The buffers are reused for many searches.
+/// Incremental depth-first search in one direction. The buffers are reused by all searches.
 struct Search {
     seen: Vec<u32>,
-    /// Last search that visited each node.
+    /// Number of the last search that visited each node.
     mark: Vec<u32>,
     this: u32,
     /// Nodes with the index of their next edge.
@@ -275,7 +277,7 @@ impl Search {
         *next += 1;
         let other = root_of(parent, other);
         if other == goal {
-            // The edge itself is not another path.
+            // The edge between the two nodes is not another path.
             return if node == self.start { Step::More } else { Step::Meets };
         }
         if other != self.start && self.mark[other as usize] != self.this && within(other) {
@@ -306,7 +308,7 @@ struct Order {
 }
 
 impl Order {
-    /// Creates a list of `nodes` in order. The sentinel before the first and after the last is `nodes.len()`.
+    /// Creates a list of `nodes` in order. The list is circular, with `nodes.len()` as the sentinel.
     fn new(nodes: &[u32]) -> Order {
         let end = nodes.len();
         let mut order = Order { label: vec![0; end + 1], next: vec![0; end + 1], prev: vec![0; end + 1], len: end };
@@ -348,7 +350,7 @@ impl Order {
         self.len -= 1;
     }
 
-    /// Replaces `node` by `name` at its position.
+    /// Replaces `node` with `name` at the same position.
     fn rename(&mut self, node: u32, name: u32) {
         if node != name {
             let (before, after) = (self.prev[node as usize], self.next[node as usize]);
@@ -374,8 +376,8 @@ impl Order {
         }
     }
 
-    /// Inserts nodes after `at`, close to it or close to its successor. The gap on the side that does not move must
-    /// last for many insertions.
+    /// Inserts nodes between `at` and its successor, with labels close to `at` if `close` is true, else close to the
+    /// successor. This leaves most of the gap for later insertions.
     fn insert(&mut self, nodes: &[u32], at: u32, close: bool) {
         let end = self.end();
         let after = self.next[at as usize];
@@ -409,7 +411,8 @@ mod tests {
     use super::*;
     use std::collections::HashSet;
 
-    /// Returns true if a path of at least two edges leads from `from` to `to` in the merged graph, by plain search.
+    /// Returns true if a path of at least two edges leads from `from` to `to` in the merged graph. Reference for
+    /// [`RegionGraph::merge`].
     fn other_path(edges: &[(u32, u32)], class: &[u32], from: u32, to: u32) -> bool {
         let mut seen = HashSet::new();
         let mut stack: Vec<u32> = Vec::new();

@@ -1,8 +1,8 @@
 //! Regions of a function, read from its annotations (spec 1.7).
 //!
-//! A begin opens a region with the next number. An expression joins the region of its first argument that is in one,
-//! and the regions of the other arguments merge into it, so that the remaining numbers have gaps. Inputs and outputs
-//! are kept in linked lists, because the order of merging is visible in parameter lists.
+//! A begin opens a region with the next number. An expression joins the region of its first argument that belongs to a
+//! region, and the regions of the other arguments are merged into that region, which leaves gaps in the numbering.
+//! Inputs and outputs are kept in linked lists, because the order of merging is visible in parameter lists.
 
 use super::annotation::{Annotations, Mark};
 use super::grouping::describe;
@@ -13,13 +13,13 @@ use byoc_ir::ir::{Expr, ExprId, ExprList, IndexVec, Module, Name};
 /// Region of a function.
 #[derive(Clone, Debug)]
 pub(super) struct Region {
-    /// Number in the function.
+    /// Number of the region in its function.
     pub number: u32,
     /// Backend of the region.
     pub target: Name,
-    /// Begins, in order.
+    /// Begins of the region, in order of merging.
     pub ins: ExprList,
-    /// Ends, in order.
+    /// Ends of the region, in order of merging.
     pub outs: ExprList,
     /// Expressions inside, annotations included, operands before users.
     pub nodes: ExprList,
@@ -30,11 +30,11 @@ pub(super) struct Region {
 pub(super) struct RegionSet {
     /// Expressions of the function, operands before users, left to right, without the bodies of composites.
     pub order: Vec<ExprId>,
-    /// Regions, by number.
+    /// Regions, in ascending order of their numbers.
     pub regions: Vec<Region>,
 }
 
-/// Tests for functions whose bodies have no regions of their own: composites, and functions of a backend.
+/// Returns true for a function whose body has no regions: a composite, or an opaque function.
 pub(super) fn closed(expr: &Expr) -> bool {
     expr.as_function().is_some_and(|f| f.attrs.get("Composite").is_some() || is_opaque(f))
 }
@@ -43,7 +43,7 @@ pub(super) fn closed(expr: &Expr) -> bool {
 pub(super) struct RegionReader<'m> {
     module: &'m Module,
     marks: Annotations,
-    /// Function that each expression belongs to: the first that reaches it.
+    /// Function to which each expression belongs, counted from 1: the first that reaches the expression; 0 for none.
     owner: IndexVec<ExprId, u32>,
     current: u32,
     /// Region of each expression, as an index into the regions of its function.
@@ -51,7 +51,6 @@ pub(super) struct RegionReader<'m> {
 }
 
 impl<'m> RegionReader<'m> {
-    /// Creates a reader.
     pub fn new(module: &'m Module) -> RegionReader<'m> {
         RegionReader {
             module,
@@ -62,12 +61,12 @@ impl<'m> RegionReader<'m> {
         }
     }
 
-    /// Returns true if an expression belongs to the function that was read last.
+    /// Returns true if an expression belongs to the function read last.
     pub fn owns(&self, id: ExprId) -> bool {
         self.owner[id] == self.current
     }
 
-    /// Returns the region of an expression of the function that was read last, as an index into its regions.
+    /// Returns the region of an expression, as an index into the regions of the function read last.
     pub fn region(&self, id: ExprId) -> Option<u32> {
         if self.owns(id) { self.region_of[id] } else { None }
     }
@@ -75,8 +74,8 @@ impl<'m> RegionReader<'m> {
     /// Reads the regions of a function.
     ///
     /// # Errors
-    /// An end around an expression in no region, or in a region of another target; arguments from regions of
-    /// different targets.
+    /// An end encloses an expression that is in no region or in a region of another target, or the arguments of an
+    /// expression are in regions of different targets.
     pub fn read(&mut self, function: ExprId) -> Result<RegionSet, Box<Diagnostic>> {
         self.current += 1;
         let (module, marks) = (self.module, self.marks);
@@ -90,13 +89,14 @@ impl<'m> RegionReader<'m> {
                 Some(Mark::End(value, target)) => {
                     let region = self.region(value).map(|r| open.find(r)).ok_or_else(|| {
                         bad(format!(
-                            "an end for \"{target}\" around {}, which is in no region",
+                            "end for \"{target}\": expected a value in a region of \"{target}\", found {} in no region",
                             describe(module, value)
                         ))
                     })?;
                     if *open.targets[region as usize] != *target {
                         return Err(bad(format!(
-                            "an end for \"{target}\" around {}, which is in a region of \"{}\"",
+                            "end for \"{target}\": expected a value in a region of \"{target}\", \
+                             found {} in a region of \"{}\"",
                             describe(module, value),
                             open.targets[region as usize]
                         )));
@@ -123,7 +123,7 @@ impl<'m> RegionReader<'m> {
                     });
                     if let Some((first, other)) = clash {
                         return Err(bad(format!(
-                            "{} has arguments in regions of \"{}\" and of \"{}\"",
+                            "{}: expected arguments in regions of one target, found \"{}\" and \"{}\"",
                             describe(module, id),
                             open.targets[first as usize],
                             open.targets[other as usize]
@@ -157,7 +157,7 @@ impl<'m> RegionReader<'m> {
         Ok(RegionSet { order, regions })
     }
 
-    /// Returns the expressions of a function in reading order.
+    /// Returns the expressions of a function, operands before users, left to right.
     fn post_order(&mut self, root: ExprId) -> Vec<ExprId> {
         let mut order = Vec::new();
         let mut stack = vec![(root, false)];
@@ -183,7 +183,7 @@ impl<'m> RegionReader<'m> {
     }
 }
 
-/// Calls `visit` for the operands whose region an expression joins. Control flow and function literals are in no
+/// Calls `visit` for the operands whose region an expression joins. Control flow and function literals belong to no
 /// region.
 fn joining_operands(expr: &Expr, visit: impl FnMut(ExprId)) {
     match expr {
@@ -202,7 +202,7 @@ fn joining_operands(expr: &Expr, visit: impl FnMut(ExprId)) {
     }
 }
 
-/// Regions under construction: merged by union-find, with their inputs and outputs in order.
+/// Regions under construction: a union-find structure, with the inputs and outputs of each region in order.
 #[derive(Default)]
 struct Open {
     parent: Vec<u32>,
@@ -215,7 +215,7 @@ impl Open {
     fn start(&mut self, target: &str, begin: ExprId) -> u32 {
         let region = self.parent.len() as u32;
         self.parent.push(region);
-        // Consecutive regions mostly have the same target and share its name.
+        // Consecutive regions usually have the same target and then share the allocated name.
         let name = match self.targets.last() {
             Some(last) if **last == *target => last.clone(),
             _ => target.into(),
@@ -246,7 +246,7 @@ impl Open {
     }
 }
 
-/// Linked lists that are concatenated in constant time.
+/// Linked lists with concatenation in constant time.
 #[derive(Default)]
 struct Lists {
     items: Vec<(ExprId, Option<u32>)>,
@@ -296,8 +296,7 @@ impl Lists {
 }
 
 fn bad(message: String) -> Box<Diagnostic> {
-    Box::new(
-        Diagnostic::error(codes::passes::BAD_ANNOTATION, message)
-            .help("wrap every argument of an operator in a begin of its target, and its result in an end of it"),
-    )
+    Box::new(Diagnostic::error(codes::passes::BAD_ANNOTATION, message).help(
+        "wrap every argument of an operator in a compiler_begin, and the result in a compiler_end, of the same target",
+    ))
 }

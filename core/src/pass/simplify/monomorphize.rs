@@ -1,11 +1,11 @@
-//! Copies each function with type parameters once for each list of types that it is used at, and turns each
-//! constructor that is used as a value into a function. The result has no type parameters, so every later pass knows
-//! the type of every value.
+//! Specializes each function with type parameters for each list of types at which it is used, and turns each
+//! constructor that is used as a value into a function. The result has no type parameters, so later passes know the
+//! type of every value.
 //!
-//! A copy of a global is named after its types: `@map` at `int32` and `float32` becomes `@"map[int32, float32]"`. A
-//! copy of a closure takes the closure's place and captures the same values: `let %f = fn [A](..) {..}` at two types
-//! becomes two closures, each wrapped in a `let` of its own if it calls itself. The time is linear in the size of the
-//! result; a function that calls itself at ever larger types would never end and is refused.
+//! The copy of a global is named after its types: `@map` at `int32` and `float32` becomes `@"map[int32, float32]"`. The
+//! copy of a closure takes the closure's place and captures the same values: `let %f = fn [A](..) {..}` used at two
+//! types becomes two closures; a closure that calls itself is wrapped in a `let`. The time is linear in the size of the
+//! result. A function that calls itself at ever larger types would need infinitely many copies, and is an error.
 
 use byoc_ir::diag::{Diagnostic, codes};
 use byoc_ir::ir::{Callee, Expr, ExprId, FuncType, Function, IndexVec, Module, Name, Origins, ScopeId, Scopes, Type};
@@ -13,16 +13,16 @@ use byoc_ir::typing::{Solver, map_params, signature_of_call};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
-/// Maximum number of copies, beyond which the program is assumed to need an unbounded number.
+/// Maximum number of copies; a module that needs more is assumed to need infinitely many.
 const MAX_COPIES: usize = 10_000;
 
-/// Maximum nesting of closure copies under construction.
+/// Maximum nesting depth of closure copies under construction.
 const MAX_DEPTH: usize = 500;
 
-/// Copies functions until none has type parameters.
+/// Specializes functions until none has type parameters.
 ///
 /// # Errors
-/// A function with type parameters whose types cannot be determined at a use; too many copies.
+/// The types of a function's type parameters cannot be inferred at a use, or too many copies are needed.
 pub fn monomorphize(module: &Module) -> Result<Module, Box<Diagnostic>> {
     if !needs_copies(module) {
         return Ok(module.clone());
@@ -62,9 +62,9 @@ fn needs_copies(module: &Module) -> bool {
     })
 }
 
-/// Returns the expressions that are copied together with each function: those evaluated in a call of a global or of a
-/// closure with type parameters, including closures without any, in evaluation order, which is the order of the
-/// arena. The key `None` holds what globals share.
+/// Returns the expressions that are copied together with each function that is copied as a whole: each global, and each
+/// closure with type parameters. Closures without type parameters belong to the function around them. The expressions
+/// are in the order of the arena. The key `None` holds the expressions that globals share.
 fn parts(module: &Module) -> HashMap<Option<ExprId>, Vec<ExprId>> {
     let scopes = Scopes::of_module(module);
     let mut owner: IndexVec<ScopeId, Option<ExprId>> = IndexVec::filled(None, scopes.tree.len());
@@ -83,11 +83,11 @@ fn parts(module: &Module) -> HashMap<Option<ExprId>, Vec<ExprId>> {
     parts
 }
 
-/// Variables of lets that stand for a function with type parameters.
+/// Let-bound variables whose value is a function with type parameters.
 #[derive(Default)]
 struct Aliases {
     values: HashMap<ExprId, ExprId>,
-    /// Name of each value.
+    /// Name of the first variable of each value.
     names: HashMap<ExprId, Name>,
 }
 
@@ -110,7 +110,7 @@ fn begin(function: ExprId, types: Types, key: String) -> Copy {
     Copy { function, types, key, done: 0, map: HashMap::new(), closures: HashMap::new(), own: None }
 }
 
-/// Types of the type parameters of a function in a copy.
+/// Types substituted for the type parameters in a copy of a function.
 type Types = Arc<HashMap<Name, Type>>;
 
 struct Copies<'m> {
@@ -118,38 +118,38 @@ struct Copies<'m> {
     new: Module,
     parts: HashMap<Option<ExprId>, Vec<ExprId>>,
     aliases: Aliases,
-    /// Copies of globals that were requested, by function and types.
+    /// Names of the requested copies of globals, by function and types.
     names: BTreeMap<(Name, String), Name>,
     /// Number of copies of closures made so far.
     closures: usize,
     queue: VecDeque<(ExprId, Name, Types)>,
 }
 
-/// Copy under construction. The first one of a stack is of a global; each further one is of a closure used in those
-/// below.
+/// Copy under construction. At the bottom of the stack is the copy of a global; each further entry is the copy of a
+/// closure that is used in the copies below.
 struct Copy {
     function: ExprId,
     types: Types,
     /// Types of the copied function's own parameters, as text.
     key: String,
-    /// Number of its parts that are done.
+    /// Number of parts of the function that are copied so far.
     done: usize,
     map: HashMap<ExprId, ExprId>,
     /// Finished copies of the closures inside, by function and types.
     closures: HashMap<(ExprId, String), ExprId>,
-    /// Variable that stands for the copy inside itself, if it calls itself.
+    /// Variable by which the copy calls itself; `None` if it does not.
     own: Option<ExprId>,
 }
 
 /// Reason why an expression cannot be copied yet.
 enum CopyError {
-    /// Closure that has no copy yet with these types for its parameters.
+    /// The copy of a closure at the listed types has to be made first.
     Closure(ExprId, Vec<Type>),
     Fault(Box<Diagnostic>),
 }
 
 impl Copies<'_> {
-    /// Copies a global function, and requests the copies that it calls.
+    /// Copies a global function, and requests copies of the global functions that it uses.
     fn copy(&mut self, root: ExprId, types: &Types) -> Result<ExprId, Box<Diagnostic>> {
         let old = self.old;
         let mut stack = vec![begin(root, types.clone(), String::new())];
@@ -163,7 +163,7 @@ impl Copies<'_> {
                 Ok(()) => {
                     let made = stack[top].map[&function];
                     let Some(Copy { key, .. }) = stack.pop().filter(|_| top > 0) else { return Ok(made) };
-                    // Built inside another copy of itself, it may use values that only that copy has.
+                    // A closure copied inside another copy of the same closure may use values that only that copy has.
                     let home = stack.iter().rposition(|copy| copy.function == function || self.is_part(copy, function));
                     stack[home.unwrap_or(0)].closures.insert((function, key), made);
                 }
@@ -187,7 +187,7 @@ impl Copies<'_> {
         }
     }
 
-    /// Copies the leaves that globals share, before they are used in this copy.
+    /// Copies the leaves among the operands of `user` that globals share.
     fn copy_shared_leaves(&mut self, stack: &mut [Copy], user: ExprId) {
         let old = self.old;
         old.expr(user).for_each_operand(|operand| {
@@ -199,12 +199,12 @@ impl Copies<'_> {
         });
     }
 
-    /// Returns true if an expression belongs to the function of this copy.
+    /// Returns true if an expression belongs to the function that `copy` is a copy of.
     fn is_part(&self, copy: &Copy, id: ExprId) -> bool {
         self.parts.get(&Some(copy.function)).is_some_and(|ids| ids.binary_search(&id).is_ok())
     }
 
-    /// Copies one expression: a part of the topmost copy, or its function.
+    /// Copies one expression of the topmost copy: a part, or with `is_whole` the function itself.
     fn copy_expr(&mut self, stack: &mut [Copy], id: ExprId, is_whole: bool) -> Result<(), CopyError> {
         let old = self.old;
         let top = stack.len() - 1;
@@ -259,7 +259,8 @@ impl Copies<'_> {
         Ok(())
     }
 
-    /// Builds, in a copy, the values of the operands that have type parameters; returns their positions and values.
+    /// Builds an instance for each operand of `user` that has type parameters. Returns the positions of these operands
+    /// and their instances.
     fn uses(&mut self, stack: &mut [Copy], user: ExprId) -> Result<Vec<(usize, ExprId)>, CopyError> {
         let old = self.old;
         let types = stack[stack.len() - 1].types.clone();
@@ -308,8 +309,8 @@ impl Copies<'_> {
         Ok(uses)
     }
 
-    /// Builds an instance without type parameters for one use of a generic function; `None` if the function is not a
-    /// literal, global or constructor, or its types cannot be determined.
+    /// Builds an instance without type parameters for one use of a generic function. Returns `None` if the function is
+    /// not a literal, global or constructor, or if its types cannot be inferred.
     fn resolve_use(
         &mut self,
         stack: &mut [Copy],
@@ -343,7 +344,7 @@ impl Copies<'_> {
                 Some(self.new.push_typed(Expr::Global(name), wanted.clone(), node.origin))
             }
             Expr::Function(_) => {
-                // Type parameters of enclosing functions have the types of the copy that the closure belongs to.
+                // Type parameters of enclosing functions are replaced as in the copy to which the closure belongs.
                 let home = stack.iter().rfind(|copy| self.is_part(copy, target));
                 let ty = home.map_or_else(|| node.ty.clone(), |copy| at(&node.ty, &copy.types));
                 let Some(args) = args_of_use(&ty, wanted) else { return Ok(None) };
@@ -363,7 +364,7 @@ impl Copies<'_> {
                         stack[at].own = Some(var);
                         return Ok(Some(var));
                     }
-                    // Further out it is a different closure with the same text.
+                    // In copies further out, the same literal is a different closure.
                     if self.is_part(&stack[at], target) {
                         break;
                     }
@@ -374,7 +375,7 @@ impl Copies<'_> {
         })
     }
 
-    /// Returns the name of the copy of a global function at some types, and requests it if it is new.
+    /// Returns the name of the copy of a global function at the types `args`, and requests the copy if it is new.
     fn name_of_copy(&mut self, name: &Name, params: &[Name], args: &[Type]) -> Result<Name, Box<Diagnostic>> {
         let key = (name.clone(), list(args));
         if let Some(copy) = self.names.get(&key) {
@@ -396,13 +397,14 @@ impl Copies<'_> {
     }
 }
 
-/// Returns the value of an expression in the innermost copy that has it.
+/// Returns the copy of an expression, from the innermost function copy that contains one.
 fn copied(stack: &[Copy], id: ExprId) -> ExprId {
     let found = stack.iter().rev().find_map(|copy| copy.map.get(&id));
     *found.unwrap_or_else(|| unreachable!("{id:?} is copied before its users"))
 }
 
-/// Solves for the type parameters of a function in a use of this type.
+/// Infers the type parameters of a function from the type `wanted` of one use; `None` if that type does not determine
+/// them.
 fn args_of_use(function: &Type, wanted: &Type) -> Option<Vec<Type>> {
     let Type::Func(generic) = function else { return None };
     let mut solver = Solver::default();
@@ -421,19 +423,19 @@ fn list(args: &[Type]) -> String {
 }
 
 fn too_many_copies(subject: &str, types: &str) -> Box<Diagnostic> {
-    let message = format!("{subject} is used at too many types, the last one {types}");
+    let message = format!("{subject} is used at too many types; the last is {types}");
     let message = if message.len() > 300 { format!("{subject} is used at ever larger types") } else { message };
     Box::new(Diagnostic::error(codes::types::TYPE_TOO_LARGE, message))
 }
 
-/// Reports a use whose types cannot be determined.
+/// Returns the error about a use at which type parameters cannot be inferred.
 fn ambiguous_parameters(module: &Module, target: ExprId) -> Box<Diagnostic> {
     let subject = match module.expr(target) {
         Expr::Global(name) => format!("@{name}"),
         Expr::Constructor(name) => name.to_string(),
         Expr::Var(var) => {
             let message = format!("%{} has type parameters, but the function is known only at run time", var.name);
-            let help = "give it a type without them, `fn (int32) -> int32`, and one parameter for each type that it is used at";
+            let help = "declare one parameter per type, each without type parameters, such as `fn (int32) -> int32`";
             return Box::new(Diagnostic::error(codes::types::CANNOT_INFER, message).help(help));
         }
         Expr::Function(_) => "the closure".to_owned(),
@@ -442,14 +444,14 @@ fn ambiguous_parameters(module: &Module, target: ExprId) -> Box<Diagnostic> {
     let message = format!("{subject} has type parameters that cannot be inferred at this use");
     let help = match module.expr(target) {
         Expr::Global(_) | Expr::Constructor(_) => {
-            format!("wrap it in a function with explicit types: `fn (%x: int32) {{ {subject}(%x) }}`")
+            format!("wrap {subject} in a function with explicit types: `fn (%x: int32) {{ {subject}(%x) }}`")
         }
         _ => "bind the function with a let, and call that variable".to_owned(),
     };
     Box::new(Diagnostic::error(codes::types::CANNOT_INFER, message).help(help))
 }
 
-/// Returns true if each use of an expression gets its own copy.
+/// Returns true if each use of an expression is copied separately.
 fn is_copied_by_use(module: &Module, id: ExprId) -> bool {
     is_generic(module.ty(id)) || matches!(module.expr(id), Expr::Constructor(_))
 }
@@ -462,7 +464,7 @@ fn is_generic(ty: &Type) -> bool {
     matches!(ty, Type::Func(func) if !func.type_params.is_empty())
 }
 
-/// Substitutes the types of a copy in a type.
+/// Substitutes the types of a copy for the type parameters in a type.
 fn at(ty: &Type, types: &Types) -> Type {
     if types.is_empty() {
         return ty.clone();

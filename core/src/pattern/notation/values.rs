@@ -209,8 +209,8 @@ fn attr_number(text: &str) -> Option<AttrValue> {
     }
 }
 
-/// Parses a scalar with one of Relay's type suffixes. Without a suffix, an integer is int32 (int64 if the value does not
-/// fit) and a number with a fraction is float32.
+/// Parses a scalar with one of Relay's type suffixes. Without a suffix, an integer is int32 (int64 if the value does
+/// not fit) and a number with a fraction is float32.
 fn scalar(text: &str) -> Option<Tensor> {
     number(text)?.to_tensor().ok()
 }
