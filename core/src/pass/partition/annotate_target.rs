@@ -1,9 +1,9 @@
-//! `annotate_target`: marks where values enter and leave the operators that targets take (spec 1.6).
+//! `annotate_target`: marks the values that enter and leave the operators of each target (spec 1.6).
 //!
-//! Every operator call gets the first target in the list that takes it, or `default`; a call of a composite function
-//! gets the target that prefixes its name. Each argument is then wrapped in the begin of the consumer, around the end
-//! of the producer. Targets assigned by an earlier run are kept, so running the pass for A and then for B equals
-//! running it for A and B, and the pass is idempotent.
+//! Every operator call gets the first target in the list that supports the operator, or `default`; a call of a
+//! composite function gets the target that is the prefix of the composite's name. Each argument is then wrapped in an
+//! end of the producer's target and, around that, a begin of the consumer's target. Targets assigned by an earlier run
+//! are kept, so running the pass for A and then for B equals running it for A and B, and the pass is idempotent.
 
 use super::annotation::{Annotations, DEFAULT, Mark, attrs_of};
 use crate::analysis::scope::is_opaque;
@@ -15,10 +15,10 @@ use byoc_ir::typing::Rebuild;
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, HashSet};
 
-/// Annotates by lists of operators, one per target, in priority order.
+/// Annotates a module according to `rules`, which list the operators of each target in priority order.
 ///
 /// # Errors
-/// A rule that names an unknown operator.
+/// A rule names an unknown operator.
 pub fn annotate_target(
     module: &Module,
     rules: &[TargetRule],
@@ -37,7 +37,7 @@ pub fn annotate_target(
 }
 
 fn unknown_operator(target: &str, name: &str) -> Box<Diagnostic> {
-    let message = format!("the rule for \"{target}\" names the operator \"{name}\", which does not exist");
+    let message = format!("rule for \"{target}\": unknown operator \"{name}\"");
     let diagnostic = Diagnostic::error(codes::passes::UNKNOWN_TARGET_OPERATOR, message);
     Box::new(match nearest(name, op::names()) {
         Some(near) => diagnostic.help(format!("did you mean \"{near}\"?")),
@@ -45,10 +45,11 @@ fn unknown_operator(target: &str, name: &str) -> Box<Diagnostic> {
     })
 }
 
-/// Annotates by a rule: `takes` returns the index of the first of `targets` that takes an operator call.
+/// Annotates a module; `takes` returns the index of the target to which an operator call is assigned, or `None` for the
+/// target `default`.
 ///
 /// # Errors
-/// None that a typed module can cause.
+/// None for a well-typed module.
 pub fn annotate_target_by(
     module: &Module,
     targets: &[Name],
@@ -67,7 +68,7 @@ pub fn annotate_target_by(
     Rebuild::run(module, |rebuild, id, expr| Ok(annotator.visit(rebuild, id, expr, takes)))
 }
 
-/// Returns the expressions to annotate: those outside composites and outside functions of a backend.
+/// Returns the expressions to annotate: those outside composites and opaque functions.
 fn open_expressions(module: &Module) -> IndexVec<ExprId, bool> {
     let mut open = IndexVec::filled(false, module.nodes.len());
     for &root in module.globals.values() {
@@ -93,7 +94,7 @@ struct Annotator<'a> {
     /// Attributes of the annotations of each target.
     attrs: Vec<Attrs>,
     numbers: BTreeMap<Name, Target>,
-    /// Target of each expression; of an end, that of its operand. `None` for variables, constants and begins.
+    /// Target of each expression. An end has the target of its operand; variables, constants and begins have none.
     target: IndexVec<ExprId, Option<Target>>,
 }
 
@@ -128,7 +129,7 @@ impl Annotator<'_> {
                     if let Some(Some(Mark::Begin(_, compiler))) = call.args.first().map(|&a| self.marks.mark(module, a))
                         && compiler != DEFAULT
                     {
-                        // Its ends determine its target.
+                        // The call is already annotated: the ends around it determine its target.
                         return None;
                     }
                     let target = match call.callee {
@@ -184,7 +185,7 @@ impl Annotator<'_> {
                 }
                 *body = self.ended(rebuild, *body);
             }
-            // Like an if: the data and the clauses are ended by their producers, the match itself has no target.
+            // As for an if, the data and the clauses get the ends of their producers; the match itself has no target.
             Expr::Match(m) => {
                 m.data = self.ended(rebuild, m.data);
                 for clause in &mut m.clauses {
@@ -201,7 +202,7 @@ impl Annotator<'_> {
         Some(push(rebuild, id, expr))
     }
 
-    /// Annotates a tuple, projection or reference, which gets the common target of its operands.
+    /// Annotates a tuple, projection or reference operation, which gets the common target of its operands.
     fn non_call(&mut self, rebuild: &mut Rebuild<'_>, id: ExprId, operands: &mut [ExprId]) {
         if self.include_non_call_ops {
             self.target[id] = Some(self.wrap(rebuild, operands, None));
@@ -212,8 +213,8 @@ impl Annotator<'_> {
         }
     }
 
-    /// Wraps each operand in the end of its producer and the begin of `target`, or, without a `target`, of the common
-    /// target of all producers.
+    /// Wraps each operand in an end of its producer's target and a begin of `target`. If `target` is `None`, the begin
+    /// is of the common target of all producers, or of `default` if they differ. Returns the target of the begins.
     fn wrap(&mut self, rebuild: &mut Rebuild<'_>, operands: &mut [ExprId], target: Option<Target>) -> Target {
         let module = rebuild.old;
         let mut common: Option<Target> = None;
@@ -252,7 +253,8 @@ impl Annotator<'_> {
         target
     }
 
-    /// Returns the value of an operand, wrapped in an end if it has a target. A call without arguments is an input.
+    /// Returns the value of an operand, wrapped in an end if the operand has a target. A call without arguments counts
+    /// as an input and gets no end.
     fn ended(&mut self, rebuild: &mut Rebuild<'_>, old: ExprId) -> ExprId {
         let new = rebuild.get(old);
         if self.marks.mark(rebuild.old, old).is_some() {

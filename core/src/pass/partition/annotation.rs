@@ -4,10 +4,10 @@ use byoc_ir::ir::{AttrValue, Attrs, Expr, ExprId, Module, Name, OpId, Origins};
 use byoc_ir::op;
 use byoc_ir::typing::Rebuild;
 
-/// Target of expressions that no backend takes.
+/// Target of expressions that are assigned to no backend.
 pub(super) const DEFAULT: &str = "default";
 
-/// Annotation and its value.
+/// Annotation: the annotated value, and the target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mark<'m> {
     /// `annotation.compiler_begin(value, compiler)`.
@@ -16,7 +16,7 @@ pub(super) enum Mark<'m> {
     End(ExprId, &'m str),
 }
 
-/// Recognizer and builder of annotations.
+/// Ids of the annotation operators, to recognize and build annotations.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Annotations {
     begin: OpId,
@@ -24,13 +24,13 @@ pub(super) struct Annotations {
 }
 
 impl Annotations {
-    /// Looks up the two operators.
+    /// Looks up the annotation operators.
     pub fn new() -> Annotations {
         let find = |name| op::lookup(name).expect("the annotation operators are in the table");
         Annotations { begin: find("annotation.compiler_begin"), end: find("annotation.compiler_end") }
     }
 
-    /// Returns the annotation that an expression is, if any.
+    /// Returns the annotation if the expression is one.
     pub fn mark<'m>(&self, module: &'m Module, id: ExprId) -> Option<Mark<'m>> {
         let (op, call) = module.expr(id).as_op_call()?;
         if op != self.begin && op != self.end {
@@ -41,18 +41,18 @@ impl Annotations {
         Some(if op == self.begin { Mark::Begin(value, compiler) } else { Mark::End(value, compiler) })
     }
 
-    /// Appends a begin around a new expression.
+    /// Appends a begin around `value`, an expression of the new module.
     pub fn begin(&self, rebuild: &mut Rebuild<'_>, value: ExprId, attrs: &Attrs) -> ExprId {
         annotate(rebuild, self.begin, value, attrs)
     }
 
-    /// Appends an end around a new expression.
+    /// Appends an end around `value`, an expression of the new module.
     pub fn end(&self, rebuild: &mut Rebuild<'_>, value: ExprId, attrs: &Attrs) -> ExprId {
         annotate(rebuild, self.end, value, attrs)
     }
 }
 
-/// Creates the attributes of a target's annotations, which share one copy.
+/// Creates the attributes that all annotations of a target share.
 pub(super) fn attrs_of(compiler: Name) -> Attrs {
     Attrs::new([("compiler", AttrValue::Str(compiler))])
 }

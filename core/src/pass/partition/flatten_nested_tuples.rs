@@ -1,5 +1,5 @@
-//! `flatten_nested_tuples`: moves the ends of a region from a tuple to its fields, so that a region with several
-//! outputs never returns a tuple of tuples.
+//! `flatten_nested_tuples`: moves the output boundary of a region from a tuple to its fields, so that a multi-output
+//! region never returns a nested tuple.
 
 use super::annotation::{Annotations, Mark, attrs_of};
 use byoc_ir::diag::Diagnostic;
@@ -8,10 +8,10 @@ use byoc_ir::typing::Rebuild;
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-/// Rewrites `end((a, b))` to `(end(a), end(b))`, at any depth.
+/// Rewrites `end((a, b))` as `(end(a), end(b))`, also in nested tuples.
 ///
 /// # Errors
-/// None that a typed module can cause.
+/// None for a well-typed module.
 pub fn flatten_nested_tuples(module: &Module) -> Result<Module, Box<Diagnostic>> {
     flattened(module).map(Cow::into_owned)
 }
@@ -27,8 +27,8 @@ pub(super) fn flattened(module: &Module) -> Result<Cow<'_, Module>, Box<Diagnost
     if !module.nodes.ids().any(|id| ended_tuple(id).is_some()) {
         return Ok(Cow::Borrowed(module));
     }
-    // Each end gets its own tuple, as it was its own node. Many ends of a tuple with many fields would take the
-    // product of both, so beyond this many expressions the ends of one tuple share it.
+    // Each end becomes a separate tuple, as each end was a separate expression. With many ends around a tuple with many
+    // fields, the size would be the product of both, so beyond `budget` new expressions the ends share one tuple.
     let mut budget = (1 << 16) + 16 * module.nodes.len();
     let mut known: IndexVec<ExprId, Option<ExprId>> = IndexVec::filled(None, module.nodes.len());
     Rebuild::run(module, |rebuild, id, _| {
@@ -48,7 +48,7 @@ fn is_filled_tuple(module: &Module, id: ExprId) -> bool {
     matches!(module.expr(id), Expr::Tuple(fields) if !fields.is_empty())
 }
 
-/// Appends a tuple with an end around each field, recursively for fields that are tuples.
+/// Appends a tuple with an end around each field, and likewise for nested tuples.
 fn end_fields(rebuild: &mut Rebuild<'_>, marks: &Annotations, root: ExprId, attrs: &Attrs) -> ExprId {
     let module = rebuild.old;
     let mut made: HashMap<ExprId, ExprId> = HashMap::new();

@@ -1,4 +1,4 @@
-//! Groups of a single pattern, for `core::pattern`.
+//! Grouping by a single pattern, for the API of patterns.
 
 use super::grouping::{FoundGroup, Grouping};
 use crate::pattern::{Match, Pattern};
@@ -6,7 +6,7 @@ use byoc_ir::diag::Diagnostic;
 use byoc_ir::ir::{Attrs, ExprId, Module, Name};
 use std::collections::BTreeMap;
 
-/// Finds the groups of a pattern by root: their expressions, operands before users, and the match.
+/// Finds the groups of a pattern. Returns, by root, the expressions of the group, operands before users, and the match.
 pub(crate) fn find(module: &Module, pattern: &Pattern, name: &Name) -> BTreeMap<ExprId, (Vec<ExprId>, Match)> {
     let found = Grouping::new(module).find(pattern, name, &Attrs::none(), &mut |_, _| {});
     found

@@ -270,7 +270,7 @@ impl<'m> Grouping<'m> {
     /// Rebuilds the module with each group as a call of its composite function.
     ///
     /// # Errors
-    /// None that a typed module can cause.
+    /// None for a well-typed module.
     pub fn rebuild(&self) -> Result<Module, Box<Diagnostic>> {
         let module = self.graph.module;
         let live: Vec<ExprId> = module.nodes.ids().filter(|&id| self.graph.is_live(id)).collect();

@@ -1,5 +1,5 @@
-//! `inline_compiler_functions_bound_to`: inlines functions of backends, and the composites in them (spec 1.10). Also
-//! `mark_compiler_functions_extern`, for functions that are compiled elsewhere.
+//! `inline_compiler_functions_bound_to`: inlines functions of backends, and the composites inside (spec 1.10).
+//! `mark_compiler_functions_extern`: marks functions of backends as external.
 
 use crate::analysis::scope::Captures;
 use crate::pass::simplify::inline::references;
@@ -9,10 +9,10 @@ use byoc_ir::ir::{AttrValue, Attrs, Callee, Expr, ExprId, IndexVec, Module};
 use byoc_ir::typing::Rebuild;
 use std::collections::BTreeSet;
 
-/// Inlines the global functions of these names, with or without `@`, and removes them.
+/// Inlines the global functions `names`, given with or without `@`, and removes them.
 ///
 /// # Errors
-/// A name without a global function, or of a function that belongs to no backend; a module that becomes too large.
+/// There is no global function of a given name, the function belongs to no backend, or the module becomes too large.
 pub fn inline_compiler_functions_bound_to(module: &Module, names: &[String]) -> Result<Module, Box<Diagnostic>> {
     let mut chosen = BTreeSet::new();
     for name in names {
@@ -28,8 +28,9 @@ pub fn inline_compiler_functions_bound_to(module: &Module, names: &[String]) -> 
         if module.function(name).is_some_and(|function| function.attrs.get("Compiler").is_none()) {
             let message = format!("@{name} has no Compiler attribute: it belongs to no backend");
             return Err(Box::new(
-                Diagnostic::error(codes::passes::NOT_OF_A_BACKEND, message)
-                    .help("name functions that partition_graph made; the pass inline takes functions with Inline=1"),
+                Diagnostic::error(codes::passes::NOT_OF_A_BACKEND, message).help(
+                    "name functions created by partition_graph; for functions with Inline=1, use the pass inline",
+                ),
             ));
         }
         chosen.insert(name);
@@ -37,7 +38,7 @@ pub fn inline_compiler_functions_bound_to(module: &Module, names: &[String]) -> 
     if chosen.is_empty() {
         return Ok(module.clone());
     }
-    // Composites inside inlined functions are inlined too.
+    // Composites inside inlined functions are inlined, too.
     let mut inside = IndexVec::<ExprId, bool>::filled(false, module.nodes.len());
     for &name in &chosen {
         inside[module.globals[name]] = true;
@@ -47,14 +48,14 @@ pub fn inline_compiler_functions_bound_to(module: &Module, names: &[String]) -> 
             node.expr.for_each_operand(|operand| inside[operand] = true);
         }
     }
-    // A callee is rebuilt before its callers, so that functions that call each other are inlined too.
+    // A callee is rebuilt before its callers, so that calls inside inlined functions are inlined, too.
     let order = callees_first(module, &chosen);
     let mut captures = Captures::of(module);
     let mut result = Rebuild::run_in_order(module, order, |rebuild, id, expr| {
         let Expr::Call(call) = expr else { return Ok(None) };
         let Callee::Expr(callee) = call.callee else { return Ok(None) };
         let function = match module.expr(callee) {
-            // A function that is still being rebuilt, because it is recursive, keeps this call.
+            // A call in a recursive function that is still being rebuilt is kept.
             Expr::Global(name) if chosen.contains(&**name) => match rebuild.visited(module.globals[name]) {
                 Some(function) => function,
                 None => return Ok(None),
@@ -68,7 +69,7 @@ pub fn inline_compiler_functions_bound_to(module: &Module, names: &[String]) -> 
         };
         splice(rebuild, function, call).map(Some)
     })?;
-    // A recursive function, or one used as a value, is still needed.
+    // A recursive function, or a function used as a value, is still needed.
     let needed = references(&result);
     for name in chosen {
         if !needed.contains(name) {
@@ -78,8 +79,8 @@ pub fn inline_compiler_functions_bound_to(module: &Module, names: &[String]) -> 
     Ok(result)
 }
 
-/// Returns the live expressions, each after its operands and after its callee if that is chosen. A recursive function
-/// keeps its call.
+/// Returns the live expressions, each after its operands; a reference to a chosen function also follows that function,
+/// unless the function is recursive.
 fn callees_first(module: &Module, chosen: &BTreeSet<&str>) -> Vec<ExprId> {
     let mut entered = IndexVec::<ExprId, bool>::filled(false, module.nodes.len());
     let mut order = Vec::new();
@@ -103,10 +104,11 @@ fn callees_first(module: &Module, chosen: &BTreeSet<&str>) -> Vec<ExprId> {
     order
 }
 
-/// Replaces the attributes of a backend's functions (of all backends if `compiler` is `None`) by `Extern=1`.
+/// Replaces the attributes of the functions of the backend `compiler` (of all backends if `compiler` is `None`) with
+/// `Extern=1`.
 ///
 /// # Errors
-/// None that a typed module can cause.
+/// None for a well-typed module.
 pub fn mark_compiler_functions_extern(module: &Module, compiler: Option<&str>) -> Result<Module, Box<Diagnostic>> {
     let globals: BTreeSet<ExprId> = module.globals.values().copied().collect();
     Rebuild::run(module, |rebuild, id, expr| {

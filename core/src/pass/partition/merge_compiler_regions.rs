@@ -1,9 +1,9 @@
-//! `merge_compiler_regions`: merges neighboring regions of one target where that creates no cycle (spec 1.8).
+//! `merge_compiler_regions`: merges adjacent regions of one target where that creates no cycle (spec 1.8).
 //!
-//! Regions are visited in the order of their ends, producers first, and each merges with the regions that produce its
-//! inputs, in the order of its inputs. So the result is a function of the program alone. Everything between regions
-//! takes part in the search for cycles: branches, functions, and let-bound variables. Regions in different functions
-//! or different let bodies are never merged: the values of one are not visible in the other.
+//! Regions are visited in the order of their ends, producers first. Each region is merged with the regions that produce
+//! its inputs, in the order of the inputs, so the result is deterministic. The search for cycles includes the
+//! expressions between regions: branches, functions, and let-bound variables. Regions in different functions or
+//! different let bodies are never merged, because the values of one are not visible in the other.
 
 use super::annotation::{Annotations, Mark};
 use super::region_graph::{RegionGraph, flows};
@@ -13,10 +13,10 @@ use byoc_ir::diag::Diagnostic;
 use byoc_ir::ir::{Expr, ExprId, IndexVec, Module};
 use byoc_ir::typing::Rebuild;
 
-/// Merges regions.
+/// Merges adjacent regions of one target.
 ///
 /// # Errors
-/// Inconsistent annotations.
+/// The annotations are inconsistent.
 pub fn merge_compiler_regions(module: &Module) -> Result<Module, Box<Diagnostic>> {
     let marks = Annotations::new();
     let mut reader = RegionReader::new(module);
@@ -29,7 +29,8 @@ pub fn merge_compiler_regions(module: &Module) -> Result<Module, Box<Diagnostic>
             continue;
         }
         let set = reader.read(root)?;
-        // One graph node per region, and one per expression outside regions, numbered by position.
+        // The graph has one node per region and one per expression outside regions, numbered in order of first
+        // occurrence.
         let mut len = 0;
         let mut region_node = vec![None; set.regions.len()];
         let mut region_at = Vec::new();
@@ -56,7 +57,7 @@ pub fn merge_compiler_regions(module: &Module) -> Result<Module, Box<Diagnostic>
                 }
             };
             match module.expr(id) {
-                // Values that a composite captures flow into it.
+                // The values that a composite captures flow into the composite.
                 expr @ Expr::Function(_) if closed(expr) => {
                     let captures = captures.get_or_insert_with(|| Captures::of(module));
                     captures.of_literal(id).into_iter().for_each(|from| edge(from, id));
@@ -70,7 +71,8 @@ pub fn merge_compiler_regions(module: &Module) -> Result<Module, Box<Diagnostic>
         let ends = set.order.iter().filter(|&&id| matches!(marks.mark(module, id), Some(Mark::End(..))));
         for &end in ends {
             let Some(first) = reader.region(end) else { continue };
-            // Producers first, without recursion: a region is done when the regions of its inputs are.
+            // Producers are visited first, without recursion: a region is done after the regions that produce its
+            // inputs.
             let mut stack = vec![(first, 0)];
             waiting[first as usize] = true;
             while let Some((region, next)) = stack.last_mut() {

@@ -1,9 +1,9 @@
-//! `merge_composite`: each match of a pattern table becomes a call of a composite function (spec 1.3).
+//! `merge_composite`: turns each match of a pattern table into a call of a composite function (spec 1.3).
 //!
-//! The order of the table is the order of priority: a pattern sees the program as the preceding patterns left it.
-//! Every function of the module is processed, and the module is rebuilt once at the end; only a pattern that looks
-//! into functions needs an earlier rebuild, so that it sees the composites as functions. Types stay known throughout
-//! and are never inferred again.
+//! The order of the table is the order of priority: each pattern is matched against the module as the preceding
+//! patterns left it. All functions of the module are processed, and the module is rebuilt once at the end. Only a
+//! pattern that looks into functions needs an earlier rebuild, which turns the composites into functions. All types
+//! remain known, so no type inference is needed.
 
 use super::grouping::Grouping;
 use super::judge::{Judge, Refusal};
@@ -13,11 +13,11 @@ use byoc_ir::ir::{ExprId, Module};
 
 /// Applies a pattern table.
 ///
-/// `refused` is called for candidates that could not be grouped or were refused by the judge, in expressions of
-/// `module` (or of its last rebuild, after a pattern that looks into functions).
+/// `refused` is called for each expression of a candidate that cannot be grouped or that the judge refuses. The id
+/// refers to `module`, or to the last rebuild after a pattern that looks into functions.
 ///
 /// # Errors
-/// None that a typed module can cause.
+/// None for a well-typed module.
 pub fn merge_composite(
     module: &Module,
     table: &[Entry],

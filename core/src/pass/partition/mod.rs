@@ -1,4 +1,5 @@
-//! Passes that divide a program into regions for backends, one by one as in Relay, and all at once ([`partition_for`]).
+//! Passes that partition a module into regions for backends: step by step as in Relay, or all at once
+//! ([`partition_for`]).
 
 mod annotate_target;
 mod annotation;

@@ -1,4 +1,4 @@
-//! Hook by which a backend rewrites its functions (spec 1.9).
+//! Hook through which a backend optimizes the functions of its regions (spec 1.9).
 
 use crate::pass::splice::{copy_into, extract};
 use byoc_ir::diag::{Diagnostic, codes};
@@ -6,10 +6,11 @@ use byoc_ir::ir::{Expr, ExprId, Module, Name};
 use byoc_ir::typing::Rebuild;
 use std::collections::HashMap;
 
-/// Rewrites each function for which `chosen` returns true by the hook of its target.
+/// Applies the hook `optimize` to each function of a backend for which `chosen` returns true.
 ///
 /// # Errors
-/// Errors of the hook; a result without `main`, whose `main` has another type or refers to another global function.
+/// Errors of `optimize`. The optimized module has no `main`, or its `main` has another type than the function or refers
+/// to another global function.
 pub(super) fn optimize_functions(
     module: &Module,
     chosen: &dyn Fn(&Name) -> bool,
@@ -43,11 +44,11 @@ fn check(target: &str, name: &str, old: (&Module, ExprId), new: &Module) -> Resu
     let bad = |message: String| {
         Err(Box::new(
             Diagnostic::error(codes::passes::BAD_REGION_FUNCTION, message)
-                .help("return a module whose main keeps its type and calls no other function"),
+                .help("return a module whose main has the same type as before and refers to no other global function"),
         ))
     };
     let Some(&main) = new.globals.get("main") else {
-        return bad(format!("\"{target}\" optimized @{name} to a module without main"));
+        return bad(format!("\"{target}\" optimized @{name}: expected a module with main, found one without main"));
     };
     if new.ty(main) != old.0.ty(old.1) {
         let (was, is) = (old.0.ty(old.1), new.ty(main));
@@ -58,7 +59,9 @@ fn check(target: &str, name: &str, old: (&Module, ExprId), new: &Module) -> Resu
         _ => None,
     });
     match calls {
-        Some(callee) => bad(format!("\"{target}\" optimized @{name} to a function that needs @{callee}")),
+        Some(callee) => bad(format!(
+            "\"{target}\" optimized @{name}: expected a function without global references, found one that needs @{callee}"
+        )),
         None => Ok(()),
     }
 }

@@ -1,4 +1,4 @@
-//! Turns a region into a global function, and names it.
+//! Creation and naming of the global function of a region.
 
 use byoc_ir::ir::{
     AttrValue, Attrs, Expr, ExprId, ExprList, FuncType, Function, Name, Nested, Node, OriginId, Origins, Type,
@@ -9,7 +9,7 @@ use std::collections::btree_map::Entry;
 use std::fmt::{self, Write};
 use std::sync::{Arc, LazyLock};
 
-/// Displays a text with `_` in place of every character outside `[A-Za-z0-9_]`.
+/// Displays a text with every character outside `[A-Za-z0-9_]` replaced with `_`.
 struct Sanitized<'t>(&'t str);
 
 impl fmt::Display for Sanitized<'_> {
@@ -28,7 +28,7 @@ impl fmt::Display for Sanitized<'_> {
     }
 }
 
-/// Replaces every character of `text` outside `[A-Za-z0-9_]` by `_`.
+/// Replaces every character of `text` outside `[A-Za-z0-9_]` with `_`.
 pub(super) fn sanitize(text: &str) -> String {
     Sanitized(text).to_string()
 }
@@ -38,30 +38,29 @@ pub(super) fn sanitize(text: &str) -> String {
 pub(super) struct Naming<'n> {
     /// Name of the module; may be empty.
     pub module: &'n str,
-    /// Function around the region.
+    /// Name of the function around the region.
     pub function: &'n str,
     /// Number of the region in that function.
     pub region: u32,
 }
 
-/// Function of a region, in expressions of the new module.
+/// Function to create for a region, as expressions of the new module.
 pub(super) struct Outline<'n> {
-    /// Components of its name.
+    /// Components of the function's name.
     pub naming: Naming<'n>,
     /// Backend of the region.
     pub target: Name,
-    /// Parameters.
     pub params: ExprList,
-    /// Results: a single one, or several returned as a tuple.
+    /// Results; unless there is exactly one, the function returns a tuple.
     pub outputs: ExprList,
 }
 
-/// Parts that functions of regions share.
+/// Types, attributes and buffers shared by the functions of regions.
 #[derive(Default)]
 pub(super) struct Shared {
-    /// Types of the last few functions: many small regions have the same type and share one copy.
+    /// Types of the last few functions. Many small regions have the same type and share one copy.
     types: VecDeque<Arc<Nested<FuncType>>>,
-    /// Per target: attributes except for the symbol, and the prefix of names.
+    /// For each target, the attributes except for the symbol, and the prefix of function names.
     targets: Vec<(Name, Attrs, String)>,
     /// Buffer for building names.
     text: String,
@@ -80,7 +79,7 @@ impl Shared {
         Type::Func(ty)
     }
 
-    /// Returns `<target>_<region>_i<k>`, with the letter `kind` for `i`.
+    /// Returns the parameter name `<target>_<region>_<kind><k>`.
     pub fn param_name(&mut self, target: &str, region: u32, kind: char, k: u32) -> Name {
         self.text.clear();
         let _ = write!(self.text, "{}_{region}_{kind}{k}", Sanitized(target));
@@ -104,13 +103,14 @@ impl Shared {
     }
 }
 
-/// Key of a region's symbol, shared by all regions.
+/// Attribute key of the symbol, shared by all functions.
 static SYMBOL: LazyLock<Name> = LazyLock::new(|| "global_symbol".into());
 
-/// Defines the function and calls it; returns its name and the value of each output.
+/// Defines the function of a region and appends a call of it. Returns the name of the function and the value of each
+/// output.
 ///
-/// On a name clash, `_a` is appended to the name of the function around the region until the name is unique: names
-/// that differ before they are sanitized may be equal afterwards.
+/// Names that differ may become equal when sanitized, so `_a` is appended to the name of the function around the region
+/// until the symbol is unique.
 pub(super) fn define_and_call(
     rebuild: &mut Rebuild<'_>,
     shared: &mut Shared,

@@ -1,8 +1,8 @@
 //! `outline_compiler_functions`: turns the function literals of a backend into global functions (spec 1.10).
 //!
-//! A call of a literal with `Compiler` becomes a call of the global function that its `global_symbol` names. So does
-//! a call of a variable that a let binds to such a literal, and the let is removed if its variable has no other use.
-//! Equal literals with one symbol become one function.
+//! A call of a literal with `Compiler` becomes a call of a global function named by the literal's `global_symbol`. So
+//! does a call of a variable that a let binds to such a literal; the let is removed if its variable has no other use.
+//! Equal literals with the same symbol become one function.
 
 use crate::analysis::scope::touchable;
 use crate::analysis::structural_equal_exprs;
@@ -12,17 +12,18 @@ use byoc_ir::ir::{Call, Callee, Expr, ExprId, IndexVec, Module, Name, Origins};
 use byoc_ir::typing::Rebuild;
 use std::collections::{BTreeMap, HashSet};
 
-/// Turns the function literals of a backend into global functions, those of every backend if `compiler` is `None`.
+/// Turns the function literals of the backend `compiler` into global functions; those of all backends if `compiler` is
+/// `None`.
 ///
 /// # Errors
-/// A literal without `global_symbol`, with captured variables, or with the symbol of another function.
+/// A literal has no `global_symbol`, captures variables, or has the symbol of a different function.
 pub fn outline_compiler_functions(module: &Module, compiler: Option<&str>) -> Result<Module, Box<Diagnostic>> {
     let touch = touchable(module);
     let is_own = |id: ExprId| {
         let own = module.expr(id).as_function().and_then(|function| function.attrs.str("Compiler"));
         own.is_some() && compiler.is_none_or(|wanted| own == Some(wanted))
     };
-    // Literal that each variable is bound to.
+    // Literal to which each variable is bound.
     let mut bound: IndexVec<ExprId, Option<ExprId>> = IndexVec::filled(None, module.nodes.len());
     let nodes = || module.nodes.iter().filter(|(id, _)| touch[*id]);
     for (_, node) in nodes() {
@@ -80,7 +81,7 @@ pub fn outline_compiler_functions(module: &Module, compiler: Option<&str>) -> Re
     Ok(result)
 }
 
-/// Records the literal of a symbol.
+/// Records the function literal that defines its symbol, and checks it.
 fn define(module: &Module, defined: &mut BTreeMap<Name, ExprId>, function: ExprId) -> Result<(), Box<Diagnostic>> {
     let symbol = symbol_of(module, function)?;
     let known = module.globals.get(symbol).or_else(|| defined.get(symbol)).copied();
@@ -88,15 +89,15 @@ fn define(module: &Module, defined: &mut BTreeMap<Name, ExprId>, function: ExprI
         Some(known) if known == function => return Ok(()),
         Some(known) => {
             if let Err(difference) = structural_equal_exprs((module, known), (module, function)) {
-                let message = format!("two functions have the global_symbol \"{symbol}\": {difference}");
-                return Err(bad(message, "give each function of a backend a symbol of its own"));
+                let message = format!("two different functions have the global_symbol \"{symbol}\": {difference}");
+                return Err(bad(message, "give each function of a backend a distinct global_symbol"));
             }
         }
         None => {
             defined.insert(symbol.into(), function);
         }
     }
-    // Expressions inside have smaller ids than the function; a variable that is not bound there is captured.
+    // A variable that is used inside the function but not bound there is captured.
     let inside = module.post_order(function, |_, _| true);
     let mut binders: HashSet<ExprId> = HashSet::new();
     for &id in &inside {
@@ -112,9 +113,8 @@ fn define(module: &Module, defined: &mut BTreeMap<Name, ExprId>, function: ExprI
         if let Expr::Var(var) = module.expr(id)
             && !binders.contains(&id)
         {
-            let message =
-                format!("the function \"{symbol}\" uses %{}, which belongs to the function around it", var.name);
-            return Err(bad(message, "make it a parameter"));
+            let message = format!("function \"{symbol}\": expected no captured variables, found %{}", var.name);
+            return Err(bad(message, "pass the captured variable as a parameter"));
         }
     }
     Ok(())
@@ -124,8 +124,8 @@ fn symbol_of(module: &Module, function: ExprId) -> Result<&str, Box<Diagnostic>>
     let attrs = module.expr(function).as_function().map(|function| &function.attrs);
     attrs.and_then(|attrs| attrs.str("global_symbol")).ok_or_else(|| {
         let owner = attrs.and_then(|attrs| attrs.str("Compiler")).unwrap_or_default();
-        let message = format!("a function of \"{owner}\" has no global_symbol to name its global function");
-        bad(message, "write global_symbol=\"...\" among its attributes")
+        let message = format!("function of \"{owner}\": expected the attribute global_symbol, found none");
+        bad(message, "add global_symbol=\"...\" to the attributes of the function")
     })
 }
 

@@ -37,7 +37,7 @@ pub struct Backend<'a> {
 /// Partitions a module for backends in priority order.
 ///
 /// # Errors
-/// None that a typed module can cause.
+/// None for a well-typed module.
 pub fn partition_for(
     module: &Module,
     backends: &mut [Backend<'_>],

@@ -1,5 +1,5 @@
-//! Refusals that backends give while a module is partitioned: a log with one short line per operator and reason. There
-//! are several times as many lines as operators, but few distinct reasons, so the reasons themselves are shared.
+//! Log of the refusals during partitioning, with one line per operator and reason. There are several times as many
+//! lines as operators, but few distinct reasons, so the reasons are shared.
 
 use super::judge::Refusal;
 use byoc_ir::ir::{ExprId, IndexVec, Module, Name};
@@ -17,12 +17,12 @@ struct Line {
 pub(super) struct RefusalLog {
     backends: Vec<Name>,
     lines: Vec<Line>,
-    /// Last backend, counted from 1, that gave a reason for the expression.
+    /// Last backend, counted from 1, that refused the expression; 0 for none.
     last: IndexVec<ExprId, u32>,
 }
 
 impl RefusalLog {
-    /// Creates a log for these backends, in priority order; their positions identify them from here on.
+    /// Creates a log for `backends` in priority order. The other methods identify a backend by its position.
     pub fn new(module: &Module, backends: impl Iterator<Item = Name>) -> RefusalLog {
         RefusalLog { backends: backends.collect(), lines: Vec::new(), last: IndexVec::filled(0, module.nodes.len()) }
     }
@@ -32,14 +32,14 @@ impl RefusalLog {
         &self.backends[backend as usize]
     }
 
-    /// Returns true if a backend, the one currently asked, gave a reason for an expression.
+    /// Returns true if `backend` was the last to refuse an expression. Backends must be processed in priority order.
     pub fn has(&self, backend: u32, expr: ExprId) -> bool {
         self.last[expr] == backend + 1
     }
 
-    /// Adds a reason.
+    /// Adds a refusal of an expression.
     pub fn add(&mut self, backend: u32, expr: ExprId, refusal: Refusal) {
-        // A candidate of several expressions repeats the same reason for each of them in a row.
+        // The same reason is added for each expression of a candidate in turn.
         let shared = match self.lines.last() {
             Some(line) if *line.refusal == refusal => line.refusal.clone(),
             _ => Arc::new(refusal),
@@ -47,7 +47,7 @@ impl RefusalLog {
         self.add_shared(backend, expr, &shared);
     }
 
-    /// Adds a reason that applies to many expressions.
+    /// Adds a refusal whose reason is shared by many expressions.
     pub fn add_shared(&mut self, backend: u32, expr: ExprId, refusal: &Arc<Refusal>) {
         self.last[expr] = backend + 1;
         self.lines.push(Line { expr, backend, refusal: refusal.clone() });
@@ -66,12 +66,13 @@ impl RefusalLog {
 pub(super) struct SortedRefusals {
     backends: Vec<Name>,
     lines: Vec<Line>,
-    /// Recent lists: neighbors mostly have the same reasons and share one copy.
+    /// Most recent lists: adjacent expressions usually have the same reasons and share one list.
     last: VecDeque<Arc<[(Name, Arc<Refusal>)]>>,
 }
 
 impl SortedRefusals {
-    /// Returns the distinct reasons for an expression, except those of backend `except`, which took it after all.
+    /// Returns the distinct refusals of an expression, except those by `except`, the backend to which the expression is
+    /// assigned.
     pub fn of(&mut self, expr: ExprId, except: Option<u32>) -> Arc<[(Name, Arc<Refusal>)]> {
         let first = self.lines.partition_point(|line| line.expr < expr);
         let lines = self.lines[first..].iter().take_while(|line| line.expr == expr);

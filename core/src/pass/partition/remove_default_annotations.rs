@@ -1,4 +1,4 @@
-//! `remove_default_annotations`: removes the annotations of expressions that no backend takes.
+//! `remove_default_annotations`: removes the annotations of the target `default`.
 
 use super::annotation::{Annotations, DEFAULT, Mark};
 use byoc_ir::diag::Diagnostic;
@@ -6,15 +6,15 @@ use byoc_ir::ir::Module;
 use byoc_ir::typing::Rebuild;
 use std::borrow::Cow;
 
-/// Removes begins and ends of `default`.
+/// Removes the begins and ends of the target `default`, which stands for expressions that no backend supports.
 ///
 /// # Errors
-/// None that a typed module can cause.
+/// None for a well-typed module.
 pub fn remove_default_annotations(module: &Module) -> Result<Module, Box<Diagnostic>> {
     without_defaults(module).map(Cow::into_owned)
 }
 
-/// Variant of [`remove_default_annotations`] that does not copy a module without them.
+/// Variant of [`remove_default_annotations`] that does not copy a module without such annotations.
 pub(super) fn without_defaults(module: &Module) -> Result<Cow<'_, Module>, Box<Diagnostic>> {
     let marks = Annotations::new();
     let is_default = |id| matches!(marks.mark(module, id), Some(Mark::Begin(_, DEFAULT) | Mark::End(_, DEFAULT)));

@@ -1,43 +1,45 @@
-//! Report of what partitioning did with each operator, and why.
+//! Report of partitioning: the assignment of each operator, with the refusals.
 
 use super::judge::{Composite, Refusal};
 use byoc_ir::ir::{ExprId, Name};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
-/// Expressions of a region: most regions are small, and there may be as many of them as operators.
+/// List of expressions of a region. Stored inline if short: most regions are small, and there may be as many regions as
+/// operators.
 pub type ExprIds = SmallVec<[ExprId; 4]>;
 
-/// Assignment of operators to backends, with the reasons for every refusal.
+/// Assignment of all operators of a module to backends, with the refusals.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// Every operator call of the partitioned module, functions by name, producers before users.
+    /// Operator calls of the module before partitioning: functions by name, and within a function producers before
+    /// users.
     pub operators: Vec<OperatorReport>,
-    /// Regions, in program order.
+    /// Regions, ordered by first expression.
     pub regions: Vec<RegionReport>,
 }
 
 /// Assignment of one operator.
 #[derive(Clone, Debug)]
 pub struct OperatorReport {
-    /// Operator, in the partitioned module.
+    /// Operator call, in the module before partitioning.
     pub expr: ExprId,
-    /// Index of its region in [`Report::regions`]; `None` if it stays on the host.
+    /// Index of the operator's region in [`Report::regions`]; `None` if the operator stays on the host.
     pub region: Option<usize>,
-    /// Reasons of the backends that refused it, in priority order; one backend may give several.
+    /// Refusals of the operator, by backend in priority order. A backend may have several.
     pub refusals: Arc<[(Name, Arc<Refusal>)]>,
 }
 
-/// Region that became a function.
+/// Region for which a function was created.
 #[derive(Clone, Debug)]
 pub struct RegionReport {
-    /// Name of its function.
+    /// Name of the region's function.
     pub symbol: Name,
-    /// Backend that compiles it.
+    /// Backend that compiles the region.
     pub backend: Name,
-    /// Expressions of the partitioned module inside, producers before users.
+    /// Expressions inside the region, in the module before partitioning, producers before users.
     pub nodes: ExprIds,
-    /// Composites inside.
+    /// Composites inside the region.
     pub composites: Vec<Composite>,
     /// Values from outside, in the order of the parameters.
     pub inputs: ExprIds,

@@ -1,14 +1,14 @@
-//! Replaces float computations between integers by integer ones: `qnn.quantize(op(qnn.dequantize(..)))` becomes the
-//! operator of the QNN dialect. (Relay's pass of this name.)
+//! Replaces float operators between dequantization and quantization with integer operators:
+//! `qnn.quantize(op(qnn.dequantize(..)))` becomes the operator of the QNN dialect, as in Relay's pass of this name.
 //!
-//! A real value is tracked as integers with a scale and a zero point, which are constants: from `qnn.dequantize`,
-//! through operators that move elements or select the largest, and as the `int32` sums of a convolution or a matrix
-//! product with its bias. Where it is quantized the integers are rescaled. An elementwise operator, a mean or a
-//! concatenation has a quantized form only together with the `qnn.quantize` after it. `clip` and `nn.relu` before a
-//! `qnn.quantize` are applied after it: rounding is monotonic, so the result is the same.
+//! A real value is tracked as integers with a constant scale and zero point: from `qnn.dequantize`, through operators
+//! that move or select elements, and as the `int32` accumulators of a convolution or a matrix product with its bias.
+//! When the value is quantized, the integers are requantized. An elementwise operator, average pooling or a
+//! concatenation has a quantized form only together with the `qnn.quantize` that follows. A `clip` or `nn.relu` before
+//! a `qnn.quantize` is moved after it: rounding is monotonic, so the result is the same.
 //!
-//! Results may differ from the float program by one step of the output's scale: sums and rescaled operands are
-//! rounded where the float program did not round.
+//! Results may differ from those of the float operators by one step of the output's scale, because accumulators and
+//! requantized operands are rounded where the float operators do not round.
 
 use crate::analysis::scope::touchable;
 use byoc_ir::diag::Diagnostic;
@@ -26,19 +26,19 @@ type Result<T, E = Box<Diagnostic>> = std::result::Result<T, E>;
 #[derive(Clone, Copy, Debug)]
 struct Affine {
     value: ExprId,
-    /// Constant: a scalar, or a vector along `axis`.
+    /// Constant scale: a scalar, or a vector along `axis`.
     scale: ExprId,
-    /// Constant, of the scale's shape.
+    /// Constant zero point: a scalar, or a vector along `axis`.
     zero_point: ExprId,
     axis: usize,
-    /// Origin of the operators of the model that only these integers represent.
+    /// Origin of the model's operators that are represented only by these integers.
     origin: OriginId,
 }
 
-/// Rewrites computations that start and end in integers.
+/// Rewrites operators between `qnn.dequantize` and `qnn.quantize` as integer operators.
 ///
 /// # Errors
-/// Types that no longer agree, which would be a defect of this pass.
+/// The types of the rebuilt module disagree, which would be a defect of this pass.
 pub fn fake_quantization_to_integer(module: &Module) -> Result<Module> {
     let touch = touchable(module);
     let mut known = Representations { by_value: HashMap::new() };
@@ -59,12 +59,12 @@ pub fn fake_quantization_to_integer(module: &Module) -> Result<Module> {
     })
 }
 
-/// Integer representations of real values of the new module.
+/// Integer representations of real values in the new module.
 struct Representations {
     by_value: HashMap<ExprId, Affine>,
 }
 
-/// Returns the value of a tensor constant.
+/// Returns the tensor of a constant.
 fn constant<'a>(rebuild: &'a Rebuild<'_>, id: ExprId) -> Option<&'a Tensor> {
     rebuild.new.module.expr(id).as_constant().map(|t| &**t)
 }
@@ -97,12 +97,12 @@ fn resolve(axis: i64, rank: usize) -> usize {
 }
 
 impl Representations {
-    /// Returns the integers of the real value that is argument `i` of a call.
+    /// Returns the integer representation of argument `i` of a call.
     fn arg(&self, rebuild: &Rebuild<'_>, call: &Call, i: usize) -> Option<Affine> {
         self.by_value.get(&rebuild.get(*call.args.get(i)?)).copied()
     }
 
-    /// Returns the integers of `new`, the value of a call.
+    /// Derives the integer representation of `new`, the result of a call, from that of the arguments.
     fn follow(&self, rebuild: &mut Rebuild<'_>, name: &str, call: &Call, new: ExprId) -> Result<Option<Affine>> {
         if dtype(rebuild, new) != Some(DType::F32) {
             return Ok(None);
@@ -137,7 +137,7 @@ impl Representations {
                 let value = rebuild.new.op(name, &args, call.attrs.clone())?;
                 Ok(Some(Affine { value, axis, ..data }))
             }
-            // Sums are bounded after they are rescaled, see `quantize`.
+            // Accumulators are clipped after requantization, see `quantize`.
             "nn.relu" if data.is_single(rebuild) && is_narrow(rebuild, data.value) => {
                 let Some(zero) = constant(rebuild, data.zero_point).map(|t| t.as_slice::<i32>()[0]) else {
                     return Ok(None);
@@ -164,7 +164,8 @@ impl Representations {
         }
     }
 
-    /// Builds the sums of a convolution or a product, with the product of the scales.
+    /// Builds the accumulators of a convolution or a matrix product. Their scale is the product of the operands'
+    /// scales.
     fn contraction(&self, rebuild: &mut Rebuild<'_>, name: &str, call: &Call, data: Affine) -> Result<Option<Affine>> {
         let Some(weight) = self.arg(rebuild, call, 1) else { return Ok(None) };
         let quantized = match name {
@@ -204,7 +205,7 @@ impl Representations {
         Ok(Some(Affine { value, scale, zero_point, axis, origin }))
     }
 
-    /// Builds the sums with a bias of their scale.
+    /// Builds the sum of accumulators and a bias of the same scale.
     fn bias(&self, rebuild: &mut Rebuild<'_>, call: &Call, data: Affine, axis: i64) -> Result<Option<Affine>> {
         let along = resolve(axis, rank(rebuild, data.value));
         let zero = constant(rebuild, data.zero_point).is_some_and(|t| t.as_slice::<i32>().iter().all(|&z| z == 0));
@@ -251,7 +252,7 @@ impl Representations {
         Ok(Some(Affine { value, origin, ..data }))
     }
 
-    /// Builds the replacement of a `qnn.quantize`, if the integers of its operand are known.
+    /// Builds the replacement of a `qnn.quantize`, if the integer representation of its operand is known.
     fn quantize(&self, rebuild: &mut Rebuild<'_>, call: &Call) -> Result<Option<ExprId>> {
         let [real, scale, zero_point] = [0, 1, 2].map(|i| rebuild.get(call.args[i]));
         let known = floats(rebuild, scale).zip(constant(rebuild, zero_point).map(|t| t.as_slice::<i32>().to_vec()));
@@ -266,7 +267,7 @@ impl Representations {
             out,
             rounding: call.attrs.str("rounding").unwrap_or("TONEAREST").into(),
         };
-        // Bounds that precede the rounding, outermost first.
+        // Bounds of the `clip` and `nn.relu` calls before the quantization, outermost first.
         let mut bounds: Vec<(f32, f32)> = Vec::new();
         let mut origins = Vec::new();
         let mut inner = real;
@@ -297,7 +298,7 @@ impl Representations {
         Ok(Some(value))
     }
 
-    /// Converts the real value `real` to the integers that `target` specifies.
+    /// Converts the real value `real` to integers with the quantization `target`.
     fn integers(&self, rebuild: &mut Rebuild<'_>, real: ExprId, target: &Target) -> Result<Option<ExprId>> {
         if let Some(affine) = self.by_value.get(&real).copied() {
             let fits = affine.is_single(rebuild) || target.axis.is_none_or(|axis| axis == affine.axis);
@@ -353,7 +354,7 @@ impl Representations {
     }
 }
 
-/// Quantization that a `qnn.quantize` specifies.
+/// Quantization parameters of a `qnn.quantize`.
 struct Target {
     scale: ExprId,
     zero_point: ExprId,

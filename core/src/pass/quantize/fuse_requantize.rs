@@ -1,6 +1,6 @@
-//! Fuses a quantized convolution or matrix product with the bias, requantization and bounds after it into one
-//! operator for the host: the sums then never leave the registers. Applies to operators that no backend took;
-//! functions of backends stay as they are.
+//! Fuses a quantized convolution or matrix product with the bias, requantization and bounds that follow into one
+//! operator for the host, so that the accumulators stay in registers. Only operators assigned to no backend are fused;
+//! functions of backends are left unchanged.
 
 use crate::analysis::scope::touchable;
 use byoc_ir::diag::Diagnostic;
@@ -12,10 +12,11 @@ use byoc_ir::typing::Rebuild;
 
 type Result<T, E = Box<Diagnostic>> = std::result::Result<T, E>;
 
-/// Fuses every chain of these operators whose intermediate results have no other user.
+/// Fuses quantized convolutions and matrix products with the operators that follow, if the intermediate results have no
+/// other user.
 ///
 /// # Errors
-/// Types that no longer agree, which would be a defect of this pass.
+/// The types of the rebuilt module disagree, which would be a defect of this pass.
 pub fn fuse_requantize(module: &Module) -> Result<Module> {
     let touch = touchable(module);
     let uses = uses(module);
@@ -43,7 +44,7 @@ fn uses(module: &Module) -> IndexVec<ExprId, u32> {
     uses
 }
 
-/// Returns the operator's name and the call, if the expression of the old module is an operator call.
+/// Returns the operator's name and the call, if the expression is an operator call.
 fn called(module: &Module, id: ExprId) -> Option<(&'static str, &Call)> {
     module.expr(id).as_op_call().map(|(operator, call)| (op::get(operator).name, call))
 }
@@ -89,7 +90,7 @@ fn requantize(rebuild: &mut Rebuild<'_>, call: &Call, alone: &dyn Fn(ExprId) -> 
     let resolve = |axis: i64| (if axis < 0 { axis + rank as i64 } else { axis }) as usize;
     let Callee::Op(operator) = call.callee else { return Ok(None) };
     let params = Params::new(op::get(operator), &call.attrs);
-    // The requantization must be known, from zero point 0, to a single scale.
+    // All scales and zero points must be constants, the input zero point 0, and the output scale a single element.
     let known: Option<Vec<&Tensor>> = call.args[1..].iter().map(|&arg| constant(old, arg)).collect();
     let Some(known) = known else { return Ok(None) };
     let along = known.iter().all(|t| t.len() == 1) || resolve(params.int("axis")) == axis;
@@ -110,7 +111,7 @@ fn requantize(rebuild: &mut Rebuild<'_>, call: &Call, alone: &dyn Fn(ExprId) -> 
             (resolve(axis_of) == axis).then(|| tensor.clone())
         }
         (Some((_, tensor)), _) => {
-            // Broadcast: every dimension is 1 except for the channels.
+            // The bias is broadcast: every dimension is 1 except for the channels.
             let missing = rank.checked_sub(tensor.shape().len());
             let lies = missing.is_some_and(|missing| {
                 let mut dims = tensor.shape().iter().enumerate();
@@ -137,7 +138,7 @@ fn requantize(rebuild: &mut Rebuild<'_>, call: &Call, alone: &dyn Fn(ExprId) -> 
     Ok(Some(value))
 }
 
-/// Merges bounds on integers into the fused operator before them.
+/// Merges a `clip` or `nn.relu` into the fused operator that produces its operand.
 fn bound(rebuild: &mut Rebuild<'_>, call: &Call, name: &str) -> Result<Option<ExprId>> {
     let producer = rebuild.get(call.args[0]);
     let Expr::Call(fused) = rebuild.new.module.expr(producer).clone() else { return Ok(None) };
@@ -151,7 +152,7 @@ fn bound(rebuild: &mut Rebuild<'_>, call: &Call, name: &str) -> Result<Option<Ex
     let (a_min, a_max) = match name {
         "nn.relu" => (0, high),
         _ => match (given("a_min"), given("a_max")) {
-            // Integral bounds only; the effect of a fraction depends on more than the bounds.
+            // Only integral bounds can be merged.
             (Some(a), Some(b)) if a.fract() == 0.0 && b.fract() == 0.0 && a <= b => (a as i64, b as i64),
             _ => return Ok(None),
         },

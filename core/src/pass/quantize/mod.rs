@@ -1,4 +1,4 @@
-//! Passes over quantized programs.
+//! Passes over quantized modules.
 
 mod fake_quantization_to_integer;
 mod fuse_requantize;

@@ -1,8 +1,8 @@
-//! Lowers the operators of the QNN dialect to plain Relay with bit-identical results: differences to zero points,
-//! products, rescaling in fixed point, clipping. Intermediate values that may not fit `int32` are computed in `int64`
+//! Lowers the operators of the QNN dialect to plain Relay with bit-identical results: subtraction of zero points,
+//! products, fixed-point requantization, clipping. Intermediate values that may not fit `int32` are computed in `int64`
 //! and clipped, because the dialect saturates where plain operators wrap.
 //!
-//! Rescaling needs known scales: a call whose scales are not constants stays as it is.
+//! Requantization needs constant scales; a call whose scales are not constants is left unchanged.
 
 use crate::analysis::scope::touchable;
 use byoc_ir::diag::Diagnostic;
@@ -17,10 +17,10 @@ type Result<T, E = Box<Diagnostic>> = std::result::Result<T, E>;
 
 const INT32: (i64, i64) = (i32::MIN as i64, i32::MAX as i64);
 
-/// Lowers every call of the dialect whose scales are constants.
+/// Lowers every call of a QNN operator whose scales are constants.
 ///
 /// # Errors
-/// Types that no longer agree, which would be a defect of this pass.
+/// The types of the rebuilt module disagree, which would be a defect of this pass.
 pub fn qnn_canonicalize(module: &Module) -> Result<Module> {
     let touch = touchable(module);
     Rebuild::run(module, |rebuild, id, expr| {
@@ -43,7 +43,7 @@ struct Emitter<'a> {
     args: Vec<ExprId>,
 }
 
-/// Scale and zero point, and their axis if they are vectors.
+/// Scale and zero point. If they are vectors, they vary along `axis`.
 #[derive(Clone, Copy)]
 struct Quantization {
     scale: ExprId,
@@ -131,7 +131,7 @@ impl<'a> Emitter<'a> {
             return Ok(value);
         }
         let attrs = Attrs::new([("dtype", dtype.into())]);
-        // Zero points are mostly constants, and should stay constants.
+        // Constants are cast here: zero points are usually constants, and later steps check for constants.
         if let (Some(tensor), Some(cast)) = (self.constant(value), op::lookup("cast"))
             && let Ok(cast) = op::evaluate(cast, &attrs, &[op::Value::Tensor(tensor.clone())], 1 << 20)
             && let [tensor] = &cast[..]
@@ -157,12 +157,12 @@ impl<'a> Emitter<'a> {
         self.to.module.expr(value).as_constant().map(|t| &**t)
     }
 
-    /// Returns the elements of a scale, if it is a constant.
+    /// Returns the elements of argument `i`, a scale, if it is a constant.
     fn floats(&self, i: usize) -> Option<Vec<f32>> {
         self.constant(self.args[i]).map(|t| t.as_slice::<f32>().to_vec())
     }
 
-    /// Returns the largest magnitude in a zero point, if it is a constant.
+    /// Returns the largest magnitude among the elements of a zero point, if it is a constant.
     fn reach(&self, zero_point: ExprId) -> Option<u32> {
         self.constant(zero_point)?.as_slice::<i32>().iter().map(|v| v.unsigned_abs()).max()
     }
@@ -198,7 +198,7 @@ impl<'a> Emitter<'a> {
         self.along(constant, data, axis)
     }
 
-    /// Computes data - zero point in `int32`, saturated.
+    /// Builds `data - zero_point` in `int32`, saturating.
     fn difference(&mut self, data: ExprId, zero_point: ExprId, axis: i64) -> Result<ExprId> {
         let reach = self.reach(zero_point);
         let narrow = self.dtype(data).size() <= 2;
@@ -233,7 +233,7 @@ impl<'a> Emitter<'a> {
         self.place(whole, to, dtype)
     }
 
-    /// Adds the zero point to integral float32 values and converts them to an integer type.
+    /// Adds the zero point to integral float32 values and converts the sums to an integer type, saturating.
     fn place(&mut self, whole: ExprId, to: Quantization, dtype: DType) -> Result<ExprId> {
         let mut value = whole;
         if self.reach(to.zero_point) != Some(0) {
@@ -267,7 +267,7 @@ impl<'a> Emitter<'a> {
         }
     }
 
-    /// Rescales the `int32` value `t` and adds the zero point, saturated to `dtype`.
+    /// Rescales the `int32` value `t` and adds the zero point, saturating to `dtype`.
     fn rescale(&mut self, t: ExprId, by: &[Rescale], to: Quantization, dtype: DType) -> Result<ExprId> {
         let axis = to.axis;
         let scaled = match by.first() {
@@ -300,7 +300,7 @@ impl<'a> Emitter<'a> {
         self.cast(wide, dtype)
     }
 
-    /// Multiplies `t` by fixed-point fractions, clipped to the range of `int32`.
+    /// Multiplies `t` by fixed-point fractions and clips the product to the range of `int32`.
     fn multiply(&mut self, t: ExprId, by: &[Rescale], rounding: Rounding, axis: i64) -> Result<ExprId> {
         let ratio = |by: &Rescale| match by {
             Rescale::Fixed(ratio, _) => (i64::from(ratio.multiplier), i64::from(ratio.exponent)),
@@ -312,8 +312,8 @@ impl<'a> Emitter<'a> {
         }
         let each = |f: &dyn Fn(i64, i64) -> i64| ratios.iter().map(|&(m, e)| f(m, e)).collect::<Vec<i64>>();
         let mut wide = self.cast(t, DType::I64)?;
-        // Shifts to the left: once the shifted operand reaches 2^32, the product is outside int32 for any
-        // multiplier; below that it fits 64 bits.
+        // Shifts to the left. A shifted operand of 2^32 or more makes the product exceed int32 for any multiplier, so
+        // the operand is clipped there, and the product fits 64 bits.
         let left = each(&|_, e| e.clamp(0, 32));
         if left.iter().any(|&n| n > 0) {
             let bounds: Vec<i64> = left.iter().map(|n| 1 << (32 - n)).collect();
@@ -326,7 +326,7 @@ impl<'a> Emitter<'a> {
         }
         let multiplier = self.integers(&each(&|m, _| m), t, axis)?;
         let product = self.plain("multiply", &[wide, multiplier])?;
-        // Shifts to the right: by more than the maximum, the result is 0 as well.
+        // Shifts to the right. A shift by more than the maximum gives 0 as well, so the shift is clamped.
         let right = each(&|_, e| (-e).clamp(0, 32));
         let shift = self.integers(&right.iter().map(|r| 31 + r).collect::<Vec<_>>(), t, axis)?;
         let half = self.integers(&right.iter().map(|r| 1 << (30 + r)).collect::<Vec<_>>(), t, axis)?;
@@ -371,10 +371,10 @@ impl<'a> Emitter<'a> {
         self.to.op("fixed_point_multiply_per_axis", &args, attrs)
     }
 
-    // Operators that need more than a line.
+    // Operators.
 
-    /// Applies `name` to the differences. Sums wrap, and so may the differences: in the type of the sums, or in
-    /// `int16` where they fit it.
+    /// Applies the operator `name` to the operands minus their zero points. The differences are computed in `int16` if
+    /// they fit, otherwise in the type of the accumulators, where they may wrap as the accumulators do.
     fn contraction(&mut self, name: &str) -> Result<ExprId> {
         let out = self.params().dtype("out_dtype").unwrap_or(DType::I32);
         let layout = self.params().string("kernel_layout");
@@ -480,7 +480,7 @@ impl<'a> Emitter<'a> {
         self.to.op("concatenate", &[tuple], self.call.attrs.clone()).map(Some)
     }
 
-    /// Computes x * clip(x + 3, 0, 6) / 6.
+    /// Builds `x * clip(x + 3, 0, 6) / 6`.
     fn hard_swish(&mut self, x: ExprId) -> Result<ExprId> {
         let (three, six) = (self.float(3.0), self.float(6.0));
         let moved = self.plain("add", &[x, three])?;

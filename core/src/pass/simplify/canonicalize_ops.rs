@@ -1,4 +1,4 @@
-//! Rewrites `nn.bias_add` as `add` with the bias expanded to the right rank, so that one pattern covers both.
+//! Rewrites `nn.bias_add` as `add` with an expanded bias, so that a single pattern matches both ways of adding a bias.
 
 use crate::analysis::scope::touchable;
 use byoc_ir::diag::Diagnostic;
@@ -9,7 +9,7 @@ use byoc_ir::typing::Rebuild;
 /// Rewrites every `nn.bias_add`.
 ///
 /// # Errors
-/// Types that no longer agree, which would be a defect of this pass.
+/// The types of the rebuilt module disagree, which would be a defect of this pass.
 pub fn canonicalize_ops(module: &Module) -> Result<Module, Box<Diagnostic>> {
     let touch = touchable(module);
     Rebuild::run(module, |rebuild, id, expr| {

@@ -1,15 +1,15 @@
-//! Converts convolutions and pooling to the requested layout (`NCHW` to `NHWC`, or back), with `layout_transform`
-//! where values enter and leave that layout.
+//! Converts convolutions and pooling to the requested layout (`NCHW` to `NHWC`, or back). A `layout_transform` is
+//! inserted where a value enters or leaves that layout.
 //!
-//! A value stays in the new layout as long as its users do not depend on the layout: element-wise and broadcasting
-//! operators, `nn.bias_add` and `nn.prelu` with their axis moved, pooling with its own layout, and `concatenate`. An
-//! operator with several operands follows when at least as many of them are in the new layout as would have to be
-//! transformed; constants count for neither, since their transforms fold. Weights are transformed as well. All other
+//! A value stays in the new layout if its users can be converted, too: elementwise and broadcasting operators,
+//! `nn.bias_add` and `nn.prelu` with the axis moved, pooling with another layout attribute, and `concatenate`. An
+//! operator with several operands is converted if at least as many operands are in the new layout as would have to be
+//! transformed; constants are not counted, since their transforms fold. Weights are transformed as well. All other
 //! users read the value in its original layout.
 //!
-//! A layout may hold channels in blocks (`NCHW8c`, with kernels `OIHW8i8o`). Then a bias is added as a value of that
-//! layout, and an operand with one channel gets blocks of one. A convolution whose channels are not a multiple of the
-//! block size, or which has groups, keeps its layout, with a warning.
+//! A layout may hold channels in blocks (`NCHW8c`, with kernels `OIHW8i8o`). In such a layout, a bias is added by an
+//! `add` with the bias in the same layout, and an operand with one channel gets blocks of one. A convolution with
+//! groups, or whose channels are not a multiple of the block size, keeps its layout, with a warning.
 
 use crate::analysis::scope::{functions, touchable};
 use crate::pass::options::DesiredLayout;
@@ -21,10 +21,10 @@ use byoc_ir::op::{self, Params};
 use byoc_ir::typing::Rebuild;
 use std::collections::HashMap;
 
-/// Converts layouts; `warnings` lists the operators that keep their layout despite a request.
+/// Converts layouts. A warning is added for each kind of operator that keeps its layout despite a request.
 ///
 /// # Errors
-/// A request that no operator can satisfy, or no request at all.
+/// Errors of [`check_layouts`].
 pub fn convert_layout(module: &Module, desired: &[DesiredLayout], warnings: &mut Vec<Diagnostic>) -> Result<Module> {
     check_layouts(desired)?;
     let touch = touchable(module);
@@ -46,12 +46,13 @@ pub fn convert_layout(module: &Module, desired: &[DesiredLayout], warnings: &mut
     })
 }
 
-/// Returns the behavior of an operator when the layout changes.
+/// Returns the rule by which an operator is converted to another layout.
 fn layout_rule(name: &str) -> LayoutRule {
     op::lookup(name).map_or(LayoutRule::Fixed, |operator| op::get(operator).facts.layout)
 }
 
-/// Returns true if a layout has exactly these axes, and blocks only of `channels`, at most one of each.
+/// Returns true if a layout has exactly the axes `letters`, and blocks only of axes in `channels`, at most one per
+/// axis.
 fn is_layout_of(text: &str, letters: &str, channels: &str) -> bool {
     let Some(Layout(dims)) = Layout::parse(text) else { return false };
     let blocks: Vec<char> = dims.iter().filter(|(_, part)| part.is_some()).map(|(letter, _)| *letter).collect();
@@ -69,7 +70,7 @@ fn block(layout: &str, letter: char) -> usize {
     Layout::parse(layout).and_then(|layout| layout.factor(letter)).unwrap_or(1)
 }
 
-/// Returns the number of elements of a tensor along an axis, blocks included.
+/// Returns the dimension of a tensor along an axis, including the block; `None` if it is unknown.
 fn total(ty: &Type, layout: &str, letter: char) -> Option<usize> {
     let layout = Layout::parse(layout)?;
     let dims = &ty.as_tensor().filter(|ty| ty.dims.len() == layout.0.len())?.dims;
@@ -77,37 +78,35 @@ fn total(ty: &Type, layout: &str, letter: char) -> Option<usize> {
     dims[at].fixed()?.checked_mul(layout.factor(letter)?)
 }
 
-/// Checks that [`convert_layout`] can satisfy these requests.
+/// Checks that [`convert_layout`] can satisfy the requests `desired`.
 ///
 /// # Errors
-/// E0341 for the first request that it cannot satisfy, or if there is none.
+/// E0341 if there is no request, or for the first request that cannot be satisfied.
 pub fn check_layouts(desired: &[DesiredLayout]) -> Result<()> {
     let fail = |message: String, help: &str| {
         Err(Box::new(Diagnostic::error(codes::passes::BAD_LAYOUT, message).help(help.to_owned())))
     };
     if desired.is_empty() {
-        return fail("convert_layout needs at least one layout".into(), "pass --layout nn.conv2d=NHWC");
+        return fail("expected at least one layout for convert_layout".into(), "pass --layout nn.conv2d=NHWC");
     }
     for DesiredLayout { operator, data, kernel } in desired {
         if !matches!(layout_rule(operator), LayoutRule::Conv2d | LayoutRule::Window2d) {
             return fail(
                 format!("convert_layout cannot change the layout of \"{operator}\""),
-                "it changes nn.conv2d and two-dimensional pooling; their users follow",
+                "request a layout for nn.conv2d or two-dimensional pooling; their users follow",
             );
         }
         if !is_layout_of(data, "NCHW", "C") {
             return fail(
-                format!("{operator}: the layout \"{data}\" is not an order of N, C, H and W"),
-                "NCHW and NHWC are the usual ones; NCHW8c holds 8 channels together",
+                format!("{operator}: expected a layout of N, C, H and W, found \"{data}\""),
+                "specify NCHW or NHWC, or a layout with channels in blocks, such as NCHW8c",
             );
         }
         match kernel {
             Some(kernel) if layout_rule(operator) != LayoutRule::Conv2d || !is_layout_of(kernel, "OIHW", "OI") => {
                 return fail(
-                    format!(
-                        "{operator}: the kernel layout \"{kernel}\" does not apply, or is not an order of O, I, H and W"
-                    ),
-                    "only nn.conv2d has one; OIHW and HWIO are the usual ones, OIHW8i8o goes with NCHW8c",
+                    format!("{operator}: unsupported kernel layout \"{kernel}\""),
+                    "specify a kernel layout only for nn.conv2d: OIHW or HWIO, or OIHW8i8o with NCHW8c",
                 );
             }
             _ => {}
@@ -116,7 +115,7 @@ pub fn check_layouts(desired: &[DesiredLayout]) -> Result<()> {
     Ok(())
 }
 
-/// Change from one layout to another.
+/// Conversion from one layout to another.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct Change {
     from: Name,
@@ -124,7 +123,7 @@ struct Change {
 }
 
 impl Change {
-    /// Returns the position in the new layout of an axis of the old one.
+    /// Maps an axis of the old layout to an axis of the new layout.
     fn axis(&self, axis: i64) -> Option<i64> {
         let (letter, _) = *Layout::parse(&self.from)?.0.get(self.old_axis(axis)?).filter(|(_, part)| part.is_none())?;
         Layout::parse(&self.to)?.0.iter().position(|dim| *dim == (letter, None)).map(|at| at as i64)
@@ -134,7 +133,7 @@ impl Change {
         usize::try_from(if axis < 0 { axis + self.rank() as i64 } else { axis }).ok()
     }
 
-    /// Returns the number of dimensions of the old layout.
+    /// Returns the rank of the old layout.
     fn rank(&self) -> usize {
         Layout::parse(&self.from).map_or(0, |layout| layout.0.len())
     }
@@ -143,7 +142,7 @@ impl Change {
         has_blocks(&self.from) || has_blocks(&self.to)
     }
 
-    /// Returns the change for an operand that is broadcast along its single channel.
+    /// Returns the conversion for an operand with one channel, which is broadcast: its blocks have one element.
     fn with_blocks_of_one(&self) -> Change {
         let mut to = String::new();
         for (letter, part) in Layout::parse(&self.to).map(|layout| layout.0).unwrap_or_default() {
@@ -155,8 +154,8 @@ impl Change {
         Change { from: self.from.clone(), to: to.into() }
     }
 
-    /// Returns the number of channels of an operand in the old layout, which may have fewer dimensions. `None` if it
-    /// is unknown, or the operand is not a tensor.
+    /// Returns the number of channels of an operand in the old layout, possibly of lower rank. Returns `None` if the
+    /// number is unknown, or if the operand is not a tensor.
     fn channels(&self, ty: &Type) -> Option<usize> {
         let dims = &ty.as_tensor()?.dims;
         let layout = Layout::parse(&self.from)?;
@@ -165,7 +164,7 @@ impl Change {
         if at < missing { Some(1) } else { dims[at - missing].fixed()?.checked_mul(layout.factor('C')?) }
     }
 
-    /// Returns true if an operand can be converted to the new layout: its channels fill blocks, or are broadcast.
+    /// Returns true if an operand can be converted to the new layout: its channels fill whole blocks, or are broadcast.
     fn applies_to(&self, ty: &Type, is_broadcast: bool) -> bool {
         let Some(tensor) = ty.as_tensor() else { return false };
         if !self.has_blocks() || tensor.dims.is_empty() {
@@ -189,11 +188,11 @@ impl Change {
 struct Converter<'w> {
     desired: &'w [DesiredLayout],
     warnings: &'w mut Vec<Diagnostic>,
-    /// Values of the old module that the new module has in another layout.
+    /// Converted value, in the new module, of each expression of the old module.
     converted: IndexVec<ExprId, Option<(ExprId, Change)>>,
-    /// Function whose body is being rebuilt: functions may share constants, but not expressions derived from them.
+    /// Function whose body is being rebuilt. Functions may share constants, but not the transforms of constants.
     function: ScopeId,
-    /// Existing transforms, by function, transformed new expression, and change.
+    /// Existing transforms, by function, operand and conversion.
     transforms: HashMap<(ScopeId, ExprId, Change), ExprId>,
 }
 
@@ -320,7 +319,7 @@ impl Converter<'_> {
         self.record(rebuild, id, (new, change))
     }
 
-    /// Converts a bias along the channels of a blocked value to a sum with the bias in the same layout.
+    /// Converts an `nn.bias_add` along the channels of a blocked value to an `add` with the bias in the same layout.
     fn bias(
         &mut self,
         rebuild: &mut Rebuild<'_>,
@@ -348,13 +347,13 @@ impl Converter<'_> {
 
     /// Warns, once per reason, that an operator keeps its layout.
     fn warn_unchanged(&mut self, operator: &str, change: &Change, reason: &str) {
-        let message = format!("{operator} stays in the layout {}, not {}: {reason}", change.from, change.to);
+        let message = format!("{operator} keeps the layout {} instead of {}: {reason}", change.from, change.to);
         if !self.warnings.iter().any(|warning| warning.message == message) {
             self.warnings.push(Diagnostic::warning(codes::passes::BAD_LAYOUT, message));
         }
     }
 
-    /// Records a value in the new layout; other users get it in the old one.
+    /// Records a converted value. Returns the value in the old layout, for users that are not converted.
     fn record(
         &mut self,
         rebuild: &mut Rebuild<'_>,
@@ -369,7 +368,8 @@ impl Converter<'_> {
         Ok(Some(old))
     }
 
-    /// Returns the change that most operands have gone through, or would have to.
+    /// Returns the conversion of the first converted operand, if at least as many operands are converted in that way as
+    /// would still have to be transformed.
     fn leading(&self, module: &Module, operands: &[ExprId], is_broadcast: bool) -> Option<Change> {
         let change = operands.iter().find_map(|&operand| Some(&self.converted[operand].as_ref()?.1))?;
         let (mut held, mut others) = (0, 0);
@@ -388,7 +388,7 @@ impl Converter<'_> {
         (held >= others).then(|| change.clone())
     }
 
-    /// Converts an operand to the new layout. An operand of lower rank is first given the dimensions that
+    /// Converts an operand to the new layout. An operand of lower rank is first expanded by the dimensions that
     /// broadcasting would add.
     fn convert_to_layout(&mut self, rebuild: &mut Rebuild<'_>, operand: ExprId, change: &Change) -> Result<ExprId> {
         if let Some((new, held)) = &self.converted[operand]
@@ -448,16 +448,15 @@ mod tests {
     #[test]
     fn rejects_unsupported_layouts() {
         assert_eq!(refusal(&[("nn.conv2d", "NHWC", Some("HWIO")), ("nn.max_pool2d", "NHWC", None)]), "");
-        assert_eq!(refusal(&[]), "E0341: convert_layout needs at least one layout");
+        assert_eq!(refusal(&[]), "E0341: expected at least one layout for convert_layout");
         let message = "E0341: convert_layout cannot change the layout of \"nn.dense\"";
         assert_eq!(refusal(&[("nn.dense", "NHWC", None)]), message);
         assert_eq!(refusal(&[("nn.conv2d", "NCHW8c", Some("OIHW8i8o")), ("nn.max_pool2d", "NCHW4c", None)]), "");
         for layout in ["NCHW8h", "NCHWc", "NCHW8", "NCH8c", "NCHW4c2c", "NCHWC"] {
-            let message = format!("E0341: nn.conv2d: the layout \"{layout}\" is not an order of N, C, H and W");
+            let message = format!("E0341: nn.conv2d: expected a layout of N, C, H and W, found \"{layout}\"");
             assert_eq!(refusal(&[("nn.conv2d", layout, None)]), message);
         }
-        let message =
-            "E0341: nn.max_pool2d: the kernel layout \"HWIO\" does not apply, or is not an order of O, I, H and W";
+        let message = "E0341: nn.max_pool2d: unsupported kernel layout \"HWIO\"";
         assert_eq!(refusal(&[("nn.max_pool2d", "NHWC", Some("HWIO"))]), message);
     }
 }

@@ -1,8 +1,8 @@
-//! Removes unused code: unreachable expressions, and `let` bindings of unread values without effects.
+//! Removes dead code: unreachable expressions, and `let` bindings of unused values without effects.
 //!
-//! Marking starts from the results: a `let` needs its body, and its value only if evaluating that has an effect or a
-//! needed expression reads the variable. So a chain of bindings that only feed each other is removed in one sweep,
-//! and so is a recursive function that only calls itself.
+//! Marking starts from the results. The body of a needed `let` is needed; the value is needed only if its evaluation
+//! has an effect, or if a needed expression reads the variable. A chain of bindings that are used only by each other is
+//! thus removed in one sweep, and so is a recursive function that is called only by itself.
 
 use crate::analysis::purity::{Purities, Purity};
 use crate::analysis::scope::touchable;
@@ -13,12 +13,12 @@ use byoc_ir::typing::Rebuild;
 /// Rebuilds the module without dead code.
 ///
 /// # Errors
-/// None that a typed module can cause.
+/// None for a well-typed module.
 pub fn dead_code_elimination(module: &Module) -> Result<Module, Box<Diagnostic>> {
     let touch = touchable(module);
     let purity = Purities::of_module(module);
     let mut needed = IndexVec::filled(false, module.nodes.len());
-    // Value to mark once its variable is read.
+    // Value to mark when the variable is first read.
     let mut waiting: IndexVec<ExprId, Option<ExprId>> = IndexVec::filled(None, module.nodes.len());
     let mut read = IndexVec::filled(false, module.nodes.len());
     let mut work: Vec<ExprId> = module.globals.values().copied().collect();

@@ -1,7 +1,7 @@
 //! `defuse_ops`: inlines fused functions (spec 1.10).
 //!
 //! A call of a function literal with `Primitive=1` becomes the body of the function; captured values are not copied.
-//! Functions of a backend are not fused functions, and stay.
+//! Functions of a backend are not fused functions and are left unchanged.
 
 use crate::analysis::scope::{Captures, is_opaque, touchable};
 use crate::pass::splice::splice_around;
@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 /// Inlines fused functions.
 ///
 /// # Errors
-/// Two parameters with one name: fusion would not have created them.
+/// A fused function has two parameters with the same name, which fusion does not create.
 pub fn defuse_ops(module: &Module) -> Result<Module, Box<Diagnostic>> {
     let touch = touchable(module);
     let mut captures = Captures::of(module);
@@ -38,10 +38,11 @@ fn check_names(module: &Module, function: &Function) -> Result<(), Box<Diagnosti
         if let Expr::Var(var) = module.expr(param)
             && !names.insert(&var.name)
         {
-            let message = format!("a fused function has two parameters %{}", var.name);
+            let message =
+                format!("fused function: expected distinct parameter names, found two parameters %{}", var.name);
             return Err(Box::new(
                 Diagnostic::error(codes::passes::DUPLICATE_PARAMETER, message)
-                    .help("give the parameters of a function with Primitive=1 names of their own"),
+                    .help("give the parameters of a function with Primitive=1 distinct names"),
             ));
         }
     }

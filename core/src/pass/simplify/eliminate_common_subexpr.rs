@@ -1,13 +1,13 @@
-//! Merges equal expressions: two calls of one operator with the same operands and attributes become one, and so do
-//! equal tuples and projections.
+//! Merges equal expressions: calls of the same operator with equal operands and attributes, equal tuples, and equal
+//! projections.
 //!
-//! An expression is evaluated in the innermost scope around its uses. A second one is removed when the first is
-//! evaluated in the same scope or in an enclosing one, so that nothing is computed that was not computed before: an
-//! expression in one branch of an if never merges with one in the other. Expressions of different functions do not
-//! merge.
+//! An expression is evaluated in the innermost scope around its uses. An expression is replaced by an equal one only if
+//! the latter is evaluated in the same scope or in an enclosing one, so that nothing is evaluated that was not
+//! evaluated before: expressions in different branches of an if never merge. Neither do expressions of different
+//! functions.
 //!
-//! Scopes are intervals of numbers, and the places of equal expressions disjoint intervals in a sorted list, so that
-//! each look-up takes logarithmic time.
+//! Scopes are represented by intervals of numbers, and the scopes of equal expressions by a sorted list of disjoint
+//! intervals, so that each lookup takes logarithmic time.
 
 use crate::analysis::scope::{functions, touchable};
 use byoc_ir::diag::Diagnostic;
@@ -18,11 +18,11 @@ use byoc_ir::typing::Rebuild;
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, HashMap};
 
-/// Size in bytes up to which constants are compared by content; larger ones are equal only if they are the same
-/// tensor.
+/// Maximum size in bytes of constants that are compared by content. Larger constants are equal only if they share the
+/// same memory.
 const MAX_COMPARED_BYTES: usize = 4096;
 
-/// Key by which expressions of one function are equal.
+/// Key that is equal for equal expressions of one function.
 #[derive(PartialEq, Eq, Hash)]
 enum Key {
     Call(OpKey, Box<[ExprId]>),
@@ -30,23 +30,23 @@ enum Key {
     Project(ExprId, u32),
 }
 
-/// Operator and its attributes as text.
+/// Operator, and attributes as text.
 type OpKey = (OpId, String);
 
-/// Interval of scopes in which an expression is evaluated: a scope and everything inside it.
+/// Interval of numbers that represents a scope and all scopes inside.
 #[derive(Clone, Copy)]
 struct Span {
     first: u32,
     end: u32,
 }
 
-/// Places of equal expressions: disjoint spans, ascending.
+/// Equal expressions with the spans of their scopes, which are disjoint and ascending.
 type Places = SmallVec<[(Span, ExprId); 1]>;
 
 /// Merges equal calls of operators, projections and tuples.
 ///
 /// # Errors
-/// None that a typed module can cause.
+/// None for a well-typed module.
 pub fn eliminate_common_subexpr(module: &Module) -> Result<Module, Box<Diagnostic>> {
     let touch = touchable(module);
     let scopes = Scopes::of_module(module);
@@ -61,7 +61,7 @@ pub fn eliminate_common_subexpr(module: &Module) -> Result<Module, Box<Diagnosti
         };
         let key = match expr {
             Expr::Call(call) => match call.callee {
-                // Each border of a region is distinct.
+                // Annotations are never merged: each marks a separate boundary of a region.
                 Callee::Op(op) if op::get(op).facts.annotation => return Ok(None),
                 Callee::Op(op) => {
                     let attrs = call.attrs.iter().map(|(k, v)| format!("{k}={v},")).collect();
@@ -83,7 +83,7 @@ pub fn eliminate_common_subexpr(module: &Module) -> Result<Module, Box<Diagnosti
             return Ok(Some(first));
         }
         let new = rebuild.copy(id)?;
-        // From here on, this expression replaces those that are evaluated inside its scope.
+        // From here on, `new` replaces the equal expressions in scopes inside its scope.
         let inside = places[at..].partition_point(|(place, _)| place.first < span.end);
         places.drain(at..at + inside);
         places.insert(at, (span, new));
@@ -108,7 +108,8 @@ fn spans(scopes: &Scopes) -> IndexVec<ScopeId, Span> {
         }
     }
     let mut spans: IndexVec<ScopeId, Span> = IndexVec::with_capacity(count);
-    // Scopes are opened from the end of the program: each takes the end of what remains of its parent's span.
+    // Scopes are created from the end of the module backwards, so each gets the end of the free part of its parent's
+    // span.
     let mut free: IndexVec<ScopeId, u32> = IndexVec::with_capacity(count);
     for (id, scope) in scopes.tree.iter() {
         let end = if id == Scopes::root() { count as u32 } else { free[scope.parent] };

@@ -1,8 +1,8 @@
-//! Evaluates expressions that depend on constants alone: calls of operators on constants, the shape of a value whose
-//! type determines it, fields of known tuples, ifs on a known condition, and variables bound to a constant.
+//! Evaluates expressions that depend only on constants: calls of operators on constants, the shape of a value whose
+//! dimensions are known, fields of known tuples, ifs on a known condition, and variables bound to a constant.
 //!
-//! A folded expression becomes a constant with the origins of everything that it was computed from, so that the
-//! operators of the model that vanished can be attributed to it.
+//! A folded expression becomes a constant with the origins of all expressions that it was computed from, so that the
+//! model's operators that are folded can be attributed to the constant.
 
 use crate::analysis::purity::{Purities, Purity};
 use crate::analysis::scope::touchable;
@@ -14,27 +14,28 @@ use byoc_ir::typing::Rebuild;
 use byoc_ir::with_dtype;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-/// Maximum size of a folded value in bytes, and of the total growth of the constants of the program: a program of a
-/// few bytes (`zeros`, `tile`) must not turn into an artifact of gigabytes.
+/// Maximum size of a folded value in bytes, and maximum total growth of the module's constants in bytes: a short module
+/// (`zeros`, `tile`) must not turn into an artifact of gigabytes.
 const MAX_BYTES: usize = 256 << 20;
 
-/// Limit on folding, in elements that are read, computed and written, or in operations where these are more, in
-/// addition to [`WORK_PER_ELEMENT`] times the number of elements of the program's constants. Costlier expressions are
-/// left to the run, which has fast kernels and a time limit. The naive references take some seconds for this amount
-/// of work.
+/// Maximum amount of work for folding, in addition to [`WORK_PER_ELEMENT`] times the number of elements of the module's
+/// constants. The work of a call is the number of elements read and written, or the number of operations if that is
+/// larger. Costlier expressions are executed at run time, by faster kernels and under a time limit. The references
+/// take some seconds for this amount of work.
 const MAX_WORK: u64 = 1 << 29;
 
-/// Average number of consecutive operators that a weight may go through.
+/// Work per element of the module's constants; bounds the average number of consecutive operators that are folded into
+/// a weight.
 const WORK_PER_ELEMENT: u64 = 32;
 
-/// Maximum number of steps for collecting the origins of all constants; beyond it, each carries the origins of its
-/// last operator alone.
+/// Maximum number of steps for collecting the origins of all constants. After that, a constant only gets the origin of
+/// its last operator.
 const MAX_ORIGIN_STEPS: usize = 4 << 20;
 
-/// Folds everything known before the run.
+/// Evaluates the expressions that are known at compile time.
 ///
 /// # Errors
-/// Types that no longer agree, which would be a defect of this pass.
+/// The types of the rebuilt module disagree, which would be a defect of this pass.
 pub fn fold_constant(module: &Module) -> Result<Module, Box<Diagnostic>> {
     let touch = touchable(module);
     let mut purities = Purities::default();
@@ -85,7 +86,7 @@ pub fn fold_constant(module: &Module) -> Result<Module, Box<Diagnostic>> {
                 None => rebuild.copy(id)?,
             };
             if is_known(&rebuild.new.module, new) {
-                // Variables bound to one of these variables are known too.
+                // Variables bound to one of these variables are known, too.
                 let mut work = vars.clone();
                 while let Some(var) = work.pop() {
                     known[var] = Some(new);
@@ -101,7 +102,7 @@ pub fn fold_constant(module: &Module) -> Result<Module, Box<Diagnostic>> {
     Ok(result)
 }
 
-/// Returns the live expressions, operands first, and the value of a let before its body.
+/// Returns the live expressions, operands before users, and the value of each let before the body.
 fn values_first(module: &Module) -> Vec<ExprId> {
     let mut seen = IndexVec::filled(false, module.nodes.len());
     let mut order = Vec::with_capacity(module.nodes.len());
@@ -115,7 +116,7 @@ fn values_first(module: &Module) -> Vec<ExprId> {
     order
 }
 
-/// Tests for a constant or a non-empty tuple of constants.
+/// Returns true if an expression is a constant or a non-empty tuple of constants.
 fn is_known(module: &Module, id: ExprId) -> bool {
     let constant = |id: ExprId| module.expr(id).as_constant().is_some();
     match module.expr(id) {
@@ -125,7 +126,7 @@ fn is_known(module: &Module, id: ExprId) -> bool {
 }
 
 struct Folding {
-    /// Sources of each constant: the origin of the operator, and its arguments.
+    /// Sources of each folded constant: the origin of the operator, and the arguments.
     made: BTreeMap<ExprId, (OriginId, Vec<ExprId>)>,
     /// Number of bytes by which the constants may still grow.
     left: usize,
@@ -173,8 +174,8 @@ impl Folding {
         let cost = Cost { params: Params::new(def, &call.attrs), args: &types, ret: rebuild.old.ty(id) };
         let moved = (0..types.len()).map(|i| cost.arg_len(i)).fold(cost.ret_len(), u64::saturating_add);
         let Some(left) = self.work.checked_sub((def.flops)(&cost).max(moved)) else { return Ok(None) };
-        // Calls that cannot be evaluated (no reference, too large, an index out of bounds) are left for the run to
-        // report.
+        // Calls that cannot be evaluated (no reference, result too large, index out of bounds) are left to the run,
+        // which reports the error.
         let limit = MAX_BYTES.min(read.saturating_add(self.left));
         let Ok(results) = op::evaluate(operator, &call.attrs, &values, limit) else { return Ok(None) };
         self.work = left;
@@ -210,12 +211,13 @@ impl Folding {
             let values: Vec<T> = numbers.iter().map(|&n| <T as Element>::from_f64(n as f64)).collect();
             if counts { Tensor::scalar(values[0]) } else { Tensor::from_slice(&[values.len()], &values) }
         });
-        // Dimensions outside the range of the element type are left for the run to report.
+        // Dimensions that do not fit the element type are left to the run, which reports the error.
         let exact = tensor.view().to_i64s()?.iter().zip(&numbers).all(|(&v, &n)| usize::try_from(v) == Ok(n));
         exact.then(|| rebuild.new.constant(tensor))
     }
 
-    /// Gives the constants that are used the origins of their sources. Intermediate constants do not need any.
+    /// Sets the origins of live constants to those of their sources. Intermediate constants are dead and need no
+    /// origins.
     fn propagate_origins(&self, module: &mut Module) {
         let live = module.live();
         let mut steps = 0;

@@ -1,11 +1,11 @@
-//! Folds a multiplication per output channel into the weights of the operator before it.
+//! Folds a per-channel multiplication into the weights of the operator that produces its operand.
 //!
-//! `multiply(op(x, W), s)` becomes `op(x, W * s)` where `op` is a convolution or `nn.dense` whose result has no other
-//! user, `W` is a constant and `s` is a scalar constant, or one that varies only along the output channels. A bias
-//! between the two is scaled as well: `multiply(add(op(x, W), b), s)` becomes `add(op(x, W * s), b * s)`. This
-//! removes batch norms after convolutions (after `simplify_inference`). Chains of such additions and multiplications
-//! fold one by one. The products are computed here. Only floats of one type are folded: integers would round or
-//! overflow elsewhere than before.
+//! `multiply(op(x, W), s)` becomes `op(x, W * s)`, where `op` is a convolution or `nn.dense` whose result has no other
+//! user, `W` is a constant, and `s` is a constant that is a scalar or varies only along the output channels. A bias in
+//! between is scaled as well: `multiply(add(op(x, W), b), s)` becomes `add(op(x, W * s), b * s)`. After
+//! `simplify_inference`, this removes batch normalizations that follow convolutions. Chains of additions and
+//! multiplications are folded one by one. The products of constants are computed at once. Only floats of one type are
+//! folded, because integers would round or overflow at other places than before.
 
 use crate::analysis::scope::touchable;
 use byoc_ir::diag::Diagnostic;
@@ -15,14 +15,14 @@ use byoc_ir::tensor::Tensor;
 use byoc_ir::typing::Rebuild;
 use std::collections::HashMap;
 
-/// Folds multiplications into weights.
+/// Folds per-channel multiplications into weights.
 ///
 /// # Errors
-/// Types that no longer agree, which would be a defect of this pass.
+/// The types of the rebuilt module disagree, which would be a defect of this pass.
 pub fn fold_scale_axis(module: &Module) -> Result<Module, Box<Diagnostic>> {
     let touch = touchable(module);
     let users = user_counts(module);
-    // New expressions with a single user: copies of such, and intermediate results built here.
+    // New expressions, with true for those that have a single user.
     let mut single_use: HashMap<ExprId, bool> = HashMap::new();
     Rebuild::run(module, |rebuild, id, expr| {
         if expr.as_op_call().is_none() || !touch[id] {
@@ -37,7 +37,8 @@ pub fn fold_scale_axis(module: &Module) -> Result<Module, Box<Diagnostic>> {
     })
 }
 
-/// Folds a multiplication into its operand.
+/// Folds the multiplication `id` into the operator that produces its operand. Returns the replacement, or `None` if the
+/// multiplication cannot be folded.
 fn fold(
     rebuild: &mut Rebuild<'_>,
     single_use: &mut HashMap<ExprId, bool>,
@@ -78,7 +79,7 @@ fn fold(
     Ok(Some(sum))
 }
 
-/// Returns the operands of a call of a binary operator.
+/// Returns the operands if `expr` is a call of the binary operator `name`.
 fn operands(expr: &Expr, name: &str) -> Option<[ExprId; 2]> {
     let (operator, call) = expr.as_op_call()?;
     match call.args[..] {
@@ -87,7 +88,7 @@ fn operands(expr: &Expr, name: &str) -> Option<[ExprId; 2]> {
     }
 }
 
-/// Returns the operands of a commutative operator with the constant last, if exactly one is constant.
+/// Returns the operands of a commutative operator with the constant last, if exactly one operand is constant.
 fn constant_last(module: &Module, [a, b]: [ExprId; 2]) -> Option<[ExprId; 2]> {
     let is_constant = |id: ExprId| module.expr(id).as_constant().is_some();
     match (is_constant(a), is_constant(b)) {
@@ -97,13 +98,13 @@ fn constant_last(module: &Module, [a, b]: [ExprId; 2]) -> Option<[ExprId; 2]> {
     }
 }
 
-/// Folds `scale` into the weights of the convolution or dense `value`.
+/// Folds `scale` into the weights if `value` is a convolution or `nn.dense`.
 fn scaled(rebuild: &mut Rebuild<'_>, value: ExprId, scale: ExprId) -> Result<Option<ExprId>, Box<Diagnostic>> {
     let module = &rebuild.new.module;
     let Some((operator, call)) = module.expr(value).as_op_call() else { return Ok(None) };
     let params = Params::new(op::get(operator), &call.attrs);
     let Some(out) = module.ty(value).as_tensor() else { return Ok(None) };
-    // Axis of the output channels: in the result, and in the weights.
+    // Axis of the output channels in the result, and in the weights.
     let place = match op::get(operator).name {
         "nn.conv1d" | "nn.conv2d" | "nn.conv3d" => {
             let mut layout = params.string("out_layout");
@@ -134,8 +135,8 @@ fn scaled(rebuild: &mut Rebuild<'_>, value: ExprId, scale: ExprId) -> Result<Opt
     Ok(Some(rebuild.new.push(Expr::op(operator, [data, weight], attrs))?))
 }
 
-/// Returns the values of `scale` along `axis` of a tensor of `rank` dimensions, if it varies only there and spans it;
-/// or its single value.
+/// Returns `scale` as a vector along `axis` of a tensor of rank `rank`, if `scale` has a single element, or has all
+/// `channels` elements of that axis and varies along no other.
 fn along(scale: &Tensor, axis: usize, rank: usize, channels: Option<usize>) -> Option<Tensor> {
     let offset = rank.checked_sub(scale.shape().len())?;
     let varies = |i: usize, d: usize| d != 1 && i + offset != axis;
@@ -145,7 +146,7 @@ fn along(scale: &Tensor, axis: usize, rank: usize, channels: Option<usize>) -> O
     (scale.len() == 1 || Some(scale.len()) == channels).then(|| scale.reshaped(&[scale.len()]))?
 }
 
-/// Multiplies two constants.
+/// Returns the product of two constants.
 fn product(module: &Module, a: ExprId, b: ExprId) -> Option<Tensor> {
     multiply(module.expr(a).as_constant()?, module.expr(b).as_constant()?)
 }
@@ -155,7 +156,7 @@ fn multiply(a: &Tensor, b: &Tensor) -> Option<Tensor> {
     op::evaluate(op::lookup("multiply")?, &Attrs::none(), &values, usize::MAX).ok()?.pop()
 }
 
-/// Creates a constant with the origins of the two that it was computed from.
+/// Creates a constant with the origins of the two expressions from which `value` was computed.
 fn constant(rebuild: &mut Rebuild<'_>, value: Tensor, from: [ExprId; 2]) -> ExprId {
     let [a, b] = from.map(|id| rebuild.new.module.nodes[id].origin);
     rebuild.new.origin = Some(rebuild.new.module.origins.union(a, b));

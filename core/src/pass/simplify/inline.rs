@@ -1,10 +1,10 @@
 //! `inline`: inlines functions with `Inline=1` (spec 1.10).
 //!
-//! A global function with `Inline=1` that calls no other global function, or none any more once its callees are
-//! inlined, replaces each call of it: by its body if the host compiles it, by the function itself as a literal if it
-//! belongs to a backend. Where its name is used as a value, the literal replaces the name. Functions that are
-//! recursive, or that call a function which is not inlined, are not inlined either. An inlined function without
-//! remaining uses is removed; a function that had no caller from the start is an entry point, and stays.
+//! A global function with `Inline=1` is inlined if it refers only to global functions that are inlined, too; so a
+//! recursive function is never inlined. A call of a host function is replaced by the body of the function, a call of a
+//! backend's function by a call of the function as a literal. Where the name of an inlined function is used as a value,
+//! the literal replaces the name. An inlined function without remaining uses is removed, unless nothing referred to it
+//! before: such a function is an entry point, and stays.
 
 use crate::pass::splice::{copy_function, splice};
 use byoc_ir::diag::Diagnostic;
@@ -68,11 +68,11 @@ pub(crate) fn references(module: &Module) -> BTreeSet<Name> {
 struct Plan {
     /// Functions to inline.
     inlined: BTreeSet<Name>,
-    /// Functions that some expression refers to.
+    /// Functions that some expression refers to before inlining.
     called: BTreeSet<Name>,
-    /// Expressions that name a function as a value, used by a single function.
+    /// Global names used as values, each by a single function.
     values: IndexVec<ExprId, bool>,
-    /// Expressions in order, those of a function before those of its callers.
+    /// Expressions in the order of rebuilding, those of a function before those of its callers.
     order: Vec<ExprId>,
 }
 
@@ -106,7 +106,7 @@ impl Plan {
         let mut order = Vec::with_capacity(module.nodes.len());
         let mut placed = IndexVec::filled(false, module.nodes.len());
         for name in callees_first(&callees) {
-            // Its callees are either inlined by now, or never will be.
+            // Each callee is either in `inlined` by now, or will never be inlined.
             let is_leaf = callees[name].iter().all(|callee| inlined.contains(callee));
             let asks = module.function(name).and_then(|f| f.attrs.get("Inline")).and_then(|v| v.as_int());
             if is_leaf && asks.is_some_and(|v| v != 0) {
@@ -122,7 +122,7 @@ impl Plan {
     }
 }
 
-/// Returns the functions, each after its callees where that is possible.
+/// Returns the functions, each after its callees unless they are mutually recursive.
 fn callees_first<'n>(callees: &BTreeMap<&'n Name, BTreeSet<&'n Name>>) -> Vec<&'n Name> {
     let mut entered: BTreeSet<&Name> = BTreeSet::new();
     let mut order = Vec::with_capacity(callees.len());

@@ -1,4 +1,4 @@
-//! Passes that simplify a program on its way to the backends, and those that other passes rely on.
+//! Passes that simplify a module before partitioning, or bring it into a form that later passes require.
 
 mod canonicalize_ops;
 mod convert_layout;

@@ -1,12 +1,12 @@
-//! Replaces training operators by their inference form.
+//! Replaces operators with a training mode by their inference form.
 //!
-//! * `nn.batch_norm(x, gamma, beta, mean, var).0` becomes `x * scale + shift` with `scale = gamma / sqrt(var + epsilon)`
-//!   and `shift = beta - mean * scale`, which folds into constants and then into the weights before it.
-//!   All `.0` of one call become the same sum.
+//! * `nn.batch_norm(x, gamma, beta, mean, var).0` becomes `x * scale + shift` with `scale = gamma / sqrt(var +
+//!   epsilon)` and `shift = beta - mean * scale`. Both fold into constants, and then into the weights of the preceding
+//!   operator. All projections `.0` of one call become the same sum.
 //! * `nn.dropout(x).0` becomes `x`.
 //!
-//! Normalizations that depend on the data at inference too (`nn.layer_norm`, `nn.instance_norm`, ...) stay whole:
-//! backends and the host have kernels for them.
+//! Normalizations whose statistics are computed at inference, too (`nn.layer_norm`, `nn.instance_norm`, ...), are left
+//! unchanged: backends and the host have kernels for them.
 
 use crate::analysis::scope::touchable;
 use byoc_ir::diag::Diagnostic;
@@ -17,10 +17,10 @@ use byoc_ir::typing::Rebuild;
 use byoc_ir::with_dtype;
 use std::collections::HashMap;
 
-/// Rewrites field 0 of batch norms and dropouts.
+/// Rewrites projections of field 0 of `nn.batch_norm` and `nn.dropout`.
 ///
 /// # Errors
-/// Types that no longer agree, which would be a defect of this pass.
+/// The types of the rebuilt module disagree, which would be a defect of this pass.
 pub fn simplify_inference(module: &Module) -> Result<Module, Box<Diagnostic>> {
     let touch = touchable(module);
     let mut sums: HashMap<ExprId, ExprId> = HashMap::new();

@@ -1,28 +1,28 @@
 //! Names every intermediate value: each call, tuple, projection, branch and function is bound by a `let`, in the
 //! scope in which it is evaluated, and operands are variables, constants or global functions.
 //!
-//! A function body and each branch become one chain of lets, in the order of the arena; lets inside operands join the
-//! chain around them. The value of a `let` of the program keeps its variable. Scopes are built from the inside out,
-//! without recursion.
+//! A function body and each branch become one chain of lets, in the order of the arena; lets inside operands are moved
+//! to the chain of the enclosing scope. A value that is already bound by a `let` keeps its variable. Scopes are built
+//! from the inside out, without recursion.
 
 use crate::analysis::scope::{is_opaque, touchable};
 use byoc_ir::diag::Diagnostic;
 use byoc_ir::ir::{Expr, ExprId, Id, IndexVec, Module, Origins, ScopeId, Scopes, Type};
 use std::mem;
 
-/// Step of a scope.
+/// Element of the chain of lets of a scope.
 #[derive(Clone)]
 enum Step {
     /// Binds a variable to a value, both of the new module.
     Bind(ExprId, ExprId),
-    /// Runs the steps of a let's body.
+    /// The steps of a let's body.
     Body(ScopeId),
 }
 
-/// Names every intermediate value.
+/// Binds every intermediate value by a `let`.
 ///
 /// # Errors
-/// None that a typed module can cause.
+/// None for a well-typed module.
 pub fn to_a_normal_form(module: &Module) -> Result<Module, Box<Diagnostic>> {
     let mut normal = Normalizer::new(module);
     normal.name_values();
@@ -42,9 +42,9 @@ struct Normalizer<'m> {
     new: Module,
     scopes: Scopes,
     touch: IndexVec<ExprId, bool>,
-    /// Atom that replaces each expression as an operand.
+    /// Atom (variable or leaf) that replaces each expression as an operand.
     atoms: IndexVec<ExprId, Option<ExprId>>,
-    /// Expressions evaluated in each scope, except those bound by a let of the program.
+    /// Expressions evaluated in each scope, except those that the module already binds by a let.
     items: IndexVec<ScopeId, Vec<ExprId>>,
     steps: IndexVec<ScopeId, Vec<Step>>,
 }
@@ -73,7 +73,7 @@ impl<'m> Normalizer<'m> {
         self.atoms[old].expect("an operand comes before its users")
     }
 
-    /// Returns true if the variable of a let can name its value directly: the value has no other user.
+    /// Returns true if a let can bind `value` directly, without another variable: `value` has no other user.
     fn is_own_value(&self, value: ExprId) -> bool {
         self.scopes.uses[value] == 1
             && !self.old.expr(value).is_leaf()
@@ -103,7 +103,7 @@ impl<'m> Normalizer<'m> {
                     self.items[scope].push(id);
                     self.atom(body)
                 }
-                // Bound by its let.
+                // The variable of the let is the atom.
                 _ if bound[id] => continue,
                 _ => {
                     self.items[scope].push(id);
@@ -123,7 +123,7 @@ impl<'m> Normalizer<'m> {
         expr
     }
 
-    /// Turns the expressions evaluated in a scope into steps. The inner scopes are done.
+    /// Turns the expressions evaluated in a scope into steps. The scopes inside must have been built before.
     fn build(&mut self, scope: ScopeId) {
         let mut steps = Vec::new();
         for id in mem::take(&mut self.items[scope]) {
@@ -145,7 +145,7 @@ impl<'m> Normalizer<'m> {
         self.steps[scope] = steps;
     }
 
-    /// Builds an expression on atoms.
+    /// Builds an expression with atoms as operands.
     fn value(&mut self, id: ExprId) -> ExprId {
         let expr = match self.old.expr(id) {
             &Expr::If { cond, then, otherwise } => {
@@ -176,7 +176,7 @@ impl<'m> Normalizer<'m> {
         self.push(expr, id)
     }
 
-    /// Wraps a result in the lets of its scope, including those of let bodies in it.
+    /// Wraps the result of a scope in the lets of the scope, including those of nested let bodies.
     fn chain(&mut self, scope: ScopeId, result: ExprId) -> ExprId {
         let result = self.atom(result);
         let ty: Type = self.new.ty(result).clone();

@@ -88,7 +88,7 @@ fn reports_unsupported_layout_and_uses_rest() {
     assert_eq!(explained.err.matches("E0408").count(), 3, "{}", explained.err);
     for words in [
         "plugin chip, describe: it requests nn.conv2d in the layouts [\"NCHW1n16c\", \"OIHW16o16i\"]",
-        "is not an order of N, C, H and W",
+        "expected a layout of N, C, H and W",
         "convert_layout cannot change the layout of \"nn.dense\"",
         "the operator keeps its layout",
     ] {
