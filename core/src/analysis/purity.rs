@@ -7,7 +7,7 @@ use byoc_ir::ir::{Callee, Expr, ExprId, Id, IndexVec, Module};
 pub(crate) enum Purity {
     /// Pure: the value does not depend on when or how often the expression is evaluated.
     Value,
-    /// No effects, but the value depends on when it is evaluated: a new reference, or the contents of one.
+    /// No effects, but the value depends on when the expression is evaluated: a new reference, or the contents of one.
     Timed,
     /// The expression may write to a reference, or not terminate.
     Effect,

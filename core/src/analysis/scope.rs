@@ -31,7 +31,7 @@ pub fn touchable(module: &Module) -> IndexVec<ExprId, bool> {
     touch
 }
 
-/// Returns, for each scope, the scope of the innermost function body that contains it, or the scope itself.
+/// Returns, for each scope, the innermost enclosing scope that is a function body, possibly the scope itself.
 pub(crate) fn functions(module: &Module, scopes: &Scopes) -> IndexVec<ScopeId, ScopeId> {
     let mut functions: IndexVec<ScopeId, ScopeId> = IndexVec::with_capacity(scopes.tree.len());
     for (id, scope) in scopes.tree.iter() {

@@ -137,7 +137,7 @@ impl Verifier<'_> {
         self.faults.push(Fault { at: Some(at), diagnostic });
     }
 
-    /// Rule 1.
+    /// Checks rule 1.
     fn check_order(&mut self) {
         for (id, node) in self.module.nodes.iter() {
             node.expr.for_each_operand(|operand| {
@@ -159,7 +159,7 @@ impl Verifier<'_> {
         }
     }
 
-    /// Rule 2, and rule 9 for the names of global functions. Marks the expressions that are global functions.
+    /// Checks rule 2, and rule 9 for the names of global functions. Marks the expressions that are global functions.
     fn check_globals(&mut self, scopes: &Scopes) -> IndexVec<ExprId, bool> {
         let mut seen: IndexVec<ExprId, bool> = IndexVec::filled(false, self.module.nodes.len());
         for (name, &id) in &self.module.globals {
@@ -177,7 +177,7 @@ impl Verifier<'_> {
         seen
     }
 
-    /// Rule 4. Returns the scope in which each variable is bound.
+    /// Checks rule 4. Returns the scope in which each variable is bound.
     fn check_binders(&mut self, scopes: &Scopes) -> IndexVec<ExprId, Option<ScopeId>> {
         let mut bound = IndexVec::filled(None, self.module.nodes.len());
         for (id, node) in self.module.nodes.iter() {
@@ -203,14 +203,14 @@ impl Verifier<'_> {
         bound
     }
 
-    /// Rule 6.
+    /// Checks rule 6.
     fn check_owner(&mut self, scopes: &Scopes, id: ExprId, expr: &Expr) {
         if !expr.is_leaf() && scopes.of[id] == Some(Scopes::root()) {
             self.fault(id, "an expression is shared by several global functions");
         }
     }
 
-    /// Rule 5.
+    /// Checks rule 5.
     fn check_scope(&mut self, scopes: &Scopes, bound: &IndexVec<ExprId, Option<ScopeId>>, id: ExprId, expr: &Expr) {
         scopes.for_each_operand(id, expr, |operand, place| {
             if !matches!(self.module.expr(operand), Expr::Var(_)) {
@@ -226,7 +226,8 @@ impl Verifier<'_> {
         });
     }
 
-    /// Returns true if `place` is in the function that is the value of the let whose body is `scope`.
+    /// Returns true if `scope` is the body of a let whose value is a function literal, and `place` is inside that
+    /// function.
     fn in_own_value(&self, scopes: &Scopes, scope: ScopeId, place: ScopeId) -> bool {
         let Some(opener) = scopes.tree[scope].opener else { return false };
         let Expr::Let { value, .. } = self.module.expr(opener) else { return false };
@@ -238,7 +239,7 @@ impl Verifier<'_> {
         }
     }
 
-    /// Returns the number of fields of a constructor, or reports a fault if it is undefined.
+    /// Returns the number of fields of a constructor. Reports a fault if the constructor is undefined.
     fn constructor_fields(&mut self, id: ExprId, name: &str) -> Option<usize> {
         if let Some((_, _, Type::Func(signature))) = self.module.types.constructor(name) {
             return Some(signature.params.len());
@@ -252,7 +253,7 @@ impl Verifier<'_> {
         None
     }
 
-    /// Rule 10. Recursion is safe because patterns nest no deeper than types.
+    /// Checks rule 10. Recursion is safe because patterns nest no deeper than types.
     fn check_pattern(&mut self, id: ExprId, pattern: &ClausePattern) {
         match pattern {
             ClausePattern::Any | ClausePattern::Var(_) => {}
@@ -270,7 +271,7 @@ impl Verifier<'_> {
         }
     }
 
-    /// Rule 11 for type definitions.
+    /// Checks rule 11 for type definitions.
     fn check_type_defs(&mut self) {
         for (name, def) in self.module.types.iter() {
             let constructors = def.constructors.iter().map(|constructor| &constructor.name);
@@ -289,7 +290,7 @@ impl Verifier<'_> {
         }
     }
 
-    /// Rule 11 for the annotations of an expression.
+    /// Checks rule 11 for the annotations of an expression.
     fn check_written_type(&mut self, scopes: &Scopes, id: ExprId, expr: &Expr) {
         let ty = match expr {
             Expr::Var(var) => &var.annotation,
@@ -324,7 +325,7 @@ impl Verifier<'_> {
         }
     }
 
-    /// Rules 3, 7, 8, 9 and 10.
+    /// Checks rules 3, 7, 8, 9 and 10.
     fn check_expr(&mut self, id: ExprId, expr: &Expr) {
         match expr {
             Expr::Global(name) if !self.module.globals.contains_key(name) => {
@@ -433,7 +434,7 @@ fn find_duplicate(params: &[Name]) -> Option<String> {
     again.map(|(_, name)| format!("two type parameters are named {name}"))
 }
 
-/// Rules 12 to 14.
+/// Checks rules 12 to 14.
 fn check_types(module: &Module, faults: &mut Vec<Fault>) {
     let live = module.live();
     let mut untyped = None;

@@ -6,7 +6,7 @@
 //! argument types of calls flow into the parameters of function literals, let-bound functions and globals. The work
 //! list terminates because a type is only ever refined and is bounded in size.
 //!
-//! A function without type parameters has one type: calling it with two argument types is a type error. A function
+//! A function without type parameters has one type: calls with different argument types are type errors. A function
 //! with type parameters is instantiated at each use, with types inferred from the arguments and from the context of the
 //! result. The same applies to the constructors of algebraic data types.
 
@@ -171,7 +171,7 @@ impl<'a> Inference<'a> {
         }
     }
 
-    /// Types an expression. Returns true if its type changed.
+    /// Infers the type of an expression. Returns true if the type changed.
     fn infer(&mut self, id: ExprId) -> bool {
         let node = &self.module.nodes[id];
         if self.faults.contains_key(&id) {
@@ -288,7 +288,7 @@ impl<'a> Inference<'a> {
         }
     }
 
-    /// Types expressions again until no type changes, if there are incomplete types.
+    /// If there are incomplete types, infers types repeatedly until none changes.
     fn fill_gaps(&mut self) {
         let incomplete = |module: &Module, id: ExprId| !module.ty(id).is_complete();
         let gaps = self.module.nodes.ids().any(|id| self.live[id] && incomplete(self.module, id));

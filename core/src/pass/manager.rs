@@ -17,7 +17,7 @@ pub type PassFn = fn(&Module, &PassOptions, &mut Vec<Diagnostic>) -> Result<Modu
 pub struct Pass {
     /// Name on the command line.
     pub name: &'static str,
-    /// Description, one line.
+    /// One-line description.
     pub doc: &'static str,
     /// Function that runs the pass.
     pub run: PassFn,

@@ -83,11 +83,11 @@ pub enum PatternNode {
     /// `child` at the root, such that every path from the root through its operands ends at the same `parent`, and
     /// every expression in between matches `path`.
     Dominates {
-        /// Start of all paths.
+        /// Pattern of the expression at which all paths end.
         parent: PatternId,
         /// Pattern of every expression in between.
         path: PatternId,
-        /// End of all paths, the root.
+        /// Pattern of the root, at which all paths begin.
         child: PatternId,
     },
     /// Reference to another node. A reference to an enclosing node makes the pattern recursive.
@@ -235,7 +235,7 @@ impl Pattern {
                 PatternNode::Call { callee, .. } => match self.nodes[*callee] {
                     PatternNode::Op(called) => {
                         these.insert(called);
-                        // A product of a quotient also matches as a quotient of a product, and vice versa.
+                        // The matcher also tries the other form: `(a * b) / c` as `b * (a / c)`, and vice versa.
                         match op::get(called).name {
                             "multiply" => these.extend(op::lookup("divide")),
                             "divide" => these.extend(op::lookup("multiply")),

@@ -125,7 +125,7 @@ impl<'m> Graph<'m> {
         self.uses = IndexVec::new();
     }
 
-    /// Expands a collapsed group again.
+    /// Undoes the collapse of a group.
     pub fn expand(&mut self, root: ExprId) {
         let group = std::mem::take(&mut self.collapsed[root]) as usize;
         if group > 0 {

@@ -5,19 +5,19 @@ use byoc_ir::diag::Span;
 /// Token of the notation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Token<'a> {
-    /// `nn.conv2d`, `let`.
+    /// Name or keyword: `nn.conv2d`, `let`.
     Name(&'a str),
-    /// `12`, `1.5f`, `-3`, `7i64`; validated by the parser.
+    /// Number: `12`, `1.5f`, `-3`, `7i64`; validated by the parser.
     Number(&'a str),
     /// Text of a string, without the quotes.
     Str(&'a str),
-    /// `( ) { } [ ] , ; : = | ? * . %`
+    /// One of `( ) { } [ ] , ; : = | ? * . %`.
     Mark(char),
-    /// `..`
+    /// `..`, which stands for any arguments or fields.
     Any,
-    /// A character that begins no token.
+    /// Character that begins no token.
     Bad(char),
-    /// The end of the entry.
+    /// End of the entry.
     End,
 }
 
@@ -115,7 +115,7 @@ pub(super) fn words(text: &str, from: usize, to: usize) -> Vec<Word<'_>> {
     words
 }
 
-/// Returns true if a minus sign before these bytes belongs to a number: `-3`, `-inff`.
+/// Returns true if a minus sign before `bytes` belongs to a number: `-3`, `-inff`.
 fn begins_number(bytes: &[u8]) -> bool {
     bytes.first().is_some_and(u8::is_ascii_digit) || bytes.starts_with(b"inf") || bytes.starts_with(b"nan")
 }

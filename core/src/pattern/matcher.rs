@@ -39,7 +39,7 @@ impl Match {
     }
 }
 
-/// Matches patterns against a graph; reuses its buffers between matches.
+/// Matcher of patterns against one graph. The buffers are reused between matches.
 pub struct Matcher<'g, 'm> {
     graph: &'g Graph<'m>,
     met: Vec<Met>,
@@ -524,7 +524,7 @@ impl<'g, 'm> Matcher<'g, 'm> {
     }
 }
 
-/// Returns part `number` of a node with a fixed list of parts, and the expression that it must match.
+/// Returns part `number` of a node with a fixed list of parts, and the expression that the part must match.
 fn part_of(node: NodeRef<'_>, expr: Option<&Expr>, number: u32) -> Option<(PatternId, ExprId)> {
     match node {
         NodeRef::Own(node) => part(node, expr, number),

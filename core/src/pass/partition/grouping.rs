@@ -119,7 +119,7 @@ impl<'m> Grouping<'m> {
         (self.owner, self.position, self.function) = (IndexVec::new(), IndexVec::new(), IndexVec::new());
     }
 
-    /// Sets the names of the owners of claimed expressions, for messages.
+    /// Sets the names of the backends that may claim expressions, for messages.
     pub fn set_owner_names(&mut self, names: Vec<Name>) {
         self.owner_names = names;
     }
@@ -179,7 +179,7 @@ impl<'m> Grouping<'m> {
         }
     }
 
-    /// Collapses a group.
+    /// Accepts a group: its root becomes a call of an opaque function.
     pub fn accept(&mut self, group: Group) {
         let root = group.composite.root;
         self.graph.collapse(root, group.composite.inputs.clone().into());

@@ -96,7 +96,7 @@ impl Partitioner<'_> {
         let mut asked = Vec::new();
         for id in self.grouping.free_operators() {
             let Some((op, call)) = self.module.expr(id).as_op_call() else { continue };
-            // A call without arguments reads no value, so a region would have no inputs. It stays outside.
+            // A call without arguments reads no value; as a region, the call would have no inputs.
             if !wanted.contains(&op) || call.args.is_empty() {
                 continue;
             }

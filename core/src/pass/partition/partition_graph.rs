@@ -78,7 +78,7 @@ struct Input {
 enum InputName {
     /// Position of the input's begin among the begins of the region.
     Begin(u32),
-    /// Number of an input without a begin, counted separately.
+    /// Number of the input among the inputs without a begin.
     Bare(u32),
 }
 

@@ -13,7 +13,7 @@ struct Line {
     refusal: Arc<Refusal>,
 }
 
-/// Log of refusals.
+/// Refusals in the order in which they were given.
 pub(super) struct RefusalLog {
     backends: Vec<Name>,
     lines: Vec<Line>,
@@ -27,7 +27,6 @@ impl RefusalLog {
         RefusalLog { backends: backends.collect(), lines: Vec::new(), last: IndexVec::filled(0, module.nodes.len()) }
     }
 
-    /// Returns the name of a backend.
     pub fn name(&self, backend: u32) -> &Name {
         &self.backends[backend as usize]
     }
@@ -62,7 +61,7 @@ impl RefusalLog {
     }
 }
 
-/// All reasons, sorted by expression.
+/// Refusals, sorted by expression.
 pub(super) struct SortedRefusals {
     backends: Vec<Name>,
     lines: Vec<Line>,

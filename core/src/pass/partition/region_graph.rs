@@ -74,7 +74,7 @@ impl RegionGraph {
         }
     }
 
-    /// Returns the node that a node was merged into.
+    /// Returns the merged node that contains `node`.
     pub fn find(&mut self, node: u32) -> u32 {
         let mut at = node;
         while self.parent[at as usize] != at {
@@ -244,7 +244,7 @@ struct Search {
     /// Number of the last search that visited each node.
     mark: Vec<u32>,
     this: u32,
-    /// Nodes with the index of their next edge.
+    /// Nodes on the current path, each with the index of the next edge to follow.
     stack: Vec<(u32, usize)>,
     start: u32,
 }

@@ -22,7 +22,7 @@ use std::collections::HashMap;
 
 type Result<T, E = Box<Diagnostic>> = std::result::Result<T, E>;
 
-/// Integers that represent a real value.
+/// Integer representation of a real tensor.
 #[derive(Clone, Copy, Debug)]
 struct Affine {
     value: ExprId,

@@ -64,7 +64,7 @@ fn fold(
         return Ok(None);
     }
     let Some(product) = product(module, bias, scale) else { return Ok(None) };
-    // The product of a plane and a vector would be a volume.
+    // If the bias and the scale vary along different axes, their product is larger than both.
     let size = |id: ExprId| module.expr(id).as_constant().map_or(0, |tensor| tensor.len());
     if product.len() > size(bias).max(size(scale)) {
         return Ok(None);

@@ -66,7 +66,6 @@ pub(crate) fn references(module: &Module) -> BTreeSet<Name> {
 }
 
 struct Plan {
-    /// Functions to inline.
     inlined: BTreeSet<Name>,
     /// Functions that some expression refers to before inlining.
     called: BTreeSet<Name>,

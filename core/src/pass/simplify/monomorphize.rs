@@ -130,7 +130,7 @@ struct Copies<'m> {
 struct Copy {
     function: ExprId,
     types: Types,
-    /// Types of the copied function's own parameters, as text.
+    /// Types substituted for the type parameters of the copied function, as text.
     key: String,
     /// Number of parts of the function that are copied so far.
     done: usize,
@@ -214,7 +214,7 @@ impl Copies<'_> {
         let ty = at(&node.ty, &types);
         let mut expr = node.expr.clone();
         match &mut expr {
-            // Copied separately for each use.
+            // Generic values and constructors are copied separately for each use.
             Expr::Global(_) | Expr::Constructor(_) if is_copied_by_use(old, id) => return Ok(()),
             Expr::Function(function) if !is_whole && !function.type_params.is_empty() => return Ok(()),
             Expr::Var(_) if self.aliases.values.contains_key(&id) => return Ok(()),

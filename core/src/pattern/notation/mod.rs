@@ -41,9 +41,9 @@ pub struct Entry {
 /// Permission to use `where`: in a pattern file without a plugin, nothing could perform the checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Checks {
-    /// Allowed, in the table of a plugin.
+    /// `where` is allowed, as in the table of a plugin.
     Allowed,
-    /// Refused, in a pattern file.
+    /// `where` is an error, as in a pattern file.
     Refused,
 }
 

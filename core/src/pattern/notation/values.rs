@@ -116,7 +116,7 @@ impl Parser<'_> {
         match self.peek() {
             Token::Name(name) if DType::parse(name).is_some() => {
                 self.next();
-                Ok(PatternNode::OfDtype(inner, DType::parse(name).expect("checked above")))
+                Ok(PatternNode::OfDtype(inner, DType::parse(name).expect("the match guard accepts only element types")))
             }
             Token::Mark('(') if self.shape_follows() => {
                 self.next();
@@ -194,7 +194,7 @@ impl Parser<'_> {
         match self.peek() {
             Token::Name(name) if DType::parse(name).is_some() => {
                 self.next();
-                Ok(DType::parse(name).expect("checked above"))
+                Ok(DType::parse(name).expect("the match guard accepts only element types"))
             }
             _ => Err(self.unexpected("a type: Tensor[(1, ?), float32], an element type, or dimensions")),
         }
