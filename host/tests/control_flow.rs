@@ -231,7 +231,7 @@ fn reports_clauses_of_incomplete_match() {
     assert_eq!(executor.run(&[Tensor::scalar(5i32)]).unwrap(), [Tensor::scalar(2i32)]);
     let error = executor.run(&[Tensor::scalar(0i32)]).unwrap_err();
     assert_eq!(error.code, codes::runtime::NO_CLAUSE);
-    assert_eq!(error.notes, ["its clauses are Cons(_, Nil), Cons(_, Cons(_, _))"]);
+    assert_eq!(error.notes, ["clauses: Cons(_, Nil), Cons(_, Cons(_, _))"]);
 }
 
 #[test]

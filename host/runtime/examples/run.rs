@@ -11,7 +11,7 @@ fn main() -> Result<(), Failure> {
     let session = if folders.is_empty() { Session::without_plugins(0)? } else { Session::new(&folders, 0)? };
     let (model, warnings) = Model::load(&session, compiled, None)?;
     warnings.iter().for_each(|warning| eprintln!("{warning}"));
-    let sizes = |shape: Option<tensor::Shape>| shape.expect("an artifact for known sizes");
+    let sizes = |shape: Option<tensor::Shape>| shape.expect("expected an artifact with known dimensions");
     let inputs = model.inputs().iter().map(|port| tensor::random::tensor(port.ty.dtype, &sizes(port.ty.shape()), 1));
     let outputs = model.run(&inputs.collect::<Vec<_>>())?;
     for (port, output) in model.outputs().iter().zip(&outputs) {

@@ -2,8 +2,9 @@
 //!
 //! All cancellation uses one mechanism: a build checks the [`Cancel`] of its [`Session`](crate::session::Session), a
 //! run checks that of the session that loaded the model or one of its own
-//! ([`Executor::run_under`](crate::exec::Executor::run_under)), and plugins see either as `cancelled`. Work in the
-//! scope of a `Cancel` ([`Cancel::enter`]) checks it as well, including the reading of models.
+//! ([`Executor::run_under`](crate::exec::Executor::run_under)), and plugins query either through the service
+//! `cancelled`. All work in the scope of a `Cancel` ([`Cancel::enter`]), including the reading of models, checks that
+//! `Cancel`.
 
 pub use byoc_ir::cancel::{Cancel, CancelReason, Scope};
 

@@ -19,9 +19,9 @@ pub struct Compiled {
     pub explain: Value,
     /// BLAKE3 of the model file, in hexadecimal.
     pub model_digest: String,
-    /// Options that shaped the result (backends, bound dimensions), by name.
+    /// Build options that affect the result (backends, bound dimensions), by name.
     pub options: Value,
-    /// True if the regions were read from a file, so that the host did not produce their code.
+    /// True if the regions were read from a file, so that this process did not compile them.
     pub from_file: bool,
 }
 
@@ -33,10 +33,10 @@ impl Compiled {
     }
 
     /// Compares the regions of the program with the compiled ones: name, backend, loader, and the types of all inputs
-    /// and outputs. Code compiled for tensors other than those it would be given never loads.
+    /// and outputs. Code that was compiled for other tensors is never loaded.
     ///
     /// # Errors
-    /// E0704 at the first contradiction.
+    /// E0704 if they differ; the message names the first difference.
     pub fn check(&self) -> Result<(), Diagnostic> {
         if self.regions.len() != self.program.regions.len() {
             let (made, wanted) = (self.regions.len(), self.program.regions.len());
@@ -61,7 +61,7 @@ impl Compiled {
 
 fn contradiction(message: String) -> Diagnostic {
     Diagnostic::error(codes::artifacts::MALFORMED, message)
-        .note("the program and the compiled region do not belong together")
+        .note("the program and the compiled region come from different builds")
         .help("compile the model again")
 }
 
@@ -72,7 +72,7 @@ pub struct CompiledRegion {
     pub symbol: String,
     /// Name of the backend.
     pub backend: String,
-    /// Plugin that compiled it.
+    /// Plugin that compiled the region.
     pub plugin: PluginId,
     /// Key of `loadbinary_<key>`.
     pub loader: String,
@@ -82,7 +82,7 @@ pub struct CompiledRegion {
     pub symbols: Vec<String>,
     /// Generated source, for readers and for machines that the blob does not fit.
     pub source: Option<RegionSource>,
-    /// Constants of the loader, in its order, as indices into [`Compiled::constants`].
+    /// Constants that the loader gets, in order, as indices into [`Compiled::constants`].
     pub constants: Vec<u32>,
     /// CPU features that the blob needs; empty if it runs on every machine.
     pub cpu_features: Vec<String>,
@@ -98,7 +98,7 @@ impl CompiledRegion {
     /// Returns the types that the region was compiled for.
     ///
     /// # Errors
-    /// When the recorded graph cannot be read.
+    /// When the recorded graph is malformed.
     pub fn signature(&self) -> Result<Signature, String> {
         Signature::of_graph(&self.graph)
     }
@@ -107,7 +107,7 @@ impl CompiledRegion {
     /// signature.
     fn check(&self, constants: &[Tensor]) -> Result<Signature, String> {
         if let Some(number) = self.constants.iter().find(|&&number| number as usize >= constants.len()) {
-            return Err(format!("expected one of {} constants, found number {number}", constants.len()));
+            return Err(format!("expected a constant index below {}, found {number}", constants.len()));
         }
         let signature = self.signature()?;
         signature.check_constants(|i| constants.get(*self.constants.get(i)? as usize))?;
@@ -132,7 +132,7 @@ pub struct PluginId {
     pub name: String,
     /// Version of the plugin.
     pub version: String,
-    /// BLAKE3 of its library, in hexadecimal.
+    /// BLAKE3 of the plugin's library, in hexadecimal.
     pub digest: String,
 }
 

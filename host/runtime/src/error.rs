@@ -1,4 +1,4 @@
-//! Errors reported to the caller: diagnostics, with the text that they refer to if there is one.
+//! Errors reported to the caller: diagnostics, with their source text if any.
 
 use byoc_ir::diag::{Code, Diagnostic};
 
@@ -11,7 +11,7 @@ pub struct SourceText {
     pub text: String,
 }
 
-/// Error of the user: one or more diagnostics, each with a code.
+/// Error reported to the user: one or more diagnostics, each with a code.
 #[derive(Clone, Debug, Default)]
 pub struct Failure {
     /// Diagnostics, in the order in which they were found.

@@ -1,5 +1,5 @@
-//! Runs compiled models: reads artifacts, loads plugins, executes programs on the host's kernels and the plugins'
-//! regions. All that a deployed program needs; reading and compiling models is the business of `byoc`.
+//! Runs compiled models: reads artifacts, loads plugins, and executes programs on the host's kernels and the plugins'
+//! regions. A deployed application needs only this crate; the crate `byoc` reads and compiles models.
 //!
 //! The modules are layers; each uses only those above it:
 //!

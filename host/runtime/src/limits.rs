@@ -3,29 +3,28 @@
 use byoc_ir::tensor::memory;
 use std::path::{Path, PathBuf};
 
-/// Sets the maximum number of bytes of tensors, arenas and scratch memory in total; the default is half of the
-/// available memory. Allocations by plugins themselves do not count.
+/// Sets the limit in bytes on the total memory of tensors, arenas and workspaces; the default is half of the available
+/// memory. Allocations made by plugins are not counted.
 pub fn set_max_memory(bytes: usize) {
     memory::set_limit(bytes);
 }
 
-/// Returns the maximum number of bytes in use at once; `usize::MAX` before the first
-/// [`Session`](crate::session::Session) is created.
+/// Returns the memory limit in bytes; `usize::MAX` before the first [`Session`](crate::session::Session) is created.
 pub fn max_memory() -> usize {
     memory::limit()
 }
 
-/// Sets the default limit unless one is set.
+/// Sets the default memory limit unless a limit is set.
 pub fn default_memory() {
     if memory::limit() == usize::MAX {
         memory::set_default_limit(available(Path::new("/")).map_or(usize::MAX - 1, |bytes| bytes / 2));
     }
 }
 
-/// Parses a number of bytes such as `2GiB`, `512M`, `1.5g` or `1073741824`. Units are powers of 1024.
+/// Parses a size in bytes such as `2GiB`, `512M`, `1.5g` or `1073741824`. Units are powers of 1024.
 ///
 /// # Errors
-/// Description of the expected format.
+/// Invalid text; the message describes the expected format.
 pub fn parse_size(text: &str) -> Result<usize, String> {
     let wanted = || format!("expected a number of bytes such as 2GiB, 512M or 1073741824, found \"{text}\"");
     let text = text.trim();
@@ -45,7 +44,7 @@ pub fn parse_size(text: &str) -> Result<usize, String> {
 }
 
 /// Returns the number of bytes that this process can still allocate: the minimum over the system and the control groups
-/// of the process. `None` if neither is known.
+/// of the process; `None` if neither can be determined.
 fn available(root: &Path) -> Option<usize> {
     let system = std::fs::read_to_string(root.join("proc/meminfo")).ok().and_then(|text| {
         let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
@@ -56,8 +55,8 @@ fn available(root: &Path) -> Option<usize> {
 }
 
 /// Returns the memory left by a line of `/proc/self/cgroup` (`hierarchy:controllers:path`): the minimum over the group
-/// and its ancestors. In a container the path may be that of the host and not exist; the root of the hierarchy then
-/// holds the container's own limits.
+/// and its ancestors. In a container, the path may be valid only on the host; the root of the hierarchy then holds the
+/// limits of the container.
 fn remaining_in_group(root: &Path, line: &str) -> Option<usize> {
     let mut parts = line.splitn(3, ':');
     let (_, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);

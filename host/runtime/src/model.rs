@@ -29,8 +29,8 @@ fn has_own_threads(region: &CompiledRegion) -> bool {
     region.metadata.iter().any(|(key, value)| key == OWN_THREADS && *value == true)
 }
 
-/// Returns the FLOPs of a run that these regions compute, and their share of the total. Both are those of the compiled
-/// program: the host's fallback for a region may need more or fewer.
+/// Returns the FLOPs per run in these regions, and their share of the total, as counted at compile time. The host
+/// program of a region may need more or fewer FLOPs.
 fn offloaded(explain: &serde_json::Value, regions: &HashSet<&str>) -> (u64, f64) {
     let flops = |of: &serde_json::Value| of["flops"].as_u64().unwrap_or(0);
     let rows = explain["regions"].as_array().into_iter().flatten();
@@ -42,11 +42,11 @@ fn offloaded(explain: &serde_json::Value, regions: &HashSet<&str>) -> (u64, f64)
 /// Model that can run.
 pub struct Model {
     executor: Executor,
-    /// Share of the FLOPs of a run on backends, excluding regions that fell back to the host.
+    /// Share of the FLOPs per run that backends execute, excluding regions that fell back to the host.
     pub offload_share: f64,
-    /// FLOPs of a run on backends.
+    /// FLOPs per run that backends execute.
     pub offload_flops: u64,
-    /// Number of regions on backends.
+    /// Number of regions that run on backends.
     pub regions: usize,
 }
 
@@ -54,8 +54,8 @@ impl Model {
     /// Loads every region with its loader. A region without a loader, or rejected by its loader, runs on the host; the
     /// warnings give the region and the reason.
     ///
-    /// Constants that only regions read are released once all regions are ready to run, so for a while there are two
-    /// copies of the constants that a backend packs. [`Model::load_sparing`] avoids that.
+    /// Constants that only regions read are released once all regions are ready to run, so packed constants are in
+    /// memory twice until then. [`Model::load_sparing`] avoids the second copy.
     ///
     /// # Errors
     /// When the program is invalid or the host lacks an operator that it would have to run.
@@ -67,13 +67,13 @@ impl Model {
         load(session, compiled, cache_dir, ConstantRetention::UntilReady)
     }
 
-    /// Loads like [`Model::load`], but constants that only regions read are handed over to their backends as soon as
-    /// these have loaded them: a backend that packs them one by one and releases each holds at most one of them twice.
-    /// Code used only for compiling and loading is released too. If a backend rejects a region after that, the model is
-    /// built once more by `rebuild`, and loaded as by [`Model::load`].
+    /// Loads like [`Model::load`], but the host releases constants that only regions read as soon as the regions are
+    /// loaded: a backend that packs and releases its constants one by one keeps at most one of them in memory twice.
+    /// Code used only for compiling and loading is released too. If a backend refuses a region after that, `rebuild`
+    /// builds the model again, which is then loaded as by [`Model::load`].
     ///
     /// # Errors
-    /// As [`Model::load`], and the errors of `rebuild`.
+    /// Same as [`Model::load`], and the errors of `rebuild`.
     pub fn load_sparing(
         session: &Session,
         compiled: Compiled,
@@ -98,7 +98,7 @@ impl Model {
         &self.executor.program().outputs
     }
 
-    /// Returns the number of operators that the host computes in a run without branches.
+    /// Returns the number of operators that the host executes per run, not counting those inside branches.
     pub fn host_steps(&self) -> usize {
         let entry = self.executor.program().entry as usize;
         let steps = self.executor.steps().get(entry);
@@ -113,7 +113,7 @@ impl Model {
     /// Runs the model. The inputs correspond to [`Model::inputs`], the results to [`Model::outputs`].
     ///
     /// # Errors
-    /// When the inputs do not fit, or a step fails.
+    /// When the inputs do not match [`Model::inputs`], or a step fails.
     pub fn run(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>, Failure> {
         entries::save_float_state();
         Ok(self.executor.run(inputs)?)
@@ -122,17 +122,17 @@ impl Model {
     /// Runs the model; the observer is notified of every step.
     ///
     /// # Errors
-    /// As [`Model::run`].
+    /// Same as [`Model::run`].
     pub fn run_observed(&self, inputs: &[Tensor], observer: &dyn Observer) -> Result<Vec<Tensor>, Failure> {
         entries::save_float_state();
         Ok(self.executor.run_observed(inputs, Some(observer))?)
     }
 
-    /// Runs the model until `cancel` is set: one of several requests, with a deadline of its own ([`Cancel::part`] of
-    /// the session's).
+    /// Runs the model; setting `cancel` ends the run. A request with its own deadline uses a [`Cancel::part`] of the
+    /// session's cancellation.
     ///
     /// # Errors
-    /// As [`Model::run`].
+    /// Same as [`Model::run`].
     pub fn run_under(&self, inputs: &[Tensor], cancel: &Cancel) -> Result<Vec<Tensor>, Failure> {
         Ok(self.executor.run_under(inputs, None, cancel)?)
     }
@@ -171,11 +171,9 @@ fn load(
             ..diagnostic.note(format!("region {} runs on the host instead; the result is the same", region.symbol))
         };
         let Some(loader) = session.registry.loader(&region.loader, &region.plugin.name) else {
-            let message = format!(
-                "region {} needs the loader \"loadbinary_{}\", which no plugin found registers",
-                region.symbol, region.loader
-            );
-            let origin = format!("it was compiled by plugin {} {}", region.plugin.name, region.plugin.version);
+            let message =
+                format!("region {}: no plugin registers the loader \"loadbinary_{}\"", region.symbol, region.loader);
+            let origin = format!("compiled by plugin {} {}", region.plugin.name, region.plugin.version);
             warnings.push(on_host(Diagnostic::warning(codes::plugins::NO_LOADER, message).note(origin)));
             regions.push(None);
             continue;
@@ -233,7 +231,7 @@ fn load(
         executor = executor.regions_on_caller();
     }
     executor = executor.with_cancel(session.cancel.clone());
-    // Notes of regions from being prepared for known dimensions.
+    // These notes report regions that were refused while they were prepared for known dimensions.
     for note in executor.notes() {
         warnings.push(Diagnostic::warning(codes::plugins::PLUGIN_FAULT, note).note("the result is the same"));
     }

@@ -8,30 +8,30 @@ use byoc_ir::diag::{Diagnostic, codes};
 /// Query key for which a loader returns, as a JSON boolean, whether its blobs hold native code.
 const QUERY: &str = "blob.native";
 
-/// Rejects a model read from a file if any of its regions may hold native code. Runs before anything of the model is
-/// loaded.
+/// Rejects a model read from a file if any of its regions may hold native code. The check precedes the loading of all
+/// regions.
 ///
 /// # Errors
-/// E0707 with the first such region, and the evidence.
+/// E0707 if a region may hold native code; the message gives the first such region and the evidence.
 pub fn refuse(session: &Session, compiled: &Compiled) -> Result<(), Diagnostic> {
     for region in compiled.regions.iter().flatten() {
         let Some(reason) = reason(session, region) else { continue };
         let message = format!("region {} of {}: {reason}", region.symbol, region.backend);
         return Err(Diagnostic::error(codes::artifacts::NATIVE_CODE, message)
             .note("native code in artifacts is rejected by --allow-native no")
-            .help("run it with --backend none, or compile the model again on this machine"));
+            .help("run the model with --backend none, or compile the model again on this machine"));
     }
     Ok(())
 }
 
-/// Returns the evidence that a region holds native code; none if it holds none, or no loader is available.
+/// Returns the evidence that a region holds native code; `None` if its loader denies native code or is not available.
 fn reason(session: &Session, region: &CompiledRegion) -> Option<String> {
     let loader = session.registry.loader(&region.loader, &region.plugin.name)?;
     if !region.cpu_features.is_empty() {
-        return Some(format!("it was compiled for a CPU with {}", region.cpu_features.join(", ")));
+        return Some(format!("compiled for a CPU with {}", region.cpu_features.join(", ")));
     }
     if region.blob.windows(4).any(|bytes| bytes == b"\x7fELF") {
-        return Some("it contains an ELF object".to_owned());
+        return Some("contains an ELF object".to_owned());
     }
     match loader.query(QUERY, &[]) {
         Ok(Some(answer)) if answer == b"false" => None,

@@ -10,7 +10,7 @@ use byoc_plugin_api::Services;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Threads, plugins and their services.
+/// State of a process: threads, plugins and the services for plugins.
 pub struct Session {
     /// Thread pool.
     pub pool: Arc<Pool>,
@@ -28,8 +28,8 @@ pub struct Session {
 }
 
 impl Session {
-    /// Starts `threads` threads (0: one per core of the machine) and determines the plugin directories. Each plugin is
-    /// loaded on demand.
+    /// Starts `threads` threads (0: one per CPU core) and determines the plugin directories. Plugins are loaded on
+    /// demand.
     ///
     /// # Errors
     /// When the system cannot start the threads.

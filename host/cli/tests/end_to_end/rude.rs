@@ -89,7 +89,7 @@ fn failure_at_start_is_error() {
 fn wrong_prepared_shapes_fall_back_to_host() {
     for (mistake, what) in [
         ("panic_prepare", "out of manners in prepare"),
-        ("one_output_more", "it prepares outputs of dimensions [3, 3] and [1], expected [3, 3]"),
+        ("one_output_more", "expected outputs of dimensions [3, 3], prepared [3, 3] and [1]"),
     ] {
         let (_folder, dir, model) = rude(mistake);
         run(&dir, &model).ok().stderr_contains(&["faulty", "host", what]);
@@ -102,7 +102,7 @@ fn checked_run_reports_out_of_bounds_writes() {
     for (mistake, what) in [
         ("writes_past_end", "output 0: 1 bytes written after the end, the first at 0 past it"),
         ("writes_before_start", "output 0: 1 bytes written before the start, the last at 1 before it"),
-        ("writes_past_workspace", "the workspace: 1 bytes written after the end"),
+        ("writes_past_workspace", "workspace: 1 bytes written after the end"),
         ("writes_input", "input 0 was written to"),
     ] {
         let (_folder, dir, model) = rude(mistake);

@@ -29,7 +29,7 @@ fn rejects_unknown_element_type() {
     for dtype in [complex, lanes, wide] {
         let error = module_of(&relu_of(dtype), &[]).err().unwrap();
         assert_eq!(error.code, codes::plugins::BAD_GRAPH);
-        assert_eq!(error.message, format!("expected an element type of the host, found {dtype}"));
+        assert_eq!(error.message, format!("expected an element type that the host supports, found {dtype}"));
     }
 }
 

@@ -16,15 +16,15 @@ pub struct Manifest {
     pub producer: String,
     /// BLAKE3 of the model file.
     pub model_digest: String,
-    /// Options that shaped the result.
+    /// Build options that affect the result.
     pub options: Value,
-    /// Placement of each operator of the model.
+    /// Placement of each operator of the model, as `byoc explain --json` prints it.
     pub explain: Value,
     /// Regions, in the program's order; `null` where the backend failed and the region runs on the host.
     pub regions: Vec<Option<RegionRecord>>,
     /// Constants, in the program's order.
     pub tensors: Vec<TensorRecord>,
-    /// All other entries of the archive, in its order.
+    /// All entries of the archive except the manifest, in archive order.
     pub entries: Vec<Entry>,
 }
 

@@ -1,10 +1,11 @@
 //! The `.byoc` file: a built model in one file, which is mapped into memory when it is used.
 //!
-//! It is a ZIP archive of uncompressed entries, aligned to 64 bytes, so that constants are used in place in the mapped
-//! file. `docs/artifact.md` describes the format. Its contents do not depend on time, directory or number of threads.
+//! The file is a ZIP archive of uncompressed entries, aligned to 64 bytes, so that constants are used in place in the
+//! mapped file. `docs/artifact.md` describes the format. The contents do not depend on time, directory or number of
+//! threads.
 //!
 //! The digest of the file is verified before anything in it is used, then the digests of all entries and tensors. A
-//! correct digest does not imply consistent contents, so they are checked too: [`crate::exec::validate`].
+//! correct digest does not imply consistent contents, so [`crate::exec::validate`] checks the program as well.
 
 mod manifest;
 mod read;

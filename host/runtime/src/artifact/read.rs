@@ -50,12 +50,12 @@ pub fn open(path: &Path) -> Result<Artifact, Diagnostic> {
         // An empty file cannot be mapped.
         return Err(at_path(not_an_artifact()));
     }
-    // The file must not be truncated while it is mapped: the writer never does so, it renames a new file over the old
-    // one. docs/artifact.md states this.
+    // The file must not be truncated while it is mapped. The writer never truncates it: it renames a new file over the
+    // old one (see docs/artifact.md).
     parse(Arc::new(MappedFile::of(&file).map_err(cannot)?)).map_err(at_path)
 }
 
-/// Shared range of a file. Its pages are released when it is dropped.
+/// Shared range of a file. Dropping the range releases its pages.
 struct FileRange<T: AsRef<[u8]>>(Arc<T>, Range<usize>);
 
 impl<T: AsRef<[u8]>> AsRef<[u8]> for FileRange<T> {
@@ -70,16 +70,16 @@ impl<T: AsRef<[u8]>> Drop for FileRange<T> {
     }
 }
 
-/// Reads an artifact from its bytes, which back its constants.
+/// Reads an artifact from the bytes of its file. The constants are views of these bytes.
 ///
 /// # Errors
-/// As [`open`].
+/// Same as [`open`].
 pub fn parse<T: AsRef<[u8]> + Send + Sync + 'static>(file: Arc<T>) -> Result<Artifact, Diagnostic> {
     let bytes = (*file).as_ref();
     check_seal(bytes)?;
     let entries = entries(bytes)?;
     let get = |name: &str| {
-        let range = entries.get(name).ok_or_else(|| malformed(format!("it has no {name}")))?;
+        let range = entries.get(name).ok_or_else(|| malformed(format!("missing entry {name}")))?;
         Ok::<_, Diagnostic>(&bytes[range.clone()])
     };
     let manifest = manifest(get(MANIFEST)?)?;
@@ -90,11 +90,11 @@ pub fn parse<T: AsRef<[u8]> + Send + Sync + 'static>(file: Arc<T>) -> Result<Art
         }
     }
     if manifest.entries.len() + 1 != entries.len() {
-        return Err(malformed("it has entries that are missing from its manifest"));
+        return Err(malformed("the archive has entries that are missing from the manifest"));
     }
     let program: Program = serde_json::from_slice(get(PROGRAM)?).map_err(|e| malformed(format!("{PROGRAM}: {e}")))?;
     validate(&program).map_err(|e| malformed(e.message))?;
-    let weights = entries.get(WEIGHTS).ok_or_else(|| malformed(format!("it has no {WEIGHTS}")))?;
+    let weights = entries.get(WEIGHTS).ok_or_else(|| malformed(format!("missing entry {WEIGHTS}")))?;
     let constants = constants(&file, weights.clone(), &manifest, &program)?;
     let regions = manifest.regions.iter().map(|record| record.as_ref().map(|record| region(record, get)).transpose());
     let regions = regions.collect::<Result<_, _>>()?;
@@ -123,18 +123,18 @@ fn check_seal(bytes: &[u8]) -> Result<(), Diagnostic> {
             codes::artifacts::DAMAGED,
             "expected an artifact, found a ZIP file without its digest",
         )
-        .note("it is not an artifact, or it is truncated"));
+        .note("the file is not an artifact, or it is truncated"));
     }
     if mapped::digest(covered).to_hex().as_bytes() != digest {
-        return Err(Diagnostic::error(codes::artifacts::DAMAGED, "its contents differ from what was written")
-            .help("copy it again, or compile the model again"));
+        return Err(Diagnostic::error(codes::artifacts::DAMAGED, "the contents do not match the digest of the file")
+            .help("copy the file again, or compile the model again"));
     }
     Ok(())
 }
 
 /// Returns the range of each entry's bytes.
 fn entries(bytes: &[u8]) -> Result<BTreeMap<String, Range<usize>>, Diagnostic> {
-    let bad = |e: zip::result::ZipError| malformed(format!("the archive: {e}"));
+    let bad = |e: zip::result::ZipError| malformed(format!("archive: {e}"));
     let mut archive = ZipArchive::new(Cursor::new(bytes)).map_err(bad)?;
     let mut entries = BTreeMap::new();
     for i in 0..archive.len() {
@@ -175,7 +175,7 @@ fn manifest(bytes: &[u8]) -> Result<Manifest, Diagnostic> {
     serde_json::from_value(value).map_err(|e| malformed(format!("{MANIFEST}: {e}")))
 }
 
-/// Returns the constants, as views of the file.
+/// Returns the constants as views of the file.
 fn constants<T: AsRef<[u8]> + Send + Sync + 'static>(
     file: &Arc<T>,
     weights: Range<usize>,
@@ -185,13 +185,13 @@ fn constants<T: AsRef<[u8]> + Send + Sync + 'static>(
     let bytes = &(**file).as_ref()[weights.clone()];
     let bad = |message: &str| malformed(format!("{WEIGHTS}: {message}"));
     let (length, rest) =
-        bytes.split_first_chunk::<8>().ok_or_else(|| bad("truncated before the length of its header"))?;
+        bytes.split_first_chunk::<8>().ok_or_else(|| bad("truncated before the length of the header"))?;
     let length = usize::try_from(u64::from_le_bytes(*length)).ok().filter(|&length| length <= rest.len());
-    let (header, data) = rest.split_at(length.ok_or_else(|| bad("its header is longer than the entry"))?);
+    let (header, data) = rest.split_at(length.ok_or_else(|| bad("the header is longer than the entry"))?);
     let header: Value = serde_json::from_slice(header).map_err(|e| bad(&e.to_string()))?;
     let base = weights.start + 8 + (rest.len() - data.len());
     if manifest.tensors.len() != program.constants.len() {
-        return Err(malformed("the program and the manifest have different constants"));
+        return Err(malformed("expected the same constants in program and manifest"));
     }
     let mut tensors = Vec::with_capacity(program.constants.len());
     for (record, port) in manifest.tensors.iter().zip(&program.constants) {
@@ -249,7 +249,7 @@ fn region<'a>(
 }
 
 fn not_an_artifact() -> Diagnostic {
-    Diagnostic::error(codes::artifacts::NOT_AN_ARTIFACT, "it is not a byoc artifact")
+    Diagnostic::error(codes::artifacts::NOT_AN_ARTIFACT, "not a byoc artifact")
         .help("byoc compile MODEL -o FILE.byoc writes one")
 }
 

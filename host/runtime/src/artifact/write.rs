@@ -16,7 +16,7 @@ use zip::{CompressionMethod, DateTime, ZipWriter};
 /// Minimum size of a file that needs the 64-bit form of the archive.
 const ZIP64_THRESHOLD: usize = 1 << 31;
 
-/// Writes a built model to a file, which appears under its name once it is complete.
+/// Writes a built model to a file atomically: the file appears under its name once it is complete.
 ///
 /// # Errors
 /// When the file cannot be written.

@@ -1,14 +1,14 @@
 //! Constants that the host reads.
 //!
-//! A region carries its host program, the fallback when its backend refuses it. A backend that runs the region has
-//! packed the constants it needs, so they do not have to stay in memory for a program that never runs. A region with
-//! dimensions that are known only in a run may be refused in any run; its constants stay.
+//! Every region carries a host program as its fallback. A backend that runs the region has its own packed copies of the
+//! constants, so constants that only an unused host program reads need not stay in memory. A region whose dimensions
+//! are known only at run time may be refused in any run, so its constants are kept.
 
 use super::program::{Function, Instr, Place, Program};
 use byoc_ir::ir::TensorType;
 
-/// Tests for each constant if a function that the host may have to run reads it. `loaded` tells if the backend of a
-/// region has taken it.
+/// Returns, for each constant, whether a function that the host may have to run reads the constant. `loaded` returns
+/// true for the index of a region that a backend has loaded.
 pub fn needed_constants(program: &Program, loaded: impl Fn(u32) -> bool) -> Vec<bool> {
     let mut needed = vec![false; program.constants.len()];
     let mut seen = vec![false; program.functions.len()];
@@ -39,7 +39,7 @@ pub(super) fn constants_of(function: &Function) -> impl Iterator<Item = usize> +
     })
 }
 
-/// Returns true if the sizes of all operands and results of an instruction are known before the run.
+/// Returns true if all operands and results of an instruction are tensors of known dimensions.
 fn is_sized(function: &Function, instr: &Instr) -> bool {
     let (read, written) = instr.operands();
     read.iter().chain(&written).all(|reg| {

@@ -13,10 +13,10 @@ use byoc_ir::diag::{Diagnostic, codes};
 use byoc_ir::tensor::Tensor;
 use std::sync::Arc;
 
-/// A prepared program. Kernels are created and weights are packed once; runs share them and nothing else.
+/// Program prepared for execution. Kernels are created and weights are packed once; concurrent runs share nothing else.
 ///
-/// The memory of activations is reused between runs: from the second run on, a straight-line program of known sizes
-/// allocates its outputs and nothing per step.
+/// Memory is reused between runs: from the second run on, a straight-line program with known dimensions allocates
+/// nothing but its outputs.
 pub struct Executor {
     prepared: PreparedProgram,
     on_caller: bool,
@@ -26,10 +26,10 @@ pub struct Executor {
 
 impl Executor {
     /// Prepares a program for execution. `constants` are the values of `program.constants`; `regions` corresponds to
-    /// `program.regions`, with `None` for a region that the host is to run.
+    /// `program.regions`, with `None` for a region that runs on the host.
     ///
     /// # Errors
-    /// An invalid program, or an operator that the host would have to run and has no implementation of.
+    /// An invalid program, or an operator that only the host could run and does not implement.
     pub fn new(
         program: Program,
         constants: Vec<Tensor>,
@@ -39,12 +39,11 @@ impl Executor {
         Executor::with_partial_constants(program, constants.into_iter().map(Some).collect(), regions, pool)
     }
 
-    /// Same as [`Executor::new`], without the constants that nothing reads as long as every region runs on its backend;
-    /// [`needed_constants`](super::constants::needed_constants) determines which these are.
+    /// Same as [`Executor::new`], except that constants may be absent if nothing reads them while every region runs on
+    /// its backend; see [`needed_constants`](super::constants::needed_constants).
     ///
     /// # Errors
-    /// Those of [`Executor::new`], and E0616 when a backend refuses a region and a constant that the host needs for it
-    /// is absent.
+    /// Same as [`Executor::new`], and E0616 if a backend refuses a region whose host program reads an absent constant.
     pub fn with_partial_constants(
         program: Program,
         constants: Vec<Option<Tensor>>,
@@ -62,24 +61,23 @@ impl Executor {
         })
     }
 
-    /// Releases the constants that cannot be read any more: those read only by the host programs of regions that are
-    /// certain to run on their backends.
+    /// Releases the constants that are read only by host programs of regions that are certain to run on their backends.
     pub fn release_constants(&mut self) {
         self.prepared.release_constants();
     }
 
-    /// Runs regions on the calling thread from now on, instead of on a thread of the pool. For backends with threads of
-    /// their own: OpenMP creates a team for every thread that calls it, so a model run from one thread whose regions
-    /// reach the backend from any thread of the pool would have several teams, and the idle ones would compete with the
-    /// active one for processors. Work of the host still goes to the pool, step by step.
+    /// Runs regions on the calling thread instead of on a thread of the pool. This is meant for backends with threads
+    /// of their own: OpenMP creates a team for every thread that calls it, so regions called from several pool threads
+    /// would create several teams, and the idle teams would compete with the active one for processors. Host kernels
+    /// still run on the pool.
     #[must_use]
     pub fn regions_on_caller(mut self) -> Executor {
         self.on_caller = true;
         self
     }
 
-    /// Sets the cancellation of runs that are not given one of their own. The default is the one in whose scope the
-    /// executor was created.
+    /// Sets the cancellation of all runs except [`Executor::run_under`]. The default is the cancellation in whose scope
+    /// the executor was created.
     #[must_use]
     pub fn with_cancel(mut self, cancel: Cancel) -> Executor {
         self.cancel = cancel;
@@ -96,8 +94,8 @@ impl Executor {
     /// Runs the program. The inputs correspond to `program().inputs`, the results to `program().outputs`.
     ///
     /// # Errors
-    /// Inputs of the wrong type, a step that fails, memory that is refused (E0609), or a run that is ended before its
-    /// result is there: E0617, E0618 and E0619.
+    /// Inputs of the wrong type, a failed step, an exceeded memory limit (E0609), or a run that is ended early (E0617,
+    /// E0618, E0619).
     pub fn run(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>, Diagnostic> {
         self.run_observed(inputs, None)
     }
@@ -105,16 +103,16 @@ impl Executor {
     /// Same as [`Executor::run`], and reports every step to the observer.
     ///
     /// # Errors
-    /// Those of [`Executor::run`].
+    /// Same as [`Executor::run`].
     pub fn run_observed(&self, inputs: &[Tensor], observer: Option<&dyn Observer>) -> Result<Vec<Tensor>, Diagnostic> {
         self.run_under(inputs, observer, &self.cancel)
     }
 
-    /// Same as [`Executor::run_observed`], with a cancellation flag and a deadline for this run: a cancelled run ends
-    /// between two steps or inside a kernel of the host, and plugins see the same state as `cancelled`.
+    /// Same as [`Executor::run_observed`], with the flag and the deadline of `cancel` for this run. A cancelled run
+    /// ends between two steps or inside a host kernel; plugins observe the same state through the service `cancelled`.
     ///
     /// # Errors
-    /// Those of [`Executor::run`].
+    /// Same as [`Executor::run`].
     pub fn run_under(
         &self,
         inputs: &[Tensor],
@@ -134,22 +132,22 @@ impl Executor {
         bind(&self.program().inputs, named)
     }
 
-    /// The program.
+    /// Returns the program being executed.
     pub fn program(&self) -> &Program {
         &self.prepared.program
     }
 
-    /// The thread pool.
+    /// Returns the thread pool that runs host kernels.
     pub fn pool(&self) -> &Arc<Pool> {
         &self.prepared.pool
     }
 
-    /// Regions that their backends refused while the program was prepared, with the reason, one line each.
+    /// Returns one line per region that its backend refused during preparation, with the reason.
     pub fn notes(&self) -> Vec<String> {
         self.prepared.notes()
     }
 
-    /// Static facts about each step, by function and index in its code.
+    /// Returns static information about each step, indexed by function and instruction.
     pub fn steps(&self) -> &[Vec<StepInfo>] {
         self.prepared.steps()
     }
@@ -169,7 +167,7 @@ fn check_constants(program: &Program, constants: &[Option<Tensor>]) -> Result<()
     let given = program.constants.iter().zip(constants).filter_map(|(port, tensor)| Some((port, tensor.as_ref()?)));
     for (port, tensor) in given {
         if port.ty.dtype != tensor.dtype() || port.ty.shape().as_deref() != Some(tensor.shape()) {
-            return wrong(format!("constant \"{}\": found {tensor:?}, expected {}", port.name, show(port)));
+            return wrong(format!("constant \"{}\": expected {}, found {tensor:?}", port.name, show(port)));
         }
     }
     Ok(())

@@ -1,8 +1,8 @@
-//! Memory of one activation of a function, and the views that a step gets of it.
+//! Memory of one activation of a function, and the views of it that a step operates on.
 //!
-//! The arena is one buffer that is read from and written to at the same time. No unsafe code is needed for that:
-//! outputs overlap neither each other nor inputs (checked before the program runs), so the arena is split at the
-//! outputs, and the slices between them are shared. [`Operands`] holds the order of the splits.
+//! A step reads and writes one buffer, the arena, at the same time. This needs no unsafe code: outputs overlap neither
+//! each other nor inputs (checked before the program runs), so the arena is split into a mutable slice per output and
+//! shared slices in between. [`Operands`] holds the order of the splits.
 
 use super::program::{Place, Reg, Register};
 use super::value::{Value, bad_program};
@@ -11,11 +11,10 @@ use byoc_ir::ir::TensorType;
 use byoc_ir::tensor::{AlignedBytes, DType, Shape, Tensor, TensorView, TensorViewMut, element_count};
 use std::sync::Arc;
 
-/// A register, as prepared for the executor.
+/// Register prepared for execution.
 pub(super) struct RegInfo {
-    /// Location; a value by its index in [`Frame::values`].
     pub slot: Slot,
-    /// Type; `None` for a handle.
+    /// Type of the tensor; `None` for a handle.
     pub ty: Option<TensorType>,
     /// Dimensions, if all are known.
     pub shape: Option<Shape>,
@@ -35,7 +34,7 @@ pub(super) enum Slot {
 }
 
 impl RegInfo {
-    /// Creates the executor's form of a register; `None` if the size overflows.
+    /// Prepares a register; returns `None` if its size overflows. `values` counts the registers that are values.
     pub(super) fn new(register: &Register, values: &mut u32) -> Option<RegInfo> {
         let shape = register.ty.as_ref().and_then(TensorType::shape);
         let dtype = register.ty.as_ref().map_or(DType::U8, |ty| ty.dtype);
@@ -54,7 +53,7 @@ impl RegInfo {
         Some(RegInfo { slot, ty: register.ty.clone(), shape, bytes })
     }
 
-    /// Element type and dimensions of a tensor of known size.
+    /// Returns element type and dimensions if all dimensions are known.
     fn known(&self) -> Option<(DType, &Shape)> {
         Some((self.ty.as_ref()?.dtype, self.shape.as_ref()?))
     }
@@ -62,9 +61,8 @@ impl RegInfo {
 
 /// Memory of an activation.
 pub(super) struct Frame {
-    /// The reference-counted values.
     pub values: Vec<Value>,
-    /// The tensors that the planner placed.
+    /// Tensors at the offsets that the planner assigned.
     pub arena: AlignedBytes,
 }
 
@@ -115,9 +113,9 @@ impl<'a> Scope<'a> {
                 Value::Tensor(t) if Some((t.dtype(), t.shape())) == info.known().map(|(d, s)| (d, &s[..])) => {
                     frame.arena.as_mut()[offset..offset + info.bytes].copy_from_slice(t.bytes());
                 }
-                _ => return Err(bad_program("a value has another type than its register")),
+                _ => return Err(bad_program("expected a value of the type of its register")),
             },
-            Slot::Constant(_) => return Err(bad_program("a constant is written")),
+            Slot::Constant(_) => return Err(bad_program("a constant is written to")),
         }
         Ok(())
     }
@@ -129,12 +127,12 @@ impl<'a> Scope<'a> {
             Slot::Arena(offset) if info.bytes == 1 => Ok(frame.arena.as_ref()[offset] != 0),
             _ => match self.read_tensor(frame, reg)? {
                 t if t.dtype() == DType::Bool && t.len() == 1 => Ok(t.bytes()[0] != 0),
-                t => Err(bad_program(&format!("the condition of a branch: expected a boolean scalar, found {t:?}"))),
+                t => Err(bad_program(&format!("branch condition: expected a boolean scalar, found {t:?}"))),
             },
         }
     }
 
-    /// Copies the bytes of a register in the arena.
+    /// Copies the bytes of an arena register to `to`.
     pub(super) fn copy_arena(&self, frame: &Frame, reg: Reg, to: &mut [u8]) {
         if let Slot::Arena(offset) = self.reg(reg).slot {
             to.copy_from_slice(&frame.arena.as_ref()[offset..offset + to.len()]);
@@ -150,7 +148,7 @@ impl<'a> Scope<'a> {
         TensorView { dtype, shape, data }
     }
 
-    /// Dimensions of the tensor in a register; empty for a handle.
+    /// Returns the dimensions of the tensor in a register; empty for a handle.
     pub(super) fn shape(&self, frame: &Frame, reg: Reg) -> Shape {
         let info = self.reg(reg);
         match (&info.shape, info.slot) {
@@ -168,7 +166,7 @@ impl<'a> Scope<'a> {
 pub(super) struct Operands {
     pub inputs: Box<[Reg]>,
     pub outs: Box<[Reg]>,
-    /// The operands in the arena, sorted by offset; empty ones are left out.
+    /// Non-empty operands in the arena, sorted by offset.
     arena_operands: Box<[ArenaOperand]>,
 }
 
@@ -181,7 +179,7 @@ struct ArenaOperand {
 }
 
 impl Operands {
-    /// Sorts the operands; `None` if an output overlaps another operand, or an output is a constant.
+    /// Sorts the operands; returns `None` if an output overlaps another operand, or an output is a constant.
     pub(super) fn new(regs: &[RegInfo], inputs: Vec<Reg>, outs: Vec<Reg>) -> Option<Operands> {
         let mut arena_operands = Vec::new();
         let sides = [(&inputs, false), (&outs, true)];
@@ -284,7 +282,7 @@ impl Scratch {
     }
 }
 
-/// Returns the view of an input; one in the arena has no data yet.
+/// Returns the view of an input. The data of an input in the arena is set later, by `split_arena`.
 fn input_view<'a>(scope: Scope<'a>, values: &'a [Value], reg: Reg) -> Result<TensorView<'a>, Diagnostic> {
     let info = scope.reg(reg);
     let (dtype, shape) = info.known().ok_or_else(|| bad_program("an operand has an unknown size"))?;
@@ -299,12 +297,12 @@ fn input_view<'a>(scope: Scope<'a>, values: &'a [Value], reg: Reg) -> Result<Ten
         },
     };
     if tensor.dtype() != dtype || tensor.shape() != &shape[..] {
-        return Err(bad_program(&format!("a register: expected {dtype} of shape {shape:?}, found {tensor:?}")));
+        return Err(bad_program(&format!("register: expected {dtype} of shape {shape:?}, found {tensor:?}")));
     }
     Ok(tensor.view())
 }
 
-/// Splits the arena at the outputs, and sets the data of the views in it.
+/// Splits the arena at the outputs, and sets the data of the views into the arena.
 fn split_arena<'a>(arena: &'a mut [u8], arena_operands: &[ArenaOperand], views: &mut Views<'a>) {
     let (mut rest, mut base) = (arena, 0);
     let mut next = 0;

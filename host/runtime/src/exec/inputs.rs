@@ -6,7 +6,7 @@ use byoc_ir::ir::Dim;
 use byoc_ir::tensor::{DType, Tensor};
 use std::collections::{BTreeMap, HashMap};
 
-/// Orders named inputs as in `ports`.
+/// Sorts named inputs into the order of `ports`.
 ///
 /// # Errors
 /// An unknown name, a name given twice, or a missing input.
@@ -34,7 +34,7 @@ pub fn bind(ports: &[Port], named: impl IntoIterator<Item = (String, Tensor)>) -
         .map(|(p, _)| format!("\"{}\" ({})", p.name, show(p)))
         .collect();
     if !missing.is_empty() {
-        let message = format!("no value is given for input {}", missing.join(", "));
+        let message = format!("missing input {}", missing.join(", "));
         return Err(inputs_note(Diagnostic::error(codes::runtime::INPUT_COUNT, message), ports));
     }
     Ok(bound.into_iter().flatten().collect())
@@ -43,7 +43,7 @@ pub fn bind(ports: &[Port], named: impl IntoIterator<Item = (String, Tensor)>) -
 /// Checks the number and the types of the inputs of a program.
 ///
 /// # Errors
-/// A wrong number of inputs, element type or dimension, or two sizes for one named dimension.
+/// A wrong number of inputs, a wrong element type or dimension, or two values for one named dimension.
 pub fn check_inputs(ports: &[Port], inputs: &[Tensor]) -> Result<(), Diagnostic> {
     if ports.len() != inputs.len() {
         let message = format!("expected {} inputs, found {}", ports.len(), inputs.len());
@@ -62,12 +62,12 @@ pub fn check_inputs(ports: &[Port], inputs: &[Tensor]) -> Result<(), Diagnostic>
             }
         }
     }
-    // Dimensions that are computed from others must have the computed size.
+    // A dimension that is an expression over named dimensions must equal the value of the expression.
     let size = |name: &str| named.get(name).map(|(size, _)| *size);
     for (port, tensor) in ports.iter().zip(inputs) {
         for (dim, &given) in port.ty.dims.iter().zip(tensor.shape()).filter(|(dim, _)| dim.name().is_none()) {
             if let Some(wanted) = dim.with_sizes(size).fixed().filter(|wanted| *wanted != given) {
-                let message = format!("input \"{}\": expected {dim} = {wanted} elements, found {given}", port.name);
+                let message = format!("input \"{}\": expected dimension {dim} = {wanted}, found {given}", port.name);
                 return Err(Diagnostic::error(codes::runtime::INPUT_SHAPE, message));
             }
         }
@@ -75,7 +75,7 @@ pub fn check_inputs(ports: &[Port], inputs: &[Tensor]) -> Result<(), Diagnostic>
     Ok(())
 }
 
-/// Checks the type of a value for an input, without the value.
+/// Checks an element type and dimensions against the type of an input.
 ///
 /// # Errors
 /// A wrong element type or wrong dimensions.
@@ -98,7 +98,7 @@ fn inputs_note(diagnostic: Diagnostic, ports: &[Port]) -> Diagnostic {
         return diagnostic.note("the model takes no inputs");
     }
     let inputs: Vec<String> = ports.iter().map(|port| format!("\"{}\" ({})", port.name, show(port))).collect();
-    diagnostic.note(format!("its inputs are {}", inputs.join(", ")))
+    diagnostic.note(format!("inputs of the model: {}", inputs.join(", ")))
 }
 
 /// Formats the type of a port for messages.

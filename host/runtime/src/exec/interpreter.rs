@@ -1,4 +1,4 @@
-//! The interpreter of programs: one loop over the instructions of the function on top of a stack of activations.
+//! Interpreter of programs: a loop over the instructions of the topmost activation on an explicit stack.
 //!
 //! A tail call replaces the activation of its caller, so a loop runs in constant memory.
 
@@ -19,7 +19,7 @@ use std::time::Instant;
 /// Maximum depth of nested calls; deeper ones count as infinite recursion.
 const MAX_DEPTH: usize = 100_000;
 
-/// Maximum size of the arenas of nested calls together, in bytes.
+/// Maximum total size of the arenas of nested calls, in bytes.
 const MAX_ARENAS: usize = 8 << 30;
 
 struct Activation<'e> {
@@ -49,7 +49,7 @@ pub(super) fn run(
     cancel: &Cancel,
     max_calls: u64,
 ) -> Result<Vec<Tensor>, Diagnostic> {
-    // For the kernels, and for plugins that query the cancellation on this thread.
+    // Kernels, and plugins called on this thread, query the cancellation that is in scope.
     let _scope = cancel.enter();
     let mut interpreter = Interpreter {
         exec,
@@ -73,7 +73,8 @@ pub(super) fn run(
     result
 }
 
-/// Moves arguments into the first values: parameters are the first registers, and all of them are values.
+/// Moves arguments into the first values of a frame: parameters are the first registers of a function, and each is a
+/// value.
 fn pass_args(args: &mut Vec<Value>, frame: &mut Frame) {
     for (slot, value) in frame.values.iter_mut().zip(args.drain(..)) {
         *slot = value;
@@ -84,7 +85,7 @@ struct Interpreter<'e, 'o> {
     exec: &'e PreparedProgram,
     observer: Option<&'o dyn Observer>,
     cancel: &'o Cancel,
-    /// Maximum number of calls; more count as a run that does not end.
+    /// Maximum number of calls; a run that exceeds it counts as endless.
     max_calls: u64,
     stack: Vec<Activation<'e>>,
     arenas: usize,
@@ -110,7 +111,8 @@ impl<'e> Interpreter<'e, '_> {
                 None => self.step(at),
                 Some(observer) => self.step_observed(at, observer),
             };
-            // A step that was cancelled left its result as it was, or failed for that reason.
+            // A cancelled step leaves its result undefined or fails, so the cancellation takes precedence over the
+            // outcome.
             if self.cancel.is_set() {
                 return Err(self.cancellation_error(at));
             }
@@ -138,7 +140,7 @@ impl<'e> Interpreter<'e, '_> {
         }
     }
 
-    /// Diagnostic for a cancelled run: the reason, and the step it was in.
+    /// Returns the diagnostic for a cancelled run: the reason and the current step.
     #[cold]
     fn cancellation_error(&self, at: usize) -> Diagnostic {
         let program = &self.exec.program;
@@ -151,17 +153,16 @@ impl<'e> Interpreter<'e, '_> {
             };
             format!(" at step {at} of {} in {}{operator}", function.code.len(), function.name)
         });
-        let progress = || format!("the run was{}, its step number {}", place.unwrap_or_default(), self.steps);
+        let progress = || format!("the run was{}, having executed {} steps", place.unwrap_or_default(), self.steps);
         self.cancel.check(progress).err().unwrap_or_else(|| bad_program("a run ends without a cancellation"))
     }
 
     #[cold]
     fn call_limit_error(&self) -> Diagnostic {
         let name = self.stack.last().map_or("", |top| &self.exec.program.functions[top.function as usize].name);
-        let message =
-            format!("reached the limit of {} calls and loop iterations, the last one in {name}", self.max_calls);
+        let message = format!("reached the limit of {} calls and loop iterations while running {name}", self.max_calls);
         Diagnostic::error(codes::runtime::STEP_LIMIT, message)
-            .help("a loop whose condition stays true and whose trip count is not given never ends")
+            .help("check the condition of the loop: it stays true, and the loop has no trip count")
     }
 
     fn top(&mut self) -> &mut Activation<'e> {
@@ -174,9 +175,9 @@ impl<'e> Interpreter<'e, '_> {
         self.arenas = self.arenas.saturating_add(code.arena);
         if self.stack.len() >= MAX_DEPTH || (self.arenas > MAX_ARENAS && !self.stack.is_empty()) {
             let name = &self.exec.program.functions[function as usize].name;
-            let message = format!("reached {} nested calls, the last one of {name}", self.stack.len());
+            let message = format!("reached the limit of nested calls at depth {}, calling {name}", self.stack.len());
             return Err(Diagnostic::error(codes::runtime::CALL_DEPTH, message)
-                .help("only a tail call runs without memory of its own"));
+                .help("make the recursive call a tail call, which needs no additional memory"));
         }
         if self.buffers.workspace.as_ref().len() < code.workspace {
             self.buffers.workspace = super::frame::allocate(code.workspace)?;
@@ -187,7 +188,7 @@ impl<'e> Interpreter<'e, '_> {
         Ok(())
     }
 
-    /// Replaces the running function by another.
+    /// Replaces the running function with another: a tail call.
     fn replace(&mut self, function: u32) -> Result<(), Diagnostic> {
         if let Some(top) = self.stack.last_mut()
             && top.function == function
@@ -208,7 +209,7 @@ impl<'e> Interpreter<'e, '_> {
         }
     }
 
-    /// Ends the running function; returns the results if it was the last.
+    /// Returns from the running function; yields the results of the run if no caller is left on the stack.
     fn leave(&mut self, values: &[Reg]) -> Result<Option<Vec<Tensor>>, Diagnostic> {
         self.read_args(values, &[])?;
         self.drop_top();
@@ -224,7 +225,7 @@ impl<'e> Interpreter<'e, '_> {
         let top = self.top();
         let scope = Scope { regs: &top.code.regs, constants };
         if top.outs.len() != results.len() {
-            return Err(bad_program("a closure returns a wrong number of values for its caller"));
+            return Err(bad_program("a closure returns a number of values that its caller does not expect"));
         }
         for (&reg, value) in top.outs.iter().zip(results.drain(..)) {
             scope.write(&mut top.frame, reg, value)?;
@@ -273,7 +274,7 @@ impl<'e> Interpreter<'e, '_> {
             Step::Nop => return Ok(Flow::Next),
             Step::Kernel(step) => {
                 let frame = &mut top.frame;
-                // Inline if the run is on a thread of the pool.
+                // Runs inline if this thread belongs to the pool.
                 let done = exec.pool.install(|| cancel.within(|| step::kernel(scope, frame, step, buffers)));
                 done.map_err(|e| self.kernel_error(at, e))?;
                 return Ok(Flow::Next);
@@ -335,7 +336,7 @@ impl<'e> Interpreter<'e, '_> {
             Instr::RefRead { cell, outs } => {
                 let values = self.read_all(&[*cell])?.remove(0).cell()?.read();
                 if values.len() != outs.len() {
-                    return Err(bad_program("a wrong number of values is read from a cell"));
+                    return Err(bad_program("a cell is read with a wrong number of registers"));
                 }
                 for (&reg, value) in outs.iter().zip(values) {
                     scope.write(&mut self.top().frame, reg, value)?;
@@ -360,7 +361,7 @@ impl<'e> Interpreter<'e, '_> {
             Instr::Fields { value, outs } => {
                 let data = scope.read(&top.frame, *value)?.data()?;
                 if data.fields.len() != outs.len() {
-                    return Err(bad_program("a wrong number of fields is read from a value"));
+                    return Err(bad_program("the fields of a value are read with a wrong number of registers"));
                 }
                 for (&reg, field) in outs.iter().zip(&data.fields) {
                     scope.write(&mut top.frame, reg, field.clone())?;
@@ -371,7 +372,7 @@ impl<'e> Interpreter<'e, '_> {
                 let name = &exec.program.functions[top.function as usize].name;
                 let message = format!("no clause of a match in {name} matches the value");
                 let diagnostic = Diagnostic::error(codes::runtime::NO_CLAUSE, message);
-                return Err(diagnostic.note(format!("its clauses are {clauses}")).help("add a clause `_ => ...`"));
+                return Err(diagnostic.note(format!("clauses: {clauses}")).help("add a clause `_ => ...`"));
             }
             Instr::Free { regs } => {
                 for &reg in regs {
@@ -422,14 +423,14 @@ impl<'e> Interpreter<'e, '_> {
         }
     }
 
-    /// Adds the operator and its origins in the model to a diagnostic.
+    /// Prefixes a diagnostic with the operator, and adds the operator's origins in the model as notes.
     fn with_origins(&self, at: usize, mut diagnostic: Diagnostic) -> Diagnostic {
         let program = &self.exec.program;
         let function = self.stack.last().map_or(0, |top| top.function);
         if let Some(Instr::Kernel(call) | Instr::Alias(call)) = program.functions[function as usize].code.get(at) {
             diagnostic.message = format!("{}: {}", call.op, diagnostic.message);
             for source in call.origins.iter().filter_map(|&i| program.sources.get(i as usize)) {
-                diagnostic = diagnostic.note(format!("it comes from {} ({})", source.name, source.op));
+                diagnostic = diagnostic.note(format!("operator of the model: {} ({})", source.name, source.op));
             }
         }
         diagnostic

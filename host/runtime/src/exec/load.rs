@@ -1,5 +1,5 @@
-//! Prepares a validated program for execution: creates the kernels, with the constants that they may pack, and lays out
-//! the operands of each step of known sizes, both once.
+//! Prepares a validated program for execution, once for all runs: creates the kernels, which may pack their constants,
+//! and lays out the operands of each step with known dimensions.
 
 use super::frame::{Operands, RegInfo, Slot};
 use super::lru_cache::{Dims, LruCache};
@@ -17,11 +17,11 @@ use byoc_ir::typing::unify;
 use byoc_kernels::{self, Kernel, Spec};
 use std::sync::{Arc, Mutex};
 
-/// Maximum number of kernels that a step keeps for different dimensions. Only operators without constants get here, so
-/// these kernels hold no packed weights.
+/// Maximum number of kernels that a step caches for different dimensions. Such kernels are created without constants,
+/// so they hold no packed weights.
 const MAX_KERNELS: usize = 16;
 
-/// A function prepared for execution.
+/// Function prepared for execution.
 pub(super) struct Code {
     /// Size of the arena in bytes.
     pub arena: usize,
@@ -36,8 +36,8 @@ pub(super) struct Code {
 }
 
 impl Code {
-    /// Functions that this one may call, as far as its code names them. The host program of a region counts if no
-    /// backend runs the region.
+    /// Returns the functions that this one names in calls and closures, and the host programs of its regions that no
+    /// backend runs.
     pub(super) fn callees(&self, program: &Program) -> Vec<u32> {
         let callee = |step: &Step| match step {
             Step::Region(step) if step.region.is_none() => Some(program.regions[step.index as usize].fallback),
@@ -54,7 +54,7 @@ impl Code {
 pub(super) enum Step {
     Kernel(Box<KernelStep>),
     Dynamic(Box<DynamicStep>),
-    /// An alias; with the dimensions of the result if they are known.
+    /// Alias, with the dimensions of the result if they are known.
     Alias {
         from: Reg,
         out: Reg,
@@ -64,29 +64,29 @@ pub(super) enum Step {
     Region(Box<RegionStep>),
     /// No operation: source and result share their place in the arena.
     Nop,
-    /// Any other instruction, run as it is.
+    /// Any other instruction, unchanged.
     Control(Instr),
 }
 
-/// A call of an operator on operands of known sizes.
+/// Call of an operator on operands with known dimensions.
 pub(super) struct KernelStep {
     pub kernel: Box<dyn Kernel>,
     pub operands: Operands,
     pub in_place: InPlace,
 }
 
-/// Treatment of an input whose memory the first output takes over. Such an input is not one of the [`Operands`].
+/// In-place execution: the first output reuses the memory of an input, which is then not among the [`Operands`].
 pub(super) enum InPlace {
-    /// No such input.
+    /// The output has memory of its own.
     No,
     /// The kernel computes in place.
     Yes,
-    /// The program was planned for a kernel that computes in place, and the kernel of this machine does not: the input
-    /// is first copied to the end of the workspace, and is inserted among the inputs at this index.
+    /// The program was planned for in-place execution, but the kernel of this machine does not support it: the input is
+    /// copied to the end of the workspace first, and the copy is inserted into the inputs at this index.
     Save(u32, Reg),
 }
 
-/// A call of an operator whose sizes are known only in a run.
+/// Call of an operator on operands whose dimensions are known only at run time.
 pub(super) struct DynamicStep {
     pub op: OpId,
     pub attrs: Attrs,
@@ -110,11 +110,11 @@ pub(super) struct RegionStep {
     pub region: Option<Arc<dyn Region>>,
     /// Types that the region was compiled for.
     pub signature: Signature,
-    /// Operands and plan, if all sizes are known before the run.
+    /// Operands and plan, if all dimensions are known before the run.
     pub fixed: Option<(Operands, Prepared)>,
     pub inputs: Vec<Reg>,
     pub outs: Vec<Reg>,
-    /// Plans, if sizes are known only in a run.
+    /// Plans, if dimensions are known only at run time.
     pub plans: Option<Arc<RegionPlans>>,
 }
 
@@ -137,8 +137,8 @@ pub(super) fn load(
     Ok(Code { arena: function.arena, values: values as usize, workspace, regs, steps, notes })
 }
 
-/// Checks that no single tensor of the function exceeds the memory limit: kernels create tables as long as one of its
-/// axes.
+/// Checks that no tensor of the function exceeds the memory limit, because a kernel may create a table as long as an
+/// axis of the tensor.
 fn check_fits(function: &Function, regs: &[RegInfo]) -> Result<(), Diagnostic> {
     let largest = regs.iter().filter(|reg| !matches!(reg.slot, Slot::Constant(_))).map(|reg| reg.bytes).max();
     let bytes = largest.unwrap_or(0).max(function.arena);
@@ -146,7 +146,7 @@ fn check_fits(function: &Function, regs: &[RegInfo]) -> Result<(), Diagnostic> {
         return Ok(());
     }
     let error = OutOfMemory { bytes: Some(bytes), limit: Some((memory::limit(), memory::used())) };
-    Err(Diagnostic::from(error).note(format!("{} computes it", function.name)))
+    Err(Diagnostic::from(error).note(format!("needed by function {}", function.name)))
 }
 
 struct Loader<'a> {
@@ -204,7 +204,7 @@ impl Loader<'_> {
         let typed = self.typed(function, regs, call)?;
         let (from, out) = match (call.inputs().next(), &call.outs[..]) {
             (Some(from), [out]) => (from, *out),
-            _ => return Err(bad_program("an alias has one result")),
+            _ => return Err(bad_program("expected one result of an alias")),
         };
         let (source, target) = (&regs[from.index()], &regs[out.index()]);
         let same_place = matches!((source.slot, target.slot), (Slot::Arena(a), Slot::Arena(b)) if a == b);
@@ -246,7 +246,7 @@ impl Loader<'_> {
                     let prepared: Vec<String> = plan.outputs.iter().map(shown).collect();
                     let wanted: Vec<String> = wanted.iter().map(|dims| format!("{dims:?}")).collect();
                     let reason = format!(
-                        "it prepares outputs of dimensions {}, expected {}",
+                        "expected outputs of dimensions {1}, prepared {0}",
                         prepared.join(" and "),
                         wanted.join(" and ")
                     );
@@ -271,13 +271,13 @@ impl Loader<'_> {
         }
     }
 
-    /// Infers the types of a call again, because a program from a file may claim any.
+    /// Infers the types of a call again, because a program from a file may declare any types.
     fn typed(&self, function: &Function, regs: &[RegInfo], call: &OpCall) -> Result<TypedCall, Diagnostic> {
         let op = op::lookup(&call.op).ok_or_else(|| no_kernel(self.program, call))?;
         let def = op::get(op);
         let attrs = op::normalize_attrs(def, call.attrs.clone()).map_err(|d| type_error(&d))?;
-        let args =
-            trace::arg_types(function, call).ok_or_else(|| bad_program("an operator has a handle as argument"))?;
+        let args = trace::arg_types(function, call)
+            .ok_or_else(|| bad_program("expected tensors as arguments of an operator, found a handle"))?;
         let values: Vec<Option<&Tensor>> = call
             .args
             .iter()
@@ -296,7 +296,7 @@ impl Loader<'_> {
                 None => false,
             });
         if !fits {
-            return Err(bad_program(&format!("the results of {} have other types than those inferred", call.op)));
+            return Err(bad_program(&format!("expected {} to have results of the inferred types", call.op)));
         }
         Ok(TypedCall { op, def, attrs, outs: inferred })
     }
@@ -321,7 +321,7 @@ impl TypedCall {
     }
 }
 
-/// Tensor types of the result of a call, tuples flattened.
+/// Returns the tensor types in the result type of a call, tuples flattened.
 pub(super) fn flatten(ty: &Type) -> Option<Vec<TensorType>> {
     match ty {
         Type::Tensor(t) => Some(vec![(**t).clone()]),
@@ -334,7 +334,8 @@ fn refusal_note(region: &program::Region, why: &str) -> String {
     format!("{} runs on the host: {} refused it: {why}", region.symbol, region.backend)
 }
 
-/// Converts a type error: a program is typed when it is created, so an error now means an invalid file.
+/// Converts a type error to an invalid program: types are inferred when a program is created, so an error at this point
+/// means that its file is invalid.
 fn type_error(diagnostic: &Diagnostic) -> Diagnostic {
     bad_program(&diagnostic.message)
 }
@@ -342,9 +343,9 @@ fn type_error(diagnostic: &Diagnostic) -> Diagnostic {
 fn no_kernel(program: &Program, call: &OpCall) -> Diagnostic {
     let mut diagnostic =
         Diagnostic::error(codes::runtime::NO_KERNEL, format!("the host has no implementation of {}", call.op))
-            .help("this operator needs a backend that supports it: see byoc explain");
+            .help("select a backend that supports the operator: see byoc explain");
     for source in call.origins.iter().filter_map(|&i| program.sources.get(i as usize)) {
-        diagnostic = diagnostic.note(format!("it comes from {} ({})", source.name, source.op));
+        diagnostic = diagnostic.note(format!("operator of the model: {} ({})", source.name, source.op));
     }
     diagnostic
 }

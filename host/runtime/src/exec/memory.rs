@@ -10,8 +10,8 @@ pub fn trim_heap() {
     }
 }
 
-/// Releases pages of code. A run needs little of the code that reads, compiles and loads a model, some fifteen
-/// megabytes with a large library. Pages that are needed again are read from their files.
+/// Releases pages of executable code. After loading, a run needs little of the code that reads, compiles and loads a
+/// model (some 15 MB with a large library). Pages that are needed again are read from their files.
 pub fn release_code() {
     #[cfg(target_os = "linux")]
     for range in clean_code_mappings(&std::fs::read_to_string("/proc/self/smaps").unwrap_or_default()) {

@@ -1,9 +1,9 @@
-//! Plans of regions whose dimensions are known only in a run. A model keeps a bounded number of them, and tells a
+//! Plans of regions whose dimensions are known only at run time. A model keeps a bounded number of them, and tells a
 //! backend which ones it releases.
 //!
-//! A plan in use is never released: a run holds a reference, and the drop of the last one releases the plan. Different
-//! dimensions may share a plan (a backend without plans of its own numbers all of them 0), so users are counted per
-//! plan number.
+//! A plan in use is never released: a run holds a reference, and dropping the last reference releases the plan.
+//! Different dimensions may share a plan number (a backend without plans returns 0 for all dimensions), so users are
+//! counted per plan number.
 
 use super::lock::lock;
 use super::lru_cache::{Dims, LruCache};
@@ -13,17 +13,17 @@ use byoc_ir::diag::Diagnostic;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-/// Maximum number of plans of a model, or the number of its regions if that is larger: regions run one after the other,
-/// so with fewer plans than regions every run would create every plan again.
+/// Maximum number of plans of a model, unless it has more regions: regions run one after the other, so with fewer plans
+/// than regions every run would evict and recreate every plan.
 const MAX_PLANS: usize = 64;
 
-/// Maximum size of the plans of a model together, in bytes. The newest is kept even if it alone exceeds this.
+/// Maximum total size of the plans of a model in bytes. The newest plan is kept even if it alone exceeds the limit.
 const MAX_BYTES: usize = 256 << 20;
 
 /// Plans of a model, by region and dimensions; `None` if the backend refuses the dimensions.
 type PlanCache = Mutex<LruCache<(u32, Dims), Option<Arc<Plan>>>>;
 
-/// A plan, released when dropped.
+/// Plan that is released when dropped.
 pub(super) struct Plan {
     prepared: Prepared,
     owner: Arc<Owner>,
@@ -50,7 +50,7 @@ pub(super) struct RegionPlans {
     cache: Arc<PlanCache>,
 }
 
-/// The region that plans are released to.
+/// Region that owns the plans, with the number of users of each.
 struct Owner {
     region: Arc<dyn Region>,
     users: Mutex<Users>,
@@ -60,14 +60,15 @@ struct Owner {
 struct Users {
     /// Number of users by plan number.
     counts: BTreeMap<u64, usize>,
-    /// Plans without users. They are released while no `prepare` is in progress, which might return one of them again.
+    /// Plans without users. They are released only when no `prepare` is in progress, because `prepare` may return one
+    /// of them again.
     unused: Vec<u64>,
     /// Number of calls of `prepare` in progress.
     preparing: usize,
 }
 
 impl RegionPlans {
-    /// Creates the plans of each region that a backend runs.
+    /// Creates the bookkeeping of plans for each region that a backend runs; no plan is created yet.
     pub fn of(regions: &[Option<Arc<dyn Region>>]) -> Vec<Option<Arc<RegionPlans>>> {
         let cache = Arc::new(Mutex::new(LruCache::new(MAX_PLANS.max(regions.len()), MAX_BYTES)));
         let plans = |(index, region): (usize, &Option<Arc<dyn Region>>)| {
@@ -77,7 +78,7 @@ impl RegionPlans {
         regions.iter().enumerate().map(plans).collect()
     }
 
-    /// Returns the plan for dimensions that are known before the run. It lives as long as the model.
+    /// Returns the plan for dimensions that are known before the run. The plan is never released while the model lives.
     ///
     /// # Errors
     /// Dimensions that the backend refuses.
@@ -85,8 +86,8 @@ impl RegionPlans {
         self.owner.prepare(inputs)
     }
 
-    /// Returns the plan for these input dimensions, and creates it if it is not cached; `None` if the backend refuses
-    /// them, or prepares outputs that contradict the signature of the region.
+    /// Returns the plan for these input dimensions, from the cache or newly created; `None` if the backend refuses the
+    /// dimensions, or prepares outputs that contradict the signature of the region.
     pub fn get(&self, inputs: &[&[usize]], signature: &Signature) -> Option<Arc<Plan>> {
         let key = (self.index, inputs.iter().map(|&dims| dims.into()).collect::<Dims>());
         if let Some(cache) = lock(&self.cache).get(&key) {
@@ -110,11 +111,11 @@ impl RegionPlans {
 }
 
 impl Owner {
-    /// Calls `prepare` of the backend, and counts one more user of the plan.
+    /// Calls `prepare` of the backend, and adds a user to the plan.
     fn prepare(&self, inputs: &[&[usize]]) -> Result<Prepared, Diagnostic> {
         lock(&self.users).preparing += 1;
-        // Without the lock: the backend may use the host's threads, and this thread may then start another run
-        // meanwhile.
+        // The lock is not held during the call: the backend may use the host's threads, and this thread may start
+        // another run while it waits for them.
         let prepared = self.region.prepare(inputs);
         let mut users = lock(&self.users);
         users.preparing -= 1;
@@ -125,7 +126,7 @@ impl Owner {
         prepared
     }
 
-    /// Counts one user less of a plan.
+    /// Removes a user from a plan; a plan without users is released.
     fn remove_user(&self, plan: u64) {
         let mut users = lock(&self.users);
         if let Some(count) = users.counts.get_mut(&plan) {

@@ -1,5 +1,5 @@
-//! The host's threads: one rayon pool of a fixed size that runs kernels and serves `parallel_for` of plugins. Never
-//! rayon's global pool, which belongs to the program that embeds this library.
+//! The host's threads: one rayon pool of a fixed size that runs kernels and serves `parallel_for` of plugins. Rayon's
+//! global pool is never used: it belongs to the application that embeds this library.
 
 use byoc_ir::diag::{Diagnostic, codes};
 use byoc_plugin_api::host::entries;
@@ -21,7 +21,7 @@ impl Pool {
     /// Creates a pool of `threads` threads; 0 stands for the number of processors.
     ///
     /// # Errors
-    /// Threads that the system cannot start.
+    /// The system cannot start the threads.
     pub fn new(threads: usize) -> Result<Pool, Diagnostic> {
         let threads = match threads {
             0 => std::thread::available_parallelism().map_or(1, usize::from),
@@ -40,17 +40,17 @@ impl Pool {
         self.threads
     }
 
-    /// Runs `body` on a thread of the pool, so that rayon splits its work within this pool. Inline if the calling
-    /// thread belongs to the pool.
+    /// Runs `body` on a thread of the pool, so that rayon splits its work within this pool. `body` runs inline if the
+    /// calling thread belongs to the pool.
     pub fn install<R: Send>(&self, body: impl FnOnce() -> R + Send) -> R {
         self.pool.install(body)
     }
 
-    /// Runs `body(i)` for every `i` below `n`, and returns when all are done. Inline and in order if there is one
-    /// thread or one index, or if called from such a body.
+    /// Runs `body(i)` for every `i` below `n`, and returns when all calls are done. The calls run inline and in order
+    /// if there is one thread or one index, or inside another `parallel_for`.
     ///
     /// # Panics
-    /// When a body panics.
+    /// If `body` panics.
     pub fn parallel_for(&self, n: usize, body: &(dyn Fn(usize) + Sync)) {
         if self.threads == 1 || n <= 1 || NESTED.get() {
             (0..n).for_each(body);
@@ -65,7 +65,7 @@ impl Pool {
     }
 }
 
-/// Marks the thread while a body runs, even if the body panics.
+/// Sets `NESTED` while a body runs, and restores it even if the body panics.
 struct Nested(bool);
 
 impl Nested {

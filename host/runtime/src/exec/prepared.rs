@@ -1,4 +1,4 @@
-//! A program prepared for execution, and the memory that is reused between its runs: the state of a run itself is in
+//! A program prepared for execution, and the memory that is reused between its runs. The state of a single run is in
 //! [`interpreter`](super::interpreter).
 
 use super::constants::{constants_of, needed_constants};
@@ -18,22 +18,21 @@ use std::sync::{Arc, Mutex, OnceLock};
 /// A program, its constants and its code, shared by runs on any number of threads.
 pub(super) struct PreparedProgram {
     pub program: Program,
-    /// Released constants are empty, and `code` rejects the functions that read them.
+    /// A released constant is replaced with an empty tensor; `code` returns an error for a function that reads one.
     pub constants: Vec<Tensor>,
     pub pool: Arc<Pool>,
     released: Vec<bool>,
     regions: Vec<Option<Arc<dyn Region>>>,
     plans: Vec<Option<Arc<RegionPlans>>>,
-    /// Prepared at construction if a function may certainly run, and otherwise (the host program of a region that a
-    /// backend runs) at its first call.
+    /// Code of each function. A function reachable from the entry is prepared at construction, the host program of a
+    /// region that a backend runs at its first call.
     functions: Vec<OnceLock<Result<Code, Diagnostic>>>,
     free_frames: Vec<Mutex<Vec<Frame>>>,
     free_buffers: Mutex<Vec<RunBuffers>>,
     infos: OnceLock<Vec<Vec<StepInfo>>>,
 }
 
-/// Maximum number of activations of a function whose memory is kept: enough for concurrent runs, not for a deep
-/// recursion.
+/// Maximum number of frames kept per function for reuse: enough for concurrent runs, not for deep recursion.
 const MAX_FREE_FRAMES: usize = 16;
 
 /// Working memory of a run that belongs to no activation.
@@ -44,10 +43,11 @@ pub(super) struct RunBuffers {
 }
 
 impl PreparedProgram {
-    /// Prepares the functions that may certainly run, so that a missing kernel is reported before the first run.
+    /// Prepares the functions reachable from the entry, so that a missing kernel is reported before the first run. Host
+    /// programs of regions that a backend runs are excluded.
     ///
     /// # Errors
-    /// An operator that the host would have to run and has no implementation of, or missing constants for it.
+    /// An operator that only the host could run and does not implement, or an absent constant that the host reads.
     pub fn new(
         program: Program,
         constants: Vec<Option<Tensor>>,
@@ -77,8 +77,7 @@ impl PreparedProgram {
         Ok(prepared)
     }
 
-    /// Releases the constants that cannot be read any more: those read only by the host programs of regions that are
-    /// certain to run on their backends.
+    /// Releases the constants that are read only by host programs of regions that are certain to run on their backends.
     pub fn release_constants(&mut self) {
         let refused: Vec<u32> = self
             .functions
@@ -98,7 +97,7 @@ impl PreparedProgram {
         }
     }
 
-    /// Regions that their backends refused while the program was prepared, with the reason, one line each.
+    /// Returns one line per region that its backend refused during preparation, with the reason.
     pub fn notes(&self) -> Vec<String> {
         let prepared = self.functions.iter().filter_map(|code| code.get()?.as_ref().ok());
         let mut notes: Vec<String> = prepared.flat_map(|code| code.notes.iter().cloned()).collect();
@@ -107,7 +106,7 @@ impl PreparedProgram {
         notes
     }
 
-    /// Static facts about each step, by function and index in its code.
+    /// Returns static information about each step, indexed by function and instruction.
     pub fn steps(&self) -> &[Vec<StepInfo>] {
         self.infos.get_or_init(|| steps(&self.program))
     }
@@ -115,7 +114,7 @@ impl PreparedProgram {
     /// Returns the code of a function.
     ///
     /// # Errors
-    /// A kernel that the host lacks, or constants that were released.
+    /// An operator that the host does not implement, or a constant that was released.
     pub fn code(&self, index: u32) -> Result<&Code, Diagnostic> {
         let load = || {
             self.check_present(index)?;
@@ -124,7 +123,7 @@ impl PreparedProgram {
         self.functions[index as usize].get_or_init(load).as_ref().map_err(Clone::clone)
     }
 
-    /// Checks that every constant that a function reads is present.
+    /// Checks that no constant that a function reads was released.
     fn check_present(&self, index: u32) -> Result<(), Diagnostic> {
         let function = &self.program.functions[index as usize];
         if constants_of(function).all(|constant| !self.released[constant]) {
@@ -132,8 +131,8 @@ impl PreparedProgram {
         }
         let message = format!("{} cannot run on the host: its constants were released", function.name);
         Err(Diagnostic::error(codes::runtime::CONSTANTS_GONE, message)
-            .note("its backend loaded it, packed its constants, and refused it afterwards")
-            .help("leave the backend out"))
+            .note("its backend loaded the region, packed its constants, and refused it afterwards")
+            .help("select the backends without this one"))
     }
 
     /// Returns memory for an activation, reused if possible.

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 /// Version of this format. A reader rejects any other.
 pub const VERSION: u32 = 2;
 
-/// A register of a function.
+/// Register of a function, by its index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Reg(pub u32);
@@ -36,19 +36,19 @@ impl Reg {
 pub struct Program {
     /// Version of the format, [`VERSION`].
     pub version: u32,
-    /// Index of the function that runs first.
+    /// Index of the entry function.
     pub entry: u32,
     /// Inputs of the entry function, tuples flattened.
     pub inputs: Vec<Port>,
     /// Outputs of the entry function, tuples flattened.
     pub outputs: Vec<Port>,
-    /// Constants. Their values are passed beside the program, in this order.
+    /// Constants; their values are passed separately from the program, in this order.
     pub constants: Vec<Port>,
     /// Regions, each compiled by a backend.
     pub regions: Vec<Region>,
-    /// Operators of the model as it was read, which `origins` of [`Instr::Kernel`] index.
+    /// Operators of the model file; `origins` of [`OpCall`] and [`Region`] are indices into this list.
     pub sources: Vec<Source>,
-    /// Functions.
+    /// Functions; calls refer to them by index.
     pub functions: Vec<Function>,
 }
 
@@ -56,14 +56,14 @@ pub struct Program {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Port {
-    /// Name.
+    /// Name of the tensor.
     pub name: String,
-    /// Type.
+    /// Element type and dimensions; dimensions may be unknown.
     #[serde(rename = "type", with = "wire::tensor_type")]
     pub ty: TensorType,
 }
 
-/// An operator of the model as it was read.
+/// Operator of the model file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Source {
@@ -81,7 +81,7 @@ pub struct Region {
     pub symbol: String,
     /// Backend: the value of `Compiler`.
     pub backend: String,
-    /// Loader that makes the region executable; empty until the region is compiled.
+    /// Key of the loader, as in `loadbinary_<key>`; empty until the region is compiled.
     pub loader: String,
     /// Argument types, tuples flattened.
     #[serde(with = "wire::tensor_types")]
@@ -89,27 +89,27 @@ pub struct Region {
     /// Result types, tuples flattened.
     #[serde(with = "wire::tensor_types")]
     pub outputs: Vec<TensorType>,
-    /// Index of the host program, the function that computes the same on the host.
+    /// Index of the host program: the function that computes the same results on the host.
     pub fallback: u32,
-    /// Operators of the model that the region was made from.
+    /// Operators of the model that the region was built from, as indices into [`Program::sources`].
     pub origins: Vec<u32>,
-    /// Operations of a run; 0 for the part that depends on unknown dimensions.
+    /// Number of operations per run; operators with unknown dimensions count as 0.
     pub flops: u64,
 }
 
-/// A function.
+/// Function of a program: registers and instructions.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Function {
-    /// Name for messages.
+    /// Name of the function, for messages.
     pub name: String,
     /// Number of arguments, including captured values; they are passed in the first registers.
     pub params: u32,
-    /// Number of values that it returns.
+    /// Number of results.
     pub results: u32,
     /// Size of the arena in bytes.
     pub arena: usize,
-    /// Registers.
+    /// Registers; the first `params` are the parameters.
     pub registers: Vec<Register>,
     /// Instructions; the last one is a return or a tail call.
     pub code: Vec<Instr>,
@@ -171,10 +171,10 @@ pub struct OpCall {
     pub args: Vec<Arg>,
     /// Registers for the results, tuples flattened.
     pub outs: Vec<Reg>,
-    /// Index of the input (tuples flattened) whose place in the arena the first result takes over.
+    /// Index of the input (tuples flattened) whose memory in the arena the first result reuses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub in_place: Option<u32>,
-    /// Operators of the model that the call was made from.
+    /// Operators of the model that the call was built from, as indices into [`Program::sources`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub origins: Vec<u32>,
 }
@@ -190,11 +190,11 @@ impl OpCall {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Instr {
-    /// Computes an operator on the host.
+    /// Executes an operator on the host.
     Kernel(OpCall),
-    /// A reshape or the like: the result is the bytes of the first argument with other dimensions.
+    /// Reshape or similar operator: the result has the bytes of the first argument and other dimensions.
     Alias(OpCall),
-    /// Runs a region, or its host program where no backend does.
+    /// Runs a region on its backend, or its host program if no backend runs the region.
     Region {
         /// Index of the region.
         region: u32,
@@ -231,7 +231,7 @@ pub enum Instr {
         /// Results.
         outs: Vec<Reg>,
     },
-    /// Calls a function in place of the running one.
+    /// Replaces the running function with another.
     TailCall {
         /// Index of the function.
         function: u32,
@@ -249,16 +249,16 @@ pub enum Instr {
     },
     /// Calls a closure.
     CallClosure {
-        /// The closure.
+        /// Register of the closure.
         closure: Reg,
         /// Arguments.
         args: Vec<Reg>,
         /// Results.
         outs: Vec<Reg>,
     },
-    /// Calls a closure in place of the running function.
+    /// Replaces the running function with that of a closure.
     TailCallClosure {
-        /// The closure.
+        /// Register of the closure.
         closure: Reg,
         /// Arguments.
         args: Vec<Reg>,
@@ -272,14 +272,14 @@ pub enum Instr {
     },
     /// Reads a reference cell.
     RefRead {
-        /// The cell.
+        /// Register of the cell.
         cell: Reg,
         /// Registers for the contents.
         outs: Vec<Reg>,
     },
     /// Writes a reference cell.
     RefWrite {
-        /// The cell.
+        /// Register of the cell.
         cell: Reg,
         /// New contents.
         values: Vec<Reg>,
@@ -296,7 +296,7 @@ pub enum Instr {
     /// Continues with the next instruction if the value was created by the constructor with this tag, otherwise at
     /// `otherwise`.
     Test {
-        /// The value.
+        /// Register of the value.
         value: Reg,
         /// Index of the constructor in the definition of the type.
         tag: u32,
@@ -305,17 +305,17 @@ pub enum Instr {
     },
     /// Reads the fields of a value of an algebraic data type.
     Fields {
-        /// The value.
+        /// Register of the value.
         value: Reg,
         /// Registers for the fields, tuples flattened.
         outs: Vec<Reg>,
     },
-    /// Ends the run with an error: no clause of a match matches its data.
+    /// Ends the run with an error: no clause of a match expression matches the value.
     Unmatched {
         /// Clauses of the match, for the message.
         clauses: String,
     },
-    /// Drops values that are not read any more, so that their memory is free before the function ends.
+    /// Drops values that are no longer read, so that their memory is freed before the function ends.
     Free {
         /// Registers, each a [`Place::Value`].
         regs: Vec<Reg>,

@@ -1,9 +1,9 @@
-//! Interface between the executor and a region that a backend has made executable. The plugin layer implements it.
+//! Interface between the executor and a loaded region. The plugin layer implements the trait.
 
 use byoc_ir::diag::Diagnostic;
 use byoc_ir::tensor::{Shape, TensorView, TensorViewMut};
 
-/// A loaded region. Several threads may run it at once.
+/// Loaded region of a backend. Several threads may run one region at once.
 pub trait Region: Send + Sync {
     /// Plans a run for these input dimensions. The executor caches the result by dimensions, within its limits.
     ///
@@ -15,11 +15,11 @@ pub trait Region: Send + Sync {
     /// arbitrary contents.
     ///
     /// # Errors
-    /// A failed run; the run of the model then fails with it.
+    /// A failed run; the run of the model then fails with the same error.
     fn run(&self, call: RegionCall<'_, '_>) -> Result<(), Diagnostic>;
 
-    /// Releases the resources of [`Prepared::plan`]: no run will pass that number again, unless `prepare` returns it
-    /// again. No `prepare` of this region is in progress meanwhile.
+    /// Releases the resources of `plan`, a number from [`Prepared::plan`]: no later run passes it unless `prepare`
+    /// returns it again. The executor does not call `prepare` of this region at the same time.
     fn release(&self, plan: u64) {
         let _ = plan;
     }
@@ -28,7 +28,7 @@ pub trait Region: Send + Sync {
 /// Resources of a run for given dimensions: output dimensions, workspace, plan.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Prepared {
-    /// Outputs, in order.
+    /// Dimensions of each output.
     pub outputs: Vec<OutputDims>,
     /// Size of the workspace in bytes.
     pub workspace: usize,
@@ -41,7 +41,7 @@ pub struct Prepared {
 /// Dimensions of an output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OutputDims {
-    /// Dimensions, or an upper bound for each.
+    /// Exact dimensions, or an upper bound for each.
     pub dims: Shape,
     /// True if the dimensions are exact. Otherwise the run returns them in [`RegionCall::shapes`].
     pub exact: bool,
@@ -49,12 +49,13 @@ pub struct OutputDims {
 
 /// One run of a region.
 pub struct RegionCall<'a, 't> {
-    /// Inputs.
+    /// Inputs, in the order of the region's parameters.
     pub inputs: &'a [TensorView<'t>],
-    /// Outputs, sized as prepared.
+    /// Outputs, with the prepared dimensions.
     pub outputs: &'a mut [TensorViewMut<'t>],
-    /// Actual dimensions of outputs that were prepared with a bound; such an output starts with a dense tensor of these
-    /// dimensions. Filled with the prepared dimensions before the call.
+    /// Actual dimensions of each output; empty if all outputs are exact. Filled with the prepared dimensions before the
+    /// call. The buffer of an output that was prepared with a bound begins with a dense tensor of its actual
+    /// dimensions.
     pub shapes: &'a mut [Shape],
     /// Workspace, 64-byte aligned.
     pub workspace: &'a mut [u8],

@@ -1,9 +1,9 @@
 //! Signature of a region: the types of its inputs, its outputs, and the constants it was compiled with.
 //!
-//! The code of a backend relies on the tensors of a run being those that it was compiled for, and a program from a file
-//! may declare others. So there is one check for every backend: the program is compared with the signature recorded
-//! when the region was compiled, before any part of it is loaded, and the tensors of each plan are compared with it
-//! again.
+//! The code of a backend relies on the tensor types that it was compiled for, but a program from a file may declare
+//! others. Therefore the host performs the same checks for every backend: before any part of a region is loaded, the
+//! program is compared with the signature recorded at compile time, and the tensors of each plan are compared with the
+//! signature again.
 
 use super::region::{OutputDims, Prepared};
 use byoc_ir::ir::{Dim, TensorType, Type};
@@ -11,29 +11,29 @@ use byoc_ir::tensor::{DType, Tensor};
 use byoc_ir::text::dim_or_symbol;
 use serde_json::{Value, json};
 
-/// Types of a region's tensors, tuples flattened. An unknown dimension admits any size.
+/// Types of a region's tensors, tuples flattened. An unknown dimension admits any value.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Signature {
     /// Types of the inputs.
     pub inputs: Vec<TensorType>,
     /// Types of the outputs.
     pub outputs: Vec<TensorType>,
-    /// Constants that the region reads: their index in the list that its loader gets, and their type.
+    /// Constants that the region reads: index in the list that its loader gets, and type.
     pub constants: Vec<(usize, TensorType)>,
 }
 
 impl Signature {
-    /// Reads the signature of a region's graph from the graph's JSON form (`docs/schema/graph.json`).
+    /// Reads the signature from the JSON form of a region's graph (`docs/schema/graph.json`).
     ///
     /// # Errors
-    /// The part of the graph that is malformed.
+    /// A malformed graph; the message names the part.
     pub fn of_graph(graph: &Value) -> Result<Signature, String> {
         let nodes = list(graph, "nodes")?;
         let inputs = list(graph, "inputs")?.iter().map(|input| read_type(&input["type"])).collect::<Result<_, _>>()?;
         let outputs = list(graph, "outputs")?.iter().map(|output| read_type(output_type(nodes, output)?));
         let outputs = outputs.collect::<Result<_, _>>()?;
         let mut constants = Vec::new();
-        // Composites hold operators only, but a file may nest them.
+        // A valid composite contains only operators, but a file may nest composites.
         let mut open = vec![nodes];
         while let Some(nodes) = open.pop() {
             for node in nodes {
@@ -50,17 +50,17 @@ impl Signature {
         Ok(Signature { inputs, outputs, constants })
     }
 
-    /// Returns the form that a loader gets (`docs/schema/options.json`).
+    /// Returns the JSON form that a loader gets (`docs/schema/options.json`).
     pub fn to_json(&self) -> Value {
         let types = |types: &[TensorType]| -> Vec<Value> { types.iter().map(write_type).collect() };
         json!({ "inputs": types(&self.inputs), "outputs": types(&self.outputs) })
     }
 
-    /// Compares the types of a region in a program with those recorded. They agree if element types, ranks and sizes
-    /// do; the names of unknown dimensions do not matter.
+    /// Compares the types that a program declares for the region with the signature. Element types, ranks and known
+    /// dimensions must agree; the names of unknown dimensions may differ.
     ///
     /// # Errors
-    /// The first tensor with another type.
+    /// A tensor with another type; the message names the first.
     pub fn check_ports(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Result<(), String> {
         for (kind, recorded, claimed) in [("input", &self.inputs, inputs), ("output", &self.outputs, outputs)] {
             check_count(kind, recorded.len(), claimed.len())?;
@@ -79,7 +79,7 @@ impl Signature {
     /// Compares the constants that a loader is about to get with those that the region was compiled with.
     ///
     /// # Errors
-    /// The first constant that is missing or has another type.
+    /// A constant that is missing or has another type; the message names the first.
     pub fn check_constants<'t>(&self, constant: impl Fn(usize) -> Option<&'t Tensor>) -> Result<(), String> {
         for (number, recorded) in &self.constants {
             let found = constant(*number).map(|found| TensorType::fixed(found.dtype(), found.shape()));
@@ -91,10 +91,10 @@ impl Signature {
         Ok(())
     }
 
-    /// Compares the tensors of a run with the inputs.
+    /// Compares the tensors of a run with the input types.
     ///
     /// # Errors
-    /// The first tensor that does not have the type of its input.
+    /// A tensor that does not have the type of its input; the message names the first.
     pub fn check_inputs<'s>(
         &self,
         given: impl ExactSizeIterator<Item = (Option<DType>, &'s [usize])>,
@@ -109,11 +109,11 @@ impl Signature {
         Ok(())
     }
 
-    /// Compares the outputs that a backend prepares with those recorded. A bound may exceed the recorded size; exact
-    /// dimensions may not.
+    /// Compares the outputs that a backend prepares with the output types. A bound may exceed a recorded dimension; an
+    /// exact dimension may not.
     ///
     /// # Errors
-    /// The first output that contradicts the signature.
+    /// An output that contradicts the signature; the message names the first.
     pub fn check_prepared(&self, prepared: &Prepared) -> Result<(), String> {
         check_count("output", self.outputs.len(), prepared.outputs.len())?;
         for (i, (wanted, OutputDims { dims, exact })) in self.outputs.iter().zip(&prepared.outputs).enumerate() {
@@ -133,7 +133,8 @@ impl Signature {
     /// Compares the dimensions that a run returned with those prepared for it.
     ///
     /// # Errors
-    /// The first output that exceeds its bound, or has a rank or a size that contradicts the signature.
+    /// An output that exceeds its bound, or whose rank or dimensions contradict the signature; the message names the
+    /// first.
     pub fn check_results(&self, prepared: &Prepared, found: &[impl AsRef<[usize]>]) -> Result<(), String> {
         for (i, ((wanted, bound), found)) in self.outputs.iter().zip(&prepared.outputs).zip(found).enumerate() {
             let found = found.as_ref();
@@ -147,7 +148,7 @@ impl Signature {
     }
 }
 
-/// Returns true if a tensor with these dimensions has that type.
+/// Returns true if `dims` are possible dimensions of a tensor of type `ty`.
 pub(super) fn admits(ty: &TensorType, dims: &[usize]) -> bool {
     ty.dims.len() == dims.len() && ty.dims.iter().zip(dims).all(|(dim, n)| dim.fixed().is_none_or(|size| size == *n))
 }

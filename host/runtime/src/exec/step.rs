@@ -29,7 +29,7 @@ impl From<Diagnostic> for StepError {
     }
 }
 
-/// Runs a kernel on operands of known sizes.
+/// Runs a kernel on operands with known dimensions.
 pub(super) fn kernel(
     scope: Scope<'_>,
     frame: &mut Frame,
@@ -71,7 +71,7 @@ pub(super) fn kernel(
     }
 }
 
-/// Runs an operator whose sizes depend on the values of the run.
+/// Runs an operator on operands whose dimensions are known only at run time.
 pub(super) fn dynamic(scope: Scope<'_>, frame: &mut Frame, step: &DynamicStep) -> Result<(), Diagnostic> {
     let sized = SizedOperands::new(scope, frame, step)?;
     let kernel = sized.kernel(step)?;
@@ -99,7 +99,7 @@ pub(super) fn dynamic(scope: Scope<'_>, frame: &mut Frame, step: &DynamicStep) -
     Ok(())
 }
 
-/// Arguments of a step, with the sizes of this run.
+/// Arguments of a step, with the dimensions of this run.
 struct SizedOperands {
     /// Inputs, tuples flattened.
     inputs: Vec<Tensor>,
@@ -124,7 +124,7 @@ impl SizedOperands {
         Ok(SizedOperands { inputs, args })
     }
 
-    /// Infers the types of the results for these values.
+    /// Infers the types of the results from the values of the arguments.
     fn results(&self, step: &DynamicStep) -> Result<Vec<TensorType>, Diagnostic> {
         let mut inputs = self.inputs.iter();
         let values: Vec<Option<&Tensor>> = step
@@ -139,10 +139,10 @@ impl SizedOperands {
             })
             .collect();
         let ty = op::get(step.op).infer(&step.attrs, &self.args, &values).map_err(|d| *d)?;
-        flatten(&ty).ok_or_else(|| bad_program(&format!("a result of type {ty}")))
+        flatten(&ty).ok_or_else(|| bad_program(&format!("expected tensors as results, found {ty}")))
     }
 
-    /// Returns the kernel for these dimensions, created at the first run that has them.
+    /// Returns the kernel for these dimensions, from the cache or newly created.
     fn kernel(&self, step: &DynamicStep) -> Result<Arc<SizedKernel>, Diagnostic> {
         let outs = self.results(step)?;
         // Result dimensions may depend on values as well, so they are part of the key.
@@ -155,7 +155,8 @@ impl SizedOperands {
         {
             return Ok(kernel);
         }
-        // Checked before the kernel is created, because kernels create tables as long as an axis of the result.
+        // The limit is checked before the kernel is created, because a kernel may create a table as long as an axis of
+        // the result.
         let reservation =
             outs.iter().map(|ty| Ok(memory::Charge::new(size(ty)?.1)?)).collect::<Result<Vec<_>, Diagnostic>>()?;
         drop(reservation);
@@ -173,7 +174,7 @@ impl SizedOperands {
     }
 }
 
-/// Returns the dimensions and the size in bytes of a tensor whose dimensions have to be known by now.
+/// Returns the dimensions and the size in bytes of a tensor type; E0611 if a dimension is unknown.
 fn size(ty: &TensorType) -> Result<(Shape, usize), Diagnostic> {
     let known = ty.shape().and_then(|shape| {
         let bytes = byoc_ir::tensor::element_count(&shape)?.checked_mul(ty.dtype.size())?;
@@ -181,14 +182,11 @@ fn size(ty: &TensorType) -> Result<(Shape, usize), Diagnostic> {
     });
     known.ok_or_else(|| {
         let ty = Type::Tensor(ty.clone().into());
-        Diagnostic::error(
-            codes::runtime::SIZE_UNKNOWN,
-            format!("the result is {ty}, and its values do not determine its size"),
-        )
+        Diagnostic::error(codes::runtime::SIZE_UNKNOWN, format!("expected a result of known dimensions, found {ty}"))
     })
 }
 
-/// Reshapes a tensor to `shape`, or to the dimensions that `call` infers for these values.
+/// Reshapes a tensor to `shape`, or to the dimensions inferred for `call` in this run.
 pub(super) fn alias(
     scope: Scope<'_>,
     frame: &mut Frame,
@@ -202,12 +200,12 @@ pub(super) fn alias(
         (Some(shape), _) => Shape::from(shape),
         (None, Some(call)) => match &SizedOperands::new(scope, frame, call)?.results(call)?[..] {
             [ty] => size(ty)?.0,
-            _ => return Err(bad_program("an alias has one result")),
+            _ => return Err(bad_program("expected one result of an alias")),
         },
-        (None, None) => return Err(bad_program("an alias has no dimensions")),
+        (None, None) => return Err(bad_program("expected the dimensions of an alias")),
     };
     let alias = tensor.reshaped(&dims).ok_or_else(|| {
-        Diagnostic::error(codes::runtime::KERNEL_FAILED, format!("{tensor:?} cannot have the dimensions {dims:?}"))
+        Diagnostic::error(codes::runtime::KERNEL_FAILED, format!("cannot reshape {tensor:?} to dimensions {dims:?}"))
     })?;
     scope.write(frame, out, Value::Tensor(alias))
 }
@@ -245,7 +243,12 @@ pub(super) fn region(
     let mut shapes: Vec<Shape> = plan.outputs.iter().map(|out| out.dims.clone()).collect();
     let mut memory = Vec::with_capacity(shapes.len());
     for (&reg, out) in step.outs.iter().zip(&plan.outputs) {
-        let dtype = scope.reg(reg).ty.as_ref().ok_or_else(|| bad_program("a region returns a handle"))?.dtype;
+        let dtype = scope
+            .reg(reg)
+            .ty
+            .as_ref()
+            .ok_or_else(|| bad_program("expected tensors as results of a region, found a handle"))?
+            .dtype;
         let (_, bytes) = size(&TensorType::fixed(dtype, &out.dims))?;
         memory.push((dtype, allocate(bytes)?));
     }

@@ -1,4 +1,4 @@
-//! Static facts about each step ([`StepInfo`]), and the events that an observer gets during a run.
+//! Static information about each step ([`StepInfo`]), and the events that an observer receives during a run.
 
 use super::program::{Function, Instr, OpCall, Program, Reg};
 use byoc_ir::ir::{TensorType, Type};
@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 /// Kind of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StepKind {
-    /// An operator on the host.
+    /// Operator executed on the host.
     Kernel,
-    /// An operator that only changes the dimensions.
+    /// Operator that only changes the dimensions of its argument.
     Alias,
     /// A region.
     Region,
@@ -26,34 +26,34 @@ pub struct StepInfo {
     pub function: u32,
     /// Index in the code of the function.
     pub index: u32,
-    /// Kind.
+    /// Kernel, alias, region or control flow.
     pub kind: StepKind,
     /// Name of the operator, symbol of the region, or name of the instruction.
     pub name: String,
     /// Backend of the region; `None` on the host.
     pub backend: Option<String>,
-    /// Operators of the model that the step was made from, by index into [`Program::sources`].
+    /// Operators of the model that the step was built from, as indices into [`Program::sources`].
     pub origins: Vec<u32>,
-    /// Operations; 0 for the part that depends on unknown dimensions.
+    /// Number of operations; operators with unknown dimensions count as 0.
     pub flops: u64,
 }
 
 /// A step that has run.
 #[derive(Clone, Debug)]
 pub struct StepEvent<'a> {
-    /// The step.
+    /// Static information about the step.
     pub step: &'a StepInfo,
     /// Program of the step, for names of functions and sources.
     pub program: &'a Program,
     /// Types of the inputs.
     pub inputs: Vec<(DType, Shape)>,
-    /// Types of the outputs; none yet for a call.
+    /// Types of the outputs; empty for a call, which has no results yet.
     pub outputs: Vec<(DType, Shape)>,
-    /// True for a region that the host ran because no backend does.
+    /// True if the step is a region that the host ran because no backend runs it.
     pub on_host: bool,
     /// Start time.
     pub start: Instant,
-    /// Duration; for a call only of the transfer of control.
+    /// Duration; for a call, only that of the transfer of control.
     pub duration: Duration,
 }
 

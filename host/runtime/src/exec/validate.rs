@@ -1,9 +1,9 @@
-//! Checks a program before it runs: it may come from a file that was written by hand.
+//! Checks a program before it runs, because it may come from a file that was written by hand.
 //!
-//! Afterwards every index is in range, every jump goes forward and stays inside the function, every function ends, the
-//! numbers of arguments and results agree, and tensors in an arena lie within it. Properties that depend on values or
-//! on kernels (types of operators, overlapping operands, arguments of closures) are checked where they are known, by
-//! the same code.
+//! After the check every index is in range, every jump goes forward and stays inside the function, every function ends,
+//! the numbers of arguments and results agree, and tensors in an arena lie within it. Properties that depend on values
+//! or on kernels (types of operators, overlapping operands, arguments of closures) are checked later, where they are
+//! known.
 
 use super::program::{Function, Instr, Place, Program, Reg, VERSION};
 use super::value::bad_program;
@@ -13,7 +13,7 @@ use byoc_ir::ir::{TensorType, Type};
 /// Checks a program.
 ///
 /// # Errors
-/// The first violation, and the function that it is in.
+/// An invalid program; the message gives the first violation and its function.
 pub fn validate(program: &Program) -> Result<(), Diagnostic> {
     check_header(program).map_err(|reason| bad_program(&reason))?;
     for function in &program.functions {
@@ -32,17 +32,17 @@ fn check_header(program: &Program) -> Result<(), String> {
     let inputs: Vec<TensorType> = program.inputs.iter().map(|port| port.ty.clone()).collect();
     check_arity(entry, program.inputs.len(), program.outputs.len())
         .and_then(|()| check_types("parameter", entry.registers.iter().map(|r| r.ty.as_ref()), &inputs))
-        .map_err(|reason| format!("the entry function: {reason}"))?;
+        .map_err(|reason| format!("entry function: {reason}"))?;
     for region in &program.regions {
         let fallback = program.functions.get(region.fallback as usize);
         let fallback = fallback.ok_or_else(|| format!("region {} has no host program", region.symbol))?;
         check_arity(fallback, region.inputs.len(), region.outputs.len())
             .and_then(|()| check_types("parameter", fallback.registers.iter().map(|r| r.ty.as_ref()), &region.inputs))
-            .map_err(|reason| format!("the host program of region {}: {reason}", region.symbol))?;
+            .map_err(|reason| format!("host program of region {}: {reason}", region.symbol))?;
         check_origins(program, &region.origins)?;
     }
     if let Some(port) = program.constants.iter().find(|port| byte_size(&port.ty).is_none()) {
-        return Err(format!("constant \"{}\" has no size", port.name));
+        return Err(format!("constant \"{}\": expected known dimensions", port.name));
     }
     Ok(())
 }
@@ -55,8 +55,8 @@ fn check_arity(function: &Function, inputs: usize, outputs: usize) -> Result<(),
     Ok(())
 }
 
-/// Checks that registers can hold the inputs or outputs of a region: element types and ranks agree, and no sizes
-/// contradict each other.
+/// Checks that registers can hold the inputs or outputs of a region: element types, ranks and known dimensions must
+/// agree.
 fn check_types<'t>(
     role: &str,
     registers: impl Iterator<Item = Option<&'t TensorType>>,
@@ -91,26 +91,30 @@ fn byte_size(ty: &TensorType) -> Option<usize> {
 
 fn check_registers(program: &Program, function: &Function) -> Result<(), String> {
     if function.params as usize > function.registers.len() {
-        return Err(format!("{} parameters in {} registers", function.params, function.registers.len()));
+        return Err(format!(
+            "expected at least as many registers as the {} parameters, found {}",
+            function.params,
+            function.registers.len()
+        ));
     }
     let mut end = 0;
     for (i, register) in function.registers.iter().enumerate() {
         match (register.place, &register.ty) {
             (Place::Value, _) => {}
-            _ if i < function.params as usize => return Err(format!("parameter {i} is not a value")),
+            _ if i < function.params as usize => return Err(format!("expected parameter {i} to be a value")),
             (Place::Arena(offset), Some(ty)) if offset % 64 == 0 => {
                 let bytes =
-                    byte_size(ty).ok_or_else(|| format!("register {i} is in the arena and has no fixed size"))?;
+                    byte_size(ty).ok_or_else(|| format!("register {i} is in the arena, but its size is unknown"))?;
                 end = end.max(offset.checked_add(bytes).ok_or_else(|| format!("register {i} is beyond the arena"))?);
             }
             (Place::Arena(_), _) => return Err(format!("register {i} cannot be in the arena")),
             (Place::Constant(index), ty) => match program.constants.get(index as usize) {
                 Some(constant) if Some(&constant.ty) == ty.as_ref() => {}
-                _ => return Err(format!("register {i} is not constant {index}")),
+                _ => return Err(format!("register {i}: expected the type of constant {index}")),
             },
         }
     }
-    // Not larger than needed either, because this size is allocated.
+    // An arena larger than needed is invalid as well, because all of it is allocated.
     if end > function.arena || function.arena > end.next_multiple_of(64) {
         return Err(format!("expected an arena of {end} bytes, found {}", function.arena));
     }
@@ -125,7 +129,7 @@ fn check_code(program: &Program, function: &Function) -> Result<(), String> {
         Some(
             Instr::Return { .. } | Instr::TailCall { .. } | Instr::TailCallClosure { .. } | Instr::Unmatched { .. },
         ) => Ok(()),
-        _ => Err("it does not end with a return or a tail call".to_owned()),
+        _ => Err("expected a return or a tail call as the last instruction".to_owned()),
     }
 }
 
@@ -141,7 +145,7 @@ fn check_instr(program: &Program, function: &Function, at: usize, instr: &Instr)
     }
     let place = |reg: &Reg| function.registers[reg.index()].place;
     if written.iter().chain(freed).any(|reg| matches!(place(reg), Place::Constant(_))) {
-        return Err("a constant is written".to_owned());
+        return Err("a constant is written to".to_owned());
     }
     let forward = |to: u32| match to as usize > at && (to as usize) < function.code.len() {
         true => Ok(()),
@@ -156,7 +160,7 @@ fn check_instr(program: &Program, function: &Function, at: usize, instr: &Instr)
             check_origins(program, &call.origins)?;
             match call.in_place {
                 Some(i) if i as usize >= read.len() || call.outs.is_empty() => {
-                    Err("the input to compute in place does not exist".to_owned())
+                    Err("the index of the in-place input is out of range".to_owned())
                 }
                 Some(i) => {
                     let (input, out) = (read[i as usize].index(), call.outs[0].index());
@@ -165,7 +169,7 @@ fn check_instr(program: &Program, function: &Function, at: usize, instr: &Instr)
                     if same && matches!(place(&call.outs[0]), Place::Arena(_)) {
                         Ok(())
                     } else {
-                        Err("the input to compute in place is not where the result is".to_owned())
+                        Err("expected the in-place input at the place of the result".to_owned())
                     }
                 }
                 None => Ok(()),
@@ -183,7 +187,9 @@ fn check_instr(program: &Program, function: &Function, at: usize, instr: &Instr)
             Some(region) => Err(format!("region {}: wrong number of inputs or outputs", region.symbol)),
             None => Err(format!("there is no region {region}")),
         },
-        Instr::Move { to, .. } if place(to) != Place::Value => Err("a move writes to the arena".to_owned()),
+        Instr::Move { to, .. } if place(to) != Place::Value => {
+            Err("expected a value as the destination of a move".to_owned())
+        }
         Instr::Jump { to } => forward(*to),
         Instr::Branch { otherwise, .. } | Instr::Test { otherwise, .. } => forward(*otherwise),
         Instr::Construct { out, .. } if place(out) != Place::Value => {

@@ -22,7 +22,7 @@ pub(super) enum Value {
 }
 
 impl Value {
-    /// Converts to a cell.
+    /// Unwraps a cell; any other value is an error.
     pub(super) fn cell(self) -> Result<Arc<Cell>, Diagnostic> {
         match self {
             Value::Cell(cell) => Ok(cell),
@@ -30,7 +30,7 @@ impl Value {
         }
     }
 
-    /// Converts to a value of a data type.
+    /// Unwraps a value of an algebraic data type; any other value is an error.
     pub(super) fn data(self) -> Result<Arc<Data>, Diagnostic> {
         match self {
             Value::Data(data) => Ok(data),
@@ -41,7 +41,6 @@ impl Value {
 
 /// A value of an algebraic data type.
 pub(super) struct Data {
-    /// Index of the constructor.
     pub tag: u32,
     pub fields: Vec<Value>,
 }
@@ -66,7 +65,8 @@ impl Cell {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Returns the previous contents: dropping them may take long, and must not happen under the lock.
+    /// Replaces the contents and returns the previous ones, because dropping those may take long and must not happen
+    /// under the lock.
     pub(super) fn replace(&self, values: Vec<Value>) -> Vec<Value> {
         std::mem::replace(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner), values)
     }
@@ -121,13 +121,13 @@ impl Drop for Cell {
     }
 }
 
-/// Cells of a run. A cell may hold itself through a closure; emptying all cells at the end of the run breaks every such
+/// Cells of a run. A cell may own itself through a closure; clearing all cells at the end of the run breaks every such
 /// cycle. Cells never leave a run, because its results are tensors.
 #[derive(Default)]
 pub(super) struct Cells {
     live: Vec<Weak<Cell>>,
-    /// Number of entries at which dead ones are removed; twice the number of live ones, so that the amortized cost is
-    /// small.
+    /// Number of entries at which dead entries are removed: twice the number of live ones, so that the amortized cost
+    /// is small.
     sweep_at: usize,
 }
 
@@ -153,7 +153,7 @@ impl Drop for Cells {
     }
 }
 
-/// Diagnostic for a program that violates the invariants of the planner.
+/// Returns the diagnostic for a program that violates the invariants of the planner.
 pub(super) fn bad_program(message: &str) -> Diagnostic {
     Diagnostic::error(codes::runtime::BAD_PROGRAM, format!("invalid program: {message}"))
 }

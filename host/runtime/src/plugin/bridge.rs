@@ -1,7 +1,7 @@
-//! Conversion of the core's programs to graphs of the boundary, and back.
+//! Conversion between modules of the core and graphs of the plugin boundary.
 //!
-//! On the way out tuples are flattened, attributes are completed with their defaults, and constants become handles into
-//! the host's pool. On the way back (for the reference runs that plugins request) a graph becomes a module again.
+//! From module to graph, tuples are flattened, attributes are completed with their defaults, and constants become
+//! handles into the host's pool. A graph is converted back to a module for the reference runs that plugins request.
 
 use byoc_ir::diag::{Code, Diagnostic, codes};
 use byoc_ir::ir::{self, Attrs, Callee, Expr, ExprId, Function, Module};
@@ -18,7 +18,7 @@ use std::sync::{Arc, OnceLock};
 pub struct ConstantTable {
     /// Handles, in the order in which the graph refers to them.
     pub handles: Vec<api::Constant>,
-    /// Tensors of the handles.
+    /// Tensors that the handles refer to, in the same order.
     pub tensors: Vec<Arc<Tensor>>,
     index: HashMap<*const Tensor, u32>,
 }
@@ -38,7 +38,7 @@ impl api::ConstantSource for TensorSource {
     }
 }
 
-/// Returns the digest of element type, shape and bytes, in lower-case hexadecimal.
+/// Returns the BLAKE3 digest of a tensor's element type, shape and bytes, in lower-case hexadecimal.
 pub fn tensor_digest(tensor: &Tensor) -> String {
     let mut hasher = blake3::Hasher::new();
     hasher.update(tensor.dtype().name().as_bytes());
@@ -66,21 +66,21 @@ impl ConstantTable {
     }
 }
 
-/// Operators of a module that become one composite node, without a function of their own.
+/// Operators of a module that become one composite node although the module has no function for them.
 #[derive(Clone, Copy, Debug)]
 pub struct Group<'a> {
     /// Name of the composite.
     pub name: &'a str,
-    /// Last of its operators.
+    /// Last operator of the composite.
     pub root: ExprId,
-    /// Operands from outside.
+    /// Operands defined outside the composite.
     pub inputs: &'a [ExprId],
 }
 
 /// Returns the graph that computes `outputs` from `inputs`; `groups` become composite nodes.
 ///
 /// # Errors
-/// When an expression is not pure data flow (a branch, a call of a function that is not a composite).
+/// When an expression is not pure data flow, such as a branch or a call of a function that is not a composite.
 pub fn subgraph(
     module: &Module,
     symbol: &str,
@@ -95,7 +95,7 @@ pub fn subgraph(
 /// Returns the graph of a region function: its parameters are the inputs, the fields of a tuple result the outputs.
 ///
 /// # Errors
-/// As [`subgraph`].
+/// Same as [`subgraph`].
 pub fn function_graph(
     module: &Module,
     symbol: &str,
@@ -251,7 +251,7 @@ fn not_data_flow(construct: &str) -> Box<Diagnostic> {
 /// Returns the tensor types in a type, tuples flattened left to right.
 ///
 /// # Errors
-/// When the type contains anything else.
+/// When the type contains anything but tensors and tuples.
 pub fn flat_types(ty: &ir::Type) -> Result<Vec<&ir::TensorType>, Box<Diagnostic>> {
     let mut flat = Vec::new();
     let mut open = vec![ty];
@@ -289,14 +289,14 @@ pub fn dtype_to_api(dtype: tensor::DType) -> api::DType {
 /// Converts an element type of the boundary to one of the core.
 ///
 /// # Errors
-/// When the host does not compute with it.
+/// When the host does not support the element type.
 pub fn dtype_from_api(dtype: api::DType) -> Result<tensor::DType, Box<Diagnostic>> {
     tensor::DType::ALL.iter().copied().find(|&own| dtype_to_api(own) == dtype).ok_or_else(|| {
         let known: Vec<&str> = tensor::DType::ALL.iter().map(|own| own.name()).collect();
-        let message = format!("expected an element type of the host, found {dtype}");
+        let message = format!("expected an element type that the host supports, found {dtype}");
         Box::new(
             Diagnostic::error(codes::plugins::BAD_GRAPH, message)
-                .note(format!("element types of the host: {}", known.join(", "))),
+                .note(format!("supported element types: {}", known.join(", "))),
         )
     })
 }
@@ -357,7 +357,7 @@ fn attr_from_api(value: &api::AttrValue) -> ir::AttrValue {
 /// outputs. Composites are inlined.
 ///
 /// # Errors
-/// When an operator or element type is unknown to the host, or types do not agree.
+/// When an operator or element type is unknown to the host, or a type stated in the graph contradicts the inferred one.
 pub fn module_of(graph: &api::Graph, constants: &[api::Constant]) -> Result<Module, Box<Diagnostic>> {
     graph.check(constants.len()).map_err(|e| Box::new(Diagnostic::error(codes::plugins::BAD_GRAPH, e)))?;
     let mut builder = Builder::default();
@@ -370,8 +370,8 @@ pub fn module_of(graph: &api::Graph, constants: &[api::Constant]) -> Result<Modu
     Ok(builder.module)
 }
 
-// Composites do not nest (the body of a composite has only operators), so this recursion is one level deep; the check
-// of the graph has bounded it in any case.
+// Composites do not nest (the body of a composite has only operators), so this recursion is one level deep; the
+// validation of the graph bounds the depth in any case.
 fn splice(
     builder: &mut Builder,
     graph: &api::Graph,
@@ -391,7 +391,10 @@ fn splice(
                     let (dtype, shape) = (dtype_from_api(handle.dtype())?, handle.shape().to_vec());
                     let tensor = Tensor::from_storage(dtype, &shape, Arc::new(Handle(handle)));
                     let wrong = || {
-                        Diagnostic::error(codes::plugins::BAD_GRAPH, "a constant does not have the size of its type")
+                        Diagnostic::error(
+                            codes::plugins::BAD_GRAPH,
+                            format!("constant {index}: expected data of the size of its type"),
+                        )
                     };
                     *slot = Some(builder.constant(tensor.ok_or_else(wrong)?));
                 }
@@ -414,11 +417,11 @@ fn splice(
         };
         if outputs.len() != node.outputs.len() {
             let (node, expected, found) = (values.len(), outputs.len(), node.outputs.len());
-            let message = format!("results of node {node}: expected {expected}, the graph states {found}");
+            let message = format!("results of node {node}: expected {expected}, found {found} in the graph");
             return Err(Box::new(Diagnostic::error(codes::plugins::BAD_GRAPH, message)));
         }
         for (&output, ty) in outputs.iter().zip(&node.outputs) {
-            check_declared(builder, output, ty, &format!("a result of node {}", values.len()))?;
+            check_declared(builder, output, ty, &format!("result of node {}", values.len()))?;
         }
         values.push(outputs);
     }
@@ -436,7 +439,7 @@ fn check_declared(
     match unify(found, &declared) {
         Some(_) => Ok(()),
         None => {
-            let message = format!("{value_name}: expected {found}, the graph states {declared}");
+            let message = format!("{value_name}: expected {found}, found {declared} in the graph");
             Err(Box::new(Diagnostic::error(codes::plugins::BAD_GRAPH, message)))
         }
     }

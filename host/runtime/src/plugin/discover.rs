@@ -2,12 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
-/// Directory that is searched.
+/// Directory searched for plugins.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SearchDir {
     /// Path of the directory.
     pub path: PathBuf,
-    /// Reason why it is searched, for messages.
+    /// Reason why the directory is searched, for messages.
     pub reason: &'static str,
     /// True if only files named `libbyoc_*` are candidates: the directory holds other libraries too.
     pub prefixed_only: bool,

@@ -20,7 +20,7 @@ impl GuardedBuffer {
     /// Creates `len` bytes of `fill` between guards of `poison`.
     ///
     /// # Errors
-    /// Too little memory.
+    /// Insufficient memory.
     pub fn new(len: usize, fill: u8, poison: u8) -> Result<GuardedBuffer, OutOfMemory> {
         let count = len.checked_add(2 * GUARD).ok_or(OutOfMemory::OVERFLOW)?.div_ceil(64);
         let mut lines = Vec::new();
@@ -34,7 +34,7 @@ impl GuardedBuffer {
     /// Creates a copy of `bytes` between guards of `poison`.
     ///
     /// # Errors
-    /// Too little memory.
+    /// Insufficient memory.
     pub fn copy_of(bytes: &[u8], poison: u8) -> Result<GuardedBuffer, OutOfMemory> {
         let mut guarded = GuardedBuffer::new(bytes.len(), 0, poison)?;
         guarded.bytes_mut().copy_from_slice(bytes);
@@ -78,7 +78,7 @@ pub fn first_damage(outputs: &[GuardedBuffer], workspace: &GuardedBuffer, inputs
     let named = |role: &'static str, memory: &'_ [GuardedBuffer]| -> Option<String> {
         memory.iter().enumerate().find_map(|(i, memory)| Some(format!("{role} {i}: {}", memory.damage()?)))
     };
-    let of_the_workspace = || Some(format!("the workspace: {}", workspace.damage()?));
+    let of_the_workspace = || Some(format!("workspace: {}", workspace.damage()?));
     named("output", outputs).or_else(of_the_workspace).or_else(|| named("input", inputs))
 }
 

@@ -14,8 +14,8 @@ use byoc_plugin_api as api;
 use serde_json::{Value, json};
 use std::path::Path;
 
-/// Returns the options of every code generator and loader. A code generator also gets `backend_options`, its own ones,
-/// and a loader `region`, the description of the region.
+/// Returns the options of every code generator and loader. A code generator also gets its own options as
+/// `backend_options`, and a loader gets the description of the region as `region`.
 pub fn options(cache_dir: Option<&Path>, threads: Option<usize>) -> Value {
     json!({
         "cache_dir": cache_dir.map(|d| d.display().to_string()),

@@ -1,9 +1,9 @@
 //! Adapter from a plugin's executable to a region of the executor.
 //!
-//! A run passes the executor's own memory without checks afterwards, at no cost. With `BYOC_CHECK_REGIONS` set every
-//! run uses guarded copies, and a plugin that writes outside its outputs is reported. A thread cannot be stopped from
-//! outside: a run that does not return ends with the process, by `--timeout`, and the last line names the plugin. At
-//! level debug (`-vv`) each run is logged before it starts.
+//! By default a run gets the executor's own memory, without copies and without checks. With `BYOC_CHECK_REGIONS` set,
+//! every run uses guarded copies, and a plugin that writes outside its outputs is reported. A thread cannot be stopped
+//! from outside, so a run that does not return continues until `--timeout` ends the process; the last line of output
+//! names the plugin. At level debug (`-vv`), each run is logged before it starts.
 
 use super::bridge::dtype_to_api;
 use super::fault;
@@ -17,7 +17,7 @@ use smallvec::SmallVec;
 /// Loaded region of a plugin.
 pub struct PluginRegion {
     executable: Box<dyn Executable>,
-    /// Plugin, entry and region, for messages.
+    /// Prefix of messages: plugin, entry and region.
     label: String,
     checked: bool,
 }
@@ -33,7 +33,7 @@ impl PluginRegion {
     fn run_checked(&self, call: RegionCall<'_, '_>) -> Result<(), Diagnostic> {
         const POISON: u8 = 0xa5;
         let label = &self.label;
-        // The copies count as much as what they are copied from.
+        // The copies need as much memory as the originals.
         let bytes = call.inputs.iter().map(|t| t.data.len()).chain(call.outputs.iter().map(|t| t.data.len()));
         let _reservation = memory::reserve(bytes.chain([call.workspace.len()]).fold(0, usize::saturating_add))?;
         let inputs = call.inputs.iter().map(|t| GuardedBuffer::copy_of(t.data, POISON));
@@ -78,7 +78,8 @@ impl Region for PluginRegion {
     fn prepare(&self, inputs: &[&[usize]]) -> Result<Prepared, Diagnostic> {
         let prepared = self.executable.prepare(inputs).map_err(|e| fault(&e))?;
         let outputs = prepared.outputs.iter().map(|o| OutputDims { dims: Shape::from_slice(&o.dims), exact: o.exact });
-        // The workspace belongs to a run and not to the plan, but its size is an estimate of the size of the plan.
+        // The workspace belongs to a run and not to the plan, but its size serves as an estimate if the plan declares
+        // none.
         let declared = prepared.attrs.iter().find(|attr| attr.key == "bytes").map(|attr| &attr.value);
         let bytes = match declared {
             Some(AttrValue::Int(bytes)) => usize::try_from(*bytes).unwrap_or(0),
@@ -102,7 +103,7 @@ impl Region for PluginRegion {
 
 impl PluginRegion {
     fn run_unchecked(&self, call: RegionCall<'_, '_>) -> Result<(), Diagnostic> {
-        // Extended in place: the result of `collect` would be moved, and these are large.
+        // `extend` writes in place, whereas the large result of `collect` would be moved.
         let mut inputs: SmallVec<[TensorRef<'_>; 8]> = SmallVec::new();
         inputs.extend(call.inputs.iter().map(|t| TensorRef::new(dtype_to_api(t.dtype), t.shape, t.data)));
         // Outputs of exact dimensions have no buffer for their shapes.

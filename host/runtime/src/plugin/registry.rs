@@ -17,7 +17,7 @@ pub enum Status {
     Loaded(LoadedPlugin),
     /// Rejected, with the reason.
     Rejected(Rejection),
-    /// Unused, as a file in an earlier directory registers the same name.
+    /// Unused because a file in an earlier directory registers the same name.
     Shadowed {
         /// Name of the plugin.
         name: String,
@@ -33,7 +33,7 @@ pub enum Status {
 pub struct PluginFile {
     /// Path of the file.
     pub path: PathBuf,
-    /// Result of loading it.
+    /// Result of loading the file.
     pub status: Status,
     digest: OnceLock<String>,
 }
@@ -62,12 +62,12 @@ impl PluginFile {
 /// Candidate file, and the result of loading it once it was needed.
 struct CandidateFile {
     path: PathBuf,
-    /// Index of its directory.
+    /// Index of the directory in [`Registry::dirs`].
     dir: usize,
     found: OnceLock<PluginFile>,
 }
 
-/// Registered names, with the index of the file.
+/// Registered names, each with the index of its file.
 #[derive(Default)]
 struct Names {
     codegens: BTreeMap<String, usize>,
@@ -82,8 +82,8 @@ struct Names {
 /// 1. directory by directory, in files named `libbyoc_<name>` and in files whose bytes contain the name;
 /// 2. then, if none of them registers it, directory by directory in all remaining files.
 ///
-/// An earlier directory takes precedence, and a name registered twice in one directory is rejected, as far as the files
-/// are loaded.
+/// Among the loaded files, an earlier directory takes precedence, and a name registered twice in one directory is
+/// rejected.
 pub struct Registry {
     /// Directories searched, in order.
     pub dirs: Vec<SearchDir>,
@@ -92,7 +92,7 @@ pub struct Registry {
     names: Mutex<Names>,
 }
 
-/// Registration that is looked up.
+/// Kind and name of the registration to look up.
 #[derive(Clone, Copy)]
 enum Lookup<'a> {
     Codegen(&'a str),
@@ -154,7 +154,7 @@ impl Registry {
         registry
     }
 
-    /// Returns the candidate files, in order. A directory that cannot be read stands for its files.
+    /// Returns the candidate files, in order. A directory that cannot be read appears as one rejected file.
     fn files(&self) -> &[CandidateFile] {
         self.files.get_or_init(|| {
             let mut files = Vec::new();
@@ -192,7 +192,8 @@ impl Registry {
         self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the index of the file that registers `lookup`. `plugin` is the name of the plugin that probably does.
+    /// Returns the index of the file that registers `lookup`. `plugin` is the name of the plugin that probably
+    /// registers it.
     fn find(&self, lookup: Lookup<'_>, plugin: &str) -> Option<usize> {
         let mut names = self.names();
         if let Some(file) = names.get(lookup) {
@@ -228,7 +229,8 @@ impl Registry {
             numbered.iter().filter(new).map(|&(number, file)| (number, host::load(&file.path, services))).collect();
         let mut owners: BTreeMap<String, Vec<usize>> = BTreeMap::new();
         for (number, plugin) in &loaded {
-            // Only code generators and loaders are selected by name; data is read under names of its readers' choice.
+            // Only code generators and loaders are selected by name; data objects are read under names that their
+            // readers choose.
             let named = |r: &&Registration| !matches!(r.object, RegisteredObject::Data(_));
             for registration in plugin.iter().flat_map(|p| &p.registrations).filter(named) {
                 owners.entry(registration.name.clone()).or_default().push(*number);
@@ -281,7 +283,8 @@ impl Registry {
     /// Returns the code generator `relay.ext.<name>` and its file.
     ///
     /// # Errors
-    /// E0401 with the directories searched, the plugins loaded, the files rejected, and the nearest name.
+    /// E0401 if no plugin registers `name`. The notes list the directories searched and the files loaded or rejected;
+    /// the help gives the nearest name.
     pub fn codegen(&self, name: &str) -> Result<(Arc<dyn Codegen>, &PluginFile), Failure> {
         let entry = self.find(Lookup::Codegen(name), name).and_then(|number| {
             let found = self.files()[number].found.get()?;
@@ -290,7 +293,7 @@ impl Registry {
         entry.ok_or_else(|| {
             let known = self.backends();
             let known: Vec<&str> = known.iter().map(String::as_str).collect();
-            let message = format!("no code generator \"{CODEGEN_PREFIX}{name}\": no plugin found registers it");
+            let message = format!("no plugin registers the code generator \"{CODEGEN_PREFIX}{name}\"");
             let mut diagnostic = self.inventory(Diagnostic::error(codes::plugins::NO_CODEGEN, message));
             diagnostic = match nearest(name, known.iter().copied()) {
                 Some(near) => diagnostic.help(format!("did you mean --backend {near}?")),
@@ -322,12 +325,14 @@ impl Registry {
                     let names: Vec<&str> = plugin.registrations.iter().map(|r| r.name.as_str()).collect();
                     format!("loaded {path}: {} {} ({})", plugin.name, plugin.version, names.join(", "))
                 }
-                Status::Rejected(rejection) => format!("refused {path}: {rejection}"),
-                Status::Shadowed { name, by, .. } => format!("shadowed {path}: {name} is {} already", by.display()),
+                Status::Rejected(rejection) => format!("rejected {path}: {rejection}"),
+                Status::Shadowed { name, by, .. } => {
+                    format!("shadowed {path}: {} already registers {name}", by.display())
+                }
             });
         }
         if self.found().next().is_none() {
-            diagnostic = diagnostic.note("no plugin file in any of them");
+            diagnostic = diagnostic.note("no plugin files in these directories");
         }
         diagnostic
     }

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 use tracing::Level;
 
-/// Counters of plugins, by name: cycles of a device, bytes moved. With [`Metrics::record`] also events, with their
+/// Counters of plugins by name, such as device cycles or bytes moved. After [`Metrics::record`], also events with their
 /// times.
 #[derive(Debug, Default)]
 pub struct Metrics {
@@ -74,7 +74,7 @@ impl Metrics {
     }
 }
 
-/// Creates the services over a pool; plugins see `cancel` as `cancelled`.
+/// Creates the services for plugins over a thread pool; the service `cancelled` reports the state of `cancel`.
 pub fn services(pool: Arc<Pool>, metrics: Arc<Metrics>, cancel: Cancel) -> Services {
     Services::new(Host { pool, metrics, cancel })
 }
@@ -109,7 +109,8 @@ impl HostServices for Host {
     }
 
     fn log(&self, level: Level, target: &str, message: &str) {
-        // A callsite has a fixed level, so there is one for each; the plugin's target is a field of the message.
+        // A tracing callsite has a fixed level, so there is one callsite per level; the plugin's target becomes a field
+        // of the message.
         match level {
             Level::ERROR => tracing::error!(target: "byoc::plugin", plugin = target, "{message}"),
             Level::WARN => tracing::warn!(target: "byoc::plugin", plugin = target, "{message}"),
@@ -132,7 +133,8 @@ impl HostServices for Host {
 /// Maximum size in bytes of a value in a reference run.
 const MAX_VALUE_BYTES: usize = 4 << 30;
 
-/// Graph evaluated call by call with the reference implementations: correct, not fast. Values live until the run ends.
+/// Graph that is evaluated call by call with the reference implementations, for correctness rather than speed. Values
+/// live until the run ends.
 struct Reference {
     module: Module,
 }
@@ -188,7 +190,7 @@ impl Executable for Reference {
         let shapes: Option<Vec<_>> = known.iter().map(|t| t.shape()).collect();
         match shapes {
             Some(shapes) => Ok(Prepared::exact(shapes)),
-            None => Err(Error::new("the reference cannot run a graph whose result dimensions depend on values")),
+            None => Err(Error::new("expected result dimensions that do not depend on values")),
         }
     }
 
@@ -200,10 +202,10 @@ impl Executable for Reference {
             let wanted = self.module.ty(param);
             let dtype = dtype_from_api(input.dtype()).map_err(|diagnostic| wrong(&diagnostic.message))?;
             if wanted.as_tensor().is_none_or(|ty| ty.dtype != dtype) {
-                return Err(wrong(&format!("expected an input {wanted}, found {dtype}")));
+                return Err(wrong(&format!("expected an input of type {wanted}, found {dtype}")));
             }
             let tensor = Tensor::from_bytes(dtype, input.shape(), input.bytes());
-            inputs.push(tensor.ok_or_else(|| wrong("an input does not have the size of its type"))?);
+            inputs.push(tensor.ok_or_else(|| wrong("expected an input of the size of its type"))?);
         }
         let results = self.evaluate(&inputs)?;
         for (output, result) in call.outputs.iter_mut().zip(results) {
