@@ -20,7 +20,7 @@ pub enum Tolerance {
 /// Result of comparing an output with the recorded one.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Comparison {
-    /// Largest |a - b|; infinite if one is NaN or infinite and the other differs.
+    /// Largest |a - b|; infinite if an element is NaN or infinite and the other differs.
     pub max_abs_err: f64,
     /// Largest |a - b| over the largest finite |b|.
     pub max_rel_err: f64,
@@ -36,10 +36,10 @@ pub fn compare(got: &Tensor, want: &Tensor, tolerance: Tolerance) -> Comparison 
         difference: Some(difference),
     };
     if got.dtype() != want.dtype() {
-        return differ(format!("found element type {}, recorded {}", got.dtype(), want.dtype()));
+        return differ(format!("expected element type {1}, found {0}", got.dtype(), want.dtype()));
     }
     if got.shape() != want.shape() {
-        return differ(format!("found shape {:?}, recorded {:?}", got.shape(), want.shape()));
+        return differ(format!("expected shape {1:?}, found {0:?}", got.shape(), want.shape()));
     }
     if !got.dtype().is_float() {
         return integers(got, want);
@@ -59,7 +59,7 @@ pub fn compare(got: &Tensor, want: &Tensor, tolerance: Tolerance) -> Comparison 
         };
         max_abs_err = max_abs_err.max(error);
         let allowed = match tolerance {
-            // Only an equal value is close to a NaN or an infinity.
+            // For NaN and infinities, only an equal value is within the tolerance.
             Tolerance::AllClose { .. } if !b.is_finite() => 0.0,
             Tolerance::AllClose { rtol, atol } => atol + rtol * b.abs(),
             Tolerance::MaxRelative(limit) => limit * scale,
@@ -70,13 +70,14 @@ pub fn compare(got: &Tensor, want: &Tensor, tolerance: Tolerance) -> Comparison 
         }
     }
     let max_rel_err = if max_abs_err == 0.0 { 0.0 } else { max_abs_err / scale };
-    let difference = worst.map(|(i, a, b)| format!("element {i} is {a}, recorded {b} (max_rel_err {max_rel_err:.2e})"));
+    let difference =
+        worst.map(|(i, a, b)| format!("element {i}: expected {b}, found {a} (max_rel_err {max_rel_err:.2e})"));
     Comparison { max_abs_err, max_rel_err, difference }
 }
 
 fn integers(got: &Tensor, want: &Tensor) -> Comparison {
     let (a, b) = (got.view(), want.view());
-    // Different 64-bit integers may have the same binary64 value, so the bytes are compared.
+    // Bytes are compared because different 64-bit integers may convert to the same binary64 value.
     let size = got.dtype().size();
     let first = got.bytes().chunks(size).zip(want.bytes().chunks(size)).position(|(x, y)| x != y);
     let max_abs_err = a.f64s().zip(b.f64s()).fold(0.0f64, |m, (x, y)| m.max((x - y).abs()));
@@ -85,7 +86,7 @@ fn integers(got: &Tensor, want: &Tensor) -> Comparison {
     Comparison {
         max_abs_err,
         max_rel_err: if max_abs_err == 0.0 { 0.0 } else { max_abs_err / scale },
-        difference: first.map(|i| format!("element {i} is {}, recorded {}", at(a, i), at(b, i))),
+        difference: first.map(|i| format!("element {i}: expected {1}, found {0}", at(a, i), at(b, i))),
     }
 }
 

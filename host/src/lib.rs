@@ -1,7 +1,8 @@
-//! byoc as a library: reads models, compiles them for the backends that were dropped in, runs them.
+//! byoc as a library: reads models, compiles them for the installed backends, and runs them.
 //!
-//! A facade: [`frontend`] and [`build`] turn a model file into a compiled model; what loads and runs compiled models is
-//! re-exported from `byoc_runtime`, which a program that only runs artifacts links by itself.
+//! This crate is a facade: [`frontend`] and [`build`] turn a model file into a compiled model. The modules that load
+//! and run compiled models are re-exported from `byoc_runtime`; an application that only runs artifacts depends on that
+//! crate alone.
 
 pub mod build;
 pub mod compare;

@@ -17,23 +17,24 @@ use std::time::Instant;
 pub struct Trace {
     start: Instant,
     events: Mutex<Vec<Value>>,
-    /// True if steps are recorded for a file.
+    /// True if steps are recorded for [`Trace::write`].
     record_steps: bool,
 }
 
 impl Trace {
-    /// Starts the clock. Region calls are logged at level info; `record_steps` records every step for [`Trace::write`].
+    /// Creates a trace whose clock starts now. Region calls are logged at level info; `record_steps` records every step
+    /// for [`Trace::write`].
     pub fn new(record_steps: bool) -> Trace {
         Trace { start: Instant::now(), events: Mutex::default(), record_steps }
     }
 
-    /// Tests whether anything consumes the events; otherwise a run is not observed at all.
+    /// Returns true if the events are recorded or logged. Otherwise a run needs no observer.
     pub fn is_enabled(&self) -> bool {
         self.record_steps || tracing::enabled!(target: "byoc::region", tracing::Level::INFO)
     }
 
-    /// Adds events of plugins during the run: an event as an instant with its fields, a count as a point of a counter
-    /// track.
+    /// Adds events that plugins recorded during a run: an event becomes an instant event with its fields, a count a
+    /// point of a counter track.
     pub fn add_plugin_events(&self, recorded: &[RecordedEvent]) {
         let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
         for event in recorded {
@@ -61,7 +62,7 @@ impl Trace {
     /// Writes the recorded events to an open file.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// When the file cannot be written.
     pub fn write_to(&self, file: &mut File) -> std::io::Result<()> {
         let events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
         let document = json!({"displayTimeUnit": "ms", "traceEvents": *events});

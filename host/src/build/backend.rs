@@ -21,19 +21,19 @@ pub struct Backend<'r> {
     pub name: String,
     /// Code generator of the backend.
     pub codegen: Arc<dyn Codegen>,
-    /// Plugin that registers it.
+    /// Plugin that registers the backend.
     pub plugin: &'r LoadedPlugin,
     /// File of the plugin.
     pub file: &'r PluginFile,
-    /// Description by the backend.
+    /// Description that the backend gives of itself.
     pub description: Description,
-    /// Layouts that it requests for its operators, as far as they are supported.
+    /// Layouts that the backend requests for its operators, limited to the supported ones.
     pub layouts: Vec<DesiredLayout>,
     /// Options that the user chose.
     pub chosen: BTreeMap<String, String>,
-    /// Pattern table, without entries that could not be parsed; every name is prefixed with the backend's.
+    /// Pattern table without the entries that could not be parsed; every name begins with the name of the backend.
     pub table: Vec<Entry>,
-    /// Errors in the description or the table, as warnings.
+    /// Warnings about errors in the description or the pattern table.
     pub warnings: Vec<Diagnostic>,
 }
 
@@ -41,7 +41,7 @@ impl<'r> Backend<'r> {
     /// Returns the backend of that name, with its description.
     ///
     /// # Errors
-    /// E0401 when there is none; E0406 when it fails to describe itself.
+    /// E0401 if no plugin registers the backend; E0406 if its `describe` fails.
     pub fn find(registry: &'r Registry, name: &str) -> Result<Backend<'r>, Failure> {
         let (codegen, file) = registry.codegen(name)?;
         let Some(plugin) = file.plugin() else {
@@ -59,11 +59,14 @@ impl<'r> Backend<'r> {
             }
         }
         let asks = |what: &str| {
-            Diagnostic::warning(codes::plugins::BAD_DESCRIPTION, format!("plugin {name}, describe: it requests {what}"))
+            Diagnostic::warning(
+                codes::plugins::BAD_DESCRIPTION,
+                format!("plugin {name}, describe: unsupported request: {what}"),
+            )
         };
         for operator in &description.operators {
             if op::lookup(operator).is_none() {
-                let warning = asks(&format!("the operator \"{operator}\", which does not exist"));
+                let warning = asks(&format!("unknown operator \"{operator}\""));
                 warnings.push(did_you_mean(warning, operator, op::names()));
             }
         }
@@ -72,7 +75,7 @@ impl<'r> Backend<'r> {
             match desired_layout(operator, wanted) {
                 Ok(layout) => layouts.push(layout),
                 Err(why) => {
-                    let warning = asks(&format!("{operator} in the layouts {wanted:?}: {}", why.message));
+                    let warning = asks(&format!("layouts {wanted:?} of {operator}: {}", why.message));
                     warnings.push(Diagnostic { help: why.help, ..warning }.note("the operator keeps its layout"));
                 }
             }
@@ -80,11 +83,11 @@ impl<'r> Backend<'r> {
         description.pre_passes.retain(|pass| {
             let known = manager::find(pass).is_ok();
             if !known {
-                let warning = asks(&format!("the pass \"{pass}\", which does not exist"));
+                let warning = asks(&format!("unknown pass \"{pass}\""));
                 warnings.push(did_you_mean(warning, pass, manager::PASSES.iter().map(|p| p.name)));
             } else if pass == CONVERT_LAYOUT && layouts.is_empty() {
-                let warning = asks(&format!("the pass \"{pass}\" without a layout that it can produce"));
-                warnings.push(warning.help("\"layouts\" of a description lists them by operator"));
+                let warning = asks(&format!("pass \"{pass}\" without a supported layout"));
+                warnings.push(warning.help("list the layouts by operator in \"layouts\" of the description"));
                 return false;
             }
             known
@@ -109,8 +112,11 @@ impl Backend<'_> {
                 known.keys().map(String::as_str),
             );
             let all: Vec<&str> = known.keys().map(String::as_str).collect();
-            let all =
-                if all.is_empty() { "it has no options".to_owned() } else { format!("it has {}", all.join(", ")) };
+            let all = if all.is_empty() {
+                "the backend has no options".to_owned()
+            } else {
+                format!("options of the backend: {}", all.join(", "))
+            };
             return Err(Box::new(error.note(all)));
         };
         if !described.values.is_empty() && !described.values.iter().any(|known| known == value) {
@@ -125,17 +131,14 @@ impl Backend<'_> {
 /// Pass that applies the layouts of a description.
 pub const CONVERT_LAYOUT: &str = "convert_layout";
 
-/// Converts the layouts that a description requests for an operator (of its data, then of its kernel) to the form of
-/// the layout pass.
+/// Converts the layouts that a description requests for an operator (data, then kernel) to the form of the layout pass.
 fn desired_layout(operator: &str, wanted: &[String]) -> Result<DesiredLayout, Box<Diagnostic>> {
     let (data, kernel) = match wanted {
         [data] => (data, None),
         [data, kernel] => (data, Some(kernel.as_str().into())),
         _ => {
-            let message = format!(
-                "expected the layout of the data, and optionally that of the kernel, found {} layouts",
-                wanted.len()
-            );
+            let message =
+                format!("expected a data layout and an optional kernel layout, found {} layouts", wanted.len());
             return Err(Box::new(Diagnostic::error(codes::plugins::BAD_DESCRIPTION, message)));
         }
     };
@@ -150,7 +153,7 @@ fn did_you_mean<'a>(diagnostic: Diagnostic, wanted: &str, known: impl IntoIterat
     }
 }
 
-/// Returns one warning about the parts of a description that were not understood.
+/// Returns one warning that lists the invalid parts of a description.
 fn description_warnings(name: &str, description: &Description) -> Vec<Diagnostic> {
     let message = match description.problems.len() {
         0 => return Vec::new(),
@@ -160,7 +163,7 @@ fn description_warnings(name: &str, description: &Description) -> Vec<Diagnostic
     let mut warning = Diagnostic::warning(codes::plugins::BAD_DESCRIPTION, message);
     warning.notes.clone_from(&description.problems);
     let nothing = *description == Description { problems: description.problems.clone(), ..Description::default() };
-    vec![if nothing { warning } else { warning.note("the rest of the description is used") }]
+    vec![if nothing { warning } else { warning.note("the other parts of the description are used") }]
 }
 
 /// Returns the warning about an error in a pattern table, with plugin, entry and column.
@@ -194,22 +197,22 @@ fn entry_at(text: &str, start: usize) -> &str {
     first.split(':').next().unwrap_or_default().trim()
 }
 
-/// Converts an error of a plugin's entry to the refusal of its operators, with the plugin's code if it is a refusal
-/// code, otherwise with `otherwise`.
+/// Converts an error of a plugin's entry to a refusal of operators. The refusal code is that of the error, or
+/// `otherwise` if the error has none.
 pub fn refusal_of(error: &api::Error, otherwise: RefusalCode) -> Refusal {
     let code = RefusalCode::parse(&error.code).unwrap_or(otherwise);
     Refusal { code, detail: error.to_string(), hint: error.hint.to_string() }
 }
 
-/// Judge that asks a backend for verdicts on candidates.
+/// Judge that obtains verdicts on candidates from a backend.
 pub struct PluginJudge<'b, 'r> {
     backend: &'b Backend<'r>,
-    /// Errors of the backend while judging.
+    /// Errors that the backend returned instead of a verdict.
     pub faults: Vec<api::Error>,
 }
 
 impl<'b, 'r> PluginJudge<'b, 'r> {
-    /// Creates a judge that asks `backend`.
+    /// Creates a judge for `backend`.
     pub fn new(backend: &'b Backend<'r>) -> Self {
         PluginJudge { backend, faults: Vec::new() }
     }
@@ -220,7 +223,7 @@ impl<'b, 'r> PluginJudge<'b, 'r> {
         if !description.dynamic_dims {
             let dynamic = candidate.nodes.iter().find(|&&id| has_unknown_dims(module, id));
             if let Some(&id) = dynamic {
-                let detail = format!("{} has dimensions that are not known before the run", module.ty(id));
+                let detail = format!("expected dimensions that are known before the run, found {}", module.ty(id));
                 let hint = "bind it with --dim NAME=N".to_owned();
                 return Some(Refusal { hint, ..Refusal::new(RefusalCode::DynamicDim, detail) });
             }
@@ -229,11 +232,11 @@ impl<'b, 'r> PluginJudge<'b, 'r> {
             let operators = candidate.nodes.iter().filter(|&&id| module.expr(id).as_call().is_some()).count();
             let flops = candidate.nodes.iter().map(|&id| flops(module, id)).fold(0, u64::saturating_add);
             let cost = &description.cost;
-            // The work in a region with open dimensions is unknown.
+            // The FLOPs of a region with unknown dimensions are unknown.
             let open = candidate.nodes.iter().any(|&id| has_unknown_dims(module, id));
             if operators < cost.min_region_operators as usize || (flops < cost.min_region_flops && !open) {
                 let detail = format!(
-                    "the region has {operators} operators with {flops} FLOPs; {} requires at least {} with {}",
+                    "found {operators} operators ({flops} FLOPs) in the region; {} requires at least {} ({} FLOPs)",
                     self.backend.name, cost.min_region_operators, cost.min_region_flops
                 );
                 return Some(Refusal::new(RefusalCode::NotProfitable, detail));
@@ -260,7 +263,7 @@ impl<'b, 'r> PluginJudge<'b, 'r> {
             Question::Regions => (api::CandidateKind::Region, self.backend.name.clone(), ""),
         };
         let mut constants = ConstantTable::default();
-        // Constants from outside are passed as constants, not as inputs.
+        // Constants defined outside the candidate are passed as constants, not as inputs.
         let is_input = |id: &ExprId| module.expr(*id).as_constant().is_none();
         let inputs: Vec<ExprId> = candidate.inputs.iter().copied().filter(is_input).collect();
         let graph = {
@@ -318,7 +321,7 @@ fn verdict_from_api(verdict: api::Verdict) -> Verdict {
     match verdict {
         api::Verdict::Supported => Verdict::Supported,
         api::Verdict::Refused(refusal) => {
-            // An unknown refusal code is a mistake of the plugin; the detail is still valid.
+            // An unknown refusal code is an error of the plugin; the detail is still valid.
             let code = RefusalCode::parse(&refusal.code).unwrap_or(RefusalCode::UnsupportedOp);
             Verdict::Refused(Refusal { code, detail: refusal.detail.into(), hint: refusal.hint.into() })
         }
@@ -329,7 +332,7 @@ fn has_unknown_dims(module: &Module, id: ExprId) -> bool {
     bridge::flat_types(module.ty(id)).is_ok_and(|types| types.iter().any(|t| t.shape().is_none()))
 }
 
-/// Returns the operations of one evaluation of an operator call; 0 for everything else.
+/// Returns the FLOPs of an operator call; 0 for any other expression.
 pub fn flops(module: &Module, id: ExprId) -> u64 {
     let Some((operator, call)) = module.expr(id).as_op_call() else { return 0 };
     let def = op::get(operator);
@@ -341,7 +344,7 @@ pub fn flops(module: &Module, id: ExprId) -> u64 {
 mod tests {
     use super::*;
 
-    /// The codes of backends are one vocabulary on both sides of the boundary; the framework adds its own after them.
+    /// Backends and host share the refusal codes of the boundary; the host's own codes follow them.
     #[test]
     fn refusal_codes_of_backends_are_those_of_the_boundary() {
         let boundary: Vec<&str> = api::RefusalCode::ALL.iter().map(|code| code.as_str()).collect();

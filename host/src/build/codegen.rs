@@ -13,12 +13,12 @@ use byoc_runtime::plugin::fault;
 use serde_json::{Value, json};
 use std::collections::HashMap;
 
-/// Reason why a region was not compiled, for the user and for the table of operators.
+/// Reason why a region was not compiled: a diagnostic for the user, and a refusal for the explanation.
 #[derive(Debug)]
 pub struct CompileError {
     /// Complete diagnostic.
     pub diagnostic: Diagnostic,
-    /// Refusal of its operators in `byoc explain`.
+    /// Refusal of the region's operators in `byoc explain`.
     pub refusal: Refusal,
 }
 
@@ -29,7 +29,7 @@ impl From<Diagnostic> for CompileError {
     }
 }
 
-/// Compiles regions one by one, and numbers their constants like the program they belong to.
+/// Compiles regions one by one, and identifies their constants by the indices that the program uses.
 pub struct RegionCompiler<'a> {
     module: &'a Module,
     /// Indices of the program's constants, by the address of their bytes.
@@ -38,16 +38,16 @@ pub struct RegionCompiler<'a> {
 }
 
 impl<'a> RegionCompiler<'a> {
-    /// Creates a compiler for the regions of `module`, whose program has these constants.
+    /// Creates a compiler for the regions of `module`; `constants` are those of the planned program.
     pub fn new(module: Verified<'a>, constants: &[Tensor], options: Value) -> RegionCompiler<'a> {
         let numbers = constants.iter().enumerate().map(|(i, t)| (t.bytes().as_ptr(), i as u32)).collect();
         RegionCompiler { module: module.module(), numbers, options }
     }
 
-    /// Compiles the region with that symbol. Constants that the program does not hold yet are appended to `constants`.
+    /// Compiles the region `symbol`. Constants that the program does not hold yet are appended to `constants`.
     ///
     /// # Errors
-    /// E0406 when the backend fails, E0405 when the compiled library lacks the region's symbol.
+    /// E0406 if the backend fails, E0405 if the compiled library does not define `symbol`.
     pub fn compile(
         &mut self,
         backend: &Backend<'_>,
@@ -76,16 +76,16 @@ impl<'a> RegionCompiler<'a> {
         })?;
         if !compiled.symbols.iter().any(|s| s.as_str() == symbol) {
             let names: Vec<&str> = compiled.symbols.iter().map(|s| s.as_str()).collect();
-            let message = format!("{} compiled {symbol} to a library without that function", backend.name);
+            let message = format!("{} compiled {symbol} to a library that does not define it", backend.name);
             let promises = if names.is_empty() { "nothing".into() } else { names.join(", ") };
             let diagnostic = Diagnostic::error(codes::plugins::MISSING_SYMBOL, message);
-            return Err(compile_error(diagnostic.note(format!("it defines {promises}"))));
+            return Err(compile_error(diagnostic.note(format!("the library defines {promises}"))));
         }
         if let Some(limit) = backend.description.max_blob_bytes
             && compiled.blob.len() as u64 > limit
         {
             let message = format!(
-                "{} compiled {symbol} to {} bytes; expected at most {limit}, as its description states",
+                "{} compiled {symbol} to {} bytes; its description limits blobs to {limit} bytes",
                 backend.name,
                 compiled.blob.len()
             );

@@ -1,4 +1,4 @@
-//! Turns the partitioning report about expressions into an explanation of the model's operators.
+//! Converts the partitioning report on expressions to an explanation of the model's operators.
 
 use super::explanation::{Explanation, NodeRow, Placement, PlacementKind, RefusalRow, RegionRow, Totals};
 use crate::build::backend::flops;
@@ -6,17 +6,18 @@ use byoc_core::pass::{Refusal, Report};
 use byoc_ir::ir::{Expr, ExprId, Id, IndexVec, Module, SourceId, Type};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Returns the operators of the model that computed something when it was read. The others (constants, arithmetic on
-/// shapes) were folded into these: the origins of an expression name them too, with the operator itself last.
+/// Returns the operators of the model that still compute something after it was read. The frontend folded all others
+/// (constants, arithmetic on shapes) into these. The origins of an expression include the folded operators; the
+/// operator itself is last.
 pub fn computing(module: &Module) -> BTreeSet<SourceId> {
     let live = module.live();
     let calls = module.nodes.iter().filter(|(id, node)| live[*id] && node.expr.as_op_call().is_some());
     calls.filter_map(|(_, node)| module.origins.get(node.origin).last().copied()).collect()
 }
 
-/// Explains the placement of each operator of the model. `module` is the partitioned module, `computing` the result of
-/// [`computing`] after reading, `report` the partitioning report, `failed` the regions that fell back to the host
-/// afterwards, by symbol.
+/// Explains the placement of each operator of the model. `module` is the simplified module, `computing` the result of
+/// [`computing`] on the module as read, `report` the partitioning report, and `failed` the regions, by symbol, that
+/// fell back to the host at code generation.
 pub fn explain(
     module: &Module,
     computing: &BTreeSet<SourceId>,
@@ -36,7 +37,7 @@ pub fn explain(
     for operator in &report.operators {
         let cost = flops(module, operator.expr);
         total = cost.saturating_add(total);
-        // An expression with several operators as origins counts for the first one, so that the sums are right.
+        // An expression with several origins counts for the first one only, so that no FLOPs are counted twice.
         let origins = module.origins.get(module.nodes[operator.expr].origin);
         if let Some(first) = origins.iter().find(|s| computing.contains(s)) {
             flops_of[first.index()] = cost.saturating_add(flops_of[first.index()]);
@@ -74,8 +75,8 @@ pub fn explain(
         let parts = merged(placements);
         let placement =
             main_part(&parts).cloned().unwrap_or_else(|| folded(module, &live, computing, source, &carriers[source]));
-        // Of the backends that compute a part of the operator, only those that left another part to the host have
-        // reasons to give.
+        // A backend that computes a part of the operator is listed with refusals only if it left another part to the
+        // host.
         let on_host = parts.iter().any(|(_, part)| part.kind == PlacementKind::Host);
         let takes = |backend: &String| parts.iter().any(|(_, part)| part.backend.as_ref() == Some(backend));
         refusals.retain(|r| placement.kind != PlacementKind::Folded && (on_host || !takes(&r.backend)));
@@ -113,7 +114,7 @@ pub fn explain(
     explanation
 }
 
-/// Sums the work of an operator by place, in the order of the first expression in each.
+/// Sums the FLOPs of an operator by placement, in the order of the first expression of each placement.
 fn merged(placements: Vec<(u64, Placement)>) -> Vec<(u64, Placement)> {
     let mut parts: Vec<(u64, Placement)> = Vec::new();
     let mut index: BTreeMap<Option<String>, usize> = BTreeMap::new();
@@ -127,7 +128,7 @@ fn merged(placements: Vec<(u64, Placement)>) -> Vec<(u64, Placement)> {
     parts
 }
 
-/// Returns the region with most of the work, or the host if there is no region.
+/// Returns the region with the most FLOPs, or the host if there is no region.
 fn main_part(parts: &[(u64, Placement)]) -> Option<&Placement> {
     let most = |(i, (cost, placement)): &(usize, &(u64, Placement))| {
         (placement.kind == PlacementKind::Region, *cost, usize::MAX - i)
@@ -160,7 +161,7 @@ fn row(backend: &str, refusal: &Refusal) -> RefusalRow {
     }
 }
 
-/// Returns the live expressions that originate from each operator of the model.
+/// Returns, for each operator of the model, the live expressions that originate from it.
 fn carriers(module: &Module, live: &IndexVec<ExprId, bool>) -> IndexVec<SourceId, Vec<ExprId>> {
     let mut carriers = IndexVec::filled(Vec::new(), module.origins.sources().len());
     for (id, node) in module.nodes.iter().filter(|(id, _)| live[*id]) {
@@ -172,7 +173,7 @@ fn carriers(module: &Module, live: &IndexVec<ExprId, bool>) -> IndexVec<SourceId
 }
 
 /// Returns the placement of an operator that no longer computes anything: folded into the consumers of its result, or
-/// into nothing.
+/// removed.
 fn folded(
     module: &Module,
     live: &IndexVec<ExprId, bool>,

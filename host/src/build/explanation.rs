@@ -1,4 +1,4 @@
-//! Placement of each operator of a model and the refusals of the other backends, as data.
+//! Explanation of a build as data: the placement of each operator of the model, and the refusals of the other backends.
 
 use serde::Serialize;
 
@@ -9,49 +9,49 @@ pub struct Explanation {
     pub nodes: Vec<NodeRow>,
     /// Regions, in the order of the program.
     pub regions: Vec<RegionRow>,
-    /// Sums over the model.
+    /// Totals over all operators of the model.
     pub totals: Totals,
 }
 
 /// Operator of the model.
 #[derive(Clone, Debug, Serialize, PartialEq)]
 pub struct NodeRow {
-    /// Position in the model.
+    /// Index of the operator in [`Explanation::nodes`].
     pub id: usize,
     /// Operator type in the model.
     pub op: String,
     /// Name in the model.
     pub source: String,
-    /// Floating-point operations of its expressions.
+    /// Floating-point operations of the operator's expressions.
     pub flops: u64,
-    /// Placement of the operator; of one that is computed in several places, the region with most of its work.
+    /// Placement of the operator; if parts of it run in several places, the region with the most of its FLOPs.
     pub placement: Placement,
-    /// All places of an operator that is computed in several, in the order of the program; empty for others.
+    /// All placements of an operator whose parts run in several places, in the order of the program; otherwise empty.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub parts: Vec<Placement>,
-    /// Refusals of the backends that did not take it.
+    /// Refusals by the backends that did not take the operator.
     pub refusals: Vec<RefusalRow>,
-    /// Predecessors, by position.
+    /// Indices of the predecessors.
     pub inputs: Vec<usize>,
 }
 
 /// Placement of an operator. An operator counts as placed in a region if any of its expressions runs there.
 #[derive(Clone, Debug, Default, Serialize, PartialEq)]
 pub struct Placement {
-    /// Kind of the place.
+    /// Region, host or folded.
     pub kind: PlacementKind,
-    /// Backend of its region.
+    /// Backend of the region.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub backend: Option<String>,
-    /// Symbol of its region.
+    /// Symbol of the region that runs the operator.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub region: Option<String>,
-    /// Description of the expression it was folded into.
+    /// Description of the expression that the operator was folded into.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub into: Option<String>,
 }
 
-/// Kind of place of an operator.
+/// Kind of placement of an operator.
 #[derive(Clone, Copy, Debug, Default, Serialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub enum PlacementKind {
@@ -60,15 +60,15 @@ pub enum PlacementKind {
     /// On the host.
     #[default]
     Host,
-    /// Nowhere: it was folded into another operator or a constant.
+    /// Nowhere: the operator was folded into another operator or a constant, or removed.
     Folded,
 }
 
 impl PlacementKind {
-    /// Every kind, in the order of reports.
+    /// All kinds, in the order of reports.
     pub const ALL: [PlacementKind; 3] = [PlacementKind::Region, PlacementKind::Host, PlacementKind::Folded];
 
-    /// Name of the kind in reports and in JSON.
+    /// Returns the name of the kind in reports and in JSON.
     pub const fn name(self) -> &'static str {
         match self {
             PlacementKind::Region => "region",
@@ -98,7 +98,7 @@ pub struct RegionRow {
     pub symbol: String,
     /// Backend of the region.
     pub backend: String,
-    /// Operators of the model with an expression in the region, by position.
+    /// Indices of the operators that have an expression in the region.
     pub nodes: Vec<usize>,
     /// Floating-point operations of one run.
     pub flops: u64,
@@ -108,7 +108,7 @@ pub struct RegionRow {
     pub outputs: Vec<String>,
 }
 
-/// Sums over the model.
+/// Totals over all operators of the model.
 #[derive(Clone, Debug, Default, Serialize, PartialEq)]
 pub struct Totals {
     /// Number of operators of the model.
@@ -127,7 +127,7 @@ pub struct Totals {
     pub offload_flops: u64,
     /// `offload_flops / flops`; 0 for a model without floating-point operations.
     pub offload_share: f64,
-    /// True if any dimension is open; open dimensions count as 1.
+    /// True if any dimension is unknown; an unknown dimension counts as 1 in the FLOPs.
     #[serde(skip)]
     pub open_dims: bool,
 }

@@ -1,5 +1,5 @@
-//! Export of a program to the JSON forms that other tools of this kind read: the graph executor's graph, and one JSON
-//! runtime graph per region. byoc itself runs neither.
+//! Export of a module to the JSON formats of TVM: the graph of the graph executor, and one JSON runtime graph per
+//! region. byoc itself executes neither.
 
 use byoc_ir::diag::{Diagnostic, codes};
 use byoc_ir::ir::{Callee, Expr, ExprId, Module, TensorType};
@@ -12,16 +12,15 @@ use std::collections::HashMap;
 
 /// Returns the graph executor's JSON of `@main`: `nodes`, `arg_nodes`, `heads`, `attrs`, `node_row_ptr`.
 ///
-/// Constants become inputs named `p0`, `p1`, ...; every host operator is a function of its own, named after the
-/// operator and its position; a region is the function of its symbol. Storage ids are one per entry: the memory plan
-/// belongs to the artifact, not to this graph.
+/// Constants become inputs named `p0`, `p1`, and so on. Every host operator becomes a separate function, named after
+/// the operator and its position; a region is the function named by its symbol. Every entry has its own storage id,
+/// because the memory plan is part of the artifact and not of this graph.
 ///
 /// # Errors
-/// When the program has expressions that the graph executor cannot represent: branches, references, closures.
+/// When the module has expressions that the graph executor cannot represent: branches, references, closures.
 pub fn graph_json(module: &Module) -> Result<Value, Failure> {
-    let main = module.main().ok_or_else(|| {
-        Failure::new(codes::passes::NOT_DATA_FLOW, "expected a module with @main, where the graph starts")
-    })?;
+    let main =
+        module.main().ok_or_else(|| Failure::new(codes::passes::NOT_DATA_FLOW, "expected a module with @main"))?;
     let mut graph = Entries::default();
     let mut values: HashMap<ExprId, Vec<[usize; 3]>> = HashMap::new();
     for &param in &main.params {
@@ -85,11 +84,11 @@ pub fn graph_json(module: &Module) -> Result<Value, Failure> {
 
 fn not_representable(construct: &str) -> Failure {
     Diagnostic::error(codes::passes::NOT_DATA_FLOW, format!("the graph executor's JSON cannot represent {construct}"))
-        .help("--emit partitioned prints the program as Relay text")
+        .help("print the module as Relay text with --emit partitioned")
         .into()
 }
 
-/// Lists of the graph executor's JSON.
+/// Lists of the graph executor's JSON under construction.
 #[derive(Default)]
 struct Entries {
     nodes: Vec<Value>,
@@ -163,8 +162,8 @@ pub fn region_json(module: &Module) -> Result<Vec<Value>, Failure> {
     Ok(all)
 }
 
-/// Converts a region's graph to the JSON runtime's form: one kernel node per operator or composite; the attributes of a
-/// composite's operators are flattened into its node, those of the root taking precedence.
+/// Converts a region's graph to the form of the JSON runtime: one kernel node per operator or composite. The attributes
+/// of a composite's operators are merged into its node; those of the root take precedence.
 fn runtime_graph(graph: &Graph) -> Value {
     let mut nodes = Vec::new();
     let mut row_ptr = vec![0];

@@ -1,4 +1,4 @@
-//! Build pipeline: from a model as read to the compiled program.
+//! Build pipeline: compiles a module from a frontend to a program.
 
 use super::backend::{Backend, CONVERT_LAYOUT, PluginJudge};
 use super::codegen::{CompileError, RegionCompiler};
@@ -23,7 +23,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Passes that every model runs through before partitioning.
+/// Passes that simplify every module before partitioning.
 pub const SIMPLIFY: &[&str] = &[
     "fake_quantization_to_integer",
     "simplify_inference",
@@ -39,13 +39,13 @@ pub const SIMPLIFY: &[&str] = &[
 pub struct BuildOptions {
     /// Backends in priority order; `auto` stands for every backend found.
     pub backends: Vec<String>,
-    /// Choices among the options that backends describe: backend, option, value.
+    /// Values of backend options, as (backend, option, value).
     pub backend_options: Vec<(String, String, String)>,
     /// Cache directory of the backends; `None` for no cache.
     pub cache_dir: Option<PathBuf>,
-    /// Pass after which the program is printed, or `all`.
+    /// Pass after which the module is printed, or `all`.
     pub print_after: Option<String>,
-    /// Prints the time of each pass.
+    /// Prints the time of each pass if true.
     pub time_passes: bool,
 }
 
@@ -53,22 +53,23 @@ pub struct BuildOptions {
 pub struct BuildOutput {
     /// Program, constants and compiled regions, for the executor and the artifact.
     pub compiled: Compiled,
-    /// Program after the simplifying passes.
+    /// Module after the passes of [`SIMPLIFY`] and of the backends.
     pub simplified: Module,
-    /// Program with its regions.
+    /// Module after partitioning, with its regions.
     pub partitioned: Module,
     /// Placement of each operator of the model.
     pub explanation: Explanation,
-    /// Inputs and outputs, as the file declares them.
+    /// Inputs and outputs as declared by the model file.
     pub signature: Signature,
-    /// Diagnostics that do not stop the build.
+    /// Non-fatal diagnostics.
     pub warnings: Vec<Diagnostic>,
 }
 
-/// Builds a model. `print_line` receives the lines that `print_after` and `time_passes` request.
+/// Builds a model. `print_line` receives the output of `print_after` and `time_passes`.
 ///
 /// # Errors
-/// An unknown backend or backend option, a model that cannot be typed or planned, a cancelled build.
+/// An unknown backend or backend option, a model whose types cannot be inferred or that cannot be lowered, or a
+/// cancelled build.
 pub fn build(
     session: &Session,
     loaded: Loaded,
@@ -94,8 +95,8 @@ pub fn build(
     passes.record("verify", start);
 
     let outputs: Vec<String> = loaded.signature.outputs.iter().map(|p| p.name.clone()).collect();
-    // Only operators that no backend took are left outside regions: the host fuses their products with the
-    // requantization that follows.
+    // Only operators that no backend took are left outside regions. Among these, the host fuses products with the
+    // requantization that follows them.
     let steps = vec![Step::pass("fuse_requantize")?];
     let lowered = passes.run(Cow::Borrowed(&partitioned), steps, &PassOptions::default(), &mut warnings)?;
     let start = Instant::now();
@@ -104,7 +105,7 @@ pub fn build(
 
     let start = Instant::now();
     let (mut program, mut constants) = (lowered_program.program, lowered_program.constants);
-    // Variables have names that are valid in Relay text; users know the inputs by their names in the file.
+    // Variables have names that are valid in Relay text, but users know the inputs by their names in the model file.
     if program.inputs.len() == loaded.signature.inputs.len() {
         for (port, info) in program.inputs.iter_mut().zip(&loaded.signature.inputs) {
             port.name.clone_from(&info.name);
@@ -120,7 +121,7 @@ pub fn build(
             continue;
         };
         let compiled = compiler.compile(backend, &region.symbol, &mut constants);
-        check_cancelled(session, || format!("region {} was under way on {}", region.symbol, region.backend))?;
+        check_cancelled(session, || format!("region {} was being compiled by {}", region.symbol, region.backend))?;
         match compiled {
             Ok(compiled_region) => {
                 region.loader = compiled_region.loader.clone();
@@ -143,7 +144,7 @@ pub fn build(
     }
     let compiled_for: Vec<String> =
         regions.iter().flatten().map(|compiled_region| compiled_region.backend.clone()).collect();
-    // A backend may need a constant that no host step reads.
+    // A region may read a constant that no host step reads.
     for tensor in &constants[program.constants.len()..] {
         let name = format!("c{}", program.constants.len());
         program.constants.push(Port { name, ty: TensorType::fixed(tensor.dtype(), tensor.shape()) });
@@ -157,7 +158,7 @@ pub fn build(
 
     let explanation = explain(&simplified, &computing, &report, &failed);
     let reasons = refusal_summary(&explanation);
-    // A model may bring regions of its own, on which no backend gave a verdict.
+    // A model may contain regions already; no backend gives a verdict on those.
     let has_region_for = |name: &str| compiled_for.iter().any(|backend| backend == name);
     for backend in &backends {
         if !has_region_for(&backend.name) && !explanation.regions.iter().any(|r| r.backend == backend.name) {
@@ -180,10 +181,10 @@ pub fn build(
     Ok(BuildOutput { compiled, simplified, partitioned, explanation, signature: loaded.signature, warnings })
 }
 
-/// Reports passes whose result fails verification.
+/// Returns the failure for a module that does not pass verification.
 fn not_verified(mut faults: Vec<Diagnostic>) -> Failure {
     if let Some(first) = faults.first_mut() {
-        first.notes.push("found before code generation: this is a defect of byoc, please report it".into());
+        first.notes.push("this is a defect of byoc, found before code generation: please report it".into());
     }
     Failure::from(faults)
 }
@@ -193,12 +194,12 @@ fn check_cancelled(session: &Session, at: impl FnOnce() -> String) -> Result<(),
     session.cancel.check(at).map_err(as_cancelled_build)
 }
 
-/// Replaces the code of a cancellation by that of a cancelled build.
+/// Replaces the code of a cancellation with that of a cancelled build.
 fn as_cancelled_build(diagnostic: Diagnostic) -> Diagnostic {
     if diagnostic.code != codes::runtime::CANCELLED {
         return diagnostic;
     }
-    let message = "the build was cancelled: nothing was written".to_owned();
+    let message = "the build was cancelled, and nothing was written".to_owned();
     Diagnostic { code: codes::plugins::CALLED_OFF, message, ..diagnostic }
 }
 
@@ -224,7 +225,7 @@ fn choose(backends: &mut [Backend<'_>], chosen: &[(String, String, String)]) -> 
     for (name, option, value) in chosen {
         let names: Vec<String> = backends.iter().map(|backend| backend.name.clone()).collect();
         let Some(backend) = backends.iter_mut().find(|backend| backend.name == *name) else {
-            let message = format!("option \"{option}\" is set for {name}, which is not a backend of this build");
+            let message = format!("option \"{option}\": expected a backend of this build, found {name}");
             let listed = if names.is_empty() { "none, as --backend is missing".into() } else { names.join(", ") };
             return Err(Diagnostic::error(codes::plugins::UNKNOWN_OPTION, message)
                 .note(format!("backends of this build: {listed}"))
@@ -236,7 +237,7 @@ fn choose(backends: &mut [Backend<'_>], chosen: &[(String, String, String)]) -> 
     Ok(())
 }
 
-/// Returns the options that shaped the result, for the artifact.
+/// Returns the options that affect the result, for the artifact.
 fn compiled_options(backends: &[Backend<'_>], dims: &BTreeMap<String, usize>) -> Value {
     let names: Vec<&str> = backends.iter().map(|b| b.name.as_str()).collect();
     let mut options = json!({"backends": names, "dims": dims});
@@ -291,7 +292,7 @@ fn simplify(
     warnings: &mut Vec<Diagnostic>,
 ) -> Result<Module, Failure> {
     let mut names: Vec<&str> = SIMPLIFY.to_vec();
-    // An operator has one layout: that of the first backend that requests one for it.
+    // An operator gets the layout that the first backend requests for it.
     let mut pass_options = PassOptions::default();
     for layout in backends.iter().flat_map(|backend| &backend.layouts) {
         let same = |other: &DesiredLayout| other.operator == layout.operator;
@@ -360,7 +361,7 @@ pub struct RefusalSummary {
     pub backend: String,
     /// Refusal code.
     pub code: String,
-    /// Found and expected values.
+    /// Detail of the refusal: the expected and the found values.
     pub detail: String,
     /// Remedy; may be empty.
     pub hint: String,
@@ -369,7 +370,8 @@ pub struct RefusalSummary {
 }
 
 impl fmt::Display for RefusalSummary {
-    /// Formats like `nuc refused 9 operators: UnsupportedDtype: input 0 is float64; nuc takes float32: cast it first`.
+    /// Formats the summary like `nuc refused 9 operators: UnsupportedDtype: input 0 is float64; nuc takes float32: cast
+    /// it first`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let plural = if self.operators == 1 { "" } else { "s" };
         write!(f, "{} refused {} operator{plural}: {}: {}", self.backend, self.operators, self.code, self.detail)?;
@@ -394,7 +396,7 @@ pub fn refusal_summary(explanation: &Explanation) -> Vec<RefusalSummary> {
             operators,
         })
         .collect();
-    // The sort is stable: equally frequent reasons stay in the order of their texts.
+    // The sort is stable, so equally frequent reasons remain sorted by their texts.
     reasons.sort_by(|a, b| a.backend.cmp(&b.backend).then(b.operators.cmp(&a.operators)));
     let mut summaries: Vec<RefusalSummary> = Vec::new();
     for reason in reasons {
@@ -405,8 +407,8 @@ pub fn refusal_summary(explanation: &Explanation) -> Vec<RefusalSummary> {
     summaries
 }
 
-/// Returns the reason that a headline ends with: the most frequent one with a remedy, otherwise the most frequent one;
-/// empty without reasons.
+/// Returns the end of a headline: the most frequent reason that has a remedy, otherwise the most frequent reason; empty
+/// if there are no reasons.
 pub fn refusal_headline(reasons: &[&RefusalSummary]) -> String {
     match reasons.iter().find(|reason| !reason.hint.is_empty()).or(reasons.first()) {
         Some(RefusalSummary { detail, hint, .. }) if hint.is_empty() => format!(": {detail}"),

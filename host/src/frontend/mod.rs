@@ -1,4 +1,4 @@
-//! Frontends: a model file of any format becomes a typed module with `@main`.
+//! Frontends: convert a model file of any supported format to a typed module with `@main`.
 
 pub mod relay;
 
@@ -14,7 +14,7 @@ use std::path::Path;
 /// data set then provides the shapes of inputs that `options` does not contain.
 ///
 /// # Errors
-/// All errors in the model that can be detected at once.
+/// A file that cannot be read, or an invalid model; all errors that can be detected at once are reported.
 pub fn load(path: &Path, options: &LoadOptions) -> Result<Loaded, Failure> {
     if path.is_dir() {
         return Ok(folder::TestFolder::open(path)?.load(options)?);
@@ -26,7 +26,7 @@ pub fn load(path: &Path, options: &LoadOptions) -> Result<Loaded, Failure> {
     }
 }
 
-/// Reads the inputs and outputs of a model, without importing it.
+/// Reads the inputs and outputs of a model without converting its operators.
 ///
 /// # Errors
 /// A file that cannot be read.
@@ -47,11 +47,11 @@ fn extension(path: &Path) -> &str {
 
 fn unknown_format(path: &Path) -> Diagnostic {
     if !path.exists() {
-        return unreadable(path, "there is no such file");
+        return unreadable(path, "the file does not exist");
     }
     Diagnostic::error(
         codes::frontends::UNKNOWN_MODEL_FORMAT,
-        format!("{} is not a model in a known format", path.display()),
+        format!("{}: expected a model in a supported format", path.display()),
     )
-    .note("models are .onnx files, .relay files, and folders with a model.onnx and test_data_set_N folders")
+    .note("supported formats: .onnx files, .relay files, and folders with a model.onnx and test_data_set_N folders")
 }

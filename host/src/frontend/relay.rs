@@ -1,4 +1,4 @@
-//! Programs in the Relay text format, with their large constants in a safetensors file beside the text.
+//! Modules in the Relay text format, with large constants in a safetensors file beside the text.
 //!
 //! `model.relay` is accompanied by `model.relay.safetensors` or `model.safetensors`; `meta[relay.Constant][i]` in the
 //! text is the tensor called `i` there.
@@ -20,18 +20,18 @@ use std::sync::Arc;
 /// Position of each expression in the text.
 type Spans = IndexVec<ExprId, Span>;
 
-/// Parses a program, without typing it or binding dimensions.
+/// Parses a module, without inferring types or binding dimensions.
 ///
 /// # Errors
-/// All errors in the text; a weights file that is missing or damaged.
+/// Invalid text (every error is reported), or a missing or corrupted weights file.
 pub fn read(path: &Path) -> Result<Module, Failure> {
     parse_file(path).map(|text| text.module)
 }
 
-/// Reads a structurally valid program, and leaves the types as they are written.
+/// Reads a module and verifies its structure; the types remain as written.
 ///
 /// # Errors
-/// All errors in the text, and violations of the structural rules.
+/// Invalid text (every error is reported), or a violation of the structural rules.
 pub fn read_verified(path: &Path) -> Result<Module, Failure> {
     let ParsedText { source, module, spans } = parse_file(path)?;
     let faults = verifier::structure_faults(&module);
@@ -42,10 +42,10 @@ pub fn read_verified(path: &Path) -> Result<Module, Failure> {
     Err(Failure::from(diagnostics).in_source(&path.display().to_string(), &source))
 }
 
-/// Reads and types a program with any functions; named dimensions stay open.
+/// Reads a module with any functions and infers its types; named dimensions remain unknown.
 ///
 /// # Errors
-/// All errors in it that can be detected at once.
+/// An invalid module; all errors that can be detected at once are reported.
 pub fn read_typed(path: &Path) -> Result<Module, Failure> {
     let ParsedText { source, module, spans } = parse_file(path)?;
     infer_types(path, &module, &source, &spans)
@@ -58,10 +58,11 @@ fn infer_types(path: &Path, module: &Module, source: &str, spans: &Spans) -> Res
     })
 }
 
-/// Reads and types a program. Named dimensions are bound as `options` specifies; others stay open.
+/// Reads a module with `@main` and infers its types. Named dimensions are bound as `options` specifies; all others
+/// remain unknown.
 ///
 /// # Errors
-/// All errors in it that can be detected at once.
+/// An invalid module; all errors that can be detected at once are reported.
 pub fn load(path: &Path, options: &LoadOptions) -> Result<Loaded, Failure> {
     let text = parse_file(path)?;
     let mut module = text.module;
@@ -73,7 +74,8 @@ pub fn load(path: &Path, options: &LoadOptions) -> Result<Loaded, Failure> {
     Ok(Loaded { module, signature, bound, warnings: Vec::new(), file: path.to_owned() })
 }
 
-/// Writes a program, and the constants that the text does not contain to a file beside it: both files or neither.
+/// Writes a module as text, and the constants that the text does not contain to a file beside it: both files or
+/// neither.
 ///
 /// # Errors
 /// A file that cannot be written.
@@ -110,7 +112,7 @@ fn parse_file(path: &Path) -> Result<ParsedText, Failure> {
             diagnostics.push(
                 Diagnostic::error(
                     codes::frontends::MISSING_WEIGHTS,
-                    format!("{} has constants in a weights file, which does not exist", path.display()),
+                    format!("{}: missing weights file", path.display()),
                 )
                 .note(format!("looked for {}", looked.join(" and "))),
             );
@@ -121,7 +123,7 @@ fn parse_file(path: &Path) -> Result<ParsedText, Failure> {
     Ok(ParsedText { source, module: parsed.module, spans: parsed.spans })
 }
 
-/// Returns the possible weights files of a text, the default first.
+/// Returns the possible weights files of a text file, the default first.
 fn weights_files(path: &Path) -> [PathBuf; 2] {
     let mut beside = path.as_os_str().to_owned();
     beside.push(".safetensors");
@@ -136,7 +138,11 @@ fn read_constants(file: &Path) -> Result<Vec<Arc<Tensor>>, Diagnostic> {
         None => Ok(constants),
         Some(name) => Err(Diagnostic::error(
             codes::frontends::MISSING_WEIGHTS,
-            format!("{}: tensor \"{name}\" is not one of the constants 0 to {}", file.display(), constants.len()),
+            format!(
+                "{}: unexpected tensor \"{name}\" beside the constants 0, 1, ... ({} found)",
+                file.display(),
+                constants.len()
+            ),
         )
         .note("the constants of a text have the names 0, 1, and so on, without gaps")),
     }
@@ -165,7 +171,8 @@ fn name_origins(module: &mut Module, source: &str, spans: &Spans) {
     }
 }
 
-/// Binds named dimensions wherever they occur, by name or by the shapes of given inputs.
+/// Binds named dimensions wherever they occur: to the values in `options.dims`, and to the shapes of the inputs in
+/// `options.input_shapes`.
 fn bind(module: &mut Module, options: &LoadOptions) -> Result<BTreeMap<String, usize>, Vec<Diagnostic>> {
     let bad = |message: String| Diagnostic::error(codes::frontends::BAD_BINDING, message);
     let mut names: Vec<String> = Vec::new();
@@ -182,7 +189,7 @@ fn bind(module: &mut Module, options: &LoadOptions) -> Result<BTreeMap<String, u
     let mut errors = Vec::new();
     let mut bound = options.dims.clone();
     for name in options.dims.keys().chain(&options.open).filter(|name| !names.contains(name)) {
-        let mut error = bad(format!("the program has no named dimension \"{name}\""));
+        let mut error = bad(format!("the module has no named dimension \"{name}\""));
         if let Some(near) = nearest(name, names.iter().map(String::as_str)) {
             error = error.help(format!("did you mean \"{near}\"?"));
         }
@@ -205,7 +212,7 @@ fn bind(module: &mut Module, options: &LoadOptions) -> Result<BTreeMap<String, u
                 Dim::Any => true,
                 open => match open.name() {
                     Some(name) => *bound.entry(name.to_string()).or_insert(size) == size,
-                    // An expression is compared when the program runs.
+                    // An expression over dimensions is checked at run time.
                     None => true,
                 },
             });
@@ -247,7 +254,7 @@ fn visit_dims(ty: &Type, visit: &mut impl FnMut(&Dim)) {
     });
 }
 
-/// Replaces named dimensions in a type.
+/// Replaces the bound dimensions in a type with their values.
 fn substitute(ty: &Type, bound: &BTreeMap<String, usize>) -> Type {
     ty.map_leaves(&Type::has_open_dims, &mut |leaf, _| {
         let tensor = leaf.as_tensor()?;
@@ -256,17 +263,17 @@ fn substitute(ty: &Type, bound: &BTreeMap<String, usize>) -> Type {
     })
 }
 
-/// Returns the inputs and outputs of `@main`, tuples flattened. Results have no names and are named by their position;
-/// so are the parts of a parameter that is a tuple, after its name and a dot.
+/// Returns the inputs and outputs of `@main`, tuples flattened. A result is named by its position, and a field of a
+/// tuple parameter by the name of the parameter, a dot and the position.
 fn signature(module: &Module) -> Result<Signature, Diagnostic> {
     let main = module.main().ok_or_else(|| {
         let names: Vec<String> = module.globals.keys().map(|name| format!("@{name}")).collect();
-        let error = Diagnostic::error(codes::frontends::BROKEN_MODEL, "the program has no @main");
-        if names.is_empty() { error } else { error.note(format!("it has {}", names.join(", "))) }
+        let error = Diagnostic::error(codes::frontends::BROKEN_MODEL, "the module has no @main");
+        if names.is_empty() { error } else { error.note(format!("functions of the module: {}", names.join(", "))) }
     })?;
     let port = |name: String, ty: &Type| -> Result<PortInfo, Diagnostic> {
         let tensor = ty.as_tensor().ok_or_else(|| {
-            let message = format!("{name} of @main is {ty}");
+            let message = format!("{name} of @main: expected tensors, found {ty}");
             Diagnostic::error(codes::frontends::BAD_NODE, message)
                 .note("inputs and outputs of @main are tensors and tuples of tensors")
         })?;

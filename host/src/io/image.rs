@@ -27,23 +27,26 @@ struct Layout {
     channels_last: bool,
 }
 
-/// Reads an image as a tensor of that type: scaled bilinearly to its size, gray if it has one channel. Elements of an
-/// integer type are the pixel values themselves, those of a float type are normalized.
+/// Reads an image as a tensor of element type `dtype` and dimensions `shape`. The image is scaled bilinearly to the
+/// height and width, and converted to gray if the tensor has one channel. Integer elements are the pixel values;
+/// floating-point elements are normalized.
 ///
 /// # Errors
-/// When the file is not an image, or the type is not that of a single image.
+/// When the file is not an image, or `shape` is not the shape of a single image.
 pub fn load(path: &Path, dtype: DType, shape: &[usize], normalization: &Normalization) -> Result<Tensor, Diagnostic> {
     let bad_input = |why: String| {
         Diagnostic::error(codes::frontends::BAD_BINDING, why)
-            .note("an image fits (1, C, H, W), (1, H, W, C), (C, H, W), (H, W, C) and (H, W), with C one of 1, 3, 4")
+            .note("image shapes: (1, C, H, W), (1, H, W, C), (C, H, W), (H, W, C) and (H, W), with C one of 1, 3, 4")
     };
-    let layout =
-        layout(shape).ok_or_else(|| bad_input(format!("an input of shape {shape:?} does not hold an image")))?;
+    let layout = layout(shape).ok_or_else(|| bad_input(format!("expected the shape of an image, found {shape:?}")))?;
     let per_channel = |what: &str, given: &[f64], otherwise: f64| match given.len() {
         0 => Ok(vec![otherwise; layout.channels]),
         1 => Ok(vec![given[0]; layout.channels]),
         n if n == layout.channels => Ok(given.to_vec()),
-        n => Err(bad_input(format!("{n} values of {what} given for {} channels", layout.channels))),
+        n => Err(bad_input(format!(
+            "{what}: found {n} values, expected 1 or one for each of the {} channels",
+            layout.channels
+        ))),
     };
     let mean = per_channel("mean", &normalization.mean, 0.0)?;
     let std = per_channel("std", &normalization.std, 1.0)?;
@@ -81,7 +84,7 @@ fn layout(shape: &[usize]) -> Option<Layout> {
     .filter(|l| l.height > 0 && l.width > 0)
 }
 
-/// Returns the pixels row by row, with the channels of a pixel adjacent.
+/// Returns the scaled pixels row by row, with the channels of a pixel adjacent.
 fn read_scaled(path: &Path, layout: Layout) -> Result<Vec<u8>, Diagnostic> {
     let mut reader = open_regular(path)
         .and_then(|file| ImageReader::new(BufReader::new(file)).with_guessed_format())
@@ -92,10 +95,10 @@ fn read_scaled(path: &Path, layout: Layout) -> Result<Vec<u8>, Diagnostic> {
     limits.max_alloc = Some(1 << 30);
     reader.limits(limits);
     let picture: DynamicImage = reader.decode().map_err(|e| bad_file(path, e))?;
-    let size = |n: usize| u32::try_from(n).map_err(|_| bad_file(path, format!("it cannot be scaled to {n} pixels")));
+    let size = |n: usize| u32::try_from(n).map_err(|_| bad_file(path, format!("cannot scale an axis to {n} pixels")));
     let (width, height) = (size(layout.width)?, size(layout.height)?);
     let keep = (picture.width(), picture.height()) == (width, height);
-    // Scaling works along one axis after the other; the intermediate result has four float32 per pixel.
+    // The resize is separable, one axis at a time; the intermediate result holds four float32 values per pixel.
     let pixels = |height: usize, bytes: usize| layout.width.saturating_mul(height).saturating_mul(bytes);
     let _reservation = memory::reserve(pixels(picture.height() as usize, 16).saturating_add(pixels(layout.height, 8)))?;
     macro_rules! scaled {
@@ -128,7 +131,7 @@ mod tests {
         let plain = Normalization::default();
         let first = load(&path, DType::F32, &[1, 3, 1, 2], &plain).unwrap();
         assert_eq!(first.as_slice::<f32>(), [1.0, 0.0, 0.0, 1.0, 0.2, 0.4]);
-        // Two rows, as a row of two pixels could also be one channel of three by two.
+        // The shape has two rows because one row of two pixels could also be read as one channel of 3 x 2.
         let last = load(&path, DType::F32, &[1, 2, 2, 3], &plain).unwrap();
         assert_eq!(last.as_slice::<f32>(), [[1.0, 0.0, 0.2, 0.0, 1.0, 0.4]; 2].as_flattened());
         let bytes = load(&path, DType::U8, &[3, 1, 2], &plain).unwrap();

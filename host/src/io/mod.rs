@@ -1,6 +1,7 @@
 //! Tensors in files: `.npy`, `.npz`, `.pb`, safetensors and images.
 //!
-//! Every reader is bounded by the contents of the file: a header that claims more data than there is gets a diagnostic.
+//! Every reader allocates at most what the file contains: a header that declares more data than the file has is an
+//! error.
 
 pub mod image;
 pub mod npy;
@@ -18,11 +19,11 @@ use byoc_ir::diag::Diagnostic;
 use byoc_ir::tensor::{DType, OutOfMemory, Tensor};
 use std::path::Path;
 
-/// Reads one tensor from a `.npy`, `.npz` or `.pb` file. From an `.npz` the entry called `entry` is read, or the only
-/// one.
+/// Reads one tensor from a `.npy`, `.npz` or `.pb` file. From an `.npz` file, the entry `entry` is read, or its only
+/// entry.
 ///
 /// # Errors
-/// When the file is missing, of another kind, damaged, or has no such entry.
+/// When the file is missing, corrupted, in another format, or has no such entry.
 pub fn read_tensor(path: &Path, entry: Option<&str>) -> Result<Tensor, Diagnostic> {
     match path.extension().and_then(|e| e.to_str()) {
         Some("npy") => npy::read(path),
@@ -32,19 +33,19 @@ pub fn read_tensor(path: &Path, entry: Option<&str>) -> Result<Tensor, Diagnosti
     }
 }
 
-/// Contents of a tensor file as far as known before its elements are read.
+/// Information that [`peek`] returns about a tensor file.
 #[derive(Clone, Debug)]
 pub enum Peeked {
     /// Element type and dimensions; [`read_tensor`] reads the elements.
     Header(npy::Header),
-    /// Whole tensor, from a file whose type is unknown until it is read.
+    /// Whole tensor, from a format whose type is known only after the elements are read.
     Tensor(Tensor),
 }
 
 /// Reads only as much of a tensor file as needed to determine its type.
 ///
 /// # Errors
-/// As [`read_tensor`].
+/// Same as [`read_tensor`].
 pub fn peek(path: &Path, entry: Option<&str>) -> Result<Peeked, Diagnostic> {
     match path.extension().and_then(|e| e.to_str()) {
         Some("npy") => npy::header_of(path).map(Peeked::Header),
@@ -56,7 +57,7 @@ pub fn peek(path: &Path, entry: Option<&str>) -> Result<Peeked, Diagnostic> {
 /// Returns a tensor whose elements are all `value`.
 ///
 /// # Errors
-/// When there is no memory for it.
+/// When the allocation fails or exceeds the memory limit.
 pub fn filled(dtype: DType, shape: &[usize], value: f64) -> Result<Tensor, OutOfMemory> {
     use byoc_ir::tensor::Element;
     let one = byoc_ir::with_dtype!(dtype, T => bytemuck::bytes_of(&T::from_f64(value)).to_vec());

@@ -23,14 +23,14 @@ pub struct Header {
     fortran: bool,
 }
 
-/// Maximum length of a header in bytes; NumPy's own have 128.
+/// Maximum length of a header in bytes; NumPy typically writes 128.
 const MAX_HEADER: usize = 1 << 20;
 
 impl Header {
     /// Reads the header at the beginning of a `.npy` file, and nothing after it.
     ///
     /// # Errors
-    /// Description of the error in the header.
+    /// An invalid header; the message describes the error.
     pub fn read(file: &mut impl Read) -> Result<Header, String> {
         let cut = |_| "the header is truncated".to_owned();
         let mut start = [0; 8];
@@ -47,15 +47,16 @@ impl Header {
         file.read_exact(&mut length[..bytes]).map_err(cut)?;
         let length = u32::from_le_bytes(length) as usize;
         if length > MAX_HEADER {
-            return Err(format!("the header has {length} bytes, expected at most {MAX_HEADER}"));
+            return Err(format!("expected a header of at most {MAX_HEADER} bytes, found {length} bytes"));
         }
         let mut header = vec![0; length];
         file.read_exact(&mut header).map_err(cut)?;
         let header = std::str::from_utf8(&header).map_err(|_| "the header is not UTF-8")?;
         let (dtype, swapped) = element_type(field(header, "descr")?.trim_matches(['\'', '"']))?;
         let dims = field(header, "shape")?.trim_matches(['(', ')']).split(',').map(str::trim).filter(|d| !d.is_empty());
-        let shape: Shape =
-            dims.map(|d| d.parse().map_err(|_| format!("\"{d}\" is not a dimension"))).collect::<Result<_, _>>()?;
+        let shape: Shape = dims
+            .map(|d| d.parse().map_err(|_| format!("expected a dimension, found \"{d}\"")))
+            .collect::<Result<_, _>>()?;
         let fortran = field(header, "fortran_order")?.starts_with("True") && shape.len() > 1;
         Ok(Header { dtype, shape, swapped, fortran })
     }
@@ -63,19 +64,21 @@ impl Header {
     /// Returns the size of the elements in bytes.
     ///
     /// # Errors
-    /// When it overflows.
+    /// When the size overflows.
     pub fn size(&self) -> Result<usize, String> {
         let Header { dtype, shape, .. } = self;
         byte_count(*dtype, shape).ok_or_else(|| format!("the shape {shape:?} of {dtype} is too large"))
     }
 
-    /// Reads the tensor, whose elements are the remaining `size` bytes of the file.
+    /// Reads the tensor. Its elements are the remaining `size` bytes of the file.
     ///
     /// # Errors
-    /// When there are fewer or more bytes, or there is no memory for them. Nothing is read if the size does not fit.
+    /// When `size` is not the size of the tensor (nothing is read then), the file has fewer or more bytes, or the
+    /// allocation fails.
     pub fn read_elements(&self, file: &mut impl Read, size: u64) -> Result<Tensor, ReadError> {
         let Header { dtype, ref shape, .. } = *self;
-        let misfit = || ReadError::File(format!("{size} bytes of data for shape {shape:?} of {dtype}"));
+        let misfit =
+            || ReadError::File(format!("expected the data of {dtype} with shape {shape:?}, found {size} bytes"));
         let wanted = self.size().map_err(ReadError::File)?;
         if u64::try_from(wanted) != Ok(size) {
             return Err(misfit());
@@ -111,7 +114,7 @@ pub enum ReadError {
 }
 
 impl ReadError {
-    /// Converts to a diagnostic about that file.
+    /// Converts the error to a diagnostic about the file `path`.
     pub fn of(self, path: &Path) -> Diagnostic {
         match self {
             ReadError::File(why) => bad_file(path, why),
@@ -119,7 +122,7 @@ impl ReadError {
         }
     }
 
-    /// Prepends a place.
+    /// Prepends a place within the file to the message.
     pub fn within(self, place: &str) -> ReadError {
         match self {
             ReadError::File(why) => ReadError::File(format!("{place}: {why}")),
@@ -134,28 +137,28 @@ impl From<OutOfMemory> for ReadError {
     }
 }
 
-/// Reads a file.
+/// Reads the tensor in a `.npy` file.
 ///
 /// # Errors
-/// When it cannot be read or is not a tensor, or there is no memory for it.
+/// When the file cannot be read or is not a tensor, or the allocation fails.
 pub fn read(path: &Path) -> Result<Tensor, Diagnostic> {
     let bytes = map_file(path).map_err(|e| bad_file(path, e))?;
     decode(&bytes).map_err(|error| error.of(path))
 }
 
-/// Reads the header of a file.
+/// Reads the header of a `.npy` file.
 ///
 /// # Errors
-/// When it cannot be read or is not a tensor.
+/// When the file cannot be read or is not a tensor.
 pub fn header_of(path: &Path) -> Result<Header, Diagnostic> {
     let bytes = map_file(path).map_err(|e| bad_file(path, e))?;
     Header::read(&mut &bytes[..]).map_err(|why| bad_file(path, why))
 }
 
-/// Writes a file.
+/// Writes a tensor to a `.npy` file.
 ///
 /// # Errors
-/// When it cannot be written.
+/// When the file cannot be written.
 pub fn write(path: &Path, tensor: &Tensor) -> Result<(), Diagnostic> {
     write_atomically(path, |file| {
         file.write_all(&header(tensor))?;
@@ -166,14 +169,14 @@ pub fn write(path: &Path, tensor: &Tensor) -> Result<(), Diagnostic> {
 /// Reads the tensor in the bytes of a `.npy` file.
 ///
 /// # Errors
-/// Description of the error in the bytes.
+/// Invalid bytes; the message describes the error.
 pub fn decode(mut bytes: &[u8]) -> Result<Tensor, ReadError> {
     let header = Header::read(&mut bytes).map_err(ReadError::File)?;
     let size = bytes.len() as u64;
     header.read_elements(&mut bytes, size)
 }
 
-/// Returns the bytes of a `.npy` file with that tensor.
+/// Returns the bytes of a `.npy` file that contains `tensor`.
 pub fn encode(tensor: &Tensor) -> Vec<u8> {
     [header(tensor).as_slice(), tensor.bytes()].concat()
 }
@@ -206,9 +209,9 @@ fn field<'a>(header: &'a str, name: &str) -> Result<&'a str, String> {
     Ok(rest[..end.unwrap_or(rest.len())].trim_end())
 }
 
-/// Parses a type string into the element type and whether its bytes must be swapped.
+/// Parses a type string; returns the element type and whether the bytes of each element must be swapped.
 fn element_type(descr: &str) -> Result<(DType, bool), String> {
-    let unknown = || format!("elements of type '{descr}' are not supported");
+    let unknown = || format!("unsupported element type '{descr}'");
     let (order, kind) = match descr.chars().next() {
         Some(order @ ('<' | '>' | '=' | '|')) => (order, &descr[1..]),
         _ => ('<', descr),
@@ -275,7 +278,7 @@ fn row_major(data: &[u8], shape: &[usize], size: usize, out: &mut [u8]) {
 mod tests {
     use super::*;
 
-    /// Builds a file as NumPy writes it: `np.save(f, np.arange(6, dtype="<i2").reshape(2, 3))`.
+    /// Builds a file like the one that NumPy writes for `np.save(f, np.arange(6, dtype="<i2").reshape(2, 3))`.
     fn numpy_file(descr: &str, order: &str, shape: &str, data: &[u8]) -> Vec<u8> {
         let mut text = format!("{{'descr': '{descr}', 'fortran_order': {order}, 'shape': {shape}, }}");
         text.extend(std::iter::repeat_n(' ', 117 - text.len()));

@@ -13,7 +13,8 @@ use zip::read::ZipFile;
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipArchive, ZipWriter};
 
-/// Archive whose arrays are read one by one: headers first, so that unsuitable arrays are not decompressed.
+/// Archive whose arrays are read one by one. Headers can be read separately, so that unsuitable arrays are not
+/// decompressed.
 pub struct Npz<'p> {
     path: &'p Path,
     archive: ZipArchive<Cursor<Bytes>>,
@@ -21,10 +22,10 @@ pub struct Npz<'p> {
 }
 
 impl<'p> Npz<'p> {
-    /// Opens a file.
+    /// Opens an `.npz` file.
     ///
     /// # Errors
-    /// When it cannot be read or is not a ZIP archive.
+    /// When the file cannot be read or is not a ZIP archive.
     pub fn open(path: &'p Path) -> Result<Npz<'p>, Diagnostic> {
         let bytes = map_file(path).map_err(|e| bad_file(path, e))?;
         let archive = ZipArchive::new(Cursor::new(bytes)).map_err(|e| bad_file(path, e))?;
@@ -38,10 +39,10 @@ impl<'p> Npz<'p> {
         &self.names
     }
 
-    /// Returns the index of the array called `name`, or of the only one in the file.
+    /// Returns the index of the array `name`, or of the only array in the file.
     ///
     /// # Errors
-    /// When there is no such entry.
+    /// When the file has no such entry.
     pub fn find(&self, name: Option<&str>) -> Result<usize, Diagnostic> {
         let names = &self.names;
         let index = match name.and_then(|name| names.iter().position(|n| n == name)) {
@@ -49,8 +50,8 @@ impl<'p> Npz<'p> {
             None if names.len() == 1 => 0,
             None => {
                 let wanted = name.unwrap_or("");
-                let mut diagnostic = bad_file(self.path, format!("it has no entry \"{wanted}\""))
-                    .note(format!("it has {}", names.join(", ")));
+                let mut diagnostic = bad_file(self.path, format!("missing entry \"{wanted}\""))
+                    .note(format!("entries of the file: {}", names.join(", ")));
                 if let Some(near) = nearest(wanted, names.iter().map(String::as_str)) {
                     diagnostic = diagnostic.help(format!("did you mean \"{near}\"?"));
                 }
@@ -70,11 +71,10 @@ impl<'p> Npz<'p> {
         self.entry(index, read)
     }
 
-    /// Reads an array. The archive's directory gives its size before any of it is decompressed, and no more than that
-    /// is read.
+    /// Reads an array. The directory of the archive gives the size before decompression, and no more bytes are read.
     ///
     /// # Errors
-    /// When the entry is not an array, or there is no memory for it.
+    /// When the entry is not an array, or the allocation fails.
     pub fn read(&mut self, index: usize) -> Result<Tensor, Diagnostic> {
         self.entry(index, |file| {
             let mut counted = CountingReader { file, bytes: 0 };
@@ -113,44 +113,44 @@ impl<R: Read> Read for CountingReader<R> {
 /// Reads every array, in the order of the file.
 ///
 /// # Errors
-/// When it cannot be read, or an entry is not an array.
+/// When the file cannot be read, or an entry is not an array.
 pub fn read(path: &Path) -> Result<Vec<(String, Tensor)>, Diagnostic> {
     let mut file = Npz::open(path)?;
     (0..file.names.len()).map(|i| Ok((file.names[i].clone(), file.read(i)?))).collect()
 }
 
-/// Reads the array called `name`, or the only one in the file.
+/// Reads the array `name`, or the only array in the file.
 ///
 /// # Errors
-/// When it cannot be read, or there is no such entry.
+/// When the file cannot be read, or has no such entry.
 pub fn read_entry(path: &Path, name: Option<&str>) -> Result<Tensor, Diagnostic> {
     let mut file = Npz::open(path)?;
     let index = file.find(name)?;
     file.read(index)
 }
 
-/// Reads the header of the array called `name`, or of the only one in the file.
+/// Reads the header of the array `name`, or of the only array in the file.
 ///
 /// # Errors
-/// As [`read_entry`].
+/// Same as [`read_entry`].
 pub fn header_of(path: &Path, name: Option<&str>) -> Result<Header, Diagnostic> {
     let mut file = Npz::open(path)?;
     let index = file.find(name)?;
     file.header(index)
 }
 
-/// Writes arrays, stored without compression.
+/// Writes arrays to an `.npz` file without compression.
 ///
 /// # Errors
-/// When it cannot be written.
+/// When the file cannot be written.
 pub fn write<'a>(path: &Path, arrays: impl IntoIterator<Item = (&'a str, &'a Tensor)>) -> Result<(), Diagnostic> {
     write_atomically(path, |file| write_to(file, arrays))
 }
 
-/// Writes arrays to an open file, stored without compression.
+/// Writes arrays to an open file without compression.
 ///
 /// # Errors
-/// When it cannot be written.
+/// When the file cannot be written.
 pub fn write_to<'a>(file: &mut File, arrays: impl IntoIterator<Item = (&'a str, &'a Tensor)>) -> std::io::Result<()> {
     let mut zip = ZipWriter::new(file);
     // A fixed time stamp, so that the same arrays give the same bytes.

@@ -1,4 +1,4 @@
-//! Safetensors files: named tensors, used in place where they are mapped.
+//! Safetensors files: named tensors, which are views of the mapped file.
 
 use byoc_files::mapped::MappedRange;
 use byoc_files::write_atomically;
@@ -16,17 +16,16 @@ use std::sync::Arc;
 /// Reads every tensor of a file, by name.
 ///
 /// # Errors
-/// When it cannot be read, is damaged, or holds an element type that is not supported.
+/// When the file cannot be read, is corrupted, or has a tensor of an unsupported element type.
 pub fn read(path: &Path) -> Result<BTreeMap<String, Tensor>, Diagnostic> {
     let bytes = map_file(path).map_err(|e| bad_file(path, e))?;
     let file = SafeTensors::deserialize(&bytes).map_err(|e| bad_file(path, e))?;
     let mut tensors = BTreeMap::new();
     for (name, view) in file.iter() {
-        let dtype = element_type(view.dtype()).ok_or_else(|| {
-            bad_file(path, format!("tensor {name}: elements of type {:?} are not supported", view.dtype()))
-        })?;
+        let dtype = element_type(view.dtype())
+            .ok_or_else(|| bad_file(path, format!("tensor {name}: unsupported element type {:?}", view.dtype())))?;
         let mut tensor = Tensor::from_storage(dtype, view.shape(), Arc::new(MappedRange(bytes.slice_ref(view.data()))))
-            .ok_or_else(|| bad_file(path, format!("tensor {name}: the data does not fit its shape")))?;
+            .ok_or_else(|| bad_file(path, format!("tensor {name}: expected data of the size of its shape")))?;
         if dtype == DType::Bool && tensor.bytes().iter().any(|&b| b > 1) {
             let values: Vec<bool> = tensor.bytes().iter().map(|&b| b != 0).collect();
             tensor = Tensor::from_bools(view.shape(), &values);
@@ -36,10 +35,10 @@ pub fn read(path: &Path) -> Result<BTreeMap<String, Tensor>, Diagnostic> {
     Ok(tensors)
 }
 
-/// Writes tensors by name. The same tensors give the same bytes.
+/// Writes named tensors. Equal tensors give equal files.
 ///
 /// # Errors
-/// When it cannot be written.
+/// When the file cannot be written.
 pub fn write<'a>(path: &Path, tensors: impl IntoIterator<Item = (String, &'a Tensor)>) -> Result<(), Diagnostic> {
     let bytes = serialize(tensors);
     write_atomically(path, |file| file.write_all(&bytes?))

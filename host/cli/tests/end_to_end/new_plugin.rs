@@ -179,7 +179,7 @@ def @main(%a: Tensor[(4, 4), float32], %w: Tensor[(4, 4), float32]) {
     let rows = explained(r#"{\"min_region_operators\": 2}"#);
     assert_eq!(kinds(&rows), ["host", "host", "region", "region"], "{rows}");
     let detail = rows["nodes"][0]["refusals"][0]["detail"].as_str().unwrap_or_default();
-    let wanted = "NotProfitable: the region has 1 operators with 16 FLOPs; mine requires at least 2 with 0";
+    let wanted = "NotProfitable: found 1 operators (16 FLOPs) in the region; mine requires at least 2 (0 FLOPs)";
     assert_eq!((detail, &rows["nodes"][0]["refusals"][0]["code"]), (wanted, &Value::from("RegionRefused")), "{rows}");
     // 4 x 4 additions and 4 x 4 clamps are 32 FLOPs.
     assert_eq!(kinds(&explained(r#"{\"min_region_flops\": 32}"#)), ["host", "host", "region", "region"]);
@@ -331,7 +331,7 @@ fn reports_three_mistakes_in_pattern_table() {
     );
     assert_eq!(explained.err.matches("warning[E0407]").count(), 3, "{}", explained.err);
     let explained = explained.stderr_contains(&messages);
-    explained.stderr_contains(&["did you mean \"nn.relu\"?", "the operator \"nn.rleu\", which does not exist"]);
+    explained.stderr_contains(&["did you mean \"nn.relu\"?", "unknown operator \"nn.rleu\""]);
     let checked = byoc(["plugins", "check", &library]);
     assert_eq!(checked.code, 1);
     assert!(checked.out.contains("3 patterns and 2 single operators are valid"), "{}", checked.out);
@@ -384,7 +384,7 @@ fn reports_blob_over_declared_size() {
     let model = data_text("digits/digits.onnx");
     let output = byoc(["explain", &model, "--dim", "batch=1", "--backend", "chatty", "--plugin-dir", &dir]).ok();
     assert!(output.out.contains("CompileFailed"), "{}", output.out);
-    output.stderr_contains(&["expected at most 100, as its description states", "runs on the host"]);
+    output.stderr_contains(&["its description limits blobs to 100 bytes", "runs on the host"]);
 }
 
 #[test]

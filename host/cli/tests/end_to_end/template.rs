@@ -87,7 +87,7 @@ fn reports_unsupported_layout_and_uses_rest() {
     assert!(explained.out.contains("tvmgen_default_chip_main_0"), "{}", explained.out);
     assert_eq!(explained.err.matches("E0408").count(), 3, "{}", explained.err);
     for words in [
-        "plugin chip, describe: it requests nn.conv2d in the layouts [\"NCHW1n16c\", \"OIHW16o16i\"]",
+        "plugin chip, describe: unsupported request: layouts [\"NCHW1n16c\", \"OIHW16o16i\"] of nn.conv2d",
         "expected a layout of N, C, H and W",
         "convert_layout cannot change the layout of \"nn.dense\"",
         "the operator keeps its layout",

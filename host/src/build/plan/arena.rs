@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Alignment of offsets: a cache line, and the widest vector.
+/// Alignment of offsets in bytes: a cache line, which is also the size of the widest vector.
 pub(super) const ALIGN: usize = 64;
 
-/// Arena during planning.
+/// State of an arena during planning.
 #[derive(Default)]
 pub(super) struct Arena {
     size: usize,
@@ -21,7 +21,7 @@ impl Arena {
         self.size
     }
 
-    /// Allocates `bytes`, which must not be 0. `None` when the size of the arena would overflow.
+    /// Allocates `bytes`, which must not be 0, and returns the offset; `None` if the size of the arena would overflow.
     pub(super) fn allocate(&mut self, bytes: usize) -> Option<usize> {
         let bytes = bytes.checked_next_multiple_of(ALIGN)?;
         if let Some(&(size, offset)) = self.by_size.range((bytes, 0)..).next() {
@@ -43,7 +43,7 @@ impl Arena {
         Some(offset)
     }
 
-    /// Frees the block that [`Arena::take`] returned for `bytes`.
+    /// Frees the block that [`Arena::allocate`] returned for `bytes`.
     pub(super) fn free(&mut self, mut offset: usize, bytes: usize) {
         let mut size = bytes.next_multiple_of(ALIGN);
         if let Some((&before, &length)) = self.free.range(..offset).next_back()

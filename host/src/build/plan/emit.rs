@@ -1,7 +1,8 @@
-//! Emission of the code of one function: the expressions of its scopes, in order, as instructions over registers that
-//! have no place yet ([`super::storage`] assigns one).
+//! Emission of the code of one function: the expressions of its scopes, in order, become instructions over registers.
+//! [`super::storage`] assigns a place to each register afterwards.
 //!
-//! A tuple is not a value but a structure over registers ([`Sym`]), so constructing and projecting tuples is free.
+//! A tuple is not a value at run time but a structure over registers ([`Sym`]), so constructing and projecting tuples
+//! is free.
 
 use super::scope::{ScopeId, Unit};
 use super::{Context, not_lowerable};
@@ -23,7 +24,7 @@ pub(super) enum Sym {
     Reg(Reg),
     /// Tuple: a range of [`Emitter::fields`].
     Tuple { first: u32, len: u32 },
-    /// Function literal of this unit, with its closure if one was created.
+    /// Function literal of this unit, with the register of its closure if one was created.
     Literal { literal: ExprId, closure: Option<Reg> },
     /// Global function, by its expression.
     Global(ExprId),
@@ -39,11 +40,13 @@ pub(super) struct Draft {
 
 /// Pending unit of work of the emitter.
 enum Task {
-    /// Scope from its item `next` on.
+    /// Rest of a scope, from the item `next` of the cursor on.
     Scope(Cursor),
-    /// Second branch of an `if`, with its branch instruction, and the value of the `if` unless it is in tail position.
+    /// Second branch of an `if`, with the index of the branch instruction and, unless the `if` is in tail position, its
+    /// value.
     Otherwise { branch: usize, cursor: Cursor, join: Option<(ExprId, Sym)> },
-    /// End of an `if` or a `match` that is not in tail position: the jumps come from the ends of its branches.
+    /// End of an `if` or a `match` that is not in tail position; `jumps` are the jumps from the ends of its branches to
+    /// this point.
     Join { jumps: Vec<usize>, id: ExprId, sym: Sym },
     /// Next clause of a `match`.
     Clause(Clauses),
@@ -54,7 +57,7 @@ struct Clauses {
     id: ExprId,
     /// Index of the next clause.
     next: usize,
-    /// Tests of the previous clause, which jump here on failure.
+    /// Tests of the previous clause, which jump to the next clause on failure.
     failed: Vec<usize>,
     /// Jumps from the ends of the clauses to the end of the match.
     jumps: Vec<usize>,
@@ -69,7 +72,7 @@ struct Cursor {
     next: usize,
     root: ExprId,
     to: Target,
-    /// Index of the item in tail position: the last one that emits code, and whose value is the result.
+    /// Index of the item in tail position: the last item that emits code, if its value is the result.
     tail: Option<usize>,
 }
 
@@ -84,19 +87,19 @@ enum Target {
 pub(super) struct Emitter<'a, 'm> {
     context: &'a mut Context<'m>,
     unit: &'a Unit,
-    /// Literal whose body is emitted; none for the body of a global.
+    /// Literal whose body is emitted; `None` for the body of a global function.
     literal: Option<ExprId>,
     registers: Vec<Register>,
     code: Vec<Instr>,
     fields: Vec<Sym>,
     constants: HashMap<u32, Reg>,
-    /// Registers of the captured values, in the function of a literal.
+    /// Registers of the captured values if the function is that of a literal.
     captured: Vec<Reg>,
     self_closure: Option<Reg>,
 }
 
 impl<'a, 'm> Emitter<'a, 'm> {
-    /// Emits the function with these parameters, whose body is `root` in `scope`.
+    /// Emits the function with the parameters `params` and the body `root`.
     pub(super) fn function(
         context: &'a mut Context<'m>,
         unit: &'a Unit,
@@ -175,8 +178,8 @@ impl<'a, 'm> Emitter<'a, 'm> {
         Cursor { scope, next: 0, root, to, tail }
     }
 
-    /// Returns the index of the item in tail position: a call or branch that produces the result and is followed by no
-    /// code.
+    /// Returns the index of the item in tail position: a call or branch that produces the result and that no code
+    /// follows.
     fn tail(&self, items: &[ExprId], root: ExprId) -> Option<usize> {
         let mut result = root;
         while let Some(other) = self.stands_for(result) {
@@ -209,7 +212,7 @@ impl<'a, 'm> Emitter<'a, 'm> {
         }
     }
 
-    /// Tests whether an expression emits no instruction.
+    /// Returns true if an expression emits no instruction.
     fn is_silent(&self, id: ExprId) -> bool {
         match self.context.module.expr(id) {
             Expr::Var(_) | Expr::Tuple(_) | Expr::Project { .. } => true,
@@ -235,7 +238,8 @@ impl<'a, 'm> Emitter<'a, 'm> {
                         (Target::Return, None)
                     } else {
                         tasks.push(Task::Scope(Cursor { scope, next: at + 1, root, to, tail }));
-                        // The value is complete when both branches are emitted; both write its registers.
+                        // Both branches write the registers of the value, so they are allocated before the branches are
+                        // emitted.
                         let sym = self.fresh(id)?;
                         (Target::Regs(self.flatten(sym)?), Some((id, sym)))
                     };
@@ -320,7 +324,7 @@ impl<'a, 'm> Emitter<'a, 'm> {
                 let unit = self.tuple(Vec::new());
                 self.context.syms.set(id, unit);
             }
-            // These emit no code here; their values are looked up at the use.
+            // These expressions emit no code here: their values are looked up where they are used.
             Expr::Var(_)
             | Expr::Let { .. }
             | Expr::Constant(_)
@@ -349,7 +353,8 @@ impl<'a, 'm> Emitter<'a, 'm> {
             }
         }
         let Some(clause) = m.clauses.get(state.next) else {
-            // Emitted for exhaustive matches as well: the types say that it is unreachable, the program does not.
+            // The instruction is emitted for exhaustive matches as well: it is unreachable by the types, but an
+            // executor of untrusted programs cannot rely on them.
             let clauses: Vec<String> = m.clauses.iter().map(|clause| shown(&clause.pattern)).collect();
             self.code.push(Instr::Unmatched { clauses: clauses.join(", ") });
             if let Some(sym) = state.join {
@@ -410,7 +415,7 @@ impl<'a, 'm> Emitter<'a, 'm> {
         Ok(tests)
     }
 
-    /// Emits a call; one in tail position ends the function.
+    /// Emits a call; a call in tail position ends the function.
     fn call(&mut self, id: ExprId, call: &Call, is_tail: bool) -> Result<(), Diagnostic> {
         if self.stands_for(id).is_some() {
             return Ok(());
@@ -479,7 +484,7 @@ impl<'a, 'm> Emitter<'a, 'm> {
             args.push(match self.sym(arg)? {
                 Sym::Reg(reg) => Arg::One(reg),
                 sym @ Sym::Tuple { .. } => Arg::Tuple(self.flatten(sym)?),
-                _ => return Err(not_lowerable(format!("{name} has a function as argument"))),
+                _ => return Err(not_lowerable(format!("{name}: expected data as arguments, found a function"))),
             });
         }
         let sym = self.fresh(id)?;
@@ -492,7 +497,7 @@ impl<'a, 'm> Emitter<'a, 'm> {
         Ok(())
     }
 
-    /// Returns the value of an expression that was emitted already or needs no code.
+    /// Returns the value of an expression that has been emitted or needs no code.
     fn sym(&mut self, id: ExprId) -> Result<Sym, Diagnostic> {
         let mut at = id;
         let sym = loop {
@@ -518,7 +523,7 @@ impl<'a, 'm> Emitter<'a, 'm> {
                 Expr::Function(_) if self.literal == Some(at) => {
                     Sym::Literal { literal: at, closure: self.self_closure }
                 }
-                Expr::Var(var) => return Err(not_lowerable(format!("%{} is bound nowhere", var.name))),
+                Expr::Var(var) => return Err(not_lowerable(format!("unbound variable %{}", var.name))),
                 _ => return Err(not_lowerable(format!("expression {} is used before it has a value", at.index()))),
             };
         };
@@ -551,7 +556,7 @@ impl<'a, 'm> Emitter<'a, 'm> {
                 }
                 Sym::Literal { closure: Some(closure), .. } => regs.push(closure),
                 Sym::Literal { closure: None, .. } => {
-                    return Err(not_lowerable("a closure is used that was not created"));
+                    return Err(not_lowerable("expected a closure that was created before its use"));
                 }
                 Sym::Global(global) => {
                     let function = self.context.global(global)?;
@@ -565,12 +570,12 @@ impl<'a, 'm> Emitter<'a, 'm> {
         Ok(regs)
     }
 
-    /// Allocates registers for the value of an expression, according to its type, and binds it to them.
+    /// Allocates registers for the value of an expression, and records them.
     fn fresh(&mut self, id: ExprId) -> Result<Sym, Diagnostic> {
         let module = self.context.module;
         let mut ty = module.ty(id);
         if *ty == Type::Unknown {
-            // The type of a let's variable may be known only from its value.
+            // The type of a `let` variable may be known only from the bound value.
             ty = module.ty(self.unit.resolve(id));
         }
         let sym = self.registers_for(ty)?;
@@ -581,7 +586,7 @@ impl<'a, 'm> Emitter<'a, 'm> {
     /// Allocates registers for a value of a type.
     fn registers_for(&mut self, ty: &Type) -> Result<Sym, Diagnostic> {
         let mut ty = ty;
-        // Tuple types in progress: the remaining fields, and the values of the finished ones.
+        // Stack of the enclosing tuple types: the remaining fields, and the values of the finished fields.
         let mut open: Vec<(&[Type], Vec<Sym>)> = Vec::new();
         let limit = self.registers.len() + MAX_LEAVES;
         Ok('all: loop {
@@ -599,9 +604,9 @@ impl<'a, 'm> Emitter<'a, 'm> {
                 }
                 Type::Func(_) | Type::Ref(_) | Type::Adt(_) => Sym::Reg(self.handle()),
                 Type::Param(name) => {
-                    return Err(not_lowerable(format!("the type parameter {name} is unbound")));
+                    return Err(not_lowerable(format!("unbound type parameter {name}")));
                 }
-                Type::Unknown => return Err(not_lowerable("an expression has no type: run infer_type first")),
+                Type::Unknown => return Err(not_lowerable("expected a typed expression: run infer_type first")),
             };
             if self.registers.len() > limit {
                 return Err(too_wide());
@@ -666,7 +671,7 @@ pub(super) fn leaves(ty: &Type) -> Result<Vec<&Type>, Diagnostic> {
     Ok(leaves)
 }
 
-/// Formats a pattern for a message, with its variables as `_`.
+/// Formats a pattern for a message; variables are printed as `_`.
 fn shown(pattern: &ClausePattern) -> String {
     let list = |fields: &[ClausePattern]| fields.iter().map(shown).collect::<Vec<_>>().join(", ");
     match pattern {
@@ -678,5 +683,5 @@ fn shown(pattern: &ClausePattern) -> String {
 }
 
 fn too_wide() -> Diagnostic {
-    not_lowerable(format!("a tuple has more than {MAX_LEAVES} leaves"))
+    not_lowerable(format!("expected a tuple with at most {MAX_LEAVES} leaves"))
 }

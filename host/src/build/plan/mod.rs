@@ -1,5 +1,5 @@
-//! Lowering of a typed module into a [`Program`]: the code of every function over registers (`emit`), in evaluation
-//! order (`scope`), with a place for every register (`storage`).
+//! Lowering of a typed module to a [`Program`]: `scope` determines the evaluation order, `emit` produces the code of
+//! every function over registers, and `storage` assigns a place to every register.
 //!
 //! A call of a global function with a `Compiler` attribute becomes a region; the function itself is lowered as well, as
 //! the region's fallback on the host.
@@ -24,14 +24,14 @@ use std::sync::Arc;
 pub struct LoweredProgram {
     /// Lowered program.
     pub program: Program,
-    /// Values of `program.constants`; they share their bytes with the module's.
+    /// Values of `program.constants`, which share their bytes with the constants of the module.
     pub constants: Vec<Tensor>,
-    /// Index of each constant expression of the module that the program needs.
+    /// Index into `constants` of each constant expression that the program reads.
     pub constant_of: BTreeMap<ExprId, u32>,
 }
 
-/// Lowers the module from `main`. `output_names` are the names of the leaves of its result; a missing name becomes
-/// `output_<i>`.
+/// Lowers the module from `main`. `output_names` are the names of the leaves of the result of `main`; a missing name
+/// becomes `output_<i>`.
 ///
 /// # Errors
 /// When the module has no `main`, `main` takes or returns anything but tensors, or the module is not typed.
@@ -43,12 +43,12 @@ pub fn plan(module: &Module, output_names: &[String]) -> Result<LoweredProgram, 
     while let Some((name, index)) = context.queue.pop_front() {
         context.lower_global(&mut analyzer, &name, index)?;
     }
-    let function = module.expr(*main).as_function().ok_or_else(|| not_lowerable("@main is not a function"))?;
+    let function = module.expr(*main).as_function().ok_or_else(|| not_lowerable("expected @main to be a function"))?;
     let mut inputs = Vec::new();
     for &param in &function.params {
         let name = match module.expr(param) {
             Expr::Var(var) => var.name.to_string(),
-            _ => return Err(not_lowerable("a parameter of @main is not a variable")),
+            _ => return Err(not_lowerable("expected variables as parameters of @main")),
         };
         let types = tensors(module.ty(param), &format!("input \"{name}\" of @main"))?;
         let is_tuple = matches!(module.ty(param), Type::Tuple(_));
@@ -59,7 +59,7 @@ pub fn plan(module: &Module, output_names: &[String]) -> Result<LoweredProgram, 
                 .map(|(i, ty)| Port { name: if is_tuple { format!("{name}.{i}") } else { name.clone() }, ty }),
         );
     }
-    let types = tensors(module.ty(function.body), "the result of @main")?;
+    let types = tensors(module.ty(function.body), "result of @main")?;
     let outputs = types
         .into_iter()
         .enumerate()
@@ -92,18 +92,18 @@ struct Context<'m> {
     functions: Vec<Option<Function>>,
     globals: HashMap<Name, u32>,
     queue: VecDeque<(Name, u32)>,
-    /// Functions of the literals of the unit that is being lowered.
+    /// Index of the function of each literal in the unit that is being lowered.
     literals: HashMap<ExprId, u32>,
     regions: Vec<Region>,
     region_of: HashMap<Name, u32>,
     constants: Vec<Tensor>,
     constant_of: BTreeMap<ExprId, u32>,
-    /// Constants by the address of their bytes: expressions that share a tensor share its constant.
+    /// Index of each constant, by the address of its bytes: expressions that share a tensor share a constant.
     constant_at: HashMap<(usize, DType, Shape), u32>,
     syms: Syms,
 }
 
-/// Values of the expressions in the function that is being emitted.
+/// Values of expressions in the function that is being emitted.
 struct Syms {
     stamp: u32,
     values: IndexVec<ExprId, (u32, Sym)>,
@@ -170,7 +170,7 @@ impl<'m> Context<'m> {
         Ok(())
     }
 
-    /// Returns the function of a global, and queues it for lowering at its first use.
+    /// Returns the index of a global function, and queues the function for lowering on first use.
     fn function_of(&mut self, name: &str) -> Result<u32, Diagnostic> {
         if let Some(&index) = self.globals.get(name) {
             return Ok(index);
@@ -203,9 +203,9 @@ impl<'m> Context<'m> {
         let function = self.module.function(name).ok_or_else(|| not_lowerable(format!("unknown function @{name}")))?;
         let mut inputs = Vec::new();
         for &param in &function.params {
-            inputs.extend(tensors(self.module.ty(param), &format!("an input of region @{name}"))?);
+            inputs.extend(tensors(self.module.ty(param), &format!("input of region @{name}"))?);
         }
-        let outputs = tensors(self.module.ty(function.body), &format!("the result of region @{name}"))?;
+        let outputs = tensors(self.module.ty(function.body), &format!("result of region @{name}"))?;
         let fallback = self.function_of(name)?;
         let index = self.regions.len() as u32;
         self.region_of.insert(name.clone(), index);
@@ -222,7 +222,7 @@ impl<'m> Context<'m> {
         Ok(index)
     }
 
-    /// Fills in the FLOPs and origins of a region once its fallback is lowered.
+    /// Fills in the FLOPs and origins of a region after its fallback was lowered.
     fn describe_region(&mut self, region: u32, index: u32, body: ExprId) {
         let Some(function) = &self.functions[index as usize] else { return };
         let mut flops = 0;
@@ -241,7 +241,7 @@ impl<'m> Context<'m> {
 
     fn constant(&mut self, id: ExprId, tensor: &Arc<Tensor>) -> u32 {
         let next = self.constants.len() as u32;
-        // Tensors without bytes may share an address with any other tensor.
+        // An empty tensor may share its address with any other tensor.
         let index = if tensor.is_empty() {
             next
         } else {

@@ -2,12 +2,12 @@
 //!
 //! A global function is a tree of scopes: its body, the branches of each `if`, the clauses of each `match`, the body of
 //! each function literal that is not inlined. An expression is evaluated in the scope that is the least common ancestor
-//! of its uses, exactly as a shared `%0` stands before the first `if` that uses it. Within a scope the order is that of
-//! the text: operands before users, left to right, a let's value before its body.
+//! of its uses, just as the text declares a shared `%0` before the first `if` that uses it. Within a scope the order is
+//! that of the text: operands before users, left to right, a let's value before its body.
 //!
 //! A literal that is called exactly once and not used otherwise is inlined: its parameters are names for the arguments.
-//! (Composite functions run on the host this way.) Every other literal becomes a function of its own, whose captured
-//! values are those it uses from enclosing scopes.
+//! (Composite functions are inlined this way when they run on the host.) Every other literal becomes a function of its
+//! own, whose captured values are the values that its body uses from enclosing scopes.
 
 use byoc_ir::ir::{Callee, Expr, ExprId, IndexVec, Module};
 use std::collections::HashMap;
@@ -18,17 +18,17 @@ pub(super) type ScopeId = u32;
 /// Analysis results for an expression within a unit.
 #[derive(Clone, Copy, Default)]
 struct Facts {
-    /// Unit of the other fields; those of an earlier unit are stale.
+    /// Unit that the other fields were computed for; they are stale in any other unit.
     unit: u32,
     uses: u32,
     /// Number of uses as the callee of a call.
     called: u32,
     scope: Option<ScopeId>,
-    /// True if its place in the order is assigned.
+    /// True if the expression already has its position in the evaluation order.
     ordered: bool,
 }
 
-/// Memory for analyses, sized by the module and shared by all units.
+/// Analyses with scratch buffers sized to the module and shared by all units.
 pub(super) struct Analyzer<'m> {
     module: &'m Module,
     facts: IndexVec<ExprId, Facts>,
@@ -38,7 +38,7 @@ pub(super) struct Analyzer<'m> {
 /// Lexical scope of a unit.
 pub(super) struct Scope {
     parent: ScopeId,
-    /// Ancestor further up, for finding common ancestors in logarithmic time.
+    /// Skip pointer to an ancestor, for finding common ancestors in logarithmic time.
     skip: ScopeId,
     depth: u32,
     /// Scope of the innermost enclosing function; the scope itself for the body of a function.
@@ -53,7 +53,7 @@ pub(super) struct Literal {
     pub scope: ScopeId,
     /// Values captured from enclosing scopes.
     pub captures: Vec<ExprId>,
-    /// True if the closure is used outside as a value, not only called.
+    /// True if the closure is used as a value outside its body, and not only called.
     pub as_value: bool,
     /// True if the closure is used as a value inside its own body.
     pub self_as_value: bool,
@@ -71,7 +71,7 @@ pub(super) struct Unit {
     pub literals: HashMap<ExprId, Literal>,
     /// Keys of `literals`, outermost first.
     pub literal_order: Vec<ExprId>,
-    /// Values of variables: a let's value, an argument of an inlined call.
+    /// Expression that each variable is bound to: the value of a `let`, or an argument of an inlined call.
     pub bound: HashMap<ExprId, ExprId>,
     /// Inlined calls, with the body that replaces them.
     pub inlined: HashMap<ExprId, ExprId>,
@@ -92,7 +92,7 @@ impl<'m> Analyzer<'m> {
         Analyzer { module, facts: IndexVec::filled(Facts::default(), module.nodes.len()), unit: 0 }
     }
 
-    /// Analyses a function.
+    /// Analyzes a global function and the functions inside it.
     pub(super) fn analyze(&mut self, params: &[ExprId], body: ExprId) -> Unit {
         self.unit += 1;
         self.count_uses(body);
@@ -151,7 +151,7 @@ impl<'m> Analyzer<'m> {
         }
     }
 
-    /// Tests whether a literal is called once and has no other use.
+    /// Returns true if a literal is called once and has no other use.
     fn is_inlined(&mut self, id: ExprId) -> bool {
         let Facts { uses, called, .. } = *self.facts(id);
         matches!(self.module.expr(id), Expr::Function(_)) && uses == 1 && called == 1
@@ -204,7 +204,7 @@ impl<'m> Analyzer<'m> {
         order
     }
 
-    /// Assigns each expression its scope, users first.
+    /// Assigns a scope to each expression, users before operands.
     fn place(&mut self, body: ExprId, order: &[ExprId], unit: &mut Unit) {
         let module = self.module;
         self.used_in(body, 0, &unit.scopes);
@@ -287,8 +287,8 @@ impl<'m> Analyzer<'m> {
                     uses.push((function.body, inner, false));
                 }
                 Expr::Let { value, body, .. } => {
-                    // A let only names its value; a use of the variable is a use of the value. A value from an
-                    // enclosing function counts as used here.
+                    // A `let` only names its value, so a use of the variable is a use of the value. A value from an
+                    // enclosing function counts as used by this function.
                     let anywhere = self.module.expr(*value).is_closed_leaf();
                     let function = unit.scopes[scope as usize].function;
                     if !anywhere && unit.scopes[self.scope(*value) as usize].function != function {
@@ -328,7 +328,7 @@ impl<'m> Analyzer<'m> {
             while at != home {
                 let function = literal_of[&at];
                 if function == value {
-                    // The function uses itself somewhere inside: it creates its own closure.
+                    // A function nested in the body uses the literal itself, so the body creates a closure of it.
                     if let Some(literal) = unit.literals.get_mut(&value) {
                         literal.self_as_value = true;
                     }
@@ -358,7 +358,7 @@ fn open(scopes: &mut Vec<Scope>, parent: ScopeId, function: Option<ScopeId>) -> 
     id
 }
 
-/// Returns the least common ancestor.
+/// Returns the least common ancestor of two scopes.
 fn common_ancestor(scopes: &[Scope], mut a: ScopeId, mut b: ScopeId) -> ScopeId {
     let depth = |id: ScopeId| scopes[id as usize].depth;
     while depth(a) != depth(b) {

@@ -1,9 +1,9 @@
 //! Assigns a place to every register, and decides which operators compute in place.
 //!
 //! A tensor of known size that never leaves its function lives in the function's arena, from the instruction that
-//! writes it to the last one that reads it or a view of it. Jumps only go forward, so a live range is a range of
-//! instructions: other branches in between extend it at the cost of at most a little memory. Everything else is a
-//! reference-counted value, dropped after its last use where that may free memory.
+//! writes it to the last one that reads it or a view of it. Jumps only go forward, so a live range is an interval of
+//! instructions; branches inside the interval that do not use the tensor cost at most a little memory. Every other
+//! tensor is a reference-counted value, dropped after its last use if that may free memory.
 
 use super::arena::Arena;
 use byoc_ir::ir::TensorType;
@@ -11,7 +11,8 @@ use byoc_ir::op;
 use byoc_kernels::{self, Spec};
 use byoc_runtime::exec::program::{Function, Instr, OpCall, Place, Reg};
 
-/// Registers that share their bytes: a register and its views, by the index of the first one.
+/// Classes of registers that share their bytes: a register and its views. The index of the first register identifies
+/// the class.
 struct Classes {
     of: Vec<u32>,
     /// True if a class has to be a reference-counted value.
@@ -40,7 +41,7 @@ fn bytes(function: &Function, reg: Reg) -> Option<usize> {
     ty.len()?.checked_mul(ty.dtype.size())
 }
 
-/// Tests whether all operands of an instruction have known sizes.
+/// Returns true if all operands are tensors of known size.
 fn is_sized(function: &Function, mut operands: impl Iterator<Item = Reg>) -> bool {
     operands.all(|reg| bytes(function, reg).is_some())
 }
@@ -48,7 +49,7 @@ fn is_sized(function: &Function, mut operands: impl Iterator<Item = Reg>) -> boo
 fn classify(function: &Function) -> Classes {
     let count = function.registers.len();
     let mut of: Vec<u32> = (0..count as u32).collect();
-    // A class is a value unless a step that computes into given memory writes it.
+    // A class is a value unless it is written by a step that computes into memory of the caller.
     let mut value = vec![true; count];
     let mut last = vec![0; count];
     for instr in &function.code {
@@ -79,7 +80,7 @@ fn classify(function: &Function) -> Classes {
     }
     for (at, instr) in function.code.iter().enumerate() {
         let (read, written) = instr.operands();
-        // A step of unknown size, or one that keeps the tensor, needs its operand as a value.
+        // A step with unknown dimensions, or a step that retains the tensor, needs its operand as a value.
         let keeps = match instr {
             Instr::Kernel(call) => !is_sized(function, call.inputs().chain(call.outs.iter().copied())),
             Instr::Region { .. } => !is_sized(function, read.iter().chain(&written).copied()),
@@ -113,7 +114,7 @@ fn place(function: &mut Function, classes: &Classes) {
     let mut code = std::mem::take(&mut function.code);
     for (at, instr) in code.iter_mut().enumerate() {
         let (read, written) = instr.operands();
-        // The class whose block the output of this instruction takes over.
+        // Class whose block the output of this instruction reuses.
         let mut reused = None;
         if let Instr::Kernel(call) = instr
             && let Some(input) = in_place(function, classes, &blocks, call, at)
@@ -131,8 +132,8 @@ fn place(function: &mut Function, classes: &Classes) {
             }
             if blocks[class].is_none() {
                 let bytes = bytes(function, reg).unwrap_or(0);
-                // A tensor without bytes needs no block. One for which no offset exists stays a value, and its
-                // allocation fails at run time.
+                // An empty tensor needs no block. A tensor too large for the arena remains a value, whose allocation
+                // fails at run time.
                 let offset = if bytes == 0 { Some(0) } else { arena.allocate(bytes) };
                 blocks[class] = offset.map(|offset| Block { offset, bytes });
             }
@@ -157,7 +158,7 @@ fn place(function: &mut Function, classes: &Classes) {
     function.arena = arena.size();
 }
 
-/// Returns the input whose block the first output of a kernel takes over.
+/// Returns the input whose block the first output of a kernel reuses.
 fn in_place(
     function: &Function,
     classes: &Classes,
@@ -171,7 +172,8 @@ fn in_place(
         return None;
     }
     let inputs: Vec<Reg> = call.inputs().collect();
-    // The input's live range ends here, it is in the arena, is as large as the output, and is read only once.
+    // In-place reuse requires that the input dies here, lies in the arena, has the output's size, and is read only
+    // once.
     let fits = |input: usize| {
         let class = classes.of(inputs[input]);
         classes.last[class] == at
