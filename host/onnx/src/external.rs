@@ -1,8 +1,8 @@
 //! Tensor data in files beside the model.
 //!
-//! The model names the files, so the names are untrusted: only files below the model's folder are read, after resolving
+//! The file names come from the model and are untrusted: only files below the model's folder are read, after resolving
 //! links, and every range is checked against the file. If the model itself is a link, the folder of its target is
-//! permitted as well: model stores keep files under their digests, and folders of links to them.
+//! permitted as well, because model stores keep files named by digest, and folders of links to those files.
 
 use super::proto::{Bytes, TensorProto, external_entries};
 use std::cell::RefCell;
@@ -18,7 +18,7 @@ pub struct ExternalFiles {
 }
 
 impl ExternalFiles {
-    /// Creates the files below the folder of a model.
+    /// Returns the files below the folder of a model. No file is mapped yet.
     pub fn beside(model: &Path) -> ExternalFiles {
         let folder = match model.parent() {
             Some(folder) if !folder.as_os_str().is_empty() => folder.to_owned(),
@@ -32,12 +32,15 @@ impl ExternalFiles {
     /// Reads the data of a tensor of `size` bytes.
     ///
     /// # Errors
-    /// A path that leaves the folder, a missing file, or a range outside the file.
+    /// A path outside the permitted folders, a missing file, or a range outside the file.
     pub fn read(&self, tensor: &TensorProto, size: usize) -> Result<Bytes, String> {
         let entries = external_entries(tensor);
-        let location = *entries.get("location").ok_or("its external data has no location")?;
+        let location = *entries.get("location").ok_or("missing location of the external data")?;
         let number = |key: &str| match entries.get(key) {
-            Some(text) => text.parse::<usize>().map(Some).map_err(|_| format!("its {key} \"{text}\" is not a number")),
+            Some(text) => text
+                .parse::<usize>()
+                .map(Some)
+                .map_err(|_| format!("{key} of the external data: expected a number, found \"{text}\"")),
             None => Ok(None),
         };
         let offset = number("offset")?.unwrap_or(0);
@@ -52,7 +55,7 @@ impl ExternalFiles {
         match offset.checked_add(length) {
             Some(end) if end <= file.len() => Ok(file.slice(offset..end)),
             _ => Err(format!(
-                "its data is {length} bytes at offset {offset} of {location}, which has {} bytes",
+                "expected {length} bytes of data at offset {offset} of {location}, found a file of {} bytes",
                 file.len()
             )),
         }
@@ -65,13 +68,13 @@ impl ExternalFiles {
         let path = Path::new(location);
         let inside = path.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir));
         if !inside || location.is_empty() || location.contains('\\') {
-            return Err(format!("its data is in \"{location}\", which is not below the model's folder"));
+            return Err(format!("expected a data file below the model's folder, found \"{location}\""));
         }
-        let unreadable = |e: std::io::Error| format!("its data is in {location}: {e}");
+        let unreadable = |e: std::io::Error| format!("cannot read the data in {location}: {e}");
         let path = self.folder.join(path).canonicalize().map_err(unreadable)?;
         if !self.allowed.iter().any(|folder| path.starts_with(folder)) {
             return Err(format!(
-                "its data is in \"{location}\", a link to {}, which is not below the model's folder",
+                "expected a data file below the model's folder, found \"{location}\", a link to {}",
                 path.display()
             ));
         }

@@ -1,5 +1,5 @@
-//! Folders in ONNX test-data layout: `model.onnx`, `test_data_set_N/{input,output}_K.pb`, and perhaps a `data.json`
-//! with the tolerances.
+//! Folders in ONNX test-data layout: `model.onnx`, `test_data_set_N/{input,output}_K.pb`, and an optional `data.json`
+//! with tolerances.
 
 use crate::pb;
 use byoc_ir::diag::{Diagnostic, codes};
@@ -7,14 +7,14 @@ use byoc_ir::interface::{LoadOptions, Loaded, PortInfo, unreadable};
 use byoc_ir::tensor::Tensor;
 use std::path::{Path, PathBuf};
 
-/// A folder in test-data layout.
+/// Folder in ONNX test-data layout.
 #[derive(Clone, Debug)]
 pub struct TestFolder {
     /// Name of the folder.
     pub name: String,
-    /// Model file in it.
+    /// Path of the model file.
     pub model: PathBuf,
-    /// Data sets, by number.
+    /// Data sets, sorted by number.
     pub sets: Vec<TestSet>,
     /// Relative tolerance in `data.json`.
     pub rtol: Option<f64>,
@@ -35,15 +35,15 @@ impl TestFolder {
     /// Opens a folder. No data is read yet.
     ///
     /// # Errors
-    /// A folder without `model.onnx`, or one that cannot be listed.
+    /// A folder that cannot be listed, has no `model.onnx`, or has an invalid `data.json`.
     pub fn open(path: &Path) -> Result<TestFolder, Diagnostic> {
         let bad = |why: String| {
             Diagnostic::error(codes::frontends::BAD_TEST_FOLDER, format!("{}: {why}", path.display()))
-                .note("such a folder has a model.onnx and folders test_data_set_N with input_K.pb and output_K.pb")
+                .note("expected a model.onnx and folders test_data_set_N with input_K.pb and output_K.pb")
         };
         let model = path.join("model.onnx");
         if !model.exists() {
-            return Err(bad("there is no model.onnx in this folder".into()));
+            return Err(bad("missing model.onnx".into()));
         }
         let mut numbered: Vec<(u64, TestSet)> = Vec::new();
         for entry in list(path).map_err(|e| bad(e.to_string()))? {
@@ -75,10 +75,10 @@ impl TestFolder {
         Ok(TestFolder { name: name.unwrap_or_default(), model, sets, rtol, atol })
     }
 
-    /// Reads the inputs that the first data set records, by name.
+    /// Reads the inputs recorded in the first data set, by name.
     ///
     /// # Errors
-    /// A model or data that cannot be read.
+    /// A model or a data file that cannot be read.
     pub fn recorded_inputs(&self) -> Result<Vec<(String, Tensor)>, Vec<Diagnostic>> {
         let Some(set) = self.sets.first() else { return Ok(Vec::new()) };
         let signature = crate::signature(&self.model)?;
@@ -89,7 +89,7 @@ impl TestFolder {
     /// Imports the model with the input shapes of the first data set for inputs that `options` does not contain.
     ///
     /// # Errors
-    /// Those of [`crate::load`], and data that cannot be read.
+    /// Same as [`crate::load`], and a data file that cannot be read.
     pub fn load(&self, options: &LoadOptions) -> Result<Loaded, Vec<Diagnostic>> {
         let mut options = options.clone();
         for (name, tensor) in self.recorded_inputs()? {
@@ -121,7 +121,7 @@ fn read(files: &[Option<PathBuf>], ports: &[PortInfo], role: &str) -> Result<Vec
     let missing = |position: usize, port: &PortInfo| {
         Diagnostic::error(
             codes::frontends::BAD_TEST_FOLDER,
-            format!("the data set has no {role}_{position}.pb for {role} \"{}\"", port.name),
+            format!("missing {role}_{position}.pb for {role} \"{}\"", port.name),
         )
     };
     ports
@@ -146,7 +146,7 @@ fn by_position(files: &[PathBuf], prefix: &str) -> Vec<Option<PathBuf>> {
     let mut out: Vec<Option<PathBuf>> = Vec::new();
     for file in files {
         let stem = file.file_name().and_then(|n| n.to_str()).and_then(|n| n.strip_prefix(prefix)?.strip_suffix(".pb"));
-        // A larger number than any model has inputs is an unrelated file.
+        // A file with a larger number than any model has inputs is unrelated.
         let Some(position) = stem.and_then(|n| n.parse::<usize>().ok()).filter(|&n| n < 10_000) else { continue };
         if out.len() <= position {
             out.resize(position + 1, None);

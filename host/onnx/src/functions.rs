@@ -12,19 +12,19 @@ use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 
-/// A node with the version of its operator set.
+/// Node with the version of its opset.
 pub struct FlatNode {
-    /// The node, with names that are unique in the graph.
+    /// Node, with names that are unique in the graph.
     pub proto: NodeProto,
-    /// Version of the operator set of the node's domain; `None` if the model does not import it.
+    /// Version of the opset of the node's domain; `None` if the model does not import it.
     pub opset: Option<i64>,
 }
 
 /// Maximum nesting of function calls; deeper nesting counts as recursion.
 const MAX_DEPTH: usize = 64;
-/// Maximum number of expanded nodes, against functions that grow exponentially.
+/// Maximum number of expanded nodes; guards against functions whose expansion grows exponentially.
 const MAX_NODES: usize = 500_000;
-/// Maximum size of names and attributes of the expanded nodes, for the same reason.
+/// Maximum total size in bytes of names and attributes of the expanded nodes, for the same reason.
 const MAX_BYTES: usize = 512 << 20;
 
 type Functions<'m> = HashMap<(&'m str, &'m str), &'m FunctionProto>;
@@ -37,8 +37,8 @@ struct ExpansionSize {
 }
 
 impl ExpansionSize {
-    /// Size of a single node. Names become longer when they are made unique; data in `raw_data` is shared with the
-    /// file.
+    /// Returns the size of a single node. Names become longer when they are made unique; data in `raw_data` is shared
+    /// with the file and not counted.
     fn of(node: &NodeProto) -> ExpansionSize {
         let raw = |a: &AttributeProto| a.t.as_ref().and_then(|t| t.raw_data.as_ref()).map_or(0, Bytes::len);
         let shared: usize = node.attribute.iter().map(raw).sum();
@@ -59,7 +59,7 @@ fn check_size(functions: &Functions<'_>, nodes: &[NodeProto]) -> Result<(), Diag
     let mut known: HashMap<*const FunctionProto, Option<ExpansionSize>> = HashMap::new();
     let mut total = ExpansionSize::default();
     for function in nodes.iter().filter_map(callee) {
-        // Functions whose nodes are being counted: the next node, and the sum so far.
+        // Stack of the functions whose nodes are being counted: the next node, and the sum so far.
         let mut open: Vec<(&FunctionProto, usize, ExpansionSize)> = Vec::new();
         if let Entry::Vacant(slot) = known.entry(key(function)) {
             slot.insert(None);
@@ -86,13 +86,18 @@ fn check_size(functions: &Functions<'_>, nodes: &[NodeProto]) -> Result<(), Diag
         total.add(known.get(&key(function)).copied().flatten().unwrap_or_default());
     }
     if total.nodes > MAX_NODES {
-        let message = format!("the model's functions expand to {} nodes, expected at most {MAX_NODES}", total.nodes);
+        let message = format!(
+            "functions of the model: expected at most {MAX_NODES} nodes after expansion, found {}",
+            total.nodes
+        );
         return Err(broken(message));
     }
     let limit = MAX_BYTES.min(memory::available());
     if total.bytes > limit {
         let (bytes, limit) = (memory::Bytes(total.bytes), memory::Bytes(limit));
-        return Err(broken(format!("the model's functions expand to {bytes} of nodes, expected at most {limit}")));
+        return Err(broken(format!(
+            "functions of the model: expected at most {limit} of nodes after expansion, found {bytes}"
+        )));
     }
     Ok(())
 }
@@ -101,7 +106,7 @@ fn calls_itself(function: &FunctionProto) -> Diagnostic {
     broken(format!("function \"{}\" of the model calls itself", function.name))
 }
 
-/// Versions of operator sets, by domain.
+/// Versions of opsets, by domain.
 type Opsets = BTreeMap<String, i64>;
 
 fn opsets(imports: &[OperatorSetIdProto]) -> Opsets {
@@ -119,10 +124,10 @@ struct PendingNode {
     depth: usize,
 }
 
-/// The nodes of the graph with functions replaced, and the version of the standard operator set.
+/// Returns the nodes of the graph with all calls of functions expanded, each with the version of its opset.
 ///
 /// # Errors
-/// When functions call themselves or grow beyond bounds.
+/// When a function calls itself, or the expansion exceeds `MAX_NODES` or `MAX_BYTES`.
 pub fn flatten(model: &mut ModelProto) -> Result<Vec<FlatNode>, Diagnostic> {
     let functions: Functions<'_> = model.functions.iter().map(|f| ((f.domain.as_str(), f.name.as_str()), f)).collect();
     let main = Rc::new(opsets(&model.opset_import));
@@ -154,13 +159,13 @@ pub fn flatten(model: &mut ModelProto) -> Result<Vec<FlatNode>, Diagnostic> {
     Ok(flat)
 }
 
-/// Returns the function's nodes in place of `call`, in order.
+/// Returns the nodes of `function` that replace `call`, in order.
 fn expand(call: &NodeProto, function: &FunctionProto, number: usize) -> Result<Vec<NodeProto>, Diagnostic> {
     if call.input.len() > function.input.len() || call.output.len() > function.output.len() {
         return Err(Diagnostic::error(
             codes::frontends::BAD_NODE,
             format!(
-                "node \"{}\" passes {} inputs and uses {} outputs of function \"{}\", which has {} and {}",
+                "node \"{}\" has {} inputs and {} outputs, but function \"{}\" declares only {} and {}",
                 call.name,
                 call.input.len(),
                 call.output.len(),
@@ -179,7 +184,7 @@ fn expand(call: &NodeProto, function: &FunctionProto, number: usize) -> Result<V
             names.insert(formal, actual);
         }
     }
-    // A result that is also an input gets the caller's name through an Identity.
+    // A result that is also an input is copied by an Identity node, which gives it the caller's name.
     let mut nodes = Vec::with_capacity(function.node.len());
     for (formal, actual) in function.output.iter().zip(&call.output) {
         if let Some(at) = function.input.iter().position(|input| input == formal) {
@@ -216,7 +221,8 @@ fn expand(call: &NodeProto, function: &FunctionProto, number: usize) -> Result<V
     Ok(nodes)
 }
 
-/// Resolves the reference of an attribute; `None` if it refers to one that was not given.
+/// Resolves the reference of an attribute; `None` if the call does not give the referenced attribute and it has no
+/// default.
 fn attribute(attribute: &AttributeProto, call: &NodeProto, function: &FunctionProto) -> Option<AttributeProto> {
     let wanted = &attribute.ref_attr_name;
     if wanted.is_empty() {

@@ -1,4 +1,4 @@
-//! Traversal of the graph.
+//! Conversion of a model to a module: checks the opsets and operators, then converts the nodes in order.
 
 use super::external::ExternalFiles;
 use super::functions::{FlatNode, flatten};
@@ -13,7 +13,7 @@ use byoc_ir::ir::Source;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-/// Imports a model.
+/// Converts a model to a module.
 pub fn run(
     mut model: ModelProto,
     options: &LoadOptions,
@@ -62,38 +62,38 @@ pub fn run(
     Ok(Loaded { module: builder.module, signature, bound, warnings, file: PathBuf::new() })
 }
 
-/// Checks that the operator sets are supported.
+/// Checks that the opsets are supported; a newer one is only a warning.
 fn check_versions(model: &ModelProto, nodes: &[FlatNode]) -> Result<Vec<Diagnostic>, Vec<Diagnostic>> {
     let standard = nodes.iter().filter(|n| is_standard_domain(&n.proto.domain));
     let versions: std::collections::BTreeSet<Option<i64>> = standard.map(|n| n.opset).collect();
     let mut warnings = Vec::new();
     for version in versions {
         let wrong = |message: String| Diagnostic::error(codes::frontends::UNSUPPORTED_OPSET, message);
-        let range = format!("operator sets {OLDEST_OPSET} to {NEWEST_OPSET} are read");
+        let range = format!("supported opsets: {OLDEST_OPSET} to {NEWEST_OPSET}");
         match version {
             None => {
                 return Err(vec![
-                    wrong("the model does not specify its operator set".into())
-                        .note("opset_import has no entry for the standard domain"),
+                    wrong("missing opset of the standard domain".into())
+                        .note("opset_import of the model has no entry for the standard domain"),
                 ]);
             }
             Some(v) if v < OLDEST_OPSET => {
                 return Err(vec![
-                    wrong(format!("the model uses operator set {v}"))
+                    wrong(format!("unsupported opset {v}"))
                         .note(range)
-                        .help("convert it with onnx.version_converter, or export it again"),
+                        .help("convert the model with onnx.version_converter, or export it again"),
                 ]);
             }
             Some(v) if v > NEWEST_OPSET => {
-                let mut warning = wrong(format!("the model uses operator set {v}, newer than what is known"));
+                let mut warning = wrong(format!("opset {v} is newer than the newest supported opset"));
                 warning.severity = byoc_ir::diag::Severity::Warning;
-                warnings.push(warning.note(range).note("each operator is read as in the newest version that is known"));
+                warnings.push(warning.note(range).note("each operator has the meaning of the newest version that is supported"));
             }
             Some(_) => {}
         }
     }
     if model.ir_version == 0 && model.opset_import.is_empty() && nodes.is_empty() {
-        return Err(vec![broken("it is not an ONNX model: it has neither a version nor nodes".into())]);
+        return Err(vec![broken("expected an ONNX model, found neither a version nor nodes".into())]);
     }
     Ok(warnings)
 }
@@ -115,14 +115,14 @@ fn check_operators(nodes: &[FlatNode]) -> Result<(), Vec<Diagnostic>> {
     let mut error = Diagnostic::error(
         codes::frontends::UNSUPPORTED_OPERATOR,
         match missing.len() {
-            1 => "the model has an operator that cannot be imported".to_owned(),
-            n => format!("the model has {n} operators that cannot be imported"),
+            1 => "the model has an unsupported operator".to_owned(),
+            n => format!("the model has {n} unsupported operators"),
         },
     );
     let mut misspelt = None;
     for ((op, domain, version), count) in missing {
         let times = if count == 1 { "once".to_owned() } else { format!("{count} times") };
-        error = error.note(format!("{op} (domain {domain}, operator set {version}), {times}"));
+        error = error.note(format!("{op} (domain {domain}, opset {version}), {times}"));
         if domain == "ai.onnx" && misspelt.is_none() {
             misspelt = nearest(op, ops::names());
         }
@@ -147,7 +147,7 @@ fn convert(importer: &mut Importer<'_>, flat: &FlatNode, position: usize) -> Res
                     "node \"{label}\" ({}) reads \"{name}\", which no earlier node produces",
                     proto.op_type
                 ))
-                .note("the nodes of a graph have to be in the order of evaluation"),
+                .note("the nodes of a graph must be in topological order"),
             ));
         }
         inputs.push(value);
@@ -155,7 +155,7 @@ fn convert(importer: &mut Importer<'_>, flat: &FlatNode, position: usize) -> Res
     let source = Source { name: label.as_str().into(), op: proto.op_type.as_str().into() };
     let origin = importer.builder.module.origins.add_source(source);
     let converter = ops::converter(&proto.op_type, version).ok_or_else(|| {
-        let message = format!("no converter for {} of operator set {version}", proto.op_type);
+        let message = format!("no converter for {} of opset {version}", proto.op_type);
         Box::new(Diagnostic::error(codes::frontends::UNSUPPORTED_OPERATOR, message))
     })?;
     let first = importer.builder.module.nodes.len();
@@ -164,7 +164,7 @@ fn convert(importer: &mut Importer<'_>, flat: &FlatNode, position: usize) -> Res
     importer.release_folded(proto, &outputs, first);
     for (i, name) in proto.output.iter().enumerate().filter(|(_, name)| !name.is_empty()) {
         let Some(&value) = outputs.get(i) else {
-            let message = format!("output {i} (\"{name}\") is not supported");
+            let message = format!("unsupported output {i} (\"{name}\")");
             let error = Diagnostic::error(codes::frontends::BAD_NODE, message);
             return Err(at_node(error, &label, &proto.op_type));
         };
@@ -173,7 +173,8 @@ fn convert(importer: &mut Importer<'_>, flat: &FlatNode, position: usize) -> Res
     Ok(())
 }
 
-/// Prefixes a diagnostic with the node. Errors from the type relations of Relay's operators get a code of the frontend.
+/// Prefixes a diagnostic with the node. An error from the type relation of a Relay operator gets a code of the
+/// frontend.
 fn at_node(mut error: Diagnostic, label: &str, op: &str) -> Error {
     let of_the_process = [codes::runtime::OUT_OF_MEMORY, codes::runtime::CANCELLED, codes::runtime::TIMED_OUT];
     if !(500..600).contains(&error.code.0) && !of_the_process.contains(&error.code) {

@@ -1,4 +1,4 @@
-//! ONNX frontend: translates operator sets 7 to 21 to Relay's operators.
+//! ONNX frontend: translates opsets 7 to 21 to Relay's operators.
 //!
 //! | file | contents |
 //! |---|---|
@@ -6,14 +6,14 @@
 //! | [`folder`], [`pb`] | folders in ONNX test-data layout, and tensors in `.pb` files |
 //! | [`tensor`], [`external`] | tensors, and tensor data in other files |
 //! | `functions` | inlines functions that the model defines |
-//! | `import` | traversal of the graph |
-//! | `state` | state of the import: values by name, constants, folding |
+//! | `import` | checks of a model, and conversion of the graph node by node |
+//! | `state` | state of the conversion: values by name, constants, folding |
 //! | `node` | view of a node for converters: inputs, attributes, creation of Relay calls |
-//! | `size`, `open` | numbers that come from open dimensions, and calls that use them |
+//! | `size`, `open` | numbers computed from symbolic dimensions, and calls that use them |
 //! | `ops` | converters, one file per operator family, and their table |
 //!
-//! A call with constant arguments is folded immediately if that is cheap, so that the arithmetic on shapes that
-//! exporters write out disappears.
+//! A call with constant arguments is folded immediately if that is cheap, which removes the arithmetic on shapes that
+//! exporters emit.
 
 pub mod external;
 pub mod folder;
@@ -39,15 +39,15 @@ use proto::{DimensionValue, GraphProto, ModelProto, ValueInfoProto};
 use std::collections::{BTreeSet, HashSet};
 use std::path::Path;
 
-/// Oldest supported operator set.
+/// Oldest supported opset.
 pub const OLDEST_OPSET: i64 = 7;
-/// Newest operator set whose operators are known.
+/// Newest supported opset.
 pub const NEWEST_OPSET: i64 = 21;
 
 /// Reads a model file.
 ///
 /// # Errors
-/// All errors in it that can be detected at once.
+/// An invalid model; all errors that can be detected at once are reported.
 pub fn load(path: &Path, options: &LoadOptions) -> Result<Loaded, Vec<Diagnostic>> {
     let model = decode(path, read_model(path)?)?;
     let mut loaded = import(model, options, Some(&ExternalFiles::beside(path)))?;
@@ -64,10 +64,10 @@ pub fn signature(path: &Path) -> Result<Signature, Vec<Diagnostic>> {
     graph_signature(model.graph.as_ref().unwrap_or(&GraphProto::default()))
 }
 
-/// Imports a decoded model. Tensor data in other files is read through `external`.
+/// Converts a decoded model to a module. Tensor data in other files is read through `external`.
 ///
 /// # Errors
-/// All errors in it that can be detected at once.
+/// An invalid model; all errors that can be detected at once are reported.
 pub fn import(
     model: ModelProto,
     options: &LoadOptions,
@@ -76,15 +76,15 @@ pub fn import(
     import::run(model, options, external)
 }
 
-/// Decodes the message in a file.
+/// Decodes the `ModelProto` message in a file.
 fn decode(path: &Path, bytes: Bytes) -> Result<ModelProto, Vec<Diagnostic>> {
     if bytes.is_empty() {
         return Err(vec![unreadable(path, "the file is empty")]);
     }
     let model = ModelProto::decode(bytes)
-        .map_err(|e| vec![unreadable(path, format!("it is not an ONNX model, or it is truncated or damaged: {e}"))])?;
+        .map_err(|e| vec![unreadable(path, format!("not an ONNX model, or truncated or damaged: {e}"))])?;
     if model.graph.is_none() {
-        return Err(vec![unreadable(path, "it is not an ONNX model: it has no graph")]);
+        return Err(vec![unreadable(path, "expected an ONNX model with a graph")]);
     }
     Ok(model)
 }
@@ -99,7 +99,7 @@ pub(crate) fn graph_signature(graph: &GraphProto) -> Result<Signature, Vec<Diagn
         let mut ports = Vec::new();
         for info in infos.iter().filter(|i| role == "output" || !constants.contains(i.name.as_str())) {
             if role == "input" && !names.insert(info.name.as_str()) {
-                errors.push(broken(format!("two inputs have the name \"{}\"", info.name)));
+                errors.push(broken(format!("duplicate input \"{}\"", info.name)));
             }
             match port(info, role) {
                 Ok(port) => ports.push(port),
@@ -114,8 +114,11 @@ pub(crate) fn graph_signature(graph: &GraphProto) -> Result<Signature, Vec<Diagn
 
 fn port(info: &ValueInfoProto, role: &str) -> Result<PortInfo, Diagnostic> {
     let refuse = |ty: String| {
-        Err(Diagnostic::error(codes::frontends::BAD_NODE, format!("{role} \"{}\" is {ty}", info.name))
-            .note("inputs and outputs are tensors of numbers or booleans"))
+        Err(Diagnostic::error(
+            codes::frontends::BAD_NODE,
+            format!("{role} \"{}\": expected a tensor of numbers or booleans, found {ty}", info.name),
+        )
+        .note("other types are not supported for inputs and outputs"))
     };
     let Some(ty) = &info.r#type else {
         return Err(broken(format!("{role} \"{}\" has no type", info.name)));
@@ -124,9 +127,9 @@ fn port(info: &ValueInfoProto, role: &str) -> Result<PortInfo, Diagnostic> {
         let kind = match ty {
             t if t.sequence_type.is_some() => "a sequence",
             t if t.map_type.is_some() => "a map",
-            t if t.optional_type.is_some() => "optional",
+            t if t.optional_type.is_some() => "an optional",
             t if t.sparse_tensor_type.is_some() => "a sparse tensor",
-            _ => "of no known type",
+            _ => "an unknown type",
         };
         return refuse(kind.into());
     };
@@ -146,7 +149,7 @@ fn port(info: &ValueInfoProto, role: &str) -> Result<PortInfo, Diagnostic> {
     Ok(PortInfo { name: info.name.clone(), dtype, dims })
 }
 
-/// Diagnostic for an inconsistent model.
+/// Returns the diagnostic for an inconsistent model.
 fn broken(message: String) -> Diagnostic {
     Diagnostic::error(codes::frontends::BROKEN_MODEL, message)
 }

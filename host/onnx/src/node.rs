@@ -9,7 +9,7 @@ use byoc_ir::ir::{AttrValue, Attrs, Dim, Expr, ExprId, OriginId, TensorType};
 use byoc_ir::tensor::{DType, Element, Shape, Tensor};
 use std::sync::Arc;
 
-/// Outputs of a node; optional ones at the end may be omitted.
+/// Outputs of a node; optional outputs at the end may be omitted.
 pub type Outputs = Vec<ExprId>;
 
 /// Attributes of a Relay call: `attrs![axis: 1, keepdims: true]`.
@@ -20,13 +20,13 @@ macro_rules! attrs {
 }
 pub(super) use attrs;
 
-/// A node being converted.
+/// Node that is being converted.
 pub struct Node<'a, 'm> {
     importer: &'a mut Importer<'m>,
     proto: &'a NodeProto,
     inputs: Vec<Option<ExprId>>,
     origin: OriginId,
-    /// Version of its operator set.
+    /// Version of the node's opset.
     pub opset: i64,
 }
 
@@ -53,7 +53,7 @@ impl<'a, 'm> Node<'a, 'm> {
         self.maybe(i).ok_or_else(|| self.bad(format!("input {i} is missing")))
     }
 
-    /// Returns all inputs; none may be missing.
+    /// Returns all inputs; a missing one is an error.
     pub fn all_inputs(&self) -> Result<Vec<ExprId>> {
         (0..self.inputs.len()).map(|i| self.input(i)).collect()
     }
@@ -85,23 +85,22 @@ impl<'a, 'm> Node<'a, 'm> {
         ty.shape().ok_or_else(|| self.not_known(&ty))
     }
 
-    /// Creates the error for a value whose dimensions must be known for this node.
+    /// Creates the error for a value whose dimensions are unknown although this node needs them.
     pub fn not_known(&self, ty: &TensorType) -> Error {
         let mut names: Vec<_> = ty.dims.iter().flat_map(Dim::symbols).collect();
         names.sort_unstable();
         names.dedup();
-        let error =
-            self.error(codes::frontends::BAD_NODE, format!("the shape of a value must be known before the run: {ty}"));
+        let error = self.error(codes::frontends::BAD_NODE, format!("expected a value of known dimensions, found {ty}"));
         let binds: Vec<String> = names.iter().map(|name| format!("--dim {name}=N")).collect();
-        Box::new(if binds.is_empty() { error } else { error.help(format!("bind it: {}", binds.join(" "))) })
+        Box::new(if binds.is_empty() { error } else { error.help(format!("bind the dimensions: {}", binds.join(" "))) })
     }
 
-    /// Returns the number of dimensions of a value.
+    /// Returns the rank of a value.
     pub fn rank(&self, value: ExprId) -> Result<usize> {
         self.ty(value).map(|t| t.dims.len())
     }
 
-    /// Returns the tensor of a constant. Its origins become this node's.
+    /// Returns the tensor of a constant, and adds the origins of the constant to those of this node.
     pub fn known(&mut self, value: ExprId) -> Option<Arc<Tensor>> {
         let tensor = self.importer.builder.module.expr(value).as_constant()?.clone();
         let from = self.importer.builder.module.nodes[value].origin;
@@ -119,17 +118,17 @@ impl<'a, 'm> Node<'a, 'm> {
         self.importer.sizes.set(value, sizes);
     }
 
-    /// Returns the input and the axis of an open dimension.
+    /// Returns an input with the symbolic dimension `name`, and the axis of the dimension.
     pub fn input_with(&self, name: &str) -> Option<(ExprId, usize)> {
         self.importer.open.get(name).copied()
     }
 
-    /// Returns the vector of zeros as long as an open dimension, if it exists.
+    /// Returns the vector of zeros as long as the symbolic dimension `name`, if it was created.
     pub fn known_lane(&self, name: &str) -> Option<ExprId> {
         self.importer.lanes.get(name).copied()
     }
 
-    /// Records the vector of zeros for an open dimension.
+    /// Records the vector of zeros for the symbolic dimension `name`.
     pub fn remember_lane(&mut self, name: &str, lane: ExprId) {
         self.importer.lanes.insert(name.into(), lane);
     }
@@ -140,7 +139,7 @@ impl<'a, 'm> Node<'a, 'm> {
         match self.known(value) {
             Some(tensor) => Ok(Some(tensor)),
             None => {
-                let message = format!("input {i} ({role}) must be known before the run");
+                let message = format!("input {i} ({role}): expected a value that is known before the run");
                 let error = self.error(codes::frontends::NOT_CONSTANT, message);
                 Err(Box::new(
                     error.help(
@@ -235,13 +234,13 @@ impl<'a, 'm> Node<'a, 'm> {
         if (0..rank as i64).contains(&resolved) {
             Ok(resolved as usize)
         } else {
-            Err(self.bad(format!("axis {axis} is out of range for {rank} dimensions")))
+            Err(self.bad(format!("axis {axis} is out of range for rank {rank}")))
         }
     }
 
     // Diagnostics.
 
-    /// Creates a diagnostic with that code.
+    /// Creates a diagnostic with the code `code`.
     pub fn error(&self, code: Code, message: impl Into<String>) -> Diagnostic {
         Diagnostic::error(code, message)
     }
@@ -253,7 +252,7 @@ impl<'a, 'm> Node<'a, 'm> {
 
     // Creation of calls.
 
-    /// Creates a call of a Relay operator, or its value if it can be folded.
+    /// Creates a call of a Relay operator, or a constant if the call can be folded.
     pub fn op(&mut self, name: &str, args: &[ExprId], attrs: Attrs) -> Result<ExprId> {
         self.importer.call(name, args, attrs, self.origin)
     }
@@ -297,21 +296,21 @@ impl<'a, 'm> Node<'a, 'm> {
         self.tensor(from_f64s(dtype, &[], &[value]))
     }
 
-    /// Reserves steps of the budget for unrolling, which all layers and directions of the model share.
+    /// Reserves steps of the unrolling budget, which all layers and directions of the model share.
     ///
     /// # Errors
-    /// More steps than are left.
+    /// `steps` exceeds the rest of the budget.
     pub fn unroll(&mut self, steps: usize) -> Result<()> {
         let left = self.importer.steps_left;
         self.importer.steps_left = left.checked_sub(steps).ok_or_else(|| {
-            let message = format!("{steps} steps of a sequence cannot be unrolled, expected at most {left}");
-            let bound = format!("the recurrent layers of a model are unrolled into {MAX_STEPS} steps, all together");
+            let message = format!("expected a sequence of at most {left} steps, found {steps} steps");
+            let bound = format!("all recurrent layers of a model together are unrolled into at most {MAX_STEPS} steps");
             Box::new(self.bad(message).note(bound).help("bind a shorter sequence, or run it in parts"))
         })?;
         Ok(())
     }
 
-    /// Creates a tensor filled with one value: a constant, or if it is large a call that creates it in the run.
+    /// Creates a tensor filled with one value: a constant, or a call of `full` if the tensor is large.
     pub fn filled(&mut self, dtype: DType, shape: &[usize], value: f64) -> Result<ExprId> {
         let value = self.scalar(dtype, value);
         let wanted = AttrValue::ints(shape.iter().map(|&d| d as i64));
@@ -328,7 +327,7 @@ impl<'a, 'm> Node<'a, 'm> {
         self.tensor(Tensor::from_slice(&[values.len()], values))
     }
 
-    /// Returns `value` with this node added to its origins: for nodes that change nothing.
+    /// Returns `value` with this node added to its origins, for nodes that change nothing.
     pub fn same(&mut self, value: ExprId) -> ExprId {
         let from = self.importer.builder.module.nodes[value].origin;
         let union = self.importer.union(from, self.origin);
@@ -364,7 +363,7 @@ impl<'a, 'm> Node<'a, 'm> {
         self.op("strided_slice", &[value], attrs![begin: [begin], end: [end], strides: [1], axes: [axis]])
     }
 
-    /// Concatenates values along an axis; a single one is returned as it is.
+    /// Concatenates values along an axis; a single value is returned unchanged.
     pub fn concatenate(&mut self, values: &[ExprId], axis: i64) -> Result<ExprId> {
         if let [one] = values {
             return Ok(*one);

@@ -1,8 +1,9 @@
-//! Conversion of operators on dimensions that stay open.
+//! Conversion of operators on symbolic dimensions.
 //!
-//! Relay's operators with attributes keep the names of dimensions in the types; the `dyn.*` operators, which take
-//! shapes computed during the run, do not. So the former are used wherever they can express the operation: `reshape`
-//! with its codes, and the `*_like` operators, with a tensor that has the required dimensions as operand.
+//! Relay operators that take a shape as an attribute keep the names of dimensions in the result type; the `dyn.*`
+//! operators, which take shapes computed at run time, do not. The former are therefore used wherever they can express
+//! the operation: `reshape` with its codes, and the `*_like` operators with a tensor of the required dimensions as
+//! operand.
 
 use super::node::{Node, attrs};
 use super::size::Size;
@@ -17,10 +18,10 @@ impl Node<'_, '_> {
         self.ty(value).map(|ty| ty.dims.to_vec())
     }
 
-    /// Returns the known elements of input `i`, if the input is given: a vector, or a scalar for one.
+    /// Returns the known elements of input `i`, a vector or a scalar, if the input is given.
     ///
     /// # Errors
-    /// An element that is unknown, or not an integer.
+    /// An input with an unknown element, or with elements that are not integers.
     pub fn sizes(&mut self, i: usize, role: &str) -> Result<Option<Vec<Size>>> {
         let Some(value) = self.maybe(i) else { return Ok(None) };
         match self.followed(value).and_then(|sizes| sizes.into_iter().collect::<Option<Vec<Size>>>()) {
@@ -32,12 +33,12 @@ impl Node<'_, '_> {
         }
     }
 
-    /// Returns the dimensions as a vector of `int64`.
+    /// Returns the dimensions of `value` in `range` as a vector of `int64`.
     pub fn shape_vector(&mut self, value: ExprId, range: std::ops::Range<usize>) -> Result<ExprId> {
         let dims = self.dims(value)?;
         let dims = dims.get(range.clone()).unwrap_or_default();
         if let Some(numbers) = dims.iter().map(|dim| dim.fixed().map(|n| n as i64)).collect::<Option<Vec<i64>>>() {
-            // The result derives from the constant, so it inherits its origins.
+            // If `value` is a constant, the result inherits its origins.
             self.known(value);
             return Ok(self.vector(&numbers));
         }
@@ -47,7 +48,7 @@ impl Node<'_, '_> {
         if range.len() == self.rank(value)? { Ok(all) } else { self.slice(all, 0, range.start, range.end) }
     }
 
-    /// Builds a vector of `int64` from these dimensions, of which one may be unknown and becomes -1.
+    /// Builds a vector of `int64` from `dims`. One of them may be unknown and becomes -1.
     fn dims_vector(&mut self, dims: &[Dim]) -> Result<ExprId> {
         let mut parts = Vec::with_capacity(dims.len());
         for dim in dims {
@@ -60,7 +61,7 @@ impl Node<'_, '_> {
         self.concatenate(&parts, 0)
     }
 
-    /// Reshapes `value` to other dimensions, of which one may be unknown.
+    /// Reshapes `value` to the dimensions `wanted`, one of which may be unknown.
     pub fn reshape_to(&mut self, value: ExprId, wanted: &[Dim]) -> Result<ExprId> {
         let dims = self.dims(value)?;
         if dims == wanted && !wanted.contains(&Dim::Any) {
@@ -78,14 +79,13 @@ impl Node<'_, '_> {
         self.op("dyn.reshape", &[value, newshape], attrs![])
     }
 
-    /// Returns the two dimensions that result from merging those before `axis`, and those from `axis` on.
+    /// Returns the product of the dimensions before `axis`, and the product of those from `axis` on.
     pub fn halves(&self, dims: &[Dim], axis: usize) -> Result<[Dim; 2]> {
-        let half =
-            |dims: &[Dim]| Dim::product(dims).ok_or_else(|| self.bad("the product of the dimensions is too large"));
+        let half = |dims: &[Dim]| Dim::product(dims).ok_or_else(|| self.bad("the product of the dimensions overflows"));
         Ok([half(&dims[..axis])?, half(&dims[axis..])?])
     }
 
-    /// Broadcasts `value` to these dimensions.
+    /// Broadcasts `value` to the dimensions `wanted`.
     pub fn spread(&mut self, value: ExprId, wanted: &[Dim]) -> Result<ExprId> {
         if self.dims(value)? == wanted && !wanted.contains(&Dim::Any) {
             return Ok(value);
@@ -102,7 +102,7 @@ impl Node<'_, '_> {
         }
     }
 
-    /// Slices `value` along an axis from 0 to the dimension.
+    /// Slices `value` along an axis, from 0 to `dim`.
     pub fn begin(&mut self, value: ExprId, axis: usize, dim: &Dim) -> Result<ExprId> {
         let mut wanted = vec![Dim::Fixed(1); self.rank(value)?];
         wanted[axis] = dim.clone();
@@ -116,8 +116,7 @@ impl Node<'_, '_> {
         }
     }
 
-    /// Builds a tensor with these dimensions; `None` if a dimension is neither fixed nor the name of an input's
-    /// dimension.
+    /// Builds a tensor with the dimensions `wanted`; `None` if a dimension is neither fixed nor a single symbol.
     fn with_dims(&mut self, wanted: &[Dim]) -> Result<Option<ExprId>> {
         if !wanted.iter().all(|dim| dim.fixed().is_some() || dim.name().is_some()) {
             return Ok(None);
@@ -135,15 +134,17 @@ impl Node<'_, '_> {
         Ok(Some(like))
     }
 
-    /// Returns a vector of zeros as long as the dimension of that name: from an input with that dimension, the other
-    /// axes summed away.
+    /// Returns a vector of zeros as long as the symbolic dimension `name`. It is made from an input with that dimension
+    /// by reducing the other axes.
     pub fn lane(&mut self, name: &str) -> Result<ExprId> {
         if let Some(lane) = self.known_lane(name) {
             return Ok(lane);
         }
         let Some((input, axis)) = self.input_with(name) else {
             let message = format!("no input has the dimension \"{name}\"");
-            return Err(Box::new(self.error(codes::frontends::NOT_CONSTANT, message).help("bind it: --dim NAME=N")));
+            return Err(Box::new(
+                self.error(codes::frontends::NOT_CONSTANT, message).help("bind the dimension: --dim NAME=N"),
+            ));
         };
         let rank = self.rank(input)?;
         let others: Vec<i64> = (0..rank).filter(|&i| i != axis).map(|i| i as i64).collect();
@@ -163,7 +164,7 @@ impl Node<'_, '_> {
     }
 }
 
-/// Computes dimensions during the run, as vectors of one `int64`.
+/// Computes dimensions at run time, each as a vector of one `int64`.
 impl DimOps<ExprId, Error> for Node<'_, '_> {
     fn constant(&mut self, value: i64) -> Result<ExprId> {
         Ok(self.vector(&[value]))
@@ -186,12 +187,12 @@ impl DimOps<ExprId, Error> for Node<'_, '_> {
     }
 }
 
-/// Returns the codes of Relay's `reshape` from `dims` to `wanted`, if there are any.
+/// Returns the codes of Relay's `reshape` from `dims` to `wanted`; `None` if no codes express it.
 fn reshape_codes(dims: &[Dim], wanted: &[Dim]) -> Option<Vec<i64>> {
     by_place(dims, wanted).or_else(|| by_parts(dims, wanted))
 }
 
-/// Encodes with numbers, copies of the dimension at the same index, and at most one -1.
+/// Encodes a reshape by numbers, copies of the dimension at the same index (0), and at most one -1.
 fn by_place(dims: &[Dim], wanted: &[Dim]) -> Option<Vec<i64>> {
     let mut left = false;
     let zero = wanted.contains(&Dim::Fixed(0));
@@ -206,7 +207,7 @@ fn by_place(dims: &[Dim], wanted: &[Dim]) -> Option<Vec<i64>> {
         .collect()
 }
 
-/// Encodes with a sequence of copied dimensions, merges of two, and splits of one.
+/// Encodes a reshape by copied dimensions (0), merges of two dimensions (-3), and splits of one dimension (-4).
 fn by_parts(dims: &[Dim], wanted: &[Dim]) -> Option<Vec<i64>> {
     let mut codes = Vec::new();
     let (mut i, mut j) = (0, 0);

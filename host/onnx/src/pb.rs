@@ -9,20 +9,20 @@ use prost::Message;
 use std::io::Write;
 use std::path::Path;
 
-/// Reads a file.
+/// Reads a tensor from a `.pb` file.
 ///
 /// # Errors
-/// When it cannot be read or is not a tensor.
+/// When the file cannot be read or is not a tensor.
 pub fn read(path: &Path) -> Result<Tensor, Diagnostic> {
     let bytes = map_file(path).map_err(|e| bad_file(path, e))?;
-    let proto = TensorProto::decode(bytes).map_err(|e| bad_file(path, format!("it is not a TensorProto: {e}")))?;
+    let proto = TensorProto::decode(bytes).map_err(|e| bad_file(path, format!("expected a TensorProto: {e}")))?;
     tensor::decode(&proto, None).map_err(|why| bad_file(path, why))
 }
 
-/// Writes a file with the tensor under that name.
+/// Writes a tensor to a `.pb` file, with the name `name`.
 ///
 /// # Errors
-/// When it cannot be written.
+/// When the file cannot be written.
 pub fn write(path: &Path, name: &str, value: &Tensor) -> Result<(), Diagnostic> {
     write_atomically(path, |file| file.write_all(&tensor::encode(name, value).encode_to_vec()))
 }

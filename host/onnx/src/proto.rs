@@ -9,7 +9,7 @@
 pub use prost::bytes::Bytes;
 use std::collections::HashMap;
 
-/// A model: a graph and the operator sets that it was written against.
+/// Model: a graph and the opsets that the graph was written against.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ModelProto {
     #[prost(int64, tag = "1")]
@@ -34,7 +34,7 @@ pub struct ModelProto {
     pub functions: Vec<FunctionProto>,
 }
 
-/// An operator set: a domain (`""` is the standard one) and its version.
+/// Opset: a domain (`""` is the standard domain) and a version.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct OperatorSetIdProto {
     #[prost(string, tag = "1")]
@@ -92,7 +92,7 @@ pub struct NodeProto {
     pub doc_string: String,
 }
 
-/// A function defined by the model: a node with its name and domain is a call of it.
+/// Function defined by the model; a node with the name and domain of the function is a call.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct FunctionProto {
     #[prost(string, tag = "1")]

@@ -1,21 +1,21 @@
 //! Numbers that are computed from the dimensions of tensors.
 //!
-//! If dimensions stay open, the arithmetic that exporters write out around `Shape` nodes cannot be folded into
-//! constants, and yet its results are mostly known: the batch, the sequence length, or a number after all. So the
-//! values of small integer tensors are tracked element by element, as numbers and as (products of) named dimensions.
+//! If dimensions are symbolic, the arithmetic that exporters emit around `Shape` nodes cannot be folded into constants,
+//! although most results are known expressions: the batch, the sequence length, or a number. Therefore the elements of
+//! small integer tensors are tracked as expressions over symbolic dimensions.
 
 use byoc_ir::ir::{Attrs, DimExpr, Expr, ExprId, Module, OpId, TensorType};
 use byoc_ir::op::{self, Value};
 use byoc_ir::tensor::{Shape, Tensor};
 use std::collections::HashMap;
 
-/// Maximum number of elements of a tracked tensor; a larger one is neither a shape nor a part of one.
+/// Maximum number of elements of a tracked tensor; a larger tensor is neither a shape nor a part of a shape.
 const MAX_ELEMENTS: usize = 64;
 
-/// Number that comes from shapes; a boolean is 0 or 1.
+/// Number computed from dimensions; a boolean is 0 or 1.
 pub type Size = DimExpr;
 
-/// Elements of the tracked tensors, in row-major order; `None` for an unknown one.
+/// Elements of the tracked tensors, in row-major order; `None` for an unknown element.
 #[derive(Default)]
 pub struct Sizes {
     by_value: HashMap<ExprId, Vec<Option<Size>>>,
@@ -37,7 +37,7 @@ impl Sizes {
         self.by_value.insert(value, sizes);
     }
 
-    /// Returns the known elements of the result of a call, from those of its arguments.
+    /// Derives the known elements of the result of a call from those of its arguments.
     pub fn of_call(
         &self,
         module: &Module,
@@ -68,7 +68,7 @@ impl Sizes {
         }
     }
 
-    /// Evaluates operators that move elements, on the indices of the elements.
+    /// Evaluates an operator that only moves elements by running it on the indices of the elements.
     fn moved(&self, module: &Module, op: OpId, attrs: &Attrs, args: &[ExprId]) -> Option<Vec<Option<Size>>> {
         let mut all = Vec::new();
         let mut places = |value: ExprId| -> Option<Tensor> {
@@ -82,7 +82,7 @@ impl Sizes {
         for (i, &arg) in args.iter().enumerate() {
             values.push(match module.expr(arg) {
                 Expr::Tuple(fields) => Value::Tuple(fields.iter().map(|&field| places(field)).collect::<Option<_>>()?),
-                // What says where the elements go.
+                // A constant argument such as indices determines where the elements move.
                 Expr::Constant(tensor) if i > 0 => Value::Tensor((**tensor).clone()),
                 _ if i > 0 => return None,
                 _ => Value::Tensor(places(arg)?),
@@ -120,7 +120,7 @@ impl Sizes {
     }
 }
 
-/// Index of the element of an operand of shape `operand_shape` that is used for element `i` of the result.
+/// Returns the index of the operand's element that broadcasts to element `i` of the result.
 fn broadcast_index(mut i: usize, shape: &[usize], operand_shape: &[usize]) -> usize {
     let lead = shape.len() - operand_shape.len().min(shape.len());
     let (mut at, mut step) = (0, 1);
@@ -160,7 +160,7 @@ fn is_binary(name: &str) -> bool {
     )
 }
 
-/// Returns the result of an operator on two sizes, where it is the same expression whatever the symbols are.
+/// Returns the result of an operator on two sizes if one expression is valid for all values of the symbols.
 fn binary(name: &str, a: &Size, b: &Size) -> Option<Size> {
     let truth = |value: bool| Some(Size::constant(i64::from(value)));
     let numbers = a.as_constant().zip(b.as_constant());
@@ -181,7 +181,7 @@ fn binary(name: &str, a: &Size, b: &Size) -> Option<Size> {
         ("subtract", _) => a.sub(b),
         ("multiply", _) => a.mul(b),
         ("floor_divide", _) if b.is_non_negative() => a.floor_div(b),
-        // What rounds towards zero rounds down where nothing is negative.
+        // Division that rounds towards zero equals floor division if no operand is negative.
         ("divide" | "trunc_divide", _) => {
             a.div_exact(b).or_else(|| (a.is_non_negative() && b.is_non_negative()).then(|| a.floor_div(b))?)
         }
@@ -245,7 +245,7 @@ mod tests {
         ];
         for (name, a, b, expected) in all {
             let found = binary(name, &size(a).unwrap(), &size(b).unwrap());
-            // A negative multiple is a number, but none that a dimension can be.
+            // A negative multiple is a valid number, but not a valid dimension, so `?` is expected.
             let found = if (name, b) == ("multiply", "-1") { None } else { found };
             assert_eq!(found, size(expected), "{name} {a} {b}");
         }

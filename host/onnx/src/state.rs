@@ -1,4 +1,4 @@
-//! State of an import: the module so far, values by name, and folded constants.
+//! State of a conversion: the module so far, values by name, and folded constants.
 
 use super::external::ExternalFiles;
 use super::proto::{GraphProto, NodeProto, TensorProto};
@@ -14,33 +14,33 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 /// Error of a converter.
 pub type Error = Box<Diagnostic>;
 
-/// Result of a step of the import.
+/// Result of a step of the conversion.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Maximum size of a folded constant in bytes, unless its operands are larger.
 const MAX_FOLD_BYTES: usize = 64 << 20;
 /// Maximum size of all folded constants in bytes, in addition to twice the weights.
 const MAX_TOTAL_FOLD_BYTES: usize = 256 << 20;
-/// Maximum number of operations of a folded call; a costlier one is left for the run.
+/// Maximum FLOPs of a folded call; a more expensive call is executed at run time.
 const MAX_FOLD_FLOPS: u64 = 50_000_000;
-/// Maximum size of a set of origins: otherwise a long chain of constants would have a quadratic cost.
+/// Maximum size of a set of origins; without a limit, a long chain of constants would have a quadratic cost.
 const MAX_ORIGINS: usize = 2048;
 
-/// Maximum number of steps that the recurrent layers of a model are unrolled into, all together. Each has a dozen
-/// operators, so many more would take a backend minutes.
+/// Maximum number of steps that all recurrent layers of a model together are unrolled into. Each step has a dozen
+/// operators, so that a backend would need minutes for many more steps.
 pub const MAX_STEPS: usize = 10_000;
 
-/// State of an import.
+/// State of the conversion of a model.
 pub struct Importer<'m> {
     /// The module so far.
     pub builder: Builder,
-    /// Warnings.
+    /// Warnings so far.
     pub warnings: Vec<Diagnostic>,
-    /// Small integer tensors that come from dimensions.
+    /// Known elements of small integer tensors that were computed from dimensions.
     pub sizes: Sizes,
-    /// Input and axis of each open dimension.
+    /// Input and axis of each symbolic dimension.
     pub open: BTreeMap<Name, (ExprId, usize)>,
-    /// Vectors of zeros as long as an open dimension.
+    /// Vectors of zeros, each as long as a symbolic dimension.
     pub lanes: BTreeMap<Name, ExprId>,
     /// Number of steps that recurrent layers may still be unrolled into.
     pub steps_left: usize,
@@ -48,7 +48,7 @@ pub struct Importer<'m> {
     pub values: HashMap<String, ExprId>,
     initializers: HashMap<&'m str, Initializer<'m>>,
     external: Option<&'m ExternalFiles>,
-    /// Initializers that a node reads.
+    /// Initializers that must remain in the module because a node reads them.
     retained_initializers: HashSet<ExprId>,
     budget: usize,
 }
@@ -67,7 +67,7 @@ impl<'m> Importer<'m> {
         for tensor in &graph.initializer {
             weights += tensor.raw_data.as_ref().map_or(0, super::proto::Bytes::len);
             if initializers.insert(&tensor.name, Initializer::Dense(tensor)).is_some() {
-                return Err(vec![broken(format!("two initializers have the name \"{}\"", tensor.name))]);
+                return Err(vec![broken(format!("duplicate initializer \"{}\"", tensor.name))]);
             }
         }
         for sparse in &graph.sparse_initializer {
@@ -90,7 +90,7 @@ impl<'m> Importer<'m> {
         })
     }
 
-    /// Returns the value of that name; an initializer is read at its first use.
+    /// Returns the value `name`; an initializer is decoded at its first use.
     pub fn value(&mut self, name: &str) -> Result<Option<ExprId>> {
         if let Some(&value) = self.values.get(name) {
             return Ok(Some(value));
@@ -109,20 +109,20 @@ impl<'m> Importer<'m> {
         Ok(Some(value))
     }
 
-    /// Names a value.
+    /// Binds a name to a value.
     ///
     /// # Errors
-    /// A name that is taken.
+    /// A name that is already bound.
     pub fn name(&mut self, name: &str, value: ExprId) -> Result<()> {
         if self.values.insert(name.to_owned(), value).is_some() || self.initializers.contains_key(name) {
-            return Err(Box::new(broken(format!("two values have the name \"{name}\""))));
+            return Err(Box::new(broken(format!("duplicate value \"{name}\""))));
         }
         Ok(())
     }
 
     /// Releases large initializers that a node has folded into other constants (usually a transposed matrix), so that
-    /// both need not be in memory. Expressions from `first` on belong to the node. An initializer that another node
-    /// uses is read again.
+    /// not both are in memory. Expressions from `first` on belong to the node. An initializer that another node uses is
+    /// decoded again.
     pub fn release_folded(&mut self, proto: &NodeProto, outputs: &[ExprId], first: usize) {
         const LARGE: usize = 64 << 10;
         for name in proto.input.iter().filter(|name| self.initializers.contains_key(name.as_str())) {
@@ -134,7 +134,7 @@ impl<'m> Importer<'m> {
                 node.expr.for_each_operand(|operand| read |= operand == id);
             }
             if read {
-                // Another node may fold it as well, and this one still needs it.
+                // This node still reads the initializer, so it must remain even if another node folds it.
                 self.retained_initializers.insert(id);
                 continue;
             }
@@ -152,7 +152,7 @@ impl<'m> Importer<'m> {
         tensor::decode(proto, self.external).map_err(|why| bad_tensor(&proto.name, &why, code))
     }
 
-    /// Creates a call, or its value if it can be folded.
+    /// Creates a call, or a constant if the call can be folded.
     pub fn call(&mut self, name: &str, args: &[ExprId], attrs: Attrs, origin: OriginId) -> Result<ExprId> {
         if let Some(values) = args.iter().map(|&a| self.known(a)).collect::<Option<Vec<Value>>>()
             && let Some(id) = op::lookup(name)
@@ -179,7 +179,7 @@ impl<'m> Importer<'m> {
             self.sizes.set(call, sizes);
             return Ok(call);
         };
-        // The elements do not depend on the open dimensions, so the result is a constant.
+        // No element depends on a symbolic dimension, so the result is a constant.
         let tensor = match ty.dtype {
             DType::I64 => Tensor::from_slice(&shape, &numbers),
             dtype => tensor::from_f64s(dtype, &shape, &numbers.iter().map(|&n| n as f64).collect::<Vec<_>>()),
@@ -188,7 +188,7 @@ impl<'m> Importer<'m> {
         Ok(self.builder.constant(tensor))
     }
 
-    /// Returns the union of an origin with those of the arguments, and of the fields of tuples among them.
+    /// Returns the union of an origin with the origins of the arguments; for a tuple, those of its fields are included.
     fn union_with(&mut self, origin: OriginId, args: &[ExprId]) -> OriginId {
         let mut union = origin;
         for &arg in args {

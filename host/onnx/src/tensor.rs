@@ -76,17 +76,18 @@ pub fn shape(dims: &[i64]) -> Result<Vec<usize>, String> {
 /// Decodes a tensor. Data in other files is read through `external`.
 ///
 /// # Errors
-/// Data that does not match the type and the dimensions.
+/// Unsupported element type, or data that does not match the type and the dimensions.
 pub fn decode(proto: &TensorProto, external: Option<&ExternalFiles>) -> Result<Tensor, String> {
-    let dtype = dtype(proto.data_type)
-        .ok_or_else(|| format!("elements of type {} are not supported", type_name(proto.data_type)))?;
+    let dtype =
+        dtype(proto.data_type).ok_or_else(|| format!("unsupported element type {}", type_name(proto.data_type)))?;
     let shape = shape(&proto.dims)?;
-    let count = element_count(&shape).ok_or_else(|| format!("the size of its shape {shape:?} overflows"))?;
-    let size = count.checked_mul(dtype.size()).ok_or_else(|| format!("the size of its shape {shape:?} overflows"))?;
-    let wrong = |given: usize, unit: &str| format!("it has {given} {unit} for shape {shape:?} of {dtype}");
+    let count = element_count(&shape).ok_or_else(|| format!("the size of shape {shape:?} overflows"))?;
+    let size = count.checked_mul(dtype.size()).ok_or_else(|| format!("the size of shape {shape:?} overflows"))?;
+    let wrong =
+        |given: usize, unit: &str| format!("expected the data of {dtype} with shape {shape:?}, found {given} {unit}");
 
     let raw: Option<Bytes> = if proto.data_location == LOCATION_EXTERNAL {
-        let external = external.ok_or("its data is in another file, which is not accessible")?;
+        let external = external.ok_or("the data is in another file, which is not accessible")?;
         Some(external.read(proto, size)?)
     } else {
         proto.raw_data.clone().filter(|raw| !raw.is_empty() || count == 0)
@@ -126,7 +127,7 @@ pub fn decode(proto: &TensorProto, external: Option<&ExternalFiles>) -> Result<T
             .zip(&proto.uint64_data)
             .for_each(|(o, &v)| *o = v as u32),
         DType::Bool => bytes.iter_mut().zip(&proto.int32_data).for_each(|(o, &v)| *o = u8::from(v != 0)),
-        // Narrow types are in the low bits of an int32; 16-bit floats by their bit pattern.
+        // Narrow integers are in the low bits of an int32; 16-bit floats are stored as their bit pattern.
         _ => {
             let size = dtype.size();
             for (out, value) in bytes.chunks_exact_mut(size).zip(&proto.int32_data) {
@@ -140,16 +141,16 @@ pub fn decode(proto: &TensorProto, external: Option<&ExternalFiles>) -> Result<T
 /// Converts a sparse tensor to a dense one of at most `limit` bytes.
 ///
 /// # Errors
-/// Inconsistent parts, or a dense tensor larger than `limit`.
+/// Inconsistent indices and values, or a dense tensor larger than `limit`.
 pub fn decode_sparse(proto: &SparseTensorProto, limit: usize) -> Result<Tensor, String> {
-    let values = decode(proto.values.as_ref().ok_or("a sparse tensor without values")?, None)?;
-    let indices = decode(proto.indices.as_ref().ok_or("a sparse tensor without indices")?, None)?;
+    let values = decode(proto.values.as_ref().ok_or("missing values of a sparse tensor")?, None)?;
+    let indices = decode(proto.indices.as_ref().ok_or("missing indices of a sparse tensor")?, None)?;
     let shape = shape(&proto.dims)?;
     let size = element_count(&shape).and_then(|n| n.checked_mul(values.dtype().size()));
     if size.is_none_or(|size| size > limit) {
         return Err(format!("a sparse tensor of shape {shape:?} is too large for a dense tensor"));
     }
-    let flat = indices.view().to_i64s().ok_or("the indices of a sparse tensor are not integers")?;
+    let flat = indices.view().to_i64s().ok_or("indices of a sparse tensor: expected integers")?;
     let flat: Vec<i64> = match *indices.shape() {
         [_] => flat,
         [_, rank] if rank == shape.len() => flat
@@ -160,10 +161,18 @@ pub fn decode_sparse(proto: &SparseTensorProto, limit: usize) -> Result<Tensor, 
                 })
             })
             .collect::<Result<_, _>>()?,
-        _ => return Err("the indices of a sparse tensor have the wrong shape".into()),
+        _ => {
+            return Err(
+                "indices of a sparse tensor: expected a vector, or a matrix with one column per dimension".into()
+            );
+        }
     };
     if flat.len() != values.len() {
-        return Err(format!("a sparse tensor with {} values and {} indices", values.len(), flat.len()));
+        return Err(format!(
+            "sparse tensor: expected as many indices as the {} values, found {}",
+            values.len(),
+            flat.len()
+        ));
     }
     let count = element_count(&shape).unwrap_or(0);
     if flat.iter().any(|&i| i < 0 || i as usize >= count) {
@@ -178,7 +187,7 @@ pub fn decode_sparse(proto: &SparseTensorProto, limit: usize) -> Result<Tensor, 
     tensor.map_err(|e| e.to_string())
 }
 
-/// Creates a `TensorProto` with that name and value, data in `raw_data`.
+/// Creates a `TensorProto` named `name`, with the data in `raw_data`.
 pub fn encode(name: &str, tensor: &Tensor) -> TensorProto {
     TensorProto {
         name: name.to_owned(),
@@ -189,7 +198,7 @@ pub fn encode(name: &str, tensor: &Tensor) -> TensorProto {
     }
 }
 
-/// Creates a tensor of an element type from `f64` values: for attributes that become operands.
+/// Creates a tensor of an element type from `f64` values, for attributes that become operands.
 ///
 /// # Panics
 /// If the number of values does not match the shape.

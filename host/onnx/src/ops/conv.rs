@@ -5,13 +5,11 @@ use byoc_ir::ir::{AttrValue, Dim, ExprId};
 
 pub const ROWS: &[Row] = &[("Conv", 1, conv), ("ConvTranspose", 1, conv_transpose)];
 
-/// Geometry of a window on the spatial axes; all lists have one value per axis, with padding resolved.
+/// Geometry of a window on the spatial axes. All lists have one value per axis; `auto_pad` is resolved to explicit
+/// padding.
 pub struct Geometry {
-    /// Size of the kernel.
     pub kernel: Vec<usize>,
-    /// Strides.
     pub strides: Vec<usize>,
-    /// Dilations.
     pub dilations: Vec<usize>,
     /// Padding before the data.
     pub begin: Vec<i64>,
@@ -25,13 +23,13 @@ impl Geometry {
         AttrValue::ints(self.begin.iter().chain(&self.end).copied())
     }
 
-    /// Returns the extent of the window on an axis.
+    /// Returns the extent of the dilated window on an axis.
     pub fn extent(&self, axis: usize) -> usize {
         self.dilations[axis].saturating_mul(self.kernel[axis].saturating_sub(1)).saturating_add(1)
     }
 }
 
-/// Converts to an attribute.
+/// Converts a list of integers to an attribute.
 pub fn ints(values: &[usize]) -> AttrValue {
     AttrValue::ints(values.iter().map(|&v| v as i64))
 }
@@ -39,13 +37,13 @@ pub fn ints(values: &[usize]) -> AttrValue {
 /// Values of `auto_pad`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum AutoPad {
-    /// Explicit padding.
+    /// Explicit padding from the attribute `pads`.
     Not,
     /// No padding.
     Valid,
-    /// Padding for one window per stride of the data; an odd element goes after it.
+    /// Padding such that there is one window per stride of the data; an odd element of padding goes after the data.
     SameUpper,
-    /// Same as `SameUpper`, with an odd element before the data.
+    /// Same as `SameUpper`, but an odd element of padding goes before the data.
     SameLower,
 }
 
@@ -56,7 +54,9 @@ pub fn auto_pad(n: &Node<'_, '_>) -> Result<AutoPad> {
         "VALID" => Ok(AutoPad::Valid),
         "SAME_UPPER" => Ok(AutoPad::SameUpper),
         "SAME_LOWER" => Ok(AutoPad::SameLower),
-        other => Err(n.bad(format!("attribute auto_pad is \"{other}\""))),
+        other => Err(
+            n.bad(format!("attribute auto_pad: expected NOTSET, VALID, SAME_UPPER or SAME_LOWER, found \"{other}\""))
+        ),
     }
 }
 
@@ -71,7 +71,7 @@ pub fn per_axis(n: &Node<'_, '_>, name: &str, axes: usize) -> Result<Vec<usize>>
     }
 }
 
-/// Reads the geometry of a window over data with those spatial dimensions.
+/// Reads the geometry of a window over data with the spatial dimensions `spatial`.
 pub fn geometry(n: &Node<'_, '_>, kernel: Vec<usize>, spatial: &[usize]) -> Result<Geometry> {
     let axes = spatial.len();
     let (strides, dilations) = (per_axis(n, "strides", axes)?, per_axis(n, "dilations", axes)?);
@@ -103,24 +103,24 @@ pub fn geometry(n: &Node<'_, '_>, kernel: Vec<usize>, spatial: &[usize]) -> Resu
     Ok(geometry)
 }
 
-/// Returns the spatial dimensions of data (batch, channels, spatial..) with one to three of them.
+/// Returns the spatial dimensions of data (batch, channels, spatial..), of which there may be one to three.
 pub fn spatial(n: &Node<'_, '_>, data: ExprId) -> Result<Vec<usize>> {
     let ty = n.ty(data)?;
     if !(3..=5).contains(&ty.dims.len()) {
-        return Err(n.bad(format!("expected data with 3 to 5 dimensions, found {}", ty.dims.len())));
+        return Err(n.bad(format!("expected data of rank 3 to 5, found rank {}", ty.dims.len())));
     }
     let spatial: Option<Vec<usize>> = ty.dims[2..].iter().map(Dim::fixed).collect();
     spatial.ok_or_else(|| n.not_known(&ty))
 }
 
-/// Checks that `kernel_shape` and the dimensions of the weight agree.
+/// Returns the spatial dimensions of the weight, after checking that `kernel_shape` agrees with them.
 pub fn kernel(n: &Node<'_, '_>, weight: &[usize]) -> Result<Vec<usize>> {
     let kernel = weight[2..].to_vec();
     if let Some(given) = n.ints_attr("kernel_shape")?
         && !given.is_empty()
         && !given.iter().map(|&v| v as i128).eq(kernel.iter().map(|&v| v as i128))
     {
-        return Err(n.bad(format!("attribute kernel_shape is {given:?}, the weight has {kernel:?}")));
+        return Err(n.bad(format!("attribute kernel_shape: expected {kernel:?} as in the weight, found {given:?}")));
     }
     Ok(kernel)
 }
@@ -151,7 +151,7 @@ fn conv(n: &mut Node<'_, '_>) -> Result<Outputs> {
     one(with_bias(n, product)?)
 }
 
-/// Adds the bias along the channels, if there is one.
+/// Adds the bias, input 2, along the channels, if it is given.
 fn with_bias(n: &mut Node<'_, '_>, product: ExprId) -> Result<ExprId> {
     match n.maybe(2) {
         Some(bias) => n.op("nn.bias_add", &[product, bias], attrs![axis: 1]),
@@ -169,7 +169,7 @@ fn conv_transpose(n: &mut Node<'_, '_>) -> Result<Outputs> {
     }
     let groups = n.int_attr("group", 1)?;
     let channels = usize::try_from(groups).ok().and_then(|g| weight_shape[1].checked_mul(g));
-    let channels = channels.ok_or_else(|| n.bad(format!("attribute group is {groups}")))?;
+    let channels = channels.ok_or_else(|| n.bad(format!("attribute group: unsupported value {groups}")))?;
     let mut window = Geometry {
         kernel: kernel(n, &weight_shape)?,
         strides: per_axis(n, "strides", axes)?,
@@ -179,14 +179,14 @@ fn conv_transpose(n: &mut Node<'_, '_>) -> Result<Outputs> {
     };
     let mut output_padding = n.ints_attr("output_padding")?.unwrap_or_else(|| vec![0; axes]);
     if output_padding.len() != axes || output_padding.iter().any(|p| !(0..1 << 31).contains(p)) {
-        return Err(n.bad(format!("attribute output_padding is {output_padding:?}")));
+        return Err(n.bad(format!("attribute output_padding: expected {axes} integers >= 0, found {output_padding:?}")));
     }
     let mode = auto_pad(n)?;
     let mut wanted = n.ints_attr("output_shape")?;
     if let Some(shape) = &wanted
         && shape.len() > axes
     {
-        // Some exporters include batch and channels.
+        // Some exporters include batch and channels in `output_shape`.
         wanted = Some(shape[shape.len() - axes..].to_vec());
     }
     if wanted.is_none() && matches!(mode, AutoPad::SameUpper | AutoPad::SameLower) {
@@ -195,7 +195,7 @@ fn conv_transpose(n: &mut Node<'_, '_>) -> Result<Outputs> {
     match wanted {
         Some(shape) => {
             if shape.len() != axes || shape.iter().any(|d| !(0..1 << 40).contains(d)) {
-                return Err(n.bad(format!("attribute output_shape is {shape:?}")));
+                return Err(n.bad(format!("attribute output_shape: expected {axes} integers >= 0, found {shape:?}")));
             }
             for axis in 0..axes {
                 let full = (spatial[axis].saturating_sub(1) as i64).saturating_mul(window.strides[axis] as i64)

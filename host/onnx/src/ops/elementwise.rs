@@ -89,7 +89,7 @@ pub const ROWS: &[Row] = &[
     ("Relu", 6, |n| unary(n, "nn.relu")),
     ("Round", 11, round),
     ("Selu", 6, |n| {
-        // The defaults of the specification, with all digits of a binary32.
+        // Defaults of the specification, rounded to binary32.
         let alpha = n.float_attr("alpha", 1.673_263_2)?;
         let gamma = n.float_attr("gamma", 1.050_701)?;
         exponential_below_zero(n, alpha, gamma)
@@ -138,7 +138,7 @@ fn binary(n: &mut Node<'_, '_>, op: &str) -> Result<Outputs> {
     one(n.plain(op, &args)?)
 }
 
-/// Combines the inputs from left to right.
+/// Combines all inputs from left to right with a binary operator.
 fn variadic(n: &mut Node<'_, '_>, op: &str) -> Result<Outputs> {
     let inputs = n.all_inputs()?;
     let (&first, rest) = inputs.split_first().ok_or_else(|| n.bad("expected at least one input"))?;
@@ -166,7 +166,7 @@ fn cast(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let number = n.int_attr("to", 0)?;
     let number = i32::try_from(number).unwrap_or(0);
     let dtype = tensor::dtype(number)
-        .ok_or_else(|| n.bad(format!("elements of type {} are not supported", tensor::type_name(number))))?;
+        .ok_or_else(|| n.bad(format!("unsupported element type {}", tensor::type_name(number))))?;
     let x = n.input(0)?;
     if n.dtype(x)? == dtype {
         return one(n.same(x));
@@ -212,8 +212,8 @@ fn clip_11(n: &mut Node<'_, '_>) -> Result<Outputs> {
         return one(n.same(x));
     }
     if all_known {
-        // A missing bound becomes the largest value of the type, because an infinity cannot be written as text in every
-        // program.
+        // A missing bound becomes the limit of float32 instead of an infinity, which not every text form of a module
+        // can represent.
         let (low, high) = (known[0].max(f64::from(f32::MIN)), known[1].min(f64::from(f32::MAX)));
         let (low, high) = if dtype == DType::F64 { (known[0], known[1]) } else { (low, high) };
         return one(clip(n, x, low, high)?);
@@ -228,7 +228,7 @@ fn clip_11(n: &mut Node<'_, '_>) -> Result<Outputs> {
     one(y)
 }
 
-/// Inference only: the data is returned unchanged.
+/// Converts Dropout. Only inference is supported, in which the data is returned unchanged.
 fn dropout(n: &mut Node<'_, '_>) -> Result<Outputs> {
     if n.opset >= 12
         && let Some(training) = n.constant(2, "training_mode")?
@@ -245,7 +245,7 @@ fn dropout(n: &mut Node<'_, '_>) -> Result<Outputs> {
         return one(y);
     }
     let shape = n.shape(x)?;
-    // Before operator set 10, the mask had the type of the data.
+    // Before opset 10, the mask had the element type of the data.
     let dtype = if n.opset >= 10 { DType::Bool } else { n.dtype(x)? };
     let mask = n.filled(dtype, &shape, 1.0)?;
     Ok(vec![y, mask])
@@ -257,7 +257,7 @@ fn exponential_below_zero(n: &mut Node<'_, '_>, alpha: f64, gamma: f64) -> Resul
     let dtype = n.dtype(x)?;
     let positive = n.plain("nn.relu", &[x])?;
     let zero = n.scalar(dtype, 0.0);
-    // exp of min(x, 0), which cannot overflow in the branch that is not selected.
+    // The argument of exp is min(x, 0), so that exp does not overflow for the elements that the other branch provides.
     let below = n.plain("minimum", &[x, zero])?;
     let power = n.plain("exp", &[below])?;
     let less_one = n.with_scalar("subtract", power, 1.0)?;
@@ -328,7 +328,7 @@ fn is_inf(n: &mut Node<'_, '_>) -> Result<Outputs> {
     one(n.plain("logical_and", &[infinite, side])?)
 }
 
-/// Converts Mod: `fmod = 0` takes the sign of the divisor, `fmod = 1` that of the dividend.
+/// Converts Mod: the result has the sign of the divisor if `fmod` is 0, and the sign of the dividend if `fmod` is 1.
 fn modulo(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let op = if n.int_attr("fmod", 0)? == 0 { "floor_mod" } else { "mod" };
     binary(n, op)
@@ -338,7 +338,7 @@ fn modulo(n: &mut Node<'_, '_>) -> Result<Outputs> {
 fn prelu(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (x, slope) = (n.input(0)?, n.input(1)?);
     let (dims, slopes) = (n.dims(x)?, n.shape(slope)?);
-    // One slope per channel is nn.prelu.
+    // A slope with one element per channel maps to `nn.prelu`.
     if let Some(channels) = dims.get(1).and_then(Dim::fixed) {
         let per_channel =
             slopes.len() + 1 == dims.len() && slopes[0] == channels && slopes[1..].iter().all(|&d| d == 1);
@@ -353,7 +353,7 @@ fn prelu(n: &mut Node<'_, '_>) -> Result<Outputs> {
     one(n.plain("where", &[below, scaled, x])?)
 }
 
-/// Converts Pow; the result has the type of the base.
+/// Converts Pow; the result has the element type of the base.
 fn pow(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (base, exponent) = (n.input(0)?, n.input(1)?);
     let (dtype, other) = (n.dtype(base)?, n.dtype(exponent)?);

@@ -23,8 +23,8 @@ pub const ROWS: &[Row] = &[
     }),
 ];
 
-/// Makes indices non-negative: negative ones count from the end of `size` elements. Also returns true if the indices
-/// are constant.
+/// Converts negative indices, which count from the end of `size` elements, to non-negative ones. Also returns whether
+/// the indices are constant.
 fn from_beginning(n: &mut Node<'_, '_>, indices: ExprId, size: usize) -> Result<(ExprId, bool)> {
     if let Some(tensor) = n.known(indices)
         && let Some(values) = tensor.view().to_i64s()
@@ -58,7 +58,7 @@ fn gather(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let axis = n.axis(n.int_attr("axis", 0)?, dims.len())?;
     let (indices, known) = match dims[axis].fixed() {
         Some(size) => from_beginning(n, indices, size)?,
-        // For an open axis, non-negative indices stay as they are.
+        // On a symbolic axis, constant indices that are not negative remain unchanged.
         None => {
             let positive =
                 |tensor: &Tensor| tensor.view().to_i64s().is_some_and(|values| values.iter().all(|v| *v >= 0));
@@ -72,7 +72,7 @@ fn gather(n: &mut Node<'_, '_>) -> Result<Outputs> {
             }
         }
     };
-    // Indices that are known only in the run are checked there.
+    // Indices that are known only at run time are checked at run time (mode `fast`).
     let mode = if known { "clip" } else { "fast" };
     one(n.op("take", &[data, indices], attrs![axis: axis as i64, mode: mode])?)
 }
@@ -83,11 +83,11 @@ fn gather_elements(n: &mut Node<'_, '_>) -> Result<Outputs> {
     one(n.op("gather", &[data, indices], attrs![axis: axis])?)
 }
 
-/// ONNX has the components of an index in the last dimension, Relay in the first.
+/// Moves the components of an index from the last axis (ONNX) to the first (Relay).
 fn components_first(n: &mut Node<'_, '_>, indices: ExprId) -> Result<ExprId> {
     let rank = n.rank(indices)?;
     if rank == 0 {
-        return Err(n.bad("the indices are a scalar"));
+        return Err(n.bad("expected indices of rank 1 or more, found a scalar"));
     }
     let axes: Vec<usize> = std::iter::once(rank - 1).chain(0..rank - 1).collect();
     n.transpose(indices, &axes)
@@ -100,7 +100,7 @@ fn gather_nd(n: &mut Node<'_, '_>) -> Result<Outputs> {
     one(n.op("gather_nd", &[data, indices], attrs![batch_dims: batch])?)
 }
 
-/// Returns Relay's name of a reduction.
+/// Returns Relay's name of the attribute `reduction`.
 fn reduction(n: &Node<'_, '_>) -> Result<&'static str> {
     match n.str_attr("reduction", "none")?.as_str() {
         "none" => Ok("update"),
@@ -126,15 +126,15 @@ fn scatter_nd(n: &mut Node<'_, '_>) -> Result<Outputs> {
     one(n.op("scatter_nd", &[data, indices, updates], attrs![mode: mode])?)
 }
 
-/// Values are (off, on); an index outside [-depth, depth) yields off everywhere.
+/// Converts OneHot. The input `values` is (off, on); an index outside [-depth, depth) yields only off.
 fn one_hot(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (indices, values) = (n.input(0)?, n.input(2)?);
     let depth = match n.constant(1, "depth")? {
         Some(tensor) if tensor.len() == 1 => tensor.view().to_f64s()[0] as i64,
-        _ => return Err(n.bad("the depth is not a scalar")),
+        _ => return Err(n.bad("input 1 (depth): expected a scalar")),
     };
     if !(1..1 << 32).contains(&depth) {
-        return Err(n.bad(format!("depth is {depth}")));
+        return Err(n.bad(format!("input 1 (depth): expected an integer >= 1, found {depth}")));
     }
     let axis = n.int_attr("axis", -1)?;
     let integers = if n.dtype(indices)?.is_float() { n.cast(indices, DType::I64)? } else { indices };
@@ -153,7 +153,7 @@ fn one_hot(n: &mut Node<'_, '_>) -> Result<Outputs> {
         None => integers,
     };
     if n.shape(values)?.as_slice() != [2] {
-        return Err(n.bad("expected two values"));
+        return Err(n.bad("input 2 (values): expected two elements"));
     }
     let mut pair = [values; 2];
     for (i, value) in pair.iter_mut().enumerate() {
@@ -165,19 +165,23 @@ fn one_hot(n: &mut Node<'_, '_>) -> Result<Outputs> {
     one(n.op("one_hot", &[integers, on, off], attrs![depth: depth, axis: axis, dtype: dtype])?)
 }
 
-/// Reverses each sequence of the batch up to its length; the lengths have to be constant.
+/// Converts ReverseSequence: each sequence of the batch is reversed up to its length. The lengths must be constant.
 fn reverse_sequence(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let data = n.input(0)?;
     let shape = n.shape(data)?;
     let (batch, time) = (n.int_attr("batch_axis", 1)?, n.int_attr("time_axis", 0)?);
-    let lengths = n.ints(1, "sequence_lens")?.ok_or_else(|| n.bad("the lengths are missing"))?;
+    let lengths = n.ints(1, "sequence_lens")?.ok_or_else(|| n.bad("input 1 (sequence_lens) is missing"))?;
     if shape.len() < 2 || !matches!((batch, time), (0, 1) | (1, 0)) {
-        return Err(n.bad(format!("batch_axis {batch} and time_axis {time}")));
+        return Err(n.bad(format!(
+            "expected batch_axis and time_axis to be 0 and 1 in either order, found {batch} and {time}"
+        )));
     }
     let (batches, times) = (shape[batch as usize], shape[time as usize]);
     let fits = |l: &i64| usize::try_from(*l).is_ok_and(|l| l <= times);
     if lengths.len() != batches || !lengths.iter().all(fits) || batches.saturating_mul(times) > 1 << 24 {
-        return Err(n.bad(format!("lengths {lengths:?} of {batches} sequences of {times}")));
+        return Err(n.bad(format!(
+            "input 1 (sequence_lens): expected {batches} integers from 0 to {times}, found {lengths:?}"
+        )));
     }
     // Source index of each element, with the two leading axes merged.
     let mut places = Vec::with_capacity(batches * times);
@@ -203,10 +207,10 @@ fn top_k(n: &mut Node<'_, '_>, k: Option<i64>) -> Result<Outputs> {
     let axis = n.axis(n.int_attr("axis", -1)?, shape.len())?;
     let k = k.ok_or_else(|| n.bad("k is missing"))?;
     if !(0..=shape[axis] as i64).contains(&k) {
-        return Err(n.bad(format!("k is {k}, expected at most {} elements", shape[axis])));
+        return Err(n.bad(format!("k: expected 0 to {}, found {k}", shape[axis])));
     }
     if k == 0 {
-        // Relay's topk takes 0 for "all".
+        // Relay's `topk` interprets 0 as all elements.
         let empty = n.slice(data, axis, 0, 0)?;
         let indices = n.cast(empty, DType::I64)?;
         return Ok(vec![empty, indices]);

@@ -10,7 +10,7 @@ fn transposed(n: &mut Node<'_, '_>, matrix: ExprId) -> Result<ExprId> {
     n.transpose(matrix, &[1, 0])
 }
 
-/// Attributes of a dense product: the number of units, omitted if unknown.
+/// Returns the attributes of `nn.dense`: the number of units, omitted if unknown.
 fn with_units(units: &Dim) -> Attrs {
     units.fixed().map_or_else(|| attrs![], |units| attrs![units: units as i64])
 }
@@ -25,7 +25,7 @@ fn gemm(n: &mut Node<'_, '_>) -> Result<Outputs> {
     if n.int_attr("transA", 0)? != 0 {
         a = transposed(n, a)?;
     }
-    // The weight of nn.dense is (units, in).
+    // The weight of `nn.dense` has the shape (units, in).
     let units = if n.int_attr("transB", 0)? != 0 {
         ty_b.dims[0].clone()
     } else {
@@ -54,15 +54,16 @@ fn mat_mul(n: &mut Node<'_, '_>) -> Result<Outputs> {
     one(product(n, a, b, None)?)
 }
 
-/// Creates numpy's matmul. For quantized operands, given with their zero points and scales, the result is the sums in
-/// `int32`.
+/// Creates a product with the semantics of `numpy.matmul`. `quantized` holds the zero points and scales of quantized
+/// operands; the result then consists of `int32` accumulators.
 pub fn product(n: &mut Node<'_, '_>, a: ExprId, b: ExprId, quantized: Option<[ExprId; 4]>) -> Result<ExprId> {
     let (ty_a, ty_b) = (n.ty(a)?, n.ty(b)?);
     let (mut dims_a, mut dims_b) = (ty_a.dims.to_vec(), ty_b.dims.to_vec());
     if dims_a.is_empty() || dims_b.is_empty() {
-        return Err(n.bad("an operand is a scalar"));
+        return Err(n.bad("expected operands of rank 1 or more, found a scalar"));
     }
-    // A vector is treated as a matrix with one row (or column), which is then removed from the result.
+    // A vector is treated as a matrix with one row (first operand) or column (second operand), which is removed from
+    // the result.
     let (row, column) = (dims_a.len() == 1, dims_b.len() == 1);
     if row {
         dims_a.insert(0, Dim::Fixed(1));
@@ -117,7 +118,7 @@ pub fn product(n: &mut Node<'_, '_>, a: ExprId, b: ExprId, quantized: Option<[Ex
     n.reshape_to(result, &dims)
 }
 
-/// Returns the shape of the product of stacks of matrices with unknown dimensions.
+/// Returns the shape, computed at run time, of the product of two batches of matrices with unknown dimensions.
 fn shape_during_run(n: &mut Node<'_, '_>, [a, b]: [ExprId; 2], rank: usize) -> Result<ExprId> {
     if n.rank(a)? != rank || n.rank(b)? != rank {
         return Err(n.not_known(&n.ty(if n.rank(a)? == rank { b } else { a })?));
@@ -128,7 +129,7 @@ fn shape_during_run(n: &mut Node<'_, '_>, [a, b]: [ExprId; 2], rank: usize) -> R
     n.concatenate(&[batch, rows, columns], 0)
 }
 
-/// Reshapes to matrices (b, rows, columns), one for each element of the batch, or one for all.
+/// Reshapes an operand to (b, rows, columns), with one matrix per element of the batch, or a single matrix for all.
 fn batched(n: &mut Node<'_, '_>, value: ExprId, dims: &[Dim], batch: &[Dim]) -> Result<ExprId> {
     let (operand_batch, matrix) = dims.split_at(dims.len() - 2);
     let one = Dim::Fixed(1);
@@ -136,10 +137,10 @@ fn batched(n: &mut Node<'_, '_>, value: ExprId, dims: &[Dim], batch: &[Dim]) -> 
     if operand_batch.iter().all(|dim| *dim == one) {
         return n.reshape_to(value, &together(one));
     }
-    let all = Dim::product(batch).ok_or_else(|| n.bad("the product of the dimensions is too large"))?;
+    let all = Dim::product(batch).ok_or_else(|| n.bad("the product of the dimensions overflows"))?;
     let mut value = value;
     let leading = operand_batch.iter().position(|dim| *dim != one).unwrap_or(0);
-    // Unknown dimensions are assumed to be equal; the product checks it during the run.
+    // Unknown dimensions are assumed to be equal; the product checks them at run time.
     let same = operand_batch[leading..] == batch[batch.len() - (operand_batch.len() - leading)..];
     if same && all == Dim::Any && leading == 0 && operand_batch.len() == batch.len() && operand_batch.len() <= 2 {
         let merged: &[i64] = if operand_batch.len() == 2 { &[-3, -2] } else { &[-2] };
@@ -152,7 +153,7 @@ fn batched(n: &mut Node<'_, '_>, value: ExprId, dims: &[Dim], batch: &[Dim]) -> 
     n.reshape_to(value, &together(all))
 }
 
-/// Returns the dimensions that two shapes broadcast to.
+/// Returns the common shape that two shapes broadcast to; `None` if they are incompatible.
 pub fn broadcast(a: &[Dim], b: &[Dim]) -> Option<Vec<Dim>> {
     let rank = a.len().max(b.len());
     let one = Dim::Fixed(1);
@@ -162,7 +163,7 @@ pub fn broadcast(a: &[Dim], b: &[Dim]) -> Option<Vec<Dim>> {
             (x, y) if x == y => Some(x),
             (Dim::Fixed(1), other) | (other, Dim::Fixed(1)) => Some(other),
             (Dim::Fixed(_), Dim::Fixed(_)) => None,
-            // The open dimension is 1 or equal.
+            // An unknown dimension can only be 1 or equal to the known one.
             (Dim::Fixed(n), _) | (_, Dim::Fixed(n)) => Some(Dim::Fixed(n)),
             _ => Some(Dim::Any),
         })
@@ -171,7 +172,7 @@ pub fn broadcast(a: &[Dim], b: &[Dim]) -> Option<Vec<Dim>> {
 
 fn cum_sum(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let data = n.input(0)?;
-    let axis = n.int(1, "axis")?.ok_or_else(|| n.bad("the axis is missing"))?;
+    let axis = n.int(1, "axis")?.ok_or_else(|| n.bad("input 1 (axis) is missing"))?;
     let axis = n.axis(axis, n.rank(data)?)? as i64;
     let (exclusive, reverse) = (n.int_attr("exclusive", 0)? != 0, n.int_attr("reverse", 0)? != 0);
     let mut value = data;

@@ -1,7 +1,7 @@
 //! Converters, one file per operator family, and their table.
 //!
-//! A row states the first version of the operator set that a converter is for; the one with the greatest version not
-//! above the model's is used. To add an operator: write its converter in the file of its family and add a row there.
+//! A row gives the first opset that a converter applies to. The row with the greatest opset not above that of the model
+//! is used. To add an operator, write its converter in the file of its family and add a row there.
 
 mod conv;
 mod elementwise;
@@ -22,7 +22,7 @@ use super::state::Result;
 /// Converter of a node to Relay calls.
 pub type Convert = fn(&mut Node<'_, '_>) -> Result<Outputs>;
 
-/// Operator, first version of the operator set, converter.
+/// Operator, first opset, converter.
 type Row = (&'static str, i64, Convert);
 
 const TABLES: &[&[Row]] = &[
@@ -40,7 +40,7 @@ const TABLES: &[&[Row]] = &[
     slice::ROWS,
 ];
 
-/// Returns the converter of an operator of the standard domain.
+/// Returns the converter of an operator of the standard domain for an opset.
 pub fn converter(op: &str, version: i64) -> Option<Convert> {
     let rows = TABLES.iter().flat_map(|rows| rows.iter());
     let known = rows.filter(|(name, since, _)| *name == op && *since <= version);
@@ -52,7 +52,7 @@ pub fn names() -> impl Iterator<Item = &'static str> {
     TABLES.iter().flat_map(|rows| rows.iter()).map(|(name, _, _)| *name)
 }
 
-/// Returns a single output.
+/// Wraps the output of an operator with a single output.
 fn one(value: byoc_ir::ir::ExprId) -> Result<Outputs> {
     Ok(vec![value])
 }

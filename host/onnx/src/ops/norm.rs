@@ -40,13 +40,16 @@ fn instance(n: &mut Node<'_, '_>) -> Result<Outputs> {
     one(n.op("nn.instance_norm", &args, attrs![axis: 1, epsilon: epsilon])?)
 }
 
-/// Before operator set 21 scale and bias had one element per group, since then one per channel.
+/// Converts GroupNormalization. Scale and bias have one element per group before opset 21, and one per channel from
+/// opset 21 on.
 fn group(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let data = n.input(0)?;
     let shape = n.shape(data)?;
     let groups = n.int_attr("num_groups", 0)?;
     if shape.len() < 2 || groups < 1 || shape[1] % groups as usize != 0 {
-        return Err(n.bad(format!("cannot form {groups} groups of data of shape {shape:?}")));
+        return Err(n.bad(format!(
+            "attribute num_groups: expected a divisor of the channels of shape {shape:?}, found {groups}"
+        )));
     }
     let mut args = vec![data];
     for i in 1..3 {
@@ -61,7 +64,7 @@ fn group(n: &mut Node<'_, '_>) -> Result<Outputs> {
     one(n.op("nn.group_norm", &args, attrs![num_groups: groups, axis: 1, epsilon: epsilon])?)
 }
 
-/// Normalizes over the last axes, from `axis` on. Several axes are merged by a reshape.
+/// Converts LayerNormalization over the axes from `axis` on; several axes are merged by a reshape.
 fn layer(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (data, gamma) = (n.input(0)?, n.input(1)?);
     let (dims, dtype) = (n.dims(data)?, n.dtype(data)?);
@@ -129,7 +132,7 @@ fn lp(n: &mut Node<'_, '_>) -> Result<Outputs> {
         }
         other => return Err(n.bad(format!("attribute p: expected 1 or 2, found {other}"))),
     };
-    // If all elements are zero, so is the result.
+    // A norm of zero is replaced with 1, so that the result is zero as well.
     let nothing = n.with_scalar("equal", norm, 0.0)?;
     let unit = n.scalar(n.dtype(data)?, 1.0);
     let divisor = n.plain("where", &[nothing, unit, norm])?;
@@ -155,7 +158,8 @@ fn softmax(n: &mut Node<'_, '_>, op: &str) -> Result<Outputs> {
     one(n.op(op, &[data], attrs![axis: relative(axis, n.rank(data)?)])?)
 }
 
-/// Before operator set 13 the data was treated as a matrix, split at `axis`, and each row was normalized.
+/// Converts the softmax of opsets before 13: the data is treated as a matrix, split at `axis`, and each row is
+/// normalized.
 fn softmax_flat(n: &mut Node<'_, '_>, op: &str) -> Result<Outputs> {
     let data = n.input(0)?;
     let dims = n.dims(data)?;
@@ -170,7 +174,7 @@ fn softmax_flat(n: &mut Node<'_, '_>, op: &str) -> Result<Outputs> {
     one(n.reshape_to(normal, &dims)?)
 }
 
-/// Returns -1 for the last axis, which is the default and the form that patterns match.
+/// Returns `axis`, or -1 for the last axis, because that is the default and the form that patterns match.
 fn relative(axis: usize, rank: usize) -> i64 {
     if axis + 1 == rank { -1 } else { axis as i64 }
 }

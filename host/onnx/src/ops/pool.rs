@@ -13,7 +13,7 @@ pub const ROWS: &[Row] = &[
     ("MaxPool", 1, |n| pool(n, Kind::Max)),
 ];
 
-/// Value of a window.
+/// Reduction over a window.
 #[derive(Clone, Copy, PartialEq)]
 enum Kind {
     Average,
@@ -21,7 +21,7 @@ enum Kind {
     Norm,
 }
 
-/// The norm of a window of the size of the data.
+/// Converts GlobalLpPool to a pooling whose window covers the data.
 fn global_lp(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let data = n.input(0)?;
     let size = spatial(n, data)?;
@@ -73,9 +73,10 @@ fn pool(n: &mut Node<'_, '_>, kind: Kind) -> Result<Outputs> {
     one(n.op(&format!("{name}{axes}d"), &[data], attributes)?)
 }
 
-/// Handles `ceil_mode`: a last, incomplete step yields a window too, unless that window would begin in the padding
-/// after the data. If only some axes get such a window, padding after the data is added for it instead, which affects
-/// neither the maximum nor a mean over the data alone. Returns true if Relay's `ceil_mode` has to be set.
+/// Handles `ceil_mode`: an incomplete last stride yields a window too, unless that window would begin in the padding
+/// after the data. Relay's `ceil_mode` applies to all axes, so if only some axes get such a window, their padding after
+/// the data is extended instead, which affects neither the maximum nor a mean over the data alone. Returns true if
+/// Relay's `ceil_mode` has to be set.
 fn round_up(n: &Node<'_, '_>, window: &mut Geometry, spatial: &[usize], padding_counts: bool) -> Result<bool> {
     let mut extra_padding = vec![0i64; spatial.len()];
     let (mut more, mut fewer) = (false, false);

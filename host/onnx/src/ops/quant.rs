@@ -1,8 +1,8 @@
-//! Quantized operators. Tensors are quantized per tensor, per axis, or in blocks along an axis. The first two become
-//! operators of the QNN dialect, the third plain arithmetic that follows the operators' definition exactly.
+//! Quantized operators. Tensors are quantized per tensor, per axis, or in blocks along an axis. The first two kinds are
+//! converted to operators of the QNN dialect, the third to plain arithmetic that follows the definition of the
+//! operators exactly.
 //!
-//! ONNX rounds halves to even, in float32: hence the attributes `rounding` and `compute_dtype` of the calls created
-//! here.
+//! ONNX computes in float32 and rounds halves to even, so the created calls set `compute_dtype` and `rounding`.
 
 use super::conv::{geometry, ints, kernel, spatial};
 use super::elementwise::half_to_even;
@@ -21,43 +21,46 @@ pub const ROWS: &[Row] = &[
     ("QuantizeLinear", 10, quantize),
 ];
 
-/// Reads a scale for the dialect: float32, a scalar or a vector.
+/// Reads a scale as the QNN dialect requires it: a scalar or a vector of float32.
 fn scale(n: &mut Node<'_, '_>, i: usize) -> Result<ExprId> {
     let value = n.input(i)?;
     let value = n.cast(value, DType::F32)?;
     parameter(n, value)
 }
 
-/// Reads a zero point for the dialect: int32, a scalar or a vector; 0 if not given. In the model it has the element
-/// type of its tensor, `data`.
+/// Reads a zero point as the QNN dialect requires it: a scalar or a vector of int32; 0 if not given. In the model, a
+/// zero point has the element type of the quantized tensor, `data`.
 fn zero_point(n: &mut Node<'_, '_>, i: usize, data: DType) -> Result<ExprId> {
     let Some(value) = n.maybe(i) else { return Ok(n.scalar(DType::I32, 0.0)) };
     let given = n.dtype(value)?;
     if given != data {
-        return Err(n.bad(format!("input {i}, a zero point: expected {data}, the type of its tensor, found {given}")));
+        return Err(n.bad(format!("input {i} (zero point): expected {data} like the quantized tensor, found {given}")));
     }
     let value = n.cast(value, DType::I32)?;
     parameter(n, value)
 }
 
-/// Reshapes a parameter to a scalar or a vector.
+/// Reshapes a scale or zero point to a scalar if it has one element; otherwise it must be a vector.
 fn parameter(n: &mut Node<'_, '_>, value: ExprId) -> Result<ExprId> {
     let shape = n.shape(value)?;
     match shape[..] {
         [1] => n.reshape(value, &[]),
         [] | [_] => Ok(value),
-        _ => Err(n.bad(format!("unsupported shape {:?} of a scale or zero point", shape.as_slice()))),
+        _ => {
+            Err(n
+                .bad(format!("scale or zero point: expected a scalar or a vector, found shape {:?}", shape.as_slice())))
+        }
     }
 }
 
 /// Reads `axis`, for data with `rank` dimensions; any axis is valid for a scalar.
 fn axis(n: &Node<'_, '_>, rank: usize) -> Result<i64> {
     let axis = n.int_attr("axis", 1)?;
-    // The default may be out of range; it matters for vectors only, whose relation checks it.
+    // The default may be out of range. The axis matters for vectors only, for which the type relation checks it.
     Ok(if (-(rank as i64)..rank as i64).contains(&axis) { axis } else { -1 })
 }
 
-/// Expands a scale or zero point of a blocked tensor to one for each element of `data`.
+/// Expands a scale or zero point of a tensor quantized in blocks to the shape of `data`.
 fn spread(n: &mut Node<'_, '_>, value: ExprId, data: ExprId, block: i64) -> Result<ExprId> {
     let (shape, wanted) = (n.shape(value)?, n.shape(data)?);
     let axis = n.axis(n.int_attr("axis", 1)?, wanted.len())?;
@@ -88,7 +91,7 @@ fn dequantize(n: &mut Node<'_, '_>) -> Result<Outputs> {
     if block == 0 {
         let (scale, zero) = (scale(n, 1)?, zero_point(n, 2, dtype)?);
         let attrs = attrs![axis: axis(n, rank)?, out_dtype: out];
-        // Not folded: passes use the integers of a quantized weight.
+        // The call is not folded, because passes use the integers of a quantized weight.
         return one(n.op_kept("qnn.dequantize", &[x, scale, zero], attrs)?);
     }
     let scale = spread(n, given, x, block)?;
@@ -102,7 +105,7 @@ fn dequantize(n: &mut Node<'_, '_>) -> Result<Outputs> {
     one(n.plain("multiply", &[value, scale])?)
 }
 
-/// Returns the least and the greatest value of a type of at most 16 bits.
+/// Returns the minimum and maximum of an integer type of at most 16 bits.
 fn range(n: &Node<'_, '_>, dtype: DType) -> Result<(f64, f64)> {
     match dtype {
         DType::I8 => Ok((-128.0, 127.0)),
@@ -113,7 +116,7 @@ fn range(n: &Node<'_, '_>, dtype: DType) -> Result<(f64, f64)> {
     }
 }
 
-/// Computes saturate(round(x / scale) + zero point), halves to even.
+/// Computes saturate(round(x / scale) + zero point), rounding halves to even.
 fn quantize(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (mut x, given) = (n.input(0)?, n.input(1)?);
     let wanted = match n.maybe(2) {
@@ -149,7 +152,7 @@ fn quantize(n: &mut Node<'_, '_>) -> Result<Outputs> {
     one(n.cast(value, wanted)?)
 }
 
-/// Quantizes to uint8, with the range of the data (extended to contain 0).
+/// Converts DynamicQuantizeLinear: quantizes to uint8 over the range of the data, extended to contain 0.
 fn dynamic_quantize(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let x = n.input(0)?;
     let dtype = n.dtype(x)?;
@@ -179,7 +182,7 @@ struct Convolution {
     scales: [ExprId; 2],
 }
 
-/// Creates the sums of products, `int32`.
+/// Creates a convolution with `int32` accumulators as result.
 fn convolve(n: &mut Node<'_, '_>, of: &Convolution) -> Result<ExprId> {
     let spatial = spatial(n, of.data)?;
     let axes = spatial.len();
@@ -201,13 +204,13 @@ fn convolve(n: &mut Node<'_, '_>, of: &Convolution) -> Result<ExprId> {
         let args = [of.data, of.weight, of.zero_points[0], of.zero_points[1], of.scales[0], of.scales[1]];
         return n.op("qnn.conv2d", &args, attrs);
     }
-    // The dialect has no other convolutions: subtract the zero points, and convolve.
+    // The QNN dialect has only 2D convolutions, so the zero points are subtracted before a plain convolution.
     let data = difference(n, of.data, of.zero_points[0], 0)?;
     let weight = difference(n, of.weight, of.zero_points[1], axes + 1)?;
     n.op(if axes == 1 { "nn.conv1d" } else { "nn.conv3d" }, &[data, weight], attrs)
 }
 
-/// Computes value - zero point in int32; a vector is followed by `trailing_axes` more axes.
+/// Computes value - zero point in int32. A vector of zero points gets `trailing_axes` more axes of size 1.
 fn difference(n: &mut Node<'_, '_>, value: ExprId, zero_point: ExprId, trailing_axes: usize) -> Result<ExprId> {
     let value = n.cast(value, DType::I32)?;
     let mut shape = n.shape(zero_point)?.to_vec();
@@ -225,7 +228,8 @@ fn conv_integer(n: &mut Node<'_, '_>) -> Result<Outputs> {
     one(convolve(n, &Convolution { data, weight, zero_points, scales })?)
 }
 
-/// Requantizes sums to the scale and zero point of the output, in the element type of the zero point.
+/// Requantizes accumulators to the scale and zero point of the output. The result has the element type of the zero
+/// point.
 fn requantize(n: &mut Node<'_, '_>, sums: ExprId, from: ExprId, to: usize, axis: i64) -> Result<ExprId> {
     let out = match n.maybe(to + 1) {
         Some(zero) => n.dtype(zero)?,
@@ -253,8 +257,8 @@ fn q_linear_conv(n: &mut Node<'_, '_>) -> Result<Outputs> {
     one(requantize(n, sums, from, 6, 1)?)
 }
 
-/// Creates the sums of a matrix product. Scalar zero points stay parameters of the dialect; vectors (one per row of the
-/// first operand, one per column of the second) are subtracted first.
+/// Creates a matrix product with `int32` accumulators as result. Scalar zero points become arguments of a QNN operator;
+/// vectors (one element per row of the first operand, or per column of the second) are subtracted first.
 fn multiply(n: &mut Node<'_, '_>, operands: [ExprId; 2], zero_at: [usize; 2], scales: [ExprId; 2]) -> Result<ExprId> {
     let mut zeros = Vec::new();
     let mut plain = false;
@@ -287,7 +291,7 @@ fn q_linear_mat_mul(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let operands = [n.input(0)?, n.input(3)?];
     let sums = multiply(n, operands, [2, 5], scales)?;
     if !n.shape(scales[0])?.is_empty() {
-        return Err(n.bad("a scale for each row of the first operand is not supported"));
+        return Err(n.bad("unsupported scale per row of the first operand"));
     }
     let from = n.plain("multiply", &scales)?;
     one(requantize(n, sums, from, 6, -1)?)

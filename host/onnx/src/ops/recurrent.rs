@@ -1,4 +1,4 @@
-//! Recurrent layers, unrolled over the sequence, whose length has to be known.
+//! Recurrent layers, unrolled over the sequence, whose length must be known.
 //!
 //! The products of all time steps with the input weights are one `nn.dense`; each step then needs the product with the
 //! recurrent weights and a few elementwise operators.
@@ -38,7 +38,7 @@ impl Kind {
     }
 }
 
-/// An activation with its parameters.
+/// Activation function with its parameters.
 #[derive(Clone, Debug)]
 struct Activation {
     name: String,
@@ -46,7 +46,7 @@ struct Activation {
     beta: f64,
 }
 
-/// One direction of a layer.
+/// One direction of a recurrent layer.
 struct Direction<'a> {
     kind: Kind,
     hidden: usize,
@@ -54,10 +54,10 @@ struct Direction<'a> {
     clip: Option<f64>,
     /// Recurrent weights (gates * hidden, hidden).
     recurrent: ExprId,
-    /// Rows of the recurrent weights for the gates and for the candidate, if a GRU's reset gate scales the state before
-    /// the product. Sliced once, because each slice of a constant is a constant of its own.
+    /// Rows of the recurrent weights for the gates and for the candidate, if the reset gate of a GRU scales the state
+    /// before the product. The weights are sliced only once, because each slice of a constant is a new constant.
     recurrent_parts: Option<[ExprId; 2]>,
-    /// Recurrent bias (gates * hidden), if it must stay separate from that of the input.
+    /// Recurrent bias (gates * hidden), if it must stay separate from the input bias.
     recurrent_bias: Option<ExprId>,
     /// Peephole weights of the input, output and forget gate, each (hidden).
     peepholes: Option<[ExprId; 3]>,
@@ -65,7 +65,7 @@ struct Direction<'a> {
     couple_forget: bool,
 }
 
-/// State carried from step to step. `None` is zeros.
+/// State carried from step to step; `None` stands for zeros.
 #[derive(Clone, Copy)]
 struct State {
     hidden: Option<ExprId>,
@@ -80,21 +80,25 @@ fn recurrent(n: &mut Node<'_, '_>, kind: Kind) -> Result<Outputs> {
     let gates = kind.gates();
     let ([steps, batch, width], [directions, rows, columns], [_, _, hidden]) = (&shape[..], &w_shape[..], &r_shape[..])
     else {
-        return Err(n.bad("expected data, weights and recurrent weights with three dimensions"));
+        return Err(n.bad("expected data, weights and recurrent weights of rank 3"));
     };
     let (steps, batch, width, directions, hidden) = (*steps, *batch, *width, *directions, *hidden);
     if *rows != gates * hidden || *columns != width || r_shape[..] != [directions, *rows, hidden] {
         return Err(n.bad(format!("weights {w_shape:?} and {r_shape:?} do not match data {shape:?}")));
     }
     if steps == 0 {
-        return Err(n.bad("a sequence of 0 steps cannot be unrolled"));
+        return Err(n.bad("expected a sequence of at least 1 step, found 0 steps"));
     }
     n.unroll(steps.saturating_mul(directions))?;
     let reverse = match (n.str_attr("direction", "forward")?.as_str(), directions) {
         ("forward", 1) => vec![false],
         ("reverse", 1) => vec![true],
         ("bidirectional", 2) => vec![false, true],
-        (other, _) => return Err(n.bad(format!("direction \"{other}\" with weights for {directions}"))),
+        (other, _) => {
+            return Err(
+                n.bad(format!("attribute direction: \"{other}\" does not match weights for {directions} directions"))
+            );
+        }
     };
     let activations = activations(n, kind, directions)?;
     let clip = if n.has("clip") { Some(n.float_attr("clip", 0.0)?) } else { None };
@@ -226,8 +230,8 @@ fn is_zero(n: &mut Node<'_, '_>, value: ExprId) -> bool {
     n.known(value).is_some_and(|tensor| tensor.view().to_f64s().iter().all(|&v| v == 0.0))
 }
 
-/// Creates a mask for each step: the sequences of the batch that are that long, (batch, 1). `None` if all have the full
-/// length.
+/// Creates a mask (batch, 1) for each step, true for the sequences that include the step; `None` if all sequences have
+/// the full length.
 fn masks(n: &mut Node<'_, '_>, steps: usize, batch: usize) -> Result<Option<Vec<ExprId>>> {
     let Some(lengths) = n.maybe(4) else { return Ok(None) };
     if let Some(tensor) = n.known(lengths)
@@ -240,7 +244,7 @@ fn masks(n: &mut Node<'_, '_>, steps: usize, batch: usize) -> Result<Option<Vec<
     (0..steps).map(|t| n.with_scalar("greater", lengths, t as f64)).collect::<Result<_, _>>().map(Some)
 }
 
-/// Reads the activations of each direction.
+/// Reads the activation functions of each direction.
 fn activations(n: &Node<'_, '_>, kind: Kind, directions: usize) -> Result<Vec<Vec<Activation>>> {
     let defaults = kind.activations();
     let names = match n.strings_attr("activations")? {
@@ -250,7 +254,7 @@ fn activations(n: &Node<'_, '_>, kind: Kind, directions: usize) -> Result<Vec<Ve
     if names.len() != defaults.len() * directions {
         return Err(n.bad(format!("expected {1} activations, found {0}", names.len(), defaults.len() * directions)));
     }
-    // Parameters are consumed in order by the activations that have them.
+    // Activation functions with parameters consume the lists of parameters in order.
     let mut alphas = n.floats_attr("activation_alpha")?.unwrap_or_default().into_iter();
     let mut betas = n.floats_attr("activation_beta")?.unwrap_or_default().into_iter();
     let mut all = Vec::with_capacity(names.len());
@@ -320,7 +324,7 @@ impl Activation {
 }
 
 impl Direction<'_> {
-    /// Creates one step, from the projected input (batch, gates * hidden).
+    /// Creates the calls of one step from the projected input (batch, gates * hidden).
     fn step(&self, n: &mut Node<'_, '_>, projected: ExprId, state: State) -> Result<State> {
         match self.kind {
             Kind::Rnn => self.rnn(n, projected, state),
@@ -348,13 +352,13 @@ impl Direction<'_> {
         n.plain("add", &[projected, product])
     }
 
-    /// RNN: H = f(X W + H R + b).
+    /// Creates a step of an RNN: H = f(X W + H R + b).
     fn rnn(&self, n: &mut Node<'_, '_>, projected: ExprId, state: State) -> Result<State> {
         let sum = self.with_recurrence(n, projected, state)?;
         Ok(State { hidden: Some(self.activate(n, 0, sum)?), cell: None })
     }
 
-    /// LSTM with gates i, o, f, c: C = f C + i c, H = o h(C).
+    /// Creates a step of an LSTM with gates i, o, f, c: C = f C + i c, H = o h(C).
     fn lstm(&self, n: &mut Node<'_, '_>, projected: ExprId, state: State) -> Result<State> {
         let sum = self.with_recurrence(n, projected, state)?;
         let [mut input, mut output, mut forget, candidate] = split(n, sum, 4, 1)?[..] else {
@@ -389,11 +393,11 @@ impl Direction<'_> {
         Ok(State { hidden: Some(n.plain("multiply", &[output, curve])?), cell: Some(cell) })
     }
 
-    /// GRU with gates z, r, h: H = (1 - z) h + z H.
+    /// Creates a step of a GRU with gates z, r, h: H = (1 - z) h + z H.
     fn gru(&self, n: &mut Node<'_, '_>, projected: ExprId, state: State) -> Result<State> {
         let hidden = self.hidden;
         if self.linear_before_reset {
-            // The recurrent product of all gates with its own bias, which the reset gate scales.
+            // The reset gate scales the recurrent product including its bias, so all gates share one product.
             let mut product = None;
             if let Some(old) = state.hidden {
                 let all = n.op("nn.dense", &[old, self.recurrent], attrs![units: (3 * hidden) as i64])?;

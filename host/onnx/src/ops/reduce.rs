@@ -28,7 +28,7 @@ fn same(n: &mut Node<'_, '_>, x: ExprId) -> Result<ExprId> {
     Ok(n.same(x))
 }
 
-/// Converts a reduction. The axes are an attribute or, since operator set 13 (sum) or 18 (all others), an input. With
+/// Converts a reduction. The axes are an attribute or, since opset 13 (sum) or 18 (all others), an input. With
 /// `noop_with_empty_axes` and no axes, each element is a group of its own.
 fn reduce(n: &mut Node<'_, '_>, formula: Formula, elementwise: Elementwise) -> Result<Outputs> {
     let data = n.input(0)?;
@@ -70,11 +70,11 @@ fn log_sum(n: &mut Node<'_, '_>, x: ExprId, along: Attrs) -> Result<ExprId> {
     n.plain("log", &[sum])
 }
 
-/// Computes max + log(sum(exp(x - max))): the exponentials are at most 1.
+/// Computes max + log(sum(exp(x - max))), which does not overflow because each exponential is at most 1.
 fn log_sum_exp(n: &mut Node<'_, '_>, x: ExprId, along: Attrs) -> Result<ExprId> {
     let dtype = n.dtype(x)?;
     let max = n.op("max", &[x], along.with("keepdims", true))?;
-    // If all elements are -inf (or there are none) the shift is 0: -inf - -inf would be NaN.
+    // If all elements are -inf (or there are none), the shift is 0, because -inf - -inf would be NaN.
     let finite = n.plain("isfinite", &[max])?;
     let zero = n.scalar(dtype, 0.0);
     let shift = n.plain("where", &[finite, max, zero])?;
@@ -87,7 +87,7 @@ fn log_sum_exp(n: &mut Node<'_, '_>, x: ExprId, along: Attrs) -> Result<ExprId> 
     n.plain("add", &[log, shift])
 }
 
-/// Converts indices: int32 in Relay, int64 in ONNX.
+/// Converts ArgMax and ArgMin; the int32 indices of Relay are cast to the int64 of ONNX.
 fn arg(n: &mut Node<'_, '_>, op: &str) -> Result<Outputs> {
     let data = n.input(0)?;
     let axis = n.axis(n.int_attr("axis", 0)?, n.rank(data)?)? as i64;

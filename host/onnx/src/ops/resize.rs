@@ -1,4 +1,4 @@
-//! Resizing.
+//! Resize and Upsample.
 //!
 //! Planes (batch, channels, height, width) become `image.resize2d` if its definition of the scale (input size / output
 //! size) matches the model's. Everything else is done axis by axis: a gathering (nearest), two of them with weights
@@ -12,7 +12,7 @@ use byoc_ir::tensor::DType;
 pub const ROWS: &[Row] =
     &[("Resize", 10, resize_10), ("Resize", 11, resize_11), ("Upsample", 7, upsample_7), ("Upsample", 9, resize_10)];
 
-/// Attributes of a resizing.
+/// Attributes of Resize.
 struct Mode {
     method: String,
     coordinates: String,
@@ -22,16 +22,16 @@ struct Mode {
     extrapolation: f64,
 }
 
-/// One axis of a resizing.
+/// Resize of one axis.
 #[derive(Clone, Copy, Debug)]
 struct Axis {
-    /// Size of the data.
+    /// Number of elements in the data.
     from: usize,
-    /// Size of the result.
+    /// Number of elements in the result.
     to: usize,
-    /// Ratio of result to data, as the model specifies it.
+    /// Ratio of result to data as specified by the model.
     scale: f64,
-    /// First and last position in the data to sample, in [0, 1]; for tf_crop_and_resize.
+    /// First and last position to sample, relative to the data, in [0, 1]; used by tf_crop_and_resize.
     roi: (f64, f64),
 }
 
@@ -41,12 +41,12 @@ fn upsample_7(n: &mut Node<'_, '_>) -> Result<Outputs> {
 }
 
 fn resize_10(n: &mut Node<'_, '_>) -> Result<Outputs> {
-    let scales = n.constant(1, "scales")?.ok_or_else(|| n.bad("the scales are missing"))?;
+    let scales = n.constant(1, "scales")?.ok_or_else(|| n.bad("input 1 (scales) is missing"))?;
     let scales = scales.view().to_f64s();
     old_resize(n, scales)
 }
 
-/// Before operator set 11: coordinates are asymmetric, and nearest rounds down.
+/// Converts the resize of opsets before 11: coordinates are asymmetric, and nearest rounds down.
 fn old_resize(n: &mut Node<'_, '_>, scales: Vec<f64>) -> Result<Outputs> {
     let mode = Mode {
         method: n.str_attr("mode", "nearest")?,
@@ -85,12 +85,16 @@ fn resize_11(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let mut axes = match (scales, sizes) {
         (Some(scales), None) => by_scales(n, &shape, &scales, &named)?,
         (None, Some(sizes)) => by_sizes(n, &shape, &sizes, &named)?,
-        _ => return Err(n.bad("either scales or sizes must be given")),
+        _ => return Err(n.bad("expected either scales or sizes")),
     };
     if mode.coordinates == "tf_crop_and_resize" {
         let roi = n.constant(1, "roi")?.map(|t| t.view().to_f64s()).unwrap_or_default();
         if roi.len() != 2 * named.len() {
-            return Err(n.bad(format!("roi has {} numbers for {} axes", roi.len(), named.len())));
+            return Err(n.bad(format!(
+                "input 1 (roi): found {} numbers, expected two for each of the {} axes",
+                roi.len(),
+                named.len()
+            )));
         }
         for (i, &axis) in named.iter().enumerate() {
             axes[axis].roi = (roi[i], roi[named.len() + i]);
@@ -105,7 +109,7 @@ fn unchanged(size: usize) -> Axis {
 
 fn by_scales(n: &Node<'_, '_>, shape: &[usize], scales: &[f64], named: &[usize]) -> Result<Vec<Axis>> {
     if scales.len() != named.len() || scales.iter().any(|s| !(*s > 0.0 && *s < 1e9)) {
-        return Err(n.bad(format!("scales are {scales:?} for {} axes", named.len())));
+        return Err(n.bad(format!("scales: expected {} numbers > 0, found {scales:?}", named.len())));
     }
     let mut axes: Vec<Axis> = shape.iter().map(|&d| unchanged(d)).collect();
     for (&axis, &scale) in named.iter().zip(scales) {
@@ -118,7 +122,7 @@ fn by_scales(n: &Node<'_, '_>, shape: &[usize], scales: &[f64], named: &[usize])
 
 fn by_sizes(n: &Node<'_, '_>, shape: &[usize], sizes: &[i64], named: &[usize]) -> Result<Vec<Axis>> {
     if sizes.len() != named.len() || sizes.iter().any(|s| !(0..1 << 40).contains(s)) {
-        return Err(n.bad(format!("sizes are {sizes:?} for {} axes", named.len())));
+        return Err(n.bad(format!("sizes: expected {} integers >= 0, found {sizes:?}", named.len())));
     }
     let ratio = |axis: usize, size: i64| size as f64 / shape[axis].max(1) as f64;
     let ratios = named.iter().zip(sizes).map(|(&axis, &size)| ratio(axis, size));
@@ -126,7 +130,11 @@ fn by_sizes(n: &Node<'_, '_>, shape: &[usize], sizes: &[i64], named: &[usize]) -
         "stretch" => None,
         "not_larger" => ratios.reduce(f64::min),
         "not_smaller" => ratios.reduce(f64::max),
-        other => return Err(n.bad(format!("attribute keep_aspect_ratio_policy is \"{other}\""))),
+        other => {
+            return Err(n.bad(format!(
+                "attribute keep_aspect_ratio_policy: expected stretch, not_larger or not_smaller, found \"{other}\""
+            )));
+        }
     };
     let mut axes: Vec<Axis> = shape.iter().map(|&d| unchanged(d)).collect();
     for (&axis, &size) in named.iter().zip(sizes) {
@@ -155,7 +163,7 @@ fn resize(n: &mut Node<'_, '_>, data: ExprId, mode: &Mode, axes: &[Axis]) -> Res
         return planes(n, data, mode, axes);
     }
     if crop {
-        return Err(n.bad("tf_crop_and_resize of other axes than height and width is not supported"));
+        return Err(n.bad("tf_crop_and_resize: expected only height and width to be resized"));
     }
     // The spatial axes of ONNX Runtime: planes for two or four dimensions, volumes for three or five.
     let spatial = axes.len() - if axes.len() % 2 == 0 { 2 } else { 3 }.min(axes.len());
@@ -208,7 +216,7 @@ fn planes(n: &mut Node<'_, '_>, data: ExprId, mode: &Mode, axes: &[Axis]) -> Res
         "nearest" => "nearest_neighbor",
         "linear" | "bilinear" => "linear",
         "cubic" => "cubic",
-        other => return Err(n.bad(format!("attribute mode is \"{other}\""))),
+        other => return Err(n.bad(format!("attribute mode: expected nearest, linear or cubic, found \"{other}\""))),
     };
     let mut attributes = attrs![
         size: [axes[2].to as i64, axes[3].to as i64],
@@ -251,7 +259,8 @@ fn along_axis(n: &mut Node<'_, '_>, value: ExprId, mode: &Mode, axis: usize, siz
             _ => None,
         };
         let indices: Option<Vec<i64>> = places.iter().map(|&x| nearest(x).map(|i| (i as i64).clamp(0, last))).collect();
-        let indices = indices.ok_or_else(|| n.bad(format!("attribute nearest_mode is \"{}\"", mode.nearest)))?;
+        let indices =
+            indices.ok_or_else(|| n.bad(format!("attribute nearest_mode: unsupported value \"{}\"", mode.nearest)))?;
         let indices = n.vector(&indices);
         return n.op("take", &[value, indices], attrs![axis: axis as i64]);
     }

@@ -22,7 +22,7 @@ pub const ROWS: &[Row] = &[
         let data = n.input(0)?;
         let block = n.int_attr("blocksize", 0)?;
         if n.str_attr("mode", "DCR")? != "DCR" {
-            return Err(n.bad("SpaceToDepth is supported in mode DCR only"));
+            return Err(n.bad("attribute mode: expected DCR"));
         }
         one(n.op("nn.space_to_depth", &[data], attrs![block_size: block, layout: "NCHW"])?)
     }),
@@ -47,7 +47,7 @@ pub const ROWS: &[Row] = &[
     }),
 ];
 
-/// Maximum number of dimensions of a tensor; a longer list is not a shape.
+/// Maximum rank of a tensor; a longer list is not a shape.
 const MAX_RANK: usize = 64;
 
 fn concat(n: &mut Node<'_, '_>) -> Result<Outputs> {
@@ -78,11 +78,11 @@ fn constant(n: &mut Node<'_, '_>) -> Result<Outputs> {
 }
 
 fn constant_of_shape(n: &mut Node<'_, '_>) -> Result<Outputs> {
-    let dims = n.sizes(0, "shape")?.ok_or_else(|| n.bad("the shape is missing"))?;
+    let dims = n.sizes(0, "shape")?.ok_or_else(|| n.bad("input 0 (shape) is missing"))?;
     let dims = check_dims(n, &dims)?;
     let value = n.tensor_attr("value")?.unwrap_or_else(|| Tensor::from_slice(&[1], &[0f32]));
     let dtype = value.dtype();
-    let value = value.reshaped(&[]).ok_or_else(|| n.bad("the value has more than one element"))?;
+    let value = value.reshaped(&[]).ok_or_else(|| n.bad("attribute value: expected one element"))?;
     let value = n.tensor(value);
     let Some(shape) = numbers(&dims) else { return one(n.spread(value, &dims)?) };
     one(n.op("full", &[value], attrs![shape: shape, dtype: dtype])?)
@@ -98,7 +98,7 @@ fn dim(size: &Size) -> Option<Dim> {
     (size.as_constant().is_none_or(|n| n >= 0)).then(|| size.clone().into())
 }
 
-/// Checks that no dimension is negative and that their product is a size.
+/// Converts sizes to dimensions; an error if one is negative, or their product overflows.
 fn check_dims(n: &Node<'_, '_>, sizes: &[Size]) -> Result<Vec<Dim>> {
     let dims: Option<Vec<Dim>> = sizes.iter().map(dim).collect();
     let fits = |dims: &Vec<Dim>| {
@@ -123,7 +123,7 @@ fn depth_to_space(n: &mut Node<'_, '_>) -> Result<Outputs> {
 /// Broadcasts to the common shape of the data and the given shape.
 fn expand(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let data = n.input(0)?;
-    let wanted = n.sizes(1, "shape")?.ok_or_else(|| n.bad("the shape is missing"))?;
+    let wanted = n.sizes(1, "shape")?.ok_or_else(|| n.bad("input 1 (shape) is missing"))?;
     let wanted = check_dims(n, &wanted)?;
     let dims = n.dims(data)?;
     let Some(result) = super::math::broadcast(&dims, &wanted) else {
@@ -149,7 +149,7 @@ fn eye_like(n: &mut Node<'_, '_>) -> Result<Outputs> {
         }
     };
     let k = n.int_attr("k", 0)?;
-    // i + k == j, folded, or left as calls if it is too large.
+    // The matrix is i + k == j: a folded constant, or calls if it is too large.
     let count = |n: &mut Node<'_, '_>, from: i64, size: usize, shape: &[usize]| {
         let bounds = [from, from.saturating_add(size as i64), 1].map(|v| n.tensor(Tensor::scalar(v)));
         let line = n.op("arange", &bounds, attrs![dtype: DType::I64])?;
@@ -188,7 +188,8 @@ fn range(n: &mut Node<'_, '_>) -> Result<Outputs> {
         && [start.as_constant(), step.as_constant()] == [Some(0), Some(1)]
         && let Some(name) = limit.as_symbol()
     {
-        // Exclusive sums of ones: their number keeps the name of the dimension.
+        // A range of symbolic length is the exclusive cumulative sum of ones, because that keeps the name of the
+        // dimension.
         let lane = n.lane(name)?;
         let lane = n.cast(lane, dtype)?;
         let ones = n.plain("ones_like", &[lane])?;
@@ -206,10 +207,10 @@ fn reshape(n: &mut Node<'_, '_>) -> Result<Outputs> {
     if unknown && n.ty(newshape)?.shape().is_some() {
         return one(n.op("dyn.reshape", &[data, newshape], attrs![allowzero: allow_zero])?);
     }
-    let wanted = n.sizes(1, "shape")?.ok_or_else(|| n.bad("the shape is missing"))?;
+    let wanted = n.sizes(1, "shape")?.ok_or_else(|| n.bad("input 1 (shape) is missing"))?;
     let dims = n.dims(data)?;
     if wanted.len() > MAX_RANK {
-        return Err(n.bad(format!("unsupported number of dimensions {}", wanted.len())));
+        return Err(n.bad(format!("unsupported rank {}", wanted.len())));
     }
     let mut result = Vec::with_capacity(wanted.len());
     let mut open = None;
@@ -285,10 +286,14 @@ fn squeeze(n: &mut Node<'_, '_>, axes: Option<Vec<i64>>) -> Result<Outputs> {
 
 fn tile(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let data = n.input(0)?;
-    let repeats = n.ints(1, "repeats")?.ok_or_else(|| n.bad("the repeats are missing"))?;
+    let repeats = n.ints(1, "repeats")?.ok_or_else(|| n.bad("input 1 (repeats) is missing"))?;
     check_dims(n, &repeats.iter().copied().map(Size::constant).collect::<Vec<_>>())?;
     if repeats.len() != n.rank(data)? {
-        return Err(n.bad(format!("found {} repeats for {} dimensions", repeats.len(), n.rank(data)?)));
+        return Err(n.bad(format!(
+            "input 1 (repeats): found {} integers, expected one for each of the {} dimensions",
+            repeats.len(),
+            n.rank(data)?
+        )));
     }
     if repeats.iter().all(|&r| r == 1) {
         return one(n.same(data));
@@ -319,18 +324,18 @@ fn trilu(n: &mut Node<'_, '_>) -> Result<Outputs> {
     one(n.op("trilu", &[data, k], attrs![upper: upper])?)
 }
 
-/// Converts Unsqueeze; the axes refer to the result.
+/// Converts Unsqueeze; the axes are those of the result.
 fn unsqueeze(n: &mut Node<'_, '_>, axes: Option<Vec<i64>>) -> Result<Outputs> {
     let data = n.input(0)?;
     let axes = axes.ok_or_else(|| n.bad("the axes are missing"))?;
     let rank = n.rank(data)?.saturating_add(axes.len());
     if rank > MAX_RANK {
-        return Err(n.bad(format!("unsupported number of dimensions {rank}")));
+        return Err(n.bad(format!("unsupported rank {rank}")));
     }
     let mut places: Vec<usize> = axes.iter().map(|&a| n.axis(a, rank)).collect::<Result<_, _>>()?;
     places.sort_unstable();
     if places.windows(2).any(|p| p[0] == p[1]) {
-        return Err(n.bad(format!("the axes {axes:?} name one axis twice")));
+        return Err(n.bad(format!("axes: expected distinct axes, found {axes:?}")));
     }
     if places.is_empty() {
         return one(n.same(data));

@@ -39,7 +39,7 @@ fn slice_10(n: &mut Node<'_, '_>) -> Result<Outputs> {
     slice(n, starts, ends, axes, steps)
 }
 
-/// Slices with bounds that are computed during the run.
+/// Slices with bounds that are computed at run time.
 fn slice_at_run_time(
     n: &mut Node<'_, '_>,
     bounds: [ExprId; 2],
@@ -51,7 +51,7 @@ fn slice_at_run_time(
     let axes = axes.unwrap_or_else(|| (0..count as i64).collect());
     let steps = steps.unwrap_or_else(|| vec![1; count]);
     if [axes.len(), steps.len()] != [count; 2] || n.shape(bounds[1])?.iter().product::<usize>() != count {
-        return Err(n.bad("starts, ends, axes and steps have different lengths"));
+        return Err(n.bad("expected starts, ends, axes and steps of equal length"));
     }
     let steps = n.vector(&steps);
     one(n.op("dyn.strided_slice", &[data, bounds[0], bounds[1], steps], attrs![axes: axes])?)
@@ -69,10 +69,10 @@ fn slice(
     let axes = axes.unwrap_or_else(|| (0..starts.len() as i64).collect());
     let steps = steps.unwrap_or_else(|| vec![1; starts.len()]);
     if [ends.len(), axes.len(), steps.len()] != [starts.len(); 3] {
-        return Err(n.bad("starts, ends, axes and steps have different lengths"));
+        return Err(n.bad("expected starts, ends, axes and steps of equal length"));
     }
     let (mut begin, mut end, mut strides, mut cut) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-    // Axes that are sliced to the length of an open dimension.
+    // Axes that are sliced to the length of a symbolic dimension.
     let mut lanes = Vec::new();
     for i in 0..starts.len() {
         let axis = n.axis(axes[i], dims.len())?;
@@ -81,7 +81,7 @@ fn slice(
         }
         let step = steps[i];
         if step == 0 {
-            return Err(n.bad("a step is 0"));
+            return Err(n.bad("expected a non-zero step, found 0"));
         }
         let (from, to) = match (starts[i].as_constant(), ends[i].as_constant(), dims[axis].fixed()) {
             (Some(from), Some(to), Some(size)) => {
@@ -137,8 +137,7 @@ fn slice(
     one(if value == data { n.same(data) } else { value })
 }
 
-/// Splits into parts of the given sizes; without sizes into equal parts, the last one smaller if the size is not
-/// divisible.
+/// Converts Split: parts of the given sizes, or equal parts, of which the last is smaller if the size is not divisible.
 fn split(n: &mut Node<'_, '_>, sizes: Option<Vec<i64>>) -> Result<Outputs> {
     let data = n.input(0)?;
     let dims = n.dims(data)?;
@@ -151,7 +150,7 @@ fn split(n: &mut Node<'_, '_>, sizes: Option<Vec<i64>>) -> Result<Outputs> {
     let sizes: Vec<usize> = match sizes {
         Some(sizes) => {
             let sizes: Option<Vec<usize>> = sizes.iter().map(|&s| usize::try_from(s).ok()).collect();
-            sizes.ok_or_else(|| n.bad("a part has a negative size"))?
+            sizes.ok_or_else(|| n.bad("expected sizes of parts >= 0, found a negative size"))?
         }
         None => {
             if let Some(given) = n.has("num_outputs").then(|| n.int_attr("num_outputs", 0)).transpose()?
@@ -192,7 +191,7 @@ fn pad_2(n: &mut Node<'_, '_>) -> Result<Outputs> {
 }
 
 fn pad_11(n: &mut Node<'_, '_>) -> Result<Outputs> {
-    let pads = n.ints(1, "pads")?.ok_or_else(|| n.bad("the pads are missing"))?;
+    let pads = n.ints(1, "pads")?.ok_or_else(|| n.bad("input 1 (pads) is missing"))?;
     let data = n.input(0)?;
     let (dtype, rank) = (n.dtype(data)?, n.rank(data)?);
     let value = match n.maybe(2) {
@@ -206,12 +205,12 @@ fn pad_11(n: &mut Node<'_, '_>) -> Result<Outputs> {
     pad(n, data, &pads, value, axes)
 }
 
-/// Pads; negative padding crops.
+/// Converts Pad; negative padding crops.
 fn pad(n: &mut Node<'_, '_>, data: ExprId, pads: &[i64], value: ExprId, axes: Vec<usize>) -> Result<Outputs> {
     let mode = n.str_attr("mode", "constant")?;
     let dims = n.dims(data)?;
     if pads.len() != 2 * axes.len() || pads.iter().any(|p| p.unsigned_abs() > 1 << 40) {
-        return Err(n.bad(format!("pads are {pads:?} for {} axes", axes.len())));
+        return Err(n.bad(format!("pads: found {pads:?}, expected two integers for each of the {} axes", axes.len())));
     }
     let mut around = vec![(0i64, 0i64); dims.len()];
     for (i, &axis) in axes.iter().enumerate() {
@@ -222,11 +221,11 @@ fn pad(n: &mut Node<'_, '_>, data: ExprId, pads: &[i64], value: ExprId, axes: Ve
         if *before < 0 || *after < 0 {
             let size = dims[axis]
                 .fixed()
-                .ok_or_else(|| n.bad(format!("cannot crop axis {axis} of unknown size {}", dims[axis])))?
+                .ok_or_else(|| n.bad(format!("cannot crop axis {axis} of unknown dimension {}", dims[axis])))?
                 as i64;
             let (from, to) = ((-*before).max(0), size - (-*after).max(0));
             if from > to {
-                return Err(n.bad(format!("pads crop {size} elements to {}", to - from)));
+                return Err(n.bad(format!("pads: cannot crop {size} elements to {}", to - from)));
             }
             value_in = n.slice(value_in, axis, from as usize, to as usize)?;
             (*before, *after) = ((*before).max(0), (*after).max(0));
@@ -252,7 +251,7 @@ fn wrap(n: &mut Node<'_, '_>, data: ExprId, around: &[(i64, i64)]) -> Result<Exp
         let size = n.shape(value)?[axis] as i64;
         let total = before + size + after;
         if size == 0 || total > 1 << 24 {
-            return Err(n.bad(format!("{size} elements cannot be wrapped to {total}")));
+            return Err(n.bad(format!("cannot wrap {size} elements to {total}")));
         }
         let places: Vec<i64> = (0..total).map(|i| (i - before).rem_euclid(size)).collect();
         let places = n.vector(&places);
