@@ -195,7 +195,7 @@ pub struct TypeProto {
     pub sparse_tensor_type: Option<OpaqueTypeProto>,
 }
 
-/// A type other than a tensor.
+/// Type other than a tensor; only its presence is read.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct OpaqueTypeProto {}
 

@@ -36,7 +36,7 @@ impl Compiled {
     /// and outputs. Code that was compiled for other tensors is never loaded.
     ///
     /// # Errors
-    /// E0704 if they differ; the message names the first difference.
+    /// E0704 if the regions differ; the message names the first difference.
     pub fn check(&self) -> Result<(), Diagnostic> {
         if self.regions.len() != self.program.regions.len() {
             let (made, wanted) = (self.regions.len(), self.program.regions.len());
@@ -90,7 +90,7 @@ pub struct CompiledRegion {
     pub notes: Vec<String>,
     /// Metadata that the plugin records about the region, by name.
     pub metadata: Vec<(String, Value)>,
-    /// Region as given to the code generator, so that it can be recompiled.
+    /// Graph of the region as given to the code generator, kept for recompilation.
     pub graph: Value,
 }
 

@@ -58,7 +58,7 @@ impl Model {
     /// memory twice until then. [`Model::load_sparing`] avoids the second copy.
     ///
     /// # Errors
-    /// When the program is invalid or the host lacks an operator that it would have to run.
+    /// When the program is invalid, or contains an operator that only the host could run and does not implement.
     pub fn load(
         session: &Session,
         compiled: Compiled,

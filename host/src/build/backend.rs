@@ -38,7 +38,7 @@ pub struct Backend<'r> {
 }
 
 impl<'r> Backend<'r> {
-    /// Returns the backend of that name, with its description.
+    /// Returns the backend `name`, with its description.
     ///
     /// # Errors
     /// E0401 if no plugin registers the backend; E0406 if its `describe` fails.

@@ -6,8 +6,8 @@ use byoc_core::pass::{Refusal, Report};
 use byoc_ir::ir::{Expr, ExprId, Id, IndexVec, Module, SourceId, Type};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Returns the operators of the model that still compute something after it was read. The frontend folded all others
-/// (constants, arithmetic on shapes) into these. The origins of an expression include the folded operators; the
+/// Returns the operators of the model that still compute something after the model was read. The frontend folded all
+/// others (constants, arithmetic on shapes) into these. The origins of an expression include the folded operators; the
 /// operator itself is last.
 pub fn computing(module: &Module) -> BTreeSet<SourceId> {
     let live = module.live();

@@ -1,4 +1,4 @@
-//! Compilation of a module into a program that an executor runs and an artifact holds.
+//! Compilation of a module to a program, which an executor runs or an artifact stores.
 
 pub mod backend;
 pub mod codegen;

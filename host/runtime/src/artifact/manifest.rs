@@ -36,7 +36,7 @@ pub struct Entry {
     pub name: String,
     /// Size in bytes.
     pub bytes: u64,
-    /// BLAKE3 of its bytes.
+    /// BLAKE3 of the entry's bytes.
     pub blake3: String,
 }
 
@@ -44,9 +44,9 @@ pub struct Entry {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TensorRecord {
-    /// Name of the tensor in that file.
+    /// Name of the tensor in `weights.safetensors`.
     pub name: String,
-    /// BLAKE3 of its bytes.
+    /// BLAKE3 of the tensor's bytes.
     pub blake3: String,
 }
 
@@ -80,7 +80,7 @@ pub struct RegionRecord {
     pub cpu_features: Vec<String>,
     /// Notes of the backend.
     pub notes: Vec<String>,
-    /// Metadata of the plugin, by name, in its order.
+    /// Metadata recorded by the plugin, as (name, value) in the plugin's order.
     pub metadata: Vec<(String, Value)>,
     /// Region as given to the code generator.
     pub graph: Value,

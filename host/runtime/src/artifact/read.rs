@@ -111,7 +111,7 @@ pub fn parse<T: AsRef<[u8]> + Send + Sync + 'static>(file: Arc<T>) -> Result<Art
     Ok(Artifact { bytes: bytes.len() as u64, manifest, compiled })
 }
 
-/// Compares the digest at the end with that of the bytes before it.
+/// Checks the digest at the end of the file against the preceding bytes.
 fn check_seal(bytes: &[u8]) -> Result<(), Diagnostic> {
     if !bytes.starts_with(b"PK") {
         return Err(not_an_artifact());

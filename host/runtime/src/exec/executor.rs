@@ -132,7 +132,7 @@ impl Executor {
         bind(&self.program().inputs, named)
     }
 
-    /// Returns the program being executed.
+    /// Returns the prepared program.
     pub fn program(&self) -> &Program {
         &self.prepared.program
     }

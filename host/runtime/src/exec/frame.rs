@@ -139,7 +139,7 @@ impl<'a> Scope<'a> {
         }
     }
 
-    /// Returns a view of `data` with the type of a register of known size.
+    /// Returns a view of `data` with the type of a register whose dimensions are known.
     pub(super) fn view_of<'b>(&self, reg: Reg, data: &'b [u8]) -> TensorView<'b>
     where
         'a: 'b,
@@ -162,7 +162,7 @@ impl<'a> Scope<'a> {
     }
 }
 
-/// Operands of a step whose sizes are all known.
+/// Operands of a step with known dimensions.
 pub(super) struct Operands {
     pub inputs: Box<[Reg]>,
     pub outs: Box<[Reg]>,

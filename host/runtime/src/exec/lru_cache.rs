@@ -38,7 +38,8 @@ impl<K: Eq + Hash + Clone, V: Clone> LruCache<K, V> {
         Some(entry.value.clone())
     }
 
-    /// Inserts a value, and returns the evicted ones. Dropping those may call a plugin: release the lock first.
+    /// Inserts a value and returns the evicted ones. Dropping an evicted value may call a plugin, so the caller must
+    /// release its lock first.
     #[must_use]
     pub fn insert(&mut self, key: K, value: V, bytes: usize) -> Vec<V> {
         self.clock += 1;

@@ -12,7 +12,7 @@
 //! | `validate` | checks a program before it runs |
 //! | `load` | prepares a program for execution: kernels, operands |
 //! | `prepared` | prepared program, and the memory that is reused between runs |
-//! | `interpreter` | loop over the instructions; `step` runs those that compute |
+//! | `interpreter` | loop over the instructions; `step` runs kernels, aliases and regions |
 //! | `plans` | plans of regions for the dimensions of a run; `lru_cache` is the bounded cache for them |
 //! | `frame` | memory of an activation; `value` is the contents of a register |
 

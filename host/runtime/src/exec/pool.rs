@@ -6,7 +6,7 @@ use byoc_plugin_api::host::entries;
 use rayon::prelude::*;
 use std::cell::Cell;
 
-/// A thread pool of a fixed size.
+/// Thread pool of a fixed size.
 pub struct Pool {
     pool: rayon::ThreadPool,
     threads: usize,

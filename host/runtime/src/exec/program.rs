@@ -6,7 +6,7 @@
 //! loop is a tail call.
 //!
 //! The planner decides where the tensor of a register lives ([`Place`]): at a fixed offset of the function's arena, as
-//! a reference-counted value of its own (if it leaves the function or its size is known only in a run), or as a
+//! a reference-counted value of its own (if it leaves the function or its size is known only at run time), or as a
 //! constant.
 //!
 //! A program read from a file is untrusted: [`super::validate()`] checks it first.
@@ -30,7 +30,7 @@ impl Reg {
     }
 }
 
-/// A whole program.
+/// Program: functions, constants, regions, and the interface.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Program {
@@ -73,7 +73,7 @@ pub struct Source {
     pub op: String,
 }
 
-/// A part of the program that a backend runs.
+/// Part of the program that a backend runs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Region {

@@ -5,7 +5,7 @@ use byoc_ir::tensor::{Shape, TensorView, TensorViewMut};
 
 /// Loaded region of a backend. Several threads may run one region at once.
 pub trait Region: Send + Sync {
-    /// Plans a run for these input dimensions. The executor caches the result by dimensions, within its limits.
+    /// Plans runs with these input dimensions. The executor caches a bounded number of plans by dimensions.
     ///
     /// # Errors
     /// Dimensions that the backend refuses; the region then runs on the host.

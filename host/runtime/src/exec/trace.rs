@@ -19,7 +19,7 @@ pub enum StepKind {
     Control,
 }
 
-/// A step of a program.
+/// Static information about a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StepInfo {
     /// Index of the function.

@@ -10,7 +10,7 @@ use super::value::bad_program;
 use byoc_ir::diag::Diagnostic;
 use byoc_ir::ir::{TensorType, Type};
 
-/// Checks a program.
+/// Checks the structure of a program.
 ///
 /// # Errors
 /// An invalid program; the message gives the first violation and its function.

@@ -3,7 +3,7 @@
 //! A global function is a tree of scopes: its body, the branches of each `if`, the clauses of each `match`, the body of
 //! each function literal that is not inlined. An expression is evaluated in the scope that is the least common ancestor
 //! of its uses, just as the text declares a shared `%0` before the first `if` that uses it. Within a scope the order is
-//! that of the text: operands before users, left to right, a let's value before its body.
+//! that of the text: operands before users, left to right, the value of a `let` before its body.
 //!
 //! A literal that is called exactly once and not used otherwise is inlined: its parameters are names for the arguments.
 //! (Composite functions are inlined this way when they run on the host.) Every other literal becomes a function of its
