@@ -31,7 +31,7 @@ fn endless_loop_ends_at_limit() {
     let folder = temporary_folder();
     let model = program(folder.path(), LOOP);
     let args = ["run", &model, "--input", "n=ones", "--timeout", "0.7"];
-    ends_in_time(&args, "E0618", &["time limit of 0.7 s", "in count", "step number", "--timeout"]);
+    ends_in_time(&args, "E0618", &["time limit of 0.7 s", "in count", "having executed", "--timeout"]);
 }
 
 #[test]
