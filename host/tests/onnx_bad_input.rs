@@ -2,7 +2,7 @@
 
 mod support;
 
-use byoc::frontend::onnx::import;
+use byoc::frontend::onnx::convert_model;
 use byoc::frontend::onnx::proto::{
     AttributeProto, AttributeType, Bytes, DimensionProto, DimensionValue, FunctionProto, GraphProto, ModelProto,
     NodeProto, OperatorSetIdProto, StringStringEntryProto, TensorProto, TensorShapeProto, TensorTypeProto, TypeProto,
@@ -50,7 +50,7 @@ fn model(nodes: Vec<NodeProto>, initializer: Vec<TensorProto>) -> ModelProto {
 }
 
 fn error(model: ModelProto) -> Diagnostic {
-    import(model, &LoadOptions::default(), None).map(|_| ()).expect_err("expected an error").remove(0)
+    convert_model(model, &LoadOptions::default(), None).map(|_| ()).expect_err("expected an error").remove(0)
 }
 
 fn code_of_bytes(bytes: &[u8]) -> Code {
@@ -127,7 +127,7 @@ fn rejects_inconsistent_graphs() {
 fn rejects_tensors_of_wrong_size() {
     let sum = || vec![node("Add", &["x", "w"], &["y"])];
     let honest = encode("w", &Tensor::from_slice(&[2], &[1f32, 2.0]));
-    assert!(import(model(sum(), vec![honest.clone()]), &LoadOptions::default(), None).is_ok());
+    assert!(convert_model(model(sum(), vec![honest.clone()]), &LoadOptions::default(), None).is_ok());
     for dims in [vec![3], vec![-2], vec![1 << 40, 1 << 40], vec![i64::MAX], vec![0]] {
         let lie = TensorProto { dims, ..honest.clone() };
         assert_eq!(error(model(sum(), vec![lie])).code, frontends::BAD_TENSOR);
@@ -160,14 +160,14 @@ fn does_not_fold_large_tensors() {
     // Would be 2^38 bytes if folded.
     let big = encode("big", &Tensor::from_slice(&[2], &[1i64 << 18, 1 << 18]));
     let fill = vec![node("ConstantOfShape", &["big"], &["c"]), node("ReduceSum", &["c"], &["y"])];
-    let loaded = import(model(fill, vec![big.clone()]), &LoadOptions::default(), None).unwrap();
+    let loaded = convert_model(model(fill, vec![big.clone()]), &LoadOptions::default(), None).unwrap();
     let resident: usize =
         loaded.module.nodes.iter().filter_map(|(_, n)| n.expr.as_constant()).map(|t| t.bytes().len()).sum();
     assert!(resident < 1 << 20);
 
     let one = encode("one", &Tensor::from_slice(&[1, 1], &[1f32]));
     let expand = vec![node("Expand", &["one", "big"], &["c"]), node("ReduceSum", &["c"], &["y"])];
-    assert!(import(model(expand, vec![one, big]), &LoadOptions::default(), None).is_ok());
+    assert!(convert_model(model(expand, vec![one, big]), &LoadOptions::default(), None).is_ok());
 
     // Each node doubles the size of its predecessor, up to 2^40 elements.
     let mut nodes = vec![node("Concat", &["w", "w"], &["c0"])];
@@ -176,7 +176,7 @@ fn does_not_fold_large_tensors() {
     }
     nodes.push(node("ReduceSum", &["c40"], &["y"]));
     let w = encode("w", &Tensor::from_slice(&[2], &[1f32, 2.0]));
-    let loaded = import(model(nodes, vec![w]), &LoadOptions::default(), None).unwrap();
+    let loaded = convert_model(model(nodes, vec![w]), &LoadOptions::default(), None).unwrap();
     let resident: usize =
         loaded.module.nodes.iter().filter_map(|(_, n)| n.expr.as_constant()).map(|t| t.bytes().len()).sum();
     assert!(resident <= 512 << 20, "{resident}");
@@ -195,7 +195,7 @@ fn inlines_functions() {
     let call = |from: &str, to: &str| NodeProto { domain: "own".into(), ..node("Twice", &[from], &[to]) };
     let mut good = model(vec![call("x", "m"), call("m", "y")], vec![]);
     good.functions.push(twice.clone());
-    let loaded = import(good, &LoadOptions::default(), None).unwrap();
+    let loaded = convert_model(good, &LoadOptions::default(), None).unwrap();
     let got = support::run(&loaded.module, &[Tensor::from_slice(&[2], &[1f32, -1.0])]).unwrap();
     assert_eq!(got[0].as_slice::<f32>(), [4.0, 0.0]);
 
@@ -323,7 +323,7 @@ fn ten_thousand_mutations_never_panic() {
                 refused += 1;
                 continue;
             };
-            if let Err(errors) = import(model, &LoadOptions::default(), None) {
+            if let Err(errors) = convert_model(model, &LoadOptions::default(), None) {
                 refused += 1;
                 assert!(errors.iter().all(|e| (500..600).contains(&e.code.0)), "{errors:?}");
             }

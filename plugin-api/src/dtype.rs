@@ -107,14 +107,14 @@ mod sealed {
 /// Rust type that a tensor can be viewed as. Booleans are viewed as `u8`, 16-bit floats as `u16` (their bits).
 pub trait Element: Copy + Send + Sync + sealed::Sealed + 'static {
     /// Returns true if a tensor of this element type can be viewed as `Self`.
-    fn views(dtype: DType) -> bool;
+    fn can_view(dtype: DType) -> bool;
 }
 
 macro_rules! elements {
     ($($ty:ty => $($name:ident)|+;)*) => {$(
         impl sealed::Sealed for $ty {}
         impl Element for $ty {
-            fn views(dtype: DType) -> bool {
+            fn can_view(dtype: DType) -> bool {
                 matches!(dtype, $(DType::$name)|+)
             }
         }

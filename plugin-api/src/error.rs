@@ -75,7 +75,7 @@ impl Error {
 
     /// Sets the plugin and the entry. Existing values, from a host service that the plugin called, are moved into the
     /// message.
-    pub(crate) fn within(mut self, plugin: &str, entry: &str) -> Error {
+    pub(crate) fn with_entry(mut self, plugin: &str, entry: &str) -> Error {
         if !self.plugin.is_empty() {
             self.data.message = format!("{}: {}: {}", self.plugin, self.entry, self.message).into();
         }

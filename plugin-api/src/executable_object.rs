@@ -124,7 +124,7 @@ impl Executable for ImportedExecutable {
         self.object
             .prepare(RSlice::from_slice(&dims))
             .into_result()
-            .map_err(|error| error.within(self.plugin, "prepare"))
+            .map_err(|error| error.with_entry(self.plugin, "prepare"))
     }
 
     fn run(&self, call: Call<'_, '_>) -> Result<()> {
@@ -137,11 +137,11 @@ impl Executable for ImportedExecutable {
         self.object
             .run(inputs.into(), outputs.into(), workspace.into(), plan)
             .into_result()
-            .map_err(|error| error.within(self.plugin, "run"))
+            .map_err(|error| error.with_entry(self.plugin, "run"))
     }
 
     fn query(&self, key: &str, data: &[u8]) -> Result<Option<Vec<u8>>> {
         import_query_result(self.object.query(key.into(), data.into()))
-            .map_err(|error| error.within(self.plugin, "query"))
+            .map_err(|error| error.with_entry(self.plugin, "query"))
     }
 }

@@ -281,7 +281,7 @@ fn read_node(value: &Value) -> Result<Node> {
         let body = RBox::new(read_graph(&value["body"])?);
         NodeKind::Composite(Composite { name: read_text(value, "composite")?.into(), body })
     } else {
-        return Err(format!("expected an input, a constant, an op or a composite, found {}", short(value)).into());
+        return Err(format!("expected an input, a constant, an op or a composite, found {}", abbreviate(value)).into());
     };
     let sources = match value.get("sources") {
         None => RVec::new(),
@@ -298,7 +298,7 @@ fn read_node(value: &Value) -> Result<Node> {
 fn read_ref(value: &Value) -> Result<ValueRef> {
     match value.as_array().map(Vec::as_slice) {
         Some([node, index]) => Ok(ValueRef { node: read_number(node)?, index: read_number(index)? }),
-        _ => Err(format!("expected a value [node, output], found {}", short(value)).into()),
+        _ => Err(format!("expected a value [node, output], found {}", abbreviate(value)).into()),
     }
 }
 
@@ -309,14 +309,14 @@ pub(crate) fn read_type(value: &Value) -> Result<TensorType> {
             DType::parse(name).ok_or_else(|| Error::new(format!("unknown element type \"{name}\"")))?
         }
         Value::Array(parts) => read_dtype_code(parts)?,
-        other => return Err(format!("expected a \"dtype\", found {}", short(other)).into()),
+        other => return Err(format!("expected a \"dtype\", found {}", abbreviate(other)).into()),
     };
     let dims = read_list(value, "dims")?.iter().map(|dim| match dim {
         Value::Null => Ok(Dim::Unknown(RString::new())),
         Value::String(name) => Ok(Dim::Unknown(name.as_str().into())),
         size => match size.as_u64().and_then(|size| usize::try_from(size).ok()) {
             Some(size) => Ok(Dim::Known(size)),
-            None => Err(format!("expected a number, a name or null as a dimension, found {}", short(size)).into()),
+            None => Err(format!("expected a number, a name or null as a dimension, found {}", abbreviate(size)).into()),
         },
     });
     Ok(TensorType { dtype, dims: dims.collect::<Result<_>>()? })
@@ -336,7 +336,7 @@ fn read_attrs(value: &Value) -> Result<RVec<Attr>> {
         Some(Value::Object(map)) => {
             map.iter().map(|(key, value)| Ok(Attr { key: key.as_str().into(), value: read_value(value)? })).collect()
         }
-        Some(other) => Err(format!("expected an object \"attrs\", found {}", short(other)).into()),
+        Some(other) => Err(format!("expected an object \"attrs\", found {}", abbreviate(other)).into()),
     }
 }
 
@@ -355,7 +355,7 @@ pub(crate) fn read_value(value: &Value) -> Result<AttrValue> {
             Some("nan") => AttrValue::Float(f64::NAN),
             Some("inf") => AttrValue::Float(f64::INFINITY),
             Some("-inf") => AttrValue::Float(f64::NEG_INFINITY),
-            _ => return Err(format!("expected an attribute value, found {}", short(value)).into()),
+            _ => return Err(format!("expected an attribute value, found {}", abbreviate(value)).into()),
         },
     })
 }
@@ -363,25 +363,25 @@ pub(crate) fn read_value(value: &Value) -> Result<AttrValue> {
 fn read_list<'a>(value: &'a Value, key: &str) -> Result<&'a [Value]> {
     match value.get(key).and_then(Value::as_array) {
         Some(values) => Ok(values),
-        None => Err(format!("expected a list \"{key}\" in {}", short(value)).into()),
+        None => Err(format!("expected a list \"{key}\" in {}", abbreviate(value)).into()),
     }
 }
 
 fn read_text<'a>(value: &'a Value, key: &str) -> Result<&'a str> {
     match value.get(key).and_then(Value::as_str) {
         Some(text) => Ok(text),
-        None => Err(format!("expected a string \"{key}\" in {}", short(value)).into()),
+        None => Err(format!("expected a string \"{key}\" in {}", abbreviate(value)).into()),
     }
 }
 
 fn read_number(value: &Value) -> Result<u32> {
     match value.as_u64().and_then(|number| u32::try_from(number).ok()) {
         Some(number) => Ok(number),
-        None => Err(format!("expected an unsigned 32-bit integer, found {}", short(value)).into()),
+        None => Err(format!("expected an unsigned 32-bit integer, found {}", abbreviate(value)).into()),
     }
 }
 
-fn short(value: &Value) -> String {
+fn abbreviate(value: &Value) -> String {
     let text = value.to_string();
     match text.char_indices().nth(60) {
         Some((end, _)) => format!("{}...", &text[..end]),

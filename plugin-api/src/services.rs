@@ -279,7 +279,7 @@ impl<H: HostServices> ServicesAbi for ExportedServices<H> {
             self.0.parallel_for(count, &body);
             Ok(())
         })
-        .map_err(|error| error.within("host", "parallel_for"))
+        .map_err(|error| error.with_entry("host", "parallel_for"))
         .into()
     }
 
@@ -315,7 +315,7 @@ impl<H: HostServices> ServicesAbi for ExportedServices<H> {
 
     fn reference(&self, graph: &Graph, constants: RSlice<'_, Constant>) -> RResult<ExecutableObject, Error> {
         guard(|| Ok(export_executable(self.0.reference(graph, constants.as_slice())?)))
-            .map_err(|error| error.within("host", "reference"))
+            .map_err(|error| error.with_entry("host", "reference"))
             .into()
     }
 

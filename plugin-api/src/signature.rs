@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn compares_element_type_rank_and_known_sizes_only() {
+    fn compares_element_type_rank_and_known_dims_only() {
         let expected = signature(DType::F32, vec![Dim::Known(3), Dim::Unknown("n".into())]);
         expected.check(&signature(DType::F32, vec![Dim::Known(3), Dim::Unknown("m".into())])).unwrap();
         for other in [

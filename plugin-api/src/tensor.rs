@@ -302,7 +302,7 @@ fn describe(dtype: DType, shape: *const usize, ndim: usize, data: *const u8) -> 
 }
 
 fn check<T: Element>(dtype: DType, bytes: &[u8]) {
-    assert!(T::views(dtype), "cannot view a tensor of {dtype} as {}", std::any::type_name::<T>());
+    assert!(T::can_view(dtype), "cannot view a tensor of {dtype} as {}", std::any::type_name::<T>());
     assert!(
         bytes.is_empty() || (bytes.as_ptr() as usize).is_multiple_of(align_of::<T>()),
         "expected an aligned tensor"
@@ -332,7 +332,7 @@ mod tests {
         assert_eq!(size_of::<TensorMut<'_>>(), size_of::<Tensor>());
     }
 
-    fn panics<T>(body: impl FnOnce() -> T) -> String {
+    fn panic_message<T>(body: impl FnOnce() -> T) -> String {
         let payload = catch_unwind(AssertUnwindSafe(body)).err().expect("a panic");
         payload.downcast_ref::<String>().cloned().unwrap_or_default()
     }
@@ -346,18 +346,18 @@ mod tests {
         // SAFETY: the memory has twelve elements, of which the views see six.
         let view = unsafe { TensorRef::from_raw(raw) };
         assert_eq!(view.as_slice::<i32>(), [2, 3, 4, 5, 6, 7]);
-        assert!(panics(|| view.as_slice::<f32>()).contains("cannot view a tensor of int32 as f32"));
+        assert!(panic_message(|| view.as_slice::<f32>()).contains("cannot view a tensor of int32 as f32"));
 
         // SAFETY: as above.
         let strided = unsafe { TensorRef::from_raw(Tensor { strides: strides.as_ptr().cast_mut(), ..raw }) };
-        assert!(panics(|| strided.bytes()).contains("found strides"));
+        assert!(panic_message(|| strided.bytes()).contains("found strides"));
         let dense = [3i64, 1];
         // SAFETY: as above.
         let dense = unsafe { TensorRef::from_raw(Tensor { strides: dense.as_ptr().cast_mut(), ..raw }) };
         assert_eq!(dense.len(), dense.as_slice::<i32>().len());
         // SAFETY: nothing reads the memory.
         let foreign = unsafe { TensorRef::from_raw(Tensor { device: Device { kind: 2, id: 0 }, ..raw }) };
-        assert!(panics(|| foreign.bytes()).contains("device"));
+        assert!(panic_message(|| foreign.bytes()).contains("device"));
     }
 
     #[test]
@@ -367,8 +367,8 @@ mod tests {
         let mut output = TensorMut::new(DType::U8, &mut dims, &mut memory);
         output.set_shape(&[1, 3]);
         assert_eq!(output.as_mut_slice::<u8>().len(), 3);
-        assert!(panics(|| output.set_shape(&[1, 4])).contains("exceeds the bound"));
-        assert!(panics(|| output.set_shape(&[3])).contains("exceeds the bound"));
+        assert!(panic_message(|| output.set_shape(&[1, 4])).contains("exceeds the bound"));
+        assert!(panic_message(|| output.set_shape(&[3])).contains("exceeds the bound"));
         assert_eq!(dims, [1, 3], "the host sees the new shape");
     }
 
@@ -379,7 +379,7 @@ mod tests {
         let scalar = TensorRef::new(DType::BOOL, &[], &[1]);
         assert_eq!(scalar.as_slice::<u8>(), [1]);
         assert!(
-            panics(|| TensorRef::new(DType::I8, &[2], &[1]))
+            panic_message(|| TensorRef::new(DType::I8, &[2], &[1]))
                 .contains("size in bytes of a tensor of int8 and shape [2]")
         );
     }

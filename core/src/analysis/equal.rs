@@ -139,7 +139,7 @@ impl<'a> Comparison<'a> {
     fn run(&mut self, left: ExprId, right: ExprId) -> Result<(), Difference> {
         self.stack.push((left, right));
         while let Some((left, right)) = self.stack.pop() {
-            if let Err(message) = self.pair(left, right) {
+            if let Err(message) = self.compare_pair(left, right) {
                 return Err(Difference {
                     function: self.function.clone(),
                     left: Some(left),
@@ -152,7 +152,7 @@ impl<'a> Comparison<'a> {
     }
 
     /// Compares two expressions without their operands, and pushes the pairs of operands on the stack.
-    fn pair(&mut self, left: ExprId, right: ExprId) -> Result<(), String> {
+    fn compare_pair(&mut self, left: ExprId, right: ExprId) -> Result<(), String> {
         let (x, y) = (self.a.expr(left), self.b.expr(right));
         let differ = || Err(format!("{} vs. {}", describe(x), describe(y)));
         match (x, y) {

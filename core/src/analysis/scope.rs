@@ -85,7 +85,7 @@ impl<'m> Captures<'m> {
     /// Returns the captured values of a literal: variables bound outside the literal, and expressions evaluated outside
     /// because they are also used there.
     pub fn of_literal(&mut self, function: ExprId) -> Vec<ExprId> {
-        if self.is_closed(function) { Vec::new() } else { self.around(function) }
+        if self.is_closed(function) { Vec::new() } else { self.find_captures(function) }
     }
 
     /// Returns true if everything that a literal reaches is used only inside the literal. Each expression is visited
@@ -116,7 +116,7 @@ impl<'m> Captures<'m> {
         true
     }
 
-    fn around(&mut self, function: ExprId) -> Vec<ExprId> {
+    fn find_captures(&mut self, function: ExprId) -> Vec<ExprId> {
         let module = self.module;
         let scopes = self.scopes.get_or_init(|| Scopes::of_module(module));
         let Some(body) = scopes.opened[function] else { return Vec::new() };
@@ -168,7 +168,7 @@ impl Bodies {
     }
 
     /// Returns true if two expressions are evaluated in the same body.
-    pub fn same(&self, a: ExprId, b: ExprId) -> bool {
+    pub fn are_in_same_body(&self, a: ExprId, b: ExprId) -> bool {
         let body = |id: ExprId| self.scopes.of[id].map(|scope| self.body[scope]);
         body(a) == body(b)
     }

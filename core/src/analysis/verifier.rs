@@ -218,7 +218,7 @@ impl Verifier<'_> {
             }
             let message = match bound[operand] {
                 None => format!("%{} is not bound", self.var_name(operand)),
-                Some(scope) if scopes.is_inside(place, scope) || self.in_own_value(scopes, scope, place) => return,
+                Some(scope) if scopes.is_inside(place, scope) || self.is_in_own_value(scopes, scope, place) => return,
                 Some(_) => format!("%{} is used outside its scope", self.var_name(operand)),
             };
             let diagnostic = Diagnostic::error(codes::types::OUT_OF_SCOPE, message);
@@ -228,7 +228,7 @@ impl Verifier<'_> {
 
     /// Returns true if `scope` is the body of a let whose value is a function literal, and `place` is inside that
     /// function.
-    fn in_own_value(&self, scopes: &Scopes, scope: ScopeId, place: ScopeId) -> bool {
+    fn is_in_own_value(&self, scopes: &Scopes, scope: ScopeId, place: ScopeId) -> bool {
         let Some(opener) = scopes.tree[scope].opener else { return false };
         let Expr::Let { value, .. } = self.module.expr(opener) else { return false };
         match scopes.opened[*value] {

@@ -247,14 +247,14 @@ impl<'a> Inference<'a> {
         let mut next = self.lets.first(value);
         while let Some(var) = next {
             let ty = self.module.ty(value).clone();
-            self.grow(var, &ty);
+            self.refine(var, &ty);
             next = self.lets.next(var);
         }
     }
 
     /// Refines the type of a variable without a complete annotation, or of an expression with an incomplete type. A
     /// conflict is not reported here, but by the expression in which the two types meet.
-    fn grow(&mut self, id: ExprId, ty: &Type) {
+    fn refine(&mut self, id: ExprId, ty: &Type) {
         // Variables may be bound to variables, in a chain.
         let mut todo = vec![(id, ty.clone())];
         while let Some((id, ty)) = todo.pop() {
@@ -295,7 +295,7 @@ impl<'a> Inference<'a> {
         if !gaps {
             return;
         }
-        self.connect();
+        self.collect_users();
         self.rounds = IndexVec::filled(0, self.module.nodes.len());
         self.dirty.extend(self.module.nodes.ids().filter(|&id| self.live[id]));
         while let Some(id) = self.dirty.pop_first() {
@@ -319,7 +319,7 @@ impl<'a> Inference<'a> {
         }
     }
 
-    fn connect(&mut self) {
+    fn collect_users(&mut self) {
         self.users = IndexVec::filled(Vec::new(), self.module.nodes.len());
         for (id, node) in self.module.nodes.iter() {
             if !self.live[id] {
@@ -340,58 +340,58 @@ impl<'a> Inference<'a> {
         match self.module.expr(id).clone() {
             Expr::Var(_) => {
                 if let Some(value) = self.lets.value(id) {
-                    self.grow(value, &own);
+                    self.refine(value, &own);
                 }
             }
             Expr::If { cond, then, otherwise } => {
-                self.grow(cond, &Type::scalar(byoc_ir::tensor::DType::Bool));
-                self.grow(then, &own);
-                self.grow(otherwise, &own);
+                self.refine(cond, &Type::scalar(byoc_ir::tensor::DType::Bool));
+                self.refine(then, &own);
+                self.refine(otherwise, &own);
             }
-            Expr::Let { body, .. } => self.grow(body, &own),
+            Expr::Let { body, .. } => self.refine(body, &own),
             Expr::Match(m) => {
                 for clause in &m.clauses {
-                    self.grow(clause.body, &own);
+                    self.refine(clause.body, &own);
                     let data = self.module.ty(m.data).clone();
                     let wanted = self.flow_into_pattern(&clause.pattern, &data);
-                    self.grow(m.data, &wanted);
+                    self.refine(m.data, &wanted);
                 }
             }
             Expr::Tuple(fields) => {
                 if let Type::Tuple(types) = &own {
                     for (&field, ty) in fields.iter().zip(types.iter()) {
-                        self.grow(field, ty);
+                        self.refine(field, ty);
                     }
                 }
             }
             Expr::Function(function) => {
                 let Type::Func(func) = &own else { return };
                 for (&param, ty) in function.params.iter().zip(&func.params) {
-                    self.grow(param, ty);
+                    self.refine(param, ty);
                 }
-                self.grow(function.body, &func.ret);
+                self.refine(function.body, &func.ret);
             }
             Expr::Call(call) => {
                 let Callee::Expr(callee) = call.callee else { return };
                 self.flow_into_callee(callee, &call.args);
                 if let Some(func) = signature_of_call(self.module, callee, &call.args, &own) {
                     for (&arg, param) in call.args.iter().zip(&func.params) {
-                        self.grow(arg, param);
+                        self.refine(arg, param);
                     }
-                    self.grow(id, &func.ret);
+                    self.refine(id, &func.ret);
                 }
             }
             Expr::RefNew(value) => {
                 if let Type::Ref(inner) = &own {
-                    self.grow(value, inner);
+                    self.refine(value, inner);
                 }
             }
-            Expr::RefRead(reference) => self.grow(reference, &Type::reference(own)),
+            Expr::RefRead(reference) => self.refine(reference, &Type::reference(own)),
             Expr::RefWrite { reference, value } => {
                 let held = Type::reference(self.module.ty(value).clone());
-                self.grow(reference, &held);
+                self.refine(reference, &held);
                 if let Type::Ref(inner) = self.module.ty(reference).clone() {
-                    self.grow(value, &inner);
+                    self.refine(value, &inner);
                 }
             }
             Expr::Constant(_) | Expr::Global(_) | Expr::Constructor(_) | Expr::Project { .. } => {}
@@ -404,7 +404,7 @@ impl<'a> Inference<'a> {
         match pattern {
             ClausePattern::Any => data.clone(),
             ClausePattern::Var(var) => {
-                self.grow(*var, data);
+                self.refine(*var, data);
                 self.module.ty(*var).clone()
             }
             ClausePattern::Tuple(fields) => {
@@ -442,13 +442,13 @@ impl<'a> Inference<'a> {
                 let params = function.params.clone();
                 for (&param, &arg) in params.iter().zip(args) {
                     let ty = self.module.ty(arg).clone();
-                    self.grow(param, &ty);
+                    self.refine(param, &ty);
                 }
             }
             Expr::Var(_) => {
                 let params = args.iter().map(|&a| self.module.ty(a).clone()).collect();
                 let params: Box<[Type]> = params;
-                self.grow(target, &Type::func(FuncType::new(params, Type::Unknown)));
+                self.refine(target, &Type::func(FuncType::new(params, Type::Unknown)));
             }
             _ => {}
         }

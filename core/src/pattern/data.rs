@@ -157,7 +157,7 @@ impl Pattern {
 
     /// Returns true if the recursion of a node is unguarded: matching the node at an expression can require matching it
     /// at the same expression again.
-    pub(super) fn stands_for_itself(&self, id: PatternId) -> bool {
+    pub(super) fn is_unguarded(&self, id: PatternId) -> bool {
         let mut seen = IndexVec::<PatternId, bool>::filled(false, self.nodes.len());
         let mut stack = vec![id];
         while let Some(at) = stack.pop() {

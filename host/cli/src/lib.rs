@@ -83,7 +83,7 @@ pub fn main() -> ExitCode {
             Err(_) => ExitCode::from(101),
         },
     };
-    entries::finished();
+    entries::mark_finished();
     code
 }
 
@@ -94,7 +94,7 @@ fn reserve_process() -> Result<(), Failure> {
     })?;
     out::install(stdout);
     interrupt::report_plugin_on_interrupt();
-    entries::on_change(|change| {
+    entries::set_change_reporter(|change| {
         render::diagnostic(&Diagnostic::warning(codes::plugins::PROCESS_STATE, change.to_string()));
     });
     Ok(())

@@ -11,7 +11,7 @@ use byoc::plugin::registry::{PluginFile, Registry, Status, rejection_diagnostic}
 use byoc::session::Session;
 use byoc_ir::diag::{Diagnostic, Severity};
 use byoc_plugin_api::CODEGEN_PREFIX;
-use byoc_plugin_api::host::{FileFacts, LoadedPlugin, RegisteredObject, facts};
+use byoc_plugin_api::host::{FileFacts, LoadedPlugin, RegisteredObject, read_facts};
 use serde_json::{Value, json};
 use std::process::ExitCode;
 
@@ -20,7 +20,7 @@ pub fn run(args: &PluginsCheckArgs) -> Result<ExitCode, Failure> {
     crate::log::to_stderr(args.talk.verbose);
     let registry = Registry::of_file(&args.file, &Session::without_plugins(1)?.services);
     let Some(found) = registry.found().next() else { return Ok(ExitCode::SUCCESS) };
-    let facts = facts(&found.path).ok();
+    let facts = read_facts(&found.path).ok();
     let checked = match &found.status {
         Status::Loaded(plugin) => backends(&registry, plugin),
         _ => Vec::new(),

@@ -55,7 +55,7 @@ pub fn run(args: &PluginsTestArgs) -> Result<ExitCode, Failure> {
             true => print_json(&report),
             false => print_report(&file, &report, args),
         }
-        if !report.passes() {
+        if !report.has_passed() {
             wrong.push(verdict(&file, &report, args));
         } else if report.passed() == 0 {
             wrong.push(nothing_supported(&report));
@@ -146,7 +146,7 @@ fn print_json(report: &BackendReport) {
     }
     let count = |f: fn(&byoc_conformance::report::SubjectReport) -> usize| report.subjects.iter().map(f).sum::<usize>();
     let summary = json!({
-        "plugin": report.plugin, "version": report.version, "passes": report.passes(),
+        "plugin": report.plugin, "version": report.version, "passes": report.has_passed(),
         "cases": count(|s| s.cases), "passed": count(|s| s.passed), "refused": count(|s| s.refused),
         "finite_math": report.finite_math, "failed": count(|s| s.failed), "faults": report.faults.len() + report.failures.len(),
     });

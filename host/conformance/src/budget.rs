@@ -25,7 +25,7 @@ use byoc_ir::op::{OpDef, Params};
 use byoc_ir::tensor::DType;
 
 /// Returns the error model of a call.
-pub fn rule(def: &OpDef, params: &Params<'_>) -> ErrorModel {
+pub fn error_model(def: &OpDef, params: &Params<'_>) -> ErrorModel {
     match def.facts.error {
         ErrorModel::Interpolation if params.string("method") == "nearest_neighbor" => ErrorModel::Exact,
         rule => rule,
@@ -34,7 +34,7 @@ pub fn rule(def: &OpDef, params: &Params<'_>) -> ErrorModel {
 
 /// Returns the number of terms that are accumulated in an element of the result; 1 for operators that neither sum nor
 /// reduce.
-pub fn terms(def: &OpDef, params: &Params<'_>, shapes: &[&[usize]], result: &[usize]) -> usize {
+pub fn term_count(def: &OpDef, params: &Params<'_>, shapes: &[&[usize]], result: &[usize]) -> usize {
     match def.facts.error {
         ErrorModel::Sum(terms) | ErrorModel::Stable(terms) | ErrorModel::Logarithm(terms) => {
             terms(params, shapes, result)

@@ -32,7 +32,7 @@ struct CountingServices {
 }
 
 impl CountingServices {
-    fn called(&self) -> &Services {
+    fn count_call(&self) -> &Services {
         self.call_counter.calls.fetch_add(1, Ordering::SeqCst);
         &self.inner
     }
@@ -40,20 +40,20 @@ impl CountingServices {
 
 impl HostServices for CountingServices {
     fn num_threads(&self) -> usize {
-        self.called().num_threads()
+        self.count_call().num_threads()
     }
 
     fn parallel_for(&self, count: usize, task: &(dyn Fn(usize) + Sync)) {
         // A task does not panic, so no error is lost.
-        let _ = self.called().parallel_for(count, task);
+        let _ = self.count_call().parallel_for(count, task);
     }
 
     fn event(&self, name: &str, fields: &Value) {
-        self.called().event(name, fields);
+        self.count_call().event(name, fields);
     }
 
     fn counter(&self, name: &str, amount: u64) {
-        self.called().counter(name, amount);
+        self.count_call().counter(name, amount);
     }
 
     // Not counted, because the `tracing` bridge queries the level before every message.
@@ -62,11 +62,11 @@ impl HostServices for CountingServices {
     }
 
     fn log(&self, level: Level, target: &str, message: &str) {
-        self.called().log(level, target, message);
+        self.count_call().log(level, target, message);
     }
 
     fn reference(&self, graph: &Graph, constants: &[Constant]) -> Result<Box<dyn Executable>> {
-        self.called().reference(graph, constants)
+        self.count_call().reference(graph, constants)
     }
 
     fn cancelled(&self) -> bool {
@@ -74,6 +74,6 @@ impl HostServices for CountingServices {
     }
 
     fn get_service(&self, name: &str) -> Option<NonNull<c_void>> {
-        self.called().get_service(name)
+        self.count_call().get_service(name)
     }
 }

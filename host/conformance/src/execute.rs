@@ -12,14 +12,14 @@ use byoc_plugin_api::{Call, Executable, Prepared, TensorMut, TensorRef};
 #[derive(Clone, Copy, Debug)]
 pub struct FillPattern {
     /// Initial bytes of outputs and workspace.
-    pub unset: u8,
+    pub initial: u8,
     /// Bytes of the guards around every buffer.
     pub guard: u8,
 }
 
 impl FillPattern {
     /// Bytes that are NaN in every float type.
-    pub const NAN: FillPattern = FillPattern { unset: 0xff, guard: 0xff };
+    pub const NAN: FillPattern = FillPattern { initial: 0xff, guard: 0xff };
 }
 
 /// Runs once in guarded memory.
@@ -30,13 +30,13 @@ pub fn run(
     fill: FillPattern,
     inputs: &[Tensor],
 ) -> Result<Vec<Tensor>, Fault> {
-    let memory = copies(inputs, fill)?;
+    let memory = copy_inputs(inputs, fill)?;
     let of: Vec<usize> = (0..inputs.len()).collect();
     run_on(test_region, executable, prepared, fill, inputs, &memory, &of)
 }
 
 /// Copies inputs into guarded memory.
-pub fn copies(inputs: &[Tensor], fill: FillPattern) -> Result<Vec<GuardedBuffer>, Fault> {
+pub fn copy_inputs(inputs: &[Tensor], fill: FillPattern) -> Result<Vec<GuardedBuffer>, Fault> {
     inputs.iter().map(|t| GuardedBuffer::copy_of(t.bytes(), fill.guard).map_err(|error| no_memory(&error))).collect()
 }
 
@@ -64,7 +64,7 @@ pub fn run_on(
         .collect();
     let mut shapes: Vec<Vec<usize>> = prepared.outputs.iter().map(|o| o.dims.to_vec()).collect();
     let dtypes: Vec<_> = test_region.expected.iter().map(|want| want.value.dtype()).collect();
-    let guarded = |bytes: usize| GuardedBuffer::new(bytes, fill.unset, fill.guard).map_err(|error| no_memory(&error));
+    let guarded = |bytes: usize| GuardedBuffer::new(bytes, fill.initial, fill.guard).map_err(|error| no_memory(&error));
     let bytes = shapes.iter().zip(&dtypes).map(|(shape, dtype)| byte_count(*dtype, shape));
     let mut outputs: Vec<GuardedBuffer> = bytes
         .map(|bytes| bytes.ok_or_else(|| no_memory(&OutOfMemory::OVERFLOW)).and_then(guarded))
@@ -116,7 +116,7 @@ pub fn judge_outputs(outputs: &[Tensor], expected: &[BoundedTensor]) -> Result<f
 ///
 /// # Errors
 /// If an output is outside its bounds: a fault of `kind` in `entry`.
-pub fn expect(
+pub fn check_outputs(
     outputs: &[Tensor],
     expected: &[BoundedTensor],
     kind: Kind,

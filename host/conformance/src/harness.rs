@@ -1,7 +1,7 @@
 //! Entries of a backend, each with a check of its result.
 
 use super::case::{Case, Subject};
-use super::execute::{self, FillPattern, expect};
+use super::execute::{self, FillPattern, check_outputs};
 use super::fault::{CaseResult, Fault, Kind};
 use super::reference;
 use super::test_region::TestRegion;
@@ -164,6 +164,6 @@ impl Harness<'_, '_> {
     ) -> Result<(), Fault> {
         let prepared = self.prepare(test_region, executable)?;
         let outputs = self.run(test_region, executable, &prepared, FillPattern::NAN, &test_region.inputs)?;
-        expect(&outputs, &test_region.expected, kind, entry, description)
+        check_outputs(&outputs, &test_region.expected, kind, entry, description)
     }
 }

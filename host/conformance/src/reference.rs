@@ -5,7 +5,7 @@
 //! operands. The propagated bounds are estimated: the operator is executed in binary64 on operands perturbed to the
 //! limits of their bounds, in ten ways, and the bound is twice the largest change of the result.
 
-use super::budget::{gamma, roundoff, rule, terms, ulp};
+use super::budget::{error_model, gamma, roundoff, term_count, ulp};
 use byoc::io::random::Random;
 use byoc_ir::ir::{Attrs, Expr, ExprId, Module, OpId, Type};
 use byoc_ir::op::facts::ErrorModel;
@@ -76,19 +76,19 @@ fn call_with_bounds(operator: OpId, attrs: &Attrs, args: &Arguments) -> Result<V
     let results = apply(operator, attrs, args, |_, tensor| tensor.value.clone())?;
     let def = op::get(operator);
     let params = Params::new(def, attrs);
-    let rule = rule(def, &params);
+    let rule = error_model(def, &params);
     let shapes: Vec<&[usize]> = args.iter().flat_map(|(_, fields)| fields).map(|b| b.value.shape()).collect();
     let inexact = args.iter().flat_map(|(_, fields)| fields).any(|b| !b.error.is_empty());
     let floats = args.iter().flat_map(|(_, fields)| fields).any(|b| b.value.dtype().is_float());
     let wide = binary64_attrs(attrs);
     let mut errors: Vec<Vec<f64>> = Vec::with_capacity(results.len());
     for result in &results {
-        let n = terms(def, &params, &shapes, result.shape());
+        let n = term_count(def, &params, &shapes, result.shape());
         errors.push(operator_error(operator, &wide, args, rule, n, result, errors.len()));
     }
     let stable = matches!(rule, ErrorModel::Stable(_) | ErrorModel::Logarithm(_)) && floats;
     if inexact || stable {
-        let n = results.first().map_or(0, |r| terms(def, &params, &shapes, r.shape()));
+        let n = results.first().map_or(0, |r| term_count(def, &params, &shapes, r.shape()));
         let backward = if stable { n + 8 } else { 0 };
         for (error, changes) in errors.iter_mut().zip(perturbation_changes(operator, &wide, args, backward)) {
             if error.is_empty() {
@@ -242,11 +242,11 @@ pub struct Mismatch {
     /// Index of the element, row-major.
     pub element: usize,
     /// Computed value.
-    pub got: f64,
+    pub found: f64,
     /// Value of the reference.
-    pub want: f64,
+    pub expected: f64,
     /// Error bound.
-    pub allowed: f64,
+    pub bound: f64,
     /// Number of elements outside their bounds.
     pub count: usize,
     /// Number of elements.
@@ -255,7 +255,7 @@ pub struct Mismatch {
 
 impl std::fmt::Display for Mismatch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Mismatch { element, got, want, allowed, count, total } = self;
+        let Mismatch { element, found: got, expected: want, bound: allowed, count, total } = self;
         write!(f, "element {element}: expected {want:?}")?;
         if *allowed > 0.0 {
             write!(f, " within {allowed:.3e}")?;
@@ -291,7 +291,10 @@ pub fn compare(got: &Tensor, want: &BoundedTensor) -> Result<f64, Mismatch> {
         count += 1;
         let excess = if distance.is_finite() { distance / allowed.max(f64::MIN_POSITIVE) } else { f64::INFINITY };
         if mismatch.as_ref().is_none_or(|(worst, _)| excess > *worst) {
-            mismatch = Some((excess, Mismatch { element: i, got: a, want: b, allowed, count: 0, total: got.len() }));
+            mismatch = Some((
+                excess,
+                Mismatch { element: i, found: a, expected: b, bound: allowed, count: 0, total: got.len() },
+            ));
         }
     }
     match mismatch {

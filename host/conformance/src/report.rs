@@ -86,7 +86,7 @@ impl BackendReport {
     }
 
     /// Returns true if there are no faults and no failures.
-    pub fn passes(&self) -> bool {
+    pub fn has_passed(&self) -> bool {
         self.faults.is_empty() && self.failures.is_empty()
     }
 

@@ -105,7 +105,7 @@ impl Run<'_> {
         let warnings = description["warnings"].as_array().into_iter().flatten();
         let faults = warnings.filter_map(|w| w.as_str()).map(|w| Fault::new(Kind::BadDescription, "describe", w));
         report.faults.extend(faults);
-        let table = table(backend, &text("patterns"));
+        let table = qualified_pattern_table(backend, &text("patterns"));
         let operators: Vec<&'static OpDef> = description["operators"]
             .as_array()
             .into_iter()
@@ -190,8 +190,13 @@ impl Run<'_> {
                         Some(at) => found[at].1 += 1,
                         None => {
                             found.push((kind, 1));
-                            let failure =
-                                self.failure(worker, &report.backend, case, fault, thorough < MAX_THOROUGH_CASES);
+                            let failure = self.shrink_failure(
+                                worker,
+                                &report.backend,
+                                case,
+                                fault,
+                                thorough < MAX_THOROUGH_CASES,
+                            );
                             report.failures.push(failure);
                         }
                     }
@@ -221,7 +226,14 @@ impl Run<'_> {
     }
 
     /// Shrinks the case, and writes it to a file that reproduces the fault.
-    fn failure(&self, worker: &mut Supervisor, backend: &str, case: Case, fault: Fault, thorough: bool) -> FailedCase {
+    fn shrink_failure(
+        &self,
+        worker: &mut Supervisor,
+        backend: &str,
+        case: Case,
+        fault: Fault,
+        thorough: bool,
+    ) -> FailedCase {
         // A smaller case is not worth waiting for the time limit many times.
         let attempts = match fault.kind {
             Kind::TimeLimit => 4,
@@ -282,11 +294,11 @@ impl Run<'_> {
         });
         check("compiling after a cancelled compilation", cancelled);
         (self.progress)("an interrupted compilation");
-        check("compiling after an interrupted compilation", self.interrupted(&backend, case));
+        check("compiling after an interrupted compilation", self.check_interrupted(&backend, case));
         (self.progress)("an unusable cache folder");
-        check("an unusable cache folder", self.unusable_cache(&backend, case));
+        check("an unusable cache folder", self.check_unusable_cache(&backend, case));
         (self.progress)("too little memory");
-        check("too little memory", self.low_memory(&backend, case));
+        check("too little memory", self.check_low_memory(&backend, case));
         (self.progress)("after unloading");
         let unloaded = self.request(&backend, case, false, None).ok().and_then(|mut request| {
             request["do"] = "unload".into();
@@ -296,7 +308,7 @@ impl Run<'_> {
     }
 
     /// Checks that killed compilations leave nothing in the cache that breaks a later one.
-    fn interrupted(&self, backend: &str, case: &Case) -> Option<Fault> {
+    fn check_interrupted(&self, backend: &str, case: &Case) -> Option<Fault> {
         let cache = self.scratch.join("interrupted");
         for milliseconds in [2, 10, 25, 60, 120] {
             let request = self.request(backend, case, false, Some(&cache)).ok()?;
@@ -312,7 +324,7 @@ impl Run<'_> {
 
     /// Checks that a file in place of the cache folder is tolerated: an error is permitted, a crash or a wrong result
     /// is not.
-    fn unusable_cache(&self, backend: &str, case: &Case) -> Option<Fault> {
+    fn check_unusable_cache(&self, backend: &str, case: &Case) -> Option<Fault> {
         let cache = self.scratch.join("no folder");
         std::fs::write(&cache, "a file").ok()?;
         let request = self.request(backend, case, false, Some(&cache)).ok()?;
@@ -328,7 +340,7 @@ impl Run<'_> {
     }
 
     /// Checks that a small address space is tolerated: an error or an orderly exit is permitted.
-    fn low_memory(&self, backend: &str, case: &Case) -> Option<Fault> {
+    fn check_low_memory(&self, backend: &str, case: &Case) -> Option<Fault> {
         let Reply::Done(size) = self.supervisor(None).send(&json!({ "do": "memory" })) else { return None };
         let size = size.as_u64().filter(|&kib| kib > 0)?;
         for headroom in [1 << 10, 8 << 10, 64 << 10] {
@@ -350,7 +362,7 @@ impl Run<'_> {
 }
 
 /// Parses a pattern table, and prefixes the names of its entries with the backend, as partitioning does.
-fn table(backend: &str, text: &str) -> Vec<Entry> {
+fn qualified_pattern_table(backend: &str, text: &str) -> Vec<Entry> {
     let mut table = parse_table(text, Checks::Allowed).entries;
     let prefix = format!("{backend}.");
     for entry in &mut table {

@@ -86,7 +86,7 @@ fn edits(case: &Case) -> Vec<Edit> {
             }
         }
     }
-    let simple = operands.iter().enumerate().filter(|(_, (_, tensor))| *tensor != simple(tensor));
+    let simple = operands.iter().enumerate().filter(|(_, (_, tensor))| *tensor != simplify(tensor));
     edits.extend(simple.map(|(operand, _)| Edit::Simple(operand)));
     edits
 }
@@ -108,7 +108,7 @@ fn apply(case: &Case, edit: &Edit) -> Option<Case> {
             })
             .collect();
         let tensor = match edit {
-            Edit::Simple(operand) if *operand == number => simple(&tensor),
+            Edit::Simple(operand) if *operand == number => simplify(&tensor),
             _ if shape[..] != *tensor.shape() => corner(&tensor, &shape),
             _ => tensor,
         };
@@ -140,7 +140,7 @@ fn apply(case: &Case, edit: &Edit) -> Option<Case> {
                     }
                     Edit::Size(from, to) => {
                         for (key, value) in call.attrs.iter() {
-                            attrs = attrs.with(key, resized(value, *from as i64, *to as i64));
+                            attrs = attrs.with(key, replace_dim(value, *from as i64, *to as i64));
                         }
                     }
                     _ => {}
@@ -169,7 +169,7 @@ fn apply(case: &Case, edit: &Edit) -> Option<Case> {
 }
 
 /// Replaces the numbers of a list attribute that are equal to a changed dimension.
-fn resized(value: &AttrValue, from: i64, to: i64) -> AttrValue {
+fn replace_dim(value: &AttrValue, from: i64, to: i64) -> AttrValue {
     match value {
         AttrValue::List(items) if from > 3 => AttrValue::List(
             items
@@ -199,7 +199,7 @@ fn corner(tensor: &Tensor, shape: &[usize]) -> Tensor {
 }
 
 /// Replaces the finite elements with 1, 2, 3, -1, ...; booleans stay.
-fn simple(tensor: &Tensor) -> Tensor {
+fn simplify(tensor: &Tensor) -> Tensor {
     let size = tensor.dtype().size();
     Tensor::build(tensor.dtype(), tensor.shape(), |bytes| {
         bytes.copy_from_slice(tensor.bytes());

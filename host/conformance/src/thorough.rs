@@ -1,7 +1,7 @@
 //! Tests that run for only a few cases of each claim, because they concern the backend rather than the case.
 
 use super::case::Case;
-use super::execute::{self, FillPattern, expect, judge_outputs};
+use super::execute::{self, FillPattern, check_outputs, judge_outputs};
 use super::fault::{Fault, Kind};
 use super::harness::Harness;
 use super::reference::BoundedTensor;
@@ -26,7 +26,7 @@ pub(super) fn try_region(
     let executable = harness.load(test_region, compiled, &compiled.blob, harness.services)?;
     let prepared = harness.prepare(test_region, &*executable)?;
     let second = second_inputs(test_region)?;
-    repeated_runs(harness, test_region, &second, &*executable, &prepared)?;
+    check_repeated_runs(harness, test_region, &second, &*executable, &prepared)?;
     aliased_inputs(harness, test_region, &*executable, &prepared)?;
     concurrent_runs(harness, test_region, &second, &*executable, &prepared)?;
     single_thread(harness, test_region, compiled)?;
@@ -34,7 +34,7 @@ pub(super) fn try_region(
     drop(executable);
     second_load(harness, test_region, compiled)?;
     other_constants(harness, case)?;
-    damaged_blobs(harness, test_region, compiled)
+    check_damaged_blobs(harness, test_region, compiled)
 }
 
 /// Checks that the same region and options compile to the same bytes.
@@ -60,7 +60,7 @@ fn reproducible_bytes(
 /// Returns inputs with their elements in reverse order, and the expected results. Indices remain valid at another
 /// position.
 fn second_inputs(test_region: &TestRegion) -> Result<Option<SecondInputs>, Fault> {
-    let inputs: Vec<Tensor> = test_region.inputs.iter().map(reversed).collect();
+    let inputs: Vec<Tensor> = test_region.inputs.iter().map(reverse).collect();
     Ok(test_region.with_inputs(inputs).ok().map(|(inputs, expected)| SecondInputs { inputs, expected }))
 }
 
@@ -69,7 +69,7 @@ struct SecondInputs {
     expected: Vec<BoundedTensor>,
 }
 
-fn reversed(tensor: &Tensor) -> Tensor {
+fn reverse(tensor: &Tensor) -> Tensor {
     Tensor::build(tensor.dtype(), tensor.shape(), |bytes| {
         bytes.copy_from_slice(tensor.bytes());
         with_dtype!(tensor.dtype(), T => bytemuck::cast_slice_mut::<u8, T>(bytes).reverse());
@@ -78,7 +78,7 @@ fn reversed(tensor: &Tensor) -> Tensor {
 }
 
 /// Checks that another run in between does not change the result.
-fn repeated_runs(
+fn check_repeated_runs(
     harness: &Harness<'_, '_>,
     test_region: &TestRegion,
     second: &Option<SecondInputs>,
@@ -87,11 +87,11 @@ fn repeated_runs(
 ) -> Result<(), Fault> {
     if let Some(second) = second {
         let outputs = harness.run(test_region, executable, prepared, FillPattern::NAN, &second.inputs)?;
-        expect(&outputs, &second.expected, Kind::NotRepeatable, "run", "second run, with other values")?;
+        check_outputs(&outputs, &second.expected, Kind::NotRepeatable, "run", "second run, with other values")?;
     }
     harness.prepare(test_region, executable)?;
     let outputs = harness.run(test_region, executable, prepared, FillPattern::NAN, &test_region.inputs)?;
-    expect(&outputs, &test_region.expected, Kind::NotRepeatable, "run", "a later run")
+    check_outputs(&outputs, &test_region.expected, Kind::NotRepeatable, "run", "a later run")
 }
 
 /// Checks two inputs of one type in the same memory.
@@ -108,12 +108,12 @@ fn aliased_inputs(
     let mut shared = inputs.clone();
     shared[second] = shared[0].clone();
     let Ok((shared, expected)) = test_region.with_inputs(shared) else { return Ok(()) };
-    let memory = execute::copies(&shared, FillPattern::NAN)?;
+    let memory = execute::copy_inputs(&shared, FillPattern::NAN)?;
     let mut of: Vec<usize> = (0..shared.len()).collect();
     of[second] = 0;
     (harness.at)("run");
     let outputs = execute::run_on(test_region, executable, prepared, FillPattern::NAN, &shared, &memory, &of)?;
-    expect(&outputs, &expected, Kind::Aliasing, "run", &format!("inputs 0 and {second} in the same memory"))
+    check_outputs(&outputs, &expected, Kind::Aliasing, "run", &format!("inputs 0 and {second} in the same memory"))
 }
 
 /// Checks concurrent runs of one executable, on alternating inputs.
@@ -171,7 +171,7 @@ fn second_load(harness: &Harness<'_, '_>, test_region: &TestRegion, compiled: &C
 /// Checks that a region of the same shapes with other constants has its own results.
 fn other_constants(harness: &Harness<'_, '_>, case: &Case) -> Result<(), Fault> {
     let weights = |tensor: &Tensor| tensor.len() > 1 && (tensor.dtype().is_float() || tensor.dtype().size() == 1);
-    let other = case.with_constants(|tensor| if weights(tensor) { reversed(tensor) } else { tensor.clone() });
+    let other = case.with_constants(|tensor| if weights(tensor) { reverse(tensor) } else { tensor.clone() });
     let Ok(test_regions) = harness.partition(&other) else { return Ok(()) };
     for test_region in test_regions.iter().filter(|test_region| test_region.tensors.iter().any(|t| weights(t))) {
         let compiled = harness.compile(test_region, harness.cache_dir)?;
@@ -218,7 +218,11 @@ fn unknown_query(
 /// Checks damaged blobs. A truncated blob must be rejected, or run correctly if nothing essential was cut off. A blob
 /// with a changed byte may load, because the digest in an artifact detects it earlier, but must not terminate the
 /// process.
-fn damaged_blobs(harness: &Harness<'_, '_>, test_region: &TestRegion, compiled: &CompiledRegion) -> Result<(), Fault> {
+fn check_damaged_blobs(
+    harness: &Harness<'_, '_>,
+    test_region: &TestRegion,
+    compiled: &CompiledRegion,
+) -> Result<(), Fault> {
     let blob = compiled.blob.as_slice();
     let lengths = [0, 1, 7, blob.len() / 4, blob.len() / 2, blob.len().saturating_sub(9), blob.len().saturating_sub(1)];
     for &length in lengths.iter().filter(|&&length| length < blob.len()) {

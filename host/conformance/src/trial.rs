@@ -49,7 +49,7 @@ impl Harness<'_, '_> {
         prepared: &Prepared,
     ) -> Result<f64, Fault> {
         let mut share = 0.0f64;
-        for fill in [FillPattern::NAN, FillPattern { unset: 0, guard: 0 }] {
+        for fill in [FillPattern::NAN, FillPattern { initial: 0, guard: 0 }] {
             let outputs = self.run(test_region, executable, prepared, fill, &test_region.inputs)?;
             match judge_outputs(&outputs, &test_region.expected) {
                 Ok(used) => share = share.max(used),
@@ -88,7 +88,7 @@ impl Harness<'_, '_> {
                 format!("{message}; the result depends on bytes before or after an input"),
             );
         }
-        if !same(FillPattern { unset: other(fill.unset), ..fill }) {
+        if !same(FillPattern { initial: other(fill.initial), ..fill }) {
             let message = format!("{message}; the result depends on the initial contents of outputs and workspace");
             return Fault::new(Kind::ReadsUnset, "run", message);
         }

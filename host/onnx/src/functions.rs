@@ -1,7 +1,7 @@
 //! Functions defined by the model (`ModelProto.functions`): a node with a function's name and domain is replaced by the
 //! function's nodes, with unique names and resolved attribute references.
 
-use super::broken;
+use super::invalid_model;
 use super::proto::{
     AttributeProto, Bytes, FunctionProto, ModelProto, NodeProto, OperatorSetIdProto, is_standard_domain,
 };
@@ -90,12 +90,12 @@ fn check_size(functions: &Functions<'_>, nodes: &[NodeProto]) -> Result<(), Diag
             "functions of the model: expected at most {MAX_NODES} nodes after expansion, found {}",
             total.nodes
         );
-        return Err(broken(message));
+        return Err(invalid_model(message));
     }
     let limit = MAX_BYTES.min(memory::available());
     if total.bytes > limit {
         let (bytes, limit) = (memory::Bytes(total.bytes), memory::Bytes(limit));
-        return Err(broken(format!(
+        return Err(invalid_model(format!(
             "functions of the model: expected at most {limit} of nodes after expansion, found {bytes}"
         )));
     }
@@ -103,7 +103,7 @@ fn check_size(functions: &Functions<'_>, nodes: &[NodeProto]) -> Result<(), Diag
 }
 
 fn calls_itself(function: &FunctionProto) -> Diagnostic {
-    broken(format!("function \"{}\" of the model calls itself", function.name))
+    invalid_model(format!("function \"{}\" of the model calls itself", function.name))
 }
 
 /// Versions of opsets, by domain.

@@ -4,8 +4,8 @@ use super::external::ExternalFiles;
 use super::functions::{FlatNode, flatten};
 use super::node::Node;
 use super::proto::{ModelProto, is_standard_domain};
-use super::state::{Error, Importer, Result};
-use super::{NEWEST_OPSET, OLDEST_OPSET, broken, graph_signature, ops};
+use super::state::{ConversionState, Error, Result};
+use super::{NEWEST_OPSET, OLDEST_OPSET, graph_signature, invalid_model, ops};
 use byoc_ir::cancel;
 use byoc_ir::diag::{Diagnostic, codes, nearest};
 use byoc_ir::interface::{Identifiers, LoadOptions, Loaded, bind};
@@ -27,7 +27,7 @@ pub fn run(
     check_operators(&nodes)?;
     let (types, bound) = bind(&signature, options)?;
 
-    let mut importer = Importer::new(&graph, external)?;
+    let mut importer = ConversionState::new(&graph, external)?;
     importer.warnings = warnings;
     let mut names = Identifiers::default();
     let mut params = Vec::new();
@@ -35,7 +35,7 @@ pub fn run(
         let var = importer.builder.var(names.unique(&port.name), ty.clone());
         for (axis, dim) in ty.as_tensor().iter().flat_map(|ty| ty.dims.iter().enumerate()) {
             if let Some(name) = dim.name() {
-                importer.open.entry(name.clone()).or_insert((var, axis));
+                importer.symbolic_dims.entry(name.clone()).or_insert((var, axis));
             }
         }
         importer.values.insert(port.name.clone(), var);
@@ -48,17 +48,17 @@ pub fn run(
     let mut results = Vec::new();
     for port in &signature.outputs {
         let result = importer.value(&port.name).map_err(|d| vec![*d])?.ok_or_else(|| {
-            vec![broken(format!("output \"{}\" is neither the result of a node nor an input", port.name))]
+            vec![invalid_model(format!("output \"{}\" is neither the result of a node nor an input", port.name))]
         })?;
         results.push(result);
     }
     let body = match results.as_slice() {
-        [] => return Err(vec![broken("the graph has no outputs".into())]),
+        [] => return Err(vec![invalid_model("the graph has no outputs".into())]),
         [one] => *one,
         many => importer.builder.tuple(many).map_err(|d| vec![*d])?,
     };
     importer.builder.define("main", &params, body).map_err(|d| vec![*d])?;
-    let Importer { builder, warnings, .. } = importer;
+    let ConversionState { builder, warnings, .. } = importer;
     Ok(Loaded { module: builder.module, signature, bound, warnings, file: PathBuf::new() })
 }
 
@@ -87,13 +87,15 @@ fn check_versions(model: &ModelProto, nodes: &[FlatNode]) -> Result<Vec<Diagnost
             Some(v) if v > NEWEST_OPSET => {
                 let mut warning = wrong(format!("opset {v} is newer than the newest supported opset"));
                 warning.severity = byoc_ir::diag::Severity::Warning;
-                warnings.push(warning.note(range).note("each operator has the meaning of the newest version that is supported"));
+                warnings.push(
+                    warning.note(range).note("each operator has the meaning of the newest version that is supported"),
+                );
             }
             Some(_) => {}
         }
     }
     if model.ir_version == 0 && model.opset_import.is_empty() && nodes.is_empty() {
-        return Err(vec![broken("expected an ONNX model, found neither a version nor nodes".into())]);
+        return Err(vec![invalid_model("expected an ONNX model, found neither a version nor nodes".into())]);
     }
     Ok(warnings)
 }
@@ -134,7 +136,7 @@ fn check_operators(nodes: &[FlatNode]) -> Result<(), Vec<Diagnostic>> {
 }
 
 /// Converts a node.
-fn convert(importer: &mut Importer<'_>, flat: &FlatNode, position: usize) -> Result<()> {
+fn convert(importer: &mut ConversionState<'_>, flat: &FlatNode, position: usize) -> Result<()> {
     let proto = &flat.proto;
     let version = flat.opset.unwrap_or(0);
     let label = if proto.name.is_empty() { format!("{}_{position}", proto.op_type) } else { proto.name.clone() };
@@ -143,7 +145,7 @@ fn convert(importer: &mut Importer<'_>, flat: &FlatNode, position: usize) -> Res
         let value = if name.is_empty() { None } else { importer.value(name)? };
         if value.is_none() && !name.is_empty() {
             return Err(Box::new(
-                broken(format!(
+                invalid_model(format!(
                     "node \"{label}\" ({}) reads \"{name}\", which no earlier node produces",
                     proto.op_type
                 ))
@@ -168,7 +170,7 @@ fn convert(importer: &mut Importer<'_>, flat: &FlatNode, position: usize) -> Res
             let error = Diagnostic::error(codes::frontends::BAD_NODE, message);
             return Err(at_node(error, &label, &proto.op_type));
         };
-        importer.name(name, value)?;
+        importer.bind_name(name, value)?;
     }
     Ok(())
 }

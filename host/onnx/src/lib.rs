@@ -50,7 +50,7 @@ pub const NEWEST_OPSET: i64 = 21;
 /// An invalid model; all errors that can be detected at once are reported.
 pub fn load(path: &Path, options: &LoadOptions) -> Result<Loaded, Vec<Diagnostic>> {
     let model = decode(path, read_model(path)?)?;
-    let mut loaded = import(model, options, Some(&ExternalFiles::beside(path)))?;
+    let mut loaded = convert_model(model, options, Some(&ExternalFiles::beside(path)))?;
     loaded.file = path.to_owned();
     Ok(loaded)
 }
@@ -68,7 +68,7 @@ pub fn signature(path: &Path) -> Result<Signature, Vec<Diagnostic>> {
 ///
 /// # Errors
 /// An invalid model; all errors that can be detected at once are reported.
-pub fn import(
+pub fn convert_model(
     model: ModelProto,
     options: &LoadOptions,
     external: Option<&ExternalFiles>,
@@ -99,7 +99,7 @@ pub(crate) fn graph_signature(graph: &GraphProto) -> Result<Signature, Vec<Diagn
         let mut ports = Vec::new();
         for info in infos.iter().filter(|i| role == "output" || !constants.contains(i.name.as_str())) {
             if role == "input" && !names.insert(info.name.as_str()) {
-                errors.push(broken(format!("duplicate input \"{}\"", info.name)));
+                errors.push(invalid_model(format!("duplicate input \"{}\"", info.name)));
             }
             match port(info, role) {
                 Ok(port) => ports.push(port),
@@ -121,7 +121,7 @@ fn port(info: &ValueInfoProto, role: &str) -> Result<PortInfo, Diagnostic> {
         .note("other types are not supported for inputs and outputs"))
     };
     let Some(ty) = &info.r#type else {
-        return Err(broken(format!("{role} \"{}\" has no type", info.name)));
+        return Err(invalid_model(format!("{role} \"{}\" has no type", info.name)));
     };
     let Some(tensor) = &ty.tensor_type else {
         let kind = match ty {
@@ -150,6 +150,6 @@ fn port(info: &ValueInfoProto, role: &str) -> Result<PortInfo, Diagnostic> {
 }
 
 /// Returns the diagnostic for an inconsistent model.
-fn broken(message: String) -> Diagnostic {
+fn invalid_model(message: String) -> Diagnostic {
     Diagnostic::error(codes::frontends::BROKEN_MODEL, message)
 }

@@ -2,7 +2,7 @@
 
 use super::proto::{AttributeProto, AttributeType, NodeProto, TensorProto};
 use super::size::Size;
-use super::state::{Error, Importer, MAX_STEPS, Result};
+use super::state::{ConversionState, Error, MAX_STEPS, Result};
 use super::tensor::from_f64s;
 use byoc_ir::diag::{Code, Diagnostic, codes};
 use byoc_ir::ir::{AttrValue, Attrs, Dim, Expr, ExprId, OriginId, TensorType};
@@ -22,7 +22,7 @@ pub(super) use attrs;
 
 /// Node that is being converted.
 pub struct Node<'a, 'm> {
-    importer: &'a mut Importer<'m>,
+    importer: &'a mut ConversionState<'m>,
     proto: &'a NodeProto,
     inputs: Vec<Option<ExprId>>,
     origin: OriginId,
@@ -32,7 +32,7 @@ pub struct Node<'a, 'm> {
 
 impl<'a, 'm> Node<'a, 'm> {
     pub(super) fn new(
-        importer: &'a mut Importer<'m>,
+        importer: &'a mut ConversionState<'m>,
         proto: &'a NodeProto,
         opset: i64,
         inputs: Vec<Option<ExprId>>,
@@ -44,13 +44,13 @@ impl<'a, 'm> Node<'a, 'm> {
     // Inputs.
 
     /// Returns input `i`, if it is given.
-    pub fn maybe(&self, i: usize) -> Option<ExprId> {
+    pub fn optional_input(&self, i: usize) -> Option<ExprId> {
         self.inputs.get(i).copied().flatten()
     }
 
     /// Returns input `i`.
     pub fn input(&self, i: usize) -> Result<ExprId> {
-        self.maybe(i).ok_or_else(|| self.bad(format!("input {i} is missing")))
+        self.optional_input(i).ok_or_else(|| self.invalid_node(format!("input {i} is missing")))
     }
 
     /// Returns all inputs; a missing one is an error.
@@ -64,14 +64,14 @@ impl<'a, 'm> Node<'a, 'm> {
     }
 
     /// Returns true if output `i` is used.
-    pub fn wants_output(&self, i: usize) -> bool {
+    pub fn has_output(&self, i: usize) -> bool {
         self.proto.output.get(i).is_some_and(|name| !name.is_empty())
     }
 
     /// Returns the tensor type of a value.
     pub fn ty(&self, value: ExprId) -> Result<TensorType> {
         let ty = self.importer.builder.module.ty(value);
-        ty.as_tensor().cloned().ok_or_else(|| self.bad(format!("expected a tensor, found {ty}")))
+        ty.as_tensor().cloned().ok_or_else(|| self.invalid_node(format!("expected a tensor, found {ty}")))
     }
 
     /// Returns the element type of a value.
@@ -82,11 +82,11 @@ impl<'a, 'm> Node<'a, 'm> {
     /// Returns the shape of a value.
     pub fn shape(&self, value: ExprId) -> Result<Shape> {
         let ty = self.ty(value)?;
-        ty.shape().ok_or_else(|| self.not_known(&ty))
+        ty.shape().ok_or_else(|| self.unknown_dims_error(&ty))
     }
 
     /// Creates the error for a value whose dimensions are unknown although this node needs them.
-    pub fn not_known(&self, ty: &TensorType) -> Error {
+    pub fn unknown_dims_error(&self, ty: &TensorType) -> Error {
         let mut names: Vec<_> = ty.dims.iter().flat_map(Dim::symbols).collect();
         names.sort_unstable();
         names.dedup();
@@ -101,7 +101,7 @@ impl<'a, 'm> Node<'a, 'm> {
     }
 
     /// Returns the tensor of a constant, and adds the origins of the constant to those of this node.
-    pub fn known(&mut self, value: ExprId) -> Option<Arc<Tensor>> {
+    pub fn constant_value(&mut self, value: ExprId) -> Option<Arc<Tensor>> {
         let tensor = self.importer.builder.module.expr(value).as_constant()?.clone();
         let from = self.importer.builder.module.nodes[value].origin;
         self.origin = self.importer.union(self.origin, from);
@@ -109,34 +109,34 @@ impl<'a, 'm> Node<'a, 'm> {
     }
 
     /// Returns the known elements of a small integer tensor.
-    pub fn followed(&self, value: ExprId) -> Option<Vec<Option<Size>>> {
+    pub fn tracked_elements(&self, value: ExprId) -> Option<Vec<Option<Size>>> {
         self.importer.sizes.get(&self.importer.builder.module, value)
     }
 
     /// Records the known elements of a small integer tensor.
-    pub fn follow(&mut self, value: ExprId, sizes: Vec<Option<Size>>) {
+    pub fn track_elements(&mut self, value: ExprId, sizes: Vec<Option<Size>>) {
         self.importer.sizes.set(value, sizes);
     }
 
     /// Returns an input with the symbolic dimension `name`, and the axis of the dimension.
-    pub fn input_with(&self, name: &str) -> Option<(ExprId, usize)> {
-        self.importer.open.get(name).copied()
+    pub fn input_with_dim(&self, name: &str) -> Option<(ExprId, usize)> {
+        self.importer.symbolic_dims.get(name).copied()
     }
 
     /// Returns the vector of zeros as long as the symbolic dimension `name`, if it was created.
-    pub fn known_lane(&self, name: &str) -> Option<ExprId> {
-        self.importer.lanes.get(name).copied()
+    pub fn cached_zeros(&self, name: &str) -> Option<ExprId> {
+        self.importer.dim_zeros.get(name).copied()
     }
 
     /// Records the vector of zeros for the symbolic dimension `name`.
-    pub fn remember_lane(&mut self, name: &str, lane: ExprId) {
-        self.importer.lanes.insert(name.into(), lane);
+    pub fn cache_zeros(&mut self, name: &str, lane: ExprId) {
+        self.importer.dim_zeros.insert(name.into(), lane);
     }
 
     /// Returns the constant of input `i`, if the input is given.
     pub fn constant(&mut self, i: usize, role: &str) -> Result<Option<Arc<Tensor>>> {
-        let Some(value) = self.maybe(i) else { return Ok(None) };
-        match self.known(value) {
+        let Some(value) = self.optional_input(i) else { return Ok(None) };
+        match self.constant_value(value) {
             Some(tensor) => Ok(Some(tensor)),
             None => {
                 let message = format!("input {i} ({role}): expected a value that is known before the run");
@@ -154,9 +154,9 @@ impl<'a, 'm> Node<'a, 'm> {
     pub fn ints(&mut self, i: usize, role: &str) -> Result<Option<Vec<i64>>> {
         let Some(tensor) = self.constant(i, role)? else { return Ok(None) };
         let values = tensor.view().to_i64s();
-        values
-            .map(Some)
-            .ok_or_else(|| self.bad(format!("input {i} ({role}): expected integers, found {}", tensor.dtype())))
+        values.map(Some).ok_or_else(|| {
+            self.invalid_node(format!("input {i} ({role}): expected integers, found {}", tensor.dtype()))
+        })
     }
 
     /// Returns the single integer of input `i`, if the input is given.
@@ -164,7 +164,9 @@ impl<'a, 'm> Node<'a, 'm> {
         match self.ints(i, role)?.as_deref() {
             None => Ok(None),
             Some([one]) => Ok(Some(*one)),
-            Some(many) => Err(self.bad(format!("input {i} ({role}): expected one value, found {}", many.len()))),
+            Some(many) => {
+                Err(self.invalid_node(format!("input {i} ({role}): expected one value, found {}", many.len())))
+            }
         }
     }
 
@@ -178,7 +180,9 @@ impl<'a, 'm> Node<'a, 'm> {
         match self.attribute(name) {
             // Old exporters omit the kind.
             Some(a) if a.r#type == kind as i32 || a.r#type == 0 => Ok(Some(a)),
-            Some(a) => Err(self.bad(format!("attribute {name}: expected kind {kind:?}, found {:?}", a.r#type()))),
+            Some(a) => {
+                Err(self.invalid_node(format!("attribute {name}: expected kind {kind:?}, found {:?}", a.r#type())))
+            }
             None => Ok(None),
         }
     }
@@ -202,7 +206,7 @@ impl<'a, 'm> Node<'a, 'm> {
     pub fn str_attr(&self, name: &str, default: &str) -> Result<String> {
         let Some(attribute) = self.attribute_of(name, AttributeType::String)? else { return Ok(default.to_owned()) };
         let bytes = attribute.s.clone().unwrap_or_default();
-        String::from_utf8(bytes.to_vec()).map_err(|_| self.bad(format!("attribute {name} is not UTF-8")))
+        String::from_utf8(bytes.to_vec()).map_err(|_| self.invalid_node(format!("attribute {name} is not UTF-8")))
     }
 
     /// Returns a list of integers, if it is given.
@@ -234,7 +238,7 @@ impl<'a, 'm> Node<'a, 'm> {
         if (0..rank as i64).contains(&resolved) {
             Ok(resolved as usize)
         } else {
-            Err(self.bad(format!("axis {axis} is out of range for rank {rank}")))
+            Err(self.invalid_node(format!("axis {axis} is out of range for rank {rank}")))
         }
     }
 
@@ -246,7 +250,7 @@ impl<'a, 'm> Node<'a, 'm> {
     }
 
     /// Creates the diagnostic for a node that cannot be imported.
-    pub fn bad(&self, message: impl Into<String>) -> Error {
+    pub fn invalid_node(&self, message: impl Into<String>) -> Error {
         Box::new(self.error(codes::frontends::BAD_NODE, message))
     }
 
@@ -258,13 +262,13 @@ impl<'a, 'm> Node<'a, 'm> {
     }
 
     /// Creates a call of a Relay operator, even if it could be folded.
-    pub fn op_kept(&mut self, name: &str, args: &[ExprId], attrs: Attrs) -> Result<ExprId> {
+    pub fn op_unfolded(&mut self, name: &str, args: &[ExprId], attrs: Attrs) -> Result<ExprId> {
         self.importer.builder.origin = Some(self.origin);
         self.importer.builder.op(name, args, attrs)
     }
 
     /// Creates a call without attributes.
-    pub fn plain(&mut self, name: &str, args: &[ExprId]) -> Result<ExprId> {
+    pub fn op_without_attrs(&mut self, name: &str, args: &[ExprId]) -> Result<ExprId> {
         self.op(name, args, Attrs::none())
     }
 
@@ -300,12 +304,12 @@ impl<'a, 'm> Node<'a, 'm> {
     ///
     /// # Errors
     /// `steps` exceeds the rest of the budget.
-    pub fn unroll(&mut self, steps: usize) -> Result<()> {
+    pub fn reserve_steps(&mut self, steps: usize) -> Result<()> {
         let left = self.importer.steps_left;
         self.importer.steps_left = left.checked_sub(steps).ok_or_else(|| {
             let message = format!("expected a sequence of at most {left} steps, found {steps} steps");
             let bound = format!("all recurrent layers of a model together are unrolled into at most {MAX_STEPS} steps");
-            Box::new(self.bad(message).note(bound).help("bind a shorter sequence, or run it in parts"))
+            Box::new(self.invalid_node(message).note(bound).help("bind a shorter sequence, or run it in parts"))
         })?;
         Ok(())
     }
@@ -328,7 +332,7 @@ impl<'a, 'm> Node<'a, 'm> {
     }
 
     /// Returns `value` with this node added to its origins, for nodes that change nothing.
-    pub fn same(&mut self, value: ExprId) -> ExprId {
+    pub fn forward(&mut self, value: ExprId) -> ExprId {
         let from = self.importer.builder.module.nodes[value].origin;
         let union = self.importer.union(from, self.origin);
         self.importer.builder.module.nodes[value].origin = union;
@@ -375,6 +379,6 @@ impl<'a, 'm> Node<'a, 'm> {
     /// Creates `a op scalar`, with the scalar in the element type of `a`.
     pub fn with_scalar(&mut self, op: &str, a: ExprId, value: f64) -> Result<ExprId> {
         let scalar = self.scalar(self.dtype(a)?, value);
-        self.plain(op, &[a, scalar])
+        self.op_without_attrs(op, &[a, scalar])
     }
 }

@@ -23,10 +23,10 @@ impl Node<'_, '_> {
     /// # Errors
     /// An input with an unknown element, or with elements that are not integers.
     pub fn sizes(&mut self, i: usize, role: &str) -> Result<Option<Vec<Size>>> {
-        let Some(value) = self.maybe(i) else { return Ok(None) };
-        match self.followed(value).and_then(|sizes| sizes.into_iter().collect::<Option<Vec<Size>>>()) {
+        let Some(value) = self.optional_input(i) else { return Ok(None) };
+        match self.tracked_elements(value).and_then(|sizes| sizes.into_iter().collect::<Option<Vec<Size>>>()) {
             Some(sizes) => {
-                self.known(value);
+                self.constant_value(value);
                 Ok(Some(sizes))
             }
             None => self.ints(i, role).map(|ints| ints.map(|ints| ints.into_iter().map(Size::constant).collect())),
@@ -39,12 +39,12 @@ impl Node<'_, '_> {
         let dims = dims.get(range.clone()).unwrap_or_default();
         if let Some(numbers) = dims.iter().map(|dim| dim.fixed().map(|n| n as i64)).collect::<Option<Vec<i64>>>() {
             // If `value` is a constant, the result inherits its origins.
-            self.known(value);
+            self.constant_value(value);
             return Ok(self.vector(&numbers));
         }
         let sizes = self.dims(value)?.iter().map(Size::of).collect();
         let all = self.op("shape_of", &[value], attrs![dtype: DType::I64])?;
-        self.follow(all, sizes);
+        self.track_elements(all, sizes);
         if range.len() == self.rank(value)? { Ok(all) } else { self.slice(all, 0, range.start, range.end) }
     }
 
@@ -72,41 +72,43 @@ impl Node<'_, '_> {
             let allowzero = wanted.contains(&Dim::Fixed(0));
             return self.op("reshape", &[value], attrs![newshape: codes, allowzero: allowzero]);
         }
-        if let Some(like) = self.with_dims(wanted)? {
-            return self.plain("reshape_like", &[value, like]);
+        if let Some(like) = self.tensor_with_dims(wanted)? {
+            return self.op_without_attrs("reshape_like", &[value, like]);
         }
         let newshape = self.dims_vector(wanted)?;
         self.op("dyn.reshape", &[value, newshape], attrs![])
     }
 
     /// Returns the product of the dimensions before `axis`, and the product of those from `axis` on.
-    pub fn halves(&self, dims: &[Dim], axis: usize) -> Result<[Dim; 2]> {
-        let half = |dims: &[Dim]| Dim::product(dims).ok_or_else(|| self.bad("the product of the dimensions overflows"));
+    pub fn flatten_at(&self, dims: &[Dim], axis: usize) -> Result<[Dim; 2]> {
+        let half = |dims: &[Dim]| {
+            Dim::product(dims).ok_or_else(|| self.invalid_node("the product of the dimensions overflows"))
+        };
         Ok([half(&dims[..axis])?, half(&dims[axis..])?])
     }
 
     /// Broadcasts `value` to the dimensions `wanted`.
-    pub fn spread(&mut self, value: ExprId, wanted: &[Dim]) -> Result<ExprId> {
+    pub fn broadcast_to(&mut self, value: ExprId, wanted: &[Dim]) -> Result<ExprId> {
         if self.dims(value)? == wanted && !wanted.contains(&Dim::Any) {
             return Ok(value);
         }
         if let Some(shape) = wanted.iter().map(|dim| dim.fixed().map(|n| n as i64)).collect::<Option<Vec<i64>>>() {
             return self.op("broadcast_to", &[value], attrs![shape: AttrValue::from(shape)]);
         }
-        match self.with_dims(wanted)? {
-            Some(like) => self.plain("broadcast_to_like", &[value, like]),
+        match self.tensor_with_dims(wanted)? {
+            Some(like) => self.op_without_attrs("broadcast_to_like", &[value, like]),
             None => {
                 let shape = self.dims_vector(wanted)?;
-                self.plain("dyn.broadcast_to", &[value, shape])
+                self.op_without_attrs("dyn.broadcast_to", &[value, shape])
             }
         }
     }
 
     /// Slices `value` along an axis, from 0 to `dim`.
-    pub fn begin(&mut self, value: ExprId, axis: usize, dim: &Dim) -> Result<ExprId> {
+    pub fn slice_to(&mut self, value: ExprId, axis: usize, dim: &Dim) -> Result<ExprId> {
         let mut wanted = vec![Dim::Fixed(1); self.rank(value)?];
         wanted[axis] = dim.clone();
-        match self.with_dims(&wanted)? {
+        match self.tensor_with_dims(&wanted)? {
             Some(like) => self.op("slice_like", &[value, like], attrs![axes: [axis as i64]]),
             None => {
                 let (from, step, to) =
@@ -117,7 +119,7 @@ impl Node<'_, '_> {
     }
 
     /// Builds a tensor with the dimensions `wanted`; `None` if a dimension is neither fixed nor a single symbol.
-    fn with_dims(&mut self, wanted: &[Dim]) -> Result<Option<ExprId>> {
+    fn tensor_with_dims(&mut self, wanted: &[Dim]) -> Result<Option<ExprId>> {
         if !wanted.iter().all(|dim| dim.fixed().is_some() || dim.name().is_some()) {
             return Ok(None);
         }
@@ -125,10 +127,10 @@ impl Node<'_, '_> {
         let mut like = self.zeros(DType::F32, &fixed)?;
         for (axis, dim) in wanted.iter().enumerate() {
             if let Some(name) = dim.name() {
-                let lane = self.lane(name)?;
+                let lane = self.zeros_of_dim(name)?;
                 let codes: Vec<i64> = (0..wanted.len()).map(|i| if i == axis { -1 } else { 1 }).collect();
                 let lane = self.op("reshape", &[lane], attrs![newshape: codes])?;
-                like = self.plain("add", &[like, lane])?;
+                like = self.op_without_attrs("add", &[like, lane])?;
             }
         }
         Ok(Some(like))
@@ -136,11 +138,11 @@ impl Node<'_, '_> {
 
     /// Returns a vector of zeros as long as the symbolic dimension `name`. It is made from an input with that dimension
     /// by reducing the other axes.
-    pub fn lane(&mut self, name: &str) -> Result<ExprId> {
-        if let Some(lane) = self.known_lane(name) {
+    pub fn zeros_of_dim(&mut self, name: &str) -> Result<ExprId> {
+        if let Some(lane) = self.cached_zeros(name) {
             return Ok(lane);
         }
-        let Some((input, axis)) = self.input_with(name) else {
+        let Some((input, axis)) = self.input_with_dim(name) else {
             let message = format!("no input has the dimension \"{name}\"");
             return Err(Box::new(
                 self.error(codes::frontends::NOT_CONSTANT, message).help("bind the dimension: --dim NAME=N"),
@@ -154,12 +156,12 @@ impl Node<'_, '_> {
             lane =
                 self.op("strided_slice", &[lane], attrs![begin: begin, end: end, strides: ones, axes: others.clone()])?;
         }
-        lane = self.plain("zeros_like", &[lane])?;
+        lane = self.op_without_attrs("zeros_like", &[lane])?;
         lane = self.cast(lane, DType::F32)?;
         if !others.is_empty() {
             lane = self.op("sum", &[lane], attrs![axis: others])?;
         }
-        self.remember_lane(name, lane);
+        self.cache_zeros(name, lane);
         Ok(lane)
     }
 }
@@ -171,7 +173,7 @@ impl DimOps<ExprId, Error> for Node<'_, '_> {
     }
 
     fn symbol(&mut self, name: &Name) -> Result<ExprId> {
-        let lane = self.lane(name)?;
+        let lane = self.zeros_of_dim(name)?;
         self.shape_vector(lane, 0..1)
     }
 
@@ -183,17 +185,17 @@ impl DimOps<ExprId, Error> for Node<'_, '_> {
             DimOp::Min => "minimum",
             DimOp::Max => "maximum",
         };
-        self.plain(name, &[a, b])
+        self.op_without_attrs(name, &[a, b])
     }
 }
 
 /// Returns the codes of Relay's `reshape` from `dims` to `wanted`; `None` if no codes express it.
 fn reshape_codes(dims: &[Dim], wanted: &[Dim]) -> Option<Vec<i64>> {
-    by_place(dims, wanted).or_else(|| by_parts(dims, wanted))
+    codes_by_index(dims, wanted).or_else(|| codes_by_factors(dims, wanted))
 }
 
 /// Encodes a reshape by numbers, copies of the dimension at the same index (0), and at most one -1.
-fn by_place(dims: &[Dim], wanted: &[Dim]) -> Option<Vec<i64>> {
+fn codes_by_index(dims: &[Dim], wanted: &[Dim]) -> Option<Vec<i64>> {
     let mut left = false;
     let zero = wanted.contains(&Dim::Fixed(0));
     wanted
@@ -208,7 +210,7 @@ fn by_place(dims: &[Dim], wanted: &[Dim]) -> Option<Vec<i64>> {
 }
 
 /// Encodes a reshape by copied dimensions (0), merges of two dimensions (-3), and splits of one dimension (-4).
-fn by_parts(dims: &[Dim], wanted: &[Dim]) -> Option<Vec<i64>> {
+fn codes_by_factors(dims: &[Dim], wanted: &[Dim]) -> Option<Vec<i64>> {
     let mut codes = Vec::new();
     let (mut i, mut j) = (0, 0);
     while j < wanted.len() {

@@ -58,7 +58,7 @@ impl Sizes {
         match op::get(op).name {
             "cast" | "copy" => self.get(module, args[0]),
             "take" | "strided_slice" | "concatenate" | "stack" | "squeeze" | "expand_dims" | "reshape"
-            | "transpose" | "broadcast_to" | "tile" => self.moved(module, op, attrs, args),
+            | "transpose" | "broadcast_to" | "tile" => self.move_elements(module, op, attrs, args),
             "prod" if shape.is_empty() => {
                 let factors = self.get(module, args[0])?;
                 let product = factors.into_iter().try_fold(Size::constant(1), |a, b| binary("multiply", &a, &b?));
@@ -69,7 +69,7 @@ impl Sizes {
     }
 
     /// Evaluates an operator that only moves elements by running it on the indices of the elements.
-    fn moved(&self, module: &Module, op: OpId, attrs: &Attrs, args: &[ExprId]) -> Option<Vec<Option<Size>>> {
+    fn move_elements(&self, module: &Module, op: OpId, attrs: &Attrs, args: &[ExprId]) -> Option<Vec<Option<Size>>> {
         let mut all = Vec::new();
         let mut places = |value: ExprId| -> Option<Tensor> {
             let sizes = self.get(module, value)?;

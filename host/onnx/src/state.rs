@@ -3,7 +3,7 @@
 use super::external::ExternalFiles;
 use super::proto::{GraphProto, NodeProto, TensorProto};
 use super::size::{Size, Sizes};
-use super::{broken, tensor};
+use super::{invalid_model, tensor};
 use byoc_ir::diag::{Code, Diagnostic, codes};
 use byoc_ir::ir::{Attrs, Callee, Expr, ExprId, Module, Name, OpId, OriginId, Type};
 use byoc_ir::op::{self, Value};
@@ -31,7 +31,7 @@ const MAX_ORIGINS: usize = 2048;
 pub const MAX_STEPS: usize = 10_000;
 
 /// State of the conversion of a model.
-pub struct Importer<'m> {
+pub struct ConversionState<'m> {
     /// The module so far.
     pub builder: Builder,
     /// Warnings so far.
@@ -39,9 +39,9 @@ pub struct Importer<'m> {
     /// Known elements of small integer tensors that were computed from dimensions.
     pub sizes: Sizes,
     /// Input and axis of each symbolic dimension.
-    pub open: BTreeMap<Name, (ExprId, usize)>,
+    pub symbolic_dims: BTreeMap<Name, (ExprId, usize)>,
     /// Vectors of zeros, each as long as a symbolic dimension.
-    pub lanes: BTreeMap<Name, ExprId>,
+    pub dim_zeros: BTreeMap<Name, ExprId>,
     /// Number of steps that recurrent layers may still be unrolled into.
     pub steps_left: usize,
     /// Values by name.
@@ -59,15 +59,18 @@ enum Initializer<'m> {
     Sparse(&'m super::proto::SparseTensorProto),
 }
 
-impl<'m> Importer<'m> {
+impl<'m> ConversionState<'m> {
     /// Creates the state for a graph, without any values.
-    pub fn new(graph: &'m GraphProto, external: Option<&'m ExternalFiles>) -> Result<Importer<'m>, Vec<Diagnostic>> {
+    pub fn new(
+        graph: &'m GraphProto,
+        external: Option<&'m ExternalFiles>,
+    ) -> Result<ConversionState<'m>, Vec<Diagnostic>> {
         let mut initializers: HashMap<&str, Initializer<'_>> = HashMap::new();
         let mut weights = 0usize;
         for tensor in &graph.initializer {
             weights += tensor.raw_data.as_ref().map_or(0, super::proto::Bytes::len);
             if initializers.insert(&tensor.name, Initializer::Dense(tensor)).is_some() {
-                return Err(vec![broken(format!("duplicate initializer \"{}\"", tensor.name))]);
+                return Err(vec![invalid_model(format!("duplicate initializer \"{}\"", tensor.name))]);
             }
         }
         for sparse in &graph.sparse_initializer {
@@ -75,12 +78,12 @@ impl<'m> Importer<'m> {
                 initializers.insert(&values.name, Initializer::Sparse(sparse));
             }
         }
-        Ok(Importer {
+        Ok(ConversionState {
             builder: Builder::new(Module::new()),
             warnings: Vec::new(),
             sizes: Sizes::default(),
-            open: BTreeMap::new(),
-            lanes: BTreeMap::new(),
+            symbolic_dims: BTreeMap::new(),
+            dim_zeros: BTreeMap::new(),
             steps_left: MAX_STEPS,
             values: HashMap::new(),
             initializers,
@@ -113,9 +116,9 @@ impl<'m> Importer<'m> {
     ///
     /// # Errors
     /// A name that is already bound.
-    pub fn name(&mut self, name: &str, value: ExprId) -> Result<()> {
+    pub fn bind_name(&mut self, name: &str, value: ExprId) -> Result<()> {
         if self.values.insert(name.to_owned(), value).is_some() || self.initializers.contains_key(name) {
-            return Err(Box::new(broken(format!("duplicate value \"{name}\""))));
+            return Err(Box::new(invalid_model(format!("duplicate value \"{name}\""))));
         }
         Ok(())
     }

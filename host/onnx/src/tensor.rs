@@ -28,7 +28,7 @@ pub fn dtype(number: i32) -> Option<DType> {
 }
 
 /// Returns the ONNX type number of an element type.
-pub fn number(dtype: DType) -> i32 {
+pub fn type_number(dtype: DType) -> i32 {
     match dtype {
         DType::F32 => 1,
         DType::U8 => 2,
@@ -192,7 +192,7 @@ pub fn encode(name: &str, tensor: &Tensor) -> TensorProto {
     TensorProto {
         name: name.to_owned(),
         dims: tensor.shape().iter().map(|&d| d as i64).collect(),
-        data_type: number(tensor.dtype()),
+        data_type: type_number(tensor.dtype()),
         raw_data: Some(Bytes::copy_from_slice(tensor.bytes())),
         ..TensorProto::default()
     }

@@ -154,7 +154,7 @@ fn load(
     let _scope = session.cancel.enter();
     compiled.check()?;
     if compiled.from_file && !session.allow_native {
-        native::refuse(session, &compiled)?;
+        native::reject_native_code(session, &compiled)?;
     }
     let mut options = plugin::options(cache_dir, Some(session.pool.threads()));
     let mut warnings = Vec::new();
@@ -228,7 +228,7 @@ fn load(
     let mut executor = Executor::with_partial_constants(program, constants, regions, session.pool.clone())?;
     executor.release_constants();
     if on_caller {
-        executor = executor.regions_on_caller();
+        executor = executor.with_regions_on_caller();
     }
     executor = executor.with_cancel(session.cancel.clone());
     // These notes report regions that were refused while they were prepared for known dimensions.

@@ -13,9 +13,9 @@ const QUERY: &str = "blob.native";
 ///
 /// # Errors
 /// E0707 if a region may hold native code; the message gives the first such region and the evidence.
-pub fn refuse(session: &Session, compiled: &Compiled) -> Result<(), Diagnostic> {
+pub fn reject_native_code(session: &Session, compiled: &Compiled) -> Result<(), Diagnostic> {
     for region in compiled.regions.iter().flatten() {
-        let Some(reason) = reason(session, region) else { continue };
+        let Some(reason) = native_evidence(session, region) else { continue };
         let message = format!("region {} of {}: {reason}", region.symbol, region.backend);
         return Err(Diagnostic::error(codes::artifacts::NATIVE_CODE, message)
             .note("native code in artifacts is rejected by --allow-native no")
@@ -25,7 +25,7 @@ pub fn refuse(session: &Session, compiled: &Compiled) -> Result<(), Diagnostic> 
 }
 
 /// Returns the evidence that a region holds native code; `None` if its loader denies native code or is not available.
-fn reason(session: &Session, region: &CompiledRegion) -> Option<String> {
+fn native_evidence(session: &Session, region: &CompiledRegion) -> Option<String> {
     let loader = session.registry.loader(&region.loader, &region.plugin.name)?;
     if !region.cpu_features.is_empty() {
         return Some(format!("compiled for a CPU with {}", region.cpu_features.join(", ")));

@@ -218,7 +218,12 @@ impl<'b, 'r> PluginJudge<'b, 'r> {
     }
 
     /// Returns a refusal that follows from the description alone.
-    fn known(&self, module: &Module, question: Question<'_>, candidate: &Candidate) -> Option<Refusal> {
+    fn refusal_from_description(
+        &self,
+        module: &Module,
+        question: Question<'_>,
+        candidate: &Candidate,
+    ) -> Option<Refusal> {
         let description = &self.backend.description;
         if !description.dynamic_dims {
             let dynamic = candidate.nodes.iter().find(|&&id| has_unknown_dims(module, id));
@@ -288,7 +293,7 @@ impl Judge for PluginJudge<'_, '_> {
         let mut verdicts: Vec<Option<Verdict>> = Vec::with_capacity(candidates.len());
         let mut asked = Vec::new();
         for candidate in candidates {
-            let verdict = match self.known(module, question, candidate) {
+            let verdict = match self.refusal_from_description(module, question, candidate) {
                 Some(refusal) => Some(Verdict::Refused(refusal)),
                 None => match self.candidate(module, question, candidate) {
                     Ok(candidate) => {

@@ -9,14 +9,14 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Returns the operators of the model that still compute something after the model was read. The frontend folded all
 /// others (constants, arithmetic on shapes) into these. The origins of an expression include the folded operators; the
 /// operator itself is last.
-pub fn computing(module: &Module) -> BTreeSet<SourceId> {
+pub fn computing_sources(module: &Module) -> BTreeSet<SourceId> {
     let live = module.live();
     let calls = module.nodes.iter().filter(|(id, node)| live[*id] && node.expr.as_op_call().is_some());
     calls.filter_map(|(_, node)| module.origins.get(node.origin).last().copied()).collect()
 }
 
 /// Explains the placement of each operator of the model. `module` is the simplified module, `computing` the result of
-/// [`computing`] on the module as read, `report` the partitioning report, and `failed` the regions, by symbol, that
+/// [`computing_sources`] on the module as read, `report` the partitioning report, and `failed` the regions, by symbol, that
 /// fell back to the host at code generation.
 pub fn explain(
     module: &Module,
@@ -25,7 +25,7 @@ pub fn explain(
     failed: &BTreeMap<String, Refusal>,
 ) -> Explanation {
     let live = module.live();
-    let carriers = carriers(module, &live);
+    let carriers = exprs_by_source(module, &live);
     let mut by_expr: BTreeMap<ExprId, usize> = BTreeMap::new();
     for (index, operator) in report.operators.iter().enumerate() {
         by_expr.insert(operator.expr, index);
@@ -72,7 +72,7 @@ pub fn explain(
                 refusals.insert(row(&report.regions[index].backend, refusal));
             }
         }
-        let parts = merged(placements);
+        let parts = merge_placements(placements);
         let placement =
             main_part(&parts).cloned().unwrap_or_else(|| folded(module, &live, computing, source, &carriers[source]));
         // A backend that computes a part of the operator is listed with refusals only if it left another part to the
@@ -115,7 +115,7 @@ pub fn explain(
 }
 
 /// Sums the FLOPs of an operator by placement, in the order of the first expression of each placement.
-fn merged(placements: Vec<(u64, Placement)>) -> Vec<(u64, Placement)> {
+fn merge_placements(placements: Vec<(u64, Placement)>) -> Vec<(u64, Placement)> {
     let mut parts: Vec<(u64, Placement)> = Vec::new();
     let mut index: BTreeMap<Option<String>, usize> = BTreeMap::new();
     for (cost, placement) in placements {
@@ -162,7 +162,7 @@ fn row(backend: &str, refusal: &Refusal) -> RefusalRow {
 }
 
 /// Returns, for each operator of the model, the live expressions that originate from it.
-fn carriers(module: &Module, live: &IndexVec<ExprId, bool>) -> IndexVec<SourceId, Vec<ExprId>> {
+fn exprs_by_source(module: &Module, live: &IndexVec<ExprId, bool>) -> IndexVec<SourceId, Vec<ExprId>> {
     let mut carriers = IndexVec::filled(Vec::new(), module.origins.sources().len());
     for (id, node) in module.nodes.iter().filter(|(id, _)| live[*id]) {
         for &source in module.origins.get(node.origin) {

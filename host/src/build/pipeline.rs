@@ -2,7 +2,7 @@
 
 use super::backend::{Backend, CONVERT_LAYOUT, PluginJudge};
 use super::codegen::{CompileError, RegionCompiler};
-use super::explain::{computing, explain};
+use super::explain::{computing_sources, explain};
 use super::explanation::Explanation;
 use super::{Compiled, plan};
 use crate::frontend::{Loaded, Signature};
@@ -85,7 +85,7 @@ pub fn build(
     }
     let digest = model_digest(&loaded.file)?;
 
-    let computing = computing(&loaded.module);
+    let computing = computing_sources(&loaded.module);
     let mut passes = PassLog { print_after: options.print_after.as_deref(), print_line, timings: Vec::new() };
     let simplified = simplify(loaded.module, &backends, &mut passes, &mut warnings)?;
     let (partitioned, report) = partition(&simplified, &backends, &mut passes, &mut warnings)?;

@@ -31,13 +31,13 @@ impl FloatState {
 
     /// Returns true if the environment has changed since this snapshot.
     #[inline(always)]
-    pub(crate) fn differs(self) -> bool {
+    pub(crate) fn has_changed(self) -> bool {
         (FloatState::read().0 ^ self.0) & Self::CONTROL != 0
     }
 
     /// Restores the snapshot, and returns true if the environment had changed.
     pub(crate) fn restore(self) -> bool {
-        let changed = self.differs();
+        let changed = self.has_changed();
         if changed {
             self.set();
         }
@@ -116,7 +116,7 @@ mod tests {
     #[test]
     fn restores_changed_control_bits() {
         let before = FloatState::read();
-        assert!(!before.differs() && !before.restore());
+        assert!(!before.has_changed() && !before.restore());
         let usual = (0x1f80u64, 0x037fu64);
         let changes = [
             (usual.0 | 0x2000, usual.1),
@@ -130,10 +130,10 @@ mod tests {
         ];
         for (mxcsr, word) in changes {
             FloatState(mxcsr | word << 32).set();
-            let seen = before.differs();
+            let seen = before.has_changed();
             assert!(before.restore(), "{mxcsr:x} {word:x}");
             assert!(seen, "{mxcsr:x} {word:x}");
-            assert!(!before.differs() && !before.restore());
+            assert!(!before.has_changed() && !before.restore());
             let third = black_box(1.0f32) / black_box(3.0);
             assert_eq!(third.to_bits(), 0x3eaa_aaab);
         }

@@ -68,7 +68,7 @@ pub fn own_process() -> io::Result<ReservedStdout> {
 }
 
 /// Marks the work of the host as done. From then on, no plugin is blamed for the termination of the process.
-pub fn finished() {
+pub fn mark_finished() {
     FINISHED.store(true, Ordering::SeqCst);
 }
 
@@ -77,7 +77,7 @@ pub fn finished() {
 ///
 /// Returns `false` and installs nothing if Ctrl-C is ignored, as for a background job of a shell.
 pub fn report_interrupts() -> bool {
-    if process::interrupt().is_some_and(|action| action.sa_sigaction == libc::SIG_IGN) {
+    if process::interrupt_action().is_some_and(|action| action.sa_sigaction == libc::SIG_IGN) {
         return false;
     }
     install_handler(libc::SIGINT, on_interrupt);

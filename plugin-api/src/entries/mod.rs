@@ -36,8 +36,8 @@ mod thread;
 mod watchdog;
 
 pub use call_site::{CallSite, Entry};
-pub use handlers::{finished, own_process, report_interrupts};
-pub use process::{Change, on_change};
+pub use handlers::{mark_finished, own_process, report_interrupts};
+pub use process::{Change, set_change_reporter};
 pub use record::{prepare_thread, restore_process, save_float_state};
 pub use stdout::ReservedStdout;
 pub use watchdog::{Limits, Watchdog};

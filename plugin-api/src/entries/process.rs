@@ -33,7 +33,7 @@ static REPORTER: OnceLock<fn(&Change)> = OnceLock::new();
 
 /// Sets the function that reports changes; by default, changes are logged as warnings. Only the first call has an
 /// effect.
-pub fn on_change(report: fn(&Change)) {
+pub fn set_change_reporter(report: fn(&Change)) {
     let _ = REPORTER.set(report);
 }
 
@@ -60,7 +60,7 @@ fn report_change(site: &CallSite, state: &'static str, restored: bool) {
 
 /// Reports a change of the floating-point environment, which was restored.
 #[cold]
-pub(super) fn float_changed(site: &CallSite) {
+pub(super) fn report_float_change(site: &CallSite) {
     report_change(site, "the floating-point environment (rounding, subnormals or exceptions)", true);
 }
 
@@ -91,7 +91,7 @@ struct InitialState {
 
 static INITIAL_STATE: OnceLock<InitialState> = OnceLock::new();
 
-fn limit(resource: c_int) -> Option<libc::rlimit> {
+fn resource_limit(resource: c_int) -> Option<libc::rlimit> {
     let mut limit = MaybeUninit::uninit();
     // SAFETY: the structure is filled if the call succeeds.
     unsafe { (libc::getrlimit(resource as _, limit.as_mut_ptr()) == 0).then(|| limit.assume_init()) }
@@ -121,7 +121,7 @@ fn locale() -> Option<CString> {
     (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) }.to_owned())
 }
 
-pub(super) fn interrupt() -> Option<libc::sigaction> {
+pub(super) fn interrupt_action() -> Option<libc::sigaction> {
     let mut action = MaybeUninit::uninit();
     // SAFETY: a query without side effects; the structure is filled if the call succeeds.
     unsafe { (libc::sigaction(libc::SIGINT, std::ptr::null(), action.as_mut_ptr()) == 0).then(|| action.assume_init()) }
@@ -156,22 +156,22 @@ pub(super) fn record_initial_state() {
         });
         let dir = dir.and_then(|dir| duplicate_high(dir.as_raw_fd()).ok());
         InitialState {
-            limits: LIMITS.map(|(resource, _)| limit(resource)),
+            limits: LIMITS.map(|(resource, _)| resource_limit(resource)),
             streams,
             working_dir: working_dir().zip(dir),
             locale: locale(),
-            interrupt: Mutex::new(interrupt()),
+            interrupt: Mutex::new(interrupt_action()),
         }
     });
 }
 
 /// Restores the state that an entry has changed.
-pub(super) fn check(site: &CallSite) {
+pub(super) fn restore_changes(site: &CallSite) {
     let Some(initial) = INITIAL_STATE.get() else { return };
     for ((resource, name), before) in LIMITS.into_iter().zip(&initial.limits) {
         let Some(before) = before else { continue };
         let same = |now: libc::rlimit| now.rlim_cur == before.rlim_cur && now.rlim_max == before.rlim_max;
-        if limit(resource).is_some_and(|now| !same(now)) {
+        if resource_limit(resource).is_some_and(|now| !same(now)) {
             // SAFETY: restores a limit.
             let restored = unsafe { libc::setrlimit(resource as _, before) } == 0;
             report_change(site, name, restored);
@@ -208,7 +208,7 @@ pub(super) fn check(site: &CallSite) {
 /// ignores Ctrl-C.
 fn check_interrupt(site: &CallSite, last_seen: &Mutex<Option<libc::sigaction>>) {
     let mut last_seen = last_seen.lock().unwrap_or_else(PoisonError::into_inner);
-    let Some(now) = interrupt() else { return };
+    let Some(now) = interrupt_action() else { return };
     match &*last_seen {
         Some(previous) if now.sa_sigaction == libc::SIG_IGN && previous.sa_sigaction != libc::SIG_IGN => {
             // SAFETY: restores a handler that was installed before.

@@ -19,7 +19,7 @@ fn claim_and_prepare() -> &'static Slot {
 /// owns its process calls this function after runs and before it writes output.
 pub fn restore_process() {
     if let Some(site) = last() {
-        process::check(site);
+        process::restore_changes(site);
     }
 }
 
@@ -57,7 +57,7 @@ pub(crate) fn prepare<R>(site: &'static CallSite, body: impl FnOnce() -> R) -> R
 fn run_outermost<const CHECKED: bool, R>(site: &'static CallSite, body: impl FnOnce() -> R) -> R {
     let slot = CURRENT_SLOT.get().unwrap_or_else(claim_and_prepare);
     if slot.is_inside() {
-        return nested(site, body);
+        return run_nested(site, body);
     }
     let pointer = ptr::from_ref(site).cast_mut();
     if CHECKED {
@@ -69,7 +69,7 @@ fn run_outermost<const CHECKED: bool, R>(site: &'static CallSite, body: impl FnO
 }
 
 #[cold]
-fn nested<R>(site: &'static CallSite, body: impl FnOnce() -> R) -> R {
+fn run_nested<R>(site: &'static CallSite, body: impl FnOnce() -> R) -> R {
     let _entered = enter(site);
     body()
 }
@@ -84,11 +84,11 @@ impl<const CHECKED: bool> Drop for OutermostEntry<CHECKED> {
     #[inline(always)]
     fn drop(&mut self) {
         let float = FloatState(self.slot.float.load(Ordering::Relaxed));
-        if float.differs() || exit::FORKED.load(Ordering::Relaxed) {
+        if float.has_changed() || exit::FORKED.load(Ordering::Relaxed) {
             restore_state(float, self.site);
         }
         if CHECKED {
-            process::check(self.site);
+            process::restore_changes(self.site);
         }
         self.slot.at.store(with_left_tag(ptr::from_ref(self.site).cast_mut()), Ordering::Release);
     }
@@ -98,7 +98,7 @@ impl<const CHECKED: bool> Drop for OutermostEntry<CHECKED> {
 #[inline(never)]
 fn restore_state(float: FloatState, site: &'static CallSite) {
     if float.restore() {
-        process::float_changed(site);
+        process::report_float_change(site);
     }
     if exit::FORKED.load(Ordering::Relaxed) {
         exit::exit_forked_child(site);
@@ -136,7 +136,7 @@ impl Drop for EntryGuard {
     fn drop(&mut self) {
         restore_state(self.float, self.site);
         if self.outer {
-            process::check(self.site);
+            process::restore_changes(self.site);
         }
         self.slot.at.store(self.after, Ordering::Release);
     }

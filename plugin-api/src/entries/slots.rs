@@ -25,7 +25,7 @@ static TABLE: [Slot; SLOTS] = [const { Slot::new(false) }; SLOTS];
 static SHARED: Slot = Slot::new(true);
 
 /// One past the index of the highest slot ever used.
-static USED: AtomicU32 = AtomicU32::new(0);
+static USED_SLOTS: AtomicU32 = AtomicU32::new(0);
 
 /// Most recently started outermost entry of any thread, except runs, which are recorded in slots only.
 pub(super) static LATEST: AtomicPtr<CallSite> = AtomicPtr::new(ptr::null_mut());
@@ -89,7 +89,7 @@ pub(super) fn claim() -> &'static Slot {
     let free = |slot: &&Slot| slot.claimed.compare_exchange(false, true, Ordering::AcqRel, Ordering::Relaxed).is_ok();
     let slot = match TABLE.iter().enumerate().find(|(_, slot)| free(slot)) {
         Some((index, slot)) => {
-            USED.fetch_max(index as u32 + 1, Ordering::Release);
+            USED_SLOTS.fetch_max(index as u32 + 1, Ordering::Release);
             slot
         }
         None => &SHARED,
@@ -110,7 +110,7 @@ pub(crate) fn current() -> Option<&'static CallSite> {
 }
 
 fn slots() -> &'static [Slot] {
-    &TABLE[..(USED.load(Ordering::Acquire) as usize).min(SLOTS)]
+    &TABLE[..(USED_SLOTS.load(Ordering::Acquire) as usize).min(SLOTS)]
 }
 
 /// Returns the entry that some thread is in, and the number of other threads that are in plugins.

@@ -53,7 +53,7 @@ impl ImportedCodegen {
     }
 
     fn with_context<T>(&self, entry: &str, result: Result<T>) -> Result<T> {
-        result.map_err(|error| error.within(&self.plugin, entry))
+        result.map_err(|error| error.with_entry(&self.plugin, entry))
     }
 }
 
@@ -122,14 +122,14 @@ impl Loader for ImportedLoader {
             let _entered = enter(sites.at(Entry::Load));
             self.object.object.load(symbol, blob, constants, options.as_str().into(), region.services).into_result()
         };
-        let object = loaded.map_err(|error| error.within(&self.plugin, "load"))?;
+        let object = loaded.map_err(|error| error.with_entry(&self.plugin, "load"))?;
         let object = ImportedExecutable::new(sites.at(Entry::Load).plugin, object);
         Ok(Box::new(LoadedRegion(PluginObject::new(object, sites))))
     }
 
     fn query(&self, key: &str, data: &[u8]) -> Result<Option<Vec<u8>>> {
         let answer = self.object.call(Entry::Query, |o| import_query_result(o.query(key.into(), data.into())));
-        answer.map_err(|error| error.within(&self.plugin, "query"))
+        answer.map_err(|error| error.with_entry(&self.plugin, "query"))
     }
 }
 
@@ -138,11 +138,11 @@ impl Loader for ImportedLoader {
 pub(super) fn check_prepared(prepared: &Prepared) -> Result<()> {
     /// Upper bound of the address space of a process on current processors.
     const ADDRESS_SPACE: usize = 1 << 47;
-    if prepared.workspace < ADDRESS_SPACE { Ok(()) } else { Err(oversized(prepared.workspace)) }
+    if prepared.workspace < ADDRESS_SPACE { Ok(()) } else { Err(oversized_workspace_error(prepared.workspace)) }
 }
 
 #[cold]
-fn oversized(workspace: usize) -> Error {
+fn oversized_workspace_error(workspace: usize) -> Error {
     Error::new(format!("expected a workspace of less than 2^47 bytes, found {workspace} bytes"))
 }
 
@@ -154,7 +154,7 @@ impl Executable for LoadedRegion {
         let site = self.0.sites.at(Entry::Prepare);
         let prepared = entries::prepare(site, || self.0.object.prepare(inputs));
         if let Ok(prepared) = &prepared {
-            check_prepared(prepared).map_err(|error| error.within(site.plugin, "prepare"))?;
+            check_prepared(prepared).map_err(|error| error.with_entry(site.plugin, "prepare"))?;
         }
         prepared
     }

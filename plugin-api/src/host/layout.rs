@@ -8,10 +8,10 @@ pub(super) fn differences(report: &str) -> Vec<String> {
     for line in report.lines().map(str::trim) {
         if line.ends_with("error(s)inside:") {
             parser.flush(&mut found);
-            parser = ReportParser { part: Part::Path, ..ReportParser::default() };
+            parser = ReportParser { section: Section::Path, ..ReportParser::default() };
         } else if let Some(problem) = line.strip_prefix("Error:") {
             parser.flush(&mut found);
-            parser.part = Part::Problem;
+            parser.section = Section::Problem;
             parser.problem.push_str(problem);
         } else {
             parser.read(line);
@@ -23,7 +23,7 @@ pub(super) fn differences(report: &str) -> Vec<String> {
 
 /// Section of the report of a difference.
 #[derive(Default, PartialEq)]
-enum Part {
+enum Section {
     /// Both layouts in full, between the other sections.
     #[default]
     Layouts,
@@ -36,7 +36,7 @@ enum Part {
 
 #[derive(Default)]
 struct ReportParser {
-    part: Part,
+    section: Section,
     path: Vec<String>,
     problem: String,
     expected: String,
@@ -45,15 +45,15 @@ struct ReportParser {
 
 impl ReportParser {
     fn read(&mut self, line: &str) {
-        match (&self.part, line) {
-            (Part::Path, "Layout of expected type:") => self.part = Part::Layouts,
-            (Part::Path, _) => self.read_path(line),
-            (Part::Problem, "Expected:") => self.part = Part::Expected,
-            (Part::Expected, "Found:") => self.part = Part::Found,
-            (Part::Problem, _) => append(&mut self.problem, line),
-            (Part::Expected, _) => append(&mut self.expected, line),
-            (Part::Found, _) => append(&mut self.found, line),
-            (Part::Layouts, _) => {}
+        match (&self.section, line) {
+            (Section::Path, "Layout of expected type:") => self.section = Section::Layouts,
+            (Section::Path, _) => self.read_path(line),
+            (Section::Problem, "Expected:") => self.section = Section::Expected,
+            (Section::Expected, "Found:") => self.section = Section::Found,
+            (Section::Problem, _) => append(&mut self.problem, line),
+            (Section::Expected, _) => append(&mut self.expected, line),
+            (Section::Found, _) => append(&mut self.found, line),
+            (Section::Layouts, _) => {}
         }
     }
 

@@ -6,7 +6,7 @@
 
 use super::import::{ImportedCodegen, ImportedLoader};
 use super::loaded::{LoadedPlugin, RegisteredObject, Registration, init_options, init_rejection};
-use super::sniff::{EntryKind, needed, sniff_entry};
+use super::sniff::{EntryKind, needed_libraries, sniff_entry};
 use super::{Rejection, c, code, layout};
 use crate::entries::{CallSites, Entry, enter};
 use crate::plugin::{API_VERSION, InitArguments, Object, PluginModuleRef};
@@ -50,7 +50,7 @@ pub fn load(path: &Path, services: &Services) -> Result<LoadedPlugin, Rejection>
         let _entered = enter(CallSites::of(&declared.name, "").at(Entry::Init));
         (module.init())(arguments).into_result()
     };
-    let initialized = initialized.map_err(|error| init_rejection(error.within(&declared.name, "init")))?;
+    let initialized = initialized.map_err(|error| init_rejection(error.with_entry(&declared.name, "init")))?;
     let name: Arc<str> = initialized.info.name.as_str().into();
     let mut registrations: Vec<Registration> = Vec::new();
     for registration in initialized.registrations {
@@ -83,7 +83,7 @@ fn open(path: &Path) -> Result<Library, Rejection> {
 /// Returns the required libraries that cannot be loaded, one line each.
 fn missing_libraries(path: &Path) -> Vec<String> {
     let mut lines = Vec::new();
-    for name in needed(path) {
+    for name in needed_libraries(path) {
         // SAFETY: loading the plugin, which the user asked for, would have loaded this library as well.
         match unsafe { Library::open(Some(&name), RTLD_NOW | RTLD_LOCAL) } {
             Ok(library) => std::mem::forget(library),
@@ -122,7 +122,7 @@ const REBUILD: &str = "rebuild the plugin against the byoc-plugin-api of this ve
 /// Compares versions before layouts: for another version, one line is clearer than a page of differences.
 fn check_version(header: &LibHeader) -> Result<String, Rejection> {
     let theirs = header.version_strings().version.as_str();
-    if series(theirs) != series(API_VERSION) {
+    if compatible_series(theirs) != compatible_series(API_VERSION) {
         let reason = format!("expected a plugin for byoc-plugin-api {API_VERSION}, found one for {theirs}");
         return Err(Rejection::new(code::VERSION, reason).hint(REBUILD));
     }
@@ -130,7 +130,7 @@ fn check_version(header: &LibHeader) -> Result<String, Rejection> {
 }
 
 /// Returns the parts of a version that must agree: major, and before 1.0 also minor.
-fn series(version: &str) -> (&str, &str) {
+fn compatible_series(version: &str) -> (&str, &str) {
     let mut parts = version.split('.');
     let major = parts.next().unwrap_or("");
     (major, if major == "0" { parts.next().unwrap_or("") } else { "" })

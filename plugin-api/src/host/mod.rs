@@ -15,7 +15,7 @@ pub use crate::entries;
 pub use c::{ABI_TEXT as C_ABI_TEXT, ENTRY as C_ENTRY, HEADER as C_HEADER, JSON_HEADER as C_JSON_HEADER};
 pub use load::load;
 pub use loaded::{LoadedPlugin, RegisteredObject, Registration};
-pub use sniff::{FileFacts, facts, mentions, sniff};
+pub use sniff::{FileFacts, contains_text, read_facts, sniff};
 pub use sources::plugin_api_sources;
 
 use std::fmt;

@@ -39,16 +39,16 @@ pub struct FileFacts {
 ///
 /// # Errors
 /// As [`sniff`].
-pub fn facts(path: &Path) -> Result<FileFacts, Rejection> {
+pub fn read_facts(path: &Path) -> Result<FileFacts, Rejection> {
     let entry = match sniff_entry(path)? {
         EntryKind::Rust => "declare_plugin!",
         EntryKind::C => C_ENTRY,
     };
-    Ok(FileFacts { entry, needed: needed(path) })
+    Ok(FileFacts { entry, needed: needed_libraries(path) })
 }
 
 /// Returns the names of the libraries that a library depends on; empty if they cannot be read.
-pub(super) fn needed(path: &Path) -> Vec<String> {
+pub(super) fn needed_libraries(path: &Path) -> Vec<String> {
     let Ok(file) = File::open(path) else { return Vec::new() };
     let file = ReadCache::new(file);
     let read = || -> object::Result<Vec<String>> {
@@ -71,7 +71,7 @@ pub(super) fn needed(path: &Path) -> Vec<String> {
 
 /// Returns true if the loadable segments of the file contain `text`; false if they cannot be read. A plugin usually
 /// contains the names that it registers, so that a search for a name can skip other files at first.
-pub fn mentions(path: &Path, text: &str) -> bool {
+pub fn contains_text(path: &Path, text: &str) -> bool {
     const CHUNK: u64 = 1 << 20;
     let Ok(file) = File::open(path) else { return false };
     if !file.metadata().is_ok_and(|data| data.is_file()) {

@@ -22,7 +22,7 @@ fn check(error: Error, entry: &str, message: &str) {
 }
 
 #[test]
-fn at_compile_time() {
+fn reports_panics_at_compile_time() {
     let codegen = plugin().0.codegen("entry_panics").unwrap();
     check(codegen.describe().unwrap_err(), "describe", "in describe");
     let candidate = Candidate::new(CandidateKind::Operator, "nn.relu", single("x", "nn.relu", &[1]));
@@ -35,7 +35,7 @@ fn at_compile_time() {
 }
 
 #[test]
-fn at_run_time() {
+fn reports_panics_at_run_time() {
     let (plugin, services) = plugin();
     let loader = plugin.loader("entry_panics").unwrap();
     let load = |symbol| {
@@ -55,7 +55,7 @@ fn at_run_time() {
 }
 
 #[test]
-fn in_a_destructor() {
+fn catches_panic_in_destructor() {
     let (plugin, services) = plugin();
     let loader = plugin.loader("entry_panics").unwrap();
     let request = LoadRequest { symbol: "drop", blob: b"", constants: &[], options: &json!({}), services: &services };

@@ -58,7 +58,7 @@ pub fn annotate_target_by(
 ) -> Result<Module, Box<Diagnostic>> {
     let mut annotator = Annotator {
         marks: Annotations::new(),
-        open: open_expressions(module),
+        open: expressions_to_annotate(module),
         targets,
         include_non_call_ops,
         attrs: vec![attrs_of(DEFAULT.into())],
@@ -69,7 +69,7 @@ pub fn annotate_target_by(
 }
 
 /// Returns the expressions to annotate: those outside composites and opaque functions.
-fn open_expressions(module: &Module) -> IndexVec<ExprId, bool> {
+fn expressions_to_annotate(module: &Module) -> IndexVec<ExprId, bool> {
     let mut open = IndexVec::filled(false, module.nodes.len());
     for &root in module.globals.values() {
         open[root] = true;
@@ -113,12 +113,12 @@ impl Annotator<'_> {
         let mut expr = expr.clone();
         match &mut expr {
             Expr::Constant(_) | Expr::Var(_) | Expr::Global(_) | Expr::Constructor(_) => return None,
-            Expr::Call(call) => match self.marks.mark(module, id) {
+            Expr::Call(call) => match self.marks.annotation_of(module, id) {
                 Some(Mark::Begin(..)) => return None,
                 Some(Mark::End(value, compiler)) => {
                     let target = match self.target[value] {
                         Some(target) => target,
-                        None => self.number(compiler),
+                        None => self.number_of_target(compiler),
                     };
                     self.target[value].get_or_insert(target);
                     self.target[id] = Some(target);
@@ -126,7 +126,8 @@ impl Annotator<'_> {
                     return Some(self.marks.end(rebuild, new, &self.attrs[target]));
                 }
                 None => {
-                    if let Some(Some(Mark::Begin(_, compiler))) = call.args.first().map(|&a| self.marks.mark(module, a))
+                    if let Some(Some(Mark::Begin(_, compiler))) =
+                        call.args.first().map(|&a| self.marks.annotation_of(module, a))
                         && compiler != DEFAULT
                     {
                         // The call is already annotated: the ends around it determine its target.
@@ -143,7 +144,7 @@ impl Annotator<'_> {
                             Expr::Var(_) if !self.include_non_call_ops => {
                                 call.callee = Callee::Expr(rebuild.get(callee));
                                 for arg in &mut call.args {
-                                    *arg = self.ended(rebuild, *arg);
+                                    *arg = self.wrap_in_end(rebuild, *arg);
                                 }
                                 return Some(push(rebuild, id, expr));
                             }
@@ -153,18 +154,20 @@ impl Annotator<'_> {
                     if let Callee::Expr(callee) = &mut call.callee {
                         *callee = rebuild.get(*callee);
                     }
-                    let target = target.map_or(0, |name| self.number(&name));
+                    let target = target.map_or(0, |name| self.number_of_target(&name));
                     self.wrap(rebuild, &mut call.args, Some(target));
                     self.target[id] = Some(target);
                 }
             },
             Expr::Tuple(fields) if fields.is_empty() => return None,
-            Expr::Tuple(fields) => self.non_call(rebuild, id, fields),
-            Expr::Project { tuple, .. } => self.non_call(rebuild, id, std::slice::from_mut(tuple)),
-            Expr::RefNew(value) | Expr::RefRead(value) => self.non_call(rebuild, id, std::slice::from_mut(value)),
+            Expr::Tuple(fields) => self.annotate_non_call(rebuild, id, fields),
+            Expr::Project { tuple, .. } => self.annotate_non_call(rebuild, id, std::slice::from_mut(tuple)),
+            Expr::RefNew(value) | Expr::RefRead(value) => {
+                self.annotate_non_call(rebuild, id, std::slice::from_mut(value))
+            }
             Expr::RefWrite { reference, value } => {
                 let mut both = [*reference, *value];
-                self.non_call(rebuild, id, &mut both);
+                self.annotate_non_call(rebuild, id, &mut both);
                 [*reference, *value] = both;
             }
             Expr::Function(function) => {
@@ -173,7 +176,7 @@ impl Annotator<'_> {
                 function.body = if composite || is_opaque(function) {
                     rebuild.get(function.body)
                 } else {
-                    self.ended(rebuild, function.body)
+                    self.wrap_in_end(rebuild, function.body)
                 };
             }
             Expr::Let { var, value, body } => {
@@ -183,19 +186,19 @@ impl Annotator<'_> {
                 } else {
                     self.wrap(rebuild, std::slice::from_mut(value), None);
                 }
-                *body = self.ended(rebuild, *body);
+                *body = self.wrap_in_end(rebuild, *body);
             }
             // As for an if, the data and the clauses get the ends of their producers; the match itself has no target.
             Expr::Match(m) => {
-                m.data = self.ended(rebuild, m.data);
+                m.data = self.wrap_in_end(rebuild, m.data);
                 for clause in &mut m.clauses {
                     clause.pattern.map_vars(&mut |var| rebuild.get(var));
-                    clause.body = self.ended(rebuild, clause.body);
+                    clause.body = self.wrap_in_end(rebuild, clause.body);
                 }
             }
             Expr::If { cond, then, otherwise } => {
                 for part in [cond, then, otherwise] {
-                    *part = self.ended(rebuild, *part);
+                    *part = self.wrap_in_end(rebuild, *part);
                 }
             }
         }
@@ -203,12 +206,12 @@ impl Annotator<'_> {
     }
 
     /// Annotates a tuple, projection or reference operation, which gets the common target of its operands.
-    fn non_call(&mut self, rebuild: &mut Rebuild<'_>, id: ExprId, operands: &mut [ExprId]) {
+    fn annotate_non_call(&mut self, rebuild: &mut Rebuild<'_>, id: ExprId, operands: &mut [ExprId]) {
         if self.include_non_call_ops {
             self.target[id] = Some(self.wrap(rebuild, operands, None));
         } else {
             for operand in operands {
-                *operand = self.ended(rebuild, *operand);
+                *operand = self.wrap_in_end(rebuild, *operand);
             }
         }
     }
@@ -222,9 +225,9 @@ impl Annotator<'_> {
         for (operand, keep) in operands.iter_mut().zip(&mut keep) {
             let mut from = 0;
             let old = *operand;
-            match self.marks.mark(module, old) {
+            match self.marks.annotation_of(module, old) {
                 Some(Mark::Begin(value, compiler)) => {
-                    if let Some(Mark::End(..)) = self.marks.mark(module, value) {
+                    if let Some(Mark::End(..)) = self.marks.annotation_of(module, value) {
                         from = self.target[value].unwrap_or(0);
                     }
                     *keep = compiler != DEFAULT;
@@ -236,7 +239,7 @@ impl Annotator<'_> {
                 }
                 None => {
                     from = self.target[old].unwrap_or(0);
-                    *operand = self.ended(rebuild, old);
+                    *operand = self.wrap_in_end(rebuild, old);
                 }
             }
             common = Some(match common {
@@ -255,9 +258,9 @@ impl Annotator<'_> {
 
     /// Returns the value of an operand, wrapped in an end if the operand has a target. A call without arguments counts
     /// as an input and gets no end.
-    fn ended(&mut self, rebuild: &mut Rebuild<'_>, old: ExprId) -> ExprId {
+    fn wrap_in_end(&mut self, rebuild: &mut Rebuild<'_>, old: ExprId) -> ExprId {
         let new = rebuild.get(old);
-        if self.marks.mark(rebuild.old, old).is_some() {
+        if self.marks.annotation_of(rebuild.old, old).is_some() {
             return new;
         }
         let computes = match rebuild.old.expr(old) {
@@ -272,7 +275,7 @@ impl Annotator<'_> {
         }
     }
 
-    fn number(&mut self, name: &str) -> Target {
+    fn number_of_target(&mut self, name: &str) -> Target {
         if let Some(&number) = self.numbers.get(name) {
             return number;
         }

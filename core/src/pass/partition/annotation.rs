@@ -31,7 +31,7 @@ impl Annotations {
     }
 
     /// Returns the annotation if the expression is one.
-    pub fn mark<'m>(&self, module: &'m Module, id: ExprId) -> Option<Mark<'m>> {
+    pub fn annotation_of<'m>(&self, module: &'m Module, id: ExprId) -> Option<Mark<'m>> {
         let (op, call) = module.expr(id).as_op_call()?;
         if op != self.begin && op != self.end {
             return None;

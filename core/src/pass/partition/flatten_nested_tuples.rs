@@ -13,14 +13,14 @@ use std::collections::HashMap;
 /// # Errors
 /// None for a well-typed module.
 pub fn flatten_nested_tuples(module: &Module) -> Result<Module, Box<Diagnostic>> {
-    flattened(module).map(Cow::into_owned)
+    flatten_if_needed(module).map(Cow::into_owned)
 }
 
 /// Variant of [`flatten_nested_tuples`] that does not copy a module without such tuples.
-pub(super) fn flattened(module: &Module) -> Result<Cow<'_, Module>, Box<Diagnostic>> {
+pub(super) fn flatten_if_needed(module: &Module) -> Result<Cow<'_, Module>, Box<Diagnostic>> {
     let marks = Annotations::new();
     let live = module.live();
-    let ended_tuple = |id: ExprId| match marks.mark(module, id) {
+    let ended_tuple = |id: ExprId| match marks.annotation_of(module, id) {
         Some(Mark::End(value, compiler)) if live[id] && is_filled_tuple(module, value) => Some((value, compiler)),
         _ => None,
     };

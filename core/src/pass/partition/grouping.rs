@@ -222,7 +222,7 @@ impl<'m> Grouping<'m> {
             grouping: self,
             name,
             attrs,
-            leaves: Leaves::of(pattern),
+            leaves: InputRules::of(pattern),
             grouped: HashSet::new(),
             numbers: HashMap::new(),
             labels: HashMap::new(),
@@ -233,12 +233,12 @@ impl<'m> Grouping<'m> {
             if !finder.grouped.contains(&root)
                 && let Some(matched) = matcher.match_at(pattern, root)
             {
-                finder.consider(root, matched, refused);
+                finder.add_group(root, matched, refused);
             }
         }
         for (root, matched) in matches {
             if !finder.grouped.contains(&root) {
-                finder.consider(root, matched, refused);
+                finder.add_group(root, matched, refused);
             }
         }
         finder.found
@@ -285,7 +285,7 @@ struct Finder<'g, 'm> {
     grouping: &'g Grouping<'m>,
     name: &'g Name,
     attrs: &'g Attrs,
-    leaves: Leaves<'g>,
+    leaves: InputRules<'g>,
     /// Expressions that are already in a group of this pattern.
     grouped: HashSet<ExprId>,
     /// Number of candidates in each global function.
@@ -296,7 +296,7 @@ struct Finder<'g, 'm> {
 }
 
 impl Finder<'_, '_> {
-    fn consider(&mut self, root: ExprId, matched: Match, refused: &mut dyn FnMut(ExprId, Refusal)) {
+    fn add_group(&mut self, root: ExprId, matched: Match, refused: &mut dyn FnMut(ExprId, Refusal)) {
         let graph = &self.grouping.graph;
         let next = self.numbers.entry(self.grouping.function[root]).or_default();
         let number = *next;
@@ -396,13 +396,13 @@ impl Finder<'_, '_> {
                 return Some(Refusal::new(RefusalCode::Escape, detail));
             }
         }
-        let needed = self.needs_any(inputs, bound)?;
+        let needed = self.bound_dependence(inputs, bound)?;
         let detail = format!("{name}: an input needs {}, which is bound inside the match", describe(module, needed));
         Some(Refusal::new(RefusalCode::Escape, detail))
     }
 
     /// Returns one of the `bound` variables on which the inputs depend; `None` if there is no such variable.
-    fn needs_any(&self, inputs: &[ExprId], bound: &HashSet<ExprId>) -> Option<ExprId> {
+    fn bound_dependence(&self, inputs: &[ExprId], bound: &HashSet<ExprId>) -> Option<ExprId> {
         // The users of a variable have larger ids.
         let first = *bound.iter().min()?;
         let mut seen = HashSet::new();
@@ -508,16 +508,16 @@ pub(super) fn emit<'a>(
 }
 
 /// Properties of a pattern that determine which matched expressions are inputs of a group; computed once per pattern.
-struct Leaves<'p> {
+struct InputRules<'p> {
     pattern: &'p Pattern,
     order: Vec<crate::pattern::PatternId>,
     /// Nodes whose expressions are never inputs: parents and paths of `dominates` patterns, and nodes inside function
     /// patterns.
-    fuzzy: Vec<crate::pattern::PatternId>,
+    never_inputs: Vec<crate::pattern::PatternId>,
 }
 
-impl<'p> Leaves<'p> {
-    fn of(pattern: &'p Pattern) -> Leaves<'p> {
+impl<'p> InputRules<'p> {
+    fn of(pattern: &'p Pattern) -> InputRules<'p> {
         let order = pattern.post_order();
         let mut fuzzy = Vec::new();
         for &id in &order {
@@ -530,12 +530,12 @@ impl<'p> Leaves<'p> {
                 _ => {}
             }
         }
-        Leaves { pattern, order, fuzzy }
+        InputRules { pattern, order, never_inputs: fuzzy }
     }
 
     fn inputs(&self, graph: &Graph<'_>, matched: &Match) -> Vec<ExprId> {
         let mut skip: HashSet<ExprId> = HashSet::new();
-        for &id in &self.fuzzy {
+        for &id in &self.never_inputs {
             skip.extend(matched.all(id).filter_map(as_expr));
         }
         // The variable of a matched let belongs to the group.

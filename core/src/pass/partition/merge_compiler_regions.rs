@@ -6,8 +6,8 @@
 //! different let bodies are never merged, because the values of one are not visible in the other.
 
 use super::annotation::{Annotations, Mark};
-use super::region_graph::{RegionGraph, flows};
-use super::regions::{RegionReader, closed};
+use super::region_graph::{RegionGraph, for_each_flow};
+use super::regions::{RegionReader, is_closed_function};
 use crate::analysis::scope::{Bodies, Captures, is_opaque};
 use byoc_ir::diag::Diagnostic;
 use byoc_ir::ir::{Expr, ExprId, IndexVec, Module};
@@ -58,17 +58,17 @@ pub fn merge_compiler_regions(module: &Module) -> Result<Module, Box<Diagnostic>
             };
             match module.expr(id) {
                 // The values that a composite captures flow into the composite.
-                expr @ Expr::Function(_) if closed(expr) => {
+                expr @ Expr::Function(_) if is_closed_function(expr) => {
                     let captures = captures.get_or_insert_with(|| Captures::of(module));
                     captures.of_literal(id).into_iter().for_each(|from| edge(from, id));
                 }
-                _ => flows(module, id, edge),
+                _ => for_each_flow(module, id, edge),
             }
         }
         let mut graph = RegionGraph::new(len as usize, edges);
         let mut done = vec![false; set.regions.len()];
         let mut waiting = vec![false; set.regions.len()];
-        let ends = set.order.iter().filter(|&&id| matches!(marks.mark(module, id), Some(Mark::End(..))));
+        let ends = set.order.iter().filter(|&&id| matches!(marks.annotation_of(module, id), Some(Mark::End(..))));
         for &end in ends {
             let Some(first) = reader.region(end) else { continue };
             // Producers are visited first, without recursion: a region is done after the regions that produce its
@@ -98,7 +98,7 @@ pub fn merge_compiler_regions(module: &Module) -> Result<Module, Box<Diagnostic>
                     if let Some(source) = source_region(module, &marks, &reader, begin)
                         && source != at
                         && set.regions[source as usize].target == own.target
-                        && bodies.same(begin, set.regions[source as usize].ins[0])
+                        && bodies.are_in_same_body(begin, set.regions[source as usize].ins[0])
                     {
                         let node = |r: u32| region_node[r as usize].expect("a region has a node");
                         graph.merge(node(source), node(at));
@@ -107,8 +107,8 @@ pub fn merge_compiler_regions(module: &Module) -> Result<Module, Box<Diagnostic>
             }
         }
         for &id in &set.order {
-            if let Some(Mark::Begin(value, _)) = marks.mark(module, id)
-                && matches!(marks.mark(module, value), Some(Mark::End(..)))
+            if let Some(Mark::Begin(value, _)) = marks.annotation_of(module, id)
+                && matches!(marks.annotation_of(module, value), Some(Mark::End(..)))
             {
                 internal[id] = reader.region(value).is_some() && graph.find(node_of[id]) == graph.find(node_of[value]);
             }
@@ -126,7 +126,7 @@ pub fn merge_compiler_regions(module: &Module) -> Result<Module, Box<Diagnostic>
 
 /// Returns the region that produces the value of a begin.
 fn source_region(module: &Module, marks: &Annotations, reader: &RegionReader<'_>, begin: ExprId) -> Option<u32> {
-    match marks.mark(module, begin) {
+    match marks.annotation_of(module, begin) {
         Some(Mark::Begin(value, _)) => reader.region(value),
         _ => None,
     }

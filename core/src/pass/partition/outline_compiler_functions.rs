@@ -90,7 +90,7 @@ fn define(module: &Module, defined: &mut BTreeMap<Name, ExprId>, function: ExprI
         Some(known) => {
             if let Err(difference) = structural_equal_exprs((module, known), (module, function)) {
                 let message = format!("two different functions have the global_symbol \"{symbol}\": {difference}");
-                return Err(bad(message, "give each function of a backend a distinct global_symbol"));
+                return Err(bad_outline(message, "give each function of a backend a distinct global_symbol"));
             }
         }
         None => {
@@ -114,7 +114,7 @@ fn define(module: &Module, defined: &mut BTreeMap<Name, ExprId>, function: ExprI
             && !binders.contains(&id)
         {
             let message = format!("function \"{symbol}\": expected no captured variables, found %{}", var.name);
-            return Err(bad(message, "pass the captured variable as a parameter"));
+            return Err(bad_outline(message, "pass the captured variable as a parameter"));
         }
     }
     Ok(())
@@ -125,10 +125,10 @@ fn symbol_of(module: &Module, function: ExprId) -> Result<&str, Box<Diagnostic>>
     attrs.and_then(|attrs| attrs.str("global_symbol")).ok_or_else(|| {
         let owner = attrs.and_then(|attrs| attrs.str("Compiler")).unwrap_or_default();
         let message = format!("function of \"{owner}\": expected the attribute global_symbol, found none");
-        bad(message, "add global_symbol=\"...\" to the attributes of the function")
+        bad_outline(message, "add global_symbol=\"...\" to the attributes of the function")
     })
 }
 
-fn bad(message: String, help: &str) -> Box<Diagnostic> {
+fn bad_outline(message: String, help: &str) -> Box<Diagnostic> {
     Box::new(Diagnostic::error(codes::passes::BAD_OUTLINE, message).help(help))
 }

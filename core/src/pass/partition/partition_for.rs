@@ -11,7 +11,7 @@ use super::grouping::{Grouping, emit};
 use super::judge::{Candidate, Composite, Judge, Question, Refusal, RefusalCode, Verdict, request_verdicts};
 use super::outline::{Naming, Outline, Shared, define_and_call, sanitize};
 use super::refusals::RefusalLog;
-use super::region_graph::{RegionGraph, flows};
+use super::region_graph::{RegionGraph, for_each_flow};
 use super::report::{ExprIds, OperatorReport, RegionReport, Report};
 use crate::analysis::scope::Bodies;
 use crate::pattern::{Entry, PatternNode};
@@ -87,7 +87,7 @@ impl Partitioner<'_> {
         let mut own: Vec<ExprId> = self.grouping.groups.keys().copied().filter(|root| !before.contains(root)).collect();
         own.extend(self.accepted_operators(by, backend));
         self.form_regions(by, backend, &own);
-        self.explain(by, backend, &free);
+        self.record_missing_refusals(by, backend, &free);
     }
 
     /// Returns the free operators that the backend accepts as single operators.
@@ -191,7 +191,7 @@ impl Partitioner<'_> {
         }
         let mut edges = Vec::new();
         for &id in order {
-            self.flows(id, |from, to| {
+            self.for_each_flow(id, |from, to| {
                 if let (Some(from), Some(to)) = (node_of[from], node_of[to]) {
                     edges.push((from, to));
                 }
@@ -202,7 +202,7 @@ impl Partitioner<'_> {
         for id in owned() {
             self.grouping.graph.for_each_operand(id, |operand| {
                 if own[operand]
-                    && self.bodies.same(operand, id)
+                    && self.bodies.are_in_same_body(operand, id)
                     && let (Some(from), Some(to)) = (node_of[operand], node_of[id])
                 {
                     graph.merge(from, to);
@@ -231,7 +231,7 @@ impl Partitioner<'_> {
         }
         let mut known: IndexVec<ExprId, Option<u32>> = IndexVec::filled(None, self.module.nodes.len());
         for at in first..self.regions.len() {
-            self.compute_ports(at, &mut known);
+            self.compute_inputs_and_outputs(at, &mut known);
         }
     }
 
@@ -265,7 +265,7 @@ impl Partitioner<'_> {
         for &id in order {
             if let Some(Expr::Project { tuple, .. }) = graph.expr(id)
                 && own[*tuple]
-                && self.bodies.same(*tuple, id)
+                && self.bodies.are_in_same_body(*tuple, id)
             {
                 own[id] = true;
             }
@@ -275,7 +275,7 @@ impl Partitioner<'_> {
                 let mut users = graph.users(id);
                 if let Some(user) = users.next()
                     && own[user]
-                    && self.bodies.same(id, user)
+                    && self.bodies.are_in_same_body(id, user)
                     && users.all(|other| other == user)
                 {
                     own[id] = true;
@@ -284,16 +284,16 @@ impl Partitioner<'_> {
         }
     }
 
-    fn flows(&self, id: ExprId, mut edge: impl FnMut(ExprId, ExprId)) {
+    fn for_each_flow(&self, id: ExprId, mut edge: impl FnMut(ExprId, ExprId)) {
         match self.grouping.graph.expr(id) {
-            Some(Expr::Let { .. } | Expr::Function(_) | Expr::Match(_)) => flows(self.module, id, edge),
+            Some(Expr::Let { .. } | Expr::Function(_) | Expr::Match(_)) => for_each_flow(self.module, id, edge),
             _ => self.grouping.graph.for_each_operand(id, |operand| edge(operand, id)),
         }
     }
 
     /// Computes the inputs and outputs of a region. `known` holds, for each expression, the last region of which it was
     /// found to be an input.
-    fn compute_ports(&mut self, at: usize, known: &mut IndexVec<ExprId, Option<u32>>) {
+    fn compute_inputs_and_outputs(&mut self, at: usize, known: &mut IndexVec<ExprId, Option<u32>>) {
         let this = Some(at as u32);
         let (mut inputs, mut outputs) = (ExprIds::new(), ExprIds::new());
         self.regions[at].nodes.sort_unstable();
@@ -350,8 +350,8 @@ impl Partitioner<'_> {
 
     /// Records a reason for each operator that the backend neither accepted nor refused. `free` holds the operators
     /// that were free before.
-    fn explain(&mut self, by: u32, backend: &Backend<'_>, free: &[ExprId]) {
-        let inside = self.inside();
+    fn record_missing_refusals(&mut self, by: u32, backend: &Backend<'_>, free: &[ExprId]) {
+        let inside = self.region_of_each();
         let mut named: HashMap<OpId, Vec<&Entry>> = HashMap::new();
         for entry in backend.table {
             for op in entry.pattern.named_ops() {
@@ -387,7 +387,7 @@ impl Partitioner<'_> {
     }
 
     /// Returns the region of each expression, including the expressions inside composites.
-    fn inside(&self) -> IndexVec<ExprId, Option<u32>> {
+    fn region_of_each(&self) -> IndexVec<ExprId, Option<u32>> {
         let mut inside = self.region.clone();
         for (root, group) in &self.grouping.groups {
             if let Some(region) = self.region[*root] {
@@ -418,7 +418,8 @@ impl Partitioner<'_> {
                 let (function, number) = numbering[at];
                 let naming =
                     Naming { module: module_name, function: self.grouping.function_name(function), region: number };
-                let symbol = self.make(rebuild, &mut shared, &self.regions[at], naming, &mut inner, &mut outer);
+                let symbol =
+                    self.build_function(rebuild, &mut shared, &self.regions[at], naming, &mut inner, &mut outer);
                 self.regions[at].symbol = symbol;
             }
             Ok(outer[id])
@@ -480,7 +481,7 @@ impl Partitioner<'_> {
         order
     }
 
-    fn make(
+    fn build_function(
         &self,
         rebuild: &mut Rebuild<'_>,
         shared: &mut Shared,
@@ -531,7 +532,7 @@ impl Partitioner<'_> {
     /// Returns the reports of the operators. The index of a region counts only the regions that are built, ordered by
     /// first expression.
     fn report(&mut self, operators: Vec<ExprId>, is_made: &[bool]) -> Vec<OperatorReport> {
-        let inside = self.inside();
+        let inside = self.region_of_each();
         let mut first: Vec<(ExprId, u32)> = Vec::new();
         for (i, region) in self.regions.iter().enumerate().filter(|&(i, _)| is_made[i]) {
             first.push((region.nodes[0], i as u32));
@@ -545,7 +546,11 @@ impl Partitioner<'_> {
             let region = region.and_then(|from| Some((place[from]?, self.owner[from])));
             // If the operator is assigned, the refusals by other patterns of the same backend are irrelevant.
             let own = region.map(|(_, backend)| backend);
-            OperatorReport { expr, region: region.map(|(to, _)| to as usize), refusals: refusals.of(expr, own) }
+            OperatorReport {
+                expr,
+                region: region.map(|(to, _)| to as usize),
+                refusals: refusals.refusals_of(expr, own),
+            }
         };
         operators.into_iter().map(report).collect()
     }

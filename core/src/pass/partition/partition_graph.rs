@@ -9,12 +9,12 @@
 //! region did.
 
 use super::annotation::{Annotations, DEFAULT, Mark};
-use super::flatten_nested_tuples::flattened;
+use super::flatten_nested_tuples::flatten_if_needed;
 use super::grouping::describe;
 use super::optimize_functions::optimize_functions;
 use super::outline::{Naming, Outline, Shared, define_and_call};
 use super::regions::{Region, RegionReader};
-use super::remove_default_annotations::without_defaults;
+use super::remove_default_annotations::remove_if_present;
 use crate::analysis::scope::{Captures, is_opaque};
 use crate::pass::splice::copy_literal;
 use byoc_ir::diag::{Diagnostic, codes};
@@ -27,8 +27,8 @@ use smallvec::SmallVec;
 /// # Errors
 /// The annotations are inconsistent, or a region depends on its own result.
 pub fn partition_graph(module: &Module, module_name: &str, bind_constants: bool) -> Result<Module, Box<Diagnostic>> {
-    let flat = flattened(module)?;
-    let plain = without_defaults(&flat)?;
+    let flat = flatten_if_needed(module)?;
+    let plain = remove_if_present(&flat)?;
     partition(&plain, module_name, bind_constants)
 }
 
@@ -50,7 +50,7 @@ pub fn partition_graph_with(
 }
 
 /// Region with its enclosing global function, its inputs and its outputs.
-struct Part {
+struct RegionFunction {
     region: Region,
     function: Name,
     /// Values that enter the region.
@@ -58,7 +58,7 @@ struct Part {
     /// Values that leave the region, in the order of the outputs.
     outputs: ExprList,
     /// Values of the outputs in the new module, once the region's call has been built.
-    made: Option<ExprList>,
+    results: Option<ExprList>,
 }
 
 type Inputs = SmallVec<[Input; 1]>;
@@ -70,7 +70,7 @@ struct Input {
     inside: ExprList,
     name: InputName,
     /// True for a constant that moves inside.
-    bound: bool,
+    is_bound: bool,
 }
 
 /// Suffix of a parameter's name, which follows the name of the region.
@@ -102,7 +102,7 @@ struct ExprStates {
 fn partition(module: &Module, module_name: &str, bind_constants: bool) -> Result<Module, Box<Diagnostic>> {
     let marks = Annotations::new();
     let mut reader = RegionReader::new(module);
-    let mut parts: Vec<Part> = Vec::new();
+    let mut parts: Vec<RegionFunction> = Vec::new();
     let count = module.nodes.len();
     let mut states = ExprStates {
         part: IndexVec::filled(None, count),
@@ -127,27 +127,34 @@ fn partition(module: &Module, module_name: &str, bind_constants: bool) -> Result
                 states.begin[begin] = k as u32;
             }
             let outputs = outputs(module, &marks, &region, &mut states.output);
-            parts.push(Part { region, function: name.clone(), inputs: Inputs::new(), outputs, made: None });
+            parts.push(RegionFunction {
+                region,
+                function: name.clone(),
+                inputs: Inputs::new(),
+                outputs,
+                results: None,
+            });
         }
     }
     let mut literals = Literals::of(module, &parts);
     let order = order(module, &marks, &mut states, &mut parts, &literals, bind_constants)?;
     let ExprStates { part: part_of, output, .. } = states;
     // A value that leaves a region without an end is recomputed outside, which uses the same literals again.
-    literals.copy_all = order.iter().any(|&id| part_of[id].is_some() && marks.mark(module, id).is_none());
+    literals.copy_all = order.iter().any(|&id| part_of[id].is_some() && marks.annotation_of(module, id).is_none());
     let mut shared = Shared::default();
     let mut inner: IndexVec<ExprId, Option<ExprId>> = IndexVec::filled(None, count);
     Rebuild::run_in_order(module, order, |rebuild, id, _| {
-        Ok(match marks.mark(module, id) {
+        Ok(match marks.annotation_of(module, id) {
             Some(Mark::Begin(value, _)) => Some(rebuild.get(value)),
             Some(Mark::End(value, _)) => match part_of[id] {
                 Some(part) => {
                     let part = &mut parts[part as usize];
-                    if part.made.is_none() {
-                        part.made = Some(make(rebuild, &mut shared, module_name, part, &literals, &mut inner)?);
+                    if part.results.is_none() {
+                        part.results =
+                            Some(build_function(rebuild, &mut shared, module_name, part, &literals, &mut inner)?);
                     }
-                    let at = output[ended(module, &marks, value)];
-                    part.made.as_ref().zip(at).map(|(outputs, at)| outputs[at as usize])
+                    let at = output[strip_ends(module, &marks, value)];
+                    part.results.as_ref().zip(at).map(|(outputs, at)| outputs[at as usize])
                 }
                 None => Some(rebuild.get(value)),
             },
@@ -165,7 +172,7 @@ struct Literals {
 }
 
 impl Literals {
-    fn of(module: &Module, parts: &[Part]) -> Literals {
+    fn of(module: &Module, parts: &[RegionFunction]) -> Literals {
         let is_literal = |id: ExprId| matches!(module.expr(id), Expr::Function(_));
         let mut used = Vec::new();
         for &node in parts.iter().flat_map(|part| &part.region.nodes) {
@@ -208,16 +215,16 @@ fn is_duplicable(expr: &Expr) -> bool {
 }
 
 /// Returns the value inside a chain of annotations.
-fn outside(module: &Module, marks: &Annotations, mut id: ExprId) -> ExprId {
-    while let Some(Mark::Begin(value, _) | Mark::End(value, _)) = marks.mark(module, id) {
+fn strip_annotations(module: &Module, marks: &Annotations, mut id: ExprId) -> ExprId {
+    while let Some(Mark::Begin(value, _) | Mark::End(value, _)) = marks.annotation_of(module, id) {
         id = value;
     }
     id
 }
 
 /// Returns the value inside a chain of ends. All ends of a chain belong to the region of the first one.
-fn ended(module: &Module, marks: &Annotations, mut id: ExprId) -> ExprId {
-    while let Some(Mark::End(value, _)) = marks.mark(module, id) {
+fn strip_ends(module: &Module, marks: &Annotations, mut id: ExprId) -> ExprId {
+    while let Some(Mark::End(value, _)) = marks.annotation_of(module, id) {
         id = value;
     }
     id
@@ -232,7 +239,7 @@ fn outputs(
 ) -> ExprList {
     let mut outputs = ExprList::new();
     for &end in &region.outs {
-        let value = ended(module, marks, end);
+        let value = strip_ends(module, marks, end);
         // The value is inside this region, so no other region has written its position.
         if place[value].is_none() {
             place[value] = Some(outputs.len() as u32);
@@ -263,7 +270,7 @@ fn inputs(
         if std::mem::replace(&mut seen[id], stamp) == stamp {
             continue;
         }
-        let (value, number) = match marks.mark(module, id) {
+        let (value, number) = match marks.annotation_of(module, id) {
             Some(Mark::Begin(value, _)) if part_of[id] == Some(part) && part_of[value] != Some(part) => {
                 (value, Some(begin[id]))
             }
@@ -280,7 +287,7 @@ fn inputs(
             }
             _ => (id, None),
         };
-        let source = outside(module, marks, value);
+        let source = strip_annotations(module, marks, value);
         if entered[source].0 == stamp {
             inputs[entered[source].1 as usize].inside.push(id);
             continue;
@@ -299,7 +306,7 @@ fn inputs(
             },
             InputName::Begin,
         );
-        inputs.push(Input { value, inside: ExprList::from_slice(&[id]), name, bound });
+        inputs.push(Input { value, inside: ExprList::from_slice(&[id]), name, is_bound: bound });
     }
     inputs
 }
@@ -309,7 +316,7 @@ fn order(
     module: &Module,
     marks: &Annotations,
     states: &mut ExprStates,
-    parts: &mut [Part],
+    parts: &mut [RegionFunction],
     literals: &Literals,
     bind_constants: bool,
 ) -> Result<Vec<ExprId>, Box<Diagnostic>> {
@@ -332,7 +339,7 @@ fn order(
             State::Open => {
                 stack.pop();
                 state[id] = State::Done;
-                if let (Some(Mark::End(..)), Some(part)) = (marks.mark(module, id), states.part[id]) {
+                if let (Some(Mark::End(..)), Some(part)) = (marks.annotation_of(module, id), states.part[id]) {
                     part_needed[part as usize] = State::Done;
                 }
                 order.push(id);
@@ -340,7 +347,7 @@ fn order(
             State::New => {
                 state[id] = State::Open;
                 needs.clear();
-                match (marks.mark(module, id), states.part[id]) {
+                match (marks.annotation_of(module, id), states.part[id]) {
                     (Some(Mark::End(value, target)), Some(part)) => match part_needed[part as usize] {
                         State::New => {
                             part_needed[part as usize] = State::Open;
@@ -349,10 +356,14 @@ fn order(
                             part.inputs = inputs(module, marks, states, at, &part.region, id, literals, bind_constants);
                             needs.extend(part.inputs.iter().map(|input| input.value));
                             needs.extend(
-                                part.inputs.iter().filter(|i| i.bound).map(|i| outside(module, marks, i.value)),
+                                part.inputs
+                                    .iter()
+                                    .filter(|i| i.is_bound)
+                                    .map(|i| strip_annotations(module, marks, i.value)),
                             );
                             // Constants and function literals that the region uses without a parameter.
-                            for &node in part.region.nodes.iter().filter(|&&n| marks.mark(module, n).is_none()) {
+                            for &node in part.region.nodes.iter().filter(|&&n| marks.annotation_of(module, n).is_none())
+                            {
                                 module.expr(node).for_each_operand(|operand| {
                                     if is_duplicable(module.expr(operand)) {
                                         needs.push(operand);
@@ -363,7 +374,7 @@ fn order(
                         State::Open => {
                             let message = format!(
                                 "the region of \"{target}\" around {} depends on its own result",
-                                describe(module, outside(module, marks, value))
+                                describe(module, strip_annotations(module, marks, value))
                             );
                             return Err(Box::new(
                                 Diagnostic::error(codes::passes::REGION_CYCLE, message)
@@ -383,11 +394,11 @@ fn order(
 
 /// Builds the function of a region and its call. `inner` is scratch memory for the values of expressions inside the
 /// function; all of its entries are `None` before and after the call.
-fn make(
+fn build_function(
     rebuild: &mut Rebuild<'_>,
     shared: &mut Shared,
     module_name: &str,
-    part: &Part,
+    part: &RegionFunction,
     literals: &Literals,
     inner: &mut IndexVec<ExprId, Option<ExprId>>,
 ) -> Result<ExprList, Box<Diagnostic>> {
@@ -396,8 +407,8 @@ fn make(
     let mut params = ExprList::new();
     let mut args = ExprList::new();
     for input in &part.inputs {
-        let replacement = if input.bound {
-            rebuild.get(outside(old, &marks, input.value))
+        let replacement = if input.is_bound {
+            rebuild.get(strip_annotations(old, &marks, input.value))
         } else {
             let (kind, k) = match input.name {
                 InputName::Begin(k) => ('i', k),
@@ -435,7 +446,7 @@ fn make(
             let outside = rebuild.get(literal);
             inner[literal] = Some(copy_literal(rebuild, outside, captured)?);
         }
-        let copy = match marks.mark(old, node) {
+        let copy = match marks.annotation_of(old, node) {
             Some(Mark::Begin(value, _) | Mark::End(value, _)) => inner[value],
             None => {
                 let mut expr = old.expr(node).clone();

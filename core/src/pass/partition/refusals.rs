@@ -72,7 +72,7 @@ pub(super) struct SortedRefusals {
 impl SortedRefusals {
     /// Returns the distinct refusals of an expression, except those by `except`, the backend to which the expression is
     /// assigned.
-    pub fn of(&mut self, expr: ExprId, except: Option<u32>) -> Arc<[(Name, Arc<Refusal>)]> {
+    pub fn refusals_of(&mut self, expr: ExprId, except: Option<u32>) -> Arc<[(Name, Arc<Refusal>)]> {
         let first = self.lines.partition_point(|line| line.expr < expr);
         let lines = self.lines[first..].iter().take_while(|line| line.expr == expr);
         let mut kept: SmallVec<[&Line; 4]> = SmallVec::new();

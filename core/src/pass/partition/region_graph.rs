@@ -206,7 +206,7 @@ impl Forest {
 
 /// Calls `edge(from, to)` for each data-flow edge of an expression: from its operands to the expression, from the value
 /// of a let to the variable and to the let, and from the data of a match to the variables of the patterns.
-pub(super) fn flows(module: &Module, id: ExprId, mut edge: impl FnMut(ExprId, ExprId)) {
+pub(super) fn for_each_flow(module: &Module, id: ExprId, mut edge: impl FnMut(ExprId, ExprId)) {
     let expr = module.expr(id);
     match expr {
         Expr::Let { var, value, body } => {

@@ -35,7 +35,7 @@ pub(super) struct RegionSet {
 }
 
 /// Returns true for a function whose body has no regions: a composite, or an opaque function.
-pub(super) fn closed(expr: &Expr) -> bool {
+pub(super) fn is_closed_function(expr: &Expr) -> bool {
     expr.as_function().is_some_and(|f| f.attrs.get("Composite").is_some() || is_opaque(f))
 }
 
@@ -80,21 +80,21 @@ impl<'m> RegionReader<'m> {
         self.current += 1;
         let (module, marks) = (self.module, self.marks);
         let order = self.post_order(function);
-        let mut open = Open::default();
+        let mut open = OpenRegions::default();
         for &id in &order {
-            match marks.mark(module, id) {
+            match marks.annotation_of(module, id) {
                 Some(Mark::Begin(_, target)) => {
                     self.region_of[id] = Some(open.start(target, id));
                 }
                 Some(Mark::End(value, target)) => {
                     let region = self.region(value).map(|r| open.find(r)).ok_or_else(|| {
-                        bad(format!(
+                        bad_annotation(format!(
                             "end for \"{target}\": expected a value in a region of \"{target}\", found {} in no region",
                             describe(module, value)
                         ))
                     })?;
                     if *open.targets[region as usize] != *target {
-                        return Err(bad(format!(
+                        return Err(bad_annotation(format!(
                             "end for \"{target}\": expected a value in a region of \"{target}\", \
                              found {} in a region of \"{}\"",
                             describe(module, value),
@@ -108,7 +108,7 @@ impl<'m> RegionReader<'m> {
                     let mut joined: Option<u32> = None;
                     let mut clash = None;
                     joining_operands(module.expr(id), |operand| {
-                        if matches!(marks.mark(module, operand), Some(Mark::End(..))) {
+                        if matches!(marks.annotation_of(module, operand), Some(Mark::End(..))) {
                             return;
                         }
                         if let Some(other) = self.region(operand).map(|r| open.find(r)) {
@@ -122,7 +122,7 @@ impl<'m> RegionReader<'m> {
                         }
                     });
                     if let Some((first, other)) = clash {
-                        return Err(bad(format!(
+                        return Err(bad_annotation(format!(
                             "{}: expected arguments in regions of one target, found \"{}\" and \"{}\"",
                             describe(module, id),
                             open.targets[first as usize],
@@ -168,7 +168,7 @@ impl<'m> RegionReader<'m> {
                 self.owner[id] = self.current;
                 stack.push((id, true));
                 let expr = self.module.expr(id);
-                if !closed(expr) {
+                if !is_closed_function(expr) {
                     let first = stack.len();
                     expr.for_each_operand(|operand| {
                         if self.owner[operand] == 0 {
@@ -204,14 +204,14 @@ fn joining_operands(expr: &Expr, visit: impl FnMut(ExprId)) {
 
 /// Regions under construction: a union-find structure, with the inputs and outputs of each region in order.
 #[derive(Default)]
-struct Open {
+struct OpenRegions {
     parent: Vec<u32>,
     targets: Vec<Name>,
     ins: Lists,
     outs: Lists,
 }
 
-impl Open {
+impl OpenRegions {
     fn start(&mut self, target: &str, begin: ExprId) -> u32 {
         let region = self.parent.len() as u32;
         self.parent.push(region);
@@ -295,7 +295,7 @@ impl Lists {
     }
 }
 
-fn bad(message: String) -> Box<Diagnostic> {
+fn bad_annotation(message: String) -> Box<Diagnostic> {
     Box::new(Diagnostic::error(codes::passes::BAD_ANNOTATION, message).help(
         "wrap every argument of an operator in a compiler_begin, and the result in a compiler_end, of the same target",
     ))

@@ -11,18 +11,19 @@ use std::borrow::Cow;
 /// # Errors
 /// None for a well-typed module.
 pub fn remove_default_annotations(module: &Module) -> Result<Module, Box<Diagnostic>> {
-    without_defaults(module).map(Cow::into_owned)
+    remove_if_present(module).map(Cow::into_owned)
 }
 
 /// Variant of [`remove_default_annotations`] that does not copy a module without such annotations.
-pub(super) fn without_defaults(module: &Module) -> Result<Cow<'_, Module>, Box<Diagnostic>> {
+pub(super) fn remove_if_present(module: &Module) -> Result<Cow<'_, Module>, Box<Diagnostic>> {
     let marks = Annotations::new();
-    let is_default = |id| matches!(marks.mark(module, id), Some(Mark::Begin(_, DEFAULT) | Mark::End(_, DEFAULT)));
+    let is_default =
+        |id| matches!(marks.annotation_of(module, id), Some(Mark::Begin(_, DEFAULT) | Mark::End(_, DEFAULT)));
     if !module.nodes.ids().any(is_default) {
         return Ok(Cow::Borrowed(module));
     }
     Rebuild::run(module, |rebuild, id, _| {
-        Ok(match marks.mark(module, id) {
+        Ok(match marks.annotation_of(module, id) {
             Some(Mark::Begin(value, DEFAULT) | Mark::End(value, DEFAULT)) => Some(rebuild.get(value)),
             _ => None,
         })

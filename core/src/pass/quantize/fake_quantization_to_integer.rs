@@ -52,7 +52,7 @@ pub fn fake_quantization_to_integer(module: &Module) -> Result<Module> {
             return known.quantize(rebuild, call);
         }
         let new = rebuild.copy(id)?;
-        if let Some(affine) = known.follow(rebuild, name, call, new)? {
+        if let Some(affine) = known.derive(rebuild, name, call, new)? {
             known.by_value.insert(new, affine);
         }
         Ok(Some(new))
@@ -92,7 +92,7 @@ impl Affine {
     }
 }
 
-fn resolve(axis: i64, rank: usize) -> usize {
+fn resolve_axis(axis: i64, rank: usize) -> usize {
     (if axis < 0 { axis + rank as i64 } else { axis }).max(0) as usize
 }
 
@@ -103,7 +103,7 @@ impl Representations {
     }
 
     /// Derives the integer representation of `new`, the result of a call, from that of the arguments.
-    fn follow(&self, rebuild: &mut Rebuild<'_>, name: &str, call: &Call, new: ExprId) -> Result<Option<Affine>> {
+    fn derive(&self, rebuild: &mut Rebuild<'_>, name: &str, call: &Call, new: ExprId) -> Result<Option<Affine>> {
         if dtype(rebuild, new) != Some(DType::F32) {
             return Ok(None);
         }
@@ -112,7 +112,7 @@ impl Representations {
             let [value, scale, zero_point] = [0, 1, 2].map(|i| rebuild.get(call.args[i]));
             let known = constant(rebuild, scale).is_some() && constant(rebuild, zero_point).is_some();
             let axis = call.attrs.get("axis").and_then(AttrValue::as_int).unwrap_or(-1);
-            let axis = resolve(axis, rank(rebuild, value));
+            let axis = resolve_axis(axis, rank(rebuild, value));
             return Ok(known.then_some(Affine { value, scale, zero_point, axis, origin }));
         }
         let Some(data) = self.arg(rebuild, call, 0) else { return Ok(None) };
@@ -127,7 +127,7 @@ impl Representations {
                     };
                     if let Some(axes) = axes {
                         let rank = rank(rebuild, data.value);
-                        let from = |i: usize| axes.get(i).map_or(rank - 1 - i, |&a| resolve(a, rank));
+                        let from = |i: usize| axes.get(i).map_or(rank - 1 - i, |&a| resolve_axis(a, rank));
                         let Some(at) = (0..rank).find(|&i| from(i) == axis) else { return Ok(None) };
                         axis = at;
                     }
@@ -207,7 +207,7 @@ impl Representations {
 
     /// Builds the sum of accumulators and a bias of the same scale.
     fn bias(&self, rebuild: &mut Rebuild<'_>, call: &Call, data: Affine, axis: i64) -> Result<Option<Affine>> {
-        let along = resolve(axis, rank(rebuild, data.value));
+        let along = resolve_axis(axis, rank(rebuild, data.value));
         let zero = constant(rebuild, data.zero_point).is_some_and(|t| t.as_slice::<i32>().iter().all(|&z| z == 0));
         if dtype(rebuild, data.value) != Some(DType::I32) || !zero || !data.is_single(rebuild) && data.axis != along {
             return Ok(None);
@@ -263,7 +263,7 @@ impl Representations {
         let target = Target {
             scale,
             zero_point,
-            axis: (!single).then(|| resolve(axis, rank(rebuild, real))),
+            axis: (!single).then(|| resolve_axis(axis, rank(rebuild, real))),
             out,
             rounding: call.attrs.str("rounding").unwrap_or("TONEAREST").into(),
         };

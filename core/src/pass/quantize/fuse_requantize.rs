@@ -28,7 +28,7 @@ pub fn fuse_requantize(module: &Module) -> Result<Module> {
         }
         match op::get(operator).name {
             "qnn.requantize" if alone(call.args[0]) => requantize(rebuild, call, &alone),
-            name @ ("clip" | "nn.relu") if alone(call.args[0]) => bound(rebuild, call, name),
+            name @ ("clip" | "nn.relu") if alone(call.args[0]) => merge_bounds(rebuild, call, name),
             _ => Ok(None),
         }
     })
@@ -45,7 +45,7 @@ fn uses(module: &Module) -> IndexVec<ExprId, u32> {
 }
 
 /// Returns the operator's name and the call, if the expression is an operator call.
-fn called(module: &Module, id: ExprId) -> Option<(&'static str, &Call)> {
+fn as_called_op(module: &Module, id: ExprId) -> Option<(&'static str, &Call)> {
     module.expr(id).as_op_call().map(|(operator, call)| (op::get(operator).name, call))
 }
 
@@ -53,18 +53,18 @@ fn constant(module: &Module, id: ExprId) -> Option<&Tensor> {
     module.expr(id).as_constant().map(|t| &**t)
 }
 
-fn byte(module: &Module, id: ExprId) -> bool {
+fn is_8_bit(module: &Module, id: ExprId) -> bool {
     module.ty(id).as_tensor().is_some_and(|t| matches!(t.dtype, DType::I8 | DType::U8))
 }
 
 fn requantize(rebuild: &mut Rebuild<'_>, call: &Call, alone: &dyn Fn(ExprId) -> bool) -> Result<Option<ExprId>> {
     let old = rebuild.old;
-    let Some((mut name, mut inner)) = called(old, call.args[0]) else { return Ok(None) };
+    let Some((mut name, mut inner)) = as_called_op(old, call.args[0]) else { return Ok(None) };
     let mut origins = vec![old.nodes[call.args[0]].origin];
     let mut bias = None;
     let mut bias_at = None;
     if matches!(name, "nn.bias_add" | "add") {
-        let Some(producer) = called(old, inner.args[0]) else { return Ok(None) };
+        let Some(producer) = as_called_op(old, inner.args[0]) else { return Ok(None) };
         if !alone(inner.args[0]) {
             return Ok(None);
         }
@@ -96,8 +96,8 @@ fn requantize(rebuild: &mut Rebuild<'_>, call: &Call, alone: &dyn Fn(ExprId) -> 
     let along = known.iter().all(|t| t.len() == 1) || resolve(params.int("axis")) == axis;
     let out = params.dtype("out_dtype").unwrap_or(DType::I8);
     let fits = sums.dtype == DType::I32
-        && byte(old, inner.args[0])
-        && byte(old, inner.args[1])
+        && is_8_bit(old, inner.args[0])
+        && is_8_bit(old, inner.args[1])
         && matches!(out, DType::I8 | DType::U8)
         && along
         && known[1].as_slice::<i32>().iter().all(|&zero| zero == 0)
@@ -139,10 +139,10 @@ fn requantize(rebuild: &mut Rebuild<'_>, call: &Call, alone: &dyn Fn(ExprId) -> 
 }
 
 /// Merges a `clip` or `nn.relu` into the fused operator that produces its operand.
-fn bound(rebuild: &mut Rebuild<'_>, call: &Call, name: &str) -> Result<Option<ExprId>> {
+fn merge_bounds(rebuild: &mut Rebuild<'_>, call: &Call, name: &str) -> Result<Option<ExprId>> {
     let producer = rebuild.get(call.args[0]);
     let Expr::Call(fused) = rebuild.new.module.expr(producer).clone() else { return Ok(None) };
-    let Some((producer_name, _)) = called(&rebuild.new.module, producer) else { return Ok(None) };
+    let Some((producer_name, _)) = as_called_op(&rebuild.new.module, producer) else { return Ok(None) };
     if !producer_name.ends_with("_requantize") {
         return Ok(None);
     }

@@ -93,8 +93,8 @@ impl<'a> Emitter<'a> {
                 let t = self.difference(data, self.args[2], -1)?;
                 let real = self.cast(t, DType::F32)?;
                 let mean = self.to.op("nn.avg_pool2d", &[real], self.call.attrs.clone())?;
-                let scale = self.along(self.args[1], mean, -1)?;
-                let mean = self.plain("multiply", &[mean, scale])?;
+                let scale = self.broadcast_along(self.args[1], mean, -1)?;
+                let mean = self.op_without_attrs("multiply", &[mean, scale])?;
                 self.quantize(mean, at(&self, 3, -1), self.dtype(data), Rounding::ToNearest)?
             }
             name => {
@@ -114,7 +114,7 @@ impl<'a> Emitter<'a> {
 
     // Building blocks.
 
-    fn plain(&mut self, name: &str, args: &[ExprId]) -> Result<ExprId> {
+    fn op_without_attrs(&mut self, name: &str, args: &[ExprId]) -> Result<ExprId> {
         self.to.op(name, args, Attrs::none())
     }
 
@@ -163,18 +163,18 @@ impl<'a> Emitter<'a> {
     }
 
     /// Returns the largest magnitude among the elements of a zero point, if it is a constant.
-    fn reach(&self, zero_point: ExprId) -> Option<u32> {
+    fn max_magnitude(&self, zero_point: ExprId) -> Option<u32> {
         self.constant(zero_point)?.as_slice::<i32>().iter().map(|v| v.unsigned_abs()).max()
     }
 
     /// Reshapes a scalar, or a vector along `axis`, so that it broadcasts against `data`.
-    fn along(&mut self, value: ExprId, data: ExprId, axis: i64) -> Result<ExprId> {
-        let (rank, is_one) = (self.rank(data) as i64, self.is_one(value));
+    fn broadcast_along(&mut self, value: ExprId, data: ExprId, axis: i64) -> Result<ExprId> {
+        let (rank, is_one) = (self.rank(data) as i64, self.has_one_element(value));
         if self.rank(value) == 0 {
             return Ok(value);
         }
         if is_one {
-            return self.plain("squeeze", &[value]);
+            return self.op_without_attrs("squeeze", &[value]);
         }
         let trailing = rank - 1 - if axis < 0 { axis + rank } else { axis };
         if trailing == 0 {
@@ -183,7 +183,7 @@ impl<'a> Emitter<'a> {
         self.to.op("expand_dims", &[value], Attrs::new([("axis", 1.into()), ("num_newaxis", trailing.into())]))
     }
 
-    fn is_one(&self, value: ExprId) -> bool {
+    fn has_one_element(&self, value: ExprId) -> bool {
         self.to.module.ty(value).as_tensor().is_some_and(|t| t.len() == Some(1))
     }
 
@@ -195,25 +195,25 @@ impl<'a> Emitter<'a> {
             false => Tensor::from_slice(&[values.len()], values),
         };
         let constant = self.to.constant(tensor);
-        self.along(constant, data, axis)
+        self.broadcast_along(constant, data, axis)
     }
 
     /// Builds `data - zero_point` in `int32`, saturating.
     fn difference(&mut self, data: ExprId, zero_point: ExprId, axis: i64) -> Result<ExprId> {
-        let reach = self.reach(zero_point);
+        let reach = self.max_magnitude(zero_point);
         let narrow = self.dtype(data).size() <= 2;
         if reach == Some(0) {
             return self.cast(data, DType::I32);
         }
         if narrow && reach.is_some_and(|reach| reach <= 1 << 30) {
             let data = self.cast(data, DType::I32)?;
-            let zero_point = self.along(zero_point, data, axis)?;
-            return self.plain("subtract", &[data, zero_point]);
+            let zero_point = self.broadcast_along(zero_point, data, axis)?;
+            return self.op_without_attrs("subtract", &[data, zero_point]);
         }
         let wide = self.cast(data, DType::I64)?;
         let zero_point = self.cast(zero_point, DType::I64)?;
-        let zero_point = self.along(zero_point, data, axis)?;
-        let wide = self.plain("subtract", &[wide, zero_point])?;
+        let zero_point = self.broadcast_along(zero_point, data, axis)?;
+        let wide = self.op_without_attrs("subtract", &[wide, zero_point])?;
         let wide = self.clip_to(wide, INT32)?;
         self.cast(wide, DType::I32)
     }
@@ -221,25 +221,25 @@ impl<'a> Emitter<'a> {
     fn dequantize(&mut self, data: ExprId, by: Quantization) -> Result<ExprId> {
         let t = self.difference(data, by.zero_point, by.axis)?;
         let real = self.cast(t, DType::F32)?;
-        let scale = self.along(by.scale, data, by.axis)?;
-        self.plain("multiply", &[real, scale])
+        let scale = self.broadcast_along(by.scale, data, by.axis)?;
+        self.op_without_attrs("multiply", &[real, scale])
     }
 
     fn quantize(&mut self, data: ExprId, to: Quantization, dtype: DType, rounding: Rounding) -> Result<ExprId> {
         let real = self.cast(data, DType::F32)?;
-        let scale = self.along(to.scale, data, to.axis)?;
-        let ratio = self.plain("divide", &[real, scale])?;
+        let scale = self.broadcast_along(to.scale, data, to.axis)?;
+        let ratio = self.op_without_attrs("divide", &[real, scale])?;
         let whole = self.round(ratio, rounding)?;
-        self.place(whole, to, dtype)
+        self.add_zero_point(whole, to, dtype)
     }
 
     /// Adds the zero point to integral float32 values and converts the sums to an integer type, saturating.
-    fn place(&mut self, whole: ExprId, to: Quantization, dtype: DType) -> Result<ExprId> {
+    fn add_zero_point(&mut self, whole: ExprId, to: Quantization, dtype: DType) -> Result<ExprId> {
         let mut value = whole;
-        if self.reach(to.zero_point) != Some(0) {
+        if self.max_magnitude(to.zero_point) != Some(0) {
             let zero_point = self.cast(to.zero_point, DType::F32)?;
-            let zero_point = self.along(zero_point, whole, to.axis)?;
-            value = self.plain("add", &[value, zero_point])?;
+            let zero_point = self.broadcast_along(zero_point, whole, to.axis)?;
+            value = self.op_without_attrs("add", &[value, zero_point])?;
         }
         let value = self.clip_to(value, range(dtype))?;
         self.cast(value, dtype)
@@ -248,21 +248,21 @@ impl<'a> Emitter<'a> {
     fn round(&mut self, real: ExprId, rounding: Rounding) -> Result<ExprId> {
         let half = self.float(0.5);
         match rounding {
-            Rounding::ToNearest => self.plain("round", &[real]),
+            Rounding::ToNearest => self.op_without_attrs("round", &[real]),
             Rounding::Upward => {
-                let moved = self.plain("add", &[real, half])?;
-                self.plain("floor", &[moved])
+                let moved = self.op_without_attrs("add", &[real, half])?;
+                self.op_without_attrs("floor", &[moved])
             }
             Rounding::ToEven => {
-                let whole = self.plain("trunc", &[real])?;
-                let fraction = self.plain("subtract", &[real, whole])?;
-                let size = self.plain("abs", &[fraction])?;
-                let tie = self.plain("equal", &[size, half])?;
-                let halved = self.plain("multiply", &[real, half])?;
-                let halved = self.plain("round", &[halved])?;
-                let even = self.plain("add", &[halved, halved])?;
-                let nearest = self.plain("round", &[real])?;
-                self.plain("where", &[tie, even, nearest])
+                let whole = self.op_without_attrs("trunc", &[real])?;
+                let fraction = self.op_without_attrs("subtract", &[real, whole])?;
+                let size = self.op_without_attrs("abs", &[fraction])?;
+                let tie = self.op_without_attrs("equal", &[size, half])?;
+                let halved = self.op_without_attrs("multiply", &[real, half])?;
+                let halved = self.op_without_attrs("round", &[halved])?;
+                let even = self.op_without_attrs("add", &[halved, halved])?;
+                let nearest = self.op_without_attrs("round", &[real])?;
+                self.op_without_attrs("where", &[tie, even, nearest])
             }
         }
     }
@@ -276,16 +276,16 @@ impl<'a> Emitter<'a> {
                 let ratios: Vec<f32> = by.iter().map(|r| if let Rescale::Float(m, _) = r { *m } else { 1.0 }).collect();
                 let shape: &[usize] = if ratios.len() == 1 { &[] } else { &[ratios.len()] };
                 let ratio = self.to.constant(Tensor::from_slice(shape, &ratios));
-                let ratio = self.along(ratio, t, axis)?;
+                let ratio = self.broadcast_along(ratio, t, axis)?;
                 let real = self.cast(t, DType::F32)?;
-                let real = self.plain("multiply", &[real, ratio])?;
+                let real = self.op_without_attrs("multiply", &[real, ratio])?;
                 let whole = self.round(real, *rounding)?;
-                return self.place(whole, to, dtype);
+                return self.add_zero_point(whole, to, dtype);
             }
             Some(Rescale::Fixed(_, rounding)) => self.multiply(t, by, *rounding, axis)?,
         };
         let limits = range(dtype);
-        if self.reach(to.zero_point) == Some(0) {
+        if self.max_magnitude(to.zero_point) == Some(0) {
             if limits == INT32 && self.dtype(scaled) == DType::I32 {
                 return Ok(scaled);
             }
@@ -294,8 +294,8 @@ impl<'a> Emitter<'a> {
         }
         let wide = self.cast(scaled, DType::I64)?;
         let zero_point = self.cast(to.zero_point, DType::I64)?;
-        let zero_point = self.along(zero_point, t, axis)?;
-        let wide = self.plain("add", &[wide, zero_point])?;
+        let zero_point = self.broadcast_along(zero_point, t, axis)?;
+        let wide = self.op_without_attrs("add", &[wide, zero_point])?;
         let wide = self.clip_to(wide, limits)?;
         self.cast(wide, dtype)
     }
@@ -319,36 +319,36 @@ impl<'a> Emitter<'a> {
             let bounds: Vec<i64> = left.iter().map(|n| 1 << (32 - n)).collect();
             let high = self.integers(&bounds, t, axis)?;
             let low = self.integers(&bounds.iter().map(|b| -b).collect::<Vec<_>>(), t, axis)?;
-            wide = self.plain("minimum", &[wide, high])?;
-            wide = self.plain("maximum", &[wide, low])?;
+            wide = self.op_without_attrs("minimum", &[wide, high])?;
+            wide = self.op_without_attrs("maximum", &[wide, low])?;
             let power = self.integers(&left.iter().map(|&n| 1 << n).collect::<Vec<_>>(), t, axis)?;
-            wide = self.plain("multiply", &[wide, power])?;
+            wide = self.op_without_attrs("multiply", &[wide, power])?;
         }
         let multiplier = self.integers(&each(&|m, _| m), t, axis)?;
-        let product = self.plain("multiply", &[wide, multiplier])?;
+        let product = self.op_without_attrs("multiply", &[wide, multiplier])?;
         // Shifts to the right. A shift by more than the maximum gives 0 as well, so the shift is clamped.
         let right = each(&|_, e| (-e).clamp(0, 32));
         let shift = self.integers(&right.iter().map(|r| 31 + r).collect::<Vec<_>>(), t, axis)?;
         let half = self.integers(&right.iter().map(|r| 1 << (30 + r)).collect::<Vec<_>>(), t, axis)?;
         let one = self.to.constant(Tensor::scalar(1i64));
         let moved = match rounding {
-            Rounding::Upward => self.plain("add", &[product, half])?,
+            Rounding::Upward => self.op_without_attrs("add", &[product, half])?,
             Rounding::ToNearest => {
                 let zero = self.to.constant(Tensor::scalar(0i64));
-                let negative = self.plain("less", &[product, zero])?;
+                let negative = self.op_without_attrs("less", &[product, zero])?;
                 let negative = self.cast(negative, DType::I64)?;
-                let moved = self.plain("add", &[product, half])?;
-                self.plain("subtract", &[moved, negative])?
+                let moved = self.op_without_attrs("add", &[product, half])?;
+                self.op_without_attrs("subtract", &[moved, negative])?
             }
             Rounding::ToEven => {
-                let down = self.plain("right_shift", &[product, shift])?;
-                let odd = self.plain("bitwise_and", &[down, one])?;
-                let below = self.plain("subtract", &[half, one])?;
-                let moved = self.plain("add", &[product, below])?;
-                self.plain("add", &[moved, odd])?
+                let down = self.op_without_attrs("right_shift", &[product, shift])?;
+                let odd = self.op_without_attrs("bitwise_and", &[down, one])?;
+                let below = self.op_without_attrs("subtract", &[half, one])?;
+                let moved = self.op_without_attrs("add", &[product, below])?;
+                self.op_without_attrs("add", &[moved, odd])?
             }
         };
-        let scaled = self.plain("right_shift", &[moved, shift])?;
+        let scaled = self.op_without_attrs("right_shift", &[moved, shift])?;
         self.clip_to(scaled, INT32)
     }
 
@@ -380,7 +380,7 @@ impl<'a> Emitter<'a> {
         let layout = self.params().string("kernel_layout");
         let channels = layout.find('O').unwrap_or(0) as i64;
         let mut operands = [self.args[0], self.args[1]];
-        let reaches = [self.reach(self.args[2]), self.reach(self.args[3])];
+        let reaches = [self.max_magnitude(self.args[2]), self.max_magnitude(self.args[3])];
         if reaches != [Some(0), Some(0)] {
             let bytes = |i: usize| self.dtype(self.args[i]).size() == 1;
             let small = reaches.iter().all(|r| r.is_some_and(|reach| reach <= 1 << 14));
@@ -390,8 +390,8 @@ impl<'a> Emitter<'a> {
                 operands[i] = data;
                 if reaches[i] != Some(0) {
                     let zero_point = self.cast(self.args[2 + i], dtype)?;
-                    let zero_point = self.along(zero_point, data, axis)?;
-                    operands[i] = self.plain("subtract", &[data, zero_point])?;
+                    let zero_point = self.broadcast_along(zero_point, data, axis)?;
+                    operands[i] = self.op_without_attrs("subtract", &[data, zero_point])?;
                 }
             }
         }
@@ -422,11 +422,11 @@ impl<'a> Emitter<'a> {
         let [lhs, rhs] = sides;
         let (lhs, rhs) = (self.cast(lhs, DType::I64)?, self.cast(rhs, DType::I64)?);
         let (first, second) = if self.def.name == "qnn.add" { ("add", "subtract") } else { ("subtract", "add") };
-        let mut value = self.plain(first, &[lhs, rhs])?;
-        if self.reach(self.args[7]) != Some(0) {
+        let mut value = self.op_without_attrs(first, &[lhs, rhs])?;
+        if self.max_magnitude(self.args[7]) != Some(0) {
             let zero_point = self.cast(self.args[7], DType::I64)?;
-            let zero_point = self.along(zero_point, value, -1)?;
-            value = self.plain(second, &[value, zero_point])?;
+            let zero_point = self.broadcast_along(zero_point, value, -1)?;
+            value = self.op_without_attrs(second, &[value, zero_point])?;
         }
         let value = self.clip_to(value, range(dtype))?;
         self.cast(value, dtype).map(Some)
@@ -446,7 +446,7 @@ impl<'a> Emitter<'a> {
             let difference = self.difference(self.args[side], self.args[3 + 2 * side], -1)?;
             *value = self.cast(difference, DType::I64)?;
         }
-        let product = self.plain("multiply", &sides)?;
+        let product = self.op_without_attrs("multiply", &sides)?;
         let product = self.clip_to(product, INT32)?;
         let product = self.cast(product, DType::I32)?;
         let by = default_requantization(&[from], &to);
@@ -483,9 +483,9 @@ impl<'a> Emitter<'a> {
     /// Builds `x * clip(x + 3, 0, 6) / 6`.
     fn hard_swish(&mut self, x: ExprId) -> Result<ExprId> {
         let (three, six) = (self.float(3.0), self.float(6.0));
-        let moved = self.plain("add", &[x, three])?;
+        let moved = self.op_without_attrs("add", &[x, three])?;
         let bounded = self.clip(moved, 0.0, 6.0)?;
-        let product = self.plain("multiply", &[x, bounded])?;
-        self.plain("divide", &[product, six])
+        let product = self.op_without_attrs("multiply", &[x, bounded])?;
+        self.op_without_attrs("divide", &[product, six])
     }
 }

@@ -66,12 +66,12 @@ fn has_blocks(layout: &str) -> bool {
 }
 
 /// Returns the block size of an axis; 1 without blocks.
-fn block(layout: &str, letter: char) -> usize {
+fn block_size(layout: &str, letter: char) -> usize {
     Layout::parse(layout).and_then(|layout| layout.factor(letter)).unwrap_or(1)
 }
 
 /// Returns the dimension of a tensor along an axis, including the block; `None` if it is unknown.
-fn total(ty: &Type, layout: &str, letter: char) -> Option<usize> {
+fn dimension_with_block(ty: &Type, layout: &str, letter: char) -> Option<usize> {
     let layout = Layout::parse(layout)?;
     let dims = &ty.as_tensor().filter(|ty| ty.dims.len() == layout.0.len())?.dims;
     let at = layout.0.iter().position(|dim| *dim == (letter, None))?;
@@ -179,7 +179,7 @@ impl Change {
         }
         match self.channels(ty) {
             Some(1) if is_broadcast => true,
-            Some(channels) => channels.is_multiple_of(block(&self.to, 'C')),
+            Some(channels) => channels.is_multiple_of(block_size(&self.to, 'C')),
             None => false,
         }
     }
@@ -242,7 +242,7 @@ impl Converter<'_> {
             }
             LayoutRule::Concatenation => {
                 let Expr::Tuple(fields) = rebuild.old.expr(call.args[0]) else { return Ok(None) };
-                let Some(change) = self.leading(rebuild.old, fields, false) else { return Ok(None) };
+                let Some(change) = self.leading_change(rebuild.old, fields, false) else { return Ok(None) };
                 let Some(axis) = change.axis(params.int("axis")) else { return Ok(None) };
                 let mut converted = Vec::with_capacity(fields.len());
                 for &field in fields {
@@ -254,7 +254,7 @@ impl Converter<'_> {
             }
             LayoutRule::Pointwise => {
                 let rank = rebuild.old.ty(id).as_tensor().map(|ty| ty.dims.len());
-                let leading = self.leading(rebuild.old, &call.args, true);
+                let leading = self.leading_change(rebuild.old, &call.args, true);
                 let Some(change) = leading.filter(|change| rank == Some(change.rank())) else { return Ok(None) };
                 let mut args = Vec::with_capacity(call.args.len());
                 for &arg in &call.args {
@@ -287,7 +287,7 @@ impl Converter<'_> {
             (None, "NCHW") => "OIHW".to_owned(),
             (None, "NHWC") if depthwise => "HWOI".to_owned(),
             (None, "NHWC") => "HWIO".to_owned(),
-            (None, data) if has_blocks(data) => format!("OIHW{0}i{0}o", block(data, 'C')),
+            (None, data) if has_blocks(data) => format!("OIHW{0}i{0}o", block_size(data, 'C')),
             _ => kernel.clone(),
         };
         if !(out.is_empty() || out == from) || (*from == *rule.data && kernel == to_kernel) {
@@ -298,13 +298,13 @@ impl Converter<'_> {
         if change.has_blocks() || of_kernel.has_blocks() {
             let weight = rebuild.old.ty(call.args[1]);
             let fills = |ty: &Type, from: &str, letter: char, block: usize| {
-                total(ty, from, letter).is_some_and(|n| n.is_multiple_of(block))
+                dimension_with_block(ty, from, letter).is_some_and(|n| n.is_multiple_of(block))
             };
-            let block_of_data = block(&change.to, 'C');
+            let block_of_data = block_size(&change.to, 'C');
             let fits = fills(rebuild.old.ty(call.args[0]), &from, 'C', block_of_data)
                 && fills(weight, &kernel, 'O', block_of_data)
-                && fills(weight, &kernel, 'O', block(&to_kernel, 'O'))
-                && fills(weight, &kernel, 'I', block(&to_kernel, 'I'));
+                && fills(weight, &kernel, 'O', block_size(&to_kernel, 'O'))
+                && fills(weight, &kernel, 'I', block_size(&to_kernel, 'I'));
             if groups > 1 || !fits {
                 let reason = if fits { "it has groups" } else { "its channels are not a multiple of the block size" };
                 self.warn_unchanged("nn.conv2d", &change, reason);
@@ -370,7 +370,7 @@ impl Converter<'_> {
 
     /// Returns the conversion of the first converted operand, if at least as many operands are converted in that way as
     /// would still have to be transformed.
-    fn leading(&self, module: &Module, operands: &[ExprId], is_broadcast: bool) -> Option<Change> {
+    fn leading_change(&self, module: &Module, operands: &[ExprId], is_broadcast: bool) -> Option<Change> {
         let change = operands.iter().find_map(|&operand| Some(&self.converted[operand].as_ref()?.1))?;
         let (mut held, mut others) = (0, 0);
         for &operand in operands {

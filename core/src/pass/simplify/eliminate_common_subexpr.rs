@@ -57,7 +57,7 @@ pub fn eliminate_common_subexpr(module: &Module) -> Result<Module, Box<Diagnosti
     let mut result = Rebuild::run(module, |rebuild, id, expr| {
         let Some(scope) = scopes.of[id].filter(|_| touch[id]) else { return Ok(None) };
         let mut mapped = |ids: &[ExprId]| -> Box<[ExprId]> {
-            ids.iter().map(|&i| constants.one_for(&rebuild.new.module, rebuild.get(i))).collect()
+            ids.iter().map(|&i| constants.representative(&rebuild.new.module, rebuild.get(i))).collect()
         };
         let key = match expr {
             Expr::Call(call) => match call.callee {
@@ -133,7 +133,7 @@ struct Constants {
 
 impl Constants {
     /// Returns the first constant equal to `id`; `id` itself if it is not a constant.
-    fn one_for(&mut self, module: &Module, id: ExprId) -> ExprId {
+    fn representative(&mut self, module: &Module, id: ExprId) -> ExprId {
         let Expr::Constant(tensor) = module.expr(id) else { return id };
         let Constants { small, large, known } = self;
         *known.entry(id).or_insert_with(|| {

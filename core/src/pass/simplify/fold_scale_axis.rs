@@ -52,7 +52,7 @@ fn fold(
     if !has_one_user(value) {
         return Ok(None);
     }
-    if let Some(folded) = scaled(rebuild, value, scale)? {
+    if let Some(folded) = scale_weights(rebuild, value, scale)? {
         rebuild.inherit(folded, id);
         return Ok(Some(folded));
     }
@@ -69,7 +69,7 @@ fn fold(
     if product.len() > size(bias).max(size(scale)) {
         return Ok(None);
     }
-    let Some(folded) = scaled(rebuild, inner, scale)? else { return Ok(None) };
+    let Some(folded) = scale_weights(rebuild, inner, scale)? else { return Ok(None) };
     rebuild.inherit(folded, id);
     single_use.insert(folded, true);
     let bias = constant(rebuild, product, [bias, scale]);
@@ -99,7 +99,7 @@ fn constant_last(module: &Module, [a, b]: [ExprId; 2]) -> Option<[ExprId; 2]> {
 }
 
 /// Folds `scale` into the weights if `value` is a convolution or `nn.dense`.
-fn scaled(rebuild: &mut Rebuild<'_>, value: ExprId, scale: ExprId) -> Result<Option<ExprId>, Box<Diagnostic>> {
+fn scale_weights(rebuild: &mut Rebuild<'_>, value: ExprId, scale: ExprId) -> Result<Option<ExprId>, Box<Diagnostic>> {
     let module = &rebuild.new.module;
     let Some((operator, call)) = module.expr(value).as_op_call() else { return Ok(None) };
     let params = Params::new(op::get(operator), &call.attrs);
@@ -124,7 +124,7 @@ fn scaled(rebuild: &mut Rebuild<'_>, value: ExprId, scale: ExprId) -> Result<Opt
     if !out.dtype.is_float() || weight.dtype() != out.dtype || factor.dtype() != out.dtype {
         return Ok(None);
     }
-    let Some(vector) = along(factor, axis, out.dims.len(), out.dims[axis].fixed()) else { return Ok(None) };
+    let Some(vector) = as_vector_along(factor, axis, out.dims.len(), out.dims[axis].fixed()) else { return Ok(None) };
     let mut shape = vec![1; weight.shape().len()];
     shape[weight_axis] = vector.len();
     let Some(vector) = vector.reshaped(&shape) else { return Ok(None) };
@@ -137,7 +137,7 @@ fn scaled(rebuild: &mut Rebuild<'_>, value: ExprId, scale: ExprId) -> Result<Opt
 
 /// Returns `scale` as a vector along `axis` of a tensor of rank `rank`, if `scale` has a single element, or has all
 /// `channels` elements of that axis and varies along no other.
-fn along(scale: &Tensor, axis: usize, rank: usize, channels: Option<usize>) -> Option<Tensor> {
+fn as_vector_along(scale: &Tensor, axis: usize, rank: usize, channels: Option<usize>) -> Option<Tensor> {
     let offset = rank.checked_sub(scale.shape().len())?;
     let varies = |i: usize, d: usize| d != 1 && i + offset != axis;
     if scale.shape().iter().enumerate().any(|(i, &d)| varies(i, d)) {

@@ -106,7 +106,7 @@ fn aliases(module: &Module) -> Aliases {
     aliases
 }
 
-fn begin(function: ExprId, types: Types, key: String) -> Copy {
+fn new_copy(function: ExprId, types: Types, key: String) -> Copy {
     Copy { function, types, key, done: 0, map: HashMap::new(), closures: HashMap::new(), own: None }
 }
 
@@ -152,7 +152,7 @@ impl Copies<'_> {
     /// Copies a global function, and requests copies of the global functions that it uses.
     fn copy(&mut self, root: ExprId, types: &Types) -> Result<ExprId, Box<Diagnostic>> {
         let old = self.old;
-        let mut stack = vec![begin(root, types.clone(), String::new())];
+        let mut stack = vec![new_copy(root, types.clone(), String::new())];
         loop {
             let top = stack.len() - 1;
             let function = stack[top].function;
@@ -180,7 +180,7 @@ impl Copies<'_> {
                     let mut types = home.map_or_else(HashMap::new, |copy| HashMap::clone(&copy.types));
                     let params = old.expr(function).as_function().map(|f| f.type_params.clone()).unwrap_or_default();
                     types.extend(params.iter().cloned().zip(args));
-                    stack.push(begin(function, Arc::new(types), key));
+                    stack.push(new_copy(function, Arc::new(types), key));
                 }
                 Err(CopyError::Fault(fault)) => return Err(fault),
             }
@@ -211,22 +211,22 @@ impl Copies<'_> {
         self.copy_shared_leaves(stack, id);
         let types = stack[top].types.clone();
         let node = &old.nodes[id];
-        let ty = at(&node.ty, &types);
+        let ty = substitute(&node.ty, &types);
         let mut expr = node.expr.clone();
         match &mut expr {
             // Generic values and constructors are copied separately for each use.
             Expr::Global(_) | Expr::Constructor(_) if is_copied_by_use(old, id) => return Ok(()),
             Expr::Function(function) if !is_whole && !function.type_params.is_empty() => return Ok(()),
             Expr::Var(_) if self.aliases.values.contains_key(&id) => return Ok(()),
-            Expr::Var(var) => var.annotation = at(&var.annotation, &types),
+            Expr::Var(var) => var.annotation = substitute(&var.annotation, &types),
             Expr::Function(function) => {
                 function.type_params = Box::new([]);
-                function.ret = at(&function.ret, &types);
+                function.ret = substitute(&function.ret, &types);
             }
             Expr::Let { var, body, .. } if self.aliases.values.contains_key(var) => {
                 let made = match self.uses(stack, id)?.first() {
                     Some(&(_, made)) => made,
-                    None => copied(stack, *body),
+                    None => find_copy(stack, *body),
                 };
                 stack[top].map.insert(id, made);
                 return Ok(());
@@ -238,7 +238,7 @@ impl Copies<'_> {
         expr.map_operands(|operand| {
             let made = uses.iter().find(|(at, _)| *at == place).map(|(_, made)| *made);
             place += 1;
-            made.unwrap_or_else(|| copied(stack, operand))
+            made.unwrap_or_else(|| find_copy(stack, operand))
         });
         let ty = match &expr {
             Expr::Function(function) if is_whole => {
@@ -298,7 +298,7 @@ impl Copies<'_> {
                 },
                 _ => old.ty(user).clone(),
             };
-            let wanted = at(&wanted, &types);
+            let wanted = substitute(&wanted, &types);
             if is_generic(&wanted) || !wanted.is_complete() {
                 return Err(ambiguous_parameters());
             }
@@ -346,7 +346,7 @@ impl Copies<'_> {
             Expr::Function(_) => {
                 // Type parameters of enclosing functions are replaced as in the copy to which the closure belongs.
                 let home = stack.iter().rfind(|copy| self.is_part(copy, target));
-                let ty = home.map_or_else(|| node.ty.clone(), |copy| at(&node.ty, &copy.types));
+                let ty = home.map_or_else(|| node.ty.clone(), |copy| substitute(&node.ty, &copy.types));
                 let Some(args) = args_of_use(&ty, wanted) else { return Ok(None) };
                 let key = list(&args);
                 let key = (target, key);
@@ -398,7 +398,7 @@ impl Copies<'_> {
 }
 
 /// Returns the copy of an expression, from the innermost function copy that contains one.
-fn copied(stack: &[Copy], id: ExprId) -> ExprId {
+fn find_copy(stack: &[Copy], id: ExprId) -> ExprId {
     let found = stack.iter().rev().find_map(|copy| copy.map.get(&id));
     *found.unwrap_or_else(|| unreachable!("{id:?} is copied before its users"))
 }
@@ -465,7 +465,7 @@ fn is_generic(ty: &Type) -> bool {
 }
 
 /// Substitutes the types of a copy for the type parameters in a type.
-fn at(ty: &Type, types: &Types) -> Type {
+fn substitute(ty: &Type, types: &Types) -> Type {
     if types.is_empty() {
         return ty.clone();
     }

@@ -96,7 +96,7 @@ impl<'m> Normalizer<'m> {
             let atom = match &node.expr {
                 expr if expr.is_leaf() => self.push(expr.clone(), id),
                 _ if !self.touch[id] => {
-                    let expr = self.mapped(id);
+                    let expr = self.with_atoms(id);
                     self.push(expr, id)
                 }
                 &Expr::Let { body, .. } => {
@@ -117,7 +117,7 @@ impl<'m> Normalizer<'m> {
         }
     }
 
-    fn mapped(&self, id: ExprId) -> Expr {
+    fn with_atoms(&self, id: ExprId) -> Expr {
         let mut expr = self.old.expr(id).clone();
         expr.map_operands(|operand| self.atom(operand));
         expr
@@ -171,7 +171,7 @@ impl<'m> Normalizer<'m> {
                 function.body = body;
                 Expr::Function(function)
             }
-            _ => self.mapped(id),
+            _ => self.with_atoms(id),
         };
         self.push(expr, id)
     }

@@ -73,7 +73,7 @@ pub fn parse_table(text: &str, checks: Checks) -> Parsed {
             _ => None,
         };
         match parser.entry() {
-            Ok(entry) if !parser.failed() => parsed.entries.push(entry),
+            Ok(entry) if !parser.has_failed() => parsed.entries.push(entry),
             Ok(_) => {}
             Err(diagnostic) => parser.diagnostics.push(*diagnostic),
         }
@@ -92,7 +92,7 @@ pub fn parse_table(text: &str, checks: Checks) -> Parsed {
 pub fn parse_pattern(text: &str) -> Result<(Pattern, Vec<Diagnostic>), Vec<Diagnostic>> {
     let mut parser = Parser::new(text, 0, text.len(), Checks::Refused);
     match parser.definition().and_then(|pattern| parser.expect_end().map(|()| pattern)) {
-        Ok(pattern) if !parser.failed() => Ok((pattern, parser.diagnostics)),
+        Ok(pattern) if !parser.has_failed() => Ok((pattern, parser.diagnostics)),
         Ok(_) => Err(parser.diagnostics),
         Err(diagnostic) => {
             parser.diagnostics.push(*diagnostic);
@@ -135,7 +135,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn failed(&self) -> bool {
+    fn has_failed(&self) -> bool {
         self.diagnostics.iter().any(|d| d.severity == Severity::Error)
     }
 
@@ -252,7 +252,7 @@ impl<'a> Parser<'a> {
         let root = self.alt()?;
         let pattern = Pattern { nodes: std::mem::take(&mut self.nodes), root };
         for (own, name, span) in std::mem::take(&mut self.recursive) {
-            if pattern.stands_for_itself(own) {
+            if pattern.is_unguarded(own) {
                 let message = format!("the pattern \"{name}\" refers directly to itself");
                 self.diagnostics.push(
                     Diagnostic::error(codes::passes::PATTERN_NAME, message)

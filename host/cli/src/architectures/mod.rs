@@ -66,7 +66,8 @@ mod tests {
 
     /// Evaluates an imported model call by call and returns its output.
     fn run(model: &ModelProto, seed: u64) -> Tensor {
-        let loaded = onnx::import(model.clone(), &LoadOptions::default(), None).unwrap_or_else(|e| panic!("{}", e[0]));
+        let loaded =
+            onnx::convert_model(model.clone(), &LoadOptions::default(), None).unwrap_or_else(|e| panic!("{}", e[0]));
         let module = &loaded.module;
         let main = module.main().unwrap();
         let mut values: Vec<Vec<Tensor>> = Vec::new();

@@ -5,7 +5,7 @@ use byoc::frontend::onnx::proto::{
     AttributeProto, AttributeType, DimensionProto, DimensionValue, GraphProto, ModelProto, NodeProto,
     OperatorSetIdProto, TensorProto, TensorShapeProto, TensorTypeProto, TypeProto, ValueInfoProto,
 };
-use byoc::frontend::onnx::tensor::{encode, number};
+use byoc::frontend::onnx::tensor::{encode, type_number};
 use byoc::io::random::Random;
 use byoc_ir::ir::{AttrValue, Attrs};
 use byoc_ir::tensor::{DType, Tensor};
@@ -271,7 +271,7 @@ fn normalize(data: &Tensor, gamma: &Tensor, beta: &Tensor, mean: &Tensor, varian
 fn value_info(name: &str, dtype: DType, shape: &[usize]) -> ValueInfoProto {
     let dim = |&d: &usize| DimensionProto { value: Some(DimensionValue::DimValue(d as i64)) };
     let tensor = TensorTypeProto {
-        elem_type: number(dtype),
+        elem_type: type_number(dtype),
         shape: Some(TensorShapeProto { dim: shape.iter().map(dim).collect() }),
     };
     let ty = TypeProto { tensor_type: Some(tensor), ..TypeProto::default() };

@@ -7,7 +7,7 @@ use byoc_ir::with_dtype;
 
 /// Range of the dimensions of a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sizes {
+pub enum DimRange {
     /// From 2 to 6.
     Small,
     /// Odd dimensions, which are not multiples of a vector width.
@@ -37,44 +37,44 @@ pub enum Values {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Theme {
     /// Range of the dimensions.
-    pub sizes: Sizes,
+    pub dims: DimRange,
     /// Kind of values.
     pub values: Values,
     /// Element type of the first operand.
     pub dtype: DType,
 }
 
-const fn theme(sizes: Sizes, values: Values, dtype: DType) -> Theme {
-    Theme { sizes, values, dtype }
+const fn theme(sizes: DimRange, values: Values, dtype: DType) -> Theme {
+    Theme { dims: sizes, values, dtype }
 }
 
 /// Themes of the cases of an operator or a pattern, in this order. Further cases repeat the themes with other random
 /// numbers.
 pub const THEMES: &[Theme] = &[
-    theme(Sizes::Small, Values::Plain, DType::F32),
-    theme(Sizes::Odd, Values::Plain, DType::F32),
-    theme(Sizes::Odd, Values::Special, DType::F32),
-    theme(Sizes::Zero, Values::Plain, DType::F32),
-    theme(Sizes::Wide, Values::Plain, DType::F32),
-    theme(Sizes::Small, Values::Extreme, DType::I32),
-    theme(Sizes::Odd, Values::Denormal, DType::F32),
-    theme(Sizes::Small, Values::Plain, DType::I8),
-    theme(Sizes::One, Values::Plain, DType::F32),
-    theme(Sizes::Wide, Values::Plain, DType::F16),
-    theme(Sizes::Odd, Values::Plain, DType::F64),
-    theme(Sizes::Small, Values::Extreme, DType::I8),
-    theme(Sizes::Wide, Values::Special, DType::F32),
-    theme(Sizes::Odd, Values::Plain, DType::U8),
-    theme(Sizes::Small, Values::Extreme, DType::I64),
-    theme(Sizes::Odd, Values::Plain, DType::Bool),
-    theme(Sizes::Wide, Values::Extreme, DType::F32),
-    theme(Sizes::Odd, Values::Plain, DType::BF16),
-    theme(Sizes::Wide, Values::Plain, DType::I32),
-    theme(Sizes::Odd, Values::Extreme, DType::U8),
-    theme(Sizes::Small, Values::Plain, DType::I64),
-    theme(Sizes::Wide, Values::Denormal, DType::F32),
-    theme(Sizes::Odd, Values::Special, DType::F16),
-    theme(Sizes::Odd, Values::Plain, DType::U32),
+    theme(DimRange::Small, Values::Plain, DType::F32),
+    theme(DimRange::Odd, Values::Plain, DType::F32),
+    theme(DimRange::Odd, Values::Special, DType::F32),
+    theme(DimRange::Zero, Values::Plain, DType::F32),
+    theme(DimRange::Wide, Values::Plain, DType::F32),
+    theme(DimRange::Small, Values::Extreme, DType::I32),
+    theme(DimRange::Odd, Values::Denormal, DType::F32),
+    theme(DimRange::Small, Values::Plain, DType::I8),
+    theme(DimRange::One, Values::Plain, DType::F32),
+    theme(DimRange::Wide, Values::Plain, DType::F16),
+    theme(DimRange::Odd, Values::Plain, DType::F64),
+    theme(DimRange::Small, Values::Extreme, DType::I8),
+    theme(DimRange::Wide, Values::Special, DType::F32),
+    theme(DimRange::Odd, Values::Plain, DType::U8),
+    theme(DimRange::Small, Values::Extreme, DType::I64),
+    theme(DimRange::Odd, Values::Plain, DType::Bool),
+    theme(DimRange::Wide, Values::Extreme, DType::F32),
+    theme(DimRange::Odd, Values::Plain, DType::BF16),
+    theme(DimRange::Wide, Values::Plain, DType::I32),
+    theme(DimRange::Odd, Values::Extreme, DType::U8),
+    theme(DimRange::Small, Values::Plain, DType::I64),
+    theme(DimRange::Wide, Values::Denormal, DType::F32),
+    theme(DimRange::Odd, Values::Special, DType::F16),
+    theme(DimRange::Odd, Values::Plain, DType::U32),
 ];
 
 /// Constraint on the elements of an operand.
@@ -101,13 +101,13 @@ pub struct Draw {
     pub theme: Theme,
     /// Restricts attributes to those of most models: default layouts, no dilation, the same padding on both sides. This
     /// gives a backend that supports only these attributes enough cases.
-    pub usual: bool,
+    pub common_attrs: bool,
 }
 
 impl Draw {
     /// Creates a generator for a theme.
     pub fn new(seed: u64, theme: Theme) -> Draw {
-        Draw { random: Random::new(seed), theme, usual: false }
+        Draw { random: Random::new(seed), theme, common_attrs: false }
     }
 
     /// Draws a number below `n`, which has to be greater than 0.
@@ -132,29 +132,29 @@ impl Draw {
 
     /// Draws a dimension that is not 0.
     pub fn dim(&mut self) -> usize {
-        match self.theme.sizes {
-            Sizes::Small | Sizes::Zero => 2 + self.below(5),
-            Sizes::Odd => self.pick(&[3, 5, 7, 9, 11, 13]),
-            Sizes::One => self.pick(&[1, 1, 1, 2]),
-            Sizes::Wide => self.pick(&[15, 16, 17, 19, 31, 32, 33]),
+        match self.theme.dims {
+            DimRange::Small | DimRange::Zero => 2 + self.below(5),
+            DimRange::Odd => self.pick(&[3, 5, 7, 9, 11, 13]),
+            DimRange::One => self.pick(&[1, 1, 1, 2]),
+            DimRange::Wide => self.pick(&[15, 16, 17, 19, 31, 32, 33]),
         }
     }
 
     /// Draws a spatial dimension. Its range is smaller than that of other dimensions, because the number of elements
     /// grows with its square or cube.
-    pub fn side(&mut self) -> usize {
-        match self.theme.sizes {
-            Sizes::Wide => self.pick(&[8, 9, 14, 17]),
-            Sizes::Zero => 3 + self.below(4),
+    pub fn spatial_dim(&mut self) -> usize {
+        match self.theme.dims {
+            DimRange::Wide => self.pick(&[8, 9, 14, 17]),
+            DimRange::Zero => 3 + self.below(4),
             _ => self.dim(),
         }
     }
 
     /// Draws a batch dimension, which may be 0.
     pub fn batch(&mut self) -> usize {
-        match self.theme.sizes {
-            Sizes::Zero => 0,
-            Sizes::Wide => 1 + self.below(2),
+        match self.theme.dims {
+            DimRange::Zero => 0,
+            DimRange::Wide => 1 + self.below(2),
             _ => 1 + self.below(3),
         }
     }
@@ -169,7 +169,7 @@ impl Draw {
             elements *= dim;
             shape.push(dim);
         }
-        if self.theme.sizes == Sizes::Zero && rank > 0 {
+        if self.theme.dims == DimRange::Zero && rank > 0 {
             let axis = self.below(rank);
             shape[axis] = 0;
         }

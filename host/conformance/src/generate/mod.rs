@@ -31,7 +31,7 @@ pub fn operator_case(def: &'static OpDef, number: usize, seed: u64) -> Option<Ca
     let theme = theme(number);
     (0..ATTEMPTS).find_map(|attempt| {
         let mut generator = Generator::new(Draw::new(derive_seed(seed, def.name, number, attempt), theme));
-        generator.draw.usual = number >= THEMES.len();
+        generator.draw.common_attrs = number >= THEMES.len();
         let root = generator.call(def, &[], &Attrs::none())?;
         generator.finish(root, Subject::Operator(def.name.to_owned()), number)
     })
@@ -218,7 +218,7 @@ fn flops(module: &Module, id: ExprId) -> u64 {
 }
 
 fn describe_theme(theme: Theme) -> String {
-    format!("{:?} sizes, {:?} values, {}", theme.sizes, theme.values, theme.dtype).to_lowercase()
+    format!("{:?} sizes, {:?} values, {}", theme.dims, theme.values, theme.dtype).to_lowercase()
 }
 
 #[cfg(test)]

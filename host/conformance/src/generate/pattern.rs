@@ -16,7 +16,8 @@ use std::collections::{HashMap, VecDeque};
 /// Generates an expression that the pattern matches, and returns its root; `None` if this draw fails, or if the pattern
 /// contains functions, `if` or `let`, which no region contains.
 pub(super) fn build(generator: &mut Generator, pattern: &Pattern) -> Option<ExprId> {
-    PatternBuilder { generator, pattern, built: HashMap::new(), waiting: VecDeque::new(), depth: 0 }.make(pattern.root)
+    PatternBuilder { generator, pattern, built: HashMap::new(), wildcard_exprs: VecDeque::new(), depth: 0 }
+        .make(pattern.root)
 }
 
 /// Returns true if the entry matches the whole module.
@@ -37,7 +38,7 @@ struct PatternBuilder<'w> {
     pattern: &'w Pattern,
     built: HashMap<PatternId, ExprId>,
     /// Expressions to substitute for the next wildcards, inside a `dominates` pattern.
-    waiting: VecDeque<ExprId>,
+    wildcard_exprs: VecDeque<ExprId>,
     /// Current depth of recursion of the pattern.
     depth: usize,
 }
@@ -51,7 +52,7 @@ impl PatternBuilder<'_> {
             return Some(built);
         }
         let built = match &self.pattern.nodes[id] {
-            PatternNode::Wildcard | PatternNode::Var(_) => match self.waiting.pop_front() {
+            PatternNode::Wildcard | PatternNode::Var(_) => match self.wildcard_exprs.pop_front() {
                 Some(waiting) => waiting,
                 None => self.leaf(id, &self.any_operand()),
             },
@@ -80,16 +81,16 @@ impl PatternBuilder<'_> {
                 self.depth -= 1;
                 built?
             }
-            PatternNode::Dominates { parent, path, child } => self.dominated(*parent, *path, *child)?,
+            PatternNode::Dominates { parent, path, child } => self.build_dominated(*parent, *path, *child)?,
             PatternNode::Typed(inner, ty) => {
                 let tensor = ty.as_tensor()?;
                 let shape = tensor.shape().map(|s| s.to_vec());
-                self.typed(*inner, Some(tensor.dtype), shape)?
+                self.build_typed(*inner, Some(tensor.dtype), shape)?
             }
-            PatternNode::OfDtype(inner, dtype) => self.typed(*inner, Some(*dtype), None)?,
+            PatternNode::OfDtype(inner, dtype) => self.build_typed(*inner, Some(*dtype), None)?,
             PatternNode::OfShape(inner, dims) => {
                 let shape = dims.iter().map(|d| d.fixed().unwrap_or(3)).collect();
-                self.typed(*inner, None, Some(shape))?
+                self.build_typed(*inner, None, Some(shape))?
             }
             PatternNode::WithAttrs(inner, attrs) => {
                 let (inner, attrs) = (*inner, attrs.clone());
@@ -128,10 +129,10 @@ impl PatternBuilder<'_> {
     fn is_open(&self, id: PatternId) -> bool {
         let leaf =
             matches!(self.pattern.nodes[id], PatternNode::Wildcard | PatternNode::Var(_) | PatternNode::Constant);
-        leaf && !self.built.contains_key(&id) && self.waiting.is_empty()
+        leaf && !self.built.contains_key(&id) && self.wildcard_exprs.is_empty()
     }
 
-    fn typed(
+    fn build_typed(
         &mut self,
         inner: PatternId,
         dtype: Option<byoc_ir::tensor::DType>,
@@ -155,7 +156,7 @@ impl PatternBuilder<'_> {
     fn call(&mut self, callee: PatternId, args: Option<&[PatternId]>, forced: &Attrs) -> Option<ExprId> {
         let def = self.callee(callee, args.map(<[PatternId]>::len))?;
         let Some(args) = args else {
-            let Some(inside) = self.waiting.pop_front() else { return self.generator.call(def, &[], forced) };
+            let Some(inside) = self.wildcard_exprs.pop_front() else { return self.generator.call(def, &[], forced) };
             let given = [Given::One(self.generator.known(inside)?)];
             return self.generator.call_on(def, &given, &[Some(inside)], forced);
         };
@@ -274,23 +275,23 @@ impl PatternBuilder<'_> {
 
     /// Generates the parent, one or two steps of the path on top of it, and the child, whose first wildcard is the end
     /// of the path and whose other wildcards are the parent.
-    fn dominated(&mut self, parent: PatternId, path: PatternId, child: PatternId) -> Option<ExprId> {
+    fn build_dominated(&mut self, parent: PatternId, path: PatternId, child: PatternId) -> Option<ExprId> {
         let start = self.make(parent)?;
         let mut at = start;
         for _ in 0..self.generator.draw.int(1, 2) {
-            self.forget(path);
-            self.waiting = VecDeque::from([at]);
+            self.discard(path);
+            self.wildcard_exprs = VecDeque::from([at]);
             at = self.make(path)?;
         }
-        self.forget(child);
-        self.waiting = VecDeque::from([at, start]);
+        self.discard(child);
+        self.wildcard_exprs = VecDeque::from([at, start]);
         let built = self.make(child);
-        self.waiting.clear();
+        self.wildcard_exprs.clear();
         built
     }
 
     /// Discards the expressions generated for a part of the pattern, so that this part is generated again.
-    fn forget(&mut self, id: PatternId) {
+    fn discard(&mut self, id: PatternId) {
         let mut open = vec![id];
         while let Some(id) = open.pop() {
             self.built.remove(&id);

@@ -54,9 +54,9 @@ pub fn auto_pad(n: &Node<'_, '_>) -> Result<AutoPad> {
         "VALID" => Ok(AutoPad::Valid),
         "SAME_UPPER" => Ok(AutoPad::SameUpper),
         "SAME_LOWER" => Ok(AutoPad::SameLower),
-        other => Err(
-            n.bad(format!("attribute auto_pad: expected NOTSET, VALID, SAME_UPPER or SAME_LOWER, found \"{other}\""))
-        ),
+        other => Err(n.invalid_node(format!(
+            "attribute auto_pad: expected NOTSET, VALID, SAME_UPPER or SAME_LOWER, found \"{other}\""
+        ))),
     }
 }
 
@@ -67,7 +67,7 @@ pub fn per_axis(n: &Node<'_, '_>, name: &str, axes: usize) -> Result<Vec<usize>>
         values.iter().map(|&v| usize::try_from(v).ok().filter(|v| (1..1 << 31).contains(v))).collect();
     match positive {
         Some(values) if values.len() == axes => Ok(values),
-        _ => Err(n.bad(format!("attribute {name}: expected {axes} integers >= 1, found {values:?}"))),
+        _ => Err(n.invalid_node(format!("attribute {name}: expected {axes} integers >= 1, found {values:?}"))),
     }
 }
 
@@ -81,7 +81,9 @@ pub fn geometry(n: &Node<'_, '_>, kernel: Vec<usize>, spatial: &[usize]) -> Resu
         AutoPad::Not => {
             if let Some(pads) = n.ints_attr("pads")? {
                 if pads.len() != 2 * axes || pads.iter().any(|p| !(0..1 << 31).contains(p)) {
-                    return Err(n.bad(format!("attribute pads: expected {} integers >= 0, found {pads:?}", 2 * axes)));
+                    return Err(
+                        n.invalid_node(format!("attribute pads: expected {} integers >= 0, found {pads:?}", 2 * axes))
+                    );
                 }
                 geometry.begin = pads[..axes].to_vec();
                 geometry.end = pads[axes..].to_vec();
@@ -107,10 +109,10 @@ pub fn geometry(n: &Node<'_, '_>, kernel: Vec<usize>, spatial: &[usize]) -> Resu
 pub fn spatial(n: &Node<'_, '_>, data: ExprId) -> Result<Vec<usize>> {
     let ty = n.ty(data)?;
     if !(3..=5).contains(&ty.dims.len()) {
-        return Err(n.bad(format!("expected data of rank 3 to 5, found rank {}", ty.dims.len())));
+        return Err(n.invalid_node(format!("expected data of rank 3 to 5, found rank {}", ty.dims.len())));
     }
     let spatial: Option<Vec<usize>> = ty.dims[2..].iter().map(Dim::fixed).collect();
-    spatial.ok_or_else(|| n.not_known(&ty))
+    spatial.ok_or_else(|| n.unknown_dims_error(&ty))
 }
 
 /// Returns the spatial dimensions of the weight, after checking that `kernel_shape` agrees with them.
@@ -120,7 +122,9 @@ pub fn kernel(n: &Node<'_, '_>, weight: &[usize]) -> Result<Vec<usize>> {
         && !given.is_empty()
         && !given.iter().map(|&v| v as i128).eq(kernel.iter().map(|&v| v as i128))
     {
-        return Err(n.bad(format!("attribute kernel_shape: expected {kernel:?} as in the weight, found {given:?}")));
+        return Err(
+            n.invalid_node(format!("attribute kernel_shape: expected {kernel:?} as in the weight, found {given:?}"))
+        );
     }
     Ok(kernel)
 }
@@ -130,9 +134,10 @@ fn conv(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let spatial = spatial(n, data)?;
     let weight_shape = n.shape(weight)?;
     if weight_shape.len() != spatial.len() + 2 {
-        return Err(
-            n.bad(format!("expected a weight with {} spatial axes, found shape {weight_shape:?}", spatial.len()))
-        );
+        return Err(n.invalid_node(format!(
+            "expected a weight with {} spatial axes, found shape {weight_shape:?}",
+            spatial.len()
+        )));
     }
     let geometry = geometry(n, kernel(n, &weight_shape)?, &spatial)?;
     let op = ["nn.conv1d", "nn.conv2d", "nn.conv3d"][spatial.len() - 1];
@@ -153,7 +158,7 @@ fn conv(n: &mut Node<'_, '_>) -> Result<Outputs> {
 
 /// Adds the bias, input 2, along the channels, if it is given.
 fn with_bias(n: &mut Node<'_, '_>, product: ExprId) -> Result<ExprId> {
-    match n.maybe(2) {
+    match n.optional_input(2) {
         Some(bias) => n.op("nn.bias_add", &[product, bias], attrs![axis: 1]),
         None => Ok(product),
     }
@@ -165,11 +170,11 @@ fn conv_transpose(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let axes = spatial.len();
     let weight_shape = n.shape(weight)?;
     if weight_shape.len() != axes + 2 {
-        return Err(n.bad(format!("expected a weight with {axes} spatial axes, found shape {weight_shape:?}")));
+        return Err(n.invalid_node(format!("expected a weight with {axes} spatial axes, found shape {weight_shape:?}")));
     }
     let groups = n.int_attr("group", 1)?;
     let channels = usize::try_from(groups).ok().and_then(|g| weight_shape[1].checked_mul(g));
-    let channels = channels.ok_or_else(|| n.bad(format!("attribute group: unsupported value {groups}")))?;
+    let channels = channels.ok_or_else(|| n.invalid_node(format!("attribute group: unsupported value {groups}")))?;
     let mut window = Geometry {
         kernel: kernel(n, &weight_shape)?,
         strides: per_axis(n, "strides", axes)?,
@@ -179,7 +184,9 @@ fn conv_transpose(n: &mut Node<'_, '_>) -> Result<Outputs> {
     };
     let mut output_padding = n.ints_attr("output_padding")?.unwrap_or_else(|| vec![0; axes]);
     if output_padding.len() != axes || output_padding.iter().any(|p| !(0..1 << 31).contains(p)) {
-        return Err(n.bad(format!("attribute output_padding: expected {axes} integers >= 0, found {output_padding:?}")));
+        return Err(n.invalid_node(format!(
+            "attribute output_padding: expected {axes} integers >= 0, found {output_padding:?}"
+        )));
     }
     let mode = auto_pad(n)?;
     let mut wanted = n.ints_attr("output_shape")?;
@@ -195,7 +202,9 @@ fn conv_transpose(n: &mut Node<'_, '_>) -> Result<Outputs> {
     match wanted {
         Some(shape) => {
             if shape.len() != axes || shape.iter().any(|d| !(0..1 << 40).contains(d)) {
-                return Err(n.bad(format!("attribute output_shape: expected {axes} integers >= 0, found {shape:?}")));
+                return Err(
+                    n.invalid_node(format!("attribute output_shape: expected {axes} integers >= 0, found {shape:?}"))
+                );
             }
             for axis in 0..axes {
                 let full = (spatial[axis].saturating_sub(1) as i64).saturating_mul(window.strides[axis] as i64)
@@ -215,7 +224,9 @@ fn conv_transpose(n: &mut Node<'_, '_>) -> Result<Outputs> {
         None if mode == AutoPad::Not => {
             if let Some(pads) = n.ints_attr("pads")? {
                 if pads.len() != 2 * axes || pads.iter().any(|p| !(0..1 << 31).contains(p)) {
-                    return Err(n.bad(format!("attribute pads: expected {} integers >= 0, found {pads:?}", 2 * axes)));
+                    return Err(
+                        n.invalid_node(format!("attribute pads: expected {} integers >= 0, found {pads:?}", 2 * axes))
+                    );
                 }
                 window.begin = pads[..axes].to_vec();
                 window.end = pads[axes..].to_vec();

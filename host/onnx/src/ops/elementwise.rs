@@ -49,11 +49,11 @@ pub const ROWS: &[Row] = &[
     ("HardSwish", 14, |n| {
         let x = n.input(0)?;
         let gate = hard_sigmoid(n, x, 1.0 / 6.0, 0.5)?;
-        one(n.plain("multiply", &[x, gate])?)
+        one(n.op_without_attrs("multiply", &[x, gate])?)
     }),
     ("Identity", 1, |n| {
         let x = n.input(0)?;
-        one(n.same(x))
+        one(n.forward(x))
     }),
     ("IsInf", 10, is_inf),
     ("IsNaN", 9, |n| unary(n, "isnan")),
@@ -71,8 +71,8 @@ pub const ROWS: &[Row] = &[
     ("Mish", 18, |n| {
         let x = n.input(0)?;
         let soft = softplus(n, x)?;
-        let gate = n.plain("tanh", &[soft])?;
-        one(n.plain("multiply", &[x, gate])?)
+        let gate = n.op_without_attrs("tanh", &[soft])?;
+        one(n.op_without_attrs("multiply", &[x, gate])?)
     }),
     ("Mod", 10, modulo),
     ("Mul", 7, |n| binary(n, "multiply")),
@@ -84,7 +84,7 @@ pub const ROWS: &[Row] = &[
     ("Reciprocal", 6, |n| {
         let x = n.input(0)?;
         let unit = n.scalar(n.dtype(x)?, 1.0);
-        one(n.plain("divide", &[unit, x])?)
+        one(n.op_without_attrs("divide", &[unit, x])?)
     }),
     ("Relu", 6, |n| unary(n, "nn.relu")),
     ("Round", 11, round),
@@ -105,9 +105,9 @@ pub const ROWS: &[Row] = &[
     }),
     ("Softsign", 1, |n| {
         let x = n.input(0)?;
-        let size = n.plain("abs", &[x])?;
+        let size = n.op_without_attrs("abs", &[x])?;
         let below = n.with_scalar("add", size, 1.0)?;
-        one(n.plain("divide", &[x, below])?)
+        one(n.op_without_attrs("divide", &[x, below])?)
     }),
     ("Sqrt", 6, |n| unary(n, "sqrt")),
     ("Sub", 7, |n| binary(n, "subtract")),
@@ -119,33 +119,33 @@ pub const ROWS: &[Row] = &[
         let x = n.input(0)?;
         let above = n.with_scalar("greater", x, alpha)?;
         let zero = n.scalar(n.dtype(x)?, 0.0);
-        one(n.plain("where", &[above, x, zero])?)
+        one(n.op_without_attrs("where", &[above, x, zero])?)
     }),
     ("Where", 9, |n| {
         let args = [n.input(0)?, n.input(1)?, n.input(2)?];
-        one(n.plain("where", &args)?)
+        one(n.op_without_attrs("where", &args)?)
     }),
     ("Xor", 7, |n| binary(n, "logical_xor")),
 ];
 
 fn unary(n: &mut Node<'_, '_>, op: &str) -> Result<Outputs> {
     let x = n.input(0)?;
-    one(n.plain(op, &[x])?)
+    one(n.op_without_attrs(op, &[x])?)
 }
 
 fn binary(n: &mut Node<'_, '_>, op: &str) -> Result<Outputs> {
     let args = [n.input(0)?, n.input(1)?];
-    one(n.plain(op, &args)?)
+    one(n.op_without_attrs(op, &args)?)
 }
 
 /// Combines all inputs from left to right with a binary operator.
 fn variadic(n: &mut Node<'_, '_>, op: &str) -> Result<Outputs> {
     let inputs = n.all_inputs()?;
-    let (&first, rest) = inputs.split_first().ok_or_else(|| n.bad("expected at least one input"))?;
+    let (&first, rest) = inputs.split_first().ok_or_else(|| n.invalid_node("expected at least one input"))?;
     if rest.is_empty() {
-        return one(n.same(first));
+        return one(n.forward(first));
     }
-    one(rest.iter().try_fold(first, |sum, &x| n.plain(op, &[sum, x]))?)
+    one(rest.iter().try_fold(first, |sum, &x| n.op_without_attrs(op, &[sum, x]))?)
 }
 
 fn mean(n: &mut Node<'_, '_>) -> Result<Outputs> {
@@ -158,7 +158,7 @@ fn bit_shift(n: &mut Node<'_, '_>) -> Result<Outputs> {
     match n.str_attr("direction", "")?.as_str() {
         "LEFT" => binary(n, "left_shift"),
         "RIGHT" => binary(n, "right_shift"),
-        other => Err(n.bad(format!("attribute direction: expected LEFT or RIGHT, found \"{other}\""))),
+        other => Err(n.invalid_node(format!("attribute direction: expected LEFT or RIGHT, found \"{other}\""))),
     }
 }
 
@@ -166,10 +166,10 @@ fn cast(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let number = n.int_attr("to", 0)?;
     let number = i32::try_from(number).unwrap_or(0);
     let dtype = tensor::dtype(number)
-        .ok_or_else(|| n.bad(format!("unsupported element type {}", tensor::type_name(number))))?;
+        .ok_or_else(|| n.invalid_node(format!("unsupported element type {}", tensor::type_name(number))))?;
     let x = n.input(0)?;
     if n.dtype(x)? == dtype {
-        return one(n.same(x));
+        return one(n.forward(x));
     }
     one(n.cast(x, dtype)?)
 }
@@ -178,7 +178,7 @@ fn cast_like(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (x, like) = (n.input(0)?, n.input(1)?);
     let dtype = n.dtype(like)?;
     if n.dtype(x)? == dtype {
-        return one(n.same(x));
+        return one(n.forward(x));
     }
     one(n.cast(x, dtype)?)
 }
@@ -197,19 +197,19 @@ fn clip(n: &mut Node<'_, '_>, x: ExprId, low: f64, high: f64) -> Result<ExprId> 
 fn clip_11(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let x = n.input(0)?;
     let dtype = n.dtype(x)?;
-    let bounds = [n.maybe(1), n.maybe(2)];
+    let bounds = [n.optional_input(1), n.optional_input(2)];
     let mut known = [f64::NEG_INFINITY, f64::INFINITY];
     let mut all_known = dtype.is_float();
     for (bound, value) in bounds.iter().zip(&mut known) {
         if let Some(bound) = *bound {
-            match n.known(bound).filter(|t| t.len() == 1) {
+            match n.constant_value(bound).filter(|t| t.len() == 1) {
                 Some(tensor) => *value = tensor.view().to_f64s()[0],
                 None => all_known = false,
             }
         }
     }
     if bounds == [None, None] {
-        return one(n.same(x));
+        return one(n.forward(x));
     }
     if all_known {
         // A missing bound becomes the limit of float32 instead of an infinity, which not every text form of a module
@@ -220,10 +220,10 @@ fn clip_11(n: &mut Node<'_, '_>) -> Result<Outputs> {
     }
     let mut y = x;
     if let Some(low) = bounds[0] {
-        y = n.plain("maximum", &[y, low])?;
+        y = n.op_without_attrs("maximum", &[y, low])?;
     }
     if let Some(high) = bounds[1] {
-        y = n.plain("minimum", &[y, high])?;
+        y = n.op_without_attrs("minimum", &[y, high])?;
     }
     one(y)
 }
@@ -234,14 +234,15 @@ fn dropout(n: &mut Node<'_, '_>) -> Result<Outputs> {
         && let Some(training) = n.constant(2, "training_mode")?
     {
         let off = |tensor: &Tensor| tensor.view().to_f64s().iter().all(|&v| v == 0.0);
-        let ratio_is_zero = n.maybe(1).and_then(|ratio| n.known(ratio)).is_some_and(|ratio| off(&ratio));
+        let ratio_is_zero =
+            n.optional_input(1).and_then(|ratio| n.constant_value(ratio)).is_some_and(|ratio| off(&ratio));
         if !off(&training) && !ratio_is_zero {
-            return Err(n.bad("dropout in training mode is not supported"));
+            return Err(n.invalid_node("dropout in training mode is not supported"));
         }
     }
     let x = n.input(0)?;
-    let y = n.same(x);
-    if !n.wants_output(1) {
+    let y = n.forward(x);
+    if !n.has_output(1) {
         return one(y);
     }
     let shape = n.shape(x)?;
@@ -255,14 +256,14 @@ fn dropout(n: &mut Node<'_, '_>) -> Result<Outputs> {
 fn exponential_below_zero(n: &mut Node<'_, '_>, alpha: f64, gamma: f64) -> Result<Outputs> {
     let x = n.input(0)?;
     let dtype = n.dtype(x)?;
-    let positive = n.plain("nn.relu", &[x])?;
+    let positive = n.op_without_attrs("nn.relu", &[x])?;
     let zero = n.scalar(dtype, 0.0);
     // The argument of exp is min(x, 0), so that exp does not overflow for the elements that the other branch provides.
-    let below = n.plain("minimum", &[x, zero])?;
-    let power = n.plain("exp", &[below])?;
+    let below = n.op_without_attrs("minimum", &[x, zero])?;
+    let power = n.op_without_attrs("exp", &[below])?;
     let less_one = n.with_scalar("subtract", power, 1.0)?;
     let negative = n.with_scalar("multiply", less_one, alpha)?;
-    let sum = n.plain("add", &[positive, negative])?;
+    let sum = n.op_without_attrs("add", &[positive, negative])?;
     one(if gamma == 1.0 { sum } else { n.with_scalar("multiply", sum, gamma)? })
 }
 
@@ -271,14 +272,14 @@ fn celu(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let alpha = n.float_attr("alpha", 1.0)?;
     let x = n.input(0)?;
     let dtype = n.dtype(x)?;
-    let positive = n.plain("nn.relu", &[x])?;
+    let positive = n.op_without_attrs("nn.relu", &[x])?;
     let scaled = n.with_scalar("divide", x, alpha)?;
-    let power = n.plain("exp", &[scaled])?;
+    let power = n.op_without_attrs("exp", &[scaled])?;
     let less_one = n.with_scalar("subtract", power, 1.0)?;
     let times = n.with_scalar("multiply", less_one, alpha)?;
     let zero = n.scalar(dtype, 0.0);
-    let negative = n.plain("minimum", &[times, zero])?;
-    one(n.plain("add", &[positive, negative])?)
+    let negative = n.op_without_attrs("minimum", &[times, zero])?;
+    one(n.op_without_attrs("add", &[positive, negative])?)
 }
 
 /// Computes 0.5 x (1 + erf(x / sqrt 2)), or its approximation by tanh.
@@ -288,20 +289,20 @@ fn gelu(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let inner = match approximate.as_str() {
         "none" => {
             let scaled = n.with_scalar("divide", x, std::f64::consts::SQRT_2)?;
-            n.plain("erf", &[scaled])?
+            n.op_without_attrs("erf", &[scaled])?
         }
         "tanh" => {
-            let square = n.plain("multiply", &[x, x])?;
-            let cube = n.plain("multiply", &[square, x])?;
+            let square = n.op_without_attrs("multiply", &[x, x])?;
+            let cube = n.op_without_attrs("multiply", &[square, x])?;
             let small = n.with_scalar("multiply", cube, 0.044715)?;
-            let sum = n.plain("add", &[x, small])?;
+            let sum = n.op_without_attrs("add", &[x, small])?;
             let scaled = n.with_scalar("multiply", sum, (2.0 / std::f64::consts::PI).sqrt())?;
-            n.plain("tanh", &[scaled])?
+            n.op_without_attrs("tanh", &[scaled])?
         }
-        other => return Err(n.bad(format!("attribute approximate: expected none or tanh, found \"{other}\""))),
+        other => return Err(n.invalid_node(format!("attribute approximate: expected none or tanh, found \"{other}\""))),
     };
     let gate = n.with_scalar("add", inner, 1.0)?;
-    let product = n.plain("multiply", &[x, gate])?;
+    let product = n.op_without_attrs("multiply", &[x, gate])?;
     one(n.with_scalar("multiply", product, 0.5)?)
 }
 
@@ -315,17 +316,17 @@ fn hard_sigmoid(n: &mut Node<'_, '_>, x: ExprId, alpha: f64, beta: f64) -> Resul
 fn is_inf(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (negative, positive) = (n.int_attr("detect_negative", 1)?, n.int_attr("detect_positive", 1)?);
     let x = n.input(0)?;
-    let infinite = n.plain("isinf", &[x])?;
+    let infinite = n.op_without_attrs("isinf", &[x])?;
     let side = match (negative != 0, positive != 0) {
         (true, true) => return one(infinite),
         (true, false) => n.with_scalar("less", x, 0.0)?,
         (false, true) => n.with_scalar("greater", x, 0.0)?,
         (false, false) => {
-            let zeros = n.plain("zeros_like", &[infinite])?;
+            let zeros = n.op_without_attrs("zeros_like", &[infinite])?;
             return one(zeros);
         }
     };
-    one(n.plain("logical_and", &[infinite, side])?)
+    one(n.op_without_attrs("logical_and", &[infinite, side])?)
 }
 
 /// Converts Mod: the result has the sign of the divisor if `fmod` is 0, and the sign of the dividend if `fmod` is 1.
@@ -348,9 +349,9 @@ fn prelu(n: &mut Node<'_, '_>) -> Result<Outputs> {
         }
     }
     let zero = n.scalar(n.dtype(x)?, 0.0);
-    let below = n.plain("less", &[x, zero])?;
-    let scaled = n.plain("multiply", &[x, slope])?;
-    one(n.plain("where", &[below, scaled, x])?)
+    let below = n.op_without_attrs("less", &[x, zero])?;
+    let scaled = n.op_without_attrs("multiply", &[x, slope])?;
+    one(n.op_without_attrs("where", &[below, scaled, x])?)
 }
 
 /// Converts Pow; the result has the element type of the base.
@@ -362,10 +363,10 @@ fn pow(n: &mut Node<'_, '_>) -> Result<Outputs> {
     }
     if dtype.is_float() || !other.is_float() {
         let exponent = n.cast(exponent, dtype)?;
-        return one(n.plain("power", &[base, exponent])?);
+        return one(n.op_without_attrs("power", &[base, exponent])?);
     }
     let wide = n.cast(base, other)?;
-    let power = n.plain("power", &[wide, exponent])?;
+    let power = n.op_without_attrs("power", &[wide, exponent])?;
     one(n.cast(power, dtype)?)
 }
 
@@ -376,15 +377,15 @@ fn round(n: &mut Node<'_, '_>) -> Result<Outputs> {
 
 /// Rounds to the nearest integer, halves to even; Relay's `round` rounds halves away from zero.
 pub fn half_to_even(n: &mut Node<'_, '_>, x: ExprId) -> Result<ExprId> {
-    let whole = n.plain("trunc", &[x])?;
-    let fraction = n.plain("subtract", &[x, whole])?;
-    let size = n.plain("abs", &[fraction])?;
+    let whole = n.op_without_attrs("trunc", &[x])?;
+    let fraction = n.op_without_attrs("subtract", &[x, whole])?;
+    let size = n.op_without_attrs("abs", &[fraction])?;
     let tie = n.with_scalar("equal", size, 0.5)?;
     let half = n.with_scalar("multiply", x, 0.5)?;
-    let nearest_half = n.plain("round", &[half])?;
+    let nearest_half = n.op_without_attrs("round", &[half])?;
     let even = n.with_scalar("multiply", nearest_half, 2.0)?;
-    let nearest = n.plain("round", &[x])?;
-    n.plain("where", &[tie, even, nearest])
+    let nearest = n.op_without_attrs("round", &[x])?;
+    n.op_without_attrs("where", &[tie, even, nearest])
 }
 
 /// Computes x + bias below -lambd, x - bias above lambd, 0 between.
@@ -396,17 +397,17 @@ fn shrink(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let above = n.with_scalar("greater", x, lambda)?;
     let up = n.with_scalar("add", x, bias)?;
     let down = n.with_scalar("subtract", x, bias)?;
-    let right = n.plain("where", &[above, down, zero])?;
-    one(n.plain("where", &[below, up, right])?)
+    let right = n.op_without_attrs("where", &[above, down, zero])?;
+    one(n.op_without_attrs("where", &[below, up, right])?)
 }
 
 /// Computes log(1 + exp(x)) as max(x, 0) + log(1 + exp(-|x|)), which does not overflow.
 pub fn softplus(n: &mut Node<'_, '_>, x: ExprId) -> Result<ExprId> {
-    let positive = n.plain("nn.relu", &[x])?;
-    let size = n.plain("abs", &[x])?;
-    let negative = n.plain("negative", &[size])?;
-    let power = n.plain("exp", &[negative])?;
+    let positive = n.op_without_attrs("nn.relu", &[x])?;
+    let size = n.op_without_attrs("abs", &[x])?;
+    let negative = n.op_without_attrs("negative", &[size])?;
+    let power = n.op_without_attrs("exp", &[negative])?;
     let above_one = n.with_scalar("add", power, 1.0)?;
-    let log = n.plain("log", &[above_one])?;
-    n.plain("add", &[positive, log])
+    let log = n.op_without_attrs("log", &[above_one])?;
+    n.op_without_attrs("add", &[positive, log])
 }

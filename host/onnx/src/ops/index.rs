@@ -25,13 +25,13 @@ pub const ROWS: &[Row] = &[
 
 /// Converts negative indices, which count from the end of `size` elements, to non-negative ones. Also returns whether
 /// the indices are constant.
-fn from_beginning(n: &mut Node<'_, '_>, indices: ExprId, size: usize) -> Result<(ExprId, bool)> {
-    if let Some(tensor) = n.known(indices)
+fn normalize_indices(n: &mut Node<'_, '_>, indices: ExprId, size: usize) -> Result<(ExprId, bool)> {
+    if let Some(tensor) = n.constant_value(indices)
         && let Some(values) = tensor.view().to_i64s()
     {
         let size = size as i64;
         if let Some(wrong) = values.iter().find(|v| !(-size..size).contains(v)) {
-            return Err(n.bad(format!("index {wrong} is out of range for an axis of {size} elements")));
+            return Err(n.invalid_node(format!("index {wrong} is out of range for an axis of {size} elements")));
         }
         if values.iter().all(|v| *v >= 0) {
             return Ok((indices, true));
@@ -41,15 +41,15 @@ fn from_beginning(n: &mut Node<'_, '_>, indices: ExprId, size: usize) -> Result<
         return Ok((n.tensor(tensor), true));
     }
     let size = n.scalar(n.dtype(indices)?, size as f64);
-    Ok((wrapped(n, indices, size)?, false))
+    Ok((wrap_negative(n, indices, size)?, false))
 }
 
 /// Adds `size` to negative indices.
-fn wrapped(n: &mut Node<'_, '_>, indices: ExprId, size: ExprId) -> Result<ExprId> {
+fn wrap_negative(n: &mut Node<'_, '_>, indices: ExprId, size: ExprId) -> Result<ExprId> {
     let zero = n.scalar(n.dtype(indices)?, 0.0);
-    let negative = n.plain("less", &[indices, zero])?;
-    let moved = n.plain("add", &[indices, size])?;
-    n.plain("where", &[negative, moved, indices])
+    let negative = n.op_without_attrs("less", &[indices, zero])?;
+    let moved = n.op_without_attrs("add", &[indices, size])?;
+    n.op_without_attrs("where", &[negative, moved, indices])
 }
 
 fn gather(n: &mut Node<'_, '_>) -> Result<Outputs> {
@@ -57,18 +57,18 @@ fn gather(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let dims = n.dims(data)?;
     let axis = n.axis(n.int_attr("axis", 0)?, dims.len())?;
     let (indices, known) = match dims[axis].fixed() {
-        Some(size) => from_beginning(n, indices, size)?,
+        Some(size) => normalize_indices(n, indices, size)?,
         // On a symbolic axis, constant indices that are not negative remain unchanged.
         None => {
             let positive =
                 |tensor: &Tensor| tensor.view().to_i64s().is_some_and(|values| values.iter().all(|v| *v >= 0));
-            if n.known(indices).is_some_and(|tensor| positive(&tensor)) {
+            if n.constant_value(indices).is_some_and(|tensor| positive(&tensor)) {
                 (indices, false)
             } else {
                 let size = n.shape_vector(data, axis..axis + 1)?;
                 let size = n.reshape(size, &[])?;
                 let size = n.cast(size, n.dtype(indices)?)?;
-                (wrapped(n, indices, size)?, false)
+                (wrap_negative(n, indices, size)?, false)
             }
         }
     };
@@ -87,7 +87,7 @@ fn gather_elements(n: &mut Node<'_, '_>) -> Result<Outputs> {
 fn components_first(n: &mut Node<'_, '_>, indices: ExprId) -> Result<ExprId> {
     let rank = n.rank(indices)?;
     if rank == 0 {
-        return Err(n.bad("expected indices of rank 1 or more, found a scalar"));
+        return Err(n.invalid_node("expected indices of rank 1 or more, found a scalar"));
     }
     let axes: Vec<usize> = std::iter::once(rank - 1).chain(0..rank - 1).collect();
     n.transpose(indices, &axes)
@@ -108,7 +108,7 @@ fn reduction(n: &Node<'_, '_>) -> Result<&'static str> {
         "mul" => Ok("mul"),
         "min" => Ok("min"),
         "max" => Ok("max"),
-        other => Err(n.bad(format!("unsupported attribute reduction \"{other}\""))),
+        other => Err(n.invalid_node(format!("unsupported attribute reduction \"{other}\""))),
     }
 }
 
@@ -131,18 +131,18 @@ fn one_hot(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (indices, values) = (n.input(0)?, n.input(2)?);
     let depth = match n.constant(1, "depth")? {
         Some(tensor) if tensor.len() == 1 => tensor.view().to_f64s()[0] as i64,
-        _ => return Err(n.bad("input 1 (depth): expected a scalar")),
+        _ => return Err(n.invalid_node("input 1 (depth): expected a scalar")),
     };
     if !(1..1 << 32).contains(&depth) {
-        return Err(n.bad(format!("input 1 (depth): expected an integer >= 1, found {depth}")));
+        return Err(n.invalid_node(format!("input 1 (depth): expected an integer >= 1, found {depth}")));
     }
     let axis = n.int_attr("axis", -1)?;
     let integers = if n.dtype(indices)?.is_float() { n.cast(indices, DType::I64)? } else { indices };
-    let (integers, _) = match n.known(integers) {
+    let (integers, _) = match n.constant_value(integers) {
         Some(_) => (integers, true),
-        None => from_beginning(n, integers, depth as usize)?,
+        None => normalize_indices(n, integers, depth as usize)?,
     };
-    let integers = match n.known(integers) {
+    let integers = match n.constant_value(integers) {
         Some(tensor) => {
             let values = tensor.view().to_i64s().unwrap_or_default();
             let positive: Vec<i64> =
@@ -153,7 +153,7 @@ fn one_hot(n: &mut Node<'_, '_>) -> Result<Outputs> {
         None => integers,
     };
     if n.shape(values)?.as_slice() != [2] {
-        return Err(n.bad("input 2 (values): expected two elements"));
+        return Err(n.invalid_node("input 2 (values): expected two elements"));
     }
     let mut pair = [values; 2];
     for (i, value) in pair.iter_mut().enumerate() {
@@ -170,16 +170,16 @@ fn reverse_sequence(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let data = n.input(0)?;
     let shape = n.shape(data)?;
     let (batch, time) = (n.int_attr("batch_axis", 1)?, n.int_attr("time_axis", 0)?);
-    let lengths = n.ints(1, "sequence_lens")?.ok_or_else(|| n.bad("input 1 (sequence_lens) is missing"))?;
+    let lengths = n.ints(1, "sequence_lens")?.ok_or_else(|| n.invalid_node("input 1 (sequence_lens) is missing"))?;
     if shape.len() < 2 || !matches!((batch, time), (0, 1) | (1, 0)) {
-        return Err(n.bad(format!(
+        return Err(n.invalid_node(format!(
             "expected batch_axis and time_axis to be 0 and 1 in either order, found {batch} and {time}"
         )));
     }
     let (batches, times) = (shape[batch as usize], shape[time as usize]);
     let fits = |l: &i64| usize::try_from(*l).is_ok_and(|l| l <= times);
     if lengths.len() != batches || !lengths.iter().all(fits) || batches.saturating_mul(times) > 1 << 24 {
-        return Err(n.bad(format!(
+        return Err(n.invalid_node(format!(
             "input 1 (sequence_lens): expected {batches} integers from 0 to {times}, found {lengths:?}"
         )));
     }
@@ -205,9 +205,9 @@ fn top_k(n: &mut Node<'_, '_>, k: Option<i64>) -> Result<Outputs> {
     let data = n.input(0)?;
     let shape = n.shape(data)?;
     let axis = n.axis(n.int_attr("axis", -1)?, shape.len())?;
-    let k = k.ok_or_else(|| n.bad("k is missing"))?;
+    let k = k.ok_or_else(|| n.invalid_node("k is missing"))?;
     if !(0..=shape[axis] as i64).contains(&k) {
-        return Err(n.bad(format!("k: expected 0 to {}, found {k}", shape[axis])));
+        return Err(n.invalid_node(format!("k: expected 0 to {}, found {k}", shape[axis])));
     }
     if k == 0 {
         // Relay's `topk` interprets 0 as all elements.

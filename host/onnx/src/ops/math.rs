@@ -6,7 +6,7 @@ use byoc_ir::ir::{Attrs, Dim, ExprId};
 pub const ROWS: &[Row] = &[("CumSum", 11, cum_sum), ("Gemm", 7, gemm), ("MatMul", 1, mat_mul)];
 
 /// Transposes a matrix.
-fn transposed(n: &mut Node<'_, '_>, matrix: ExprId) -> Result<ExprId> {
+fn transpose(n: &mut Node<'_, '_>, matrix: ExprId) -> Result<ExprId> {
     n.transpose(matrix, &[1, 0])
 }
 
@@ -20,23 +20,23 @@ fn gemm(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (alpha, beta) = (n.float_attr("alpha", 1.0)?, n.float_attr("beta", 1.0)?);
     let (ty_a, ty_b) = (n.ty(a)?, n.ty(b)?);
     if ty_a.dims.len() != 2 || ty_b.dims.len() != 2 {
-        return Err(n.bad(format!("expected matrices, found {ty_a} and {ty_b}")));
+        return Err(n.invalid_node(format!("expected matrices, found {ty_a} and {ty_b}")));
     }
     if n.int_attr("transA", 0)? != 0 {
-        a = transposed(n, a)?;
+        a = transpose(n, a)?;
     }
     // The weight of `nn.dense` has the shape (units, in).
     let units = if n.int_attr("transB", 0)? != 0 {
         ty_b.dims[0].clone()
     } else {
-        b = transposed(n, b)?;
+        b = transpose(n, b)?;
         ty_b.dims[1].clone()
     };
     let mut product = n.op("nn.dense", &[a, b], with_units(&units))?;
     if alpha != 1.0 {
         product = n.with_scalar("multiply", product, alpha)?;
     }
-    let Some(mut c) = n.maybe(2).filter(|_| beta != 0.0) else { return one(product) };
+    let Some(mut c) = n.optional_input(2).filter(|_| beta != 0.0) else { return one(product) };
     if beta != 1.0 {
         c = n.with_scalar("multiply", c, beta)?;
     }
@@ -46,21 +46,21 @@ fn gemm(n: &mut Node<'_, '_>) -> Result<Outputs> {
         let bias = n.reshape_to(c, &[units])?;
         return one(n.op("nn.bias_add", &[product, bias], attrs![axis: 1])?);
     }
-    one(n.plain("add", &[product, c])?)
+    one(n.op_without_attrs("add", &[product, c])?)
 }
 
 fn mat_mul(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (a, b) = (n.input(0)?, n.input(1)?);
-    one(product(n, a, b, None)?)
+    one(matmul(n, a, b, None)?)
 }
 
 /// Creates a product with the semantics of `numpy.matmul`. `quantized` holds the zero points and scales of quantized
 /// operands; the result then consists of `int32` accumulators.
-pub fn product(n: &mut Node<'_, '_>, a: ExprId, b: ExprId, quantized: Option<[ExprId; 4]>) -> Result<ExprId> {
+pub fn matmul(n: &mut Node<'_, '_>, a: ExprId, b: ExprId, quantized: Option<[ExprId; 4]>) -> Result<ExprId> {
     let (ty_a, ty_b) = (n.ty(a)?, n.ty(b)?);
     let (mut dims_a, mut dims_b) = (ty_a.dims.to_vec(), ty_b.dims.to_vec());
     if dims_a.is_empty() || dims_b.is_empty() {
-        return Err(n.bad("expected operands of rank 1 or more, found a scalar"));
+        return Err(n.invalid_node("expected operands of rank 1 or more, found a scalar"));
     }
     // A vector is treated as a matrix with one row (first operand) or column (second operand), which is removed from
     // the result.
@@ -75,11 +75,13 @@ pub fn product(n: &mut Node<'_, '_>, a: ExprId, b: ExprId, quantized: Option<[Ex
     let (m, k) = (dims_a[dims_a.len() - 2].clone(), &dims_a[dims_a.len() - 1]);
     let (k_b, columns) = (&dims_b[dims_b.len() - 2], dims_b[dims_b.len() - 1].clone());
     if k.fixed().zip(k_b.fixed()).is_some_and(|(k, k_b)| k != k_b) {
-        return Err(n.bad(format!("operands of types {ty_a} and {ty_b} do not match: {k} columns against {k_b} rows")));
+        return Err(n.invalid_node(format!(
+            "operands of types {ty_a} and {ty_b} do not match: {k} columns against {k_b} rows"
+        )));
     }
     let mut dims;
     let result = if dims_b.len() == 2 {
-        let weight = transposed(n, b)?;
+        let weight = transpose(n, b)?;
         dims = dims_a[..dims_a.len() - 1].to_vec();
         dims.push(columns.clone());
         match quantized {
@@ -91,8 +93,9 @@ pub fn product(n: &mut Node<'_, '_>, a: ExprId, b: ExprId, quantized: Option<[Ex
         }
     } else {
         let batch = broadcast(&dims_a[..dims_a.len() - 2], &dims_b[..dims_b.len() - 2])
-            .ok_or_else(|| n.bad(format!("operands of types {ty_a} and {ty_b} do not broadcast")))?;
-        let (matrices_a, matrices_b) = (batched(n, a, &dims_a, &batch)?, batched(n, b, &dims_b, &batch)?);
+            .ok_or_else(|| n.invalid_node(format!("operands of types {ty_a} and {ty_b} do not broadcast")))?;
+        let (matrices_a, matrices_b) =
+            (reshape_to_batch(n, a, &dims_a, &batch)?, reshape_to_batch(n, b, &dims_b, &batch)?);
         let attrs = attrs![transpose_a: false, transpose_b: false];
         let product = match quantized {
             Some([a_zero, b_zero, a_scale, b_scale]) => {
@@ -103,7 +106,7 @@ pub fn product(n: &mut Node<'_, '_>, a: ExprId, b: ExprId, quantized: Option<[Ex
         dims = batch;
         dims.extend([m, columns]);
         if dims.iter().filter(|dim| **dim == Dim::Any).count() > 1 {
-            let shape = shape_during_run(n, [a, b], dims.len())?;
+            let shape = runtime_shape(n, [a, b], dims.len())?;
             n.op("dyn.reshape", &[product, shape], attrs![])?
         } else {
             n.reshape_to(product, &dims)?
@@ -119,25 +122,25 @@ pub fn product(n: &mut Node<'_, '_>, a: ExprId, b: ExprId, quantized: Option<[Ex
 }
 
 /// Returns the shape, computed at run time, of the product of two batches of matrices with unknown dimensions.
-fn shape_during_run(n: &mut Node<'_, '_>, [a, b]: [ExprId; 2], rank: usize) -> Result<ExprId> {
+fn runtime_shape(n: &mut Node<'_, '_>, [a, b]: [ExprId; 2], rank: usize) -> Result<ExprId> {
     if n.rank(a)? != rank || n.rank(b)? != rank {
-        return Err(n.not_known(&n.ty(if n.rank(a)? == rank { b } else { a })?));
+        return Err(n.unknown_dims_error(&n.ty(if n.rank(a)? == rank { b } else { a })?));
     }
     let (batch_a, batch_b) = (n.shape_vector(a, 0..rank - 2)?, n.shape_vector(b, 0..rank - 2)?);
-    let batch = n.plain("maximum", &[batch_a, batch_b])?;
+    let batch = n.op_without_attrs("maximum", &[batch_a, batch_b])?;
     let (rows, columns) = (n.shape_vector(a, rank - 2..rank - 1)?, n.shape_vector(b, rank - 1..rank)?);
     n.concatenate(&[batch, rows, columns], 0)
 }
 
 /// Reshapes an operand to (b, rows, columns), with one matrix per element of the batch, or a single matrix for all.
-fn batched(n: &mut Node<'_, '_>, value: ExprId, dims: &[Dim], batch: &[Dim]) -> Result<ExprId> {
+fn reshape_to_batch(n: &mut Node<'_, '_>, value: ExprId, dims: &[Dim], batch: &[Dim]) -> Result<ExprId> {
     let (operand_batch, matrix) = dims.split_at(dims.len() - 2);
     let one = Dim::Fixed(1);
     let together = |first: Dim| [first, matrix[0].clone(), matrix[1].clone()];
     if operand_batch.iter().all(|dim| *dim == one) {
         return n.reshape_to(value, &together(one));
     }
-    let all = Dim::product(batch).ok_or_else(|| n.bad("the product of the dimensions overflows"))?;
+    let all = Dim::product(batch).ok_or_else(|| n.invalid_node("the product of the dimensions overflows"))?;
     let mut value = value;
     let leading = operand_batch.iter().position(|dim| *dim != one).unwrap_or(0);
     // Unknown dimensions are assumed to be equal; the product checks them at run time.
@@ -148,7 +151,7 @@ fn batched(n: &mut Node<'_, '_>, value: ExprId, dims: &[Dim], batch: &[Dim]) -> 
     }
     if !same || Dim::product(operand_batch).as_ref() != Some(&all) {
         let wanted: Vec<Dim> = batch.iter().chain(matrix).cloned().collect();
-        value = n.spread(value, &wanted)?;
+        value = n.broadcast_to(value, &wanted)?;
     }
     n.reshape_to(value, &together(all))
 }
@@ -172,7 +175,7 @@ pub fn broadcast(a: &[Dim], b: &[Dim]) -> Option<Vec<Dim>> {
 
 fn cum_sum(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let data = n.input(0)?;
-    let axis = n.int(1, "axis")?.ok_or_else(|| n.bad("input 1 (axis) is missing"))?;
+    let axis = n.int(1, "axis")?.ok_or_else(|| n.invalid_node("input 1 (axis) is missing"))?;
     let axis = n.axis(axis, n.rank(data)?)? as i64;
     let (exclusive, reverse) = (n.int_attr("exclusive", 0)? != 0, n.int_attr("reverse", 0)? != 0);
     let mut value = data;

@@ -19,8 +19,8 @@ pub const ROWS: &[Row] = &[
 ];
 
 fn batch(n: &mut Node<'_, '_>) -> Result<Outputs> {
-    if n.int_attr("training_mode", 0)? != 0 || (n.opset < 14 && (1..5).any(|i| n.wants_output(i))) {
-        return Err(n.bad("batch normalization in training mode is not supported"));
+    if n.int_attr("training_mode", 0)? != 0 || (n.opset < 14 && (1..5).any(|i| n.has_output(i))) {
+        return Err(n.invalid_node("batch normalization in training mode is not supported"));
     }
     let data = n.input(0)?;
     let dtype = n.dtype(data)?;
@@ -47,7 +47,7 @@ fn group(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let shape = n.shape(data)?;
     let groups = n.int_attr("num_groups", 0)?;
     if shape.len() < 2 || groups < 1 || shape[1] % groups as usize != 0 {
-        return Err(n.bad(format!(
+        return Err(n.invalid_node(format!(
             "attribute num_groups: expected a divisor of the channels of shape {shape:?}, found {groups}"
         )));
     }
@@ -72,7 +72,7 @@ fn layer(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let epsilon = n.float_attr("epsilon", 1e-5)?;
     let inner: Option<Vec<usize>> = dims[axis..].iter().map(Dim::fixed).collect();
     let ty = n.ty(data)?;
-    let inner = inner.ok_or_else(|| n.not_known(&ty))?;
+    let inner = inner.ok_or_else(|| n.unknown_dims_error(&ty))?;
     let width: usize = inner.iter().product();
 
     let parameter = |n: &mut Node<'_, '_>, value: ExprId| {
@@ -85,7 +85,7 @@ fn layer(n: &mut Node<'_, '_>) -> Result<Outputs> {
         n.reshape(value, &[width])
     };
     let gamma = parameter(n, gamma)?;
-    let beta = match n.maybe(2) {
+    let beta = match n.optional_input(2) {
         Some(beta) => parameter(n, beta)?,
         None => n.zeros(dtype, &[width])?,
     };
@@ -94,16 +94,17 @@ fn layer(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let flat = n.reshape_to(data, &merged)?;
     let normal = n.op("nn.layer_norm", &[flat, gamma, beta], attrs![axis: -1, epsilon: epsilon])?;
     let mut outputs = vec![n.reshape_to(normal, &dims)?];
-    if n.wants_output(1) || n.wants_output(2) {
+    if n.has_output(1) || n.has_output(2) {
         let axes = AttrValue::ints(axis as i64..dims.len() as i64);
         // The statistics have the element type of `stash_type`, float32 by default.
         let stash = tensor::dtype(i32::try_from(n.int_attr("stash_type", 1)?).unwrap_or(0));
-        let stash = stash.ok_or_else(|| n.bad("attribute stash_type: expected the number of an element type"))?;
+        let stash =
+            stash.ok_or_else(|| n.invalid_node("attribute stash_type: expected the number of an element type"))?;
         let data = n.cast(data, stash)?;
         let mean = n.op("mean", &[data], attrs![axis: axes.clone(), keepdims: true])?;
         let variance = n.op("variance", &[data, mean], attrs![axis: axes, keepdims: true])?;
         let above = n.with_scalar("add", variance, epsilon)?;
-        outputs.extend([mean, n.plain("rsqrt", &[above])?]);
+        outputs.extend([mean, n.op_without_attrs("rsqrt", &[above])?]);
     }
     Ok(outputs)
 }
@@ -122,21 +123,21 @@ fn lp(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let along = attrs![axis: [axis], keepdims: true];
     let norm = match n.int_attr("p", 2)? {
         1 => {
-            let size = n.plain("abs", &[data])?;
+            let size = n.op_without_attrs("abs", &[data])?;
             n.op("sum", &[size], along)?
         }
         2 => {
-            let square = n.plain("multiply", &[data, data])?;
+            let square = n.op_without_attrs("multiply", &[data, data])?;
             let sum = n.op("sum", &[square], along)?;
-            n.plain("sqrt", &[sum])?
+            n.op_without_attrs("sqrt", &[sum])?
         }
-        other => return Err(n.bad(format!("attribute p: expected 1 or 2, found {other}"))),
+        other => return Err(n.invalid_node(format!("attribute p: expected 1 or 2, found {other}"))),
     };
     // A norm of zero is replaced with 1, so that the result is zero as well.
     let nothing = n.with_scalar("equal", norm, 0.0)?;
     let unit = n.scalar(n.dtype(data)?, 1.0);
-    let divisor = n.plain("where", &[nothing, unit, norm])?;
-    one(n.plain("divide", &[data, divisor])?)
+    let divisor = n.op_without_attrs("where", &[nothing, unit, norm])?;
+    one(n.op_without_attrs("divide", &[data, divisor])?)
 }
 
 /// Computes (data - mean) / (standard deviation + 1e-9).
@@ -146,10 +147,10 @@ fn mean_variance(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let along = attrs![axis: axes, keepdims: true];
     let mean = n.op("mean", &[data], along.clone())?;
     let variance = n.op("variance", &[data, mean], along)?;
-    let deviation = n.plain("sqrt", &[variance])?;
+    let deviation = n.op_without_attrs("sqrt", &[variance])?;
     let above = n.with_scalar("add", deviation, 1e-9)?;
-    let centred = n.plain("subtract", &[data, mean])?;
-    one(n.plain("divide", &[centred, above])?)
+    let centred = n.op_without_attrs("subtract", &[data, mean])?;
+    one(n.op_without_attrs("divide", &[centred, above])?)
 }
 
 fn softmax(n: &mut Node<'_, '_>, op: &str) -> Result<Outputs> {
@@ -168,7 +169,7 @@ fn softmax_flat(n: &mut Node<'_, '_>, op: &str) -> Result<Outputs> {
     if axis + 1 == dims.len() {
         return one(n.op(op, &[data], attrs![axis: -1])?);
     }
-    let matrix = n.halves(&dims, axis)?;
+    let matrix = n.flatten_at(&dims, axis)?;
     let flat = n.reshape_to(data, &matrix)?;
     let normal = n.op(op, &[flat], attrs![axis: -1])?;
     one(n.reshape_to(normal, &dims)?)

@@ -33,7 +33,7 @@ fn global(n: &mut Node<'_, '_>, planar: &str, reduction: &str) -> Result<Outputs
     let data = n.input(0)?;
     let rank = n.rank(data)?;
     if rank == 4 {
-        return one(n.plain(planar, &[data])?);
+        return one(n.op_without_attrs(planar, &[data])?);
     }
     let axes = AttrValue::ints(2..rank as i64);
     one(n.op(reduction, &[data], attrs![axis: axes, keepdims: true])?)
@@ -44,7 +44,7 @@ fn pool(n: &mut Node<'_, '_>, kind: Kind) -> Result<Outputs> {
     let spatial = spatial(n, data)?;
     let axes = spatial.len();
     if n.ints_attr("kernel_shape")?.is_none() {
-        return Err(n.bad("attribute kernel_shape is missing"));
+        return Err(n.invalid_node("attribute kernel_shape is missing"));
     }
     let kernel = per_axis(n, "kernel_shape", axes)?;
     let mut window = geometry(n, kernel, &spatial)?;
@@ -94,7 +94,9 @@ fn round_up(n: &Node<'_, '_>, window: &mut Geometry, spatial: &[usize], padding_
     }
     if more && fewer {
         if padding_counts {
-            return Err(n.bad("ceil_mode with count_include_pad is not supported if axes differ in their last window"));
+            return Err(n.invalid_node(
+                "ceil_mode with count_include_pad is not supported if axes differ in their last window",
+            ));
         }
         for (end, extra_padding) in window.end.iter_mut().zip(extra_padding) {
             *end += extra_padding;

@@ -31,10 +31,12 @@ fn scale(n: &mut Node<'_, '_>, i: usize) -> Result<ExprId> {
 /// Reads a zero point as the QNN dialect requires it: a scalar or a vector of int32; 0 if not given. In the model, a
 /// zero point has the element type of the quantized tensor, `data`.
 fn zero_point(n: &mut Node<'_, '_>, i: usize, data: DType) -> Result<ExprId> {
-    let Some(value) = n.maybe(i) else { return Ok(n.scalar(DType::I32, 0.0)) };
+    let Some(value) = n.optional_input(i) else { return Ok(n.scalar(DType::I32, 0.0)) };
     let given = n.dtype(value)?;
     if given != data {
-        return Err(n.bad(format!("input {i} (zero point): expected {data} like the quantized tensor, found {given}")));
+        return Err(n.invalid_node(format!(
+            "input {i} (zero point): expected {data} like the quantized tensor, found {given}"
+        )));
     }
     let value = n.cast(value, DType::I32)?;
     parameter(n, value)
@@ -46,10 +48,10 @@ fn parameter(n: &mut Node<'_, '_>, value: ExprId) -> Result<ExprId> {
     match shape[..] {
         [1] => n.reshape(value, &[]),
         [] | [_] => Ok(value),
-        _ => {
-            Err(n
-                .bad(format!("scale or zero point: expected a scalar or a vector, found shape {:?}", shape.as_slice())))
-        }
+        _ => Err(n.invalid_node(format!(
+            "scale or zero point: expected a scalar or a vector, found shape {:?}",
+            shape.as_slice()
+        ))),
     }
 }
 
@@ -61,7 +63,7 @@ fn axis(n: &Node<'_, '_>, rank: usize) -> Result<i64> {
 }
 
 /// Expands a scale or zero point of a tensor quantized in blocks to the shape of `data`.
-fn spread(n: &mut Node<'_, '_>, value: ExprId, data: ExprId, block: i64) -> Result<ExprId> {
+fn expand_blocks(n: &mut Node<'_, '_>, value: ExprId, data: ExprId, block: i64) -> Result<ExprId> {
     let (shape, wanted) = (n.shape(value)?, n.shape(data)?);
     let axis = n.axis(n.int_attr("axis", 1)?, wanted.len())?;
     let fits = shape.len() == wanted.len()
@@ -74,7 +76,7 @@ fn spread(n: &mut Node<'_, '_>, value: ExprId, data: ExprId, block: i64) -> Resu
         });
     if !fits {
         let (shape, wanted) = (shape.as_slice(), wanted.as_slice());
-        return Err(n.bad(format!(
+        return Err(n.invalid_node(format!(
             "a scale or zero point of shape {shape:?} does not match data of shape {wanted:?} in blocks of {block} along axis {axis}"
         )));
     }
@@ -92,17 +94,17 @@ fn dequantize(n: &mut Node<'_, '_>) -> Result<Outputs> {
         let (scale, zero) = (scale(n, 1)?, zero_point(n, 2, dtype)?);
         let attrs = attrs![axis: axis(n, rank)?, out_dtype: out];
         // The call is not folded, because passes use the integers of a quantized weight.
-        return one(n.op_kept("qnn.dequantize", &[x, scale, zero], attrs)?);
+        return one(n.op_unfolded("qnn.dequantize", &[x, scale, zero], attrs)?);
     }
-    let scale = spread(n, given, x, block)?;
+    let scale = expand_blocks(n, given, x, block)?;
     let mut value = n.cast(x, DType::I32)?;
-    if let Some(zero) = n.maybe(2) {
-        let zero = spread(n, zero, x, block)?;
+    if let Some(zero) = n.optional_input(2) {
+        let zero = expand_blocks(n, zero, x, block)?;
         let zero = n.cast(zero, DType::I32)?;
-        value = n.plain("subtract", &[value, zero])?;
+        value = n.op_without_attrs("subtract", &[value, zero])?;
     }
     let value = n.cast(value, out)?;
-    one(n.plain("multiply", &[value, scale])?)
+    one(n.op_without_attrs("multiply", &[value, scale])?)
 }
 
 /// Returns the minimum and maximum of an integer type of at most 16 bits.
@@ -112,19 +114,19 @@ fn range(n: &Node<'_, '_>, dtype: DType) -> Result<(f64, f64)> {
         DType::U8 => Ok((0.0, 255.0)),
         DType::I16 => Ok((-32768.0, 32767.0)),
         DType::U16 => Ok((0.0, 65535.0)),
-        other => Err(n.bad(format!("quantization to {other} is not supported"))),
+        other => Err(n.invalid_node(format!("quantization to {other} is not supported"))),
     }
 }
 
 /// Computes saturate(round(x / scale) + zero point), rounding halves to even.
 fn quantize(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (mut x, given) = (n.input(0)?, n.input(1)?);
-    let wanted = match n.maybe(2) {
+    let wanted = match n.optional_input(2) {
         Some(zero) => n.dtype(zero)?,
         None => match n.int_attr("output_dtype", 0)? {
             0 => DType::U8,
             number => crate::tensor::dtype(number as i32)
-                .ok_or_else(|| n.bad(format!("unsupported element type number {number}")))?,
+                .ok_or_else(|| n.invalid_node(format!("unsupported element type number {number}")))?,
         },
     };
     let (low, high) = range(n, wanted)?;
@@ -138,15 +140,15 @@ fn quantize(n: &mut Node<'_, '_>) -> Result<Outputs> {
         let attrs = attrs![axis: axis(n, rank)?, out_dtype: wanted, rounding: "TOEVEN"];
         return one(n.op("qnn.quantize", &[x, scale, zero], attrs)?);
     }
-    let scale = spread(n, given, x, block)?;
+    let scale = expand_blocks(n, given, x, block)?;
     let dtype = n.dtype(scale)?;
     let x_real = n.cast(x, dtype)?;
-    let ratio = n.plain("divide", &[x_real, scale])?;
+    let ratio = n.op_without_attrs("divide", &[x_real, scale])?;
     let mut value = half_to_even(n, ratio)?;
-    if let Some(zero) = n.maybe(2) {
-        let zero = spread(n, zero, x, block)?;
+    if let Some(zero) = n.optional_input(2) {
+        let zero = expand_blocks(n, zero, x, block)?;
         let zero = n.cast(zero, dtype)?;
-        value = n.plain("add", &[value, zero])?;
+        value = n.op_without_attrs("add", &[value, zero])?;
     }
     let value = n.op("clip", &[value], attrs![a_min: low, a_max: high])?;
     one(n.cast(value, wanted)?)
@@ -157,19 +159,19 @@ fn dynamic_quantize(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let x = n.input(0)?;
     let dtype = n.dtype(x)?;
     let zero = n.scalar(dtype, 0.0);
-    let max = n.plain("max", &[x])?;
-    let max = n.plain("maximum", &[max, zero])?;
-    let min = n.plain("min", &[x])?;
-    let min = n.plain("minimum", &[min, zero])?;
-    let width = n.plain("subtract", &[max, min])?;
+    let max = n.op_without_attrs("max", &[x])?;
+    let max = n.op_without_attrs("maximum", &[max, zero])?;
+    let min = n.op_without_attrs("min", &[x])?;
+    let min = n.op_without_attrs("minimum", &[min, zero])?;
+    let width = n.op_without_attrs("subtract", &[max, min])?;
     let scale = n.with_scalar("divide", width, 255.0)?;
-    let below = n.plain("subtract", &[zero, min])?;
-    let place = n.plain("divide", &[below, scale])?;
+    let below = n.op_without_attrs("subtract", &[zero, min])?;
+    let place = n.op_without_attrs("divide", &[below, scale])?;
     let place = n.op("clip", &[place], attrs![a_min: 0.0, a_max: 255.0])?;
     let point = half_to_even(n, place)?;
-    let ratio = n.plain("divide", &[x, scale])?;
+    let ratio = n.op_without_attrs("divide", &[x, scale])?;
     let whole = half_to_even(n, ratio)?;
-    let moved = n.plain("add", &[whole, point])?;
+    let moved = n.op_without_attrs("add", &[whole, point])?;
     let value = n.op("clip", &[moved], attrs![a_min: 0.0, a_max: 255.0])?;
     Ok(vec![n.cast(value, DType::U8)?, scale, n.cast(point, DType::U8)?])
 }
@@ -188,7 +190,9 @@ fn convolve(n: &mut Node<'_, '_>, of: &Convolution) -> Result<ExprId> {
     let axes = spatial.len();
     let shape = n.shape(of.weight)?;
     if shape.len() != axes + 2 {
-        return Err(n.bad(format!("expected a weight with {axes} spatial axes, found shape {:?}", shape.as_slice())));
+        return Err(
+            n.invalid_node(format!("expected a weight with {axes} spatial axes, found shape {:?}", shape.as_slice()))
+        );
     }
     let geometry = geometry(n, kernel(n, &shape)?, &spatial)?;
     let attrs = attrs![
@@ -205,20 +209,25 @@ fn convolve(n: &mut Node<'_, '_>, of: &Convolution) -> Result<ExprId> {
         return n.op("qnn.conv2d", &args, attrs);
     }
     // The QNN dialect has only 2D convolutions, so the zero points are subtracted before a plain convolution.
-    let data = difference(n, of.data, of.zero_points[0], 0)?;
-    let weight = difference(n, of.weight, of.zero_points[1], axes + 1)?;
+    let data = subtract_zero_point(n, of.data, of.zero_points[0], 0)?;
+    let weight = subtract_zero_point(n, of.weight, of.zero_points[1], axes + 1)?;
     n.op(if axes == 1 { "nn.conv1d" } else { "nn.conv3d" }, &[data, weight], attrs)
 }
 
 /// Computes value - zero point in int32. A vector of zero points gets `trailing_axes` more axes of size 1.
-fn difference(n: &mut Node<'_, '_>, value: ExprId, zero_point: ExprId, trailing_axes: usize) -> Result<ExprId> {
+fn subtract_zero_point(
+    n: &mut Node<'_, '_>,
+    value: ExprId,
+    zero_point: ExprId,
+    trailing_axes: usize,
+) -> Result<ExprId> {
     let value = n.cast(value, DType::I32)?;
     let mut shape = n.shape(zero_point)?.to_vec();
     if let [size] = shape[..] {
         shape = [vec![size], vec![1; trailing_axes]].concat();
     }
     let zero_point = n.reshape(zero_point, &shape)?;
-    n.plain("subtract", &[value, zero_point])
+    n.op_without_attrs("subtract", &[value, zero_point])
 }
 
 fn conv_integer(n: &mut Node<'_, '_>) -> Result<Outputs> {
@@ -231,9 +240,9 @@ fn conv_integer(n: &mut Node<'_, '_>) -> Result<Outputs> {
 /// Requantizes accumulators to the scale and zero point of the output. The result has the element type of the zero
 /// point.
 fn requantize(n: &mut Node<'_, '_>, sums: ExprId, from: ExprId, to: usize, axis: i64) -> Result<ExprId> {
-    let out = match n.maybe(to + 1) {
+    let out = match n.optional_input(to + 1) {
         Some(zero) => n.dtype(zero)?,
-        None => return Err(n.bad(format!("input {} is missing", to + 1))),
+        None => return Err(n.invalid_node(format!("input {} is missing", to + 1))),
     };
     range(n, out)?;
     let (scale, zero) = (scale(n, to)?, zero_point(n, to + 1, out)?);
@@ -250,21 +259,26 @@ fn q_linear_conv(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let scales = [scale(n, 1)?, scale(n, 4)?];
     let zero_points = [zero_point(n, 2, n.dtype(data)?)?, zero_point(n, 5, n.dtype(weight)?)?];
     let mut sums = convolve(n, &Convolution { data, weight, zero_points, scales })?;
-    if let Some(bias) = n.maybe(8) {
+    if let Some(bias) = n.optional_input(8) {
         sums = n.op("nn.bias_add", &[sums, bias], attrs![axis: 1])?;
     }
-    let from = n.plain("multiply", &scales)?;
+    let from = n.op_without_attrs("multiply", &scales)?;
     one(requantize(n, sums, from, 6, 1)?)
 }
 
 /// Creates a matrix product with `int32` accumulators as result. Scalar zero points become arguments of a QNN operator;
 /// vectors (one element per row of the first operand, or per column of the second) are subtracted first.
-fn multiply(n: &mut Node<'_, '_>, operands: [ExprId; 2], zero_at: [usize; 2], scales: [ExprId; 2]) -> Result<ExprId> {
+fn integer_matmul(
+    n: &mut Node<'_, '_>,
+    operands: [ExprId; 2],
+    zero_at: [usize; 2],
+    scales: [ExprId; 2],
+) -> Result<ExprId> {
     let mut zeros = Vec::new();
     let mut plain = false;
     for (i, at) in zero_at.into_iter().enumerate() {
         let dtype = n.dtype(operands[i])?;
-        let zero = match n.maybe(at) {
+        let zero = match n.optional_input(at) {
             Some(zero) if n.shape(zero)?.len() > 1 => n.cast(zero, DType::I32)?,
             _ => zero_point(n, at, dtype)?,
         };
@@ -273,26 +287,26 @@ fn multiply(n: &mut Node<'_, '_>, operands: [ExprId; 2], zero_at: [usize; 2], sc
     }
     let scalars = n.shape(scales[0])?.is_empty() && n.shape(scales[1])?.is_empty();
     if !plain && scalars {
-        return math::product(n, operands[0], operands[1], Some([zeros[0], zeros[1], scales[0], scales[1]]));
+        return math::matmul(n, operands[0], operands[1], Some([zeros[0], zeros[1], scales[0], scales[1]]));
     }
-    let data = difference(n, operands[0], zeros[0], 1)?;
-    let weight = difference(n, operands[1], zeros[1], 0)?;
-    math::product(n, data, weight, None)
+    let data = subtract_zero_point(n, operands[0], zeros[0], 1)?;
+    let weight = subtract_zero_point(n, operands[1], zeros[1], 0)?;
+    math::matmul(n, data, weight, None)
 }
 
 fn mat_mul_integer(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let scales = [n.scalar(DType::F32, 1.0), n.scalar(DType::F32, 1.0)];
     let operands = [n.input(0)?, n.input(1)?];
-    one(multiply(n, operands, [2, 3], scales)?)
+    one(integer_matmul(n, operands, [2, 3], scales)?)
 }
 
 fn q_linear_mat_mul(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let scales = [scale(n, 1)?, scale(n, 4)?];
     let operands = [n.input(0)?, n.input(3)?];
-    let sums = multiply(n, operands, [2, 5], scales)?;
+    let sums = integer_matmul(n, operands, [2, 5], scales)?;
     if !n.shape(scales[0])?.is_empty() {
-        return Err(n.bad("unsupported scale per row of the first operand"));
+        return Err(n.invalid_node("unsupported scale per row of the first operand"));
     }
-    let from = n.plain("multiply", &scales)?;
+    let from = n.op_without_attrs("multiply", &scales)?;
     one(requantize(n, sums, from, 6, -1)?)
 }

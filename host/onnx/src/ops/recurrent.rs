@@ -80,24 +80,24 @@ fn recurrent(n: &mut Node<'_, '_>, kind: Kind) -> Result<Outputs> {
     let gates = kind.gates();
     let ([steps, batch, width], [directions, rows, columns], [_, _, hidden]) = (&shape[..], &w_shape[..], &r_shape[..])
     else {
-        return Err(n.bad("expected data, weights and recurrent weights of rank 3"));
+        return Err(n.invalid_node("expected data, weights and recurrent weights of rank 3"));
     };
     let (steps, batch, width, directions, hidden) = (*steps, *batch, *width, *directions, *hidden);
     if *rows != gates * hidden || *columns != width || r_shape[..] != [directions, *rows, hidden] {
-        return Err(n.bad(format!("weights {w_shape:?} and {r_shape:?} do not match data {shape:?}")));
+        return Err(n.invalid_node(format!("weights {w_shape:?} and {r_shape:?} do not match data {shape:?}")));
     }
     if steps == 0 {
-        return Err(n.bad("expected a sequence of at least 1 step, found 0 steps"));
+        return Err(n.invalid_node("expected a sequence of at least 1 step, found 0 steps"));
     }
-    n.unroll(steps.saturating_mul(directions))?;
+    n.reserve_steps(steps.saturating_mul(directions))?;
     let reverse = match (n.str_attr("direction", "forward")?.as_str(), directions) {
         ("forward", 1) => vec![false],
         ("reverse", 1) => vec![true],
         ("bidirectional", 2) => vec![false, true],
         (other, _) => {
-            return Err(
-                n.bad(format!("attribute direction: \"{other}\" does not match weights for {directions} directions"))
-            );
+            return Err(n.invalid_node(format!(
+                "attribute direction: \"{other}\" does not match weights for {directions} directions"
+            )));
         }
     };
     let activations = activations(n, kind, directions)?;
@@ -115,7 +115,7 @@ fn recurrent(n: &mut Node<'_, '_>, kind: Kind) -> Result<Outputs> {
         };
         let input_weight = part(n, weights, &[gates * hidden, width])?;
         let recurrent_weight = part(n, recurrent, &[gates * hidden, hidden])?;
-        let (input_bias, recurrent_bias) = match n.maybe(3) {
+        let (input_bias, recurrent_bias) = match n.optional_input(3) {
             None => (None, None),
             Some(bias) => {
                 let both = part(n, bias, &[2 * gates * hidden])?;
@@ -124,11 +124,11 @@ fn recurrent(n: &mut Node<'_, '_>, kind: Kind) -> Result<Outputs> {
                 if kind == Kind::Gru && linear_before_reset {
                     (Some(first), Some(second))
                 } else {
-                    (Some(n.plain("add", &[first, second])?), None)
+                    (Some(n.op_without_attrs("add", &[first, second])?), None)
                 }
             }
         };
-        let peepholes = match n.maybe(7).filter(|_| kind == Kind::Lstm) {
+        let peepholes = match n.optional_input(7).filter(|_| kind == Kind::Lstm) {
             None => None,
             Some(all) => {
                 let all = part(n, all, &[3 * hidden])?;
@@ -140,7 +140,7 @@ fn recurrent(n: &mut Node<'_, '_>, kind: Kind) -> Result<Outputs> {
             }
         };
         let initial = |n: &mut Node<'_, '_>, i: usize| -> Result<Option<ExprId>> {
-            let Some(value) = n.maybe(i) else { return Ok(None) };
+            let Some(value) = n.optional_input(i) else { return Ok(None) };
             let value = if batch_first { n.transpose(value, &[1, 0, 2])? } else { value };
             let value = part(n, value, &[batch, hidden])?;
             Ok(Some(value).filter(|&v| !is_zero(n, v)))
@@ -183,7 +183,7 @@ fn recurrent(n: &mut Node<'_, '_>, kind: Kind) -> Result<Outputs> {
                     let dtype = n.dtype(data)?;
                     let zeros = n.zeros(dtype, &[batch, hidden])?;
                     let mut pick = |new: Option<ExprId>, old: Option<ExprId>| match new {
-                        Some(new) => n.plain("where", &[masks[t], new, old.unwrap_or(zeros)]).map(Some),
+                        Some(new) => n.op_without_attrs("where", &[masks[t], new, old.unwrap_or(zeros)]).map(Some),
                         None => Ok(None),
                     };
                     outputs[t] = pick(next.hidden, None)?.unwrap_or(zeros);
@@ -207,7 +207,7 @@ fn recurrent(n: &mut Node<'_, '_>, kind: Kind) -> Result<Outputs> {
     };
     results.push(if batch_first { n.transpose(y, &[2, 0, 1, 3])? } else { y });
     for (i, last) in [last_hidden, last_cell].into_iter().enumerate() {
-        if last.is_empty() || !(i + 1..3).any(|output| n.wants_output(output)) {
+        if last.is_empty() || !(i + 1..3).any(|output| n.has_output(output)) {
             break;
         }
         let tuple = n.tuple(&last)?;
@@ -227,14 +227,14 @@ fn split(n: &mut Node<'_, '_>, value: ExprId, parts: usize, axis: i64) -> Result
 }
 
 fn is_zero(n: &mut Node<'_, '_>, value: ExprId) -> bool {
-    n.known(value).is_some_and(|tensor| tensor.view().to_f64s().iter().all(|&v| v == 0.0))
+    n.constant_value(value).is_some_and(|tensor| tensor.view().to_f64s().iter().all(|&v| v == 0.0))
 }
 
 /// Creates a mask (batch, 1) for each step, true for the sequences that include the step; `None` if all sequences have
 /// the full length.
 fn masks(n: &mut Node<'_, '_>, steps: usize, batch: usize) -> Result<Option<Vec<ExprId>>> {
-    let Some(lengths) = n.maybe(4) else { return Ok(None) };
-    if let Some(tensor) = n.known(lengths)
+    let Some(lengths) = n.optional_input(4) else { return Ok(None) };
+    if let Some(tensor) = n.constant_value(lengths)
         && tensor.view().to_i64s().is_some_and(|all| all.iter().all(|&l| l >= steps as i64))
     {
         return Ok(None);
@@ -252,7 +252,11 @@ fn activations(n: &Node<'_, '_>, kind: Kind, directions: usize) -> Result<Vec<Ve
         None => defaults.iter().cycle().take(defaults.len() * directions).map(|&s| s.to_owned()).collect(),
     };
     if names.len() != defaults.len() * directions {
-        return Err(n.bad(format!("expected {1} activations, found {0}", names.len(), defaults.len() * directions)));
+        return Err(n.invalid_node(format!(
+            "expected {1} activations, found {0}",
+            names.len(),
+            defaults.len() * directions
+        )));
     }
     // Activation functions with parameters consume the lists of parameters in order.
     let mut alphas = n.floats_attr("activation_alpha")?.unwrap_or_default().into_iter();
@@ -266,7 +270,7 @@ fn activations(n: &Node<'_, '_>, kind: Kind, directions: usize) -> Result<Vec<Ve
             "thresholdedrelu" | "elu" => (Some(1.0), None),
             "scaledtanh" => (Some(1.0), Some(1.0)),
             "hardsigmoid" => (Some(0.2), Some(0.5)),
-            _ => return Err(n.bad(format!("activation \"{name}\" is not supported"))),
+            _ => return Err(n.invalid_node(format!("activation \"{name}\" is not supported"))),
         };
         all.push(Activation {
             name: name.to_ascii_lowercase(),
@@ -281,9 +285,9 @@ impl Activation {
     fn apply(&self, n: &mut Node<'_, '_>, x: ExprId) -> Result<ExprId> {
         let (alpha, beta) = (self.alpha, self.beta);
         match self.name.as_str() {
-            "relu" => n.plain("nn.relu", &[x]),
-            "tanh" => n.plain("tanh", &[x]),
-            "sigmoid" => n.plain("sigmoid", &[x]),
+            "relu" => n.op_without_attrs("nn.relu", &[x]),
+            "tanh" => n.op_without_attrs("tanh", &[x]),
+            "sigmoid" => n.op_without_attrs("sigmoid", &[x]),
             "affine" => {
                 let scaled = n.with_scalar("multiply", x, alpha)?;
                 n.with_scalar("add", scaled, beta)
@@ -292,11 +296,11 @@ impl Activation {
             "thresholdedrelu" => {
                 let above = n.with_scalar("greater", x, alpha)?;
                 let zero = n.scalar(n.dtype(x)?, 0.0);
-                n.plain("where", &[above, x, zero])
+                n.op_without_attrs("where", &[above, x, zero])
             }
             "scaledtanh" => {
                 let inner = n.with_scalar("multiply", x, beta)?;
-                let curve = n.plain("tanh", &[inner])?;
+                let curve = n.op_without_attrs("tanh", &[inner])?;
                 n.with_scalar("multiply", curve, alpha)
             }
             "hardsigmoid" => {
@@ -306,17 +310,17 @@ impl Activation {
             }
             "elu" => {
                 let zero = n.scalar(n.dtype(x)?, 0.0);
-                let below = n.plain("minimum", &[x, zero])?;
-                let power = n.plain("exp", &[below])?;
+                let below = n.op_without_attrs("minimum", &[x, zero])?;
+                let power = n.op_without_attrs("exp", &[below])?;
                 let less_one = n.with_scalar("subtract", power, 1.0)?;
                 let negative = n.with_scalar("multiply", less_one, alpha)?;
-                let positive = n.plain("nn.relu", &[x])?;
-                n.plain("add", &[positive, negative])
+                let positive = n.op_without_attrs("nn.relu", &[x])?;
+                n.op_without_attrs("add", &[positive, negative])
             }
             "softsign" => {
-                let size = n.plain("abs", &[x])?;
+                let size = n.op_without_attrs("abs", &[x])?;
                 let above = n.with_scalar("add", size, 1.0)?;
-                n.plain("divide", &[x, above])
+                n.op_without_attrs("divide", &[x, above])
             }
             _ => super::elementwise::softplus(n, x),
         }
@@ -349,7 +353,7 @@ impl Direction<'_> {
         let Some(hidden) = state.hidden else { return Ok(projected) };
         let units = (self.kind.gates() * self.hidden) as i64;
         let product = n.op("nn.dense", &[hidden, self.recurrent], attrs![units: units])?;
-        n.plain("add", &[projected, product])
+        n.op_without_attrs("add", &[projected, product])
     }
 
     /// Creates a step of an RNN: H = f(X W + H R + b).
@@ -362,35 +366,35 @@ impl Direction<'_> {
     fn lstm(&self, n: &mut Node<'_, '_>, projected: ExprId, state: State) -> Result<State> {
         let sum = self.with_recurrence(n, projected, state)?;
         let [mut input, mut output, mut forget, candidate] = split(n, sum, 4, 1)?[..] else {
-            return Err(n.bad("expected four gates"));
+            return Err(n.invalid_node("expected four gates"));
         };
         let peep = |n: &mut Node<'_, '_>, gate: ExprId, index: usize, cell: Option<ExprId>| match (self.peepholes, cell)
         {
             (Some(weights), Some(cell)) => {
-                let product = n.plain("multiply", &[cell, weights[index]])?;
-                n.plain("add", &[gate, product])
+                let product = n.op_without_attrs("multiply", &[cell, weights[index]])?;
+                n.op_without_attrs("add", &[gate, product])
             }
             _ => Ok(gate),
         };
         input = peep(n, input, 0, state.cell)?;
         let input = self.activate(n, 0, input)?;
         let candidate = self.activate(n, 1, candidate)?;
-        let mut cell = n.plain("multiply", &[input, candidate])?;
+        let mut cell = n.op_without_attrs("multiply", &[input, candidate])?;
         if let Some(old) = state.cell {
             let forget = if self.couple_forget {
                 let unit = n.scalar(n.dtype(input)?, 1.0);
-                n.plain("subtract", &[unit, input])?
+                n.op_without_attrs("subtract", &[unit, input])?
             } else {
                 forget = peep(n, forget, 2, state.cell)?;
                 self.activate(n, 0, forget)?
             };
-            let kept = n.plain("multiply", &[forget, old])?;
-            cell = n.plain("add", &[kept, cell])?;
+            let kept = n.op_without_attrs("multiply", &[forget, old])?;
+            cell = n.op_without_attrs("add", &[kept, cell])?;
         }
         output = peep(n, output, 1, Some(cell))?;
         let output = self.activate(n, 0, output)?;
         let curve = self.activations[2].apply(n, cell)?;
-        Ok(State { hidden: Some(n.plain("multiply", &[output, curve])?), cell: Some(cell) })
+        Ok(State { hidden: Some(n.op_without_attrs("multiply", &[output, curve])?), cell: Some(cell) })
     }
 
     /// Creates a step of a GRU with gates z, r, h: H = (1 - z) h + z H.
@@ -414,7 +418,7 @@ impl Direction<'_> {
                 None => None,
             };
             let sum = |n: &mut Node<'_, '_>, gate: usize| match &r {
-                Some(r) => n.plain("add", &[x[gate], r[gate]]),
+                Some(r) => n.op_without_attrs("add", &[x[gate], r[gate]]),
                 None => Ok(x[gate]),
             };
             let update = sum(n, 0)?;
@@ -423,8 +427,8 @@ impl Direction<'_> {
             if let Some(r) = &r {
                 let reset = sum(n, 1)?;
                 let reset = self.activate(n, 0, reset)?;
-                let scaled = n.plain("multiply", &[reset, r[2]])?;
-                candidate = n.plain("add", &[candidate, scaled])?;
+                let scaled = n.op_without_attrs("multiply", &[reset, r[2]])?;
+                candidate = n.op_without_attrs("add", &[candidate, scaled])?;
             }
             let candidate = self.activate(n, 1, candidate)?;
             return self.mix(n, update, candidate, state);
@@ -438,23 +442,23 @@ impl Direction<'_> {
             return self.mix(n, update, candidate, state);
         };
         let product = n.op("nn.dense", &[old, gates_weight], attrs![units: (2 * hidden) as i64])?;
-        let gates = n.plain("add", &[x_gates, product])?;
+        let gates = n.op_without_attrs("add", &[x_gates, product])?;
         let gates = self.activate(n, 0, gates)?;
-        let [update, reset] = split(n, gates, 2, 1)?[..] else { return Err(n.bad("expected two gates")) };
-        let kept = n.plain("multiply", &[reset, old])?;
+        let [update, reset] = split(n, gates, 2, 1)?[..] else { return Err(n.invalid_node("expected two gates")) };
+        let kept = n.op_without_attrs("multiply", &[reset, old])?;
         let product = n.op("nn.dense", &[kept, candidate_weight], attrs![units: hidden as i64])?;
-        let candidate = n.plain("add", &[x_candidate, product])?;
+        let candidate = n.op_without_attrs("add", &[x_candidate, product])?;
         let candidate = self.activate(n, 1, candidate)?;
         self.mix(n, update, candidate, state)
     }
 
     fn mix(&self, n: &mut Node<'_, '_>, update: ExprId, candidate: ExprId, state: State) -> Result<State> {
         let unit = n.scalar(n.dtype(update)?, 1.0);
-        let rest = n.plain("subtract", &[unit, update])?;
-        let mut next = n.plain("multiply", &[rest, candidate])?;
+        let rest = n.op_without_attrs("subtract", &[unit, update])?;
+        let mut next = n.op_without_attrs("multiply", &[rest, candidate])?;
         if let Some(old) = state.hidden {
-            let kept = n.plain("multiply", &[update, old])?;
-            next = n.plain("add", &[next, kept])?;
+            let kept = n.op_without_attrs("multiply", &[update, old])?;
+            next = n.op_without_attrs("add", &[next, kept])?;
         }
         Ok(State { hidden: Some(next), cell: None })
     }

@@ -7,16 +7,16 @@ use byoc_ir::tensor::DType;
 pub const ROWS: &[Row] = &[
     ("ArgMax", 1, |n| arg(n, "argmax")),
     ("ArgMin", 1, |n| arg(n, "argmin")),
-    ("ReduceL1", 1, |n| reduce(n, l1, |n, x| n.plain("abs", &[x]))),
-    ("ReduceL2", 1, |n| reduce(n, l2, |n, x| n.plain("abs", &[x]))),
-    ("ReduceLogSum", 1, |n| reduce(n, log_sum, |n, x| n.plain("log", &[x]))),
+    ("ReduceL1", 1, |n| reduce(n, l1, |n, x| n.op_without_attrs("abs", &[x]))),
+    ("ReduceL2", 1, |n| reduce(n, l2, |n, x| n.op_without_attrs("abs", &[x]))),
+    ("ReduceLogSum", 1, |n| reduce(n, log_sum, |n, x| n.op_without_attrs("log", &[x]))),
     ("ReduceLogSumExp", 1, |n| reduce(n, log_sum_exp, same)),
     ("ReduceMax", 1, |n| reduce(n, |n, x, along| n.op("max", &[x], along), same)),
     ("ReduceMean", 1, |n| reduce(n, |n, x, along| n.op("mean", &[x], along), same)),
     ("ReduceMin", 1, |n| reduce(n, |n, x, along| n.op("min", &[x], along), same)),
     ("ReduceProd", 1, |n| reduce(n, |n, x, along| n.op("prod", &[x], along), same)),
     ("ReduceSum", 1, |n| reduce(n, |n, x, along| n.op("sum", &[x], along), same)),
-    ("ReduceSumSquare", 1, |n| reduce(n, sum_square, |n, x| n.plain("multiply", &[x, x]))),
+    ("ReduceSumSquare", 1, |n| reduce(n, sum_square, |n, x| n.op_without_attrs("multiply", &[x, x]))),
 ];
 
 type Formula = fn(&mut Node<'_, '_>, ExprId, Attrs) -> Result<ExprId>;
@@ -25,7 +25,7 @@ type Formula = fn(&mut Node<'_, '_>, ExprId, Attrs) -> Result<ExprId>;
 type Elementwise = fn(&mut Node<'_, '_>, ExprId) -> Result<ExprId>;
 
 fn same(n: &mut Node<'_, '_>, x: ExprId) -> Result<ExprId> {
-    Ok(n.same(x))
+    Ok(n.forward(x))
 }
 
 /// Converts a reduction. The axes are an attribute or, since opset 13 (sum) or 18 (all others), an input. With
@@ -51,23 +51,23 @@ fn reduce(n: &mut Node<'_, '_>, formula: Formula, elementwise: Elementwise) -> R
 }
 
 fn l1(n: &mut Node<'_, '_>, x: ExprId, along: Attrs) -> Result<ExprId> {
-    let size = n.plain("abs", &[x])?;
+    let size = n.op_without_attrs("abs", &[x])?;
     n.op("sum", &[size], along)
 }
 
 fn sum_square(n: &mut Node<'_, '_>, x: ExprId, along: Attrs) -> Result<ExprId> {
-    let square = n.plain("multiply", &[x, x])?;
+    let square = n.op_without_attrs("multiply", &[x, x])?;
     n.op("sum", &[square], along)
 }
 
 fn l2(n: &mut Node<'_, '_>, x: ExprId, along: Attrs) -> Result<ExprId> {
     let sum = sum_square(n, x, along)?;
-    n.plain("sqrt", &[sum])
+    n.op_without_attrs("sqrt", &[sum])
 }
 
 fn log_sum(n: &mut Node<'_, '_>, x: ExprId, along: Attrs) -> Result<ExprId> {
     let sum = n.op("sum", &[x], along)?;
-    n.plain("log", &[sum])
+    n.op_without_attrs("log", &[sum])
 }
 
 /// Computes max + log(sum(exp(x - max))), which does not overflow because each exponential is at most 1.
@@ -75,16 +75,16 @@ fn log_sum_exp(n: &mut Node<'_, '_>, x: ExprId, along: Attrs) -> Result<ExprId> 
     let dtype = n.dtype(x)?;
     let max = n.op("max", &[x], along.with("keepdims", true))?;
     // If all elements are -inf (or there are none), the shift is 0, because -inf - -inf would be NaN.
-    let finite = n.plain("isfinite", &[max])?;
+    let finite = n.op_without_attrs("isfinite", &[max])?;
     let zero = n.scalar(dtype, 0.0);
-    let shift = n.plain("where", &[finite, max, zero])?;
-    let below = n.plain("subtract", &[x, shift])?;
-    let power = n.plain("exp", &[below])?;
+    let shift = n.op_without_attrs("where", &[finite, max, zero])?;
+    let below = n.op_without_attrs("subtract", &[x, shift])?;
+    let power = n.op_without_attrs("exp", &[below])?;
     let sum = n.op("sum", &[power], along.clone())?;
-    let log = n.plain("log", &[sum])?;
+    let log = n.op_without_attrs("log", &[sum])?;
     let dims = n.dims(log)?;
     let shift = n.reshape_to(shift, &dims)?;
-    n.plain("add", &[log, shift])
+    n.op_without_attrs("add", &[log, shift])
 }
 
 /// Converts ArgMax and ArgMin; the int32 indices of Relay are cast to the int64 of ONNX.

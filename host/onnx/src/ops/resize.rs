@@ -36,18 +36,18 @@ struct Axis {
 }
 
 fn upsample_7(n: &mut Node<'_, '_>) -> Result<Outputs> {
-    let scales = n.floats_attr("scales")?.ok_or_else(|| n.bad("attribute scales is missing"))?;
-    old_resize(n, scales)
+    let scales = n.floats_attr("scales")?.ok_or_else(|| n.invalid_node("attribute scales is missing"))?;
+    resize_before_11(n, scales)
 }
 
 fn resize_10(n: &mut Node<'_, '_>) -> Result<Outputs> {
-    let scales = n.constant(1, "scales")?.ok_or_else(|| n.bad("input 1 (scales) is missing"))?;
+    let scales = n.constant(1, "scales")?.ok_or_else(|| n.invalid_node("input 1 (scales) is missing"))?;
     let scales = scales.view().to_f64s();
-    old_resize(n, scales)
+    resize_before_11(n, scales)
 }
 
 /// Converts the resize of opsets before 11: coordinates are asymmetric, and nearest rounds down.
-fn old_resize(n: &mut Node<'_, '_>, scales: Vec<f64>) -> Result<Outputs> {
+fn resize_before_11(n: &mut Node<'_, '_>, scales: Vec<f64>) -> Result<Outputs> {
     let mode = Mode {
         method: n.str_attr("mode", "nearest")?,
         coordinates: "asymmetric".into(),
@@ -74,7 +74,7 @@ fn resize_11(n: &mut Node<'_, '_>) -> Result<Outputs> {
         extrapolation: n.float_attr("extrapolation_value", 0.0)?,
     };
     if n.int_attr("antialias", 0)? != 0 {
-        return Err(n.bad("resizing with antialias is not supported"));
+        return Err(n.invalid_node("resizing with antialias is not supported"));
     }
     let named: Vec<usize> = match n.ints_attr("axes")? {
         Some(axes) => axes.iter().map(|&a| n.axis(a, shape.len())).collect::<Result<_, _>>()?,
@@ -85,12 +85,12 @@ fn resize_11(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let mut axes = match (scales, sizes) {
         (Some(scales), None) => by_scales(n, &shape, &scales, &named)?,
         (None, Some(sizes)) => by_sizes(n, &shape, &sizes, &named)?,
-        _ => return Err(n.bad("expected either scales or sizes")),
+        _ => return Err(n.invalid_node("expected either scales or sizes")),
     };
     if mode.coordinates == "tf_crop_and_resize" {
         let roi = n.constant(1, "roi")?.map(|t| t.view().to_f64s()).unwrap_or_default();
         if roi.len() != 2 * named.len() {
-            return Err(n.bad(format!(
+            return Err(n.invalid_node(format!(
                 "input 1 (roi): found {} numbers, expected two for each of the {} axes",
                 roi.len(),
                 named.len()
@@ -103,15 +103,15 @@ fn resize_11(n: &mut Node<'_, '_>) -> Result<Outputs> {
     one(resize(n, data, &mode, &axes)?)
 }
 
-fn unchanged(size: usize) -> Axis {
+fn identity_axis(size: usize) -> Axis {
     Axis { from: size, to: size, scale: 1.0, roi: (0.0, 1.0) }
 }
 
 fn by_scales(n: &Node<'_, '_>, shape: &[usize], scales: &[f64], named: &[usize]) -> Result<Vec<Axis>> {
     if scales.len() != named.len() || scales.iter().any(|s| !(*s > 0.0 && *s < 1e9)) {
-        return Err(n.bad(format!("scales: expected {} numbers > 0, found {scales:?}", named.len())));
+        return Err(n.invalid_node(format!("scales: expected {} numbers > 0, found {scales:?}", named.len())));
     }
-    let mut axes: Vec<Axis> = shape.iter().map(|&d| unchanged(d)).collect();
+    let mut axes: Vec<Axis> = shape.iter().map(|&d| identity_axis(d)).collect();
     for (&axis, &scale) in named.iter().zip(scales) {
         axes[axis].scale = scale;
         // The product in float32, as PyTorch's and ONNX Runtime's: 10 by 2.3 is 23.
@@ -122,7 +122,7 @@ fn by_scales(n: &Node<'_, '_>, shape: &[usize], scales: &[f64], named: &[usize])
 
 fn by_sizes(n: &Node<'_, '_>, shape: &[usize], sizes: &[i64], named: &[usize]) -> Result<Vec<Axis>> {
     if sizes.len() != named.len() || sizes.iter().any(|s| !(0..1 << 40).contains(s)) {
-        return Err(n.bad(format!("sizes: expected {} integers >= 0, found {sizes:?}", named.len())));
+        return Err(n.invalid_node(format!("sizes: expected {} integers >= 0, found {sizes:?}", named.len())));
     }
     let ratio = |axis: usize, size: i64| size as f64 / shape[axis].max(1) as f64;
     let ratios = named.iter().zip(sizes).map(|(&axis, &size)| ratio(axis, size));
@@ -131,12 +131,12 @@ fn by_sizes(n: &Node<'_, '_>, shape: &[usize], sizes: &[i64], named: &[usize]) -
         "not_larger" => ratios.reduce(f64::min),
         "not_smaller" => ratios.reduce(f64::max),
         other => {
-            return Err(n.bad(format!(
+            return Err(n.invalid_node(format!(
                 "attribute keep_aspect_ratio_policy: expected stretch, not_larger or not_smaller, found \"{other}\""
             )));
         }
     };
-    let mut axes: Vec<Axis> = shape.iter().map(|&d| unchanged(d)).collect();
+    let mut axes: Vec<Axis> = shape.iter().map(|&d| identity_axis(d)).collect();
     for (&axis, &size) in named.iter().zip(sizes) {
         axes[axis].scale = common.unwrap_or_else(|| ratio(axis, size));
         axes[axis].to = match common {
@@ -151,19 +151,19 @@ fn resize(n: &mut Node<'_, '_>, data: ExprId, mode: &Mode, axes: &[Axis]) -> Res
     let changed: Vec<usize> = (0..axes.len()).filter(|&i| axes[i].to != axes[i].from || axes[i].scale != 1.0).collect();
     let crop = mode.coordinates == "tf_crop_and_resize";
     if changed.is_empty() && !crop {
-        return Ok(n.same(data));
+        return Ok(n.forward(data));
     }
     if axes.iter().any(|a| a.from == 0 || a.to == 0) {
-        return Err(n.bad("resizing from or to an empty axis is not supported"));
+        return Err(n.invalid_node("resizing from or to an empty axis is not supported"));
     }
     let planar = axes.len() == 4 && changed.iter().all(|&i| i >= 2);
     let exact = axes.iter().all(|a| (a.scale * a.from as f64 - a.to as f64).abs() < 1e-6 * a.to as f64);
     let known = !matches!(mode.coordinates.as_str(), "half_pixel_symmetric");
     if planar && known && (exact || crop) {
-        return planes(n, data, mode, axes);
+        return resize_images(n, data, mode, axes);
     }
     if crop {
-        return Err(n.bad("tf_crop_and_resize: expected only height and width to be resized"));
+        return Err(n.invalid_node("tf_crop_and_resize: expected only height and width to be resized"));
     }
     // The spatial axes of ONNX Runtime: planes for two or four dimensions, volumes for three or five.
     let spatial = axes.len() - if axes.len() % 2 == 0 { 2 } else { 3 }.min(axes.len());
@@ -173,7 +173,7 @@ fn resize(n: &mut Node<'_, '_>, data: ExprId, mode: &Mode, axes: &[Axis]) -> Res
     }
     let mut value = data;
     for axis in changed {
-        value = along_axis(n, value, mode, axis, axes[axis])?;
+        value = resize_axis(n, value, mode, axis, axes[axis])?;
     }
     Ok(value)
 }
@@ -191,7 +191,7 @@ fn multilinear(n: &mut Node<'_, '_>, data: ExprId, mode: &Mode, axes: &[Axis], s
             let (upper, last) = (corner >> bit & 1 == 1, (axes[axis].from - 1) as f32);
             let (mut indices, mut weights) = (Vec::new(), Vec::new());
             for i in 0..axes[axis].to {
-                let x = (place(n, mode, axes[axis], i)? as f32).clamp(0.0, last);
+                let x = (source_coordinate(n, mode, axes[axis], i)? as f32).clamp(0.0, last);
                 let (below, above) = (x.floor(), (x.floor() + 1.0).min(last));
                 let (own, other) = if upper { (above, below) } else { (below, above) };
                 indices.push(own as i64);
@@ -202,21 +202,23 @@ fn multilinear(n: &mut Node<'_, '_>, data: ExprId, mode: &Mode, axes: &[Axis], s
             let mut shape = vec![1; axes.len()];
             shape[axis] = axes[axis].to;
             let weights = n.tensor(from_f64s(DType::F32, &shape, &weights));
-            weight = Some(weight.map_or(Ok(weights), |weight| n.plain("multiply", &[weight, weights]))?);
+            weight = Some(weight.map_or(Ok(weights), |weight| n.op_without_attrs("multiply", &[weight, weights]))?);
         }
-        let term = n.plain("multiply", &[weight.unwrap_or(taps), taps])?;
-        sum = Some(sum.map_or(Ok(term), |sum| n.plain("add", &[sum, term]))?);
+        let term = n.op_without_attrs("multiply", &[weight.unwrap_or(taps), taps])?;
+        sum = Some(sum.map_or(Ok(term), |sum| n.op_without_attrs("add", &[sum, term]))?);
     }
     n.cast(sum.unwrap_or(value), dtype)
 }
 
 /// Resizes height and width with Relay's operator.
-fn planes(n: &mut Node<'_, '_>, data: ExprId, mode: &Mode, axes: &[Axis]) -> Result<ExprId> {
+fn resize_images(n: &mut Node<'_, '_>, data: ExprId, mode: &Mode, axes: &[Axis]) -> Result<ExprId> {
     let method = match mode.method.as_str() {
         "nearest" => "nearest_neighbor",
         "linear" | "bilinear" => "linear",
         "cubic" => "cubic",
-        other => return Err(n.bad(format!("attribute mode: expected nearest, linear or cubic, found \"{other}\""))),
+        other => {
+            return Err(n.invalid_node(format!("attribute mode: expected nearest, linear or cubic, found \"{other}\"")));
+        }
     };
     let mut attributes = attrs![
         size: [axes[2].to as i64, axes[3].to as i64],
@@ -244,11 +246,11 @@ fn planes(n: &mut Node<'_, '_>, data: ExprId, mode: &Mode, axes: &[Axis]) -> Res
 }
 
 /// Resizes one axis: gathers the nearest elements, interpolates between two, or multiplies with a matrix of weights.
-fn along_axis(n: &mut Node<'_, '_>, value: ExprId, mode: &Mode, axis: usize, size: Axis) -> Result<ExprId> {
+fn resize_axis(n: &mut Node<'_, '_>, value: ExprId, mode: &Mode, axis: usize, size: Axis) -> Result<ExprId> {
     if size.from.max(1).saturating_mul(size.to.max(1)) > 1 << 24 {
-        return Err(n.bad(format!("cannot resize {} elements to {} along axis {axis}", size.from, size.to)));
+        return Err(n.invalid_node(format!("cannot resize {} elements to {} along axis {axis}", size.from, size.to)));
     }
-    let places: Vec<f64> = (0..size.to).map(|i| place(n, mode, size, i)).collect::<Result<_, _>>()?;
+    let places: Vec<f64> = (0..size.to).map(|i| source_coordinate(n, mode, size, i)).collect::<Result<_, _>>()?;
     let last = size.from as i64 - 1;
     if mode.method == "nearest" {
         let nearest = |x: f64| match mode.nearest.as_str() {
@@ -259,8 +261,8 @@ fn along_axis(n: &mut Node<'_, '_>, value: ExprId, mode: &Mode, axis: usize, siz
             _ => None,
         };
         let indices: Option<Vec<i64>> = places.iter().map(|&x| nearest(x).map(|i| (i as i64).clamp(0, last))).collect();
-        let indices =
-            indices.ok_or_else(|| n.bad(format!("attribute nearest_mode: unsupported value \"{}\"", mode.nearest)))?;
+        let indices = indices
+            .ok_or_else(|| n.invalid_node(format!("attribute nearest_mode: unsupported value \"{}\"", mode.nearest)))?;
         let indices = n.vector(&indices);
         return n.op("take", &[value, indices], attrs![axis: axis as i64]);
     }
@@ -271,7 +273,9 @@ fn along_axis(n: &mut Node<'_, '_>, value: ExprId, mode: &Mode, axis: usize, siz
     let result = match mode.method.as_str() {
         "linear" => linear_along_axis(n, value, axis, last, &places)?,
         "cubic" => cubic_along_axis(n, value, mode, axis, last, &places)?,
-        other => return Err(n.bad(format!("attribute mode: expected nearest, linear or cubic, found \"{other}\""))),
+        other => {
+            return Err(n.invalid_node(format!("attribute mode: expected nearest, linear or cubic, found \"{other}\"")));
+        }
     };
     n.cast(result, dtype)
 }
@@ -289,11 +293,11 @@ fn linear_along_axis(n: &mut Node<'_, '_>, value: ExprId, axis: usize, last: i64
         let indices = n.vector(&indices);
         let taps = n.op("take", &[value, indices], attrs![axis: axis as i64])?;
         let weights = n.tensor(from_f64s(dtype, &shape, &weights));
-        n.plain("multiply", &[taps, weights])
+        n.op_without_attrs("multiply", &[taps, weights])
     };
     let below = term(f64::floor, |x| 1.0 - (x - x.floor()))?;
     let above = term(|x| x.floor() + 1.0, |x| x - x.floor())?;
-    n.plain("add", &[below, above])
+    n.op_without_attrs("add", &[below, above])
 }
 
 /// Multiplies with a matrix of the weights of cubic convolution.
@@ -330,7 +334,7 @@ fn cubic_along_axis(
 }
 
 /// Computes the coordinate in the data of index `i` of the result, in float32 as ONNX Runtime: 3 / 0.6 is 5.
-fn place(n: &Node<'_, '_>, mode: &Mode, size: Axis, i: usize) -> Result<f64> {
+fn source_coordinate(n: &Node<'_, '_>, mode: &Mode, size: Axis, i: usize) -> Result<f64> {
     let (x, from, to, scale) = (i as f32, size.from as f32, size.to as f32, size.scale as f32);
     let place = match mode.coordinates.as_str() {
         "half_pixel" => (x + 0.5) / scale - 0.5,
@@ -355,7 +359,7 @@ fn place(n: &Node<'_, '_>, mode: &Mode, size: Axis, i: usize) -> Result<f64> {
         }
         "asymmetric" => x / scale,
         "tf_half_pixel_for_nn" => (x + 0.5) / scale,
-        other => return Err(n.bad(format!("attribute coordinate_transformation_mode is \"{other}\""))),
+        other => return Err(n.invalid_node(format!("attribute coordinate_transformation_mode is \"{other}\""))),
     };
     Ok(f64::from(place))
 }

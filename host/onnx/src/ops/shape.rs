@@ -22,7 +22,7 @@ pub const ROWS: &[Row] = &[
         let data = n.input(0)?;
         let block = n.int_attr("blocksize", 0)?;
         if n.str_attr("mode", "DCR")? != "DCR" {
-            return Err(n.bad("attribute mode: expected DCR"));
+            return Err(n.invalid_node("attribute mode: expected DCR"));
         }
         one(n.op("nn.space_to_depth", &[data], attrs![block_size: block, layout: "NCHW"])?)
     }),
@@ -52,10 +52,10 @@ const MAX_RANK: usize = 64;
 
 fn concat(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let inputs = n.all_inputs()?;
-    let &first = inputs.first().ok_or_else(|| n.bad("expected at least one input"))?;
+    let &first = inputs.first().ok_or_else(|| n.invalid_node("expected at least one input"))?;
     let axis = n.axis(n.int_attr("axis", 0)?, n.rank(first)?)?;
     if inputs.len() == 1 {
-        return one(n.same(first));
+        return one(n.forward(first));
     }
     one(n.concatenate(&inputs, axis as i64)?)
 }
@@ -72,19 +72,19 @@ fn constant(n: &mut Node<'_, '_>) -> Result<Outputs> {
     } else if let Some(values) = n.ints_attr("value_ints")? {
         Tensor::from_slice(&[values.len()], &values)
     } else {
-        return Err(n.bad("expected a value of numbers or booleans"));
+        return Err(n.invalid_node("expected a value of numbers or booleans"));
     };
     one(n.tensor(value))
 }
 
 fn constant_of_shape(n: &mut Node<'_, '_>) -> Result<Outputs> {
-    let dims = n.sizes(0, "shape")?.ok_or_else(|| n.bad("input 0 (shape) is missing"))?;
+    let dims = n.sizes(0, "shape")?.ok_or_else(|| n.invalid_node("input 0 (shape) is missing"))?;
     let dims = check_dims(n, &dims)?;
     let value = n.tensor_attr("value")?.unwrap_or_else(|| Tensor::from_slice(&[1], &[0f32]));
     let dtype = value.dtype();
-    let value = value.reshaped(&[]).ok_or_else(|| n.bad("attribute value: expected one element"))?;
+    let value = value.reshaped(&[]).ok_or_else(|| n.invalid_node("attribute value: expected one element"))?;
     let value = n.tensor(value);
-    let Some(shape) = numbers(&dims) else { return one(n.spread(value, &dims)?) };
+    let Some(shape) = numbers(&dims) else { return one(n.broadcast_to(value, &dims)?) };
     one(n.op("full", &[value], attrs![shape: shape, dtype: dtype])?)
 }
 
@@ -105,7 +105,7 @@ fn check_dims(n: &Node<'_, '_>, sizes: &[Size]) -> Result<Vec<Dim>> {
         let known: Vec<usize> = dims.iter().filter_map(Dim::fixed).collect();
         dims.len() <= MAX_RANK && byoc_ir::tensor::element_count(&known).is_some_and(|n| n <= isize::MAX as usize / 8)
     };
-    dims.filter(fits).ok_or_else(|| n.bad(format!("{} is not a valid shape", list(sizes))))
+    dims.filter(fits).ok_or_else(|| n.invalid_node(format!("{} is not a valid shape", list(sizes))))
 }
 
 /// Formats sizes: `[2, batch, -1]`.
@@ -123,30 +123,29 @@ fn depth_to_space(n: &mut Node<'_, '_>) -> Result<Outputs> {
 /// Broadcasts to the common shape of the data and the given shape.
 fn expand(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let data = n.input(0)?;
-    let wanted = n.sizes(1, "shape")?.ok_or_else(|| n.bad("input 1 (shape) is missing"))?;
+    let wanted = n.sizes(1, "shape")?.ok_or_else(|| n.invalid_node("input 1 (shape) is missing"))?;
     let wanted = check_dims(n, &wanted)?;
     let dims = n.dims(data)?;
     let Some(result) = super::math::broadcast(&dims, &wanted) else {
         let wanted: Vec<String> = wanted.iter().map(Dim::to_string).collect();
-        return Err(n.bad(format!("{} and [{}] do not broadcast", n.ty(data)?, wanted.join(", "))));
+        return Err(n.invalid_node(format!("{} and [{}] do not broadcast", n.ty(data)?, wanted.join(", "))));
     };
     if result == dims {
-        return one(n.same(data));
+        return one(n.forward(data));
     }
-    one(n.spread(data, &result)?)
+    one(n.broadcast_to(data, &result)?)
 }
 
 fn eye_like(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let data = n.input(0)?;
     let shape = n.shape(data)?;
     let [rows, columns] = shape[..] else {
-        return Err(n.bad(format!("expected a matrix, found shape {:?}", shape.as_slice())));
+        return Err(n.invalid_node(format!("expected a matrix, found shape {:?}", shape.as_slice())));
     };
     let dtype = match n.int_attr("dtype", 0)? {
         0 => n.dtype(data)?,
-        number => {
-            tensor::dtype(number as i32).ok_or_else(|| n.bad(format!("unsupported element type number {number}")))?
-        }
+        number => tensor::dtype(number as i32)
+            .ok_or_else(|| n.invalid_node(format!("unsupported element type number {number}")))?,
     };
     let k = n.int_attr("k", 0)?;
     // The matrix is i + k == j: a folded constant, or calls if it is too large.
@@ -157,7 +156,7 @@ fn eye_like(n: &mut Node<'_, '_>) -> Result<Outputs> {
     };
     let row = count(n, k, rows, &[rows, 1])?;
     let column = count(n, 0, columns, &[1, columns])?;
-    let equal = n.plain("equal", &[row, column])?;
+    let equal = n.op_without_attrs("equal", &[row, column])?;
     one(n.cast(equal, dtype)?)
 }
 
@@ -166,12 +165,12 @@ fn flatten(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let dims = n.dims(data)?;
     let axis = n.int_attr("axis", 1)?;
     let axis = if axis == dims.len() as i64 { dims.len() } else { n.axis(axis, dims.len())? };
-    let matrix = n.halves(&dims, axis)?;
+    let matrix = n.flatten_at(&dims, axis)?;
     if dims == matrix {
-        return one(n.same(data));
+        return one(n.forward(data));
     }
     if axis == 1 && dims.len() > 2 {
-        return one(n.plain("nn.batch_flatten", &[data])?);
+        return one(n.op_without_attrs("nn.batch_flatten", &[data])?);
     }
     one(n.reshape_to(data, &matrix)?)
 }
@@ -179,20 +178,21 @@ fn flatten(n: &mut Node<'_, '_>) -> Result<Outputs> {
 fn range(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let mut args = Vec::with_capacity(3);
     for (i, role) in ["start", "limit", "delta"].into_iter().enumerate() {
-        let scalar = n.maybe(i).ok_or_else(|| n.bad(format!("input {i} ({role}) is missing")))?;
+        let scalar = n.optional_input(i).ok_or_else(|| n.invalid_node(format!("input {i} ({role}) is missing")))?;
         args.push(n.reshape(scalar, &[])?);
     }
     let dtype = n.dtype(args[0])?;
-    let one_size = |n: &Node<'_, '_>, value| n.followed(value).and_then(|sizes| sizes.first().cloned().flatten());
+    let one_size =
+        |n: &Node<'_, '_>, value| n.tracked_elements(value).and_then(|sizes| sizes.first().cloned().flatten());
     if let [Some(start), Some(limit), Some(step)] = [0, 1, 2].map(|i| one_size(n, args[i]))
         && [start.as_constant(), step.as_constant()] == [Some(0), Some(1)]
         && let Some(name) = limit.as_symbol()
     {
         // A range of symbolic length is the exclusive cumulative sum of ones, because that keeps the name of the
         // dimension.
-        let lane = n.lane(name)?;
+        let lane = n.zeros_of_dim(name)?;
         let lane = n.cast(lane, dtype)?;
-        let ones = n.plain("ones_like", &[lane])?;
+        let ones = n.op_without_attrs("ones_like", &[lane])?;
         return one(n.op("cumsum", &[ones], attrs![axis: 0, exclusive: true])?);
     }
     one(n.op("arange", &args, attrs![dtype: dtype])?)
@@ -203,14 +203,15 @@ fn reshape(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let data = n.input(0)?;
     let allow_zero = n.int_attr("allowzero", 0)? != 0;
     let newshape = n.input(1)?;
-    let unknown = n.followed(newshape).is_none_or(|sizes| sizes.contains(&None)) && n.known(newshape).is_none();
+    let unknown =
+        n.tracked_elements(newshape).is_none_or(|sizes| sizes.contains(&None)) && n.constant_value(newshape).is_none();
     if unknown && n.ty(newshape)?.shape().is_some() {
         return one(n.op("dyn.reshape", &[data, newshape], attrs![allowzero: allow_zero])?);
     }
-    let wanted = n.sizes(1, "shape")?.ok_or_else(|| n.bad("input 1 (shape) is missing"))?;
+    let wanted = n.sizes(1, "shape")?.ok_or_else(|| n.invalid_node("input 1 (shape) is missing"))?;
     let dims = n.dims(data)?;
     if wanted.len() > MAX_RANK {
-        return Err(n.bad(format!("unsupported rank {}", wanted.len())));
+        return Err(n.invalid_node(format!("unsupported rank {}", wanted.len())));
     }
     let mut result = Vec::with_capacity(wanted.len());
     let mut open = None;
@@ -222,13 +223,13 @@ fn reshape(n: &mut Node<'_, '_>) -> Result<Outputs> {
             }
             Some(0) if !allow_zero => {
                 let kept = dims.get(i).cloned();
-                kept.ok_or_else(|| n.bad(format!("{} keeps a dimension that does not exist", list(&wanted))))?
+                kept.ok_or_else(|| n.invalid_node(format!("{} keeps a dimension that does not exist", list(&wanted))))?
             }
-            _ => dim(size).ok_or_else(|| n.bad(format!("{} is not a valid shape", list(&wanted))))?,
+            _ => dim(size).ok_or_else(|| n.invalid_node(format!("{} is not a valid shape", list(&wanted))))?,
         });
     }
     let ty = n.ty(data)?;
-    let error = || n.bad(format!("data of type {ty} does not match {}", list(&wanted)));
+    let error = || n.invalid_node(format!("data of type {ty} does not match {}", list(&wanted)));
     let (all, rest) = (Dim::product(&dims).ok_or_else(error)?, Dim::product(&result).ok_or_else(error)?);
     if let Some(open) = open {
         if let (Some(all), Some(rest)) = (all.fixed(), rest.fixed())
@@ -241,7 +242,7 @@ fn reshape(n: &mut Node<'_, '_>) -> Result<Outputs> {
         return Err(error());
     }
     if dims == result && !result.contains(&Dim::Any) {
-        return one(n.same(data));
+        return one(n.forward(data));
     }
     one(n.reshape_to(data, &result)?)
 }
@@ -256,13 +257,13 @@ fn shape(n: &mut Node<'_, '_>) -> Result<Outputs> {
 
 fn size(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let data = n.input(0)?;
-    let count = Dim::product(&n.dims(data)?).ok_or_else(|| n.bad("the number of elements overflows"))?;
+    let count = Dim::product(&n.dims(data)?).ok_or_else(|| n.invalid_node("the number of elements overflows"))?;
     if let Dim::Fixed(count) = count {
-        n.known(data);
+        n.constant_value(data);
         return one(n.tensor(Tensor::scalar(count as i64)));
     }
     let value = n.op("ndarray_size", &[data], attrs![dtype: DType::I64])?;
-    n.follow(value, vec![Size::of(&count)]);
+    n.track_elements(value, vec![Size::of(&count)]);
     one(value)
 }
 
@@ -279,24 +280,24 @@ fn squeeze(n: &mut Node<'_, '_>, axes: Option<Vec<i64>>) -> Result<Outputs> {
     axes.sort_unstable();
     axes.dedup();
     if axes.is_empty() {
-        return one(n.same(data));
+        return one(n.forward(data));
     }
     one(n.op("squeeze", &[data], attrs![axis: AttrValue::ints(axes.iter().map(|&a| a as i64))])?)
 }
 
 fn tile(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let data = n.input(0)?;
-    let repeats = n.ints(1, "repeats")?.ok_or_else(|| n.bad("input 1 (repeats) is missing"))?;
+    let repeats = n.ints(1, "repeats")?.ok_or_else(|| n.invalid_node("input 1 (repeats) is missing"))?;
     check_dims(n, &repeats.iter().copied().map(Size::constant).collect::<Vec<_>>())?;
     if repeats.len() != n.rank(data)? {
-        return Err(n.bad(format!(
+        return Err(n.invalid_node(format!(
             "input 1 (repeats): found {} integers, expected one for each of the {} dimensions",
             repeats.len(),
             n.rank(data)?
         )));
     }
     if repeats.iter().all(|&r| r == 1) {
-        return one(n.same(data));
+        return one(n.forward(data));
     }
     one(n.op("tile", &[data], attrs![reps: repeats])?)
 }
@@ -309,7 +310,7 @@ fn transpose(n: &mut Node<'_, '_>) -> Result<Outputs> {
         None => (0..rank).rev().collect(),
     };
     if axes.iter().copied().eq(0..rank) {
-        return one(n.same(data));
+        return one(n.forward(data));
     }
     one(n.transpose(data, &axes)?)
 }
@@ -317,7 +318,7 @@ fn transpose(n: &mut Node<'_, '_>) -> Result<Outputs> {
 fn trilu(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let data = n.input(0)?;
     let upper = n.int_attr("upper", 1)? != 0;
-    let k = match n.maybe(1) {
+    let k = match n.optional_input(1) {
         Some(k) => n.reshape(k, &[])?,
         None => n.tensor(Tensor::scalar(0i64)),
     };
@@ -327,18 +328,18 @@ fn trilu(n: &mut Node<'_, '_>) -> Result<Outputs> {
 /// Converts Unsqueeze; the axes are those of the result.
 fn unsqueeze(n: &mut Node<'_, '_>, axes: Option<Vec<i64>>) -> Result<Outputs> {
     let data = n.input(0)?;
-    let axes = axes.ok_or_else(|| n.bad("the axes are missing"))?;
+    let axes = axes.ok_or_else(|| n.invalid_node("the axes are missing"))?;
     let rank = n.rank(data)?.saturating_add(axes.len());
     if rank > MAX_RANK {
-        return Err(n.bad(format!("unsupported rank {rank}")));
+        return Err(n.invalid_node(format!("unsupported rank {rank}")));
     }
     let mut places: Vec<usize> = axes.iter().map(|&a| n.axis(a, rank)).collect::<Result<_, _>>()?;
     places.sort_unstable();
     if places.windows(2).any(|p| p[0] == p[1]) {
-        return Err(n.bad(format!("axes: expected distinct axes, found {axes:?}")));
+        return Err(n.invalid_node(format!("axes: expected distinct axes, found {axes:?}")));
     }
     if places.is_empty() {
-        return one(n.same(data));
+        return one(n.forward(data));
     }
     let mut value = data;
     for &place in &places {

@@ -29,7 +29,9 @@ fn slice_1(n: &mut Node<'_, '_>) -> Result<Outputs> {
 
 fn slice_10(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (axes, steps) = (n.ints(3, "axes")?, n.ints(4, "steps")?);
-    let known = |n: &Node<'_, '_>, i: usize| n.maybe(i).and_then(|v| n.followed(v)).is_some_and(|s| !s.contains(&None));
+    let known = |n: &Node<'_, '_>, i: usize| {
+        n.optional_input(i).and_then(|v| n.tracked_elements(v)).is_some_and(|s| !s.contains(&None))
+    };
     if !known(n, 1) || !known(n, 2) {
         let bounds = [n.input(1)?, n.input(2)?];
         return slice_at_run_time(n, bounds, axes, steps);
@@ -51,7 +53,7 @@ fn slice_at_run_time(
     let axes = axes.unwrap_or_else(|| (0..count as i64).collect());
     let steps = steps.unwrap_or_else(|| vec![1; count]);
     if [axes.len(), steps.len()] != [count; 2] || n.shape(bounds[1])?.iter().product::<usize>() != count {
-        return Err(n.bad("expected starts, ends, axes and steps of equal length"));
+        return Err(n.invalid_node("expected starts, ends, axes and steps of equal length"));
     }
     let steps = n.vector(&steps);
     one(n.op("dyn.strided_slice", &[data, bounds[0], bounds[1], steps], attrs![axes: axes])?)
@@ -69,7 +71,7 @@ fn slice(
     let axes = axes.unwrap_or_else(|| (0..starts.len() as i64).collect());
     let steps = steps.unwrap_or_else(|| vec![1; starts.len()]);
     if [ends.len(), axes.len(), steps.len()] != [starts.len(); 3] {
-        return Err(n.bad("expected starts, ends, axes and steps of equal length"));
+        return Err(n.invalid_node("expected starts, ends, axes and steps of equal length"));
     }
     let (mut begin, mut end, mut strides, mut cut) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     // Axes that are sliced to the length of a symbolic dimension.
@@ -77,11 +79,11 @@ fn slice(
     for i in 0..starts.len() {
         let axis = n.axis(axes[i], dims.len())?;
         if cut.contains(&(axis as i64)) || lanes.iter().any(|(taken, _)| *taken == axis) {
-            return Err(n.bad(format!("axis {axis} is given twice")));
+            return Err(n.invalid_node(format!("axis {axis} is given twice")));
         }
         let step = steps[i];
         if step == 0 {
-            return Err(n.bad("expected a non-zero step, found 0"));
+            return Err(n.invalid_node("expected a non-zero step, found 0"));
         }
         let (from, to) = match (starts[i].as_constant(), ends[i].as_constant(), dims[axis].fixed()) {
             (Some(from), Some(to), Some(size)) => {
@@ -132,9 +134,9 @@ fn slice(
         value = n.op("strided_slice", &[value], attrs![begin: begin, end: end, strides: strides, axes: cut])?;
     }
     for (axis, dim) in lanes {
-        value = n.begin(value, axis, &dim)?;
+        value = n.slice_to(value, axis, &dim)?;
     }
-    one(if value == data { n.same(data) } else { value })
+    one(if value == data { n.forward(data) } else { value })
 }
 
 /// Converts Split: parts of the given sizes, or equal parts, of which the last is smaller if the size is not divisible.
@@ -144,29 +146,29 @@ fn split(n: &mut Node<'_, '_>, sizes: Option<Vec<i64>>) -> Result<Outputs> {
     let axis = n.axis(n.int_attr("axis", 0)?, dims.len())?;
     let size = match dims[axis].fixed() {
         Some(size) => size,
-        None => return Err(n.not_known(&n.ty(data)?)),
+        None => return Err(n.unknown_dims_error(&n.ty(data)?)),
     };
     let parts = n.output_count();
     let sizes: Vec<usize> = match sizes {
         Some(sizes) => {
             let sizes: Option<Vec<usize>> = sizes.iter().map(|&s| usize::try_from(s).ok()).collect();
-            sizes.ok_or_else(|| n.bad("expected sizes of parts >= 0, found a negative size"))?
+            sizes.ok_or_else(|| n.invalid_node("expected sizes of parts >= 0, found a negative size"))?
         }
         None => {
             if let Some(given) = n.has("num_outputs").then(|| n.int_attr("num_outputs", 0)).transpose()?
                 && given != parts as i64
             {
-                return Err(n.bad(format!("num_outputs: expected {parts}, found {given}")));
+                return Err(n.invalid_node(format!("num_outputs: expected {parts}, found {given}")));
             }
             let each = size.div_ceil(parts.max(1));
             (0..parts).map(|i| each.min(size.saturating_sub(i * each))).collect()
         }
     };
     if sizes.iter().try_fold(0usize, |sum, &s| sum.checked_add(s)) != Some(size) || sizes.len() != parts {
-        return Err(n.bad(format!("cannot split {size} elements into parts {sizes:?} for {parts} outputs")));
+        return Err(n.invalid_node(format!("cannot split {size} elements into parts {sizes:?} for {parts} outputs")));
     }
     if parts == 1 {
-        return one(n.same(data));
+        return one(n.forward(data));
     }
     let sections = if sizes.iter().all(|&s| s == sizes[0]) {
         AttrValue::from(parts as i64)
@@ -182,7 +184,7 @@ fn split(n: &mut Node<'_, '_>, sizes: Option<Vec<i64>>) -> Result<Outputs> {
 }
 
 fn pad_2(n: &mut Node<'_, '_>) -> Result<Outputs> {
-    let pads = n.ints_attr("pads")?.ok_or_else(|| n.bad("attribute pads is missing"))?;
+    let pads = n.ints_attr("pads")?.ok_or_else(|| n.invalid_node("attribute pads is missing"))?;
     let value = n.float_attr("value", 0.0)?;
     let data = n.input(0)?;
     let value = n.scalar(n.dtype(data)?, value);
@@ -191,10 +193,10 @@ fn pad_2(n: &mut Node<'_, '_>) -> Result<Outputs> {
 }
 
 fn pad_11(n: &mut Node<'_, '_>) -> Result<Outputs> {
-    let pads = n.ints(1, "pads")?.ok_or_else(|| n.bad("input 1 (pads) is missing"))?;
+    let pads = n.ints(1, "pads")?.ok_or_else(|| n.invalid_node("input 1 (pads) is missing"))?;
     let data = n.input(0)?;
     let (dtype, rank) = (n.dtype(data)?, n.rank(data)?);
-    let value = match n.maybe(2) {
+    let value = match n.optional_input(2) {
         Some(value) => n.reshape(value, &[])?,
         None => n.scalar(dtype, 0.0),
     };
@@ -210,7 +212,9 @@ fn pad(n: &mut Node<'_, '_>, data: ExprId, pads: &[i64], value: ExprId, axes: Ve
     let mode = n.str_attr("mode", "constant")?;
     let dims = n.dims(data)?;
     if pads.len() != 2 * axes.len() || pads.iter().any(|p| p.unsigned_abs() > 1 << 40) {
-        return Err(n.bad(format!("pads: found {pads:?}, expected two integers for each of the {} axes", axes.len())));
+        return Err(
+            n.invalid_node(format!("pads: found {pads:?}, expected two integers for each of the {} axes", axes.len()))
+        );
     }
     let mut around = vec![(0i64, 0i64); dims.len()];
     for (i, &axis) in axes.iter().enumerate() {
@@ -221,18 +225,18 @@ fn pad(n: &mut Node<'_, '_>, data: ExprId, pads: &[i64], value: ExprId, axes: Ve
         if *before < 0 || *after < 0 {
             let size = dims[axis]
                 .fixed()
-                .ok_or_else(|| n.bad(format!("cannot crop axis {axis} of unknown dimension {}", dims[axis])))?
+                .ok_or_else(|| n.invalid_node(format!("cannot crop axis {axis} of unknown dimension {}", dims[axis])))?
                 as i64;
             let (from, to) = ((-*before).max(0), size - (-*after).max(0));
             if from > to {
-                return Err(n.bad(format!("pads: cannot crop {size} elements to {}", to - from)));
+                return Err(n.invalid_node(format!("pads: cannot crop {size} elements to {}", to - from)));
             }
             value_in = n.slice(value_in, axis, from as usize, to as usize)?;
             (*before, *after) = ((*before).max(0), (*after).max(0));
         }
     }
     if around.iter().all(|&p| p == (0, 0)) {
-        return one(if value_in == data { n.same(data) } else { value_in });
+        return one(if value_in == data { n.forward(data) } else { value_in });
     }
     if mode == "wrap" {
         return one(wrap(n, value_in, &around)?);
@@ -251,7 +255,7 @@ fn wrap(n: &mut Node<'_, '_>, data: ExprId, around: &[(i64, i64)]) -> Result<Exp
         let size = n.shape(value)?[axis] as i64;
         let total = before + size + after;
         if size == 0 || total > 1 << 24 {
-            return Err(n.bad(format!("cannot wrap {size} elements to {total}")));
+            return Err(n.invalid_node(format!("cannot wrap {size} elements to {total}")));
         }
         let places: Vec<i64> = (0..total).map(|i| (i - before).rem_euclid(size)).collect();
         let places = n.vector(&places);

@@ -1,6 +1,6 @@
 //! Runs a program, any number of times and from any number of threads.
 
-use super::inputs::{bind, check_inputs, show};
+use super::inputs::{check_inputs, order_inputs, show};
 use super::interpreter;
 use super::pool::Pool;
 use super::prepared::PreparedProgram;
@@ -71,7 +71,7 @@ impl Executor {
     /// would create several teams, and the idle teams would compete with the active one for processors. Host kernels
     /// still run on the pool.
     #[must_use]
-    pub fn regions_on_caller(mut self) -> Executor {
+    pub fn with_regions_on_caller(mut self) -> Executor {
         self.on_caller = true;
         self
     }
@@ -129,7 +129,7 @@ impl Executor {
     /// # Errors
     /// A name that the model does not have, a name given twice, or a missing input.
     pub fn bind(&self, named: impl IntoIterator<Item = (String, Tensor)>) -> Result<Vec<Tensor>, Diagnostic> {
-        bind(&self.program().inputs, named)
+        order_inputs(&self.program().inputs, named)
     }
 
     /// Returns the prepared program.

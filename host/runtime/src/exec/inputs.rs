@@ -10,7 +10,10 @@ use std::collections::{BTreeMap, HashMap};
 ///
 /// # Errors
 /// An unknown name, a name given twice, or a missing input.
-pub fn bind(ports: &[Port], named: impl IntoIterator<Item = (String, Tensor)>) -> Result<Vec<Tensor>, Diagnostic> {
+pub fn order_inputs(
+    ports: &[Port],
+    named: impl IntoIterator<Item = (String, Tensor)>,
+) -> Result<Vec<Tensor>, Diagnostic> {
     let position: HashMap<&str, usize> = ports.iter().enumerate().map(|(i, port)| (port.name.as_str(), i)).collect();
     let mut bound: Vec<Option<Tensor>> = vec![None; ports.len()];
     for (name, tensor) in named {

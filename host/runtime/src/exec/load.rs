@@ -169,7 +169,7 @@ impl Loader<'_> {
     }
 
     fn kernel(&mut self, function: &Function, regs: &[RegInfo], call: &OpCall) -> Result<Step, Diagnostic> {
-        let typed = self.typed(function, regs, call)?;
+        let typed = self.infer_types(function, regs, call)?;
         let sized =
             call.inputs().all(|reg| regs[reg.index()].shape.is_some()) && typed.outs.iter().all(|t| t.len().is_some());
         if !sized {
@@ -201,7 +201,7 @@ impl Loader<'_> {
     }
 
     fn alias(&mut self, function: &Function, regs: &[RegInfo], call: &OpCall) -> Result<Step, Diagnostic> {
-        let typed = self.typed(function, regs, call)?;
+        let typed = self.infer_types(function, regs, call)?;
         let (from, out) = match (call.inputs().next(), &call.outs[..]) {
             (Some(from), [out]) => (from, *out),
             _ => return Err(bad_program("expected one result of an alias")),
@@ -272,7 +272,7 @@ impl Loader<'_> {
     }
 
     /// Infers the types of a call again, because a program from a file may declare any types.
-    fn typed(&self, function: &Function, regs: &[RegInfo], call: &OpCall) -> Result<TypedCall, Diagnostic> {
+    fn infer_types(&self, function: &Function, regs: &[RegInfo], call: &OpCall) -> Result<TypedCall, Diagnostic> {
         let op = op::lookup(&call.op).ok_or_else(|| no_kernel(self.program, call))?;
         let def = op::get(op);
         let attrs = op::normalize_attrs(def, call.attrs.clone()).map_err(|d| type_error(&d))?;

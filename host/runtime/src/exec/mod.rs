@@ -38,7 +38,7 @@ mod value;
 pub mod wire;
 
 pub use executor::Executor;
-pub use inputs::{bind, check_inputs, check_type};
+pub use inputs::{check_inputs, check_type, order_inputs};
 pub use pool::Pool;
 pub use program::Program;
 pub use region::{OutputDims, Prepared, Region, RegionCall};

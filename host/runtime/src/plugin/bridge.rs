@@ -364,7 +364,7 @@ pub fn module_of(graph: &api::Graph, constants: &[api::Constant]) -> Result<Modu
     let inputs = graph.inputs.iter().map(|input| Ok(builder.var(input.name.as_str(), type_from_api(&input.ty)?)));
     let params: Vec<ExprId> = inputs.collect::<Result<_, Box<Diagnostic>>>()?;
     let mut tensors: Vec<Option<ExprId>> = vec![None; constants.len()];
-    let outputs = splice(&mut builder, graph, &params, constants, &mut tensors)?;
+    let outputs = inline_graph(&mut builder, graph, &params, constants, &mut tensors)?;
     let body = builder.tuple(&outputs)?;
     builder.define("main", &params, body)?;
     Ok(builder.module)
@@ -372,7 +372,7 @@ pub fn module_of(graph: &api::Graph, constants: &[api::Constant]) -> Result<Modu
 
 // Composites do not nest (the body of a composite has only operators), so this recursion is one level deep; the
 // validation of the graph bounds the depth in any case.
-fn splice(
+fn inline_graph(
     builder: &mut Builder,
     graph: &api::Graph,
     inputs: &[ExprId],
@@ -404,7 +404,7 @@ fn splice(
                 for (i, (&arg, input)) in args.iter().zip(&composite.body.inputs).enumerate() {
                     check_declared(builder, arg, &input.ty, &format!("input {i} of {}", composite.body.symbol))?;
                 }
-                splice(builder, &composite.body, &args, constants, tensors)?
+                inline_graph(builder, &composite.body, &args, constants, tensors)?
             }
             api::NodeKind::Op(name) => {
                 let attrs = Attrs::new(node.attrs.iter().map(|a| (a.key.as_str(), attr_from_api(&a.value))));

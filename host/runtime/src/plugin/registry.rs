@@ -202,7 +202,7 @@ impl Registry {
         let named = [format!("libbyoc_{plugin}"), format!("libbyoc_{}", lookup.name())];
         let likely = |path: &Path| {
             let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
-            named.iter().any(|name| name == stem) || host::mentions(path, lookup.name())
+            named.iter().any(|name| name == stem) || host::contains_text(path, lookup.name())
         };
         let (files, dirs) = (&likely as &dyn Fn(&Path) -> bool, 0..self.dirs.len().max(1));
         for filter in [files, &|_| true] {

@@ -121,12 +121,12 @@ impl<'a, 'm> Emitter<'a, 'm> {
             self_closure: None,
         };
         for &param in params {
-            emitter.fresh(param)?;
+            emitter.allocate_registers(param)?;
         }
         let own = emitter.registers.len();
         let about = literal.and_then(|literal| unit.literals.get(&literal));
         for &capture in about.iter().flat_map(|about| &about.captures) {
-            emitter.fresh(capture)?;
+            emitter.allocate_registers(capture)?;
         }
         let count = emitter.registers.len();
         emitter.captured = (own..count).map(|i| Reg(i as u32)).collect();
@@ -182,7 +182,7 @@ impl<'a, 'm> Emitter<'a, 'm> {
     /// follows.
     fn tail(&self, items: &[ExprId], root: ExprId) -> Option<usize> {
         let mut result = root;
-        while let Some(other) = self.stands_for(result) {
+        while let Some(other) = self.forwarded_expr(result) {
             result = other;
         }
         let at = items.iter().rposition(|&id| id == result || !self.is_silent(id))?;
@@ -199,7 +199,7 @@ impl<'a, 'm> Emitter<'a, 'm> {
     }
 
     /// Returns the expression whose value this one forwards without emitting code.
-    fn stands_for(&self, id: ExprId) -> Option<ExprId> {
+    fn forwarded_expr(&self, id: ExprId) -> Option<ExprId> {
         match self.context.module.expr(id) {
             Expr::Let { body, .. } => Some(*body),
             Expr::Var(_) => self.unit.bound.get(&id).copied(),
@@ -217,7 +217,7 @@ impl<'a, 'm> Emitter<'a, 'm> {
         match self.context.module.expr(id) {
             Expr::Var(_) | Expr::Tuple(_) | Expr::Project { .. } => true,
             Expr::Function(_) => self.unit.literals.get(&id).is_none_or(|literal| !literal.as_value),
-            _ => self.stands_for(id).is_some(),
+            _ => self.forwarded_expr(id).is_some(),
         }
     }
 
@@ -240,7 +240,7 @@ impl<'a, 'm> Emitter<'a, 'm> {
                         tasks.push(Task::Scope(Cursor { scope, next: at + 1, root, to, tail }));
                         // Both branches write the registers of the value, so they are allocated before the branches are
                         // emitted.
-                        let sym = self.fresh(id)?;
+                        let sym = self.allocate_registers(id)?;
                         (Target::Regs(self.flatten(sym)?), Some((id, sym)))
                     };
                     let cursor = self.cursor(second, *otherwise, target.clone());
@@ -253,7 +253,7 @@ impl<'a, 'm> Emitter<'a, 'm> {
                         (Target::Return, None)
                     } else {
                         tasks.push(Task::Scope(Cursor { scope, next: at + 1, root, to, tail }));
-                        let sym = self.fresh(id)?;
+                        let sym = self.allocate_registers(id)?;
                         (Target::Regs(self.flatten(sym)?), Some(sym))
                     };
                     let (failed, jumps) = (Vec::new(), Vec::new());
@@ -313,7 +313,7 @@ impl<'a, 'm> Emitter<'a, 'm> {
             }
             Expr::RefRead(reference) => {
                 let cell = self.reg(*reference)?;
-                let sym = self.fresh(id)?;
+                let sym = self.allocate_registers(id)?;
                 let outs = self.flatten(sym)?;
                 self.code.push(Instr::RefRead { cell, outs });
             }
@@ -355,7 +355,7 @@ impl<'a, 'm> Emitter<'a, 'm> {
         let Some(clause) = m.clauses.get(state.next) else {
             // The instruction is emitted for exhaustive matches as well: it is unreachable by the types, but an
             // executor of untrusted programs cannot rely on them.
-            let clauses: Vec<String> = m.clauses.iter().map(|clause| shown(&clause.pattern)).collect();
+            let clauses: Vec<String> = m.clauses.iter().map(|clause| format_pattern(&clause.pattern)).collect();
             self.code.push(Instr::Unmatched { clauses: clauses.join(", ") });
             if let Some(sym) = state.join {
                 tasks.push(Task::Join { jumps: state.jumps, id: state.id, sym });
@@ -417,7 +417,7 @@ impl<'a, 'm> Emitter<'a, 'm> {
 
     /// Emits a call; a call in tail position ends the function.
     fn call(&mut self, id: ExprId, call: &Call, is_tail: bool) -> Result<(), Diagnostic> {
-        if self.stands_for(id).is_some() {
+        if self.forwarded_expr(id).is_some() {
             return Ok(());
         }
         let callee = match call.callee {
@@ -445,7 +445,7 @@ impl<'a, 'm> Emitter<'a, 'm> {
         }
         if let Some(name) = region {
             let region = self.context.region(&name)?;
-            let sym = self.fresh(id)?;
+            let sym = self.allocate_registers(id)?;
             let outs = self.flatten(sym)?;
             self.code.push(Instr::Region { region, inputs: args, outs });
             return Ok(());
@@ -461,7 +461,7 @@ impl<'a, 'm> Emitter<'a, 'm> {
         let outs = match is_tail {
             true => Vec::new(),
             false => {
-                let sym = self.fresh(id)?;
+                let sym = self.allocate_registers(id)?;
                 self.flatten(sym)?
             }
         };
@@ -487,7 +487,7 @@ impl<'a, 'm> Emitter<'a, 'm> {
                 _ => return Err(not_lowerable(format!("{name}: expected data as arguments, found a function"))),
             });
         }
-        let sym = self.fresh(id)?;
+        let sym = self.allocate_registers(id)?;
         let outs = self.flatten(sym)?;
         let origins = self.context.origins(module.nodes[id].origin);
         let is_alias = op::get(operator).facts.result == ResultMemory::View
@@ -504,7 +504,7 @@ impl<'a, 'm> Emitter<'a, 'm> {
             if let Some(sym) = self.context.syms.get(at) {
                 break sym;
             }
-            if let Some(other) = self.stands_for(at) {
+            if let Some(other) = self.forwarded_expr(at) {
                 at = other;
                 continue;
             }
@@ -571,7 +571,7 @@ impl<'a, 'm> Emitter<'a, 'm> {
     }
 
     /// Allocates registers for the value of an expression, and records them.
-    fn fresh(&mut self, id: ExprId) -> Result<Sym, Diagnostic> {
+    fn allocate_registers(&mut self, id: ExprId) -> Result<Sym, Diagnostic> {
         let module = self.context.module;
         let mut ty = module.ty(id);
         if *ty == Type::Unknown {
@@ -672,8 +672,8 @@ pub(super) fn leaves(ty: &Type) -> Result<Vec<&Type>, Diagnostic> {
 }
 
 /// Formats a pattern for a message; variables are printed as `_`.
-fn shown(pattern: &ClausePattern) -> String {
-    let list = |fields: &[ClausePattern]| fields.iter().map(shown).collect::<Vec<_>>().join(", ");
+fn format_pattern(pattern: &ClausePattern) -> String {
+    let list = |fields: &[ClausePattern]| fields.iter().map(format_pattern).collect::<Vec<_>>().join(", ");
     match pattern {
         ClausePattern::Any | ClausePattern::Var(_) => "_".to_owned(),
         ClausePattern::Constructor { name, fields } if fields.is_empty() => name.to_string(),

@@ -68,7 +68,7 @@ pub fn load(
         // SAFETY: the plugin's entry has the header's signature.
         unsafe { init(call, file.as_ptr(), options.as_ptr()) }
     });
-    let (_, answers) = result.map_err(|error| init_rejection(error.within(&declared, "init")))?;
+    let (_, answers) = result.map_err(|error| init_rejection(error.with_entry(&declared, "init")))?;
     let mut registrations: Vec<Registration> = Vec::new();
     for (name, object) in answers.registrations {
         let prefix = match object {

@@ -50,7 +50,7 @@ impl<T> Object<T> {
     }
 
     fn with_context<R>(&self, entry: &str, result: Result<R>) -> Result<R> {
-        result.map_err(|error| error.within(&self.plugin, entry))
+        result.map_err(|error| error.with_entry(&self.plugin, entry))
     }
 
     fn query(
@@ -74,7 +74,7 @@ impl<T> Object<T> {
     }
 }
 
-fn missing(name: &str) -> String {
+fn missing_function_message(name: &str) -> String {
     format!("table: expected the function {name}, found NULL")
 }
 
@@ -120,8 +120,8 @@ impl CCodegen {
         table: abi::Codegen,
         this: *mut c_void,
     ) -> Result<CCodegen, String> {
-        table.describe.ok_or_else(|| missing("describe"))?;
-        table.compile.ok_or_else(|| missing("compile"))?;
+        table.describe.ok_or_else(|| missing_function_message("describe"))?;
+        table.compile.ok_or_else(|| missing_function_message("compile"))?;
         let sites = CallSites::of(&plugin, "");
         Ok(CCodegen(Object { plugin, host, table, this, release: table.release, sites }))
     }
@@ -129,7 +129,7 @@ impl CCodegen {
 
 impl Codegen for CCodegen {
     fn describe(&self) -> Result<Description> {
-        let Some(describe) = self.0.table.describe else { return Err(missing("describe").into()) };
+        let Some(describe) = self.0.table.describe else { return Err(missing_function_message("describe").into()) };
         let result = self.0.call().run(|call| {
             let _entered = self.0.enter(Entry::Describe);
             // SAFETY: the plugin's entry has the header's signature; its arguments live until it has returned.
@@ -169,7 +169,7 @@ impl Codegen for CCodegen {
     }
 
     fn compile(&self, region: &Region<'_>) -> Result<CompiledRegion> {
-        let Some(compile) = self.0.table.compile else { return Err(missing("compile").into()) };
+        let Some(compile) = self.0.table.compile else { return Err(missing_function_message("compile").into()) };
         let (symbol, graph) = (c_text(&region.graph.symbol), c_text(&region.graph.to_json()));
         let options = c_text(&region.options.to_string());
         let handles = Handles::new(region.constants);
@@ -207,7 +207,7 @@ impl CLoader {
         table: abi::Loader,
         this: *mut c_void,
     ) -> Result<CLoader, String> {
-        table.load.ok_or_else(|| missing("load"))?;
+        table.load.ok_or_else(|| missing_function_message("load"))?;
         let sites = CallSites::of(&plugin, "");
         Ok(CLoader(Object { plugin, host, table, this, release: table.release, sites }))
     }
@@ -215,7 +215,7 @@ impl CLoader {
 
 impl Loader for CLoader {
     fn load(&self, region: &LoadRequest<'_>) -> Result<Box<dyn Executable>> {
-        let Some(load) = self.0.table.load else { return Err(missing("load").into()) };
+        let Some(load) = self.0.table.load else { return Err(missing_function_message("load").into()) };
         let (symbol, options) = (c_text(region.symbol), c_text(&region.options.to_string()));
         let handles = Handles::new(region.constants);
         let request = abi::Load {
@@ -261,15 +261,15 @@ impl CExecutable {
         let sites = CallSites::of(&plugin, symbol);
         // Wrapped first, so that the loaded region is released even if the table is incomplete.
         let executable = CExecutable(Object { plugin, host, table, this, release: table.release, sites });
-        table.prepare.ok_or_else(|| missing("prepare"))?;
-        table.run.ok_or_else(|| missing("run"))?;
+        table.prepare.ok_or_else(|| missing_function_message("prepare"))?;
+        table.run.ok_or_else(|| missing_function_message("run"))?;
         Ok(executable)
     }
 }
 
 impl Executable for CExecutable {
     fn prepare(&self, inputs: &[&[usize]]) -> Result<Prepared> {
-        let Some(prepare) = self.0.table.prepare else { return Err(missing("prepare").into()) };
+        let Some(prepare) = self.0.table.prepare else { return Err(missing_function_message("prepare").into()) };
         // A dimension has the same representation as a `usize` and as an `i64`.
         let dims: SmallVec<[abi::Dims; 8]> =
             inputs.iter().map(|dims| abi::Dims { data: dims.as_ptr().cast(), count: dims.len() }).collect();
@@ -286,7 +286,7 @@ impl Executable for CExecutable {
     }
 
     fn run(&self, call: Call<'_, '_>) -> Result<()> {
-        let Some(run) = self.0.table.run else { return Err(missing("run").into()) };
+        let Some(run) = self.0.table.run else { return Err(missing_function_message("run").into()) };
         let arguments = abi::Run {
             struct_size: size_of::<abi::Run>(),
             // `TensorRef` and `TensorMut` are transparent wrappers of `Tensor`, which has DLPack's layout.

@@ -8,10 +8,11 @@ use byoc_ir::tensor::DType;
 
 pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> Option<Recipe> {
     let float = draw.float();
-    let (batch, boxes) = (draw.batch(), draw.side());
+    let (batch, boxes) = (draw.batch(), draw.spatial_dim());
     match def.name {
         "vision.multibox_prior" => {
-            let shape = known(given, 0).map_or_else(|| vec![batch, draw.side(), draw.side(), draw.side()], |k| k.1);
+            let shape = known(given, 0)
+                .map_or_else(|| vec![batch, draw.spatial_dim(), draw.spatial_dim(), draw.spatial_dim()], |k| k.1);
             let list = |values: &[f64]| AttrValue::List(values.iter().map(|&v| AttrValue::Float(v)).collect());
             let pairs = [("sizes", list(&[0.5, 0.25])), ("ratios", list(&[1.0, 2.0])), ("clip", draw.one_in(2).into())];
             recipe([free(float, shape)], attrs(pairs))

@@ -53,8 +53,8 @@ pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> 
         }
         "where" => {
             let (dtype, shape) = known(given, 1).unwrap_or_else(|| first(draw, &[], 1, 4));
-            let condition = known(given, 0).unwrap_or_else(|| (DType::Bool, narrowed(draw, &shape)));
-            let other = known(given, 2).unwrap_or_else(|| (dtype, narrowed(draw, &shape)));
+            let condition = known(given, 0).unwrap_or_else(|| (DType::Bool, draw_broadcastable(draw, &shape)));
+            let other = known(given, 2).unwrap_or_else(|| (dtype, draw_broadcastable(draw, &shape)));
             recipe([free(condition.0, condition.1), free(dtype, shape), free(other.0, other.1)], Attrs::none())
         }
         _ if def.inputs == ["lhs", "rhs"] && def.attrs.is_empty() => binary(def, draw, given),
@@ -71,18 +71,18 @@ fn binary(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> Option<Recip
     let (lhs, rhs): (Known, Known) = match (known(given, 0), known(given, 1)) {
         (Some(lhs), Some(rhs)) => (lhs, rhs),
         (Some(lhs), None) => {
-            let shape = narrowed(draw, &lhs.1);
+            let shape = draw_broadcastable(draw, &lhs.1);
             (lhs, (dtype, shape))
         }
         (None, Some(rhs)) => {
-            let shape = narrowed(draw, &rhs.1);
+            let shape = draw_broadcastable(draw, &rhs.1);
             ((dtype, shape), rhs)
         }
         (None, None) => {
             let whole = draw.shape_of_rank(0, 4);
             // Extreme values test the arithmetic rather than broadcasting, so the shapes are equal.
             let same = draw.theme.values == Values::Extreme;
-            let part = if same { whole.clone() } else { narrowed(draw, &whole) };
+            let part = if same { whole.clone() } else { draw_broadcastable(draw, &whole) };
             let (a, b) = if draw.one_in(3) { (part, whole) } else { (whole, part) };
             ((dtype, a), (dtype, b))
         }
@@ -100,7 +100,7 @@ fn binary(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> Option<Recip
 
 /// Draws a shape that broadcasts to `shape`: usually `shape` itself, otherwise one with dimensions of 1 or of lower
 /// rank.
-pub(super) fn narrowed(draw: &mut Draw, shape: &[usize]) -> Vec<usize> {
+pub(super) fn draw_broadcastable(draw: &mut Draw, shape: &[usize]) -> Vec<usize> {
     match draw.below(4) {
         0 => shape[draw.below(shape.len() + 1)..].to_vec(),
         1 => shape.iter().map(|&d| if draw.one_in(2) { 1 } else { d }).collect(),

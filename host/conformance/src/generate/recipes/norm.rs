@@ -39,7 +39,7 @@ pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> 
         "nn.softmax" | "nn.log_softmax" => {
             let (dtype, shape) = known(given, 0).unwrap_or_else(|| (draw.float(), draw.shape_of_rank(1, 4)));
             let axis = draw.axis(shape.len());
-            recipe([operand(dtype, shape, rows(draw))], attrs([("axis", axis.into())]))
+            recipe([operand(dtype, shape, row_fill(draw))], attrs([("axis", axis.into())]))
         }
         "nn.batch_norm" | "nn.layer_norm" | "nn.instance_norm" | "nn.group_norm" => {
             let low = if matches!(def.name, "nn.instance_norm" | "nn.group_norm") { 3 } else { 2 };
@@ -60,7 +60,7 @@ pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> 
                 let all: Vec<usize> = (1..=channels.max(1)).filter(|g| channels.is_multiple_of(*g)).collect();
                 pairs.push(("num_groups", AttrValue::Int(draw.pick(&all) as i64)));
             }
-            let mut args = vec![operand(dtype, shape, rows(draw))];
+            let mut args = vec![operand(dtype, shape, row_fill(draw))];
             for i in 1..def.arity.max {
                 let fill = if i == 4 { Fill::Within(0.25, 4.0) } else { Fill::Factors };
                 args.push(weight(dtype, vec![channels], fill));
@@ -70,7 +70,7 @@ pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> 
         "nn.l2_normalize" => {
             let (dtype, shape) = known(given, 0).unwrap_or_else(|| (draw.float(), draw.shape_of_rank(1, 4)));
             let axis = draw.axis(shape.len());
-            recipe([operand(dtype, shape, rows(draw))], attrs([("axis", AttrValue::ints([axis]))]))
+            recipe([operand(dtype, shape, row_fill(draw))], attrs([("axis", AttrValue::ints([axis]))]))
         }
         "nn.lrn" => {
             let (dtype, shape) = known(given, 0).unwrap_or_else(|| (draw.float(), draw.shape(4)));
@@ -80,7 +80,7 @@ pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> 
                 ("alpha", AttrValue::Float(draw.pick(&[1e-5, 0.01]))),
                 ("bias", AttrValue::Float(draw.pick(&[1.0, 2.0]))),
             ];
-            recipe([operand(dtype, shape, rows(draw))], attrs(pairs))
+            recipe([operand(dtype, shape, row_fill(draw))], attrs(pairs))
         }
         "nn.prelu" => {
             let (dtype, shape) = known(given, 0).unwrap_or_else(|| (draw.float(), draw.shape_of_rank(2, 4)));
@@ -96,7 +96,7 @@ pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> 
 
 /// Returns the constraint on the elements of rows that are normalized: moderate values. The result for a row with an
 /// infinity depends on the way the largest element is subtracted, which no definition specifies.
-fn rows(draw: &Draw) -> Fill {
+fn row_fill(draw: &Draw) -> Fill {
     match draw.theme.values {
         Values::Plain => Fill::Free,
         _ => Fill::Within(-6.0, 6.0),

@@ -1,7 +1,7 @@
 //! Sums of products: convolutions, matrix products, and the bias that follows.
 
 use super::{Given, Recipe, attrs, first, free, ints, known, operand, recipe, weight};
-use crate::generate::draw::{Draw, Fill, Sizes};
+use crate::generate::draw::{DimRange, Draw, Fill};
 use byoc_ir::ir::{AttrValue, Attrs};
 use byoc_ir::op::OpDef;
 use byoc_ir::tensor::DType;
@@ -46,7 +46,7 @@ pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> 
 /// Draws the `out_dtype` of a sum of integer products.
 fn out_dtype(draw: &mut Draw, dtype: DType) -> Vec<(&'static str, AttrValue)> {
     let narrow = matches!(dtype, DType::I8 | DType::U8 | DType::I16);
-    if narrow && (draw.usual || !draw.one_in(4)) {
+    if narrow && (draw.common_attrs || !draw.one_in(4)) {
         vec![("out_dtype", AttrValue::from(DType::I32))]
     } else {
         Vec::new()
@@ -58,7 +58,7 @@ fn matmul(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> Option<Recip
     let (ta, tb) = (draw.one_in(3), if batched { !draw.one_in(3) } else { draw.one_in(3) });
     let flag = |name, on: bool| (name, AttrValue::Bool(on));
     let (dtype, a) = known(given, 0).unwrap_or_else(|| {
-        let (rows, terms) = (draw.side(), draw.dim());
+        let (rows, terms) = (draw.spatial_dim(), draw.dim());
         let mut shape = if ta { vec![terms, rows] } else { vec![rows, terms] };
         if batched {
             shape.insert(0, draw.batch());
@@ -93,7 +93,7 @@ fn layouts(axes: usize, transposed: bool) -> &'static [(&'static str, &'static s
 }
 
 /// Permutes dimensions from the canonical order to a layout.
-fn laid_out(canonical: &[usize], order: &str, layout: &str) -> Vec<usize> {
+fn permute_to_layout(canonical: &[usize], order: &str, layout: &str) -> Vec<usize> {
     layout.chars().filter_map(|letter| Some(canonical[order.find(letter)?])).collect()
 }
 
@@ -103,7 +103,7 @@ fn divisors(n: usize) -> Vec<usize> {
 
 fn convolution(def: &OpDef, draw: &mut Draw, given: &[Given], axes: usize, transposed: bool) -> Option<Recipe> {
     let all = layouts(axes, transposed);
-    let (layout, kernel_layout) = if draw.usual || draw.one_in(2) { all[0] } else { draw.pick(all) };
+    let (layout, kernel_layout) = if draw.common_attrs || draw.one_in(2) { all[0] } else { draw.pick(all) };
     let (order, kernel_order) = (all[0].0, all[0].1);
     let (dtype, batch, channels, sides, given_shape) = match known(given, 0) {
         Some((dtype, shape)) => {
@@ -115,21 +115,22 @@ fn convolution(def: &OpDef, draw: &mut Draw, given: &[Given], axes: usize, trans
             (dtype, size('N'), size('C'), sides, Some(shape))
         }
         None => {
-            let channels = if draw.theme.sizes == Sizes::Wide && axes == 3 { 3 } else { draw.dim() };
+            let channels = if draw.theme.dims == DimRange::Wide && axes == 3 { 3 } else { draw.dim() };
             // Even numbers of channels, so that groups can have several channels.
             let channels = if draw.one_in(2) { channels.next_multiple_of(2) } else { channels };
-            let sides = (0..axes).map(|_| if axes == 3 { draw.side().min(7) } else { draw.side() }).collect();
+            let sides =
+                (0..axes).map(|_| if axes == 3 { draw.spatial_dim().min(7) } else { draw.spatial_dim() }).collect();
             (draw.theme.dtype, draw.batch(), channels, sides, None)
         }
     };
     // Depthwise, grouped and plain convolutions are three different loops in most backends.
     let groups = match draw.below(3) {
         0 => 1,
-        1 if draw.usual => draw.pick(&divisors(channels)),
+        1 if draw.common_attrs => draw.pick(&divisors(channels)),
         1 => channels.max(1),
         _ => draw.pick(&divisors(channels)),
     };
-    let mut per_group = 1 + draw.below(if draw.theme.sizes == Sizes::Wide && axes < 3 { 9 } else { 3 });
+    let mut per_group = 1 + draw.below(if draw.theme.dims == DimRange::Wide && axes < 3 { 9 } else { 3 });
     if groups == channels && channels > 4 {
         per_group = 1 + draw.below(2);
     }
@@ -143,8 +144,8 @@ fn convolution(def: &OpDef, draw: &mut Draw, given: &[Given], axes: usize, trans
         true => [channels, per_group].into_iter().chain(taps.iter().copied()).collect(),
     };
     let strides: Vec<usize> = (0..axes).map(|_| draw.pick(&[1, 1, 2, 3])).collect();
-    let dilation: Vec<usize> = (0..axes).map(|_| if !draw.usual && draw.one_in(3) { 2 } else { 1 }).collect();
-    let padding: Vec<usize> = match draw.below(if draw.usual { 3 } else { 4 }) {
+    let dilation: Vec<usize> = (0..axes).map(|_| if !draw.common_attrs && draw.one_in(3) { 2 } else { 1 }).collect();
+    let padding: Vec<usize> = match draw.below(if draw.common_attrs { 3 } else { 4 }) {
         0 => vec![0; axes],
         // Relay accepts one number per axis, or one per side of each axis.
         1 => (0..axes).map(|_| draw.below(3)).collect(),
@@ -163,7 +164,7 @@ fn convolution(def: &OpDef, draw: &mut Draw, given: &[Given], axes: usize, trans
     if transposed && draw.one_in(2) {
         let extra = strides.iter().zip(&dilation).map(|(s, d)| draw.below(*s.max(d)));
         pairs.push(("output_padding", ints(extra)));
-    } else if !transposed && !draw.usual && draw.one_in(6) && axes == 2 {
+    } else if !transposed && !draw.common_attrs && draw.one_in(6) && axes == 2 {
         pairs.push(("out_layout", AttrValue::from(draw.pick(&["NCHW", "NHWC"]))));
     }
     if draw.one_in(2) {
@@ -171,8 +172,8 @@ fn convolution(def: &OpDef, draw: &mut Draw, given: &[Given], axes: usize, trans
         pairs.push(("channels", AttrValue::Int((per_group * groups) as i64)));
     }
     let data: Vec<usize> = [batch, channels].into_iter().chain(sides).collect();
-    let data = given_shape.unwrap_or_else(|| laid_out(&data, order, layout));
-    let kernel = if transposed { canonical } else { laid_out(&canonical, kernel_order, kernel_layout) };
+    let data = given_shape.unwrap_or_else(|| permute_to_layout(&data, order, layout));
+    let kernel = if transposed { canonical } else { permute_to_layout(&canonical, kernel_order, kernel_layout) };
     let w = known(given, 1).map_or(dtype, |k| k.0);
     debug_assert!(def.attr("kernel_layout").is_some());
     recipe([operand(dtype, data, Fill::Terms), weight(w, kernel, Fill::Factors)], Attrs::new(pairs))

@@ -11,7 +11,7 @@ pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> 
     let narrow = if draw.theme.dtype == DType::U8 { DType::U8 } else { DType::I8 };
     let tensors = &given[..given.len().min(2)];
     if let Some(product) = name.strip_prefix("contrib_").and_then(|name| name.strip_suffix("_requantize")) {
-        return requantized(product, draw, narrow, tensors);
+        return requantized_product(product, draw, narrow, tensors);
     }
     if matches!(name, "conv2d" | "conv2d_transpose" | "dense" | "batch_matmul") {
         let plain = op::get(op::lookup(&format!("nn.{name}"))?);
@@ -72,7 +72,7 @@ pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> 
 }
 
 /// Proposes a product with its bias and its requantization.
-fn requantized(product: &str, draw: &mut Draw, narrow: DType, tensors: &[Given]) -> Option<Recipe> {
+fn requantized_product(product: &str, draw: &mut Draw, narrow: DType, tensors: &[Given]) -> Option<Recipe> {
     let plain = op::get(op::lookup(&format!("nn.{product}"))?);
     let theme = draw.theme;
     draw.theme.dtype = narrow;

@@ -8,7 +8,7 @@ use byoc_ir::tensor::DType;
 
 pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> Option<Recipe> {
     let (dtype, shape) = match def.name {
-        "concatenate" | "stack" => return joined(def, draw, given),
+        "concatenate" | "stack" => return concatenation(def, draw, given),
         "squeeze" | "broadcast_to" | "dyn.broadcast_to" | "broadcast_to_like" => {
             let (dtype, whole) = first(draw, given, 1, 4);
             // These operators need dimensions of 1.
@@ -24,8 +24,8 @@ pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> 
     let data = free(dtype, shape.clone());
     let one = |pairs: Vec<(&'static str, AttrValue)>| recipe([data.clone()], Attrs::new(pairs));
     match def.name {
-        "reshape" => one(vec![("newshape", AttrValue::ints(regrouped(draw, &shape)))]),
-        "dyn.reshape" => recipe([data, integers(DType::I64, regrouped(draw, &shape))], Attrs::none()),
+        "reshape" => one(vec![("newshape", AttrValue::ints(regroup_dims(draw, &shape)))]),
+        "dyn.reshape" => recipe([data, integers(DType::I64, regroup_dims(draw, &shape))], Attrs::none()),
         "reshape_like" => {
             let like = known(given, 1).unwrap_or_else(|| (dtype, shape.iter().rev().copied().collect()));
             recipe([data, free(like.0, like.1)], Attrs::none())
@@ -49,7 +49,7 @@ pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> 
         "reverse" => one(vec![("axis", draw.axis(rank).into())]),
         "layout_transform" => layout_transform(draw, given),
         "broadcast_to" | "dyn.broadcast_to" | "broadcast_to_like" => {
-            let mut wide: Vec<usize> = shape.iter().map(|&d| if d == 1 { draw.side() } else { d }).collect();
+            let mut wide: Vec<usize> = shape.iter().map(|&d| if d == 1 { draw.spatial_dim() } else { d }).collect();
             if draw.one_in(3) {
                 wide.insert(0, 2);
             }
@@ -118,7 +118,7 @@ pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> 
 }
 
 /// Draws other dimensions with the same number of elements; one of them may be -1, to be inferred.
-fn regrouped(draw: &mut Draw, shape: &[usize]) -> Vec<i64> {
+fn regroup_dims(draw: &mut Draw, shape: &[usize]) -> Vec<i64> {
     let mut new: Vec<i64> = shape.iter().map(|&d| d as i64).collect();
     match draw.below(4) {
         0 if !shape.contains(&0) => return vec![-1],
@@ -137,7 +137,7 @@ fn regrouped(draw: &mut Draw, shape: &[usize]) -> Vec<i64> {
     new
 }
 
-fn joined(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> Option<Recipe> {
+fn concatenation(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> Option<Recipe> {
     let fields = match given.first() {
         Some(Given::Tuple(fields)) => fields.clone(),
         _ => vec![None; draw.int(1, 4) as usize],
@@ -162,7 +162,7 @@ fn joined(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> Option<Recip
 
 fn layout_transform(draw: &mut Draw, given: &[Given]) -> Option<Recipe> {
     let block = draw.pick(&[2, 4]);
-    let (n, c, h, w) = (draw.batch(), block * (1 + draw.below(3)), draw.side(), draw.side());
+    let (n, c, h, w) = (draw.batch(), block * (1 + draw.below(3)), draw.spatial_dim(), draw.spatial_dim());
     let (dtype, shape, src, dst) = match (known(given, 0), draw.below(4)) {
         (Some((dtype, shape)), _) => (dtype, shape, "NCHW".to_owned(), "NHWC".to_owned()),
         (None, 0) => (draw.theme.dtype, vec![n, h, w, c], "NHWC".into(), "NCHW".into()),

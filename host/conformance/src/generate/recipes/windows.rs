@@ -22,7 +22,7 @@ pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> 
     match def.name {
         "image.resize2d" => {
             let (dtype, shape) = plane(draw, given, layout)?;
-            let size = [draw.side(), draw.side()];
+            let size = [draw.spatial_dim(), draw.spatial_dim()];
             let method = draw.pick(&["linear", "nearest_neighbor", "cubic"]);
             let coordinates = draw.pick(&["half_pixel", "asymmetric", "align_corners"]);
             let mut pairs = vec![
@@ -34,7 +34,7 @@ pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> 
             if method == "nearest_neighbor" {
                 pairs.push(("rounding_method", draw.pick(&["", "floor", "ceil", "round"]).into()));
             }
-            recipe([operand(dtype, shape, looked_up(method))], Attrs::new(pairs))
+            recipe([operand(dtype, shape, resize_fill(method))], Attrs::new(pairs))
         }
         "nn.upsampling" => {
             let (dtype, shape) = plane(draw, given, layout)?;
@@ -47,14 +47,15 @@ pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> 
                 ("method", method.into()),
                 ("align_corners", draw.one_in(2).into()),
             ];
-            recipe([operand(dtype, shape, looked_up(method))], attrs(pairs))
+            recipe([operand(dtype, shape, resize_fill(method))], attrs(pairs))
         }
         "nn.depth_to_space" | "nn.space_to_depth" => {
             let block = draw.int(1, 3) as usize;
             let (dtype, shape) = match known(given, 0) {
                 Some(known) => known,
                 None => {
-                    let (n, mut c, mut h, mut w) = (draw.batch(), draw.side(), draw.side().min(6), draw.side().min(6));
+                    let (n, mut c, mut h, mut w) =
+                        (draw.batch(), draw.spatial_dim(), draw.spatial_dim().min(6), draw.spatial_dim().min(6));
                     match def.name {
                         "nn.depth_to_space" => c *= block * block,
                         _ => (h, w) = (h * block, w * block),
@@ -87,7 +88,7 @@ pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> 
 
 /// Returns the constraint on the data. An infinity of weight 0 gives NaN or is skipped, depending on the backend, so
 /// interpolation gets finite values.
-fn looked_up(method: &str) -> Fill {
+fn resize_fill(method: &str) -> Fill {
     if method == "nearest_neighbor" { Fill::Terms } else { Fill::Factors }
 }
 
@@ -95,7 +96,7 @@ fn plane(draw: &mut Draw, given: &[Given], layout: &str) -> Option<(DType, Vec<u
     if let Some(known) = known(given, 0) {
         return (known.1.len() == 4).then_some(known);
     }
-    let (n, c, h, w) = (draw.batch(), draw.side(), draw.side(), draw.side());
+    let (n, c, h, w) = (draw.batch(), draw.spatial_dim(), draw.spatial_dim(), draw.spatial_dim());
     Some((draw.theme.dtype, if layout == "NCHW" { vec![n, c, h, w] } else { vec![n, h, w, c] }))
 }
 
@@ -107,9 +108,9 @@ fn pooling(def: &'static OpDef, draw: &mut Draw, given: &[Given], axes: usize) -
         Some(known) => known,
         None => {
             let mut shape = vec![draw.batch()];
-            let sides = (0..axes).map(|_| if axes == 3 { draw.side().min(7) } else { draw.side() });
+            let sides = (0..axes).map(|_| if axes == 3 { draw.spatial_dim().min(7) } else { draw.spatial_dim() });
             shape.extend(sides.collect::<Vec<_>>());
-            let channels = draw.side();
+            let channels = draw.spatial_dim();
             shape.insert(if channels_last { shape.len() } else { 1 }, channels);
             (draw.theme.dtype, shape)
         }
