@@ -1,5 +1,5 @@
 //! Development tasks: `cargo xtask demo`, `fetch-onednn`, `test`, `bless`, `bench`, `bench peers`, `docs`, `fuzz`,
-//! `sanitize`.
+//! `sanitize`, `onnx-suite`.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "the output of a command-line tool")]
 
@@ -7,6 +7,7 @@ mod demo;
 mod docs;
 mod fuzz;
 mod onednn;
+mod onnx_suite;
 mod peers;
 mod process;
 mod quantized;
@@ -28,6 +29,9 @@ usage: cargo xtask <task>
                           [--backend NAME,...] [--threads N] [--rounds N] [--runs N]
                           [--exported: full-size models of torchvision and transformers, which are fetched; without
                           a MODEL all of them]
+  onnx-suite [--backend NAME,...] [--every N] [--bless]
+                          the ONNX backend suite: every n-th case on these backends, compared with the recorded
+                          verdicts; --bless records those of the host
   docs                    the book of docs/ with the documentation of the crates beside it, in target/book
   fuzz TARGET [--minutes N]
                           fuzzing with untrusted inputs [default: 1 minute]; with coverage if cargo-fuzz is
@@ -46,6 +50,7 @@ fn main() -> ExitCode {
         ["bless", rest @ ..] => test::bless(rest),
         ["bench", "peers", rest @ ..] => peers::run(rest),
         ["bench", rest @ ..] => test::bench(rest),
+        ["onnx-suite", rest @ ..] => onnx_suite::run(rest),
         ["docs"] => docs::run(),
         ["fuzz", rest @ ..] => fuzz::fuzz(rest),
         ["sanitize", rest @ ..] => fuzz::sanitize(rest),

@@ -1,7 +1,7 @@
 //! Runs the tests, updates their expectations, and runs the benches.
 
-use crate::onednn;
 use crate::process::{self, cargo};
+use crate::{onednn, onnx_suite};
 
 /// Runs all tests: unit, file and property tests, tests of the plugins, and end-to-end tests of the binary.
 fn run_all(args: &[&str], bless: bool) -> Result<(), String> {
@@ -17,6 +17,9 @@ fn run_all(args: &[&str], bless: bool) -> Result<(), String> {
         test.env("BYOC_DNNL_LIB", library);
     }
     process::run(&mut test)?;
+    if args.is_empty() && !bless {
+        onnx_suite::run_in_ci(library.is_some())?;
+    }
     if library.is_none() {
         println!("skipped: tests that require oneDNN, which is not installed (see `cargo xtask fetch-onednn`)");
     }
