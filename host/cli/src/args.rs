@@ -83,14 +83,14 @@ pub struct BuildArgs {
     /// Backends in priority order; "auto" selects every plugin that loads, "none" loads no plugin and runs everything
     /// on the host, including artifacts. By default a model runs on the host, and an artifact on the plugins it was
     /// compiled for.
-    #[arg(long, value_name = "MAX_NAME_CHARS,...", value_delimiter = ',')]
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     pub backend: Vec<String>,
     /// Option of a backend that --backend names, such as mychip.half=true; "byoc plugins show mychip" lists its options
     /// with their values (may be repeated).
-    #[arg(long = "backend-option", value_name = "MAX_NAME_CHARS.OPTION=VALUE", value_parser = parse_backend_option)]
+    #[arg(long = "backend-option", value_name = "NAME.OPTION=VALUE", value_parser = parse_backend_option)]
     pub backend_options: Vec<(String, String, String)>,
     /// Unsupported option; backends are selected with --backend.
-    #[arg(long, value_name = "MAX_NAME_CHARS", hide = true)]
+    #[arg(long, value_name = "NAME", hide = true)]
     pub target: Option<String>,
     /// Minimum share of the FLOPs on backends, below which the command fails; without a value, any share above zero
     /// suffices.
@@ -98,7 +98,7 @@ pub struct BuildArgs {
     pub require_offload: Option<String>,
     /// Fixed value for a symbolic dimension, or ? to keep the dimension symbolic, so that any value is accepted at run
     /// time (may be repeated).
-    #[arg(long = "dim", value_name = "MAX_NAME_CHARS=N|?", value_parser = parse_named_dim)]
+    #[arg(long = "dim", value_name = "NAME=N|?", value_parser = parse_named_dim)]
     pub dims: Vec<(String, Option<usize>)>,
     /// Permission for regions of an artifact to contain native code, which runs with the privileges of this process.
     #[arg(long, value_name = "yes|no", env = "BYOC_ALLOW_NATIVE", default_value = "yes", action = clap::ArgAction::Set, value_parser = parse_yes_or_no)]
@@ -133,7 +133,7 @@ pub struct BuildArgs {
 #[derive(Args, Clone, Debug, Default)]
 pub struct InputArgs {
     /// Value of a model input: a .npy, .npz or .pb file, random[:seed], ones or zeros (may be repeated).
-    #[arg(long = "input", value_name = "MAX_NAME_CHARS=FILE|random[:seed]|ones|zeros", value_parser = parse_named_text)]
+    #[arg(long = "input", value_name = "NAME=FILE|random[:seed]|ones|zeros", value_parser = parse_named_text)]
     pub inputs: Vec<(String, String)>,
     /// Image for the model's only image input.
     #[arg(long, value_name = "FILE")]
@@ -421,7 +421,7 @@ pub struct PluginsNewArgs {
 #[derive(Args, Debug)]
 pub struct PluginsTestArgs {
     /// Shared library, or name of a backend.
-    #[arg(value_name = "FILE|MAX_NAME_CHARS")]
+    #[arg(value_name = "FILE|NAME")]
     pub plugin: PathBuf,
     /// Seed of the cases: the same seed gives the same cases.
     #[arg(long, default_value_t = 0)]
@@ -495,7 +495,7 @@ pub struct QuantizeArgs {
     #[arg(short, long, value_name = "FILE.relay")]
     pub output: PathBuf,
     /// Backends in priority order; the first quantization scheme that one of them declares is used.
-    #[arg(long, value_name = "MAX_NAME_CHARS,...", value_delimiter = ',')]
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     pub backend: Vec<String>,
     /// Quantization scheme: symmetric or asymmetric, with any of uint8, per-tensor, power-of-two.
     #[arg(long, value_name = "SCHEME")]
@@ -504,7 +504,7 @@ pub struct QuantizeArgs {
     #[arg(long, value_name = "METHOD", default_value = "mse", value_parser = Method::parse)]
     pub method: Method,
     /// Layers that stay in float: names, "first" (the first convolution, the default) or "none".
-    #[arg(long, value_name = "MAX_NAME_CHARS,...|first|none", value_delimiter = ',')]
+    #[arg(long, value_name = "NAME,...|first|none", value_delimiter = ',')]
     pub keep: Vec<String>,
     /// Maximum loss, enforced by keeping the most sensitive layers in float. With labels the loss is the drop in
     /// accuracy as a fraction, otherwise 1 minus the cosine of the outputs.
@@ -524,7 +524,7 @@ pub struct QuantizeArgs {
     pub std: Vec<f64>,
     /// Fixed value for a symbolic dimension (may be repeated); other dimensions stay symbolic where the model allows
     /// it.
-    #[arg(long = "dim", value_name = "MAX_NAME_CHARS=N", value_parser = parse_named_number)]
+    #[arg(long = "dim", value_name = "NAME=N", value_parser = parse_named_number)]
     pub dims: Vec<(String, usize)>,
     /// Number of threads.
     #[arg(long, value_name = "N", env = "BYOC_THREADS", value_parser = clap::value_parser!(u16).range(1..=1024))]
@@ -580,7 +580,7 @@ fn parse_seconds(text: &str) -> Result<Duration, String> {
 fn parse_named_text(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() && !value.is_empty() => Ok((name.to_owned(), value.to_owned())),
-        _ => Err("expected MAX_NAME_CHARS=VALUE".to_owned()),
+        _ => Err("expected NAME=VALUE".to_owned()),
     }
 }
 
@@ -598,7 +598,7 @@ fn parse_backend_option(text: &str) -> Result<(String, String, String), String> 
         Some(((name, option), value)) if ![name, option, value].contains(&"") => {
             Ok((name.to_owned(), option.to_owned(), value.to_owned()))
         }
-        _ => Err("expected MAX_NAME_CHARS.OPTION=VALUE: a backend, one of its options, and its value".to_owned()),
+        _ => Err("expected NAME.OPTION=VALUE: a backend, one of its options, and its value".to_owned()),
     }
 }
 
@@ -641,6 +641,6 @@ fn parse_named_dim(text: &str) -> Result<(String, Option<usize>), String> {
 
 fn parse_named_number(text: &str) -> Result<(String, usize), String> {
     let (name, value) = parse_named_text(text)?;
-    let number = value.parse().map_err(|_| format!("expected MAX_NAME_CHARS=N with an integer N, found {value}"))?;
+    let number = value.parse().map_err(|_| format!("expected NAME=N with an integer N, found {value}"))?;
     Ok((name, number))
 }

@@ -114,7 +114,7 @@ fn api_source(folder: &Path) -> Result<PathBuf, Failure> {
 type Files = Vec<(String, String)>;
 
 fn fill_template(template: &str, name: &str) -> String {
-    template.replace("@MAX_NAME_CHARS@", name).replace("@ABI@", host::C_ABI_TEXT)
+    template.replace("@NAME@", name).replace("@ABI@", host::C_ABI_TEXT)
 }
 
 /// Returns the files of the crate, including copies of byoc-plugin-api and byoc-plugin-support unless `api` gives the
@@ -151,7 +151,7 @@ fn rust_files(name: &str, api: Option<&Path>) -> Files {
 
 fn c_files(name: &str) -> Files {
     let source = C_SOURCE
-        .replace(&format!("#define MAX_NAME_CHARS \"{C_NAME}\""), &format!("#define MAX_NAME_CHARS \"{name}\""))
+        .replace(&format!("#define NAME \"{C_NAME}\""), &format!("#define NAME \"{name}\""))
         .replace(&format!("/* {C_NAME}: "), &format!("/* {name}: "));
     vec![
         (format!("{name}.c"), source),
@@ -182,14 +182,13 @@ mod tests {
     #[test]
     fn replaces_every_template_name() {
         for (name, text) in rust_files("my_chip", Some(Path::new("/api"))).iter().chain(&c_files("my_chip")) {
-            for word in ["minimal", "Minimal", "elementwise:", "\"elementwise\"", "@MAX_NAME_CHARS@", "@API@", "@ABI@"]
-            {
+            for word in ["minimal", "Minimal", "elementwise:", "\"elementwise\"", "@NAME@", "@API@", "@ABI@"] {
                 assert!(!text.contains(word), "{word} in {name}");
             }
         }
         let lib = &rust_files("my_chip", None)[1].1;
         assert!(lib.contains("struct MyChip;") && lib.contains("declare_plugin!(\"my_chip\","), "{lib}");
         // The sample also uses the word `elementwise` in other places, which must stay unchanged.
-        assert!(c_files("my_chip")[0].1.contains("#define MAX_NAME_CHARS \"my_chip\""));
+        assert!(c_files("my_chip")[0].1.contains("#define NAME \"my_chip\""));
     }
 }
