@@ -1,4 +1,4 @@
-//! ONNX frontend: translates opsets 7 to 21 to Relay's operators.
+//! ONNX frontend: translates opsets 1 to 21 to Relay's operators.
 //!
 //! | file | contents |
 //! |---|---|
@@ -40,7 +40,7 @@ use std::collections::{BTreeSet, HashSet};
 use std::path::Path;
 
 /// Oldest supported opset.
-pub const OLDEST_OPSET: i64 = 7;
+pub const OLDEST_OPSET: i64 = 1;
 /// Newest supported opset.
 pub const NEWEST_OPSET: i64 = 21;
 

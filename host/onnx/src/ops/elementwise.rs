@@ -22,26 +22,26 @@ pub const ROWS: &[Row] = &[
     ("BitwiseXor", 18, |n| binary(n, "bitwise_xor")),
     ("Cast", 6, cast),
     ("CastLike", 15, cast_like),
-    ("Ceil", 6, |n| unary(n, "ceil")),
+    ("Ceil", 1, |n| unary(n, "ceil")),
     ("Celu", 12, celu),
-    ("Clip", 6, clip_6),
+    ("Clip", 1, clip_6),
     ("Clip", 11, clip_11),
     ("Cos", 7, |n| unary(n, "cos")),
     ("Cosh", 9, |n| unary(n, "cosh")),
     ("Div", 7, |n| binary(n, "divide")),
     ("Dropout", 7, dropout),
-    ("Elu", 6, |n| {
+    ("Elu", 1, |n| {
         let alpha = n.float_attr("alpha", 1.0)?;
         exponential_below_zero(n, alpha, 1.0)
     }),
     ("Equal", 7, |n| binary(n, "equal")),
     ("Erf", 9, |n| unary(n, "erf")),
-    ("Exp", 6, |n| unary(n, "exp")),
-    ("Floor", 6, |n| unary(n, "floor")),
+    ("Exp", 1, |n| unary(n, "exp")),
+    ("Floor", 1, |n| unary(n, "floor")),
     ("Gelu", 20, gelu),
     ("Greater", 7, |n| binary(n, "greater")),
     ("GreaterOrEqual", 12, |n| binary(n, "greater_equal")),
-    ("HardSigmoid", 6, |n| {
+    ("HardSigmoid", 1, |n| {
         let (alpha, beta) = (n.float_attr("alpha", 0.2)?, n.float_attr("beta", 0.5)?);
         let x = n.input(0)?;
         one(hard_sigmoid(n, x, alpha, beta)?)
@@ -57,17 +57,17 @@ pub const ROWS: &[Row] = &[
     }),
     ("IsInf", 10, is_inf),
     ("IsNaN", 9, |n| unary(n, "isnan")),
-    ("LeakyRelu", 6, |n| {
+    ("LeakyRelu", 1, |n| {
         let alpha = n.float_attr("alpha", 0.01)?;
         let x = n.input(0)?;
         one(n.op("nn.leaky_relu", &[x], attrs![alpha: alpha])?)
     }),
     ("Less", 7, |n| binary(n, "less")),
     ("LessOrEqual", 12, |n| binary(n, "less_equal")),
-    ("Log", 6, |n| unary(n, "log")),
-    ("Max", 6, |n| variadic(n, "maximum")),
-    ("Mean", 6, mean),
-    ("Min", 6, |n| variadic(n, "minimum")),
+    ("Log", 1, |n| unary(n, "log")),
+    ("Max", 1, |n| variadic(n, "maximum")),
+    ("Mean", 1, mean),
+    ("Min", 1, |n| variadic(n, "minimum")),
     ("Mish", 18, |n| {
         let x = n.input(0)?;
         let soft = softplus(n, x)?;
@@ -76,26 +76,26 @@ pub const ROWS: &[Row] = &[
     }),
     ("Mod", 10, modulo),
     ("Mul", 7, |n| binary(n, "multiply")),
-    ("Neg", 6, |n| unary(n, "negative")),
+    ("Neg", 1, |n| unary(n, "negative")),
     ("Not", 1, |n| unary(n, "logical_not")),
     ("Or", 7, |n| binary(n, "logical_or")),
     ("PRelu", 7, prelu),
     ("Pow", 7, pow),
-    ("Reciprocal", 6, |n| {
+    ("Reciprocal", 1, |n| {
         let x = n.input(0)?;
         let unit = n.scalar(n.dtype(x)?, 1.0);
         one(n.op_without_attrs("divide", &[unit, x])?)
     }),
-    ("Relu", 6, |n| unary(n, "nn.relu")),
+    ("Relu", 1, |n| unary(n, "nn.relu")),
     ("Round", 11, round),
-    ("Selu", 6, |n| {
+    ("Selu", 1, |n| {
         // Defaults of the specification, rounded to binary32.
         let alpha = n.float_attr("alpha", 1.673_263_2)?;
         let gamma = n.float_attr("gamma", 1.050_701)?;
         exponential_below_zero(n, alpha, gamma)
     }),
     ("Shrink", 9, shrink),
-    ("Sigmoid", 6, |n| unary(n, "sigmoid")),
+    ("Sigmoid", 1, |n| unary(n, "sigmoid")),
     ("Sign", 9, |n| unary(n, "sign")),
     ("Sin", 7, |n| unary(n, "sin")),
     ("Sinh", 9, |n| unary(n, "sinh")),
@@ -109,11 +109,11 @@ pub const ROWS: &[Row] = &[
         let below = n.with_scalar("add", size, 1.0)?;
         one(n.op_without_attrs("divide", &[x, below])?)
     }),
-    ("Sqrt", 6, |n| unary(n, "sqrt")),
+    ("Sqrt", 1, |n| unary(n, "sqrt")),
     ("Sub", 7, |n| binary(n, "subtract")),
-    ("Sum", 6, |n| variadic(n, "add")),
+    ("Sum", 1, |n| variadic(n, "add")),
     ("Tan", 7, |n| unary(n, "tan")),
-    ("Tanh", 6, |n| unary(n, "tanh")),
+    ("Tanh", 1, |n| unary(n, "tanh")),
     ("ThresholdedRelu", 10, |n| {
         let alpha = n.float_attr("alpha", 1.0)?;
         let x = n.input(0)?;
@@ -229,7 +229,7 @@ fn clip_11(n: &mut Node<'_, '_>) -> Result<Outputs> {
 }
 
 /// Converts Dropout. Only inference is supported, in which the data is returned unchanged.
-fn dropout(n: &mut Node<'_, '_>) -> Result<Outputs> {
+pub(super) fn dropout(n: &mut Node<'_, '_>) -> Result<Outputs> {
     if n.opset >= 12
         && let Some(training) = n.constant(2, "training_mode")?
     {
@@ -336,7 +336,7 @@ fn modulo(n: &mut Node<'_, '_>) -> Result<Outputs> {
 }
 
 /// Converts PRelu; the slope broadcasts to the data from the right.
-fn prelu(n: &mut Node<'_, '_>) -> Result<Outputs> {
+pub(super) fn prelu(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (x, slope) = (n.input(0)?, n.input(1)?);
     let (dims, slopes) = (n.dims(x)?, n.shape(slope)?);
     // A slope with one element per channel maps to `nn.prelu`.

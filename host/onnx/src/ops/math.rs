@@ -15,7 +15,7 @@ fn with_units(units: &Dim) -> Attrs {
     units.fixed().map_or_else(|| attrs![], |units| attrs![units: units as i64])
 }
 
-fn gemm(n: &mut Node<'_, '_>) -> Result<Outputs> {
+pub(super) fn gemm(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (mut a, mut b) = (n.input(0)?, n.input(1)?);
     let (alpha, beta) = (n.float_attr("alpha", 1.0)?, n.float_attr("beta", 1.0)?);
     let (ty_a, ty_b) = (n.ty(a)?, n.ty(b)?);

@@ -4,6 +4,7 @@
 //! is used. To add an operator, write its converter in the file of its family and add a row there.
 
 mod conv;
+mod early;
 mod elementwise;
 mod index;
 mod math;
@@ -27,6 +28,7 @@ type Row = (&'static str, i64, Convert);
 
 const TABLES: &[&[Row]] = &[
     conv::ROWS,
+    early::ROWS,
     elementwise::ROWS,
     index::ROWS,
     math::ROWS,

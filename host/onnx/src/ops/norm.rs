@@ -7,7 +7,7 @@ use byoc_ir::ir::{AttrValue, Dim, ExprId};
 pub const ROWS: &[Row] = &[
     ("BatchNormalization", 7, batch),
     ("GroupNormalization", 18, group),
-    ("InstanceNormalization", 6, instance),
+    ("InstanceNormalization", 1, instance),
     ("LRN", 1, lrn),
     ("LayerNormalization", 17, layer),
     ("LogSoftmax", 1, |n| softmax_flat(n, "nn.log_softmax")),
@@ -18,7 +18,7 @@ pub const ROWS: &[Row] = &[
     ("Softmax", 13, |n| softmax(n, "nn.softmax")),
 ];
 
-fn batch(n: &mut Node<'_, '_>) -> Result<Outputs> {
+pub(super) fn batch(n: &mut Node<'_, '_>) -> Result<Outputs> {
     if n.int_attr("training_mode", 0)? != 0 || (n.opset < 14 && (1..5).any(|i| n.has_output(i))) {
         return Err(n.invalid_node("batch normalization in training mode is not supported"));
     }

@@ -5,7 +5,7 @@ use super::{Node, Outputs, Result, Row, attrs, one};
 use byoc_ir::ir::AttrValue;
 
 pub const ROWS: &[Row] = &[
-    ("AveragePool", 7, |n| pool(n, Kind::Average)),
+    ("AveragePool", 1, |n| pool(n, Kind::Average)),
     ("GlobalAveragePool", 1, |n| global(n, "nn.global_avg_pool2d", "mean")),
     ("GlobalLpPool", 2, global_lp),
     ("GlobalMaxPool", 1, |n| global(n, "nn.global_max_pool2d", "max")),

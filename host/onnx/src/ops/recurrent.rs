@@ -8,9 +8,9 @@ use byoc_ir::ir::ExprId;
 use byoc_ir::tensor::DType;
 
 pub const ROWS: &[Row] = &[
-    ("GRU", 7, |n| recurrent(n, Kind::Gru)),
-    ("LSTM", 7, |n| recurrent(n, Kind::Lstm)),
-    ("RNN", 7, |n| recurrent(n, Kind::Rnn)),
+    ("GRU", 1, |n| recurrent(n, Kind::Gru)),
+    ("LSTM", 1, |n| recurrent(n, Kind::Lstm)),
+    ("RNN", 1, |n| recurrent(n, Kind::Rnn)),
 ];
 
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -47,7 +47,7 @@ fn resize_10(n: &mut Node<'_, '_>) -> Result<Outputs> {
 }
 
 /// Converts the resize of opsets before 11: coordinates are asymmetric, and nearest rounds down.
-fn resize_before_11(n: &mut Node<'_, '_>, scales: Vec<f64>) -> Result<Outputs> {
+pub(super) fn resize_before_11(n: &mut Node<'_, '_>, scales: Vec<f64>) -> Result<Outputs> {
     let mode = Mode {
         method: n.str_attr("mode", "nearest")?,
         coordinates: "asymmetric".into(),

@@ -5,11 +5,11 @@ use crate::size::Size;
 use byoc_ir::ir::{AttrValue, Dim, ExprId};
 
 pub const ROWS: &[Row] = &[
-    ("Pad", 2, pad_2),
+    ("Pad", 2, |n| pad_by_attribute(n, "pads")),
     ("Pad", 11, pad_11),
     ("Slice", 1, slice_1),
     ("Slice", 10, slice_10),
-    ("Split", 2, |n| {
+    ("Split", 1, |n| {
         let sizes = n.ints_attr("split")?;
         split(n, sizes)
     }),
@@ -183,8 +183,9 @@ fn split(n: &mut Node<'_, '_>, sizes: Option<Vec<i64>>) -> Result<Outputs> {
     (0..parts).map(|i| n.project(all, i as u32)).collect()
 }
 
-fn pad_2(n: &mut Node<'_, '_>) -> Result<Outputs> {
-    let pads = n.ints_attr("pads")?.ok_or_else(|| n.invalid_node("attribute pads is missing"))?;
+/// Pads by an attribute of that name.
+pub(super) fn pad_by_attribute(n: &mut Node<'_, '_>, name: &str) -> Result<Outputs> {
+    let pads = n.ints_attr(name)?.ok_or_else(|| n.invalid_node(format!("attribute {name} is missing")))?;
     let value = n.float_attr("value", 0.0)?;
     let data = n.input(0)?;
     let value = n.scalar(n.dtype(data)?, value);

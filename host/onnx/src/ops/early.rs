@@ -1,0 +1,103 @@
+//! Operators of the sets 1 to 6, where they differ from later ones: broadcasting by an attribute, and arguments that
+//! were attributes.
+
+use super::{Node, Outputs, Result, Row, attrs, elementwise, math, norm, one, resize, slice};
+use crate::tensor;
+use byoc_ir::ir::{Dim, ExprId};
+
+pub const ROWS: &[Row] = &[
+    ("Add", 1, |n| binary(n, "add")),
+    ("And", 1, |n| binary(n, "logical_and")),
+    ("BatchNormalization", 1, norm::batch),
+    ("Cast", 1, cast),
+    ("Concat", 1, |n| {
+        let inputs = n.all_inputs()?;
+        let &first = inputs.first().ok_or_else(|| n.invalid_node("expected at least one input"))?;
+        let axis = n.axis(n.int_attr("axis", 1)?, n.rank(first)?)?;
+        one(n.concatenate(&inputs, axis as i64)?)
+    }),
+    ("Div", 1, |n| binary(n, "divide")),
+    ("Dropout", 1, elementwise::dropout),
+    ("Equal", 1, |n| binary(n, "equal")),
+    ("Gemm", 1, math::gemm),
+    ("Greater", 1, |n| binary(n, "greater")),
+    ("Less", 1, |n| binary(n, "less")),
+    ("Mul", 1, |n| binary(n, "multiply")),
+    ("Or", 1, |n| binary(n, "logical_or")),
+    ("PRelu", 1, prelu),
+    ("Pad", 1, |n| slice::pad_by_attribute(n, "paddings")),
+    ("Pow", 1, |n| binary(n, "power")),
+    ("Reshape", 1, |n| {
+        let data = n.input(0)?;
+        let shape = n.ints_attr("shape")?.ok_or_else(|| n.invalid_node("attribute shape is missing"))?;
+        one(n.op("reshape", &[data], attrs![newshape: shape])?)
+    }),
+    ("Sub", 1, |n| binary(n, "subtract")),
+    ("Upsample", 1, |n| {
+        let scales = [n.float_attr("height_scale", 1.0)?, n.float_attr("width_scale", 1.0)?];
+        resize::resize_before_11(n, vec![1.0, 1.0, scales[0], scales[1]])
+    }),
+    ("Xor", 1, |n| binary(n, "logical_xor")),
+];
+
+/// Converts an operator of two operands. With `broadcast`, the dimensions of the second operand are those of the first
+/// from `axis` on, by default the last ones.
+fn binary(n: &mut Node<'_, '_>, op: &str) -> Result<Outputs> {
+    let (a, mut b) = (n.input(0)?, n.input(1)?);
+    if n.int_attr("broadcast", 0)? != 0 {
+        b = align(n, a, b)?;
+    }
+    one(n.op_without_attrs(op, &[a, b])?)
+}
+
+fn align(n: &mut Node<'_, '_>, a: ExprId, b: ExprId) -> Result<ExprId> {
+    let (rank, mut dims) = (n.rank(a)?, n.dims(b)?.to_vec());
+    if !n.has("axis") {
+        return Ok(b);
+    }
+    let axis = n.axis(n.int_attr("axis", 0)?, rank)?;
+    let after = rank.checked_sub(axis + dims.len()).ok_or_else(|| {
+        n.invalid_node(format!("axis: expected room for {} dimensions among {rank}, found {axis}", dims.len()))
+    })?;
+    dims.extend(std::iter::repeat_n(Dim::Fixed(1), after));
+    n.reshape_to(b, &dims)
+}
+
+/// Converts a cast, whose type is a name.
+fn cast(n: &mut Node<'_, '_>) -> Result<Outputs> {
+    let name = n.str_attr("to", "")?;
+    let dtype = (1..=16).filter(|number| data_type_name(*number) == name).find_map(tensor::dtype);
+    let dtype =
+        dtype.ok_or_else(|| n.invalid_node(format!("attribute to: expected an element type, found \"{name}\"")))?;
+    let x = n.input(0)?;
+    one(if n.dtype(x)? == dtype { n.forward(x) } else { n.cast(x, dtype)? })
+}
+
+/// Returns the name of a value of `TensorProto.DataType`.
+fn data_type_name(number: i32) -> &'static str {
+    match number {
+        1 => "FLOAT",
+        2 => "UINT8",
+        3 => "INT8",
+        4 => "UINT16",
+        5 => "INT16",
+        6 => "INT32",
+        7 => "INT64",
+        9 => "BOOL",
+        10 => "FLOAT16",
+        11 => "DOUBLE",
+        12 => "UINT32",
+        13 => "UINT64",
+        _ => "",
+    }
+}
+
+/// Converts PRelu, whose slope is one number or one per channel.
+fn prelu(n: &mut Node<'_, '_>) -> Result<Outputs> {
+    let (x, slope) = (n.input(0)?, n.input(1)?);
+    let slopes = n.shape(slope)?;
+    if slopes.len() == 1 && slopes[0] != 1 {
+        return one(n.op("nn.prelu", &[x, slope], attrs![axis: 1])?);
+    }
+    elementwise::prelu(n)
+}
