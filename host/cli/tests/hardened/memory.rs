@@ -58,7 +58,7 @@ fn resizing_to_empty_result_allocates_no_tables() {
 
 #[test]
 fn counts_nodes_before_expanding_functions() {
-    byoc(&["explain", &hostile("fnbomb.onnx")]).fails_with("E0502").stderr_contains(&["549755813888 nodes", "500000"]);
+    byoc(&["explain", &hostile("fnbomb.onnx")]).fails_with("E0502").stderr_contains(&["found 549755813888", "500000 nodes"]);
 }
 
 #[test]

@@ -1,0 +1,172 @@
+//! The ONNX backend suite: writes its cases out, runs them through `byoc verify`, and compares the verdicts with those
+//! recorded in `tests/onnx-suite.txt`, which may only get better.
+
+use crate::process::{self, cargo, root, target_dir};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// Version of the package `onnx` whose cases are recorded.
+const ONNX: &str = "onnx==1.23.2";
+
+/// Share of the cases that CI runs on `ccompiler`, which calls the C compiler for each of them.
+const CCOMPILER_SHARE: usize = 10;
+
+/// Verdicts of the cases by name: `pass`, or the status with its reason.
+type Verdicts = BTreeMap<String, String>;
+
+/// Runs `cargo xtask onnx-suite [--backend NAME,...] [--every N] [--bless]`.
+pub fn run(args: &[&str]) -> Result<(), String> {
+    let (mut backend, mut every, mut bless, mut rest) = (None, 1, false, args);
+    while let [flag, after @ ..] = rest {
+        rest = match (*flag, after) {
+            ("--backend", [names, after @ ..]) => {
+                backend = Some(*names);
+                after
+            }
+            ("--every", [n, after @ ..]) => {
+                every = n.parse().ok().filter(|&n| n > 0).ok_or_else(|| format!("expected a number, found {n}"))?;
+                after
+            }
+            ("--bless", after) => {
+                bless = true;
+                after
+            }
+            _ => return Err(format!("onnx-suite: unknown argument {flag}")),
+        };
+    }
+    process::run(&mut cargo(&["build", "--workspace"]))?;
+    let cases = cases()?;
+    let verdicts = verify(&cases, backend, every)?;
+    report(backend.unwrap_or("host"), &verdicts);
+    if bless && backend.is_none() && every == 1 {
+        return write_recorded(&verdicts);
+    }
+    compare(&verdicts)
+}
+
+/// Runs what belongs to CI: all cases on the host and on `dnnl` if there is its library, a part of them on `ccompiler`.
+pub fn run_in_ci(dnnl: bool) -> Result<(), String> {
+    let cases = match cases() {
+        Ok(cases) => cases,
+        Err(message) => {
+            println!("skipped: the ONNX backend suite, whose package could not be installed: {message}");
+            return Ok(());
+        }
+    };
+    let mut runs = vec![(None, 1), (Some("ccompiler"), CCOMPILER_SHARE)];
+    if dnnl {
+        runs.insert(1, (Some("dnnl"), 1));
+    }
+    for (backend, every) in runs {
+        let verdicts = verify(&cases, backend, every)?;
+        report(backend.unwrap_or("host"), &verdicts);
+        compare(&verdicts)?;
+    }
+    Ok(())
+}
+
+/// Returns the folder of the cases, which are written once.
+fn cases() -> Result<PathBuf, String> {
+    let folder = target_dir().join("onnx-suite");
+    let ready = folder.join("ready");
+    if std::fs::read_to_string(&ready).is_ok_and(|version| version == ONNX) {
+        return Ok(folder);
+    }
+    // Into a folder of its own rather than a virtual environment, for which Debian needs one more package.
+    let packages = target_dir().join("python").join("onnx-suite");
+    let mut install = Command::new("python3");
+    install.args(["-m", "pip", "install", "--quiet", "--upgrade", "--target"]).arg(&packages).args([ONNX, "numpy"]);
+    process::run(&mut install)?;
+    if folder.exists() {
+        std::fs::remove_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+    }
+    let script = root().join("xtask").join("onnx").join("suite.py");
+    let mut write = Command::new("python3");
+    process::run(write.env("PYTHONPATH", &packages).arg(script).arg(&folder).stdout(Stdio::null()))?;
+    std::fs::write(&ready, ONNX).map_err(|e| format!("{}: {e}", ready.display()))?;
+    Ok(folder)
+}
+
+/// Runs every n-th case, by name, and returns the verdicts.
+fn verify(cases: &Path, backend: Option<&str>, every: usize) -> Result<Verdicts, String> {
+    let entries = std::fs::read_dir(cases).map_err(|e| format!("{}: {e}", cases.display()))?;
+    let mut folders: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).filter(|path| path.is_dir()).collect();
+    folders.sort();
+    let mut byoc = Command::new(target_dir().join("debug").join("byoc"));
+    byoc.args(["verify", "--json"]).args(folders.iter().step_by(every)).stderr(Stdio::null());
+    if let Some(backend) = backend {
+        byoc.args(["--backend", backend]);
+    }
+    // The exit status says that a case did not pass, which the verdicts say in more detail.
+    let done = byoc.output().map_err(|e| format!("byoc verify cannot be started: {e}"))?;
+    let mut verdicts = Verdicts::new();
+    for line in String::from_utf8_lossy(&done.stdout).lines() {
+        let result: Value = serde_json::from_str(line).map_err(|e| format!("byoc verify: {e} in {line}"))?;
+        let Some(case) = result["case"].as_str() else { continue };
+        let status = result["status"].as_str().unwrap_or_default();
+        let message = result["message"].as_str().unwrap_or_default();
+        let verdict = if status == "pass" { status.to_owned() } else { format!("{status}: {message}") };
+        verdicts.insert(case.to_owned(), verdict);
+    }
+    let expected = folders.iter().step_by(every).count();
+    if verdicts.len() != expected {
+        return Err(format!("byoc verify: expected {expected} verdicts, found {} ({})", verdicts.len(), done.status));
+    }
+    Ok(verdicts)
+}
+
+fn report(backend: &str, verdicts: &Verdicts) {
+    let count = |status: &str| verdicts.values().filter(|verdict| verdict.split(':').next() == Some(status)).count();
+    println!(
+        "ONNX backend suite on {backend}: {} of {} pass, {} unsupported, {} fail, {} error",
+        count("pass"),
+        verdicts.len(),
+        count("unsupported"),
+        count("fail"),
+        count("error")
+    );
+}
+
+fn recorded_file() -> PathBuf {
+    root().join("tests").join("onnx-suite.txt")
+}
+
+/// Reports the cases that passed when the verdicts were recorded and do not now, and those that pass now.
+fn compare(verdicts: &Verdicts) -> Result<(), String> {
+    let text = std::fs::read_to_string(recorded_file()).map_err(|e| format!("{}: {e}", recorded_file().display()))?;
+    let recorded: BTreeMap<&str, &str> = text.lines().filter_map(|line| line.split_once(' ')).collect();
+    let mut problems = String::new();
+    for (case, verdict) in verdicts {
+        let before = recorded.get(case.as_str()).copied().unwrap_or("missing");
+        match (before, verdict.as_str()) {
+            ("pass", "pass") => {}
+            ("pass", now) => {
+                let _ = writeln!(problems, "  {case} passed, and is now {now}");
+            }
+            (_, "pass") => {
+                let _ = writeln!(problems, "  {case} passes now: record it with cargo xtask onnx-suite --bless");
+            }
+            _ => {}
+        }
+    }
+    if problems.is_empty() { Ok(()) } else { Err(format!("the verdicts differ from the recorded ones:\n{problems}")) }
+}
+
+/// Records the verdicts. None may get worse.
+fn write_recorded(verdicts: &Verdicts) -> Result<(), String> {
+    let file = recorded_file();
+    let before = std::fs::read_to_string(&file).unwrap_or_default();
+    let lost: Vec<&str> = before
+        .lines()
+        .filter_map(|line| line.strip_suffix(" pass"))
+        .filter(|case| verdicts.get(*case).is_none_or(|verdict| verdict != "pass"))
+        .collect();
+    if !lost.is_empty() {
+        return Err(format!("cases that passed before do not pass now: {}", lost.join(", ")));
+    }
+    let lines: String = verdicts.iter().map(|(case, verdict)| format!("{case} {verdict}\n")).collect();
+    std::fs::write(&file, lines).map_err(|e| format!("{}: {e}", file.display()))
+}
