@@ -93,7 +93,7 @@ fn rejects_inconsistent_annotations() {
     for (program, words) in [
         ("def @main(%x: T) { E[t](abs(%x)) }", "in no region"),
         ("def @main(%x: T) { E[u](abs(B[t](%x))) }", "in a region of \"t\""),
-        ("def @main(%x: T) { E[t](add(B[t](%x), B[u](%x))) }", "regions of \"t\" and of \"u\""),
+        ("def @main(%x: T) { E[t](add(B[t](%x), B[u](%x))) }", "found \"t\" and \"u\""),
     ] {
         let ran =
             run(module(program), &["merge_compiler_regions"], &PassOptions::default(), &mut RunOptions::default());

@@ -58,7 +58,9 @@ fn resizing_to_empty_result_allocates_no_tables() {
 
 #[test]
 fn counts_nodes_before_expanding_functions() {
-    byoc(&["explain", &hostile("fnbomb.onnx")]).fails_with("E0502").stderr_contains(&["found 549755813888", "500000 nodes"]);
+    byoc(&["explain", &hostile("fnbomb.onnx")])
+        .fails_with("E0502")
+        .stderr_contains(&["found 549755813888", "500000 nodes"]);
 }
 
 #[test]
