@@ -134,25 +134,24 @@ fn recorded_file() -> PathBuf {
     root().join("tests").join("onnx-suite.txt")
 }
 
-/// Reports the cases that passed when the verdicts were recorded and do not now, and those that pass now.
+/// Compares with the recorded verdicts: a case that passed has to pass. Those that pass for the first time are listed.
 fn compare(verdicts: &Verdicts) -> Result<(), String> {
     let text = std::fs::read_to_string(recorded_file()).map_err(|e| format!("{}: {e}", recorded_file().display()))?;
-    let recorded: BTreeMap<&str, &str> = text.lines().filter_map(|line| line.split_once(' ')).collect();
-    let mut problems = String::new();
+    let passed = |case: &str| text.lines().any(|line| line.strip_suffix(" pass") == Some(case));
+    let (mut lost, mut gained) = (String::new(), Vec::new());
     for (case, verdict) in verdicts {
-        let before = recorded.get(case.as_str()).copied().unwrap_or("missing");
-        match (before, verdict.as_str()) {
-            ("pass", "pass") => {}
-            ("pass", now) => {
-                let _ = writeln!(problems, "  {case} passed, and is now {now}");
+        match (passed(case), verdict == "pass") {
+            (true, false) => {
+                let _ = writeln!(lost, "  {case} {verdict}");
             }
-            (_, "pass") => {
-                let _ = writeln!(problems, "  {case} passes now: record it with cargo xtask onnx-suite --bless");
-            }
+            (false, true) => gained.push(case.as_str()),
             _ => {}
         }
     }
-    if problems.is_empty() { Ok(()) } else { Err(format!("the verdicts differ from the recorded ones:\n{problems}")) }
+    if !gained.is_empty() {
+        println!("not recorded yet (cargo xtask onnx-suite --bless): {}", gained.join(", "));
+    }
+    if lost.is_empty() { Ok(()) } else { Err(format!("cases that are recorded as passing do not pass:\n{lost}")) }
 }
 
 /// Records the verdicts. None may get worse.

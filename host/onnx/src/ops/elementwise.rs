@@ -112,6 +112,13 @@ pub const ROWS: &[Row] = &[
     ("Sqrt", 1, |n| unary(n, "sqrt")),
     ("Sub", 7, |n| binary(n, "subtract")),
     ("Sum", 1, |n| variadic(n, "add")),
+    ("Swish", 24, |n| {
+        let alpha = n.float_attr("alpha", 1.0)?;
+        let x = n.input(0)?;
+        let scaled = if alpha == 1.0 { x } else { n.with_scalar("multiply", x, alpha)? };
+        let gate = n.op_without_attrs("sigmoid", &[scaled])?;
+        one(n.op_without_attrs("multiply", &[x, gate])?)
+    }),
     ("Tan", 7, |n| unary(n, "tan")),
     ("Tanh", 1, |n| unary(n, "tanh")),
     ("ThresholdedRelu", 10, |n| {

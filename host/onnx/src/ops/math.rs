@@ -3,7 +3,12 @@
 use super::{Node, Outputs, Result, Row, attrs, one};
 use byoc_ir::ir::{Attrs, Dim, ExprId};
 
-pub const ROWS: &[Row] = &[("CumSum", 11, cum_sum), ("Gemm", 7, gemm), ("MatMul", 1, mat_mul)];
+pub const ROWS: &[Row] = &[
+    ("CumProd", 26, |n| cumulate(n, "cumprod")),
+    ("CumSum", 11, |n| cumulate(n, "cumsum")),
+    ("Gemm", 7, gemm),
+    ("MatMul", 1, mat_mul),
+];
 
 /// Transposes a matrix.
 fn transpose(n: &mut Node<'_, '_>, matrix: ExprId) -> Result<ExprId> {
@@ -173,7 +178,8 @@ pub fn broadcast(a: &[Dim], b: &[Dim]) -> Option<Vec<Dim>> {
         .collect()
 }
 
-fn cum_sum(n: &mut Node<'_, '_>) -> Result<Outputs> {
+/// Converts the sum or product of the elements up to each along an axis; `reverse` runs from the end.
+fn cumulate(n: &mut Node<'_, '_>, op: &str) -> Result<Outputs> {
     let data = n.input(0)?;
     let axis = n.int(1, "axis")?.ok_or_else(|| n.invalid_node("input 1 (axis) is missing"))?;
     let axis = n.axis(axis, n.rank(data)?)? as i64;
@@ -182,7 +188,7 @@ fn cum_sum(n: &mut Node<'_, '_>) -> Result<Outputs> {
     if reverse {
         value = n.op("reverse", &[value], attrs![axis: axis])?;
     }
-    value = n.op("cumsum", &[value], attrs![axis: axis, exclusive: exclusive])?;
+    value = n.op(op, &[value], attrs![axis: axis, exclusive: exclusive])?;
     if reverse {
         value = n.op("reverse", &[value], attrs![axis: axis])?;
     }

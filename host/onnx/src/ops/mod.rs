@@ -7,6 +7,7 @@ mod conv;
 mod early;
 mod elementwise;
 mod index;
+mod loss;
 mod math;
 mod norm;
 mod pool;
@@ -31,6 +32,7 @@ const TABLES: &[&[Row]] = &[
     early::ROWS,
     elementwise::ROWS,
     index::ROWS,
+    loss::ROWS,
     math::ROWS,
     norm::ROWS,
     pool::ROWS,

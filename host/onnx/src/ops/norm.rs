@@ -3,10 +3,26 @@
 use super::{Node, Outputs, Result, Row, attrs, one};
 use crate::tensor;
 use byoc_ir::ir::{AttrValue, Dim, ExprId};
+use byoc_ir::tensor::DType;
 
 pub const ROWS: &[Row] = &[
     ("BatchNormalization", 7, batch),
     ("GroupNormalization", 18, group),
+    ("Hardmax", 1, |n| {
+        let data = n.input(0)?;
+        let dims = n.dims(data)?;
+        let axis = n.int_attr("axis", 1)?;
+        let axis = if axis == dims.len() as i64 { dims.len() } else { n.axis(axis, dims.len())? };
+        let matrix = n.flatten_at(&dims, axis)?;
+        let flat = n.reshape_to(data, &matrix)?;
+        let largest = hard_max(n, flat, 1)?;
+        one(n.reshape_to(largest, &dims)?)
+    }),
+    ("Hardmax", 13, |n| {
+        let data = n.input(0)?;
+        let axis = n.axis(n.int_attr("axis", -1)?, n.rank(data)?)?;
+        one(hard_max(n, data, axis)?)
+    }),
     ("InstanceNormalization", 1, instance),
     ("LRN", 1, lrn),
     ("LayerNormalization", 17, layer),
@@ -14,6 +30,7 @@ pub const ROWS: &[Row] = &[
     ("LogSoftmax", 13, |n| softmax(n, "nn.log_softmax")),
     ("LpNormalization", 1, lp),
     ("MeanVarianceNormalization", 9, mean_variance),
+    ("RMSNormalization", 23, rms),
     ("Softmax", 1, |n| softmax_flat(n, "nn.softmax")),
     ("Softmax", 13, |n| softmax(n, "nn.softmax")),
 ];
@@ -96,10 +113,7 @@ fn layer(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let mut outputs = vec![n.reshape_to(normal, &dims)?];
     if n.has_output(1) || n.has_output(2) {
         let axes = AttrValue::ints(axis as i64..dims.len() as i64);
-        // The statistics have the element type of `stash_type`, float32 by default.
-        let stash = tensor::dtype(i32::try_from(n.int_attr("stash_type", 1)?).unwrap_or(0));
-        let stash =
-            stash.ok_or_else(|| n.invalid_node("attribute stash_type: expected the number of an element type"))?;
+        let stash = stash_type(n)?;
         let data = n.cast(data, stash)?;
         let mean = n.op("mean", &[data], attrs![axis: axes.clone(), keepdims: true])?;
         let variance = n.op("variance", &[data, mean], attrs![axis: axes, keepdims: true])?;
@@ -173,6 +187,42 @@ fn softmax_flat(n: &mut Node<'_, '_>, op: &str) -> Result<Outputs> {
     let flat = n.reshape_to(data, &matrix)?;
     let normal = n.op(op, &[flat], attrs![axis: -1])?;
     one(n.reshape_to(normal, &dims)?)
+}
+
+/// Returns 1 at the first largest element along an axis, and 0 elsewhere.
+fn hard_max(n: &mut Node<'_, '_>, data: ExprId, axis: usize) -> Result<ExprId> {
+    let (dtype, depth) = (n.dtype(data)?, n.dims(data)?[axis].fixed());
+    let ty = n.ty(data)?;
+    let depth = depth.ok_or_else(|| n.unknown_dims_error(&ty))? as i64;
+    let index = n.op("argmax", &[data], attrs![axis: [axis as i64]])?;
+    let (on, off) = (n.scalar(dtype, 1.0), n.scalar(dtype, 0.0));
+    n.op("one_hot", &[index, on, off], attrs![depth: depth, axis: axis as i64, dtype: dtype])
+}
+
+/// Computes scale * data / sqrt(mean(data^2) + epsilon), with the mean over the axes from `axis` on, in the element type
+/// of `stash_type`.
+fn rms(n: &mut Node<'_, '_>) -> Result<Outputs> {
+    let (data, scale) = (n.input(0)?, n.input(1)?);
+    let (dtype, rank) = (n.dtype(data)?, n.rank(data)?);
+    let axis = n.axis(n.int_attr("axis", -1)?, rank)?;
+    let stash = stash_type(n)?;
+    let wide = n.cast(data, stash)?;
+    let square = n.op_without_attrs("multiply", &[wide, wide])?;
+    let along = attrs![axis: AttrValue::ints(axis as i64..rank as i64), keepdims: true];
+    let mean = n.op("mean", &[square], along)?;
+    let above = n.with_scalar("add", mean, n.float_attr("epsilon", 1e-5)?)?;
+    let root = n.op_without_attrs("sqrt", &[above])?;
+    let normal = n.op_without_attrs("divide", &[wide, root])?;
+    let normal = n.cast(normal, dtype)?;
+    let scale = n.cast(scale, dtype)?;
+    one(n.op_without_attrs("multiply", &[normal, scale])?)
+}
+
+/// Returns the element type of the statistics of a normalization, float32 by default.
+fn stash_type(n: &Node<'_, '_>) -> Result<DType> {
+    let number = i32::try_from(n.int_attr("stash_type", 1)?).unwrap_or(0);
+    tensor::dtype(number)
+        .ok_or_else(|| n.invalid_node(format!("attribute stash_type: expected an element type, found {number}")))
 }
 
 /// Returns `axis`, or -1 for the last axis, because that is the default and the form that patterns match.

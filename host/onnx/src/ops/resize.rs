@@ -166,7 +166,7 @@ fn resize(n: &mut Node<'_, '_>, data: ExprId, mode: &Mode, axes: &[Axis]) -> Res
         return Err(n.invalid_node("tf_crop_and_resize: expected only height and width to be resized"));
     }
     // The spatial axes of ONNX Runtime: planes for two or four dimensions, volumes for three or five.
-    let spatial = axes.len() - if axes.len() % 2 == 0 { 2 } else { 3 }.min(axes.len());
+    let spatial = axes.len() - (if axes.len().is_multiple_of(2) { 2 } else { 3 }).min(axes.len());
     let dtype = n.dtype(data)?;
     if mode.method == "linear" && !dtype.is_float() && changed.iter().all(|&axis| axis >= spatial) {
         return multilinear(n, data, mode, axes, spatial);

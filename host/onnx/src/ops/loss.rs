@@ -1,0 +1,65 @@
+//! Loss functions, as models exported in training mode carry them.
+
+use super::{Node, Result, Row, attrs, one};
+use byoc_ir::ir::{Attrs, ExprId};
+
+pub const ROWS: &[Row] = &[
+    ("NegativeLogLikelihoodLoss", 12, |n| {
+        let log_probabilities = n.input(0)?;
+        one(negative_log_likelihood(n, log_probabilities)?)
+    }),
+    ("SoftmaxCrossEntropyLoss", 12, |n| {
+        let scores = n.input(0)?;
+        let log_probabilities = n.op("nn.log_softmax", &[scores], attrs![axis: 1])?;
+        Ok(vec![negative_log_likelihood(n, log_probabilities)?, log_probabilities])
+    }),
+];
+
+/// Computes -weight\[target\] * log_probabilities\[n, target, ...\], without the targets that are `ignore_index`, and
+/// reduces it. The mean is weighted.
+fn negative_log_likelihood(n: &mut Node<'_, '_>, log_probabilities: ExprId) -> Result<ExprId> {
+    let target = n.input(1)?;
+    let dtype = n.dtype(log_probabilities)?;
+    let reduction = n.str_attr("reduction", "mean")?;
+    let zero = n.scalar(dtype, 0.0);
+    let (mut index, mut valid) = (target, None);
+    if n.has("ignore_index") {
+        let ignored = n.int_attr("ignore_index", 0)?;
+        let is_valid = n.with_scalar("not_equal", target, ignored as f64)?;
+        let first = n.scalar(n.dtype(target)?, 0.0);
+        // An ignored target may be out of range, so the first class stands in for it.
+        index = n.op_without_attrs("where", &[is_valid, target, first])?;
+        valid = Some(is_valid);
+    }
+    let column = n.op("expand_dims", &[index], attrs![axis: 1])?;
+    let picked = n.op("gather", &[log_probabilities, column], attrs![axis: 1])?;
+    let picked = n.op("squeeze", &[picked], attrs![axis: [1]])?;
+    let mut loss = n.op_without_attrs("negative", &[picked])?;
+    let mut weights = None;
+    if let Some(weight) = n.optional_input(2) {
+        let each = n.op("take", &[weight, index], attrs![axis: 0])?;
+        loss = n.op_without_attrs("multiply", &[loss, each])?;
+        weights = Some(each);
+    }
+    if let Some(valid) = valid {
+        loss = n.op_without_attrs("where", &[valid, loss, zero])?;
+        let each = match weights {
+            Some(weights) => n.op_without_attrs("where", &[valid, weights, zero])?,
+            None => n.cast(valid, dtype)?,
+        };
+        weights = Some(each);
+    }
+    match reduction.as_str() {
+        "none" => Ok(loss),
+        "sum" => n.op("sum", &[loss], Attrs::none()),
+        "mean" => match weights {
+            None => n.op("mean", &[loss], Attrs::none()),
+            Some(weights) => {
+                let total = n.op("sum", &[loss], Attrs::none())?;
+                let weight = n.op("sum", &[weights], Attrs::none())?;
+                n.op_without_attrs("divide", &[total, weight])
+            }
+        },
+        other => Err(n.invalid_node(format!("attribute reduction: expected none, sum or mean, found \"{other}\""))),
+    }
+}
