@@ -36,7 +36,7 @@ static PREVIOUS: OnceLock<[libc::sigaction; SIGNALS.len()]> = OnceLock::new();
 /// plugin, changes to process-wide state are undone after each entry, and standard output is reserved for the host.
 ///
 /// For a program that owns its process. The program must call this function once, before it starts threads, and
-/// [`finished`] before it exits.
+/// [`mark_finished`] before it exits.
 ///
 /// # Errors
 /// If no file descriptor is available for a copy of standard output.
