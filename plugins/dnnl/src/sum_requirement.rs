@@ -11,7 +11,7 @@ pub const F32_EXACT_BOUND: i64 = 1 << 24;
 /// saturate.
 fn has_vnni() -> bool {
     #[cfg(target_arch = "x86_64")]
-    return is_x86_feature_detected!("avx512vnni") || is_x86_feature_detected!("avxvnni");
+    return [is_x86_feature_detected!("avx512vnni"), is_x86_feature_detected!("avxvnni")].contains(&true);
     #[cfg(not(target_arch = "x86_64"))]
     false
 }

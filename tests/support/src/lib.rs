@@ -147,7 +147,7 @@ pub fn onednn() -> Option<PathBuf> {
 #[expect(clippy::print_stdout, reason = "a test reports skipped parts")]
 pub fn has_vnni() -> bool {
     #[cfg(target_arch = "x86_64")]
-    let detected = is_x86_feature_detected!("avx512vnni") || is_x86_feature_detected!("avxvnni");
+    let detected = [is_x86_feature_detected!("avx512vnni"), is_x86_feature_detected!("avxvnni")].contains(&true);
     #[cfg(not(target_arch = "x86_64"))]
     let detected = false;
     if !detected {
