@@ -115,6 +115,20 @@ impl View {
         Some(View { shape: shape.to_vec(), strides, offset: self.offset })
     }
 
+    /// Replaces the strides of dimensions of size 1, which address nothing, by those that continue the next inner
+    /// dimension of this memory order.
+    pub fn normalize_unit_strides(&self, order: &[usize]) -> View {
+        let mut view = self.clone();
+        let mut step = 1;
+        for &d in order.iter().rev() {
+            if view.shape[d] == 1 {
+                view.strides[d] = step;
+            }
+            step = view.strides[d] * view.shape[d].max(1);
+        }
+        view
+    }
+
     /// Returns the dimensions from the outermost in memory to the innermost.
     pub fn order(&self) -> Vec<usize> {
         let mut order: Vec<usize> = (0..self.shape.len()).collect();
@@ -166,6 +180,14 @@ mod tests {
         let one = View::dense(&[1, 1, 8]).permute(&[0, 2, 1]);
         assert_eq!(places(&one.reshape(&[8]).unwrap()), places(&one));
         assert_eq!(View::dense(&[0, 3]).reshape(&[3, 0]).unwrap().shape, [3, 0]);
+    }
+
+    #[test]
+    fn unit_strides_continue_the_next_inner_dimension() {
+        let view = View { shape: vec![1, 2, 1, 128], strides: vec![7, 128, 256, 1], offset: 3 };
+        let normal = view.normalize_unit_strides(&[0, 1, 2, 3]);
+        assert_eq!((&normal.strides[..], normal.offset), (&[256, 128, 128, 1][..], 3));
+        assert_eq!(places(&normal), places(&view));
     }
 
     #[test]

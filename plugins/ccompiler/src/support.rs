@@ -130,6 +130,12 @@ fn check_anchor(ir: &RegionIr<'_>, op: &Op<'_>, kind: Anchor) -> Verdict {
             if negative("padding") {
                 return refuse(RefusalCode::UnsupportedAttr, "the padding is negative".into());
             }
+            let weight = ir.constant(op.inputs[1]).map(|(_, constant)| constant.tensor());
+            let finite = weight.is_none_or(|weight| weight.as_slice::<f32>().iter().all(|value| value.is_finite()));
+            if op.name == "nn.conv2d_transpose" && !finite {
+                let detail = "a weight is infinite or NaN, and its products with the zeros around the input would be NaN";
+                return refuse(RefusalCode::UnsupportedAttr, detail.into());
+            }
         }
         Anchor::Pool => {
             if !["NCHW", "NHWC", "NCW", "NWC", ""].contains(&op.attrs().text("layout")) {

@@ -788,7 +788,10 @@ impl Lowering<'_> {
             self.put_after_chain(op, &[], 0, whole, &DimMap::plain(&shape, &shape))?;
             return Ok(0);
         }
-        // Operands are read in place: the library copies each of them.
+        // Operands are read in place: the library copies each of them. Its cache of primitives ignores the strides of
+        // dimensions of size 1, but its concatenation copies by them.
+        let normalized = |part: BufferView| BufferView { view: part.view.normalize_unit_strides(&order), ..part };
+        let parts: Vec<BufferView> = parts.into_iter().map(normalized).collect();
         let descs = parts.iter().map(|part| self.desc_of(part)).collect::<Result<Vec<_>, OneDnnError>>()?;
         let dst = self.desc_of(&whole)?;
         let attr = self.attr(&[])?;
