@@ -234,6 +234,12 @@ pub struct VerifyArgs {
     /// Limit on max|a-b| / max|b| of each output; replaces allclose.
     #[arg(long, value_name = "X", value_parser = parse_tolerance, allow_hyphen_values = true)]
     pub max_rel_err: Option<f64>,
+    /// A process for each case: a crash is an error of its case alone.
+    #[arg(long)]
+    pub isolate_cases: bool,
+    /// Index of the only case to run, in such a process.
+    #[arg(long, value_name = "N", hide = true)]
+    pub only_case: Option<usize>,
     /// Options of compilation.
     #[command(flatten)]
     pub build: BuildArgs,

@@ -4,10 +4,13 @@ use super::args::{ExplainArgs, InputArgs};
 use super::render::plural;
 use super::{explain_html, output, ready, render, table};
 use byoc::artifact;
+use byoc::build::backend::Backend;
 use byoc::build::explanation::{Explanation, NodeRow, Placement, PlacementKind, RefusalRow};
 use byoc::error::Failure;
+use byoc::plugin::registry::Registry;
+use byoc_conformance::report::FINITE_MATH;
 use byoc_ir::diag::codes;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::process::ExitCode;
 
@@ -39,6 +42,7 @@ pub fn run(args: &ExplainArgs) -> Result<ExitCode, Failure> {
         println!("{}", serde_json::json!(explanation));
     } else {
         print(explanation, args.full);
+        print_guarantees(explanation, &session.registry)?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -134,6 +138,22 @@ fn print_regions(explanation: &Explanation, full: bool) {
     });
     table::print_lines(&header[..columns], &rows.collect::<Vec<_>>(), if full { &[] } else { &[0] });
     println!();
+}
+
+/// Prints a note for each backend with a region that gives no guarantees for NaN and infinity.
+fn print_guarantees(explanation: &Explanation, registry: &Registry) -> Result<(), Failure> {
+    let backends: BTreeSet<&str> = explanation.regions.iter().map(|region| &*region.backend).collect();
+    let mut notes = Vec::new();
+    for name in backends {
+        if Backend::find(registry, name)?.description.finite_math {
+            notes.push(format!("{name}: {FINITE_MATH}"));
+        }
+    }
+    if !notes.is_empty() {
+        println!();
+    }
+    notes.iter().for_each(|note| println!("{note}"));
+    Ok(())
 }
 
 /// Distinct reasons, the most frequent first.

@@ -31,6 +31,7 @@ mod render;
 mod run;
 mod table;
 mod verify;
+mod verify_isolated;
 mod zoo;
 
 use args::{Cli, Command, LimitArgs};

@@ -3,7 +3,7 @@
 use super::args::{InputArgs, VerifyArgs};
 use super::inputs::InputSources;
 use super::interrupt::cancel_on_interrupt;
-use super::{ready, table};
+use super::{ready, table, verify_isolated};
 use byoc::compare::{Comparison, Tolerance, compare};
 use byoc::error::Failure;
 use byoc::frontend::Signature;
@@ -11,13 +11,13 @@ use byoc::frontend::folder::{TestFolder, TestSet};
 use byoc::model::Model;
 use byoc::session::Session;
 use byoc_ir::diag::{Diagnostic, codes};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::path::Path;
 use std::process::ExitCode;
 
 /// Status of a directory, in the order of the summary.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Status {
     Pass,
@@ -40,10 +40,13 @@ impl Status {
 }
 
 /// Outcome of a directory.
-struct FolderResult {
+#[derive(Serialize, Deserialize)]
+pub struct FolderResult {
     status: Status,
-    max_abs_err: f64,
-    max_rel_err: f64,
+    /// `None` without outputs to compare.
+    max_abs_err: Option<f64>,
+    max_rel_err: Option<f64>,
+    #[serde(rename = "offload_flops")]
     offload: f64,
     code: Option<String>,
     message: String,
@@ -56,15 +59,19 @@ impl FolderResult {
         let gap = code.is_some_and(|c| {
             [codes::frontends::UNSUPPORTED_OPERATOR, codes::frontends::UNSUPPORTED_OPSET].contains(&c)
         });
-        let message: Vec<&str> = failure.diagnostics.iter().map(|d| d.message.as_str()).collect();
-        FolderResult {
-            status: if gap { Status::Unsupported } else { Status::Error },
-            max_abs_err: f64::NAN,
-            max_rel_err: f64::NAN,
-            offload: 0.0,
-            code: code.map(|c| c.to_string()),
-            message: message.join("; "),
-        }
+        let message = |d: &Diagnostic| match d.code {
+            // The notes name the operators.
+            codes::frontends::UNSUPPORTED_OPERATOR => format!("{}: {}", d.message, d.notes.join("; ")),
+            _ => d.message.clone(),
+        };
+        let messages: Vec<String> = failure.diagnostics.iter().map(message).collect();
+        let failed = FolderResult::failed(code.map(|c| c.to_string()), messages.join("; "));
+        if gap { FolderResult { status: Status::Unsupported, ..failed } } else { failed }
+    }
+
+    /// Creates the result of a directory that ended in an error.
+    pub fn failed(code: Option<String>, message: String) -> FolderResult {
+        FolderResult { status: Status::Error, max_abs_err: None, max_rel_err: None, offload: 0.0, code, message }
     }
 }
 
@@ -72,10 +79,17 @@ impl FolderResult {
 pub fn run(args: &VerifyArgs) -> Result<ExitCode, Failure> {
     let session = ready::session(&args.build)?;
     let _interruptible = cancel_on_interrupt(&session.cancel);
+    let of_directory =
+        |dir: &Path| verify(dir, args, &session).unwrap_or_else(|failure| FolderResult::from_failure(&failure));
+    if let Some(dir) = args.only_case.and_then(|index| args.dirs.get(index)) {
+        println!("{}", json!(of_directory(dir)));
+        return Ok(ExitCode::SUCCESS);
+    }
     let mut counts = [0usize; Status::COUNT];
     let mut table = table::new(&["case", "status", "max_abs_err", "max_rel_err", "offload", "message"]);
-    for dir in &args.dirs {
-        let result = verify(dir, args, &session).unwrap_or_else(|f| FolderResult::from_failure(&f));
+    for (index, dir) in args.dirs.iter().enumerate() {
+        let result =
+            if args.isolate_cases { verify_isolated::verify(index, &session.cancel)? } else { of_directory(dir) };
         counts[result.status as usize] += 1;
         let case = ready::name_of(dir);
         if args.build.talk.json {
@@ -86,7 +100,7 @@ pub fn run(args: &VerifyArgs) -> Result<ExitCode, Failure> {
                        "code": result.code, "message": result.message})
             );
         } else {
-            let error = |e: f64| if e.is_nan() { "-".to_owned() } else { format!("{e:.2e}") };
+            let error = |e: Option<f64>| e.map_or_else(|| "-".to_owned(), |e| format!("{e:.2e}"));
             let code = result.code.map(|c| format!("{c}: ")).unwrap_or_default();
             table.add_row([
                 case,
@@ -137,8 +151,8 @@ fn verify(dir: &Path, args: &VerifyArgs, session: &Session) -> Result<FolderResu
     };
     let mut result = FolderResult {
         status: Status::Pass,
-        max_abs_err: 0.0,
-        max_rel_err: 0.0,
+        max_abs_err: Some(0.0),
+        max_rel_err: Some(0.0),
         offload: model.offload_share,
         code: None,
         message: String::new(),
@@ -157,8 +171,8 @@ fn verify(dir: &Path, args: &VerifyArgs, session: &Session) -> Result<FolderResu
         let want = set.read_outputs(&ports.outputs)?;
         for ((port, got), want) in ports.outputs.iter().zip(&got).zip(&want) {
             let Comparison { max_abs_err, max_rel_err, difference } = compare(got, want, tolerance);
-            result.max_abs_err = result.max_abs_err.max(max_abs_err);
-            result.max_rel_err = result.max_rel_err.max(max_rel_err);
+            result.max_abs_err = result.max_abs_err.map(|e| e.max(max_abs_err));
+            result.max_rel_err = result.max_rel_err.map(|e| e.max(max_rel_err));
             if let Some(difference) = difference
                 && result.status == Status::Pass
             {

@@ -45,7 +45,8 @@ impl Termination {
     /// Abort, for example after a failed allocation.
     pub const ABORTED: Termination = Termination::Killed(6);
 
-    fn of(status: ExitStatus) -> Termination {
+    /// Interprets the status of a process that has ended.
+    pub fn of(status: ExitStatus) -> Termination {
         match (signal(status), status.code()) {
             (Some(signal), _) => Termination::Killed(signal),
             (None, Some(code)) => Termination::Exited(code),

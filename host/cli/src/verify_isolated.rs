@@ -1,0 +1,96 @@
+//! `byoc verify --isolate-cases`: runs each case in a process of its own, so that a crash ends that case alone.
+
+use super::verify::FolderResult;
+use byoc::cancel::Cancel;
+use byoc::error::Failure;
+use byoc_conformance::supervise::Termination;
+use byoc_ir::diag::codes;
+use std::io::Read;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Time between two checks whether the process has ended.
+const POLL: Duration = Duration::from_millis(2);
+
+/// Runs this command again for the directory with this index alone, and returns its result. A process that prints none
+/// counts as an error.
+///
+/// # Errors
+/// If the process cannot be started, or the command is cancelled.
+pub fn verify(index: usize, cancel: &Cancel) -> Result<FolderResult, Failure> {
+    let mut child = Case::start(index).map_err(|error| {
+        Failure::new(codes::runtime::NO_THREADS, format!("case {index}: cannot start a process: {error}"))
+    })?;
+    let status = loop {
+        match child.process.try_wait() {
+            Ok(Some(status)) => break status,
+            Ok(None) => {}
+            Err(error) => {
+                let message = format!("case {index}: cannot wait for its process: {error}");
+                return Err(Failure::new(codes::runtime::NO_THREADS, message));
+            }
+        }
+        cancel.check(|| format!("stopped at case {index}"))?;
+        std::thread::sleep(POLL);
+    };
+    let (printed, errors) = (child.stdout.take(), child.stderr.take());
+    let text = |reader: Option<JoinHandle<String>>| reader.and_then(|r| r.join().ok()).unwrap_or_default();
+    let (printed, errors) = (text(printed), text(errors));
+    let result = printed.lines().find_map(|line| serde_json::from_str::<FolderResult>(line).ok());
+    match result {
+        Some(result) => {
+            eprint!("{errors}");
+            Ok(result)
+        }
+        None => Ok(failed(&errors, status)),
+    }
+}
+
+/// Process of one case, killed when dropped.
+struct Case {
+    process: Child,
+    stdout: Option<JoinHandle<String>>,
+    stderr: Option<JoinHandle<String>>,
+}
+
+impl Case {
+    fn start(index: usize) -> std::io::Result<Case> {
+        let mut process = Command::new(std::env::current_exe()?)
+            .args(std::env::args_os().skip(1))
+            .arg(format!("--only-case={index}"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()?;
+        let stdout = process.stdout.take().map(read);
+        let stderr = process.stderr.take().map(read);
+        Ok(Case { process, stdout, stderr })
+    }
+}
+
+impl Drop for Case {
+    fn drop(&mut self) {
+        // Fails if the process has ended, which is as well.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// Reads a pipe to its end in a thread, so that a process never waits for space in it.
+fn read(mut pipe: impl Read + Send + 'static) -> JoinHandle<String> {
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        let _ = pipe.read_to_end(&mut bytes);
+        String::from_utf8_lossy(&bytes).into_owned()
+    })
+}
+
+/// Returns the result of a process that printed none: its first error, otherwise the way it ended.
+fn failed(errors: &str, status: ExitStatus) -> FolderResult {
+    let first = errors.lines().find_map(|line| line.strip_prefix("error[")?.split_once("]: "));
+    match first {
+        Some((code, message)) => FolderResult::failed(Some(code.to_owned()), message.to_owned()),
+        None => FolderResult::failed(None, Termination::of(status).to_string()),
+    }
+}
