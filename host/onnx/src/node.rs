@@ -53,6 +53,12 @@ impl<'a, 'm> Node<'a, 'm> {
         self.optional_input(i).ok_or_else(|| self.invalid_node(format!("input {i} is missing")))
     }
 
+    /// Returns input `i`, if it is given and not a constant.
+    pub fn computed_input(&mut self, i: usize) -> Option<ExprId> {
+        let value = self.optional_input(i)?;
+        if self.constant_value(value).is_some() { None } else { Some(value) }
+    }
+
     /// Returns all inputs; a missing one is an error.
     pub fn all_inputs(&self) -> Result<Vec<ExprId>> {
         (0..self.inputs.len()).map(|i| self.input(i)).collect()

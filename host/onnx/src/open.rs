@@ -33,6 +33,14 @@ impl Node<'_, '_> {
         }
     }
 
+    /// Returns input `i`, a vector of known length, if it is given and an element of it is unknown.
+    pub fn untracked_input(&mut self, i: usize) -> Option<ExprId> {
+        let value = self.computed_input(i)?;
+        let known = self.tracked_elements(value).is_some_and(|sizes| !sizes.contains(&None));
+        let sized = self.ty(value).is_ok_and(|ty| ty.shape().is_some());
+        if !known && sized { Some(value) } else { None }
+    }
+
     /// Returns the dimensions of `value` in `range` as a vector of `int64`.
     pub fn shape_vector(&mut self, value: ExprId, range: std::ops::Range<usize>) -> Result<ExprId> {
         let dims = self.dims(value)?;

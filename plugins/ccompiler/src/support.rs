@@ -133,7 +133,8 @@ fn check_anchor(ir: &RegionIr<'_>, op: &Op<'_>, kind: Anchor) -> Verdict {
             let weight = ir.constant(op.inputs[1]).map(|(_, constant)| constant.tensor());
             let finite = weight.is_none_or(|weight| weight.as_slice::<f32>().iter().all(|value| value.is_finite()));
             if op.name == "nn.conv2d_transpose" && !finite {
-                let detail = "a weight is infinite or NaN, and its products with the zeros around the input would be NaN";
+                let detail =
+                    "a weight is infinite or NaN, and its products with the zeros around the input would be NaN";
                 return refuse(RefusalCode::UnsupportedAttr, detail.into());
             }
         }

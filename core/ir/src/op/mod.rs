@@ -12,6 +12,7 @@ pub mod conv;
 mod create;
 mod def;
 pub mod dense;
+mod dynamic;
 mod elementwise;
 mod evaluate;
 pub mod facts;

@@ -283,6 +283,33 @@ fn expanded(relation: &Relation<'_>, data: &TensorType, axis: i64, count: i64) -
     Ok(Type::tensor_of(data.dtype, dims))
 }
 
+/// Returns the type of `data` with new dimensions of size 1 at these places of the result.
+fn expanded_at(relation: &Relation<'_>, data: &TensorType, axes: &[i64]) -> TypeResult {
+    let rank = data.dims.len().saturating_add(axes.len());
+    if rank > MAX_RANK {
+        return Err(relation.error(codes::types::BAD_ATTRIBUTE, format!("{} new dimensions", axes.len())));
+    }
+    let mut new = vec![false; rank];
+    for &axis in axes {
+        let axis = relation.axis(axis, rank)?;
+        if std::mem::replace(&mut new[axis], true) {
+            let message = format!("axis: expected distinct places, found {axes:?}");
+            return Err(relation.error(codes::types::BAD_ATTRIBUTE, message));
+        }
+    }
+    let mut old = data.dims.iter();
+    let dims = new.into_iter().filter_map(|new| if new { Some(Dim::Fixed(1)) } else { old.next().cloned() });
+    Ok(Type::tensor_of(data.dtype, dims))
+}
+
+/// Returns the type with all dimensions unknown.
+fn open_dims(ty: &Type) -> Type {
+    match ty {
+        Type::Tensor(ty) => Type::tensor_of(ty.dtype, vec![Dim::Any; ty.dims.len()]),
+        other => other.clone(),
+    }
+}
+
 /// Returns the type of `data` without these dimensions.
 fn squeezed(relation: &Relation<'_>, data: &TensorType, axes: &[i64]) -> TypeResult {
     let mut keep = vec![true; data.dims.len()];
@@ -354,21 +381,27 @@ inventory::submit! {
 inventory::submit! {
     OpDef {
         name: "dyn.expand_dims",
-        doc: "expand_dims at a place computed during the run: an integer scalar or a vector of one element.",
+        doc: "expand_dims at a place computed during the run: an integer scalar or a vector. A vector of several \
+              elements lists the places of new dimensions in the result, one each.",
         arity: Arity::exactly(2),
         inputs: &["data", "axis"],
         attrs: &[AttrDef::new("num_newaxis", AttrKind::Int, Default::Int(1), "how many to insert")],
         pattern: OpPattern::Broadcast,
         relation: |relation| {
             let (data, count) = (relation.tensor(0)?, relation.params.int("num_newaxis"));
+            let places = match &*relation.tensor(1)?.dims {
+                [Dim::Fixed(places)] => *places,
+                _ => 1,
+            };
+            if places != 1 && count != 1 {
+                return Err(relation.mismatch(format!("axis: expected one place, found {places}")));
+            }
             match relation.known_ints(1).as_deref() {
                 Some(&[axis]) => expanded(relation, data, axis, count),
-                Some(given) => Err(relation.mismatch(format!("axis: expected one number, found {given:?}"))),
+                Some(axes) => expanded_at(relation, data, axes),
                 // Only the rank is known.
-                None => match expanded(relation, data, 0, count)? {
-                    Type::Tensor(ty) => Ok(Type::tensor_of(data.dtype, vec![Dim::Any; ty.dims.len()])),
-                    other => Ok(other),
-                },
+                None if places != 1 => expanded(relation, data, 0, places as i64).map(|ty| open_dims(&ty)),
+                None => expanded(relation, data, 0, count).map(|ty| open_dims(&ty)),
             }
         },
         reference: Some(copy),

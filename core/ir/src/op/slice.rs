@@ -41,9 +41,10 @@ impl Slice {
     }
 
     /// Creates the slice of a call of `dyn.strided_slice` from the values of its inputs.
-    fn from_values(params: &Params<'_>, values: [Option<Vec<i64>>; 3]) -> Option<Slice> {
-        let [begin, end, strides] = values;
-        Some(Slice { begin: begin?, end: end?, strides: strides?, ..Slice::from_attrs(params) })
+    fn from_values(params: &Params<'_>, values: [Option<Vec<i64>>; 3], axes: Option<Vec<i64>>) -> Option<Slice> {
+        let ([begin, end, strides], attrs) = (values, Slice::from_attrs(params));
+        let axes = axes.or_else(|| attrs.axes.clone());
+        Some(Slice { begin: begin?, end: end?, strides: strides?, axes, ..attrs })
     }
 
     /// Returns the axes that it cuts, in the order of `begin`.
@@ -213,11 +214,18 @@ fn dynamic_slice_type(relation: &Relation<'_>) -> TypeResult {
     check_mode(relation)?;
     let data = relation.tensor(0)?;
     let values = [1, 2, 3].map(|i| relation.known_ints(i));
-    if let Some(slice) = Slice::from_values(&relation.params, values) {
+    let known_axes = relation.known_ints(4);
+    let computed = relation.args.len() > 4;
+    if (!computed || known_axes.is_some())
+        && let Some(slice) = Slice::from_values(&relation.params, values, known_axes.clone())
+    {
         return Ok(Type::tensor_of(data.dtype, slice.dims(relation, &data.dims)?));
     }
+    if computed && known_axes.is_none() {
+        return Ok(Type::tensor_of(data.dtype, vec![Dim::Any; data.dims.len()]));
+    }
     let mut dims = data.dims.to_vec();
-    match relation.params.opt_ints("axes") {
+    match known_axes.or_else(|| relation.params.opt_ints("axes")) {
         Some(axes) => {
             for axis in axes {
                 dims[relation.axis(axis, data.dims.len())?] = Dim::Any;
@@ -235,15 +243,17 @@ fn dynamic_slice_type(relation: &Relation<'_>) -> TypeResult {
 inventory::submit! {
     OpDef {
         name: "dyn.strided_slice",
-        doc: "strided_slice with bounds computed during the run: three integer vectors.",
-        arity: Arity::exactly(4),
-        inputs: &["data", "begin", "end", "strides"],
+        doc: "strided_slice with bounds computed during the run: three integer vectors, and optionally a vector of the \
+              axes in place of the attribute.",
+        arity: Arity { min: 4, max: 5 },
+        inputs: &["data", "begin", "end", "strides", "axes"],
         attrs: &[SLICE_MODE, AXES],
         pattern: OpPattern::Injective,
         relation: dynamic_slice_type,
         reference: Some(|params, inputs, outputs| {
             let values = [1, 2, 3].map(|i| inputs[i].to_i64s());
-            let slice = Slice::from_values(&params, values).ok_or("the bounds are not integers")?;
+            let axes = inputs.get(4).and_then(TensorView::to_i64s);
+            let slice = Slice::from_values(&params, values, axes).ok_or("the bounds are not integers")?;
             take_ranges(&slice, inputs, outputs)
         }),
         flops: no_flops,

@@ -109,6 +109,30 @@ fn types_of_reductions() {
 }
 
 #[test]
+fn axes_computed_during_the_run() {
+    let axes = |axes: &[i64]| Tensor::from_slice(&[axes.len()], axes);
+    let (none, keep) = (Attrs::none(), attrs([("keepdims", true.into())]));
+    let got = run("dyn.sum", &keep, &[&data(), &axes(&[-1, 0])]);
+    assert_eq!(got.shape(), [1, 2, 1]);
+    close(&got, &[8.5, 21.75]);
+    close(&run("dyn.max", &none, &[&data(), &axes(&[1])]), &[4.0, 0.25, 3.0, 7.0, 11.0, 12.0]);
+    close(&run("dyn.mean", &none, &[&data(), &axes(&[])]), &[2.5208333333333335]);
+    assert!(error_of("dyn.min", &none, &[&data(), &axes(&[3])]).contains("axis [3] is out of range"));
+    let vector = |n: usize| byoc_ir::ir::Type::tensor(DType::I64, &[n]);
+    assert_eq!(typed("dyn.prod", &none, &[f32s("n, 3"), vector(1)]).unwrap(), "Tensor[(?), float32]");
+    assert_eq!(typed("dyn.prod", &keep, &[f32s("n, 3"), vector(1)]).unwrap(), "Tensor[(?, ?), float32]");
+    assert!(typed("dyn.prod", &none, &[f32s("3"), vector(2)]).unwrap_err().contains("expected at most 1 axes"));
+
+    let (square, first) = (Tensor::from_slice(&[2, 2], &[1i32, 2, 3, 4]), Tensor::scalar(0i64));
+    assert_eq!(run("dyn.cumsum", &none, &[&square, &first]).as_slice::<i32>(), [1, 2, 4, 6]);
+    let exclusive = attrs([("exclusive", true.into())]);
+    assert_eq!(run("dyn.cumprod", &exclusive, &[&square, &axes(&[-1])]).as_slice::<i32>(), [1, 1, 1, 3]);
+    assert_eq!(run("dyn.reverse", &none, &[&square, &first]).as_slice::<i32>(), [3, 4, 1, 2]);
+    assert_eq!(typed("dyn.cumsum", &none, &[f32s("n, 3"), vector(1)]).unwrap(), "Tensor[(n, 3), float32]");
+    assert!(typed("dyn.cumsum", &none, &[f32s("n, 3"), vector(2)]).unwrap_err().contains("expected one integer"));
+}
+
+#[test]
 fn orderings() {
     let t = Tensor::from_slice(&[2, 4], &[3f32, 1.0, 2.0, 2.0, 5.0, 5.0, -1.0, 0.0]);
     let none = Attrs::none();

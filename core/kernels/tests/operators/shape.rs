@@ -224,7 +224,11 @@ fn slices() {
         &[1, 2],
         &[2, 3],
     );
+    let last = [&counting(&[3, 2]), &bounds[0], &bounds[1], &bounds[2], &index_vector(&[-1])];
+    check("dyn.strided_slice", none.clone(), &last, &[3, 1], &[1, 3, 5]);
     let vector = Type::tensor(DType::I64, &[1]);
+    let five = [f32s("3, 4"), vector.clone(), vector.clone(), vector.clone(), vector.clone()];
+    assert_eq!(typed("dyn.strided_slice", &none, &five).unwrap(), "Tensor[(?, ?), float32]");
     let args = [f32s("3, 4"), vector.clone(), vector.clone(), vector];
     assert_eq!(typed("dyn.strided_slice", &none, &args).unwrap(), "Tensor[(?, 4), float32]");
     assert_eq!(typed("dyn.strided_slice", &attrs([("axes", ints([1]))]), &args).unwrap(), "Tensor[(3, ?), float32]");
@@ -270,6 +274,10 @@ fn dimensions_known_at_run_time() {
     let two = attrs([("num_newaxis", 2.into())]);
     check("dyn.expand_dims", two.clone(), &[&counting(&[2, 2]), &one(1)], &[2, 1, 1, 2], &[0, 1, 2, 3]);
     check("dyn.expand_dims", Attrs::none(), &[&counting(&[3]), &index_vector(&[-1])], &[3, 1], &[0, 1, 2]);
+    let places = index_vector(&[-1, 0]);
+    check("dyn.expand_dims", Attrs::none(), &[&counting(&[3]), &places], &[1, 3, 1], &[0, 1, 2]);
+    let twice = error_of("dyn.expand_dims", &Attrs::none(), &[&counting(&[3]), &index_vector(&[0, -3])]);
+    assert!(twice.contains("expected distinct places"), "{twice}");
     check("dyn.squeeze", Attrs::none(), &[&counting(&[1, 2, 1]), &index_vector(&[0, -1])], &[2], &[0, 1]);
     check("dyn.squeeze", Attrs::none(), &[&counting(&[1, 2, 1]), &index_vector(&[2])], &[1, 2], &[0, 1]);
     assert!(

@@ -17,9 +17,12 @@ pub const ROWS: &[Row] = &[
         let k = n.int_attr("k", -1)?;
         top_k(n, Some(k))
     }),
-    ("TopK", 10, |n| {
-        let k = n.int(1, "k")?;
-        top_k(n, k)
+    ("TopK", 10, |n| match n.computed_input(1) {
+        Some(k) => top_k_at_run_time(n, k),
+        None => {
+            let k = n.int(1, "k")?;
+            top_k(n, k)
+        }
     }),
 ];
 
@@ -45,7 +48,7 @@ fn normalize_indices(n: &mut Node<'_, '_>, indices: ExprId, size: usize) -> Resu
 }
 
 /// Adds `size` to negative indices.
-fn wrap_negative(n: &mut Node<'_, '_>, indices: ExprId, size: ExprId) -> Result<ExprId> {
+pub(super) fn wrap_negative(n: &mut Node<'_, '_>, indices: ExprId, size: ExprId) -> Result<ExprId> {
     let zero = n.scalar(n.dtype(indices)?, 0.0);
     let negative = n.op_without_attrs("less", &[indices, zero])?;
     let moved = n.op_without_attrs("add", &[indices, size])?;
@@ -129,6 +132,9 @@ fn scatter_nd(n: &mut Node<'_, '_>) -> Result<Outputs> {
 /// Converts OneHot. The input `values` is (off, on); an index outside [-depth, depth) yields only off.
 fn one_hot(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (indices, values) = (n.input(0)?, n.input(2)?);
+    if let Some(depth) = n.computed_input(1) {
+        return one_hot_at_run_time(n, depth);
+    }
     let depth = match n.constant(1, "depth")? {
         Some(tensor) if tensor.len() == 1 => tensor.view().to_f64s()[0] as i64,
         _ => return Err(n.invalid_node("input 1 (depth): expected a scalar")),
@@ -152,6 +158,13 @@ fn one_hot(n: &mut Node<'_, '_>) -> Result<Outputs> {
         }
         None => integers,
     };
+    let ([off, on], dtype) = (off_and_on(n)?, n.dtype(values)?);
+    one(n.op("one_hot", &[integers, on, off], attrs![depth: depth, axis: axis, dtype: dtype])?)
+}
+
+/// Returns the two elements of the input `values` of OneHot.
+fn off_and_on(n: &mut Node<'_, '_>) -> Result<[ExprId; 2]> {
+    let values = n.input(2)?;
     if n.shape(values)?.as_slice() != [2] {
         return Err(n.invalid_node("input 2 (values): expected two elements"));
     }
@@ -160,16 +173,29 @@ fn one_hot(n: &mut Node<'_, '_>) -> Result<Outputs> {
         let part = n.slice(values, 0, i, i + 1)?;
         *value = n.reshape(part, &[])?;
     }
-    let [off, on] = pair;
-    let dtype = n.dtype(values)?;
-    one(n.op("one_hot", &[integers, on, off], attrs![depth: depth, axis: axis, dtype: dtype])?)
+    Ok(pair)
 }
 
-/// Converts ReverseSequence: each sequence of the batch is reversed up to its length. The lengths must be constant.
+/// Converts OneHot with a depth that is computed at run time.
+fn one_hot_at_run_time(n: &mut Node<'_, '_>, depth: ExprId) -> Result<Outputs> {
+    let (indices, axis) = (n.input(0)?, n.int_attr("axis", -1)?);
+    let integers = n.cast(indices, DType::I64)?;
+    let depth = n.cast(depth, DType::I64)?;
+    let depth = n.reshape(depth, &[])?;
+    // Only indices from -depth on count from the end.
+    let wrapped = wrap_negative(n, integers, depth)?;
+    let ([off, on], dtype) = (off_and_on(n)?, n.dtype(n.input(2)?)?);
+    one(n.op("dyn.one_hot", &[wrapped, on, off, depth], attrs![axis: axis, dtype: dtype])?)
+}
+
+/// Converts ReverseSequence: each sequence of the batch is reversed up to its length.
 fn reverse_sequence(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let data = n.input(0)?;
     let shape = n.shape(data)?;
     let (batch, time) = (n.int_attr("batch_axis", 1)?, n.int_attr("time_axis", 0)?);
+    if let Some(lengths) = n.computed_input(1) {
+        return reverse_sequence_at_run_time(n, lengths, &shape);
+    }
     let lengths = n.ints(1, "sequence_lens")?.ok_or_else(|| n.invalid_node("input 1 (sequence_lens) is missing"))?;
     if shape.len() < 2 || !matches!((batch, time), (0, 1) | (1, 0)) {
         return Err(n.invalid_node(format!(
@@ -199,6 +225,40 @@ fn reverse_sequence(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let places = n.vector(&places);
     let gathered = n.op("take", &[flat, places], attrs![axis: 0])?;
     one(n.reshape(gathered, &shape)?)
+}
+
+/// Reverses sequences whose lengths are computed at run time: element t comes from length - 1 - t where t < length.
+fn reverse_sequence_at_run_time(n: &mut Node<'_, '_>, lengths: ExprId, shape: &[usize]) -> Result<Outputs> {
+    let data = n.input(0)?;
+    let (batch, time) = (n.axis(n.int_attr("batch_axis", 1)?, shape.len())?, n.int_attr("time_axis", 0)?);
+    let time = n.axis(time, shape.len())?;
+    let along =
+        |axis: usize| -> Vec<usize> { (0..shape.len()).map(|i| if i == axis { shape[i] } else { 1 }).collect() };
+    let lengths = n.cast(lengths, DType::I64)?;
+    let lengths = n.reshape(lengths, &along(batch))?;
+    let steps: Vec<i64> = (0..shape[time] as i64).collect();
+    let steps = n.tensor(Tensor::from_slice(&along(time), &steps));
+    let last = n.with_scalar("subtract", lengths, 1.0)?;
+    let mirrored = n.op_without_attrs("subtract", &[last, steps])?;
+    let inside = n.op_without_attrs("less", &[steps, lengths])?;
+    let places = n.op_without_attrs("where", &[inside, mirrored, steps])?;
+    let places = n.op("broadcast_to", &[places], attrs![shape: AttrValue::ints(shape.iter().map(|&d| d as i64))])?;
+    one(n.op("gather", &[data, places], attrs![axis: time as i64])?)
+}
+
+/// Converts TopK with a number of elements that is computed at run time.
+fn top_k_at_run_time(n: &mut Node<'_, '_>, k: ExprId) -> Result<Outputs> {
+    let data = n.input(0)?;
+    let axis = n.axis(n.int_attr("axis", -1)?, n.rank(data)?)?;
+    let ascending = n.int_attr("largest", 1)? == 0;
+    let attributes = attrs![
+        axis: axis as i64,
+        ret_type: "both",
+        is_ascend: ascending,
+        dtype: AttrValue::from(DType::I64),
+    ];
+    let both = n.op("dyn.topk", &[data, k], attributes)?;
+    Ok(vec![n.project(both, 0)?, n.project(both, 1)?])
 }
 
 fn top_k(n: &mut Node<'_, '_>, k: Option<i64>) -> Result<Outputs> {

@@ -181,16 +181,27 @@ pub fn broadcast(a: &[Dim], b: &[Dim]) -> Option<Vec<Dim>> {
 /// Converts the sum or product of the elements up to each along an axis; `reverse` runs from the end.
 fn cumulate(n: &mut Node<'_, '_>, op: &str) -> Result<Outputs> {
     let data = n.input(0)?;
-    let axis = n.int(1, "axis")?.ok_or_else(|| n.invalid_node("input 1 (axis) is missing"))?;
-    let axis = n.axis(axis, n.rank(data)?)? as i64;
     let (exclusive, reverse) = (n.int_attr("exclusive", 0)? != 0, n.int_attr("reverse", 0)? != 0);
+    let computed = n.computed_input(1);
+    let known = match computed {
+        Some(_) => None,
+        None => n.int(1, "axis")?,
+    };
+    let axis = known.map(|axis| n.axis(axis, n.rank(data)?)).transpose()?;
+    if axis.is_none() && computed.is_none() {
+        return Err(n.invalid_node("input 1 (axis) is missing"));
+    }
+    let mut along = |op: &str, value: ExprId, attrs: Attrs| match (axis, computed) {
+        (None, Some(axis)) => n.op(&format!("dyn.{op}"), &[value, axis], attrs),
+        (axis, _) => n.op(op, &[value], attrs.with("axis", axis.unwrap_or(0) as i64)),
+    };
     let mut value = data;
     if reverse {
-        value = n.op("reverse", &[value], attrs![axis: axis])?;
+        value = along("reverse", value, attrs![])?;
     }
-    value = n.op(op, &[value], attrs![axis: axis, exclusive: exclusive])?;
+    value = along(op, value, attrs![exclusive: exclusive])?;
     if reverse {
-        value = n.op("reverse", &[value], attrs![axis: axis])?;
+        value = along("reverse", value, attrs![])?;
     }
     one(value)
 }

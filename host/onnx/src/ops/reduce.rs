@@ -1,7 +1,7 @@
 //! Reductions, including the index of the largest element.
 
 use super::{Node, Outputs, Result, Row, attrs, one};
-use byoc_ir::ir::{AttrValue, Attrs, ExprId};
+use byoc_ir::ir::{AttrValue, ExprId};
 use byoc_ir::tensor::DType;
 
 pub const ROWS: &[Row] = &[
@@ -11,18 +11,48 @@ pub const ROWS: &[Row] = &[
     ("ReduceL2", 1, |n| reduce(n, l2, |n, x| n.op_without_attrs("abs", &[x]))),
     ("ReduceLogSum", 1, |n| reduce(n, log_sum, |n, x| n.op_without_attrs("log", &[x]))),
     ("ReduceLogSumExp", 1, |n| reduce(n, log_sum_exp, same)),
-    ("ReduceMax", 1, |n| reduce(n, |n, x, along| n.op("max", &[x], along), same)),
-    ("ReduceMean", 1, |n| reduce(n, |n, x, along| n.op("mean", &[x], along), same)),
-    ("ReduceMin", 1, |n| reduce(n, |n, x, along| n.op("min", &[x], along), same)),
-    ("ReduceProd", 1, |n| reduce(n, |n, x, along| n.op("prod", &[x], along), same)),
-    ("ReduceSum", 1, |n| reduce(n, |n, x, along| n.op("sum", &[x], along), same)),
+    ("ReduceMax", 1, |n| reduce(n, |n, x, along| along.apply(n, "max", x), same)),
+    ("ReduceMean", 1, |n| reduce(n, |n, x, along| along.apply(n, "mean", x), same)),
+    ("ReduceMin", 1, |n| reduce(n, |n, x, along| along.apply(n, "min", x), same)),
+    ("ReduceProd", 1, |n| reduce(n, |n, x, along| along.apply(n, "prod", x), same)),
+    ("ReduceSum", 1, |n| reduce(n, |n, x, along| along.apply(n, "sum", x), same)),
     ("ReduceSumSquare", 1, |n| reduce(n, sum_square, |n, x| n.op_without_attrs("multiply", &[x, x]))),
 ];
 
-type Formula = fn(&mut Node<'_, '_>, ExprId, Attrs) -> Result<ExprId>;
+type Formula = fn(&mut Node<'_, '_>, ExprId, &Along) -> Result<ExprId>;
 
 /// Formula for groups of one element.
 type Elementwise = fn(&mut Node<'_, '_>, ExprId) -> Result<ExprId>;
+
+/// Axes of a reduction.
+struct Along {
+    axes: Axes,
+    keepdims: bool,
+}
+
+enum Axes {
+    Known(Vec<i64>),
+    /// Computed at run time.
+    Computed(ExprId),
+}
+
+impl Along {
+    fn apply(&self, n: &mut Node<'_, '_>, op: &str, x: ExprId) -> Result<ExprId> {
+        match &self.axes {
+            Axes::Known(axes) => n.op(op, &[x], attrs![axis: AttrValue::from(axes.clone()), keepdims: self.keepdims]),
+            Axes::Computed(axes) => n.op(&format!("dyn.{op}"), &[x, *axes], attrs![keepdims: self.keepdims]),
+        }
+    }
+
+    /// Reduces, and keeps the reduced axes with size 1.
+    fn apply_keeping(&self, n: &mut Node<'_, '_>, op: &str, x: ExprId) -> Result<ExprId> {
+        let axes = match &self.axes {
+            Axes::Known(axes) => Axes::Known(axes.clone()),
+            Axes::Computed(axes) => Axes::Computed(*axes),
+        };
+        Along { axes, keepdims: true }.apply(n, op, x)
+    }
+}
 
 fn same(n: &mut Node<'_, '_>, x: ExprId) -> Result<ExprId> {
     Ok(n.forward(x))
@@ -33,12 +63,17 @@ fn same(n: &mut Node<'_, '_>, x: ExprId) -> Result<ExprId> {
 fn reduce(n: &mut Node<'_, '_>, formula: Formula, elementwise: Elementwise) -> Result<Outputs> {
     let data = n.input(0)?;
     let rank = n.rank(data)?;
-    let axes = match n.ints_attr("axes")? {
-        Some(axes) => Some(axes),
-        None => n.ints(1, "axes")?,
-    };
     let keepdims = n.int_attr("keepdims", 1)? != 0;
-    let axes = axes.unwrap_or_default();
+    if let Some(axes) = n.computed_input(1)
+        && n.ty(axes)?.shape().is_none_or(|shape| shape.as_slice() != [0])
+    {
+        return one(formula(n, data, &Along { axes: Axes::Computed(axes), keepdims })?);
+    }
+    let axes = match n.ints_attr("axes")? {
+        Some(axes) => axes,
+        None if n.computed_input(1).is_some() => Vec::new(),
+        None => n.ints(1, "axes")?.unwrap_or_default(),
+    };
     if axes.is_empty() && n.int_attr("noop_with_empty_axes", 0)? != 0 {
         return one(elementwise(n, data)?);
     }
@@ -46,44 +81,48 @@ fn reduce(n: &mut Node<'_, '_>, formula: Formula, elementwise: Elementwise) -> R
         [] => (0..rank as i64).collect(),
         axes => axes.iter().map(|&a| n.axis(a, rank).map(|a| a as i64)).collect::<Result<_, _>>()?,
     };
-    let along = attrs![axis: AttrValue::from(axes), keepdims: keepdims];
-    one(formula(n, data, along)?)
+    one(formula(n, data, &Along { axes: Axes::Known(axes), keepdims })?)
 }
 
-fn l1(n: &mut Node<'_, '_>, x: ExprId, along: Attrs) -> Result<ExprId> {
+fn l1(n: &mut Node<'_, '_>, x: ExprId, along: &Along) -> Result<ExprId> {
     let size = n.op_without_attrs("abs", &[x])?;
-    n.op("sum", &[size], along)
+    along.apply(n, "sum", size)
 }
 
-fn sum_square(n: &mut Node<'_, '_>, x: ExprId, along: Attrs) -> Result<ExprId> {
+fn sum_square(n: &mut Node<'_, '_>, x: ExprId, along: &Along) -> Result<ExprId> {
     let square = n.op_without_attrs("multiply", &[x, x])?;
-    n.op("sum", &[square], along)
+    along.apply(n, "sum", square)
 }
 
-fn l2(n: &mut Node<'_, '_>, x: ExprId, along: Attrs) -> Result<ExprId> {
+fn l2(n: &mut Node<'_, '_>, x: ExprId, along: &Along) -> Result<ExprId> {
     let sum = sum_square(n, x, along)?;
     n.op_without_attrs("sqrt", &[sum])
 }
 
-fn log_sum(n: &mut Node<'_, '_>, x: ExprId, along: Attrs) -> Result<ExprId> {
-    let sum = n.op("sum", &[x], along)?;
+fn log_sum(n: &mut Node<'_, '_>, x: ExprId, along: &Along) -> Result<ExprId> {
+    let sum = along.apply(n, "sum", x)?;
     n.op_without_attrs("log", &[sum])
 }
 
 /// Computes max + log(sum(exp(x - max))), which does not overflow because each exponential is at most 1.
-fn log_sum_exp(n: &mut Node<'_, '_>, x: ExprId, along: Attrs) -> Result<ExprId> {
+fn log_sum_exp(n: &mut Node<'_, '_>, x: ExprId, along: &Along) -> Result<ExprId> {
     let dtype = n.dtype(x)?;
-    let max = n.op("max", &[x], along.with("keepdims", true))?;
+    let max = along.apply_keeping(n, "max", x)?;
     // If all elements are -inf (or there are none), the shift is 0, because -inf - -inf would be NaN.
     let finite = n.op_without_attrs("isfinite", &[max])?;
     let zero = n.scalar(dtype, 0.0);
     let shift = n.op_without_attrs("where", &[finite, max, zero])?;
     let below = n.op_without_attrs("subtract", &[x, shift])?;
     let power = n.op_without_attrs("exp", &[below])?;
-    let sum = n.op("sum", &[power], along.clone())?;
+    let sum = along.apply(n, "sum", power)?;
     let log = n.op_without_attrs("log", &[sum])?;
-    let dims = n.dims(log)?;
-    let shift = n.reshape_to(shift, &dims)?;
+    let shift = match &along.axes {
+        Axes::Known(_) => {
+            let dims = n.dims(log)?;
+            n.reshape_to(shift, &dims)?
+        }
+        Axes::Computed(_) => n.op_without_attrs("reshape_like", &[shift, log])?,
+    };
     n.op_without_attrs("add", &[log, shift])
 }
 

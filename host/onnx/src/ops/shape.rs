@@ -3,7 +3,7 @@
 use super::{Node, Outputs, Result, Row, attrs, one};
 use crate::size::Size;
 use crate::tensor;
-use byoc_ir::ir::{AttrValue, Dim};
+use byoc_ir::ir::{AttrValue, Dim, ExprId};
 use byoc_ir::tensor::{DType, Tensor};
 
 pub const ROWS: &[Row] = &[
@@ -30,9 +30,15 @@ pub const ROWS: &[Row] = &[
         let axes = n.ints_attr("axes")?;
         squeeze(n, axes)
     }),
-    ("Squeeze", 13, |n| {
-        let axes = n.ints(1, "axes")?;
-        squeeze(n, axes)
+    ("Squeeze", 13, |n| match n.computed_input(1) {
+        Some(axes) => {
+            let data = n.input(0)?;
+            one(n.op_without_attrs("dyn.squeeze", &[data, axes])?)
+        }
+        None => {
+            let axes = n.ints(1, "axes")?;
+            squeeze(n, axes)
+        }
     }),
     ("Tile", 6, tile),
     ("Transpose", 1, transpose),
@@ -41,9 +47,15 @@ pub const ROWS: &[Row] = &[
         let axes = n.ints_attr("axes")?;
         unsqueeze(n, axes)
     }),
-    ("Unsqueeze", 13, |n| {
-        let axes = n.ints(1, "axes")?;
-        unsqueeze(n, axes)
+    ("Unsqueeze", 13, |n| match n.computed_input(1) {
+        Some(axes) => {
+            let data = n.input(0)?;
+            one(n.op_without_attrs("dyn.expand_dims", &[data, axes])?)
+        }
+        None => {
+            let axes = n.ints(1, "axes")?;
+            unsqueeze(n, axes)
+        }
     }),
 ];
 
@@ -78,12 +90,15 @@ fn constant(n: &mut Node<'_, '_>) -> Result<Outputs> {
 }
 
 fn constant_of_shape(n: &mut Node<'_, '_>) -> Result<Outputs> {
-    let dims = n.sizes(0, "shape")?.ok_or_else(|| n.invalid_node("input 0 (shape) is missing"))?;
-    let dims = check_dims(n, &dims)?;
     let value = n.tensor_attr("value")?.unwrap_or_else(|| Tensor::from_slice(&[1], &[0f32]));
     let dtype = value.dtype();
     let value = value.reshaped(&[]).ok_or_else(|| n.invalid_node("attribute value: expected one element"))?;
     let value = n.tensor(value);
+    if let Some(shape) = n.untracked_input(0) {
+        return one(n.op("dyn.full", &[value, shape], attrs![dtype: dtype])?);
+    }
+    let dims = n.sizes(0, "shape")?.ok_or_else(|| n.invalid_node("input 0 (shape) is missing"))?;
+    let dims = check_dims(n, &dims)?;
     let Some(shape) = numbers(&dims) else { return one(n.broadcast_to(value, &dims)?) };
     one(n.op("full", &[value], attrs![shape: shape, dtype: dtype])?)
 }
@@ -123,6 +138,9 @@ fn depth_to_space(n: &mut Node<'_, '_>) -> Result<Outputs> {
 /// Broadcasts to the common shape of the data and the given shape.
 fn expand(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let data = n.input(0)?;
+    if let Some(shape) = n.untracked_input(1) {
+        return expand_at_run_time(n, data, shape);
+    }
     let wanted = n.sizes(1, "shape")?.ok_or_else(|| n.invalid_node("input 1 (shape) is missing"))?;
     let wanted = check_dims(n, &wanted)?;
     let dims = n.dims(data)?;
@@ -134,6 +152,26 @@ fn expand(n: &mut Node<'_, '_>) -> Result<Outputs> {
         return one(n.forward(data));
     }
     one(n.broadcast_to(data, &result)?)
+}
+
+/// Broadcasts to the common shape of the data and a shape that is computed at run time: per axis the dimension of the
+/// data where the shape has a 1, else that of the shape.
+fn expand_at_run_time(n: &mut Node<'_, '_>, data: ExprId, shape: ExprId) -> Result<Outputs> {
+    let (rank, length) = (n.rank(data)?, n.shape(shape)?.iter().product::<usize>());
+    let own = n.shape_vector(data, 0..rank)?;
+    let wide = rank.max(length);
+    let mut pair = [own, shape];
+    for (value, size) in pair.iter_mut().zip([rank, length]) {
+        if size < wide {
+            let ones = n.vector(&vec![1i64; wide - size]);
+            *value = n.concatenate(&[ones, *value], 0)?;
+        }
+    }
+    let [own, shape] = pair;
+    let unit = n.scalar(DType::I64, 1.0);
+    let free = n.op_without_attrs("equal", &[shape, unit])?;
+    let wanted = n.op_without_attrs("where", &[free, own, shape])?;
+    one(n.op_without_attrs("dyn.broadcast_to", &[data, wanted])?)
 }
 
 fn eye_like(n: &mut Node<'_, '_>) -> Result<Outputs> {
@@ -287,6 +325,9 @@ fn squeeze(n: &mut Node<'_, '_>, axes: Option<Vec<i64>>) -> Result<Outputs> {
 
 fn tile(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let data = n.input(0)?;
+    if let Some(repeats) = n.computed_input(1) {
+        return one(n.op_without_attrs("dyn.tile", &[data, repeats])?);
+    }
     let repeats = n.ints(1, "repeats")?.ok_or_else(|| n.invalid_node("input 1 (repeats) is missing"))?;
     check_dims(n, &repeats.iter().copied().map(Size::constant).collect::<Vec<_>>())?;
     if repeats.len() != n.rank(data)? {

@@ -1,8 +1,10 @@
 //! Slices, splits and padding.
 
+use super::index::wrap_negative;
 use super::{Node, Outputs, Result, Row, attrs, one};
 use crate::size::Size;
 use byoc_ir::ir::{AttrValue, Dim, ExprId};
+use byoc_ir::tensor::DType;
 
 pub const ROWS: &[Row] = &[
     ("Pad", 2, |n| pad_by_attribute(n, "pads")),
@@ -13,9 +15,12 @@ pub const ROWS: &[Row] = &[
         let sizes = n.ints_attr("split")?;
         split(n, sizes)
     }),
-    ("Split", 13, |n| {
-        let sizes = n.ints(1, "split")?;
-        split(n, sizes)
+    ("Split", 13, |n| match n.computed_input(1) {
+        Some(sizes) => split_at_run_time(n, sizes),
+        None => {
+            let sizes = n.ints(1, "split")?;
+            split(n, sizes)
+        }
     }),
 ];
 
@@ -28,6 +33,9 @@ fn slice_1(n: &mut Node<'_, '_>) -> Result<Outputs> {
 }
 
 fn slice_10(n: &mut Node<'_, '_>) -> Result<Outputs> {
+    if n.computed_input(3).is_some() || n.computed_input(4).is_some() {
+        return slice_along_computed_axes(n);
+    }
     let (axes, steps) = (n.ints(3, "axes")?, n.ints(4, "steps")?);
     let known = |n: &Node<'_, '_>, i: usize| {
         n.optional_input(i).and_then(|v| n.tracked_elements(v)).is_some_and(|s| !s.contains(&None))
@@ -39,6 +47,21 @@ fn slice_10(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let starts = n.sizes(1, "starts")?.unwrap_or_default();
     let ends = n.sizes(2, "ends")?.unwrap_or_default();
     slice(n, starts, ends, axes, steps)
+}
+
+/// Slices with axes or steps that are computed at run time.
+fn slice_along_computed_axes(n: &mut Node<'_, '_>) -> Result<Outputs> {
+    let [data, starts, ends] = [n.input(0)?, n.input(1)?, n.input(2)?];
+    let count = n.shape(starts)?.iter().product::<usize>();
+    let steps = match n.optional_input(4) {
+        Some(steps) => steps,
+        None => n.vector(&vec![1i64; count]),
+    };
+    let axes = match n.optional_input(3) {
+        Some(axes) => axes,
+        None => n.vector(&(0..count as i64).collect::<Vec<_>>()),
+    };
+    one(n.op("dyn.strided_slice", &[data, starts, ends, steps, axes], attrs![])?)
 }
 
 /// Slices with bounds that are computed at run time.
@@ -183,6 +206,21 @@ fn split(n: &mut Node<'_, '_>, sizes: Option<Vec<i64>>) -> Result<Outputs> {
     (0..parts).map(|i| n.project(all, i as u32)).collect()
 }
 
+/// Splits into parts whose sizes are computed at run time: a slice for each part, from the sum of the sizes before it.
+fn split_at_run_time(n: &mut Node<'_, '_>, sizes: ExprId) -> Result<Outputs> {
+    let data = n.input(0)?;
+    let axis = n.axis(n.int_attr("axis", 0)?, n.rank(data)?)?;
+    let ends = n.op("cumsum", &[sizes], attrs![axis: 0])?;
+    let starts = n.op_without_attrs("subtract", &[ends, sizes])?;
+    let step = n.vector(&[1i64]);
+    (0..n.output_count())
+        .map(|i| {
+            let (from, to) = (n.slice(starts, 0, i, i + 1)?, n.slice(ends, 0, i, i + 1)?);
+            n.op("dyn.strided_slice", &[data, from, to, step], attrs![axes: [axis as i64]])
+        })
+        .collect()
+}
+
 /// Pads by an attribute of that name.
 pub(super) fn pad_by_attribute(n: &mut Node<'_, '_>, name: &str) -> Result<Outputs> {
     let pads = n.ints_attr(name)?.ok_or_else(|| n.invalid_node(format!("attribute {name} is missing")))?;
@@ -194,18 +232,42 @@ pub(super) fn pad_by_attribute(n: &mut Node<'_, '_>, name: &str) -> Result<Outpu
 }
 
 fn pad_11(n: &mut Node<'_, '_>) -> Result<Outputs> {
-    let pads = n.ints(1, "pads")?.ok_or_else(|| n.invalid_node("input 1 (pads) is missing"))?;
     let data = n.input(0)?;
     let (dtype, rank) = (n.dtype(data)?, n.rank(data)?);
     let value = match n.optional_input(2) {
         Some(value) => n.reshape(value, &[])?,
         None => n.scalar(dtype, 0.0),
     };
+    if n.computed_input(1).is_some() || n.computed_input(3).is_some() {
+        return pad_at_run_time(n, data, value);
+    }
+    let pads = n.ints(1, "pads")?.ok_or_else(|| n.invalid_node("input 1 (pads) is missing"))?;
     let axes = match n.ints(3, "axes")? {
         Some(axes) => axes.iter().map(|&a| n.axis(a, rank)).collect::<Result<_, _>>()?,
         None => (0..rank).collect(),
     };
     pad(n, data, &pads, value, axes)
+}
+
+/// Pads by widths, or along axes, that are computed at run time. The widths of the given axes are scattered to all axes.
+fn pad_at_run_time(n: &mut Node<'_, '_>, data: ExprId, value: ExprId) -> Result<Outputs> {
+    let mode = n.str_attr("mode", "constant")?;
+    if mode == "wrap" {
+        return Err(n.invalid_node("input 1 (pads): expected a constant in mode wrap"));
+    }
+    let rank = n.rank(data)?;
+    let pads = n.input(1)?;
+    let count = n.shape(pads)?.iter().product::<usize>();
+    let sides = n.reshape(pads, &[2, count / 2])?;
+    let mut width = n.transpose(sides, &[1, 0])?;
+    if let Some(axes) = n.optional_input(3) {
+        let size = n.scalar(n.dtype(axes)?, rank as f64);
+        let axes = wrap_negative(n, axes, size)?;
+        let none = n.zeros(DType::I64, &[rank, 2])?;
+        let places = n.reshape(axes, &[1, count / 2])?;
+        width = n.op("scatter_nd", &[none, places, width], attrs![mode: "update"])?;
+    }
+    one(n.op("dyn.nn.pad", &[data, width, value], attrs![pad_mode: mode.as_str()])?)
 }
 
 /// Converts Pad; negative padding crops.

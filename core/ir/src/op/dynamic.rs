@@ -1,0 +1,117 @@
+//! Operators along axes that are computed at run time: `dyn.NAME(data, axis)` is `NAME(data, axis=...)`. Types and
+//! references are those of `NAME`, with the axes as its attribute.
+
+use super::facts::{Facts, elements_along_axis, reduced_elements};
+use super::reshape::unknown_dims;
+use super::{
+    Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult, get, lookup,
+};
+use crate::diag::codes;
+use crate::ir::{AttrValue, Attrs, Dim, Type};
+use crate::tensor::{TensorView, TensorViewMut};
+
+const KEEPDIMS: AttrDef =
+    AttrDef::new("keepdims", AttrKind::Bool, Default::Bool(false), "true to keep reduced axes with size 1");
+const SCAN: &[AttrDef] = &[
+    AttrDef::new("dtype", AttrKind::DType, Default::Str(""), "element type of the result; empty: that of data"),
+    AttrDef::new("exclusive", AttrKind::Bool, Default::Bool(false), "true if the element itself is excluded"),
+];
+
+/// Returns the operator that has the axes as an attribute.
+fn with_attribute(def: &OpDef) -> Option<&'static OpDef> {
+    def.name.strip_prefix("dyn.").and_then(lookup).map(get)
+}
+
+/// Returns the attributes of that operator.
+fn attrs_with_axes(params: &Params<'_>, axes: &[i64]) -> Attrs {
+    let value = if let [axis] = axes { AttrValue::from(*axis) } else { AttrValue::ints(axes.iter().copied()) };
+    params.attrs().with("axis", value)
+}
+
+/// Returns the type of the call with known axes.
+fn known_type(relation: &Relation<'_>, axes: &[i64]) -> TypeResult {
+    let def = with_attribute(relation.def)
+        .ok_or_else(|| relation.error(codes::types::BAD_ATTRIBUTE, "no such operator with constant axes"))?;
+    def.infer(&attrs_with_axes(&relation.params, axes), &relation.args[..1], &[])
+}
+
+fn reduced_type(relation: &Relation<'_>) -> TypeResult {
+    let (data, axes) = (relation.tensor(0)?, unknown_dims(relation, 1)?.len());
+    if let Some(axes) = relation.known_ints(1) {
+        return known_type(relation, &axes);
+    }
+    let rank = data.dims.len();
+    let kept = match (relation.params.bool("keepdims"), axes) {
+        (true, _) => rank,
+        (false, 0) => 0,
+        (false, axes) => rank.checked_sub(axes).ok_or_else(|| {
+            relation.mismatch(format!("axis: expected at most {rank} axes for {}, found {axes}", relation.args[0]))
+        })?,
+    };
+    Ok(Type::tensor_of(data.dtype, vec![Dim::Any; kept]))
+}
+
+/// Returns the type of a result with the dimensions of the data, which one axis does not change.
+fn same_dims(relation: &Relation<'_>) -> TypeResult {
+    let (data, axis) = (relation.tensor(0)?, relation.tensor(1)?);
+    if !axis.dtype.is_int() || axis.dims.iter().any(|dim| dim.fixed().is_some_and(|n| n != 1)) {
+        return Err(relation.mismatch(format!("axis: expected one integer, found {}", relation.args[1])));
+    }
+    match relation.known_ints(1) {
+        Some(axes) => known_type(relation, &axes),
+        None => {
+            let dtype = relation.params.dtype("dtype").unwrap_or(data.dtype);
+            Ok(Type::tensor_of(dtype, data.dims.iter().cloned()))
+        }
+    }
+}
+
+fn reference(
+    params: Params<'_>,
+    inputs: &[TensorView<'_>],
+    outputs: &mut [TensorViewMut<'_>],
+) -> Result<(), ReferenceError> {
+    let axes = inputs[1].to_i64s().ok_or("axis: expected integers")?;
+    let def = with_attribute(params.def()).ok_or("no such operator with constant axes")?;
+    let reference = def.reference.ok_or("no reference")?;
+    let attrs = attrs_with_axes(&params, &axes);
+    reference(Params::new(def, &attrs), &inputs[..1], outputs)
+}
+
+macro_rules! operators {
+    ($($name:literal, $attrs:expr, $pattern:ident, $relation:ident, $facts:expr, $doc:literal;)*) => {$(
+        inventory::submit! {
+            OpDef {
+                name: $name,
+                doc: $doc,
+                arity: Arity::exactly(2),
+                inputs: &["data", "axis"],
+                attrs: $attrs,
+                pattern: OpPattern::$pattern,
+                relation: $relation,
+                reference: Some(reference),
+                flops: |cost| cost.arg_len(0),
+                facts: $facts,
+            }
+        }
+    )*};
+}
+
+operators! {
+    "dyn.sum", &[KEEPDIMS], Opaque, reduced_type, Facts::EXACT.sum(reduced_elements),
+        "sum along axes computed during the run: an integer vector; all axes if it is empty.";
+    "dyn.mean", &[KEEPDIMS], Opaque, reduced_type, Facts::EXACT.sum(reduced_elements),
+        "mean along axes computed during the run: an integer vector; all axes if it is empty.";
+    "dyn.prod", &[KEEPDIMS], Opaque, reduced_type, Facts::EXACT.stable(reduced_elements),
+        "prod along axes computed during the run: an integer vector; all axes if it is empty.";
+    "dyn.max", &[KEEPDIMS], Opaque, reduced_type, Facts::EXACT,
+        "max along axes computed during the run: an integer vector; all axes if it is empty.";
+    "dyn.min", &[KEEPDIMS], Opaque, reduced_type, Facts::EXACT,
+        "min along axes computed during the run: an integer vector; all axes if it is empty.";
+    "dyn.cumsum", SCAN, Opaque, same_dims, Facts::EXACT.sum(elements_along_axis),
+        "cumsum along an axis computed during the run: an integer scalar or a vector of one element.";
+    "dyn.cumprod", SCAN, Opaque, same_dims, Facts::EXACT.stable(elements_along_axis),
+        "cumprod along an axis computed during the run: an integer scalar or a vector of one element.";
+    "dyn.reverse", &[], Opaque, same_dims, Facts::SELECTS,
+        "reverse along an axis computed during the run: an integer scalar or a vector of one element.";
+}
