@@ -3,6 +3,7 @@
 //! A row gives the first opset that a converter applies to. The row with the greatest opset not above that of the model
 //! is used. To add an operator, write its converter in the file of its family and add a row there.
 
+mod attention;
 mod conv;
 mod early;
 mod elementwise;
@@ -28,6 +29,7 @@ pub type Convert = fn(&mut Node<'_, '_>) -> Result<Outputs>;
 type Row = (&'static str, i64, Convert);
 
 const TABLES: &[&[Row]] = &[
+    attention::ROWS,
     conv::ROWS,
     early::ROWS,
     elementwise::ROWS,

@@ -1,0 +1,282 @@
+//! Attention: scaled dot products, masks, softmax, and the cache of keys and values.
+
+use super::math::matmul;
+use super::{Node, Outputs, Result, Row, attrs};
+use byoc_ir::ir::{AttrValue, Dim, ExprId};
+use byoc_ir::tensor::{DType, Tensor};
+
+pub const ROWS: &[Row] = &[("Attention", 23, attention)];
+
+/// Point of the computation that the output `qk_matmul_output` shows.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Shown {
+    Products,
+    Capped,
+    Masked,
+    Weights,
+}
+
+/// Queries, keys and values of an attention, each (batch, heads, sequence, head size).
+struct Heads {
+    query: ExprId,
+    key: ExprId,
+    value: ExprId,
+}
+
+/// Converts Attention. Float16 and bfloat16 are rounded after each step, as in the function that defines the operator.
+fn attention(n: &mut Node<'_, '_>) -> Result<Outputs> {
+    let flat = n.rank(n.input(0)?)? == 3;
+    let Heads { query, key: new_key, value: new_value } = heads(n, flat)?;
+    let past = [n.optional_input(4), n.optional_input(5)];
+    let (key, value) = match past {
+        [None, None] => (new_key, new_value),
+        [Some(past_key), Some(past_value)] => {
+            (n.concatenate(&[past_key, new_key], 2)?, n.concatenate(&[past_value, new_value], 2)?)
+        }
+        _ => return Err(n.invalid_node("expected past_key and past_value together, found one of them")),
+    };
+    let dtype = n.dtype(query)?;
+    let [repeated_key, repeated_value] = repeat_heads(n, query, [key, value])?;
+    let products = scaled_products(n, query, repeated_key)?;
+    let softcap = n.float_attr("softcap", 0.0)?;
+    let capped = if softcap > 0.0 {
+        let ratio = n.with_scalar("divide", products, softcap)?;
+        let bounded = n.op_without_attrs("tanh", &[ratio])?;
+        n.with_scalar("multiply", bounded, softcap)?
+    } else {
+        products
+    };
+    let bias = bias(n, query, key, dtype)?;
+    let masked = match bias {
+        Some(bias) => n.op_without_attrs("add", &[capped, bias])?,
+        None => capped,
+    };
+    let precision = match n.int_attr("softmax_precision", 0)? {
+        0 => dtype,
+        number => crate::tensor::dtype(number as i32).filter(|dtype| dtype.is_float()).ok_or_else(|| {
+            n.invalid_node(format!("attribute softmax_precision: expected a float type, found {number}"))
+        })?,
+    };
+    let logits = n.cast(masked, precision)?;
+    let mut weights = n.op("nn.softmax", &[logits], attrs![axis: -1])?;
+    if let Some(bias) = bias {
+        weights = without_masked_rows(n, weights, bias)?;
+    }
+    let weights = n.cast(weights, dtype)?;
+    let mut result = matmul(n, weights, repeated_value, None)?;
+    if flat {
+        let dims = n.dims(result)?;
+        let hidden = Dim::product(&[dims[1].clone(), dims[3].clone()]).unwrap_or(Dim::Any);
+        let rows = n.transpose(result, &[0, 2, 1, 3])?;
+        result = n.reshape_to(rows, &[dims[0].clone(), dims[2].clone(), hidden])?;
+    }
+    let shown = match shown(n)? {
+        Shown::Products => products,
+        Shown::Capped => capped,
+        Shown::Masked => masked,
+        Shown::Weights => weights,
+    };
+    Ok(vec![result, key, value, shown])
+}
+
+fn shown(n: &Node<'_, '_>) -> Result<Shown> {
+    match n.int_attr("qk_matmul_output_mode", 0)? {
+        0 => Ok(Shown::Products),
+        1 => Ok(Shown::Capped),
+        2 => Ok(Shown::Masked),
+        3 => Ok(Shown::Weights),
+        other => Err(n.invalid_node(format!("attribute qk_matmul_output_mode: expected 0 to 3, found {other}"))),
+    }
+}
+
+/// Returns the inputs Q, K and V; if they are `flat` (batch, sequence, heads * size), split into heads.
+fn heads(n: &mut Node<'_, '_>, flat: bool) -> Result<Heads> {
+    let inputs = [n.input(0)?, n.input(1)?, n.input(2)?];
+    let rank = if flat { 3 } else { 4 };
+    for (name, input) in ["Q", "K", "V"].into_iter().zip(inputs) {
+        if n.rank(input)? != rank {
+            return Err(n.invalid_node(format!("{name}: expected rank {rank}, found {}", n.ty(input)?)));
+        }
+    }
+    let [query, key, value] = inputs;
+    if !flat {
+        return Ok(Heads { query, key, value });
+    }
+    let (of_query, of_key) = (n.int_attr("q_num_heads", 0)?, n.int_attr("kv_num_heads", 0)?);
+    Ok(Heads {
+        query: split_heads(n, query, of_query)?,
+        key: split_heads(n, key, of_key)?,
+        value: split_heads(n, value, of_key)?,
+    })
+}
+
+/// Converts (batch, sequence, heads * size) to (batch, heads, sequence, size).
+fn split_heads(n: &mut Node<'_, '_>, x: ExprId, heads: i64) -> Result<ExprId> {
+    let dims = n.dims(x)?;
+    let hidden = dims[2].fixed().ok_or_else(|| n.invalid_node(format!("expected a known width, found {}", dims[2])))?;
+    let heads = usize::try_from(heads).ok().filter(|&heads| heads > 0 && hidden.is_multiple_of(heads));
+    let heads =
+        heads.ok_or_else(|| n.invalid_node(format!("the number of heads does not divide the width {hidden}")))?;
+    let wanted = [dims[0].clone(), dims[1].clone(), Dim::Fixed(heads), Dim::Fixed(hidden / heads)];
+    let split = n.reshape_to(x, &wanted)?;
+    n.transpose(split, &[0, 2, 1, 3])
+}
+
+/// Repeats each head of the keys and values for the query heads of its group.
+fn repeat_heads(n: &mut Node<'_, '_>, query: ExprId, [key, value]: [ExprId; 2]) -> Result<[ExprId; 2]> {
+    let (of_query, of_key) = (n.dims(query)?[1].fixed(), n.dims(key)?[1].fixed());
+    let (Some(of_query), Some(of_key)) = (of_query, of_key) else {
+        return Err(n.invalid_node("expected known numbers of heads"));
+    };
+    if of_key == 0 || !of_query.is_multiple_of(of_key) {
+        return Err(n.invalid_node(format!("{of_key} heads of K do not divide {of_query} heads of Q")));
+    }
+    let groups = of_query / of_key;
+    if groups == 1 {
+        return Ok([key, value]);
+    }
+    let mut repeat = |x| n.op("repeat", &[x], attrs![repeats: groups as i64, axis: 1]);
+    Ok([repeat(key)?, repeat(value)?])
+}
+
+/// Computes scale * Q * K^T. Short floats are scaled on both sides by the root, against overflow.
+fn scaled_products(n: &mut Node<'_, '_>, query: ExprId, key: ExprId) -> Result<ExprId> {
+    let size = n.dims(query)?[3].fixed().ok_or_else(|| n.invalid_node("expected a known head size"))?;
+    let scale = if n.has("scale") { n.float_attr("scale", 1.0)? } else { 1.0 / (size as f64).sqrt() };
+    let transposed = n.transpose(key, &[0, 1, 3, 2])?;
+    if matches!(n.dtype(query)?, DType::F32 | DType::F64) {
+        let query = n.with_scalar("multiply", query, scale)?;
+        return matmul(n, query, transposed, None);
+    }
+    let query = n.with_scalar("multiply", query, scale.sqrt())?;
+    let transposed = n.with_scalar("multiply", transposed, scale.sqrt())?;
+    matmul(n, query, transposed, None)
+}
+
+/// Computes what is added to the products: 0 where a query attends to a key, -inf where it does not, and a mask of
+/// numbers. `None` if every query attends to every key.
+fn bias(n: &mut Node<'_, '_>, query: ExprId, key: ExprId, dtype: DType) -> Result<Option<ExprId>> {
+    let mut allowed = visible_keys(n, query, key)?;
+    let mut added = None;
+    if let Some(mask) = n.optional_input(3) {
+        let boolean = n.dtype(mask)? == DType::Bool;
+        let mask = extend_mask(n, mask, key, boolean)?;
+        if boolean {
+            allowed = Some(and(n, allowed, mask)?);
+        } else {
+            added = Some(mask);
+        }
+    }
+    let Some(allowed) = allowed else { return Ok(added) };
+    let (zero, never) = (n.scalar(dtype, 0.0), n.scalar(dtype, f64::NEG_INFINITY));
+    let chosen = n.op_without_attrs("where", &[allowed, zero, never])?;
+    match added {
+        Some(added) => n.op_without_attrs("add", &[chosen, added]).map(Some),
+        None => Ok(Some(chosen)),
+    }
+}
+
+fn and(n: &mut Node<'_, '_>, a: Option<ExprId>, b: ExprId) -> Result<ExprId> {
+    match a {
+        Some(a) => n.op_without_attrs("logical_and", &[a, b]),
+        None => Ok(b),
+    }
+}
+
+/// Returns the keys that each query may see by its position (causal masks and windows) and by the lengths of the
+/// sequences; `None` if all.
+fn visible_keys(n: &mut Node<'_, '_>, query: ExprId, key: ExprId) -> Result<Option<ExprId>> {
+    let causal = n.int_attr("is_causal", 0)? != 0;
+    let (left, right) = (n.int_attr("left_window_size", -1)?, n.int_attr("right_window_size", -1)?);
+    let lengths = match n.optional_input(6) {
+        Some(lengths) => {
+            let batch = n.dims(lengths)?.first().cloned().unwrap_or(Dim::Fixed(1));
+            let lengths = n.cast(lengths, DType::I64)?;
+            Some(n.reshape_to(lengths, &[batch, Dim::Fixed(1), Dim::Fixed(1), Dim::Fixed(1)])?)
+        }
+        None => None,
+    };
+    let columns = positions(n, key, 3)?;
+    let mut visible = match lengths {
+        Some(lengths) => Some(n.op_without_attrs("less", &[columns, lengths])?),
+        None => None,
+    };
+    if !causal && left < 0 && right < 0 {
+        return Ok(visible);
+    }
+    let rows = positions(n, query, 2)?;
+    let offset = match (n.optional_input(4), lengths) {
+        (Some(past), _) => Some(n.shape_vector(past, 2..3)?),
+        (None, Some(lengths)) => {
+            let own = n.shape_vector(query, 2..3)?;
+            Some(n.op_without_attrs("subtract", &[lengths, own])?)
+        }
+        (None, None) => None,
+    };
+    let rows = match offset {
+        Some(offset) => n.op_without_attrs("add", &[rows, offset])?,
+        None => rows,
+    };
+    let mut bound = |comparison: &str, distance: i64| -> Result<()> {
+        let limit = n.with_scalar("add", rows, distance as f64)?;
+        let inside = n.op_without_attrs(comparison, &[columns, limit])?;
+        visible = Some(and(n, visible, inside)?);
+        Ok(())
+    };
+    if causal {
+        bound("less_equal", 0)?;
+    }
+    if right >= 0 {
+        bound("less_equal", right)?;
+    }
+    if left >= 0 {
+        bound("greater_equal", -left)?;
+    }
+    Ok(visible)
+}
+
+/// Returns the indices along the sequence of `x` (axis 2), as int64 along axis `to` of four dimensions.
+fn positions(n: &mut Node<'_, '_>, x: ExprId, to: usize) -> Result<ExprId> {
+    let dim = n.dims(x)?[2].clone();
+    let mut wanted = [Dim::Fixed(1), Dim::Fixed(1), Dim::Fixed(1), Dim::Fixed(1)];
+    wanted[to] = dim.clone();
+    if let Some(count) = dim.fixed() {
+        let mut shape = [1; 4];
+        shape[to] = count;
+        return Ok(n.tensor(Tensor::from_slice(&shape, &(0..count as i64).collect::<Vec<_>>())));
+    }
+    // The exclusive sum of ones keeps the name of the dimension.
+    let cut = attrs![begin: [0, 0, 0], end: [1, 1, 1], strides: [1, 1, 1], axes: [0, 1, 3]];
+    let lane = n.op("strided_slice", &[x], cut)?;
+    let lane = n.op_without_attrs("ones_like", &[lane])?;
+    let ones = n.cast(lane, DType::I64)?;
+    let counted = n.op("cumsum", &[ones], attrs![axis: 2, exclusive: true])?;
+    if to == 2 { Ok(counted) } else { n.transpose(counted, &[0, 1, 3, 2]) }
+}
+
+/// Extends a mask whose last dimension is shorter than the number of keys: the other keys are masked.
+fn extend_mask(n: &mut Node<'_, '_>, mask: ExprId, key: ExprId, boolean: bool) -> Result<ExprId> {
+    let (dims, keys) = (n.dims(mask)?, n.dims(key)?[2].fixed());
+    let (Some(own), Some(keys)) = (dims.last().and_then(Dim::fixed), keys) else { return Ok(mask) };
+    if own >= keys {
+        return Ok(mask);
+    }
+    let mut width = vec![AttrValue::from([0i64, 0]); dims.len() - 1];
+    width.push(AttrValue::from([0, (keys - own) as i64]));
+    let never = n.scalar(n.dtype(mask)?, if boolean { 0.0 } else { f64::NEG_INFINITY });
+    n.op("nn.pad", &[mask, never], attrs![pad_width: AttrValue::List(width.into()), pad_mode: "constant"])
+}
+
+/// Zeroes the weights of queries that attend to no key, for which the softmax is NaN.
+fn without_masked_rows(n: &mut Node<'_, '_>, weights: ExprId, bias: ExprId) -> Result<ExprId> {
+    let most = n.op("max", &[bias], attrs![axis: [-1], keepdims: true])?;
+    let never = n.scalar(n.dtype(bias)?, f64::NEG_INFINITY);
+    let empty = n.op_without_attrs("equal", &[most, never])?;
+    if let Some(empty) = n.constant_value(empty)
+        && empty.view().to_i64s().is_some_and(|rows| rows.iter().all(|row| *row == 0))
+    {
+        return Ok(weights);
+    }
+    let zero = n.scalar(n.dtype(weights)?, 0.0);
+    n.op_without_attrs("where", &[empty, zero, weights])
+}
