@@ -277,8 +277,11 @@ fn exponential_below_zero(n: &mut Node<'_, '_>, alpha: f64, gamma: f64) -> Resul
 /// Computes max(x, 0) + min(0, alpha * (exp(x / alpha) - 1)).
 fn celu(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let alpha = n.float_attr("alpha", 1.0)?;
-    let x = n.input(0)?;
-    let dtype = n.dtype(x)?;
+    let data = n.input(0)?;
+    let given = n.dtype(data)?;
+    // Short floats are rounded once, at the end.
+    let dtype = if given == DType::F64 { given } else { DType::F32 };
+    let x = n.cast(data, dtype)?;
     let positive = n.op_without_attrs("nn.relu", &[x])?;
     let scaled = n.with_scalar("divide", x, alpha)?;
     let power = n.op_without_attrs("exp", &[scaled])?;
@@ -286,7 +289,8 @@ fn celu(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let times = n.with_scalar("multiply", less_one, alpha)?;
     let zero = n.scalar(dtype, 0.0);
     let negative = n.op_without_attrs("minimum", &[times, zero])?;
-    one(n.op_without_attrs("add", &[positive, negative])?)
+    let sum = n.op_without_attrs("add", &[positive, negative])?;
+    one(n.cast(sum, given)?)
 }
 
 /// Computes 0.5 x (1 + erf(x / sqrt 2)), or its approximation by tanh.
