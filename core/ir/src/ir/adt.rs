@@ -1,4 +1,4 @@
-//! Algebraic data types: what a module defines with `type` and `extern type`, and the patterns of `match`.
+//! Algebraic data types: the type definitions (`type`, `extern type`) of a module, and the patterns of `match`.
 
 use super::{ExprId, FuncType, Name, Type};
 use std::collections::BTreeMap;
@@ -67,12 +67,12 @@ impl TypeDefs {
         self.constructors.get(name).map(|(owner, tag, ty)| (owner, *tag, ty))
     }
 
-    /// Iterates over the definitions, by name.
+    /// Iterates over the definitions in name order.
     pub fn iter(&self) -> impl Iterator<Item = (&Name, &TypeDef)> {
         self.defs.iter()
     }
 
-    /// Iterates over the names of all constructors, in order.
+    /// Iterates over the names of all constructors, sorted.
     pub fn constructor_names(&self) -> impl Iterator<Item = &str> {
         self.constructors.keys().map(|name| &**name)
     }
@@ -83,7 +83,7 @@ impl TypeDefs {
     }
 }
 
-/// `match (data) { pattern => body, ... }`.
+/// Expression `match (data) { pattern => body, ... }`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Match {
     /// Scrutinee.
@@ -99,25 +99,25 @@ pub struct Match {
 pub struct Clause {
     /// Pattern that the scrutinee must match.
     pub pattern: ClausePattern,
-    /// Result if it does.
+    /// Result if the pattern matches.
     pub body: ExprId,
 }
 
 /// Pattern of a clause. The parser limits its nesting to [`MAX_NESTING`](crate::text::MAX_NESTING) levels.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ClausePattern {
-    /// `_`
+    /// `_`: matches anything.
     Any,
     /// `%x`: matches anything and binds it to the variable, an [`Expr::Var`](super::Expr::Var), in the body.
     Var(ExprId),
-    /// `Cons(%x, _)`
+    /// `Cons(%x, _)`: matches a value of that constructor.
     Constructor {
         /// Name of the constructor.
         name: Name,
         /// Patterns of its fields.
         fields: Box<[ClausePattern]>,
     },
-    /// `(%x, _)`
+    /// `(%x, _)`: matches a tuple.
     Tuple(Box<[ClausePattern]>),
 }
 
@@ -133,7 +133,7 @@ impl ClausePattern {
         }
     }
 
-    /// Replaces each variable by the result of `map`.
+    /// Replaces each variable with the result of `map`.
     pub fn map_vars(&mut self, map: &mut impl FnMut(ExprId) -> ExprId) {
         match self {
             ClausePattern::Any => {}

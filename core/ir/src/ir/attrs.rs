@@ -38,7 +38,7 @@ impl AttrValue {
         }
     }
 
-    /// Returns the number as a float.
+    /// Returns the floating-point number; an integer is converted.
     pub fn as_float(&self) -> Option<f64> {
         match self {
             AttrValue::Float(v) => Some(*v),
@@ -71,7 +71,8 @@ impl AttrValue {
 }
 
 impl PartialEq for AttrValue {
-    /// Structural equality: integers, Booleans and floats compare by value across kinds (`1`, `True`), floats bitwise.
+    /// Structural equality. Integers, Booleans and floats compare by value across kinds (`1` equals `True`); a NaN equals a
+    /// NaN with the same bits.
     fn eq(&self, other: &AttrValue) -> bool {
         use AttrValue::*;
         match (self, other) {
@@ -153,16 +154,16 @@ impl From<Vec<i64>> for AttrValue {
     }
 }
 
-/// Attributes, sorted by key. Operator attributes are kept only where they differ from their default: a program that
-/// writes a default out equals one that omits it.
+/// Attributes, sorted by key. Operator attributes are kept only where they differ from their default, so that a module that
+/// states a default equals one that omits it.
 #[derive(Clone, Default)]
 pub struct Attrs(Option<Arc<Pairs>>);
 
 /// Keys and values in two parts, as the functions of regions share all attributes but one.
 struct Pairs {
-    /// Attributes shared with other instances; they have no common part themselves.
+    /// Attributes shared with other instances, without a common part of their own.
     common: Attrs,
-    /// The remaining attributes; their keys sort after those of the common part.
+    /// Remaining attributes, whose keys sort after those of the common part.
     own: SmallVec<[(Name, AttrValue); 1]>,
 }
 
@@ -186,7 +187,7 @@ impl Attrs {
         Attrs((!own.is_empty()).then(|| Arc::new(Pairs { common: Attrs::none(), own })))
     }
 
-    /// Adds an attribute, sharing memory with `self` if the key sorts after all of its keys.
+    /// Adds an attribute, sharing memory with `self` if `key` sorts after all existing keys.
     pub fn and(&self, key: Name, value: AttrValue) -> Attrs {
         let last = self.own().last().map(|(last, _)| last);
         if self.common().is_empty() && last.is_some_and(|last| *last < key) {
@@ -218,17 +219,17 @@ impl Attrs {
         self.get(key)?.as_str()
     }
 
-    /// Returns the attributes with one set.
+    /// Returns the attributes with `key` set to `value`.
     pub fn with(&self, key: &str, value: impl Into<AttrValue>) -> Attrs {
         Attrs::new(self.iter().map(|(k, v)| (k.clone(), v.clone())).chain([(Name::from(key), value.into())]))
     }
 
-    /// Returns the attributes without one.
+    /// Returns the attributes without `key`.
     pub fn without(&self, key: &str) -> Attrs {
         Attrs::new(self.iter().filter(|(k, _)| &***k != key).map(|(k, v)| (k.clone(), v.clone())))
     }
 
-    /// Iterates over keys and values, by key.
+    /// Iterates over keys and values in key order.
     pub fn iter(&self) -> impl Iterator<Item = (&Name, &AttrValue)> {
         self.common().iter().chain(self.own()).map(|(k, v)| (k, v))
     }

@@ -6,11 +6,11 @@ use std::fmt;
 /// One dimension of a tensor type.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Dim {
-    /// Known before the run.
+    /// Number known before the run.
     Fixed(usize),
-    /// Known during the run, and the same wherever an equal expression stands in the module. Never a constant.
+    /// Known only during the run; equal expressions in a module have equal values. Never constant.
     Symbolic(DimExpr),
-    /// `?`: known during the run; two of them need not be equal.
+    /// `?`: known only during the run; two occurrences need not be equal.
     Any,
 }
 
@@ -20,7 +20,7 @@ impl Dim {
         Dim::Symbolic(DimExpr::symbol(name))
     }
 
-    /// Returns the number of a fixed dimension.
+    /// Returns the number; `None` unless the dimension is fixed.
     pub fn fixed(&self) -> Option<usize> {
         match self {
             Dim::Fixed(n) => Some(*n),
@@ -28,7 +28,7 @@ impl Dim {
         }
     }
 
-    /// Returns the symbol, unless the dimension is computed from symbols.
+    /// Returns the symbol if the dimension is a single symbol.
     pub fn name(&self) -> Option<&Name> {
         match self {
             Dim::Symbolic(expr) => expr.as_symbol(),
@@ -36,7 +36,7 @@ impl Dim {
         }
     }
 
-    /// Returns the largest known factor: the number itself, 12 of `12*batch`, 1 of an unknown dimension.
+    /// Returns the largest known factor: the number itself, 12 for `12*batch`, 1 for `?`.
     pub fn number(&self) -> usize {
         match self {
             Dim::Fixed(n) => *n,
@@ -45,7 +45,7 @@ impl Dim {
         }
     }
 
-    /// Returns the symbols in it, each once, in order.
+    /// Returns the distinct symbols of the dimension, sorted.
     pub fn symbols(&self) -> Vec<&Name> {
         match self {
             Dim::Symbolic(expr) => expr.symbols(),
@@ -53,14 +53,14 @@ impl Dim {
         }
     }
 
-    /// Replaces the symbols whose sizes are known. A dimension that would be negative becomes unknown.
+    /// Replaces the symbols for which `size` returns a value. A negative result becomes [`Dim::Any`].
     pub fn with_sizes(&self, size: impl Fn(&str) -> Option<usize>) -> Dim {
         let Dim::Symbolic(expr) = self else { return self.clone() };
         let value = |name: &Name| size(name).and_then(|n| i64::try_from(n).ok()).map(DimExpr::constant);
         expr.substitute(&value).into()
     }
 
-    /// Replaces symbols by dimensions. A symbol that is replaced by an unknown dimension makes the whole unknown.
+    /// Replaces the symbols for which `dim` returns a dimension. The result is [`Dim::Any`] if one of these is.
     pub fn with_dims(&self, dim: impl Fn(&str) -> Option<Dim>) -> Dim {
         let Dim::Symbolic(expr) = self else { return self.clone() };
         if expr.symbols().iter().any(|name| dim(name) == Some(Dim::Any)) {
@@ -69,13 +69,13 @@ impl Dim {
         expr.substitute(&|name: &Name| DimExpr::of(&dim(name)?)).into()
     }
 
-    /// Computes a dimension from others; unknown if one of `of` is, or if the result cannot be represented.
+    /// Computes a dimension from those in `of`; [`Dim::Any`] if one of these is, or if the result cannot be represented.
     pub fn compute<const N: usize>(of: [&Dim; N], result: impl FnOnce([DimExpr; N]) -> Option<DimExpr>) -> Dim {
         let operands: Option<Vec<DimExpr>> = of.into_iter().map(DimExpr::of).collect();
         operands.and_then(|operands| result(operands.try_into().ok()?)).into()
     }
 
-    /// Returns the product; unknown if a factor is. `None` if a product of numbers exceeds the range of sizes.
+    /// Returns the product; [`Dim::Any`] if a factor is. `None` if the product of the fixed dimensions overflows.
     pub fn product<'a>(dims: impl IntoIterator<Item = &'a Dim>) -> Option<Dim> {
         let (mut number, mut symbolic) = (1usize, Some(DimExpr::constant(1)));
         for dim in dims {
@@ -92,7 +92,7 @@ impl Dim {
         })
     }
 
-    /// Returns the product of `of` divided by the product of `by` where the quotient is known to be whole; unknown otherwise.
+    /// Divides the product of `of` by the product of `by`; [`Dim::Any`] unless the quotient is provably an integer.
     pub fn quotient<'a>(of: impl IntoIterator<Item = &'a Dim>, by: impl IntoIterator<Item = &'a Dim>) -> Dim {
         match (Dim::product(of), Dim::product(by)) {
             (Some(of), Some(by)) => Dim::compute([&of, &by], |[of, by]| of.div_exact(&by)),
@@ -102,7 +102,7 @@ impl Dim {
 }
 
 impl From<DimExpr> for Dim {
-    /// A constant becomes a number, a negative one an unknown dimension: there is no such tensor.
+    /// Converts a constant to [`Dim::Fixed`], or to [`Dim::Any`] if it is negative, as no tensor has such a dimension.
     fn from(expr: DimExpr) -> Dim {
         match expr.as_constant() {
             Some(n) => usize::try_from(n).map_or(Dim::Any, Dim::Fixed),

@@ -1,31 +1,32 @@
 //! Expressions over symbolic dimensions, in a normal form.
 //!
-//! An expression is a polynomial with integer coefficients. Its variables are symbols and the functions that are no
-//! polynomials: `floordiv`, `min`, `max`. Terms are merged and sorted, so that expressions that are equal as polynomials are
-//! equal as values; a division by a number leaves in the function only what it does not divide
-//! (`floordiv(4*n + 3, 2)` is `2*n + 1`). `ceildiv(a, b)` is `floordiv(a + b - 1, b)`.
+//! An expression is a polynomial with integer coefficients. Its variables are symbols and applications of the functions
+//! `floordiv`, `min` and `max`. Terms are merged and sorted, so that expressions that are equal as polynomials compare
+//! equal. A division by a number keeps in `floordiv` only the remainders of the coefficients:
+//! `floordiv(4*n + 3, 2)` is `2*n + 1`. `ceildiv(a, b)` is `floordiv(a + b - 1, b)`.
 //!
-//! Symbols stand for sizes and are at least 0, divisors at least 1. Expressions have at most [`MAX_ATOMS`] variables in all,
-//! so that no chain of operators makes one that is slow to compare; operations give `None` beyond that, and on overflow.
+//! Symbols stand for dimensions and are at least 0; divisors are at least 1. An expression has at most [`MAX_ATOMS`]
+//! variables, so that no chain of operators builds one that is slow to compare. A result that exceeds this limit, or a
+//! coefficient that overflows, cannot be represented: the operation returns `None`.
 
 use super::{Dim, Name};
 use std::cmp::{Ordering, Reverse};
 use std::fmt;
 use std::sync::Arc;
 
-/// Maximum number of variables in an expression, counted with repetition.
+/// Maximum number of variables in an expression, including repetitions.
 pub const MAX_ATOMS: usize = 64;
 
 /// Polynomial over symbols and integer functions.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DimExpr {
-    /// By descending degree, then by variables; no coefficient is 0.
+    /// Terms by descending degree, then by variables; no coefficient is 0.
     terms: Arc<[Term]>,
 }
 
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct Term {
-    /// Sorted; repeated for powers; empty in the constant term.
+    /// Variables, sorted; a power repeats its variable. Empty in the constant term.
     atoms: Vec<Atom>,
     coefficient: i64,
 }
@@ -37,7 +38,7 @@ enum Atom {
     FloorDiv(DimExpr, DimExpr),
     /// At least two operands, sorted.
     Min(Vec<DimExpr>),
-    /// As of `Min`.
+    /// Operands as in `Min`.
     Max(Vec<DimExpr>),
 }
 
@@ -53,7 +54,7 @@ impl DimExpr {
         DimExpr::atom(Atom::Symbol(name.into()))
     }
 
-    /// Returns the expression of a dimension; `None` for an unknown one.
+    /// Converts a dimension; `None` for `?` and for a number that exceeds `i64`.
     pub fn of(dim: &Dim) -> Option<DimExpr> {
         match dim {
             Dim::Fixed(n) => i64::try_from(*n).ok().map(DimExpr::constant),
@@ -66,7 +67,7 @@ impl DimExpr {
         DimExpr { terms: [Term { atoms: vec![atom], coefficient: 1 }].into() }
     }
 
-    /// Merges equal monomials, drops zeros and sorts.
+    /// Sorts the terms, merges equal monomials and drops zero coefficients; `None` if the result cannot be represented.
     fn normal(mut terms: Vec<Term>) -> Option<DimExpr> {
         terms.sort_by(|a, b| monomial_order(&a.atoms, &b.atoms));
         let mut merged: Vec<Term> = Vec::with_capacity(terms.len());
@@ -83,7 +84,7 @@ impl DimExpr {
         (expr.size() <= MAX_ATOMS).then_some(expr)
     }
 
-    /// Number of variables, those inside functions included.
+    /// Returns the number of variables, including those inside functions.
     fn size(&self) -> usize {
         self.atoms()
             .map(|atom| match atom {
@@ -98,7 +99,7 @@ impl DimExpr {
         self.terms.iter().flat_map(|term| &term.atoms)
     }
 
-    /// Returns the value of a constant.
+    /// Returns the value if the expression is constant.
     pub fn as_constant(&self) -> Option<i64> {
         match &*self.terms {
             [] => Some(0),
@@ -107,7 +108,7 @@ impl DimExpr {
         }
     }
 
-    /// Returns the name of an expression that is one symbol.
+    /// Returns the symbol if the expression is a single symbol.
     pub fn as_symbol(&self) -> Option<&Name> {
         match &*self.terms {
             [Term { atoms, coefficient: 1 }] => match &atoms[..] {
@@ -118,12 +119,12 @@ impl DimExpr {
         }
     }
 
-    /// Returns the greatest common divisor of the coefficients; 0 of the constant 0.
+    /// Returns the greatest common divisor of the coefficients; 0 for the constant 0.
     pub fn content(&self) -> u64 {
         self.terms.iter().fold(0, |all, term| gcd(all, term.coefficient.unsigned_abs()))
     }
 
-    /// Returns the symbols in it, each once, in order.
+    /// Returns the distinct symbols of the expression, sorted.
     pub fn symbols(&self) -> Vec<&Name> {
         let mut names = Vec::new();
         let mut stack = vec![self];
@@ -141,22 +142,22 @@ impl DimExpr {
         names
     }
 
-    /// Returns the sum.
+    /// Returns `self + other`; `None` if it cannot be represented.
     pub fn add(&self, other: &DimExpr) -> Option<DimExpr> {
         DimExpr::normal(self.terms.iter().chain(&*other.terms).cloned().collect())
     }
 
-    /// Returns the difference.
+    /// Returns `self - other`; `None` if it cannot be represented.
     pub fn sub(&self, other: &DimExpr) -> Option<DimExpr> {
         self.add(&other.scale(-1)?)
     }
 
-    /// Returns the sum with a number.
+    /// Returns `self + by`; `None` if it cannot be represented.
     pub fn offset(&self, by: i64) -> Option<DimExpr> {
         self.add(&DimExpr::constant(by))
     }
 
-    /// Returns the product with a number.
+    /// Returns `self * by`; `None` if it cannot be represented.
     pub fn scale(&self, by: i64) -> Option<DimExpr> {
         let scaled = self
             .terms
@@ -165,7 +166,7 @@ impl DimExpr {
         DimExpr::normal(scaled.collect::<Option<_>>()?)
     }
 
-    /// Returns the product.
+    /// Returns `self * other`; `None` if it cannot be represented.
     pub fn mul(&self, other: &DimExpr) -> Option<DimExpr> {
         if self.terms.len() * other.terms.len() > MAX_ATOMS * 2 {
             return None;
@@ -179,13 +180,13 @@ impl DimExpr {
         DimExpr::normal(terms)
     }
 
-    /// Returns the quotient where it is a polynomial: known to be whole for all sizes.
+    /// Returns `self / by` if the quotient is a polynomial, and thus an integer for all values of the symbols.
     pub fn div_exact(&self, by: &DimExpr) -> Option<DimExpr> {
         let (quotient, rest) = self.divide(by)?;
         (rest.as_constant() == Some(0)).then_some(quotient)
     }
 
-    /// Divides polynomials: `self = quotient * by + rest`, where no term of `rest` is divisible by the first term of `by`.
+    /// Divides polynomials: `self = quotient * by + rest`, where the leading term of `by` divides no term of `rest`.
     fn divide(&self, by: &DimExpr) -> Option<(DimExpr, DimExpr)> {
         let first = by.terms.first()?;
         let (mut quotient, mut rest) = (DimExpr::constant(0), self.clone());
@@ -199,7 +200,7 @@ impl DimExpr {
         Some((quotient, rest))
     }
 
-    /// Returns the quotient rounded down.
+    /// Returns `floor(self / by)`; `None` if it cannot be represented.
     pub fn floor_div(&self, by: &DimExpr) -> Option<DimExpr> {
         match by.as_constant() {
             Some(number) => self.floor_div_number(number),
@@ -213,7 +214,7 @@ impl DimExpr {
         }
     }
 
-    /// Moves out of the division what `by` divides: floor((by * q + r) / by) = q + floor(r / by).
+    /// Moves the multiples of `by` out of the division: floor((by * q + r) / by) = q + floor(r / by).
     fn floor_div_number(&self, by: i64) -> Option<DimExpr> {
         if by < 1 {
             return None;
@@ -246,17 +247,17 @@ impl DimExpr {
         quotient.add(&DimExpr::atom(Atom::FloorDiv(rest, DimExpr::constant(by))))
     }
 
-    /// Returns the quotient rounded up.
+    /// Returns `ceil(self / by)`; `None` if it cannot be represented.
     pub fn ceil_div(&self, by: &DimExpr) -> Option<DimExpr> {
         self.add(by)?.offset(-1)?.floor_div(by)
     }
 
-    /// Returns the smaller of two.
+    /// Returns the minimum of two dimension expressions; `None` if it cannot be represented.
     pub fn minimum(&self, other: &DimExpr) -> Option<DimExpr> {
         DimExpr::extremum(self, other, true)
     }
 
-    /// Returns the larger of two.
+    /// Returns the maximum of two dimension expressions; `None` if it cannot be represented.
     pub fn maximum(&self, other: &DimExpr) -> Option<DimExpr> {
         DimExpr::extremum(self, other, false)
     }
@@ -276,7 +277,7 @@ impl DimExpr {
         }
         all.sort();
         all.dedup();
-        // One that another is never on the wrong side of decides nothing.
+        // An operand is redundant if another is never greater (for a minimum) or never less (for a maximum).
         let mut kept: Vec<DimExpr> = Vec::with_capacity(all.len());
         for (i, expr) in all.iter().enumerate() {
             let decides = |other: &DimExpr| {
@@ -296,12 +297,12 @@ impl DimExpr {
         }
     }
 
-    /// Tests whether it is known to be at least 0 whatever the sizes are.
+    /// Returns true if the expression is provably at least 0 for all values of its symbols.
     pub fn is_non_negative(&self) -> bool {
         self.terms.iter().all(|term| term.coefficient > 0 && term.atoms.iter().all(Atom::is_non_negative))
     }
 
-    /// Replaces symbols. `None` on overflow.
+    /// Replaces the symbols for which `value` returns an expression; `None` if the result cannot be represented.
     pub fn substitute(&self, value: &impl Fn(&Name) -> Option<DimExpr>) -> Option<DimExpr> {
         let mut sum = DimExpr::constant(0);
         for term in &*self.terms {
@@ -324,7 +325,10 @@ impl DimExpr {
         Some(sum)
     }
 
-    /// Evaluates it with operations of the caller, for those that compute dimensions during the run. `None` where one gives it.
+    /// Evaluates the expression with the operations `ops`, for callers that compute dimensions during the run.
+    ///
+    /// # Errors
+    /// If an operation of `ops` fails.
     pub fn fold<T, E>(&self, ops: &mut impl DimOps<T, E>) -> Result<T, E> {
         let mut sum: Option<T> = None;
         for term in &*self.terms {
@@ -386,34 +390,34 @@ impl DimExpr {
 /// Operation between two dimensions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DimOp {
-    /// The sum.
+    /// Sum.
     Add,
-    /// The product.
+    /// Product.
     Mul,
-    /// The quotient rounded down.
+    /// Quotient, rounded down.
     FloorDiv,
-    /// The smaller one.
+    /// Minimum.
     Min,
-    /// The larger one.
+    /// Maximum.
     Max,
 }
 
 /// Operations with which [`DimExpr::fold`] evaluates an expression.
 pub trait DimOps<T, E> {
-    /// Returns a constant.
+    /// Returns the constant `value`.
     ///
     /// # Errors
-    /// Those of the caller.
+    /// If the implementation cannot represent `value`.
     fn constant(&mut self, value: i64) -> Result<T, E>;
-    /// Returns the value of a symbol.
+    /// Returns the value of the symbol `name`.
     ///
     /// # Errors
-    /// Those of the caller.
+    /// If the implementation does not know the value.
     fn symbol(&mut self, name: &Name) -> Result<T, E>;
-    /// Returns the result of an operation.
+    /// Applies `op` to `a` and `b`.
     ///
     /// # Errors
-    /// Those of the caller.
+    /// If the implementation cannot compute the result.
     fn binary(&mut self, op: DimOp, a: T, b: T) -> Result<T, E>;
 }
 
@@ -424,7 +428,7 @@ impl Term {
         Some(Term { atoms, coefficient: self.coefficient.checked_mul(other.coefficient)? })
     }
 
-    /// Returns the quotient by a term that divides it.
+    /// Returns `self / by`; `None` if `by` does not divide `self`.
     fn div(&self, by: &Term) -> Option<Term> {
         let coefficient = self.coefficient.checked_div(by.coefficient)?;
         if self.coefficient.checked_rem(by.coefficient)? != 0 {
@@ -453,7 +457,8 @@ impl Atom {
     }
 }
 
-/// By descending degree, then by variables: compatible with products, as division needs it.
+/// Compares monomials by descending degree, then by variables. Multiplication preserves this order, as polynomial
+/// division requires.
 fn monomial_order(a: &[Atom], b: &[Atom]) -> Ordering {
     Reverse(a.len()).cmp(&Reverse(b.len())).then_with(|| a.cmp(b))
 }
@@ -467,7 +472,7 @@ fn gcd(a: u64, b: u64) -> u64 {
 }
 
 impl fmt::Display for DimExpr {
-    /// `12*batch`, `n + 1`, `floordiv(n - 1, 2)`: what [`parse_dim`](crate::text::parse_dim) reads.
+    /// Text that [`parse_dim`](crate::text::parse_dim) accepts: `12*batch`, `n + 1`, `floordiv(n - 1, 2)`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.terms.is_empty() {
             return f.write_str("0");

@@ -31,11 +31,11 @@ pub struct Call {
 /// Function, global or literal.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Function {
-    /// Type parameters; empty in most programs.
+    /// Type parameters; usually empty.
     pub type_params: Box<[Name]>,
     /// Parameters, all of them [`Expr::Var`].
     pub params: ExprList,
-    /// The result.
+    /// Body, whose value the function returns.
     pub body: ExprId,
     /// Annotated result type; [`Type::Unknown`] without annotation.
     pub ret: Type,
@@ -50,7 +50,7 @@ impl Function {
     }
 }
 
-/// Variable. Its identity is the id of its only expression; the name is for display.
+/// Variable, identified by the id of its [`Expr::Var`]; the name is for display only.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Var {
     /// Name without the `%`.
@@ -74,7 +74,7 @@ pub enum Expr {
     Tuple(Box<[ExprId]>),
     /// `tuple.index`.
     Project {
-        /// The tuple.
+        /// Operand, a tuple.
         tuple: ExprId,
         /// Index of the field.
         index: u32,
@@ -87,7 +87,7 @@ pub enum Expr {
         var: ExprId,
         /// Value, evaluated once, before the body.
         value: ExprId,
-        /// The result.
+        /// Body, whose value is the result.
         body: ExprId,
     },
     /// `if (cond) { then } else { otherwise }`.
@@ -109,7 +109,7 @@ pub enum Expr {
     RefRead(ExprId),
     /// `ref_write(reference, value)`.
     RefWrite {
-        /// The cell.
+        /// Cell to write.
         reference: ExprId,
         /// New value.
         value: ExprId,
@@ -133,7 +133,7 @@ impl Expr {
         Expr::Var(Box::new(Var { name: name.into(), annotation }))
     }
 
-    /// Returns the call, if it is one.
+    /// Returns the call; `None` for other expressions.
     pub fn as_call(&self) -> Option<&Call> {
         match self {
             Expr::Call(call) => Some(call),
@@ -141,7 +141,7 @@ impl Expr {
         }
     }
 
-    /// Returns the operator and the call, if it is a call of an operator.
+    /// Returns the operator and the call; `None` unless the expression is a call of an operator.
     pub fn as_op_call(&self) -> Option<(OpId, &Call)> {
         match self {
             Expr::Call(call) => match call.callee {
@@ -152,7 +152,7 @@ impl Expr {
         }
     }
 
-    /// Returns the function, if it is a function literal.
+    /// Returns the function; `None` unless the expression is a function literal.
     pub fn as_function(&self) -> Option<&Function> {
         match self {
             Expr::Function(function) => Some(function),
@@ -160,7 +160,7 @@ impl Expr {
         }
     }
 
-    /// Returns the tensor, if it is a constant.
+    /// Returns the tensor of a constant; `None` for other expressions.
     pub fn as_constant(&self) -> Option<&Arc<Tensor>> {
         match self {
             Expr::Constant(tensor) => Some(tensor),
@@ -168,18 +168,18 @@ impl Expr {
         }
     }
 
-    /// Returns true if it has no operands and is the same in every scope: a constant, a global, a constructor.
+    /// Returns true for a constant, a global or a constructor, which have no operands and are the same in every scope.
     pub fn is_closed_leaf(&self) -> bool {
         matches!(self, Expr::Constant(_) | Expr::Global(_) | Expr::Constructor(_))
     }
 
-    /// Returns true if it has no operands: a closed leaf or a variable.
+    /// Returns true for an expression without operands: a closed leaf or a variable.
     pub fn is_leaf(&self) -> bool {
         self.is_closed_leaf() || matches!(self, Expr::Var(_))
     }
 
-    /// Returns the number of scopes that it opens: one for a function or a let, one for each branch of an if or clause
-    /// of a match.
+    /// Returns the number of scopes that the expression opens: one for a function or a let, one for each branch of an if
+    /// and one for each clause of a match.
     pub fn scopes(&self) -> usize {
         match self {
             Expr::Function(_) | Expr::Let { .. } => 1,
@@ -189,7 +189,7 @@ impl Expr {
         }
     }
 
-    /// Calls `visit` with each variable that it binds.
+    /// Calls `visit` with each variable that the expression binds.
     pub fn for_each_binder(&self, mut visit: impl FnMut(ExprId)) {
         match self {
             Expr::Let { var, .. } => visit(*var),
@@ -231,7 +231,7 @@ impl Expr {
         }
     }
 
-    /// Replaces each operand by the result of `map`.
+    /// Replaces each operand with the result of `map`.
     pub fn map_operands(&mut self, mut map: impl FnMut(ExprId) -> ExprId) {
         match self {
             Expr::Constant(_) | Expr::Var(_) | Expr::Global(_) | Expr::Constructor(_) => {}
@@ -280,6 +280,6 @@ pub struct Node {
     pub expr: Expr,
     /// Type; [`Type::Unknown`] until inference has run.
     pub ty: Type,
-    /// Operators of the model that it came from.
+    /// Operators of the model that the expression came from.
     pub origin: OriginId,
 }

@@ -1,4 +1,4 @@
-//! Typed ids and the vectors they index. An id is one 32-bit word with a niche, so `Option` of it has the same size.
+//! Typed ids and the vectors they index. An id is one 32-bit word with a niche, so an `Option` of an id has the same size.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -12,7 +12,7 @@ pub trait Id: Copy + Eq + Ord + fmt::Debug {
     /// # Panics
     /// If `index` exceeds 2^32 - 2.
     fn new(index: usize) -> Self;
-    /// Returns the index.
+    /// Returns the index of the element.
     fn index(self) -> usize;
 }
 
@@ -45,7 +45,7 @@ ids! {
     ExprId;
     /// An operator of the operator table.
     OpId;
-    /// An operator of the model as it was read.
+    /// An operator of the model as the frontend read it.
     SourceId;
     /// A set of [`SourceId`]s.
     OriginId;

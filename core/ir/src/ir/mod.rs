@@ -1,4 +1,4 @@
-//! The program as data: an arena of expressions, types, attributes, provenance. No behavior beyond access and
+//! The IR as data: an arena of expressions, types, attributes, provenance. No behavior beyond access and
 //! traversal.
 
 mod adt;

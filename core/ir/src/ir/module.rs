@@ -4,8 +4,8 @@ use super::{Expr, ExprId, Function, IndexVec, Name, Node, OriginId, Origins, Typ
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Program. Expressions are appended and never removed; those that no global reaches are dead and are dropped when a
-/// pass rebuilds the module.
+/// Module: an arena to which expressions are appended, never removed. Expressions that no global reaches are dead, and are
+/// dropped when a pass rebuilds the module.
 #[derive(Clone, Debug, Default)]
 pub struct Module {
     /// Expressions. Operands precede their users.
@@ -24,7 +24,7 @@ impl Module {
         Module::default()
     }
 
-    /// Creates an empty module with the type definitions and the origins of another. Passes start from one.
+    /// Creates an empty module with the type definitions and the origins of `other`, for a pass to fill.
     pub fn like(other: &Module) -> Module {
         Module { types: other.types.clone(), origins: other.origins.clone(), ..Module::default() }
     }
@@ -49,7 +49,7 @@ impl Module {
         &self.nodes[id].ty
     }
 
-    /// Returns the global function of that name.
+    /// Returns the global function `name`.
     pub fn function(&self, name: &str) -> Option<&Function> {
         self.expr(*self.globals.get(name)?).as_function()
     }

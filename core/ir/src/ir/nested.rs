@@ -1,7 +1,7 @@
 //! Types that contain other types.
 //!
-//! A type may nest as deep as a program is long, since each line can wrap the tuple of the previous line in another. So
-//! the properties that are queried often (equality, size, completeness) are computed once, at construction, from the
+//! A type may nest as deep as a module is long, since each line can wrap the tuple of the previous line in another tuple.
+//! So the properties that are queried often (equality, size, completeness) are computed once, at construction, from the
 //! summaries of the parts, and types are dropped iteratively.
 
 use super::{AdtType, Dim, FuncType, Name, Type};
@@ -11,16 +11,16 @@ use std::ops::Deref;
 
 /// Access to the types that a value contains.
 pub trait TypeParts {
-    /// Appends everything besides the contained types that distinguishes it: the kind, names, the number of parts.
+    /// Appends what distinguishes the value besides the contained types: its kind, names and number of parts.
     #[doc(hidden)]
     fn describe(&self, into: &mut Vec<u8>);
-    /// Calls `visit` with each type that it contains, in order.
+    /// Calls `visit` with each contained type, in order.
     fn for_each<'t>(&'t self, visit: &mut dyn FnMut(&'t Type));
-    /// Returns the type parameters that it binds.
+    /// Returns the type parameters that the value binds.
     fn binds(&self) -> &[Name] {
         &[]
     }
-    /// Moves the contained types out.
+    /// Moves the contained types into `into`.
     #[doc(hidden)]
     fn take(&mut self, into: &mut Vec<Type>);
 }
@@ -36,17 +36,17 @@ pub struct Nested<T: TypeParts> {
 pub(super) struct Summary {
     /// 128 bits of a cryptographic hash of the whole type; types with equal digests are equal.
     digest: [u64; 2],
-    /// Number of parts; parts that are shared count each time.
+    /// Number of parts; a shared part counts once per occurrence.
     pub parts: u32,
-    /// Number of levels.
+    /// Nesting depth; 0 for a leaf.
     depth: u32,
-    /// True if nothing is left to be inferred.
+    /// True if no part is [`Type::Unknown`].
     pub complete: bool,
-    /// True if it refers to a type parameter.
+    /// True if a part is a type parameter.
     pub params: bool,
-    /// True if it refers to a type definition.
+    /// True if a part is an instance of a type definition.
     pub defined: bool,
-    /// True if it has unknown dimensions.
+    /// True if a dimension is symbolic or `?`.
     pub open_dims: bool,
 }
 
@@ -54,7 +54,7 @@ pub(super) struct Summary {
 const MAX_RECURSIVE_DROP: u32 = 32;
 
 impl<T: TypeParts> Nested<T> {
-    /// Computes the summary from those of the parts, in time linear in the number of direct parts.
+    /// Computes the summary from the summaries of the direct parts, in time linear in their number.
     pub fn new(inner: T) -> Nested<T> {
         let mut text = Vec::with_capacity(64);
         inner.describe(&mut text);
@@ -93,13 +93,13 @@ impl<T: TypeParts> Nested<T> {
         self.summary
     }
 
-    /// Moves the contained types out before it is dropped.
+    /// Moves the contained types into `into`, so that dropping the value does not recurse.
     pub(super) fn take_parts(&mut self, into: &mut Vec<Type>) {
         self.inner.take(into);
     }
 }
 
-/// Returns the summary of a type that contains no other.
+/// Returns the summary of a type that contains no other types.
 pub(super) fn leaf(ty: &Type) -> Summary {
     let open = |dim: &Dim| !matches!(dim, Dim::Fixed(_));
     Summary {

@@ -4,7 +4,7 @@
 use super::{Id, IndexVec, Name, OriginId, SourceId};
 use std::collections::HashMap;
 
-/// Operator of the model as it was read.
+/// Operator of the model as the frontend read it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
     /// Name in the file, or one derived from its position if the file gives none.
@@ -13,7 +13,7 @@ pub struct Source {
     pub op: Name,
 }
 
-/// Operators of the model, and the sets of them that expressions came from.
+/// Operators of the model, and the sets of operators that expressions came from.
 #[derive(Clone, Debug)]
 pub struct Origins {
     sources: IndexVec<SourceId, Source>,
@@ -22,19 +22,19 @@ pub struct Origins {
 }
 
 impl Origins {
-    /// Creates a table without sources, with only the empty set.
+    /// Creates a table with no sources and only the empty set.
     pub fn new() -> Origins {
         let mut origins = Origins { sources: IndexVec::new(), sets: IndexVec::new(), index: HashMap::new() };
         origins.set(Box::new([]));
         origins
     }
 
-    /// Returns the empty set: created by the compiler, or of unknown origin.
+    /// Returns the empty set, for expressions that the compiler created or whose origin is unknown.
     pub fn none() -> OriginId {
         OriginId::new(0)
     }
 
-    /// Records an operator of the model and returns the set of it alone.
+    /// Records an operator of the model and returns its singleton set.
     pub fn add_source(&mut self, source: Source) -> OriginId {
         let id = self.sources.push(source);
         self.set(Box::new([id]))

@@ -1,8 +1,9 @@
 //! Scope tree of a module, and the scope that each expression is evaluated in.
 //!
 //! A function's body, the body of a let, each branch of an if and each clause of a match are scopes; they form a tree
-//! whose root is the module. An expression is evaluated in the innermost scope that holds all its uses: the least common ancestor. So an
-//! expression shared by both branches of an if is evaluated before the if, as `%0` above it in the text means.
+//! whose root is the module. An expression is evaluated in the innermost scope that contains all its uses: the least
+//! common ancestor. So an expression that both branches of an if share is evaluated before the if, as in the text, where it
+//! is bound to a `%0` above the if.
 
 use super::{Callee, Expr, ExprId, Id, IndexVec, Module, ScopeId};
 
@@ -11,7 +12,7 @@ use super::{Callee, Expr, ExprId, Id, IndexVec, Module, ScopeId};
 pub struct Scope {
     /// Enclosing scope; the root is its own parent.
     pub parent: ScopeId,
-    /// Function, let, if or match that opens it; `None` for the root.
+    /// Function, let, if or match that opens the scope; `None` for the root.
     pub opener: Option<ExprId>,
     depth: u32,
     /// Distant ancestor, so that walks up the tree take logarithmic time.
@@ -21,7 +22,7 @@ pub struct Scope {
 /// Scopes of a module.
 #[derive(Clone, Debug)]
 pub struct Scopes {
-    /// Scope that each expression is evaluated in; `None` for what the roots do not reach.
+    /// Scope that each expression is evaluated in; `None` if the roots do not reach the expression.
     pub of: IndexVec<ExprId, Option<ScopeId>>,
     /// Number of uses of each expression as an operand, counting reachable users only.
     pub uses: IndexVec<ExprId, u32>,
@@ -42,8 +43,8 @@ impl Scopes {
         Scopes::new(module, module.globals.values().copied())
     }
 
-    /// Computes the scopes of everything that `roots` reach. Skips an operand that does not precede its user; the
-    /// verifier reports those.
+    /// Computes the scopes of everything that `roots` reach. Operands that do not precede their user
+    /// are skipped; the verifier reports them.
     pub fn new(module: &Module, roots: impl IntoIterator<Item = ExprId>) -> Scopes {
         let count = module.nodes.len();
         let root = Scope { parent: Scopes::root(), opener: None, depth: 0, jump: Scopes::root() };
@@ -60,7 +61,7 @@ impl Scopes {
                 scopes.of[id] = Some(Scopes::root());
             }
         }
-        // Users have larger ids, so a descending sweep has seen all uses of an expression when it reaches it.
+        // Users have larger ids, so a descending sweep reaches an expression after all its uses.
         for (id, node) in module.nodes.iter().rev() {
             let Some(scope) = scopes.of[id] else { continue };
             for _ in 0..node.expr.scopes() {
@@ -89,7 +90,7 @@ impl Scopes {
         }
     }
 
-    /// Returns the innermost scope that contains both.
+    /// Returns the innermost scope that contains both `a` and `b`.
     pub fn common(&self, a: ScopeId, b: ScopeId) -> ScopeId {
         let (mut a, mut b) = (a, b);
         if self.tree[a].depth < self.tree[b].depth {
@@ -108,7 +109,7 @@ impl Scopes {
         self.at_depth(inner, self.tree[outer].depth) == outer
     }
 
-    /// Returns the ancestor at that depth, or the scope itself if it is not deeper.
+    /// Returns the ancestor of `scope` at `depth`, or `scope` itself if it is not deeper.
     fn at_depth(&self, mut scope: ScopeId, depth: u32) -> ScopeId {
         while self.tree[scope].depth > depth {
             let Scope { parent, jump, .. } = self.tree[scope];
@@ -187,7 +188,7 @@ mod tests {
         let scopes = Scopes::of_module(&module);
         let body = scopes.opened[function];
         assert_eq!(scopes.of[bound], body);
-        assert_eq!(scopes.of[s], body, "used before the let and in it");
+        assert_eq!(scopes.of[s], body, "used both before and inside the let");
         assert_eq!(scopes.of[t], scopes.opened[bound], "used in both branches, so before the if and in the let's body");
         assert_eq!(scopes.of[then], scopes.opened[branch]);
         assert_eq!((scopes.uses[s], scopes.uses[t]), (3, 2));

@@ -6,10 +6,10 @@ use crate::tensor::{DType, Shape};
 use std::fmt;
 use std::sync::Arc;
 
-/// Element type and dimensions.
+/// Type of a tensor: element type and dimensions.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct TensorType {
-    /// Element type.
+    /// Element type: `float32`, `int8`, ...
     pub dtype: DType,
     /// Dimensions; empty for a scalar.
     pub dims: Box<[Dim]>,
@@ -21,33 +21,33 @@ impl TensorType {
         TensorType { dtype, dims: shape.iter().map(|&d| Dim::Fixed(d)).collect() }
     }
 
-    /// Returns the shape, if all dimensions are known.
+    /// Returns the shape; `None` unless all dimensions are known.
     pub fn shape(&self) -> Option<Shape> {
         self.dims.iter().map(Dim::fixed).collect()
     }
 
-    /// Returns the number of elements, if all dimensions are known and their product does not overflow.
+    /// Returns the number of elements; `None` if a dimension is unknown or the product overflows.
     pub fn len(&self) -> Option<usize> {
         crate::tensor::element_count(&self.shape()?)
     }
 
-    /// Tests whether its known dimensions are those of a tensor that a machine can address, with 1 for each that is 0 or not
-    /// known. Holds of every type in a module, so that products of known dimensions never overflow.
+    /// Returns true if a tensor of this type fits the address space, counting each dimension that is 0 or unknown as 1.
+    /// Every type in a module is addressable, so products of known dimensions never overflow.
     pub fn is_addressable(&self) -> bool {
         let bytes = self.dims.iter().filter_map(Dim::fixed).try_fold(self.dtype.size(), |n, d| n.checked_mul(d.max(1)));
         bytes.is_some_and(|bytes| bytes <= isize::MAX as usize)
     }
 
-    /// Returns true if it is known to be empty.
+    /// Returns true if the tensor is known to have no elements.
     pub fn is_empty(&self) -> bool {
         self.dims.contains(&Dim::Fixed(0))
     }
 }
 
-/// The type of a function.
+/// Type of a function.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct FuncType {
-    /// Type parameters; empty in most programs.
+    /// Type parameters; usually empty.
     pub type_params: Box<[Name]>,
     /// Parameter types.
     pub params: Box<[Type]>,
@@ -62,7 +62,7 @@ impl FuncType {
     }
 }
 
-/// Type that the module defines, with its type arguments: `List[int32]`.
+/// Instance of a type definition of the module: its name and type arguments, as in `List[int32]`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct AdtType {
     /// Name of the definition.
@@ -71,7 +71,7 @@ pub struct AdtType {
     pub args: Box<[Type]>,
 }
 
-/// Type of an expression. Cloning, comparing and querying it are cheap, however large it is.
+/// Type of an expression. Cloning, comparing and querying a type are cheap, regardless of its size.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub enum Type {
     /// A tensor, or a scalar when it has no dimensions.
@@ -111,22 +111,22 @@ impl Type {
         Type::Tuple(Arc::new(Nested::new(fields.into_iter().collect())))
     }
 
-    /// The type of a function.
+    /// Creates a function type.
     pub fn func(func: FuncType) -> Type {
         Type::Func(Arc::new(Nested::new(func)))
     }
 
-    /// Creates the type of a mutable cell that holds values of a type.
+    /// Creates the type of a mutable cell that holds values of type `inner`.
     pub fn reference(inner: Type) -> Type {
         Type::Ref(Arc::new(Nested::new(inner)))
     }
 
-    /// An algebraic data type.
+    /// Creates an instance of the type definition `name`.
     pub fn adt(name: Name, args: impl Into<Box<[Type]>>) -> Type {
         Type::Adt(Arc::new(Nested::new(AdtType { name, args: args.into() })))
     }
 
-    /// A type parameter.
+    /// Creates a reference to the type parameter `name`.
     pub fn param(name: impl Into<Name>) -> Type {
         Type::Param(Arc::new(name.into()))
     }
@@ -136,7 +136,7 @@ impl Type {
         Type::tuple([])
     }
 
-    /// Returns the tensor type, if it is one.
+    /// Returns the tensor type; `None` for other types.
     pub fn as_tensor(&self) -> Option<&TensorType> {
         match self {
             Type::Tensor(t) => Some(t),
@@ -144,7 +144,7 @@ impl Type {
         }
     }
 
-    /// Returns the fields, if it is a tuple type.
+    /// Returns the fields of a tuple type; `None` for other types.
     pub fn as_tuple(&self) -> Option<&[Type]> {
         match self {
             Type::Tuple(fields) => Some(fields),
@@ -152,11 +152,11 @@ impl Type {
         }
     }
 
-    /// Maximum number of parts of a type; shared parts count each time, as they do when it is printed.
+    /// Maximum number of parts of a type. A shared part counts once per occurrence, as it is printed that often.
     pub const MAX_PARTS: usize = 1 << 20;
 
-    /// Returns true if a name is reserved by the text format, so that no type, type parameter or constructor can have
-    /// it: an element type, `Tensor`, a keyword.
+    /// Returns true if the text format reserves `name` (an element type, `Tensor`, a keyword), so that no type, type
+    /// parameter or constructor can have this name.
     pub fn is_reserved(name: &str) -> bool {
         const WORDS: [&str; 17] = [
             "Tensor",
@@ -180,7 +180,7 @@ impl Type {
         DType::parse(name).is_some() || WORDS.contains(&name)
     }
 
-    /// Returns the summary.
+    /// Returns the cached properties of the type.
     pub(super) fn summary(&self) -> Summary {
         match self {
             Type::Tuple(fields) => fields.summary(),
@@ -191,7 +191,7 @@ impl Type {
         }
     }
 
-    /// Returns true if nothing in it is left to be inferred.
+    /// Returns true if no part of the type is [`Type::Unknown`].
     pub fn is_complete(&self) -> bool {
         match self {
             Type::Tensor(_) | Type::Param(_) => true,
@@ -200,28 +200,29 @@ impl Type {
         }
     }
 
-    /// Returns true if it refers to a type parameter.
+    /// Returns true if the type contains a type parameter.
     pub fn has_params(&self) -> bool {
         self.summary().params
     }
 
-    /// Returns true if it refers to a type definition or a type parameter.
+    /// Returns true if the type contains a type parameter or an instance of a type definition.
     pub fn has_names(&self) -> bool {
         let summary = self.summary();
         summary.params || summary.defined
     }
 
-    /// Returns true if it has unknown dimensions.
+    /// Returns true if a dimension in the type is symbolic or `?`.
     pub fn has_open_dims(&self) -> bool {
         self.summary().open_dims
     }
 
-    /// Returns the number of parts; shared parts count each time.
+    /// Returns the number of parts; a shared part counts once per occurrence.
     pub fn parts(&self) -> usize {
         self.summary().parts as usize
     }
 
-    /// Returns the tensor type, or the field of a tuple, that is not [addressable](TensorType::is_addressable).
+    /// Returns the first tensor type that is not [addressable](TensorType::is_addressable): the type itself, or a direct
+    /// field of a tuple type.
     pub fn unaddressable(&self) -> Option<&Type> {
         let wrong = |ty: &&Type| matches!(ty, Type::Tensor(tensor) if !tensor.is_addressable());
         match self {
@@ -230,12 +231,12 @@ impl Type {
         }
     }
 
-    /// Returns true if it has at most [`Type::MAX_PARTS`] parts.
+    /// Returns true if the type has at most [`Type::MAX_PARTS`] parts.
     pub fn is_within_limits(&self) -> bool {
         self.parts() <= Type::MAX_PARTS
     }
 
-    /// Calls `visit` with each type that it directly contains, in order.
+    /// Calls `visit` with each direct part of the type, in order.
     pub fn for_each_part<'t>(&'t self, visit: &mut dyn FnMut(&'t Type)) {
         match self {
             Type::Tuple(fields) => fields.for_each(visit),
@@ -246,7 +247,7 @@ impl Type {
         }
     }
 
-    /// Moves the contained types out if nothing else refers to them.
+    /// Moves the direct parts into `into`, unless they are shared with another type.
     pub(super) fn take(&mut self, into: &mut Vec<Type>) {
         match self {
             Type::Tuple(fields) => take(fields, into),
@@ -257,8 +258,8 @@ impl Type {
         }
     }
 
-    /// Calls `visit` with the type and all its parts in pre-order, left to right, with the type parameters of the
-    /// enclosing function types, outermost first. `visit` returns whether to descend into the part.
+    /// Visits the type and all its parts in pre-order, left to right. `visit` gets the part and the type parameters of
+    /// the enclosing function types, outermost first, and returns whether to descend into the part.
     pub fn walk<'t>(&'t self, visit: &mut dyn FnMut(&'t Type, &[&'t [Name]]) -> bool) {
         enum Step<'t> {
             Enter(&'t Type),
@@ -286,9 +287,9 @@ impl Type {
         }
     }
 
-    /// Returns the type with its leaves replaced. `enter` returns whether a part may contain leaves to replace;
-    /// `replace` returns the replacement of a leaf, or `None` to keep it. It also gets the type parameters of the
-    /// enclosing function types.
+    /// Returns the type with its leaves replaced. `enter` returns whether a part may contain leaves to replace.
+    /// `replace` gets a leaf and the type parameters of the enclosing function types, and returns the replacement, or
+    /// `None` to keep the leaf.
     pub fn map_leaves(
         &self,
         enter: &dyn Fn(&Type) -> bool,
@@ -345,7 +346,7 @@ fn take<T: TypeParts>(nested: &mut Arc<Nested<T>>, into: &mut Vec<Type>) {
 }
 
 impl fmt::Debug for Type {
-    /// Prints the type as text, since the recursion of a derived implementation would be as deep as the type.
+    /// Relay text, as a derived implementation would recurse as deep as the type.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
@@ -438,7 +439,7 @@ fn separated<T: fmt::Display>(f: &mut fmt::Formatter<'_>, items: &[T]) -> fmt::R
 mod tests {
     use super::*;
 
-    /// `((..(int32,)..,),)`.
+    /// Nests `innermost` in `levels` tuples of one field: `((..(int32,)..,),)`.
     fn deep(levels: usize, innermost: Type) -> Type {
         (0..levels).fold(innermost, |inner, _| Type::tuple([inner]))
     }

@@ -39,7 +39,7 @@ impl Builder {
     /// Appends an expression and infers its type. Attributes of an operator call are checked and normalized.
     ///
     /// # Errors
-    /// If it is not well typed.
+    /// If the expression is not well typed, or an attribute is invalid.
     pub fn push(&mut self, mut expr: Expr) -> Result<ExprId> {
         if let Expr::Call(call) = &mut expr
             && let Callee::Op(op) = call.callee
@@ -50,7 +50,7 @@ impl Builder {
         Ok(self.module.push_typed(expr, ty, self.origin.unwrap_or(Origins::none())))
     }
 
-    /// Appends a call of the operator of that name.
+    /// Appends a call of the operator `name`.
     ///
     /// # Errors
     /// If there is no such operator, an attribute is invalid, or the types do not agree.
@@ -79,7 +79,7 @@ impl Builder {
     /// Appends a tuple.
     ///
     /// # Errors
-    /// None for operands that are well typed.
+    /// If the tuple type has more than [`Type::MAX_PARTS`] parts.
     pub fn tuple(&mut self, fields: &[ExprId]) -> Result<ExprId> {
         self.push(Expr::Tuple(fields.into()))
     }

@@ -21,14 +21,14 @@ struct Subproblem<'a> {
     chosen: Vec<Choice>,
 }
 
-/// Case assumed of a column.
+/// Case assumed for a column.
 #[derive(Clone)]
 enum Choice {
-    /// Any value that no row names.
+    /// Any value, as no row has a constructor or tuple pattern in the column.
     Any,
-    /// A constructor with its number of fields, which follow.
+    /// A constructor and its number of fields; the choices for the fields follow.
     Constructor(Name, usize),
-    /// A tuple with its number of fields, which follow.
+    /// A tuple and its number of fields; the choices for the fields follow.
     Tuple(usize),
 }
 
@@ -51,7 +51,7 @@ pub(crate) fn missing(module: &Module, m: &Match) -> Option<String> {
                 false => continue,
             }
         }
-        // Columns are taken from the end of a row, where the next value is.
+        // Rows are stored in reverse: the last element is the next column.
         let heads = rows.iter().filter_map(|row| row.last());
         let named = heads.clone().find(|p| !matches!(p, ClausePattern::Any | ClausePattern::Var(_)));
         match named {
@@ -85,8 +85,8 @@ pub(crate) fn missing(module: &Module, m: &Match) -> Option<String> {
     None
 }
 
-/// Returns the rows that can still match if the last column holds that constructor (a tuple if `None`), with its fields
-/// as columns.
+/// Returns the rows that can still match if the last column holds `constructor` (a tuple if `None`), with the `count`
+/// fields as columns.
 fn specialized<'a>(rows: &[Row<'a>], constructor: Option<&Name>, count: usize) -> Vec<Row<'a>> {
     let mut kept = Vec::new();
     for row in rows {
@@ -105,8 +105,8 @@ fn specialized<'a>(rows: &[Row<'a>], constructor: Option<&Name>, count: usize) -
     kept
 }
 
-/// Formats the value as a pattern. Choices are in the order in which a pattern is written, so one pass from the end
-/// with a stack assembles it.
+/// Formats a value as a pattern. The choices are in prefix order, so one reverse pass with a stack assembles the
+/// pattern.
 fn written(chosen: &[Choice]) -> String {
     let mut stack: Vec<String> = Vec::new();
     for choice in chosen.iter().rev() {
@@ -130,7 +130,7 @@ fn written(chosen: &[Choice]) -> String {
 mod tests {
     use crate::text::{ParseOptions, parse};
 
-    /// Returns the case that the match of `@main` misses.
+    /// Returns the value that the match in `@main` does not cover.
     fn missing(clauses: &str) -> Option<String> {
         let text = format!(
             "#[version = \"0.0.5\"]\ntype List[A] {{ Cons(A, List[A]), Nil }}\ntype Color {{ Red, Green, Blue }}\n\

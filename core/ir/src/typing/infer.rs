@@ -16,13 +16,13 @@ use std::sync::Arc;
 /// If the types of the operands do not agree.
 pub fn infer_expr(module: &Module, expr: &Expr) -> op::TypeResult {
     let ty = infer_unbounded(module, expr)?;
-    // Only these nest the types of their operands in a larger type.
+    // Only these expressions nest the types of their operands in a larger type.
     let builds = match expr {
         Expr::Tuple(_) | Expr::RefNew(_) | Expr::Function(_) => true,
         Expr::Call(call) => matches!(call.callee, Callee::Expr(_)) && !module.types.is_empty(),
         _ => false,
     };
-    // Every other tensor type stands in the text, or is that of an operand.
+    // All other expressions take their tensor types from the text, which the parser checks, or from an operand.
     let computes = matches!(expr, Expr::Constant(_) | Expr::Var(_))
         || matches!(expr, Expr::Call(call) if matches!(call.callee, Callee::Op(_)));
     if let Some(wrong) = ty.unaddressable().filter(|_| computes) {
@@ -56,30 +56,30 @@ fn infer_unbounded(module: &Module, expr: &Expr) -> op::TypeResult {
                 Some(field) => field.clone(),
                 None => {
                     return Err(mismatch(format!(
-                        "field {index} of {}, which has {}",
+                        "tuple {}: expected a field index below {}, found {index}",
                         module.ty(*tuple),
                         fields.len()
                     )));
                 }
             },
-            other => return Err(mismatch(format!("field {index} of {other}, which is not a tuple"))),
+            other => return Err(mismatch(format!("field {index}: expected a tuple, found {other}"))),
         },
         Expr::Call(call) => infer_call(module, call)?,
         Expr::Let { var, value, body } => {
             let (var, value) = (module.ty(*var), module.ty(*value));
             if unify(var, value).is_none() {
-                return Err(mismatch(format!("the variable of a let has the type {var}, its value {value}")));
+                return Err(mismatch(format!("let: expected a value of type {var}, found {value}")));
             }
             module.ty(*body).clone()
         }
         Expr::If { cond, then, otherwise } => {
             let cond = module.ty(*cond);
             if *cond != Type::Unknown && *cond != Type::scalar(DType::Bool) {
-                return Err(mismatch(format!("the condition of an if: expected bool, found {cond}")));
+                return Err(mismatch(format!("if condition: expected bool, found {cond}")));
             }
             let (then, otherwise) = (module.ty(*then), module.ty(*otherwise));
             unify(then, otherwise)
-                .ok_or_else(|| mismatch(format!("the branches of an if have the types {then} and {otherwise}")))?
+                .ok_or_else(|| mismatch(format!("if branches: expected equal types, found {then} and {otherwise}")))?
         }
         Expr::Function(function) => function_type(module, function)?,
         Expr::RefNew(value) => match module.ty(*value) {
@@ -89,17 +89,21 @@ fn infer_unbounded(module: &Module, expr: &Expr) -> op::TypeResult {
         Expr::RefRead(reference) => match module.ty(*reference) {
             Type::Unknown => Type::Unknown,
             Type::Ref(inner) => Type::clone(inner),
-            other => return Err(mismatch(format!("ref_read of {other}, which is not a reference"))),
+            other => return Err(mismatch(format!("ref_read: expected a reference, found {other}"))),
         },
         Expr::RefWrite { reference, value } => match module.ty(*reference) {
             Type::Unknown => Type::unit(),
             Type::Ref(inner) => match unify(inner, module.ty(*value)) {
                 Some(_) => Type::unit(),
                 None => {
-                    return Err(mismatch(format!("ref_write of {} into {}", module.ty(*value), module.ty(*reference))));
+                    return Err(mismatch(format!(
+                        "ref_write: expected a value for {}, found {}",
+                        module.ty(*reference),
+                        module.ty(*value)
+                    )));
                 }
             },
-            other => return Err(mismatch(format!("ref_write to {other}, which is not a reference"))),
+            other => return Err(mismatch(format!("ref_write: expected a reference, found {other}"))),
         },
     })
 }
@@ -110,15 +114,15 @@ fn infer_unbounded(module: &Module, expr: &Expr) -> op::TypeResult {
 /// If the type of the body differs from the annotation.
 pub fn function_type(module: &Module, function: &Function) -> op::TypeResult {
     let body = module.ty(function.body);
-    let ret = unify(&function.ret, body).ok_or_else(|| {
-        mismatch(format!("the function should return {}, its body has the type {body}", function.ret))
-    })?;
+    let ret = unify(&function.ret, body)
+        .ok_or_else(|| mismatch(format!("function body: expected {}, found {body}", function.ret)))?;
     let params = function.params.iter().map(|&p| module.ty(p).clone()).collect();
     Ok(Type::func(FuncType { type_params: function.type_params.clone(), params, ret }))
 }
 
-/// Returns the type of the callee of a function call, instantiated for this use: its type parameters are inferred from
-/// the arguments and from the known type of the result (which may be [`Type::Unknown`]).
+/// Returns the type of the callee of a function call, instantiated for this use: type parameters are inferred from the
+/// arguments and from the type of the result, which may be [`Type::Unknown`]. `None` if the callee is not a function or
+/// the types do not agree.
 pub fn signature_of_call(
     module: &Module,
     callee: ExprId,
@@ -149,11 +153,11 @@ fn infer_match(module: &Module, m: &Match) -> op::TypeResult {
         let pattern = pattern_type(module, &mut solver, &clause.pattern)?;
         wanted = solver.join(&wanted, &pattern).ok_or_else(|| {
             let pattern = solver.finish(&pattern);
-            mismatch(format!("a pattern of a match has the type {pattern}, the value {data}"))
+            mismatch(format!("expected a match pattern of type {data}, found {pattern}"))
         })?;
         let body = module.ty(clause.body);
         result = unify(&result, body)
-            .ok_or_else(|| mismatch(format!("the clauses of a match have the types {result} and {body}")))?;
+            .ok_or_else(|| mismatch(format!("match clauses: expected equal types, found {result} and {body}")))?;
     }
     if m.complete
         && data.is_complete()
@@ -162,13 +166,14 @@ fn infer_match(module: &Module, m: &Match) -> op::TypeResult {
         let message = format!("the match has no clause for {missing}");
         let diagnostic = Diagnostic::error(codes::types::MISSING_CLAUSE, message);
         return Err(Box::new(
-            diagnostic.help("add a clause for it, or `_ => ...`; `match?` need not cover every value"),
+            diagnostic
+                .help("add a clause for this value or `_ => ...`, or use `match?`, which need not cover every value"),
         ));
     }
     Ok(result)
 }
 
-/// Returns the type of the values that a pattern matches, as far as the pattern determines it.
+/// Returns the type of the values that a pattern matches, with [`Type::Unknown`] for parts that the pattern leaves open.
 fn pattern_type(module: &Module, solver: &mut Solver, pattern: &ClausePattern) -> op::TypeResult {
     Ok(match pattern {
         ClausePattern::Any => Type::Unknown,
@@ -185,18 +190,14 @@ fn pattern_type(module: &Module, solver: &mut Solver, pattern: &ClausePattern) -
             if signature.params.len() != fields.len() {
                 return Err(Box::new(Diagnostic::error(
                     codes::types::BAD_ARITY,
-                    format!(
-                        "the pattern {name} has {} fields, the constructor {}",
-                        fields.len(),
-                        signature.params.len()
-                    ),
+                    format!("pattern {name}: expected {} fields, found {}", signature.params.len(), fields.len()),
                 )));
             }
             for (field, wanted) in fields.iter().zip(&signature.params) {
                 let ty = pattern_type(module, solver, field)?;
                 if solver.join(wanted, &ty).is_none() {
                     let (ty, wanted) = (solver.finish(&ty), solver.finish(wanted));
-                    return Err(mismatch(format!("a field of the pattern {name}: expected {wanted}, found {ty}")));
+                    return Err(mismatch(format!("field of pattern {name}: expected {wanted}, found {ty}")));
                 }
             }
             signature.ret.clone()
@@ -229,11 +230,7 @@ fn infer_call(module: &Module, call: &Call) -> op::TypeResult {
                 if func.params.len() != call.args.len() {
                     return Err(Box::new(Diagnostic::error(
                         codes::types::BAD_ARITY,
-                        format!(
-                            "{} arguments given to a function with {} parameters",
-                            call.args.len(),
-                            func.params.len()
-                        ),
+                        format!("call arguments: expected {}, found {}", func.params.len(), call.args.len()),
                     )));
                 }
                 let mut solver = Solver::default();
@@ -247,7 +244,7 @@ fn infer_call(module: &Module, call: &Call) -> op::TypeResult {
                 }
                 Ok(solver.finish(&func.ret))
             }
-            other => Err(mismatch(format!("a call of {other}, which is not a function"))),
+            other => Err(mismatch(format!("callee: expected a function, found {other}"))),
         },
     }
 }

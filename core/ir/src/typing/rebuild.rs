@@ -14,7 +14,7 @@ use crate::ir::{Callee, Expr, ExprId, IndexVec, Module, OriginId, Origins, Type}
 pub struct Rebuild<'a> {
     /// Original module.
     pub old: &'a Module,
-    /// Builder of the new module. Its `origin` is that of the expression being rebuilt.
+    /// Builder of the new module, set to the origin of the expression being rebuilt.
     pub new: Builder,
     /// Expressions of the old module that its globals reach.
     pub live: IndexVec<ExprId, bool>,
@@ -26,7 +26,7 @@ impl<'a> Rebuild<'a> {
     /// new module, or `None` to have it copied.
     ///
     /// # Errors
-    /// The errors of `visit`, and types that no longer agree.
+    /// If `visit` fails, operand types no longer agree, or the work is cancelled.
     pub fn run(
         old: &'a Module,
         visit: impl FnMut(&mut Rebuild<'a>, ExprId, &'a Expr) -> Result<Option<ExprId>, Box<Diagnostic>>,
@@ -95,7 +95,7 @@ impl<'a> Rebuild<'a> {
         self.map[old]
     }
 
-    /// Returns the replacement of an expression, copying it if it was not visited. For expressions without operands.
+    /// Returns the replacement of `old`, an expression without operands; copies it if it has not been visited.
     pub fn get_or_copy(&mut self, old: ExprId) -> ExprId {
         match self.map[old] {
             Some(new) => new,
@@ -137,7 +137,7 @@ impl<'a> Rebuild<'a> {
         self.inherit_origin(new, origin);
     }
 
-    /// Adds origins to a new expression.
+    /// Adds `origin` to the origins of a new expression.
     pub fn inherit_origin(&mut self, new: ExprId, origin: OriginId) {
         if origin != Origins::none() {
             let module = &mut self.new.module;
@@ -147,7 +147,7 @@ impl<'a> Rebuild<'a> {
     }
 
     fn operands_keep_their_types(&self, expr: &Expr) -> bool {
-        // A call of a global has its type from the global, which may come later in the arena, so the old type is kept.
+        // The type of a call of a global comes from the global, which may follow in the arena, so the old type is kept.
         if let Expr::Call(call) = expr
             && let Callee::Expr(callee) = call.callee
             && matches!(self.old.expr(callee), Expr::Global(_))

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 /// Unifies two types. [`Type::Unknown`] unifies with everything; `?` unifies with every dimension and stays `?`,
-/// because the value may have any size there. A function with type parameters unifies with any of its instances.
+/// because the value may have any dimension there. A function with type parameters unifies with any of its instances.
 pub fn unify(a: &Type, b: &Type) -> Option<Type> {
     if a == b {
         return Some(a.clone());
@@ -19,7 +19,7 @@ pub fn unify(a: &Type, b: &Type) -> Option<Type> {
     Some(solver.finish(&both))
 }
 
-/// Replaces each of `names` by the corresponding type of `with`.
+/// Replaces each type parameter in `names` with the corresponding type in `with`.
 pub fn substitute(ty: &Type, names: &[Name], with: &[Type]) -> Type {
     map_params(ty, &mut |name| names.iter().position(|n| n == name).and_then(|at| with.get(at)).cloned())
 }
@@ -32,7 +32,7 @@ pub fn map_params(ty: &Type, replace: &mut dyn FnMut(&Name) -> Option<Type>) -> 
     })
 }
 
-/// Types of the holes of one use of a function.
+/// Assignment of types to the holes of one use of a function.
 #[derive(Default)]
 pub struct Solver {
     bound: HashMap<Name, Type>,
@@ -69,7 +69,7 @@ impl Solver {
     pub fn join(&mut self, a: &Type, b: &Type) -> Option<Type> {
         enum Step {
             Join(Type, Type),
-            /// Binds the hole to the unification of its previous type and the one that it met.
+            /// Binds the hole to the unification of its previous type and the new one.
             Bind(Arc<Name>),
             Tuple(usize),
             Func(Box<[Name]>, usize),
@@ -103,7 +103,7 @@ impl Solver {
                         let dims: Option<Vec<Dim>> = x.dims.iter().zip(&y.dims).map(|(p, q)| join_dim(p, q)).collect();
                         Type::tensor_of(x.dtype, dims?)
                     }
-                    // Fully known types only agree if they are equal.
+                    // Fully known types agree only if they are equal.
                     _ if [&a, &b].iter().all(|t| t.is_complete() && !t.has_params() && !t.has_open_dims()) => {
                         return None;
                     }
@@ -155,7 +155,7 @@ impl Solver {
         done.pop()
     }
 
-    /// Binds a hole. The occurs check fails for a type that contains the hole, as it would be infinite.
+    /// Binds a hole. The occurs check fails for a type that contains the hole, as the result would be infinite.
     fn bind(&mut self, hole: &Name, ty: Type) -> Option<()> {
         if matches!(&ty, Type::Param(name) if **name == *hole) {
             return Some(());
@@ -169,10 +169,11 @@ impl Solver {
         Some(())
     }
 
-    /// Replaces every hole that is filled. `None` beyond the limits of types.
+    /// Replaces every filled hole with its type, and calls `visit` with all other type parameters. `None` if the result
+    /// exceeds [`Type::MAX_PARTS`].
     fn resolve(&self, ty: &Type, visit: &mut dyn FnMut(&Name)) -> Option<Type> {
         let mut resolved = ty.clone();
-        // Each round replaces one level of holes by their types; there are at most as many levels as holes.
+        // Each round replaces one level of holes with their types; there are at most as many levels as holes.
         for _ in 0..=self.holes {
             let mut changed = false;
             resolved = map_params(&resolved, &mut |name| {
@@ -193,8 +194,8 @@ impl Solver {
         Some(resolved)
     }
 
-    /// Replaces the holes by their types. An open hole becomes [`Type::Unknown`], as does the whole of a type beyond
-    /// the limits.
+    /// Replaces the holes with their types. An open hole becomes [`Type::Unknown`], as does the entire type if it exceeds
+    /// [`Type::MAX_PARTS`].
     pub fn finish(&self, ty: &Type) -> Type {
         if self.holes == 0 {
             return ty.clone();
@@ -204,7 +205,7 @@ impl Solver {
     }
 }
 
-/// Renames the type parameters of a function type.
+/// Renames the type parameters of a function type to `names`.
 fn renamed(func: &Arc<Nested<FuncType>>, names: &[Name]) -> Arc<Nested<FuncType>> {
     if *func.type_params == *names {
         return func.clone();
