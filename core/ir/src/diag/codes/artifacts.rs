@@ -2,10 +2,10 @@
 
 codes! {
     NOT_AN_ARTIFACT = 701, "not a byoc artifact";
-    DAMAGED = 702, "an artifact that is damaged";
-    UNSUPPORTED_VERSION = 703, "an artifact of another format version";
-    MALFORMED = 704, "an artifact whose contents contradict each other";
-    CANNOT_READ = 705, "an artifact that cannot be read";
-    CANNOT_WRITE = 706, "an artifact that cannot be written";
-    NATIVE_CODE = 707, "an artifact with native code, which is not allowed";
+    DAMAGED = 702, "damaged artifact";
+    UNSUPPORTED_VERSION = 703, "unsupported artifact format version";
+    MALFORMED = 704, "inconsistent artifact";
+    CANNOT_READ = 705, "an artifact cannot be read";
+    CANNOT_WRITE = 706, "an artifact cannot be written";
+    NATIVE_CODE = 707, "loading native code from an artifact is not allowed";
 }

@@ -2,16 +2,16 @@
 
 codes! {
     UNREADABLE_MODEL = 501, "the model file cannot be read";
-    BROKEN_MODEL = 502, "the model is damaged or contradicts itself";
+    BROKEN_MODEL = 502, "the model is damaged or inconsistent";
     UNSUPPORTED_OPERATOR = 503, "the model has operators that cannot be imported";
     UNBOUND_DIMENSION = 504, "a dimension of an input is not bound";
-    BAD_NODE = 505, "an operator of the model cannot be imported as it is used";
-    BAD_EXTERNAL_DATA = 506, "the data of a tensor in another file cannot be used";
-    BAD_TENSOR = 507, "the data of a tensor does not fit its type";
+    BAD_NODE = 505, "an operator of the model is used in an unsupported way";
+    BAD_EXTERNAL_DATA = 506, "the external data of a tensor cannot be used";
+    BAD_TENSOR = 507, "the data of a tensor does not match its type";
     UNSUPPORTED_OPSET = 508, "the operator set version is not supported";
     NOT_CONSTANT = 509, "a value must be known before the run";
     UNKNOWN_MODEL_FORMAT = 510, "unsupported model format";
-    BAD_BINDING = 511, "a dimension or an input is bound to what the model does not have";
+    BAD_BINDING = 511, "a binding does not match the inputs of the model";
     BAD_TENSOR_FILE = 512, "a tensor file cannot be read";
     CANNOT_WRITE = 513, "a file cannot be written";
     MISSING_WEIGHTS = 514, "the weights of a text model cannot be read";
@@ -19,8 +19,8 @@ codes! {
     BAD_TEST_FOLDER = 516, "not a folder in test-data layout";
     STDOUT_FAILED = 517, "standard output cannot be written";
     CALIBRATION_MISFIT = 530, "calibration data does not fit the model";
-    CALIBRATION_NOT_FINITE = 531, "calibration data has values that are not finite";
+    CALIBRATION_NOT_FINITE = 531, "calibration data contains non-finite values";
     NO_CALIBRATION_DATA = 532, "there is no calibration data";
-    CALIBRATION_MADE_UP = 533, "a model is calibrated with made-up data";
-    DIMENSIONS_FIXED = 534, "a quantized model has its open dimensions fixed";
+    CALIBRATION_MADE_UP = 533, "a model is calibrated with random data";
+    DIMENSIONS_FIXED = 534, "quantization fixed the symbolic dimensions of a model";
 }

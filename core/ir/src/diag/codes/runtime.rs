@@ -1,22 +1,22 @@
 //! E06xx: run time.
 
 codes! {
-    KERNEL_FAILED = 601, "an operator could not be computed";
+    KERNEL_FAILED = 601, "an operator could not be executed";
     UNKNOWN_INPUT = 602, "the model has no input of that name";
     INPUT_COUNT = 603, "an input is missing or given twice";
-    INPUT_DTYPE = 604, "an input has another element type than the model takes";
-    INPUT_SHAPE = 605, "an input has other dimensions than the model takes";
+    INPUT_DTYPE = 604, "an input has the wrong element type";
+    INPUT_SHAPE = 605, "an input has the wrong dimensions";
     NO_KERNEL = 606, "the host has no implementation of an operator";
-    NOT_LOWERABLE = 607, "a module that cannot be turned into a program";
-    BAD_PROGRAM = 608, "an invalid program";
-    OUT_OF_MEMORY = 609, "a tensor that does not fit into memory";
+    NOT_LOWERABLE = 607, "a module cannot be lowered to a program";
+    BAD_PROGRAM = 608, "invalid program";
+    OUT_OF_MEMORY = 609, "a tensor does not fit into memory";
     CALL_DEPTH = 610, "calls nested too deep";
     SIZE_UNKNOWN = 611, "the size of a result cannot be determined";
     NO_THREADS = 612, "the system cannot create threads";
     REGION_FAILED = 613, "a region violated its contract";
     BAD_LABELS = 614, "the labels do not match the output";
-    NO_CLAUSE = 615, "a match without a clause for its value";
-    CONSTANTS_GONE = 616, "released constants are needed again";
+    NO_CLAUSE = 615, "a match has no clause for its value";
+    CONSTANTS_GONE = 616, "a region needs constants that were released";
     CANCELLED = 617, "work was cancelled";
     TIMED_OUT = 618, "the time limit was reached";
     STEP_LIMIT = 619, "a loop does not terminate";
