@@ -1,10 +1,10 @@
 //! Cancellation of work: a flag that is set from outside, and a deadline.
 //!
 //! Long work polls a [`Cancel`] often and cheaply: the executor between the steps of a run, kernels between the blocks
-//! of their work, the pass manager between passes. The signatures of kernels and references have no place for one, so a
-//! thread works in the scope of a [`Cancel`] ([`Cancel::enter`]), and [`requested`] polls that of the scope. A
-//! cancelled kernel leaves its result incomplete; that is safe because its caller polls again when it returns, and a
-//! request is never withdrawn while work is in progress.
+//! of their work, the pass manager between passes. Kernels and references have no parameter for a token, so a thread
+//! enters the scope of a [`Cancel`] ([`Cancel::enter`]), and [`requested`] polls the token of that scope. A cancelled
+//! kernel leaves its result incomplete. That is safe because the caller polls again when the kernel returns, and a request
+//! is never withdrawn while work is in progress.
 
 use crate::diag::{Diagnostic, codes};
 use std::cell::RefCell;
@@ -20,9 +20,9 @@ pub struct Cancel(Arc<State>);
 #[derive(Debug, Default)]
 struct State {
     flag: Arc<AtomicBool>,
-    /// Nanoseconds since the [`epoch`]; 0 for none.
+    /// Deadline in nanoseconds since the [`epoch`]; 0 for none.
     deadline: AtomicU64,
-    /// Nanoseconds that the deadline was set for, for messages.
+    /// Time limit in nanoseconds that set the deadline, for messages.
     limit: AtomicU64,
     parent: Option<Cancel>,
 }
@@ -60,8 +60,8 @@ impl Cancel {
         self.0.deadline.store(at, SeqCst);
     }
 
-    /// Creates a child token for a part of the work, with its own flag and deadline. It is cancelled together with its
-    /// parent at the latest.
+    /// Creates a child token for a part of the work, with its own flag and deadline. Cancelling the parent also cancels the
+    /// child.
     pub fn part(&self, limit: Option<Duration>) -> Cancel {
         let child = Cancel(Arc::new(State { parent: Some(self.clone()), ..State::default() }));
         child.set_timeout(limit);
@@ -99,10 +99,10 @@ impl Cancel {
         own.into_iter().chain(whole).min()
     }
 
-    /// Fails if the work is cancelled.
+    /// Fails if the work is cancelled. `at` describes the progress of the work, for the note of the error.
     ///
     /// # Errors
-    /// E0617 or E0618; `at` describes how far the work has come.
+    /// If cancellation was requested (E0617) or the deadline has passed (E0618).
     pub fn check(&self, at: impl FnOnce() -> String) -> Result<(), Diagnostic> {
         if !self.is_set() {
             return Ok(());
@@ -123,12 +123,12 @@ impl Cancel {
         &self.0.flag
     }
 
-    /// Makes it the current token of this thread until the scope is dropped.
+    /// Makes this token the current one of the thread until the returned [`Scope`] is dropped.
     pub fn enter(&self) -> Scope {
         Scope { before: CURRENT.replace(Some(self.clone())), _here: std::marker::PhantomData }
     }
 
-    /// Runs `body` with this as the current token of the thread.
+    /// Runs `body` with this token as the current one of the thread.
     pub fn within<R>(&self, body: impl FnOnce() -> R) -> R {
         let here = CURRENT.with_borrow(|current| current.as_ref().is_some_and(|other| Arc::ptr_eq(&self.0, &other.0)));
         let _scope = if here { None } else { Some(self.enter()) };
@@ -197,7 +197,7 @@ impl Ticks {
             return false;
         }
         let cancelled = requested();
-        // Once cancelled, every further call polls again and returns true.
+        // After cancellation every call polls again and returns true.
         self.every = if cancelled { 0 } else { self.every };
         self.left = self.every;
         cancelled

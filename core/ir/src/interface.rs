@@ -1,8 +1,8 @@
-//! What readers of model formats have in common: inputs and outputs as a file declares them, and their binding.
+//! Common part of the frontends: inputs and outputs as a model file declares them, and the binding of their dimensions.
 //!
-//! The dimensions of the inputs are bound before a model is imported (by name, or by the shapes of given inputs), so
-//! that the arithmetic on shapes that exporters write out disappears during import. A dimension that is to stay open
-//! has to be named explicitly, so that no program is compiled for every size by mistake.
+//! The dimensions of the inputs are bound before a model is imported (by name, or by the shapes of given inputs), so that
+//! the shape arithmetic in exported models folds to constants during import. A dimension that is to stay symbolic has to
+//! be named explicitly, so that no module is compiled for arbitrary dimensions by accident.
 
 use crate::diag::{Diagnostic, codes, nearest};
 use crate::ir::{Dim, Module, Type};
@@ -10,18 +10,18 @@ use crate::tensor::DType;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-/// Facts about the inputs that are given before the model is read.
+/// Bindings of the inputs, given before the model is read.
 #[derive(Clone, Debug, Default)]
 pub struct LoadOptions {
     /// Values of symbolic dimensions, by name.
     pub dims: BTreeMap<String, usize>,
-    /// Symbolic dimensions that stay open: the program takes any size, regardless of the inputs given now.
+    /// Symbolic dimensions that stay symbolic, regardless of `dims` and `input_shapes`.
     pub open: BTreeSet<String>,
-    /// Shapes of inputs, by the input's name.
+    /// Shapes of given inputs, by input name.
     pub input_shapes: BTreeMap<String, Vec<usize>>,
 }
 
-/// An input or an output as the file declares it.
+/// Input or output as the file declares it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PortInfo {
     /// Name in the file.
@@ -57,18 +57,18 @@ impl Signature {
     }
 }
 
-/// A model that was read.
+/// Result of reading a model.
 #[derive(Clone, Debug)]
 pub struct Loaded {
-    /// The program. `@main` takes the inputs in order and returns the output, or a tuple of the outputs.
+    /// Module whose `@main` takes the inputs in order and returns the output, or a tuple of the outputs.
     pub module: Module,
     /// Inputs and outputs, as the file declares them.
     pub signature: Signature,
-    /// Sizes that the symbolic dimensions were bound to.
+    /// Values of the bound symbolic dimensions, by name.
     pub bound: BTreeMap<String, usize>,
-    /// Warnings.
+    /// Non-fatal diagnostics.
     pub warnings: Vec<Diagnostic>,
-    /// The model file itself (inside a folder in test-data layout, the one that was read).
+    /// Model file; for a folder in test-data layout, the file in the folder that was read.
     pub file: PathBuf,
 }
 
@@ -92,16 +92,16 @@ pub fn bind(
         let mut diagnostic = bad(format!("the model has no symbolic dimension \"{name}\""));
         diagnostic = match (nearest(name, symbols.iter().map(String::as_str)), symbols.as_slice()) {
             (Some(near), _) => diagnostic.help(format!("did you mean \"{near}\"?")),
-            (None, []) => diagnostic.note("all its dimensions are fixed"),
-            (None, all) => diagnostic.note(format!("it has {}", all.join(", "))),
+            (None, []) => diagnostic.note("all dimensions of the model are fixed"),
+            (None, all) => diagnostic.note(format!("the symbolic dimensions are {}", all.join(", "))),
         };
         errors.push(diagnostic);
     }
     for name in options.input_shapes.keys().filter(|name| !signature.inputs.iter().any(|i| i.name == **name)) {
         let names: Vec<&str> = signature.inputs.iter().map(|i| i.name.as_str()).collect();
         let mut diagnostic = bad(format!("the model has no input \"{name}\"")).note(match names.as_slice() {
-            [] => "it has no inputs".to_owned(),
-            names => format!("its inputs are {}", names.join(", ")),
+            [] => "the model has no inputs".to_owned(),
+            names => format!("the inputs are {}", names.join(", ")),
         });
         if let Some(near) = nearest(name, names) {
             diagnostic = diagnostic.help(format!("did you mean \"{near}\"?"));
@@ -181,7 +181,8 @@ pub fn bind(
         };
         let ty = Type::tensor_of(input.dtype, shape.unwrap_or_default());
         if ty.unaddressable().is_some() {
-            errors.push(bad(format!("input \"{}\", {ty}, exceeds the address space", input.name)));
+            errors
+                .push(bad(format!("input \"{}\": expected a tensor within the address space, found {ty}", input.name)));
         }
         types.push(ty);
     }
@@ -193,21 +194,21 @@ pub fn bind(
                 format!("nothing binds the symbolic dimension \"{name}\" of input {}", inputs.join(", ")),
             )
             .help(format!(
-                "bind it with --dim {name}=N, or give \"byoc run\" the input; --dim \"{name}=?\" compiles for every size"
+                "bind it with --dim {name}=N, or pass the input to \"byoc run\"; --dim \"{name}=?\" keeps it symbolic"
             )),
         );
     }
     if errors.is_empty() { Ok((types, bound)) } else { Err(errors) }
 }
 
-/// Identifiers of the text format: unique, of letters, digits and underscores.
+/// Generator of unique identifiers for the text format, which consist of letters, digits and underscores.
 #[derive(Default)]
 pub struct Identifiers {
     used: std::collections::HashSet<String>,
 }
 
 impl Identifiers {
-    /// Returns `name`, or the closest identifier to it that is not in use.
+    /// Returns `name` as an identifier, with a numeric suffix if it is already in use.
     pub fn unique(&mut self, name: &str) -> String {
         let mut clean: String =
             name.chars().map(|c| if c.is_ascii_alphanumeric() || c == '_' { c } else { '_' }).collect();

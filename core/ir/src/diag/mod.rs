@@ -33,13 +33,13 @@ pub struct Span {
 }
 
 impl Span {
-    /// Returns the smallest span that covers both.
+    /// Returns the smallest span that covers `self` and `other`.
     pub fn to(self, other: Span) -> Span {
         Span { start: self.start.min(other.start), end: self.end.max(other.end) }
     }
 }
 
-/// Source span with a text.
+/// Source span with an explanatory text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Label {
     /// Span in the source.
@@ -117,7 +117,7 @@ impl fmt::Display for Diagnostic {
 
 impl std::error::Error for Diagnostic {}
 
-/// Returns the name in `known` nearest to `wanted`, if any is near enough to be a typo.
+/// Returns the name in `known` nearest to `wanted`, if `wanted` is likely to be a misspelling of it.
 pub fn nearest<'a>(wanted: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let limit = (wanted.chars().count() / 3).max(1);
     known

@@ -30,20 +30,20 @@ dtypes! {
     F64 "float64" 8 "IEEE binary64";
     F32 "float32" 4 "IEEE binary32";
     F16 "float16" 2 "IEEE binary16";
-    BF16 "bfloat16" 2 "the upper half of a binary32";
-    I8 "int8" 1 "8-bit signed";
-    I16 "int16" 2 "16-bit signed";
-    I32 "int32" 4 "32-bit signed";
-    I64 "int64" 8 "64-bit signed";
-    U8 "uint8" 1 "8-bit unsigned";
-    U16 "uint16" 2 "16-bit unsigned";
-    U32 "uint32" 4 "32-bit unsigned";
-    U64 "uint64" 8 "64-bit unsigned";
-    Bool "bool" 1 "one byte, 0 or 1";
+    BF16 "bfloat16" 2 "Upper half of an IEEE binary32";
+    I8 "int8" 1 "8-bit signed integer";
+    I16 "int16" 2 "16-bit signed integer";
+    I32 "int32" 4 "32-bit signed integer";
+    I64 "int64" 8 "64-bit signed integer";
+    U8 "uint8" 1 "8-bit unsigned integer";
+    U16 "uint16" 2 "16-bit unsigned integer";
+    U32 "uint32" 4 "32-bit unsigned integer";
+    U64 "uint64" 8 "64-bit unsigned integer";
+    Bool "bool" 1 "Boolean: one byte, 0 or 1";
 }
 
 impl DType {
-    /// Returns the type of that name.
+    /// Returns the element type with that name in Relay.
     pub fn parse(name: &str) -> Option<DType> {
         DType::ALL.iter().copied().find(|d| d.name() == name)
     }
@@ -63,7 +63,7 @@ impl DType {
         matches!(self, DType::I8 | DType::I16 | DType::I32 | DType::I64)
     }
 
-    /// Returns true for integer types; Boolean is not one.
+    /// Returns true for integer types, which do not include `bool`.
     pub const fn is_int(self) -> bool {
         self.is_signed_int() || matches!(self, DType::U8 | DType::U16 | DType::U32 | DType::U64)
     }
@@ -75,14 +75,13 @@ impl fmt::Display for DType {
     }
 }
 
-/// Rust type that is the element type of a tensor. (`bool` is stored as `u8`, see
-/// [`TensorView::bools`](super::TensorView).)
+/// Rust type that represents an element type. (`bool` is stored as `u8`.)
 pub trait Element: bytemuck::Pod + Send + Sync + fmt::Debug + PartialOrd {
-    /// Element type.
+    /// Element type that the Rust type represents.
     const DTYPE: DType;
     /// Converts to binary64; exact for all but large 64-bit integers.
     fn to_f64(self) -> f64;
-    /// Converts to the nearest value; integers saturate and truncate toward zero, like `as`.
+    /// Converts from binary64: floats round to the nearest value, integers truncate toward zero and saturate, like `as`.
     fn from_f64(value: f64) -> Self;
 }
 

@@ -1,4 +1,4 @@
-//! Memory budget of the process: the number of bytes of tensors and of scratch memory that may be in use at once.
+//! Memory budget of the process: a limit in bytes on the total memory of tensors and workspaces in use at once.
 //!
 //! A file of a few bytes can demand any amount of memory (a broadcast, a repeat, a pooling with large padding), and the
 //! system overcommits until it kills the process. So allocations whose size comes from a model go through this module:
@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 static LIMIT: AtomicUsize = AtomicUsize::new(usize::MAX);
 static USED: AtomicUsize = AtomicUsize::new(0);
 
-/// Sets the maximum number of bytes that may be in use at once. Memory already in use is not affected.
+/// Sets the limit in bytes on the memory in use. Memory already in use is not affected.
 pub fn set_limit(bytes: usize) {
     LIMIT.store(bytes, Relaxed);
 }
@@ -26,7 +26,7 @@ pub fn set_default_limit(bytes: usize) -> usize {
     }
 }
 
-/// Returns the maximum number of bytes that may be in use at once; `usize::MAX` if no limit was set.
+/// Returns the limit in bytes on the memory in use; `usize::MAX` if none was set.
 pub fn limit() -> usize {
     LIMIT.load(Relaxed)
 }
@@ -44,14 +44,14 @@ pub fn available() -> usize {
 /// Failure of an allocation: the limit is exceeded, or the system has no more memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OutOfMemory {
-    /// Bytes requested; `None` if their number overflows the address space.
+    /// Requested size in bytes; `None` if it exceeds the address space.
     pub bytes: Option<usize>,
     /// Limit and bytes in use, if the limit is exceeded.
     pub limit: Option<(usize, usize)>,
 }
 
 impl OutOfMemory {
-    /// Size that overflows the address space.
+    /// Error for a size that exceeds the address space.
     pub const OVERFLOW: OutOfMemory = OutOfMemory { bytes: None, limit: None };
 }
 
@@ -103,7 +103,7 @@ impl fmt::Display for Bytes {
     }
 }
 
-/// Guard for bytes that are counted as in use until it is dropped.
+/// Guard that counts bytes as in use until it is dropped.
 #[derive(Debug)]
 pub struct Charge(usize);
 
@@ -111,7 +111,7 @@ impl Charge {
     /// Counts `bytes` as in use.
     ///
     /// # Errors
-    /// If that would exceed the limit; nothing is counted then.
+    /// If the bytes in use would exceed the limit; nothing is counted in that case.
     pub fn new(bytes: usize) -> Result<Charge, OutOfMemory> {
         let used = USED.fetch_add(bytes, Relaxed);
         let limit = LIMIT.load(Relaxed);
@@ -122,7 +122,7 @@ impl Charge {
         Ok(Charge(bytes))
     }
 
-    /// Counts `bytes` as in use even if that exceeds the limit, for copies of what is in memory already.
+    /// Counts `bytes` as in use even beyond the limit, for copies of data that is already in memory.
     pub fn beyond_limit(bytes: usize) -> Charge {
         USED.fetch_add(bytes, Relaxed);
         Charge(bytes)
@@ -135,18 +135,18 @@ impl Drop for Charge {
     }
 }
 
-/// Minimum reservation that is tried on the system; any process can provide less than this.
+/// Minimum reservation in bytes that is probed; smaller ones are assumed to succeed.
 const MIN_PROBED: usize = 64 << 20;
 
-/// Reserves `bytes` for later allocations that would abort on failure (a `Vec` of a reference): counts them as in use
-/// and tries now whether the system can provide them.
+/// Reserves `bytes` for later allocations that would abort on failure, such as a `Vec` in a reference: counts the bytes as
+/// in use and probes whether the system can provide them.
 ///
 /// # Errors
 /// If the limit is exceeded or the system has no memory.
 pub fn reserve(bytes: usize) -> Result<Charge, OutOfMemory> {
     let charge = Charge::new(bytes)?;
     if bytes >= MIN_PROBED {
-        // Never touched, so no page of it is committed.
+        // The probe is never touched, so none of its pages is committed.
         let probe = Vec::<u8>::new().try_reserve_exact(bytes);
         probe.map_err(|_| OutOfMemory { bytes: Some(bytes), limit: None })?;
     }

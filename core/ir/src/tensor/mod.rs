@@ -1,10 +1,10 @@
 //! Element types, tensors that own their bytes, and views of borrowed bytes.
 //!
 //! A tensor is always dense and row-major. Its bytes are aligned for its element type, so that kernels can view them as
-//! a slice of elements; the constructors ensure this (they copy unaligned bytes).
+//! a slice of elements; the constructors ensure this by copying unaligned bytes.
 //!
-//! Owned bytes count in the [budget](memory) of the process. Constructors that take a size from a model fail if it
-//! exceeds the limit; those that copy existing values ([`Tensor::from_slice`]) count, but are not limited.
+//! Owned bytes count toward the [budget](memory) of the process. Constructors that take a size from a model fail if it
+//! exceeds the limit; those that copy existing values ([`Tensor::from_slice`]) are counted, but not limited.
 
 mod dtype;
 pub mod memory;
@@ -23,14 +23,14 @@ use std::sync::Arc;
 /// Dimensions of a tensor whose shape is known.
 pub type Shape = smallvec::SmallVec<[usize; 6]>;
 
-/// Returns the number of elements of a shape; `None` on overflow, with 1 in place of each 0: a shape that has a number of
-/// elements has no product of dimensions that overflows.
+/// Returns the number of elements of a shape; `None` on overflow. Each 0 counts as 1 in the overflow check, so that no
+/// product of dimensions of an accepted shape overflows.
 pub fn element_count(shape: &[usize]) -> Option<usize> {
     let bound = shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d.max(1)))?;
     Some(if shape.contains(&0) { 0 } else { bound })
 }
 
-/// Returns the number of bytes of a tensor; `None` on overflow.
+/// Returns the size of a tensor in bytes; `None` on overflow.
 pub fn byte_count(dtype: DType, shape: &[usize]) -> Option<usize> {
     element_count(shape)?.checked_mul(dtype.size())
 }
@@ -44,8 +44,8 @@ pub struct Tensor {
 }
 
 impl Tensor {
-    /// Creates a tensor over `bytes`, which may be a mapped file. `None` if the length does not match the shape. Bytes
-    /// that are not aligned for `dtype` are copied; `None` also if the system has no memory for the copy.
+    /// Creates a tensor over `bytes`, which may be a mapped file. Bytes that are not aligned for `dtype` are copied. `None`
+    /// if the length does not match the shape, or if the system has no memory for the copy.
     pub fn from_storage(dtype: DType, shape: &[usize], bytes: Arc<dyn AsRef<[u8]> + Send + Sync>) -> Option<Tensor> {
         let slice: &[u8] = (*bytes).as_ref();
         if element_count(shape)?.checked_mul(dtype.size())? != slice.len() {
@@ -91,7 +91,7 @@ impl Tensor {
     /// Creates a tensor filled by `fill`, which gets zeroed bytes.
     ///
     /// # Errors
-    /// If the size overflows the address space, exceeds the [budget](memory), or the system has no memory.
+    /// If the size exceeds the address space or the [budget](memory), or if the system has no memory.
     pub fn build(dtype: DType, shape: &[usize], fill: impl FnOnce(&mut [u8])) -> Result<Tensor, OutOfMemory> {
         let mut bytes = AlignedBytes::zeroed(byte_count(dtype, shape).ok_or(OutOfMemory::OVERFLOW)?)?;
         fill(bytes.as_mut());

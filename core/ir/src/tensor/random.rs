@@ -1,4 +1,4 @@
-//! Random inputs. The generator is implemented here so that a seed gives the same numbers on every platform and in
+//! Random inputs. The generator is implemented here so that a seed yields the same numbers on every platform and in
 //! every version.
 
 use super::{DType, Element, OutOfMemory, Tensor};
@@ -9,7 +9,7 @@ use crate::with_dtype;
 pub struct Random(u64);
 
 impl Random {
-    /// Creates a generator with that seed.
+    /// Creates a generator from `seed`.
     pub fn new(seed: u64) -> Random {
         Random(seed)
     }
@@ -38,15 +38,15 @@ impl Random {
 /// Returns a random tensor of a size that is known to be small.
 ///
 /// # Panics
-/// When there is no memory for it; [`try_tensor`] is for sizes that come from a model.
+/// If the allocation fails. Use [`try_tensor`] for sizes that come from a model.
 pub fn tensor(dtype: DType, shape: &[usize], seed: u64) -> Tensor {
-    try_tensor(dtype, shape, seed).expect("memory for a small tensor")
+    try_tensor(dtype, shape, seed).expect("a small tensor fits into memory")
 }
 
 /// Returns a random tensor: floats uniform in [0, 1), integers in [0, 10), booleans 0 or 1.
 ///
 /// # Errors
-/// When there is no memory for it.
+/// If the memory limit is exceeded or the system has no memory.
 pub fn try_tensor(dtype: DType, shape: &[usize], seed: u64) -> Result<Tensor, OutOfMemory> {
     let mut random = Random::new(seed);
     Tensor::build(dtype, shape, |bytes| {
@@ -55,7 +55,7 @@ pub fn try_tensor(dtype: DType, shape: &[usize], seed: u64) -> Result<Tensor, Ou
                 *value = T::from_f64(match dtype {
                     DType::Bool => (random.uniform() * 2.0).floor(),
                     d if d.is_int() => (random.uniform() * 10.0).floor(),
-                    // Floats of less precision may round up to 1, which is still a valid probability.
+                    // Lower-precision floats may round up to 1, which is still a valid probability.
                     _ => random.uniform(),
                 });
             }

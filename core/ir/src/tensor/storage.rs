@@ -1,4 +1,4 @@
-//! Bytes aligned to 64, the size of a cache line and of the widest vector load.
+//! Buffers aligned to 64 bytes, the size of a cache line and of the widest vector load.
 
 use super::memory::{Charge, OutOfMemory};
 
@@ -6,7 +6,7 @@ use super::memory::{Charge, OutOfMemory};
 #[repr(C, align(64))]
 struct Line([u8; 64]);
 
-/// Owned bytes, aligned to 64. They count in the [budget](super::memory) of the process.
+/// Owned bytes, aligned to 64 bytes and counted toward the [budget](super::memory) of the process.
 pub struct AlignedBytes {
     lines: Box<[Line]>,
     len: usize,
@@ -30,8 +30,8 @@ impl AlignedBytes {
         AlignedBytes::charged(len, Charge::new(len)?)
     }
 
-    /// Copies `bytes`, which are in memory already: the copy counts in the budget, and is not checked against the
-    /// limit.
+    /// Copies `bytes`. The copy counts toward the budget, but is not checked against the limit, as its data is already in
+    /// memory.
     ///
     /// # Errors
     /// If the system has no memory.

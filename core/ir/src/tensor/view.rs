@@ -1,4 +1,4 @@
-//! Views, the operands and results of kernels. The caller owns the bytes.
+//! Views of tensors: the operands and results of kernels. The caller owns the bytes.
 
 use super::{DType, Element};
 
@@ -97,5 +97,5 @@ impl TensorViewMut<'_> {
 
 fn check<T: Element>(dtype: DType) {
     let stored = if dtype == DType::Bool { DType::U8 } else { dtype };
-    assert!(T::DTYPE == stored, "a {dtype} tensor read as {}", T::DTYPE);
+    assert!(T::DTYPE == stored, "tensor view: expected elements of {dtype}, found {}", T::DTYPE);
 }
