@@ -3,8 +3,8 @@
 //! Long work polls a [`Cancel`] often and cheaply: the executor between the steps of a run, kernels between the blocks
 //! of their work, the pass manager between passes. Kernels and references have no parameter for a token, so a thread
 //! enters the scope of a [`Cancel`] ([`Cancel::enter`]), and [`requested`] polls the token of that scope. A cancelled
-//! kernel leaves its result incomplete. That is safe because the caller polls again when the kernel returns, and a request
-//! is never withdrawn while work is in progress.
+//! kernel leaves its result incomplete. That is safe because the caller polls again when the kernel returns, and a
+//! request is never withdrawn while work is in progress.
 
 use crate::diag::{Diagnostic, codes};
 use std::cell::RefCell;
@@ -60,8 +60,8 @@ impl Cancel {
         self.0.deadline.store(at, SeqCst);
     }
 
-    /// Creates a child token for a part of the work, with its own flag and deadline. Cancelling the parent also cancels the
-    /// child.
+    /// Creates a child token for a part of the work, with its own flag and deadline. Cancelling the parent also cancels
+    /// the child.
     pub fn part(&self, limit: Option<Duration>) -> Cancel {
         let child = Cancel(Arc::new(State { parent: Some(self.clone()), ..State::default() }));
         child.set_timeout(limit);

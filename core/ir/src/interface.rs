@@ -1,8 +1,8 @@
 //! Common part of the frontends: inputs and outputs as a model file declares them, and the binding of their dimensions.
 //!
-//! The dimensions of the inputs are bound before a model is imported (by name, or by the shapes of given inputs), so that
-//! the shape arithmetic in exported models folds to constants during import. A dimension that is to stay symbolic has to
-//! be named explicitly, so that no module is compiled for arbitrary dimensions by accident.
+//! The dimensions of the inputs are bound before a model is imported (by name, or by the shapes of given inputs), so
+//! that the shape arithmetic in exported models folds to constants during import. A dimension that is to stay symbolic
+//! has to be named explicitly, so that no module is compiled for arbitrary dimensions by accident.
 
 use crate::diag::{Diagnostic, codes, nearest};
 use crate::ir::{Dim, Module, Type};
@@ -26,7 +26,7 @@ pub struct LoadOptions {
 pub struct PortInfo {
     /// Name in the file.
     pub name: String,
-    /// Element type.
+    /// Element type of the input or output.
     pub dtype: DType,
     /// Dimensions; symbolic ones by name. `None` if the file does not specify the rank.
     pub dims: Option<Vec<Dim>>,

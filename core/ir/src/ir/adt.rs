@@ -19,7 +19,7 @@ pub struct TypeDef {
 pub struct Constructor {
     /// Name, unique among the constructors of the module.
     pub name: Name,
-    /// Types of its fields; they may refer to the type parameters of the definition.
+    /// Types of the fields, which may refer to the type parameters of the definition.
     pub fields: Box<[Type]>,
 }
 
@@ -27,7 +27,7 @@ pub struct Constructor {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TypeDefs {
     defs: BTreeMap<Name, TypeDef>,
-    /// Maps each constructor to the name of its type, its index there, and its own type as a function.
+    /// Maps each constructor to the name of the type, the index in that type, and the function type of the constructor.
     constructors: BTreeMap<Name, (Name, u32, Type)>,
 }
 
@@ -61,8 +61,8 @@ impl TypeDefs {
         self.defs.get(name)
     }
 
-    /// Looks up a constructor: the name of its type, its index among the constructors of that type, and its own type as
-    /// a function.
+    /// Looks up a constructor: the name of the type, the index among the constructors of that type, and the function
+    /// type of the constructor.
     pub fn constructor(&self, name: &str) -> Option<(&Name, u32, &Type)> {
         self.constructors.get(name).map(|(owner, tag, ty)| (owner, *tag, ty))
     }
@@ -114,7 +114,7 @@ pub enum ClausePattern {
     Constructor {
         /// Name of the constructor.
         name: Name,
-        /// Patterns of its fields.
+        /// Patterns of the fields.
         fields: Box<[ClausePattern]>,
     },
     /// `(%x, _)`: matches a tuple.
@@ -144,7 +144,7 @@ impl ClausePattern {
         }
     }
 
-    /// Returns true if both patterns have the same form, ignoring variables.
+    /// Returns true if both patterns have the same form, ignoring which variables they bind.
     pub fn same_form(&self, other: &ClausePattern) -> bool {
         match (self, other) {
             (ClausePattern::Any, ClausePattern::Any) | (ClausePattern::Var(_), ClausePattern::Var(_)) => true,

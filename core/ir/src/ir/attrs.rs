@@ -71,8 +71,8 @@ impl AttrValue {
 }
 
 impl PartialEq for AttrValue {
-    /// Structural equality. Integers, Booleans and floats compare by value across kinds (`1` equals `True`); a NaN equals a
-    /// NaN with the same bits.
+    /// Structural equality. Integers, Booleans and floats compare by value across kinds (`1` equals `True`); a NaN
+    /// equals a NaN with the same bits.
     fn eq(&self, other: &AttrValue) -> bool {
         use AttrValue::*;
         match (self, other) {
@@ -154,8 +154,8 @@ impl From<Vec<i64>> for AttrValue {
     }
 }
 
-/// Attributes, sorted by key. Operator attributes are kept only where they differ from their default, so that a module that
-/// states a default equals one that omits it.
+/// Attributes, sorted by key. Operator attributes are kept only where they differ from their default, so that a module
+/// that states a default equals one that omits it.
 #[derive(Clone, Default)]
 pub struct Attrs(Option<Arc<Pairs>>);
 

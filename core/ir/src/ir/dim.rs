@@ -69,7 +69,8 @@ impl Dim {
         expr.substitute(&|name: &Name| DimExpr::of(&dim(name)?)).into()
     }
 
-    /// Computes a dimension from those in `of`; [`Dim::Any`] if one of these is, or if the result cannot be represented.
+    /// Computes a dimension from those in `of`; [`Dim::Any`] if one of these is, or if the result cannot be
+    /// represented.
     pub fn compute<const N: usize>(of: [&Dim; N], result: impl FnOnce([DimExpr; N]) -> Option<DimExpr>) -> Dim {
         let operands: Option<Vec<DimExpr>> = of.into_iter().map(DimExpr::of).collect();
         operands.and_then(|operands| result(operands.try_into().ok()?)).into()

@@ -178,8 +178,8 @@ impl Expr {
         self.is_closed_leaf() || matches!(self, Expr::Var(_))
     }
 
-    /// Returns the number of scopes that the expression opens: one for a function or a let, one for each branch of an if
-    /// and one for each clause of a match.
+    /// Returns the number of scopes that the expression opens: one for a function or a let, one for each branch of an
+    /// if and one for each clause of a match.
     pub fn scopes(&self) -> usize {
         match self {
             Expr::Function(_) | Expr::Let { .. } => 1,

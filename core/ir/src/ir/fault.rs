@@ -3,7 +3,7 @@
 use super::{ExprId, IndexVec};
 use crate::diag::{Diagnostic, Span};
 
-/// Violation in a module.
+/// Violation of a rule of the IR.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
     /// Expression at fault; `None` for a violation of the module as a whole.

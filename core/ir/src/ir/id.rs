@@ -1,4 +1,5 @@
-//! Typed ids and the vectors they index. An id is one 32-bit word with a niche, so an `Option` of an id has the same size.
+//! Typed ids and the vectors they index. An id is one 32-bit word with a niche, so an `Option` of an id has the same
+//! size.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -41,15 +42,15 @@ macro_rules! ids {
 }
 
 ids! {
-    /// An expression of a module.
+    /// Id of an expression of a module.
     ExprId;
-    /// An operator of the operator table.
+    /// Id of an operator of the operator table.
     OpId;
-    /// An operator of the model as the frontend read it.
+    /// Id of an operator of the model as the frontend read it.
     SourceId;
-    /// A set of [`SourceId`]s.
+    /// Id of a set of [`SourceId`]s.
     OriginId;
-    /// A scope of a module (see [`super::Scopes`]).
+    /// Id of a scope of a module (see [`super::Scopes`]).
     ScopeId;
 }
 

@@ -4,8 +4,8 @@ use super::{Expr, ExprId, Function, IndexVec, Name, Node, OriginId, Origins, Typ
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Module: an arena to which expressions are appended, never removed. Expressions that no global reaches are dead, and are
-/// dropped when a pass rebuilds the module.
+/// Module: an arena to which expressions are appended, never removed. Expressions that no global reaches are dead, and
+/// are dropped when a pass rebuilds the module.
 #[derive(Clone, Debug, Default)]
 pub struct Module {
     /// Expressions. Operands precede their users.

@@ -1,8 +1,8 @@
 //! Types that contain other types.
 //!
-//! A type may nest as deep as a module is long, since each line can wrap the tuple of the previous line in another tuple.
-//! So the properties that are queried often (equality, size, completeness) are computed once, at construction, from the
-//! summaries of the parts, and types are dropped iteratively.
+//! A type may nest as deep as a module is long, since each line can wrap the tuple of the previous line in another
+//! tuple. So the properties that are queried often (equality, size, completeness) are computed once, at construction,
+//! from the summaries of the parts, and types are dropped iteratively.
 
 use super::{AdtType, Dim, FuncType, Name, Type};
 use std::fmt;

@@ -2,8 +2,8 @@
 //!
 //! A function's body, the body of a let, each branch of an if and each clause of a match are scopes; they form a tree
 //! whose root is the module. An expression is evaluated in the innermost scope that contains all its uses: the least
-//! common ancestor. So an expression that both branches of an if share is evaluated before the if, as in the text, where it
-//! is bound to a `%0` above the if.
+//! common ancestor. So an expression that both branches of an if share is evaluated before the if, as in the text,
+//! where it is bound to a `%0` above the if.
 
 use super::{Callee, Expr, ExprId, Id, IndexVec, Module, ScopeId};
 
@@ -38,13 +38,13 @@ impl Scopes {
         ScopeId::new(0)
     }
 
-    /// Computes the scopes of everything that the module's globals reach.
+    /// Computes the scopes of all expressions that the globals of `module` reach.
     pub fn of_module(module: &Module) -> Scopes {
         Scopes::new(module, module.globals.values().copied())
     }
 
-    /// Computes the scopes of everything that `roots` reach. Operands that do not precede their user
-    /// are skipped; the verifier reports them.
+    /// Computes the scopes of all expressions that `roots` reach. Operands that do not precede their user are skipped;
+    /// the verifier reports them.
     pub fn new(module: &Module, roots: impl IntoIterator<Item = ExprId>) -> Scopes {
         let count = module.nodes.len();
         let root = Scope { parent: Scopes::root(), opener: None, depth: 0, jump: Scopes::root() };

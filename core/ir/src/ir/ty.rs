@@ -221,8 +221,8 @@ impl Type {
         self.summary().parts as usize
     }
 
-    /// Returns the first tensor type that is not [addressable](TensorType::is_addressable): the type itself, or a direct
-    /// field of a tuple type.
+    /// Returns the first tensor type that is not [addressable](TensorType::is_addressable): the type itself, or a
+    /// direct field of a tuple type.
     pub fn unaddressable(&self) -> Option<&Type> {
         let wrong = |ty: &&Type| matches!(ty, Type::Tensor(tensor) if !tensor.is_addressable());
         match self {
@@ -365,8 +365,8 @@ impl fmt::Display for TensorType {
 }
 
 impl fmt::Display for Type {
-    /// Relay text: `Tensor[(1, ?), float32]`, `float32`, `(int32, int32)`, `fn (int32) -> int32`, `ref(int32)`, `List[int32]`,
-    /// `A`, `_`.
+    /// Relay text: `Tensor[(1, ?), float32]`, `float32`, `(int32, int32)`, `fn (int32) -> int32`, `ref(int32)`,
+    /// `List[int32]`, `A`, `_`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         enum Piece<'t> {
             Type(&'t Type),

@@ -81,7 +81,8 @@ pub trait Element: bytemuck::Pod + Send + Sync + fmt::Debug + PartialOrd {
     const DTYPE: DType;
     /// Converts to binary64; exact for all but large 64-bit integers.
     fn to_f64(self) -> f64;
-    /// Converts from binary64: floats round to the nearest value, integers truncate toward zero and saturate, like `as`.
+    /// Converts from binary64: floats round to the nearest value, integers truncate toward zero and saturate, like
+    /// `as`.
     fn from_f64(value: f64) -> Self;
 }
 

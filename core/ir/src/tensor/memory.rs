@@ -138,8 +138,8 @@ impl Drop for Charge {
 /// Minimum reservation in bytes that is probed; smaller ones are assumed to succeed.
 const MIN_PROBED: usize = 64 << 20;
 
-/// Reserves `bytes` for later allocations that would abort on failure, such as a `Vec` in a reference: counts the bytes as
-/// in use and probes whether the system can provide them.
+/// Reserves `bytes` for later allocations that would abort on failure, such as a `Vec` in a reference: counts the bytes
+/// as in use and probes whether the system can provide them.
 ///
 /// # Errors
 /// If the limit is exceeded or the system has no memory.

@@ -4,7 +4,7 @@
 //! a slice of elements; the constructors ensure this by copying unaligned bytes.
 //!
 //! Owned bytes count toward the [budget](memory) of the process. Constructors that take a size from a model fail if it
-//! exceeds the limit; those that copy existing values ([`Tensor::from_slice`]) are counted, but not limited.
+//! exceeds the limit; copies of existing values ([`Tensor::from_slice`]) are counted, but not limited.
 
 mod dtype;
 pub mod memory;
@@ -44,8 +44,8 @@ pub struct Tensor {
 }
 
 impl Tensor {
-    /// Creates a tensor over `bytes`, which may be a mapped file. Bytes that are not aligned for `dtype` are copied. `None`
-    /// if the length does not match the shape, or if the system has no memory for the copy.
+    /// Creates a tensor over `bytes`, which may be a mapped file. Bytes that are not aligned for `dtype` are copied.
+    /// `None` if the length does not match the shape, or if the system has no memory for the copy.
     pub fn from_storage(dtype: DType, shape: &[usize], bytes: Arc<dyn AsRef<[u8]> + Send + Sync>) -> Option<Tensor> {
         let slice: &[u8] = (*bytes).as_ref();
         if element_count(shape)?.checked_mul(dtype.size())? != slice.len() {
@@ -88,7 +88,7 @@ impl Tensor {
         Tensor::from_slice(&[], &[value])
     }
 
-    /// Creates a tensor filled by `fill`, which gets zeroed bytes.
+    /// Creates a tensor filled by `fill`, which receives zeroed bytes.
     ///
     /// # Errors
     /// If the size exceeds the address space or the [budget](memory), or if the system has no memory.

@@ -30,8 +30,8 @@ impl AlignedBytes {
         AlignedBytes::charged(len, Charge::new(len)?)
     }
 
-    /// Copies `bytes`. The copy counts toward the budget, but is not checked against the limit, as its data is already in
-    /// memory.
+    /// Copies `bytes`. The copy counts toward the budget, but is not checked against the limit, as its data is already
+    /// in memory.
     ///
     /// # Errors
     /// If the system has no memory.

@@ -5,9 +5,9 @@ use super::{DType, Element};
 /// Read-only view of a dense row-major tensor.
 #[derive(Clone, Copy, Debug)]
 pub struct TensorView<'a> {
-    /// Element type.
+    /// Element type of the tensor.
     pub dtype: DType,
-    /// Dimensions.
+    /// Dimensions of the tensor.
     pub shape: &'a [usize],
     /// Bytes, aligned for `dtype`.
     pub data: &'a [u8],
@@ -61,9 +61,9 @@ impl<'a> TensorView<'a> {
 /// Mutable view of a dense row-major tensor.
 #[derive(Debug)]
 pub struct TensorViewMut<'a> {
-    /// Element type.
+    /// Element type of the tensor.
     pub dtype: DType,
-    /// Dimensions.
+    /// Dimensions of the tensor.
     pub shape: &'a [usize],
     /// Bytes, aligned for `dtype`.
     pub data: &'a mut [u8],

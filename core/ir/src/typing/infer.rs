@@ -173,7 +173,8 @@ fn infer_match(module: &Module, m: &Match) -> op::TypeResult {
     Ok(result)
 }
 
-/// Returns the type of the values that a pattern matches, with [`Type::Unknown`] for parts that the pattern leaves open.
+/// Returns the type of the values that a pattern matches, with [`Type::Unknown`] for parts that the pattern leaves
+/// open.
 fn pattern_type(module: &Module, solver: &mut Solver, pattern: &ClausePattern) -> op::TypeResult {
     Ok(match pattern {
         ClausePattern::Any => Type::Unknown,

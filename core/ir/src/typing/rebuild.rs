@@ -80,8 +80,8 @@ impl<'a> Rebuild<'a> {
         Ok(self.new.module)
     }
 
-    /// Returns the replacement of an operand of the expression being visited, or of another expression that has
-    /// certainly been visited.
+    /// Returns the replacement of an operand of the expression being visited, or of another expression that is known to
+    /// have been visited.
     ///
     /// # Panics
     /// If the expression has not been visited. Operands always have; for anything else, such as the function of a
@@ -90,7 +90,7 @@ impl<'a> Rebuild<'a> {
         self.map[old].expect("an operand is visited before its users")
     }
 
-    /// Returns the replacement of an expression, if it has been visited.
+    /// Returns the replacement of an expression; `None` if the expression has not been visited.
     pub fn visited(&self, old: ExprId) -> Option<ExprId> {
         self.map[old]
     }

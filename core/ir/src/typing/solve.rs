@@ -1,8 +1,8 @@
 //! Unification of types, and inference of type arguments where a function is used.
 //!
-//! While a use is being typed, each type parameter of the function is a *hole*: a [`Type::Param`] whose name the text
-//! format cannot express. Holes live as long as one [`Solver`]; a hole that is still open at the end becomes
-//! [`Type::Unknown`], to be inferred when more is known.
+//! While the type of a use is being inferred, each type parameter of the function is a *hole*: a [`Type::Param`] whose
+//! name the text format cannot express. Holes live as long as one [`Solver`]; a hole that is still open at the end
+//! becomes [`Type::Unknown`], to be inferred when more is known.
 
 use crate::ir::{Dim, FuncType, Name, Nested, Type};
 use std::collections::HashMap;
@@ -194,8 +194,8 @@ impl Solver {
         Some(resolved)
     }
 
-    /// Replaces the holes with their types. An open hole becomes [`Type::Unknown`], as does the entire type if it exceeds
-    /// [`Type::MAX_PARTS`].
+    /// Replaces the holes with their types. An open hole becomes [`Type::Unknown`], as does the entire type if it
+    /// exceeds [`Type::MAX_PARTS`].
     pub fn finish(&self, ty: &Type) -> Type {
         if self.holes == 0 {
             return ty.clone();
