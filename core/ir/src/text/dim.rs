@@ -8,7 +8,7 @@ const MAX_DEPTH: usize = 16;
 /// Parses a dimension; the inverse of its `Display`.
 ///
 /// # Errors
-/// What was expected and what was found, or the limit that is exceeded.
+/// If the text is malformed or nests too deeply, or the dimension is negative or cannot be represented.
 pub fn parse_dim(text: &str) -> Result<Dim, String> {
     let mut parser = DimParser { text, at: 0, depth: 0 };
     let expr = parser.sum()?;
@@ -16,17 +16,17 @@ pub fn parse_dim(text: &str) -> Result<Dim, String> {
         return Err(parser.expected("`+`, `-` or `*`"));
     }
     match expr.as_ref().and_then(DimExpr::as_constant) {
-        Some(n) if n < 0 => Err(format!("expected a size of at least 0, found {n}")),
+        Some(n) if n < 0 => Err(format!("expected a dimension >= 0, found {n}")),
         _ => Ok(expr.into()),
     }
 }
 
-/// Parses a dimension from a file or from across the boundary, where other text names a symbol.
+/// Parses a dimension from an artifact or a plugin; any other text becomes the name of a symbol.
 pub fn dim_or_symbol(text: &str) -> Dim {
     parse_dim(text).unwrap_or_else(|_| Dim::symbol(text))
 }
 
-/// `None` is `?`, and so is the result of every operation on it.
+/// Operand of a dimension expression. `None` stands for `?`; every operation on `?` yields `?`.
 type Operand = Option<DimExpr>;
 
 struct DimParser<'a> {
@@ -84,7 +84,7 @@ impl<'a> DimParser<'a> {
         }
     }
 
-    /// Reads what stands in parentheses.
+    /// Parses operands in parentheses, separated by commas.
     fn operands(&mut self) -> Result<Vec<Operand>, String> {
         self.depth += 1;
         if self.depth > MAX_DEPTH {
@@ -134,7 +134,7 @@ impl<'a> DimParser<'a> {
 
 fn apply(a: Operand, b: Operand, op: impl Fn(&DimExpr, &DimExpr) -> Option<DimExpr>) -> Result<Operand, String> {
     let (Some(a), Some(b)) = (a, b) else { return Ok(None) };
-    op(&a, &b).map(Some).ok_or_else(|| format!("`{a}` and `{b}` give no dimension that can be represented"))
+    op(&a, &b).map(Some).ok_or_else(|| format!("the dimension computed from `{a}` and `{b}` cannot be represented"))
 }
 
 fn function(name: &str, operands: Vec<Operand>) -> Result<Operand, String> {
@@ -147,7 +147,7 @@ fn function(name: &str, operands: Vec<Operand>) -> Result<Operand, String> {
         ("min", 2..) => DimExpr::minimum,
         ("max", 2..) => DimExpr::maximum,
         ("floordiv" | "ceildiv" | "min" | "max", _) => {
-            return Err(format!("expected two operands of {name}, found {count}"));
+            return Err(format!("{name}: expected two operands, found {count}"));
         }
         _ => return Err(format!("expected floordiv, ceildiv, min or max, found `{name}`")),
     };
@@ -215,7 +215,7 @@ mod tests {
         assert_eq!(dim_or_symbol("a, b").name().map(|name| &**name), Some("a, b"));
     }
 
-    /// Plain arithmetic on the text, by rules of its own.
+    /// Dimension expression with an independent evaluation, to compare against.
     #[derive(Clone, Debug)]
     enum Tree {
         Number(i64),
@@ -269,7 +269,7 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn a_normal_form_has_the_value_of_its_text(tree in tree(), sizes in proptest::array::uniform3(1i64..20)) {
-            // An expression without symbols that is negative is no dimension; nor is one divided by what may be 0.
+            // A negative constant is not a dimension, nor is a quotient whose divisor may be 0.
             if let (Ok(dim), Some(value)) = (parse_dim(&tree.text()), tree.value(&sizes)) {
                 let by_name: BTreeMap<&str, usize> = NAMES.into_iter().zip(sizes.map(|n| n as usize)).collect();
                 let found = dim.with_sizes(|name| by_name.get(name).copied());

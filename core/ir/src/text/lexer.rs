@@ -10,7 +10,7 @@ use crate::diag::Span;
 pub(super) enum Kind {
     /// The end of the text.
     Eof,
-    /// A name, with the dots of a hierarchical one: `nn.conv2d`, `let`, `_`.
+    /// A name, which may contain dots: `nn.conv2d`, `let`, `_`.
     Ident,
     /// `%name` or `%"name"`.
     Local,
@@ -56,14 +56,14 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    /// Returns the description of the token in messages.
+    /// Returns the name of this kind of token for messages.
     pub(super) fn describe(self) -> &'static str {
         match self {
             Kind::Eof => "the end of the text",
             Kind::Ident => "a name",
-            Kind::Local => "a variable: `%x`",
+            Kind::Local => "a variable such as `%x`",
             Kind::Graph => "a graph binding",
-            Kind::Global => "the name of a function: `@name`",
+            Kind::Global => "a function name such as `@name`",
             Kind::Str => "a string",
             Kind::Number => "a number",
             Kind::Unknown => "an unknown character",
@@ -98,7 +98,6 @@ impl Kind {
     }
 }
 
-/// Token: its kind and its bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Token {
     pub(super) kind: Kind,
@@ -184,7 +183,7 @@ impl<'a> Lexer<'a> {
         }
     }
 
-    /// Reads `%name`, `%"name"`, `%12`, or the same after `@` without numbers.
+    /// Reads `%name`, `%"name"` or `%12` if `local` is true, otherwise `@name` or `@"name"`.
     fn prefixed(&mut self, local: bool) -> Kind {
         let kind = if local { Kind::Local } else { Kind::Global };
         self.at += 1;
@@ -300,12 +299,12 @@ impl<'a> Lexer<'a> {
     }
 }
 
-/// Returns true for the first byte of a name.
+/// Returns true if a name may begin with `byte`.
 pub(super) fn is_name_start(byte: u8) -> bool {
     byte.is_ascii_alphabetic() || byte == b'_'
 }
 
-/// Returns true for a further byte of a name.
+/// Returns true if a name may continue with `byte`.
 pub(super) fn is_name_part(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_'
 }

@@ -1,4 +1,4 @@
-//! Relay text format, version 0.0.5: [`parse`] and [`print()`] are inverse to each other.
+//! Relay text format, version 0.0.5: [`parse`] and [`print()`] are inverses of each other.
 //!
 //! ```
 //! use byoc_ir::text::{ParseOptions, PrintOptions, parse, print};
@@ -10,15 +10,15 @@
 //! assert_eq!(print(&parsed.module, &PrintOptions::default()).text, source);
 //! ```
 //!
-//! Both work with explicit stacks: the depth of a program costs heap, never call stack. The text differs from what
-//! TVM 0.14 writes and reads in these points:
+//! Both keep explicit stacks, so a deeply nested module uses heap, never call stack. The text differs from what TVM
+//! 0.14 writes and reads in these points:
 //!
 //! * A `%N` or a global bound twice is an error; in TVM one binding wins silently.
 //! * `%"any name"` and `@"any name"` quote names that are not identifiers.
 //! * Tensor types may name a dimension, or compute it: `Tensor[(batch, floordiv(n + 1, 2)), float32]`.
 //! * Scalars of every element type are written inline (`1i8`, `3u8`, `1bf16`).
-//! * `annotation.compiler_begin(%x, compiler="t")` is read with or without an `attrs_type_key`.
-//! * The printer defines a shared expression at the innermost place that covers all its uses, which is where it is
+//! * `annotation.compiler_begin(%x, compiler="t")` is accepted with or without an `attrs_type_key`.
+//! * The printer defines a shared expression in the innermost scope that contains all its uses, where it is also
 //!   evaluated; variable names are made unique in each global function, not over the whole text.
 
 mod dim;
@@ -32,6 +32,6 @@ pub use dim::{dim_or_symbol, parse_dim};
 pub use parser::{ParseOptions, Parsed, parse};
 pub use printer::{PrintOptions, Printed, print, print_expr, print_faults};
 
-/// Maximum nesting depth of the patterns of clauses and of lists in attributes. Expressions nest as deep as memory
-/// allows, types up to [`Type::MAX_PARTS`](crate::ir::Type::MAX_PARTS).
+/// Maximum nesting depth of match patterns and of lists in attributes. Expressions may nest as deeply as memory allows,
+/// types up to [`Type::MAX_PARTS`](crate::ir::Type::MAX_PARTS).
 pub const MAX_NESTING: usize = 64;

@@ -1,8 +1,7 @@
-//! Numbers of the text: the value of a literal with its suffix, and the form of a scalar.
+//! Numeric literals: parsing of a number with its suffix, and printing of a scalar.
 //!
 //! Relay writes `i16 i32 i64` and `f16 f32 f64`; the suffixes of the remaining element types (`i8`, `u8`, `u16`, `u32`,
-//! `u64`, `bf16`) are added here, so that every scalar can be written in the text. Literals in patterns have the same
-//! form.
+//! `u64`, `bf16`) are additions, so that every scalar can be written inline. Literals in patterns have the same syntax.
 
 use crate::tensor::{DType, Element, Tensor};
 use half::{bf16, f16};
@@ -12,14 +11,14 @@ use half::{bf16, f16};
 pub enum Number {
     /// An integer and its element type.
     Int(i128, DType),
-    /// A float, and its element type. The value is not rounded to it yet.
+    /// A float, not rounded yet, and its element type.
     Float(f64, DType),
 }
 
 /// Parses a literal (`42`, `42i16`, `1e-3f`), negated if `negative`.
 ///
 /// # Errors
-/// A description of the problem.
+/// If the suffix is missing or unknown, or the value does not fit the element type.
 pub fn parse(text: &str, negative: bool) -> Result<Number, String> {
     let bytes = text.as_bytes();
     let mut end = bytes.iter().position(|b| !b.is_ascii_digit() && *b != b'.').unwrap_or(bytes.len());
@@ -35,7 +34,7 @@ pub fn parse(text: &str, negative: bool) -> Result<Number, String> {
     let integral = digits.bytes().all(|b| b.is_ascii_digit());
     let dtype = match suffix {
         "" if integral => None,
-        "" => return Err(format!("the float {text} needs the suffix f: write {text}f")),
+        "" => return Err(format!("expected a float with a suffix such as {text}f, found {text}")),
         "i" | "i32" => Some(DType::I32),
         "i8" => Some(DType::I8),
         "i16" => Some(DType::I16),
@@ -58,7 +57,7 @@ pub fn parse(text: &str, negative: bool) -> Result<Number, String> {
         return Ok(Number::Float(if negative { -value } else { value }, dtype));
     }
     if !integral {
-        return Err(format!("{text} has a fraction or an exponent, but the suffix of an integer"));
+        return Err(format!("expected an integer before the suffix {suffix}, found {text}"));
     }
     let value = digits.parse::<i128>().map(|v| if negative { -v } else { v });
     let value = value.map_err(|_| format!("{sign}{text} does not fit any integer type"))?;
@@ -76,7 +75,7 @@ fn in_range<T: Element>(value: i128) -> bool {
     }
 }
 
-/// Parses `inff`, `nanf` and their forms with a width, which are spelled like names.
+/// Parses `inff`, `nanf` and their forms with a width (`inff16`), which the lexer reads as names.
 pub fn special(text: &str, negative: bool) -> Option<Number> {
     let (value, suffix) = match text {
         _ if text.starts_with("inf") => (f64::INFINITY, &text[3..]),
@@ -107,7 +106,7 @@ impl Number {
             }),
             Number::Float(value, dtype) => {
                 let rounded = crate::with_dtype!(dtype, T => <T as Element>::from_f64(value).to_f64());
-                // 65505 rounds to the largest binary16, but Relay accepts nothing above that.
+                // 65505 rounds to 65504, the largest float16, but Relay accepts no literal above it.
                 let beyond = dtype == DType::F16 && value.abs() > f16::MAX.to_f64();
                 if value.is_finite() && (rounded.is_infinite() || beyond) {
                     return Err(format!("{value:e} does not fit {dtype}"));
@@ -118,7 +117,8 @@ impl Number {
     }
 }
 
-/// Writes a scalar inline, if the text can express it: every value except a NaN with a payload.
+/// Writes a scalar inline. Returns false for a tensor with dimensions and for a NaN with a payload, which the text
+/// cannot express.
 pub(super) fn write_scalar(tensor: &Tensor, out: &mut String) -> bool {
     use std::fmt::Write;
     if !tensor.shape().is_empty() {

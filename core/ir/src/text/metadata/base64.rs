@@ -16,7 +16,7 @@ const VALUES: [u8; 256] = {
 /// Decodes a text. Line breaks and spaces in it are ignored.
 ///
 /// # Errors
-/// A description of the problem.
+/// If the text has an invalid digit, misplaced padding or an incomplete group.
 pub(super) fn decode(text: &str) -> Result<Vec<u8>, String> {
     let mut bytes = Vec::with_capacity(text.len() / 4 * 3);
     let (mut group, mut count, mut padding) = (0u32, 0, 0);

@@ -1,5 +1,5 @@
 //! Serialized array in TVM's format, little-endian: u64 magic, u64 0, device (i32 type, i32 number), i32 rank, element
-//! type (u8 code, u8 bits, u16 lanes), i64 per dimension, i64 bytes, the bytes.
+//! type (u8 code, u8 bits, u16 lanes), i64 per dimension, i64 number of data bytes, the data.
 
 use crate::tensor::{DType, Tensor, element_count};
 
@@ -8,7 +8,7 @@ const MAGIC: u64 = 0xDD5E_40F0_96B4_A13F;
 /// Device type of the CPU.
 const CPU: i32 = 1;
 
-/// Returns code and bits of an element type in a `DLDataType`.
+/// Returns the type code and the number of bits of an element type in a `DLDataType`.
 fn code(dtype: DType) -> (u8, u8) {
     let bits = (dtype.size() * 8) as u8;
     match dtype {
@@ -20,7 +20,7 @@ fn code(dtype: DType) -> (u8, u8) {
     }
 }
 
-/// ByteReader from the front of a stream.
+/// Reader that consumes bytes from the front.
 struct ByteReader<'a>(&'a [u8]);
 
 impl ByteReader<'_> {
@@ -43,10 +43,10 @@ impl ByteReader<'_> {
     }
 }
 
-/// Reads an array.
+/// Deserializes an array.
 ///
 /// # Errors
-/// A description of the problem.
+/// If the header is truncated or invalid, or the length of the data does not match the type.
 pub(super) fn read(bytes: &[u8]) -> Result<Tensor, String> {
     let mut reader = ByteReader(bytes);
     if reader.u64()? != MAGIC {
@@ -61,11 +61,11 @@ pub(super) fn read(bytes: &[u8]) -> Result<Tensor, String> {
     let [kind, bits] = reader.take()?;
     let lanes = u16::from_le_bytes(reader.take()?);
     let dtype = DType::ALL.iter().copied().find(|&dtype| code(dtype) == (kind, bits) && lanes == 1);
-    // Some versions encode a Boolean as an unsigned integer of one bit, others have a separate code for it.
+    // Some versions of TVM encode a Boolean as an unsigned integer of one bit, others have a separate type code.
     let dtype = dtype.or((kind == 6 && bits == 8 && lanes == 1).then_some(DType::Bool));
     let dtype = dtype.ok_or_else(|| format!("unknown element type: code {kind}, {bits} bits, {lanes} lanes"))?;
     if rank > reader.0.len() / 8 {
-        return Err(format!("the array has {rank} dimensions, but is truncated"));
+        return Err(format!("the array of rank {rank} is truncated"));
     }
     let mut shape = Vec::with_capacity(rank);
     for _ in 0..rank {
@@ -78,12 +78,13 @@ pub(super) fn read(bytes: &[u8]) -> Result<Tensor, String> {
         .filter(|&wanted| i64::try_from(wanted) == Ok(given) && wanted == there)
         .and_then(|_| Tensor::from_bytes(dtype, &shape, reader.0));
     tensor.ok_or_else(|| {
-        let wanted = wanted.map_or_else(|| "more bytes than the address space".to_owned(), |n| format!("{n} bytes"));
-        format!("the array is {dtype}{shape:?}, which is {wanted}; it declares {given} and has {there}")
+        let wanted =
+            wanted.map_or_else(|| "more bytes than the address space holds".to_owned(), |n| format!("{n} bytes"));
+        format!("the array {dtype}{shape:?} takes {wanted}, but {given} are declared and {there} are present")
     })
 }
 
-/// Writes an array.
+/// Serializes an array.
 pub(super) fn write(tensor: &Tensor) -> Vec<u8> {
     let (kind, bits) = code(tensor.dtype());
     let mut bytes = Vec::with_capacity(48 + 8 * tensor.shape().len() + tensor.bytes().len());

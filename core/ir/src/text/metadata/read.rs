@@ -9,13 +9,13 @@ use serde_json::Value;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Contents of a section.
+/// Contents of a metadata section.
 pub(crate) struct Metadata {
     nodes: Vec<Value>,
-    /// Nodes of the array of each type key.
+    /// Indices in `nodes` of the objects of each type key.
     keys: HashMap<String, Vec<usize>>,
     arrays: Vec<Value>,
-    /// Arrays that have been read.
+    /// Arrays that have been decoded.
     tensors: HashMap<usize, Arc<Tensor>>,
 }
 
@@ -23,15 +23,16 @@ impl Metadata {
     /// Reads the JSON of a section. Arrays are decoded on demand.
     ///
     /// # Errors
-    /// A description of the problem.
+    /// If the text is not JSON, or the root is not a map from type keys to lists of objects.
     pub(crate) fn read(json: &str) -> Result<Metadata, String> {
         let mut json: Value = serde_json::from_str(json).map_err(|error| format!("invalid JSON: {error}"))?;
-        let Value::Array(nodes) = json["nodes"].take() else { return Err("no list \"nodes\"".to_owned()) };
+        let Value::Array(nodes) = json["nodes"].take() else { return Err("expected a list \"nodes\"".to_owned()) };
         let arrays = match json["b64ndarrays"].take() {
             Value::Array(arrays) => arrays,
             _ => Vec::new(),
         };
-        let root = index(&json["root"]).and_then(|root| nodes.get(root)).ok_or("no node \"root\"")?;
+        let root =
+            index(&json["root"]).and_then(|root| nodes.get(root)).ok_or("expected the index of a node as \"root\"")?;
         let mut keys = HashMap::new();
         let (names, values) = (root["keys"].as_array(), root["data"].as_array());
         if let (Some(names), Some(values)) = (names, values) {
@@ -58,20 +59,20 @@ impl Metadata {
         keys
     }
 
-    /// Returns the number of objects of a type.
+    /// Returns the number of objects of the type `key`.
     pub(crate) fn count(&self, key: &str) -> usize {
         self.keys.get(key).map_or(0, Vec::len)
     }
 
     fn object(&self, key: &str, at: usize) -> Result<&Value, String> {
         let node = self.keys.get(key).and_then(|nodes| nodes.get(at)).and_then(|&node| self.nodes.get(node));
-        node.ok_or_else(|| format!("no object {at} of type {key}"))
+        node.ok_or_else(|| format!("object {at} of type {key} does not exist"))
     }
 
     /// Returns the tensor of `meta[relay.Constant][at]`.
     ///
     /// # Errors
-    /// A description of the problem.
+    /// If the constant does not exist, or its array is missing or invalid.
     pub(crate) fn constant(&mut self, at: usize) -> Result<Arc<Tensor>, String> {
         let node = self.object("relay.Constant", at)?;
         let array = text_index(&node["attrs"]["data"]).ok_or("the constant does not refer to an array")?;
@@ -89,7 +90,7 @@ impl Metadata {
     /// omitted: later stages of TVM add them for internal use.
     ///
     /// # Errors
-    /// A description of the problem.
+    /// If the object does not exist or has no attributes, or an attribute has an invalid value.
     pub(crate) fn op_attrs(&self, key: &str, at: usize, op: &OpDef) -> Result<Vec<(Name, AttrValue)>, String> {
         let attrs = self.object(key, at)?["attrs"].as_object().ok_or("the object has no attributes")?;
         let mut values = Vec::new();
@@ -105,11 +106,11 @@ impl Metadata {
                 AttrKind::Str | AttrKind::DType => AttrValue::from(text),
                 AttrKind::Bool => AttrValue::Bool(text.parse::<i64>().map_err(|_| bad())? != 0),
                 AttrKind::Float if !optional => AttrValue::Float(text.parse().map_err(|_| bad())?),
-                // A number that may be absent is an object; others are stored inline.
+                // An optional number is stored as an object, any other inline.
                 AttrKind::Int if !optional => AttrValue::Int(text.parse().map_err(|_| bad())?),
                 _ => self.value(written, 0)?,
             };
-            // An absent object means the default, as does an empty string.
+            // The null object stands for the default.
             if value != AttrValue::None {
                 values.push((Name::from(def.name), value));
             }
@@ -120,15 +121,15 @@ impl Metadata {
     /// Returns the value of `meta[key][at]` as an attribute.
     ///
     /// # Errors
-    /// A description of the problem.
+    /// If the object does not exist or is not an attribute value.
     pub(crate) fn attribute(&self, key: &str, at: usize) -> Result<AttrValue, String> {
         let node = self.object(key, at)?;
         self.object_value(node, 0)
     }
 
-    /// Returns the value of the object with the index `written`; `AttrValue::None` for the first one, the null object.
+    /// Returns the attribute value of the object with the index `written`; `AttrValue::None` for the null object.
     fn value(&self, written: &Value, depth: usize) -> Result<AttrValue, String> {
-        let at = text_index(written).ok_or_else(|| format!("{written} is not an object index"))?;
+        let at = text_index(written).ok_or_else(|| format!("expected the index of an object, found {written}"))?;
         let node = self.nodes.get(at).ok_or_else(|| format!("object {at} does not exist"))?;
         self.object_value(node, depth)
     }
@@ -144,18 +145,18 @@ impl Metadata {
             "IntImm" => match text().and_then(|text| text.parse::<i64>().ok()) {
                 Some(value) if node["attrs"]["dtype"] == "bool" => Ok(AttrValue::Bool(value != 0)),
                 Some(value) => Ok(AttrValue::Int(value)),
-                None => Err("an IntImm without its value".to_owned()),
+                None => Err("the IntImm has no valid value".to_owned()),
             },
             "FloatImm" => match text().and_then(|text| text.parse().ok()) {
                 Some(value) => Ok(AttrValue::Float(value)),
-                None => Err("a FloatImm without its value".to_owned()),
+                None => Err("the FloatImm has no valid value".to_owned()),
             },
             "runtime.String" | "String" | "StringImm" | "tir.StringImm" => {
                 let base64 = || base64::decode(node["repr_b64"].as_str()?).ok().and_then(|b| String::from_utf8(b).ok());
                 let text = node["repr_str"].as_str().or_else(text).map(str::to_owned).or_else(base64);
                 match text {
                     Some(text) if !text.contains('"') => Ok(AttrValue::from(&*text)),
-                    _ => Err("a string that the text format cannot express".to_owned()),
+                    _ => Err("the string cannot be expressed in the text format".to_owned()),
                 }
             }
             "Array" => {
@@ -169,7 +170,7 @@ impl Metadata {
     }
 }
 
-/// Parses a number, or a number in a string; TVM writes both.
+/// Parses an index that is a number or a string, as TVM writes both.
 fn text_index(value: &Value) -> Option<usize> {
     match value {
         Value::String(text) => text.parse().ok(),

@@ -5,12 +5,12 @@ use crate::tensor::Tensor;
 use std::fmt::Write;
 use std::sync::Arc;
 
-/// Appends a section with these constants, for `meta[relay.Constant][i]`, unless there are none.
+/// Appends a metadata section with `constants` as the values of `meta[relay.Constant][i]`, unless there are none.
 pub(crate) fn write(out: &mut String, constants: &[Arc<Tensor>]) {
     if constants.is_empty() {
         return;
     }
-    // The first object is the null object; then follow the root, its only array, and the constants.
+    // The null object comes first, followed by the root, its only array, and the constants.
     const FIRST: usize = 3;
     let list: Vec<String> = (FIRST..FIRST + constants.len()).map(|at| at.to_string()).collect();
     let _ = write!(

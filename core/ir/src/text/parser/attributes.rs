@@ -13,7 +13,7 @@ impl Parser<'_> {
         self.peek().kind == Kind::Ident && self.peek_second().kind == Kind::Equal
     }
 
-    /// Parses `name = value` pairs up to and including the closing parenthesis, and pushes them on the attribute stack.
+    /// Parses `name = value` pairs up to and including the closing parenthesis, and appends them to `self.attrs`.
     pub(super) fn attributes(&mut self) -> Result<()> {
         let first = self.attrs.len();
         while !self.eat(Kind::CloseParen) {
@@ -93,7 +93,7 @@ impl Parser<'_> {
         Ok(value)
     }
 
-    /// Parses a number with any number of minus signs before it.
+    /// Parses a number preceded by any number of minus signs.
     pub(super) fn number(&mut self) -> Result<Number> {
         let start = self.peek().span;
         let mut negative = false;

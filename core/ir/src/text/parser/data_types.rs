@@ -36,8 +36,8 @@ impl Parser<'_> {
             Some(duplicate) => {
                 let first = self.type_spans.get(&duplicate).copied();
                 let message = match duplicate == name {
-                    true => format!("the name `{}` of the type is taken", brief(&duplicate)),
-                    false => format!("the name `{}` of a constructor is taken", brief(&duplicate)),
+                    true => format!("the type name `{}` is already in use", brief(&duplicate)),
+                    false => format!("the constructor name `{}` is already in use", brief(&duplicate)),
                 };
                 let mut diagnostic =
                     Diagnostic::error(codes::text::DUPLICATE_NAME, message).at(token.span, "the second definition");
@@ -63,7 +63,7 @@ impl Parser<'_> {
                 return Err(self.unexpected(token, "a name for the constructor"));
             }
             if op::lookup(&name).is_some() {
-                let message = format!("the constructor `{name}` has the name of an operator");
+                let message = format!("the constructor `{name}` has the same name as an operator");
                 self.report(Box::new(Diagnostic::error(codes::text::DUPLICATE_NAME, message).at(token.span, "")));
             }
             let fields = if self.peek().kind == Kind::OpenParen { self.types()? } else { Vec::new() };
@@ -88,19 +88,17 @@ impl Parser<'_> {
                 )
                 .help("move the definition of the type above the function")
             } else if in_pattern {
-                let diagnostic =
-                    Diagnostic::error(codes::text::UNKNOWN_NAME, format!("no constructor is called `{shown}`"));
+                let diagnostic = Diagnostic::error(codes::text::UNKNOWN_NAME, format!("unknown constructor `{shown}`"));
                 match nearest(&shown, types.constructor_names()) {
                     Some(near) => diagnostic.help(format!("did you mean `{near}`?")),
-                    None => {
-                        diagnostic.help(format!("a variable is written `%{shown}`, a constructor comes from a `type`"))
-                    }
+                    None => diagnostic
+                        .help(format!("write a variable as `%{shown}`, or define the constructor in a `type`")),
                 }
             } else {
                 let mut known: Vec<&str> = op::names().collect();
                 known.extend(types.constructor_names());
                 let diagnostic =
-                    Diagnostic::error(codes::types::UNKNOWN_OPERATOR, format!("no operator is called `{shown}`"));
+                    Diagnostic::error(codes::types::UNKNOWN_OPERATOR, format!("unknown operator `{shown}`"));
                 match nearest(&shown, known.iter().copied()) {
                     Some(near) => diagnostic.help(format!("did you mean `{near}`?")),
                     None => diagnostic,

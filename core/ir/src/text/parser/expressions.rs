@@ -1,7 +1,7 @@
 //! Parser of expressions: the loop over the stack of frames.
 //!
 //! An *item* is a sequence of statements with a result: the contents of braces or parentheses, and each argument. `let`
-//! bindings and `e;` form a chain of lets that is built from its end when the item ends; `%N = e;` only binds a name.
+//! bindings and `e;` form a chain of lets, which is built backwards when the item ends; `%N = e;` only binds a name.
 
 use super::frames::{Infix, ParseFrame, State, Target};
 use super::tokens::brief;
@@ -29,8 +29,8 @@ fn infix(kind: Kind) -> Option<Infix> {
 }
 
 impl Parser<'_> {
-    /// Parses an expression of the top level, or a definition whose frame is on the stack. Always returns with an empty
-    /// stack of frames.
+    /// Parses a top-level expression, or the rest of a definition whose frame is on the stack. The stack of frames is
+    /// empty on return.
     pub(super) fn expression(&mut self) -> Result<ExprId> {
         let mut state = State::Item;
         loop {
@@ -65,13 +65,13 @@ impl Parser<'_> {
             self.sequence();
             let name = self.peek();
             if name.kind != Kind::Local {
-                return Err(self.unexpected(name, "a variable: `let %x = ...`"));
+                return Err(self.unexpected(name, "a variable, as in `let %x = ...`"));
             }
             self.take();
             let annotation = if self.eat(Kind::Colon) { self.ty()? } else { Type::Unknown };
             self.expect(Kind::Equal)?;
             let var = self.variable(name, annotation);
-            // A function may call itself; any other value sees the previous binding of the name.
+            // A function may call itself; in any other value, the name refers to its previous binding.
             let value = self.peek();
             let bound = self.word(value) == Some("fn");
             if bound {
@@ -89,7 +89,7 @@ impl Parser<'_> {
         Ok(State::Operand)
     }
 
-    /// Ensures that the current item is a sequence.
+    /// Pushes the frame of a sequence, unless the current item already has one.
     fn sequence(&mut self) {
         if !matches!(self.frames.last(), Some(ParseFrame::Sequence { .. })) {
             self.frames.push(ParseFrame::Sequence { lets: self.lets.len() as u32, scope: self.names.scope() });
@@ -120,7 +120,7 @@ impl Parser<'_> {
                                 .at(token.span, "")
                                 .help(format!("define it above: `%{number} = ...;`")),
                         ));
-                        // Bound from here on, so that it is reported only once.
+                        // Binding the number prevents a second report.
                         let unit = self.push(Expr::Tuple(Box::new([])), start);
                         self.names.bind_graph(number, unit);
                         Ok(State::After(unit, start))
@@ -176,7 +176,7 @@ impl Parser<'_> {
             "ref_read" => self.arguments(Target::RefRead, start, true),
             "ref_write" => self.arguments(Target::RefWrite, start, true),
             "let" => Err(Box::new(
-                Diagnostic::error(codes::text::UNEXPECTED_TOKEN, "found `let`, expected an expression")
+                Diagnostic::error(codes::text::UNEXPECTED_TOKEN, "expected an expression, found `let`")
                     .at(token.span, "")
                     .help("put parentheses around it: `(let %x = ...; ...)`"),
             )),
@@ -201,9 +201,9 @@ impl Parser<'_> {
                         return Err(Box::new(
                             Diagnostic::error(
                                 codes::text::UNEXPECTED_TOKEN,
-                                format!("the operator `{word}` is not called"),
+                                format!("expected a call of the operator `{word}`, found its name alone"),
                             )
-                            .at(token.span, "its arguments are expected after it")
+                            .at(token.span, "expected arguments after the name")
                             .help(format!("wrap it in a function: `fn (%x) {{ {word}(%x) }}`")),
                         ));
                     }
@@ -214,7 +214,7 @@ impl Parser<'_> {
                     None => {
                         let mut diagnostic = Diagnostic::error(
                             codes::types::UNKNOWN_OPERATOR,
-                            format!("no operator is called `{}`", brief(word)),
+                            format!("unknown operator `{}`", brief(word)),
                         )
                         .at(token.span, "");
                         if let Some(near) = nearest(&brief(word), op::names()) {
@@ -230,7 +230,7 @@ impl Parser<'_> {
         }
     }
 
-    /// Begins a call; with `word`, consumes the name of the callee first.
+    /// Begins a call; if `word` is true, consumes the name of the callee first.
     fn arguments(&mut self, target: Target, start: u32, word: bool) -> Result<State> {
         if word {
             self.take();
@@ -307,7 +307,7 @@ impl Parser<'_> {
                 let index = self.expect(Kind::Number)?;
                 let text = self.text_of(index);
                 let Ok(index) = text.parse::<u32>() else {
-                    let message = format!("`{}` is not a field index", brief(text));
+                    let message = format!("expected a field index, found `{}`", brief(text));
                     return Err(Box::new(Diagnostic::error(codes::text::BAD_NUMBER, message).at(index.span, "")));
                 };
                 Ok(State::After(self.push(Expr::Project { tuple: value, index }, start), start))
@@ -324,7 +324,7 @@ impl Parser<'_> {
         }
     }
 
-    /// Builds the infix operators on top of the stack that bind at least as tightly as `precedence`.
+    /// Builds the calls of the infix operators on top of the stack that bind at least as tightly as `precedence`.
     fn reduce(&mut self, mut right: ExprId, mut from: u32, precedence: u8) -> (ExprId, u32) {
         while let Some(&ParseFrame::Infix { op, left, start }) = self.frames.last()
             && op.precedence >= precedence
@@ -339,7 +339,7 @@ impl Parser<'_> {
         (right, from)
     }
 
-    /// Passes a complete expression to the frame that waits for it.
+    /// Passes a complete expression to the innermost frame.
     fn complete(&mut self, value: ExprId) -> Result<State> {
         match self.frames.last() {
             Some(&ParseFrame::LetValue { name, var, bound }) => {
@@ -454,7 +454,7 @@ impl Parser<'_> {
         }
     }
 
-    /// Ends the statements of the current item: builds its lets around the result and leaves its scope.
+    /// Ends the sequence of the current item: wraps the result in its lets and leaves its scope.
     fn finish_sequence(&mut self, mut value: ExprId) -> ExprId {
         let Some(&ParseFrame::Sequence { lets, scope }) = self.frames.last() else {
             return value;

@@ -7,17 +7,17 @@ use crate::ir::{Attrs, Clause, ClausePattern, ExprId, ExprList, Name, OpId, Type
 pub(super) enum State {
     /// At the beginning of an item or after one of its statements.
     Item,
-    /// An expression is expected.
+    /// Before an operand.
     Operand,
-    /// After an expression, with its start, that a call, a projection or an infix operator may follow.
+    /// After an expression, given with its start, which a call, a projection or an infix operator may continue.
     After(ExprId, u32),
-    /// After an expression that is complete.
+    /// After a complete expression.
     Complete(ExprId),
     /// After the outermost expression.
     Done(ExprId),
 }
 
-/// Construct that has been begun and is not finished.
+/// Unfinished construct.
 pub(super) enum ParseFrame {
     /// `let %x = ...`; the variable is already bound if the value is a function literal.
     LetValue { name: Token, var: ExprId, bound: bool },
@@ -49,7 +49,7 @@ pub(super) enum ParseFrame {
 #[derive(Clone, Copy)]
 pub(super) enum Target {
     Op(OpId),
-    /// An operator that does not exist, which has been reported.
+    /// Unknown operator, which has already been reported.
     UnknownOp,
     Value(ExprId),
     RefNew,
@@ -57,7 +57,7 @@ pub(super) enum Target {
     RefWrite,
 }
 
-/// Infix operator: its precedence, and its operator in the table.
+/// Infix operator: its precedence, and its name in the operator table.
 #[derive(Clone, Copy)]
 pub(super) struct Infix {
     pub(super) precedence: u8,
@@ -86,7 +86,7 @@ pub(super) struct OpenMatch {
     pub(super) clauses: Vec<Clause>,
     /// Pattern of the clause whose body is being read.
     pub(super) pattern: Option<ClausePattern>,
-    /// True if that body is enclosed in braces.
+    /// True if the body of the current clause is enclosed in braces.
     pub(super) braces: bool,
     /// Scope to restore after a clause.
     pub(super) scope: u32,

@@ -45,7 +45,7 @@ impl Parser<'_> {
                 self.report(Box::new(
                     Diagnostic::error(
                         codes::text::DUPLICATE_NAME,
-                        format!("two parameters are called `%{}`", brief(param_name)),
+                        format!("duplicate parameter `%{}`", brief(param_name)),
                     )
                     .at(token.span, "the second one"),
                 ));

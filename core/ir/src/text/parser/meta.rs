@@ -1,6 +1,6 @@
 //! References to metadata: `meta[relay.Constant][0]` as an expression, `meta[relay.attrs.Conv2DAttrs][0]` for the
-//! attributes of a call, any other as the value of an attribute. The values are in the text's own section or, for
-//! constants, in the companion file.
+//! attributes of a call, any other key for the value of one attribute. The values are in the metadata section of the
+//! text or, for constants, in the weights file beside it.
 
 use super::frames::{ParseFrame, State, Target};
 use super::tokens::brief;
@@ -10,7 +10,7 @@ use crate::ir::{AttrValue, Expr};
 use crate::op;
 use crate::text::metadata::{HEADER, Metadata};
 
-/// Reference: the type key, the index, and the span.
+/// Parsed `meta[key][index]`.
 struct Reference<'a> {
     key: &'a str,
     index: usize,
@@ -18,8 +18,8 @@ struct Reference<'a> {
 }
 
 impl<'a> Parser<'a> {
-    /// Finds the section at the end of the text, and reads it. A match may be inside a comment, which is only known
-    /// once the definitions before it have been parsed.
+    /// Finds and reads the metadata section at the end of the text. The header found may be inside a comment, which is
+    /// known only once the text before it has been parsed.
     pub(super) fn metadata_section(&mut self) {
         let Some(at) = self.source.rfind(HEADER) else { return };
         if at > 0 && !self.source[..at].trim_end_matches([' ', '\t', '\r']).ends_with('\n') {
@@ -56,13 +56,13 @@ impl<'a> Parser<'a> {
         match self.text_of(number).parse() {
             Ok(index) => Ok(Reference { key: self.text_of(key), index, span }),
             Err(_) => {
-                let message = format!("`{}` is not an index", brief(self.text_of(number)));
+                let message = format!("expected an index, found `{}`", brief(self.text_of(number)));
                 Err(Box::new(Diagnostic::error(codes::text::BAD_NUMBER, message).at(number.span, "")))
             }
         }
     }
 
-    /// Parses a constant; or, as the last argument of an operator, all its attributes.
+    /// Parses a reference to a constant or, as the last argument of an operator, to all attributes of the call.
     pub(super) fn meta_operand(&mut self, start: u32) -> Result<State> {
         let reference = self.reference()?;
         if reference.key == "relay.Constant" {
@@ -72,19 +72,19 @@ impl<'a> Parser<'a> {
                 None => {
                     let tensor = match self.metadata.as_mut().filter(|m| m.count("relay.Constant") > 0) {
                         Some(metadata) if index < metadata.count("relay.Constant") => metadata.constant(index),
-                        Some(metadata) => Err(format!("the section has {}", metadata.count("relay.Constant"))),
+                        Some(metadata) => Err(format!(
+                            "the number of constants in the section is {}",
+                            metadata.count("relay.Constant")
+                        )),
                         None if self.section_error.is_some() => {
                             Err("the section #[metadata] cannot be read".to_owned())
                         }
-                        None => self
-                            .options
-                            .constants
-                            .get(index)
-                            .cloned()
-                            .ok_or_else(|| format!("the weights file has {}", self.options.constants.len())),
+                        None => self.options.constants.get(index).cloned().ok_or_else(|| {
+                            format!("the number of constants in the weights file is {}", self.options.constants.len())
+                        }),
                     };
                     let tensor = tensor.map_err(|reason| {
-                        let message = format!("no such constant: {reason}");
+                        let message = format!("constant {index}: {reason}");
                         Box::new(Diagnostic::error(codes::text::BAD_METADATA, message).at(reference.span, "").help(
                             "constants are numbered from 0, in a section #[metadata] or in the weights file beside the text",
                         ))
@@ -105,7 +105,7 @@ impl<'a> Parser<'a> {
             return self.next_argument();
         }
         self.known(&reference)?;
-        Err(unusable(&reference, "constants are values, attributes belong at the end of a call of an operator"))
+        Err(unusable(&reference, "attributes are only allowed as the last argument of an operator call"))
     }
 
     /// Parses the value of an attribute.
@@ -121,13 +121,13 @@ impl<'a> Parser<'a> {
         let shown = brief(key);
         let Some(metadata) = &self.metadata else {
             let message = match self.section_error {
-                None => format!("`meta[{shown}]` without a metadata section"),
+                None => format!("expected a metadata section for `meta[{shown}]`, found none"),
                 Some(_) => format!("`meta[{shown}]` refers to a section that cannot be read"),
             };
             return Err(Box::new(
                 Diagnostic::error(codes::text::BAD_METADATA, message)
                     .at(span, "")
-                    .help("it is printed at the end of a text, below a line #[metadata]"),
+                    .help("the metadata section follows the definitions, below a line #[metadata]"),
             ));
         };
         let count = metadata.count(key);
@@ -137,7 +137,7 @@ impl<'a> Parser<'a> {
         let keys = metadata.keys();
         let message = match count {
             0 => format!("the metadata has no objects of type `{shown}`"),
-            _ => format!("the metadata has {count} objects of type `{shown}`, numbered from 0"),
+            _ => format!("`meta[{shown}]`: expected an index less than {count}, found {index}"),
         };
         let mut diagnostic = Diagnostic::error(codes::text::BAD_METADATA, message).at(span, "");
         if let Some(near) = nearest(key, keys.iter().copied()).filter(|near| *near != key) {
@@ -148,6 +148,6 @@ impl<'a> Parser<'a> {
 }
 
 fn unusable(reference: &Reference<'_>, reason: &str) -> Box<Diagnostic> {
-    let message = format!("`meta[{}][{}]` is not allowed here: {reason}", brief(reference.key), reference.index);
+    let message = format!("cannot use `meta[{}][{}]` here: {reason}", brief(reference.key), reference.index);
     Box::new(Diagnostic::error(codes::text::BAD_METADATA, message).at(reference.span, ""))
 }

@@ -1,10 +1,10 @@
 //! Parser: text to module. It never recurses on the depth of the input: unfinished constructs are kept on a stack of
 //! [`ParseFrame`]s, and a loop moves between three states (before an item, before an operand, after an operand). Only
-//! the patterns of clauses and lists in attributes are read recursively, up to [`super::MAX_NESTING`].
+//! match patterns and lists in attributes are read recursively, up to [`super::MAX_NESTING`].
 //!
 //! It reports several errors per run. After an error it drops unfinished constructs in the enclosing block, skips to
 //! the next `;`, `}` or `def @`, and continues; names that the broken part would have bound are bound to `()`, so that
-//! one mistake causes one message.
+//! one mistake causes only one diagnostic.
 
 mod attributes;
 mod data_types;
@@ -35,10 +35,11 @@ pub struct ParseOptions<'a> {
     pub constants: &'a [Arc<Tensor>],
 }
 
-/// Result of parsing a text. If the diagnostics contain errors, the module only serves for further messages.
+/// Result of parsing a text. If the diagnostics contain errors, the module is incomplete and only useful for further
+/// diagnostics.
 #[derive(Debug)]
 pub struct Parsed {
-    /// Program, not typed yet.
+    /// Module, before type inference.
     pub module: Module,
     /// Expression after the definitions, if the text has one.
     pub root: Option<ExprId>,
@@ -49,8 +50,8 @@ pub struct Parsed {
 }
 
 impl Parsed {
-    /// Turns a text that is an expression into a program: the expression becomes the body of `@main`, its free
-    /// variables the parameters, in the order of their declarations. (A function literal becomes `@main` itself.)
+    /// Makes the expression after the definitions, if any, the body of `@main`, with its free variables as parameters
+    /// in the order of their declarations. A function literal becomes `@main` itself.
     ///
     /// # Errors
     /// If the text has both an expression and a function `@main`.
@@ -58,7 +59,7 @@ impl Parsed {
         let Some(root) = self.root else { return Ok(()) };
         if let Some(&main) = self.module.globals.get("main") {
             let start = self.spans[main].start;
-            let message = "the text has both an expression and a function `@main`, and either could be the program";
+            let message = "expected either an expression or a function `@main`, found both";
             let diagnostic = Diagnostic::error(codes::text::DUPLICATE_NAME, message)
                 .at(self.spans[root], "the expression")
                 .at(Span { start, end: start + 3 }, "the function")
@@ -97,7 +98,7 @@ fn free_variables(module: &Module, root: ExprId) -> Vec<ExprId> {
 /// Parses a module (`#[version = "0.0.5"]` and definitions), an expression, or definitions and an expression.
 pub fn parse(source: &str, options: &ParseOptions<'_>) -> Parsed {
     if source.len() > MAX_LENGTH {
-        let diagnostic = Diagnostic::error(codes::text::TOO_LARGE, "a text of more than 1 GiB")
+        let diagnostic = Diagnostic::error(codes::text::TOO_LARGE, "the text is longer than 1 GiB")
             .help("keep constants in the weights file, as meta[relay.Constant][i]");
         return Parsed { module: Module::new(), root: None, spans: IndexVec::new(), diagnostics: vec![diagnostic] };
     }
@@ -107,21 +108,21 @@ pub fn parse(source: &str, options: &ParseOptions<'_>) -> Parsed {
     Parsed { module: parser.module, root: parser.root, spans: parser.spans, diagnostics: parser.diagnostics }
 }
 
-/// Maximum length of a text in bytes. Two bytes yield at most three expressions, so spans and expression ids fit 32
-/// bits.
+/// Maximum length of a text in bytes. Two bytes yield at most three expressions, so spans and expression ids fit into
+/// 32 bits.
 const MAX_LENGTH: usize = 1 << 30;
 
 /// Maximum number of errors, after which parsing stops.
 const MAX_ERRORS: usize = 100;
 
-/// Result of parsing; the error is boxed, as it is the rare case.
+/// Result with a boxed error, as errors are rare.
 type Result<T, E = Box<Diagnostic>> = std::result::Result<T, E>;
 
 struct Parser<'a> {
     source: &'a str,
     options: &'a ParseOptions<'a>,
     lexer: Lexer<'a>,
-    /// Next tokens, of which `lookahead` have been read.
+    /// Lookahead buffer, of which the first `lookahead` tokens have been read.
     ahead: [Token; 2],
     lookahead: usize,
     /// End of the last token that was consumed.
@@ -140,20 +141,20 @@ struct Parser<'a> {
     names: Names<'a>,
     /// Type parameters in scope: the name in the text, and the name in the module.
     type_params: Vec<(&'a str, Name)>,
-    /// Most recent tensor types.
+    /// Most recently parsed tensor types, shared by equal types that follow.
     last_types: VecDeque<Type>,
     /// References to types, resolved when all definitions have been read: the name, the number of type arguments, the
     /// span.
     type_mentions: Vec<(Name, usize, Span)>,
     /// Span of each type definition.
     type_spans: HashMap<Name, Span>,
-    /// Names that are called or used in a pattern and were unknown when they were read.
+    /// Names of callees and constructors that were undefined when they were read; `true` for a name in a pattern.
     unknown_callees: Vec<(Token, bool)>,
     /// Expression of each metadata constant; all references share it.
     constants: HashMap<usize, ExprId>,
-    /// Start of the metadata section, if the text has one, and its contents.
+    /// Start of the metadata section, if the text has one.
     section: Option<u32>,
-    /// Error in the section, kept until it is certain that the section is not inside a comment.
+    /// Error in the metadata section, held back until the parser reaches the section, which may be inside a comment.
     section_error: Option<Box<Diagnostic>>,
     metadata: Option<Metadata>,
 }
@@ -203,9 +204,9 @@ impl<'a> Parser<'a> {
         if !versioned && self.at_definition() {
             let here = self.peek().span;
             self.report(Box::new(
-                Diagnostic::error(codes::text::BAD_VERSION, "a module begins with its version")
+                Diagnostic::error(codes::text::BAD_VERSION, "expected a version line before the first definition")
                     .at(here, "the first definition")
-                    .help("write #[version = \"0.0.5\"] above it"),
+                    .help("add `#[version = \"0.0.5\"]` above it"),
             ));
         }
         if !versioned && self.peek().kind == Kind::Eof {
@@ -228,7 +229,7 @@ impl<'a> Parser<'a> {
         }
         if self.diagnostics.len() >= MAX_ERRORS {
             let here = self.peek().span;
-            let note = format!("{MAX_ERRORS} errors; the rest of the text was not read");
+            let note = format!("parsing stopped after {MAX_ERRORS} errors");
             self.report(Box::new(Diagnostic::error(codes::text::UNEXPECTED_TOKEN, note).at(here, "")));
         } else {
             self.check_type_mentions();
@@ -254,9 +255,9 @@ impl<'a> Parser<'a> {
             return Err(Box::new(
                 Diagnostic::error(
                     codes::text::BAD_VERSION,
-                    format!("invalid semantic version {}", self.text_of(version)),
+                    format!("version: expected \"0.0.5\", found {}", self.text_of(version)),
                 )
-                .at(version.span, "the supported version is \"0.0.5\""),
+                .at(version.span, "unsupported version"),
             ));
         }
         Ok(true)
@@ -272,7 +273,7 @@ impl<'a> Parser<'a> {
         let token = self.peek();
         match token.kind {
             Kind::Eof => return Ok(false),
-            // The rest of the text is the metadata section, which has been read.
+            // The rest of the text is the metadata section, which has already been read.
             Kind::Hash if self.section == Some(token.span.start) => {
                 if let Some(error) = self.section_error.take() {
                     self.report(error);
@@ -323,7 +324,7 @@ impl<'a> Parser<'a> {
         id
     }
 
-    #[expect(clippy::boxed_local, reason = "errors travel in boxes, as in every reader here")]
+    #[expect(clippy::boxed_local, reason = "errors are boxed in the whole parser")]
     fn report(&mut self, error: Box<Diagnostic>) {
         self.diagnostics.push(*error);
     }

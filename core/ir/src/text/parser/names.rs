@@ -10,8 +10,8 @@ pub(super) struct Names<'a> {
     entries: Vec<(Name, Option<ExprId>)>,
     /// Previous bindings, innermost last.
     undo: Vec<(u32, Option<ExprId>)>,
-    /// Bindings of `%N`, one table for the whole text. Numbers up to the length of the text have a slot, others a map
-    /// entry.
+    /// Bindings of `%N` in the whole text. Numbers below the length of the text have a slot in `dense`, others an entry
+    /// in `sparse`.
     dense: Vec<Option<ExprId>>,
     sparse: HashMap<u64, ExprId>,
     limit: u64,
@@ -38,13 +38,13 @@ impl<'a> Names<'a> {
         index
     }
 
-    /// Returns the shared name that the module stores.
+    /// Returns the interned name, as the module stores it.
     pub(super) fn shared(&mut self, name: &'a str) -> Name {
         let index = self.intern(name);
         self.entries[index as usize].0.clone()
     }
 
-    /// Binds a name until the scope is left.
+    /// Binds a name in the current scope.
     pub(super) fn bind(&mut self, name: &'a str, to: ExprId) {
         let index = self.intern(name);
         let before = self.entries[index as usize].1.replace(to);
@@ -60,7 +60,7 @@ impl<'a> Names<'a> {
         self.entries.iter().filter(|(_, to)| to.is_some()).map(|(name, _)| &**name)
     }
 
-    /// Returns a mark of the current scope.
+    /// Returns a mark of the current scope for [`leave`](Self::leave).
     pub(super) fn scope(&self) -> u32 {
         self.undo.len() as u32
     }

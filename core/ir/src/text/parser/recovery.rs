@@ -19,7 +19,7 @@ impl Parser<'_> {
             Some(ParseFrame::Sequence { .. }) => block + 2,
             _ => block + 1,
         };
-        // An abandoned match has an open brace of its own.
+        // Each abandoned match has an open brace of its own.
         let mut depth =
             self.frames[keep.min(self.frames.len())..].iter().filter(|f| matches!(f, ParseFrame::Clause(_))).count();
         self.unwind(keep);
@@ -34,7 +34,7 @@ impl Parser<'_> {
                     break State::Item;
                 }
                 _ if self.at_end_of_definition() => {
-                    // If the error is about this token, it already reports that the block does not end.
+                    // An error at this token already reports that the block is not closed.
                     if error.labels.first().is_some_and(|label| label.span == token.span) {
                         return Err(error);
                     }
@@ -79,7 +79,8 @@ impl Parser<'_> {
     /// Skips to the next definition, after an error outside any block.
     pub(super) fn skip_to_definition(&mut self) {
         loop {
-            // A faulty definition has already been entered, so this is the next one.
+            // The keyword of the faulty definition has already been consumed, so a definition found here is the next
+            // one.
             let token = self.peek();
             let open = matches!(token.kind, Kind::OpenString | Kind::OpenComment);
             if self.at_end_of_definition() && !open {
@@ -98,7 +99,7 @@ impl Parser<'_> {
                 }
                 Some(ParseFrame::GraphValue { number }) => {
                     let unit = self.unit();
-                    // A second message about the number would report the same mistake.
+                    // A duplicate number is not reported: the statement has already been reported as faulty.
                     let _ = self.bind_graph(number, unit);
                 }
                 Some(ParseFrame::Sequence { lets, scope }) => {
@@ -115,7 +116,7 @@ impl Parser<'_> {
         }
     }
 
-    /// Appends `()` as a placeholder for what could not be read.
+    /// Appends `()` as a placeholder for an expression that could not be parsed.
     fn unit(&mut self) -> ExprId {
         let here = self.last_end;
         self.push(Expr::Tuple(Box::new([])), here)

@@ -29,7 +29,7 @@ impl<'a> Parser<'a> {
         token
     }
 
-    /// Consumes the next token if it is of that kind.
+    /// Consumes the next token if its kind is `kind`.
     pub(super) fn eat(&mut self, kind: Kind) -> bool {
         let found = self.peek().kind == kind;
         if found {
@@ -67,23 +67,24 @@ impl<'a> Parser<'a> {
             Kind::OpenComment => {
                 Diagnostic::error(codes::text::UNTERMINATED, "unterminated comment").at(token.span, "")
             }
-            // A carriage return is a blank before the end of a line; elsewhere it indicates that line breaks were lost.
+            // A carriage return is whitespace only before a line feed; elsewhere it indicates that line breaks were
+            // lost.
             Kind::Unknown if text == "\r" => {
                 Diagnostic::error(codes::text::UNEXPECTED_TOKEN, "found a carriage return without a line feed after it")
                     .at(token.span, "")
                     .help("end the lines of the text with \\n or \\r\\n")
             }
             Kind::Unknown => {
-                let message = format!("found `{}`, expected {wanted}", text.escape_debug());
+                let message = format!("expected {wanted}, found `{}`", text.escape_debug());
                 Diagnostic::error(codes::text::UNEXPECTED_TOKEN, message).at(token.span, format!("expected {wanted}"))
             }
             Kind::Ident | Kind::Local | Kind::Graph | Kind::Global | Kind::Number => {
-                Diagnostic::error(codes::text::UNEXPECTED_TOKEN, format!("found `{}`, expected {wanted}", brief(text)))
+                Diagnostic::error(codes::text::UNEXPECTED_TOKEN, format!("expected {wanted}, found `{}`", brief(text)))
                     .at(token.span, format!("expected {wanted}"))
             }
             other => {
                 let found = other.describe();
-                Diagnostic::error(codes::text::UNEXPECTED_TOKEN, format!("found {found}, expected {wanted}"))
+                Diagnostic::error(codes::text::UNEXPECTED_TOKEN, format!("expected {wanted}, found {found}"))
                     .at(token.span, format!("expected {wanted}"))
             }
         })

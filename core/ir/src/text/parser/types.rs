@@ -17,9 +17,9 @@ struct Open {
 }
 
 enum OpenKind {
-    /// Types up to a closing bracket.
+    /// List of types up to the bracket `close`.
     List { close: Kind, then: Then },
-    /// Result of a function type, whose parameters are the parts.
+    /// Return type of a function type; the parts are its parameters.
     Return { type_params: Box<[Name]>, outer: usize },
     /// `ref( ...`
     Ref,
@@ -41,7 +41,7 @@ enum Then {
 }
 
 impl Parser<'_> {
-    /// Parses a type. Types may nest deep, so unfinished ones are kept on an explicit stack.
+    /// Parses a type. Types may nest deeply, so unfinished ones are kept on an explicit stack.
     pub(super) fn ty(&mut self) -> Result<Type> {
         let mut open: Vec<Open> = Vec::new();
         let outer = self.type_params.len();
@@ -96,12 +96,12 @@ impl Parser<'_> {
     }
 
     fn too_large_type(&self) -> Box<Diagnostic> {
-        let message = format!("a type of more than {} parts", Type::MAX_PARTS);
+        let message = format!("the type has more than {} parts", Type::MAX_PARTS);
         let here = Span { start: self.last_end.saturating_sub(1), end: self.last_end };
         Box::new(Diagnostic::error(codes::text::NESTING_TOO_DEEP, message).at(here, "one part too many"))
     }
 
-    /// Parses a type that contains no others, or pushes the beginning of one on `open`.
+    /// Parses a type without component types, or pushes an unfinished type on `open`.
     fn begin_type(&mut self, open: &mut Vec<Open>) -> Result<Option<Type>> {
         let token = self.peek();
         if open.len() > Type::MAX_PARTS {
@@ -176,7 +176,7 @@ impl Parser<'_> {
         Type::adt(name, args)
     }
 
-    /// Parses `[A, B]`, if present. The parameters are in scope until the list of type parameters is truncated.
+    /// Parses `[A, B]`, if present. The parameters are in scope until the caller truncates `self.type_params`.
     ///
     /// A name that is already in scope is shadowed; the module gives the new parameter a different name.
     pub(super) fn type_parameters(&mut self) -> Result<Box<[Name]>> {
@@ -193,7 +193,7 @@ impl Parser<'_> {
                 self.report(Box::new(
                     Diagnostic::error(
                         codes::text::DUPLICATE_NAME,
-                        format!("two type parameters are called `{}`", brief(written)),
+                        format!("duplicate type parameter `{}`", brief(written)),
                     )
                     .at(token.span, "the second one"),
                 ));
@@ -216,7 +216,7 @@ impl Parser<'_> {
         Ok(params.into())
     }
 
-    /// Reports types that are undefined or have a wrong number of type arguments.
+    /// Reports types that are undefined or have the wrong number of type arguments.
     pub(super) fn check_type_mentions(&mut self) {
         for (name, args, span) in std::mem::take(&mut self.type_mentions) {
             let Some(def) = self.module.types.get(&name) else {
@@ -270,7 +270,7 @@ impl Parser<'_> {
         Ok(self.shared_type(ty))
     }
 
-    /// Returns the shared copy of a recently used type, as most programs repeat a few types many times.
+    /// Returns the shared copy of a recently used type, as most modules repeat a few types many times.
     fn shared_type(&mut self, ty: Type) -> Type {
         if let Some(known) = self.last_types.iter().find(|known| **known == ty) {
             return known.clone();
@@ -291,7 +291,7 @@ impl Parser<'_> {
             Kind::Number => {
                 let text = self.text_of(first);
                 let size = text.parse::<usize>().ok().filter(|&n| n <= i64::MAX as usize);
-                let wrong = || format!("expected an integer as dimension, found `{}`", brief(text));
+                let wrong = || format!("expected an integer dimension, found `{}`", brief(text));
                 Dim::Fixed(size.ok_or_else(|| bad_dim(wrong(), first.span))?)
             }
             Kind::OpenParen | Kind::Minus => Dim::Any,
@@ -329,7 +329,7 @@ pub(super) fn too_deep(construct: &str, span: Span) -> Box<Diagnostic> {
 
 fn unknown_type(word: &str, defined: &[Name], span: Span) -> Box<Diagnostic> {
     let known = DType::ALL.iter().map(|d| d.name()).chain(["Tensor", "fn", "ref"]).chain(defined.iter().map(|n| &**n));
-    let message = format!("no type is called `{}`", brief(word));
+    let message = format!("unknown type `{}`", brief(word));
     let mut diagnostic = Diagnostic::error(codes::text::UNEXPECTED_TOKEN, message).at(span, "expected a type");
     if let Some(near) = nearest(word, known) {
         diagnostic = diagnostic.help(format!("did you mean `{near}`?"));

@@ -28,8 +28,8 @@ pub(super) struct Layout {
 impl Layout {
     pub(super) fn of_module(module: &Module) -> Layout {
         let scopes = Scopes::of_module(module);
-        // An expression shared by several functions has no scope but the module. The verifier reports it; it is printed
-        // in the first function.
+        // An expression shared by several functions, which the verifier reports, belongs to the scope of the module; it
+        // is printed in the first function.
         let home = module.globals.values().next().and_then(|&id| *scopes.opened.get(id)?);
         Layout::new(module, scopes, home.unwrap_or(Scopes::root()), module.globals.values().copied())
     }
@@ -108,10 +108,11 @@ impl Layout {
             if node.expr.is_leaf() {
                 continue;
             }
-            // The function of a global that is also an operand, which the verifier reports, is printed only at its
-            // definition: its line could be in its own body.
+            // A global function that is also used as an operand, which the verifier reports, is printed only at its
+            // definition: a line of its own could end up in its own body.
             let is_operand_global = self.place[id] == Place::Line && globals.contains(&id);
-            // Operands and the contents of inner scopes precede it in the arena, so their counts are complete.
+            // Operands and the contents of inner scopes precede the expression in the arena, so their counts are
+            // complete.
             let mut inside = 0;
             if let Some(first) = self.scopes.opened[id] {
                 inside += (0..node.expr.scopes()).map(|at| lines[ScopeId::new(first.index() + at)]).sum::<u32>();

@@ -3,7 +3,7 @@
 //! that is their only use. Numbers are unique in the whole text; the body of a function is numbered before the
 //! function.
 //!
-//! Pending output is kept on a stack of [`Task`]s, so that the depth of a program costs no call stack.
+//! Pending output is kept on a stack of [`Task`]s, so that a deeply nested module uses no call stack.
 
 mod layout;
 mod names;
@@ -37,7 +37,7 @@ pub struct PrintOptions<'a> {
 /// Printed text and the constants that it refers to.
 #[derive(Clone, Debug)]
 pub struct Printed {
-    /// Text.
+    /// Module or expression in the text format.
     pub text: String,
     /// Values of `meta[relay.Constant][i]`.
     pub constants: Vec<Arc<Tensor>>,
@@ -78,7 +78,8 @@ pub fn print_faults(module: &Module, faults: &[Fault]) -> String {
             }
         }
     }
-    // A note is printed at the first occurrence of its expression; dead or broken expressions do not occur at all.
+    // A note is printed where its expression first occurs. Notes on dead or broken expressions, which do not occur,
+    // follow at the end.
     let rest = RefCell::new(notes);
     let take = |id: ExprId| rest.borrow_mut().remove(&id);
     text.push_str(&print(module, &PrintOptions { notes: Some(&take), ..PrintOptions::default() }).text);
@@ -99,10 +100,10 @@ pub fn print_expr(module: &Module, root: ExprId, options: &PrintOptions<'_>) -> 
     printer.finish()
 }
 
-/// Maximum indentation level, so that the length of the text stays linear in the size of a deep program.
+/// Maximum indentation level, so that the length of the text stays linear in the size of a deeply nested module.
 const MAX_INDENT: usize = 24;
 
-/// Remaining output, last first.
+/// Pending piece of output.
 enum Task {
     /// The lines of a scope, then its result.
     Body {
@@ -126,8 +127,9 @@ enum Task {
     LetBody(ExprId),
     Text(&'static str),
     Owned(String),
-    /// A line break, with what follows one level deeper, or one level less deep.
+    /// A line break, after which the indentation is one level deeper.
     Indent,
+    /// A line break, after which the indentation is one level less deep.
     Dedent,
     Newline,
     /// `/* ty=... */`
@@ -143,14 +145,14 @@ struct Printer<'a> {
     out: String,
     tasks: Vec<Task>,
     indent: usize,
-    /// Next `%N`.
+    /// Number of the next `%N`.
     counter: u32,
-    /// `%N` of each expression, once its line has begun.
+    /// Number of the `%N` of each expression, set when its line begins.
     numbers: Vec<u32>,
     names: VarNames,
     constants: Vec<Arc<Tensor>>,
     constant_index: HashMap<*const Tensor, usize>,
-    /// Positions in `out` of lets as operands, which are filled in when the enclosing expression has been written.
+    /// Positions in `out` of operands that are lets; they are filled in once the enclosing expression has been written.
     holes: Vec<(usize, ExprId)>,
     /// Notes about the current line.
     margin: Vec<String>,
@@ -450,7 +452,8 @@ impl<'a> Printer<'a> {
         self.tasks.extend([Task::Text(")"), Task::Dedent, Task::Let(id), Task::Indent, Task::Text("(")]);
     }
 
-    /// Returns true if a call of this without arguments can be written without parentheses and still be read as a call.
+    /// Returns true if a call of `callee` without arguments may be written as a bare name: the call of a constructor
+    /// without fields.
     fn is_bare(&self, callee: Callee) -> bool {
         let Callee::Expr(callee) = callee else { return false };
         let Some(Expr::Constructor(name)) = self.module.nodes.get(callee).map(|node| &node.expr) else { return false };
@@ -479,7 +482,7 @@ impl<'a> Printer<'a> {
         }
     }
 
-    /// Writes a pattern, whose nesting is limited.
+    /// Writes a pattern, recursively, as the nesting of patterns is limited.
     fn pattern(&mut self, pattern: &ClausePattern) {
         match pattern {
             ClausePattern::Any => self.out.push('_'),
@@ -611,7 +614,7 @@ impl<'a> Printer<'a> {
         }
     }
 
-    /// Writes `key=value`, in the usual form of the kind of attribute.
+    /// Writes `key=value`, in the syntax of the attribute's kind.
     fn attribute(&mut self, key: &str, value: &AttrValue, kind: Option<AttrKind>, any: &mut bool) {
         if std::mem::replace(any, true) {
             self.out.push_str(", ");

@@ -13,8 +13,8 @@ pub(super) struct VarNames {
 }
 
 impl VarNames {
-    /// Clears all names. (Clearing a map takes time proportional to its capacity: after a large function, every small
-    /// one would pay for it.)
+    /// Clears all names. The maps are replaced, as clearing them takes time proportional to their capacity, which a
+    /// large function leaves behind.
     pub(super) fn clear(&mut self) {
         *self = VarNames::default();
     }
