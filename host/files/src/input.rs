@@ -12,7 +12,7 @@ use std::path::Path;
 /// Opens a regular file without ever blocking; the kind of file is checked again once it is open.
 ///
 /// # Errors
-/// When it cannot be opened, or is not a regular file.
+/// When the file cannot be opened, or is not a regular file.
 pub fn open_regular(path: &Path) -> Result<File> {
     // Opening a device or a FIFO may have side effects, so the kind is checked before as well.
     expect_regular(std::fs::metadata(path)?.file_type())?;
@@ -26,7 +26,7 @@ fn expect_regular(found: FileType) -> Result<()> {
         return Ok(());
     }
     let kind = match found {
-        found if found.is_dir() => "a folder",
+        found if found.is_dir() => "a directory",
         found if found.is_fifo() => "a FIFO",
         found if found.is_socket() => "a socket",
         _ => "a device",
@@ -34,27 +34,26 @@ fn expect_regular(found: FileType) -> Result<()> {
     Err(Error::other(format!("expected a regular file, found {kind}")))
 }
 
-/// Maximum length of a text in bytes: programs with inline weights exceed it only if the weights belong in a separate
-/// file.
+/// Maximum length of a text in bytes. A module exceeds it only with inline weights that belong in a separate file.
 pub const MAX_TEXT: usize = 256 << 20;
 
-/// Reads a regular file of UTF-8, of at most [`MAX_TEXT`] bytes.
+/// Reads a regular UTF-8 file of at most [`MAX_TEXT`] bytes.
 ///
 /// # Errors
-/// As [`open_regular`], and when it is longer or not UTF-8.
+/// As [`open_regular`], and when the file is longer or not UTF-8.
 pub fn read_text(path: &Path) -> Result<String> {
     let mut bytes = Vec::new();
     open_regular(path)?.take(MAX_TEXT as u64 + 1).read_to_end(&mut bytes)?;
     if bytes.len() > MAX_TEXT {
         return Err(Error::other(format!("expected at most {MAX_TEXT} bytes of text, found more")));
     }
-    String::from_utf8(bytes).map_err(|_| Error::other("it is not UTF-8"))
+    String::from_utf8(bytes).map_err(|_| Error::other("the file is not valid UTF-8"))
 }
 
 /// Maps a regular file into memory.
 ///
 /// # Errors
-/// As [`open_regular`], and when it cannot be mapped.
+/// As [`open_regular`], and when the file cannot be mapped.
 pub fn map_file(path: &Path) -> Result<Bytes> {
     let file = open_regular(path)?;
     if file.metadata()?.len() == 0 {
@@ -82,7 +81,7 @@ mod tests {
         let fifo = folder.path().join("fifo");
         rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::RUSR).unwrap();
         for (path, kind) in
-            [(fifo.as_path(), "a FIFO"), (folder.path(), "a folder"), ("/dev/null".as_ref(), "a device")]
+            [(fifo.as_path(), "a FIFO"), (folder.path(), "a directory"), ("/dev/null".as_ref(), "a device")]
         {
             let error = open_regular(path).unwrap_err().to_string();
             assert_eq!(error, format!("expected a regular file, found {kind}"));

@@ -1,8 +1,8 @@
 //! Memory-mapped files whose pages can be released.
 //!
-//! A mapped weight occupies memory from its first access until its file is unmapped. Code that has packed or replaced
-//! it releases its pages earlier: they are read from the file again on the next access, at the cost of time only. A
-//! range of bytes does not tell whether it belongs to a mapped file, so the mappings are recorded here.
+//! A mapped weight occupies memory from its first access until its file is unmapped. Code that has packed or replaced a
+//! weight releases the pages earlier; the next access reads them from the file again, at the cost of time only. A byte
+//! slice does not show whether it belongs to a mapped file, so the mappings are recorded here.
 
 use byoc_ir::tensor::{AlignedBytes, OutOfMemory};
 use bytes::Bytes;
@@ -17,7 +17,7 @@ static MAPPINGS: Mutex<BTreeMap<usize, Weak<Mmap>>> = Mutex::new(BTreeMap::new()
 /// Number of bytes around an accessed page that the system maps together with it.
 const FAULT_AROUND: usize = 64 << 10;
 
-/// Maximum number of bytes of a file in memory at once while the whole file is read.
+/// Maximum number of bytes that [`digest`] keeps in memory at once.
 const WINDOW: usize = 4 << 20;
 
 /// File mapped into memory.
@@ -27,11 +27,11 @@ impl MappedFile {
     /// Maps an open file.
     ///
     /// # Errors
-    /// When it cannot be mapped.
+    /// When the file cannot be mapped.
     pub fn of(file: &File) -> std::io::Result<MappedFile> {
-        // SAFETY: the mapping is read-only and private to this process. Like every program that maps its inputs, we
-        // rely on nobody shrinking the file while it is in use; what writes such files here renames a new one over the
-        // old.
+        // SAFETY: the mapping is read-only and private to this process. The file must not be truncated while it is
+        // mapped; like every program that maps its inputs, byoc relies on its users for that. Its own writers never
+        // truncate such a file, but rename a new file over the old one.
         let map = Arc::new(unsafe { Mmap::map(file)? });
         let mut mappings = MAPPINGS.lock().unwrap_or_else(PoisonError::into_inner);
         mappings.retain(|_, map| map.strong_count() > 0);
@@ -84,11 +84,11 @@ pub fn release_pages(bytes: &[u8]) {
     }
 }
 
-/// Copies bytes that lack the alignment of a tensor. Large copies get pages of their own, which return to the system as
-/// soon as the copy is dropped, whatever else the allocator holds.
+/// Copies bytes to memory with the alignment of a tensor. A large copy gets pages of its own, which are returned to the
+/// system as soon as the copy is dropped.
 ///
 /// # Errors
-/// When there is no memory.
+/// When the memory cannot be allocated.
 pub fn aligned(bytes: &[u8]) -> Result<Arc<dyn AsRef<[u8]> + Send + Sync>, OutOfMemory> {
     const LARGE: usize = 128 << 10;
     if bytes.len() >= LARGE
@@ -100,8 +100,8 @@ pub fn aligned(bytes: &[u8]) -> Result<Arc<dyn AsRef<[u8]> + Send + Sync>, OutOf
     Ok(Arc::new(AlignedBytes::copy_of(bytes)?))
 }
 
-/// Returns the BLAKE3 digest of bytes. Pages of a mapped file are released as it goes, so that few are in memory at
-/// once.
+/// Returns the BLAKE3 digest of bytes. Pages of a mapped file are released once they have been hashed, so that few are
+/// in memory at once.
 pub fn digest(bytes: &[u8]) -> blake3::Hash {
     let mut hasher = blake3::Hasher::new();
     for window in bytes.chunks(WINDOW) {
@@ -116,7 +116,7 @@ mod tests {
     use super::*;
     use std::io::Write;
 
-    /// Returns the number of bytes of a mapping that are in memory.
+    /// Returns the number of resident bytes of a mapping.
     fn resident(bytes: &[u8]) -> u64 {
         let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
         let start = format!("{:x}-", bytes.as_ptr() as usize);
@@ -132,7 +132,7 @@ mod tests {
         file.write_all(&content).unwrap();
         let map = Bytes::from_owner(MappedFile::of(file.as_file()).unwrap());
         assert_eq!(digest(&map), blake3::hash(&content));
-        assert!(resident(&map) < 1 << 20, "a digest leaves nothing in memory");
+        assert!(resident(&map) < 1 << 20, "expected the digest to release its pages");
         let range = MappedRange(map.slice(4096..(2 << 20) + 5));
         assert_eq!(range.as_ref(), &content[4096..(2 << 20) + 5]);
         assert!(resident(&map) >= 2 << 20);

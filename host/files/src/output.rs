@@ -19,11 +19,11 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
 
-/// Maximum number of links in a chain, the same as the system's.
+/// Maximum number of symbolic links in a chain, the same as in Linux.
 const MAX_LINKS: usize = 40;
 
 /// Writes a file atomically: a reader of `path` sees the old file or the whole new one. A device, a FIFO or a socket
-/// gets the content when it is complete.
+/// receives the content once all of it has been produced.
 ///
 /// # Errors
 /// E0513 when `path` is a directory, its directory is missing or not writable, or `fill` fails. No temporary file
@@ -41,7 +41,7 @@ pub fn write_atomically(
 }
 
 /// Writes files that belong together: all of them under temporary names, which are renamed in the given order only if
-/// all writes succeeded. The last one should be the one that readers look for.
+/// all writes succeeded. The file that readers look for should be the last.
 ///
 /// # Errors
 /// As [`write_atomically`]; nothing has changed then, unless the system fails between two renames.
@@ -65,7 +65,7 @@ pub fn write_together(files: &[(&Path, &[u8])]) -> std::result::Result<(), Diagn
 /// written to a pipe this way.
 ///
 /// # Errors
-/// When `fill` fails, in which case nothing has been written, or `out` does.
+/// When `fill` fails, in which case nothing has been written to `out`, or when `out` cannot be written.
 pub fn write_through(out: &mut dyn Write, fill: impl FnOnce(&mut File) -> Result<()>) -> Result<()> {
     let mut buffer = tempfile::tempfile()?;
     fill(&mut buffer)?;
@@ -158,7 +158,7 @@ impl FileOwnership {
         FileOwnership { user: file.uid(), group: file.gid(), mode: file.mode() & 0o777 }
     }
 
-    /// Gives `file` this mode, and this owner if permitted.
+    /// Sets the mode of `file`, and its owner if permitted.
     fn apply_to(&self, file: &File) -> Result<()> {
         let new = FileOwnership::of(&file.metadata()?);
         let other = (new.user, new.group) != (self.user, self.group);
@@ -187,14 +187,15 @@ enum Target {
 
 impl Target {
     fn of(path: &Path) -> Result<Target> {
-        // The system follows the links first, and denies access if its policy forbids it (`fs.protected_symlinks`).
+        // Let the system follow the links first, so that it can deny access according to its policy
+        // (`fs.protected_symlinks`).
         let found = match std::fs::metadata(path) {
             Ok(metadata) => Some(metadata),
             Err(error) if error.kind() == ErrorKind::NotFound => None,
             Err(error) => return Err(error),
         };
         if found.as_ref().is_some_and(Metadata::is_dir) {
-            return Err(Error::new(ErrorKind::IsADirectory, "expected a file, found a folder"));
+            return Err(Error::new(ErrorKind::IsADirectory, "expected a file, found a directory"));
         }
         if let Some(metadata) = &found
             && !metadata.is_file()
@@ -208,7 +209,7 @@ impl Target {
     }
 }
 
-/// Returns the path at the end of a chain of links; `None` if one is the descriptor of a process, such as
+/// Returns the path at the end of a chain of links; `None` if one of them is a file descriptor of a process, such as
 /// `/dev/stderr`: replacing the file behind it would leave the descriptor open on the old file.
 fn follow(path: &Path) -> Result<Option<PathBuf>> {
     let mut path = path.to_owned();
@@ -234,7 +235,7 @@ fn folder_of(path: &Path) -> &Path {
 
 fn adjacent_temporary(path: &Path) -> Result<NamedTempFile> {
     let mut builder = tempfile::Builder::new();
-    // Mode of a plain create; the umask of the process applies.
+    // Mode of a newly created file, to which the umask of the process applies.
     builder.prefix(".byoc-").permissions(PermissionsExt::from_mode(0o666));
     builder.tempfile_in(folder_of(path))
 }
@@ -242,7 +243,7 @@ fn adjacent_temporary(path: &Path) -> Result<NamedTempFile> {
 /// Returns the diagnostic for a file that cannot be written.
 pub fn cannot_write(path: &Path, error: &Error) -> Diagnostic {
     Diagnostic::error(codes::frontends::CANNOT_WRITE, format!("cannot write {}: {error}", path.display()))
-        .help("name a file in a folder that exists and that you may write to")
+        .help("choose a path in an existing, writable directory")
 }
 
 #[cfg(test)]

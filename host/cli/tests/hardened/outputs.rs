@@ -173,11 +173,11 @@ fn rejects_folder_as_output() {
         writers
             .write(command, &folder)
             .fails_with("E0513")
-            .stderr_contains(&["folder.relay: expected a file, found a folder"]);
+            .stderr_contains(&["folder.relay: expected a file, found a directory"]);
         writers
             .write(command, &link)
             .fails_with("E0513")
-            .stderr_contains(&["link.relay: expected a file, found a folder"]);
+            .stderr_contains(&["link.relay: expected a file, found a directory"]);
     }
     assert_eq!(writers.entries(), before);
 }
