@@ -9,7 +9,8 @@ use byoc_ir::tensor::DType;
 use rayon::prelude::*;
 use std::collections::BTreeMap;
 
-/// Runs the float model over the calibration data and returns the histograms of these expressions, all of float32.
+/// Runs the float model over the calibration data and returns the histograms of the expressions `wanted`, which must be
+/// float32.
 ///
 /// # Errors
 /// When the model cannot be run.

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 /// Source of calibration data.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Source {
-    /// `.npz` with an entry for each input; the first dimension counts samples.
+    /// `.npz` with an entry for each input, whose first dimension is the number of samples.
     Arrays(PathBuf),
     /// Directory of images, for a model with one input.
     Images(PathBuf, image::Normalization),
@@ -23,7 +23,7 @@ pub enum Source {
 }
 
 impl Source {
-    /// Parses the text of `--calibrate`: `random`, `random:SEED`, a directory, or a file.
+    /// Parses the value of `--calibrate`: `random`, `random:SEED`, a directory, or a file.
     pub fn parse(text: &str, normalization: image::Normalization) -> Source {
         let seed = match text.split_once(':') {
             Some(("random", seed)) => seed.parse().ok(),
@@ -37,7 +37,7 @@ impl Source {
     }
 }
 
-/// Samples: one tensor per input, whose first dimension counts them.
+/// Samples of all inputs of a model.
 #[derive(Clone, Debug)]
 pub struct Samples {
     /// Values in the order of the model's inputs.
@@ -48,7 +48,7 @@ pub struct Samples {
     pub fixed_batch: Option<usize>,
     /// Correct class of each sample, if the data has labels.
     pub labels: Option<Vec<i64>>,
-    /// Diagnostics that do not stop the work.
+    /// Non-fatal diagnostics.
     pub warnings: Vec<Diagnostic>,
 }
 
@@ -57,7 +57,7 @@ pub struct Samples {
 enum Column {
     /// One row per sample.
     Rows(Tensor),
-    /// Same value for every run.
+    /// One value for all runs.
     Broadcast(Tensor),
 }
 
@@ -105,7 +105,7 @@ impl Samples {
         })
     }
 
-    /// Returns the inputs of a run of the samples `first` to `first + batch`.
+    /// Returns the inputs of a run on the samples `first..first + batch`.
     pub fn rows(&self, first: usize, batch: usize) -> Vec<Tensor> {
         let slice = |column: &Column| match column {
             Column::Broadcast(value) => value.clone(),
@@ -113,14 +113,14 @@ impl Samples {
                 let row = all.bytes().len() / all.shape()[0].max(1);
                 let shape: Shape = std::iter::once(batch).chain(all.shape()[1..].iter().copied()).collect();
                 let bytes = &all.bytes()[first * row..(first + batch) * row];
-                Tensor::from_bytes(all.dtype(), &shape, bytes).expect("rows of equal size")
+                Tensor::from_bytes(all.dtype(), &shape, bytes).expect("the slice has the size of `batch` rows")
             }
         };
         self.inputs.iter().map(slice).collect()
     }
 }
 
-/// Returns the input with the dimensions that the user bound.
+/// Returns the input with the dimensions in `dims` replaced by their values.
 fn bind_dims(port: &PortInfo, dims: &BTreeMap<String, usize>) -> PortInfo {
     let mut port = port.clone();
     for dim in port.dims.iter_mut().flatten() {
@@ -149,7 +149,7 @@ fn read_arrays(path: &Path, ports: &[PortInfo], limit: Option<usize>) -> Result<
     let mut file = io::npz::Npz::open(path)?;
     let names = file.names().to_vec();
     if names.is_empty() {
-        return Err(no_data(format!("{} holds no arrays", path.display())).into());
+        return Err(no_data(format!("{}: expected at least one array, found none", path.display())).into());
     }
     let mut entries = Vec::with_capacity(names.len());
     let mut mismatches = Vec::new();
@@ -176,12 +176,15 @@ fn read_arrays(path: &Path, ports: &[PortInfo], limit: Option<usize>) -> Result<
             None => {
                 let mut error =
                     mismatch(format!("{} has no entry \"{}\", an input of the model", path.display(), port.name)).note(
-                        format!("it has {}", names.iter().map(|n| format!("\"{n}\"")).collect::<Vec<_>>().join(", ")),
+                        format!(
+                            "entries of the file: {}",
+                            names.iter().map(|n| format!("\"{n}\"")).collect::<Vec<_>>().join(", ")
+                        ),
                     );
                 let unused = names.iter().map(String::as_str).filter(|n| ports.iter().all(|p| p.name != **n));
                 error = match nearest(&port.name, unused) {
                     Some(near) => error.help(format!("rename the entry \"{near}\" to \"{}\"", port.name)),
-                    None => error.help(format!("the model expects {} for it", expected_type(port))),
+                    None => error.help(format!("add an entry of type {}", expected_type(port))),
                 };
                 errors.push(error);
             }
@@ -208,7 +211,8 @@ fn read_arrays(path: &Path, ports: &[PortInfo], limit: Option<usize>) -> Result<
     Ok(samples)
 }
 
-/// Checks that a tensor of that type holds samples for an input: element type, and all dimensions but the first.
+/// Checks that a tensor with `dtype` and `shape` can hold samples of an input: its element type, and all its dimensions
+/// but the first.
 fn check_port(place: &str, port: &PortInfo, dtype: DType, shape: &[usize]) -> Result<(), Diagnostic> {
     let given = Type::tensor(dtype, shape);
     if dtype != port.dtype {
@@ -220,17 +224,15 @@ fn check_port(place: &str, port: &PortInfo, dtype: DType, shape: &[usize]) -> Re
         let same_rank = dims.len() == shape.len();
         let rest = same_rank && dims.iter().zip(shape).skip(1).all(|(d, &size)| fits(d, size));
         if !rest {
-            let help = "the first dimension counts the samples, the others are those of the input";
+            let help = "the first dimension is the number of samples, the others are those of the input";
             return Err(mismatch(format!("{place}: expected {}, found {given}", expected_type(port))).help(help));
         }
         if let (Some(Dim::Fixed(batch)), Some(&rows)) = (dims.first(), shape.first())
             && rows < *batch
             && rows > 0
         {
-            let message = format!("{place} has {rows} samples, the model takes {batch} at a time");
-            return Err(
-                mismatch(message).help("give as many samples as the model takes at a time, or a multiple of it")
-            );
+            let message = format!("{place}: expected at least {batch} samples, found {rows}");
+            return Err(mismatch(message).help("provide a multiple of the fixed batch size of the model"));
         }
     }
     Ok(())
@@ -280,16 +282,21 @@ fn build_samples(path: &Path, values: Vec<(&PortInfo, Tensor)>, limit: Option<us
         let rows = tensor.shape()[0];
         match count {
             Some((others, name)) if others != rows => {
-                let message =
-                    format!("{}: {rows} samples of \"{}\", {others} of \"{name}\"", path.display(), port.name);
-                return Err(mismatch(message).help("give the same number of samples for every input").into());
+                let message = format!(
+                    "{}: expected {others} samples of \"{}\", as of \"{name}\", found {rows}",
+                    path.display(),
+                    port.name
+                );
+                return Err(mismatch(message).help("provide the same number of samples for every input").into());
             }
             _ => count = Some((rows, &port.name)),
         }
         if let Some(batch) = batch {
             if fixed_batch.is_some_and(|other| other != batch) {
-                let message =
-                    format!("the inputs of the model have different batch sizes ({batch} for \"{}\")", port.name);
+                let message = format!(
+                    "expected the same batch size for all inputs of the model, found {batch} for \"{}\"",
+                    port.name
+                );
                 return Err(mismatch(message).help("calibrate such a model with one value per input").into());
             }
             fixed_batch = Some(batch);
@@ -298,11 +305,13 @@ fn build_samples(path: &Path, values: Vec<(&PortInfo, Tensor)>, limit: Option<us
     }
     let (mut count, fixed_batch) = match count {
         Some((count, _)) => (count, fixed_batch),
-        // Every input has one value: one run.
+        // Every input has a single value, so there is one run.
         None => (1, Some(1)),
     };
     if count == 0 {
-        return Err(no_data(format!("{} holds no samples: its first dimension is 0", path.display())).into());
+        return Err(
+            no_data(format!("{}: expected at least one sample, found a first dimension of 0", path.display())).into()
+        );
     }
     count = count.min(limit.unwrap_or(usize::MAX)).max(fixed_batch.unwrap_or(1));
     Ok(Samples { inputs, count, fixed_batch, labels: None, warnings: Vec::new() })
@@ -315,9 +324,12 @@ fn read_images(
     limit: Option<usize>,
 ) -> Result<Samples, Failure> {
     let [port] = ports else {
-        return Err(mismatch(format!("a folder of pictures is given, the model takes {} inputs", ports.len()))
-            .help("give an .npz with an entry for each input")
-            .into());
+        return Err(mismatch(format!(
+            "expected an .npz for a model with {} inputs, found a directory of images",
+            ports.len()
+        ))
+        .help("provide an .npz with an entry for each input")
+        .into());
     };
     let listed = std::fs::read_dir(folder).and_then(|entries| entries.map(|e| e.map(|e| e.path())).collect());
     let mut files: Vec<PathBuf> = listed.map_err(|e: std::io::Error| io::bad_file(folder, e))?;
@@ -327,8 +339,8 @@ fn read_images(
     });
     files.sort();
     if files.is_empty() {
-        return Err(no_data(format!("{} holds no pictures", folder.display()))
-            .note("pictures are .png, .jpg and .jpeg files directly in the folder")
+        return Err(no_data(format!("{}: expected at least one image, found none", folder.display()))
+            .note("images are .png, .jpg and .jpeg files directly in the directory")
             .into());
     }
     files.truncate(limit.unwrap_or(usize::MAX));
@@ -339,13 +351,13 @@ fn read_images(
     }
     let shape: Shape = std::iter::once(files.len()).chain(shape[1..].iter().copied()).collect();
     let Some(all) = Tensor::from_bytes(port.dtype, &shape, &bytes) else {
-        return Err(mismatch(format!("a folder of pictures is given, the model takes {}", expected_type(port))).into());
+        return Err(mismatch(format!("expected {}, found a directory of images", expected_type(port))).into());
     };
     check_finite(&format!("{}: a normalized image", folder.display()), &all)?;
     let fixed_batch = port.dims.as_deref().and_then(<[Dim]>::first).and_then(Dim::fixed);
     if let Some(batch) = fixed_batch.filter(|&batch| batch > files.len()) {
-        let message = format!("{} holds {} pictures, the model takes {batch} at a time", folder.display(), files.len());
-        return Err(mismatch(message).help("add pictures").into());
+        let message = format!("{}: expected at least {batch} images, found {}", folder.display(), files.len());
+        return Err(mismatch(message).help("add images").into());
     }
     Ok(Samples { inputs: vec![Column::Rows(all)], count: files.len(), fixed_batch, labels: None, warnings: Vec::new() })
 }
@@ -379,7 +391,7 @@ fn random_samples(seed: u64, ports: &[PortInfo], count: usize) -> Result<Samples
     Ok(Samples { inputs, count, fixed_batch, labels: None, warnings: vec![warning] })
 }
 
-/// Returns the dimensions of an input with one sample; all but the first have to be known.
+/// Returns the shape of an input for one sample; all its dimensions but the first must be known.
 fn one_sample(port: &PortInfo) -> Result<Vec<usize>, Diagnostic> {
     let mut one = port.clone();
     if let Some(first) = one.dims.as_mut().and_then(|dims| dims.first_mut()) {
@@ -391,8 +403,8 @@ fn one_sample(port: &PortInfo) -> Result<Vec<usize>, Diagnostic> {
 fn sizes(port: &PortInfo) -> Result<Vec<usize>, Diagnostic> {
     let sizes: Option<Vec<usize>> = port.dims.as_ref().and_then(|dims| dims.iter().map(Dim::fixed).collect());
     sizes.filter(|sizes| !sizes.is_empty()).ok_or_else(|| {
-        mismatch(format!("input \"{}\" is {}, whose size is unknown", port.name, expected_type(port)))
-            .help("bind its dimensions with --dim NAME=N, or give an .npz")
+        mismatch(format!("input \"{}\": expected known dimensions, found {}", port.name, expected_type(port)))
+            .help("bind the dimensions with --dim NAME=N, or provide an .npz")
     })
 }
 
@@ -471,13 +483,13 @@ mod tests {
         assert_eq!(fails(&source, &model).code, codes::frontends::NO_CALIBRATION_DATA);
         let (_g, source) = npz(&[("image", Tensor::zeros(DType::F32, &[3, 2]).unwrap())]);
         let error = fails(&source, &signature(vec![port("image", &[Dim::Fixed(4), Dim::Fixed(2)])]));
-        assert!(error.message.contains("3 samples, the model takes 4 at a time"), "{error}");
+        assert!(error.message.contains("expected at least 4 samples, found 3"), "{error}");
         let two = signature(vec![port("a", &[batch(), Dim::Fixed(2)]), port("b", &[batch(), Dim::Fixed(2)])]);
         let (_h, source) = npz(&[
             ("a", Tensor::zeros(DType::F32, &[4, 2]).unwrap()),
             ("b", Tensor::zeros(DType::F32, &[5, 2]).unwrap()),
         ]);
-        assert!(fails(&source, &two).message.contains("5 samples of \"b\", 4 of \"a\""));
+        assert!(fails(&source, &two).message.contains("expected 4 samples of \"b\", as of \"a\", found 5"));
     }
 
     #[test]

@@ -1,17 +1,17 @@
-//! Distribution of a tensor's values, in a fixed amount of memory whatever their number.
+//! Histogram of a tensor's values, in a fixed amount of memory.
 
 use super::range::Range;
 
 /// Number of bins on either side of 0.
 pub const HALF_BINS: usize = 4096;
 
-/// Counts of values in `2 * HALF_BINS` bins of equal width around 0. When a value lies outside, the width doubles until
-/// it lies inside, and pairs of bins are merged. How the values are split into calls therefore matters only through the
-/// largest value of the first call, which decides where the doubling starts. Zeros are counted separately, as every
-/// scheme represents them exactly.
+/// Counts of values in `2 * HALF_BINS` bins of equal width around 0. If a value lies outside, the width is doubled,
+/// merging pairs of bins, until the bins cover the value. The order of the values therefore affects only the initial
+/// width, which the largest magnitude in the first call of [`add`](Self::add) determines. Zeros are counted separately,
+/// as every scheme represents them exactly.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Histogram {
-    /// Bound of the bins, which reach from `-limit` to `limit`.
+    /// Bound of the bins, which cover `-limit` to `limit`.
     limit: f64,
     /// Counts of the bins, in ascending order of their values.
     bins: Vec<u64>,
@@ -37,7 +37,7 @@ impl Default for Histogram {
 }
 
 impl Histogram {
-    /// Counts values.
+    /// Adds values to the counts.
     pub fn add(&mut self, values: &[f32]) {
         let (mut min, mut max) = (f32::INFINITY, f32::NEG_INFINITY);
         for &v in values {
@@ -108,12 +108,12 @@ impl Histogram {
         bins.map(move |(i, &count)| ((i as f64 - HALF_BINS as f64 + 0.5) * width, count))
     }
 
-    /// Returns counts by distance from 0 in bins of the same width; zeros are excluded.
+    /// Returns the counts by absolute value, in bins of the same width; zeros are excluded.
     pub fn magnitudes(&self) -> Vec<u64> {
         (0..HALF_BINS).map(|i| self.bins[HALF_BINS + i] + self.bins[HALF_BINS - 1 - i]).collect()
     }
 
-    /// Returns the value below which the share `share` of the values lies, interpolated within its bin.
+    /// Returns the quantile `share` (0 to 1) of the values, interpolated within its bin.
     pub fn quantile(&self, share: f64) -> f64 {
         let range = self.range();
         let wanted = share.clamp(0.0, 1.0) * self.count() as f64;

@@ -10,7 +10,8 @@ use std::path::Path;
 /// Names of the entry with labels in an `.npz` of samples.
 const NAMES: &[&str] = &["label", "labels", "y"];
 
-/// Takes the labels out of the entries of a file, unless the model has an input of that name.
+/// Removes the entry with labels from the entries of a file and returns the labels. An entry that is an input of the
+/// model is not considered.
 pub fn take_entry(entries: &mut Vec<(String, Tensor)>, ports: &[PortInfo]) -> Option<Vec<i64>> {
     let at = entries.iter().position(|(name, tensor)| {
         NAMES.contains(&name.as_str())
@@ -25,14 +26,14 @@ pub fn take_entry(entries: &mut Vec<(String, Tensor)>, ports: &[PortInfo]) -> Op
 /// number per line.
 ///
 /// # Errors
-/// E0512 when the file cannot be read or holds anything else.
+/// E0512 when the file cannot be read or contains anything but integers.
 pub fn read(path: &Path) -> Result<Vec<i64>, Failure> {
     let bad = |why: String| Failure::from(io::bad_file(path, why));
     match path.extension().and_then(|e| e.to_str()) {
         Some("npy" | "npz" | "pb") => {
             let tensor = io::read_tensor(path, Some("label"))?;
             let values = tensor.view().to_i64s().filter(|_| tensor.shape().len() == 1);
-            values.ok_or_else(|| bad(format!("expected labels as a vector of integers, found {tensor:?}")))
+            values.ok_or_else(|| bad(format!("expected a vector of integer labels, found {tensor:?}")))
         }
         _ => {
             let text = io::read_text(path).map_err(|e| bad(e.to_string()))?;
@@ -40,9 +41,8 @@ pub fn read(path: &Path) -> Result<Vec<i64>, Failure> {
             lines
                 .map(|(i, line)| {
                     let number = line.trim().parse();
-                    number.map_err(|_| {
-                        bad(format!("line {}: expected the index of a class, found \"{}\"", i + 1, line.trim()))
-                    })
+                    number
+                        .map_err(|_| bad(format!("line {}: expected a class index, found \"{}\"", i + 1, line.trim())))
                 })
                 .collect()
         }
@@ -52,7 +52,7 @@ pub fn read(path: &Path) -> Result<Vec<i64>, Failure> {
 /// Checks that there is one label for each of the `samples` samples.
 ///
 /// # Errors
-/// E0614 otherwise.
+/// E0614 when the numbers of labels and samples differ.
 pub fn check(labels: &[i64], samples: usize) -> Result<(), Diagnostic> {
     if labels.len() == samples {
         return Ok(());
@@ -61,10 +61,10 @@ pub fn check(labels: &[i64], samples: usize) -> Result<(), Diagnostic> {
         codes::runtime::BAD_LABELS,
         format!("expected {samples} labels, one per sample of calibration data, found {}", labels.len()),
     )
-    .help("give one label for each sample, in the same order"))
+    .help("provide one label for each sample, in the same order"))
 }
 
-/// Returns the number of rows of `outputs` whose largest value is at their label.
+/// Returns the number of rows of `outputs` whose largest value is at the index given by their label.
 pub fn count_correct(outputs: &[f64], labels: &[i64]) -> usize {
     let classes = outputs.len() / labels.len().max(1);
     let rows = outputs.chunks(classes.max(1)).zip(labels);
@@ -87,9 +87,7 @@ mod tests {
         assert_eq!(read(&text).unwrap(), [3, 1]);
         std::fs::write(&text, "3\ncat\n").unwrap();
         assert!(
-            read(&text).unwrap_err().diagnostics[0]
-                .message
-                .contains("line 2: expected the index of a class, found \"cat\"")
+            read(&text).unwrap_err().diagnostics[0].message.contains("line 2: expected a class index, found \"cat\"")
         );
         let array = folder.path().join("labels.npy");
         io::npy::write(&array, &Tensor::from_slice(&[2], &[5u8, 6])).unwrap();

@@ -1,12 +1,12 @@
-//! Layers of a model: the convolutions and matrix products that may be computed with int8.
+//! Layers of a model: the convolutions and matrix products that may be executed in int8.
 
 use byoc_ir::ir::{ExprId, Id, Module};
 use byoc_ir::op::{self, Params};
 use byoc_ir::tensor::DType;
 use std::collections::BTreeSet;
 
-/// Maximum number of terms of a sum for which the largest products of int8 and (asymmetric) int8, plus a bias of the
-/// same magnitude, fit into int32.
+/// Maximum number of products that an int32 accumulator can hold: each product of an asymmetric activation and a weight
+/// is at most 255 * 127 in magnitude, and half of the range is left for the bias.
 const MAX_TERMS: usize = (1 << 30) / (255 * 127);
 
 /// Convolution or matrix product.
@@ -22,7 +22,7 @@ pub struct Layer {
     pub weight_axis: usize,
     /// Axis of the output channels in the result.
     pub channel_axis: usize,
-    /// Reason why the layer cannot be computed with int8; none if it can.
+    /// Reason why the layer cannot be executed in int8; `None` if it can.
     pub obstacle: Option<String>,
 }
 
@@ -55,7 +55,7 @@ fn layer(module: &Module, call: ExprId) -> Option<Layer> {
                 (Some(weight), Some(channel), true) if out == data && ["NCHW", "NHWC"].contains(&data.as_str()) => {
                     (layer.weight_axis, layer.channel_axis) = (weight, channel);
                 }
-                _ => layer.obstacle = Some(format!("layout {data} with kernels {kernel}")),
+                _ => layer.obstacle = Some(format!("unsupported layout {data} with kernel layout {kernel}")),
             }
         }
         "nn.dense" => layer.channel_axis = module.ty(call).as_tensor()?.dims.len().checked_sub(1)?,
@@ -73,9 +73,9 @@ fn layer(module: &Module, call: ExprId) -> Option<Layer> {
             let terms = weight.len() / weight.shape()[layer.weight_axis];
             let finite = weight.as_slice::<f32>().iter().all(|v| v.is_finite());
             if !finite {
-                Some("the weight has values that are not finite".to_owned())
+                Some("the weight contains NaN or infinite values".to_owned())
             } else if terms > MAX_TERMS {
-                Some(format!("a sum of {terms} terms may overflow int32"))
+                Some(format!("an accumulator of {terms} products may overflow int32"))
             } else {
                 None
             }

@@ -4,16 +4,16 @@
 //! |---|---|
 //! | [`scheme`] | mapping of real numbers to integers |
 //! | [`data`], [`labels`] | calibration data and labels, read and checked |
-//! | [`model`] | float model, simplified, with its open dimensions kept |
-//! | [`layers`], [`roles`] | operators computed with integers, and values that share a scale |
+//! | [`model`] | float model, simplified, with its symbolic dimensions preserved |
+//! | [`layers`], [`roles`] | operators executed on integers, and values that share a scale |
 //! | [`runs`], [`calibrate`], [`histogram`] | distributions of the values in the float model |
 //! | [`range`] | range that the integers represent |
 //! | [`weights`], [`rewrite`](mod@rewrite) | model with qnn operators |
-//! | [`measure`](mod@measure), [`report`] | cost, layer by layer |
-//! | `sensitivity` | layers that stay in float to bound the cost |
+//! | [`measure`](mod@measure), [`report`] | loss of accuracy, layer by layer |
+//! | `sensitivity` | layers that stay in float to bound the loss |
 //!
-//! Values and scales follow Relay's QNN dialect: a layer takes int8 and produces int32 sums, its bias is added in int32
-//! and the sums are requantized to int8.
+//! Values and scales follow Relay's QNN dialect: a layer reads int8 and has int32 accumulators; its bias is added in
+//! int32, and the accumulators are requantized to int8.
 
 pub mod calibrate;
 pub mod data;
@@ -56,7 +56,8 @@ use std::sync::Arc;
 /// Layers that stay in float.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Keep {
-    /// True to keep the first convolution: it reads the input itself, has few channels and little to gain.
+    /// True to keep the first convolution, which reads the model input directly and has too few channels to gain from
+    /// int8.
     pub first: bool,
     /// Layers, by the names of their operators in the model.
     pub names: Vec<String>,
@@ -71,34 +72,34 @@ impl Default for Keep {
 /// Options of quantization.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Mapping of real numbers to integers.
+    /// Quantization scheme.
     pub scheme: Scheme,
-    /// Method that chooses ranges.
+    /// Method that chooses the ranges of activations.
     pub method: Method,
     /// Layers that stay in float.
     pub keep: Keep,
-    /// Maximum loss; the most sensitive layers are kept in float until it is met. The loss is the drop in accuracy if
-    /// labels are given, otherwise 1 minus the cosine of [`Measured::cosine`].
+    /// Maximum loss, which is met by keeping the most sensitive layers in float. The loss is the drop in accuracy if
+    /// labels are given, otherwise 1 minus [`Measured::cosine`].
     pub max_loss: Option<f64>,
     /// Correct class of each sample; by default the labels of the calibration data.
     pub labels: Option<Vec<i64>>,
     /// Maximum number of samples.
     pub samples: Option<usize>,
-    /// Dimensions that are bound permanently.
+    /// Fixed values for symbolic dimensions, by name.
     pub dims: BTreeMap<String, usize>,
 }
 
 /// Quantized model.
 pub struct Quantized {
-    /// Program with qnn operators.
+    /// Module with qnn operators.
     pub module: Module,
     /// Report on each layer.
     pub report: Report,
-    /// Diagnostics that do not stop the work.
+    /// Non-fatal diagnostics.
     pub warnings: Vec<Diagnostic>,
 }
 
-/// Quantizes a model. `progress` receives descriptions of the current step.
+/// Quantizes a model. `progress` is called with a description of each step.
 ///
 /// # Errors
 /// Calibration data that does not fit (E0530 to E0532), a model without a layer that can be quantized (E0360), an
@@ -177,7 +178,7 @@ pub fn quantize(
     Ok(Quantized { module: quantized.module, report, warnings })
 }
 
-/// State shared by the steps.
+/// State shared by the steps of quantization.
 struct Quantizer<'a> {
     module: &'a Module,
     layers: &'a [Layer],
@@ -195,7 +196,7 @@ impl<'a> Quantizer<'a> {
         Roles::new(self.module, self.layers, chosen)
     }
 
-    /// Collects the histograms of the values whose ranges are needed, and of `extra`, unless present.
+    /// Collects the missing histograms of `extra` and of the values whose ranges `roles` needs.
     fn observe(&mut self, roles: &Roles, extra: &[ExprId]) -> Result<(), Failure> {
         let wanted: BTreeSet<ExprId> = roles.ranged.values().flatten().chain(extra).copied().collect();
         let missing: Vec<ExprId> = wanted.into_iter().filter(|id| !self.histograms.contains_key(id)).collect();
@@ -210,7 +211,7 @@ impl<'a> Quantizer<'a> {
                 let message = format!("{} values of \"{name}\" are NaN or infinite", histogram.not_finite());
                 return Err(Diagnostic::error(codes::frontends::CALIBRATION_NOT_FINITE, message)
                     .note("the float model computes them from the calibration data")
-                    .help("a model that overflows on its own data cannot be quantized with it: check the data's scale")
+                    .help("check the scale of the calibration data: a model that overflows on it cannot be quantized")
                     .into());
             }
         }
@@ -218,7 +219,7 @@ impl<'a> Quantizer<'a> {
         Ok(())
     }
 
-    /// Returns range, scale and zero point of each group.
+    /// Returns two maps: the range of each group, and the scale and zero point of each group.
     fn parameters(&self, roles: &Roles) -> Result<(BTreeMap<ExprId, Range>, BTreeMap<ExprId, Parameters>), Failure> {
         let mut ranges = BTreeMap::new();
         for (&group, values) in &roles.ranged {
@@ -235,7 +236,8 @@ impl<'a> Quantizer<'a> {
     }
 }
 
-/// Returns the values with a scale of their own, in evaluation order: layers, sums, concatenations and means.
+/// Returns the values with a scale of their own, in evaluation order: the results of layers, additions, concatenations
+/// and means.
 fn observed_values(roles: &Roles) -> Vec<ExprId> {
     let own = |role: &Role| matches!(role, Role::Layer(_) | Role::Mean(_) | Role::Add | Role::Concatenate);
     roles.of.iter().filter(|(_, role)| role.as_ref().is_some_and(own)).map(|(id, _)| id).collect()

@@ -1,4 +1,4 @@
-//! Methods that choose the range represented by integers; values outside are clipped to the nearest end.
+//! Methods that choose the range represented by integers; values outside are clipped to the nearer bound.
 //!
 //! Every method starts from the range of the calibration data, and only ever narrows it.
 
@@ -12,7 +12,7 @@ use std::fmt;
 pub enum Method {
     /// Whole observed range.
     MinMax,
-    /// Range without the share `1 - p` of the values at either end.
+    /// Range from the quantile `1 - p` to the quantile `p` of the values, for a share `p`.
     Percentile(f64),
     /// Range with the smallest Kullback-Leibler divergence, which preserves most of the distribution's information.
     Entropy,
@@ -21,13 +21,13 @@ pub enum Method {
 }
 
 impl Method {
-    /// Default share of values that [`Method::Percentile`] keeps on either side.
+    /// Default share of [`Method::Percentile`].
     pub const PERCENTILE: f64 = 0.9999;
 
     /// Parses `min-max`, `percentile`, `percentile:99.9`, `entropy` or `mse`.
     ///
     /// # Errors
-    /// Description of the expected values.
+    /// If `text` is not one of these methods, or its percentile is not between 50 and 100.
     pub fn parse(text: &str) -> Result<Method, String> {
         match text.split_once(':') {
             None => match text {
@@ -89,8 +89,8 @@ fn entropy(values: &Histogram, scheme: &Scheme) -> Range {
     all.within(best.1 as f64 * values.width())
 }
 
-/// Returns the divergence when the first `kept` bins are merged into `levels` levels and the rest is added to the last
-/// of them.
+/// Returns the divergence if the first `kept` bins are merged into `levels` levels, and the values of the other bins
+/// are clipped to the last of the `kept` bins.
 pub(super) fn divergence(counts: &[u64], kept: usize, levels: usize) -> f64 {
     let outside: u64 = counts[kept..].iter().sum();
     let inside: u64 = counts[..kept].iter().sum();
@@ -109,7 +109,7 @@ pub(super) fn divergence(counts: &[u64], kept: usize, levels: usize) -> f64 {
             let last = i + 1 == kept;
             let p = (c + if last { outside } else { 0 }) as f64 / total;
             if p > 0.0 {
-                // A last bin filled only by clipping is in no level: it counts as the rarest observed value.
+                // A last bin that only clipping fills has no probability in Q; that of a single value is assumed.
                 let q = if c > 0 { q } else { 1.0 / total };
                 sum += p * (p / q).ln();
             }

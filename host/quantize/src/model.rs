@@ -1,9 +1,9 @@
-//! The float model: read, simplified (batch norms folded into weights), with the dimensions left open that the program
-//! does not depend on.
+//! Float model: read and simplified (batch norms folded into weights). Dimensions that the module does not depend on
+//! stay symbolic.
 //!
-//! Models are imported with all dimensions bound, since only then the shape arithmetic that exporters write out is
-//! folded away. A model that comes out the same for two sizes of a dimension does not depend on it: the quantized model
-//! keeps the name of the dimension and accepts any size.
+//! Models are imported with all dimensions bound, because only then is the shape arithmetic that exporters write out
+//! folded away. A module that is the same for two values of a dimension does not depend on the dimension, which then
+//! stays symbolic in the quantized model.
 
 use super::data::Samples;
 use byoc::build::SIMPLIFY;
@@ -19,15 +19,15 @@ use std::path::Path;
 
 /// Float model, ready for analysis.
 pub struct FloatModel {
-    /// Program, simplified and typed.
+    /// Simplified and typed module.
     pub module: Module,
-    /// Number of samples per run, if it is fixed.
+    /// Number of samples per run, if the batch size is fixed.
     pub fixed_batch: Option<usize>,
-    /// Diagnostics that do not stop the work.
+    /// Non-fatal diagnostics.
     pub warnings: Vec<Diagnostic>,
 }
 
-/// Reads the model whose inputs `signature` declares. `dims` are the dimensions that the user bound; they stay bound.
+/// Reads the model whose inputs `signature` declares. `dims` are the dimensions that the user bound, which stay bound.
 ///
 /// # Errors
 /// When the model cannot be read or simplified.
@@ -44,7 +44,7 @@ pub fn read(
     if !declared.iter().flatten().any(open) {
         return Ok(FloatModel { module, fixed_batch: Some(samples.batch()), warnings });
     }
-    // First all open dimensions, then the batch dimension alone.
+    // Try to keep all symbolic dimensions, then the batch dimension alone.
     let batch_only: Vec<Vec<Dim>> = declared
         .iter()
         .zip(&shapes)
@@ -65,10 +65,11 @@ pub fn read(
             return Ok(FloatModel { module: opened, fixed_batch: None, warnings });
         }
     }
-    // The program depends on the batch size: run one sample at a time.
+    // The module depends on the batch size, so run one sample at a time.
     let shapes = samples.shapes(1);
     let (module, _) = simplified(path, signature, dims, &shapes)?;
-    let message = "the program depends on the open dimensions of the model: they are fixed in the quantized model";
+    let message =
+        "symbolic dimensions of the model are fixed in the quantized model, because the module depends on them";
     let fixed: Vec<String> =
         signature.inputs.iter().zip(&shapes).map(|(port, shape)| format!("{} {shape:?}", port.name)).collect();
     warnings.push(
@@ -78,18 +79,21 @@ pub fn read(
     Ok(FloatModel { module, fixed_batch: Some(1), warnings })
 }
 
-/// Returns the program with inputs of these shapes, whatever they were.
+/// Returns the module with its inputs changed to the shapes `shapes`.
 ///
 /// # Errors
-/// E0607 when the program does not type-check with these shapes.
+/// E0607 when the module does not type-check with these shapes.
 pub fn with_shapes(module: &Module, shapes: &[Vec<usize>]) -> Result<Module, Diagnostic> {
     let dims: Vec<Vec<Dim>> = shapes.iter().map(|s| s.iter().map(|&n| Dim::Fixed(n)).collect()).collect();
     with_inputs(module, &dims).ok_or_else(|| {
-        Diagnostic::error(codes::runtime::NOT_LOWERABLE, format!("the model does not accept inputs of {shapes:?}"))
+        Diagnostic::error(
+            codes::runtime::NOT_LOWERABLE,
+            format!("the model does not accept inputs of shapes {shapes:?}"),
+        )
     })
 }
 
-/// Returns the program with inputs of these dimensions; none if it does not type-check with them.
+/// Returns the module with its inputs changed to the dimensions `inputs`; `None` if the result does not type-check.
 fn with_inputs(module: &Module, inputs: &[Vec<Dim>]) -> Option<Module> {
     let mut module = module.clone();
     let main = *module.globals.get("main")?;
@@ -107,14 +111,14 @@ fn with_inputs(module: &Module, inputs: &[Vec<Dim>]) -> Option<Module> {
     infer_type(&module).ok()
 }
 
-/// Returns the dimensions of the inputs in the file, with those fixed that the user bound; no dimensions for an input
-/// whose rank the file does not give.
+/// Returns the dimensions of the inputs as the file declares them, with those in `bound` replaced by their values; no
+/// dimensions for an input of unknown rank.
 fn declared(signature: &Signature, bound: &BTreeMap<String, usize>) -> Vec<Vec<Dim>> {
     let fix = |dim: &Dim| dim.with_sizes(|name| bound.get(name).copied());
     signature.inputs.iter().map(|port| port.dims.iter().flatten().map(fix).collect()).collect()
 }
 
-/// Reads the model with these input shapes bound, and runs the simplifying passes.
+/// Reads the model with its inputs bound to `shapes`, and runs the simplifying passes.
 fn simplified(
     path: &Path,
     signature: &Signature,

@@ -15,7 +15,7 @@ impl Range {
         Range { lo: self.lo.min(other.lo), hi: self.hi.max(other.hi) }
     }
 
-    /// Returns the part whose distance from 0 is at most `reach`.
+    /// Returns the part of the range within `reach` of 0.
     pub fn within(self, reach: f64) -> Range {
         Range { lo: self.lo.max(-reach), hi: self.hi.min(reach) }
     }

@@ -1,4 +1,4 @@
-//! Report of quantization on each layer, as data.
+//! Report on the quantization of each layer, as data.
 
 use super::measure::Measured;
 use super::range::Range;
@@ -12,17 +12,17 @@ pub struct Row {
     pub layer: String,
     /// Operator of the float model.
     pub operator: &'static str,
-    /// Reason why it stays in float; none for a quantized layer.
+    /// Reason why the layer stays in float; `None` for a quantized layer.
     pub kept: Option<String>,
-    /// Range of its result that the integers represent, bias and activation included.
+    /// Range of the result that the integers represent, after bias and activation.
     pub range: Option<Range>,
-    /// Scale and zero point of its result; none if the result is int32 sums or float.
+    /// Scale and zero point of the result; `None` if the result is int32 or float.
     pub output: Option<Parameters>,
-    /// Scale and zero point of its input.
+    /// Scale and zero point of the input.
     pub input: Option<Parameters>,
     /// Smallest and largest scale of the weight.
     pub weight_scale: Option<(f32, f32)>,
-    /// Signal-to-noise ratio of its result, in decibels; includes the noise of all predecessors.
+    /// Signal-to-noise ratio of the result, in decibels; includes the noise of all predecessors.
     pub signal_to_noise: Option<f64>,
     /// Increase of the model's loss when this layer alone is quantized, if it was measured.
     pub sensitivity: Option<f64>,
@@ -39,7 +39,7 @@ pub struct Report {
     pub scheme: String,
     /// Method, in the syntax of [`Method::parse`](super::method::Method::parse).
     pub method: String,
-    /// Number of layers computed with integers.
+    /// Number of quantized layers.
     pub quantized: usize,
     /// Number of layers.
     pub layers: usize,
@@ -51,7 +51,7 @@ fn number(value: f64) -> Value {
 }
 
 impl Row {
-    /// Returns the JSON form.
+    /// Returns the row as a JSON object.
     pub fn to_json(&self) -> Value {
         let parameters = |p: &Parameters| json!({"scale": p.scale, "zero_point": p.zero_point});
         json!({
@@ -70,7 +70,7 @@ impl Row {
 }
 
 impl Report {
-    /// Returns the summary line, printed after those of the layers.
+    /// Returns the summary line, which follows the lines of the layers.
     pub fn summary(&self) -> Value {
         let measured = &self.measured;
         let share = |n: usize| json!(n as f64 / measured.samples.max(1) as f64);

@@ -1,7 +1,7 @@
 //! Rewriting of the float model: its layers, and the operators between them, become qnn operators.
 //!
-//! A value of the float model has up to three forms: float, narrow integers, and the int32 sums of a layer. Each form
-//! is created from another at its first use; unused float forms are dead code.
+//! A value of the float model has up to three forms: float, 8-bit integers, and the int32 accumulators of a layer. Each
+//! form is created from another at its first use; unused float forms are dead code.
 
 use super::layers::Layer;
 use super::roles::{Bias, Role, Roles, inputs};
@@ -23,7 +23,7 @@ pub struct Plan<'a> {
     pub module: &'a Module,
     /// Layers of the model.
     pub layers: &'a [Layer],
-    /// Roles of its operators.
+    /// Roles of the operators.
     pub roles: &'a Roles,
     /// Scale and zero point of each group.
     pub parameters: &'a BTreeMap<ExprId, Parameters>,
@@ -33,16 +33,16 @@ pub struct Plan<'a> {
 
 /// Quantized model, with the scales of its weights.
 pub struct Rewritten {
-    /// Typed program.
+    /// Typed module.
     pub module: Module,
-    /// Scales of each layer's weight; none for a layer that stays float.
+    /// Scales of each layer's weight; `None` for a layer that stays in float.
     pub weight_scales: Vec<Option<Vec<f32>>>,
 }
 
 /// Rewrites the model. The values `observed_values` of the float model become additional results, as float.
 ///
 /// # Errors
-/// Types that do not agree, which would be a bug of the rewrite.
+/// If the types of the result do not agree, which would be a bug in the rewrite.
 pub fn rewrite(plan: &Plan<'_>, observed_values: &[ExprId]) -> Result<Rewritten, Failure> {
     let mut rewriter = Rewriter {
         plan,
@@ -74,7 +74,7 @@ pub fn rewrite(plan: &Plan<'_>, observed_values: &[ExprId]) -> Result<Rewritten,
 /// Returns the float model with the values `observed_values` as additional results.
 ///
 /// # Errors
-/// Types that do not agree, which would be a bug of the rewrite.
+/// If the types of the result do not agree, which would be a bug in the rewrite.
 pub fn observed(module: &Module, observed_values: &[ExprId]) -> Result<Module, Failure> {
     let main = module.globals.get("main").copied();
     Ok(Rebuild::run(module, |rebuild, id, expr| {
@@ -110,7 +110,7 @@ struct IntegerForms {
     sums: Option<Sums>,
 }
 
-/// int32 sums of a layer.
+/// int32 accumulators of a layer.
 #[derive(Clone)]
 struct Sums {
     id: ExprId,
@@ -156,7 +156,7 @@ impl Rewriter<'_> {
         rebuild.new.op("qnn.dequantize", &args, Attrs::none())
     }
 
-    /// Records sums, and returns their float form.
+    /// Records the accumulators of an expression, and returns their float form.
     fn sums(&mut self, rebuild: &mut Rebuild<'_>, id: ExprId, sums: Sums) -> Result<ExprId, Box<Diagnostic>> {
         let args = [sums.id, float_vector(rebuild, &sums.scales), int_scalar(rebuild, 0)];
         let float = rebuild.new.op("qnn.dequantize", &args, channel_axis_attrs(&sums))?;
@@ -316,7 +316,7 @@ impl Rewriter<'_> {
         self.plan.parameters.get(&self.plan.roles.group(id)).copied().unwrap_or(unknown)
     }
 
-    /// Returns a value as narrow integers: sums are requantized, float values quantized.
+    /// Returns the 8-bit form of a value: accumulators are requantized, a float value is quantized.
     fn quantized(&mut self, rebuild: &mut Rebuild<'_>, id: ExprId) -> Result<ExprId, Box<Diagnostic>> {
         let forms = self.forms.entry(id).or_default();
         if let Some(quantized) = forms.quantized {
@@ -344,7 +344,7 @@ impl Rewriter<'_> {
     }
 }
 
-/// Returns the attributes of parameters along the channels.
+/// Returns the attributes that give the channel axis, if there is a scale per channel.
 fn channel_axis_attrs(sums: &Sums) -> Attrs {
     if sums.scales.len() > 1 { Attrs::new([("axis", AttrValue::Int(sums.axis as i64))]) } else { Attrs::none() }
 }

@@ -1,11 +1,12 @@
 //! Roles of the float model's operators in the quantized model.
 //!
-//! Layers take int8 and produce int32 sums; a bias after one is added in int32. From there integers flow through
-//! activations, pooling, sums, concatenations and changes of shape as far as another layer is reached; operators that
-//! lead only to float operators stay float, at the cost of one dequantization.
+//! Layers read int8 and have int32 accumulators, to which a bias is added in int32. From there, integers flow through
+//! activations, pooling, additions, concatenations and reshapes to the next layer. Operators whose results reach no
+//! other layer stay in float, at the cost of one dequantization.
 //!
 //! Values that share a scale form a group: the result of pooling or a reshape has the scale of its operand, and a value
-//! read only by activations has the scale of their result, so that no integers are spent on the part they cut off.
+//! read only by activations has the scale of their result, so that no integers are spent on values that the activations
+//! clip.
 
 use super::layers::{Layer, always_evaluated};
 use byoc_ir::ir::{Expr, ExprId, IndexVec, Module};
@@ -16,11 +17,11 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Role of an operator.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Role {
-    /// Sums of products of int8, with the index of the layer.
+    /// Layer executed in int8, by its index.
     Layer(usize),
-    /// Addition in int32.
+    /// Addition of a bias in int32.
     Bias(Bias),
-    /// Bounds on the values.
+    /// Clamping of the values to bounds.
     Activation {
         /// Lower bound.
         lo: f64,
@@ -29,41 +30,40 @@ pub enum Role {
     },
     /// Same operator on integers of the same scale: elements are selected or moved, not computed.
     Passthrough,
-    /// Mean of windows; of the whole plane, whose size is given, for global pooling.
+    /// Average pooling; for global pooling, with the height and width of the input.
     Mean(Option<[usize; 2]>),
-    /// Sum of two values.
+    /// Addition of two values.
     Add,
     /// Concatenation.
     Concatenate,
 }
 
-/// Constant that is added to sums.
+/// Constant that is added to the accumulators of a layer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Bias {
-    /// Sums it is added to.
+    /// Accumulators to which the bias is added.
     pub sums: ExprId,
-    /// Layer that produced the sums.
+    /// Layer that produced the accumulators.
     pub layer: usize,
     /// Values: one per channel, or one for all.
     pub values: Vec<f32>,
-    /// Shape in the model.
+    /// Shape of the constant in the model.
     pub shape: Vec<usize>,
 }
 
 /// Roles of all operators, and the groups of values that share a scale.
 pub struct Roles {
-    /// Role of each expression; none for expressions that stay float.
+    /// Role of each expression; `None` for expressions that stay in float.
     pub of: IndexVec<ExprId, Option<Role>>,
-    /// Users of each expression.
     users: IndexVec<ExprId, Vec<ExprId>>,
-    /// Group of each expression that has an integer form, by one of its members.
+    /// Group of each expression that has an integer form, represented by one member of the group.
     group: BTreeMap<ExprId, ExprId>,
     /// Values whose range each group has to cover.
     pub ranged: BTreeMap<ExprId, Vec<ExprId>>,
 }
 
 impl Roles {
-    /// Returns the roles when the layers selected by `chosen` are computed with int8.
+    /// Returns the roles when the layers selected by `chosen` are executed in int8.
     pub fn new(module: &Module, layers: &[Layer], chosen: impl Fn(usize) -> bool) -> Roles {
         let always = always_evaluated(module);
         let users = users(module);
@@ -73,13 +73,13 @@ impl Roles {
         roles
     }
 
-    /// Returns the group of a value; the value itself if it is in none.
+    /// Returns the group of a value; the value itself if it belongs to none.
     pub fn group(&self, id: ExprId) -> ExprId {
         self.group.get(&id).copied().unwrap_or(id)
     }
 
-    /// Returns the last of the operators that complete `id`: the biases and activations after it whose operand has no
-    /// other user.
+    /// Returns the end of the chain of biases and activations that starts at `id`, in which each operator is the only
+    /// user of its predecessor.
     pub fn end(&self, id: ExprId) -> ExprId {
         let mut end = id;
         while let [user] = self.users[end][..]
@@ -127,7 +127,7 @@ impl Roles {
             let only_activations =
                 self.users[id].iter().all(|&user| matches!(self.of[user], Some(Role::Activation { .. })));
             let ranged = self.ranged.entry(group).or_default();
-            // Results of pooling and reshapes are values of their operands.
+            // A result of max pooling or a reshape holds no values that its operand lacks.
             if !only_activations && self.of[id] != Some(Role::Passthrough) {
                 ranged.push(id);
             }
@@ -178,7 +178,7 @@ fn assign(
             roles[id] = role(module, id);
         }
     }
-    // From users to producers: values that some layer reads as integers in the end.
+    // Backward: values that reach a layer as integers.
     let mut wanted: IndexVec<ExprId, bool> = IndexVec::filled(false, module.nodes.len());
     for &id in always.iter().rev() {
         wanted[id] = users[id].iter().any(|&user| match &roles[user] {
@@ -189,7 +189,7 @@ fn assign(
             None => matches!(module.expr(user), Expr::Tuple(_)) && wanted[user],
         });
     }
-    // From producers to users: operators that have integer operands.
+    // Forward: operators with integer operands.
     for &id in always {
         let possible = roles[id].take();
         let integer = |input: &ExprId| roles[*input].is_some();
@@ -237,7 +237,7 @@ fn role(module: &Module, id: ExprId) -> Option<Role> {
     }
 }
 
-/// Returns the bias that an operator adds to the sums of a layer, if any.
+/// Returns the bias that an operator adds to the accumulators of a layer, if any.
 fn bias(module: &Module, layers: &[Layer], roles: &IndexVec<ExprId, Option<Role>>, id: ExprId) -> Option<Bias> {
     let (operator, call) = module.expr(id).as_op_call()?;
     let def = op::get(operator);
@@ -326,10 +326,10 @@ mod tests {
         let (relu, pool) = (call(&module, "nn.relu", 0), call(&module, "nn.max_pool2d", 0));
         let first = call(&module, "nn.conv2d", 0);
         assert_eq!(roles.of[pool], Some(Role::Passthrough));
-        // Nothing after the second layer reaches another one: it stays float.
+        // No result of the second layer reaches another layer, so its successors stay in float.
         assert_eq!(roles.of[call(&module, "add", 0)], None);
         assert_eq!(roles.of[call(&module, "nn.relu", 1)], None);
-        // One scale from the sums to the pool, that of the activation's result.
+        // The accumulators, the activation and the pool share one scale, that of the activation's result.
         assert_eq!(roles.group(first), roles.group(pool));
         assert_eq!(roles.ranged[&roles.group(first)], [relu]);
         assert_eq!(roles.end(first), relu);

@@ -22,16 +22,15 @@ pub struct Runs<'a> {
 }
 
 impl Runs<'_> {
-    /// Returns the number of samples run: all of them, or as many as fill whole batches.
+    /// Returns the number of samples that are run: all of them, or as many as fill whole batches.
     pub fn count(&self) -> usize {
         if self.open { self.samples.count } else { self.samples.count / self.batch * self.batch }
     }
 
-    /// Runs the models side by side over every sample, on the host alone, and passes the results of each run to
-    /// `visit`.
+    /// Runs the models side by side over all samples, on the host only, and passes the results of each run to `visit`.
     ///
     /// # Errors
-    /// When a model cannot be run.
+    /// When a model cannot be run, or `visit` fails.
     pub fn each(
         &self,
         models: &[&Module],

@@ -9,7 +9,7 @@ use std::fmt;
 /// Minimum scale; below it the ratio of two scales could overflow.
 const MIN_SCALE: f64 = 1e-30;
 
-/// Rules by which a model is quantized. Weights are always int8 with zero point 0, sums and biases int32.
+/// Quantization scheme. Weights are always int8 with zero point 0, accumulators and biases int32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scheme {
     /// Element type of activations: int8 or uint8.
@@ -40,10 +40,10 @@ impl Scheme {
     /// commas.
     ///
     /// # Errors
-    /// E0430 for anything else, and for unsigned integers with zero point 0, which have no negative values.
+    /// E0430 for any other text, and for symmetric uint8, which cannot represent negative values.
     pub fn parse(text: &str) -> Result<Scheme, Diagnostic> {
         let bad = |why: String| {
-            Diagnostic::error(codes::plugins::NO_SCHEME, format!("the scheme \"{text}\": {why}"))
+            Diagnostic::error(codes::plugins::NO_SCHEME, format!("scheme \"{text}\": {why}"))
                 .help("a scheme is \"symmetric\" or \"asymmetric\", optionally followed by \"uint8\", \"per-tensor\", \"power-of-two\": asymmetric,uint8")
         };
         let mut words = text.split(',').map(str::trim);
@@ -65,7 +65,7 @@ impl Scheme {
                 "per-channel" => scheme.per_channel = true,
                 "per-tensor" => scheme.per_channel = false,
                 "power-of-two" => scheme.power_of_two = true,
-                other => return Err(bad(format!("unknown word \"{other}\""))),
+                other => return Err(bad(format!("unknown keyword \"{other}\""))),
             }
         }
         scheme.checked().map_err(bad)
@@ -74,24 +74,25 @@ impl Scheme {
     /// Converts the scheme that a backend declares.
     ///
     /// # Errors
-    /// E0430 when models cannot be quantized by it.
+    /// E0430 if the weights are not int8, the accumulators not int32 or the activations neither int8 nor uint8, and for
+    /// symmetric uint8.
     pub fn declared(backend: &str, declared: &Quantization) -> Result<Scheme, Diagnostic> {
         let bad = |why: String| {
-            Diagnostic::error(codes::plugins::NO_SCHEME, format!("the scheme that {backend} declares: {why}"))
+            Diagnostic::error(codes::plugins::NO_SCHEME, format!("scheme declared by {backend}: {why}"))
                 .help("set the scheme with --scheme")
         };
         let or = |given: &str, default: &str| if given.is_empty() { default.to_owned() } else { given.to_owned() };
         let (weight, accumulator) = (or(&declared.weight, "int8"), or(&declared.accumulator, "int32"));
         if weight != "int8" {
-            return Err(bad(format!("expected weights of type int8, found {weight}")));
+            return Err(bad(format!("expected int8 weights, found {weight}")));
         }
         if accumulator != "int32" {
-            return Err(bad(format!("expected sums of type int32, found {accumulator}")));
+            return Err(bad(format!("expected int32 accumulators, found {accumulator}")));
         }
         let activation = match or(&declared.activation, "int8").as_str() {
             "int8" => DType::I8,
             "uint8" => DType::U8,
-            other => return Err(bad(format!("expected activations of type int8 or uint8, found {other}"))),
+            other => return Err(bad(format!("expected int8 or uint8 activations, found {other}"))),
         };
         let Quantization { symmetric, per_channel, power_of_two, .. } = *declared;
         Scheme { activation, symmetric, per_channel, power_of_two }.checked().map_err(bad)
@@ -99,7 +100,7 @@ impl Scheme {
 
     fn checked(self) -> Result<Scheme, String> {
         match (self.activation, self.symmetric) {
-            (DType::U8, true) => Err("uint8 with zero point 0 has no negative values".into()),
+            (DType::U8, true) => Err("symmetric uint8 cannot represent negative values".into()),
             _ => Ok(self),
         }
     }
@@ -114,8 +115,8 @@ impl Scheme {
         if self.symmetric { 127.0 } else { 255.0 }
     }
 
-    /// Returns scale and zero point for a range. The range is widened to contain 0, which padding and activations need
-    /// exactly. A range of only 0 gets scale 1.
+    /// Returns the scale and zero point for a range. The range is widened to contain 0, which padding and activations
+    /// need to be exact. If both bounds are 0, the scale is 1.
     pub fn parameters(&self, range: Range) -> Parameters {
         let (lo, hi) = (range.lo.min(0.0), range.hi.max(0.0));
         let reach = if self.symmetric { hi.max(-lo) } else { hi - lo };
@@ -128,7 +129,8 @@ impl Scheme {
         Parameters { scale, zero_point: (zero_point as i32).clamp(least, greatest) }
     }
 
-    /// Returns a scale of the scheme that is at least `wanted`.
+    /// Returns `wanted`, rounded up to a power of two if the scheme requires it; 1 if `wanted` is not positive or not
+    /// finite.
     pub fn scale(&self, wanted: f64) -> f32 {
         if wanted <= 0.0 || !wanted.is_finite() {
             return 1.0;
@@ -170,7 +172,7 @@ mod tests {
         let s = Scheme::parse("asymmetric").unwrap();
         // 255 steps of 0.1 from -5.1: 0 is 51 steps above -128.
         assert_eq!(s.parameters(range(-5.1, 20.4)), Parameters { scale: 0.1, zero_point: -77 });
-        // A range above 0 begins at 0, one below ends there.
+        // A range above 0 is extended down to 0, a range below 0 up to 0.
         assert_eq!(s.parameters(range(3.0, 25.5)), Parameters { scale: 0.1, zero_point: -128 });
         assert_eq!(s.parameters(range(-25.5, -3.0)), Parameters { scale: 0.1, zero_point: 127 });
         let unsigned = Scheme::parse("asymmetric,uint8").unwrap();
@@ -214,7 +216,7 @@ mod tests {
             Quantization { activation: "uint8".into(), ..declared.clone() },
         ] {
             let error = Scheme::declared("x", &wrong).unwrap_err();
-            assert!(error.message.contains("that x declares"), "{error}");
+            assert!(error.message.contains("declared by x"), "{error}");
         }
     }
 }

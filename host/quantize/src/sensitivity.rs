@@ -20,15 +20,15 @@ fn loss(measured: &Measured) -> f64 {
 /// Adds the most sensitive layers to `kept` until the loss of the model is at most `limit`, and returns the sensitivity
 /// of each candidate layer: 1 minus the cosine of the outputs when it alone is quantized.
 ///
-/// The number of layers to keep is found by bisection, assuming that keeping more layers never increases the loss; the
-/// loss of the resulting number was always measured.
+/// The number of layers to keep is found by bisection, assuming that keeping more layers never increases the loss. The
+/// loss at the number found has been measured, unless all layers are kept.
 pub(super) fn keep_within(
     quantizer: &mut Quantizer<'_>,
     kept: &mut BTreeMap<usize, String>,
     limit: f64,
 ) -> Result<BTreeMap<usize, f64>, Failure> {
     let candidates: Vec<usize> = (0..quantizer.layers.len()).filter(|i| !kept.contains_key(i)).collect();
-    // All values whose ranges any of the runs below needs, observed at once.
+    // Observe, in a single pass, all values whose ranges the runs below need.
     let alone: Vec<Roles> = candidates.iter().map(|&layer| quantizer.roles(|i| i == layer)).collect();
     let together = quantizer.roles(|i| !kept.contains_key(&i));
     let ranged: BTreeSet<_> = alone.iter().flat_map(|roles| roles.ranged.values().flatten()).copied().collect();

@@ -6,10 +6,10 @@ use byoc_ir::tensor::Tensor;
 /// Maximum integer of a weight: the range is symmetric about 0.
 const MAX_QUANTIZED: f32 = 127.0;
 
-/// Maximum integer of a bias, which leaves headroom for the sums of products.
+/// Maximum integer of a bias, which leaves headroom for the accumulated products.
 const MAX_BIAS: f64 = (1u32 << 30) as f64;
 
-/// Weight as int8.
+/// Weight quantized to int8.
 #[derive(Clone, Debug, PartialEq)]
 pub struct QuantizedWeight {
     /// Integers, in the shape of the weight.
@@ -18,11 +18,12 @@ pub struct QuantizedWeight {
     pub scales: Vec<f32>,
 }
 
-/// Quantizes a float32 weight with zero point 0, at the scale at which its largest value (of the channel) becomes 127.
+/// Quantizes a float32 weight with zero point 0 and the scale that maps the largest magnitude (in each channel, or
+/// overall) to 127.
 ///
-/// `axis` is the axis of the output channels. `bias` (one value per channel, one for all, or none) has to fit into
-/// int32 at the product of `input_scale` and the weight's scale: if a channel's weights are so small that it would not,
-/// its scale is increased. A channel of zeros gets the smallest scale of the others.
+/// `axis` is the axis of the output channels. `bias` (one value per channel, one for all, or none) must fit into int32
+/// when divided by the product of `input_scale` and the weight's scale; if the weights of a channel are too small for
+/// that, the scale of the channel is increased. A channel of zeros gets the smallest scale of the others.
 pub fn quantize(weight: &Tensor, axis: usize, bias: &[f32], input_scale: f32, scheme: &Scheme) -> QuantizedWeight {
     let shape = weight.shape();
     let (channels, inner) = (shape[axis], shape[axis + 1..].iter().product::<usize>().max(1));
@@ -61,8 +62,9 @@ pub fn quantize(weight: &Tensor, axis: usize, bias: &[f32], input_scale: f32, sc
     QuantizedWeight { values: Tensor::from_slice(shape, &integers), scales }
 }
 
-/// Quantizes a bias to int32 at these scales (one per channel, or one for all), in a shape that broadcasts like
-/// `shape`: a single bias value becomes one value per channel if there are several scales.
+/// Quantizes a bias to int32 with `scales` (one per channel, or one for all). The result has the shape `shape`, except
+/// that a single value becomes one value per channel, followed by `dims_after` dimensions of 1, if there are several
+/// scales.
 pub fn quantize_bias(values: &[f32], shape: &[usize], scales: &[f32], dims_after: usize) -> Tensor {
     let integer =
         |value: f32, scale: f32| (f64::from(value) / f64::from(scale)).round().clamp(-MAX_BIAS, MAX_BIAS) as i32;

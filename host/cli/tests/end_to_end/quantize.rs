@@ -307,7 +307,7 @@ fn reports_invalid_calibration_data() {
     std::fs::create_dir(&empty).unwrap();
     quantize(&model, &empty.display().to_string(), &file, &[])
         .fails_with("E0532")
-        .stderr_contains(&["empty holds no pictures"]);
+        .stderr_contains(&["empty: expected at least one image, found none"]);
     quantize(&model, "/no/such/file.npz", &file, &[]).fails_with("E0512").stderr_contains(&["/no/such/file.npz"]);
     assert!(!file.exists() && !file.with_extension("relay.safetensors").exists(), "expected no output files");
 }
