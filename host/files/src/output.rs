@@ -1,10 +1,10 @@
-//! Output files: a reader never sees a partial one, and a file that is not a regular file is never replaced.
+//! Output files: a reader never sees a partial file, and only regular files are ever replaced.
 //!
 //! | at the path | action |
 //! |---|---|
-//! | nothing, or a regular file | a temporary file beside it is renamed when it is complete |
+//! | nothing, or a regular file | a temporary file in the same directory is completed, then renamed |
 //! | a symbolic link | the same for its target, which need not exist yet |
-//! | a device, a FIFO, a socket | opened and written when the content is complete |
+//! | a device, a FIFO, a socket | opened and written once the content is complete |
 //! | a directory | an error |
 //!
 //! A new file has the permissions that the umask allows; a replacement has those of the file it replaces.

@@ -217,7 +217,7 @@ fn check_port(place: &str, port: &PortInfo, dtype: DType, shape: &[usize]) -> Re
     let given = Type::tensor(dtype, shape);
     if dtype != port.dtype {
         return Err(mismatch(format!("{place}: expected {}, found {given}", expected_type(port)))
-            .help(format!("convert it to {}", port.dtype)));
+            .help(format!("convert the entry to {}", port.dtype)));
     }
     if let Some(dims) = &port.dims {
         let fits = |dim: &Dim, size: usize| dim.fixed().is_none_or(|n| n == size);
@@ -253,7 +253,7 @@ fn check_finite(place: &str, tensor: &Tensor) -> Result<(), Diagnostic> {
         (*i, rest) = (rest % size, rest / size);
     }
     Err(Diagnostic::error(codes::frontends::CALIBRATION_NOT_FINITE, format!("{place} is {value} at {index:?}"))
-        .help("ranges are computed from this data: remove or correct the sample"))
+        .help("ranges are computed from the calibration data: remove or correct the sample"))
 }
 
 /// Combines the values of the inputs into samples.
@@ -261,7 +261,8 @@ fn build_samples(path: &Path, values: Vec<(&PortInfo, Tensor)>, limit: Option<us
     let mut inputs = Vec::new();
     let mut count: Option<(usize, &str)> = None;
     let mut fixed_batch: Option<usize> = None;
-    // If every input is given once with its fixed size, the first dimension need not count samples.
+    // True if some input has a symbolic first dimension, or one that differs from that of its tensor. A tensor that
+    // matches the fixed first dimension of its input is then broadcast.
     let any_open = values.iter().any(|(port, tensor)| match port.dims.as_deref().and_then(<[Dim]>::first) {
         Some(Dim::Fixed(n)) => tensor.shape().first().is_some_and(|rows| rows != n),
         Some(_) => true,

@@ -81,7 +81,7 @@ impl Histogram {
         }
     }
 
-    /// Returns the smallest and the largest value; 0 and 0 if there are none.
+    /// Returns the range of the finite values; both bounds are 0 if there are none.
     pub fn range(&self) -> Range {
         if self.min > self.max { Range::default() } else { Range { lo: self.min, hi: self.max } }
     }

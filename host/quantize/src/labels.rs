@@ -49,7 +49,7 @@ pub fn read(path: &Path) -> Result<Vec<i64>, Failure> {
     }
 }
 
-/// Checks that there is one label for each of the `samples` samples.
+/// Checks that the number of labels is `samples`.
 ///
 /// # Errors
 /// E0614 when the numbers of labels and samples differ.

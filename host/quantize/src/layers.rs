@@ -86,7 +86,7 @@ fn layer(module: &Module, call: ExprId) -> Option<Layer> {
 }
 
 /// Returns the name of the model's operator that an expression originates from; with several origins (a convolution and
-/// the batch norm folded into its weights) that of the first.
+/// the batch norm folded into its weights), the name of the first.
 pub fn name(module: &Module, id: ExprId) -> String {
     let origins = &module.origins;
     match origins.get(module.nodes[id].origin).first() {

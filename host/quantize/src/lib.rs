@@ -102,8 +102,9 @@ pub struct Quantized {
 /// Quantizes a model. `progress` is called with a description of each step.
 ///
 /// # Errors
-/// Calibration data that does not fit (E0530 to E0532), a model without a layer that can be quantized (E0360), an
-/// unknown layer name (E0361), labels that do not fit (E0614), and errors of the model itself.
+/// Calibration data that does not fit the model (E0530 to E0532), a model without a layer that can be quantized
+/// (E0360), an unknown layer name (E0361), labels whose number differs from that of the samples (E0614), and errors in
+/// the model.
 pub fn quantize(
     path: &Path,
     source: &Source,
@@ -210,7 +211,7 @@ impl<'a> Quantizer<'a> {
                 let name = layers::name(self.module, id);
                 let message = format!("{} values of \"{name}\" are NaN or infinite", histogram.not_finite());
                 return Err(Diagnostic::error(codes::frontends::CALIBRATION_NOT_FINITE, message)
-                    .note("the float model computes them from the calibration data")
+                    .note("the float model computes these values from the calibration data")
                     .help("check the scale of the calibration data: a model that overflows on it cannot be quantized")
                     .into());
             }

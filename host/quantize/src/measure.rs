@@ -12,8 +12,8 @@ use byoc_ir::tensor::Tensor;
 pub struct Measured {
     /// Signal-to-noise ratio of each observed value, in decibels.
     pub signal_to_noise: Vec<Option<f64>>,
-    /// Mean over the samples of the cosine between the mean-centered first outputs of the two models; none if the first
-    /// output is not a float tensor.
+    /// Mean over the samples of the cosine between the mean-centered first outputs of the two models; `None` if the
+    /// first output is not a float tensor.
     pub cosine: Option<f64>,
     /// Number of samples classified correctly by the float model and by the quantized one.
     pub correct: Option<(usize, usize)>,
@@ -37,7 +37,7 @@ impl Power {
         }
     }
 
-    /// Returns 10 log10(signal / noise); infinite without noise, none for a zero signal with noise.
+    /// Returns 10 log10(signal / noise); infinite without noise, `None` for a zero signal with noise.
     fn decibels(self) -> Option<f64> {
         match (self.signal > 0.0, self.noise > 0.0) {
             (_, false) => Some(f64::INFINITY),

@@ -1,6 +1,6 @@
 //! Methods that choose the range represented by integers; values outside are clipped to the nearer bound.
 //!
-//! Every method starts from the range of the calibration data, and only ever narrows it.
+//! Every method starts from the range of the calibration data, and only narrows it.
 
 use super::histogram::Histogram;
 use super::range::Range;
@@ -45,7 +45,7 @@ impl Method {
         }
     }
 
-    /// Returns the range for values with this histogram.
+    /// Returns the range for values with the histogram `values`.
     pub fn range(self, values: &Histogram, scheme: &Scheme) -> Range {
         let all = values.range();
         match self {
@@ -71,8 +71,8 @@ impl fmt::Display for Method {
 
 /// Finds the range by S. Migacz, "8-bit inference with TensorRT" (GTC 2017): of all thresholds on the distance from 0,
 /// the one that minimizes the Kullback-Leibler divergence of Q from P, where P is the distribution of the clipped
-/// values and Q the same with as many levels as there are integers. Zeros are excluded, as the original excludes its
-/// first bin.
+/// values and Q the same distribution merged into as many levels as there are integers. Zeros are excluded, as the
+/// original excludes its first bin.
 fn entropy(values: &Histogram, scheme: &Scheme) -> Range {
     let all = values.range();
     let counts = values.magnitudes();
@@ -119,8 +119,9 @@ pub(super) fn divergence(counts: &[u64], kept: usize, levels: usize) -> f64 {
 }
 
 /// Finds the factor on the whole range, from 1/128 to 1 in steps of 1/128, with the smallest expected squared error:
-/// step² / 12 within the range (rounding errors are uniform), the squared distance to its end outside. (R. Banner et
-/// al., "Post training 4-bit quantization of convolutional networks", NeurIPS 2019, with counts in place of a density.)
+/// step² / 12 within the range (rounding errors are uniform), the squared distance to the nearer bound outside. (R.
+/// Banner et al., "Post training 4-bit quantization of convolutional networks", NeurIPS 2019, with counts in place of a
+/// density.)
 fn mean_squared_error(values: &Histogram, scheme: &Scheme) -> Range {
     const FACTORS: u32 = 128;
     let all = values.range();
@@ -209,7 +210,7 @@ mod tests {
         // 1/8 ln(1/2) + 7/8 ln(7/6).
         let wanted = (1.0 / 8.0) * 0.5f64.ln() + (7.0 / 8.0) * (7.0f64 / 6.0).ln();
         assert!((divergence(&[1, 3, 2, 2], 2, 2) - wanted).abs() < 1e-12);
-        // An empty bin of a level takes no share: P = Q.
+        // An empty bin of a level has no probability in Q, so P = Q.
         assert!(divergence(&[4, 0, 2, 2], 4, 2).abs() < 1e-12);
         assert_eq!(divergence(&[0, 0, 1], 2, 2), f64::INFINITY);
     }

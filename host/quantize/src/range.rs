@@ -10,7 +10,7 @@ pub struct Range {
 }
 
 impl Range {
-    /// Returns the smallest range that contains both.
+    /// Returns the smallest range that contains both ranges.
     pub fn union(self, other: Range) -> Range {
         Range { lo: self.lo.min(other.lo), hi: self.hi.max(other.hi) }
     }

@@ -324,7 +324,7 @@ impl Rewriter<'_> {
         }
         let sums = forms.sums.clone();
         let Parameters { scale, zero_point } = self.parameters(id);
-        // The conversion belongs to the operator that produced the value.
+        // The conversion has the origin of the operator that produced the value.
         let saved_origin = rebuild.new.origin.replace(self.plan.module.nodes[id].origin);
         let (to, zero) = (float_scalar(rebuild, scale), int_scalar(rebuild, zero_point));
         let dtype = ("out_dtype", AttrValue::from(self.plan.scheme.activation));

@@ -50,7 +50,7 @@ pub fn parse(text: &str, negative: bool) -> Result<Number, String> {
         _ => return Err(format!("the number {text} has an unknown suffix \"{suffix}\"")),
     };
     if let Some(dtype) = dtype.filter(|d| d.is_float()) {
-        let value: f64 = digits.parse().map_err(|_| format!("{text} is not a number"))?;
+        let value: f64 = digits.parse().map_err(|_| format!("expected a number, found {text}"))?;
         if value.is_infinite() {
             return Err(format!("{sign}{text} does not fit any float type"));
         }

@@ -118,7 +118,7 @@ impl Parser<'_> {
                         self.report(Box::new(
                             Diagnostic::error(codes::text::UNKNOWN_NAME, message)
                                 .at(token.span, "")
-                                .help(format!("define it above: `%{number} = ...;`")),
+                                .help(format!("define the binding above its first use: `%{number} = ...;`")),
                         ));
                         // Binding the number prevents a second report.
                         let unit = self.push(Expr::Tuple(Box::new([])), start);
@@ -178,7 +178,7 @@ impl Parser<'_> {
             "let" => Err(Box::new(
                 Diagnostic::error(codes::text::UNEXPECTED_TOKEN, "expected an expression, found `let`")
                     .at(token.span, "")
-                    .help("put parentheses around it: `(let %x = ...; ...)`"),
+                    .help("enclose the binding in parentheses: `(let %x = ...; ...)`"),
             )),
             "def" | "type" | "extern" | "else" | "free_var" | "_" => Err(self.unexpected(token, "an expression")),
             _ => {
@@ -204,7 +204,7 @@ impl Parser<'_> {
                                 format!("expected a call of the operator `{word}`, found its name alone"),
                             )
                             .at(token.span, "expected arguments after the name")
-                            .help(format!("wrap it in a function: `fn (%x) {{ {word}(%x) }}`")),
+                            .help(format!("wrap the operator in a function: `fn (%x) {{ {word}(%x) }}`")),
                         ));
                     }
                     None if called => {
@@ -472,7 +472,7 @@ impl Parser<'_> {
 
     fn graph_number(&self, token: Token) -> Result<u64> {
         self.text_of(token)[1..].parse::<u64>().map_err(|_| {
-            let message = format!("the number `{}` is too large", brief(self.text_of(token)));
+            let message = format!("expected a number less than 2^64, found `{}`", brief(self.text_of(token)));
             Box::new(Diagnostic::error(codes::text::BAD_NUMBER, message).at(token.span, ""))
         })
     }
@@ -496,8 +496,8 @@ impl Parser<'_> {
         if let Some((left, right)) = name.split_once('/').filter(|(left, _)| self.names.lookup(left).is_some()) {
             let (left, right) = (brief(left), brief(right));
             diagnostic = diagnostic
-                .note("a `/` inside a name is part of it")
-                .help(format!("for a division, put spaces around it: `%{left} / {right}`"));
+                .note("a `/` inside a name is part of the name")
+                .help(format!("for a division, put spaces around the `/`: `%{left} / {right}`"));
         } else if let Some(near) = nearest(&shown, self.names.bound()) {
             diagnostic = diagnostic.help(format!("did you mean `%{near}`?"));
         }

@@ -9,7 +9,8 @@ pub(super) enum State {
     Item,
     /// Before an operand.
     Operand,
-    /// After an expression, given with its start, which a call, a projection or an infix operator may continue.
+    /// After an expression that a call, a projection or an infix operator may continue; with the start of the
+    /// expression.
     After(ExprId, u32),
     /// After a complete expression.
     Complete(ExprId),

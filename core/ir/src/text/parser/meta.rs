@@ -115,7 +115,7 @@ impl<'a> Parser<'a> {
         value.map_err(|reason| unusable(&reference, &reason))
     }
 
-    /// Returns the metadata if it has the referenced object.
+    /// Returns the metadata, after a check that it contains the referenced object.
     fn known(&self, reference: &Reference<'_>) -> Result<&Metadata> {
         let Reference { key, index, span } = *reference;
         let shown = brief(key);

@@ -2,9 +2,9 @@
 //! [`ParseFrame`]s, and a loop moves between three states (before an item, before an operand, after an operand). Only
 //! match patterns and lists in attributes are read recursively, up to [`super::MAX_NESTING`].
 //!
-//! It reports several errors per run. After an error it drops unfinished constructs in the enclosing block, skips to
-//! the next `;`, `}` or `def @`, and continues; names that the broken part would have bound are bound to `()`, so that
-//! one mistake causes only one diagnostic.
+//! The parser reports several errors per run. After an error it drops unfinished constructs in the enclosing block,
+//! skips to the next `;`, `}` or `def @`, and continues; names that the broken part would have bound are bound to `()`,
+//! so that one mistake causes only one diagnostic.
 
 mod attributes;
 mod data_types;
@@ -206,7 +206,7 @@ impl<'a> Parser<'a> {
             self.report(Box::new(
                 Diagnostic::error(codes::text::BAD_VERSION, "expected a version line before the first definition")
                     .at(here, "the first definition")
-                    .help("add `#[version = \"0.0.5\"]` above it"),
+                    .help("add `#[version = \"0.0.5\"]` above the definition"),
             ));
         }
         if !versioned && self.peek().kind == Kind::Eof {

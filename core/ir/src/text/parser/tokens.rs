@@ -70,7 +70,7 @@ impl<'a> Parser<'a> {
             // A carriage return is whitespace only before a line feed; elsewhere it indicates that line breaks were
             // lost.
             Kind::Unknown if text == "\r" => {
-                Diagnostic::error(codes::text::UNEXPECTED_TOKEN, "found a carriage return without a line feed after it")
+                Diagnostic::error(codes::text::UNEXPECTED_TOKEN, "expected a line feed after a carriage return")
                     .at(token.span, "")
                     .help("end the lines of the text with \\n or \\r\\n")
             }

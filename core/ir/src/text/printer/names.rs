@@ -1,4 +1,4 @@
-//! Names in the text: quoted unless they are identifiers, variables made unique.
+//! Names in the text. A name is quoted unless it is an identifier; the names of variables are made unique.
 
 use crate::ir::{ExprId, Name};
 use crate::text::lexer::{is_name_part, is_name_start};
