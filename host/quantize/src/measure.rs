@@ -47,8 +47,8 @@ impl Power {
     }
 }
 
-/// Runs both models over the calibration data. `quantized` returns the values `observed_values` of the float model after
-/// its own results.
+/// Runs both models over the calibration data. After its own results, `quantized` returns the values `observed_values`
+/// of the float model.
 ///
 /// # Errors
 /// When a model cannot be run.

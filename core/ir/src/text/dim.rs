@@ -1,4 +1,5 @@
-//! Text of dimensions: `3`, `?`, `batch`, `12*batch`, `n + 1`, `floordiv(n - 1, 2)`, `ceildiv(n, 2)`, `min(n, 8)`, `max(n, m)`.
+//! Text form of dimensions: `3`, `?`, `batch`, `12*batch`, `n + 1`, `floordiv(n - 1, 2)`, `ceildiv(n, 2)`, `min(n, 8)`,
+//! `max(n, m)`.
 
 use crate::ir::{Dim, DimExpr};
 
