@@ -28,6 +28,7 @@ pub mod qnn;
 pub mod reduce;
 mod repeat;
 mod reshape;
+pub mod resize;
 mod scalar;
 pub mod slice;
 mod sort;

@@ -1,12 +1,14 @@
 //! Resize and Upsample.
 //!
 //! Planes (batch, channels, height, width) become `image.resize2d` if its definition of the scale (input size / output
-//! size) matches the model's. Everything else is done axis by axis: a gathering (nearest), two of them with weights
-//! (linear), or a matrix product with weights that are computed here (cubic).
+//! size) matches the model's. Otherwise, axes of known sizes are resized one by one: a gathering (nearest), two of them
+//! with weights (linear), or a matrix product with weights that are computed here (cubic). What is known only at run
+//! time, antialiasing, and regions of interest of other axes become `dyn.image.resize_nd`.
 
 use super::{Node, Outputs, Result, Row, attrs, one};
 use crate::tensor::from_f64s;
-use byoc_ir::ir::{AttrValue, ExprId};
+use byoc_ir::ir::{AttrValue, Dim, ExprId};
+use byoc_ir::op::resize::{ResizedAxis, cubic_kernel, nearest_index};
 use byoc_ir::tensor::DType;
 
 pub const ROWS: &[Row] =
@@ -20,19 +22,8 @@ struct Mode {
     cubic: f64,
     exclude_outside: bool,
     extrapolation: f64,
-}
-
-/// Resize of one axis.
-#[derive(Clone, Copy, Debug)]
-struct Axis {
-    /// Number of elements in the data.
-    from: usize,
-    /// Number of elements in the result.
-    to: usize,
-    /// Ratio of result to data as specified by the model.
-    scale: f64,
-    /// First and last position to sample, relative to the data, in [0, 1]; used by tf_crop_and_resize.
-    roi: (f64, f64),
+    antialias: bool,
+    policy: String,
 }
 
 fn upsample_7(n: &mut Node<'_, '_>) -> Result<Outputs> {
@@ -41,21 +32,31 @@ fn upsample_7(n: &mut Node<'_, '_>) -> Result<Outputs> {
 }
 
 fn resize_10(n: &mut Node<'_, '_>) -> Result<Outputs> {
+    if n.computed_input(1).is_some() || n.ty(n.input(0)?)?.shape().is_none() {
+        let (mode, scales) = (mode_before_11(n)?, n.input(1)?);
+        return resize_at_run_time(n, &mode, scales, None, None);
+    }
     let scales = n.constant(1, "scales")?.ok_or_else(|| n.invalid_node("input 1 (scales) is missing"))?;
     let scales = scales.view().to_f64s();
     resize_before_11(n, scales)
 }
 
-/// Converts the resize of opsets before 11: coordinates are asymmetric, and nearest rounds down.
-pub(super) fn resize_before_11(n: &mut Node<'_, '_>, scales: Vec<f64>) -> Result<Outputs> {
-    let mode = Mode {
+fn mode_before_11(n: &Node<'_, '_>) -> Result<Mode> {
+    Ok(Mode {
         method: n.str_attr("mode", "nearest")?,
         coordinates: "asymmetric".into(),
         nearest: "floor".into(),
         cubic: -0.75,
         exclude_outside: false,
         extrapolation: 0.0,
-    };
+        antialias: false,
+        policy: "stretch".into(),
+    })
+}
+
+/// Converts the resize of opsets before 11: coordinates are asymmetric, and nearest rounds down.
+pub(super) fn resize_before_11(n: &mut Node<'_, '_>, scales: Vec<f64>) -> Result<Outputs> {
+    let mode = mode_before_11(n)?;
     let data = n.input(0)?;
     let shape = n.shape(data)?;
     let axes = by_scales(n, &shape, &scales, &(0..shape.len()).collect::<Vec<_>>())?;
@@ -64,7 +65,7 @@ pub(super) fn resize_before_11(n: &mut Node<'_, '_>, scales: Vec<f64>) -> Result
 
 fn resize_11(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let data = n.input(0)?;
-    let shape = n.shape(data)?;
+    let rank = n.rank(data)?;
     let mode = Mode {
         method: n.str_attr("mode", "nearest")?,
         coordinates: n.str_attr("coordinate_transformation_mode", "half_pixel")?,
@@ -72,19 +73,35 @@ fn resize_11(n: &mut Node<'_, '_>) -> Result<Outputs> {
         cubic: n.float_attr("cubic_coeff_a", -0.75)?,
         exclude_outside: n.int_attr("exclude_outside", 0)? != 0,
         extrapolation: n.float_attr("extrapolation_value", 0.0)?,
+        antialias: n.int_attr("antialias", 0)? != 0,
+        policy: n.str_attr("keep_aspect_ratio_policy", "stretch")?,
     };
-    if n.int_attr("antialias", 0)? != 0 {
-        return Err(n.invalid_node("resizing with antialias is not supported"));
-    }
     let named: Vec<usize> = match n.ints_attr("axes")? {
-        Some(axes) => axes.iter().map(|&a| n.axis(a, shape.len())).collect::<Result<_, _>>()?,
-        None => (0..shape.len()).collect(),
+        Some(axes) => axes.iter().map(|&a| n.axis(a, rank)).collect::<Result<_, _>>()?,
+        None => (0..rank).collect(),
     };
+    let computed = (1..=3).any(|i| n.computed_input(i).is_some());
+    let crop = mode.coordinates == "tf_crop_and_resize";
+    let planes = rank == 4 && named.iter().all(|&axis| axis >= 2);
+    if computed || mode.antialias || (crop && !planes) || n.ty(data)?.shape().is_none() {
+        let scales = match n.optional_input(2) {
+            Some(scales) if n.dims(scales)?.as_slice() != [Dim::Fixed(0)] => Some(scales),
+            _ => None,
+        };
+        let extent = match (scales, n.optional_input(3)) {
+            (Some(scales), None) => scales,
+            (None, Some(sizes)) => sizes,
+            _ => return Err(n.invalid_node("expected either scales or sizes")),
+        };
+        let roi = if crop { n.optional_input(1) } else { None };
+        return resize_at_run_time(n, &mode, extent, roi, Some(&named));
+    }
+    let shape = n.shape(data)?;
     let scales = n.constant(2, "scales")?.map(|t| t.view().to_f64s()).filter(|s| !s.is_empty());
     let sizes = n.ints(3, "sizes")?;
     let mut axes = match (scales, sizes) {
         (Some(scales), None) => by_scales(n, &shape, &scales, &named)?,
-        (None, Some(sizes)) => by_sizes(n, &shape, &sizes, &named)?,
+        (None, Some(sizes)) => by_sizes(n, &shape, &sizes, &named, &mode.policy)?,
         _ => return Err(n.invalid_node("expected either scales or sizes")),
     };
     if mode.coordinates == "tf_crop_and_resize" {
@@ -103,30 +120,66 @@ fn resize_11(n: &mut Node<'_, '_>) -> Result<Outputs> {
     one(resize(n, data, &mode, &axes)?)
 }
 
-fn identity_axis(size: usize) -> Axis {
-    Axis { from: size, to: size, scale: 1.0, roi: (0.0, 1.0) }
+/// Resizes with Relay's operator for any axes. `extent` is a vector of scales or sizes.
+fn resize_at_run_time(
+    n: &mut Node<'_, '_>,
+    mode: &Mode,
+    extent: ExprId,
+    roi: Option<ExprId>,
+    axes: Option<&[usize]>,
+) -> Result<Outputs> {
+    let data = n.input(0)?;
+    let roi = roi.unwrap_or_else(|| n.vector::<f32>(&[]));
+    let mut attributes = attrs![
+        method: method(n, mode)?,
+        policy: mode.policy.as_str(),
+        coordinate_transformation_mode: mode.coordinates.as_str(),
+        rounding_method: mode.nearest.as_str(),
+        cubic_alpha: mode.cubic,
+        cubic_exclude: mode.exclude_outside,
+        extrapolation_value: mode.extrapolation,
+        antialias: mode.antialias,
+    ];
+    if let Some(axes) = axes.filter(|axes| !axes.iter().copied().eq(0..axes.len())) {
+        attributes = attributes.with("axes", AttrValue::ints(axes.iter().map(|&axis| axis as i64)));
+    }
+    one(n.op("dyn.image.resize_nd", &[data, extent, roi], attributes)?)
 }
 
-fn by_scales(n: &Node<'_, '_>, shape: &[usize], scales: &[f64], named: &[usize]) -> Result<Vec<Axis>> {
+/// Returns Relay's name of the interpolation method.
+fn method(n: &Node<'_, '_>, mode: &Mode) -> Result<&'static str> {
+    match mode.method.as_str() {
+        "nearest" => Ok("nearest_neighbor"),
+        "linear" | "bilinear" => Ok("linear"),
+        "cubic" => Ok("cubic"),
+        other => Err(n.invalid_node(format!("attribute mode: expected nearest, linear or cubic, found \"{other}\""))),
+    }
+}
+
+fn by_scales(n: &Node<'_, '_>, shape: &[usize], scales: &[f64], named: &[usize]) -> Result<Vec<ResizedAxis>> {
     if scales.len() != named.len() || scales.iter().any(|s| !(*s > 0.0 && *s < 1e9)) {
         return Err(n.invalid_node(format!("scales: expected {} numbers > 0, found {scales:?}", named.len())));
     }
-    let mut axes: Vec<Axis> = shape.iter().map(|&d| identity_axis(d)).collect();
+    let mut axes: Vec<ResizedAxis> = shape.iter().map(|&d| ResizedAxis::by_scale(d, 1.0)).collect();
     for (&axis, &scale) in named.iter().zip(scales) {
-        axes[axis].scale = scale;
-        // The product in float32, as PyTorch's and ONNX Runtime's: 10 by 2.3 is 23.
-        axes[axis].to = (shape[axis] as f32 * scale as f32).floor() as usize;
+        axes[axis] = ResizedAxis::by_scale(shape[axis], scale);
     }
     Ok(axes)
 }
 
-fn by_sizes(n: &Node<'_, '_>, shape: &[usize], sizes: &[i64], named: &[usize]) -> Result<Vec<Axis>> {
+fn by_sizes(
+    n: &Node<'_, '_>,
+    shape: &[usize],
+    sizes: &[i64],
+    named: &[usize],
+    policy: &str,
+) -> Result<Vec<ResizedAxis>> {
     if sizes.len() != named.len() || sizes.iter().any(|s| !(0..1 << 40).contains(s)) {
         return Err(n.invalid_node(format!("sizes: expected {} integers >= 0, found {sizes:?}", named.len())));
     }
     let ratio = |axis: usize, size: i64| size as f64 / shape[axis].max(1) as f64;
     let ratios = named.iter().zip(sizes).map(|(&axis, &size)| ratio(axis, size));
-    let common = match n.str_attr("keep_aspect_ratio_policy", "stretch")?.as_str() {
+    let common = match policy {
         "stretch" => None,
         "not_larger" => ratios.reduce(f64::min),
         "not_smaller" => ratios.reduce(f64::max),
@@ -136,7 +189,7 @@ fn by_sizes(n: &Node<'_, '_>, shape: &[usize], sizes: &[i64], named: &[usize]) -
             )));
         }
     };
-    let mut axes: Vec<Axis> = shape.iter().map(|&d| identity_axis(d)).collect();
+    let mut axes: Vec<ResizedAxis> = shape.iter().map(|&d| ResizedAxis::by_scale(d, 1.0)).collect();
     for (&axis, &size) in named.iter().zip(sizes) {
         axes[axis].scale = common.unwrap_or_else(|| ratio(axis, size));
         axes[axis].to = match common {
@@ -147,7 +200,7 @@ fn by_sizes(n: &Node<'_, '_>, shape: &[usize], sizes: &[i64], named: &[usize]) -
     Ok(axes)
 }
 
-fn resize(n: &mut Node<'_, '_>, data: ExprId, mode: &Mode, axes: &[Axis]) -> Result<ExprId> {
+fn resize(n: &mut Node<'_, '_>, data: ExprId, mode: &Mode, axes: &[ResizedAxis]) -> Result<ExprId> {
     let changed: Vec<usize> = (0..axes.len()).filter(|&i| axes[i].to != axes[i].from || axes[i].scale != 1.0).collect();
     let crop = mode.coordinates == "tf_crop_and_resize";
     if changed.is_empty() && !crop {
@@ -161,9 +214,6 @@ fn resize(n: &mut Node<'_, '_>, data: ExprId, mode: &Mode, axes: &[Axis]) -> Res
     let known = !matches!(mode.coordinates.as_str(), "half_pixel_symmetric");
     if planar && known && (exact || crop) {
         return resize_images(n, data, mode, axes);
-    }
-    if crop {
-        return Err(n.invalid_node("tf_crop_and_resize: expected only height and width to be resized"));
     }
     // The spatial axes of ONNX Runtime: planes for two or four dimensions, volumes for three or five.
     let spatial = axes.len() - (if axes.len().is_multiple_of(2) { 2 } else { 3 }).min(axes.len());
@@ -180,7 +230,13 @@ fn resize(n: &mut Node<'_, '_>, data: ExprId, mode: &Mode, axes: &[Axis]) -> Res
 
 /// Interpolates integers linearly along all axes from `spatial` on at once, in float32 and in the order of ONNX Runtime:
 /// the result is converted toward zero, which makes the last bit of the sum visible.
-fn multilinear(n: &mut Node<'_, '_>, data: ExprId, mode: &Mode, axes: &[Axis], spatial: usize) -> Result<ExprId> {
+fn multilinear(
+    n: &mut Node<'_, '_>,
+    data: ExprId,
+    mode: &Mode,
+    axes: &[ResizedAxis],
+    spatial: usize,
+) -> Result<ExprId> {
     let dtype = n.dtype(data)?;
     let value = n.cast(data, DType::F32)?;
     let mut sum = None;
@@ -211,15 +267,8 @@ fn multilinear(n: &mut Node<'_, '_>, data: ExprId, mode: &Mode, axes: &[Axis], s
 }
 
 /// Resizes height and width with Relay's operator.
-fn resize_images(n: &mut Node<'_, '_>, data: ExprId, mode: &Mode, axes: &[Axis]) -> Result<ExprId> {
-    let method = match mode.method.as_str() {
-        "nearest" => "nearest_neighbor",
-        "linear" | "bilinear" => "linear",
-        "cubic" => "cubic",
-        other => {
-            return Err(n.invalid_node(format!("attribute mode: expected nearest, linear or cubic, found \"{other}\"")));
-        }
-    };
+fn resize_images(n: &mut Node<'_, '_>, data: ExprId, mode: &Mode, axes: &[ResizedAxis]) -> Result<ExprId> {
+    let method = method(n, mode)?;
     let mut attributes = attrs![
         size: [axes[2].to as i64, axes[3].to as i64],
         layout: "NCHW",
@@ -246,21 +295,15 @@ fn resize_images(n: &mut Node<'_, '_>, data: ExprId, mode: &Mode, axes: &[Axis])
 }
 
 /// Resizes one axis: gathers the nearest elements, interpolates between two, or multiplies with a matrix of weights.
-fn resize_axis(n: &mut Node<'_, '_>, value: ExprId, mode: &Mode, axis: usize, size: Axis) -> Result<ExprId> {
+fn resize_axis(n: &mut Node<'_, '_>, value: ExprId, mode: &Mode, axis: usize, size: ResizedAxis) -> Result<ExprId> {
     if size.from.max(1).saturating_mul(size.to.max(1)) > 1 << 24 {
         return Err(n.invalid_node(format!("cannot resize {} elements to {} along axis {axis}", size.from, size.to)));
     }
     let places: Vec<f64> = (0..size.to).map(|i| source_coordinate(n, mode, size, i)).collect::<Result<_, _>>()?;
     let last = size.from as i64 - 1;
     if mode.method == "nearest" {
-        let nearest = |x: f64| match mode.nearest.as_str() {
-            "floor" => Some(x.floor()),
-            "ceil" => Some(x.ceil()),
-            "round_prefer_ceil" => Some((x + 0.5).floor()),
-            "round_prefer_floor" => Some((x - 0.5).ceil()),
-            _ => None,
-        };
-        let indices: Option<Vec<i64>> = places.iter().map(|&x| nearest(x).map(|i| (i as i64).clamp(0, last))).collect();
+        let nearest = |&x: &f64| nearest_index(x, &mode.nearest).map(|i| (i as i64).clamp(0, last));
+        let indices: Option<Vec<i64>> = places.iter().map(nearest).collect();
         let indices = indices
             .ok_or_else(|| n.invalid_node(format!("attribute nearest_mode: unsupported value \"{}\"", mode.nearest)))?;
         let indices = n.vector(&indices);
@@ -315,7 +358,7 @@ fn cubic_along_axis(
         let below = x.floor();
         let at = |tap: i64| below as i64 + tap;
         let counts = |tap: i64| !mode.exclude_outside || (0..=last).contains(&at(tap));
-        let weight = |tap: i64| cubic(mode.cubic, x - below - tap as f64);
+        let weight = |tap: i64| cubic_kernel(mode.cubic, x - below - tap as f64);
         let total: f64 = if mode.exclude_outside { (-1..=2).filter(|&tap| counts(tap)).map(weight).sum() } else { 1.0 };
         for tap in (-1..=2).filter(|&tap| counts(tap)) {
             matrix[row * from + at(tap).clamp(0, last) as usize] += weight(tap) / total;
@@ -333,45 +376,9 @@ fn cubic_along_axis(
     n.transpose(product, &back)
 }
 
-/// Computes the coordinate in the data of index `i` of the result, in float32 as ONNX Runtime: 3 / 0.6 is 5.
-fn source_coordinate(n: &Node<'_, '_>, mode: &Mode, size: Axis, i: usize) -> Result<f64> {
-    let (x, from, to, scale) = (i as f32, size.from as f32, size.to as f32, size.scale as f32);
-    let place = match mode.coordinates.as_str() {
-        "half_pixel" => (x + 0.5) / scale - 0.5,
-        "half_pixel_symmetric" => {
-            let adjustment = to / (scale * from);
-            let offset = from / 2.0 * (1.0 - adjustment);
-            offset + (x + 0.5) / scale - 0.5
-        }
-        "pytorch_half_pixel" => {
-            if size.to > 1 {
-                (x + 0.5) / scale - 0.5
-            } else {
-                0.0
-            }
-        }
-        "align_corners" => {
-            if size.to > 1 {
-                x * (from - 1.0) / (to - 1.0)
-            } else {
-                0.0
-            }
-        }
-        "asymmetric" => x / scale,
-        "tf_half_pixel_for_nn" => (x + 0.5) / scale,
-        other => return Err(n.invalid_node(format!("attribute coordinate_transformation_mode is \"{other}\""))),
-    };
-    Ok(f64::from(place))
-}
-
-/// Kernel of cubic convolution (R. Keys, 1981).
-fn cubic(a: f64, distance: f64) -> f64 {
-    let x = distance.abs();
-    if x <= 1.0 {
-        ((a + 2.0) * x - (a + 3.0)) * x * x + 1.0
-    } else if x < 2.0 {
-        (((x - 5.0) * x + 8.0) * x - 4.0) * a
-    } else {
-        0.0
-    }
+/// Returns the coordinate in the data of index `i` of the result.
+fn source_coordinate(n: &Node<'_, '_>, mode: &Mode, size: ResizedAxis, i: usize) -> Result<f64> {
+    let coordinate = size.source_coordinate(&mode.coordinates, i);
+    coordinate
+        .ok_or_else(|| n.invalid_node(format!("attribute coordinate_transformation_mode is \"{}\"", mode.coordinates)))
 }
