@@ -3,7 +3,7 @@
 use super::external::ExternalFiles;
 use super::functions::{FlatNode, flatten};
 use super::node::Node;
-use super::proto::{ModelProto, is_standard_domain};
+use super::proto::{ModelProto, NodeProto, is_standard_domain};
 use super::state::{ConversionState, Error, Result};
 use super::{NEWEST_OPSET, OLDEST_OPSET, graph_signature, invalid_model, ops};
 use byoc_ir::cancel;
@@ -27,7 +27,7 @@ pub fn run(
     check_operators(&nodes)?;
     let (types, bound) = bind(&signature, options)?;
 
-    let mut importer = ConversionState::new(&graph, external)?;
+    let mut importer = ConversionState::new(&graph, external, convert)?;
     importer.warnings = warnings;
     let mut names = Identifiers::default();
     let mut params = Vec::new();
@@ -38,7 +38,7 @@ pub fn run(
                 importer.symbolic_dims.entry(name.clone()).or_insert((var, axis));
             }
         }
-        importer.values.insert(port.name.clone(), var);
+        importer.bind_name(&port.name, var).map_err(|d| vec![*d])?;
         params.push(var);
     }
     for (position, node) in nodes.iter().enumerate() {
@@ -103,9 +103,10 @@ fn check_versions(model: &ModelProto, nodes: &[FlatNode]) -> Result<Vec<Diagnost
 /// Checks that every operator has a converter; all missing ones are reported at once.
 fn check_operators(nodes: &[FlatNode]) -> Result<(), Vec<Diagnostic>> {
     let mut missing: BTreeMap<(&str, &str, i64), usize> = BTreeMap::new();
-    for node in nodes {
-        let proto = &node.proto;
-        let version = node.opset.unwrap_or(0);
+    let mut pending: Vec<(&NodeProto, i64)> = nodes.iter().map(|node| (&node.proto, node.opset.unwrap_or(0))).collect();
+    while let Some((proto, version)) = pending.pop() {
+        let subgraphs = proto.attribute.iter().filter_map(|attribute| attribute.g.as_ref());
+        pending.extend(subgraphs.flat_map(|graph| &graph.node).map(|node| (node, version)));
         if !is_standard_domain(&proto.domain) || ops::converter(&proto.op_type, version).is_none() {
             let domain = if is_standard_domain(&proto.domain) { "ai.onnx" } else { proto.domain.as_str() };
             *missing.entry((proto.op_type.as_str(), domain, version)).or_default() += 1;

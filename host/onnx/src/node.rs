@@ -1,12 +1,13 @@
 //! View of a node for converters: inputs, attributes, and creation of Relay calls.
 
-use super::proto::{AttributeProto, AttributeType, NodeProto, TensorProto};
+use super::proto::{AttributeProto, AttributeType, GraphProto, NodeProto, TensorProto};
 use super::size::Size;
 use super::state::{ConversionState, Error, MAX_STEPS, Result};
 use super::tensor::from_f64s;
 use byoc_ir::diag::{Code, Diagnostic, codes};
-use byoc_ir::ir::{AttrValue, Attrs, Dim, Expr, ExprId, OriginId, TensorType};
+use byoc_ir::ir::{AttrValue, Attrs, Dim, Expr, ExprId, OriginId, TensorType, Type};
 use byoc_ir::tensor::{DType, Element, Shape, Tensor};
+use byoc_ir::typing::Builder;
 use std::sync::Arc;
 
 /// Outputs of a node; optional outputs at the end may be omitted.
@@ -57,6 +58,11 @@ impl<'a, 'm> Node<'a, 'm> {
     pub fn computed_input(&mut self, i: usize) -> Option<ExprId> {
         let value = self.optional_input(i)?;
         if self.constant_value(value).is_some() { None } else { Some(value) }
+    }
+
+    /// Returns the number of inputs, given or not.
+    pub fn input_count(&self) -> usize {
+        self.inputs.len()
     }
 
     /// Returns all inputs; a missing one is an error.
@@ -238,6 +244,12 @@ impl<'a, 'm> Node<'a, 'm> {
         self.importer.decode(&proto).map(Some)
     }
 
+    /// Returns a subgraph.
+    pub fn graph_attr(&self, name: &str) -> Result<&'a GraphProto> {
+        let graph = self.attribute_of(name, AttributeType::Graph)?.and_then(|attribute| attribute.g.as_ref());
+        graph.ok_or_else(|| self.invalid_node(format!("attribute {name} is missing")))
+    }
+
     /// Resolves an axis, counted from the end if negative.
     pub fn axis(&self, axis: i64, rank: usize) -> Result<usize> {
         let resolved = if axis < 0 { axis.saturating_add(rank as i64) } else { axis };
@@ -293,6 +305,58 @@ impl<'a, 'm> Node<'a, 'm> {
         }
         self.importer.builder.origin = Some(self.origin);
         self.importer.builder.project(tuple, index)
+    }
+
+    // Control flow.
+
+    /// Converts a subgraph whose inputs have the given values, and returns its outputs.
+    pub fn subgraph(&mut self, graph: &GraphProto, inputs: &[ExprId]) -> Result<Vec<ExprId>> {
+        self.importer.subgraph(graph, self.opset, inputs)
+    }
+
+    /// Starts a function: outer values that subgraphs read from now on are captured.
+    pub fn open_function(&mut self) {
+        self.importer.open_function();
+    }
+
+    /// Ends the innermost function, and returns the outer values that it reads, each with its variable.
+    pub fn close_function(&mut self) -> Vec<(ExprId, ExprId)> {
+        self.importer.close_function()
+    }
+
+    fn builder(&mut self) -> &mut Builder {
+        self.importer.builder.origin = Some(self.origin);
+        &mut self.importer.builder
+    }
+
+    /// Returns the type of a value, which need not be a tensor.
+    pub fn value_type(&self, value: ExprId) -> Type {
+        self.importer.builder.module.ty(value).clone()
+    }
+
+    /// Creates a variable.
+    pub fn variable(&mut self, name: &str, ty: Type) -> ExprId {
+        self.builder().var(name, ty)
+    }
+
+    /// Creates `if (cond) { then } else { otherwise }`.
+    pub fn if_else(&mut self, cond: ExprId, [then, otherwise]: [ExprId; 2]) -> Result<ExprId> {
+        self.builder().push(Expr::If { cond, then, otherwise })
+    }
+
+    /// Creates a function.
+    pub fn function(&mut self, params: &[ExprId], body: ExprId, ret: Type) -> Result<ExprId> {
+        self.builder().function(params, body, ret, Attrs::none())
+    }
+
+    /// Creates a call of a function value.
+    pub fn call_function(&mut self, function: ExprId, args: &[ExprId]) -> Result<ExprId> {
+        self.builder().call(function, args)
+    }
+
+    /// Creates `let var = value; body`.
+    pub fn let_in(&mut self, var: ExprId, value: ExprId, body: ExprId) -> Result<ExprId> {
+        self.builder().push(Expr::Let { var, value, body })
     }
 
     /// Creates a constant.

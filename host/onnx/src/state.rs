@@ -1,7 +1,8 @@
 //! State of a conversion: the module so far, values by name, and folded constants.
 
 use super::external::ExternalFiles;
-use super::proto::{GraphProto, NodeProto, TensorProto};
+use super::functions::FlatNode;
+use super::proto::{GraphProto, NodeProto, TensorProto, ValueInfoProto};
 use super::size::{Size, Sizes};
 use super::{invalid_model, tensor};
 use byoc_ir::diag::{Code, Diagnostic, codes};
@@ -30,6 +31,27 @@ const MAX_ORIGINS: usize = 2048;
 /// operators, so that a backend would need minutes for many more steps.
 pub const MAX_STEPS: usize = 10_000;
 
+/// Converter of the node at a position of its graph.
+pub type ConvertNode = fn(&mut ConversionState<'_>, &FlatNode, usize) -> Result<()>;
+
+/// Value of a name.
+#[derive(Clone, Copy)]
+struct Binding {
+    value: ExprId,
+    /// Number of functions around the place where the name was bound.
+    depth: usize,
+}
+
+/// Function that is being built from a subgraph, with the outer values that it reads.
+#[derive(Default)]
+struct Captures {
+    /// Outer value and the variable that stands for it in the function, in the order of their first use.
+    variables: Vec<(ExprId, ExprId)>,
+}
+
+/// Maximum nesting of subgraphs.
+const MAX_NESTING: usize = 64;
+
 /// State of the conversion of a model.
 pub struct ConversionState<'m> {
     /// The module so far.
@@ -44,8 +66,14 @@ pub struct ConversionState<'m> {
     pub dim_zeros: BTreeMap<Name, ExprId>,
     /// Number of steps that recurrent layers may still be unrolled into.
     pub steps_left: usize,
-    /// Values by name.
-    pub values: HashMap<String, ExprId>,
+    values: HashMap<String, Binding>,
+    /// Bindings that names had before the innermost subgraph bound them.
+    shadowed: Vec<(String, Option<Binding>)>,
+    /// Functions that are being built, the innermost last.
+    functions: Vec<Captures>,
+    /// Number of subgraphs around the current node.
+    nesting: usize,
+    convert: ConvertNode,
     initializers: HashMap<&'m str, Initializer<'m>>,
     external: Option<&'m ExternalFiles>,
     /// Initializers that must remain in the module because a node reads them.
@@ -64,6 +92,7 @@ impl<'m> ConversionState<'m> {
     pub fn new(
         graph: &'m GraphProto,
         external: Option<&'m ExternalFiles>,
+        convert: ConvertNode,
     ) -> Result<ConversionState<'m>, Vec<Diagnostic>> {
         let mut initializers: HashMap<&str, Initializer<'_>> = HashMap::new();
         let mut weights = 0usize;
@@ -86,6 +115,10 @@ impl<'m> ConversionState<'m> {
             dim_zeros: BTreeMap::new(),
             steps_left: MAX_STEPS,
             values: HashMap::new(),
+            shadowed: Vec::new(),
+            functions: Vec::new(),
+            nesting: 0,
+            convert,
             initializers,
             external,
             retained_initializers: HashSet::new(),
@@ -95,8 +128,10 @@ impl<'m> ConversionState<'m> {
 
     /// Returns the value `name`; an initializer is decoded at its first use.
     pub fn value(&mut self, name: &str) -> Result<Option<ExprId>> {
-        if let Some(&value) = self.values.get(name) {
-            return Ok(Some(value));
+        if let Some(&Binding { value, depth }) = self.values.get(name) {
+            return Ok(Some(
+                (depth..self.functions.len()).fold(value, |value, function| self.capture(value, function)),
+            ));
         }
         let Some(&initializer) = self.initializers.get(name) else {
             return Ok(None);
@@ -108,8 +143,37 @@ impl<'m> ConversionState<'m> {
         };
         self.builder.origin = None;
         let value = self.builder.constant(tensor);
-        self.values.insert(name.to_owned(), value);
+        self.values.insert(name.to_owned(), Binding { value, depth: 0 });
         Ok(Some(value))
+    }
+
+    /// Returns what stands for an outer value in a function that is being built. Constants and variables stand for
+    /// themselves; anything else gets a variable, so that it is computed once and not in every call.
+    fn capture(&mut self, value: ExprId, function: usize) -> ExprId {
+        if matches!(self.builder.module.expr(value), Expr::Constant(_) | Expr::Var(_)) {
+            return value;
+        }
+        let known = self.functions[function].variables.iter().find(|(outer, _)| *outer == value);
+        if let Some(&(_, variable)) = known {
+            return variable;
+        }
+        let ty = self.builder.module.ty(value).clone();
+        let variable = self.builder.var("captured", ty);
+        if let Some(sizes) = self.sizes.get(&self.builder.module, value) {
+            self.sizes.set(variable, sizes);
+        }
+        self.functions[function].variables.push((value, variable));
+        variable
+    }
+
+    /// Starts a function: outer values that it reads by name are captured.
+    pub fn open_function(&mut self) {
+        self.functions.push(Captures::default());
+    }
+
+    /// Ends the innermost function, and returns the outer values that it reads, each with its variable.
+    pub fn close_function(&mut self) -> Vec<(ExprId, ExprId)> {
+        self.functions.pop().map(|captures| captures.variables).unwrap_or_default()
     }
 
     /// Binds a name to a value.
@@ -117,10 +181,57 @@ impl<'m> ConversionState<'m> {
     /// # Errors
     /// A name that is already bound.
     pub fn bind_name(&mut self, name: &str, value: ExprId) -> Result<()> {
-        if self.values.insert(name.to_owned(), value).is_some() || self.initializers.contains_key(name) {
+        let binding = Binding { value, depth: self.functions.len() };
+        let before = self.values.insert(name.to_owned(), binding);
+        if self.nesting > 0 {
+            self.shadowed.push((name.to_owned(), before));
+        } else if before.is_some() || self.initializers.contains_key(name) {
             return Err(Box::new(invalid_model(format!("duplicate value \"{name}\""))));
         }
         Ok(())
+    }
+
+    /// Converts a subgraph whose inputs have the given values, and returns its outputs. Names of the graphs around it
+    /// are visible; those that it binds are not visible outside.
+    pub fn subgraph(&mut self, graph: &GraphProto, opset: i64, inputs: &[ExprId]) -> Result<Vec<ExprId>> {
+        if self.nesting == MAX_NESTING {
+            return Err(Box::new(invalid_model(format!("subgraphs are nested more than {MAX_NESTING} deep"))));
+        }
+        self.nesting += 1;
+        let outer = std::mem::take(&mut self.shadowed);
+        let outputs = self.convert_subgraph(graph, opset, inputs);
+        for (name, before) in std::mem::replace(&mut self.shadowed, outer).into_iter().rev() {
+            match before {
+                Some(before) => self.values.insert(name, before),
+                None => self.values.remove(&name),
+            };
+        }
+        self.nesting -= 1;
+        outputs
+    }
+
+    fn convert_subgraph(&mut self, graph: &GraphProto, opset: i64, inputs: &[ExprId]) -> Result<Vec<ExprId>> {
+        for (port, &value) in graph.input.iter().zip(inputs) {
+            self.bind_name(&port.name, value)?;
+        }
+        for proto in &graph.initializer {
+            let tensor = self.decode(proto)?;
+            self.builder.origin = None;
+            let value = self.builder.constant(tensor);
+            self.bind_name(&proto.name, value)?;
+        }
+        for (position, proto) in graph.node.iter().enumerate() {
+            let node = FlatNode { proto: proto.clone(), opset: Some(opset) };
+            (self.convert)(self, &node, position)?;
+        }
+        let output = |port: &ValueInfoProto| {
+            self.value(&port.name)?.ok_or_else(|| {
+                let message =
+                    format!("output \"{}\" of a subgraph is neither the result of a node nor an input", port.name);
+                Box::new(invalid_model(message))
+            })
+        };
+        graph.output.iter().map(output).collect()
     }
 
     /// Releases large initializers that a node has folded into other constants (usually a transposed matrix), so that
@@ -129,7 +240,7 @@ impl<'m> ConversionState<'m> {
     pub fn release_folded(&mut self, proto: &NodeProto, outputs: &[ExprId], first: usize) {
         const LARGE: usize = 64 << 10;
         for name in proto.input.iter().filter(|name| self.initializers.contains_key(name.as_str())) {
-            let Some(&id) = self.values.get(name) else { continue };
+            let Some(id) = self.values.get(name).map(|binding| binding.value) else { continue };
             let module = &mut self.builder.module;
             let large = module.expr(id).as_constant().is_some_and(|tensor| tensor.bytes().len() >= LARGE);
             let mut read = !large || outputs.contains(&id) || self.retained_initializers.contains(&id);

@@ -1,7 +1,7 @@
 //! Inference of the type of one expression from the types of its operands.
 
 use super::coverage;
-use super::solve::{Solver, unify};
+use super::solve::{Solver, merge, unify};
 use crate::diag::{Diagnostic, codes, nearest};
 use crate::ir::{Call, Callee, ClausePattern, Expr, ExprId, FuncType, Function, Match, Module, Nested, Type};
 use crate::op;
@@ -78,7 +78,8 @@ fn infer_unbounded(module: &Module, expr: &Expr) -> op::TypeResult {
                 return Err(mismatch(format!("if condition: expected bool, found {cond}")));
             }
             let (then, otherwise) = (module.ty(*then), module.ty(*otherwise));
-            unify(then, otherwise)
+            merge(then, otherwise)
+                .or_else(|| unify(then, otherwise))
                 .ok_or_else(|| mismatch(format!("if branches: expected equal types, found {then} and {otherwise}")))?
         }
         Expr::Function(function) => function_type(module, function)?,

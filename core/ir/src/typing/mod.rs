@@ -10,4 +10,4 @@ mod solve;
 pub use builder::Builder;
 pub use infer::{function_type, infer_expr, signature_of_call};
 pub use rebuild::Rebuild;
-pub use solve::{Solver, map_params, substitute, unify};
+pub use solve::{Solver, map_params, merge, substitute, unify};

@@ -19,6 +19,23 @@ pub fn unify(a: &Type, b: &Type) -> Option<Type> {
     Some(solver.finish(&both))
 }
 
+/// Returns the type of a value that comes from one of two branches: dimensions that differ become `?`. `None` if the
+/// types differ otherwise, or are neither tensors nor tuples of tensors.
+pub fn merge(a: &Type, b: &Type) -> Option<Type> {
+    match (a, b) {
+        (Type::Tensor(a), Type::Tensor(b)) if a.dtype == b.dtype && a.dims.len() == b.dims.len() => {
+            let dims = a.dims.iter().zip(&b.dims).map(|(a, b)| if a == b { a.clone() } else { Dim::Any });
+            Some(Type::tensor_of(a.dtype, dims.collect::<Vec<_>>()))
+        }
+        (Type::Tuple(a), Type::Tuple(b)) if a.len() == b.len() => {
+            let is_tensor = |ty: &Type| matches!(ty, Type::Tensor(_));
+            let fields = a.iter().zip(b.iter()).map(|(a, b)| if is_tensor(a) { merge(a, b) } else { None });
+            fields.collect::<Option<Vec<Type>>>().map(Type::tuple)
+        }
+        _ => None,
+    }
+}
+
 /// Replaces each type parameter in `names` with the corresponding type in `with`.
 pub fn substitute(ty: &Type, names: &[Name], with: &[Type]) -> Type {
     map_params(ty, &mut |name| names.iter().position(|n| n == name).and_then(|at| with.get(at)).cloned())

@@ -4,6 +4,7 @@
 //! is used. To add an operator, write its converter in the file of its family and add a row there.
 
 mod attention;
+mod control;
 mod conv;
 mod early;
 mod elementwise;
@@ -30,6 +31,7 @@ type Row = (&'static str, i64, Convert);
 
 const TABLES: &[&[Row]] = &[
     attention::ROWS,
+    control::ROWS,
     conv::ROWS,
     early::ROWS,
     elementwise::ROWS,

@@ -1,0 +1,275 @@
+//! Control flow: If, Loop and Scan.
+//!
+//! A loop becomes a recursive function whose parameters are the iteration, the condition, the loop-carried values, and
+//! the scan outputs so far. The recursive call is a tail call, which the executor runs in constant memory.
+
+use super::{Node, Outputs, Result, Row, attrs};
+use byoc_ir::ir::{Dim, ExprId, FuncType, TensorType, Type};
+use byoc_ir::tensor::{DType, Tensor};
+
+pub const ROWS: &[Row] = &[("If", 1, branch), ("Loop", 1, repeat), ("Scan", 9, scan)];
+
+/// Maximum number of attempts to find types that hold for every iteration: each one can only open dimensions.
+const MAX_ATTEMPTS: usize = 8;
+
+fn branch(n: &mut Node<'_, '_>) -> Result<Outputs> {
+    let cond = condition(n, n.input(0)?)?;
+    let (then, otherwise) = (n.graph_attr("then_branch")?, n.graph_attr("else_branch")?);
+    if let Some(known) = n.constant_value(cond) {
+        let taken = known.view().to_i64s().is_some_and(|values| values == [1]);
+        return n.subgraph(if taken { then } else { otherwise }, &[]);
+    }
+    let (then, otherwise) = (n.subgraph(then, &[])?, n.subgraph(otherwise, &[])?);
+    if then.len() != otherwise.len() || then.is_empty() {
+        let message =
+            format!("expected branches with equal numbers of outputs, found {} and {}", then.len(), otherwise.len());
+        return Err(n.invalid_node(message));
+    }
+    let count = then.len();
+    let sides = [n.tuple(&then)?, n.tuple(&otherwise)?];
+    let chosen = n.if_else(cond, sides)?;
+    (0..count).map(|i| n.project(chosen, i as u32)).collect()
+}
+
+/// Converts a condition, a tensor with one element, to a scalar.
+fn condition(n: &mut Node<'_, '_>, value: ExprId) -> Result<ExprId> {
+    let ty = n.ty(value)?;
+    let single = ty.dims.iter().all(|dim| dim.fixed().is_none_or(|size| size == 1));
+    if ty.dtype != DType::Bool || !single {
+        return Err(n.invalid_node(format!("condition: expected one Boolean, found {ty}")));
+    }
+    n.reshape(value, &[])
+}
+
+/// Converts one integer to a scalar.
+fn counter(n: &mut Node<'_, '_>, value: ExprId) -> Result<ExprId> {
+    let value = n.cast(value, DType::I64)?;
+    n.reshape(value, &[])
+}
+
+/// Body of a loop for the converter: gets the iteration and the loop-carried values of one iteration, and returns the
+/// condition for the next one, the new loop-carried values and the scan outputs.
+type Body<'b> = &'b mut dyn FnMut(&mut Node<'_, '_>, ExprId, &[ExprId]) -> Result<Iteration>;
+
+/// Results of one iteration.
+struct Iteration {
+    /// Condition for the next iteration; `None` if it is always true.
+    next: Option<ExprId>,
+    carried: Vec<ExprId>,
+    /// Scan outputs, each with the end at which it is added.
+    scanned: Vec<(ExprId, End)>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    Back,
+    Front,
+}
+
+fn repeat(n: &mut Node<'_, '_>) -> Result<Outputs> {
+    let graph = n.graph_attr("body")?;
+    let trips = n.optional_input(0).map(|trips| counter(n, trips)).transpose()?;
+    let start = n.optional_input(1).map(|start| condition(n, start)).transpose()?;
+    let carried = (2..n.input_count()).map(|i| n.input(i)).collect::<Result<Vec<_>>>()?;
+    let count = carried.len();
+    if graph.input.len() != count + 2 || graph.output.len() < count + 1 {
+        return Err(n.invalid_node(format!(
+            "body: expected {} inputs and at least {} outputs, found {} and {}",
+            count + 2,
+            count + 1,
+            graph.input.len(),
+            graph.output.len()
+        )));
+    }
+    let no_condition = start.is_none();
+    let mut body = |n: &mut Node<'_, '_>, iteration: ExprId, values: &[ExprId]| {
+        let always = n.scalar(DType::Bool, 1.0);
+        let inputs: Vec<ExprId> = [iteration, always].into_iter().chain(values.iter().copied()).collect();
+        let outputs = n.subgraph(graph, &inputs)?;
+        // Without an initial condition, that of the body has no effect.
+        let next = if no_condition { None } else { Some(condition(n, outputs[0])?) };
+        Ok(Iteration {
+            next: next.filter(|&next| !is_true(n, next)),
+            carried: outputs[1..=count].to_vec(),
+            scanned: outputs[count + 1..].iter().map(|&value| (value, End::Back)).collect(),
+        })
+    };
+    let limits = Limits { trips, start: start.filter(|&start| !is_true(n, start)) };
+    run_loop(n, limits, carried, &mut body)
+}
+
+fn is_true(n: &mut Node<'_, '_>, condition: ExprId) -> bool {
+    n.constant_value(condition).is_some_and(|known| known.view().to_i64s().is_some_and(|values| values == [1]))
+}
+
+fn scan(n: &mut Node<'_, '_>) -> Result<Outputs> {
+    let graph = n.graph_attr("body")?;
+    let scanned = usize::try_from(n.int_attr("num_scan_inputs", 0)?).unwrap_or(0);
+    let count = n.input_count().checked_sub(scanned).filter(|_| scanned > 0);
+    let Some(count) = count.filter(|&count| graph.input.len() == n.input_count() && graph.output.len() >= count) else {
+        return Err(n.invalid_node(format!(
+            "body: expected {} inputs, of which {scanned} are scanned, found {}",
+            n.input_count(),
+            graph.input.len()
+        )));
+    };
+    let carried = (0..count).map(|i| n.input(i)).collect::<Result<Vec<_>>>()?;
+    let inputs = (count..count + scanned).map(|i| n.input(i)).collect::<Result<Vec<_>>>()?;
+    let outputs = graph.output.len() - count;
+    let axes = per_output(n, "scan_input_axes", scanned)?;
+    let directions = per_output(n, "scan_input_directions", scanned)?;
+    let output_axes = per_output(n, "scan_output_axes", outputs)?;
+    let output_directions = per_output(n, "scan_output_directions", outputs)?;
+    let axes: Vec<usize> =
+        inputs.iter().zip(axes).map(|(&input, axis)| n.axis(axis, n.rank(input)?)).collect::<Result<_>>()?;
+    let length = n.shape_vector(inputs[0], axes[0]..axes[0] + 1)?;
+    let length = counter(n, length)?;
+    let last = n.with_scalar("subtract", length, 1.0)?;
+    let mut body = |n: &mut Node<'_, '_>, iteration: ExprId, values: &[ExprId]| {
+        let mut arguments = values.to_vec();
+        for (i, &input) in inputs.iter().enumerate() {
+            let at = if directions[i] == 0 { iteration } else { n.op_without_attrs("subtract", &[last, iteration])? };
+            arguments.push(n.op("take", &[input, at], attrs![axis: axes[i] as i64, mode: "fast"])?);
+        }
+        let results = n.subgraph(graph, &arguments)?;
+        let end = |i: usize| if output_directions[i] == 0 { End::Back } else { End::Front };
+        let scanned = results[count..].iter().enumerate().map(|(i, &value)| (value, end(i))).collect();
+        Ok(Iteration { next: None, carried: results[..count].to_vec(), scanned })
+    };
+    let mut results = run_loop(n, Limits { trips: Some(length), start: None }, carried, &mut body)?;
+    for (result, axis) in results[count..].iter_mut().zip(output_axes) {
+        let rank = n.rank(*result)?;
+        let axis = n.axis(axis, rank)?;
+        let mut order: Vec<usize> = (1..rank).collect();
+        order.insert(axis, 0);
+        *result = n.transpose(*result, &order)?;
+    }
+    Ok(results)
+}
+
+/// Returns a list attribute of Scan with one value for each of `count` inputs or outputs, 0 by default.
+fn per_output(n: &Node<'_, '_>, name: &str, count: usize) -> Result<Vec<i64>> {
+    match n.ints_attr(name)? {
+        None => Ok(vec![0; count]),
+        Some(values) if values.len() == count => Ok(values),
+        Some(values) => {
+            Err(n.invalid_node(format!("attribute {name}: expected {count} values, found {}", values.len())))
+        }
+    }
+}
+
+/// Limits of a loop.
+#[derive(Clone, Copy)]
+struct Limits {
+    /// Maximum number of iterations.
+    trips: Option<ExprId>,
+    /// Condition for the first iteration; `None` if it is true.
+    start: Option<ExprId>,
+}
+
+/// Creates a loop, and returns the final loop-carried values followed by the scan outputs.
+fn run_loop(n: &mut Node<'_, '_>, limits: Limits, carried: Vec<ExprId>, body: Body<'_>) -> Result<Outputs> {
+    let mut types: Vec<TensorType> = carried.iter().map(|&value| n.ty(value)).collect::<Result<_>>()?;
+    for _ in 0..MAX_ATTEMPTS {
+        match try_loop(n, limits, &carried, &types, body)? {
+            Attempt::Done(outputs) => return Ok(outputs),
+            Attempt::Wider(wider) => types = wider,
+        }
+    }
+    Err(n.invalid_node("body: the types of the loop-carried values change in every iteration"))
+}
+
+enum Attempt {
+    Done(Outputs),
+    /// Types of the loop-carried values that hold for one more iteration.
+    Wider(Vec<TensorType>),
+}
+
+/// Creates a loop whose loop-carried values have these types in every iteration.
+fn try_loop(
+    n: &mut Node<'_, '_>,
+    limits: Limits,
+    carried: &[ExprId],
+    types: &[TensorType],
+    body: Body<'_>,
+) -> Result<Attempt> {
+    let (int, truth) = (Type::scalar(DType::I64), Type::scalar(DType::Bool));
+    let iteration = n.variable("iteration", int.clone());
+    let going = n.variable("continue", truth.clone());
+    let values: Vec<ExprId> =
+        types.iter().map(|ty| n.variable("carried", Type::tensor_of(ty.dtype, ty.dims.clone()))).collect();
+    n.open_function();
+    let result = body(n, iteration, &values);
+    let captured = n.close_function();
+    let Iteration { next, carried: results, scanned } = result?;
+    let mut wider = types.to_vec();
+    for (i, (ty, &result)) in wider.iter_mut().zip(&results).enumerate() {
+        let found = n.ty(result)?;
+        if found.dtype != ty.dtype || found.dims.len() != ty.dims.len() {
+            return Err(n.invalid_node(format!("body: loop-carried value {i}: expected {ty}, found {found}")));
+        }
+        for (dim, found) in ty.dims.iter_mut().zip(&found.dims) {
+            if dim != found {
+                *dim = Dim::Any;
+            }
+        }
+    }
+    if wider != types {
+        return Ok(Attempt::Wider(wider));
+    }
+    let mut params = vec![iteration, going];
+    params.extend(&values);
+    let mut parts = Vec::with_capacity(scanned.len());
+    for &(value, end) in &scanned {
+        let ty = n.ty(value)?;
+        let dims: Vec<Dim> = std::iter::once(Dim::Any).chain(ty.dims.iter().cloned()).collect();
+        let part = n.variable("scanned", Type::tensor_of(ty.dtype, dims));
+        params.push(part);
+        parts.push((part, append(n, iteration, part, value, end)?));
+    }
+    let results_type = Type::tuple(params[2..].iter().map(|&param| n.value_type(param)).collect::<Vec<_>>());
+    let types: Vec<Type> = params.iter().map(|&param| n.value_type(param)).collect();
+    let function = n.variable("loop", Type::func(FuncType::new(types, results_type.clone())));
+    let one_more = n.with_scalar("add", iteration, 1.0)?;
+    let always = n.scalar(DType::Bool, 1.0);
+    let mut arguments = vec![one_more, next.unwrap_or(always)];
+    arguments.extend(&results);
+    arguments.extend(parts.iter().map(|part| part.1));
+    let again = n.call_function(function, &arguments)?;
+    let finished = n.tuple(&params[2..])?;
+    let within = limits.trips.map(|trips| n.op_without_attrs("less", &[iteration, trips])).transpose()?;
+    let go_on = match within {
+        Some(within) => n.op_without_attrs("logical_and", &[within, going])?,
+        None => going,
+    };
+    let choice = n.if_else(go_on, [again, finished])?;
+    let definition = n.function(&params, choice, results_type)?;
+    let zero = n.tensor(Tensor::scalar(0i64));
+    let mut first = vec![zero, limits.start.unwrap_or(always)];
+    first.extend(carried);
+    for &(value, _) in &scanned {
+        let ty = n.ty(value)?;
+        let shape: Vec<usize> = std::iter::once(0).chain(ty.dims.iter().map(|dim| dim.fixed().unwrap_or(0))).collect();
+        first.push(n.zeros(ty.dtype, &shape)?);
+    }
+    let started = n.call_function(function, &first)?;
+    let mut outcome = n.let_in(function, definition, started)?;
+    for (value, variable) in captured.into_iter().rev() {
+        outcome = n.let_in(variable, value, outcome)?;
+    }
+    (0..params.len() - 2).map(|i| n.project(outcome, i as u32)).collect::<Result<Outputs>>().map(Attempt::Done)
+}
+
+/// Adds the scan output of an iteration to those of the iterations before. The first iteration replaces an initial value
+/// that has no elements, and whose other dimensions may not be known.
+fn append(n: &mut Node<'_, '_>, iteration: ExprId, part: ExprId, value: ExprId, end: End) -> Result<ExprId> {
+    let row = n.op("expand_dims", &[value], attrs![axis: 0])?;
+    let both = if end == End::Back { [part, row] } else { [row, part] };
+    let longer = n.concatenate(&both, 0)?;
+    if n.ty(value)?.shape().is_some() {
+        return Ok(longer);
+    }
+    let zero = n.tensor(Tensor::scalar(0i64));
+    let is_first = n.op_without_attrs("equal", &[iteration, zero])?;
+    n.if_else(is_first, [row, longer])
+}
