@@ -167,11 +167,8 @@ fn split(n: &mut Node<'_, '_>, sizes: Option<Vec<i64>>) -> Result<Outputs> {
     let data = n.input(0)?;
     let dims = n.dims(data)?;
     let axis = n.axis(n.int_attr("axis", 0)?, dims.len())?;
-    let size = match dims[axis].fixed() {
-        Some(size) => size,
-        None => return Err(n.unknown_dims_error(&n.ty(data)?)),
-    };
     let parts = n.output_count();
+    let Some(size) = dims[axis].fixed() else { return split_open(n, data, axis, sizes) };
     let sizes: Vec<usize> = match sizes {
         Some(sizes) => {
             let sizes: Option<Vec<usize>> = sizes.iter().map(|&s| usize::try_from(s).ok()).collect();
@@ -202,6 +199,42 @@ fn split(n: &mut Node<'_, '_>, sizes: Option<Vec<i64>>) -> Result<Outputs> {
             at
         }))
     };
+    let all = n.op("split", &[data], attrs![indices_or_sections: sections, axis: axis as i64])?;
+    (0..parts).map(|i| n.project(all, i as u32)).collect()
+}
+
+/// Splits an axis of unknown size. The run fails if equal parts or the given sizes do not fit it.
+fn split_open(n: &mut Node<'_, '_>, data: ExprId, axis: usize, sizes: Option<Vec<i64>>) -> Result<Outputs> {
+    let parts = n.output_count();
+    let sections = match sizes {
+        None if n.has("num_outputs") => {
+            // The last part may be smaller: equal sizes are rounded up, and slices end with the data.
+            let size = n.shape_vector(data, axis..axis + 1)?;
+            let more = n.with_scalar("add", size, parts as f64 - 1.0)?;
+            let each = n.with_scalar("floor_divide", more, parts as f64)?;
+            let step = n.vector(&[1i64]);
+            let mut part = |i: usize| {
+                let (from, to) =
+                    (n.with_scalar("multiply", each, i as f64)?, n.with_scalar("multiply", each, i as f64 + 1.0)?);
+                n.op("dyn.strided_slice", &[data, from, to, step], attrs![axes: [axis as i64]])
+            };
+            return (0..parts).map(&mut part).collect();
+        }
+        None => AttrValue::from(parts as i64),
+        Some(sizes) if sizes.len() == parts && sizes.iter().all(|size| *size >= 0) => {
+            let mut at = 0i64;
+            AttrValue::ints(sizes[..parts - 1].iter().map(|size| {
+                at = at.saturating_add(*size);
+                at
+            }))
+        }
+        Some(sizes) => {
+            return Err(n.invalid_node(format!("cannot split {} elements into parts {sizes:?}", n.dims(data)?[axis])));
+        }
+    };
+    if parts == 1 {
+        return one(n.forward(data));
+    }
     let all = n.op("split", &[data], attrs![indices_or_sections: sections, axis: axis as i64])?;
     (0..parts).map(|i| n.project(all, i as u32)).collect()
 }
