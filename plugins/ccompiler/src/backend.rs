@@ -15,7 +15,7 @@ use byoc_plugin_api::{
 };
 use byoc_plugin_support::region::{RegionIr, Val};
 
-/// `relay.ext.ccompiler`.
+/// Code generator registered as `relay.ext.ccompiler`.
 pub struct CCompiler {
     /// Host services, polled for cancellation while the C compiler runs.
     pub services: api::Services,
@@ -88,7 +88,7 @@ impl Codegen for CCompiler {
             }
             return Verdict::Supported;
         }
-        // The verdict is binding, so it is given only after the code was generated once.
+        // The verdict is binding, so the code is generated once before the operator is declared supported.
         match generate(&candidate.graph, &candidate.constants) {
             Ok(_) => Verdict::Supported,
             Err(reason) => Verdict::refused(RefusalCode::UnsupportedAttr, reason),

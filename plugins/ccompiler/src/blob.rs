@@ -97,7 +97,7 @@ pub fn write(mut header: Header, source: &str, object: &[u8]) -> Result<Vec<u8>>
 /// # Errors
 /// If the bytes are not a blob of this plugin, or are corrupted.
 pub fn read(bytes: &[u8]) -> Result<Blob<'_>> {
-    let corrupted = || Error::new("expected a blob of ccompiler, found other or corrupted data");
+    let corrupted = || Error::new("expected a ccompiler blob, found foreign or corrupted data");
     let rest = bytes.strip_prefix(MAGIC).ok_or_else(corrupted)?;
     let (digest, rest) = rest.split_first_chunk::<32>().ok_or_else(corrupted)?;
     if blake3::hash(rest) != blake3::Hash::from_bytes(*digest) {

@@ -55,7 +55,7 @@ impl Settings {
         let limit = match std::env::var("BYOC_CACHE_LIMIT") {
             Ok(text) => bytes(&text).unwrap_or_else(|| {
                 warn_once(format!(
-                    "BYOC_CACHE_LIMIT: expected a number of bytes such as 200M, found \"{text}\"; {DEFAULT_LIMIT} is used"
+                    "BYOC_CACHE_LIMIT: expected a number of bytes such as 200M, found \"{text}\"; using {DEFAULT_LIMIT}"
                 ));
                 DEFAULT_LIMIT
             }),
@@ -65,7 +65,7 @@ impl Settings {
     }
 }
 
-/// Parses a number of bytes, or of KiB, MiB or GiB with the suffix K, M or G.
+/// Parses a size in bytes, with an optional suffix K, M or G for KiB, MiB or GiB.
 fn bytes(text: &str) -> Option<u64> {
     let text = text.trim();
     let (digits, unit) = match text.char_indices().last()? {
@@ -77,7 +77,7 @@ fn bytes(text: &str) -> Option<u64> {
     digits.parse::<u64>().ok()?.checked_mul(unit)
 }
 
-/// Logs a warning once per process: a model may have hundreds of regions.
+/// Logs each distinct warning once per process, since a model may have hundreds of regions.
 fn warn_once(message: String) {
     static LOGGED: Mutex<Vec<String>> = Mutex::new(Vec::new());
     let mut logged = LOGGED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -87,11 +87,11 @@ fn warn_once(message: String) {
     }
 }
 
-/// Returns the object for a key, from the cache or from `compile`, whose result is then stored. A cache that cannot be
-/// used is reported as a warning and does not fail the compilation.
+/// Returns the cached object for `key`, or compiles the object and stores it. An unusable cache causes a warning, not
+/// an error.
 ///
 /// # Errors
-/// Those of `compile`.
+/// If `compile` fails.
 pub fn cached<E>(
     settings: Option<&Settings>,
     key: blake3::Hash,
@@ -107,7 +107,7 @@ pub fn cached<E>(
         Ok(Lookup::Miss) => true,
         Ok(Lookup::Corrupted) => {
             let name = Cache::name(key);
-            warn_once(format!("{name} in the cache {} is damaged: it is compiled anew", settings.dir.display()));
+            warn_once(format!("{name} in the cache {} is corrupted and is compiled again", settings.dir.display()));
             true
         }
         Err(error) => {
@@ -118,7 +118,7 @@ pub fn cached<E>(
     };
     let object = compile()?;
     if keep && let Err(error) = cache.put(key, &object) {
-        warn_once(format!("the object is not stored in the cache {}: {error}", settings.dir.display()));
+        warn_once(format!("cannot store the object in the cache {}: {error}", settings.dir.display()));
     }
     Ok(object)
 }
@@ -151,15 +151,15 @@ impl Cache {
         }
         let folder = match open_folder(&dir, FOLDER.as_ref()) {
             Err(error) if error.kind() == std::io::ErrorKind::NotADirectory => {
-                return Err(format!("{FOLDER} in it is not a folder"));
+                return Err(format!("subfolder {FOLDER}: expected a folder, found another kind of file"));
             }
             folder => folder.map_err(to_text)?,
         };
-        let mode = check_private(&folder).map_err(|error| format!("{FOLDER} in it: {error}"))?;
+        let mode = check_private(&folder).map_err(|error| format!("subfolder {FOLDER}: {error}"))?;
         if mode & 0o077 != 0 {
             folder.set_permissions(Permissions::from_mode(0o700)).map_err(to_text)?;
         }
-        let secret = secret(&folder).map_err(|error| format!("{FOLDER}/{SECRET} in it: {error}"))?;
+        let secret = secret(&folder).map_err(|error| format!("file {FOLDER}/{SECRET}: {error}"))?;
         Ok(Cache { folder, secret, limit: settings.limit })
     }
 
@@ -208,9 +208,10 @@ impl Cache {
         self.enforce_limit(length)
     }
 
-    /// Evicts objects if the folder may exceed the limit. Its size is measured once per process and then tracked.
+    /// Evicts objects if the folder may exceed the limit. The size of the folder is measured on first use and tracked
+    /// from then on.
     fn enforce_limit(&self, added: u64) -> Result<()> {
-        /// Bytes in each folder, by device and inode.
+        /// Total size of the objects in each folder in bytes, by device and inode.
         static SIZES: Mutex<BTreeMap<(u64, u64), u64>> = Mutex::new(BTreeMap::new());
         let folder = self.folder.metadata()?;
         let mut sizes = SIZES.lock().unwrap_or_else(PoisonError::into_inner);
@@ -224,7 +225,7 @@ impl Cache {
     }
 
     /// Removes stale temporary files and, if the limit is exceeded, the least recently used objects until a tenth of
-    /// the limit is free. Returns the number of bytes that remain.
+    /// the limit is free. Returns the total size of the remaining objects in bytes.
     fn evict(&self) -> Result<u64> {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let mut objects = Vec::new();
@@ -258,11 +259,11 @@ impl Cache {
     }
 }
 
-/// Opens a regular file that is owned by the user, without following symbolic links or blocking; `None` if there is
-/// none.
+/// Opens a regular file that is owned by the user, without following symbolic links or blocking; `None` if the file
+/// does not exist.
 ///
 /// # Errors
-/// If it is not a regular file, is owned by another user, is writable by others, or cannot be opened.
+/// If the file is not a regular file, is owned by another user, is writable by others, or cannot be opened.
 fn open_file(folder: &File, name: &str) -> std::result::Result<Option<File>, String> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = match openat(folder, name, flags, Mode::empty()) {
@@ -274,7 +275,7 @@ fn open_file(folder: &File, name: &str) -> std::result::Result<Option<File>, Str
     check_private(&file)?;
     match file.metadata() {
         Ok(found) if found.is_file() => Ok(Some(file)),
-        Ok(_) => Err("expected a regular file, found something else".to_owned()),
+        Ok(_) => Err("expected a regular file, found a folder or a special file".to_owned()),
         Err(error) => Err(error.to_string()),
     }
 }
@@ -284,23 +285,23 @@ fn check_private(file: &File) -> std::result::Result<u32, String> {
     let found = file.metadata().map_err(|e| e.to_string())?;
     let user = geteuid().as_raw();
     if found.uid() != user {
-        return Err(format!("expected user {user} as its owner, found user {}", found.uid()));
+        return Err(format!("owner: expected user {user}, found user {}", found.uid()));
     }
     let mode = found.mode() & 0o7777;
     match mode & 0o022 {
         0 => Ok(mode),
-        _ => Err(format!("others may write to it: expected mode {:o}, found {mode:o}", mode & !0o022)),
+        _ => Err(format!("writable by other users: expected mode {:o}, found {mode:o}", mode & !0o022)),
     }
 }
 
-/// Reads the secret key of a folder, or creates it.
+/// Reads the secret key of a folder, creating the key if it does not exist.
 fn secret(folder: &File) -> std::result::Result<[u8; DIGEST], String> {
     let file = match open_file(folder, SECRET)? {
         Some(file) => Some(file),
         None => {
             let mut secret = [0; DIGEST];
             random(&mut secret).map_err(|e| e.to_string())?;
-            // Linking fails if another process created the secret first; then that one is read.
+            // Linking fails if another process created the secret first, in which case that secret is read.
             let linked = write_new(folder, &[&secret], |temp| {
                 let linked = linkat(folder, temp, folder, SECRET, AtFlags::empty());
                 unlinkat(folder, temp, AtFlags::empty())?;
@@ -315,17 +316,17 @@ fn secret(folder: &File) -> std::result::Result<[u8; DIGEST], String> {
     let mut file = file.ok_or("the file was removed")?;
     let mode = check_private(&file)?;
     if mode & 0o077 != 0 {
-        return Err(format!("others may read it: expected mode 600, found {mode:o}"));
+        return Err(format!("readable by other users: expected mode 600, found {mode:o}"));
     }
     let mut secret = [0; DIGEST];
     let complete = file.metadata().is_ok_and(|found| found.len() == DIGEST as u64);
     match file.read_exact(&mut secret) {
         Ok(()) if complete => Ok(secret),
-        _ => Err(format!("expected {DIGEST} bytes; remove the file to have it created again")),
+        _ => Err(format!("expected {DIGEST} bytes; remove the file to recreate it")),
     }
 }
 
-/// Writes a file under a unique temporary name, which `publish` renames or links to the final one.
+/// Writes a file under a unique temporary name; `publish` then renames or links the file to its final name.
 fn write_new(folder: &File, parts: &[&[u8]], publish: impl FnOnce(&str) -> rustix::io::Result<()>) -> Result<()> {
     let mut number = [0; 8];
     random(&mut number)?;
@@ -386,7 +387,7 @@ mod tests {
         std::fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
     }
 
-    /// Tests whether the process may change the owner of files.
+    /// Returns true if the process runs as root, which may change the owner of files.
     fn is_root() -> bool {
         geteuid().is_root()
     }
@@ -412,10 +413,10 @@ mod tests {
         let cache = Cache::open(&settings).unwrap();
         cache.put(key(1), b"object").unwrap();
         std::fs::copy(object(&settings, 1), object(&settings, 2)).unwrap();
-        assert_eq!(cache.get(key(2)), Ok(Lookup::Corrupted), "the object of another source");
+        assert_eq!(cache.get(key(2)), Ok(Lookup::Corrupted), "an object copied to another key");
         let planted = [b"object", &blake3::hash(b"object").as_bytes()[..]].concat();
         std::fs::write(object(&settings, 2), planted).unwrap();
-        assert_eq!(cache.get(key(2)), Ok(Lookup::Corrupted), "a digest without the secret");
+        assert_eq!(cache.get(key(2)), Ok(Lookup::Corrupted), "a digest computed without the secret");
         let kept = std::fs::read(object(&settings, 1)).unwrap();
         for at in 0..kept.len() {
             let mut damaged = kept.clone();
@@ -452,10 +453,10 @@ mod tests {
         std::fs::create_dir(object(&settings, 3)).unwrap();
         refused(3, "expected a regular file");
         set_mode(&object(&settings, 4), 0o620);
-        refused(4, "others may write to it: expected mode 600, found 620");
+        refused(4, "writable by other users: expected mode 600, found 620");
         if is_root() {
             chown(object(&settings, 5), Some(65534), None).unwrap();
-            refused(5, "expected user 0 as its owner, found user 65534");
+            refused(5, "owner: expected user 0, found user 65534");
         }
     }
 
@@ -468,15 +469,15 @@ mod tests {
         };
         Cache::open(&settings).unwrap();
         set_mode(&settings.dir, 0o770);
-        refused("others may write to it: expected mode 750, found 770");
+        refused("writable by other users: expected mode 750, found 770");
         set_mode(&settings.dir, 0o755);
         Cache::open(&settings).unwrap();
         set_mode(&folder(&settings.dir), 0o777);
-        refused("ccompiler in it: others may write");
+        refused("subfolder ccompiler: writable by other users");
         set_mode(&folder(&settings.dir), 0o700);
         let secret = file(&settings, SECRET);
         set_mode(&secret, 0o644);
-        refused("ccompiler/key in it: others may read it");
+        refused("ccompiler/key: readable by other users");
         set_mode(&secret, 0o600);
         std::fs::write(&secret, "short").unwrap();
         refused("expected 32 bytes");
@@ -491,7 +492,7 @@ mod tests {
         }
         std::fs::rename(folder(&settings.dir), settings.dir.join("elsewhere")).unwrap();
         symlink("elsewhere", folder(&settings.dir)).unwrap();
-        refused("not a folder");
+        refused("subfolder ccompiler: expected a folder");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! CPU features of this machine, which are part of the key of native code.
+//! CPU features of this machine, which are part of the cache key of native code.
 
 /// Returns the features that the compiler may use on this machine, sorted.
 pub fn features() -> Vec<String> {

@@ -4,11 +4,13 @@
 //!
 //! | file | purpose |
 //! |---|---|
+//! | `backend` | entries of the code generator |
 //! | `support` | supported operators, and the reasons for refusing others |
-//! | `ir` | expands composites, numbers values, identifies view operators |
+//! | `view_ops`, `index_space` | view operators; views over the index space of a loop nest |
 //! | `group` | fusion: assigns operators to loop nests |
-//! | `lower` | emits one phase of code per group; `anchors` dispatches on the anchor |
-//! | `lowering` | storage of tensors and the loop body of a group; `layout` has the geometry of convolutions |
+//! | `lower` | emits the phases of every group; `anchors` dispatches on the anchor |
+//! | `lowering`, `loop_body` | storage of tensors, and the loop body of a group |
+//! | `layout`, `schedule` | geometry of convolutions; tiles, tasks and the plan of the workspace |
 //! | `contraction`, `convolution`, `window`, `rows`, `moves`, `elementwise` | code generation per kind of operator |
 //! | `text` | helpers that format C |
 //! | `source`, `prelude/*.c` | assembles the file; functions that all regions share |
@@ -17,9 +19,9 @@
 //! | `blob`, `loader` | format of the blob; loads and runs it |
 //! | `scratch` | private temporary folders to compile in and to load from |
 //!
-//! The C is meant to be read: one function per phase, a comment for each operator with the nodes of the model that it
-//! comes from, shapes as constants, no macros beyond the prelude. The vector width is the macro `BYOC_VL`, so the same
-//! file compiles for any machine; the object in the blob is built for one set of CPU features.
+//! The C is meant to be read: one function per phase, a comment for each operator that names its nodes in the model,
+//! shapes as constants, no macros beyond the prelude. The vector width is the macro `BYOC_VL`, so the same file compiles
+//! for any machine; the object in the blob is built for one set of CPU features.
 
 mod anchors;
 mod backend;

@@ -10,7 +10,7 @@ use std::alloc::Layout;
 use std::ffi::c_void;
 use std::sync::Mutex;
 
-/// `loadbinary_ccompiler`.
+/// Loader registered as `loadbinary_ccompiler`.
 pub struct ObjectLoader;
 
 type Task = unsafe extern "C" fn(*mut c_void, i64);
@@ -26,7 +26,7 @@ type Run = unsafe extern "C" fn(
     *mut c_void,
 );
 
-/// `byoc_pool` of the generated code.
+/// Thread pool passed to the generated code, with the layout of `byoc_pool` in the prelude.
 #[repr(C)]
 struct Pool {
     host: *mut c_void,
@@ -71,7 +71,7 @@ impl Object {
         let packed = entry!(Size, format!("{symbol}_packed_size"));
         // SAFETY: both functions return a constant.
         let (workspace, packed) = unsafe { (workspace(), packed()) };
-        let size = |bytes: i64| usize::try_from(bytes).map_err(|_| Error::new("a size in the object is negative"));
+        let size = |bytes: i64| usize::try_from(bytes).map_err(|_| Error::new("expected sizes >= 0 in the object"));
         Ok(Object { run, pack, workspace: size(workspace)?, packed: size(packed)?, _library: library })
     }
 }
@@ -82,7 +82,7 @@ struct AlignedMemory {
     layout: Layout,
 }
 
-// SAFETY: plain bytes; written only while the region is loaded.
+// SAFETY: the memory holds plain bytes, which are written only while the region is being loaded.
 unsafe impl Send for AlignedMemory {}
 // SAFETY: as above.
 unsafe impl Sync for AlignedMemory {}
@@ -101,7 +101,7 @@ impl AlignedMemory {
 
 impl Drop for AlignedMemory {
     fn drop(&mut self) {
-        // SAFETY: allocated with this layout.
+        // SAFETY: the memory was allocated with this layout.
         unsafe { std::alloc::dealloc(self.at, self.layout) };
     }
 }
@@ -128,7 +128,7 @@ impl Loader for ObjectLoader {
         }
         let kept = kept_constants(blob.source);
         if kept != blob.header.kept || kept.last().is_some_and(|&last| last >= request.constants.len()) {
-            return Err(Error::new(format!("the blob of {symbol} does not keep the constants that its code reads")));
+            return Err(Error::new(format!("blob of {symbol}: the list of kept constants does not match the code")));
         }
         let supported = cpu::features();
         let unsupported: Vec<&str> =
@@ -136,10 +136,10 @@ impl Loader for ObjectLoader {
         let object = if unsupported.is_empty() {
             Object::open(blob.object, symbol)?
         } else {
-            tracing::info!("{symbol} was compiled for a CPU with {}; compiling it again", unsupported.join(", "));
+            tracing::info!("{symbol} was compiled for a CPU with {}; recompiling for this CPU", unsupported.join(", "));
             let compiler = toolchain::toolchain().map_err(|error| {
                 Error::new(format!(
-                    "{symbol} was compiled for a CPU with {}, which this one lacks, and cannot be compiled again: {}",
+                    "{symbol} was compiled for a CPU with {}, which this CPU lacks, and cannot be recompiled: {}",
                     unsupported.join(", "),
                     error.message
                 ))
@@ -151,7 +151,7 @@ impl Loader for ObjectLoader {
         // Only the constants that the code reads in place stay referenced after packing.
         let pointers: Vec<usize> = request.constants.iter().map(|c| c.bytes().as_ptr() as usize).collect();
         let packed = AlignedMemory::zeroed(object.packed)?;
-        // SAFETY: the packing function reads the constants, which are as large as the region's types say, and
+        // SAFETY: the packing function reads the constants, whose sizes are those of the types in the region, and
         // writes `packed_size` bytes.
         unsafe { (object.pack)(pointers.as_ptr().cast(), packed.at.cast()) };
         let kept = &blob.header.kept;
@@ -173,7 +173,7 @@ impl Loader for ObjectLoader {
     }
 
     fn query(&self, key: &str, _: &[u8]) -> Result<Option<Vec<u8>>> {
-        // The blob holds native code, or C that is compiled to it.
+        // The blob holds native code, or C that is compiled to native code.
         Ok((key == "blob.native").then(|| b"true".to_vec()))
     }
 }
@@ -189,7 +189,7 @@ unsafe extern "C" fn parallel_for(host: *mut c_void, n: i64, task: Task, arg: *m
     let host = unsafe { &*host.cast::<Host<'_>>() };
     let arg = arg as usize;
     let outcome = host.services.parallel_for(n.max(0) as usize, |i| {
-        // SAFETY: a task of the generated code, which writes what no other task of the phase touches.
+        // SAFETY: the generated task writes only memory that no other task of the phase accesses.
         unsafe { task(arg as *mut c_void, i as i64) }
     });
     if let (Err(error), Ok(mut first)) = (outcome, host.error.lock()) {
@@ -219,7 +219,7 @@ impl Executable for LoadedRegion {
         }
         if call.workspace.len() < self.object.workspace {
             return Err(Error::new(format!(
-                "expected {1} bytes of workspace, found {0}",
+                "expected at least {1} bytes of workspace, found {0}",
                 call.workspace.len(),
                 self.object.workspace
             )));
@@ -239,7 +239,7 @@ impl Executable for LoadedRegion {
         }
         let host = Host { services: &self.services, error: Mutex::new(None) };
         let pool = Pool { host: (&raw const host).cast_mut().cast(), parallel_for };
-        // Up to 16 pointers are kept on the stack; more take an allocation.
+        // Up to 16 pointers fit on the stack; longer lists are allocated on the heap.
         let (mut inline_in, mut inline_out) = ([std::ptr::null::<c_void>(); 16], [std::ptr::null_mut::<c_void>(); 16]);
         let (mut heap_in, mut heap_out) = (Vec::new(), Vec::new());
         let inputs = pointer_array(&mut inline_in, &mut heap_in, call.inputs.iter().map(|t| t.bytes().as_ptr().cast()));
@@ -249,7 +249,7 @@ impl Executable for LoadedRegion {
             call.outputs.iter_mut().map(|t| t.bytes_mut().as_mut_ptr().cast()),
         );
         // SAFETY: the tensors have the shapes that the code was generated for, the workspace is large enough and
-        // aligned, constants are kept alive, and outputs overlap nothing.
+        // aligned, the constants are kept alive, and the outputs do not overlap any other memory.
         unsafe {
             (self.object.run)(
                 &raw const pool,
@@ -267,7 +267,7 @@ impl Executable for LoadedRegion {
     }
 }
 
-/// Copies pointers to `inline` if they fit, otherwise to `heap`. Returns a pointer to the first.
+/// Copies pointers to `inline` if they fit, otherwise to `heap`. Returns a pointer to the first element.
 fn pointer_array<P: Copy>(
     inline: &mut [P; 16],
     heap: &mut Vec<P>,

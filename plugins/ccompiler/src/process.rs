@@ -6,7 +6,8 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
 
-/// Time after which a compiler is killed. A region normally takes a few seconds, and the host can run it instead.
+/// Time after which a compiler is killed. Compiling a region normally takes a few seconds, and the host can run a
+/// region that was not compiled.
 pub const TIME_LIMIT: Duration = Duration::from_secs(120);
 
 /// Runs a command and returns its exit status. The command and all its children are killed after `limit` or on
@@ -18,10 +19,10 @@ pub fn run_limited(command: &mut Command, name: &str, limit: Duration, services:
     if services.cancelled() {
         return Err(Error::cancelled());
     }
-    // A process group of its own, so that the compiler's children can be killed with it.
+    // A separate process group allows the children of the compiler to be killed with the compiler.
     let child = command.process_group(0).spawn();
     let mut child = ChildGuard(child.map_err(|error| Error::new(format!("cannot start `{name}`: {error}")))?);
-    // If this process is killed, nothing kills its children; the limit on CPU time ends them then.
+    // If this process is killed, nothing kills the compiler; the limit on CPU time then ends the compiler.
     let seconds = Rlimit { current: Some(limit.as_secs() + 1), maximum: Some(limit.as_secs() + 2) };
     if let Some(pid) = child.pid() {
         let _ = rustix::process::prlimit(Some(pid), Resource::Cpu, seconds);

@@ -1,7 +1,7 @@
 //! Private temporary folders, in which the C compiler works and from which objects are loaded.
 //!
 //! A folder is locked while it is in use. A folder without a lock was left by a process that was killed; the next
-//! process that needs a folder removes it.
+//! process that creates a folder removes the abandoned one.
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::process::geteuid;
@@ -40,7 +40,7 @@ impl Scratch {
         if found.uid() != geteuid().as_raw() || found.mode() & 0o077 != 0 {
             return Err(Error::other(format!("{} was replaced by another folder", folder.path().display())));
         }
-        // If the file system has no locks, only the age protects the folder.
+        // If the file system has no locks, only its age protects the folder from removal.
         let _ = handle.try_lock();
         Ok(Scratch { folder, handle })
     }
@@ -50,9 +50,9 @@ impl Scratch {
         self.folder.path()
     }
 
-    /// Writes a library to a file and returns a path that no other library of the process has had: the dynamic loader
-    /// identifies libraries by path and would return one that is already loaded. The path goes through the descriptor
-    /// of this folder, so that it names this file even if a parent folder is replaced.
+    /// Writes a library to a file and returns its path, which no other library of the process has used: the dynamic
+    /// loader identifies libraries by path and would otherwise return one that is already loaded. The path goes through
+    /// the file descriptor of this folder, so it refers to this file even if a parent folder is replaced.
     ///
     /// # Errors
     /// If the file cannot be written.

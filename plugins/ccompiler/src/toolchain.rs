@@ -8,7 +8,7 @@ use byoc_plugin_api::{Error, Result, Services};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
-/// Optimization flags. Without `-ffast-math`, so that NaN, infinities and signed zeros are preserved. Given up are
+/// Compiler flags. `-ffast-math` is absent, so that NaN, infinities and signed zeros are preserved. The flags sacrifice
 /// `errno` and the floating-point exception flags, which nothing reads, and the rounding between a product and a sum.
 const FLAGS: &[&str] = &[
     "-std=gnu11",
@@ -35,7 +35,7 @@ pub struct Toolchain {
 /// Returns the C compiler: `$CC`, otherwise `cc`.
 ///
 /// # Errors
-/// If there is none; the hint tells how to install one.
+/// If no C compiler is found; the hint explains how to install one.
 pub fn toolchain() -> Result<&'static Toolchain> {
     static FOUND: OnceLock<std::result::Result<Toolchain, Error>> = OnceLock::new();
     FOUND.get_or_init(find).as_ref().map_err(Clone::clone)
@@ -49,7 +49,7 @@ fn find() -> Result<Toolchain> {
     }
     let missing = |reason: String| {
         Error::new(format!("no C compiler: `{} --version` {reason}", command.join(" ")))
-            .hint("install one with `apt-get install gcc`, or name one in the environment variable CC")
+            .hint("install a C compiler with `apt-get install gcc`, or set the environment variable CC")
     };
     let output = Command::new(&command[0])
         .args(&command[1..])
@@ -77,10 +77,11 @@ impl Toolchain {
         flags
     }
 
-    /// Compiles a source to an object, or returns it from the cache.
+    /// Compiles `source` to a shared object, or returns the cached object.
     ///
     /// # Errors
-    /// If the compiler fails (with its first error), exceeds [`TIME_LIMIT`], or the compilation is cancelled.
+    /// If the compiler fails (the message quotes its first error) or exceeds [`TIME_LIMIT`], or if the compilation is
+    /// cancelled.
     pub fn compile(&self, source: &str, cache: Option<&Settings>, services: &Services) -> Result<Vec<u8>> {
         let flags = self.flags();
         let mut key = blake3::Hasher::new();
@@ -102,7 +103,7 @@ impl Toolchain {
             .args(["-o", "region.so", "region.c", "-lm"])
             .env("LC_ALL", "C")
             .env_remove("SOURCE_DATE_EPOCH")
-            // Temporary files of the compiler are removed with the folder, even if it is killed.
+            // Temporary files of the compiler are removed with the folder, even if the compiler is killed.
             .env("TMPDIR", folder.path())
             .current_dir(folder.path())
             .stdin(Stdio::null())

@@ -124,7 +124,7 @@ fn does_not_load_planted_object() {
     fixture.run();
     let (bytes, mark) = planted(&fixture);
     std::fs::write(fixture.object(), &bytes).unwrap();
-    fixture.run().stderr_contains(&["is damaged", "compiled anew"]);
+    fixture.run().stderr_contains(&["is corrupted", "compiled again"]);
     assert!(!mark.exists(), "the planted object was loaded");
     assert_no_warnings(fixture.run());
 
@@ -132,10 +132,10 @@ fn does_not_load_planted_object() {
     std::fs::write(fixture.object(), &bytes).unwrap();
     if is_root(&fixture.object()) {
         chown(fixture.object(), Some(65534), None).unwrap();
-        fixture.run().stderr_contains(&["is not used", "expected user 0 as its owner, found user 65534"]);
+        fixture.run().stderr_contains(&["is not used", "owner: expected user 0, found user 65534"]);
     } else {
         set_mode(&fixture.object(), 0o666);
-        fixture.run().stderr_contains(&["is not used", "others may write to it: expected mode 644, found 666"]);
+        fixture.run().stderr_contains(&["is not used", "writable by other users: expected mode 644, found 666"]);
     }
     assert!(!mark.exists(), "the planted object was loaded");
     assert!(std::fs::read(fixture.object()).unwrap() == bytes, "the foreign object was changed");
@@ -152,7 +152,7 @@ fn does_not_use_links_and_fifos() {
     std::fs::remove_file(&object).unwrap();
     crate::nodes::fifo(&object);
     assert_correct(crate::nodes::run_nonblocking(&mut fixture.command()))
-        .stderr_contains(&["is not used: expected a regular file, found something else"]);
+        .stderr_contains(&["is not used: expected a regular file, found a folder or a special file"]);
 }
 
 #[test]
@@ -164,12 +164,12 @@ fn does_not_use_folder_writable_by_others() {
         fixture.run().stderr_contains(&[
             "the cache",
             "is not used",
-            "others may write to it: expected mode 750, found 770",
+            "writable by other users: expected mode 750, found 770",
         ]);
         set_mode(&folder, 0o700);
         if is_root(&folder) {
             chown(&folder, Some(65534), None).unwrap();
-            fixture.run().stderr_contains(&["is not used", "expected user 0 as its owner, found user 65534"]);
+            fixture.run().stderr_contains(&["is not used", "owner: expected user 0, found user 65534"]);
             chown(&folder, Some(0), None).unwrap();
         }
     }
