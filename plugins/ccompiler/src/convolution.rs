@@ -11,8 +11,8 @@ impl Lowering<'_, '_> {
     pub fn convolution(&mut self, number: usize, id: OpId, comment: Vec<String>) -> Result<(), String> {
         let ir = self.ir;
         let op = ir.get(id);
-        let axes = spatial_axes(op.name).ok_or("not a convolution")?;
-        let l = layout(op, axes).ok_or("an unknown layout")?;
+        let axes = spatial_axes(op.name).ok_or("expected a convolution")?;
+        let l = layout(op, axes).ok_or("unsupported layout")?;
         let groups = op.attrs().int("groups", 1);
         let out = ir.shape(op.outputs[0]).to_vec();
         let data_shape = ir.shape(op.inputs[0]).to_vec();
@@ -60,7 +60,8 @@ impl Lowering<'_, '_> {
             back.push(1);
             Some(view.permute(&back))
         };
-        let body = body.transform(split).ok_or("channels do not split into groups")?;
+        let body =
+            body.transform(split).ok_or("expected a number of output channels divisible by the number of groups")?;
         let channels = data_shape[l.c] / groups;
         if op.name != "nn.conv2d_transpose" {
             let offset = (0..axes).map(|i| pads[i].0 * pixel[i]).sum::<i64>();

@@ -73,7 +73,7 @@ const INFIX: &[(&str, &str)] = &[
     ("bitwise_xor", "^"),
 ];
 
-/// Elementwise operators with an expression of their own in `expression`.
+/// Elementwise operators that `expression` handles individually.
 const OTHERS: &[&str] = &[
     "rsqrt",
     "nn.relu",
@@ -102,7 +102,7 @@ const OTHERS: &[&str] = &[
     "where",
 ];
 
-/// Names of all elementwise operators that have an expression.
+/// Returns the names of all elementwise operators.
 pub fn names() -> impl Iterator<Item = &'static str> {
     let functions = FUNCTIONS.iter().chain(ROUNDINGS).map(|f| f.0);
     functions.chain(INFIX.iter().map(|f| f.0)).chain(OTHERS.iter().copied())
@@ -140,7 +140,7 @@ pub fn literal(dtype: DType, value: f64) -> String {
         v => format!("{v:?}"),
     };
     match dtype {
-        // A value outside the range of binary32 rounds to infinity.
+        // A value outside the range of float32 rounds to infinity.
         DType::F32 if (value as f32).is_infinite() => if value > 0.0 { "INFINITY" } else { "-INFINITY" }.to_owned(),
         DType::F32 => special("f"),
         DType::F64 => special(""),
@@ -254,7 +254,7 @@ pub fn expression(ir: &RegionIr<'_>, op: &Op<'_>, args: &[String]) -> Option<Str
     })
 }
 
-/// Returns true if an integer division cannot trap: the divisor is a constant without 0 and -1.
+/// Returns true if an integer division cannot trap: the divisor is a constant that contains neither 0 nor -1.
 fn divides(ir: &RegionIr<'_>, op: &Op<'_>) -> bool {
     let dtype = ir.val(op.inputs[0]).dtype;
     matches!(dtype, DType::I32 | DType::I64)
@@ -265,7 +265,7 @@ fn divides(ir: &RegionIr<'_>, op: &Op<'_>) -> bool {
             .is_some_and(|divisors| divisors.iter().all(|&d| d != 0 && d != -1))
 }
 
-/// Returns an expression for `power`; products for the exponents 2 and 3.
+/// Returns a C expression for `power`: a product if the exponent is the constant 2 or 3.
 fn power(ir: &RegionIr<'_>, op: &Op<'_>, dtype: DType, a: &str, b: &str) -> String {
     let constant = ir.constant(op.inputs[1]).map(|(_, c)| c).filter(|c| c.shape().iter().product::<usize>() == 1);
     let exponent = constant.map(|c| match dtype {
@@ -286,7 +286,7 @@ fn cast(from: DType, to: DType, a: &str) -> Option<String> {
     Some(if to == DType::BOOL {
         format!("{a} != 0")
     } else if float(from) && !float(to) {
-        // The result saturates from 2^bits on, or 2^(bits-1) if signed; both bounds are exact in both float types.
+        // Values outside [`low`, `high`) saturate; both bounds are exact in float32 and in float64.
         let bits = i32::from(to.bits);
         let (low, high) =
             if to.code == 1 { (0.0, 2f64.powi(bits)) } else { (-(2f64.powi(bits - 1)), 2f64.powi(bits - 1)) };

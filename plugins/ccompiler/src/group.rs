@@ -1,7 +1,7 @@
 //! Fusion: partitions the operators of a region into groups, each of which becomes one loop nest.
 //!
-//! A group has at most one anchor, an operator that computes an element from many (a convolution, a reduction, ...),
-//! and the elementwise operators that are applied to its result in the same loop nest. Operators are visited in
+//! A group has at most one anchor, an operator that is not elementwise (a convolution, a reduction, ...), and the
+//! elementwise operators that are applied to the anchor's result in the same loop nest. Operators are visited in
 //! topological order and added to the group of one of their producers as long as the groups stay free of cycles.
 
 use crate::elementwise;
@@ -13,19 +13,19 @@ use std::collections::BTreeMap;
 
 /// Maximum number of elementwise operators in a loop body.
 const MAX_MEMBERS: usize = 48;
-/// Maximum number of groups visited by a search for a cycle; beyond it the operators are not fused.
+/// Maximum number of groups visited by a search for a cycle; beyond this number the operator is not fused.
 const MAX_SEARCH: usize = 4096;
 
 /// Operators that share a loop nest.
 #[derive(Debug)]
 pub struct Group {
-    /// Operator that the others are fused into; `None` for a chain of elementwise operators.
+    /// Operator that the members are fused into; `None` for a chain of elementwise operators.
     pub anchor: Option<OpId>,
-    /// Index space of the loops: the shape of the result of the anchor, or of the first operator without one.
+    /// Index space of the loops: the result shape of the anchor, or of the first operator if there is no anchor.
     pub domain: Vec<i64>,
     /// Elementwise operators, in topological order.
     pub members: Vec<OpId>,
-    /// Values computed by the group, each as a view of the row-major order of the domain.
+    /// Values computed by the group, each as a view of the domain in row-major order.
     pub index: BTreeMap<Val, View>,
 }
 
@@ -50,7 +50,7 @@ fn root(ir: &RegionIr<'_>, mut value: Val) -> (Val, Vec<OpId>) {
 }
 
 /// Follows view operators from `value` to a value that the group computes. Returns that value, and `value` as a view
-/// over the domain of the group; `None` if the group does not compute it.
+/// over the domain of the group; `None` if there is no such value or no such view.
 pub fn index_in(ir: &RegionIr<'_>, group: &Group, value: Val) -> Option<(Val, View)> {
     let (source, through) = root(ir, value);
     let mut view = group.index.get(&source)?.clone();
@@ -86,7 +86,7 @@ impl Grouping {
         grouping
     }
 
-    /// Adds an elementwise operator to the group of one of its operands. Returns false if no group can take it.
+    /// Adds an elementwise operator to the group of one of its operands. Returns false if no group accepts it.
     fn fuse(&mut self, ir: &RegionIr<'_>, id: OpId) -> bool {
         let op = ir.get(id);
         let shape = ir.shape(op.outputs[0]);
@@ -96,7 +96,7 @@ impl Grouping {
             let group = ir.producer(source).and_then(|p| self.of[p.index()]);
             candidates.extend(group.filter(|g| !candidates.contains(g)));
         }
-        // The newest group first: operands from older groups are then computed before it.
+        // The newest group is tried first, since operands from older groups are computed before that group.
         candidates.sort_unstable_by(|a, b| b.cmp(a));
         for g in candidates {
             let group = &self.groups[g];
@@ -114,7 +114,8 @@ impl Grouping {
             {
                 continue;
             }
-            // An operand of this group without a view over its domain would be read before it is complete.
+            // An operand that this group computes but that is not a view over the group's domain would be read before
+            // it is complete.
             let unreachable = op
                 .inputs
                 .iter()
@@ -130,7 +131,7 @@ impl Grouping {
         false
     }
 
-    /// Returns the group that computes a value, followed through view operators; empty for inputs and constants.
+    /// Returns the group that computes `value`, looking through view operators; empty for inputs and constants.
     fn sources(&self, ir: &RegionIr<'_>, mut value: Val) -> Vec<usize> {
         while let Some(op) = ir.producer(value) {
             if let Some(group) = self.of[op.index()] {
@@ -151,7 +152,7 @@ impl Grouping {
         group.anchor.iter().chain(&group.members).flat_map(|&op| self.operands(ir, op)).collect()
     }
 
-    /// Returns true if `op` depends on group `g` through another group, or if the search was cut off.
+    /// Returns true if `op` depends on group `g` through another group, or if the search exceeded `MAX_SEARCH`.
     fn creates_cycle(&self, ir: &RegionIr<'_>, op: OpId, g: usize) -> bool {
         let mut worklist: Vec<usize> = self.operands(ir, op).into_iter().filter(|&x| x != g).collect();
         let mut seen = vec![false; self.groups.len()];

@@ -19,7 +19,7 @@ pub struct Layout {
     pub kernel: Vec<usize>,
 }
 
-/// Parses the layout attributes of a convolution; `None` for a layout with other letters.
+/// Parses the layout attributes of a convolution; `None` for an unsupported layout.
 pub fn layout(op: &Op<'_>, axes: usize) -> Option<Layout> {
     let letters = &["D", "H", "W"][3 - axes..];
     let find = |text: &str, letter: &str| text.find(letter).filter(|_| text.len() == axes + 2);
@@ -57,7 +57,7 @@ pub struct Residue {
     pub step: i64,
     /// Number of taps.
     pub taps: i64,
-    /// Input index of output 0 and tap 0.
+    /// Input index that output 0 reads at tap 0.
     pub start: i64,
     /// Decrement of the input index from one tap to the next.
     pub back: i64,
@@ -103,7 +103,7 @@ pub fn border(ir: &RegionIr<'_>, op: &Op<'_>) -> Vec<(i64, i64)> {
             }
             required
         } else {
-            // The border after the data extends only as far as the last window.
+            // The border after the data extends only to the end of the last window.
             let last_read = (out[d] - 1) * strides[i] + (kernel - 1) * dilation[i] - before;
             (before, (last_read - (data[d] - 1)).max(0))
         };

@@ -20,8 +20,8 @@
 //! | `scratch` | private temporary folders to compile in and to load from |
 //!
 //! The C is meant to be read: one function per phase, a comment for each operator that names its nodes in the model,
-//! shapes as constants, no macros beyond the prelude. The vector width is the macro `BYOC_VL`, so the same file compiles
-//! for any machine; the object in the blob is built for one set of CPU features.
+//! shapes as constants, no macros beyond the prelude. The vector width is the macro `BYOC_VL`, so the same file
+//! compiles for any machine; the object in the blob is built for one set of CPU features.
 
 mod anchors;
 mod backend;

@@ -40,9 +40,9 @@ impl fmt::Display for Place {
 pub struct Storage {
     /// Memory of the tensor.
     pub place: Place,
-    /// Position of the elements in that memory.
+    /// Positions of the elements in that memory.
     pub view: View,
-    /// Number of zero elements before and after each dimension in the buffer.
+    /// Number of zeros stored before and after the elements along each axis.
     pub border: Vec<(i64, i64)>,
 }
 
@@ -63,33 +63,28 @@ pub struct Load {
     pub place: Place,
     /// View of the memory over the domain.
     pub view: View,
-    /// Element type.
     pub dtype: DType,
 }
 
 /// Store of one element per point.
 #[derive(Clone, Debug)]
 pub struct Store {
-    /// Local variable that is stored.
+    /// Local variable whose value is stored.
     pub value: String,
     /// Memory that is written.
     pub place: Place,
     /// View of the memory over the domain.
     pub view: View,
-    /// Element type.
     pub dtype: DType,
 }
 
 /// Loop body: the operations at each point of an index space.
 #[derive(Clone, Debug, Default)]
 pub struct LoopBody {
-    /// Index space.
     pub domain: Vec<i64>,
-    /// Loads.
     pub loads: Vec<Load>,
     /// Statements, one per line.
     pub lines: Vec<String>,
-    /// Stores.
     pub stores: Vec<Store>,
     /// Variable that holds the anchor's result.
     pub acc: Option<String>,
@@ -139,9 +134,10 @@ impl LoopBody {
         loads.chain(self.stores.iter().map(|s| &s.view.strides[..])).collect()
     }
 
-    /// Merges dimensions of the index space as far as the strides of all tensors and `others` allow, but only within
-    /// each of `parts` (numbers of consecutive dimensions); an empty part keeps one dimension of size 1. Returns the
-    /// merged body, the strides of `others`, and the lengths of the parts.
+    /// Merges adjacent dimensions of the index space that are contiguous in all tensors and in `others`, given as
+    /// strides. `parts` divides the dimensions into runs of these lengths; dimensions of different runs are not merged,
+    /// and an empty run becomes one dimension of size 1. Returns the merged body, the merged strides of `others`, and
+    /// the number of dimensions in each run.
     pub fn collapse(&self, others: &[&[i64]], parts: &[usize]) -> (LoopBody, Vec<Vec<i64>>, Vec<usize>) {
         let mut all = self.strides();
         all.extend(others);

@@ -36,7 +36,7 @@ impl Phase {
         }
     }
 
-    /// Records accesses of the phase to all memory of a loop body.
+    /// Records that the phase accesses all memory of a loop body.
     pub fn touch_all(&mut self, body: &LoopBody) {
         for (place, _) in body.places() {
             self.touch(place);
@@ -56,11 +56,11 @@ pub struct Buffer {
 /// Constant that is packed when the region is loaded.
 #[derive(Debug)]
 pub struct PackedConstant {
-    /// Size in floats.
+    /// Number of float32 elements.
     pub floats: i64,
     /// Description of the content.
     pub comment: String,
-    /// Statements of the packing function that write it.
+    /// Statements of the packing function that write the constant.
     pub code: String,
 }
 
@@ -69,18 +69,17 @@ pub struct PackedConstant {
 /// # Errors
 /// If the axis is out of range.
 pub fn axis(op: &Op<'_>, default: i64, rank: usize) -> Result<usize, String> {
-    let invalid =
-        || format!("{}: axis {} is out of range for {rank} dimensions", op.name, op.attrs().int("axis", default));
+    let invalid = || format!("{}: axis {} is out of range for rank {rank}", op.name, op.attrs().int("axis", default));
     op.attrs().axis("axis", default, rank).ok_or_else(invalid)
 }
 
-/// State and result of lowering a region. Other files add `impl` blocks with the code generation per kind of operator.
+/// State and result of lowering a region. Other modules add `impl` blocks that lower the kinds of operators.
 pub struct Lowering<'p, 'a> {
     /// Region being lowered.
     pub ir: &'p RegionIr<'a>,
     /// Groups of the region.
     pub grouping: &'p Grouping,
-    /// Symbol of the region, the prefix of all names.
+    /// Symbol of the region, the prefix of all names in the C file.
     pub symbol: &'p str,
     /// Storage of each value that has one.
     pub storage: BTreeMap<Val, Storage>,
@@ -154,13 +153,13 @@ impl<'p, 'a> Lowering<'p, 'a> {
 
     /// Adds a buffer to the workspace and returns its index.
     pub fn buffer(&mut self, elements: i64, dtype: DType, comment: String) -> usize {
-        // Vector code may read up to one vector past the end; it never writes there.
+        // Vector code may read, but never writes, up to one vector past the end.
         let bytes = elements * dtype.size() as i64 + 64;
         self.buffers.push(Buffer { bytes, comment });
         self.buffers.len() - 1
     }
 
-    /// Returns the storage of a value, and copies the value if a view operator cannot be expressed as a strided view.
+    /// Returns the storage of a value, copying the value if a view operator cannot be expressed as a strided view.
     pub fn resolve(&mut self, value: Val) -> Result<Storage, String> {
         let mut chain = Vec::new();
         let mut at = value;
@@ -186,7 +185,7 @@ impl<'p, 'a> Lowering<'p, 'a> {
                     let border = match op.name {
                         "transpose" => {
                             let axes =
-                                op.attrs().permutation(view.shape.len()).ok_or("axes that are no permutation")?;
+                                op.attrs().permutation(view.shape.len()).ok_or("axes: expected a permutation")?;
                             axes.into_iter().map(|a| storage.border[a]).collect()
                         }
                         "copy" => storage.border,
@@ -254,8 +253,8 @@ impl<'p, 'a> Lowering<'p, 'a> {
     }
 
     /// Returns a value with its channels innermost and a border of zeros at least as wide as `border`; with
-    /// `past_the_end`, one that may be read up to one vector past its end. Emits a copy if the value is not stored this
-    /// way.
+    /// `past_the_end`, the memory is also readable up to one vector past the end. Emits a copy if the value is stored
+    /// differently.
     pub fn channels_last(
         &mut self,
         value: Val,
@@ -286,7 +285,7 @@ impl<'p, 'a> Lowering<'p, 'a> {
     fn required_border(&self, value: Val) -> Vec<(i64, i64)> {
         let rank = self.ir.shape(value).len();
         let mut border = vec![(0, 0); rank];
-        // Worklist of values; each with a map from its dimensions to those of the original value.
+        // Values to visit, each with a map from its dimensions to those of `value`.
         let mut worklist = vec![(value, (0..rank).collect::<Vec<usize>>())];
         let mut budget = 64;
         while let Some((at, dims)) = worklist.pop() {
@@ -315,7 +314,7 @@ impl<'p, 'a> Lowering<'p, 'a> {
         border
     }
 
-    /// Returns true if a value is used outside of the group, directly or through view operators.
+    /// Returns true if a value is used outside the group, directly or through view operators.
     fn escapes(&self, value: Val, group: usize) -> bool {
         let mut worklist = vec![value];
         while let Some(at) = worklist.pop() {
@@ -374,7 +373,7 @@ impl<'p, 'a> Lowering<'p, 'a> {
         Some(storage)
     }
 
-    /// Returns the slice of a concatenation's result for one of its operands, if the operand can be computed in place.
+    /// Returns the slice of a concatenation's result that holds `value`, if `value` can be computed in place.
     fn slice_of_concatenation(&mut self, value: Val, order: &[usize], comment: &str) -> Option<Storage> {
         // Nested concatenations, from the innermost to the outermost.
         let mut path = Vec::new();
@@ -426,8 +425,8 @@ impl<'p, 'a> Lowering<'p, 'a> {
     }
 
     /// Builds the loop body of a group, resolves its operands and chooses the storage of its results. `order` is the
-    /// order of the dimensions of the results in memory; the default is that of the largest operand. Returns the body
-    /// and the order.
+    /// memory order of the dimensions of the results; the default is the order of the operand that is broadcast along
+    /// the fewest dimensions. Returns the body and the order.
     pub fn loop_body(&mut self, number: usize, order: Option<&[usize]>) -> Result<(LoopBody, Vec<usize>), String> {
         let grouping: &'p Grouping = self.grouping;
         let group = &grouping.groups[number];
@@ -445,7 +444,7 @@ impl<'p, 'a> Lowering<'p, 'a> {
             let mut args = Vec::new();
             for (i, &input) in op.inputs.iter().enumerate() {
                 if let Some((source, _)) = index_in(self.ir, group, input) {
-                    let name = names.get(&source).ok_or("a group is out of order")?;
+                    let name = names.get(&source).ok_or("expected the operators of a group in topological order")?;
                     args.push(name.clone());
                     continue;
                 }
@@ -482,10 +481,11 @@ impl<'p, 'a> Lowering<'p, 'a> {
                 args.push(name.clone());
             }
             let text = expression(self.ir, op, &args)
-                .ok_or_else(|| format!("{} has no expression for {}", op.name, self.ir.val(op.inputs[0]).dtype))?;
+                .ok_or_else(|| format!("{}: unsupported element type {}", op.name, self.ir.val(op.inputs[0]).dtype))?;
             let name = format!("t{}", body.lines.len());
             let dtype = self.ir.val(op.outputs[0]).dtype;
-            let ty = c_type(dtype).ok_or_else(|| format!("{}: no C type for the result type {dtype}", op.name))?;
+            let ty =
+                c_type(dtype).ok_or_else(|| format!("{}: unsupported element type {dtype} of the result", op.name))?;
             body.lines.push(format!("const {ty} {name} = {text}; /* {} */", op.name));
             names.insert(op.outputs[0], name);
         }
@@ -530,7 +530,7 @@ impl<'p, 'a> Lowering<'p, 'a> {
         if index.shape == domain && index.is_dense() {
             return order.to_vec();
         }
-        // Strides of the domain stored in that order; a value that permutes the domain has the corresponding order.
+        // Strides of the domain stored in `order`; they determine the order of a value that permutes the domain.
         let mut strides = vec![0; domain.len()];
         let mut elements = 1;
         for &d in order.iter().rev() {

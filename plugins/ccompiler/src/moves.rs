@@ -10,7 +10,7 @@ use byoc_plugin_support::view::View;
 use std::fmt::Write;
 
 impl Lowering<'_, '_> {
-    /// Emits `points` with declarations of `tensors` in addition to those of the body.
+    /// Emits a loop nest by `points` that declares the pointers of `tensors` in addition to those of the body.
     fn gather_points(
         &mut self,
         body: LoopBody,
@@ -41,7 +41,7 @@ impl Lowering<'_, '_> {
         let rank = data.view.shape.len();
         let order: Vec<usize> = (0..ir.shape(op.outputs[0]).len()).collect();
         let (body, _) = self.loop_body(number, Some(&order))?;
-        let ty = c_type(data_type).ok_or("an element type without a C type")?;
+        let ty = c_type(data_type).ok_or("unsupported element type")?;
         let axis = op.attrs().ints("axis").map(|_| axis(op, 0, rank)).transpose()?;
         let is_take = op.name == "take";
         let flat_size: i64 = data.view.shape.iter().product();
@@ -77,7 +77,7 @@ impl Lowering<'_, '_> {
             } else if wrap {
                 let _ = writeln!(text, "index = (index % {size} + {size}) % {size};");
             }
-            // An index that is out of range is clamped.
+            // Out-of-range indices are clamped.
             let _ = writeln!(text, "index = index < 0 ? 0 : index >= {size} ? {size} - 1 : index;");
             let _ = writeln!(text, "const {ty} acc = {}[{}];", data.place, address(&data.view, &at));
             text
@@ -103,7 +103,7 @@ impl Lowering<'_, '_> {
             None => None,
         };
         let mode = op.attrs().text("pad_mode").to_owned();
-        let ty = c_type(dtype).ok_or("an element type without a C type")?;
+        let ty = c_type(dtype).ok_or("unsupported element type")?;
         let first = |vars: &[String]| {
             let mut text = String::new();
             let (mut inside, mut at) = (Vec::new(), Vec::new());
@@ -233,7 +233,7 @@ impl Lowering<'_, '_> {
     }
 }
 
-/// Reads `pad_width` as the number of elements before and after each dimension.
+/// Reads the attribute `pad_width`: the number of elements added before and after each axis.
 fn pad_widths(op: &Op<'_>) -> Vec<(i64, i64)> {
     let list = op.node.attr("pad_width").and_then(|v| v.as_list()).unwrap_or_default();
     let nested: Option<Vec<(i64, i64)>> =

@@ -15,7 +15,7 @@ use std::fmt::Write;
 pub const MAX_ROW: i64 = 65_536;
 
 impl Lowering<'_, '_> {
-    /// Emits a loop nest without an anchor, with adjacent dimensions merged as far as the strides allow.
+    /// Emits a loop nest without an anchor, merging adjacent dimensions where the strides permit.
     pub fn map(&mut self, body: &LoopBody, comment: Vec<String>) -> Result<(), String> {
         let order = match body.stores.first() {
             Some(store) => memory_order(&store.view),
@@ -29,7 +29,7 @@ impl Lowering<'_, '_> {
     }
 
     /// Emits a blocked transpose if the body is a copy of float32 whose source and target have different innermost
-    /// dimensions. Returns true if it was emitted.
+    /// dimensions. Returns true if the transpose was emitted.
     fn transpose(&mut self, body: &LoopBody, comment: &[String]) -> bool {
         let ([load], [store]) = (&body.loads[..], &body.stores[..]) else { return false };
         let Some(Transpose { across, rows, columns, dims, items, tasks }) = Transpose::new(body) else { return false };
@@ -73,8 +73,8 @@ impl Lowering<'_, '_> {
         true
     }
 
-    /// Emits a loop nest over an index space without merging dimensions; `first` formats statements before the body,
-    /// given the indices.
+    /// Emits a loop nest over an index space without merging dimensions; `first` formats the statements before the body,
+    /// given the index variables.
     pub fn points(&mut self, body: &LoopBody, comment: Vec<String>, first: impl Fn(&[String]) -> String) {
         let name = self.phase_name();
         let rank = body.domain.len();
@@ -204,7 +204,7 @@ impl Lowering<'_, '_> {
         let reduced = op
             .attrs()
             .reduced(rank)
-            .ok_or_else(|| format!("{}: an axis is out of range for {rank} dimensions", op.name))?;
+            .ok_or_else(|| format!("{}: attribute axis: out of range for rank {rank}", op.name))?;
         let data = self.resolve(op.inputs[0])?;
         let kept: Vec<usize> = (0..rank).filter(|&d| !reduced[d]).collect();
         // Dimensions that are kept, in memory order.
@@ -218,7 +218,7 @@ impl Lowering<'_, '_> {
         }
         let (body, _) = self.loop_body(number, Some(&order))?;
         let kept_shape: Vec<i64> = kept.iter().map(|&d| shape[d]).collect();
-        let body = body.transform(|v| v.reshape(&kept_shape)).ok_or("a reduction's result has no shape")?;
+        let body = body.transform(|v| v.reshape(&kept_shape)).ok_or("result of a reduction: unexpected shape")?;
         let place: Vec<usize> = by_memory.iter().map(|d| kept.iter().position(|k| k == d).unwrap_or(0)).collect();
         let body = body.permute(&place);
         let x_kept = data.view.permute(&by_memory);
@@ -324,7 +324,7 @@ impl Lowering<'_, '_> {
     }
 }
 
-/// Indents lines by levels of four.
+/// Indents each line by `levels` levels of four spaces.
 fn indent(text: &str, levels: usize) -> String {
     text.lines().map(|line| format!("{}{line}\n", "    ".repeat(levels))).collect()
 }

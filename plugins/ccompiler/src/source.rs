@@ -20,7 +20,7 @@ const PRELUDE: &[(&[&str], &str)] = &[
     (&["byoc_row_", "byoc_softmax", "byoc_log_softmax", "byoc_layer_norm"], include_str!("prelude/rows.c")),
 ];
 
-/// Complete C file.
+/// Generated C file of a region.
 #[derive(Debug)]
 pub struct Source {
     /// Text of the file.

@@ -1,4 +1,4 @@
-//! Checks which operators are supported, and gives the reasons for refusals.
+//! Verdicts on operators, with the reasons for refusals.
 
 use crate::anchors::{Anchor, anchor};
 use crate::elementwise::{c_type, expression, is_elementwise, names};
@@ -10,10 +10,9 @@ use byoc_plugin_api::{DType, RefusalCode, Verdict};
 use byoc_plugin_support::region::{Op, RegionIr};
 use byoc_plugin_support::view;
 
-/// Maximum number of operators in a region; beyond it a C compiler takes minutes.
+/// Maximum number of operators in a region; a C compiler takes minutes for more.
 pub const MAX_OPERATORS: usize = 5_000;
 
-/// View operators.
 const VIEWS: &[&str] = &[
     "reshape",
     "nn.batch_flatten",
@@ -51,14 +50,14 @@ pub fn check(ir: &RegionIr<'_>, op: &Op<'_>) -> Verdict {
         let operand =
             if i < op.inputs.len() { format!("input {i}") } else { format!("output {}", i - op.inputs.len()) };
         if c_type(value.dtype).is_none() {
-            let detail = format!("{operand} is {}, which has no C type", value.dtype);
+            let detail = format!("{operand}: unsupported element type {}", value.dtype);
             return refuse(RefusalCode::UnsupportedDtype, detail);
         }
         if value.shape.contains(&0) {
-            return refuse(RefusalCode::UnsupportedShape, format!("{operand} has no elements"));
+            return refuse(RefusalCode::UnsupportedShape, format!("{operand}: expected at least 1 element, found 0"));
         }
         if view::count(&value.shape) > 1 << 31 {
-            return refuse(RefusalCode::ResourceLimit, format!("{operand} has more than 2^31 elements"));
+            return refuse(RefusalCode::ResourceLimit, format!("{operand}: expected at most 2^31 elements"));
         }
     }
     if is_view_op(op.name) {
@@ -82,7 +81,7 @@ pub fn check(ir: &RegionIr<'_>, op: &Op<'_>) -> Verdict {
         }
     }
     if !moves && ir.val(op.outputs[0]).dtype != DType::F32 {
-        return refuse(RefusalCode::UnsupportedDtype, "the result is not float32".into());
+        return refuse(RefusalCode::UnsupportedDtype, "expected a float32 result".into());
     }
     check_anchor(ir, op, kind)
 }
@@ -96,16 +95,16 @@ fn check_elementwise(ir: &RegionIr<'_>, op: &Op<'_>) -> Verdict {
         || op.name.starts_with("logical_")
         || (dtype == DType::BOOL && op.name.starts_with("bitwise_") && op.name != "bitwise_not");
     if !plain && !harmless {
-        return refuse(RefusalCode::UnsupportedDtype, format!("not supported for {dtype}"));
+        return refuse(RefusalCode::UnsupportedDtype, format!("unsupported element type {dtype}"));
     }
     let args: Vec<String> = (0..op.inputs.len()).map(|i| format!("x{i}")).collect();
     if expression(ir, op, &args).is_none() {
         let division = ["divide", "mod", "floor_divide", "floor_mod"].contains(&op.name);
         return if division {
-            let detail = format!("the {dtype} divisor may be 0 or -1");
+            let detail = format!("expected a constant {dtype} divisor other than 0 and -1");
             refuse(RefusalCode::UnsupportedAttr, detail)
         } else {
-            refuse(RefusalCode::UnsupportedDtype, format!("not supported for {dtype}"))
+            refuse(RefusalCode::UnsupportedDtype, format!("unsupported element type {dtype}"))
         };
     }
     for (i, &input) in op.inputs.iter().enumerate() {
@@ -123,12 +122,15 @@ fn check_anchor(ir: &RegionIr<'_>, op: &Op<'_>, kind: Anchor) -> Verdict {
     match kind {
         Anchor::Convolution => {
             if !layout_is_known(op) {
-                let detail =
-                    format!("layouts {} and {}", op.attrs().text("data_layout"), op.attrs().text("kernel_layout"));
+                let detail = format!(
+                    "unsupported layouts: data {}, kernel {}",
+                    op.attrs().text("data_layout"),
+                    op.attrs().text("kernel_layout")
+                );
                 return refuse(RefusalCode::UnsupportedLayout, detail);
             }
             if negative("padding") {
-                return refuse(RefusalCode::UnsupportedAttr, "the padding is negative".into());
+                return refuse(RefusalCode::UnsupportedAttr, "attribute padding: expected integers >= 0".into());
             }
             let weight = ir.constant(op.inputs[1]).map(|(_, constant)| constant.tensor());
             let finite = weight.is_none_or(|weight| weight.as_slice::<f32>().iter().all(|value| value.is_finite()));
@@ -140,10 +142,16 @@ fn check_anchor(ir: &RegionIr<'_>, op: &Op<'_>, kind: Anchor) -> Verdict {
         }
         Anchor::Pool => {
             if !["NCHW", "NHWC", "NCW", "NWC", ""].contains(&op.attrs().text("layout")) {
-                return refuse(RefusalCode::UnsupportedLayout, format!("layout {}", op.attrs().text("layout")));
+                return refuse(
+                    RefusalCode::UnsupportedLayout,
+                    format!(
+                        "attribute layout: expected NCHW, NHWC, NCW or NWC, found \"{}\"",
+                        op.attrs().text("layout")
+                    ),
+                );
             }
             if negative("padding") {
-                return refuse(RefusalCode::UnsupportedAttr, "the padding is negative".into());
+                return refuse(RefusalCode::UnsupportedAttr, "attribute padding: expected integers >= 0".into());
             }
         }
         Anchor::Normalize => {
@@ -156,25 +164,40 @@ fn check_anchor(ir: &RegionIr<'_>, op: &Op<'_>, kind: Anchor) -> Verdict {
         Anchor::Resize => {
             let method = op.attrs().text("method");
             if !["linear", "bilinear", "nearest_neighbor", "nearest"].contains(&method) {
-                return refuse(RefusalCode::UnsupportedAttr, format!("method {method}"));
+                return refuse(
+                    RefusalCode::UnsupportedAttr,
+                    format!("attribute method: expected linear or nearest_neighbor, found \"{method}\""),
+                );
             }
             if !["NCHW", "NHWC"].contains(&op.attrs().text("layout")) {
-                return refuse(RefusalCode::UnsupportedLayout, format!("layout {}", op.attrs().text("layout")));
+                return refuse(
+                    RefusalCode::UnsupportedLayout,
+                    format!("attribute layout: expected NCHW or NHWC, found \"{}\"", op.attrs().text("layout")),
+                );
             }
             let mode = op.attrs().text("coordinate_transformation_mode");
             if !["", "half_pixel", "asymmetric", "align_corners"].contains(&mode) {
-                return refuse(RefusalCode::UnsupportedAttr, format!("coordinate_transformation_mode {mode}"));
+                return refuse(
+                    RefusalCode::UnsupportedAttr,
+                    format!(
+                        "attribute coordinate_transformation_mode: expected half_pixel, asymmetric or align_corners, \
+                         found \"{mode}\""
+                    ),
+                );
             }
         }
         Anchor::Gather => {
             if op.attrs().int("batch_dims", 0) != 0 {
-                return refuse(RefusalCode::UnsupportedAttr, "batch_dims is not 0".into());
+                return refuse(RefusalCode::UnsupportedAttr, "attribute batch_dims: expected 0".into());
             }
         }
         Anchor::Pad => {
             let mode = op.attrs().text("pad_mode");
             if !["", "constant", "edge", "reflect"].contains(&mode) {
-                return refuse(RefusalCode::UnsupportedAttr, format!("pad_mode {mode}"));
+                return refuse(
+                    RefusalCode::UnsupportedAttr,
+                    format!("attribute pad_mode: expected constant, edge or reflect, found \"{mode}\""),
+                );
             }
         }
         Anchor::MatrixProduct | Anchor::Reduce | Anchor::Concatenate => {}

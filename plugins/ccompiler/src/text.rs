@@ -11,7 +11,7 @@ pub fn share(n: &str, index: &str, parts: i64) -> (String, String) {
     (format!("{n} * {index} / {parts}"), format!("{n} * ({index} + 1) / {parts}"))
 }
 
-/// Formats the head of a loop over a part of `0..n`.
+/// Formats the head of a loop over part `index` when `0..n` is divided into `parts` equal parts.
 pub fn share_loop(var: &str, n: &str, index: &str, parts: i64) -> String {
     let (from, to) = share(n, index, parts);
     format!("for (int64_t {var} = {from}; {var} < {to}; ++{var}) {{")
@@ -32,7 +32,7 @@ pub fn digit(index: &str, divisor: i64, modulus: i64) -> String {
     text
 }
 
-/// Formats declarations of the indices `vars` of dimensions `dims`, computed from a row-major index.
+/// Formats declarations of `vars`, the indices into the shape `dims` at the row-major position `number`.
 pub fn decode(vars: &[String], dims: &[i64], number: &str, indent: usize) -> String {
     let pad = "    ".repeat(indent);
     let mut text = String::new();

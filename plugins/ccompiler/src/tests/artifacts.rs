@@ -1,5 +1,4 @@
-//! Tests of blobs: they are reproducible, verified before they run, and compiled again for another CPU; tests of
-//! verdicts.
+//! Tests of blobs (reproducibility, verification, recompilation for another CPU) and of verdicts.
 
 use super::harness::{Case, f32s, services};
 use crate::backend::CCompiler;
@@ -87,7 +86,7 @@ fn tiles_for_256_bit_vectors_give_the_same_result() {
     let compiled = case.compile(None);
     let bytes = compiled.blob.to_vec();
     let read = blob::read(&bytes).unwrap();
-    // Without the macro of AVX-512 the source selects the tiles for 256-bit vectors.
+    // Without the AVX-512 macro, the source selects the tiles for 256-bit vectors.
     let narrow = read.source.replace("__AVX512F__", "BYOC_NO_SUCH_MACRO");
     let object = toolchain::toolchain().unwrap().compile(&narrow, None, &services(1)).unwrap();
     let mut other = compiled.clone();
@@ -141,7 +140,7 @@ fn refusals_give_code_and_detail() {
     let y = case.input_of(DType::I64, &[4]);
     let z = case.same("divide", [x, y]);
     case.output(z);
-    assert_eq!(judge(&case), "UnsupportedAttr: divide: the int64 divisor may be 0 or -1");
+    assert_eq!(judge(&case), "UnsupportedAttr: divide: expected a constant int64 divisor other than 0 and -1");
 
     let mut case = Case::new();
     let x = case.input(&[4]);
@@ -155,7 +154,7 @@ fn refusals_give_code_and_detail() {
     let attrs = vec![Attr::new("data_layout", "NCHW4c"), Attr::new("kernel_layout", "OIHW")];
     let z = case.op("nn.conv2d", [x, w], attrs, f32s(&[1, 4, 5, 5]));
     case.output(z);
-    assert_eq!(judge(&case), "UnsupportedLayout: nn.conv2d: layouts NCHW4c and OIHW");
+    assert_eq!(judge(&case), "UnsupportedLayout: nn.conv2d: unsupported layouts: data NCHW4c, kernel OIHW");
 
     let mut case = layer();
     case.graph.nodes[0].outputs[0].dims[0] = Dim::Unknown("batch".into());
