@@ -6,21 +6,16 @@ use byoc_plugin_support::region::OpId;
 /// Kind of an anchor operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Anchor {
-    /// Convolutions.
     Convolution,
-    /// Matrix products.
     MatrixProduct,
-    /// Pools.
     Pool,
     /// Normalizations over whole rows: softmax, log-softmax, layer normalization.
     Normalize,
-    /// Reductions.
     Reduce,
     /// `take`, `gather`.
     Gather,
     /// `nn.pad`.
     Pad,
-    /// Resizing.
     Resize,
     /// `concatenate`.
     Concatenate,

@@ -121,7 +121,7 @@ impl Lowering<'_, '_> {
         let _ = writeln!(w, "                const float *a = {} + {};", c.a, address(a_view, &at_vars));
         let _ = writeln!(w, "                const int whole = row_tail == 0 || row + mr <= {len};");
         let sums = format!("{row_stride}, {n0}, {s0}, {n1}, {s1}, {n2}, {s2}, a, b, t");
-        // Because of the padding to LANES, even a full panel may hold fewer columns than its width.
+        // Because of the padding to `LANES`, even a full panel may hold fewer columns than its width.
         let all = if columns % LANES == 0 {
             "nr".to_owned()
         } else {
@@ -149,7 +149,7 @@ impl Lowering<'_, '_> {
         Ok(())
     }
 
-    /// Packs `b` into panels: when the region is loaded if it is a constant, otherwise in a separate phase. Returns the
+    /// Packs `b` into panels: a constant when the region is loaded, any other operand in a separate phase. Returns the
     /// packed memory and the code of the packing function, which is empty for a constant.
     fn pack(
         &mut self,
@@ -162,7 +162,7 @@ impl Lowering<'_, '_> {
         while taps.len() < 2 {
             taps.insert(0, (1, 0, 0));
         }
-        let [(n0, _, s0), (n1, _, s1)] = taps[..] else { return Err("more than two taps".into()) };
+        let [(n0, _, s0), (n1, _, s1)] = taps[..] else { return Err("expected at most 2 kernel axes".into()) };
         let (k, _, sk) = c.k;
         let (columns, group_dims) = (c.columns(), &c.body.domain[..c.parts[0]]);
         let depth = n0 * n1 * k;

@@ -10,19 +10,19 @@ pub fn memory_order(view: &View) -> Vec<usize> {
     order
 }
 
-/// Returns `operand`, which has the indices of `index`, as a view of shape `domain`; `None` if there is no such view.
+/// Returns `operand`, which is indexed like `index`, as a view of shape `domain`; `None` if there is no such view.
 /// `index` maps each index of a tensor to a position in the row-major order of `domain`, and must be bijective.
 pub fn pull_back(index: &View, operand: &View, domain: &[i64]) -> Option<View> {
     operand.permute(&memory_order(index)).reshape(domain)
 }
 
-/// Compares two views except for the strides of dimensions of size 1.
+/// Compares two views, ignoring the strides of dimensions of size 1.
 pub fn same_places(a: &View, b: &View) -> bool {
     a.offset == b.offset && a.same_layout(b)
 }
 
-/// Merges adjacent dimensions that are contiguous in each of `views` (strides for `shape`). Returns the groups of
-/// dimensions that were merged, without dimensions of size 1.
+/// Groups adjacent dimensions that are contiguous in each of `views`, given as strides for `shape`. Dimensions of
+/// size 1 are left out.
 pub fn collapse(shape: &[i64], views: &[&[i64]]) -> Vec<Vec<usize>> {
     let mut groups: Vec<Vec<usize>> = Vec::new();
     for d in (0..shape.len()).filter(|&d| shape[d] != 1) {

@@ -48,7 +48,7 @@ impl Lowering<'_, '_> {
         }
     }
 
-    /// Copies the operands of a concatenation that were not computed in place into its result.
+    /// Copies into the result of a concatenation those operands that were not computed in place.
     fn concatenate(&mut self, id: OpId, comment: Vec<String>) -> Result<(), String> {
         let op = self.ir.get(id);
         let result = op.outputs[0];

@@ -73,8 +73,8 @@ impl Lowering<'_, '_> {
         true
     }
 
-    /// Emits a loop nest over an index space without merging dimensions; `first` formats the statements before the body,
-    /// given the index variables.
+    /// Emits a loop nest over an index space without merging dimensions; `first` formats the statements before the
+    /// body, given the index variables.
     pub fn points(&mut self, body: &LoopBody, comment: Vec<String>, first: impl Fn(&[String]) -> String) {
         let name = self.phase_name();
         let rank = body.domain.len();

@@ -4,7 +4,7 @@ use byoc_plugin_support::attributes::normalize_axis;
 use byoc_plugin_support::region::{Op, RegionIr};
 use byoc_plugin_support::view::View;
 
-/// Returns true if the operator can be expressed as a view of its input, for most shapes.
+/// Returns true if, for most shapes, the result of the operator can be expressed as a view of its input.
 pub fn is_view_op(name: &str) -> bool {
     matches!(
         name,
@@ -20,7 +20,7 @@ pub fn is_view_op(name: &str) -> bool {
     )
 }
 
-/// Returns true if the output of a view operator has each element of its input exactly once.
+/// Returns true if the output of a view operator contains each element of its input exactly once.
 pub fn is_bijective(name: &str) -> bool {
     is_view_op(name) && !matches!(name, "strided_slice" | "split" | "broadcast_to")
 }

@@ -13,7 +13,7 @@ use std::fmt::Write;
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Pool {
     Max,
-    /// Mean; `true` counts the padding.
+    /// Mean; if the flag is true, the padding counts as elements.
     Average(bool),
 }
 
@@ -40,7 +40,7 @@ impl Lowering<'_, '_> {
         while taps.len() < 2 {
             taps.insert(0, (1, 0, 0));
         }
-        let [(n0, s0, w0), (n1, s1, w1)] = taps[..] else { return Err("more than two taps".into()) };
+        let [(n0, s0, w0), (n1, s1, w1)] = taps[..] else { return Err("expected at most 2 kernel axes".into()) };
         let rank = body.domain.len();
         let Depthwise { channels, padded, len, rows, pixels, tasks } = Depthwise::new(&body.domain, n0 * n1);
         let name = self.phase_name();
@@ -153,7 +153,7 @@ impl Lowering<'_, '_> {
         Ok(())
     }
 
-    /// Lowers pooling of every kind.
+    /// Lowers max, average, global and adaptive pools.
     pub fn pool(&mut self, number: usize, id: OpId, comment: Vec<String>) -> Result<(), String> {
         let ir = self.ir;
         let op = ir.get(id);
@@ -266,7 +266,7 @@ impl Lowering<'_, '_> {
                     _ => format!("(to{i} - from{i})"),
                 })
                 .collect();
-            // With ceil_mode a window may lie entirely in the padding; its mean is 0, which a count of 1 gives.
+            // With `ceil_mode`, a window may lie entirely in the padding; a count of at least 1 makes its mean 0.
             let _ = writeln!(w, "            const float count = fmaxf((float)({}), 1.0f);", counts.join(" * "));
         }
         let start = if pool == Pool::Max { "-INFINITY" } else { "0.0f" };

@@ -38,7 +38,7 @@ impl Contraction {
     }
 }
 
-/// Number of rows and of vectors in a tile.
+/// Size of a tile: number of rows and number of vectors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tile {
     /// For 512-bit vectors.
@@ -75,11 +75,11 @@ pub struct Schedule {
     pub columns: i64,
     /// Dimensions that are summed over and their strides in `a`, outermost first.
     pub sums: [(i64, i64); 3],
-    /// Number of terms of a sum.
+    /// Number of terms in each sum.
     pub depth: i64,
     /// Number of columns of the packed `b`.
     pub padded: i64,
-    /// Tile in registers.
+    /// Tile that is accumulated in registers.
     pub tile: Tile,
     /// Number of groups of the packed `b`.
     pub packed_groups: i64,
@@ -98,7 +98,7 @@ impl Schedule {
         let [groups, rows] = c.parts;
         let columns = c.columns();
         let group_dims = c.body.domain[..groups].to_vec();
-        // Strides from the index of a group to its packed group; groups that share `b` share the packed one.
+        // Strides from the index of a group to its packed group; groups that share `b` share its packed copy.
         let mut packed_groups = 1;
         let mut b_index = vec![0; c.body.domain.len()];
         for d in (0..groups).rev() {
@@ -130,14 +130,14 @@ impl Schedule {
             merged.insert(0, (1, 0));
         }
         if merged.len() > 3 {
-            return Err("a contraction over more than three dimensions".into());
+            return Err("expected a sum over at most 3 non-contiguous dimensions".into());
         }
         let depth: i64 = merged.iter().map(|m| m.0).product();
         let padded = round_up(columns, LANES);
         let tile = Tile { wide: best_tile(len, columns, 16, 32), narrow: best_tile(len, columns, 8, 16) };
         let packed_size = depth * padded;
 
-        // Number of tasks: enough work per task, then the split into rows and columns with the least memory traffic.
+        // Every task gets enough work; tasks are split into rows and columns so as to minimize the memory traffic.
         let flops = 2 * group_count * outer_rows * len * columns * depth;
         let target_tasks = (flops / 1_500_000).clamp(1, 24);
         let tiles = outer_rows * ((len + tile.wide.0 - 1) / tile.wide.0);
@@ -151,10 +151,10 @@ impl Schedule {
                 (by_rows, by_columns, min_traffic) = (m, n, traffic);
             }
         }
-        // The rows of a task stay in the L2 cache while it iterates over the panels.
+        // The rows of a task stay in the L2 cache while the task iterates over the panels.
         let bytes = outer_rows * len * depth.min(4 * merged[2].0.max(1)) * 4;
         by_rows = by_rows.max((bytes / (512 << 10)).min(tiles / 4));
-        // Groups that are too small for a task of their own share one.
+        // Groups that are too small for separate tasks share a task.
         let per_task = (group_count / 24).max(1).min((1_500_000 / (flops / group_count).max(1)).max(1));
         let (by_rows, by_columns, group_tasks) = if per_task > 1 {
             (1, 1, (group_count + per_task - 1) / per_task)
@@ -181,9 +181,9 @@ impl Schedule {
     }
 }
 
-/// Returns the tile, as rows and vectors, with the least estimated time for `len` rows and `columns`. The registers
-/// hold the accumulators, the vectors of `b` and one element of `a`. A step costs one multiply-add per accumulator,
-/// with a lower bound that is the number of accumulators needed to hide the latency of a multiply-add.
+/// Returns the tile, in rows and vectors, with the least estimated time for `len` rows and `columns` columns. The
+/// registers hold the accumulators, the vectors of `b` and one element of `a`. A step costs one multiply-add per
+/// accumulator, but at least as many as are needed to hide the latency of a multiply-add.
 fn best_tile(len: i64, columns: i64, lanes: i64, registers: i64) -> (i64, i64) {
     let vectors = round_up(columns, LANES) / lanes;
     let mut best = ((1, 1), f64::INFINITY);
@@ -214,7 +214,7 @@ mod tests {
     use super::*;
     use byoc_plugin_support::view::dense_strides;
 
-    /// Matrix product of `groups` matrices, `rows` x `depth` by `depth` x `columns`.
+    /// Builds a batched matrix product of `groups` pairs of matrices, `rows` x `depth` by `depth` x `columns`.
     fn matmul(groups: i64, rows: i64, columns: i64, depth: i64) -> Contraction {
         let domain = vec![groups, rows, columns];
         let a_view = View { shape: domain.clone(), strides: vec![rows * depth, depth, 0], offset: 0 };

@@ -1,5 +1,5 @@
 //! Schedules: how each loop nest is tiled, blocked and divided into tasks, and where its buffers lie. Pure functions of
-//! shapes and strides; the modules beside this one write the C for what is decided here.
+//! shapes and strides; the code generators emit the C that follows a schedule.
 
 pub mod contraction;
 pub mod nest;
@@ -9,12 +9,12 @@ pub mod workspace;
 /// Multiple to which columns and channels are padded in packed constants, for every vector width.
 pub const LANES: i64 = 16;
 
-/// Rounds up to a multiple.
+/// Rounds `n` up to a multiple of `to`.
 pub fn round_up(n: i64, to: i64) -> i64 {
     (n + to - 1) / to * to
 }
 
-/// Returns the number of tasks for an amount of work: one per `grain` operations, at least 1 and at most `most`, and no
+/// Returns the number of tasks for `work` operations: one per `grain` operations, at least 1 and at most `most`, and no
 /// more than there are `items` to distribute.
 pub fn tasks(work: i64, grain: i64, most: i64, items: i64) -> i64 {
     (work / grain).clamp(1, most).min(items.max(1))

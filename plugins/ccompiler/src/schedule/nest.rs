@@ -5,15 +5,15 @@ use crate::loop_body::LoopBody;
 use byoc_plugin_api::DType;
 use byoc_plugin_support::view::{View, count};
 
-/// Number of rows of a block of a transpose.
+/// Number of rows in a block of a transpose.
 pub const TRANSPOSE_BLOCK: i64 = 64;
 
-/// Rows over the last dimension, divided into tasks.
+/// Schedule of a plain loop nest: rows along the last dimension, divided into tasks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Points {
     /// Number of rows.
     pub rows: i64,
-    /// Number of points of a row.
+    /// Number of points in a row.
     pub len: i64,
     /// Number of tasks; a single row is divided among them.
     pub tasks: i64,
@@ -39,7 +39,7 @@ impl Points {
 pub struct Transpose {
     /// Dimension that is contiguous in the source.
     pub across: usize,
-    /// Size of that dimension.
+    /// Size of the dimension `across`.
     pub rows: i64,
     /// Size of the last dimension.
     pub columns: i64,
@@ -71,7 +71,7 @@ impl Transpose {
     }
 }
 
-/// Reduction of one group of elements per point.
+/// Schedule of a reduction, which combines one group of elements per point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reduction {
     /// True if the innermost dimension is kept: neighboring groups fill the vector lanes.
@@ -80,7 +80,7 @@ pub struct Reduction {
     pub block: i64,
     /// Number of blocks of the innermost dimension.
     pub blocks: i64,
-    /// Number of blocks.
+    /// Number of blocks in the whole index space.
     pub items: i64,
     /// Number of tasks.
     pub tasks: i64,

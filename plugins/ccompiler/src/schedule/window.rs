@@ -7,9 +7,9 @@ use super::{LANES, round_up, tasks};
 pub struct Depthwise {
     /// Number of channels.
     pub channels: i64,
-    /// Number of channels of the packed weights.
+    /// Number of channels of the packed weights, padded to [`LANES`].
     pub padded: i64,
-    /// Number of pixels of a row.
+    /// Number of pixels in a row.
     pub len: i64,
     /// Number of rows.
     pub rows: i64,
@@ -20,12 +20,12 @@ pub struct Depthwise {
 }
 
 impl Depthwise {
-    /// Schedules a convolution with this number of taps.
+    /// Schedules a depthwise convolution over `domain` with the given number of taps.
     pub fn new(domain: &[i64], taps: i64) -> Depthwise {
         let (channels, len) = (domain[domain.len() - 1], domain[domain.len() - 2]);
         let rows: i64 = domain[..domain.len() - 2].iter().product();
         let padded = round_up(channels, LANES);
-        // The fewest tiles per row, then the largest tiles.
+        // Minimizes the number of tiles per row, then maximizes the size of a tile.
         let pixels = (1..=len.min(8)).min_by_key(|p| ((len + p - 1) / p * 8 + len, -p)).unwrap_or(1);
         let tasks = tasks(rows * len * padded * taps, 400_000, 24, rows);
         Depthwise { channels, padded, len, rows, pixels, tasks }
@@ -39,14 +39,14 @@ pub struct Pooling {
     pub block: i64,
     /// Number of blocks of channels.
     pub blocks: i64,
-    /// Number of blocks of all rows.
+    /// Number of blocks in all rows.
     pub items: i64,
     /// Number of tasks.
     pub tasks: i64,
 }
 
 impl Pooling {
-    /// Schedules a pool over rows of these outer dimensions; `work` counts elements read.
+    /// Schedules a pool whose outer dimensions are `outer`; `work` is the number of elements read.
     pub fn new(channels: i64, outer: &[i64], work: i64) -> Pooling {
         let rows: i64 = outer.iter().product();
         let block = if rows >= 8 { channels.min(512) } else { channels.min(64) };

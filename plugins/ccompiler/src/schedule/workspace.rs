@@ -1,4 +1,4 @@
-//! Plan of the workspace: buffers whose lifetimes are disjoint share memory.
+//! Plan of the workspace: buffers whose lifetimes are disjoint may share memory.
 
 use super::round_up;
 use std::cmp::Reverse;
@@ -7,9 +7,9 @@ use std::collections::BTreeSet;
 /// Alignment of a buffer in bytes.
 const ALIGN: i64 = 64;
 
-/// Assigns offsets to buffers of these sizes such that buffers with overlapping lifetimes are disjoint, largest first.
-/// `phases` are the buffers that each phase accesses; a buffer lives from the first to the last of them. Returns the
-/// offsets and the total size, in bytes.
+/// Assigns offsets to buffers of the given `sizes`, largest first, so that buffers with overlapping lifetimes are
+/// disjoint. `phases` lists the buffers that each phase accesses; a buffer lives from the first to the last phase that
+/// accesses it. Returns the offsets and the total size, in bytes.
 pub fn plan<'a>(sizes: &[i64], phases: impl Iterator<Item = &'a BTreeSet<usize>>) -> (Vec<i64>, i64) {
     let mut life: Vec<Option<(usize, usize)>> = vec![None; sizes.len()];
     for (number, buffers) in phases.enumerate() {

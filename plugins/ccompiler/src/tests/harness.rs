@@ -8,7 +8,7 @@ use serde_json::json;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Host with a number of threads, which reports cancellation at the given query; 0 for never.
+/// Host with a number of threads, and the number of the query at which the host reports cancellation; 0 for never.
 struct TestHost(usize, AtomicUsize);
 
 impl HostServices for TestHost {
@@ -215,7 +215,7 @@ impl Case {
                     let same = (a.is_nan() && b.is_nan()) || a == b || ((a - b).abs() / scale) <= tolerance;
                     assert!(
                         same,
-                        "output {k}, element {i}: expected {b}, found {a} (the largest is {scale}), {threads} threads"
+                        "output {k}, element {i}: expected {b}, found {a} (largest magnitude {scale}), {threads} threads"
                     );
                 }
             }
@@ -283,7 +283,7 @@ impl Case {
     }
 }
 
-/// Checks that the generated file compiles without warnings. `BYOC_SHOW_C` names a file that it is written to.
+/// Checks that the generated C compiles without warnings. `BYOC_SHOW_C` names a file to which the C is also written.
 fn check_source(text: &str) {
     if let Ok(path) = std::env::var("BYOC_SHOW_C") {
         std::fs::write(path, text).unwrap();

@@ -537,6 +537,6 @@ fn elementwise(name: &str, node: &Node, x: &[f64]) -> f64 {
             DType::I64 => (a as i64) as f64,
             _ => a,
         },
-        other => panic!("the naive evaluator does not know {other}"),
+        other => panic!("the naive evaluator does not support {other}"),
     }
 }
