@@ -17,6 +17,7 @@ mod quant;
 mod recurrent;
 mod reduce;
 mod resize;
+mod sequence;
 mod shape;
 mod slice;
 
@@ -45,6 +46,7 @@ const TABLES: &[&[Row]] = &[
     reduce::ROWS,
     resize::ROWS,
     shape::ROWS,
+    sequence::ROWS,
     slice::ROWS,
 ];
 

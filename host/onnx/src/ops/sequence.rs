@@ -1,0 +1,154 @@
+//! Sequences of known length, as tuples, and optional values that are known to be present or absent.
+
+use super::{Node, Outputs, Result, Row, attrs, one};
+use byoc_ir::ir::{AttrValue, ExprId, Type};
+use byoc_ir::tensor::{DType, Tensor};
+
+pub const ROWS: &[Row] = &[
+    ("ConcatFromSequence", 11, concat_from_sequence),
+    ("Optional", 15, |n| match n.optional_input(0) {
+        Some(value) => one(n.forward(value)),
+        None => Err(n.invalid_node("an empty optional value is not supported")),
+    }),
+    ("OptionalGetElement", 15, |n| {
+        let value = n.input(0)?;
+        one(n.forward(value))
+    }),
+    ("OptionalHasElement", 15, |n| {
+        let present = n.optional_input(0).is_some();
+        one(n.scalar(DType::Bool, f64::from(u8::from(present))))
+    }),
+    ("SequenceAt", 11, |n| {
+        let sequence = n.input(0)?;
+        let count = length(n, sequence)?;
+        let position = position(n, 1, count, count)?;
+        one(n.project(sequence, position as u32)?)
+    }),
+    ("SequenceConstruct", 11, |n| {
+        let elements = n.all_inputs()?;
+        one(n.tuple(&elements)?)
+    }),
+    ("SequenceEmpty", 11, |n| one(n.tuple(&[])?)),
+    ("SequenceErase", 11, |n| {
+        let mut elements = elements(n)?;
+        let position = match n.optional_input(1) {
+            Some(_) => position(n, 1, elements.len(), elements.len())?,
+            None => elements.len().checked_sub(1).ok_or_else(|| n.invalid_node("the sequence is empty"))?,
+        };
+        elements.remove(position);
+        one(n.tuple(&elements)?)
+    }),
+    ("SequenceInsert", 11, |n| {
+        let mut elements = elements(n)?;
+        let added = n.input(1)?;
+        let position = match n.optional_input(2) {
+            Some(_) => position(n, 2, elements.len(), elements.len() + 1)?,
+            None => elements.len(),
+        };
+        elements.insert(position, added);
+        one(n.tuple(&elements)?)
+    }),
+    ("SequenceLength", 11, |n| {
+        let sequence = n.input(0)?;
+        let count = length(n, sequence)?;
+        one(n.tensor(Tensor::scalar(count as i64)))
+    }),
+    ("SequenceMap", 17, sequence_map),
+    ("SplitToSequence", 11, split_to_sequence),
+];
+
+/// Returns the number of elements of a sequence.
+fn length(n: &Node<'_, '_>, sequence: ExprId) -> Result<usize> {
+    match n.value_type(sequence) {
+        Type::Tuple(fields) => Ok(fields.len()),
+        other => Err(n.invalid_node(format!("expected a sequence, found {other}"))),
+    }
+}
+
+/// Returns the elements of input 0, a sequence.
+fn elements(n: &mut Node<'_, '_>) -> Result<Vec<ExprId>> {
+    let sequence = n.input(0)?;
+    (0..length(n, sequence)?).map(|i| n.project(sequence, i as u32)).collect()
+}
+
+/// Returns the position in input `i`, which counts from the end of `count` elements if it is negative, and is less than
+/// `bound`.
+fn position(n: &mut Node<'_, '_>, i: usize, count: usize, bound: usize) -> Result<usize> {
+    let given = n.int(i, "position")?.ok_or_else(|| n.invalid_node(format!("input {i} (position) is missing")))?;
+    let resolved = if given < 0 { given.saturating_add(count as i64) } else { given };
+    usize::try_from(resolved)
+        .ok()
+        .filter(|&position| position < bound)
+        .ok_or_else(|| n.invalid_node(format!("position {given} is out of range for a sequence of {count} elements")))
+}
+
+/// Concatenates the elements along an axis, or stacks them along a new one.
+fn concat_from_sequence(n: &mut Node<'_, '_>) -> Result<Outputs> {
+    let elements = elements(n)?;
+    let &first = elements.first().ok_or_else(|| n.invalid_node("expected a sequence with elements, found none"))?;
+    let stacked = n.int_attr("new_axis", 0)? != 0;
+    let axis = n.axis(n.int_attr("axis", 0)?, n.rank(first)? + usize::from(stacked))? as i64;
+    if !stacked {
+        return one(n.concatenate(&elements, axis)?);
+    }
+    let tuple = n.tuple(&elements)?;
+    one(n.op("stack", &[tuple], attrs![axis: axis])?)
+}
+
+/// Runs a subgraph on each element of the sequences, together with the inputs that are tensors.
+fn sequence_map(n: &mut Node<'_, '_>) -> Result<Outputs> {
+    let graph = n.graph_attr("body")?;
+    let inputs = n.all_inputs()?;
+    let count = length(n, n.input(0)?)?;
+    let mut results: Vec<Vec<ExprId>> = vec![Vec::with_capacity(count); graph.output.len()];
+    for i in 0..count {
+        let mut arguments = Vec::with_capacity(inputs.len());
+        for &input in &inputs {
+            let is_sequence = matches!(n.value_type(input), Type::Tuple(_));
+            arguments.push(if is_sequence { n.project(input, i as u32)? } else { input });
+        }
+        for (result, value) in results.iter_mut().zip(n.subgraph(graph, &arguments)?) {
+            result.push(value);
+        }
+    }
+    results.iter().map(|elements| n.tuple(elements)).collect()
+}
+
+/// Splits into parts of a size, of the given sizes, or of one element without the axis.
+fn split_to_sequence(n: &mut Node<'_, '_>) -> Result<Outputs> {
+    let data = n.input(0)?;
+    let dims = n.dims(data)?;
+    let axis = n.axis(n.int_attr("axis", 0)?, dims.len())?;
+    let Some(size) = dims[axis].fixed() else { return Err(n.unknown_dims_error(&n.ty(data)?)) };
+    let scalar = match n.optional_input(1) {
+        Some(sizes) => n.rank(sizes)? == 0,
+        None => false,
+    };
+    let given = n.ints(1, "split")?;
+    let keepdims = given.is_some() || n.int_attr("keepdims", 1)? != 0;
+    let sizes: Vec<usize> = match given {
+        None => vec![1; size],
+        Some(sizes) if scalar => {
+            let each = sizes.first().and_then(|&each| usize::try_from(each).ok()).filter(|&each| each > 0);
+            let each =
+                each.ok_or_else(|| n.invalid_node(format!("input 1 (split): expected a size > 0, found {sizes:?}")))?;
+            (0..size.div_ceil(each)).map(|i| each.min(size - i * each)).collect()
+        }
+        Some(sizes) => {
+            let known: Option<Vec<usize>> = sizes.iter().map(|&size| usize::try_from(size).ok()).collect();
+            let sum = |sizes: &Vec<usize>| sizes.iter().try_fold(0usize, |sum, &size| sum.checked_add(size));
+            known.filter(|sizes| sum(sizes) == Some(size)).ok_or_else(|| {
+                n.invalid_node(format!("input 1 (split): expected sizes with sum {size}, found {sizes:?}"))
+            })?
+        }
+    };
+    let mut at = 0;
+    let mut parts = Vec::with_capacity(sizes.len());
+    for size in sizes {
+        let part = n.slice(data, axis, at, at + size)?;
+        let part_axis = AttrValue::ints([axis as i64]);
+        parts.push(if keepdims { part } else { n.op("squeeze", &[part], attrs![axis: part_axis])? });
+        at += size;
+    }
+    one(n.tuple(&parts)?)
+}
