@@ -42,7 +42,7 @@ use std::path::Path;
 /// Oldest supported opset.
 pub const OLDEST_OPSET: i64 = 1;
 /// Newest supported opset.
-pub const NEWEST_OPSET: i64 = 21;
+pub const NEWEST_OPSET: i64 = 28;
 
 /// Reads a model file.
 ///

@@ -23,6 +23,16 @@ pub fn dtype(number: i32) -> Option<DType> {
         12 => DType::U32,
         13 => DType::U64,
         16 => DType::BF16,
+        17 => DType::F8E4M3Fn,
+        18 => DType::F8E4M3FnUz,
+        19 => DType::F8E5M2,
+        20 => DType::F8E5M2FnUz,
+        21 => DType::U4,
+        22 => DType::I4,
+        23 => DType::F4E2M1Fn,
+        24 => DType::F8E8M0Fnu,
+        25 => DType::U2,
+        26 => DType::I2,
         _ => return None,
     })
 }
@@ -43,6 +53,16 @@ pub fn type_number(dtype: DType) -> i32 {
         DType::U32 => 12,
         DType::U64 => 13,
         DType::BF16 => 16,
+        DType::F8E4M3Fn => 17,
+        DType::F8E4M3FnUz => 18,
+        DType::F8E5M2 => 19,
+        DType::F8E5M2FnUz => 20,
+        DType::U4 => 21,
+        DType::I4 => 22,
+        DType::F4E2M1Fn => 23,
+        DType::F8E8M0Fnu => 24,
+        DType::U2 => 25,
+        DType::I2 => 26,
     }
 }
 
@@ -52,13 +72,6 @@ pub fn type_name(number: i32) -> String {
         8 => "string".into(),
         14 => "complex64".into(),
         15 => "complex128".into(),
-        17 => "float8e4m3fn".into(),
-        18 => "float8e4m3fnuz".into(),
-        19 => "float8e5m2".into(),
-        20 => "float8e5m2fnuz".into(),
-        21 => "uint4".into(),
-        22 => "int4".into(),
-        23 => "float4e2m1".into(),
         other => dtype(other).map_or_else(|| format!("number {other}"), |d| d.name().into()),
     }
 }
@@ -93,6 +106,13 @@ pub fn decode(proto: &TensorProto, external: Option<&ExternalFiles>) -> Result<T
         proto.raw_data.clone().filter(|raw| !raw.is_empty() || count == 0)
     };
     if let Some(raw) = raw {
+        if dtype.bits() < 8 {
+            let packed = count.div_ceil(8 / dtype.bits());
+            if raw.len() != packed {
+                return Err(wrong(raw.len(), "bytes"));
+            }
+            return unpacked(dtype, &shape, raw.as_ref());
+        }
         if raw.len() != size {
             return Err(wrong(raw.len(), "bytes"));
         }
@@ -106,6 +126,14 @@ pub fn decode(proto: &TensorProto, external: Option<&ExternalFiles>) -> Result<T
             _ => aligned(raw.as_ref()).map_err(|e| e.to_string())?,
         };
         return Tensor::from_storage(dtype, &shape, storage).ok_or_else(|| wrong(0, "bytes"));
+    }
+    if dtype.bits() < 8 {
+        // Each int32 holds one byte of packed elements.
+        let packed: Vec<u8> = proto.int32_data.iter().map(|&value| value as u8).collect();
+        if packed.len() != count.div_ceil(8 / dtype.bits()) {
+            return Err(wrong(packed.len(), "values"));
+        }
+        return unpacked(dtype, &shape, &packed);
     }
     let given = match dtype {
         DType::F32 => proto.float_data.len(),
@@ -136,6 +164,30 @@ pub fn decode(proto: &TensorProto, external: Option<&ExternalFiles>) -> Result<T
         }
     });
     tensor.map_err(|e| e.to_string())
+}
+
+/// Converts packed elements of less than 8 bits, the first in the lowest bits, to a byte each.
+fn unpacked(dtype: DType, shape: &[usize], packed: &[u8]) -> Result<Tensor, String> {
+    let (bits, per_byte) = (dtype.bits(), 8 / dtype.bits());
+    let signed = matches!(dtype, DType::I4 | DType::I2);
+    let tensor = Tensor::build(dtype, shape, |bytes| {
+        for (i, byte) in bytes.iter_mut().enumerate() {
+            let high = packed[i / per_byte] << (8 - bits - i % per_byte * bits);
+            // The sign is extended by an arithmetic shift.
+            *byte = if signed { (high as i8 >> (8 - bits)) as u8 } else { high >> (8 - bits) };
+        }
+    });
+    tensor.map_err(|e| e.to_string())
+}
+
+/// Packs elements of less than 8 bits, the first into the lowest bits.
+fn packed(dtype: DType, bytes: &[u8]) -> Vec<u8> {
+    let (bits, per_byte) = (dtype.bits(), 8 / dtype.bits());
+    let pack = |chunk: &[u8]| {
+        let mask = u8::MAX >> (8 - bits);
+        chunk.iter().enumerate().fold(0, |packed, (i, byte)| packed | (byte & mask) << (i * bits))
+    };
+    bytes.chunks(per_byte).map(pack).collect()
 }
 
 /// Converts a sparse tensor to a dense one of at most `limit` bytes.
@@ -193,7 +245,10 @@ pub fn encode(name: &str, tensor: &Tensor) -> TensorProto {
         name: name.to_owned(),
         dims: tensor.shape().iter().map(|&d| d as i64).collect(),
         data_type: type_number(tensor.dtype()),
-        raw_data: Some(Bytes::copy_from_slice(tensor.bytes())),
+        raw_data: Some(match tensor.dtype() {
+            dtype if dtype.bits() < 8 => Bytes::from(packed(dtype, tensor.bytes())),
+            _ => Bytes::copy_from_slice(tensor.bytes()),
+        }),
         ..TensorProto::default()
     }
 }

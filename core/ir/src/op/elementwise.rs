@@ -5,6 +5,7 @@ use super::{Arity, AttrDef, AttrKind, Cost, Default, OpDef, OpPattern, Params, R
 use crate::diag::codes;
 use crate::ir::Type;
 use crate::op::facts::{Facts, LayoutRule};
+use crate::tensor::small::{self, PowerRounding};
 use crate::tensor::{DType, TensorView, TensorViewMut};
 
 /// Returns the type of the argument.
@@ -255,11 +256,22 @@ inventory::submit! {
               zero, saturating (NaN becomes 0); a boolean is \"not zero\".",
         arity: Arity::exactly(1),
         inputs: &["data"],
-        attrs: &[AttrDef::new("dtype", AttrKind::DType, Default::Required, "element type of the result")],
+        attrs: &[
+            AttrDef::new("dtype", AttrKind::DType, Default::Required, "element type of the result"),
+            AttrDef::new("saturate", AttrKind::Bool, Default::Bool(true),
+                "false if numbers beyond the range of an 8-bit float become infinite, or NaN without infinities"),
+            AttrDef::new("round_mode", AttrKind::Str, Default::Str("up"),
+                "rounding to float8_e8m0fnu: up, down or nearest"),
+        ],
         pattern: OpPattern::ElemWise,
         relation: |relation| {
             let dtype = relation.params.dtype("dtype");
             let wanted = || relation.error(codes::types::BAD_ATTRIBUTE, "dtype is not an element type");
+            if rounding(&relation.params).is_none() {
+                let found = relation.params.string("round_mode");
+                let message = format!("round_mode: expected up, down or nearest, found \"{found}\"");
+                return Err(relation.error(codes::types::BAD_ATTRIBUTE, message));
+            }
             with_element_type(relation, dtype.ok_or_else(wanted)?)
         },
         reference: Some(cast),
@@ -283,7 +295,32 @@ inventory::submit! {
     }
 }
 
-fn cast(_: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Result<(), ReferenceError> {
+/// Returns the rounding to powers of two.
+fn rounding(params: &Params<'_>) -> Option<PowerRounding> {
+    match params.string("round_mode").as_str() {
+        "" | "up" => Some(PowerRounding::Up),
+        "down" => Some(PowerRounding::Down),
+        "nearest" => Some(PowerRounding::Nearest),
+        _ => None,
+    }
+}
+
+fn cast(
+    params: Params<'_>,
+    inputs: &[TensorView<'_>],
+    outputs: &mut [TensorViewMut<'_>],
+) -> Result<(), ReferenceError> {
+    let dtype = outputs[0].dtype;
+    if dtype.is_small_float() {
+        let x = Reader::new(&inputs[0]);
+        let rounding = rounding(&params).ok_or("unknown round_mode")?;
+        let saturate = params.def().attr("saturate").is_none() || params.bool("saturate");
+        for (i, out) in outputs[0].data.iter_mut().enumerate() {
+            let code = small::encode(dtype, x.float(i), rounding, saturate);
+            *out = code.ok_or("not a small floating-point type")?;
+        }
+        return Ok(());
+    }
     let (x, mut out) = (Reader::new(&inputs[0]), Writer::new(&mut outputs[0]));
     for i in 0..out.len() {
         out.convert(i, &x, i);

@@ -1,7 +1,10 @@
 //! Exact arithmetic on one element, for the references: integers are computed in 128 bits and wrapped to their type,
 //! floats are computed in binary64 and rounded once.
 
-use crate::tensor::{DType, Element, TensorView, TensorViewMut};
+use crate::tensor::{
+    DType, Element, F4E2M1Fn, F8E4M3Fn, F8E4M3FnUz, F8E5M2, F8E5M2FnUz, F8E8M0Fnu, I2, I4, TensorView, TensorViewMut,
+    U2, U4,
+};
 use crate::with_dtype;
 use half::{bf16, f16};
 use std::cmp::Ordering;
@@ -34,11 +37,22 @@ macro_rules! half_scalars {
     )*};
 }
 
-half_scalars! { f16 bf16 }
+half_scalars! { f16 bf16 F8E4M3Fn F8E4M3FnUz F8E5M2 F8E5M2FnUz F8E8M0Fnu F4E2M1Fn }
+
+macro_rules! small_scalars {
+    ($($ty:ty)*) => {$(
+        impl Scalar for $ty {
+            fn to_int(self) -> i128 { i128::from(self.0) }
+            fn from_int(value: i128) -> Self { <$ty>::wrapping(value) }
+        }
+    )*};
+}
+
+small_scalars! { I4 U4 I2 U2 }
 
 /// Returns the number of bits of an integer type; shifts by that many or more leave only the sign.
 pub(super) fn bits(dtype: DType) -> i128 {
-    dtype.size() as i128 * 8
+    dtype.bits() as i128
 }
 
 /// Elements of a tensor of any type, read exactly. Only the conversions are compiled once per element type; the
@@ -54,7 +68,7 @@ pub(super) struct Reader<'a> {
 impl<'a> Reader<'a> {
     /// Reads the elements of a view.
     pub fn new(view: &TensorView<'a>) -> Reader<'a> {
-        let (data, is_float) = (view.data, view.dtype.is_float());
+        let (data, is_float) = (view.data, view.dtype.is_float() || view.dtype.is_small_float());
         with_dtype!(view.dtype, T => Reader { data, is_float, float: float_at::<T>, int: int_at::<T> })
     }
 
@@ -97,7 +111,8 @@ pub(super) struct Writer<'a> {
 impl<'a> Writer<'a> {
     /// Writes the elements of a view.
     pub fn new(view: &'a mut TensorViewMut<'_>) -> Writer<'a> {
-        let (len, is_float, is_bool) = (view.len(), view.dtype.is_float(), view.dtype == DType::Bool);
+        let (len, is_bool) = (view.len(), view.dtype == DType::Bool);
+        let is_float = view.dtype.is_float() || view.dtype.is_small_float();
         let data = &mut *view.data;
         with_dtype!(view.dtype, T => Writer {
             data, len, is_float, is_bool, set_float: set_float_at::<T>, set_int: set_int_at::<T>,

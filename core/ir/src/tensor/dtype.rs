@@ -40,9 +40,22 @@ dtypes! {
     U32 "uint32" 4 "32-bit unsigned integer";
     U64 "uint64" 8 "64-bit unsigned integer";
     Bool "bool" 1 "Boolean: one byte, 0 or 1";
+    F8E4M3Fn "float8_e4m3fn" 1 "8-bit float: 4 exponent bits, no infinities";
+    F8E4M3FnUz "float8_e4m3fnuz" 1 "8-bit float: 4 exponent bits, no infinities, no negative zero";
+    F8E5M2 "float8_e5m2" 1 "8-bit float: 5 exponent bits";
+    F8E5M2FnUz "float8_e5m2fnuz" 1 "8-bit float: 5 exponent bits, no infinities, no negative zero";
+    F8E8M0Fnu "float8_e8m0fnu" 1 "8-bit power of two";
+    F4E2M1Fn "float4_e2m1fn" 1 "4-bit float: 2 exponent bits, in a byte of its own";
+    I4 "int4" 1 "4-bit signed integer, in a byte of its own";
+    U4 "uint4" 1 "4-bit unsigned integer, in a byte of its own";
+    I2 "int2" 1 "2-bit signed integer, in a byte of its own";
+    U2 "uint2" 1 "2-bit unsigned integer, in a byte of its own";
 }
 
 impl DType {
+    /// Element types that operators compute with; the others are only converted and moved.
+    pub const COMPUTED: &'static [DType] = DType::ALL.split_at(13).0;
+
     /// Returns the element type with that name in Relay.
     pub fn parse(name: &str) -> Option<DType> {
         DType::ALL.iter().copied().find(|d| d.name() == name)
@@ -53,7 +66,34 @@ impl DType {
         self.size()
     }
 
-    /// Returns true for the four floating-point types.
+    /// Returns the number of bits of an element; less than those of its memory for types of less than 8 bits.
+    pub const fn bits(self) -> usize {
+        match self {
+            DType::F4E2M1Fn | DType::I4 | DType::U4 => 4,
+            DType::I2 | DType::U2 => 2,
+            other => other.size() * 8,
+        }
+    }
+
+    /// Returns true for floating-point types of less than 16 bits, which are converted and moved, but not computed with.
+    pub const fn is_small_float(self) -> bool {
+        matches!(
+            self,
+            DType::F8E4M3Fn
+                | DType::F8E4M3FnUz
+                | DType::F8E5M2
+                | DType::F8E5M2FnUz
+                | DType::F8E8M0Fnu
+                | DType::F4E2M1Fn
+        )
+    }
+
+    /// Returns true for integer types of less than 8 bits, which are converted and moved, but not computed with.
+    pub const fn is_small_int(self) -> bool {
+        matches!(self, DType::I4 | DType::U4 | DType::I2 | DType::U2)
+    }
+
+    /// Returns true for the four floating-point types that operators compute with.
     pub const fn is_float(self) -> bool {
         matches!(self, DType::F64 | DType::F32 | DType::F16 | DType::BF16)
     }
@@ -63,7 +103,7 @@ impl DType {
         matches!(self, DType::I8 | DType::I16 | DType::I32 | DType::I64)
     }
 
-    /// Returns true for integer types, which do not include `bool`.
+    /// Returns true for the integer types that operators compute with, which do not include `bool`.
     pub const fn is_int(self) -> bool {
         self.is_signed_int() || matches!(self, DType::U8 | DType::U16 | DType::U32 | DType::U64)
     }
@@ -164,6 +204,46 @@ macro_rules! with_dtype {
             }
             $crate::tensor::DType::U64 => {
                 type $T = u64;
+                $body
+            }
+            $crate::tensor::DType::F8E4M3Fn => {
+                type $T = $crate::tensor::F8E4M3Fn;
+                $body
+            }
+            $crate::tensor::DType::F8E4M3FnUz => {
+                type $T = $crate::tensor::F8E4M3FnUz;
+                $body
+            }
+            $crate::tensor::DType::F8E5M2 => {
+                type $T = $crate::tensor::F8E5M2;
+                $body
+            }
+            $crate::tensor::DType::F8E5M2FnUz => {
+                type $T = $crate::tensor::F8E5M2FnUz;
+                $body
+            }
+            $crate::tensor::DType::F8E8M0Fnu => {
+                type $T = $crate::tensor::F8E8M0Fnu;
+                $body
+            }
+            $crate::tensor::DType::F4E2M1Fn => {
+                type $T = $crate::tensor::F4E2M1Fn;
+                $body
+            }
+            $crate::tensor::DType::I4 => {
+                type $T = $crate::tensor::I4;
+                $body
+            }
+            $crate::tensor::DType::U4 => {
+                type $T = $crate::tensor::U4;
+                $body
+            }
+            $crate::tensor::DType::I2 => {
+                type $T = $crate::tensor::I2;
+                $body
+            }
+            $crate::tensor::DType::U2 => {
+                type $T = $crate::tensor::U2;
                 $body
             }
         }

@@ -9,12 +9,14 @@
 mod dtype;
 pub mod memory;
 pub mod random;
+pub mod small;
 mod storage;
 mod view;
 
 pub use dtype::{DType, Element};
 pub use half::{bf16, f16};
 pub use memory::OutOfMemory;
+pub use small::{F4E2M1Fn, F8E4M3Fn, F8E4M3FnUz, F8E5M2, F8E5M2FnUz, F8E8M0Fnu, I2, I4, U2, U4};
 pub use storage::AlignedBytes;
 pub use view::{TensorView, TensorViewMut};
 

@@ -54,7 +54,7 @@ pub fn try_tensor(dtype: DType, shape: &[usize], seed: u64) -> Result<Tensor, Ou
             for value in bytemuck::cast_slice_mut::<u8, T>(bytes) {
                 *value = T::from_f64(match dtype {
                     DType::Bool => (random.uniform() * 2.0).floor(),
-                    d if d.is_int() => (random.uniform() * 10.0).floor(),
+                    d if d.is_int() || d.is_small_int() => (random.uniform() * 10.0).floor(),
                     // Lower-precision floats may round up to 1, which is still a valid probability.
                     _ => random.uniform(),
                 });

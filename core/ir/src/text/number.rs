@@ -147,6 +147,7 @@ pub(super) fn write_scalar(tensor: &Tensor, out: &mut String) -> bool {
             out.push_str(text);
             return true;
         }
+        _ => return false,
     };
     let start = out.len();
     // Writing to a string cannot fail.

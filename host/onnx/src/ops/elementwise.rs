@@ -175,19 +175,25 @@ fn cast(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let dtype = tensor::dtype(number)
         .ok_or_else(|| n.invalid_node(format!("unsupported element type {}", tensor::type_name(number))))?;
     let x = n.input(0)?;
+    one(cast_to(n, x, dtype)?)
+}
+
+/// Casts as the attributes `saturate` and `round_mode` of the node tell.
+pub(super) fn cast_to(n: &mut Node<'_, '_>, x: ExprId, dtype: DType) -> Result<ExprId> {
     if n.dtype(x)? == dtype {
-        return one(n.forward(x));
+        return Ok(n.forward(x));
     }
-    one(n.cast(x, dtype)?)
+    let (saturate, rounding) = (n.int_attr("saturate", 1)? != 0, n.str_attr("round_mode", "up")?);
+    if !dtype.is_small_float() || (saturate && rounding == "up") {
+        return n.cast(x, dtype);
+    }
+    n.op("cast", &[x], attrs![dtype: dtype, saturate: saturate, round_mode: rounding.as_str()])
 }
 
 fn cast_like(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (x, like) = (n.input(0)?, n.input(1)?);
     let dtype = n.dtype(like)?;
-    if n.dtype(x)? == dtype {
-        return one(n.forward(x));
-    }
-    one(n.cast(x, dtype)?)
+    one(cast_to(n, x, dtype)?)
 }
 
 fn clip_6(n: &mut Node<'_, '_>) -> Result<Outputs> {

@@ -5,7 +5,7 @@
 //! ONNX computes in float32 and rounds halves to even, so the created calls set `compute_dtype` and `rounding`.
 
 use super::conv::{geometry, ints, kernel, spatial};
-use super::elementwise::half_to_even;
+use super::elementwise::{cast_to, half_to_even};
 use super::math;
 use super::{Node, Outputs, Result, Row, attrs, one};
 use byoc_ir::ir::{Attrs, ExprId};
@@ -90,21 +90,56 @@ fn dequantize(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (dtype, given, rank) = (n.dtype(x)?, n.input(1)?, n.rank(x)?);
     let out = n.dtype(given)?;
     let block = n.int_attr("block_size", 0)?;
-    if block == 0 {
+    let is_small = dtype.is_small_int() || dtype.is_small_float();
+    if block == 0 && !is_small {
         let (scale, zero) = (scale(n, 1)?, zero_point(n, 2, dtype)?);
         let attrs = attrs![axis: axis(n, rank)?, out_dtype: out];
         // The call is not folded, because passes use the integers of a quantized weight.
         return one(n.op_unfolded("qnn.dequantize", &[x, scale, zero], attrs)?);
     }
-    let scale = expand_blocks(n, given, x, block)?;
+    let scale = expand(n, given, x, block)?;
+    if dtype.is_small_float() {
+        // The zero point of a floating-point type is 0.
+        let value = n.cast(x, out)?;
+        let product = n.op_without_attrs("multiply", &[value, scale])?;
+        return one(output(n, product)?);
+    }
     let mut value = n.cast(x, DType::I32)?;
     if let Some(zero) = n.optional_input(2) {
-        let zero = expand_blocks(n, zero, x, block)?;
+        let zero = expand(n, zero, x, block)?;
         let zero = n.cast(zero, DType::I32)?;
         value = n.op_without_attrs("subtract", &[value, zero])?;
     }
     let value = n.cast(value, out)?;
-    one(n.op_without_attrs("multiply", &[value, scale])?)
+    let product = n.op_without_attrs("multiply", &[value, scale])?;
+    one(output(n, product)?)
+}
+
+/// Casts the result of DequantizeLinear to the element type of the attribute `output_dtype`.
+fn output(n: &mut Node<'_, '_>, value: ExprId) -> Result<ExprId> {
+    match n.int_attr("output_dtype", 0)? {
+        0 => Ok(value),
+        number => {
+            let dtype = crate::tensor::dtype(number as i32)
+                .ok_or_else(|| n.invalid_node(format!("unsupported element type number {number}")))?;
+            n.cast(value, dtype)
+        }
+    }
+}
+
+/// Expands a scale or zero point to a shape that broadcasts to `data`: of blocks of this size, or with 0 of an axis or
+/// of the whole tensor.
+fn expand(n: &mut Node<'_, '_>, value: ExprId, data: ExprId, block: i64) -> Result<ExprId> {
+    if block != 0 {
+        return expand_blocks(n, value, data, block);
+    }
+    let value = parameter(n, value)?;
+    let shape = n.shape(value)?;
+    let [count] = shape[..] else { return Ok(value) };
+    let rank = n.rank(data)?;
+    let mut wanted = vec![1; rank];
+    wanted[n.axis(n.int_attr("axis", 1)?, rank)?] = count;
+    n.reshape(value, &wanted)
 }
 
 /// Returns the minimum and maximum of an integer type of at most 16 bits.
@@ -114,6 +149,10 @@ fn range(n: &Node<'_, '_>, dtype: DType) -> Result<(f64, f64)> {
         DType::U8 => Ok((0.0, 255.0)),
         DType::I16 => Ok((-32768.0, 32767.0)),
         DType::U16 => Ok((0.0, 65535.0)),
+        DType::I4 => Ok((-8.0, 7.0)),
+        DType::U4 => Ok((0.0, 15.0)),
+        DType::I2 => Ok((-2.0, 1.0)),
+        DType::U2 => Ok((0.0, 3.0)),
         other => Err(n.invalid_node(format!("quantization to {other} is not supported"))),
     }
 }
@@ -129,9 +168,16 @@ fn quantize(n: &mut Node<'_, '_>) -> Result<Outputs> {
                 .ok_or_else(|| n.invalid_node(format!("unsupported element type number {number}")))?,
         },
     };
-    let (low, high) = range(n, wanted)?;
     let block = n.int_attr("block_size", 0)?;
-    if block == 0 {
+    if wanted.is_small_float() {
+        let scale = expand(n, given, x, block)?;
+        let dtype = n.dtype(scale)?;
+        let real = n.cast(x, dtype)?;
+        let ratio = n.op_without_attrs("divide", &[real, scale])?;
+        return one(cast_to(n, ratio, wanted)?);
+    }
+    let (low, high) = range(n, wanted)?;
+    if block == 0 && !wanted.is_small_int() {
         if n.dtype(x)? != DType::F16 {
             x = n.cast(x, DType::F32)?;
         }
@@ -140,13 +186,13 @@ fn quantize(n: &mut Node<'_, '_>) -> Result<Outputs> {
         let attrs = attrs![axis: axis(n, rank)?, out_dtype: wanted, rounding: "TOEVEN"];
         return one(n.op("qnn.quantize", &[x, scale, zero], attrs)?);
     }
-    let scale = expand_blocks(n, given, x, block)?;
+    let scale = expand(n, given, x, block)?;
     let dtype = n.dtype(scale)?;
     let x_real = n.cast(x, dtype)?;
     let ratio = n.op_without_attrs("divide", &[x_real, scale])?;
     let mut value = half_to_even(n, ratio)?;
     if let Some(zero) = n.optional_input(2) {
-        let zero = expand_blocks(n, zero, x, block)?;
+        let zero = expand(n, zero, x, block)?;
         let zero = n.cast(zero, dtype)?;
         value = n.op_without_attrs("add", &[value, zero])?;
     }

@@ -175,6 +175,16 @@ pub(super) fn dtype_name(dtype: DType) -> &'static str {
         DType::U32 => "U32",
         DType::U64 => "U64",
         DType::Bool => "BOOL",
+        DType::F8E4M3Fn => "F8_E4M3",
+        DType::F8E4M3FnUz => "F8_E4M3FNUZ",
+        DType::F8E5M2 => "F8_E5M2",
+        DType::F8E5M2FnUz => "F8_E5M2FNUZ",
+        DType::F8E8M0Fnu => "F8_E8M0",
+        DType::F4E2M1Fn => "F4_E2M1",
+        DType::I4 => "I4",
+        DType::U4 => "U4",
+        DType::I2 => "I2",
+        DType::U2 => "U2",
     }
 }
 

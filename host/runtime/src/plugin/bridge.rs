@@ -283,6 +283,16 @@ pub fn dtype_to_api(dtype: tensor::DType) -> api::DType {
         In::U32 => Out::U32,
         In::U64 => Out::U64,
         In::Bool => Out::BOOL,
+        In::I4 => Out { code: 0, bits: 4, lanes: 1 },
+        In::U4 => Out { code: 1, bits: 4, lanes: 1 },
+        In::I2 => Out { code: 0, bits: 2, lanes: 1 },
+        In::U2 => Out { code: 1, bits: 2, lanes: 1 },
+        In::F8E4M3Fn => Out { code: 10, bits: 8, lanes: 1 },
+        In::F8E4M3FnUz => Out { code: 11, bits: 8, lanes: 1 },
+        In::F8E5M2 => Out { code: 12, bits: 8, lanes: 1 },
+        In::F8E5M2FnUz => Out { code: 13, bits: 8, lanes: 1 },
+        In::F8E8M0Fnu => Out { code: 14, bits: 8, lanes: 1 },
+        In::F4E2M1Fn => Out { code: 17, bits: 4, lanes: 1 },
     }
 }
 

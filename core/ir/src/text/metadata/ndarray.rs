@@ -10,13 +10,19 @@ const CPU: i32 = 1;
 
 /// Returns the type code and the number of bits of an element type in a `DLDataType`.
 fn code(dtype: DType) -> (u8, u8) {
-    let bits = (dtype.size() * 8) as u8;
+    let bits = dtype.bits() as u8;
     match dtype {
         DType::Bool => (1, 1),
-        DType::I8 | DType::I16 | DType::I32 | DType::I64 => (0, bits),
-        DType::U8 | DType::U16 | DType::U32 | DType::U64 => (1, bits),
+        DType::I8 | DType::I16 | DType::I32 | DType::I64 | DType::I4 | DType::I2 => (0, bits),
+        DType::U8 | DType::U16 | DType::U32 | DType::U64 | DType::U4 | DType::U2 => (1, bits),
         DType::F16 | DType::F32 | DType::F64 => (2, bits),
         DType::BF16 => (4, bits),
+        DType::F8E4M3Fn => (10, bits),
+        DType::F8E4M3FnUz => (11, bits),
+        DType::F8E5M2 => (12, bits),
+        DType::F8E5M2FnUz => (13, bits),
+        DType::F8E8M0Fnu => (14, bits),
+        DType::F4E2M1Fn => (17, bits),
     }
 }
 

@@ -22,11 +22,11 @@ pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> 
         }
         "nn.dropout" => unary(draw, Attrs::none()),
         "cast" => {
-            let to = draw.pick(DType::ALL);
+            let to = draw.pick(DType::COMPUTED);
             unary(draw, attrs([("dtype", AttrValue::from(to))]))
         }
         "cast_like" => {
-            let to = draw.pick(DType::ALL);
+            let to = draw.pick(DType::COMPUTED);
             let (dtype, shape) = first(draw, given, 0, 4);
             let like = known(given, 1).unwrap_or((to, vec![2]));
             recipe([free(dtype, shape), free(like.0, like.1)], Attrs::none())
