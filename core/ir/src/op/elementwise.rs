@@ -253,7 +253,7 @@ inventory::submit! {
     OpDef {
         name: "cast",
         doc: "x in another element type. Integers wrap; a float becomes the nearest float, or the integer toward \
-              zero, saturating (NaN becomes 0); a boolean is \"not zero\".",
+              zero, saturating (NaN becomes 0), or wrapping to less than 8 bits; a boolean is \"not zero\".",
         arity: Arity::exactly(1),
         inputs: &["data"],
         attrs: &[

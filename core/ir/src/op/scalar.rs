@@ -104,6 +104,8 @@ pub(super) struct Writer<'a> {
     len: usize,
     is_float: bool,
     is_bool: bool,
+    /// True for integers of less than 8 bits, to which floats wrap.
+    wraps: bool,
     set_float: fn(&mut [u8], usize, f64),
     set_int: fn(&mut [u8], usize, i128),
 }
@@ -111,11 +113,11 @@ pub(super) struct Writer<'a> {
 impl<'a> Writer<'a> {
     /// Writes the elements of a view.
     pub fn new(view: &'a mut TensorViewMut<'_>) -> Writer<'a> {
-        let (len, is_bool) = (view.len(), view.dtype == DType::Bool);
+        let (len, is_bool, wraps) = (view.len(), view.dtype == DType::Bool, view.dtype.is_small_int());
         let is_float = view.dtype.is_float() || view.dtype.is_small_float();
         let data = &mut *view.data;
         with_dtype!(view.dtype, T => Writer {
-            data, len, is_float, is_bool, set_float: set_float_at::<T>, set_int: set_int_at::<T>,
+            data, len, is_float, is_bool, wraps, set_float: set_float_at::<T>, set_int: set_int_at::<T>,
         })
     }
 
@@ -141,11 +143,12 @@ impl<'a> Writer<'a> {
         self.normalize(i);
     }
 
-    /// Converts a value like a C cast; floats saturate, a Boolean is "not zero".
+    /// Converts a value like a C cast; floats saturate, but wrap to integers of less than 8 bits, and a Boolean is "not
+    /// zero".
     pub fn convert(&mut self, i: usize, from: &Reader<'_>, j: usize) {
         if self.is_bool {
             self.data[i] = u8::from(from.is_nonzero(j));
-        } else if from.is_float {
+        } else if from.is_float && !self.wraps {
             self.set_float(i, from.float(j));
         } else {
             self.set_int(i, from.int(j));

@@ -38,7 +38,8 @@ impl Format {
 
     const fn nan(self) -> u8 {
         match self.special {
-            Special::NanAtNegativeZero => self.sign(),
+            // Without NaN, negative zero stands for it, as in ONNX.
+            Special::NanAtNegativeZero | Special::None => self.sign(),
             _ => self.sign() - 1,
         }
     }
