@@ -282,6 +282,49 @@ inventory::submit! {
 
 inventory::submit! {
     OpDef {
+        name: "reinterpret",
+        doc: "The bits of x as an element type of the same number of bits.",
+        arity: Arity::exactly(1),
+        inputs: &["data"],
+        attrs: &[AttrDef::new("dtype", AttrKind::DType, Default::Required, "element type of the result")],
+        pattern: OpPattern::ElemWise,
+        relation: |relation| {
+            let from = relation.tensor(0)?.dtype;
+            let unknown = || relation.error(codes::types::BAD_ATTRIBUTE, "dtype is not an element type");
+            let to = relation.params.dtype("dtype").ok_or_else(unknown)?;
+            if from.bits() != to.bits() {
+                let message = format!("dtype: expected a type of {} bits, found {to}", from.bits());
+                return Err(relation.error(codes::types::BAD_ATTRIBUTE, message));
+            }
+            with_element_type(relation, to)
+        },
+        reference: Some(reinterpret),
+        flops: no_flops,
+        facts: Facts::POINTWISE,
+    }
+}
+
+/// Copies the bits. A Boolean is normalized, and the sign of an integer of less than 8 bits is extended in its byte.
+fn reinterpret(
+    _: Params<'_>,
+    inputs: &[TensorView<'_>],
+    outputs: &mut [TensorViewMut<'_>],
+) -> Result<(), ReferenceError> {
+    let dtype = outputs[0].dtype;
+    let unused = 8usize.saturating_sub(dtype.bits());
+    for (out, &byte) in outputs[0].data.iter_mut().zip(inputs[0].data) {
+        let high = byte << unused;
+        *out = match dtype {
+            DType::Bool => u8::from(byte != 0),
+            DType::I4 | DType::I2 => (high as i8 >> unused) as u8,
+            _ => high >> unused,
+        };
+    }
+    Ok(())
+}
+
+inventory::submit! {
+    OpDef {
         name: "cast_like",
         doc: "data in the element type of dtype_like, as cast does.",
         arity: Arity::exactly(2),

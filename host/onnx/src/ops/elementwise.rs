@@ -20,6 +20,14 @@ pub const ROWS: &[Row] = &[
     ("BitwiseNot", 18, |n| unary(n, "bitwise_not")),
     ("BitwiseOr", 18, |n| binary(n, "bitwise_or")),
     ("BitwiseXor", 18, |n| binary(n, "bitwise_xor")),
+    ("BitCast", 26, |n| {
+        let number = n.int_attr("to", 0)?;
+        let number = i32::try_from(number).unwrap_or(0);
+        let dtype = tensor::dtype(number)
+            .ok_or_else(|| n.invalid_node(format!("unsupported element type {}", tensor::type_name(number))))?;
+        let x = n.input(0)?;
+        one(n.op("reinterpret", &[x], attrs![dtype: dtype])?)
+    }),
     ("Cast", 6, cast),
     ("CastLike", 15, cast_like),
     ("Ceil", 1, |n| unary(n, "ceil")),
@@ -112,6 +120,14 @@ pub const ROWS: &[Row] = &[
     ("Sqrt", 1, |n| unary(n, "sqrt")),
     ("Sub", 7, |n| binary(n, "subtract")),
     ("Sum", 1, |n| variadic(n, "add")),
+    ("SwiGLU", 28, |n| {
+        let (gate, linear) = (n.input(0)?, n.input(1)?);
+        let alpha = n.float_attr("alpha", 1.0)?;
+        let scaled = if alpha == 1.0 { gate } else { n.with_scalar("multiply", gate, alpha)? };
+        let weight = n.op_without_attrs("sigmoid", &[scaled])?;
+        let swish = n.op_without_attrs("multiply", &[gate, weight])?;
+        one(n.op_without_attrs("multiply", &[swish, linear])?)
+    }),
     ("Swish", 24, |n| {
         let alpha = n.float_attr("alpha", 1.0)?;
         let x = n.input(0)?;
@@ -163,10 +179,22 @@ fn mean(n: &mut Node<'_, '_>) -> Result<Outputs> {
 
 fn bit_shift(n: &mut Node<'_, '_>) -> Result<Outputs> {
     match n.str_attr("direction", "")?.as_str() {
-        "LEFT" => binary(n, "left_shift"),
-        "RIGHT" => binary(n, "right_shift"),
+        "LEFT" => shift(n, "left_shift"),
+        "RIGHT" => shift(n, "right_shift"),
         other => Err(n.invalid_node(format!("attribute direction: expected LEFT or RIGHT, found \"{other}\""))),
     }
+}
+
+/// Shifts; a negative amount shifts out all bits, like a large one.
+fn shift(n: &mut Node<'_, '_>, op: &str) -> Result<Outputs> {
+    let (data, mut amount) = (n.input(0)?, n.input(1)?);
+    let dtype = n.dtype(amount)?;
+    if dtype.is_signed_int() {
+        let (zero, all) = (n.scalar(dtype, 0.0), n.scalar(dtype, dtype.bits() as f64));
+        let negative = n.op_without_attrs("less", &[amount, zero])?;
+        amount = n.op_without_attrs("where", &[negative, all, amount])?;
+    }
+    one(n.op_without_attrs(op, &[data, amount])?)
 }
 
 fn cast(n: &mut Node<'_, '_>) -> Result<Outputs> {

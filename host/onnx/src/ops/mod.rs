@@ -8,6 +8,8 @@ mod control;
 mod conv;
 mod early;
 mod elementwise;
+mod embedding;
+mod geometry;
 mod index;
 mod loss;
 mod math;
@@ -36,6 +38,8 @@ const TABLES: &[&[Row]] = &[
     conv::ROWS,
     early::ROWS,
     elementwise::ROWS,
+    embedding::ROWS,
+    geometry::ROWS,
     index::ROWS,
     loss::ROWS,
     math::ROWS,
