@@ -1,4 +1,4 @@
-//! Primitives for each kind of operator, and the alternatives that are tried.
+//! Lowering of anchors: the primitives for each kind of operator, and the order in which alternatives are tried.
 
 use crate::argument::BufferId;
 use crate::concat::{MAX_PARTS, Part, RowConcat};
@@ -13,7 +13,7 @@ use crate::sum_requirement::SumRequirement;
 use byoc_plugin_api::{DType, RefusalCode};
 use byoc_plugin_support::view::{View, count};
 
-/// Tensor that a primitive reads: in place, or copied into a dense layout of the given order.
+/// Tensor that a primitive reads: in place, or after a copy into the dense layout of `order`.
 #[derive(Clone)]
 struct Source {
     arg: i32,
@@ -69,7 +69,7 @@ struct Alternatives<'a> {
     sources: Vec<Vec<Source>>,
     /// Destinations, in order of preference.
     targets: Vec<Target>,
-    /// Link that the primitive computes as its bias, and the bias tensor.
+    /// Index of the link that becomes the primitive's bias, and the bias tensor.
     bias: Option<(usize, BufferView)>,
     /// True if the primitive can accumulate into its destination.
     sums: bool,
@@ -79,7 +79,7 @@ struct Alternatives<'a> {
     dtype: DType,
 }
 
-/// Alternative that was chosen.
+/// Chosen alternative, with its tensors in the required layouts.
 struct Selection {
     desc: PrimitiveDesc,
     sources: Vec<(i32, BufferView, Desc)>,
@@ -94,8 +94,8 @@ fn unsupported_shape(detail: impl Into<String>) -> CompileError {
 }
 
 impl Lowering<'_> {
-    /// Adds the steps of an anchor and of the longest prefix of its chain that the library fuses with it. Returns the
-    /// number of links of that prefix.
+    /// Adds the steps of an anchor, fused with the longest prefix of its chain that the library supports. Returns the
+    /// number of links in that prefix.
     pub fn anchor(&mut self, op: &Op, links: &[Link]) -> Result<usize> {
         match &op.kind {
             Kind::Conv { window, groups, transposed } => self.convolution(op, links, window, *groups, *transposed),
@@ -126,17 +126,17 @@ impl Lowering<'_> {
             Kind::MathFn(function) => self.elementwise(op, *function),
             Kind::NoNan(number) => self.without_nan(op, *number),
             Kind::IsNan => {
-                Err(CompileError::new(RefusalCode::UnsupportedOp, "supported only in where(isnan(x), number, x)"))
+                Err(CompileError::new(RefusalCode::UnsupportedOp, "expected a use in where(isnan(x), number, x)"))
             }
-            Kind::Erf => Err(CompileError::new(RefusalCode::UnsupportedOp, "oneDNN has it only as a part of GELU")),
+            Kind::Erf => Err(CompileError::new(RefusalCode::UnsupportedOp, "supported only as part of GELU")),
             Kind::Reshape | Kind::Transpose(_) | Kind::Slice { .. } => {
                 Err(unsupported_shape("a view cannot be an anchor"))
             }
         }
     }
 
-    /// Tries the alternatives in order: long prefixes of the chain before short ones, oneDNN's reference implementation
-    /// last.
+    /// Returns the first alternative that the library implements: longer prefixes of the chain are tried before shorter
+    /// ones, and oneDNN's reference implementations last.
     fn select(
         &mut self,
         alternatives: &Alternatives<'_>,
@@ -176,19 +176,19 @@ impl Lowering<'_> {
                         }
                     }
                 }
-                // Links beyond the longest expressible prefix were not part of any attempt.
+                // No attempt included links beyond the longest expressible prefix, so limits above it are skipped.
                 limit = limit.min(reached.max(1));
             }
         }
         Err(failure.into())
     }
 
-    /// Element type in which a primitive reads a source.
+    /// Returns the element type in which the primitive reads `source`.
     fn read_as(&self, source: &Source) -> DType {
         if source.bf16 { DType::BF16 } else { self.dtype(&source.tensor) }
     }
 
-    /// Returns true if a result may be written to `tensor`.
+    /// Returns true if the result may be written to `tensor`, which may be the memory of the `first` source.
     fn is_free_for(&self, tensor: &BufferView, read: &[BufferId], first: Option<&Source>) -> bool {
         match first {
             Some(source) if source.tensor.buffer == tensor.buffer => {
@@ -239,7 +239,7 @@ impl Lowering<'_> {
         Ok(Selection { desc, sources: tensors, target, chain, bias, dim_map: alternatives.dim_map.clone() })
     }
 
-    /// Adds the step of the chosen alternative, with further arguments, and places its value.
+    /// Adds the step of the chosen alternative with the `extra` arguments, and records the placement of its result.
     fn emit(
         &mut self,
         op: &Op,
@@ -257,8 +257,8 @@ impl Lowering<'_> {
         Ok(chain.links)
     }
 
-    /// Lowers an operator with one source and a result in the same memory order; the source is copied to channels-last
-    /// or row-major if necessary.
+    /// Lowers an operator with one source and a result in the same memory order; if necessary, the source is copied to
+    /// channels-last or row-major order.
     fn unary(
         &mut self,
         op: &Op,
@@ -317,13 +317,13 @@ impl Lowering<'_> {
         let (x, w) = (self.at(op.inputs[0]), self.at(op.inputs[1]));
         let shape = self.ir.shape(op.output).to_vec();
         let dtype = self.ir.get(op.output).dtype;
-        // `qnn` computes what follows sums of integers.
+        // Post-operators of an integer accumulation are left to the `qnn` module.
         let links = if dtype == DType::F32 { links } else { &[] };
         let last = channels_last(shape.len());
         let weights =
             kernel(&w, groups, transposed).ok_or_else(|| unsupported_shape("cannot split the kernel into groups"))?;
         let any = Desc::any(self.library, self.dtype(&weights), &weights.view.shape)?;
-        // Layouts that another plan packed the weights into come first, so that they are held once.
+        // Layouts into which another plan has packed the weights come first, so that one packed copy serves both.
         let is_constant = self.is_constant(&w);
         let mut wanted = self.existing_layouts(&weights);
         wanted.push(if is_constant { any } else { self.desc_of(&weights)? });
@@ -386,13 +386,12 @@ impl Lowering<'_> {
                 let view = View { offset: 0, ..weights.view.clone() };
                 Ok((ffi::ARG_WEIGHTS, BufferView { buffer, view }, layout))
             }
-            None => {
-                Err(unsupported_shape("weights that are not constant, in a layout other than the one oneDNN requires"))
-            }
+            None => Err(unsupported_shape("expected constant weights, or weights in the layout that oneDNN requires")),
         }
     }
 
-    /// Returns the first link and its operand, if it adds one number per index of `axis` of the result.
+    /// Returns the index and the operand of the first link that is not a view, if that link is a bias addition: one
+    /// value per index of `axis` of the result.
     fn bias(&mut self, op: &Op, links: &[Link], axis: usize, exec_shape: &[i64]) -> Option<(usize, BufferView)> {
         let at = links.iter().position(|link| !matches!(link, Link::View(_)))?;
         let Link::Binary { op: number, other } = links[at] else { return None };
@@ -422,12 +421,12 @@ impl Lowering<'_> {
             swap(&mut b);
         }
         let dtype = self.ir.get(op.output).dtype;
-        // `qnn` computes what follows sums of integers.
+        // Post-operators of an integer accumulation are left to the `qnn` module.
         let links = if dtype == DType::F32 { links } else { &[] };
         let mut shape = self.ir.shape(op.output).to_vec();
         let rank = shape.len();
         if b.view.shape.len() == 2 && rank > 2 {
-            // With a single matrix for all batches, the batches are further rows.
+            // If all batches share one right operand, the batches are folded into the rows.
             let (rows, columns) = (count(&shape[..rank - 1]), shape[rank - 1]);
             let inner = a.view.shape[rank - 1];
             let flat = match a.view.reshape(&[rows, inner]) {
@@ -461,8 +460,8 @@ impl Lowering<'_> {
         if !bf16 && let Some(done) = self.gemv(op, links, (&a, &b), &shape)? {
             return Ok(done);
         }
-        // In place first, then with either operand copied; the copy of the right one keeps its order of rows and
-        // columns.
+        // Operands are tried in place first, then with either one copied; the copy of the right operand keeps its order
+        // of rows and columns.
         let mut columns = row.clone();
         if rank >= 2 && b.view.strides[b.view.strides.len() - 2] < b.view.strides[b.view.strides.len() - 1] {
             columns.swap(rank - 2, rank - 1);
@@ -508,10 +507,10 @@ impl Lowering<'_> {
             }
             outcome
         };
-        // oneDNN's general GEMM reads operands of any strides, one batch at a time. A copy for the faster
-        // implementation is cheaper, so the general one is only a fallback.
+        // oneDNN's general GEMM accepts any strides but runs one batch at a time. Copying the operands for a faster
+        // implementation is cheaper, so the general GEMM is a last resort.
         let better = self.select(&alternatives, &|s, d, attr, with_bias| match make(s, d, attr, with_bias) {
-            Ok(desc) if desc.is_general_product() => Err("only the general product".into()),
+            Ok(desc) if desc.is_general_product() => Err("oneDNN has only a general GEMM".into()),
             outcome => outcome,
         });
         let selection = match better {
@@ -540,9 +539,9 @@ impl Lowering<'_> {
         })
     }
 
-    /// Lowers an elementwise function of the first operand, which has the result's shape and this memory order, and of
-    /// a second operand that broadcasts to it: in the fewest dimensions, and without its chain if the library is only
-    /// fast without it.
+    /// Lowers an elementwise function. The first operand has the result's shape and the memory order `order`; a second
+    /// operand broadcasts to the first. The primitive sees as few dimensions as possible, and the chain is not fused if
+    /// that would select a slow implementation.
     fn pointwise(
         &mut self,
         op: &Op,
@@ -562,7 +561,10 @@ impl Lowering<'_> {
                 let tensor = self.in_order(tensor, order)?;
                 let seen = dim_map.to_exec(&tensor.view);
                 let seen = seen.ok_or_else(|| {
-                    unsupported_shape(format!("cannot merge the dimensions of an operand of {:?}", tensor.view.shape))
+                    unsupported_shape(format!(
+                        "cannot merge the dimensions of an operand of shape {:?}",
+                        tensor.view.shape
+                    ))
                 })?;
                 sources.push(Source::as_is(*arg, &BufferView { view: seen, ..tensor }));
             }
@@ -594,7 +596,7 @@ impl Lowering<'_> {
         self.emit(op, links, best.ok_or(failure)?, Vec::new(), label)
     }
 
-    /// Returns a source for a tensor, copied to a dense layout of the same order if it has gaps, and that order.
+    /// Returns a source for `x` and its memory order; a tensor with gaps is copied to the dense layout of that order.
     fn packed_source(&self, arg: i32, x: &BufferView) -> (Source, Vec<usize>) {
         let order = x.view.order();
         match x.view.is_packed() {
@@ -638,7 +640,8 @@ impl Lowering<'_> {
         })
     }
 
-    /// Lowers `a - b` and `a / b` with a broadcast `a`: a function of `b`, then the commutative operator with `a`.
+    /// Lowers `a - b` and `a / b` with a broadcast `a` as `-b + a` and `b^-1 * a`, because the library broadcasts only
+    /// the second operand.
     fn reversed(&mut self, op: &Op, alg: i32, a: BufferView, b: BufferView) -> Result<usize> {
         let (function, then) = match alg {
             ffi::BINARY_SUB => ((ffi::ELTWISE_LINEAR, -1.0, 0.0), ffi::BINARY_ADD),
@@ -725,7 +728,7 @@ impl Lowering<'_> {
     fn reduction(&mut self, op: &Op, links: &[Link], alg: i32, axes: &[usize]) -> Result<usize> {
         let x = self.at(op.inputs[0]);
         let shape = self.ir.shape(op.output).to_vec();
-        // oneDNN is fast if the reduced dimensions are innermost.
+        // oneDNN's reductions are fast if the reduced dimensions are innermost.
         let mut inner: Vec<usize> = x.view.order().into_iter().filter(|d| !axes.contains(d)).collect();
         inner.extend(axes);
         let mut sources = Vec::new();
@@ -767,8 +770,8 @@ impl Lowering<'_> {
         let mut order = order.unwrap_or_default();
         let single = parts.iter().all(|part| part.view.shape[axis] == 1);
         if let Some(before) = axis.checked_sub(1).filter(|&d| single && shape[d] > 1) {
-            // Interleaved parts: their axis goes innermost next to the one before it, with which it is about to be
-            // merged.
+            // The parts are interleaved: `axis` is placed directly inside `before` in memory, in
+            // preparation for merging the two.
             order.retain(|&d| d != axis);
             let at = order.iter().position(|&d| d == before).map_or(order.len(), |at| at + 1);
             order.insert(at, axis);
@@ -788,8 +791,8 @@ impl Lowering<'_> {
             self.put_after_chain(op, &[], 0, whole, &DimMap::plain(&shape, &shape))?;
             return Ok(0);
         }
-        // Operands are read in place: the library copies each of them. Its cache of primitives ignores the strides of
-        // dimensions of size 1, but its concatenation copies by them.
+        // The primitive copies each operand anyway, so operands of any layout are read in place. The library's cache of
+        // primitives ignores the strides of dimensions of size 1, but its concatenation copies by them.
         let normalized = |part: BufferView| BufferView { view: part.view.normalize_unit_strides(&order), ..part };
         let parts: Vec<BufferView> = parts.into_iter().map(normalized).collect();
         let descs = parts.iter().map(|part| self.desc_of(part)).collect::<Result<Vec<_>, OneDnnError>>()?;
@@ -810,7 +813,7 @@ impl Lowering<'_> {
         Ok(0)
     }
 
-    /// Copies the data into a tensor filled with the byte `value`.
+    /// Lowers a padding: fills a tensor with the byte `value` and copies the data into it.
     fn pad(&mut self, op: &Op, before: &[i64], value: u8) -> Result<usize> {
         let x = self.at(op.inputs[0]);
         let shape = self.ir.shape(op.output).to_vec();
@@ -827,7 +830,8 @@ impl Lowering<'_> {
     }
 }
 
-/// Returns a concatenation as one of rows, if its axis is innermost and all parts have the memory order of the result.
+/// Returns the row-wise form of a concatenation, if `axis` is innermost in `order`, the memory order of the result, and
+/// every part can be read as rows of that order.
 fn row_concat(parts: &[BufferView], axis: usize, order: &[usize], size: usize) -> Option<RowConcat> {
     if order.last() != Some(&axis) || parts.len() > MAX_PARTS {
         return None;
@@ -843,7 +847,8 @@ fn row_concat(parts: &[BufferView], axis: usize, order: &[usize], size: usize) -
     Some(RowConcat { rows: rows as usize, parts: parts.iter().map(one).collect::<Option<_>>()? })
 }
 
-/// Returns a kernel in oneDNN's order: (G, O / G, I / G, spatial...), or without groups (O, I, spatial...).
+/// Returns a convolution kernel in oneDNN's order: (G, O / G, I / G, spatial...), or (O, I, spatial...) if `groups` is
+/// 1.
 fn kernel(w: &BufferView, groups: i64, transposed: bool) -> Option<BufferView> {
     let mut view = w.view.clone();
     let rank = view.shape.len();

@@ -1,4 +1,4 @@
-//! Tensors of a step, and their buffers.
+//! Arguments of a step, and the buffers that hold them.
 
 use crate::library::Desc;
 
@@ -6,7 +6,7 @@ use crate::library::Desc;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BufferId(pub u32);
 
-/// Tensor of a step.
+/// Tensor argument of a step.
 pub struct Argument {
     /// Index of the argument: `ffi::ARG_*`.
     pub arg: i32,
@@ -16,7 +16,7 @@ pub struct Argument {
     pub desc: Desc,
 }
 
-/// Tensors of a step in a run: its arguments and the addresses of the plan's buffers.
+/// Arguments of a step during a run, with the addresses of the plan's buffers.
 #[derive(Clone, Copy)]
 pub struct Arguments<'a> {
     pub args: &'a [Argument],
@@ -30,12 +30,12 @@ impl Arguments<'_> {
         self.bases[argument.buffer.0 as usize].wrapping_add(argument.offset)
     }
 
-    /// Returns the address of the argument with this index, if there is one.
+    /// Returns the address of the argument with index `arg`, if present.
     pub fn find(&self, arg: i32) -> Option<*mut u8> {
         self.args.iter().find(|argument| argument.arg == arg).map(|argument| self.address(argument))
     }
 
-    /// Like [`find`](Arguments::find), for a tensor of floats.
+    /// Like [`find`](Arguments::find), for a `float32` tensor.
     pub fn floats(&self, arg: i32) -> Option<*mut f32> {
         self.find(arg).map(<*mut u8>::cast)
     }

@@ -1,4 +1,4 @@
-//! Attributes of Relay's operators, with their defaults and validation.
+//! Validated attributes of Relay operators, with defaults.
 
 use crate::ir::{CompileError, Result};
 use crate::library::{Window, ffi};
@@ -7,7 +7,7 @@ use byoc_plugin_support::attributes as support;
 use byoc_plugin_support::view::count;
 use std::ops::Deref;
 
-/// Attributes of a node, with errors for those that no operator can have.
+/// Attributes of a node. Invalid values are reported as [`CompileError`]s.
 #[derive(Clone, Copy)]
 pub struct Attributes<'a>(pub support::Attributes<'a>);
 
@@ -23,7 +23,7 @@ fn attr_error(detail: impl Into<String>) -> CompileError {
     CompileError::new(RefusalCode::UnsupportedAttr, detail)
 }
 
-/// Exclusive upper bound of attributes that sizes are computed from.
+/// Exclusive upper bound of attributes from which dimensions are computed.
 const EXTENT_LIMIT: i64 = 1 << 31;
 
 impl<'a> Attributes<'a> {
@@ -32,7 +32,7 @@ impl<'a> Attributes<'a> {
         Attributes(support::Attributes(node))
     }
 
-    /// Returns strides, dilation and padding for a kernel of this size.
+    /// Returns strides, dilation and padding over `axes` spatial axes, together with the given kernel size.
     pub fn window(self, axes: usize, kernel: &[i64]) -> Result<Window> {
         let (before, after) = self.padding(axes).into_iter().unzip();
         let window = Window {
@@ -44,15 +44,21 @@ impl<'a> Attributes<'a> {
         };
         let positive = |values: &[i64]| values.iter().all(|value| (1..EXTENT_LIMIT).contains(value));
         if !positive(&window.strides) || !positive(&window.dilation) || !positive(&window.kernel) {
-            return Err(attr_error("expected positive strides, dilation and kernel size"));
+            return Err(attr_error(format!(
+                "expected strides, dilation and kernel size in 1..2^31, found {:?}, {:?} and {:?}",
+                window.strides, window.dilation, window.kernel
+            )));
         }
         if !window.before.iter().chain(&window.after).all(|value| (0..EXTENT_LIMIT).contains(value)) {
-            return Err(attr_error("negative padding"));
+            return Err(attr_error(format!(
+                "padding: expected values in 0..2^31, found {:?} and {:?}",
+                window.before, window.after
+            )));
         }
         Ok(window)
     }
 
-    /// Returns an axis of a tensor of rank `rank`; negative values count from the end.
+    /// Returns the axis in attribute `key` of a tensor of rank `rank`; negative values count from the end.
     pub fn axis(self, key: &str, default: i64, rank: usize) -> Result<usize> {
         normalize_axis(self.int(key, default), rank)
     }
@@ -71,10 +77,10 @@ impl<'a> Attributes<'a> {
         Ok((0..rank).filter(|&d| reduced[d]).collect())
     }
 
-    /// Returns the shape of a reshape, from the codes of `newshape`.
+    /// Returns the result shape of a reshape of `shape`, from the codes in `newshape`.
     pub fn reshaped(self, shape: &[i64]) -> Result<Vec<i64>> {
-        let codes = self.ints("newshape").ok_or_else(|| attr_error("newshape is missing"))?;
-        let invalid = || attr_error(format!("newshape {codes:?} does not match {shape:?}"));
+        let codes = self.ints("newshape").ok_or_else(|| attr_error("missing attribute newshape"))?;
+        let invalid = || attr_error(format!("newshape: expected codes that match shape {shape:?}, found {codes:?}"));
         let allow_zero = self.flag("allowzero", false);
         let (mut result, mut open, mut from, mut at) = (Vec::new(), None, 0, 0);
         while at < codes.len() {
@@ -132,7 +138,8 @@ impl<'a> Attributes<'a> {
         Ok(result)
     }
 
-    /// Returns the shape without the listed dimensions of size 1, or without all of them if none is listed.
+    /// Returns `shape` without the listed axes, which must have dimension 1, or without all such axes if none are
+    /// listed.
     pub fn squeezed(self, shape: &[i64]) -> Result<Vec<i64>> {
         let named: Option<Vec<usize>> = match self.ints("axis") {
             None => None,
@@ -140,12 +147,14 @@ impl<'a> Attributes<'a> {
         };
         let removed = |d: usize| named.as_ref().map_or(shape[d] == 1, |axes| axes.contains(&d));
         if (0..shape.len()).any(|d| removed(d) && shape[d] != 1) {
-            return Err(attr_error(format!("axes {named:?} are not all of size 1 in {shape:?}")));
+            return Err(attr_error(format!(
+                "axis: expected axes with dimension 1 in shape {shape:?}, found {named:?}"
+            )));
         }
         Ok((0..shape.len()).filter(|&d| !removed(d)).map(|d| shape[d]).collect())
     }
 
-    /// Returns first index, step and size of a slice, by dimension.
+    /// Returns the first index, the step and the resulting dimension of a slice, for each axis.
     pub fn slice(self, shape: &[i64]) -> Result<(Vec<i64>, Vec<i64>, Vec<i64>)> {
         let (begin, end) = (self.ints("begin").unwrap_or_default(), self.ints("end").unwrap_or_default());
         let strides = self.ints("strides").unwrap_or_default();
@@ -157,14 +166,16 @@ impl<'a> Attributes<'a> {
         let (mut from, mut step, mut size) = (vec![0; shape.len()], vec![1; shape.len()], shape.to_vec());
         for (i, &axis) in axes.iter().enumerate() {
             let (Some(&given), Some(&until), Some(&whole)) = (begin.get(i), end.get(i), shape.get(axis)) else {
-                return Err(attr_error("begin, end and axes of different lengths"));
+                return Err(attr_error(format!(
+                    "expected begin and end for each of axes {axes:?}, found {begin:?} and {end:?}"
+                )));
             };
             let one = match strides.get(i).or(strides.last()) {
                 Some(&stride) if !by_size => stride,
                 _ => 1,
             };
             if one < 1 {
-                return Err(attr_error("expected positive strides"));
+                return Err(attr_error(format!("strides: expected integers >= 1, found {one}")));
             }
             let clamp = |at: i64| (if at < 0 { at.saturating_add(whole) } else { at }).clamp(0, whole);
             let first = clamp(given);
@@ -180,9 +191,11 @@ impl<'a> Attributes<'a> {
         Ok((from, step, size))
     }
 
-    /// Returns the start of each part of a split, and the end of the last one.
+    /// Returns the start of each part of a split along an axis of `whole` elements, followed by the end of the last
+    /// part.
     pub fn split_bounds(self, whole: i64) -> Result<Vec<i64>> {
-        let invalid = || attr_error(format!("cannot split {whole} elements as requested"));
+        let invalid =
+            || attr_error(format!("indices_or_sections: expected a divisor of {whole} or ascending indices within it"));
         let bounds: Vec<i64> = match self.0.0.attr("indices_or_sections") {
             Some(AttrValue::Int(parts)) if *parts > 0 && whole % parts == 0 => {
                 (0..=*parts).map(|i| i * (whole / parts)).collect()
@@ -198,7 +211,7 @@ impl<'a> Attributes<'a> {
 
     /// Returns `(before, after)` for each of `rank` dimensions, from pairs or a flat list.
     pub fn pairs(self, key: &str, rank: usize) -> Result<Vec<(i64, i64)>> {
-        let invalid = || attr_error(format!("expected {key} to be (before, after) for each of {rank} dimensions"));
+        let invalid = || attr_error(format!("{key}: expected (before, after) for each of {rank} dimensions"));
         let list = self.0.0.attr(key).and_then(AttrValue::as_list).ok_or_else(invalid)?;
         let flat: Option<Vec<i64>> = match list.first() {
             Some(AttrValue::List(_)) => {
@@ -211,10 +224,11 @@ impl<'a> Attributes<'a> {
         Ok(flat.chunks(2).map(|pair| (pair[0], pair[1])).collect())
     }
 
-    /// Returns oneDNN's algorithm for a resize, if it computes the same: at half-pixel centers, or by integer factors.
+    /// Returns the oneDNN algorithm that computes the same result as a resize. Linear interpolation must sample at
+    /// half-pixel centers, nearest neighbor must have integer factors.
     pub fn resampling(self, name: &str, from: [i64; 2], to: [i64; 2]) -> Result<i32> {
         if to.iter().any(|size| !(1..EXTENT_LIMIT).contains(size)) {
-            return Err(attr_error(format!("result size {to:?} is out of range")));
+            return Err(attr_error(format!("size: expected positive dimensions below 2^31, found {to:?}")));
         }
         let method = self.0.0.text("method").unwrap_or_default();
         let mode = match name {
@@ -225,7 +239,7 @@ impl<'a> Attributes<'a> {
         let rounding = self.0.0.text("rounding_method").unwrap_or_default();
         let whole = (0..2).all(|i| to[i] % from[i] == 0);
         match (method, mode, rounding) {
-            // For an integer factor every nearest rule picks the same neighbor: floor(x / factor).
+            // For integer factors, all these rounding modes select the same neighbor: floor(x / factor).
             ("nearest_neighbor", "asymmetric", "" | "floor") if whole => Ok(ffi::RESAMPLING_NEAREST),
             ("nearest_neighbor", "half_pixel", "" | "round" | "round_prefer_floor" | "round_prefer_ceil") if whole => {
                 Ok(ffi::RESAMPLING_NEAREST)
@@ -234,12 +248,14 @@ impl<'a> Attributes<'a> {
             ("linear" | "bilinear", "pytorch_half_pixel", _) if to.iter().all(|&size| size > 1) => {
                 Ok(ffi::RESAMPLING_LINEAR)
             }
-            _ => Err(attr_error(format!("unsupported method {method} with {mode} {rounding}"))),
+            _ => Err(attr_error(format!(
+                "unsupported resize: method {method:?}, coordinate mode {mode:?}, rounding {rounding:?}"
+            ))),
         }
     }
 }
 
 fn normalize_axis(axis: i64, rank: usize) -> Result<usize> {
     support::normalize_axis(axis, rank)
-        .ok_or_else(|| attr_error(format!("axis {axis} is out of range for {rank} dimensions")))
+        .ok_or_else(|| attr_error(format!("axis {axis} is out of range for rank {rank}")))
 }

@@ -22,10 +22,10 @@ pub struct Dnnl;
 /// Loader `loadbinary_dnnl_json`.
 pub struct JsonLoader;
 
-/// Minimum number of floating-point operations of a profitable region: some ten microseconds of one core.
+/// Minimum number of floating-point operations of a profitable region: about ten microseconds on one core.
 const MIN_FLOPS: u64 = 20_000;
 
-/// Substitute for unknown dimensions.
+/// Value substituted for symbolic dimensions when a region is judged.
 const SAMPLE_DIM: usize = 4;
 
 fn refuse(reason: CompileError) -> Verdict {
@@ -76,7 +76,7 @@ impl Codegen for Dnnl {
             Err(reason) if dynamic && reason.code == RefusalCode::UnsupportedShape => return Verdict::Supported,
             Err(reason) => return refuse(reason),
         };
-        // `Supported` is binding, so the library is asked for every implementation.
+        // `Supported` is binding, so the region is lowered to check that the library implements every operator.
         match lower(library, &ir, &mut Packs::default()) {
             Ok(_) => Verdict::Supported,
             Err(reason) => refuse(reason),
@@ -100,7 +100,7 @@ impl Codegen for Dnnl {
         let mut compiled = CompiledRegion::new(&region.graph.symbol, LOADER, text.as_bytes());
         compiled.source = Some(Source { language: "json".into(), text: text.into() }).into();
         compiled.notes = notes.into();
-        // OpenMP creates a team for every calling thread, so the host is asked to call from one thread only.
+        // OpenMP creates a thread team per calling thread, so the host is asked to call from a single thread.
         compiled.metadata.push(Attr::new("own_threads", true));
         compiled.metadata.push(Attr::new("library", format!("oneDNN {}", library.version)));
         Ok(compiled)
@@ -125,7 +125,8 @@ impl Loader for JsonLoader {
             let symbol = region.symbol;
             return Err(Error::new(format!("expected the graph of region {symbol}, found that of {}", graph.symbol)));
         }
-        // Code is generated from the types in the graph: they have to match its operators and this run.
+        // Code generation relies on the types recorded in the graph, so they must match its operators and the tensors
+        // of this run.
         region.check_signature(&Signature::of(&graph))?;
         region.services.reference(&graph, region.constants)?;
         Ok(Box::new(LoadedRegion::new(graph, region.constants, region.services)?))

@@ -1,9 +1,9 @@
-//! bfloat16 on request: products and convolutions with constant weights read 16-bit operands and accumulate in 32 bits;
-//! everything else is unaffected.
+//! Optional bfloat16: matrix products and convolutions with constant weights read bfloat16 operands and accumulate in
+//! `float32`; all other operators are unaffected.
 //!
 //! oneDNN's own mode for this (`fpmath`) has no effect on CPUs without matrix tiles. So weights are packed as bfloat16
-//! at load time, which halves them, and data is converted by a copy before each use; results are 32-bit floats again.
-//! The copy is a pass over the data, so convolutions that do little work per element are excluded: depthwise ones, and
+//! at load time, which halves their size, and activations are converted by a copy before each use; results are
+//! `float32`. Because of the copy, convolutions with little work per element are excluded: depthwise convolutions, and
 //! those with few output channels.
 
 use crate::argument::BufferId;
@@ -12,13 +12,13 @@ use crate::lower::{BufferView, Lowering};
 use byoc_plugin_api::DType;
 use byoc_plugin_support::view::{View, count};
 
-/// Minimum number of multiplications of a product, in total and per element of its data, for the copy to pay off. On
-/// MobileNetV2, where few products qualify, copying for all of them cost more than the products gained.
+/// Minimum number of multiplications, in total and per data element, for which the copy to bfloat16 pays off. On
+/// MobileNetV2, converting the data of every operator cost more than the multiplications gained.
 const MIN_MULTIPLICATIONS: i64 = 500_000;
 const MIN_MULTIPLICATIONS_PER_ELEMENT: i64 = 48;
 
 impl Lowering<'_> {
-    /// Returns true if a product of data by weights with this number of multiplications should read bfloat16.
+    /// Returns true if an operator with `multiplications` multiplications of `data` by `weights` should read bfloat16.
     pub fn should_use_bf16(&self, data: &BufferView, weights: &BufferView, multiplications: i64) -> bool {
         let eligible = [data, weights].map(|tensor| self.dtype(tensor)) == [DType::F32; 2] && self.is_constant(weights);
         let gains = multiplications >= MIN_MULTIPLICATIONS
@@ -26,7 +26,7 @@ impl Lowering<'_> {
         self.ir.options.bf16 && eligible && gains
     }
 
-    /// Returns a bfloat16 copy, dense in this memory order; the copy is shared by all its readers.
+    /// Returns a bfloat16 copy of a tensor, dense in the memory order `order` and shared by all readers.
     pub fn bf16_copy(&mut self, tensor: &BufferView, order: &[usize]) -> Result<BufferView> {
         let view = View::in_order(&tensor.view.shape, order);
         if let Some((_, copy)) = self.bf16_copies.iter().find(|(from, to)| from == tensor && to.view == view) {
@@ -38,7 +38,7 @@ impl Lowering<'_> {
         Ok(copy)
     }
 
-    /// Invalidates the copies of a buffer that is overwritten.
+    /// Invalidates the bfloat16 copies of the overwritten buffer `written`.
     pub fn forget_bf16_copies(&mut self, written: BufferId) {
         self.bf16_copies.retain(|(from, _)| from.buffer != written);
     }

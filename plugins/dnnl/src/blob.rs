@@ -1,5 +1,6 @@
 //! Blob of a region: its graph in the boundary's JSON form, with this backend's format version and a digest of the text
-//! in the function's attributes. The constants are stored in the artifact; here they are indices with a type.
+//! in the function's attributes. Constants are stored in the artifact; the blob refers to them by index
+//! and type.
 
 use byoc_plugin_api::{Attr, Constant, Error, Graph, NodeKind, Result};
 
@@ -21,15 +22,15 @@ pub fn write(graph: &Graph) -> String {
 /// Reads a blob and compares its constants with those supplied.
 ///
 /// # Errors
-/// A blob that is invalid, of another format version, modified, or built for other constants.
+/// The blob is invalid, modified, of another format version, or built for other constants.
 pub fn read(bytes: &[u8], constants: &[Constant]) -> Result<Graph> {
-    let invalid = |problem: String| Error::new(format!("the region is not a dnnl graph: {problem}"));
+    let invalid = |problem: String| Error::new(format!("invalid dnnl graph: {problem}"));
     let text = std::str::from_utf8(bytes).map_err(|error| invalid(error.to_string()))?;
     let mut graph = Graph::from_json(text).map_err(|error| invalid(error.message.to_string()))?;
     match graph.attr(FORMAT_KEY).and_then(|value| value.as_int()) {
         Some(FORMAT) => {}
         Some(other) => return Err(invalid(format!("expected format {FORMAT}, found {other}"))),
-        None => return Err(invalid(format!("it has no attribute \"{FORMAT_KEY}\""))),
+        None => return Err(invalid(format!("missing attribute \"{FORMAT_KEY}\""))),
     }
     let stored = graph.attr(DIGEST_KEY).and_then(|value| value.as_str()).unwrap_or_default().to_owned();
     graph.attrs.retain(|attr| attr.key != DIGEST_KEY);

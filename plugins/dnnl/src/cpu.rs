@@ -1,6 +1,6 @@
 //! Dispatch on CPU features.
 
-/// Returns true if the CPU supports vectors of 16 floats (AVX-512).
+/// Returns true if the CPU supports AVX-512, whose vectors hold 16 `float32` values.
 pub fn has_avx512() -> bool {
     #[cfg(target_arch = "x86_64")]
     return is_x86_feature_detected!("avx512f");
@@ -8,7 +8,8 @@ pub fn has_avx512() -> bool {
     false
 }
 
-/// Returns true if the CPU supports products of bfloat16. On other CPUs the library emulates them, slower than float32.
+/// Returns true if the CPU has bfloat16 dot-product instructions. On other CPUs the library emulates bfloat16, which is
+/// slower than `float32`.
 pub fn has_bf16() -> bool {
     #[cfg(target_arch = "x86_64")]
     return is_x86_feature_detected!("avx512bf16");
@@ -16,7 +17,8 @@ pub fn has_bf16() -> bool {
     false
 }
 
-/// Defines a function that returns the fastest variant of `$code` for this CPU; `$code` is inlined into each variant.
+/// Defines a function that returns the variant of `$code` for the widest vectors of this CPU; `$code` is inlined into
+/// each variant.
 macro_rules! fastest {
     ($(#[$doc:meta])* $name:ident: unsafe fn($($arg:ident: $ty:ty),* $(,)?) = $code:expr) => {
         $(#[$doc])*

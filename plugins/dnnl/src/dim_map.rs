@@ -1,14 +1,14 @@
-//! View of a value by a primitive: its dimensions permuted, and some of them merged.
+//! Maps from the dimensions of a value to those that a primitive sees: permuted, and some of them merged.
 //!
-//! An elementwise primitive does not depend on the meaning of dimensions. oneDNN has fast code for few dimensions in
-//! row-major order, and falls back to its reference implementation for many other shapes, even if they only describe
-//! the same memory in another way. So the dimensions are passed in memory order, without those of size 1, and adjacent
-//! ones are merged if every operand is broadcast over both of them or over neither.
+//! An elementwise primitive does not depend on the meaning of dimensions. oneDNN is fast for row-major tensors of low
+//! rank, and falls back to its reference implementation for many other shapes, even if they describe the same memory.
+//! So dimensions are passed in memory order, omitting those equal to 1, and two adjacent dimensions are merged if every
+//! operand is broadcast over both of them or over neither.
 
 use crate::shape::regroup;
 use byoc_plugin_support::view::View;
 
-/// View of a value by a primitive.
+/// Map from the dimensions of a value to those that a primitive sees.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DimMap {
     /// Dimensions of the value.
@@ -29,8 +29,8 @@ impl DimMap {
         }
     }
 
-    /// Creates the map to the fewest dimensions for a value in this memory order, together with operands of these
-    /// shapes, which broadcast to it.
+    /// Creates the map to the fewest dimensions for a value in memory order `order` and operands of the shapes
+    /// `operands`, which broadcast to the value.
     pub fn collapsed(value_shape: &[i64], order: &[usize], operands: &[Vec<i64>]) -> DimMap {
         let spread = |d: usize| -> Vec<bool> {
             let own =
@@ -54,15 +54,15 @@ impl DimMap {
         self.order.iter().map(|&d| self.value_shape[d]).collect()
     }
 
-    /// Permutes a tensor that broadcasts to the value.
+    /// Permutes the dimensions of a tensor that broadcasts to the value.
     pub fn permuted(&self, view: &View) -> Option<View> {
         let lead = self.value_shape.len().checked_sub(view.shape.len())?;
         let full: Vec<i64> = std::iter::repeat_n(1, lead).chain(view.shape.iter().copied()).collect();
         Some(view.reshape(&full)?.permute(&self.order))
     }
 
-    /// Maps a tensor that broadcasts to the value to the dimensions of the primitive. Returns `None` if that takes a
-    /// copy or is impossible.
+    /// Maps a tensor that broadcasts to the value to the dimensions of the primitive. Returns `None` if the mapping is
+    /// impossible without a copy.
     pub fn to_exec(&self, view: &View) -> Option<View> {
         let view = self.permuted(view)?;
         view.reshape(&regroup(&view.shape, &self.ordered_shape(), &self.exec_shape)?)

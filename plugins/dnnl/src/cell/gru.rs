@@ -1,13 +1,14 @@
-//! One row of a GRU step.
+//! Kernel for one row of a GRU step.
 //!
 //! If the reset gate scales the recurrent product (`linear_before_reset` in ONNX, and PyTorch's formula), a step is one
-//! product and one loop. If it scales the state before the product, there are two products, each followed by a loop.
+//! matrix product followed by one loop. If the reset gate scales the state before the product, a step is two products,
+//! each followed by a loop.
 
 use super::MAX_OPERANDS;
 use crate::math::{LANES, load, sigmoid, store, tanh};
 
-/// Formula of a loop, with operands by argument index. Gates come as two summands, one from the input and one from the
-/// state.
+/// Formula of a loop; a number in a formula denotes the operand with that argument index. Each gate is the sum of two
+/// operands, computed from the input and from the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     /// `z = sigmoid(0 + 1)`, `r = sigmoid(2 + 3)`, `n = tanh(4 + r 5)`, `(1 - z) n + z 6`.
@@ -23,7 +24,7 @@ pub enum Part {
 pub struct Gru {
     /// Formula.
     pub part: Part,
-    /// Operands that are present; the others are zeros.
+    /// True for each operand that is present; absent operands are zeros.
     pub present: [bool; MAX_OPERANDS],
 }
 

@@ -1,8 +1,8 @@
-//! One row of an LSTM step.
+//! Kernel for one row of an LSTM step.
 
 use crate::math::{LANES, load, sigmoid, store, tanh};
 
-/// Positions of the gates in a row of sums, in units of the hidden size.
+/// Positions of the gates in a row of pre-activations, in units of the hidden size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gates {
     /// Input gate.
@@ -16,10 +16,11 @@ pub struct Gates {
 }
 
 impl Gates {
-    /// Returns the input, forget, candidate and output sums of a row of `4 hidden` elements.
+    /// Returns the addresses of the input, forget, candidate and output pre-activations in a row of `4 * hidden`
+    /// elements.
     #[inline(always)]
     pub(super) unsafe fn of(&self, sums: *const f32, hidden: usize) -> [*const f32; 4] {
-        // SAFETY: the caller guarantees that the row has four times `hidden` elements.
+        // SAFETY: the caller guarantees that the row has `4 * hidden` elements.
         [self.input, self.forget, self.candidate, self.output].map(|number| unsafe { sums.add(number * hidden) })
     }
 }

@@ -1,9 +1,9 @@
 //! Steps of recurrent layers after their matrix products, on the caller's thread.
 //!
-//! A step is a GEMV by the recurrent weights, which the library computes at memory bandwidth, and then the gates of
-//! some thousand elements. As oneDNN primitives the gates of an LSTM are eight calls, each of which costs more than its
-//! work; oneDNN's recurrent primitive was measured at two to three times the sum of the products. So the gates are one
-//! loop here: `lstm` and `gru` compute one row, and this module iterates over the rows.
+//! A step is a GEMV by the recurrent weights, which the library computes at memory bandwidth, followed by the gates,
+//! which have about a thousand elements. Computed by oneDNN primitives, the gates of an LSTM take eight calls, whose
+//! overhead exceeds their work; oneDNN's recurrent primitive took two to three times as long as the matrix products. So
+//! the gates are a single loop here: `lstm` and `gru` compute one row, and this module iterates over the rows.
 
 pub mod gru;
 pub mod lstm;
@@ -14,7 +14,7 @@ use crate::library::ffi;
 use gru::Gru;
 use lstm::Gates;
 
-/// Maximum number of operands of a cell. Their argument indices start at 0; absent ones are zeros.
+/// Maximum number of operands of a cell. Argument indices of operands start at 0; absent operands are zeros.
 pub const MAX_OPERANDS: usize = 7;
 
 /// Argument index of the result.
@@ -23,8 +23,8 @@ pub const ARG_OUT: i32 = ffi::ARG_DST;
 /// Computation of a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CellKind {
-    /// Step of an LSTM. Reads the gates' sums (rows, 4 hidden) and, except in the first step, the cell state (rows,
-    /// hidden). Returns (2, rows, hidden): the hidden state, then the cell state.
+    /// Step of an LSTM. Reads the pre-activations of the gates (rows, 4 * hidden) and, except in the first step, the
+    /// cell state (rows, hidden). Returns (2, rows, hidden): the hidden state, then the cell state.
     Lstm(Gates),
     /// Step of a GRU, or half of one. All tensors are (rows, hidden).
     Gru(Gru),
@@ -48,14 +48,13 @@ impl CellKind {
     }
 }
 
-/// Cell with its sizes.
+/// Kernel of a cell for given dimensions and strides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cell {
-    /// Computation.
     pub kind: CellKind,
     /// Number of rows: the batch size.
     pub rows: usize,
-    /// Number of elements of a state.
+    /// Hidden size: number of elements of a state.
     pub hidden: usize,
     /// Row stride of each operand in elements; 0 if one row is broadcast.
     pub strides: [usize; MAX_OPERANDS],
@@ -68,10 +67,11 @@ struct Pointers {
 }
 
 impl Cell {
-    /// Computes a step.
+    /// Executes a step.
     ///
     /// # Safety
-    /// Each tensor must be at its argument's address with the cell's sizes, and the output may overlap no other tensor.
+    /// Each tensor must be at its argument's address with the cell's sizes, and the output must not overlap any other
+    /// tensor.
     pub unsafe fn run(&self, args: Arguments<'_>) {
         let Some(out) = args.floats(ARG_OUT) else { return };
         let read = std::array::from_fn(|number| args.floats(number as i32).map(<*mut f32>::cast_const));
@@ -83,7 +83,7 @@ impl Cell {
     #[inline(always)]
     unsafe fn steps(&self, pointers: &Pointers) {
         for r in 0..self.rows {
-            // SAFETY: every offset is within the tensors that the caller vouches for.
+            // SAFETY: every offset is within a tensor that the caller guarantees.
             unsafe {
                 let row = |number: usize| pointers.read[number].map(|at| at.add(r * self.strides[number]));
                 let out = pointers.out.add(r * self.hidden);
@@ -115,8 +115,8 @@ mod tests {
     use super::*;
     use gru::Part;
 
-    /// Runs a cell of `rows` rows over generated operands with gaps between their rows; operands that `kind` omits are
-    /// zeros. Returns the operands without gaps, and the output.
+    /// Executes a cell on generated operands with gaps between their rows; operands that `kind` omits are zeros.
+    /// Returns the operands without gaps, and the output.
     fn run(kind: CellKind, widths: &[usize], rows: usize, hidden: usize, outs: usize) -> (Vec<Vec<f32>>, Vec<f32>) {
         let indices = kind.operand_indices();
         let mut strides = [0; MAX_OPERANDS];
