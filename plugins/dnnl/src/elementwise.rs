@@ -1,5 +1,5 @@
-//! Elementwise functions for which oneDNN lacks precision: its logarithm is off by some 4e-6 near 1, where the result
-//! itself is small, and so are functions built on it.
+//! Elementwise functions for which oneDNN lacks precision: its logarithm has an error of about 4e-6 near 1, where the
+//! logarithm itself is small, and functions built on the logarithm inherit the error.
 
 use crate::argument::Arguments;
 use crate::cpu::fastest;
@@ -16,7 +16,7 @@ pub enum MathFn {
 }
 
 impl MathFn {
-    /// Name in messages.
+    /// Returns the name for messages.
     pub fn name(self) -> &'static str {
         match self {
             MathFn::Log => "logarithm",
@@ -25,7 +25,7 @@ impl MathFn {
     }
 }
 
-/// Elementwise function of packed elements.
+/// Kernel that applies an elementwise function to packed elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Elementwise {
     pub function: MathFn,
@@ -43,11 +43,11 @@ struct Pointers {
     to: *mut f32,
 }
 
-// SAFETY: each thread writes elements of its own, and reads no others.
+// SAFETY: each thread reads and writes only its own elements.
 unsafe impl Sync for Pointers {}
 
 impl Elementwise {
-    /// Computes the function.
+    /// Applies the function.
     ///
     /// # Safety
     /// Both tensors must be at their arguments' addresses with this number of elements, and be identical or disjoint.

@@ -1,7 +1,7 @@
-//! Fusion of operators into primitives: an anchor and the chain of elementwise operators after it.
+//! Fusion of operators into primitives: an anchor and the chain of elementwise operators that follows.
 //!
-//! The chain follows a value as long as it has a single user. It looks through reshapes and transposes, because an
-//! elementwise operator does not depend on the order of elements. The whole item runs at the position of its last
+//! A chain extends as long as its value has a single user. Reshapes and transposes may be part of a chain, because an
+//! elementwise operator does not depend on the order of elements. An item is executed at the position of its last
 //! operator, when all other operands of the chain have been computed.
 
 use crate::ir::{Kind, RegionIr, Val};
@@ -9,29 +9,21 @@ use crate::library::ffi;
 use crate::qnn::Stage;
 use byoc_plugin_api::DType;
 
-/// Operator in the chain after an anchor, by index.
+/// Operator in the chain of an anchor, by index in [`RegionIr::ops`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Link {
     /// Reshape or transpose.
     View(usize),
     /// Elementwise function.
     Eltwise(usize),
-    /// Elementwise function of the chain's value and another tensor.
-    Binary {
-        op: usize,
-        /// Other operand.
-        other: Val,
-    },
-    /// Integer stage, with another tensor if it takes one.
-    Stage {
-        op: usize,
-        /// Other operand, if any.
-        other: Option<Val>,
-    },
+    /// Elementwise function of the chain's value and the tensor `other`.
+    Binary { op: usize, other: Val },
+    /// Integer stage, with the second operand if the stage has one.
+    Stage { op: usize, other: Option<Val> },
 }
 
 impl Link {
-    /// Index of the operator.
+    /// Returns the index of the operator.
     pub fn op(self) -> usize {
         match self {
             Link::View(op) | Link::Eltwise(op) | Link::Binary { op, .. } | Link::Stage { op, .. } => op,
@@ -42,9 +34,8 @@ impl Link {
 /// Unit of execution: an anchor with its chain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Item {
-    /// First operator; a view has no chain.
+    /// First operator. If it is a view, the chain is empty.
     pub anchor: usize,
-    /// Operators after the anchor.
     pub chain: Vec<Link>,
 }
 
@@ -79,13 +70,14 @@ fn has_stage_chain(ir: &RegionIr, anchor: usize) -> bool {
     }
 }
 
-/// Returns true if the chain may contain operators with another tensor. For the other kinds oneDNN was observed to
-/// combine the wrong elements: pooling of more than one image, followed by a sum with a tensor of its own size.
+/// Returns true if the chain of an anchor of this kind may contain binary operators. For other kinds oneDNN was
+/// observed to combine the wrong elements: pooling of more than one image, followed by a sum with a tensor of the same
+/// shape.
 fn supports_binary_links(kind: &Kind) -> bool {
     matches!(kind, Kind::Conv { .. } | Kind::MatMul { .. } | Kind::Eltwise(_) | Kind::Binary(_))
 }
 
-/// Returns the items of a region in an order of execution.
+/// Returns the items of a region in order of execution.
 pub fn items(ir: &RegionIr) -> Vec<Item> {
     let users = ir.users();
     let mut is_output = vec![false; ir.values.len()];

@@ -1,9 +1,9 @@
-//! GEMV by a constant matrix that a region reads repeatedly: the steps of a recurrent layer.
+//! GEMV by a constant matrix that several products of a region read, as in the steps of a recurrent layer.
 //!
-//! Such a product is bound by the memory bandwidth of the matrix. One of 512 by 2048 is twice as large as the L2 caches
-//! of two cores; read from the start each time, it never hits the cache, because its end has evicted its start. So
-//! every other product traverses the matrix backwards and begins with what the previous one left in the cache. Each
-//! thread has columns of its own, the same in every product.
+//! Such a product is bound by memory bandwidth. A matrix of 512 by 2048 elements is twice as large as the L2 caches of
+//! two cores. If every product read the matrix from its start, it would always miss the cache, because the end of the
+//! matrix has evicted the start. So every other product traverses the matrix backwards, beginning with the part that
+//! the previous product left in the cache. Each thread processes the same columns in every product.
 
 use crate::argument::Arguments;
 use crate::cpu::fastest;
@@ -11,16 +11,17 @@ use crate::ir::{Def, Kind, RegionIr, Val};
 use crate::library::{OneDnn, ffi};
 use std::collections::HashMap;
 
-/// Number of columns of a panel: four AVX-512 registers per row.
+/// Number of columns in a panel: four AVX-512 registers per row.
 const PANEL: usize = 64;
 
 /// Maximum number of tensors added to the product.
 pub const MAX_ADDENDS: usize = 2;
 
-/// Number of elements up to which a matrix is multiplied by the calling thread alone: waking another takes longer.
+/// Maximum number of elements of a matrix that the calling thread multiplies alone, because waking another thread takes
+/// longer.
 const MAX_SERIAL_ELEMENTS: usize = 16 << 10;
 
-/// Matrix in panels of columns.
+/// Matrix that is packed into panels of columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Panels {
     /// Number of rows and columns.
@@ -30,18 +31,17 @@ pub struct Panels {
 }
 
 impl Panels {
-    /// Number of panels; the last one is padded with zeros.
+    /// Returns the number of panels; the last one is padded with zeros.
     fn count(&self) -> usize {
         self.size[1].div_ceil(PANEL)
     }
 
-    /// Number of elements of the packed matrix: (panels, rows, columns of a panel).
+    /// Returns the number of elements of the packed matrix, whose axes are (panels, rows, columns of a panel).
     pub fn elements(&self) -> usize {
         self.count() * self.size[0] * PANEL
     }
 
-    /// Packs a matrix that begins at the first of these bytes into `to`, which must be zeroed. Returns `None` if there
-    /// are too few bytes.
+    /// Packs the matrix in `from` into `to`, which must be zeroed. Returns `None` if `from` is too short.
     pub fn pack(&self, from: &[u8], to: &mut [f32]) -> Option<()> {
         let ([rows, columns], (floats, _)) = (self.size, from.as_chunks::<4>());
         for row in 0..rows {
@@ -58,7 +58,7 @@ impl Panels {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Gemv {
     pub panels: Panels,
-    /// True if the matrix is traversed from its end.
+    /// True if the matrix is traversed from its end to its start.
     pub backwards: bool,
 }
 
@@ -71,14 +71,15 @@ struct Pointers {
     result: *mut f32,
 }
 
-// SAFETY: inputs are not written, and every thread writes columns of its own.
+// SAFETY: inputs are only read, and no two threads write the same columns.
 unsafe impl Sync for Pointers {}
 
 impl Gemv {
-    /// Computes the product.
+    /// Executes the product.
     ///
     /// # Safety
-    /// Each tensor must be at its argument's address with the stated sizes, and the result may overlap no other tensor.
+    /// Each tensor must be at its argument's address with the stated sizes, and the result must not overlap any other
+    /// tensor.
     pub unsafe fn run(&self, library: &OneDnn, args: Arguments<'_>) {
         let all = [ffi::ARG_SRC, ffi::ARG_WEIGHTS, ffi::ARG_DST].map(|arg| args.floats(arg));
         let [Some(row), Some(panels), Some(result)] = all else { return };
@@ -108,8 +109,8 @@ unsafe fn panels(gemv: &Gemv, pointers: &Pointers, first: usize, last: usize) {
         let panel = if gemv.backwards { last - 1 - number } else { first + number };
         // Two independent accumulators hide the latency of the additions.
         let mut sums = [[0.0f32; PANEL]; 2];
-        // SAFETY: the caller guarantees the rows of each panel, the elements of the row vector and the columns of the
-        // rest.
+        // SAFETY: the caller guarantees that the panels, the row vector, the addends and the result have the stated
+        // dimensions.
         unsafe {
             let weights = pointers.panels.add(panel * inner * PANEL).cast::<[f32; PANEL]>();
             let mut add = |sum: usize, at: usize| {
@@ -134,17 +135,17 @@ unsafe fn panels(gemv: &Gemv, pointers: &Pointers, first: usize, last: usize) {
     }
 }
 
-/// Use of the constant matrices of a region.
+/// Uses of a region's constant matrices by its products.
 #[derive(Default)]
 pub struct MatrixUses {
     /// Number of products that read each constant.
     readers: HashMap<usize, usize>,
-    /// Direction of the next product by each constant.
+    /// True for each constant that the next product traverses backwards.
     backwards: HashMap<usize, bool>,
 }
 
 impl MatrixUses {
-    /// Counts the readers of each matrix of a region.
+    /// Counts the products of a region that read each matrix.
     pub fn of(ir: &RegionIr) -> MatrixUses {
         let mut readers = HashMap::new();
         for op in ir.ops.iter().filter(|op| matches!(op.kind, Kind::MatMul { .. })) {
@@ -155,19 +156,19 @@ impl MatrixUses {
         MatrixUses { readers, backwards: HashMap::new() }
     }
 
-    /// Returns true if a value is a constant, or a view of one, that more than one product reads.
+    /// Returns true if `value` is a constant, or a view of a constant, that several products read.
     pub fn is_shared(&self, ir: &RegionIr, value: Val) -> bool {
         root(ir, value).and_then(|constant| self.readers.get(&constant)).is_some_and(|&readers| readers > 1)
     }
 
-    /// Returns true if the next product by this matrix is to traverse it backwards; the direction alternates.
+    /// Returns true if the next product should traverse the matrix `value` backwards; the direction alternates.
     pub fn next_direction(&mut self, ir: &RegionIr, value: Val) -> bool {
         let backwards = root(ir, value).map(|constant| self.backwards.entry(constant).or_default());
         backwards.is_some_and(|backwards| std::mem::replace(backwards, !*backwards))
     }
 }
 
-/// Returns the constant that a value is a view of.
+/// Returns the index of the constant of which `value` is a view, if any.
 fn root(ir: &RegionIr, mut value: Val) -> Option<usize> {
     loop {
         match ir.get(value).def {

@@ -1,6 +1,6 @@
-//! Hand-written kernels: where they replace primitives of the library, and the steps that run them.
+//! Selection of hand-written kernels in place of the library's primitives.
 //!
-//! The loops are in `winograd`, `gemv`, `elementwise` and `cell`, each of which gives its reason.
+//! The kernels are in `winograd`, `gemv`, `elementwise` and `cell`, which document why each is faster or more precise.
 
 use crate::cell::{ARG_OUT, Cell, CellKind, MAX_OPERANDS};
 use crate::cpu;
@@ -18,24 +18,25 @@ use crate::winograd::{LANES, Weights, Winograd};
 use byoc_plugin_api::{DType, RefusalCode};
 use byoc_plugin_support::view::{View, count};
 
-/// Maximum size in bytes of transformed kernels that stay in a core's cache from one group of tiles to the next.
+/// Maximum size in bytes at which transformed weights stay in a core's cache from one group of tiles to the next.
 const MAX_CACHED_BYTES: usize = 1 << 20;
 
-/// Minimum number of tiles for small and for large kernels. Transformed kernels are 16 / 9 of their original size, and
-/// large ones are streamed from memory: with fewer tiles that costs more than the multiplications saved.
+/// Minimum number of tiles for transformed weights that fit in the cache and for those that do not. Transformed weights
+/// are 16 / 9 of their original size, and are streamed from memory if they do not fit: with fewer tiles, streaming
+/// costs more than the multiplications saved.
 const MIN_TILES_CACHED: usize = 32;
 const MIN_TILES_STREAMED: usize = 96;
 
-/// Operators after a convolution that the Winograd loop computes.
+/// Operators of a chain that the Winograd kernel computes after its convolution.
 struct WinogradEpilogue {
-    /// Tensor that is added; the result may overwrite it.
+    /// Tensor added to the result, which may be stored in the same memory.
     addend: Option<BufferView>,
     range: [f32; 2],
 }
 
 impl WinogradEpilogue {
-    /// Extracts the addend and the bounds of a chain, for a result of this layout; `None` if the chain has other
-    /// operators.
+    /// Extracts the addend and the clamp range of a chain, for a result of layout `result`. Returns `None` if the chain
+    /// contains other operators.
     fn of(chain: &Chain, result: &View) -> Option<WinogradEpilogue> {
         let mut epilogue =
             WinogradEpilogue { addend: chain.sum_into.clone(), range: [f32::NEG_INFINITY, f32::INFINITY] };
@@ -58,7 +59,8 @@ impl WinogradEpilogue {
     }
 }
 
-/// Returns the tensors that a chain adds to a result of this layout, if it does nothing else and there are few enough.
+/// Returns the tensors that a chain adds to a result of layout `result`. Returns `None` if the chain contains other
+/// operators or too many additions.
 fn addends(chain: &Chain, result: &View) -> Option<Vec<BufferView>> {
     let addend = |post_op: &PostOp| match post_op {
         PostOp::Binary(ffi::BINARY_ADD, other) if other.view.same_layout(result) => Some(other.clone()),
@@ -68,8 +70,8 @@ fn addends(chain: &Chain, result: &View) -> Option<Vec<BufferView>> {
 }
 
 impl Lowering<'_> {
-    /// Adds the step of a convolution of `x` by `w` with its whole chain, if Winograd is faster there. Returns `None`
-    /// if it is not, or if the chain has operators that only the library can fuse.
+    /// Adds the step of a convolution of `x` by `w` with its whole chain. Returns `None` if Winograd is not faster, or
+    /// if the chain has operators that only the library can fuse.
     pub fn winograd(
         &mut self,
         op: &Op,
@@ -108,8 +110,8 @@ impl Lowering<'_> {
         Ok(Some(chain.links))
     }
 
-    /// Returns the convolution if Winograd applies to it and pays off; the data's strides and the clamp range are left
-    /// unset.
+    /// Returns the Winograd kernel of a convolution, without the data's strides and the clamp range. Returns `None` if
+    /// Winograd does not apply or does not pay off.
     fn winograd_layer(&self, shape: &[i64], x: &BufferView, w: &BufferView, window: &Window) -> Option<Winograd> {
         let dense = window.strides == [1, 1] && window.dilation == [1, 1] && window.kernel == [3, 3];
         let floats = [x, w].iter().all(|tensor| self.dtype(tensor) == DType::F32);
@@ -136,7 +138,7 @@ impl Lowering<'_> {
         let fills_registers = weights.size.iter().all(|&channels| channels >= LANES);
         let small = weights.elements() * size_of::<f32>() <= MAX_CACHED_BYTES;
         let enough = layer.tiles() >= if small { MIN_TILES_CACHED } else { MIN_TILES_STREAMED };
-        // Weights that another plan has already packed keep their form, so that they are held once.
+        // Weights that another plan has packed are used in that form, so that one packed copy serves both plans.
         let profitable = match &self.existing_packings(w)[..] {
             [] => enough,
             packed => packed.contains(&Packing::Winograd(weights)),
@@ -144,8 +146,8 @@ impl Lowering<'_> {
         (bounded && fills_registers && profitable).then_some(layer)
     }
 
-    /// Adds the step of a GEMV by a matrix that other products read too, with the sums in its chain. Returns `None` for
-    /// any other product or chain.
+    /// Adds the step of a GEMV by a constant matrix that several products read, fused with the additions in its chain.
+    /// Returns `None` for any other product or chain.
     pub fn gemv(
         &mut self,
         op: &Op,
@@ -218,7 +220,7 @@ impl Lowering<'_> {
             let all = count(&tensor.view.shape);
             let columns = tensor.view.shape.last().copied().unwrap_or(1);
             let flat = [all / columns, columns];
-            // Rows may have gaps between them, their elements may not.
+            // Gaps between rows are supported, gaps between the elements of a row are not.
             let seen = tensor.view.reshape(&flat).filter(|view| columns == 1 || view.strides[1] == 1);
             tensor.view = match seen {
                 Some(view) => view,
@@ -241,7 +243,7 @@ impl Lowering<'_> {
         Ok(0)
     }
 
-    /// Adds the step that replaces every NaN by a number, in place if nothing else needs the tensor, otherwise in a
+    /// Adds the step that replaces every NaN with `number`, in place if nothing else reads the tensor, otherwise in a
     /// copy.
     pub fn without_nan(&mut self, op: &Op, number: f32) -> Result<usize> {
         let x = self.at(op.inputs[0]);

@@ -1,9 +1,8 @@
 //! Intermediate representation of a region during compilation: composites inlined, all dimensions known, operators
 //! reduced to a few kinds.
 //!
-//! Operators are created one by one in topological order and simplified on creation (`simplify`), so that a GELU that
-//! the model spells out in seven operators is one operator here. Operators that lose all their users are removed at the
-//! end.
+//! Operators are created in topological order and simplified on creation (`simplify`), so that a GELU that a model
+//! expresses by seven operators becomes one operator here. Dead operators are removed at the end.
 
 use crate::library::OneDnnError;
 use crate::options::Options;
@@ -15,9 +14,7 @@ use std::collections::{BTreeSet, HashMap};
 /// Error of translation or lowering.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CompileError {
-    /// Refusal code.
     pub code: RefusalCode,
-    /// Description in words.
     pub detail: String,
 }
 
@@ -64,12 +61,11 @@ pub enum Def {
     Op(usize),
 }
 
-/// Tensor with its definition.
+/// Type of a tensor, and its definition.
 #[derive(Clone, Debug)]
 pub struct Value {
     pub shape: Vec<i64>,
     pub dtype: DType,
-    /// Definition: input, constant or operator.
     pub def: Def,
 }
 
@@ -102,8 +98,8 @@ impl EltwiseParams {
 pub enum Kind {
     /// Convolution of data by a kernel.
     Conv { window: crate::library::Window, groups: i64, transposed: bool },
-    /// Matrix product; the flags tell which operand is transposed. The right operand may be a single matrix for all
-    /// batches.
+    /// Matrix product; each flag is set if its operand is transposed. The right operand may be a single matrix that all
+    /// batches share.
     MatMul { transpose_a: bool, transpose_b: bool },
     /// Pooling; `alg` is oneDNN's algorithm.
     Pool { alg: i32, window: crate::library::Window },
@@ -113,13 +109,14 @@ pub enum Kind {
     LayerNorm { epsilon: f32 },
     /// Elementwise function.
     Eltwise(EltwiseParams),
-    /// Tests each element for NaN. Has no lowering of its own: only the `where` that reads it is computed.
+    /// Tests each element for NaN. Has no lowering: supported only as the condition of a `where` that is simplified to
+    /// [`Kind::NoNan`].
     IsNan,
-    /// Replaces every NaN by this number.
+    /// Replaces every NaN with this number.
     NoNan(f32),
     /// Error function, which the library implements only as part of GELU.
     Erf,
-    /// Elementwise function with a hand-written loop.
+    /// Elementwise function with a hand-written kernel.
     MathFn(crate::elementwise::MathFn),
     /// Elementwise function of two tensors that broadcast; the value is oneDNN's algorithm.
     Binary(i32),
@@ -129,23 +126,23 @@ pub enum Kind {
     Cell(crate::cell::CellKind),
     /// Concatenation of the operands.
     Concat { axis: usize },
-    /// Reduction over these axes, which are kept with size 1.
+    /// Reduction over `axes`, which are kept with dimension 1.
     Reduce { alg: i32, axes: Vec<usize> },
     /// Resize of the spatial axes, at half-pixel centers.
     Resample { alg: i32 },
     /// Padding with zeros.
     Pad { before: Vec<i64> },
-    /// Padding of a byte tensor with this byte.
+    /// Padding of an int8 or uint8 tensor with the byte `value`.
     PadBytes { before: Vec<i64>, value: u8 },
     /// Integer stage: an elementwise function of one tensor, or of two tensors of the same shape.
     Stage(crate::qnn::Stage),
-    /// Average pooling of bytes with real results.
+    /// Average pooling of an int8 or uint8 tensor with `float32` results.
     IntAvgPool(crate::qnn::IntAvgPool),
-    /// Elements unchanged, with another shape.
+    /// Reshape of the operand to the result's shape.
     Reshape,
     /// Permutation of the dimensions.
     Transpose(Vec<usize>),
-    /// Strided slice: `begin` and `step` by dimension.
+    /// Strided slice; `begin` and `step` have one entry per axis.
     Slice { begin: Vec<i64>, step: Vec<i64> },
 }
 
@@ -160,9 +157,7 @@ impl Kind {
 #[derive(Clone, Debug)]
 pub struct Op {
     pub kind: Kind,
-    /// Operands.
     pub inputs: Vec<Val>,
-    /// Result.
     pub output: Val,
 }
 
@@ -173,24 +168,21 @@ pub struct RegionIr {
     pub values: Vec<Value>,
     /// Operators in topological order.
     pub ops: Vec<Op>,
-    /// Region inputs.
     pub inputs: Vec<Val>,
-    /// Region outputs.
     pub outputs: Vec<Val>,
     /// Constants, as far as they are still held.
     pub constants: Vec<Constant>,
-    /// `int32` sums whose magnitude may exceed 2^24.
+    /// `int32` accumulators whose magnitude may exceed 2^24.
     pub wide_sums: BTreeSet<Val>,
-    /// Cell states computed by LSTM cells, keyed by the value that the model computed instead.
+    /// Cell states computed by LSTM cells, keyed by the model's value that each of them replaces.
     pub cells: HashMap<Val, Val>,
-    /// Options of the region.
     pub options: Options,
     /// Operators by kind, operands and type, for deduplication while the IR is built.
     known: HashMap<String, Val>,
 }
 
 impl RegionIr {
-    /// Creates an empty IR over these constants.
+    /// Creates an IR without operators over the given constants.
     pub fn new(constants: Vec<Constant>) -> RegionIr {
         RegionIr { constants, ..RegionIr::default() }
     }
@@ -227,12 +219,12 @@ impl RegionIr {
         &self.get(value).shape
     }
 
-    /// Returns the operator that defines a value.
+    /// Returns the operator that defines `value`, or `None` for an input or a constant.
     pub fn producer(&self, value: Val) -> Option<&Op> {
         if let Def::Op(op) = self.get(value).def { self.ops.get(op) } else { None }
     }
 
-    /// Returns the index of the constant that a value stands for.
+    /// Returns the index of the constant that defines `value`, if it is a constant.
     pub fn constant(&self, value: Val) -> Option<usize> {
         if let Def::Constant(number) = self.get(value).def { Some(number) } else { None }
     }
@@ -247,7 +239,7 @@ impl RegionIr {
     /// Removes the operators that no output depends on.
     pub fn drop_dead(&mut self) {
         self.known = HashMap::new();
-        // Later reads of a cell state use the one that the LSTM cell computes, so it is not computed twice.
+        // Operators after an LSTM cell read the cell state that the cell computes, so that it is not computed twice.
         let cells = std::mem::take(&mut self.cells);
         for number in 0..self.ops.len() {
             for at in 0..self.ops[number].inputs.len() {
