@@ -1,4 +1,4 @@
-//! oneDNN as a backend.
+//! Backend that runs regions on oneDNN.
 //!
 //! A region is compiled into a blob that holds its graph as JSON; on loading, it becomes a list of oneDNN primitives
 //! over one arena. Files, in the order in which a region passes through them:
@@ -9,13 +9,13 @@
 //! | `attributes`, `translate` | Relay's operators and attributes; shape inference |
 //! | `ir`, `simplify` | IR with a few kinds of operators; recognition of GELU and similar idioms |
 //! | `recurrent`, `cell` | LSTM and GRU steps after their matrix products: recognition and kernels |
-//! | `gemv` | GEMV kernel for those products |
+//! | `gemv` | GEMV kernel for the matrix products of recurrent layers |
 //! | `elementwise`, `math` | functions for which the library lacks precision; approximations that vectorize |
-//! | `qnn`, `sum_requirement` | quantized operators: the loop over the sums that the library computes; implementations that sum exactly |
+//! | `qnn`, `sum_requirement` | quantized operators: the loop over the library's int32 accumulators; choice of implementations that accumulate exactly |
 //! | `fuse` | grouping of operators into primitives |
-//! | `dim_map` | reduction of the number of dimensions that a primitive sees |
+//! | `dim_map` | reduction of the rank that a primitive sees |
 //! | `view` | strided layouts; transposes, slices and reshapes without copies |
-//! | `concat` | concatenation of channels |
+//! | `concat` | concatenation along the innermost dimension |
 //! | `bf16` | optional bfloat16 |
 //! | `winograd` | convolutions by 3 x 3 kernels with fewer multiplications |
 //! | `options` | options of a region |
@@ -28,8 +28,8 @@
 //! | `cpu` | dispatch on CPU features |
 //! | `library` | locating and opening oneDNN, its C API, a safe layer over it |
 //!
-//! The library is opened at run time. Without it the plugin still loads, and refuses every operator with the command
-//! that installs it as the hint.
+//! The library is opened at run time. If it is missing, the plugin still loads but refuses every operator, with the
+//! command that installs the library as the hint.
 
 mod anchors;
 mod argument;

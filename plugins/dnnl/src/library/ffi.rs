@@ -1,12 +1,12 @@
-//! oneDNN's C API, version 3: hand-written declarations of the types, constants and functions in use.
+//! Hand-written declarations of oneDNN's C API, version 3: the types, constants and functions in use.
 //!
-//! Every object of the library is an opaque pointer. Values are those of `dnnl_types.h` and `dnnl_common_types.h`; a
-//! test compares each of them with the header if the header is installed.
+//! Every object of the library is an opaque pointer. Constants are those of `dnnl_types.h` and `dnnl_common_types.h`; a
+//! test compares each constant with the headers if they are installed.
 
 use libloading::os::unix::Library;
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
-/// Maximum number of dimensions of a tensor.
+/// Maximum rank of a tensor.
 pub const MAX_NDIMS: usize = 12;
 /// `dnnl_dims_t`.
 pub type Dims = [i64; MAX_NDIMS];
@@ -63,11 +63,11 @@ pub struct Version {
     pub gpu_runtime: c_uint,
 }
 
-/// Declares constants with their names in the header, for the test that compares them.
+/// Declares constants together with their names in the headers, which a test compares.
 macro_rules! constants {
     ($($(#[$doc:meta])* $name:ident = $c:literal $value:literal;)*) => {
         $($(#[$doc])* pub const $name: c_int = $value;)*
-        /// All constants above, by the header's name.
+        /// Names in the headers and values of all constants.
         #[cfg(test)]
         pub const CONSTANTS: &[(&str, c_int)] = &[$(($c, $value)),*];
     };
@@ -203,11 +203,11 @@ constants! {
     ARG_SCRATCHPAD = "DNNL_ARG_SCRATCHPAD" 80;
     /// First of several sources.
     ARG_MULTIPLE_SRC = "DNNL_ARG_MULTIPLE_SRC" 1024;
-    /// Base of post-operator arguments: post-operator `i` uses `i + 1` times this.
+    /// Base of post-operator arguments: those of post-operator `i` start at `(i + 1) * ARG_POST_OP`.
     ARG_POST_OP = "DNNL_ARG_ATTR_MULTIPLE_POST_OP_BASE" 32768;
 }
 
-/// Sizes of the types that cross the boundary by value or by pointer to their fields.
+/// Sizes of the types that are passed to the library by value or by pointer.
 #[cfg(test)]
 pub const SIZES: &[(&str, usize)] = &[
     ("dnnl_dims_t", size_of::<Dims>()),
@@ -232,10 +232,10 @@ macro_rules! functions {
             /// Resolves every function.
             ///
             /// # Errors
-            /// Name of the first function that the library lacks.
+            /// The library lacks a function, whose name is returned.
             ///
             /// # Safety
-            /// The library must be oneDNN version 3 and stay mapped as long as the table is used.
+            /// The library must be oneDNN version 3, and must stay mapped while the table is in use.
             pub unsafe fn of(library: &Library) -> Result<Api, &'static str> {
                 Ok(Api {
                     $($name: {

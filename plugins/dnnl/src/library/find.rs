@@ -18,11 +18,11 @@ pub fn set_plugin_path(path: &Path) {
     let _ = PLUGIN_PATH.set(path.to_owned());
 }
 
-/// Returns the file to open. Candidates, in order: `BYOC_DNNL_LIB`; the plugin's folder; `vendor/onednn` in the
-/// plugin's folder or up to three folders above it; the file name alone, for the system's loader.
+/// Returns the path of the library. Candidates, in order: `BYOC_DNNL_LIB`; the plugin's folder; `vendor/onednn` in the
+/// plugin's folder or in one of the three folders above it; the bare file name, for the dynamic loader to search.
 ///
 /// # Errors
-/// `BYOC_DNNL_LIB` does not name a file, or the file found is truncated.
+/// The file that `BYOC_DNNL_LIB` names, or the one that was found, is not a complete shared library.
 pub fn find() -> Result<PathBuf> {
     if let Some(named) = std::env::var_os("BYOC_DNNL_LIB").filter(|value| !value.is_empty()) {
         let file = PathBuf::from(named);
@@ -44,7 +44,7 @@ pub fn find() -> Result<PathBuf> {
     Ok(PathBuf::from(FILE_NAME))
 }
 
-/// Returns the candidates in and above the plugin's folder.
+/// Returns the candidates in the plugin's folder and the folders above it.
 fn candidates(plugin: Option<&Path>) -> Vec<PathBuf> {
     let plugin = plugin.map(|path| path.canonicalize().unwrap_or_else(|_| path.to_owned()));
     let Some(folder) = plugin.as_deref().and_then(Path::parent) else { return Vec::new() };

@@ -1,7 +1,7 @@
-//! A safe layer over the C API: every object is owned and destroyed on drop, and every status is checked.
+//! Safe layer over the C API: every object is owned and destroyed on drop, and every status is checked.
 //!
-//! Descriptors are only created and queried; only [`Primitive::execute`] touches tensor data, and only it is `unsafe`
-//! to call.
+//! Descriptors are only created and queried. [`Primitive::execute`] alone accesses tensor data, and is the only
+//! `unsafe` function.
 
 use super::OneDnn;
 use super::ffi::{self, Dims, MAX_NDIMS};
@@ -17,7 +17,10 @@ fn check(status: ffi::Status, subject: &str) -> Result<()> {
     Status::of(status).map_or(Ok(()), |status| Err(OneDnnError::of(status, subject)))
 }
 
-/// Returns oneDNN's code of an element type, if oneDNN supports it.
+/// Returns oneDNN's code of an element type.
+///
+/// # Errors
+/// oneDNN does not support the element type.
 fn dtype_number(dtype: DType) -> Result<c_int> {
     Ok(match dtype {
         DType::F32 => ffi::F32,
@@ -25,13 +28,13 @@ fn dtype_number(dtype: DType) -> Result<c_int> {
         DType::I32 => ffi::S32,
         DType::I8 => ffi::S8,
         DType::U8 | DType::BOOL => ffi::U8,
-        other => return Err(format!("oneDNN does not compute with {other}").into()),
+        other => return Err(format!("element type {other} is not supported by oneDNN").into()),
     })
 }
 
 fn dims(values: &[i64]) -> Result<Dims> {
     if values.len() > MAX_NDIMS {
-        return Err(format!("expected at most {MAX_NDIMS} dimensions, found {}", values.len()).into());
+        return Err(format!("expected a rank of at most {MAX_NDIMS}, found {}", values.len()).into());
     }
     let mut dims = [0; MAX_NDIMS];
     dims[..values.len()].copy_from_slice(values);
@@ -67,7 +70,7 @@ owned! {
     PostOps(ffi::CPostOps, post_ops_destroy);
     /// Implementation that the library chose for given types and layouts.
     PrimitiveDesc(ffi::CPrimitiveDesc, primitive_desc_destroy);
-    /// Compiled primitive: generated code.
+    /// Compiled primitive, which owns its generated code.
     Primitive(ffi::CPrimitive, primitive_destroy);
     /// Layout and address of a tensor.
     Memory(ffi::CMemory, memory_destroy);
@@ -86,7 +89,7 @@ impl Desc {
     /// Creates the descriptor of a tensor with the given strides, in elements.
     ///
     /// # Errors
-    /// An element type, a rank or strides that the library does not support.
+    /// The library does not support the element type, the rank or the strides.
     pub fn strided(library: &'static OneDnn, dtype: DType, shape: &[i64], strides: &[i64]) -> Result<Desc> {
         let (number, dims, strides) = (dtype_number(dtype)?, dims(shape)?, dims(strides)?);
         let mut raw = null_mut();
@@ -113,7 +116,7 @@ impl Desc {
         Ok(Desc { library, raw })
     }
 
-    /// Size in bytes, from the first element to the end of the last.
+    /// Returns the size in bytes, from the start of the first element to the end of the last.
     pub fn size(&self) -> usize {
         // SAFETY: the descriptor is alive.
         unsafe { (self.library.api.memory_desc_get_size)(self.raw) }
@@ -149,7 +152,7 @@ impl PostOps {
         Ok(PostOps { library, raw })
     }
 
-    /// Appends the sum with the previous contents of the destination.
+    /// Appends an addition of the previous contents of the destination.
     ///
     /// # Errors
     /// If there are too many post-operators.
@@ -168,7 +171,7 @@ impl PostOps {
         check(status, "eltwise post-operator")
     }
 
-    /// Appends a binary operator with another tensor.
+    /// Appends a binary operator whose second operand has the layout `other`.
     ///
     /// # Errors
     /// If the tensor does not broadcast, or there are too many post-operators.
@@ -198,12 +201,12 @@ impl Attr {
     }
 }
 
-/// Strides, dilation, kernel and padding of a window, by spatial axis.
+/// Strides, dilation, kernel size and padding of a window, per spatial axis.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Window {
-    /// Elements between the starts of adjacent windows.
+    /// Distance between the starts of adjacent windows, in elements.
     pub strides: Vec<i64>,
-    /// Elements between adjacent taps; 1 is dense.
+    /// Distance between adjacent taps, in elements; 1 is dense.
     pub dilation: Vec<i64>,
     /// Number of taps.
     pub kernel: Vec<i64>,
@@ -242,7 +245,7 @@ impl PrimitiveDesc {
     /// Describes a copy of a tensor into another layout or element type.
     ///
     /// # Errors
-    /// If the library has no implementation; the same holds for all functions below.
+    /// The library has no implementation; this applies to all functions below.
     pub fn reorder(library: &'static OneDnn, src: &Desc, dst: &Desc, attr: &Attr) -> Result<PrimitiveDesc> {
         let mut raw = null_mut();
         let engine = library.engine;
@@ -449,7 +452,7 @@ impl PrimitiveDesc {
 
     /// Returns the layout that the implementation expects its weights in.
     pub fn weights(&self) -> Result<Desc> {
-        // SAFETY: the descriptor is alive, the result lives as long as it, and is copied.
+        // SAFETY: the descriptor is alive; the result lives as long as the descriptor, and is copied.
         let raw = unsafe { (self.library.api.primitive_desc_query_md)(self.raw, ffi::QUERY_WEIGHTS_MD, 0) };
         self.copied(raw)
     }
@@ -488,7 +491,7 @@ impl PrimitiveDesc {
         }
     }
 
-    /// Returns true for the matrix product that runs a general GEMM on each batch in turn.
+    /// Returns true for oneDNN's general GEMM, which runs one batch at a time.
     pub fn is_general_product(&self) -> bool {
         self.implementation().starts_with("gemm")
     }
@@ -499,7 +502,7 @@ impl PrimitiveDesc {
     }
 }
 
-/// Strides, dilation (0 means dense in oneDNN) and padding in the form that oneDNN expects.
+/// Returns strides, dilation, start and end padding as oneDNN expects them; a dense kernel has dilation 0 there.
 fn conv_dims(w: &Window) -> Result<[Dims; 4]> {
     let dilates: Vec<i64> = w.dilation.iter().map(|d| d - 1).collect();
     Ok([dims(&w.strides)?, dims(&dilates)?, dims(&w.before)?, dims(&w.after)?])
@@ -524,7 +527,7 @@ impl Primitive {
     ///
     /// # Safety
     /// The memory object of each argument must have the layout that the primitive was created for and point to memory
-    /// that is large enough; nobody else may use the memory that is written during the call.
+    /// that is large enough. During the call, nothing else may access memory that the primitive writes.
     pub unsafe fn execute(&self, stream: &Stream, args: &[ffi::ExecArg]) -> Result<()> {
         // SAFETY: primitive and stream are alive; the caller guarantees the rest.
         let status =
@@ -549,7 +552,7 @@ impl Memory {
     /// Sets the address of the first element.
     ///
     /// # Errors
-    /// None known.
+    /// The library rejects the memory object; no cause is known.
     pub fn set(&mut self, place: *mut u8) -> Result<()> {
         // SAFETY: the object is alive; the address is dereferenced only during an execution.
         check(unsafe { (self.library.api.memory_set_data_handle)(self.raw, place.cast()) }, "memory")

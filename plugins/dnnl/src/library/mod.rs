@@ -1,4 +1,4 @@
-//! oneDNN: locating the library, its C API, and a safe layer over it.
+//! Access to oneDNN: locating the library, its C API, and a safe layer over the API.
 
 pub mod ffi;
 mod find;
@@ -16,7 +16,7 @@ use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use openmp::{SetThreads, Team};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-/// Library, open for the life of the process.
+/// Loaded library, open until the process ends.
 pub struct OneDnn {
     api: ffi::Api,
     engine: *mut ffi::CEngine,
@@ -36,7 +36,7 @@ unsafe impl Sync for OneDnn {}
 /// Returns the library, opening it on the first call.
 ///
 /// # Errors
-/// The library is missing or not supported; the hint is the command that installs it.
+/// The library is missing or unsupported; the hint tells how to install it.
 pub fn onednn() -> Result<&'static OneDnn> {
     static LIBRARY: OnceLock<Result<OneDnn>> = OnceLock::new();
     match LIBRARY.get_or_init(open) {
@@ -49,11 +49,12 @@ fn open() -> Result<OneDnn> {
     let file = find::find()?;
     let shown = file.display();
     let unusable = |problem: String| Error::new(format!("{shown}: {problem}")).hint(INSTALL_HINT);
-    // SAFETY: the file is a complete shared library that its user trusts; its constructors set up OpenMP and C++
-    // statics.
+    // SAFETY: the file is a complete shared library that the user trusts; its constructors only initialize OpenMP and
+    // C++ statics.
     let library = openmp::with_short_spin(|| unsafe { Library::open(Some(&file), RTLD_NOW | RTLD_LOCAL) })
         .map_err(|error| unusable(format!("cannot load the library: {error}")))?;
-    // SAFETY: every version of the library has this function, and its structure begins with these fields.
+    // SAFETY: every version of the library has this function, and the structure that it returns begins with these
+    // fields.
     let version = unsafe { library.get::<unsafe extern "C" fn() -> *const ffi::Version>(b"dnnl_version") };
     let version = version.map_err(|_| unusable("not oneDNN: function dnnl_version is missing".into()))?;
     // SAFETY: the function returns a pointer to a constant.
@@ -63,18 +64,18 @@ fn open() -> Result<OneDnn> {
         return Err(unusable(format!("expected oneDNN 3, found {shown_version}")));
     }
     if version.cpu_runtime != ffi::RUNTIME_OMP as u32 {
-        return Err(unusable("expected oneDNN built with OpenMP, whose number of threads can be set".into()));
+        return Err(unusable("expected oneDNN with the OpenMP threading runtime, found another runtime".into()));
     }
     // SAFETY: the library is oneDNN 3 and is never unmapped.
     let api = unsafe { ffi::Api::of(&library) };
     let api = api.map_err(|name| unusable(format!("oneDNN {shown_version} lacks function {name}")))?;
     let set_threads = openmp::set_threads(&library)
-        .ok_or_else(|| unusable("its OpenMP library lacks function omp_set_num_threads".into()))?;
+        .ok_or_else(|| unusable("the OpenMP library lacks function omp_set_num_threads".into()))?;
     let mut engine = std::ptr::null_mut();
     // SAFETY: the out-pointer is valid.
     let status = unsafe { (api.engine_create)(&mut engine, ffi::CPU, 0) };
     if let Some(status) = Status::of(status) {
-        return Err(unusable(format!("no engine for this CPU: {status}")));
+        return Err(unusable(format!("cannot create a CPU engine: {status}")));
     }
     tracing::debug!("oneDNN {shown_version} from {shown}");
     let team = Team::of(&library);
@@ -82,8 +83,8 @@ fn open() -> Result<OneDnn> {
 }
 
 impl OneDnn {
-    /// Calls `body(thread, threads)`, which must not panic, on every thread of the library's pool, or only on the
-    /// calling thread if there is not `enough` work to justify waking others.
+    /// Calls `body(thread, threads)` on every thread of the library's pool if there is `enough` work to justify waking
+    /// them, otherwise on the calling thread alone. `body` must not panic.
     pub fn on_threads(&self, enough: bool, body: &(dyn Fn(usize, usize) + Sync)) {
         match self.team.as_ref().filter(|_| enough) {
             Some(team) => team.run(body),
@@ -96,14 +97,14 @@ impl OneDnn {
         self.team.as_ref().map_or(1, Team::size)
     }
 
-    /// Empties the library's cache of primitives, which keeps the code of up to a thousand of them after their last
-    /// user has released them. Primitives in use are not affected.
+    /// Empties the library's primitive cache, which keeps the code of up to about a thousand primitives after their
+    /// last user has released them. Primitives in use are not affected.
     pub fn empty_cache(&self) {
-        // Concurrent calls would read each other's 0 as the capacity.
+        // Without the lock, a concurrent call could read the temporary 0 as the capacity and leave the cache disabled.
         static ONE: Mutex<()> = Mutex::new(());
         let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
         let mut capacity = 0;
-        // SAFETY: the out-pointer is valid. Threads that create primitives meanwhile merely miss the cache.
+        // SAFETY: the out-pointer is valid. Threads that create primitives at the same time merely miss the cache.
         unsafe {
             if (self.api.get_primitive_cache_capacity)(&mut capacity) == ffi::SUCCESS && capacity > 0 {
                 (self.api.set_primitive_cache_capacity)(0);
@@ -112,7 +113,7 @@ impl OneDnn {
         }
     }
 
-    /// Sets the pool size for calls by this thread.
+    /// Sets the number of threads for calls by the calling thread.
     pub fn set_threads(&self, threads: usize) {
         // SAFETY: the function sets a variable of the calling thread.
         unsafe { (self.set_threads)(threads.clamp(1, 4096) as i32) }

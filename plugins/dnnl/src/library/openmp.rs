@@ -1,9 +1,9 @@
-//! Thread pool of oneDNN: OpenMP.
+//! OpenMP, the thread pool of oneDNN.
 //!
-//! Between two primitives of a run its workers spin, so that the next one starts at once; after the run they should
-//! sleep soon. GNU OpenMP reads the number of spin iterations from the environment, once, when it is loaded, and its
-//! default amounts to milliseconds. So the library is loaded with an environment that sets a shorter time, unless the
-//! user has set one.
+//! Idle workers should spin between two primitives of a run, so that the next primitive starts at once, and sleep soon
+//! after the run. GNU OpenMP reads the number of spin iterations from the environment when it is loaded, and the
+//! default amounts to milliseconds. So the library is loaded with an environment that sets a shorter spin time, unless
+//! the user has set one.
 
 use libloading::os::unix::Library;
 use std::ffi::{CString, c_char, c_int, c_uint, c_void};
@@ -14,20 +14,20 @@ use std::time::{Duration, Instant};
 /// `omp_set_num_threads`: sets the number of threads of the calling thread's parallel regions.
 pub type SetThreads = unsafe extern "C" fn(c_int);
 
-/// Time that an idle worker spins before it sleeps: longer than the gap between two primitives. The caller spins as
-/// long for its workers, and if the system has woken one on the caller's core, each primitive takes that time before
-/// the worker is scheduled.
+/// Time for which an idle worker spins before it sleeps: longer than the gap between two primitives. The caller spins
+/// for the same time while waiting for workers. If the system has woken a worker on the caller's core, that worker is
+/// not scheduled until the caller's spin time has passed, which delays every primitive.
 const SPIN: Duration = Duration::from_micros(50);
 
-/// Variables by which a user sets the spin time.
+/// Environment variables with which a user sets the spin time.
 const SPIN_VARIABLES: [&str; 2] = ["GOMP_SPINCOUNT", "OMP_WAIT_POLICY"];
 
 unsafe extern "C" {
-    // Environment of the C library: a null-terminated array of `NAME=value`.
+    // Environment of the C library: a null-terminated array of strings `NAME=value`.
     static environ: AtomicPtr<*mut c_char>;
 }
 
-/// OpenMP team, for running hand-written kernels on the library's threads.
+/// Functions of GNU OpenMP that run hand-written kernels on the library's threads.
 #[derive(Clone, Copy)]
 pub struct Team {
     parallel: unsafe extern "C" fn(unsafe extern "C" fn(*mut c_void), *mut c_void, c_uint, c_uint),
@@ -37,7 +37,7 @@ pub struct Team {
 }
 
 impl Team {
-    /// Looks up the functions of GNU OpenMP; returns `None` if the library uses another OpenMP.
+    /// Looks up the functions of GNU OpenMP. Returns `None` if the library uses another implementation of OpenMP.
     pub fn of(library: &Library) -> Option<Team> {
         // SAFETY: in GNU OpenMP and compatible libraries the functions have these signatures.
         unsafe {
@@ -50,7 +50,7 @@ impl Team {
         }
     }
 
-    /// Returns the number of threads in the calling thread's teams.
+    /// Returns the number of threads in a team of the calling thread.
     pub fn size(&self) -> usize {
         // SAFETY: the function has no arguments.
         unsafe { (self.max_threads)() }.max(1) as usize
@@ -70,12 +70,12 @@ impl Team {
             (task.body)(thread.max(0) as usize, threads.max(1) as usize);
         }
         let mut task = Task { team: *self, body };
-        // SAFETY: the team has finished when the function returns; 0 stands for the calling thread's number of threads.
+        // SAFETY: the team has finished when the function returns. 0 selects the calling thread's number of threads.
         unsafe { (self.parallel)(enter, (&raw mut task).cast(), 0, 0) };
     }
 }
 
-/// Looks up `omp_set_num_threads` in the OpenMP library that this library depends on.
+/// Looks up `omp_set_num_threads` in the OpenMP library on which `library` depends.
 pub fn set_threads(library: &Library) -> Option<SetThreads> {
     // SAFETY: the function has this signature in every OpenMP library. The lookup includes the library's dependencies.
     unsafe { library.get::<SetThreads>(b"omp_set_num_threads") }.ok().map(|function| *function)
@@ -100,15 +100,15 @@ pub fn with_short_spin<T>(open: impl FnOnce() -> T) -> T {
         at = unsafe { at.add(1) };
     }
     with.push(std::ptr::null_mut());
-    // Both arrays stay allocated and unchanged, so another thread that reads the environment meanwhile sees a valid one
-    // in either case.
+    // Both arrays stay allocated and unchanged, so another thread that reads the environment meanwhile sees a valid
+    // array in either case.
     environment.store(Box::leak(with.into_boxed_slice()).as_mut_ptr(), Ordering::Release);
     let opened = open();
     environment.store(before, Ordering::Release);
     opened
 }
 
-/// Number of spin iterations that take [`SPIN`] on this machine.
+/// Measures the number of spin iterations that take [`SPIN`] on this machine.
 fn spin_count() -> u64 {
     const ITERATIONS: u32 = 2000;
     let best = (0..5).map(|_| {

@@ -1,6 +1,6 @@
 //! Advice to the operating system on the pages of weights.
 
-/// Requests huge pages. The memory should be aligned to huge pages and not touched yet.
+/// Requests huge pages for a block of memory, which should be aligned to huge pages and not yet accessed.
 pub fn advise_huge_pages(at: *mut u8, bytes: usize) {
     let page = 4096;
     let from = at.addr().next_multiple_of(page);

@@ -4,7 +4,7 @@ use super::ffi;
 use byoc_plugin_api::{Error, RefusalCode};
 use std::fmt;
 
-/// `dnnl_status_t` without success.
+/// Failures of `dnnl_status_t`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
     /// Memory is exhausted, or a tensor is larger than the address space.
@@ -17,14 +17,14 @@ pub enum Status {
     LastImplementationReached,
     /// Failed computation.
     RuntimeError,
-    /// Query for something that the primitive does not require.
+    /// Query of a property that the primitive does not require.
     NotRequired,
-    /// Any other code: one of the graph API, which is not used here, or of a later version.
+    /// Any other code: from the graph API, which is not used here, or from a later version.
     Unknown(i32),
 }
 
 impl Status {
-    /// Converts a status code; `None` is success.
+    /// Converts a status code. Returns `None` for success.
     pub fn of(number: ffi::Status) -> Option<Status> {
         Some(match number {
             0 => return None,
@@ -56,16 +56,16 @@ impl fmt::Display for Status {
 /// Error of the library, or of the layer over it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OneDnnError {
-    /// No implementation. Alternatives may be tried; otherwise the host is the fallback.
+    /// No implementation. Alternatives may be tried; if all fail, the host executes the operator.
     Unsupported(String),
     /// Memory is exhausted. No alternatives are tried.
     OutOfMemory(String),
-    /// Call that a correct plugin would not make, or a correct library would not fail.
+    /// Failure that indicates a defect of the plugin or of the library.
     Defect(String),
 }
 
 impl OneDnnError {
-    /// Converts the status of a call about `subject`.
+    /// Converts the status of a failed call; `subject` names the object of the call in the message.
     pub fn of(status: Status, subject: &str) -> OneDnnError {
         let text = format!("oneDNN, {subject}: {status}");
         match status {
@@ -77,7 +77,7 @@ impl OneDnnError {
         }
     }
 
-    /// Adds the name of a step.
+    /// Prefixes the message with the name of a step.
     pub fn in_step(self, step: &str) -> OneDnnError {
         match self {
             OneDnnError::Unsupported(text) => OneDnnError::Unsupported(format!("{step}: {text}")),
@@ -86,7 +86,7 @@ impl OneDnnError {
         }
     }
 
-    /// Returns the refusal code at the boundary.
+    /// Returns the code under which the error is reported to the host.
     pub fn code(&self) -> RefusalCode {
         match self {
             OneDnnError::Unsupported(_) => RefusalCode::UnsupportedShape,
