@@ -170,7 +170,7 @@ pub struct RegionIr {
     pub ops: Vec<Op>,
     pub inputs: Vec<Val>,
     pub outputs: Vec<Val>,
-    /// Constants, as far as they are still held.
+    /// Constants, indexed by [`Def::Constant`].
     pub constants: Vec<Constant>,
     /// `int32` accumulators whose magnitude may exceed 2^24.
     pub wide_sums: BTreeSet<Val>,

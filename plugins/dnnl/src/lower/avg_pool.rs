@@ -1,4 +1,4 @@
-//! Lowering of average pooling of bytes.
+//! Lowering of int8 and uint8 average pooling.
 
 use super::Lowering;
 use crate::ir::{CompileError, Op, Result};
@@ -10,14 +10,14 @@ use byoc_plugin_api::{DType, RefusalCode};
 use byoc_plugin_support::view::View;
 
 impl Lowering<'_> {
-    /// Adds the step of an average pooling.
+    /// Adds the step of an average pooling, which runs a hand-written channels-last kernel.
     pub fn int_avg_pool(&mut self, op: &Op, pool: &IntAvgPool) -> Result<usize> {
         let x = self.at(op.inputs[0]);
         let shape = self.ir.shape(op.output).to_vec();
         if shape.len() != 4 {
             return Err(CompileError::new(
                 RefusalCode::UnsupportedShape,
-                format!("expected 4 dimensions, found {shape:?}"),
+                format!("expected rank 4, found shape {shape:?}"),
             ));
         }
         let last = channels_last(4);

@@ -1,11 +1,11 @@
-//! Lowering of a region into a plan: a layout for every tensor, a primitive for every item.
+//! Lowering of a region into a plan: selects a layout for every tensor and a primitive for every item.
 //!
-//! Images are channels-last throughout a region, everything else is row-major; only the region's inputs and outputs are
-//! dense in the order of their dimensions. Views are free as long as the library reads them in place; where it has only
-//! its reference implementation for a layout, the tensor is copied first.
+//! Images are channels-last throughout a region, other tensors are row-major; the region's inputs and outputs alone are
+//! dense in the order of their dimensions. A view is read in place if the library supports its layout. A tensor whose
+//! layout only oneDNN's reference implementation supports is copied first.
 //!
-//! For each item, the alternatives are tried in order of preference, and the first one that the library implements is
-//! taken: the whole chain as post-operators before a part of it, existing layouts before copies.
+//! For each item, alternatives are tried in order of preference, and the first one that the library implements is
+//! selected: fusion of the whole chain is preferred to fusion of a prefix, and existing layouts to copies.
 
 mod avg_pool;
 mod stages;
@@ -41,12 +41,12 @@ pub enum PostOp {
     Binary(i32, BufferView),
 }
 
-/// Post-operators that a primitive computes of a chain.
+/// Prefix of a chain, converted to the post-operators of a primitive.
 pub struct Chain {
     pub post_ops: Vec<PostOp>,
-    /// Number of links of the chain that they cover.
+    /// Number of links in the prefix.
     pub links: usize,
-    /// Tensor that the first post-operator accumulates into; its buffer becomes the result's.
+    /// Tensor that the first post-operator accumulates into; the result is stored in its buffer.
     pub sum_into: Option<BufferView>,
 }
 
@@ -74,11 +74,12 @@ pub struct Lowering<'p> {
     last_read: Vec<usize>,
     /// Index of the last item that reads each buffer.
     needed_until: Vec<usize>,
-    /// Copies in other layouts, so that each copy is made once.
+    /// Tensors and their copies in other layouts, so that each copy is made once.
     copies: Vec<(BufferView, BufferView)>,
-    /// Copies in bfloat16.
+    /// Tensors and their copies in bfloat16.
     pub bf16_copies: Vec<(BufferView, BufferView)>,
-    /// Buffers that the remaining chain of the current item reads, whether or not the current anchor fuses those links.
+    /// Buffers that the remaining links of the current item read, whether or not these are fused with the current
+    /// anchor.
     chain_reads: Vec<BufferId>,
     /// Constant matrices that several products read.
     pub matrices: MatrixUses,
@@ -89,7 +90,7 @@ pub struct Lowering<'p> {
 /// plan adds.
 ///
 /// # Errors
-/// An operator for which the library has no implementation.
+/// The library has no implementation of an operator.
 pub fn lower(library: &'static OneDnn, ir: &RegionIr, packs: &mut Packs) -> Result<Plan> {
     let items = items(ir);
     let mut lowering = Lowering {
@@ -136,7 +137,7 @@ fn last_reads(ir: &RegionIr, items: &[Item]) -> Vec<usize> {
 }
 
 impl Lowering<'_> {
-    /// Adds a buffer of `elements` elements.
+    /// Adds a buffer of `elements` elements of type `dtype`.
     pub fn buffer(&mut self, place: Place, elements: i64, dtype: DType) -> BufferId {
         self.buffers.push(Buffer { place, bytes: elements as usize * dtype.size(), dtype });
         self.needed_until.push(if matches!(place, Place::Arena(_)) { 0 } else { usize::MAX });
@@ -158,12 +159,12 @@ impl Lowering<'_> {
         self.buffers[tensor.buffer.0 as usize].dtype
     }
 
-    /// Returns true if a tensor is in a constant, which can be packed at load time.
+    /// Returns true if a tensor is constant, so that it can be packed at load time.
     pub fn is_constant(&self, tensor: &BufferView) -> bool {
         matches!(self.buffers[tensor.buffer.0 as usize].place, Place::Constant(_))
     }
 
-    /// Offset of a tensor's first element in its buffer, in bytes.
+    /// Returns the offset of a tensor's first element in its buffer, in bytes.
     fn offset(&self, tensor: &BufferView) -> usize {
         tensor.view.offset as usize * self.dtype(tensor).size()
     }
@@ -237,7 +238,7 @@ impl Lowering<'_> {
         }
         let copy = self.scratch_of(dtype, wanted);
         self.copy(tensor, &copy, "reorder")?;
-        // A copy may be read as long as the original, so its buffer is never reused.
+        // Later items may read the copy instead of the original, so its buffer is never reused.
         self.needed_until[copy.buffer.0 as usize] = usize::MAX;
         self.copies.push((tensor.clone(), copy.clone()));
         Ok(copy)
@@ -278,7 +279,7 @@ impl Lowering<'_> {
         Ok(Some(buffer))
     }
 
-    /// Returns the packed forms that other plans already hold of a constant tensor.
+    /// Returns the forms in which other plans have already packed a constant tensor.
     pub fn existing_packings(&self, tensor: &BufferView) -> Vec<Packing> {
         let Place::Constant(constant) = self.buffers[tensor.buffer.0 as usize].place else { return Vec::new() };
         let Ok(from) = self.desc_of(tensor) else { return Vec::new() };
@@ -287,7 +288,7 @@ impl Lowering<'_> {
         self.packs.packs.iter().filter(own).map(|pack| pack.to.clone()).collect()
     }
 
-    /// Returns the library layouts among the packed forms.
+    /// Returns the library layouts into which other plans have already packed a constant tensor.
     pub fn existing_layouts(&self, tensor: &BufferView) -> Vec<Desc> {
         let layout = |packing| if let Packing::Layout(desc) = packing { Some(desc) } else { None };
         self.existing_packings(tensor).into_iter().filter_map(layout).collect()
@@ -309,7 +310,7 @@ impl Lowering<'_> {
         Ok(())
     }
 
-    /// Adds a step that replaces every NaN of a packed tensor by a number.
+    /// Adds a step that replaces every NaN in a packed tensor with `number`.
     pub fn replace_nan(&mut self, tensor: &BufferView, number: f32) -> Result<()> {
         let desc = self.desc(&tensor.view)?;
         let offset = self.offset(tensor);
@@ -351,7 +352,7 @@ impl Lowering<'_> {
     }
 
     fn push(&mut self, operation: Operation, args: Vec<Argument>, label: &str) {
-        // Copies of, and in, a buffer that is overwritten are stale.
+        // If a buffer is overwritten, copies of its tensors, and copies stored in it, are stale.
         for written in args.iter().filter(|argument| argument.arg == ffi::ARG_DST) {
             self.copies.retain(|(from, to)| from.buffer != written.buffer && to.buffer != written.buffer);
             self.forget_bf16_copies(written.buffer);
@@ -359,7 +360,7 @@ impl Lowering<'_> {
         self.steps.push(Step { operation, args, label: label.to_owned() });
     }
 
-    /// Creates attributes with these post-operators.
+    /// Creates primitive attributes with the given post-operators.
     pub fn attr(&self, post_ops: &[PostOp]) -> Result<Attr, OneDnnError> {
         let mut list = PostOps::new(self.library)?;
         for post_op in post_ops {
@@ -384,8 +385,8 @@ impl Lowering<'_> {
         Ok(args)
     }
 
-    /// Returns the second operand of a link, in the dimensions of a primitive whose result is the value at the
-    /// start of the chain. `path` holds the views in between.
+    /// Returns the second operand of a link, mapped to the dimensions of the primitive that computes the value at the
+    /// start of the chain. `path` lists the views between that value and the link.
     pub fn operand(&mut self, other: Val, path: &[Link], dim_map: &DimMap) -> Option<BufferView> {
         let tensor = self.at(other);
         let mut view = tensor.view;
@@ -410,7 +411,7 @@ impl Lowering<'_> {
         if let Some(view) = dim_map.to_exec(&view) {
             return Some(BufferView { buffer, view });
         }
-        // Dimensions that the map merges may not be adjacent in memory; a copy makes them so.
+        // Dimensions that the map merges may not be adjacent in memory; if so, the operand is copied.
         let ordered = BufferView { buffer, view: dim_map.permuted(&view)? };
         let shape = regroup(&ordered.view.shape, &dim_map.ordered_shape(), &dim_map.exec_shape)?;
         let ordered = self.row_major(&ordered).ok()?;
@@ -487,7 +488,8 @@ impl Lowering<'_> {
         others.collect::<Vec<_>>().into_iter().map(|other| self.at(other).buffer).collect()
     }
 
-    /// Returns true if an anchor may overwrite this operand: neither the rest of its item nor a later one reads it.
+    /// Returns true if an anchor may overwrite the operand `tensor`: nothing else in its item or in later items reads
+    /// the buffer.
     pub fn may_overwrite(&self, tensor: &BufferView, read: &[BufferId]) -> bool {
         self.is_last_use(tensor.buffer)
             && !self.chain_reads.contains(&tensor.buffer)
@@ -495,7 +497,7 @@ impl Lowering<'_> {
             && read.iter().filter(|&&buffer| buffer == tensor.buffer).count() == 1
     }
 
-    /// Returns the memory order that suits the users of a value: that of its only user if it is a transpose.
+    /// Returns the preferred memory order of a value: that of its transpose, if a transpose is the only user.
     pub fn preferred_order(&self, value: Val) -> Option<Vec<usize>> {
         match self.users[value.index()][..] {
             [user] => match &self.ir.ops[user].kind {
@@ -527,8 +529,8 @@ impl Lowering<'_> {
         }
     }
 
-    /// Places the value at the end of the first `count` links of a chain; `tensor` is the anchor's result as seen
-    /// through `dim_map`.
+    /// Sets the placement of the value that the first `count` links of a chain compute; `tensor` is that result in the
+    /// dimensions of the primitive, which `dim_map` maps back.
     pub fn put_after_chain(
         &mut self,
         op: &Op,
@@ -554,8 +556,8 @@ impl Lowering<'_> {
         Ok(())
     }
 
-    /// Returns the map to the fewest dimensions for a value in this memory order that is compatible with an operand
-    /// of the given shape and with all operands of the chain.
+    /// Returns the map to the fewest dimensions for the result of `op` in memory order `order` that is compatible with
+    /// an operand of shape `operand` and with all operands of the chain.
     pub fn collapsed_dims(&mut self, op: &Op, links: &[Link], order: &[usize], operand: Option<&[i64]>) -> DimMap {
         let start = self.ir.shape(op.output).to_vec();
         let whole = DimMap::plain(&start, &start);
@@ -601,7 +603,7 @@ impl Lowering<'_> {
         Ok(())
     }
 
-    /// Copies remaining results into the region's outputs and assigns arena offsets.
+    /// Places the results in the region's outputs, copying them where necessary, and assigns arena offsets.
     fn finish(mut self) -> Result<Plan> {
         let mut outputs = Vec::new();
         for (k, &output) in self.ir.outputs.iter().enumerate() {
@@ -625,7 +627,7 @@ impl Lowering<'_> {
     }
 }
 
-/// Name of a kind in messages.
+/// Returns the name of a kind for messages.
 fn name(kind: &Kind) -> &'static str {
     match kind {
         Kind::Conv { transposed: false, .. } => "convolution",

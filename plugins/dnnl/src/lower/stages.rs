@@ -1,5 +1,5 @@
 //! Lowering of a chain of [`Stage`]s to the operations of an epilogue: parameters along an axis become rows that can be
-//! read from any index, and adjacent bounds and sums are merged.
+//! read from any index, and adjacent clamps and offsets are merged.
 
 use super::{BufferView, Lowering};
 use crate::fuse::Link;
@@ -12,10 +12,10 @@ use crate::qnn::stage::{Stage, SumOperand, range};
 use byoc_plugin_api::{DType, RefusalCode};
 use byoc_plugin_support::view::{View, count};
 
-/// Axis in memory.
+/// Axis along which parameters vary, by its layout in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ParamAxis {
-    /// Size of the axis.
+    /// Number of elements along the axis.
     size: usize,
     /// Stride of the axis, in elements.
     stride: usize,
@@ -23,7 +23,7 @@ struct ParamAxis {
 
 /// Epilogue under construction.
 struct EpilogueBuilder {
-    /// Axis of all parameters that are not scalars.
+    /// Axis that all non-scalar parameters share.
     axis: Option<ParamAxis>,
     ops: Vec<EpilogueOp>,
     /// True if the operations so far yield floats.
@@ -35,8 +35,8 @@ fn unsupported_shape(detail: &str) -> CompileError {
 }
 
 impl Lowering<'_> {
-    /// Adds one step for a stage and the following ones, as long as their parameters share one axis. Returns the number
-    /// of links covered.
+    /// Adds one step for a stage and for the links that follow, up to the first one that cannot be part of the same
+    /// epilogue. Returns the number of links covered.
     pub fn stages(&mut self, op: &Op, links: &[Link]) -> Result<usize> {
         let mut x = self.at(op.inputs[0]);
         if !x.view.is_packed() {
@@ -72,7 +72,7 @@ impl Lowering<'_> {
                 _ => break,
             }
         }
-        let done = done.ok_or_else(|| unsupported_shape("parameters that do not match an axis"))?;
+        let done = done.ok_or_else(|| unsupported_shape("expected stage parameters along one axis"))?;
         let (value, view) = last;
         let to = self.ir.get(value).dtype;
         let elements = count(&view.shape) as usize;
@@ -94,7 +94,7 @@ impl Lowering<'_> {
         }
     }
 
-    /// Returns a tensor whose elements are in the memory order of a packed view of its shape.
+    /// Returns the operand `other` in the layout of the packed `view`, copying it if necessary.
     fn operand_in_layout(&mut self, other: Val, view: &View) -> Result<BufferView> {
         let other = self.at(other);
         if other.view.same_layout(view) {
@@ -110,8 +110,8 @@ impl Lowering<'_> {
 }
 
 impl EpilogueBuilder {
-    /// Adds a stage on elements of this layout, if its parameters share the axis of the others; returns false
-    /// otherwise.
+    /// Adds a stage on elements of layout `view`. Returns false if its parameters do not share the axis of the earlier
+    /// stages.
     fn add(&mut self, stage: &Stage, view: &View, swapped: bool) -> bool {
         let along = match stage {
             Stage::Offset(along) => (along.values.len(), along.axis),
@@ -211,7 +211,7 @@ impl EpilogueBuilder {
         true
     }
 
-    /// Sets the element type of the second tensor of the last operation.
+    /// Sets the element type of the second operand of the last operation.
     fn set_operand_dtype(&mut self, dtype: DType) {
         if let Some(EpilogueOp::RealSum { from, .. } | EpilogueOp::Sum { from, .. }) = self.ops.last_mut() {
             *from = dtype;
@@ -224,7 +224,7 @@ impl EpilogueBuilder {
         }
     }
 
-    /// Clamps; bounds of the previous operation are tightened instead of adding one.
+    /// Adds a clamp. If the previous operation already clamps, its bounds are tightened instead.
     fn clamp(&mut self, min: i32, max: i32) {
         match self.ops.last_mut() {
             Some(
@@ -243,7 +243,7 @@ impl EpilogueBuilder {
     }
 }
 
-/// Rescaling of an operand to the scale of the result.
+/// Operations that requantize an operand of a sum to the scale of the result.
 struct OperandRescale {
     zero_in: i32,
     step: EpilogueOp,
@@ -271,8 +271,8 @@ fn fixed_point_scale(
     zero: i32,
     bytes: bool,
 ) -> FixedPointScale {
-    // Exponents are clamped to 32 in either direction: beyond that, every nonzero number exceeds `int32`, or every
-    // result is 0.
+    // Exponents are clamped to [-32, 32]: a larger exponent overflows `int32` for every nonzero value, and a smaller
+    // one makes every result 0.
     let left: Vec<i64> = ratios.iter().map(|ratio| i64::from(ratio.exponent.clamp(0, 32))).collect();
     let shifts: Vec<i32> = ratios.iter().map(|ratio| 31 + (-ratio.exponent).clamp(0, 32)).collect();
     let multipliers: Vec<i32> = ratios.iter().map(|ratio| ratio.multiplier).collect();
