@@ -1,4 +1,4 @@
-//! Transcendental functions on a vector of elements, without branches or calls, so that loops over them vectorize.
+//! Transcendental functions without branches or calls, so that loops over a vector of elements are vectorized.
 
 /// Number of elements of a vector.
 pub const LANES: usize = 16;
@@ -6,15 +6,15 @@ pub const LANES: usize = 16;
 /// Vector of elements.
 pub type Lanes = [f32; LANES];
 
-/// Loads `count` elements from offset `at`; zeros if there is no tensor.
+/// Loads `count` elements at offset `at` of `from`, followed by zeros; only zeros if `from` is `None`.
 ///
 /// # Safety
-/// There must be `count` elements at that offset, at most `LANES`.
+/// `from` must hold `count` elements, at most `LANES`, from offset `at` on.
 #[inline(always)]
 pub unsafe fn load(from: Option<*const f32>, at: usize, count: usize) -> Lanes {
     let mut lanes = [0.0; LANES];
     if let Some(from) = from {
-        // SAFETY: guaranteed by the caller. A full vector is one instruction, a partial one a call.
+        // SAFETY: guaranteed by the caller. A full vector compiles to one instruction, a partial one to a call.
         unsafe {
             match count {
                 LANES => lanes = from.add(at).cast::<Lanes>().read_unaligned(),
@@ -25,10 +25,10 @@ pub unsafe fn load(from: Option<*const f32>, at: usize, count: usize) -> Lanes {
     lanes
 }
 
-/// Stores the first `count` elements at offset `at`.
+/// Stores the first `count` elements of `lanes` at offset `at` of `to`.
 ///
 /// # Safety
-/// There must be memory for `count` elements at that offset, at most `LANES`, that nobody else uses meanwhile.
+/// `to` must have room for `count` elements, at most `LANES`, from offset `at` on, which no other thread accesses.
 #[inline(always)]
 pub unsafe fn store(lanes: &Lanes, to: *mut f32, at: usize, count: usize) {
     // SAFETY: guaranteed by the caller.
@@ -55,7 +55,7 @@ pub fn tanh(x: f32) -> f32 {
 /// Computes e^x = 2^n e^r with |r| <= ln 2 / 2, by the polynomial of Cephes' `expf`. Propagates NaN.
 #[inline(always)]
 pub fn exp(x: f32) -> f32 {
-    /// Adding it rounds to an integer, held in the lowest bits.
+    /// Rounding constant 1.5 * 2^23: a sum with it holds the rounded integer in its lowest bits.
     const MAGIC: f32 = 12_582_912.0;
     let x = if x > 88.0 { 88.0 } else { x };
     let x = if x < -87.0 { -87.0 } else { x };
@@ -73,7 +73,7 @@ pub fn exp(x: f32) -> f32 {
 /// "Mish: A Self Regularized Non-Monotonic Activation Function", 2019).
 #[inline(always)]
 pub fn mish(x: f32) -> f32 {
-    // Beyond 30, n / (n + 2) is 1.
+    // For x > 30, n / (n + 2) rounds to 1.
     let e = exp(if x > 30.0 { 30.0 } else { x });
     let n = e * (e + 2.0);
     x * (n / (n + 2.0))
@@ -86,7 +86,7 @@ pub fn ln(x: f32) -> f32 {
     const LIFT: f32 = 8_388_608.0;
     let small = x < f32::MIN_POSITIVE;
     let bits = (if small { x * LIFT } else { x }).to_bits();
-    // Relative to sqrt(1/2), the exponent bits are those of x with its mantissa in [sqrt(1/2), sqrt(2)).
+    // Subtracting the bits of sqrt(1/2) leaves the exponent of x for a mantissa in [sqrt(1/2), sqrt(2)).
     let above = bits.wrapping_sub(std::f32::consts::FRAC_1_SQRT_2.to_bits());
     let k = (above as i32 >> 23) as f32 - if small { 23.0 } else { 0.0 };
     let f = f32::from_bits((above & 0x007f_ffff).wrapping_add(std::f32::consts::FRAC_1_SQRT_2.to_bits())) - 1.0;

@@ -1,6 +1,4 @@
-//! Options that a user may set for a region.
-//!
-//! They are read when the region is compiled, and stored in its graph.
+//! User options of a region, read when the region is compiled and stored in its graph.
 
 use crate::cpu;
 use byoc_plugin_api::{Attr, AttrValue, BackendOption, Graph};
@@ -28,7 +26,7 @@ const WINOGRAD: &str = "winograd";
 pub fn table() -> BTreeMap<String, BackendOption> {
     let bf16 = "products and convolutions read bfloat16 and accumulate in float32, where the CPU has AVX512_BF16";
     let winograd = "3 x 3 convolutions use Winograd, with fewer multiplications, where the CPU has AVX-512; \
-                    their last digits differ, and an infinity turns its neighbors into NaN";
+                    the last digits of results differ, and an infinity turns neighboring results into NaN";
     let option = |about: &str, values: [&str; 2]| BackendOption {
         about: about.into(),
         values: values.into_iter().map(Into::into).collect(),

@@ -22,7 +22,7 @@ pub struct PackSpec {
 /// Packed form of a constant.
 #[derive(Clone, PartialEq)]
 pub enum Packing {
-    /// Layout of the library.
+    /// oneDNN layout.
     Layout(Desc),
     /// Transformed kernels of a Winograd convolution.
     Winograd(Weights),
@@ -45,12 +45,12 @@ impl PackSpec {
     /// Writes the packed constant.
     ///
     /// # Errors
-    /// A constant that is shorter than its type says, or a layout that the library does not support.
+    /// If the constant has fewer bytes than its type requires, or the library does not support a layout.
     ///
     /// # Safety
     /// `to` must point to [`Packing::bytes`] bytes that are aligned for floats and that nobody else uses.
     pub unsafe fn write(&self, library: &'static OneDnn, constant: &Constant, to: *mut u8) -> Result<()> {
-        let short = || Error::new(format!("constant {} is shorter than its type says", self.constant));
+        let short = || Error::new(format!("constant {}: fewer bytes than its type requires", self.constant));
         let from = constant.bytes().get(self.offset..).ok_or_else(short)?;
         if self.from.size() > from.len() {
             return Err(short());
@@ -58,7 +58,7 @@ impl PackSpec {
         // SAFETY: guaranteed by the caller.
         let zeroed = |elements| unsafe { zeros(to, elements) };
         match &self.to {
-            // SAFETY: both sides span the bytes of their layouts, as the caller guarantees.
+            // SAFETY: `from` holds the bytes of its layout, as checked above, and `to` does, as the caller guarantees.
             Packing::Layout(layout) => unsafe { reorder(library, (&self.from, from), (layout, to)) },
             Packing::Winograd(weights) => weights.transform(from, zeroed(weights.elements())).ok_or_else(short),
             Packing::Panels(panels) => panels.pack(from, zeroed(panels.elements())).ok_or_else(short),
@@ -101,22 +101,22 @@ unsafe fn reorder(library: &'static OneDnn, from: (&Desc, &[u8]), to: (&Desc, *m
     Ok(())
 }
 
-/// Size of a cache line.
+/// Size of a cache line in bytes.
 pub const CACHE_LINE: usize = 64;
 
-/// Size of a huge page, where the system supports them.
+/// Size of a huge page in bytes, on systems that support huge pages.
 const HUGE_PAGE: usize = 2 << 20;
 
 /// Packed constant: its address and the allocation that it shares with others.
 #[derive(Clone)]
 pub struct PackedMemory {
-    /// Allocation that holds it.
+    /// Allocation that contains the packed data.
     pub memory: Arc<AlignedMemory>,
     /// Address of the packed data.
     pub at: *mut u8,
 }
 
-// SAFETY: it points into the allocation that it holds, which is written before it is shared, and only read afterwards.
+// SAFETY: `at` points into `memory`, which is written before it is shared, and only read afterwards.
 unsafe impl Send for PackedMemory {}
 // SAFETY: as above.
 unsafe impl Sync for PackedMemory {}
@@ -156,7 +156,7 @@ unsafe impl Send for AlignedMemory {}
 unsafe impl Sync for AlignedMemory {}
 
 impl AlignedMemory {
-    /// Allocates this number of bytes.
+    /// Allocates memory for `bytes` bytes.
     ///
     /// # Errors
     /// If memory is exhausted.
@@ -174,8 +174,8 @@ impl AlignedMemory {
         Ok(AlignedMemory { at, layout })
     }
 
-    /// Allocates memory in huge pages where the system supports them: a run reads all weights once, and with small
-    /// pages that would take thousands of TLB misses.
+    /// Allocates memory in huge pages where the system supports them: a run reads all weights, which would cause
+    /// thousands of TLB misses with small pages.
     pub fn in_huge_pages(bytes: usize) -> Result<AlignedMemory> {
         if bytes < HUGE_PAGE {
             return AlignedMemory::new(bytes);
@@ -192,7 +192,7 @@ fn out_of_memory(bytes: usize) -> Error {
 
 impl Drop for AlignedMemory {
     fn drop(&mut self) {
-        // SAFETY: it was allocated with this layout.
+        // SAFETY: the memory was allocated with this layout.
         unsafe { std::alloc::dealloc(self.at, self.layout) };
     }
 }

@@ -3,7 +3,7 @@
 //! Names list the fused operators: `conv2d_bias_sum_relu` is a convolution with a bias, a residual and an activation.
 //! The final fusion is decided over a whole region, with more context than a pattern has; the table serves to claim a
 //! model's operators when several backends compete for them, and to claim operators that are supported only in
-//! combination, such as the seven of a GELU.
+//! combination, such as the seven operators of a GELU.
 
 use std::fmt::Write;
 
@@ -44,11 +44,12 @@ const GELU_TANH: &str = "multiply(multiply(c, const), \
 const HARDSWISH: &str = "multiply(c, clip(add(multiply(c, const), const))) \
     | divide(multiply(c, clip(add(c, const))), const) | multiply(multiply(c, clip(add(c, const))), const)";
 
-/// Residual sum of bytes, with the chain on either side.
+/// Quantized residual sum, with the chain as either operand.
 const QUANTIZED_SUM: &str = "(qnn.add(scaled ? nn.relu ? clip, *, const, const, const, const, const, const) \
     | qnn.add(*, scaled ? nn.relu ? clip, const, const, const, const, const, const))";
 
-/// Returns the bindings of a quantized product with an optional bias, up to its requantization `scaled`.
+/// Returns the bindings of a quantized convolution or matrix product with an optional bias, up to the requantization
+/// `scaled`.
 fn requantized(op: &str) -> String {
     format!(
         "let sum = qnn.{op}(*, const, const, const, const, const);\n    \
@@ -60,15 +61,15 @@ fn requantized(op: &str) -> String {
 /// Maximum number of tensors in a pattern of `qnn.concatenate`.
 const MAX_CONCAT_INPUTS: usize = 6;
 
-/// Returns the pattern of a concatenation of `count` tensors with scales of their own. Their scales come in a tuple,
-/// which is only accessible as part of a claimed composite.
+/// Returns the pattern of a concatenation of `count` tensors, each with its own scale. The scales are in a tuple, which
+/// is accessible only as part of a claimed composite.
 fn concat_pattern(count: usize) -> String {
     let of = |part: &str| vec![part; count].join(", ");
     format!("qnn.concatenate(({}), ({}), ({}), const, const)", of("*"), of("const"), of("const"))
 }
 
-/// Returns the pattern of a quantized operator in real arithmetic, as passes for oneDNN write it: a bias, the scale,
-/// bounds, the scale of a residual sum and the residual, the zero point of the result.
+/// Returns the pattern of a quantized operator whose requantization is spelled out in float arithmetic, in the form
+/// that passes for oneDNN emit: bias, scale, bounds, scaled residual sum, zero point of the result.
 fn real_arithmetic(op: &str) -> String {
     format!(
         "let sum = cast(qnn.{op}(*, const, const(0), const(0), const, const));\n    \
@@ -113,7 +114,7 @@ pub fn table() -> String {
     for (name, pattern) in ACTIVATIONS.iter().filter(|(_, pattern)| pattern.len() > 40) {
         write_pattern(&mut text, name, "*", pattern);
     }
-    // Exporters write this after a softmax, whose rows are NaN where everything is masked.
+    // Exporters emit this after a softmax, because a fully masked row is NaN.
     text.push_str("no_nan: where(isnan(*x), const, *x)\n");
     text
 }
@@ -131,7 +132,7 @@ fn write_pattern(text: &mut String, name: &str, anchor: &str, pattern: &str) {
     };
 }
 
-/// Replaces `c` by a named wildcard, which matches the same expression at each occurrence.
+/// Replaces `c` with a named wildcard, which matches the same expression at each occurrence.
 fn replace_name(pattern: &str) -> String {
     pattern.replace("(c,", "(*c,").replace("(c)", "(*c)").replace("exp(c)", "exp(*c)")
 }

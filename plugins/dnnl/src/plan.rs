@@ -8,7 +8,7 @@ use crate::library::{Primitive, PrimitiveDesc};
 use byoc_plugin_api::DType;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Placement of a buffer.
+/// Location of a buffer's data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// Region input with this index.
@@ -36,11 +36,11 @@ pub struct Buffer {
 pub enum Operation {
     /// Runs a primitive whose code is not generated yet.
     Primitive(PrimitiveDesc),
-    /// Runs a primitive. Its descriptor has been dropped: it takes twice the memory of the primitive.
+    /// Runs a primitive. The descriptor, which is twice as large as the primitive, has been dropped.
     Code(Primitive),
     /// Fills the buffer of the only argument with this byte.
     Fill(u8),
-    /// Replaces every NaN in the only argument, which has this number of elements.
+    /// Replaces every NaN in the only argument with a number. The second field is the number of elements.
     NoNan(f32, usize),
     /// Winograd convolution.
     Winograd(crate::winograd::Winograd),
@@ -54,7 +54,7 @@ pub enum Operation {
     Concat(crate::concat::RowConcat),
     /// Elementwise chain of integer operators; `qnn` defines the argument indices.
     Epilogue(crate::qnn::Epilogue),
-    /// Average pooling of bytes; `qnn` defines the argument indices.
+    /// Average pooling of 8-bit integers; `qnn` defines the argument indices.
     IntAvgPool(crate::qnn::IntAvgPoolKernel),
 }
 
@@ -78,8 +78,8 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Tells for each buffer whether a step reads or writes it. A constant that is only read in packed form is not
-    /// touched.
+    /// Returns, for each buffer, whether any step reads or writes it. A constant that is read only in packed form is
+    /// not touched.
     pub fn touched(&self) -> Vec<bool> {
         let mut touched = vec![false; self.buffers.len()];
         self.steps.iter().flat_map(|step| &step.args).for_each(|arg| touched[arg.buffer.0 as usize] = true);
@@ -94,7 +94,7 @@ impl Plan {
         buffers.filter_map(|(buffer, _)| number(buffer.place)).collect()
     }
 
-    /// Returns the constants that steps read in place, once for each of their buffers.
+    /// Returns the indices of the constants that steps read in place, once per buffer.
     pub fn in_place(&self) -> Vec<usize> {
         let touched = self.touched();
         let buffers = self.buffers.iter().zip(touched).filter(|(_, touched)| *touched);
@@ -103,11 +103,12 @@ impl Plan {
     }
 }
 
-/// Alignment of arena buffers.
+/// Alignment of arena buffers in bytes.
 const CACHE_LINE: usize = 64;
 
-/// Assigns an offset to each arena buffer, which occupies it from the first to the last step that uses it, and returns
-/// the size of the arena. A buffer takes the smallest gap that fits (best fit), or the end.
+/// Assigns an offset in the arena to each arena buffer and returns the size of the arena. A buffer occupies its place
+/// from the first to the last step that uses the buffer: the smallest gap that is large enough (best fit), or else the
+/// end of the arena.
 pub fn place_in_arena(steps: &[Step], buffers: &mut [Buffer]) -> usize {
     let mut last = vec![None; buffers.len()];
     for (number, step) in steps.iter().enumerate() {
@@ -127,7 +128,7 @@ pub fn place_in_arena(steps: &[Step], buffers: &mut [Buffer]) -> usize {
             if let Place::Arena(at) = buffers[buffer].place
                 && last[buffer] == Some(number)
             {
-                // Cleared so that a buffer that a step names twice is freed once.
+                // Cleared so that a buffer that is two arguments of a step is freed only once.
                 last[buffer] = None;
                 arena.free(at, buffers[buffer].bytes.next_multiple_of(CACHE_LINE));
             }

@@ -1,13 +1,13 @@
-//! Average pooling of bytes: `(Σ (x - zero) / count) scale`, with an exact sum and a quotient rounded once.
+//! Average pooling of 8-bit integers: `(Σ (x - zero) / count) scale`, with an exact sum and a quotient rounded once.
 
 use crate::argument::Arguments;
 use crate::library::{OneDnn, Window, ffi};
 
-/// Average pooling of bytes.
+/// Average pooling of 8-bit integers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct IntAvgPool {
     pub window: Window,
-    /// True if padding counts, with the value of the zero point.
+    /// True if the average includes padding, whose value is the zero point.
     pub padded: bool,
     /// Zero point of the data.
     pub zero: i32,
@@ -18,7 +18,7 @@ pub struct IntAvgPool {
 /// Windows along one axis.
 #[derive(Clone, Copy, Debug)]
 pub struct Axis {
-    /// Size of the data.
+    /// Number of elements of the data.
     pub size: i64,
     /// Number of windows.
     pub out: i64,
@@ -53,7 +53,7 @@ pub struct IntAvgPoolKernel {
 /// Number of channels that are summed together.
 const LANES: usize = 64;
 
-/// Number of bytes to read that justifies waking another thread.
+/// Minimum number of bytes to read that justifies waking another thread.
 const MIN_PARALLEL_BYTES: usize = 1 << 15;
 
 /// Addresses of the tensors of a run.
@@ -63,14 +63,15 @@ struct Pointers {
     to: *mut f32,
 }
 
-// SAFETY: each thread writes elements of its own, and inputs are not written.
+// SAFETY: each thread writes only its own elements, and inputs are not written.
 unsafe impl Sync for Pointers {}
 
 impl IntAvgPoolKernel {
-    /// Computes the pooling.
+    /// Runs the pooling on all images.
     ///
     /// # Safety
-    /// Each tensor must be at its argument's address, channels-last, with the pooling's sizes; the two may not overlap.
+    /// Each tensor must be at its argument's address, channels-last, with the pooling's dimensions; source and
+    /// destination may not overlap.
     pub unsafe fn run(&self, library: &OneDnn, args: Arguments<'_>) {
         let (Some(from), Some(to)) = (args.find(ffi::ARG_SRC), args.find(ffi::ARG_DST)) else { return };
         let pointers = Pointers { from: from.cast_const(), to: to.cast() };
@@ -87,10 +88,10 @@ impl IntAvgPoolKernel {
         library.on_threads(units * LANES * (height.kernel * width.kernel) as usize > MIN_PARALLEL_BYTES, &part);
     }
 
-    /// Computes the means of one window, starting at a channel.
+    /// Computes the means of one window for a block of channels that starts at `channel`.
     ///
     /// # Safety
-    /// The tensors must have the pooling's sizes.
+    /// The tensors at `pointers` must have the pooling's dimensions.
     unsafe fn unit(&self, pointers: Pointers, place: usize, channel: usize) {
         let [height, width] = self.axes;
         let row = place as i64 / width.out;
@@ -105,7 +106,7 @@ impl IntAvgPoolKernel {
                 let at_x = x * width.stride - width.before + tap_x * width.dilation;
                 let at = ((image * height.size + at_y) * width.size + at_x) as usize * self.channels + channel;
                 let mut block = [0u8; LANES];
-                // SAFETY: the tap is inside the data, which has this many channels from this one on.
+                // SAFETY: the tap is inside the data, which has `len` channels from `channel` on.
                 unsafe { std::ptr::copy_nonoverlapping(pointers.from.add(at), block.as_mut_ptr(), len) };
                 for (sum, &byte) in sums.iter_mut().zip(&block) {
                     *sum += if self.signed { i64::from(byte as i8) } else { i64::from(byte) };
@@ -119,7 +120,7 @@ impl IntAvgPoolKernel {
             let sum = sum - inside * i64::from(self.zero);
             *mean = (sum as f64 / count.max(1) as f64) as f32 * self.scale;
         }
-        // SAFETY: the window's result has this many channels from this one on.
+        // SAFETY: the window's result has `len` channels from `channel` on.
         unsafe {
             let to = pointers.to.add(place * self.channels + channel);
             std::ptr::copy_nonoverlapping(means.as_ptr(), to, len);

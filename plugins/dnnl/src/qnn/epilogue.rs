@@ -1,5 +1,5 @@
-//! Loop over the elements of integer sums: blocks of elements go through a list of operations, on the threads of the
-//! library's pool.
+//! Elementwise loop after an integer accumulation: blocks of elements go through a list of operations, on the threads
+//! of the library's pool.
 
 use super::ratio::Rounding;
 use crate::argument::Arguments;
@@ -41,7 +41,7 @@ impl<T: Copy> AxisParam<T> {
 }
 
 impl AxisParam<i32> {
-    /// Adds other values to these, wrapping.
+    /// Adds `values` to those of the parameter, wrapping.
     pub fn add(&mut self, values: &[i32]) {
         let own = self.unpadded();
         let len = own.len().max(values.len());
@@ -55,18 +55,18 @@ impl AxisParam<i32> {
 pub struct FixedPointScale {
     pub offsets: AxisParam<i32>,
     pub multipliers: AxisParam<i32>,
-    /// `None` if all are 0.
+    /// Left shifts; `None` if all are 0.
     pub left: Option<AxisParam<i64>>,
-    /// Between 31 and 63.
+    /// Right shifts, between 31 and 63.
     pub shifts: AxisParam<i32>,
     pub rounding: Rounding,
     pub zero: i32,
-    /// True if the bounds are those of a byte type, so that the zero point can be added after clamping without
+    /// True if the bounds are those of an 8-bit type, so that the zero point can be added after clamping without
     /// overflow.
     pub bytes: bool,
 }
 
-/// Multiplication by floats, and a zero point.
+/// Multiplication by float ratios, rounding, and addition of a zero point.
 #[derive(Clone, Debug)]
 pub struct FloatScale {
     pub ratios: AxisParam<f32>,
@@ -93,7 +93,7 @@ pub enum EpilogueOp {
     AddZeroPoint { zero: i32, low: i32, high: i32 },
     /// Clamps to two bounds.
     Clamp { low: i32, high: i32 },
-    /// `x + y - zero`, clamped to two bounds, where `y` is the next tensor after the operations `other`.
+    /// `x + y - zero`, clamped to two bounds, where `y` is the next tensor with the operations `other` applied.
     Sum { other: Vec<EpilogueOp>, from: DType, zero: i32, low: i32, high: i32 },
     /// `x scale` as a float.
     Dequantize(AxisParam<f32>),
@@ -109,7 +109,7 @@ pub enum EpilogueOp {
     RealMultiply(AxisParam<f32>),
     /// Clamps a float to two bounds.
     RealClamp { low: f32, high: f32 },
-    /// `x + y` in floats, where `y` is the next tensor after the operations `other`.
+    /// `x + y` in floats, where `y` is the next tensor with the operations `other` applied.
     RealSum { other: Vec<EpilogueOp>, from: DType },
     /// `round(x / scale) + zero`, clamped to two bounds.
     Quantize { scale: f32, zero: i32, rounding: Rounding, low: i32, high: i32 },
@@ -119,7 +119,7 @@ pub enum EpilogueOp {
 #[derive(Clone, Debug)]
 pub struct Epilogue {
     elements: usize,
-    /// Size and stride of the axis that parameters belong to.
+    /// Dimension and stride of the axis along which parameters vary.
     axis: (usize, usize),
     from: DType,
     to: DType,
@@ -134,14 +134,14 @@ struct Pointers<'a> {
     others: &'a [*const u8],
 }
 
-// SAFETY: each thread writes elements of its own, and inputs are not written.
+// SAFETY: each thread writes only its own elements, and inputs are not written.
 unsafe impl Sync for Pointers<'_> {}
 
-/// Maximum number of sums in a chain: bounded so that a run finds their operands without allocating.
+/// Maximum number of sums in a chain, limited so that a run can collect their operands without allocating.
 pub const MAX_OTHERS: usize = 8;
 
 impl Epilogue {
-    /// Creates a chain. `places` is the size and the stride of the axis that parameters belong to.
+    /// Creates a chain. `axis` holds the dimension and the stride of the axis along which parameters vary.
     pub fn new(elements: usize, axis: (usize, usize), (from, to): (DType, DType), ops: Vec<EpilogueOp>) -> Epilogue {
         Epilogue { elements, axis, from, to, ops }
     }
@@ -176,11 +176,11 @@ fastest! {
     code: unsafe fn(epilogue: &Epilogue, pointers: &Pointers<'_>, first: usize, last: usize) = blocks
 }
 
-/// Position of a block's parameters.
+/// Positions of the parameters of a block's elements.
 struct ParamIndex {
     /// Index of the first element's parameter, if parameters of adjacent elements are adjacent.
     at: usize,
-    /// Index of each element's parameter, if they are not.
+    /// Index of each element's parameter otherwise.
     each: Option<[u32; BLOCK]>,
 }
 
@@ -233,7 +233,7 @@ unsafe fn blocks(epilogue: &Epilogue, pointers: &Pointers<'_>, first: usize, las
 /// Loads a block as integers or as floats.
 ///
 /// # Safety
-/// `len` elements of that type must follow from element `start`.
+/// `from` must hold `len` elements of type `dtype` from element `start` on.
 #[inline(always)]
 unsafe fn load(dtype: DType, from: *const u8, start: usize, len: usize, x: &mut Ints, real: &mut Reals) {
     macro_rules! into {
@@ -263,7 +263,7 @@ unsafe fn load(dtype: DType, from: *const u8, start: usize, len: usize, x: &mut 
 /// Stores a block.
 ///
 /// # Safety
-/// There must be memory for `len` elements of that type from element `start`.
+/// `to` must have room for `len` elements of type `dtype` from element `start` on.
 #[inline(always)]
 unsafe fn store(dtype: DType, to: *mut u8, start: usize, len: usize, x: &Ints, real: &Reals) {
     macro_rules! from {
@@ -303,7 +303,7 @@ fn block_params<'a, T: Copy>(param: &'a AxisParam<T>, index: &ParamIndex, own: &
         _ => {
             let at = if param.per_index { index.at } else { 0 };
             let from = param.values.get(at..).and_then(<[T]>::first_chunk);
-            debug_assert!(from.is_some(), "a row must be one block longer than its axis");
+            debug_assert!(from.is_some(), "parameter values must be one block longer than their axis");
             from.unwrap_or(own)
         }
     }
@@ -347,7 +347,7 @@ fn apply(op: &EpilogueOp, index: &ParamIndex, x: &mut Ints, real: &mut Reals) {
                 *x = (*x).max(*low).min(*high);
             }
         }
-        // Computed in `blocks`, which has the tensors.
+        // Handled in `blocks`, which has access to the tensors.
         EpilogueOp::Sum { .. } | EpilogueOp::RealSum { .. } => {}
         EpilogueOp::Wrap(DType::I8) => {
             for x in x.iter_mut() {
@@ -440,7 +440,7 @@ fn shift(by: i32) -> i64 {
     i64::from(by) & 63
 }
 
-/// Returns half of the unit in the last place after a shift.
+/// Returns half of the unit in the last place of a value shifted right by `by`.
 #[inline(always)]
 fn half(by: i32) -> i64 {
     1 << (shift(by) - 1)
@@ -478,8 +478,8 @@ fn scale_fixed_point(scale: &FixedPointScale, index: &ParamIndex, low: i32, high
             let mut own = [0; BLOCK];
             let left = block_params(left, index, &mut own);
             for (((wide, x), multiplier), left) in wide.iter_mut().zip(&*x).zip(multipliers).zip(left) {
-                // From 2^32 on, times a multiplier of at least 2^30, the result exceeds `int32`; below that the product
-                // fits.
+                // The shifted value is clamped to 2^32: times a multiplier of at least 2^30, the result exceeds `int32`
+                // in any case, and the product fits in 64 bits.
                 let bound = 1i64 << (32 - left);
                 *wide = (i64::from(*x).max(-bound).min(bound) << left) * i64::from(*multiplier);
             }

@@ -1,6 +1,6 @@
 //! Ratio of two scales, as a multiplier of integers.
 
-/// Rounding of ties, halfway between two integers; all other numbers are rounded to the nearest integer.
+/// Rounding of ties, values halfway between two integers; all other values are rounded to the nearest integer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rounding {
     /// Toward positive infinity.
@@ -14,14 +14,14 @@ pub enum Rounding {
 /// `multiplier * 2^(exponent - 31)`, with 2^30 <= multiplier < 2^31.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fixed {
-    /// Leading 31 bits.
+    /// Leading 31 bits of the ratio.
     pub multiplier: i32,
     /// Power of two.
     pub exponent: i32,
 }
 
 impl Fixed {
-    /// Returns the ratio of two scales, which must be finite and positive, rounded to 31 bits; ties are rounded up.
+    /// Returns `from / to`, rounded to 31 bits with ties up. Both scales must be finite and positive.
     pub fn ratio(from: f32, to: f32) -> Fixed {
         // The quotient of two 32-bit floats is a normal 64-bit float, 1.m * 2^(e - 1023).
         let bits = (f64::from(from) / f64::from(to)).to_bits();
@@ -47,8 +47,8 @@ pub enum Ratios {
 }
 
 impl Ratios {
-    /// Creates the ratios from one or more scales to a scale, all of them finite and positive, in fixed point or in
-    /// floats.
+    /// Returns the ratio of each scale in `from` to the scale `to`, as floats if `floats`, otherwise in fixed point.
+    /// All scales must be finite and positive.
     pub fn new(from: &[f32], to: f32, floats: bool) -> Ratios {
         if from.iter().all(|&from| from == to) {
             Ratios::Same
@@ -74,7 +74,7 @@ mod tests {
         let smallest = f32::from_bits(1);
         assert_eq!(Fixed::ratio(smallest, smallest * 8.0), fixed(1 << 30, -2));
         assert_eq!(Fixed::ratio(smallest, f32::MAX).exponent, -276);
-        // 1 - 2^-48 or so has more leading ones than fit.
+        // 1 - 2^-24, the largest float32 below 1.
         let below = Fixed::ratio(f32::from_bits(0x3f7f_ffff), 1.0);
         assert_eq!(below, fixed(0x7fff_ff80, 0));
         let close = (8_388_609.0f32, 8_388_608.0f32);

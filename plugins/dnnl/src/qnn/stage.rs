@@ -1,4 +1,4 @@
-//! Semantics of the integer operators after sums of products.
+//! Semantics of the operators that follow an integer accumulation.
 
 use super::ratio::{Ratios, Rounding};
 use byoc_plugin_api::DType;
@@ -6,14 +6,14 @@ use byoc_plugin_api::DType;
 /// One value for all elements, or one for each index of an axis.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PerAxis<T> {
-    /// One value, or as many as the size of the axis.
+    /// One value, or one for each index of the axis.
     pub values: Vec<T>,
     /// Axis; arbitrary if there is a single value.
     pub axis: usize,
 }
 
-/// Operand of a sum, rescaled to the scale of the result: `round((x - zero_in) ratio) + zero_out`, ties rounded up,
-/// saturated to `int32`.
+/// Operand of a sum, requantized to the scale of the result: `round((x - zero_in) ratio) + zero_out`, with ties rounded
+/// up, saturated to `int32`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SumOperand {
     /// Zero point of the operand.
@@ -27,9 +27,9 @@ pub struct SumOperand {
 /// Elementwise function.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Stage {
-    /// Adds these numbers to `int32` values, wrapping.
+    /// Adds a parameter to `int32` values, wrapping.
     Offset(PerAxis<i32>),
-    /// `round((x - zero_in) ratio) + zero_out`, saturated to the type of the result.
+    /// Requantization: `round((x - zero_in) ratio) + zero_out`, saturated to the type of the result.
     Rescale {
         /// Zero point of the operand.
         zero_in: i32,
@@ -44,15 +44,15 @@ pub enum Stage {
         /// Type of the result.
         to: DType,
     },
-    /// Clamps to two integers.
+    /// Clamps integers to two bounds.
     Clamp {
         /// Lower bound.
         low: i32,
         /// Upper bound.
         high: i32,
     },
-    /// Sum with a second tensor, both rescaled to the scale of the result (`None`: already have it), minus its zero
-    /// point, saturated to the type of the result.
+    /// Sum with a second tensor, both requantized to the scale of the result (`None`: already at that scale), minus the
+    /// result's zero point, saturated to the type of the result.
     Sum {
         /// Left and right operand.
         operands: [Option<SumOperand>; 2],
@@ -61,14 +61,14 @@ pub enum Stage {
         /// Type of the result.
         to: DType,
     },
-    /// Real number `(x - zero) scale`.
+    /// Dequantization: `(x - zero) scale` as a float.
     Dequantize {
         /// Zero point of the operand.
         zero: i32,
         /// Scale of the operand.
         scale: PerAxis<f32>,
     },
-    /// Real number to integer: `round(x / scale) + zero`, saturated to the type of the result; NaN becomes 0.
+    /// Quantization: `round(x / scale) + zero`, saturated to the type of the result; NaN becomes 0.
     Quantize {
         /// Scale of the result.
         scale: f32,
@@ -79,26 +79,26 @@ pub enum Stage {
         /// Type of the result.
         to: DType,
     },
-    /// `cast`: integers wrap; real numbers are truncated toward zero and saturate, and NaN becomes 0.
+    /// `cast`: integers wrap; floats are truncated toward zero and saturate, and NaN becomes 0.
     Convert(DType),
-    /// Adds these numbers to a real number.
+    /// Adds a parameter to floats.
     RealAdd(PerAxis<f32>),
-    /// Multiplies a real number by these.
+    /// Multiplies floats by a parameter.
     RealMultiply(PerAxis<f32>),
-    /// Clamps a real number to two bounds.
+    /// Clamps floats to two bounds.
     RealClamp {
         /// Lower bound.
         low: f32,
         /// Upper bound.
         high: f32,
     },
-    /// Sum of a real number with a second tensor after these stages, which have one parameter for all elements.
+    /// Sum of floats with a second tensor to which these stages, all with scalar parameters, are applied first.
     RealSum(Vec<Stage>),
 }
 
 impl Stage {
-    /// Returns true if it yields real numbers that are later converted to integers: each of its operations is rounded
-    /// as written, so none may be left to a library that fuses two of them.
+    /// Returns true if the stage yields floats that are later converted to integers. Each of these operations must be
+    /// rounded as written, so none may be left to a library that fuses two of them.
     pub fn is_exact_real(&self) -> bool {
         matches!(
             self,
