@@ -2,7 +2,7 @@
 //!
 //! Each rule starts from the last operator of a step, whose operands already exist. A match becomes one operator
 //! (`cell`) that computes exactly the matched formula. The rules require that gates are columns of one matrix, because
-//! the loop only pays off there, and because models use gates in many other places.
+//! the fused loop pays off only then, and because models also use gates elsewhere.
 
 use crate::cell::gru::{Gru, Part};
 use crate::cell::lstm::Gates;
@@ -11,8 +11,8 @@ use crate::ir::{Kind, RegionIr, Val};
 use crate::library::ffi;
 
 impl RegionIr {
-    /// Recognizes `sigmoid(o) tanh(C)` with `C = sigmoid(f) C' + sigmoid(i) tanh(g)`, where the gates are the four
-    /// quarters of one row of sums: a step of an LSTM. The first step has no previous state `C'`.
+    /// Recognizes a step of an LSTM: `sigmoid(o) tanh(C)` with `C = sigmoid(f) C' + sigmoid(i) tanh(g)`, where the
+    /// gates are the four column quarters of one matrix. The first step has no previous state `C'`.
     pub fn lstm_cell(&mut self, gate: Val, activation: Val) -> Option<Val> {
         let (_, output) = self.function_of(gate, ffi::ELTWISE_LOGISTIC)?;
         let (_, cell) = self.function_of(activation, ffi::ELTWISE_TANH)?;
@@ -60,7 +60,7 @@ impl RegionIr {
         Some(hidden)
     }
 
-    /// Returns the matrix that a value is a quarter of the columns of, and the index of the quarter.
+    /// If `value` is a quarter of a matrix's columns, returns the matrix and the index of the quarter.
     fn gate(&self, value: Val) -> Option<(Val, usize)> {
         let op = self.producer(value)?;
         let Kind::Slice { begin, step } = &op.kind else { return None };
@@ -103,7 +103,7 @@ impl RegionIr {
         Some(self.push(Kind::Cell(CellKind::Gru(Gru { part, present })), &inputs, shape))
     }
 
-    /// Recognizes `n + z (h - n)`, an equivalent form.
+    /// Recognizes `n + z (h - n)`, an equivalent form of a GRU step.
     pub fn gru_from(&mut self, candidate: Val, scaled: Val) -> Option<Val> {
         self.gate_decompositions(scaled).into_iter().find_map(|(sums, difference)| {
             let op = self.producer(difference).filter(|op| op.kind == Kind::Binary(ffi::BINARY_SUB))?;
@@ -133,14 +133,15 @@ impl RegionIr {
         }
     }
 
-    /// Recognizes `r h` with `r` among the columns of a sigmoid: the state as input of the second product of a step.
+    /// Recognizes `r h`, where `r` is a slice of a sigmoid's columns: the reset state, an operand of the step's second
+    /// matrix product.
     pub fn gru_reset(&mut self, reset: Val, state: Val) -> Option<Val> {
         self.columns(reset)?;
         let [first, second] = self.activated(reset, ffi::ELTWISE_LOGISTIC)?;
         self.gru_cell(Part::Reset, &[first, second, Some(state)], self.shape(reset).to_vec())
     }
 
-    /// Adds a step, given the summands of its update gate, its candidate and its state.
+    /// Adds a GRU step with these summands of the update gate, this candidate and this state.
     fn gru(&mut self, update: [Option<Val>; 2], candidate: Val, state: Option<Val>) -> Option<Val> {
         let [first, second] = update;
         let whole = update.into_iter().flatten().find_map(|sum| self.columns(sum))?;
@@ -165,8 +166,8 @@ impl RegionIr {
         })
     }
 
-    /// Returns the two summands of a function's argument, or the argument alone; also if the function was applied to
-    /// more columns and the value is a slice of its result.
+    /// Returns the two summands of the argument of the function `alg` that defines `value`, or the argument alone.
+    /// `value` may be a column slice of the function's result.
     fn activated(&mut self, value: Val, alg: i32) -> Option<[Option<Val>; 2]> {
         let inner = match self.function_of(value, alg) {
             Some((_, inner)) => inner,
@@ -188,7 +189,7 @@ impl RegionIr {
         Some([Some(inner), None])
     }
 
-    /// Returns the matrix that a value is a slice of columns of.
+    /// Returns the matrix of which `value` is a column slice.
     fn columns(&self, value: Val) -> Option<Val> {
         let op = self.producer(value)?;
         let Kind::Slice { begin, step } = &op.kind else { return None };
@@ -219,7 +220,7 @@ impl RegionIr {
     }
 }
 
-/// Returns the index of the state operand.
+/// Returns the index of the state operand of a cell that has one.
 fn state_of(part: Part) -> Option<usize> {
     match part {
         Part::Whole => Some(6),

@@ -1,8 +1,8 @@
 //! Loaded regions: plans with their generated code, packed weights, and the memory objects of a run.
 //!
-//! A run allocates nothing and looks nothing up by name. Memory objects hold the address of a tensor, which differs
-//! between runs, so each run takes a set of them for itself; there are as many sets as there were concurrent runs. A
-//! set remembers the addresses of its last run, and only those that have changed are set again.
+//! A run allocates nothing and looks nothing up by name. A memory object holds the address of a tensor, which differs
+//! between runs, so each run takes a set of memory objects for itself; there are as many sets as there were concurrent
+//! runs. A set remembers the addresses of its last run and updates only those that have changed.
 
 use crate::argument::Arguments;
 use crate::ir::RegionIr;
@@ -28,8 +28,8 @@ pub struct LoadedRegion {
 
 /// State that grows with each new set of input dimensions.
 struct State {
-    /// Constants, as long as they are needed: all of them if input dimensions are unknown, otherwise those read in
-    /// place.
+    /// Constants that are still needed: all of them if input dimensions are unknown, otherwise those that the pending
+    /// plan needs.
     constants: Vec<Option<Constant>>,
     packs: Packs,
     /// Memory of each entry of `packs`, as long as a plan reads it.
@@ -44,18 +44,18 @@ struct State {
     pending: Option<Plan>,
 }
 
-/// Maximum size in bytes of a constant that is copied although it could be read in place: biases are scattered over a
-/// mapped file, and each would keep several of its pages in memory.
+/// Maximum size in bytes of a constant that is copied although it could be read in place: biases are scattered over the
+/// mapped file, and each one read in place would keep several pages in memory.
 const MAX_COPIED_BYTES: usize = 64 << 10;
 
-/// Approximate size of the generated code of a primitive.
+/// Approximate size in bytes of the generated code of a primitive.
 const CODE_BYTES: usize = 64 << 10;
 
-/// Number of releases after which the library's cache is emptied, because it keeps the code of released plans. Until
-/// then, plans of similar dimensions share code through the cache.
+/// Number of releases after which the library's cache, which keeps the code of released plans, is emptied. Until then,
+/// plans of similar dimensions share code through the cache.
 const RELEASES_PER_CACHE_FLUSH: u64 = 16;
 
-/// Approximate further memory of a step: layouts, memory objects, names.
+/// Approximate size in bytes of a step's data besides its code: layouts, memory objects, names.
 const STEP_BYTES: usize = 4 << 10;
 
 /// Plan that is ready to run.
@@ -66,12 +66,12 @@ struct PreparedPlan {
     /// Owners of the memory that `fixed` points into.
     _packed: Vec<Arc<AlignedMemory>>,
     _constants: Vec<Constant>,
-    /// Approximate number of bytes freed when it is dropped.
+    /// Approximate number of bytes that dropping the plan frees.
     bytes: usize,
     idle: Mutex<Vec<MemorySet>>,
 }
 
-// SAFETY: the pointers are only read through, and point into memory owned by the struct.
+// SAFETY: the pointers point into memory owned by the struct, which is only read.
 unsafe impl Send for PreparedPlan {}
 // SAFETY: as above.
 unsafe impl Sync for PreparedPlan {}
@@ -98,7 +98,7 @@ impl LoadedRegion {
     /// reported at load time; constants are packed and released when the region is prepared.
     ///
     /// # Errors
-    /// Constants that do not match the graph; operators that the library does not support.
+    /// If oneDNN is not available, constants do not match the graph, or the library does not support an operator.
     pub fn new(graph: Graph, constants: &[Constant], services: &Services) -> Result<LoadedRegion> {
         let library = onednn()?;
         let (options, ignored) = options::of_graph(&graph);
@@ -198,7 +198,7 @@ impl LoadedRegion {
         self.plans.read().unwrap().len()
     }
 
-    /// Number of bytes of packed weights.
+    /// Returns the size of the packed weights in bytes.
     #[cfg(test)]
     pub fn packed_bytes(&self) -> usize {
         let state = self.state.lock().unwrap();
@@ -209,7 +209,7 @@ impl LoadedRegion {
 
     /// Creates a plan for these input dimensions and generates its code.
     fn compile(&self, packs: &mut Packs, constants: &[Constant], shapes: &[Vec<i64>]) -> Result<Plan> {
-        // The library chooses implementations by the number of threads.
+        // The number of threads affects the library's choice of implementations.
         self.library.set_threads(self.threads);
         let mut ir = RegionIr::of(&self.graph, constants, shapes)?;
         ir.options = self.options;
@@ -222,10 +222,10 @@ impl LoadedRegion {
         Ok(plan)
     }
 
-    /// Packs the constants that a new plan reads and no other plan has packed. If no further plans can follow,
-    /// constants that are not read in place are dropped one by one. Returns the memory of each packed constant of the
-    /// plan, by index, and the number of bytes that this plan is the first to hold. The first packed form of a constant
-    /// is attributed to the region and not counted, because some plan always uses it.
+    /// Packs the constants that a new plan reads and no other plan has packed. Unless further plans can follow
+    /// (`dynamic`), constants that are not read in place are dropped one by one. Returns the memory of each packed
+    /// constant of the plan, by index, and the size in bytes of the constants packed here. The first packed form of
+    /// each constant is attributed to the region and not counted, because some plan always uses it.
     fn pack(&self, state: &mut State, plan: &Plan, dynamic: bool) -> Result<(Vec<Option<PackedMemory>>, usize)> {
         state.packed.resize_with(state.packs.packs.len(), || None);
         let mut packed: Vec<Option<PackedMemory>> = vec![None; state.packed.len()];
@@ -297,7 +297,7 @@ impl PreparedPlan {
                     let constant =
                         constant.ok_or_else(|| Error::new(format!("constant {number} has already been released")))?;
                     if constant.bytes().len() < buffer.bytes {
-                        return Err(Error::new(format!("constant {number} is shorter than its type says")));
+                        return Err(Error::new(format!("constant {number}: fewer bytes than its type requires")));
                     }
                     if buffer.bytes <= MAX_COPIED_BYTES {
                         let copy = AlignedMemory::new(buffer.bytes)?;
@@ -424,9 +424,7 @@ impl Executable for LoadedRegion {
         }
         let data: serde_json::Value = serde_json::from_slice(data).unwrap_or_default();
         let number = data["plan"].as_u64();
-        self.release(
-            number.ok_or_else(|| Error::new(format!("plan.release: expected a plan's number, found {data}")))?,
-        );
+        self.release(number.ok_or_else(|| Error::new(format!("plan.release: expected a plan number, found {data}")))?);
         Ok(Some(Vec::new()))
     }
 

@@ -8,15 +8,15 @@ pub fn channels_last(rank: usize) -> Vec<usize> {
     std::iter::once(0).chain(2..rank).chain(std::iter::once(1)).take(rank).collect()
 }
 
-/// Maps a shape that broadcasts to `from` to one that broadcasts to `to`, where `to` is a reshape of `from`. Returns
-/// `None` if a dimension of the reshape would be partially broadcast.
+/// Maps the shape `operand`, which broadcasts to `from`, to a shape that broadcasts to `to`, a reshape of `from`.
+/// Returns `None` if a dimension of the reshape would be partially broadcast.
 pub fn regroup(operand: &[i64], from: &[i64], to: &[i64]) -> Option<Vec<i64>> {
     let lead = from.len().checked_sub(operand.len())?;
     let own = |d: usize| if d < lead { 1 } else { operand[d - lead] };
     let mut result = Vec::with_capacity(to.len());
     let (mut i, mut j) = (0, 0);
     while i < from.len() || j < to.len() {
-        // Find the shortest runs of dimensions on both sides with equal numbers of elements.
+        // Finds the shortest runs of dimensions on both sides with equal numbers of elements.
         let (first_i, first_j) = (i, j);
         let (mut a, mut b) = (1, 1);
         if i < from.len() && j < to.len() {

@@ -1,11 +1,11 @@
-//! Simplification of operators on creation: idioms that one function of the library covers become that function.
+//! Simplification of operators as they are created: an idiom that one oneDNN function covers becomes that function.
 //!
 //! * Arithmetic with a constant scalar is `alpha x + beta`; two of those in a row are merged, and `1 x + 0` is removed.
 //! * `clip(a x + b, 0, 1)` is a hard sigmoid; `x` times a hard sigmoid or a sigmoid of `x` is hard swish or swish.
 //! * The gates of an LSTM or a GRU are one operator (`recurrent`).
 //! * GELU in its erf and its tanh form, and mish, for the operand orders found in models.
 //!
-//! Operators that a rule matches may have other users: they are kept for those, and removed if there are none.
+//! Matched operators that have other users are kept for them; the rest are removed.
 
 use crate::elementwise::MathFn;
 use crate::ir::{EltwiseParams, Kind, RegionIr, Val};
@@ -29,7 +29,7 @@ impl RegionIr {
         }
     }
 
-    /// Returns the function that defines a value and its operand, if it has this algorithm.
+    /// Returns the function that defines `value`, and the function's operand, if its algorithm is `alg`.
     pub fn function_of(&self, value: Val, alg: i32) -> Option<(EltwiseParams, Val)> {
         self.function(value).filter(|(function, _)| function.alg == alg)
     }
@@ -102,7 +102,7 @@ impl RegionIr {
     }
 
     /// Recognizes a channel shuffle: a concatenation reshaped to (parts, channels), transposed and merged into one
-    /// dimension again. It becomes an interleaving: a concatenation along a new innermost axis.
+    /// dimension again. The shuffle becomes an interleaving: a concatenation along a new innermost axis.
     fn channel_shuffle(&mut self, transposed: Val, shape: &[i64]) -> Option<Val> {
         let op = self.producer(transposed)?;
         let Kind::Transpose(axes) = &op.kind else { return None };
@@ -178,7 +178,7 @@ impl RegionIr {
     }
 
     /// Adds a matrix product. Constant factors of its operands are applied to the result, where they cost nothing, and
-    /// merged batch dimensions are kept apart, so that attention heads are read in place.
+    /// batch dimensions that a reshape merged are separated again, so that attention heads are read in place.
     pub fn matmul(&mut self, transpose_a: bool, transpose_b: bool, [a, b]: [Val; 2], shape: Vec<i64>) -> Val {
         let ((first, a), (second, b)) = (self.factor_out_scalar(a), self.factor_out_scalar(b));
         let factor = first * second;
@@ -215,7 +215,7 @@ impl RegionIr {
         (factor, core)
     }
 
-    /// Returns the tensor whose two batch dimensions a reshape merged into the one of `value`.
+    /// Returns the operand of the reshape that merged two batch dimensions into the only one of `value`.
     fn unmerged_batches(&self, value: Val) -> Option<Val> {
         let before = self.producer(value).filter(|op| op.kind == Kind::Reshape)?.inputs[0];
         let (from, to) = (self.shape(before), self.shape(value));
@@ -255,7 +255,7 @@ impl RegionIr {
         self.push(Kind::Binary(alg), &[a, b], shape)
     }
 
-    /// Simplifies a binary operator one operand of which is a constant scalar, if the other has the result's shape.
+    /// Simplifies a binary operator with a constant scalar operand, if the other operand has the result's shape.
     fn binary_with_scalar(&mut self, alg: i32, a: Val, b: Val, shape: &[i64]) -> Option<Val> {
         if let Some(c) = self.scalar(b)
             && self.shape(a) == shape
@@ -286,7 +286,7 @@ impl RegionIr {
         None
     }
 
-    /// Recognizes `x g(x)` with a sigmoid, a hard sigmoid, or the tanh of mish.
+    /// Recognizes `x g(x)`, where `g` is a sigmoid, a hard sigmoid, or the tanh factor of mish.
     fn gated(&mut self, x: Val, gate: Val) -> Option<Val> {
         let (function, inner) = self.function(gate)?;
         let (factor, core) = self.scaled(inner);

@@ -4,11 +4,11 @@ use crate::ir::{CompileError, RegionIr, Result, Val};
 use crate::library::{OneDnnError, PrimitiveDesc};
 use byoc_plugin_api::{DType, RefusalCode};
 
-/// Bound below which sums are exact in 32-bit floats.
+/// Bound below which integer sums are exact in float32.
 pub const F32_EXACT_BOUND: i64 = 1 << 24;
 
-/// Returns true if the CPU multiplies bytes and accumulates in `int32`. Other CPUs accumulate pairs in 16 bits, which
-/// saturate.
+/// Returns true if the CPU has int8 dot-product instructions that accumulate in `int32` (VNNI). On other CPUs, pairs of
+/// products are accumulated in 16 bits, which saturate.
 fn has_vnni() -> bool {
     #[cfg(target_arch = "x86_64")]
     return [is_x86_feature_detected!("avx512vnni"), is_x86_feature_detected!("avxvnni")].contains(&true);
@@ -16,12 +16,12 @@ fn has_vnni() -> bool {
     false
 }
 
-/// Requirement on implementations.
+/// Requirement on the implementation of an operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SumRequirement {
-    /// None: no integers are summed.
+    /// No requirement: no integers are accumulated.
     Any,
-    /// Must multiply bytes without saturating.
+    /// Must accumulate 8-bit products without saturating.
     Exact,
     /// Additionally, must not pass sums through floats.
     Wide,
@@ -31,12 +31,13 @@ impl SumRequirement {
     /// Returns the requirement for the operator that defines this value.
     ///
     /// # Errors
-    /// Sums of products of bytes, on a CPU that has no instructions for them.
+    /// If the operator accumulates 8-bit products and the CPU lacks int8 dot-product instructions.
     pub fn of(ir: &RegionIr, value: Val) -> Result<SumRequirement> {
         match ir.get(value).dtype {
             DType::F32 => Ok(SumRequirement::Any),
             _ if !has_vnni() => {
-                let detail = "this CPU has no instructions for products of bytes (AVX512_VNNI or AVX_VNNI)";
+                let detail =
+                    "expected a CPU with int8 dot-product instructions, found neither AVX512_VNNI nor AVX_VNNI";
                 Err(CompileError::new(RefusalCode::Unavailable, detail))
             }
             _ if ir.wide_sums.contains(&value) => Ok(SumRequirement::Wide),
@@ -44,22 +45,25 @@ impl SumRequirement {
         }
     }
 
-    /// Returns the implementation if it meets the requirement.
+    /// Returns `desc` if its implementation meets the requirement.
     ///
     /// # Errors
-    /// The reason if it does not.
+    /// If the implementation saturates 8-bit products, or rounds to floats although that is excluded.
     pub fn check(self, desc: PrimitiveDesc) -> Result<PrimitiveDesc, OneDnnError> {
         let name = desc.implementation();
         let multiplies = name.contains("vnni") || name.contains("amx");
         match self {
             SumRequirement::Any => Ok(desc),
             SumRequirement::Exact | SumRequirement::Wide if !multiplies => {
-                let text =
-                    format!("products of bytes that saturate: oneDNN would use {name}, without VNNI instructions");
+                let text = format!(
+                    "expected an implementation with VNNI instructions, found {name}, which saturates 8-bit products"
+                );
                 Err(OneDnnError::Unsupported(text))
             }
             SumRequirement::Wide if !name.starts_with("brg") => {
-                let text = format!("sums that may reach 2^24, which oneDNN's {name} rounds to 32-bit floats");
+                let text = format!(
+                    "expected an implementation that is exact for sums >= 2^24, found {name}, which rounds to float32"
+                );
                 Err(OneDnnError::Unsupported(text))
             }
             SumRequirement::Exact | SumRequirement::Wide => Ok(desc),

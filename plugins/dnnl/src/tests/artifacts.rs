@@ -26,7 +26,7 @@ fn constant(shape: &[usize]) -> Constant {
 /// Host with this number of threads.
 pub struct TestHost(pub usize);
 
-/// Stand-in for the reference: the types are checked by the host, not here.
+/// Placeholder for the host's reference kernels, which no test here runs.
 struct UnusedReference;
 
 impl Executable for UnusedReference {
@@ -63,7 +63,7 @@ impl HostServices for TestHost {
     }
 }
 
-/// x (2, 3) times a (4, 3) weight, in a composite.
+/// Returns the graph of x (2, 3) times a (4, 3) weight, in a composite.
 fn layer() -> (Graph, Vec<Constant>) {
     let ty = |shape: &[usize]| TensorType::new(DType::F32, shape);
     let mut body = Graph::new("dnnl.dense_relu");

@@ -1,4 +1,4 @@
-//! Batch normalization as a single operator: in imported models it is already folded, in other programs it need not be.
+//! Batch normalization as a single operator: imported models have it folded already, other modules may not.
 
 use super::artifacts::{FloatConstant, TestHost};
 use super::library;

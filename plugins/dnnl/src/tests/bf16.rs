@@ -11,12 +11,13 @@ use serde_json::json;
 /// Number of rows and columns, large enough for a copy of the data to pay off.
 const N: usize = 96;
 
-/// Halfway from 1 to the next bfloat16, hence not representable, and that next bfloat16.
+/// Halfway between 1 and the next bfloat16, hence not representable in bfloat16.
 const HALFWAY: f32 = 1.0 + 1.0 / 256.0;
+/// Smallest bfloat16 above 1.
 const NEXT_BF16: f32 = 1.0 + 1.0 / 128.0;
 
-/// Multiplies an x (N, N) of `HALFWAY` by a weight of `NEXT_BF16`, compiled with these options. Returns the blob and an
-/// element of the product.
+/// Multiplies x (N, N), filled with `HALFWAY`, by a weight filled with `NEXT_BF16`, compiled with these options.
+/// Returns the blob and an element of the product.
 fn product(options: &serde_json::Value) -> (String, f32) {
     let ty = TensorType::new(DType::F32, &[N, N]);
     let mut graph = Graph::new("region_0");
@@ -53,7 +54,7 @@ fn rounds_operands_if_option_is_set() {
     }
     let (blob, y) = product(&json!({"backend_options": {"bf16": "true"}}));
     assert!(blob.contains("bf16"));
-    // A tie rounds to even, which is 1. The sum has 32 bits: 96.75 is not representable in bfloat16.
+    // A tie rounds to even, which is 1. The sum is a float32: 96.75 is not representable in bfloat16.
     let rounded = if cpu::has_bf16() { N as f32 * NEXT_BF16 } else { exact };
     assert_eq!(y, rounded);
 }

@@ -47,7 +47,7 @@ fn releases_plans() {
         packed = packed.max(region.packed_bytes());
     }
     assert!(packed > 0, "expected packed weights");
-    // Preparing released dimensions again yields a new number and the same results.
+    // Preparing the same dimensions after their plan was released yields a new plan number and the same results.
     let x = numbers(32, 7);
     let before = run(&region, &[1, 32], &x);
     assert!(region.prepare(&[&[1, 32]]).unwrap().plan >= 40);
@@ -68,8 +68,8 @@ fn rejects_invalid_queries() {
     let region = dynamic_region(8);
     assert_eq!(region.query("something", b"").unwrap(), None);
     let error = region.query("plan.release", b"{}").unwrap_err();
-    assert_eq!(error.message.as_str(), "plan.release: expected a plan's number, found {}");
-    // Releasing an unknown number has no effect.
+    assert_eq!(error.message.as_str(), "plan.release: expected a plan number, found {}");
+    // Releasing an unknown plan number has no effect.
     assert!(release(&region, 99).is_some());
     let inputs = [];
     let call = Call { inputs: &inputs, outputs: &mut [], workspace: &mut [], plan: 99 };

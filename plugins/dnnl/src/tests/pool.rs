@@ -12,7 +12,7 @@ use std::time::Duration;
 struct Worker {
     task: PathBuf,
     asleep: bool,
-    /// CPU time in nanoseconds; current only while it sleeps.
+    /// CPU time in nanoseconds; current only while the worker sleeps.
     computed: u64,
 }
 
@@ -39,8 +39,8 @@ fn workers() -> Vec<Worker> {
 /// time.
 const MAX_CPU_TIME: u64 = 1_000_000_000;
 
-/// Uses the CPU time of the workers instead of wall-clock time, which depends on the load of the machine. The time
-/// until they sleep is measured by the benchmark.
+/// Uses the CPU time of the workers instead of wall-clock time, which depends on the load of the machine. The benchmark
+/// measures how soon the workers sleep.
 #[test]
 fn workers_sleep_after_a_run_and_stay_asleep() {
     if library().is_none() {
@@ -57,7 +57,7 @@ fn workers_sleep_after_a_run_and_stay_asleep() {
     let region = LoadedRegion::new(graph, &[weight], &Services::new(TestHost(2))).unwrap();
     run_times(&region, &[N, N], &[0.0; N * N], 20);
     let before = workers();
-    assert_eq!(before.len(), 1, "expected one worker beside the caller");
+    assert_eq!(before.len(), 1, "expected one worker besides the caller");
     loop {
         let then = workers();
         std::thread::sleep(Duration::from_millis(20));
@@ -68,7 +68,11 @@ fn workers_sleep_after_a_run_and_stay_asleep() {
         }
         for (first, now) in before.iter().zip(&now) {
             let more = now.computed - first.computed;
-            assert!(more < MAX_CPU_TIME, "{} has computed for {more} ns since the run", now.task.display());
+            assert!(
+                more < MAX_CPU_TIME,
+                "{}: expected less than {MAX_CPU_TIME} ns of CPU time since the run, found {more}",
+                now.task.display()
+            );
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Steps of a GRU: recognized as frontends and exporters write them, and not confused with similar graphs.
+//! GRU steps are recognized in the forms that frontends and exporters emit, and not confused with similar graphs.
 
 use super::artifacts::FloatConstant;
 use crate::cell::CellKind;
@@ -94,7 +94,8 @@ impl Net {
     }
 }
 
-/// Returns the loops among these operators, in order; asserts that all others are products or their biases.
+/// Returns the cells among these operators, in order, with their number of operands. Asserts that all other operators
+/// are matrix products or additions of biases.
 fn loops(kinds: &[Kind]) -> Vec<(Part, usize)> {
     let rest = kinds
         .iter()
@@ -109,8 +110,8 @@ fn loops(kinds: &[Kind]) -> Vec<(Part, usize)> {
         .collect()
 }
 
-/// Adds a step with the reset gate after the recurrent product; `gate` and `activation` are the functions of its gates
-/// and its candidate.
+/// Adds the update gate and the candidate of a step whose reset gate follows the recurrent product; `gate` and
+/// `activation` are the functions of the two.
 fn reset_after_product(net: &mut Net, x: Matrix, h: Matrix, [gate, activation]: [&str; 2]) -> [Matrix; 2] {
     let (x, product) = (net.dense(x, 3 * HIDDEN), net.dense(h, 3 * HIDDEN));
     let (x, product) = (net.split(x, 3), net.split(product, 3));
@@ -178,7 +179,7 @@ fn first_step_has_no_state() {
     let x = net.input(5);
     let x = net.dense(x, 3 * HIDDEN);
     let x = net.split(x, 3);
-    // Only the recurrent bias is left of the product: one row for the whole batch.
+    // Without a state, only the bias of the recurrent product remains: one row for the whole batch.
     let bias = [(); 3].map(|()| (net.constant(&[1, HIDDEN]), HIDDEN));
     let z = net.sum(x[0], bias[0]);
     let z = net.call("sigmoid", z);
@@ -199,7 +200,7 @@ fn does_not_match_similar_graphs() {
         let mut net = Net::new();
         let h = make(&mut net);
         net.kinds(&[h]).iter().any(|kind| {
-            // Recognizing half a step is correct, too; only a state makes it a complete one.
+            // Half a step may match as well; a complete step has a state operand.
             matches!(kind, Kind::Cell(CellKind::Gru(gru)) if gru.present[if gru.part == Part::Whole { 6 } else { 4 }])
         })
     };

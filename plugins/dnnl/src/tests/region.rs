@@ -7,7 +7,7 @@ use byoc_plugin_api::*;
 #[repr(C, align(64))]
 struct CacheLine([f32; 16]);
 
-/// Allocates this number of floats, initialized to NaN to detect reads of unwritten memory.
+/// Allocates memory for `floats` floats, initialized to NaN to detect reads of unwritten memory.
 fn cache_lines(floats: usize) -> Vec<CacheLine> {
     vec![CacheLine([f32::NAN; 16]); floats.div_ceil(16)]
 }

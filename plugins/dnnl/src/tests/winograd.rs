@@ -13,7 +13,7 @@ use crate::runtime::LoadedRegion;
 use crate::winograd::{Weights, Winograd};
 use byoc_plugin_api::*;
 
-/// Sizes of a convolution of channels-last images by kernels (filters, channels, 3, 3).
+/// Dimensions of a convolution of channels-last images by kernels (filters, channels, 3, 3).
 #[derive(Clone, Copy, Debug)]
 struct Sizes {
     source: [usize; 3],
@@ -24,7 +24,7 @@ struct Sizes {
 }
 
 impl Sizes {
-    /// Computes the convolution in 64-bit floats.
+    /// Computes the convolution by the direct formula in float64.
     fn direct(&self, x: &[f32], w: &[f32]) -> Vec<f64> {
         let ([images, height, width], [rows, columns]) = (self.source, self.result);
         let mut result = Vec::new();
@@ -52,8 +52,8 @@ impl Sizes {
     }
 }
 
-/// Computes the convolution on a number of threads, with a bias, and an addend that is either the result itself or
-/// separate.
+/// Compares the convolution with the direct formula. It has a bias and an addend, which shares the result's memory if
+/// `in_place`. `threads` holds the number of threads with scratch memory and the number of threads that run.
 fn compute(sizes: &Sizes, threads: [usize; 2], range: [f32; 2], in_place: bool) {
     let Some(library) = library() else { return };
     let Sizes { source, result, padding, filters, channels } = *sizes;
@@ -191,7 +191,7 @@ fn nan_propagates_within_its_tiles_only() {
     x[5 * N + 5] = f32::NAN;
     let y = run(&region, &[1, 32, N, N], &x);
     for (row, column) in (0..N * N).map(|at| (at / N, at % N)) {
-        // Outputs that depend on it, and those that share a tile with them.
+        // Outputs that depend on the NaN, and those that share a tile with them.
         let near = |at: usize| (4..8).contains(&at);
         let value = y[row * N + column];
         let depends = (4..=6).contains(&row) && (4..=6).contains(&column);
