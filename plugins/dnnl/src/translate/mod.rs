@@ -1,7 +1,7 @@
 //! Translation of the boundary's graph into the IR. Only this module knows Relay's operators and their attributes.
 //!
 //! Shapes are inferred again from those of the inputs and compared with the graph's types, so that a graph whose
-//! attributes and types disagree is rejected before it computes anything.
+//! attributes and types disagree is rejected before anything is executed.
 
 pub mod quantized;
 mod quantized_concat;
@@ -32,11 +32,12 @@ impl RegionIr {
     /// Translates a graph for inputs of these dimensions.
     ///
     /// # Errors
-    /// The first unsupported operator, with the reason; dimensions that do not match the graph's types.
+    /// If an operator is not supported, with the reason for the first one, or if dimensions do not match the graph's
+    /// types.
     pub fn of(graph: &Graph, constants: &[Constant], inputs: &[Vec<i64>]) -> Result<RegionIr> {
         let mut ir = RegionIr::new(constants.to_vec());
         for (i, (input, shape)) in graph.inputs.iter().zip(inputs).enumerate() {
-            check_shape(&input.ty, shape).map_err(|mismatch| shape_error(format!("input {i} {mismatch}")))?;
+            check_shape(&input.ty, shape).map_err(|mismatch| shape_error(format!("input {i}: {mismatch}")))?;
             let value = ir.value(shape.clone(), input.ty.dtype, Def::Input(i));
             ir.inputs.push(value);
         }
@@ -56,7 +57,7 @@ impl RegionIr {
             };
             for (value, ty) in values.iter().zip(&node.outputs) {
                 check_shape(ty, ir.shape(*value)).map_err(|mismatch| {
-                    shape_error(format!("the result of {} {mismatch}", node.op().unwrap_or("a node")))
+                    shape_error(format!("result of {}: {mismatch}", node.op().unwrap_or("a node")))
                 })?;
             }
             Ok(values)
@@ -74,7 +75,7 @@ fn check_shape(ty: &TensorType, shape: &[i64]) -> Result<(), String> {
             Dim::Known(known) => *known as i64 == size,
             Dim::Unknown(_) => true,
         });
-    if same { Ok(()) } else { Err(format!("has shape {shape:?}, expected {ty}")) }
+    if same { Ok(()) } else { Err(format!("expected {ty}, found dimensions {shape:?}")) }
 }
 
 fn translate(ir: &mut RegionIr, name: &str, node: &Node, inputs: &[Val]) -> Result<Vec<Val>> {
@@ -88,7 +89,7 @@ fn translate(ir: &mut RegionIr, name: &str, node: &Node, inputs: &[Val]) -> Resu
     }
     for (i, &input) in inputs.iter().enumerate() {
         if ir.shape(input).contains(&0) {
-            return Err(with_name(shape_error(format!("input {i} has no elements"))));
+            return Err(with_name(shape_error(format!("input {i}: expected a non-empty tensor"))));
         }
     }
     if is_quantized(ir, row, node, inputs) {
@@ -123,7 +124,7 @@ fn translate(ir: &mut RegionIr, name: &str, node: &Node, inputs: &[Val]) -> Resu
 fn check_results(ir: &RegionIr, values: Vec<Val>) -> Result<Vec<Val>> {
     let shapeless = |value: &Val| ir.shape(*value).iter().any(|&d| d < 1) || ir.shape(*value).len() > ffi::MAX_NDIMS;
     if values.iter().any(shapeless) {
-        return Err(shape_error("the result has no elements, or too many dimensions"));
+        return Err(shape_error("result: expected a non-empty tensor of supported rank"));
     }
     Ok(values)
 }
@@ -138,10 +139,8 @@ fn is_quantized(ir: &RegionIr, row: &Row, node: &Node, inputs: &[Val]) -> bool {
 pub struct Translation<'a> {
     /// IR under construction.
     pub ir: &'a mut RegionIr,
-    /// Node of the graph.
     pub node: &'a Node,
     pub attrs: Attributes<'a>,
-    /// Operands.
     pub inputs: &'a [Val],
 }
 
@@ -153,8 +152,9 @@ pub struct Convolution {
     pub groups: i64,
     /// Shape of the result.
     pub shape: Vec<i64>,
-    /// Order of the result's dimensions, and the layout that the graph requires.
+    /// Order of the result's dimensions.
     pub order: String,
+    /// Layout of the result that the graph requires.
     pub out_layout: String,
 }
 
@@ -209,11 +209,10 @@ impl Translation<'_> {
     pub fn convolution_parts(&mut self, transposed: bool) -> Result<Convolution> {
         let (data, weight) = (self.inputs[0], self.input(1)?);
         let axes = self.rank(data).checked_sub(2).filter(|axes| (1..=3).contains(axes));
-        let axes =
-            axes.ok_or_else(|| shape_error(format!("expected data of 3 to 5 dimensions, found {}", self.rank(data))))?;
+        let axes = axes.ok_or_else(|| shape_error(format!("data: expected rank 3 to 5, found {}", self.rank(data))))?;
         let spatial = ["W", "HW", "DHW"][axes - 1];
         let order = format!("NC{spatial}");
-        // In a transposed convolution the first letter is the data's channels, whatever Relay calls it.
+        // The first letter of a transposed convolution's kernel denotes the data's channels, whatever Relay calls it.
         let letters = if transposed && axes == 2 { "IO" } else { "OI" };
         let kernel_order = format!("{letters}{spatial}");
         let kernel_layout = match self.attrs.text("kernel_layout") {
@@ -233,13 +232,15 @@ impl Translation<'_> {
         let weight = self.convert_from_layout(weight, kernel_layout, &kernel_order)?;
         let (x, w) = (self.shape(data), self.shape(weight));
         if w.len() != x.len() {
-            return Err(shape_error(format!("a kernel of shape {w:?} for data of shape {x:?}")));
+            return Err(shape_error(format!("kernel: expected the rank of data {x:?}, found {w:?}")));
         }
         let groups = self.attrs.int("groups", 1);
         let window = self.attrs.window(axes, &w[2..])?;
         let (in_channels, out_channels) = if transposed { (w[0], w[1] * groups) } else { (w[1] * groups, w[0]) };
         if groups < 1 || in_channels != x[1] || out_channels % groups != 0 || x[1] % groups != 0 {
-            return Err(shape_error(format!("a kernel of shape {w:?} in {groups} groups for data of shape {x:?}")));
+            return Err(shape_error(format!(
+                "kernel: expected channels for data {x:?} in {groups} groups, found {w:?}"
+            )));
         }
         let mut shape = vec![x[0], out_channels];
         let mut window = window;
@@ -292,19 +293,21 @@ impl Translation<'_> {
         shape[ra - 1] = sb[rb - 1];
         for (d, &size) in sb[..rb - 2].iter().enumerate() {
             if shape[d] != size && shape[d] != 1 && size != 1 {
-                return Err(shape_error(format!("cannot broadcast batches of {} and {size}", shape[d])));
+                return Err(shape_error(format!(
+                    "expected batch dimensions that broadcast, found {} and {size}",
+                    shape[d]
+                )));
             }
             shape[d] = shape[d].max(size);
         }
         Ok(self.ir.matmul(transpose_a, transpose_b, [a, b], shape))
     }
 
-    /// Returns the data in the order (N, C, spatial...), the layout that it came in, and that order.
+    /// Returns the data in the order (N, C, spatial...), its original layout, and the order.
     fn image(&mut self) -> Result<(Val, String, String)> {
         let data = self.inputs[0];
         let axes = self.rank(data).checked_sub(2).filter(|axes| (1..=3).contains(axes));
-        let axes =
-            axes.ok_or_else(|| shape_error(format!("expected data of 3 to 5 dimensions, found {}", self.rank(data))))?;
+        let axes = axes.ok_or_else(|| shape_error(format!("data: expected rank 3 to 5, found {}", self.rank(data))))?;
         let order = format!("NC{}", ["W", "HW", "DHW"][axes - 1]);
         let layout = match self.attrs.text("layout") {
             "" => order.clone(),
@@ -313,7 +316,10 @@ impl Translation<'_> {
         let data = self.convert_from_layout(data, &layout, &order)?;
         let out = self.attrs.text("out_layout");
         if !out.is_empty() && out != layout {
-            return Err(CompileError::new(RefusalCode::UnsupportedLayout, format!("layout {layout} into {out}")));
+            return Err(CompileError::new(
+                RefusalCode::UnsupportedLayout,
+                format!("attribute out_layout: expected {layout}, found {out}"),
+            ));
         }
         Ok((data, layout, order))
     }
@@ -323,8 +329,8 @@ impl Translation<'_> {
         self.pool_with(alg, dtype, |window| Kind::Pool { alg, window })
     }
 
-    /// Adds the operator that `make` returns for the windows of a pooling, with results of this type; `alg` is oneDNN's
-    /// algorithm.
+    /// Adds a pooling: the operator that `make` returns for its windows, with results of type `dtype`. `alg` is
+    /// oneDNN's algorithm.
     pub fn pool_with(&mut self, alg: i32, dtype: DType, make: impl FnOnce(Window) -> Kind) -> Result<Val> {
         let (data, layout, order) = self.image()?;
         let x = self.shape(data);
@@ -342,15 +348,21 @@ impl Translation<'_> {
             let stride = window.strides[i];
             let whole = slack / stride + 1;
             let size = match &self.node.outputs[0].dims {
-                // The graph's type tells how a partial last window counts.
+                // The graph's type determines whether a partial last window counts.
                 _ if !ceil => whole,
                 dims => match self.spatial_dim(dims, &layout, &order, i) {
                     Some(size) if size == whole || size == whole + 1 => size,
-                    _ => return Err(attr_error("unsupported rounding up of the number of windows")),
+                    _ => {
+                        return Err(attr_error(
+                            "attribute ceil_mode: expected known dimensions with at most one partial window per axis",
+                        ));
+                    }
                 },
             };
             if size > whole && alg == ffi::POOLING_AVG_INCLUDE_PADDING {
-                return Err(attr_error("unsupported rounding up of the number of windows with count_include_pad"));
+                return Err(attr_error(
+                    "attribute ceil_mode: partial windows are not supported with count_include_pad",
+                ));
             }
             window.after[i] = (size - 1) * stride + extent - x[2 + i] - window.before[i];
             if window.before[i] >= extent || window.after[i] >= extent {
@@ -381,7 +393,10 @@ impl Translation<'_> {
         for i in 0..axes {
             let out = size(i);
             if out < 1 || x[2 + i] % out != 0 {
-                return Err(shape_error(format!("{} elements do not divide into {out} equal windows", x[2 + i])));
+                return Err(shape_error(format!(
+                    "attribute output_size: expected a divisor of {}, found {out}",
+                    x[2 + i]
+                )));
             }
             shape.push(out);
             kernel.push(x[2 + i] / out);
@@ -398,10 +413,10 @@ impl Translation<'_> {
         let shape = self.shape(data);
         let axis = self.attrs.axis("axis", -1, shape.len())?;
         if axis + 1 != shape.len() {
-            return Err(attr_error(format!("expected the last axis, found {axis}")));
+            return Err(attr_error(format!("attribute axis: expected the last axis, found {axis}")));
         }
         if !self.attrs.flag("center", true) || !self.attrs.flag("scale", true) {
-            return Err(attr_error("expected both gamma and beta"));
+            return Err(attr_error("attributes center and scale: expected true"));
         }
         let epsilon = self.attrs.float("epsilon", 1e-5) as f32;
         if shape.len() < 2 {
@@ -412,7 +427,8 @@ impl Translation<'_> {
         Ok(self.ir.push(Kind::LayerNorm { epsilon }, &[data, gamma, beta], shape))
     }
 
-    /// `(x - mean) / sqrt(variance + epsilon) * gamma + beta` along an axis; the statistics are returned unchanged.
+    /// Translates `(x - mean) / sqrt(variance + epsilon) * gamma + beta` along an axis. The statistics are returned
+    /// unchanged.
     fn batch_norm(&mut self) -> Result<Vec<Val>> {
         let (data, mean, variance) = (self.inputs[0], self.input(3)?, self.input(4)?);
         let shape = self.shape(data);
@@ -420,7 +436,9 @@ impl Translation<'_> {
         for number in 1..5 {
             let own = self.ir.shape(self.input(number)?);
             if own != [shape[axis]] {
-                return Err(shape_error(format!("operand {number} of shape {own:?} for axis {axis} of {shape:?}")));
+                return Err(shape_error(format!(
+                    "operand {number}: expected one value per index of axis {axis} of {shape:?}, found {own:?}"
+                )));
             }
         }
         let epsilon = self.attrs.float("epsilon", 1e-5) as f32;
@@ -446,7 +464,10 @@ impl Translation<'_> {
         let shape = self.shape(data);
         let axis = self.attrs.axis("axis", 1, shape.len())?;
         if self.ir.shape(bias) != [shape[axis]] {
-            return Err(shape_error(format!("a bias of shape {:?} for axis {axis}", self.ir.shape(bias))));
+            return Err(shape_error(format!(
+                "bias: expected one value per index of axis {axis}, found {:?}",
+                self.ir.shape(bias)
+            )));
         }
         let mut along = vec![1; shape.len() - axis];
         along[0] = shape[axis];
@@ -481,7 +502,10 @@ impl Translation<'_> {
         let shape = self.shape(data);
         let axis = self.attrs.axis("axis", 1, shape.len())?;
         if self.ir.shape(slope) != [shape[axis]] {
-            return Err(shape_error(format!("slopes of shape {:?} for axis {axis}", self.ir.shape(slope))));
+            return Err(shape_error(format!(
+                "slope: expected one value per index of axis {axis}, found {:?}",
+                self.ir.shape(slope)
+            )));
         }
         let mut along = vec![1; shape.len()];
         along[axis] = shape[axis];
@@ -522,14 +546,14 @@ impl Translation<'_> {
         self.reshape(result, left)
     }
 
-    /// Concatenates tensors.
+    /// Adds a concatenation of `parts` along `axis`.
     pub fn concat(&mut self, parts: &[Val], axis: usize) -> Result<Val> {
         let mut shape = self.shape(parts[0]);
         for &part in &parts[1..] {
             let own = self.ir.shape(part);
             let same = own.len() == shape.len() && (0..own.len()).all(|d| d == axis || own[d] == shape[d]);
             if !same {
-                return Err(shape_error(format!("cannot concatenate {own:?} to {shape:?} on axis {axis}")));
+                return Err(shape_error(format!("cannot concatenate {own:?} to {shape:?} along axis {axis}")));
             }
             shape[axis] += own[axis];
         }
@@ -543,7 +567,7 @@ impl Translation<'_> {
         let (data, layout, order) = self.image()?;
         let x = self.shape(data);
         if x.len() != 4 {
-            return Err(shape_error("expected data with height and width"));
+            return Err(shape_error("data: expected rank 4"));
         }
         let (height, width) = if name == "nn.upsampling" {
             let scaled = |size: i64, scale: f64| (size as f64 * scale).round() as i64;
@@ -551,7 +575,7 @@ impl Translation<'_> {
         } else {
             match self.attrs.ints("size").unwrap_or_default()[..] {
                 [height, width] => (height, width),
-                _ => return Err(attr_error("expected a size of height and width")),
+                _ => return Err(attr_error("attribute size: expected a height and a width")),
             }
         };
         let alg = self.attrs.resampling(name, [x[2], x[3]], [height, width])?;
@@ -567,7 +591,7 @@ impl Translation<'_> {
         let x = self.shape(data);
         let widths = self.attrs.pairs("pad_width", x.len())?;
         if widths.iter().any(|&(before, after)| before < 0 || after < 0) {
-            return Err(attr_error("negative padding"));
+            return Err(attr_error("attribute pad_width: expected widths >= 0"));
         }
         let shape = x.iter().zip(&widths).map(|(size, (before, after))| size + before + after).collect();
         let before = widths.iter().map(|&(before, _)| before).collect();
@@ -589,7 +613,7 @@ impl Translation<'_> {
         Ok(bounds.windows(2).map(|pair| part(self, pair[0], pair[1])).collect())
     }
 
-    /// Takes one element of an axis, at a constant index.
+    /// Translates `take` of one element of an axis, at a constant index.
     fn take(&mut self) -> Result<Val> {
         let (x, index) = (self.inputs[0], self.input(1)?);
         let shape = self.shape(x);
@@ -600,19 +624,19 @@ impl Translation<'_> {
                 other => {
                     return Err(CompileError::new(
                         RefusalCode::UnsupportedDtype,
-                        format!("expected an index of int64 or int32, found {other}"),
+                        format!("index: expected int64 or int32, found {other}"),
                     ));
                 }
             },
             _ => return Err(CompileError::new(RefusalCode::NotConstant, "expected a constant scalar index")),
         };
         if self.attrs.ints("axis").is_none() || self.attrs.int("batch_dims", 0) != 0 {
-            return Err(attr_error("expected an axis and batch_dims 0"));
+            return Err(attr_error("expected an axis, and batch_dims = 0"));
         }
         let axis = self.attrs.axis("axis", 0, shape.len())?;
         let value = if value < 0 { value + shape[axis] } else { value };
         if !(0..shape[axis]).contains(&value) {
-            return Err(attr_error(format!("index {value} is out of range for size {}", shape[axis])));
+            return Err(attr_error(format!("index: expected at least 0 and less than {}, found {value}", shape[axis])));
         }
         let mut begin = vec![0; shape.len()];
         begin[axis] = value;

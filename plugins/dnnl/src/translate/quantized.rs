@@ -8,8 +8,8 @@ use crate::qnn::stage::{PerAxis, Stage, SumOperand, range};
 use crate::sum_requirement::F32_EXACT_BOUND;
 use byoc_plugin_api::{DType, RefusalCode, TensorRef};
 
-/// Largest zero point accepted. Zero points of bytes are bytes; one far outside that range only means that everything
-/// saturates.
+/// Maximum magnitude of a zero point. Zero points of 8-bit data have 8 bits; with one far outside that range, every
+/// value saturates.
 const MAX_ZERO_POINT: i32 = 1 << 15;
 
 fn scheme_error(detail: impl Into<String>) -> CompileError {
@@ -68,15 +68,15 @@ impl Translation<'_> {
         self.ir.push_as(Kind::Stage(stage), &[x], shape, to)
     }
 
-    /// Returns an operand that has to be a constant.
+    /// Returns an operand that must be a constant; `name` describes the operand in messages.
     fn constant_operand(&self, number: usize, name: &str) -> Result<TensorRef<'_>> {
         let value = self.input(number)?;
         let constant = self.ir.constant(value);
-        let reason = || CompileError::new(RefusalCode::NotConstant, format!("{name} is not a constant"));
+        let reason = || CompileError::new(RefusalCode::NotConstant, format!("{name}: expected a constant"));
         Ok(self.ir.constants[constant.ok_or_else(reason)?].tensor())
     }
 
-    /// Returns scales: one, or as many as the size of the axis.
+    /// Returns scales: one, or one for each index of an axis.
     fn scales(&self, number: usize, name: &str) -> Result<Vec<f32>> {
         let constant = self.constant_operand(number, name)?;
         if constant.dtype() != DType::F32 {
@@ -85,7 +85,7 @@ impl Translation<'_> {
         let values = constant.as_slice::<f32>().to_vec();
         match values.iter().find(|&&scale| !(scale.is_finite() && scale > 0.0)) {
             Some(bad) => Err(scheme_error(format!("{name}: expected a finite scale > 0, found {bad}"))),
-            None if values.is_empty() => Err(scheme_error(format!("{name} has no values"))),
+            None if values.is_empty() => Err(scheme_error(format!("{name}: expected at least 1 value, found 0"))),
             None => Ok(values),
         }
     }
@@ -112,11 +112,11 @@ impl Translation<'_> {
             [first, ..] => {
                 Err(scheme_error(format!("{name}: expected at most {MAX_ZERO_POINT} in magnitude, found {first}")))
             }
-            [] => Err(scheme_error(format!("{name} has no values"))),
+            [] => Err(scheme_error(format!("{name}: expected at least 1 value, found 0"))),
         }
     }
 
-    /// Returns the axis of parameters with this number of values.
+    /// Returns the axis, given by attribute `key`, along which `values` parameters vary; 0 for a single parameter.
     fn parameter_axis(&self, key: &str, values: usize) -> Result<usize> {
         let shape = self.ir.shape(self.inputs[0]);
         if values == 1 {
@@ -124,21 +124,24 @@ impl Translation<'_> {
         }
         let axis = self.attrs.axis(key, -1, shape.len())?;
         if shape[axis] != values as i64 {
-            return Err(scheme_error(format!("{values} scales for an axis of size {}", shape[axis])));
+            return Err(scheme_error(format!(
+                "expected 1 scale or {}, one per index of the axis, found {values}",
+                shape[axis]
+            )));
         }
         Ok(axis)
     }
 
     /// Returns the sum of the weights and the sum of their magnitudes for each index of the output channel axis.
     fn weight_sums(&self, axis: usize) -> Result<Vec<(i32, i64)>> {
-        let constant = self.constant_operand(1, "the weight")?;
+        let constant = self.constant_operand(1, "weight")?;
         if constant.dtype() != DType::I8 {
-            let detail = format!("the weight: oneDNN requires int8, found {}", constant.dtype());
+            let detail = format!("weight: expected int8, found {}", constant.dtype());
             return Err(dtype_error(detail));
         }
-        let zero_points = self.constant_operand(3, "the kernel's zero point")?;
+        let zero_points = self.constant_operand(3, "kernel zero point")?;
         if zero_points.dtype() != DType::I32 || zero_points.as_slice::<i32>().iter().any(|&zero| zero != 0) {
-            return Err(scheme_error("expected kernel zero points of 0"));
+            return Err(scheme_error("kernel zero point: expected int32 zeros"));
         }
         let shape = constant.shape();
         let (channels, inner) = (shape[axis], shape[axis + 1..].iter().product::<usize>().max(1));
@@ -153,15 +156,15 @@ impl Translation<'_> {
         Ok(sums)
     }
 
-    /// Returns the data in the form that is summed, its zero point, and whether sums may exceed 2^24.
+    /// Returns the data in the form that oneDNN accumulates, its zero point, and whether sums may reach 2^24.
     fn data(&mut self, data: Val, sums: &[(i32, i64)]) -> Result<(Val, i32, bool)> {
         let dtype = self.ir.get(data).dtype;
-        let zero = self.zero_point(2, "the data's zero point")?;
+        let zero = self.zero_point(2, "data zero point")?;
         let max_magnitude = sums.iter().map(|(_, magnitude)| *magnitude).max().unwrap_or(0);
         let reach = if dtype == DType::U8 { 255 } else { 128 };
         match dtype {
             DType::I8 | DType::U8 if max_magnitude * 255 > i64::from(i32::MAX) => {
-                Err(CompileError::new(RefusalCode::UnsupportedShape, "sums that may overflow int32"))
+                Err(CompileError::new(RefusalCode::UnsupportedShape, "int32 accumulators may overflow"))
             }
             DType::U8 => Ok((data, zero, max_magnitude * reach >= F32_EXACT_BOUND)),
             DType::I8 if max_magnitude * reach < F32_EXACT_BOUND => Ok((data, zero, false)),
@@ -176,14 +179,14 @@ impl Translation<'_> {
                 };
                 Ok((self.push_stage(data, moved, DType::U8), zero + 128, true))
             }
-            other => Err(dtype_error(format!("the data: expected int8 or uint8, found {other}"))),
+            other => Err(dtype_error(format!("data: expected int8 or uint8, found {other}"))),
         }
     }
 
     /// Adds a product of integers, and the correction for the data's zero point.
     fn integer_sum(&mut self, kind: Kind, operands: [Val; 2], shape: Vec<i64>, params: IntegerSum<'_>) -> Result<Val> {
         if self.node.outputs[0].dtype != DType::I32 {
-            return Err(dtype_error(format!("expected sums in int32, found {}", self.node.outputs[0].dtype)));
+            return Err(dtype_error(format!("expected int32 accumulators, found {}", self.node.outputs[0].dtype)));
         }
         let result = self.ir.push_as(kind, &operands, shape, DType::I32);
         if params.wide {
@@ -203,7 +206,7 @@ impl Translation<'_> {
         let axis = axis.filter(|_| rank == 4).ok_or_else(|| {
             CompileError::new(
                 RefusalCode::UnsupportedLayout,
-                format!("a kernel of {rank} dimensions in layout {layout}"),
+                format!("kernel: expected rank 4 and a layout with O, found rank {rank} and \"{layout}\""),
             )
         })?;
         let sums = self.weight_sums(axis)?;
@@ -216,7 +219,7 @@ impl Translation<'_> {
             let (low, high) = range(dtype);
             if !(low..=high).contains(&zero) {
                 return Err(scheme_error(format!(
-                    "padding with the zero point {zero}, which is out of range for {dtype}"
+                    "data zero point: expected a value of type {dtype} for the padding, found {zero}"
                 )));
             }
             let (mut shape, mut lead) = (self.shape(data), vec![0; 4]);
@@ -251,15 +254,15 @@ impl Translation<'_> {
         self.integer_sum(kind, [data, weight], shape, IntegerSum { zero, sums: &sums, axis, wide })
     }
 
-    /// Adds `int32` numbers along one axis.
+    /// Translates the addition of an `int32` bias along one axis.
     fn integer_bias(&mut self, name: &str) -> Result<Val> {
         let swapped = name == "add" && self.ir.constant(self.inputs[0]).is_some();
         let (x, bias) = if swapped { (self.input(1)?, 0) } else { (self.inputs[0], 1) };
         let shape = self.shape(x);
         let own = self.shape(self.input(bias)?);
-        let constant = self.constant_operand(bias, "the bias")?;
+        let constant = self.constant_operand(bias, "bias")?;
         if constant.dtype() != DType::I32 {
-            return Err(dtype_error(format!("the bias: expected int32, found {}", constant.dtype())));
+            return Err(dtype_error(format!("bias: expected int32, found {}", constant.dtype())));
         }
         let values = constant.as_slice::<i32>().to_vec();
         let axis = match name {
@@ -271,13 +274,13 @@ impl Translation<'_> {
             }
         };
         if values.len() != 1 && shape.get(axis) != Some(&(values.len() as i64)) {
-            let detail = format!("expected a bias along one axis, found {own:?} for {shape:?}");
+            let detail = format!("bias: expected values along one axis of {shape:?}, found {own:?}");
             return Err(CompileError::new(RefusalCode::UnsupportedShape, detail));
         }
         Ok(self.push_stage(x, Stage::Offset(PerAxis { values, axis }), DType::I32))
     }
 
-    /// Clamps to two integers.
+    /// Translates `clip` of integers.
     fn integer_clip(&mut self, dtype: DType) -> Result<Val> {
         let (min, max) = range(dtype);
         let (low, high) = (self.attrs.float("a_min", f64::NEG_INFINITY), self.attrs.float("a_max", f64::INFINITY));
@@ -295,27 +298,33 @@ impl Translation<'_> {
         if !is_integer(from) || !is_integer(to) {
             return Err(dtype_error(format!("expected int8, uint8 or int32, found {from} to {to}")));
         }
-        let scales = self.scales(1, "the input's scale")?;
-        let zero_in = self.zero_point(2, "the input's zero point")?;
-        let scale = self.scale(3, "the output's scale")?;
-        let zero_out = self.zero_point(4, "the output's zero point")?;
+        let scales = self.scales(1, "input scale")?;
+        let zero_in = self.zero_point(2, "input zero point")?;
+        let scale = self.scale(3, "output scale")?;
+        let zero_out = self.zero_point(4, "output zero point")?;
         let axis = self.parameter_axis("axis", scales.len())?;
         let rounding = match self.attrs.text("rounding") {
             "" | "None" | "UPWARD" => Rounding::Up,
             "TONEAREST" => Rounding::Away,
             "TOEVEN" => Rounding::Even,
-            other => return Err(scheme_error(format!("unsupported rounding {other}"))),
+            other => {
+                return Err(scheme_error(format!(
+                    "attribute rounding: expected UPWARD, TONEAREST or TOEVEN, found {other}"
+                )));
+            }
         };
         let floats = match self.attrs.text("compute_dtype") {
             "" | "None" | "int64" => false,
             "float32" => true,
-            other => return Err(scheme_error(format!("compute_dtype: expected int64 or float32, found {other}"))),
+            other => {
+                return Err(scheme_error(format!("attribute compute_dtype: expected int64 or float32, found {other}")));
+            }
         };
         let ratios = Ratios::new(&scales, scale, floats);
         if let Ratios::Float(ratios) = &ratios
             && let Some(ratio) = ratios.iter().find(|ratio| !ratio.is_finite())
         {
-            return Err(scheme_error(format!("the ratio of the scales is {ratio} in float32")));
+            return Err(scheme_error(format!("ratio of the scales: expected a finite float32, found {ratio}")));
         }
         Ok(self.stage(Stage::Rescale { zero_in, ratios, axis, rounding, zero_out, to }, to))
     }
@@ -324,12 +333,14 @@ impl Translation<'_> {
         if from != DType::F32 || !is_integer(to) {
             return Err(dtype_error(format!("expected float32 to int8, uint8 or int32, found {from} to {to}")));
         }
-        let scale = self.scale(1, "the output's scale")?;
-        let zero = self.zero_point(2, "the output's zero point")?;
+        let scale = self.scale(1, "output scale")?;
+        let zero = self.zero_point(2, "output zero point")?;
         let rounding = match self.attrs.text("rounding") {
             "" | "TONEAREST" => Rounding::Away,
             "TOEVEN" => Rounding::Even,
-            other => return Err(scheme_error(format!("unsupported rounding {other}"))),
+            other => {
+                return Err(scheme_error(format!("attribute rounding: expected TONEAREST or TOEVEN, found {other}")));
+            }
         };
         Ok(self.stage(Stage::Quantize { scale, zero, rounding, to }, to))
     }
@@ -338,8 +349,8 @@ impl Translation<'_> {
         if !is_integer(from) || to != DType::F32 {
             return Err(dtype_error(format!("expected int8, uint8 or int32 to float32, found {from} to {to}")));
         }
-        let scales = self.scales(1, "the input's scale")?;
-        let zero = self.zero_point(2, "the input's zero point")?;
+        let scales = self.scales(1, "input scale")?;
+        let zero = self.zero_point(2, "input zero point")?;
         let axis = self.parameter_axis("axis", scales.len())?;
         Ok(self.stage(Stage::Dequantize { zero, scale: PerAxis { values: scales, axis } }, to))
     }
@@ -358,10 +369,10 @@ impl Translation<'_> {
                 dtypes[0], dtypes[1]
             )));
         }
-        let (scale, zero) = (self.scale(6, "the output's scale")?, self.zero_point(7, "the output's zero point")?);
+        let (scale, zero) = (self.scale(6, "output scale")?, self.zero_point(7, "output zero point")?);
         let side = |number: usize, name: &str| -> Result<_> {
-            let from = self.scale(number, &format!("the scale of {name}"))?;
-            let zero_in = self.zero_point(number + 1, &format!("the zero point of {name}"))?;
+            let from = self.scale(number, &format!("scale of {name}"))?;
+            let zero_in = self.zero_point(number + 1, &format!("zero point of {name}"))?;
             let moved = from != scale || zero_in != zero;
             Ok(moved.then(|| SumOperand { zero_in, ratios: Ratios::new(&[from], scale, false), zero_out: zero }))
         };
@@ -370,7 +381,7 @@ impl Translation<'_> {
     }
 }
 
-/// Properties of a sum apart from its operands.
+/// Properties of an integer accumulation besides its operands.
 struct IntegerSum<'a> {
     zero: i32,
     sums: &'a [(i32, i64)],

@@ -9,9 +9,9 @@ use crate::qnn::{IntAvgPool, Stage};
 use byoc_plugin_api::DType;
 
 impl Translation<'_> {
-    /// Concatenates tensors, all rescaled to the scale of the result.
+    /// Concatenates tensors, all requantized to the scale of the result.
     pub fn quantized_concat(&mut self, to: DType) -> Result<Val> {
-        // Tuples come flattened: the tensors, their scales, their zero points, then the output's scale and zero point.
+        // Tuples are flattened: the tensors, their scales, their zero points, then the output's scale and zero point.
         let count = self.inputs.len().saturating_sub(2) / 3;
         if count == 0 || self.inputs.len() != 3 * count + 2 || !is_byte(to) {
             return Err(dtype_error(format!(
@@ -20,15 +20,15 @@ impl Translation<'_> {
             )));
         }
         let (scale, zero_out) =
-            (self.scale(3 * count, "the output's scale")?, self.zero_point(3 * count + 1, "the output's zero point")?);
+            (self.scale(3 * count, "output scale")?, self.zero_point(3 * count + 1, "output zero point")?);
         let mut parts = Vec::with_capacity(count);
         for part in 0..count {
             let x = self.inputs[part];
             if self.ir.get(x).dtype != to {
                 return Err(dtype_error(format!("part {part}: expected {to}, found {}", self.ir.get(x).dtype)));
             }
-            let from = self.scale(count + part, &format!("the scale of part {part}"))?;
-            let zero_in = self.zero_point(2 * count + part, &format!("the zero point of part {part}"))?;
+            let from = self.scale(count + part, &format!("scale of part {part}"))?;
+            let zero_in = self.zero_point(2 * count + part, &format!("zero point of part {part}"))?;
             parts.push(match from == scale && zero_in == zero_out {
                 true => x,
                 false => {
@@ -42,14 +42,13 @@ impl Translation<'_> {
         self.concat(&parts, axis)
     }
 
-    /// Adds an average pooling with real results, and their quantization to bytes.
+    /// Adds an average pooling with float results, and their quantization to 8 bits.
     pub fn avg_pool(&mut self, from: DType, to: DType) -> Result<Val> {
         if !is_byte(from) || from != to {
             return Err(dtype_error(format!("expected int8 or uint8 throughout, found {from} to {to}")));
         }
-        let (scale, zero) = (self.scale(1, "the input's scale")?, self.zero_point(2, "the input's zero point")?);
-        let (scale_out, zero_out) =
-            (self.scale(3, "the output's scale")?, self.zero_point(4, "the output's zero point")?);
+        let (scale, zero) = (self.scale(1, "input scale")?, self.zero_point(2, "input zero point")?);
+        let (scale_out, zero_out) = (self.scale(3, "output scale")?, self.zero_point(4, "output zero point")?);
         let padded = self.attrs.flag("count_include_pad", false);
         let alg = if padded { ffi::POOLING_AVG_INCLUDE_PADDING } else { ffi::POOLING_AVG_EXCLUDE_PADDING };
         let real =

@@ -1,8 +1,8 @@
-//! Real arithmetic between sums of integers and their conversion back to bytes, if the model spells it out: `cast` to
-//! floats, a bias, factors, bounds, a residual, and `cast` back.
+//! Float arithmetic between an integer accumulation and the conversion back to 8 bits, if the model spells it out:
+//! `cast` to floats, a bias, factors, bounds, a residual, and `cast` back.
 //!
-//! The last cast truncates, so one rounding more or less before it changes the integer. The library may fuse `x a + b`
-//! into one operation; here each operation is rounded as written.
+//! The last cast truncates, so one rounding more or less before that cast changes the integer. The library may fuse a
+//! multiplication and an addition into one operation; here each operation is rounded as written.
 
 use super::Translation;
 use crate::ir::{Kind, Result, Val};
@@ -10,8 +10,8 @@ use crate::qnn::stage::{PerAxis, Stage};
 use byoc_plugin_api::DType;
 
 impl Translation<'_> {
-    /// Translates an operator on numbers that come from integers by [`Stage::Convert`]; returns `None` if this module
-    /// does not support it.
+    /// Translates an operator on floats that were converted from integers by [`Stage::Convert`]. Returns `None` if this
+    /// module does not support the operator.
     pub fn exact_real(&mut self, name: &str) -> Result<Option<Val>> {
         let shape = self.ir.shape(self.inputs[0]).to_vec();
         let stage = match (name, self.inputs) {
@@ -49,7 +49,7 @@ impl Translation<'_> {
         op.is_some_and(|op| matches!(&op.kind, Kind::Stage(stage) if stage.is_exact_real()))
     }
 
-    /// Returns a constant that broadcasts to `x` along one axis at most.
+    /// Returns the values of the constant `number`, if they vary along at most one axis of `x`.
     fn constant_per_axis(&self, x: Val, number: Val, axis: Option<usize>) -> Option<PerAxis<f32>> {
         let constant = &self.ir.constants[self.ir.constant(number)?];
         if constant.dtype() != DType::F32 {
@@ -63,7 +63,8 @@ impl Translation<'_> {
         fits.then_some(PerAxis { values, axis: at })
     }
 
-    /// Returns the tensor that a number is computed from by a few stages with scalar parameters, and those stages.
+    /// Traces `value` back through stages with scalar parameters to a conversion from integers. Returns the converted
+    /// tensor and the stages, or `value` and no stages.
     fn trace_stages(&self, value: Val) -> (Val, Vec<Stage>) {
         let (mut at, mut stages) = (value, Vec::new());
         while let Some(op) = self.ir.producer(at) {

@@ -9,13 +9,12 @@ use byoc_plugin_support::view::count;
 
 /// Operator that has a translation.
 pub struct Row {
-    /// Name of the operator.
     pub name: &'static str,
     /// Translates a call and returns its results.
     pub translate: fn(&mut Translation<'_>) -> Result<Vec<Val>>,
-    /// True if a region with this operator is worth entering: its work exceeds the cost of moving data.
+    /// True if the operator makes a region worth entering: its work exceeds the cost of moving data.
     pub computes: bool,
-    /// True if the translation also holds for bytes: elements are moved or compared.
+    /// True if the translation also holds for 8-bit data, because elements are only moved or compared.
     pub keeps_dtype: bool,
     /// True if the operator is supported only as a part of a composite.
     pub composite_only: bool,
@@ -150,7 +149,7 @@ fn eltwise(t: &mut Translation<'_>, params: EltwiseParams) -> Result<Vec<Val>> {
     single(t.ir.eltwise(params, t.inputs[0]))
 }
 
-/// Adds an operator of one operand whose result has its shape.
+/// Adds a unary operator whose result has the shape of the operand.
 fn same_shape(t: &mut Translation<'_>, kind: Kind) -> Result<Vec<Val>> {
     let x = t.inputs[0];
     let shape = t.shape(x);
@@ -167,7 +166,11 @@ fn to(t: &Translation<'_>) -> DType {
 
 /// Returns the data; a second result (the mask of dropout) is refused because nothing computes it.
 fn passed_through(t: &mut Translation<'_>) -> Result<Vec<Val>> {
-    if t.node.outputs.len() == 1 { single(t.inputs[0]) } else { Err(attr_error("only the first result is supported")) }
+    if t.node.outputs.len() == 1 {
+        single(t.inputs[0])
+    } else {
+        Err(attr_error("expected 1 result, found a second one, which is not supported"))
+    }
 }
 
 fn softmax(t: &mut Translation<'_>, alg: i32) -> Result<Vec<Val>> {

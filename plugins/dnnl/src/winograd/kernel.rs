@@ -2,8 +2,8 @@
 //!
 //! A part is computed in groups of tiles. The data of a whole group is transformed first: for each position, a matrix
 //! of tiles by channels in the order in which the register kernel reads it, `LANES` channels of up to `MAX_ROWS` tiles
-//! at a time. It is then multiplied by one block of filters after another, and each block's products are transformed
-//! back while they are still in cache.
+//! at a time. The group is then multiplied by one block of filters after another, and each block's products are
+//! transformed back while they are still in cache.
 
 use super::{BLOCK, LANES, MAX_ROWS, POSITIONS, Pointers, Winograd};
 use std::arch::x86_64::*;
@@ -21,14 +21,14 @@ impl Group {
         Group { batches: tiles.len().div_ceil(MAX_ROWS), tiles }
     }
 
-    /// Returns a batch as a range of tiles relative to the group's first.
+    /// Returns a batch as a range of tiles relative to the group's first tile.
     fn batch(&self, number: usize) -> Range<usize> {
         let begin = |number: usize| self.tiles.len() * number / self.batches;
         begin(number)..begin(number + 1)
     }
 }
 
-/// Mask of the lanes that hold one of the `elements` remaining elements.
+/// Returns the mask of the lanes that hold the remaining `elements` elements.
 fn lanes(elements: usize) -> __mmask16 {
     if elements >= LANES { !0 } else { (1 << elements) - 1 }
 }
@@ -37,13 +37,13 @@ impl Winograd {
     /// Computes a range of filter blocks for a range of tiles, in scratch memory `slot`.
     ///
     /// # Safety
-    /// As for [`run`](Winograd::run); nobody else may write these results or use that scratch memory.
+    /// As for [`run`](Winograd::run); no other thread may write these results or use that scratch memory.
     #[target_feature(enable = "avx512f")]
     pub(super) unsafe fn part(&self, pointers: &Pointers, slot: usize, tiles: Range<usize>, blocks: Range<usize>) {
         let channels = self.weights.padded_channels();
         let groups = tiles.len().div_ceil(self.tiles_per_group()).max(1);
         let begin = |group: usize| tiles.start + tiles.len() * group / groups;
-        // SAFETY: scratch memory has this number of elements per slot, and a group has at most `held` tiles.
+        // SAFETY: scratch memory has this number of elements per slot, and a group has at most `tiles_per_group` tiles.
         let (data, products) = unsafe {
             let data = pointers.scratch.add(slot * self.scratch_per_thread());
             (data, data.add(POSITIONS * self.tiles_per_group() * channels))
@@ -61,7 +61,7 @@ impl Winograd {
         }
     }
 
-    /// Image of a tile, and the tile's row and column in it.
+    /// Returns the image that contains a tile, and the tile's row and column in that image.
     fn locate(&self, tile: usize) -> [usize; 3] {
         let [rows, columns] = self.grid();
         [tile / (rows * columns), tile / columns % rows, tile % columns]
@@ -215,7 +215,8 @@ static WIDE_KERNELS: [Kernel; MAX_ROWS] = kernels!(2: 1 2 3 4 5 6 7 8 9 10 11 12
 /// Kernels for blocks whose filters fit one register.
 static NARROW_KERNELS: [Kernel; MAX_ROWS] = kernels!(1: 1 2 3 4 5 6 7 8 9 10 11 12 13 14);
 
-/// Matrix product in registers: at 14 by 2, 28 accumulators, 2 registers of weights and 1 of data.
+/// Multiplies matrices in registers. With 14 rows of 2 registers, there are 28 accumulators, 2 registers of weights and
+/// 1 of data.
 #[target_feature(enable = "avx512f")]
 unsafe fn multiply<const ROWS: usize, const REGISTERS: usize>(
     channels: usize,

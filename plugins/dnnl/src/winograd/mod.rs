@@ -20,7 +20,7 @@
 //! `handwritten` decides where this is used instead of the library's convolution.
 //!
 //! Larger tiles would save more multiplications but lose precision: their transforms have coefficients of 4 and 8,
-//! those here none beyond 1.
+//! whereas those used here have none above 1.
 
 #[cfg(target_arch = "x86_64")]
 mod kernel;
@@ -80,7 +80,7 @@ struct Pointers {
 unsafe impl Sync for Pointers {}
 
 impl Winograd {
-    /// Number of rows and columns of tiles.
+    /// Returns the number of rows and columns of tiles.
     fn grid(&self) -> [usize; 2] {
         self.result.map(|size| size.div_ceil(2))
     }
@@ -106,7 +106,7 @@ impl Winograd {
         self.slots * self.scratch_per_thread()
     }
 
-    /// Partitions the work into parts of tiles and parts of filter blocks for this number of threads. Tiles are split
+    /// Returns the number of parts into which tiles and the number into which filter blocks are split. Tiles are split
     /// first, since threads that share tiles transform the same data; a part should fill a register kernel.
     fn parts(&self, threads: usize) -> [usize; 2] {
         let tiles = threads.min(self.tiles().div_ceil(MAX_ROWS)).max(1);
@@ -130,7 +130,7 @@ impl Winograd {
                 let share = |all: usize, part: usize, parts: usize| all * part / parts..all * (part + 1) / parts;
                 let tiles = share(self.tiles(), thread % shares, shares);
                 let blocks = share(self.weights.blocks(), thread / shares, others);
-                // Never chosen on other architectures.
+                // Winograd is never chosen on other architectures.
                 #[cfg(target_arch = "x86_64")]
                 // SAFETY: guaranteed by the caller; parts do not overlap, and each has its own scratch memory.
                 unsafe {

@@ -12,7 +12,7 @@ pub struct Weights {
 }
 
 impl Weights {
-    /// Number of channels, padded to full vectors with zeros.
+    /// Number of channels, padded with zeros to full vectors.
     pub fn padded_channels(&self) -> usize {
         self.size[1].next_multiple_of(LANES)
     }
@@ -27,8 +27,8 @@ impl Weights {
         self.blocks() * POSITIONS * self.padded_channels() * BLOCK
     }
 
-    /// Transforms kernels that begin at the first of these bytes into `to`, which must be zeroed. Returns `None` if
-    /// there are too few bytes.
+    /// Transforms the kernels in `from` and stores them in `to`, which must be zeroed. Returns `None` if `from` is too
+    /// short.
     pub fn transform(&self, from: &[u8], to: &mut [f32]) -> Option<()> {
         let (floats, _) = from.as_chunks::<4>();
         let [filters, channels] = self.size;
