@@ -4,7 +4,7 @@ use crate::device::config::Config;
 use crate::{blob, driver, lower, source, support};
 use byoc_plugin_api::{Attr, Candidate, Codegen, CompiledRegion, Description, Error, Region, Result, Verdict};
 
-/// `relay.ext.nuc_fpga`.
+/// Code generator `relay.ext.nuc_fpga`.
 pub struct NucFpga {
     /// Parameters of the device; layers have to fit into its buffers.
     pub config: Config,
@@ -35,7 +35,7 @@ impl Codegen for NucFpga {
         let symbol = region.graph.symbol.as_str();
         let name = |c: char| c.is_ascii_alphanumeric() || c == '_';
         if !symbol.chars().all(name) || !symbol.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') {
-            return Err(Error::new(format!("the region's symbol `{symbol}` is not a C identifier")));
+            return Err(Error::new(format!("symbol of the region: expected a C identifier, found `{symbol}`")));
         }
         let list = lower::lower(region.graph, region.constants, &self.config)?;
         let mut compiled = CompiledRegion::new(symbol, "nuc_fpga", blob::write(&list)?);

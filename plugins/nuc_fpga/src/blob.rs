@@ -1,5 +1,5 @@
-//! Serialized form of a command list: eight bytes of magic, the format version (32 bits, little-endian), the length of
-//! the rest in bytes (64 bits, little-endian), and the list as JSON.
+//! Serialized form of a command list: a magic number of eight bytes, the format version (32 bits, little-endian), the
+//! length of the rest in bytes (64 bits, little-endian), and the list as JSON.
 
 use crate::command_list::CommandList;
 use byoc_plugin_api::{Error, Result};
@@ -9,7 +9,7 @@ const MAGIC: &[u8; 8] = b"NUCFPGA\n";
 /// Format version that this plugin writes and reads.
 pub const VERSION: u32 = 1;
 
-/// Maximum number of commands of a list that is read.
+/// Maximum number of commands in a list to be read.
 const MAX_COMMANDS: usize = 1 << 16;
 
 /// Serializes a command list.
@@ -28,16 +28,15 @@ pub fn write(list: &CommandList) -> Result<Vec<u8>> {
 /// If the bytes are not a command list, have another version, are damaged, or describe accesses outside of the list's
 /// tensors.
 pub fn read(bytes: &[u8]) -> Result<CommandList> {
-    let invalid = |problem: &str| Error::new(format!("the region's command list is damaged: {problem}"));
-    let rest =
-        bytes.strip_prefix(MAGIC).ok_or_else(|| Error::new("expected a command list of nuc_fpga, found other data"))?;
+    let invalid = |problem: &str| Error::new(format!("command list: {problem}"));
+    let rest = bytes
+        .strip_prefix(MAGIC)
+        .ok_or_else(|| Error::new("expected a nuc_fpga command list, found foreign or corrupted data"))?;
     let (version, rest) = rest.split_first_chunk::<4>().ok_or_else(|| invalid("truncated header"))?;
     let version = u32::from_le_bytes(*version);
     if version != VERSION {
-        return Err(Error::new(format!(
-            "the region's command list has version {version}; this plugin reads {VERSION}"
-        ))
-        .hint("compile the model again with this plugin"));
+        return Err(Error::new(format!("command list: expected version {VERSION}, found {version}"))
+            .hint("compile the model again with this plugin"));
     }
     let (length, text) = rest.split_first_chunk::<8>().ok_or_else(|| invalid("truncated header"))?;
     let length = u64::from_le_bytes(*length);

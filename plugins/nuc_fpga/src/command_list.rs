@@ -38,7 +38,7 @@ pub struct Port {
     pub element: Element,
 }
 
-/// Memory of a tensor.
+/// Location of a tensor in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Place {
@@ -71,11 +71,11 @@ pub struct Command {
     pub comment: String,
 }
 
-/// Epilogue of a device call, in integers on the CPU.
+/// Epilogue of a device call, executed in integer arithmetic on the CPU.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Epilogue {
-    /// Memory of the result.
+    /// Location of the result.
     pub out: Place,
     /// Element type of the result.
     pub element: Element,
@@ -96,10 +96,10 @@ impl CommandList {
     /// writes every output.
     ///
     /// # Errors
-    /// Describes the first violation.
+    /// If the list is invalid; the message describes the first violation.
     pub fn check(&self) -> Result<(), String> {
         if self.workspace > MAX_WORKSPACE {
-            return Err(format!("expected at most {MAX_WORKSPACE} bytes of scratch memory, found {}", self.workspace));
+            return Err(format!("workspace: expected at most {MAX_WORKSPACE} bytes, found {}", self.workspace));
         }
         let mut written = vec![false; self.outputs.len()];
         for (number, command) in self.commands.iter().enumerate() {
@@ -139,7 +139,9 @@ impl CommandList {
     fn check_step(&self, step: &EpilogueOp, channels: usize) -> Result<(), String> {
         let factor = |&Factor(multiplier, shift): &Factor| {
             if multiplier < 0 || shift > MAX_SHIFT {
-                return Err(format!("the factor {multiplier} / 2^{shift} is out of range"));
+                return Err(format!(
+                    "factor: expected a multiplier >= 0 and a shift <= {MAX_SHIFT}, found {multiplier} / 2^{shift}"
+                ));
             }
             Ok(())
         };
@@ -148,12 +150,15 @@ impl CommandList {
                 let wanted = if *per_channel { channels as u64 } else { 1 };
                 match self.constants.get(*constant) {
                     Some(Some(port)) if port.element == Element::Int32 && port.bytes() == Some(4 * wanted) => Ok(()),
-                    _ => Err(format!("constant {constant} is not a bias of {wanted} elements")),
+                    _ => Err(format!("constant {constant}: expected an int32 bias of {wanted} elements")),
                 }
             }
             EpilogueOp::Requantize { factors, range: [low, high], .. } => {
                 if low > high || (factors.len() != 1 && factors.len() != channels) {
-                    return Err(format!("{} factors for {channels} channels, range {low} to {high}", factors.len()));
+                    return Err(format!(
+                        "expected 1 or {channels} factors and a non-empty range, found {} factors and {low} to {high}",
+                        factors.len()
+                    ));
                 }
                 factors.iter().try_for_each(factor)
             }
@@ -188,17 +193,19 @@ impl CommandList {
                 let end = at.checked_add(count * element.size() as u64);
                 if !at.is_multiple_of(ALIGN) || end.is_none_or(|end| end > self.workspace) {
                     return Err(format!(
-                        "{count} elements at byte {at} of {} bytes of scratch memory: misaligned or out of range",
+                        "expected aligned elements within a workspace of {} bytes, found {count} elements at byte {at}",
                         self.workspace
                     ));
                 }
                 return Ok(());
             }
-            Place::Input(_) | Place::Constant(_) => return Err(format!("{place:?} is written but read-only")),
+            Place::Input(_) | Place::Constant(_) => {
+                return Err(format!("{place:?}: expected a writable place, found a read-only one"));
+            }
         };
         let Some(port) = port else { return Err(format!("{place:?} does not exist")) };
         if port.element != element || port.bytes() != Some(count * element.size() as u64) {
-            return Err(format!("{place:?} is {port:?}, expected {count} elements of {element:?}"));
+            return Err(format!("{place:?}: expected {count} elements of {element:?}, found {port:?}"));
         }
         Ok(())
     }

@@ -57,7 +57,7 @@ pub fn from_environment() -> Result<Option<Arc<Driver>>> {
 /// Loads the driver from a file, or returns it if it is loaded already.
 ///
 /// # Errors
-/// Those of [`from_environment`].
+/// If the file is not a driver, as in [`from_environment`].
 pub fn open(path: OsString) -> Result<Arc<Driver>> {
     static OPEN: Mutex<BTreeMap<OsString, Arc<Driver>>> = Mutex::new(BTreeMap::new());
     let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -70,10 +70,10 @@ pub fn open(path: OsString) -> Result<Arc<Driver>> {
 }
 
 fn load(path: &Path) -> Result<Driver> {
-    let named = format!("the driver {} ({VARIABLE})", path.display());
-    let hint = "a driver is a shared library that exports nuc_fpga_conv2d and nuc_fpga_dense as nuc_fpga.h has them; \
-                without the variable the software device computes";
-    let invalid = |problem: String| Error::new(format!("{named} {problem}")).hint(hint);
+    let named = format!("driver {} ({VARIABLE})", path.display());
+    let hint = "a driver is a shared library that exports nuc_fpga_conv2d and nuc_fpga_dense as declared in nuc_fpga.h; \
+                without the variable, the software device is used";
+    let invalid = |problem: String| Error::new(format!("{named}: {problem}")).hint(hint);
     let bytes = std::fs::read(path).map_err(|error| invalid(format!("cannot be read: {error}")))?;
     check_elf(&bytes).map_err(|problem| invalid(problem.to_owned()))?;
     // `dlopen` searches the system's folders for a name without a slash.
@@ -95,14 +95,14 @@ fn load(path: &Path) -> Result<Driver> {
         (conv2d, dense) => {
             let names = [("nuc_fpga_conv2d", conv2d.is_ok()), ("nuc_fpga_dense", dense.is_ok())];
             let missing: Vec<&str> = names.iter().filter(|(_, found)| !found).map(|(name, _)| *name).collect();
-            Err(invalid(format!("has no function {}", missing.join(" and no function "))))
+            Err(invalid(format!("lacks {}", missing.join(" and "))))
         }
     }
 }
 
 /// Checks the headers of a file before it is mapped: loading a truncated library crashes the process.
 fn check_elf(bytes: &[u8]) -> std::result::Result<(), &'static str> {
-    let not_a_library = "is no shared library";
+    let not_a_library = "expected a shared library";
     let header = elf::FileHeader64::<Endianness>::parse(bytes).map_err(|_| not_a_library)?;
     let endian = header.endian().map_err(|_| not_a_library)?;
     let machine = if cfg!(target_arch = "x86_64") { elf::EM_X86_64 } else { elf::EM_AARCH64 };
@@ -110,9 +110,9 @@ fn check_elf(bytes: &[u8]) -> std::result::Result<(), &'static str> {
         return Err(not_a_library);
     }
     if header.e_machine(endian) != machine {
-        return Err("is a library for another machine");
+        return Err("expected a library for this machine, found one for another");
     }
-    let truncated = "is a truncated library";
+    let truncated = "expected a complete library, found a truncated one";
     let segments = header.program_headers(endian, bytes).map_err(|_| truncated)?;
     for segment in segments {
         let (at, size) = segment.file_range(endian);

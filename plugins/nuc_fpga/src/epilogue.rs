@@ -10,9 +10,9 @@
 //!                                                         TOEVEN     1 if p >> shift is even
 //! ```
 //!
-//! which rounds halves up, away from zero, or to even. It is bit-exact with the formula of `qnn.requantize` and
+//! which rounds ties up, away from zero, or to even. The result is bit-exact with the formula of `qnn.requantize` and
 //! `fixed_point_multiply`, which shifts left before the product (an exponent `e` of the factor is `shift = 31 - e`
-//! here), and never overflows 64 bits.
+//! here), and `p` never overflows 64 bits.
 
 use byoc_plugin_api::{DType, Result, Services};
 use serde::{Deserialize, Serialize};
@@ -70,11 +70,11 @@ impl Element {
     }
 }
 
-/// Rounding of halves.
+/// Rounding of ties.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Rounding {
-    /// Up.
+    /// Toward positive infinity.
     Upward,
     /// Away from zero.
     Tonearest,
@@ -97,7 +97,7 @@ pub enum EpilogueOp {
         /// True if the constant has one element per channel.
         per_channel: bool,
     },
-    /// Clamps to a range.
+    /// Clamps to two bounds.
     Clip {
         /// Lower bound.
         low: i32,
@@ -116,10 +116,7 @@ pub enum EpilogueOp {
         range: [i32; 2],
     },
     /// Multiplies by a factor; overflow of 32 bits wraps.
-    FixedPoint {
-        /// Factor.
-        factor: Factor,
-    },
+    FixedPoint { factor: Factor },
     /// Truncates to an element type; overflow wraps.
     Cast {
         /// Element type of the result.

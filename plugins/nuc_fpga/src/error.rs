@@ -6,7 +6,7 @@ use byoc_plugin_support::region::RegionError;
 /// Error of lowering, which converts to a verdict or an error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CompileError {
-    /// Kind of the reason.
+    /// Refusal code.
     pub code: RefusalCode,
     /// Expected and found values.
     pub detail: String,

@@ -61,7 +61,8 @@ pub enum Layer {
     Dense(Dense),
 }
 
-/// Returns the number of windows of `kernel` in `size` with `pad` on both sides; `None` if the window is larger.
+/// Returns the number of windows of `kernel` in `size` with `pad` on both sides; `None` if the padded size is smaller
+/// than the window.
 fn window_count(size: u32, kernel: u32, pad: u32, stride: u32) -> Option<u64> {
     let slack = (u64::from(size) + 2 * u64::from(pad)).checked_sub(u64::from(kernel))?;
     Some(slack / u64::from(stride) + 1)
@@ -173,7 +174,7 @@ impl Layer {
     /// Checks that the sizes are valid and fit into the driver's `int`.
     ///
     /// # Errors
-    /// Describes the first violation.
+    /// If a size is invalid; the message describes the first violation.
     pub fn check(&self) -> Result<(), String> {
         if self.arguments().iter().any(|&value| value > i32::MAX as u32) {
             return Err("a size exceeds 2147483647, the maximum of the driver's int".into());
@@ -182,11 +183,13 @@ impl Layer {
             let sizes =
                 [c.channels, c.kernels, c.group, c.kernel_height, c.kernel_width, c.stride_height, c.stride_width];
             if sizes.contains(&0) {
-                return Err("a size, a stride or the number of groups is 0".into());
+                return Err("expected sizes, strides and groups >= 1, found 0".into());
             }
             if !c.channels.is_multiple_of(c.group) || !c.kernels.is_multiple_of(c.group) {
                 let Conv { channels, kernels, group, .. } = c;
-                return Err(format!("{channels} channels and {kernels} kernels do not split into {group} groups"));
+                return Err(format!(
+                    "expected channels and kernels divisible by {group} groups, found {channels} and {kernels}"
+                ));
             }
             if window_count(c.height, c.kernel_height, c.pad_height, c.stride_height).is_none()
                 || window_count(c.width, c.kernel_width, c.pad_width, c.stride_width).is_none()
@@ -196,17 +199,16 @@ impl Layer {
         }
         for (tensor, count) in ["feature map", "kernel", "result"].iter().zip(self.elements()) {
             if count == 0 {
-                return Err(format!("the {tensor} has no elements"));
+                return Err(format!("{tensor}: expected a non-empty tensor"));
             }
             if count > i32::MAX as u64 {
-                return Err(format!("the {tensor} has {count} elements, more than the 2147483647 of the driver's int"));
+                return Err(format!(
+                    "{tensor}: expected at most 2147483647 elements (the driver's int), found {count}"
+                ));
             }
         }
         if self.terms() > MAX_TERMS {
-            return Err(format!(
-                "a sum has {} terms; more than {MAX_TERMS} may not fit into the device's 32 bits",
-                self.terms()
-            ));
+            return Err(format!("expected at most {MAX_TERMS} terms per int32 accumulator, found {}", self.terms()));
         }
         Ok(())
     }

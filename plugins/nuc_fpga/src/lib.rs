@@ -1,7 +1,7 @@
 //! Backend for an int8 accelerator behind a driver with two functions.
 //!
 //! The device computes convolutions and fully connected layers from int8 to int32 (`include/nuc_fpga.h`). The operators
-//! that follow such a sum in a quantized model (bias, requantization, activation) are computed by this plugin on the
+//! that follow such a sum in a quantized model (bias, requantization, activation) are executed by this plugin on the
 //! CPU, bit-exact with the operators of the model. The modules:
 //!
 //! | file | purpose |

@@ -14,7 +14,7 @@ use byoc_plugin_api::{
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-/// `loadbinary_nuc_fpga`.
+/// Loader of command lists, `loadbinary_nuc_fpga`.
 pub struct CommandLoader {
     /// Parameters of the software device.
     pub config: Config,
@@ -73,7 +73,7 @@ impl Loader for CommandLoader {
                         && constant.shape() == port.shape
                         && port.bytes() == Some(constant.bytes().len() as u64);
                     if !matches {
-                        return Err(format!("constant {i} is {constant:?}, expected {port:?}").into());
+                        return Err(format!("constant {i}: expected {port:?}, found {constant:?}").into());
                     }
                     Some(constant.clone())
                 }
@@ -140,7 +140,7 @@ impl LoadedRegion {
         unsafe { epilogue::run(&self.services, &epilogue.steps, epilogue.element, layer.channels(), sums, out, &bias) }
     }
 
-    /// Reports a call to the host as an event, and on the software device its estimated cost.
+    /// Reports a call to the host as an event. On the software device, the event includes the estimated cost.
     fn report(&self, number: usize, layer: &Layer) {
         let mut fields = json!({"region": self.list.symbol, "command": number});
         let mut set = |key: &str, value: Value| fields[key] = value;
@@ -174,7 +174,7 @@ impl LoadedRegion {
 /// Checks the number and the shapes of tensors against those of the command list.
 ///
 /// # Errors
-/// If they differ.
+/// If the number of tensors or a shape differs.
 fn check_shapes<'s>(name: &str, given: impl ExactSizeIterator<Item = &'s [usize]>, ports: &[Port]) -> Result<()> {
     if given.len() != ports.len() {
         return Err(Error::new(format!("expected {} {name}s, found {}", ports.len(), given.len())));

@@ -12,12 +12,12 @@ use std::collections::BTreeMap;
 
 const QUANTIZE: &str =
     "run \"byoc quantize\" first: byoc quantize MODEL --calibrate DATA --backend nuc_fpga -o FILE.relay";
-const SCHEME: &str = "\"byoc quantize --backend nuc_fpga\" gives a model of the scheme that the device takes";
+const SCHEME: &str = "run \"byoc quantize --backend nuc_fpga\" for a model in the quantization scheme of the device";
 
 /// Lowers a region to a command list.
 ///
 /// # Errors
-/// Refuses with the first operator that the device does not support.
+/// If the device does not support an operator, with the refusal of the first one, or if there is no layer to execute.
 pub fn lower(graph: &Graph, constants: &[Constant], config: &Config) -> Result<CommandList, CompileError> {
     let ir = RegionIr::new(graph, constants)?;
     ir.ops.iter().try_for_each(single_result)?;
@@ -68,7 +68,7 @@ impl Lowering<'_> {
             return refuse(RefusalCode::ResourceLimit, detail);
         }
         if let Err(detail) = cycles::fits(&layer, self.config) {
-            let hint = "the sizes of the buffers are parameters of the device: libbyoc_nuc_fpga.json beside the plugin";
+            let hint = "the buffer sizes are parameters in libbyoc_nuc_fpga.json beside the plugin";
             return refuse_with_hint(RefusalCode::ResourceLimit, detail, hint);
         }
         self.fused[number] = true;
@@ -109,21 +109,21 @@ fn check_types(ir: &RegionIr<'_>, op: &Op<'_>) -> Result<(), CompileError> {
         let dtype = ir.val(input).dtype;
         if dtype != DType::I8 {
             let hint = if dtype.is_float() { QUANTIZE } else { SCHEME };
-            let detail = format!("input {i} is {dtype}; nuc_fpga takes int8");
+            let detail = format!("input {i}: expected int8, found {dtype}");
             return refuse_with_hint(RefusalCode::UnsupportedDtype, detail, hint);
         }
     }
     let dtype = ir.val(op.outputs[0]).dtype;
     if dtype != DType::I32 {
-        let detail = format!("the result is {dtype}; nuc_fpga gives int32");
+        let detail = format!("result: expected int32, found {dtype}");
         return refuse_with_hint(RefusalCode::UnsupportedDtype, detail, "set out_dtype=\"int32\"");
     }
     if op.name.starts_with("qnn.") {
         for (i, name) in [(2, "input"), (3, "kernel")] {
             let zeros: Vec<i32> =
-                elements(ir, op, i, DType::I32, &format!("the {name}'s zero point"), |t| t.as_slice::<i32>().to_vec())?;
+                elements(ir, op, i, DType::I32, &format!("{name} zero point"), |t| t.as_slice::<i32>().to_vec())?;
             if let Some(zero) = zeros.iter().find(|&&zero| zero != 0) {
-                let detail = format!("the {name}'s zero point is {zero}; nuc_fpga takes 0");
+                let detail = format!("{name} zero point: expected 0, found {zero}");
                 return refuse_with_hint(RefusalCode::QuantScheme, detail, SCHEME);
             }
         }
@@ -141,14 +141,14 @@ fn elements<T>(
     read: impl Fn(byoc_plugin_api::TensorRef<'_>) -> Vec<T>,
 ) -> Result<Vec<T>, CompileError> {
     let Some(&value) = op.inputs.get(input) else {
-        return refuse(RefusalCode::UnsupportedOp, format!("{} has no operand {input}", op.name));
+        return refuse(RefusalCode::UnsupportedOp, format!("{}: expected an operand {input}", op.name));
     };
     match ir.constant(value) {
         Some((_, constant)) if constant.dtype() == dtype => Ok(read(constant.tensor())),
         Some((_, constant)) => {
             refuse(RefusalCode::UnsupportedDtype, format!("{name}: expected {dtype}, found {}", constant.dtype()))
         }
-        None => refuse(RefusalCode::NotConstant, format!("{name} is not a constant")),
+        None => refuse(RefusalCode::NotConstant, format!("{name}: expected a constant")),
     }
 }
 
@@ -162,7 +162,7 @@ fn conv2d(ir: &RegionIr<'_>, op: &Op<'_>) -> Result<Layer, CompileError> {
     for (key, wanted) in [("data_layout", "NCHW"), ("kernel_layout", "OIHW"), ("out_layout", "NCHW")] {
         let found = op.attrs().text(key);
         if found != wanted && !(found.is_empty() && key == "out_layout") {
-            let detail = format!("{key} is {found}; nuc_fpga takes {wanted}");
+            let detail = format!("{key}: expected {wanted}, found {found}");
             let hint =
                 "the pass convert_layout changes the layout: byoc opt --pass convert_layout --layout nn.conv2d=NCHW";
             return refuse_with_hint(RefusalCode::UnsupportedLayout, detail, hint);
@@ -170,7 +170,7 @@ fn conv2d(ir: &RegionIr<'_>, op: &Op<'_>) -> Result<Layer, CompileError> {
     }
     let dilation = op.attrs().ints("dilation").unwrap_or_default();
     if dilation.iter().any(|&d| d != 1) {
-        return refuse(RefusalCode::UnsupportedAttr, format!("dilation is {dilation:?}; nuc_fpga takes [1, 1]"));
+        return refuse(RefusalCode::UnsupportedAttr, format!("dilation: expected [1, 1], found {dilation:?}"));
     }
     let padding = op.attrs().ints("padding").unwrap_or_default();
     let [top, left, bottom, right] = match padding[..] {
@@ -187,7 +187,7 @@ fn conv2d(ir: &RegionIr<'_>, op: &Op<'_>) -> Result<Layer, CompileError> {
     };
     if top != bottom || left != right {
         let detail = format!(
-            "padding is {top} above and {bottom} below, {left} left and {right} right; nuc_fpga pads both sides alike"
+            "padding: expected the same on opposite sides, found {top} above, {bottom} below, {left} left and {right} right"
         );
         let hint = "pad with nn.pad before the convolution, whose own padding is then 0";
         return refuse_with_hint(RefusalCode::UnsupportedAttr, detail, hint);
@@ -202,18 +202,18 @@ fn conv2d(ir: &RegionIr<'_>, op: &Op<'_>) -> Result<Layer, CompileError> {
     let groups = op.attrs().int("groups", 1);
     let attribute = |name: &str, value: i64| match u32::try_from(value) {
         Ok(value) => Ok(value),
-        Err(_) => refuse(RefusalCode::UnsupportedAttr, format!("{name} is {value}")),
+        Err(_) => refuse(RefusalCode::UnsupportedAttr, format!("{name}: expected 0 to 4294967295, found {value}")),
     };
     let (data, kernel) = (&ir.val(op.inputs[0]).shape[..], &ir.val(op.inputs[1]).shape[..]);
     let (&[batch, channels, height, width], &[kernels, group_channels, kernel_height, kernel_width]) = (data, kernel)
     else {
-        let detail = format!("the data has {} dimensions, the kernel {}; nuc_fpga takes 4", data.len(), kernel.len());
+        let detail = format!("data and kernel: expected rank 4, found {} and {}", data.len(), kernel.len());
         return refuse(RefusalCode::UnsupportedShape, detail);
     };
     let group = attribute("groups", groups)?;
     if Some(channels) != group_channels.checked_mul(i64::from(group)) {
         let detail = format!(
-            "{channels} channels in {group} groups do not match a kernel of {group_channels} channels per group"
+            "kernel: expected channels per group for {channels} channels in {group} groups, found {group_channels}"
         );
         return refuse(RefusalCode::UnsupportedShape, detail);
     }
@@ -240,13 +240,13 @@ fn dense(ir: &RegionIr<'_>, op: &Op<'_>) -> Result<Layer, CompileError> {
     no_empty_tensor(ir, op)?;
     let (data, kernel) = (&ir.val(op.inputs[0]).shape[..], &ir.val(op.inputs[1]).shape[..]);
     let (Some((&in_features, leading)), &[out_features, terms]) = (data.split_last(), kernel) else {
-        let detail = format!("the kernel has {} dimensions; nuc_fpga takes 2", kernel.len());
+        let detail = format!("kernel: expected rank 2, found {}", kernel.len());
         return refuse(RefusalCode::UnsupportedShape, detail);
     };
     if in_features != terms {
         return refuse(
             RefusalCode::UnsupportedShape,
-            format!("the data has {in_features} features, the kernel {terms}"),
+            format!("kernel: expected {in_features} input features, found {terms}"),
         );
     }
     let batch = leading.iter().fold(1i64, |all, &dim| all.saturating_mul(dim));
@@ -257,7 +257,7 @@ fn dense(ir: &RegionIr<'_>, op: &Op<'_>) -> Result<Layer, CompileError> {
 fn no_empty_tensor(ir: &RegionIr<'_>, op: &Op<'_>) -> Result<(), CompileError> {
     let values = op.inputs.iter().take(2).chain([&op.outputs[0]]);
     if values.into_iter().any(|&value| ir.val(value).shape.contains(&0)) {
-        return refuse(RefusalCode::UnsupportedShape, format!("{}: a tensor has no elements", op.name));
+        return refuse(RefusalCode::UnsupportedShape, format!("{}: expected non-empty tensors", op.name));
     }
     Ok(())
 }
@@ -267,7 +267,7 @@ fn single_result(op: &Op<'_>) -> Result<(), CompileError> {
     match op.outputs.len() {
         1 => Ok(()),
         n => {
-            let detail = format!("{} has {n} results; nuc_fpga takes operators with one", op.name);
+            let detail = format!("{}: expected 1 result, found {n}", op.name);
             refuse(RefusalCode::UnsupportedOp, detail)
         }
     }
@@ -286,22 +286,21 @@ fn step(ir: &RegionIr<'_>, op: &Op<'_>, value: Val, layer: &Layer) -> Result<Opt
     let element = |name: &str, v: Val| match Element::of(dtype(v)) {
         Some(element) => Ok(element),
         None => {
-            let detail =
-                format!("{name} of {} is {}; after a sum nuc_fpga gives int32, int8 or uint8", op.name, dtype(v));
+            let detail = format!("{name} of {}: expected int32, int8 or uint8, found {}", op.name, dtype(v));
             refuse(RefusalCode::UnsupportedDtype, detail)
         }
     };
-    let (from, to) = (element("the operand", value)?, element("the result", op.outputs[0])?);
+    let (from, to) = (element("operand", value)?, element("result", op.outputs[0])?);
     if ir.val(op.outputs[0]).shape != ir.val(value).shape {
         return refuse(
             RefusalCode::UnsupportedShape,
-            format!("{}: the result has another shape than the operand", op.name),
+            format!("{}: expected a result with the shape of the operand", op.name),
         );
     }
     Ok(Some(match op.name {
         "nn.bias_add" | "add" => {
             if from != Element::Int32 || to != Element::Int32 {
-                let detail = format!("{} adds to {}; nuc_fpga adds a bias to int32", op.name, dtype(value));
+                let detail = format!("{}: expected a bias addition in int32, found {}", op.name, dtype(value));
                 return refuse(RefusalCode::UnsupportedDtype, detail);
             }
             vec![bias(ir, op, value, layer)?]
@@ -321,20 +320,23 @@ fn channel_axis(layer: &Layer, rank: usize) -> usize {
 
 fn bias(ir: &RegionIr<'_>, op: &Op<'_>, value: Val, layer: &Layer) -> Result<EpilogueOp, CompileError> {
     let (Some(&left), Some(&right)) = (op.inputs.first(), op.inputs.get(1)) else {
-        return refuse(RefusalCode::UnsupportedOp, format!("{} has {} operands", op.name, op.inputs.len()));
+        return refuse(
+            RefusalCode::UnsupportedOp,
+            format!("{}: expected 2 operands, found {}", op.name, op.inputs.len()),
+        );
     };
     let other = if left == value { right } else { left };
     let Some((constant, handle)) = ir.constant(other) else {
-        return refuse(RefusalCode::NotConstant, format!("the operand that {} adds is not a constant", op.name));
+        return refuse(RefusalCode::NotConstant, format!("{}: expected a constant addend", op.name));
     };
     if handle.dtype() != DType::I32 {
-        return refuse(RefusalCode::UnsupportedDtype, format!("the bias is {}; nuc_fpga takes int32", handle.dtype()));
+        return refuse(RefusalCode::UnsupportedDtype, format!("bias: expected int32, found {}", handle.dtype()));
     }
     let (rank, shape) = (ir.val(value).shape.len(), handle.shape());
     let (axis, channels) = (channel_axis(layer, rank), layer.channels()[1]);
     if op.name == "nn.bias_add" {
         if op.attrs().axis("axis", 1, rank) != Some(axis) || left != value {
-            let detail = "the bias is not along the channel axis; nuc_fpga adds one number per channel";
+            let detail = "bias: expected one value per channel, along the channel axis";
             return refuse(RefusalCode::UnsupportedShape, detail);
         }
         return Ok(EpilogueOp::Bias { constant, per_channel: true });
@@ -346,7 +348,7 @@ fn bias(ir: &RegionIr<'_>, op: &Op<'_>, value: Val, layer: &Layer) -> Result<Epi
         dim == 1 || (dim == channels && at == Some(axis))
     });
     if !along || shape.len() > rank {
-        let detail = format!("{shape:?} is added to a sum; nuc_fpga adds one number per channel, or one for all");
+        let detail = format!("bias: expected one value per channel, or one for all, found {shape:?}");
         return refuse(RefusalCode::UnsupportedShape, detail);
     }
     Ok(EpilogueOp::Bias { constant, per_channel })
@@ -356,7 +358,7 @@ fn clip(op: &Op<'_>, element: Element) -> Result<EpilogueOp, CompileError> {
     let (low, high) = (op.node.float("a_min").unwrap_or(f64::NAN), op.node.float("a_max").unwrap_or(f64::NAN));
     let [min, max] = element.range().map(f64::from);
     if low.is_nan() || high.is_nan() || low > high || low.trunc() > max || high.trunc() < min {
-        let detail = format!("the range of clip, {low} to {high}, contains no {element:?}");
+        let detail = format!("clip: expected a range that contains {element:?} values, found {low} to {high}");
         return refuse(RefusalCode::UnsupportedAttr, detail);
     }
     // Clipping an integer to a fractional bound gives the bound without its fraction.
@@ -367,7 +369,7 @@ fn fixed_point(op: &Op<'_>) -> Result<EpilogueOp, CompileError> {
     let multiplier = op.node.int("multiplier").and_then(|m| i32::try_from(m).ok()).filter(|&m| m >= 0);
     let shift = op.node.int("shift").and_then(|shift| u32::try_from(31 - shift).ok()).filter(|&s| s <= MAX_SHIFT);
     let (Some(multiplier), Some(shift)) = (multiplier, shift) else {
-        let detail = "the multiplier is negative, or the shift is outside [-31, 31]";
+        let detail = "expected a multiplier >= 0 and a shift in [-31, 31]";
         return refuse(RefusalCode::UnsupportedAttr, detail);
     };
     Ok(EpilogueOp::FixedPoint { factor: Factor(multiplier, shift) })
@@ -387,28 +389,28 @@ fn requantize(
         let scales = elements(ir, op, input, DType::F32, name, |t| t.as_slice::<f32>().to_vec())?;
         match scales.iter().find(|scale| !(scale.is_finite() && **scale > 0.0)) {
             Some(scale) => {
-                refuse(RefusalCode::QuantScheme, format!("{name} is {scale}; a scale is finite and above 0"))
+                refuse(RefusalCode::QuantScheme, format!("{name}: expected a finite scale > 0, found {scale}"))
             }
             None => Ok(scales),
         }
     };
     let zeros = |input, name: &str| elements(ir, op, input, DType::I32, name, |t| t.as_slice::<i32>().to_vec());
-    let input = scales(1, "the input scale of qnn.requantize")?;
-    let input_zero = zeros(2, "the input zero point of qnn.requantize")?;
-    let output = scales(3, "the output scale of qnn.requantize")?;
-    let output_zero = zeros(4, "the output zero point of qnn.requantize")?;
+    let input = scales(1, "input scale of qnn.requantize")?;
+    let input_zero = zeros(2, "input zero point of qnn.requantize")?;
+    let output = scales(3, "output scale of qnn.requantize")?;
+    let output_zero = zeros(4, "output zero point of qnn.requantize")?;
     let channels = layer.channels()[1];
     let rank = ir.val(value).shape.len();
     let axis = op.attrs().axis("axis", -1, rank);
     if input.len() != 1 && (axis != Some(channel_axis(layer, rank)) || input.len() != channels) {
-        let detail = format!("{} input scales do not match the {channels} channels", input.len());
+        let detail = format!("expected 1 input scale, or {channels} along the channel axis, found {}", input.len());
         return refuse(RefusalCode::QuantScheme, detail);
     }
     let (&[output], &[zero]) = (&output[..], &output_zero[..]) else {
-        return refuse(RefusalCode::QuantScheme, "qnn.requantize has more than one output scale or zero point");
+        return refuse(RefusalCode::QuantScheme, "qnn.requantize: expected 1 output scale and 1 output zero point");
     };
     if let Some(zero) = input_zero.iter().find(|&&zero| zero != 0) {
-        let detail = format!("the input zero point of qnn.requantize is {zero}; nuc_fpga takes 0");
+        let detail = format!("input zero point of qnn.requantize: expected 0, found {zero}");
         return refuse_with_hint(RefusalCode::QuantScheme, detail, SCHEME);
     }
     let rounding = match op.attrs().text("rounding") {
@@ -418,13 +420,13 @@ fn requantize(
         other => {
             return refuse(
                 RefusalCode::UnsupportedAttr,
-                format!("the rounding of qnn.requantize is {other}; nuc_fpga takes UPWARD, TONEAREST and TOEVEN"),
+                format!("rounding of qnn.requantize: expected UPWARD, TONEAREST or TOEVEN, found {other}"),
             );
         }
     };
     let compute = op.attrs().text("compute_dtype");
     if !matches!(compute, "" | "None" | "int64") {
-        let detail = format!("qnn.requantize computes in {compute}; nuc_fpga computes in int64");
+        let detail = format!("compute_dtype of qnn.requantize: expected int64, found {compute}");
         return refuse_with_hint(RefusalCode::UnsupportedAttr, detail, "set compute_dtype=\"int64\"");
     }
     let mut factors: Vec<Factor> = Vec::with_capacity(input.len());
@@ -432,7 +434,8 @@ fn requantize(
         match factor(scale, output) {
             Some(factor) => factors.push(factor),
             None => {
-                let detail = format!("qnn.requantize multiplies by {}; nuc_fpga by less than 2^31", scale / output);
+                let detail =
+                    format!("scale ratio of qnn.requantize: expected less than 2^31, found {}", scale / output);
                 return refuse(RefusalCode::QuantScheme, detail);
             }
         }
@@ -506,7 +509,7 @@ fn assign_memory(graph: &Graph, ir: &RegionIr<'_>, commands: Vec<PendingCommand>
                 Some(&place) => Ok(place),
                 None => refuse(
                     RefusalCode::UnsupportedOp,
-                    format!("an intermediate result of a command is read: {}", ir.get(op).name),
+                    format!("{}: expected the result of a command, found an intermediate result", ir.get(op).name),
                 ),
             },
         };
@@ -531,9 +534,10 @@ fn assign_memory(graph: &Graph, ir: &RegionIr<'_>, commands: Vec<PendingCommand>
     }
     let port = |shape: &[usize], dtype: DType| match Element::of(dtype) {
         Some(element) => Ok(Port { shape: shape.to_vec(), element }),
-        None => {
-            refuse(RefusalCode::UnsupportedDtype, format!("the region has an input, output or constant of {dtype}"))
-        }
+        None => refuse(
+            RefusalCode::UnsupportedDtype,
+            format!("expected inputs, outputs and constants of int8, uint8 or int32, found {dtype}"),
+        ),
     };
     let ports = |values: &[Val]| -> Result<Vec<Port>, CompileError> {
         values
@@ -561,8 +565,8 @@ fn assign_memory(graph: &Graph, ir: &RegionIr<'_>, commands: Vec<PendingCommand>
     }
 }
 
-/// Assigns offsets to buffers such that buffers with overlapping lifetimes are disjoint: the largest first, each at the
-/// lowest gap that is large enough. Returns the offsets and the total size.
+/// Assigns offsets to buffers such that buffers with overlapping live ranges are disjoint: the largest first, each at
+/// the lowest gap that is large enough. Returns the offsets and the total size.
 fn assign_offsets(buffers: &[(usize, usize, u64)]) -> (Vec<u64>, u64) {
     let mut order: Vec<usize> = (0..buffers.len()).collect();
     order.sort_by_key(|&b| (std::cmp::Reverse(buffers[b].2), b));

@@ -1,5 +1,5 @@
-//! Emits a command list as C: the driver calls and their epilogues. The file compiles on its own and gives bit-exact
-//! results with the plugin.
+//! Emits a command list as C: the driver calls and their epilogues. The file compiles on its own, and its results are
+//! bit-exact with those of the plugin.
 
 use crate::command_list::{Command, CommandList, Epilogue, Place};
 use crate::epilogue::{Element, EpilogueOp, Factor, Rounding};
@@ -185,7 +185,7 @@ fn epilogue(text: &mut String, symbol: &str, layer: &Layer, sums: Place, epilogu
                     }
                 };
                 let scaled = format!("{symbol}_{}(v, {factor})", name(*rounding));
-                // The clamp to the result's range implies the saturation to 32 bits, unless a zero point is added
+                // The clamp to the result's range implies the saturation to 32 bits, unless a zero point is added in
                 // between.
                 let shifted = if *zero == 0 {
                     scaled
@@ -225,7 +225,7 @@ fn literal(value: i32) -> String {
     }
 }
 
-/// Writes the tables of an operation's factors per channel.
+/// Writes the tables of an operation's per-channel factors.
 fn table(text: &mut String, number: usize, factors: &[Factor]) {
     let join_lines = |values: Vec<String>| {
         let lines: Vec<String> = values.chunks(12).map(|line| line.join(", ")).collect();

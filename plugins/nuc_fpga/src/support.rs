@@ -6,7 +6,7 @@ use byoc_plugin_api::Quantization;
 pub const OPERATORS: &[&str] = &["qnn.conv2d", "nn.conv2d", "qnn.dense", "nn.dense"];
 
 /// Pattern table: a sum with its epilogue. In a quantized model the sums are requantized, with an activation before or
-/// after it; a program without the QNN dialect has a fixed-point multiplication instead.
+/// after the requantization; a module without the QNN dialect has a fixed-point multiplication instead.
 pub const PATTERNS: &str = "\
 conv2d_requantize: let sum = qnn.conv2d(*, *, const, const, const, const) | nn.conv2d(*, *);
     let biased = nn.bias_add(sum, const) | add(sum, const) | add(const, sum) | sum;

@@ -183,8 +183,8 @@ fn reports_invalid_driver() {
     std::fs::write(&text, "no library\n").unwrap();
     with(&text).fails_with("E0406").stderr_contains(&[
         &said(&text),
-        "is no shared library",
-        "nuc_fpga_dense as nuc_fpga.h has them",
+        "expected a shared library",
+        "nuc_fpga_dense as declared in nuc_fpga.h",
     ]);
     let missing = fixture.path("missing.so");
     with(&missing).fails_with("E0406").stderr_contains(&[&said(&missing), "cannot be read"]);
@@ -192,11 +192,13 @@ fn reports_invalid_driver() {
     std::fs::write(&source, "void nuc_fpga_conv2d(void);\nvoid nuc_fpga_conv2d(void) {}\n").unwrap();
     let half = fixture.path("half.so");
     library(Path::new(&source), Path::new(&half));
-    with(&half).fails_with("E0406").stderr_contains(&[&said(&half), "has no function nuc_fpga_dense"]);
+    with(&half).fails_with("E0406").stderr_contains(&[&said(&half), "lacks nuc_fpga_dense"]);
     let whole = std::fs::read(sample_driver(fixture.folder.path())).unwrap();
     let cut = fixture.path("cut.so");
     std::fs::write(&cut, &whole[..whole.len() / 4]).unwrap();
-    with(&cut).fails_with("E0406").stderr_contains(&[&said(&cut), "is a truncated library"]);
+    with(&cut)
+        .fails_with("E0406")
+        .stderr_contains(&[&said(&cut), "expected a complete library, found a truncated one"]);
 }
 
 #[test]
@@ -213,7 +215,7 @@ fn reads_device_parameters_beside_plugin() {
     assert!(cycles() > 2.0 * before, "expected more cycles at a tenth of the bandwidth");
     std::fs::write(&file, text.replace("\"array_rows\": 16", "\"array_rows\": 0")).unwrap();
     let listed = byoc(["plugins", "--plugin-dir", &fixture.plugins.path().display().to_string()]).ok();
-    assert!(listed.out.contains("array_rows is 0"), "{}", listed.out);
+    assert!(listed.out.contains("array_rows: expected 1 to 4096"), "{}", listed.out);
 }
 
 #[test]
@@ -227,7 +229,7 @@ fn suggests_quantize_for_float_model() {
     };
     let failed = byoc(args("run", &["--input", "image=random", "--require-offload"])).fails_with("E0404");
     let first = failed.err.lines().next().unwrap_or_default();
-    assert!(first.contains("input 0 is float32; nuc_fpga takes int8: run \"byoc quantize\" first"), "{}", failed.err);
+    assert!(first.contains("input 0: expected int8, found float32: run \"byoc quantize\" first"), "{}", failed.err);
     assert!(first.contains("byoc quantize MODEL --calibrate DATA --backend nuc_fpga -o FILE.relay"), "{first}");
     assert_eq!(failed.err.matches("E0404").count(), 1, "{}", failed.err);
 
@@ -239,7 +241,7 @@ fn suggests_quantize_for_float_model() {
     let layer = nodes.iter().find(|node| node["op"] == "Conv" || node["op"] == "nn.conv2d").unwrap();
     let refusal = &layer["refusals"][0];
     assert_eq!(refusal["code"], "UnsupportedDtype");
-    assert_eq!(refusal["detail"], "input 0 is float32; nuc_fpga takes int8");
+    assert_eq!(refusal["detail"], "input 0: expected int8, found float32");
     assert!(refusal["hint"].as_str().unwrap().starts_with("run \"byoc quantize\" first"));
 }
 

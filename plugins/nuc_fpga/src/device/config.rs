@@ -15,8 +15,8 @@ pub struct Config {
     pub array_columns: u64,
     /// Clock frequency in cycles per second.
     pub clock_hz: u64,
-    /// Size of the buffer for feature maps in bytes. Like the other buffers it is double-buffered: one half is filled
-    /// while the other is computed on.
+    /// Size of the buffer for feature maps in bytes. Like the other buffers, it is double-buffered: one half is
+    /// transferred while the array works on the other.
     pub input_buffer_bytes: u64,
     /// Size of the buffer for kernels in bytes.
     pub weight_buffer_bytes: u64,
@@ -37,7 +37,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Reads the file beside the library; the defaults if there is none.
+    /// Reads the file beside the library. Without a file, returns the defaults.
     ///
     /// # Errors
     /// If the file cannot be read, lacks a parameter, or has one that is unknown or out of range.
@@ -67,7 +67,7 @@ fn parse(text: &str) -> std::result::Result<Config, String> {
     ];
     for (name, value, min, max) in bounds {
         if !(min..=max).contains(&value) {
-            return Err(format!("{name} is {value}, expected {min} to {max}"));
+            return Err(format!("{name}: expected {min} to {max}, found {value}"));
         }
     }
     Ok(config)
@@ -87,7 +87,7 @@ mod tests {
         write(&text.replace("\"array_rows\": 16", "\"array_rows\": 32"));
         assert_eq!(Config::load_beside(&library).unwrap(), Config { array_rows: 32, ..Config::default() });
         for (from, to, expected) in [
-            ("\"array_rows\": 16", "\"array_rows\": 0", "array_rows is 0, expected 1 to 4096"),
+            ("\"array_rows\": 16", "\"array_rows\": 0", "array_rows: expected 1 to 4096, found 0"),
             ("\"array_rows\": 16", "\"array_row\": 16", "unknown field `array_row`"),
             ("\"array_rows\": 16,", "", "missing field `array_rows`"),
             ("\"array_rows\": 16", "\"array_rows\": -1", "invalid value"),

@@ -1,6 +1,6 @@
 //! Cycle model of the device.
 //!
-//! A systolic array of R rows and C columns holds R x C kernel elements and takes the R terms of one output position
+//! A systolic array of R rows and C columns holds R x C kernel elements and consumes the R terms of one output position
 //! per cycle. A layer is tiled: a tile has `channels` input channels, `outputs` output channels, and `rows` output rows
 //! of full width. One tile is one step; sums stay in their buffer from the first block of input channels to the last.
 //!
@@ -26,14 +26,14 @@
 //!
 //! An operand that the preceding step used as well is not loaded again. Groups and images are processed one after the
 //! other. The tile sizes that fit into half of each buffer are tried in two orders (all rows of a block of output
-//! channels, or all output channels of a stripe of rows). The choice with the fewest cycles is taken, the first one
+//! channels, or all output channels of a stripe of rows). The tiling with the fewest cycles is chosen, the first one
 //! among equals.
 
 use super::config::Config;
 use crate::layer::Layer;
 use std::ops::Range;
 
-/// Maximum number of steps of a tiling that is evaluated; the tiling with the fewest steps is always evaluated.
+/// Maximum number of steps of the simulated tilings; the tiling with the fewest steps is always simulated.
 const MAX_STEPS: u64 = 50_000;
 
 /// Estimated cost of a call.
@@ -233,7 +233,7 @@ impl LayerDims {
         tiles.iter().fold(1u64, |all, &count| all.saturating_mul(count))
     }
 
-    /// Simulates the tiles of a tiling.
+    /// Simulates the tiles of a tiling and returns the estimated cost.
     fn simulate(&self, tiling: Tiling, config: &Config) -> Estimate {
         let mut estimate = Estimate { tiling, steps: self.steps(&tiling), ..Estimate::default() };
         let mut timeline = Timeline::default();
@@ -319,7 +319,7 @@ fn sizes(size: u64, min: u64) -> Vec<u64> {
 /// Checks that the smallest tile of a layer fits into the buffers.
 ///
 /// # Errors
-/// If it does not fit; the message names the buffer and the sizes.
+/// If the tile does not fit; the message names the buffer and the sizes.
 pub fn fits(layer: &Layer, config: &Config) -> Result<(), String> {
     let dims = LayerDims::new(layer);
     let (channels, outputs) = (dims.channels.min(config.array_rows), dims.outputs.min(config.array_columns));
@@ -331,8 +331,8 @@ pub fn fits(layer: &Layer, config: &Config) -> Result<(), String> {
     for (name, bytes, buffer) in needs {
         if bytes > buffer / 2 {
             return Err(format!(
-                "one output row of {channels} input and {outputs} output channels takes {bytes} bytes of the {name} \
-                 buffer; half of its {buffer} bytes is filled at a time"
+                "one output row of {channels} input and {outputs} output channels: expected at most half of the {name} \
+                 buffer of {buffer} bytes, found {bytes} bytes"
             ));
         }
     }
@@ -342,7 +342,7 @@ pub fn fits(layer: &Layer, config: &Config) -> Result<(), String> {
 /// Chooses the tiling of a layer and estimates its cost.
 ///
 /// # Errors
-/// Those of [`fits`].
+/// If no tile fits into the buffers, as in [`fits`].
 pub fn plan(layer: &Layer, config: &Config) -> Result<Estimate, String> {
     fits(layer, config)?;
     let dims = LayerDims::new(layer);

@@ -1,4 +1,5 @@
-//! Software device: `nuc_fpga.h` computed on the CPU, with a model of the cycles on hardware of the configured size.
+//! Software device: the functions of `nuc_fpga.h` on the CPU, with a model of the cycles that hardware of the
+//! configured size takes.
 
 pub mod config;
 pub mod cycles;

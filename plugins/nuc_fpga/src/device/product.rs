@@ -1,5 +1,5 @@
-//! Computation of the device on the CPU: blocks of output positions by blocks of output channels, each a matrix product
-//! of int8 rows that are dense and padded to whole vectors.
+//! Execution of device calls on the CPU: blocks of output positions by blocks of output channels, each a product of
+//! int8 matrices whose rows are dense and padded to full vectors.
 
 use crate::epilogue::Target;
 use crate::layer::{Conv, Dense, Layer};
@@ -97,7 +97,7 @@ fn range(block: usize, size: usize, end: usize) -> std::ops::Range<usize> {
     block * size..((block + 1) * size).min(end)
 }
 
-/// Copies the elements of a window in the order of the kernel's elements; zeros outside of the feature map.
+/// Copies the elements of a window in the order of the kernel's elements. Elements outside the feature map are 0.
 fn window(conv: &Conv, image: &[i8], group: usize, position: usize, to: &mut [i8]) {
     let (y, x) = (position / conv.out_width(), position % conv.out_width());
     let [height, width] = [conv.height, conv.width].map(|size| size as usize);
@@ -175,7 +175,7 @@ fn tiles(
 
 #[cfg(target_arch = "x86_64")]
 mod avx2 {
-    //! Computes 16 products at a time: bytes are widened to 16 bits, and adjacent products are added into 32 bits.
+    //! Computes 16 products at a time: elements are widened to 16 bits, and adjacent products are added in 32 bits.
 
     use super::{LANES, TILE};
     use std::arch::x86_64::*;

@@ -124,13 +124,13 @@ fn reports_bytes_of_a_layer_that_does_not_fit() {
     let wide = Layer::Conv2d(Conv { width: 40_000, ..conv(16, 8, 16, 3, 1) });
     assert_eq!(
         plan(&wide, &device()).unwrap_err(),
-        "one output row of 16 input and 16 output channels takes 1920000 bytes of the input buffer; half of its 131072 \
-         bytes is filled at a time"
+        "one output row of 16 input and 16 output channels: expected at most half of the input buffer of 131072 bytes, \
+         found 1920000 bytes"
     );
 }
 
-/// Checks that faster hardware never takes more cycles, and that no estimate is below the peak of the array or of the
-/// DRAM.
+/// Checks that faster hardware never takes more cycles, and that no estimate is below the bound that the peak
+/// throughput of the array or of the DRAM implies.
 #[test]
 fn bounds_hold_for_many_layers() {
     let mut numbers = super::harness::Rng(3);

@@ -71,36 +71,47 @@ fn header_compiles_as_cpp() {
 #[test]
 fn rejects_files_that_are_not_drivers() {
     let folder = tempfile::tempdir().unwrap();
-    let said = |path: &Path| open(path.into()).err().expect("no driver").message.to_string();
+    let said = |path: &Path| open(path.into()).err().expect("expected an error").message.to_string();
     let file = |name: &str, bytes: &[u8]| {
         let path = folder.path().join(name);
         std::fs::write(&path, bytes).unwrap();
         path
     };
     let missing = folder.path().join("missing.so");
-    assert!(said(&missing).contains("missing.so (NUC_FPGA_DRIVER) cannot be read: No such file"), "{}", said(&missing));
+    assert!(
+        said(&missing).contains("missing.so (NUC_FPGA_DRIVER): cannot be read: No such file"),
+        "{}",
+        said(&missing)
+    );
     for (name, bytes) in [("text.so", &b"this is no library\n"[..]), ("empty.so", b"")] {
         let path = file(name, bytes);
-        assert!(said(&path).ends_with(&format!("{name} (NUC_FPGA_DRIVER) is no shared library")), "{}", said(&path));
+        assert!(
+            said(&path).ends_with(&format!("{name} (NUC_FPGA_DRIVER): expected a shared library")),
+            "{}",
+            said(&path)
+        );
     }
     assert!(said(folder.path()).contains("cannot be read"), "{}", said(folder.path()));
     let good = std::fs::read(sample(folder.path())).unwrap();
     for length in [64, 100, good.len() / 4, good.len() / 2] {
         let path = file("truncated.so", &good[..length]);
         let said = said(&path);
-        assert!(said.ends_with("is a truncated library") || said.ends_with("is no shared library"), "{length}: {said}");
+        assert!(
+            said.ends_with("found a truncated one") || said.ends_with("expected a shared library"),
+            "{length}: {said}"
+        );
     }
     let mut other = good.clone();
     other[18] = 0x28;
-    assert!(said(&file("arm.so", &other)).ends_with("is a library for another machine"));
+    assert!(said(&file("arm.so", &other)).ends_with("expected a library for this machine, found one for another"));
     let half = file("half.c", b"void nuc_fpga_conv2d(void);\nvoid nuc_fpga_conv2d(void) {}\n");
     std::fs::create_dir(folder.path().join("half")).unwrap();
     let half = build(&folder.path().join("half"), &half);
-    assert!(said(&half).ends_with("has no function nuc_fpga_dense"), "{}", said(&half));
+    assert!(said(&half).ends_with("lacks nuc_fpga_dense"), "{}", said(&half));
     let none = file("none.c", b"int other;\n");
     std::fs::create_dir(folder.path().join("none")).unwrap();
     let none = build(&folder.path().join("none"), &none);
-    assert!(said(&none).ends_with("has no function nuc_fpga_conv2d and no function nuc_fpga_dense"), "{}", said(&none));
+    assert!(said(&none).ends_with("lacks nuc_fpga_conv2d and nuc_fpga_dense"), "{}", said(&none));
     let error = open(none.into()).err().unwrap();
-    assert!(error.hint.contains("without the variable the software device computes"), "{}", error.hint);
+    assert!(error.hint.contains("without the variable, the software device is used"), "{}", error.hint);
 }

@@ -143,7 +143,7 @@ pub fn encode(dtype: DType, values: &[i64]) -> Vec<u8> {
     match dtype.size() {
         1 => values.iter().map(|&v| v as u8).collect(),
         4 => values.iter().flat_map(|&v| (v as i32).to_le_bytes()).collect(),
-        size => panic!("{size} bytes an element"),
+        size => panic!("expected elements of 1 or 4 bytes, found {size}"),
     }
 }
 
@@ -294,7 +294,7 @@ impl Case {
         let mut values: Vec<Vec<i64>> = Vec::new();
         let constant = |value: ValueRef| match self.graph.node(value.node).kind {
             NodeKind::Constant(i) => &self.constants[i as usize],
-            _ => panic!("not a constant"),
+            _ => panic!("expected a constant"),
         };
         for node in self.graph.nodes.iter() {
             let of = |i: usize| &values[node.inputs[i].node as usize];
@@ -305,7 +305,7 @@ impl Case {
                 // Scales are read by the operators that use them.
                 NodeKind::Constant(_) if node.outputs[0].dtype == DType::F32 => Vec::new(),
                 NodeKind::Constant(i) => decode(node.outputs[0].dtype, self.constants[*i as usize].bytes()),
-                NodeKind::Composite(_) => panic!("a composite"),
+                NodeKind::Composite(_) => panic!("expected an operator, found a composite"),
                 NodeKind::Op(name) => match name.as_str() {
                     "nn.conv2d" | "qnn.conv2d" => naive_conv2d(node, of(0), &shape(0), of(1), &shape(1), &out),
                     "nn.dense" | "qnn.dense" => naive_dense(of(0), of(1), &shape(1)),

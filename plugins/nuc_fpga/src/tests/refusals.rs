@@ -26,33 +26,30 @@ fn convolutions() {
     assert_eq!(refusal(Box::new(|_| {})), "supported");
     assert_eq!(
         refusal(Box::new(set("dilation", vec![2i64, 2]))),
-        "UnsupportedAttr: dilation is [2, 2]; nuc_fpga takes [1, 1]"
+        "UnsupportedAttr: dilation: expected [1, 1], found [2, 2]"
     );
     assert_eq!(
         refusal(Box::new(set("padding", vec![0i64, 1, 2, 1]))),
-        "UnsupportedAttr: padding is 0 above and 2 below, 1 left and 1 right; nuc_fpga pads both sides alike"
+        "UnsupportedAttr: padding: expected the same on opposite sides, found 0 above, 2 below, 1 left and 1 right"
     );
     assert_eq!(
         refusal(Box::new(set("data_layout", "NHWC"))),
-        "UnsupportedLayout: data_layout is NHWC; nuc_fpga takes NCHW"
+        "UnsupportedLayout: data_layout: expected NCHW, found NHWC"
     );
     assert_eq!(
         refusal(Box::new(set("kernel_layout", "HWIO"))),
-        "UnsupportedLayout: kernel_layout is HWIO; nuc_fpga takes OIHW"
+        "UnsupportedLayout: kernel_layout: expected OIHW, found HWIO"
     );
     assert_eq!(
         refusal(Box::new(set("out_layout", "NHWC"))),
-        "UnsupportedLayout: out_layout is NHWC; nuc_fpga takes NCHW"
-    );
-    assert_eq!(refusal(Box::new(set("strides", vec![-1i64, 1]))), "UnsupportedAttr: strides is -1");
-    assert_eq!(
-        conv(|_| {}, DType::U8, DType::I32).refusal(),
-        "UnsupportedDtype: input 0 is uint8; nuc_fpga takes int8"
+        "UnsupportedLayout: out_layout: expected NCHW, found NHWC"
     );
     assert_eq!(
-        conv(|_| {}, DType::I8, DType::I8).refusal(),
-        "UnsupportedDtype: the result is int8; nuc_fpga gives int32"
+        refusal(Box::new(set("strides", vec![-1i64, 1]))),
+        "UnsupportedAttr: strides: expected 0 to 4294967295, found -1"
     );
+    assert_eq!(conv(|_| {}, DType::U8, DType::I32).refusal(), "UnsupportedDtype: input 0: expected int8, found uint8");
+    assert_eq!(conv(|_| {}, DType::I8, DType::I8).refusal(), "UnsupportedDtype: result: expected int32, found int8");
 }
 
 #[test]
@@ -64,7 +61,7 @@ fn float_models_get_a_hint() {
     let y = case.op("nn.conv2d", &[x, w], conv.attrs(), ty(DType::F32, &conv.out_shape()));
     case.output(y);
     let Verdict::Refused(refusal) = case.judge() else { panic!("supported") };
-    assert_eq!(refusal.detail.as_str(), "input 0 is float32; nuc_fpga takes int8");
+    assert_eq!(refusal.detail.as_str(), "input 0: expected int8, found float32");
     assert!(refusal.hint.starts_with("run \"byoc quantize\" first"), "{}", refusal.hint);
 }
 
@@ -75,20 +72,17 @@ fn layers_that_exceed_the_buffers() {
     let x = case.input_of(DType::I8, &wide.data);
     let y = case.conv2d(&wide, x);
     case.output(y);
-    assert!(case.refusal().starts_with("ResourceLimit: one output row of 16 input and 16 output channels takes"));
+    assert!(case.refusal().starts_with("ResourceLimit: one output row of 16 input and 16 output channels: expected"));
 
     let mut case = Case::new(0);
     let x = case.input_of(DType::I8, &[1, 131_072]);
     let w = case.kernel(&[1, 131_072]);
     let y = case.op("nn.dense", &[x, w], vec![], ty(DType::I32, &[1, 1]));
     case.output(y);
-    assert_eq!(
-        case.refusal(),
-        "ResourceLimit: a sum has 131072 terms; more than 131071 may not fit into the device's 32 bits"
-    );
+    assert_eq!(case.refusal(), "ResourceLimit: expected at most 131071 terms per int32 accumulator, found 131072");
 }
 
-/// Builds a quantized dense layer with these zero points, followed by the result of `then`.
+/// Builds a quantized dense layer with these zero points, followed by the operators that `then` adds.
 fn quantized(input_zero: i64, kernel_zeros: &[i64], then: impl FnOnce(&mut Case, ValueRef) -> ValueRef) -> Case {
     let mut case = Case::new(0);
     let x = case.input_of(DType::I8, &[2, 8]);
@@ -110,13 +104,10 @@ fn quantized(input_zero: i64, kernel_zeros: &[i64], then: impl FnOnce(&mut Case,
 #[test]
 fn zero_points() {
     assert_eq!(quantized(0, &[0, 0, 0, 0], |_, sum| sum).refusal(), "supported");
-    assert_eq!(
-        quantized(3, &[0], |_, sum| sum).refusal(),
-        "QuantScheme: the input's zero point is 3; nuc_fpga takes 0"
-    );
+    assert_eq!(quantized(3, &[0], |_, sum| sum).refusal(), "QuantScheme: input zero point: expected 0, found 3");
     assert_eq!(
         quantized(0, &[0, 0, -7, 0], |_, sum| sum).refusal(),
-        "QuantScheme: the kernel's zero point is -7; nuc_fpga takes 0"
+        "QuantScheme: kernel zero point: expected 0, found -7"
     );
     let mut case = quantized(0, &[0], |_, sum| sum);
     // The same with a zero point that is an input.
@@ -127,7 +118,7 @@ fn zero_points() {
     case.graph.nodes.swap(sum, last);
     case.graph.nodes[last].inputs[2].node = sum as u32;
     case.graph.outputs[0].node = last as u32;
-    assert_eq!(case.refusal(), "NotConstant: the input's zero point is not a constant");
+    assert_eq!(case.refusal(), "NotConstant: input zero point: expected a constant");
 }
 
 /// Adds a requantization of the sum.
@@ -153,28 +144,31 @@ fn epilogues() {
     assert_eq!(after(&[0.125; 4], [0, 5], 1.0, usual), "supported");
     assert_eq!(
         after(&[0.125], [1, 0], 1.0, usual),
-        "QuantScheme: the input zero point of qnn.requantize is 1; nuc_fpga takes 0"
+        "QuantScheme: input zero point of qnn.requantize: expected 0, found 1"
     );
-    assert_eq!(after(&[0.125; 3], [0, 0], 1.0, usual), "QuantScheme: 3 input scales do not match the 4 channels");
+    assert_eq!(
+        after(&[0.125; 3], [0, 0], 1.0, usual),
+        "QuantScheme: expected 1 input scale, or 4 along the channel axis, found 3"
+    );
     assert_eq!(
         after(&[0.125, 0.0, 1.0, 1.0], [0, 0], 1.0, usual),
-        "QuantScheme: the input scale of qnn.requantize is 0; a scale is finite and above 0"
+        "QuantScheme: input scale of qnn.requantize: expected a finite scale > 0, found 0"
     );
     assert_eq!(
         after(&[0.125], [0, 0], f32::NAN, usual),
-        "QuantScheme: the output scale of qnn.requantize is NaN; a scale is finite and above 0"
+        "QuantScheme: output scale of qnn.requantize: expected a finite scale > 0, found NaN"
     );
     assert_eq!(
         after(&[1e30], [0, 0], 1e-5, usual),
-        "QuantScheme: qnn.requantize multiplies by 100000000000000000000000000000000000; nuc_fpga by less than 2^31"
+        "QuantScheme: scale ratio of qnn.requantize: expected less than 2^31, found 100000000000000000000000000000000000"
     );
     assert_eq!(
         after(&[0.125], [0, 0], 1.0, ["UPWARD", "float32"]),
-        "UnsupportedAttr: qnn.requantize computes in float32; nuc_fpga computes in int64"
+        "UnsupportedAttr: compute_dtype of qnn.requantize: expected int64, found float32"
     );
     assert_eq!(
         after(&[0.125], [0, 0], 1.0, ["DOWN", "int64"]),
-        "UnsupportedAttr: the rounding of qnn.requantize is DOWN; nuc_fpga takes UPWARD, TONEAREST and TOEVEN"
+        "UnsupportedAttr: rounding of qnn.requantize: expected UPWARD, TONEAREST or TOEVEN, found DOWN"
     );
 
     let bias = |shape: &'static [usize]| {
@@ -185,10 +179,7 @@ fn epilogues() {
         case.refusal()
     };
     assert_eq!(bias(&[1, 4]), "supported");
-    assert_eq!(
-        bias(&[2, 1]),
-        "UnsupportedShape: [2, 1] is added to a sum; nuc_fpga adds one number per channel, or one for all"
-    );
+    assert_eq!(bias(&[2, 1]), "UnsupportedShape: bias: expected one value per channel, or one for all, found [2, 1]");
     let residual = quantized(0, &[0], |case, sum| case.op("add", &[sum, sum], vec![], ty(DType::I32, &[2, 4])));
     assert_eq!(
         residual.refusal(),

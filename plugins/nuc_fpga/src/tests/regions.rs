@@ -156,7 +156,7 @@ fn random_regions() {
         if seed % 10 == 0 {
             same(&case, &case.run(&blob, 3).0, &expected);
         }
-        // Counts the cases whose results are not all equal, which would test little.
+        // Counts the cases whose results are not all equal: equal results would test little.
         let first = expected[0][0];
         kinds[0] += usize::from(expected[0].iter().any(|&v| v != first));
     }
@@ -188,7 +188,7 @@ fn compile_c(source: &str, folder: &Path) -> libloading::Library {
     cc(&["-std=c11", "-Wall", "-Wextra", "-Werror", "-O1", "-fPIC", "-c", "region.c"]);
     cc(&["-std=c11", "-Wall", "-Wextra", "-Werror", "-O1", "-fPIC", &include, "-c", sample.to_str().unwrap()]);
     cc(&["-shared", "-o", "libregion.so", "region.o", "driver.o"]);
-    // SAFETY: generated C without constructors.
+    // SAFETY: the library consists of generated C and has no constructors.
     unsafe { libloading::Library::new(folder.join("libregion.so")) }.unwrap()
 }
 

@@ -51,9 +51,9 @@ fn rejects_damaged_command_lists() {
     let mut newer = bytes.clone();
     newer[8] = 2;
     let error = blob::read(&newer).unwrap_err();
-    assert_eq!(error.message.as_str(), "the region's command list has version 2; this plugin reads 1");
+    assert_eq!(error.message.as_str(), "command list: expected version 1, found 2");
     let error = blob::read(b"something else").unwrap_err();
-    assert!(error.message.contains("expected a command list of nuc_fpga"), "{error}");
+    assert!(error.message.contains("expected a nuc_fpga command list"), "{error}");
 }
 
 #[test]
@@ -69,22 +69,22 @@ fn check_rejects_invalid_places_and_numbers() {
         wrong(&|p: &mut CommandList| p.commands[0].epilogue.as_mut().unwrap().steps[at] = step.clone())
     };
     let places: &[(&dyn Fn(&mut CommandList), &str)] = &[
-        (&|p| p.workspace -= 64, "elements at byte 0 of"),
-        (&|p| p.workspace = u64::MAX, "bytes of scratch memory"),
-        (&|p| p.commands[0].sums = Place::Work(4), "elements at byte 4 of"),
+        (&|p| p.workspace -= 64, "elements at byte 0"),
+        (&|p| p.workspace = u64::MAX, "workspace: expected at most"),
+        (&|p| p.commands[0].sums = Place::Work(4), "elements at byte 4"),
         (&|p| p.commands[0].sums = Place::Work(u64::MAX - 63), "elements at byte"),
-        (&|p| p.commands[0].sums = Place::Input(0), "Input(0) is written"),
-        (&|p| p.commands[0].sums = Place::Output(0), "Output(0) is Port"),
+        (&|p| p.commands[0].sums = Place::Input(0), "Input(0): expected a writable place"),
+        (&|p| p.commands[0].sums = Place::Output(0), "Output(0): expected"),
         (&|p| p.commands[0].feature = Place::Input(1), "Input(1) does not exist"),
-        (&|p| p.commands[0].feature = Place::Constant(0), "Constant(0) is Port"),
+        (&|p| p.commands[0].feature = Place::Constant(0), "Constant(0): expected"),
         (&|p| p.commands[0].feature = Place::Work(0), "the sums overlap an operand"),
         (&|p| p.commands[0].feature = Place::Output(0), "output 0 is read before it is written"),
-        (&|p| p.inputs[0].shape[0] = 2, "Input(0) is Port"),
-        (&|p| p.inputs[0].element = Element::Uint8, "Input(0) is Port"),
-        (&|p| p.inputs[0].shape = vec![usize::MAX, usize::MAX], "Input(0) is Port"),
-        (&|p| p.outputs[0].shape[1] = 1, "Output(0) is Port"),
+        (&|p| p.inputs[0].shape[0] = 2, "Input(0): expected"),
+        (&|p| p.inputs[0].element = Element::Uint8, "Input(0): expected"),
+        (&|p| p.inputs[0].shape = vec![usize::MAX, usize::MAX], "Input(0): expected"),
+        (&|p| p.outputs[0].shape[1] = 1, "Output(0): expected"),
         (&|p| p.outputs.push(p.outputs[0].clone()), "no command writes output 1"),
-        (&|p| p.constants[1] = None, "constant 1 is not a bias of 6 elements"),
+        (&|p| p.constants[1] = None, "constant 1: expected an int32 bias of 6 elements"),
     ];
     for (change, said) in places {
         let error = wrong(change);
@@ -97,13 +97,13 @@ fn check_rejects_invalid_places_and_numbers() {
         range,
     };
     for (bad, said) in [
-        (EpilogueOp::Bias { constant: 9, per_channel: true }, "constant 9 is not a bias"),
-        (EpilogueOp::Bias { constant: 1, per_channel: false }, "constant 1 is not a bias of 1 elements"),
-        (requantize(vec![Factor(1, 63)], [0, 1]), "the factor 1 / 2^63"),
-        (requantize(vec![Factor(-1, 3)], [0, 1]), "the factor -1 / 2^3"),
-        (requantize(vec![Factor(1, 1); 2], [0, 1]), "2 factors for 6 channels"),
-        (requantize(vec![Factor(1, 1)], [1, 0]), "range 1 to 0"),
-        (EpilogueOp::FixedPoint { factor: Factor(1, 99) }, "the factor 1 / 2^99"),
+        (EpilogueOp::Bias { constant: 9, per_channel: true }, "constant 9: expected an int32 bias"),
+        (EpilogueOp::Bias { constant: 1, per_channel: false }, "constant 1: expected an int32 bias of 1 elements"),
+        (requantize(vec![Factor(1, 63)], [0, 1]), "found 1 / 2^63"),
+        (requantize(vec![Factor(-1, 3)], [0, 1]), "found -1 / 2^3"),
+        (requantize(vec![Factor(1, 1); 2], [0, 1]), "expected 1 or 6 factors and a non-empty range, found 2 factors"),
+        (requantize(vec![Factor(1, 1)], [1, 0]), "found 1 factors and 1 to 0"),
+        (EpilogueOp::FixedPoint { factor: Factor(1, 99) }, "found 1 / 2^99"),
     ] {
         let error = step(0, bad);
         assert!(error.contains(said), "{said:?} in {error:?}");
@@ -127,7 +127,7 @@ fn rejects_other_constants_shapes_and_symbols() {
     let mut other = region();
     other.constants.swap(0, 1);
     let error = other.load(&blob, &services).err().unwrap();
-    assert!(error.message.starts_with("constant 0 is Constant"), "{error}");
+    assert!(error.message.starts_with("constant 0: expected Port"), "{error}");
     other.constants.pop();
     assert!(other.load(&blob, &services).is_err());
 }
