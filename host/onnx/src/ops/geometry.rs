@@ -4,8 +4,39 @@ use super::{Node, Outputs, Result, Row, attrs, one};
 use byoc_ir::ir::{AttrValue, ExprId};
 use byoc_ir::tensor::DType;
 
-pub const ROWS: &[Row] =
-    &[("AffineGrid", 20, affine_grid), ("CenterCropPad", 18, center_crop_pad), ("MaxUnpool", 9, max_unpool)];
+pub const ROWS: &[Row] = &[
+    ("AffineGrid", 20, affine_grid),
+    ("CenterCropPad", 18, center_crop_pad),
+    ("Col2Im", 18, |n| {
+        let inputs = [n.input(0)?, n.input(1)?, n.input(2)?];
+        let mut attributes = attrs![];
+        for (name, relay) in [("strides", "strides"), ("pads", "padding"), ("dilations", "dilation")] {
+            if let Some(values) = n.ints_attr(name)? {
+                attributes = attributes.with(relay, AttrValue::from(values));
+            }
+        }
+        one(n.op("nn.col2im", &inputs, attributes)?)
+    }),
+    ("GridSample", 16, grid_sample),
+    ("MaxUnpool", 9, max_unpool),
+];
+
+fn grid_sample(n: &mut Node<'_, '_>) -> Result<Outputs> {
+    let (data, grid) = (n.input(0)?, n.input(1)?);
+    let method = match n.str_attr("mode", "linear")?.as_str() {
+        "nearest" => "nearest",
+        "linear" | "bilinear" => "bilinear",
+        "cubic" | "bicubic" => "bicubic",
+        other => {
+            let message = format!("attribute mode: expected nearest, linear or cubic, found \"{other}\"");
+            return Err(n.invalid_node(message));
+        }
+    };
+    let padding = n.str_attr("padding_mode", "zeros")?;
+    let aligned = n.int_attr("align_corners", 0)? != 0;
+    let attributes = attrs![method: method, layout: "NHWC", padding_mode: padding.as_str(), align_corners: aligned];
+    one(n.op("image.grid_sample", &[data, grid], attributes)?)
+}
 
 /// Crops or pads each axis to a size, around its center. An odd difference puts one more element at the end.
 fn center_crop_pad(n: &mut Node<'_, '_>) -> Result<Outputs> {

@@ -19,8 +19,10 @@ mod quant;
 mod recurrent;
 mod reduce;
 mod resize;
+mod select;
 mod sequence;
 mod shape;
+mod signal;
 mod slice;
 
 use super::node::{Node, Outputs, attrs};
@@ -50,7 +52,9 @@ const TABLES: &[&[Row]] = &[
     reduce::ROWS,
     resize::ROWS,
     shape::ROWS,
+    select::ROWS,
     sequence::ROWS,
+    signal::ROWS,
     slice::ROWS,
 ];
 

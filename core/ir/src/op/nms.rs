@@ -1,0 +1,121 @@
+//! Non-maximum suppression per class.
+
+use super::scalar::Writer;
+use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
+use crate::cancel::Ticks;
+use crate::diag::codes;
+use crate::ir::{Dim, Type};
+use crate::op::facts::Facts;
+use crate::tensor::{DType, TensorView, TensorViewMut};
+
+inventory::submit! {
+    OpDef {
+        name: "vision.all_class_non_max_suppression",
+        doc: "For each batch and class, boxes in descending order of their scores, without those that overlap a box \
+              chosen before by more than iou_threshold, without those whose score is not above score_threshold, and at \
+              most max_output_boxes_per_class. boxes is (n, boxes, 4), scores is (n, classes, boxes). The result is \
+              (batch, class, box) in the first rows of int64 (n * classes * boxes, 3), and their number; other rows are \
+              0. Without an iou_threshold or a score_threshold give 0 and -inf.",
+        arity: Arity::exactly(5),
+        inputs: &["boxes", "scores", "max_output_boxes_per_class", "iou_threshold", "score_threshold"],
+        attrs: &[AttrDef::new("center_point_box", AttrKind::Bool, Default::Bool(false),
+            "true if a box is center x, center y, width, height; false if it is two opposite corners, y before x")],
+        pattern: OpPattern::Opaque,
+        relation: nms_type,
+        reference: Some(nms),
+        flops: |cost| cost.arg_len(1),
+        facts: Facts::EXACT,
+    }
+}
+
+fn nms_type(relation: &Relation<'_>) -> TypeResult {
+    let (boxes, scores) = (relation.tensor(0)?, relation.tensor(1)?);
+    if boxes.dims.len() != 3 || scores.dims.len() != 3 || boxes.dims[2].fixed().is_some_and(|n| n != 4) {
+        let [a, b] = [&relation.args[0], &relation.args[1]];
+        return Err(relation
+            .mismatch(format!("expected boxes (n, boxes, 4) and scores (n, classes, boxes), found {a} and {b}")));
+    }
+    relation.same_dim("batch", &boxes.dims[0], &scores.dims[0])?;
+    relation.same_dim("boxes", &boxes.dims[1], &scores.dims[2])?;
+    for i in 2..5 {
+        if relation.tensor(i)?.dims.iter().any(|dim| dim.fixed().is_some_and(|n| n != 1)) {
+            let name = relation.def.inputs[i];
+            return Err(relation.error(
+                codes::types::TYPE_MISMATCH,
+                format!("{name}: expected one number, found {}", relation.args[i]),
+            ));
+        }
+    }
+    let rows = Dim::product(&scores.dims).unwrap_or(Dim::Any);
+    let selected = Type::tensor_of(DType::I64, [rows, Dim::Fixed(3)]);
+    Ok(Type::tuple([selected, Type::tensor(DType::I64, &[1])]))
+}
+
+/// Box as its least and greatest corner.
+#[derive(Clone, Copy)]
+struct Rectangle {
+    low: [f64; 2],
+    high: [f64; 2],
+}
+
+impl Rectangle {
+    fn new(numbers: &[f64], center: bool) -> Rectangle {
+        let [a, b, c, d] = [numbers[0], numbers[1], numbers[2], numbers[3]];
+        if center {
+            return Rectangle { low: [a - c / 2.0, b - d / 2.0], high: [a + c / 2.0, b + d / 2.0] };
+        }
+        Rectangle { low: [a.min(c), b.min(d)], high: [a.max(c), b.max(d)] }
+    }
+
+    fn area(&self) -> f64 {
+        (self.high[0] - self.low[0]) * (self.high[1] - self.low[1])
+    }
+
+    /// Returns the area of the intersection over that of the union; 0 for boxes without area.
+    fn overlap(&self, other: &Rectangle) -> f64 {
+        let side = |i: usize| (self.high[i].min(other.high[i]) - self.low[i].max(other.low[i])).max(0.0);
+        let common = side(0) * side(1);
+        let union = self.area() + other.area() - common;
+        if self.area() <= 0.0 || other.area() <= 0.0 || union <= 0.0 { 0.0 } else { common / union }
+    }
+}
+
+fn nms(params: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Result<(), ReferenceError> {
+    let (boxes, scores) = (inputs[0].to_f64s(), inputs[1].to_f64s());
+    let &[batches, classes, count] = inputs[1].shape else { return Err("scores: expected three dimensions".into()) };
+    let number = |i: usize| inputs[i].f64s().next().unwrap_or(0.0);
+    let most = number(2).max(0.0) as usize;
+    // The thresholds are compared in the precision of the data.
+    let (iou, least) = (number(3), number(4));
+    let center = params.bool("center_point_box");
+    let rectangles: Vec<Rectangle> = boxes.chunks_exact(4).map(|numbers| Rectangle::new(numbers, center)).collect();
+    let mut ticks = Ticks::every(64);
+    let mut selected: Vec<f64> = Vec::new();
+    for batch in 0..batches {
+        for class in 0..classes {
+            let scores = &scores[(batch * classes + class) * count..][..count];
+            let rectangles = &rectangles[batch * count..][..count];
+            let mut order: Vec<usize> = (0..count).filter(|&i| scores[i] > least).collect();
+            order.sort_by(|&a, &b| scores[b].total_cmp(&scores[a]));
+            let mut chosen: Vec<usize> = Vec::new();
+            for candidate in order {
+                if chosen.len() == most {
+                    break;
+                }
+                if ticks.requested() {
+                    return Err("cancelled".into());
+                }
+                let suppressed = |&other: &usize| rectangles[candidate].overlap(&rectangles[other]) > iou;
+                if !chosen.iter().any(suppressed) {
+                    chosen.push(candidate);
+                }
+            }
+            selected.extend(chosen.iter().flat_map(|&i| [batch as f64, class as f64, i as f64]));
+        }
+    }
+    let rows = selected.len() / 3;
+    selected.resize(outputs[0].len(), 0.0);
+    Writer::new(&mut outputs[0]).store(selected);
+    outputs[1].as_mut_slice::<i64>()[0] = rows as i64;
+    Ok(())
+}

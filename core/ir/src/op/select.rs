@@ -1,0 +1,158 @@
+//! Selection of elements, with results whose size depends on the data: at compile time it is unknown, at run time the
+//! type relation counts it.
+
+use super::elementwise::no_flops;
+use super::scalar::{Reader, Writer};
+use super::walk::split_at_axis;
+use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
+use crate::ir::{Dim, Type};
+use crate::op::facts::Facts;
+use crate::tensor::{DType, TensorView, TensorViewMut};
+use std::cmp::Ordering;
+
+inventory::submit! {
+    OpDef {
+        name: "argwhere",
+        doc: "The indices of the elements that are not zero, one row each, in row-major order: int64 of shape (count, \
+              rank).",
+        arity: Arity::exactly(1),
+        inputs: &["condition"],
+        attrs: &[],
+        pattern: OpPattern::Opaque,
+        relation: |relation| {
+            let rank = relation.tensor(0)?.dims.len();
+            let known = relation.values.first().copied().flatten();
+            let count = known.map(|tensor| {
+                let (view, reader) = (tensor.view(), Reader::new(&tensor.view()));
+                (0..view.len()).filter(|&i| reader.is_nonzero(i)).count()
+            });
+            Ok(Type::tensor_of(DType::I64, [count.map_or(Dim::Any, Dim::Fixed), Dim::Fixed(rank)]))
+        },
+        reference: Some(|_, inputs, outputs| {
+            let (shape, reader) = (inputs[0].shape, Reader::new(&inputs[0]));
+            let found = (0..inputs[0].len()).filter(|&i| reader.is_nonzero(i));
+            let mut rows = outputs[0].as_mut_slice::<i64>().chunks_exact_mut(shape.len().max(1));
+            for (mut i, row) in found.zip(&mut rows) {
+                for (axis, place) in row.iter_mut().enumerate().rev() {
+                    *place = (i % shape[axis]) as i64;
+                    i /= shape[axis];
+                }
+            }
+            Ok(())
+        }),
+        flops: no_flops,
+        facts: Facts::EXACT,
+    }
+}
+
+inventory::submit! {
+    OpDef {
+        name: "unique",
+        doc: "The distinct elements, or the distinct slices along `axis`, in ascending order or in that of their first \
+              occurrence; for each the index of its first occurrence; for each input element the index of its distinct \
+              one; for each the number of its occurrences. NaN equals NaN and is the largest.",
+        arity: Arity::exactly(1),
+        inputs: &["data"],
+        attrs: &[
+            AttrDef::new("axis", AttrKind::Int, Default::None, "axis of the slices; None: data is flat"),
+            AttrDef::new("is_sorted", AttrKind::Bool, Default::Bool(true), "true for ascending order"),
+        ],
+        pattern: OpPattern::Opaque,
+        relation: unique_type,
+        reference: Some(unique),
+        flops: no_flops,
+        facts: Facts::EXACT,
+    }
+}
+
+/// Distinct slices of a tensor.
+struct Distinct {
+    /// Index of the first occurrence of each.
+    first: Vec<usize>,
+    /// Index of the distinct slice of each slice.
+    inverse: Vec<usize>,
+    counts: Vec<i64>,
+}
+
+/// Returns the sizes of a tensor as (outer, slices, inner); a flat one consists of slices of one element.
+fn slices(params: &Params<'_>, shape: &[usize]) -> (usize, usize, usize) {
+    match params.opt_int("axis") {
+        Some(axis) => split_at_axis(shape, axis.rem_euclid(shape.len().max(1) as i64) as usize),
+        None => (1, shape.iter().product(), 1),
+    }
+}
+
+fn distinct(params: &Params<'_>, data: &TensorView<'_>) -> Distinct {
+    let (outer, count, inner) = slices(params, data.shape);
+    let reader = Reader::new(data);
+    let element = |a: usize, b: usize| match reader.compare(a, &reader, b) {
+        Some(order) => order,
+        None => reader.float(a).is_nan().cmp(&reader.float(b).is_nan()),
+    };
+    let compare = |a: usize, b: usize| {
+        let places = (0..outer).flat_map(|block| (0..inner).map(move |place| (block, place)));
+        let at = |slice: usize, (block, place): (usize, usize)| (block * count + slice) * inner + place;
+        places.map(|place| element(at(a, place), at(b, place))).find(|order| order.is_ne()).unwrap_or(Ordering::Equal)
+    };
+    let mut order: Vec<usize> = (0..count).collect();
+    // Stable: the first of equal slices comes first.
+    order.sort_by(|&a, &b| compare(a, b));
+    let mut found = Distinct { first: Vec::new(), inverse: vec![0; count], counts: Vec::new() };
+    for slice in order {
+        if found.first.last().is_none_or(|&first| compare(first, slice).is_ne()) {
+            found.first.push(slice);
+            found.counts.push(0);
+        }
+        let last = found.first.len() - 1;
+        found.inverse[slice] = last;
+        found.counts[last] += 1;
+    }
+    if !params.bool("is_sorted") {
+        let mut by_occurrence: Vec<usize> = (0..found.first.len()).collect();
+        by_occurrence.sort_by_key(|&i| found.first[i]);
+        let mut rank = vec![0; by_occurrence.len()];
+        by_occurrence.iter().enumerate().for_each(|(new, &old)| rank[old] = new);
+        found.first = by_occurrence.iter().map(|&i| found.first[i]).collect();
+        found.counts = by_occurrence.iter().map(|&i| found.counts[i]).collect();
+        found.inverse.iter_mut().for_each(|i| *i = rank[*i]);
+    }
+    found
+}
+
+fn unique_type(relation: &Relation<'_>) -> TypeResult {
+    let data = relation.tensor(0)?;
+    let axis = relation.params.opt_int("axis").map(|axis| relation.axis(axis, data.dims.len())).transpose()?;
+    let known = relation.values.first().copied().flatten();
+    let count = known.map_or(Dim::Any, |data| Dim::Fixed(distinct(&relation.params, &data.view()).first.len()));
+    let (values, all) = match axis {
+        Some(axis) => {
+            let mut dims = data.dims.to_vec();
+            dims[axis] = count.clone();
+            (dims, data.dims[axis].clone())
+        }
+        None => (vec![count.clone()], Dim::product(&data.dims).unwrap_or(Dim::Any)),
+    };
+    let vector = |dim: Dim| Type::tensor_of(DType::I64, [dim]);
+    Ok(Type::tuple([Type::tensor_of(data.dtype, values), vector(count.clone()), vector(all), vector(count)]))
+}
+
+fn unique(
+    params: Params<'_>,
+    inputs: &[TensorView<'_>],
+    outputs: &mut [TensorViewMut<'_>],
+) -> Result<(), ReferenceError> {
+    let found = distinct(&params, &inputs[0]);
+    let (outer, count, inner) = slices(&params, inputs[0].shape);
+    let row = inner * inputs[0].dtype.size();
+    let kept = found.first.len();
+    for block in 0..outer {
+        for (to, &from) in found.first.iter().enumerate() {
+            let (to, from) = ((block * kept + to) * row, (block * count + from) * row);
+            outputs[0].data[to..to + row].copy_from_slice(&inputs[0].data[from..from + row]);
+        }
+    }
+    Writer::new(&mut outputs[1]).store(found.first.iter().map(|&i| i as f64));
+    Writer::new(&mut outputs[2]).store(found.inverse.iter().map(|&i| i as f64));
+    Writer::new(&mut outputs[3]).store(found.counts.iter().map(|&n| n as f64));
+    Ok(())
+}

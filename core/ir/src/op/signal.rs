@@ -1,0 +1,243 @@
+//! Discrete Fourier transforms. Complex numbers are the two elements of the last axis: real part, imaginary part.
+
+use super::scalar::Writer;
+use super::walk::split_at_axis;
+use super::{Arity, AttrDef, AttrKind, Cost, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
+use crate::cancel::Ticks;
+use crate::diag::{Diagnostic, codes};
+use crate::ir::{Dim, Type};
+use crate::op::facts::{Facts, elements_of};
+use crate::tensor::{TensorView, TensorViewMut};
+use std::f64::consts::TAU;
+
+inventory::submit! {
+    OpDef {
+        name: "signal.dft",
+        doc: "The discrete Fourier transform along an axis: y[k] = sum of x[n] e^(-2 pi i k n / length), the inverse with \
+              the opposite sign and divided by the length. The last axis of data is real numbers (1) or complex ones (2). \
+              Data is cut or padded with zeros to dft_length; 0 stands for the size of the axis.",
+        arity: Arity::exactly(3),
+        inputs: &["data", "dft_length", "axis"],
+        attrs: &[
+            AttrDef::new("inverse", AttrKind::Bool, Default::Bool(false), "true for the inverse transform"),
+            AttrDef::new("onesided", AttrKind::Bool, Default::Bool(false),
+                "true to return the frequencies up to the half, or with `inverse` to read them and return real numbers"),
+        ],
+        pattern: OpPattern::Opaque,
+        relation: dft_type,
+        reference: Some(dft),
+        flops,
+        facts: Facts::EXACT.sum(elements_of::<0>),
+    }
+}
+
+inventory::submit! {
+    OpDef {
+        name: "signal.stft",
+        doc: "The discrete Fourier transforms of windows of a signal, frame_step apart: signal is (n, length, 1 or 2), the \
+              result (n, frames, frequencies, 2).",
+        arity: Arity::exactly(3),
+        inputs: &["signal", "frame_step", "window"],
+        attrs: &[AttrDef::new("onesided", AttrKind::Bool, Default::Bool(true), "true to return the frequencies up to the half")],
+        pattern: OpPattern::Opaque,
+        relation: stft_type,
+        reference: Some(stft),
+        flops,
+        facts: Facts::EXACT.sum(elements_of::<2>),
+    }
+}
+
+/// Counts a complex multiply-add for each pair of an input and an output of a transform of 1024 elements or less.
+fn flops(cost: &Cost<'_>) -> u64 {
+    cost.ret_len().saturating_mul(8 * 1024.min(cost.arg_len(0)))
+}
+
+/// Returns the single integer of argument `i`, if it is known.
+fn known_int(relation: &Relation<'_>, i: usize) -> Option<i64> {
+    relation.known_ints(i).and_then(|values| values.first().copied())
+}
+
+/// Checks that the last axis of argument 0 holds real or complex floats.
+fn check_numbers(relation: &Relation<'_>, least_rank: usize) -> Result<(), Box<Diagnostic>> {
+    let data = relation.tensor(0)?;
+    let parts = data.dims.last().and_then(Dim::fixed);
+    if data.dtype.is_float() && data.dims.len() >= least_rank && parts.is_none_or(|parts| parts == 1 || parts == 2) {
+        return Ok(());
+    }
+    let message = format!(
+        "{}: expected floats with 1 or 2 as last dimension, found {}",
+        relation.def.inputs[0], relation.args[0]
+    );
+    Err(relation.mismatch(message))
+}
+
+/// Sizes of a transform.
+struct Sizes {
+    /// Number of elements that are transformed.
+    length: usize,
+    /// Number of elements of the result.
+    out: usize,
+    /// Number of elements per number of the result.
+    parts: usize,
+}
+
+fn sizes(params: &Params<'_>, size: usize, given: i64) -> Option<Sizes> {
+    let (inverse, onesided) = (params.bool("inverse"), params.bool("onesided"));
+    let length = match given {
+        0 if inverse && onesided => size.checked_sub(1)?.checked_mul(2)?,
+        0 => size,
+        length => usize::try_from(length).ok().filter(|&length| length < 1 << 31)?,
+    };
+    Some(match (inverse, onesided) {
+        (true, true) => Sizes { length, out: length, parts: 1 },
+        (false, true) => Sizes { length, out: length / 2 + 1, parts: 2 },
+        _ => Sizes { length, out: length, parts: 2 },
+    })
+}
+
+fn dft_type(relation: &Relation<'_>) -> TypeResult {
+    check_numbers(relation, 2)?;
+    let data = relation.tensor(0)?;
+    let rank = data.dims.len();
+    let real = relation.params.bool("inverse") && relation.params.bool("onesided");
+    let mut dims = data.dims.to_vec();
+    dims[rank - 1] = Dim::Fixed(if real { 1 } else { 2 });
+    match (known_int(relation, 1), known_int(relation, 2)) {
+        (Some(length), Some(axis)) => {
+            let axis = relation.axis(axis, rank)?;
+            if axis + 1 == rank {
+                return Err(
+                    relation.error(codes::types::BAD_ATTRIBUTE, "axis: expected an axis of the signal, found the last")
+                );
+            }
+            dims[axis] = match data.dims[axis].fixed() {
+                Some(size) => {
+                    let sizes = sizes(&relation.params, size, length);
+                    let message = || format!("dft_length: expected an integer >= 0, found {length}");
+                    Dim::Fixed(sizes.ok_or_else(|| relation.error(codes::types::BAD_ATTRIBUTE, message()))?.out)
+                }
+                None => Dim::Any,
+            };
+        }
+        _ => dims[..rank - 1].fill(Dim::Any),
+    }
+    Ok(Type::tensor_of(data.dtype, dims))
+}
+
+/// Transforms `length` complex numbers that `at` returns, and calls `put` with each of the first `count` results.
+fn transform(
+    length: usize,
+    count: usize,
+    inverse: bool,
+    at: impl Fn(usize) -> (f64, f64),
+    mut put: impl FnMut(usize, f64, f64),
+) {
+    let direction = if inverse { TAU } else { -TAU };
+    let scale = if inverse { 1.0 / length.max(1) as f64 } else { 1.0 };
+    // All angles are multiples of the first.
+    let table: Vec<(f64, f64)> = (0..length).map(|i| (direction * i as f64 / length as f64).sin_cos()).collect();
+    for k in 0..count {
+        let (mut real, mut imaginary) = (0.0, 0.0);
+        for n in 0..length {
+            let (x, y) = at(n);
+            let (sin, cos) = table[(k as u128 * n as u128 % length as u128) as usize];
+            real += x * cos - y * sin;
+            imaginary += x * sin + y * cos;
+        }
+        put(k, real * scale, imaginary * scale);
+    }
+}
+
+fn dft(params: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Result<(), ReferenceError> {
+    let shape = inputs[0].shape;
+    let int = |i: usize| inputs[i].to_i64s().and_then(|values| values.first().copied()).ok_or("expected an integer");
+    let axis = int(2)?.rem_euclid(shape.len() as i64) as usize;
+    let inverse = params.bool("inverse");
+    let sizes = sizes(&params, shape[axis], int(1)?).ok_or("dft_length: expected an integer >= 0")?;
+    let parts = *shape.last().unwrap_or(&1);
+    let (outer, size, inner) = split_at_axis(&shape[..shape.len() - 1], axis);
+    let data = inputs[0].to_f64s();
+    let mut result = vec![0.0; outputs[0].len()];
+    let mut ticks = Ticks::every(sizes.length.saturating_mul(sizes.out));
+    for (block, place) in (0..outer).flat_map(|block| (0..inner).map(move |place| (block, place))) {
+        if ticks.requested() {
+            return Err("cancelled".into());
+        }
+        let given = |n: usize| {
+            let at = ((block * size + n) * inner + place) * parts;
+            (data[at], if parts == 2 { data[at + 1] } else { 0.0 })
+        };
+        let at = |n: usize| match n {
+            // The upper half of a real signal's spectrum is the conjugate of the lower half.
+            n if sizes.parts == 1 && n > sizes.length / 2 => {
+                let (x, y) = if sizes.length - n < size { given(sizes.length - n) } else { (0.0, 0.0) };
+                (x, -y)
+            }
+            n if n < size => given(n),
+            _ => (0.0, 0.0),
+        };
+        transform(sizes.length, sizes.out, inverse, at, |k, real, imaginary| {
+            let to = ((block * sizes.out + k) * inner + place) * sizes.parts;
+            result[to] = real;
+            if sizes.parts == 2 {
+                result[to + 1] = imaginary;
+            }
+        });
+    }
+    Writer::new(&mut outputs[0]).store(result);
+    Ok(())
+}
+
+fn stft_type(relation: &Relation<'_>) -> TypeResult {
+    check_numbers(relation, 3)?;
+    let (signal, window) = (relation.tensor(0)?, relation.tensor(2)?);
+    if signal.dims.len() != 3 || window.dims.len() != 1 {
+        let [a, b] = [&relation.args[0], &relation.args[2]];
+        return Err(relation
+            .mismatch(format!("expected a signal (n, length, 1 or 2) and a window (length), found {a} and {b}")));
+    }
+    let frequencies = match window.dims[0].fixed() {
+        Some(length) if relation.params.bool("onesided") => Dim::Fixed(length / 2 + 1),
+        _ => window.dims[0].clone(),
+    };
+    let frames = match (known_int(relation, 1), signal.dims[1].fixed(), window.dims[0].fixed()) {
+        (Some(step), ..) if step < 1 => {
+            return Err(relation
+                .error(codes::types::BAD_ATTRIBUTE, format!("frame_step: expected an integer > 0, found {step}")));
+        }
+        (Some(step), Some(length), Some(window)) => match length.checked_sub(window) {
+            Some(rest) => Dim::Fixed(rest / step as usize + 1),
+            None => {
+                return Err(relation.mismatch(format!("window: expected at most {length} elements, found {window}")));
+            }
+        },
+        _ => Dim::Any,
+    };
+    Ok(Type::tensor_of(signal.dtype, [signal.dims[0].clone(), frames, frequencies, Dim::Fixed(2)]))
+}
+
+fn stft(_: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Result<(), ReferenceError> {
+    let (signal, window) = (inputs[0].to_f64s(), inputs[2].to_f64s());
+    let (length, parts) = (inputs[0].shape[1], inputs[0].shape[2]);
+    let step =
+        inputs[1].to_i64s().and_then(|values| values.first().copied()).ok_or("frame_step: expected an integer")?;
+    let &[batches, frames, frequencies, _] = outputs[0].shape else { return Err("expected four dimensions".into()) };
+    let mut result = vec![0.0; outputs[0].len()];
+    let mut ticks = Ticks::every(window.len().saturating_mul(frequencies));
+    for (batch, frame) in (0..batches).flat_map(|batch| (0..frames).map(move |frame| (batch, frame))) {
+        if ticks.requested() {
+            return Err("cancelled".into());
+        }
+        let at = |n: usize| {
+            let at = (batch * length + frame * step as usize + n) * parts;
+            let imaginary = if parts == 2 { signal[at + 1] } else { 0.0 };
+            (signal[at] * window[n], imaginary * window[n])
+        };
+        transform(window.len(), frequencies, false, at, |k, real, imaginary| {
+            let to = ((batch * frames + frame) * frequencies + k) * 2;
+            (result[to], result[to + 1]) = (real, imaginary);
+        });
+    }
+    Writer::new(&mut outputs[0]).store(result);
+    Ok(())
+}

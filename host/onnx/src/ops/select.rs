@@ -1,0 +1,62 @@
+//! Selection of elements whose number depends on the data.
+
+use super::{Node, Outputs, Result, Row, attrs, one};
+use byoc_ir::ir::ExprId;
+use byoc_ir::tensor::DType;
+
+pub const ROWS: &[Row] = &[
+    ("Compress", 9, compress),
+    ("NonMaxSuppression", 10, non_max_suppression),
+    ("NonZero", 9, |n| {
+        let data = n.input(0)?;
+        let rows = n.op_without_attrs("argwhere", &[data])?;
+        one(n.transpose(rows, &[1, 0])?)
+    }),
+    ("Unique", 11, unique),
+];
+
+/// Takes the slices along an axis whose condition is true. Without an axis the data is flat.
+fn compress(n: &mut Node<'_, '_>) -> Result<Outputs> {
+    let (data, condition) = (n.input(0)?, n.input(1)?);
+    let (data, axis) = if n.has("axis") {
+        (data, n.axis(n.int_attr("axis", 0)?, n.rank(data)?)? as i64)
+    } else {
+        (n.op("reshape", &[data], attrs![newshape: [-1i64]])?, 0)
+    };
+    let rows = n.op_without_attrs("argwhere", &[condition])?;
+    let places = n.op("squeeze", &[rows], attrs![axis: [1i64]])?;
+    one(n.op("take", &[data, places], attrs![axis: axis, mode: "fast"])?)
+}
+
+fn non_max_suppression(n: &mut Node<'_, '_>) -> Result<Outputs> {
+    let (boxes, scores) = (n.input(0)?, n.input(1)?);
+    let mut number = |i: usize, default: f64, dtype: DType| match n.optional_input(i) {
+        Some(given) => given,
+        None => n.scalar(dtype, default),
+    };
+    let most = number(2, 0.0, DType::I64);
+    let (overlap, least) = (number(3, 0.0, DType::F32), number(4, f64::NEG_INFINITY, DType::F32));
+    let center = n.int_attr("center_point_box", 0)? != 0;
+    let arguments = [boxes, scores, most, overlap, least];
+    let attributes = attrs![center_point_box: center];
+    let both = n.op("vision.all_class_non_max_suppression", &arguments, attributes)?;
+    let (rows, count) = (n.project(both, 0)?, n.project(both, 1)?);
+    one(first_rows(n, rows, count)?)
+}
+
+/// Returns the first `count` rows, a vector of one element.
+fn first_rows(n: &mut Node<'_, '_>, rows: ExprId, count: ExprId) -> Result<ExprId> {
+    let (from, step) = (n.vector(&[0i64]), n.vector(&[1i64]));
+    n.op("dyn.strided_slice", &[rows, from, count, step], attrs![axes: [0i64]])
+}
+
+fn unique(n: &mut Node<'_, '_>) -> Result<Outputs> {
+    let data = n.input(0)?;
+    let mut attributes = attrs![is_sorted: n.int_attr("sorted", 1)? != 0];
+    if n.has("axis") {
+        let axis = n.axis(n.int_attr("axis", 0)?, n.rank(data)?)?;
+        attributes = attributes.with("axis", axis as i64);
+    }
+    let all = n.op("unique", &[data], attributes)?;
+    (0..n.output_count().min(4)).map(|i| n.project(all, i as u32)).collect()
+}
