@@ -20,6 +20,14 @@ const PRELUDE: &[(&[&str], &str)] = &[
     (&["byoc_row_", "byoc_softmax", "byoc_log_softmax", "byoc_layer_norm"], include_str!("prelude/rows.c")),
 ];
 
+/// Functions of the prelude with branches that loops convert to selections.
+const BRANCHING: &[&str] = &["byoc_exp", "byoc_sigmoid", "byoc_tanh", "byoc_erf"];
+
+/// Returns true if the loops of a phase have branches.
+fn has_branches(code: &str) -> bool {
+    code.contains(" ? ") || BRANCHING.iter().any(|name| code.contains(name))
+}
+
 /// Generated C file of a region.
 #[derive(Debug)]
 pub struct Source {
@@ -72,7 +80,12 @@ pub fn source(lowering: &Lowering<'_, '_>, symbol: &str) -> Source {
             continue;
         }
         comment(w, &phase.comment, "");
-        w.push_str(&tidy(&phase.code));
+        let code = tidy(&phase.code);
+        w.push_str(&if has_branches(&code) {
+            code.replace("static void ", "static BYOC_UNMERGED void ")
+        } else {
+            code
+        });
     }
     let _ = writeln!(
         w,

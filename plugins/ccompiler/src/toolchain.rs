@@ -66,11 +66,6 @@ fn find() -> Result<Toolchain> {
 impl Toolchain {
     fn flags(&self) -> Vec<&'static str> {
         let mut flags = FLAGS.to_vec();
-        if !self.version.contains("clang") {
-            // Phases with the same body occur where layers repeat. GCC 12 merges them, inlines the survivor twice, and
-            // then reorders its accesses to the workspace across the phases between the two.
-            flags.push("-fno-ipa-icf");
-        }
         if cpu::features().iter().any(|f| f == "avx512f") {
             flags.push("-mprefer-vector-width=512");
         }

@@ -4,6 +4,7 @@
 
 mod create;
 mod detection;
+mod dynamic;
 mod elementwise;
 mod index;
 mod norm;
@@ -74,6 +75,7 @@ pub fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> Option<
         .or_else(|| index::propose(def, draw, given))
         .or_else(|| create::propose(def, draw, given))
         .or_else(|| detection::propose(def, draw, given))
+        .or_else(|| dynamic::propose(def, draw, given))
         .or_else(|| by_schema(def, draw, given))
 }
 
