@@ -76,8 +76,12 @@ fn rejects_files_that_are_not_models() {
 fn reports_all_unknown_operators_at_once() {
     let mut foreign = node("Attention", &["b"], &["c"]);
     foreign.domain = "com.microsoft".into();
-    let nodes =
-        vec![node("Relux", &["x"], &["a"]), node("Relux", &["a"], &["b"]), foreign, node("TfIdfVectorizer", &["c"], &["y"])];
+    let nodes = vec![
+        node("Relux", &["x"], &["a"]),
+        node("Relux", &["a"], &["b"]),
+        foreign,
+        node("TfIdfVectorizer", &["c"], &["y"]),
+    ];
     let error = error(model(nodes, vec![]));
     assert_eq!(error.code, frontends::UNSUPPORTED_OPERATOR);
     assert_eq!(

@@ -32,6 +32,7 @@ mod run;
 mod table;
 mod verify;
 mod verify_isolated;
+mod verify_result;
 mod zoo;
 
 use args::{Cli, Command, LimitArgs};

@@ -3,6 +3,7 @@
 use super::args::{InputArgs, VerifyArgs};
 use super::inputs::InputSources;
 use super::interrupt::cancel_on_interrupt;
+use super::verify_result::{FolderResult, Status};
 use super::{ready, table, verify_isolated};
 use byoc::compare::{Comparison, Tolerance, compare};
 use byoc::error::Failure;
@@ -11,69 +12,9 @@ use byoc::frontend::folder::{TestFolder, TestSet};
 use byoc::model::Model;
 use byoc::session::Session;
 use byoc_ir::diag::{Diagnostic, codes};
-use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::path::Path;
 use std::process::ExitCode;
-
-/// Status of a directory, in the order of the summary.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum Status {
-    Pass,
-    Fail,
-    Unsupported,
-    Error,
-}
-
-impl Status {
-    const COUNT: usize = 4;
-
-    fn name(self) -> &'static str {
-        match self {
-            Status::Pass => "pass",
-            Status::Fail => "fail",
-            Status::Unsupported => "unsupported",
-            Status::Error => "error",
-        }
-    }
-}
-
-/// Outcome of a directory.
-#[derive(Serialize, Deserialize)]
-pub struct FolderResult {
-    status: Status,
-    /// `None` without outputs to compare.
-    max_abs_err: Option<f64>,
-    max_rel_err: Option<f64>,
-    #[serde(rename = "offload_flops")]
-    offload: f64,
-    code: Option<String>,
-    message: String,
-}
-
-impl FolderResult {
-    fn from_failure(failure: &Failure) -> FolderResult {
-        let code = failure.diagnostics.first().map(|d| d.code);
-        // A model that uses an operator unknown to the frontend counts as unsupported, not as an error.
-        let gap = code.is_some_and(|c| {
-            [codes::frontends::UNSUPPORTED_OPERATOR, codes::frontends::UNSUPPORTED_OPSET].contains(&c)
-        });
-        let message = |d: &Diagnostic| match d.code {
-            // The notes name the operators.
-            codes::frontends::UNSUPPORTED_OPERATOR => format!("{}: {}", d.message, d.notes.join("; ")),
-            _ => d.message.clone(),
-        };
-        let messages: Vec<String> = failure.diagnostics.iter().map(message).collect();
-        let failed = FolderResult::failed(code.map(|c| c.to_string()), messages.join("; "));
-        if gap { FolderResult { status: Status::Unsupported, ..failed } } else { failed }
-    }
-
-    /// Creates the result of a directory that ended in an error.
-    pub fn failed(code: Option<String>, message: String) -> FolderResult {
-        FolderResult { status: Status::Error, max_abs_err: None, max_rel_err: None, offload: 0.0, code, message }
-    }
-}
 
 /// Runs the command.
 pub fn run(args: &VerifyArgs) -> Result<ExitCode, Failure> {

@@ -1,6 +1,6 @@
 //! `byoc verify --isolate-cases`: runs each case in a process of its own, so that a crash ends that case alone.
 
-use super::verify::FolderResult;
+use super::verify_result::FolderResult;
 use byoc::cancel::Cancel;
 use byoc::error::Failure;
 use byoc_conformance::supervise::Termination;

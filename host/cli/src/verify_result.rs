@@ -1,0 +1,71 @@
+//! Result of one directory of `byoc verify`.
+
+use byoc::error::Failure;
+use byoc_ir::diag::{Diagnostic, codes};
+use serde::{Deserialize, Serialize};
+
+/// Status of a directory, in the order of the summary.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Status {
+    Pass,
+    Fail,
+    Unsupported,
+    Error,
+}
+
+impl Status {
+    /// Number of statuses.
+    pub const COUNT: usize = 4;
+
+    /// Returns the name in reports and in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Status::Pass => "pass",
+            Status::Fail => "fail",
+            Status::Unsupported => "unsupported",
+            Status::Error => "error",
+        }
+    }
+}
+
+/// Outcome of a directory.
+#[derive(Serialize, Deserialize)]
+pub struct FolderResult {
+    pub status: Status,
+    /// Largest |a - b|; `None` without outputs to compare.
+    pub max_abs_err: Option<f64>,
+    /// Largest |a - b| over the largest |b|.
+    pub max_rel_err: Option<f64>,
+    /// Share of the FLOPs on backends.
+    #[serde(rename = "offload_flops")]
+    pub offload: f64,
+    /// Code of the first error.
+    pub code: Option<String>,
+    /// Difference or errors; empty for a pass.
+    pub message: String,
+}
+
+impl FolderResult {
+    /// Creates the result of a directory that could not be built or run.
+    pub fn from_failure(failure: &Failure) -> FolderResult {
+        let code = failure.diagnostics.first().map(|d| d.code);
+        // A model that uses an operator unknown to the frontend counts as unsupported, not as an error.
+        let gap = code.is_some_and(|c| {
+            [codes::frontends::UNSUPPORTED_OPERATOR, codes::frontends::UNSUPPORTED_OPSET].contains(&c)
+        });
+        let message = |d: &Diagnostic| match d.code {
+            // The notes name the operators.
+            codes::frontends::UNSUPPORTED_OPERATOR => format!("{}: {}", d.message, d.notes.join("; ")),
+            _ => d.message.clone(),
+        };
+        let messages: Vec<String> = failure.diagnostics.iter().map(message).collect();
+        let failed = FolderResult::failed(code.map(|c| c.to_string()), messages.join("; "));
+        if gap { FolderResult { status: Status::Unsupported, ..failed } } else { failed }
+    }
+
+    /// Creates the result of a directory that ended in an error.
+    pub fn failed(code: Option<String>, message: String) -> FolderResult {
+        FolderResult { status: Status::Error, max_abs_err: None, max_rel_err: None, offload: 0.0, code, message }
+    }
+}
