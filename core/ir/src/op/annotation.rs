@@ -31,7 +31,7 @@ macro_rules! annotations {
 }
 
 annotations! {
-    "annotation.compiler_begin", COMPILER, "data itself; it enters a region of the named backend here.";
-    "annotation.compiler_end", COMPILER, "data itself; it leaves a region of the named backend here.";
-    "annotation.stop_fusion", &[], "data itself; operators before and after it are not fused.";
+    "annotation.compiler_begin", COMPILER, "Identity; data enters a region of the named backend here.";
+    "annotation.compiler_end", COMPILER, "Identity; data leaves a region of the named backend here.";
+    "annotation.stop_fusion", &[], "Identity; the producer and the consumers of data are not fused.";
 }

@@ -18,7 +18,7 @@ fn broadcast_dim(a: &Dim, b: &Dim) -> Option<Dim> {
         (a, b) if a == b => a.clone(),
         (Dim::Fixed(1), other) | (other, Dim::Fixed(1)) => other.clone(),
         (Dim::Fixed(_), Dim::Fixed(_)) => return None,
-        // The unknown one is 1 or equal.
+        // The unknown dimension is 1 or equal to the known one.
         (Dim::Fixed(n), _) | (_, Dim::Fixed(n)) => Dim::Fixed(*n),
         _ => Dim::Any,
     })
@@ -89,7 +89,7 @@ pub(super) fn each_pair<E>(
 
 type IntResult = Result<i128, &'static str>;
 
-/// Computes in binary64 for floats, in 128-bit integers for integers.
+/// Computes floats in binary64 and integers in 128 bits.
 fn compute(
     inputs: &[TensorView<'_>],
     outputs: &mut [TensorViewMut<'_>],
@@ -130,10 +130,10 @@ macro_rules! binary {
     )*};
 }
 
-const BY_ZERO: &str = "an integer is divided by zero";
-const NEGATIVE_SHIFT: &str = "a shift by a negative number";
+const BY_ZERO: &str = "integer division by zero";
+const NEGATIVE_SHIFT: &str = "negative shift amount";
 
-/// Returns `f(a, b)` unless b is zero.
+/// Returns `f(a, b)`, or an error if `b` is zero.
 fn nonzero(a: i128, b: i128, f: impl Fn(i128, i128) -> i128) -> IntResult {
     if b == 0 { Err(BY_ZERO) } else { Ok(f(a, b)) }
 }
@@ -192,11 +192,11 @@ binary! { arithmetic:
     "floor_mod", Facts::POINTWISE.stable(reduced_elements), "The remainder of lhs / rhs with the sign of rhs.", floor_mod,
         |a, b, _| nonzero(a, b, |a, b| a - floor_div(a, b) * b);
     "power", Facts::POINTWISE.ulps(16.0), "lhs to the power of rhs.", f64::powf, |a, b, _| int_power(a, b);
-    "maximum", Facts::POINTWISE, "The larger one; NaN when either is NaN.", larger, |a, b, _| Ok(a.max(b));
-    "minimum", Facts::POINTWISE, "The smaller one; NaN when either is NaN.", smaller, |a, b, _| Ok(a.min(b));
+    "maximum", Facts::POINTWISE, "The larger of lhs and rhs; NaN when either is NaN.", larger, |a, b, _| Ok(a.max(b));
+    "minimum", Facts::POINTWISE, "The smaller of lhs and rhs; NaN when either is NaN.", smaller, |a, b, _| Ok(a.min(b));
     "logical_and", Facts::POINTWISE, "1 where both are not zero, 0 elsewhere.", |a, b| logic(a, b, |a, b| a && b),
         |a, b, _| int_logic(a, b, |a, b| a && b);
-    "logical_or", Facts::POINTWISE, "1 where one is not zero, 0 elsewhere.", |a, b| logic(a, b, |a, b| a || b),
+    "logical_or", Facts::POINTWISE, "1 where at least one is not zero, 0 elsewhere.", |a, b| logic(a, b, |a, b| a || b),
         |a, b, _| int_logic(a, b, |a, b| a || b);
     "logical_xor", Facts::POINTWISE, "1 where exactly one is not zero, 0 elsewhere.", |a, b| logic(a, b, |a, b| a != b),
         |a, b, _| int_logic(a, b, |a, b| a != b);
@@ -212,7 +212,7 @@ binary! { integers:
         |a, b, dtype| shift(b, dtype, |n| a >> n);
 }
 
-/// Tests the order of each pair, which is `None` if either is NaN.
+/// Applies `test` to the order of each pair, which is `None` if either element is NaN.
 fn compare(inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>], test: fn(Option<Ordering>) -> bool) {
     let (a, b) = (Reader::new(&inputs[0]), Reader::new(&inputs[1]));
     let mut out = outputs[0].data.iter_mut();

@@ -9,9 +9,9 @@ use std::fmt;
 /// Number of arguments of an operator. (A variadic operator takes one tuple, as in Relay.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arity {
-    /// Minimum.
+    /// Minimum number of arguments.
     pub min: usize,
-    /// Maximum.
+    /// Maximum number of arguments.
     pub max: usize,
 }
 
@@ -22,12 +22,12 @@ impl Arity {
     }
 }
 
-/// Kind of value that an attribute takes.
+/// Kind of an attribute's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AttrKind {
     /// An integer.
     Int,
-    /// A number.
+    /// A floating-point number.
     Float,
     /// A Boolean.
     Bool,
@@ -37,7 +37,7 @@ pub enum AttrKind {
     DType,
     /// A list of integers, possibly nested; a single integer counts as a list of one.
     Ints,
-    /// A list of numbers.
+    /// A list of floating-point numbers.
     Floats,
     /// An integer or a list of integers (`indices_or_sections`).
     IntOrInts,
@@ -67,7 +67,7 @@ pub enum Default {
     None,
     /// An integer.
     Int(i64),
-    /// A number.
+    /// A floating-point number.
     Float(f64),
     /// A Boolean.
     Bool(bool),
@@ -75,7 +75,7 @@ pub enum Default {
     Str(&'static str),
     /// A list of integers.
     Ints(&'static [i64]),
-    /// A list of numbers.
+    /// A list of floating-point numbers.
     Floats(&'static [f64]),
 }
 
@@ -84,7 +84,7 @@ pub enum Default {
 pub struct AttrDef {
     /// Name in Relay.
     pub name: &'static str,
-    /// Kind of its value. `None` is accepted as well if that is the default.
+    /// Kind of the value. `None` is also accepted if it is the default.
     pub kind: AttrKind,
     /// Value if the attribute is not given.
     pub default: Default,
@@ -111,11 +111,11 @@ pub enum OpPattern {
     Injective = 2,
     /// A commutative reduction.
     CommReduce = 3,
-    /// Elementwise operators can be fused into its output.
+    /// Elementwise operators can be fused into the output of this one.
     OutEWiseFusable = 4,
     /// Creates a tuple.
     Tuple = 7,
-    /// Does not fuse.
+    /// Cannot be fused.
     Opaque = 8,
 }
 
@@ -136,7 +136,7 @@ impl<'a> Relation<'a> {
     /// Returns the tensor type of argument `i`.
     ///
     /// # Errors
-    /// If it is not a tensor.
+    /// If the argument is missing or not a tensor.
     pub fn tensor(&self, i: usize) -> Result<&'a TensorType, Box<Diagnostic>> {
         match self.args.get(i) {
             Some(Type::Tensor(t)) => Ok(t),
@@ -145,10 +145,10 @@ impl<'a> Relation<'a> {
         }
     }
 
-    /// Returns the types of the tensors in argument `i`, a tuple.
+    /// Returns the types of the tensors in the tuple argument `i`.
     ///
     /// # Errors
-    /// If it is not a tuple of tensors.
+    /// If the argument is missing or not a tuple of tensors.
     pub fn tensors(&self, i: usize) -> Result<Vec<&'a TensorType>, Box<Diagnostic>> {
         let fields = match self.args.get(i) {
             Some(Type::Tuple(fields)) => fields,
@@ -175,30 +175,29 @@ impl<'a> Relation<'a> {
         if (0..rank as i64).contains(&resolved) {
             Ok(resolved as usize)
         } else {
-            Err(self.error(
-                codes::types::BAD_ATTRIBUTE,
-                format!("axis {axis} is out of range for a tensor with {rank} dimensions"),
-            ))
+            Err(self.error(codes::types::BAD_ATTRIBUTE, format!("axis {axis} is out of range for rank {rank}")))
         }
     }
 
-    /// Creates a diagnostic of the call, with the operator's name in front.
+    /// Creates a diagnostic whose message begins with the operator's name.
     pub fn error(&self, code: Code, message: impl fmt::Display) -> Box<Diagnostic> {
         Box::new(Diagnostic::error(code, format!("{}: {message}", self.def.name)))
     }
 
-    /// Creates a diagnostic about types that do not agree.
+    /// Creates a type-mismatch diagnostic.
     pub fn mismatch(&self, message: impl fmt::Display) -> Box<Diagnostic> {
         self.error(codes::types::TYPE_MISMATCH, message)
     }
 
-    /// Returns the common dimension of two operands: they are equal, or one of them is unknown.
+    /// Unifies two dimensions that must be equal, preferring a known one. `what` names them in the message.
     ///
     /// # Errors
-    /// If both are known and differ.
+    /// If both dimensions are known and differ.
     pub fn same_dim(&self, what: &str, a: &Dim, b: &Dim) -> Result<Dim, Box<Diagnostic>> {
         match (a, b) {
-            (Dim::Fixed(x), Dim::Fixed(y)) if x != y => Err(self.mismatch(format!("{what}: {x} vs. {y}"))),
+            (Dim::Fixed(x), Dim::Fixed(y)) if x != y => {
+                Err(self.mismatch(format!("{what}: expected equal dimensions, found {x} and {y}")))
+            }
             (Dim::Fixed(_), _) => Ok(a.clone()),
             (_, Dim::Fixed(_)) => Ok(b.clone()),
             (Dim::Symbolic(_), _) => Ok(a.clone()),
@@ -206,16 +205,16 @@ impl<'a> Relation<'a> {
         }
     }
 
-    /// Checks that two operands have the same element type.
+    /// Returns the common element type of two operands.
     ///
     /// # Errors
-    /// If they differ.
+    /// If the element types differ.
     pub fn same_dtype(&self, a: DType, b: DType) -> Result<DType, Box<Diagnostic>> {
         if a == b { Ok(a) } else { Err(self.mismatch(format!("element types differ: {a} and {b}"))) }
     }
 }
 
-/// Typed call, as seen by the cost function. Unknown dimensions count as 1, so the cost is per element of them.
+/// Typed call, as seen by the cost function. Unknown dimensions count as 1.
 #[derive(Clone, Copy)]
 pub struct Cost<'a> {
     /// Attributes, with defaults.
@@ -255,14 +254,13 @@ pub type ReferenceError = String;
 /// Inputs have the types that the relation accepted, outputs the type that it returned.
 pub type Reference = fn(Params<'_>, &[TensorView<'_>], &mut [TensorViewMut<'_>]) -> Result<(), ReferenceError>;
 
-/// Returns the maximum number of bytes that a reference needs for intermediate results: four 64-bit numbers (values in
-/// binary64, sums, indices) for each element that it reads or writes. Callers [reserve](crate::tensor::memory::reserve)
-/// them.
+/// Returns an upper bound in bytes on the intermediate results of a reference: four 64-bit numbers (values in binary64,
+/// sums, indices) for each element read or written. Callers [reserve](crate::tensor::memory::reserve) this memory.
 pub fn reference_scratch(elements: impl IntoIterator<Item = usize>) -> usize {
     elements.into_iter().fold(0usize, |bytes, elements| bytes.saturating_add(elements.saturating_mul(32)))
 }
 
-/// Operator.
+/// Entry of the operator table.
 #[derive(Clone, Copy)]
 pub struct OpDef {
     /// Name in Relay.
@@ -277,21 +275,21 @@ pub struct OpDef {
     pub attrs: &'static [AttrDef],
     /// Fusion pattern.
     pub pattern: OpPattern,
-    /// Returns the type of a call, or what is wrong with it.
+    /// Type relation: returns the type of a call, or a diagnostic.
     pub relation: fn(&Relation<'_>) -> TypeResult,
-    /// Naive implementation. With `None`, the operator can be typed and partitioned, but only a backend can run it.
+    /// Reference implementation. If `None`, calls can be typed and partitioned, but only a backend can execute them.
     pub reference: Option<Reference>,
     /// Returns the number of floating-point (or integer) operations of a call; a multiply-add counts as 2, data
     /// movement as 0.
     pub flops: fn(&Cost<'_>) -> u64,
-    /// Everything else that is known about the operator.
+    /// Further facts about the operator, for passes, the planner and the conformance run.
     pub facts: Facts,
 }
 
 inventory::collect!(OpDef);
 
 impl OpDef {
-    /// Returns the attribute of that name.
+    /// Returns the attribute named `name`.
     pub fn attr(&self, name: &str) -> Option<&'static AttrDef> {
         self.attrs.iter().find(|a| a.name == name)
     }

@@ -3,7 +3,7 @@
 
 use super::Params;
 
-/// What is known about an operator. Start with one of the constants and add to it:
+/// Facts about an operator. Start from one of the constants and refine it:
 /// `Facts::POINTWISE.ulps(1.0).commutative()`.
 #[derive(Clone, Copy, Debug)]
 pub struct Facts {
@@ -14,7 +14,7 @@ pub struct Facts {
     /// True if every element of the result is an element of argument 0, so that both have the same scale and zero point
     /// when they are quantized.
     pub selects: bool,
-    /// True for a mark in the program that passes must keep: an identity with a meaning for partitioning or fusion.
+    /// True for an annotation: an identity that guides partitioning or fusion, so that passes must keep it.
     pub annotation: bool,
     /// Behavior when the layout of argument 0 changes.
     pub layout: LayoutRule,
@@ -36,13 +36,13 @@ pub enum ResultMemory {
 /// Behavior of an operator when the layout of argument 0 changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LayoutRule {
-    /// Takes the original layout only.
+    /// Accepts only the original layout.
     Fixed,
-    /// Takes any layout, if all arguments have it; so has the result.
+    /// Accepts any layout that all arguments share; the result has the same layout.
     Pointwise,
-    /// Attribute `axis` follows the data, and argument 1 is a vector along it.
+    /// Attribute `axis` is adapted to the new layout; argument 1 is a vector along that axis.
     Axis,
-    /// Attribute `axis` follows the fields of the tuple, which have one layout.
+    /// Attribute `axis` is adapted to the new layout, which all fields of the tuple must have.
     Concatenation,
     /// Attribute `layout` names the layout of the data, `out_layout` that of the result.
     Window2d,
@@ -50,24 +50,26 @@ pub enum LayoutRule {
     Conv2d,
 }
 
-/// Number of terms of an element of the result, from the attributes, the shapes of the arguments and of the result.
+/// Number of terms accumulated per element of the result, computed from the attributes, the shapes of the arguments and
+/// the shape of the result.
 pub type Terms = fn(&Params<'_>, &[&[usize]], &[usize]) -> usize;
 
 /// Error bound of an operator's floating-point results, relative to the reference. On integers all operators are exact.
 #[derive(Clone, Copy, Debug)]
 pub enum ErrorModel {
-    /// Bit for bit: data movement, comparison, selection.
+    /// Bitwise equality: data movement, comparison, selection.
     Exact,
-    /// Units in the last place, for functions of single elements.
+    /// Bound in units in the last place, for elementwise functions.
     Ulps(f64),
     /// Proportional to the sum of the magnitudes of the terms.
     Sum(Terms),
-    /// Backward stable: the change of the result when every input changes by a rounding error of a sum of the terms.
+    /// Backward stable: bounded by the change in the result when every input is perturbed by the rounding error of a
+    /// sum of this many terms.
     Stable(Terms),
-    /// Same as `Stable`, plus a bound proportional to 1 plus the result: the logarithm of a sum near 1.
+    /// Same as `Stable`, plus a term proportional to 1 plus the result, for the logarithm of a sum near 1.
     Logarithm(Terms),
-    /// Proportional to the largest input and the size of the largest axis: weights from rounded coordinates. Exact where
-    /// attribute `method` is `nearest_neighbor`.
+    /// Proportional to the largest input and the largest dimension, because the weights come from rounded coordinates.
+    /// Exact if attribute `method` is `nearest_neighbor`.
     Interpolation,
 }
 
@@ -83,19 +85,19 @@ impl Facts {
     };
     /// Facts of an exact operator whose result elements depend on the elements of the arguments at the same position.
     pub const POINTWISE: Facts = Facts::EXACT.layout(LayoutRule::Pointwise);
-    /// Facts of an operator that moves elements of argument 0.
+    /// Facts of an operator that only moves or selects elements of argument 0.
     pub const SELECTS: Facts = Facts { selects: true, ..Facts::EXACT };
-    /// Facts of an operator that gives argument 0 other dimensions.
+    /// Facts of an operator that reinterprets the elements of argument 0 under other dimensions.
     pub const VIEW: Facts = Facts { result: ResultMemory::View, ..Facts::SELECTS };
     /// Facts of an annotation.
     pub const ANNOTATION: Facts = Facts { result: ResultMemory::Argument, annotation: true, ..Facts::EXACT };
 
-    /// Marks the two arguments as exchangeable.
+    /// Marks the operator as commutative.
     pub const fn commutative(self) -> Facts {
         Facts { commutative: true, ..self }
     }
 
-    /// Marks the elements of the result as elements of argument 0.
+    /// Marks every element of the result as an element of argument 0.
     pub const fn selects(self) -> Facts {
         Facts { selects: true, ..self }
     }
@@ -126,18 +128,18 @@ impl Facts {
     }
 }
 
-/// Returns the number of elements of argument 0 for each element of the result: the terms of a reduction.
+/// Returns the number of elements of argument 0 per element of the result: the terms of a reduction.
 pub fn reduced_elements(_: &Params<'_>, shapes: &[&[usize]], result: &[usize]) -> usize {
     let input: usize = shapes.first().map_or(0, |shape| shape.iter().product());
     input / result.iter().product::<usize>().max(1)
 }
 
-/// Returns the size of argument 0 along attribute `axis`.
+/// Returns the dimension of argument 0 on the axis in attribute `axis`.
 pub fn elements_along_axis(params: &Params<'_>, shapes: &[&[usize]], _: &[usize]) -> usize {
     size_along(shapes, params.int("axis"))
 }
 
-/// Returns the size of argument 0 along an axis; a negative one counts from the end.
+/// Returns the dimension of argument 0 on `axis`; a negative axis counts from the end.
 pub fn size_along(shapes: &[&[usize]], axis: i64) -> usize {
     let data = shapes.first().copied().unwrap_or_default();
     data.get(axis.rem_euclid(data.len().max(1) as i64) as usize).copied().unwrap_or(1)

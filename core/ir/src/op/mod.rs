@@ -1,5 +1,5 @@
-//! Operator table: one file per operator family. An operator is a constant of type [`OpDef`], collected with
-//! `inventory`; adding one touches no list.
+//! Operator table: one file per operator family. An operator is a constant of type [`OpDef`], collected by `inventory`,
+//! so that adding one does not require editing a central list.
 //!
 //! To add an operator: write its [`OpDef`] in the file of its family (or a new file, with a `mod` line here), with its
 //! type relation and its naive reference, `inventory::submit!` it, and add a row to the family's test.

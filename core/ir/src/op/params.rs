@@ -1,11 +1,11 @@
-//! Attributes of a call, with the operator's defaults as fallback.
+//! Attributes of a call, with the operator's defaults for those that are not given.
 
 use super::{Default, OpDef};
 use crate::ir::{AttrValue, Attrs};
 use crate::tensor::DType;
 
 /// Typed access to attributes. Attributes are checked against the schema when a call is created, so an accessor of the
-/// right kind always finds its value; one of a wrong kind returns the zero of that kind.
+/// right kind always finds a value; an accessor of another kind returns that kind's zero value.
 #[derive(Clone, Copy)]
 pub struct Params<'a> {
     def: &'static OpDef,
@@ -23,17 +23,17 @@ impl<'a> Params<'a> {
         self.def
     }
 
-    /// Returns the attributes that are given.
+    /// Returns the explicitly given attributes, without defaults.
     pub fn attrs(&self) -> &'a Attrs {
         self.attrs
     }
 
-    /// Returns the same attributes, read as those of another operator.
+    /// Returns the same attributes under the schema and the defaults of `def`.
     pub fn under(&self, def: &'static OpDef) -> Params<'a> {
         Params { def, attrs: self.attrs }
     }
 
-    /// Returns the value, given or default; [`AttrValue::None`] if there is neither.
+    /// Returns the given or default value of attribute `name`; [`AttrValue::None`] if there is neither.
     pub fn value(&self, name: &str) -> AttrValue {
         match self.attrs.get(name) {
             Some(value) => value.clone(),
@@ -46,37 +46,37 @@ impl<'a> Params<'a> {
         self.def.attrs.iter().map(|a| (a.name, self.value(a.name)))
     }
 
-    /// Returns an integer.
+    /// Returns an integer attribute; 0 if it is `None`.
     pub fn int(&self, name: &str) -> i64 {
         self.opt_int(name).unwrap_or(0)
     }
 
-    /// Returns an integer, unless it is `None`.
+    /// Returns an integer attribute, which may be `None`.
     pub fn opt_int(&self, name: &str) -> Option<i64> {
         self.value(name).as_int()
     }
 
-    /// Returns a number.
+    /// Returns a floating-point attribute; 0 if it is `None`.
     pub fn float(&self, name: &str) -> f64 {
         self.value(name).as_float().unwrap_or(0.0)
     }
 
-    /// Returns a Boolean.
+    /// Returns a Boolean attribute; false if it is `None`.
     pub fn bool(&self, name: &str) -> bool {
         self.int(name) != 0
     }
 
-    /// Returns a list of integers.
+    /// Returns an attribute that is a list of integers; empty if it is `None`.
     pub fn ints(&self, name: &str) -> Vec<i64> {
         self.opt_ints(name).unwrap_or_default()
     }
 
-    /// Returns a list of integers, unless it is `None`.
+    /// Returns an attribute that is a list of integers, which may be `None`.
     pub fn opt_ints(&self, name: &str) -> Option<Vec<i64>> {
         self.value(name).as_ints()
     }
 
-    /// Returns a list of numbers.
+    /// Returns an attribute that is a list of floating-point numbers; empty if it is `None`.
     pub fn floats(&self, name: &str) -> Vec<f64> {
         match self.value(name) {
             AttrValue::List(items) => items.iter().filter_map(AttrValue::as_float).collect(),
@@ -84,18 +84,19 @@ impl<'a> Params<'a> {
         }
     }
 
-    /// Returns a string; empty if it is `None`.
+    /// Returns a string attribute; empty if it is `None`.
     pub fn string(&self, name: &str) -> String {
         self.value(name).as_str().unwrap_or_default().to_owned()
     }
 
-    /// Returns the element type that it names, unless it is empty or `None`.
+    /// Returns the element type in attribute `name`; `None` if it is empty or not given.
     pub fn dtype(&self, name: &str) -> Option<DType> {
         self.value(name).as_dtype()
     }
 
-    /// Returns spatial padding as (before, after) per axis. One value pads every side, one per axis pads both sides of
-    /// it, two per axis are first all values before, then all values after (Relay's top, left, bottom, right).
+    /// Returns spatial padding as (before, after) per axis. A single value pads all sides; one value per axis pads both
+    /// sides of that axis; with two values per axis, all values before precede all values after (Relay's top, left,
+    /// bottom, right).
     pub fn padding(&self, axes: usize) -> Vec<(i64, i64)> {
         let p = self.ints("padding");
         (0..axes)
@@ -108,7 +109,7 @@ impl<'a> Params<'a> {
             .collect()
     }
 
-    /// Returns a list with one value per spatial axis; a single value applies to all.
+    /// Returns a list with one value per spatial axis; a single value applies to all axes.
     pub fn per_axis(&self, name: &str, axes: usize) -> Vec<i64> {
         let v = self.ints(name);
         (0..axes).map(|i| v.get(i).or(v.last()).copied().unwrap_or(1)).collect()

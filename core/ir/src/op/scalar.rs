@@ -9,11 +9,11 @@ use crate::with_dtype;
 use half::{bf16, f16};
 use std::cmp::Ordering;
 
-/// Element with lossless conversion from and to integers.
+/// Element type with conversions from and to `i128`.
 trait Scalar: Element {
     /// Converts to an integer; floats truncate toward zero and saturate.
     fn to_int(self) -> i128;
-    /// Converts from an integer: modulo the range of an integer type, to the nearest value of a float type.
+    /// Converts from an integer: wraps to an integer type, rounds to the nearest value of a floating-point type.
     fn from_int(value: i128) -> Self;
 }
 
@@ -50,13 +50,13 @@ macro_rules! small_scalars {
 
 small_scalars! { I4 U4 I2 U2 }
 
-/// Returns the number of bits of an integer type; shifts by that many or more leave only the sign.
+/// Returns the width of an integer type in bits; a longer shift has the same result as a shift by the width.
 pub(super) fn bits(dtype: DType) -> i128 {
     dtype.bits() as i128
 }
 
-/// Elements of a tensor of any type, read exactly. Only the conversions are compiled once per element type; the
-/// references that read through them are compiled once.
+/// Reader of the elements of a tensor of any type, without rounding. Only the conversions are monomorphized per element
+/// type; the references that use a reader are compiled once.
 #[derive(Clone, Copy)]
 pub(super) struct Reader<'a> {
     data: &'a [u8],
@@ -66,7 +66,7 @@ pub(super) struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// Reads the elements of a view.
+    /// Creates a reader of a view.
     pub fn new(view: &TensorView<'a>) -> Reader<'a> {
         let (data, is_float) = (view.data, view.dtype.is_float() || view.dtype.is_small_float());
         with_dtype!(view.dtype, T => Reader { data, is_float, float: float_at::<T>, int: int_at::<T> })
@@ -87,18 +87,18 @@ impl<'a> Reader<'a> {
         (self.int)(self.data, i)
     }
 
-    /// Returns true for anything but zero, including NaN.
+    /// Returns true if element `i` is not zero; NaN is not zero.
     pub fn is_nonzero(&self, i: usize) -> bool {
         self.float(i) != 0.0
     }
 
-    /// Compares elements `i` and `j`, the second of another tensor of the same type; `None` if either is NaN.
+    /// Compares element `i` with element `j` of `other`, which has the same element type; `None` if either is NaN.
     pub fn compare(&self, i: usize, other: &Reader<'_>, j: usize) -> Option<Ordering> {
         if self.is_float { self.float(i).partial_cmp(&other.float(j)) } else { Some(self.int(i).cmp(&other.int(j))) }
     }
 }
 
-/// Elements of a tensor of any type, written with one rounding; Booleans are normalized to 0 and 1.
+/// Writer of the elements of a tensor of any type: each value is rounded once, Booleans are normalized to 0 or 1.
 pub(super) struct Writer<'a> {
     data: &'a mut [u8],
     len: usize,
@@ -111,7 +111,7 @@ pub(super) struct Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
-    /// Writes the elements of a view.
+    /// Creates a writer of a view.
     pub fn new(view: &'a mut TensorViewMut<'_>) -> Writer<'a> {
         let (len, is_bool, wraps) = (view.len(), view.dtype == DType::Bool, view.dtype.is_small_int());
         let is_float = view.dtype.is_float() || view.dtype.is_small_float();
@@ -131,13 +131,14 @@ impl<'a> Writer<'a> {
         self.is_float
     }
 
-    /// Stores the nearest value; integers truncate toward zero and saturate.
+    /// Stores `value` as element `i`: rounded to the nearest value of a floating-point type; truncated toward zero and
+    /// saturated for an integer type.
     pub fn set_float(&mut self, i: usize, value: f64) {
         (self.set_float)(self.data, i, value);
         self.normalize(i);
     }
 
-    /// Stores an integer: modulo the range of an integer type, the nearest value of a float type.
+    /// Stores `value` as element `i`: wrapped to an integer type, rounded to the nearest value of a floating-point type.
     pub fn set_int(&mut self, i: usize, value: i128) {
         (self.set_int)(self.data, i, value);
         self.normalize(i);
@@ -189,12 +190,12 @@ fn set_int_at<T: Scalar>(data: &mut [u8], i: usize, value: i128) {
     data[i * size_of::<T>()..][..size_of::<T>()].copy_from_slice(bytemuck::bytes_of(&T::from_int(value)));
 }
 
-/// Returns the larger one, or NaN if either is NaN.
+/// Returns the larger of `a` and `b`, or NaN if either is NaN.
 pub(super) fn larger(a: f64, b: f64) -> f64 {
     if a.is_nan() || a > b { a } else { b }
 }
 
-/// Returns the smaller one, or NaN if either is NaN.
+/// Returns the smaller of `a` and `b`, or NaN if either is NaN.
 pub(super) fn smaller(a: f64, b: f64) -> f64 {
     if a.is_nan() || a < b { a } else { b }
 }

@@ -1,7 +1,7 @@
 //! Common parts of convolutions, pooling and image operators: layouts, and windows that slide over spatial axes.
 //!
 //! A layout is a permutation of letters: N batch, C channels, D H W depth, height and width, O and I the output and
-//! input channels of a kernel. One, two and three spatial axes are treated alike: a missing leading axis has size 1.
+//! input channels of a kernel. One, two and three spatial axes are treated alike: a missing leading axis has dimension 1.
 
 use super::{Params, Relation};
 use crate::diag::{Diagnostic, codes};
@@ -40,10 +40,10 @@ pub(super) fn layout(
     })
 }
 
-/// Maximum value of an attribute that counts elements; larger ones are mistakes.
+/// Maximum value of an attribute that counts elements; larger values are assumed to be errors.
 const MAX_ELEMENT_COUNT: i64 = i32::MAX as i64;
 
-/// Returns a list with one value, or one per spatial axis, each at least `min`.
+/// Returns attribute `attr` as one value per spatial axis, each at least `min`; a single value applies to all axes.
 pub(super) fn per_axis(
     relation: &Relation<'_>,
     attr: &str,
@@ -109,7 +109,7 @@ impl Window {
         to_dim(relation, (padded - extent + i128::from(round_up)) / i128::from(self.stride) + 1)
     }
 
-    /// Returns the number of elements over which the window would have `size` positions, the inverse of
+    /// Returns the dimension on which the window has `size` positions, plus `extra` elements: the inverse of
     /// [`Window::output_size`].
     pub fn input_size(
         &self,
@@ -135,14 +135,14 @@ impl Window {
 pub(super) fn to_dim(relation: &Relation<'_>, size: i128) -> Result<Dim, Box<Diagnostic>> {
     match usize::try_from(size) {
         Ok(n) if n <= isize::MAX as usize => Ok(Dim::Fixed(n)),
-        _ => Err(relation.mismatch(format!("a result of {size} elements along one axis"))),
+        _ => Err(relation.mismatch(format!("expected a result dimension from 0 to 2^63 - 1, found {size}"))),
     }
 }
 
 /// Dimensions of a shape in canonical order (two leading letters, then depth, height, width) with their strides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CanonicalDims {
-    /// Sizes; 1 for missing spatial axes.
+    /// Dimensions; 1 for missing spatial axes.
     pub size: [usize; 5],
     /// Strides in elements; 0 for missing spatial axes.
     pub stride: [usize; 5],
@@ -150,7 +150,7 @@ pub struct CanonicalDims {
 
 impl CanonicalDims {
     /// Creates the dimensions of a dense row-major tensor of layout `layout`, in the order of `lead` and the spatial
-    /// letters. The type relation accepted the layout.
+    /// letters. The type relation must have accepted the layout.
     pub fn new(shape: &[usize], layout: &str, lead: &str) -> CanonicalDims {
         let axes = shape.len() - 2;
         let order = format!("{lead}{}", spatial(axes));
@@ -164,14 +164,14 @@ impl CanonicalDims {
         canonical
     }
 
-    /// Returns the offset of an element.
+    /// Returns the offset of an element from its indices, in elements.
     #[inline(always)]
     pub fn at(&self, a: usize, b: usize, spatial: [usize; 3]) -> usize {
         let s = &self.stride;
         a * s[0] + b * s[1] + spatial[0] * s[2] + spatial[1] * s[3] + spatial[2] * s[4]
     }
 
-    /// Returns the spatial sizes.
+    /// Returns the spatial dimensions.
     pub fn spatial(&self) -> [usize; 3] {
         [self.size[2], self.size[3], self.size[4]]
     }
@@ -199,18 +199,18 @@ pub fn taps_inside(first: usize, before: usize, dilation: usize, taps: usize, si
 /// Strides, dilation and padding on three axes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WindowParams {
-    /// Number of elements from one window to the next.
+    /// Distance between consecutive windows, in elements.
     pub stride: [usize; 3],
-    /// Number of elements from one tap of the window to the next.
+    /// Distance between consecutive taps of a window, in elements.
     pub dilation: [usize; 3],
-    /// Padding before.
+    /// Padding before the first element of each axis.
     pub before: [usize; 3],
-    /// Padding after.
+    /// Padding after the last element of each axis.
     pub after: [usize; 3],
 }
 
 impl WindowParams {
-    /// Creates it from attributes that the type relation accepted.
+    /// Creates the parameters from attributes that the type relation accepted.
     pub fn new(params: &Params<'_>, axes: usize) -> WindowParams {
         let spread = |values: &[i64], missing: usize| {
             let mut all = [missing; 3];
@@ -228,12 +228,12 @@ impl WindowParams {
         }
     }
 
-    /// Returns the taps of window `place` that lie within `size` on an axis.
+    /// Returns the taps of window `place` that lie within the `size` elements of an axis.
     pub fn taps_inside(&self, axis: usize, place: usize, taps: usize, size: usize) -> Range<usize> {
         taps_inside(place * self.stride[axis], self.before[axis], self.dilation[axis], taps, size)
     }
 
-    /// Returns the coordinates of tap `tap` of window `place`; `None` outside `size`.
+    /// Returns the coordinates of tap `tap` of window `place`; `None` if they lie outside `size`.
     #[inline(always)]
     pub fn tap(&self, place: [usize; 3], tap: [usize; 3], size: [usize; 3]) -> Option<[usize; 3]> {
         let mut index = [0; 3];

@@ -12,7 +12,7 @@ pub(super) fn strides(shape: &[usize]) -> Shape {
     strides
 }
 
-/// Returns the strides for reading a tensor of `shape` as if broadcast to `rank` dimensions: 0 where it is repeated.
+/// Returns the strides for reading a tensor of `shape` as if broadcast to `rank` dimensions: 0 on repeated axes.
 pub(super) fn broadcast_strides(shape: &[usize], rank: usize) -> Shape {
     let own = strides(shape);
     let mut result: Shape = smallvec::smallvec![0; rank];
@@ -24,7 +24,7 @@ pub(super) fn broadcast_strides(shape: &[usize], rank: usize) -> Shape {
     result
 }
 
-/// Returns the offset of an element.
+/// Returns the offset of the element at `index`, in elements.
 pub(super) fn offset(index: &[usize], strides: &[usize]) -> usize {
     index.iter().zip(strides).map(|(i, s)| i * s).sum()
 }
@@ -44,7 +44,7 @@ pub(super) fn each_index(shape: &[usize], mut visit: impl FnMut(&[usize])) {
     }
 }
 
-/// Fills each element of the output with the input element at the offset that `source` returns for its index.
+/// Fills each element of the output with the input element at the offset that `source` returns for the output index.
 pub(super) fn gather(
     input: &TensorView<'_>,
     output: &mut TensorViewMut<'_>,
@@ -61,7 +61,8 @@ pub(super) fn gather(
     });
 }
 
-/// Splits a shape at an axis: the product of the sizes before it, its own size, and the product of those after it.
+/// Splits a shape at `axis`: the product of the dimensions before the axis, its dimension, and the product of the
+/// dimensions after it.
 pub(super) fn split_at_axis(shape: &[usize], axis: usize) -> (usize, usize, usize) {
     (shape[..axis].iter().product(), shape[axis], shape[axis + 1..].iter().product())
 }

@@ -66,9 +66,9 @@ fn integer_arithmetic() {
     }
     let (none, zero) = (Attrs::none(), Tensor::scalar(0i32));
     for name in ["divide", "floor_divide", "mod", "floor_mod"] {
-        assert!(error_of(name, &none, &[&a, &zero]).contains("divided by zero"));
+        assert!(error_of(name, &none, &[&a, &zero]).contains("division by zero"));
     }
-    assert!(error_of("power", &none, &[&zero, &Tensor::scalar(-1i32)]).contains("divided by zero"));
+    assert!(error_of("power", &none, &[&zero, &Tensor::scalar(-1i32)]).contains("division by zero"));
     assert_eq!(run("power", &none, &[&Tensor::scalar(-1i32), &Tensor::scalar(-3i32)]).as_slice::<i32>(), [-1]);
     assert_eq!(
         run("power", &none, &[&Tensor::scalar(3i64), &Tensor::scalar(39i64)]).as_slice::<i64>(),

@@ -155,7 +155,7 @@ fn concatenations() {
     let got = call("concatenate", &attrs([("axis", (-1).into())]), std::slice::from_ref(&tuple)).unwrap().remove(0);
     assert_eq!((got.shape(), got.as_slice::<i32>()), (&[2usize, 3][..], &[0, 1, 0, 2, 3, 1][..]));
     let error = call("concatenate", &Attrs::none(), &[tuple]).unwrap_err();
-    assert_eq!(error, "concatenate: axis 1: 2 vs. 1");
+    assert_eq!(error, "concatenate: axis 1: expected equal dimensions, found 2 and 1");
     let pair = Value::Tuple(vec![a.clone(), a.clone()]);
     let got = call("stack", &attrs([("axis", 1.into())]), &[pair]).unwrap().remove(0);
     assert_eq!((got.shape(), got.as_slice::<i32>()), (&[2usize, 2, 2][..], &[0, 1, 0, 1, 2, 3, 2, 3][..]));

@@ -85,7 +85,7 @@ fn boxes_are_decoded_and_the_background_is_dropped() {
     let e = std::f64::consts::E;
     near(&got[0], &[0.0, 1.0, 0.0, 0.3 - e * 0.1, 0.4 + e * 0.2, 0.3 + e * 0.1]);
     let wrong = error_of("vision.multibox_transform_loc", &Attrs::none(), &[&one, &grown, &of(&[1, 1, 5], &[0.0; 5])]);
-    assert!(wrong.contains("elements of an anchor: 5 vs. 4"), "{wrong}");
+    assert!(wrong.contains("elements of an anchor: expected equal dimensions, found 5 and 4"), "{wrong}");
 }
 
 #[test]
@@ -169,7 +169,7 @@ fn suppression_is_typed() {
     assert_eq!(ty(&Attrs::none(), vector(2)).unwrap(), "(Tensor[(2, 9), int32], Tensor[(2, 1), int32])");
     let boxes = attrs([("return_indices", false.into())]);
     assert_eq!(ty(&boxes, vector(2)).unwrap(), "Tensor[(2, 9, 6), float32]");
-    assert!(ty(&boxes, vector(3)).unwrap_err().contains("pictures: 2 vs. 3"));
+    assert!(ty(&boxes, vector(3)).unwrap_err().contains("pictures: expected equal dimensions, found 2 and 3"));
     assert!(ty(&boxes, f32s("2")).unwrap_err().contains("expected integers"));
     let data = of(&[1, 2, 6], &[0.0; 12]);
     let too_many = [&data, &ints(&[1], &[3]), &ints(&[1, 2], &[0, 1]), &ints(&[], &[-1]), &of(&[], &[0.5])];
