@@ -11,9 +11,9 @@ use crate::tensor::{AlignedBytes, Shape, Tensor, TensorView, TensorViewMut};
 pub struct Blocked {
     /// Attributes of the plain call.
     pub attrs: Attrs,
-    /// Layouts of the first inputs, each with the plain one; further inputs have none.
+    /// Layouts of the leading inputs, each as (blocked, plain); the remaining inputs have none.
     pub inputs: Vec<(String, String)>,
-    /// Layout of the result, with the plain one.
+    /// Layout of the result, as (blocked, plain).
     pub output: (String, String),
 }
 
@@ -53,12 +53,13 @@ pub fn plain_shape(layout: &str, shape: &[usize]) -> Option<Shape> {
     layout.0.iter().zip(shape).filter_map(|(dim, n)| size(dim, n)).collect()
 }
 
-/// Infers the type of a call with blocks by the relation of the plain one; `None` if it has no blocks.
+/// Infers the type of a call with blocked layouts by `plain`, the relation on plain layouts; `None` if no layout has
+/// blocks.
 pub(super) fn relation(relation: &Relation<'_>, plain: fn(&Relation<'_>) -> TypeResult) -> Option<TypeResult> {
     let blocked = Blocked::of(&relation.params)?;
     let read = |text: &str| {
         let layout = Layout::parse(text).ok_or_else(|| {
-            relation.error(codes::types::BAD_ATTRIBUTE, format!("\"{text}\" is not a layout such as NCHW8c"))
+            relation.error(codes::types::BAD_ATTRIBUTE, format!("expected a layout such as NCHW8c, found \"{text}\""))
         })?;
         match layout.0.iter().find(|(letter, part)| part.is_some() && !"COI".contains(*letter)) {
             None => Ok(layout),
@@ -86,7 +87,7 @@ pub(super) fn relation(relation: &Relation<'_>, plain: fn(&Relation<'_>) -> Type
     Some(typed())
 }
 
-/// Computes a call with blocks by the reference of the plain one; `None` if it has no blocks.
+/// Evaluates a call with blocked layouts by `plain`, the reference on plain layouts; `None` if no layout has blocks.
 pub(super) fn reference(
     params: &Params<'_>,
     inputs: &[TensorView<'_>],
@@ -95,7 +96,7 @@ pub(super) fn reference(
 ) -> Option<Result<(), ReferenceError>> {
     let blocked = Blocked::of(params)?;
     let mut compute = || {
-        let layout = |text: &str| Layout::parse(text).ok_or_else(|| format!("\"{text}\" is not a layout"));
+        let layout = |text: &str| Layout::parse(text).ok_or_else(|| format!("expected a layout, found \"{text}\""));
         let mut plain_inputs: Vec<Tensor> = Vec::with_capacity(blocked.inputs.len());
         for (input, (from, to)) in inputs.iter().zip(&blocked.inputs) {
             plain_inputs.push(plain_tensor(input, &layout(from)?, &layout(to)?, from)?);
@@ -103,7 +104,7 @@ pub(super) fn reference(
         let rest = inputs.iter().skip(plain_inputs.len()).copied();
         let views: Vec<TensorView<'_>> = plain_inputs.iter().map(Tensor::view).chain(rest).collect();
         let (to, from) = (&blocked.output.0, &blocked.output.1);
-        let shape = plain_shape(to, outputs[0].shape).ok_or("a result that is too large")?;
+        let shape = plain_shape(to, outputs[0].shape).ok_or("the result is too large")?;
         let dtype = outputs[0].dtype;
         let mut bytes = AlignedBytes::zeroed(outputs[0].data.len()).map_err(|e| e.to_string())?;
         let view = TensorViewMut { dtype, shape: &shape, data: bytes.as_mut() };
@@ -116,7 +117,7 @@ pub(super) fn reference(
 }
 
 fn plain_tensor(input: &TensorView<'_>, from: &Layout, to: &Layout, text: &str) -> Result<Tensor, ReferenceError> {
-    let shape = plain_shape(text, input.shape).ok_or("an input that is too large")?;
+    let shape = plain_shape(text, input.shape).ok_or("the input is too large")?;
     let filled = Tensor::build(input.dtype, &shape, |bytes| {
         let mut view = TensorViewMut { dtype: input.dtype, shape: &shape, data: bytes };
         relayout(from, to, input, &mut view);

@@ -10,10 +10,12 @@ use crate::tensor::{TensorView, TensorViewMut};
 
 const AXIS: AttrDef = AttrDef::new("axis", AttrKind::Int, Default::Int(0), "the axis; from the end when negative");
 
-/// Returns the fields of the tuple, at least one, all of the same element type.
+/// Returns the fields of the tuple: at least one, all of the same element type and rank.
 fn fields<'a>(relation: &Relation<'a>) -> Result<Vec<&'a TensorType>, Box<Diagnostic>> {
     let fields = relation.tensors(0)?;
-    let Some(first) = fields.first() else { return Err(relation.mismatch("the tuple is empty")) };
+    let Some(first) = fields.first() else {
+        return Err(relation.mismatch("expected at least one tensor, found an empty tuple"));
+    };
     for field in &fields {
         relation.same_dtype(first.dtype, field.dtype)?;
         if field.dims.len() != first.dims.len() {
@@ -44,7 +46,7 @@ pub(super) fn concatenate_type(relation: &Relation<'_>) -> TypeResult {
     Ok(Type::tensor_of(fields[0].dtype, dims))
 }
 
-/// Copies each input into its place along `axis` of the output.
+/// Copies the inputs one after another into each of the `outer` blocks of the output.
 fn concat(inputs: &[TensorView<'_>], output: &mut TensorViewMut<'_>, outer: usize) {
     if outer == 0 {
         return;
@@ -74,7 +76,7 @@ pub(super) fn concatenate(
 inventory::submit! {
     OpDef {
         name: "concatenate",
-        doc: "The tensors of a tuple one after another along an axis; the other dimensions agree.",
+        doc: "The tensors of a tuple, concatenated along an axis; all other dimensions are equal.",
         arity: Arity::exactly(1),
         inputs: &["data"],
         attrs: &[AXIS],
@@ -89,7 +91,7 @@ inventory::submit! {
 inventory::submit! {
     OpDef {
         name: "stack",
-        doc: "The tensors of a tuple, all of one shape, one after another along a new axis.",
+        doc: "The tensors of a tuple, all of the same shape, stacked along a new axis.",
         arity: Arity::exactly(1),
         inputs: &["data"],
         attrs: &[AXIS],
@@ -123,19 +125,24 @@ fn split_type(relation: &Relation<'_>) -> TypeResult {
         let mut last = 0usize;
         for &point in &points {
             let place = usize::try_from(point).ok().filter(|&p| p >= last && dim.fixed().is_none_or(|n| p <= n));
-            let place = place.ok_or_else(|| bad(format!("the indices {points:?} do not split an axis of {dim}")))?;
+            let place = place.ok_or_else(|| {
+                bad(format!(
+                    "indices_or_sections: expected ascending indices on an axis of {dim} elements, found {points:?}"
+                ))
+            })?;
             sizes.push(Dim::Fixed(place - last));
             last = place;
         }
         sizes.push(match dim.fixed() {
             Some(n) => Dim::Fixed(n - last),
-            // The run fails where an index is out of range.
+            // An index out of range is an error at run time.
             None => Dim::compute([dim, &Dim::Fixed(last)], |[dim, last]| dim.sub(&last)),
         });
         sizes
     } else {
         let sections = value.as_int().and_then(|n| usize::try_from(n).ok()).filter(|n| (1..=1 << 16).contains(n));
-        let sections = sections.ok_or_else(|| bad(format!("{value} sections")))?;
+        let sections = sections
+            .ok_or_else(|| bad(format!("indices_or_sections: expected an integer from 1 to 65536, found {value}")))?;
         let size = match dim.fixed() {
             Some(n) if n.is_multiple_of(sections) => Dim::Fixed(n / sections),
             Some(n) => return Err(relation.mismatch(format!("{n} elements do not split into {sections} equal parts"))),
@@ -175,7 +182,7 @@ fn split(
 inventory::submit! {
     OpDef {
         name: "split",
-        doc: "A tuple of parts along an axis: that many equal ones, or cut before each of the given indices.",
+        doc: "A tuple of parts along an axis: a given number of equal parts, or parts that begin at the given indices.",
         arity: Arity::exactly(1),
         inputs: &["data"],
         attrs: &[
@@ -183,7 +190,7 @@ inventory::submit! {
                 "indices_or_sections",
                 AttrKind::IntOrInts,
                 Default::Required,
-                "a number of equal parts, or where all parts but the first begin",
+                "number of equal parts, or the first index of every part but the first",
             ),
             AXIS,
         ],

@@ -13,15 +13,16 @@ use crate::tensor::{DType, TensorView, TensorViewMut};
 /// Convolution with known dimensions.
 #[derive(Clone, Debug)]
 pub struct ConvShape {
-    /// Channel groups.
+    /// Number of channel groups.
     pub groups: usize,
     /// Data: batch, channels, spatial.
     pub data: CanonicalDims,
-    /// Kernel: output channels and input channels of a group; transposed, data channels and output channels of a group.
+    /// Kernel: output channels, input channels per group, spatial; if transposed, data channels, output channels per
+    /// group, spatial.
     pub weight: CanonicalDims,
     /// Result: batch, channels, spatial.
     pub out: CanonicalDims,
-    /// Movement of the kernel.
+    /// Strides, dilation and padding.
     pub window: WindowParams,
 }
 
@@ -43,9 +44,9 @@ impl ConvShape {
     }
 }
 
-/// Returns the two channel letters of a kernel. Relay names the axes of the kernel of a 1-d or 3-d transposed
-/// convolution after the convolution that it transposes (whose result has the O channels), those of a 2-d one after its
-/// own inputs and outputs.
+/// Returns the two channel letters of a kernel layout. For a 1-d or 3-d transposed convolution, Relay names the axes of
+/// the kernel after the convolution being transposed (whose result has the O channels); for a 2-d one, after the inputs
+/// and outputs of the transposed convolution itself.
 fn kernel_letters(axes: usize, transposed: bool) -> &'static str {
     if transposed && axes == 2 { "IO" } else { "OI" }
 }
@@ -70,7 +71,7 @@ const fn conv_attrs(
             "padding",
             AttrKind::Ints,
             Default::Ints(zeros),
-            "zeros around the data: one number, one per axis, or all befores and then all afters",
+            "zeros around the data: one value, one per axis, or all values before and then all values after",
         ),
         AttrDef::new("dilation", AttrKind::Ints, Default::Ints(ones), "step between taps per axis"),
         AttrDef::new("groups", AttrKind::Int, Default::Int(1), "channel groups"),
@@ -83,7 +84,7 @@ const fn conv_attrs(
     ]
 }
 
-/// Returns the attributes of `nn.conv2d`, with another `out_dtype`.
+/// Returns the attributes of `nn.conv2d` with the given `out_dtype`.
 pub(super) const fn attrs_2d(out_dtype: AttrDef) -> [AttrDef; 10] {
     conv_attrs(&[1, 1], &[0, 0], "NCHW", "OIHW", out_dtype)
 }
@@ -104,7 +105,7 @@ const fn transpose_attrs(
             "padding",
             AttrKind::Ints,
             Default::Ints(zeros),
-            "cut from the result: one number, one per axis, or all befores and then all afters",
+            "cut from the result: one value, one per axis, or all values before and then all values after",
         ),
         AttrDef::new("output_padding", AttrKind::Ints, Default::Ints(zeros), "elements added after the end per axis"),
         AttrDef::new("dilation", AttrKind::Ints, Default::Ints(ones), "step between taps per axis"),
@@ -116,7 +117,7 @@ const fn transpose_attrs(
     ]
 }
 
-/// Returns the attributes of `nn.conv2d_transpose`, with another `out_dtype`.
+/// Returns the attributes of `nn.conv2d_transpose` with the given `out_dtype`.
 pub(super) const fn transpose_attrs_2d(out_dtype: AttrDef) -> [AttrDef; 11] {
     transpose_attrs(&[1, 1], &[0, 0], "NCHW", "IOHW", out_dtype)
 }
@@ -179,7 +180,7 @@ conv_transpose! {
     3 "nn.conv3d_transpose" [1, 1, 1] [0, 0, 0] "NCDHW" "OIDHW";
 }
 
-/// Common part of both relations: dimensions in canonical order, and attributes within bounds.
+/// Operands of either relation after validation, with dimensions in canonical order.
 struct Operands {
     dtype: DType,
     out_layout: Vec<usize>,
@@ -206,7 +207,9 @@ fn operands(relation: &Relation<'_>, axes: usize, transposed: bool) -> Result<Op
     }
     let groups = relation.params.int("groups");
     if groups < 1 {
-        return Err(relation.error(codes::types::BAD_ATTRIBUTE, format!("groups is {groups}")));
+        return Err(
+            relation.error(codes::types::BAD_ATTRIBUTE, format!("groups: expected an integer >= 1, found {groups}"))
+        );
     }
     let mut taps: Vec<Dim> = kernel_at.iter().map(|&i| weight.dims[i].clone()).collect();
     if let Some(given) = relation.params.opt_ints("kernel_size") {
@@ -234,8 +237,8 @@ fn operands(relation: &Relation<'_>, axes: usize, transposed: bool) -> Result<Op
     })
 }
 
-/// Returns the element type of a sum of products: `out_dtype`, or that of the first operand. Integer operands may
-/// differ.
+/// Returns the element type of the result of a contraction: `out_dtype`, or that of the first operand. Two integer
+/// operands may have different element types.
 pub(super) fn product_dtype(relation: &Relation<'_>, a: DType, b: DType) -> Result<DType, Box<Diagnostic>> {
     if !(a.is_int() && b.is_int()) {
         relation.same_dtype(a, b)?;
@@ -243,13 +246,14 @@ pub(super) fn product_dtype(relation: &Relation<'_>, a: DType, b: DType) -> Resu
     Ok(relation.params.dtype("out_dtype").unwrap_or(a))
 }
 
-/// Returns the result type: checks the channels against the attribute, and orders the dimensions by the layout of the
-/// result.
+/// Returns the type of the result, with the dimensions in the result's layout, after checking `channels` against the
+/// attribute.
 fn result(relation: &Relation<'_>, operands: Operands, channels: Dim, spatial: Vec<Dim>) -> TypeResult {
     let mut channels = channels;
     if let Some(given) = relation.params.opt_int("channels") {
         if given < 1 {
-            return Err(relation.error(codes::types::BAD_ATTRIBUTE, format!("channels is {given}")));
+            return Err(relation
+                .error(codes::types::BAD_ATTRIBUTE, format!("channels: expected an integer >= 1, found {given}")));
         }
         channels = relation.same_dim("channels and weight", &Dim::Fixed(given as usize), &channels)?;
     }
@@ -299,12 +303,14 @@ pub(super) fn transpose_relation<const AXES: usize>(relation: &Relation<'_>) -> 
 
 fn divisible(relation: &Relation<'_>, channels: &Dim, groups: usize) -> Result<(), Box<Diagnostic>> {
     match channels {
-        Dim::Fixed(n) if n % groups != 0 => Err(relation.mismatch(format!("{n} channels in {groups} groups"))),
+        Dim::Fixed(n) if n % groups != 0 => {
+            Err(relation.mismatch(format!("expected a number of channels divisible by {groups} groups, found {n}")))
+        }
         _ => Ok(()),
     }
 }
 
-/// Returns the product of the taps of the kernel and the channels along its second axis; 0 if unknown.
+/// Returns the number of taps of the kernel times the channels on its second axis; 0 if unknown.
 fn kernel_volume<const AXES: usize>(cost: &Cost<'_>, transposed: bool) -> u64 {
     let known = || {
         let mut shape = cost.args.get(1)?.as_tensor()?.shape()?;

@@ -1,4 +1,4 @@
-//! Operators whose result depends on attributes, or on the shape of the argument but not its elements.
+//! Operators that create tensors from attributes, scalars, or the shape of an argument.
 
 use super::elementwise::{no_flops, same_as_input};
 use super::repeat::dims_of;
@@ -11,9 +11,9 @@ use crate::op::facts::Facts;
 use crate::tensor::{DType, TensorView, TensorViewMut};
 
 const SHAPE: AttrDef = AttrDef::new("shape", AttrKind::Ints, Default::Required, "the shape of the result");
-const DTYPE: AttrDef = AttrDef::new("dtype", AttrKind::DType, Default::Str("float32"), "its element type");
+const DTYPE: AttrDef = AttrDef::new("dtype", AttrKind::DType, Default::Str("float32"), "element type of the result");
 
-/// Fills the output with a value of any element type, converted.
+/// Fills the output with a scalar, converted to the output's element type.
 fn fill(value: &TensorView<'_>, output: &mut TensorViewMut<'_>) {
     let size = output.dtype.size();
     Writer::new(output).convert(0, &Reader::new(value), 0);
@@ -26,16 +26,16 @@ fn fill_number(number: i8, output: &mut TensorViewMut<'_>) {
 }
 
 fn element_type(relation: &Relation<'_>) -> Result<DType, Box<Diagnostic>> {
-    let wanted = || relation.error(codes::types::BAD_ATTRIBUTE, "dtype is not an element type");
+    let wanted = || relation.error(codes::types::BAD_ATTRIBUTE, "dtype: expected an element type, found \"\"");
     relation.params.dtype("dtype").ok_or_else(wanted)
 }
 
-/// Returns the type with the shape in the attribute.
+/// Returns the type of the result with the shape in attribute `shape`.
 fn of_shape(relation: &Relation<'_>) -> TypeResult {
     Ok(Type::tensor_of(element_type(relation)?, dims_of(relation, &relation.params.ints("shape"))?))
 }
 
-/// Returns the type with the shape in argument `i`.
+/// Returns the type of the result with the shape in argument `i`.
 fn of_computed_shape(relation: &Relation<'_>, i: usize) -> TypeResult {
     let dims = match relation.known_ints(i) {
         Some(shape) => dims_of(relation, &shape)?,
@@ -66,8 +66,8 @@ macro_rules! constants {
 constants! {
     "zeros" 0 EXACT "A tensor of zeros.", [], &[SHAPE, DTYPE], of_shape;
     "ones" 1 EXACT "A tensor of ones.", [], &[SHAPE, DTYPE], of_shape;
-    "dyn.zeros" 0 EXACT "zeros of a shape computed during the run.", ["shape"], &[DTYPE], |r| of_computed_shape(r, 0);
-    "dyn.ones" 1 EXACT "ones of a shape computed during the run.", ["shape"], &[DTYPE], |r| of_computed_shape(r, 0);
+    "dyn.zeros" 0 EXACT "zeros with a shape computed at run time.", ["shape"], &[DTYPE], |r| of_computed_shape(r, 0);
+    "dyn.ones" 1 EXACT "ones with a shape computed at run time.", ["shape"], &[DTYPE], |r| of_computed_shape(r, 0);
     "zeros_like" 0 POINTWISE "Zeros with the type of data.", ["data"], &[], same_as_input;
     "ones_like" 1 POINTWISE "Ones with the type of data.", ["data"], &[], same_as_input;
 }
@@ -83,7 +83,7 @@ fn scalar_argument(relation: &Relation<'_>, i: usize) -> Result<DType, Box<Diagn
 }
 
 const FULL_DTYPE: AttrDef =
-    AttrDef::new("dtype", AttrKind::DType, Default::Str(""), "its element type; empty: that of fill_value");
+    AttrDef::new("dtype", AttrKind::DType, Default::Str(""), "element type of the result; empty: that of fill_value");
 
 fn full_type(relation: &Relation<'_>, dims: Vec<Dim>) -> TypeResult {
     let own = scalar_argument(relation, 0)?;
@@ -108,7 +108,7 @@ inventory::submit! {
 inventory::submit! {
     OpDef {
         name: "dyn.full",
-        doc: "full with a shape computed during the run.",
+        doc: "full with a shape computed at run time.",
         arity: Arity::exactly(2),
         inputs: &["fill_value", "shape"],
         attrs: &[FULL_DTYPE],
@@ -144,19 +144,21 @@ inventory::submit! {
     }
 }
 
-/// Returns the number of elements of an arithmetic progression: the number of steps from start before stop is reached.
+/// Returns the number of elements of the arithmetic progression from `start` up to but excluding `stop`.
 fn steps(start: &TensorView<'_>, stop: &TensorView<'_>, step: &TensorView<'_>) -> Result<usize, String> {
     let count = if start.dtype.is_float() {
         let (start, stop, step) = (start.to_f64s()[0], stop.to_f64s()[0], step.to_f64s()[0]);
         if step == 0.0 || !(start.is_finite() && stop.is_finite() && !step.is_nan()) {
-            return Err(format!("from {start} to {stop} in steps of {step}"));
+            return Err(format!(
+                "expected finite bounds and a nonzero step, found {start} to {stop} in steps of {step}"
+            ));
         }
         ((stop - start) / step).ceil().max(0.0)
     } else {
         let [start, stop, step] = [start, stop, step].map(|view| Reader::new(view).int(0));
         let distance = stop - start;
         if step == 0 {
-            return Err(format!("from {start} to {stop} in steps of 0"));
+            return Err(format!("expected a nonzero step, found {start} to {stop} in steps of 0"));
         }
         (distance / step + i128::from(distance % step != 0 && (distance < 0) == (step < 0))).max(0) as f64
     };
@@ -166,7 +168,7 @@ fn steps(start: &TensorView<'_>, stop: &TensorView<'_>, step: &TensorView<'_>) -
 inventory::submit! {
     OpDef {
         name: "arange",
-        doc: "start, start + step, ... as far as it stays before stop. The three are scalars of one element type.",
+        doc: "start, start + step, ... up to but excluding stop, for three scalars of one element type.",
         arity: Arity::exactly(3),
         inputs: &["start", "stop", "step"],
         attrs: &[AttrDef::new("dtype", AttrKind::DType, Default::Str("float32"), "element type of the result")],

@@ -1,4 +1,4 @@
-//! Matrix products, and the bias that follows them.
+//! Matrix products and the addition of a bias.
 
 use super::conv::product_dtype;
 use super::sum::{Sum, with_sum};
@@ -13,13 +13,13 @@ use crate::tensor::{TensorView, TensorViewMut};
 /// dense.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MatMulShape {
-    /// Number of products.
+    /// Number of matrix products.
     pub batch: usize,
     /// Rows of the result.
     pub m: usize,
     /// Columns of the result.
     pub n: usize,
-    /// Number of terms of a sum.
+    /// Inner dimension: number of terms per element of the result.
     pub k: usize,
     /// Strides of the first operand along batch, i, p, in elements.
     pub a: [usize; 3],
@@ -68,7 +68,7 @@ pub(super) const TRANSPOSE_A: AttrDef =
 pub(super) const TRANSPOSE_B: AttrDef =
     AttrDef::new("transpose_b", AttrKind::Bool, Default::Bool(false), "true if the second operand is transposed");
 
-/// Returns the largest dimension of the data, an upper bound of the depth of a product.
+/// Returns the largest dimension of the data, an upper bound on the inner dimension of a product.
 fn largest_dimension(_: &Params<'_>, shapes: &[&[usize]], _: &[usize]) -> usize {
     shapes.first().and_then(|data| data.iter().copied().max()).unwrap_or(1)
 }
@@ -91,8 +91,8 @@ inventory::submit! {
 inventory::submit! {
     OpDef {
         name: "nn.matmul",
-        doc: "The matrix product of two matrices, each possibly lying transposed; the first operand may have further \
-              leading axes unless it lies transposed. Integers are summed exactly.",
+        doc: "The product of two matrices, either of which may be transposed; the first operand may have further \
+              leading axes unless it is transposed. Integers are summed exactly.",
         arity: Arity::exactly(2),
         inputs: &["tensor_a", "tensor_b"],
         attrs: &[UNITS, OUT_DTYPE, TRANSPOSE_A, TRANSPOSE_B],
@@ -107,8 +107,8 @@ inventory::submit! {
 inventory::submit! {
     OpDef {
         name: "nn.batch_matmul",
-        doc: "One matrix product per batch: (b, m, k) and (b, k, n) give (b, m, n); a batch of 1 meets every batch of \
-              the other operand. Written in text, neither operand lies transposed unless it is said.",
+        doc: "One matrix product per batch: (b, m, k) and (b, k, n) give (b, m, n); a batch of 1 is broadcast to the \
+              batch of the other operand. In the text format, neither operand is transposed by default.",
         arity: Arity::exactly(2),
         inputs: &["tensor_a", "tensor_b"],
         attrs: &[OUT_DTYPE, TRANSPOSE_A, TRANSPOSE_B],
@@ -123,10 +123,10 @@ inventory::submit! {
 inventory::submit! {
     OpDef {
         name: "nn.bias_add",
-        doc: "data + bias, where the 1-d bias lies along one axis of the data.",
+        doc: "data + bias, with a 1-d bias along one axis of data.",
         arity: Arity::exactly(2),
         inputs: &["data", "bias"],
-        attrs: &[AttrDef::new("axis", AttrKind::Int, Default::Int(1), "the axis along which the bias lies")],
+        attrs: &[AttrDef::new("axis", AttrKind::Int, Default::Int(1), "the axis of the bias")],
         pattern: OpPattern::Broadcast,
         relation: bias_relation,
         reference: Some(bias_reference),
@@ -159,13 +159,15 @@ pub(super) fn matmul_relation(relation: &Relation<'_>) -> TypeResult {
     let (lead, k_a) = match a.dims.split_last() {
         _ if transpose_a => (std::slice::from_ref(&a.dims[1]), &a.dims[0]),
         Some((last, lead)) => (lead, last),
-        None => return Err(relation.mismatch("the data has no dimensions")),
+        None => return Err(relation.mismatch("data: expected 1 or more dimensions, found 0")),
     };
     relation.same_dim("inner dimensions", k_a, k_b)?;
     let mut n = n.clone();
     if let Some(units) = relation.params.opt_int("units") {
         if units < 0 {
-            return Err(relation.error(codes::types::BAD_ATTRIBUTE, format!("units is {units}")));
+            return Err(
+                relation.error(codes::types::BAD_ATTRIBUTE, format!("units: expected an integer >= 0, found {units}"))
+            );
         }
         n = relation.same_dim(&format!("units and {}", relation.def.inputs[1]), &Dim::Fixed(units as usize), &n)?;
     }
@@ -210,7 +212,7 @@ fn bias_relation(relation: &Relation<'_>) -> TypeResult {
     Ok(Type::tensor_of(dtype, dims))
 }
 
-/// Returns twice the number of elements of the result times the terms of a sum.
+/// Counts a multiply-add for every term of every element of the result.
 pub(super) fn flops(cost: &Cost<'_>) -> u64 {
     let terms = cost.args.first().and_then(Type::as_tensor).and_then(|a| {
         let at = if cost.params.bool("transpose_a") { a.dims.len().checked_sub(2)? } else { a.dims.len() - 1 };

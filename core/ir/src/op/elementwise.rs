@@ -73,9 +73,9 @@ macro_rules! unary {
     )*};
 }
 
-/// Functions of a real number, with their error bounds in units in the last place: those that OpenCL asks of every
+/// Functions of a real number, with error bounds in units in the last place: those that OpenCL requires of every
 /// implementation (The OpenCL C Specification 3.0, section "Relative Error as ULPs", full profile). An integer is
-/// converted to a real number, and the result truncated.
+/// converted to binary64, and the result is truncated.
 macro_rules! real {
     ($($name:literal, $ulps:literal, $doc:literal, $f:expr;)*) => {
         unary! { $($name, Facts::POINTWISE.ulps($ulps), $doc, |inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]| map(inputs, outputs, &$f);)* }
@@ -114,13 +114,13 @@ real! {
 
 exact! {
     "nn.relu", "max(x, 0); NaN stays NaN.", |x: f64| if x < 0.0 { 0.0 } else { x }, |x: i128| x.max(0);
-    "abs", "The absolute value of x. That of the least integer of a type is itself.", f64::abs, i128::abs;
-    "negative", "-x. That of the least integer of a type is itself.", |x: f64| -x, |x: i128| -x;
-    "sign", "-1, 0 or 1; zero and NaN stay.", |x: f64| if x > 0.0 { 1.0 } else if x < 0.0 { -1.0 } else { x }, i128::signum;
+    "abs", "The absolute value of x; the minimum of an integer type is mapped to itself.", f64::abs, i128::abs;
+    "negative", "-x; the minimum of an integer type is mapped to itself.", |x: f64| -x, |x: i128| -x;
+    "sign", "-1, 0 or 1; zero and NaN are kept.", |x: f64| if x > 0.0 { 1.0 } else if x < 0.0 { -1.0 } else { x }, i128::signum;
     "floor", "The largest integer not above x.", f64::floor, |x: i128| x;
     "ceil", "The smallest integer not below x.", f64::ceil, |x: i128| x;
     "round", "The nearest integer, halves away from zero.", f64::round, |x: i128| x;
-    "trunc", "x without its fraction.", f64::trunc, |x: i128| x;
+    "trunc", "x rounded toward zero.", f64::trunc, |x: i128| x;
     "logical_not", "1 where x is zero, 0 elsewhere.", |x: f64| f64::from(x == 0.0), |x: i128| i128::from(x == 0);
 }
 
@@ -222,7 +222,7 @@ fn clip(
             x
         }
     };
-    // An integer within the bounds is kept; one outside becomes the bound, truncated.
+    // An integer within the bounds is kept; any other becomes the nearer bound, truncated.
     map_exact(inputs, outputs, &bounded, &|x| {
         let (real, bound) = (x as f64, bounded(x as f64));
         if bound == real { x } else { bound as i128 }
@@ -326,7 +326,7 @@ fn reinterpret(
 inventory::submit! {
     OpDef {
         name: "cast_like",
-        doc: "data in the element type of dtype_like, as cast does.",
+        doc: "data cast to the element type of dtype_like.",
         arity: Arity::exactly(2),
         inputs: &["data", "dtype_like"],
         attrs: &[],

@@ -14,8 +14,8 @@ pub enum Value {
     Tuple(Vec<Tensor>),
 }
 
-/// Computes `op(args)` by its naive reference; a tuple result is flattened. `limit` bounds the bytes of each output, so
-/// that a small program cannot request a large result.
+/// Evaluates `op(args)` by the naive reference of `op`; a tuple result is flattened. `limit` bounds the size of each
+/// output in bytes, so that a small module cannot request a large result.
 ///
 /// # Errors
 /// If the types do not agree, there is no reference, an output exceeds `limit` or the remaining budget of the process,

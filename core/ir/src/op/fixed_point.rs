@@ -1,4 +1,4 @@
-//! Products of integers with fixed-point fractions.
+//! Multiplication of integers by fixed-point fractions.
 
 use super::elementwise::same_as_input;
 use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation};
@@ -24,10 +24,10 @@ inventory::submit! {
             let bad = |message| Err(relation.error(codes::types::BAD_ATTRIBUTE, message));
             let (multiplier, shift) = (relation.params.int("multiplier"), relation.params.int("shift"));
             if i32::try_from(multiplier).is_err() {
-                return bad(format!("multiplier {multiplier} does not fit int32"));
+                return bad(format!("multiplier: expected an int32, found {multiplier}"));
             }
             if !(-31..=31).contains(&shift) {
-                return bad(format!("shift {shift} is outside [-31, 31]"));
+                return bad(format!("shift: expected an integer in [-31, 31], found {shift}"));
             }
             same_as_input(relation)
         },
@@ -47,17 +47,17 @@ inventory::submit! {
 inventory::submit! {
     OpDef {
         name: "fixed_point_multiply_per_axis",
-        doc: "fixed_point_multiply with a multiplier m, a left shift and a right shift for each place on one axis: \
+        doc: "fixed_point_multiply with a multiplier m, a left shift and a right shift for each index on one axis: \
               ((x << lshift) * m + 2^(30 + rshift)) >> (31 + rshift). Every step is exact; a result that does not fit \
               int32 saturates. Shifts are in [0, 31].",
         arity: Arity::exactly(4),
         inputs: &["x", "m", "lshift", "rshift"],
         attrs: &[
             AttrDef::new("is_lshift_required", AttrKind::Bool, Default::Bool(false),
-                "true if lshift is used; without it every left shift is 0"),
+                "true if lshift is used; otherwise every left shift is 0"),
             AttrDef::new("is_rshift_required", AttrKind::Bool, Default::Bool(false),
-                "true if rshift is used; without it every right shift is 0"),
-            AttrDef::new("axes", AttrKind::Ints, Default::Ints(&[]), "the one axis along which m and the shifts lie"),
+                "true if rshift is used; otherwise every right shift is 0"),
+            AttrDef::new("axes", AttrKind::Ints, Default::Ints(&[]), "list of one axis, that of m and of the shifts"),
         ],
         pattern: OpPattern::ElemWise,
         relation: |relation| {
@@ -73,7 +73,7 @@ inventory::submit! {
                 int32(relation, i)?;
                 let name = relation.def.inputs[i];
                 let [given] = &relation.tensor(i)?.dims[..] else {
-                    return Err(relation.mismatch(format!("{name} should have 1 dimension")));
+                    return Err(relation.mismatch(format!("{name}: expected 1 dimension, found {}", relation.args[i])));
                 };
                 dims[axis] = relation.same_dim(&format!("x and {name}"), &dims[axis], given)?;
             }
@@ -92,7 +92,7 @@ fn int32(relation: &Relation<'_>, i: usize) -> Result<(), Box<Diagnostic>> {
     }
 }
 
-/// Computes the formula of both operators; shifts are at most 31.
+/// Evaluates the formula of both operators; `left` and `right` must be at most 31.
 fn multiply(x: i32, multiplier: i32, left: u32, right: u32) -> i32 {
     let product = (i128::from(x) << left) * i128::from(multiplier);
     let rounded = (product + (1i128 << (30 + right))) >> (31 + right);
@@ -113,7 +113,7 @@ fn per_axis(
         let used = |&shift: &i32| match params.bool(attr) {
             false => Ok(0),
             true if (0..=31).contains(&shift) => Ok(shift as u32),
-            true => Err(format!("{} holds {shift}, which is outside [0, 31]", params.def().inputs[i])),
+            true => Err(format!("{}: expected shifts in [0, 31], found {shift}", params.def().inputs[i])),
         };
         given.iter().map(used).collect()
     };

@@ -1,4 +1,4 @@
-//! Resizing: each element of the result maps to a coordinate in the data and interpolates around it.
+//! Resizing: each element of the result is interpolated around the coordinate in the data that it maps to.
 
 use super::scalar::Writer;
 use super::spatial::{self, CanonicalDims};
@@ -35,7 +35,7 @@ const CUBIC_EXCLUDE: AttrDef = AttrDef::new(
     "cubic_exclude",
     AttrKind::Int,
     Default::Int(0),
-    "1: taps outside the data have no weight and the others are scaled up",
+    "1: taps outside the data have weight 0 and the other weights are rescaled to the sum 1",
 );
 const EXTRAPOLATION: AttrDef = AttrDef::new(
     "extrapolation_value",
@@ -49,17 +49,17 @@ const OUT_DTYPE: AttrDef =
 inventory::submit! {
     OpDef {
         name: "image.resize2d",
-        doc: "Resizes height and width. Place x of a result of n elements looks up, in data of m elements with scale \
+        doc: "Resizes height and width. Index x of a result of n elements maps to, in data of m elements with scale \
               s = m / n: half_pixel (x + 0.5) * s - 0.5; pytorch_half_pixel the same, 0 where n is 1; asymmetric x * s; \
               align_corners x * (m - 1) / (n - 1); tf_half_pixel_for_nn (x + 0.5) * s; tf_crop_and_resize inside roi. \
               Then the nearest element, linear interpolation, or cubic convolution (R. Keys, 1981) with cubic_alpha. \
-              Places outside the data take the nearest element of its border.",
+              Coordinates outside the data use the nearest border element.",
         arity: Arity::exactly(1),
         inputs: &["data"],
         attrs: &[
             AttrDef::new("size", AttrKind::Ints, Default::Required, "height and width of the result"),
             AttrDef::new("roi", AttrKind::Floats, Default::Floats(&[0.0, 0.0, 0.0, 0.0]),
-                "first and last height and width that tf_crop_and_resize takes, as y1, x1, y2, x2 in [0, 1]"),
+                "part of the data that tf_crop_and_resize uses, as y1, x1, y2, x2 in [0, 1]"),
             LAYOUT, RESIZE_METHOD, COORDINATES, ROUNDING, CUBIC_ALPHA, CUBIC_EXCLUDE, EXTRAPOLATION, OUT_DTYPE,
         ],
         pattern: OpPattern::Injective,
@@ -73,7 +73,7 @@ inventory::submit! {
 inventory::submit! {
     OpDef {
         name: "dyn.image.resize2d",
-        doc: "image.resize2d with a size (height, width) and a part of the data (y1, x1, y2, x2) computed during the run.",
+        doc: "image.resize2d with a size (height, width) and a roi (y1, x1, y2, x2) computed at run time.",
         arity: Arity::exactly(3),
         inputs: &["data", "size", "roi"],
         attrs: &[
@@ -90,8 +90,8 @@ inventory::submit! {
 inventory::submit! {
     OpDef {
         name: "nn.upsampling",
-        doc: "Height and width times a scale, rounded. Place x looks up x / scale, or with align_corners the place \
-              that maps corners to corners.",
+        doc: "Multiplies height and width by a scale, rounded. Index x of the result maps to x / scale, or with \
+              align_corners such that corners map to corners.",
         arity: Arity::exactly(1),
         inputs: &["data"],
         attrs: &[
@@ -110,7 +110,7 @@ inventory::submit! {
 inventory::submit! {
     OpDef {
         name: "dyn.nn.upsampling",
-        doc: "nn.upsampling by scales computed during the run: two scalars.",
+        doc: "nn.upsampling with scales computed at run time: two scalars.",
         arity: Arity::exactly(3),
         inputs: &["data", "scale_h", "scale_w"],
         attrs: &[LAYOUT, UPSAMPLING_METHOD, ALIGN_CORNERS],
@@ -122,14 +122,14 @@ inventory::submit! {
     }
 }
 
-/// Interpolation method, with the number of elements of the data per element of the result.
+/// Interpolation method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
-    /// One element.
+    /// Nearest element.
     Nearest,
-    /// Two elements per axis.
+    /// Linear interpolation between two elements per axis.
     Linear,
-    /// Four elements per axis.
+    /// Cubic convolution of four elements per axis.
     Cubic,
 }
 
@@ -152,7 +152,7 @@ pub struct ResizeShape {
     pub data: CanonicalDims,
     /// Result: batch, channels, 1, height, width.
     pub out: CanonicalDims,
-    /// Height and width.
+    /// Taps along height and width.
     pub axes: [AxisTaps; 2],
 }
 
@@ -164,7 +164,7 @@ pub struct AxisTaps {
     pub index: Vec<usize>,
     /// Weights of the taps.
     pub weight: Vec<f64>,
-    /// True for each index that lies outside the data and takes the extrapolation value.
+    /// True for each index of the result that maps outside the data and gets the extrapolation value.
     pub outside: Vec<bool>,
 }
 
@@ -177,7 +177,7 @@ impl ResizeShape {
         ResizeShape::with_roi(params, &params.floats("roi"), data, out)
     }
 
-    /// Creates the taps, with the part of the data that `tf_crop_and_resize` uses.
+    /// Creates the taps; `roi` is the part of the data that `tf_crop_and_resize` uses.
     fn with_roi(
         params: &Params<'_>,
         roi: &[f64],
@@ -220,7 +220,7 @@ impl AxisTaps {
             Method::Linear => 2,
             Method::Cubic => 4,
         };
-        // The taps of a long axis can take more memory than the data and the result together.
+        // The taps of a long axis can occupy more memory than the data and the result together.
         let count = places.saturating_mul(per_index);
         let bytes = count.saturating_mul(size_of::<(usize, f64)>()).saturating_add(places);
         let _reservation = memory::reserve(bytes).map_err(|e| e.to_string())?;
@@ -255,7 +255,7 @@ impl AxisTaps {
     }
 }
 
-/// Returns the coordinate among `m` elements of the data of index `x` of `n`.
+/// Returns the coordinate in data of `m` elements that index `x` of a result of `n` elements maps to.
 fn look_up(mode: &str, x: usize, m: usize, n: usize, roi: (f64, f64)) -> f64 {
     let scale = m as f64 / n as f64;
     let x = x as f64;
@@ -271,7 +271,7 @@ fn look_up(mode: &str, x: usize, m: usize, n: usize, roi: (f64, f64)) -> f64 {
     }
 }
 
-/// Returns the nearest element. Floor and ceil tolerate an error of 1e-5, like Relay's, so that 2.9999999 is 3.
+/// Rounds a coordinate to an index. As in Relay, floor and ceil tolerate an error of 1e-5: the floor of 2.9999999 is 3.
 fn nearest(at: f64, rounding: &str) -> f64 {
     match rounding {
         "floor" => (at + 1e-5).floor(),
@@ -282,7 +282,7 @@ fn nearest(at: f64, rounding: &str) -> f64 {
     }
 }
 
-/// Returns the weights of the four taps around a coordinate at distance `t` after the second.
+/// Returns the weights of the four taps around a coordinate that lies `t` after the second tap.
 fn cubic(t: f64, a: f64) -> Vec<f64> {
     let near = |x: f64| ((a + 2.0) * x - (a + 3.0)) * x * x + 1.0;
     let far = |x: f64| ((a * x - 5.0 * a) * x + 8.0 * a) * x - 4.0 * a;
@@ -313,7 +313,7 @@ fn resized_type(relation: &Relation<'_>, size: impl Fn(usize, &Dim) -> Result<Di
 }
 
 fn invalid_attribute(relation: &Relation<'_>, attr: &str, given: &str) -> Box<Diagnostic> {
-    relation.error(codes::types::BAD_ATTRIBUTE, format!("{attr} \"{given}\" is not known"))
+    relation.error(codes::types::BAD_ATTRIBUTE, format!("{attr}: unsupported value \"{given}\""))
 }
 
 fn check_modes(relation: &Relation<'_>) -> Result<(), Box<Diagnostic>> {
@@ -338,21 +338,26 @@ fn dynamic_resize_relation(relation: &Relation<'_>) -> TypeResult {
         let ty = relation.tensor(i)?;
         if ty.dims.len() != 1 || ty.dims[0].fixed().is_some_and(|n| n != count) {
             let name = relation.def.inputs[i];
-            return Err(relation.mismatch(format!("{name}: expected a vector of {count}, found {}", relation.args[i])));
+            return Err(
+                relation.mismatch(format!("{name}: expected a vector of {count} elements, found {}", relation.args[i]))
+            );
         }
     }
     let size = relation.known_ints(1);
     resized_type(relation, |axis, _| match &size {
         Some(size) if size[axis] >= 1 => spatial::to_dim(relation, i128::from(size[axis])),
-        Some(size) => Err(relation.error(codes::types::BAD_ATTRIBUTE, format!("size is {size:?}"))),
+        Some(size) => {
+            Err(relation.error(codes::types::BAD_ATTRIBUTE, format!("size: expected 2 integers >= 1, found {size:?}")))
+        }
         None => Ok(Dim::Any),
     })
 }
 
-/// Multiplies a dimension by a scale, and rounds.
+/// Multiplies a dimension by a scale and rounds the product.
 fn scaled(relation: &Relation<'_>, name: &str, dim: &Dim, scale: f64) -> Result<Dim, Box<Diagnostic>> {
     if !(scale > 0.0 && scale <= 1e6) {
-        return Err(relation.error(codes::types::BAD_ATTRIBUTE, format!("{name} is {scale}")));
+        return Err(relation
+            .error(codes::types::BAD_ATTRIBUTE, format!("{name}: expected a scale in (0, 1000000], found {scale}")));
     }
     match dim {
         Dim::Fixed(n) => spatial::to_dim(relation, (*n as f64 * scale).round() as i128),

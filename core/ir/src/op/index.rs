@@ -1,4 +1,4 @@
-//! Operators that read or write elements at computed places.
+//! Operators that read or write elements at computed indices.
 
 use super::elementwise::{no_flops, one_per_element, same_as_input};
 use super::scalar::{self, Reader, Writer};
@@ -11,7 +11,7 @@ use crate::tensor::{TensorView, TensorViewMut};
 
 /// Returns the indices as integers.
 fn integers(view: &TensorView<'_>) -> Result<Vec<i64>, ReferenceError> {
-    view.to_i64s().ok_or_else(|| "the indices are not 64-bit integers".into())
+    view.to_i64s().ok_or_else(|| "expected integers that fit int64".into())
 }
 
 /// Resolves an index; a negative one counts from the end.
@@ -32,12 +32,12 @@ fn integer_argument<'a>(relation: &Relation<'a>, i: usize) -> Result<&'a TensorT
     Ok(ty)
 }
 
-/// Treatment of an index outside the axis in `take`.
+/// Treatment of an out-of-range index in `take`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TakeMode {
     /// Clamps to the nearest element.
     Clip,
-    /// Wraps modulo the size.
+    /// Wraps modulo the number of elements.
     Wrap,
     /// Reports an error.
     Fast,
@@ -54,7 +54,7 @@ impl TakeMode {
         }
     }
 
-    /// Returns the element that an index refers to.
+    /// Resolves an index on an axis of `size` elements.
     pub fn resolve(self, index: i64, size: usize) -> Result<usize, ReferenceError> {
         match self {
             _ if size == 0 => Err(format!("index {index} is out of range for an axis without elements")),
@@ -66,7 +66,8 @@ impl TakeMode {
     }
 }
 
-/// Returns the axis and the number of batch dimensions of a `take`; without an axis, the data is flat.
+/// Returns the axis of a `take`, `None` if the data is flattened, and the number of batch dimensions. Returns `None` if
+/// either is out of range.
 pub fn take_axes(params: &Params<'_>, rank: usize, index_rank: usize) -> Option<(Option<usize>, usize)> {
     let resolve = |v: i64, rank: usize| usize::try_from(if v < 0 { v + rank as i64 } else { v }).ok();
     let batch = resolve(params.int("batch_dims"), index_rank)?;
@@ -83,14 +84,20 @@ fn take_type(relation: &Relation<'_>) -> TypeResult {
     let (data, indices) = (relation.tensor(0)?, integer_argument(relation, 1)?);
     let mode = relation.params.string("mode");
     if TakeMode::parse(&mode).is_none() {
-        return Err(relation.error(codes::types::BAD_ATTRIBUTE, format!("mode \"{mode}\"")));
+        return Err(relation.error(
+            codes::types::BAD_ATTRIBUTE,
+            format!("mode: expected \"clip\", \"wrap\" or \"fast\", found \"{mode}\""),
+        ));
     }
     let axes = take_axes(&relation.params, data.dims.len(), indices.dims.len());
     let (axis, batch) = axes.ok_or_else(|| {
         let (axis, batch) = (relation.params.value("axis"), relation.params.int("batch_dims"));
         relation.error(
             codes::types::BAD_ATTRIBUTE,
-            format!("axis {axis} of {} with batch_dims {batch} of {}", relation.args[0], relation.args[1]),
+            format!(
+                "axis {axis} and batch_dims {batch} are out of range for data {} and indices {}",
+                relation.args[0], relation.args[1]
+            ),
         )
     })?;
     let Some(axis) = axis else { return Ok(Type::tensor_of(data.dtype, indices.dims.iter().cloned())) };
@@ -108,10 +115,11 @@ fn take(
     inputs: &[TensorView<'_>],
     outputs: &mut [TensorViewMut<'_>],
 ) -> Result<(), ReferenceError> {
-    let mode = TakeMode::parse(&params.string("mode")).ok_or("no such mode")?;
+    let mode = TakeMode::parse(&params.string("mode")).ok_or("unsupported mode")?;
     let indices = integers(&inputs[1])?;
     let (shape, index_shape) = (inputs[0].shape, inputs[1].shape);
-    let (axis, batch) = take_axes(&params, shape.len(), index_shape.len()).ok_or("no such axis")?;
+    let (axis, batch) =
+        take_axes(&params, shape.len(), index_shape.len()).ok_or("axis or batch_dims is out of range")?;
     let flat = [inputs[0].len()];
     let (shape, axis) = match axis {
         Some(axis) => (shape, axis),
@@ -137,18 +145,18 @@ fn take(
 inventory::submit! {
     OpDef {
         name: "take",
-        doc: "The elements (or slices) of data at the indices along an axis: the indices' dimensions stand in place \
-              of the axis. Without axis data is taken as flat. The first batch_dims dimensions belong together.",
+        doc: "The elements (or slices) of data at the indices along an axis: the dimensions of indices replace the \
+              axis. Without an axis, data is flattened. data and indices share the first batch_dims dimensions.",
         arity: Arity::exactly(2),
         inputs: &["data", "indices"],
         attrs: &[
             AttrDef::new("batch_dims", AttrKind::Int, Default::Int(0), "leading dimensions that both share"),
-            AttrDef::new("axis", AttrKind::Int, Default::None, "the axis; None: data is flat"),
+            AttrDef::new("axis", AttrKind::Int, Default::None, "the axis; None: data is flattened"),
             AttrDef::new(
                 "mode",
                 AttrKind::Str,
                 Default::Str("clip"),
-                "index out of range: \"clip\" takes the nearest, \"wrap\" counts modulo the size, \"fast\" is an error",
+                "out-of-range index: \"clip\" clamps it, \"wrap\" takes it modulo the dimension, \"fast\" is an error",
             ),
         ],
         pattern: OpPattern::Injective,
@@ -170,11 +178,14 @@ fn along_axis(relation: &Relation<'_>) -> Result<usize, Box<Diagnostic>> {
     if fits {
         Ok(axis)
     } else {
-        Err(relation.mismatch(format!("indices are {}, data is {}", relation.args[1], relation.args[0])))
+        Err(relation.mismatch(format!(
+            "expected indices of the rank of data, no larger except along the axis, found {} for data {}",
+            relation.args[1], relation.args[0]
+        )))
     }
 }
 
-/// Returns the offset into data for every element of indices.
+/// Returns the offset into data, in elements, for every element of `indices`.
 fn places_along(axis: usize, shape: &[usize], indices: &TensorView<'_>) -> Result<Vec<usize>, ReferenceError> {
     let (values, strides) = (integers(indices)?, strides(shape));
     let mut result: Vec<Result<usize, ReferenceError>> = Vec::with_capacity(values.len());
@@ -208,7 +219,7 @@ inventory::submit! {
     }
 }
 
-/// Copies the blocks of the input at the given positions (in blocks) to consecutive blocks of the output.
+/// Copies block `places[i]` of the input to block `i` of the output, with blocks of `block` bytes.
 fn copy_blocks(input: &TensorView<'_>, output: &mut TensorViewMut<'_>, places: &[usize], block: usize) {
     for (i, &place) in places.iter().enumerate() {
         output.data[i * block..(i + 1) * block].copy_from_slice(&input.data[place * block..(place + 1) * block]);
@@ -237,15 +248,16 @@ fn nd_places(shape: &[usize], batch: usize, indices: &TensorView<'_>) -> Result<
     error.map_or(Ok(result), Err)
 }
 
-/// Returns the number of components of an index vector: the first dimension of indices, at most `most`.
+/// Returns the number of components of an index vector: the first dimension of indices, at most `max_depth`.
 fn index_depth(relation: &Relation<'_>, max_depth: usize) -> Result<usize, Box<Diagnostic>> {
     let indices = integer_argument(relation, 1)?;
     match indices.dims.first().and_then(Dim::fixed).filter(|&m| m <= max_depth) {
         Some(depth) => Ok(depth),
         None => {
             let (data, indices) = (&relation.args[0], &relation.args[1]);
-            Err(relation
-                .mismatch(format!("indices are {indices}, their first dimension indexes data, which is {data}")))
+            Err(relation.mismatch(format!(
+                "expected a first dimension of indices of at most {max_depth}, found {indices} for data {data}"
+            )))
         }
     }
 }
@@ -264,7 +276,7 @@ inventory::submit! {
         inputs: &["data", "indices"],
         attrs: &[
             AttrDef::new("batch_dims", AttrKind::Int, Default::Int(0), "leading dimensions that both share"),
-            AttrDef::new("index_rank", AttrKind::Int, Default::None, "components of an index vector, when unknown"),
+            AttrDef::new("index_rank", AttrKind::Int, Default::None, "length of an index vector, if unknown"),
         ],
         pattern: OpPattern::Injective,
         relation: |relation| {
@@ -272,7 +284,10 @@ inventory::submit! {
             let batch = batch_dims(&relation.params, indices.dims.len()).filter(|&b| b <= data.dims.len());
             let Some(batch) = batch else {
                 let b = relation.params.int("batch_dims");
-                return Err(relation.error(codes::types::BAD_ATTRIBUTE, format!("batch_dims {b}")));
+                return Err(relation.error(
+                    codes::types::BAD_ATTRIBUTE,
+                    format!("batch_dims: expected at most the rank of data and less than that of indices, found {b}"),
+                ));
             };
             let known = relation.params.opt_int("index_rank").and_then(|r| usize::try_from(r).ok());
             let max_depth = data.dims.len() - batch;
@@ -288,7 +303,7 @@ inventory::submit! {
             Ok(Type::tensor_of(data.dtype, dims))
         },
         reference: Some(|params, inputs, outputs| {
-            let batch = batch_dims(&params, inputs[1].shape.len()).ok_or("batch_dims")?;
+            let batch = batch_dims(&params, inputs[1].shape.len()).ok_or("batch_dims is out of range")?;
             let places = nd_places(inputs[0].shape, batch, &inputs[1])?;
             let block: usize = inputs[0].shape[batch + inputs[1].shape[0]..].iter().product();
             copy_blocks(&inputs[0], &mut outputs[0], &places, block * inputs[0].dtype.size());
@@ -299,7 +314,7 @@ inventory::submit! {
     }
 }
 
-/// Combines `updates[i]` with `out[places[i]]`, in order, according to the mode.
+/// Combines `updates[i]` with `output[places[i]]`, in order, according to `mode`.
 fn update(
     mode: &str,
     output: &mut TensorViewMut<'_>,
@@ -320,7 +335,7 @@ fn update(
                 "mul" => |a, b| a * b,
                 "min" => scalar::smaller,
                 "max" => scalar::larger,
-                _ => return Err(format!("no mode \"{mode}\"")),
+                _ => return Err(format!("unsupported mode \"{mode}\"")),
             };
             let value = combine(old.float(place), updated.float(i));
             Writer::new(output).set_float(place, value);
@@ -330,7 +345,7 @@ fn update(
                 "mul" => i128::wrapping_mul,
                 "min" => i128::min,
                 "max" => i128::max,
-                _ => return Err(format!("no mode \"{mode}\"")),
+                _ => return Err(format!("unsupported mode \"{mode}\"")),
             };
             let value = combine(old.int(place), updated.int(i));
             Writer::new(output).set_int(place, value);
@@ -343,11 +358,14 @@ fn check_mode(relation: &Relation<'_>, name: &str) -> Result<(), Box<Diagnostic>
     let mode = relation.params.string(name);
     match mode.as_str() {
         "update" | "add" | "mul" | "min" | "max" => Ok(()),
-        _ => Err(relation.error(codes::types::BAD_ATTRIBUTE, format!("{name} \"{mode}\""))),
+        _ => Err(relation.error(
+            codes::types::BAD_ATTRIBUTE,
+            format!("{name}: expected \"update\", \"add\", \"mul\", \"min\" or \"max\", found \"{mode}\""),
+        )),
     }
 }
 
-const MODE_DOC: &str = "\"update\" (the last one stays), \"add\", \"mul\", \"min\" or \"max\"";
+const MODE_DOC: &str = "\"update\" (the last one wins), \"add\", \"mul\", \"min\" or \"max\"";
 
 inventory::submit! {
     OpDef {
@@ -402,7 +420,10 @@ inventory::submit! {
             let (data, indices, updates) = (relation.tensor(0)?, relation.tensor(1)?, relation.tensor(2)?);
             relation.same_dtype(data.dtype, updates.dtype)?;
             if indices.dims.len() != updates.dims.len() {
-                return Err(relation.mismatch(format!("updates are {}, indices {}", relation.args[2], relation.args[1])));
+                return Err(relation.mismatch(format!(
+                    "updates: expected the rank of {1}, found {0}",
+                    relation.args[2], relation.args[1]
+                )));
             }
             for (i, (a, b)) in indices.dims.iter().zip(&updates.dims).enumerate() {
                 relation.same_dim(&format!("axis {i} of updates"), a, b)?;
@@ -425,7 +446,7 @@ const ONE_HOT_AXIS: AttrDef = AttrDef::new("axis", AttrKind::Int, Default::Int(-
 const ONE_HOT_DTYPE: AttrDef =
     AttrDef::new("dtype", AttrKind::DType, Default::Str(""), "element type of the result; empty: that of on_value");
 
-/// Returns the type with a dimension of `depth` inserted.
+/// Returns the type of the result: the dimensions of the indices with `depth` inserted at the axis.
 fn one_hot_type(relation: &Relation<'_>, depth: Dim) -> TypeResult {
     let indices = integer_argument(relation, 0)?;
     let (on, off) = (relation.tensor(1)?, relation.tensor(2)?);
@@ -443,7 +464,8 @@ fn one_hot_type(relation: &Relation<'_>, depth: Dim) -> TypeResult {
 }
 
 fn depth_dim(relation: &Relation<'_>, depth: i64) -> Result<Dim, Box<Diagnostic>> {
-    let wrong = |_| relation.error(codes::types::BAD_ATTRIBUTE, format!("depth {depth}"));
+    let wrong =
+        |_| relation.error(codes::types::BAD_ATTRIBUTE, format!("depth: expected an integer >= 0, found {depth}"));
     usize::try_from(depth).map(Dim::Fixed).map_err(wrong)
 }
 
@@ -467,12 +489,12 @@ fn one_hot(
 inventory::submit! {
     OpDef {
         name: "one_hot",
-        doc: "A new dimension of `depth` elements: on_value at the index, off_value elsewhere. An index outside gives \
-              off_value everywhere.",
+        doc: "A new dimension of `depth` elements: on_value at the index, off_value elsewhere. An out-of-range index \
+              gives off_value everywhere.",
         arity: Arity::exactly(3),
         inputs: &["indices", "on_value", "off_value"],
         attrs: &[
-            AttrDef::new("depth", AttrKind::Int, Default::Required, "size of the new dimension"),
+            AttrDef::new("depth", AttrKind::Int, Default::Required, "the new dimension"),
             ONE_HOT_AXIS,
             ONE_HOT_DTYPE,
         ],
@@ -487,7 +509,7 @@ inventory::submit! {
 inventory::submit! {
     OpDef {
         name: "dyn.one_hot",
-        doc: "one_hot with a depth computed during the run: an integer scalar or a vector of one element.",
+        doc: "one_hot with a depth computed at run time: an integer scalar or a vector of one element.",
         arity: Arity::exactly(4),
         inputs: &["indices", "on_value", "off_value", "depth"],
         attrs: &[ONE_HOT_AXIS, ONE_HOT_DTYPE],
@@ -533,7 +555,7 @@ fn scan(
     let axis = params.opt_int("axis").map_or(0, |a| a.rem_euclid(shape.len() as i64) as usize);
     let (outer, size, inner) = split_at_axis(shape, axis);
     let exclusive = params.bool("exclusive");
-    // The elements are converted to the type of the result first: an integer result sums integers.
+    // Elements are converted to the result's element type first, so that integer results accumulate integers.
     let converted: Vec<u8> = {
         let mut bytes = vec![0; outputs[0].data.len()];
         let mut view = TensorViewMut { dtype: outputs[0].dtype, shape, data: &mut bytes };
@@ -565,15 +587,15 @@ fn scan(
 }
 
 const SCAN_ATTRS: &[AttrDef] = &[
-    AttrDef::new("axis", AttrKind::Int, Default::None, "the axis; None: data is flat"),
+    AttrDef::new("axis", AttrKind::Int, Default::None, "the axis; None: data is flattened"),
     AttrDef::new("dtype", AttrKind::DType, Default::Str(""), "element type of the result; empty: that of data"),
-    AttrDef::new("exclusive", AttrKind::Bool, Default::Bool(false), "true if the sum excludes the element itself"),
+    AttrDef::new("exclusive", AttrKind::Bool, Default::Bool(false), "true if each element itself is excluded"),
 ];
 
 inventory::submit! {
     OpDef {
         name: "cumsum",
-        doc: "The sum of the elements up to each along the axis.",
+        doc: "The cumulative sum along the axis.",
         arity: Arity::exactly(1),
         inputs: &["data"],
         attrs: SCAN_ATTRS,
@@ -588,7 +610,7 @@ inventory::submit! {
 inventory::submit! {
     OpDef {
         name: "cumprod",
-        doc: "The product of the elements up to each along the axis.",
+        doc: "The cumulative product along the axis.",
         arity: Arity::exactly(1),
         inputs: &["data"],
         attrs: SCAN_ATTRS,
@@ -626,7 +648,7 @@ fn trilu(
     inputs: &[TensorView<'_>],
     outputs: &mut [TensorViewMut<'_>],
 ) -> Result<(), ReferenceError> {
-    let k = i128::from(integers(&inputs[1])?.first().copied().ok_or("k is empty")?);
+    let k = i128::from(integers(&inputs[1])?.first().copied().ok_or("k: expected one element, found none")?);
     let upper = params.bool("upper");
     let size = inputs[0].dtype.size();
     let shape = inputs[0].shape;

@@ -8,7 +8,7 @@ use crate::ir::{Dim, Type};
 use crate::op::facts::Facts;
 use crate::tensor::{Shape, TensorView, TensorViewMut};
 
-/// Returns the permutation of a transpose; reversed axes if none is given.
+/// Returns the permutation of a transpose, by default the reversed axes; `None` if `axes` is not a permutation.
 pub fn permutation(params: &Params<'_>, rank: usize) -> Option<Vec<usize>> {
     let axes = params.opt_ints("axes").unwrap_or_default();
     if axes.is_empty() {
@@ -40,7 +40,7 @@ inventory::submit! {
         },
         reference: Some(|params, inputs, outputs| {
             let shape = inputs[0].shape;
-            let axes = permutation(&params, shape.len()).ok_or("axes are not a permutation")?;
+            let axes = permutation(&params, shape.len()).ok_or("axes is not a permutation")?;
             let strides = strides(shape);
             let strides: Shape = axes.iter().map(|&a| strides[a]).collect();
             gather(&inputs[0], &mut outputs[0], |index| offset(index, &strides));
@@ -54,7 +54,7 @@ inventory::submit! {
 inventory::submit! {
     OpDef {
         name: "reverse",
-        doc: "The input with the order along one axis reversed.",
+        doc: "The input with its elements along one axis in reverse order.",
         arity: Arity::exactly(1),
         inputs: &["data"],
         attrs: &[AttrDef::new("axis", AttrKind::Int, Default::Required, "the axis")],
@@ -77,7 +77,8 @@ inventory::submit! {
     }
 }
 
-/// Layout such as `NCHW8c`: per dimension the letter (upper case) and, for a block of an axis, its size.
+/// Layout such as `NCHW8c`: for each dimension, the upper-case letter of its axis and, for a block of the axis, the
+/// block size.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout(pub Vec<(char, Option<usize>)>);
 
@@ -116,8 +117,12 @@ impl Layout {
 fn layouts(relation: &Relation<'_>) -> Result<(Layout, Layout), Box<Diagnostic>> {
     let read = |name: &str| {
         let text = relation.params.string(name);
-        Layout::parse(&text)
-            .ok_or_else(|| relation.error(codes::types::BAD_ATTRIBUTE, format!("{name} \"{text}\" is not a layout")))
+        Layout::parse(&text).ok_or_else(|| {
+            relation.error(
+                codes::types::BAD_ATTRIBUTE,
+                format!("{name}: expected a layout such as NCHW8c, found \"{text}\""),
+            )
+        })
     };
     let (from, to) = (read("src_layout")?, read("dst_layout")?);
     if from.letters() != to.letters() {
@@ -149,7 +154,7 @@ pub(super) fn relayout_dims(
         if let (Some(size), Some(n)) = (size, dim.fixed())
             && *size != n
         {
-            return Err(relation.mismatch(format!("a part of {size} elements has size {n}")));
+            return Err(relation.mismatch(format!("layout \"{text}\": expected a block of {size} elements, found {n}")));
         }
     }
     to.0.iter()
@@ -159,7 +164,7 @@ pub(super) fn relayout_dims(
             }
             let place = from.0.iter().position(|d| *d == (axis, None)).unwrap_or(0);
             let (Some(a), Some(b)) = (from.factor(axis), to.factor(axis)) else {
-                return Err(relation.error(codes::types::BAD_ATTRIBUTE, "the parts of an axis are too large"));
+                return Err(relation.error(codes::types::BAD_ATTRIBUTE, "the block sizes of axis {axis} are too large"));
             };
             match dims[place].fixed() {
                 _ if a == b => Ok(dims[place].clone()),
@@ -186,13 +191,13 @@ fn layout_transform(
     let (Some(from), Some(to)) =
         (Layout::parse(&params.string("src_layout")), Layout::parse(&params.string("dst_layout")))
     else {
-        return Err("src_layout or dst_layout is not a layout".into());
+        return Err("src_layout, dst_layout: expected layouts such as NCHW8c".into());
     };
     relayout(&from, &to, &inputs[0], &mut outputs[0]);
     Ok(())
 }
 
-/// Copies a tensor of layout `from` into one of layout `to`.
+/// Copies `input`, in layout `from`, to `output`, in layout `to`.
 pub(super) fn relayout(from: &Layout, to: &Layout, input: &TensorView<'_>, output: &mut TensorViewMut<'_>) {
     let (source, shape) = (input.shape, output.shape);
     let strides = strides(source);
@@ -223,8 +228,8 @@ pub(super) fn relayout(from: &Layout, to: &Layout, input: &TensorView<'_>, outpu
 inventory::submit! {
     OpDef {
         name: "layout_transform",
-        doc: "The same tensor in another layout. A capital letter names an axis, a number with its small letter a \
-              part cut off from it: NCHW8c holds 8 channels together. The parts divide the axis.",
+        doc: "The same tensor in another layout. An upper-case letter names an axis, a number with the lower-case \
+              letter a block of the axis: NCHW8c stores blocks of 8 channels. Block sizes divide the dimension.",
         arity: Arity::exactly(1),
         inputs: &["data"],
         attrs: &[

@@ -9,9 +9,10 @@ use crate::op::facts::{ErrorModel, Facts, LayoutRule, elements_along_axis, reduc
 use crate::tensor::{DType, TensorView, TensorViewMut};
 
 const EPSILON: AttrDef =
-    AttrDef::new("epsilon", AttrKind::Float, Default::Float(1e-5), "added to the variance before the root");
+    AttrDef::new("epsilon", AttrKind::Float, Default::Float(1e-5), "added to the variance before the square root");
 const CENTER: AttrDef = AttrDef::new("center", AttrKind::Bool, Default::Bool(true), "true if beta is added");
-const SCALE: AttrDef = AttrDef::new("scale", AttrKind::Bool, Default::Bool(true), "true if gamma multiplies");
+const SCALE: AttrDef =
+    AttrDef::new("scale", AttrKind::Bool, Default::Bool(true), "true if the result is multiplied by gamma");
 
 const fn axis(default: i64, doc: &'static str) -> AttrDef {
     AttrDef::new("axis", AttrKind::Int, Default::Int(default), doc)
@@ -90,7 +91,7 @@ inventory::submit! {
         arity: Arity::exactly(1),
         inputs: &["data"],
         attrs: &[
-            AttrDef::new("eps", AttrKind::Float, Default::Float(1e-10), "the smallest sum of squares"),
+            AttrDef::new("eps", AttrKind::Float, Default::Float(1e-10), "lower bound on the sum of squares"),
             AttrDef::new("axis", AttrKind::Ints, Default::Ints(&[]), "the axes that are summed over; none: all"),
         ],
         pattern: OpPattern::OutEWiseFusable,
@@ -128,7 +129,7 @@ inventory::submit! {
         doc: "At inference the data itself; result 1 is the mask, all ones.",
         arity: Arity::exactly(1),
         inputs: &["data"],
-        attrs: &[AttrDef::new("rate", AttrKind::Float, Default::Float(0.5), "share of elements that training drops")],
+        attrs: &[AttrDef::new("rate", AttrKind::Float, Default::Float(0.5), "fraction dropped in training")],
         pattern: OpPattern::Opaque,
         relation: |r| Ok(Type::tuple([same_as_input(r)?, same_as_input(r)?])),
         reference: Some(dropout_reference),
@@ -176,7 +177,7 @@ softmax! {
     "nn.log_softmax" "x - max - log(sum of exp(x - max)) along one axis." true Logarithm;
 }
 
-/// Returns the number of elements of one image, or of one example: an upper bound of those of a group.
+/// Returns the number of elements of one batch item, an upper bound on that of a group.
 fn elements_of_group(_: &Params<'_>, shapes: &[&[usize]], _: &[usize]) -> usize {
     shapes.first().map_or(0, |data| data.iter().skip(1).product())
 }
@@ -193,7 +194,8 @@ fn per_element<const N: u64>(cost: &Cost<'_>) -> u64 {
     cost.ret_len().saturating_mul(N)
 }
 
-/// Returns the type of the data and the dimension of its axis, which is the only dimension of all further arguments.
+/// Returns the element type and the dimensions of the data, and the dimension of its axis, which is the only dimension
+/// of every further argument.
 fn channels(relation: &Relation<'_>) -> Result<(DType, Vec<Dim>, Dim), Box<Diagnostic>> {
     let data = relation.tensor(0)?;
     let axis = relation.axis(relation.params.int("axis"), data.dims.len())?;
@@ -228,7 +230,10 @@ fn group_relation(relation: &Relation<'_>) -> TypeResult {
     let groups = relation.params.int("num_groups");
     let fits = |n: usize| groups >= 1 && n.is_multiple_of(groups as usize);
     if groups < 1 || channel.fixed().is_some_and(|n| !fits(n)) {
-        return Err(relation.error(codes::types::BAD_ATTRIBUTE, format!("{channel} channels in {groups} groups")));
+        return Err(relation.error(
+            codes::types::BAD_ATTRIBUTE,
+            format!("num_groups: expected a divisor of {channel} channels, found {groups}"),
+        ));
     }
     Ok(Type::tensor_of(dtype, dims))
 }
@@ -254,7 +259,7 @@ fn lrn_relation(relation: &Relation<'_>) -> TypeResult {
     axis_relation(relation)
 }
 
-/// Shape seen from one of its axes: elements before it, along it, and after it.
+/// Shape split at one axis: the dimensions before the axis, its own dimension, and the dimensions after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AxisView {
     /// Product of the dimensions before the axis.
@@ -266,7 +271,7 @@ pub struct AxisView {
 }
 
 impl AxisView {
-    /// Creates the view of an axis that the type relation accepted; a negative one counts from the end.
+    /// Creates the view of an axis that the type relation accepted; a negative axis counts from the end.
     pub fn new(shape: &[usize], axis: i64) -> AxisView {
         let axis = if axis < 0 { axis + shape.len() as i64 } else { axis } as usize;
         AxisView { outer: shape[..axis].iter().product(), len: shape[axis], inner: shape[axis + 1..].iter().product() }

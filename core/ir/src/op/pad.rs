@@ -32,14 +32,14 @@ inventory::submit! {
 inventory::submit! {
     OpDef {
         name: "dyn.nn.pad",
-        doc: "nn.pad with widths computed during the run: one row of before and after for every axis.",
+        doc: "nn.pad with widths computed at run time: one row (before, after) for every axis.",
         arity: Arity::exactly(3),
         inputs: &["data", "pad_width", "pad_value"],
         attrs: &[PAD_MODE],
         pattern: OpPattern::Injective,
         relation: dynamic_pad_relation,
         reference: Some(|params, inputs, outputs| {
-            let widths = inputs[1].to_i64s().ok_or("pad_width does not contain integers")?;
+            let widths = inputs[1].to_i64s().ok_or("pad_width: expected integers")?;
             pad(&params, &pairs(&widths), [&inputs[0], &inputs[2]], outputs);
             Ok(())
         }),
@@ -53,7 +53,7 @@ inventory::submit! {
         name: "nn.depth_to_space",
         doc: "Moves block_size^2 channels into blocks of the plane. Channel c of the result comes from channel \
               (row * block_size + column) * channels + c (mode DCR), or c * block_size^2 + row * block_size + column \
-              (mode CRD), where row and column are the place in the block.",
+              (mode CRD), where row and column are the position in the block.",
         arity: Arity::exactly(1),
         inputs: &["data"],
         attrs: &[
@@ -126,11 +126,14 @@ fn padded_type(relation: &Relation<'_>, value: usize, widths: Option<&[(i64, i64
     let (data, value) = (relation.tensor(0)?, relation.tensor(value)?);
     relation.same_dtype(data.dtype, value.dtype)?;
     if value.dims.iter().any(|d| d.fixed().is_some_and(|n| n != 1)) {
-        return Err(relation.mismatch("pad_value has more than one element"));
+        return Err(relation.mismatch("pad_value: expected one element, found several"));
     }
     let mode = relation.params.string("pad_mode");
     if !["constant", "edge", "reflect"].contains(&mode.as_str()) {
-        return Err(relation.error(codes::types::BAD_ATTRIBUTE, format!("pad_mode \"{mode}\" is not known")));
+        return Err(relation.error(
+            codes::types::BAD_ATTRIBUTE,
+            format!("pad_mode: expected \"constant\", \"edge\" or \"reflect\", found \"{mode}\""),
+        ));
     }
     let Some(widths) = widths else { return Ok(Type::tensor_of(data.dtype, vec![Dim::Any; data.dims.len()])) };
     let dims: Result<Vec<Dim>, Box<Diagnostic>> = data
@@ -147,7 +150,9 @@ fn padded_type(relation: &Relation<'_>, value: usize, widths: Option<&[(i64, i64
                     _ => i64::MAX,
                 };
                 if reach > 0 && reach > max_reach {
-                    return Err(relation.mismatch(format!("{mode} padding of {reach} on {n} elements")));
+                    return Err(relation.mismatch(format!(
+                        "expected {mode} padding of at most {max_reach} on {n} elements, found {reach}"
+                    )));
                 }
                 spatial::to_dim(relation, *n as i128 + i128::from(before) + i128::from(after))
             }
@@ -157,7 +162,8 @@ fn padded_type(relation: &Relation<'_>, value: usize, widths: Option<&[(i64, i64
     Ok(Type::tensor_of(data.dtype, dims?))
 }
 
-/// Returns the source of index `x` (counted from the first element of the data); `None` for the pad value.
+/// Returns the index in the data that padded index `x`, counted from the first element of the data, copies; `None` for
+/// the pad value.
 pub fn pad_source(mode: &str, x: i64, size: i64) -> Option<i64> {
     match mode {
         _ if (0..size).contains(&x) => Some(x),
@@ -211,7 +217,10 @@ fn block(relation: &Relation<'_>) -> Result<(i64, [Dim; 4], Vec<usize>), Box<Dia
     }
     let size = relation.params.int("block_size");
     if !(1..=1 << 20).contains(&size) {
-        return Err(relation.error(codes::types::BAD_ATTRIBUTE, format!("block_size is {size}")));
+        return Err(relation.error(
+            codes::types::BAD_ATTRIBUTE,
+            format!("block_size: expected an integer from 1 to 1048576, found {size}"),
+        ));
     }
     Ok((size, std::array::from_fn(|i| data.dims[at[i]].clone()), at))
 }
@@ -226,7 +235,7 @@ fn times(relation: &Relation<'_>, dim: &Dim, n: i64) -> Result<Dim, Box<Diagnost
 fn divide_exact(relation: &Relation<'_>, subject: &str, dim: &Dim, n: i64) -> Result<Dim, Box<Diagnostic>> {
     match dim {
         Dim::Fixed(d) if *d % n as usize == 0 => Ok(Dim::Fixed(d / n as usize)),
-        Dim::Fixed(d) => Err(relation.mismatch(format!("{d} {subject} cannot be divided by {n}"))),
+        Dim::Fixed(d) => Err(relation.mismatch(format!("expected a number of {subject} divisible by {n}, found {d}"))),
         _ => Ok(Dim::compute([dim], |[dim]| dim.floor_div(&DimExpr::constant(n)))),
     }
 }
@@ -242,7 +251,9 @@ fn type_in_layout(relation: &Relation<'_>, dims: [Dim; 4], at: &[usize]) -> Type
 fn depth_relation(relation: &Relation<'_>) -> TypeResult {
     let mode = relation.params.string("mode");
     if mode != "DCR" && mode != "CRD" {
-        return Err(relation.error(codes::types::BAD_ATTRIBUTE, format!("mode \"{mode}\" is not known")));
+        return Err(
+            relation.error(codes::types::BAD_ATTRIBUTE, format!("mode: expected \"DCR\" or \"CRD\", found \"{mode}\""))
+        );
     }
     let (size, [n, c, h, w], at) = block(relation)?;
     let c = divide_exact(relation, "channels", &c, size * size)?;
@@ -267,7 +278,7 @@ fn blocks_reference(
     let to_space = params.def().name == "nn.depth_to_space";
     let crd = params.string("mode") == "CRD";
     let bytes = inputs[0].dtype.size();
-    // `deep` has the channels, `wide` the plane; both are traversed in the order of `wide`.
+    // `deep` is the tensor with more channels, `wide` the one with the larger plane; the traversal follows `wide`.
     let (deep, wide) = if to_space { (&data, &out) } else { (&out, &data) };
     let [batch, channels, _, height, width] = wide.size;
     for n in 0..batch {

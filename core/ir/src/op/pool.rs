@@ -24,7 +24,7 @@ const fn window_attrs(ones: &'static [i64], zeros: &'static [i64], layout: &'sta
             "padding",
             AttrKind::Ints,
             Default::Ints(zeros),
-            "around the data: one number, one per axis, or all befores and then all afters",
+            "around the data: one value, one per axis, or all values before and then all values after",
         ),
         AttrDef::new("layout", AttrKind::Str, Default::Str(layout), LAYOUT),
         AttrDef::new("out_layout", AttrKind::Str, Default::Str(""), OUT_LAYOUT),
@@ -32,7 +32,7 @@ const fn window_attrs(ones: &'static [i64], zeros: &'static [i64], layout: &'sta
             "ceil_mode",
             AttrKind::Bool,
             Default::Bool(false),
-            "true if a last, incomplete step yields a window as well",
+            "true if the number of windows is rounded up, so that the last one may be incomplete",
         ),
     ]
 }
@@ -43,7 +43,7 @@ const fn avg_attrs(ones: &'static [i64], zeros: &'static [i64], layout: &'static
     [a, b, c, d, e, f, g, COUNT]
 }
 
-/// Returns the attributes of pooling by the norm of each window.
+/// Returns the attributes of Lp pooling.
 const fn lp_attrs(ones: &'static [i64], zeros: &'static [i64], layout: &'static str) -> [AttrDef; 8] {
     let [a, b, c, d, e, f, g] = window_attrs(ones, zeros, layout);
     let p = AttrDef::new("p", AttrKind::Int, Default::Int(2), "exponent of the norm, at least 1");
@@ -55,7 +55,7 @@ pub(super) const fn avg_attrs_2d() -> [AttrDef; 8] {
     avg_attrs(&[1, 1], &[0, 0], "NCHW")
 }
 
-/// Returns the number of elements of a window, inside and outside of the data.
+/// Returns the number of elements of a window, including padding.
 fn window_elements(params: &Params<'_>, shapes: &[&[usize]], result: &[usize]) -> usize {
     let window: i64 = params.ints("pool_size").iter().product();
     reduced_elements(params, shapes, result).max(window as usize)
@@ -80,10 +80,10 @@ macro_rules! pool {
     )*};
 }
 
-const MAX: &str = "The largest element in each window; padding never wins, NaN always does.";
-const AVG: &str = "The mean of each window, over its elements inside the data, or with count_include_pad over those \
-                   inside the padded data.";
-const LP: &str = "The p-norm of each window, (sum of |x|^p)^(1/p); padding adds nothing.";
+const MAX: &str = "The largest element of each window; padding is ignored, NaN propagates.";
+const AVG: &str = "The mean of each window over its elements in the data or, with count_include_pad, over those in the \
+                   padded data.";
+const LP: &str = "The p-norm of each window, (sum of |x|^p)^(1/p); padding counts as 0.";
 const COUNT: AttrDef =
     AttrDef::new("count_include_pad", AttrKind::Bool, Default::Bool(false), "true if padding counts in the mean");
 
@@ -137,7 +137,7 @@ macro_rules! adaptive {
                 inputs: &["data"],
                 attrs: &[
                     AttrDef::new("output_size", AttrKind::Ints, Default::Ints(&[]),
-                        "size of the result per axis; one number stands for all, none for the size of the data"),
+                        "dimensions of the result; one value for all axes, empty for the dimensions of the data"),
                     AttrDef::new("layout", AttrKind::Str, Default::Str($layout), LAYOUT),
                     AttrDef::new("out_layout", AttrKind::Str, Default::Str(""), OUT_LAYOUT),
                 ],
@@ -152,8 +152,8 @@ macro_rules! adaptive {
 }
 
 const ADAPTIVE_AVG: &str =
-    "The mean over [floor(i * size / out), ceil((i + 1) * size / out)) of each spatial axis, for place i of out.";
-const ADAPTIVE_MAX: &str = "The largest element of [floor(i * size / out), ceil((i + 1) * size / out)) of each spatial axis, for place i of out.";
+    "The mean over [floor(i * size / out), ceil((i + 1) * size / out)) of each spatial axis, for index i of out.";
+const ADAPTIVE_MAX: &str = "The largest element of [floor(i * size / out), ceil((i + 1) * size / out)) of each spatial axis, for index i of out.";
 
 adaptive! {
     1 "nn.adaptive_avg_pool1d" ADAPTIVE_AVG "NCW" adaptive_avg Facts::EXACT.sum(reduced_elements);
@@ -183,7 +183,7 @@ impl PoolShape {
     }
 }
 
-/// Returns the window of pooling, on three axes.
+/// Returns the taps and the parameters of a pooling window, extended to three axes.
 pub fn pool_window(params: &Params<'_>, axes: usize) -> ([usize; 3], WindowParams) {
     let mut taps = [1; 3];
     for (to, &v) in taps[3 - axes..].iter_mut().zip(&params.per_axis("pool_size", axes)) {
@@ -192,7 +192,8 @@ pub fn pool_window(params: &Params<'_>, axes: usize) -> ([usize; 3], WindowParam
     (taps, WindowParams::new(params, axes))
 }
 
-/// Returns the type with batch and channels of argument 0 and these spatial dimensions, in the layout of the result.
+/// Returns the type of the result: batch and channels of argument 0 and the given spatial dimensions, in the layout of
+/// the result.
 fn pooled_type(relation: &Relation<'_>, axes: usize, spatial: Vec<Dim>) -> TypeResult {
     let data = relation.tensor(0)?;
     let order = format!("NC{}", spatial::spatial(axes));
@@ -257,7 +258,7 @@ fn adaptive_relation<const AXES: usize>(relation: &Relation<'_>) -> TypeResult {
     };
     let data = relation.tensor(0)?;
     if data.is_empty() && data.dims.first() != Some(&Dim::Fixed(0)) {
-        return Err(relation.error(codes::types::TYPE_MISMATCH, "pooling over no elements"));
+        return Err(relation.error(codes::types::TYPE_MISMATCH, "data: expected at least one element, found none"));
     }
     pooled_type(relation, AXES, wanted)
 }
@@ -272,8 +273,8 @@ pub(super) fn pool_flops(cost: &Cost<'_>) -> u64 {
     cost.ret_len().saturating_mul(all)
 }
 
-/// Calls `finish` with the elements that each window covers, and the number of positions of the padded data that it
-/// covers.
+/// Folds each window with `step`, starting at `start`. `finish` maps the folded value, the number of elements in the
+/// data and the number in the padded data to the element of the result.
 fn windows(
     params: &Params<'_>,
     inputs: &[TensorView<'_>],
@@ -353,14 +354,14 @@ fn lp_reference(
     }
     let p = params.int("p");
     if p < 1 {
-        return Err(format!("expected p of at least 1, found {p}"));
+        return Err(format!("p: expected an integer >= 1, found {p}"));
     }
     let p = p as f64;
     windows(&params, inputs, outputs, 0.0, &|sum, x| sum + x.abs().powf(p), &|sum, _, _| sum.powf(1.0 / p));
     Ok(())
 }
 
-/// Returns the range of `size` elements that index `i` of `out` covers.
+/// Returns the range on an axis of `size` elements that index `i` of a result of `out` elements covers.
 pub fn adaptive_range(i: usize, size: usize, out: usize) -> Range<usize> {
     i * size / out..((i + 1) * size).div_ceil(out)
 }

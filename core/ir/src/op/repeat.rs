@@ -9,7 +9,7 @@ use crate::ir::{Dim, TensorType, Type};
 use crate::op::facts::Facts;
 use crate::tensor::{TensorView, TensorViewMut};
 
-/// Returns the type of `data` broadcast to these dimensions.
+/// Returns the type of `data` broadcast to `dims`.
 fn broadcast_to_dims(relation: &Relation<'_>, data: &TensorType, dims: Vec<Dim>) -> TypeResult {
     let Some(extra) = dims.len().checked_sub(data.dims.len()) else {
         return Err(relation.mismatch(format!("{} does not broadcast to {} dimensions", relation.args[0], dims.len())));
@@ -25,14 +25,19 @@ fn broadcast_to_dims(relation: &Relation<'_>, data: &TensorType, dims: Vec<Dim>)
     Ok(Type::tensor_of(data.dtype, dims))
 }
 
-/// Returns dimensions from a list of integers.
+/// Converts a list of integers to dimensions.
 pub(super) fn dims_of(relation: &Relation<'_>, shape: &[i64]) -> Result<Vec<Dim>, Box<crate::diag::Diagnostic>> {
     if shape.len() > MAX_RANK {
-        return Err(relation.error(codes::types::BAD_ATTRIBUTE, format!("a shape of {} dimensions", shape.len())));
+        return Err(relation.error(
+            codes::types::BAD_ATTRIBUTE,
+            format!("expected a rank of at most {MAX_RANK}, found {}", shape.len()),
+        ));
     }
     let dim = |&n: &i64| usize::try_from(n).map(Dim::Fixed).ok();
     let dims = shape.iter().map(dim).collect::<Option<Vec<_>>>();
-    dims.ok_or_else(|| relation.error(codes::types::BAD_ATTRIBUTE, format!("{shape:?} is not a shape")))
+    dims.ok_or_else(|| {
+        relation.error(codes::types::BAD_ATTRIBUTE, format!("expected dimensions >= 0, found {shape:?}"))
+    })
 }
 
 fn broadcast(
@@ -48,7 +53,7 @@ fn broadcast(
 inventory::submit! {
     OpDef {
         name: "broadcast_to",
-        doc: "data repeated along its dimensions of size 1, and along new leading ones, until it has the given shape.",
+        doc: "data broadcast to the given shape: repeated along dimensions of 1 and along new leading dimensions.",
         arity: Arity::exactly(1),
         inputs: &["data"],
         attrs: &[AttrDef::new("shape", AttrKind::Ints, Default::Required, "the shape of the result")],
@@ -65,7 +70,7 @@ inventory::submit! {
 inventory::submit! {
     OpDef {
         name: "broadcast_to_like",
-        doc: "data repeated until it has the shape of broadcast_type.",
+        doc: "data broadcast to the shape of broadcast_type.",
         arity: Arity::exactly(2),
         inputs: &["data", "broadcast_type"],
         attrs: &[],
@@ -80,7 +85,7 @@ inventory::submit! {
 inventory::submit! {
     OpDef {
         name: "dyn.broadcast_to",
-        doc: "broadcast_to with a shape computed during the run.",
+        doc: "broadcast_to with a shape computed at run time.",
         arity: Arity::exactly(2),
         inputs: &["data", "shape"],
         attrs: &[],
@@ -131,7 +136,7 @@ fn tile(_: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'
 inventory::submit! {
     OpDef {
         name: "tile",
-        doc: "data laid side by side, reps[i] times along axis i; the shorter of shape and reps gets leading ones.",
+        doc: "data repeated reps[i] times along axis i; the shorter of shape and reps is padded with leading ones.",
         arity: Arity::exactly(1),
         inputs: &["data"],
         attrs: &[AttrDef::new("reps", AttrKind::Ints, Default::Required, "repetitions per axis")],
@@ -146,7 +151,7 @@ inventory::submit! {
 inventory::submit! {
     OpDef {
         name: "dyn.tile",
-        doc: "tile with repetitions computed during the run.",
+        doc: "tile with repetitions computed at run time.",
         arity: Arity::exactly(2),
         inputs: &["data", "reps"],
         attrs: &[],
@@ -167,11 +172,11 @@ inventory::submit! {
 inventory::submit! {
     OpDef {
         name: "repeat",
-        doc: "Each element `repeats` times in a row along the axis.",
+        doc: "Each element repeated `repeats` times in succession along the axis.",
         arity: Arity::exactly(1),
         inputs: &["data"],
         attrs: &[
-            AttrDef::new("repeats", AttrKind::Int, Default::Required, "how often"),
+            AttrDef::new("repeats", AttrKind::Int, Default::Required, "number of repetitions"),
             AttrDef::new("axis", AttrKind::Int, Default::Required, "the axis; from the end when negative"),
         ],
         pattern: OpPattern::Broadcast,

@@ -138,7 +138,7 @@ impl<'a> Writer<'a> {
         self.normalize(i);
     }
 
-    /// Stores `value` as element `i`: wrapped to an integer type, rounded to the nearest value of a floating-point type.
+    /// Stores `value` as element `i`: wrapped to an integer type, rounded to nearest for a floating-point type.
     pub fn set_int(&mut self, i: usize, value: i128) {
         (self.set_int)(self.data, i, value);
         self.normalize(i);

@@ -1,4 +1,4 @@
-//! Operators that order elements along an axis. Equal elements keep their order; NaN counts as larger than all else.
+//! Operators that order elements along an axis. Equal elements keep their order; NaN counts as the largest.
 
 use super::elementwise::{one_per_element, same_as_input, with_element_type};
 use super::scalar::{Reader, Writer};
@@ -17,12 +17,13 @@ const fn is_ascend(default: bool) -> AttrDef {
     AttrDef::new("is_ascend", AttrKind::Bool, Default::Bool(default), "true if the smallest element comes first")
 }
 
-/// Returns, for each row along the axis, the indices of its first `take` elements. Rows are in row-major order.
+/// Returns, for each row along the axis, the indices of its first `take` elements in sorted order. The rows are in
+/// row-major order.
 fn ranking(input: &TensorView<'_>, axis: usize, ascending: bool, take: usize) -> Vec<Vec<usize>> {
     let (outer, size, inner) = split_at_axis(input.shape, axis);
     let mut rows = Vec::with_capacity(outer * inner);
     let data = Reader::new(input);
-    // NaN comes after everything else.
+    // NaN is ordered after all other values.
     let compare = |a: usize, b: usize| {
         data.compare(a, &data, b).unwrap_or_else(|| data.float(a).is_nan().cmp(&data.float(b).is_nan()))
     };
@@ -43,7 +44,7 @@ fn ranking(input: &TensorView<'_>, axis: usize, ascending: bool, take: usize) ->
     rows
 }
 
-/// Writes the elements in the order of the ranking.
+/// Writes the ranked elements.
 fn write_values(input: &TensorView<'_>, axis: usize, rows: &[Vec<usize>], output: &mut TensorViewMut<'_>) {
     let (size, (_, from, inner)) = (input.dtype.size(), split_at_axis(input.shape, axis));
     let to = output.shape[axis];
@@ -56,7 +57,7 @@ fn write_values(input: &TensorView<'_>, axis: usize, rows: &[Vec<usize>], output
     }
 }
 
-/// Writes the ranking itself.
+/// Writes the ranked indices.
 fn write_indices(axis: usize, rows: &[Vec<usize>], output: &mut TensorViewMut<'_>) {
     let (_, to, inner) = split_at_axis(output.shape, axis);
     let mut out = Writer::new(output);
@@ -95,7 +96,7 @@ inventory::submit! {
 }
 
 fn index_type(relation: &Relation<'_>) -> Result<DType, Box<crate::diag::Diagnostic>> {
-    let wanted = || relation.error(codes::types::BAD_ATTRIBUTE, "dtype is not an element type");
+    let wanted = || relation.error(codes::types::BAD_ATTRIBUTE, "dtype: expected an element type, found \"\"");
     relation.params.dtype("dtype").ok_or_else(wanted)
 }
 
@@ -122,7 +123,7 @@ inventory::submit! {
     }
 }
 
-/// Returns the type for `k` elements along the axis; `None` if k is unknown.
+/// Returns the type of the result with `k` elements along the axis, an unknown number if `k` is `None`.
 fn topk_type(relation: &Relation<'_>, k: Option<i64>) -> TypeResult {
     let data = relation.tensor(0)?;
     let axis = relation.axis(relation.params.int("axis"), data.dims.len())?;
@@ -130,10 +131,10 @@ fn topk_type(relation: &Relation<'_>, k: Option<i64>) -> TypeResult {
     match (k, dims[axis].fixed()) {
         (None, _) => dims[axis] = Dim::Any,
         (Some(k), Some(n)) if k > n as i64 => {
-            return Err(relation.error(codes::types::BAD_ATTRIBUTE, format!("the first {k} of {n} elements")));
+            return Err(relation.error(codes::types::BAD_ATTRIBUTE, format!("k: expected at most {n}, found {k}")));
         }
         (Some(k), _) if k >= 1 => dims[axis] = Dim::Fixed(k as usize),
-        // All of them.
+        // A `k` below 1 selects all elements.
         (Some(_), _) => {}
     }
     let values = Type::tensor_of(data.dtype, dims.iter().cloned());
@@ -142,7 +143,10 @@ fn topk_type(relation: &Relation<'_>, k: Option<i64>) -> TypeResult {
         "both" => Ok(Type::tuple([values, indices])),
         "values" => Ok(values),
         "indices" => Ok(indices),
-        other => Err(relation.error(codes::types::BAD_ATTRIBUTE, format!("ret_type \"{other}\""))),
+        other => Err(relation.error(
+            codes::types::BAD_ATTRIBUTE,
+            format!("ret_type: expected \"both\", \"values\" or \"indices\", found \"{other}\""),
+        )),
     }
 }
 
@@ -175,7 +179,7 @@ inventory::submit! {
         arity: Arity::exactly(1),
         inputs: &["data"],
         attrs: &[
-            AttrDef::new("k", AttrKind::Int, Default::Int(1), "how many; below 1: all"),
+            AttrDef::new("k", AttrKind::Int, Default::Int(1), "number of elements; below 1: all"),
             AXIS,
             RET_TYPE,
             is_ascend(false),
@@ -192,7 +196,7 @@ inventory::submit! {
 inventory::submit! {
     OpDef {
         name: "dyn.topk",
-        doc: "topk with k computed during the run: an integer scalar or a vector of one element.",
+        doc: "topk with k computed at run time: an integer scalar or a vector of one element.",
         arity: Arity::exactly(2),
         inputs: &["data", "k"],
         attrs: &[AXIS, RET_TYPE, is_ascend(false), DTYPE],

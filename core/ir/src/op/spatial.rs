@@ -1,7 +1,8 @@
 //! Common parts of convolutions, pooling and image operators: layouts, and windows that slide over spatial axes.
 //!
 //! A layout is a permutation of letters: N batch, C channels, D H W depth, height and width, O and I the output and
-//! input channels of a kernel. One, two and three spatial axes are treated alike: a missing leading axis has dimension 1.
+//! input channels of a kernel. One, two and three spatial axes are treated alike: a missing leading axis counts as a
+//! dimension of 1.
 
 use super::{Params, Relation};
 use crate::diag::{Diagnostic, codes};

@@ -73,9 +73,9 @@ fn convolution_errors() {
         "nn.conv2d",
         [("groups", AttrValue::Int(4))],
         &[data.clone(), f32s("6, 1, 3, 3")],
-        "6 channels in 4 groups",
+        "expected a number of channels divisible by 4 groups, found 6",
     );
-    expect_error("nn.conv2d", [("groups", AttrValue::Int(0))], &args, "groups is 0");
+    expect_error("nn.conv2d", [("groups", AttrValue::Int(0))], &args, "groups: expected an integer >= 1, found 0");
     expect_error(
         "nn.conv2d",
         [("kernel_size", ints([5, 5]))],
@@ -190,7 +190,12 @@ fn normalization_types() {
     expect_error("nn.softmax", [("axis", AttrValue::Int(3))], &[f32s("1, 2")], "axis 3");
     expect_error("nn.lrn", [("size", AttrValue::Int(4))], &[f32s("1, 2, 3, 3")], "an odd number");
     let groups = ("num_groups", AttrValue::Int(2));
-    expect_error("nn.group_norm", [groups], &[f32s("1, 3, 2"), channel(), channel()], "3 channels in 2 groups");
+    expect_error(
+        "nn.group_norm",
+        [groups],
+        &[f32s("1, 3, 2"), channel(), channel()],
+        "num_groups: expected a divisor of 3 channels, found 2",
+    );
     expect_type("nn.prelu", [], &[f32s("1, 3, ?"), channel()], "Tensor[(1, 3, ?), float32]");
 }
 
@@ -206,18 +211,38 @@ fn plane_types() {
     expect_error("image.resize2d", [("size", ints([5, 6]))], &[f32s("1, 1, 0, 2")], "empty plane");
     let scale = |v: f64| ("scale_h", AttrValue::Float(v));
     expect_type("nn.upsampling", [scale(2.5)], &[f32s("1, 2, 3, ?")], "Tensor[(1, 2, 8, ?), float32]");
-    expect_error("nn.upsampling", [scale(-1.0)], &[f32s("1, 2, 3, 4")], "scale_h is -1");
+    expect_error(
+        "nn.upsampling",
+        [scale(-1.0)],
+        &[f32s("1, 2, 3, 4")],
+        "scale_h: expected a scale in (0, 1000000], found -1",
+    );
     let pairs = |widths: &[[i64; 2]]| ("pad_width", AttrValue::List(widths.iter().map(|&w| ints(w)).collect()));
     let scalar = || f32s("");
     expect_type("nn.pad", [pairs(&[[1, 2], [0, 0]])], &[f32s("3, n"), scalar()], "Tensor[(6, n), float32]");
     expect_error("nn.pad", [pairs(&[[1, 2]])], &[f32s("3, 4"), scalar()], "expected 2 pairs");
     let reflect = ("pad_mode", "reflect".into());
-    expect_error("nn.pad", [pairs(&[[3, 0]]), reflect], &[f32s("3"), scalar()], "reflect padding of 3 on 3 elements");
+    expect_error(
+        "nn.pad",
+        [pairs(&[[3, 0]]), reflect],
+        &[f32s("3"), scalar()],
+        "expected reflect padding of at most 2 on 3 elements, found 3",
+    );
     expect_error("nn.pad", [pairs(&[[-2, -2]])], &[f32s("3"), scalar()], "found -1");
     let block = || ("block_size", AttrValue::Int(2));
     expect_type("nn.depth_to_space", [block()], &[f32s("1, 8, ?, 3")], "Tensor[(1, 2, ?, 6), float32]");
-    expect_error("nn.depth_to_space", [block()], &[f32s("1, 6, 2, 3")], "6 channels cannot be divided by 4");
-    expect_error("nn.space_to_depth", [block()], &[f32s("1, 6, 3, 2")], "3 rows cannot be divided by 2");
+    expect_error(
+        "nn.depth_to_space",
+        [block()],
+        &[f32s("1, 6, 2, 3")],
+        "expected a number of channels divisible by 4, found 6",
+    );
+    expect_error(
+        "nn.space_to_depth",
+        [block()],
+        &[f32s("1, 6, 3, 2")],
+        "expected a number of rows divisible by 2, found 3",
+    );
 }
 
 #[test]
@@ -266,5 +291,5 @@ fn norms_of_windows_do_not_overflow() {
         assert!(got.as_slice::<f32>().iter().zip(wanted).all(|(&a, b)| close(a, b)), "{p}: {got:?}");
     }
     let none = call("nn.contrib_lp_pool2d", &attrs(0), &[data]).unwrap_err();
-    assert!(none.contains("p of at least 1"), "{none}");
+    assert!(none.contains("p: expected an integer >= 1, found"), "{none}");
 }
