@@ -1,6 +1,6 @@
 //! Reductions along axes. Floats are accumulated in binary64, integers exactly, and rounded or wrapped once.
 //!
-//! `axis` None or empty means every axis; `exclude` inverts the choice; `keepdims` keeps reduced axes with size 1.
+//! `axis` None or empty means every axis; `exclude` inverts the choice; `keepdims` keeps reduced axes with dimension 1.
 
 use super::scalar::{self, Reader, Writer, larger, smaller};
 use super::walk::{broadcast_strides, each_index, offset, strides};
@@ -10,9 +10,9 @@ use crate::ir::{Dim, Type};
 use crate::op::facts::{Facts, reduced_elements};
 use crate::tensor::{DType, Shape, TensorView, TensorViewMut};
 
-const AXIS: AttrDef = AttrDef::new("axis", AttrKind::Ints, Default::None, "the axes reduced; None: all");
+const AXIS: AttrDef = AttrDef::new("axis", AttrKind::Ints, Default::None, "the reduced axes; None: all");
 const KEEPDIMS: AttrDef =
-    AttrDef::new("keepdims", AttrKind::Bool, Default::Bool(false), "true to keep reduced axes with size 1");
+    AttrDef::new("keepdims", AttrKind::Bool, Default::Bool(false), "true to keep reduced axes with dimension 1");
 const EXCLUDE: AttrDef =
     AttrDef::new("exclude", AttrKind::Bool, Default::Bool(false), "true if `axis` lists the axes that are not reduced");
 
@@ -35,10 +35,7 @@ fn reduced_dims(relation: &Relation<'_>) -> Result<Vec<Dim>, Box<Diagnostic>> {
     let mask = reduced(&relation.params, data.dims.len()).ok_or_else(|| {
         let axes = relation.params.ints("axis");
         let rank = data.dims.len();
-        relation.error(
-            codes::types::BAD_ATTRIBUTE,
-            format!("axis {axes:?} is out of range for a tensor with {rank} dimensions"),
-        )
+        relation.error(codes::types::BAD_ATTRIBUTE, format!("axis {axes:?} is out of range for rank {rank}"))
     })?;
     let keepdims = relation.params.bool("keepdims");
     let kept = data.dims.iter().zip(mask).filter_map(|(dim, reduced)| match reduced {
@@ -64,7 +61,7 @@ fn each_group(
     shape: &[usize],
     mut visit: impl FnMut(&mut dyn Iterator<Item = usize>),
 ) -> Result<(), ReferenceError> {
-    let mask = reduced(params, shape.len()).ok_or("no such axis")?;
+    let mask = reduced(params, shape.len()).ok_or("axis is out of range")?;
     let strides = strides(shape);
     let part = |wanted: bool| -> (Shape, Shape) {
         (0..shape.len()).filter(|&a| mask[a] == wanted).map(|a| (shape[a], strides[a])).unzip()
@@ -79,7 +76,8 @@ fn each_group(
     Ok(())
 }
 
-/// Folds every group: floats in binary64, integers in 128 bits; `finish` gets the number of elements.
+/// Folds every group: floats in binary64, integers in 128 bits. `float` and `int` each consist of the initial value,
+/// the step, and the final function of the folded value and the number of elements.
 fn fold(
     params: Params<'_>,
     inputs: &[TensorView<'_>],
@@ -177,11 +175,12 @@ macro_rules! boolean_reductions {
 }
 
 boolean_reductions! {
-    "all", "True when no element is zero; true for an empty group.", all;
-    "any", "True when an element is not zero; false for an empty group.", any;
+    "all", "True if no element is zero; true for an empty group.", all;
+    "any", "True if at least one element is not zero; false for an empty group.", any;
 }
 
-/// Computes the position in its group of the element that `better` prefers to all others.
+/// Stores the position within each group of its extreme element: the greatest if `better` is `Greater`, the least if
+/// `better` is `Less`.
 fn arg_reduce(
     params: Params<'_>,
     inputs: &[TensorView<'_>],
@@ -208,7 +207,7 @@ fn arg_reduce(
     })?;
     for (out, position) in outputs[0].as_mut_slice::<i32>().iter_mut().zip(positions) {
         let position = position.ok_or("the reduced axes have no elements")?;
-        *out = i32::try_from(position).map_err(|_| "a position beyond int32")?;
+        *out = i32::try_from(position).map_err(|_| "the index does not fit int32")?;
     }
     Ok(())
 }
@@ -229,7 +228,7 @@ macro_rules! arg_reductions {
                         "select_last_index",
                         AttrKind::Bool,
                         Default::Bool(false),
-                        "which of equal elements: the last, or the first",
+                        "true to select the last of equal elements, false for the first",
                     ),
                 ],
                 pattern: OpPattern::CommReduce,
@@ -252,7 +251,7 @@ arg_reductions! {
 inventory::submit! {
     OpDef {
         name: "variance",
-        doc: "The mean of (data - mean)^2, where `mean` broadcasts to data (the mean with keepdims).",
+        doc: "The mean of (data - mean)^2, where `mean` is broadcast to data (for example the mean with keepdims).",
         arity: Arity::exactly(2),
         inputs: &["data", "mean"],
         attrs: &[

@@ -1,5 +1,5 @@
-//! Operators that change the dimensions of the same elements. None of them moves data: their references copy, an
-//! executor makes the result a view of the argument.
+//! Operators that change dimensions but not the order of the elements. The references copy the data, but an executor
+//! can make the result a view of the argument.
 
 use super::elementwise::no_flops;
 use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
@@ -16,23 +16,23 @@ fn copy(_: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'
     Ok(())
 }
 
-/// Returns the product of known dimensions; `None` if one is unknown or it overflows.
+/// Returns the product of known dimensions; `None` if a dimension is unknown or the product overflows.
 pub(super) fn product<'a>(dims: impl IntoIterator<Item = &'a Dim>) -> Option<usize> {
     dims.into_iter().try_fold(1usize, |n, d| n.checked_mul(d.fixed()?))
 }
 
-/// Output dimension of a reshape while the codes are read.
+/// Output dimension of a reshape, decoded from `newshape`.
 enum Code {
     /// An explicit number.
     Fixed(usize),
-    /// These input dimensions, multiplied.
+    /// The product of a range of input dimensions.
     Input(std::ops::Range<usize>),
     /// `-1`: inferred from the others.
     Infer,
 }
 
-/// Parses Relay's codes: n, 0 (this dimension), -1 (inferred), -2 (all that remain), -3 (two merged), -4 (one split
-/// into the next two numbers).
+/// Parses Relay's codes: n, 0 (the input dimension at this position), -1 (inferred), -2 (all remaining dimensions), -3
+/// (two dimensions merged), -4 (one dimension split into the next two numbers).
 fn read_codes(
     relation: &Relation<'_>,
     data: &TensorType,
@@ -71,7 +71,7 @@ fn read_codes(
             -4 => {
                 let source = take(&mut at, 1)?.start;
                 let (Some(a), Some(b)) = (numbers.next(), numbers.next()) else {
-                    return Err(bad(format!("newshape {newshape:?}: -4 is followed by two numbers")));
+                    return Err(bad(format!("newshape {newshape:?}: expected two numbers after -4")));
                 };
                 result.extend(split_dim(&data.dims[source], a, b).ok_or_else(|| {
                     bad(format!("newshape {newshape:?} does not split dimension {}", data.dims[source]))
@@ -87,12 +87,13 @@ fn read_codes(
         }
     }
     if result.iter().filter(|c| matches!(c, Code::Infer)).count() > 1 {
-        return Err(bad(format!("newshape {newshape:?} leaves more than one dimension open")));
+        return Err(bad(format!("newshape {newshape:?} has more than one inferred dimension")));
     }
     Ok(result)
 }
 
-/// Returns the two factors of a dimension, one of which may be -1.
+/// Splits a dimension into the factors `a` and `b`, one of which may be -1; `None` if the dimension is not their
+/// product.
 fn split_dim(dim: &Dim, a: i64, b: i64) -> Option<[Code; 2]> {
     let (x, y) = (usize::try_from(a).ok(), usize::try_from(b).ok());
     let divide = |by: usize| match dim.fixed() {
@@ -120,7 +121,9 @@ pub(super) fn reshaped(relation: &Relation<'_>, data: &TensorType, newshape: &[i
     let mut known = 1usize;
     for code in &codes {
         if let Code::Fixed(n) = code {
-            known = known.checked_mul(*n).ok_or_else(|| relation.mismatch(format!("{newshape:?} is too large")))?;
+            known = known
+                .checked_mul(*n)
+                .ok_or_else(|| relation.mismatch(format!("newshape {newshape:?} is too large")))?;
         }
     }
     let infers = codes.iter().any(|c| matches!(c, Code::Infer));
@@ -140,7 +143,7 @@ pub(super) fn reshaped(relation: &Relation<'_>, data: &TensorType, newshape: &[i
         Some(total) if known > 0 && total % known == 0 => Dim::Fixed(total / known),
         Some(0) if known == 0 => Dim::Fixed(0),
         Some(_) => return Err(wrong()),
-        // The run fails where it does not divide.
+        // A remainder is an error at run time.
         None => {
             let total = Dim::product(left.iter().copied()).unwrap_or(Dim::Any);
             Dim::compute([&total, &Dim::Fixed(known)], |[total, known]| total.floor_div(&known))
@@ -162,14 +165,14 @@ fn total_of(data: &TensorType, codes: &[Code]) -> Option<usize> {
     })
 }
 
-const ALLOWZERO: AttrDef = AttrDef::new("allowzero", AttrKind::Bool, Default::Bool(false), "0 means no elements");
+const ALLOWZERO: AttrDef = AttrDef::new("allowzero", AttrKind::Bool, Default::Bool(false), "true if 0 is a dimension");
 
 inventory::submit! {
     OpDef {
         name: "reshape",
-        doc: "The same elements under other dimensions. In newshape, 0 keeps the dimension at that place, -1 stands \
-              for what is left, -2 for all dimensions that remain, -3 merges two, -4 splits one into the two numbers \
-              that follow.",
+        doc: "The same elements under other dimensions. In newshape, 0 copies the dimension at the same position, -1 \
+              is inferred from the number of elements, -2 copies all remaining dimensions, -3 merges two, -4 splits \
+              one into the two numbers that follow.",
         arity: Arity::exactly(1),
         inputs: &["data"],
         attrs: &[AttrDef::new("newshape", AttrKind::Ints, Default::Required, "dimensions or codes"), ALLOWZERO],
@@ -187,7 +190,7 @@ inventory::submit! {
 inventory::submit! {
     OpDef {
         name: "dyn.reshape",
-        doc: "reshape to dimensions computed during the run; only the codes 0 and -1 are known here.",
+        doc: "reshape to dimensions computed at run time; only the codes 0 and -1 are supported.",
         arity: Arity::exactly(2),
         inputs: &["data", "newshape"],
         attrs: &[ALLOWZERO],
@@ -197,7 +200,10 @@ inventory::submit! {
             let allowzero = relation.params.bool("allowzero");
             match relation.known_ints(1) {
                 Some(newshape) if newshape.iter().any(|&n| n < -1) => {
-                    Err(relation.error(codes::types::BAD_ATTRIBUTE, format!("newshape is {newshape:?}")))
+                    Err(relation.error(
+                        codes::types::BAD_ATTRIBUTE,
+                        format!("newshape: expected integers >= -1, found {newshape:?}"),
+                    ))
                 }
                 Some(newshape) => reshaped(relation, data, &newshape, allowzero),
                 None => Ok(Type::tensor_of(data.dtype, unknown_dims(relation, 1)?)),
@@ -212,7 +218,7 @@ inventory::submit! {
 /// Returns one unknown dimension for each element of argument `i`, a shape tensor.
 ///
 /// # Errors
-/// If it is not an integer vector of known length.
+/// If argument `i` is not an integer vector of known length.
 pub(super) fn unknown_dims(relation: &Relation<'_>, i: usize) -> Result<Vec<Dim>, Box<Diagnostic>> {
     let shape = relation.tensor(i)?;
     let name = relation.def.inputs[i];
@@ -228,7 +234,7 @@ pub(super) fn unknown_dims(relation: &Relation<'_>, i: usize) -> Result<Vec<Dim>
 inventory::submit! {
     OpDef {
         name: "reshape_like",
-        doc: "data under the dimensions of shape_like, which has as many elements.",
+        doc: "data with the dimensions of shape_like, which has the same number of elements.",
         arity: Arity::exactly(2),
         inputs: &["data", "shape_like"],
         attrs: &[],
@@ -238,7 +244,7 @@ inventory::submit! {
             if let (Some(a), Some(b)) = (product(&data.dims), product(&like.dims))
                 && a != b
             {
-                return Err(relation.mismatch(format!("{a} elements do not fill {}", relation.args[1])));
+                return Err(relation.mismatch(format!("shape_like: expected {a} elements, found {}", relation.args[1])));
             }
             Ok(Type::tensor_of(data.dtype, like.dims.iter().cloned()))
         },
@@ -259,7 +265,7 @@ inventory::submit! {
         relation: |relation| {
             let data = relation.tensor(0)?;
             match &*data.dims {
-                [] => Err(relation.mismatch("a scalar has no first dimension")),
+                [] => Err(relation.mismatch("data: expected 1 or more dimensions, found a scalar")),
                 [first, rest @ ..] => {
                     let rest = Dim::product(rest).unwrap_or(Dim::Any);
                     Ok(Type::tensor_of(data.dtype, [first.clone(), rest]))
@@ -272,10 +278,13 @@ inventory::submit! {
     }
 }
 
-/// Returns the type of `data` with `count` dimensions of size 1 inserted.
+/// Returns the type of `data` with `count` dimensions of 1 inserted at `axis`.
 fn expanded(relation: &Relation<'_>, data: &TensorType, axis: i64, count: i64) -> TypeResult {
     if !(0..=(MAX_RANK.saturating_sub(data.dims.len())) as i64).contains(&count) {
-        return Err(relation.error(codes::types::BAD_ATTRIBUTE, format!("{count} new dimensions")));
+        return Err(relation.error(
+            codes::types::BAD_ATTRIBUTE,
+            format!("num_newaxis: expected an integer >= 0 and a rank of at most {MAX_RANK}, found {count}"),
+        ));
     }
     let axis = relation.axis(axis, data.dims.len() + 1)?;
     let mut dims = data.dims.to_vec();
@@ -317,7 +326,7 @@ fn squeezed(relation: &Relation<'_>, data: &TensorType, axes: &[i64]) -> TypeRes
         let axis = relation.axis(axis, data.dims.len())?;
         if data.dims[axis].fixed().is_some_and(|n| n != 1) {
             let dim = &data.dims[axis];
-            return Err(relation.mismatch(format!("axis {axis}: expected size 1, found {dim}")));
+            return Err(relation.mismatch(format!("axis {axis}: expected dimension 1, found {dim}")));
         }
         keep[axis] = false;
     }
@@ -328,12 +337,12 @@ fn squeezed(relation: &Relation<'_>, data: &TensorType, axes: &[i64]) -> TypeRes
 inventory::submit! {
     OpDef {
         name: "expand_dims",
-        doc: "Inserts num_newaxis dimensions of size 1 before `axis`; a negative axis counts from the end.",
+        doc: "Inserts num_newaxis dimensions of 1 before `axis`; a negative axis counts from the end.",
         arity: Arity::exactly(1),
         inputs: &["data"],
         attrs: &[
             AttrDef::new("axis", AttrKind::Int, Default::Required, "position of the first new dimension"),
-            AttrDef::new("num_newaxis", AttrKind::Int, Default::Int(1), "how many to insert"),
+            AttrDef::new("num_newaxis", AttrKind::Int, Default::Int(1), "number of dimensions to insert"),
         ],
         pattern: OpPattern::Broadcast,
         relation: |relation| {
@@ -349,10 +358,10 @@ inventory::submit! {
 inventory::submit! {
     OpDef {
         name: "squeeze",
-        doc: "Removes the given dimensions, which have size 1; without `axis` every dimension of size 1.",
+        doc: "Removes the given axes, whose dimensions are 1; without `axis`, every axis of dimension 1.",
         arity: Arity::exactly(1),
         inputs: &["data"],
-        attrs: &[AttrDef::new("axis", AttrKind::Ints, Default::None, "what to remove; None: all of size 1")],
+        attrs: &[AttrDef::new("axis", AttrKind::Ints, Default::None, "the removed axes; None: all of dimension 1")],
         pattern: OpPattern::Injective,
         relation: |relation| {
             let data = relation.tensor(0)?;
@@ -366,7 +375,8 @@ inventory::submit! {
                     Some(_) => dims.push(dim.clone()),
                     None => {
                         let given = &relation.args[0];
-                        return Err(relation.mismatch(format!("{given} has unknown dimensions: give the axis")));
+                        return Err(relation
+                            .mismatch(format!("expected known dimensions where no axis is given, found {given}")));
                     }
                 }
             }
@@ -385,7 +395,7 @@ inventory::submit! {
               elements lists the places of new dimensions in the result, one each.",
         arity: Arity::exactly(2),
         inputs: &["data", "axis"],
-        attrs: &[AttrDef::new("num_newaxis", AttrKind::Int, Default::Int(1), "how many to insert")],
+        attrs: &[AttrDef::new("num_newaxis", AttrKind::Int, Default::Int(1), "number of dimensions to insert")],
         pattern: OpPattern::Broadcast,
         relation: |relation| {
             let (data, count) = (relation.tensor(0)?, relation.params.int("num_newaxis"));
@@ -413,7 +423,7 @@ inventory::submit! {
 inventory::submit! {
     OpDef {
         name: "dyn.squeeze",
-        doc: "squeeze of dimensions computed during the run: an integer vector.",
+        doc: "squeeze of axes computed at run time: an integer vector.",
         arity: Arity::exactly(2),
         inputs: &["data", "axis"],
         attrs: &[],
@@ -424,7 +434,10 @@ inventory::submit! {
                 Some(axes) => squeezed(relation, data, &axes),
                 None => match data.dims.len().checked_sub(removed) {
                     Some(rank) => Ok(Type::tensor_of(data.dtype, vec![Dim::Any; rank])),
-                    None => Err(relation.mismatch(format!("{removed} axes of {}", relation.args[0]))),
+                    None => Err(relation.mismatch(format!(
+                        "axis: expected at most as many axes as {} has, found {removed}",
+                        relation.args[0]
+                    ))),
                 },
             }
         },

@@ -1,4 +1,4 @@
-//! Operators that extract a regular part of a tensor.
+//! Operators that select a regular part of a tensor.
 
 use super::elementwise::no_flops;
 use super::walk::{gather, offset, strides};
@@ -8,7 +8,7 @@ use crate::ir::{Dim, DimExpr, Type};
 use crate::op::facts::Facts;
 use crate::tensor::{TensorView, TensorViewMut};
 
-/// Indices of an axis that a slice takes: `start`, `start + step`, ... `len` of them.
+/// Indices that a slice selects on one axis: `start`, `start + step`, ..., `len` in total.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Range {
     /// First index; meaningless if `len` is 0.
@@ -19,7 +19,7 @@ pub struct Range {
     pub len: usize,
 }
 
-/// Slice as written, before the sizes are known.
+/// Slice as written, with bounds that are not yet resolved against the dimensions.
 pub struct Slice {
     begin: Vec<i64>,
     end: Vec<i64>,
@@ -47,28 +47,32 @@ impl Slice {
         Some(Slice { begin: begin?, end: end?, strides: strides?, axes, ..attrs })
     }
 
-    /// Returns the axes that it cuts, in the order of `begin`.
+    /// Returns the sliced axes, in the order of `begin`.
     fn axes(&self, rank: usize) -> Result<Vec<usize>, String> {
         let Some(axes) = &self.axes else {
             let count = self.begin.len().max(self.end.len());
-            return if count <= rank { Ok((0..count).collect()) } else { Err(format!("{count} axes of {rank}")) };
+            return if count <= rank {
+                Ok((0..count).collect())
+            } else {
+                Err(format!("expected at most {rank} axes, found {count}"))
+            };
         };
         let mut result = Vec::with_capacity(axes.len());
         for &axis in axes {
             let resolved = usize::try_from(if axis < 0 { axis + rank as i64 } else { axis }).unwrap_or(rank);
             if resolved >= rank || result.contains(&resolved) {
-                return Err(format!("axes {axes:?} are out of range for a tensor with {rank} dimensions"));
+                return Err(format!("axes {axes:?} are repeated or out of range for rank {rank}"));
             }
             result.push(resolved);
         }
         Ok(result)
     }
 
-    /// Returns the indices of an axis of `n` elements, where that axis is number `i` of those it cuts.
+    /// Returns the selected indices of sliced axis number `i`, which has `n` elements.
     fn range(&self, i: usize, n: usize) -> Result<Range, String> {
         let step = if self.sizes { 1 } else { self.strides.get(i).copied().unwrap_or(1) };
         if step == 0 {
-            return Err("a stride is 0".into());
+            return Err("strides: expected a nonzero step, found 0".into());
         }
         let size = n as i128;
         // With a negative step, the position before the first element is a valid end.
@@ -95,7 +99,7 @@ impl Slice {
         Ok(Range { start: start.max(0) as usize, step, len })
     }
 
-    /// Returns the indices of each axis.
+    /// Returns the selected indices of every axis.
     pub fn ranges(&self, shape: &[usize]) -> Result<Vec<Range>, String> {
         let mut result: Vec<Range> = shape.iter().map(|&n| Range { start: 0, step: 1, len: n }).collect();
         for (i, axis) in self.axes(shape.len())?.into_iter().enumerate() {
@@ -104,7 +108,7 @@ impl Slice {
         Ok(result)
     }
 
-    /// Returns the number of elements taken of a symbolic dimension, where steps are forward.
+    /// Returns the number of elements selected from a symbolic dimension; unknown if the step is negative.
     fn length(&self, i: usize, dim: &Dim) -> Dim {
         let step = if self.sizes { 1 } else { self.strides.get(i).copied().unwrap_or(1) };
         if step < 1 {
@@ -121,7 +125,7 @@ impl Slice {
                 Some(&v) if v >= 0 => number(v).minimum(&n)?,
                 Some(&v) => n.offset(v)?,
             };
-            // An end before the start takes nothing, which is why neither need be kept within the axis at that side.
+            // An end before the start selects nothing, so neither bound has to be clamped on that side.
             let selected = match begin {
                 ..0 if self.sizes && self.end.get(i).is_some_and(|count| *count >= 0) => return None,
                 // end - max(n + begin, 0)
@@ -139,7 +143,7 @@ impl Slice {
         for (i, axis) in self.axes(dims.len()).map_err(bad)?.into_iter().enumerate() {
             result[axis] = match dims[axis].fixed() {
                 Some(n) => Dim::Fixed(self.range(i, n).map_err(bad)?.len),
-                // A slice that takes everything of two very different sizes takes everything of any size.
+                // A slice that selects all elements of two very different dimensions selects all of any dimension.
                 None => {
                     let all = |n: usize| Ok::<bool, Box<Diagnostic>>(self.range(i, n).map_err(bad)?.len == n);
                     let max_size = i32::MAX as usize;
@@ -151,7 +155,7 @@ impl Slice {
     }
 }
 
-/// Copies the elements in the ranges.
+/// Copies the elements that the slice selects.
 fn take_ranges(
     slice: &Slice,
     inputs: &[TensorView<'_>],
@@ -169,7 +173,7 @@ fn take_ranges(
     Ok(())
 }
 
-const AXES: AttrDef = AttrDef::new("axes", AttrKind::Ints, Default::None, "the axes cut; None: the first ones");
+const AXES: AttrDef = AttrDef::new("axes", AttrKind::Ints, Default::None, "the sliced axes; None: the first ones");
 const SLICE_MODE: AttrDef = AttrDef::new(
     "slice_mode",
     AttrKind::Str,
@@ -180,15 +184,18 @@ const SLICE_MODE: AttrDef = AttrDef::new(
 fn check_mode(relation: &Relation<'_>) -> Result<(), Box<Diagnostic>> {
     match relation.params.string("slice_mode").as_str() {
         "end" | "size" => Ok(()),
-        other => Err(relation.error(codes::types::BAD_ATTRIBUTE, format!("slice_mode \"{other}\""))),
+        other => Err(relation.error(
+            codes::types::BAD_ATTRIBUTE,
+            format!("slice_mode: expected \"end\" or \"size\", found \"{other}\""),
+        )),
     }
 }
 
 inventory::submit! {
     OpDef {
         name: "strided_slice",
-        doc: "data[begin:end:strides] along the given axes, with numpy's meaning of negative and of too large \
-              numbers. With slice_mode \"size\" `end` holds how many elements to take, -1 for all, and strides are 1.",
+        doc: "data[begin:end:strides] along the given axes, with negative and too large numbers treated as in \
+              numpy. With slice_mode \"size\", `end` holds numbers of elements, -1 for all, and strides are 1.",
         arity: Arity::exactly(1),
         inputs: &["data"],
         attrs: &[
@@ -232,7 +239,7 @@ fn dynamic_slice_type(relation: &Relation<'_>) -> TypeResult {
             }
         }
         None => {
-            // The number of axes that are cut is the length of `begin`, if known.
+            // The number of sliced axes is the length of `begin`, if known.
             let count = relation.tensor(1)?.dims.first().and_then(Dim::fixed).unwrap_or(dims.len());
             dims.iter_mut().take(count).for_each(|d| *d = Dim::Any);
         }
@@ -261,7 +268,7 @@ inventory::submit! {
     }
 }
 
-/// Returns the axes that `slice_like` cuts.
+/// Returns the axes that `slice_like` slices; `None` if they do not exist in both arguments.
 fn like_axes(params: &Params<'_>, rank: usize, like_rank: usize) -> Option<Vec<usize>> {
     let Some(axes) = params.opt_ints("axes").filter(|a| !a.is_empty()) else {
         return (rank == like_rank).then(|| (0..rank).collect());
@@ -273,21 +280,24 @@ fn like_axes(params: &Params<'_>, rank: usize, like_rank: usize) -> Option<Vec<u
 inventory::submit! {
     OpDef {
         name: "slice_like",
-        doc: "The beginning of data along each axis, as long as shape_like is there.",
+        doc: "The leading elements of data along each axis, as many as shape_like has.",
         arity: Arity::exactly(2),
         inputs: &["data", "shape_like"],
-        attrs: &[AttrDef::new("axes", AttrKind::Ints, Default::None, "the axes cut; None: all")],
+        attrs: &[AttrDef::new("axes", AttrKind::Ints, Default::None, "the sliced axes; None: all")],
         pattern: OpPattern::Injective,
         relation: |relation| {
             let (data, like) = (relation.tensor(0)?, relation.tensor(1)?);
             let axes = like_axes(&relation.params, data.dims.len(), like.dims.len())
-                .ok_or_else(|| relation.mismatch(format!("{} sliced like {}", relation.args[0], relation.args[1])))?;
+                .ok_or_else(|| relation.mismatch(format!(
+                    "expected equal ranks or axes of both arguments, found {} and {}",
+                    relation.args[0], relation.args[1]
+                )))?;
             let mut dims = data.dims.to_vec();
             for axis in axes {
                 if let (Some(n), Some(to)) = (dims[axis].fixed(), like.dims[axis].fixed())
                     && to > n
                 {
-                    return Err(relation.mismatch(format!("axis {axis}: expected {to} elements, found {n}")));
+                    return Err(relation.mismatch(format!("axis {axis}: expected at least {to} elements, found {n}")));
                 }
                 dims[axis] = like.dims[axis].clone();
             }

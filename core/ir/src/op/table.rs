@@ -1,4 +1,4 @@
-//! Operator table: every submitted [`OpDef`], by name. Ids are indices into it.
+//! Operator table: every submitted [`OpDef`], sorted by name. An [`OpId`] is an index into the table.
 
 use super::{AttrDef, AttrKind, Default, OpDef};
 use crate::diag::{Diagnostic, codes, nearest};
@@ -11,7 +11,7 @@ static TABLE: LazyLock<Vec<&'static OpDef>> = LazyLock::new(|| {
     table
 });
 
-/// Returns all operators, by name.
+/// Returns all operators, sorted by name.
 pub fn table() -> &'static [&'static OpDef] {
     &TABLE
 }
@@ -21,12 +21,12 @@ pub fn names() -> impl Iterator<Item = &'static str> {
     TABLE.iter().map(|def| def.name)
 }
 
-/// Returns the operator of that name.
+/// Returns the id of the operator named `name`.
 pub fn lookup(name: &str) -> Option<OpId> {
     TABLE.binary_search_by(|def| def.name.cmp(name)).ok().map(OpId::new)
 }
 
-/// Returns the operator of that id.
+/// Returns the operator with the given id.
 pub fn get(id: OpId) -> &'static OpDef {
     TABLE[id.index()]
 }
@@ -44,10 +44,10 @@ pub fn normalize_attrs(def: &'static OpDef, attrs: Attrs) -> Result<Attrs, Box<D
             if let Some(near) = nearest(key, def.attrs.iter().map(|a| a.name)) {
                 diagnostic = diagnostic.help(format!("did you mean \"{near}\"?"));
             } else if def.attrs.is_empty() {
-                diagnostic = diagnostic.note("it takes no attributes");
+                diagnostic = diagnostic.note("the operator has no attributes");
             } else {
                 let known: Vec<_> = def.attrs.iter().map(|a| a.name).collect();
-                diagnostic = diagnostic.note(format!("it has {}", known.join(", ")));
+                diagnostic = diagnostic.note(format!("known attributes: {}", known.join(", ")));
             }
             return Err(Box::new(diagnostic));
         };

@@ -1,5 +1,5 @@
-//! Operators of single-shot detectors (W. Liu et al., 2016): default boxes, decoding, and the choice among overlapping
-//! boxes. A box is left, top, right, bottom. Entries without a box are filled with -1.
+//! Operators of single-shot detectors (W. Liu et al., 2016): default boxes, decoding, and non-maximum suppression. A
+//! box is (left, top, right, bottom). Entries without a box are filled with -1.
 
 use super::scalar::Writer;
 use super::{Arity, AttrDef, AttrKind, Cost, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
@@ -32,7 +32,7 @@ fn float_ranked<'a>(relation: &Relation<'a>, i: usize, rank: usize) -> Result<&'
     Err(relation.mismatch(format!("{name}: expected floating-point elements, found {}", ty.dtype)))
 }
 
-/// Returns the numbers of an attribute, whose count must be in `count`.
+/// Returns the numbers in attribute `attr`, which must be finite and whose count must lie in `count`.
 fn floats(relation: &Relation<'_>, attr: &str, count: Range<usize>) -> Result<Vec<f64>, Box<Diagnostic>> {
     let given = relation.params.floats(attr);
     if count.contains(&given.len()) && given.iter().all(|v| v.is_finite()) {
@@ -46,7 +46,8 @@ fn floats(relation: &Relation<'_>, attr: &str, count: Range<usize>) -> Result<Ve
         .error(codes::types::BAD_ATTRIBUTE, format!("{attr}: expected {wanted} finite numbers, found {given:?}")))
 }
 
-/// Checks that an attribute is the index of a column of boxes with `columns` elements; -1 is allowed if `optional`.
+/// Checks that attribute `attr` is the index of the first of `width` elements within a box of `columns` elements; -1 is
+/// allowed if `optional`.
 fn column(
     relation: &Relation<'_>,
     attr: &str,
@@ -59,7 +60,10 @@ fn column(
     if (0..=last - width).contains(&at) || (optional && at == -1) {
         return Ok(());
     }
-    Err(relation.error(codes::types::BAD_ATTRIBUTE, format!("{attr} is {at}, a box has {columns} elements")))
+    Err(relation.error(
+        codes::types::BAD_ATTRIBUTE,
+        format!("{attr}: expected an index within the {columns} elements of a box, found {at}"),
+    ))
 }
 
 fn per_result_element(cost: &Cost<'_>) -> u64 {
@@ -69,19 +73,19 @@ fn per_result_element(cost: &Cost<'_>) -> u64 {
 inventory::submit! {
     OpDef {
         name: "vision.multibox_prior",
-        doc: "Default boxes around every place of a feature map (n, c, h, w): (1, h * w * (sizes + ratios - 1), 4). At \
-              row i and column j the centre is ((j + offsets[1]) * step_x, (i + offsets[0]) * step_y), in units of the \
-              picture; a box for every size with ratio 1, then for sizes[0] with every further ratio r: half width \
-              size * h / w * sqrt(r) / 2, half height size / sqrt(r) / 2.",
+        doc: "Default boxes around every position of a feature map (n, c, h, w): (1, h * w * (sizes + ratios - 1), 4). \
+              At row i and column j the center is ((j + offsets[1]) * step_x, (i + offsets[0]) * step_y), relative to \
+              the image; one box for every size with ratio 1, then one for sizes[0] with every further ratio r: half \
+              width size * h / w * sqrt(r) / 2, half height size / sqrt(r) / 2.",
         arity: Arity::exactly(1),
         inputs: &["data"],
         attrs: &[
-            AttrDef::new("sizes", AttrKind::Floats, Default::Floats(&[1.0]), "heights of boxes over that of the picture"),
+            AttrDef::new("sizes", AttrKind::Floats, Default::Floats(&[1.0]), "heights of boxes relative to the image"),
             AttrDef::new("ratios", AttrKind::Floats, Default::Floats(&[1.0]), "width over height"),
             AttrDef::new("steps", AttrKind::Floats, Default::Floats(&[-1.0, -1.0]),
-                "from one center to the next, y and x; not positive: 1 / h and 1 / w"),
+                "distance between centers, y and x; not positive: 1 / h and 1 / w"),
             AttrDef::new("offsets", AttrKind::Floats, Default::Floats(&[0.5, 0.5]), "position of the first center in steps, y and x"),
-            AttrDef::new("clip", AttrKind::Bool, Default::Bool(false), "true if boxes are cut at the picture's border"),
+            AttrDef::new("clip", AttrKind::Bool, Default::Bool(false), "true if boxes are clipped to the image"),
         ],
         pattern: OpPattern::Opaque,
         relation: prior_relation,
@@ -96,7 +100,9 @@ fn prior_relation(relation: &Relation<'_>) -> TypeResult {
     let sizes = floats(relation, "sizes", 1..usize::MAX)?.len();
     let ratios = floats(relation, "ratios", 1..usize::MAX)?;
     if let Some(ratio) = ratios.iter().find(|&&r| r <= 0.0) {
-        return Err(relation.error(codes::types::BAD_ATTRIBUTE, format!("a ratio is {ratio}")));
+        return Err(
+            relation.error(codes::types::BAD_ATTRIBUTE, format!("ratios: expected numbers above 0, found {ratio}"))
+        );
     }
     floats(relation, "steps", 2..3)?;
     floats(relation, "offsets", 2..3)?;
@@ -146,19 +152,20 @@ fn prior_reference(
 inventory::submit! {
     OpDef {
         name: "vision.multibox_transform_loc",
-        doc: "Boxes from what a detector predicts: cls_prob (n, classes, anchors), loc_pred (n, anchors * 4), anchor \
-              (1, anchors, 4). Gives, for each picture, the boxes whose likeliest class is not the background (class \
-              0) and reaches the threshold, first: (n, anchors, 6) of class - 1, probability, left, top, right, \
-              bottom; and how many they are: (n), int32. With anchor centre (x, y) and size (w, h), prediction \
-              (px, py, pw, ph) and variances v: centre (px v0 w + x, py v1 h + y), size (exp(pw v2) w, exp(ph v3) h).",
+        doc: "Boxes from the predictions of a detector: cls_prob (n, classes, anchors), loc_pred (n, anchors * 4), \
+              anchor (1, anchors, 4). Result 0 begins, for each image, with the boxes whose most probable class other \
+              than the background (class 0) reaches the threshold: (n, anchors, 6) of class - 1, probability, left, \
+              top, right, bottom. Result 1 is their number: (n), int32. With anchor center (x, y) and size (w, h), \
+              prediction (px, py, pw, ph) and variances v: center (px v0 w + x, py v1 h + y), size (exp(pw v2) w, \
+              exp(ph v3) h).",
         arity: Arity::exactly(3),
         inputs: &["cls_prob", "loc_pred", "anchor"],
         attrs: &[
-            AttrDef::new("clip", AttrKind::Bool, Default::Bool(true), "true if boxes are cut at the picture's border"),
-            AttrDef::new("threshold", AttrKind::Float, Default::Float(0.01), "the least probability of a box"),
-            AttrDef::new("variances", AttrKind::Floats, Default::Floats(&[0.1, 0.1, 0.2, 0.2]), "what predictions are multiplied by"),
+            AttrDef::new("clip", AttrKind::Bool, Default::Bool(true), "true if boxes are clipped to the image"),
+            AttrDef::new("threshold", AttrKind::Float, Default::Float(0.01), "minimum probability of a box"),
+            AttrDef::new("variances", AttrKind::Floats, Default::Floats(&[0.1, 0.1, 0.2, 0.2]), "factors of the predictions"),
             AttrDef::new("keep_background", AttrKind::Bool, Default::Bool(false),
-                "true if class 0 is a class like the others; classes then keep their numbers"),
+                "true if class 0 is not the background; classes then keep their numbers"),
         ],
         pattern: OpPattern::Opaque,
         relation: transform_relation,
@@ -174,7 +181,7 @@ fn transform_relation(relation: &Relation<'_>) -> TypeResult {
     relation.same_dtype(classes.dtype, places.dtype)?;
     relation.same_dtype(classes.dtype, anchor.dtype)?;
     floats(relation, "variances", 4..5)?;
-    let batch = relation.same_dim("pictures", &classes.dims[0], &places.dims[0])?;
+    let batch = relation.same_dim("images", &classes.dims[0], &places.dims[0])?;
     let anchors = relation.same_dim("anchors", &classes.dims[2], &anchor.dims[1])?;
     relation.same_dim("elements of an anchor", &anchor.dims[2], &Dim::Fixed(4))?;
     relation.same_dim("sets of anchors", &anchor.dims[0], &Dim::Fixed(1))?;
@@ -231,20 +238,19 @@ fn transform_reference(
 }
 
 const ID_INDEX: AttrDef =
-    AttrDef::new("id_index", AttrKind::Int, Default::Int(0), "which element of a box is its class; -1: none");
-const SCORE_INDEX: AttrDef =
-    AttrDef::new("score_index", AttrKind::Int, Default::Int(1), "which element of a box is its score");
+    AttrDef::new("id_index", AttrKind::Int, Default::Int(0), "index of the class in a box; -1: none");
+const SCORE_INDEX: AttrDef = AttrDef::new("score_index", AttrKind::Int, Default::Int(1), "index of the score in a box");
 
 inventory::submit! {
     OpDef {
         name: "vision.get_valid_counts",
-        doc: "The boxes (n, boxes, elements) whose score is above the threshold and whose class is not negative, \
-              moved to the front in their order: how many (n), int32; the boxes; and where each stood (n, boxes), \
-              int32. The threshold is the scalar argument 1, or the attribute where that is not given.",
+        doc: "Moves the boxes (n, boxes, elements) whose score is above the threshold and whose class is not negative \
+              to the front, in order. The results are their number (n), int32; the boxes; and the previous index of \
+              each box (n, boxes), int32. The threshold is the scalar argument 1 or, without it, the attribute.",
         arity: Arity { min: 1, max: 2 },
         inputs: &["data", "score_threshold"],
         attrs: &[
-            AttrDef::new("score_threshold", AttrKind::Float, Default::Float(0.0), "the score that a box must exceed, without argument 1"),
+            AttrDef::new("score_threshold", AttrKind::Float, Default::Float(0.0), "score that a box must exceed"),
             ID_INDEX,
             SCORE_INDEX,
         ],
@@ -306,21 +312,21 @@ fn valid_reference(
 inventory::submit! {
     OpDef {
         name: "vision.non_max_suppression",
-        doc: "Of boxes (n, boxes, elements), the first valid_count[n] of which count: by falling score, each is \
-              dropped that overlaps one kept before it, of its class or (force_suppress) of any, by an intersection \
-              over union of at least iou_threshold; those with a score of 0 or less are neither kept nor compared. \
-              After max_output_size (when not negative) the rest is dropped. A threshold of 0 or less keeps all as \
-              they stand. Gives the numbers that `indices` holds for the kept boxes, first, (n, boxes), int32, and how \
-              many they are (n, 1), int32; or without return_indices the boxes themselves.",
+        doc: "Suppresses overlapping boxes among the first valid_count[n] of (n, boxes, elements). In descending order \
+              of score, a box is dropped if its intersection over union with a box kept earlier, of the same class or \
+              (force_suppress) of any class, is at least iou_threshold; boxes with a score of 0 or less are not \
+              compared. Once max_output_size boxes are kept (if not negative), the rest is dropped. A threshold of 0 \
+              or less keeps all boxes in place. The results are the entries of `indices` for the kept boxes, moved to \
+              the front, (n, boxes), int32, and their number (n, 1), int32; without return_indices, the boxes.",
         arity: Arity::exactly(5),
         inputs: &["data", "valid_count", "indices", "max_output_size", "iou_threshold"],
         attrs: &[
-            AttrDef::new("force_suppress", AttrKind::Bool, Default::Bool(false), "true if boxes of other classes are dropped too"),
-            AttrDef::new("top_k", AttrKind::Int, Default::Int(-1), "how many of the highest scores take part; not positive: all"),
-            AttrDef::new("coord_start", AttrKind::Int, Default::Int(2), "which element of a box is its left side"),
+            AttrDef::new("force_suppress", AttrKind::Bool, Default::Bool(false), "true to compare boxes of all classes"),
+            AttrDef::new("top_k", AttrKind::Int, Default::Int(-1), "number of boxes considered; not positive: all"),
+            AttrDef::new("coord_start", AttrKind::Int, Default::Int(2), "index of the left side in a box"),
             SCORE_INDEX,
             ID_INDEX,
-            AttrDef::new("return_indices", AttrKind::Bool, Default::Bool(true), "true if indices are given instead of boxes"),
+            AttrDef::new("return_indices", AttrKind::Bool, Default::Bool(true), "true to return indices instead of boxes"),
             AttrDef::new("invalid_to_bottom", AttrKind::Bool, Default::Bool(false), "true if kept boxes are moved to the front"),
         ],
         pattern: OpPattern::Opaque,
@@ -344,8 +350,8 @@ fn suppression_relation(relation: &Relation<'_>) -> TypeResult {
         }
     }
     float_ranked(relation, 4, 0)?;
-    relation.same_dim("pictures", &batch, &relation.tensor(1)?.dims[0])?;
-    relation.same_dim("pictures", &batch, &relation.tensor(2)?.dims[0])?;
+    relation.same_dim("images", &batch, &relation.tensor(1)?.dims[0])?;
+    relation.same_dim("images", &batch, &relation.tensor(2)?.dims[0])?;
     relation.same_dim("boxes", &boxes, &relation.tensor(2)?.dims[1])?;
     if !relation.params.bool("return_indices") {
         return Ok(relation.args[0].clone());
@@ -354,7 +360,7 @@ fn suppression_relation(relation: &Relation<'_>) -> TypeResult {
     Ok(Type::tuple([Type::tensor_of(DType::I32, [batch, boxes]), count]))
 }
 
-/// Returns the intersection over union of two boxes, with their corners in any order; 0 if neither has an area.
+/// Returns the intersection over union of two boxes, with the corners in any order; 0 if the union has no area.
 fn overlap(a: &[f64], b: &[f64]) -> f64 {
     let span = |s: &[f64], axis: usize| (s[axis].min(s[axis + 2]), s[axis].max(s[axis + 2]));
     let area = |s: &[f64]| (0..2).map(|axis| span(s, axis)).map(|(first, last)| last - first).product::<f64>();
@@ -385,7 +391,7 @@ fn suppression_reference(
     for image in 0..batch {
         let row = |place: usize| &data[(image * boxes + place) * elements..][..elements];
         let Some(count) = usize::try_from(valid[image]).ok().filter(|&n| n <= boxes) else {
-            return Err(format!("valid_count is {} of {boxes} boxes", valid[image]));
+            return Err(format!("valid_count: expected 0 to {boxes} boxes, found {}", valid[image]));
         };
         let mut order: Vec<usize> = (0..count).collect();
         // Marks the entries of `order` that are kept in the result.
@@ -428,7 +434,7 @@ fn suppression_reference(
     Ok(())
 }
 
-/// In each of `groups` groups of rows, moves the rows that do not begin with a negative number to the front, and fills
+/// Moves the rows that do not begin with a negative number to the front of each of `groups` groups of rows, and fills
 /// the rest with -1. Returns the number of rows moved in each group.
 fn move_valid_to_front(rows: &mut [f64], groups: usize, elements: usize) -> Vec<f64> {
     let size = rows.len() / groups.max(1);

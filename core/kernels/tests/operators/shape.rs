@@ -61,9 +61,9 @@ fn reshape_codes() {
     let wrong = [
         ("2,3", &[4][..], "does not reshape"),
         ("2,3", &[-1, 4], "does not reshape"),
-        ("2,3", &[-1, -1], "more than one dimension open"),
+        ("2,3", &[-1, -1], "more than one inferred dimension"),
         ("2,3", &[0, 0, 0], "more dimensions than the 2"),
-        ("2,3", &[-4, 2], "-4 is followed by two numbers"),
+        ("2,3", &[-4, 2], "expected two numbers after -4"),
         ("2,3", &[-4, 2, 2, 3], "does not split dimension 2"),
         ("2,3", &[-5], "-5 is not a valid code"),
         ("n,4", &[0, 5], "does not reshape"),
@@ -98,13 +98,15 @@ fn ranks_change() {
     assert_eq!(dims(&expand(0, 2)).unwrap(), "Tensor[(1, 1, 2, n), float32]");
     assert_eq!(dims(&expand(-1, 1)).unwrap(), "Tensor[(2, n, 1), float32]");
     assert!(dims(&expand(3, 1)).unwrap_err().contains("axis 3"));
-    assert!(dims(&expand(0, 1 << 40)).unwrap_err().contains("new dimensions"));
+    assert!(dims(&expand(0, 1 << 40)).unwrap_err().contains("num_newaxis: expected an integer"));
     check("expand_dims", expand(1, 1), &[&counting(&[2])], &[2, 1], &[0, 1]);
     check("squeeze", none.clone(), &[&counting(&[1, 2, 1])], &[2], &[0, 1]);
     let axis = |a: AttrValue| attrs([("axis", a)]);
     assert_eq!(typed("squeeze", &axis(ints([0, -1])), &[f32s("?, 2, 1")]).unwrap(), "Tensor[(2), float32]");
     assert!(
-        typed("squeeze", &axis(ints([1])), &[f32s("1, 2")]).unwrap_err().contains("axis 1: expected size 1, found 2")
+        typed("squeeze", &axis(ints([1])), &[f32s("1, 2")])
+            .unwrap_err()
+            .contains("axis 1: expected dimension 1, found 2")
     );
     assert!(typed("squeeze", &none, &[f32s("?, 2")]).unwrap_err().contains("give the axis"));
 }
@@ -207,9 +209,11 @@ fn slices() {
     let sizes = cut(&[0, 1], &[-1, 1], &[1]).with("slice_mode", "size");
     check("strided_slice", sizes, &[&a], &[2, 1, 4], &[4, 5, 6, 7, 16, 17, 18, 19]);
     check("strided_slice", cut(&[2], &[1], &[1]), &[&a], &[0, 3, 4], &[]);
-    assert!(error_of("strided_slice", &cut(&[0], &[1], &[0]), &[&a]).contains("a stride is 0"));
+    assert!(error_of("strided_slice", &cut(&[0], &[1], &[0]), &[&a]).contains("expected a nonzero step, found 0"));
     assert!(error_of("strided_slice", &axes.with("axes", [3]), &[&a]).contains("axes [3]"));
-    assert!(error_of("strided_slice", &cut(&[0; 4], &[1; 4], &[1]), &[&a]).contains("4 axes of 3"));
+    assert!(
+        error_of("strided_slice", &cut(&[0; 4], &[1; 4], &[1]), &[&a]).contains("expected at most 3 axes, found 4")
+    );
     let ty = |dims: &str, a: &Attrs| typed("strided_slice", a, &[f32s(dims)]).unwrap();
     assert_eq!(ty("n, 8", &cut(&[0, 1], &[all, 4], &[1])), "Tensor[(n, 3), float32]");
     assert_eq!(ty("n", &cut(&[1], &[all], &[1])), "Tensor[(max(0, n - 1)), float32]");
@@ -242,7 +246,8 @@ fn slices() {
         &[0, 1, 3, 4],
     );
     assert!(
-        error_of("slice_like", &none, &[&counting(&[2]), &counting(&[3])]).contains("expected 3 elements, found 2")
+        error_of("slice_like", &none, &[&counting(&[2]), &counting(&[3])])
+            .contains("expected at least 3 elements, found 2")
     );
 }
 
@@ -282,7 +287,7 @@ fn dimensions_known_at_run_time() {
     check("dyn.squeeze", Attrs::none(), &[&counting(&[1, 2, 1]), &index_vector(&[2])], &[1, 2], &[0, 1]);
     assert!(
         error_of("dyn.squeeze", &Attrs::none(), &[&counting(&[1, 2]), &index_vector(&[1])])
-            .contains("expected size 1, found 2")
+            .contains("expected dimension 1, found 2")
     );
     let vector = |n: usize| Type::tensor(DType::I64, &[n]);
     assert_eq!(typed("dyn.squeeze", &Attrs::none(), &[f32s("1, 2, 1"), vector(2)]).unwrap(), "Tensor[(?), float32]");

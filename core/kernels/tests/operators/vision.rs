@@ -56,7 +56,11 @@ fn default_boxes() {
     assert_eq!(ty("1, 8, 3, 5", &two).unwrap(), "Tensor[(1, 30, 4), float32]");
     assert_eq!(ty("1, 8, h, 5", &two).unwrap(), "Tensor[(1, ?, 4), float32]");
     assert!(ty("8, 3, 5", &two).unwrap_err().contains("4 dimensions"));
-    assert!(ty("1, 8, 3, 5", &attrs([("ratios", floats([-1.0]))])).unwrap_err().contains("a ratio is -1"));
+    assert!(
+        ty("1, 8, 3, 5", &attrs([("ratios", floats([-1.0]))]))
+            .unwrap_err()
+            .contains("ratios: expected numbers above 0, found -1")
+    );
 }
 
 #[test]
@@ -101,7 +105,7 @@ fn valid_boxes_move_to_the_front() {
     let got = run_all("vision.get_valid_counts", &no_class, &[&data]);
     assert_eq!(got[2].as_slice::<i32>(), [1, 2, -1, -1]);
     let far = typed("vision.get_valid_counts", &attrs([("score_index", AttrValue::Int(3))]), &[f32s("1, 4, 3")]);
-    assert!(far.unwrap_err().contains("score_index is 3, a box has 3 elements"));
+    assert!(far.unwrap_err().contains("score_index: expected an index within the 3 elements of a box, found 3"));
 }
 
 /// Class, score, and the four sides of five boxes.
@@ -169,9 +173,12 @@ fn suppression_is_typed() {
     assert_eq!(ty(&Attrs::none(), vector(2)).unwrap(), "(Tensor[(2, 9), int32], Tensor[(2, 1), int32])");
     let boxes = attrs([("return_indices", false.into())]);
     assert_eq!(ty(&boxes, vector(2)).unwrap(), "Tensor[(2, 9, 6), float32]");
-    assert!(ty(&boxes, vector(3)).unwrap_err().contains("pictures: expected equal dimensions, found 2 and 3"));
+    assert!(ty(&boxes, vector(3)).unwrap_err().contains("images: expected equal dimensions, found 2 and 3"));
     assert!(ty(&boxes, f32s("2")).unwrap_err().contains("expected integers"));
     let data = of(&[1, 2, 6], &[0.0; 12]);
     let too_many = [&data, &ints(&[1], &[3]), &ints(&[1, 2], &[0, 1]), &ints(&[], &[-1]), &of(&[], &[0.5])];
-    assert!(error_of("vision.non_max_suppression", &Attrs::none(), &too_many).contains("valid_count is 3 of 2 boxes"));
+    assert!(
+        error_of("vision.non_max_suppression", &Attrs::none(), &too_many)
+            .contains("valid_count: expected 0 to 2 boxes, found 3")
+    );
 }
