@@ -319,6 +319,11 @@ impl<'a, 'm> Node<'a, 'm> {
         self.importer.open_function();
     }
 
+    /// Returns what stands in the innermost function for a value from outside, which is computed once.
+    pub fn capture(&mut self, value: ExprId) -> ExprId {
+        self.importer.capture_value(value)
+    }
+
     /// Ends the innermost function, and returns the outer values that it reads, each with its variable.
     pub fn close_function(&mut self) -> Vec<(ExprId, ExprId)> {
         self.importer.close_function()

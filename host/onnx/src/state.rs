@@ -166,6 +166,14 @@ impl<'m> ConversionState<'m> {
         variable
     }
 
+    /// Returns what stands in the innermost function for a value from outside.
+    pub fn capture_value(&mut self, value: ExprId) -> ExprId {
+        match self.functions.len().checked_sub(1) {
+            Some(innermost) => self.capture(value, innermost),
+            None => value,
+        }
+    }
+
     /// Starts a function: outer values that it reads by name are captured.
     pub fn open_function(&mut self) {
         self.functions.push(Captures::default());

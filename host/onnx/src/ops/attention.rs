@@ -111,7 +111,7 @@ fn heads(n: &mut Node<'_, '_>, flat: bool) -> Result<Heads> {
 }
 
 /// Converts (batch, sequence, heads * size) to (batch, heads, sequence, size).
-fn split_heads(n: &mut Node<'_, '_>, x: ExprId, heads: i64) -> Result<ExprId> {
+pub(super) fn split_heads(n: &mut Node<'_, '_>, x: ExprId, heads: i64) -> Result<ExprId> {
     let dims = n.dims(x)?;
     let hidden = dims[2].fixed().ok_or_else(|| n.invalid_node(format!("expected a known width, found {}", dims[2])))?;
     let heads = usize::try_from(heads).ok().filter(|&heads| heads > 0 && hidden.is_multiple_of(heads));

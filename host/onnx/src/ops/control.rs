@@ -42,26 +42,26 @@ fn condition(n: &mut Node<'_, '_>, value: ExprId) -> Result<ExprId> {
 }
 
 /// Converts one integer to a scalar.
-fn counter(n: &mut Node<'_, '_>, value: ExprId) -> Result<ExprId> {
+pub(super) fn counter(n: &mut Node<'_, '_>, value: ExprId) -> Result<ExprId> {
     let value = n.cast(value, DType::I64)?;
     n.reshape(value, &[])
 }
 
 /// Body of a loop for the converter: gets the iteration and the loop-carried values of one iteration, and returns the
 /// condition for the next one, the new loop-carried values and the scan outputs.
-type Body<'b> = &'b mut dyn FnMut(&mut Node<'_, '_>, ExprId, &[ExprId]) -> Result<Iteration>;
+pub(super) type Body<'b> = &'b mut dyn FnMut(&mut Node<'_, '_>, ExprId, &[ExprId]) -> Result<Iteration>;
 
 /// Results of one iteration.
-struct Iteration {
+pub(super) struct Iteration {
     /// Condition for the next iteration; `None` if it is always true.
-    next: Option<ExprId>,
-    carried: Vec<ExprId>,
+    pub next: Option<ExprId>,
+    pub carried: Vec<ExprId>,
     /// Scan outputs, each with the end at which it is added.
-    scanned: Vec<(ExprId, End)>,
+    pub scanned: Vec<(ExprId, End)>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum End {
+pub(super) enum End {
     Back,
     Front,
 }
@@ -128,6 +128,7 @@ fn scan(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let mut body = |n: &mut Node<'_, '_>, iteration: ExprId, values: &[ExprId]| {
         let mut arguments = values.to_vec();
         for (i, &input) in inputs.iter().enumerate() {
+            let (input, last) = (n.capture(input), n.capture(last));
             let at = if directions[i] == 0 { iteration } else { n.op_without_attrs("subtract", &[last, iteration])? };
             arguments.push(n.op("take", &[input, at], attrs![axis: axes[i] as i64, mode: "fast"])?);
         }
@@ -160,15 +161,15 @@ fn per_output(n: &Node<'_, '_>, name: &str, count: usize) -> Result<Vec<i64>> {
 
 /// Limits of a loop.
 #[derive(Clone, Copy)]
-struct Limits {
+pub(super) struct Limits {
     /// Maximum number of iterations.
-    trips: Option<ExprId>,
+    pub trips: Option<ExprId>,
     /// Condition for the first iteration; `None` if it is true.
-    start: Option<ExprId>,
+    pub start: Option<ExprId>,
 }
 
 /// Creates a loop, and returns the final loop-carried values followed by the scan outputs.
-fn run_loop(n: &mut Node<'_, '_>, limits: Limits, carried: Vec<ExprId>, body: Body<'_>) -> Result<Outputs> {
+pub(super) fn run_loop(n: &mut Node<'_, '_>, limits: Limits, carried: Vec<ExprId>, body: Body<'_>) -> Result<Outputs> {
     let mut types: Vec<TensorType> = carried.iter().map(|&value| n.ty(value)).collect::<Result<_>>()?;
     for _ in 0..MAX_ATTEMPTS {
         match try_loop(n, limits, &carried, &types, body)? {
@@ -199,9 +200,7 @@ fn try_loop(
     let values: Vec<ExprId> =
         types.iter().map(|ty| n.variable("carried", Type::tensor_of(ty.dtype, ty.dims.clone()))).collect();
     n.open_function();
-    let result = body(n, iteration, &values);
-    let captured = n.close_function();
-    let Iteration { next, carried: results, scanned } = result?;
+    let Iteration { next, carried: results, scanned } = body(n, iteration, &values)?;
     let mut wider = types.to_vec();
     for (i, (ty, &result)) in wider.iter_mut().zip(&results).enumerate() {
         let found = n.ty(result)?;
@@ -215,6 +214,7 @@ fn try_loop(
         }
     }
     if wider != types {
+        n.close_function();
         return Ok(Attempt::Wider(wider));
     }
     let mut params = vec![iteration, going];
@@ -237,13 +237,17 @@ fn try_loop(
     arguments.extend(parts.iter().map(|part| part.1));
     let again = n.call_function(function, &arguments)?;
     let finished = n.tuple(&params[2..])?;
-    let within = limits.trips.map(|trips| n.op_without_attrs("less", &[iteration, trips])).transpose()?;
+    let within = match limits.trips.map(|trips| n.capture(trips)) {
+        Some(trips) => Some(n.op_without_attrs("less", &[iteration, trips])?),
+        None => None,
+    };
     let go_on = match within {
         Some(within) => n.op_without_attrs("logical_and", &[within, going])?,
         None => going,
     };
     let choice = n.if_else(go_on, [again, finished])?;
     let definition = n.function(&params, choice, results_type)?;
+    let captured = n.close_function();
     let zero = n.tensor(Tensor::scalar(0i64));
     let mut first = vec![zero, limits.start.unwrap_or(always)];
     first.extend(carried);

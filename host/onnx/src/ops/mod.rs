@@ -16,6 +16,7 @@ mod math;
 mod norm;
 mod pool;
 mod quant;
+mod recurrence;
 mod recurrent;
 mod reduce;
 mod resize;
@@ -48,6 +49,7 @@ const TABLES: &[&[Row]] = &[
     norm::ROWS,
     pool::ROWS,
     quant::ROWS,
+    recurrence::ROWS,
     recurrent::ROWS,
     reduce::ROWS,
     resize::ROWS,

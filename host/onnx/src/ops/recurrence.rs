@@ -1,0 +1,168 @@
+//! Linear attention and causal convolution, which carry a state from step to step.
+
+use super::attention::split_heads;
+use super::control::{End, Iteration, Limits, counter, run_loop};
+use super::{Node, Outputs, Result, Row, attrs};
+use byoc_ir::ir::{Dim, ExprId};
+use byoc_ir::tensor::DType;
+
+pub const ROWS: &[Row] =
+    &[("CausalConvWithState", 27, causal_conv_with_state), ("LinearAttention", 27, linear_attention)];
+
+/// Converts a depthwise convolution over the past, which begins with the state: the elements before the input.
+fn causal_conv_with_state(n: &mut Node<'_, '_>) -> Result<Outputs> {
+    let (data, weight) = (n.input(0)?, n.input(1)?);
+    let (dims, shape) = (n.dims(data)?, n.shape(weight)?);
+    let ([_, _, _], [channels, 1, taps]) = (&dims[..], &shape[..]) else {
+        let (data, weight) = (n.ty(data)?, n.ty(weight)?);
+        return Err(n.invalid_node(format!(
+            "expected data (n, c, length) and weights (c, 1, taps), found {data} and {weight}"
+        )));
+    };
+    if *taps == 0 {
+        return Err(n.invalid_node("expected weights with taps, found none"));
+    }
+    let past = match n.optional_input(3) {
+        Some(past) => past,
+        None => {
+            let Some(batch) = dims[0].fixed() else { return Err(n.unknown_dims_error(&n.ty(data)?)) };
+            n.zeros(n.dtype(data)?, &[batch, *channels, taps - 1])?
+        }
+    };
+    let all = if *taps == 1 { data } else { n.concatenate(&[past, data], 2)? };
+    let attributes = attrs![
+        groups: *channels as i64,
+        channels: *channels as i64,
+        kernel_size: [*taps as i64],
+        data_layout: "NCW",
+        kernel_layout: "OIW",
+    ];
+    let mut value = n.op("nn.conv1d", &[all, weight], attributes)?;
+    if let Some(bias) = n.optional_input(2) {
+        value = n.op("nn.bias_add", &[value, bias], attrs![axis: 1])?;
+    }
+    match n.str_attr("activation", "none")?.as_str() {
+        "none" => {}
+        "silu" | "swish" => {
+            let gate = n.op_without_attrs("sigmoid", &[value])?;
+            value = n.op_without_attrs("multiply", &[value, gate])?;
+        }
+        other => {
+            let message = format!("attribute activation: expected none, silu or swish, found \"{other}\"");
+            return Err(n.invalid_node(message));
+        }
+    }
+    let length = n.shape_vector(data, 2..3)?;
+    let end = n.with_scalar("add", length, *taps as f64 - 1.0)?;
+    let step = n.vector(&[1i64]);
+    let state = match (dims[2].fixed(), taps - 1) {
+        (_, 0) => n.slice(data, 2, 0, 0)?,
+        (Some(length), kept) => n.slice(all, 2, length, length + kept)?,
+        (None, _) => n.op("dyn.strided_slice", &[all, length, end, step], attrs![axes: [2i64]])?,
+    };
+    Ok(vec![value, state])
+}
+
+/// Update of the state of a linear attention.
+#[derive(Clone, Copy)]
+struct Rule {
+    /// True if the state decays.
+    gated: bool,
+    /// True if what the state already returns for the key is subtracted from the value.
+    delta: bool,
+}
+
+/// Converts LinearAttention to a loop over the sequence, in float32.
+fn linear_attention(n: &mut Node<'_, '_>) -> Result<Outputs> {
+    let name = n.str_attr("update_rule", "gated_delta")?;
+    let rule = match name.as_str() {
+        "linear" => Rule { gated: false, delta: false },
+        "gated" => Rule { gated: true, delta: false },
+        "delta" => Rule { gated: false, delta: true },
+        "gated_delta" => Rule { gated: true, delta: true },
+        other => return Err(n.invalid_node(format!("attribute update_rule is \"{other}\""))),
+    };
+    let (of_query, of_key) = (n.int_attr("q_num_heads", 0)?, n.int_attr("kv_num_heads", 0)?);
+    if of_key < 1 || of_query % of_key != 0 {
+        return Err(n.invalid_node(format!("{of_key} heads of the keys do not divide {of_query} heads of the queries")));
+    }
+    let (query_in, dtype) = (n.input(0)?, n.dtype(n.input(0)?)?);
+    let query = heads(n, 0, of_query)?;
+    let (key, value) = (heads(n, 1, of_key)?, heads(n, 2, of_key)?);
+    let decay = if rule.gated { Some(decay(n, of_key)?) } else { None };
+    let beta = if rule.delta {
+        let heads_of_beta = n.dims(n.input(5)?)?.last().and_then(Dim::fixed).unwrap_or(0) as i64;
+        Some(heads(n, 5, heads_of_beta)?)
+    } else {
+        None
+    };
+    let (dims, width) = (n.dims(key)?, n.dims(value)?[3].clone());
+    let size = dims[3].fixed().ok_or_else(|| n.invalid_node("expected a known head size"))?;
+    let given = n.float_attr("scale", 0.0)?;
+    let scale = if given == 0.0 { 1.0 / (size as f64).sqrt() } else { given };
+    let query = n.with_scalar("multiply", query, scale)?;
+    let (state, state_type) = match n.optional_input(3) {
+        Some(past) => (n.cast(past, DType::F32)?, n.dtype(past)?),
+        None => {
+            let (Some(batch), Some(width)) = (dims[0].fixed(), width.fixed()) else {
+                return Err(n.unknown_dims_error(&n.ty(key)?));
+            };
+            (n.zeros(DType::F32, &[batch, of_key as usize, size, width])?, dtype)
+        }
+    };
+    let length = n.shape_vector(query_in, 1..2)?;
+    let length = counter(n, length)?;
+    let group = of_query / of_key;
+    let mut body = |n: &mut Node<'_, '_>, step: ExprId, carried: &[ExprId]| {
+        // (batch, heads, size, 1) of this step.
+        let mut column = |x: ExprId| {
+            let x = n.capture(x);
+            let row = n.op("take", &[x, step], attrs![axis: 2, mode: "fast"])?;
+            n.op("expand_dims", &[row], attrs![axis: 3])
+        };
+        let (query, key, value) = (column(query)?, column(key)?, column(value)?);
+        let (decay, beta) = (decay.map(&mut column).transpose()?, beta.map(&mut column).transpose()?);
+        let mut state = carried[0];
+        if let Some(decay) = decay {
+            state = n.op_without_attrs("multiply", &[state, decay])?;
+        }
+        let mut row = n.transpose(value, &[0, 1, 3, 2])?;
+        if let Some(beta) = beta {
+            let known = read(n, state, key)?;
+            let rest = n.op_without_attrs("subtract", &[row, known])?;
+            row = n.op_without_attrs("multiply", &[beta, rest])?;
+        }
+        let update = n.op_without_attrs("multiply", &[key, row])?;
+        state = n.op_without_attrs("add", &[state, update])?;
+        let shared = if group == 1 { state } else { n.op("repeat", &[state], attrs![repeats: group, axis: 1])? };
+        let result = read(n, shared, query)?;
+        let result = n.op("squeeze", &[result], attrs![axis: [2i64]])?;
+        Ok(Iteration { next: None, carried: vec![state], scanned: vec![(result, End::Back)] })
+    };
+    let results = run_loop(n, Limits { trips: Some(length), start: None }, vec![state], &mut body)?;
+    // (sequence, batch, heads, width) to (batch, sequence, heads * width).
+    let rows = n.transpose(results[1], &[1, 0, 2, 3])?;
+    let hidden = Dim::product(&[Dim::Fixed(of_query as usize), width]).unwrap_or(Dim::Any);
+    let query_dims = n.dims(query_in)?;
+    let flat = n.reshape_to(rows, &[query_dims[0].clone(), query_dims[1].clone(), hidden])?;
+    Ok(vec![n.cast(flat, dtype)?, n.cast(results[0], state_type)?])
+}
+
+/// Returns input `i` as float32 (batch, heads, sequence, size).
+fn heads(n: &mut Node<'_, '_>, i: usize, count: i64) -> Result<ExprId> {
+    let x = n.input(i)?;
+    let x = n.cast(x, DType::F32)?;
+    split_heads(n, x, count)
+}
+
+/// Returns the factors by which the state decays, per head or per element of the keys.
+fn decay(n: &mut Node<'_, '_>, heads_of_key: i64) -> Result<ExprId> {
+    let logarithm = heads(n, 4, heads_of_key)?;
+    n.op_without_attrs("exp", &[logarithm])
+}
+
+/// Reads the state with a column of keys or queries: the sum over the size of state * column, (batch, heads, 1, width).
+fn read(n: &mut Node<'_, '_>, state: ExprId, column: ExprId) -> Result<ExprId> {
+    let product = n.op_without_attrs("multiply", &[state, column])?;
+    n.op("sum", &[product], attrs![axis: [2i64], keepdims: true])
+}
