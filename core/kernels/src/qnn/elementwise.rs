@@ -93,7 +93,7 @@ impl Kernel for Quantize {
     fn run(&self, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>], _: &mut [u8]) -> Result<(), String> {
         let scale = inputs[1].as_slice::<f32>()[0];
         if !(scale.is_finite() && scale > 0.0) {
-            return Err(format!("output_scale is {scale}; a scale is finite and above zero"));
+            return Err(format!("output_scale: expected a finite scale above 0, found {scale}"));
         }
         let zero = inputs[2].as_slice::<i32>()[0] as f32;
         let x = inputs[0].as_slice::<f32>();

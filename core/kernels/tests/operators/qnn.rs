@@ -58,12 +58,17 @@ fn dequantize_saturates_in_int32_and_float16() {
 #[test]
 fn rejects_invalid_scales() {
     let x = f32s(&[1.0, 2.0]);
-    for (scale, problem) in [(0.0, "is 0"), (-0.5, "is -0.5"), (f32::NAN, "is NaN"), (f32::INFINITY, "is inf")] {
+    for (scale, problem) in
+        [(0.0, "found 0"), (-0.5, "found -0.5"), (f32::NAN, "found NaN"), (f32::INFINITY, "found inf")]
+    {
         let error = error_of("qnn.quantize", &Attrs::none(), &[&x, &one(scale), &zero(0)]);
-        assert!(error.contains(&format!("qnn.quantize: output_scale {problem}")), "{error}");
+        assert!(
+            error.contains(&format!("qnn.quantize: output_scale: expected a finite scale above 0, {problem}")),
+            "{error}"
+        );
     }
     let error = error_of("qnn.quantize", &Attrs::none(), &[&x, &f32s(&[1.0, 0.0]), &zero(0)]);
-    assert!(error.contains("output_scale is 0 at place 1"), "{error}");
+    assert!(error.contains("output_scale: expected finite scales above 0, found 0 at index 1"), "{error}");
     let error = error_of("qnn.quantize", &Attrs::none(), &[&x, &one(1.0), &Tensor::scalar(0i8)]);
     assert!(error.contains("output_zero_point: expected int32, found int8"), "{error}");
     let error = error_of("qnn.quantize", &Attrs::none(), &[&x, &Tensor::scalar(1f64), &zero(0)]);

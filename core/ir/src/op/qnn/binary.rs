@@ -16,8 +16,8 @@ const INPUTS: &[&str] =
     &["lhs", "rhs", "lhs_scale", "lhs_zero_point", "rhs_scale", "rhs_zero_point", "output_scale", "output_zero_point"];
 
 const ATTRS: &[AttrDef] = &[
-    AttrDef::new("lhs_axis", AttrKind::Int, Default::Int(-1), "the axis of lhs along which its parameters lie"),
-    AttrDef::new("rhs_axis", AttrKind::Int, Default::Int(-1), "the axis of rhs along which its parameters lie"),
+    AttrDef::new("lhs_axis", AttrKind::Int, Default::Int(-1), "the axis of lhs for its scale and zero point"),
+    AttrDef::new("rhs_axis", AttrKind::Int, Default::Int(-1), "the axis of rhs for its scale and zero point"),
 ];
 
 macro_rules! binary {
@@ -41,17 +41,17 @@ macro_rules! binary {
 
 binary! {
     "qnn.add" "The sum of two quantized tensors: each is requantized to the output's scale and zero point in int32 \
-               (UPWARD, int64, saturating), left as it is when it has them; then lhs + rhs - output_zero_point, \
-               saturated to the element type, which is that of both."
+               (UPWARD, int64, saturating) unless it already has them; then lhs + rhs - output_zero_point, saturated \
+               to the common element type."
         |params, inputs, outputs| sum(&params, inputs, outputs, 1);
     "qnn.subtract" "The difference of two quantized tensors: each is requantized to the output's scale and zero point \
-                    in int32 (UPWARD, int64, saturating), left as it is when it has them; then lhs - rhs + \
-                    output_zero_point, saturated to the element type, which is that of both."
+                    in int32 (UPWARD, int64, saturating) unless it already has them; then lhs - rhs + \
+                    output_zero_point, saturated to the common element type."
         |params, inputs, outputs| sum(&params, inputs, outputs, -1);
     "qnn.mul" "The product of two quantized tensors: (lhs - lhs_zero_point) * (rhs - rhs_zero_point) in int32 \
                (saturating), requantized (UPWARD, int64) from the scale lhs_scale * rhs_scale, a float32, to the \
-               output's scale and zero point, saturated to the element type, which is that of both. Scales and zero \
-               points are single numbers."
+               output's scale and zero point, saturated to the common element type. Scales and zero points are \
+               single numbers."
         product;
 }
 
@@ -114,14 +114,14 @@ fn product(
     let (lhs, rhs) = (side(0), side(1));
     let from = scale(&params, 2, &inputs[2])? * scale(&params, 4, &inputs[4])?;
     if !(from.is_finite() && from > 0.0) {
-        return Err(format!("lhs_scale * rhs_scale is {from} in float32; a scale is finite and above zero"));
+        return Err(format!("lhs_scale * rhs_scale: expected a finite float32 above 0, found {from}"));
     }
     let by = default_requantization(&[from], &[scale(&params, 6, &inputs[6])?])[0];
     let (zero, limits) = (zero_points(&inputs[7])[0], range(outputs[0].dtype));
     store(inputs, outputs, |i, j| rescale(saturate(i128::from(lhs[i]) * i128::from(rhs[j])), by, zero, limits))
 }
 
-/// Fills the output with the saturated results of `f` for the offsets of both operands.
+/// Fills the output with the saturated results of `f`, which is called with the offsets into both operands.
 fn store(
     inputs: &[TensorView<'_>],
     outputs: &mut [TensorViewMut<'_>],

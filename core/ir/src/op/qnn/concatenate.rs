@@ -12,9 +12,9 @@ use crate::tensor::{TensorView, TensorViewMut};
 inventory::submit! {
     OpDef {
         name: "qnn.concatenate",
-        doc: "The tensors of a tuple one after another along an axis, each requantized (UPWARD, int64, saturating) \
-              from its scale and zero point, in two further tuples, to those of the output. One that has them \
-              already is copied.",
+        doc: "The tensors of a tuple, concatenated along an axis, each requantized (UPWARD, int64, saturating) from \
+              its scale and zero point, in two further tuples, to those of the output. A tensor that already has them \
+              is copied.",
         arity: Arity::exactly(5),
         inputs: &["data", "input_scales", "input_zero_points", "output_scale", "output_zero_point"],
         attrs: &[AttrDef::new("axis", AttrKind::Int, Default::Int(0), "the axis; from the end when negative")],

@@ -1,4 +1,4 @@
-//! Sums of products: convolutions and matrix products of differences to zero points, in `int32`.
+//! Contractions: convolutions and matrix products of integers minus their zero points, with integer accumulators.
 
 use super::params::{Kind, NARROW, PerAxis, one_of, parameter, zero_points};
 use super::quantize::integers;
@@ -17,17 +17,17 @@ const OUT_DTYPE: AttrDef = AttrDef::new(
     "out_dtype",
     AttrKind::DType,
     Default::Str("int32"),
-    "element type of the sums: int32, or int64 for sums that would not fit",
+    "element type of the accumulators: int32, or int64 where int32 would overflow",
 );
 
 inventory::submit! {
     OpDef {
         name: "qnn.conv2d",
-        doc: "The convolution (as nn.conv2d) of data - input_zero_point with weight - kernel_zero_point; the padding \
-              stands for zero, so it holds the input's zero point. The result has the scale input_scale * \
+        doc: "The convolution (as nn.conv2d) of data - input_zero_point with weight - kernel_zero_point; padding \
+              represents zero, so it consists of the input's zero point. The result has the scale input_scale * \
               kernel_scale and the zero point 0. Scale and zero point of the kernel may be vectors along its output \
-              channels. Sums are exact modulo the range of out_dtype (they wrap, they do not saturate); the scales \
-              take no part in them.",
+              channels. Sums are exact modulo the range of out_dtype (they wrap instead of saturating) and do not \
+              depend on the scales.",
         arity: Arity::exactly(6),
         inputs: INPUTS,
         attrs: &conv::attrs_2d(OUT_DTYPE),
@@ -54,8 +54,8 @@ inventory::submit! {
         name: "qnn.conv2d_transpose",
         doc: "The transposed convolution (as nn.conv2d_transpose) of data - input_zero_point with weight - \
               kernel_zero_point. The result has the scale input_scale * kernel_scale and the zero point 0. Scale and \
-              zero point of the kernel may be vectors along its output channels, when there is one group. Sums are \
-              exact modulo the range of out_dtype (they wrap, they do not saturate).",
+              zero point of the kernel may be vectors along its output channels if there is one group. Sums are \
+              exact modulo the range of out_dtype (they wrap instead of saturating).",
         arity: Arity::exactly(6),
         inputs: INPUTS,
         attrs: &conv::transpose_attrs_2d(OUT_DTYPE),
@@ -82,8 +82,8 @@ inventory::submit! {
         name: "qnn.dense",
         doc: "The product (as nn.dense) of data - input_zero_point with the transposed weight - kernel_zero_point. The \
               result has the scale input_scale * kernel_scale and the zero point 0. Scale and zero point of the \
-              kernel may be vectors along its units. Sums are exact modulo the range of out_dtype (they wrap, they \
-              do not saturate).",
+              kernel may be vectors along its units. Sums are exact modulo the range of out_dtype (they wrap \
+              instead of saturating).",
         arity: Arity::exactly(6),
         inputs: INPUTS,
         attrs: &[dense::UNITS, OUT_DTYPE],
@@ -102,8 +102,8 @@ inventory::submit! {
     OpDef {
         name: "qnn.batch_matmul",
         doc: "The products (as nn.batch_matmul) of x - x_zero_point with y - y_zero_point. The result has the scale \
-              x_scale * y_scale and the zero point 0. Sums are exact modulo the range of out_dtype (they wrap, they \
-              do not saturate).",
+              x_scale * y_scale and the zero point 0. Sums are exact modulo the range of out_dtype (they wrap \
+              instead of saturating).",
         arity: Arity::exactly(6),
         inputs: &["x", "y", "x_zero_point", "y_zero_point", "x_scale", "y_scale"],
         attrs: &[OUT_DTYPE, dense::TRANSPOSE_A, dense::TRANSPOSE_B],
@@ -118,8 +118,8 @@ inventory::submit! {
     }
 }
 
-/// Runs the common checks except those of shapes. With `per_channel`, the parameters of argument 1 may vary along its
-/// output channels.
+/// Checks element types, scales and zero points; the shapes are checked elsewhere. If `per_channel`, the scale and the
+/// zero point of argument 1 may vary along its output channels.
 fn contraction(relation: &Relation<'_>, per_channel: bool) -> Result<(), Box<Diagnostic>> {
     let (data, weight) = (relation.tensor(0)?, relation.tensor(1)?);
     one_of(relation, relation.def.inputs[0], data.dtype, NARROW)?;

@@ -1,5 +1,5 @@
-//! Sums of products followed by bias and requantization in one operator, for the fallback on the host where no backend
-//! took either. They are not part of Relay; the pass `fuse_requantize` creates them.
+//! Contractions with bias and requantization in one operator, for the fallback to the host where no backend supports
+//! them. These operators are not part of Relay; the pass `fuse_requantize` creates them.
 
 use super::numerics::{range, rescale};
 use super::params::{Kind, PerAxis, check_choice, one_of, parameter, requantization, scales, zero_points};
@@ -45,9 +45,9 @@ const fn conv_attrs() -> [AttrDef; 14] {
 inventory::submit! {
     OpDef {
         name: "qnn.contrib_conv2d_requantize",
-        doc: "clip(qnn.requantize(nn.bias_add(qnn.conv2d(data, weight), bias)), a_min, a_max) with int32 sums and an \
-              int32 bias for each output channel; sum_scale, one number or a vector along the output channels, is the \
-              input scale of the requantization.",
+        doc: "clip(qnn.requantize(nn.bias_add(qnn.conv2d(data, weight), bias)), a_min, a_max) with int32 accumulators \
+              and an int32 bias for each output channel; sum_scale, one number or a vector along the output channels, \
+              is the input scale of the requantization.",
         arity: Arity::exactly(8),
         inputs: INPUTS,
         attrs: &conv_attrs(),
@@ -74,9 +74,9 @@ inventory::submit! {
 inventory::submit! {
     OpDef {
         name: "qnn.contrib_dense_requantize",
-        doc: "clip(qnn.requantize(nn.bias_add(qnn.dense(data, weight), bias, axis=-1)), a_min, a_max) with int32 sums \
-              and an int32 bias for each unit; sum_scale, one number or a vector along the units, is the input scale \
-              of the requantization.",
+        doc: "clip(qnn.requantize(nn.bias_add(qnn.dense(data, weight), bias, axis=-1)), a_min, a_max) with int32 \
+              accumulators and an int32 bias for each unit; sum_scale, one number or a vector along the units, is the \
+              input scale of the requantization.",
         arity: Arity::exactly(8),
         inputs: INPUTS,
         attrs: &[dense::UNITS, OUT_DTYPE, ROUNDING, COMPUTE_DTYPE, A_MIN, A_MAX],
@@ -99,7 +99,7 @@ inventory::submit! {
     }
 }
 
-/// Runs the common checks besides those of shapes; the output channels of the weight lie on `axis`.
+/// Checks element types, scales, zero points and bias; `axis` of the weight holds the output channels.
 fn fused(relation: &Relation<'_>, axis: usize) -> Result<(), Box<Diagnostic>> {
     let weight = relation.tensor(1)?;
     one_of(relation, "data", relation.tensor(0)?.dtype, BYTES)?;
@@ -124,7 +124,7 @@ fn fused(relation: &Relation<'_>, axis: usize) -> Result<(), Box<Diagnostic>> {
     check_choice(relation, "compute_dtype", &["None", "int64", "float32"])
 }
 
-/// Returns the bounds of the result's integers.
+/// Returns the bounds of the result: attributes `a_min` and `a_max`, clamped to the given range.
 pub fn fused_bounds(params: &Params<'_>, (low, high): (i64, i64)) -> (i64, i64) {
     let given = |name: &str, default: i64| params.opt_int(name).unwrap_or(default).clamp(low, high);
     (given("a_min", low), given("a_max", high))
@@ -140,7 +140,7 @@ fn differences(inputs: &[TensorView<'_>], weight: &CanonicalDims, channels: usiz
     (x, w)
 }
 
-/// Requantizes the sums with their bias; consecutive channels are `inner` elements apart.
+/// Adds the bias to the accumulators and requantizes the sums; consecutive channels are `inner` elements apart.
 fn requantize(
     params: &Params<'_>,
     inputs: &[TensorView<'_>],

@@ -3,9 +3,8 @@
 //! Names, arguments and attributes are Relay's. Scales are `float32`, zero points `int32`; each is one number for all
 //! elements, or (where the operator allows it) a vector with one number for each index on an axis.
 //!
-//! Arithmetic on `int32` values between the operators' inputs and outputs saturates where the result does not fit:
-//! x - zero point, the rescaled value, and the sum with the output's zero point each stay at the end of the range
-//! instead of wrapping. Sums of products are the exception: they wrap, as an `int32` accumulator does.
+//! Intermediate `int32` arithmetic saturates: x - zero point, the rescaled value, and its sum with the output's zero
+//! point are clamped to the range instead of wrapping. Accumulators are the exception: a sum of products wraps.
 
 mod binary;
 mod concatenate;

@@ -1,15 +1,15 @@
-//! Rescaling integers: by a fixed-point multiplier, or in binary32.
+//! Rescaling of integers: by a fixed-point multiplier, or in binary32.
 
 use crate::tensor::DType;
 
 /// Rounding to the nearest integer, with the rule for numbers halfway between two integers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rounding {
-    /// To the larger one.
+    /// To the larger integer.
     Upward,
     /// Away from zero.
     ToNearest,
-    /// To the even one.
+    /// To the even integer.
     ToEven,
 }
 
@@ -45,11 +45,11 @@ pub struct FixedPoint {
 }
 
 impl FixedPoint {
-    /// Computes the ratio of two scales, which are finite and above zero. (Relay's `GetFixedPointMultiplierShift`.)
+    /// Computes the ratio of two finite scales above zero, like Relay's `GetFixedPointMultiplierShift`.
     pub fn ratio(input: f32, output: f32) -> FixedPoint {
         let (fraction, exponent) = libm::frexp(f64::from(input) / f64::from(output));
         match (fraction * f64::from(1u32 << 31)).round() as i64 {
-            // 1 - 2^-32 and more rounds up to the next power of two.
+            // A fraction of at least 1 - 2^-32 rounds up to the next power of two.
             0x8000_0000 => FixedPoint { multiplier: 1 << 30, exponent: exponent + 1 },
             multiplier => FixedPoint { multiplier: multiplier as i32, exponent },
         }
@@ -86,7 +86,8 @@ pub enum Rescale {
     Float(f32, Rounding),
 }
 
-/// Rescales `value`, relative to its zero point, to the output's scale and zero point, saturated to `out`.
+/// Requantizes `value`, from which its zero point has been subtracted, to the output's scale and zero point, saturating
+/// to the range `out`.
 pub fn rescale(value: i32, by: Rescale, zero_point: i32, out: (i64, i64)) -> i64 {
     let scaled = match by {
         Rescale::Same => value,

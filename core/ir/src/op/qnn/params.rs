@@ -1,4 +1,4 @@
-//! Scales, zero points and rounding modes: common checks and accessors of the operators of the dialect.
+//! Scales, zero points and rounding modes: checks and accessors common to the operators of the dialect.
 
 use super::numerics::{FixedPoint, Rescale, Rounding};
 use super::{AttrDef, AttrKind, Default, Params, ReferenceError, Relation};
@@ -8,10 +8,10 @@ use crate::tensor::{DType, Tensor, TensorView};
 
 type Result<T, E = Box<Diagnostic>> = std::result::Result<T, E>;
 
-/// Integer types that stand for real numbers.
+/// Element types of quantized tensors.
 pub(super) const QUANTIZED: &[DType] = &[DType::I8, DType::U8, DType::I16, DType::U16, DType::I32];
 
-/// Integer types that operators compute on, with sums in `int32`.
+/// Element types of the operands of quantized arithmetic, which has `int32` accumulators.
 pub(super) const NARROW: &[DType] = &[DType::I8, DType::U8, DType::I16, DType::U16];
 
 /// Kind of a parameter of a quantized operator.
@@ -41,7 +41,7 @@ pub(super) fn parameter(relation: &Relation<'_>, i: usize, kind: Kind, dim: Opti
     check(relation, relation.def.inputs[i], relation.tensor(i)?, value, kind, dim)
 }
 
-/// Performs the checks of [`parameter`] for a type that need not be an argument.
+/// Performs the checks of [`parameter`] on a type that need not be that of an argument.
 pub(super) fn check(
     relation: &Relation<'_>,
     name: &str,
@@ -65,8 +65,8 @@ pub(super) fn check(
     if let (Kind::Scale, Some(tensor)) = (kind, value)
         && let Err(reason) = check_scales(&tensor.view())
     {
-        let fault = relation.error(codes::types::BAD_QUANTIZATION, format!("{name} {reason}"));
-        return Err(Box::new(fault.help("a scale is the value of one step of the integer: finite and above zero")));
+        let fault = relation.error(codes::types::BAD_QUANTIZATION, format!("{name}: {reason}"));
+        return Err(Box::new(fault.help("specify a finite scale above 0: the real value of one integer step")));
     }
     Ok(())
 }
@@ -76,8 +76,8 @@ fn check_scales(view: &TensorView<'_>) -> Result<(), String> {
     let values = view.as_slice::<f32>();
     match values.iter().position(|&s| !(s.is_finite() && s > 0.0)) {
         None => Ok(()),
-        Some(_) if values.len() == 1 => Err(format!("is {}", values[0])),
-        Some(at) => Err(format!("is {} at place {at}", values[at])),
+        Some(_) if values.len() == 1 => Err(format!("expected a finite scale above 0, found {}", values[0])),
+        Some(at) => Err(format!("expected finite scales above 0, found {} at index {at}", values[at])),
     }
 }
 
@@ -114,11 +114,11 @@ impl<T: Copy> PerAxis<T> {
     }
 }
 
-/// Returns the values of a scale.
+/// Returns the values of scale `i` of the operator in `view`, each of which must be finite and above zero.
 pub fn scales(params: &Params<'_>, i: usize, view: &TensorView<'_>) -> Result<Vec<f32>, ReferenceError> {
     check_scales(view).map_err(|reason| {
-        let name = params.def().inputs.get(i).copied().unwrap_or("a scale");
-        format!("{name} {reason}; a scale is finite and above zero")
+        let name = params.def().inputs.get(i).copied().unwrap_or("scale");
+        format!("{name}: {reason}")
     })?;
     Ok(view.as_slice::<f32>().to_vec())
 }
@@ -133,13 +133,13 @@ pub(super) fn zero_points(view: &TensorView<'_>) -> Vec<i32> {
     view.as_slice::<i32>().to_vec()
 }
 
-/// Returns the rounding of an attribute that the relation accepted; `"None"` means `default`.
+/// Returns the rounding in attribute `rounding`, which the relation must have accepted; `"None"` means `default`.
 pub fn rounding_of(params: &Params<'_>, default: Rounding) -> Rounding {
     Rounding::parse(&params.string("rounding")).unwrap_or(default)
 }
 
-/// Returns the requantization from scale to scale, by the attributes `rounding` and `compute_dtype`: for one pair of
-/// scales, or one for each index on the axis. (Equal scales need none.)
+/// Returns the method of rescaling from `input` to `output` that the attributes `rounding` and `compute_dtype` specify:
+/// one entry for a single pair of scales, otherwise one for each index on the axis.
 pub fn requantization(params: &Params<'_>, input: &[f32], output: &[f32]) -> Vec<Rescale> {
     let rounding = rounding_of(params, Rounding::Upward);
     rescales(input, output, |input, output| {
@@ -151,7 +151,8 @@ pub fn requantization(params: &Params<'_>, input: &[f32], output: &[f32]) -> Vec
     })
 }
 
-/// Returns the requantization of operators without attributes for it: UPWARD in 64-bit fixed point, Relay's default.
+/// Returns the method of rescaling for operators without these attributes: UPWARD in 64-bit fixed point, the default of
+/// Relay.
 pub fn default_requantization(input: &[f32], output: &[f32]) -> Vec<Rescale> {
     rescales(input, output, |input, output| Rescale::Fixed(FixedPoint::ratio(input, output), Rounding::Upward))
 }
@@ -166,7 +167,7 @@ fn rescales(input: &[f32], output: &[f32], by: impl Fn(f32, f32) -> Rescale) -> 
     pairs().map(|(input, output)| by(input, output)).collect()
 }
 
-/// Checks that an attribute is one of a few words.
+/// Checks that attribute `attr` is one of `wanted`.
 pub(super) fn check_choice(relation: &Relation<'_>, attr: &str, wanted: &[&str]) -> Result<()> {
     let given = relation.params.string(attr);
     if wanted.contains(&given.as_str()) {

@@ -13,7 +13,7 @@ inventory::submit! {
         name: "qnn.avg_pool2d",
         doc: "The mean of each window (as nn.avg_pool2d) of data - input_zero_point, exact and rounded once to float32, \
               times input_scale, quantized (halves away from zero, saturating) to the output's scale and zero point \
-              and the element type of the data. Padding that counts stands for zero.",
+              and the element type of the data. Padding that is counted represents zero.",
         arity: Arity::exactly(5),
         inputs: &["data", "input_scale", "input_zero_point", "output_scale", "output_zero_point"],
         attrs: &pool::avg_attrs_2d(),

@@ -12,15 +12,15 @@ use crate::op::facts::Facts;
 use crate::op::scalar::Writer;
 use crate::tensor::{DType, TensorView, TensorViewMut};
 
-/// Floating-point types that are quantized.
+/// Floating-point types that can be quantized.
 const REAL: &[DType] = &[DType::F32, DType::F16];
 
 inventory::submit! {
     OpDef {
         name: "qnn.quantize",
         doc: "clip(round(data / output_scale) + output_zero_point) to the range of out_dtype, computed in float32. \
-              Halves are rounded away from zero (TONEAREST, Relay's) or to the even integer (TOEVEN, that of ONNX). \
-              What lies outside the range becomes its nearest end, infinities too; NaN becomes 0.",
+              Halves are rounded away from zero (TONEAREST, as in Relay) or to the even integer (TOEVEN, as in \
+              ONNX). Values outside the range, including infinities, saturate; NaN becomes 0.",
         arity: Arity::exactly(3),
         inputs: &["data", "output_scale", "output_zero_point"],
         attrs: &[
@@ -48,7 +48,7 @@ inventory::submit! {
     OpDef {
         name: "qnn.dequantize",
         doc: "input_scale * (data - input_zero_point), the difference in int32 (saturating), the product in float32; \
-              into float16 what lies outside its range becomes the nearest end.",
+              a float16 result saturates.",
         arity: Arity::exactly(3),
         inputs: &["data", "input_scale", "input_zero_point"],
         attrs: &[
@@ -73,13 +73,13 @@ inventory::submit! {
 inventory::submit! {
     OpDef {
         name: "qnn.requantize",
-        doc: "From one scale and zero point to another. With t = data - input_zero_point and m = input_scale / \
+        doc: "Converts to another scale and zero point. With t = data - input_zero_point and m = input_scale / \
               output_scale: round(t * m) + output_zero_point, clipped to the range of out_dtype. compute_dtype int64 \
               (also for None) takes m, computed in float64, as M * 2^(e - 31) with M = round(fraction * 2^31) and \
               computes exactly: UPWARD (also for None) is (t * 2^max(e, 0) * M + 2^(30 + r)) >> (31 + r) with r = \
               max(-e, 0); TONEAREST rounds halves away from zero, TOEVEN to the even integer. compute_dtype float32 \
-              computes t * m in float32 and rounds it so. Equal scales leave t as it is. Overflow saturates: t, the \
-              rescaled t and the result stay at the end of int32 (of out_dtype) that they pass, they never wrap.",
+              computes t * m in float32 and rounds it likewise. Equal scales leave t unchanged. Overflow saturates: t \
+              and the rescaled t are clamped to int32 and the result to out_dtype instead of wrapping.",
         arity: Arity::exactly(5),
         inputs: &["data", "input_scale", "input_zero_point", "output_scale", "output_zero_point"],
         attrs: &[
@@ -108,19 +108,21 @@ inventory::submit! {
     }
 }
 
-/// Returns the element type in `out_dtype`, one of `wanted`.
+/// Returns the element type in attribute `out_dtype`, which must be one of `wanted`.
 fn out_dtype(relation: &Relation<'_>, wanted: &[DType]) -> Result<DType, Box<Diagnostic>> {
     let given = relation.params.dtype("out_dtype");
-    let given = given.ok_or_else(|| relation.error(codes::types::BAD_ATTRIBUTE, "out_dtype is not an element type"))?;
+    let given = given.ok_or_else(|| {
+        relation.error(codes::types::BAD_ATTRIBUTE, "out_dtype: expected an element type, found \"\"")
+    })?;
     one_of(relation, "out_dtype", given, wanted)?;
     Ok(given)
 }
 
-/// Quantizes one element, up to the conversion to the integer type, which saturates.
+/// Quantizes one element, except for the final saturating conversion to the integer type.
 #[inline(always)]
 pub fn quantize_f32(x: f32, scale: f32, zero_point: i32, out: (i64, i64), rounding: Rounding) -> f32 {
     let value = rounding.round(x / scale) + zero_point as f32;
-    // Written so that NaN stays NaN.
+    // Both comparisons are false for NaN, which is kept.
     let value = if value < out.0 as f32 { out.0 as f32 } else { value };
     if value > out.1 as f32 { out.1 as f32 } else { value }
 }

@@ -1,4 +1,4 @@
-//! Functions of one quantized tensor: dequantization, the operator on real numbers, quantization.
+//! Functions of one quantized tensor: dequantization, the floating-point operator, quantization.
 
 use super::numerics::{Rounding, range};
 use super::params::{Kind, NARROW, one_of, parameter, scale, zero_points};
@@ -47,7 +47,7 @@ unary! {
         [AttrDef::new("alpha", AttrKind::Float, Default::Float(0.25), "slope below zero")] 1;
 }
 
-/// Returns the operator on real numbers that a quantized one corresponds to; `None` if there are several.
+/// Returns the floating-point operator that quantized operator `name` corresponds to; `None` if it takes several.
 pub fn real_operator(name: &str) -> Option<&'static OpDef> {
     let name = match name {
         "qnn.softmax" => "nn.softmax",
@@ -85,7 +85,7 @@ fn reference(
             let x = Tensor::from_slice(data.shape, &x);
             let mut out =
                 [TensorViewMut { dtype: DType::F32, shape: data.shape, data: bytemuck::cast_slice_mut(&mut y) }];
-            let compute = real.reference.ok_or("there is no such operator on real numbers")?;
+            let compute = real.reference.ok_or("the floating-point operator has no reference")?;
             compute(params.under(real), &[x.view()], &mut out)?;
         }
         None => y.iter_mut().zip(x).for_each(|(y, x)| *y = hard_swish(x)),
@@ -93,7 +93,7 @@ fn reference(
     quantized(&params, &y, inputs, outputs)
 }
 
-/// Computes hard swish with each step rounded to float32, like a sequence of operators.
+/// Computes hard swish with each step rounded to float32, as a sequence of operators would.
 fn hard_swish(x: f32) -> f32 {
     x * (x + 3.0).clamp(0.0, 6.0) / 6.0
 }
