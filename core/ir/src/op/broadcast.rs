@@ -24,7 +24,7 @@ fn broadcast_dim(a: &Dim, b: &Dim) -> Option<Dim> {
     })
 }
 
-/// Returns the dimensions that the operands broadcast to, aligned at the last one.
+/// Returns the dimensions that the operands broadcast to, aligned at the last axis.
 pub(super) fn broadcast_dims<'a>(
     relation: &Relation<'_>,
     operands: impl IntoIterator<Item = &'a TensorType>,

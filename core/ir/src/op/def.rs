@@ -1,4 +1,4 @@
-//! Entry of the operator table.
+//! Entries of the operator table: [`OpDef`] and its parts.
 
 use super::{Facts, Params, TypeResult};
 use crate::diag::{Code, Diagnostic, codes};

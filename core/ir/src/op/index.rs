@@ -9,7 +9,7 @@ use crate::ir::{Dim, TensorType, Type};
 use crate::op::facts::{Facts, elements_along_axis, elements_of};
 use crate::tensor::{TensorView, TensorViewMut};
 
-/// Returns the indices as integers.
+/// Returns the elements of an index tensor as `i64`.
 fn integers(view: &TensorView<'_>) -> Result<Vec<i64>, ReferenceError> {
     view.to_i64s().ok_or_else(|| "expected integers that fit int64".into())
 }

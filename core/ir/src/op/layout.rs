@@ -164,7 +164,7 @@ pub(super) fn relayout_dims(
             }
             let place = from.0.iter().position(|d| *d == (axis, None)).unwrap_or(0);
             let (Some(a), Some(b)) = (from.factor(axis), to.factor(axis)) else {
-                return Err(relation.error(codes::types::BAD_ATTRIBUTE, "the block sizes of axis {axis} are too large"));
+                return Err(relation.error(codes::types::BAD_ATTRIBUTE, "the block sizes of an axis are too large"));
             };
             match dims[place].fixed() {
                 _ if a == b => Ok(dims[place].clone()),

@@ -254,7 +254,9 @@ fn l2_relation(relation: &Relation<'_>) -> TypeResult {
 fn lrn_relation(relation: &Relation<'_>) -> TypeResult {
     let size = relation.params.int("size");
     if size < 1 || size % 2 == 0 {
-        return Err(relation.error(codes::types::BAD_ATTRIBUTE, format!("size: expected an odd number, found {size}")));
+        return Err(
+            relation.error(codes::types::BAD_ATTRIBUTE, format!("size: expected an odd number >= 1, found {size}"))
+        );
     }
     axis_relation(relation)
 }

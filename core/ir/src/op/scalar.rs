@@ -87,7 +87,7 @@ impl<'a> Reader<'a> {
         (self.int)(self.data, i)
     }
 
-    /// Returns true if element `i` is not zero; NaN is not zero.
+    /// Returns true if element `i` is nonzero or NaN.
     pub fn is_nonzero(&self, i: usize) -> bool {
         self.float(i) != 0.0
     }

@@ -143,7 +143,8 @@ impl Slice {
         for (i, axis) in self.axes(dims.len()).map_err(bad)?.into_iter().enumerate() {
             result[axis] = match dims[axis].fixed() {
                 Some(n) => Dim::Fixed(self.range(i, n).map_err(bad)?.len),
-                // A slice that selects all elements of two very different dimensions selects all of any dimension.
+                // A slice that selects all elements of two very different dimensions selects all elements of any
+                // dimension.
                 None => {
                     let all = |n: usize| Ok::<bool, Box<Diagnostic>>(self.range(i, n).map_err(bad)?.len == n);
                     let max_size = i32::MAX as usize;

@@ -26,7 +26,7 @@ pub fn positions(layout: &str, order: &str) -> Option<Vec<usize>> {
     order.chars().map(|letter| layout.find(letter)).collect()
 }
 
-/// Returns the layout in attribute `attr`, as positions of the letters of `order`. An empty one means `default`.
+/// Returns the layout in attribute `attr`, as positions of the letters of `order`. An empty attribute means `default`.
 pub(super) fn layout(
     relation: &Relation<'_>,
     attr: &str,

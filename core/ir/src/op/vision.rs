@@ -394,7 +394,7 @@ fn suppression_reference(
             return Err(format!("valid_count: expected 0 to {boxes} boxes, found {}", valid[image]));
         };
         let mut order: Vec<usize> = (0..count).collect();
-        // Marks the entries of `order` that are kept in the result.
+        // Entry `i` is true if box `order[i]` is kept in the result.
         let mut stays = vec![true; count];
         if threshold > 0.0 {
             order.sort_by(|&a, &b| row(b)[score].total_cmp(&row(a)[score]));

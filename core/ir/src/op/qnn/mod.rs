@@ -1,4 +1,4 @@
-//! QNN dialect: operators on integers that represent real numbers, real = scale * (integer - zero point).
+//! QNN dialect: operators on integers that represent the real numbers scale * (integer - zero point).
 //!
 //! Names, arguments and attributes are Relay's. Scales are `float32`, zero points `int32`; each is one number for all
 //! elements, or (where the operator allows it) a vector with one number for each index on an axis.

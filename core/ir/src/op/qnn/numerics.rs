@@ -78,7 +78,7 @@ pub fn saturate(value: i128) -> i32 {
 /// Method of rescaling `int32` values from one scale to another.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Rescale {
-    /// The scales are equal.
+    /// Equal scales, without rescaling.
     Same,
     /// In 64-bit fixed point.
     Fixed(FixedPoint, Rounding),

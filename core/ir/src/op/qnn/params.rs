@@ -114,7 +114,10 @@ impl<T: Copy> PerAxis<T> {
     }
 }
 
-/// Returns the values of scale `i` of the operator in `view`, each of which must be finite and above zero.
+/// Returns the values of a scale, argument `i`.
+///
+/// # Errors
+/// If a value is not finite and above zero.
 pub fn scales(params: &Params<'_>, i: usize, view: &TensorView<'_>) -> Result<Vec<f32>, ReferenceError> {
     check_scales(view).map_err(|reason| {
         let name = params.def().inputs.get(i).copied().unwrap_or("scale");
