@@ -88,7 +88,7 @@ fn rejects_invalid_scales_at_run_time() {
     let args = [Value::Tuple(vec![Tensor::from_slice(&[1], &[1i8])]), tuple(one(-1.0)), tuple(zero(0))];
     let args = [args.to_vec(), vec![Value::Tensor(one(1.0)), Value::Tensor(zero(0))]].concat();
     let error = call("qnn.concatenate", &Attrs::none(), &args).unwrap_err();
-    assert!(error.contains("input_scales is -1"), "{error}");
+    assert!(error.contains("input_scales: expected a finite scale above 0, found -1"), "{error}");
     let error = call("qnn.concatenate", &Attrs::none(), &[&[data()][..], &args[1..]].concat()).unwrap_err();
     assert!(error.contains("expected a tuple of tensors"), "{error}");
 }

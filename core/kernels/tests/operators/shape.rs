@@ -108,7 +108,7 @@ fn ranks_change() {
             .unwrap_err()
             .contains("axis 1: expected dimension 1, found 2")
     );
-    assert!(typed("squeeze", &none, &[f32s("?, 2")]).unwrap_err().contains("give the axis"));
+    assert!(typed("squeeze", &none, &[f32s("?, 2")]).unwrap_err().contains("where no axis is given"));
 }
 
 #[test]
@@ -260,7 +260,7 @@ fn repeats() {
     check("dyn.broadcast_to", Attrs::none(), &[&counting(&[2]), &index_vector(&[2, 2])], &[2, 2], &[0, 1, 0, 1]);
     assert!(error_of("broadcast_to", &to(&[3]), &[&counting(&[2])]).contains("2 does not broadcast to 3"));
     assert!(error_of("broadcast_to", &to(&[2]), &[&counting(&[1, 2])]).contains("does not broadcast to 1 dimensions"));
-    assert!(error_of("broadcast_to", &to(&[-1]), &[&counting(&[2])]).contains("not a shape"));
+    assert!(error_of("broadcast_to", &to(&[-1]), &[&counting(&[2])]).contains("expected dimensions >= 0"));
     let reps = |reps: &[i64]| attrs([("reps", reps.into())]);
     check("tile", reps(&[2, 1, 2]), &[&a], &[2, 2, 4], &[1, 2, 1, 2, 3, 4, 3, 4, 1, 2, 1, 2, 3, 4, 3, 4]);
     check("tile", reps(&[2]), &[&counting(&[1, 2, 2])], &[1, 2, 4], &[0, 1, 0, 1, 2, 3, 2, 3]);
@@ -291,7 +291,7 @@ fn dimensions_known_at_run_time() {
     );
     let vector = |n: usize| Type::tensor(DType::I64, &[n]);
     assert_eq!(typed("dyn.squeeze", &Attrs::none(), &[f32s("1, 2, 1"), vector(2)]).unwrap(), "Tensor[(?), float32]");
-    assert!(typed("dyn.squeeze", &Attrs::none(), &[f32s("1"), vector(2)]).unwrap_err().contains("2 axes of"));
+    assert!(typed("dyn.squeeze", &Attrs::none(), &[f32s("1"), vector(2)]).unwrap_err().contains("found 2"));
     let scalar = Type::tensor(DType::I64, &[]);
     assert_eq!(typed("dyn.expand_dims", &two, &[f32s("7"), scalar]).unwrap(), "Tensor[(?, ?, ?), float32]");
 }
@@ -327,5 +327,8 @@ fn padding_and_sizes_known_at_run_time() {
     let scale = |v: f32| Tensor::from_slice(&[], &[v]);
     let (once, twice) = (scale(1.0), scale(2.0));
     check("dyn.nn.upsampling", Attrs::none(), &[&data, &twice, &once], &[1, 1, 4, 2], &[0, 1, 0, 1, 2, 3, 2, 3]);
-    assert!(error_of("dyn.nn.upsampling", &Attrs::none(), &[&data, &scale(0.0), &once]).contains("scale_h is 0"));
+    assert!(
+        error_of("dyn.nn.upsampling", &Attrs::none(), &[&data, &scale(0.0), &once])
+            .contains("scale_h: expected a scale")
+    );
 }
