@@ -1,7 +1,7 @@
 //! Result of one directory of `byoc verify`.
 
 use byoc::error::Failure;
-use byoc_ir::diag::{Diagnostic, codes};
+use byoc_ir::diag::{Code, Diagnostic, codes};
 use serde::{Deserialize, Serialize};
 
 /// Status of a directory, in the order of the summary.
@@ -29,6 +29,14 @@ impl Status {
     }
 }
 
+/// Codes of the gaps of the frontend.
+const UNSUPPORTED: [Code; 4] = [
+    codes::frontends::UNSUPPORTED_OPERATOR,
+    codes::frontends::UNSUPPORTED_OPSET,
+    codes::frontends::UNSUPPORTED_TYPE,
+    codes::frontends::NOT_CONSTANT,
+];
+
 /// Outcome of a directory.
 #[derive(Serialize, Deserialize)]
 pub struct FolderResult {
@@ -50,10 +58,8 @@ impl FolderResult {
     /// Creates the result of a directory that could not be built or run.
     pub fn from_failure(failure: &Failure) -> FolderResult {
         let code = failure.diagnostics.first().map(|d| d.code);
-        // A model that uses an operator unknown to the frontend counts as unsupported, not as an error.
-        let gap = code.is_some_and(|c| {
-            [codes::frontends::UNSUPPORTED_OPERATOR, codes::frontends::UNSUPPORTED_OPSET].contains(&c)
-        });
+        // A model that the frontend does not cover counts as unsupported, not as an error.
+        let gap = code.is_some_and(|c| UNSUPPORTED.contains(&c));
         let message = |d: &Diagnostic| match d.code {
             // The notes name the operators.
             codes::frontends::UNSUPPORTED_OPERATOR => format!("{}: {}", d.message, d.notes.join("; ")),

@@ -1,4 +1,4 @@
-//! ONNX frontend: translates opsets 1 to 21 to Relay's operators.
+//! ONNX frontend: translates opsets 1 to 28 to Relay's operators.
 //!
 //! | file | contents |
 //! |---|---|
@@ -115,7 +115,7 @@ pub(crate) fn graph_signature(graph: &GraphProto) -> Result<Signature, Vec<Diagn
 fn port(info: &ValueInfoProto, role: &str) -> Result<PortInfo, Diagnostic> {
     let refuse = |ty: String| {
         Err(Diagnostic::error(
-            codes::frontends::BAD_NODE,
+            codes::frontends::UNSUPPORTED_TYPE,
             format!("{role} \"{}\": expected a tensor of numbers or booleans, found {ty}", info.name),
         )
         .note("other types are not supported for inputs and outputs"))

@@ -17,9 +17,37 @@ pub const ROWS: &[Row] = &[
         }
         one(n.op("nn.col2im", &inputs, attributes)?)
     }),
+    ("Det", 11, |n| {
+        let data = n.input(0)?;
+        one(n.op_without_attrs("linalg.det", &[data])?)
+    }),
     ("GridSample", 16, grid_sample),
     ("MaxUnpool", 9, max_unpool),
+    ("RoiAlign", 10, |n| roi_align(n, "output_half_pixel")),
+    ("RoiAlign", 16, |n| roi_align(n, "half_pixel")),
 ];
+
+fn roi_align(n: &mut Node<'_, '_>, default: &str) -> Result<Outputs> {
+    let (data, boxes, batches) = (n.input(0)?, n.input(1)?, n.input(2)?);
+    let aligned = match n.str_attr("coordinate_transformation_mode", default)?.as_str() {
+        "half_pixel" => true,
+        "output_half_pixel" => false,
+        other => return Err(n.invalid_node(format!("attribute coordinate_transformation_mode is \"{other}\""))),
+    };
+    let mode = n.str_attr("mode", "avg")?;
+    let size = [n.int_attr("output_height", 1)?, n.int_attr("output_width", 1)?];
+    let attributes = attrs![
+        pooled_size: size,
+        spatial_scale: n.float_attr("spatial_scale", 1.0)?,
+        sample_ratio: n.int_attr("sampling_ratio", 0)?,
+        mode: mode.as_str(),
+        aligned: aligned,
+    ];
+    let batches = n.cast(batches, n.dtype(boxes)?)?;
+    let column = n.op("expand_dims", &[batches], attrs![axis: 1])?;
+    let regions = n.concatenate(&[column, boxes], 1)?;
+    one(n.op("vision.roi_align", &[data, regions], attributes)?)
+}
 
 fn grid_sample(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (data, grid) = (n.input(0)?, n.input(1)?);

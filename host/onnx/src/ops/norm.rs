@@ -35,9 +35,46 @@ pub const ROWS: &[Row] = &[
     ("Softmax", 13, |n| softmax(n, "nn.softmax")),
 ];
 
+/// Normalizes by the statistics of the batch, and returns the running statistics that include them.
+fn batch_of_training(n: &mut Node<'_, '_>) -> Result<Outputs> {
+    if n.opset < 14 {
+        return Err(n.invalid_node("batch normalization with outputs of the training is not supported before opset 14"));
+    }
+    let data = n.input(0)?;
+    let dims = n.dims(data)?;
+    let axes: Vec<i64> = (0..dims.len() as i64).filter(|&axis| axis != 1).collect();
+    let mean = n.op("mean", &[data], attrs![axis: AttrValue::from(axes.clone()), keepdims: true])?;
+    let centered = n.op_without_attrs("subtract", &[data, mean])?;
+    let square = n.op_without_attrs("multiply", &[centered, centered])?;
+    let variance = n.op("mean", &[square], attrs![axis: AttrValue::from(axes.clone()), keepdims: true])?;
+    let epsilon = n.float_attr("epsilon", 1e-5)?;
+    let shifted = n.with_scalar("add", variance, epsilon)?;
+    let deviation = n.op_without_attrs("sqrt", &[shifted])?;
+    let normal = n.op_without_attrs("divide", &[centered, deviation])?;
+    let mut wanted = vec![1i64; dims.len()];
+    wanted[1] = -1;
+    let mut along = |i: usize| {
+        let value = n.input(i)?;
+        n.op("reshape", &[value], attrs![newshape: AttrValue::from(wanted.clone())])
+    };
+    let (scale, bias) = (along(1)?, along(2)?);
+    let scaled = n.op_without_attrs("multiply", &[normal, scale])?;
+    let result = n.op_without_attrs("add", &[scaled, bias])?;
+    let momentum = n.float_attr("momentum", 0.9)?;
+    let mut running = |i: usize, current: ExprId| {
+        let current = n.op("squeeze", &[current], attrs![axis: AttrValue::from(axes.clone())])?;
+        let before = n.input(i)?;
+        let kept = n.with_scalar("multiply", before, momentum)?;
+        let added = n.with_scalar("multiply", current, 1.0 - momentum)?;
+        n.op_without_attrs("add", &[kept, added])
+    };
+    let (mean, variance) = (running(3, mean)?, running(4, variance)?);
+    Ok(vec![result, mean, variance])
+}
+
 pub(super) fn batch(n: &mut Node<'_, '_>) -> Result<Outputs> {
     if n.int_attr("training_mode", 0)? != 0 || (n.opset < 14 && (1..5).any(|i| n.has_output(i))) {
-        return Err(n.invalid_node("batch normalization in training mode is not supported"));
+        return batch_of_training(n);
     }
     let data = n.input(0)?;
     let dtype = n.dtype(data)?;

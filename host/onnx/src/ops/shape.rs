@@ -21,8 +21,8 @@ pub const ROWS: &[Row] = &[
     ("SpaceToDepth", 1, |n| {
         let data = n.input(0)?;
         let block = n.int_attr("blocksize", 0)?;
-        if n.str_attr("mode", "DCR")? != "DCR" {
-            return Err(n.invalid_node("attribute mode: expected DCR"));
+        if n.str_attr("mode", "DCR")? == "CRD" {
+            return space_to_depth_crd(n, data, block);
         }
         one(n.op("nn.space_to_depth", &[data], attrs![block_size: block, layout: "NCHW"])?)
     }),
@@ -133,6 +133,21 @@ fn depth_to_space(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let block = n.int_attr("blocksize", 0)?;
     let mode = n.str_attr("mode", "DCR")?;
     one(n.op("nn.depth_to_space", &[data], attrs![block_size: block, layout: "NCHW", mode: mode.as_str()])?)
+}
+
+/// Moves blocks of the plane into channels that follow those of their element: channel c, row and column of the block.
+fn space_to_depth_crd(n: &mut Node<'_, '_>, data: ExprId, block: i64) -> Result<Outputs> {
+    let shape = n.shape(data)?;
+    let block = usize::try_from(block).ok().filter(|&block| block > 0);
+    let (&[batch, channels, height, width], Some(b)) = (&shape[..], block) else {
+        return Err(n.invalid_node(format!("expected four dimensions and a block size > 0, found {}", n.ty(data)?)));
+    };
+    if !height.is_multiple_of(b) || !width.is_multiple_of(b) {
+        return Err(n.invalid_node(format!("blocks of {b} do not divide {height} x {width} elements")));
+    }
+    let split = n.reshape(data, &[batch, channels, height / b, b, width / b, b])?;
+    let moved = n.transpose(split, &[0, 1, 3, 5, 2, 4])?;
+    one(n.reshape(moved, &[batch, channels * b * b, height / b, width / b])?)
 }
 
 /// Broadcasts to the common shape of the data and the given shape.

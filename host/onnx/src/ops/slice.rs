@@ -285,9 +285,6 @@ fn pad_11(n: &mut Node<'_, '_>) -> Result<Outputs> {
 /// Pads by widths, or along axes, that are computed at run time. The widths of the given axes are scattered to all axes.
 fn pad_at_run_time(n: &mut Node<'_, '_>, data: ExprId, value: ExprId) -> Result<Outputs> {
     let mode = n.str_attr("mode", "constant")?;
-    if mode == "wrap" {
-        return Err(n.invalid_node("input 1 (pads): expected a constant in mode wrap"));
-    }
     let rank = n.rank(data)?;
     let pads = n.input(1)?;
     let count = n.shape(pads)?.iter().product::<usize>();
@@ -300,7 +297,33 @@ fn pad_at_run_time(n: &mut Node<'_, '_>, data: ExprId, value: ExprId) -> Result<
         let places = n.reshape(axes, &[1, count / 2])?;
         width = n.op("scatter_nd", &[none, places, width], attrs![mode: "update"])?;
     }
+    if mode == "wrap" {
+        return one(wrap_at_run_time(n, data, width)?);
+    }
     one(n.op("dyn.nn.pad", &[data, width, value], attrs![pad_mode: mode.as_str()])?)
+}
+
+/// Pads periodically by computed widths, (rank, 2): index i of the result is (i - before) modulo the size.
+fn wrap_at_run_time(n: &mut Node<'_, '_>, data: ExprId, width: ExprId) -> Result<ExprId> {
+    let (zero, step) = (n.scalar(DType::I64, 0.0), n.scalar(DType::I64, 1.0));
+    let mut value = data;
+    for axis in 0..n.rank(data)? {
+        let row = n.slice(width, 0, axis, axis + 1)?;
+        let mut side = |i: usize| {
+            let side = n.slice(row, 1, i, i + 1)?;
+            n.reshape(side, &[])
+        };
+        let [before, after] = [side(0)?, side(1)?];
+        let size = n.shape_vector(data, axis..axis + 1)?;
+        let size = n.reshape(size, &[])?;
+        let more = n.op_without_attrs("add", &[before, after])?;
+        let total = n.op_without_attrs("add", &[size, more])?;
+        let places = n.op("arange", &[zero, total, step], attrs![dtype: DType::I64])?;
+        let places = n.op_without_attrs("subtract", &[places, before])?;
+        let places = n.op_without_attrs("floor_mod", &[places, size])?;
+        value = n.op("take", &[value, places], attrs![axis: axis as i64, mode: "fast"])?;
+    }
+    Ok(value)
 }
 
 /// Converts Pad; negative padding crops.

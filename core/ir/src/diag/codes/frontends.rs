@@ -18,6 +18,7 @@ codes! {
     UNKNOWN_ARCHITECTURE = 515, "no architecture of that name";
     BAD_TEST_FOLDER = 516, "not a folder in test-data layout";
     STDOUT_FAILED = 517, "standard output cannot be written";
+    UNSUPPORTED_TYPE = 518, "an input or output of the model has an unsupported type";
     CALIBRATION_MISFIT = 530, "calibration data does not fit the model";
     CALIBRATION_NOT_FINITE = 531, "calibration data contains non-finite values";
     NO_CALIBRATION_DATA = 532, "there is no calibration data";

@@ -65,6 +65,16 @@ pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> 
             let threshold = |high| weight(DType::F32, vec![1], Fill::Within(0.0, high));
             recipe([boxes_of, scores, integers(DType::I64, vec![3]), threshold(0.5), threshold(0.3)], Attrs::none())
         }
+        "vision.roi_align" => {
+            let size = draw.spatial_dim() + 2;
+            let data = operand(float, vec![1, 2, size, size + 1], Fill::Terms);
+            let rois = weight(float, vec![2, 5], Fill::Exactly(vec![0, 0, 0, 2, 2, 0, 1, 0, 2, 1]));
+            recipe([data, rois], attrs([("pooled_size", AttrValue::from([2i64, 2])), ("sample_ratio", 2.into())]))
+        }
+        "linalg.det" => {
+            let (batch, size) = (draw.batch(), draw.below(4) + 1);
+            recipe([operand(float, vec![batch, size, size], Fill::Within(-1.0, 1.0))], Attrs::none())
+        }
         "nn.col2im" => {
             let (batch, size) = (draw.batch(), draw.int(3, 6));
             let blocks = ((size - 1) * (size - 1)) as usize;

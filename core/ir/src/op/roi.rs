@@ -1,0 +1,128 @@
+//! Pooling of regions of interest with interpolation (K. He et al., Mask R-CNN, 2017).
+
+use super::scalar::Writer;
+use super::walk::each_index;
+use super::{Arity, AttrDef, AttrKind, Cost, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
+use crate::diag::codes;
+use crate::ir::{Dim, Type};
+use crate::op::facts::{ErrorModel, Facts};
+use crate::tensor::{TensorView, TensorViewMut};
+
+inventory::submit! {
+    OpDef {
+        name: "vision.roi_align",
+        doc: "For each region of data (n, c, h, w) a grid of pooled_size bins: the average or the maximum of samples, which \
+              are interpolated from the four elements around them. rois is (count, 5): batch index, x1, y1, x2, y2. The \
+              maximum is that of the weighted elements, as in ONNX.",
+        arity: Arity::exactly(2),
+        inputs: &["data", "rois"],
+        attrs: &[
+            AttrDef::new("pooled_size", AttrKind::Ints, Default::Required, "height and width of the result"),
+            AttrDef::new("spatial_scale", AttrKind::Float, Default::Float(1.0), "size of the data over that of the coordinates' image"),
+            AttrDef::new("sample_ratio", AttrKind::Int, Default::Int(-1),
+                "samples per bin along each axis; not positive: one for each element of the data, rounded up"),
+            AttrDef::new("mode", AttrKind::Str, Default::Str("avg"), "avg or max"),
+            AttrDef::new("aligned", AttrKind::Bool, Default::Bool(false),
+                "true to move coordinates by half an element; false also widens regions to at least one element"),
+        ],
+        pattern: OpPattern::Opaque,
+        relation: roi_type,
+        reference: Some(roi_align),
+        flops,
+        facts: Facts::EXACT.error(ErrorModel::Interpolation),
+    }
+}
+
+/// Counts a multiply-add for the four elements around one sample of each bin.
+fn flops(cost: &Cost<'_>) -> u64 {
+    cost.ret_len().saturating_mul(8)
+}
+
+fn roi_type(relation: &Relation<'_>) -> TypeResult {
+    let (data, rois) = (relation.tensor(0)?, relation.tensor(1)?);
+    let columns = rois.dims.get(1).and_then(Dim::fixed);
+    if data.dims.len() != 4 || rois.dims.len() != 2 || columns.is_some_and(|n| n != 5) || !data.dtype.is_float() {
+        let [a, b] = [&relation.args[0], &relation.args[1]];
+        return Err(
+            relation.mismatch(format!("expected float data (n, c, h, w) and rois (count, 5), found {a} and {b}"))
+        );
+    }
+    let size = super::spatial::per_axis(relation, "pooled_size", 2, 1)?;
+    let mode = relation.params.string("mode");
+    if !["avg", "max"].contains(&mode.as_str()) {
+        return Err(relation.error(codes::types::BAD_ATTRIBUTE, format!("mode: expected avg or max, found \"{mode}\"")));
+    }
+    let spatial = size.iter().map(|&n| Dim::Fixed(n as usize));
+    let dims: Vec<Dim> = [rois.dims[0].clone(), data.dims[1].clone()].into_iter().chain(spatial).collect();
+    Ok(Type::tensor_of(data.dtype, dims))
+}
+
+/// Elements around a coordinate along one axis, with their weights; `None` if it is outside the data.
+fn neighbors(coordinate: f64, size: usize) -> Option<[(usize, f64); 2]> {
+    if size == 0 || !(-1.0..=size as f64).contains(&coordinate) {
+        return None;
+    }
+    let inside = coordinate.max(0.0);
+    let low = inside as usize;
+    if low + 1 >= size {
+        return Some([(size - 1, 1.0), (size - 1, 0.0)]);
+    }
+    let part = inside - low as f64;
+    Some([(low, 1.0 - part), (low + 1, part)])
+}
+
+fn roi_align(
+    params: Params<'_>,
+    inputs: &[TensorView<'_>],
+    outputs: &mut [TensorViewMut<'_>],
+) -> Result<(), ReferenceError> {
+    let (data, rois) = (inputs[0].to_f64s(), inputs[1].to_f64s());
+    let &[batches, channels, height, width] = inputs[0].shape else {
+        return Err("data: expected four dimensions".into());
+    };
+    let (scale, aligned) = (params.float("spatial_scale"), params.bool("aligned"));
+    let (ratio, max) = (params.int("sample_ratio"), params.string("mode") == "max");
+    let pooled = params.per_axis("pooled_size", 2);
+    if let Some(bad) = rois.chunks_exact(5).find(|roi| !(0.0..batches as f64).contains(&roi[0])) {
+        return Err(format!("rois: expected a batch index less than {batches}, found {}", bad[0]));
+    }
+    // First coordinate, size of a bin, and number of samples per bin along y and x.
+    let along = |roi: &[f64], axis: usize| {
+        let offset = if aligned { 0.5 } else { 0.0 };
+        let (first, last) = (roi[2 - axis] * scale - offset, roi[4 - axis] * scale - offset);
+        let size = if aligned { last - first } else { (last - first).max(1.0) };
+        let bin = size / pooled[axis] as f64;
+        let samples = if ratio > 0 { ratio as usize } else { bin.ceil().clamp(0.0, 1e4) as usize };
+        (first, bin, samples)
+    };
+    let mut values = Vec::with_capacity(outputs[0].len());
+    each_index(outputs[0].shape, |index| {
+        let roi = &rois[index[0] * 5..][..5];
+        let plane = (roi[0] as usize * channels + index[1]) * height * width;
+        let (y, x) = (along(roi, 0), along(roi, 1));
+        let at = |(first, bin, samples): (f64, f64, usize), place: usize, sample: usize| {
+            first + place as f64 * bin + (sample as f64 + 0.5) * bin / samples as f64
+        };
+        let (mut sum, mut most) = (0.0, f64::NEG_INFINITY);
+        for (i, j) in (0..y.2).flat_map(|i| (0..x.2).map(move |j| (i, j))) {
+            let pair = neighbors(at(y, index[2], i), height).zip(neighbors(at(x, index[3], j), width));
+            let Some((rows, columns)) = pair else {
+                most = most.max(0.0);
+                continue;
+            };
+            for ((row, a), (column, b)) in rows.into_iter().flat_map(|row| columns.map(|column| (row, column))) {
+                let weighted = data[plane + row * width + column] * a * b;
+                sum += weighted;
+                most = most.max(weighted);
+            }
+        }
+        let count = (y.2 * x.2).max(1) as f64;
+        values.push(match max {
+            true if most == f64::NEG_INFINITY => 0.0,
+            true => most,
+            false => sum / count,
+        });
+    });
+    Writer::new(&mut outputs[0]).store(values);
+    Ok(())
+}
