@@ -1,5 +1,5 @@
 //! Development tasks: `cargo xtask demo`, `fetch-onednn`, `test`, `bless`, `bench`, `bench peers`, `docs`, `fuzz`,
-//! `sanitize`, `onnx-suite`.
+//! `sanitize`, `onnx-suite`, `onnx-fuzz`.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "the output of a command-line tool")]
 
@@ -7,6 +7,7 @@ mod demo;
 mod docs;
 mod fuzz;
 mod onednn;
+mod onnx_fuzz;
 mod onnx_suite;
 mod peers;
 mod process;
@@ -32,6 +33,9 @@ usage: cargo xtask <task>
   onnx-suite [--backend NAME,...] [--every N] [--bless]
                           the ONNX backend suite: every n-th case on these backends, compared with the recorded
                           verdicts; --bless records those of the host
+  onnx-fuzz --seed N --count M [--backend NAME,...] [--out DIR] [--op NAME] [--large] [--table]
+                          M random graphs of ONNX operators on these backends, compared with ONNX Runtime; minimized
+                          cases of what differs go to DIR [default: target/onnx-fuzz]
   docs                    the book of docs/ with the documentation of the crates beside it, in target/book
   fuzz TARGET [--minutes N]
                           fuzzing with untrusted inputs [default: 1 minute]; with coverage if cargo-fuzz is
@@ -51,6 +55,7 @@ fn main() -> ExitCode {
         ["bench", "peers", rest @ ..] => peers::run(rest),
         ["bench", rest @ ..] => test::bench(rest),
         ["onnx-suite", rest @ ..] => onnx_suite::run(rest),
+        ["onnx-fuzz", rest @ ..] => onnx_fuzz::run(rest),
         ["docs"] => docs::run(),
         ["fuzz", rest @ ..] => fuzz::fuzz(rest),
         ["sanitize", rest @ ..] => fuzz::sanitize(rest),

@@ -1,0 +1,96 @@
+"""Runs of `byoc verify` on batches of cases, and what is said about a case that does not pass."""
+
+import dataclasses
+import json
+import os
+import pathlib
+import re
+import select
+import shutil
+import signal
+import subprocess
+
+from fuzz_graph import write_case
+
+# Seconds for one case; several times that with backends, which may call a compiler.
+PATIENCE = 5
+WITH_BACKENDS = 4
+
+
+@dataclasses.dataclass
+class Outcome:
+    # "pass", "wrong", "refused", "crash", "timeout"
+    kind: str
+    code: str = ""
+    message: str = ""
+
+    def pattern(self):
+        """Returns the message without numbers and names, by which outcomes are grouped."""
+        text = re.sub(r'"[^"]*"', '"_"', self.message)
+        text = re.sub(r"\bv\d+\w*|\bs\d+_\d+\w*", "_", text)
+        text = re.sub(r"[-+]?\b(\d+(\.\d+)?(e[-+]?\d+)?|inf|NaN)\b", "N", text)
+        if self.kind == "wrong":
+            return next((what for what in ("element type", "shape") if f"expected {what}" in text), "value")
+        return re.sub(r"\[[N, ]*\]", "[..]", text)[:160]
+
+
+class Byoc:
+    """Program with its options, and a folder for the cases of a batch."""
+
+    def __init__(self, program, options, folder):
+        self.program, self.options, self.folder = program, options, pathlib.Path(folder)
+        self.patience = PATIENCE * (WITH_BACKENDS if options else 1)
+
+    def verify(self, graphs):
+        """Returns the outcomes of graphs, in order."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        folders = []
+        for i, graph in enumerate(graphs):
+            folders.append(self.folder / f"{i}")
+            write_case(graph, folders[-1])
+        outcomes = []
+        while len(outcomes) < len(folders):
+            done, late = self.run(folders[len(outcomes):])
+            outcomes += done
+            # The process ended at this case.
+            if late:
+                outcomes.append(Outcome("timeout", message=f"more than {self.patience} s"))
+            elif len(outcomes) < len(folders):
+                done, late = self.run([folders[len(outcomes)]], "--isolate-cases")
+                outcomes += done or [Outcome("crash", message="no result")]
+        return outcomes
+
+    def run(self, folders, *options):
+        """Returns the outcomes of cases until the process ends, and whether it was killed for taking too long."""
+        command = [self.program, "verify", "--json", *options, *self.options, *map(str, folders)]
+        # A session of its own, so that the processes of isolated cases end with it.
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True,
+                                   bufsize=0)
+        outcomes = []
+        with process.stdout:
+            while select.select([process.stdout], [], [], self.patience)[0]:
+                line = process.stdout.readline()
+                if not line:
+                    process.wait()
+                    return outcomes, False
+                if outcome := outcome_of(line.decode(errors="replace")):
+                    outcomes.append(outcome)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        return outcomes, True
+
+
+def outcome_of(line):
+    try:
+        result = json.loads(line)
+    except json.JSONDecodeError:
+        return None
+    if "status" not in result:
+        return None
+    code, message = result["code"] or "", result["message"]
+    if result["status"] == "pass":
+        return Outcome("pass")
+    if result["status"] == "fail":
+        return Outcome("wrong", code, message)
+    crashed = not code or "panic" in message or "internal error" in message
+    return Outcome("crash" if crashed else "refused", code, message)

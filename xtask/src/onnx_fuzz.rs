@@ -1,0 +1,30 @@
+//! Differential fuzzer of the ONNX importer: random graphs on byoc and on ONNX Runtime.
+//!
+//! Generation, comparison and minimization are in `xtask/onnx/fuzz.py`.
+
+use crate::process::{self, cargo, root, target_dir};
+use std::process::Command;
+
+/// Packages of the generator and of the references.
+const PACKAGES: &[&str] = &["onnx==1.23.2", "onnxruntime==1.32.*", "numpy", "ml_dtypes"];
+
+/// Runs `cargo xtask onnx-fuzz [--seed N] [--count M] [--backend NAME,...] [--out DIR] [--op NAME] ...`, whose arguments
+/// go to the script.
+pub fn run(args: &[&str]) -> Result<(), String> {
+    let packages = target_dir().join("python").join("onnx-fuzz");
+    let ready = packages.join("ready");
+    let wanted = PACKAGES.join(" ");
+    if !std::fs::read_to_string(&ready).is_ok_and(|installed| installed == wanted) {
+        let mut install = Command::new("python3");
+        install.args(["-m", "pip", "install", "--quiet", "--upgrade", "--target"]).arg(&packages).args(PACKAGES);
+        process::run(&mut install).map_err(|e| format!("onnx-fuzz: its packages cannot be installed: {e}"))?;
+        std::fs::write(&ready, wanted).map_err(|e| format!("{}: {e}", ready.display()))?;
+    }
+    process::run(&mut cargo(&["build", "--workspace"]))?;
+    let mut script = Command::new("python3");
+    script.env("PYTHONDONTWRITEBYTECODE", "1");
+    script.env("PYTHONPATH", &packages).arg(root().join("xtask").join("onnx").join("fuzz.py"));
+    script.arg("--byoc").arg(target_dir().join("debug").join("byoc"));
+    script.arg("--out").arg(target_dir().join("onnx-fuzz"));
+    process::run(script.args(args))
+}
