@@ -19,7 +19,9 @@ import collections
 import dataclasses
 import multiprocessing
 import pathlib
+import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -45,6 +47,7 @@ class Fault:
     opset: int
     dtype: str
     graph: object
+    verdict: str = ""
 
     def key(self):
         return self.op, self.outcome.kind, self.outcome.code, self.outcome.pattern()
@@ -64,6 +67,8 @@ class Known:
         for key, relation, value in self.terms:
             if key == "message":
                 held = value in fault.outcome.message
+            elif key == "verdict":
+                held = value in fault.verdict
             elif key == "opset":
                 held = fault.opset >= int(value) if relation == ">=" else fault.opset < int(value)
             else:
@@ -93,6 +98,7 @@ def read_known(file):
 
 def made(pipe, args, indices):
     """Sends the graphs of these indices."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     warnings.simplefilter("ignore")
     for index in indices:
         pipe.send(generate(args.seed, index, args.op, args.large))
@@ -144,7 +150,10 @@ def faults_of(failed, byoc):
     found, bad = [], collections.defaultdict(list)
     for (graph, node, single), outcome in zip(singles, outcomes):
         if outcome.kind != "pass":
-            found.append(Fault(node.op, outcome, graph.opset, dtype_of(single), single))
+            verdict = "refused only by byoc"
+            if outcome.kind == "wrong":
+                verdict = isolated(MINIMIZATION, arbitrate, single, byoc) or "the arbiter crashed"
+            found.append(Fault(node.op, outcome, graph.opset, dtype_of(single), single, verdict))
             bad[graph.name].append(node)
     rest = []
     for graph in failed:
@@ -158,9 +167,15 @@ def faults_of(failed, byoc):
             late = outcome.kind == "timeout"
             result = None if late else isolated(MINIMIZATION, minimize, graph, outcome, byoc)
             graph, outcome = result or (graph, outcome)
-            ops = "+".join(dict.fromkeys(sorted(node.op for node in graph.nodes)))
-            found.append(Fault(ops[:80], outcome, graph.opset, dtype_of(graph), graph))
+            found.append(Fault(together(graph, outcome), outcome, graph.opset, dtype_of(graph), graph, "several nodes"))
     return found
+
+
+def together(graph, outcome):
+    """Names the operators of a fault that needs several: the one that byoc refuses, otherwise all."""
+    if refused := re.search(r'^node "[^"]*" \((\w+)\)', outcome.message):
+        return f"{refused[1]}+others"
+    return "+".join(dict.fromkeys(sorted(node.op for node in graph.nodes)))[:80]
 
 
 def dtype_of(graph):
@@ -197,9 +212,7 @@ def record(fault, byoc, args, number):
     late = fault.outcome.kind == "timeout"
     result = None if late else isolated(MINIMIZATION, minimize, fault.graph, fault.outcome, byoc)
     graph, outcome = result or (fault.graph, fault.outcome)
-    verdict = "refused only by byoc"
-    if outcome.kind == "wrong":
-        verdict = isolated(MINIMIZATION, arbitrate, graph, byoc) or "the arbiter crashed"
+    verdict = fault.verdict
     name = f"{fault.op.replace('+', '_')[:40]}_{outcome.kind}_{fault.dtype}_{number}".lower()
     folder = pathlib.Path(args.out) / name
     shutil.rmtree(folder, ignore_errors=True)
@@ -212,6 +225,7 @@ def main():
     warnings.simplefilter("ignore")
     sys.stdout.reconfigure(line_buffering=True)
     args = arguments()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     if args.op and args.op not in MAKERS:
         sys.exit(f"onnx-fuzz: no maker of operator {args.op}")
     known = read_known(pathlib.Path(__file__).with_name("fuzz-known.txt"))
@@ -222,8 +236,11 @@ def main():
         byoc = on_backend if args.backend else host
         finite = bool(args.backend) and finite_math(args, plugins)
         run = Run(args, byoc, host, known, finite)
-        for start in range(0, args.count, BATCH):
-            run.batch(range(start, min(start + BATCH, args.count)))
+        try:
+            for start in range(0, args.count, BATCH):
+                run.batch(range(start, min(start + BATCH, args.count)))
+        except KeyboardInterrupt:
+            print("interrupted")
     run.summarize()
     sys.exit(1 if run.unknown() else 0)
 
@@ -256,7 +273,7 @@ class Run:
         self.args, self.byoc, self.host, self.known, self.finite = args, byoc, host, known, finite
         self.nodes, self.faults = collections.Counter(), collections.Counter()
         self.folders, self.reasons = collections.defaultdict(list), {}
-        self.graphs = self.failed = self.of_host = self.skipped = 0
+        self.graphs = self.failed = self.of_host = self.skipped = self.offloaded = 0
 
     def batch(self, indices):
         found = graphs(self.args, indices)
@@ -265,7 +282,9 @@ class Run:
             self.skipped += sum(not graph.finite for graph in found)
             found = [graph for graph in found if graph.finite]
         self.graphs += len(found)
-        failed = [g for g, outcome in zip(found, self.byoc.verify(found)) if outcome.kind != "pass"]
+        outcomes = self.byoc.verify(found)
+        self.offloaded += sum(outcome.offload > 0 for outcome in outcomes)
+        failed = [graph for graph, outcome in zip(found, outcomes) if outcome.kind != "pass"]
         self.failed += len(failed)
         for fault in faults_of(failed, self.byoc):
             self.count(fault)
@@ -277,8 +296,10 @@ class Run:
                 self.of_host += 1
                 return
         backend = self.args.backend or "host"
-        known = next((k for k in self.known if k.covers(fault, backend)), None)
-        key = fault.key() + ((known.reason,) if known else ("",))
+        known = next((k.reason for k in self.known if k.covers(fault, backend)), "")
+        if not known and "agrees with byoc" in fault.verdict:
+            known = "the reference evaluator agrees with byoc"
+        key = fault.key() + (known,)
         self.faults[key] += 1
         if not known and len(self.folders[key]) < self.args.keep:
             self.folders[key].append(record(fault, self.byoc, self.args, self.faults[key]))
@@ -297,6 +318,8 @@ class Run:
                 print(f"    {folder}")
         skipped = f", {self.skipped} with NaN or infinities skipped" if self.skipped else ""
         of_host = f", {self.of_host} faults also on the host" if self.of_host else ""
+        if self.args.backend:
+            of_host = f", {self.offloaded} with nodes on a backend" + of_host
         print(f"seed {self.args.seed}: {self.graphs} graphs of {sum(self.nodes.values())} nodes, {self.failed} failed"
               f"{skipped}{of_host}; {self.unknown()} faults that are not known, {len(self.folders)} different")
 

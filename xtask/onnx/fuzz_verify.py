@@ -23,6 +23,8 @@ class Outcome:
     kind: str
     code: str = ""
     message: str = ""
+    # Share of the operations that ran on backends.
+    offload: float = 0.0
 
     def pattern(self):
         """Returns the message without numbers and names, by which outcomes are grouped."""
@@ -89,8 +91,8 @@ def outcome_of(line):
         return None
     code, message = result["code"] or "", result["message"]
     if result["status"] == "pass":
-        return Outcome("pass")
+        return Outcome("pass", offload=result["offload_flops"])
     if result["status"] == "fail":
-        return Outcome("wrong", code, message)
+        return Outcome("wrong", code, message, result["offload_flops"])
     crashed = not code or "panic" in message or "internal error" in message
     return Outcome("crash" if crashed else "refused", code, message)
