@@ -25,6 +25,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import warnings
 
 from fuzz_generate import MAKERS, generate
@@ -213,7 +214,7 @@ def record(fault, byoc, args, number):
     result = None if late else isolated(MINIMIZATION, minimize, fault.graph, fault.outcome, byoc)
     graph, outcome = result or (fault.graph, fault.outcome)
     verdict = fault.verdict
-    name = f"{fault.op.replace('+', '_')[:40]}_{outcome.kind}_{fault.dtype}_{number}".lower()
+    name = f"{fault.op.replace('+', '_')[:40]}_{outcome.kind}_{fault.dtype}_{args.seed}_{number}".lower()
     folder = pathlib.Path(args.out) / name
     shutil.rmtree(folder, ignore_errors=True)
     write_case(graph, folder)
@@ -225,6 +226,7 @@ def main():
     warnings.simplefilter("ignore")
     sys.stdout.reconfigure(line_buffering=True)
     args = arguments()
+    end = time.monotonic() + 60 * args.minutes
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     if args.op and args.op not in MAKERS:
         sys.exit(f"onnx-fuzz: no maker of operator {args.op}")
@@ -238,8 +240,10 @@ def main():
         run = Run(args, byoc, host, known, finite)
         try:
             for start in range(0, args.count, BATCH):
-                run.batch(range(start, min(start + BATCH, args.count)))
+                if time.monotonic() < end:
+                    run.batch(range(start, min(start + BATCH, args.count)))
         except KeyboardInterrupt:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
             print("interrupted")
     run.summarize()
     sys.exit(1 if run.unknown() else 0)
@@ -256,6 +260,7 @@ def arguments():
     parser.add_argument("--byoc", required=True, help="program")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, default=1000, help="number of graphs")
+    parser.add_argument("--minutes", type=float, default=60, help="time after which no batch begins")
     parser.add_argument("--backend", help="backends, by name; the host without it")
     parser.add_argument("--plugin-dir")
     parser.add_argument("--out", default="target/onnx-fuzz", help="folder of minimized cases")
@@ -273,7 +278,7 @@ class Run:
         self.args, self.byoc, self.host, self.known, self.finite = args, byoc, host, known, finite
         self.nodes, self.faults = collections.Counter(), collections.Counter()
         self.folders, self.reasons = collections.defaultdict(list), {}
-        self.graphs = self.failed = self.of_host = self.skipped = self.offloaded = 0
+        self.graphs = self.failed = self.of_host = self.skipped = self.offloaded = self.recorded = 0
 
     def batch(self, indices):
         found = graphs(self.args, indices)
@@ -301,8 +306,9 @@ class Run:
             known = "the reference evaluator agrees with byoc"
         key = fault.key() + (known,)
         self.faults[key] += 1
-        if not known and len(self.folders[key]) < self.args.keep:
-            self.folders[key].append(record(fault, self.byoc, self.args, self.faults[key]))
+        if not known and self.faults[key] <= self.args.keep:
+            self.recorded += 1
+            self.folders[key].append(record(fault, self.byoc, self.args, self.recorded))
 
     def unknown(self):
         return sum(count for key, count in self.faults.items() if not key[-1])

@@ -40,6 +40,12 @@ EXACT = set(
     " Transpose Trilu Unsqueeze Where".split()
 )
 
+# Operators whose errors scale with their largest results, since terms cancel.
+ACCUMULATING = set(
+    "Attention BatchNormalization Conv ConvTranspose CumSum Gemm GroupNormalization GRU InstanceNormalization"
+    " LayerNormalization LSTM MatMul MeanVarianceNormalization ReduceMean ReduceSum Resize RNN Upsample".split()
+)
+
 
 class Refused(Exception):
     """Node that is no valid one, or that the reference cannot compute."""
@@ -156,13 +162,15 @@ def close(a, b, limits):
     return bool(np.allclose(a, b, rtol=limits[0], atol=limits[1], equal_nan=True))
 
 
-def perturbed(array, rng):
-    """Returns an array with errors of about one unit in the last place, which zeros do not have."""
-    if array.dtype not in SHADOW:
+def perturbed(array, rng, op):
+    """Returns an array with errors of about one unit in the last place; of the largest element if terms cancel."""
+    if array.dtype not in SHADOW or not array.size:
         return array
-    noise = rng.choice([-1.0, 1.0], array.shape) * SHADOW[array.dtype]
     with np.errstate(all="ignore"):
-        return np.asarray(array.astype(np.float64) * (1 + noise)).astype(array.dtype)
+        wide = array.astype(np.float64)
+        scale = 4 * np.nanmax(np.abs(wide)) if op in ACCUMULATING else np.abs(wide)
+        noise = rng.choice([-1.0, 1.0], array.shape) * SHADOW[array.dtype] * scale
+        return np.where(np.isfinite(wide), wide + noise, wide).astype(array.dtype)
 
 
 @functools.cache
@@ -302,5 +310,5 @@ def compute(graph, node, rng):
             if not np.abs(np.nan_to_num(array.astype(np.float64), nan=np.inf)).max() <= limit:
                 raise Refused(f"{node.op}: not finite")
         same = exact and (array.dtype not in TOLERANCE or node.op in EXACT)
-        values.append(Value(name, array, shadow if same else perturbed(shadow, rng), same))
+        values.append(Value(name, array, shadow if same else perturbed(shadow, rng, node.op), same))
     return values

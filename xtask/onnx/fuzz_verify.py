@@ -33,6 +33,7 @@ class Outcome:
         text = re.sub(r"[-+]?\b(\d+(\.\d+)?(e[-+]?\d+)?|inf|NaN)\b", "N", text)
         if self.kind == "wrong":
             return next((what for what in ("element type", "shape") if f"expected {what}" in text), "value")
+        text = re.sub(r"\b(bfloat|float|uint|int)\d+\b", "T", re.sub(r"Tensor\[.*\]", "Tensor[..]", text))
         return re.sub(r"\[[N, ]*\]", "[..]", text)[:160]
 
 
