@@ -835,6 +835,8 @@ def softmax(b):
 
 
 def scale(b, i, shape=()):
+    if b.dtype(i, of=[F32, F16, I32]) == I32:
+        return b.new(i, list(shape), 1, 4, 0.7)
     return b.new(i, list(shape), 0.02, 0.6, 0.7, of=[F32, F16])
 
 
