@@ -62,7 +62,10 @@ class Known:
 
     def covers(self, fault, backend):
         fields = {
-            "kind": fault.outcome.kind, "code": fault.outcome.code, "dtype": fault.dtype, "backend": backend,
+            "kind": fault.outcome.kind,
+            "code": fault.outcome.code,
+            "dtype": fault.dtype,
+            "backend": backend,
             "finite": "yes" if fault.graph.finite else "no",
         }
         for key, relation, value in self.terms:
@@ -326,8 +329,10 @@ class Run:
         of_host = f", {self.of_host} faults also on the host" if self.of_host else ""
         if self.args.backend:
             of_host = f", {self.offloaded} with nodes on a backend" + of_host
-        print(f"seed {self.args.seed}: {self.graphs} graphs of {sum(self.nodes.values())} nodes, {self.failed} failed"
-              f"{skipped}{of_host}; {self.unknown()} faults that are not known, {len(self.folders)} different")
+        print(
+            f"seed {self.args.seed}: {self.graphs} graphs of {sum(self.nodes.values())} nodes, {self.failed} failed"
+            f"{skipped}{of_host}; {self.unknown()} faults that are not known, {len(self.folders)} different"
+        )
 
 
 if __name__ == "__main__":

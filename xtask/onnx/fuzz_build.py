@@ -157,8 +157,10 @@ class Builder:
 
     def within(self, i, low, high, ranks=(0, 5)):
         """Returns a value whose elements lie in low..=high."""
+
         def fits(a):
             return ranks[0] <= a.ndim <= ranks[1] and bool(((a >= low) & (a <= high)).all())
+
         return self.old(i, fits) or self.new(i, self.dims(max(ranks[0], 1), min(ranks[1], 4)), low, high)
 
     def like(self, i, shape, low=None, high=None, constant=0.4):
@@ -178,7 +180,7 @@ class Builder:
         if self.some(0.4):
             return shape
         shape = [1 if self.some(0.35) else d for d in shape]
-        return shape[self.int(0, len(shape)):] if self.some(0.4) else shape
+        return shape[self.int(0, len(shape)) :] if self.some(0.4) else shape
 
     def grown(self, shape):
         """Returns a shape that broadcasts with this one: of more dimensions now and then, and larger where it is 1."""
@@ -212,4 +214,3 @@ class Builder:
     def maybe(self, make, share=0.5):
         """Returns a value made by a function with this chance, otherwise None."""
         return make() if self.some(share) else None
-

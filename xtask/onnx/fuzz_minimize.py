@@ -33,13 +33,13 @@ def leaves(nodes):
 def fewer_nodes(graph):
     """Returns graphs with a node or an output less."""
     for i in range(len(graph.nodes)):
-        nodes = graph.nodes[:i] + graph.nodes[i + 1:]
+        nodes = graph.nodes[:i] + graph.nodes[i + 1 :]
         if nodes:
             made = {o for node in nodes for o in node.outputs}
             yield cut(graph, nodes, [o for o in graph.outputs if o in made] or leaves(nodes))
     for i in range(len(graph.outputs)):
         if len(graph.outputs) > 1:
-            yield dataclasses.replace(graph, outputs=graph.outputs[:i] + graph.outputs[i + 1:])
+            yield dataclasses.replace(graph, outputs=graph.outputs[:i] + graph.outputs[i + 1 :])
 
 
 def simpler_nodes(graph):
@@ -79,7 +79,10 @@ def with_node(graph, **changes):
 
 
 def with_arrays(graph, arrays):
-    if all(np.array_equal(a, graph.values[n].array, equal_nan=a.dtype in FLOATS) and a.shape == graph.values[n].array.shape for n, a in arrays.items()):
+    if all(
+        np.array_equal(a, graph.values[n].array, equal_nan=a.dtype in FLOATS) and a.shape == graph.values[n].array.shape
+        for n, a in arrays.items()
+    ):
         return None
     values = dict(graph.values)
     for name, array in arrays.items():
@@ -116,7 +119,7 @@ def minimize(graph, outcome, byoc):
 
 def first_of_same_fault(candidates, outcome, byoc):
     for start in range(0, len(candidates), 8):
-        group = candidates[start:start + 8]
+        group = candidates[start : start + 8]
         for candidate, got in zip(group, byoc.verify(group)):
             if (got.kind, got.code, got.pattern()) == (outcome.kind, outcome.code, outcome.pattern()):
                 return candidate, got
@@ -140,5 +143,11 @@ def arbitrate(graph, byoc):
     verdict = byoc.verify([dataclasses.replace(graph, values=graph.values | other)])[0].kind
     if verdict == "pass":
         return f"the reference evaluator agrees with byoc, not with {who}"
-    same = all(a.shape == (b := graph.values[n].array).shape and np.allclose(a.astype(np.float64), b.astype(np.float64), 1e-2, 1e-2, True) for n, a in zip(names, arrays))
-    return f"the reference evaluator agrees with {who}" if same else f"byoc, {who} and the reference evaluator all differ"
+    same = all(
+        a.shape == (b := graph.values[n].array).shape
+        and np.allclose(a.astype(np.float64), b.astype(np.float64), 1e-2, 1e-2, True)
+        for n, a in zip(names, arrays)
+    )
+    return (
+        f"the reference evaluator agrees with {who}" if same else f"byoc, {who} and the reference evaluator all differ"
+    )

@@ -93,7 +93,9 @@ def gelu(b):
 
 @makes("IsInf")
 def is_inf(b):
-    return b.done([b.any(0)], detect_negative=b.maybe(lambda: b.int(0, 1)), detect_positive=b.maybe(lambda: b.int(0, 1)))
+    return b.done(
+        [b.any(0)], detect_negative=b.maybe(lambda: b.int(0, 1)), detect_positive=b.maybe(lambda: b.int(0, 1))
+    )
 
 
 @makes("Add And BitwiseAnd BitwiseOr BitwiseXor Equal Greater GreaterOrEqual Less LessOrEqual Mul Or Sub Xor")
@@ -180,10 +182,20 @@ def clip(b):
 @makes("Cast")
 def cast(b):
     x = b.any(0)
-    outputs = [BY_NAME[n] for c in b.schema.type_constraints if c.type_param_str == "T2" for n in c.allowed_type_strs if n in BY_NAME]
+    outputs = [
+        BY_NAME[n]
+        for c in b.schema.type_constraints
+        if c.type_param_str == "T2"
+        for n in c.allowed_type_strs
+        if n in BY_NAME
+    ]
     to = b.pick(outputs)
     castable(b, x, to)
-    return b.done([x], to=helper.np_dtype_to_tensor_dtype(to), saturate=b.maybe(lambda: b.int(0, 1), 0.1) if b.since >= 19 else None)
+    return b.done(
+        [x],
+        to=helper.np_dtype_to_tensor_dtype(to),
+        saturate=b.maybe(lambda: b.int(0, 1), 0.1) if b.since >= 19 else None,
+    )
 
 
 def castable(b, x, to):
@@ -193,7 +205,7 @@ def castable(b, x, to):
         return
     info = np.iinfo(to)
     wide = array.astype(np.float64)
-    if not (np.isfinite(wide) & (wide > max(info.min, -2**62) - 1) & (wide < min(info.max, 2**62) + 1)).all():
+    if not (np.isfinite(wide) & (wide > max(info.min, -(2**62)) - 1) & (wide < min(info.max, 2**62) + 1)).all():
         raise Refused("Cast: out of range")
 
 
@@ -370,7 +382,11 @@ def split(b):
     x = b.any(0, 1)
     axis = b.axis(b.rank(x), b.since >= 11)
     size, parts = b.shape(x)[axis], b.int(1, 3)
-    cuts = sorted(b.int(0, size) for _ in range(parts - 1)) if b.some(0.2) else sorted(b.rng.permutation(range(1, size))[: parts - 1].tolist()) if size else [0] * (parts - 1)
+    cuts = (
+        sorted(b.int(0, size) for _ in range(parts - 1))
+        if b.some(0.2)
+        else sorted(b.rng.permutation(range(1, size))[: parts - 1].tolist()) if size else [0] * (parts - 1)
+    )
     sizes = [int(v) for v in np.diff([0, *cuts, size])]
     named = axis if axis or b.some(0.5) else None
     if b.some(0.4):
@@ -408,9 +424,15 @@ def slice_(b):
     given = None if everything else axes
     stepped = any(s != 1 for s in steps) or b.some(0.2)
     b.dtype(1, [I32, I64])
-    return b.done([
-        x, b.ints(1, starts), b.ints(2, ends), b.ints(3, given) if given else None, b.ints(4, steps) if stepped else None
-    ])
+    return b.done(
+        [
+            x,
+            b.ints(1, starts),
+            b.ints(2, ends),
+            b.ints(3, given) if given else None,
+            b.ints(4, steps) if stepped else None,
+        ]
+    )
 
 
 @makes("Pad")
@@ -472,7 +494,9 @@ def gather(b):
     x = b.any(0, 1)
     axis = b.axis(b.rank(x))
     shape = b.dims(0, 2)
-    return b.done([x, indices(b, 1, shape, b.shape(x)[axis], b.since >= 11)], axis=axis if axis or b.some(0.5) else None)
+    return b.done(
+        [x, indices(b, 1, shape, b.shape(x)[axis], b.since >= 11)], axis=axis if axis or b.some(0.5) else None
+    )
 
 
 @makes("GatherElements")
@@ -496,7 +520,10 @@ def scatter_elements(b):
         raise Refused("indices into nothing")
     if reduction == "none":
         # The order of updates of the same element is open.
-        rows = b.rng.permuted(np.broadcast_to(np.arange(size), [d for i, d in enumerate(shape) if i != axis % b.rank(x)] + [size]), axis=-1)
+        rows = b.rng.permuted(
+            np.broadcast_to(np.arange(size), [d for i, d in enumerate(shape) if i != axis % b.rank(x)] + [size]),
+            axis=-1,
+        )
         index = np.moveaxis(rows[..., : shape[axis]], -1, axis)
         if b.since >= 11 and b.some(0.3):
             index = index - size
@@ -504,7 +531,11 @@ def scatter_elements(b):
     else:
         index = indices(b, 1, shape, size)
     updates = b.like(2, shape)
-    return b.done([x, index, updates], axis=axis if axis or b.some(0.5) else None, reduction=reduction if reduction != "none" else None)
+    return b.done(
+        [x, index, updates],
+        axis=axis if axis or b.some(0.5) else None,
+        reduction=reduction if reduction != "none" else None,
+    )
 
 
 @makes("GatherND")
@@ -684,18 +715,28 @@ class Window:
 
     def attrs(self, pads=True):
         attrs = {"strides": self.strides, "dilations": self.dilations, "auto_pad": self.auto_pad}
-        return attrs | ({"pads": self.pads} if pads else {}) | ({"ceil_mode": self.ceil_mode} if self.ceil_mode is not None else {})
+        return (
+            attrs
+            | ({"pads": self.pads} if pads else {})
+            | ({"ceil_mode": self.ceil_mode} if self.ceil_mode is not None else {})
+        )
 
 
 def image(b, i, window, channels=None):
     """Returns a value of shape [n, c, ...] that holds the window."""
+
     def fits(a):
         return (
-            a.ndim == window.rank + 2 and a.size and all(d >= e for d, e in zip(a.shape[2:], window.extent))
+            a.ndim == window.rank + 2
+            and a.size
+            and all(d >= e for d, e in zip(a.shape[2:], window.extent))
             and (channels is None or a.shape[1] == channels)
         )
+
     found = b.old(i, fits)
-    return found or b.new(i, [b.int(1, 2), channels or b.int(1, 16 if b.style.large else 4), *window.space(b)], constant=0.05)
+    return found or b.new(
+        i, [b.int(1, 2), channels or b.int(1, 16 if b.style.large else 4), *window.space(b)], constant=0.05
+    )
 
 
 @makes("Conv ConvInteger")
@@ -705,8 +746,15 @@ def conv(b):
     c = b.shape(x)[1]
     group = b.pick([g for g in range(1, c + 1) if c % g == 0]) if b.some(0.4) else 1
     out = group * b.int(1, 8 if b.style.large else 3)
-    w = b.like(1, [out, c // group, *window.kernel]) if b.some(0.4) else b.new(1, [out, c // group, *window.kernel], constant=0.9)
-    attrs = window.attrs() | {"group": group if group > 1 or b.some(0.3) else None, "kernel_shape": b.maybe(lambda: window.kernel, 0.6)}
+    w = (
+        b.like(1, [out, c // group, *window.kernel])
+        if b.some(0.4)
+        else b.new(1, [out, c // group, *window.kernel], constant=0.9)
+    )
+    attrs = window.attrs() | {
+        "group": group if group > 1 or b.some(0.3) else None,
+        "kernel_shape": b.maybe(lambda: window.kernel, 0.6),
+    }
     if b.op == "Conv":
         bias = b.maybe(lambda: b.new(2, [out], constant=0.8))
         return b.done([x, w, bias], **attrs)
@@ -728,7 +776,10 @@ def conv_transpose(b):
     extra = b.maybe(lambda: [b.int(0, s - 1) for s in strides], 0.3)
     attrs = window.attrs() | {"output_padding": extra, "group": group if group > 1 else None}
     if b.some(0.15):
-        natural = [s * (d - 1) + e + (p or 0) for s, d, e, p in zip(strides, b.shape(x)[2:], window.extent, extra or [0] * window.rank)]
+        natural = [
+            s * (d - 1) + e + (p or 0)
+            for s, d, e, p in zip(strides, b.shape(x)[2:], window.extent, extra or [0] * window.rank)
+        ]
         attrs |= {"output_shape": [max(1, n - b.int(0, 1)) for n in natural], "pads": None}
     return b.done([x, w, bias], kernel_shape=b.maybe(lambda: window.kernel, 0.6), **attrs)
 
@@ -772,7 +823,13 @@ def batch_normalization(b):
     scale, bias, mean = (b.new(i, [c], -2, 2, 0.8) for i in (1, 2, 3))
     variance = b.new(4, [c], 0.2, 3, 0.8)
     training = b.maybe(lambda: b.int(0, 1), 0.2) if b.since >= 14 else None
-    return b.done([x, scale, bias, mean, variance], 3 if training else 1, epsilon=epsilon(b), momentum=b.maybe(lambda: 0.8), training_mode=training)
+    return b.done(
+        [x, scale, bias, mean, variance],
+        3 if training else 1,
+        epsilon=epsilon(b),
+        momentum=b.maybe(lambda: 0.8),
+        training_mode=training,
+    )
 
 
 @makes("InstanceNormalization")
@@ -796,7 +853,7 @@ def group_normalization(b):
 def layer_normalization(b):
     x = b.any(0, 1, 5)
     axis = b.maybe(lambda: b.axis(b.rank(x)), 0.7)
-    shape = b.shape(x)[-1 if axis is None else axis:]
+    shape = b.shape(x)[-1 if axis is None else axis :]
     if b.some(0.15):
         shape = b.broadcast(shape)
     scale = b.new(1, shape, constant=0.7)
@@ -857,7 +914,9 @@ def quantize_linear(b):
     zero = b.maybe(lambda: b.new(2, shape, 0, 20, 0.7), 0.7)
     output = None
     if b.since >= 21 and zero is None and b.some(0.4):
-        output = b.pick([onnx.TensorProto.INT8, onnx.TensorProto.UINT8, onnx.TensorProto.INT16, onnx.TensorProto.UINT16])
+        output = b.pick(
+            [onnx.TensorProto.INT8, onnx.TensorProto.UINT8, onnx.TensorProto.INT16, onnx.TensorProto.UINT16]
+        )
     return b.done([x, s, zero], axis=axis, block_size=block, output_dtype=output)
 
 
@@ -909,9 +968,21 @@ def q_linear_conv(b):
     w = b.new(3, [out, c // group, *window.kernel], constant=0.9)
     channels = [out] if b.some(0.3) else []
     zw = b.new(5, channels, 0, 0 if channels else 5, 0.9)
-    inputs = [x, scale(b, 1), b.new(2, [], 0, 9, 0.9), w, scale(b, 4, channels), zw, scale(b, 6), b.new(7, [], 0, 9, 0.9)]
+    inputs = [
+        x,
+        scale(b, 1),
+        b.new(2, [], 0, 9, 0.9),
+        w,
+        scale(b, 4, channels),
+        zw,
+        scale(b, 6),
+        b.new(7, [], 0, 9, 0.9),
+    ]
     bias = b.maybe(lambda: b.new(8, [out], -50, 50, 0.9))
-    attrs = window.attrs() | {"group": group if group > 1 else None, "kernel_shape": b.maybe(lambda: window.kernel, 0.6)}
+    attrs = window.attrs() | {
+        "group": group if group > 1 else None,
+        "kernel_shape": b.maybe(lambda: window.kernel, 0.6),
+    }
     return b.done([*inputs, bias], **attrs)
 
 
@@ -962,7 +1033,10 @@ def resize(b):
         axes = list(range(fixed, rank)) or None
     named = list(range(rank)) if axes is None else [a % rank for a in axes]
     free = [a >= fixed for a in named]
-    coordinates = b.pick(["half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric", "tf_crop_and_resize"] + (["half_pixel_symmetric"] if b.since >= 19 else []))
+    coordinates = b.pick(
+        ["half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric", "tf_crop_and_resize"]
+        + (["half_pixel_symmetric"] if b.since >= 19 else [])
+    )
     attrs = {"mode": mode, "axes": axes, "coordinate_transformation_mode": coordinates}
     if mode == "nearest":
         attrs["nearest_mode"] = b.maybe(lambda: b.pick(["round_prefer_floor", "round_prefer_ceil", "floor", "ceil"]))
@@ -1015,13 +1089,18 @@ def recurrent(b):
     inputs = [x, w, r, bias, lengths, initial]
     attrs = {"hidden_size": hidden, "direction": direction, "layout": layout, "clip": b.maybe(lambda: 1.5, 0.2)}
     if b.op == "LSTM":
-        inputs += [b.maybe(lambda: b.new(6, state, constant=0.4), 0.4), b.maybe(lambda: b.new(7, [d, 3 * hidden], -1, 1, 0.9), 0.3)]
+        inputs += [
+            b.maybe(lambda: b.new(6, state, constant=0.4), 0.4),
+            b.maybe(lambda: b.new(7, [d, 3 * hidden], -1, 1, 0.9), 0.3),
+        ]
         attrs["input_forget"] = b.maybe(lambda: b.int(0, 1), 0.15)
     if b.op == "GRU":
         attrs["linear_before_reset"] = b.maybe(lambda: b.int(0, 1))
     if b.some(0.25):
         per = {"RNN": 1, "GRU": 2, "LSTM": 3}[b.op]
-        attrs["activations"] = [b.pick(["Tanh", "Sigmoid", "Relu", "Softsign", "HardSigmoid", "LeakyRelu", "Elu"]) for _ in range(per * d)]
+        attrs["activations"] = [
+            b.pick(["Tanh", "Sigmoid", "Relu", "Softsign", "HardSigmoid", "LeakyRelu", "Elu"]) for _ in range(per * d)
+        ]
     node = b.done(inputs, 3 if b.op == "LSTM" else 2, **attrs)
     keep = b.int(1, len(node.outputs))
     node.outputs = node.outputs[:keep]
@@ -1042,7 +1121,11 @@ def attention(b):
 
     query, key, value = tensor(0, q, queries, size), tensor(1, kv, keys, size), tensor(2, kv, keys, value_size)
     past_length = b.int(1, 3) if b.some(0.25) else 0
-    past = [b.new(4, [batch, kv, past_length, size]), b.new(5, [batch, kv, past_length, value_size])] if past_length else [None, None]
+    past = (
+        [b.new(4, [batch, kv, past_length, size]), b.new(5, [batch, kv, past_length, value_size])]
+        if past_length
+        else [None, None]
+    )
     mask = None
     if b.some(0.4):
         total = keys + past_length
@@ -1052,10 +1135,20 @@ def attention(b):
             array[..., 0] = True
             mask = b.add(array, 0.4)
     outputs = 3 if past_length else b.pick([1, 1, 4])
-    attrs = {"is_causal": b.maybe(lambda: b.int(0, 1)), "scale": b.maybe(lambda: 0.5, 0.3), "softcap": b.maybe(lambda: 2.0, 0.2)}
+    attrs = {
+        "is_causal": b.maybe(lambda: b.int(0, 1)),
+        "scale": b.maybe(lambda: 0.5, 0.3),
+        "softcap": b.maybe(lambda: 2.0, 0.2),
+    }
     if outputs == 4:
         attrs["qk_matmul_output_mode"] = b.maybe(lambda: b.int(0, 3), 0.7)
-    node = b.done([query, key, value, mask, *past], outputs, q_num_heads=q if flat else None, kv_num_heads=kv if flat else None, **attrs)
+    node = b.done(
+        [query, key, value, mask, *past],
+        outputs,
+        q_num_heads=q if flat else None,
+        kv_num_heads=kv if flat else None,
+        **attrs,
+    )
     if outputs == 4 and not past_length:
         node.outputs[1:3] = ["", ""]
     return node
@@ -1108,8 +1201,10 @@ def body_values(b, count, shape=None):
         kind = b.style.main if b.style.main in (F32, F64) and b.some(0.7) else b.pick(BODY_TYPES)
         names = []
         for _ in range(count):
+
             def fits(a):
                 return a.dtype == kind and a.size < 500 and (shape is None or list(a.shape) == list(shape))
+
             name = b.old(0, fits)
             name = name or b.add(b.random(kind, b.dims(0, 3) if shape is None else shape, -2, 2), 0.2)
             names.append(name)
@@ -1140,7 +1235,9 @@ def loop(b):
     limit = b.int(0, 4)
     # Without an initial condition, that of the body has no effect.
     conditional = b.some(0.6)
-    count = b.maybe(lambda: b.add(np.array(limit, I64).reshape([] if b.some(0.9) else [1]), 0.5), 0.8 if conditional else 1)
+    count = b.maybe(
+        lambda: b.add(np.array(limit, I64).reshape([] if b.some(0.9) else [1]), 0.5), 0.8 if conditional else 1
+    )
     constants = []
     early = conditional and (count is None or b.some(0.3))
     if early:
@@ -1155,7 +1252,11 @@ def loop(b):
         nodes.append(helper.make_node("Mul", [state, state], [scanned]))
         outputs.append(info(scanned, kind, shape))
     body = helper.make_graph(
-        nodes, "body", [info(iteration, I64, []), info(condition, BOOL, []), info(state, kind, shape)], outputs, constants
+        nodes,
+        "body",
+        [info(iteration, I64, []), info(condition, BOOL, []), info(state, kind, shape)],
+        outputs,
+        constants,
     )
     first = b.add(np.array(b.some(0.85)).reshape([] if b.some(0.9) else [1]), 0.5) if conditional else None
     used = [outer] if any(outer in node.input for node in nodes) else []
@@ -1175,7 +1276,10 @@ def scan(b):
     nodes.append(helper.make_node("Add", [out, outer if b.some(0.4) else element], [total]))
     nodes.append(helper.make_node("Sub", [total, element], [result]))
     body = helper.make_graph(
-        nodes, "body", [info(into, kind, shape), info(element, kind, shape)], [info(total, kind, shape), info(result, kind, shape)]
+        nodes,
+        "body",
+        [info(into, kind, shape), info(element, kind, shape)],
+        [info(total, kind, shape), info(result, kind, shape)],
     )
     rank = len(shape) + 1
     attrs = {"num_scan_inputs": 1, "body": body}

@@ -53,7 +53,7 @@ class Byoc:
             write_case(graph, folders[-1])
         outcomes = []
         while len(outcomes) < len(folders):
-            done, late = self.run(folders[len(outcomes):])
+            done, late = self.run(folders[len(outcomes) :])
             outcomes += done
             # The process ended at this case.
             if late:
@@ -67,8 +67,9 @@ class Byoc:
         """Returns the outcomes of cases until the process ends, and whether it was killed for taking too long."""
         command = [self.program, "verify", "--json", *options, *self.options, *map(str, folders)]
         # A session of its own, so that the processes of isolated cases end with it.
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True,
-                                   bufsize=0)
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True, bufsize=0
+        )
         outcomes = []
         with process.stdout:
             while select.select([process.stdout], [], [], self.patience)[0]:
