@@ -410,7 +410,8 @@ fn pow(n: &mut Node<'_, '_>) -> Result<Outputs> {
         let exponent = n.cast(exponent, dtype)?;
         return one(n.op_without_attrs("power", &[base, exponent])?);
     }
-    let wide = n.cast(base, other)?;
+    // In float64, which holds the integers that the narrower types of the exponent do not.
+    let (wide, exponent) = (n.cast(base, DType::F64)?, n.cast(exponent, DType::F64)?);
     let power = n.op_without_attrs("power", &[wide, exponent])?;
     one(n.cast(power, dtype)?)
 }
