@@ -438,13 +438,24 @@ pub fn half_to_even(n: &mut Node<'_, '_>, x: ExprId) -> Result<ExprId> {
 fn shrink(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (bias, lambda) = (n.float_attr("bias", 0.0)?, n.float_attr("lambd", 0.5)?);
     let x = n.input(0)?;
+    let dtype = n.dtype(x)?;
+    if dtype.is_float() || bias.fract() == 0.0 {
+        return one(shrunk(n, x, bias, lambda)?);
+    }
+    // A bias that is no integer is subtracted before the result is rounded toward zero.
+    let wide = n.cast(x, DType::F64)?;
+    let result = shrunk(n, wide, bias, lambda)?;
+    one(n.cast(result, dtype)?)
+}
+
+fn shrunk(n: &mut Node<'_, '_>, x: ExprId, bias: f64, lambda: f64) -> Result<ExprId> {
     let zero = n.scalar(n.dtype(x)?, 0.0);
     let below = n.with_scalar("less", x, -lambda)?;
     let above = n.with_scalar("greater", x, lambda)?;
     let up = n.with_scalar("add", x, bias)?;
     let down = n.with_scalar("subtract", x, bias)?;
     let right = n.op_without_attrs("where", &[above, down, zero])?;
-    one(n.op_without_attrs("where", &[below, up, right])?)
+    n.op_without_attrs("where", &[below, up, right])
 }
 
 /// Computes log(1 + exp(x)) as max(x, 0) + log(1 + exp(-|x|)), which does not overflow.
