@@ -19,6 +19,7 @@ pub mod external;
 pub mod folder;
 mod functions;
 mod import;
+mod names;
 mod node;
 mod open;
 mod ops;

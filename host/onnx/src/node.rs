@@ -130,6 +130,27 @@ impl<'a, 'm> Node<'a, 'm> {
         self.importer.sizes.set(value, sizes);
     }
 
+    /// Returns the dimensions of a value; those that only a run determines have names.
+    pub fn dims(&mut self, value: ExprId) -> Result<Vec<Dim>> {
+        let ty = self.ty(value)?;
+        Ok(self.importer.named_dims(value, &ty))
+    }
+
+    /// Records the dimensions of a value, where its type does not have them.
+    pub fn name_dims(&mut self, value: ExprId, dims: &[Dim]) {
+        self.importer.name_dims(value, dims);
+    }
+
+    /// Returns true if `name` names a dimension that only a run determines.
+    pub fn is_computed_dim(&self, name: &str) -> bool {
+        self.importer.is_computed_dim(name)
+    }
+
+    /// Returns the value and the axis that a dimension is read from if only a run determines it.
+    pub fn source_of_dim(&mut self, name: &str) -> Option<(ExprId, usize)> {
+        self.importer.source_of_dim(name)
+    }
+
     /// Returns an input with the symbolic dimension `name`, and the axis of the dimension.
     pub fn input_with_dim(&self, name: &str) -> Option<(ExprId, usize)> {
         self.importer.symbolic_dims.get(name).copied()
@@ -304,7 +325,9 @@ impl<'a, 'm> Node<'a, 'm> {
             return Ok(field);
         }
         self.importer.builder.origin = Some(self.origin);
-        self.importer.builder.project(tuple, index)
+        let field = self.importer.builder.project(tuple, index)?;
+        self.importer.name_result(field);
+        Ok(field)
     }
 
     // Control flow.
@@ -434,6 +457,14 @@ impl<'a, 'm> Node<'a, 'm> {
             return Ok(value);
         }
         self.op("cast", &[value], attrs![dtype: dtype])
+    }
+
+    /// Casts short floats to float32, for operators of several steps that round once, at the end.
+    pub fn widen(&mut self, value: ExprId) -> Result<ExprId> {
+        match self.dtype(value)? {
+            DType::F16 | DType::BF16 => self.cast(value, DType::F32),
+            _ => Ok(value),
+        }
     }
 
     /// Slices `value` along one axis.

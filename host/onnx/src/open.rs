@@ -9,15 +9,10 @@ use super::node::{Node, attrs};
 use super::size::Size;
 use super::state::{Error, Result};
 use byoc_ir::diag::codes;
-use byoc_ir::ir::{AttrValue, Dim, DimOp, DimOps, ExprId, Name};
+use byoc_ir::ir::{AttrValue, Dim, DimExpr, DimOp, DimOps, ExprId, Name};
 use byoc_ir::tensor::DType;
 
 impl Node<'_, '_> {
-    /// Returns the dimensions of a value.
-    pub fn dims(&self, value: ExprId) -> Result<Vec<Dim>> {
-        self.ty(value).map(|ty| ty.dims.to_vec())
-    }
-
     /// Returns the known elements of input `i`, a vector or a scalar, if the input is given.
     ///
     /// # Errors
@@ -56,6 +51,16 @@ impl Node<'_, '_> {
         if range.len() == self.rank(value)? { Ok(all) } else { self.slice(all, 0, range.start, range.end) }
     }
 
+    /// Builds a vector of `int64` from `sizes`.
+    pub fn size_vector(&mut self, sizes: &[Size]) -> Result<ExprId> {
+        let parts = sizes.iter().map(|size| size.fold(self)).collect::<Result<Vec<_>>>()?;
+        let vector = self.concatenate(&parts, 0)?;
+        if self.constant_value(vector).is_none() {
+            self.track_elements(vector, sizes.iter().cloned().map(Some).collect());
+        }
+        Ok(vector)
+    }
+
     /// Builds a vector of `int64` from `dims`. One of them may be unknown and becomes -1.
     fn dims_vector(&mut self, dims: &[Dim]) -> Result<ExprId> {
         let mut parts = Vec::with_capacity(dims.len());
@@ -78,13 +83,17 @@ impl Node<'_, '_> {
         if let Some(codes) = reshape_codes(&dims, wanted) {
             // In `reshape`, 0 copies a dimension unless `allowzero` is set.
             let allowzero = wanted.contains(&Dim::Fixed(0));
-            return self.op("reshape", &[value], attrs![newshape: codes, allowzero: allowzero]);
+            let result = self.op("reshape", &[value], attrs![newshape: codes, allowzero: allowzero])?;
+            self.name_dims(result, wanted);
+            return Ok(result);
         }
         if let Some(like) = self.tensor_with_dims(wanted)? {
             return self.op_without_attrs("reshape_like", &[value, like]);
         }
         let newshape = self.dims_vector(wanted)?;
-        self.op("dyn.reshape", &[value, newshape], attrs![])
+        let result = self.op("dyn.reshape", &[value, newshape], attrs![])?;
+        self.name_dims(result, wanted);
+        Ok(result)
     }
 
     /// Returns the product of the dimensions before `axis`, and the product of those from `axis` on.
@@ -107,9 +116,22 @@ impl Node<'_, '_> {
             Some(like) => self.op_without_attrs("broadcast_to_like", &[value, like]),
             None => {
                 let shape = self.dims_vector(wanted)?;
-                self.op_without_attrs("dyn.broadcast_to", &[value, shape])
+                let result = self.op_without_attrs("dyn.broadcast_to", &[value, shape])?;
+                self.name_dims(result, wanted);
+                Ok(result)
             }
         }
+    }
+
+    /// Returns the indices along an axis of `value`, as a tensor of the same rank whose other dimensions are 1.
+    pub fn indices_along(&mut self, value: ExprId, axis: usize) -> Result<ExprId> {
+        let size = self.shape_vector(value, axis..axis + 1)?;
+        let size = self.reshape(size, &[])?;
+        let (zero, step) = (self.scalar(DType::I64, 0.0), self.scalar(DType::I64, 1.0));
+        let places = self.op("arange", &[zero, size, step], attrs![dtype: DType::I64])?;
+        let mut dims = vec![Dim::Fixed(1); self.rank(value)?];
+        dims[axis] = self.dims(value)?[axis].clone();
+        self.reshape_to(places, &dims)
     }
 
     /// Slices `value` along an axis, from 0 to `dim`.
@@ -121,14 +143,19 @@ impl Node<'_, '_> {
             None => {
                 let (from, step, to) =
                     (self.vector(&[0i64]), self.vector(&[1i64]), self.dims_vector(std::slice::from_ref(dim))?);
-                self.op("dyn.strided_slice", &[value, from, to, step], attrs![axes: [axis as i64]])
+                let result = self.op("dyn.strided_slice", &[value, from, to, step], attrs![axes: [axis as i64]])?;
+                let mut dims = self.dims(value)?;
+                dims[axis] = dim.clone();
+                self.name_dims(result, &dims);
+                Ok(result)
             }
         }
     }
 
-    /// Builds a tensor with the dimensions `wanted`; `None` if a dimension is neither fixed nor a single symbol.
+    /// Builds a tensor with the dimensions `wanted`; `None` if a dimension is neither fixed nor a symbol of the inputs.
     fn tensor_with_dims(&mut self, wanted: &[Dim]) -> Result<Option<ExprId>> {
-        if !wanted.iter().all(|dim| dim.fixed().is_some() || dim.name().is_some()) {
+        let is_symbol = |dim: &Dim| dim.name().is_some_and(|name| !self.is_computed_dim(name));
+        if !wanted.iter().all(|dim| dim.fixed().is_some() || is_symbol(dim)) {
             return Ok(None);
         }
         let fixed: Vec<usize> = wanted.iter().map(|dim| dim.fixed().unwrap_or(1)).collect();
@@ -148,6 +175,12 @@ impl Node<'_, '_> {
     /// by reducing the other axes.
     pub fn zeros_of_dim(&mut self, name: &str) -> Result<ExprId> {
         if let Some(lane) = self.cached_zeros(name) {
+            return Ok(lane);
+        }
+        if let Some((value, axis)) = self.source_of_dim(name) {
+            let (zero, length) = (self.scalar(DType::F32, 0.0), self.shape_vector(value, axis..axis + 1)?);
+            let lane = self.op("dyn.full", &[zero, length], attrs![dtype: DType::F32])?;
+            self.name_dims(lane, &[Dim::Symbolic(DimExpr::symbol(name))]);
             return Ok(lane);
         }
         let Some((input, axis)) = self.input_with_dim(name) else {
@@ -181,6 +214,9 @@ impl DimOps<ExprId, Error> for Node<'_, '_> {
     }
 
     fn symbol(&mut self, name: &Name) -> Result<ExprId> {
+        if let Some((value, axis)) = self.source_of_dim(name) {
+            return self.shape_vector(value, axis..axis + 1);
+        }
         let lane = self.zeros_of_dim(name)?;
         self.shape_vector(lane, 0..1)
     }

@@ -2,6 +2,7 @@
 
 use super::external::ExternalFiles;
 use super::functions::FlatNode;
+use super::names::Names;
 use super::proto::{GraphProto, NodeProto, TensorProto, ValueInfoProto};
 use super::size::{Size, Sizes};
 use super::{invalid_model, tensor};
@@ -60,6 +61,8 @@ pub struct ConversionState<'m> {
     pub warnings: Vec<Diagnostic>,
     /// Known elements of small integer tensors that were computed from dimensions.
     pub sizes: Sizes,
+    /// Named dimensions of values whose types have unknown dimensions.
+    pub names: Names,
     /// Input and axis of each symbolic dimension.
     pub symbolic_dims: BTreeMap<Name, (ExprId, usize)>,
     /// Vectors of zeros, each as long as a symbolic dimension.
@@ -111,6 +114,7 @@ impl<'m> ConversionState<'m> {
             builder: Builder::new(Module::new()),
             warnings: Vec::new(),
             sizes: Sizes::default(),
+            names: Names::default(),
             symbolic_dims: BTreeMap::new(),
             dim_zeros: BTreeMap::new(),
             steps_left: MAX_STEPS,
@@ -129,9 +133,7 @@ impl<'m> ConversionState<'m> {
     /// Returns the value `name`; an initializer is decoded at its first use.
     pub fn value(&mut self, name: &str) -> Result<Option<ExprId>> {
         if let Some(&Binding { value, depth }) = self.values.get(name) {
-            return Ok(Some(
-                (depth..self.functions.len()).fold(value, |value, function| self.capture(value, function)),
-            ));
+            return Ok(Some(self.capture_from(value, depth)));
         }
         let Some(&initializer) = self.initializers.get(name) else {
             return Ok(None);
@@ -162,8 +164,19 @@ impl<'m> ConversionState<'m> {
         if let Some(sizes) = self.sizes.get(&self.builder.module, value) {
             self.sizes.set(variable, sizes);
         }
+        self.copy_names(value, variable);
         self.functions[function].variables.push((value, variable));
         variable
+    }
+
+    /// Returns what stands in the innermost function for a value that is visible inside `depth` functions.
+    pub fn capture_from(&mut self, value: ExprId, depth: usize) -> ExprId {
+        (depth..self.functions.len()).fold(value, |value, function| self.capture(value, function))
+    }
+
+    /// Returns the number of functions that are being built.
+    pub fn function_depth(&self) -> usize {
+        self.functions.len()
     }
 
     /// Returns what stands in the innermost function for a value from outside.
@@ -292,6 +305,7 @@ impl<'m> ConversionState<'m> {
         }
         self.builder.origin = Some(origin);
         let call = self.builder.op(name, args, attrs)?;
+        self.name_result(call);
         let module = &self.builder.module;
         let (Expr::Call(made), Type::Tensor(ty)) = (module.expr(call), module.ty(call)) else { return Ok(call) };
         let Callee::Op(op) = made.callee else { return Ok(call) };

@@ -63,6 +63,7 @@ fn attention(n: &mut Node<'_, '_>) -> Result<Outputs> {
         weights = without_masked_rows(n, weights, bias)?;
     }
     let weights = n.cast(weights, dtype)?;
+    let repeated_value = n.cast(repeated_value, dtype)?;
     let mut result = matmul(n, weights, repeated_value, None)?;
     if flat {
         let dims = n.dims(result)?;
@@ -164,7 +165,7 @@ fn bias(n: &mut Node<'_, '_>, query: ExprId, key: ExprId, dtype: DType) -> Resul
         if boolean {
             allowed = Some(and(n, allowed, mask)?);
         } else {
-            added = Some(mask);
+            added = Some(n.cast(mask, dtype)?);
         }
     }
     let Some(allowed) = allowed else { return Ok(added) };

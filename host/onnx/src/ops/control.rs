@@ -4,6 +4,7 @@
 //! the scan outputs so far. The recursive call is a tail call, which the executor runs in constant memory.
 
 use super::{Node, Outputs, Result, Row, attrs};
+use crate::proto::{DimensionProto, DimensionValue, ValueInfoProto};
 use byoc_ir::ir::{Dim, ExprId, FuncType, TensorType, Type};
 use byoc_ir::tensor::{DType, Tensor};
 
@@ -58,6 +59,8 @@ pub(super) struct Iteration {
     pub carried: Vec<ExprId>,
     /// Scan outputs, each with the end at which it is added.
     pub scanned: Vec<(ExprId, End)>,
+    /// Dimensions that the model declares for each scan output of an iteration. They matter if no iteration runs.
+    pub declared: Vec<Vec<Option<usize>>>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -92,10 +95,21 @@ fn repeat(n: &mut Node<'_, '_>) -> Result<Outputs> {
             next: next.filter(|&next| !is_true(n, next)),
             carried: outputs[1..=count].to_vec(),
             scanned: outputs[count + 1..].iter().map(|&value| (value, End::Back)).collect(),
+            declared: graph.output[count + 1..].iter().map(declared_dims).collect(),
         })
     };
     let limits = Limits { trips, start: start.filter(|&start| !is_true(n, start)) };
     run_loop(n, limits, carried, &mut body)
+}
+
+/// Returns the numbers among the dimensions that a value is declared with.
+fn declared_dims(info: &ValueInfoProto) -> Vec<Option<usize>> {
+    let shape = info.r#type.as_ref().and_then(|ty| ty.tensor_type.as_ref()?.shape.as_ref());
+    let number = |dim: &DimensionProto| match dim.value {
+        Some(DimensionValue::DimValue(size)) => usize::try_from(size).ok(),
+        _ => None,
+    };
+    shape.map_or_else(Vec::new, |shape| shape.dim.iter().map(number).collect())
 }
 
 fn is_true(n: &mut Node<'_, '_>, condition: ExprId) -> bool {
@@ -135,7 +149,8 @@ fn scan(n: &mut Node<'_, '_>) -> Result<Outputs> {
         let results = n.subgraph(graph, &arguments)?;
         let end = |i: usize| if output_directions[i] == 0 { End::Back } else { End::Front };
         let scanned = results[count..].iter().enumerate().map(|(i, &value)| (value, end(i))).collect();
-        Ok(Iteration { next: None, carried: results[..count].to_vec(), scanned })
+        let declared = graph.output[count..].iter().map(declared_dims).collect();
+        Ok(Iteration { next: None, carried: results[..count].to_vec(), scanned, declared })
     };
     let mut results = run_loop(n, Limits { trips: Some(length), start: None }, carried, &mut body)?;
     for (result, axis) in results[count..].iter_mut().zip(output_axes) {
@@ -200,7 +215,7 @@ fn try_loop(
     let values: Vec<ExprId> =
         types.iter().map(|ty| n.variable("carried", Type::tensor_of(ty.dtype, ty.dims.clone()))).collect();
     n.open_function();
-    let Iteration { next, carried: results, scanned } = body(n, iteration, &values)?;
+    let Iteration { next, carried: results, scanned, declared } = body(n, iteration, &values)?;
     let mut wider = types.to_vec();
     for (i, (ty, &result)) in wider.iter_mut().zip(&results).enumerate() {
         let found = n.ty(result)?;
@@ -251,9 +266,11 @@ fn try_loop(
     let zero = n.tensor(Tensor::scalar(0i64));
     let mut first = vec![zero, limits.start.unwrap_or(always)];
     first.extend(carried);
-    for &(value, _) in &scanned {
+    for (i, &(value, _)) in scanned.iter().enumerate() {
         let ty = n.ty(value)?;
-        let shape: Vec<usize> = std::iter::once(0).chain(ty.dims.iter().map(|dim| dim.fixed().unwrap_or(0))).collect();
+        let declared = |axis: usize| declared.get(i).and_then(|dims| *dims.get(axis)?);
+        let size = |(axis, dim): (usize, &Dim)| dim.fixed().or_else(|| declared(axis)).unwrap_or(0);
+        let shape: Vec<usize> = std::iter::once(0).chain(ty.dims.iter().enumerate().map(size)).collect();
         first.push(n.zeros(ty.dtype, &shape)?);
     }
     let started = n.call_function(function, &first)?;

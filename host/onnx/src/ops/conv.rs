@@ -1,7 +1,7 @@
 //! Convolutions in one, two and three dimensions, and the window geometry that they share with pooling.
 
 use super::{Node, Outputs, Result, Row, attrs, one};
-use byoc_ir::ir::{AttrValue, Dim, ExprId};
+use byoc_ir::ir::{AttrValue, Dim, DimExpr, ExprId};
 
 pub const ROWS: &[Row] = &[("Conv", 1, conv), ("ConvTranspose", 1, conv_transpose)];
 
@@ -71,48 +71,110 @@ pub fn per_axis(n: &Node<'_, '_>, name: &str, axes: usize) -> Result<Vec<usize>>
     }
 }
 
-/// Reads the geometry of a window over data with the spatial dimensions `spatial`.
-pub fn geometry(n: &Node<'_, '_>, kernel: Vec<usize>, spatial: &[usize]) -> Result<Geometry> {
+/// Data of a window operator with its geometry.
+pub struct Windows {
+    /// Data, padded if the padding depends on dimensions that only the run knows.
+    pub data: ExprId,
+    pub geometry: Geometry,
+}
+
+/// Reads the geometry of a window over data with the spatial dimensions `spatial`. If dimensions are unknown, padding
+/// that depends on them is added to the data at run time, with the value `fill`.
+pub fn windows(n: &mut Node<'_, '_>, data: ExprId, kernel: Vec<usize>, spatial: &[Dim], fill: f64) -> Result<Windows> {
     let axes = spatial.len();
     let (strides, dilations) = (per_axis(n, "strides", axes)?, per_axis(n, "dilations", axes)?);
     let mut geometry = Geometry { kernel, strides, dilations, begin: vec![0; axes], end: vec![0; axes] };
+    let mut open = Vec::new();
     match auto_pad(n)? {
         AutoPad::Valid => {}
         AutoPad::Not => {
-            if let Some(pads) = n.ints_attr("pads")? {
-                if pads.len() != 2 * axes || pads.iter().any(|p| !(0..1 << 31).contains(p)) {
-                    return Err(
-                        n.invalid_node(format!("attribute pads: expected {} integers >= 0, found {pads:?}", 2 * axes))
-                    );
-                }
-                geometry.begin = pads[..axes].to_vec();
-                geometry.end = pads[axes..].to_vec();
+            if let Some([begin, end]) = explicit_padding(n, axes)? {
+                (geometry.begin, geometry.end) = (begin, end);
             }
         }
         side @ (AutoPad::SameUpper | AutoPad::SameLower) => {
-            for (axis, &size) in spatial.iter().enumerate() {
+            for (axis, size) in spatial.iter().enumerate() {
                 let stride = geometry.strides[axis];
-                let places = size.div_ceil(stride);
-                let wanted = places.saturating_sub(1).saturating_mul(stride).saturating_add(geometry.extent(axis));
-                let total = wanted.saturating_sub(size) as i64;
-                let (small, large) = (total / 2, total - total / 2);
+                let total = match size.fixed() {
+                    Some(size) => {
+                        let places = size.div_ceil(stride).saturating_sub(1);
+                        places.saturating_mul(stride).saturating_add(geometry.extent(axis)).saturating_sub(size)
+                    }
+                    None if stride == 1 => geometry.extent(axis) - 1,
+                    None => {
+                        let total = same_padding(size, stride, geometry.extent(axis));
+                        open.push((axis, total.ok_or_else(|| n.invalid_node("the padding overflows"))?));
+                        continue;
+                    }
+                };
+                let (small, large) = (total as i64 / 2, total as i64 - total as i64 / 2);
                 let upper = side == AutoPad::SameUpper;
                 geometry.begin[axis] = if upper { small } else { large };
                 geometry.end[axis] = if upper { large } else { small };
             }
+            let data = pad_open(n, data, &open, side, fill)?;
+            return Ok(Windows { data, geometry });
         }
     }
-    Ok(geometry)
+    Ok(Windows { data, geometry })
+}
+
+/// Reads the attribute `pads`: the padding before and after each of `axes` axes.
+fn explicit_padding(n: &Node<'_, '_>, axes: usize) -> Result<Option<[Vec<i64>; 2]>> {
+    let Some(pads) = n.ints_attr("pads")? else { return Ok(None) };
+    if pads.len() != 2 * axes || pads.iter().any(|p| !(0..1 << 31).contains(p)) {
+        return Err(n.invalid_node(format!("attribute pads: expected {} integers >= 0, found {pads:?}", 2 * axes)));
+    }
+    Ok(Some([pads[..axes].to_vec(), pads[axes..].to_vec()]))
+}
+
+/// Returns the padding of an axis for one window per stride: max((ceil(size / stride) - 1) * stride + extent - size, 0).
+fn same_padding(size: &Dim, stride: usize, extent: usize) -> Option<DimExpr> {
+    let (size, stride) = (DimExpr::of(size)?, i64::try_from(stride).ok()?);
+    let places = size.offset(stride - 1)?.floor_div(&DimExpr::constant(stride))?.offset(-1)?;
+    let missing = places.scale(stride)?.offset(i64::try_from(extent).ok()?)?.sub(&size)?;
+    missing.maximum(&DimExpr::constant(0))
+}
+
+/// Pads spatial axes of `data` by numbers that are computed at run time.
+fn pad_open(
+    n: &mut Node<'_, '_>,
+    data: ExprId,
+    totals: &[(usize, DimExpr)],
+    side: AutoPad,
+    fill: f64,
+) -> Result<ExprId> {
+    if totals.is_empty() {
+        return Ok(data);
+    }
+    let mut dims = n.dims(data)?;
+    let mut width = vec![DimExpr::constant(0); 2 * dims.len()];
+    for (axis, total) in totals {
+        let small = total.floor_div(&DimExpr::constant(2));
+        let large = small.as_ref().and_then(|small| total.sub(small));
+        let (Some(small), Some(large)) = (small, large) else {
+            return Err(n.invalid_node("the padding overflows"));
+        };
+        let sides = if side == AutoPad::SameUpper { [small, large] } else { [large, small] };
+        width[2 * (axis + 2)..2 * (axis + 3)].clone_from_slice(&sides);
+        dims[axis + 2] = Dim::compute([&dims[axis + 2]], |[size]| size.add(total));
+    }
+    let count = dims.len();
+    let width = n.size_vector(&width)?;
+    let width = n.reshape(width, &[count, 2])?;
+    let value = n.scalar(n.dtype(data)?, fill);
+    let padded = n.op("dyn.nn.pad", &[data, width, value], attrs![pad_mode: "constant"])?;
+    n.name_dims(padded, &dims);
+    Ok(padded)
 }
 
 /// Returns the spatial dimensions of data (batch, channels, spatial..), of which there may be one to three.
-pub fn spatial(n: &Node<'_, '_>, data: ExprId) -> Result<Vec<usize>> {
-    let ty = n.ty(data)?;
-    if !(3..=5).contains(&ty.dims.len()) {
-        return Err(n.invalid_node(format!("expected data of rank 3 to 5, found rank {}", ty.dims.len())));
+pub fn spatial(n: &mut Node<'_, '_>, data: ExprId) -> Result<Vec<Dim>> {
+    let dims = n.dims(data)?;
+    if !(3..=5).contains(&dims.len()) {
+        return Err(n.invalid_node(format!("expected data of rank 3 to 5, found rank {}", dims.len())));
     }
-    let spatial: Option<Vec<usize>> = ty.dims[2..].iter().map(Dim::fixed).collect();
-    spatial.ok_or_else(|| n.unknown_dims_error(&ty))
+    Ok(dims[2..].to_vec())
 }
 
 /// Returns the spatial dimensions of the weight, after checking that `kernel_shape` agrees with them.
@@ -139,7 +201,8 @@ fn conv(n: &mut Node<'_, '_>) -> Result<Outputs> {
             spatial.len()
         )));
     }
-    let geometry = geometry(n, kernel(n, &weight_shape)?, &spatial)?;
+    let kernel = kernel(n, &weight_shape)?;
+    let Windows { data, geometry } = windows(n, data, kernel, &spatial, 0.0)?;
     let op = ["nn.conv1d", "nn.conv2d", "nn.conv3d"][spatial.len() - 1];
     let product = n.op(
         op,
@@ -196,21 +259,24 @@ fn conv_transpose(n: &mut Node<'_, '_>) -> Result<Outputs> {
         // Some exporters include batch and channels in `output_shape`.
         wanted = Some(shape[shape.len() - axes..].to_vec());
     }
-    if wanted.is_none() && matches!(mode, AutoPad::SameUpper | AutoPad::SameLower) {
-        wanted = Some(spatial.iter().zip(&window.strides).map(|(&d, &s)| d.saturating_mul(s) as i64).collect());
+    let same = matches!(mode, AutoPad::SameUpper | AutoPad::SameLower);
+    if wanted.as_ref().is_some_and(|shape| shape.len() != axes || shape.iter().any(|d| !(0..1 << 40).contains(d))) {
+        return Err(n.invalid_node(format!("attribute output_shape: expected {axes} integers >= 0, found {wanted:?}")));
     }
     match wanted {
-        Some(shape) => {
-            if shape.len() != axes || shape.iter().any(|d| !(0..1 << 40).contains(d)) {
-                return Err(
-                    n.invalid_node(format!("attribute output_shape: expected {axes} integers >= 0, found {shape:?}"))
-                );
-            }
+        _ if wanted.is_some() || same => {
             for axis in 0..axes {
-                let full = (spatial[axis].saturating_sub(1) as i64).saturating_mul(window.strides[axis] as i64)
-                    + output_padding[axis]
-                    + window.extent(axis) as i64;
-                let total = full.saturating_sub(shape[axis]);
+                let stride = window.strides[axis] as i64;
+                let beyond = output_padding[axis] + window.extent(axis) as i64;
+                let total = match &wanted {
+                    // The result has `stride` elements for each element of the data.
+                    None => beyond - stride,
+                    Some(shape) => {
+                        let Some(size) = spatial[axis].fixed() else { return Err(n.unknown_dims_error(&n.ty(data)?)) };
+                        let full = (size.saturating_sub(1) as i64).saturating_mul(stride).saturating_add(beyond);
+                        full.saturating_sub(shape[axis])
+                    }
+                };
                 if total < 0 {
                     output_padding[axis] -= total;
                     continue;
@@ -221,18 +287,12 @@ fn conv_transpose(n: &mut Node<'_, '_>) -> Result<Outputs> {
                 window.end[axis] = if upper { large } else { small };
             }
         }
-        None if mode == AutoPad::Not => {
-            if let Some(pads) = n.ints_attr("pads")? {
-                if pads.len() != 2 * axes || pads.iter().any(|p| !(0..1 << 31).contains(p)) {
-                    return Err(
-                        n.invalid_node(format!("attribute pads: expected {} integers >= 0, found {pads:?}", 2 * axes))
-                    );
-                }
-                window.begin = pads[..axes].to_vec();
-                window.end = pads[axes..].to_vec();
+        _ if mode == AutoPad::Not => {
+            if let Some([begin, end]) = explicit_padding(n, axes)? {
+                (window.begin, window.end) = (begin, end);
             }
         }
-        None => {}
+        _ => {}
     }
     let op = ["nn.conv1d_transpose", "nn.conv2d_transpose", "nn.conv3d_transpose"][axes - 1];
     let product = n.op(

@@ -95,8 +95,8 @@ fn data_type_name(number: i32) -> &'static str {
 /// Converts PRelu, whose slope is one number or one per channel.
 fn prelu(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (x, slope) = (n.input(0)?, n.input(1)?);
-    let slopes = n.shape(slope)?;
-    if slopes.len() == 1 && slopes[0] != 1 {
+    let slopes = n.dims(slope)?;
+    if slopes.len() == 1 && slopes[0] != Dim::Fixed(1) {
         return one(n.op("nn.prelu", &[x, slope], attrs![axis: 1])?);
     }
     elementwise::prelu(n)

@@ -78,9 +78,11 @@ pub const ROWS: &[Row] = &[
     ("Min", 1, |n| variadic(n, "minimum")),
     ("Mish", 18, |n| {
         let x = n.input(0)?;
-        let soft = softplus(n, x)?;
+        let wide = n.widen(x)?;
+        let soft = softplus(n, wide)?;
         let gate = n.op_without_attrs("tanh", &[soft])?;
-        one(n.op_without_attrs("multiply", &[x, gate])?)
+        let product = n.op_without_attrs("multiply", &[wide, gate])?;
+        one(n.cast(product, n.dtype(x)?)?)
     }),
     ("Mod", 10, modulo),
     ("Mul", 7, |n| binary(n, "multiply")),
@@ -286,10 +288,11 @@ pub(super) fn dropout(n: &mut Node<'_, '_>) -> Result<Outputs> {
     if !n.has_output(1) {
         return one(y);
     }
-    let shape = n.shape(x)?;
+    let dims = n.dims(x)?;
     // Before opset 10, the mask had the element type of the data.
     let dtype = if n.opset >= 10 { DType::Bool } else { n.dtype(x)? };
-    let mask = n.filled(dtype, &shape, 1.0)?;
+    let all = n.scalar(dtype, 1.0);
+    let mask = n.broadcast_to(all, &dims)?;
     Ok(vec![y, mask])
 }
 
@@ -383,11 +386,11 @@ fn modulo(n: &mut Node<'_, '_>) -> Result<Outputs> {
 /// Converts PRelu; the slope broadcasts to the data from the right.
 pub(super) fn prelu(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (x, slope) = (n.input(0)?, n.input(1)?);
-    let (dims, slopes) = (n.dims(x)?, n.shape(slope)?);
+    let (dims, slopes) = (n.dims(x)?, n.dims(slope)?);
     // A slope with one element per channel maps to `nn.prelu`.
     if let Some(channels) = dims.get(1).and_then(Dim::fixed) {
         let per_channel =
-            slopes.len() + 1 == dims.len() && slopes[0] == channels && slopes[1..].iter().all(|&d| d == 1);
+            slopes.len() + 1 == dims.len() && slopes[0] == dims[1] && slopes[1..].iter().all(|d| *d == Dim::Fixed(1));
         if per_channel && channels > 0 {
             let alpha = n.reshape(slope, &[channels])?;
             return one(n.op("nn.prelu", &[x, alpha], attrs![axis: 1])?);

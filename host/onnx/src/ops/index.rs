@@ -1,7 +1,7 @@
 //! Gathering and scattering by indices, and sorting.
 
 use super::{Node, Outputs, Result, Row, attrs, one};
-use byoc_ir::ir::{AttrValue, ExprId};
+use byoc_ir::ir::{AttrValue, Dim, ExprId};
 use byoc_ir::tensor::{DType, Tensor};
 
 pub const ROWS: &[Row] = &[
@@ -191,11 +191,9 @@ fn one_hot_at_run_time(n: &mut Node<'_, '_>, depth: ExprId) -> Result<Outputs> {
 /// Converts ReverseSequence: each sequence of the batch is reversed up to its length.
 fn reverse_sequence(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let data = n.input(0)?;
-    let shape = n.shape(data)?;
     let (batch, time) = (n.int_attr("batch_axis", 1)?, n.int_attr("time_axis", 0)?);
-    if let Some(lengths) = n.computed_input(1) {
-        return reverse_sequence_at_run_time(n, lengths, &shape);
-    }
+    let known = n.ty(data)?.shape();
+    let (None, Some(shape)) = (n.computed_input(1), known) else { return reverse_sequence_at_run_time(n) };
     let lengths = n.ints(1, "sequence_lens")?.ok_or_else(|| n.invalid_node("input 1 (sequence_lens) is missing"))?;
     if shape.len() < 2 || !matches!((batch, time), (0, 1) | (1, 0)) {
         return Err(n.invalid_node(format!(
@@ -228,21 +226,21 @@ fn reverse_sequence(n: &mut Node<'_, '_>) -> Result<Outputs> {
 }
 
 /// Reverses sequences whose lengths are computed at run time: element t comes from length - 1 - t where t < length.
-fn reverse_sequence_at_run_time(n: &mut Node<'_, '_>, lengths: ExprId, shape: &[usize]) -> Result<Outputs> {
-    let data = n.input(0)?;
-    let (batch, time) = (n.axis(n.int_attr("batch_axis", 1)?, shape.len())?, n.int_attr("time_axis", 0)?);
-    let time = n.axis(time, shape.len())?;
-    let along =
-        |axis: usize| -> Vec<usize> { (0..shape.len()).map(|i| if i == axis { shape[i] } else { 1 }).collect() };
+fn reverse_sequence_at_run_time(n: &mut Node<'_, '_>) -> Result<Outputs> {
+    let (data, lengths) = (n.input(0)?, n.input(1)?);
+    let dims = n.dims(data)?;
+    let (batch, time) = (n.axis(n.int_attr("batch_axis", 1)?, dims.len())?, n.int_attr("time_axis", 0)?);
+    let time = n.axis(time, dims.len())?;
+    let mut of_batch = vec![Dim::Fixed(1); dims.len()];
+    of_batch[batch] = dims[batch].clone();
     let lengths = n.cast(lengths, DType::I64)?;
-    let lengths = n.reshape(lengths, &along(batch))?;
-    let steps: Vec<i64> = (0..shape[time] as i64).collect();
-    let steps = n.tensor(Tensor::from_slice(&along(time), &steps));
+    let lengths = n.reshape_to(lengths, &of_batch)?;
+    let steps = n.indices_along(data, time)?;
     let last = n.with_scalar("subtract", lengths, 1.0)?;
     let mirrored = n.op_without_attrs("subtract", &[last, steps])?;
     let inside = n.op_without_attrs("less", &[steps, lengths])?;
     let places = n.op_without_attrs("where", &[inside, mirrored, steps])?;
-    let places = n.op("broadcast_to", &[places], attrs![shape: AttrValue::ints(shape.iter().map(|&d| d as i64))])?;
+    let places = n.broadcast_to(places, &dims)?;
     one(n.op("gather", &[data, places], attrs![axis: time as i64])?)
 }
 
@@ -263,11 +261,11 @@ fn top_k_at_run_time(n: &mut Node<'_, '_>, k: ExprId) -> Result<Outputs> {
 
 fn top_k(n: &mut Node<'_, '_>, k: Option<i64>) -> Result<Outputs> {
     let data = n.input(0)?;
-    let shape = n.shape(data)?;
-    let axis = n.axis(n.int_attr("axis", -1)?, shape.len())?;
+    let dims = n.dims(data)?;
+    let axis = n.axis(n.int_attr("axis", -1)?, dims.len())?;
     let k = k.ok_or_else(|| n.invalid_node("k is missing"))?;
-    if !(0..=shape[axis] as i64).contains(&k) {
-        return Err(n.invalid_node(format!("k: expected 0 to {}, found {k}", shape[axis])));
+    if k < 0 || dims[axis].fixed().is_some_and(|size| k > size as i64) {
+        return Err(n.invalid_node(format!("k: expected 0 to {}, found {k}", n.ty(data)?.dims[axis])));
     }
     if k == 0 {
         // Relay's `topk` interprets 0 as all elements.

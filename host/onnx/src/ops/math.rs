@@ -2,6 +2,7 @@
 
 use super::{Node, Outputs, Result, Row, attrs, one};
 use byoc_ir::ir::{Attrs, Dim, ExprId};
+use byoc_ir::tensor::DType;
 
 pub const ROWS: &[Row] = &[
     ("CumProd", 26, |n| cumulate(n, "cumprod")),
@@ -32,10 +33,10 @@ pub(super) fn gemm(n: &mut Node<'_, '_>) -> Result<Outputs> {
     }
     // The weight of `nn.dense` has the shape (units, in).
     let units = if n.int_attr("transB", 0)? != 0 {
-        ty_b.dims[0].clone()
+        n.dims(b)?[0].clone()
     } else {
         b = transpose(n, b)?;
-        ty_b.dims[1].clone()
+        n.dims(b)?[0].clone()
     };
     let mut product = n.op("nn.dense", &[a, b], with_units(&units))?;
     if alpha != 1.0 {
@@ -63,7 +64,7 @@ fn mat_mul(n: &mut Node<'_, '_>) -> Result<Outputs> {
 /// operands; the result then consists of `int32` accumulators.
 pub fn matmul(n: &mut Node<'_, '_>, a: ExprId, b: ExprId, quantized: Option<[ExprId; 4]>) -> Result<ExprId> {
     let (ty_a, ty_b) = (n.ty(a)?, n.ty(b)?);
-    let (mut dims_a, mut dims_b) = (ty_a.dims.to_vec(), ty_b.dims.to_vec());
+    let (mut dims_a, mut dims_b) = (n.dims(a)?, n.dims(b)?);
     if dims_a.is_empty() || dims_b.is_empty() {
         return Err(n.invalid_node("expected operands of rank 1 or more, found a scalar"));
     }
@@ -99,8 +100,11 @@ pub fn matmul(n: &mut Node<'_, '_>, a: ExprId, b: ExprId, quantized: Option<[Exp
     } else {
         let batch = broadcast(&dims_a[..dims_a.len() - 2], &dims_b[..dims_b.len() - 2])
             .ok_or_else(|| n.invalid_node(format!("operands of types {ty_a} and {ty_b} do not broadcast")))?;
-        let (matrices_a, matrices_b) =
-            (reshape_to_batch(n, a, &dims_a, &batch)?, reshape_to_batch(n, b, &dims_b, &batch)?);
+        let computed = if batch.contains(&Dim::Any) { Some(runtime_batch(n, [a, b])?) } else { None };
+        let (matrices_a, matrices_b) = match computed {
+            Some(batch) => (broadcast_to_batch(n, a, batch)?, broadcast_to_batch(n, b, batch)?),
+            None => (reshape_to_batch(n, a, &dims_a, &batch)?, reshape_to_batch(n, b, &dims_b, &batch)?),
+        };
         let attrs = attrs![transpose_a: false, transpose_b: false];
         let product = match quantized {
             Some([a_zero, b_zero, a_scale, b_scale]) => {
@@ -110,11 +114,18 @@ pub fn matmul(n: &mut Node<'_, '_>, a: ExprId, b: ExprId, quantized: Option<[Exp
         };
         dims = batch;
         dims.extend([m, columns]);
-        if dims.iter().filter(|dim| **dim == Dim::Any).count() > 1 {
-            let shape = runtime_shape(n, [a, b], dims.len())?;
-            n.op("dyn.reshape", &[product, shape], attrs![])?
-        } else {
-            n.reshape_to(product, &dims)?
+        match computed {
+            Some(batch) => {
+                let (rank_a, rank_b) = (n.rank(a)?, n.rank(b)?);
+                let rows = n.shape_vector(a, rank_a - 2..rank_a - 1)?;
+                let columns = n.shape_vector(b, rank_b - 1..rank_b)?;
+                let shape = n.concatenate(&[batch, rows, columns], 0)?;
+                let result = n.op("dyn.reshape", &[product, shape], attrs![allowzero: true])?;
+                n.name_dims(result, &dims);
+                dims = n.dims(result)?;
+                result
+            }
+            None => n.reshape_to(product, &dims)?,
         }
     };
     if row {
@@ -126,15 +137,29 @@ pub fn matmul(n: &mut Node<'_, '_>, a: ExprId, b: ExprId, quantized: Option<[Exp
     n.reshape_to(result, &dims)
 }
 
-/// Returns the shape, computed at run time, of the product of two batches of matrices with unknown dimensions.
-fn runtime_shape(n: &mut Node<'_, '_>, [a, b]: [ExprId; 2], rank: usize) -> Result<ExprId> {
-    if n.rank(a)? != rank || n.rank(b)? != rank {
-        return Err(n.unknown_dims_error(&n.ty(if n.rank(a)? == rank { b } else { a })?));
+/// Returns the shape, computed at run time, that the batches of two operands broadcast to.
+fn runtime_batch(n: &mut Node<'_, '_>, operands: [ExprId; 2]) -> Result<ExprId> {
+    let ranks = [n.rank(operands[0])? - 2, n.rank(operands[1])? - 2];
+    let mut batches = operands;
+    for (batch, rank) in batches.iter_mut().zip(ranks) {
+        let own = n.shape_vector(*batch, 0..rank)?;
+        let ones = n.vector(&vec![1i64; ranks[0].max(ranks[1]) - rank]);
+        *batch = n.concatenate(&[ones, own], 0)?;
     }
-    let (batch_a, batch_b) = (n.shape_vector(a, 0..rank - 2)?, n.shape_vector(b, 0..rank - 2)?);
-    let batch = n.op_without_attrs("maximum", &[batch_a, batch_b])?;
-    let (rows, columns) = (n.shape_vector(a, rank - 2..rank - 1)?, n.shape_vector(b, rank - 1..rank)?);
-    n.concatenate(&[batch, rows, columns], 0)
+    let unit = n.scalar(DType::I64, 1.0);
+    let free = n.op_without_attrs("equal", &[batches[0], unit])?;
+    n.op_without_attrs("where", &[free, batches[1], batches[0]])
+}
+
+/// Broadcasts an operand to a batch that is computed at run time, as (b, rows, columns).
+fn broadcast_to_batch(n: &mut Node<'_, '_>, value: ExprId, batch: ExprId) -> Result<ExprId> {
+    let rank = n.rank(value)?;
+    let matrix = n.shape_vector(value, rank - 2..rank)?;
+    let shape = n.concatenate(&[batch, matrix], 0)?;
+    let all = n.op_without_attrs("dyn.broadcast_to", &[value, shape])?;
+    let count = n.op("prod", &[batch], attrs![axis: [0], keepdims: true])?;
+    let shape = n.concatenate(&[count, matrix], 0)?;
+    n.op("dyn.reshape", &[all, shape], attrs![allowzero: true])
 }
 
 /// Reshapes an operand to (b, rows, columns), with one matrix per element of the batch, or a single matrix for all.
@@ -148,12 +173,7 @@ fn reshape_to_batch(n: &mut Node<'_, '_>, value: ExprId, dims: &[Dim], batch: &[
     let all = Dim::product(batch).ok_or_else(|| n.invalid_node("the product of the dimensions overflows"))?;
     let mut value = value;
     let leading = operand_batch.iter().position(|dim| *dim != one).unwrap_or(0);
-    // Unknown dimensions are assumed to be equal; the product checks them at run time.
     let same = operand_batch[leading..] == batch[batch.len() - (operand_batch.len() - leading)..];
-    if same && all == Dim::Any && leading == 0 && operand_batch.len() == batch.len() && operand_batch.len() <= 2 {
-        let merged: &[i64] = if operand_batch.len() == 2 { &[-3, -2] } else { &[-2] };
-        return n.op("reshape", &[value], attrs![newshape: merged.to_vec()]);
-    }
     if !same || Dim::product(operand_batch).as_ref() != Some(&all) {
         let wanted: Vec<Dim> = batch.iter().chain(matrix).cloned().collect();
         value = n.broadcast_to(value, &wanted)?;

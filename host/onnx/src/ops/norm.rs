@@ -98,18 +98,23 @@ fn instance(n: &mut Node<'_, '_>) -> Result<Outputs> {
 /// opset 21 on.
 fn group(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let data = n.input(0)?;
-    let shape = n.shape(data)?;
+    let ty = n.ty(data)?;
     let groups = n.int_attr("num_groups", 0)?;
-    if shape.len() < 2 || groups < 1 || shape[1] % groups as usize != 0 {
+    // The parameters of an opset from 21 on have one element per channel, even if the type of the data does not know.
+    let of_parameter = if n.opset < 21 { None } else { n.dims(n.input(1)?)?.first().and_then(Dim::fixed) };
+    let Some(channels) = ty.dims.get(1).and_then(Dim::fixed).or(of_parameter) else {
+        return Err(n.unknown_dims_error(&ty));
+    };
+    if groups < 1 || channels % groups as usize != 0 {
         return Err(n.invalid_node(format!(
-            "attribute num_groups: expected a divisor of the channels of shape {shape:?}, found {groups}"
+            "attribute num_groups: expected a divisor of the channels of {ty}, found {groups}"
         )));
     }
     let mut args = vec![data];
     for i in 1..3 {
         let mut value = n.input(i)?;
         if n.opset < 21 {
-            let repeats = shape[1] as i64 / groups;
+            let repeats = channels as i64 / groups;
             value = n.op("repeat", &[value], attrs![repeats: repeats, axis: 0])?;
         }
         args.push(value);
@@ -124,27 +129,26 @@ fn layer(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (dims, dtype) = (n.dims(data)?, n.dtype(data)?);
     let axis = n.axis(n.int_attr("axis", -1)?, dims.len())?;
     let epsilon = n.float_attr("epsilon", 1e-5)?;
-    let inner: Option<Vec<usize>> = dims[axis..].iter().map(Dim::fixed).collect();
-    let ty = n.ty(data)?;
-    let inner = inner.ok_or_else(|| n.unknown_dims_error(&ty))?;
-    let width: usize = inner.iter().product();
+    let inner = dims[axis..].to_vec();
+    let width = Dim::product(&inner).ok_or_else(|| n.invalid_node("the product of the dimensions overflows"))?;
 
     let parameter = |n: &mut Node<'_, '_>, value: ExprId| {
-        let value = n.cast(value, dtype)?;
-        if n.shape(value)?.as_slice() != inner.as_slice() {
-            let wanted = AttrValue::ints(inner.iter().map(|&d| d as i64));
-            let value = n.op("broadcast_to", &[value], attrs![shape: wanted])?;
-            return n.reshape(value, &[width]);
+        let mut value = n.cast(value, dtype)?;
+        if n.dims(value)? != inner {
+            value = n.broadcast_to(value, &inner)?;
         }
-        n.reshape(value, &[width])
+        n.reshape_to(value, std::slice::from_ref(&width))
     };
     let gamma = parameter(n, gamma)?;
     let beta = match n.optional_input(2) {
         Some(beta) => parameter(n, beta)?,
-        None => n.zeros(dtype, &[width])?,
+        None => {
+            let zero = n.scalar(dtype, 0.0);
+            n.broadcast_to(zero, std::slice::from_ref(&width))?
+        }
     };
     let mut merged = dims[..axis].to_vec();
-    merged.push(Dim::Fixed(width));
+    merged.push(width.clone());
     let flat = n.reshape_to(data, &merged)?;
     let normal = n.op("nn.layer_norm", &[flat, gamma, beta], attrs![axis: -1, epsilon: epsilon])?;
     let mut outputs = vec![n.reshape_to(normal, &dims)?];
@@ -193,15 +197,17 @@ fn lp(n: &mut Node<'_, '_>) -> Result<Outputs> {
 
 /// Computes (data - mean) / (standard deviation + 1e-9).
 fn mean_variance(n: &mut Node<'_, '_>) -> Result<Outputs> {
-    let data = n.input(0)?;
+    let input = n.input(0)?;
+    let data = n.widen(input)?;
     let axes = n.ints_attr("axes")?.unwrap_or_else(|| vec![0, 2, 3]);
     let along = attrs![axis: axes, keepdims: true];
     let mean = n.op("mean", &[data], along.clone())?;
     let variance = n.op("variance", &[data, mean], along)?;
     let deviation = n.op_without_attrs("sqrt", &[variance])?;
     let above = n.with_scalar("add", deviation, 1e-9)?;
-    let centred = n.op_without_attrs("subtract", &[data, mean])?;
-    one(n.op_without_attrs("divide", &[centred, above])?)
+    let centered = n.op_without_attrs("subtract", &[data, mean])?;
+    let normal = n.op_without_attrs("divide", &[centered, above])?;
+    one(n.cast(normal, n.dtype(input)?)?)
 }
 
 fn softmax(n: &mut Node<'_, '_>, op: &str) -> Result<Outputs> {
@@ -228,12 +234,20 @@ fn softmax_flat(n: &mut Node<'_, '_>, op: &str) -> Result<Outputs> {
 
 /// Returns 1 at the first largest element along an axis, and 0 elsewhere.
 fn hard_max(n: &mut Node<'_, '_>, data: ExprId, axis: usize) -> Result<ExprId> {
-    let (dtype, depth) = (n.dtype(data)?, n.dims(data)?[axis].fixed());
-    let ty = n.ty(data)?;
-    let depth = depth.ok_or_else(|| n.unknown_dims_error(&ty))? as i64;
-    let index = n.op("argmax", &[data], attrs![axis: [axis as i64]])?;
-    let (on, off) = (n.scalar(dtype, 1.0), n.scalar(dtype, 0.0));
-    n.op("one_hot", &[index, on, off], attrs![depth: depth, axis: axis as i64, dtype: dtype])
+    let (dtype, dims) = (n.dtype(data)?, n.dims(data)?);
+    if dims.iter().any(|dim| dim.fixed() == Some(0)) {
+        return Ok(data);
+    }
+    if let Some(depth) = dims[axis].fixed() {
+        let index = n.op("argmax", &[data], attrs![axis: [axis as i64]])?;
+        let (on, off) = (n.scalar(dtype, 1.0), n.scalar(dtype, 0.0));
+        return n.op("one_hot", &[index, on, off], attrs![depth: depth as i64, axis: axis as i64, dtype: dtype]);
+    }
+    let index = n.op("argmax", &[data], attrs![axis: [axis as i64], keepdims: true])?;
+    let places = n.indices_along(data, axis)?;
+    let index = n.cast(index, DType::I64)?;
+    let chosen = n.op_without_attrs("equal", &[places, index])?;
+    n.cast(chosen, dtype)
 }
 
 /// Computes scale * data / sqrt(mean(data^2) + epsilon), with the mean over the axes from `axis` on, in the element type

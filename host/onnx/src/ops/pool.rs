@@ -1,8 +1,9 @@
 //! Pooling.
 
-use super::conv::{Geometry, geometry, ints, per_axis, spatial};
+use super::conv::{AutoPad, Geometry, Windows, auto_pad, ints, per_axis, spatial, windows};
 use super::{Node, Outputs, Result, Row, attrs, one};
-use byoc_ir::ir::AttrValue;
+use byoc_ir::ir::{AttrValue, Dim, ExprId};
+use byoc_ir::tensor::{DType, Tensor};
 
 pub const ROWS: &[Row] = &[
     ("AveragePool", 1, |n| pool(n, Kind::Average)),
@@ -24,9 +25,19 @@ enum Kind {
 /// Converts GlobalLpPool to a pooling whose window covers the data.
 fn global_lp(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let data = n.input(0)?;
-    let size = spatial(n, data)?;
-    let (p, name) = (n.int_attr("p", 2)?, format!("nn.contrib_lp_pool{}d", size.len()));
-    one(n.op(&name, &[data], attrs![pool_size: ints(&size), p: p])?)
+    let (dims, p) = (spatial(n, data)?, n.int_attr("p", 2)?);
+    if let Some(size) = dims.iter().map(Dim::fixed).collect::<Option<Vec<usize>>>() {
+        return one(n.op(
+            &format!("nn.contrib_lp_pool{}d", size.len()),
+            &[data],
+            attrs![pool_size: ints(&size), p: p],
+        )?);
+    }
+    let along = attrs![axis: AttrValue::ints(2..dims.len() as i64 + 2), keepdims: true];
+    let size = n.op_without_attrs("abs", &[data])?;
+    let powers = n.with_scalar("power", size, p as f64)?;
+    let sum = n.op("sum", &[powers], along)?;
+    one(n.with_scalar("power", sum, 1.0 / p as f64)?)
 }
 
 fn global(n: &mut Node<'_, '_>, planar: &str, reduction: &str) -> Result<Outputs> {
@@ -47,12 +58,38 @@ fn pool(n: &mut Node<'_, '_>, kind: Kind) -> Result<Outputs> {
         return Err(n.invalid_node("attribute kernel_shape is missing"));
     }
     let kernel = per_axis(n, "kernel_shape", axes)?;
-    let mut window = geometry(n, kernel, &spatial)?;
     let count_include_pad = kind == Kind::Average && n.int_attr("count_include_pad", 0)? != 0;
+    let fill = match kind {
+        Kind::Max => lowest(n.dtype(data)?),
+        // A mean over the data alone would count the padding that is added at run time.
+        Kind::Average if !count_include_pad && same_with_strides(n, &spatial)? => {
+            return Err(n.unknown_dims_error(&n.ty(data)?));
+        }
+        Kind::Average | Kind::Norm => 0.0,
+    };
+    let Windows { data, geometry: mut window } = windows(n, data, kernel, &spatial, fill)?;
     let mut ceil_mode = false;
     if n.int_attr("ceil_mode", 0)? != 0 {
         ceil_mode = round_up(n, &mut window, &spatial, count_include_pad)?;
     }
+    let result = pooled(n, data, kind, &window, ceil_mode, count_include_pad)?;
+    if kind == Kind::Max && n.has_output(1) {
+        let places = positions_of_maxima(n, data, result, &window)?;
+        return Ok(vec![result, places]);
+    }
+    one(result)
+}
+
+/// Creates the call of a pooling.
+fn pooled(
+    n: &mut Node<'_, '_>,
+    data: ExprId,
+    kind: Kind,
+    window: &Geometry,
+    ceil_mode: bool,
+    count_include_pad: bool,
+) -> Result<ExprId> {
+    let axes = window.kernel.len();
     let name = match kind {
         Kind::Average => "nn.avg_pool",
         Kind::Max => "nn.max_pool",
@@ -70,18 +107,117 @@ fn pool(n: &mut Node<'_, '_>, kind: Kind) -> Result<Outputs> {
         Kind::Norm => attributes = attributes.with("p", n.int_attr("p", 2)?),
         Kind::Max => {}
     }
-    one(n.op(&format!("{name}{axes}d"), &[data], attributes)?)
+    n.op(&format!("{name}{axes}d"), &[data], attributes)
+}
+
+/// Maximum number of taps of all windows of a plane whose maxima are located.
+const MAX_TAPS: usize = 1 << 24;
+
+/// Returns the position of each maximum of a pooling in the flattened data: the first one in the order of the window.
+fn positions_of_maxima(n: &mut Node<'_, '_>, data: ExprId, result: ExprId, window: &Geometry) -> Result<ExprId> {
+    let ty = n.ty(data)?;
+    let (Some(shape), Some(out)) = (ty.shape(), n.ty(result)?.shape()) else { return Err(n.unknown_dims_error(&ty)) };
+    let (size, places) = (&shape[2..], &out[2..]);
+    let (plane, windows): (usize, usize) = (size.iter().product(), places.iter().product());
+    let taps: usize = window.kernel.iter().product();
+    if windows.saturating_mul(taps) > MAX_TAPS {
+        return Err(n.invalid_node(format!("cannot locate the maxima of {windows} windows of {taps} elements")));
+    }
+    let column_major = n.int_attr("storage_order", 0)? != 0;
+    // For each tap of each window: the element of the plane, and its number in the storage order; -1 in the padding.
+    let (mut elements, mut numbers) = (Vec::with_capacity(windows * taps), Vec::with_capacity(windows * taps));
+    for place in 0..windows {
+        for tap in 0..taps {
+            let (mut element, mut number) = (0, 0);
+            let (place, tap) = (unravel(place, places), unravel(tap, &window.kernel));
+            for axis in 0..size.len() {
+                let at = place[axis] * window.strides[axis] + tap[axis] * window.dilations[axis];
+                let at = at as i64 - window.begin[axis];
+                if element < 0 || !(0..size[axis] as i64).contains(&at) {
+                    element = -1;
+                    continue;
+                }
+                element = element * size[axis] as i64 + at;
+                number += at * size[..axis].iter().product::<usize>() as i64;
+            }
+            elements.push(element);
+            numbers.push(if column_major { number } else { element });
+        }
+    }
+    let inside: Vec<i64> = elements.iter().map(|&element| i64::from(element >= 0)).collect();
+    let elements: Vec<i64> = elements.iter().map(|&element| element.max(0)).collect();
+    let flat = n.reshape(data, &[shape[0], shape[1], plane])?;
+    let elements = n.tensor(Tensor::from_slice(&[windows, taps], &elements));
+    let values = n.op("take", &[flat, elements], attrs![axis: 2])?;
+    let inside = n.tensor(Tensor::from_slice(&[windows, taps], &inside));
+    let inside = n.cast(inside, DType::Bool)?;
+    let lowest = n.scalar(ty.dtype, lowest(ty.dtype));
+    let values = n.op_without_attrs("where", &[inside, values, lowest])?;
+    let chosen = n.op("argmax", &[values], attrs![axis: [3]])?;
+    let chosen = n.cast(chosen, DType::I64)?;
+    let starts: Vec<i64> = (0..windows).map(|window| (window * taps) as i64).collect();
+    let starts = n.vector(&starts);
+    let chosen = n.op_without_attrs("add", &[chosen, starts])?;
+    let numbers = n.vector(&numbers);
+    let numbers = n.op("take", &[numbers, chosen], attrs![axis: 0])?;
+    let planes: Vec<i64> = (0..shape[0] * shape[1]).map(|number| (number * plane) as i64).collect();
+    let planes = n.tensor(Tensor::from_slice(&[shape[0], shape[1], 1], &planes));
+    let numbers = n.op_without_attrs("add", &[numbers, planes])?;
+    n.reshape(numbers, &out)
+}
+
+/// Returns the index of element `i` of a row-major tensor.
+fn unravel(mut i: usize, shape: &[usize]) -> Vec<usize> {
+    let mut index: Vec<usize> = shape
+        .iter()
+        .rev()
+        .map(|&size| {
+            let at = i % size.max(1);
+            i /= size.max(1);
+            at
+        })
+        .collect();
+    index.reverse();
+    index
+}
+
+/// Returns the value that no maximum of this type is below.
+fn lowest(dtype: DType) -> f64 {
+    match dtype {
+        dtype if dtype.is_float() => f64::NEG_INFINITY,
+        DType::I8 => f64::from(i8::MIN),
+        _ => 0.0,
+    }
+}
+
+/// Returns true if the padding depends on a dimension that only the run knows.
+fn same_with_strides(n: &Node<'_, '_>, spatial: &[Dim]) -> Result<bool> {
+    let same = matches!(auto_pad(n)?, AutoPad::SameUpper | AutoPad::SameLower);
+    let strides = per_axis(n, "strides", spatial.len())?;
+    Ok(same && spatial.iter().zip(strides).any(|(dim, stride)| dim.fixed().is_none() && stride > 1))
 }
 
 /// Handles `ceil_mode`: an incomplete last stride yields a window too, unless that window would begin in the padding
 /// after the data. Relay's `ceil_mode` applies to all axes, so if only some axes get such a window, their padding after
 /// the data is extended instead, which affects neither the maximum nor a mean over the data alone. Returns true if
 /// Relay's `ceil_mode` has to be set.
-fn round_up(n: &Node<'_, '_>, window: &mut Geometry, spatial: &[usize], padding_counts: bool) -> Result<bool> {
+///
+/// # Errors
+/// If this depends on an unknown dimension.
+fn round_up(n: &Node<'_, '_>, window: &mut Geometry, spatial: &[Dim], padding_counts: bool) -> Result<bool> {
     let mut extra_padding = vec![0i64; spatial.len()];
     let (mut more, mut fewer) = (false, false);
-    for (axis, &size) in spatial.iter().enumerate() {
+    for (axis, dim) in spatial.iter().enumerate() {
         let stride = window.strides[axis] as i64;
+        let Some(size) = dim.fixed() else {
+            // No window begins after the data if the padding ends before the first window that could.
+            if stride > 1 && window.end[axis] + stride > window.extent(axis) as i64 {
+                let message = format!("ceil_mode: whether there is an incomplete window depends on dimension {dim}");
+                return Err(n.invalid_node(message));
+            }
+            more |= stride > 1;
+            continue;
+        };
         let free = size as i64 + window.begin[axis] + window.end[axis] - window.extent(axis) as i64;
         let incomplete = free >= 0 && free % stride != 0;
         let last = (free / stride + 1) * stride;
@@ -93,6 +229,9 @@ fn round_up(n: &Node<'_, '_>, window: &mut Geometry, spatial: &[usize], padding_
         }
     }
     if more && fewer {
+        if spatial.iter().any(|dim| dim.fixed().is_none()) {
+            return Err(n.invalid_node("ceil_mode: axes differ in their last window, and have unknown dimensions"));
+        }
         if padding_counts {
             return Err(n.invalid_node(
                 "ceil_mode with count_include_pad is not supported if axes differ in their last window",

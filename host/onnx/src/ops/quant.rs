@@ -4,7 +4,7 @@
 //!
 //! ONNX computes in float32 and rounds halves to even, so the created calls set `compute_dtype` and `rounding`.
 
-use super::conv::{geometry, ints, kernel, spatial};
+use super::conv::{AutoPad, Windows, auto_pad, ints, kernel, spatial, windows};
 use super::elementwise::{cast_to, half_to_even};
 use super::math;
 use super::{Node, Outputs, Result, Row, attrs, one};
@@ -240,7 +240,11 @@ fn convolve(n: &mut Node<'_, '_>, of: &Convolution) -> Result<ExprId> {
             n.invalid_node(format!("expected a weight with {axes} spatial axes, found shape {:?}", shape.as_slice()))
         );
     }
-    let geometry = geometry(n, kernel(n, &shape)?, &spatial)?;
+    let kernel = kernel(n, &shape)?;
+    // Padding holds the zero point; data that is padded at run time is shifted to a zero point of 0 before.
+    let open = spatial.iter().any(|dim| dim.fixed().is_none()) && auto_pad(n)? != AutoPad::Not;
+    let data = if open { subtract_zero_point(n, of.data, of.zero_points[0], 0)? } else { of.data };
+    let Windows { data, geometry } = windows(n, data, kernel, &spatial, 0.0)?;
     let attrs = attrs![
         strides: ints(&geometry.strides),
         padding: geometry.padding(),
@@ -250,14 +254,14 @@ fn convolve(n: &mut Node<'_, '_>, of: &Convolution) -> Result<ExprId> {
         kernel_size: ints(&geometry.kernel),
         out_dtype: "int32",
     ];
-    if axes == 2 {
-        let args = [of.data, of.weight, of.zero_points[0], of.zero_points[1], of.scales[0], of.scales[1]];
+    if axes == 2 && !open {
+        let args = [data, of.weight, of.zero_points[0], of.zero_points[1], of.scales[0], of.scales[1]];
         return n.op("qnn.conv2d", &args, attrs);
     }
-    // The QNN dialect has only 2D convolutions, so the zero points are subtracted before a plain convolution.
-    let data = subtract_zero_point(n, of.data, of.zero_points[0], 0)?;
+    // The QNN dialect has only 2D convolutions. For others, the zero points are subtracted before a plain convolution.
+    let data = if open { data } else { subtract_zero_point(n, data, of.zero_points[0], 0)? };
     let weight = subtract_zero_point(n, of.weight, of.zero_points[1], axes + 1)?;
-    n.op(if axes == 1 { "nn.conv1d" } else { "nn.conv3d" }, &[data, weight], attrs)
+    n.op(["nn.conv1d", "nn.conv2d", "nn.conv3d"][axes - 1], &[data, weight], attrs)
 }
 
 /// Computes value - zero point in int32. A vector of zero points gets `trailing_axes` more axes of size 1.

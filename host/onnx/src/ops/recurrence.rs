@@ -137,7 +137,7 @@ fn linear_attention(n: &mut Node<'_, '_>) -> Result<Outputs> {
         let shared = if group == 1 { state } else { n.op("repeat", &[state], attrs![repeats: group, axis: 1])? };
         let result = read(n, shared, query)?;
         let result = n.op("squeeze", &[result], attrs![axis: [2i64]])?;
-        Ok(Iteration { next: None, carried: vec![state], scanned: vec![(result, End::Back)] })
+        Ok(Iteration { next: None, carried: vec![state], scanned: vec![(result, End::Back)], declared: Vec::new() })
     };
     let results = run_loop(n, Limits { trips: Some(length), start: None }, vec![state], &mut body)?;
     // (sequence, batch, heads, width) to (batch, sequence, heads * width).

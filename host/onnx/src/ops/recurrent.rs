@@ -1,11 +1,12 @@
-//! Recurrent layers, unrolled over the sequence, whose length must be known.
+//! Recurrent layers: unrolled over a sequence of known length, a loop over one of unknown length.
 //!
 //! The products of all time steps with the input weights are one `nn.dense`; each step then needs the product with the
 //! recurrent weights and a few elementwise operators.
 
+use super::control::{End, Iteration, Limits, counter, run_loop};
 use super::{Node, Outputs, Result, Row, attrs};
-use byoc_ir::ir::ExprId;
-use byoc_ir::tensor::DType;
+use byoc_ir::ir::{Dim, ExprId};
+use byoc_ir::tensor::{DType, Tensor};
 
 pub const ROWS: &[Row] = &[
     ("GRU", 1, |n| recurrent(n, Kind::Gru)),
@@ -73,23 +74,28 @@ struct State {
 }
 
 fn recurrent(n: &mut Node<'_, '_>, kind: Kind) -> Result<Outputs> {
-    let (data, weights, recurrent) = (n.input(0)?, n.input(1)?, n.input(2)?);
+    let given = n.input(0)?;
+    let dtype = n.dtype(given)?;
+    let [data, weights, recurrent] = [n.widen(given)?, wide_input(n, 1)?, wide_input(n, 2)?];
     let batch_first = n.int_attr("layout", 0)? != 0;
     let data = if batch_first { n.transpose(data, &[1, 0, 2])? } else { data };
-    let (shape, w_shape, r_shape) = (n.shape(data)?, n.shape(weights)?, n.shape(recurrent)?);
-    let gates = kind.gates();
-    let ([steps, batch, width], [directions, rows, columns], [_, _, hidden]) = (&shape[..], &w_shape[..], &r_shape[..])
+    let (ty, w_shape, r_shape) = (n.ty(data)?, n.shape(weights)?, n.shape(recurrent)?);
+    let (dims, gates) = (n.dims(data)?, kind.gates());
+    let ([steps, batch, width], [directions, rows, columns], [_, _, hidden]) = (&dims[..], &w_shape[..], &r_shape[..])
     else {
         return Err(n.invalid_node("expected data, weights and recurrent weights of rank 3"));
     };
-    let (steps, batch, width, directions, hidden) = (*steps, *batch, *width, *directions, *hidden);
-    if *rows != gates * hidden || *columns != width || r_shape[..] != [directions, *rows, hidden] {
-        return Err(n.invalid_node(format!("weights {w_shape:?} and {r_shape:?} do not match data {shape:?}")));
+    let (columns, directions, hidden) = (*columns, *directions, *hidden);
+    let fits = width.fixed().is_none_or(|width| width == columns);
+    if *rows != gates * hidden || !fits || r_shape[..] != [directions, *rows, hidden] {
+        return Err(n.invalid_node(format!("weights {w_shape:?} and {r_shape:?} do not match data of type {ty}")));
     }
-    if steps == 0 {
-        return Err(n.invalid_node("expected a sequence of at least 1 step, found 0 steps"));
+    if let Some(steps) = steps.fixed() {
+        if steps == 0 {
+            return Err(n.invalid_node("expected a sequence of at least 1 step, found 0 steps"));
+        }
+        n.reserve_steps(steps.saturating_mul(directions))?;
     }
-    n.reserve_steps(steps.saturating_mul(directions))?;
     let reverse = match (n.str_attr("direction", "forward")?.as_str(), directions) {
         ("forward", 1) => vec![false],
         ("reverse", 1) => vec![true],
@@ -104,20 +110,22 @@ fn recurrent(n: &mut Node<'_, '_>, kind: Kind) -> Result<Outputs> {
     let clip = if n.has("clip") { Some(n.float_attr("clip", 0.0)?) } else { None };
     let linear_before_reset = n.int_attr("linear_before_reset", 0)? != 0;
     let couple_forget = n.int_attr("input_forget", 0)? != 0;
-    let masks = masks(n, steps, batch)?;
+    let lengths = lengths(n, steps)?;
 
-    let flat = n.reshape(data, &[steps * batch, width])?;
+    let merged = Dim::product(&[steps.clone(), batch.clone()]).unwrap_or(Dim::Any);
+    let flat = n.reshape_to(data, &[merged, Dim::Fixed(columns)])?;
     let (mut all, mut last_hidden, mut last_cell) = (Vec::new(), Vec::new(), Vec::new());
     for (d, &backward) in reverse.iter().enumerate() {
         let part = |n: &mut Node<'_, '_>, value: ExprId, shape: &[usize]| {
             let one = n.slice(value, 0, d, d + 1)?;
             n.reshape(one, shape)
         };
-        let input_weight = part(n, weights, &[gates * hidden, width])?;
+        let input_weight = part(n, weights, &[gates * hidden, columns])?;
         let recurrent_weight = part(n, recurrent, &[gates * hidden, hidden])?;
         let (input_bias, recurrent_bias) = match n.optional_input(3) {
             None => (None, None),
             Some(bias) => {
+                let bias = n.widen(bias)?;
                 let both = part(n, bias, &[2 * gates * hidden])?;
                 let first = n.slice(both, 0, 0, gates * hidden)?;
                 let second = n.slice(both, 0, gates * hidden, 2 * gates * hidden)?;
@@ -131,6 +139,7 @@ fn recurrent(n: &mut Node<'_, '_>, kind: Kind) -> Result<Outputs> {
         let peepholes = match n.optional_input(7).filter(|_| kind == Kind::Lstm) {
             None => None,
             Some(all) => {
+                let all = n.widen(all)?;
                 let all = part(n, all, &[3 * hidden])?;
                 let mut each = [all; 3];
                 for (i, weight) in each.iter_mut().enumerate() {
@@ -139,19 +148,21 @@ fn recurrent(n: &mut Node<'_, '_>, kind: Kind) -> Result<Outputs> {
                 Some(each)
             }
         };
+        let state_dims = [batch.clone(), Dim::Fixed(hidden)];
         let initial = |n: &mut Node<'_, '_>, i: usize| -> Result<Option<ExprId>> {
             let Some(value) = n.optional_input(i) else { return Ok(None) };
+            let value = n.widen(value)?;
             let value = if batch_first { n.transpose(value, &[1, 0, 2])? } else { value };
-            let value = part(n, value, &[batch, hidden])?;
+            let value = n.slice(value, 0, d, d + 1)?;
+            let value = n.reshape_to(value, &state_dims)?;
             Ok(Some(value).filter(|&v| !is_zero(n, v)))
         };
-        let mut state = State { hidden: initial(n, 5)?, cell: if kind == Kind::Lstm { initial(n, 6)? } else { None } };
+        let state = State { hidden: initial(n, 5)?, cell: if kind == Kind::Lstm { initial(n, 6)? } else { None } };
 
         let mut projected = n.op("nn.dense", &[flat, input_weight], attrs![units: (gates * hidden) as i64])?;
         if let Some(bias) = input_bias {
             projected = n.op("nn.bias_add", &[projected, bias], attrs![axis: 1])?;
         }
-        let by_step = split(n, projected, steps, 0)?;
         let recurrent_parts = if kind == Kind::Gru && !linear_before_reset {
             let gates = n.slice(recurrent_weight, 0, 0, 2 * hidden)?;
             Some([gates, n.slice(recurrent_weight, 0, 2 * hidden, 3 * hidden)?])
@@ -170,29 +181,12 @@ fn recurrent(n: &mut Node<'_, '_>, kind: Kind) -> Result<Outputs> {
             linear_before_reset,
             couple_forget,
         };
-        let mut outputs = vec![flat; steps];
-        for i in 0..steps {
-            let t = if backward { steps - 1 - i } else { i };
-            let next = direction.step(n, by_step[t], state)?;
-            state = match &masks {
-                None => {
-                    outputs[t] = next.hidden.unwrap_or(by_step[t]);
-                    next
-                }
-                Some(masks) => {
-                    let dtype = n.dtype(data)?;
-                    let zeros = n.zeros(dtype, &[batch, hidden])?;
-                    let mut pick = |new: Option<ExprId>, old: Option<ExprId>| match new {
-                        Some(new) => n.op_without_attrs("where", &[masks[t], new, old.unwrap_or(zeros)]).map(Some),
-                        None => Ok(None),
-                    };
-                    outputs[t] = pick(next.hidden, None)?.unwrap_or(zeros);
-                    State { hidden: pick(next.hidden, state.hidden)?, cell: pick(next.cell, state.cell)? }
-                }
-            };
-        }
-        let stacked = n.tuple(&outputs)?;
-        all.push(n.op("stack", &[stacked], attrs![axis: 0])?);
+        let sequence = Sequence { projected, lengths, steps, state_dims: &state_dims, backward };
+        let (outputs, state) = match steps.fixed() {
+            Some(steps) => direction.unroll(n, &sequence, steps, state)?,
+            None => direction.repeat(n, &sequence, state)?,
+        };
+        all.push(outputs);
         last_hidden.extend(state.hidden);
         last_cell.extend(state.cell);
     }
@@ -214,7 +208,25 @@ fn recurrent(n: &mut Node<'_, '_>, kind: Kind) -> Result<Outputs> {
         // (directions, batch, hidden), or (batch, directions, hidden).
         results.push(n.op("stack", &[tuple], attrs![axis: i64::from(batch_first)])?);
     }
-    Ok(results)
+    results.into_iter().map(|result| n.cast(result, dtype)).collect()
+}
+
+/// Returns input `i`; short floats as float32.
+fn wide_input(n: &mut Node<'_, '_>, i: usize) -> Result<ExprId> {
+    let value = n.input(i)?;
+    n.widen(value)
+}
+
+/// Sequence that a direction of a recurrent layer reads.
+struct Sequence<'a> {
+    /// Products of all steps with the input weights, (steps * batch, gates * hidden).
+    projected: ExprId,
+    /// Length of each sequence of the batch, (batch, 1), if it can be less than the number of steps.
+    lengths: Option<ExprId>,
+    steps: &'a Dim,
+    /// Batch and hidden size.
+    state_dims: &'a [Dim; 2],
+    backward: bool,
 }
 
 /// Splits into equal parts along an axis.
@@ -230,18 +242,16 @@ fn is_zero(n: &mut Node<'_, '_>, value: ExprId) -> bool {
     n.constant_value(value).is_some_and(|tensor| tensor.view().to_f64s().iter().all(|&v| v == 0.0))
 }
 
-/// Creates a mask (batch, 1) for each step, true for the sequences that include the step; `None` if all sequences have
-/// the full length.
-fn masks(n: &mut Node<'_, '_>, steps: usize, batch: usize) -> Result<Option<Vec<ExprId>>> {
+/// Returns the lengths of the sequences of the batch, (batch, 1); `None` if all have the full length.
+fn lengths(n: &mut Node<'_, '_>, steps: &Dim) -> Result<Option<ExprId>> {
     let Some(lengths) = n.optional_input(4) else { return Ok(None) };
-    if let Some(tensor) = n.constant_value(lengths)
+    if let (Some(tensor), Some(steps)) = (n.constant_value(lengths), steps.fixed())
         && tensor.view().to_i64s().is_some_and(|all| all.iter().all(|&l| l >= steps as i64))
     {
         return Ok(None);
     }
     let lengths = n.cast(lengths, DType::I32)?;
-    let lengths = n.reshape(lengths, &[batch, 1])?;
-    (0..steps).map(|t| n.with_scalar("greater", lengths, t as f64)).collect::<Result<_, _>>().map(Some)
+    n.op("expand_dims", &[lengths], attrs![axis: 1]).map(Some)
 }
 
 /// Reads the activation functions of each direction.
@@ -328,6 +338,94 @@ impl Activation {
 }
 
 impl Direction<'_> {
+    /// Creates one copy of the step for each of `steps` steps. Returns the stacked outputs and the last state.
+    fn unroll(
+        &self,
+        n: &mut Node<'_, '_>,
+        of: &Sequence<'_>,
+        steps: usize,
+        mut state: State,
+    ) -> Result<(ExprId, State)> {
+        let by_step = split(n, of.projected, steps, 0)?;
+        let mut outputs = by_step.clone();
+        for i in 0..steps {
+            let t = if of.backward { steps - 1 - i } else { i };
+            let step = n.tensor(Tensor::scalar(t as i32));
+            (outputs[t], state) = self.masked_step(n, of, by_step[t], step, state)?;
+        }
+        let stacked = n.tuple(&outputs)?;
+        Ok((n.op("stack", &[stacked], attrs![axis: 0])?, state))
+    }
+
+    /// Creates a loop over the steps, as [`Direction::unroll`] for a number that only the run knows.
+    fn repeat(&self, n: &mut Node<'_, '_>, of: &Sequence<'_>, state: State) -> Result<(ExprId, State)> {
+        let dtype = n.dtype(of.projected)?;
+        let zeros = n.scalar(dtype, 0.0);
+        let zeros = n.broadcast_to(zeros, of.state_dims)?;
+        let mut carried = vec![state.hidden.unwrap_or(zeros)];
+        if self.kind == Kind::Lstm {
+            carried.push(state.cell.unwrap_or(zeros));
+        }
+        let width = Dim::Fixed(self.kind.gates() * self.hidden);
+        let by_step = n.reshape_to(of.projected, &[of.steps.clone(), of.state_dims[0].clone(), width])?;
+        let length = n.shape_vector(by_step, 0..1)?;
+        let length = counter(n, length)?;
+        let last = n.with_scalar("subtract", length, 1.0)?;
+        let mut body = |n: &mut Node<'_, '_>, iteration: ExprId, values: &[ExprId]| {
+            let (by_step, last) = (n.capture(by_step), n.capture(last));
+            let at = if of.backward { n.op_without_attrs("subtract", &[last, iteration])? } else { iteration };
+            let projected = n.op("take", &[by_step, at], attrs![axis: 0, mode: "fast"])?;
+            let state = State { hidden: Some(values[0]), cell: values.get(1).copied() };
+            let inside = Sequence { projected, lengths: of.lengths.map(|value| n.capture(value)), ..*of };
+            let step = n.cast(at, DType::I32)?;
+            let (output, next) = self.captured(n).masked_step(n, &inside, projected, step, state)?;
+            let end = if of.backward { End::Front } else { End::Back };
+            let carried = next.hidden.into_iter().chain(next.cell).collect();
+            Ok(Iteration { next: None, carried, scanned: vec![(output, end)], declared: Vec::new() })
+        };
+        let results = run_loop(n, Limits { trips: Some(length), start: None }, carried, &mut body)?;
+        let (&outputs, last) = results.split_last().ok_or_else(|| n.invalid_node("expected a result of the loop"))?;
+        let [batch, hidden] = of.state_dims.clone();
+        n.name_dims(outputs, &[of.steps.clone(), batch, hidden]);
+        for &value in last {
+            n.name_dims(value, of.state_dims);
+        }
+        Ok((outputs, State { hidden: last.first().copied(), cell: last.get(1).copied() }))
+    }
+
+    /// Returns the direction with the variables that stand for its weights in the function that is being built.
+    fn captured(&self, n: &mut Node<'_, '_>) -> Direction<'_> {
+        Direction {
+            recurrent: n.capture(self.recurrent),
+            recurrent_parts: self.recurrent_parts.map(|parts| parts.map(|part| n.capture(part))),
+            recurrent_bias: self.recurrent_bias.map(|bias| n.capture(bias)),
+            peepholes: self.peepholes.map(|weights| weights.map(|weight| n.capture(weight))),
+            ..*self
+        }
+    }
+
+    /// Creates the calls of step `step`, and returns its output and the new state. A sequence that has ended outputs
+    /// zeros and keeps its state.
+    fn masked_step(
+        &self,
+        n: &mut Node<'_, '_>,
+        of: &Sequence<'_>,
+        projected: ExprId,
+        step: ExprId,
+        state: State,
+    ) -> Result<(ExprId, State)> {
+        let next = self.step(n, projected, state)?;
+        let Some(lengths) = of.lengths else { return Ok((next.hidden.unwrap_or(projected), next)) };
+        let inside = n.op_without_attrs("greater", &[lengths, step])?;
+        let zero = n.scalar(n.dtype(projected)?, 0.0);
+        let mut pick = |new: Option<ExprId>, old: Option<ExprId>| match new {
+            Some(new) => n.op_without_attrs("where", &[inside, new, old.unwrap_or(zero)]).map(Some),
+            None => Ok(None),
+        };
+        let output = pick(next.hidden, None)?.unwrap_or(projected);
+        Ok((output, State { hidden: pick(next.hidden, state.hidden)?, cell: pick(next.cell, state.cell)? }))
+    }
+
     /// Creates the calls of one step from the projected input (batch, gates * hidden).
     fn step(&self, n: &mut Node<'_, '_>, projected: ExprId, state: State) -> Result<State> {
         match self.kind {

@@ -33,7 +33,7 @@ fn upsample_7(n: &mut Node<'_, '_>) -> Result<Outputs> {
 
 fn resize_10(n: &mut Node<'_, '_>) -> Result<Outputs> {
     if n.computed_input(1).is_some() || n.ty(n.input(0)?)?.shape().is_none() {
-        let (mode, scales) = (mode_before_11(n)?, n.input(1)?);
+        let (mode, scales) = (mode_before_11(n, "floor")?, n.input(1)?);
         return resize_at_run_time(n, &mode, scales, None, None);
     }
     let scales = n.constant(1, "scales")?.ok_or_else(|| n.invalid_node("input 1 (scales) is missing"))?;
@@ -41,11 +41,11 @@ fn resize_10(n: &mut Node<'_, '_>) -> Result<Outputs> {
     resize_before_11(n, scales)
 }
 
-fn mode_before_11(n: &Node<'_, '_>) -> Result<Mode> {
+fn mode_before_11(n: &Node<'_, '_>, nearest: &str) -> Result<Mode> {
     Ok(Mode {
         method: n.str_attr("mode", "nearest")?,
         coordinates: "asymmetric".into(),
-        nearest: "floor".into(),
+        nearest: nearest.into(),
         cubic: -0.75,
         exclude_outside: false,
         extrapolation: 0.0,
@@ -54,13 +54,21 @@ fn mode_before_11(n: &Node<'_, '_>) -> Result<Mode> {
     })
 }
 
-/// Converts the resize of opsets before 11: coordinates are asymmetric, and nearest rounds down.
+/// Converts the resize of opsets before 11, whose text has no formula. As in ONNX Runtime, coordinates are asymmetric, and
+/// nearest rounds down where an axis grows, and up where it shrinks.
 pub(super) fn resize_before_11(n: &mut Node<'_, '_>, scales: Vec<f64>) -> Result<Outputs> {
-    let mode = mode_before_11(n)?;
     let data = n.input(0)?;
     let shape = n.shape(data)?;
     let axes = by_scales(n, &shape, &scales, &(0..shape.len()).collect::<Vec<_>>())?;
-    one(resize(n, data, &mode, &axes)?)
+    let nearest = n.str_attr("mode", "nearest")? == "nearest";
+    let shrinks = |axis: &ResizedAxis| nearest && axis.scale < 1.0;
+    let grown: Vec<ResizedAxis> =
+        axes.iter().map(|axis| if shrinks(axis) { ResizedAxis::by_scale(axis.from, 1.0) } else { *axis }).collect();
+    let rest: Vec<ResizedAxis> =
+        axes.iter().map(|axis| if shrinks(axis) { *axis } else { ResizedAxis::by_scale(axis.to, 1.0) }).collect();
+    let (down, up) = (mode_before_11(n, "floor")?, mode_before_11(n, "ceil")?);
+    let value = resize(n, data, &down, &grown)?;
+    one(resize(n, value, &up, &rest)?)
 }
 
 fn resize_11(n: &mut Node<'_, '_>) -> Result<Outputs> {
@@ -140,7 +148,8 @@ fn resize_at_run_time(
         extrapolation_value: mode.extrapolation,
         antialias: mode.antialias,
     ];
-    if let Some(axes) = axes.filter(|axes| !axes.iter().copied().eq(0..axes.len())) {
+    let rank = n.rank(data)?;
+    if let Some(axes) = axes.filter(|axes| !axes.iter().copied().eq(0..rank)) {
         attributes = attributes.with("axes", AttrValue::ints(axes.iter().map(|&axis| axis as i64)));
     }
     one(n.op("dyn.image.resize_nd", &[data, extent, roi], attributes)?)
@@ -206,8 +215,12 @@ fn resize(n: &mut Node<'_, '_>, data: ExprId, mode: &Mode, axes: &[ResizedAxis])
     if changed.is_empty() && !crop {
         return Ok(n.forward(data));
     }
-    if axes.iter().any(|a| a.from == 0 || a.to == 0) {
-        return Err(n.invalid_node("resizing from or to an empty axis is not supported"));
+    if axes.iter().any(|a| a.to == 0) {
+        let shape: Vec<usize> = axes.iter().map(|axis| axis.to).collect();
+        return n.zeros(n.dtype(data)?, &shape);
+    }
+    if axes.iter().any(|a| a.from == 0) {
+        return Err(n.invalid_node("expected elements to resize, found an empty axis"));
     }
     let planar = axes.len() == 4 && changed.iter().all(|&i| i >= 2);
     let exact = axes.iter().all(|a| (a.scale * a.from as f64 - a.to as f64).abs() < 1e-6 * a.to as f64);

@@ -156,13 +156,17 @@ fn expand(n: &mut Node<'_, '_>) -> Result<Outputs> {
     if let Some(shape) = n.untracked_input(1) {
         return expand_at_run_time(n, data, shape);
     }
-    let wanted = n.sizes(1, "shape")?.ok_or_else(|| n.invalid_node("input 1 (shape) is missing"))?;
-    let wanted = check_dims(n, &wanted)?;
+    let wanted_sizes = n.sizes(1, "shape")?.ok_or_else(|| n.invalid_node("input 1 (shape) is missing"))?;
+    let wanted = check_dims(n, &wanted_sizes)?;
     let dims = n.dims(data)?;
     let Some(result) = super::math::broadcast(&dims, &wanted) else {
         let wanted: Vec<String> = wanted.iter().map(Dim::to_string).collect();
         return Err(n.invalid_node(format!("{} and [{}] do not broadcast", n.ty(data)?, wanted.join(", "))));
     };
+    if result.contains(&Dim::Any) {
+        let shape = n.size_vector(&wanted_sizes)?;
+        return expand_at_run_time(n, data, shape);
+    }
     if result == dims {
         return one(n.forward(data));
     }
@@ -191,10 +195,10 @@ fn expand_at_run_time(n: &mut Node<'_, '_>, data: ExprId, shape: ExprId) -> Resu
 
 fn eye_like(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let data = n.input(0)?;
-    let shape = n.shape(data)?;
-    let [rows, columns] = shape[..] else {
-        return Err(n.invalid_node(format!("expected a matrix, found shape {:?}", shape.as_slice())));
-    };
+    let dims = n.dims(data)?;
+    if dims.len() != 2 {
+        return Err(n.invalid_node(format!("expected a matrix, found {}", n.ty(data)?)));
+    }
     let dtype = match n.int_attr("dtype", 0)? {
         0 => n.dtype(data)?,
         number => tensor::dtype(number as i32)
@@ -202,13 +206,9 @@ fn eye_like(n: &mut Node<'_, '_>) -> Result<Outputs> {
     };
     let k = n.int_attr("k", 0)?;
     // The matrix is i + k == j: a folded constant, or calls if it is too large.
-    let count = |n: &mut Node<'_, '_>, from: i64, size: usize, shape: &[usize]| {
-        let bounds = [from, from.saturating_add(size as i64), 1].map(|v| n.tensor(Tensor::scalar(v)));
-        let line = n.op("arange", &bounds, attrs![dtype: DType::I64])?;
-        n.reshape(line, shape)
-    };
-    let row = count(n, k, rows, &[rows, 1])?;
-    let column = count(n, 0, columns, &[1, columns])?;
+    let row = n.indices_along(data, 0)?;
+    let row = n.with_scalar("add", row, k as f64)?;
+    let column = n.indices_along(data, 1)?;
     let equal = n.op_without_attrs("equal", &[row, column])?;
     one(n.cast(equal, dtype)?)
 }

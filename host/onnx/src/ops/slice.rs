@@ -229,7 +229,8 @@ fn split_open(n: &mut Node<'_, '_>, data: ExprId, axis: usize, sizes: Option<Vec
             }))
         }
         Some(sizes) => {
-            return Err(n.invalid_node(format!("cannot split {} elements into parts {sizes:?}", n.dims(data)?[axis])));
+            let ty = n.ty(data)?;
+            return Err(n.invalid_node(format!("cannot split axis {axis} of {ty} into parts {sizes:?}")));
         }
     };
     if parts == 1 {
@@ -303,7 +304,8 @@ fn pad_at_run_time(n: &mut Node<'_, '_>, data: ExprId, value: ExprId) -> Result<
     one(n.op("dyn.nn.pad", &[data, width, value], attrs![pad_mode: mode.as_str()])?)
 }
 
-/// Pads periodically by computed widths, (rank, 2): index i of the result is (i - before) modulo the size.
+/// Pads periodically by computed widths, (rank, 2). Negative widths crop first; then index i of the result is
+/// (i - before) modulo the remaining size.
 fn wrap_at_run_time(n: &mut Node<'_, '_>, data: ExprId, width: ExprId) -> Result<ExprId> {
     let (zero, step) = (n.scalar(DType::I64, 0.0), n.scalar(DType::I64, 1.0));
     let mut value = data;
@@ -318,9 +320,15 @@ fn wrap_at_run_time(n: &mut Node<'_, '_>, data: ExprId, width: ExprId) -> Result
         let size = n.reshape(size, &[])?;
         let more = n.op_without_attrs("add", &[before, after])?;
         let total = n.op_without_attrs("add", &[size, more])?;
+        let (first, last) =
+            (n.op_without_attrs("minimum", &[before, zero])?, n.op_without_attrs("minimum", &[after, zero])?);
+        let cropped = n.op_without_attrs("add", &[first, last])?;
+        let size = n.op_without_attrs("add", &[size, cropped])?;
         let places = n.op("arange", &[zero, total, step], attrs![dtype: DType::I64])?;
-        let places = n.op_without_attrs("subtract", &[places, before])?;
+        let added = n.op_without_attrs("maximum", &[before, zero])?;
+        let places = n.op_without_attrs("subtract", &[places, added])?;
         let places = n.op_without_attrs("floor_mod", &[places, size])?;
+        let places = n.op_without_attrs("subtract", &[places, first])?;
         value = n.op("take", &[value, places], attrs![axis: axis as i64, mode: "fast"])?;
     }
     Ok(value)
