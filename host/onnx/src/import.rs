@@ -3,7 +3,7 @@
 use super::external::ExternalFiles;
 use super::functions::{FlatNode, flatten};
 use super::node::Node;
-use super::proto::{ModelProto, NodeProto, is_standard_domain};
+use super::proto::{ModelProto, NodeProto, STANDARD_DOMAIN, is_standard_domain};
 use super::state::{ConversionState, Error, Result};
 use super::{NEWEST_OPSET, OLDEST_OPSET, graph_signature, invalid_model, ops};
 use byoc_ir::cancel;
@@ -107,8 +107,8 @@ fn check_operators(nodes: &[FlatNode]) -> Result<(), Vec<Diagnostic>> {
     while let Some((proto, version)) = pending.pop() {
         let subgraphs = proto.attribute.iter().filter_map(|attribute| attribute.g.as_ref());
         pending.extend(subgraphs.flat_map(|graph| &graph.node).map(|node| (node, version)));
-        if !is_standard_domain(&proto.domain) || ops::converter(&proto.op_type, version).is_none() {
-            let domain = if is_standard_domain(&proto.domain) { "ai.onnx" } else { proto.domain.as_str() };
+        if ops::converter(&proto.domain, &proto.op_type, version).is_none() {
+            let domain = if is_standard_domain(&proto.domain) { STANDARD_DOMAIN } else { proto.domain.as_str() };
             *missing.entry((proto.op_type.as_str(), domain, version)).or_default() += 1;
         }
     }
@@ -126,8 +126,8 @@ fn check_operators(nodes: &[FlatNode]) -> Result<(), Vec<Diagnostic>> {
     for ((op, domain, version), count) in missing {
         let times = if count == 1 { "once".to_owned() } else { format!("{count} times") };
         error = error.note(format!("{op} (domain {domain}, opset {version}), {times}"));
-        if domain == "ai.onnx" && misspelt.is_none() {
-            misspelt = nearest(op, ops::names());
+        if misspelt.is_none() {
+            misspelt = nearest(op, ops::names(domain));
         }
     }
     Err(vec![error.help(match misspelt {
@@ -157,7 +157,7 @@ fn convert(importer: &mut ConversionState<'_>, flat: &FlatNode, position: usize)
     }
     let source = Source { name: label.as_str().into(), op: proto.op_type.as_str().into() };
     let origin = importer.builder.module.origins.add_source(source);
-    let converter = ops::converter(&proto.op_type, version).ok_or_else(|| {
+    let converter = ops::converter(&proto.domain, &proto.op_type, version).ok_or_else(|| {
         let message = format!("no converter for {} of opset {version}", proto.op_type);
         Box::new(Diagnostic::error(codes::frontends::UNSUPPORTED_OPERATOR, message))
     })?;

@@ -278,9 +278,12 @@ pub struct SparseTensorProto {
 /// `TensorProto.DataLocation.EXTERNAL`.
 pub const LOCATION_EXTERNAL: i32 = 1;
 
+/// Name of the standard domain; the empty name means the same.
+pub const STANDARD_DOMAIN: &str = "ai.onnx";
+
 /// Returns true for both names of the standard domain.
 pub fn is_standard_domain(domain: &str) -> bool {
-    domain.is_empty() || domain == "ai.onnx"
+    domain.is_empty() || domain == STANDARD_DOMAIN
 }
 
 /// Returns the external data entries of a tensor as a map.

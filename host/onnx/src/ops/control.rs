@@ -4,14 +4,17 @@
 //! the scan outputs so far. The recursive call is a tail call, which the executor runs in constant memory.
 
 use super::{Node, Outputs, Result, Row, attrs};
-use crate::proto::{DimensionProto, DimensionValue, ValueInfoProto};
+use crate::proto::{DimensionProto, DimensionValue, GraphProto, ValueInfoProto};
 use byoc_ir::ir::{Dim, ExprId, FuncType, TensorType, Type};
 use byoc_ir::tensor::{DType, Tensor};
 
-pub const ROWS: &[Row] = &[("If", 1, branch), ("Loop", 1, repeat), ("Scan", 9, scan)];
+pub const ROWS: &[Row] = &[("If", 1, branch), ("Loop", 1, repeat), ("Scan", 8, scan_8), ("Scan", 9, scan)];
 
 /// Maximum number of attempts to find types that hold for every iteration: each one can only open dimensions.
 const MAX_ATTEMPTS: usize = 8;
+
+/// Maximum batch of a Scan of opset 8.
+const MAX_BATCH: usize = 256;
 
 fn branch(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let cond = condition(n, n.input(0)?)?;
@@ -129,9 +132,48 @@ fn scan(n: &mut Node<'_, '_>) -> Result<Outputs> {
     };
     let carried = (0..count).map(|i| n.input(i)).collect::<Result<Vec<_>>>()?;
     let inputs = (count..count + scanned).map(|i| n.input(i)).collect::<Result<Vec<_>>>()?;
+    scan_over(n, graph, carried, &inputs)
+}
+
+/// Converts the Scan of opset 8, whose values have a leading axis of the batch: one loop for each element.
+fn scan_8(n: &mut Node<'_, '_>) -> Result<Outputs> {
+    let graph = n.graph_attr("body")?;
+    let scanned = usize::try_from(n.int_attr("num_scan_inputs", 0)?).unwrap_or(0);
+    if n.optional_input(0).is_some() {
+        return Err(n.invalid_node("lengths of sequences are not supported"));
+    }
+    let values = (1..n.input_count()).map(|i| n.input(i)).collect::<Result<Vec<_>>>()?;
+    let Some(count) = values.len().checked_sub(scanned).filter(|_| graph.input.len() == values.len()) else {
+        return Err(n.invalid_node(format!("body: expected {} inputs, found {}", values.len(), graph.input.len())));
+    };
+    let batch = match values.first() {
+        Some(&value) => n.dims(value)?.first().and_then(Dim::fixed).unwrap_or(0),
+        None => 0,
+    };
+    if !(1..=MAX_BATCH).contains(&batch) {
+        return Err(n.invalid_node(format!("expected a batch of 1 to {MAX_BATCH} elements, found {batch}")));
+    }
+    let mut elements = Vec::with_capacity(batch);
+    for i in 0..batch {
+        let index = n.tensor(Tensor::scalar(i as i64));
+        let of_element = values.iter().map(|&value| n.op("take", &[value, index], attrs![axis: 0]));
+        let of_element = of_element.collect::<Result<Vec<_>>>()?;
+        elements.push(scan_over(n, graph, of_element[..count].to_vec(), &of_element[count..])?);
+    }
+    let stack = |i: usize| {
+        let parts: Vec<ExprId> = elements.iter().map(|element| element[i]).collect();
+        let parts = n.tuple(&parts)?;
+        n.op("stack", &[parts], attrs![axis: 0])
+    };
+    (0..graph.output.len()).map(stack).collect()
+}
+
+/// Creates a loop over the scanned `inputs`.
+fn scan_over(n: &mut Node<'_, '_>, graph: &GraphProto, carried: Vec<ExprId>, inputs: &[ExprId]) -> Result<Outputs> {
+    let (count, scanned) = (carried.len(), inputs.len());
     let outputs = graph.output.len() - count;
     let axes = per_output(n, "scan_input_axes", scanned)?;
-    let directions = per_output(n, "scan_input_directions", scanned)?;
+    let directions = per_output(n, if n.opset < 9 { "directions" } else { "scan_input_directions" }, scanned)?;
     let output_axes = per_output(n, "scan_output_axes", outputs)?;
     let output_directions = per_output(n, "scan_output_directions", outputs)?;
     let axes: Vec<usize> =

@@ -1,11 +1,13 @@
 //! Converters, one file per operator family, and their table.
 //!
 //! A row gives the first opset that a converter applies to. The row with the greatest opset not above that of the model
-//! is used. To add an operator, write its converter in the file of its family and add a row there.
+//! is used. To add an operator, write its converter in the file of its family and add a row there. Operators of other
+//! domains than the standard one have tables of their own.
 
 mod attention;
 mod control;
 mod conv;
+mod deform;
 mod early;
 mod elementwise;
 mod embedding;
@@ -13,6 +15,7 @@ mod geometry;
 mod index;
 mod loss;
 mod math;
+mod ml;
 mod norm;
 mod pool;
 mod quant;
@@ -25,8 +28,10 @@ mod sequence;
 mod shape;
 mod signal;
 mod slice;
+mod training;
 
 use super::node::{Node, Outputs, attrs};
+use super::proto::{STANDARD_DOMAIN, is_standard_domain};
 use super::state::Result;
 
 /// Converter of a node to Relay calls.
@@ -35,10 +40,23 @@ pub type Convert = fn(&mut Node<'_, '_>) -> Result<Outputs>;
 /// Operator, first opset, converter.
 type Row = (&'static str, i64, Convert);
 
-const TABLES: &[&[Row]] = &[
+/// Tables of the operators of a domain.
+struct Domain {
+    name: &'static str,
+    tables: &'static [&'static [Row]],
+}
+
+const DOMAINS: &[Domain] = &[
+    Domain { name: STANDARD_DOMAIN, tables: STANDARD },
+    Domain { name: "ai.onnx.ml", tables: &[ml::ROWS] },
+    Domain { name: "ai.onnx.preview.training", tables: &[training::ROWS] },
+];
+
+const STANDARD: &[&[Row]] = &[
     attention::ROWS,
     control::ROWS,
     conv::ROWS,
+    deform::ROWS,
     early::ROWS,
     elementwise::ROWS,
     embedding::ROWS,
@@ -60,16 +78,21 @@ const TABLES: &[&[Row]] = &[
     slice::ROWS,
 ];
 
-/// Returns the converter of an operator of the standard domain for an opset.
-pub fn converter(op: &str, version: i64) -> Option<Convert> {
-    let rows = TABLES.iter().flat_map(|rows| rows.iter());
-    let known = rows.filter(|(name, since, _)| *name == op && *since <= version);
+fn rows(domain: &str) -> impl Iterator<Item = &'static Row> {
+    let domain = if is_standard_domain(domain) { STANDARD_DOMAIN } else { domain };
+    let tables = DOMAINS.iter().filter(move |known| known.name == domain).flat_map(|known| known.tables);
+    tables.flat_map(|rows| rows.iter())
+}
+
+/// Returns the converter of an operator for an opset of its domain.
+pub fn converter(domain: &str, op: &str, version: i64) -> Option<Convert> {
+    let known = rows(domain).filter(|(name, since, _)| *name == op && *since <= version);
     known.max_by_key(|(_, since, _)| *since).map(|(_, _, convert)| *convert)
 }
 
-/// Returns the names of all operators with a converter.
-pub fn names() -> impl Iterator<Item = &'static str> {
-    TABLES.iter().flat_map(|rows| rows.iter()).map(|(name, _, _)| *name)
+/// Returns the names of all operators of a domain with a converter.
+pub fn names(domain: &str) -> impl Iterator<Item = &'static str> {
+    rows(domain).map(|(name, _, _)| *name)
 }
 
 /// Wraps the output of an operator with a single output.
@@ -83,18 +106,21 @@ mod tests {
 
     #[test]
     fn selects_newest_matching_converter() {
-        let same = |op, a, b| match (converter(op, a), converter(op, b)) {
+        let same = |op, a, b| match (converter("", op, a), converter("", op, b)) {
             (Some(x), Some(y)) => std::ptr::fn_addr_eq(x, y),
             _ => false,
         };
         assert!(same("Squeeze", 7, 12) && same("Squeeze", 13, 21) && !same("Squeeze", 12, 13));
-        assert!(converter("LayerNormalization", 16).is_none() && converter("LayerNormalization", 17).is_some());
-        assert!(converter("Nonsense", 17).is_none());
+        assert!(converter("", "LayerNormalization", 16).is_none());
+        assert!(converter("ai.onnx", "LayerNormalization", 17).is_some());
+        assert!(converter("", "Nonsense", 17).is_none() && converter("", "Momentum", 17).is_none());
+        assert!(converter("ai.onnx.preview.training", "Momentum", 1).is_some());
     }
 
     #[test]
     fn no_row_stands_twice() {
-        let mut rows: Vec<(&str, i64)> = TABLES.iter().flat_map(|t| t.iter()).map(|(n, v, _)| (*n, *v)).collect();
+        let all = DOMAINS.iter().flat_map(|domain| rows(domain.name).map(|(op, since, _)| (domain.name, *op, *since)));
+        let mut rows: Vec<(&str, &str, i64)> = all.collect();
         let all = rows.len();
         rows.sort_unstable();
         rows.dedup();

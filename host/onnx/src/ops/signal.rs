@@ -27,6 +27,7 @@ pub const ROWS: &[Row] = &[
     }),
     ("HammingWindow", 17, |n| window(n, [25.0 / 46.0, 21.0 / 46.0, 0.0])),
     ("HannWindow", 17, |n| window(n, [0.5, 0.5, 0.0])),
+    ("MelWeightMatrix", 17, mel_weight_matrix),
     ("STFT", 17, stft),
 ];
 
@@ -82,4 +83,75 @@ fn window(n: &mut Node<'_, '_>, [a, b, c]: [f64; 3]) -> Result<Outputs> {
     let sum = n.op_without_attrs("add", &[first, second])?;
     let sum = n.with_scalar("add", sum, a)?;
     one(n.cast(sum, dtype)?)
+}
+
+/// Computes the weights of triangular filters on the mel scale, (spectrogram bins, mel bins), in float64. Filter i rises
+/// from edge i to edge i + 1 and falls to edge i + 2.
+fn mel_weight_matrix(n: &mut Node<'_, '_>) -> Result<Outputs> {
+    let mut scalars = Vec::with_capacity(5);
+    for i in 0..5 {
+        let value = n.input(i)?;
+        let value = n.cast(value, DType::F64)?;
+        scalars.push(n.reshape(value, &[])?);
+    }
+    let [bins, length, rate, low, high] = scalars[..] else { return Err(n.invalid_node("expected five inputs")) };
+    let number = n.int_attr("output_datatype", 1)?;
+    let dtype = crate::tensor::dtype(number as i32)
+        .ok_or_else(|| n.invalid_node(format!("unsupported element type number {number}")))?;
+    let mut mel = |frequency: ExprId| {
+        let ratio = n.with_scalar("divide", frequency, 700.0)?;
+        let above = n.with_scalar("add", ratio, 1.0)?;
+        let power = n.op_without_attrs("log10", &[above])?;
+        n.with_scalar("multiply", power, 2595.0)
+    };
+    let (low, high) = (mel(low)?, mel(high)?);
+    let (zero, step) = (n.scalar(DType::F64, 0.0), n.scalar(DType::F64, 1.0));
+    let count = n.with_scalar("add", bins, 2.0)?;
+    let edges = n.op("arange", &[zero, count, step], attrs![dtype: DType::F64])?;
+    let width = n.op_without_attrs("subtract", &[high, low])?;
+    let width = n.op_without_attrs("divide", &[width, count])?;
+    let edges = n.op_without_attrs("multiply", &[edges, width])?;
+    let edges = n.op_without_attrs("add", &[edges, low])?;
+    let power = n.with_scalar("divide", edges, 2595.0)?;
+    let ten = n.scalar(DType::F64, 10.0);
+    let power = n.op_without_attrs("power", &[ten, power])?;
+    let frequency = n.with_scalar("subtract", power, 1.0)?;
+    let frequency = n.with_scalar("multiply", frequency, 700.0)?;
+    let more = n.with_scalar("add", length, 1.0)?;
+    let place = n.op_without_attrs("multiply", &[more, frequency])?;
+    let place = n.op_without_attrs("divide", &[place, rate])?;
+    let edges = n.op_without_attrs("floor", &[place])?;
+    let half = n.with_scalar("divide", length, 2.0)?;
+    let half = n.op_without_attrs("floor", &[half])?;
+    let rows = n.with_scalar("add", half, 1.0)?;
+    let rows = n.op("arange", &[zero, rows, step], attrs![dtype: DType::F64])?;
+    let row = n.op("expand_dims", &[rows], attrs![axis: 1])?;
+    let mut edge = |i: i64| -> Result<ExprId> {
+        let steps =
+            attrs![begin: [i], end: [if i == 2 { i64::from(i32::MAX) } else { i - 2 }], strides: [1], axes: [0]];
+        n.op("strided_slice", &[edges], steps)
+    };
+    let [first, center, last] = [edge(0)?, edge(1)?, edge(2)?];
+    let [rise, fall] = [slope(n, [first, center], [row, first])?, slope(n, [center, last], [last, row])?];
+    let mut all = |pairs: [[ExprId; 2]; 2], comparisons: [&str; 2]| {
+        let (a, b) = (n.op_without_attrs(comparisons[0], &pairs[0])?, n.op_without_attrs(comparisons[1], &pairs[1])?);
+        n.op_without_attrs("logical_and", &[a, b])
+    };
+    let rises = all([[row, first], [row, center]], ["greater_equal", "less_equal"])?;
+    let falls = all([[row, center], [row, last]], ["greater_equal", "less"])?;
+    // A filter without a rising side is 1 at its center.
+    let flat = all([[first, center], [row, center]], ["equal", "equal"])?;
+    let value = n.op_without_attrs("where", &[rises, rise, zero])?;
+    let value = n.op_without_attrs("where", &[flat, step, value])?;
+    let value = n.op_without_attrs("where", &[falls, fall, value])?;
+    one(n.cast(value, dtype)?)
+}
+
+/// Returns (a - b) / (to - from), for a width of at least 1.
+fn slope(n: &mut Node<'_, '_>, [from, to]: [ExprId; 2], [a, b]: [ExprId; 2]) -> Result<ExprId> {
+    let unit = n.scalar(DType::F64, 1.0);
+    let width = n.op_without_attrs("subtract", &[to, from])?;
+    let width = n.op_without_attrs("maximum", &[width, unit])?;
+    let height = n.op_without_attrs("subtract", &[a, b])?;
+    n.op_without_attrs("divide", &[height, width])
 }

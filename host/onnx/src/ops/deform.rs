@@ -1,0 +1,128 @@
+//! Deformable convolution: each tap of the kernel samples the image at a place of its own.
+
+use super::conv::kernel;
+use super::{Node, Outputs, Result, Row, attrs, one};
+use byoc_ir::ir::ExprId;
+use byoc_ir::tensor::{DType, Tensor};
+
+pub const ROWS: &[Row] = &[("DeformConv", 19, deform_conv)];
+
+/// Sizes of a deformable convolution over planes.
+struct Sizes {
+    batch: usize,
+    channels: usize,
+    image: [usize; 2],
+    kernel: [usize; 2],
+    result: [usize; 2],
+    /// Groups of channels with offsets of their own.
+    groups: usize,
+}
+
+/// Samples the image bilinearly for all taps at once, as one image of (taps * rows, columns), and multiplies the samples
+/// with the weights.
+fn deform_conv(n: &mut Node<'_, '_>) -> Result<Outputs> {
+    let (data, weight, offset) = (n.input(0)?, n.input(1)?, n.input(2)?);
+    let sizes = sizes(n, data, weight, offset)?;
+    let Sizes { batch, channels, kernel: [kernel_rows, kernel_columns], result: [rows, columns], groups, .. } = sizes;
+    let taps = kernel_rows * kernel_columns;
+    let places = coordinates(n, &sizes, offset)?;
+    let mask = match n.optional_input(4) {
+        Some(mask) => Some(n.reshape(mask, &[batch, groups, taps * rows, columns])?),
+        None => None,
+    };
+    let attributes = attrs![method: "bilinear", layout: "NHWC", padding_mode: "zeros", align_corners: false];
+    let mut parts = Vec::with_capacity(groups);
+    for (group, place) in places.into_iter().enumerate() {
+        let width = channels / groups;
+        let part = n.slice(data, 1, group * width, (group + 1) * width)?;
+        let mut samples = n.op("image.grid_sample", &[part, place], attributes.clone())?;
+        if let Some(mask) = mask {
+            let of_group = n.slice(mask, 1, group, group + 1)?;
+            samples = n.op_without_attrs("multiply", &[samples, of_group])?;
+        }
+        parts.push(samples);
+    }
+    let samples = n.concatenate(&parts, 1)?;
+    let samples = n.reshape(samples, &[batch, channels * taps, rows, columns])?;
+    let shape = n.shape(weight)?;
+    let weight = n.reshape(weight, &[shape[0], shape[1] * taps, 1, 1])?;
+    let product = n.op(
+        "nn.conv2d",
+        &[samples, weight],
+        attrs![groups: n.int_attr("group", 1)?, channels: shape[0] as i64, kernel_size: [1i64, 1]],
+    )?;
+    one(match n.optional_input(3) {
+        Some(bias) => n.op("nn.bias_add", &[product, bias], attrs![axis: 1])?,
+        None => product,
+    })
+}
+
+fn sizes(n: &Node<'_, '_>, data: ExprId, weight: ExprId, offset: ExprId) -> Result<Sizes> {
+    let (image, weights, offsets) = (n.shape(data)?, n.shape(weight)?, n.shape(offset)?);
+    let groups = usize::try_from(n.int_attr("offset_group", 1)?).unwrap_or(0);
+    let ([batch, channels, height, width], [_, _, _, _], [_, count, rows, columns]) =
+        (&image[..], &weights[..], &offsets[..])
+    else {
+        return Err(n.invalid_node("expected an image, weights and offsets of rank 4"));
+    };
+    let kernel = kernel(n, &weights)?;
+    if groups == 0 || !channels.is_multiple_of(groups) || *count != 2 * groups * kernel[0] * kernel[1] {
+        return Err(n.invalid_node(format!(
+            "offset_group: expected a divisor of {channels} channels, and two offsets per group and tap, found {groups} \
+             groups and {count} offsets"
+        )));
+    }
+    Ok(Sizes {
+        batch: *batch,
+        channels: *channels,
+        image: [*height, *width],
+        kernel: [kernel[0], kernel[1]],
+        result: [*rows, *columns],
+        groups,
+    })
+}
+
+/// Returns where each group of channels is sampled: (batch, taps * rows, columns, 2), as the grids of GridSample.
+fn coordinates(n: &mut Node<'_, '_>, of: &Sizes, offset: ExprId) -> Result<Vec<ExprId>> {
+    let attribute = |n: &Node<'_, '_>, name: &str, default: i64, count: usize| {
+        n.ints_attr(name).map(|values| values.unwrap_or_else(|| vec![default; count]))
+    };
+    let (strides, dilations) = (attribute(n, "strides", 1, 2)?, attribute(n, "dilations", 1, 2)?);
+    let pads = attribute(n, "pads", 0, 4)?;
+    if [strides.len(), dilations.len(), pads.len()] != [2, 2, 4] {
+        return Err(n.invalid_node("expected two strides, two dilations and four pads"));
+    }
+    let taps = of.kernel[0] * of.kernel[1];
+    let [rows, columns] = of.result;
+    let dtype = n.dtype(offset)?;
+    let split = n.reshape(offset, &[of.batch, of.groups, taps, 2, rows, columns])?;
+    let mut axes = Vec::with_capacity(2);
+    for axis in 0..2 {
+        let mut starts = Vec::with_capacity(taps * of.result[axis]);
+        for tap in 0..taps {
+            let step = if axis == 0 { tap / of.kernel[1] } else { tap % of.kernel[1] } as i64;
+            let first = step * dilations[axis] - pads[axis];
+            starts.extend((0..of.result[axis] as i64).map(|i| (i * strides[axis] + first) as f32));
+        }
+        let shape = if axis == 0 { [taps, rows, 1] } else { [taps, 1, columns] };
+        let starts = n.tensor(Tensor::from_slice(&shape, &starts));
+        let starts = n.cast(starts, dtype)?;
+        let moved = n.slice(split, 3, axis, axis + 1)?;
+        let moved = n.reshape(moved, &[of.batch, of.groups, taps, rows, columns])?;
+        let place = n.op_without_attrs("add", &[moved, starts])?;
+        // The edges of the image are -1 and 1: pixel i is at (2 i + 1) / size - 1.
+        let doubled = n.with_scalar("multiply", place, 2.0)?;
+        let center = n.with_scalar("add", doubled, 1.0)?;
+        let ratio = n.with_scalar("divide", center, of.image[axis] as f64)?;
+        axes.push(n.with_scalar("subtract", ratio, 1.0)?);
+    }
+    let pair = n.tuple(&[axes[1], axes[0]])?;
+    let all = n.op("stack", &[pair], attrs![axis: -1])?;
+    let mut grids = Vec::with_capacity(of.groups);
+    for group in 0..of.groups {
+        let grid = n.slice(all, 1, group, group + 1)?;
+        let grid = n.reshape(grid, &[of.batch, taps * rows, columns, 2])?;
+        grids.push(n.cast(grid, DType::F32)?);
+    }
+    Ok(grids)
+}

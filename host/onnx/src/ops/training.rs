@@ -1,0 +1,135 @@
+//! Steps of optimizers, of the domain `ai.onnx.preview.training`. Each takes the learning rate, the number of updates so
+//! far, and lists of equal length: tensors, their gradients, and the states of the optimizer.
+
+use super::{Node, Outputs, Result, Row};
+use byoc_ir::ir::ExprId;
+use byoc_ir::tensor::DType;
+
+pub const ROWS: &[Row] = &[("Adagrad", 1, adagrad), ("Adam", 1, adam), ("Momentum", 1, momentum)];
+
+/// Tensor that an optimizer updates.
+struct Update {
+    value: ExprId,
+    /// Gradient, with the derivative of the regularization.
+    gradient: ExprId,
+    states: Vec<ExprId>,
+}
+
+/// Reads the lists of inputs, with `states` states per tensor.
+fn updates(n: &mut Node<'_, '_>, states: usize) -> Result<Vec<Update>> {
+    let lists = states + 2;
+    let count = n.input_count().saturating_sub(2) / lists;
+    if count == 0 || n.input_count() != 2 + count * lists {
+        return Err(n.invalid_node(format!(
+            "expected two inputs and {lists} for each tensor, found {} inputs",
+            n.input_count()
+        )));
+    }
+    let norm = n.float_attr("norm_coefficient", 0.0)?;
+    let update = |n: &mut Node<'_, '_>, i: usize| {
+        let value = n.input(2 + i)?;
+        let gradient = n.input(2 + count + i)?;
+        let decay = n.with_scalar("multiply", value, norm)?;
+        let gradient = n.op_without_attrs("add", &[decay, gradient])?;
+        let states = (2..lists).map(|list| n.input(2 + list * count + i)).collect::<Result<_>>()?;
+        Ok(Update { value, gradient, states })
+    };
+    (0..count).map(|i| update(n, i)).collect()
+}
+
+/// Returns a * factor + b * other factor.
+fn mix(n: &mut Node<'_, '_>, a: (ExprId, f64), b: (ExprId, f64)) -> Result<ExprId> {
+    let (first, second) = (n.with_scalar("multiply", a.0, a.1)?, n.with_scalar("multiply", b.0, b.1)?);
+    n.op_without_attrs("add", &[first, second])
+}
+
+/// Returns the value less rate * step.
+fn descend(n: &mut Node<'_, '_>, value: ExprId, rate: ExprId, step: ExprId) -> Result<ExprId> {
+    let scaled = n.op_without_attrs("multiply", &[rate, step])?;
+    n.op_without_attrs("subtract", &[value, scaled])
+}
+
+/// Returns the updated tensors, then each list of states.
+fn outputs(results: &[Vec<ExprId>]) -> Outputs {
+    let lists = results.first().map_or(0, Vec::len);
+    (0..lists).flat_map(|list| results.iter().map(move |result| result[list])).collect()
+}
+
+/// Divides by the root of the sum of the squared gradients.
+fn adagrad(n: &mut Node<'_, '_>) -> Result<Outputs> {
+    let (rate, epsilon) = (n.input(0)?, n.float_attr("epsilon", 0.0)?);
+    let steps = n.cast(n.input(1)?, n.dtype(rate)?)?;
+    let decay = n.with_scalar("multiply", steps, n.float_attr("decay_factor", 0.0)?)?;
+    let decay = n.with_scalar("add", decay, 1.0)?;
+    let rate = n.op_without_attrs("divide", &[rate, decay])?;
+    let mut results = Vec::new();
+    for Update { value, gradient, states } in updates(n, 1)? {
+        let square = n.op_without_attrs("multiply", &[gradient, gradient])?;
+        let sum = n.op_without_attrs("add", &[states[0], square])?;
+        let root = n.op_without_attrs("sqrt", &[sum])?;
+        let root = n.with_scalar("add", root, epsilon)?;
+        let step = n.op_without_attrs("divide", &[gradient, root])?;
+        results.push(vec![descend(n, value, rate, step)?, sum]);
+    }
+    Ok(outputs(&results))
+}
+
+/// Divides the mean of the gradients by the root of the mean of their squares; both are corrected for their start at 0.
+fn adam(n: &mut Node<'_, '_>) -> Result<Outputs> {
+    let (alpha, beta) = (n.float_attr("alpha", 0.9)?, n.float_attr("beta", 0.999)?);
+    let (epsilon, post) = (n.float_attr("epsilon", 0.0)?, n.float_attr("norm_coefficient_post", 0.0)?);
+    let rate = n.input(0)?;
+    let dtype = n.dtype(rate)?;
+    let steps = n.cast(n.input(1)?, dtype)?;
+    let mut correction = |factor: f64| {
+        let factor = n.scalar(dtype, factor);
+        let power = n.op_without_attrs("power", &[factor, steps])?;
+        let unit = n.scalar(dtype, 1.0);
+        n.op_without_attrs("subtract", &[unit, power])
+    };
+    let (of_mean, of_square) = (correction(alpha)?, correction(beta)?);
+    let of_square = n.op_without_attrs("sqrt", &[of_square])?;
+    let corrected = n.op_without_attrs("multiply", &[rate, of_square])?;
+    let corrected = n.op_without_attrs("divide", &[corrected, of_mean])?;
+    let started = n.with_scalar("greater", steps, 0.0)?;
+    let rate = n.op_without_attrs("where", &[started, corrected, rate])?;
+    let mut results = Vec::new();
+    for Update { value, gradient, states } in updates(n, 2)? {
+        let square = n.op_without_attrs("multiply", &[gradient, gradient])?;
+        let mean = mix(n, (states[0], alpha), (gradient, 1.0 - alpha))?;
+        let squares = mix(n, (states[1], beta), (square, 1.0 - beta))?;
+        let root = n.op_without_attrs("sqrt", &[squares])?;
+        let root = n.with_scalar("add", root, epsilon)?;
+        let step = n.op_without_attrs("divide", &[mean, root])?;
+        let result = descend(n, value, rate, step)?;
+        results.push(vec![n.with_scalar("multiply", result, 1.0 - post)?, mean, squares]);
+    }
+    Ok(outputs(&results))
+}
+
+/// Follows a decaying sum of the gradients; `nesterov` looks one step ahead.
+fn momentum(n: &mut Node<'_, '_>) -> Result<Outputs> {
+    let (alpha, beta) = (n.float_attr("alpha", 0.0)?, n.float_attr("beta", 0.0)?);
+    let nesterov = match n.str_attr("mode", "standard")?.as_str() {
+        "standard" => false,
+        "nesterov" => true,
+        other => {
+            return Err(n.invalid_node(format!("attribute mode: expected standard or nesterov, found \"{other}\"")));
+        }
+    };
+    let (rate, steps) = (n.input(0)?, n.cast(n.input(1)?, DType::I64)?);
+    let dtype = n.dtype(rate)?;
+    let started = n.with_scalar("greater", steps, 0.0)?;
+    // The first update takes the whole gradient.
+    let (beta, unit) = (n.scalar(dtype, beta), n.scalar(dtype, 1.0));
+    let weight = n.op_without_attrs("where", &[started, beta, unit])?;
+    let mut results = Vec::new();
+    for Update { value, gradient, states } in updates(n, 1)? {
+        let kept = n.with_scalar("multiply", states[0], alpha)?;
+        let added = n.op_without_attrs("multiply", &[weight, gradient])?;
+        let velocity = n.op_without_attrs("add", &[kept, added])?;
+        let step = if nesterov { mix(n, (gradient, 1.0), (velocity, alpha))? } else { velocity };
+        results.push(vec![descend(n, value, rate, step)?, velocity]);
+    }
+    Ok(outputs(&results))
+}
