@@ -5,6 +5,7 @@
 
 use super::{Node, Outputs, Result, Row, attrs};
 use crate::proto::{DimensionProto, DimensionValue, GraphProto, ValueInfoProto};
+use byoc_ir::diag::codes;
 use byoc_ir::ir::{Dim, ExprId, FuncType, TensorType, Type};
 use byoc_ir::tensor::{DType, Tensor};
 
@@ -28,6 +29,14 @@ fn branch(n: &mut Node<'_, '_>) -> Result<Outputs> {
         let message =
             format!("expected branches with equal numbers of outputs, found {} and {}", then.len(), otherwise.len());
         return Err(n.invalid_node(message));
+    }
+    let rank = |value: ExprId| n.value_type(value).as_tensor().map(|ty| ty.dims.len());
+    if let Some(i) = (0..then.len()).find(|&i| rank(then[i]) != rank(otherwise[i])) {
+        let (then, otherwise) = (n.value_type(then[i]), n.value_type(otherwise[i]));
+        let message = format!(
+            "condition: expected a value that is known before the run, because the branches return {then} and {otherwise}"
+        );
+        return Err(Box::new(n.error(codes::frontends::NOT_CONSTANT, message)));
     }
     let count = then.len();
     let sides = [n.tuple(&then)?, n.tuple(&otherwise)?];

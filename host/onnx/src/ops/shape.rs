@@ -3,6 +3,7 @@
 use super::{Node, Outputs, Result, Row, attrs, one};
 use crate::size::Size;
 use crate::tensor;
+use byoc_ir::diag::codes;
 use byoc_ir::ir::{AttrValue, Dim, ExprId};
 use byoc_ir::tensor::{DType, Tensor};
 
@@ -326,7 +327,11 @@ fn squeeze(n: &mut Node<'_, '_>, axes: Option<Vec<i64>>) -> Result<Outputs> {
     let mut axes: Vec<usize> = match axes {
         Some(axes) => axes.iter().map(|&a| n.axis(a, rank)).collect::<Result<_, _>>()?,
         None => {
-            let shape = n.shape(data)?;
+            let ty = n.ty(data)?;
+            let Some(shape) = ty.shape() else {
+                let message = format!("axes: expected axes, because dimensions of {ty} may be 1 or not");
+                return Err(Box::new(n.error(codes::frontends::NOT_CONSTANT, message)));
+            };
             (0..rank).filter(|&i| shape[i] == 1).collect()
         }
     };
