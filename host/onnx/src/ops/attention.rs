@@ -124,7 +124,7 @@ pub(super) fn split_heads(n: &mut Node<'_, '_>, x: ExprId, heads: i64) -> Result
 }
 
 /// Repeats each head of the keys and values for the query heads of its group.
-fn repeat_heads(n: &mut Node<'_, '_>, query: ExprId, [key, value]: [ExprId; 2]) -> Result<[ExprId; 2]> {
+pub(super) fn repeat_heads(n: &mut Node<'_, '_>, query: ExprId, [key, value]: [ExprId; 2]) -> Result<[ExprId; 2]> {
     let (of_query, of_key) = (n.dims(query)?[1].fixed(), n.dims(key)?[1].fixed());
     let (Some(of_query), Some(of_key)) = (of_query, of_key) else {
         return Err(n.invalid_node("expected known numbers of heads"));

@@ -191,7 +191,7 @@ pub fn kernel(n: &Node<'_, '_>, weight: &[usize]) -> Result<Vec<usize>> {
     Ok(kernel)
 }
 
-fn conv(n: &mut Node<'_, '_>) -> Result<Outputs> {
+pub(super) fn conv(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (data, weight) = (n.input(0)?, n.input(1)?);
     let spatial = spatial(n, data)?;
     let weight_shape = n.shape(weight)?;

@@ -332,30 +332,34 @@ fn celu(n: &mut Node<'_, '_>) -> Result<Outputs> {
 
 /// Computes 0.5 x (1 + erf(x / sqrt 2)), or its approximation by tanh.
 fn gelu(n: &mut Node<'_, '_>) -> Result<Outputs> {
-    let approximate = n.str_attr("approximate", "none")?;
     let x = n.input(0)?;
-    let inner = match approximate.as_str() {
-        "none" => {
-            let scaled = n.with_scalar("divide", x, std::f64::consts::SQRT_2)?;
-            n.op_without_attrs("erf", &[scaled])?
-        }
-        "tanh" => {
-            let square = n.op_without_attrs("multiply", &[x, x])?;
-            let cube = n.op_without_attrs("multiply", &[square, x])?;
-            let small = n.with_scalar("multiply", cube, 0.044715)?;
-            let sum = n.op_without_attrs("add", &[x, small])?;
-            let scaled = n.with_scalar("multiply", sum, (2.0 / std::f64::consts::PI).sqrt())?;
-            n.op_without_attrs("tanh", &[scaled])?
-        }
-        other => return Err(n.invalid_node(format!("attribute approximate: expected none or tanh, found \"{other}\""))),
+    match n.str_attr("approximate", "none")?.as_str() {
+        "none" => one(gelu_of(n, x, false)?),
+        "tanh" => one(gelu_of(n, x, true)?),
+        other => Err(n.invalid_node(format!("attribute approximate: expected none or tanh, found \"{other}\""))),
+    }
+}
+
+/// Computes x / 2 * (1 + erf(x / sqrt(2))), or its approximation by tanh.
+pub(super) fn gelu_of(n: &mut Node<'_, '_>, x: ExprId, approximate: bool) -> Result<ExprId> {
+    let inner = if approximate {
+        let square = n.op_without_attrs("multiply", &[x, x])?;
+        let cube = n.op_without_attrs("multiply", &[square, x])?;
+        let small = n.with_scalar("multiply", cube, 0.044715)?;
+        let sum = n.op_without_attrs("add", &[x, small])?;
+        let scaled = n.with_scalar("multiply", sum, (2.0 / std::f64::consts::PI).sqrt())?;
+        n.op_without_attrs("tanh", &[scaled])?
+    } else {
+        let scaled = n.with_scalar("divide", x, std::f64::consts::SQRT_2)?;
+        n.op_without_attrs("erf", &[scaled])?
     };
     let gate = n.with_scalar("add", inner, 1.0)?;
     let product = n.op_without_attrs("multiply", &[x, gate])?;
-    one(n.with_scalar("multiply", product, 0.5)?)
+    n.with_scalar("multiply", product, 0.5)
 }
 
 /// Computes max(0, min(1, alpha x + beta)).
-fn hard_sigmoid(n: &mut Node<'_, '_>, x: ExprId, alpha: f64, beta: f64) -> Result<ExprId> {
+pub(super) fn hard_sigmoid(n: &mut Node<'_, '_>, x: ExprId, alpha: f64, beta: f64) -> Result<ExprId> {
     let scaled = n.with_scalar("multiply", x, alpha)?;
     let shifted = n.with_scalar("add", scaled, beta)?;
     n.op("clip", &[shifted], attrs![a_min: 0.0, a_max: 1.0])

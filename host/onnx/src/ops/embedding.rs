@@ -34,22 +34,40 @@ fn rotary_embedding(n: &mut Node<'_, '_>) -> Result<Outputs> {
         0 => size,
         part => usize::try_from(part).ok().filter(|&part| part <= size).unwrap_or(0),
     };
-    if rotated == 0 || !rotated.is_multiple_of(2) {
+    let angles = [angles(n, 1, flat)?, angles(n, 2, flat)?];
+    let interleaved = n.int_attr("interleaved", 0)? != 0;
+    let whole = rotate_first(n, x, rotated, angles, interleaved)?;
+    one(n.reshape_to(whole, &given)?)
+}
+
+/// Rotates as many elements of each head as there are angles for: two per cosine.
+pub(super) fn rotate_heads(n: &mut Node<'_, '_>, x: ExprId, angles: [ExprId; 2], interleaved: bool) -> Result<ExprId> {
+    let half = n.dims(angles[0])?.last().and_then(Dim::fixed);
+    let half = half.ok_or_else(|| n.invalid_node("expected a known number of angles"))?;
+    rotate_first(n, x, 2 * half, angles, interleaved)
+}
+
+/// Rotates the first `rotated` elements of each head, (batch, heads, sequence, size).
+fn rotate_first(
+    n: &mut Node<'_, '_>,
+    x: ExprId,
+    rotated: usize,
+    angles: [ExprId; 2],
+    interleaved: bool,
+) -> Result<ExprId> {
+    let size = n.dims(x)?[3].fixed().ok_or_else(|| n.invalid_node("expected a known head size"))?;
+    if rotated == 0 || rotated > size || !rotated.is_multiple_of(2) {
         return Err(
             n.invalid_node(format!("expected an even number of rotated elements up to {size}, found {rotated}"))
         );
     }
-    let [cos, sin] = [angles(n, 1, flat)?, angles(n, 2, flat)?];
     let head = n.slice(x, 3, 0, rotated)?;
-    let interleaved = n.int_attr("interleaved", 0)? != 0;
-    let turned = rotate(n, head, rotated, [cos, sin], interleaved)?;
-    let whole = if rotated == size {
-        turned
-    } else {
-        let rest = n.slice(x, 3, rotated, size)?;
-        n.concatenate(&[turned, rest], 3)?
-    };
-    one(n.reshape_to(whole, &given)?)
+    let turned = rotate(n, head, rotated, angles, interleaved)?;
+    if rotated == size {
+        return Ok(turned);
+    }
+    let rest = n.slice(x, 3, rotated, size)?;
+    n.concatenate(&[turned, rest], 3)
 }
 
 /// Returns the cosines or sines of input `i` for each position, in a shape that broadcasts over the heads.

@@ -5,6 +5,7 @@
 //! domains than the standard one have tables of their own.
 
 mod attention;
+mod contrib;
 mod control;
 mod conv;
 mod deform;
@@ -50,6 +51,7 @@ const DOMAINS: &[Domain] = &[
     Domain { name: STANDARD_DOMAIN, tables: STANDARD },
     Domain { name: "ai.onnx.ml", tables: &[ml::ROWS] },
     Domain { name: "ai.onnx.preview.training", tables: &[training::ROWS] },
+    Domain { name: "com.microsoft", tables: contrib::TABLES },
 ];
 
 const STANDARD: &[&[Row]] = &[

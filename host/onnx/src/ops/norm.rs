@@ -31,6 +31,8 @@ pub const ROWS: &[Row] = &[
     ("LpNormalization", 1, lp),
     ("MeanVarianceNormalization", 9, mean_variance),
     ("RMSNormalization", 23, rms),
+    // ONNX Runtime's optimizer writes this name into the standard domain.
+    ("SimplifiedLayerNormalization", 1, rms),
     ("Softmax", 1, |n| softmax_flat(n, "nn.softmax")),
     ("Softmax", 13, |n| softmax(n, "nn.softmax")),
 ];
@@ -125,35 +127,13 @@ fn group(n: &mut Node<'_, '_>) -> Result<Outputs> {
 
 /// Converts LayerNormalization over the axes from `axis` on; several axes are merged by a reshape.
 fn layer(n: &mut Node<'_, '_>) -> Result<Outputs> {
-    let (data, gamma) = (n.input(0)?, n.input(1)?);
-    let (dims, dtype) = (n.dims(data)?, n.dtype(data)?);
-    let axis = n.axis(n.int_attr("axis", -1)?, dims.len())?;
+    let (data, gamma, beta) = (n.input(0)?, n.input(1)?, n.optional_input(2));
+    let rank = n.rank(data)?;
+    let axis = n.axis(n.int_attr("axis", -1)?, rank)?;
     let epsilon = n.float_attr("epsilon", 1e-5)?;
-    let inner = dims[axis..].to_vec();
-    let width = Dim::product(&inner).ok_or_else(|| n.invalid_node("the product of the dimensions overflows"))?;
-
-    let parameter = |n: &mut Node<'_, '_>, value: ExprId| {
-        let mut value = n.cast(value, dtype)?;
-        if n.dims(value)? != inner {
-            value = n.broadcast_to(value, &inner)?;
-        }
-        n.reshape_to(value, std::slice::from_ref(&width))
-    };
-    let gamma = parameter(n, gamma)?;
-    let beta = match n.optional_input(2) {
-        Some(beta) => parameter(n, beta)?,
-        None => {
-            let zero = n.scalar(dtype, 0.0);
-            n.broadcast_to(zero, std::slice::from_ref(&width))?
-        }
-    };
-    let mut merged = dims[..axis].to_vec();
-    merged.push(width.clone());
-    let flat = n.reshape_to(data, &merged)?;
-    let normal = n.op("nn.layer_norm", &[flat, gamma, beta], attrs![axis: -1, epsilon: epsilon])?;
-    let mut outputs = vec![n.reshape_to(normal, &dims)?];
+    let mut outputs = vec![layer_from(n, data, axis, [Some(gamma), beta], epsilon)?];
     if n.has_output(1) || n.has_output(2) {
-        let axes = AttrValue::ints(axis as i64..dims.len() as i64);
+        let axes = AttrValue::ints(axis as i64..rank as i64);
         let stash = stash_type(n)?;
         let data = n.cast(data, stash)?;
         let mean = n.op("mean", &[data], attrs![axis: axes.clone(), keepdims: true])?;
@@ -162,6 +142,47 @@ fn layer(n: &mut Node<'_, '_>) -> Result<Outputs> {
         outputs.extend([mean, n.op_without_attrs("rsqrt", &[above])?]);
     }
     Ok(outputs)
+}
+
+/// Normalizes over the last axis.
+pub(super) fn layer_of(
+    n: &mut Node<'_, '_>,
+    data: ExprId,
+    gamma: ExprId,
+    beta: Option<ExprId>,
+    epsilon: f64,
+) -> Result<ExprId> {
+    let rank = n.rank(data)?;
+    layer_from(n, data, rank - 1, [Some(gamma), beta], epsilon)
+}
+
+/// Normalizes over the axes from `axis` on, which are merged by a reshape.
+fn layer_from(
+    n: &mut Node<'_, '_>,
+    data: ExprId,
+    axis: usize,
+    parameters: [Option<ExprId>; 2],
+    epsilon: f64,
+) -> Result<ExprId> {
+    let (dims, dtype) = (n.dims(data)?, n.dtype(data)?);
+    let inner = dims[axis..].to_vec();
+    let width = Dim::product(&inner).ok_or_else(|| n.invalid_node("the product of the dimensions overflows"))?;
+    let mut vectors = Vec::with_capacity(2);
+    for (parameter, default) in parameters.into_iter().zip([1.0, 0.0]) {
+        let mut value = match parameter {
+            Some(value) => n.cast(value, dtype)?,
+            None => n.scalar(dtype, default),
+        };
+        if n.dims(value)? != inner {
+            value = n.broadcast_to(value, &inner)?;
+        }
+        vectors.push(n.reshape_to(value, std::slice::from_ref(&width))?);
+    }
+    let mut merged = dims[..axis].to_vec();
+    merged.push(width);
+    let flat = n.reshape_to(data, &merged)?;
+    let normal = n.op("nn.layer_norm", &[flat, vectors[0], vectors[1]], attrs![axis: -1, epsilon: epsilon])?;
+    n.reshape_to(normal, &dims)
 }
 
 fn lrn(n: &mut Node<'_, '_>) -> Result<Outputs> {
@@ -254,19 +275,41 @@ fn hard_max(n: &mut Node<'_, '_>, data: ExprId, axis: usize) -> Result<ExprId> {
 /// of `stash_type`.
 fn rms(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (data, scale) = (n.input(0)?, n.input(1)?);
+    let axis = n.axis(n.int_attr("axis", -1)?, n.rank(data)?)?;
+    let (epsilon, stash) = (n.float_attr("epsilon", 1e-5)?, stash_type(n)?);
+    let [normal, reciprocal] = rms_from(n, data, scale, axis, epsilon, stash)?;
+    Ok(if n.has_output(1) { vec![normal, reciprocal] } else { vec![normal] })
+}
+
+/// Normalizes by the root of the mean square over the last axis.
+pub(super) fn rms_of(n: &mut Node<'_, '_>, data: ExprId, scale: ExprId, epsilon: f64) -> Result<ExprId> {
+    let rank = n.rank(data)?;
+    let [normal, _] = rms_from(n, data, scale, rank - 1, epsilon, DType::F32)?;
+    Ok(normal)
+}
+
+/// Returns the normalized data, and the reciprocal of the root of the mean square.
+fn rms_from(
+    n: &mut Node<'_, '_>,
+    data: ExprId,
+    scale: ExprId,
+    axis: usize,
+    epsilon: f64,
+    stash: DType,
+) -> Result<[ExprId; 2]> {
     let (dtype, rank) = (n.dtype(data)?, n.rank(data)?);
-    let axis = n.axis(n.int_attr("axis", -1)?, rank)?;
-    let stash = stash_type(n)?;
     let wide = n.cast(data, stash)?;
     let square = n.op_without_attrs("multiply", &[wide, wide])?;
     let along = attrs![axis: AttrValue::ints(axis as i64..rank as i64), keepdims: true];
     let mean = n.op("mean", &[square], along)?;
-    let above = n.with_scalar("add", mean, n.float_attr("epsilon", 1e-5)?)?;
+    let above = n.with_scalar("add", mean, epsilon)?;
     let root = n.op_without_attrs("sqrt", &[above])?;
     let normal = n.op_without_attrs("divide", &[wide, root])?;
     let normal = n.cast(normal, dtype)?;
     let scale = n.cast(scale, dtype)?;
-    one(n.op_without_attrs("multiply", &[normal, scale])?)
+    let unit = n.scalar(stash, 1.0);
+    let reciprocal = n.op_without_attrs("divide", &[unit, root])?;
+    Ok([n.op_without_attrs("multiply", &[normal, scale])?, reciprocal])
 }
 
 /// Returns the element type of the statistics of a normalization, float32 by default.

@@ -16,7 +16,7 @@ pub const ROWS: &[Row] = &[
 
 /// Reduction over a window.
 #[derive(Clone, Copy, PartialEq)]
-enum Kind {
+pub enum Kind {
     Average,
     Max,
     Norm,
@@ -52,6 +52,11 @@ fn global(n: &mut Node<'_, '_>, planar: &str, reduction: &str) -> Result<Outputs
 
 fn pool(n: &mut Node<'_, '_>, kind: Kind) -> Result<Outputs> {
     let data = n.input(0)?;
+    pool_of(n, data, kind)
+}
+
+/// Pools data by the attributes of the node.
+pub fn pool_of(n: &mut Node<'_, '_>, data: ExprId, kind: Kind) -> Result<Outputs> {
     let spatial = spatial(n, data)?;
     let axes = spatial.len();
     if n.ints_attr("kernel_shape")?.is_none() {

@@ -22,7 +22,7 @@ pub const ROWS: &[Row] = &[
 ];
 
 /// Reads a scale as the QNN dialect requires it: a scalar or a vector of float32.
-fn scale(n: &mut Node<'_, '_>, i: usize) -> Result<ExprId> {
+pub(super) fn scale(n: &mut Node<'_, '_>, i: usize) -> Result<ExprId> {
     let value = n.input(i)?;
     let value = n.cast(value, DType::F32)?;
     parameter(n, value)
@@ -30,7 +30,7 @@ fn scale(n: &mut Node<'_, '_>, i: usize) -> Result<ExprId> {
 
 /// Reads a zero point as the QNN dialect requires it: a scalar or a vector of int32; 0 if not given. In the model, a
 /// zero point has the element type of the quantized tensor, `data`.
-fn zero_point(n: &mut Node<'_, '_>, i: usize, data: DType) -> Result<ExprId> {
+pub(super) fn zero_point(n: &mut Node<'_, '_>, i: usize, data: DType) -> Result<ExprId> {
     let Some(value) = n.optional_input(i) else { return Ok(n.scalar(DType::I32, 0.0)) };
     let given = n.dtype(value)?;
     if given != data {
@@ -176,7 +176,7 @@ fn quantize(n: &mut Node<'_, '_>) -> Result<Outputs> {
         let ratio = n.op_without_attrs("divide", &[real, scale])?;
         return one(cast_to(n, ratio, wanted)?);
     }
-    let (low, high) = range(n, wanted)?;
+    range(n, wanted)?;
     if block == 0 && !wanted.is_small_int() {
         if n.dtype(x)? != DType::F16 {
             x = n.cast(x, DType::F32)?;
@@ -190,18 +190,32 @@ fn quantize(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let dtype = n.dtype(scale)?;
     let x_real = n.cast(x, dtype)?;
     let ratio = n.op_without_attrs("divide", &[x_real, scale])?;
+    let zero = match n.optional_input(2) {
+        Some(zero) => Some(expand(n, zero, x, block)?),
+        None => None,
+    };
+    one(quantize_plainly(n, ratio, zero, wanted)?)
+}
+
+/// Computes saturate(round(ratio) + zero point) as an integer type of at most 16 bits, rounding halves to even.
+pub(super) fn quantize_plainly(
+    n: &mut Node<'_, '_>,
+    ratio: ExprId,
+    zero: Option<ExprId>,
+    wanted: DType,
+) -> Result<ExprId> {
+    let (low, high) = range(n, wanted)?;
     let mut value = half_to_even(n, ratio)?;
-    if let Some(zero) = n.optional_input(2) {
-        let zero = expand(n, zero, x, block)?;
-        let zero = n.cast(zero, dtype)?;
+    if let Some(zero) = zero {
+        let zero = n.cast(zero, n.dtype(ratio)?)?;
         value = n.op_without_attrs("add", &[value, zero])?;
     }
     let value = n.op("clip", &[value], attrs![a_min: low, a_max: high])?;
-    one(n.cast(value, wanted)?)
+    n.cast(value, wanted)
 }
 
 /// Converts DynamicQuantizeLinear: quantizes to uint8 over the range of the data, extended to contain 0.
-fn dynamic_quantize(n: &mut Node<'_, '_>) -> Result<Outputs> {
+pub(super) fn dynamic_quantize(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let x = n.input(0)?;
     let dtype = n.dtype(x)?;
     let zero = n.scalar(dtype, 0.0);
@@ -289,7 +303,7 @@ fn conv_integer(n: &mut Node<'_, '_>) -> Result<Outputs> {
 
 /// Requantizes accumulators to the scale and zero point of the output. The result has the element type of the zero
 /// point.
-fn requantize(n: &mut Node<'_, '_>, sums: ExprId, from: ExprId, to: usize, axis: i64) -> Result<ExprId> {
+pub(super) fn requantize(n: &mut Node<'_, '_>, sums: ExprId, from: ExprId, to: usize, axis: i64) -> Result<ExprId> {
     let out = match n.optional_input(to + 1) {
         Some(zero) => n.dtype(zero)?,
         None => return Err(n.invalid_node(format!("input {} is missing", to + 1))),
@@ -318,7 +332,7 @@ fn q_linear_conv(n: &mut Node<'_, '_>) -> Result<Outputs> {
 
 /// Creates a matrix product with `int32` accumulators as result. Scalar zero points become arguments of a QNN operator;
 /// vectors (one element per row of the first operand, or per column of the second) are subtracted first.
-fn integer_matmul(
+pub(super) fn integer_matmul(
     n: &mut Node<'_, '_>,
     operands: [ExprId; 2],
     zero_at: [usize; 2],

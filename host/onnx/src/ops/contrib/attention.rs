@@ -1,0 +1,375 @@
+//! Attention of language models: heads, caches of keys and values, masks and rotary positions.
+
+use super::{Node, Outputs, Result, Row, attrs, math, one};
+use crate::ops::attention::{repeat_heads, split_heads};
+use crate::ops::embedding::rotate_heads;
+use byoc_ir::ir::{Dim, ExprId};
+use byoc_ir::tensor::DType;
+
+pub const ROWS: &[Row] = &[
+    ("Attention", 1, attention),
+    ("GroupQueryAttention", 1, group_query),
+    ("MultiHeadAttention", 1, multi_head),
+    ("RotaryEmbedding", 1, rotary),
+];
+
+/// Queries, keys and values, each (batch, heads, sequence, size).
+#[derive(Clone, Copy)]
+struct Heads {
+    query: ExprId,
+    key: ExprId,
+    value: ExprId,
+}
+
+/// Computes softmax(scale * Q * K^T + bias) * V, as (batch, sequence, heads * size).
+fn attend(n: &mut Node<'_, '_>, of: Heads, bias: Option<ExprId>, softcap: f64) -> Result<ExprId> {
+    let size = n.dims(of.query)?[3].fixed().ok_or_else(|| n.invalid_node("expected a known head size"))?;
+    let scale = match n.float_attr("scale", 0.0)? {
+        0.0 => 1.0 / (size as f64).sqrt(),
+        scale => scale,
+    };
+    let query = n.with_scalar("multiply", of.query, scale)?;
+    let transposed = n.transpose(of.key, &[0, 1, 3, 2])?;
+    let mut logits = math::matmul(n, query, transposed, None)?;
+    if softcap > 0.0 {
+        let ratio = n.with_scalar("divide", logits, softcap)?;
+        let bounded = n.op_without_attrs("tanh", &[ratio])?;
+        logits = n.with_scalar("multiply", bounded, softcap)?;
+    }
+    if let Some(bias) = bias {
+        logits = n.op_without_attrs("add", &[logits, bias])?;
+    }
+    let weights = n.op("nn.softmax", &[logits], attrs![axis: -1])?;
+    let result = math::matmul(n, weights, of.value, None)?;
+    join_heads(n, result)
+}
+
+/// Converts (batch, heads, sequence, size) to (batch, sequence, heads * size).
+fn join_heads(n: &mut Node<'_, '_>, x: ExprId) -> Result<ExprId> {
+    let dims = n.dims(x)?;
+    let hidden = Dim::product(&[dims[1].clone(), dims[3].clone()]).unwrap_or(Dim::Any);
+    let rows = n.transpose(x, &[0, 2, 1, 3])?;
+    n.reshape_to(rows, &[dims[0].clone(), dims[2].clone(), hidden])
+}
+
+/// Adds two terms of the logits, of which either may be missing.
+fn add(n: &mut Node<'_, '_>, a: Option<ExprId>, b: Option<ExprId>) -> Result<Option<ExprId>> {
+    match (a, b) {
+        (Some(a), Some(b)) => n.op_without_attrs("add", &[a, b]).map(Some),
+        (a, b) => Ok(a.or(b)),
+    }
+}
+
+/// Returns 0 where `allowed`, and `never` elsewhere.
+fn penalty(n: &mut Node<'_, '_>, allowed: ExprId, dtype: DType, never: f64) -> Result<ExprId> {
+    let (zero, never) = (n.scalar(dtype, 0.0), n.scalar(dtype, never));
+    n.op_without_attrs("where", &[allowed, zero, never])
+}
+
+/// Returns the keys that the mask of a padded batch allows, for a mask of keys (batch, keys), of pairs (batch, queries,
+/// keys) or (batch, 1, queries, keys), or of lengths (batch).
+fn padding_mask(n: &mut Node<'_, '_>, mask: ExprId, key: ExprId) -> Result<ExprId> {
+    let rank = n.rank(mask)?;
+    if rank == 1 {
+        if n.dims(mask)? != n.dims(key)?[..1] {
+            return Err(n.invalid_node("the mask of lengths: expected one length for each sequence"));
+        }
+        let places = n.indices_along(key, 2)?;
+        let places = n.transpose(places, &[0, 1, 3, 2])?;
+        let lengths = n.cast(mask, DType::I64)?;
+        let mut wanted = vec![Dim::Fixed(1); 4];
+        wanted[0] = n.dims(mask)?[0].clone();
+        let lengths = n.reshape_to(lengths, &wanted)?;
+        return n.op_without_attrs("less", &[places, lengths]);
+    }
+    let axes: &[i64] = match rank {
+        2 => &[1, 2],
+        3 => &[1],
+        4 => &[],
+        _ => return Err(n.invalid_node(format!("the mask: expected rank 1 to 4, found {rank}"))),
+    };
+    let mut value = n.cast(mask, DType::Bool)?;
+    for &axis in axes {
+        value = n.op("expand_dims", &[value], attrs![axis: axis])?;
+    }
+    Ok(value)
+}
+
+/// Returns the pairs in which the key is not after the query: query i of S stands at place T - S + i of T keys.
+fn causal(n: &mut Node<'_, '_>, query: ExprId, key: ExprId) -> Result<ExprId> {
+    let rows = n.indices_along(query, 2)?;
+    let (keys, queries) = (n.shape_vector(key, 2..3)?, n.shape_vector(query, 2..3)?);
+    let offset = n.op_without_attrs("subtract", &[keys, queries])?;
+    let rows = n.op_without_attrs("add", &[rows, offset])?;
+    let columns = n.indices_along(key, 2)?;
+    let columns = n.transpose(columns, &[0, 1, 3, 2])?;
+    n.op_without_attrs("less_equal", &[columns, rows])
+}
+
+/// Returns the terms of the logits from a padding mask and, if `unidirectional`, from the order of the sequence.
+fn masks(n: &mut Node<'_, '_>, query: ExprId, key: ExprId, mask: Option<ExprId>) -> Result<Option<ExprId>> {
+    let dtype = n.dtype(query)?;
+    let filter = n.float_attr("mask_filter_value", -10000.0)?;
+    let padding = match mask {
+        Some(mask) => {
+            let allowed = padding_mask(n, mask, key)?;
+            Some(penalty(n, allowed, dtype, filter)?)
+        }
+        None => None,
+    };
+    let order = if n.int_attr("unidirectional", 0)? != 0 {
+        let allowed = causal(n, query, key)?;
+        Some(penalty(n, allowed, dtype, f64::NEG_INFINITY)?)
+    } else {
+        None
+    };
+    add(n, padding, order)
+}
+
+/// Projects the input to queries, keys and values, and attends.
+fn attention(n: &mut Node<'_, '_>) -> Result<Outputs> {
+    let (data, weights) = (n.input(0)?, n.input(1)?);
+    if n.int_attr("do_rotary", 0)? != 0 || n.int_attr("past_present_share_buffer", 0)? != 0 {
+        return Err(n.invalid_node("rotary positions and shared buffers are not supported"));
+    }
+    let mut projected = math::matmul(n, data, weights, None)?;
+    if let Some(bias) = n.optional_input(2) {
+        projected = n.op_without_attrs("add", &[projected, bias])?;
+    }
+    let width = n.dims(projected)?[2].fixed().ok_or_else(|| n.invalid_node("expected weights of a known width"))?;
+    let sizes = match n.ints_attr("qkv_hidden_sizes")? {
+        Some(sizes) => sizes.iter().map(|&size| usize::try_from(size).unwrap_or(0)).collect(),
+        None => vec![width / 3; 3],
+    };
+    if sizes.len() != 3 || sizes.iter().sum::<usize>() != width {
+        return Err(n.invalid_node(format!("expected widths of three parts of {width}, found {sizes:?}")));
+    }
+    let heads = n.int_attr("num_heads", 0)?;
+    let mut begin = 0;
+    let mut part = |n: &mut Node<'_, '_>, size: usize| {
+        let slice = n.slice(projected, 2, begin, begin + size)?;
+        begin += size;
+        split_heads(n, slice, heads)
+    };
+    let (query, mut key, mut value) = (part(n, sizes[0])?, part(n, sizes[1])?, part(n, sizes[2])?);
+    if let Some(past) = n.optional_input(4) {
+        let mut with_past = |i: usize, new: ExprId| {
+            let old = n.slice(past, 0, i, i + 1)?;
+            let old = n.op("squeeze", &[old], attrs![axis: [0]])?;
+            n.concatenate(&[old, new], 2)
+        };
+        (key, value) = (with_past(0, key)?, with_past(1, value)?);
+    }
+    let mask = n.optional_input(3);
+    let bias = masks(n, query, key, mask)?;
+    let bias = add(n, bias, n.optional_input(5))?;
+    let result = attend(n, Heads { query, key, value }, bias, 0.0)?;
+    let pair = n.tuple(&[key, value])?;
+    Ok(vec![result, n.op("stack", &[pair], attrs![axis: 0])?])
+}
+
+fn multi_head(n: &mut Node<'_, '_>) -> Result<Outputs> {
+    let (query, key, value) = (n.input(0)?, n.optional_input(1), n.optional_input(2));
+    let count = n.int_attr("num_heads", 0)?;
+    let bias = n.optional_input(3);
+    let mut begin = 0;
+    // Adds the part of the bias for the next of query, key and value, if it is not split into heads.
+    let mut heads = |n: &mut Node<'_, '_>, mut x: ExprId| {
+        if n.rank(x)? == 4 {
+            return Ok(x);
+        }
+        if let Some(bias) = bias {
+            let width = n.dims(x)?[2].fixed().ok_or_else(|| n.invalid_node("expected a known width"))?;
+            let part = n.slice(bias, 0, begin, begin + width)?;
+            begin += width;
+            x = n.op_without_attrs("add", &[x, part])?;
+        }
+        split_heads(n, x, count)
+    };
+    let Heads { query, mut key, mut value } = match (key, value) {
+        (Some(key), Some(value)) => Heads { query: heads(n, query)?, key: heads(n, key)?, value: heads(n, value)? },
+        _ => return Err(n.invalid_node("expected query, key and value; packed tensors are not supported")),
+    };
+    if n.optional_input(8).is_some() || n.optional_input(9).is_some() {
+        return Err(n.invalid_node("shared buffers of keys and values are not supported"));
+    }
+    if let (Some(past_key), Some(past_value)) = (n.optional_input(6), n.optional_input(7)) {
+        key = n.concatenate(&[past_key, key], 2)?;
+        value = n.concatenate(&[past_value, value], 2)?;
+    }
+    let mask = n.optional_input(4);
+    let bias = masks(n, query, key, mask)?;
+    let bias = add(n, bias, n.optional_input(5))?;
+    let result = attend(n, Heads { query, key, value }, bias, 0.0)?;
+    Ok(vec![result, key, value])
+}
+
+/// Attends with fewer heads of keys than of queries, and a cache. The new keys of sequence b are written to the cache from
+/// place `seqlens_k[b] + 1 - S` on, or from its begin if the sequence is shorter than its S new elements.
+fn group_query(n: &mut Node<'_, '_>) -> Result<Outputs> {
+    let unsupported = ["smooth_softmax", "kv_cache_bit_width", "qk_output", "sliding_window_cache"];
+    if let Some(name) = unsupported.into_iter().find(|name| n.int_attr(name, 0).is_ok_and(|value| value > 0)) {
+        return Err(n.invalid_node(format!("unsupported attribute {name}")));
+    }
+    if let Some(i) = (11..n.input_count()).find(|&i| n.optional_input(i).is_some()) {
+        return Err(n.invalid_node(format!("unsupported input {i}")));
+    }
+    let (of_query, of_key) = (n.int_attr("num_heads", 0)?, n.int_attr("kv_num_heads", 0)?);
+    let new = match (n.optional_input(1), n.optional_input(2)) {
+        (Some(key), Some(value)) => Heads {
+            query: split_heads(n, n.input(0)?, of_query)?,
+            key: split_heads(n, key, of_key)?,
+            value: split_heads(n, value, of_key)?,
+        },
+        _ => packed_heads(n, of_query, of_key)?,
+    };
+    let Heads { mut query, mut key, value } = new;
+    // Place of the first new element of each sequence, (batch, 1).
+    let last = n.cast(n.input(5)?, DType::I64)?;
+    let batch = n.dims(query)?[0].clone();
+    let last = n.reshape_to(last, &[batch, Dim::Fixed(1)])?;
+    let count = n.shape_vector(query, 2..3)?;
+    let next = n.with_scalar("add", last, 1.0)?;
+    let start = n.op_without_attrs("subtract", &[next, count])?;
+    let start = {
+        let zero = n.scalar(DType::I64, 0.0);
+        n.op_without_attrs("maximum", &[start, zero])?
+    };
+    if n.int_attr("do_rotary", 0)? != 0 {
+        let positions = match n.optional_input(9) {
+            Some(positions) => positions,
+            None => {
+                let steps = n.indices_along(query, 2)?;
+                let steps = n.op("reshape", &[steps], attrs![newshape: [1, -1]])?;
+                n.op_without_attrs("add", &[start, steps])?
+            }
+        };
+        let interleaved = n.int_attr("rotary_interleaved", 0)? != 0;
+        let mut angles = |i: usize| {
+            let cache = n.input(i)?;
+            let rows = n.op("take", &[cache, positions], attrs![axis: 0, mode: "fast"])?;
+            n.op("expand_dims", &[rows], attrs![axis: 1])
+        };
+        let angles = [angles(7)?, angles(8)?];
+        query = rotate_heads(n, query, angles, interleaved)?;
+        key = rotate_heads(n, key, angles, interleaved)?;
+    }
+    let (key, value) = match (n.optional_input(3), n.optional_input(4)) {
+        (Some(past_key), Some(past_value)) => {
+            let places = cache_places(n, past_key, key, start)?;
+            let mut update = |past: ExprId, new: ExprId| {
+                let all = n.concatenate(&[past, new], 2)?;
+                n.op("take", &[all, places], attrs![axis: 2, batch_dims: 1, mode: "fast"])
+            };
+            (update(past_key, key)?, update(past_value, value)?)
+        }
+        _ => (key, value),
+    };
+    let bias = group_query_bias(n, query, key, start)?;
+    let bias = add(n, Some(bias), n.optional_input(10))?;
+    let [all_keys, all_values] = repeat_heads(n, query, [key, value])?;
+    let softcap = n.float_attr("softcap", 0.0)?;
+    let result = attend(n, Heads { query, key: all_keys, value: all_values }, bias, softcap)?;
+    Ok(vec![result, key, value])
+}
+
+/// Splits the packed input (batch, sequence, (query heads + 2 * key heads) * size).
+fn packed_heads(n: &mut Node<'_, '_>, of_query: i64, of_key: i64) -> Result<Heads> {
+    let packed = n.input(0)?;
+    let width = n.dims(packed)?[2].fixed().unwrap_or(0);
+    let parts = usize::try_from(of_query + 2 * of_key).unwrap_or(0);
+    if parts == 0 || width == 0 || !width.is_multiple_of(parts) {
+        return Err(n.invalid_node(format!("expected a width that {parts} heads divide, found {width}")));
+    }
+    let size = width / parts;
+    let (first, second) = (of_query as usize * size, (of_query + of_key) as usize * size);
+    let (query, key) = (n.slice(packed, 2, 0, first)?, n.slice(packed, 2, first, second)?);
+    let value = n.slice(packed, 2, second, width)?;
+    Ok(Heads {
+        query: split_heads(n, query, of_query)?,
+        key: split_heads(n, key, of_key)?,
+        value: split_heads(n, value, of_key)?,
+    })
+}
+
+/// Returns for each place of the updated cache its place in the old cache followed by the new elements, (batch, length).
+fn cache_places(n: &mut Node<'_, '_>, past: ExprId, new: ExprId, start: ExprId) -> Result<ExprId> {
+    let old = n.shape_vector(past, 2..3)?;
+    let count = n.shape_vector(new, 2..3)?;
+    let total = n.cast(n.input(6)?, DType::I64)?;
+    let total = n.op("reshape", &[total], attrs![newshape: [1]])?;
+    let length = n.op_without_attrs("maximum", &[total, old])?;
+    let length = n.reshape(length, &[])?;
+    let (zero, step) = (n.scalar(DType::I64, 0.0), n.scalar(DType::I64, 1.0));
+    let places = n.op("arange", &[zero, length, step], attrs![dtype: DType::I64])?;
+    let places = n.op("expand_dims", &[places], attrs![axis: 0])?;
+    let relative = n.op_without_attrs("subtract", &[places, start])?;
+    let of_new = n.op_without_attrs("add", &[relative, old])?;
+    let after = n.op_without_attrs("greater_equal", &[relative, zero])?;
+    let before_end = n.op_without_attrs("less", &[relative, count])?;
+    let is_new = n.op_without_attrs("logical_and", &[after, before_end])?;
+    let all = n.op_without_attrs("add", &[old, count])?;
+    let last = n.with_scalar("subtract", all, 1.0)?;
+    let of_old = n.op_without_attrs("minimum", &[places, last])?;
+    n.op_without_attrs("where", &[is_new, of_new, of_old])
+}
+
+/// Returns the terms of the logits for the keys up to each query, and no further back than the local window.
+fn group_query_bias(n: &mut Node<'_, '_>, query: ExprId, key: ExprId, start: ExprId) -> Result<ExprId> {
+    let rows = n.indices_along(query, 2)?;
+    let start = n.op("expand_dims", &[start], attrs![axis: 1])?;
+    let start = n.op("expand_dims", &[start], attrs![axis: 1])?;
+    let rows = n.op_without_attrs("add", &[rows, start])?;
+    let columns = n.indices_along(key, 2)?;
+    let columns = n.transpose(columns, &[0, 1, 3, 2])?;
+    let mut allowed = n.op_without_attrs("less_equal", &[columns, rows])?;
+    let window = n.int_attr("local_window_size", -1)?;
+    if window >= 0 {
+        let first = n.with_scalar("subtract", rows, window as f64)?;
+        let near = n.op_without_attrs("greater", &[columns, first])?;
+        allowed = n.op_without_attrs("logical_and", &[allowed, near])?;
+    }
+    penalty(n, allowed, n.dtype(query)?, f64::NEG_INFINITY)
+}
+
+/// Rotates heads by their positions: (batch, sequence, heads * size) or (batch, heads, sequence, size).
+fn rotary(n: &mut Node<'_, '_>) -> Result<Outputs> {
+    let (data, positions) = (n.input(0)?, n.input(1)?);
+    let (given, flat) = (n.dims(data)?, n.rank(data)? == 3);
+    if n.int_attr("is_packed_batching", 0)? != 0 || n.float_attr("scale", 1.0)? != 1.0 {
+        return Err(n.invalid_node("unsupported attribute is_packed_batching or scale"));
+    }
+    let cos = n.input(2)?;
+    let half = n.dims(cos)?[1].fixed().ok_or_else(|| n.invalid_node("expected a known number of angles"))?;
+    let rotated = match n.int_attr("rotary_embedding_dim", 0)? {
+        0 => 2 * half as i64,
+        part => part,
+    };
+    let x = if flat {
+        let heads = match n.int_attr("num_heads", 0)? {
+            0 => given[2].fixed().map_or(0, |width| width as i64) / rotated.max(1),
+            heads => heads,
+        };
+        split_heads(n, data, heads)?
+    } else {
+        data
+    };
+    // One offset for all sequences, or a position for each element.
+    let positions = if n.rank(positions)? == 1 {
+        let steps = n.indices_along(x, 2)?;
+        let steps = n.op("reshape", &[steps], attrs![newshape: [1, -1]])?;
+        let offset = n.reshape(positions, &[1, 1])?;
+        n.op_without_attrs("add", &[offset, steps])?
+    } else {
+        positions
+    };
+    let mut angles = |i: usize| {
+        let cache = n.input(i)?;
+        let rows = n.op("take", &[cache, positions], attrs![axis: 0, mode: "fast"])?;
+        n.op("expand_dims", &[rows], attrs![axis: 1])
+    };
+    let angles = [angles(2)?, angles(3)?];
+    let interleaved = n.int_attr("interleaved", 0)? != 0;
+    let turned = rotate_heads(n, x, angles, interleaved)?;
+    one(if flat { join_heads(n, turned)? } else { turned })
+}

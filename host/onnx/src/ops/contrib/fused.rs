@@ -1,0 +1,140 @@
+//! Operators fused with what precedes or follows them.
+
+use super::{Node, Outputs, Result, Row, attrs, math, one};
+use crate::ops::{conv, elementwise, norm};
+use byoc_ir::ir::ExprId;
+use byoc_ir::tensor::DType;
+
+pub const ROWS: &[Row] = &[
+    ("BiasGelu", 1, |n| {
+        let sum = n.op_without_attrs("add", &[n.input(0)?, n.input(1)?])?;
+        one(elementwise::gelu_of(n, sum, false)?)
+    }),
+    ("EmbedLayerNormalization", 1, embed_layer_norm),
+    ("FastGelu", 1, |n| {
+        let mut x = n.input(0)?;
+        if let Some(bias) = n.optional_input(1) {
+            x = n.op_without_attrs("add", &[x, bias])?;
+        }
+        one(elementwise::gelu_of(n, x, true)?)
+    }),
+    ("FusedConv", 1, |n| {
+        let mut result = conv::conv(n)?[0];
+        if let Some(added) = n.optional_input(3) {
+            result = n.op_without_attrs("add", &[result, added])?;
+        }
+        let params = n.floats_attr("activation_params")?.unwrap_or_default();
+        one(activate(n, result, &params)?)
+    }),
+    ("FusedGemm", 1, |n| {
+        let result = math::gemm(n)?[0];
+        let names = ["activation_alpha", "activation_beta", "activation_gamma"];
+        let given = names.into_iter().take_while(|name| n.has(name));
+        let params = given.map(|name| n.float_attr(name, 0.0)).collect::<Result<Vec<_>>>()?;
+        one(activate(n, result, &params)?)
+    }),
+    ("FusedMatMul", 1, fused_matmul),
+    ("Gelu", 1, |n| {
+        let x = n.input(0)?;
+        one(elementwise::gelu_of(n, x, false)?)
+    }),
+    ("QuickGelu", 1, |n| {
+        let (x, alpha) = (n.input(0)?, n.float_attr("alpha", 1.702)?);
+        let scaled = n.with_scalar("multiply", x, alpha)?;
+        let gate = n.op_without_attrs("sigmoid", &[scaled])?;
+        one(n.op_without_attrs("multiply", &[x, gate])?)
+    }),
+    ("SkipLayerNormalization", 1, |n| skip_norm(n, false)),
+    ("SkipSimplifiedLayerNormalization", 1, |n| skip_norm(n, true)),
+    ("TransposeMatMul", 1, fused_matmul),
+];
+
+/// Applies the function that the attribute `activation` names.
+fn activate(n: &mut Node<'_, '_>, x: ExprId, params: &[f64]) -> Result<ExprId> {
+    let name = n.str_attr("activation", "")?;
+    let param = |i: usize, default: f64| params.get(i).copied().unwrap_or(default);
+    match name.as_str() {
+        "" => Ok(x),
+        "Relu" => n.op_without_attrs("nn.relu", &[x]),
+        "Tanh" => n.op_without_attrs("tanh", &[x]),
+        "Sigmoid" => n.op_without_attrs("sigmoid", &[x]),
+        "LeakyRelu" => n.op("nn.leaky_relu", &[x], attrs![alpha: param(0, 0.01)]),
+        "Clip" => {
+            n.op("clip", &[x], attrs![a_min: param(0, f64::from(f32::MIN)), a_max: param(1, f64::from(f32::MAX))])
+        }
+        "HardSigmoid" => elementwise::hard_sigmoid(n, x, param(0, 0.2), param(1, 0.5)),
+        other => Err(n.invalid_node(format!("unsupported activation \"{other}\""))),
+    }
+}
+
+/// Multiplies matrices, each transposed if an attribute says so.
+fn fused_matmul(n: &mut Node<'_, '_>) -> Result<Outputs> {
+    let mut operands = [n.input(0)?, n.input(1)?];
+    for (value, side) in operands.iter_mut().zip(["A", "B"]) {
+        if n.int_attr(&format!("transBatch{side}"), 0)? != 0 {
+            return Err(n.invalid_node(format!("unsupported attribute transBatch{side}")));
+        }
+        let rank = n.rank(*value)?;
+        if n.int_attr(&format!("trans{side}"), 0)? != 0 && rank >= 2 {
+            let mut order: Vec<usize> = (0..rank).collect();
+            order.swap(rank - 2, rank - 1);
+            *value = n.transpose(*value, &order)?;
+        }
+    }
+    let product = math::matmul(n, operands[0], operands[1], None)?;
+    let alpha = n.float_attr("alpha", 1.0)?;
+    one(if alpha == 1.0 { product } else { n.with_scalar("multiply", product, alpha)? })
+}
+
+/// Adds input, skip connection and bias, and normalizes the sum over the last axis; `simplified` by the root of the mean
+/// square alone.
+fn skip_norm(n: &mut Node<'_, '_>, simplified: bool) -> Result<Outputs> {
+    let epsilon = n.float_attr("epsilon", if simplified { 1e-6 } else { 1e-12 })?;
+    let (gamma, rest) = (
+        n.input(2)?,
+        if simplified { [None, n.optional_input(3)] } else { [n.optional_input(3), n.optional_input(4)] },
+    );
+    let [beta, bias] = rest;
+    let mut sum = n.op_without_attrs("add", &[n.input(0)?, n.input(1)?])?;
+    if let Some(bias) = bias {
+        sum = n.op_without_attrs("add", &[sum, bias])?;
+    }
+    if n.has_output(1) || n.has_output(2) {
+        return Err(n.invalid_node("the outputs mean and inv_std_var are not supported"));
+    }
+    let normal =
+        if simplified { norm::rms_of(n, sum, gamma, epsilon)? } else { norm::layer_of(n, sum, gamma, beta, epsilon)? };
+    Ok(vec![normal, sum, sum, sum])
+}
+
+/// Adds the embeddings of words, positions and segments, and normalizes the sum.
+fn embed_layer_norm(n: &mut Node<'_, '_>) -> Result<Outputs> {
+    let words = n.input(0)?;
+    let mut lookup = |table: usize, indices: ExprId| {
+        let table = n.input(table)?;
+        n.op("take", &[table, indices], attrs![axis: 0, mode: "fast"])
+    };
+    let mut sum = lookup(2, words)?;
+    let positions = match n.optional_input(8) {
+        Some(positions) => positions,
+        None => n.indices_along(words, 1)?,
+    };
+    let table = n.input(3)?;
+    let of_position = n.op("take", &[table, positions], attrs![axis: 0, mode: "fast"])?;
+    sum = n.op_without_attrs("add", &[sum, of_position])?;
+    if let (Some(segments), Some(table)) = (n.optional_input(1), n.optional_input(4)) {
+        let of_segment = n.op("take", &[table, segments], attrs![axis: 0, mode: "fast"])?;
+        sum = n.op_without_attrs("add", &[sum, of_segment])?;
+    }
+    let epsilon = n.float_attr("epsilon", 1e-12)?;
+    let (gamma, beta) = (n.input(5)?, n.input(6)?);
+    let normal = norm::layer_of(n, sum, gamma, Some(beta), epsilon)?;
+    let lengths = match n.optional_input(7) {
+        Some(mask) => n.op("sum", &[mask], attrs![axis: [1]])?,
+        None => {
+            let first = n.op("sum", &[words], attrs![axis: [1]])?;
+            n.op_without_attrs("zeros_like", &[first])?
+        }
+    };
+    Ok(vec![normal, n.cast(lengths, DType::I32)?, sum])
+}

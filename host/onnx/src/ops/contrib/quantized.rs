@@ -1,0 +1,241 @@
+//! Quantized operators: computed on the real numbers that the integers stand for, and quantized again.
+
+use super::{Node, Outputs, Result, Row, attrs, math, one};
+use crate::ops::pool::{Kind, pool_of};
+use crate::ops::quant::{integer_matmul, quantize_plainly, requantize, scale, zero_point};
+use byoc_ir::ir::ExprId;
+use byoc_ir::tensor::DType;
+
+pub const ROWS: &[Row] = &[
+    ("DynamicQuantizeMatMul", 1, dynamic_quantize_matmul),
+    ("MatMulIntegerToFloat", 1, |n| {
+        let operands = [n.input(0)?, n.input(1)?];
+        let scales = [n.input(2)?, n.input(3)?];
+        one(matmul_to_float(n, operands, [4, 5], scales, 6)?)
+    }),
+    ("MatMulNBits", 1, matmul_n_bits),
+    ("QGemm", 1, q_gemm),
+    ("QLinearAdd", 1, |n| binary(n, "add")),
+    ("QLinearAveragePool", 1, |n| {
+        let real = dequantized(n, 0)?;
+        let result = channels_first(n, real, |n, data| pool_of(n, data, Kind::Average).map(|outputs| outputs[0]))?;
+        quantized(n, result, 3)
+    }),
+    ("QLinearConcat", 1, |n| {
+        let parts = (2..n.input_count()).step_by(3).map(|i| dequantized(n, i)).collect::<Result<Vec<_>>>()?;
+        let Some(&first) = parts.first() else { return Err(n.invalid_node("expected at least one tensor")) };
+        let axis = n.axis(n.int_attr("axis", 0)?, n.rank(first)?)?;
+        let all = n.concatenate(&parts, axis as i64)?;
+        quantized(n, all, 0)
+    }),
+    ("QLinearGlobalAveragePool", 1, |n| {
+        let real = dequantized(n, 0)?;
+        let result = channels_first(n, real, |n, data| {
+            let rank = n.rank(data)? as i64;
+            n.op("mean", &[data], attrs![axis: byoc_ir::ir::AttrValue::ints(2..rank), keepdims: true])
+        })?;
+        quantized(n, result, 3)
+    }),
+    ("QLinearLeakyRelu", 1, |n| {
+        let (real, alpha) = (dequantized(n, 0)?, n.float_attr("alpha", 0.01)?);
+        let result = n.op("nn.leaky_relu", &[real], attrs![alpha: alpha])?;
+        quantized(n, result, 3)
+    }),
+    ("QLinearMul", 1, |n| binary(n, "multiply")),
+    ("QLinearSigmoid", 1, |n| {
+        let real = dequantized(n, 0)?;
+        let result = n.op_without_attrs("sigmoid", &[real])?;
+        quantized(n, result, 3)
+    }),
+    ("QLinearSoftmax", 1, |n| {
+        let real = dequantized(n, 0)?;
+        let dims = n.dims(real)?;
+        let axis = n.axis(n.int_attr("axis", -1)?, dims.len())?;
+        // Before opset 13, the axes from `axis` on are one.
+        if n.int_attr("opset", 13)? < 13 && axis + 1 < dims.len() {
+            let matrix = n.flatten_at(&dims, axis)?;
+            let flat = n.reshape_to(real, &matrix)?;
+            let normal = n.op("nn.softmax", &[flat], attrs![axis: -1])?;
+            let result = n.reshape_to(normal, &dims)?;
+            return quantized(n, result, 3);
+        }
+        let result = n.op("nn.softmax", &[real], attrs![axis: axis as i64])?;
+        quantized(n, result, 3)
+    }),
+    ("QLinearWhere", 1, |n| {
+        let (condition, a, b) = (n.input(0)?, dequantized(n, 1)?, dequantized(n, 4)?);
+        let result = n.op_without_attrs("where", &[condition, a, b])?;
+        quantized(n, result, 7)
+    }),
+];
+
+/// Returns the real numbers of the quantized tensor at input `i`, whose scale and zero point follow it.
+fn dequantized(n: &mut Node<'_, '_>, i: usize) -> Result<ExprId> {
+    let data = n.input(i)?;
+    let dtype = n.dtype(data)?;
+    let (scale, zero) = (scale(n, i + 1)?, zero_point(n, i + 2, dtype)?);
+    n.op("qnn.dequantize", &[data, scale, zero], attrs![axis: -1, out_dtype: DType::F32])
+}
+
+/// Quantizes the result by the scale at input `i` and the zero point after it: in plain arithmetic, because the integer
+/// forms of the QNN dialect round each operand.
+fn quantized(n: &mut Node<'_, '_>, value: ExprId, i: usize) -> Result<Outputs> {
+    // Without a zero point, the result has the element type of the quantized data.
+    let dtype = match n.optional_input(i + 1) {
+        Some(zero) => n.dtype(zero)?,
+        None => n.dtype(n.input(0)?)?,
+    };
+    let (scale, zero) = (scale(n, i)?, zero_point(n, i + 1, dtype)?);
+    let ratio = n.op_without_attrs("divide", &[value, scale])?;
+    one(quantize_plainly(n, ratio, Some(zero), dtype)?)
+}
+
+fn binary(n: &mut Node<'_, '_>, op: &str) -> Result<Outputs> {
+    let operands = [dequantized(n, 0)?, dequantized(n, 3)?];
+    let result = n.op_without_attrs(op, &operands)?;
+    quantized(n, result, 6)
+}
+
+/// Applies a function of data whose second axis are the channels; `channels_last` says that they are the last one.
+fn channels_first(
+    n: &mut Node<'_, '_>,
+    data: ExprId,
+    function: impl FnOnce(&mut Node<'_, '_>, ExprId) -> Result<ExprId>,
+) -> Result<ExprId> {
+    if n.int_attr("channels_last", 0)? == 0 {
+        return function(n, data);
+    }
+    let rank = n.rank(data)?;
+    let first: Vec<usize> = [0, rank - 1].into_iter().chain(1..rank - 1).collect();
+    let last: Vec<usize> = std::iter::once(0).chain(2..rank).chain([1]).collect();
+    let moved = n.transpose(data, &first)?;
+    let result = function(n, moved)?;
+    n.transpose(result, &last)
+}
+
+/// Multiplies integer matrices, and scales the sums to real numbers; a bias is input `bias`.
+fn matmul_to_float(
+    n: &mut Node<'_, '_>,
+    operands: [ExprId; 2],
+    zero_at: [usize; 2],
+    scales: [ExprId; 2],
+    bias: usize,
+) -> Result<ExprId> {
+    let unit = n.scalar(DType::F32, 1.0);
+    let sums = integer_matmul(n, operands, zero_at, [unit, unit])?;
+    let real = n.cast(sums, DType::F32)?;
+    let factor = n.op_without_attrs("multiply", &scales)?;
+    let product = n.op_without_attrs("multiply", &[real, factor])?;
+    match n.optional_input(bias) {
+        Some(bias) => n.op_without_attrs("add", &[product, bias]),
+        None => Ok(product),
+    }
+}
+
+/// Quantizes the first operand to uint8 by the range of its elements, and multiplies.
+fn dynamic_quantize_matmul(n: &mut Node<'_, '_>) -> Result<Outputs> {
+    let quantized = crate::ops::quant::dynamic_quantize(n)?;
+    let [data, data_scale, data_zero] = quantized[..] else { return Err(n.invalid_node("expected three results")) };
+    let weight = n.input(1)?;
+    let dtype = n.dtype(weight)?;
+    let (zero, weight_zero) = (n.cast(data_zero, DType::I32)?, zero_point(n, 3, dtype)?);
+    let data = n.cast(data, DType::I32)?;
+    let data = n.op_without_attrs("subtract", &[data, zero])?;
+    let weight = n.cast(weight, DType::I32)?;
+    let weight = n.op_without_attrs("subtract", &[weight, weight_zero])?;
+    let sums = math::matmul(n, data, weight, None)?;
+    let real = n.cast(sums, DType::F32)?;
+    let factor = n.op_without_attrs("multiply", &[data_scale, n.input(2)?])?;
+    let product = n.op_without_attrs("multiply", &[real, factor])?;
+    one(match n.optional_input(4) {
+        Some(bias) => n.op_without_attrs("add", &[product, bias])?,
+        None => product,
+    })
+}
+
+/// Computes alpha * A * B + C on integers. Without a scale of the result, it is real.
+fn q_gemm(n: &mut Node<'_, '_>) -> Result<Outputs> {
+    let mut operands = [n.input(0)?, n.input(3)?];
+    for (value, attribute) in operands.iter_mut().zip(["transA", "transB"]) {
+        if n.int_attr(attribute, 0)? != 0 {
+            *value = n.transpose(*value, &[1, 0])?;
+        }
+    }
+    let unit = n.scalar(DType::F32, 1.0);
+    let mut sums = integer_matmul(n, operands, [2, 5], [unit, unit])?;
+    if let Some(bias) = n.optional_input(6) {
+        sums = n.op_without_attrs("add", &[sums, bias])?;
+    }
+    let scales = [scale(n, 1)?, scale(n, 4)?];
+    let factor = n.op_without_attrs("multiply", &scales)?;
+    let factor = n.with_scalar("multiply", factor, n.float_attr("alpha", 1.0)?)?;
+    if n.optional_input(7).is_some() {
+        return one(requantize(n, sums, factor, 7, -1)?);
+    }
+    let real = n.cast(sums, DType::F32)?;
+    one(n.op_without_attrs("multiply", &[real, factor])?)
+}
+
+/// Multiplies with a matrix (columns, rows) whose rows are quantized in blocks of 2, 4 or 8 bits, packed into bytes with
+/// the first element in the lowest bits.
+fn matmul_n_bits(n: &mut Node<'_, '_>) -> Result<Outputs> {
+    let (data, packed, scales) = (n.input(0)?, n.input(1)?, n.input(2)?);
+    if n.optional_input(4).is_some() {
+        return Err(n.invalid_node("an order of the rows (g_idx) is not supported"));
+    }
+    let dtype = n.dtype(data)?;
+    let positive = |name: &str, default: i64| -> Result<usize> {
+        let value = n.int_attr(name, default)?;
+        let count = usize::try_from(value).ok().filter(|count| (1..1 << 31).contains(count));
+        count.ok_or_else(|| n.invalid_node(format!("attribute {name}: expected an integer >= 1, found {value}")))
+    };
+    let (rows, columns, bits, block) =
+        (positive("K", 0)?, positive("N", 0)?, positive("bits", 4)?, positive("block_size", 32)?);
+    if ![2, 4, 8].contains(&bits) {
+        return Err(n.invalid_node(format!("attribute bits: expected 2, 4 or 8, found {bits}")));
+    }
+    let blocks = rows.div_ceil(block);
+    let integers = unpack(n, packed, bits)?;
+    let integers = n.reshape(integers, &[columns, blocks, block])?;
+    let real = n.cast(integers, dtype)?;
+    let zero = match n.optional_input(3) {
+        None => n.scalar(dtype, f64::from(1u8 << (bits - 1))),
+        Some(zero) if n.dtype(zero)? == DType::U8 => {
+            let per_byte = 8 / bits;
+            let bytes = blocks.div_ceil(per_byte);
+            let zero = n.reshape(zero, &[columns, bytes])?;
+            let zero = unpack(n, zero, bits)?;
+            let zero = n.reshape(zero, &[columns, bytes * per_byte])?;
+            let zero = n.slice(zero, 1, 0, blocks)?;
+            let zero = n.cast(zero, dtype)?;
+            n.reshape(zero, &[columns, blocks, 1])?
+        }
+        Some(zero) => {
+            let zero = n.cast(zero, dtype)?;
+            n.reshape(zero, &[columns, blocks, 1])?
+        }
+    };
+    let scales = n.cast(scales, dtype)?;
+    let scales = n.reshape(scales, &[columns, blocks, 1])?;
+    let centered = n.op_without_attrs("subtract", &[real, zero])?;
+    let weight = n.op_without_attrs("multiply", &[centered, scales])?;
+    let weight = n.reshape(weight, &[columns, blocks * block])?;
+    let weight = n.slice(weight, 1, 0, rows)?;
+    let product = n.op("nn.dense", &[data, weight], attrs![units: columns as i64])?;
+    one(match n.optional_input(5) {
+        Some(bias) => n.op_without_attrs("add", &[product, bias])?,
+        None => product,
+    })
+}
+
+/// Splits bytes into integers of `bits` bits, along a new last axis.
+fn unpack(n: &mut Node<'_, '_>, bytes: ExprId, bits: usize) -> Result<ExprId> {
+    let mut parts = Vec::with_capacity(8 / bits);
+    for i in 0..8 / bits {
+        let shifted = n.with_scalar("right_shift", bytes, (i * bits) as f64)?;
+        let mask = f64::from((1u16 << bits) - 1);
+        parts.push(n.with_scalar("bitwise_and", shifted, mask)?);
+    }
+    let parts = n.tuple(&parts)?;
+    n.op("stack", &[parts], attrs![axis: -1])
+}

@@ -1,0 +1,1 @@
+BcJH™mAYTDÂL\‘TG„•–zƒ¾gŸsf•Î”MVw–¤©a^Wp›»EE†‡Ž>0-q¯m–sciwƒ¸¸jQƒ‹Ëš:=siÏ™wm
