@@ -5,8 +5,10 @@
 use byoc_ir::ir::{Callee, Expr, ExprId, Module};
 use byoc_ir::op::{self, Value};
 use byoc_ir::tensor::Tensor;
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::rc::Rc;
 
 /// Returns the path of a folder with test data.
 pub fn test_data(name: &str) -> PathBuf {
@@ -56,7 +58,7 @@ pub fn run(module: &Module, inputs: &[Tensor]) -> Result<Vec<Tensor>, String> {
                     Value::Tensor(outputs.remove(0))
                 }
             }
-            other => return Err(format!("{other:?} in a data-flow graph")),
+            _ => return interpret(module, inputs),
         };
         values.insert(id, value);
     }
@@ -65,6 +67,100 @@ pub fn run(module: &Module, inputs: &[Tensor]) -> Result<Vec<Tensor>, String> {
         Some(Value::Tuple(fields)) => fields,
         None => Vec::new(),
     })
+}
+
+/// Value of an expression with control flow.
+#[derive(Clone)]
+enum Data {
+    Plain(Value),
+    Function(ExprId, Rc<Scope>),
+}
+
+/// Values of the expressions of a call of a function, inside the scope of its definition.
+#[derive(Default)]
+struct Scope {
+    values: RefCell<BTreeMap<ExprId, Data>>,
+    outer: Option<Rc<Scope>>,
+}
+
+impl Scope {
+    fn get(&self, id: ExprId) -> Option<Data> {
+        self.values.borrow().get(&id).cloned().or_else(|| self.outer.as_ref()?.get(id))
+    }
+
+    fn set(&self, id: ExprId, value: Data) {
+        self.values.borrow_mut().insert(id, value);
+    }
+}
+
+/// Computes the outputs of `@main` of a module with functions and branches.
+fn interpret(module: &Module, inputs: &[Tensor]) -> Result<Vec<Tensor>, String> {
+    let main = module.main().ok_or("no @main")?;
+    let scope = Rc::new(Scope::default());
+    for (&param, input) in main.params.iter().zip(inputs) {
+        scope.set(param, Data::Plain(Value::Tensor(input.clone())));
+    }
+    match evaluate(module, main.body, &scope)? {
+        Data::Plain(Value::Tensor(tensor)) => Ok(vec![tensor]),
+        Data::Plain(Value::Tuple(fields)) => Ok(fields),
+        Data::Function(..) => Err("the result is a function".into()),
+    }
+}
+
+fn evaluate(module: &Module, id: ExprId, scope: &Rc<Scope>) -> Result<Data, String> {
+    if let Some(known) = scope.get(id) {
+        return Ok(known);
+    }
+    let plain = |id: ExprId| match evaluate(module, id, scope)? {
+        Data::Plain(value) => Ok(value),
+        Data::Function(..) => Err("expected a tensor, found a function".to_owned()),
+    };
+    let tensor = |id: ExprId| match plain(id)? {
+        Value::Tensor(tensor) => Ok(tensor),
+        Value::Tuple(_) => Err("expected a tensor, found a tuple".to_owned()),
+    };
+    let data = match module.expr(id) {
+        Expr::Constant(t) => Data::Plain(Value::Tensor((**t).clone())),
+        Expr::Tuple(fields) => {
+            Data::Plain(Value::Tuple(fields.iter().map(|&field| tensor(field)).collect::<Result<_, _>>()?))
+        }
+        Expr::Project { tuple, index } => match plain(*tuple)? {
+            Value::Tuple(fields) => Data::Plain(Value::Tensor(fields[*index as usize].clone())),
+            Value::Tensor(_) => return Err("a field of a tensor".into()),
+        },
+        Expr::Function(_) => Data::Function(id, Rc::clone(scope)),
+        Expr::Let { var, value, body } => {
+            let value = evaluate(module, *value, scope)?;
+            scope.set(*var, value);
+            evaluate(module, *body, scope)?
+        }
+        Expr::If { cond, then, otherwise } => {
+            let taken = tensor(*cond)?.view().to_i64s() == Some(vec![1]);
+            evaluate(module, if taken { *then } else { *otherwise }, scope)?
+        }
+        Expr::Call(call) => match call.callee {
+            Callee::Op(op) => {
+                let args = call.args.iter().map(|&arg| plain(arg)).collect::<Result<Vec<_>, _>>()?;
+                let mut outputs = op::evaluate(op, &call.attrs, &args, 1 << 32)?;
+                let many = module.ty(id).as_tuple().is_some();
+                Data::Plain(if many { Value::Tuple(outputs) } else { Value::Tensor(outputs.remove(0)) })
+            }
+            Callee::Expr(callee) => {
+                let Data::Function(function, outer) = evaluate(module, callee, scope)? else {
+                    return Err("a call of a tensor".into());
+                };
+                let Expr::Function(function) = module.expr(function) else { return Err("not a function".into()) };
+                let inner = Scope { values: RefCell::default(), outer: Some(outer) };
+                for (&param, &arg) in function.params.iter().zip(&call.args) {
+                    inner.set(param, evaluate(module, arg, scope)?);
+                }
+                evaluate(module, function.body, &Rc::new(inner))?
+            }
+        },
+        other => return Err(format!("{other:?} is not supported")),
+    };
+    scope.set(id, data.clone());
+    Ok(data)
 }
 
 /// Computes max |a - b| / max |b|, or infinity if shape, type or NaN differ.
