@@ -1,7 +1,7 @@
 """Exports of well-known architectures with random weights, by both exporters of PyTorch, in ONNX test-data layout.
 
 Usage: exports.py FOLDER [NAME..]. The expected outputs are those of ONNX Runtime without optimizations. A model with open
-dimensions gets a data set for each of its sizes.
+dimensions gets a data set for each of its sizes. Models that are there already are kept.
 """
 
 import logging
@@ -52,6 +52,17 @@ class Output(torch.nn.Module):
         return tuple(result[field] for field in self.fields)
 
 
+class Translation(torch.nn.Module):
+    """Calls a model with an encoder and a decoder."""
+
+    def __init__(self, model, name):
+        super().__init__()
+        self.model, self.name = model, name
+
+    def forward(self, x, decoder_input_ids):
+        return self.model(**{self.name: x}, decoder_input_ids=decoder_input_ids, use_cache=False).logits
+
+
 class Boxes(torch.nn.Module):
     """Detection of one image: boxes, labels, scores, and masks if the model has them."""
 
@@ -91,7 +102,7 @@ def cached(make, layers=2, heads=2, size=16):
     open_dims = [{0: "batch", 1: "length"}, {0: "batch", 1: "total"}] + [{0: "batch", 2: "past"}] * (2 * layers)
     names = ["ids", "mask"] + [f"past.{i}.{part}" for i in range(layers) for part in ("key", "value")]
     outputs = ["logits"] + [f"present.{i}.{part}" for i in range(layers) for part in ("key", "value")]
-    sizes = [inputs(2, 3, 5), inputs(1, 1, 7), inputs(2, 4, 1)]
+    sizes = [inputs(2, 3, 5), inputs(1, 1, 7), inputs(2, 4, 1), inputs(3, 2, 30)]
     return Case(lambda: Cached(make(), layers), sizes, open_dims, names, outputs)
 
 
@@ -102,58 +113,68 @@ LANGUAGE = dict(TEXT, num_key_value_heads=2, head_dim=16, max_position_embedding
 def detector(make, **options):
     sizes = dict(min_size=64, max_size=96) if "size" not in options else {}
     options.pop("size", None)
-    return lambda: Boxes(make(weights=None, weights_backbone=None, **sizes, **options))
+
+    def create():
+        model = make(weights=None, weights_backbone=None, **sizes, **options)
+        # Scores that differ: with the weights of an untrained model, most of them are equal.
+        for name, parameter in model.named_parameters():
+            if "cls" in name and parameter.ndim > 1:
+                torch.nn.init.normal_(parameter, std=(1.0 / parameter[0].numel()) ** 0.5)
+        return Boxes(model)
+
+    return create
 
 
 def classifier(make, height=64, width=None, **options):
     width = width or height
-    sizes = [image(2, height, width), image(1, height, width), image(3, height, width)]
+    sizes = [image(batch, height, width) for batch in (2, 1, 3, 4)]
     return Case(lambda: make(weights=None, **options), sizes, [{0: "batch"}])
 
 
-def planes(make, sizes, **options):
+SIZES = [(1, 64, 64), (2, 96, 80), (3, 65, 47), (1, 128, 33)]
+
+
+def planes(make, sizes=SIZES, **options):
     dims = [{0: "batch", 2: "height", 3: "width"}]
     return Case(lambda: make(weights=None, **options), [image(*size) for size in sizes], dims)
 
 
 def detection(make, **options):
-    sizes = [(torch.rand(3, 64, 80),), (torch.rand(3, 80, 64),)]
+    sizes = [(torch.rand(3, *size),) for size in ((64, 80), (80, 64), (96, 96), (70, 61))]
     return Case(detector(make, **options), sizes, [{1: "height", 2: "width"}], exporters=("script",))
 
 
 CASES = {
-    "resnet18": planes(vision.resnet18, [(2, 64, 64), (1, 96, 80), (3, 65, 47)]),
-    "mobilenet_v3": planes(vision.mobilenet_v3_small, [(2, 64, 64), (1, 96, 80), (3, 65, 47)]),
-    "efficientnet": planes(vision.efficientnet_b0, [(1, 64, 64), (2, 96, 80)]),
+    "resnet18": planes(vision.resnet18),
+    "mobilenet_v3": planes(vision.mobilenet_v3_small),
+    "efficientnet": planes(vision.efficientnet_b0),
     "densenet": classifier(vision.densenet121),
     "googlenet": classifier(vision.googlenet, init_weights=False, aux_logits=False),
     "inception": classifier(vision.inception_v3, 96, init_weights=False, aux_logits=False),
     "regnet": classifier(vision.regnet_y_400mf),
     "shufflenet": classifier(vision.shufflenet_v2_x0_5),
-    "squeezenet": planes(vision.squeezenet1_1, [(2, 64, 64), (1, 96, 80), (1, 65, 47)]),
-    "convnext": planes(vision.convnext_tiny, [(1, 64, 64), (2, 96, 64)]),
+    "squeezenet": planes(vision.squeezenet1_1),
+    "convnext": planes(vision.convnext_tiny),
     "swin": classifier(vision.swin_t),
     "vit": Case(
-        lambda: vision.VisionTransformer(64, 16, 2, 2, 32, 64), [image(2, 64, 64), image(1, 64, 64)], [{0: "batch"}]
+        lambda: vision.VisionTransformer(64, 16, 2, 2, 32, 64), [image(batch, 64, 64) for batch in (2, 1, 3, 4)], [{0: "batch"}]
     ),
-    "maxvit": Case(
-        lambda: vision.MaxVit((64, 64), 16, (16, 32), (1, 1), 8, 0.2, 4), [image(1, 64, 64)], [{0: "batch"}]
-    ),
+    "maxvit": Case(lambda: vision.maxvit_t(weights=None), [image(1, 224, 224)]),
     "deeplab": Case(
         lambda: Output(vision.segmentation.deeplabv3_mobilenet_v3_large(weights=None, weights_backbone=None), "out"),
-        [image(1, 64, 64), image(2, 80, 96)],
+        [image(*size) for size in SIZES[:2] + [(1, 128, 64), (3, 64, 96)]],
         [{0: "batch", 2: "height", 3: "width"}],
     ),
     "lraspp": Case(
         lambda: Output(vision.segmentation.lraspp_mobilenet_v3_large(weights=None, weights_backbone=None), "out"),
-        [image(1, 64, 64), image(2, 80, 96)],
+        [image(*size) for size in SIZES[:2] + [(1, 128, 64), (3, 64, 96)]],
         [{0: "batch", 2: "height", 3: "width"}],
     ),
     "raft": Case(
         lambda: Output(vision.optical_flow.raft_small(weights=None), -1, num_flow_updates=2),
         [(torch.rand(1, 3, 128, 128), torch.rand(1, 3, 128, 128))],
     ),
-    "fasterrcnn": detection(vision.detection.fasterrcnn_mobilenet_v3_large_320_fpn, box_score_thresh=0.0),
+    "fasterrcnn": detection(vision.detection.fasterrcnn_resnet50_fpn, box_score_thresh=0.0),
     "maskrcnn": detection(vision.detection.maskrcnn_resnet50_fpn, box_score_thresh=0.0, box_detections_per_img=5),
     "fcos": detection(vision.detection.fcos_resnet50_fpn, score_thresh=0.0),
     "retinanet": detection(vision.detection.retinanet_resnet50_fpn, score_thresh=0.0),
@@ -168,7 +189,9 @@ CASES = {
     "phi3": cached(lambda: transformers.Phi3ForCausalLM(transformers.Phi3Config(**LANGUAGE, pad_token_id=0))),
     "mixtral": cached(
         lambda: transformers.MixtralForCausalLM(
-            transformers.MixtralConfig(**LANGUAGE, num_local_experts=2, num_experts_per_tok=1)
+            transformers.MixtralConfig(
+                **LANGUAGE, num_local_experts=2, num_experts_per_tok=1, experts_implementation="eager"
+            )
         )
     ),
     "gpt2": cached(
@@ -180,7 +203,7 @@ CASES = {
     ),
     "bert": Case(
         lambda: Output(transformers.BertModel(transformers.BertConfig(**TEXT)), "last_hidden_state"),
-        [tokens(2, 7), tokens(1, 3), tokens(3, 11)],
+        [tokens(2, 7), tokens(1, 3), tokens(3, 11), tokens(4, 16)],
         [{0: "batch", 1: "length"}],
     ),
     "distilbert": Case(
@@ -188,7 +211,7 @@ CASES = {
             transformers.DistilBertModel(transformers.DistilBertConfig(vocab_size=64, dim=32, hidden_dim=48, n_layers=2, n_heads=2)),
             "last_hidden_state",
         ),
-        [tokens(2, 7), tokens(1, 3), tokens(3, 11)],
+        [tokens(2, 7), tokens(1, 3), tokens(3, 11), tokens(4, 16)],
         [{0: "batch", 1: "length"}],
     ),
     "deberta": Case(
@@ -200,7 +223,7 @@ CASES = {
             ),
             "last_hidden_state",
         ),
-        [tokens(2, 7), tokens(1, 3)],
+        [tokens(2, 7), tokens(1, 3), tokens(3, 11), tokens(4, 16)],
         [{0: "batch", 1: "length"}],
     ),
     "t5_encoder": Case(
@@ -210,7 +233,7 @@ CASES = {
             ),
             "last_hidden_state",
         ),
-        [tokens(2, 7), tokens(1, 3), tokens(3, 11)],
+        [tokens(2, 7), tokens(1, 3), tokens(3, 11), tokens(4, 16)],
         [{0: "batch", 1: "length"}],
     ),
     "wav2vec2": Case(
@@ -227,12 +250,12 @@ CASES = {
             ),
             "last_hidden_state",
         ),
-        [(torch.randn(2, 800),), (torch.randn(1, 1234),)],
+        [(torch.randn(*size),) for size in ((2, 800), (1, 1234), (3, 640), (1, 2000))],
         [{0: "batch", 1: "samples"}],
     ),
-    "whisper_encoder": Case(
-        lambda: Output(
-            transformers.WhisperModel(
+    "whisper": Case(
+        lambda: Translation(
+            transformers.WhisperForConditionalGeneration(
                 transformers.WhisperConfig(
                     vocab_size=64,
                     num_mel_bins=8,
@@ -249,13 +272,23 @@ CASES = {
                     bos_token_id=1,
                     eos_token_id=2,
                     decoder_start_token_id=1,
+                    attn_implementation="eager",
                 )
             ),
-            "last_hidden_state",
-            use_cache=False,
+            "input_features",
         ),
-        [(torch.randn(2, 8, 40), None, torch.randint(2, 64, (2, 5)))],
-        exporters=(),
+        [(torch.randn(batch, 8, 40), *tokens(batch, length)) for batch, length in ((2, 5), (1, 3), (3, 9), (1, 16))],
+        [{0: "batch"}, {0: "batch", 1: "length"}],
+    ),
+    "t5": Case(
+        lambda: Translation(
+            transformers.T5ForConditionalGeneration(
+                transformers.T5Config(vocab_size=64, d_model=32, d_kv=16, d_ff=48, num_layers=2, num_heads=2)
+            ),
+            "input_ids",
+        ),
+        [(*tokens(*one), *tokens(*two)) for one, two in (((2, 7), (2, 5)), ((1, 3), (1, 1)), ((3, 9), (3, 2)), ((2, 4), (2, 6)))],
+        [{0: "batch", 1: "length"}, {0: "batch", 1: "target"}],
     ),
     "segformer": Case(
         lambda: Output(
@@ -266,12 +299,13 @@ CASES = {
             ),
             "logits",
         ),
-        [image(1, 64, 64), image(2, 96, 64)],
+        [image(*size) for size in ((1, 64, 64), (2, 96, 64), (1, 128, 96), (3, 64, 128))],
         [{0: "batch", 2: "height", 3: "width"}],
     ),
     "detr_like": Case(
         lambda: torch.nn.Transformer(32, 2, 2, 2, 48, batch_first=True),
         [(torch.randn(2, 7, 32), torch.randn(2, 5, 32))],
+        exporters=("dynamo",),
     ),
     "mamba": Case(
         lambda: Output(
@@ -287,13 +321,13 @@ CASES = {
     ),
     "lstm": Case(
         lambda: Output(torch.nn.LSTM(8, 16, 2, batch_first=True, bidirectional=True), 0),
-        [(torch.randn(2, 7, 8),), (torch.randn(3, 4, 8),)],
+        [(torch.randn(*size, 8),) for size in ((2, 7), (3, 4), (1, 20), (4, 3))],
         [{0: "batch", 1: "length"}],
         exporters=("script",),
     ),
     "gru": Case(
         lambda: Output(torch.nn.GRU(8, 16, 2, batch_first=True), 0),
-        [(torch.randn(2, 7, 8),), (torch.randn(3, 4, 8),)],
+        [(torch.randn(*size, 8),) for size in ((2, 7), (3, 4), (1, 20), (4, 3))],
         [{0: "batch", 1: "length"}],
         exporters=("script",),
     ),
@@ -311,8 +345,13 @@ def export(case, exporter, path):
             named = {}
             symbol = lambda name: named.setdefault(name, torch.export.Dim.DYNAMIC)
             dims = [{axis: symbol(name) for axis, name in axes.items()} for axes in case.open_dims]
-            fixed = len(dims) == len(inputs) and not any(isinstance(m, Cached) for m in [model])
-            dims = tuple(dims) if fixed else (dims[0], dims[1], tuple(dims[2:]))
+            # Parameters that take the rest of the inputs have a tuple of their own.
+            if isinstance(model, Output):
+                dims = (tuple(dims),)
+            elif isinstance(model, Cached):
+                dims = (dims[0], dims[1], tuple(dims[2:]))
+            else:
+                dims = tuple(dims)
         torch.onnx.export(
             model, inputs, path, dynamo=True, dynamic_shapes=dims, input_names=names, output_names=case.outputs,
             external_data=False, verbose=False,
@@ -356,6 +395,8 @@ def main():
             if wanted and name not in wanted and f"{name}_{exporter}" not in wanted:
                 continue
             target = os.path.join(folder, f"{name}_{exporter}")
+            if os.path.exists(f"{target}/test_data_set_0/output_0.pb"):
+                continue
             shutil.rmtree(target, ignore_errors=True)
             os.makedirs(target)
             try:

@@ -1,10 +1,11 @@
 //! Development tasks: `cargo xtask demo`, `fetch-onednn`, `test`, `bless`, `bench`, `bench peers`, `docs`, `fuzz`,
-//! `sanitize`, `onnx-suite`, `onnx-fuzz`.
+//! `sanitize`, `onnx-suite`, `onnx-fuzz`, `exports`.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "the output of a command-line tool")]
 
 mod demo;
 mod docs;
+mod exports;
 mod fuzz;
 mod onednn;
 mod onnx_fuzz;
@@ -36,6 +37,9 @@ usage: cargo xtask <task>
   onnx-fuzz --seed N --count M [--backend NAME,...] [--out DIR] [--op NAME] [--large] [--table]
                           M random graphs of ONNX operators on these backends, compared with ONNX Runtime; minimized
                           cases of what differs go to DIR [default: target/onnx-fuzz]
+  exports [--backend NAME,...] [NAME..]
+                          exports of known architectures by PyTorch, which is fetched, at several sizes on the host and
+                          these backends, compared with ONNX Runtime
   docs                    the book of docs/ with the documentation of the crates beside it, in target/book
   fuzz TARGET [--minutes N]
                           fuzzing with untrusted inputs [default: 1 minute]; with coverage if cargo-fuzz is
@@ -56,6 +60,7 @@ fn main() -> ExitCode {
         ["bench", rest @ ..] => test::bench(rest),
         ["onnx-suite", rest @ ..] => onnx_suite::run(rest),
         ["onnx-fuzz", rest @ ..] => onnx_fuzz::run(rest),
+        ["exports", rest @ ..] => exports::run(rest),
         ["docs"] => docs::run(),
         ["fuzz", rest @ ..] => fuzz::fuzz(rest),
         ["sanitize", rest @ ..] => fuzz::sanitize(rest),

@@ -12,14 +12,7 @@ const PACKAGES: &[&str] = &["onnx==1.23.2", "onnxruntime==1.32.*", "numpy", "ml_
 /// go to the script.
 pub fn run(args: &[&str]) -> Result<(), String> {
     let packages = target_dir().join("python").join("onnx-fuzz");
-    let ready = packages.join("ready");
-    let wanted = PACKAGES.join(" ");
-    if !std::fs::read_to_string(&ready).is_ok_and(|installed| installed == wanted) {
-        let mut install = Command::new("python3");
-        install.args(["-m", "pip", "install", "--quiet", "--upgrade", "--target"]).arg(&packages).args(PACKAGES);
-        process::run(&mut install).map_err(|e| format!("onnx-fuzz: its packages cannot be installed: {e}"))?;
-        std::fs::write(&ready, wanted).map_err(|e| format!("{}: {e}", ready.display()))?;
-    }
+    process::install_packages(&packages, PACKAGES)?;
     process::run(&mut cargo(&["build", "--workspace"]))?;
     let mut script = Command::new("python3");
     script.env("PYTHONDONTWRITEBYTECODE", "1");

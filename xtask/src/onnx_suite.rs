@@ -75,11 +75,8 @@ fn cases() -> Result<PathBuf, String> {
     if std::fs::read_to_string(&ready).is_ok_and(|version| version == ONNX) {
         return Ok(folder);
     }
-    // Into a folder of its own rather than a virtual environment, for which Debian needs one more package.
     let packages = target_dir().join("python").join("onnx-suite");
-    let mut install = Command::new("python3");
-    install.args(["-m", "pip", "install", "--quiet", "--upgrade", "--target"]).arg(&packages).args([ONNX, "numpy"]);
-    process::run(&mut install)?;
+    process::install_packages(&packages, &[ONNX, "numpy"])?;
     if folder.exists() {
         std::fs::remove_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
     }

@@ -36,6 +36,19 @@ pub fn output(command: &mut Command) -> Result<String, String> {
     String::from_utf8(output.stdout).map_err(|_| format!("{}: expected UTF-8 on standard output", name(command)))
 }
 
+/// Installs Python packages into a folder, unless it has them already. (A virtual environment needs one more package of
+/// Debian.)
+pub fn install_packages(folder: &Path, packages: &[&str]) -> Result<(), String> {
+    let (ready, wanted) = (folder.join("ready"), packages.join(" "));
+    if std::fs::read_to_string(&ready).is_ok_and(|installed| installed == wanted) {
+        return Ok(());
+    }
+    let mut install = Command::new("python3");
+    install.args(["-m", "pip", "install", "--quiet", "--upgrade", "--target"]).arg(folder).args(packages);
+    run(&mut install).map_err(|e| format!("Python packages cannot be installed: {e}"))?;
+    std::fs::write(&ready, wanted).map_err(|e| format!("{}: {e}", ready.display()))
+}
+
 /// Returns true if a program is on the search path.
 pub fn exists(program: &str) -> bool {
     let Some(path) = std::env::var_os("PATH") else { return false };

@@ -147,29 +147,20 @@ impl<'m> Captures<'m> {
     }
 }
 
-/// Function or let body in which each expression is evaluated. The branches of an if belong to the body around the if.
+/// Function, let body or branch in which each expression is evaluated. An expression that only one branch of an if uses
+/// belongs to the branch: elsewhere, it would be computed even if the other branch is taken.
 pub(crate) struct Bodies {
     scopes: Scopes,
-    /// Innermost function or let scope around each scope, skipping the branches of ifs.
-    body: IndexVec<ScopeId, ScopeId>,
 }
 
 impl Bodies {
     /// Computes the bodies of a module's live expressions.
     pub fn of(module: &Module) -> Bodies {
-        let scopes = Scopes::of_module(module);
-        let mut body: IndexVec<ScopeId, ScopeId> = IndexVec::with_capacity(scopes.tree.len());
-        for (id, scope) in scopes.tree.iter() {
-            let branch = scope.opener.is_some_and(|opener| matches!(module.expr(opener), Expr::If { .. }));
-            // A scope is opened after its parent.
-            body.push(if branch { body[scope.parent] } else { id });
-        }
-        Bodies { scopes, body }
+        Bodies { scopes: Scopes::of_module(module) }
     }
 
     /// Returns true if two expressions are evaluated in the same body.
     pub fn are_in_same_body(&self, a: ExprId, b: ExprId) -> bool {
-        let body = |id: ExprId| self.scopes.of[id].map(|scope| self.body[scope]);
-        body(a) == body(b)
+        self.scopes.of[a] == self.scopes.of[b]
     }
 }

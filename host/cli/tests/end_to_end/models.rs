@@ -26,13 +26,41 @@ fn on_a_backend() {
 /// Verifies models whose dimensions `open` stay symbolic: compiled once, correct for all recorded dimensions.
 pub fn verify_open(extra: &[&str]) {
     for (model, open) in [("bert", &["batch", "sequence"][..]), ("gpt2", &["batch", "sequence"]), ("vit", &["batch"])] {
-        let mut args: Vec<String> = ["verify", "--json", "--max-rel-err", "1e-5"].map(String::from).to_vec();
-        args.extend(open.iter().flat_map(|name| ["--dim".to_owned(), format!("{name}=?")]));
-        args.extend(extra.iter().map(|s| (*s).to_owned()));
-        args.push(crate::data_text(&format!("open/{model}_open")));
-        let output = byoc(&args).ok();
-        assert_eq!(output.json().last().unwrap()["summary"]["pass"], 1, "{}", output.out);
+        verify_one(&format!("{model}_open"), open, "1e-5", extra);
     }
+}
+
+/// Verifies models with loops, data-dependent sizes, sampling grids and Einstein sums: detectors, warped images, and
+/// windows of attention.
+pub fn verify_new(extra: &[&str]) {
+    let plane: &[&str] = &["height", "width"];
+    let batches: &[&str] = &["batch", "height", "width"];
+    let all = [
+        ("fasterrcnn_small", plane),
+        ("retinanet_small", plane),
+        ("maxvit_small", &["batch"]),
+        ("warp_small", batches),
+    ];
+    for (model, open) in all {
+        verify_one(model, open, "5e-4", extra);
+    }
+}
+
+fn verify_one(model: &str, open: &[&str], tolerance: &str, extra: &[&str]) {
+    let mut args: Vec<String> = ["verify", "--json", "--max-rel-err", tolerance].map(String::from).to_vec();
+    args.extend(open.iter().flat_map(|name| ["--dim".to_owned(), format!("{name}=?")]));
+    args.extend(extra.iter().map(|s| (*s).to_owned()));
+    args.push(crate::data_text(&format!("open/{model}")));
+    let output = byoc(&args).ok();
+    assert_eq!(output.json().last().unwrap()["summary"]["pass"], 1, "{}", output.out);
+}
+
+#[test]
+fn with_sizes_that_the_data_determines() {
+    verify_new(&[]);
+    let plugins = byoc_test_support::plugin_dir(&["ccompiler"]);
+    let dir = plugins.path().display().to_string();
+    verify_new(&["--backend", "ccompiler", "--plugin-dir", &dir]);
 }
 
 #[test]

@@ -1,0 +1,1 @@
+BboxesJ 6Bาt@bq`BÜ8Aฎ…jBเสwAฆHBคmฤA

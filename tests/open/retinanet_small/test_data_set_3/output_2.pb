@@ -1,0 +1,1 @@
+BlabelsJ½šS=WPQ=

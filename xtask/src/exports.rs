@@ -1,0 +1,35 @@
+//! Exports of known architectures by PyTorch, verified on byoc at several sizes.
+
+use crate::process::{self, cargo, root, target_dir};
+use std::process::Command;
+
+/// Packages of the exporters and of the reference.
+const PACKAGES: &[&str] =
+    &["torch", "torchvision", "transformers", "onnx==1.23.2", "onnxscript", "onnxruntime==1.32.*", "numpy"];
+
+/// Runs `cargo xtask exports [--backend NAME,...] [NAME..]`.
+pub fn run(args: &[&str]) -> Result<(), String> {
+    let (backends, names) = match args {
+        ["--backend", backends, names @ ..] => (backends.split(',').collect(), names),
+        names => (Vec::new(), names),
+    };
+    let packages = target_dir().join("python").join("exports");
+    let folder = target_dir().join("exports");
+    process::install_packages(&packages, PACKAGES)?;
+    let scripts = root().join("xtask").join("onnx");
+    let python = |script: &str| {
+        let mut python = Command::new("python3");
+        python.env("PYTHONPATH", &packages).env("PYTHONDONTWRITEBYTECODE", "1").arg(scripts.join(script)).arg(&folder);
+        python
+    };
+    process::run(python("exports.py").args(names))?;
+    process::run(&mut cargo(&["build", "--workspace"]))?;
+    let byoc = target_dir().join("debug").join("byoc");
+    let mut failed = Vec::new();
+    for backend in std::iter::once(None).chain(backends.into_iter().map(Some)) {
+        if process::run(python("exports_check.py").arg(&byoc).args(backend)).is_err() {
+            failed.push(backend.unwrap_or("host"));
+        }
+    }
+    if failed.is_empty() { Ok(()) } else { Err(format!("exports do not pass on {}", failed.join(", "))) }
+}
