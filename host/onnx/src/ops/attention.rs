@@ -161,11 +161,12 @@ fn bias(n: &mut Node<'_, '_>, query: ExprId, key: ExprId, dtype: DType) -> Resul
     let mut added = None;
     if let Some(mask) = n.optional_input(3) {
         let boolean = n.dtype(mask)? == DType::Bool;
+        let mask = if boolean { mask } else { n.cast(mask, dtype)? };
         let mask = extend_mask(n, mask, key, boolean)?;
         if boolean {
             allowed = Some(and(n, allowed, mask)?);
         } else {
-            added = Some(n.cast(mask, dtype)?);
+            added = Some(mask);
         }
     }
     let Some(allowed) = allowed else { return Ok(added) };

@@ -1,6 +1,7 @@
 //! Convolutions in one, two and three dimensions, and the window geometry that they share with pooling.
 
 use super::{Node, Outputs, Result, Row, attrs, one};
+use byoc_ir::diag::codes;
 use byoc_ir::ir::{AttrValue, Dim, DimExpr, ExprId};
 
 pub const ROWS: &[Row] = &[("Conv", 1, conv), ("ConvTranspose", 1, conv_transpose)];
@@ -178,44 +179,54 @@ pub fn spatial(n: &mut Node<'_, '_>, data: ExprId) -> Result<Vec<Dim>> {
 }
 
 /// Returns the spatial dimensions of the weight, after checking that `kernel_shape` agrees with them.
-pub fn kernel(n: &Node<'_, '_>, weight: &[usize]) -> Result<Vec<usize>> {
-    let kernel = weight[2..].to_vec();
-    if let Some(given) = n.ints_attr("kernel_shape")?
-        && !given.is_empty()
-        && !given.iter().map(|&v| v as i128).eq(kernel.iter().map(|&v| v as i128))
+pub fn kernel(n: &Node<'_, '_>, weight: &[Dim]) -> Result<Vec<usize>> {
+    let given = n.ints_attr("kernel_shape")?.filter(|given| !given.is_empty());
+    let agrees = |given: &[i64]| {
+        let same = |(&size, dim): (&i64, &Dim)| dim.fixed().is_none_or(|dim| i128::from(size) == dim as i128);
+        given.len() == weight.len() - 2 && given.iter().zip(&weight[2..]).all(same)
+    };
+    if let Some(given) = &given
+        && !agrees(given)
     {
-        return Err(
-            n.invalid_node(format!("attribute kernel_shape: expected {kernel:?} as in the weight, found {given:?}"))
-        );
+        let kernel: Vec<String> = weight[2..].iter().map(Dim::to_string).collect();
+        return Err(n.invalid_node(format!(
+            "attribute kernel_shape: expected [{}] as in the weight, found {given:?}",
+            kernel.join(", ")
+        )));
     }
-    Ok(kernel)
+    let from_attribute = |axis: usize| given.as_ref().and_then(|given| usize::try_from(given[axis]).ok());
+    let sizes = weight[2..].iter().enumerate().map(|(axis, dim)| dim.fixed().or_else(|| from_attribute(axis)));
+    sizes.collect::<Option<Vec<usize>>>().ok_or_else(|| {
+        let message = "kernel_shape: expected an attribute, because the shape of the weight is unknown".to_owned();
+        Box::new(n.error(codes::frontends::NOT_CONSTANT, message))
+    })
 }
 
 pub(super) fn conv(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (data, weight) = (n.input(0)?, n.input(1)?);
     let spatial = spatial(n, data)?;
-    let weight_shape = n.shape(weight)?;
-    if weight_shape.len() != spatial.len() + 2 {
+    let weight_dims = n.dims(weight)?;
+    if weight_dims.len() != spatial.len() + 2 {
         return Err(n.invalid_node(format!(
-            "expected a weight with {} spatial axes, found shape {weight_shape:?}",
-            spatial.len()
+            "expected a weight with {} spatial axes, found {}",
+            spatial.len(),
+            n.ty(weight)?
         )));
     }
-    let kernel = kernel(n, &weight_shape)?;
+    let kernel = kernel(n, &weight_dims)?;
     let Windows { data, geometry } = windows(n, data, kernel, &spatial, 0.0)?;
     let op = ["nn.conv1d", "nn.conv2d", "nn.conv3d"][spatial.len() - 1];
-    let product = n.op(
-        op,
-        &[data, weight],
-        attrs![
-            strides: ints(&geometry.strides),
-            padding: geometry.padding(),
-            dilation: ints(&geometry.dilations),
-            groups: n.int_attr("group", 1)?,
-            channels: weight_shape[0] as i64,
-            kernel_size: ints(&geometry.kernel),
-        ],
-    )?;
+    let mut attributes = attrs![
+        strides: ints(&geometry.strides),
+        padding: geometry.padding(),
+        dilation: ints(&geometry.dilations),
+        groups: n.int_attr("group", 1)?,
+        kernel_size: ints(&geometry.kernel),
+    ];
+    if let Some(channels) = weight_dims[0].fixed() {
+        attributes = attributes.with("channels", channels as i64);
+    }
+    let product = n.op(op, &[data, weight], attributes)?;
     one(with_bias(n, product)?)
 }
 
@@ -231,15 +242,16 @@ fn conv_transpose(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (data, weight) = (n.input(0)?, n.input(1)?);
     let spatial = spatial(n, data)?;
     let axes = spatial.len();
-    let weight_shape = n.shape(weight)?;
-    if weight_shape.len() != axes + 2 {
-        return Err(n.invalid_node(format!("expected a weight with {axes} spatial axes, found shape {weight_shape:?}")));
+    let weight_dims = n.dims(weight)?;
+    if weight_dims.len() != axes + 2 {
+        return Err(n.invalid_node(format!("expected a weight with {axes} spatial axes, found {}", n.ty(weight)?)));
     }
     let groups = n.int_attr("group", 1)?;
-    let channels = usize::try_from(groups).ok().and_then(|g| weight_shape[1].checked_mul(g));
+    let Some(per_group) = weight_dims[1].fixed() else { return Err(n.unknown_dims_error(&n.ty(weight)?)) };
+    let channels = usize::try_from(groups).ok().and_then(|g| per_group.checked_mul(g));
     let channels = channels.ok_or_else(|| n.invalid_node(format!("attribute group: unsupported value {groups}")))?;
     let mut window = Geometry {
-        kernel: kernel(n, &weight_shape)?,
+        kernel: kernel(n, &weight_dims)?,
         strides: per_axis(n, "strides", axes)?,
         dilations: per_axis(n, "dilations", axes)?,
         begin: vec![0; axes],

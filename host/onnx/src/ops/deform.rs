@@ -65,7 +65,7 @@ fn sizes(n: &Node<'_, '_>, data: ExprId, weight: ExprId, offset: ExprId) -> Resu
     else {
         return Err(n.invalid_node("expected an image, weights and offsets of rank 4"));
     };
-    let kernel = kernel(n, &weights)?;
+    let kernel = kernel(n, &n.ty(weight)?.dims)?;
     if groups == 0 || !channels.is_multiple_of(groups) || *count != 2 * groups * kernel[0] * kernel[1] {
         return Err(n.invalid_node(format!(
             "offset_group: expected a divisor of {channels} channels, and two offsets per group and tap, found {groups} \

@@ -38,11 +38,18 @@ pub(super) fn gemm(n: &mut Node<'_, '_>) -> Result<Outputs> {
         b = transpose(n, b)?;
         n.dims(b)?[0].clone()
     };
+    // Scaled short floats are rounded once.
+    let dtype = n.dtype(a)?;
+    if (alpha, beta) != (1.0, 1.0) {
+        (a, b) = (n.widen(a)?, n.widen(b)?);
+    }
+    let wide = n.dtype(a)?;
     let mut product = n.op("nn.dense", &[a, b], with_units(&units))?;
     if alpha != 1.0 {
         product = n.with_scalar("multiply", product, alpha)?;
     }
-    let Some(mut c) = n.optional_input(2).filter(|_| beta != 0.0) else { return one(product) };
+    let Some(mut c) = n.optional_input(2).filter(|_| beta != 0.0) else { return one(n.cast(product, dtype)?) };
+    c = n.cast(c, wide)?;
     if beta != 1.0 {
         c = n.with_scalar("multiply", c, beta)?;
     }
@@ -50,9 +57,11 @@ pub(super) fn gemm(n: &mut Node<'_, '_>) -> Result<Outputs> {
     if matches!(dims_c.as_slice(), [one @ .., last] if *last == units && one.iter().all(|d| *d == Dim::Fixed(1)) && one.len() < 2)
     {
         let bias = n.reshape_to(c, &[units])?;
-        return one(n.op("nn.bias_add", &[product, bias], attrs![axis: 1])?);
+        let sum = n.op("nn.bias_add", &[product, bias], attrs![axis: 1])?;
+        return one(n.cast(sum, dtype)?);
     }
-    one(n.op_without_attrs("add", &[product, c])?)
+    let sum = n.op_without_attrs("add", &[product, c])?;
+    one(n.cast(sum, dtype)?)
 }
 
 fn mat_mul(n: &mut Node<'_, '_>) -> Result<Outputs> {

@@ -42,8 +42,9 @@ fn batch_of_training(n: &mut Node<'_, '_>) -> Result<Outputs> {
     if n.opset < 14 {
         return Err(n.invalid_node("batch normalization with outputs of the training is not supported before opset 14"));
     }
-    let data = n.input(0)?;
-    let dims = n.dims(data)?;
+    let given = n.input(0)?;
+    let data = n.widen(given)?;
+    let (wide, dims) = (n.dtype(data)?, n.dims(data)?);
     let axes: Vec<i64> = (0..dims.len() as i64).filter(|&axis| axis != 1).collect();
     let mean = n.op("mean", &[data], attrs![axis: AttrValue::from(axes.clone()), keepdims: true])?;
     let centered = n.op_without_attrs("subtract", &[data, mean])?;
@@ -57,18 +58,23 @@ fn batch_of_training(n: &mut Node<'_, '_>) -> Result<Outputs> {
     wanted[1] = -1;
     let mut along = |i: usize| {
         let value = n.input(i)?;
+        let value = n.cast(value, wide)?;
         n.op("reshape", &[value], attrs![newshape: AttrValue::from(wanted.clone())])
     };
     let (scale, bias) = (along(1)?, along(2)?);
     let scaled = n.op_without_attrs("multiply", &[normal, scale])?;
     let result = n.op_without_attrs("add", &[scaled, bias])?;
+    let result = n.cast(result, n.dtype(given)?)?;
     let momentum = n.float_attr("momentum", 0.9)?;
     let mut running = |i: usize, current: ExprId| {
         let current = n.op("squeeze", &[current], attrs![axis: AttrValue::from(axes.clone())])?;
         let before = n.input(i)?;
+        let dtype = n.dtype(before)?;
+        let before = n.cast(before, wide)?;
         let kept = n.with_scalar("multiply", before, momentum)?;
         let added = n.with_scalar("multiply", current, 1.0 - momentum)?;
-        n.op_without_attrs("add", &[kept, added])
+        let mixed = n.op_without_attrs("add", &[kept, added])?;
+        n.cast(mixed, dtype)
     };
     let (mean, variance) = (running(3, mean)?, running(4, variance)?);
     Ok(vec![result, mean, variance])

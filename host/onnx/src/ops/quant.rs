@@ -254,7 +254,7 @@ fn convolve(n: &mut Node<'_, '_>, of: &Convolution) -> Result<ExprId> {
             n.invalid_node(format!("expected a weight with {axes} spatial axes, found shape {:?}", shape.as_slice()))
         );
     }
-    let kernel = kernel(n, &shape)?;
+    let kernel = kernel(n, &n.ty(of.weight)?.dims)?;
     // Padding holds the zero point; data that is padded at run time is shifted to a zero point of 0 before.
     let open = spatial.iter().any(|dim| dim.fixed().is_none()) && auto_pad(n)? != AutoPad::Not;
     let data = if open { subtract_zero_point(n, of.data, of.zero_points[0], 0)? } else { of.data };

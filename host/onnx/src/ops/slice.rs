@@ -350,15 +350,19 @@ fn pad(n: &mut Node<'_, '_>, data: ExprId, pads: &[i64], value: ExprId, axes: Ve
     let mut value_in = data;
     for (axis, (before, after)) in around.iter_mut().enumerate() {
         if *before < 0 || *after < 0 {
-            let size = dims[axis]
-                .fixed()
-                .ok_or_else(|| n.invalid_node(format!("cannot crop axis {axis} of unknown dimension {}", dims[axis])))?
-                as i64;
-            let (from, to) = ((-*before).max(0), size - (-*after).max(0));
-            if from > to {
-                return Err(n.invalid_node(format!("pads: cannot crop {size} elements to {}", to - from)));
-            }
-            value_in = n.slice(value_in, axis, from as usize, to as usize)?;
+            let (from, cut) = ((-*before).max(0), (-*after).max(0));
+            value_in = match dims[axis].fixed().map(|size| size as i64) {
+                Some(size) if from + cut > size => {
+                    return Err(n.invalid_node(format!("pads: cannot crop {size} elements by {}", from + cut)));
+                }
+                Some(size) => n.slice(value_in, axis, from as usize, (size - cut) as usize)?,
+                // A negative end counts from the end.
+                None => {
+                    let end = if cut == 0 { i64::from(i32::MAX) } else { -cut };
+                    let bounds = attrs![begin: [from], end: [end], strides: [1], axes: [axis as i64]];
+                    n.op("strided_slice", &[value_in], bounds)?
+                }
+            };
             (*before, *after) = ((*before).max(0), (*after).max(0));
         }
     }
