@@ -129,6 +129,14 @@ multiversion! {
         }
     }
 
+    /// Computes (v - mean) * factor + beta. The mean is subtracted first, because its product with a large factor would
+    /// cancel inexactly.
+    fn normalize_line(line: &mut [f32], mean: f32, factor: f32, beta: f32) {
+        for v in line {
+            *v = mul_add::<FMA>(*v - mean, factor, beta);
+        }
+    }
+
     /// Computes (v - mean) * factor * gamma + beta.
     fn normalize_each(row: &mut [f32], mean: f32, factor: f32, gamma: &[f32], beta: &[f32]) {
         for ((v, g), b) in row.iter_mut().zip(gamma).zip(beta) {
@@ -212,7 +220,7 @@ impl Kernel for GroupNorm {
             for (j, line) in group.chunks_mut(self.inner).enumerate() {
                 let c = (i * self.per_group + j) % self.channels;
                 let factor = factor * self.affine.gamma(gamma, c);
-                scale_line(line, factor, self.affine.beta(beta, c) - mean * factor);
+                normalize_line(line, mean, factor, self.affine.beta(beta, c));
             }
         });
         Ok(())

@@ -80,9 +80,9 @@ impl Node<'_, '_> {
         if dims == wanted && !wanted.contains(&Dim::Any) {
             return Ok(value);
         }
-        if let Some(codes) = reshape_codes(&dims, wanted) {
-            // In `reshape`, 0 copies a dimension unless `allowzero` is set.
-            let allowzero = wanted.contains(&Dim::Fixed(0));
+        if let Some((codes, allowzero)) = reshape_codes(&dims, wanted)
+            && !(codes.contains(&-1) && self.may_be_empty(wanted))
+        {
             let result = self.op("reshape", &[value], attrs![newshape: codes, allowzero: allowzero])?;
             self.name_dims(result, wanted);
             return Ok(result);
@@ -91,9 +91,15 @@ impl Node<'_, '_> {
             return self.op_without_attrs("reshape_like", &[value, like]);
         }
         let newshape = self.dims_vector(wanted)?;
-        let result = self.op("dyn.reshape", &[value, newshape], attrs![])?;
+        let result = self.op("dyn.reshape", &[value, newshape], attrs![allowzero: !wanted.contains(&Dim::Any)])?;
         self.name_dims(result, wanted);
         Ok(result)
+    }
+
+    /// Returns true if a dimension is 0 or may turn out to be 0 in a run, so that -1 in a new shape is ambiguous.
+    fn may_be_empty(&self, wanted: &[Dim]) -> bool {
+        let computed = |dim: &Dim| dim.symbols().iter().any(|name| self.is_computed_dim(name));
+        !wanted.contains(&Dim::Any) && wanted.iter().any(|dim| dim.fixed() == Some(0) || computed(dim))
     }
 
     /// Returns the product of the dimensions before `axis`, and the product of those from `axis` on.
@@ -233,9 +239,11 @@ impl DimOps<ExprId, Error> for Node<'_, '_> {
     }
 }
 
-/// Returns the codes of Relay's `reshape` from `dims` to `wanted`; `None` if no codes express it.
-fn reshape_codes(dims: &[Dim], wanted: &[Dim]) -> Option<Vec<i64>> {
-    codes_by_index(dims, wanted).or_else(|| codes_by_factors(dims, wanted))
+/// Returns the codes of Relay's `reshape` from `dims` to `wanted`, and whether 0 is a dimension (`allowzero`) and not a
+/// copy; `None` if no codes express it.
+fn reshape_codes(dims: &[Dim], wanted: &[Dim]) -> Option<(Vec<i64>, bool)> {
+    let by_index = codes_by_index(dims, wanted).map(|codes| (codes, wanted.contains(&Dim::Fixed(0))));
+    by_index.or_else(|| codes_by_factors(dims, wanted).map(|codes| (codes, false)))
 }
 
 /// Encodes a reshape by numbers, copies of the dimension at the same index (0), and at most one -1.

@@ -108,7 +108,8 @@ real! {
     "cosh", 4.0, "The hyperbolic cosine of x.", f64::cosh;
     "tanh", 5.0, "The hyperbolic tangent of x.", f64::tanh;
     "asinh", 4.0, "The inverse hyperbolic sine of x.", libm::asinh;
-    "acosh", 4.0, "The inverse hyperbolic cosine of x; NaN below 1.", libm::acosh;
+    "acosh", 4.0, "The inverse hyperbolic cosine of x; NaN below 1.",
+        |x: f64| if x < 1.0 { f64::NAN } else { libm::acosh(x) };
     "atanh", 5.0, "The inverse hyperbolic tangent of x; NaN outside [-1, 1].", libm::atanh;
 }
 

@@ -128,7 +128,12 @@ fn group(n: &mut Node<'_, '_>) -> Result<Outputs> {
         args.push(value);
     }
     let epsilon = n.float_attr("epsilon", 1e-5)?;
-    one(n.op("nn.group_norm", &args, attrs![num_groups: groups, axis: 1, epsilon: epsilon])?)
+    // The statistics are in the element type of `stash_type`, the result is rounded once.
+    let dtype = n.dtype(data)?;
+    let stash = if n.opset < 21 { dtype } else { stash_type(n)? };
+    let args = args.iter().map(|&arg| n.cast(arg, stash)).collect::<Result<Vec<_>>>()?;
+    let normal = n.op("nn.group_norm", &args, attrs![num_groups: groups, axis: 1, epsilon: epsilon])?;
+    one(n.cast(normal, dtype)?)
 }
 
 /// Converts LayerNormalization over the axes from `axis` on; several axes are merged by a reshape.

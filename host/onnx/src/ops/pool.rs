@@ -26,7 +26,7 @@ pub enum Kind {
 fn global_lp(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let data = n.input(0)?;
     let (dims, p) = (spatial(n, data)?, n.int_attr("p", 2)?);
-    if let Some(size) = dims.iter().map(Dim::fixed).collect::<Option<Vec<usize>>>() {
+    if let Some(size) = dims.iter().map(|dim| dim.fixed().filter(|&size| size > 0)).collect::<Option<Vec<usize>>>() {
         return one(n.op(
             &format!("nn.contrib_lp_pool{}d", size.len()),
             &[data],
@@ -64,18 +64,17 @@ pub fn pool_of(n: &mut Node<'_, '_>, data: ExprId, kind: Kind) -> Result<Outputs
     }
     let kernel = per_axis(n, "kernel_shape", axes)?;
     let count_include_pad = kind == Kind::Average && n.int_attr("count_include_pad", 0)? != 0;
-    let fill = match kind {
-        Kind::Max => lowest(n.dtype(data)?),
-        // A mean over the data alone would count the padding that is added at run time.
-        Kind::Average if !count_include_pad && same_with_strides(n, &spatial)? => {
-            return Err(n.unknown_dims_error(&n.ty(data)?));
-        }
-        Kind::Average | Kind::Norm => 0.0,
-    };
+    if kind == Kind::Average && !count_include_pad && same_with_strides(n, &spatial)? {
+        return one(average_of_padded(n, data, kernel, &spatial)?);
+    }
+    let fill = if kind == Kind::Max { lowest(n.dtype(data)?) } else { 0.0 };
     let Windows { data, geometry: mut window } = windows(n, data, kernel, &spatial, fill)?;
     let mut ceil_mode = false;
     if n.int_attr("ceil_mode", 0)? != 0 {
-        ceil_mode = round_up(n, &mut window, &spatial, count_include_pad)?;
+        match round_up(n, &mut window, &spatial, count_include_pad)? {
+            Rounding::All(up) => ceil_mode = up,
+            Rounding::PerAxis(axes) => return one(pool_by_axis(n, data, kind, &window, &axes)?),
+        }
     }
     let result = pooled(n, data, kind, &window, ceil_mode, count_include_pad)?;
     if kind == Kind::Max && n.has_output(1) {
@@ -186,6 +185,45 @@ fn unravel(mut i: usize, shape: &[usize]) -> Vec<usize> {
     index
 }
 
+/// Averages windows over the data alone, of data that is padded at run time: the mean of the padded data by the mean of
+/// ones in its place.
+fn average_of_padded(n: &mut Node<'_, '_>, data: ExprId, kernel: Vec<usize>, spatial: &[Dim]) -> Result<ExprId> {
+    let dims = n.dims(data)?;
+    let unit = n.scalar(n.dtype(data)?, 1.0);
+    let ones = n.broadcast_to(unit, &dims)?;
+    let mut mean = |value: ExprId| {
+        let Windows { data, geometry } = windows(n, value, kernel.clone(), spatial, 0.0)?;
+        pooled(n, data, Kind::Average, &geometry, false, true)
+    };
+    let (sum, count) = (mean(data)?, mean(ones)?);
+    n.op_without_attrs("divide", &[sum, count])
+}
+
+/// Averages along one axis after the other, each with a rounding of its own: the number of elements of a window is the
+/// product of those along its axes.
+fn pool_by_axis(
+    n: &mut Node<'_, '_>,
+    data: ExprId,
+    kind: Kind,
+    window: &Geometry,
+    round_up: &[bool],
+) -> Result<ExprId> {
+    let mut value = data;
+    for (axis, &up) in round_up.iter().enumerate() {
+        let along = |values: &[usize]| values.iter().enumerate().map(|(i, &v)| if i == axis { v } else { 1 }).collect();
+        let padding = |values: &[i64]| values.iter().enumerate().map(|(i, &v)| if i == axis { v } else { 0 }).collect();
+        let part = Geometry {
+            kernel: along(&window.kernel),
+            strides: along(&window.strides),
+            dilations: along(&window.dilations),
+            begin: padding(&window.begin),
+            end: padding(&window.end),
+        };
+        value = pooled(n, value, kind, &part, up, true)?;
+    }
+    Ok(value)
+}
+
 /// Returns the value that no maximum of this type is below.
 fn lowest(dtype: DType) -> f64 {
     match dtype {
@@ -202,14 +240,21 @@ fn same_with_strides(n: &Node<'_, '_>, spatial: &[Dim]) -> Result<bool> {
     Ok(same && spatial.iter().zip(strides).any(|(dim, stride)| dim.fixed().is_none() && stride > 1))
 }
 
+/// Rounding of the number of windows.
+enum Rounding {
+    /// Value of Relay's `ceil_mode`.
+    All(bool),
+    /// Axes that are rounded up, if the axes differ.
+    PerAxis(Vec<bool>),
+}
+
 /// Handles `ceil_mode`: an incomplete last stride yields a window too, unless that window would begin in the padding
 /// after the data. Relay's `ceil_mode` applies to all axes, so if only some axes get such a window, their padding after
-/// the data is extended instead, which affects neither the maximum nor a mean over the data alone. Returns true if
-/// Relay's `ceil_mode` has to be set.
+/// the data is extended instead, which affects neither the maximum nor a mean over the data alone.
 ///
 /// # Errors
 /// If this depends on an unknown dimension.
-fn round_up(n: &Node<'_, '_>, window: &mut Geometry, spatial: &[Dim], padding_counts: bool) -> Result<bool> {
+fn round_up(n: &Node<'_, '_>, window: &mut Geometry, spatial: &[Dim], padding_counts: bool) -> Result<Rounding> {
     let mut extra_padding = vec![0i64; spatial.len()];
     let (mut more, mut fewer) = (false, false);
     for (axis, dim) in spatial.iter().enumerate() {
@@ -238,14 +283,12 @@ fn round_up(n: &Node<'_, '_>, window: &mut Geometry, spatial: &[Dim], padding_co
             return Err(n.invalid_node("ceil_mode: axes differ in their last window, and have unknown dimensions"));
         }
         if padding_counts {
-            return Err(n.invalid_node(
-                "ceil_mode with count_include_pad is not supported if axes differ in their last window",
-            ));
+            return Ok(Rounding::PerAxis(extra_padding.iter().map(|&extra| extra > 0).collect()));
         }
         for (end, extra_padding) in window.end.iter_mut().zip(extra_padding) {
             *end += extra_padding;
         }
-        return Ok(false);
+        return Ok(Rounding::All(false));
     }
-    Ok(more)
+    Ok(Rounding::All(more))
 }

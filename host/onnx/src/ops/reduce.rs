@@ -106,6 +106,9 @@ fn log_sum(n: &mut Node<'_, '_>, x: ExprId, along: &Along) -> Result<ExprId> {
 
 /// Computes max + log(sum(exp(x - max))), which does not overflow because each exponential is at most 1.
 fn log_sum_exp(n: &mut Node<'_, '_>, x: ExprId, along: &Along) -> Result<ExprId> {
+    let given = n.dtype(x)?;
+    // Integers have neither negative differences (unsigned) nor logarithms.
+    let x = if given.is_float() { x } else { n.cast(x, DType::F64)? };
     let dtype = n.dtype(x)?;
     let max = along.apply_keeping(n, "max", x)?;
     // If all elements are -inf (or there are none), the shift is 0, because -inf - -inf would be NaN.
@@ -123,7 +126,8 @@ fn log_sum_exp(n: &mut Node<'_, '_>, x: ExprId, along: &Along) -> Result<ExprId>
         }
         Axes::Computed(_) => n.op_without_attrs("reshape_like", &[shift, log])?,
     };
-    n.op_without_attrs("add", &[log, shift])
+    let sum = n.op_without_attrs("add", &[log, shift])?;
+    n.cast(sum, given)
 }
 
 /// Converts ArgMax and ArgMin; the int32 indices of Relay are cast to the int64 of ONNX.

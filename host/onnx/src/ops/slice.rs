@@ -4,7 +4,7 @@ use super::index::wrap_negative;
 use super::{Node, Outputs, Result, Row, attrs, one};
 use crate::size::Size;
 use byoc_ir::ir::{AttrValue, Dim, ExprId};
-use byoc_ir::tensor::DType;
+use byoc_ir::tensor::{DType, Tensor};
 
 pub const ROWS: &[Row] = &[
     ("Pad", 2, |n| pad_by_attribute(n, "pads")),
@@ -370,6 +370,11 @@ fn pad(n: &mut Node<'_, '_>, data: ExprId, pads: &[i64], value: ExprId, axes: Ve
         return one(if value_in == data { n.forward(data) } else { value_in });
     }
     if mode == "wrap" {
+        if n.ty(value_in)?.shape().is_none() {
+            let rows: Vec<i64> = around.iter().flat_map(|&(before, after)| [before, after]).collect();
+            let width = n.tensor(Tensor::from_slice(&[around.len(), 2], &rows));
+            return one(wrap_at_run_time(n, value_in, width)?);
+        }
         return one(wrap(n, value_in, &around)?);
     }
     let width = AttrValue::List(around.iter().map(|&(before, after)| AttrValue::from([before, after])).collect());
