@@ -36,6 +36,7 @@ pub fn run(
         for (axis, dim) in ty.as_tensor().iter().flat_map(|ty| ty.dims.iter().enumerate()) {
             if let Some(name) = dim.name() {
                 importer.symbolic_dims.entry(name.clone()).or_insert((var, axis));
+                importer.names.reserve(name);
             }
         }
         importer.bind_name(&port.name, var).map_err(|d| vec![*d])?;

@@ -143,7 +143,7 @@ impl<'a, 'm> Node<'a, 'm> {
 
     /// Returns true if `name` names a dimension that only a run determines.
     pub fn is_computed_dim(&self, name: &str) -> bool {
-        self.importer.is_computed_dim(name)
+        self.importer.names.source(name).is_some()
     }
 
     /// Returns the value and the axis that a dimension is read from if only a run determines it.
@@ -326,7 +326,7 @@ impl<'a, 'm> Node<'a, 'm> {
         }
         self.importer.builder.origin = Some(self.origin);
         let field = self.importer.builder.project(tuple, index)?;
-        self.importer.name_result(field);
+        self.importer.name_field(field);
         Ok(field)
     }
 

@@ -2,12 +2,12 @@
 
 use super::external::ExternalFiles;
 use super::functions::FlatNode;
-use super::names::Names;
+use super::names::{Names, Source};
 use super::proto::{GraphProto, NodeProto, TensorProto, ValueInfoProto};
 use super::size::{Size, Sizes};
 use super::{invalid_model, tensor};
 use byoc_ir::diag::{Code, Diagnostic, codes};
-use byoc_ir::ir::{Attrs, Callee, Expr, ExprId, Module, Name, OpId, OriginId, Type};
+use byoc_ir::ir::{Attrs, Callee, Dim, Expr, ExprId, Module, Name, OpId, OriginId, TensorType, Type};
 use byoc_ir::op::{self, Value};
 use byoc_ir::tensor::{DType, Tensor};
 use byoc_ir::typing::Builder;
@@ -164,7 +164,7 @@ impl<'m> ConversionState<'m> {
         if let Some(sizes) = self.sizes.get(&self.builder.module, value) {
             self.sizes.set(variable, sizes);
         }
-        self.copy_names(value, variable);
+        self.names.copy(value, variable);
         self.functions[function].variables.push((value, variable));
         variable
     }
@@ -174,9 +174,25 @@ impl<'m> ConversionState<'m> {
         (depth..self.functions.len()).fold(value, |value, function| self.capture(value, function))
     }
 
-    /// Returns the number of functions that are being built.
-    pub fn function_depth(&self) -> usize {
-        self.functions.len()
+    /// Returns the dimensions of a value of type `ty`; those that only a run determines have names.
+    pub fn named_dims(&mut self, value: ExprId, ty: &TensorType) -> Vec<Dim> {
+        self.names.dims(value, ty, self.functions.len())
+    }
+
+    /// Records the dimensions of a value, where its type does not have them.
+    pub fn name_dims(&mut self, value: ExprId, dims: &[Dim]) {
+        self.names.set(&self.builder.module, value, dims);
+    }
+
+    /// Derives the dimensions of a field of a call from the named dimensions of the arguments.
+    pub fn name_field(&mut self, field: ExprId) {
+        self.names.derive(&self.builder.module, field, self.functions.len());
+    }
+
+    /// Returns the value and the axis that a named dimension is read from, in the innermost function.
+    pub fn source_of_dim(&mut self, name: &str) -> Option<(ExprId, usize)> {
+        let Source { value, axis, depth } = self.names.source(name)?;
+        Some((self.capture_from(value, depth), axis))
     }
 
     /// Returns what stands in the innermost function for a value from outside.
@@ -305,7 +321,7 @@ impl<'m> ConversionState<'m> {
         }
         self.builder.origin = Some(origin);
         let call = self.builder.op(name, args, attrs)?;
-        self.name_result(call);
+        self.names.derive(&self.builder.module, call, self.functions.len());
         let module = &self.builder.module;
         let (Expr::Call(made), Type::Tensor(ty)) = (module.expr(call), module.ty(call)) else { return Ok(call) };
         let Callee::Op(op) = made.callee else { return Ok(call) };
