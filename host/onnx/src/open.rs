@@ -312,7 +312,8 @@ mod tests {
             ("b 3 4", "b 0 4", Some(vec![-1, 0, 4])),
         ];
         for (from, to, wanted) in all {
-            assert_eq!(reshape_codes(&dims(from), &dims(to)), wanted, "{from} to {to}");
+            let found = reshape_codes(&dims(from), &dims(to)).map(|(codes, _)| codes);
+            assert_eq!(found, wanted, "{from} to {to}");
         }
     }
 }
