@@ -97,9 +97,10 @@ pub struct BuildArgs {
     #[arg(long, value_name = "SHARE", num_args = 0..=1, require_equals = true, default_missing_value = "any", value_parser = parse_share)]
     pub require_offload: Option<String>,
     /// Fixed value for a symbolic dimension, or ? to keep the dimension symbolic, so that any value is accepted at run
-    /// time (may be repeated).
-    #[arg(long = "dim", value_name = "NAME=N|?", value_parser = parse_named_dim)]
-    pub dims: Vec<(String, Option<usize>)>,
+    /// time, or several values: the dimension stays symbolic, and inputs of these sizes run on programs of their own
+    /// (may be repeated).
+    #[arg(long = "dim", value_name = "NAME=N|N,N..|?", value_parser = parse_named_dim)]
+    pub dims: Vec<(String, DimChoice)>,
     /// Permission for regions of an artifact to contain native code, which runs with the privileges of this process.
     #[arg(long, value_name = "yes|no", env = "BYOC_ALLOW_NATIVE", default_value = "yes", action = clap::ArgAction::Set, value_parser = parse_yes_or_no)]
     pub allow_native: bool,
@@ -638,11 +639,29 @@ fn parse_share(text: &str) -> Result<String, String> {
     }
 }
 
-fn parse_named_dim(text: &str) -> Result<(String, Option<usize>), String> {
-    match text.strip_suffix("=?") {
-        Some(name) if !name.is_empty() => Ok((name.to_owned(), None)),
-        _ => parse_named_number(text).map(|(name, size)| (name, Some(size))),
+/// Values of a symbolic dimension.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DimChoice {
+    /// Bound to one value.
+    Fixed(usize),
+    /// Symbolic, with specialized programs for these values.
+    Open(Vec<usize>),
+}
+
+fn parse_named_dim(text: &str) -> Result<(String, DimChoice), String> {
+    if let Some(name) = text.strip_suffix("=?").filter(|name| !name.is_empty()) {
+        return Ok((name.to_owned(), DimChoice::Open(Vec::new())));
     }
+    let (name, value) = parse_named_text(text)?;
+    // A dimension with several values stays symbolic anyway, so that ? adds nothing to them.
+    let sizes: Result<Vec<usize>, String> = value
+        .split(',')
+        .filter(|size| size.trim() != "?")
+        .map(|size| size.trim().parse().map_err(|_| format!("expected NAME=N with an integer N, found {value}")))
+        .collect();
+    let sizes = sizes?;
+    let bound = !value.contains(',');
+    Ok((name, if let (true, [size]) = (bound, &sizes[..]) { DimChoice::Fixed(*size) } else { DimChoice::Open(sizes) }))
 }
 
 fn parse_named_number(text: &str) -> Result<(String, usize), String> {

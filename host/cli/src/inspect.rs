@@ -18,7 +18,12 @@ pub fn run(args: &InspectArgs) -> Result<ExitCode, Failure> {
     let (file, producer) = (args.file.display().to_string(), escape::line(&manifest.producer));
     println!("{}, format {}, written by {producer}", escape::line(&file), manifest.format);
     println!("model {}", escape::line(&manifest.model_digest));
-    println!("options {}\n", escape::line(&manifest.options.to_string()));
+    println!("options {}", escape::line(&manifest.options.to_string()));
+    for variant in &manifest.variants {
+        let dims: Vec<String> = variant.dims.iter().map(|(name, size)| format!("{name}={size}")).collect();
+        println!("specialized for {}", escape::line(&dims.join(", ")));
+    }
+    println!();
 
     let mut ports = table::new(&["", "name", "type"]);
     for (kind, list) in [("input", &compiled.program.inputs), ("output", &compiled.program.outputs)] {

@@ -1,7 +1,7 @@
 //! Preparation shared by `run`, `bench`, `verify`, `explain`, `source` and `compile`: from command-line options to a
 //! model that is ready to be run or inspected.
 
-use super::args::{BuildArgs, InputArgs};
+use super::args::{BuildArgs, DimChoice, InputArgs};
 use super::inputs::InputSources;
 use super::interrupt::cancel_on_interrupt;
 use super::{escape, render};
@@ -110,12 +110,17 @@ pub fn compile(path: &Path, args: &BuildArgs, session: &Session, given: &InputSo
         .help(format!("\"byoc inspect {}\" prints its contents", path.display()))
         .into());
     }
-    let (open, dims): (Vec<_>, Vec<_>) = args.dims.iter().cloned().partition(|(_, size)| size.is_none());
-    let mut load = LoadOptions {
-        dims: dims.into_iter().filter_map(|(name, size)| Some((name, size?))).collect(),
-        open: open.into_iter().map(|(name, _)| name).collect(),
-        input_shapes: given.shapes(),
-    };
+    let mut load = LoadOptions { input_shapes: given.shapes(), ..LoadOptions::default() };
+    let mut specialized = Vec::new();
+    for (name, choice) in &args.dims {
+        match choice {
+            DimChoice::Fixed(size) => drop(load.dims.insert(name.clone(), *size)),
+            DimChoice::Open(sizes) => {
+                load.open.insert(name.clone());
+                specialized.extend((!sizes.is_empty()).then(|| (name.clone(), sizes.clone())));
+            }
+        }
+    }
     if given.has_image()
         && let Some((name, size)) = given.image_dims(&frontend::signature(path)?.inputs)
         && !load.open.contains(&name)
@@ -127,7 +132,17 @@ pub fn compile(path: &Path, args: &BuildArgs, session: &Session, given: &InputSo
     let mut print_line = |text: &str| spinner.suspend(|| eprintln!("{}", escape::lines(text)));
     let built = {
         let _interruptible = cancel_on_interrupt(&session.cancel);
-        build::build(session, loaded, &build_options(args), &mut print_line)?
+        let bound = loaded.bound.clone();
+        let mut built = build::build(session, loaded, &build_options(args), &mut print_line)?;
+        for dims in build::combinations(&specialized)? {
+            let open = load.open.iter().filter(|name| !dims.contains_key(*name)).cloned().collect();
+            let mut load = LoadOptions { dims: bound.clone(), open, ..LoadOptions::default() };
+            load.dims.extend(dims.clone());
+            let loaded = frontend::load(path, &load)?;
+            let variant = build::build(session, loaded, &build_options(args), &mut print_line)?;
+            built.compiled.add_variant(dims, variant.compiled);
+        }
+        built
     };
     spinner.finish_and_clear();
     let share = built.explanation.totals.offload_share;

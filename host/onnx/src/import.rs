@@ -128,7 +128,7 @@ fn check_operators(nodes: &[FlatNode]) -> Result<(), Vec<Diagnostic>> {
         let times = if count == 1 { "once".to_owned() } else { format!("{count} times") };
         error = error.note(format!("{op} (domain {domain}, opset {version}), {times}"));
         if misspelt.is_none() {
-            misspelt = nearest(op, ops::names(domain));
+            misspelt = nearest(op, ops::names(domain)).filter(|near| *near != op);
         }
     }
     Err(vec![error.help(match misspelt {

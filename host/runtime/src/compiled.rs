@@ -4,6 +4,7 @@ use crate::exec::{Program, Signature};
 use byoc_ir::diag::{Diagnostic, codes};
 use byoc_ir::tensor::Tensor;
 use serde_json::{Value, json};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 /// Built model. Equal models, options and plugins give equal results, whatever the directory or the number of threads.
@@ -23,12 +24,27 @@ pub struct Compiled {
     pub options: Value,
     /// True if the regions were read from a file, so that this process did not compile them.
     pub from_file: bool,
+    /// Programs for fixed values of symbolic dimensions, which inputs of these sizes run on.
+    pub variants: Vec<Variant>,
+}
+
+/// Program for fixed values of symbolic dimensions.
+#[derive(Clone, Debug)]
+pub struct Variant {
+    /// Values of the dimensions, by name.
+    pub dims: BTreeMap<String, usize>,
+    /// Built model with these dimensions.
+    pub compiled: Compiled,
 }
 
 impl Compiled {
     /// Moves every region to the host: no plugin is called.
     pub fn on_host(mut self) -> Compiled {
         self.regions.fill(None);
+        self.variants = std::mem::take(&mut self.variants)
+            .into_iter()
+            .map(|variant| Variant { compiled: variant.compiled.on_host(), ..variant })
+            .collect();
         self
     }
 
@@ -55,7 +71,25 @@ impl Compiled {
                 .and_then(|signature| signature.check_ports(&region.inputs, &region.outputs))
                 .map_err(|message| contradiction(format!("region {}: {message}", region.symbol)))?;
         }
-        Ok(())
+        self.variants.iter().try_for_each(|variant| {
+            let ports = |program: &Program| program.inputs.len() == self.program.inputs.len();
+            if !ports(&variant.compiled.program) {
+                return Err(contradiction("a specialized program has other inputs".to_owned()));
+            }
+            variant.compiled.check()
+        })
+    }
+
+    /// Adds a program for fixed values of symbolic dimensions. Constants that both have share their memory.
+    pub fn add_variant(&mut self, dims: BTreeMap<String, usize>, mut compiled: Compiled) {
+        let digest = |tensor: &Tensor| (tensor.dtype(), tensor.shape().to_vec(), blake3::hash(tensor.bytes()));
+        let known: HashMap<_, &Tensor> = self.constants.iter().map(|tensor| (digest(tensor), tensor)).collect();
+        for constant in &mut compiled.constants {
+            if let Some(&same) = known.get(&digest(constant)) {
+                *constant = same.clone();
+            }
+        }
+        self.variants.push(Variant { dims, compiled });
     }
 }
 

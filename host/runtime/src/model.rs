@@ -42,6 +42,8 @@ fn offloaded(explain: &serde_json::Value, regions: &HashSet<&str>) -> (u64, f64)
 /// Model that can run.
 pub struct Model {
     executor: Executor,
+    /// Executors of the programs for fixed values of symbolic dimensions.
+    variants: Vec<Executor>,
     /// Share of the FLOPs per run that backends execute, excluding regions that fell back to the host.
     pub offload_share: f64,
     /// FLOPs per run that backends execute.
@@ -110,13 +112,21 @@ impl Model {
         &self.executor
     }
 
+    /// Returns the executor that inputs of these shapes run on: that of the first specialized program that has them, or
+    /// that of the program with symbolic dimensions.
+    pub fn executor_for(&self, inputs: &[Tensor]) -> &Executor {
+        let takes = |port: &Port, input: &Tensor| port.ty.shape().is_some_and(|shape| *shape == *input.shape());
+        let fits = |executor: &&Executor| executor.program().inputs.iter().zip(inputs).all(|(port, x)| takes(port, x));
+        self.variants.iter().find(fits).unwrap_or(&self.executor)
+    }
+
     /// Runs the model. The inputs correspond to [`Model::inputs`], the results to [`Model::outputs`].
     ///
     /// # Errors
     /// When the inputs do not match [`Model::inputs`], or a step fails.
     pub fn run(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>, Failure> {
         entries::save_float_state();
-        Ok(self.executor.run(inputs)?)
+        Ok(self.executor_for(inputs).run(inputs)?)
     }
 
     /// Runs the model; the observer is notified of every step.
@@ -125,7 +135,7 @@ impl Model {
     /// Same as [`Model::run`].
     pub fn run_observed(&self, inputs: &[Tensor], observer: &dyn Observer) -> Result<Vec<Tensor>, Failure> {
         entries::save_float_state();
-        Ok(self.executor.run_observed(inputs, Some(observer))?)
+        Ok(self.executor_for(inputs).run_observed(inputs, Some(observer))?)
     }
 
     /// Runs the model; setting `cancel` ends the run. A request with its own deadline uses a [`Cancel::part`] of the
@@ -134,7 +144,7 @@ impl Model {
     /// # Errors
     /// Same as [`Model::run`].
     pub fn run_under(&self, inputs: &[Tensor], cancel: &Cancel) -> Result<Vec<Tensor>, Failure> {
-        Ok(self.executor.run_under(inputs, None, cancel)?)
+        Ok(self.executor_for(inputs).run_under(inputs, None, cancel)?)
     }
 }
 
@@ -147,12 +157,29 @@ enum ConstantRetention {
 
 fn load(
     session: &Session,
-    compiled: Compiled,
+    mut compiled: Compiled,
     cache_dir: Option<&Path>,
     retention: ConstantRetention,
 ) -> Result<(Model, Vec<Diagnostic>), Failure> {
     let _scope = session.cancel.enter();
     compiled.check()?;
+    let variants = std::mem::take(&mut compiled.variants);
+    let (mut model, mut warnings) = load_program(session, compiled, cache_dir, retention)?;
+    for variant in variants {
+        let (variant, further) = load_program(session, variant.compiled, cache_dir, retention)?;
+        model.variants.push(variant.executor);
+        // Regions that no program can load are reported once.
+        warnings.extend(further.into_iter().filter(|warning| !warnings.contains(warning)).collect::<Vec<_>>());
+    }
+    Ok((model, warnings))
+}
+
+fn load_program(
+    session: &Session,
+    compiled: Compiled,
+    cache_dir: Option<&Path>,
+    retention: ConstantRetention,
+) -> Result<(Model, Vec<Diagnostic>), Failure> {
     if compiled.from_file && !session.allow_native {
         native::reject_native_code(session, &compiled)?;
     }
@@ -235,5 +262,5 @@ fn load(
     for note in executor.notes() {
         warnings.push(Diagnostic::warning(codes::plugins::PLUGIN_FAULT, note).note("the result is the same"));
     }
-    Ok((Model { executor, offload_share, offload_flops, regions: count }, warnings))
+    Ok((Model { executor, variants: Vec::new(), offload_share, offload_flops, regions: count }, warnings))
 }

@@ -7,6 +7,8 @@ pub mod explanation;
 pub mod export;
 mod pipeline;
 pub mod plan;
+mod specialize;
 
 pub use byoc_runtime::compiled::{self, Compiled, CompiledRegion, PluginId, RegionSource};
 pub use pipeline::{BuildOptions, BuildOutput, RefusalSummary, SIMPLIFY, build, refusal_headline, refusal_summary};
+pub use specialize::combinations;

@@ -177,6 +177,7 @@ pub fn build(
         model_digest: digest,
         options: compiled_options(&backends, &loaded.bound),
         from_file: false,
+        variants: Vec::new(),
     };
     Ok(BuildOutput { compiled, simplified, partitioned, explanation, signature: loaded.signature, warnings })
 }

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use std::collections::BTreeMap;
 
 /// Version of the format. A reader rejects any other.
 pub const FORMAT: u32 = 1;
@@ -26,6 +27,27 @@ pub struct Manifest {
     pub tensors: Vec<TensorRecord>,
     /// All entries of the archive except the manifest, in archive order.
     pub entries: Vec<Entry>,
+    /// Programs for fixed values of symbolic dimensions.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub variants: Vec<VariantRecord>,
+}
+
+/// Program for fixed values of symbolic dimensions.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct VariantRecord {
+    /// Values of the dimensions, by name.
+    pub dims: BTreeMap<String, usize>,
+    /// Name of the entry with the program.
+    pub program: String,
+    /// Build options that affect the result.
+    pub options: Value,
+    /// Placement of each operator of the model.
+    pub explain: Value,
+    /// Regions, in the program's order.
+    pub regions: Vec<Option<RegionRecord>>,
+    /// Constants, in the program's order.
+    pub tensors: Vec<TensorRecord>,
 }
 
 /// Entry of the archive.

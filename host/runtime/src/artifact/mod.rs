@@ -11,7 +11,7 @@ mod manifest;
 mod read;
 mod write;
 
-pub use manifest::{Entry, FORMAT, Manifest, RegionRecord, TensorRecord};
+pub use manifest::{Entry, FORMAT, Manifest, RegionRecord, TensorRecord, VariantRecord};
 pub use read::{Artifact, open, parse};
 pub use write::{write, write_to};
 

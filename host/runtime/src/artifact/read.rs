@@ -1,9 +1,9 @@
 //! Opens an artifact: maps it, checks it, and returns its parts without copying them.
 
-use super::manifest::{FORMAT, Manifest, RegionRecord};
+use super::manifest::{FORMAT, Manifest, RegionRecord, TensorRecord};
 use super::write::dtype_name;
 use super::{ALIGN, DIGEST_DIGITS, MANIFEST, PROGRAM, TRAILER, WEIGHTS};
-use crate::compiled::{Compiled, CompiledRegion, PluginId, RegionSource};
+use crate::compiled::{Compiled, CompiledRegion, PluginId, RegionSource, Variant};
 use crate::exec::{Program, validate};
 use byoc_files::mapped::{self, MappedFile};
 use byoc_files::open_regular;
@@ -92,21 +92,35 @@ pub fn parse<T: AsRef<[u8]> + Send + Sync + 'static>(file: Arc<T>) -> Result<Art
     if manifest.entries.len() + 1 != entries.len() {
         return Err(malformed("the archive has entries that are missing from the manifest"));
     }
-    let program: Program = serde_json::from_slice(get(PROGRAM)?).map_err(|e| malformed(format!("{PROGRAM}: {e}")))?;
-    validate(&program).map_err(|e| malformed(e.message))?;
     let weights = entries.get(WEIGHTS).ok_or_else(|| malformed(format!("missing entry {WEIGHTS}")))?;
-    let constants = constants(&file, weights.clone(), &manifest, &program)?;
-    let regions = manifest.regions.iter().map(|record| record.as_ref().map(|record| region(record, get)).transpose());
-    let regions = regions.collect::<Result<_, _>>()?;
-    let compiled = Compiled {
+    let program = program(PROGRAM, get)?;
+    if manifest.tensors.iter().zip(&program.constants).any(|(record, port)| record.name != port.name) {
+        return Err(malformed("expected the same names of constants in program and manifest"));
+    }
+    let mut compiled = Compiled {
+        constants: constants(&file, weights.clone(), &manifest.tensors, &program)?,
         program,
-        constants,
-        regions,
+        regions: regions(&manifest.regions, get)?,
         explain: manifest.explain.clone(),
         model_digest: manifest.model_digest.clone(),
         options: manifest.options.clone(),
         from_file: true,
+        variants: Vec::with_capacity(manifest.variants.len()),
     };
+    for record in &manifest.variants {
+        let program = self::program(&record.program, get)?;
+        let variant = Compiled {
+            constants: constants(&file, weights.clone(), &record.tensors, &program)?,
+            program,
+            regions: regions(&record.regions, get)?,
+            explain: record.explain.clone(),
+            model_digest: manifest.model_digest.clone(),
+            options: record.options.clone(),
+            from_file: true,
+            variants: Vec::new(),
+        };
+        compiled.variants.push(Variant { dims: record.dims.clone(), compiled: variant });
+    }
     compiled.check()?;
     Ok(Artifact { bytes: bytes.len() as u64, manifest, compiled })
 }
@@ -175,11 +189,26 @@ fn manifest(bytes: &[u8]) -> Result<Manifest, Diagnostic> {
     serde_json::from_value(value).map_err(|e| malformed(format!("{MANIFEST}: {e}")))
 }
 
-/// Returns the constants as views of the file.
+/// Reads a program.
+fn program<'a>(name: &str, get: impl Fn(&str) -> Result<&'a [u8], Diagnostic>) -> Result<Program, Diagnostic> {
+    let program = serde_json::from_slice(get(name)?).map_err(|e| malformed(format!("{name}: {e}")))?;
+    validate(&program).map_err(|e| malformed(e.message))?;
+    Ok(program)
+}
+
+/// Reads the regions of a program.
+fn regions<'a>(
+    records: &[Option<RegionRecord>],
+    get: impl Fn(&str) -> Result<&'a [u8], Diagnostic> + Copy,
+) -> Result<Vec<Option<CompiledRegion>>, Diagnostic> {
+    records.iter().map(|record| record.as_ref().map(|record| region(record, get)).transpose()).collect()
+}
+
+/// Returns the constants of a program as views of the file.
 fn constants<T: AsRef<[u8]> + Send + Sync + 'static>(
     file: &Arc<T>,
     weights: Range<usize>,
-    manifest: &Manifest,
+    records: &[TensorRecord],
     program: &Program,
 ) -> Result<Vec<Tensor>, Diagnostic> {
     let bytes = &(**file).as_ref()[weights.clone()];
@@ -190,11 +219,11 @@ fn constants<T: AsRef<[u8]> + Send + Sync + 'static>(
     let (header, data) = rest.split_at(length.ok_or_else(|| bad("the header is longer than the entry"))?);
     let header: Value = serde_json::from_slice(header).map_err(|e| bad(&e.to_string()))?;
     let base = weights.start + 8 + (rest.len() - data.len());
-    if manifest.tensors.len() != program.constants.len() {
+    if records.len() != program.constants.len() {
         return Err(malformed("expected the same constants in program and manifest"));
     }
     let mut tensors = Vec::with_capacity(program.constants.len());
-    for (record, port) in manifest.tensors.iter().zip(&program.constants) {
+    for (record, port) in records.iter().zip(&program.constants) {
         let wrong = || bad(&format!("tensor {} does not match the program", port.name));
         let shape = port.ty.shape().ok_or_else(wrong)?;
         let entry = header.get(&record.name).ok_or_else(wrong)?;
@@ -203,7 +232,7 @@ fn constants<T: AsRef<[u8]> + Send + Sync + 'static>(
             && entry.get("shape").and_then(Value::as_array) == Some(&dims);
         let offset = |i: usize| entry.get("data_offsets")?.get(i)?.as_u64().and_then(|n| usize::try_from(n).ok());
         let range = offset(0).zip(offset(1)).filter(|&(start, end)| start <= end && end <= data.len());
-        let Some((start, end)) = range.filter(|_| declared && record.name == port.name) else { return Err(wrong()) };
+        let Some((start, end)) = range.filter(|_| declared) else { return Err(wrong()) };
         let content = &data[start..end];
         if mapped::digest(content).to_hex().as_str() != record.blake3 {
             return Err(Diagnostic::error(codes::artifacts::DAMAGED, format!("tensor {} is damaged", port.name)));

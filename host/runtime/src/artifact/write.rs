@@ -1,12 +1,13 @@
 //! Writes an artifact.
 
-use super::manifest::{Entry, FORMAT, Manifest, RegionRecord, TensorRecord};
+use super::manifest::{Entry, FORMAT, Manifest, RegionRecord, TensorRecord, VariantRecord};
 use super::{ALIGN, DIGEST_DIGITS, MANIFEST, PROGRAM, TRAILER, WEIGHTS};
 use crate::compiled::{Compiled, CompiledRegion};
 use byoc_files::output::Pending;
 use byoc_ir::diag::{Diagnostic, codes};
 use byoc_ir::tensor::{DType, Tensor};
 use std::borrow::Cow;
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::Path;
@@ -50,11 +51,26 @@ impl<'a> Contents<'a> {
     fn new(compiled: &'a Compiled) -> Result<Contents<'a>, serde_json::Error> {
         let mut entries: Vec<(String, Vec<Cow<'a, [u8]>>)> = Vec::new();
         entries.push((PROGRAM.to_owned(), vec![serde_json::to_vec(&compiled.program)?.into()]));
-        let names: Vec<&str> = compiled.program.constants.iter().map(|port| port.name.as_str()).collect();
-        entries.push((WEIGHTS.to_owned(), safetensors(&names, &compiled.constants)?));
-        let mut regions = Vec::with_capacity(compiled.regions.len());
-        for region in &compiled.regions {
-            regions.push(region.as_ref().map(|region| record(region, &mut entries)));
+        let mut weights = Weights::default();
+        let names = compiled.program.constants.iter().map(|port| port.name.clone());
+        let tensors = names.zip(&compiled.constants).map(|(name, tensor)| weights.add(name, tensor)).collect();
+        let of_variants: Vec<Vec<TensorRecord>> =
+            compiled.variants.iter().enumerate().map(|(i, variant)| weights.of_variant(i, &variant.compiled)).collect();
+        entries.push((WEIGHTS.to_owned(), safetensors(&weights.tensors)?));
+        let regions = records(compiled, "", &mut entries);
+        let mut variants = Vec::with_capacity(compiled.variants.len());
+        for ((i, variant), tensors) in compiled.variants.iter().enumerate().zip(of_variants) {
+            let (folder, compiled) = (format!("variants/{i}/"), &variant.compiled);
+            let program = format!("{folder}{PROGRAM}");
+            entries.push((program.clone(), vec![serde_json::to_vec(&compiled.program)?.into()]));
+            variants.push(VariantRecord {
+                dims: variant.dims.clone(),
+                program,
+                options: compiled.options.clone(),
+                explain: compiled.explain.clone(),
+                regions: records(compiled, &folder, &mut entries),
+                tensors,
+            });
         }
         let described = entries.iter().map(|(name, parts)| Entry {
             name: name.clone(),
@@ -68,12 +84,9 @@ impl<'a> Contents<'a> {
             options: compiled.options.clone(),
             explain: compiled.explain.clone(),
             regions,
-            tensors: names
-                .iter()
-                .zip(&compiled.constants)
-                .map(|(name, tensor)| TensorRecord { name: (*name).to_owned(), blake3: digest([tensor.bytes()]) })
-                .collect(),
+            tensors,
             entries: described.collect(),
+            variants,
         };
         Ok(Contents { manifest: serde_json::to_vec(&manifest)?, entries })
     }
@@ -101,12 +114,57 @@ impl<'a> Contents<'a> {
     }
 }
 
+/// Tensors of the archive, each with its name. A constant of several programs is written once.
+#[derive(Default)]
+struct Weights<'a> {
+    tensors: Vec<(String, &'a Tensor)>,
+    /// Name by element type, shape and digest of the bytes.
+    by_content: HashMap<(DType, &'a [usize], String), String>,
+}
+
+impl<'a> Weights<'a> {
+    /// Adds a tensor of the main program.
+    fn add(&mut self, name: String, tensor: &'a Tensor) -> TensorRecord {
+        let record = TensorRecord { name: name.clone(), blake3: digest([tensor.bytes()]) };
+        self.by_content.insert((tensor.dtype(), tensor.shape(), record.blake3.clone()), name.clone());
+        self.tensors.push((name, tensor));
+        record
+    }
+
+    /// Adds those tensors of a specialized program that no other program has.
+    fn of_variant(&mut self, number: usize, compiled: &'a Compiled) -> Vec<TensorRecord> {
+        let names = compiled.program.constants.iter().map(|port| format!("variants/{number}/{}", port.name));
+        let mut records = Vec::with_capacity(compiled.constants.len());
+        for (name, tensor) in names.zip(&compiled.constants) {
+            let blake3 = digest([tensor.bytes()]);
+            match self.by_content.get(&(tensor.dtype(), tensor.shape(), blake3.clone())) {
+                Some(known) => records.push(TensorRecord { name: known.clone(), blake3 }),
+                None => records.push(self.add(name, tensor)),
+            }
+        }
+        records
+    }
+}
+
+/// Adds the entries of the regions of a program, below `folder`, and returns their records.
+fn records<'a>(
+    compiled: &'a Compiled,
+    folder: &str,
+    entries: &mut Vec<(String, Vec<Cow<'a, [u8]>>)>,
+) -> Vec<Option<RegionRecord>> {
+    compiled.regions.iter().map(|region| region.as_ref().map(|region| record(region, folder, entries))).collect()
+}
+
 /// Adds the entries of a region and returns its record.
-fn record<'a>(region: &'a CompiledRegion, entries: &mut Vec<(String, Vec<Cow<'a, [u8]>>)>) -> RegionRecord {
-    let blob = format!("regions/{}/{}", region.symbol, region.loader);
+fn record<'a>(
+    region: &'a CompiledRegion,
+    folder: &str,
+    entries: &mut Vec<(String, Vec<Cow<'a, [u8]>>)>,
+) -> RegionRecord {
+    let blob = format!("{folder}regions/{}/{}", region.symbol, region.loader);
     entries.push((blob.clone(), vec![Cow::from(&region.blob[..])]));
     let source = region.source.as_ref().map(|source| {
-        let name = format!("regions/{}/source.{}", region.symbol, source.language);
+        let name = format!("{folder}regions/{}/source.{}", region.symbol, source.language);
         entries.push((name.clone(), vec![Cow::from(source.text.as_bytes())]));
         name
     });
@@ -131,11 +189,11 @@ fn record<'a>(region: &'a CompiledRegion, entries: &mut Vec<(String, Vec<Cow<'a,
 
 /// Returns the bytes of a safetensors file whose tensors are aligned to 64 bytes from the beginning of the file. The
 /// format allows no gaps, so the padding between two tensors is a tensor of bytes, `pad.<i>`.
-fn safetensors<'a>(names: &[&str], tensors: &'a [Tensor]) -> Result<Vec<Cow<'a, [u8]>>, serde_json::Error> {
+fn safetensors<'a>(tensors: &[(String, &'a Tensor)]) -> Result<Vec<Cow<'a, [u8]>>, serde_json::Error> {
     let mut header = serde_json::Map::new();
     let mut parts: Vec<Cow<'a, [u8]>> = vec![Cow::default()];
     let mut at = 0usize;
-    for (i, (name, tensor)) in names.iter().zip(tensors).enumerate() {
+    for (i, (name, tensor)) in tensors.iter().enumerate() {
         let mut add = |name: &str, dtype: &str, shape: &[usize], bytes: Cow<'a, [u8]>| {
             let offsets = [at, at + bytes.len()];
             at = offsets[1];

@@ -1,0 +1,51 @@
+//! Programs for fixed values of symbolic dimensions, beside the one with symbolic dimensions.
+
+use crate::error::Failure;
+use byoc_ir::diag::{Diagnostic, codes};
+use std::collections::BTreeMap;
+
+/// Maximum number of specialized programs of a model: each is compiled and stored.
+const MAX_VARIANTS: usize = 64;
+
+/// Returns every combination of the values of the dimensions, the last dimension varying fastest.
+///
+/// # Errors
+/// More than [`MAX_VARIANTS`] combinations.
+pub fn combinations(dims: &[(String, Vec<usize>)]) -> Result<Vec<BTreeMap<String, usize>>, Failure> {
+    let count = dims.iter().try_fold(1usize, |count, (_, values)| count.checked_mul(values.len()));
+    if count.is_none_or(|count| count > MAX_VARIANTS) {
+        let found = count.map_or_else(|| "more".to_owned(), |count| count.to_string());
+        let message = format!("expected at most {MAX_VARIANTS} specialized programs, found {found}");
+        return Err(Diagnostic::error(codes::frontends::BAD_BINDING, message)
+            .help("give fewer values with --dim NAME=N,N..")
+            .into());
+    }
+    if dims.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut all = vec![BTreeMap::new()];
+    for (name, values) in dims {
+        let with = |given: &BTreeMap<String, usize>, value: usize| {
+            let mut given = given.clone();
+            given.insert(name.clone(), value);
+            given
+        };
+        all = all.iter().flat_map(|given| values.iter().map(move |&value| with(given, value))).collect();
+    }
+    Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::combinations;
+
+    #[test]
+    fn combines_values_in_order() {
+        let dims = [("a".to_owned(), vec![1, 8]), ("b".to_owned(), vec![4, 2])];
+        let all = combinations(&dims).unwrap();
+        let pairs: Vec<(usize, usize)> = all.iter().map(|dims| (dims["a"], dims["b"])).collect();
+        assert_eq!(pairs, [(1, 4), (1, 2), (8, 4), (8, 2)]);
+        assert_eq!(combinations(&[]).unwrap(), []);
+        assert!(combinations(&[("a".to_owned(), (0..65).collect())]).is_err());
+    }
+}

@@ -1,0 +1,59 @@
+//! Programs for fixed values of symbolic dimensions, in one artifact with the program for all values.
+
+mod support;
+
+use byoc::artifact;
+use byoc::build::{self, BuildOptions, Compiled};
+use byoc::frontend::folder::TestFolder;
+use byoc::frontend::{self, LoadOptions};
+use byoc::model::Model;
+use byoc::session::Session;
+use std::collections::BTreeMap;
+use support::{max_rel_err, test_data};
+
+/// Builds the model with these values of its dimensions; the others stay symbolic.
+fn build(session: &Session, folder: &TestFolder, dims: &BTreeMap<String, usize>) -> Compiled {
+    let open = ["batch", "sequence"].into_iter().filter(|name| !dims.contains_key(*name)).map(String::from).collect();
+    let options = LoadOptions { dims: dims.clone(), open, ..LoadOptions::default() };
+    let loaded = frontend::load(&folder.model, &options).unwrap();
+    build::build(session, loaded, &BuildOptions::default(), &mut |_| {}).unwrap().compiled
+}
+
+#[test]
+fn inputs_run_on_the_program_of_their_sizes() {
+    let session = Session::without_plugins(2).unwrap();
+    let folder = TestFolder::open(&test_data("open/bert_open")).unwrap();
+    let mut compiled = build(&session, &folder, &BTreeMap::new());
+    let values = [("batch".to_owned(), vec![1, 2]), ("sequence".to_owned(), vec![7, 16])];
+    for dims in build::combinations(&values).unwrap() {
+        let variant = build(&session, &folder, &dims);
+        compiled.add_variant(dims, variant);
+    }
+    let scratch = tempfile::tempdir().unwrap();
+    let path = scratch.path().join("bert.byoc");
+    artifact::write(&path, &compiled).unwrap();
+    let opened = artifact::open(&path).unwrap();
+    let weights: usize = compiled.constants.iter().map(|constant| constant.bytes().len()).sum();
+    let entry = opened.manifest.entries.iter().find(|entry| entry.name == "weights.safetensors").unwrap();
+    let stored = entry.bytes as usize;
+    assert!(stored < weights * 3 / 2, "expected weights to be stored once, found {stored} bytes for {weights}");
+    let opened = opened.into_compiled();
+    assert_eq!(opened.variants.len(), 4);
+    let (model, _) = Model::load(&session, opened, None).unwrap();
+    let mut specialized = 0;
+    for set in &folder.sets {
+        let loaded = folder.load(&LoadOptions::default()).unwrap();
+        let inputs = set.read_inputs(&loaded.signature.inputs).unwrap();
+        let expected = set.read_outputs(&loaded.signature.outputs).unwrap();
+        let found = model.run(&inputs).unwrap();
+        for (found, expected) in found.iter().zip(&expected) {
+            assert!(max_rel_err(found, expected) <= 1e-5);
+        }
+        let ports = &model.executor_for(&inputs).program().inputs;
+        let fixed = ports[0].ty.shape().is_some();
+        let shape = inputs[0].shape();
+        assert_eq!(fixed, [1, 2].contains(&shape[0]) && [7, 16].contains(&shape[1]), "{shape:?}");
+        specialized += usize::from(fixed);
+    }
+    assert_eq!((specialized, folder.sets.len()), (2, 4));
+}
