@@ -62,6 +62,7 @@ fn model() -> Compiled {
         model_digest: "ab".repeat(32),
         options: serde_json::json!({ "backends": ["test"] }),
         from_file: false,
+        variants: Vec::new(),
     }
 }
 
