@@ -9,7 +9,8 @@ use byoc_ir::typing::Builder;
 use proptest::prelude::*;
 use std::fmt::Write;
 
-/// Generator of well-typed programs from a list of choices; when they run out, every choice is the first.
+/// Generator of well-typed programs from a list of choices. When the list is exhausted, every choice is the first
+/// alternative.
 struct Generator<'a> {
     builder: Builder,
     choices: std::slice::Iter<'a, u8>,
@@ -329,7 +330,7 @@ fn mutated_texts_never_panic() {
     assert!(read > 100 && refused > 1_000, "the mutations reach both ways: {read} read, {refused} refused");
 }
 
-/// Parses, types, verifies, prints and parses again.
+/// Parses, types, verifies and prints a module; asserts that the printed text parses to an equal module.
 fn whole_way(text: &str) -> Module {
     let parsed = parse(text, &ParseOptions::default());
     assert_eq!(parsed.diagnostics, []);

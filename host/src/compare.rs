@@ -2,7 +2,8 @@
 
 use byoc_ir::tensor::{Tensor, TensorView};
 
-/// Tolerance of a comparison. Shapes and element types must agree, integers and booleans exactly; NaN equals NaN.
+/// Tolerance of a comparison. Shapes and element types must be equal, and so must the elements of integer and boolean
+/// tensors. NaN equals NaN.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Tolerance {
     /// NumPy's allclose: |a - b| <= atol + rtol * |b| for each element.
@@ -12,8 +13,8 @@ pub enum Tolerance {
         /// Absolute tolerance.
         atol: f64,
     },
-    /// Bound on max|a - b| / max|b| over the whole tensor: the measure for whole models, whose small elements carry the
-    /// rounding errors of large ones.
+    /// Bound on max|a - b| / max|b| over the whole tensor. Suits the outputs of whole models, whose small elements
+    /// carry the rounding errors of large ones.
     MaxRelative(f64),
 }
 
@@ -44,7 +45,7 @@ pub fn compare(got: &Tensor, want: &Tensor, tolerance: Tolerance) -> Comparison 
     if !got.dtype().is_float() && !got.dtype().is_small_float() {
         return integers(got, want);
     }
-    // A unit in the last place of a small float is beyond every tolerance, so they are compared exactly.
+    // Small floats are compared exactly, because one unit in their last place exceeds every tolerance.
     let tolerance = if got.dtype().is_small_float() { Tolerance::MaxRelative(0.0) } else { tolerance };
     let (a, b) = (got.view(), want.view());
     let scale = b.f64s().filter(|v| v.is_finite()).fold(0.0f64, |m, v| m.max(v.abs()));

@@ -33,8 +33,8 @@ impl Trace {
         self.record_steps || tracing::enabled!(target: "byoc::region", tracing::Level::INFO)
     }
 
-    /// Adds events that plugins recorded during a run: an event becomes an instant event with its fields, a count a
-    /// point of a counter track.
+    /// Adds events that plugins recorded during a run. An event becomes an instant event with its fields, and a count
+    /// becomes a point of a counter track.
     pub fn add_plugin_events(&self, recorded: &[RecordedEvent]) {
         let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
         for event in recorded {

@@ -38,7 +38,7 @@ use byoc_ir::ir::{
 use byoc_ir::op;
 use byoc_ir::typing::{infer_expr, unify};
 
-/// Maximum number of faults that are reported.
+/// Maximum number of violations that are reported.
 const MAX_FAULTS: usize = 100;
 
 /// Checks every rule.
@@ -50,7 +50,8 @@ pub fn verify(module: &Module) -> Result<(), Vec<Diagnostic>> {
     if faults.is_empty() {
         return Ok(());
     }
-    // Scopes presuppose rule 1. If that is violated, the scopes only serve to find the function of a fault.
+    // Scopes presuppose rule 1. If rule 1 is violated, the scopes only serve to find the function that contains a
+    // violation.
     let scopes = Scopes::of_module(module);
     let diagnostic = |fault: Fault| match fault.at.and_then(|id| enclosing_global(module, &scopes, id)) {
         Some(name) => fault.diagnostic.note(format!("in @{name}")),

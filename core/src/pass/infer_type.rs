@@ -26,7 +26,8 @@ pub fn infer_type(module: &Module) -> Result<Module, Vec<Fault>> {
     Ok(typed)
 }
 
-/// Infers the types of a module and of `roots`, expressions that no global function has to reach.
+/// Infers the types of a module in place, including those of `roots`, which need not be reachable from a global
+/// function.
 ///
 /// # Errors
 /// Errors of [`infer_type`]; the module is then partially typed.
@@ -50,8 +51,8 @@ const MAX_ROUNDS: u8 = 200;
 /// Maximum length of a chain of let-bound variables that is followed to a value.
 const MAX_ALIASES: usize = 100;
 
-/// Let bindings of a module: the value of each variable, and the variables bound to each value as a linked list, last
-/// one first. The tables are empty in a module without lets.
+/// Let bindings of a module: the value of each variable, and the variables bound to each value as a linked list in
+/// reverse order of binding. The tables are empty in a module without lets.
 #[derive(Default)]
 struct Lets {
     value: IndexVec<ExprId, Option<ExprId>>,
@@ -208,7 +209,7 @@ impl<'a> Inference<'a> {
         }
     }
 
-    /// Returns a help that suggests a type parameter, if a parameter type of the called function was inferred from
+    /// Returns a help text that suggests a type parameter, if a parameter type of the called function was inferred from
     /// another call.
     fn ambiguous_types(&self, call: ExprId) -> Option<String> {
         let Expr::Call(call) = self.module.expr(call) else { return None };
@@ -454,13 +455,13 @@ impl<'a> Inference<'a> {
         }
     }
 
-    /// Reports an expression whose type is still incomplete, unless other faults were found, which may be the cause.
+    /// Reports an expression whose type is still incomplete, unless type errors were found, which may be the cause.
     fn check_complete(&mut self) {
         if !self.faults.is_empty() {
             return;
         }
         let unknown = |id: &ExprId| self.live[*id] && !self.module.ty(*id).is_complete();
-        // Variables come first: an unknown variable makes the types of its users unknown.
+        // Variables come first: a variable of unknown type makes the types of its users unknown.
         let mut gaps = self.module.nodes.ids().filter(unknown).collect::<Vec<_>>();
         gaps.sort_by_key(|&id| !matches!(self.module.expr(id), Expr::Var(_)));
         if let Some(&id) = gaps.first() {

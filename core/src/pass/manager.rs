@@ -264,10 +264,10 @@ impl<'a> Step<'a> {
     }
 }
 
-/// Runs passes by name, in order. All names are looked up before the first one runs.
+/// Runs passes by name, in order. All names are looked up before the first pass runs.
 ///
 /// # Errors
-/// As [`run_steps`]; an unknown name.
+/// A name is unknown, or a pass fails as in [`run_steps`].
 pub fn run(
     module: Module,
     names: &[&str],
@@ -281,7 +281,7 @@ pub fn run(
 /// Runs steps in order.
 ///
 /// # Errors
-/// A pass that fails, a module that does not verify: with the name of the pass. E0617 or E0618 if this thread was
+/// A pass fails, or a module does not verify; the error names the pass. The code is E0617 or E0618 if this thread was
 /// [cancelled](cancel).
 pub fn run_steps(
     mut module: Cow<'_, Module>,

@@ -37,8 +37,8 @@ pub struct PassOptions {
     pub bind_constants: bool,
     /// `partition_graph`: name of the module in `tvmgen_<module>_...`.
     pub module_name: String,
-    /// `outline_compiler_functions`, `mark_compiler_functions_extern`: backend whose functions to process; all if
-    /// `None`.
+    /// `outline_compiler_functions`, `mark_compiler_functions_extern`: backend whose functions are processed; `None`
+    /// for all backends.
     pub compiler: Option<String>,
     /// `inline_compiler_functions_bound_to`: names of the global functions to inline.
     pub inline_bound_to: Vec<String>,

@@ -32,9 +32,9 @@ impl Pattern {
     }
 
     /// Replaces each match by a call of a new function with the attributes `attrs` and `PartitionedFromPattern`. A
-    /// match is left alone if `check` returns false for its root in `module`.
+    /// match stays unchanged if `check` returns false for its root in `module`.
     ///
-    /// A pattern that is a bare function groups nothing: the module is returned unchanged, with a warning.
+    /// A pattern that is a bare function forms no groups: the module is returned unchanged, with a warning.
     ///
     /// # Errors
     /// None for a well-typed module.

@@ -1,4 +1,4 @@
-//! Copying of functions: of the body in place of a call, or of a whole function, also into another module.
+//! Copying of functions: inlines the body in place of a call, or copies a whole function, also into another module.
 
 use byoc_ir::diag::{Diagnostic, codes};
 use byoc_ir::ir::{Call, Expr, ExprId, Module, OriginId, Origins};

@@ -1,7 +1,7 @@
 //! View of a module for pattern matching: the users of each expression, and the groups collapsed into composites.
 //!
 //! Collapsing a group turns its root into a call of an opaque function with the inputs of the group as arguments, and
-//! removes the expressions that have no other users. To later patterns, a rewritten module would look the same. A whole
+//! removes the expressions that have no other users. Later patterns match as they would on a rewritten module. A whole
 //! table is therefore matched on one graph, and the module is rebuilt once at the end.
 
 use byoc_ir::ir::{Expr, ExprId, Id, IndexVec, Module, Type};
@@ -31,7 +31,8 @@ impl<'m> Graph<'m> {
         Graph::of(module, [])
     }
 
-    /// Creates the graph of a module, with additional roots: expressions that no global function has to reach.
+    /// Creates the graph of a module, with additional roots: expressions that need not be reachable from a global
+    /// function.
     pub fn of(module: &'m Module, roots: impl IntoIterator<Item = ExprId>) -> Graph<'m> {
         let roots: Vec<ExprId> = module.globals.values().copied().chain(roots).collect();
         let mut live = IndexVec::filled(false, module.nodes.len());

@@ -15,7 +15,7 @@ use byoc_ir::op::{self, Params};
 use std::collections::HashSet;
 
 /// Maximum number of visits of pattern nodes per match, as nested optional parts can otherwise take exponential time.
-/// For a recursive pattern it grows by [`STEPS_PER_EXPRESSION`] per expression of the module.
+/// For a recursive pattern, the maximum grows by [`STEPS_PER_EXPRESSION`] per expression of the module.
 const MAX_STEPS: usize = 1 << 20;
 const STEPS_PER_EXPRESSION: usize = 16;
 

@@ -1,28 +1,30 @@
-//! File tests: `tests/filetests/<kind>/*.relay`, with the expectation in the file; `BYOC_BLESS=1` rewrites it.
+//! File tests: `tests/filetests/<kind>/*.relay`, with the expectations in the file; `BYOC_BLESS=1` rewrites the
+//! expectations.
 //!
-//! A file holds one case, or several separated by lines `// ====`. The kinds:
+//! A file holds one case, or several cases separated by lines `// ====`. The kinds:
 //!
-//! * `parse`: parses without errors, and the printed text parses to the same program.
-//! * `error`: parsing or type inference gives exactly the errors in its comments, each `// error: E0101 message` at the
+//! * `parse`: the program parses without errors, and the printed text parses to the same program.
+//! * `error`: parsing or type inference gives exactly the errors in the comments, each `// error: E0101 message` at the
 //!   end of the line of the error.
 //! * `print`: the printed text follows a line `// ----`. With `// types` above, the program is typed first and printed
 //!   with its types.
-//! * `verifier`: parses without errors, and gives exactly the faults in its comments, written as in `error`. Where no
-//!   text can break the rule, `// break: ...` changes the module as a faulty pass would (see `errors::damage`); with
-//!   `// typed:` it is typed first, and the rules about types are checked too.
+//! * `verifier`: the program parses without errors, and verification gives exactly the violations in the comments,
+//!   written as in `error`. Where no text can break the rule, `// break: ...` changes the module as a faulty pass would
+//!   (see `errors::damage`); with `// typed:`, the module is typed first, and the rules about types are checked, too.
 //! * `pass`: `// pass: a, b` above the program, the expected program below a line `// ----`. Both are typed, and
-//!   compared by structure. The module is verified after each pass. For an expected failure,
-//!   `// error: E0330 message` replaces the expected program, and `// unchanged` if the program should stay as it is.
-//!   Options, one per line: `// pattern: name: notation`, `// check: name: notation` (requirement of a backend on the
-//!   original root, in addition to the pattern), `// annotate: target=op,op`, `// include-non-call-ops: false`,
-//!   `// bind-constants: false`, `// module-name: m`, `// compiler: t`, `// layout: operator=data,kernel`,
-//!   `// inline-bound-to: f, g`.
-//!   `// type: T = Tensor[(2), float32]` defines `T` as an abbreviation of the type; `B[t](e)` and `E[t](e)` are
+//!   compared by structure. The module is verified after each pass. For an expected failure, `// error: E0330 message`
+//!   replaces the expected program, and `// unchanged` if the program should stay as it is. Options, one per line: `//
+//!   pattern: name: notation`, `// check: name: notation` (requirement of a backend on the original root, in addition
+//!   to the pattern), `// annotate: target=op,op`, `// include-non-call-ops: false`, `// bind-constants: false`, `//
+//!   module-name: m`, `// compiler: t`, `// layout: operator=data,kernel`, `// inline-bound-to: f, g`. The line `//
+//!   type: T = Tensor[(2), float32]` defines `T` as an abbreviation of the type; `B[t](e)` and `E[t](e)` are
 //!   `compiler_begin` and `compiler_end` of the target `t`.
-//! * `match`: an expression; lines `// yes: pattern` list patterns that match it, lines `// no: pattern` others.
+//! * `match`: an expression; lines `// yes: pattern` list patterns that match the expression, lines `// no: pattern`
+//!   patterns that do not.
 //! * `patterns`: a pattern file; its diagnostics with line and column follow a line `# ----`.
 //!
-//! `// constant: float32 (2, 2): 1 2 3 4` defines `meta[relay.Constant][0]`, the next one `[1]`; one value fills all.
+//! `// constant: float32 (2, 2): 1 2 3 4` defines `meta[relay.Constant][0]`, and the next such line
+//! `meta[relay.Constant][1]`. A single value fills the whole constant.
 
 mod errors;
 mod passes;
@@ -37,7 +39,7 @@ use libtest_mimic::{Arguments, Failed, Trial};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Outcome of a case: its text as it should be. The case passes if the text is unchanged.
+/// Result of a case: the text of the case with the actual results. The case passes if this text equals the original.
 type Outcome = Result<String, Failed>;
 
 /// Kind of test: its folder, and the function that runs a case.
@@ -97,7 +99,8 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// Runs the cases of a file; each returns its text as it should be.
+/// Runs the cases of a file. A case passes if `run` returns its text unchanged; with `bless`, the returned texts are
+/// written to the file.
 fn check_file(path: &Path, run: fn(&str) -> Outcome, bless: bool) -> Result<(), Failed> {
     let source = std::fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?;
     let mut failures = Vec::new();

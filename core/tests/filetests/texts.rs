@@ -33,7 +33,7 @@ pub fn parse_case(case: &str) -> Outcome {
     Ok(case.to_owned())
 }
 
-/// Checks that the printed text parses to the same program, and prints the same again.
+/// Checks that the printed text parses to an equal module, which is printed as the same text again.
 pub fn check_round_trip(module: &Module, root: Option<ExprId>) -> Result<(), Failed> {
     let text = printed(module, root, &PrintOptions::default());
     let again = read(&text.text, &text.constants)?;

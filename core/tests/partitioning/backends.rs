@@ -93,7 +93,7 @@ fn reports_reasons_for_operators_on_the_host() {
     assert_eq!(words[3], "p has no pattern with add and does not support it alone");
 }
 
-/// Judge that refuses by a closure.
+/// Judge whose verdicts a closure determines.
 struct Refuse(fn(&Module, Question<'_>, &Candidate) -> Option<Refusal>);
 
 impl Judge for Refuse {

@@ -27,7 +27,8 @@ fn int() -> Type {
     Type::scalar(DType::I32)
 }
 
-/// Generator of well-typed programs from a list of choices; when they run out, every choice is the first.
+/// Generator of well-typed programs from a list of choices. When the list is exhausted, every choice is the first
+/// alternative.
 struct Generator<'a> {
     builder: Builder,
     choices: std::slice::Iter<'a, u8>,
@@ -88,7 +89,7 @@ impl Generator<'_> {
         })
     }
 
-    /// Generates the end of a block: a value, or a let around more.
+    /// Generates the end of a block: a value, or a let whose body is another block.
     fn rest(&mut self, depth: usize) -> ExprId {
         if depth == 0 {
             return self.pick();
@@ -211,7 +212,7 @@ impl Generator<'_> {
                 self.op("concatenate", &[tuple], Attrs::none())
             }
             8 => match self.ints.last() {
-                // A scalar of the loop, as a tensor.
+                // Casts a loop counter (or a value computed from one) to float32 and adds it to a tensor.
                 Some(&i) => {
                     let i = self.op("cast", &[i], Attrs::new([("dtype", AttrValue::from("float32"))]));
                     let x = self.pick();
@@ -306,7 +307,7 @@ fn program(choices: &[u8]) -> Module {
     infer_type(&generator.builder.module).unwrap_or_else(|faults| panic!("{faults:?}"))
 }
 
-/// Returns the result of `main`, bit for bit.
+/// Returns the bits of the results of `main`.
 fn outcome(module: &Module, cond: bool) -> Vec<Vec<u32>> {
     let x: Vec<f32> = (0..8).map(|i| i as f32 * 0.25 - 1.0).collect();
     let y: Vec<f32> = (0..8).map(|i| 0.75 - i as f32 * 0.125).collect();

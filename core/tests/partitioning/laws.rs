@@ -18,7 +18,8 @@ use std::collections::{BTreeMap, BTreeSet};
 pub const UNARY: [&str; 4] = ["nn.relu", "exp", "tanh", "sigmoid"];
 pub const BINARY: [&str; 4] = ["add", "multiply", "subtract", "maximum"];
 
-/// Generator of well-typed programs from a list of choices; when they run out, every choice is the first.
+/// Generator of well-typed programs from a list of choices. When the list is exhausted, every choice is the first
+/// alternative.
 struct Generator<'a> {
     builder: Builder,
     choices: std::slice::Iter<'a, u8>,
@@ -133,7 +134,8 @@ fn four_passes(module: &Module, rules: &[TargetRule], non_call: bool) -> Module 
     verified(partition_graph(&merged, "default", true))
 }
 
-/// Returns true if regions could depend on each other: a function is called more than once, or a region calls one.
+/// Returns true if regions could depend on each other: a function is called more than once, or a region calls a
+/// function.
 pub fn regions_need_each_other(module: &Module) -> bool {
     let called = |id: ExprId| match module.expr(id) {
         Expr::Call(call) => match call.callee {
@@ -145,7 +147,8 @@ pub fn regions_need_each_other(module: &Module) -> bool {
         },
         _ => None,
     };
-    // A region is one function with one call. Operands come first in the arena, so calls then have no cycle.
+    // If each region is one function with one call, the calls have no cycle, because operands precede their users in
+    // the arena.
     let live = module.live();
     let mut calls: BTreeMap<_, usize> = BTreeMap::new();
     for (id, _) in module.nodes.iter().filter(|(id, _)| live[*id]) {

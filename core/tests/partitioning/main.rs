@@ -1,4 +1,4 @@
-//! Partitioning passes: worked cases, before and after.
+//! Tests of the partitioning passes on worked cases: the program before, and the expected program after.
 //!
 //! Programs are Relay text with two shorthands: `B[t](e)` and `E[t](e)` are the annotations of target `t`, and `T` is
 //! `Tensor[(10, 10), float32]` unless a case says otherwise.
@@ -72,7 +72,7 @@ fn same(actual: &Module, expected: &Module) {
     }
 }
 
-/// Runs passes on a program and compares.
+/// Runs passes on the program `before` and asserts that the result equals `after`.
 fn check(names: &[&str], options: &PassOptions, before: &str, after: &str) {
     same(&passes(&module(before), names, options), &module(after));
 }

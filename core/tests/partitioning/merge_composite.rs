@@ -184,7 +184,7 @@ fn an_escaping_value_that_flows_back_into_the_root_is_computed_twice() {
 
 #[test]
 fn overlapping_matches_go_to_the_later_root() {
-    // Both relu(abs(relu)) overlap in the middle; the one closer to the result is tried first.
+    // The two matches of relu(abs(relu)) overlap in the middle relu; the match closer to the result is tried first.
     merge(
         "rar: nn.relu(abs(nn.relu(*)))",
         "def @main(%a: T) { nn.relu(abs(nn.relu(abs(nn.relu(%a))))) }",

@@ -39,7 +39,7 @@ fn rewrites_to_a_fixed_point() {
 
 #[test]
 fn callback_sees_rewritten_operands() {
-    // x * 1 is x, in any order, also below another match.
+    // x * 1 and 1 * x both become x, also inside the operand of another match.
     let neutral = pattern("multiply(*x, const(1f))");
     let x = neutral
         .post_order()
@@ -159,7 +159,7 @@ fn recursive_pattern_matches_a_chain_of_100_000() {
         let main = module.main().expect("it has a main");
         module.post_order(main.body, |_, expr| expr.as_function().is_none()).len()
     };
-    // The variable, exp, the function, its call and tanh.
+    // The five expressions are the variable, exp, the function, the call of the function, and tanh.
     assert_eq!(calls(&result), 5);
 }
 

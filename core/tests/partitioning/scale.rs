@@ -33,7 +33,7 @@ fn chain() -> Module {
     build(|b, x| (0..SIZE).fold(x, |at, i| op(b, ["nn.relu", "abs", "exp"][i % 3], &[at])))
 }
 
-/// Generates stages of relu and exp of the last stage, added.
+/// Generates stages, each the sum of relu and exp of the preceding stage.
 fn diamonds() -> Module {
     build(|b, x| {
         (0..SIZE / 3).fold(x, |at, _| {
@@ -68,7 +68,7 @@ fn leaking() -> Module {
     })
 }
 
-/// Generates a chain of one backend's operators that uses a host's result at each step.
+/// Generates a chain of one backend's operators, each of which uses a result of the host.
 fn feeding() -> Module {
     build(|b, x| {
         (0..SIZE / 2).fold(x, |at, _| {
@@ -179,7 +179,7 @@ fn a_hundred_thousand_lets_are_as_many_regions() {
 
 #[test]
 fn refuses_region_with_too_many_outputs() {
-    // Each relu of the first relu is used by an add on the host.
+    // All later relus read the first relu, and each is used by an add on the host.
     let text = |outputs: usize| {
         let mut text = format!("{HEAD}  %0 = nn.relu(%x);\n");
         for i in 0..outputs {

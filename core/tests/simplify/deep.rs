@@ -136,7 +136,8 @@ fn normal_forms() {
     let lets = main(|builder, x| nested_lets(builder, x, relu));
     assert_eq!(count(&super::run(&lets, "to_a_normal_form")), 3 * LENGTH + 2);
 
-    // A let as the value of a let as the value of a let: each variable bound to one is bound to another.
+    // Lets nested as the values of lets: in the normal form, a variable that was bound to a let is bound to another
+    // variable.
     let values = main(|builder, x| {
         (0..LENGTH).fold(x, |value, _| {
             let var = builder.var("v", Type::tensor(DType::F32, &[2]));
@@ -153,7 +154,7 @@ fn normal_forms() {
             builder.push(Expr::If { cond, then, otherwise }).unwrap()
         })
     });
-    // Per level an if and a relu, each with its let and variable.
+    // Each level has an if and a relu, each bound to a variable by a let.
     assert_eq!(count(&super::run(&branches, "to_a_normal_form")), 6 * LENGTH + 3);
 }
 
@@ -165,7 +166,7 @@ fn a_chain_after_a_convolution() {
     let conv = builder.op("nn.conv2d", &[x, weight], Attrs::none()).unwrap();
     let body = (0..LENGTH).fold(conv, |value, _| relu(&mut builder, value));
     builder.define("main", &[x], body).unwrap();
-    // One transform before, one of the weights, one after.
+    // One transform before the convolution, one of the weights, one at the end of the chain.
     let after = super::run(&builder.module, "convert_layout");
     assert_eq!(count(&after), count(&builder.module) + 3);
 }

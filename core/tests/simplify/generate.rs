@@ -13,7 +13,7 @@ pub enum Kind {
     Int,
 }
 
-/// Batch 1, two channels, two by two.
+/// NCHW shape: batch 1, two channels, height and width 2.
 const SHAPE: [usize; 4] = [1, 2, 2, 2];
 
 impl Kind {

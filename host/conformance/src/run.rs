@@ -346,7 +346,7 @@ impl Run<'_> {
         for headroom in [1 << 10, 8 << 10, 64 << 10] {
             let request = self.request(backend, case, false, None).ok()?;
             let reply = self.supervisor(Some(size + headroom)).send(&request);
-            // A failed allocation aborts the process in Rust, and exits it in C libraries.
+            // A failed allocation aborts a Rust process; C libraries exit.
             let orderly =
                 matches!(&reply, Reply::Died { termination: Termination::ABORTED | Termination::Exited(_), .. });
             let Some(fault) = fault_in(&reply) else { continue };

@@ -38,7 +38,7 @@ enum Edit {
     Dim { operand: usize, axis: usize, to: usize },
     /// Removes an attribute of a call.
     Default(ExprId, String),
-    /// Removes an attribute, and sets a dimension that depends on it to 1: the channels of a group.
+    /// Removes an attribute, and sets to 1 a dimension that depends on the attribute, such as the channels of a group.
     DefaultAndDim { call: ExprId, key: String, operand: usize, axis: usize },
     /// Replaces the elements of an operand with small integers.
     Simple(usize),
@@ -198,7 +198,7 @@ fn corner(tensor: &Tensor, shape: &[usize]) -> Tensor {
     .expect("a case exceeds the memory")
 }
 
-/// Replaces the finite elements with 1, 2, 3, -1, ...; booleans stay.
+/// Replaces the finite elements with 1, 2, 3, -1, ..., except in a boolean tensor.
 fn simplify(tensor: &Tensor) -> Tensor {
     let size = tensor.dtype().size();
     Tensor::build(tensor.dtype(), tensor.shape(), |bytes| {

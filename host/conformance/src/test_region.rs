@@ -16,7 +16,7 @@ pub struct TestRegion {
     pub constants: Vec<Constant>,
     /// Tensors of the constants.
     pub tensors: Vec<Arc<Tensor>>,
-    /// Inputs.
+    /// Input tensors, in the order of the graph's inputs.
     pub inputs: Vec<Tensor>,
     /// Expected outputs.
     pub expected: Vec<BoundedTensor>,

@@ -57,8 +57,8 @@ fn reproducible_bytes(
     Err(Fault::new(Kind::NotDeterministic, "compile", message))
 }
 
-/// Returns inputs with their elements in reverse order, and the expected results. Indices remain valid at another
-/// position.
+/// Returns inputs with their elements in reverse order, and the expected results. Reversed elements are valid inputs
+/// even if they are indices.
 fn second_inputs(test_region: &TestRegion) -> Result<Option<SecondInputs>, Fault> {
     let inputs: Vec<Tensor> = test_region.inputs.iter().map(reverse).collect();
     Ok(test_region.with_inputs(inputs).ok().map(|(inputs, expected)| SecondInputs { inputs, expected }))
@@ -94,7 +94,7 @@ fn check_repeated_runs(
     check_outputs(&outputs, &test_region.expected, Kind::NotRepeatable, "run", "a later run")
 }
 
-/// Checks two inputs of one type in the same memory.
+/// Checks a run in which two inputs of the same type share memory.
 fn aliased_inputs(
     harness: &Harness<'_, '_>,
     test_region: &TestRegion,
@@ -152,13 +152,13 @@ fn concurrent_runs(
     }
 }
 
-/// Checks a run with services of one thread, everything else being equal.
+/// Checks the result of a run with single-threaded services.
 fn single_thread(harness: &Harness<'_, '_>, test_region: &TestRegion, compiled: &CompiledRegion) -> Result<(), Fault> {
     let executable = harness.load(test_region, compiled, &compiled.blob, harness.single_threaded)?;
     harness.rerun(test_region, &*executable, (Kind::Threads, "run", "with one thread"))
 }
 
-/// Checks a second load of the blob.
+/// Checks the result of an executable that is loaded a second time from the blob, after the first one is dropped.
 fn second_load(harness: &Harness<'_, '_>, test_region: &TestRegion, compiled: &CompiledRegion) -> Result<(), Fault> {
     let (first, second) = (
         harness.load(test_region, compiled, &compiled.blob, harness.services)?,

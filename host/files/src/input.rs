@@ -1,4 +1,4 @@
-//! Input files. An input is a regular file: a FIFO would block, a device may have no end.
+//! Input files. An input is a regular file: a FIFO would block, and a device may have no end.
 
 use super::mapped::MappedFile;
 use byoc_ir::diag::{Diagnostic, codes};
@@ -14,7 +14,7 @@ use std::path::Path;
 /// # Errors
 /// When the file cannot be opened, or is not a regular file.
 pub fn open_regular(path: &Path) -> Result<File> {
-    // Opening a device or a FIFO may have side effects, so the kind is checked before as well.
+    // Opening a device or a FIFO may have side effects, so the kind of file is also checked before it is opened.
     expect_regular(std::fs::metadata(path)?.file_type())?;
     let file = OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(path)?;
     expect_regular(file.metadata()?.file_type())?;

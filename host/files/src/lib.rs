@@ -1,4 +1,4 @@
-//! Files as byoc reads and writes them: inputs are regular files that are mapped or read within bounds, outputs appear
+//! Files as byoc reads and writes them. Inputs are regular files that are mapped or read within bounds; outputs appear
 //! whole or not at all.
 
 pub mod input;

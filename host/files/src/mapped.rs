@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 /// Existing mappings, by their start address.
 static MAPPINGS: Mutex<BTreeMap<usize, Weak<Mmap>>> = Mutex::new(BTreeMap::new());
 
-/// Number of bytes around an accessed page that the system maps together with it.
+/// Size in bytes of the system's fault-around window: the pages that are mapped together with an accessed page.
 const FAULT_AROUND: usize = 64 << 10;
 
 /// Maximum number of bytes that [`digest`] keeps in memory at once.

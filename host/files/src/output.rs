@@ -40,8 +40,8 @@ pub fn write_atomically(
     write().map_err(|e| cannot_write(path, &e))
 }
 
-/// Writes files that belong together: all of them under temporary names, which are renamed in the given order only if
-/// all writes succeeded. The file that readers look for should be the last.
+/// Writes files that belong together: all of them to temporary files, which are renamed in the given order only if all
+/// writes succeeded. The file that readers look for should be the last.
 ///
 /// # Errors
 /// As [`write_atomically`]; nothing has changed then, unless the system fails between two renames.

@@ -1,9 +1,9 @@
-//! Names of dimensions that only a run determines.
+//! Names of dimensions that are known only at run time.
 //!
-//! Relay types such a dimension as `?`. The conversion needs more: that two values have the same length, and how to
-//! compute it. Each unknown dimension therefore gets a name when it is first asked for, with the value and the axis that
-//! it is read from; the dimensions of results are derived from the named dimensions of their arguments. Names do not
-//! occur in the types of the module.
+//! Relay types such a dimension as `?`. The conversion needs more: whether two values have the same length, and how to
+//! compute the length. Each unknown dimension therefore gets a name at its first use, with the value and the axis that
+//! provide it; the dimensions of results are derived from the named dimensions of their arguments. Names do not occur
+//! in the types of the module.
 
 use byoc_ir::ir::{Callee, Dim, DimExpr, Expr, ExprId, Module, Name, TensorType, Type};
 use byoc_ir::op;
@@ -23,7 +23,7 @@ pub struct Names {
 pub struct Source {
     pub value: ExprId,
     pub axis: usize,
-    /// Number of functions around the place where the value is visible.
+    /// Function nesting depth at which the value is visible.
     pub depth: usize,
 }
 
@@ -51,7 +51,7 @@ impl Names {
         dims.clone()
     }
 
-    /// Records the dimensions of a value, where its type does not have them.
+    /// Records the dimensions of a value whose type has unknown dimensions.
     pub fn set(&mut self, module: &Module, value: ExprId, dims: &[Dim]) {
         let Type::Tensor(ty) = module.ty(value) else { return };
         if ty.dims.len() == dims.len() && ty.dims.contains(&Dim::Any) {
@@ -81,7 +81,8 @@ impl Names {
         let Callee::Op(id) = call.callee else { return };
         let types: Vec<Type> = call.args.iter().map(|&arg| self.named_type(module, arg, depth)).collect();
         let values: Vec<_> = call.args.iter().map(|&arg| module.expr(arg).as_constant().map(|t| &**t)).collect();
-        // Types that the relation accepts with unknown dimensions can disagree by their names.
+        // The type relation may accept unknown dimensions and reject the same dimensions with names; the result then
+        // gets no names.
         let Ok(result) = op::get(id).infer(&call.attrs, &types, &values) else { return };
         let result = match (&result, field) {
             (Type::Tuple(fields), Some(index)) => fields.get(index),

@@ -130,23 +130,23 @@ impl<'a, 'm> Node<'a, 'm> {
         self.importer.sizes.set(value, sizes);
     }
 
-    /// Returns the dimensions of a value; those that only a run determines have names.
+    /// Returns the dimensions of a value; those known only at run time have names.
     pub fn dims(&mut self, value: ExprId) -> Result<Vec<Dim>> {
         let ty = self.ty(value)?;
         Ok(self.importer.named_dims(value, &ty))
     }
 
-    /// Records the dimensions of a value, where its type does not have them.
+    /// Records the dimensions of a value whose type has unknown dimensions.
     pub fn name_dims(&mut self, value: ExprId, dims: &[Dim]) {
         self.importer.name_dims(value, dims);
     }
 
-    /// Returns true if `name` names a dimension that only a run determines.
+    /// Returns true if `name` names a dimension that is known only at run time.
     pub fn is_computed_dim(&self, name: &str) -> bool {
         self.importer.names.source(name).is_some()
     }
 
-    /// Returns the value and the axis that a dimension is read from if only a run determines it.
+    /// Returns the value and the axis that provide the dimension `name`, if the dimension is known only at run time.
     pub fn source_of_dim(&mut self, name: &str) -> Option<(ExprId, usize)> {
         self.importer.source_of_dim(name)
     }
@@ -156,7 +156,7 @@ impl<'a, 'm> Node<'a, 'm> {
         self.importer.symbolic_dims.get(name).copied()
     }
 
-    /// Returns the vector of zeros as long as the symbolic dimension `name`, if it was created.
+    /// Returns the cached vector of zeros whose length is the symbolic dimension `name`, if there is one.
     pub fn cached_zeros(&self, name: &str) -> Option<ExprId> {
         self.importer.dim_zeros.get(name).copied()
     }
@@ -342,7 +342,7 @@ impl<'a, 'm> Node<'a, 'm> {
         self.importer.open_function();
     }
 
-    /// Returns what stands in the innermost function for a value from outside, which is computed once.
+    /// Returns the expression in the innermost function for an outer value, which is computed once.
     pub fn capture(&mut self, value: ExprId) -> ExprId {
         self.importer.capture_value(value)
     }
@@ -459,7 +459,7 @@ impl<'a, 'm> Node<'a, 'm> {
         self.op("cast", &[value], attrs![dtype: dtype])
     }
 
-    /// Casts short floats to float32, for operators of several steps that round once, at the end.
+    /// Casts 16-bit floats to float32, for conversions that consist of several calls and round once, at the end.
     pub fn widen(&mut self, value: ExprId) -> Result<ExprId> {
         match self.dtype(value)? {
             DType::F16 | DType::BF16 => self.cast(value, DType::F32),

@@ -28,7 +28,7 @@ impl Node<'_, '_> {
         }
     }
 
-    /// Returns input `i`, a vector of known length, if it is given and an element of it is unknown.
+    /// Returns input `i` if it is given, has a known shape, and has an unknown element.
     pub fn untracked_input(&mut self, i: usize) -> Option<ExprId> {
         let value = self.computed_input(i)?;
         let known = self.tracked_elements(value).is_some_and(|sizes| !sizes.contains(&None));
@@ -177,8 +177,8 @@ impl Node<'_, '_> {
         Ok(Some(like))
     }
 
-    /// Returns a vector of zeros as long as the symbolic dimension `name`. It is made from an input with that dimension
-    /// by reducing the other axes.
+    /// Returns a vector of zeros whose length is the symbolic dimension `name`. For a dimension of the model's inputs,
+    /// the vector is derived from an input with this dimension.
     pub fn zeros_of_dim(&mut self, name: &str) -> Result<ExprId> {
         if let Some(lane) = self.cached_zeros(name) {
             return Ok(lane);

@@ -225,10 +225,10 @@ pub struct DimensionProto {
 /// Value of a dimension.
 #[derive(Clone, PartialEq, prost::Oneof)]
 pub enum DimensionValue {
-    /// A number.
+    /// Fixed dimension.
     #[prost(int64, tag = "1")]
     DimValue(i64),
-    /// A name.
+    /// Name of an unknown dimension.
     #[prost(string, tag = "2")]
     DimParam(String),
 }
@@ -275,7 +275,7 @@ pub struct SparseTensorProto {
     pub dims: Vec<i64>,
 }
 
-/// `TensorProto.DataLocation.EXTERNAL`.
+/// Value `EXTERNAL` of `TensorProto.DataLocation`: the data is in another file.
 pub const LOCATION_EXTERNAL: i32 = 1;
 
 /// Name of the standard domain; the empty name means the same.

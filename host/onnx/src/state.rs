@@ -39,14 +39,14 @@ pub type ConvertNode = fn(&mut ConversionState<'_>, &FlatNode, usize) -> Result<
 #[derive(Clone, Copy)]
 struct Binding {
     value: ExprId,
-    /// Number of functions around the place where the name was bound.
+    /// Function nesting depth at which the name was bound.
     depth: usize,
 }
 
 /// Function that is being built from a subgraph, with the outer values that it reads.
 #[derive(Default)]
 struct Captures {
-    /// Outer value and the variable that stands for it in the function, in the order of their first use.
+    /// Pairs of an outer value and the variable that stands for it in the function, in the order of their first use.
     variables: Vec<(ExprId, ExprId)>,
 }
 
@@ -55,7 +55,7 @@ const MAX_NESTING: usize = 64;
 
 /// State of the conversion of a model.
 pub struct ConversionState<'m> {
-    /// The module so far.
+    /// Builder of the module.
     pub builder: Builder,
     /// Warnings so far.
     pub warnings: Vec<Diagnostic>,
@@ -149,8 +149,8 @@ impl<'m> ConversionState<'m> {
         Ok(Some(value))
     }
 
-    /// Returns what stands for an outer value in a function that is being built. Constants and variables stand for
-    /// themselves; anything else gets a variable, so that it is computed once and not in every call.
+    /// Returns the expression for an outer value in a function that is being built: the value itself if it is a
+    /// constant or a variable, otherwise a captured variable, so that the value is computed once and not in every call.
     fn capture(&mut self, value: ExprId, function: usize) -> ExprId {
         if matches!(self.builder.module.expr(value), Expr::Constant(_) | Expr::Var(_)) {
             return value;
@@ -169,7 +169,7 @@ impl<'m> ConversionState<'m> {
         variable
     }
 
-    /// Returns what stands in the innermost function for a value that is visible inside `depth` functions.
+    /// Returns the expression in the innermost function for a value that is visible inside `depth` functions.
     pub fn capture_from(&mut self, value: ExprId, depth: usize) -> ExprId {
         (depth..self.functions.len()).fold(value, |value, function| self.capture(value, function))
     }
@@ -195,7 +195,7 @@ impl<'m> ConversionState<'m> {
         Some((self.capture_from(value, depth), axis))
     }
 
-    /// Returns what stands in the innermost function for a value from outside.
+    /// Returns the expression in the innermost function for an outer value.
     pub fn capture_value(&mut self, value: ExprId) -> ExprId {
         match self.functions.len().checked_sub(1) {
             Some(innermost) => self.capture(value, innermost),
@@ -228,8 +228,8 @@ impl<'m> ConversionState<'m> {
         Ok(())
     }
 
-    /// Converts a subgraph whose inputs have the given values, and returns its outputs. Names of the graphs around it
-    /// are visible; those that it binds are not visible outside.
+    /// Converts a subgraph whose inputs have the given values, and returns its outputs. Names of the enclosing graphs
+    /// are visible in the subgraph; names that the subgraph binds are not visible outside.
     pub fn subgraph(&mut self, graph: &GraphProto, opset: i64, inputs: &[ExprId]) -> Result<Vec<ExprId>> {
         if self.nesting == MAX_NESTING {
             return Err(Box::new(invalid_model(format!("subgraphs are nested more than {MAX_NESTING} deep"))));

@@ -147,7 +147,7 @@ mod tests {
         h.add(&[0.0, 0.25, -0.5, 1.0]);
         assert_eq!(h.width(), 1.0 / HALF_BINS as f64);
         h.add(&[-3.5, 0.25]);
-        // 1, 2, 4: doubled twice.
+        // The bound doubles twice, from 1 to 4.
         assert_eq!(h.width(), 4.0 / HALF_BINS as f64);
         assert_eq!(h.range(), Range { lo: -3.5, hi: 1.0 });
         assert_eq!(h.count(), 6);

@@ -109,7 +109,8 @@ pub(super) fn divergence(counts: &[u64], kept: usize, levels: usize) -> f64 {
             let last = i + 1 == kept;
             let p = (c + if last { outside } else { 0 }) as f64 / total;
             if p > 0.0 {
-                // A last bin that only clipping fills has no probability in Q; that of a single value is assumed.
+                // If only clipped values are in the last bin, the bin has no probability in Q; the probability of a
+                // single value is assumed.
                 let q = if c > 0 { q } else { 1.0 / total };
                 sum += p * (p / q).ln();
             }
@@ -119,7 +120,7 @@ pub(super) fn divergence(counts: &[u64], kept: usize, levels: usize) -> f64 {
 }
 
 /// Finds the factor on the whole range, from 1/128 to 1 in steps of 1/128, with the smallest expected squared error:
-/// step² / 12 within the range (rounding errors are uniform), the squared distance to the nearer bound outside. (R.
+/// step² / 12 within the range (rounding errors are uniform), and the squared distance to the nearer bound outside. (R.
 /// Banner et al., "Post training 4-bit quantization of convolutional networks", NeurIPS 2019, with counts in place of a
 /// density.)
 fn mean_squared_error(values: &Histogram, scheme: &Scheme) -> Range {
@@ -228,7 +229,7 @@ mod tests {
     #[test]
     fn squared_error_matches_the_definition() {
         let values = [(-2.0, 1), (0.5, 2), (3.0, 1)];
-        // Outside on the left by 1, on the right by 2, two inside with a step of 0.6.
+        // One value is 1 below the range, one is 2 above, and two are inside, with a step of 0.6.
         let error = squared_error(&values, Range { lo: -1.0, hi: 1.0 }, 0.6);
         assert!((error - (1.0 + 4.0 + 2.0 * 0.03)).abs() < 1e-12, "{error}");
     }
@@ -240,7 +241,8 @@ mod tests {
         let h = histogram(normal(400_000));
         let range = Method::MeanSquaredError.range(&h, &Scheme::SYMMETRIC);
         assert!((range.hi - 3.92).abs() < 0.25, "{range:?}");
-        // One outlier at 50 among N values pulls the end to where N c / (12 * 127²) = 50 - c: 16.3 for N = 400,000.
+        // One outlier at 50 among N values moves the bound to the c for which N c / (12 * 127²) = 50 - c: 16.3 for N =
+        // 400,000.
         let h = histogram(normal(400_000).into_iter().chain([50.0]));
         let range = Method::MeanSquaredError.range(&h, &Scheme::SYMMETRIC);
         assert!((range.hi - 16.3).abs() < 0.5, "{range:?}");

@@ -20,7 +20,7 @@ pub struct Row {
     pub output: Option<Parameters>,
     /// Scale and zero point of the input.
     pub input: Option<Parameters>,
-    /// Smallest and largest scale of the weight.
+    /// Minimum and maximum scale of the weight.
     pub weight_scale: Option<(f32, f32)>,
     /// Signal-to-noise ratio of the result, in decibels; includes the noise of all predecessors.
     pub signal_to_noise: Option<f64>,

@@ -316,7 +316,7 @@ impl Rewriter<'_> {
         self.plan.parameters.get(&self.plan.roles.group(id)).copied().unwrap_or(unknown)
     }
 
-    /// Returns the 8-bit form of a value: accumulators are requantized, a float value is quantized.
+    /// Returns the 8-bit form of a value: accumulators are requantized, and a float value is quantized.
     fn quantized(&mut self, rebuild: &mut Rebuild<'_>, id: ExprId) -> Result<ExprId, Box<Diagnostic>> {
         let forms = self.forms.entry(id).or_default();
         if let Some(quantized) = forms.quantized {

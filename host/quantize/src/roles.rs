@@ -178,18 +178,18 @@ fn assign(
             roles[id] = role(module, id);
         }
     }
-    // Backward: values that reach a layer as integers.
+    // Backward traversal: marks the values that reach a layer as integers.
     let mut wanted: IndexVec<ExprId, bool> = IndexVec::filled(false, module.nodes.len());
     for &id in always.iter().rev() {
         wanted[id] = users[id].iter().any(|&user| match &roles[user] {
             Some(Role::Layer(_)) => module.expr(user).as_call().is_some_and(|call| call.args[0] == id),
             Some(Role::Bias(_)) => false,
             Some(_) => wanted[user],
-            // The tuple of a concatenation.
+            // The user is the tuple of a concatenation.
             None => matches!(module.expr(user), Expr::Tuple(_)) && wanted[user],
         });
     }
-    // Forward: operators with integer operands.
+    // Forward traversal: keeps the roles of operators whose operands are integers.
     for &id in always {
         let possible = roles[id].take();
         let integer = |input: &ExprId| roles[*input].is_some();

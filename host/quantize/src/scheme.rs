@@ -105,7 +105,7 @@ impl Scheme {
         }
     }
 
-    /// Returns the smallest and the largest integer of an activation.
+    /// Returns the minimum and maximum integer of an activation.
     pub fn limits(&self) -> (i32, i32) {
         if self.activation == DType::U8 { (0, 255) } else { (-128, 127) }
     }

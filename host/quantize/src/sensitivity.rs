@@ -46,7 +46,8 @@ pub(super) fn keep_within(
     let mut order = candidates;
     order.sort_by(|a, b| sensitivities[b].total_cmp(&sensitivities[a]).then(a.cmp(b)));
 
-    // `low` kept layers are too few, `high` are enough: with all of them kept there is no loss.
+    // Invariant: keeping `low` layers does not meet the limit, keeping `high` does. With all layers kept, there is no
+    // loss.
     let (mut low, mut high) = (0, order.len());
     while high - low > 1 {
         let middle = low + (high - low) / 2;

@@ -6,13 +6,13 @@ use byoc_ir::tensor::Tensor;
 /// Maximum integer of a weight: the range is symmetric about 0.
 const MAX_QUANTIZED: f32 = 127.0;
 
-/// Maximum integer of a bias, which leaves headroom for the accumulated products.
+/// Maximum magnitude of a quantized bias; leaves headroom in int32 for the accumulated products.
 const MAX_BIAS: f64 = (1u32 << 30) as f64;
 
 /// Weight quantized to int8.
 #[derive(Clone, Debug, PartialEq)]
 pub struct QuantizedWeight {
-    /// Integers, in the shape of the weight.
+    /// Quantized values, in the shape of the weight.
     pub values: Tensor,
     /// Scale of each output channel, or one for all.
     pub scales: Vec<f32>,
@@ -88,7 +88,7 @@ mod tests {
         let q = quantize(&weight, 0, &[], 1.0, &Scheme::SYMMETRIC);
         assert_eq!(q.values.as_slice::<i8>(), [10, -127, 127, 64]);
         assert_eq!(q.scales, [12.7 / 127.0, 0.5 / 127.0]);
-        // Along the other axis: channels are columns.
+        // The output channels are on axis 1: the columns.
         let q = quantize(&weight, 1, &[], 1.0, &Scheme::SYMMETRIC);
         assert_eq!(q.values.as_slice::<i8>(), [127, -127, 64, 3]);
         let per_tensor = Scheme { per_channel: false, ..Scheme::SYMMETRIC };

@@ -49,7 +49,7 @@ impl Compiled {
     }
 
     /// Compares the regions of the program with the compiled ones: name, backend, loader, and the types of all inputs
-    /// and outputs. Code that was compiled for other tensors is never loaded.
+    /// and outputs. A blob that was compiled for other tensor types is never loaded.
     ///
     /// # Errors
     /// E0704 if the regions differ; the message names the first difference.
@@ -114,7 +114,7 @@ pub struct CompiledRegion {
     pub blob: Arc<[u8]>,
     /// Functions that the blob defines.
     pub symbols: Vec<String>,
-    /// Generated source, for readers and for machines that the blob does not fit.
+    /// Generated source, for inspection and for machines that cannot run the blob.
     pub source: Option<RegionSource>,
     /// Constants that the loader gets, in order, as indices into [`Compiled::constants`].
     pub constants: Vec<u32>,

@@ -54,9 +54,9 @@ fn available(root: &Path) -> Option<usize> {
     system.into_iter().chain(groups.lines().filter_map(|line| remaining_in_group(root, line))).min()
 }
 
-/// Returns the memory left by a line of `/proc/self/cgroup` (`hierarchy:controllers:path`): the minimum over the group
-/// and its ancestors. In a container, the path may be valid only on the host; the root of the hierarchy then holds the
-/// limits of the container.
+/// Returns the remaining memory, in bytes, of the control group in a line of `/proc/self/cgroup`
+/// (`hierarchy:controllers:path`): the minimum over the group and its ancestors. In a container, the path may be valid
+/// only on the host; the root of the hierarchy then holds the limits of the container.
 fn remaining_in_group(root: &Path, line: &str) -> Option<usize> {
     let mut parts = line.splitn(3, ':');
     let (_, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);

@@ -53,8 +53,8 @@ pub struct Model {
 }
 
 impl Model {
-    /// Loads every region with its loader. A region without a loader, or rejected by its loader, runs on the host; the
-    /// warnings give the region and the reason.
+    /// Loads every region with its loader. A region that has no loader, or that its loader refuses, runs on the host;
+    /// the warnings give the region and the reason.
     ///
     /// Constants that only regions read are released once all regions are ready to run, so packed constants are in
     /// memory twice until then. [`Model::load_sparing`] avoids the second copy.
@@ -69,10 +69,10 @@ impl Model {
         load(session, compiled, cache_dir, ConstantRetention::UntilReady)
     }
 
-    /// Loads like [`Model::load`], but the host releases constants that only regions read as soon as the regions are
-    /// loaded: a backend that packs and releases its constants one by one keeps at most one of them in memory twice.
-    /// Code used only for compiling and loading is released too. If a backend refuses a region after that, `rebuild`
-    /// builds the model again, which is then loaded as by [`Model::load`].
+    /// Same as [`Model::load`], except that the host releases constants that only regions read as soon as the regions
+    /// are loaded: a backend that packs and releases its constants one by one keeps at most one of them in memory
+    /// twice. Code used only for compiling and loading is released too. If a backend refuses a region afterwards, the
+    /// model is built again by `rebuild` and loaded by [`Model::load`].
     ///
     /// # Errors
     /// Same as [`Model::load`], and the errors of `rebuild`.

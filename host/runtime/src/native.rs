@@ -24,7 +24,9 @@ pub fn reject_native_code(session: &Session, compiled: &Compiled) -> Result<(), 
     Ok(())
 }
 
-/// Returns the evidence that a region holds native code; `None` if its loader denies native code or is not available.
+/// Returns the evidence that a region may hold native code: required CPU features, an ELF object in the blob, or a
+/// loader that does not deny native code when asked for [`QUERY`]. `None` if there is no evidence, or the loader is not
+/// available.
 fn native_evidence(session: &Session, region: &CompiledRegion) -> Option<String> {
     let loader = session.registry.loader(&region.loader, &region.plugin.name)?;
     if !region.cpu_features.is_empty() {

@@ -18,10 +18,10 @@ pub struct Session {
     pub metrics: Arc<Metrics>,
     /// Services that plugins get.
     pub services: Services,
-    /// Cancellation of builds and runs in progress, from any thread; inherited from the scope in which the session was
-    /// created, if any.
+    /// Cancellation of builds and runs in progress; any thread may request it. Inherited from the scope in which the
+    /// session was created, if any.
     pub cancel: Cancel,
-    /// Plugins found.
+    /// Registry of the plugins found.
     pub registry: Registry,
     /// True (the default) if regions of artifacts may hold native code, which runs with the rights of the process.
     pub allow_native: bool,

@@ -237,7 +237,8 @@ impl<'b, 'r> PluginJudge<'b, 'r> {
             let operators = candidate.nodes.iter().filter(|&&id| module.expr(id).as_call().is_some()).count();
             let flops = candidate.nodes.iter().map(|&id| flops(module, id)).fold(0, u64::saturating_add);
             let cost = &description.cost;
-            // The FLOPs of a region with unknown dimensions are unknown.
+            // The minimum number of FLOPs does not apply to a region with unknown dimensions, because its FLOPs are
+            // unknown.
             let open = candidate.nodes.iter().any(|&id| has_unknown_dims(module, id));
             if operators < cost.min_region_operators as usize || (flops < cost.min_region_flops && !open) {
                 let detail = format!(

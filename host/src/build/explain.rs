@@ -6,9 +6,9 @@ use byoc_core::pass::{Refusal, Report};
 use byoc_ir::ir::{Expr, ExprId, Id, IndexVec, Module, SourceId, Type};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Returns the operators of the model that still compute something after the model was read. The frontend folded all
-/// others (constants, arithmetic on shapes) into these. The origins of an expression include the folded operators; the
-/// operator itself is last.
+/// Returns the operators of the model that still compute something after the frontend. All other operators (constants,
+/// arithmetic on shapes) were folded into the returned ones. The origins of an expression include the folded operators;
+/// the operator itself is last.
 pub fn computing_sources(module: &Module) -> BTreeSet<SourceId> {
     let live = module.live();
     let calls = module.nodes.iter().filter(|(id, node)| live[*id] && node.expr.as_op_call().is_some());

@@ -55,12 +55,12 @@ pub struct Placement {
 #[derive(Clone, Copy, Debug, Default, Serialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub enum PlacementKind {
-    /// In a region.
+    /// Executed by a region.
     Region,
-    /// On the host.
+    /// Executed on the host.
     #[default]
     Host,
-    /// Nowhere: the operator was folded into another operator or a constant, or removed.
+    /// Not executed: the operator was folded into another operator or a constant, or removed.
     Folded,
 }
 
@@ -117,7 +117,7 @@ pub struct Totals {
     pub in_regions: usize,
     /// Number of operators that run on the host alone.
     pub on_host: usize,
-    /// Number of operators folded away.
+    /// Number of folded operators.
     pub folded: usize,
     /// Number of regions.
     pub regions: usize,

@@ -133,7 +133,8 @@ pub fn build(
                 let code = codes::plugins::REGION_NOT_COMPILED;
                 let message = format!("region {} could not be compiled and runs on the host", region.symbol);
                 let mut warning = diagnostic.note(message);
-                // The generic code of a plugin's error says no more than that the region was not compiled.
+                // The generic code of a plugin's error is omitted, because it says only that the region was not
+                // compiled.
                 if warning.code != codes::plugins::PLUGIN_FAULT {
                     warning.notes.push(format!("the code of the error is {}", warning.code));
                 }
@@ -371,8 +372,8 @@ pub struct RefusalSummary {
 }
 
 impl fmt::Display for RefusalSummary {
-    /// Formats the summary like `nuc refused 9 operators: UnsupportedDtype: input 0 is float64; nuc takes float32: cast
-    /// it first`.
+    /// Formats the summary like `nuc refused 9 operators: UnsupportedDtype: expected float32, found float64: cast it
+    /// first`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let plural = if self.operators == 1 { "" } else { "s" };
         write!(f, "{} refused {} operator{plural}: {}: {}", self.backend, self.operators, self.code, self.detail)?;

@@ -1,7 +1,7 @@
 //! Modules in the Relay text format, with large constants in a safetensors file beside the text.
 //!
 //! `model.relay` is accompanied by `model.relay.safetensors` or `model.safetensors`; `meta[relay.Constant][i]` in the
-//! text is the tensor called `i` there.
+//! text is the tensor named `i` in that file.
 
 use super::{LoadOptions, Loaded, PortInfo, Signature, unreadable};
 use crate::io;
@@ -74,8 +74,8 @@ pub fn load(path: &Path, options: &LoadOptions) -> Result<Loaded, Failure> {
     Ok(Loaded { module, signature, bound, warnings: Vec::new(), file: path.to_owned() })
 }
 
-/// Writes a module as text, and the constants that the text does not contain to a file beside it: both files or
-/// neither.
+/// Writes a module as text, and the constants that the text does not contain to a file beside it. Either both files are
+/// written or neither.
 ///
 /// # Errors
 /// A file that cannot be written.

@@ -18,7 +18,7 @@ pub struct Header {
     pub dtype: DType,
     /// Dimensions.
     pub shape: Shape,
-    /// True if the bytes of each element are in the opposite order.
+    /// True if the elements are big-endian.
     swapped: bool,
     /// True if the elements are column-major.
     fortran: bool,
@@ -62,7 +62,7 @@ impl Header {
         Ok(Header { dtype, shape, swapped, fortran })
     }
 
-    /// Returns the size of the elements in bytes.
+    /// Returns the total size of the elements in bytes.
     ///
     /// # Errors
     /// When the size overflows.

@@ -153,7 +153,7 @@ pub fn write<'a>(path: &Path, arrays: impl IntoIterator<Item = (&'a str, &'a Ten
 /// When the file cannot be written.
 pub fn write_to<'a>(file: &mut File, arrays: impl IntoIterator<Item = (&'a str, &'a Tensor)>) -> std::io::Result<()> {
     let mut zip = ZipWriter::new(file);
-    // A fixed time stamp, so that the same arrays give the same bytes.
+    // The time stamp is fixed, so that the same arrays give the same bytes.
     let options = SimpleFileOptions::default()
         .compression_method(CompressionMethod::Stored)
         .last_modified_time(zip::DateTime::default())

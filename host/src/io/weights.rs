@@ -89,7 +89,7 @@ fn file_type(dtype: DType) -> Dtype {
         DType::U64 => Dtype::U64,
         DType::Bool => Dtype::BOOL,
         DType::I4 | DType::I2 => Dtype::I8,
-        // Codes of types that the format does not know.
+        // Element types that the format does not have are stored as uint8.
         _ => Dtype::U8,
     }
 }

@@ -69,7 +69,7 @@ pub fn vector(values: &[f32]) -> Tensor {
     Tensor::from_slice(&[values.len()], values)
 }
 
-/// Asserts that values agree to a few units in the last place of float32, NaN with NaN.
+/// Asserts that values agree to about 4 float32 ULPs; NaN equals NaN.
 #[track_caller]
 pub fn close(got: &Tensor, want: &[f64]) {
     let got = got.view().to_f64s();

@@ -93,13 +93,13 @@ fn rejects_invalid_scales_at_run_time() {
     assert!(error.contains("expected a tuple of tensors"), "{error}");
 }
 
-/// Returns (M, e) of a ratio, out of the bits of a binary64: M * 2^(e - 31).
+/// Decomposes a positive ratio into a 31-bit multiplier M and an exponent e: ratio = M * 2^(e - 31) up to rounding.
 fn decompose(ratio: f64) -> (i128, i32) {
     let bits = ratio.to_bits();
     assert!(ratio.is_normal() && ratio > 0.0);
     let mantissa = i128::from(bits & ((1 << 52) - 1) | (1 << 52));
     let exponent = (bits >> 52 & 0x7ff) as i32 - 1022;
-    // 53 bits to 31, halves rounded up (away from zero for positive numbers).
+    // Rounds the mantissa from 53 bits to 31, halves up (away from zero, since the mantissa is positive).
     let rounded = (mantissa + (1 << 21)) >> 22;
     if rounded == 1 << 31 { (1 << 30, exponent + 1) } else { (rounded, exponent) }
 }
@@ -142,7 +142,7 @@ impl Random {
         (self.next() >> 11) % n
     }
 
-    /// Returns a random 32-bit integer, of few bits or all.
+    /// Returns a random 32-bit integer of random bit width.
     fn int(&mut self) -> i32 {
         let bits = self.below(32);
         (self.next() as i32) >> bits
@@ -204,7 +204,7 @@ fn rescaled(x: &[i32], from: f32, rounding: &str) -> Vec<i32> {
 
 #[test]
 fn powers_of_two_shift() {
-    // Halves: -1.5 and 1.5, -0.5 and 0.5, and their neighbors.
+    // Halfway cases (-1.5, -0.5, 0.5, 1.5) and their neighbors.
     let x = [-7, -6, -5, -3, -2, -1, 0, 1, 2, 3, 5, 6, 7];
     assert_eq!(rescaled(&x, 0.25, "UPWARD"), [-2, -1, -1, -1, 0, 0, 0, 0, 1, 1, 1, 2, 2]);
     assert_eq!(rescaled(&x, 0.25, "TONEAREST"), [-2, -2, -1, -1, -1, 0, 0, 0, 1, 1, 1, 2, 2]);
@@ -284,13 +284,14 @@ fn fixed_point_products() {
 
 #[test]
 fn sums_of_products_subtract_zero_points() {
-    // (1 - 1, 3 - 1) against (2 - 1, 5 - 1) and, second channel, (4 - 2, 0 - 2).
+    // The dot product of (1 - 1, 3 - 1) with (2 - 1, 5 - 1) in the first output channel, and with (4 - 2, 0 - 2) in the
+    // second.
     let x = Tensor::from_slice(&[1, 2], &[1u8, 3]);
     let w = Tensor::from_slice(&[2, 2], &[2u8, 5, 4, 0]);
     let zeros = Tensor::from_slice(&[2], &[1i32, 2]);
     let got = run("qnn.dense", &Attrs::none(), &[&x, &w, &zero(1), &zeros, &one(0.1), &f32s(&[0.5, 0.25])]);
     assert_eq!((got.shape(), got.as_slice::<i32>()), (&[1, 2][..], &[8, -4][..]));
-    // Padding represents zero: it holds the zero point.
+    // Padding holds the zero point, which represents zero.
     let x = Tensor::from_slice(&[1, 1, 1, 2], &[10i8, 20]);
     let w = Tensor::from_slice(&[1, 1, 1, 3], &[1i8, 2, 3]);
     let pads = attrs([("padding", AttrValue::from([0, 1]))]);
@@ -359,7 +360,7 @@ fn functions_of_one_tensor() {
     let plane = Tensor::from_slice(&[1, 1, 2, 2], &[10u8, 20, 30, 41]);
     let pool = attrs([("pool_size", AttrValue::from([2, 2]))]);
     let mean = run("qnn.avg_pool2d", &pool, &[&plane, &one(0.5), &zero(10), &one(0.25), &zero(0)]);
-    // (0 + 10 + 20 + 31) / 4 = 15.25, times 0.5 / 0.25 = 30.5, away from zero.
+    // The mean is (0 + 10 + 20 + 31) / 4 = 15.25, and 15.25 * 0.5 / 0.25 = 30.5 is rounded away from zero.
     assert_eq!(mean.as_slice::<u8>(), [31]);
 }
 

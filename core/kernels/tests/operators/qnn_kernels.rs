@@ -24,7 +24,7 @@ impl Random {
         items[self.below(items.len())].clone()
     }
 
-    /// Returns random bytes, with the ends of the range more often than others.
+    /// Returns a random tensor of 8-bit elements in which the ends of the range are more frequent than other values.
     fn bytes(&mut self, dtype: DType, shape: &[usize]) -> Tensor {
         let bytes: Vec<u8> = (0..shape.iter().product::<usize>())
             .map(|_| if self.below(8) == 0 { self.pick(&[0x00, 0x7f, 0x80, 0xff]) } else { self.next() as u8 })
@@ -42,7 +42,7 @@ impl Random {
         Tensor::from_slice(shape, &values)
     }
 
-    /// Returns a zero point: zero, within the range of a byte, or (occasionally) any integer.
+    /// Returns zero points: all zero, all within the range of an 8-bit type, or (occasionally) any integers.
     fn zero_points(&mut self, shape: &[usize], dtype: DType) -> Tensor {
         let kind = self.below(10);
         let values: Vec<i32> = (0..shape.iter().product::<usize>())
@@ -71,8 +71,8 @@ fn one(scale: f32) -> Tensor {
     Tensor::scalar(scale)
 }
 
-/// Runs the kernel of a call, with the inputs in `known` as constants, in a pool of `threads`; expects the
-/// reference's bits.
+/// Runs the kernel of a call in a pool of `threads` threads, with the inputs in `known` as constants. Asserts that the
+/// output is bitwise equal to that of the reference.
 fn check(name: &str, attrs: &Attrs, args: &[&Tensor], known: &[usize], threads: usize) {
     let id = op::lookup(name).unwrap_or_else(|| panic!("unknown operator {name}"));
     let def = op::get(id);
@@ -87,7 +87,7 @@ fn check(name: &str, attrs: &Attrs, args: &[&Tensor], known: &[usize], threads: 
     let kernel = byoc_kernels::make(id, &spec).unwrap();
     let views: Vec<TensorView<'_>> = args.iter().map(|t| t.view()).collect();
     let mut workspace = AlignedBytes::copy_of(&vec![0x5a; kernel.workspace()]).unwrap();
-    // Elements that a kernel does not write stay visible.
+    // The fill pattern reveals elements that a kernel does not write.
     let mut buffer = AlignedBytes::copy_of(&vec![0xa5; want[0].bytes().len()]).unwrap();
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
     for _ in 0..2 {

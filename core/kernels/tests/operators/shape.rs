@@ -5,7 +5,7 @@ use byoc_ir::ir::{AttrValue, Attrs, Type};
 use byoc_ir::op::Value;
 use byoc_ir::tensor::{DType, Tensor};
 
-/// Returns 0, 1, 2, ... in this shape.
+/// Returns a tensor of the given shape with the elements 0, 1, 2, ...
 fn counting(shape: &[usize]) -> Tensor {
     let count = shape.iter().product::<usize>();
     Tensor::from_slice(shape, &(0..count as i32).collect::<Vec<_>>())

@@ -1,4 +1,5 @@
-//! Types over symbolic dimensions against types over numbers: with the numbers in place of the symbols they must be equal.
+//! Type relations over symbolic dimensions: substituting numbers for the symbols in the result must give the type that
+//! is inferred from the numbers.
 
 use crate::{f32s, infer};
 use byoc_ir::ir::{AttrValue, Attrs, Dim, Type};
@@ -12,7 +13,8 @@ fn with_sizes(ty: &Type, sizes: [usize; 2]) -> Type {
     }
 }
 
-/// Checks an operator for all small sizes. Sizes that it refuses as numbers are refused in the run.
+/// Checks an operator for all small values of the symbolic dimensions. Values for which inference fails are skipped:
+/// for symbols, they are refused at run time.
 fn check(name: &str, list: &[(&str, AttrValue)], args: &[&str], expected: &str) {
     let attrs = Attrs::new(list.iter().cloned());
     let args: Vec<Type> = match args {

@@ -23,7 +23,7 @@ fn run_all(name: &str, attrs: &Attrs, args: &[&Tensor]) -> Vec<Tensor> {
     call(name, attrs, &args).unwrap()
 }
 
-/// Asserts that boxes are equal up to rounding, for sides near 1.
+/// Asserts that boxes are equal up to an absolute error of 1e-6, for coordinates of magnitude near 1.
 #[track_caller]
 fn near(got: &Tensor, want: &[f64]) {
     let got = got.view().to_f64s();
@@ -35,7 +35,7 @@ fn near(got: &Tensor, want: &[f64]) {
 
 #[test]
 fn default_boxes() {
-    // Two rows, one column: boxes are as wide as they are high times 2 / 1.
+    // Two rows, one column: in relative coordinates, a box of ratio 1 is 2 / 1 times as wide as it is high.
     let data = of(&[1, 1, 2, 1], &[0.0; 2]);
     let two = attrs([("sizes", floats([0.2])), ("ratios", floats([1.0, 4.0]))]);
     let got = run_all("vision.multibox_prior", &two, &[&data]).remove(0);
@@ -100,7 +100,7 @@ fn valid_boxes_move_to_the_front() {
     assert_eq!(got[0].as_slice::<i32>(), [2]);
     assert_eq!(got[1].as_slice::<f32>(), [1.0, 0.8, 3.0, 2.0, 0.5, 4.0, -1.0, -1.0, -1.0, -1.0, -1.0, -1.0]);
     assert_eq!(got[2].as_slice::<i32>(), [2, 3, -1, -1]);
-    // No class to check, and the threshold as an attribute. A score equal to it is not above it.
+    // No class to check, and the threshold as an attribute. A score equal to the threshold does not pass.
     let no_class = attrs([("id_index", AttrValue::Int(-1)), ("score_threshold", 0.5.into())]);
     let got = run_all("vision.get_valid_counts", &no_class, &[&data]);
     assert_eq!(got[2].as_slice::<i32>(), [1, 2, -1, -1]);
@@ -137,13 +137,13 @@ fn kept(pairs: &[(&str, AttrValue)], valid: i32, max_output: i32, threshold: f32
 
 #[test]
 fn overlapping_boxes_are_suppressed() {
-    // By score: 3, 0, 1, 4, 2. Box 2 lies in box 0: 15 * 19 of 24 * 25 is 0.475. Boxes 1 and 3 share 15 * 18 of
-    // 400 + 306 - 270: 0.619, but are of two classes.
+    // Order by score: 3, 0, 1, 4, 2. Box 2 lies in box 0, with an IoU of 15 * 19 / (24 * 25) = 0.475. Boxes 1 and 3
+    // have an IoU of 15 * 18 / (400 + 306 - 270) = 0.619, but belong to different classes.
     assert_eq!(kept(&[], 5, -1, 0.4), [13, 10, 11, 14]);
     assert_eq!(kept(&[], 5, -1, 0.48), [13, 10, 11, 14, 12]);
     assert_eq!(kept(&[("force_suppress", true.into())], 5, -1, 0.6), [13, 10, 14, 12]);
     assert_eq!(kept(&[("id_index", AttrValue::Int(-1))], 5, -1, 0.6), [13, 10, 14, 12]);
-    // Box 4 does not count; only the best two take part; only one may be kept.
+    // Box 4 is beyond the valid count; only the best two boxes take part; only one box may be kept.
     assert_eq!(kept(&[], 4, -1, 0.4), [13, 10, 11]);
     assert_eq!(kept(&[("top_k", AttrValue::Int(2))], 5, -1, 0.4), [13, 10]);
     assert_eq!(kept(&[], 5, 1, 0.4), [13]);

@@ -139,7 +139,7 @@ impl<'m> Grouping<'m> {
         &self.functions[function as usize].0
     }
 
-    /// Returns the free operator calls, operands before users: those that are live, in no group, and not claimed.
+    /// Returns the operator calls that are live, in no group and not claimed, operands before users.
     pub fn free_operators(&mut self) -> Vec<ExprId> {
         if self.stale {
             self.number();

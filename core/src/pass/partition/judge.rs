@@ -11,7 +11,7 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[expect(missing_docs, reason = "the names are part of the plugin contract and self-explanatory")]
 pub enum RefusalCode {
-    // From backends.
+    // Codes given by backends.
     UnsupportedOp,
     UnsupportedDtype,
     UnsupportedShape,
@@ -23,7 +23,7 @@ pub enum RefusalCode {
     ResourceLimit,
     Unavailable,
     NotProfitable,
-    // From the framework.
+    // Codes given by the framework.
     NoPatternMatch,
     Overlap,
     Escape,

@@ -81,7 +81,8 @@ pub fn outline_compiler_functions(module: &Module, compiler: Option<&str>) -> Re
     Ok(result)
 }
 
-/// Records the function literal that defines its symbol, and checks it.
+/// Records a function literal as the definition of its symbol. Checks that no different function has the symbol, and
+/// that the literal captures no variables.
 fn define(module: &Module, defined: &mut BTreeMap<Name, ExprId>, function: ExprId) -> Result<(), Box<Diagnostic>> {
     let symbol = symbol_of(module, function)?;
     let known = module.globals.get(symbol).or_else(|| defined.get(symbol)).copied();

@@ -64,7 +64,7 @@ struct Partitioner<'m> {
     module: &'m Module,
     grouping: Grouping<'m>,
     bodies: Bodies,
-    /// Region of each unit: a root of a composite, or a single expression.
+    /// Region of each unit. A unit is the root of a composite, or a single expression.
     region: IndexVec<ExprId, Option<u32>>,
     /// Reports of the regions. Until the end, `nodes` holds units in place of nodes; a refused region is empty.
     regions: Vec<RegionReport>,
@@ -291,8 +291,8 @@ impl Partitioner<'_> {
         }
     }
 
-    /// Computes the inputs and outputs of a region. `known` holds, for each expression, the last region of which it was
-    /// found to be an input.
+    /// Computes the inputs and outputs of a region. `known` holds, for each expression, the last region that has the
+    /// expression as an input.
     fn compute_inputs_and_outputs(&mut self, at: usize, known: &mut IndexVec<ExprId, Option<u32>>) {
         let this = Some(at as u32);
         let (mut inputs, mut outputs) = (ExprIds::new(), ExprIds::new());
@@ -349,7 +349,7 @@ impl Partitioner<'_> {
     }
 
     /// Records a reason for each operator that the backend neither accepted nor refused. `free` holds the operators
-    /// that were free before.
+    /// that were free before the backend gave its verdicts.
     fn record_missing_refusals(&mut self, by: u32, backend: &Backend<'_>, free: &[ExprId]) {
         let inside = self.region_of_each();
         let mut named: HashMap<OpId, Vec<&Entry>> = HashMap::new();
@@ -370,7 +370,7 @@ impl Partitioner<'_> {
             });
             self.refusals.add_shared(by, id, refusal);
         }
-        // Operators that are assigned to an earlier backend.
+        // Refusals of the operators that are assigned to an earlier backend.
         let first: Vec<Arc<Refusal>> = (0..by)
             .map(|owner| format!("assigned to {}, which has higher priority", self.refusals.name(owner)))
             .map(|detail| Arc::new(Refusal::new(RefusalCode::LowerPriority, detail)))

@@ -16,7 +16,7 @@ use byoc_ir::ir::{Expr, ExprId, Module};
 use smallvec::SmallVec;
 use std::collections::BinaryHeap;
 
-/// Upper bound of the labels, which are spread over the range below.
+/// Upper bound of the labels. Labels are spread over the range below the bound.
 const MAX_LABEL: u64 = 1 << 62;
 
 /// Neighbors of a node in one direction.
@@ -376,8 +376,8 @@ impl Order {
         }
     }
 
-    /// Inserts nodes between `at` and its successor, with labels close to `at` if `close` is true, else close to the
-    /// successor. This leaves most of the gap for later insertions.
+    /// Inserts nodes between `at` and its successor. The new labels are close to the label of `at` if `close` is true,
+    /// otherwise to that of the successor; most of the gap is thus left for later insertions.
     fn insert(&mut self, nodes: &[u32], at: u32, close: bool) {
         let end = self.end();
         let after = self.next[at as usize];

@@ -43,7 +43,7 @@ pub(super) fn is_closed_function(expr: &Expr) -> bool {
 pub(super) struct RegionReader<'m> {
     module: &'m Module,
     marks: Annotations,
-    /// Function to which each expression belongs, counted from 1: the first that reaches the expression; 0 for none.
+    /// Number, counted from 1, of the first function that reaches each expression; 0 for none.
     owner: IndexVec<ExprId, u32>,
     current: u32,
     /// Region of each expression, as an index into the regions of its function.

@@ -137,7 +137,7 @@ impl Representations {
                 let value = rebuild.new.op(name, &args, call.attrs.clone())?;
                 Ok(Some(Affine { value, axis, ..data }))
             }
-            // Accumulators are clipped after requantization, see `quantize`.
+            // Accumulators are clipped after requantization; see `quantize`.
             "nn.relu" if data.is_single(rebuild) && is_narrow(rebuild, data.value) => {
                 let Some(zero) = constant(rebuild, data.zero_point).map(|t| t.as_slice::<i32>()[0]) else {
                     return Ok(None);
@@ -164,8 +164,8 @@ impl Representations {
         }
     }
 
-    /// Builds the accumulators of a convolution or a matrix product. Their scale is the product of the operands'
-    /// scales.
+    /// Builds the accumulators of a convolution or a matrix product. The scale of the accumulators is the product of
+    /// the operands' scales.
     fn contraction(&self, rebuild: &mut Rebuild<'_>, name: &str, call: &Call, data: Affine) -> Result<Option<Affine>> {
         let Some(weight) = self.arg(rebuild, call, 1) else { return Ok(None) };
         let quantized = match name {
@@ -227,7 +227,7 @@ impl Representations {
             {
                 bias.value
             }
-            // A constant, or the dequantized integers of a constant.
+            // A constant, or the dequantized integers of a constant, is quantized with the scale of the accumulators.
             given => {
                 let is_constant = constant(rebuild, real).is_some()
                     || given.is_some_and(|bias| constant(rebuild, bias.value).is_some());

@@ -112,7 +112,7 @@ impl<'a> Emitter<'a> {
         Params::new(self.def, &self.call.attrs)
     }
 
-    // Building blocks.
+    // Building blocks of the lowerings.
 
     fn op_without_attrs(&mut self, name: &str, args: &[ExprId]) -> Result<ExprId> {
         self.to.op(name, args, Attrs::none())
@@ -157,12 +157,12 @@ impl<'a> Emitter<'a> {
         self.to.module.expr(value).as_constant().map(|t| &**t)
     }
 
-    /// Returns the elements of argument `i`, a scale, if it is a constant.
+    /// Returns the elements of a scale, argument `i`, if the scale is a constant.
     fn floats(&self, i: usize) -> Option<Vec<f32>> {
         self.constant(self.args[i]).map(|t| t.as_slice::<f32>().to_vec())
     }
 
-    /// Returns the largest magnitude among the elements of a zero point, if it is a constant.
+    /// Returns the maximum magnitude of the elements of a zero point, if the zero point is a constant.
     fn max_magnitude(&self, zero_point: ExprId) -> Option<u32> {
         self.constant(zero_point)?.as_slice::<i32>().iter().map(|v| v.unsigned_abs()).max()
     }
@@ -371,7 +371,7 @@ impl<'a> Emitter<'a> {
         self.to.op("fixed_point_multiply_per_axis", &args, attrs)
     }
 
-    // Operators.
+    // Lowerings of the operators.
 
     /// Applies the operator `name` to the operands minus their zero points. The differences are computed in `int16` if
     /// they fit, otherwise in the type of the accumulators, where they may wrap as the accumulators do.

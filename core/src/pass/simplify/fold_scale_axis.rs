@@ -22,7 +22,7 @@ use std::collections::HashMap;
 pub fn fold_scale_axis(module: &Module) -> Result<Module, Box<Diagnostic>> {
     let touch = touchable(module);
     let users = user_counts(module);
-    // New expressions, with true for those that have a single user.
+    // Flag for each new expression: true if the expression has a single user.
     let mut single_use: HashMap<ExprId, bool> = HashMap::new();
     Rebuild::run(module, |rebuild, id, expr| {
         if expr.as_op_call().is_none() || !touch[id] {

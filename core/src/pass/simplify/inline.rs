@@ -69,7 +69,7 @@ struct Plan {
     inlined: BTreeSet<Name>,
     /// Functions that some expression refers to before inlining.
     called: BTreeSet<Name>,
-    /// Global names used as values, each by a single function.
+    /// True for each global name that is used as a value, and only in one function.
     values: IndexVec<ExprId, bool>,
     /// Expressions in the order of rebuilding, those of a function before those of its callers.
     order: Vec<ExprId>,

@@ -204,7 +204,7 @@ impl Copies<'_> {
         self.parts.get(&Some(copy.function)).is_some_and(|ids| ids.binary_search(&id).is_ok())
     }
 
-    /// Copies one expression of the topmost copy: a part, or with `is_whole` the function itself.
+    /// Copies one expression of the topmost copy: a part of the function, or the function itself if `is_whole` is true.
     fn copy_expr(&mut self, stack: &mut [Copy], id: ExprId, is_whole: bool) -> Result<(), CopyError> {
         let old = self.old;
         let top = stack.len() - 1;

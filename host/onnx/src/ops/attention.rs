@@ -7,7 +7,7 @@ use byoc_ir::tensor::{DType, Tensor};
 
 pub const ROWS: &[Row] = &[("Attention", 23, attention)];
 
-/// Point of the computation that the output `qk_matmul_output` shows.
+/// Stage of the computation whose result is the output `qk_matmul_output`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Shown {
     Products,
@@ -140,7 +140,7 @@ pub(super) fn repeat_heads(n: &mut Node<'_, '_>, query: ExprId, [key, value]: [E
     Ok([repeat(key)?, repeat(value)?])
 }
 
-/// Computes scale * Q * K^T. Short floats are scaled on both sides by the root, against overflow.
+/// Computes scale * Q * K^T. For 16-bit floats, both operands are multiplied by sqrt(scale), which avoids overflow.
 fn scaled_products(n: &mut Node<'_, '_>, query: ExprId, key: ExprId) -> Result<ExprId> {
     let size = n.dims(query)?[3].fixed().ok_or_else(|| n.invalid_node("expected a known head size"))?;
     let scale = if n.has("scale") { n.float_attr("scale", 1.0)? } else { 1.0 / (size as f64).sqrt() };
@@ -154,8 +154,8 @@ fn scaled_products(n: &mut Node<'_, '_>, query: ExprId, key: ExprId) -> Result<E
     matmul(n, query, transposed, None)
 }
 
-/// Computes what is added to the products: 0 where a query attends to a key, -inf where it does not, and a mask of
-/// numbers. `None` if every query attends to every key.
+/// Returns the bias of the logits: 0 where a query attends to a key and -inf elsewhere, plus the floating-point mask if
+/// there is one. `None` if there is nothing to add.
 fn bias(n: &mut Node<'_, '_>, query: ExprId, key: ExprId, dtype: DType) -> Result<Option<ExprId>> {
     let mut allowed = visible_keys(n, query, key)?;
     let mut added = None;
@@ -186,7 +186,7 @@ fn and(n: &mut Node<'_, '_>, a: Option<ExprId>, b: ExprId) -> Result<ExprId> {
 }
 
 /// Returns the keys that each query may see by its position (causal masks and windows) and by the lengths of the
-/// sequences; `None` if all.
+/// sequences; `None` if every query may see every key.
 fn visible_keys(n: &mut Node<'_, '_>, query: ExprId, key: ExprId) -> Result<Option<ExprId>> {
     let causal = n.int_attr("is_causal", 0)? != 0;
     let (left, right) = (n.int_attr("left_window_size", -1)?, n.int_attr("right_window_size", -1)?);
@@ -237,7 +237,7 @@ fn visible_keys(n: &mut Node<'_, '_>, query: ExprId, key: ExprId) -> Result<Opti
     Ok(visible)
 }
 
-/// Returns the indices along the sequence of `x` (axis 2), as int64 along axis `to` of four dimensions.
+/// Returns the indices along the sequence axis (2) of `x` as an int64 tensor of rank 4 that extends along axis `to`.
 fn positions(n: &mut Node<'_, '_>, x: ExprId, to: usize) -> Result<ExprId> {
     let dim = n.dims(x)?[2].clone();
     let mut wanted = [Dim::Fixed(1), Dim::Fixed(1), Dim::Fixed(1), Dim::Fixed(1)];
@@ -247,7 +247,7 @@ fn positions(n: &mut Node<'_, '_>, x: ExprId, to: usize) -> Result<ExprId> {
         shape[to] = count;
         return Ok(n.tensor(Tensor::from_slice(&shape, &(0..count as i64).collect::<Vec<_>>())));
     }
-    // The exclusive sum of ones keeps the name of the dimension.
+    // The indices are an exclusive `cumsum` of ones, which keeps the name of the dimension.
     let cut = attrs![begin: [0, 0, 0], end: [1, 1, 1], strides: [1, 1, 1], axes: [0, 1, 3]];
     let lane = n.op("strided_slice", &[x], cut)?;
     let lane = n.op_without_attrs("ones_like", &[lane])?;

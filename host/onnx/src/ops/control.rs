@@ -11,7 +11,8 @@ use byoc_ir::tensor::{DType, Tensor};
 
 pub const ROWS: &[Row] = &[("If", 1, branch), ("Loop", 1, repeat), ("Scan", 8, scan_8), ("Scan", 9, scan)];
 
-/// Maximum number of attempts to find types that hold for every iteration: each one can only open dimensions.
+/// Maximum number of attempts to find types that hold for every iteration. An attempt can only make more dimensions
+/// unknown.
 const MAX_ATTEMPTS: usize = 8;
 
 /// Maximum batch of a Scan of opset 8.
@@ -54,7 +55,7 @@ fn condition(n: &mut Node<'_, '_>, value: ExprId) -> Result<ExprId> {
     n.reshape(value, &[])
 }
 
-/// Converts one integer to a scalar.
+/// Converts an integer tensor with one element to an int64 scalar.
 pub(super) fn counter(n: &mut Node<'_, '_>, value: ExprId) -> Result<ExprId> {
     let value = n.cast(value, DType::I64)?;
     n.reshape(value, &[])
@@ -114,7 +115,7 @@ fn repeat(n: &mut Node<'_, '_>) -> Result<Outputs> {
     run_loop(n, limits, carried, &mut body)
 }
 
-/// Returns the numbers among the dimensions that a value is declared with.
+/// Returns the dimensions that a value is declared with; `None` for one that is not a number.
 fn declared_dims(info: &ValueInfoProto) -> Vec<Option<usize>> {
     let shape = info.r#type.as_ref().and_then(|ty| ty.tensor_type.as_ref()?.shape.as_ref());
     let number = |dim: &DimensionProto| match dim.value {
@@ -144,7 +145,7 @@ fn scan(n: &mut Node<'_, '_>) -> Result<Outputs> {
     scan_over(n, graph, carried, &inputs)
 }
 
-/// Converts the Scan of opset 8, whose values have a leading axis of the batch: one loop for each element.
+/// Converts the Scan of opset 8, whose values have a leading batch axis, to one loop per element of the batch.
 fn scan_8(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let graph = n.graph_attr("body")?;
     let scanned = usize::try_from(n.int_attr("num_scan_inputs", 0)?).unwrap_or(0);
@@ -248,7 +249,7 @@ pub(super) fn run_loop(n: &mut Node<'_, '_>, limits: Limits, carried: Vec<ExprId
 
 enum Attempt {
     Done(Outputs),
-    /// Types of the loop-carried values that hold for one more iteration.
+    /// Wider types of the loop-carried values, for the next attempt.
     Wider(Vec<TensorType>),
 }
 
@@ -332,8 +333,8 @@ fn try_loop(
     (0..params.len() - 2).map(|i| n.project(outcome, i as u32)).collect::<Result<Outputs>>().map(Attempt::Done)
 }
 
-/// Adds the scan output of an iteration to those of the iterations before. The first iteration replaces an initial value
-/// that has no elements, and whose other dimensions may not be known.
+/// Adds the scan output of an iteration to those of the previous iterations. The first iteration replaces the initial
+/// value, which has no elements and may have unknown dimensions.
 fn append(n: &mut Node<'_, '_>, iteration: ExprId, part: ExprId, value: ExprId, end: End) -> Result<ExprId> {
     let row = n.op("expand_dims", &[value], attrs![axis: 0])?;
     let both = if end == End::Back { [part, row] } else { [row, part] };

@@ -74,7 +74,7 @@ pub fn per_axis(n: &Node<'_, '_>, name: &str, axes: usize) -> Result<Vec<usize>>
 
 /// Data of a window operator with its geometry.
 pub struct Windows {
-    /// Data, padded if the padding depends on dimensions that only the run knows.
+    /// Data, already padded if the padding depends on dimensions known only at run time.
     pub data: ExprId,
     pub geometry: Geometry,
 }

@@ -1,4 +1,4 @@
-//! Deformable convolution: each tap of the kernel samples the image at a place of its own.
+//! Deformable convolution: each kernel tap samples the image at its own position.
 
 use super::conv::kernel;
 use super::{Node, Outputs, Result, Row, attrs, one};
@@ -14,7 +14,7 @@ struct Sizes {
     image: [usize; 2],
     kernel: [usize; 2],
     result: [usize; 2],
-    /// Groups of channels with offsets of their own.
+    /// Number of offset groups: groups of channels that share the sampling positions.
     groups: usize,
 }
 
@@ -82,7 +82,8 @@ fn sizes(n: &Node<'_, '_>, data: ExprId, weight: ExprId, offset: ExprId) -> Resu
     })
 }
 
-/// Returns where each group of channels is sampled: (batch, taps * rows, columns, 2), as the grids of GridSample.
+/// Returns the sampling positions of each offset group, (batch, taps * rows, columns, 2), in the form of the grids of
+/// GridSample.
 fn coordinates(n: &mut Node<'_, '_>, of: &Sizes, offset: ExprId) -> Result<Vec<ExprId>> {
     let attribute = |n: &Node<'_, '_>, name: &str, default: i64, count: usize| {
         n.ints_attr(name).map(|values| values.unwrap_or_else(|| vec![default; count]))

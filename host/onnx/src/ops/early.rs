@@ -40,8 +40,8 @@ pub const ROWS: &[Row] = &[
     ("Xor", 1, |n| binary(n, "logical_xor")),
 ];
 
-/// Converts an operator of two operands. With `broadcast`, the dimensions of the second operand are those of the first
-/// from `axis` on, by default the last ones.
+/// Converts a binary operator. With `broadcast`, the dimensions of the second operand correspond to those of the first
+/// from `axis` on, by default to the last ones.
 fn binary(n: &mut Node<'_, '_>, op: &str) -> Result<Outputs> {
     let (a, mut b) = (n.input(0)?, n.input(1)?);
     if n.int_attr("broadcast", 0)? != 0 {

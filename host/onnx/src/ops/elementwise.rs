@@ -187,7 +187,7 @@ fn bit_shift(n: &mut Node<'_, '_>) -> Result<Outputs> {
     }
 }
 
-/// Shifts; a negative amount shifts out all bits, like a large one.
+/// Converts a bit shift. A negative amount shifts out all bits, as an amount of at least the bit width does.
 fn shift(n: &mut Node<'_, '_>, op: &str) -> Result<Outputs> {
     let (data, mut amount) = (n.input(0)?, n.input(1)?);
     let dtype = n.dtype(amount)?;
@@ -208,7 +208,7 @@ fn cast(n: &mut Node<'_, '_>) -> Result<Outputs> {
     one(cast_to(n, x, dtype)?)
 }
 
-/// Casts as the attributes `saturate` and `round_mode` of the node tell.
+/// Casts `x` as the attributes `saturate` and `round_mode` of the node specify.
 pub(super) fn cast_to(n: &mut Node<'_, '_>, x: ExprId, dtype: DType) -> Result<ExprId> {
     if n.dtype(x)? == dtype {
         return Ok(n.forward(x));
@@ -316,7 +316,7 @@ fn celu(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let alpha = n.float_attr("alpha", 1.0)?;
     let data = n.input(0)?;
     let given = n.dtype(data)?;
-    // Short floats are rounded once, at the end.
+    // 16-bit floats are computed in float32, so that the result is rounded once.
     let dtype = if given == DType::F64 { given } else { DType::F32 };
     let x = n.cast(data, dtype)?;
     let positive = n.op_without_attrs("nn.relu", &[x])?;
@@ -417,7 +417,7 @@ fn pow(n: &mut Node<'_, '_>) -> Result<Outputs> {
         let exponent = n.cast(exponent, dtype)?;
         return one(n.op_without_attrs("power", &[base, exponent])?);
     }
-    // In float64, which holds the integers that the narrower types of the exponent do not.
+    // The power is computed in float64, which represents integers that a narrower type of the exponent cannot.
     let (wide, exponent) = (n.cast(base, DType::F64)?, n.cast(exponent, DType::F64)?);
     let power = n.op_without_attrs("power", &[wide, exponent])?;
     one(n.cast(power, dtype)?)

@@ -105,7 +105,8 @@ fn rotate(n: &mut Node<'_, '_>, x: ExprId, size: usize, [cos, sin]: [ExprId; 2],
     n.reshape_to(pairs, &dims)
 }
 
-/// Writes an update into a cache of fixed size, at a position per sequence; `circular` continues at the front.
+/// Writes an update into a cache of fixed size, starting at a position per sequence. In `circular` mode, the update
+/// wraps around to the start of the cache.
 fn tensor_scatter(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (cache, update) = (n.input(0)?, n.input(1)?);
     let (length, shape) = (n.dims(cache)?, n.shape(update)?);

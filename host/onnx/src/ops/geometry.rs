@@ -105,8 +105,8 @@ fn center_crop_pad(n: &mut Node<'_, '_>) -> Result<Outputs> {
     one(n.op("dyn.nn.pad", &[cropped, widths, value], attrs![pad_mode: "constant"])?)
 }
 
-/// Applies affine maps to the positions of an image's elements, in [-1, 1]. `align_corners` puts -1 and 1 at the centers
-/// of the corner elements, otherwise they are the edges of the image.
+/// Applies affine maps to the positions of an image's elements, in [-1, 1]. With `align_corners`, -1 and 1 are the
+/// centers of the corner elements; otherwise, they are the edges of the image.
 fn affine_grid(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (maps, size) = (n.input(0)?, n.input(1)?);
     let aligned = n.int_attr("align_corners", 0)? != 0;
@@ -168,7 +168,7 @@ fn position(n: &mut Node<'_, '_>, count: ExprId, dtype: DType, aligned: bool) ->
     n.cast(place, dtype)
 }
 
-/// Scatters elements to the places that MaxPool found them at, in an image of zeros. A larger `output_shape` adds zeros
+/// Scatters elements to the positions that MaxPool returned, in an image of zeros. A larger `output_shape` adds zeros
 /// at the end of each axis.
 fn max_unpool(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (data, places) = (n.input(0)?, n.input(1)?);

@@ -1,4 +1,4 @@
-//! Loss functions, as models exported in training mode carry them.
+//! Loss functions, which occur in models exported in training mode.
 
 use super::{Node, Result, Row, attrs, one};
 use byoc_ir::ir::{Attrs, ExprId};
@@ -15,8 +15,8 @@ pub const ROWS: &[Row] = &[
     }),
 ];
 
-/// Computes -weight\[target\] * log_probabilities\[n, target, ...\], without the targets that are `ignore_index`, and
-/// reduces it. The mean is weighted.
+/// Computes -weight\[target\] * log_probabilities\[n, target, ...\], ignores the targets equal to `ignore_index`, and
+/// reduces the losses. The mean is weighted.
 fn negative_log_likelihood(n: &mut Node<'_, '_>, log_probabilities: ExprId) -> Result<ExprId> {
     let target = n.input(1)?;
     let dtype = n.dtype(log_probabilities)?;

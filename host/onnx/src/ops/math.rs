@@ -38,7 +38,7 @@ pub(super) fn gemm(n: &mut Node<'_, '_>) -> Result<Outputs> {
         b = transpose(n, b)?;
         n.dims(b)?[0].clone()
     };
-    // Scaled short floats are rounded once.
+    // 16-bit floats are scaled in float32, so that the result is rounded once.
     let dtype = n.dtype(a)?;
     if (alpha, beta) != (1.0, 1.0) {
         (a, b) = (n.widen(a)?, n.widen(b)?);
@@ -207,7 +207,7 @@ pub fn broadcast(a: &[Dim], b: &[Dim]) -> Option<Vec<Dim>> {
         .collect()
 }
 
-/// Converts the sum or product of the elements up to each along an axis; `reverse` runs from the end.
+/// Converts a cumulative sum or product along an axis; `reverse` starts at the end.
 fn cumulate(n: &mut Node<'_, '_>, op: &str) -> Result<Outputs> {
     let data = n.input(0)?;
     let (exclusive, reverse) = (n.int_attr("exclusive", 0)? != 0, n.int_attr("reverse", 0)? != 0);

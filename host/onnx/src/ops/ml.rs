@@ -1,4 +1,4 @@
-//! Preparation of features, of the domain `ai.onnx.ml`.
+//! Feature preprocessing operators, of the domain `ai.onnx.ml`.
 
 use super::{Node, Result, Row, attrs, one};
 

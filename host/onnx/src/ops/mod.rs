@@ -38,7 +38,7 @@ use super::state::Result;
 /// Converter of a node to Relay calls.
 pub type Convert = fn(&mut Node<'_, '_>) -> Result<Outputs>;
 
-/// Operator, first opset, converter.
+/// Row of an operator table: operator, first opset, converter.
 type Row = (&'static str, i64, Convert);
 
 /// Tables of the operators of a domain.

@@ -37,7 +37,7 @@ pub const ROWS: &[Row] = &[
     ("Softmax", 13, |n| softmax(n, "nn.softmax")),
 ];
 
-/// Normalizes by the statistics of the batch, and returns the running statistics that include them.
+/// Normalizes with the statistics of the batch, and returns the updated running statistics.
 fn batch_of_training(n: &mut Node<'_, '_>) -> Result<Outputs> {
     if n.opset < 14 {
         return Err(n.invalid_node("batch normalization with outputs of the training is not supported before opset 14"));
@@ -108,7 +108,8 @@ fn group(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let data = n.input(0)?;
     let ty = n.ty(data)?;
     let groups = n.int_attr("num_groups", 0)?;
-    // The parameters of an opset from 21 on have one element per channel, even if the type of the data does not know.
+    // From opset 21 on, the parameters have one element per channel, so they give the number of channels if the type of
+    // the data does not.
     let of_parameter = if n.opset < 21 { None } else { n.dims(n.input(1)?)?.first().and_then(Dim::fixed) };
     let Some(channels) = ty.dims.get(1).and_then(Dim::fixed).or(of_parameter) else {
         return Err(n.unknown_dims_error(&ty));
@@ -292,14 +293,14 @@ fn rms(n: &mut Node<'_, '_>) -> Result<Outputs> {
     Ok(if n.has_output(1) { vec![normal, reciprocal] } else { vec![normal] })
 }
 
-/// Normalizes by the root of the mean square over the last axis.
+/// Normalizes by the root mean square over the last axis.
 pub(super) fn rms_of(n: &mut Node<'_, '_>, data: ExprId, scale: ExprId, epsilon: f64) -> Result<ExprId> {
     let rank = n.rank(data)?;
     let [normal, _] = rms_from(n, data, scale, rank - 1, epsilon, DType::F32)?;
     Ok(normal)
 }
 
-/// Returns the normalized data, and the reciprocal of the root of the mean square.
+/// Returns the normalized data, and the reciprocal of the root mean square.
 fn rms_from(
     n: &mut Node<'_, '_>,
     data: ExprId,
@@ -330,7 +331,7 @@ fn stash_type(n: &Node<'_, '_>) -> Result<DType> {
         .ok_or_else(|| n.invalid_node(format!("attribute stash_type: expected an element type, found {number}")))
 }
 
-/// Returns `axis`, or -1 for the last axis, because that is the default and the form that patterns match.
+/// Returns `axis`, or -1 for the last axis: -1 is the default, and the form that patterns match.
 fn relative(axis: usize, rank: usize) -> i64 {
     if axis + 1 == rank { -1 } else { axis as i64 }
 }

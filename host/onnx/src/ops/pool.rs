@@ -55,7 +55,7 @@ fn pool(n: &mut Node<'_, '_>, kind: Kind) -> Result<Outputs> {
     pool_of(n, data, kind)
 }
 
-/// Pools data by the attributes of the node.
+/// Creates the pooling of `data` that the attributes of the node describe.
 pub fn pool_of(n: &mut Node<'_, '_>, data: ExprId, kind: Kind) -> Result<Outputs> {
     let spatial = spatial(n, data)?;
     let axes = spatial.len();
@@ -114,7 +114,7 @@ fn pooled(
     n.op(&format!("{name}{axes}d"), &[data], attributes)
 }
 
-/// Maximum number of taps of all windows of a plane whose maxima are located.
+/// Maximum total number of window taps in a plane for which the positions of the maxima are computed.
 const MAX_TAPS: usize = 1 << 24;
 
 /// Returns the position of each maximum of a pooling in the flattened data: the first one in the order of the window.
@@ -224,7 +224,7 @@ fn pool_by_axis(
     Ok(value)
 }
 
-/// Returns the value that no maximum of this type is below.
+/// Returns the identity element of the maximum: -inf for floats, the minimum of an integer type.
 fn lowest(dtype: DType) -> f64 {
     match dtype {
         dtype if dtype.is_float() => f64::NEG_INFINITY,
@@ -233,7 +233,7 @@ fn lowest(dtype: DType) -> f64 {
     }
 }
 
-/// Returns true if the padding depends on a dimension that only the run knows.
+/// Returns true if the padding depends on a dimension known only at run time.
 fn same_with_strides(n: &Node<'_, '_>, spatial: &[Dim]) -> Result<bool> {
     let same = matches!(auto_pad(n)?, AutoPad::SameUpper | AutoPad::SameLower);
     let strides = per_axis(n, "strides", spatial.len())?;

@@ -131,8 +131,8 @@ fn output(n: &mut Node<'_, '_>, value: ExprId) -> Result<ExprId> {
     }
 }
 
-/// Expands a scale or zero point to a shape that broadcasts to `data`: of blocks of this size, or with 0 of an axis or
-/// of the whole tensor.
+/// Expands a scale or zero point to a shape that broadcasts to `data`. `block` is the block size, or 0 for parameters
+/// per axis or per tensor.
 fn expand(n: &mut Node<'_, '_>, value: ExprId, data: ExprId, block: i64) -> Result<ExprId> {
     if block != 0 {
         return expand_blocks(n, value, data, block);

@@ -9,7 +9,7 @@ use byoc_ir::tensor::DType;
 pub const ROWS: &[Row] =
     &[("CausalConvWithState", 27, causal_conv_with_state), ("LinearAttention", 27, linear_attention)];
 
-/// Converts a depthwise convolution over the past, which begins with the state: the elements before the input.
+/// Converts a causal depthwise convolution. The state holds the elements that precede the input.
 fn causal_conv_with_state(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (data, weight) = (n.input(0)?, n.input(1)?);
     let (dims, shape) = (n.dims(data)?, n.shape(weight)?);
@@ -68,7 +68,7 @@ fn causal_conv_with_state(n: &mut Node<'_, '_>) -> Result<Outputs> {
 struct Rule {
     /// True if the state decays.
     gated: bool,
-    /// True if what the state already returns for the key is subtracted from the value.
+    /// True if the value that the state already returns for the key is subtracted from the new value.
     delta: bool,
 }
 
@@ -114,7 +114,7 @@ fn linear_attention(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let length = counter(n, length)?;
     let group = of_query / of_key;
     let mut body = |n: &mut Node<'_, '_>, step: ExprId, carried: &[ExprId]| {
-        // (batch, heads, size, 1) of this step.
+        // Returns the slice of this step, with shape (batch, heads, size, 1).
         let mut column = |x: ExprId| {
             let x = n.capture(x);
             let row = n.op("take", &[x, step], attrs![axis: 2, mode: "fast"])?;
@@ -140,7 +140,7 @@ fn linear_attention(n: &mut Node<'_, '_>) -> Result<Outputs> {
         Ok(Iteration { next: None, carried: vec![state], scanned: vec![(result, End::Back)], declared: Vec::new() })
     };
     let results = run_loop(n, Limits { trips: Some(length), start: None }, vec![state], &mut body)?;
-    // (sequence, batch, heads, width) to (batch, sequence, heads * width).
+    // Reorders (sequence, batch, heads, width) to (batch, sequence, heads * width).
     let rows = n.transpose(results[1], &[1, 0, 2, 3])?;
     let hidden = Dim::product(&[Dim::Fixed(of_query as usize), width]).unwrap_or(Dim::Any);
     let query_dims = n.dims(query_in)?;
@@ -161,7 +161,7 @@ fn decay(n: &mut Node<'_, '_>, heads_of_key: i64) -> Result<ExprId> {
     n.op_without_attrs("exp", &[logarithm])
 }
 
-/// Reads the state with a column of keys or queries: the sum over the size of state * column, (batch, heads, 1, width).
+/// Computes column^T * state for a column of keys or queries; the result has the shape (batch, heads, 1, width).
 fn read(n: &mut Node<'_, '_>, state: ExprId, column: ExprId) -> Result<ExprId> {
     let product = n.op_without_attrs("multiply", &[state, column])?;
     n.op("sum", &[product], attrs![axis: [2i64], keepdims: true])

@@ -192,7 +192,8 @@ fn recurrent(n: &mut Node<'_, '_>, kind: Kind) -> Result<Outputs> {
     }
 
     let mut results = Vec::new();
-    // (steps, directions, batch, hidden), or (batch, steps, directions, hidden).
+    // The output has the shape (steps, directions, batch, hidden), or (batch, steps, directions, hidden) if
+    // `batch_first`.
     let y = if directions == 1 {
         n.op("expand_dims", &[all[0]], attrs![axis: 1])?
     } else {
@@ -205,13 +206,13 @@ fn recurrent(n: &mut Node<'_, '_>, kind: Kind) -> Result<Outputs> {
             break;
         }
         let tuple = n.tuple(&last)?;
-        // (directions, batch, hidden), or (batch, directions, hidden).
+        // The last states have the shape (directions, batch, hidden), or (batch, directions, hidden) if `batch_first`.
         results.push(n.op("stack", &[tuple], attrs![axis: i64::from(batch_first)])?);
     }
     results.into_iter().map(|result| n.cast(result, dtype)).collect()
 }
 
-/// Returns input `i`; short floats as float32.
+/// Returns input `i`, with 16-bit floats cast to float32.
 fn wide_input(n: &mut Node<'_, '_>, i: usize) -> Result<ExprId> {
     let value = n.input(i)?;
     n.widen(value)
@@ -229,7 +230,7 @@ struct Sequence<'a> {
     backward: bool,
 }
 
-/// Splits into equal parts along an axis.
+/// Splits `value` into `parts` equal parts along an axis.
 fn split(n: &mut Node<'_, '_>, value: ExprId, parts: usize, axis: i64) -> Result<Vec<ExprId>> {
     if parts == 1 {
         return Ok(vec![value]);
@@ -357,7 +358,7 @@ impl Direction<'_> {
         Ok((n.op("stack", &[stacked], attrs![axis: 0])?, state))
     }
 
-    /// Creates a loop over the steps, as [`Direction::unroll`] for a number that only the run knows.
+    /// Creates a loop over the steps, like [`Direction::unroll`], for a number of steps known only at run time.
     fn repeat(&self, n: &mut Node<'_, '_>, of: &Sequence<'_>, state: State) -> Result<(ExprId, State)> {
         let dtype = n.dtype(of.projected)?;
         let zeros = n.scalar(dtype, 0.0);

@@ -1,4 +1,4 @@
-//! Reductions, including the index of the largest element.
+//! Reductions, including ArgMax and ArgMin.
 
 use super::{Node, Outputs, Result, Row, attrs, one};
 use byoc_ir::ir::{AttrValue, ExprId};
@@ -32,7 +32,7 @@ struct Along {
 
 enum Axes {
     Known(Vec<i64>),
-    /// Computed at run time.
+    /// Axes computed at run time.
     Computed(ExprId),
 }
 
@@ -44,7 +44,7 @@ impl Along {
         }
     }
 
-    /// Reduces, and keeps the reduced axes with size 1.
+    /// Reduces `x`, and keeps the reduced axes as dimensions of 1.
     fn apply_keeping(&self, n: &mut Node<'_, '_>, op: &str, x: ExprId) -> Result<ExprId> {
         let axes = match &self.axes {
             Axes::Known(axes) => Axes::Known(axes.clone()),

@@ -1,9 +1,9 @@
 //! Resize and Upsample.
 //!
 //! Planes (batch, channels, height, width) become `image.resize2d` if its definition of the scale (input size / output
-//! size) matches the model's. Otherwise, axes of known sizes are resized one by one: a gathering (nearest), two of them
-//! with weights (linear), or a matrix product with weights that are computed here (cubic). What is known only at run
-//! time, antialiasing, and regions of interest of other axes become `dyn.image.resize_nd`.
+//! size) matches the model's. Otherwise, axes of known sizes are resized one by one: with a gather (nearest), two
+//! gathers with weights (linear), or a matrix product with weights that are computed here (cubic). Sizes and scales
+//! known only at run time, antialiasing, and regions of interest of other axes become `dyn.image.resize_nd`.
 
 use super::{Node, Outputs, Result, Row, attrs, one};
 use crate::tensor::from_f64s;
@@ -54,8 +54,8 @@ fn mode_before_11(n: &Node<'_, '_>, nearest: &str) -> Result<Mode> {
     })
 }
 
-/// Converts the resize of opsets before 11, whose text has no formula. As in ONNX Runtime, coordinates are asymmetric, and
-/// nearest rounds down where an axis grows, and up where it shrinks.
+/// Converts the resize of opsets before 11, whose specification has no formula. As in ONNX Runtime, coordinates are
+/// asymmetric, and `nearest` rounds down along an axis that grows and up along an axis that shrinks.
 pub(super) fn resize_before_11(n: &mut Node<'_, '_>, scales: Vec<f64>) -> Result<Outputs> {
     let data = n.input(0)?;
     let shape = n.shape(data)?;
@@ -128,7 +128,7 @@ fn resize_11(n: &mut Node<'_, '_>) -> Result<Outputs> {
     one(resize(n, data, &mode, &axes)?)
 }
 
-/// Resizes with Relay's operator for any axes. `extent` is a vector of scales or sizes.
+/// Resizes any axes with `dyn.image.resize_nd`. `extent` is a vector of scales or sizes.
 fn resize_at_run_time(
     n: &mut Node<'_, '_>,
     mode: &Mode,
@@ -241,8 +241,8 @@ fn resize(n: &mut Node<'_, '_>, data: ExprId, mode: &Mode, axes: &[ResizedAxis])
     Ok(value)
 }
 
-/// Interpolates integers linearly along all axes from `spatial` on at once, in float32 and in the order of ONNX Runtime:
-/// the result is converted toward zero, which makes the last bit of the sum visible.
+/// Interpolates integers linearly along all axes from `spatial` on at once, in float32 and in the order of ONNX
+/// Runtime: the result is truncated to an integer, so a difference in the last bit of the sum would be visible.
 fn multilinear(
     n: &mut Node<'_, '_>,
     data: ExprId,
@@ -253,7 +253,7 @@ fn multilinear(
     let dtype = n.dtype(data)?;
     let value = n.cast(data, DType::F32)?;
     let mut sum = None;
-    // Bit k of a corner is the upper element along the k-th axis from the end.
+    // Bit k of `corner` selects the upper element along the k-th axis from the end.
     for corner in 0..1usize << (axes.len() - spatial) {
         let (mut taps, mut weight) = (value, None);
         for (bit, axis) in (spatial..axes.len()).rev().enumerate() {
@@ -322,7 +322,7 @@ fn resize_axis(n: &mut Node<'_, '_>, value: ExprId, mode: &Mode, axis: usize, si
         let indices = n.vector(&indices);
         return n.op("take", &[value, indices], attrs![axis: axis as i64]);
     }
-    // Integers and short floats are interpolated in float32; the result is converted once, toward zero.
+    // Integers and 16-bit floats are interpolated in float32; the result is converted once, toward zero.
     let dtype = n.dtype(value)?;
     let wide = if dtype == DType::F64 { DType::F64 } else { DType::F32 };
     let value = n.cast(value, wide)?;
@@ -336,8 +336,8 @@ fn resize_axis(n: &mut Node<'_, '_>, value: ExprId, mode: &Mode, axis: usize, si
     n.cast(result, dtype)
 }
 
-/// Interpolates between the two elements next to each place: x[i] * (1 - part) + x[i + 1] * part, where places outside
-/// the data take the element at its border.
+/// Interpolates between the two elements next to each position: x[i] * (1 - part) + x[i + 1] * part. Positions outside
+/// the data take the element at the border.
 fn linear_along_axis(n: &mut Node<'_, '_>, value: ExprId, axis: usize, last: i64, places: &[f64]) -> Result<ExprId> {
     let (dtype, rank) = (n.dtype(value)?, n.rank(value)?);
     let mut shape = vec![1; rank];

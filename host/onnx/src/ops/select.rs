@@ -15,7 +15,7 @@ pub const ROWS: &[Row] = &[
     ("Unique", 11, unique),
 ];
 
-/// Takes the slices along an axis whose condition is true. Without an axis the data is flat.
+/// Selects the slices along an axis whose condition is true. Without an axis, the data is flattened first.
 fn compress(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (data, condition) = (n.input(0)?, n.input(1)?);
     let (data, axis) = if n.has("axis") {
@@ -44,7 +44,7 @@ fn non_max_suppression(n: &mut Node<'_, '_>) -> Result<Outputs> {
     one(first_rows(n, rows, count)?)
 }
 
-/// Returns the first `count` rows, a vector of one element.
+/// Returns the first `count` rows; `count` is a vector with one element.
 fn first_rows(n: &mut Node<'_, '_>, rows: ExprId, count: ExprId) -> Result<ExprId> {
     let (from, step) = (n.vector(&[0i64]), n.vector(&[1i64]));
     n.op("dyn.strided_slice", &[rows, from, count, step], attrs![axes: [0i64]])

@@ -71,8 +71,8 @@ fn elements(n: &mut Node<'_, '_>) -> Result<Vec<ExprId>> {
     (0..length(n, sequence)?).map(|i| n.project(sequence, i as u32)).collect()
 }
 
-/// Returns the position in input `i`, which counts from the end of `count` elements if it is negative, and is less than
-/// `bound`.
+/// Returns the position in input `i`. A negative position counts from the end of `count` elements; the result must be
+/// less than `bound`.
 fn position(n: &mut Node<'_, '_>, i: usize, count: usize, bound: usize) -> Result<usize> {
     let given = n.int(i, "position")?.ok_or_else(|| n.invalid_node(format!("input {i} (position) is missing")))?;
     let resolved = if given < 0 { given.saturating_add(count as i64) } else { given };
@@ -114,7 +114,8 @@ fn sequence_map(n: &mut Node<'_, '_>) -> Result<Outputs> {
     results.iter().map(|elements| n.tuple(elements)).collect()
 }
 
-/// Splits into parts of a size, of the given sizes, or of one element without the axis.
+/// Splits into parts of one given size, of a list of sizes, or of one element, whose axis is removed unless `keepdims`
+/// is set.
 fn split_to_sequence(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let data = n.input(0)?;
     let dims = n.dims(data)?;

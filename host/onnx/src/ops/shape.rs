@@ -136,7 +136,8 @@ fn depth_to_space(n: &mut Node<'_, '_>) -> Result<Outputs> {
     one(n.op("nn.depth_to_space", &[data], attrs![block_size: block, layout: "NCHW", mode: mode.as_str()])?)
 }
 
-/// Moves blocks of the plane into channels that follow those of their element: channel c, row and column of the block.
+/// Converts SpaceToDepth in CRD order: the new channels are ordered by channel of the data, then by row and column in
+/// the block.
 fn space_to_depth_crd(n: &mut Node<'_, '_>, data: ExprId, block: i64) -> Result<Outputs> {
     let shape = n.shape(data)?;
     let block = usize::try_from(block).ok().filter(|&block| block > 0);
@@ -242,7 +243,7 @@ fn range(n: &mut Node<'_, '_>) -> Result<Outputs> {
         && [start.as_constant(), step.as_constant()] == [Some(0), Some(1)]
         && let Some(name) = limit.as_symbol()
     {
-        // A range of symbolic length is the exclusive cumulative sum of ones, because that keeps the name of the
+        // A range of symbolic length is computed as an exclusive cumulative sum of ones, which keeps the name of the
         // dimension.
         let lane = n.zeros_of_dim(name)?;
         let lane = n.cast(lane, dtype)?;

@@ -31,7 +31,7 @@ pub const ROWS: &[Row] = &[
     ("STFT", 17, stft),
 ];
 
-/// Transforms along an axis, a scalar.
+/// Computes the discrete Fourier transform along `axis`, a scalar.
 fn dft(n: &mut Node<'_, '_>, axis: ExprId) -> Result<Outputs> {
     let data = n.input(0)?;
     let length = match n.optional_input(1) {
@@ -147,7 +147,7 @@ fn mel_weight_matrix(n: &mut Node<'_, '_>) -> Result<Outputs> {
     one(n.cast(value, dtype)?)
 }
 
-/// Returns (a - b) / (to - from), for a width of at least 1.
+/// Returns (a - b) / max(to - from, 1).
 fn slope(n: &mut Node<'_, '_>, [from, to]: [ExprId; 2], [a, b]: [ExprId; 2]) -> Result<ExprId> {
     let unit = n.scalar(DType::F64, 1.0);
     let width = n.op_without_attrs("subtract", &[to, from])?;

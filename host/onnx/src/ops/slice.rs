@@ -255,7 +255,7 @@ fn split_at_run_time(n: &mut Node<'_, '_>, sizes: ExprId) -> Result<Outputs> {
         .collect()
 }
 
-/// Pads by an attribute of that name.
+/// Pads by the widths in the attribute `name`.
 pub(super) fn pad_by_attribute(n: &mut Node<'_, '_>, name: &str) -> Result<Outputs> {
     let pads = n.ints_attr(name)?.ok_or_else(|| n.invalid_node(format!("attribute {name} is missing")))?;
     let value = n.float_attr("value", 0.0)?;
@@ -304,8 +304,8 @@ fn pad_at_run_time(n: &mut Node<'_, '_>, data: ExprId, value: ExprId) -> Result<
     one(n.op("dyn.nn.pad", &[data, width, value], attrs![pad_mode: mode.as_str()])?)
 }
 
-/// Pads periodically by computed widths, (rank, 2). Negative widths crop first; then index i of the result is
-/// (i - before) modulo the remaining size.
+/// Pads periodically by widths computed at run time, with shape (rank, 2). Negative widths crop first; then index i of
+/// the result is (i - before) modulo the remaining size.
 fn wrap_at_run_time(n: &mut Node<'_, '_>, data: ExprId, width: ExprId) -> Result<ExprId> {
     let (zero, step) = (n.scalar(DType::I64, 0.0), n.scalar(DType::I64, 1.0));
     let mut value = data;

@@ -37,13 +37,13 @@ fn updates(n: &mut Node<'_, '_>, states: usize) -> Result<Vec<Update>> {
     (0..count).map(|i| update(n, i)).collect()
 }
 
-/// Returns a * factor + b * other factor.
+/// Returns a linear combination of two tensors, each given with its factor.
 fn mix(n: &mut Node<'_, '_>, a: (ExprId, f64), b: (ExprId, f64)) -> Result<ExprId> {
     let (first, second) = (n.with_scalar("multiply", a.0, a.1)?, n.with_scalar("multiply", b.0, b.1)?);
     n.op_without_attrs("add", &[first, second])
 }
 
-/// Returns the value less rate * step.
+/// Returns value - rate * step.
 fn descend(n: &mut Node<'_, '_>, value: ExprId, rate: ExprId, step: ExprId) -> Result<ExprId> {
     let scaled = n.op_without_attrs("multiply", &[rate, step])?;
     n.op_without_attrs("subtract", &[value, scaled])
@@ -55,7 +55,7 @@ fn outputs(results: &[Vec<ExprId>]) -> Outputs {
     (0..lists).flat_map(|list| results.iter().map(move |result| result[list])).collect()
 }
 
-/// Divides by the root of the sum of the squared gradients.
+/// Converts Adagrad: divides the gradient by the root of the accumulated squared gradients.
 fn adagrad(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (rate, epsilon) = (n.input(0)?, n.float_attr("epsilon", 0.0)?);
     let steps = n.cast(n.input(1)?, n.dtype(rate)?)?;
@@ -74,7 +74,8 @@ fn adagrad(n: &mut Node<'_, '_>) -> Result<Outputs> {
     Ok(outputs(&results))
 }
 
-/// Divides the mean of the gradients by the root of the mean of their squares; both are corrected for their start at 0.
+/// Converts Adam: divides the moving average of the gradients by the root of the moving average of their squares, with
+/// bias correction for both.
 fn adam(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (alpha, beta) = (n.float_attr("alpha", 0.9)?, n.float_attr("beta", 0.999)?);
     let (epsilon, post) = (n.float_attr("epsilon", 0.0)?, n.float_attr("norm_coefficient_post", 0.0)?);
@@ -107,7 +108,7 @@ fn adam(n: &mut Node<'_, '_>) -> Result<Outputs> {
     Ok(outputs(&results))
 }
 
-/// Follows a decaying sum of the gradients; `nesterov` looks one step ahead.
+/// Converts Momentum: follows an exponentially decaying sum of the gradients; `nesterov` looks one step ahead.
 fn momentum(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (alpha, beta) = (n.float_attr("alpha", 0.0)?, n.float_attr("beta", 0.0)?);
     let nesterov = match n.str_attr("mode", "standard")?.as_str() {

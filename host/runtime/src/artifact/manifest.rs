@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// Version of the format. A reader rejects any other.
+/// Version of the artifact format. A reader rejects every other version.
 pub const FORMAT: u32 = 1;
 
 /// Manifest of an artifact.
@@ -54,7 +54,7 @@ pub struct VariantRecord {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Entry {
-    /// Name of the entry.
+    /// Name of the entry in the archive.
     pub name: String,
     /// Size in bytes.
     pub bytes: u64,
@@ -96,7 +96,7 @@ pub struct RegionRecord {
     pub source: Option<String>,
     /// Language of the source.
     pub language: Option<String>,
-    /// Constants of the loader, by index.
+    /// Constants that the loader gets, in order, as indices into the constants of the program.
     pub constants: Vec<u32>,
     /// CPU features that the blob needs.
     pub cpu_features: Vec<String>,

@@ -35,10 +35,11 @@ impl Artifact {
     }
 }
 
-/// Opens an artifact and checks all of it.
+/// Opens an artifact and checks all of its contents.
 ///
 /// # Errors
-/// When the file cannot be read, is not an artifact, is damaged, has another version, or has inconsistent contents.
+/// When the file cannot be read, is not an artifact, is damaged, has an unsupported format version, or has inconsistent
+/// contents.
 pub fn open(path: &Path) -> Result<Artifact, Diagnostic> {
     let at_path = |mut diagnostic: Diagnostic| {
         diagnostic.message = format!("{}: {}", path.display(), diagnostic.message);

@@ -14,7 +14,7 @@ use std::path::Path;
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, DateTime, ZipWriter};
 
-/// Minimum size of a file that needs the 64-bit form of the archive.
+/// Minimum size in bytes at which an entry is written in the ZIP64 format.
 const ZIP64_THRESHOLD: usize = 1 << 31;
 
 /// Writes a built model to a file atomically: the file appears under its name once it is complete.

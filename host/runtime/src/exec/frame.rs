@@ -53,7 +53,7 @@ impl RegInfo {
         Some(RegInfo { slot, ty: register.ty.clone(), shape, bytes })
     }
 
-    /// Returns element type and dimensions if all dimensions are known.
+    /// Returns the element type and the dimensions, if all dimensions are known.
     fn known(&self) -> Option<(DType, &Shape)> {
         Some((self.ty.as_ref()?.dtype, self.shape.as_ref()?))
     }

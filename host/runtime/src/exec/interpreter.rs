@@ -35,7 +35,7 @@ struct Activation<'e> {
 enum Flow<'e> {
     Next,
     Jump(u32),
-    /// The arguments are in [`RunBuffers::args`].
+    /// Call of a function, with the registers for its results. The arguments are in [`RunBuffers::args`].
     Call(u32, &'e [Reg]),
     TailCall(u32),
     Return(&'e [Reg]),
@@ -274,7 +274,7 @@ impl<'e> Interpreter<'e, '_> {
             Step::Nop => return Ok(Flow::Next),
             Step::Kernel(step) => {
                 let frame = &mut top.frame;
-                // Runs inline if this thread belongs to the pool.
+                // The kernel runs inline if this thread belongs to the pool.
                 let done = exec.pool.install(|| cancel.within(|| step::kernel(scope, frame, step, buffers)));
                 done.map_err(|e| self.kernel_error(at, e))?;
                 return Ok(Flow::Next);

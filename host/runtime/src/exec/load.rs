@@ -36,8 +36,8 @@ pub(super) struct Code {
 }
 
 impl Code {
-    /// Returns the functions that this one names in calls and closures, and the host programs of its regions that no
-    /// backend runs.
+    /// Returns the functions that this function calls or makes closures of, and the host programs of those of its
+    /// regions that no backend runs.
     pub(super) fn callees(&self, program: &Program) -> Vec<u32> {
         let callee = |step: &Step| match step {
             Step::Region(step) if step.region.is_none() => Some(program.regions[step.index as usize].fallback),

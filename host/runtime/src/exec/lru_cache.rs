@@ -9,7 +9,7 @@ pub(super) struct LruCache<K, V> {
     entries: HashMap<K, Entry<V>>,
     max_entries: usize,
     max_bytes: usize,
-    /// Sum over all entries, which may exceed 64 bits.
+    /// Total size of all entries in bytes. The sum may exceed 64 bits.
     bytes: u128,
     clock: u64,
 }
@@ -51,8 +51,8 @@ impl<K: Eq + Hash + Clone, V: Clone> LruCache<K, V> {
             evicted.push(replaced.value);
         }
         while self.entries.len() > self.max_entries || (self.bytes > self.max_bytes as u128 && self.entries.len() > 1) {
-            // A linear search: limits are small, and creating an entry costs far more. No two entries have the same
-            // time of use, so the order of the map does not matter.
+            // A linear search suffices: the number of entries is small, and creating an entry costs far more than the
+            // search. No two entries have the same `used`, so the order of the map does not matter.
             let Some(oldest) = self.entries.iter().min_by_key(|(_, entry)| entry.used).map(|(key, _)| key.clone())
             else {
                 break;

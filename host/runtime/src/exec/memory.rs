@@ -23,8 +23,8 @@ pub fn release_code() {
     }
 }
 
-/// Returns the mappings of files in `/proc/self/smaps` that are executable, not writable, and have no modified page (as
-/// left by a loader that writes addresses into code, or a debugger that sets a breakpoint).
+/// Returns the address ranges of the mappings in `/proc/self/smaps` that map a file, are executable and not writable,
+/// and have no modified page. A loader that relocates code, or a debugger that sets a breakpoint, modifies pages.
 fn clean_code_mappings(smaps: &str) -> Vec<std::ops::Range<usize>> {
     let mut found = Vec::new();
     let mut code = None;

@@ -1,4 +1,4 @@
-//! Execution of programs. This layer knows artifacts and loaders, never passes or frontends.
+//! Execution of programs. This layer depends on neither passes nor frontends.
 //!
 //! | file | contents |
 //! |---|---|

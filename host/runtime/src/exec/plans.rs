@@ -1,5 +1,5 @@
-//! Plans of regions whose dimensions are known only at run time. A model keeps a bounded number of them, and tells a
-//! backend which ones it releases.
+//! Plans of regions whose dimensions are known only at run time. A model caches a bounded number of plans; a backend is
+//! notified of each plan that is released.
 //!
 //! A plan in use is never released: a run holds a reference, and dropping the last reference releases the plan.
 //! Different dimensions may share a plan number (a backend without plans returns 0 for all dimensions), so users are
@@ -60,8 +60,8 @@ struct Owner {
 struct Users {
     /// Number of users by plan number.
     counts: BTreeMap<u64, usize>,
-    /// Plans without users. They are released only when no `prepare` is in progress, because `prepare` may return one
-    /// of them again.
+    /// Plans without users. They are released only when no `prepare` is in progress, because `prepare` may return the
+    /// number of an unused plan.
     unused: Vec<u64>,
     /// Number of calls of `prepare` in progress.
     preparing: usize,
@@ -104,7 +104,8 @@ impl RegionPlans {
         };
         let bytes = made.as_ref().map_or(0, |plan| plan.bytes);
         let evicted = lock(&self.cache).insert(key, made.clone(), bytes);
-        // Dropped only after the lock is released: the last user of a plan calls the backend.
+        // The evicted plans are dropped only after the lock is released, because the drop of the last reference to a
+        // plan calls the backend.
         drop(evicted);
         made
     }
@@ -115,7 +116,7 @@ impl Owner {
     fn prepare(&self, inputs: &[&[usize]]) -> Result<Prepared, Diagnostic> {
         lock(&self.users).preparing += 1;
         // The lock is not held during the call: the backend may use the host's threads, and this thread may start
-        // another run while it waits for them.
+        // another run while it waits for those threads.
         let prepared = self.region.prepare(inputs);
         let mut users = lock(&self.users);
         users.preparing -= 1;

@@ -24,8 +24,8 @@ pub(super) struct PreparedProgram {
     released: Vec<bool>,
     regions: Vec<Option<Arc<dyn Region>>>,
     plans: Vec<Option<Arc<RegionPlans>>>,
-    /// Code of each function. A function reachable from the entry is prepared at construction, the host program of a
-    /// region that a backend runs at its first call.
+    /// Code of each function. A function reachable from the entry is prepared at construction. The host program of a
+    /// region that a backend runs is prepared when it is first called.
     functions: Vec<OnceLock<Result<Code, Diagnostic>>>,
     free_frames: Vec<Mutex<Vec<Frame>>>,
     free_buffers: Mutex<Vec<RunBuffers>>,

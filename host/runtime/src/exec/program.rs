@@ -1,13 +1,13 @@
 //! A planned program as plain data: the input of the executor, and the contents of `program.json` in an artifact.
 //!
-//! The program is for a small register machine. A function has registers and code. Tuples do not exist at run time (a
-//! tuple is as many registers as it has leaves), so a register holds a tensor or a handle: a closure, a reference cell,
-//! or a value of an algebraic data type. A straight-line graph is a function without jumps. Jumps only go forward; a
-//! loop is a tail call.
+//! The program is code for a register machine. A function has registers and instructions. Tuples do not exist at run
+//! time (each leaf of a tuple has its own register), so a register holds a tensor or a handle: a closure, a reference
+//! cell, or a value of an algebraic data type. A straight-line graph is a function without jumps. Jumps only go
+//! forward; a loop is a tail call.
 //!
 //! The planner decides where the tensor of a register lives ([`Place`]): at a fixed offset of the function's arena, as
-//! a reference-counted value of its own (if it leaves the function or its size is known only at run time), or as a
-//! constant.
+//! a reference-counted value of its own (if the tensor leaves the function or its size is known only at run time), or
+//! as a constant.
 //!
 //! A program read from a file is untrusted: [`super::validate()`] checks it first.
 
@@ -15,7 +15,7 @@ use super::wire;
 use byoc_ir::ir::{Attrs, TensorType};
 use serde::{Deserialize, Serialize};
 
-/// Version of this format. A reader rejects any other.
+/// Version of the program format. A reader rejects every other version.
 pub const VERSION: u32 = 2;
 
 /// Register of a function, by its index.
@@ -79,7 +79,7 @@ pub struct Source {
 pub struct Region {
     /// Name of the lifted function.
     pub symbol: String,
-    /// Backend: the value of `Compiler`.
+    /// Name of the backend: the value of the function attribute `Compiler`.
     pub backend: String,
     /// Key of the loader, as in `loadbinary_<key>`; empty until the region is compiled.
     pub loader: String,
@@ -93,7 +93,7 @@ pub struct Region {
     pub fallback: u32,
     /// Operators of the model that the region was built from, as indices into [`Program::sources`].
     pub origins: Vec<u32>,
-    /// Number of operations per run; operators with unknown dimensions count as 0.
+    /// FLOPs per run; operators with unknown dimensions count as 0.
     pub flops: u64,
 }
 
@@ -167,7 +167,7 @@ pub struct OpCall {
     /// Attributes that differ from their defaults.
     #[serde(with = "wire::attrs", default, skip_serializing_if = "Attrs::is_empty")]
     pub attrs: Attrs,
-    /// Arguments.
+    /// Arguments, with the registers that hold them.
     pub args: Vec<Arg>,
     /// Registers for the results, tuples flattened.
     pub outs: Vec<Reg>,
@@ -198,26 +198,26 @@ pub enum Instr {
     Region {
         /// Index of the region.
         region: u32,
-        /// Arguments.
+        /// Registers of the arguments.
         inputs: Vec<Reg>,
         /// Results.
         outs: Vec<Reg>,
     },
     /// Copies a register; tensors share their bytes if possible.
     Move {
-        /// Source.
+        /// Register to copy from.
         from: Reg,
-        /// Destination; a [`Place::Value`].
+        /// Register to copy to; a [`Place::Value`].
         to: Reg,
     },
     /// Continues at a later instruction.
     Jump {
-        /// Index of the instruction.
+        /// Index of the instruction to continue at.
         to: u32,
     },
     /// Continues with the next instruction if the boolean scalar is true, otherwise at `otherwise`.
     Branch {
-        /// Condition.
+        /// Register of the boolean scalar.
         cond: Reg,
         /// Index of a later instruction.
         otherwise: u32,
@@ -281,7 +281,7 @@ pub enum Instr {
     RefWrite {
         /// Register of the cell.
         cell: Reg,
-        /// New contents.
+        /// Registers of the new contents.
         values: Vec<Reg>,
     },
     /// Creates a value of an algebraic data type.
@@ -320,9 +320,9 @@ pub enum Instr {
         /// Registers, each a [`Place::Value`].
         regs: Vec<Reg>,
     },
-    /// Ends the function.
+    /// Returns from the function.
     Return {
-        /// Results.
+        /// Registers of the results.
         values: Vec<Reg>,
     },
 }

@@ -11,8 +11,8 @@ pub trait Region: Send + Sync {
     /// Dimensions that the backend refuses; the region then runs on the host.
     fn prepare(&self, inputs: &[&[usize]]) -> Result<Prepared, Diagnostic>;
 
-    /// Runs the region. Inputs and outputs do not overlap; the outputs and the workspace are uninitialized, with
-    /// arbitrary contents.
+    /// Runs the region. Inputs and outputs do not overlap. The initial contents of the outputs and of the workspace are
+    /// unspecified.
     ///
     /// # Errors
     /// A failed run; the run of the model then fails with the same error.
@@ -53,8 +53,8 @@ pub struct RegionCall<'a, 't> {
     pub inputs: &'a [TensorView<'t>],
     /// Outputs, with the prepared dimensions.
     pub outputs: &'a mut [TensorViewMut<'t>],
-    /// Actual dimensions of each output; empty if all outputs are exact. Filled with the prepared dimensions before the
-    /// call. The buffer of an output that was prepared with a bound begins with a dense tensor of its actual
+    /// Actual dimensions of each output; empty if all outputs are exact. The executor sets the prepared dimensions
+    /// before the call. The buffer of an output that was prepared with a bound begins with a dense tensor of its actual
     /// dimensions.
     pub shapes: &'a mut [Shape],
     /// Workspace, 64-byte aligned.

@@ -110,7 +110,7 @@ impl Signature {
     }
 
     /// Compares the outputs that a backend prepares with the output types. A bound may exceed a recorded dimension; an
-    /// exact dimension may not.
+    /// exact dimension must equal the recorded one.
     ///
     /// # Errors
     /// An output that contradicts the signature; the message names the first.

@@ -24,7 +24,7 @@ pub enum StepKind {
 pub struct StepInfo {
     /// Index of the function.
     pub function: u32,
-    /// Index in the code of the function.
+    /// Index of the instruction in the code of the function.
     pub index: u32,
     /// Kernel, alias, region or control flow.
     pub kind: StepKind,
@@ -34,7 +34,7 @@ pub struct StepInfo {
     pub backend: Option<String>,
     /// Operators of the model that the step was built from, as indices into [`Program::sources`].
     pub origins: Vec<u32>,
-    /// Number of operations; operators with unknown dimensions count as 0.
+    /// FLOPs of the step; operators with unknown dimensions count as 0.
     pub flops: u64,
 }
 
@@ -59,7 +59,7 @@ pub struct StepEvent<'a> {
 
 /// Observes the steps of a run.
 pub trait Observer: Sync {
-    /// Called after each step.
+    /// Receives the event of a step after the step has run.
     fn step(&self, event: &StepEvent<'_>);
 }
 
@@ -117,7 +117,7 @@ fn step(program: &Program, f: usize, function: &Function, i: usize, instr: &Inst
     }
 }
 
-/// Returns the number of operations of a call; 0 if the types do not determine it.
+/// Returns the FLOPs of a call; 0 if the types do not determine them.
 pub fn flops(function: &Function, call: &OpCall) -> u64 {
     let Some(id) = op::lookup(&call.op) else { return 0 };
     let (Some(args), Some(outs)) = (arg_types(function, call), types(function, &call.outs)) else { return 0 };

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 /// Contents of a register.
 #[derive(Clone, Default)]
 pub(super) enum Value {
-    /// Not written yet, or freed.
+    /// No contents: the register is not written yet, or was freed.
     #[default]
     Empty,
     Tensor(Tensor),
@@ -65,8 +65,8 @@ impl Cell {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Replaces the contents and returns the previous ones, because dropping those may take long and must not happen
-    /// under the lock.
+    /// Replaces the contents and returns the previous ones. The caller drops the previous contents after the lock is
+    /// released, because the drop may take long.
     pub(super) fn replace(&self, values: Vec<Value>) -> Vec<Value> {
         std::mem::replace(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner), values)
     }

@@ -1,7 +1,8 @@
-//! JSON form of the types and attributes of `core` in `program.json`.
+//! JSON form of IR types and attributes in `program.json`.
 //!
 //! A type is `["float32", 1, 3, "?", "n"]`: the element type, then each dimension as a number, `"?"` or a name. An
-//! attribute is the corresponding JSON value; numbers that JSON cannot express are `{"float": "inf"}`.
+//! attribute is the corresponding JSON value; a number that JSON cannot express is an object such as `{"float":
+//! "inf"}`.
 
 use byoc_ir::ir::{AttrValue, Dim, TensorType};
 use byoc_ir::tensor::DType;

@@ -1,7 +1,7 @@
 //! Conversion between modules of the core and graphs of the plugin boundary.
 //!
-//! From module to graph, tuples are flattened, attributes are completed with their defaults, and constants become
-//! handles into the host's pool. A graph is converted back to a module for the reference runs that plugins request.
+//! Conversion to a graph flattens tuples, completes attributes with their defaults, and replaces constants with handles
+//! to the host's tensors. A graph is converted back to a module for the reference runs that plugins request.
 
 use byoc_ir::diag::{Code, Diagnostic, codes};
 use byoc_ir::ir::{self, Attrs, Callee, Expr, ExprId, Function, Module};
@@ -438,7 +438,7 @@ fn inline_graph(
     Ok(graph.outputs.iter().map(|r| values[r.node as usize][r.index as usize]).collect())
 }
 
-/// Compares the type stated in a graph with the inferred one: a backend generates code for the stated type.
+/// Compares the type stated in a graph with the inferred one, because a backend generates code for the stated type.
 fn check_declared(
     builder: &Builder,
     value: ExprId,
@@ -455,8 +455,9 @@ fn check_declared(
     }
 }
 
-/// Calls an operator with flattened arguments: either unchanged, or with the first ones grouped into tuples of equal
-/// size, for operators that take tuples first (`concatenate`: one; `qnn.concatenate`: three, and two tensors).
+/// Calls an operator with flattened arguments. If the operator does not accept them unchanged, the leading arguments
+/// are grouped into tuples of equal length (`concatenate` takes one tuple; `qnn.concatenate` takes three tuples, then
+/// two tensors).
 fn call(builder: &mut Builder, name: &str, args: &[ExprId], attrs: Attrs) -> Result<ExprId, Box<Diagnostic>> {
     match builder.op(name, args, attrs.clone()) {
         Ok(id) => Ok(id),

@@ -73,7 +73,7 @@ impl GuardedBuffer {
     }
 }
 
-/// Returns the description of the first buffer of a run with damaged guards, with the buffer's name.
+/// Describes the damage to the first buffer of a run with damaged guards; the description names the buffer.
 pub fn first_damage(outputs: &[GuardedBuffer], workspace: &GuardedBuffer, inputs: &[GuardedBuffer]) -> Option<String> {
     let named = |role: &'static str, memory: &'_ [GuardedBuffer]| -> Option<String> {
         memory.iter().enumerate().find_map(|(i, memory)| Some(format!("{role} {i}: {}", memory.damage()?)))

@@ -14,7 +14,7 @@ use byoc_plugin_api as api;
 use serde_json::{Value, json};
 use std::path::Path;
 
-/// Returns the options of every code generator and loader. A code generator also gets its own options as
+/// Returns the options common to all code generators and loaders. A code generator also gets its own options as
 /// `backend_options`, and a loader gets the description of the region as `region`.
 pub fn options(cache_dir: Option<&Path>, threads: Option<usize>) -> Value {
     json!({

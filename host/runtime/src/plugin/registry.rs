@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 /// Result of loading a file.
 #[derive(Debug)]
 pub enum Status {
-    /// In use.
+    /// Loaded and in use.
     Loaded(LoadedPlugin),
     /// Rejected, with the reason.
     Rejected(Rejection),
@@ -139,7 +139,7 @@ impl Registry {
         Registry { dirs: Vec::new(), services: None, files: OnceLock::from(Vec::new()), names: Mutex::default() }
     }
 
-    /// Returns a registry of the plugins in the search directories. None is loaded yet.
+    /// Returns a registry of the plugins in the search directories. No plugin is loaded yet.
     pub fn discover(given: &[PathBuf], services: &Services) -> Registry {
         let (dirs, services) = (search_dirs(given), Some(services.clone()));
         Registry { dirs, services, files: OnceLock::new(), names: Mutex::default() }
@@ -216,9 +216,9 @@ impl Registry {
         None
     }
 
-    /// Loads those files of one directory that are not loaded yet. A name that another directory has registered shadows
-    /// the file; a name registered twice in this directory rejects both files, or only the later one if the other is
-    /// already in use.
+    /// Loads those files of one directory that are not loaded yet. If another directory has registered a name of the
+    /// file, the file is shadowed. If a name is registered twice in this directory, both files are rejected, or only
+    /// the later one if the other is already in use.
     fn load(&self, names: &mut Names, dir: usize, filter: impl Fn(&Path) -> bool) {
         let Some(services) = &self.services else { return };
         let files = self.files();

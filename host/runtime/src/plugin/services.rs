@@ -13,8 +13,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 use tracing::Level;
 
-/// Counters of plugins by name, such as device cycles or bytes moved. After [`Metrics::record`], also events with their
-/// times.
+/// Counters of plugins by name, such as device cycles or bytes moved. After a call of [`Metrics::record`], events and
+/// their times are recorded as well.
 #[derive(Debug, Default)]
 pub struct Metrics {
     counters: Mutex<BTreeMap<String, u64>>,

@@ -353,8 +353,8 @@ impl<'a, 'm> Emitter<'a, 'm> {
             }
         }
         let Some(clause) = m.clauses.get(state.next) else {
-            // The instruction is emitted for exhaustive matches as well: it is unreachable by the types, but an
-            // executor of untrusted programs cannot rely on them.
+            // The instruction is emitted for exhaustive matches as well. The types make the instruction unreachable,
+            // but an executor of untrusted programs cannot rely on types.
             let clauses: Vec<String> = m.clauses.iter().map(|clause| format_pattern(&clause.pattern)).collect();
             self.code.push(Instr::Unmatched { clauses: clauses.join(", ") });
             if let Some(sym) = state.join {

@@ -49,7 +49,7 @@ pub(super) struct Scope {
 
 /// Function literal that becomes a function of its own.
 pub(super) struct Literal {
-    /// Scope of its body.
+    /// Scope of the body.
     pub scope: ScopeId,
     /// Values captured from enclosing scopes.
     pub captures: Vec<ExprId>,

@@ -66,8 +66,8 @@ fn penalty(n: &mut Node<'_, '_>, allowed: ExprId, dtype: DType, never: f64) -> R
     n.op_without_attrs("where", &[allowed, zero, never])
 }
 
-/// Returns the keys that the mask of a padded batch allows, for a mask of keys (batch, keys), of pairs (batch, queries,
-/// keys) or (batch, 1, queries, keys), or of lengths (batch).
+/// Returns a mask of the keys that are not padding. `mask` has the shape (batch, keys), (batch, queries, keys) or
+/// (batch, 1, queries, keys), or holds the length of each sequence, (batch).
 fn padding_mask(n: &mut Node<'_, '_>, mask: ExprId, key: ExprId) -> Result<ExprId> {
     let rank = n.rank(mask)?;
     if rank == 1 {
@@ -95,7 +95,8 @@ fn padding_mask(n: &mut Node<'_, '_>, mask: ExprId, key: ExprId) -> Result<ExprI
     Ok(value)
 }
 
-/// Returns the pairs in which the key is not after the query: query i of S stands at place T - S + i of T keys.
+/// Returns the causal mask: true where the key is not after the query. Of S queries and T keys, query i is at position
+/// T - S + i.
 fn causal(n: &mut Node<'_, '_>, query: ExprId, key: ExprId) -> Result<ExprId> {
     let rows = n.indices_along(query, 2)?;
     let (keys, queries) = (n.shape_vector(key, 2..3)?, n.shape_vector(query, 2..3)?);
@@ -126,7 +127,7 @@ fn masks(n: &mut Node<'_, '_>, query: ExprId, key: ExprId, mask: Option<ExprId>)
     add(n, padding, order)
 }
 
-/// Projects the input to queries, keys and values, and attends.
+/// Converts Attention: projects the input to queries, keys and values, and computes their attention.
 fn attention(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (data, weights) = (n.input(0)?, n.input(1)?);
     if n.int_attr("do_rotary", 0)? != 0 || n.int_attr("past_present_share_buffer", 0)? != 0 {
@@ -173,7 +174,8 @@ fn multi_head(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let count = n.int_attr("num_heads", 0)?;
     let bias = n.optional_input(3);
     let mut begin = 0;
-    // Adds the part of the bias for the next of query, key and value, if it is not split into heads.
+    // Splits the next of query, key and value into heads, after adding its part of the bias; a tensor of rank 4 is
+    // already split.
     let mut heads = |n: &mut Node<'_, '_>, mut x: ExprId| {
         if n.rank(x)? == 4 {
             return Ok(x);
@@ -204,8 +206,9 @@ fn multi_head(n: &mut Node<'_, '_>) -> Result<Outputs> {
     Ok(vec![result, key, value])
 }
 
-/// Attends with fewer heads of keys than of queries, and a cache. The new keys of sequence b are written to the cache from
-/// place `seqlens_k[b] + 1 - S` on, or from its begin if the sequence is shorter than its S new elements.
+/// Converts GroupQueryAttention, in which several query heads share one key head. The new keys of sequence b are
+/// written to the cache from position `seqlens_k[b] + 1 - S` on, or from position 0 if the sequence is shorter than its
+/// S new elements.
 fn group_query(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let unsupported = ["smooth_softmax", "kv_cache_bit_width", "qk_output", "sliding_window_cache"];
     if let Some(name) = unsupported.into_iter().find(|name| n.int_attr(name, 0).is_ok_and(|value| value > 0)) {
@@ -224,7 +227,7 @@ fn group_query(n: &mut Node<'_, '_>) -> Result<Outputs> {
         _ => packed_heads(n, of_query, of_key)?,
     };
     let Heads { mut query, mut key, value } = new;
-    // Place of the first new element of each sequence, (batch, 1).
+    // Position of the first new element of each sequence, with shape (batch, 1).
     let last = n.cast(n.input(5)?, DType::I64)?;
     let batch = n.dims(query)?[0].clone();
     let last = n.reshape_to(last, &[batch, Dim::Fixed(1)])?;
@@ -292,7 +295,8 @@ fn packed_heads(n: &mut Node<'_, '_>, of_query: i64, of_key: i64) -> Result<Head
     })
 }
 
-/// Returns for each place of the updated cache its place in the old cache followed by the new elements, (batch, length).
+/// Returns the source of each position of the updated cache, as an index into the old cache followed by the new
+/// elements; the shape is (batch, length).
 fn cache_places(n: &mut Node<'_, '_>, past: ExprId, new: ExprId, start: ExprId) -> Result<ExprId> {
     let old = n.shape_vector(past, 2..3)?;
     let count = n.shape_vector(new, 2..3)?;
@@ -314,7 +318,8 @@ fn cache_places(n: &mut Node<'_, '_>, past: ExprId, new: ExprId, start: ExprId) 
     n.op_without_attrs("where", &[is_new, of_new, of_old])
 }
 
-/// Returns the terms of the logits for the keys up to each query, and no further back than the local window.
+/// Returns the bias of the logits that restricts each query to the keys up to its own position, within the local
+/// window.
 fn group_query_bias(n: &mut Node<'_, '_>, query: ExprId, key: ExprId, start: ExprId) -> Result<ExprId> {
     let rows = n.indices_along(query, 2)?;
     let start = n.op("expand_dims", &[start], attrs![axis: 1])?;

@@ -1,4 +1,4 @@
-//! Operators fused with what precedes or follows them.
+//! Operators fused with their producers or consumers.
 
 use super::{Node, Outputs, Result, Row, attrs, math, one};
 use crate::ops::{conv, elementwise, norm};
@@ -86,8 +86,8 @@ fn fused_matmul(n: &mut Node<'_, '_>) -> Result<Outputs> {
     one(if alpha == 1.0 { product } else { n.with_scalar("multiply", product, alpha)? })
 }
 
-/// Adds input, skip connection and bias, and normalizes the sum over the last axis; `simplified` by the root of the mean
-/// square alone.
+/// Adds input, skip connection and bias, and applies layer normalization over the last axis, or RMS normalization if
+/// `simplified`.
 fn skip_norm(n: &mut Node<'_, '_>, simplified: bool) -> Result<Outputs> {
     let epsilon = n.float_attr("epsilon", if simplified { 1e-6 } else { 1e-12 })?;
     let (gamma, rest) = (

@@ -1,4 +1,4 @@
-//! Quantized operators: computed on the real numbers that the integers stand for, and quantized again.
+//! Quantized operators. Most of them dequantize their operands, compute in float32, and quantize the result.
 
 use super::{Node, Outputs, Result, Row, attrs, math, one};
 use crate::ops::pool::{Kind, pool_of};
@@ -51,7 +51,7 @@ pub const ROWS: &[Row] = &[
         let real = dequantized(n, 0)?;
         let dims = n.dims(real)?;
         let axis = n.axis(n.int_attr("axis", -1)?, dims.len())?;
-        // Before opset 13, the axes from `axis` on are one.
+        // Before opset 13, softmax normalizes over all axes from `axis` on together.
         if n.int_attr("opset", 13)? < 13 && axis + 1 < dims.len() {
             let matrix = n.flatten_at(&dims, axis)?;
             let flat = n.reshape_to(real, &matrix)?;
@@ -69,7 +69,7 @@ pub const ROWS: &[Row] = &[
     }),
 ];
 
-/// Returns the real numbers of the quantized tensor at input `i`, whose scale and zero point follow it.
+/// Dequantizes the tensor at input `i`; the next two inputs are its scale and zero point.
 fn dequantized(n: &mut Node<'_, '_>, i: usize) -> Result<ExprId> {
     let data = n.input(i)?;
     let dtype = n.dtype(data)?;
@@ -77,8 +77,8 @@ fn dequantized(n: &mut Node<'_, '_>, i: usize) -> Result<ExprId> {
     n.op("qnn.dequantize", &[data, scale, zero], attrs![axis: -1, out_dtype: DType::F32])
 }
 
-/// Quantizes the result by the scale at input `i` and the zero point after it: in plain arithmetic, because the integer
-/// forms of the QNN dialect round each operand.
+/// Quantizes the result with the scale at input `i` and the zero point at input `i + 1`. Plain arithmetic is used,
+/// because the integer forms of the QNN dialect round each operand.
 fn quantized(n: &mut Node<'_, '_>, value: ExprId, i: usize) -> Result<Outputs> {
     // Without a zero point, the result has the element type of the quantized data.
     let dtype = match n.optional_input(i + 1) {
@@ -96,7 +96,8 @@ fn binary(n: &mut Node<'_, '_>, op: &str) -> Result<Outputs> {
     quantized(n, result, 6)
 }
 
-/// Applies a function of data whose second axis are the channels; `channels_last` says that they are the last one.
+/// Applies a function that expects the channels on axis 1. If the attribute `channels_last` is set, the data is
+/// transposed before and the result after.
 fn channels_first(
     n: &mut Node<'_, '_>,
     data: ExprId,
@@ -113,7 +114,7 @@ fn channels_first(
     n.transpose(result, &last)
 }
 
-/// Multiplies integer matrices, and scales the sums to real numbers; a bias is input `bias`.
+/// Multiplies integer matrices, and scales the accumulators to float32. Input `bias` is an optional bias.
 fn matmul_to_float(
     n: &mut Node<'_, '_>,
     operands: [ExprId; 2],
@@ -153,7 +154,7 @@ fn dynamic_quantize_matmul(n: &mut Node<'_, '_>) -> Result<Outputs> {
     })
 }
 
-/// Computes alpha * A * B + C on integers. Without a scale of the result, it is real.
+/// Computes alpha * A * B + C on integers. The result is float32 if the node gives no output scale.
 fn q_gemm(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let mut operands = [n.input(0)?, n.input(3)?];
     for (value, attribute) in operands.iter_mut().zip(["transA", "transB"]) {
