@@ -1,0 +1,297 @@
+//! Static verification of a stream, without its data: every access lies within a memory or a buffer, the stream ends, and
+//! tokens order every two accesses of which one writes.
+//!
+//! The order is that of vector clocks: an instruction happens after those before it in its module, and after those whose
+//! tokens it takes.
+
+use crate::config::Config;
+use crate::isa::{Insn, Memory, Module, Op, Transfer, Uop};
+use crate::tokens::{self, MODULES, QUEUES, Queue};
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::ops::Range;
+
+/// Maximum number of tokens in a queue: what every hardware design holds.
+pub const MAX_TOKENS: usize = 8;
+
+/// Buffer in DRAM that a stream may access.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// Addresses in bytes.
+    pub range: Range<usize>,
+    /// True if the stream may write it.
+    pub writable: bool,
+    /// Micro-operations of the buffer, if it has them: their contents are needed to know what instructions access.
+    pub uops: Option<Vec<u32>>,
+}
+
+/// Violation of a rule by an instruction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// Index of the instruction in the stream; `None` for the stream as a whole.
+    pub instruction: Option<usize>,
+    /// Rule, and what breaks it.
+    pub message: String,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.instruction {
+            Some(index) => write!(f, "instruction {index}: {}", self.message),
+            None => f.write_str(&self.message),
+        }
+    }
+}
+
+impl std::error::Error for Violation {}
+
+/// Number of instructions of each module that happen before or at an instruction.
+type Clock = [u32; MODULES];
+
+/// Checks a stream.
+///
+/// # Errors
+/// The first violation.
+pub fn check(config: &Config, stream: &[Insn], segments: &[Segment]) -> Result<(), Violation> {
+    let mut checker = Checker {
+        config,
+        segments,
+        uops: vec![None; config.depth(Memory::Uop)],
+        sram: HashMap::new(),
+        dram: HashMap::new(),
+    };
+    let queues = tokens::by_module(stream);
+    let mut heads = [0usize; MODULES];
+    let mut clocks: [Clock; MODULES] = Default::default();
+    let mut given: [VecDeque<Clock>; QUEUES] = Default::default();
+    loop {
+        let mut progress = false;
+        for module in [Module::Load, Module::Compute, Module::Store] {
+            let own = module as usize;
+            let Some(&index) = queues[own].get(heads[own]) else { continue };
+            let insn = &stream[index];
+            let at = |message| Violation { instruction: Some(index), message };
+            let pops = tokens::pops(module, &insn.deps).map_err(at)?;
+            if pops.iter().flatten().any(|queue| given[*queue as usize].is_empty()) {
+                continue;
+            }
+            for clock in pops.iter().flatten().filter_map(|queue| given[*queue as usize].pop_front()) {
+                clocks[own] = std::array::from_fn(|i| clocks[own][i].max(clock[i]));
+            }
+            clocks[own][own] += 1;
+            checker.visit(insn, module, clocks[own]).map_err(at)?;
+            for queue in tokens::pushes(module, &insn.deps).map_err(at)?.into_iter().flatten() {
+                let tokens = &mut given[queue as usize];
+                tokens.push_back(clocks[own]);
+                if tokens.len() > MAX_TOKENS {
+                    let name = Queue::NAMES[queue as usize];
+                    return Err(at(format!("{name}: expected at most {MAX_TOKENS} tokens, found {}", tokens.len())));
+                }
+            }
+            heads[own] += 1;
+            progress = true;
+        }
+        if !progress {
+            break;
+        }
+    }
+    if let Some((module, index)) = waiting(&queues, heads) {
+        let message = format!("deadlock: {module} waits for a token that no instruction gives: {}", stream[index]);
+        return Err(Violation { instruction: Some(index), message });
+    }
+    let whole = |message| Violation { instruction: None, message };
+    if let Some(queue) = given.iter().position(|tokens| !tokens.is_empty()) {
+        let (name, left) = (Queue::NAMES[queue], given[queue].len());
+        return Err(whole(format!("{name}: expected no token at the end of the stream, found {left}")));
+    }
+    match stream.iter().filter(|insn| insn.op == Op::Finish).count() {
+        1 if stream.last().is_some_and(|insn| insn.op == Op::Finish) => Ok(()),
+        count => Err(whole(format!("expected one FINISH at the end of the stream, found {count}"))),
+    }
+}
+
+/// Returns the first module that has not executed all of its instructions, with its next one.
+fn waiting(queues: &[Vec<usize>; MODULES], heads: [usize; MODULES]) -> Option<(Module, usize)> {
+    let modules = [Module::Load, Module::Compute, Module::Store];
+    modules.into_iter().zip(queues).zip(heads).find_map(|((module, queue), head)| Some((module, *queue.get(head)?)))
+}
+
+/// Last accesses to an element: the write, and the reads of each module since.
+#[derive(Clone, Copy, Default)]
+struct Accesses {
+    write: Option<(Module, u32)>,
+    reads: [u32; MODULES],
+}
+
+impl Accesses {
+    /// Records an access, and returns false if an earlier one conflicts and does not happen before it.
+    fn record(&mut self, module: Module, clock: Clock, writes: bool) -> bool {
+        let after_write = self.write.is_none_or(|(by, number)| clock[by as usize] >= number);
+        let after_reads = !writes || self.reads.iter().zip(clock).all(|(read, clock)| clock >= *read);
+        if writes {
+            *self = Accesses { write: Some((module, clock[module as usize])), reads: [0; MODULES] };
+        } else {
+            self.reads[module as usize] = clock[module as usize];
+        }
+        after_write && after_reads
+    }
+}
+
+/// Bytes of DRAM whose accesses are recorded together.
+const GRANULE: usize = 16;
+
+struct Checker<'a> {
+    config: &'a Config,
+    segments: &'a [Segment],
+    /// Micro-operations in the memory of the device.
+    uops: Vec<Option<u32>>,
+    sram: HashMap<(Memory, usize), Accesses>,
+    dram: HashMap<usize, Accesses>,
+}
+
+impl Checker<'_> {
+    fn visit(&mut self, insn: &Insn, module: Module, clock: Clock) -> Result<(), String> {
+        match &insn.op {
+            Op::Finish => Ok(()),
+            Op::Load(transfer) | Op::Store(transfer) if transfer.is_no_op() => Ok(()),
+            Op::Load(transfer) => {
+                if transfer.memory == Memory::Out {
+                    return Err("expected a load of UOP, WGT, INP or ACC, found OUT".into());
+                }
+                let to = if transfer.memory == Memory::Acc8 { Memory::Acc } else { transfer.memory };
+                let base = usize::from(transfer.sram_base);
+                for element in base..base + transfer.rows() * transfer.row_length() {
+                    self.access(to, element, module, clock, true)?;
+                }
+                self.transfer(transfer, module, clock, false)?;
+                if to == Memory::Uop { self.load_uops(transfer) } else { Ok(()) }
+            }
+            Op::Store(transfer) => {
+                if transfer.memory != Memory::Out {
+                    return Err(format!("expected a store of OUT, found {}", transfer.memory));
+                }
+                if transfer.x_pad != [0; 2] || transfer.y_pad != [0; 2] {
+                    return Err("expected a store without padding".into());
+                }
+                let base = usize::from(transfer.sram_base);
+                for element in base..base + usize::from(transfer.x_size) * usize::from(transfer.y_size) {
+                    self.access(Memory::Acc, element, module, clock, false)?;
+                }
+                self.transfer(transfer, module, clock, true)
+            }
+            Op::Gemm(gemm) => {
+                let reset = gemm.reset;
+                self.steps(&gemm.loops, [gemm.dst, gemm.src, gemm.wgt], |checker, [dst, src, wgt]| {
+                    checker.access(Memory::Acc, dst, module, clock, true)?;
+                    if reset {
+                        return Ok(());
+                    }
+                    checker.access(Memory::Inp, src, module, clock, false)?;
+                    checker.access(Memory::Wgt, wgt, module, clock, false)
+                })
+            }
+            Op::Alu(alu) => {
+                let use_imm = alu.use_imm;
+                self.steps(&alu.loops, [alu.dst, alu.src, [0; 2]], |checker, [dst, src, _]| {
+                    if !use_imm {
+                        checker.access(Memory::Acc, src, module, clock, false)?;
+                    }
+                    checker.access(Memory::Acc, dst, module, clock, true)
+                })
+            }
+        }
+    }
+
+    /// Records an access to an element of a memory of the device.
+    fn access(
+        &mut self,
+        memory: Memory,
+        element: usize,
+        module: Module,
+        clock: Clock,
+        writes: bool,
+    ) -> Result<(), String> {
+        let limit = if memory == Memory::Uop { self.config.uop_entries() } else { self.config.depth(memory) };
+        if element >= limit {
+            return Err(format!("{memory}: expected elements below {limit}, found {element}"));
+        }
+        // Micro-operations are loaded and read by one module, in order.
+        if memory == Memory::Uop || self.sram.entry((memory, element)).or_default().record(module, clock, writes) {
+            return Ok(());
+        }
+        let verb = if writes { "writes" } else { "reads" };
+        Err(format!("{module} {verb} {memory}[{element}] without a token after the last access of another module"))
+    }
+
+    /// Checks the range of a transfer in DRAM, and records its accesses.
+    fn transfer(&mut self, of: &Transfer, module: Module, clock: Clock, writes: bool) -> Result<(), String> {
+        let bytes = self.config.element_bytes(of.memory);
+        for row in 0..usize::from(of.y_size) {
+            let first = of.dram_base as usize + row * usize::from(of.x_stride);
+            let range = first * bytes..(first + usize::from(of.x_size)) * bytes;
+            let within = |segment: &&Segment| segment.range.start <= range.start && range.end <= segment.range.end;
+            match self.segments.iter().find(within) {
+                Some(segment) if !writes || segment.writable => {}
+                Some(_) => {
+                    return Err(format!("expected a writable buffer, found {:#x}..{:#x}", range.start, range.end));
+                }
+                None => {
+                    let (start, end) = (range.start, range.end);
+                    return Err(format!("expected addresses within one buffer, found {start:#x}..{end:#x}"));
+                }
+            }
+            for granule in range.start / GRANULE..range.end.div_ceil(GRANULE) {
+                if !self.dram.entry(granule).or_default().record(module, clock, writes) {
+                    let (address, verb) = (granule * GRANULE, if writes { "writes" } else { "reads" });
+                    return Err(format!("{module} {verb} DRAM at {address:#x} without a token after the last access"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies micro-operations to the memory of the device.
+    fn load_uops(&mut self, of: &Transfer) -> Result<(), String> {
+        let start = of.dram_base as usize * 4;
+        let segment = self.segments.iter().find(|segment| segment.uops.is_some() && segment.range.contains(&start));
+        let Some((segment, words)) = segment.and_then(|segment| Some((segment, segment.uops.as_ref()?))) else {
+            return Err(format!("expected a buffer of micro-operations at {start:#x}"));
+        };
+        let first = (start - segment.range.start) / 4;
+        for i in 0..usize::from(of.x_size) {
+            self.uops[usize::from(of.sram_base) + i] = words.get(first + i).copied();
+        }
+        Ok(())
+    }
+
+    /// Calls `f` with the indices of each step: destination, source, weight.
+    fn steps(
+        &mut self,
+        loops: &crate::isa::Loops,
+        [dst, src, wgt]: [[u16; 2]; 3],
+        mut f: impl FnMut(&mut Self, [usize; 3]) -> Result<(), String>,
+    ) -> Result<(), String> {
+        let range = loops.uop_begin as usize..loops.uop_end as usize;
+        let entries = self.config.uop_entries();
+        if range.end > entries {
+            return Err(format!("UOP: expected micro-operations below {entries}, found {}", range.end));
+        }
+        let known: Option<Vec<u32>> = self.uops.get(range.clone()).unwrap_or_default().iter().copied().collect();
+        let Some(words) = known else {
+            return Err(format!("UOP: expected loaded micro-operations at {} to {}", range.start, range.end));
+        };
+        let uops: Vec<Uop> = words.into_iter().map(|word| Uop::decode(word, self.config)).collect();
+        let [outer, inner] = loops.iterations.map(u32::from);
+        for y in 0..outer {
+            for x in 0..inner {
+                let step = |factor: [u16; 2]| y * u32::from(factor[0]) + x * u32::from(factor[1]);
+                let offsets = [step(dst), step(src), step(wgt)];
+                for uop in &uops {
+                    let at = [uop.dst + offsets[0], uop.src + offsets[1], uop.wgt + offsets[2]];
+                    f(self, at.map(|index| index as usize))?;
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,242 @@
+//! Parameters of a device: one flat JSON object with VTA's own keys, so that an existing `vta_config.json` works.
+
+use crate::memory::Memory;
+use serde::{Deserialize, Serialize};
+
+/// Parameters of a device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Config {
+    /// Board or simulator.
+    #[serde(rename = "TARGET")]
+    pub target: String,
+    /// Version of the hardware, which names the revision of the instruction set.
+    #[serde(rename = "HW_VER")]
+    pub hw_ver: String,
+    /// Base-2 logarithm of the bits of an activation.
+    #[serde(rename = "LOG_INP_WIDTH")]
+    pub log_inp_width: u32,
+    /// Base-2 logarithm of the bits of a weight.
+    #[serde(rename = "LOG_WGT_WIDTH")]
+    pub log_wgt_width: u32,
+    /// Base-2 logarithm of the bits of an accumulator.
+    #[serde(rename = "LOG_ACC_WIDTH")]
+    pub log_acc_width: u32,
+    /// Base-2 logarithm of the rows of an activation element.
+    #[serde(rename = "LOG_BATCH")]
+    pub log_batch: u32,
+    /// Base-2 logarithm of the channels of an element.
+    #[serde(rename = "LOG_BLOCK")]
+    pub log_block: u32,
+    /// Base-2 logarithm of the bytes of the memory of micro-operations.
+    #[serde(rename = "LOG_UOP_BUFF_SIZE")]
+    pub log_uop_buff_size: u32,
+    /// Base-2 logarithm of the bytes of the activation memory.
+    #[serde(rename = "LOG_INP_BUFF_SIZE")]
+    pub log_inp_buff_size: u32,
+    /// Base-2 logarithm of the bytes of the weight memory.
+    #[serde(rename = "LOG_WGT_BUFF_SIZE")]
+    pub log_wgt_buff_size: u32,
+    /// Base-2 logarithm of the bytes of the accumulator memory.
+    #[serde(rename = "LOG_ACC_BUFF_SIZE")]
+    pub log_acc_buff_size: u32,
+    /// Number of micro-operations that the memory really holds, if fewer than its size allows.
+    #[serde(rename = "UOP_ENTRIES", default, skip_serializing_if = "Option::is_none")]
+    pub uop_entries: Option<u32>,
+    /// Support for loads of 8-bit accumulators.
+    #[serde(rename = "ACC_8BIT", default)]
+    pub acc_8bit: bool,
+    /// Support for multiplication by the vector unit.
+    #[serde(rename = "MUL", default)]
+    pub mul: bool,
+    /// Profile of the cycle model.
+    #[serde(rename = "PROFILE", default)]
+    pub profile: Profile,
+}
+
+/// Rates of memory and instructions in the cycle model.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Profile {
+    /// Pynq-Z1 at 100 MHz: 3.5 bytes per cycle.
+    #[default]
+    Pynq,
+    /// Cycle-accurate simulation of the Chisel design: 8 bytes per cycle.
+    Tsim,
+}
+
+/// Revision of the instruction set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Revision {
+    /// Hardware 0.0.1: memory ids and vector operations have 2 bits.
+    First,
+    /// Hardware 0.0.2: they have 3 bits.
+    Second,
+}
+
+/// Field of a configuration that the instruction set or the hardware does not allow.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InvalidConfig(pub String);
+
+impl std::fmt::Display for InvalidConfig {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for InvalidConfig {}
+
+/// Maximum size of an element in bytes: a page of the driver's memory.
+const MAX_ELEMENT: u64 = 4096;
+
+impl Default for Config {
+    /// Returns the parameters of every sample configuration that VTA ships: `1x16_i8w8a32_15_15_18_17`.
+    fn default() -> Config {
+        Config {
+            target: "sim".into(),
+            hw_ver: "0.0.2".into(),
+            log_inp_width: 3,
+            log_wgt_width: 3,
+            log_acc_width: 5,
+            log_batch: 0,
+            log_block: 4,
+            log_uop_buff_size: 15,
+            log_inp_buff_size: 15,
+            log_wgt_buff_size: 18,
+            log_acc_buff_size: 17,
+            uop_entries: None,
+            acc_8bit: false,
+            mul: false,
+            profile: Profile::default(),
+        }
+    }
+}
+
+impl Config {
+    /// Reads and checks a configuration.
+    ///
+    /// # Errors
+    /// Text that is not JSON, a missing key, or parameters that do not fit the instruction set.
+    pub fn from_json(text: &str) -> Result<Config, InvalidConfig> {
+        let config: Config =
+            serde_json::from_str(text).map_err(|error| InvalidConfig(format!("expected VTA's keys: {error}")))?;
+        config.check()?;
+        Ok(config)
+    }
+
+    /// Checks that the parameters fit the instruction set.
+    ///
+    /// # Errors
+    /// The first parameter that does not.
+    pub fn check(&self) -> Result<(), InvalidConfig> {
+        let fail = |message: String| Err(InvalidConfig(message));
+        let widths = [self.log_inp_width, self.log_wgt_width, self.log_acc_width];
+        if widths != [3, 3, 5] {
+            return fail(format!("expected widths of 8, 8 and 32 bits (LOG_*_WIDTH 3, 3, 5), found {widths:?}"));
+        }
+        if !["0.0.1", "0.0.2"].contains(&self.hw_ver.as_str()) {
+            return fail(format!("HW_VER: expected 0.0.1 or 0.0.2, found {}", self.hw_ver));
+        }
+        let sizes = [
+            ("LOG_BATCH", self.log_batch),
+            ("LOG_BLOCK", self.log_block),
+            ("LOG_UOP_BUFF_SIZE", self.log_uop_buff_size),
+            ("LOG_INP_BUFF_SIZE", self.log_inp_buff_size),
+            ("LOG_WGT_BUFF_SIZE", self.log_wgt_buff_size),
+            ("LOG_ACC_BUFF_SIZE", self.log_acc_buff_size),
+        ];
+        if let Some((key, value)) = sizes.into_iter().find(|(_, value)| *value > 24) {
+            return fail(format!("{key}: expected at most 24, found {value}"));
+        }
+        let memories = [Memory::Uop, Memory::Inp, Memory::Wgt, Memory::Acc];
+        for memory in memories {
+            let (log_bytes, log_element) = self.log_sizes(memory);
+            if log_bytes < log_element + 1 {
+                return fail(format!("{memory}: expected at least two elements of {} bytes", 1u64 << log_element));
+            }
+            if 1u64 << log_element > MAX_ELEMENT {
+                let found = 1u64 << log_element;
+                return fail(format!("{memory}: expected elements of at most {MAX_ELEMENT} bytes, found {found}"));
+            }
+            if self.log_depth(memory) > 16 {
+                return fail(format!("{memory}: expected at most 2^16 elements, found 2^{}", self.log_depth(memory)));
+            }
+        }
+        let [uop, inp, wgt, acc] = memories.map(|memory| self.log_depth(memory));
+        let fits = [
+            ("a micro-operation", acc + inp.max(acc) + wgt, 32),
+            ("word 0 of GEMM and ALU", 3 + 4 + 1 + uop + (uop + 1) + 14 + 14, 64),
+            ("word 1 of GEMM", 2 * acc + 2 * inp + 2 * wgt, 64),
+            ("word 1 of ALU", 4 * acc + 3 + 1 + 16, 64),
+        ];
+        match fits.into_iter().find(|(_, bits, limit)| bits > limit) {
+            Some((what, bits, limit)) => fail(format!("{what}: expected at most {limit} bits, found {bits}")),
+            None => Ok(()),
+        }
+    }
+
+    /// Returns the name of the configuration, as in the names of bitstreams.
+    pub fn name(&self) -> String {
+        format!(
+            "{}x{}_i{}w{}a{}_{}_{}_{}_{}",
+            self.batch(),
+            self.block(),
+            1 << self.log_inp_width,
+            1 << self.log_wgt_width,
+            1 << self.log_acc_width,
+            self.log_uop_buff_size,
+            self.log_inp_buff_size,
+            self.log_wgt_buff_size,
+            self.log_acc_buff_size
+        )
+    }
+
+    /// Returns the revision of the instruction set.
+    pub fn revision(&self) -> Revision {
+        if self.hw_ver == "0.0.1" { Revision::First } else { Revision::Second }
+    }
+
+    /// Returns the rows of an activation element.
+    pub fn batch(&self) -> usize {
+        1 << self.log_batch
+    }
+
+    /// Returns the channels of an element.
+    pub fn block(&self) -> usize {
+        1 << self.log_block
+    }
+
+    /// Returns the base-2 logarithms of the bytes of a memory and of one of its elements.
+    fn log_sizes(&self, memory: Memory) -> (u32, u32) {
+        match memory {
+            Memory::Uop => (self.log_uop_buff_size, 2),
+            Memory::Inp => (self.log_inp_buff_size, self.log_batch + self.log_block + self.log_inp_width - 3),
+            Memory::Wgt => (self.log_wgt_buff_size, 2 * self.log_block + self.log_wgt_width - 3),
+            Memory::Acc => (self.log_acc_buff_size, self.log_batch + self.log_block + self.log_acc_width - 3),
+            Memory::Out | Memory::Acc8 => (
+                self.log_acc_buff_size + self.log_inp_width - self.log_acc_width,
+                self.log_batch + self.log_block + self.log_inp_width - 3,
+            ),
+        }
+    }
+
+    /// Returns the base-2 logarithm of the number of elements of a memory.
+    pub fn log_depth(&self, memory: Memory) -> u32 {
+        let (bytes, element) = self.log_sizes(memory);
+        bytes.saturating_sub(element)
+    }
+
+    /// Returns the number of elements of a memory.
+    pub fn depth(&self, memory: Memory) -> usize {
+        1 << self.log_depth(memory)
+    }
+
+    /// Returns the bytes of an element of a memory, which is also the unit of the DRAM addresses of its instructions.
+    pub fn element_bytes(&self, memory: Memory) -> usize {
+        1 << self.log_sizes(memory).1
+    }
+
+    /// Returns the number of micro-operations that the device holds.
+    pub fn uop_entries(&self) -> usize {
+        self.uop_entries.map_or(usize::MAX, |entries| entries as usize).min(self.depth(Memory::Uop))
+    }
+}

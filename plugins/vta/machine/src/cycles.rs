@@ -1,0 +1,103 @@
+//! Time of a stream in cycles, from a model of the three modules that fits measurements on hardware.
+//!
+//! Each instruction has a duration; a module executes one instruction at a time; a token carries the time at which it was
+//! given. The matrix unit computes one step per cycle, the vector unit one in two cycles, and a transfer takes a latency
+//! and the time of its bytes for each row.
+
+use crate::config::{Config, Profile};
+use crate::isa::{Insn, Module, Op, Transfer};
+use crate::tokens::{self, MODULES, QUEUES};
+use std::collections::VecDeque;
+
+/// Time of a stream.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Timing {
+    /// Cycles from the first instruction to the end of the last one.
+    pub total: f64,
+    /// Cycles in which each module executes: LOAD, COMPUTE, STORE.
+    pub busy: [f64; MODULES],
+    /// End of each instruction, in the order of the stream.
+    pub ends: Vec<f64>,
+}
+
+/// Rates of a profile.
+#[derive(Clone, Copy, Debug)]
+pub struct Rates {
+    /// Bytes per cycle between DRAM and the memories.
+    pub bandwidth: f64,
+    /// Cycles of a row of a transfer before its first byte.
+    pub row: f64,
+    /// Cycles of a transfer before its first row.
+    pub transfer: f64,
+}
+
+impl Rates {
+    /// Returns the rates of a profile.
+    pub fn of(profile: Profile) -> Rates {
+        match profile {
+            Profile::Pynq => Rates { bandwidth: 3.5, row: 20.0, transfer: 0.0 },
+            Profile::Tsim => Rates { bandwidth: 8.0, row: 16.0, transfer: 60.0 },
+        }
+    }
+}
+
+/// Cycles of an instruction of the matrix or the vector unit before its first step.
+const START: f64 = 10.0;
+
+/// Returns the duration of an instruction.
+pub fn duration(config: &Config, insn: &Insn, rates: &Rates) -> f64 {
+    match &insn.op {
+        Op::Gemm(gemm) => gemm.loops.steps() as f64 + START,
+        Op::Alu(alu) => 2.0 * alu.loops.steps() as f64 + START,
+        Op::Load(transfer) | Op::Store(transfer) => transfer_time(config, transfer, rates),
+        Op::Finish => 0.0,
+    }
+}
+
+fn transfer_time(config: &Config, transfer: &Transfer, rates: &Rates) -> f64 {
+    if transfer.is_no_op() {
+        return 0.0;
+    }
+    let bytes = usize::from(transfer.x_size) * config.element_bytes(transfer.memory);
+    rates.transfer + f64::from(transfer.y_size) * (rates.row + bytes as f64 / rates.bandwidth)
+}
+
+/// Returns the time of a stream; `None` if it cannot run to its end.
+pub fn time(config: &Config, stream: &[Insn]) -> Option<Timing> {
+    let rates = Rates::of(config.profile);
+    let queues = tokens::by_module(stream);
+    let mut heads = [0usize; MODULES];
+    let mut free = [0.0f64; MODULES];
+    let mut given: [VecDeque<f64>; QUEUES] = Default::default();
+    let mut timing = Timing { ends: vec![0.0; stream.len()], ..Timing::default() };
+    loop {
+        let mut progress = false;
+        for module in [Module::Load, Module::Compute, Module::Store] {
+            while let Some(&index) = queues[module as usize].get(heads[module as usize]) {
+                let insn = &stream[index];
+                let pops = tokens::pops(module, &insn.deps).ok()?;
+                if pops.iter().flatten().any(|queue| given[*queue as usize].is_empty()) {
+                    break;
+                }
+                let taken = pops.iter().flatten().filter_map(|queue| given[*queue as usize].pop_front());
+                let start = taken.fold(free[module as usize], f64::max);
+                let spent = duration(config, insn, &rates);
+                let end = start + spent;
+                for queue in tokens::pushes(module, &insn.deps).ok()?.into_iter().flatten() {
+                    given[queue as usize].push_back(end);
+                }
+                free[module as usize] = end;
+                timing.busy[module as usize] += spent;
+                timing.ends[index] = end;
+                timing.total = timing.total.max(end);
+                heads[module as usize] += 1;
+                progress = true;
+            }
+        }
+        if !progress {
+            break;
+        }
+    }
+    let done = heads.iter().zip(&queues).all(|(head, queue)| *head == queue.len());
+    done.then_some(timing)
+}

@@ -1,0 +1,62 @@
+//! Fields of two words of 64 bits, filled from bit 0 upwards.
+
+use super::{DecodeError, EncodeError};
+
+/// Writes fields.
+#[derive(Default)]
+pub(super) struct Writer {
+    words: [u64; 2],
+    word: usize,
+    bit: u32,
+}
+
+impl Writer {
+    pub(super) fn put(&mut self, field: &'static str, value: u64, width: u32) -> Result<(), EncodeError> {
+        if value >> width != 0 {
+            return Err(EncodeError { field, value, width });
+        }
+        self.words[self.word] |= value << self.bit;
+        self.bit += width;
+        Ok(())
+    }
+
+    pub(super) fn next_word(&mut self) {
+        (self.word, self.bit) = (1, 0);
+    }
+
+    pub(super) fn words(&self) -> [u64; 2] {
+        self.words
+    }
+}
+
+/// Reads fields. What is read of a word is shifted out of it.
+pub(super) struct Reader {
+    words: [u64; 2],
+    word: usize,
+}
+
+impl Reader {
+    pub(super) fn new(words: [u64; 2]) -> Reader {
+        Reader { words, word: 0 }
+    }
+
+    pub(super) fn take(&mut self, width: u32) -> u64 {
+        let word = &mut self.words[self.word];
+        let value = *word & ((1 << width) - 1);
+        *word >>= width;
+        value
+    }
+
+    /// Continues with the second word. The rest of the first one must be 0.
+    pub(super) fn next_word(&mut self) -> Result<(), DecodeError> {
+        let rest = self.words[0];
+        self.word = 1;
+        if rest == 0 { Ok(()) } else { Err(DecodeError::ExtraBits) }
+    }
+
+    /// Checks that the rest is 0.
+    pub(super) fn end(&self) -> Result<(), DecodeError> {
+        let rest = self.words[self.word] | if self.word == 0 { self.words[1] } else { 0 };
+        if rest == 0 { Ok(()) } else { Err(DecodeError::ExtraBits) }
+    }
+}

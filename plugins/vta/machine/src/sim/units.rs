@@ -1,0 +1,218 @@
+//! Effects of the instructions.
+
+use super::memory::rows;
+use super::{Machine, Mode};
+use crate::isa::{Alu, AluOp, Gemm, Loops, Memory, Transfer, Uop};
+
+impl Machine<'_> {
+    pub(super) fn load(&mut self, of: &Transfer) -> Result<(), String> {
+        if of.is_no_op() {
+            return Ok(());
+        }
+        let memory = of.memory;
+        if memory == Memory::Out {
+            return Err("expected a load of UOP, WGT, INP or ACC, found OUT".into());
+        }
+        let padded = of.x_pad != [0; 2] || of.y_pad != [0; 2];
+        if self.mode == Mode::Strict && padded && matches!(memory, Memory::Wgt | Memory::Uop) {
+            return Err(format!("{memory}: expected no padding, which hardware ignores"));
+        }
+        let (depth, total) = (self.config.depth(memory), of.rows() * of.row_length());
+        // Accumulators from bytes have the elements of ACC, and the DRAM addresses of OUT.
+        let depth = if memory == Memory::Acc8 { self.config.depth(Memory::Acc) } else { depth };
+        let base = usize::from(of.sram_base);
+        if base + total > depth {
+            return Err(format!("{memory}: expected elements below {depth}, found {base} to {}", base + total));
+        }
+        let bytes = self.config.element_bytes(memory);
+        let counted = if memory == Memory::Acc8 { self.config.element_bytes(Memory::Acc) } else { bytes };
+        let moved = u64::from(of.x_size) * u64::from(of.y_size) * counted as u64;
+        let counter = match memory {
+            Memory::Uop => &mut self.counters.uop_load_nbytes,
+            Memory::Inp => &mut self.counters.inp_load_nbytes,
+            Memory::Wgt => &mut self.counters.wgt_load_nbytes,
+            _ => &mut self.counters.acc_load_nbytes,
+        };
+        *counter += moved;
+        let lanes = self.config.element_bytes(Memory::Out);
+        match memory {
+            Memory::Uop => self.sram.uop[base..base + total].fill(0),
+            Memory::Inp => self.sram.inp[base * bytes..(base + total) * bytes].fill(0),
+            Memory::Wgt => self.sram.wgt[base * bytes..(base + total) * bytes].fill(0),
+            _ => self.sram.acc[base * lanes..(base + total) * lanes].fill(0),
+        }
+        for row in rows(of) {
+            let (count, start) = (usize::from(of.x_size), row.dram as usize * bytes);
+            let data = self.dram.read(start, count * bytes)?;
+            let words = || data.chunks_exact(4).map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]]));
+            match memory {
+                Memory::Uop => self.sram.uop[row.sram..].iter_mut().zip(words()).for_each(|(to, word)| *to = word),
+                Memory::Inp => copy(&mut self.sram.inp[row.sram * bytes..], data),
+                Memory::Wgt => copy(&mut self.sram.wgt[row.sram * bytes..], data),
+                Memory::Acc8 => {
+                    let to = self.sram.acc[row.sram * lanes..].iter_mut();
+                    to.zip(data).for_each(|(to, byte)| *to = i32::from(*byte as i8));
+                }
+                _ => {
+                    let to = self.sram.acc[row.sram * lanes..].iter_mut();
+                    to.zip(words()).for_each(|(to, word)| *to = word as i32);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn store(&mut self, of: &Transfer) -> Result<(), String> {
+        if of.is_no_op() {
+            return Ok(());
+        }
+        if of.memory != Memory::Out {
+            return Err(format!("expected a store of OUT, found {}", of.memory));
+        }
+        if of.x_pad != [0; 2] || of.y_pad != [0; 2] {
+            return Err("expected a store without padding".into());
+        }
+        let (lanes, depth) = (self.config.element_bytes(Memory::Out), self.config.depth(Memory::Out));
+        let (base, total) = (usize::from(of.sram_base), usize::from(of.x_size) * usize::from(of.y_size));
+        if base + total > depth {
+            return Err(format!("OUT: expected elements below {depth}, found {base} to {}", base + total));
+        }
+        self.counters.out_store_nbytes += (total * lanes) as u64;
+        for row in rows(of) {
+            let count = usize::from(of.x_size);
+            let to = self.dram.write(row.dram as usize * lanes, count * lanes)?;
+            if self.mode == Mode::Functional {
+                let from = &self.sram.acc[row.sram * lanes..(row.sram + count) * lanes];
+                to.iter_mut().zip(from).for_each(|(to, lane)| *to = *lane as u8);
+                continue;
+            }
+            for (i, to) in to.chunks_exact_mut(lanes).enumerate() {
+                let element = row.sram + i;
+                let from = self.sram.out[element].as_ref();
+                let from = from.ok_or_else(|| format!("OUT[{element}]: expected the result of a computation"))?;
+                to.iter_mut().zip(from.iter()).for_each(|(to, lane)| *to = *lane as u8);
+            }
+        }
+        Ok(())
+    }
+
+    /// Calls `f` with the indices of each step: destination, source, weight.
+    fn for_each_step(
+        &mut self,
+        loops: &Loops,
+        [dst, src, wgt]: [[u16; 2]; 3],
+        mut f: impl FnMut(&mut Self, [usize; 3]) -> Result<(), String>,
+    ) -> Result<(), String> {
+        let range = loops.uop_begin as usize..loops.uop_end as usize;
+        let depth = self.config.depth(Memory::Uop);
+        if range.end > depth {
+            return Err(format!(
+                "UOP: expected micro-operations below {depth}, found {} to {}",
+                range.start, range.end
+            ));
+        }
+        let uops: Vec<Uop> =
+            range.filter_map(|i| self.sram.uop.get(i)).map(|&word| Uop::decode(word, self.config)).collect();
+        let [outer, inner] = loops.iterations.map(u32::from);
+        for y in 0..outer {
+            for x in 0..inner {
+                let step = |factor: [u16; 2]| y * u32::from(factor[0]) + x * u32::from(factor[1]);
+                let offsets = [step(dst), step(src), step(wgt)];
+                for uop in &uops {
+                    let at = [uop.dst + offsets[0], uop.src + offsets[1], uop.wgt + offsets[2]];
+                    f(self, at.map(|index| index as usize))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn gemm(&mut self, of: &Gemm) -> Result<(), String> {
+        let (batch, block) = (self.config.batch(), self.config.block());
+        let lanes = batch * block;
+        let strict = self.mode == Mode::Strict;
+        if !of.reset {
+            self.counters.gemm_counter += of.loops.steps();
+        }
+        let reset = of.reset;
+        let limits = [Memory::Acc, Memory::Inp, Memory::Wgt].map(|memory| (memory, self.config.depth(memory)));
+        self.for_each_step(&of.loops, [of.dst, of.src, of.wgt], |machine, at| {
+            let used = if reset { 1 } else { 3 };
+            for (index, (memory, depth)) in at.iter().zip(&limits).take(used) {
+                if index >= depth {
+                    return Err(format!("{memory}: expected elements below {depth}, found {index}"));
+                }
+            }
+            let acc = &mut machine.sram.acc[at[0] * lanes..(at[0] + 1) * lanes];
+            if reset {
+                acc.fill(0);
+                return Ok(());
+            }
+            let inp = &machine.sram.inp[at[1] * lanes..(at[1] + 1) * lanes];
+            let wgt = &machine.sram.wgt[at[2] * block * block..(at[2] + 1) * block * block];
+            for (acc, row) in acc.chunks_exact_mut(block).zip(inp.chunks_exact(block)) {
+                for (acc, column) in acc.iter_mut().zip(wgt.chunks_exact(block)) {
+                    let products = row.iter().zip(column).map(|(a, b)| i32::from(*a) * i32::from(*b));
+                    *acc = acc.wrapping_add(products.fold(0, i32::wrapping_add));
+                }
+            }
+            if strict {
+                machine.write_out(at[0], lanes);
+            }
+            Ok(())
+        })
+    }
+
+    pub(super) fn alu(&mut self, of: &Alu) -> Result<(), String> {
+        let lanes = self.config.batch() * self.config.block();
+        let (depth, strict) = (self.config.depth(Memory::Acc), self.mode == Mode::Strict);
+        self.counters.alu_counter += of.loops.steps();
+        let Alu { op, use_imm, imm, .. } = *of;
+        self.for_each_step(&of.loops, [of.dst, of.src, [0; 2]], |machine, [dst, src, _]| {
+            let used = if use_imm { dst } else { dst.max(src) };
+            if used >= depth {
+                return Err(format!("ACC: expected elements below {depth}, found {used}"));
+            }
+            for lane in 0..lanes {
+                let a = machine.sram.acc[dst * lanes + lane];
+                let b = if use_imm { i32::from(imm) } else { machine.sram.acc[src * lanes + lane] };
+                machine.sram.acc[dst * lanes + lane] = match op {
+                    AluOp::Min => a.min(b),
+                    AluOp::Max => a.max(b),
+                    AluOp::Add => a.wrapping_add(b),
+                    AluOp::Mul => a.wrapping_mul(b),
+                    AluOp::Shr if strict => shift(a, sign_extend_5(b)),
+                    AluOp::Shr => shift(a, b),
+                };
+            }
+            if strict {
+                machine.write_out(dst, lanes);
+            }
+            Ok(())
+        })
+    }
+
+    /// Writes the low bytes of an accumulator to the memory of results.
+    fn write_out(&mut self, element: usize, lanes: usize) {
+        let from = &self.sram.acc[element * lanes..(element + 1) * lanes];
+        self.sram.out[element] = Some(from.iter().map(|lane| *lane as i8).collect());
+    }
+}
+
+fn copy(to: &mut [i8], from: &[u8]) {
+    to.iter_mut().zip(from).for_each(|(to, byte)| *to = *byte as i8);
+}
+
+/// Shifts to the right, rounding down; to the left by a negative amount. Amounts of 32 and more shift all bits out.
+fn shift(value: i32, amount: i32) -> i32 {
+    match amount {
+        0.. => value >> amount.min(31),
+        -31..0 => value << -amount,
+        _ => 0,
+    }
+}
+
+/// Returns the low five bits as a signed number, as hardware reads the amount of a shift.
+fn sign_extend_5(amount: i32) -> i32 {
+    (amount << 27) >> 27
+}
