@@ -5,11 +5,11 @@ use super::functions::{FlatNode, flatten};
 use super::node::Node;
 use super::proto::{ModelProto, NodeProto, STANDARD_DOMAIN, is_standard_domain};
 use super::state::{ConversionState, Error, Result};
-use super::{NEWEST_OPSET, OLDEST_OPSET, graph_signature, invalid_model, ops};
+use super::{NEWEST_OPSET, OLDEST_OPSET, graph_signature, invalid_model, ops, schema};
 use byoc_ir::cancel;
 use byoc_ir::diag::{Diagnostic, codes, nearest};
 use byoc_ir::interface::{Identifiers, LoadOptions, Loaded, bind};
-use byoc_ir::ir::Source;
+use byoc_ir::ir::{Source, Type};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -162,6 +162,15 @@ fn convert(importer: &mut ConversionState<'_>, flat: &FlatNode, position: usize)
         let message = format!("no converter for {} of opset {version}", proto.op_type);
         Box::new(Diagnostic::error(codes::frontends::UNSUPPORTED_OPERATOR, message))
     })?;
+    if is_standard_domain(&proto.domain) {
+        for (i, value) in inputs.iter().enumerate() {
+            let ty = value.map(|value| importer.builder.module.ty(value));
+            let Some(ty) = ty.and_then(Type::as_tensor) else { continue };
+            schema::check_input(&proto.op_type, i, ty.dtype).map_err(|message| {
+                at_node(Diagnostic::error(codes::frontends::BAD_NODE, message), &label, &proto.op_type)
+            })?;
+        }
+    }
     let first = importer.builder.module.nodes.len();
     let mut node = Node::new(importer, proto, version, inputs, origin);
     let outputs = converter(&mut node).map_err(|error| at_node(*error, &label, &proto.op_type))?;
@@ -172,7 +181,7 @@ fn convert(importer: &mut ConversionState<'_>, flat: &FlatNode, position: usize)
             let error = Diagnostic::error(codes::frontends::BAD_NODE, message);
             return Err(at_node(error, &label, &proto.op_type));
         };
-        importer.bind_name(name, value)?;
+        importer.bind_name(name, value).map_err(|error| at_node(*error, &label, &proto.op_type))?;
     }
     Ok(())
 }

@@ -25,6 +25,7 @@ mod open;
 mod ops;
 pub mod pb;
 pub mod proto;
+mod schema;
 mod size;
 mod state;
 pub mod tensor;
