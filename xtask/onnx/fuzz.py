@@ -79,7 +79,8 @@ class Known:
                 held = fields[key] in value.split(",")
             if not held:
                 return False
-        return self.op == "*" or fault.op in self.op.split(",")
+        # A refusal after a value of unknown dimensions is one of this operator "and others".
+        return self.op == "*" or fault.op.removesuffix("+others") in self.op.split(",")
 
 
 def read_known(file):
