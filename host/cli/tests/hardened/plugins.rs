@@ -387,3 +387,32 @@ fn earlier_directory_takes_precedence() {
     let ended = wait_with_timeout(byoc(&["plugins", "show", "elementwise", "--plugin-dir", &b]));
     assert!(!ended.status.success() && ended.err.contains("E0409") && ended.err.contains("twin.so"), "{}", ended.err);
 }
+
+#[test]
+fn crash_of_an_isolated_case_is_one_line() {
+    let plugins = FIXTURE.plugins.display().to_string();
+    let cases = ["operators/celu", "operators/softsign"].map(crate::data_text);
+    let mut args = vec!["verify", "--isolate-cases", "--json", "--backend", "elementwise", "--plugin-dir", &plugins];
+    args.extend(cases.iter().map(String::as_str));
+    let verified = |fault: Option<&str>| {
+        let mut command = byoc(&args);
+        if let Some(fault) = fault {
+            command.env("FAULT", fault).env("ENTRY", "describe");
+        }
+        wait_with_timeout(command)
+    };
+    let rows = |ended: &ProcessOutput| -> Vec<serde_json::Value> {
+        ended.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    };
+    let right = verified(None);
+    assert_eq!(rows(&right).last().unwrap()["summary"]["pass"], 2, "{}", right.err);
+    let ended = verified(Some("segv"));
+    assert_eq!(ended.status.code(), Some(1), "{}", ended.err);
+    let rows = rows(&ended);
+    assert_eq!(rows.len(), 3, "{}", ended.out);
+    for row in &rows[..2] {
+        assert_eq!(row["status"], "error");
+        assert!(row["message"].as_str().unwrap().contains("SIGSEGV"), "{row}");
+    }
+    assert_eq!(rows[2]["summary"]["error"], 2);
+}
