@@ -8,7 +8,7 @@ use super::conv::{AutoPad, Windows, auto_pad, ints, kernel, spatial, windows};
 use super::elementwise::{cast_to, half_to_even};
 use super::math;
 use super::{Node, Outputs, Result, Row, attrs, one};
-use byoc_ir::ir::{Attrs, ExprId};
+use byoc_ir::ir::{Attrs, Dim, ExprId};
 use byoc_ir::tensor::DType;
 
 pub const ROWS: &[Row] = &[
@@ -64,24 +64,26 @@ fn axis(n: &Node<'_, '_>, rank: usize) -> Result<i64> {
 
 /// Expands a scale or zero point of a tensor quantized in blocks to the shape of `data`.
 fn expand_blocks(n: &mut Node<'_, '_>, value: ExprId, data: ExprId, block: i64) -> Result<ExprId> {
-    let (shape, wanted) = (n.shape(value)?, n.shape(data)?);
+    let (shape, wanted) = (n.dims(value)?, n.dims(data)?);
     let axis = n.axis(n.int_attr("axis", 1)?, wanted.len())?;
-    let fits = shape.len() == wanted.len()
-        && shape.iter().zip(&wanted).enumerate().all(|(i, (&s, &w))| {
-            if i == axis {
-                usize::try_from(block).is_ok_and(|block| block > 0 && s == w.div_ceil(block))
-            } else {
-                s == w
-            }
-        });
-    if !fits {
-        let (shape, wanted) = (shape.as_slice(), wanted.as_slice());
+    let size = usize::try_from(block).ok().filter(|&size| size > 0);
+    // Dimensions that only a run determines are compared in the run.
+    let agrees = |(i, (own, of_data)): (usize, (&Dim, &Dim))| match (own.fixed(), of_data.fixed()) {
+        (Some(own), Some(of_data)) if i == axis => size.is_some_and(|size| own == of_data.div_ceil(size)),
+        (Some(own), Some(of_data)) => own == of_data,
+        _ => true,
+    };
+    if size.is_none() || shape.len() != wanted.len() || !shape.iter().zip(&wanted).enumerate().all(agrees) {
+        let (value, data) = (n.ty(value)?, n.ty(data)?);
         return Err(n.invalid_node(format!(
-            "a scale or zero point of shape {shape:?} does not match data of shape {wanted:?} in blocks of {block} along axis {axis}"
+            "a scale or zero point of type {value} does not match data of type {data} in blocks of {block} along axis {axis}"
         )));
     }
     let value = n.op("repeat", &[value], attrs![repeats: block, axis: axis as i64])?;
-    n.slice(value, axis, 0, wanted[axis])
+    match wanted[axis].fixed() {
+        Some(size) => n.slice(value, axis, 0, size),
+        None => n.slice_to(value, axis, &wanted[axis]),
+    }
 }
 
 /// Computes (x - zero point) * scale.
