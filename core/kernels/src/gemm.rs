@@ -5,7 +5,7 @@ use super::simd::{mul_add, multiversion};
 use super::split::{self, Shared};
 use byoc_ir::cancel;
 
-/// Matrix in memory: elements, and the distances between rows and between columns.
+/// Matrix in memory: elements, row stride and column stride.
 #[derive(Clone, Copy)]
 pub(super) struct Matrix<'a> {
     /// Elements, beginning with the first of the matrix.

@@ -57,7 +57,7 @@ pub(crate) struct Captures<'m> {
 }
 
 impl<'m> Captures<'m> {
-    /// Creates the analysis of a module's literals.
+    /// Creates the analysis of the functions in a module's expressions.
     pub fn of(module: &'m Module) -> Captures<'m> {
         let count = module.nodes.len();
         let mut uses = IndexVec::filled(0u32, count);

@@ -195,7 +195,7 @@ fn corner(tensor: &Tensor, shape: &[usize]) -> Tensor {
             element.copy_from_slice(&tensor.bytes()[from * size..(from + 1) * size]);
         }
     })
-    .expect("a case exceeds the memory")
+    .expect("a case exceeds the memory limit")
 }
 
 /// Replaces the finite elements with 1, 2, 3, -1, ..., except in a boolean tensor.
@@ -212,7 +212,7 @@ fn simplify(tensor: &Tensor) -> Tensor {
             }
         });
     })
-    .expect("a case exceeds the memory")
+    .expect("a case exceeds the memory limit")
 }
 
 #[cfg(test)]

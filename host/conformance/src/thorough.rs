@@ -74,7 +74,7 @@ fn reverse(tensor: &Tensor) -> Tensor {
         bytes.copy_from_slice(tensor.bytes());
         with_dtype!(tensor.dtype(), T => bytemuck::cast_slice_mut::<u8, T>(bytes).reverse());
     })
-    .expect("a case exceeds the memory")
+    .expect("a case exceeds the memory limit")
 }
 
 /// Checks that another run in between does not change the result.

@@ -3,7 +3,7 @@
 use super::scheme::Scheme;
 use byoc_ir::tensor::Tensor;
 
-/// Maximum integer of a weight: the range is symmetric about 0.
+/// Maximum quantized value of a weight; the range is symmetric about 0.
 const MAX_QUANTIZED: f32 = 127.0;
 
 /// Maximum magnitude of a quantized bias; leaves headroom in int32 for the accumulated products.

@@ -37,7 +37,7 @@ pub enum RegisteredObject {
     Codegen(Arc<dyn Codegen>),
     /// Loader.
     Loader(Arc<dyn Loader>),
-    /// JSON text, for later versions.
+    /// Registration as JSON text; reserved for kinds that later versions of the boundary add.
     Data(String),
 }
 

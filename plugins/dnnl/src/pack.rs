@@ -50,7 +50,10 @@ impl PackSpec {
     /// # Safety
     /// `to` must point to [`Packing::bytes`] bytes that are aligned for floats and that nobody else uses.
     pub unsafe fn write(&self, library: &'static OneDnn, constant: &Constant, to: *mut u8) -> Result<()> {
-        let short = || Error::new(format!("constant {}: fewer bytes than its type requires", self.constant));
+        let short = || {
+            let (needed, found) = (self.offset + self.from.size(), constant.bytes().len());
+            Error::new(format!("constant {}: expected at least {needed} bytes, found {found}", self.constant))
+        };
         let from = constant.bytes().get(self.offset..).ok_or_else(short)?;
         if self.from.size() > from.len() {
             return Err(short());

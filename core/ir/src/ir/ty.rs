@@ -346,7 +346,7 @@ fn take<T: TypeParts>(nested: &mut Arc<Nested<T>>, into: &mut Vec<Type>) {
 }
 
 impl fmt::Debug for Type {
-    /// Relay text, as a derived implementation would recurse as deep as the type.
+    /// Formats the type as Relay text. Not derived: a derived implementation would recurse to the depth of the type.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }

@@ -10,7 +10,7 @@ use crate::cancel::{self, Ticks};
 use crate::diag::Diagnostic;
 use crate::ir::{Callee, Expr, ExprId, IndexVec, Module, OriginId, Origins, Type};
 
-/// State of a rebuild.
+/// Copy of a module in progress: the new expressions, and those of the old module that they replace.
 pub struct Rebuild<'a> {
     /// Original module.
     pub old: &'a Module,

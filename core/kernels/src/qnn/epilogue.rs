@@ -151,7 +151,7 @@ pub(super) struct Scaling {
 pub(super) enum Ratios {
     /// In float32.
     Float(Vec<f32>),
-    /// In fixed point.
+    /// Rescaling by fixed-point multipliers.
     Fixed(FixedRatios),
 }
 

@@ -91,7 +91,7 @@ fn is_root(path: &Path) -> bool {
 }
 
 /// Creates an object whose loading leaves the file `mark`, with an unkeyed digest, as in a cache without a secret.
-fn planted(fixture: &Fixture) -> (Vec<u8>, PathBuf) {
+fn plant_object(fixture: &Fixture) -> (Vec<u8>, PathBuf) {
     let (source, object, mark) = (fixture.path("planted.c"), fixture.path("planted.so"), fixture.path("mark"));
     let code = format!(
         "#include <stdio.h>\n__attribute__((constructor)) static void run(void) {{ fclose(fopen(\"{}\", \"w\")); }}\n",
@@ -122,7 +122,7 @@ fn restricts_permissions_and_reuses_objects() {
 fn does_not_load_planted_object() {
     let fixture = Fixture::new();
     fixture.run();
-    let (bytes, mark) = planted(&fixture);
+    let (bytes, mark) = plant_object(&fixture);
     std::fs::write(fixture.object(), &bytes).unwrap();
     fixture.run().stderr_contains(&["is corrupted", "compiled again"]);
     assert!(!mark.exists(), "the planted object was loaded");

@@ -202,7 +202,7 @@ impl Draw {
                     *element = T::from_f64(values.next().copied().unwrap_or(0) as f64);
                 });
             });
-            return filled.expect("a case exceeds the memory");
+            return filled.expect("a case exceeds the memory limit");
         }
         Tensor::build(dtype, shape, |bytes| {
             if dtype == DType::I64 || dtype == DType::U64 {
@@ -220,7 +220,7 @@ impl Draw {
                 });
             });
         })
-        .expect("a case exceeds the memory")
+        .expect("a case exceeds the memory limit")
     }
 
     fn integer(&mut self, dtype: DType, fill: &Fill) -> i128 {

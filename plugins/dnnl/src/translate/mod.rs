@@ -590,8 +590,9 @@ impl Translation<'_> {
         }
         let x = self.shape(data);
         let widths = self.attrs.pairs("pad_width", x.len())?;
-        if widths.iter().any(|&(before, after)| before < 0 || after < 0) {
-            return Err(attr_error("attribute pad_width: expected widths >= 0"));
+        if let Some(&(before, after)) = widths.iter().find(|(before, after)| before.min(after) < &0) {
+            let found = format!("attribute pad_width: expected widths >= 0, found ({before}, {after})");
+            return Err(attr_error(&found));
         }
         let shape = x.iter().zip(&widths).map(|(size, (before, after))| size + before + after).collect();
         let before = widths.iter().map(|&(before, _)| before).collect();
