@@ -1,7 +1,8 @@
 //! Random programs of the constructs that the simplifying passes rewrite: constants, convolutions and dense layers
 //! with scales and biases, batch norms, equal expressions, lets, branches, functions, tuples, and references.
 //!
-//! References are only accessed in the values of lets, where their order is defined.
+//! References are only accessed in the values of lets, where their order is defined: a branch or a function that
+//! accesses one is itself the value of a let.
 
 use byoc_ir::ir::{AttrValue, Attrs, Expr, ExprId, Type};
 use byoc_ir::tensor::{DType, Tensor};
@@ -60,7 +61,7 @@ impl Generator<'_> {
 
     fn pick(&mut self) -> ExprId {
         let at = self.choose(self.values.len());
-        // Recent values are the most interesting.
+        // Index from the end: exhausted choices, which read as 0, select the most recent value.
         self.values[self.values.len() - 1 - at]
     }
 
@@ -86,21 +87,22 @@ impl Generator<'_> {
         made
     }
 
-    fn block(&mut self, depth: usize) -> ExprId {
+    /// Generates an expression; one with effects may access the reference in its lets.
+    fn block(&mut self, depth: usize, effects: bool) -> ExprId {
         self.scope(|g| {
             for _ in 0..g.choose(5) {
-                let value = g.statement(depth);
+                let value = g.statement(depth, false);
                 g.values.push(value);
             }
             match g.choose(4) {
                 0 | 1 if depth > 0 => {
-                    let value = g.bound(depth - 1);
+                    let value = g.bound(depth - 1, effects);
                     let ty = g.builder.module.ty(value).clone();
                     let var = g.builder.var("v", ty.clone());
                     if ty == g.kind.ty() {
                         g.values.push(var);
                     }
-                    let body = g.block(depth - 1);
+                    let body = g.block(depth - 1, effects);
                     g.builder.push(Expr::Let { var, value, body }).unwrap()
                 }
                 _ => g.pick(),
@@ -109,19 +111,19 @@ impl Generator<'_> {
     }
 
     /// Generates the value of a let.
-    fn bound(&mut self, depth: usize) -> ExprId {
+    fn bound(&mut self, depth: usize, effects: bool) -> ExprId {
         match self.choose(5) {
-            0 => {
+            0 if effects => {
                 let value = self.pick();
                 self.builder.push(Expr::RefWrite { reference: self.cell, value }).unwrap()
             }
-            1 => self.builder.push(Expr::RefRead(self.cell)).unwrap(),
+            1 if effects => self.builder.push(Expr::RefRead(self.cell)).unwrap(),
             2 => self.constant(&SHAPE),
-            _ => self.statement(depth),
+            _ => self.statement(depth, effects),
         }
     }
 
-    fn statement(&mut self, depth: usize) -> ExprId {
+    fn statement(&mut self, depth: usize, effects: bool) -> ExprId {
         let float = self.kind == Kind::Float;
         match self.choose(if depth > 0 { 13 } else { 10 }) {
             0 => {
@@ -156,7 +158,7 @@ impl Generator<'_> {
                     let name = ["multiply", "add"][self.choose(2)];
                     value = self.op(name, &[value, other], Attrs::none());
                 }
-                // Sizes stay small, so that a chain of convolutions does not explode.
+                // Clips to a small range, so that values do not overflow along a chain of convolutions.
                 let bounds = [("a_min", AttrValue::Float(-8.0)), ("a_max", AttrValue::Float(8.0))];
                 self.op("clip", &[value], Attrs::new(bounds))
             }
@@ -191,15 +193,15 @@ impl Generator<'_> {
                     0 => self.builder.constant(Tensor::from_bools(&[], &[false])),
                     _ => self.cond,
                 };
-                let then = self.block(depth - 1);
-                let otherwise = self.block(depth - 1);
+                let then = self.block(depth - 1, effects);
+                let otherwise = self.block(depth - 1, effects);
                 self.builder.push(Expr::If { cond, then, otherwise }).unwrap()
             }
             11 => {
                 let param = self.builder.var("p", self.kind.ty());
                 let body = self.scope(|g| {
                     g.values.push(param);
-                    g.block(depth - 1)
+                    g.block(depth - 1, effects)
                 });
                 let attrs = match self.choose(2) {
                     0 => Attrs::new([("Compiler", AttrValue::from("t"))]),
@@ -209,7 +211,7 @@ impl Generator<'_> {
                 let arg = self.pick();
                 self.builder.call(function, &[arg]).unwrap()
             }
-            _ => self.block(depth - 1),
+            _ => self.block(depth - 1, effects),
         }
     }
 }
@@ -222,7 +224,7 @@ pub fn program(choices: &[u8], kind: Kind) -> byoc_ir::ir::Module {
     let cond = builder.var("c", Type::scalar(DType::Bool));
     let cell = builder.var("r", Type::reference(kind.ty()));
     let mut generator = Generator { builder, choices: choices.iter(), kind, values: vec![x, y], cond, cell };
-    let body = generator.block(4);
+    let body = generator.block(4, true);
     generator.builder.define("main", &[x, y, cond, cell], body).unwrap();
     generator.builder.module
 }

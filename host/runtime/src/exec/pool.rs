@@ -5,6 +5,7 @@ use byoc_ir::diag::{Diagnostic, codes};
 use byoc_plugin_api::host::entries;
 use rayon::prelude::*;
 use std::cell::Cell;
+use std::collections::TryReserveError;
 
 /// Thread pool of a fixed size.
 pub struct Pool {
@@ -17,6 +18,20 @@ thread_local! {
     static NESTED: Cell<bool> = const { Cell::new(false) };
 }
 
+/// Size of a thread's stack.
+const STACK_BYTES: usize = 2 << 20;
+/// Guard page and bookkeeping of a thread.
+const THREAD_BYTES: usize = 64 << 10;
+
+/// Checks that the stacks of the threads fit into the address space at once. Without this check, the threads that do
+/// start would take the last of it, and the next small allocation would abort the process.
+fn check_address_space(threads: usize) -> Result<(), TryReserveError> {
+    let mut stacks = Vec::<u8>::new();
+    stacks.try_reserve_exact(threads.saturating_mul(STACK_BYTES + THREAD_BYTES))?;
+    std::hint::black_box(&stacks);
+    Ok(())
+}
+
 impl Pool {
     /// Creates a pool of `threads` threads; 0 stands for the number of processors.
     ///
@@ -27,11 +42,17 @@ impl Pool {
             0 => std::thread::available_parallelism().map_or(1, usize::from),
             n => n,
         };
-        let builder = rayon::ThreadPoolBuilder::new().num_threads(threads);
-        let pool =
-            builder.thread_name(|i| format!("byoc-{i}")).start_handler(|_| entries::prepare_thread()).build().map_err(
-                |e| Diagnostic::error(codes::runtime::NO_THREADS, format!("cannot start {threads} threads: {e}")),
-            )?;
+        let cannot_start = |why: &dyn std::fmt::Display| {
+            Diagnostic::error(codes::runtime::NO_THREADS, format!("cannot start {threads} threads: {why}"))
+        };
+        check_address_space(threads).map_err(|e| cannot_start(&e))?;
+        let pool = rayon::ThreadPoolBuilder::new()
+            .num_threads(threads)
+            .stack_size(STACK_BYTES)
+            .thread_name(|i| format!("byoc-{i}"))
+            .start_handler(|_| entries::prepare_thread())
+            .build()
+            .map_err(|e| cannot_start(&e))?;
         Ok(Pool { pool, threads })
     }
 
