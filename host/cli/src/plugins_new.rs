@@ -14,10 +14,13 @@ use std::process::ExitCode;
 const RUST_NAME: &str = "minimal";
 const RUST_SOURCE: &str = include_str!("../../../tests/plugins/examples/minimal.rs");
 /// Sources of `byoc-plugin-support`, which are written beside a new plugin in Rust.
-const SUPPORT: [(&str, &str); 5] = [
+const SUPPORT: [(&str, &str); 8] = [
     ("attributes.rs", include_str!("../../../plugin-api/support/src/attributes.rs")),
     ("dims.rs", include_str!("../../../plugin-api/support/src/dims.rs")),
     ("lib.rs", include_str!("../../../plugin-api/support/src/lib.rs")),
+    ("library.rs", include_str!("../../../plugin-api/support/src/library.rs")),
+    ("operands.rs", include_str!("../../../plugin-api/support/src/operands.rs")),
+    ("refusal.rs", include_str!("../../../plugin-api/support/src/refusal.rs")),
     ("region.rs", include_str!("../../../plugin-api/support/src/region.rs")),
     ("view.rs", include_str!("../../../plugin-api/support/src/view.rs")),
 ];
@@ -57,7 +60,7 @@ pub fn run(args: &PluginsNewArgs) -> Result<ExitCode, Failure> {
 
 /// Writes files into a temporary directory, which is renamed to `folder` when it is complete.
 fn write_folder(folder: &Path, files: Files) -> std::io::Result<()> {
-    // An existing empty directory is replaced, also through a symbolic link.
+    // An existing empty directory is replaced, even if `folder` is a symbolic link to the directory.
     let folder = if folder.exists() { folder.canonicalize()? } else { folder.to_owned() };
     let parent = folder.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     std::fs::create_dir_all(parent)?;

@@ -4,5 +4,9 @@
 
 pub mod attributes;
 pub mod dims;
+#[cfg(feature = "library")]
+pub mod library;
+pub mod operands;
+pub mod refusal;
 pub mod region;
 pub mod view;

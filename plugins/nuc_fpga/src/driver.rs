@@ -2,9 +2,7 @@
 
 use crate::layer::Layer;
 use byoc_plugin_api::{Error, Result};
-use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
-use object::read::elf::{FileHeader, ProgramHeader};
-use object::{Endianness, elf};
+use byoc_plugin_support::library::{self, Symbol};
 use std::collections::BTreeMap;
 use std::ffi::{OsString, c_int};
 use std::path::{Path, PathBuf};
@@ -73,54 +71,12 @@ fn load(path: &Path) -> Result<Driver> {
     let named = format!("driver {} ({VARIABLE})", path.display());
     let hint = "a driver is a shared library that exports nuc_fpga_conv2d and nuc_fpga_dense as declared in nuc_fpga.h; \
                 without the variable, the software device is used";
-    let invalid = |problem: String| Error::new(format!("{named}: {problem}")).hint(hint);
-    let bytes = std::fs::read(path).map_err(|error| invalid(format!("cannot be read: {error}")))?;
-    check_elf(&bytes).map_err(|problem| invalid(problem.to_owned()))?;
-    // `dlopen` searches the system's folders for a name without a slash.
-    let absolute = std::fs::canonicalize(path).map_err(|error| invalid(format!("cannot be found: {error}")))?;
-    // SAFETY: whoever sets the variable trusts the code in the library; `check_elf` checked that it is complete and for
-    // this machine.
-    let library = unsafe { Library::open(Some(&absolute), RTLD_NOW | RTLD_LOCAL) }
-        .map_err(|error| invalid(format!("cannot be loaded: {error}")))?;
-    // Both symbols are resolved before reporting, so that one message names all that are missing.
+    let symbols = library::open(path, ["nuc_fpga_conv2d", "nuc_fpga_dense"]);
+    let [conv2d, dense] = symbols.map_err(|problem| Error::new(format!("{named}: {problem}")).hint(hint))?;
     // SAFETY: `nuc_fpga.h` declares the functions with these types.
-    let (conv2d, dense) = unsafe { (library.get::<Conv2d>("nuc_fpga_conv2d"), library.get::<Dense>("nuc_fpga_dense")) };
-    match (conv2d, dense) {
-        (Ok(conv2d), Ok(dense)) => {
-            let (conv2d, dense) = (*conv2d, *dense);
-            // The functions may be called until the process exits.
-            std::mem::forget(library);
-            Ok(Driver { path: path.to_owned(), conv2d, dense, busy: Mutex::new(()) })
-        }
-        (conv2d, dense) => {
-            let names = [("nuc_fpga_conv2d", conv2d.is_ok()), ("nuc_fpga_dense", dense.is_ok())];
-            let missing: Vec<&str> = names.iter().filter(|(_, found)| !found).map(|(name, _)| *name).collect();
-            Err(invalid(format!("lacks {}", missing.join(" and "))))
-        }
-    }
-}
-
-/// Checks the headers of a file before it is mapped: loading a truncated library crashes the process.
-fn check_elf(bytes: &[u8]) -> std::result::Result<(), &'static str> {
-    let not_a_library = "expected a shared library";
-    let header = elf::FileHeader64::<Endianness>::parse(bytes).map_err(|_| not_a_library)?;
-    let endian = header.endian().map_err(|_| not_a_library)?;
-    let machine = if cfg!(target_arch = "x86_64") { elf::EM_X86_64 } else { elf::EM_AARCH64 };
-    if header.e_type(endian) != elf::ET_DYN {
-        return Err(not_a_library);
-    }
-    if header.e_machine(endian) != machine {
-        return Err("expected a library for this machine, found one for another");
-    }
-    let truncated = "expected a complete library, found a truncated one";
-    let segments = header.program_headers(endian, bytes).map_err(|_| truncated)?;
-    for segment in segments {
-        let (at, size) = segment.file_range(endian);
-        if at.checked_add(size).is_none_or(|end| end > bytes.len() as u64) {
-            return Err(truncated);
-        }
-    }
-    Ok(())
+    let (conv2d, dense) =
+        unsafe { (std::mem::transmute::<Symbol, Conv2d>(conv2d), std::mem::transmute::<Symbol, Dense>(dense)) };
+    Ok(Driver { path: path.to_owned(), conv2d, dense, busy: Mutex::new(()) })
 }
 
 impl Driver {

@@ -7,7 +7,6 @@
 //! | file | purpose |
 //! |---|---|
 //! | `support` | pattern table and quantization scheme |
-//! | `error` | reason and hint of a refusal |
 //! | `ir` | expands composites, numbers values |
 //! | `layer` | the two calls of the device: sizes; `layer::Conv` documents the naive definition |
 //! | `lower` | lowers operators to commands: one device call each, with the epilogue after it |
@@ -24,7 +23,6 @@ mod command_list;
 mod device;
 mod driver;
 mod epilogue;
-mod error;
 mod layer;
 mod loader;
 mod lower;

@@ -4,9 +4,10 @@ use crate::command_list::{ALIGN, Command, CommandList, Epilogue, Place, Port};
 use crate::device::config::Config;
 use crate::device::cycles;
 use crate::epilogue::{Element, EpilogueOp, Factor, MAX_SHIFT, Rounding};
-use crate::error::{CompileError, refuse, refuse_with_hint};
 use crate::layer::{Conv, Dense, Layer};
 use byoc_plugin_api::{Constant, DType, Graph, RefusalCode};
+use byoc_plugin_support::operands::elements;
+use byoc_plugin_support::refusal::{CompileError, refuse, refuse_with_hint};
 use byoc_plugin_support::region::{Def, Op, RegionIr, Val};
 use std::collections::BTreeMap;
 
@@ -129,27 +130,6 @@ fn check_types(ir: &RegionIr<'_>, op: &Op<'_>) -> Result<(), CompileError> {
         }
     }
     Ok(())
-}
-
-/// Returns the elements of an operand that must be a constant.
-fn elements<T>(
-    ir: &RegionIr<'_>,
-    op: &Op<'_>,
-    input: usize,
-    dtype: DType,
-    name: &str,
-    read: impl Fn(byoc_plugin_api::TensorRef<'_>) -> Vec<T>,
-) -> Result<Vec<T>, CompileError> {
-    let Some(&value) = op.inputs.get(input) else {
-        return refuse(RefusalCode::UnsupportedOp, format!("{}: expected an operand {input}", op.name));
-    };
-    match ir.constant(value) {
-        Some((_, constant)) if constant.dtype() == dtype => Ok(read(constant.tensor())),
-        Some((_, constant)) => {
-            refuse(RefusalCode::UnsupportedDtype, format!("{name}: expected {dtype}, found {}", constant.dtype()))
-        }
-        None => refuse(RefusalCode::NotConstant, format!("{name}: expected a constant")),
-    }
 }
 
 /// Converts a size for the driver's signature. [`Layer::check`] rejects sizes that are out of range.

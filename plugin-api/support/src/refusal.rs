@@ -1,7 +1,7 @@
-//! Reason and hint of a refusal.
+//! Reason and hint of a refusal, from a code generator's lowering to its verdict or error.
 
+use crate::region::RegionError;
 use byoc_plugin_api::{Error, RefusalCode, Verdict};
-use byoc_plugin_support::region::RegionError;
 
 /// Error of lowering, which converts to a verdict or an error.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,11 +15,17 @@ pub struct CompileError {
 }
 
 /// Returns a refusal without a hint.
+///
+/// # Errors
+/// Always.
 pub fn refuse<T>(code: RefusalCode, detail: impl Into<String>) -> Result<T, CompileError> {
     Err(CompileError { code, detail: detail.into(), hint: String::new() })
 }
 
 /// Returns a refusal with a hint.
+///
+/// # Errors
+/// Always.
 pub fn refuse_with_hint<T>(code: RefusalCode, detail: impl Into<String>, hint: &str) -> Result<T, CompileError> {
     Err(CompileError { code, detail: detail.into(), hint: hint.to_owned() })
 }

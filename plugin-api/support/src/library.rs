@@ -1,0 +1,59 @@
+//! Shared libraries that a user names, such as a driver: complete, for this machine, and with all functions.
+
+use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+use object::read::elf::{FileHeader, ProgramHeader};
+use object::{Endianness, elf};
+use std::path::Path;
+
+/// Address of a function. The caller converts it to a pointer of the function's type.
+pub type Symbol = unsafe extern "C" fn();
+
+/// Loads a library, and returns the addresses of its functions by name. The library is never unloaded.
+///
+/// # Errors
+/// If the file is not a shared library for this machine, cannot be loaded, or lacks functions, all of which are named.
+pub fn open<const N: usize>(path: &Path, names: [&str; N]) -> Result<[Symbol; N], String> {
+    let bytes = std::fs::read(path).map_err(|error| format!("cannot be read: {error}"))?;
+    check_elf(&bytes)?;
+    // `dlopen` searches the system's folders for a name without a slash.
+    let absolute = std::fs::canonicalize(path).map_err(|error| format!("cannot be found: {error}"))?;
+    // SAFETY: whoever names the library trusts the code in it; `check_elf` checked that it is complete and for this
+    // machine.
+    let library = unsafe { Library::open(Some(&absolute), RTLD_NOW | RTLD_LOCAL) }
+        .map_err(|error| format!("cannot be loaded: {error}"))?;
+    // All symbols are resolved before reporting, so that one message names all that are missing.
+    // SAFETY: the address of a function is not called here.
+    let found = names.map(|name| unsafe { library.get::<Symbol>(name) }.ok().map(|symbol| *symbol));
+    let missing: Vec<&str> =
+        names.iter().zip(&found).filter(|(_, symbol)| symbol.is_none()).map(|(name, _)| *name).collect();
+    if !missing.is_empty() {
+        return Err(format!("lacks {}", missing.join(" and ")));
+    }
+    // The functions may be called until the process exits.
+    std::mem::forget(library);
+    let symbols: Vec<Symbol> = found.into_iter().flatten().collect();
+    symbols.try_into().map_err(|_| "lacks a function".to_owned())
+}
+
+/// Checks the headers of a file before it is mapped: loading a truncated library crashes the process.
+fn check_elf(bytes: &[u8]) -> Result<(), &'static str> {
+    let not_a_library = "expected a shared library";
+    let header = elf::FileHeader64::<Endianness>::parse(bytes).map_err(|_| not_a_library)?;
+    let endian = header.endian().map_err(|_| not_a_library)?;
+    let machine = if cfg!(target_arch = "x86_64") { elf::EM_X86_64 } else { elf::EM_AARCH64 };
+    if header.e_type(endian) != elf::ET_DYN {
+        return Err(not_a_library);
+    }
+    if header.e_machine(endian) != machine {
+        return Err("expected a library for this machine, found one for another");
+    }
+    let truncated = "expected a complete library, found a truncated one";
+    let segments = header.program_headers(endian, bytes).map_err(|_| truncated)?;
+    for segment in segments {
+        let (at, size) = segment.file_range(endian);
+        if at.checked_add(size).is_none_or(|end| end > bytes.len() as u64) {
+            return Err(truncated);
+        }
+    }
+    Ok(())
+}
