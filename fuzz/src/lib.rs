@@ -19,8 +19,8 @@ pub fn run(name: &str, bytes: &[u8]) {
 pub fn mutate(name: &str, data: &mut [u8], size: usize, seed: u32) -> usize {
     let target = byoc_fuzz::target(name).expect("expected a target of the table");
     let mut random = Random::new(u64::from(seed));
-    // If a directory contains no seeds, libFuzzer starts with a line feed, which is replaced with a seed here.
-    // Artifacts have no seeds there, as they are compiled, nor do inputs that encode random choices.
+    // With an empty corpus, libFuzzer starts with a line feed, which is replaced with a seed here. The corpora of
+    // artifacts, which must be compiled, and of inputs that encode random choices contain no seeds.
     let seeded = size < 8;
     let input = if seeded {
         let mut seeds = (target.seeds)();

@@ -1,5 +1,5 @@
-//! Convolutions and pooling over blocked layouts: the kernel of the plain call, wrapped in layout transforms. Blocks
-//! pay off on backends that compute on them; on the host they only need to be correct, and not slow.
+//! Convolutions and pooling over blocked layouts: the kernel for the plain layout, wrapped in layout transforms.
+//! Blocked layouts pay off on backends that compute on them; on the host, correctness and acceptable speed suffice.
 
 use super::{Kernel, Spec, make};
 use byoc_ir::ir::{Attrs, OpId, TensorType};
@@ -7,11 +7,11 @@ use byoc_ir::op::blocked::{self, Blocked};
 use byoc_ir::op::{self, Value};
 use byoc_ir::tensor::{DType, Shape, Tensor, TensorView, TensorViewMut};
 
-/// Form of an input for the plain kernel.
+/// Preparation of an input for the kernel of the plain layout.
 enum Input {
-    /// Input unchanged.
+    /// Input that is passed on unchanged.
     Unchanged,
-    /// Constant, transformed once.
+    /// Constant that was transformed when the kernel was created.
     Constant(Tensor),
     /// Input in another layout, transformed in every run.
     Transformed { transform: Box<dyn Kernel>, shape: Shape, bytes: usize },
@@ -27,7 +27,7 @@ struct LayoutWrapped {
     bytes: usize,
 }
 
-/// Creates the kernel of a call with a blocked layout; `None` if it has none.
+/// Creates the kernel of a call with a blocked layout; `None` if the call has no blocked layout.
 pub(super) fn layout_wrapped(op: OpId, spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
     let call = Blocked::of(&spec.params())?;
     let plain_type = |ty: &TensorType, layout: &str| {

@@ -74,9 +74,9 @@ impl Kernel for Split {
 /// Gather of blocks of the input at computed positions.
 struct Take {
     mode: TakeMode,
-    /// Size of the axis.
+    /// Dimension of the axis.
     size: usize,
-    /// Bytes per index of the axis: the product of the dimensions after it.
+    /// Size of a block in bytes: the product of the dimensions after the axis and the size of an element.
     block: usize,
     /// Product of the dimensions between the batch dimensions and the axis.
     outer: usize,

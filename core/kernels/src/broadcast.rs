@@ -1,5 +1,5 @@
 //! Binary operators on `f32` with broadcasting. Dimensions that both operands traverse in the same way are merged to
-//! make the innermost loop as long as possible; in it each operand is either contiguous or a scalar.
+//! make the innermost loop as long as possible; in that loop each operand is either contiguous or a scalar.
 
 use super::simd::multiversion;
 use super::{Kernel, Offer, Spec, split};
@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 /// Maximum number of elements per call of an inner loop.
 const CHUNK: usize = 4096;
 
-/// Traversal of `N` operands in output order: per merged dimension its size and each operand's stride.
+/// Traversal of `N` operands in output order: each merged dimension with the strides of the operands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Walk<const N: usize> {
     /// All dimensions but the innermost, outermost first.
@@ -54,7 +54,7 @@ impl<const N: usize> Walk<N> {
         if self.outer.is_empty() {
             return split::each_chunk(out, CHUNK, work, |i, out| row(steps.map(|s| i * CHUNK * s), out));
         }
-        // Several rows per chunk, to amortize finding the first one.
+        // Several rows per chunk amortize the computation of the index of the first row.
         let rows = (CHUNK / size.max(1)).max(1);
         split::each_chunk(out, rows * size, work, |i, out| {
             let mut index: SmallVec<[usize; 4]> = smallvec::smallvec![0; self.outer.len()];
@@ -242,7 +242,7 @@ comparisons! {
     "greater_equal" greater_equal |a, b| a >= b;
 }
 
-/// `where` for elements of any type of this size: the bytes are copied unchanged.
+/// Kernel of `where` for all element types of the size of `T`: the bytes are copied unchanged.
 struct Select<T> {
     walk: Walk<3>,
     element: std::marker::PhantomData<T>,

@@ -25,7 +25,7 @@ fn cast<S: Element, D: Element>(convert: fn(&[S], &mut [D])) -> Option<Box<dyn K
     Some(Box::new(Cast { convert }))
 }
 
-/// Creates a cast by a loop over the formula.
+/// Creates a [`Cast`] kernel that evaluates `$formula` for each element.
 macro_rules! each {
     ($from:ty, $to:ty, |$x:ident| $formula:expr) => {
         cast::<$from, $to>(|input, output| {

@@ -24,8 +24,8 @@ inventory::submit! { Offer { op: "nn.conv2d", make } }
 /// Size in bytes of gathered columns that stay in the second-level cache while they are multiplied.
 const COLUMN_BYTES: usize = 384 << 10;
 
-/// Maximum number of threads that gather at a time, each into its own scratch memory. (Not the number of threads of
-/// this machine: a plan must not depend on where it is made.)
+/// Maximum number of threads that gather at a time, each into its own scratch memory. Not derived from the number of
+/// threads of the machine: a plan must not depend on the machine that prepares it.
 const SLOTS: usize = 16;
 
 fn make(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
@@ -41,7 +41,7 @@ fn make(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
         });
     }
     if channels_last(&shape.data) && channels_last(&shape.out) && plane.groups == 1 {
-        // Terms in the order of the data: taps, then channels.
+        // The axes of the weight follow the order within a column: taps, then channels.
         let packed = packed_weight(&shape, constant, [2, 3, 4, 1, 0])?;
         return Some(Box::new(ChannelsLast { tile: tile(&plane), plane, packed }));
     }
@@ -57,8 +57,8 @@ fn tile(plane: &Plane) -> usize {
     (fit / 16 * 16).clamp(64, plane.positions().max(64)).min(plane.positions())
 }
 
-/// Returns the weight with its axes in `order` if it has to be reordered: `Some(None)` if it already has that order,
-/// `None` if it has not and is not constant.
+/// Returns the weight with its axes in `order`; `Some(None)` if the weight already has that order, `None` if it would
+/// have to be reordered but is not constant.
 pub(super) fn packed_weight(
     shape: &ConvShape,
     constant: Option<&Tensor>,

@@ -17,8 +17,8 @@ const SLOTS: usize = 16;
 pub(super) struct Depthwise {
     plane: Plane,
     packed: Option<Vec<f32>>,
-    /// Elements of a row of one of the split planes; includes padding, since whole vectors are read from its last
-    /// result on.
+    /// Number of elements in a row of a split plane, padded so that the last results of a row can be computed with
+    /// whole vectors.
     row: usize,
     /// Rows of the padded channel.
     rows: usize,
@@ -116,7 +116,7 @@ impl Kernel for Depthwise {
 }
 
 multiversion! {
-    /// Computes every row of results; `next` is the distance in elements between the first taps of adjacent rows.
+    /// Computes every row of results; `next` is the stride in elements between the first taps of adjacent rows.
     fn rows(x: &[f32], next: usize, taps: &[usize], weight: &[f32], out: &mut [f32], width: usize) {
         for (h, row) in out.chunks_mut(width).enumerate() {
             for (i, results) in row.chunks_mut(LANES).enumerate() {

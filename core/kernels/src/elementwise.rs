@@ -1,5 +1,5 @@
-//! Elementwise operators on `f32`: one loop per operator, compiled for each instruction set, split over the threads
-//! in runs that fit the innermost cache.
+//! Elementwise operators on `f32`: one loop per operator, compiled for each instruction set, split over the threads in
+//! runs that fit the first-level cache.
 
 use super::math;
 use super::simd::{exp, multiversion};
@@ -9,7 +9,7 @@ use byoc_ir::tensor::{DType, TensorView, TensorViewMut};
 /// Number of elements per call of a loop: 16 KiB in, 16 KiB out.
 const CHUNK: usize = 4096;
 
-/// Loop from one slice to another, the same in place, and the cost of an element in additions.
+/// Loop of an operator, out of place and in place, and its cost per element in units of an addition.
 struct Map {
     out_of_place: fn(&[f32], &mut [f32]),
     in_place: fn(&mut [f32]),
@@ -94,7 +94,8 @@ maps! {
     "erf" 7 erf |x| math::erf::<FMA>(x);
 }
 
-/// Functions without a vector form here: computed in binary64, one element at a time, on all threads.
+/// Registers a kernel for each function without a vectorized form: computed in binary64, one element at a time, on all
+/// threads.
 macro_rules! scalar_maps {
     ($($name:literal $method:ident;)*) => {$(
         inventory::submit! {
@@ -187,7 +188,8 @@ inventory::submit! {
         make: |spec| {
             let (low, high) = (spec.params().float("a_min") as f32, spec.params().float("a_max") as f32);
             let map = ParameterMap { out_of_place: clip_out_of_place, in_place: clip_in_place, numbers: (low, high) };
-            // With the bounds in the wrong order, the order of the comparisons would matter.
+            // If `low` exceeds `high`, the result depends on the order of the comparisons, so the call is left to the
+            // reference.
             (is_f32(spec) && low <= high).then(|| Box::new(map) as Box<dyn Kernel>)
         },
     }

@@ -10,9 +10,9 @@ use byoc_ir::cancel;
 pub(super) struct Matrix<'a> {
     /// Elements, beginning with the first of the matrix.
     pub data: &'a [f32],
-    /// Distance in elements between rows.
+    /// Stride between rows, in elements.
     pub row: usize,
-    /// Distance in elements between columns.
+    /// Stride between columns, in elements.
     pub col: usize,
 }
 
@@ -44,7 +44,8 @@ pub(super) fn gemm(
     unsafe { gemm_at(threads, (m, n, k), a, b, out.as_mut_ptr(), out_row) };
 }
 
-/// Variant of [`gemm`] for output rows that are not one slice because the elements between them belong to others.
+/// Variant of [`gemm`] for output rows that cannot be borrowed as one slice, because other parts of the work write the
+/// elements between the rows.
 ///
 /// # Panics
 /// An operand is smaller than the sizes require.
@@ -102,8 +103,8 @@ fn pieces(m: usize, n: usize, k: usize) -> impl Iterator<Item = std::ops::Range<
 /// Computes one part of the product.
 ///
 /// # Safety
-/// `out` points to `m` rows of `n` elements, `out_row` apart, that nothing else accesses; the operands hold their
-/// sizes.
+/// `out` points to `m` rows of `n` elements, `out_row` apart, that nothing else accesses; `a` holds `m` x `k` elements
+/// and `b` holds `k` x `n`.
 unsafe fn block((m, n, k): (usize, usize, usize), a: Matrix<'_>, b: Matrix<'_>, out: *mut f32, out_row: usize) {
     if m <= MAX_DOT_ROWS && a.col == 1 && b.row == 1 && k >= 16 {
         for j in 0..n {
@@ -142,7 +143,7 @@ unsafe fn block((m, n, k): (usize, usize, usize), a: Matrix<'_>, b: Matrix<'_>, 
 }
 
 multiversion! {
-    /// Returns the dot product, by 64 partial sums.
+    /// Returns the dot product, accumulated in 64 partial sums.
     fn dot(a: &[f32], b: &[f32]) -> f32 {
         const LANES: usize = 64;
         let mut sums = [0.0f32; LANES];

@@ -23,9 +23,9 @@ struct Resize {
     planes: usize,
     rows: AxisTaps,
     cols: AxisTaps,
-    /// Weights of the columns, rounded once.
+    /// Interpolation weights of the columns, rounded to `f32`.
     weights: Vec<f32>,
-    /// True if the columns are those of the data.
+    /// True if resizing keeps the columns of the data unchanged.
     same_columns: bool,
 }
 
@@ -145,7 +145,7 @@ impl Kernel for Pad {
         let last = self.shape.len() - 1;
         let (width, size, bytes) = (self.out[last], self.shape[last], self.bytes);
         let before = self.widths[last].0;
-        // Places of a row that lie inside the data.
+        // Positions of an output row that receive elements of the data.
         let inside = before.clamp(0, width as i64) as usize..(size as i64 + before).clamp(0, width as i64) as usize;
         let inside = inside.start..inside.end.max(inside.start);
         let work = outputs[0].data.len() / 16;

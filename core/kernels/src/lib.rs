@@ -31,10 +31,10 @@ use byoc_ir::ir::{Attrs, OpId, TensorType};
 use byoc_ir::op::{self, OpDef, Params};
 use byoc_ir::tensor::{Tensor, TensorView, TensorViewMut};
 
-/// Call with everything that is known before it runs.
+/// Call of an operator with what is known before the run: attributes, types and constants.
 #[derive(Clone, Copy)]
 pub struct Spec<'a> {
-    /// The operator.
+    /// Entry of the operator table.
     pub def: &'static OpDef,
     /// Attributes of the call.
     pub attrs: &'a Attrs,
@@ -53,15 +53,15 @@ impl<'a> Spec<'a> {
     }
 }
 
-/// Call that is ready to run.
+/// Host implementation of one call, ready to run.
 pub trait Kernel: Send + Sync {
     /// Returns the size in bytes of the scratch memory of a run.
     fn workspace(&self) -> usize {
         0
     }
 
-    /// Returns the bytes that a run may allocate in addition, and frees at its end: those of a reference. The caller
-    /// reserves [room](byoc_ir::tensor::memory::reserve) for them.
+    /// Returns the maximum number of bytes that a run allocates and frees besides the workspace; only references
+    /// allocate. The caller [reserves](byoc_ir::tensor::memory::reserve) this memory.
     fn scratch(&self) -> usize {
         0
     }
@@ -109,7 +109,8 @@ inventory::collect!(Offer);
 /// Creates the kernel for a call: a fast one if there is one, otherwise the reference. `None` if the operator has no
 /// host implementation at all.
 pub fn make(op: OpId, spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
-    // A result without elements may have other dimensions of any size; no table may depend on them.
+    // If one dimension of the result is 0, the others may be arbitrarily large, and a fast kernel could build tables of
+    // that length.
     if !spec.outputs.is_empty() && spec.outputs.iter().all(|ty| ty.len() == Some(0)) {
         return fallback::make(spec);
     }

@@ -58,15 +58,16 @@ pub(super) fn erf<const FMA: bool>(x: f32) -> f32 {
     if t < 0.92 { small } else { large }
 }
 
-/// Splits x = 2^n (1 + f) with 1 + f in [sqrt(1/2), sqrt(2)): returns n, f and log(1 + f) - f. For positive normal or
-/// denormal x.
+/// Splits x = 2^n (1 + f) with 1 + f in [sqrt(1/2), sqrt(2)); returns n, f and log(1 + f) - f. `x` must be positive,
+/// normal or denormal.
 #[inline(always)]
 fn split_log<const FMA: bool>(x: f32) -> (f32, f32, f32) {
     // A denormal is scaled into the normal range first.
     let tiny = x < f32::MIN_POSITIVE;
     let scaled = if tiny { x * 8_388_608.0 } else { x };
     let bits = scaled.to_bits() as i32;
-    // 0x3f3504f3 is sqrt(1/2): the exponent of the quotient, rounded.
+    // 0x3f3504f3 is the bit pattern of sqrt(1/2), so the shifted difference is the exponent of x / sqrt(1/2), rounded
+    // down.
     let n = bits.wrapping_sub(0x3f35_04f3) >> 23;
     let f = f32::from_bits(bits.wrapping_sub(n << 23) as u32) - 1.0;
     let p = polynomial::<FMA, 9>(
@@ -93,7 +94,7 @@ fn split_log<const FMA: bool>(x: f32) -> (f32, f32, f32) {
 fn log_ends(x: f32, y: f32) -> f32 {
     let y = if x == 0.0 { f32::NEG_INFINITY } else { y };
     let y = if x == f32::INFINITY { x } else { y };
-    // False for NaN too.
+    // The comparison is also false for NaN.
     if x >= 0.0 { y } else { f32::NAN }
 }
 

@@ -145,7 +145,7 @@ multiversion! {
     }
 }
 
-/// Returns the mean, and one over the root of variance plus epsilon.
+/// Returns the mean, and 1 / sqrt(variance + epsilon).
 fn statistics(x: &[f32], epsilon: f32) -> (f32, f32) {
     let mean = sum(x) / x.len() as f32;
     let variance = sum_of_squares(x, mean) / x.len() as f32;
@@ -197,7 +197,7 @@ fn make_group(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
     let params = spec.params();
     let axis = params.int("axis");
     let view = AxisView::new(&data, axis);
-    // With the channels in second place, a group is contiguous.
+    // A group is contiguous only if the channels are axis 1.
     if !(axis == 1 || axis == 1 - data.len() as i64) || view.len == 0 || view.inner == 0 {
         return None;
     }

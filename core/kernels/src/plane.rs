@@ -9,9 +9,9 @@ use std::ops::Range;
 pub struct Plane {
     pub batch: usize,
     pub groups: usize,
-    /// Channels per group of the data.
+    /// Number of input channels per group.
     pub channels: usize,
-    /// Channels per group of the result.
+    /// Number of output channels per group.
     pub out_channels: usize,
     pub size: [usize; 2],
     pub kernel: [usize; 2],
@@ -49,7 +49,7 @@ impl Plane {
         self.out[0] * self.out[1]
     }
 
-    /// Returns the number of terms of a sum.
+    /// Returns the number of multiply-adds per element of the result.
     pub fn terms(&self) -> usize {
         self.channels * self.kernel[0] * self.kernel[1]
     }
@@ -59,7 +59,8 @@ impl Plane {
         self.kernel == [1, 1] && self.stride == [1, 1] && self.before == [0, 0] && self.out == self.size
     }
 
-    /// Returns the amount of work for the decision to split it: a multiply-add of a blocked product is cheap.
+    /// Returns the work of one group of one image in the unit of `split::threads`: a multiply-add of a blocked product
+    /// counts as 1/8.
     pub fn work(&self) -> usize {
         self.out_channels * self.positions() * self.terms() / 8
     }

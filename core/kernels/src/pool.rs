@@ -22,18 +22,18 @@ inventory::submit! { Offer { op: "nn.global_avg_pool2d", make: |s| make_global(s
 inventory::submit! { Offer { op: "nn.adaptive_max_pool2d", make: |s| make_global(s, true) } }
 inventory::submit! { Offer { op: "nn.adaptive_avg_pool2d", make: |s| make_global(s, false) } }
 
-/// Value of a window.
+/// Reduction of a window to one element.
 #[derive(Clone, Copy, PartialEq)]
 enum Reduction {
     Max,
     Mean,
-    /// Sum of the magnitudes.
+    /// L1 norm: sum of the absolute values.
     Norm1,
-    /// Square root of the sum of the squares.
+    /// L2 norm: square root of the sum of the squares.
     Norm2,
 }
 
-/// Returns the norm of a call; the reference computes those with other exponents.
+/// Returns the norm that a call computes; `None` for exponents that are left to the reference.
 fn norm(spec: &Spec<'_>) -> Option<Reduction> {
     match spec.params().int("p") {
         1 => Some(Reduction::Norm1),
@@ -47,7 +47,7 @@ struct Axis {
     size: usize,
     out: usize,
     stride: usize,
-    /// Padding before the first element; tap 0 of position 0 lies this far before it. Taps are `dilation` apart.
+    /// Padding before the first element; tap 0 of position 0 is at index `-before`. Taps are `dilation` apart.
     before: usize,
     dilation: usize,
     taps: usize,
@@ -72,7 +72,8 @@ impl Axis {
     }
 }
 
-/// Maximum number of positions along an axis; more are left to the reference, which needs no tables of them.
+/// Maximum number of positions along an axis; a larger result is left to the reference, which needs no table of the
+/// positions.
 const MAX_POSITIONS: usize = 1 << 24;
 
 struct Pool {
@@ -105,7 +106,7 @@ fn make(spec: &Spec<'_>, reduction: Reduction) -> Option<Box<dyn Kernel>> {
             false => inside(position).len(),
         };
         let mut seen: Vec<Range<usize>> = Vec::new();
-        // Later positions see earlier taps.
+        // Reversed, so that the ranges ascend: later positions use earlier taps.
         for range in (0..out).rev().map(inside).filter(|range| !range.is_empty()) {
             match seen.last_mut() {
                 Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
@@ -154,7 +155,7 @@ impl Pool {
                 }
                 Reduction::Norm2 => {
                     for (w, value) in row.iter_mut().enumerate() {
-                        // Squares overflow and vanish where their root would not.
+                        // The squares may overflow or underflow even if the norm does not.
                         *value = if SAFE_SQUARES.contains(value) { value.sqrt() } else { self.wide_norm(x, h, w) };
                     }
                 }
@@ -177,11 +178,11 @@ impl Pool {
     }
 }
 
-/// Sums of squares whose terms lose nothing in binary32.
+/// Range of sums of squares that are computed in binary32 without overflow and without significant underflow.
 const SAFE_SQUARES: Range<f32> = 1e-24..1e38;
 
 multiversion! {
-    /// Replaces each element by the larger of it and every `step`-th of `x`; NaN propagates.
+    /// Replaces each `row[i]` by the maximum of `row[i]` and `x[i * step]`; NaN propagates.
     fn largest(row: &mut [f32], x: &[f32], step: usize) {
         #[inline(always)]
         fn larger(a: &mut f32, b: f32) {
@@ -257,7 +258,7 @@ impl Kernel for Global {
 const LANES: usize = 32;
 
 multiversion! {
-    /// Returns the sum, by partial sums.
+    /// Returns the sum, accumulated in partial sums.
     pub(super) fn sum(x: &[f32]) -> f32 {
         let mut sums = [0.0f32; LANES];
         let (whole, rest) = x.as_chunks::<LANES>();
@@ -272,7 +273,7 @@ multiversion! {
         sums.iter().sum()
     }
 
-    /// Returns the sum of squared distances to `mean`, by partial sums.
+    /// Returns the sum of squared differences from `mean`, accumulated in partial sums.
     pub(super) fn sum_of_squares(x: &[f32], mean: f32) -> f32 {
         let mut sums = [0.0f32; LANES];
         let (whole, rest) = x.as_chunks::<LANES>();
@@ -288,7 +289,7 @@ multiversion! {
         sums.iter().sum()
     }
 
-    /// Returns the largest element; NaN propagates.
+    /// Returns the maximum; NaN propagates.
     pub(super) fn largest_of(x: &[f32]) -> f32 {
         let mut best = [f32::NEG_INFINITY; LANES];
         let (whole, rest) = x.as_chunks::<LANES>();

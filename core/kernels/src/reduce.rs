@@ -7,7 +7,7 @@ use byoc_ir::op::reduce::reduced;
 use byoc_ir::tensor::{DType, TensorView, TensorViewMut};
 use smallvec::SmallVec;
 
-/// Size of an axis, and the distance in elements between its indices.
+/// Dimension of an axis, and its stride in elements.
 type Axis = (usize, usize);
 
 /// Axes of the input after merging.
@@ -16,7 +16,7 @@ struct Shape {
     kept: SmallVec<[Axis; 4]>,
     /// Reduced axes except an innermost one; outermost first.
     folded: SmallVec<[Axis; 4]>,
-    /// Size of the innermost axis, and true if it is reduced.
+    /// Dimension of the innermost axis, and true if that axis is reduced.
     inner: (usize, bool),
 }
 
@@ -186,14 +186,15 @@ inventory::submit! { Offer { op: "prod", make: |spec| make(spec, &product::FOLD,
 inventory::submit! { Offer { op: "max", make: |spec| make(spec, &maximum::FOLD, false) } }
 inventory::submit! { Offer { op: "min", make: |spec| make(spec, &minimum::FOLD, false) } }
 
-/// Returns the size of rows that are reduced whole: all kept axes are outer, all reduced ones inner. At least 1.
+/// Returns the number of elements per row, at least 1, if whole rows are reduced: every kept axis is outside every
+/// reduced axis.
 fn whole_rows(spec: &Spec<'_>) -> Option<usize> {
     let shape = Shape::new(spec)?;
     (spec.inputs[0].dtype == DType::F32 && shape.folded.is_empty() && shape.inner.1 && shape.inner.0 > 0)
         .then_some(shape.inner.0)
 }
 
-/// Index of the largest or smallest element of each row; NaN counts as the extreme.
+/// Index of the maximum or minimum of each row; NaN counts as the extreme.
 struct ArgReduce {
     row: usize,
     best: fn(&[f32]) -> f32,

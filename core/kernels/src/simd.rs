@@ -39,7 +39,8 @@ pub(crate) fn level() -> Level {
     *LEVEL
 }
 
-/// Computes `a * b + c`, fused if `FMA`, which requires hardware support (otherwise it would be a slow call).
+/// Computes `a * b + c`, fused if `FMA`. Fusing requires hardware support; without it, the standard function is a slow
+/// call.
 #[inline(always)]
 pub(crate) fn mul_add<const FMA: bool>(a: f32, b: f32, c: f32) -> f32 {
     if FMA { a.mul_add(b, c) } else { a * b + c }

@@ -58,14 +58,14 @@ pub(super) fn each_chunk<T: Send>(data: &mut [T], size: usize, work: usize, f: i
     });
 }
 
-/// Calls `f(i)` for every i below `parts` on the threads of the pool; up to `max_len` in a row on one of them. Not
-/// generic: the join of threads is compiled once for all kernels.
+/// Calls `f(i)` for every i below `parts` on the threads of the pool, with up to `max_len` consecutive calls on one
+/// thread. Not generic, so that the parallel loop is compiled once for all kernels.
 fn spread(parts: usize, max_len: usize, f: &(dyn Fn(usize) + Sync)) {
     let cancel = Cancel::current();
     (0..parts).into_par_iter().with_max_len(max_len).for_each(|i| within(cancel.as_ref(), || f(i)));
 }
 
-/// Does a piece of work in the cancellation scope of its job, unless the job was cancelled.
+/// Runs `piece` in the cancellation scope of its job, unless the job was cancelled.
 fn within(cancel: Option<&Cancel>, piece: impl FnOnce()) {
     match cancel {
         None => piece(),

@@ -8,7 +8,7 @@ use byoc_ir::op::slice::Slice;
 use byoc_ir::tensor::{Shape, TensorView, TensorViewMut};
 use smallvec::SmallVec;
 
-/// Output dimension: its size, and the distance in input elements between its indices.
+/// Output dimension, with the stride of the input along this dimension in elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Step {
     size: usize,
@@ -18,7 +18,7 @@ struct Step {
 /// Minimum number of elements that a thread handles at a time.
 const MIN_CHUNK: usize = 4096;
 
-/// Side of a block of a transpose, in elements: 16 of 4 bytes are a cache line.
+/// Side of a square block of a transpose, in elements: 16 elements of 4 bytes fill a cache line.
 const BLOCK: usize = 16;
 
 /// Strided copy.
@@ -26,7 +26,7 @@ const BLOCK: usize = 16;
 struct Strided {
     /// Index of the input element for the first output element.
     start: isize,
-    /// Merged dimensions, outermost first; the output is their row-major product.
+    /// Merged dimensions, outermost first; the output traverses them in row-major order.
     dims: SmallVec<[Step; 6]>,
     element: usize,
 }
@@ -82,12 +82,13 @@ impl Strided {
         });
     }
 
-    /// Copies square blocks of dimension `across`, along which the input is contiguous, and of the innermost
-    /// dimension, along which the output is.
+    /// Copies square blocks of two dimensions: `across`, along which the input is contiguous, and the innermost
+    /// dimension, along which the output is contiguous.
     fn transpose<T: bytemuck::Pod + Send + Sync>(&self, across: usize, input: &[T], output: &mut [T]) {
         let last = self.dims.len() - 1;
         let inner = self.dims[last];
-        // A slab consists of the dimensions from `across` inwards; between the two lie `middle` rows of the output.
+        // A slab consists of the dimensions from `across` inwards; between `across` and the innermost dimension lie
+        // `middle` rows of the output.
         let slab: usize = self.dims[across..].iter().map(|d| d.size).product();
         let row_step: usize = self.dims[across + 1..].iter().map(|d| d.size).product();
         let middle = row_step / inner.size.max(1);
@@ -237,8 +238,8 @@ fn make_layout(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
     let (shape, strides, out) = shapes(spec)?;
     let params = spec.params();
     let (from, to) = (Layout::parse(&params.string("src_layout"))?, Layout::parse(&params.string("dst_layout"))?);
-    // Each dimension holds a digit of its axis's index: the digits of an axis, least significant first, as
-    // (dimension, value of a unit of the digit, value of a unit of the next).
+    // The index of an axis is a mixed-radix number with one digit per dimension of the layout. `digits` returns the
+    // digits of an axis, least significant first, as (dimension, place value, place value of the next digit).
     let digits = |layout: &Layout, shape: &[usize], letter: char| -> Vec<(usize, usize, usize)> {
         let mut axes: Vec<usize> = (0..shape.len()).filter(|&i| layout.0[i].0 == letter).collect();
         axes.sort_by_key(|&i| layout.0[i].1.is_some());

@@ -400,7 +400,7 @@ fn float_network_becomes_an_integer_one() {
         let value =
             |module: &Module| tensors(&Evaluator::new(module).run("main", &case.given)).remove(0).view().to_f64s();
         for (a, b) in value(&module).iter().zip(value(&integers)) {
-            // Each requantized operator may differ by one step, of which the mean removes more than half.
+            // Each requantization may be off by one step; averaging removes more than half of the accumulated error.
             assert!((a - b).abs() <= 2.0, "{a} in floats, {b} in integers");
         }
     }

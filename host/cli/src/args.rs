@@ -235,10 +235,10 @@ pub struct VerifyArgs {
     /// Limit on max|a-b| / max|b| of each output; replaces allclose.
     #[arg(long, value_name = "X", value_parser = parse_tolerance, allow_hyphen_values = true)]
     pub max_rel_err: Option<f64>,
-    /// A process for each case: a crash is an error of its case alone.
+    /// Separate process for each case, so that a crash fails only that case.
     #[arg(long)]
     pub isolate_cases: bool,
-    /// Index of the only case to run, in such a process.
+    /// Index of the case that a process of --isolate-cases runs.
     #[arg(long, value_name = "N", hide = true)]
     pub only_case: Option<usize>,
     /// Options of compilation.

@@ -24,7 +24,7 @@ pages! {
 /// Page of the reasons in `byoc explain`, with a section for each code.
 const REASONS: &str = include_str!("../../../docs/reasons.md");
 
-/// Returns the section of a refusal code, without regard to case.
+/// Returns the section of a refusal code, which is matched case-insensitively.
 fn reason(wanted: &str) -> Option<&'static str> {
     REASONS
         .split("\n## ")

@@ -69,7 +69,7 @@ fn print(explanation: &Explanation, full: bool) {
         let place = match &places(node)[..] {
             [one] => one.clone(),
             [first, second] => format!("{first}, {second}"),
-            // The host is what a reader looks for, so it is never among the places that are only counted.
+            // The host is always named, as readers look for it; only other places are reduced to a count.
             [first, rest @ ..] if rest.iter().any(|place| place == "host") => {
                 format!("{first}, host and {} more", rest.len() - 1)
             }

@@ -69,7 +69,7 @@ pub fn main() -> ExitCode {
         byoc::limits::set_max_memory(bytes);
     }
     byoc::limits::default_memory();
-    // The whole command checks this token, and its sessions inherit it.
+    // Token that every part of the command checks and that its sessions inherit.
     let cancel = Cancel::default();
     cancel.set_timeout(timeout);
     let _scope = cancel.enter();

@@ -144,7 +144,7 @@ pub fn is_terminal() -> bool {
     }
 }
 
-/// Returns the width of the terminal of standard output, if it is one.
+/// Returns the width of the terminal in columns, or `None` if standard output is not a terminal.
 pub fn width() -> Option<u16> {
     let size = match &*locked() {
         Some(stdout) => terminal_size::terminal_size_of(stdout.get_ref()),

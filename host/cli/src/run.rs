@@ -62,7 +62,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Tests whether a file is to hold one array; all others hold arrays by name.
+/// Tests for an .npy file, which holds a single array; any other output file holds named arrays.
 fn is_npy(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "npy")
 }

@@ -10,11 +10,11 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Time between two checks whether the process has ended.
+/// Interval between two checks for the end of the process.
 const POLL: Duration = Duration::from_millis(2);
 
-/// Runs this command again for the directory with this index alone, and returns its result. A process that prints none
-/// counts as an error.
+/// Runs this command in a new process for the directory with the given index only, and returns the result of the
+/// directory. A process that prints no result counts as an error.
 ///
 /// # Errors
 /// If the process cannot be started, or the command is cancelled.
@@ -71,13 +71,13 @@ impl Case {
 
 impl Drop for Case {
     fn drop(&mut self) {
-        // Fails if the process has ended, which is as well.
+        // Fails if the process has already ended, which needs no handling.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 }
 
-/// Reads a pipe to its end in a thread, so that a process never waits for space in it.
+/// Reads a pipe to its end in a thread, so that the process never blocks on a full pipe.
 fn read(mut pipe: impl Read + Send + 'static) -> JoinHandle<String> {
     std::thread::spawn(move || {
         let mut bytes = Vec::new();
@@ -86,7 +86,8 @@ fn read(mut pipe: impl Read + Send + 'static) -> JoinHandle<String> {
     })
 }
 
-/// Returns the result of a process that printed none: its first error, otherwise the way it ended.
+/// Creates the result for a process that printed none, from the first error that the process printed or else from its
+/// exit status.
 fn failed(errors: &str, status: ExitStatus) -> FolderResult {
     let first = errors.lines().find_map(|line| line.strip_prefix("error[")?.split_once("]: "));
     match first {

@@ -29,7 +29,7 @@ impl Status {
     }
 }
 
-/// Codes of the gaps of the frontend.
+/// Error codes for models that the frontend does not cover.
 const UNSUPPORTED: [Code; 4] = [
     codes::frontends::UNSUPPORTED_OPERATOR,
     codes::frontends::UNSUPPORTED_OPSET,

@@ -144,8 +144,8 @@ impl<'a> Writer<'a> {
         self.normalize(i);
     }
 
-    /// Converts a value like a C cast; floats saturate, but wrap to integers of less than 8 bits, and a Boolean is "not
-    /// zero".
+    /// Converts element `j` of `from` to element `i`, as a C cast does. A float saturates in an integer type of at
+    /// least 8 bits and wraps in a smaller one; a conversion to Boolean yields true for every nonzero value.
     pub fn convert(&mut self, i: usize, from: &Reader<'_>, j: usize) {
         if self.is_bool {
             self.data[i] = u8::from(from.is_nonzero(j));
@@ -190,12 +190,12 @@ fn set_int_at<T: Scalar>(data: &mut [u8], i: usize, value: i128) {
     data[i * size_of::<T>()..][..size_of::<T>()].copy_from_slice(bytemuck::bytes_of(&T::from_int(value)));
 }
 
-/// Returns the larger of `a` and `b`, or NaN if either is NaN.
+/// Returns the maximum of `a` and `b`, or NaN if either is NaN.
 pub(super) fn larger(a: f64, b: f64) -> f64 {
     if a.is_nan() || a > b { a } else { b }
 }
 
-/// Returns the smaller of `a` and `b`, or NaN if either is NaN.
+/// Returns the minimum of `a` and `b`, or NaN if either is NaN.
 pub(super) fn smaller(a: f64, b: f64) -> f64 {
     if a.is_nan() || a < b { a } else { b }
 }

@@ -1,5 +1,5 @@
-//! Selection of elements, with results whose size depends on the data: at compile time it is unknown, at run time the
-//! type relation counts it.
+//! Operators that select elements, where the number of selected elements depends on the data. The type relation
+//! computes that number from the values of the operand; the dimension is unknown if the values are.
 
 use super::elementwise::no_flops;
 use super::scalar::{Reader, Writer};
@@ -67,14 +67,14 @@ inventory::submit! {
 
 /// Distinct slices of a tensor.
 struct Distinct {
-    /// Index of the first occurrence of each.
+    /// Index of the first occurrence of each distinct slice.
     first: Vec<usize>,
-    /// Index of the distinct slice of each slice.
+    /// For each slice of the tensor, the index of the distinct slice that it equals.
     inverse: Vec<usize>,
     counts: Vec<i64>,
 }
 
-/// Returns the sizes of a tensor as (outer, slices, inner); a flat one consists of slices of one element.
+/// Splits a shape at attribute `axis` into (outer, slices, inner). Without the attribute, each element is a slice.
 fn slices(params: &Params<'_>, shape: &[usize]) -> (usize, usize, usize) {
     match params.opt_int("axis") {
         Some(axis) => split_at_axis(shape, axis.rem_euclid(shape.len().max(1) as i64) as usize),

@@ -47,7 +47,8 @@ inventory::submit! {
     }
 }
 
-/// Counts a complex multiply-add for each pair of an input and an output of a transform of 1024 elements or less.
+/// Estimates the cost as a complex multiply-add (8 operations) for each element of the result and each element of the
+/// input, with at most 1024 input elements.
 fn flops(cost: &Cost<'_>) -> u64 {
     cost.ret_len().saturating_mul(8 * 1024.min(cost.arg_len(0)))
 }
@@ -75,9 +76,9 @@ fn check_numbers(relation: &Relation<'_>, least_rank: usize) -> Result<(), Box<D
 struct Sizes {
     /// Number of elements that are transformed.
     length: usize,
-    /// Number of elements of the result.
+    /// Number of real or complex numbers in the result.
     out: usize,
-    /// Number of elements per number of the result.
+    /// Number of tensor elements per number in the result: 1 for real numbers, 2 for complex ones.
     parts: usize,
 }
 
@@ -134,7 +135,7 @@ fn transform(
 ) {
     let direction = if inverse { TAU } else { -TAU };
     let scale = if inverse { 1.0 / length.max(1) as f64 } else { 1.0 };
-    // All angles are multiples of the first.
+    // All angles are multiples of `direction / length`, so `length` sines and cosines suffice.
     let table: Vec<(f64, f64)> = (0..length).map(|i| (direction * i as f64 / length as f64).sin_cos()).collect();
     for k in 0..count {
         let (mut real, mut imaginary) = (0.0, 0.0);

@@ -125,7 +125,7 @@ impl Slice {
                 Some(&v) if v >= 0 => number(v).minimum(&n)?,
                 Some(&v) => n.offset(v)?,
             };
-            // An end before the start selects nothing, so neither bound has to be clamped on that side.
+            // A negative length is replaced by 0 below, so `end` needs no lower bound here, and `begin` no upper bound.
             let selected = match begin {
                 ..0 if self.sizes && self.end.get(i).is_some_and(|count| *count >= 0) => return None,
                 // end - max(n + begin, 0)

@@ -178,7 +178,7 @@ impl CanonicalDims {
     }
 }
 
-/// Calls `f` with every index of a box, last axis fastest.
+/// Calls `f` with every index of a three-dimensional box, in row-major order.
 #[inline(always)]
 pub(super) fn each(sizes: [usize; 3], mut f: impl FnMut([usize; 3])) {
     for d in 0..sizes[0] {

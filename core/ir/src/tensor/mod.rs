@@ -151,7 +151,7 @@ impl Tensor {
         TensorView { dtype: self.dtype, shape: &self.shape, data: self.bytes() }
     }
 
-    /// Returns the same bytes with other dimensions. `None` if the number of elements differs.
+    /// Returns a tensor of dimensions `shape` that shares the bytes. `None` if the number of elements differs.
     pub fn reshaped(&self, shape: &[usize]) -> Option<Tensor> {
         (element_count(shape)? == self.len()).then(|| Tensor { shape: shape.into(), ..self.clone() })
     }

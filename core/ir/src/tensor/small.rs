@@ -14,7 +14,7 @@ enum Special {
     NanAtEnd,
     /// NaN at the code of negative zero; no infinities, no negative zero.
     NanAtNegativeZero,
-    /// Numbers only.
+    /// Neither infinities nor NaN.
     None,
 }
 
@@ -38,7 +38,7 @@ impl Format {
 
     const fn nan(self) -> u8 {
         match self.special {
-            // Without NaN, negative zero stands for it, as in ONNX.
+            // A format without NaN converts NaN to negative zero, as ONNX does.
             Special::NanAtNegativeZero | Special::None => self.sign(),
             _ => self.sign() - 1,
         }
@@ -97,7 +97,7 @@ impl Format {
         let beyond = || match (saturate || self.special == Special::None, self.special) {
             (true, _) => signed(self.largest()),
             (false, Special::Ieee) => sign | self.infinity(),
-            // The code of NaN has no sign where it is that of negative zero.
+            // Where NaN has the code of negative zero, the sign bit is part of that code.
             (false, Special::NanAtNegativeZero) => self.nan(),
             (false, _) => sign | self.nan(),
         };
@@ -108,7 +108,7 @@ impl Format {
         if size == 0.0 {
             return signed(0);
         }
-        // The unit of the last place: that of subnormal numbers, or of the binade of the value.
+        // Unit in the last place: that of the value's binade, or that of the subnormal numbers if the value is smaller.
         let exponent = ((size.to_bits() >> 52) as i32 - 1023).max(1 - self.bias);
         let unit = f64::powi(2.0, exponent - self.mantissa_bits as i32);
         let count = (size / unit).round_ties_even() as u32;
@@ -232,7 +232,7 @@ macro_rules! integers {
         pub struct $name(pub $repr);
 
         impl $name {
-            /// Returns the integer modulo the range of the type.
+            /// Returns `value` wrapped to the range of the type.
             pub fn wrapping(value: i128) -> $name {
                 const UNUSED: u32 = 8 - $bits;
                 $name((value as $repr) << UNUSED >> UNUSED)
@@ -269,7 +269,8 @@ mod tests {
 
     #[test]
     fn largest_and_smallest_numbers_are_those_of_the_formats() {
-        // From the papers that define the formats (OCP 8-bit Floating Point, MX; Graphcore for fnuz).
+        // Maximum and minimum positive number of each format, from the papers that define the formats (OCP 8-bit
+        // Floating Point, MX; Graphcore for fnuz).
         let table = [
             (448.0, f64::powi(2.0, -9)),
             (240.0, f64::powi(2.0, -10)),

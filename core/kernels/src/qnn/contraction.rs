@@ -1,4 +1,4 @@
-//! `qnn.conv2d`, `qnn.dense` and `qnn.batch_matmul` on bytes, and the first two fused with a requantization.
+//! `qnn.conv2d`, `qnn.dense` and `qnn.batch_matmul` on 8-bit integers; the first two also fused with a requantization.
 
 use super::engine::{DataShape, Engine, OutShape, Values};
 use super::epilogue::{ByteEpilogue, Epilogue, Offsets, PlainEpilogue, Scaling};
@@ -21,21 +21,21 @@ inventory::submit! { Offer { op: "qnn.batch_matmul", make: make_product } }
 /// Several matrix products, possibly with separate weights, or one convolution.
 struct Batch {
     count: usize,
-    /// Distances in elements between products: of the data, the weights, the results.
+    /// Strides between products, in elements: of the data, of the weights, of the results.
     steps: [usize; 3],
 }
 
 struct Contraction {
     engine: Engine,
     batch: Batch,
-    /// Index of the zero points among the inputs.
+    /// Index of the first zero point among the inputs.
     zero_points: usize,
-    /// Packed constant weights, and their sums.
+    /// Packed constant weights, and their sum for each output channel.
     packed: Option<(Vec<i8>, Vec<i32>)>,
     /// Requantization of the results; `None` for `int32` results.
     requantize: Option<Requantize>,
     data: DType,
-    /// Fallback for zero points that bytes cannot hold.
+    /// Reference, used for zero points that 8 bits cannot represent.
     reference: Box<dyn Kernel>,
 }
 
@@ -78,7 +78,7 @@ fn make_conv(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
         stride: last(s.window.stride),
         taps: each_tap().map(|[h, w]| [h * dilation[0], w * dilation[1]]).collect(),
     };
-    // Positions in a row must be contiguous, and so must rows.
+    // The rows of the result must be adjacent, so that one stride addresses every position.
     if s.out.stride[3] != s.out.stride[4] * out_size[1] {
         return None;
     }
@@ -195,7 +195,8 @@ impl Contraction {
         }
     }
 
-    /// Prepares everything about one product except the output, and calls `run` with it.
+    /// Prepares the data, the packed weights and the offsets of product `i`, and calls `run` with them and with scratch
+    /// memory.
     fn with<F>(&self, inputs: &[TensorView<'_>], scratch: &mut Scratch<'_>, i: usize, run: F)
     where
         F: FnOnce(&Values<'_>, Offsets<'_>, &mut [u8]),
@@ -212,7 +213,7 @@ impl Contraction {
                 (scratch.weights, scratch.sums)
             }
         };
-        // Zero points of unsigned data and of signed weights, the form that tiles use for both.
+        // Tiles compute with uint8 data and int8 weights, so the zero points are shifted to these types.
         let zero_point = inputs[self.zero_points].as_slice::<i32>()[0];
         let moved = if self.data == DType::U8 { zero_point } else { zero_point.wrapping_add(128) };
         let given = inputs[self.zero_points + 1].as_slice::<i32>();

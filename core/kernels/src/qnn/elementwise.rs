@@ -1,5 +1,5 @@
-//! Elementwise operators on bytes: by a table of all 256 results; sums of two by a table for each side; and
-//! conversions to bytes from floats and from `int32`.
+//! Elementwise operators on 8-bit integers: unary operators by a table of all 256 results, additions and subtractions
+//! by a table for each operand, and conversions from floats and from `int32`.
 
 use super::epilogue::{away, fixed};
 use super::lookup;
@@ -27,7 +27,7 @@ offer! { make_bias: "nn.bias_add" }
 /// Minimum number of elements for which a table pays off.
 const MIN_TABLE_ELEMENTS: usize = 1024;
 
-/// Operator whose result for an element depends only on its byte.
+/// Operator that maps each element on its own, by a table of the 256 possible results.
 struct Table {
     def: &'static OpDef,
     attrs: Attrs,
@@ -73,7 +73,7 @@ impl Kernel for Table {
     }
 }
 
-/// Quantization of floats to bytes, with one scale.
+/// Quantization of floats to 8-bit integers, with one scale.
 struct Quantize {
     rounding: Rounding,
     limits: (i64, i64),
@@ -122,7 +122,7 @@ multiversion! {
     }
 }
 
-/// Clamps an integral value and converts it to the byte of its type; NaN gives 0.
+/// Clamps an integral value to the range of an 8-bit type and returns its bits; NaN yields 0.
 #[inline(always)]
 fn byte(value: f32, (low, high): (f32, f32)) -> u8 {
     let value = if value < low { low } else { value };
@@ -130,7 +130,7 @@ fn byte(value: f32, (low, high): (f32, f32)) -> u8 {
     (value as i32) as u8
 }
 
-/// Requantization of `int32` to bytes: one ratio, or one for each position on an axis.
+/// Requantization of `int32` to 8-bit integers, with one ratio or with one for each index of an axis.
 struct Requantize {
     by: PerAxis<Rescale>,
     zero_point: i32,
@@ -240,8 +240,8 @@ fn make_sum(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
             let int32 = (i64::from(i32::MIN), i64::from(i32::MAX));
             let moved = saturate(i128::from(x) - i128::from(from_zero));
             let value = if kept { x } else { rescale(moved, by, to_zero, int32) };
-            // The second side excludes the zero point, and has its sign. Sums that may overflow `int32` are left to
-            // the reference.
+            // The table of the second operand excludes the zero point, and includes the sign of a subtraction. Sums
+            // that may overflow `int32` are left to the reference.
             let value = match side {
                 0 => value,
                 _ if spec.def.name == "qnn.subtract" => i64::from(to_zero) - value,
@@ -253,7 +253,7 @@ fn make_sum(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
     Some(Box::new(lookup::Sum::new(tables, dtype == DType::I8)))
 }
 
-/// Kernel of sums and differences of bytes with equal shapes: each side is requantized by a table.
+/// Kernel of additions and subtractions of 8-bit integers with equal shapes: a table requantizes each operand.
 impl Kernel for lookup::Sum {
     fn run(&self, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>], _: &mut [u8]) -> Result<(), String> {
         self.each(inputs[0].data, inputs[1].data, outputs[0].data);

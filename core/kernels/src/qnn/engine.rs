@@ -1,9 +1,9 @@
-//! Convolutions and matrix products of bytes: data arranged so that four channels of a position form a word, packed
-//! weights, tiles of sums, and an output stage applied while the sums are in registers.
+//! Convolutions and matrix products of 8-bit integers: data in words of four channels of a position, packed weights,
+//! tiles of `int32` accumulators, and an output stage applied while the accumulators are in registers.
 //!
 //! A run has two parts, each split over the threads of the pool. First the data of an image are copied to scratch
-//! memory as unsigned bytes, channels last, with padding (unless they already have that form). Then tiles of positions
-//! by output channels are computed directly from there, tap by tap. No columns are gathered (no im2col).
+//! memory as uint8, channels last, with padding (unless they already have that form). Then tiles of positions by output
+//! channels are computed directly from this memory, tap by tap. No columns are gathered (no im2col).
 
 use super::epilogue::{Epilogue, OutputTile};
 use super::tile::{self, Sums, TILE_CHANNELS, TILE_POSITIONS, Tile};
@@ -22,7 +22,7 @@ pub(super) struct DataShape {
     /// Padding before the first element; rows and columns including all padding.
     pub before: [usize; 2],
     pub padded: [usize; 2],
-    /// Distances in elements between images, channels, rows, columns.
+    /// Strides between images, channels, rows and columns, in elements.
     pub steps: [usize; 4],
 }
 
@@ -31,17 +31,17 @@ pub(super) struct DataShape {
 pub(super) struct OutShape {
     /// Rows and columns.
     pub size: [usize; 2],
-    /// Distances in elements between images, channels, positions. (Rows are contiguous.)
+    /// Strides between images, channels and positions, in elements. Rows are adjacent.
     pub steps: [usize; 3],
 }
 
-/// Sum of products with everything known but the values.
+/// Geometry of a convolution or a matrix product, without its values.
 #[derive(Clone, Debug)]
 pub(super) struct Engine {
     pub data: DataShape,
     pub out: OutShape,
     pub kernel: KernelShape,
-    /// Distance between positions of the result, in rows and columns of the padded data.
+    /// Stride of the window, in rows and columns of the padded data.
     pub stride: [usize; 2],
     /// Offset of each tap of the kernel, in rows and columns of the padded data.
     pub taps: Vec<[usize; 2]>,
@@ -50,7 +50,7 @@ pub(super) struct Engine {
 /// Buffers of a run.
 pub(super) struct Values<'a> {
     pub data: TensorView<'a>,
-    /// Zero point of the data, as given.
+    /// Zero point of the data in their own type, before the shift to uint8.
     pub zero_point: i32,
     /// Packed weights.
     pub weights: &'a [i8],
@@ -59,7 +59,7 @@ pub(super) struct Values<'a> {
 /// Layout of the rearranged data of one image.
 #[derive(Clone, Debug)]
 struct Layout {
-    /// Distances in bytes between groups, rows, columns.
+    /// Strides between groups, rows and columns, in bytes.
     group: usize,
     row: usize,
     column: usize,
@@ -127,7 +127,7 @@ impl Engine {
         }
     }
 
-    /// Copies the data as unsigned bytes, channels last, padded; the rest of the last word is zero.
+    /// Copies the data as uint8, channels last, with padding; unused channels of the last word are zero.
     fn lay_out(&self, own: &[u8], values: &Values<'_>, layout: &Layout, scratch: &mut [u8]) {
         let flip: u8 = if values.data.dtype == DType::U8 { 0 } else { 0x80 };
         let pad = (values.zero_point as u8) ^ flip;
@@ -220,8 +220,8 @@ fn flipped(to: &mut [u8], from: &[u8], flip: u8) {
     to.iter_mut().zip(from).for_each(|(to, from)| *to = from ^ flip);
 }
 
-/// Interleaves channels that are stored separately, position by position; in blocks where the positions of a channel
-/// are contiguous. `pixel` is the size of a position in bytes.
+/// Interleaves channels that are stored as separate planes; works in blocks if the positions of a channel are
+/// contiguous. `pixel` is the size of a position in bytes.
 fn interleave(to: &mut [u8], from: &[u8], (channel, column): (usize, usize), inputs: usize, pixel: usize, flip: u8) {
     let whole = if column == 1 { inputs / CHANNELS * CHANNELS } else { 0 };
     for first in (0..whole).step_by(CHANNELS) {

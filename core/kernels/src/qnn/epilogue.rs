@@ -1,4 +1,4 @@
-//! Output stage of a tile: the sums become `int32` results unchanged, or are requantized to bytes.
+//! Output stage of a tile: the accumulators become `int32` results, or are requantized to 8-bit integers.
 
 use super::tile::{Sums, TILE_CHANNELS, TILE_POSITIONS};
 use super::transpose;
@@ -15,12 +15,12 @@ pub(super) struct OutputTile {
     pub channel: usize,
     pub channels: usize,
     pub positions: usize,
-    /// Distance in elements between channels, and between positions.
+    /// Strides between channels and between positions, in elements.
     pub channel_step: usize,
     pub position_step: usize,
 }
 
-/// Consumer of the sums of tiles, each tile once, from several threads.
+/// Consumer of the accumulators of tiles, called once per tile, from several threads.
 pub(super) trait Epilogue: Sync {
     /// True if sums of the data are needed, because the weights have a zero point.
     const NEEDS_TOTALS: bool;
@@ -32,12 +32,12 @@ pub(super) trait Epilogue: Sync {
     fn tile(&self, tile: &OutputTile, sums: &Sums);
 }
 
-/// Terms added to the sums of each output channel: the share of the zero points, and a bias.
+/// Terms added to the accumulators of each output channel: the zero-point correction, and a bias.
 #[derive(Clone, Copy)]
 pub(super) struct Offsets<'a> {
     /// One value for each output channel, followed by [`TILE_CHANNELS`] elements of padding.
     pub values: &'a [i32],
-    /// Zero points of the weights, for signed ones; empty if all are zero.
+    /// Zero points of the weights as int8; empty if all are zero.
     pub zero_points: &'a [i32],
 }
 
@@ -83,7 +83,8 @@ impl<const TOTALS: bool> Epilogue for PlainEpilogue<'_, TOTALS> {
     }
 }
 
-/// Output stage for bytes: the sums with their offsets are rescaled, moved by a zero point, and clamped.
+/// Output stage for 8-bit integers: adds the offsets to the accumulators, rescales them, adds the zero point, and
+/// clamps the results.
 pub(super) struct ByteEpilogue<'a, const TOTALS: bool> {
     pub offsets: Offsets<'a>,
     pub scaling: &'a Scaling,
@@ -141,7 +142,7 @@ pub(super) struct Scaling {
     pub by: Ratios,
     pub rounding: Rounding,
     pub zero_point: i32,
-    /// Bounds of the result, in its integers, within the range of its type.
+    /// Bounds of the quantized result, within the range of its type.
     pub low: i32,
     pub high: i32,
 }
@@ -149,7 +150,7 @@ pub(super) struct Scaling {
 /// Ratios of the scales, one for each output channel, followed by [`TILE_CHANNELS`] elements of padding.
 #[derive(Clone, Debug)]
 pub(super) enum Ratios {
-    /// In float32.
+    /// Rescaling by float32 factors.
     Float(Vec<f32>),
     /// Rescaling by fixed-point multipliers.
     Fixed(FixedRatios),
@@ -162,8 +163,8 @@ pub(super) struct FixedRatios {
     left: Vec<i64>,
     /// 31 plus the right shift of a ratio below 1/2.
     shifts: Vec<i64>,
-    /// True if no value is shifted to the left: then products fit 64 bits and results 32, and nothing saturates
-    /// before the bounds.
+    /// True if no value is shifted to the left. In that case products fit 64 bits, results fit 32 bits, and nothing
+    /// saturates before the bounds are applied.
     below_one: bool,
 }
 
@@ -196,11 +197,12 @@ impl Scaling {
     }
 }
 
-/// Rows of bytes, one for each position.
+/// 8-bit results of a tile: one row of channels for each position.
 type Rows = [[u8; TILE_CHANNELS]; TILE_POSITIONS];
 
 multiversion! {
-    /// Adds the channels' offsets to the first `positions` rows of `sums`, and rescales them to bytes.
+    /// Adds the offsets of the channels to the first `positions` rows of `sums`, and requantizes these rows to 8-bit
+    /// integers.
     fn scale(scaling: &Scaling, offsets: &[i32], channel: usize, positions: usize, sums: &Sums, to: &mut Rows) {
         let Some(offsets) = offsets.first_chunk::<TILE_CHANNELS>() else { return };
         let rows = sums.0.iter().zip(to).take(positions);
@@ -284,7 +286,7 @@ fn product(sum: i32, offset: i32, multiplier: i32) -> i64 {
     i64::from(sum.wrapping_add(offset)) * i64::from(multiplier)
 }
 
-/// Clamps a value that fits 32 bits, and moves it by a zero point.
+/// Clamps a value that fits 32 bits, and adds the zero point.
 #[inline(always)]
 fn bounded(value: i64, low: i32, high: i32, zero_point: i32) -> u8 {
     (value as i32).max(low).min(high).wrapping_add(zero_point) as u8

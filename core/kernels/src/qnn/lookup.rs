@@ -1,5 +1,5 @@
-//! Functions of bytes as tables of their 256 results, with vectorized lookup where the processor supports it (AVX-512
-//! VBMI).
+//! Functions of 8-bit integers as tables of their 256 results, with vectorized lookup where the processor supports it
+//! (AVX-512 VBMI).
 
 use crate::split;
 
@@ -33,7 +33,7 @@ pub(super) fn each(table: &[u8; 256], x: &[u8], out: &mut [u8]) {
     });
 }
 
-/// Function of two bytes `first[a] + second[b]`, saturated to a byte.
+/// Function of two 8-bit integers: `tables[0][a] + tables[1][b]`, saturated to 8 bits.
 pub(super) struct Sum {
     tables: [[i32; 256]; 2],
     /// True if the result is `int8`; otherwise it is `uint8`.

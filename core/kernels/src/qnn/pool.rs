@@ -1,4 +1,4 @@
-//! `nn.max_pool2d` on bytes: the maximum over the rows of a window, then over its columns.
+//! `nn.max_pool2d` on 8-bit integers: the maximum over the rows of a window, then over its columns.
 
 use crate::{Kernel, Offer, Spec, split};
 use byoc_ir::op::pool::{PoolShape, pool_window};
@@ -21,7 +21,7 @@ fn make(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
     let shape = PoolShape::new(&params, &data_shape, &out_shape);
     let (taps, window) = pool_window(&params, 2);
     let byte = matches!(data.dtype, DType::I8 | DType::U8);
-    // Every window contains data: less than a whole window lies in the padding before it.
+    // Every window contains data, as the padding before the data is smaller than a window.
     let empty = data_shape.contains(&0) || out_shape.contains(&0);
     if !byte || empty || shape.data.stride[4] != 1 && shape.data.stride[1] != 1 {
         return None;

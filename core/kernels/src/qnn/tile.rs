@@ -1,27 +1,28 @@
-//! Inner loops of integer sums of products: a few positions by 16 or 32 output channels, with the sums in registers.
+//! Inner loops of integer accumulation: a few positions by 16 or 32 output channels, with the accumulators in
+//! registers.
 //!
-//! Data are unsigned bytes, weights signed ones, four input channels per 32-bit word: the form of the processor's dot
-//! product of bytes (AVX-512 VNNI). Without it 16-bit products are added in pairs (AVX2), or one by one. All three
-//! give the same sums, modulo 2^32.
+//! Data are uint8 and weights int8, with four input channels per 32-bit word: the operands of the int8 dot product of
+//! AVX-512 VNNI. Without VNNI, 16-bit products are added in pairs (AVX2) or one by one. All three variants give the
+//! same results, modulo 2^32.
 
 use std::sync::LazyLock;
 
 /// Number of positions of a tile.
 pub(super) const TILE_POSITIONS: usize = 8;
-/// Number of output channels of a tile, and of a block of packed weights; a last block of at most half as many is
-/// half as wide.
+/// Number of output channels of a tile, and of a block of packed weights. A last block of at most [`HALF_CHANNELS`]
+/// channels is half as wide.
 pub(super) const TILE_CHANNELS: usize = 32;
-/// Half of them: the 32-bit lanes of a 512-bit register.
+/// Number of output channels of a half-width block: the 32-bit lanes of a 512-bit register.
 pub(super) const HALF_CHANNELS: usize = 16;
 
-/// Sums of a tile: `sums[position][channel]`.
+/// Accumulators of a tile: `sums[position][channel]`.
 #[repr(align(64))]
 pub(super) struct Sums(pub [[i32; TILE_CHANNELS]; TILE_POSITIONS]);
 
 /// Operands of a tile.
 #[derive(Clone, Copy)]
 pub(super) struct Tile<'a> {
-    /// The data.
+    /// Data of an image as uint8, channels last.
     pub data: &'a [u8],
     /// Offset of the first tap of each position.
     pub positions: &'a [usize; TILE_POSITIONS],
@@ -38,12 +39,12 @@ pub(super) struct Tile<'a> {
 /// Instruction set that computes the sums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Isa {
-    /// One product at a time.
+    /// Scalar code: one product at a time.
     Plain,
     /// 256-bit vectors.
     #[cfg(target_arch = "x86_64")]
     Avx2,
-    /// Dot products of bytes in 512-bit vectors.
+    /// 512-bit vectors with int8 dot products (AVX-512 VNNI).
     #[cfg(target_arch = "x86_64")]
     Vnni,
 }
@@ -129,6 +130,8 @@ mod x86 {
         std::array::from_fn(|p| tile.positions[p.min(count - 1)])
     }
 
+    /// Computes the accumulators of a tile with int8 dot products.
+    ///
     /// # Safety
     /// Requires AVX-512 VNNI; the reads of the tile's first `count` >= 1 positions lie inside data and weights.
     #[target_feature(enable = "avx512f,avx512vnni")]
@@ -171,8 +174,8 @@ mod x86 {
         }
     }
 
-    /// Products of bytes are added in pairs in 16 bits, which would saturate: the low seven bits of the data and the
-    /// highest are multiplied separately, so that no pair overflows 16 bits.
+    /// Computes the accumulators of a tile. AVX2 adds pairs of 8-bit products with saturation to 16 bits, so the low
+    /// seven bits and the highest bit of the data are multiplied separately; no pair then exceeds 16 bits.
     ///
     /// # Safety
     /// Requires AVX2; the reads of the tile's first `count` positions lie inside data and weights.

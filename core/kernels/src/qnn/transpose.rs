@@ -1,4 +1,4 @@
-//! Conversion between bytes grouped by channel and bytes grouped by position.
+//! Transposition of 8-bit elements between rows of channels and rows of positions.
 
 use super::tile::{TILE_CHANNELS, TILE_POSITIONS};
 
@@ -56,7 +56,7 @@ mod x86 {
         for (half, pairs) in pairs.iter_mut().enumerate() {
             let rows: [__m128i; TILE_POSITIONS] =
                 positions.each_ref().map(|position| load(&position.as_chunks::<16>().0[half]));
-            // Positions 0 and 4, 1 and 5, ...: of eight channels, then of eight more.
+            // Interleaves positions 0 and 4, 1 and 5, ...: first the low eight channels, then the high eight.
             let round = |rows: [__m128i; 8]| -> [__m128i; 8] {
                 let [a, b, c, d, e, f, g, h] = rows;
                 // SAFETY: SSE2 is part of x86-64.
@@ -76,7 +76,8 @@ mod x86 {
             let [a, b, c, d, e, f, g, h] = round(rows);
             // SAFETY: SSE2 is part of x86-64.
             let words = unsafe {
-                // Positions 0, 2, 4, 6 and 1, 3, 5, 7 of four channels each, then all of two channels each.
+                // `even` and `odd` hold positions 0, 2, 4, 6 and 1, 3, 5, 7 of four channels per register; the result
+                // holds all positions of two channels per register.
                 let even = [
                     _mm_unpacklo_epi8(a, c),
                     _mm_unpackhi_epi8(a, c),

@@ -3,8 +3,8 @@
 use super::tile::{HALF_CHANNELS, TILE_CHANNELS};
 use byoc_ir::tensor::{DType, TensorView};
 
-/// Placement of a kernel of `groups` groups with `outputs` output channels each, every one of `taps` taps over
-/// `inputs` channels.
+/// Layout of the weights of a convolution: `groups` groups of `outputs` output channels, each with `taps` taps over
+/// `inputs` input channels.
 #[derive(Clone, Debug)]
 pub(super) struct KernelShape {
     pub groups: usize,
@@ -12,9 +12,9 @@ pub(super) struct KernelShape {
     pub inputs: usize,
     /// Offset of each tap from the first.
     pub taps: Vec<usize>,
-    /// Distance in elements between output channels; groups are contiguous.
+    /// Stride between output channels, in elements. Groups are adjacent.
     pub output_step: usize,
-    /// Distance in elements between input channels.
+    /// Stride between input channels, in elements.
     pub input_step: usize,
 }
 
@@ -24,7 +24,7 @@ impl KernelShape {
         self.inputs.div_ceil(4)
     }
 
-    /// Returns the number of terms of a sum.
+    /// Returns the number of multiply-adds per result.
     pub fn terms(&self) -> usize {
         self.inputs * self.taps.len()
     }
@@ -65,13 +65,13 @@ impl KernelShape {
     }
 }
 
-/// Returns a byte of a view as a signed weight; unsigned ones are moved down by 128 (and their zero point with them).
+/// Returns a weight as int8; uint8 weights are shifted by -128, like their zero point.
 fn signed(view: &TensorView<'_>, at: usize) -> i8 {
     let byte = view.data[at];
     (if view.dtype == DType::U8 { byte ^ 0x80 } else { byte }) as i8
 }
 
-/// Packs weights of one byte into `packed`, and their sums for each output channel into `sums`.
+/// Packs 8-bit weights into `packed`, and stores their sum for each output channel in `sums`.
 ///
 /// # Panics
 /// A slice is too short, which is a bug in the kernel.

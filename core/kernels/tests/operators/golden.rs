@@ -52,7 +52,7 @@ fn check(text: &str) -> Result<(), String> {
     let largest = want.iter().fold(0.0f64, |m, v| m.max(v.abs()));
     let tolerance = if dtype.is_float() { 2e-6 * largest } else { 0.0 };
     for (i, (g, w)) in got.iter().zip(&want).enumerate() {
-        // Not `>`, so that NaN fails as well.
+        // The condition is a negated `<=`, which also rejects NaN.
         let near = (g - w).abs() <= tolerance;
         if !near {
             return Err(format!("element {i}: expected {w}, found {g}"));

@@ -68,7 +68,7 @@ fn check(name: &str, attrs: &Attrs, args: &[Value], tolerance: Tolerance) {
     let case = format!("{name} of {shapes:?}");
 
     let views: Vec<TensorView<'_>> = tensors.iter().map(|t| t.view()).collect();
-    // Elements that a kernel does not write stay visible.
+    // The fill pattern reveals elements that a kernel does not write.
     let filled = |t: &Tensor| AlignedBytes::copy_of(&vec![0xa5; t.bytes().len()]).unwrap();
     let mut buffers: Vec<AlignedBytes> = want.iter().map(filled).collect();
     let run = |buffers: &mut [AlignedBytes], call: &dyn Fn(&mut [TensorViewMut<'_>]) -> Result<(), String>| {

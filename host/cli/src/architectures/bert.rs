@@ -52,8 +52,8 @@ pub fn build(net: Net, config: &Config) -> ModelProto {
 
     let words = bert.normal("embeddings.word", &[config.vocabulary, width], 0.05);
     let x = bert.net.node("Gather", &[&words, "input_ids"], &[("axis", Attr::Int(0))]);
-    // Position embeddings. With a single token type, its embedding is the same at every position and is absorbed in
-    // them.
+    // Position embeddings. The model has a single token type, whose embedding is the same at every position and is
+    // therefore part of the position embeddings.
     let places = bert.normal("embeddings.position", &[1, tokens, width], 0.05);
     let x = bert.net.node("Add", &[&x, &places], &[]);
     let mut x = bert.layer_norm("embeddings", &x);
@@ -127,7 +127,7 @@ impl Bert<'_> {
         self.layer_norm(&format!("{name}.output"), &sum)
     }
 
-    /// Computes x * 0.5 * (1 + erf(x / sqrt 2)).
+    /// Adds GELU (Hendrycks, Gimpel: Gaussian error linear units, 2016): x * 0.5 * (1 + erf(x / sqrt 2)).
     fn gelu(&mut self, name: &str, x: &str) -> String {
         let root = self.constant(&format!("{name}.gelu.root"), &Tensor::scalar(std::f32::consts::SQRT_2));
         let unit = self.constant(&format!("{name}.gelu.one"), &Tensor::scalar(1f32));

@@ -1,4 +1,4 @@
-//! Runs of the `byoc` binary as a user would, with checks of its output and exit code.
+//! Runs the `byoc` binary as a user would, and checks its output and exit code.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -70,8 +70,8 @@ pub fn isolated_command(program: impl AsRef<OsStr>) -> Command {
     command
 }
 
-/// Returns a copy of the binary in a folder of its own, as the binary would find the plugins that cargo builds next to
-/// it.
+/// Returns a copy of the binary in a separate folder, so that the binary does not find the plugins that cargo builds
+/// next to the original.
 pub fn binary() -> &'static Path {
     static BINARY: LazyLock<PathBuf> = LazyLock::new(|| {
         let built = Path::new(env!("CARGO_BIN_EXE_byoc"));

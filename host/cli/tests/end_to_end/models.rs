@@ -23,15 +23,15 @@ fn on_a_backend() {
     verify(&["--backend", "ccompiler", "--plugin-dir", &dir, "--no-cache", "--require-offload=0.9"]);
 }
 
-/// Verifies models whose dimensions `open` stay symbolic: compiled once, correct for all recorded dimensions.
+/// Verifies models with symbolic dimensions: each is compiled once and must be correct for all recorded dimensions.
 pub fn verify_open(extra: &[&str]) {
     for (model, open) in [("bert", &["batch", "sequence"][..]), ("gpt2", &["batch", "sequence"]), ("vit", &["batch"])] {
         verify_one(&format!("{model}_open"), open, "1e-5", extra);
     }
 }
 
-/// Verifies models with loops, data-dependent sizes, sampling grids and Einstein sums: detectors, warped images, and
-/// windows of attention.
+/// Verifies models with loops, data-dependent dimensions, sampling grids and Einstein sums: detectors, image warping
+/// and windowed attention.
 pub fn verify_new(extra: &[&str]) {
     let plane: &[&str] = &["height", "width"];
     let batches: &[&str] = &["batch", "height", "width"];
@@ -102,9 +102,9 @@ fn copy_folder(from: &std::path::Path, to: &std::path::Path) {
     }
 }
 
-/// Returns the model with the weight of its last convolution or product set to zero. (The last one, because in the
-/// middle of two of the models the blocks are so small relative to the sum they are added to that no tolerance could
-/// distinguish them from rounding.)
+/// Returns the model with the weight of its last convolution or matrix product set to zero. The last one is chosen
+/// because two of the models have inner blocks that contribute so little to their residual sum that no tolerance could
+/// distinguish the change from rounding.
 fn zero_a_weight(bytes: &[u8]) -> Vec<u8> {
     use byoc::frontend::onnx::proto::ModelProto;
     use prost::Message;

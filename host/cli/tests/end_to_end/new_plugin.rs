@@ -111,7 +111,8 @@ fn guide_commands_work() {
         to_command_output(command.env_remove("BYOC_PLUGIN_PATH").output().unwrap()).ok()
     };
     walked(new);
-    // The lock file and the build folder of the tests stand in for the registry and save the minutes of a first build.
+    // The lock file makes the registry unnecessary, and the build folder of the tests saves the minutes of a first
+    // build.
     copy(&workspace().join("Cargo.lock"), &folder.path().join("mine/Cargo.lock"));
     walked(build);
     std::os::unix::fs::symlink(shared_target(), folder.path().join("mine/target")).unwrap();

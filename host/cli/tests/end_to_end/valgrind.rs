@@ -1,5 +1,5 @@
-//! Load, run and unload of plugins under valgrind: no out-of-bounds access, no use of uninitialized values, no leaks.
-//! Skipped with a message if valgrind is not installed.
+//! Loading, running and unloading of plugins under valgrind: no out-of-bounds access, no use of uninitialized values,
+//! no leaks. Skipped with a message if valgrind is not installed.
 
 use crate::{binary, data_text};
 use byoc_test_support::{copy, plugin, sample};

@@ -193,7 +193,7 @@ fn rejects_inconsistent_blob() {
 fn backend_none_loads_no_plugin() {
     let plugins = plugins();
     let file = data_text("compat/digits_ccompiler.byoc");
-    // A directory with plugins makes no difference to one without, and the log mentions no plugin.
+    // A directory with plugins has the same effect as a directory without, and the log mentions no plugin.
     for dir in [text(plugins.path()), text(&data("models"))] {
         let options = ["--backend", "none", "--input", "image=ones", "-v", "--plugin-dir", &dir];
         let output = byoc(["run", &file].iter().chain(&options)).ok();

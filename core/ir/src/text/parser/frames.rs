@@ -5,16 +5,16 @@ use crate::ir::{Attrs, Clause, ClausePattern, ExprId, ExprList, Name, OpId, Type
 
 /// State of the loop.
 pub(super) enum State {
-    /// At the beginning of an item or after one of its statements.
+    /// Start of an item, or of its next statement.
     Item,
-    /// Before an operand.
+    /// Start of an operand.
     Operand,
-    /// After an expression that a call, a projection or an infix operator may continue; with the start of the
+    /// End of an expression that a call, a projection or an infix operator may continue; with the start of the
     /// expression.
     After(ExprId, u32),
-    /// After a complete expression.
+    /// End of a complete expression.
     Complete(ExprId),
-    /// After the outermost expression.
+    /// End of the outermost expression.
     Done(ExprId),
 }
 

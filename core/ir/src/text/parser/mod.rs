@@ -1,10 +1,10 @@
-//! Parser: text to module. It never recurses on the depth of the input: unfinished constructs are kept on a stack of
-//! [`ParseFrame`]s, and a loop moves between three states (before an item, before an operand, after an operand). Only
-//! match patterns and lists in attributes are read recursively, up to [`super::MAX_NESTING`].
+//! Parser from text to module. Unfinished constructs are kept on a stack of [`ParseFrame`]s, so the parser never
+//! recurses to the depth of the input; a loop moves between three states (before an item, before an operand, after an
+//! operand). Only match patterns and lists in attributes are read recursively, up to [`super::MAX_NESTING`].
 //!
-//! The parser reports several errors per run. After an error it drops unfinished constructs in the enclosing block,
-//! skips to the next `;`, `}` or `def @`, and continues; names that the broken part would have bound are bound to `()`,
-//! so that one mistake causes only one diagnostic.
+//! The parser reports several errors per run. After an error, the parser drops unfinished constructs in the enclosing
+//! block, skips to the next `;`, `}` or `def @`, and continues; names that the broken part would have bound are bound
+//! to `()`, so that one mistake causes only one diagnostic.
 
 mod attributes;
 mod data_types;

@@ -7,11 +7,11 @@ use std::collections::HashSet;
 /// Form in which an expression is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
-    /// On a line of its own, named by `%N`; also leaves, which need no name.
+    /// Line of its own, named by `%N`. Also the place of leaves, which need no name.
     Line,
-    /// As the result of its scope.
+    /// Result of its scope.
     Body,
-    /// Inside the expression that uses it: the value of a let, or a let that is an operand.
+    /// Part of the expression that uses it: the value of a let, or a let that is an operand.
     Operand,
 }
 

@@ -259,7 +259,7 @@ impl<'a> Printer<'a> {
                 }
                 Task::Lines { next: Some(id), root } => {
                     self.tasks.push(Task::Lines { next: self.layout.next_line(id), root });
-                    // The contents of the line are numbered before it.
+                    // The expressions inside the line are numbered before the line itself.
                     self.numbers[id.index()] = self.counter + self.layout.inside[id];
                     let _ = write!(self.out, "%{} = ", self.numbers[id.index()]);
                     self.tasks.push(Task::EndLine(id));
