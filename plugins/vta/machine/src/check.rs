@@ -7,7 +7,7 @@
 use crate::config::Config;
 use crate::isa::{Insn, Memory, Module, Op, Transfer, Uop};
 use crate::tokens::{self, MODULES, QUEUES, Queue};
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::fmt;
 use std::ops::Range;
 
@@ -53,13 +53,7 @@ type Clock = [u32; MODULES];
 /// # Errors
 /// The first violation.
 pub fn check(config: &Config, stream: &[Insn], segments: &[Segment]) -> Result<(), Violation> {
-    let mut checker = Checker {
-        config,
-        segments,
-        uops: vec![None; config.depth(Memory::Uop)],
-        sram: HashMap::new(),
-        dram: HashMap::new(),
-    };
+    let mut checker = Checker::new(config, segments);
     let queues = tokens::by_module(stream);
     let mut heads = [0usize; MODULES];
     let mut clocks: [Clock; MODULES] = Default::default();
@@ -110,6 +104,43 @@ pub fn check(config: &Config, stream: &[Insn], segments: &[Segment]) -> Result<(
     }
 }
 
+/// Minimum distance of two steps of a matrix instruction that write one accumulator: the depth of the pipelines of the
+/// hardware designs, with a margin.
+pub const MIN_DISTANCE: usize = 4;
+
+/// Checks that no matrix instruction of a stream adds to an accumulator again before the pipeline has written it. The
+/// simulators have no pipeline, and neither have all designs; a portable stream passes.
+///
+/// # Errors
+/// The first instruction that does.
+pub fn hazards(config: &Config, stream: &[Insn], segments: &[Segment]) -> Result<(), Violation> {
+    let mut checker = Checker::new(config, segments);
+    for (index, insn) in stream.iter().enumerate() {
+        let at = |message| Violation { instruction: Some(index), message };
+        match &insn.op {
+            Op::Load(transfer) if transfer.memory == Memory::Uop && !transfer.is_no_op() => {
+                checker.load_uops(transfer).map_err(at)?;
+            }
+            Op::Gemm(gemm) if !gemm.reset => {
+                let mut recent = VecDeque::new();
+                let step = |_: &mut Checker<'_>, [dst, ..]: [usize; 3]| {
+                    if recent.contains(&dst) {
+                        return Err(format!("ACC[{dst}]: expected {MIN_DISTANCE} steps between two sums"));
+                    }
+                    recent.push_back(dst);
+                    if recent.len() == MIN_DISTANCE {
+                        recent.pop_front();
+                    }
+                    Ok(())
+                };
+                checker.steps(&gemm.loops, [gemm.dst, gemm.src, gemm.wgt], step).map_err(at)?;
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
 /// Returns the first module that has not executed all of its instructions, with its next one.
 fn waiting(queues: &[Vec<usize>; MODULES], heads: [usize; MODULES]) -> Option<(Module, usize)> {
     let modules = [Module::Load, Module::Compute, Module::Store];
@@ -145,11 +176,28 @@ struct Checker<'a> {
     segments: &'a [Segment],
     /// Micro-operations in the memory of the device.
     uops: Vec<Option<u32>>,
-    sram: HashMap<(Memory, usize), Accesses>,
-    dram: HashMap<usize, Accesses>,
+    /// Accesses to the elements of INP, WGT and ACC.
+    sram: [Vec<Accesses>; 3],
+    /// Accesses to the granules of each segment.
+    dram: Vec<Vec<Accesses>>,
 }
 
-impl Checker<'_> {
+/// Returns the granules of a range of addresses.
+fn granules(range: &Range<usize>) -> Range<usize> {
+    range.start / GRANULE..range.end.div_ceil(GRANULE)
+}
+
+impl<'a> Checker<'a> {
+    fn new(config: &'a Config, segments: &'a [Segment]) -> Checker<'a> {
+        Checker {
+            config,
+            segments,
+            uops: vec![None; config.depth(Memory::Uop)],
+            sram: [Memory::Inp, Memory::Wgt, Memory::Acc].map(|memory| vec![Accesses::default(); config.depth(memory)]),
+            dram: segments.iter().map(|segment| vec![Accesses::default(); granules(&segment.range).len()]).collect(),
+        }
+    }
+
     fn visit(&mut self, insn: &Insn, module: Module, clock: Clock) -> Result<(), String> {
         match &insn.op {
             Op::Finish => Ok(()),
@@ -216,7 +264,13 @@ impl Checker<'_> {
             return Err(format!("{memory}: expected elements below {limit}, found {element}"));
         }
         // Micro-operations are loaded and read by one module, in order.
-        if memory == Memory::Uop || self.sram.entry((memory, element)).or_default().record(module, clock, writes) {
+        let table = match memory {
+            Memory::Inp => 0,
+            Memory::Wgt => 1,
+            Memory::Acc => 2,
+            _ => return Ok(()),
+        };
+        if self.sram[table][element].record(module, clock, writes) {
             return Ok(());
         }
         let verb = if writes { "writes" } else { "reads" };
@@ -230,8 +284,9 @@ impl Checker<'_> {
             let first = of.dram_base as usize + row * usize::from(of.x_stride);
             let range = first * bytes..(first + usize::from(of.x_size)) * bytes;
             let within = |segment: &&Segment| segment.range.start <= range.start && range.end <= segment.range.end;
-            match self.segments.iter().find(within) {
-                Some(segment) if !writes || segment.writable => {}
+            let number = self.segments.iter().position(|segment| within(&segment));
+            let number = match number {
+                Some(number) if !writes || self.segments[number].writable => number,
                 Some(_) => {
                     return Err(format!("expected a writable buffer, found {:#x}..{:#x}", range.start, range.end));
                 }
@@ -239,9 +294,10 @@ impl Checker<'_> {
                     let (start, end) = (range.start, range.end);
                     return Err(format!("expected addresses within one buffer, found {start:#x}..{end:#x}"));
                 }
-            }
-            for granule in range.start / GRANULE..range.end.div_ceil(GRANULE) {
-                if !self.dram.entry(granule).or_default().record(module, clock, writes) {
+            };
+            let first_granule = granules(&self.segments[number].range).start;
+            for granule in granules(&range) {
+                if !self.dram[number][granule - first_granule].record(module, clock, writes) {
                     let (address, verb) = (granule * GRANULE, if writes { "writes" } else { "reads" });
                     return Err(format!("{module} {verb} DRAM at {address:#x} without a token after the last access"));
                 }
@@ -258,9 +314,8 @@ impl Checker<'_> {
             return Err(format!("expected a buffer of micro-operations at {start:#x}"));
         };
         let first = (start - segment.range.start) / 4;
-        for i in 0..usize::from(of.x_size) {
-            self.uops[usize::from(of.sram_base) + i] = words.get(first + i).copied();
-        }
+        let to = self.uops.iter_mut().skip(usize::from(of.sram_base)).take(usize::from(of.x_size));
+        to.enumerate().for_each(|(i, to)| *to = words.get(first + i).copied());
         Ok(())
     }
 

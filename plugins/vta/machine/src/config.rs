@@ -42,9 +42,9 @@ pub struct Config {
     /// Number of micro-operations that the memory really holds, if fewer than its size allows.
     #[serde(rename = "UOP_ENTRIES", default, skip_serializing_if = "Option::is_none")]
     pub uop_entries: Option<u32>,
-    /// Support for loads of 8-bit accumulators.
-    #[serde(rename = "ACC_8BIT", default)]
-    pub acc_8bit: bool,
+    /// Support for loads of bytes to accumulators; by default that of the target.
+    #[serde(rename = "ACC_8BIT", default, skip_serializing_if = "Option::is_none")]
+    pub acc_8bit: Option<bool>,
     /// Support for multiplication by the vector unit.
     #[serde(rename = "MUL", default)]
     pub mul: bool,
@@ -104,7 +104,7 @@ impl Default for Config {
             log_wgt_buff_size: 18,
             log_acc_buff_size: 17,
             uop_entries: None,
-            acc_8bit: false,
+            acc_8bit: None,
             mul: false,
             profile: Profile::default(),
         }
@@ -188,6 +188,12 @@ impl Config {
             self.log_wgt_buff_size,
             self.log_acc_buff_size
         )
+    }
+
+    /// Returns true if the device loads bytes to accumulators: the functional simulator and the OpenCL design do.
+    pub fn acc_8bit(&self) -> bool {
+        let of_target = ["sim", "intelfocl"].contains(&self.target.as_str());
+        self.revision() == Revision::Second && self.acc_8bit.unwrap_or(of_target)
     }
 
     /// Returns the revision of the instruction set.

@@ -39,6 +39,9 @@ pub struct Options {
     pub max_instructions: u64,
 }
 
+/// Number of instructions between two looks at a request to cancel.
+const CANCELLATION_INTERVAL: u64 = 64;
+
 /// Error of a simulation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SimError {
@@ -64,6 +67,21 @@ impl std::error::Error for SimError {}
 /// # Errors
 /// An access outside a memory, a deadlock, or an instruction that the mode does not allow.
 pub fn run(config: &Config, stream: &[Insn], dram: &mut Dram, options: &Options) -> Result<Counters, SimError> {
+    run_unless(config, stream, dram, options, &mut || false)
+}
+
+/// Executes a stream like [`run`], but ends with an error when `cancelled`, which is called between instructions, returns
+/// true.
+///
+/// # Errors
+/// As for [`run`], and cancellation.
+pub fn run_unless(
+    config: &Config,
+    stream: &[Insn],
+    dram: &mut Dram,
+    options: &Options,
+    cancelled: &mut dyn FnMut() -> bool,
+) -> Result<Counters, SimError> {
     let mut machine =
         Machine { config, sram: Sram::new(config), dram, mode: options.mode, counters: Counters::default() };
     let queues = tokens::by_module(stream);
@@ -92,6 +110,9 @@ pub fn run(config: &Config, stream: &[Insn], dram: &mut Dram, options: &Options)
         pushes.iter().flatten().for_each(|queue| tokens[*queue as usize] += 1);
         heads[module] += 1;
         executed += 1;
+        if executed.is_multiple_of(CANCELLATION_INTERVAL) && cancelled() {
+            return Err(SimError { instruction: Some(index), message: "cancelled".into() });
+        }
         if options.max_instructions > 0 && executed > options.max_instructions {
             let message = format!("expected at most {} executed instructions", options.max_instructions);
             return Err(SimError { instruction: Some(index), message });

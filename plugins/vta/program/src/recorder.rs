@@ -6,10 +6,12 @@ use std::collections::HashMap;
 
 /// Stream under construction.
 pub(crate) struct Recorder<'a> {
-    config: &'a Config,
-    /// Address of the micro-operations in DRAM.
-    place: usize,
+    pub(crate) config: &'a Config,
+    /// Buffer of the micro-operations.
+    buffer: u32,
     pub(crate) stream: Vec<Insn>,
+    /// Buffer that each instruction accesses; `None` if it accesses no memory outside the device.
+    pub(crate) buffers: Vec<Option<u32>>,
     /// All micro-operations of the stream, in the order of their kernels.
     pub(crate) uops: Vec<u32>,
     /// Range of each kernel that the memory of micro-operations holds.
@@ -19,13 +21,30 @@ pub(crate) struct Recorder<'a> {
 }
 
 impl<'a> Recorder<'a> {
-    pub(crate) fn new(config: &'a Config, place: usize) -> Recorder<'a> {
-        Recorder { config, place, stream: Vec::new(), uops: Vec::new(), kernels: HashMap::new(), free: 0 }
+    pub(crate) fn new(config: &'a Config, buffer: u32) -> Recorder<'a> {
+        Recorder {
+            config,
+            buffer,
+            stream: Vec::new(),
+            buffers: Vec::new(),
+            uops: Vec::new(),
+            kernels: HashMap::new(),
+            free: 0,
+        }
     }
 
-    /// Appends an instruction that takes these tokens.
+    /// Appends an instruction that takes these tokens and accesses no memory outside the device.
     pub(crate) fn push(&mut self, deps: Deps, op: Op) {
         self.stream.push(Insn { deps, op });
+        self.buffers.push(None);
+    }
+
+    /// Appends a transfer from or to a buffer.
+    pub(crate) fn transfer(&mut self, deps: Deps, op: Op, buffer: u32) {
+        self.push(deps, op);
+        if let Some(last) = self.buffers.last_mut() {
+            *last = Some(buffer);
+        }
     }
 
     /// Makes the last instruction give a token to the next or to the previous module.
@@ -37,31 +56,37 @@ impl<'a> Recorder<'a> {
     }
 
     pub(crate) fn no_op(&mut self, module: Module, deps: Deps) {
-        self.stream.push(Insn::no_op(module, deps));
+        let Insn { deps, op } = Insn::no_op(module, deps);
+        self.push(deps, op);
     }
 
-    /// Returns the range of a kernel in the memory of micro-operations. A kernel that it does not hold is loaded; if it does
-    /// not fit behind the others, the memory is filled anew.
+    /// Forgets which kernels the device holds: another run begins.
+    pub(crate) fn forget_kernels(&mut self) {
+        self.kernels.clear();
+        self.free = 0;
+    }
+
+    /// Returns the range of a kernel in the memory of micro-operations. A kernel that it does not hold is loaded; if it
+    /// does not fit after the others, the memory is filled anew.
     pub(crate) fn kernel(&mut self, uops: &[Uop]) -> Result<(u32, u32), EncodeError> {
         let words = uops.iter().map(|uop| uop.encode(self.config)).collect::<Result<Vec<u32>, _>>()?;
         if let Some(&range) = self.kernels.get(&words) {
             return Ok(range);
         }
         if self.free + words.len() > self.config.uop_entries() {
-            self.kernels.clear();
-            self.free = 0;
+            self.forget_kernels();
         }
         let transfer = Transfer {
             memory: Memory::Uop,
             sram_base: self.free as u16,
-            dram_base: (self.place / 4 + self.uops.len()) as u32,
+            dram_base: self.uops.len() as u32,
             y_size: 1,
             x_size: words.len() as u16,
             x_stride: words.len() as u16,
             y_pad: [0; 2],
             x_pad: [0; 2],
         };
-        self.push(Deps::default(), Op::Load(transfer));
+        self.transfer(Deps::default(), Op::Load(transfer), self.buffer);
         let range = (self.free as u32, (self.free + words.len()) as u32);
         self.uops.extend(&words);
         self.free += words.len();

@@ -1,15 +1,15 @@
 //! Choice of a tiling: feasible ones are emitted in the order of a lower bound of their time until no other can be faster,
 //! and the cycle model decides. Ties are broken by the order of the candidates, so that the choice is deterministic.
 
-use crate::emit;
-use crate::layer::{Conv, Places};
+use crate::emit::{self, Auxiliary, Runs};
+use crate::layer::{Conv, Elementwise, Layer, Pool};
 use crate::tile::{Threads, Tile};
 use byoc_vta_machine::config::Config;
 use byoc_vta_machine::cycles::{self, Rates};
 use byoc_vta_machine::isa::Memory;
 
 /// Returns the fastest tiling of a layer with its predicted cycles; `None` if no tile fits the memories of the device.
-pub fn fastest(config: &Config, layer: &Conv) -> Option<(Tile, f64)> {
+pub fn fastest(config: &Config, layer: &Layer) -> Option<(Tile, f64)> {
     let mut all: Vec<(f64, Tile)> =
         candidates(config, layer).into_iter().map(|tile| (least(config, layer, &tile), tile)).collect();
     all.sort_by(|(a, _), (b, _)| a.total_cmp(b));
@@ -26,12 +26,32 @@ pub fn fastest(config: &Config, layer: &Conv) -> Option<(Tile, f64)> {
     best
 }
 
+/// Returns true if some tiling of a layer fits the memories of the device.
+pub fn has_tiling(config: &Config, layer: &Layer) -> bool {
+    let tile = Tile { size: [1, 1], inputs: 1, outputs: 1, threads: Threads::One };
+    tile.fits(layer, config)
+}
+
 /// Returns a lower bound on the cycles of a tiling: the time of the busier of LOAD and COMPUTE, without latencies that
 /// depend on their order.
-fn least(config: &Config, layer: &Conv, tile: &Tile) -> f64 {
+fn least(config: &Config, layer: &Layer, tile: &Tile) -> f64 {
+    let conv = match layer {
+        Layer::Conv(conv) => conv,
+        // Few candidates, all of which are emitted.
+        Layer::Pool(_) | Layer::Elementwise(_) => return 0.0,
+    };
+    // A reset, and two cycles per operation.
+    let results = conv.result_elements() as f64;
+    let compute = conv.gemm_steps() as f64 + (1.0 + 2.0 * layer.alu_steps() as f64) * results;
+    compute.max(load_time(config, conv, tile))
+}
+
+/// Returns a lower bound on the cycles that LOAD needs for a convolution.
+fn load_time(config: &Config, layer: &Conv, tile: &Tile) -> f64 {
     let rates = Rates::of(config.profile);
     let [rows, columns] = layer.result().unwrap_or_default();
-    let tiles = layer.batch * rows.div_ceil(tile.size[0]) * columns.div_ceil(tile.size[1]);
+    let images = layer.batch * layer.groups;
+    let tiles = images * rows.div_ceil(tile.size[0]) * columns.div_ceil(tile.size[1]);
     let blocks = layer.outputs.div_ceil(tile.outputs);
     let element = |memory| config.element_bytes(memory) as f64;
     // The last tile of an axis is smaller, and its data may lie in the padding.
@@ -40,40 +60,57 @@ fn least(config: &Config, layer: &Conv, tile: &Tile) -> f64 {
         let all = layer.size[axis] + (count - 1) * layer.kernel[axis].saturating_sub(layer.strides[axis]);
         all.saturating_sub(layer.pads[axis][0] + layer.pads[axis][1] + layer.strides[axis]).max(1) as f64
     };
-    let row = rates.row + inside(1) / columns.div_ceil(tile.size[1]) as f64 * element(Memory::Inp) / rates.bandwidth;
-    let of_data = (layer.batch * layer.inputs * blocks * columns.div_ceil(tile.size[1])) as f64 * inside(0) * row;
+    // Tiles of whole rows are one run.
+    let runs = if tile.size[1] == columns { 1.0 } else { inside(0) };
+    let bytes = inside(0) * inside(1) / columns.div_ceil(tile.size[1]) as f64 * element(Memory::Inp);
+    let loads = (images * layer.inputs * blocks * columns.div_ceil(tile.size[1])) as f64;
+    let of_data = loads * (runs * rates.row + bytes / rates.bandwidth);
     let taps = layer.kernel[0] * layer.kernel[1];
-    let of_weights = (tiles * layer.outputs * layer.inputs) as f64
-        * (rates.row / tile.inputs as f64 + taps as f64 * element(Memory::Wgt) / rates.bandwidth);
-    let results = (layer.batch * layer.outputs * rows * columns) as f64;
-    // A reset, and a shift and two bounds at two cycles each.
-    let compute = layer.steps() as f64 + 7.0 * results;
-    compute.max(of_data + of_weights)
+    let of_weights =
+        (tiles * layer.outputs * layer.inputs) as f64 * taps as f64 * element(Memory::Wgt) / rates.bandwidth;
+    of_data + of_weights
 }
 
 /// Returns the predicted cycles of a layer under a tiling; `None` if the tiling does not fit.
-pub fn predicted(config: &Config, layer: &Conv, tile: Tile) -> Option<f64> {
-    // The time does not depend on the places of the tensors.
-    let places = Places { data: 0, weight: 0, bias: 0, result: 0, uops: 0 };
-    let program = emit::conv(config, layer, tile, places).ok()?;
+pub fn predicted(config: &Config, layer: &Layer, tile: Tile) -> Option<f64> {
+    let auxiliary = Auxiliary { uops: 0, identity: 0 };
+    let program = emit::program(config, &[(layer.clone(), tile)], auxiliary, Runs::Whole).ok()?;
     Some(cycles::time(config, &program.stream)?.total)
 }
 
 /// Maximum number of tiles that an axis is cut into.
 const MAX_PIECES: usize = 16;
 
-/// Returns the feasible tilings: pieces of equal size of each axis, the last of which may be smaller.
-fn candidates(config: &Config, layer: &Conv) -> Vec<Tile> {
-    let Some([rows, columns]) = layer.result() else { return Vec::new() };
-    let pieces = |size: usize| {
-        let mut sizes: Vec<usize> = (1..=size.min(MAX_PIECES)).map(|count| size.div_ceil(count)).collect();
-        sizes.dedup();
-        sizes
+/// Returns sizes of equal pieces of an axis, the last of which may be smaller: up to [`MAX_PIECES`] pieces, and then halves
+/// of the smallest.
+fn pieces(size: usize) -> Vec<usize> {
+    let mut sizes: Vec<usize> = (1..=size.min(MAX_PIECES)).map(|count| size.div_ceil(count)).collect();
+    while let Some(&last) = sizes.last()
+        && last > 1
+    {
+        sizes.push(last.div_ceil(2));
+    }
+    sizes.dedup();
+    sizes
+}
+
+/// Returns the feasible tilings.
+fn candidates(config: &Config, layer: &Layer) -> Vec<Tile> {
+    let mut tiles = match layer {
+        Layer::Conv(conv) => of_conv(conv),
+        Layer::Pool(pool) => of_pool(pool),
+        Layer::Elementwise(each) => of_elementwise(config, each),
     };
+    tiles.retain(|tile| tile.fits(layer, config));
+    tiles
+}
+
+fn of_conv(layer: &Conv) -> Vec<Tile> {
+    let Some([rows, columns]) = layer.result() else { return Vec::new() };
     let mut tiles = Vec::new();
     for columns in pieces(columns) {
-        for rows in pieces(rows) {
-            for outputs in pieces(layer.outputs) {
+        for &rows in &pieces(rows) {
+            for &outputs in &pieces(layer.outputs) {
                 for inputs in [1, 2, 4].into_iter().filter(|&inputs| inputs <= layer.inputs) {
                     for threads in [Threads::OverOutputs, Threads::OverRows, Threads::One] {
                         tiles.push(Tile { size: [rows, columns], inputs, outputs, threads });
@@ -82,6 +119,22 @@ fn candidates(config: &Config, layer: &Conv) -> Vec<Tile> {
             }
         }
     }
-    tiles.retain(|tile| tile.fits(layer, config));
     tiles
+}
+
+/// Returns tiles of as many whole rows as fit, or of parts of a row.
+fn of_pool(layer: &Pool) -> Vec<Tile> {
+    let [rows, columns] = layer.results;
+    let tile = |rows, columns, threads| Tile { size: [rows, columns], inputs: 1, outputs: 1, threads };
+    let both = |rows, columns| [Threads::OverRows, Threads::One].map(|threads| tile(rows, columns, threads));
+    let whole = pieces(rows).into_iter().flat_map(|rows| both(rows, columns));
+    whole.chain(pieces(columns).into_iter().flat_map(|columns| both(1, columns))).collect()
+}
+
+/// Returns tiles of fractions of the accumulators.
+fn of_elementwise(config: &Config, layer: &Elementwise) -> Vec<Tile> {
+    let least = config.depth(Memory::Acc).min(layer.elements).max(1);
+    let sizes = pieces(least);
+    let tile = |columns, threads| Tile { size: [1, columns], inputs: 1, outputs: 1, threads };
+    sizes.into_iter().flat_map(|size| [Threads::OverRows, Threads::One].map(|threads| tile(size, threads))).collect()
 }

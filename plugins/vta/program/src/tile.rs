@@ -1,6 +1,7 @@
 //! Tilings of a layer: how much of it the memories of the device hold at a time.
 
-use crate::layer::Conv;
+use crate::layer::{Conv, Layer, Pool, Step};
+use byoc_vta_machine::check::MIN_DISTANCE;
 use byoc_vta_machine::config::Config;
 use byoc_vta_machine::isa::Memory;
 
@@ -25,11 +26,11 @@ impl Threads {
 /// Sizes of a tile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tile {
-    /// Rows and columns of the result.
+    /// Rows and columns of the result. Elementwise operations have one row.
     pub size: [usize; 2],
-    /// Blocks of input channels.
+    /// Blocks of input channels; 1 for layers other than convolutions.
     pub inputs: usize,
-    /// Blocks of output channels.
+    /// Blocks of output channels; 1 for layers other than convolutions.
     pub outputs: usize,
     /// Virtual threads.
     pub threads: Threads,
@@ -41,28 +42,96 @@ const MAX_ITERATIONS: usize = 16383;
 /// Maximum rows or columns of zeros that a load adds on a side.
 pub const MAX_PAD: usize = 15;
 
+/// Axes of the results that the micro-operations of a convolution enumerate between two taps. The others are loops of the
+/// instruction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unrolled {
+    /// Columns.
+    Columns,
+    /// Rows and columns.
+    Rows,
+    /// Blocks, rows and columns.
+    All,
+    /// One result at a time: each tap is an instruction.
+    Nothing,
+}
+
+impl Unrolled {
+    /// Returns the fewest axes for which steps that write one accumulator are far apart.
+    pub(crate) fn of([rows, columns]: [usize; 2], outputs: usize, taps: usize) -> Unrolled {
+        if taps == 1 || columns >= MIN_DISTANCE {
+            Unrolled::Columns
+        } else if rows * columns >= MIN_DISTANCE {
+            Unrolled::Rows
+        } else if outputs * rows * columns >= MIN_DISTANCE {
+            Unrolled::All
+        } else {
+            Unrolled::Nothing
+        }
+    }
+}
+
 impl Tile {
-    /// Returns the rows and columns of the data that a tile reads, with padding.
-    pub fn data(&self, layer: &Conv) -> [usize; 2] {
-        [0, 1].map(|axis| (self.size[axis] - 1) * layer.strides[axis] + layer.kernel[axis])
+    /// Returns the rows and columns of the data that a tile of windows reads, with padding.
+    fn data(&self, kernel: [usize; 2], strides: [usize; 2]) -> [usize; 2] {
+        [0, 1].map(|axis| (self.size[axis] - 1) * strides[axis] + kernel[axis])
     }
 
     /// Returns the number of micro-operations of the matrix kernel of a tile.
-    pub fn uops(&self, layer: &Conv) -> usize {
-        self.inputs * layer.kernel[0] * layer.kernel[1] * self.size[1]
+    fn uops(&self, layer: &Conv) -> usize {
+        let taps = self.inputs * layer.kernel[0] * layer.kernel[1];
+        let results = match Unrolled::of(self.size, self.outputs, taps) {
+            Unrolled::Columns => self.size[1],
+            Unrolled::Rows => self.size[0] * self.size[1],
+            Unrolled::All => self.outputs * self.size[0] * self.size[1],
+            Unrolled::Nothing => return self.outputs * self.size[0] * self.size[1],
+        };
+        taps * results
     }
 
     /// Returns true if the memories of the device hold the tiles of all threads.
-    pub fn fits(&self, layer: &Conv, config: &Config) -> bool {
+    pub fn fits(&self, layer: &Layer, config: &Config) -> bool {
         let threads = self.threads.count();
-        let [rows, columns] = self.data(layer);
-        let results = self.outputs * self.size[0] * self.size[1];
         let share = |memory| config.depth(memory) / threads;
-        let bias = if layer.bias { self.outputs } else { 0 };
-        self.inputs * rows * columns <= share(Memory::Inp)
-            && self.outputs * self.inputs * layer.kernel[0] * layer.kernel[1] <= share(Memory::Wgt)
-            && results + bias <= share(Memory::Acc)
-            && self.uops(layer) + self.size[1] + 4 <= config.uop_entries()
-            && results <= MAX_ITERATIONS
+        let results = self.outputs * self.size[0] * self.size[1];
+        let added = layer.added_tensors();
+        let vectors = layer.steps().iter().any(|step| matches!(step, Step::Vector(..)));
+        let epilogue = results * added.min(1) + if vectors { self.outputs } else { 0 };
+        // Tensors reach the accumulators through the activation memory if the device has no loads of bytes.
+        let through = |tensors: usize| if config.acc_8bit() { 0 } else { tensors };
+        let steps = results <= MAX_ITERATIONS;
+        let uops = |kernels: usize| kernels + self.size[1] + 16 <= config.uop_entries();
+        match layer {
+            Layer::Conv(conv) => {
+                let [rows, columns] = self.data(conv.kernel, conv.strides);
+                let data = (self.inputs * rows * columns).max(results * through(added));
+                steps
+                    && data <= share(Memory::Inp)
+                    && self.outputs * self.inputs * conv.kernel[0] * conv.kernel[1] <= share(Memory::Wgt)
+                    && results + epilogue <= share(Memory::Acc)
+                    && uops(self.uops(conv))
+            }
+            Layer::Pool(pool) => {
+                let [rows, columns] = self.pool_data(pool);
+                let data = rows * columns;
+                steps
+                    && data <= MAX_ITERATIONS
+                    && data * through(1) + results * through(added) <= share(Memory::Inp)
+                    && results + data.max(epilogue) <= share(Memory::Acc)
+                    && uops(pool.kernel[0] * pool.kernel[1])
+            }
+            Layer::Elementwise(_) => {
+                steps
+                    && results * through(1 + added) <= share(Memory::Inp)
+                    && results + epilogue <= share(Memory::Acc)
+                    && uops(0)
+            }
+        }
+    }
+
+    /// Returns the maximum rows and columns of the data that a tile of a pooling layer reads.
+    fn pool_data(&self, pool: &Pool) -> [usize; 2] {
+        let data = self.data(pool.kernel, pool.strides);
+        [0, 1].map(|axis| data[axis].min(pool.size[axis]))
     }
 }

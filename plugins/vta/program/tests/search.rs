@@ -1,7 +1,8 @@
 //! Chosen tilings against those that were tuned on hardware, in the cycle model: ten convolutions of ResNet-18.
 
 use byoc_vta_machine::config::{Config, Profile};
-use byoc_vta_program::layer::Conv;
+use byoc_vta_machine::isa::AluOp;
+use byoc_vta_program::layer::{Conv, Form, Layer, Place, Step};
 use byoc_vta_program::search::{fastest, predicted};
 use byoc_vta_program::tile::{Threads, Tile};
 
@@ -10,21 +11,26 @@ fn layer(
     [size, inputs, outputs, kernel, stride]: [usize; 5],
     [rows, columns, tile_outputs]: [usize; 3],
     threads: Threads,
-) -> (Conv, Tile) {
-    let pad = kernel / 2;
+) -> (Layer, Tile) {
+    let (pad, place) = (kernel / 2, |buffer| Place { buffer, offset: 0 });
     let conv = Conv {
         batch: 1,
+        groups: 1,
         inputs,
         outputs,
         size: [size; 2],
         kernel: [kernel; 2],
         strides: [stride; 2],
         pads: [[pad; 2]; 2],
-        bias: false,
-        shift: 8,
-        bounds: [-127, 127],
+        data: place(1),
+        weight: place(2),
+        steps: [(AluOp::Shr, 8), (AluOp::Max, -127), (AluOp::Min, 127)]
+            .map(|(op, imm)| Step::Immediate(op, imm))
+            .to_vec(),
+        result: place(3),
+        form: Form::Bytes,
     };
-    (conv, Tile { size: [rows, columns], inputs: 1, outputs: tile_outputs, threads })
+    (Layer::Conv(conv), Tile { size: [rows, columns], inputs: 1, outputs: tile_outputs, threads })
 }
 
 #[test]

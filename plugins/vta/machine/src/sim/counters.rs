@@ -20,3 +20,30 @@ pub struct Counters {
     /// Steps of the vector unit.
     pub alu_counter: u64,
 }
+
+impl Counters {
+    /// Returns the counters with their names.
+    pub fn named(&self) -> [(&'static str, u64); 7] {
+        [
+            ("inp_load_nbytes", self.inp_load_nbytes),
+            ("wgt_load_nbytes", self.wgt_load_nbytes),
+            ("acc_load_nbytes", self.acc_load_nbytes),
+            ("uop_load_nbytes", self.uop_load_nbytes),
+            ("out_store_nbytes", self.out_store_nbytes),
+            ("gemm_counter", self.gemm_counter),
+            ("alu_counter", self.alu_counter),
+        ]
+    }
+}
+
+impl std::ops::AddAssign for Counters {
+    fn add_assign(&mut self, other: Counters) {
+        self.inp_load_nbytes += other.inp_load_nbytes;
+        self.wgt_load_nbytes += other.wgt_load_nbytes;
+        self.acc_load_nbytes += other.acc_load_nbytes;
+        self.uop_load_nbytes += other.uop_load_nbytes;
+        self.out_store_nbytes += other.out_store_nbytes;
+        self.gemm_counter += other.gemm_counter;
+        self.alu_counter += other.alu_counter;
+    }
+}

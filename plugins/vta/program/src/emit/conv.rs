@@ -1,0 +1,221 @@
+//! Convolutions: tiles of sums over blocks of input channels.
+
+use super::epilogue::Results;
+use super::{Elements, EmitError, Emitter, POP_NEXT, POP_PREV, Result, tiles_of};
+use crate::layer::Conv;
+use crate::tile::{MAX_PAD, Threads, Unrolled};
+use byoc_vta_machine::isa::{Deps, Memory, Module, Uop};
+
+/// Tile of a thread: where it lies in the result.
+#[derive(Clone, Copy)]
+struct Part {
+    thread: usize,
+    batch: usize,
+    group: usize,
+    /// First row and column.
+    first: [usize; 2],
+    /// First block of output channels in the group.
+    output: usize,
+    /// Rows and columns, which are fewer at the end of an axis.
+    size: [usize; 2],
+    /// Blocks of output channels, which are fewer at the end of the axis.
+    outputs: usize,
+}
+
+/// Rows or columns of the data that a tile reads.
+struct Span {
+    /// First one in the data.
+    start: usize,
+    /// Number of those in the data; the others lie in the padding.
+    count: usize,
+    /// Number of those in the padding before and after.
+    pads: [u8; 2],
+    /// Number of all.
+    length: usize,
+}
+
+impl Span {
+    /// Returns the rows (axis 0) or columns (axis 1) of a tile.
+    fn of(layer: &Conv, part: &Part, axis: usize) -> Span {
+        let first = (part.first[axis] * layer.strides[axis]) as isize - layer.pads[axis][0] as isize;
+        let length = (part.size[axis] - 1) * layer.strides[axis] + layer.kernel[axis];
+        let end = first + length as isize;
+        let (from, to) = (first.max(0), end.min(layer.size[axis] as isize));
+        let count = (to - from).max(0);
+        let pads = [from - first, end - from - count].map(|pad| pad.clamp(0, MAX_PAD as isize) as u8);
+        Span { start: from as usize, count: count as usize, pads, length }
+    }
+}
+
+impl Emitter<'_, '_> {
+    pub(super) fn conv(&mut self, layer: &Conv) -> Result<()> {
+        let result = layer.result().ok_or(EmitError::Geometry)?;
+        if layer.pads.iter().flatten().any(|pad| *pad > MAX_PAD) {
+            return Err(EmitError::Geometry);
+        }
+        for group in self.groups(layer, result) {
+            let results: Vec<Results> = group.iter().map(|part| self.results(layer, result, part)).collect();
+            for tile in &results {
+                self.reset(POP_NEXT, tile.base, tile.count())?;
+                self.to.give(false);
+            }
+            self.take_unused(group.len());
+            for (first, inputs) in tiles_of(layer.inputs, self.tile.inputs) {
+                for part in &group {
+                    self.load(layer, part, first, inputs);
+                }
+                for part in &group {
+                    self.multiply(layer, part, inputs)?;
+                }
+            }
+            self.fetch_added(&results, 0);
+            for tile in &results {
+                self.apply_steps(tile, 0)?;
+                self.to.give(true);
+            }
+            for _ in &group {
+                self.to.no_op(Module::Load, POP_NEXT);
+            }
+            self.store(&results, layer.result, layer.form)?;
+            self.give_unused(group.len());
+        }
+        Ok(())
+    }
+
+    /// Returns the tiles, in groups of those that the threads compute at the same time.
+    fn groups(&self, layer: &Conv, result: [usize; 2]) -> Vec<Vec<Part>> {
+        let threads = self.tile.threads;
+        let mut parts = Vec::new();
+        for batch in 0..layer.batch {
+            for group in 0..layer.groups {
+                for (column, columns) in tiles_of(result[1], self.tile.size[1]) {
+                    let mut grid = Vec::new();
+                    for (row, rows) in tiles_of(result[0], self.tile.size[0]) {
+                        for (output, outputs) in tiles_of(layer.outputs, self.tile.outputs) {
+                            let (first, size) = ([row, column], [rows, columns]);
+                            grid.push(Part { thread: 0, batch, group, first, output, size, outputs });
+                        }
+                    }
+                    if threads == Threads::OverRows {
+                        grid.sort_by_key(|part| (part.output, part.first[0]));
+                    }
+                    parts.extend(grid);
+                }
+            }
+        }
+        let mut groups: Vec<Vec<Part>> = parts.chunks(threads.count()).map(<[Part]>::to_vec).collect();
+        for group in &mut groups {
+            group.iter_mut().enumerate().for_each(|(thread, part)| part.thread = thread);
+        }
+        groups
+    }
+
+    fn results(&self, layer: &Conv, [rows, columns]: [usize; 2], part: &Part) -> Results {
+        let block = part.group * layer.outputs + part.output;
+        let channel = part.batch * layer.groups * layer.outputs + block;
+        Results {
+            thread: part.thread,
+            base: self.share(Memory::Acc, part.thread),
+            block,
+            size: [part.outputs, part.size[0], part.size[1]],
+            first: (channel * rows + part.first[0]) * columns + part.first[1],
+            strides: [rows * columns, columns],
+            all: layer.result_elements(),
+        }
+    }
+
+    fn load(&mut self, layer: &Conv, part: &Part, first: usize, inputs: usize) {
+        let [height, width] = layer.size;
+        let [rows, columns] = [0, 1].map(|axis| Span::of(layer, part, axis));
+        if rows.count == 0 || columns.count == 0 {
+            // A load of nothing would leave what the memory holds; the products are zeros.
+            self.to.no_op(Module::Load, POP_NEXT);
+            self.to.give(true);
+            return;
+        }
+        for input in 0..inputs {
+            let image = (part.batch * layer.groups + part.group) * layer.inputs + first + input;
+            let elements = Elements {
+                sram: self.share(Memory::Inp, part.thread) + input * rows.length * columns.length,
+                first: (image * height + rows.start) * width + columns.start,
+                size: [rows.count, columns.count],
+                stride: width,
+                pads: [rows.pads, columns.pads],
+            };
+            let deps = if input == 0 { POP_NEXT } else { Deps::default() };
+            self.move_elements(deps, Memory::Inp, layer.data, elements);
+        }
+        let taps = layer.kernel[0] * layer.kernel[1];
+        let elements = Elements {
+            sram: self.share(Memory::Wgt, part.thread),
+            first: ((part.group * layer.outputs + part.output) * layer.inputs + first) * taps,
+            size: [part.outputs, inputs * taps],
+            stride: layer.inputs * taps,
+            pads: [[0; 2]; 2],
+        };
+        self.move_elements(Deps::default(), Memory::Wgt, layer.weight, elements);
+        self.to.give(true);
+    }
+
+    /// Adds the products of a block of input channels to the sums of a tile.
+    fn multiply(&mut self, layer: &Conv, part: &Part, inputs: usize) -> Result<()> {
+        let [rows, columns] = [0, 1].map(|axis| Span::of(layer, part, axis));
+        if rows.count == 0 || columns.count == 0 {
+            self.to.no_op(Module::Compute, POP_PREV);
+            self.to.give(false);
+            return Ok(());
+        }
+        let [acc, inp, wgt] = [Memory::Acc, Memory::Inp, Memory::Wgt].map(|memory| self.share(memory, part.thread));
+        let taps = inputs * layer.kernel[0] * layer.kernel[1];
+        // Index of each axis of the results in the three memories.
+        let dst = [part.size[0] * part.size[1], part.size[1], 1];
+        let src = [0, layer.strides[0] * columns.length, layer.strides[1]];
+        let by_block = [taps, 0, 0];
+        let sizes = [part.outputs, part.size[0], part.size[1]];
+        let unrolled = Unrolled::of(part.size, part.outputs, taps);
+        // Number of axes, from the columns on, that micro-operations enumerate.
+        let inner = match unrolled {
+            Unrolled::Columns => 1,
+            Unrolled::Rows => 2,
+            Unrolled::All | Unrolled::Nothing => 3,
+        };
+        let mut points = vec![[0usize; 3]];
+        for axis in 3 - inner..3 {
+            let step = [dst[axis], src[axis], by_block[axis]];
+            points = points
+                .iter()
+                .flat_map(|at| (0..sizes[axis]).map(move |i| [0, 1, 2].map(|k| at[k] + i * step[k])))
+                .collect();
+        }
+        let mut kernels = vec![Vec::with_capacity(taps * points.len())];
+        for input in 0..inputs {
+            for y in 0..layer.kernel[0] {
+                for x in 0..layer.kernel[1] {
+                    let tap = (input * layer.kernel[0] + y) * layer.kernel[1] + x;
+                    let from = (input * rows.length + y) * columns.length + x;
+                    let uops = points.iter().map(|[to, of, block]| Uop {
+                        dst: (acc + to) as u32,
+                        src: (inp + from + of) as u32,
+                        wgt: (wgt + tap + block) as u32,
+                    });
+                    match kernels.last_mut() {
+                        Some(kernel) if unrolled != Unrolled::Nothing || kernel.is_empty() => kernel.extend(uops),
+                        _ => kernels.push(uops.collect()),
+                    }
+                }
+            }
+        }
+        let (iterations, axes) = match unrolled {
+            Unrolled::Columns => ([sizes[0], sizes[1]], [Some(0), Some(1)]),
+            Unrolled::Rows => ([sizes[0], 1], [Some(0), None]),
+            Unrolled::All | Unrolled::Nothing => ([1, 1], [None, None]),
+        };
+        let factors = [dst, src, by_block].map(|steps| axes.map(|axis| axis.map_or(0, |axis: usize| steps[axis])));
+        for (number, kernel) in kernels.iter().enumerate() {
+            let deps = if number == 0 { POP_PREV } else { Deps::default() };
+            self.matrix(deps, false, kernel, iterations, factors)?;
+        }
+        self.to.give(false);
+        Ok(())
+    }
+}

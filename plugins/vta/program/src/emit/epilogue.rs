@@ -1,0 +1,186 @@
+//! What follows the sums of a tile: operations of the vector unit, and the store of the results.
+
+use super::{Elements, Emitter, POP_NEXT, POP_PREV, Result, used_steps};
+use crate::layer::{Form, Place, Step};
+use byoc_vta_machine::isa::{Alu, AluOp, Deps, Memory, Module, Op, Uop};
+
+/// Results of a tile that lie together in the accumulators: blocks of rows of columns.
+#[derive(Clone, Copy)]
+pub(super) struct Results {
+    pub thread: usize,
+    /// First accumulator.
+    pub base: usize,
+    /// First block of output channels, for vectors.
+    pub block: usize,
+    /// Number of blocks, rows and columns.
+    pub size: [usize; 3],
+    /// First element in the tensor of results.
+    pub first: usize,
+    /// Elements between the starts of two blocks, and of two rows, of the tensor.
+    pub strides: [usize; 2],
+    /// Number of elements of the tensor.
+    pub all: usize,
+}
+
+impl Results {
+    pub(super) fn count(&self) -> usize {
+        self.size.iter().product()
+    }
+
+    /// Returns the elements of one block.
+    fn elements(&self, base: usize, block: usize) -> Elements {
+        let [_, rows, columns] = self.size;
+        Elements {
+            sram: base + block * rows * columns,
+            first: self.first + block * self.strides[0],
+            size: [rows, columns],
+            stride: self.strides[1],
+            pads: [[0; 2]; 2],
+        }
+    }
+}
+
+impl Emitter<'_, '_> {
+    /// Brings the tensors that the tiles of a group add to the activation memory, if the device has no loads of bytes to
+    /// accumulators, after `data` elements that are there already. LOAD has a token for each tile, and COMPUTE gets one.
+    pub(super) fn fetch_added(&mut self, group: &[Results], data: usize) {
+        let added = self.layer.added_tensors();
+        if added == 0 || self.to.config.acc_8bit() {
+            return;
+        }
+        let places: Vec<Place> = self.layer.steps().iter().filter_map(tensor_of).collect();
+        for results in group {
+            let base = self.share(Memory::Inp, results.thread) + data;
+            for (number, place) in places.iter().enumerate() {
+                for block in 0..results.size[0] {
+                    let first = number == 0 && block == 0 && data == 0;
+                    let deps = if first { POP_NEXT } else { Deps::default() };
+                    let elements = results.elements(base + number * results.count(), block);
+                    self.move_elements(deps, Memory::Inp, *place, elements);
+                }
+            }
+            if data == 0 {
+                self.fetch_identity(results.thread);
+                self.to.give(true);
+            }
+        }
+    }
+
+    /// Loads the identity matrix to the first weight of a thread.
+    pub(super) fn fetch_identity(&mut self, thread: usize) {
+        let place = Place { buffer: self.identity, offset: 0 };
+        let elements = Elements::run(self.share(Memory::Wgt, thread), 0, 1);
+        self.move_elements(Deps::default(), Memory::Wgt, place, elements);
+    }
+
+    /// Copies activations to accumulators by a product with the identity matrix.
+    pub(super) fn copy(&mut self, deps: Deps, thread: usize, from: usize, to: usize, count: usize) -> Result<()> {
+        self.reset(deps, to, count)?;
+        let wgt = self.share(Memory::Wgt, thread) as u32;
+        let uop = Uop { dst: to as u32, src: from as u32, wgt };
+        self.matrix(Deps::default(), false, &[uop], [1, count], [[0, 1], [0, 1], [0; 2]])
+    }
+
+    /// Applies the operations of the layer to the results of a tile. `fetched` is the number of elements before the added
+    /// tensors in the activation memory.
+    pub(super) fn apply_steps(&mut self, results: &Results, fetched: usize) -> Result<()> {
+        let count = results.count();
+        let [blocks, rows, columns] = results.size;
+        let mut area = results.base + count;
+        let mut number = 0;
+        if self.layer.steps().iter().any(|step| matches!(step, Step::Vector(..))) {
+            area += blocks;
+        }
+        let steps = self.layer.steps();
+        for step in steps {
+            match step {
+                Step::Immediate(op, imm) => self.immediate(*op, *imm, results.base, count)?,
+                Step::Vector(op, place) => {
+                    let vector = results.base + count;
+                    let elements = Elements::run(vector, results.block, blocks);
+                    self.move_elements(Deps::default(), Memory::Acc, *place, elements);
+                    let uop = Uop { dst: results.base as u32, src: vector as u32, wgt: 0 };
+                    let positions = rows * columns;
+                    self.vector(*op, uop, [blocks, positions], [[positions, 1], [1, 0]])?;
+                }
+                Step::AddTensor { place, steps } => {
+                    if self.to.config.acc_8bit() {
+                        for block in 0..blocks {
+                            let elements = results.elements(area, block);
+                            self.move_elements(Deps::default(), Memory::Acc8, *place, elements);
+                        }
+                    } else {
+                        let from = self.share(Memory::Inp, results.thread) + fetched + number * count;
+                        let deps = if number == 0 && fetched == 0 { POP_PREV } else { Deps::default() };
+                        self.copy(deps, results.thread, from, area, count)?;
+                        number += 1;
+                        if number == self.layer.added_tensors() {
+                            self.to.give(false);
+                        }
+                    }
+                    for (op, imm) in steps {
+                        self.immediate(*op, *imm, area, count)?;
+                    }
+                    let uop = Uop { dst: results.base as u32, src: area as u32, wgt: 0 };
+                    self.vector(AluOp::Add, uop, [1, count], [[0, 1], [0, 1]])?;
+                }
+            }
+        }
+        if steps.is_empty() {
+            // Results reach the memory of results by a computation.
+            self.immediate(AluOp::Shr, 0, results.base, count)?;
+        }
+        Ok(())
+    }
+
+    /// Emits an operation of a range of accumulators with an immediate.
+    pub(super) fn immediate(&mut self, op: AluOp, imm: i16, base: usize, count: usize) -> Result<()> {
+        let loops = self.loops(&[Uop { dst: base as u32, src: base as u32, wgt: 0 }], [1, count])?;
+        let step = used_steps([1, count], [0, 1]);
+        let alu = Alu { reset: false, loops, dst: step, src: step, op, use_imm: true, imm };
+        self.to.push(Deps::default(), Op::Alu(alu));
+        Ok(())
+    }
+
+    /// Emits an operation of accumulators with accumulators, and the steps of destination and source in two loops.
+    pub(super) fn vector(
+        &mut self,
+        op: AluOp,
+        uop: Uop,
+        iterations: [usize; 2],
+        factors: [[usize; 2]; 2],
+    ) -> Result<()> {
+        let loops = self.loops(&[uop], iterations)?;
+        let [dst, src] = factors.map(|factor| used_steps(iterations, factor));
+        let alu = Alu { reset: false, loops, dst, src, op, use_imm: false, imm: 0 };
+        self.to.push(Deps::default(), Op::Alu(alu));
+        Ok(())
+    }
+
+    /// Hands the results of the tiles of a group to STORE, which gives the accumulators back.
+    pub(super) fn store(&mut self, group: &[Results], place: Place, form: Form) -> Result<()> {
+        for plane in 0..form.bytes() {
+            if plane > 0 {
+                for results in group {
+                    self.to.no_op(Module::Compute, POP_NEXT);
+                    self.immediate(AluOp::Shr, 8, results.base, results.count())?;
+                    self.to.give(true);
+                }
+            }
+            for results in group {
+                let offset = place.offset + plane * results.all * self.to.config.element_bytes(Memory::Out);
+                for block in 0..results.size[0] {
+                    let deps = if block == 0 { POP_PREV } else { Deps::default() };
+                    let elements = results.elements(results.base, block);
+                    self.move_elements(deps, Memory::Out, Place { offset, ..place }, elements);
+                }
+                self.to.give(false);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn tensor_of(step: &Step) -> Option<Place> {
+    if let Step::AddTensor { place, .. } = step { Some(*place) } else { None }
+}

@@ -1,0 +1,246 @@
+//! Instruction streams of layers under tilings.
+//!
+//! Each thread has its share of every memory. LOAD fills it with a tile of activations and weights while COMPUTE works on
+//! the other thread's; STORE empties the accumulators of one thread while COMPUTE fills those of the other. Tokens order
+//! these uses. Between layers, a token goes from STORE over COMPUTE to LOAD: what a layer reads has been written.
+
+mod conv;
+mod elementwise;
+mod epilogue;
+mod pool;
+
+use crate::layer::{Layer, Place};
+use crate::recorder::Recorder;
+use crate::tile::{MAX_PAD, Tile};
+use byoc_vta_machine::config::Config;
+use byoc_vta_machine::isa::{Deps, EncodeError, Gemm, Insn, Loops, Memory, Module, Op, Transfer, Uop};
+use std::fmt;
+use std::ops::Range;
+
+/// Stream of layers with its micro-operations.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Program {
+    /// Instructions. Addresses of transfers are relative to their buffers.
+    pub stream: Vec<Insn>,
+    /// Buffer that each instruction accesses.
+    pub buffers: Vec<Option<u32>>,
+    /// Contents of the buffer of micro-operations.
+    pub uops: Vec<u32>,
+    /// Instructions of each layer.
+    pub layers: Vec<Range<usize>>,
+    /// Instructions of each run of the device, each of which ends with FINISH.
+    pub runs: Vec<Range<usize>>,
+}
+
+/// Number of runs of the device for a sequence of layers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Runs {
+    /// One run for all layers.
+    Whole,
+    /// One run per layer.
+    PerLayer,
+}
+
+/// Buffers that a stream needs in addition to the tensors of its layers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Auxiliary {
+    /// Micro-operations.
+    pub uops: u32,
+    /// Weight element that is the identity matrix: on devices without loads of bytes to accumulators, a product with it
+    /// copies activations there.
+    pub identity: u32,
+}
+
+/// Maximum number of instructions of a run: what the driver's largest buffer holds.
+pub const MAX_RUN: usize = (1 << 24) / 16;
+
+/// Reason why a layer has no stream under a tiling.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EmitError {
+    /// The memories of the device do not hold the tiles.
+    DoesNotFit,
+    /// The kernel is larger than the padded data, or the padding larger than a load can add.
+    Geometry,
+    /// A field of an instruction is too narrow.
+    Field(EncodeError),
+}
+
+impl fmt::Display for EmitError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            EmitError::DoesNotFit => f.write_str("expected tiles that the memories of the device hold"),
+            EmitError::Geometry => write!(f, "expected a kernel within the padded data, and at most {MAX_PAD} zeros"),
+            EmitError::Field(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for EmitError {}
+
+impl From<EncodeError> for EmitError {
+    fn from(error: EncodeError) -> EmitError {
+        EmitError::Field(error)
+    }
+}
+
+type Result<T> = std::result::Result<T, EmitError>;
+
+const POP_PREV: Deps = Deps { pop_prev: true, pop_next: false, push_prev: false, push_next: false };
+const POP_NEXT: Deps = Deps { pop_prev: false, pop_next: true, push_prev: false, push_next: false };
+const PUSH_PREV: Deps = Deps { pop_prev: false, pop_next: false, push_prev: true, push_next: false };
+
+/// Emits the stream of a sequence of layers.
+///
+/// # Errors
+/// A tiling that does not fit the device, or a geometry that the device cannot load.
+pub fn program(config: &Config, layers: &[(Layer, Tile)], auxiliary: Auxiliary, runs: Runs) -> Result<Program> {
+    let mut to = Recorder::new(config, auxiliary.uops);
+    let mut program = Program::default();
+    let mut start = 0;
+    for (number, (layer, tile)) in layers.iter().enumerate() {
+        let first = to.stream.len();
+        // The first run of LOAD waits for the last results of the layer before, if that is in the same run.
+        if first > start {
+            to.no_op(Module::Load, POP_NEXT);
+        }
+        Emitter { layer, tile: *tile, identity: auxiliary.identity, to: &mut to }.layer()?;
+        let length = to.stream.len() - start;
+        let per_layer = runs == Runs::PerLayer || length + (to.stream.len() - first) > MAX_RUN;
+        if number + 1 == layers.len() || per_layer {
+            to.push(Deps::default(), Op::Finish);
+            to.forget_kernels();
+            program.runs.push(start..to.stream.len());
+            start = to.stream.len();
+        } else {
+            to.give(false);
+        }
+        program.layers.push(first..to.stream.len());
+    }
+    Ok(Program { stream: to.stream, buffers: to.buffers, uops: to.uops, ..program })
+}
+
+/// Emits the stream of one layer.
+struct Emitter<'a, 'r> {
+    layer: &'a Layer,
+    tile: Tile,
+    identity: u32,
+    to: &'r mut Recorder<'a>,
+}
+
+/// Elements of a tensor that a transfer moves, in the units of a memory.
+#[derive(Clone, Copy)]
+struct Elements {
+    /// First element in the memory of the device.
+    sram: usize,
+    /// First element of the tensor.
+    first: usize,
+    /// Number of rows and elements of a row.
+    size: [usize; 2],
+    /// Elements between the starts of two rows of the tensor.
+    stride: usize,
+    /// Zeros before and after, in rows and elements of a row.
+    pads: [[u8; 2]; 2],
+}
+
+impl Elements {
+    /// Returns a contiguous range of elements.
+    fn run(sram: usize, first: usize, count: usize) -> Elements {
+        Elements { sram, first, size: [1, count], stride: count, pads: [[0; 2]; 2] }
+    }
+}
+
+impl Emitter<'_, '_> {
+    /// Emits the layer, from its first instruction to the one that takes the last token of STORE.
+    fn layer(&mut self) -> Result<()> {
+        if !self.tile.fits(self.layer, self.to.config) {
+            return Err(EmitError::DoesNotFit);
+        }
+        let threads = self.tile.threads.count();
+        for _ in 0..threads {
+            self.to.no_op(Module::Store, PUSH_PREV);
+        }
+        match self.layer {
+            Layer::Conv(conv) => self.conv(conv)?,
+            Layer::Pool(pool) => self.pool(pool)?,
+            Layer::Elementwise(each) => self.elementwise(each)?,
+        }
+        for _ in 0..threads {
+            self.to.no_op(Module::Compute, POP_NEXT);
+        }
+        Ok(())
+    }
+
+    /// Returns the first element of a thread's share of a memory.
+    fn share(&self, memory: Memory, thread: usize) -> usize {
+        self.to.config.depth(memory) / self.tile.threads.count() * thread
+    }
+
+    /// Emits a transfer of elements of a tensor.
+    fn move_elements(&mut self, deps: Deps, memory: Memory, place: Place, of: Elements) {
+        // Rows without gaps are one run.
+        let whole = of.stride == of.size[1] && of.pads[1] == [0; 2] && of.size[0] * of.size[1] <= usize::from(u16::MAX);
+        let [y_size, x_size] = if whole && of.pads[0] == [0; 2] { [1, of.size[0] * of.size[1]] } else { of.size };
+        let transfer = Transfer {
+            memory,
+            sram_base: of.sram as u16,
+            dram_base: (place.offset / self.to.config.element_bytes(memory) + of.first) as u32,
+            y_size: y_size as u16,
+            x_size: x_size as u16,
+            x_stride: if y_size == 1 { x_size } else { of.stride } as u16,
+            y_pad: of.pads[0],
+            x_pad: of.pads[1],
+        };
+        let op = if memory == Memory::Out { Op::Store(transfer) } else { Op::Load(transfer) };
+        self.to.transfer(deps, op, place.buffer);
+    }
+
+    /// Takes the accumulators of threads without a tile, at the end of an axis: their tokens would stand for those of the
+    /// other threads.
+    fn take_unused(&mut self, used: usize) {
+        for _ in used..self.tile.threads.count() {
+            self.to.no_op(Module::Compute, POP_NEXT);
+        }
+    }
+
+    /// Gives the accumulators of threads without a tile back.
+    fn give_unused(&mut self, used: usize) {
+        for _ in used..self.tile.threads.count() {
+            self.to.no_op(Module::Store, PUSH_PREV);
+        }
+    }
+
+    /// Emits zeros for accumulators.
+    fn reset(&mut self, deps: Deps, base: usize, count: usize) -> Result<()> {
+        self.matrix(deps, true, &[Uop { dst: base as u32, ..Uop::default() }], [1, count], [[0, 1], [0; 2], [0; 2]])
+    }
+
+    /// Emits a matrix instruction with two loops, and the steps of destination, activation and weight in them.
+    fn matrix(
+        &mut self,
+        deps: Deps,
+        reset: bool,
+        uops: &[Uop],
+        iterations: [usize; 2],
+        factors: [[usize; 2]; 3],
+    ) -> Result<()> {
+        let loops = self.loops(uops, iterations)?;
+        let [dst, src, wgt] = factors.map(|factor| used_steps(iterations, factor));
+        self.to.push(deps, Op::Gemm(Gemm { reset, loops, dst, src, wgt }));
+        Ok(())
+    }
+
+    fn loops(&mut self, uops: &[Uop], iterations: [usize; 2]) -> Result<Loops> {
+        let (uop_begin, uop_end) = self.to.kernel(uops)?;
+        Ok(Loops { uop_begin, uop_end, iterations: iterations.map(|count| count as u16) })
+    }
+}
+
+/// Returns the steps of an index in two loops. A loop of one iteration has no step, which might not fit its field.
+fn used_steps(iterations: [usize; 2], steps: [usize; 2]) -> [u16; 2] {
+    [0, 1].map(|axis| if iterations[axis] > 1 { steps[axis] as u16 } else { 0 })
+}
+
+/// Returns the numbers of the tiles of an axis: (start, size), the last of which may be smaller.
+fn tiles_of(end: usize, step: usize) -> impl Iterator<Item = (usize, usize)> + Clone {
+    (0..end).step_by(step).map(move |start| (start, step.min(end - start)))
+}

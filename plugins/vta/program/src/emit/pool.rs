@@ -1,0 +1,138 @@
+//! Maxima over windows: the data of a tile is copied to the accumulators, and each tap of the windows is compared with the
+//! results that it lies in.
+
+use super::epilogue::Results;
+use super::{Elements, Emitter, POP_NEXT, POP_PREV, Result, tiles_of};
+use crate::layer::{Form, Pool};
+use byoc_vta_machine::isa::{AluOp, Deps, Memory, Module, Uop};
+
+/// Least value of an int8 element.
+const LEAST: i16 = -128;
+
+/// Data that a tile of windows reads: first row and column, and their numbers.
+#[derive(Clone, Copy)]
+struct Data {
+    start: [usize; 2],
+    size: [usize; 2],
+}
+
+impl Emitter<'_, '_> {
+    pub(super) fn pool(&mut self, layer: &Pool) -> Result<()> {
+        let mut tiles = Vec::new();
+        for image in 0..layer.images {
+            for rows in tiles_of(layer.results[0], self.tile.size[0]) {
+                tiles.extend(tiles_of(layer.results[1], self.tile.size[1]).map(|columns| (image, [rows, columns])));
+            }
+        }
+        for group in tiles.chunks(self.tile.threads.count()) {
+            let parts: Vec<(Results, Data, usize)> = group
+                .iter()
+                .enumerate()
+                .map(|(thread, (image, spans))| self.window_tile(layer, thread, *image, *spans))
+                .collect();
+            let results: Vec<Results> = parts.iter().map(|(results, ..)| *results).collect();
+            let through_loads = !self.to.config.acc_8bit();
+            for (results, data, image) in &parts {
+                self.reset(POP_NEXT, results.base, results.count())?;
+                self.immediate(AluOp::Min, LEAST, results.base, results.count())?;
+                if through_loads {
+                    self.to.give(false);
+                    let base = self.share(Memory::Inp, results.thread);
+                    self.move_elements(POP_NEXT, Memory::Inp, layer.data, elements(layer, data, *image, base));
+                    self.fetch_identity(results.thread);
+                    self.to.give(true);
+                }
+            }
+            self.take_unused(group.len());
+            for (results, data, image) in &parts {
+                let (count, area) = (data.size[0] * data.size[1], results.base + results.count());
+                if through_loads {
+                    self.copy(POP_PREV, results.thread, self.share(Memory::Inp, results.thread), area, count)?;
+                    self.to.give(false);
+                    self.to.no_op(Module::Load, POP_NEXT);
+                } else {
+                    let of = elements(layer, data, *image, area);
+                    self.move_elements(Deps::default(), Memory::Acc8, layer.data, of);
+                }
+                self.compare(layer, results, data, area)?;
+                self.apply_steps(results, count)?;
+                self.to.give(true);
+            }
+            self.store(&results, layer.result, Form::Bytes)?;
+            self.give_unused(group.len());
+        }
+        Ok(())
+    }
+
+    /// Returns a tile of results, and the data that it reads.
+    fn window_tile(
+        &self,
+        layer: &Pool,
+        thread: usize,
+        image: usize,
+        spans: [(usize, usize); 2],
+    ) -> (Results, Data, usize) {
+        let [rows, columns] = layer.results;
+        let results = Results {
+            thread,
+            base: self.share(Memory::Acc, thread),
+            block: 0,
+            size: [1, spans[0].1, spans[1].1],
+            first: (image * rows + spans[0].0) * columns + spans[1].0,
+            strides: [rows * columns, columns],
+            all: layer.images * rows * columns,
+        };
+        let range = |axis: usize| {
+            let (first, count) = spans[axis];
+            let start = (first * layer.strides[axis]).saturating_sub(layer.pads[axis]);
+            let end = (first + count - 1) * layer.strides[axis] + layer.kernel[axis];
+            (start, end.saturating_sub(layer.pads[axis]).clamp(start, layer.size[axis].max(start)))
+        };
+        let ranges = [range(0), range(1)];
+        let data = Data { start: ranges.map(|range| range.0), size: ranges.map(|range| range.1 - range.0) };
+        (results, data, image)
+    }
+
+    /// Compares each tap with the results in whose windows it lies within the data.
+    fn compare(&mut self, layer: &Pool, results: &Results, data: &Data, area: usize) -> Result<()> {
+        let [rows, columns] = layer.results;
+        let at = results.first % (rows * columns);
+        let first = [at / columns, at % columns];
+        let sizes = [results.size[1], results.size[2]];
+        for y in 0..layer.kernel[0] {
+            for x in 0..layer.kernel[1] {
+                // Results of the tile for which the tap lies in the data: first and end of each axis.
+                let range = |axis: usize, tap: usize| {
+                    let inside = |i: &usize| {
+                        let place = (first[axis] + i) * layer.strides[axis] + tap;
+                        (layer.pads[axis]..layer.pads[axis] + layer.size[axis]).contains(&place)
+                    };
+                    let from = (0..sizes[axis]).find(inside)?;
+                    let end = (from..sizes[axis]).find(|i| !inside(i)).unwrap_or(sizes[axis]);
+                    let place = (first[axis] + from) * layer.strides[axis] + tap - layer.pads[axis];
+                    Some((from, end - from, place - data.start[axis]))
+                };
+                let (Some(down), Some(right)) = (range(0, y), range(1, x)) else { continue };
+                let uop = Uop {
+                    dst: (results.base + down.0 * sizes[1] + right.0) as u32,
+                    src: (area + down.2 * data.size[1] + right.2) as u32,
+                    wgt: 0,
+                };
+                let factors = [[sizes[1], 1], [layer.strides[0] * data.size[1], layer.strides[1]]];
+                self.vector(AluOp::Max, uop, [down.1, right.1], factors)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn elements(layer: &Pool, data: &Data, image: usize, sram: usize) -> Elements {
+    let [height, width] = layer.size;
+    Elements {
+        sram,
+        first: (image * height + data.start[0]) * width + data.start[1],
+        size: data.size,
+        stride: width,
+        pads: [[0; 2]; 2],
+    }
+}

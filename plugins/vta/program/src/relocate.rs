@@ -1,0 +1,56 @@
+//! Addresses of a stream: transfers are relative to buffers until the buffers have addresses.
+
+use byoc_vta_machine::config::Config;
+use byoc_vta_machine::isa::{Insn, Op};
+use std::fmt;
+
+/// Instruction whose address cannot be made absolute.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RelocateError {
+    /// Index of the instruction.
+    pub instruction: usize,
+    /// Expected and found.
+    pub message: String,
+}
+
+impl fmt::Display for RelocateError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "instruction {}: {}", self.instruction, self.message)
+    }
+}
+
+impl std::error::Error for RelocateError {}
+
+/// Adds the addresses of buffers to the transfers of a stream.
+///
+/// # Errors
+/// A buffer that does not exist or does not start at a multiple of the element's size, a transfer without a buffer, or an
+/// address of more than 32 bits.
+pub fn relocate(
+    config: &Config,
+    stream: &[Insn],
+    buffers: &[Option<u32>],
+    addresses: &[u64],
+) -> Result<Vec<Insn>, RelocateError> {
+    let relocated = |(instruction, (insn, buffer)): (usize, (&Insn, &Option<u32>))| {
+        let fail = |message: String| RelocateError { instruction, message };
+        let mut insn = *insn;
+        let (Op::Load(transfer) | Op::Store(transfer)) = &mut insn.op else { return Ok(insn) };
+        if transfer.is_no_op() {
+            return Ok(insn);
+        }
+        let number = buffer.ok_or_else(|| fail("expected a buffer of the transfer".into()))?;
+        let address = addresses
+            .get(number as usize)
+            .ok_or_else(|| fail(format!("expected a buffer below {}, found buffer {number}", addresses.len())))?;
+        let unit = config.element_bytes(transfer.memory) as u64;
+        if !address.is_multiple_of(unit) {
+            return Err(fail(format!("buffer {number}: expected an address divisible by {unit}, found {address:#x}")));
+        }
+        let element = address / unit + u64::from(transfer.dram_base);
+        transfer.dram_base = u32::try_from(element)
+            .map_err(|_| fail(format!("expected an address of at most 32 bits, found element {element:#x}")))?;
+        Ok(insn)
+    };
+    stream.iter().zip(buffers).enumerate().map(relocated).collect()
+}

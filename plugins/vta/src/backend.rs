@@ -1,0 +1,100 @@
+//! Entries of the code generator: `describe`, `judge` and `compile`.
+
+use crate::image::Image;
+use crate::{blob, driver, lower, plan, source, support};
+use byoc_plugin_api::{
+    Attr, BackendOption, Candidate, CandidateKind, Codegen, CompiledRegion, Description, Error, Graph, RefusalCode,
+    Region, Result, Verdict,
+};
+use byoc_plugin_support::refusal::{CompileError, refuse};
+use byoc_vta_machine::config::{Config, Profile};
+use byoc_vta_program::emit::Runs;
+use serde_json::Value;
+
+/// Code generator `relay.ext.vta`.
+pub struct Vta {
+    /// Parameters of the device.
+    pub config: Config,
+}
+
+/// Returns an option of the backend that the user set.
+pub fn option<'v>(options: &'v Value, name: &str) -> Option<&'v str> {
+    options["backend_options"][name].as_str()
+}
+
+impl Vta {
+    fn verdict(&self, candidate: &Candidate) -> std::result::Result<(), CompileError> {
+        let network = lower::lower(&candidate.graph, &candidate.constants)?;
+        plan::check(&network, &self.config)?;
+        let sums = network.nodes.iter().any(|node| matches!(node.kind, lower::Kind::Conv(_)));
+        if candidate.kind == CandidateKind::Region && !sums {
+            return refuse(RefusalCode::NotProfitable, "expected a convolution or a dense layer, found none");
+        }
+        Ok(())
+    }
+}
+
+impl Codegen for Vta {
+    fn describe(&self) -> Result<Description> {
+        // Reports an unusable driver before anything is compiled for it.
+        driver::from_environment()?;
+        let option = |about: &str, values: &[&str]| BackendOption {
+            about: about.into(),
+            values: values.iter().map(|&value| value.to_owned()).collect(),
+        };
+        Ok(Description {
+            about: format!(
+                "int8 layers on the Versatile Tensor Accelerator ({}), or on its simulator",
+                self.config.name()
+            ),
+            patterns: support::PATTERNS.into(),
+            operators: support::OPERATORS.iter().map(|&name| name.to_owned()).collect(),
+            quantization: Some(support::quantization()),
+            options: [
+                ("profile".to_owned(), option("Rates of memory in the cycle model", &["pynq", "tsim"])),
+                ("runs".to_owned(), option("Runs of the device per region", &["region", "layer"])),
+                ("simulator".to_owned(), option("Rules of the simulator", &["functional", "strict"])),
+            ]
+            .into(),
+            ..Description::default()
+        })
+    }
+
+    fn judge(&self, candidate: &Candidate) -> Verdict {
+        match self.verdict(candidate) {
+            Ok(()) => Verdict::Supported,
+            Err(error) => error.into(),
+        }
+    }
+
+    fn compile(&self, region: &Region<'_>) -> Result<CompiledRegion> {
+        let symbol = symbol(region.graph)?;
+        let network = lower::lower(region.graph, region.constants)?;
+        let runs = if option(region.options, "runs") == Some("layer") { Runs::PerLayer } else { Runs::Whole };
+        let config = match option(region.options, "profile") {
+            Some("tsim") => Config { profile: Profile::Tsim, ..self.config.clone() },
+            Some("pynq") => Config { profile: Profile::Pynq, ..self.config.clone() },
+            _ => self.config.clone(),
+        };
+        let image = plan::plan(&network, symbol, &config, runs)?;
+        let mut compiled = CompiledRegion::new(symbol, "vta", blob::write(&image)?);
+        let Image { layers, stream, .. } = &image;
+        let (cycles, steps) = (image.cycles(), layers.iter().map(|layer| layer.gemm_steps).sum::<u64>());
+        let note = format!("{} layers, {} instructions, {cycles} predicted cycles", layers.len(), stream.len());
+        compiled.notes.push(note.into());
+        compiled.metadata.push(Attr::new("device", self.config.name().as_str()));
+        compiled.metadata.push(Attr::new("predicted_cycles", cycles as i64));
+        compiled.metadata.push(Attr::new("gemm_steps", steps as i64));
+        Ok(compiled.with_source("c", source::source(&image, region.constants)?))
+    }
+}
+
+/// Returns the symbol of a region, which is an identifier of C.
+fn symbol(graph: &Graph) -> Result<&str> {
+    let symbol = graph.symbol.as_str();
+    let name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    if !symbol.chars().all(name) || !symbol.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') {
+        return Err(Error::new(format!("symbol of the region: expected a C identifier, found `{symbol}`")));
+    }
+    Ok(symbol)
+}

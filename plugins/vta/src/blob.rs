@@ -1,0 +1,301 @@
+//! Serialized form of a compiled region.
+//!
+//! | part | content |
+//! |---|---|
+//! | magic | `VTABYOC\n` |
+//! | version | 32 bits |
+//! | length of the header | 64 bits |
+//! | header | JSON: device, inputs, outputs, buffers, layers, runs, sizes and checksums of what follows |
+//! | vectors | bytes |
+//! | micro-operations | 32 bits each |
+//! | instructions | 128 bits each |
+//! | accessed buffers | 32 bits for each instruction, all ones for none |
+//! | checksum of the header | 32 bits, CRC-32 |
+//!
+//! Integers are little-endian. Everything is checked before it is used: sizes, references, and the stream itself, by the
+//! checker of `byoc-vta-machine`.
+
+use crate::image::{Buffer, Content, Edge, Image, LayerInfo, PAGE};
+use byoc_plugin_api::{Error, Result};
+use byoc_vta_machine::check::{self, check};
+use byoc_vta_machine::config::Config;
+use byoc_vta_machine::isa::{Insn, Memory, Op};
+use byoc_vta_program::relocate::relocate;
+use serde::{Deserialize, Serialize};
+use std::ops::Range;
+
+const MAGIC: &[u8; 8] = b"VTABYOC\n";
+
+/// Format version that this plugin writes and reads.
+pub const VERSION: u32 = 1;
+
+/// Maximum number of instructions of a region.
+const MAX_INSTRUCTIONS: usize = 1 << 24;
+
+/// Maximum number of steps of the matrix and the vector unit: hours of a device, and seconds of the checker.
+const MAX_STEPS: u64 = 1 << 31;
+
+/// Maximum size of all buffers in bytes.
+const MAX_BYTES: usize = 1 << 32;
+
+/// Maximum number of buffers, layers and runs.
+const MAX_PARTS: usize = 1 << 16;
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Header {
+    symbol: String,
+    device: Config,
+    inputs: Vec<Edge>,
+    outputs: Vec<Edge>,
+    constants: usize,
+    buffers: Vec<Buffer>,
+    layers: Vec<LayerInfo>,
+    runs: Vec<Range<usize>>,
+    vector_bytes: usize,
+    uops: usize,
+    instructions: usize,
+    /// CRC-32 of the vectors and of the micro-operations.
+    checksums: [u32; 2],
+    /// CRC-32 of the instructions of each layer, with the buffers that they access.
+    layer_checksums: Vec<u32>,
+}
+
+/// Returns the CRC-32 of instructions and of the buffers that they access.
+fn checksum(words: &[u8], accessed: &[u8], layer: &Range<usize>) -> u32 {
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(words.get(layer.start * 16..layer.end * 16).unwrap_or_default());
+    hasher.update(accessed.get(layer.start * 4..layer.end * 4).unwrap_or_default());
+    hasher.finalize()
+}
+
+/// Serializes a region.
+///
+/// # Errors
+/// An instruction that the device cannot encode.
+pub fn write(image: &Image) -> Result<Vec<u8>> {
+    let mut words = Vec::with_capacity(image.stream.len() * 16);
+    for (index, insn) in image.stream.iter().enumerate() {
+        let encoded =
+            insn.encode(&image.config).map_err(|error| Error::new(image.at(Some(index), &error.to_string())))?;
+        words.extend(encoded.iter().flat_map(|word| word.to_le_bytes()));
+    }
+    let uops: Vec<u8> = image.uops.iter().flat_map(|word| word.to_le_bytes()).collect();
+    let accessed: Vec<u8> = image.accessed.iter().flat_map(|buffer| buffer.unwrap_or(u32::MAX).to_le_bytes()).collect();
+    let header = Header {
+        symbol: image.symbol.clone(),
+        device: image.config.clone(),
+        inputs: image.inputs.clone(),
+        outputs: image.outputs.clone(),
+        constants: image.constants,
+        buffers: image.buffers.clone(),
+        layers: image.layers.clone(),
+        runs: image.runs.clone(),
+        vector_bytes: image.vectors.len(),
+        uops: image.uops.len(),
+        instructions: image.stream.len(),
+        checksums: [crc32fast::hash(&image.vectors), crc32fast::hash(&uops)],
+        layer_checksums: image.layers.iter().map(|l| checksum(&words, &accessed, &l.instructions)).collect(),
+    };
+    let text = serde_json::to_vec(&header)?;
+    let mut bytes = MAGIC.to_vec();
+    bytes.extend(VERSION.to_le_bytes());
+    bytes.extend((text.len() as u64).to_le_bytes());
+    for part in [&text, &image.vectors, &uops, &words, &accessed] {
+        bytes.extend_from_slice(part);
+    }
+    bytes.extend(crc32fast::hash(&text).to_le_bytes());
+    Ok(bytes)
+}
+
+fn invalid(problem: &str) -> Error {
+    Error::new(format!("VTA program: {problem}"))
+}
+
+/// Parses and checks a region.
+///
+/// # Errors
+/// If the bytes are not a region, have another version, are damaged, or hold a stream that the checker rejects.
+pub fn read(bytes: &[u8]) -> Result<Image> {
+    let rest = bytes
+        .strip_prefix(MAGIC)
+        .ok_or_else(|| Error::new("expected a VTA program, found foreign or corrupted data"))?;
+    let (version, rest) = rest.split_first_chunk::<4>().ok_or_else(|| invalid("truncated header"))?;
+    let version = u32::from_le_bytes(*version);
+    if version != VERSION {
+        return Err(invalid(&format!("expected version {VERSION}, found {version}"))
+            .hint("compile the model again with this plugin"));
+    }
+    let (length, rest) = rest.split_first_chunk::<8>().ok_or_else(|| invalid("truncated header"))?;
+    let length = usize::try_from(u64::from_le_bytes(*length)).unwrap_or(usize::MAX);
+    let (text, rest) = rest.split_at_checked(length).ok_or_else(|| invalid("truncated header"))?;
+    let (parts, sum) = rest.split_last_chunk::<4>().ok_or_else(|| invalid("truncated header"))?;
+    if crc32fast::hash(text) != u32::from_le_bytes(*sum) {
+        return Err(invalid("damaged header: its checksum differs"));
+    }
+    let header: Header = serde_json::from_slice(text).map_err(|error| invalid(&error.to_string()))?;
+    check_header(&header).map_err(|problem| invalid(&problem))?;
+    let sizes = [header.vector_bytes, header.uops * 4, header.instructions * 16, header.instructions * 4];
+    let wanted: usize = sizes.iter().sum();
+    if parts.len() != wanted {
+        return Err(invalid(&format!("expected {wanted} bytes after the header, found {}", parts.len())));
+    }
+    let mut rest = parts;
+    let [vectors, uops, words, accessed] = sizes.map(|size| {
+        let (part, others) = rest.split_at(size);
+        rest = others;
+        part
+    });
+    for (part, sum, name) in
+        [(vectors, header.checksums[0], "vectors"), (uops, header.checksums[1], "micro-operations")]
+    {
+        if crc32fast::hash(part) != sum {
+            return Err(invalid(&format!("damaged {name}: their checksum differs")));
+        }
+    }
+    for (layer, sum) in header.layers.iter().zip(&header.layer_checksums) {
+        if checksum(words, accessed, &layer.instructions) != *sum {
+            let Range { start, end } = layer.instructions;
+            let problem =
+                format!("layer {}: damaged instructions {start} to {end}: their checksum differs", layer.name);
+            return Err(invalid(&problem));
+        }
+    }
+    let word = |bytes: &[u8]| u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+    let mut image = Image {
+        symbol: header.symbol,
+        config: header.device,
+        inputs: header.inputs,
+        outputs: header.outputs,
+        constants: header.constants,
+        buffers: header.buffers,
+        layers: header.layers,
+        runs: header.runs,
+        vectors: vectors.to_vec(),
+        uops: uops.chunks_exact(4).map(word).collect(),
+        stream: Vec::with_capacity(header.instructions),
+        accessed: accessed.chunks_exact(4).map(word).map(|buffer| (buffer != u32::MAX).then_some(buffer)).collect(),
+    };
+    for (index, words) in words.chunks_exact(16).enumerate() {
+        let value = |at: usize| u64::from(word(&words[at..])) | u64::from(word(&words[at + 4..])) << 32;
+        let decoded = Insn::decode([value(0), value(8)], &image.config);
+        let insn = decoded.map_err(|error| invalid(&image.at(Some(index), &error.to_string())))?;
+        image.stream.push(insn);
+    }
+    check_stream(&image)?;
+    Ok(image)
+}
+
+/// Checks sizes and references of a header.
+fn check_header(header: &Header) -> std::result::Result<(), String> {
+    header.device.check().map_err(|error| error.to_string())?;
+    let parts =
+        [header.buffers.len(), header.layers.len(), header.runs.len(), header.inputs.len(), header.outputs.len()];
+    if let Some(count) = parts.into_iter().find(|count| *count > MAX_PARTS) {
+        return Err(format!("expected at most {MAX_PARTS} parts, found {count}"));
+    }
+    if header.instructions > MAX_INSTRUCTIONS || header.uops > MAX_INSTRUCTIONS * 4 || header.vector_bytes > MAX_BYTES {
+        return Err(format!("expected at most {MAX_INSTRUCTIONS} instructions, found {}", header.instructions));
+    }
+    let mut total = PAGE;
+    for buffer in &header.buffers {
+        total = total.saturating_add(buffer.bytes.saturating_add(PAGE));
+    }
+    if total > MAX_BYTES {
+        return Err(format!("expected buffers of at most {MAX_BYTES} bytes, found {total}"));
+    }
+    for (number, buffer) in header.buffers.iter().enumerate() {
+        let wanted = match &buffer.content {
+            Content::Uops => header.uops * 4,
+            Content::Identity => header.device.element_bytes(Memory::Wgt),
+            Content::Vectors => header.vector_bytes,
+            Content::Weights(weights) => {
+                let sizes = [weights.kernels, weights.channels, weights.groups, weights.merged, weights.taps];
+                let valid = sizes.iter().all(|size| (1..1 << 24).contains(size))
+                    && weights.kernels.is_multiple_of(weights.groups)
+                    && weights.groups.is_multiple_of(weights.merged)
+                    && weights.constant < header.constants;
+                let limit = |product: usize, size: usize| product.saturating_mul(size);
+                if !valid || [weights.kernels, weights.channels, weights.taps].into_iter().fold(1, limit) > MAX_BYTES {
+                    return Err(format!("buffer {number}: expected sizes of weights, found {weights:?}"));
+                }
+                weights.bytes(header.device.block())
+            }
+            Content::Input(i) => edge_bytes(header, header.inputs.get(*i), number)?,
+            Content::Output(i) => edge_bytes(header, header.outputs.get(*i), number)?,
+            Content::Scratch => buffer.bytes,
+        };
+        if buffer.bytes != wanted {
+            return Err(format!("buffer {number}: expected {wanted} bytes, found {}", buffer.bytes));
+        }
+    }
+    for (kind, edges) in [("input", &header.inputs), ("output", &header.outputs)] {
+        for (i, edge) in edges.iter().enumerate() {
+            let content = header.buffers.get(edge.buffer as usize).map(|buffer| &buffer.content);
+            let same = match content {
+                Some(Content::Input(of)) => kind == "input" && *of == i,
+                Some(Content::Output(of)) => kind == "output" && *of == i,
+                _ => false,
+            };
+            if !same || (kind == "input" && edge.int32) {
+                return Err(format!("{kind} {i}: expected a buffer of its own, found {}", edge.buffer));
+            }
+        }
+    }
+    let layers: Vec<&Range<usize>> = header.layers.iter().map(|layer| &layer.instructions).collect();
+    let runs: Vec<&Range<usize>> = header.runs.iter().collect();
+    for (name, ranges) in [("layers", layers), ("runs", runs)] {
+        let mut end = 0;
+        for range in ranges {
+            if range.start != end || range.end < range.start {
+                return Err(format!("{name}: expected instructions from {end} on, found {range:?}"));
+            }
+            end = range.end;
+        }
+        if end != header.instructions {
+            return Err(format!("{name}: expected {} instructions, found {end}", header.instructions));
+        }
+    }
+    if header.layer_checksums.len() != header.layers.len() {
+        return Err("expected a checksum for each layer".into());
+    }
+    Ok(())
+}
+
+/// Returns the bytes of the buffer of an input or output.
+fn edge_bytes(header: &Header, edge: Option<&Edge>, number: usize) -> std::result::Result<usize, String> {
+    let edge = edge.ok_or_else(|| format!("buffer {number}: expected the buffer of an input or output"))?;
+    let count = edge.shape.iter().try_fold(1usize, |count, dim| count.checked_mul(*dim));
+    if edge.buffer as usize != number || edge.shape.contains(&0) || count.is_none_or(|count| count > MAX_BYTES) {
+        return Err(format!("buffer {number}: expected a tensor of its own, found {edge:?}"));
+    }
+    Ok(edge.bytes(&header.device))
+}
+
+/// Checks the stream: its length in time, and what it accesses.
+fn check_stream(image: &Image) -> Result<()> {
+    let mut steps = 0u64;
+    for (index, insn) in image.stream.iter().enumerate() {
+        steps = steps.saturating_add(match &insn.op {
+            Op::Gemm(gemm) => gemm.loops.steps(),
+            Op::Alu(alu) => alu.loops.steps(),
+            Op::Load(transfer) | Op::Store(transfer) => (transfer.rows() * transfer.row_length()) as u64,
+            Op::Finish => 0,
+        });
+        if steps > MAX_STEPS {
+            return Err(invalid(&image.at(Some(index), &format!("expected at most {MAX_STEPS} steps in all"))));
+        }
+    }
+    let (addresses, _) = image.addresses();
+    let stream = relocate(&image.config, &image.stream, &image.accessed, &addresses)
+        .map_err(|error| invalid(&image.at(Some(error.instruction), &error.message)))?;
+    let segments = image.segments(&addresses);
+    for run in &image.runs {
+        let at = |violation: check::Violation| {
+            let instruction = violation.instruction.map(|index| index + run.start);
+            invalid(&image.at(instruction, &violation.message))
+        };
+        check(&image.config, &stream[run.clone()], &segments).map_err(at)?;
+    }
+    Ok(())
+}

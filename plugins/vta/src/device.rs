@@ -1,0 +1,148 @@
+//! Device of a region: memory with its buffers, and runs of its stream.
+
+use crate::driver::{DeviceMemory, Driver};
+use crate::image::Image;
+use byoc_plugin_api::{Error, Result};
+use byoc_vta_machine::isa::Insn;
+use byoc_vta_machine::sim::{self, Counters, Dram, Mode, Options};
+use byoc_vta_program::relocate::relocate;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Device with the buffers of a region.
+pub enum Device {
+    /// Simulator.
+    Simulator {
+        /// Rules.
+        mode: Mode,
+        /// Memory.
+        dram: Dram,
+        /// Address and size of each buffer.
+        buffers: Vec<(usize, usize)>,
+        /// Instructions with absolute addresses.
+        stream: Vec<Insn>,
+    },
+    /// Device behind a driver.
+    Driver {
+        /// Driver.
+        driver: Arc<Driver>,
+        /// Memory of each buffer.
+        buffers: Vec<DeviceMemory>,
+        /// Memory of the instructions.
+        instructions: DeviceMemory,
+    },
+}
+
+fn relocated(image: &Image, addresses: &[u64]) -> Result<Vec<Insn>> {
+    relocate(&image.config, &image.stream, &image.accessed, addresses)
+        .map_err(|error| Error::new(image.at(Some(error.instruction), &error.message)))
+}
+
+/// Clock of the boards in cycles per second.
+const CLOCK_HZ: u64 = 100_000_000;
+
+/// Time for a run that no prediction covers.
+const GRACE: Duration = Duration::from_secs(5);
+
+impl Device {
+    /// Creates a simulator with the buffers of a region.
+    ///
+    /// # Errors
+    /// Addresses that instructions cannot hold.
+    pub fn simulator(image: &Image, mode: Mode) -> Result<Device> {
+        let (addresses, end) = image.addresses();
+        let stream = relocated(image, &addresses)?;
+        let buffers = image.buffers.iter().zip(addresses).map(|(buffer, start)| (start as usize, buffer.bytes));
+        Ok(Device::Simulator { mode, dram: Dram::new(end), buffers: buffers.collect(), stream })
+    }
+
+    /// Allocates the buffers of a region in the memory of a driver.
+    ///
+    /// # Errors
+    /// A driver without memory left, or addresses that instructions cannot hold.
+    pub fn driver(image: &Image, driver: &Arc<Driver>) -> Result<Device> {
+        let buffers: Vec<DeviceMemory> =
+            image.buffers.iter().map(|buffer| DeviceMemory::new(driver, buffer.bytes)).collect::<Result<_>>()?;
+        let addresses: Vec<u64> = buffers.iter().map(DeviceMemory::address).collect();
+        let mut words = Vec::with_capacity(image.stream.len() * 16);
+        for (index, insn) in relocated(image, &addresses)?.iter().enumerate() {
+            let encoded =
+                insn.encode(&image.config).map_err(|error| Error::new(image.at(Some(index), &error.to_string())))?;
+            words.extend(encoded.iter().flat_map(|word| word.to_le_bytes()));
+        }
+        let instructions = DeviceMemory::new(driver, words.len())?;
+        instructions.write(&words)?;
+        Ok(Device::Driver { driver: driver.clone(), buffers, instructions })
+    }
+
+    /// Fills a buffer.
+    ///
+    /// # Errors
+    /// Those of `fill` and of the driver.
+    pub fn write(&mut self, buffer: u32, size: usize, fill: impl FnOnce(&mut [u8]) -> Result<()>) -> Result<()> {
+        match self {
+            Device::Simulator { dram, buffers, .. } => {
+                let (start, _) = buffers[buffer as usize];
+                fill(dram.write(start, size)?)
+            }
+            Device::Driver { buffers, .. } => {
+                let mut bytes = vec![0; size];
+                fill(&mut bytes)?;
+                buffers[buffer as usize].write(&bytes)
+            }
+        }
+    }
+
+    /// Reads a buffer.
+    ///
+    /// # Errors
+    /// Those of `take` and of the driver.
+    pub fn read(&self, buffer: u32, size: usize, take: impl FnOnce(&[u8]) -> Result<()>) -> Result<()> {
+        match self {
+            Device::Simulator { dram, buffers, .. } => {
+                let (start, _) = buffers[buffer as usize];
+                take(dram.read(start, size)?)
+            }
+            Device::Driver { buffers, .. } => {
+                let mut bytes = vec![0; size];
+                buffers[buffer as usize].read(&mut bytes)?;
+                take(&bytes)
+            }
+        }
+    }
+
+    /// Runs the stream. Returns the counters of the simulator; a driver has none.
+    ///
+    /// # Errors
+    /// A stream that the simulator cannot execute, an error of the driver, a run that does not end, or cancellation.
+    pub fn run(&mut self, image: &Image, cancelled: &mut dyn FnMut() -> bool) -> Result<Option<Counters>> {
+        match self {
+            Device::Simulator { mode, dram, stream, .. } => {
+                let mut all = Counters::default();
+                for run in &image.runs {
+                    let options = Options { mode: *mode, ..Options::default() };
+                    let counters = sim::run_unless(&image.config, &stream[run.clone()], dram, &options, cancelled)
+                        .map_err(|error| {
+                            let instruction = error.instruction.map(|index| index + run.start);
+                            Error::new(image.at(instruction, &error.message))
+                        })?;
+                    all += counters;
+                }
+                Ok(Some(all))
+            }
+            Device::Driver { driver, instructions, .. } => {
+                for run in &image.runs {
+                    let cycles: u64 = image
+                        .layers
+                        .iter()
+                        .filter(|layer| run.contains(&layer.instructions.start))
+                        .map(|l| l.cycles)
+                        .sum();
+                    let deadline = GRACE + Duration::from_millis(cycles.saturating_mul(100) / (CLOCK_HZ / 1000));
+                    driver.run(instructions.address() + run.start as u64 * 16, run.len(), deadline)?;
+                }
+                Ok(None)
+            }
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! Driver library named by the environment variable `VTA_DRIVER`, with the functions of VTA's own `driver.h`: one that was
+//! built for a board or for VTA's own simulators is used as it is.
+
+use byoc_plugin_api::{Error, Result};
+use byoc_plugin_support::library::{self, Symbol};
+use std::collections::BTreeMap;
+use std::ffi::{OsString, c_int, c_void};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// Environment variable with the path of the library.
+pub const VARIABLE: &str = "VTA_DRIVER";
+
+/// Number of times that a driver asks the device whether it is done: the greatest possible. The deadline of a run is in
+/// seconds.
+const WAIT_CYCLES: u32 = u32::MAX;
+
+type DeviceAlloc = unsafe extern "C" fn() -> *mut c_void;
+type DeviceRun = unsafe extern "C" fn(*mut c_void, u32, u32, u32) -> c_int;
+type MemAlloc = unsafe extern "C" fn(usize, c_int) -> *mut c_void;
+type MemFree = unsafe extern "C" fn(*mut c_void);
+type MemGetPhyAddr = unsafe extern "C" fn(*mut c_void) -> u32;
+type MemCopyFromHost = unsafe extern "C" fn(*mut c_void, *const c_void, usize);
+type MemCopyToHost = unsafe extern "C" fn(*mut c_void, *const c_void, usize);
+type Cache = unsafe extern "C" fn(*mut c_void, u32, c_int);
+
+/// Functions of a driver.
+struct Functions {
+    run: DeviceRun,
+    alloc: MemAlloc,
+    free: MemFree,
+    address: MemGetPhyAddr,
+    copy_from_host: MemCopyFromHost,
+    copy_to_host: MemCopyToHost,
+    flush: Cache,
+    invalidate: Cache,
+}
+
+/// Handle of a device, which the driver's functions take.
+#[derive(Clone, Copy)]
+struct Handle(*mut c_void);
+
+// SAFETY: the handle is passed to the driver alone, by one thread at a time.
+unsafe impl Send for Handle {}
+// SAFETY: as above.
+unsafe impl Sync for Handle {}
+
+/// Loaded driver with its device.
+pub struct Driver {
+    /// Path of the library.
+    pub path: PathBuf,
+    functions: Functions,
+    device: Handle,
+    /// Held during a call: the functions are not safe for threads, and the device has one run at a time.
+    busy: Mutex<()>,
+    /// Set when a run has not ended in time. The device is then not used again.
+    lost: AtomicBool,
+}
+
+/// Returns the driver named by the environment; `None` if the variable is unset or empty. A library is loaded once and
+/// never unloaded.
+///
+/// # Errors
+/// If the file is not a shared library for this machine, cannot be loaded, lacks a function, or has no device.
+pub fn from_environment() -> Result<Option<Arc<Driver>>> {
+    match std::env::var_os(VARIABLE) {
+        Some(path) if !path.is_empty() => open(path).map(Some),
+        _ => Ok(None),
+    }
+}
+
+/// Loads the driver from a file, or returns it if it is loaded already.
+///
+/// # Errors
+/// If the file is not a driver, as in [`from_environment`].
+pub fn open(path: OsString) -> Result<Arc<Driver>> {
+    static OPEN: Mutex<BTreeMap<OsString, Arc<Driver>>> = Mutex::new(BTreeMap::new());
+    let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(driver) = open.get(&path) {
+        return Ok(driver.clone());
+    }
+    let driver = Arc::new(load(Path::new(&path))?);
+    open.insert(path, driver.clone());
+    Ok(driver)
+}
+
+/// Functions of `driver.h`, in the order of [`load`]. `VTADeviceFree` is required, but the device is kept until the process
+/// exits.
+const NAMES: [&str; 10] = [
+    "VTADeviceAlloc",
+    "VTADeviceFree",
+    "VTADeviceRun",
+    "VTAMemAlloc",
+    "VTAMemFree",
+    "VTAMemGetPhyAddr",
+    "VTAMemCopyFromHost",
+    "VTAMemCopyToHost",
+    "VTAFlushCache",
+    "VTAInvalidateCache",
+];
+
+fn load(path: &Path) -> Result<Driver> {
+    let invalid = |problem: String| {
+        Error::new(format!("driver {} ({VARIABLE}): {problem}", path.display())).hint(
+            "a driver is a shared library that exports the functions of VTA's driver.h; without the variable, the \
+             simulator is used",
+        )
+    };
+    let symbols = library::open(path, NAMES).map_err(invalid)?;
+    let [device_alloc, _, run, alloc, free, address, from_host, to_host, flush, invalidate] = symbols;
+    // SAFETY: `driver.h` declares the functions with these types.
+    let (device_alloc, functions) = unsafe {
+        let functions = Functions {
+            run: std::mem::transmute::<Symbol, DeviceRun>(run),
+            alloc: std::mem::transmute::<Symbol, MemAlloc>(alloc),
+            free: std::mem::transmute::<Symbol, MemFree>(free),
+            address: std::mem::transmute::<Symbol, MemGetPhyAddr>(address),
+            copy_from_host: std::mem::transmute::<Symbol, MemCopyFromHost>(from_host),
+            copy_to_host: std::mem::transmute::<Symbol, MemCopyToHost>(to_host),
+            flush: std::mem::transmute::<Symbol, Cache>(flush),
+            invalidate: std::mem::transmute::<Symbol, Cache>(invalidate),
+        };
+        (std::mem::transmute::<Symbol, DeviceAlloc>(device_alloc), functions)
+    };
+    // SAFETY: the function takes nothing.
+    let device = unsafe { device_alloc() };
+    if device.is_null() {
+        return Err(invalid("VTADeviceAlloc returned no device".into()));
+    }
+    Ok(Driver {
+        path: path.to_owned(),
+        functions,
+        device: Handle(device),
+        busy: Mutex::new(()),
+        lost: AtomicBool::new(false),
+    })
+}
+
+/// Memory of a driver that its device reads and writes.
+pub struct DeviceMemory {
+    driver: Arc<Driver>,
+    pointer: Handle,
+    address: u32,
+    size: usize,
+}
+
+impl DeviceMemory {
+    /// Allocates memory.
+    ///
+    /// # Errors
+    /// A driver without memory left.
+    pub fn new(driver: &Arc<Driver>, size: usize) -> Result<DeviceMemory> {
+        let _one_at_a_time = driver.lock()?;
+        // SAFETY: the function returns memory of the size, or null. Memory is cached (1), as copies flush it.
+        let pointer = unsafe { (driver.functions.alloc)(size.max(1), 1) };
+        if pointer.is_null() {
+            return Err(driver.error(&format!("VTAMemAlloc returned no memory for {size} bytes")));
+        }
+        // SAFETY: the pointer is that of an allocation.
+        let address = unsafe { (driver.functions.address)(pointer) };
+        Ok(DeviceMemory { driver: driver.clone(), pointer: Handle(pointer), address, size })
+    }
+
+    /// Returns the address of the memory as the device sees it.
+    pub fn address(&self) -> u64 {
+        self.address.into()
+    }
+
+    /// Copies bytes to the start of the memory.
+    ///
+    /// # Errors
+    /// More bytes than the memory has, or a device that is lost.
+    pub fn write(&self, bytes: &[u8]) -> Result<()> {
+        let size = self.check(bytes.len())?;
+        let _one_at_a_time = self.driver.lock()?;
+        let Functions { copy_from_host, flush, .. } = self.driver.functions;
+        // SAFETY: the memory has the size, and the slice is readable.
+        unsafe {
+            copy_from_host(self.pointer.0, bytes.as_ptr().cast(), bytes.len());
+            flush(self.pointer.0, self.address, size);
+        }
+        Ok(())
+    }
+
+    /// Copies bytes from the start of the memory.
+    ///
+    /// # Errors
+    /// More bytes than the memory has, or a device that is lost.
+    pub fn read(&self, bytes: &mut [u8]) -> Result<()> {
+        let size = self.check(bytes.len())?;
+        let _one_at_a_time = self.driver.lock()?;
+        let Functions { copy_to_host, invalidate, .. } = self.driver.functions;
+        // SAFETY: the memory has the size, and the slice is writable.
+        unsafe {
+            invalidate(self.pointer.0, self.address, size);
+            copy_to_host(bytes.as_mut_ptr().cast(), self.pointer.0, bytes.len());
+        }
+        Ok(())
+    }
+
+    fn check(&self, bytes: usize) -> Result<c_int> {
+        match c_int::try_from(bytes) {
+            Ok(size) if bytes <= self.size => Ok(size),
+            _ => Err(Error::new(format!("expected at most {} bytes, found {bytes}", self.size))),
+        }
+    }
+}
+
+impl Drop for DeviceMemory {
+    fn drop(&mut self) {
+        // A device that has not ended a run may still write to the memory.
+        if let Ok(_one_at_a_time) = self.driver.lock() {
+            // SAFETY: the pointer is that of an allocation, which is not used after this.
+            unsafe { (self.driver.functions.free)(self.pointer.0) };
+        }
+    }
+}
+
+impl Driver {
+    fn error(&self, problem: &str) -> Error {
+        Error::new(format!("driver {} ({VARIABLE}): {problem}", self.path.display()))
+    }
+
+    fn lock(&self) -> Result<std::sync::MutexGuard<'_, ()>> {
+        if self.lost.load(Ordering::Acquire) {
+            return Err(self.error("an earlier run has not ended"));
+        }
+        Ok(self.busy.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Runs instructions that begin at an address, and waits for their end.
+    ///
+    /// # Errors
+    /// A driver that reports an error, or does not answer in time. The device is then not used again.
+    pub fn run(self: &Arc<Driver>, address: u64, count: usize, deadline: Duration) -> Result<()> {
+        let _one_at_a_time = self.lock()?;
+        let (Ok(address), Ok(count)) = (u32::try_from(address), u32::try_from(count)) else {
+            return Err(self.error("expected addresses and counts of 32 bits"));
+        };
+        let (done, answer) = mpsc::channel();
+        let (run, device) = (self.functions.run, self.device);
+        // The driver may never return, so it is called on a thread of its own.
+        let call = move || {
+            let device = device;
+            // SAFETY: the instructions lie in memory of the driver, and the checker has accepted them.
+            let code = unsafe { run(device.0, address, count, WAIT_CYCLES) };
+            // The receiver is gone if the deadline has passed.
+            let _ = done.send(code);
+        };
+        std::thread::Builder::new()
+            .name("vta-run".into())
+            .spawn(call)
+            .map_err(|error| self.error(&format!("cannot start a thread: {error}")))?;
+        match answer.recv_timeout(deadline) {
+            Ok(0) => Ok(()),
+            Ok(code) => Err(self.error(&format!("VTADeviceRun: expected 0, found {code}: the run has timed out"))),
+            Err(RecvTimeoutError::Timeout) => {
+                self.lost.store(true, Ordering::Release);
+                Err(self.error(&format!("VTADeviceRun: no answer within {:.1} s", deadline.as_secs_f64())))
+            }
+            Err(RecvTimeoutError::Disconnected) => Err(self.error("VTADeviceRun: the call ended without an answer")),
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! Compiled region: buffers in the memory that host and device share, layers, and the stream.
+
+use crate::lower::Node;
+use crate::pack::{Layout, Weights};
+use byoc_vta_machine::check::Segment;
+use byoc_vta_machine::config::Config;
+use byoc_vta_machine::isa::{Insn, Memory, Op};
+use byoc_vta_program::layer::{Form, Layer};
+use byoc_vta_program::tile::Tile;
+use serde::{Deserialize, Serialize};
+use std::ops::Range;
+
+/// Page of the driver's memory, at which buffers begin.
+pub const PAGE: usize = 4096;
+
+/// Compiled region.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Image {
+    /// Symbol of the region.
+    pub symbol: String,
+    /// Device that the stream is for.
+    pub config: Config,
+    /// Inputs of the region.
+    pub inputs: Vec<Edge>,
+    /// Outputs of the region.
+    pub outputs: Vec<Edge>,
+    /// Number of constants of the region.
+    pub constants: usize,
+    /// Buffers.
+    pub buffers: Vec<Buffer>,
+    /// Layers in the order of their execution.
+    pub layers: Vec<LayerInfo>,
+    /// Instructions of each run of the device.
+    pub runs: Vec<Range<usize>>,
+    /// Contents of the buffer of vectors.
+    pub vectors: Vec<u8>,
+    /// Contents of the buffer of micro-operations.
+    pub uops: Vec<u32>,
+    /// Instructions. Addresses of transfers are relative to their buffers.
+    pub stream: Vec<Insn>,
+    /// Buffer that each instruction accesses.
+    pub accessed: Vec<Option<u32>>,
+}
+
+/// Input or output of a region.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Edge {
+    /// Dimensions of the tensor.
+    pub shape: Vec<usize>,
+    /// True for int32, which has four planes of bytes; otherwise int8.
+    pub int32: bool,
+    /// Buffer of the packed tensor.
+    pub buffer: u32,
+}
+
+impl Edge {
+    /// Returns the layout of the tensor.
+    pub fn layout(&self) -> Layout {
+        Layout::of(&self.shape)
+    }
+
+    /// Returns the size of the packed tensor in bytes.
+    pub fn bytes(&self, config: &Config) -> usize {
+        let form = if self.int32 { Form::Planes } else { Form::Bytes };
+        self.layout().elements(config) * config.element_bytes(Memory::Out) * form.bytes()
+    }
+}
+
+/// Buffer in the memory that host and device share.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Buffer {
+    /// Size in bytes.
+    pub bytes: usize,
+    /// Content.
+    pub content: Content,
+}
+
+/// Content of a buffer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Content {
+    /// Micro-operations.
+    Uops,
+    /// Weight element that is the identity matrix.
+    Identity,
+    /// Vectors: numbers per output channel.
+    Vectors,
+    /// Packed weights.
+    Weights(Weights),
+    /// Packed input, by index.
+    Input(usize),
+    /// Packed output, by index.
+    Output(usize),
+    /// Packed tensor between layers.
+    Scratch,
+}
+
+/// Layer of a region, for reports.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LayerInfo {
+    /// Operators, with the nodes of the model that they came from.
+    pub name: String,
+    /// Instructions.
+    pub instructions: Range<usize>,
+    /// Tile: rows, columns, blocks of input and output channels, virtual threads.
+    pub tile: [usize; 5],
+    /// Steps of the matrix unit.
+    pub gemm_steps: u64,
+    /// Bytes that transfers move.
+    pub bytes: u64,
+    /// Predicted cycles.
+    pub cycles: u64,
+}
+
+impl LayerInfo {
+    /// Describes a layer.
+    pub fn new(
+        config: &Config,
+        node: &Node,
+        layer: &Layer,
+        tile: Tile,
+        instructions: Range<usize>,
+        cycles: u64,
+        stream: &[Insn],
+    ) -> LayerInfo {
+        let moved = |insn: &Insn| match &insn.op {
+            Op::Load(transfer) | Op::Store(transfer) => {
+                u64::from(transfer.x_size) * u64::from(transfer.y_size) * config.element_bytes(transfer.memory) as u64
+            }
+            _ => 0,
+        };
+        LayerInfo {
+            name: node.comment.clone(),
+            bytes: stream[instructions.clone()].iter().map(moved).sum(),
+            instructions,
+            tile: [tile.size[0], tile.size[1], tile.inputs, tile.outputs, tile.threads.count()],
+            gemm_steps: if let Layer::Conv(conv) = layer { conv.gemm_steps() as u64 } else { 0 },
+            cycles,
+        }
+    }
+
+    /// Returns the part of the predicted cycles in which the matrix unit has a step.
+    pub fn utilization(&self) -> f64 {
+        self.gemm_steps as f64 / self.cycles.max(1) as f64
+    }
+}
+
+impl Image {
+    /// Returns addresses of the buffers, one after another at the starts of pages, and the end of the last one.
+    pub fn addresses(&self) -> (Vec<u64>, usize) {
+        let mut end = PAGE;
+        let mut addresses = Vec::with_capacity(self.buffers.len());
+        for buffer in &self.buffers {
+            addresses.push(end as u64);
+            end += buffer.bytes.next_multiple_of(PAGE).max(PAGE);
+        }
+        (addresses, end)
+    }
+
+    /// Returns the buffers for the checker.
+    pub fn segments(&self, addresses: &[u64]) -> Vec<Segment> {
+        let segment = |(buffer, address): (&Buffer, &u64)| Segment {
+            range: *address as usize..*address as usize + buffer.bytes,
+            writable: matches!(buffer.content, Content::Output(_) | Content::Scratch),
+            uops: (buffer.content == Content::Uops).then(|| self.uops.clone()),
+        };
+        self.buffers.iter().zip(addresses).map(segment).collect()
+    }
+
+    /// Returns the layer of an instruction.
+    pub fn layer_of(&self, instruction: usize) -> Option<&LayerInfo> {
+        self.layers.iter().find(|layer| layer.instructions.contains(&instruction))
+    }
+
+    /// Returns a sentence about an instruction: its layer, its number, and a message.
+    pub fn at(&self, instruction: Option<usize>, message: &str) -> String {
+        match instruction {
+            Some(index) => match self.layer_of(index) {
+                Some(layer) => format!("layer {}: instruction {index}: {message}", layer.name),
+                None => format!("instruction {index}: {message}"),
+            },
+            None => message.to_owned(),
+        }
+    }
+
+    /// Returns the predicted cycles of a run.
+    pub fn cycles(&self) -> u64 {
+        self.layers.iter().map(|layer| layer.cycles).sum()
+    }
+}

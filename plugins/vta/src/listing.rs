@@ -1,0 +1,50 @@
+//! Text of a compiled region: its device, its buffers, and the stream layer by layer.
+
+use crate::image::{Content, Image};
+use std::fmt::Write;
+
+/// Returns the listing of a region.
+pub fn listing(image: &Image) -> String {
+    let mut text = String::new();
+    let total: usize = image.buffers.iter().map(|buffer| buffer.bytes).sum();
+    let _ = writeln!(
+        text,
+        "device {}, {} layers, {} instructions, {} predicted cycles, {} runs, {total} bytes in {} buffers",
+        image.config.name(),
+        image.layers.len(),
+        image.stream.len(),
+        image.cycles(),
+        image.runs.len(),
+        image.buffers.len()
+    );
+    for (number, buffer) in image.buffers.iter().enumerate() {
+        let content = match &buffer.content {
+            Content::Uops => "micro-operations".to_owned(),
+            Content::Identity => "identity matrix".to_owned(),
+            Content::Vectors => "vectors".to_owned(),
+            Content::Weights(weights) => format!("weights of constant {}", weights.constant),
+            Content::Input(i) => format!("input {i}"),
+            Content::Output(i) => format!("output {i}"),
+            Content::Scratch => "tensor between layers".to_owned(),
+        };
+        let _ = writeln!(text, "buffer {number}: {content}, {} bytes", buffer.bytes);
+    }
+    for (number, layer) in image.layers.iter().enumerate() {
+        let [rows, columns, inputs, outputs, threads] = layer.tile;
+        let _ = writeln!(
+            text,
+            "\nlayer {number}: {}\n  tile {rows}x{columns}, {inputs} input blocks, {outputs} output blocks, {threads} threads; \
+             {} predicted cycles, {:.1} % GEMM; {} bytes",
+            layer.name,
+            layer.cycles,
+            100.0 * layer.utilization(),
+            layer.bytes
+        );
+        for index in layer.instructions.clone() {
+            let (Some(insn), Some(accessed)) = (image.stream.get(index), image.accessed.get(index)) else { continue };
+            let of = accessed.map(|buffer| format!("  ; buffer {buffer}")).unwrap_or_default();
+            let _ = writeln!(text, "  {index:>6}  {insn}{of}");
+        }
+    }
+    text
+}

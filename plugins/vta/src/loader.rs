@@ -1,0 +1,202 @@
+//! Loads regions onto a device, and runs them.
+
+use crate::backend::option;
+use crate::device::Device;
+use crate::image::{Content, Edge, Image};
+use crate::{blob, driver, listing, pack};
+use byoc_plugin_api::{
+    Call, Constant, DType, Error, Executable, LoadRequest, Loader, Prepared, Result, Services, Signature, TensorType,
+};
+use byoc_vta_machine::config::Config;
+use byoc_vta_machine::sim::{Counters, Mode};
+use serde_json::json;
+use std::sync::{Mutex, PoisonError};
+
+/// Loader of regions, `loadbinary_vta`.
+pub struct VtaLoader {
+    /// Parameters of the device.
+    pub config: Config,
+}
+
+/// Loaded region.
+struct LoadedRegion {
+    image: Image,
+    /// Path of the driver, or the name of the simulator.
+    device_name: String,
+    device: Mutex<Device>,
+    services: Services,
+}
+
+fn dtype(edge: &Edge) -> DType {
+    if edge.int32 { DType::I32 } else { DType::I8 }
+}
+
+/// Returns the types that a region was compiled for.
+fn signature(image: &Image) -> Signature {
+    let ty = |edge: &Edge| TensorType::new(dtype(edge), &edge.shape);
+    Signature { inputs: image.inputs.iter().map(ty).collect(), outputs: image.outputs.iter().map(ty).collect() }
+}
+
+impl Loader for VtaLoader {
+    fn load(&self, request: &LoadRequest<'_>) -> Result<Box<dyn Executable>> {
+        let image = blob::read(request.blob)?;
+        if image.symbol != request.symbol {
+            return Err(format!("expected the program of {}, found that of {}", request.symbol, image.symbol).into());
+        }
+        let same = Config { target: self.config.target.clone(), profile: self.config.profile, ..image.config.clone() };
+        if same != self.config {
+            let (wanted, found) = (self.config.name(), image.config.name());
+            return Err(Error::new(format!("expected a program for the device {wanted}, found one for {found}"))
+                .hint("compile the model again with the file of this device beside the plugin"));
+        }
+        if image.constants != request.constants.len() {
+            let (wanted, given) = (image.constants, request.constants.len());
+            return Err(format!("expected {wanted} constants, found {given}").into());
+        }
+        request.check_signature(&signature(&image))?;
+        let driver = driver::from_environment()?;
+        let (mut device, device_name) = match &driver {
+            Some(driver) => (Device::driver(&image, driver)?, driver.path.display().to_string()),
+            None => {
+                let strict = option(request.options, "simulator") == Some("strict");
+                let (mode, name) = if strict { (Mode::Strict, "strict") } else { (Mode::Functional, "functional") };
+                (Device::simulator(&image, mode)?, format!("{name} simulator"))
+            }
+        };
+        fill(&mut device, &image, request.constants, request.services)?;
+        Ok(Box::new(LoadedRegion {
+            image,
+            device_name,
+            device: Mutex::new(device),
+            services: request.services.clone(),
+        }))
+    }
+
+    fn query(&self, key: &str, data: &[u8]) -> Result<Option<Vec<u8>>> {
+        match key {
+            // The blob holds instructions of the device, not native code.
+            "blob.native" => Ok(Some(b"false".to_vec())),
+            "blob.listing" => Ok(Some(listing::listing(&blob::read(data)?).into_bytes())),
+            _ => Ok(None),
+        }
+    }
+}
+
+/// Writes weights, vectors and micro-operations to the device.
+fn fill(device: &mut Device, image: &Image, constants: &[Constant], services: &Services) -> Result<()> {
+    for (number, buffer) in image.buffers.iter().enumerate() {
+        let number = number as u32;
+        match &buffer.content {
+            Content::Uops => device.write(number, buffer.bytes, |to| {
+                to.chunks_exact_mut(4).zip(&image.uops).for_each(|(to, word)| to.copy_from_slice(&word.to_le_bytes()));
+                Ok(())
+            })?,
+            Content::Identity => {
+                let block = image.config.block();
+                device.write(number, buffer.bytes, |to| {
+                    to.fill(0);
+                    (0..block).for_each(|i| to[i * block + i] = 1);
+                    Ok(())
+                })?;
+            }
+            Content::Vectors => device.write(number, buffer.bytes, |to| {
+                to.copy_from_slice(&image.vectors);
+                Ok(())
+            })?,
+            Content::Weights(weights) => {
+                let constant = &constants[weights.constant];
+                let wanted = weights.kernels * weights.channels * weights.taps;
+                if constant.dtype() != DType::I8 || constant.bytes().len() != wanted {
+                    let problem =
+                        format!("constant {}: expected {wanted} int8 weights, found {constant:?}", weights.constant);
+                    return Err(Error::new(problem));
+                }
+                let tensor = constant.tensor();
+                let pack = |to: &mut [u8]| weights.pack(services, image.config.block(), tensor.as_slice::<i8>(), to);
+                device.write(number, buffer.bytes, pack)?;
+            }
+            Content::Input(_) | Content::Output(_) | Content::Scratch => {}
+        }
+    }
+    Ok(())
+}
+
+/// Checks the types of tensors against those of a region.
+fn check_tensors<'s>(
+    name: &str,
+    given: impl ExactSizeIterator<Item = (&'s [usize], Option<DType>)>,
+    edges: &[Edge],
+) -> Result<()> {
+    if given.len() != edges.len() {
+        return Err(Error::new(format!("expected {} {name}s, found {}", edges.len(), given.len())));
+    }
+    for (i, ((shape, found), edge)) in given.zip(edges).enumerate() {
+        if shape != edge.shape {
+            return Err(Error::new(format!("{name} {i}: expected shape {:?}, found {shape:?}", edge.shape)));
+        }
+        if let Some(found) = found.filter(|found| *found != dtype(edge)) {
+            return Err(Error::new(format!("{name} {i}: expected {}, found {found}", dtype(edge))));
+        }
+    }
+    Ok(())
+}
+
+impl LoadedRegion {
+    /// Reports the layers of a run, and what the simulator has counted.
+    fn report(&self, counters: Option<Counters>) {
+        for (number, layer) in self.image.layers.iter().enumerate() {
+            let [rows, columns, inputs, outputs, threads] = layer.tile;
+            let fields = json!({
+                "region": self.image.symbol,
+                "layer": number,
+                "device": self.device_name,
+                "cycles": layer.cycles,
+                "utilisation": layer.utilization(),
+                "gemm": layer.gemm_steps,
+                "bytes": layer.bytes,
+                "arguments": layer.instructions.len(),
+                "tile": json!({"rows": rows, "columns": columns, "inputs": inputs, "outputs": outputs, "threads": threads}),
+            });
+            self.services.event(&layer.name, &fields);
+        }
+        self.services.counter("vta.cycles", self.image.cycles());
+        let Some(counters) = counters else { return };
+        for (name, value) in counters.named() {
+            self.services.counter(&format!("vta.{name}"), value);
+        }
+    }
+}
+
+impl Executable for LoadedRegion {
+    fn prepare(&self, inputs: &[&[usize]]) -> Result<Prepared> {
+        check_tensors("input", inputs.iter().map(|shape| (*shape, None)), &self.image.inputs)?;
+        Ok(Prepared::exact(self.image.outputs.iter().map(|edge| &edge.shape)))
+    }
+
+    fn run(&self, call: Call<'_, '_>) -> Result<()> {
+        let Call { inputs, outputs, .. } = call;
+        let image = &self.image;
+        check_tensors("input", inputs.iter().map(|t| (t.shape(), Some(t.dtype()))), &image.inputs)?;
+        check_tensors("output", outputs.iter().map(|t| (t.shape(), Some(t.dtype()))), &image.outputs)?;
+        let (services, config) = (&self.services, &image.config);
+        let mut device = self.device.lock().unwrap_or_else(PoisonError::into_inner);
+        for (edge, tensor) in image.inputs.iter().zip(inputs) {
+            let pack = |to: &mut [u8]| pack::pack(services, config, &edge.layout(), tensor.as_slice::<i8>(), to);
+            device.write(edge.buffer, edge.bytes(config), pack)?;
+        }
+        let counters = device.run(image, &mut || services.cancelled())?;
+        for (edge, tensor) in image.outputs.iter().zip(outputs) {
+            let layout = edge.layout();
+            device.read(edge.buffer, edge.bytes(config), |from| {
+                if edge.int32 {
+                    pack::unpack_planes(services, config, &layout, from, tensor.as_mut_slice::<i32>())
+                } else {
+                    pack::unpack(services, config, &layout, from, tensor.as_mut_slice::<i8>())
+                }
+            })?;
+        }
+        drop(device);
+        self.report(counters);
+        Ok(())
+    }
+}

@@ -1,0 +1,497 @@
+//! Operations on accumulators: what follows a sum, a pooling or a tensor in the model, as operations of the device.
+
+use super::layer::{ChannelAxis, zero_point};
+use super::range::{self, ChannelStep, INT8, INT32, MAX_SHIFT, Range, ScaleError, addition, shifts_right};
+use super::{NodeStep, SCHEME, Widened};
+use byoc_plugin_api::{DType, RefusalCode};
+use byoc_plugin_support::operands::elements;
+use byoc_plugin_support::refusal::{CompileError, refuse, refuse_with_hint};
+use byoc_plugin_support::region::{Op, RegionIr, Val};
+use byoc_vta_machine::isa::AluOp;
+use std::collections::BTreeMap;
+
+/// Operations so far, with what they leave in the accumulators.
+pub struct Epilogue {
+    /// Operations.
+    pub steps: Vec<NodeStep>,
+    /// Ranges before each operation.
+    before: Vec<Vec<Range>>,
+    /// Number of output channels; 1 for a tensor that is read element by element.
+    channels: usize,
+    axis: ChannelAxis,
+    /// Range of each channel.
+    ranges: Vec<Range>,
+    /// Element type of the value in the model.
+    dtype: DType,
+}
+
+impl Epilogue {
+    /// Begins with accumulators whose channels have these ranges.
+    pub fn new(channels: usize, axis: ChannelAxis, ranges: Vec<Range>, dtype: DType) -> Epilogue {
+        Epilogue { steps: Vec::new(), before: Vec::new(), channels, axis, ranges, dtype }
+    }
+
+    /// Begins with the elements of an int8 tensor, of this element type in the model.
+    pub fn of_tensor(dtype: DType) -> Epilogue {
+        Epilogue::new(1, ChannelAxis::None, vec![INT8], dtype)
+    }
+
+    /// Appends an operator that reads `tail`, the value so far; false if the device has no operation for it.
+    ///
+    /// # Errors
+    /// An operator that the device has, with attributes or operands that it does not support.
+    pub fn append(
+        &mut self,
+        ir: &RegionIr<'_>,
+        op: &Op<'_>,
+        tail: Val,
+        widened: &BTreeMap<Val, Widened>,
+    ) -> Result<bool, CompileError> {
+        let known = [
+            "nn.bias_add",
+            "add",
+            "nn.relu",
+            "clip",
+            "cast",
+            "qnn.requantize",
+            "qnn.add",
+            "right_shift",
+            "left_shift",
+            "fixed_point_multiply",
+            "annotation.stop_fusion",
+        ];
+        if !known.contains(&op.name) {
+            return Ok(false);
+        }
+        let result = ir.val(op.outputs[0]);
+        if result.shape != ir.val(tail).shape {
+            let detail = format!("{}: expected a result with the shape of the operand", op.name);
+            return refuse(RefusalCode::UnsupportedShape, detail);
+        }
+        if op.inputs.iter().filter(|input| **input == tail).count() != 1 && op.name != "qnn.add" {
+            return refuse(RefusalCode::UnsupportedOp, format!("{}: expected one operand that is a sum", op.name));
+        }
+        match op.name {
+            "nn.bias_add" => self.add_constant(ir, op, tail)?,
+            "add" => {
+                let other = other(op, tail);
+                match widened.get(&other) {
+                    Some(widened) => self.add_tensor(widened.clone()),
+                    None => self.add_constant(ir, op, tail)?,
+                }
+            }
+            "nn.relu" => self.clamp([0, INT32[1]])?,
+            "clip" => self.clip(op)?,
+            "cast" => self.cast(result.dtype)?,
+            "qnn.requantize" => self.requantize(ir, op, tail, result.dtype)?,
+            "qnn.add" => self.quantized_add(ir, op, tail)?,
+            "right_shift" | "left_shift" => self.shift(ir, op, tail)?,
+            "fixed_point_multiply" => self.fixed_point(op)?,
+            _ => {}
+        }
+        self.dtype = result.dtype;
+        Ok(true)
+    }
+
+    /// Appends an operation with an immediate.
+    pub fn immediate(&mut self, op: AluOp, imm: i16) {
+        self.push(ChannelStep::Immediate(op, imm));
+    }
+
+    /// Appends an operation, merged with the one before where that has the same effect.
+    fn push(&mut self, step: ChannelStep) {
+        use ChannelStep::{Immediate, Vector};
+        let channels = self.channels;
+        let before = self.ranges.clone();
+        let operand = |step: &ChannelStep, channel: usize| match step {
+            Immediate(op, imm) => (*op, i64::from(*imm)),
+            Vector(op, operands) => (*op, operands.get(channel).copied().unwrap_or(0).into()),
+        };
+        for (channel, range) in self.ranges.iter_mut().enumerate() {
+            let (op, operand) = operand(&step, channel);
+            *range = range::after(op, *range, operand);
+        }
+        let merged = match (self.steps.last(), &step) {
+            // Additions are associative, as they wrap.
+            (Some(NodeStep::Channel(last)), Immediate(AluOp::Add, _) | Vector(AluOp::Add, _))
+                if operand(last, 0).0 == AluOp::Add =>
+            {
+                let sum = |channel| operand(last, channel).1 + operand(&step, channel).1;
+                let sums: Vec<i64> = (0..channels).map(|channel| i64::from(sum(channel) as i32)).collect();
+                let merged = addition(&sums);
+                // A tensor without channels has no vectors.
+                (channels > 1 || matches!(merged, Immediate(..)) || self.axis != ChannelAxis::None).then_some(merged)
+            }
+            _ => None,
+        };
+        match (merged, self.steps.last_mut()) {
+            (Some(merged), Some(last)) => *last = NodeStep::Channel(merged),
+            _ => {
+                self.steps.push(NodeStep::Channel(step));
+                self.before.push(before);
+            }
+        }
+    }
+
+    /// Scales bounded results of a shift by `2^-shift` more: one longer shift with other bounds does both, since rounding
+    /// down twice is rounding down once, and bounds commute with shifts. False if the operations so far are others.
+    fn scale_bounded(&mut self, shift: i64) -> bool {
+        let immediate_of = |step: &NodeStep| match step {
+            NodeStep::Channel(ChannelStep::Immediate(op, imm)) => Some((*op, i64::from(*imm))),
+            _ => None,
+        };
+        let is_bound =
+            |step: &&NodeStep| immediate_of(step).is_some_and(|(op, _)| matches!(op, AluOp::Max | AluOp::Min));
+        let is_shift = |step: &&NodeStep| match step {
+            NodeStep::Channel(ChannelStep::Immediate(AluOp::Shr, amount)) => *amount > 0,
+            NodeStep::Channel(ChannelStep::Vector(AluOp::Shr, _)) => true,
+            _ => false,
+        };
+        let bounds = self.steps.iter().rev().take_while(is_bound).count();
+        let shifts = self.steps.iter().rev().skip(bounds).take_while(is_shift).count();
+        let end = self.steps.len() - bounds - shifts;
+        if shifts == 0 || !(1..=MAX_SHIFT).contains(&shift) {
+            return false;
+        }
+        let values = |step: &NodeStep| match step {
+            NodeStep::Channel(ChannelStep::Immediate(_, imm)) => vec![i64::from(*imm); self.channels],
+            NodeStep::Channel(ChannelStep::Vector(_, values)) => values.iter().map(|value| i64::from(*value)).collect(),
+            NodeStep::Add(_) => Vec::new(),
+        };
+        let is_addition = |step: &NodeStep| match step {
+            NodeStep::Channel(ChannelStep::Immediate(op, _) | ChannelStep::Vector(op, _)) => *op == AluOp::Add,
+            NodeStep::Add(_) => false,
+        };
+        let first = end - usize::from(end > 0 && is_addition(&self.steps[end - 1]));
+        let mut addends = vec![0i64; self.channels];
+        if first < end {
+            addends = values(&self.steps[first]);
+        }
+        let mut amounts = vec![0i64; self.channels];
+        for step in &self.steps[end..end + shifts] {
+            amounts.iter_mut().zip(values(step)).for_each(|(amount, more)| *amount += more);
+        }
+        let half = 1i64 << (shift - 1);
+        for (addend, amount) in addends.iter_mut().zip(&amounts) {
+            *addend += half << amount;
+        }
+        amounts.iter_mut().for_each(|amount| *amount += shift);
+        let ranges = self.before[first].clone();
+        let fits = ranges.iter().zip(&addends).all(|(range, addend)| {
+            i32::try_from(*addend).is_ok() && range[0] + addend >= INT32[0] && range[1] + addend <= INT32[1]
+        });
+        let sum = addition(&addends);
+        let vector = matches!(sum, ChannelStep::Vector(..)) && self.axis == ChannelAxis::None;
+        if !fits || vector || amounts.iter().any(|amount| *amount > 2 * MAX_SHIFT) {
+            return false;
+        }
+        let bounds: Vec<(AluOp, i64)> = self.steps[end + shifts..].iter().filter_map(immediate_of).collect();
+        self.steps.truncate(first);
+        self.before.truncate(first);
+        self.ranges = ranges;
+        self.push(sum);
+        shifts_right(&amounts).into_iter().for_each(|step| self.push(step));
+        for (op, bound) in bounds {
+            // Bounds of int8 or of an immediate are small, so they fit after the shift as well.
+            self.immediate(op, ((bound + half) >> shift) as i16);
+        }
+        true
+    }
+
+    /// Bounds the accumulators, if they may be out of range. Bounds that follow bounds are one pair.
+    fn clamp(&mut self, [low, high]: Range) -> Result<(), CompileError> {
+        let (least, greatest) = (self.least(), self.greatest());
+        let mut bounds = [(AluOp::Max, low, least < low), (AluOp::Min, high, greatest > high)];
+        for (op, bound, needed) in &mut bounds {
+            if !*needed {
+                continue;
+            }
+            let Ok(imm) = i16::try_from(*bound) else {
+                let detail = format!("clip: expected bounds from -32768 to 32767, found {bound}");
+                return refuse(RefusalCode::UnsupportedAttr, detail);
+            };
+            if !self.tighten(*op, imm) {
+                self.push(ChannelStep::Immediate(*op, imm));
+            }
+        }
+        Ok(())
+    }
+
+    /// Tightens a bound that an earlier operation sets, with bounds alone after it; false if there is none.
+    fn tighten(&mut self, op: AluOp, imm: i16) -> bool {
+        let bounds = self
+            .steps
+            .iter()
+            .rev()
+            .take_while(|step| matches!(step, NodeStep::Channel(ChannelStep::Immediate(AluOp::Max | AluOp::Min, _))))
+            .count();
+        let first = self.steps.len() - bounds;
+        let found = self.steps[first..].iter_mut().find_map(|step| match step {
+            NodeStep::Channel(ChannelStep::Immediate(of, bound)) if *of == op => Some(bound),
+            _ => None,
+        });
+        let crosses = |range: &Range| {
+            let imm = i64::from(imm);
+            if op == AluOp::Max { imm > range[1] } else { imm < range[0] }
+        };
+        // Bounds that leave one value do not commute.
+        let Some(bound) = found.filter(|_| !self.ranges.iter().any(crosses)) else { return false };
+        *bound = if op == AluOp::Max { (*bound).max(imm) } else { (*bound).min(imm) };
+        for range in &mut self.ranges {
+            *range = range::after(op, *range, i64::from(imm));
+        }
+        true
+    }
+
+    fn least(&self) -> i64 {
+        self.ranges.iter().map(|range| range[0]).min().unwrap_or(0)
+    }
+
+    fn greatest(&self) -> i64 {
+        self.ranges.iter().map(|range| range[1]).max().unwrap_or(0)
+    }
+
+    fn add_tensor(&mut self, other: Widened) {
+        let range = other.steps.iter().fold(INT8, |range, (op, imm)| range::after(*op, range, i64::from(*imm)));
+        self.before.push(self.ranges.clone());
+        for of in &mut self.ranges {
+            let sum = [of[0] + range[0], of[1] + range[1]];
+            *of = if sum[0] < INT32[0] || sum[1] > INT32[1] { INT32 } else { sum };
+        }
+        self.steps.push(NodeStep::Add(other));
+    }
+
+    fn add_constant(&mut self, ir: &RegionIr<'_>, op: &Op<'_>, tail: Val) -> Result<(), CompileError> {
+        if self.dtype != DType::I32 {
+            let detail = format!("{}: expected an addition in int32, found {}", op.name, self.dtype);
+            return refuse(RefusalCode::UnsupportedDtype, detail);
+        }
+        let values = self.per_channel(ir, op, tail, "addend")?;
+        let addends: Vec<i64> = values.into_iter().map(i64::from).collect();
+        let step = addition(&addends);
+        if self.axis == ChannelAxis::None && matches!(step, ChannelStep::Vector(..)) {
+            let detail = "addend: expected a number from -32768 to 32767";
+            return refuse(RefusalCode::UnsupportedOp, detail);
+        }
+        self.push(step);
+        Ok(())
+    }
+
+    /// Returns a constant operand of an operator: a number for each channel.
+    fn per_channel(&self, ir: &RegionIr<'_>, op: &Op<'_>, tail: Val, name: &str) -> Result<Vec<i32>, CompileError> {
+        let input = usize::from(op.inputs.first() == Some(&tail));
+        let values = elements(ir, op, input, DType::I32, name, |t| t.as_slice::<i32>().to_vec())?;
+        let (rank, shape) = (ir.val(tail).shape.len(), &ir.val(op.inputs[input]).shape);
+        let axis = self.axis.index(rank);
+        let along = if op.name == "nn.bias_add" {
+            axis.is_some() && op.attrs().axis("axis", 1, rank) == axis && input == 1
+        } else {
+            // Broadcasting aligns shapes at the last dimension; all dimensions but that of the channels must be 1.
+            shape.len() <= rank
+                && shape.iter().rev().enumerate().all(|(i, &dim)| dim == 1 || rank.checked_sub(i + 1) == axis)
+        };
+        if !along || !(values.len() == 1 || values.len() == self.channels) {
+            let detail = format!("{name}: expected one value per channel, or one for all, found {shape:?}");
+            return refuse(RefusalCode::UnsupportedShape, detail);
+        }
+        Ok(if values.len() == 1 { vec![values[0]; self.channels] } else { values })
+    }
+
+    fn clip(&mut self, op: &Op<'_>) -> Result<(), CompileError> {
+        let (low, high) = (op.node.float("a_min").unwrap_or(f64::NAN), op.node.float("a_max").unwrap_or(f64::NAN));
+        if low.is_nan() || high.is_nan() || low > high {
+            let detail = format!("clip: expected bounds in order, found {low} to {high}");
+            return refuse(RefusalCode::UnsupportedAttr, detail);
+        }
+        // Clipping an integer to a fractional bound gives the bound without its fraction.
+        let whole = |bound: f64| bound.trunc().clamp(INT32[0] as f64, INT32[1] as f64) as i64;
+        self.clamp([whole(low), whole(high)])
+    }
+
+    fn cast(&self, to: DType) -> Result<(), CompileError> {
+        match (self.dtype, to) {
+            (DType::I32 | DType::I8, DType::I32) => Ok(()),
+            (DType::I32 | DType::I8, DType::I8) if self.least() >= INT8[0] && self.greatest() <= INT8[1] => Ok(()),
+            (DType::I32, DType::I8) => {
+                let detail = format!("cast: expected values of int8, found {} to {}", self.least(), self.greatest());
+                refuse_with_hint(RefusalCode::UnsupportedOp, detail, "clip before the cast")
+            }
+            (from, to) => {
+                refuse(RefusalCode::UnsupportedDtype, format!("cast: expected int32 to int8, found {from} to {to}"))
+            }
+        }
+    }
+
+    fn shift(&mut self, ir: &RegionIr<'_>, op: &Op<'_>, tail: Val) -> Result<(), CompileError> {
+        if op.inputs.first() != Some(&tail) || self.dtype != DType::I32 {
+            return refuse(RefusalCode::UnsupportedOp, format!("{}: expected an int32 sum to shift", op.name));
+        }
+        let amounts = self.per_channel(ir, op, tail, "amount")?;
+        let limit = if op.name == "left_shift" { MAX_SHIFT } else { 2 * MAX_SHIFT };
+        if let Some(amount) = amounts.iter().find(|amount| !(0..=limit).contains(&i64::from(**amount))) {
+            let detail = format!("{}: expected amounts from 0 to {limit}, found {amount}", op.name);
+            return refuse(RefusalCode::UnsupportedAttr, detail);
+        }
+        let amounts: Vec<i64> = amounts.into_iter().map(i64::from).collect();
+        if op.name == "right_shift" {
+            shifts_right(&amounts).into_iter().for_each(|step| self.push(step));
+            return Ok(());
+        }
+        if amounts.iter().any(|amount| *amount != amounts[0]) {
+            return refuse(RefusalCode::UnsupportedAttr, "left_shift: expected one amount for all channels");
+        }
+        if amounts[0] > 0 {
+            self.immediate(AluOp::Shr, -amounts[0] as i16);
+        }
+        Ok(())
+    }
+
+    /// Scales accumulators by `2^-shift` of their channel.
+    fn scale(&mut self, shifts: &[i64]) -> Result<(), CompileError> {
+        if self.axis == ChannelAxis::None && self.channels == 1 && shifts[0] > MAX_SHIFT {
+            let detail = format!("shift: expected at most {MAX_SHIFT} for a tensor, found {}", shifts[0]);
+            return refuse(RefusalCode::QuantScheme, detail);
+        }
+        match range::scale(&self.ranges, shifts) {
+            Ok(steps) => {
+                steps.into_iter().for_each(|step| self.push(step));
+                Ok(())
+            }
+            Err(ScaleError::Overflow(greatest)) => {
+                let detail = format!("expected sums below 2^31 with their rounding, found up to {greatest}");
+                refuse(RefusalCode::ResourceLimit, detail)
+            }
+            Err(ScaleError::Spread(bits)) => {
+                let detail = format!("expected scales of channels within a factor of 2^{MAX_SHIFT}, found 2^{bits}");
+                refuse(RefusalCode::QuantScheme, detail)
+            }
+        }
+    }
+
+    fn requantize(&mut self, ir: &RegionIr<'_>, op: &Op<'_>, tail: Val, to: DType) -> Result<(), CompileError> {
+        if op.inputs.first() != Some(&tail) || to != DType::I8 {
+            let detail = format!("qnn.requantize: expected a sum and a result of int8, found {to}");
+            return refuse(RefusalCode::UnsupportedDtype, detail);
+        }
+        for (input, name) in [(2, "input"), (4, "output")] {
+            zero_point(ir, op, input, &format!("{name} zero point of qnn.requantize"))?;
+        }
+        let rounding = op.attrs().text("rounding");
+        if !matches!(rounding, "" | "None" | "UPWARD") {
+            let detail = format!("rounding of qnn.requantize: expected UPWARD, found {rounding}");
+            return refuse_with_hint(RefusalCode::UnsupportedAttr, detail, "set rounding=\"UPWARD\"");
+        }
+        let compute = op.attrs().text("compute_dtype");
+        if !matches!(compute, "" | "None" | "int64") {
+            let detail = format!("compute_dtype of qnn.requantize: expected int64, found {compute}");
+            return refuse_with_hint(RefusalCode::UnsupportedAttr, detail, "set compute_dtype=\"int64\"");
+        }
+        let input = scales(ir, op, 1, "input scale of qnn.requantize")?;
+        let output = scales(ir, op, 3, "output scale of qnn.requantize")?;
+        let rank = ir.val(tail).shape.len();
+        let axis = op.attrs().axis("axis", -1, rank);
+        if input.len() != 1 && (axis != self.axis.index(rank) || input.len() != self.channels) {
+            let detail =
+                format!("expected 1 input scale, or one for each of {} channels, found {}", self.channels, input.len());
+            return refuse(RefusalCode::QuantScheme, detail);
+        }
+        let &[output] = &output[..] else {
+            return refuse(RefusalCode::QuantScheme, "qnn.requantize: expected 1 output scale");
+        };
+        let shifts = input.iter().map(|input| shift_of(*input, output)).collect::<Result<Vec<i64>, _>>()?;
+        let shifts = if shifts.len() == 1 { vec![shifts[0]; self.channels] } else { shifts };
+        self.scale(&shifts)?;
+        self.clamp(INT8)
+    }
+
+    fn fixed_point(&mut self, op: &Op<'_>) -> Result<(), CompileError> {
+        let multiplier = op.node.int("multiplier").unwrap_or(0);
+        let shift = op.node.int("shift").unwrap_or(0);
+        if multiplier <= 0 || multiplier.count_ones() != 1 || !(-31..=31).contains(&shift) {
+            let detail = format!(
+                "fixed_point_multiply: expected a multiplier that is a power of two, found {multiplier} and shift {shift}"
+            );
+            return refuse_with_hint(RefusalCode::QuantScheme, detail, SCHEME);
+        }
+        // The factor is multiplier * 2^(shift - 31).
+        let shift = 31 - shift - i64::from(multiplier.trailing_zeros());
+        if shift < 0 {
+            let detail = format!("fixed_point_multiply: expected a factor of at most 1, found 2^{}", -shift);
+            return refuse(RefusalCode::QuantScheme, detail);
+        }
+        self.scale(&vec![shift; self.channels])
+    }
+
+    fn quantized_add(&mut self, ir: &RegionIr<'_>, op: &Op<'_>, tail: Val) -> Result<(), CompileError> {
+        let [lhs, rhs, ..] = op.inputs[..] else {
+            return refuse(RefusalCode::UnsupportedOp, "qnn.add: expected 2 tensors");
+        };
+        for value in [lhs, rhs] {
+            let (dtype, shape) = (ir.val(value).dtype, &ir.val(value).shape);
+            if dtype != DType::I8 {
+                return refuse(RefusalCode::UnsupportedDtype, format!("qnn.add: expected int8, found {dtype}"));
+            }
+            if *shape != ir.val(op.outputs[0]).shape {
+                return refuse(RefusalCode::UnsupportedShape, "qnn.add: expected operands of one shape");
+            }
+        }
+        for (input, name) in [(3, "lhs"), (5, "rhs"), (7, "output")] {
+            zero_point(ir, op, input, &format!("{name} zero point of qnn.add"))?;
+        }
+        let one = |input: usize, name: &str| match scales(ir, op, input, &format!("{name} scale of qnn.add"))?[..] {
+            [scale] => Ok(scale),
+            _ => refuse(RefusalCode::QuantScheme, format!("qnn.add: expected 1 {name} scale")),
+        };
+        let (of_lhs, of_rhs, of_sum) = (one(2, "lhs")?, one(4, "rhs")?, one(6, "output")?);
+        let (own, other, tensor) = if lhs == tail { (of_lhs, of_rhs, rhs) } else { (of_rhs, of_lhs, lhs) };
+        // Every element of int8 is scaled to 0 by a shift of 9.
+        let shift = |scale: f32| -> Result<i64, CompileError> {
+            let shift = shift_of(scale, of_sum)?.min(9);
+            if shift < -MAX_SHIFT {
+                let detail = format!(
+                    "qnn.add: expected a scale of at most 2^{MAX_SHIFT} times the output's, found 2^{}",
+                    -shift
+                );
+                return refuse(RefusalCode::QuantScheme, detail);
+            }
+            Ok(shift)
+        };
+        let own = shift(own)?;
+        if own < 0 {
+            self.immediate(AluOp::Shr, own as i16);
+        } else if !self.scale_bounded(own) {
+            self.scale(&vec![own; self.channels])?;
+        }
+        let steps = match shift(other)? {
+            0 => Vec::new(),
+            left @ ..0 => vec![(AluOp::Shr, left as i16)],
+            right => vec![(AluOp::Add, 1 << (right - 1)), (AluOp::Shr, right as i16)],
+        };
+        self.add_tensor(Widened { tensor, steps });
+        self.clamp(INT8)
+    }
+}
+
+/// Returns the operand of an addition that is not `tail`.
+fn other(op: &Op<'_>, tail: Val) -> Val {
+    op.inputs.iter().copied().find(|input| *input != tail).unwrap_or(tail)
+}
+
+fn scales(ir: &RegionIr<'_>, op: &Op<'_>, input: usize, name: &str) -> Result<Vec<f32>, CompileError> {
+    let scales = elements(ir, op, input, DType::F32, name, |t| t.as_slice::<f32>().to_vec())?;
+    match scales.iter().find(|scale| !(scale.is_finite() && **scale > 0.0)) {
+        Some(scale) => refuse(RefusalCode::QuantScheme, format!("{name}: expected a finite scale > 0, found {scale}")),
+        None => Ok(scales),
+    }
+}
+
+/// Returns `n` of a ratio of scales of `2^-n`.
+fn shift_of(input: f32, output: f32) -> Result<i64, CompileError> {
+    let ratio = f64::from(input) / f64::from(output);
+    // A quotient of binary32 numbers is a normal binary64 number, so its exponent field is exact.
+    if ratio.to_bits() & ((1 << 52) - 1) != 0 {
+        let detail = format!("scale ratio: expected a power of two, found {ratio}");
+        return refuse_with_hint(RefusalCode::QuantScheme, detail, SCHEME);
+    }
+    Ok(1023 - (ratio.to_bits() >> 52) as i64)
+}

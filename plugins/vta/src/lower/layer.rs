@@ -1,0 +1,275 @@
+//! Geometry of the layers that begin a node, and what they require.
+
+use super::range::{INT32, Range};
+use super::{QUANTIZE, SCHEME};
+use byoc_plugin_api::{DType, RefusalCode};
+use byoc_plugin_support::operands::elements;
+use byoc_plugin_support::refusal::{CompileError, refuse, refuse_with_hint};
+use byoc_plugin_support::region::{Op, RegionIr, Val};
+use byoc_vta_program::tile::MAX_PAD;
+
+/// Convolution of (N, C, H, W) with (O, I, KH, KW), or a dense layer of (N, C) with (O, C).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConvShape {
+    /// True for a dense layer, whose rows are its batch.
+    pub dense: bool,
+    /// Images, or rows of a dense layer.
+    pub batch: usize,
+    /// Input channels.
+    pub channels: usize,
+    /// Rows and columns of the data.
+    pub size: [usize; 2],
+    /// Output channels.
+    pub kernels: usize,
+    /// Groups of channels.
+    pub groups: usize,
+    /// Rows and columns of a kernel.
+    pub kernel: [usize; 2],
+    /// Strides.
+    pub strides: [usize; 2],
+    /// Zeros before and after, in rows and columns.
+    pub pads: [[usize; 2]; 2],
+    /// Index of the weights in the constants.
+    pub weight: usize,
+}
+
+/// Maximum over windows of (N, C, H, W).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PoolShape {
+    /// Images.
+    pub batch: usize,
+    /// Channels.
+    pub channels: usize,
+    /// Rows and columns of the data.
+    pub size: [usize; 2],
+    /// Rows and columns of a window.
+    pub kernel: [usize; 2],
+    /// Strides.
+    pub strides: [usize; 2],
+    /// Rows above and columns on the left that windows may cover.
+    pub pads: [usize; 2],
+    /// Rows and columns of the result.
+    pub results: [usize; 2],
+}
+
+/// Returns the axis of the output channels of a sum.
+pub fn channel_axis(op: &Op<'_>) -> ChannelAxis {
+    if op.name.ends_with("dense") { ChannelAxis::Last } else { ChannelAxis::Second }
+}
+
+/// Axis of the channels of a tensor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChannelAxis {
+    /// Axis 1, of a convolution.
+    Second,
+    /// Last axis, of a dense layer.
+    Last,
+    /// None: the tensor is read element by element.
+    None,
+}
+
+impl ChannelAxis {
+    /// Returns the index of the axis.
+    pub fn index(self, rank: usize) -> Option<usize> {
+        match self {
+            ChannelAxis::Second => Some(1),
+            ChannelAxis::Last => rank.checked_sub(1),
+            ChannelAxis::None => None,
+        }
+    }
+}
+
+/// Returns the geometry of a convolution or a dense layer.
+///
+/// # Errors
+/// Element types, zero points, layouts or sizes that the device does not have.
+pub fn sums(ir: &RegionIr<'_>, op: &Op<'_>) -> Result<ConvShape, CompileError> {
+    check_types(ir, op)?;
+    let Some((weight, _)) = op.inputs.get(1).and_then(|weight| ir.constant(*weight)) else {
+        return refuse(RefusalCode::NotConstant, "weight: expected a constant");
+    };
+    let shape = if op.name.ends_with("dense") { dense(ir, op, weight)? } else { conv(ir, op, weight)? };
+    let sizes = [shape.batch, shape.channels, shape.kernels].into_iter().chain(shape.size).chain(shape.kernel);
+    if sizes.into_iter().any(|size| size == 0) {
+        return refuse(RefusalCode::UnsupportedShape, format!("{}: expected non-empty tensors", op.name));
+    }
+    if let Some(pad) = shape.pads.iter().flatten().find(|pad| **pad > MAX_PAD) {
+        let detail = format!("padding: expected at most {MAX_PAD}, found {pad}");
+        return refuse_with_hint(RefusalCode::UnsupportedAttr, detail, "pad with nn.pad before the convolution");
+    }
+    Ok(shape)
+}
+
+/// Checks the element types of a sum, and the zero points of a quantized one.
+fn check_types(ir: &RegionIr<'_>, op: &Op<'_>) -> Result<(), CompileError> {
+    for (i, &input) in op.inputs.iter().take(2).enumerate() {
+        let dtype = ir.val(input).dtype;
+        if dtype != DType::I8 {
+            let hint = if dtype.is_float() { QUANTIZE } else { SCHEME };
+            let detail = format!("input {i}: expected int8, found {dtype}");
+            return refuse_with_hint(RefusalCode::UnsupportedDtype, detail, hint);
+        }
+    }
+    let dtype = ir.val(op.outputs[0]).dtype;
+    if dtype != DType::I32 {
+        let detail = format!("result: expected int32, found {dtype}");
+        return refuse_with_hint(RefusalCode::UnsupportedDtype, detail, "set out_dtype=\"int32\"");
+    }
+    if op.name.starts_with("qnn.") {
+        for (i, name) in [(2, "input"), (3, "kernel")] {
+            zero_point(ir, op, i, &format!("{name} zero point"))?;
+        }
+    }
+    Ok(())
+}
+
+/// Checks that a zero point is 0.
+pub(super) fn zero_point(ir: &RegionIr<'_>, op: &Op<'_>, input: usize, name: &str) -> Result<(), CompileError> {
+    let zeros = elements(ir, op, input, DType::I32, name, |t| t.as_slice::<i32>().to_vec())?;
+    match zeros.iter().find(|zero| **zero != 0) {
+        Some(zero) => refuse_with_hint(RefusalCode::QuantScheme, format!("{name}: expected 0, found {zero}"), SCHEME),
+        None => Ok(()),
+    }
+}
+
+fn layout(op: &Op<'_>, keys: &[(&str, &str)]) -> Result<(), CompileError> {
+    for (key, wanted) in keys {
+        let found = op.attrs().text(key);
+        if found != *wanted && !(found.is_empty() && *key == "out_layout") {
+            let detail = format!("{key}: expected {wanted}, found {found}");
+            let hint =
+                "the pass convert_layout changes the layout: byoc opt --pass convert_layout --layout OPERATOR=NCHW";
+            return refuse_with_hint(RefusalCode::UnsupportedLayout, detail, hint);
+        }
+    }
+    let dilation = op.attrs().ints("dilation").unwrap_or_default();
+    if dilation.iter().any(|&d| d != 1) {
+        return refuse(RefusalCode::UnsupportedAttr, format!("dilation: expected [1, 1], found {dilation:?}"));
+    }
+    Ok(())
+}
+
+/// Converts sizes that the type relation has checked.
+fn sizes<const N: usize>(shape: &[i64]) -> Option<[usize; N]> {
+    let sizes: Vec<usize> = shape.iter().map(|&size| usize::try_from(size).ok()).collect::<Option<_>>()?;
+    sizes.try_into().ok()
+}
+
+fn shape_of<const N: usize>(ir: &RegionIr<'_>, value: Val, name: &str) -> Result<[usize; N], CompileError> {
+    let shape = &ir.val(value).shape;
+    match sizes(shape) {
+        Some(sizes) => Ok(sizes),
+        None => refuse(RefusalCode::UnsupportedShape, format!("{name}: expected rank {N}, found {}", shape.len())),
+    }
+}
+
+fn attribute(op: &Op<'_>, key: &str, value: i64) -> Result<usize, CompileError> {
+    match usize::try_from(value) {
+        Ok(value) if value <= usize::from(u16::MAX) => Ok(value),
+        _ => refuse(RefusalCode::UnsupportedAttr, format!("{key} of {}: expected 0 to 65535, found {value}", op.name)),
+    }
+}
+
+/// Returns strides and padding (before, after) of rows and columns.
+fn window(op: &Op<'_>) -> Result<([usize; 2], [[usize; 2]; 2]), CompileError> {
+    let strides = op.attrs().per_axis("strides", 2, 1);
+    let padding = op.attrs().padding(2);
+    let strides = [attribute(op, "strides", strides[0])?, attribute(op, "strides", strides[1])?];
+    if strides.contains(&0) {
+        return refuse(RefusalCode::UnsupportedAttr, "strides: expected at least 1, found 0");
+    }
+    let mut pads = [[0; 2]; 2];
+    for (pad, (before, after)) in pads.iter_mut().zip(padding) {
+        *pad = [attribute(op, "padding", before)?, attribute(op, "padding", after)?];
+    }
+    Ok((strides, pads))
+}
+
+fn conv(ir: &RegionIr<'_>, op: &Op<'_>, weight: usize) -> Result<ConvShape, CompileError> {
+    layout(op, &[("data_layout", "NCHW"), ("kernel_layout", "OIHW"), ("out_layout", "NCHW")])?;
+    let [batch, channels, height, width] = shape_of(ir, op.inputs[0], "data")?;
+    let [kernels, group_channels, kernel_height, kernel_width] = shape_of(ir, op.inputs[1], "kernel")?;
+    let groups = attribute(op, "groups", op.attrs().int("groups", 1))?;
+    if groups == 0 || channels != group_channels * groups || !kernels.is_multiple_of(groups) {
+        let detail = format!(
+            "expected channels and kernels of {groups} groups, found {channels} channels, {group_channels} in a group, \
+             and {kernels} kernels"
+        );
+        return refuse(RefusalCode::UnsupportedShape, detail);
+    }
+    let (strides, pads) = window(op)?;
+    let (size, kernel) = ([height, width], [kernel_height, kernel_width]);
+    Ok(ConvShape { dense: false, batch, channels, size, kernels, groups, kernel, strides, pads, weight })
+}
+
+fn dense(ir: &RegionIr<'_>, op: &Op<'_>, weight: usize) -> Result<ConvShape, CompileError> {
+    let [kernels, channels] = shape_of(ir, op.inputs[1], "weight")?;
+    let data = &ir.val(op.inputs[0]).shape;
+    if data.last() != Some(&(channels as i64)) {
+        let detail = format!("weight: expected {:?} input features, found {channels}", data.last());
+        return refuse(RefusalCode::UnsupportedShape, detail);
+    }
+    let rows = data[..data.len() - 1].iter().fold(1i64, |all, &dim| all.saturating_mul(dim));
+    let batch = usize::try_from(rows).unwrap_or(usize::MAX);
+    Ok(ConvShape {
+        dense: true,
+        batch,
+        channels,
+        size: [1, 1],
+        kernels,
+        groups: 1,
+        kernel: [1, 1],
+        strides: [1, 1],
+        pads: [[0; 2]; 2],
+        weight,
+    })
+}
+
+/// Returns the geometry of a pooling layer.
+///
+/// # Errors
+/// Element types, layouts or sizes that the device does not have.
+pub fn pool(ir: &RegionIr<'_>, op: &Op<'_>) -> Result<PoolShape, CompileError> {
+    let dtype = ir.val(op.inputs[0]).dtype;
+    if dtype != DType::I8 {
+        let hint = if dtype.is_float() { QUANTIZE } else { "" };
+        return refuse_with_hint(RefusalCode::UnsupportedDtype, format!("input 0: expected int8, found {dtype}"), hint);
+    }
+    layout(op, &[("layout", "NCHW"), ("out_layout", "NCHW")])?;
+    let [batch, channels, height, width] = shape_of(ir, op.inputs[0], "data")?;
+    let [.., rows, columns] = shape_of::<4>(ir, op.outputs[0], "result")?;
+    let (strides, pads) = window(op)?;
+    let kernel = op.attrs().per_axis("pool_size", 2, 1);
+    let kernel = [attribute(op, "pool_size", kernel[0])?, attribute(op, "pool_size", kernel[1])?];
+    if kernel.contains(&0) {
+        return refuse(RefusalCode::UnsupportedAttr, "pool_size: expected at least 1, found 0");
+    }
+    let pads = [pads[0][0], pads[1][0]];
+    Ok(PoolShape { batch, channels, size: [height, width], kernel, strides, pads, results: [rows, columns] })
+}
+
+/// Returns the range of the sums of each output channel.
+///
+/// # Errors
+/// Sums that may overflow: their value would depend on the order of the additions.
+pub fn ranges(ir: &RegionIr<'_>, shape: &ConvShape) -> Result<Vec<Range>, CompileError> {
+    let Some(weight) = ir.constants.get(shape.weight) else {
+        return refuse(RefusalCode::NotConstant, "weight: expected a constant");
+    };
+    let tensor = weight.tensor();
+    let taps = shape.channels / shape.groups * shape.kernel[0] * shape.kernel[1];
+    let range = |row: &[i8]| {
+        row.iter().fold([0i64; 2], |[low, high], &w| {
+            let ends = [i64::from(w) * -128, i64::from(w) * 127];
+            [low + ends[0].min(ends[1]), high + ends[0].max(ends[1])]
+        })
+    };
+    let ranges: Vec<Range> = tensor.as_slice::<i8>().chunks_exact(taps).map(range).collect();
+    match ranges.iter().find(|range| range[0] < INT32[0] || range[1] > INT32[1]) {
+        Some(range) => {
+            let detail = format!("expected sums below 2^31, found up to {}", range[1].max(-range[0]));
+            refuse(RefusalCode::ResourceLimit, detail)
+        }
+        None => Ok(ranges),
+    }
+}

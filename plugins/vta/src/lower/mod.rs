@@ -1,0 +1,264 @@
+//! Lowering of operators to nodes: sums, pooling and elementwise operations, each with the operations that follow on its
+//! accumulators.
+
+mod epilogue;
+mod layer;
+pub mod range;
+
+use byoc_plugin_api::{Constant, DType, Graph, RefusalCode};
+use byoc_plugin_support::refusal::{CompileError, refuse, refuse_with_hint};
+use byoc_plugin_support::region::{Def, Op, RegionIr, Val};
+use byoc_vta_machine::isa::AluOp;
+use epilogue::Epilogue;
+use range::ChannelStep;
+use std::collections::BTreeMap;
+
+pub use layer::{ConvShape, PoolShape};
+
+/// Hint for a model in float.
+const QUANTIZE: &str = "run \"byoc quantize\" first: byoc quantize MODEL --calibrate DATA --backend vta -o FILE.relay";
+/// Hint for a model in another quantization scheme.
+const SCHEME: &str = "run \"byoc quantize --backend vta\", or --scheme symmetric,power-of-two, for a model in the \
+                      quantization scheme of the device";
+
+/// Operation of a node on its accumulators.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NodeStep {
+    /// Operation with constants.
+    Channel(ChannelStep),
+    /// Addition of a tensor, after operations on its elements.
+    Add(Widened),
+}
+
+/// int8 tensor as int32, after operations on its elements.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Widened {
+    /// Tensor.
+    pub tensor: Val,
+    /// Operations.
+    pub steps: Vec<(AluOp, i16)>,
+}
+
+/// What a node computes before its operations.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Sums of products.
+    Conv(ConvShape),
+    /// Maxima over windows.
+    Pool(PoolShape),
+    /// The elements of a tensor.
+    Elementwise,
+}
+
+/// Work on one tensor whose result is stored.
+#[derive(Clone, Debug)]
+pub struct Node {
+    /// Work before the operations.
+    pub kind: Kind,
+    /// Tensor that it reads.
+    pub data: Val,
+    /// Operations on the accumulators.
+    pub steps: Vec<NodeStep>,
+    /// Tensor that it stores.
+    pub result: Val,
+    /// Index of the last operator.
+    last: usize,
+    /// Operators with the nodes of the model that they came from.
+    pub comment: String,
+}
+
+/// Lowered region.
+pub struct Network<'a> {
+    /// Operators over numbered values.
+    pub ir: RegionIr<'a>,
+    /// Nodes in the order of their execution.
+    pub nodes: Vec<Node>,
+}
+
+/// Lowers a region.
+///
+/// # Errors
+/// If the device does not support an operator, with the refusal of the first one.
+pub fn lower<'a>(graph: &'a Graph, constants: &'a [Constant]) -> Result<Network<'a>, CompileError> {
+    let ir = RegionIr::new(graph, constants)?;
+    ir.ops.iter().try_for_each(single_result)?;
+    let mut lowering =
+        Lowering { ir: &ir, fused: vec![false; ir.ops.len()], widened: BTreeMap::new(), nodes: Vec::new() };
+    for number in 0..ir.ops.len() {
+        if !lowering.fused[number] {
+            lowering.node(number)?;
+        }
+    }
+    let mut nodes = lowering.nodes;
+    // A node reads what earlier operators computed, so it is executed in the place of its last operator.
+    nodes.sort_by_key(|node| node.last);
+    check_values(&ir, &nodes)?;
+    Ok(Network { ir, nodes })
+}
+
+struct Lowering<'i, 'a> {
+    ir: &'i RegionIr<'a>,
+    fused: Vec<bool>,
+    /// Values that are no tensors in memory, but int8 tensors after operations.
+    widened: BTreeMap<Val, Widened>,
+    nodes: Vec<Node>,
+}
+
+impl<'a> Lowering<'_, 'a> {
+    /// Lowers the node that begins with operator `number`, and fuses the operators that follow.
+    fn node(&mut self, number: usize) -> Result<(), CompileError> {
+        let ir = self.ir;
+        let op = &ir.ops[number];
+        self.fused[number] = true;
+        let result = op.outputs[0];
+        let (kind, data, mut epilogue) = match op.name {
+            "nn.conv2d" | "qnn.conv2d" | "nn.dense" | "qnn.dense" => {
+                let shape = layer::sums(ir, op)?;
+                let ranges = layer::ranges(ir, &shape)?;
+                let epilogue = Epilogue::new(shape.kernels, layer::channel_axis(op), ranges, DType::I32);
+                (Kind::Conv(shape), op.inputs[0], epilogue)
+            }
+            "nn.max_pool2d" => (Kind::Pool(layer::pool(ir, op)?), op.inputs[0], Epilogue::of_tensor(DType::I8)),
+            _ if self.widen(op)? => return Ok(()),
+            _ => {
+                let Some((data, epilogue)) = self.elementwise(op)? else {
+                    let detail =
+                        format!("{} does not follow a convolution or a dense layer of the same region", op.name);
+                    return refuse(RefusalCode::UnsupportedOp, detail);
+                };
+                (Kind::Elementwise, data, epilogue)
+            }
+        };
+        let (mut last, mut tail, mut ops) = (number, result, vec![op]);
+        while !ir.outputs.contains(&tail) {
+            let &[user] = &ir.val(tail).users[..] else { break };
+            let next = ir.get(user);
+            if self.fused[user.index()] || !epilogue.append(ir, next, tail, &self.widened)? {
+                break;
+            }
+            self.fused[user.index()] = true;
+            (last, tail) = (last.max(user.index()), next.outputs[0]);
+            ops.push(next);
+        }
+        let comment = comment(&ops);
+        self.nodes.push(Node { kind, data, steps: epilogue.steps, result: tail, last, comment });
+        Ok(())
+    }
+
+    /// Records an operator that makes int32 of an int8 tensor, or works on such a value; false for other operators.
+    fn widen(&mut self, op: &Op<'a>) -> Result<bool, CompileError> {
+        let ir = self.ir;
+        let (from, to) = (op.inputs[0], op.outputs[0]);
+        let dtype = |value: Val| ir.val(value).dtype;
+        if op.name == "cast" && (dtype(from), dtype(to)) == (DType::I8, DType::I32) {
+            self.widened.insert(to, Widened { tensor: from, steps: Vec::new() });
+            return Ok(true);
+        }
+        let Some(Widened { tensor, mut steps }) = self.widened.get(&from).cloned() else { return Ok(false) };
+        let mut epilogue = Epilogue::of_tensor(DType::I32);
+        if !epilogue.append(ir, op, from, &BTreeMap::new())? || dtype(to) != DType::I32 {
+            return Ok(false);
+        }
+        for step in epilogue.steps {
+            match step {
+                NodeStep::Channel(ChannelStep::Immediate(op, imm)) => steps.push((op, imm)),
+                _ => return Ok(false),
+            }
+        }
+        self.widened.insert(to, Widened { tensor, steps });
+        Ok(true)
+    }
+
+    /// Begins an elementwise node with an operator on int8 tensors, or on values made of them.
+    fn elementwise(&self, op: &Op<'a>) -> Result<Option<(Val, Epilogue)>, CompileError> {
+        let ir = self.ir;
+        let first = op.inputs[0];
+        let (data, mut epilogue) = match self.widened.get(&first) {
+            Some(widened) => {
+                let mut epilogue = Epilogue::of_tensor(DType::I32);
+                for (op, imm) in &widened.steps {
+                    epilogue.immediate(*op, *imm);
+                }
+                (widened.tensor, epilogue)
+            }
+            None if ir.val(first).dtype == DType::I8 => (first, Epilogue::of_tensor(DType::I8)),
+            None => {
+                let dtype = ir.val(first).dtype;
+                let hint = if dtype.is_float() { QUANTIZE } else { "" };
+                let detail = format!("input 0: expected int8, found {dtype}");
+                return refuse_with_hint(RefusalCode::UnsupportedDtype, detail, hint);
+            }
+        };
+        Ok(epilogue.append(ir, op, first, &self.widened)?.then_some((data, epilogue)))
+    }
+}
+
+/// Returns the names of operators and of the nodes of the model that they came from.
+fn comment(ops: &[&Op<'_>]) -> String {
+    let names: Vec<&str> = ops.iter().map(|op| op.name).collect();
+    let mut sources: Vec<String> =
+        ops.iter().flat_map(|op| op.node.sources.iter().map(|source| source.to_string())).collect();
+    sources.dedup();
+    let from = if sources.is_empty() { String::new() } else { format!(" (from {})", sources.join(", ")) };
+    format!("{}{from}", names.join(", "))
+}
+
+/// Checks that an operator has one result, as all operators of the device have.
+fn single_result(op: &Op<'_>) -> Result<(), CompileError> {
+    match op.outputs.len() {
+        1 if !op.inputs.is_empty() => Ok(()),
+        n => refuse(RefusalCode::UnsupportedOp, format!("{}: expected operands and 1 result, found {n}", op.name)),
+    }
+}
+
+/// Checks that nodes read int8 tensors that are inputs or results, and that the outputs are results.
+fn check_values(ir: &RegionIr<'_>, nodes: &[Node]) -> Result<(), CompileError> {
+    let stored = |value: Val| nodes.iter().any(|node| node.result == value);
+    for node in nodes {
+        let added = node.steps.iter().filter_map(|step| match step {
+            NodeStep::Add(widened) => Some(widened.tensor),
+            NodeStep::Channel(_) => None,
+        });
+        for value in [node.data].into_iter().chain(added) {
+            let dtype = ir.val(value).dtype;
+            if dtype != DType::I8 {
+                return refuse(
+                    RefusalCode::UnsupportedDtype,
+                    format!("{}: expected int8, found {dtype}", node.comment),
+                );
+            }
+            match ir.val(value).def {
+                Def::Input(_) => {}
+                Def::Op(..) if stored(value) => {}
+                Def::Constant(_) => {
+                    let detail = format!("{}: expected a tensor, found a constant", node.comment);
+                    return refuse(RefusalCode::UnsupportedOp, detail);
+                }
+                Def::Op(..) => {
+                    let detail = format!("{}: expected the result of a layer as operand", node.comment);
+                    return refuse(RefusalCode::UnsupportedOp, detail);
+                }
+            }
+        }
+        let result = ir.val(node.result);
+        if !matches!(result.dtype, DType::I8 | DType::I32) {
+            let detail = format!("{}: expected a result of int8 or int32, found {}", node.comment, result.dtype);
+            return refuse(RefusalCode::UnsupportedDtype, detail);
+        }
+        if !matches!(node.kind, Kind::Conv(_)) && result.dtype != DType::I8 {
+            let detail = format!("{}: expected a result of int8, found {}", node.comment, result.dtype);
+            return refuse(RefusalCode::UnsupportedDtype, detail);
+        }
+        let mut tensors = [node.data, node.result].into_iter();
+        if tensors.any(|value| ir.val(value).shape.contains(&0)) {
+            return refuse(RefusalCode::UnsupportedShape, format!("{}: expected non-empty tensors", node.comment));
+        }
+    }
+    for (i, output) in ir.outputs.iter().enumerate() {
+        if !stored(*output) || ir.outputs[..i].contains(output) {
+            let detail = format!("output {i}: expected the result of a layer, and of no other output");
+            return refuse(RefusalCode::UnsupportedOp, detail);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,246 @@
+//! Ranges of accumulators, and the shifts that scale them to another scale.
+//!
+//! `qnn.requantize` by a ratio of `2^-n` with rounding upward is `(x + 2^(n-1)) >> n`, if the addition does not overflow.
+//! A range for each output channel shows that: weights and biases are constant.
+
+use byoc_vta_machine::isa::AluOp;
+
+/// Least and greatest value of an accumulator.
+pub type Range = [i64; 2];
+
+/// Range of int32.
+pub const INT32: Range = [i32::MIN as i64, i32::MAX as i64];
+
+/// Range of int8.
+pub const INT8: Range = [i8::MIN as i64, i8::MAX as i64];
+
+/// Maximum amount of a shift on which all devices agree.
+pub const MAX_SHIFT: i64 = 15;
+
+/// Operation on the accumulators of all channels.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ChannelStep {
+    /// The same operand for all channels.
+    Immediate(AluOp, i16),
+    /// An operand for each channel.
+    Vector(AluOp, Vec<i32>),
+}
+
+/// Reason why accumulators cannot be scaled by shifts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ScaleError {
+    /// A sum may pass the range of int32, with its greatest absolute value.
+    Overflow(i64),
+    /// The shifts of two channels differ by more than the device can shift.
+    Spread(i64),
+}
+
+fn saturating_range([low, high]: Range, add: i64, left: i64) -> Option<Range> {
+    let scaled = |value: i64| value.checked_mul(1i64.checked_shl(left as u32)?)?.checked_add(add);
+    let range = [scaled(low)?, scaled(high)?];
+    (range[0] >= INT32[0] && range[1] <= INT32[1]).then_some(range)
+}
+
+/// Returns the operations that scale accumulators by `2^-shift` of their channel, with halves rounded upward.
+///
+/// # Errors
+/// Sums that may overflow, or shifts that differ too much.
+pub fn scale(ranges: &[Range], shifts: &[i64]) -> Result<Vec<ChannelStep>, ScaleError> {
+    // Channels with a constant sum, such as those of weights that are 0, take any shift.
+    let varies = |(range, shift): (&Range, &i64)| (range[0] != range[1]).then_some(*shift);
+    let varying: Vec<i64> = ranges.iter().zip(shifts).filter_map(varies).collect();
+    let (least, greatest) = match (varying.iter().min(), varying.iter().max()) {
+        (Some(least), Some(greatest)) => (*least, *greatest),
+        _ => (0, 0),
+    };
+    let constant = ranges.iter().any(|range| range[0] == range[1]);
+    if least == greatest && least < 0 && !constant {
+        return left(ranges, -least);
+    }
+    let up = (-least).max(0);
+    if up > MAX_SHIFT {
+        return Err(ScaleError::Spread(greatest - least));
+    }
+    let mut plan = Vec::with_capacity(ranges.len());
+    for (range, shift) in ranges.iter().zip(shifts) {
+        plan.push(one(*range, *shift, up, greatest + up)?);
+    }
+    let mut steps = Vec::new();
+    if up > 0 {
+        steps.push(ChannelStep::Immediate(AluOp::Shr, -up as i16));
+    }
+    let (addends, amounts): (Vec<i64>, Vec<i64>) = plan.into_iter().unzip();
+    if addends.iter().any(|addend| *addend != 0) {
+        steps.push(addition(&addends));
+    }
+    steps.extend(shifts_right(&amounts));
+    Ok(steps)
+}
+
+/// Returns the addend and the shift to the right of a channel, after a shift of `up` to the left that all channels share.
+/// `common` is the shift of a channel that may take any.
+fn one(range: Range, shift: i64, up: i64, common: i64) -> Result<(i64, i64), ScaleError> {
+    let greatest = range[0].abs().max(range[1].abs());
+    let overflow = ScaleError::Overflow(greatest.saturating_mul(1 << up));
+    if range[0] == range[1] {
+        // A constant: the value after the shift that the others have.
+        let result = if shift <= 0 {
+            range[0].saturating_mul(1i64.checked_shl((-shift).min(40) as u32).unwrap_or(i64::MAX)).clamp(-256, 256)
+        } else {
+            (range[0] + (1i64 << (shift.min(40) - 1))) >> shift.min(40)
+        };
+        let amount = common.clamp(0, 2 * MAX_SHIFT);
+        let addend = (result.clamp(-256, 256) << amount.min(20)) - (range[0] << up);
+        return match i32::try_from(addend) {
+            Ok(addend) => Ok((i64::from(addend), amount.min(20))),
+            Err(_) => Err(overflow),
+        };
+    }
+    let amount = shift + up;
+    if amount == 0 {
+        return saturating_range(range, 0, up).map(|_| (0, 0)).ok_or(overflow);
+    }
+    let half = 1i64 << (amount - 1).min(40);
+    if amount <= 2 * MAX_SHIFT {
+        return saturating_range(range, half, up).map(|_| (half, amount)).ok_or(overflow);
+    }
+    // Larger shifts round every number of the range to 0, if that is shorter than the greatest shift.
+    let [low, high] = saturating_range(range, 0, up).ok_or(overflow.clone())?;
+    let limit = 1i64 << (2 * MAX_SHIFT);
+    if low >= -half && high < half && high - low < limit {
+        return Ok((-low, 2 * MAX_SHIFT));
+    }
+    Err(overflow)
+}
+
+/// Returns the operations that multiply by `2^up` and keep what int8 does not hold beyond its range.
+fn left(ranges: &[Range], up: i64) -> Result<Vec<ChannelStep>, ScaleError> {
+    // A number of 1 or more times 2^8 is out of range already.
+    let up = up.min(8);
+    let mut steps = Vec::new();
+    if ranges.iter().any(|range| saturating_range(*range, 0, up).is_none()) {
+        steps.extend([ChannelStep::Immediate(AluOp::Max, -256), ChannelStep::Immediate(AluOp::Min, 255)]);
+    }
+    steps.push(ChannelStep::Immediate(AluOp::Shr, -up as i16));
+    Ok(steps)
+}
+
+/// Returns the addition of a number per channel; one immediate if they are equal and small.
+pub fn addition(addends: &[i64]) -> ChannelStep {
+    let first = addends.first().copied().unwrap_or(0);
+    match i16::try_from(first) {
+        Ok(imm) if addends.iter().all(|addend| *addend == first) => ChannelStep::Immediate(AluOp::Add, imm),
+        _ => ChannelStep::Vector(AluOp::Add, addends.iter().map(|addend| *addend as i32).collect()),
+    }
+}
+
+/// Returns shifts to the right by an amount per channel of at most 30: by at most 15 at a time, and by immediates where all
+/// amounts are equal.
+pub fn shifts_right(amounts: &[i64]) -> Vec<ChannelStep> {
+    let (least, greatest) = (amounts.iter().min().copied().unwrap_or(0), amounts.iter().max().copied().unwrap_or(0));
+    let immediate = |amount: i64| ChannelStep::Immediate(AluOp::Shr, amount as i16);
+    if least == greatest {
+        let parts = [greatest.min(MAX_SHIFT), greatest - greatest.min(MAX_SHIFT)];
+        return parts.into_iter().filter(|amount| *amount > 0).map(immediate).collect();
+    }
+    let vector =
+        |amounts: Vec<i64>| ChannelStep::Vector(AluOp::Shr, amounts.iter().map(|amount| *amount as i32).collect());
+    let common = greatest - MAX_SHIFT;
+    if common <= 0 {
+        return vec![vector(amounts.to_vec())];
+    }
+    if least >= common {
+        return vec![immediate(common), vector(amounts.iter().map(|amount| amount - common).collect())];
+    }
+    let parts = amounts.iter().map(|amount| (*amount.min(&MAX_SHIFT), amount - amount.min(&MAX_SHIFT)));
+    let (first, second): (Vec<i64>, Vec<i64>) = parts.unzip();
+    vec![vector(first), vector(second)]
+}
+
+/// Returns the range of an accumulator after an operation.
+pub fn after(op: AluOp, [low, high]: Range, operand: i64) -> Range {
+    let range = match op {
+        AluOp::Min => [low.min(operand), high.min(operand)],
+        AluOp::Max => [low.max(operand), high.max(operand)],
+        AluOp::Add => [low + operand, high + operand],
+        AluOp::Mul => return INT32,
+        AluOp::Shr if operand < 0 => [low << -operand, high << -operand],
+        AluOp::Shr => [low >> operand, high >> operand],
+    };
+    // A number that wraps may be any.
+    if range[0] < INT32[0] || range[1] > INT32[1] { INT32 } else { range }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Applies operations to an accumulator of a channel, as the device does.
+    fn apply(steps: &[ChannelStep], channel: usize, value: i64) -> i64 {
+        let value = i32::try_from(value).unwrap();
+        i64::from(steps.iter().fold(value, |value, step| {
+            let (op, operand) = match step {
+                ChannelStep::Immediate(op, imm) => (*op, i32::from(*imm)),
+                ChannelStep::Vector(op, operands) => (*op, operands[channel]),
+            };
+            match op {
+                AluOp::Add => value.checked_add(operand).expect("no overflow"),
+                AluOp::Max => value.max(operand),
+                AluOp::Min => value.min(operand),
+                AluOp::Shr if operand < 0 => value.checked_mul(1 << -operand).expect("no overflow"),
+                AluOp::Shr => {
+                    assert!(operand <= 15);
+                    value >> operand
+                }
+                AluOp::Mul => unreachable!(),
+            }
+        }))
+    }
+
+    /// Computes the definition, clipped to int8.
+    fn wanted(value: i64, shift: i64) -> i64 {
+        let value = i128::from(value);
+        let scaled = if shift <= 0 { value << -shift } else { (value + (1i128 << (shift - 1))) >> shift };
+        scaled.clamp(-128, 127) as i64
+    }
+
+    fn check(ranges: &[Range], shifts: &[i64]) {
+        let steps = scale(ranges, shifts).unwrap_or_else(|error| panic!("{ranges:?} {shifts:?}: {error:?}"));
+        for (channel, (range, shift)) in ranges.iter().zip(shifts).enumerate() {
+            let inner = [-(1i64 << 20), -1000, -129, -128, -2, -1, 0, 1, 2, 127, 128, 999, 1 << 20];
+            let ends = [range[0], range[0] + 1, range[1] - 1, range[1]];
+            for value in inner.into_iter().chain(ends).filter(|value| (range[0]..=range[1]).contains(value)) {
+                let found = apply(&steps, channel, value).clamp(-128, 127);
+                assert_eq!(found, wanted(value, *shift), "{value} by {shift}: {steps:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn scales_by_equal_shifts() {
+        for shift in -12..=34 {
+            check(&[[-100_000, 90_000]], &[shift]);
+            check(&[[-100_000, 90_000], [-5, 7]], &[shift, shift]);
+        }
+        check(&[[-(1 << 30), (1 << 30) - 1]], &[30]);
+        check(&[INT32], &[-20]);
+        assert!(matches!(scale(&[INT32], &[3]), Err(ScaleError::Overflow(_))));
+    }
+
+    #[test]
+    fn scales_by_a_shift_per_channel() {
+        check(&[[-1000, 1000], [-100_000, 3], [0, 9]], &[3, 9, 12]);
+        check(&[[-1000, 1000], [-100_000, 3], [0, 9]], &[17, 19, 30]);
+        check(&[[-1000, 1000], [-100_000, 3], [0, 9]], &[2, 9, 30]);
+        check(&[[-1000, 1000], [-1000, 3], [0, 9]], &[-4, 0, 5]);
+        check(&[[-1000, 1000], [-1000, 3], [0, 9]], &[33, 5, 40]);
+    }
+
+    #[test]
+    fn channels_with_a_constant_sum_take_any_shift() {
+        check(&[[-1000, 1000], [0, 0], [70, 70], [-9, -9]], &[7, -60, 3, -5]);
+        check(&[[5, 5]], &[1]);
+        check(&[[0, 0]], &[60]);
+        check(&[[-1_000_000, 1_000_000], [-123_456, -123_456]], &[18, 9]);
+    }
+}

@@ -1,0 +1,268 @@
+//! Packed tensors: blocks of channels, as the device reads and writes them.
+
+use byoc_plugin_api::{Result, Services};
+use byoc_vta_machine::config::Config;
+use serde::{Deserialize, Serialize};
+
+/// Dimensions of a tensor at the edge of a region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Layout {
+    /// (N, C, H, W), packed as (N/b, C/c, H, W, b, c).
+    Images {
+        /// N.
+        batch: usize,
+        /// C.
+        channels: usize,
+        /// H times W.
+        positions: usize,
+    },
+    /// (N, C), packed as (C/c, N/b, b, c): rows of a dense layer are positions of one image.
+    Rows {
+        /// N.
+        rows: usize,
+        /// C.
+        channels: usize,
+    },
+}
+
+impl Layout {
+    /// Returns the layout of a tensor: images for rank 4, otherwise rows of the last dimension.
+    pub fn of(shape: &[usize]) -> Layout {
+        match *shape {
+            [batch, channels, height, width] => Layout::Images { batch, channels, positions: height * width },
+            [] => Layout::Rows { rows: 1, channels: 1 },
+            [ref leading @ .., channels] => Layout::Rows { rows: leading.iter().product(), channels },
+        }
+    }
+
+    /// Returns the number of activation elements of the device.
+    pub fn elements(&self, config: &Config) -> usize {
+        let (b, c) = (config.batch(), config.block());
+        match *self {
+            Layout::Images { batch, channels, positions } => batch.div_ceil(b) * channels.div_ceil(c) * positions,
+            Layout::Rows { rows, channels } => rows.div_ceil(b) * channels.div_ceil(c),
+        }
+    }
+
+    /// Returns the number of numbers of the tensor.
+    pub fn count(&self) -> usize {
+        match *self {
+            Layout::Images { batch, channels, positions } => batch * channels * positions,
+            Layout::Rows { rows, channels } => rows * channels,
+        }
+    }
+
+    /// Returns the number of slabs that are packed independently of each other, with the elements of one.
+    fn slabs(&self, config: &Config) -> (usize, usize) {
+        let (b, c) = (config.batch(), config.block());
+        match *self {
+            Layout::Images { batch, channels, positions } => (batch.div_ceil(b) * channels.div_ceil(c), positions),
+            Layout::Rows { rows, channels } => (channels.div_ceil(c), rows.div_ceil(b)),
+        }
+    }
+
+    /// Calls `f` with each number of a slab: its index in the slab, and in the tensor.
+    fn for_each(&self, config: &Config, slab: usize, mut f: impl FnMut(usize, usize)) {
+        let (b, c) = (config.batch(), config.block());
+        match *self {
+            Layout::Images { batch, channels, positions } => {
+                let blocks = channels.div_ceil(c);
+                let (first_image, first_channel) = (slab / blocks * b, slab % blocks * c);
+                for image in 0..b.min(batch - first_image) {
+                    for channel in 0..c.min(channels - first_channel) {
+                        let from = ((first_image + image) * channels + first_channel + channel) * positions;
+                        let to = image * c + channel;
+                        (0..positions).for_each(|position| f(position * b * c + to, from + position));
+                    }
+                }
+            }
+            Layout::Rows { rows, channels } => {
+                let first_channel = slab * c;
+                for row in 0..rows {
+                    for channel in 0..c.min(channels - first_channel) {
+                        f(row / b * b * c + row % b * c + channel, row * channels + first_channel + channel);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Memory that tasks write in disjoint slabs.
+#[derive(Clone, Copy)]
+struct Target<T>(*mut T);
+
+// SAFETY: tasks write disjoint parts.
+unsafe impl<T: Send> Send for Target<T> {}
+// SAFETY: as above.
+unsafe impl<T: Send> Sync for Target<T> {}
+
+impl<T: Copy> Target<T> {
+    /// Writes an element. A method, so that closures capture the `Target`, which is `Sync`, and not its raw pointer.
+    ///
+    /// # Safety
+    /// The memory must hold the element, and nothing else may access it during the call.
+    unsafe fn write(self, at: usize, value: T) {
+        // SAFETY: the caller's contract.
+        unsafe { self.0.add(at).write(value) };
+    }
+}
+
+/// Packs a tensor. Channels and rows that it does not have are zeros.
+///
+/// # Errors
+/// A task that panicked.
+pub fn pack(services: &Services, config: &Config, layout: &Layout, tensor: &[i8], packed: &mut [u8]) -> Result<()> {
+    let (slabs, elements) = layout.slabs(config);
+    let lanes = config.batch() * config.block();
+    assert!(tensor.len() == layout.count() && packed.len() == slabs * elements * lanes, "sizes of a tensor");
+    packed.fill(0);
+    let target = Target(packed.as_mut_ptr());
+    services.parallel_for(slabs, |slab| {
+        let first = slab * elements * lanes;
+        // SAFETY: each slab belongs to one task, and `packed` holds all slabs.
+        layout.for_each(config, slab, |at, from| unsafe { target.write(first + at, tensor[from] as u8) });
+    })
+}
+
+/// Unpacks an int8 tensor.
+///
+/// # Errors
+/// A task that panicked.
+pub fn unpack(services: &Services, config: &Config, layout: &Layout, packed: &[u8], tensor: &mut [i8]) -> Result<()> {
+    unpack_with(services, config, layout, packed.len(), tensor, |at| packed[at] as i8)
+}
+
+/// Unpacks an int32 tensor from four planes of bytes.
+///
+/// # Errors
+/// A task that panicked.
+pub fn unpack_planes(
+    services: &Services,
+    config: &Config,
+    layout: &Layout,
+    packed: &[u8],
+    tensor: &mut [i32],
+) -> Result<()> {
+    let plane = packed.len() / 4;
+    let value = |at: usize| i32::from_le_bytes([0, 1, 2, 3].map(|number| packed[number * plane + at]));
+    unpack_with(services, config, layout, plane, tensor, value)
+}
+
+fn unpack_with<T: Copy + Send>(
+    services: &Services,
+    config: &Config,
+    layout: &Layout,
+    bytes: usize,
+    tensor: &mut [T],
+    value: impl Fn(usize) -> T + Sync,
+) -> Result<()> {
+    let (slabs, elements) = layout.slabs(config);
+    let lanes = config.batch() * config.block();
+    assert!(tensor.len() == layout.count() && bytes == slabs * elements * lanes, "sizes of a tensor");
+    let target = Target(tensor.as_mut_ptr());
+    services.parallel_for(slabs, |slab| {
+        let first = slab * elements * lanes;
+        // SAFETY: each element of the tensor lies in one slab, and each slab belongs to one task.
+        layout.for_each(config, slab, |at, to| unsafe { target.write(to, value(first + at)) });
+    })
+}
+
+/// Weights of a convolution: how (O, I, KH, KW) is packed. Groups of fewer channels than a block are merged, with zeros for
+/// the products of different groups.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Weights {
+    /// Index of the constant.
+    pub constant: usize,
+    /// Output channels.
+    pub kernels: usize,
+    /// Input channels of a group.
+    pub channels: usize,
+    /// Groups.
+    pub groups: usize,
+    /// Number of groups that are merged to one.
+    pub merged: usize,
+    /// Taps of a kernel.
+    pub taps: usize,
+}
+
+impl Weights {
+    /// Returns the number of groups to merge for a block size: the fewest that fill blocks, or all.
+    pub fn groups_to_merge(channels: usize, kernels: usize, groups: usize, block: usize) -> usize {
+        let fills = |merged: &usize| {
+            groups.is_multiple_of(*merged)
+                && (merged * channels).is_multiple_of(block)
+                && (merged * kernels).is_multiple_of(block)
+        };
+        (1..groups).find(fills).unwrap_or(groups)
+    }
+
+    /// Returns the number of merged groups.
+    pub fn merged_groups(&self) -> usize {
+        self.groups / self.merged
+    }
+
+    /// Returns the blocks of input and output channels of a merged group.
+    pub fn blocks(&self, block: usize) -> [usize; 2] {
+        let kernels = self.kernels / self.groups;
+        [(self.merged * self.channels).div_ceil(block), (self.merged * kernels).div_ceil(block)]
+    }
+
+    /// Returns the size of the packed weights in bytes.
+    pub fn bytes(&self, block: usize) -> usize {
+        let [inputs, outputs] = self.blocks(block);
+        self.merged_groups() * inputs * outputs * self.taps * block * block
+    }
+
+    /// Packs weights.
+    ///
+    /// # Errors
+    /// A task that panicked.
+    pub fn pack(&self, services: &Services, block: usize, weights: &[i8], packed: &mut [u8]) -> Result<()> {
+        let [inputs, outputs] = self.blocks(block);
+        let of_group = self.kernels / self.groups;
+        assert!(packed.len() == self.bytes(block), "size of packed weights");
+        assert!(weights.len() == self.kernels * self.channels * self.taps, "size of weights");
+        packed.fill(0);
+        let row_bytes = inputs * self.taps * block * block;
+        let target = Target(packed.as_mut_ptr());
+        services.parallel_for(self.merged_groups() * outputs, |row| {
+            let (group, output) = (row / outputs, row % outputs);
+            for lane in 0..block {
+                let kernel = output * block + lane;
+                if kernel >= self.merged * of_group {
+                    continue;
+                }
+                // The input channels of the kernel's own group, within the merged one.
+                let first = kernel / of_group * self.channels;
+                for channel in 0..self.channels {
+                    let (input, k) = ((first + channel) / block, (first + channel) % block);
+                    for tap in 0..self.taps {
+                        let at = ((input * self.taps + tap) * block + lane) * block + k;
+                        let kernel = group * self.merged * of_group + kernel;
+                        let from = (kernel * self.channels + channel) * self.taps + tap;
+                        // SAFETY: each row of blocks belongs to one task, and `packed` holds all rows.
+                        unsafe { target.write(row * row_bytes + at, weights[from] as u8) };
+                    }
+                }
+            }
+        })
+    }
+}
+
+/// Returns the bytes of a vector: an accumulator element for each block of output channels, with the numbers repeated for
+/// each row of the batch. Groups that end within a block are merged, so channels are consecutive in each of `groups`.
+pub fn vector(config: &Config, groups: usize, values: &[i32]) -> Vec<u8> {
+    let (batch, block) = (config.batch(), config.block());
+    let mut bytes = Vec::new();
+    for group in values.chunks(values.len() / groups.max(1)) {
+        for channels in group.chunks(block) {
+            for lane in (0..batch).flat_map(|_| 0..block) {
+                bytes.extend(channels.get(lane).copied().unwrap_or(0).to_le_bytes());
+            }
+        }
+    }
+    bytes
+}

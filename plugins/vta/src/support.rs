@@ -1,0 +1,64 @@
+//! Patterns, operators and quantization scheme of the description.
+
+use byoc_plugin_api::Quantization;
+
+/// Single operators. Sums are stored as int32; elementwise operators and pooling take int8 within a region.
+pub const OPERATORS: &[&str] =
+    &["qnn.conv2d", "nn.conv2d", "qnn.dense", "nn.dense", "qnn.add", "nn.max_pool2d", "nn.relu", "clip"];
+
+/// Pattern table: a sum with its epilogue, with and without the addition of another tensor. A module without the QNN
+/// dialect, as TVM's `relay.quantize` writes it, has additions, shifts and casts instead.
+pub const PATTERNS: &str = "\
+conv2d_add: let sum = qnn.conv2d(*, *, const, const, const, const) | nn.conv2d(*, *);
+    let biased = nn.bias_add(sum, const) | add(sum, const) | add(const, sum) | sum;
+    let int8 = qnn.requantize(biased ? nn.relu ? clip, const, const, const, const) ? nn.relu ? clip ? cast;
+    qnn.add(int8, *, const, const, const, const, const, const) ? nn.relu ? clip
+        | qnn.add(*, int8, const, const, const, const, const, const) ? nn.relu ? clip
+conv2d_requantize: let sum = qnn.conv2d(*, *, const, const, const, const) | nn.conv2d(*, *);
+    let biased = nn.bias_add(sum, const) | add(sum, const) | add(const, sum) | sum;
+    qnn.requantize(biased ? nn.relu ? clip, const, const, const, const) ? nn.relu ? clip ? cast
+conv2d_shift_add: let sum = nn.conv2d(*, *);
+    let biased = nn.bias_add(sum, const) | add(sum, const) | add(const, sum) | sum;
+    let rounded = add(biased ? nn.relu, const) | add(const, biased ? nn.relu) | biased ? nn.relu;
+    let int32 = right_shift(rounded, const) | left_shift(rounded, const);
+    let other = cast(*) | left_shift(cast(*), const) | right_shift(cast(*), const) | right_shift(add(cast(*), const), const);
+    let both = add(int32 ? clip, other) | add(other, int32 ? clip);
+    cast(clip(both ? nn.relu)) | cast(nn.relu(clip(both)))
+conv2d_shift: let sum = nn.conv2d(*, *);
+    let biased = nn.bias_add(sum, const) | add(sum, const) | add(const, sum) | sum;
+    let rounded = add(biased ? nn.relu, const) | add(const, biased ? nn.relu) | biased ? nn.relu;
+    let int32 = right_shift(rounded, const) | left_shift(rounded, const);
+    cast(clip(int32 ? nn.relu)) | cast(nn.relu(clip(int32)))
+conv2d_scale: let sum = qnn.conv2d(*, *, const, const, const, const) | nn.conv2d(*, *);
+    let biased = nn.bias_add(sum, const) | add(sum, const) | add(const, sum) | sum;
+    cast(clip(fixed_point_multiply(biased ? nn.relu ? clip) ? nn.relu)) | cast(nn.relu(clip(fixed_point_multiply(biased ? nn.relu ? clip))))
+conv2d_bias: let sum = qnn.conv2d(*, *, const, const, const, const) | nn.conv2d(*, *);
+    (nn.bias_add(sum, const) | add(sum, const) | add(const, sum)) ? nn.relu ? clip
+dense_requantize: let sum = qnn.dense(*, *, const, const, const, const) | nn.dense(*, *);
+    let biased = nn.bias_add(sum, const) | add(sum, const) | add(const, sum) | sum;
+    qnn.requantize(biased ? nn.relu ? clip, const, const, const, const) ? nn.relu ? clip ? cast
+dense_shift: let sum = nn.dense(*, *);
+    let biased = nn.bias_add(sum, const) | add(sum, const) | add(const, sum) | sum;
+    let rounded = add(biased ? nn.relu, const) | add(const, biased ? nn.relu) | biased ? nn.relu;
+    let int32 = right_shift(rounded, const) | left_shift(rounded, const);
+    cast(clip(int32 ? nn.relu)) | cast(nn.relu(clip(int32)))
+dense_scale: let sum = qnn.dense(*, *, const, const, const, const) | nn.dense(*, *);
+    let biased = nn.bias_add(sum, const) | add(sum, const) | add(const, sum) | sum;
+    cast(clip(fixed_point_multiply(biased ? nn.relu ? clip) ? nn.relu))
+dense_bias: let sum = qnn.dense(*, *, const, const, const, const) | nn.dense(*, *);
+    (nn.bias_add(sum, const) | add(sum, const) | add(const, sum)) ? nn.relu ? clip
+add: qnn.add(*, *, const, const, const, const, const, const) ? nn.relu ? clip
+";
+
+/// Returns the quantization scheme: int8 with zero points 0 and scales that are powers of two, one per output channel of a
+/// weight, sums and biases in int32.
+pub fn quantization() -> Quantization {
+    Quantization {
+        activation: "int8".into(),
+        weight: "int8".into(),
+        accumulator: "int32".into(),
+        symmetric: true,
+        per_channel: true,
+        power_of_two: true,
+    }
+}
