@@ -10,7 +10,7 @@ const MAX_VARIANTS: usize = 64;
 /// Returns every combination of the values of the dimensions, the last dimension varying fastest.
 ///
 /// # Errors
-/// More than [`MAX_VARIANTS`] combinations.
+/// More combinations than a build specializes.
 pub fn combinations(dims: &[(String, Vec<usize>)]) -> Result<Vec<BTreeMap<String, usize>>, Failure> {
     let count = dims.iter().try_fold(1usize, |count, (_, values)| count.checked_mul(values.len()));
     if count.is_none_or(|count| count > MAX_VARIANTS) {
