@@ -2,13 +2,15 @@
 
 use super::case::{Case, Subject};
 use super::fault::{Fault, Kind};
-use super::generate::{operator_case, pattern_case, region_case, theme};
+use super::generate::Cases;
+use super::generate::draw::Scheme;
 use super::report::{BackendReport, FailedCase, SubjectReport};
 use super::shrink::shrink;
 use super::supervise::{Reply, Supervisor, Termination};
 use byoc_core::pattern::{Checks, Entry, parse_table};
 use byoc_ir::op::{self, OpDef};
 use byoc_ir::tensor::DType;
+use byoc_plugin_api::Quantization;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -55,6 +57,13 @@ pub struct Run<'a> {
     pub progress: &'a dyn Fn(&str),
     /// Folder for cases that are passed to the worker.
     pub scratch: &'a Path,
+}
+
+/// Returns the quantization scheme of a description.
+fn scheme_of(declared: &Value) -> Option<Scheme> {
+    let declared: Quantization = serde_json::from_value(declared.clone()).ok()?;
+    let activation = if declared.activation == "uint8" { DType::U8 } else { DType::I8 };
+    Some(Scheme { activation, symmetric: declared.symmetric, power_of_two: declared.power_of_two })
 }
 
 impl Run<'_> {
@@ -112,22 +121,19 @@ impl Run<'_> {
             .flatten()
             .filter_map(|name| Some(op::get(op::lookup(name.as_str()?)?)))
             .collect();
+        let cases = Cases { seed: self.options.seed, scheme: scheme_of(&description["quantization"]) };
         let mut sample = None;
         for entry in &table {
             let subject = Subject::Pattern(entry.name.to_string());
-            self.try_subject(&mut worker, &mut report, &subject, &mut sample, |n| {
-                pattern_case(entry, n, self.options.seed)
-            });
+            self.try_subject(&mut worker, &mut report, &subject, &cases, &mut sample, |n| cases.pattern(entry, n));
         }
         for def in &operators {
             let subject = Subject::Operator(def.name.to_owned());
-            self.try_subject(&mut worker, &mut report, &subject, &mut sample, |n| {
-                operator_case(def, n, self.options.seed)
-            });
+            self.try_subject(&mut worker, &mut report, &subject, &cases, &mut sample, |n| cases.operator(def, n));
         }
         if operators.len() > 1 {
-            let make = |n| region_case(&operators, n, self.options.seed);
-            self.try_subject(&mut worker, &mut report, &Subject::Region, &mut sample, make);
+            let make = |n| cases.region(&operators, n);
+            self.try_subject(&mut worker, &mut report, &Subject::Region, &cases, &mut sample, make);
         }
         if let Some(case) = &sample {
             self.lifecycle(&mut report, case);
@@ -140,6 +146,7 @@ impl Run<'_> {
         worker: &mut Supervisor,
         report: &mut BackendReport,
         subject: &Subject,
+        cases: &Cases,
         sample: &mut Option<Case>,
         make: impl Fn(usize) -> Option<Case>,
     ) {
@@ -153,7 +160,7 @@ impl Run<'_> {
         let mut found: Vec<(Kind, usize)> = Vec::new();
         let mut dtypes: BTreeMap<DType, bool> = BTreeMap::new();
         for number in 0..self.options.cases * MAX_DRAW_FACTOR {
-            let dtype = theme(number).dtype;
+            let dtype = cases.theme(number).dtype;
             if number >= self.options.cases {
                 // A backend that supports little gets more cases of the element types that it supports.
                 if subject_report.passed + subject_report.failed >= self.options.cases / 2 {

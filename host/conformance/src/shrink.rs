@@ -218,10 +218,11 @@ fn simplify(tensor: &Tensor) -> Tensor {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::generate::operator_case;
+    use crate::generate::Cases;
 
     #[test]
     fn shrinks_case_and_keeps_property() {
+        let cases = Cases { seed: 5, scheme: None };
         let def = op::get(op::lookup("nn.conv2d").unwrap());
         let has_stride = |case: &Case| {
             case.module
@@ -229,7 +230,7 @@ mod tests {
                 .iter()
                 .any(|(_, node)| node.expr.as_op_call().is_some_and(|(_, call)| call.attrs.get("strides").is_some()))
         };
-        let case = (0..24).filter_map(|n| operator_case(def, n, 5)).find(has_stride).unwrap();
+        let case = (0..24).filter_map(|n| cases.operator(def, n)).find(has_stride).unwrap();
         let small = shrink(&case, 400, has_stride);
         let elements = |case: &Case| operands(case).iter().map(|(_, t)| t.len()).sum::<usize>();
         assert!(elements(&small) <= 30, "{} elements of {}", elements(&small), elements(&case));
@@ -241,8 +242,9 @@ mod tests {
 
     #[test]
     fn terminates_when_every_case_fails() {
+        let cases = Cases { seed: 5, scheme: None };
         let def = op::get(op::lookup("add").unwrap());
-        let case = operator_case(def, 0, 5).unwrap();
+        let case = cases.operator(def, 0).unwrap();
         let small = shrink(&case, 1000, |_| true);
         assert!(operands(&small).iter().all(|(_, t)| t.len() <= 1));
     }

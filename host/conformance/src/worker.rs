@@ -101,6 +101,7 @@ impl Worker {
         json!({
             "plugin": backend.plugin.name, "version": backend.plugin.version,
             "finite_math": backend.description.finite_math,
+            "quantization": backend.description.quantization,
             "patterns": backend.description.patterns, "operators": backend.description.operators,
             "warnings": warnings, "fault": fault,
         })

@@ -77,6 +77,17 @@ pub const THEMES: &[Theme] = &[
     theme(DimRange::Odd, Values::Plain, DType::U32),
 ];
 
+/// Quantization scheme that a backend declares, as far as it restricts operands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Scheme {
+    /// Element type of activations.
+    pub activation: DType,
+    /// True if every zero point is 0.
+    pub symmetric: bool,
+    /// True if every scale is a power of two.
+    pub power_of_two: bool,
+}
+
 /// Constraint on the elements of an operand.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Fill {
@@ -90,6 +101,8 @@ pub enum Fill {
     Within(f64, f64),
     /// Same as `Free`, without zeros.
     NonZero,
+    /// Powers of two with exponents between these bounds, inclusive.
+    PowerOfTwo(i64, i64),
     /// Exactly the listed integers.
     Exactly(Vec<i64>),
 }
@@ -102,12 +115,14 @@ pub struct Draw {
     /// Restricts attributes to those of most models: default layouts, no dilation, the same padding on both sides. This
     /// gives a backend that supports only these attributes enough cases.
     pub common_attrs: bool,
+    /// Restricts scales and zero points to those of a scheme.
+    pub scheme: Option<Scheme>,
 }
 
 impl Draw {
     /// Creates a generator for a theme.
     pub fn new(seed: u64, theme: Theme) -> Draw {
-        Draw { random: Random::new(seed), theme, common_attrs: false }
+        Draw { random: Random::new(seed), theme, common_attrs: false, scheme: None }
     }
 
     /// Draws a number below `n`, which has to be greater than 0.
@@ -249,6 +264,7 @@ impl Draw {
         };
         let value = match (fill, self.theme.values) {
             (Fill::Within(low, high), _) => return low + self.random.uniform() * (high - low),
+            (Fill::PowerOfTwo(low, high), _) => return f64::powi(2.0, self.int(*low, *high) as i32),
             (Fill::Factors, _) | (_, Values::Plain) => plain(self),
             (_, Values::Denormal) => {
                 let steps = self.int(-90, 90) as f64;

@@ -10,7 +10,7 @@ use byoc_ir::diag::Diagnostic;
 use byoc_ir::ir::{Attrs, ExprId, Module, Type};
 use byoc_ir::op::{self, Cost, OpDef, Params};
 use byoc_ir::typing::Builder;
-use draw::{Draw, Fill, THEMES, Theme};
+use draw::{Draw, Fill, Scheme, THEMES, Theme};
 use recipes::{Argument, Given, Known, Operand, Recipe};
 
 /// Maximum number of attempts to draw a valid case of an operator for a theme.
@@ -20,69 +20,95 @@ const ATTEMPTS: usize = 40;
 const MAX_FLOPS: u64 = 3_000_000;
 const MAX_ELEMENTS: usize = 1 << 16;
 
-/// Returns the theme of case `number`.
-pub fn theme(number: usize) -> Theme {
-    THEMES[number % THEMES.len()]
+/// Source of the cases of a backend.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Cases {
+    /// Seed of the cases.
+    pub seed: u64,
+    /// Scheme that the backend declares. Half of the cases conform to it.
+    pub scheme: Option<Scheme>,
 }
 
-/// Generates case `number` of an operator; `None` if no valid case could be drawn, for example because the operator
-/// does not support the element type.
-pub fn operator_case(def: &'static OpDef, number: usize, seed: u64) -> Option<Case> {
-    let theme = theme(number);
-    (0..ATTEMPTS).find_map(|attempt| {
-        let mut generator = Generator::new(Draw::new(derive_seed(seed, def.name, number, attempt), theme));
-        generator.draw.common_attrs = number >= THEMES.len();
-        let root = generator.call(def, &[], &Attrs::none())?;
-        generator.finish(root, Subject::Operator(def.name.to_owned()), number)
-    })
-}
-
-/// Generates case `number` of an entry of a pattern table; `None` if no module that the entry matches could be
-/// generated.
-pub fn pattern_case(entry: &Entry, number: usize, seed: u64) -> Option<Case> {
-    let theme = theme(number);
-    (0..ATTEMPTS).find_map(|attempt| {
-        let mut generator = Generator::new(Draw::new(derive_seed(seed, &entry.name, number, attempt), theme));
-        let root = pattern::build(&mut generator, &entry.pattern)?;
-        let case = generator.finish(root, Subject::Pattern(entry.name.to_string()), number)?;
-        pattern::matches(entry, &case.module).then_some(case)
-    })
-}
-
-/// Generates case `number` of a chain of operators, each applied to the result of its predecessor; `None` if they
-/// cannot be combined.
-pub fn region_case(operators: &[&'static OpDef], number: usize, seed: u64) -> Option<Case> {
-    if operators.is_empty() {
-        return None;
+impl Cases {
+    fn scheme(&self, number: usize) -> Option<Scheme> {
+        // Each theme is drawn with the scheme in every second round.
+        self.scheme.filter(|_| !(number + number / THEMES.len()).is_multiple_of(2))
     }
-    let theme = theme(number);
-    (0..ATTEMPTS).find_map(|attempt| {
-        let mut generator = Generator::new(Draw::new(derive_seed(seed, "region", number, attempt), theme));
-        let mut last = None;
-        let wanted = generator.draw.int(2, 5);
-        let mut count = 0;
-        for _ in 0..4 * wanted {
-            let def = generator.draw.pick(operators);
-            let given = match last {
-                None => Vec::new(),
-                Some(id) => vec![Given::One(generator.known(id)?)],
-            };
-            let bound: Vec<Option<ExprId>> = last.into_iter().map(Some).collect();
-            let Some(root) = generator.call_on(def, &given, &bound, &Attrs::none()) else { continue };
-            if generator.known(root).is_none() {
-                continue;
-            }
-            last = Some(root);
-            count += 1;
-            if count == wanted {
-                break;
-            }
+
+    /// Returns the theme of case `number`.
+    pub fn theme(&self, number: usize) -> Theme {
+        let theme = THEMES[number % THEMES.len()];
+        self.scheme(number).map_or(theme, |scheme| Theme { dtype: scheme.activation, ..theme })
+    }
+
+    fn generator(&self, name: &str, number: usize, attempt: usize) -> Generator {
+        let seed = derive_seed(self.seed, name, number, attempt);
+        let mut draw = Draw::new(seed, self.theme(number));
+        draw.scheme = self.scheme(number);
+        let mut generator = Generator::new(draw);
+        if generator.draw.scheme.is_some() {
+            // As in the models that a backend with a scheme is made for.
+            (generator.constants, generator.draw.common_attrs) = (true, true);
         }
-        if count < 2 {
+        generator
+    }
+
+    /// Generates case `number` of an operator; `None` if no valid case could be drawn, for example because the operator
+    /// does not support the element type.
+    pub fn operator(&self, def: &'static OpDef, number: usize) -> Option<Case> {
+        (0..ATTEMPTS).find_map(|attempt| {
+            let mut generator = self.generator(def.name, number, attempt);
+            generator.draw.common_attrs |= number >= THEMES.len();
+            let root = generator.call(def, &[], &Attrs::none())?;
+            generator.finish(root, Subject::Operator(def.name.to_owned()), number)
+        })
+    }
+
+    /// Generates case `number` of an entry of a pattern table; `None` if no module that the entry matches could be
+    /// generated.
+    pub fn pattern(&self, entry: &Entry, number: usize) -> Option<Case> {
+        (0..ATTEMPTS).find_map(|attempt| {
+            let mut generator = self.generator(&entry.name, number, attempt);
+            let root = pattern::build(&mut generator, &entry.pattern)?;
+            let case = generator.finish(root, Subject::Pattern(entry.name.to_string()), number)?;
+            pattern::matches(entry, &case.module).then_some(case)
+        })
+    }
+
+    /// Generates case `number` of a chain of operators, each applied to the result of its predecessor; `None` if they
+    /// cannot be combined.
+    pub fn region(&self, operators: &[&'static OpDef], number: usize) -> Option<Case> {
+        if operators.is_empty() {
             return None;
         }
-        generator.finish(last?, Subject::Region, number)
-    })
+        (0..ATTEMPTS).find_map(|attempt| {
+            let mut generator = self.generator("region", number, attempt);
+            let mut last = None;
+            let wanted = generator.draw.int(2, 5);
+            let mut count = 0;
+            for _ in 0..4 * wanted {
+                let def = generator.draw.pick(operators);
+                let given = match last {
+                    None => Vec::new(),
+                    Some(id) => vec![Given::One(generator.known(id)?)],
+                };
+                let bound: Vec<Option<ExprId>> = last.into_iter().map(Some).collect();
+                let Some(root) = generator.call_on(def, &given, &bound, &Attrs::none()) else { continue };
+                if generator.known(root).is_none() {
+                    continue;
+                }
+                last = Some(root);
+                count += 1;
+                if count == wanted {
+                    break;
+                }
+            }
+            if count < 2 {
+                return None;
+            }
+            generator.finish(last?, Subject::Region, number)
+        })
+    }
 }
 
 fn derive_seed(seed: u64, name: &str, number: usize, attempt: usize) -> u64 {

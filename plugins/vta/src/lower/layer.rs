@@ -209,6 +209,11 @@ fn dense(ir: &RegionIr<'_>, op: &Op<'_>, weight: usize) -> Result<ConvShape, Com
         let detail = format!("weight: expected {:?} input features, found {channels}", data.last());
         return refuse(RefusalCode::UnsupportedShape, detail);
     }
+    if data.len() == 4 {
+        // Tensors of rank 4 are packed as images, with the channels in axis 1.
+        let detail = format!("data of {}: expected rank 1, 2 or 3, found 4", op.name);
+        return refuse_with_hint(RefusalCode::UnsupportedShape, detail, "reshape the data to rank 2 before the layer");
+    }
     let rows = data[..data.len() - 1].iter().fold(1i64, |all, &dim| all.saturating_mul(dim));
     let batch = usize::try_from(rows).unwrap_or(usize::MAX);
     Ok(ConvShape {

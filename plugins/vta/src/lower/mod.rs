@@ -219,6 +219,13 @@ fn check_values(ir: &RegionIr<'_>, nodes: &[Node]) -> Result<(), CompileError> {
             NodeStep::Add(widened) => Some(widened.tensor),
             NodeStep::Channel(_) => None,
         });
+        let elementwise = (node.kind == Kind::Elementwise).then_some(node.data);
+        let result = &ir.val(node.result).shape;
+        if let Some(other) = added.clone().chain(elementwise).find(|value| ir.val(*value).shape != *result) {
+            let found = &ir.val(other).shape;
+            let detail = format!("{}: expected operands of the shape {result:?}, found {found:?}", node.comment);
+            return refuse(RefusalCode::UnsupportedShape, detail);
+        }
         for value in [node.data].into_iter().chain(added) {
             let dtype = ir.val(value).dtype;
             if dtype != DType::I8 {

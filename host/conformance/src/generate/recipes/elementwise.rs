@@ -13,7 +13,10 @@ pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> 
     };
     match def.name {
         "clip" => {
-            let (low, high) = (draw.int(-3, 1), draw.int(1, 6));
+            let (low, high) = match draw.scheme {
+                Some(_) => draw.pick(&[(-128, 127), (0, 127), (-100, 100), (-3, 6)]),
+                None => (draw.int(-3, 1), draw.int(1, 6)),
+            };
             unary(draw, attrs([("a_min", AttrValue::Float(low as f64)), ("a_max", AttrValue::Float(high as f64))]))
         }
         "nn.leaky_relu" => {
@@ -22,7 +25,11 @@ pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> 
         }
         "nn.dropout" => unary(draw, Attrs::none()),
         "cast" => {
-            let to = draw.pick(DType::COMPUTED);
+            let to = match (draw.scheme, known(given, 0)) {
+                (Some(scheme), Some((DType::I32, _))) => scheme.activation,
+                (Some(_), _) => DType::I32,
+                (None, _) => draw.pick(DType::COMPUTED),
+            };
             unary(draw, attrs([("dtype", AttrValue::from(to))]))
         }
         "cast_like" => {
@@ -33,7 +40,9 @@ pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> 
         }
         "fixed_point_multiply" => {
             let (dtype, shape) = known(given, 0).unwrap_or_else(|| (DType::I32, draw.shape_of_rank(0, 4)));
-            let (multiplier, shift) = (draw.int(1 << 30, (1 << 31) - 1), draw.int(-12, 6));
+            let power_of_two = draw.scheme.is_some_and(|scheme| scheme.power_of_two);
+            let multiplier = if power_of_two { 1 << 30 } else { draw.int(1 << 30, (1 << 31) - 1) };
+            let shift = draw.int(-12, 6);
             let pairs = [("multiplier", AttrValue::Int(multiplier)), ("shift", AttrValue::Int(shift))];
             recipe([operand(dtype, shape, Fill::Within(-100_000.0, 100_000.0))], attrs(pairs))
         }
@@ -71,7 +80,10 @@ fn binary(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> Option<Recip
     let (lhs, rhs): (Known, Known) = match (known(given, 0), known(given, 1)) {
         (Some(lhs), Some(rhs)) => (lhs, rhs),
         (Some(lhs), None) => {
-            let shape = draw_broadcastable(draw, &lhs.1);
+            let shape = match draw.scheme {
+                Some(_) if lhs.0 == DType::I32 => draw_per_channel(draw, &lhs.1),
+                _ => draw_broadcastable(draw, &lhs.1),
+            };
             (lhs, (dtype, shape))
         }
         (None, Some(rhs)) => {
@@ -96,6 +108,15 @@ fn binary(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> Option<Recip
         _ => (Fill::Free, Fill::Free),
     };
     recipe([operand(lhs.0, lhs.1, left), operand(rhs.0, rhs.1, right)], Attrs::none())
+}
+
+/// Draws the shape of numbers that a quantized model applies to the sums of a layer: one number, or one for each channel.
+fn draw_per_channel(draw: &mut Draw, shape: &[usize]) -> Vec<usize> {
+    match *shape {
+        [_, channels, _, _] if !draw.one_in(3) => vec![channels, 1, 1],
+        [.., channels] if shape.len() != 4 && !draw.one_in(3) => vec![channels],
+        _ => Vec::new(),
+    }
 }
 
 /// Draws a shape that broadcasts to `shape`: usually `shape` itself, otherwise one with dimensions of 1 or of lower

@@ -57,8 +57,10 @@ pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> 
     match name {
         "quantize" => pairs.push(("rounding", draw.pick(&["TONEAREST", "TOEVEN"]).into())),
         "requantize" => {
-            pairs.push(("rounding", draw.pick(&["UPWARD", "TONEAREST", "TOEVEN"]).into()));
-            pairs.push(("compute_dtype", draw.pick(&["int64", "float32"]).into()));
+            if !draw.common_attrs {
+                pairs.push(("rounding", draw.pick(&["UPWARD", "TONEAREST", "TOEVEN"]).into()));
+                pairs.push(("compute_dtype", draw.pick(&["int64", "float32"]).into()));
+            }
         }
         "avg_pool2d" => {
             pairs.push(("pool_size", super::ints([2, 2])));
@@ -86,24 +88,35 @@ fn requantized_product(product: &str, draw: &mut Draw, narrow: DType, tensors: &
     for input in ["input_zero_point", "kernel_zero_point", "sum_scale", "output_scale", "output_zero_point"] {
         args.push(parameter(draw, input, Vec::new()));
     }
-    let rounding = draw.pick(&["UPWARD", "TONEAREST", "TOEVEN"]);
+    let rounding = if draw.common_attrs { "UPWARD" } else { draw.pick(&["UPWARD", "TONEAREST", "TOEVEN"]) };
     recipe(args, attrs.without("out_dtype").with("rounding", rounding))
 }
 
 fn parameter(draw: &mut Draw, name: &str, dims: Vec<usize>) -> Argument {
     if name.contains("scale") {
-        return weight(DType::F32, dims, Fill::Within(0.02, 0.4));
+        return weight(DType::F32, dims, scale_fill(draw));
     }
-    let zero = if draw.one_in(3) { Fill::Within(0.0, 0.0) } else { Fill::Within(0.0, 9.0) };
-    weight(DType::I32, dims, zero)
+    weight(DType::I32, dims, zero_point_fill(draw))
+}
+
+fn scale_fill(draw: &Draw) -> Fill {
+    match draw.scheme {
+        Some(scheme) if scheme.power_of_two => Fill::PowerOfTwo(-6, -1),
+        _ => Fill::Within(0.02, 0.4),
+    }
+}
+
+fn zero_point_fill(draw: &mut Draw) -> Fill {
+    let symmetric = draw.scheme.is_some_and(|scheme| scheme.symmetric);
+    if symmetric || draw.one_in(3) { Fill::Within(0.0, 0.0) } else { Fill::Within(0.0, 9.0) }
 }
 
 fn concatenate(draw: &mut Draw, dtype: DType, shape: Vec<usize>) -> Option<Recipe> {
     let parts = draw.int(1, 3) as usize;
     let each = |dtype, shape: &[usize], fill: Fill, weight| Operand { dtype, shape: shape.to_vec(), fill, weight };
     let data = (0..parts).map(|_| each(dtype, &shape, Fill::Terms, false)).collect();
-    let scales = (0..parts).map(|_| each(DType::F32, &[], Fill::Within(0.02, 0.4), true)).collect();
-    let zeros = (0..parts).map(|_| each(DType::I32, &[], Fill::Within(0.0, 9.0), true)).collect();
+    let scales = (0..parts).map(|_| each(DType::F32, &[], scale_fill(draw), true)).collect();
+    let zeros = (0..parts).map(|_| each(DType::I32, &[], zero_point_fill(draw), true)).collect();
     let (scale, zero) = (parameter(draw, "scale", Vec::new()), parameter(draw, "zero_point", Vec::new()));
     let axis = draw.axis(shape.len());
     let args = [Argument::Tuple(data), Argument::Tuple(scales), Argument::Tuple(zeros), scale, zero];

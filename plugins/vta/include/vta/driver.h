@@ -1,0 +1,78 @@
+/*
+ * Driver interface of VTA: ten functions, exported with C linkage by a shared library.
+ *
+ * byoc's backend vta calls the library named by the environment variable VTA_DRIVER. The names and the types are those of
+ * VTA's own vta/driver.h, so that a library built for a board or for one of VTA's simulators works unchanged. No function
+ * is thread-safe: the caller makes one call at a time, and a device has one run at a time.
+ */
+#ifndef VTA_DRIVER_H_
+#define VTA_DRIVER_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* Values of the argument `cached` of VTAMemAlloc. */
+#define VTA_CACHED 1
+#define VTA_NOT_CACHED 0
+
+/* Size in bytes of the largest contiguous buffer, and so of the longest instruction stream. */
+#ifndef VTA_MAX_XFER
+#define VTA_MAX_XFER (1 << 25)
+#endif
+
+/* Size in bytes of a page. Buffers begin at a multiple of it. */
+#define VTA_PAGE_BITS 12
+#define VTA_PAGE_BYTES (1 << VTA_PAGE_BITS)
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Device, opaque to the caller. */
+typedef void* VTADeviceHandle;
+
+/* Address of device memory in bytes, as the device sees it. 0 is invalid. byoc loads drivers with 32-bit addresses. */
+#ifdef USE_VTA64
+typedef uint64_t vta_phy_addr_t;
+#else
+typedef uint32_t vta_phy_addr_t;
+#endif
+
+/* Opens the device. Returns null if there is none. */
+VTADeviceHandle VTADeviceAlloc(void);
+
+/* Closes a device. Buffers stay allocated. */
+void VTADeviceFree(VTADeviceHandle handle);
+
+/*
+ * Runs `insn_count` instructions of 16 bytes each that begin at `insn_phy_addr`, and waits until FINISH has been executed.
+ * Gives up after asking the device `wait_cycles` times. Returns 0 when the run is done, 1 when it has timed out.
+ */
+int VTADeviceRun(VTADeviceHandle handle, vta_phy_addr_t insn_phy_addr, uint32_t insn_count, uint32_t wait_cycles);
+
+/* Allocates a physically contiguous buffer. Returns null if there is no room. `cached` tells whether the CPU may cache it. */
+void* VTAMemAlloc(size_t size, int cached);
+
+/* Frees a buffer that VTAMemAlloc has returned. */
+void VTAMemFree(void* buf);
+
+/* Returns the device's address of a buffer, or of a byte inside it. */
+vta_phy_addr_t VTAMemGetPhyAddr(void* buf);
+
+/* Copies `size` bytes of host memory into a buffer, which the CPU may be unable to address. */
+void VTAMemCopyFromHost(void* dst, const void* src, size_t size);
+
+/* Copies `size` bytes of a buffer, which the CPU may be unable to address, into host memory. */
+void VTAMemCopyToHost(void* dst, const void* src, size_t size);
+
+/* Writes cached bytes of a buffer back to memory, before the device reads them. */
+void VTAFlushCache(void* vir_addr, vta_phy_addr_t phy_addr, int size);
+
+/* Drops cached bytes of a buffer, before the CPU reads what the device has written. */
+void VTAInvalidateCache(void* vir_addr, vta_phy_addr_t phy_addr, int size);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
