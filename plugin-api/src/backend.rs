@@ -117,7 +117,8 @@ pub struct Region<'a> {
     pub graph: &'a Graph,
     /// Constants of the graph, in the order of its constant nodes.
     pub constants: &'a [Constant],
-    /// JSON object. The host sets `cache_dir` (a path, or null for no cache); further keys may be added.
+    /// JSON object. The host sets `cache_dir` (a path, or null for no cache) and `source` (true if the user asks for the
+    /// generated source); further keys may be added.
     pub options: &'a Value,
 }
 

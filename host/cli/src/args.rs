@@ -80,6 +80,9 @@ pub struct LimitArgs {
 /// Options of compilation.
 #[derive(Args, Clone, Debug, Default)]
 pub struct BuildArgs {
+    /// True if the command prints the source of the regions.
+    #[arg(skip)]
+    pub source: bool,
     /// Backends in priority order; "auto" selects every plugin that loads, "none" loads no plugin and runs everything
     /// on the host, including artifacts. By default a model runs on the host, and an artifact on the plugins it was
     /// compiled for.

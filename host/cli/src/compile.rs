@@ -18,7 +18,8 @@ pub fn run(args: &CompileArgs) -> Result<ExitCode, Failure> {
     }
     let session = ready::session(&args.build)?;
     let given = ready::given(&args.model, &InputArgs::default())?;
-    let built = ready::build(&args.model, &args.build, &session, &given)?;
+    let build = BuildArgs { source: args.emit == Some(Stage::Source), ..args.build.clone() };
+    let built = ready::build(&args.model, &build, &session, &given)?;
     match args.emit {
         Some(Stage::Relay) => print_module(&built.simplified),
         Some(Stage::Partitioned) => print_module(&built.partitioned),
@@ -69,7 +70,8 @@ fn compile_or_open(model: &Path, build: &BuildArgs) -> Result<Compiled, Failure>
     }
     let session = ready::session(build)?;
     let given = ready::given(model, &InputArgs::default())?;
-    Ok(ready::build(model, build, &session, &given)?.compiled)
+    let build = BuildArgs { source: true, ..build.clone() };
+    Ok(ready::build(model, &build, &session, &given)?.compiled)
 }
 
 /// Prints the source of the region `symbol`, or of all regions. A region without source is noted on standard error.

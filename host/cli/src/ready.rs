@@ -89,6 +89,7 @@ pub fn build_options(args: &BuildArgs) -> BuildOptions {
         cache_dir,
         print_after: args.print_after.clone(),
         time_passes: args.time_passes,
+        source: args.source,
     }
 }
 

@@ -47,6 +47,8 @@ pub struct BuildOptions {
     pub print_after: Option<String>,
     /// Prints the time of each pass if true.
     pub time_passes: bool,
+    /// Asks code generators for the source of every region, however large.
+    pub source: bool,
 }
 
 /// Built model, with the intermediate results of the build.
@@ -111,7 +113,8 @@ pub fn build(
             port.name.clone_from(&info.name);
         }
     }
-    let code_options = plugin::options(options.cache_dir.as_deref(), None);
+    let mut code_options = plugin::options(options.cache_dir.as_deref(), None);
+    code_options["source"] = options.source.into();
     let mut compiler = RegionCompiler::new(verified, &constants, code_options);
     let mut failed: BTreeMap<String, Refusal> = BTreeMap::new();
     let mut regions = Vec::with_capacity(program.regions.len());

@@ -85,7 +85,10 @@ impl Codegen for Vta {
         compiled.metadata.push(Attr::new("device", self.config.name().as_str()));
         compiled.metadata.push(Attr::new("predicted_cycles", cycles as i64));
         compiled.metadata.push(Attr::new("gemm_steps", steps as i64));
-        Ok(compiled.with_source("c", source::source(&image, region.constants)?))
+        if region.options["source"] == true || source::is_small(&image) {
+            compiled = compiled.with_source("c", source::source(&image, region.constants)?);
+        }
+        Ok(compiled)
     }
 }
 

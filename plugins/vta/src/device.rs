@@ -2,7 +2,7 @@
 
 use crate::driver::{DeviceMemory, Driver};
 use crate::image::Image;
-use byoc_plugin_api::{Error, Result};
+use byoc_plugin_api::{Constant, Error, Result, Services};
 use byoc_vta_machine::isa::Insn;
 use byoc_vta_machine::sim::{self, Counters, Dram, Mode, Options};
 use byoc_vta_program::relocate::relocate;
@@ -73,6 +73,22 @@ impl Device {
         let instructions = DeviceMemory::new(driver, words.len())?;
         instructions.write(&words)?;
         Ok(Device::Driver { driver: driver.clone(), buffers, instructions })
+    }
+
+    /// Writes weights, vectors and micro-operations to their buffers.
+    ///
+    /// # Errors
+    /// Constants of other sizes than the region was compiled for, and errors of the driver.
+    pub fn upload(&mut self, image: &Image, constants: &[Constant], services: &Services) -> Result<()> {
+        for number in 0..image.buffers.len() {
+            if let Some(content) = image.content(number, constants, services)? {
+                self.write(number as u32, content.len(), |to| {
+                    to.copy_from_slice(&content);
+                    Ok(())
+                })?;
+            }
+        }
+        Ok(())
     }
 
     /// Fills a buffer.

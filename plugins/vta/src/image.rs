@@ -2,12 +2,14 @@
 
 use crate::lower::Node;
 use crate::pack::{Layout, Weights};
+use byoc_plugin_api::{Constant, DType, Error, Result, Services};
 use byoc_vta_machine::check::Segment;
 use byoc_vta_machine::config::Config;
 use byoc_vta_machine::isa::{Insn, Memory, Op};
 use byoc_vta_program::layer::{Form, Layer};
 use byoc_vta_program::tile::Tile;
 use serde::{Deserialize, Serialize};
+use std::fmt;
 use std::ops::Range;
 
 /// Page of the driver's memory, at which buffers begin.
@@ -97,6 +99,20 @@ pub enum Content {
     Scratch,
 }
 
+impl fmt::Display for Content {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Content::Uops => f.write_str("micro-operations"),
+            Content::Identity => f.write_str("identity matrix"),
+            Content::Vectors => f.write_str("vectors of biases and shift amounts"),
+            Content::Weights(weights) => write!(f, "weights of constant {}", weights.constant),
+            Content::Input(number) => write!(f, "input {number}"),
+            Content::Output(number) => write!(f, "output {number}"),
+            Content::Scratch => f.write_str("tensor between layers"),
+        }
+    }
+}
+
 /// Layer of a region, for reports.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -168,6 +184,32 @@ impl Image {
             uops: (buffer.content == Content::Uops).then(|| self.uops.clone()),
         };
         self.buffers.iter().zip(addresses).map(segment).collect()
+    }
+
+    /// Returns the bytes of a buffer that is filled before runs; `None` for the tensors.
+    ///
+    /// # Errors
+    /// Constants of other sizes than the region was compiled for.
+    pub fn content(&self, buffer: usize, constants: &[Constant], services: &Services) -> Result<Option<Vec<u8>>> {
+        let block = self.config.block();
+        Ok(Some(match &self.buffers[buffer].content {
+            Content::Uops => self.uops.iter().flat_map(|uop| uop.to_le_bytes()).collect(),
+            Content::Identity => (0..block * block).map(|i| u8::from(i / block == i % block)).collect(),
+            Content::Vectors => self.vectors.clone(),
+            Content::Weights(weights) => {
+                let constant = &constants[weights.constant];
+                let wanted = weights.kernels * weights.channels * weights.taps;
+                if constant.dtype() != DType::I8 || constant.bytes().len() != wanted {
+                    let number = weights.constant;
+                    let problem = format!("constant {number}: expected {wanted} int8 weights, found {constant:?}");
+                    return Err(Error::new(problem));
+                }
+                let mut packed = vec![0; weights.bytes(block)];
+                weights.pack(services, block, constant.tensor().as_slice::<i8>(), &mut packed)?;
+                packed
+            }
+            Content::Input(_) | Content::Output(_) | Content::Scratch => return Ok(None),
+        }))
     }
 
     /// Returns the layer of an instruction.

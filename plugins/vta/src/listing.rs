@@ -1,6 +1,6 @@
 //! Text of a compiled region: its device, its buffers, and the stream layer by layer.
 
-use crate::image::{Content, Image};
+use crate::image::Image;
 use std::fmt::Write;
 
 /// Returns the listing of a region.
@@ -18,16 +18,7 @@ pub fn listing(image: &Image) -> String {
         image.buffers.len()
     );
     for (number, buffer) in image.buffers.iter().enumerate() {
-        let content = match &buffer.content {
-            Content::Uops => "micro-operations".to_owned(),
-            Content::Identity => "identity matrix".to_owned(),
-            Content::Vectors => "vectors".to_owned(),
-            Content::Weights(weights) => format!("weights of constant {}", weights.constant),
-            Content::Input(i) => format!("input {i}"),
-            Content::Output(i) => format!("output {i}"),
-            Content::Scratch => "tensor between layers".to_owned(),
-        };
-        let _ = writeln!(text, "buffer {number}: {content}, {} bytes", buffer.bytes);
+        let _ = writeln!(text, "buffer {number}: {}, {} bytes", buffer.content, buffer.bytes);
     }
     for (number, layer) in image.layers.iter().enumerate() {
         let [rows, columns, inputs, outputs, threads] = layer.tile;

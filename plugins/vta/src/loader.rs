@@ -2,10 +2,10 @@
 
 use crate::backend::option;
 use crate::device::Device;
-use crate::image::{Content, Edge, Image};
+use crate::image::{Edge, Image};
 use crate::{blob, driver, listing, pack};
 use byoc_plugin_api::{
-    Call, Constant, DType, Error, Executable, LoadRequest, Loader, Prepared, Result, Services, Signature, TensorType,
+    Call, DType, Error, Executable, LoadRequest, Loader, Prepared, Result, Services, Signature, TensorType,
 };
 use byoc_vta_machine::config::Config;
 use byoc_vta_machine::sim::{Counters, Mode};
@@ -63,7 +63,7 @@ impl Loader for VtaLoader {
                 (Device::simulator(&image, mode)?, format!("{name} simulator"))
             }
         };
-        fill(&mut device, &image, request.constants, request.services)?;
+        device.upload(&image, request.constants, request.services)?;
         Ok(Box::new(LoadedRegion {
             image,
             device_name,
@@ -80,45 +80,6 @@ impl Loader for VtaLoader {
             _ => Ok(None),
         }
     }
-}
-
-/// Writes weights, vectors and micro-operations to the device.
-fn fill(device: &mut Device, image: &Image, constants: &[Constant], services: &Services) -> Result<()> {
-    for (number, buffer) in image.buffers.iter().enumerate() {
-        let number = number as u32;
-        match &buffer.content {
-            Content::Uops => device.write(number, buffer.bytes, |to| {
-                to.chunks_exact_mut(4).zip(&image.uops).for_each(|(to, word)| to.copy_from_slice(&word.to_le_bytes()));
-                Ok(())
-            })?,
-            Content::Identity => {
-                let block = image.config.block();
-                device.write(number, buffer.bytes, |to| {
-                    to.fill(0);
-                    (0..block).for_each(|i| to[i * block + i] = 1);
-                    Ok(())
-                })?;
-            }
-            Content::Vectors => device.write(number, buffer.bytes, |to| {
-                to.copy_from_slice(&image.vectors);
-                Ok(())
-            })?,
-            Content::Weights(weights) => {
-                let constant = &constants[weights.constant];
-                let wanted = weights.kernels * weights.channels * weights.taps;
-                if constant.dtype() != DType::I8 || constant.bytes().len() != wanted {
-                    let problem =
-                        format!("constant {}: expected {wanted} int8 weights, found {constant:?}", weights.constant);
-                    return Err(Error::new(problem));
-                }
-                let tensor = constant.tensor();
-                let pack = |to: &mut [u8]| weights.pack(services, image.config.block(), tensor.as_slice::<i8>(), to);
-                device.write(number, buffer.bytes, pack)?;
-            }
-            Content::Input(_) | Content::Output(_) | Content::Scratch => {}
-        }
-    }
-    Ok(())
 }
 
 /// Checks the types of tensors against those of a region.

@@ -1,9 +1,9 @@
 /*
  * Driver interface of VTA: ten functions, exported with C linkage by a shared library.
  *
- * byoc's backend vta calls the library named by the environment variable VTA_DRIVER. The names and the types are those of
- * VTA's own vta/driver.h, so that a library built for a board or for one of VTA's simulators works unchanged. No function
- * is thread-safe: the caller makes one call at a time, and a device has one run at a time.
+ * byoc's backend vta calls the library named by the environment variable VTA_DRIVER. The names and the types are those
+ * of VTA's own vta/driver.h, so that a library built for a board or for one of VTA's simulators works unchanged. No
+ * function is thread-safe: the caller makes one call at a time, and a device has one run at a time.
  */
 #ifndef VTA_DRIVER_H_
 #define VTA_DRIVER_H_
@@ -45,12 +45,12 @@ VTADeviceHandle VTADeviceAlloc(void);
 void VTADeviceFree(VTADeviceHandle handle);
 
 /*
- * Runs `insn_count` instructions of 16 bytes each that begin at `insn_phy_addr`, and waits until FINISH has been executed.
- * Gives up after asking the device `wait_cycles` times. Returns 0 when the run is done, 1 when it has timed out.
+ * Runs `insn_count` instructions of 16 bytes each that begin at `insn_phy_addr`, and waits until FINISH has been
+ * executed. Gives up after asking the device `wait_cycles` times. Returns 0 if the run is done, 1 if it has timed out.
  */
 int VTADeviceRun(VTADeviceHandle handle, vta_phy_addr_t insn_phy_addr, uint32_t insn_count, uint32_t wait_cycles);
 
-/* Allocates a physically contiguous buffer. Returns null if there is no room. `cached` tells whether the CPU may cache it. */
+/* Allocates a physically contiguous buffer, cached by the CPU or not. Returns null if there is no room. */
 void* VTAMemAlloc(size_t size, int cached);
 
 /* Frees a buffer that VTAMemAlloc has returned. */

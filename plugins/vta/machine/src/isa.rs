@@ -165,6 +165,13 @@ impl fmt::Display for Module {
     }
 }
 
+/// Returns the lowest bit of the address of a transfer, which lies in the low half of an instruction.
+pub fn dram_base_bit(config: &Config) -> u32 {
+    const FLAGS_AND_OPCODE: u32 = 7;
+    const SRAM_BASE: u32 = 16;
+    FLAGS_AND_OPCODE + Widths::of(config).code + SRAM_BASE
+}
+
 impl Insn {
     /// Returns the module that executes the instruction.
     pub fn module(&self) -> Module {
