@@ -340,9 +340,15 @@ pub struct InspectArgs {
     /// Artifact to inspect.
     #[arg(value_name = "FILE.byoc")]
     pub file: PathBuf,
+    /// Complete listings of the regions, such as every instruction of a device's program; by default the summaries.
+    #[arg(long)]
+    pub listing: bool,
     /// Limits on time and memory.
     #[command(flatten)]
     pub limits: LimitArgs,
+    /// Search path of the plugins that print the regions.
+    #[command(flatten)]
+    pub plugins: PluginDirArgs,
     /// Options of diagnostic output.
     #[command(flatten)]
     pub talk: DiagnosticArgs,

@@ -3,9 +3,38 @@
 use super::args::InspectArgs;
 use super::{escape, render, table};
 use byoc::artifact;
+use byoc::build::Compiled;
 use byoc::error::Failure;
+use byoc::session::Session;
 use serde_json::json;
 use std::process::ExitCode;
+
+/// Query keys for which a loader returns the text of a blob: a summary, and everything.
+const SUMMARY: &str = "blob.summary";
+const LISTING: &str = "blob.listing";
+
+/// Prints the text of each region whose loader has one. Loaders that are not installed are skipped: the rest of the
+/// artifact can be inspected without them.
+fn print_listings(args: &InspectArgs, compiled: &Compiled) -> Result<(), Failure> {
+    let session = Session::new(&args.plugins.plugin_dirs, 1)?;
+    let key = if args.listing { LISTING } else { SUMMARY };
+    for region in compiled.regions.iter().flatten() {
+        let Some(loader) = session.registry.loader(&region.loader, &region.plugin.name) else {
+            if args.listing {
+                println!("\n{}: no plugin found that lists it", escape::line(&region.symbol));
+            }
+            continue;
+        };
+        let symbol = escape::line(&region.symbol);
+        match loader.query(key, &region.blob) {
+            Ok(Some(text)) => print!("\n{symbol}: {}", escape::lines(&String::from_utf8_lossy(&text))),
+            Ok(None) if args.listing => println!("\n{symbol}: {} has no listing", escape::line(&region.plugin.name)),
+            Ok(None) => {}
+            Err(error) => render::diagnostic(&byoc::plugin::fault(&error).note(format!("region {symbol}"))),
+        }
+    }
+    Ok(())
+}
 
 /// Runs the command.
 pub fn run(args: &InspectArgs) -> Result<ExitCode, Failure> {
@@ -52,6 +81,7 @@ pub fn run(args: &InspectArgs) -> Result<ExitCode, Failure> {
             });
         }
         table::print(&regions);
+        print_listings(args, compiled)?;
     }
 
     println!();

@@ -3,8 +3,8 @@
 use crate::image::Image;
 use std::fmt::Write;
 
-/// Returns the listing of a region.
-pub fn listing(image: &Image) -> String {
+/// Returns the listing of a region, with at most `limit` instructions of each layer.
+pub fn listing(image: &Image, limit: usize) -> String {
     let mut text = String::new();
     let total: usize = image.buffers.iter().map(|buffer| buffer.bytes).sum();
     let _ = writeln!(
@@ -31,10 +31,14 @@ pub fn listing(image: &Image) -> String {
             100.0 * layer.utilization(),
             layer.bytes
         );
-        for index in layer.instructions.clone() {
+        for index in layer.instructions.clone().take(limit) {
             let (Some(insn), Some(accessed)) = (image.stream.get(index), image.accessed.get(index)) else { continue };
             let of = accessed.map(|buffer| format!("  ; buffer {buffer}")).unwrap_or_default();
             let _ = writeln!(text, "  {index:>6}  {insn}{of}");
+        }
+        let more = layer.instructions.len().saturating_sub(limit);
+        if more > 0 {
+            let _ = writeln!(text, "          {more} more instructions");
         }
     }
     text

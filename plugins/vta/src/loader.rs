@@ -12,6 +12,9 @@ use byoc_vta_machine::sim::{Counters, Mode};
 use serde_json::json;
 use std::sync::{Mutex, PoisonError};
 
+/// Number of instructions of each layer in a summary.
+const SUMMARY_INSTRUCTIONS: usize = 12;
+
 /// Loader of regions, `loadbinary_vta`.
 pub struct VtaLoader {
     /// Parameters of the device.
@@ -76,7 +79,8 @@ impl Loader for VtaLoader {
         match key {
             // The blob holds instructions of the device, not native code.
             "blob.native" => Ok(Some(b"false".to_vec())),
-            "blob.listing" => Ok(Some(listing::listing(&blob::read(data)?).into_bytes())),
+            "blob.listing" => Ok(Some(listing::listing(&blob::read(data)?, usize::MAX).into_bytes())),
+            "blob.summary" => Ok(Some(listing::listing(&blob::read(data)?, SUMMARY_INSTRUCTIONS).into_bytes())),
             _ => Ok(None),
         }
     }
