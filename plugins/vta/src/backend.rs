@@ -1,6 +1,6 @@
 //! Entries of the code generator: `describe`, `judge` and `compile`.
 
-use crate::image::Image;
+use crate::image::{Image, Simulator};
 use crate::{blob, driver, lower, plan, source, support};
 use byoc_plugin_api::{
     Attr, BackendOption, Candidate, CandidateKind, Codegen, CompiledRegion, Description, Error, Graph, RefusalCode,
@@ -53,7 +53,7 @@ impl Codegen for Vta {
             options: [
                 ("profile".to_owned(), option("Rates of memory in the cycle model", &["pynq", "tsim"])),
                 ("runs".to_owned(), option("Runs of the device per region", &["region", "layer"])),
-                ("simulator".to_owned(), option("Rules of the simulator", &["functional", "strict"])),
+                ("simulator".to_owned(), option("Rules of the simulator", &Simulator::NAMES)),
             ]
             .into(),
             ..Description::default()
@@ -76,7 +76,8 @@ impl Codegen for Vta {
             Some("pynq") => Config { profile: Profile::Pynq, ..self.config.clone() },
             _ => self.config.clone(),
         };
-        let image = plan::plan(&network, symbol, &config, runs)?;
+        let mut image = plan::plan(&network, symbol, &config, runs)?;
+        image.simulator = Simulator::named(option(region.options, "simulator"));
         let mut compiled = CompiledRegion::new(symbol, "vta", blob::write(&image)?);
         let Image { layers, stream, .. } = &image;
         let (cycles, steps) = (image.cycles(), layers.iter().map(|layer| layer.gemm_steps).sum::<u64>());

@@ -15,7 +15,7 @@
 //! Integers are little-endian. Everything is checked before it is used: sizes, references, and the stream itself, by the
 //! checker of `byoc-vta-machine`.
 
-use crate::image::{Buffer, Content, Edge, Image, LayerInfo, PAGE};
+use crate::image::{Buffer, Content, Edge, Image, LayerInfo, PAGE, Simulator};
 use byoc_plugin_api::{Error, Result};
 use byoc_vta_machine::check::{self, check};
 use byoc_vta_machine::config::Config;
@@ -45,6 +45,8 @@ const MAX_PARTS: usize = 1 << 16;
 #[serde(deny_unknown_fields)]
 struct Header {
     symbol: String,
+    #[serde(default)]
+    simulator: Simulator,
     device: Config,
     inputs: Vec<Edge>,
     outputs: Vec<Edge>,
@@ -84,6 +86,7 @@ pub fn write(image: &Image) -> Result<Vec<u8>> {
     let accessed: Vec<u8> = image.accessed.iter().flat_map(|buffer| buffer.unwrap_or(u32::MAX).to_le_bytes()).collect();
     let header = Header {
         symbol: image.symbol.clone(),
+        simulator: image.simulator,
         device: image.config.clone(),
         inputs: image.inputs.clone(),
         outputs: image.outputs.clone(),
@@ -164,6 +167,7 @@ pub fn read(bytes: &[u8]) -> Result<Image> {
     let word = |bytes: &[u8]| u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
     let mut image = Image {
         symbol: header.symbol,
+        simulator: header.simulator,
         config: header.device,
         inputs: header.inputs,
         outputs: header.outputs,

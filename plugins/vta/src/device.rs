@@ -1,7 +1,7 @@
 //! Device of a region: memory with its buffers, and runs of its stream.
 
 use crate::driver::{DeviceMemory, Driver};
-use crate::image::Image;
+use crate::image::{Image, Simulator};
 use byoc_plugin_api::{Constant, Error, Result, Services};
 use byoc_vta_machine::isa::Insn;
 use byoc_vta_machine::sim::{self, Counters, Dram, Mode, Options};
@@ -13,8 +13,6 @@ use std::time::Duration;
 pub enum Device {
     /// Simulator.
     Simulator {
-        /// Rules.
-        mode: Mode,
         /// Memory.
         dram: Dram,
         /// Address and size of each buffer.
@@ -44,16 +42,59 @@ const CLOCK_HZ: u64 = 100_000_000;
 /// Time for a run that no prediction covers.
 const GRACE: Duration = Duration::from_secs(5);
 
+/// Number of random schedules that a region is simulated under.
+const SCHEDULES: u64 = 100;
+
+/// Returns the rules and schedules to compare: both rules in the order of the stream and in random orders.
+fn schedules() -> impl Iterator<Item = Options> {
+    let mode = |seed: u64| if seed.is_multiple_of(2) { Mode::Strict } else { Mode::Functional };
+    let serial = [Mode::Functional, Mode::Strict].map(|mode| Options { mode, serial: true, ..Options::default() });
+    let random = (1..=SCHEDULES).map(move |seed| Options { mode: mode(seed), seed, ..Options::default() });
+    serial.into_iter().chain(random)
+}
+
+/// Runs the stream in the simulator.
+fn simulate(
+    image: &Image,
+    stream: &[Insn],
+    dram: &mut Dram,
+    options: Options,
+    cancelled: &mut dyn FnMut() -> bool,
+) -> Result<Option<Counters>> {
+    let mut all = Counters::default();
+    for run in &image.runs {
+        let ran = sim::run_unless(&image.config, &stream[run.clone()], dram, &options, cancelled);
+        all += ran.map_err(|error| {
+            let instruction = error.instruction.map(|index| index + run.start);
+            Error::new(image.at(instruction, &error.message))
+        })?;
+    }
+    Ok(Some(all))
+}
+
+/// Compares the buffers after two runs.
+fn compare(image: &Image, buffers: &[(usize, usize)], first: &Dram, other: &Dram, options: Options) -> Result<()> {
+    for (number, (start, size)) in buffers.iter().enumerate() {
+        if first.read(*start, *size)? != other.read(*start, *size)? {
+            return Err(Error::new(format!(
+                "{}: buffer {number} differs from the first run under {options:?}",
+                image.buffers[number].content
+            )));
+        }
+    }
+    Ok(())
+}
+
 impl Device {
     /// Creates a simulator with the buffers of a region.
     ///
     /// # Errors
     /// Addresses that instructions cannot hold.
-    pub fn simulator(image: &Image, mode: Mode) -> Result<Device> {
+    pub fn simulator(image: &Image) -> Result<Device> {
         let (addresses, end) = image.addresses();
         let stream = relocated(image, &addresses)?;
         let buffers = image.buffers.iter().zip(addresses).map(|(buffer, start)| (start as usize, buffer.bytes));
-        Ok(Device::Simulator { mode, dram: Dram::new(end), buffers: buffers.collect(), stream })
+        Ok(Device::Simulator { dram: Dram::new(end), buffers: buffers.collect(), stream })
     }
 
     /// Allocates the buffers of a region in the memory of a driver.
@@ -133,18 +174,23 @@ impl Device {
     /// A stream that the simulator cannot execute, an error of the driver, a run that does not end, or cancellation.
     pub fn run(&mut self, image: &Image, cancelled: &mut dyn FnMut() -> bool) -> Result<Option<Counters>> {
         match self {
-            Device::Simulator { mode, dram, stream, .. } => {
-                let mut all = Counters::default();
-                for run in &image.runs {
-                    let options = Options { mode: *mode, ..Options::default() };
-                    let counters = sim::run_unless(&image.config, &stream[run.clone()], dram, &options, cancelled)
-                        .map_err(|error| {
-                            let instruction = error.instruction.map(|index| index + run.start);
-                            Error::new(image.at(instruction, &error.message))
-                        })?;
-                    all += counters;
+            Device::Simulator { dram, buffers, stream } => {
+                let functional = Options::default();
+                let strict = Options { mode: Mode::Strict, ..functional };
+                match image.simulator {
+                    Simulator::Functional => simulate(image, stream, dram, functional, cancelled),
+                    Simulator::Strict => simulate(image, stream, dram, strict, cancelled),
+                    Simulator::Schedules => {
+                        let before = dram.clone();
+                        let counters = simulate(image, stream, dram, functional, cancelled)?;
+                        for options in schedules() {
+                            let mut other = before.clone();
+                            simulate(image, stream, &mut other, options, cancelled)?;
+                            compare(image, buffers, dram, &other, options)?;
+                        }
+                        Ok(counters)
+                    }
                 }
-                Ok(Some(all))
             }
             Device::Driver { driver, instructions, .. } => {
                 for run in &image.runs {

@@ -256,7 +256,7 @@ impl Driver {
             .map_err(|error| self.error(&format!("cannot start a thread: {error}")))?;
         match answer.recv_timeout(deadline) {
             Ok(0) => Ok(()),
-            Ok(code) => Err(self.error(&format!("VTADeviceRun: expected 0, found {code}: the run has timed out"))),
+            Ok(code) => Err(self.error(&format!("VTADeviceRun: expected 0, found {code}: the run has not finished"))),
             Err(RecvTimeoutError::Timeout) => {
                 self.lost.store(true, Ordering::Release);
                 Err(self.error(&format!("VTADeviceRun: no answer within {:.1} s", deadline.as_secs_f64())))

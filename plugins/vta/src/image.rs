@@ -15,11 +15,50 @@ use std::ops::Range;
 /// Page of the driver's memory, at which buffers begin.
 pub const PAGE: usize = 4096;
 
+/// What the simulator does with a region.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Simulator {
+    /// Runs it by the rules of VTA's own functional simulator.
+    #[default]
+    Functional,
+    /// Runs it by the rules that every hardware design has.
+    Strict,
+    /// Runs it under many schedules by both rules, and compares the results.
+    Schedules,
+}
+
+impl Simulator {
+    /// Names in the option of the backend; the first is the default.
+    pub const NAMES: [&'static str; 3] = ["functional", "strict", "schedules"];
+
+    /// Returns the simulator of a name; the default for others, which the host rejects.
+    pub fn named(name: Option<&str>) -> Simulator {
+        match name {
+            Some("strict") => Simulator::Strict,
+            Some("schedules") => Simulator::Schedules,
+            _ => Simulator::Functional,
+        }
+    }
+}
+
+impl fmt::Display for Simulator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Simulator::Functional => "functional simulator",
+            Simulator::Strict => "strict simulator",
+            Simulator::Schedules => "simulator under many schedules",
+        })
+    }
+}
+
 /// Compiled region.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Image {
     /// Symbol of the region.
     pub symbol: String,
+    /// Simulator that runs the region where there is no driver.
+    pub simulator: Simulator,
     /// Device that the stream is for.
     pub config: Config,
     /// Inputs of the region.

@@ -1,6 +1,5 @@
 //! Loads regions onto a device, and runs them.
 
-use crate::backend::option;
 use crate::device::Device;
 use crate::image::{Edge, Image};
 use crate::{blob, driver, listing, pack};
@@ -8,7 +7,7 @@ use byoc_plugin_api::{
     Call, DType, Error, Executable, LoadRequest, Loader, Prepared, Result, Services, Signature, TensorType,
 };
 use byoc_vta_machine::config::Config;
-use byoc_vta_machine::sim::{Counters, Mode};
+use byoc_vta_machine::sim::Counters;
 use serde_json::json;
 use std::sync::{Mutex, PoisonError};
 
@@ -60,11 +59,7 @@ impl Loader for VtaLoader {
         let driver = driver::from_environment()?;
         let (mut device, device_name) = match &driver {
             Some(driver) => (Device::driver(&image, driver)?, driver.path.display().to_string()),
-            None => {
-                let strict = option(request.options, "simulator") == Some("strict");
-                let (mode, name) = if strict { (Mode::Strict, "strict") } else { (Mode::Functional, "functional") };
-                (Device::simulator(&image, mode)?, format!("{name} simulator"))
-            }
+            None => (Device::simulator(&image)?, image.simulator.to_string()),
         };
         device.upload(&image, request.constants, request.services)?;
         Ok(Box::new(LoadedRegion {

@@ -1,6 +1,6 @@
 //! From nodes to a stream: buffers, layers, tilings, instructions.
 
-use crate::image::{Buffer, Content, Edge, Image, LayerInfo};
+use crate::image::{Buffer, Content, Edge, Image, LayerInfo, Simulator};
 use crate::lower::range::ChannelStep;
 use crate::lower::{ConvShape, Kind, Network, Node, NodeStep};
 use crate::pack::{self, Layout, Weights};
@@ -98,6 +98,7 @@ pub fn plan(network: &Network<'_>, symbol: &str, config: &Config, runs: Runs) ->
     };
     Ok(Image {
         symbol: symbol.to_owned(),
+        simulator: Simulator::default(),
         config: config.clone(),
         inputs: network.ir.inputs.iter().map(|value| edge(value, DType::I8)).collect(),
         outputs: network.ir.outputs.iter().map(|value| edge(value, network.ir.val(*value).dtype)).collect(),

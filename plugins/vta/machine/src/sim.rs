@@ -35,6 +35,9 @@ pub struct Options {
     pub mode: Mode,
     /// Seed of the schedule of the modules.
     pub seed: u64,
+    /// Executes the instructions one by one, in the order of the stream, as VTA's runtime does when it is told to
+    /// serialize.
+    pub serial: bool,
     /// Number of executed instructions after which the simulation ends with an error; 0 for no limit.
     pub max_instructions: u64,
 }
@@ -102,7 +105,14 @@ pub fn run_unless(
         if ready.is_empty() {
             break;
         }
-        let (module, index, pops) = ready[next_random(&mut random) as usize % ready.len()];
+        let choice = match options.serial {
+            false => next_random(&mut random) as usize % ready.len(),
+            true => match ready.iter().position(|(_, index, _)| *index as u64 == executed) {
+                Some(choice) => choice,
+                None => break,
+            },
+        };
+        let (module, index, pops) = ready[choice];
         let at = |message| SimError { instruction: Some(index), message };
         pops.iter().flatten().for_each(|queue| tokens[*queue as usize] -= 1);
         machine.execute(&stream[index].op).map_err(at)?;

@@ -4,7 +4,6 @@ use crate::device::Device;
 use crate::image::Image;
 use crate::pack;
 use byoc_plugin_api::{Constant, Error, Executable, Graph, HostServices, Result, Services};
-use byoc_vta_machine::sim::Mode;
 use serde_json::Value;
 use tracing::Level;
 
@@ -62,7 +61,7 @@ fn hash(bytes: impl IntoIterator<Item = u8>) -> u64 {
 /// A region that the simulator cannot run.
 pub fn hashes(image: &Image, constants: &[Constant]) -> Result<Vec<u64>> {
     let (services, config) = (inline_services(), &image.config);
-    let mut device = Device::simulator(image, Mode::Functional)?;
+    let mut device = Device::simulator(image)?;
     device.upload(image, constants, &services)?;
     for (number, edge) in image.inputs.iter().enumerate() {
         let tensor = input(number, edge.layout().count());

@@ -3,6 +3,7 @@
 
 mod memory;
 mod naive;
+mod schedules;
 
 use byoc_vta_machine::config::Config;
 use byoc_vta_machine::isa::AluOp;

@@ -1,9 +1,9 @@
 //! Buffers with random contents, and the simulation of a layer on them.
 
-use byoc_vta_machine::check::{Segment, check, hazards};
+use byoc_vta_machine::check::{Segment, Violation, check, hazards};
 use byoc_vta_machine::config::Config;
-use byoc_vta_machine::isa::Memory as Kind;
-use byoc_vta_machine::sim::{Dram, Mode, Options, run};
+use byoc_vta_machine::isa::{Insn, Memory as Kind};
+use byoc_vta_machine::sim::{Counters, Dram, Mode, Options, SimError, run};
 use byoc_vta_program::emit::{Auxiliary, EmitError, Runs, program};
 use byoc_vta_program::layer::{Layer, Place};
 use byoc_vta_program::relocate::relocate;
@@ -21,6 +21,8 @@ const RESULT: u32 = 2;
 pub struct Memory {
     config: Config,
     pub buffers: Vec<Vec<u8>>,
+    /// Buffers between layers.
+    writable: Vec<u32>,
     random: u64,
 }
 
@@ -28,7 +30,12 @@ impl Memory {
     pub fn new(config: &Config, seed: u64) -> Memory {
         let block = config.block();
         let identity = (0..block * block).map(|i| u8::from(i / block == i % block)).collect();
-        Memory { config: config.clone(), buffers: vec![Vec::new(), identity, Vec::new()], random: seed }
+        Memory {
+            config: config.clone(),
+            buffers: vec![Vec::new(), identity, Vec::new()],
+            writable: Vec::new(),
+            random: seed,
+        }
     }
 
     fn next(&mut self) -> u64 {
@@ -57,6 +64,13 @@ impl Memory {
         self.add(bytes)
     }
 
+    /// Adds the buffer of a tensor between layers.
+    pub fn tensor(&mut self, count: usize) -> Place {
+        let place = self.add(vec![0; count]);
+        self.writable.push(place.buffer);
+        place
+    }
+
     /// Adds a vector of random numbers: one for each output channel, the same for each row of the batch.
     pub fn vector(&mut self, blocks: usize, range: Range<i32>) -> Place {
         let (batch, block) = (self.config.batch(), self.config.block());
@@ -77,50 +91,91 @@ impl Memory {
     }
 }
 
-/// Returns the bytes of the result under both modes and several schedules.
-pub fn simulate(config: &Config, layer: &Layer, tile: Tile, memory: &Memory) -> Result<Vec<Vec<u8>>, EmitError> {
-    let layers = [(layer.clone(), tile)];
-    let program = program(config, &layers, Auxiliary { uops: UOPS, identity: IDENTITY }, Runs::Whole)?;
+/// Stream with absolute addresses, and the memory that it works on.
+pub struct Prepared {
+    pub config: Config,
+    pub stream: Vec<Insn>,
+    pub segments: Vec<Segment>,
+    buffers: Vec<Vec<u8>>,
+}
+
+/// Emits layers with their tiles, and places the buffers.
+pub fn prepare(config: &Config, layers: &[(Layer, Tile)], memory: &Memory) -> Result<Prepared, EmitError> {
+    let program = program(config, layers, Auxiliary { uops: UOPS, identity: IDENTITY }, Runs::Whole)?;
     let mut buffers = memory.buffers.clone();
     buffers[UOPS as usize] = program.uops.iter().flat_map(|word| word.to_le_bytes()).collect();
-    let result_bytes = layer.result_bytes(config);
-    buffers[RESULT as usize] = vec![0; result_bytes];
-    let mut addresses = Vec::new();
+    let (mut writable, mut addresses, mut segments) = (memory.writable.clone(), Vec::new(), Vec::new());
+    if let Some((last, _)) = layers.last() {
+        buffers[RESULT as usize] = vec![0; last.result_bytes(config)];
+        writable.push(RESULT);
+    }
     let mut end = 4096;
-    for buffer in &buffers {
+    for (number, buffer) in buffers.iter().enumerate() {
+        let number = number as u32;
         addresses.push(end as u64);
+        segments.push(Segment {
+            range: end..end + buffer.len(),
+            writable: writable.contains(&number),
+            uops: (number == UOPS).then(|| program.uops.clone()),
+        });
         end += buffer.len().next_multiple_of(4096);
     }
-    let segments: Vec<Segment> = buffers
-        .iter()
-        .zip(&addresses)
-        .enumerate()
-        .map(|(number, (buffer, start))| Segment {
-            range: *start as usize..*start as usize + buffer.len(),
-            writable: number == RESULT as usize,
-            uops: (number == UOPS as usize).then(|| program.uops.clone()),
-        })
-        .collect();
     let stream = relocate(config, &program.stream, &program.buffers, &addresses).unwrap();
-    check(config, &stream, &segments).unwrap_or_else(|violation| panic!("{violation}: {layer:?} {tile:?}"));
-    hazards(config, &stream, &segments).unwrap_or_else(|violation| panic!("{violation}: {layer:?} {tile:?}"));
     for insn in &stream {
         insn.encode(config)?;
     }
-    let options = [(Mode::Functional, 0), (Mode::Functional, 1), (Mode::Functional, 2), (Mode::Strict, 3)];
-    Ok(options
-        .map(|(mode, seed)| {
-            let mut dram = Dram::new(end);
-            for (buffer, address) in buffers.iter().zip(&addresses) {
-                dram.write(*address as usize, buffer.len()).unwrap().copy_from_slice(buffer);
+    Ok(Prepared { config: config.clone(), stream, segments, buffers })
+}
+
+impl Prepared {
+    /// Returns the first violation that the checker finds in a stream on this memory.
+    pub fn violation(&self, stream: &[Insn]) -> Option<Violation> {
+        check(&self.config, stream, &self.segments).and_then(|()| hazards(&self.config, stream, &self.segments)).err()
+    }
+
+    /// Simulates a stream on this memory, and returns the bytes of all buffers that it may write.
+    pub fn simulate(&self, stream: &[Insn], options: &Options) -> Result<Vec<u8>, SimError> {
+        Ok(self.simulate_counted(stream, options)?.0)
+    }
+
+    /// Simulates a stream, and returns the written bytes, with the last result at the end, and the counters.
+    pub fn simulate_counted(&self, stream: &[Insn], options: &Options) -> Result<(Vec<u8>, Counters), SimError> {
+        let end = self.segments.iter().map(|segment| segment.range.end).max().unwrap_or(0);
+        let mut dram = Dram::new(end);
+        for (buffer, segment) in self.buffers.iter().zip(&self.segments) {
+            dram.write(segment.range.start, buffer.len()).unwrap().copy_from_slice(buffer);
+        }
+        let counters = run(&self.config, stream, &mut dram, options)?;
+        let mut written = Vec::new();
+        for (number, segment) in self.segments.iter().enumerate() {
+            if segment.writable && number != RESULT as usize {
+                written.extend_from_slice(dram.read(segment.range.start, segment.range.len()).unwrap());
             }
-            let counters = run(config, &stream, &mut dram, &Options { mode, seed, ..Options::default() }).unwrap();
+        }
+        let result = &self.segments[RESULT as usize].range;
+        written.extend_from_slice(dram.read(result.start, result.len()).unwrap());
+        Ok((written, counters))
+    }
+}
+
+/// Returns the bytes of the result under both modes and several schedules.
+pub fn simulate(config: &Config, layer: &Layer, tile: Tile, memory: &Memory) -> Result<Vec<Vec<u8>>, EmitError> {
+    let prepared = prepare(config, &[(layer.clone(), tile)], memory)?;
+    if let Some(violation) = prepared.violation(&prepared.stream) {
+        panic!("{violation}: {layer:?} {tile:?}");
+    }
+    let strict = Options { mode: Mode::Strict, ..Options::default() };
+    let seeded = |seed| Options { seed, ..Options::default() };
+    let all = [seeded(0), seeded(1), seeded(2), Options { serial: true, ..strict }, Options { seed: 3, ..strict }];
+    Ok(all
+        .map(|options| {
+            let (written, counters) = prepared.simulate_counted(&prepared.stream, &options).unwrap();
             if let Layer::Conv(conv) = layer
                 && config.acc_8bit()
             {
                 assert!(counters.gemm_counter <= conv.gemm_steps() as u64);
             }
-            dram.read(addresses[RESULT as usize] as usize, result_bytes).unwrap().to_vec()
+            written
         })
         .to_vec())
 }

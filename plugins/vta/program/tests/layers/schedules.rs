@@ -1,0 +1,226 @@
+//! Streams of networks: every schedule gives the same results, and no token can be left out.
+
+use crate::memory::{Memory, Prepared, prepare};
+use byoc_vta_machine::config::Config;
+use byoc_vta_machine::isa::{AluOp, Insn};
+use byoc_vta_machine::sim::{Mode, Options};
+use byoc_vta_program::layer::{Conv, Elementwise, Form, Layer, Place, Pool, Step};
+use byoc_vta_program::search::fastest;
+
+/// Number of random schedules of a stream.
+const SCHEDULES: u64 = 100;
+
+/// Layers of a network under construction.
+struct Network<'a> {
+    memory: &'a mut Memory,
+    layers: Vec<Layer>,
+}
+
+impl Network<'_> {
+    fn requantized(&mut self, outputs: usize) -> Vec<Step> {
+        let mut steps = vec![
+            Step::Vector(AluOp::Add, self.memory.vector(outputs, -4096..4096)),
+            Step::Vector(AluOp::Shr, self.memory.vector(outputs, 6..10)),
+        ];
+        steps.extend([(AluOp::Max, 0), (AluOp::Min, 127)].map(|(op, imm)| Step::Immediate(op, imm)));
+        steps
+    }
+
+    /// Adds a convolution of square images, in blocks of channels, with an added tensor.
+    fn conv(&mut self, data: Place, [size, inputs, outputs, kernel, stride]: [usize; 5], add: Option<Place>) -> Place {
+        let pad = kernel / 2;
+        let weight = self.memory.bytes(outputs * inputs * kernel * kernel * self.memory.weight());
+        let mut steps = self.requantized(outputs);
+        if let Some(place) = add {
+            steps.push(Step::AddTensor { place, steps: vec![(AluOp::Shr, 1)] });
+            steps.push(Step::Immediate(AluOp::Min, 127));
+        }
+        let results = (size + 2 * pad - kernel) / stride + 1;
+        let result = self.memory.tensor(outputs * results * results * self.memory.activation());
+        self.layers.push(Layer::Conv(Conv {
+            batch: 1,
+            groups: 1,
+            inputs,
+            outputs,
+            size: [size; 2],
+            kernel: [kernel; 2],
+            strides: [stride; 2],
+            pads: [[pad; 2]; 2],
+            data,
+            weight,
+            steps,
+            result,
+            form: Form::Bytes,
+        }));
+        result
+    }
+
+    fn pool(&mut self, data: Place, images: usize, size: usize, [kernel, stride, pad]: [usize; 3]) -> Place {
+        let results = (size + 2 * pad - kernel) / stride + 1;
+        let result = self.memory.tensor(images * results * results * self.memory.activation());
+        self.layers.push(Layer::Pool(Pool {
+            images,
+            size: [size; 2],
+            kernel: [kernel; 2],
+            strides: [stride; 2],
+            pads: [pad; 2],
+            results: [results; 2],
+            data,
+            steps: Vec::new(),
+            result,
+        }));
+        result
+    }
+
+    fn relu(&mut self, data: Place, elements: usize) -> Place {
+        let result = self.memory.tensor(elements * self.memory.activation());
+        let steps = vec![Step::Immediate(AluOp::Max, 0)];
+        self.layers.push(Layer::Elementwise(Elementwise { elements, data, steps, result }));
+        result
+    }
+
+    /// Ends the network: its last layer writes the result.
+    fn emit(mut self, config: &Config) -> Prepared {
+        let result = self.memory.result();
+        match self.layers.last_mut() {
+            Some(Layer::Conv(last)) => last.result = result,
+            Some(Layer::Pool(last)) => last.result = result,
+            Some(Layer::Elementwise(last)) => last.result = result,
+            None => {}
+        }
+        let tiled: Vec<_> = self
+            .layers
+            .into_iter()
+            .map(|layer| {
+                let (tile, _) = fastest(config, &layer).unwrap_or_else(|| panic!("no tiling: {layer:?}"));
+                (layer, tile)
+            })
+            .collect();
+        prepare(config, &tiled, self.memory).unwrap()
+    }
+}
+
+/// Checks the stream, and compares its results in both modes, in program order and under random schedules.
+fn check_schedules(prepared: &Prepared, schedules: u64) -> Vec<u8> {
+    let stream = &prepared.stream;
+    assert_eq!(prepared.violation(stream).map(|violation| violation.to_string()), None);
+    let expected = prepared.simulate(stream, &Options::default()).unwrap();
+    assert!(expected.iter().any(|byte| *byte != 0), "the network computes something");
+    for mode in [Mode::Functional, Mode::Strict] {
+        let options = Options { mode, serial: true, ..Options::default() };
+        assert!(prepared.simulate(stream, &options).unwrap() == expected, "in program order, {mode:?}");
+    }
+    for seed in 1..=schedules {
+        let mode = if seed.is_multiple_of(2) { Mode::Strict } else { Mode::Functional };
+        let options = Options { seed, mode, ..Options::default() };
+        assert!(prepared.simulate(stream, &options).unwrap() == expected, "{options:?}");
+    }
+    expected
+}
+
+/// Removes each token flag of the stream, one at a time. Each removal has to be found: by the checker, by a deadlock or by
+/// a schedule with other results. Returns the number of removals that the checker missed.
+fn remove_tokens(prepared: &Prepared, expected: &[u8]) -> usize {
+    let remove: [fn(&mut Insn) -> &mut bool; 4] = [
+        |insn| &mut insn.deps.pop_prev,
+        |insn| &mut insn.deps.pop_next,
+        |insn| &mut insn.deps.push_prev,
+        |insn| &mut insn.deps.push_next,
+    ];
+    let mut stream = prepared.stream.clone();
+    let mut missed = 0;
+    for index in 0..stream.len() {
+        for flag in remove {
+            if !*flag(&mut stream[index]) {
+                continue;
+            }
+            *flag(&mut stream[index]) = false;
+            if prepared.violation(&stream).is_none() {
+                missed += 1;
+                let differs = (0..SCHEDULES).any(|seed| {
+                    let options = Options { seed, ..Options::default() };
+                    prepared.simulate(&stream, &options).ok().is_none_or(|found| found != *expected)
+                });
+                assert!(differs, "instruction {index}: {}", prepared.stream[index]);
+            }
+            *flag(&mut stream[index]) = true;
+        }
+    }
+    missed
+}
+
+/// Returns a convolution of ResNet-18 on the default device.
+fn layer_of_resnet(shape: [usize; 5]) -> Prepared {
+    let config = Config::default();
+    let mut memory = Memory::new(&config, 18);
+    let data = memory.bytes(shape[0] * shape[0] * shape[1] * memory.activation());
+    let mut network = Network { memory: &mut memory, layers: Vec::new() };
+    network.conv(data, shape, None);
+    network.emit(&config)
+}
+
+#[test]
+fn layers_of_resnet() {
+    // C2, C6 and C11.
+    for shape in [[56, 4, 4, 3, 1], [28, 8, 16, 3, 2], [7, 32, 32, 3, 1]] {
+        let prepared = layer_of_resnet(shape);
+        let expected = check_schedules(&prepared, SCHEDULES);
+        assert_eq!(remove_tokens(&prepared, &expected), 0);
+    }
+}
+
+/// Returns the network of the digits: three convolutions with pooling and a dense layer.
+fn digits(config: &Config) -> Prepared {
+    let mut memory = Memory::new(config, 10);
+    let data = memory.bytes(8 * 8 * memory.activation());
+    let mut network = Network { memory: &mut memory, layers: Vec::new() };
+    let first = network.conv(data, [8, 1, 1, 3, 1], None);
+    let second = network.conv(first, [8, 1, 2, 3, 1], None);
+    let pooled = network.pool(second, 2, 8, [2, 2, 0]);
+    let third = network.conv(pooled, [4, 2, 2, 3, 1], Some(pooled));
+    let small = network.pool(third, 2, 4, [4, 4, 0]);
+    network.conv(small, [1, 2, 1, 1, 1], None);
+    network.emit(config)
+}
+
+#[test]
+fn small_network() {
+    let tiny = Config { log_inp_buff_size: 11, log_wgt_buff_size: 13, log_acc_buff_size: 12, ..Config::default() };
+    for config in [Config::default(), tiny] {
+        let prepared = digits(&config);
+        let expected = check_schedules(&prepared, SCHEDULES);
+        assert_eq!(remove_tokens(&prepared, &expected), 0);
+    }
+}
+
+/// Returns the layers of ResNet-18 after its first convolution.
+fn resnet(config: &Config) -> Prepared {
+    let mut memory = Memory::new(config, 18);
+    let mut data = memory.bytes(56 * 56 * 4 * memory.activation());
+    let mut network = Network { memory: &mut memory, layers: Vec::new() };
+    let mut shape = [56, 4];
+    for (stage, outputs) in [4, 8, 16, 32].into_iter().enumerate() {
+        for block in 0..2 {
+            let stride = if stage > 0 && block == 0 { 2 } else { 1 };
+            let [size, inputs] = shape;
+            let first = network.conv(data, [size, inputs, outputs, 3, stride], None);
+            let shortcut =
+                if inputs == outputs { data } else { network.conv(data, [size, inputs, outputs, 1, stride], None) };
+            let sum = network.conv(first, [size / stride, outputs, outputs, 3, 1], Some(shortcut));
+            data = network.relu(sum, (size / stride) * (size / stride) * outputs);
+            shape = [size / stride, outputs];
+        }
+    }
+    let pooled = network.pool(data, 32, 7, [7, 7, 0]);
+    network.conv(pooled, [1, 32, 63, 1, 1], None);
+    network.emit(config)
+}
+
+/// Needs minutes: `cargo xtask vta`.
+#[test]
+#[ignore = "needs minutes"]
+fn whole_resnet() {
+    let prepared = resnet(&Config::default());
+    let expected = check_schedules(&prepared, SCHEDULES);
+    assert_eq!(remove_tokens(&prepared, &expected), 0);
+}
