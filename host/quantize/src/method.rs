@@ -4,7 +4,7 @@
 
 use super::histogram::Histogram;
 use super::range::Range;
-use super::scheme::Scheme;
+use super::scheme::{Scheme, best_power_of_two};
 use std::fmt;
 
 /// Method that chooses a range.
@@ -125,6 +125,9 @@ pub(super) fn divergence(counts: &[u64], kept: usize, levels: usize) -> f64 {
 /// density.)
 fn mean_squared_error(values: &Histogram, scheme: &Scheme) -> Range {
     const FACTORS: u32 = 128;
+    if scheme.power_of_two {
+        return best_power_of_two_range(values, scheme);
+    }
     let all = values.range();
     let filled: Vec<(f64, u64)> = values.filled().collect();
     let mut best = (f64::INFINITY, all);
@@ -142,6 +145,28 @@ fn mean_squared_error(values: &Histogram, scheme: &Scheme) -> Range {
         }
     }
     best.1
+}
+
+/// Finds the range of the power of two with the smallest squared error of rounding and clipping the histogram's values.
+/// The error is that of the integers, which may represent more than the range: a range in between two powers of two has
+/// the scale of the greater one.
+fn best_power_of_two_range(values: &Histogram, scheme: &Scheme) -> Range {
+    let all = values.range();
+    let filled: Vec<(f64, u64)> = values.filled().collect();
+    let range = |scale: f32| {
+        let reach = scheme.steps() * f64::from(scale);
+        if scheme.symmetric {
+            return all.within(reach);
+        }
+        // Rounding must not lift the width of the range above `reach`, which would double the scale.
+        let factor = (reach / scheme.reach(all)).min(1.0) * (1.0 - 1e-12);
+        Range { lo: all.lo * factor, hi: all.hi * factor }
+    };
+    let error = |scale: f32| {
+        let parameters = scheme.parameters(range(scale));
+        filled.iter().map(|&(value, count)| count as f64 * scheme.error(parameters, value).powi(2)).sum()
+    };
+    range(best_power_of_two(scheme.parameters(all).scale, 0.0, error))
 }
 
 /// Returns the sum over (value, count) of the expected squared error of clipping to `range` and rounding to `step`.
@@ -248,11 +273,70 @@ mod tests {
         assert!((range.hi - 16.3).abs() < 0.5, "{range:?}");
     }
 
+    /// Returns the power of two from 2^-30 to 2^10 with the smallest squared error of `values` in int8.
+    fn best_by_search(values: &[f32]) -> f32 {
+        let error = |scale: f64| -> f64 {
+            let nearest = |v: f64| (v / scale + 0.5).floor().clamp(-128.0, 127.0) * scale;
+            values.iter().map(|&v| (f64::from(v) - nearest(f64::from(v))).powi(2)).sum()
+        };
+        let scales = (-30..=10).map(|exponent| f64::from(exponent).exp2());
+        scales.min_by(|a, b| error(*a).total_cmp(&error(*b))).unwrap() as f32
+    }
+
+    #[test]
+    fn best_power_of_two_of_a_histogram() {
+        let scheme = Scheme::parse("symmetric,power-of-two").unwrap();
+        let scale = |values: &[f32], method: Method| {
+            scheme.parameters(method.range(&histogram(values.iter().copied()), &scheme)).scale
+        };
+        let mut narrowed = 0;
+        for i in 0..12 {
+            let scaled: Vec<f32> = normal(20_000).iter().map(|v| v * 1.12f32.powi(i)).collect();
+            let cubed: Vec<f32> = scaled.iter().map(|v| v.powi(3)).collect();
+            let positive: Vec<f32> = scaled.iter().map(|v| v.max(0.0)).collect();
+            for values in [scaled, cubed, positive] {
+                let best = scale(&values, Method::MeanSquaredError);
+                assert_eq!(best, best_by_search(&values), "{i}");
+                narrowed += usize::from(best < scale(&values, Method::MinMax));
+            }
+        }
+        assert!((6..=30).contains(&narrowed), "{narrowed}");
+    }
+
+    #[test]
+    fn best_power_of_two_of_an_asymmetric_scheme() {
+        let scheme = Scheme::parse("asymmetric,power-of-two").unwrap();
+        for i in 0..12 {
+            let values: Vec<f32> = normal(20_000).iter().map(|v| (v * 1.12f32.powi(i)).max(-0.3)).collect();
+            let h = histogram(values.iter().copied());
+            let range = Method::MeanSquaredError.range(&h, &scheme);
+            let error =
+                |parameters| values.iter().map(|&v| scheme.error(parameters, f64::from(v)).powi(2)).sum::<f64>();
+            let found = error(scheme.parameters(range));
+            // The zero point follows the range, so the ranges of all factors are compared.
+            for factor in 1..=1000 {
+                let factor = f64::from(factor) / 1000.0;
+                let other = Range { lo: h.range().lo * factor, hi: h.range().hi * factor };
+                assert!(found <= 1.01 * error(scheme.parameters(other)), "{i} {factor}");
+            }
+        }
+    }
+
+    #[test]
+    fn min_max_covers_everything_with_a_power_of_two() {
+        let scheme = Scheme::parse("symmetric,power-of-two").unwrap();
+        for largest in [0.9f32, 127.0, 127.1, 250.0] {
+            let h = histogram(normal(1000).into_iter().map(|v| v * 0.01).chain([-largest]));
+            let scale = scheme.parameters(Method::MinMax.range(&h, &scheme)).scale;
+            assert!(127.0 * scale >= largest && 127.0 * scale < 2.0 * largest, "{largest}: {scale}");
+        }
+    }
+
     #[test]
     fn every_method_accepts_a_tensor_of_zeros() {
         let h = histogram([0.0, 0.0]);
         for text in ["min-max", "percentile", "entropy", "mse"] {
-            for scheme in ["symmetric", "asymmetric"] {
+            for scheme in ["symmetric", "asymmetric", "symmetric,power-of-two", "asymmetric,power-of-two"] {
                 let range = Method::parse(text).unwrap().range(&h, &Scheme::parse(scheme).unwrap());
                 assert_eq!(range, Range::default(), "{text} {scheme}");
             }

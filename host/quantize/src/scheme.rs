@@ -9,6 +9,9 @@ use std::fmt;
 /// Minimum scale; below it the ratio of two scales could overflow.
 const MIN_SCALE: f64 = 1e-30;
 
+/// Number of times that [`best_power_of_two`] halves a scale; as many octaves as int8 has magnitudes.
+const MAX_HALVINGS: i32 = 7;
+
 /// Quantization scheme. Weights are always int8 with zero point 0, accumulators and biases int32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scheme {
@@ -115,18 +118,32 @@ impl Scheme {
         if self.symmetric { 127.0 } else { 255.0 }
     }
 
+    /// Returns the extent of a range that the steps divide: the distance of 0 from the farther end of a symmetric range,
+    /// or the width of an asymmetric one, widened to contain 0.
+    pub fn reach(&self, range: Range) -> f64 {
+        let (lo, hi) = (range.lo.min(0.0), range.hi.max(0.0));
+        if self.symmetric { hi.max(-lo) } else { hi - lo }
+    }
+
     /// Returns the scale and zero point for a range. The range is widened to contain 0, which padding and activations
     /// need to be exact. If both bounds are 0, the scale is 1.
     pub fn parameters(&self, range: Range) -> Parameters {
-        let (lo, hi) = (range.lo.min(0.0), range.hi.max(0.0));
-        let reach = if self.symmetric { hi.max(-lo) } else { hi - lo };
-        let scale = self.scale(reach / self.steps());
+        let lo = range.lo.min(0.0);
+        let scale = self.scale(self.reach(range) / self.steps());
         if self.symmetric {
             return Parameters { scale, zero_point: 0 };
         }
         let (least, greatest) = self.limits();
         let zero_point = (f64::from(least) - lo / f64::from(scale)).round();
         Parameters { scale, zero_point: (zero_point as i32).clamp(least, greatest) }
+    }
+
+    /// Returns the difference between `value` and the real value of its integer, after rounding and clipping.
+    pub fn error(&self, parameters: Parameters, value: f64) -> f64 {
+        let (least, greatest) = self.limits();
+        let (scale, zero_point) = (f64::from(parameters.scale), f64::from(parameters.zero_point));
+        let integer = ((value / scale).round() + zero_point).clamp(f64::from(least), f64::from(greatest));
+        value - scale * (integer - zero_point)
     }
 
     /// Returns `wanted`, rounded up to a power of two if the scheme requires it; 1 if `wanted` is not positive or not
@@ -139,6 +156,21 @@ impl Scheme {
         let scale = if self.power_of_two { wanted.log2().ceil().exp2() } else { wanted };
         scale.min(f64::from(f32::MAX)) as f32
     }
+}
+
+/// Returns the power of two with the smallest `error` among `covering`, at which no value is clipped, and its halves
+/// down to `least`; the greatest of those with the same error.
+pub fn best_power_of_two(covering: f32, least: f64, error: impl Fn(f32) -> f64) -> f32 {
+    let least = least.max(MIN_SCALE);
+    let mut best = (f64::INFINITY, covering);
+    let scales = (0..=MAX_HALVINGS).map(|halvings| covering * 0.5f32.powi(halvings));
+    for scale in scales.take_while(|scale| f64::from(*scale) >= least) {
+        let error = error(scale);
+        if error < best.0 {
+            best = (error, scale);
+        }
+    }
+    best.1
 }
 
 impl fmt::Display for Scheme {
@@ -185,6 +217,27 @@ mod tests {
         assert_eq!(s.parameters(range(-1.0, 127.0)).scale, 1.0);
         assert_eq!(s.parameters(range(-1.0, 127.5)).scale, 2.0);
         assert_eq!(s.parameters(range(-0.3, 0.3)).scale, 2f32.powi(-8));
+    }
+
+    #[test]
+    fn best_power_of_two_is_a_half_of_the_covering_one() {
+        // The error is the distance from 2^-3.
+        let error = |scale: f32| (f64::from(scale).log2() + 3.0).abs();
+        assert_eq!(best_power_of_two(4.0, 0.0, error), 0.125);
+        assert_eq!(best_power_of_two(4.0, 0.2, error), 0.25);
+        assert_eq!(best_power_of_two(4.0, 5.0, error), 4.0);
+        assert_eq!(best_power_of_two(0.0625, 0.0, error), 0.0625);
+        assert_eq!(best_power_of_two(4.0, 0.0, |_| 1.0), 4.0);
+        assert_eq!(best_power_of_two(4.0, 0.0, |_| f64::NAN), 4.0);
+    }
+
+    #[test]
+    fn error_is_that_of_rounding_and_clipping() {
+        let s = Scheme::parse("asymmetric,uint8").unwrap();
+        let parameters = Parameters { scale: 0.5, zero_point: 10 };
+        for (value, error) in [(0.0, 0.0), (0.7, 0.2), (-5.0, 0.0), (-6.25, -1.25), (122.5, 0.0), (130.0, 7.5)] {
+            assert!((s.error(parameters, value) - error).abs() < 1e-12, "{value}");
+        }
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Quantization of weights to int8 and of biases to int32.
 
-use super::scheme::Scheme;
+use super::scheme::{Scheme, best_power_of_two};
 use byoc_ir::tensor::Tensor;
 
 /// Maximum quantized value of a weight; the range is symmetric about 0.
@@ -18,8 +18,8 @@ pub struct QuantizedWeight {
     pub scales: Vec<f32>,
 }
 
-/// Quantizes a float32 weight with zero point 0 and the scale that maps the largest magnitude (in each channel, or
-/// overall) to 127.
+/// Quantizes a float32 weight with zero point 0. The scale (of each channel, or of the whole weight) maps the largest
+/// magnitude to 127; a power of two is the one with the smallest squared error of rounding and clipping.
 ///
 /// `axis` is the axis of the output channels. `bias` (one value per channel, one for all, or none) must fit into int32
 /// when divided by the product of `input_scale` and the weight's scale; if the weights of a channel are too small for
@@ -28,38 +28,52 @@ pub fn quantize(weight: &Tensor, axis: usize, bias: &[f32], input_scale: f32, sc
     let shape = weight.shape();
     let (channels, inner) = (shape[axis], shape[axis + 1..].iter().product::<usize>().max(1));
     let values = weight.as_slice::<f32>();
-    let channel = |i: usize| i / inner % channels;
-    let mut largest = vec![0f64; channels];
-    for (i, v) in values.iter().enumerate() {
-        let largest = &mut largest[channel(i)];
-        *largest = largest.max(f64::from(v.abs()));
+    // Index of a channel's scale.
+    let scaled_by = |channel: usize| if scheme.per_channel { channel } else { 0 };
+    let count = scaled_by(channels - 1) + 1;
+    let mut sharing = vec![Vec::with_capacity(values.len() / count); count];
+    for (i, &value) in values.iter().enumerate() {
+        sharing[scaled_by(i / inner % channels)].push(value);
     }
-    let least = largest.iter().copied().filter(|&v| v > 0.0).fold(f64::INFINITY, f64::min);
-    let wanted = largest.iter().enumerate().map(|(c, &v)| {
-        let for_weight = if v > 0.0 {
-            v
-        } else if least.is_finite() {
-            least
-        } else {
-            f64::from(MAX_QUANTIZED)
-        };
-        let bias = bias.get(c).or(bias.first()).map_or(0.0, |b| f64::from(b.abs()));
-        (for_weight / f64::from(MAX_QUANTIZED)).max(bias / (f64::from(input_scale) * MAX_BIAS))
-    });
-    let scales: Vec<f32> = if scheme.per_channel {
-        wanted.map(|scale| scheme.scale(scale)).collect()
-    } else {
-        vec![scheme.scale(wanted.fold(0.0, f64::max))]
-    };
+    let mut least = vec![0f64; count];
+    for channel in 0..channels {
+        let bias = bias.get(channel).or(bias.first()).map_or(0.0, |b| f64::from(b.abs()));
+        let least = &mut least[scaled_by(channel)];
+        *least = least.max(bias / (f64::from(input_scale) * MAX_BIAS));
+    }
+    let fitting: Vec<_> = sharing.iter().zip(&least).map(|(values, &least)| fit(values, least, scheme)).collect();
+    let smallest = fitting.iter().flatten().copied().reduce(f32::min).unwrap_or(1.0);
+    let of_zeros = |least: f64| scheme.scale(least.max(f64::from(smallest)));
+    let scales: Vec<f32> = fitting.iter().zip(&least).map(|(fit, &least)| fit.unwrap_or(of_zeros(least))).collect();
     let integers: Vec<i8> = values
         .iter()
         .enumerate()
-        .map(|(i, v)| {
-            let scale = scales.get(channel(i)).unwrap_or(&scales[0]);
-            (v / scale).round().clamp(-MAX_QUANTIZED, MAX_QUANTIZED) as i8
-        })
+        .map(|(i, &value)| steps(value, scales[scaled_by(i / inner % channels)]) as i8)
         .collect();
     QuantizedWeight { values: Tensor::from_slice(shape, &integers), scales }
+}
+
+/// Returns the scale for weights that share it, at least `least`; `None` if all of them are 0.
+fn fit(values: &[f32], least: f64, scheme: &Scheme) -> Option<f32> {
+    let largest = values.iter().fold(0f32, |largest, v| largest.max(v.abs()));
+    if largest == 0.0 {
+        return None;
+    }
+    let covering = scheme.scale((f64::from(largest) / f64::from(MAX_QUANTIZED)).max(least));
+    if !scheme.power_of_two {
+        return Some(covering);
+    }
+    Some(best_power_of_two(covering, least, |scale| squared_error(values, scale)))
+}
+
+/// Returns a weight in steps of `scale`, rounded and clipped.
+fn steps(value: f32, scale: f32) -> f32 {
+    (value / scale).round().clamp(-MAX_QUANTIZED, MAX_QUANTIZED)
+}
+
+/// Returns the sum of the squared errors of rounding and clipping.
+fn squared_error(values: &[f32], scale: f32) -> f64 {
+    values.iter().map(|&v| f64::from(v - steps(v, scale) * scale).powi(2)).sum()
 }
 
 /// Quantizes a bias to int32 with `scales` (one per channel, or one for all). The result has the shape `shape`, except
@@ -81,6 +95,7 @@ pub fn quantize_bias(values: &[f32], shape: &[usize], scales: &[f32], dims_after
 #[cfg(test)]
 mod tests {
     use super::*;
+    use byoc::io::random::Random;
 
     #[test]
     fn every_channel_reaches_127() {
@@ -107,6 +122,57 @@ mod tests {
         assert!(bias.as_slice::<i32>().iter().all(|b| *b > 0 && *b <= 1 << 30));
         let zeros = Tensor::from_slice(&[1, 1], &[0.0f32]);
         assert_eq!(quantize(&zeros, 0, &[], 1.0, &Scheme::SYMMETRIC).scales, [1.0]);
+    }
+
+    /// Returns the power of two from 2^-30 to 2^10 with the smallest squared error.
+    fn best_by_search(values: &[f32]) -> f32 {
+        let error = |scale: f64| -> f64 {
+            let nearest = |v: f64| (v / scale + 0.5).floor().clamp(-127.0, 127.0) * scale;
+            values.iter().map(|&v| (f64::from(v) - nearest(f64::from(v))).powi(2)).sum()
+        };
+        let scales = (-30..=10).map(|exponent| f64::from(exponent).exp2());
+        scales.min_by(|a, b| error(*a).total_cmp(&error(*b))).unwrap() as f32
+    }
+
+    #[test]
+    fn power_of_two_has_the_smallest_squared_error() {
+        let mut random = Random::new(3);
+        let mut draw = |n: usize, power: i32, deviation: f64| -> Vec<f32> {
+            (0..n).map(|_| (random.normal().powi(power) * deviation) as f32).collect()
+        };
+        let (mut clipped, mut whole) = (0, 0);
+        for n in [9, 64, 1000] {
+            // The cube of a normal distribution has heavy tails.
+            for power in [1, 3] {
+                let rows: Vec<Vec<f32>> = (0..12).map(|i| draw(n, power, 0.01 * 1.2f64.powi(i))).collect();
+                let weight = Tensor::from_slice(&[12, n], &rows.concat());
+                let scheme = Scheme { power_of_two: true, ..Scheme::SYMMETRIC };
+                let q = quantize(&weight, 0, &[], 1.0, &scheme);
+                for (row, &scale) in rows.iter().zip(&q.scales) {
+                    assert_eq!(scale, best_by_search(row), "{n} {power}");
+                    let covers = row.iter().all(|v| v.abs() <= 127.0 * scale);
+                    *(if covers { &mut whole } else { &mut clipped }) += 1;
+                }
+                let per_tensor = quantize(&weight, 0, &[], 1.0, &Scheme { per_channel: false, ..scheme });
+                assert_eq!(per_tensor.scales, [best_by_search(&rows.concat())], "{n} {power}");
+            }
+        }
+        assert!(clipped > 5 && whole > 5, "{clipped} clipped, {whole} whole");
+    }
+
+    #[test]
+    fn power_of_two_leaves_room_for_the_bias() {
+        // One weight of 1.1 among small ones is clipped, unless the bias needs the greater scale.
+        let mut values = vec![0.001f32; 1000];
+        values[0] = 1.1;
+        let weight = Tensor::from_slice(&[1, 1000], &values);
+        let scheme = Scheme { power_of_two: true, ..Scheme::SYMMETRIC };
+        let scale = quantize(&weight, 0, &[1.0], 1.0, &scheme).scales[0];
+        assert_eq!(scale, best_by_search(&values));
+        let bias = 1.5 * scale * MAX_BIAS as f32;
+        let raised = quantize(&weight, 0, &[bias], 1.0, &scheme).scales[0];
+        assert_eq!(raised, 2.0 * scale);
+        assert!(f64::from(bias) / f64::from(raised) <= MAX_BIAS);
     }
 
     trait MapScale {
