@@ -1,32 +1,56 @@
-//! Calibration: distributions of the values in the float model.
+//! Calibration: distributions of the values in the float model, and means of the inputs of its layers.
 
 use super::histogram::Histogram;
+use super::layers::Layer;
+use super::means::ChannelMeans;
 use super::rewrite::observed;
 use super::runs::Runs;
 use byoc::error::Failure;
 use byoc_ir::ir::{ExprId, Module};
 use byoc_ir::tensor::DType;
 use rayon::prelude::*;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Statistics of the values in the float model.
+#[derive(Default)]
+pub struct Statistics {
+    /// Distribution of each value observed.
+    pub histograms: BTreeMap<ExprId, Histogram>,
+    /// Means of the channels of each layer's input, by the index of the layer.
+    pub means: BTreeMap<usize, ChannelMeans>,
+}
 
 /// Runs the float model over the calibration data and returns the histograms of the expressions `wanted`, which must be
-/// float32.
+/// float32, and the means of the inputs of the layers `averaged`, given by their indices.
 ///
 /// # Errors
 /// When the model cannot be run.
-pub fn histograms(module: &Module, wanted: &[ExprId], runs: &Runs<'_>) -> Result<BTreeMap<ExprId, Histogram>, Failure> {
-    let mut histograms = vec![Histogram::default(); wanted.len()];
-    let shown = observed(module, wanted)?;
-    runs.each(&[&shown], |results| {
-        let values = &results[0][results[0].len() - wanted.len()..];
+pub fn statistics(
+    module: &Module,
+    wanted: &[ExprId],
+    layers: &[Layer],
+    averaged: &[usize],
+    runs: &Runs<'_>,
+) -> Result<Statistics, Failure> {
+    let inputs: Vec<ExprId> = averaged.iter().map(|&layer| layers[layer].input).collect();
+    let shown: BTreeSet<ExprId> = wanted.iter().chain(&inputs).copied().collect();
+    let shown: Vec<ExprId> = shown.into_iter().collect();
+    let mut histograms: BTreeMap<_, _> = wanted.iter().map(|&id| (id, Histogram::default())).collect();
+    let mut means: Vec<_> = averaged.iter().map(|&layer| ChannelMeans::new(layers[layer].input_channel_axis)).collect();
+    let model = observed(module, &shown)?;
+    runs.each(&[&model], |results| {
+        let values = &results[0][results[0].len() - shown.len()..];
+        let values: BTreeMap<_, _> = shown.iter().zip(values).collect();
         runs.pool.install(|| {
-            histograms.par_iter_mut().zip(values).for_each(|(histogram, values)| {
+            histograms.par_iter_mut().for_each(|(id, histogram)| {
+                let values = values[id];
                 if values.dtype() == DType::F32 {
                     histogram.add(values.as_slice::<f32>());
                 }
             });
+            means.par_iter_mut().zip(&inputs).for_each(|(means, input)| means.add(values[input]));
         });
         Ok(())
     })?;
-    Ok(wanted.iter().copied().zip(histograms).collect())
+    Ok(Statistics { histograms, means: averaged.iter().copied().zip(means).collect() })
 }

@@ -22,6 +22,14 @@ pub struct Layer {
     pub weight_axis: usize,
     /// Axis of the output channels in the result.
     pub channel_axis: usize,
+    /// Value that the layer reads.
+    pub input: ExprId,
+    /// Axis of the channels in that value.
+    pub input_channel_axis: usize,
+    /// Axis of the input channels (of a group) in the weight.
+    pub weight_input_axis: usize,
+    /// Number of groups into which the channels are divided.
+    pub groups: usize,
     /// Reason why the layer cannot be executed in int8; `None` if it can.
     pub obstacle: Option<String>,
 }
@@ -43,8 +51,18 @@ pub fn find(module: &Module) -> Vec<Layer> {
 fn layer(module: &Module, call: ExprId) -> Option<Layer> {
     let (operator, arguments) = module.expr(call).as_op_call()?;
     let def = op::get(operator);
-    let mut layer =
-        Layer { call, name: name(module, call), operator: def.name, weight_axis: 0, channel_axis: 0, obstacle: None };
+    let mut layer = Layer {
+        call,
+        name: name(module, call),
+        operator: def.name,
+        weight_axis: 0,
+        channel_axis: 0,
+        input: *arguments.args.first()?,
+        input_channel_axis: 0,
+        weight_input_axis: 1,
+        groups: 1,
+        obstacle: None,
+    };
     let params = Params::new(def, &arguments.attrs);
     match def.name {
         "nn.conv2d" => {
@@ -54,11 +72,17 @@ fn layer(module: &Module, call: ExprId) -> Option<Layer> {
             match (kernel.find('O'), out.find('C'), ["OIHW", "HWIO", "OHWI"].contains(&kernel.as_str())) {
                 (Some(weight), Some(channel), true) if out == data && ["NCHW", "NHWC"].contains(&data.as_str()) => {
                     (layer.weight_axis, layer.channel_axis) = (weight, channel);
+                    layer.input_channel_axis = channel;
+                    layer.weight_input_axis = kernel.find('I')?;
+                    layer.groups = usize::try_from(params.int("groups")).ok()?;
                 }
                 _ => layer.obstacle = Some(format!("unsupported layout {data} with kernel layout {kernel}")),
             }
         }
-        "nn.dense" => layer.channel_axis = module.ty(call).as_tensor()?.dims.len().checked_sub(1)?,
+        "nn.dense" => {
+            layer.channel_axis = module.ty(call).as_tensor()?.dims.len().checked_sub(1)?;
+            layer.input_channel_axis = layer.channel_axis;
+        }
         _ => return None,
     }
     let weight = module.expr(*arguments.args.get(1)?).as_constant();

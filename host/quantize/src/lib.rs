@@ -6,7 +6,7 @@
 //! | [`data`], [`labels`] | calibration data and labels, read and checked |
 //! | [`model`] | float model, simplified, with its symbolic dimensions preserved |
 //! | [`layers`], [`roles`] | operators executed on integers, and values that share a scale |
-//! | [`runs`], [`calibrate`], [`histogram`] | distributions of the values in the float model |
+//! | [`runs`], [`calibrate`], [`histogram`], [`means`] | distributions and means of the values in the float model |
 //! | [`range`] | range that the integers represent |
 //! | [`weights`], [`rewrite`](mod@rewrite) | model with qnn operators |
 //! | [`measure`](mod@measure), [`report`] | loss of accuracy, layer by layer |
@@ -20,6 +20,7 @@ pub mod data;
 pub mod histogram;
 pub mod labels;
 pub mod layers;
+pub mod means;
 pub mod measure;
 pub mod method;
 pub mod model;
@@ -38,6 +39,7 @@ use byoc::frontend;
 use byoc_ir::diag::{Diagnostic, codes, nearest};
 use byoc_ir::ir::{ExprId, Module};
 use byoc_ir::op;
+use calibrate::Statistics;
 use data::Source;
 use histogram::Histogram;
 use layers::Layer;
@@ -146,7 +148,7 @@ pub fn quantize(
         method: options.method,
         labels: labels.map(Vec::as_slice),
         runs: &runs,
-        histograms: BTreeMap::new(),
+        seen: Statistics::default(),
         progress,
     };
     let mut sensitivities = BTreeMap::new();
@@ -187,8 +189,8 @@ struct Quantizer<'a> {
     method: Method,
     labels: Option<&'a [i64]>,
     runs: &'a Runs<'a>,
-    /// Distribution of each value observed so far.
-    histograms: BTreeMap<ExprId, Histogram>,
+    /// Statistics of the values observed so far.
+    seen: Statistics,
     progress: &'a dyn Fn(&str),
 }
 
@@ -197,16 +199,20 @@ impl<'a> Quantizer<'a> {
         Roles::new(self.module, self.layers, chosen)
     }
 
-    /// Collects the missing histograms of `extra` and of the values whose ranges `roles` needs.
+    /// Collects the missing histograms of `extra` and of the values whose ranges `roles` needs, and the missing means of
+    /// the inputs of its layers.
     fn observe(&mut self, roles: &Roles, extra: &[ExprId]) -> Result<(), Failure> {
         let wanted: BTreeSet<ExprId> = roles.ranged.values().flatten().chain(extra).copied().collect();
-        let missing: Vec<ExprId> = wanted.into_iter().filter(|id| !self.histograms.contains_key(id)).collect();
-        if missing.is_empty() {
+        let missing: Vec<ExprId> = wanted.into_iter().filter(|id| !self.seen.histograms.contains_key(id)).collect();
+        let quantized = |layer: &usize| matches!(roles.of[self.layers[*layer].call], Some(Role::Layer(_)));
+        let averaged: Vec<usize> =
+            (0..self.layers.len()).filter(|layer| quantized(layer) && !self.seen.means.contains_key(layer)).collect();
+        if missing.is_empty() && averaged.is_empty() {
             return Ok(());
         }
         (self.progress)("calibrating");
-        let seen = calibrate::histograms(self.module, &missing, self.runs)?;
-        for (&id, histogram) in &seen {
+        let seen = calibrate::statistics(self.module, &missing, self.layers, &averaged, self.runs)?;
+        for (&id, histogram) in &seen.histograms {
             if histogram.not_finite() > 0 {
                 let name = layers::name(self.module, id);
                 let message = format!("{} values of \"{name}\" are NaN or infinite", histogram.not_finite());
@@ -216,7 +222,8 @@ impl<'a> Quantizer<'a> {
                     .into());
             }
         }
-        self.histograms.extend(seen);
+        self.seen.histograms.extend(seen.histograms);
+        self.seen.means.extend(seen.means);
         Ok(())
     }
 
@@ -224,7 +231,7 @@ impl<'a> Quantizer<'a> {
     fn parameters(&self, roles: &Roles) -> Result<(BTreeMap<ExprId, Range>, BTreeMap<ExprId, Parameters>), Failure> {
         let mut ranges = BTreeMap::new();
         for (&group, values) in &roles.ranged {
-            let seen = values.iter().filter_map(|id| self.histograms.get(id));
+            let seen = values.iter().filter_map(|id| self.seen.histograms.get(id));
             let range = seen.map(|histogram| self.method.range(histogram, &self.scheme)).reduce(Range::union);
             ranges.insert(group, range.unwrap_or_default());
         }
@@ -233,7 +240,8 @@ impl<'a> Quantizer<'a> {
     }
 
     fn plan<'p>(&'p self, roles: &'p Roles, parameters: &'p BTreeMap<ExprId, Parameters>) -> Plan<'p> {
-        Plan { module: self.module, layers: self.layers, roles, parameters, scheme: self.scheme }
+        let Quantizer { module, layers, scheme, .. } = *self;
+        Plan { module, layers, roles, parameters, means: &self.seen.means, scheme }
     }
 }
 
@@ -263,7 +271,7 @@ fn rows(
             _ => None,
         };
         let input = inputs(quantizer.module, id, role).first().map(|&input| roles.group(input));
-        let seen = quantizer.histograms.get(&roles.end(id)).map(Histogram::range);
+        let seen = quantizer.seen.histograms.get(&roles.end(id)).map(Histogram::range);
         let scales = number.and_then(|number| weight_scales.get(number)?.as_ref());
         let bounds = |scales: &Vec<f32>| {
             scales.iter().fold((f32::INFINITY, 0f32), |(least, most), &s| (least.min(s), most.max(s)))

@@ -4,6 +4,7 @@
 //! form is created from another at its first use; unused float forms are dead code.
 
 use super::layers::Layer;
+use super::means::ChannelMeans;
 use super::roles::{Bias, Role, Roles, inputs};
 use super::scheme::{Parameters, Scheme};
 use super::weights;
@@ -27,6 +28,8 @@ pub struct Plan<'a> {
     pub roles: &'a Roles,
     /// Scale and zero point of each group.
     pub parameters: &'a BTreeMap<ExprId, Parameters>,
+    /// Means of the inputs of layers, by which their biases are corrected.
+    pub means: &'a BTreeMap<usize, ChannelMeans>,
     /// Quantization scheme.
     pub scheme: Scheme,
 }
@@ -48,6 +51,7 @@ pub fn rewrite(plan: &Plan<'_>, observed_values: &[ExprId]) -> Result<Rewritten,
         plan,
         forms: BTreeMap::new(),
         biases: BTreeMap::new(),
+        corrections: BTreeMap::new(),
         weight_scales: vec![None; plan.layers.len()],
     };
     for (_, role) in plan.roles.of.iter() {
@@ -125,6 +129,8 @@ struct Rewriter<'p> {
     forms: BTreeMap<ExprId, IntegerForms>,
     /// First bias of each layer.
     biases: BTreeMap<usize, &'p Bias>,
+    /// Correction of each bias, by the call of the layer that it follows; one value per channel.
+    corrections: BTreeMap<ExprId, Vec<f32>>,
     weight_scales: Vec<Option<Vec<f32>>>,
 }
 
@@ -174,6 +180,8 @@ impl Rewriter<'_> {
         };
         let bias = self.biases.get(&number).map_or(&[][..], |bias| &bias.values);
         let quantized = weights::quantize(weight, layer.weight_axis, bias, scale, &self.plan.scheme);
+        let means = self.plan.means.get(&number);
+        let errors = means.and_then(|means| weights::mean_errors(layer, weight, &quantized, means));
         let channels = weight.shape()[layer.weight_axis];
         let shape = weight.shape().to_vec();
         // The quantized constant keeps the origin of the float constant.
@@ -205,7 +213,38 @@ impl Rewriter<'_> {
         let id = rebuild.new.op(operator, &args, attrs)?;
         let scales: Vec<f32> = quantized.scales.iter().map(|s| s * scale).collect();
         self.weight_scales[number] = Some(quantized.scales);
-        Ok(Sums { id, scales, axis: layer.channel_axis })
+        let sums = Sums { id, scales, axis: layer.channel_axis };
+        match errors {
+            Some(errors) => self.correct(rebuild, number, sums, &errors),
+            None => Ok(sums),
+        }
+    }
+
+    /// Corrects the bias of a layer by the mean errors of its channels, or adds a bias if it has none. Accumulators with
+    /// other users than their bias are left alone, as two biases of the maximum magnitude could overflow int32.
+    fn correct(
+        &mut self,
+        rebuild: &mut Rebuild<'_>,
+        number: usize,
+        sums: Sums,
+        errors: &[f64],
+    ) -> Result<Sums, Box<Diagnostic>> {
+        let correction: Vec<f32> = errors.iter().map(|error| -error as f32).collect();
+        if self.biases.contains_key(&number) {
+            let call = self.plan.layers[number].call;
+            if self.plan.roles.only_user(call).is_some() {
+                self.corrections.insert(call, correction);
+            }
+            return Ok(sums);
+        }
+        let value = weights::quantize_bias(&correction, &[correction.len()], &sums.scales, 0);
+        if value.as_slice::<i32>().iter().all(|&v| v == 0) {
+            return Ok(sums);
+        }
+        let args = [sums.id, rebuild.new.constant(value)];
+        let axis = Attrs::new([("axis", AttrValue::Int(sums.axis as i64))]);
+        let id = rebuild.new.op("nn.bias_add", &args, axis)?;
+        Ok(Sums { id, ..sums })
     }
 
     fn bias(
@@ -219,8 +258,12 @@ impl Rewriter<'_> {
             return Ok(Sums { id: rebuild.get(bias.sums), scales: vec![1.0], axis: 0 });
         };
         let rank = rebuild.new.module.ty(sums.id).as_tensor().map_or(0, |t| t.dims.len());
-        let value = weights::quantize_bias(&bias.values, &bias.shape, &sums.scales, rank - 1 - sums.axis);
-        let value = rebuild.new.constant(value);
+        let dims_after = rank - 1 - sums.axis;
+        let (values, shape) = match self.corrections.get(&bias.sums) {
+            Some(correction) => corrected(bias, correction, dims_after),
+            None => (bias.values.clone(), bias.shape.clone()),
+        };
+        let value = rebuild.new.constant(weights::quantize_bias(&values, &shape, &sums.scales, dims_after));
         let id = rebuild.new.op(operator, &[sums.id, value], call.attrs.clone())?;
         Ok(Sums { id, ..sums })
     }
@@ -344,6 +387,19 @@ impl Rewriter<'_> {
     }
 }
 
+/// Returns the values and the shape of a bias with a correction of each channel. The channels are followed by
+/// `dims_after` dimensions.
+fn corrected(bias: &Bias, correction: &[f32], dims_after: usize) -> (Vec<f32>, Vec<usize>) {
+    let float = |channel: usize| bias.values.get(channel).unwrap_or(&bias.values[0]);
+    let values: Vec<f32> = correction.iter().enumerate().map(|(channel, v)| float(channel) + v).collect();
+    let shape = if bias.values.len() == values.len() {
+        bias.shape.clone()
+    } else {
+        weights::per_channel(values.len(), dims_after)
+    };
+    (values, shape)
+}
+
 /// Returns the attributes that give the channel axis, if there is a scale per channel.
 fn channel_axis_attrs(sums: &Sums) -> Attrs {
     if sums.scales.len() > 1 { Attrs::new([("axis", AttrValue::Int(sums.axis as i64))]) } else { Attrs::none() }
@@ -362,4 +418,161 @@ fn float_vector(rebuild: &mut Rebuild<'_>, values: &[f32]) -> ExprId {
 
 fn int_scalar(rebuild: &mut Rebuild<'_>, value: i32) -> ExprId {
     rebuild.new.constant(Tensor::scalar(value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layers;
+    use crate::range::Range;
+    use byoc::build::plan::plan;
+    use byoc::exec::{Executor, Pool};
+    use byoc::io::random::Random;
+    use byoc_ir::text::{ParseOptions, PrintOptions, parse, print};
+    use std::sync::Arc;
+
+    /// Step of the inputs, all of which the integers of [`SCHEMES`] represent exactly.
+    const STEP: f32 = 0.125;
+    const SCHEMES: [&str; 4] =
+        ["symmetric", "symmetric,per-tensor", "symmetric,power-of-two", "asymmetric,uint8,power-of-two"];
+
+    /// Returns inputs of 0 to 127 steps, whose mean differs between the channels.
+    fn input(shape: &[usize], axis: usize) -> Tensor {
+        let mut random = Random::new(7);
+        let mut values: Vec<f32> = (0..shape.iter().product())
+            .map(|i| {
+                let channel = i / inner(shape, axis) % shape[axis];
+                (random.uniform() * (20 + 100 * channel / shape[axis]) as f64).floor() as f32 * STEP
+            })
+            .collect();
+        values[0] = 127.0 * STEP;
+        Tensor::from_slice(shape, &values)
+    }
+
+    fn inner(shape: &[usize], axis: usize) -> usize {
+        shape[axis + 1..].iter().product()
+    }
+
+    /// Returns the mean of `a - b` over all samples and positions, for each channel.
+    fn mean_differences(a: &Tensor, b: &Tensor, axis: usize) -> Vec<f64> {
+        let (channels, inner) = (a.shape()[axis], inner(a.shape(), axis));
+        let mut sums = vec![0.0; channels];
+        for (i, (a, b)) in a.as_slice::<f32>().iter().zip(b.as_slice::<f32>()).enumerate() {
+            sums[i / inner % channels] += f64::from(*a) - f64::from(*b);
+        }
+        sums.into_iter().map(|sum| sum * channels as f64 / a.len() as f64).collect()
+    }
+
+    fn run(module: &Module, x: &Tensor) -> Vec<Tensor> {
+        let planned = plan(module, &[]).unwrap();
+        let pool = Arc::new(Pool::new(1).unwrap());
+        let executor = Executor::new(planned.program, planned.constants, Vec::new(), pool).unwrap();
+        executor.run(std::slice::from_ref(x)).unwrap()
+    }
+
+    /// Parses a module whose constant 0 is a weight of the given shape, and constant 1 a bias of its output channels.
+    fn module(body: &str, x: &Tensor, weight: &[usize], channels: usize) -> Module {
+        let mut random = Random::new(1);
+        let mut constant = |shape: &[usize]| {
+            let values: Vec<f32> = (0..shape.iter().product()).map(|_| random.normal() as f32).collect();
+            Arc::new(Tensor::from_slice(shape, &values))
+        };
+        let constants = [constant(weight), constant(&[channels])];
+        let shape: Vec<String> = x.shape().iter().map(usize::to_string).collect();
+        let body = body.replace("WEIGHT", "meta[relay.Constant][0]").replace("BIAS", "meta[relay.Constant][1]");
+        let text =
+            format!("#[version = \"0.0.5\"]\ndef @main(%x: Tensor[({}), float32]) {{ {body} }}", shape.join(", "));
+        let parsed = parse(&text, &ParseOptions { constants: &constants });
+        assert!(parsed.diagnostics.is_empty(), "{:?}", parsed.diagnostics);
+        byoc_core::pass::infer_type(&parsed.module).unwrap()
+    }
+
+    /// Quantizes all layers of a module, each of which reads values with the range of `x`.
+    fn quantized(module: &Module, x: &Tensor, scheme: Scheme, means: &BTreeMap<usize, ChannelMeans>) -> Rewritten {
+        let layers = layers::find(module);
+        let roles = Roles::new(module, &layers, |_| true);
+        let range = Range { lo: 0.0, hi: x.as_slice::<f32>().iter().fold(0.0, |hi, &v| f64::from(v).max(hi)) };
+        let parameters = roles.ranged.keys().map(|&group| (group, scheme.parameters(range))).collect();
+        let plan = Plan { module, layers: &layers, roles: &roles, parameters: &parameters, means, scheme };
+        rewrite(&plan, &[]).unwrap()
+    }
+
+    fn means(module: &Module, x: &Tensor) -> BTreeMap<usize, ChannelMeans> {
+        let of_input = |layer: &Layer| {
+            let mut means = ChannelMeans::new(layer.input_channel_axis);
+            means.add(x);
+            means
+        };
+        layers::find(module).iter().map(of_input).enumerate().collect()
+    }
+
+    /// Checks that the results of a single layer have the right mean in each channel, which they do not have without the
+    /// means of its input. Each position of the weight must read values of the same mean.
+    fn check(body: &str, x: &Tensor, axis: usize, weight: &[usize], channels: usize) {
+        let module = module(body, x, weight, channels);
+        let float = run(&module, x);
+        for scheme in SCHEMES {
+            let scheme = Scheme::parse(scheme).unwrap();
+            let errors = |rewritten: &Rewritten| mean_differences(&run(&rewritten.module, x)[0], &float[0], axis);
+            let before = errors(&quantized(&module, x, scheme, &BTreeMap::new()));
+            let corrected = quantized(&module, x, scheme, &means(&module, x));
+            let after = errors(&corrected);
+            let scales = corrected.weight_scales[0].as_ref().unwrap();
+            let step = f64::from(scales.iter().fold(0f32, |most, &s| most.max(s)) * STEP);
+            // What remains is the rounding of the bias, and of the float sums.
+            assert!(after.iter().all(|e| e.abs() <= 0.5 * step + 1e-4), "{body} {scheme}: {after:?}, step {step}");
+            let norm = |errors: &[f64]| errors.iter().map(|e| e * e).sum::<f64>().sqrt();
+            assert!(norm(&before) > 5.0 * norm(&after), "{body} {scheme}: {before:?} {after:?}");
+        }
+    }
+
+    #[test]
+    fn corrected_bias_restores_the_mean_of_each_channel() {
+        let image = input(&[3, 8, 5, 5], 1);
+        check("nn.bias_add(nn.conv2d(%x, WEIGHT), BIAS)", &image, 1, &[6, 8, 1, 1], 6);
+        check("add(nn.conv2d(%x, WEIGHT), 0.5f)", &image, 1, &[6, 8, 1, 1], 6);
+        check("nn.bias_add(nn.conv2d(%x, WEIGHT, groups=2), BIAS)", &image, 1, &[6, 4, 1, 1], 6);
+        let last = input(&[3, 5, 5, 8], 3);
+        for (kernel, weight) in [("HWIO", [1, 1, 8, 6]), ("OHWI", [6, 1, 1, 8])] {
+            let conv = format!("nn.conv2d(%x, WEIGHT, data_layout=\"NHWC\", kernel_layout=\"{kernel}\")");
+            check(&format!("add({conv}, BIAS)"), &last, 3, &weight, 6);
+            check(&format!("add({conv}, 0.5f)"), &last, 3, &weight, 6);
+        }
+        let rows = input(&[40, 12], 1);
+        check("nn.bias_add(nn.dense(%x, WEIGHT), BIAS)", &rows, 1, &[7, 12], 7);
+    }
+
+    #[test]
+    fn kernel_positions_add_up() {
+        // In images that are constant in each channel, all positions have the same mean.
+        let values: Vec<f32> = (0..2 * 4 * 9).map(|i| [10.0, 40.0, 90.0, 127.0][i / 9 % 4] * STEP).collect();
+        let image = Tensor::from_slice(&[2, 4, 3, 3], &values);
+        check("nn.bias_add(nn.conv2d(%x, WEIGHT), BIAS)", &image, 1, &[5, 4, 3, 3], 5);
+    }
+
+    #[test]
+    fn layer_without_bias_gets_one() {
+        check("nn.conv2d(%x, WEIGHT)", &input(&[3, 8, 5, 5], 1), 1, &[6, 8, 1, 1], 6);
+        check("nn.dense(%x, WEIGHT)", &input(&[40, 12], 1), 1, &[7, 12], 7);
+        let x = input(&[40, 12], 1);
+        let module = module("nn.dense(%x, WEIGHT)", &x, &[7, 12], 7);
+        let biases = |means: &BTreeMap<usize, ChannelMeans>| {
+            let module = quantized(&module, &x, Scheme::SYMMETRIC, means).module;
+            print(&module, &PrintOptions::default()).text.matches("nn.bias_add").count()
+        };
+        assert_eq!((biases(&BTreeMap::new()), biases(&means(&module, &x))), (0, 1));
+        // Inputs with a mean of 0 need no correction.
+        let zeros = Tensor::from_slice(&[2, 12], &[0f32; 24]);
+        assert_eq!(biases(&means(&module, &zeros)), 0);
+    }
+
+    #[test]
+    fn accumulators_with_other_users_than_the_bias_are_not_corrected() {
+        let x = input(&[40, 12], 1);
+        let body = "%0 = nn.dense(%x, WEIGHT); (nn.bias_add(%0, BIAS), %0)";
+        let module = module(body, &x, &[7, 12], 7);
+        let with = run(&quantized(&module, &x, Scheme::SYMMETRIC, &means(&module, &x)).module, &x);
+        let without = run(&quantized(&module, &x, Scheme::SYMMETRIC, &BTreeMap::new()).module, &x);
+        assert!(with == without);
+    }
 }

@@ -82,12 +82,20 @@ impl Roles {
     /// user of its predecessor.
     pub fn end(&self, id: ExprId) -> ExprId {
         let mut end = id;
-        while let [user] = self.users[end][..]
+        while let Some(user) = self.only_user(end)
             && matches!(self.of[user], Some(Role::Bias(_) | Role::Activation { .. }))
         {
             end = user;
         }
         end
+    }
+
+    /// Returns the only user of a value; `None` if there are several, or none.
+    pub fn only_user(&self, id: ExprId) -> Option<ExprId> {
+        match self.users[id][..] {
+            [user] => Some(user),
+            _ => None,
+        }
     }
 
     fn form_groups(&mut self, module: &Module) {

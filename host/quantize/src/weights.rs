@@ -1,5 +1,7 @@
 //! Quantization of weights to int8 and of biases to int32.
 
+use super::layers::Layer;
+use super::means::ChannelMeans;
 use super::scheme::{Scheme, best_power_of_two};
 use byoc_ir::tensor::Tensor;
 
@@ -76,6 +78,33 @@ fn squared_error(values: &[f32], scale: f32) -> f64 {
     values.iter().map(|&v| f64::from(v - steps(v, scale) * scale).powi(2)).sum()
 }
 
+/// Returns the mean error of each output channel of a layer, which is the sum of `E[x] * (quantized - weight)` over the
+/// weights of the channel, with the means `E[x]` of the input channels; `None` if there is not a mean for each of them.
+///
+/// Subtracting it from the bias restores the mean (M. Nagel et al., "Data-free quantization through weight equalization
+/// and bias correction", ICCV 2019, section 4.2). Each position of a kernel is assumed to read values of the same mean;
+/// padding, which reads zeros at the border, is ignored.
+pub fn mean_errors(
+    layer: &Layer,
+    weight: &Tensor,
+    quantized: &QuantizedWeight,
+    inputs: &ChannelMeans,
+) -> Option<Vec<f64>> {
+    let shape = weight.shape();
+    let inner = |axis: usize| shape[axis + 1..].iter().product::<usize>();
+    let (outputs, of_output) = (shape[layer.weight_axis], inner(layer.weight_axis));
+    let (per_group, of_input) = (shape[layer.weight_input_axis], inner(layer.weight_input_axis));
+    let means = inputs.means(per_group * layer.groups)?;
+    let mut errors = vec![0f64; outputs];
+    for (i, (&float, &integer)) in weight.as_slice::<f32>().iter().zip(quantized.values.as_slice::<i8>()).enumerate() {
+        let (output, input) = (i / of_output % outputs, i / of_input % per_group);
+        let scale = f64::from(*quantized.scales.get(output).unwrap_or(&quantized.scales[0]));
+        let group = output * layer.groups / outputs;
+        errors[output] += means[group * per_group + input] * (scale * f64::from(integer) - f64::from(float));
+    }
+    Some(errors)
+}
+
 /// Quantizes a bias to int32 with `scales` (one per channel, or one for all). The result has the shape `shape`, except
 /// that a single value becomes one value per channel, followed by `dims_after` dimensions of 1, if there are several
 /// scales.
@@ -84,12 +113,16 @@ pub fn quantize_bias(values: &[f32], shape: &[usize], scales: &[f32], dims_after
         |value: f32, scale: f32| (f64::from(value) / f64::from(scale)).round().clamp(-MAX_BIAS, MAX_BIAS) as i32;
     if values.len() == 1 && scales.len() > 1 {
         let integers: Vec<i32> = scales.iter().map(|&scale| integer(values[0], scale)).collect();
-        let shape: Vec<usize> = std::iter::once(scales.len()).chain(vec![1; dims_after]).collect();
-        return Tensor::from_slice(&shape, &integers);
+        return Tensor::from_slice(&per_channel(scales.len(), dims_after), &integers);
     }
     let integers: Vec<i32> =
         values.iter().enumerate().map(|(i, &v)| integer(v, *scales.get(i).unwrap_or(&scales[0]))).collect();
     Tensor::from_slice(shape, &integers)
+}
+
+/// Returns the shape of one value per channel, followed by `dims_after` dimensions of 1.
+pub fn per_channel(channels: usize, dims_after: usize) -> Vec<usize> {
+    std::iter::once(channels).chain(vec![1; dims_after]).collect()
 }
 
 #[cfg(test)]

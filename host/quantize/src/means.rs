@@ -1,0 +1,72 @@
+//! Means of the channels of a layer's input.
+
+use byoc_ir::tensor::{DType, Tensor};
+
+/// Sum of the values in each channel of a tensor, over all samples and positions. Values are added in one order, so the
+/// result does not depend on the number of threads.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ChannelMeans {
+    /// Axis of the channels.
+    axis: usize,
+    sums: Vec<f64>,
+    /// Number of values per channel.
+    count: usize,
+}
+
+impl ChannelMeans {
+    /// Creates means of no values, for tensors with their channels on `axis`.
+    pub fn new(axis: usize) -> ChannelMeans {
+        ChannelMeans { axis, sums: Vec::new(), count: 0 }
+    }
+
+    /// Adds the values of a float32 tensor; others have no means.
+    pub fn add(&mut self, tensor: &Tensor) {
+        let shape = tensor.shape();
+        if tensor.dtype() != DType::F32 || self.axis >= shape.len() || tensor.is_empty() {
+            return;
+        }
+        let (channels, inner) = (shape[self.axis], shape[self.axis + 1..].iter().product::<usize>());
+        self.sums.resize(channels, 0.0);
+        for (i, values) in tensor.as_slice::<f32>().chunks(inner).enumerate() {
+            self.sums[i % channels] += values.iter().map(|&v| f64::from(v)).sum::<f64>();
+        }
+        self.count += tensor.len() / channels;
+    }
+
+    /// Returns the mean of each of `channels` channels; `None` if values of another number of channels were added, or one
+    /// that is NaN or infinite.
+    pub fn means(&self, channels: usize) -> Option<Vec<f64>> {
+        let means: Vec<f64> = self.sums.iter().map(|sum| sum / self.count as f64).collect();
+        (means.len() == channels && means.iter().all(|mean| mean.is_finite())).then_some(means)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn means_over_samples_and_positions() {
+        let first: Vec<f32> = (0..12).map(|i| i as f32).collect();
+        let mut nchw = ChannelMeans::new(1);
+        nchw.add(&Tensor::from_slice(&[2, 3, 1, 2], &first));
+        // Channel 0 has the values 0, 1, 6 and 7.
+        assert_eq!(nchw.means(3), Some(vec![3.5, 5.5, 7.5]));
+        nchw.add(&Tensor::from_slice(&[1, 3, 1, 2], &[9.5f32; 6]));
+        assert_eq!(nchw.means(3), Some(vec![5.5, 41.0 / 6.0, 49.0 / 6.0]));
+        let mut rows = ChannelMeans::new(1);
+        rows.add(&Tensor::from_slice(&[4, 3], &first));
+        assert_eq!(rows.means(3), Some(vec![4.5, 5.5, 6.5]));
+    }
+
+    #[test]
+    fn no_means_of_other_values() {
+        let mut none = ChannelMeans::new(1);
+        none.add(&Tensor::from_slice(&[2, 2], &[1i32; 4]));
+        none.add(&Tensor::from_slice(&[2], &[1f32; 2]));
+        none.add(&Tensor::from_slice(&[0, 2], &[0f32; 0]));
+        assert_eq!(none.means(2), None);
+        none.add(&Tensor::from_slice(&[1, 2], &[1f32, f32::INFINITY]));
+        assert_eq!((none.means(2), none.means(3)), (None, None));
+    }
+}
