@@ -147,6 +147,13 @@ impl Rewriter<'_> {
                 let sums = self.bias(rebuild, bias, op::get(operator).name, call)?;
                 return self.sums(rebuild, id, sums);
             }
+            Role::RectifiedSums => {
+                let Some(sums) = self.forms.get(&call.args[0]).and_then(|forms| forms.sums.clone()) else {
+                    return rebuild.copy(id);
+                };
+                let rectified = rebuild.new.op("nn.relu", &[sums.id], Attrs::none())?;
+                return self.sums(rebuild, id, Sums { id: rectified, ..sums });
+            }
             Role::Activation { lo, hi } => self.activation(rebuild, call.args[0], *lo, *hi)?,
             Role::Mean(size) => self.mean(rebuild, id, call, *size)?,
             Role::Add => self.add(rebuild, id, call)?,

@@ -21,6 +21,9 @@ pub enum Role {
     Layer(usize),
     /// Addition of a bias in int32.
     Bias(Bias),
+    /// ReLU of the accumulators of a layer, for a result that stays in float: scales are positive, so the ReLU of the
+    /// integers is that of the values.
+    RectifiedSums,
     /// Clamping of the values to bounds.
     Activation {
         /// Lower bound.
@@ -83,7 +86,7 @@ impl Roles {
     pub fn end(&self, id: ExprId) -> ExprId {
         let mut end = id;
         while let Some(user) = self.only_user(end)
-            && matches!(self.of[user], Some(Role::Bias(_) | Role::Activation { .. }))
+            && matches!(self.of[user], Some(Role::Bias(_) | Role::RectifiedSums | Role::Activation { .. }))
         {
             end = user;
         }
@@ -115,7 +118,7 @@ impl Roles {
             let inputs = inputs(module, id, role);
             match role {
                 Role::Layer(_) => members.extend(inputs),
-                Role::Bias(_) => {}
+                Role::Bias(_) | Role::RectifiedSums => {}
                 Role::Activation { .. } | Role::Passthrough => {
                     members.extend([id, inputs[0]]);
                     let (a, b) = (root(&mut parent, id), root(&mut parent, inputs[0]));
@@ -208,7 +211,9 @@ fn assign(
         });
         roles[id] = match possible {
             Some(role) if holds => Some(role),
-            _ => bias(module, layers, &roles, id).map(Role::Bias),
+            _ => bias(module, layers, &roles, id)
+                .map(Role::Bias)
+                .or_else(|| rectifies_sums(module, &roles, id).then_some(Role::RectifiedSums)),
         };
     }
     roles
@@ -243,6 +248,13 @@ fn role(module: &Module, id: ExprId) -> Option<Role> {
         _ if def.facts.selects => (call.args.len() == 1).then_some(Role::Passthrough),
         _ => None,
     }
+}
+
+/// Returns true if an operator is the ReLU of the accumulators of a layer.
+fn rectifies_sums(module: &Module, roles: &IndexVec<ExprId, Option<Role>>, id: ExprId) -> bool {
+    module.expr(id).as_op_call().is_some_and(|(operator, call)| {
+        op::get(operator).name == "nn.relu" && matches!(roles[call.args[0]], Some(Role::Layer(_) | Role::Bias(_)))
+    })
 }
 
 /// Returns the bias that an operator adds to the accumulators of a layer, if any.
