@@ -33,7 +33,7 @@ conv2d_scale: let sum = qnn.conv2d(*, *, const, const, const, const) | nn.conv2d
     let biased = nn.bias_add(sum, const) | add(sum, const) | add(const, sum) | sum;
     cast(clip(fixed_point_multiply(biased ? nn.relu ? clip) ? nn.relu)) | cast(nn.relu(clip(fixed_point_multiply(biased ? nn.relu ? clip))))
 conv2d_bias: let sum = qnn.conv2d(*, *, const, const, const, const) | nn.conv2d(*, *);
-    (nn.bias_add(sum, const) | add(sum, const) | add(const, sum)) ? nn.relu ? clip
+    (nn.bias_add(sum, const) | add(sum, const) | add(const, sum)) ? nn.relu ? clip | nn.relu(sum) ? clip
 dense_requantize: let sum = qnn.dense(*, *, const, const, const, const) | nn.dense(*, *);
     let biased = nn.bias_add(sum, const) | add(sum, const) | add(const, sum) | sum;
     qnn.requantize(biased ? nn.relu ? clip, const, const, const, const) ? nn.relu ? clip ? cast
@@ -46,7 +46,7 @@ dense_scale: let sum = qnn.dense(*, *, const, const, const, const) | nn.dense(*,
     let biased = nn.bias_add(sum, const) | add(sum, const) | add(const, sum) | sum;
     cast(clip(fixed_point_multiply(biased ? nn.relu ? clip) ? nn.relu))
 dense_bias: let sum = qnn.dense(*, *, const, const, const, const) | nn.dense(*, *);
-    (nn.bias_add(sum, const) | add(sum, const) | add(const, sum)) ? nn.relu ? clip
+    (nn.bias_add(sum, const) | add(sum, const) | add(const, sum)) ? nn.relu ? clip | nn.relu(sum) ? clip
 add: qnn.add(*, *, const, const, const, const, const, const) ? nn.relu ? clip
 ";
 

@@ -64,7 +64,7 @@ pub fn isolated_command(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
     let home = std::env::temp_dir().join("byoc-tests-without-a-home");
     command.env("HOME", &home).env("XDG_DATA_HOME", &home).env("XDG_CACHE_HOME", &home);
-    for name in ["BYOC_PLUGIN_PATH", "BYOC_THREADS", "BYOC_LOG", "BYOC_CACHE_DIR", "NUC_FPGA_DRIVER"] {
+    for name in ["BYOC_PLUGIN_PATH", "BYOC_THREADS", "BYOC_LOG", "BYOC_CACHE_DIR", "NUC_FPGA_DRIVER", "VTA_DRIVER"] {
         command.env_remove(name);
     }
     command

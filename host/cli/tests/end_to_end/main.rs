@@ -22,5 +22,6 @@ mod run_errors;
 mod skew;
 mod template;
 mod valgrind;
+mod vta;
 
 pub use command::*;

@@ -151,14 +151,22 @@ impl Config {
         for memory in memories {
             let (log_bytes, log_element) = self.log_sizes(memory);
             if log_bytes < log_element + 1 {
-                return fail(format!("{memory}: expected at least two elements of {} bytes", 1u64 << log_element));
+                return fail(format!(
+                    "LOG_{memory}_BUFF_SIZE: expected at least two elements of {} bytes",
+                    1u64 << log_element
+                ));
             }
             if 1u64 << log_element > MAX_ELEMENT {
                 let found = 1u64 << log_element;
-                return fail(format!("{memory}: expected elements of at most {MAX_ELEMENT} bytes, found {found}"));
+                return fail(format!(
+                    "LOG_{memory}_BUFF_SIZE: expected elements of at most {MAX_ELEMENT} bytes, found {found}"
+                ));
             }
             if self.log_depth(memory) > 16 {
-                return fail(format!("{memory}: expected at most 2^16 elements, found 2^{}", self.log_depth(memory)));
+                return fail(format!(
+                    "LOG_{memory}_BUFF_SIZE: expected at most 2^16 elements, found 2^{}",
+                    self.log_depth(memory)
+                ));
             }
         }
         let [uop, inp, wgt, acc] = memories.map(|memory| self.log_depth(memory));

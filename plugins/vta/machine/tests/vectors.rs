@@ -172,8 +172,11 @@ fn refuses_invalid_configurations() {
         (Config { log_inp_width: 2, ..default() }, "expected widths of 8, 8 and 32 bits"),
         (Config { hw_ver: "0.0.3".into(), ..default() }, "HW_VER: expected 0.0.1 or 0.0.2, found 0.0.3"),
         (Config { log_wgt_buff_size: 22, ..default() }, "a micro-operation: expected at most 32 bits, found 36"),
-        (Config { log_block: 7, log_wgt_buff_size: 20, ..default() }, "WGT: expected elements of at most 4096 bytes"),
-        (Config { log_acc_buff_size: 5, ..default() }, "ACC: expected at least two elements"),
+        (
+            Config { log_block: 7, log_wgt_buff_size: 20, ..default() },
+            "LOG_WGT_BUFF_SIZE: expected elements of at most 4096 bytes",
+        ),
+        (Config { log_acc_buff_size: 5, ..default() }, "LOG_ACC_BUFF_SIZE: expected at least two elements"),
         (Config { log_batch: 99, ..default() }, "LOG_BATCH: expected at most 24, found 99"),
     ];
     for (config, message) in invalid {

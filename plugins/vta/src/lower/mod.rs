@@ -84,6 +84,10 @@ pub fn lower<'a>(graph: &'a Graph, constants: &'a [Constant]) -> Result<Network<
     ir.ops.iter().try_for_each(single_result)?;
     let mut lowering =
         Lowering { ir: &ir, fused: vec![false; ir.ops.len()], widened: BTreeMap::new(), nodes: Vec::new() };
+    // First, because a sum may be followed by the addition of a value that is computed after it.
+    for (number, op) in ir.ops.iter().enumerate() {
+        lowering.fused[number] = lowering.widen(op);
+    }
     for number in 0..ir.ops.len() {
         if !lowering.fused[number] {
             lowering.node(number)?;
@@ -119,7 +123,6 @@ impl<'a> Lowering<'_, 'a> {
                 (Kind::Conv(shape), op.inputs[0], epilogue)
             }
             "nn.max_pool2d" => (Kind::Pool(layer::pool(ir, op)?), op.inputs[0], Epilogue::of_tensor(DType::I8)),
-            _ if self.widen(op)? => return Ok(()),
             _ => {
                 let Some((data, epilogue)) = self.elementwise(op)? else {
                     let detail =
@@ -146,27 +149,28 @@ impl<'a> Lowering<'_, 'a> {
     }
 
     /// Records an operator that makes int32 of an int8 tensor, or works on such a value; false for other operators.
-    fn widen(&mut self, op: &Op<'a>) -> Result<bool, CompileError> {
+    fn widen(&mut self, op: &Op<'a>) -> bool {
         let ir = self.ir;
         let (from, to) = (op.inputs[0], op.outputs[0]);
         let dtype = |value: Val| ir.val(value).dtype;
         if op.name == "cast" && (dtype(from), dtype(to)) == (DType::I8, DType::I32) {
             self.widened.insert(to, Widened { tensor: from, steps: Vec::new() });
-            return Ok(true);
+            return true;
         }
-        let Some(Widened { tensor, mut steps }) = self.widened.get(&from).cloned() else { return Ok(false) };
+        let Some(Widened { tensor, mut steps }) = self.widened.get(&from).cloned() else { return false };
         let mut epilogue = Epilogue::of_tensor(DType::I32);
-        if !epilogue.append(ir, op, from, &BTreeMap::new())? || dtype(to) != DType::I32 {
-            return Ok(false);
+        // An operator that is not supported here may be the end of a sum, or is refused with its reason later.
+        if dtype(to) != DType::I32 || !epilogue.append(ir, op, from, &BTreeMap::new()).unwrap_or(false) {
+            return false;
         }
         for step in epilogue.steps {
             match step {
                 NodeStep::Channel(ChannelStep::Immediate(op, imm)) => steps.push((op, imm)),
-                _ => return Ok(false),
+                _ => return false,
             }
         }
         self.widened.insert(to, Widened { tensor, steps });
-        Ok(true)
+        true
     }
 
     /// Begins an elementwise node with an operator on int8 tensors, or on values made of them.

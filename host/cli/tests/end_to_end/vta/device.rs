@@ -1,0 +1,141 @@
+//! The device: programs in C, drivers, damaged and foreign programs.
+
+use super::Fixture;
+use crate::{CommandOutput, byoc, command, to_command_output};
+use byoc_test_support::workspace;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Compiles C files with the header of the driver.
+fn compile(flags: &[&str], sources: &[&Path], to: &Path) {
+    let include = workspace().join("plugins/vta/include");
+    let mut cc = Command::new(std::env::var("CC").unwrap_or_else(|_| "cc".into()));
+    cc.args(["-std=c99", "-Wall", "-Wextra", "-Werror", "-O1", "-I"]).arg(include).args(flags);
+    assert!(cc.arg("-o").arg(to).args(sources).status().unwrap().success(), "{sources:?}");
+}
+
+fn driver_source() -> PathBuf {
+    workspace().join("plugins/vta/samples/driver.c")
+}
+
+/// Builds the sample driver, whose simulator is another one than the plugin's.
+fn sample_driver(fixture: &Fixture) -> PathBuf {
+    let driver = fixture.folder.path().join("libdriver.so");
+    compile(&["-shared", "-fPIC"], &[&driver_source()], &driver);
+    driver
+}
+
+fn run_with(fixture: &Fixture, model: &str, variables: &[(&str, &Path)]) -> CommandOutput {
+    let output = fixture.path("device.npz");
+    let words = ["run", model, "--input", "image=random:5", "--dim", "batch=4", "--output", &output];
+    to_command_output(command(fixture.args(&words)).envs(variables.iter().copied()).output().unwrap())
+}
+
+#[test]
+fn sample_driver_gives_the_same_bits() {
+    let fixture = Fixture::new();
+    let (model, driver) = (fixture.digits(), sample_driver(&fixture));
+    let log = Path::new("1");
+    let ran = run_with(&fixture, &model, &[("VTA_DRIVER", &driver), ("VTA_SAMPLE_LOG", log)]).ok();
+    assert!(ran.err.contains("gemm_counter"), "the driver ran the stream: {}", ran.err);
+    let found = std::fs::read(fixture.path("device.npz")).unwrap();
+    assert_eq!(found, fixture.expected(&model, &["--input", "image=random:5", "--dim", "batch=4"]));
+}
+
+#[test]
+fn reports_invalid_drivers() {
+    let fixture = Fixture::new();
+    let model = fixture.digits();
+    let text = std::fs::read_to_string(driver_source()).unwrap();
+    let (source, half) = (fixture.path("half.c"), fixture.folder.path().join("half.so"));
+    std::fs::write(&source, text.replace("VTAFlushCache(", "VTAFlush(")).unwrap();
+    compile(&["-shared", "-fPIC", "-Wno-missing-prototypes"], &[Path::new(&source)], &half);
+    run_with(&fixture, &model, &[("VTA_DRIVER", &half)])
+        .fails_with("E0406")
+        .stderr_contains(&["half.so (VTA_DRIVER)", "lacks VTAFlushCache"]);
+    let driver = sample_driver(&fixture);
+    run_with(&fixture, &model, &[("VTA_DRIVER", &driver), ("VTA_SAMPLE_FAIL", Path::new("error"))])
+        .fails_with("E0406")
+        .stderr_contains(&["VTADeviceRun: expected 0, found 1"]);
+    run_with(&fixture, &model, &[("VTA_DRIVER", &driver), ("VTA_SAMPLE_FAIL", Path::new("hang"))])
+        .fails_with("E0406")
+        .stderr_contains(&["VTADeviceRun: no answer within"]);
+}
+
+#[test]
+fn programs_in_c_check_their_results() {
+    let fixture = Fixture::new();
+    let model = fixture.digits();
+    let program = byoc(fixture.args(&["source", &model, "--dim", "batch=1"])).ok().out;
+    let (source, binary) = (fixture.path("digits.c"), fixture.folder.path().join("digits"));
+    std::fs::write(&source, program).unwrap();
+    compile(&["-Wpedantic"], &[Path::new(&source), &driver_source()], &binary);
+    let ran = to_command_output(Command::new(&binary).output().unwrap()).ok();
+    assert!(ran.out.contains("expected hash"), "{}", ran.out);
+    // Another weight gives another result, which the program notices.
+    let text = std::fs::read_to_string(&source).unwrap();
+    let at = text.find("weights of constant").unwrap();
+    let brace = at + text[at..].find('{').unwrap() + 1;
+    let number = brace + text[brace..].find(|c: char| c.is_ascii_digit()).unwrap();
+    let digits = text[number..].find(',').unwrap();
+    let value: u8 = text[number..number + digits].parse().unwrap();
+    let changed = format!("{}{}{}", &text[..number], value.wrapping_add(64), &text[number + digits..]);
+    std::fs::write(&source, changed).unwrap();
+    compile(&[], &[Path::new(&source), &driver_source()], &binary);
+    assert_eq!(to_command_output(Command::new(&binary).output().unwrap()).code, 1);
+}
+
+#[test]
+fn inspect_disassembles_the_stream() {
+    let fixture = Fixture::new();
+    let (model, artifact) = (fixture.digits(), fixture.path("digits.byoc"));
+    byoc(fixture.args(&["compile", &model, "--dim", "batch=1", "-o", &artifact])).ok();
+    let dir = fixture.plugins.path().display().to_string();
+    let short = byoc(["inspect", &artifact, "--plugin-dir", &dir]).ok().out;
+    for part in [
+        "layer 0: qnn.conv2d, nn.bias_add, qnn.requantize, nn.relu (from",
+        "tile 8x8",
+        "predicted cycles",
+        "more instructions",
+    ] {
+        assert!(short.contains(part), "{part} in\n{short}");
+    }
+    let whole = byoc(["inspect", &artifact, "--plugin-dir", &dir, "--listing"]).ok().out;
+    for part in ["GEMM uop", "LOAD WGT[0]", "STORE OUT", "FINISH"] {
+        assert!(whole.contains(part), "{part} in\n{whole}");
+    }
+    assert!(!whole.contains("more instructions") && whole.lines().count() > short.lines().count());
+}
+
+#[test]
+fn other_device_runs_on_host_with_warning() {
+    let fixture = Fixture::new();
+    let (model, artifact) = (fixture.digits(), fixture.path("digits.byoc"));
+    byoc(fixture.args(&["compile", &model, "--dim", "batch=1", "-o", &artifact])).ok();
+    fixture.set_device(&[("LOG_BLOCK", 5)]);
+    let dir = fixture.plugins.path().display().to_string();
+    let words = ["run", &artifact, "--plugin-dir", &dir, "--input", "image=random:1", "--output"];
+    let output = fixture.path("device.npz");
+    byoc(words.iter().chain(&[output.as_str()])).ok().stderr_contains(&[
+        "expected a program for the device 1x32",
+        "found one for 1x16",
+        "runs on the host instead",
+    ]);
+    let expected = fixture.expected(&model, &["--input", "image=random:1", "--dim", "batch=1"]);
+    assert_eq!(std::fs::read(output).unwrap(), expected);
+}
+
+#[test]
+fn reports_device_file_that_does_not_fit_the_instructions() {
+    let fixture = Fixture::new();
+    let listed = || byoc(["plugins", "--plugin-dir", &fixture.plugins.path().display().to_string()]).ok().out;
+    for (change, words) in [
+        (("LOG_BLOCK", 9), "LOG_WGT_BUFF_SIZE: expected at least two elements"),
+        (("LOG_ACC_BUFF_SIZE", 40), "LOG_ACC_BUFF_SIZE"),
+        (("LOG_INP_WIDTH", 4), "expected widths of 8, 8 and 32 bits"),
+    ] {
+        fixture.set_device(&[change]);
+        let listed = listed();
+        assert!(listed.contains("libbyoc_vta.json") && listed.contains(words), "{change:?}: {listed}");
+    }
+}
