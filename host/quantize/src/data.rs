@@ -1,6 +1,8 @@
 //! Calibration data: samples of the model's inputs, read and checked before anything is computed.
 
 use super::labels;
+use super::source::Source;
+use super::weight_inputs::WeightInputs;
 use byoc::error::Failure;
 use byoc::frontend::{PortInfo, Signature};
 use byoc::io::{self, image};
@@ -10,32 +12,6 @@ use byoc_ir::tensor::{DType, Element, Shape, Tensor};
 use byoc_ir::with_dtype;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-
-/// Source of calibration data.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Source {
-    /// `.npz` with an entry for each input, whose first dimension is the number of samples.
-    Arrays(PathBuf),
-    /// Directory of images, for a model with one input.
-    Images(PathBuf, image::Normalization),
-    /// Random values from a seed.
-    Random(u64),
-}
-
-impl Source {
-    /// Parses the value of `--calibrate`: `random`, `random:SEED`, a directory, or a file.
-    pub fn parse(text: &str, normalization: image::Normalization) -> Source {
-        let seed = match text.split_once(':') {
-            Some(("random", seed)) => seed.parse().ok(),
-            _ => (text == "random").then_some(0),
-        };
-        match seed {
-            Some(seed) if !Path::new(text).exists() => Source::Random(seed),
-            _ if Path::new(text).is_dir() => Source::Images(text.into(), normalization),
-            _ => Source::Arrays(text.into()),
-        }
-    }
-}
 
 /// Samples of all inputs of a model.
 #[derive(Clone, Debug)]
@@ -64,7 +40,8 @@ enum Column {
 /// Default number of random samples.
 pub const RANDOM_SAMPLES: usize = 32;
 
-/// Reads samples for a model with the inputs of `signature`, at most `limit` of them if given. `dims` are dimensions
+/// Reads samples for a model with the inputs of `signature`, at most `limit` of them if given. `weights` are inputs whose
+/// values have been read, and `dims` are dimensions
 /// that the user bound.
 ///
 /// # Errors
@@ -73,12 +50,13 @@ pub const RANDOM_SAMPLES: usize = 32;
 pub fn read(
     source: &Source,
     signature: &Signature,
+    weights: &WeightInputs,
     dims: &BTreeMap<String, usize>,
     limit: Option<usize>,
 ) -> Result<Samples, Failure> {
     let ports: Vec<PortInfo> = signature.inputs.iter().map(|port| bind_dims(port, dims)).collect();
     match source {
-        Source::Arrays(path) => read_arrays(path, &ports, limit),
+        Source::Arrays(path) => read_arrays(path, &ports, weights, limit),
         Source::Images(path, normalization) => read_images(path, &ports, normalization, limit),
         Source::Random(seed) => random_samples(*seed, &ports, limit.unwrap_or(RANDOM_SAMPLES)),
     }
@@ -145,7 +123,12 @@ fn no_data(message: String) -> Diagnostic {
     Diagnostic::error(codes::frontends::NO_CALIBRATION_DATA, message)
 }
 
-fn read_arrays(path: &Path, ports: &[PortInfo], limit: Option<usize>) -> Result<Samples, Failure> {
+fn read_arrays(
+    path: &Path,
+    ports: &[PortInfo],
+    weights: &WeightInputs,
+    limit: Option<usize>,
+) -> Result<Samples, Failure> {
     let mut file = io::npz::Npz::open(path)?;
     let names = file.names().to_vec();
     if names.is_empty() {
@@ -193,6 +176,7 @@ fn read_arrays(path: &Path, ports: &[PortInfo], limit: Option<usize>) -> Result<
     if !errors.is_empty() {
         return Err(errors.into());
     }
+    entries.retain(|(name, _)| !weights.values.contains_key(name));
     entries.sort_by(|a, b| a.0.cmp(&b.0));
     for (name, _) in &entries {
         let message = format!("{}: the entry \"{name}\" is not an input of the model and is ignored", path.display());
@@ -433,18 +417,30 @@ mod tests {
     }
 
     fn fails(source: &Source, signature: &Signature) -> Diagnostic {
-        read(source, signature, &BTreeMap::new(), None).unwrap_err().diagnostics.remove(0)
+        read(source, signature, &WeightInputs::default(), &BTreeMap::new(), None).unwrap_err().diagnostics.remove(0)
     }
 
     #[test]
     fn open_batch_accepts_any_number_of_samples() {
         let (_folder, source) = npz(&[("x", Tensor::from_slice(&[5, 2], &[0f32, 1., 2., 3., 4., 5., 6., 7., 8., 9.]))]);
-        let samples =
-            read(&source, &signature(vec![port("x", &[batch(), Dim::Fixed(2)])]), &BTreeMap::new(), None).unwrap();
+        let samples = read(
+            &source,
+            &signature(vec![port("x", &[batch(), Dim::Fixed(2)])]),
+            &WeightInputs::default(),
+            &BTreeMap::new(),
+            None,
+        )
+        .unwrap();
         assert_eq!((samples.count, samples.batch(), samples.fixed_batch), (5, 5, None));
         assert_eq!(samples.rows(1, 2), [Tensor::from_slice(&[2, 2], &[2f32, 3., 4., 5.])]);
-        let few =
-            read(&source, &signature(vec![port("x", &[batch(), Dim::Fixed(2)])]), &BTreeMap::new(), Some(3)).unwrap();
+        let few = read(
+            &source,
+            &signature(vec![port("x", &[batch(), Dim::Fixed(2)])]),
+            &WeightInputs::default(),
+            &BTreeMap::new(),
+            Some(3),
+        )
+        .unwrap();
         assert_eq!(few.count, 3);
     }
 
@@ -456,7 +452,7 @@ mod tests {
             ("t", Tensor::scalar(7f32)),
         ]);
         let inputs = vec![port("x", &[batch(), Dim::Fixed(2)]), port("mask", &[Dim::Fixed(3)]), port("t", &[])];
-        let samples = read(&source, &signature(inputs), &BTreeMap::new(), None).unwrap();
+        let samples = read(&source, &signature(inputs), &WeightInputs::default(), &BTreeMap::new(), None).unwrap();
         assert_eq!(samples.count, 4);
         assert_eq!(samples.shapes(2), [vec![2, 2], vec![3], vec![]]);
         assert_eq!(samples.rows(2, 1)[1], Tensor::from_slice(&[3], &[1f32, 2., 3.]));
@@ -501,7 +497,7 @@ mod tests {
             ("label", Tensor::from_slice(&[2], &[7i64, 1])),
             ("other", Tensor::scalar(0f32)),
         ]);
-        let samples = read(&source, &model, &BTreeMap::new(), None).unwrap();
+        let samples = read(&source, &model, &WeightInputs::default(), &BTreeMap::new(), None).unwrap();
         assert_eq!(samples.labels, Some(vec![7, 1]));
         assert_eq!(samples.warnings.len(), 1);
         assert!(samples.warnings[0].message.contains("\"other\""));
@@ -521,7 +517,7 @@ mod tests {
     fn warns_about_random_data() {
         let model = signature(vec![port("x", &[Dim::Fixed(1), Dim::Fixed(2)])]);
         assert_eq!(Source::parse("random:7", image::Normalization::default()), Source::Random(7));
-        let samples = read(&Source::Random(7), &model, &BTreeMap::new(), None).unwrap();
+        let samples = read(&Source::Random(7), &model, &WeightInputs::default(), &BTreeMap::new(), None).unwrap();
         assert_eq!((samples.count, samples.fixed_batch), (RANDOM_SAMPLES, Some(1)));
         assert_eq!(samples.warnings[0].code, codes::frontends::CALIBRATION_MADE_UP);
     }

@@ -3,7 +3,8 @@
 //! | file | contents |
 //! |---|---|
 //! | [`scheme`] | mapping of real numbers to integers |
-//! | [`data`], [`labels`] | calibration data and labels, read and checked |
+//! | [`source`], [`data`], [`labels`] | calibration data and labels, read and checked |
+//! | [`weight_inputs`] | inputs that are weights, whose values become constants |
 //! | [`model`] | float model, simplified, with its symbolic dimensions preserved |
 //! | [`layers`], [`roles`] | operators executed on integers, and values that share a scale |
 //! | [`runs`], [`calibrate`], [`histogram`], [`means`] | distributions and means of the values in the float model |
@@ -31,6 +32,8 @@ pub mod roles;
 pub mod runs;
 pub mod scheme;
 mod sensitivity;
+pub mod source;
+pub mod weight_inputs;
 pub mod weights;
 
 use byoc::error::Failure;
@@ -40,7 +43,6 @@ use byoc_ir::diag::{Diagnostic, codes, nearest};
 use byoc_ir::ir::{ExprId, Module};
 use byoc_ir::op;
 use calibrate::Statistics;
-use data::Source;
 use histogram::Histogram;
 use layers::Layer;
 use measure::{Measured, measure};
@@ -51,6 +53,7 @@ use rewrite::{Plan, rewrite};
 use roles::{Role, Roles, inputs};
 use runs::Runs;
 use scheme::{Parameters, Scheme};
+use source::Source;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
@@ -115,14 +118,17 @@ pub fn quantize(
     progress: &dyn Fn(&str),
 ) -> Result<Quantized, Failure> {
     let signature = frontend::signature(path)?;
-    let samples = data::read(source, &signature, &options.dims, options.samples)?;
+    let weight_inputs = weight_inputs::read(path, &signature, &options.dims, source)?;
+    let inputs = weight_inputs.remaining(&signature);
+    let samples = data::read(source, &inputs, &weight_inputs, &options.dims, options.samples)?;
     let labels = options.labels.as_ref().or(samples.labels.as_ref());
     if let Some(labels) = labels {
         labels::check(labels, samples.count)?;
     }
     progress("reading the model");
-    let float = model::read(path, &signature, &options.dims, &samples)?;
-    let mut warnings = samples.warnings.clone();
+    let float = model::read(path, &signature, &weight_inputs, &options.dims, &samples)?;
+    let mut warnings = weight_inputs.warnings;
+    warnings.extend(samples.warnings.iter().cloned());
     warnings.extend(float.warnings);
     let runs = Runs {
         samples: &samples,

@@ -6,6 +6,7 @@
 //! stays symbolic in the quantized model.
 
 use super::data::Samples;
+use super::weight_inputs::WeightInputs;
 use byoc::build::SIMPLIFY;
 use byoc::error::Failure;
 use byoc::frontend::{self, LoadOptions, Loaded, Signature};
@@ -27,20 +28,23 @@ pub struct FloatModel {
     pub warnings: Vec<Diagnostic>,
 }
 
-/// Reads the model whose inputs `signature` declares. `dims` are the dimensions that the user bound, which stay bound.
+/// Reads the model whose inputs `file` declares, of which `weights` become constants. `dims` are the dimensions that the user bound, which stay bound.
 ///
 /// # Errors
 /// When the model cannot be read or simplified.
 pub fn read(
     path: &Path,
-    signature: &Signature,
+    file: &Signature,
+    weights: &WeightInputs,
     dims: &BTreeMap<String, usize>,
     samples: &Samples,
 ) -> Result<FloatModel, Failure> {
+    let signature = &weights.remaining(file);
+    let simplified = |shapes: &[Vec<usize>]| simplified(path, file, weights, dims, shapes);
     let declared = declared(signature, dims);
     let open = |dim: &Dim| dim.fixed().is_none();
     let shapes = samples.shapes(samples.batch());
-    let (module, mut warnings) = simplified(path, signature, dims, &shapes)?;
+    let (module, mut warnings) = simplified(&shapes)?;
     if !declared.iter().flatten().any(open) {
         return Ok(FloatModel { module, fixed_batch: Some(samples.batch()), warnings });
     }
@@ -60,14 +64,14 @@ pub fn read(
             .map(|(dims, shape)| dims.iter().zip(shape).map(|(d, &n)| if open(d) { n + 1 } else { n }).collect())
             .collect();
         let Some(opened) = with_inputs(&module, wanted) else { continue };
-        let Ok((again, _)) = simplified(path, signature, dims, &other) else { continue };
+        let Ok((again, _)) = simplified(&other) else { continue };
         if with_inputs(&again, wanted).is_some_and(|again| structural_equal(&opened, &again).is_ok()) {
             return Ok(FloatModel { module: opened, fixed_batch: None, warnings });
         }
     }
     // The module depends on the batch size, so run one sample at a time.
     let shapes = samples.shapes(1);
-    let (module, _) = simplified(path, signature, dims, &shapes)?;
+    let (module, _) = simplified(&shapes)?;
     let message =
         "symbolic dimensions of the model are fixed in the quantized model, because the module depends on them";
     let fixed: Vec<String> =
@@ -118,20 +122,22 @@ fn declared(signature: &Signature, bound: &BTreeMap<String, usize>) -> Vec<Vec<D
     signature.inputs.iter().map(|port| port.dims.iter().flatten().map(fix).collect()).collect()
 }
 
-/// Reads the model with its inputs bound to `shapes`, and runs the simplifying passes.
+/// Reads the model with its inputs other than weights bound to `shapes`, and runs the simplifying passes.
 fn simplified(
     path: &Path,
-    signature: &Signature,
+    file: &Signature,
+    weights: &WeightInputs,
     dims: &BTreeMap<String, usize>,
     shapes: &[Vec<usize>],
 ) -> Result<(Module, Vec<Diagnostic>), Failure> {
-    let names = signature.inputs.iter().map(|port| port.name.clone());
+    let names = weights.remaining(file).inputs.into_iter().map(|port| port.name);
     let options = LoadOptions {
         dims: dims.clone(),
         input_shapes: names.zip(shapes.iter().cloned()).collect(),
         ..LoadOptions::default()
     };
     let Loaded { module, mut warnings, .. } = frontend::load(path, &options)?;
+    let module = weights.bind(module, file)?;
     let mut run = RunOptions { verify_each: cfg!(debug_assertions), ..RunOptions::default() };
     let ran = manager::run(module, SIMPLIFY, &PassOptions::default(), &mut run)
         .map_err(|error| Failure::from(error.diagnostics))?;

@@ -348,3 +348,35 @@ def @main(%x: Tensor[(n, 4), float32]) {
     output.stderr_contains(&["E0534", "x [1, 4]"]);
     assert!(std::fs::read_to_string(&file).unwrap().contains("%x: Tensor[(1, 4), float32]"));
 }
+
+/// Relay programs have weights as parameters. The calibration data has their values, which become constants.
+#[test]
+fn weights_among_inputs_become_constants() {
+    let (folder, file) = place();
+    let model = folder.path().join("float.relay");
+    let program = "#[version = \"0.0.5\"]
+def @main(%x: Tensor[(2, 3, 8, 8), float32], %w: Tensor[(4, 3, 3, 3), float32], %b: Tensor[(4), float32]) {
+  nn.bias_add(nn.conv2d(%x, %w, channels=4, kernel_size=[3, 3]), %b)
+}
+";
+    std::fs::write(&model, program).unwrap();
+    let model = model.display().to_string();
+    let [x, w, b] = [(vec![2, 3, 8, 8], 1), (vec![4, 3, 3, 3], 2), (vec![4], 3)]
+        .map(|(shape, seed)| io::random::tensor(DType::F32, &shape, seed));
+    let data = folder.path().join("data.npz");
+    io::npz::write(&data, [("x", &x), ("w", &w), ("b", &b)]).unwrap();
+    let data = data.display().to_string();
+    let output = quantize(&model, &data, &file, &["--keep", "none"]).ok();
+    output.stderr_contains(&["weights among the inputs become constants", ": b, w"]);
+
+    let results = folder.path().join("y.npz").display().to_string();
+    let run = |model: &str, inputs: &[&str]| {
+        let given: Vec<String> = inputs.iter().map(|name| format!("--input={name}={data}")).collect();
+        byoc(["run", model, "--output", &results].map(String::from).iter().chain(&given)).ok();
+        io::npz::read(Path::new(&results)).unwrap().remove(0).1
+    };
+    let float = run(&model, &["x", "w", "b"]);
+    let quantized = run(&file.display().to_string(), &["x"]);
+    let alike = cosine(&float.view().to_f64s(), &quantized.view().to_f64s());
+    assert!(alike > 0.999, "{alike:?}");
+}

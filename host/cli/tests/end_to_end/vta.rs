@@ -99,9 +99,8 @@ fn explained(output: &CommandOutput) -> (Vec<Value>, Vec<Value>) {
 }
 
 /// A convolution and a ReLU in float, as users wrote them.
-const FLOAT: &str = "def @main(%data: Tensor[(1, 3, 64, 64), float32]) {
-  %0 = nn.conv2d(%data, cast(meta[relay.Constant][0], dtype=\"float32\"), strides=[2, 2], padding=[1, 1, 1, 1],
-                 channels=32, kernel_size=[3, 3]);
+const FLOAT: &str = "def @main(%data: Tensor[(1, 3, 224, 224), float32], %weight: Tensor[(32, 3, 3, 3), float32]) {
+  %0 = nn.conv2d(%data, %weight, strides=[2, 2], padding=[1, 1, 1, 1], channels=32, kernel_size=[3, 3]);
   nn.relu(%0)
 }
 ";
@@ -109,7 +108,7 @@ const FLOAT: &str = "def @main(%data: Tensor[(1, 3, 64, 64), float32]) {
 #[test]
 fn float_program_needs_quantization_and_is_then_one_region() {
     let fixture = Fixture::new();
-    let model = fixture.program("float.relay", FLOAT, &[&[32, 3, 3, 3]]);
+    let model = fixture.program("float.relay", FLOAT, &[]);
     let refused = byoc(fixture.args(&["explain", &model])).ok();
     let first = refused.err.lines().next().unwrap_or_default();
     assert!(first.contains("expected int8, found float32"), "{first}");

@@ -252,6 +252,27 @@ mod tests {
     use super::*;
     use crate::reference;
     use byoc_core::pattern::{Checks, parse_table};
+    use byoc_ir::tensor::DType;
+
+    fn cases(seed: u64) -> Cases {
+        Cases { seed, scheme: None }
+    }
+
+    /// Half of the cases have the zero points, scales and element types of the scheme.
+    #[test]
+    fn conforms_to_declared_scheme() {
+        let scheme = Scheme { activation: DType::I8, symmetric: true, power_of_two: true };
+        let cases = Cases { seed: 1, scheme: Some(scheme) };
+        let def = op::get(op::lookup("qnn.dense").unwrap());
+        for number in (1..THEMES.len()).step_by(2) {
+            let Some(case) = cases.operator(def, number) else { continue };
+            let call = case.module.nodes.iter().find_map(|(_, node)| Some(node.expr.as_op_call()?.1.clone())).unwrap();
+            let constant = |i: usize| case.module.expr(call.args[i]).as_constant().unwrap().view().to_f64s();
+            assert!(constant(2).iter().chain(&constant(3)).all(|zero| *zero == 0.0), "zero points");
+            assert!(constant(4).iter().chain(&constant(5)).all(|scale| scale.log2().fract() == 0.0), "scales");
+            assert_eq!(case.parameter_types()[0].0, DType::I8);
+        }
+    }
 
     #[test]
     fn generates_valid_cases_for_every_operator() {
@@ -262,7 +283,7 @@ mod tests {
             }
             let mut valid = 0;
             for number in 0..THEMES.len() {
-                let Some(case) = operator_case(def, number, 1) else { continue };
+                let Some(case) = cases(1).operator(def, number) else { continue };
                 assert!(case.module.main().is_some());
                 valid += usize::from(reference::evaluate(&case.module, &case.inputs).is_ok());
             }
@@ -292,7 +313,7 @@ l: clip(nn.max_pool2d(nn.conv2d(*, *)))
         let parsed = parse_table(table, Checks::Allowed);
         assert!(!parsed.has_errors(), "{:?}", parsed.diagnostics);
         for entry in &parsed.entries {
-            let cases = (0..THEMES.len()).filter_map(|number| pattern_case(entry, number, 1)).count();
+            let cases = (0..THEMES.len()).filter_map(|number| cases(1).pattern(entry, number)).count();
             assert!(cases >= 6, "{}: {cases} cases", entry.name);
         }
     }
@@ -305,10 +326,10 @@ l: clip(nn.max_pool2d(nn.conv2d(*, *)))
         let total = op::get(op::lookup("sum").unwrap());
         for def in &all {
             for number in 0..2 * THEMES.len() {
-                let _ = region_case(&[total, def], number, 3);
+                let _ = cases(3).region(&[total, def], number);
             }
         }
-        let built = (0..400).filter_map(|number| region_case(&all, number, 5)).count();
+        let built = (0..400).filter_map(|number| cases(5).region(&all, number)).count();
         assert!(built > 100, "{built} of 400");
     }
 
@@ -316,7 +337,7 @@ l: clip(nn.max_pool2d(nn.conv2d(*, *)))
     fn seed_determines_case() {
         let def = op::get(op::lookup("nn.conv2d").unwrap());
         let text = |seed| {
-            let case = operator_case(def, 1, seed).unwrap();
+            let case = cases(seed).operator(def, 1).unwrap();
             let printed = byoc_ir::text::print(&case.module, &byoc_ir::text::PrintOptions::default()).text;
             (printed, case.inputs)
         };

@@ -56,11 +56,9 @@ pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> 
     let mut pairs: Vec<(&'static str, AttrValue)> = Vec::new();
     match name {
         "quantize" => pairs.push(("rounding", draw.pick(&["TONEAREST", "TOEVEN"]).into())),
-        "requantize" => {
-            if !draw.common_attrs {
-                pairs.push(("rounding", draw.pick(&["UPWARD", "TONEAREST", "TOEVEN"]).into()));
-                pairs.push(("compute_dtype", draw.pick(&["int64", "float32"]).into()));
-            }
+        "requantize" if !draw.common_attrs => {
+            pairs.push(("rounding", draw.pick(&["UPWARD", "TONEAREST", "TOEVEN"]).into()));
+            pairs.push(("compute_dtype", draw.pick(&["int64", "float32"]).into()));
         }
         "avg_pool2d" => {
             pairs.push(("pool_size", super::ints([2, 2])));

@@ -1,0 +1,160 @@
+//! Weights that are inputs: Relay programs have them as parameters of `@main`, with their values elsewhere. The calibration
+//! data provides the values, which become constants of the quantized model.
+
+use super::source::Source;
+use byoc::error::Failure;
+use byoc::frontend::{self, LoadOptions, Signature};
+use byoc::io::{self, random};
+use byoc_ir::diag::{Diagnostic, codes};
+use byoc_ir::ir::{Expr, ExprId, Module, Type};
+use byoc_ir::op;
+use byoc_ir::tensor::{DType, Tensor};
+use byoc_ir::typing::Rebuild;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// Values of the inputs that are weights, by name.
+#[derive(Default)]
+pub struct WeightInputs {
+    /// Values by name.
+    pub values: BTreeMap<String, Tensor>,
+    /// Non-fatal diagnostics.
+    pub warnings: Vec<Diagnostic>,
+}
+
+/// Finds the inputs that are weights or biases of layers and nothing else, and reads their values. An input stays an
+/// input if the calibration data has no entry of its shape.
+///
+/// # Errors
+/// If the model or the calibration data cannot be read.
+pub fn read(
+    path: &Path,
+    signature: &Signature,
+    dims: &BTreeMap<String, usize>,
+    source: &Source,
+) -> Result<WeightInputs, Failure> {
+    let mut found = WeightInputs::default();
+    // Most models have one input, and their weights are constants.
+    if signature.inputs.len() < 2 || matches!(source, Source::Images(..)) {
+        return Ok(found);
+    }
+    let options = LoadOptions { dims: dims.clone(), ..LoadOptions::default() };
+    let module = frontend::load(path, &options)?.module;
+    for (port, shape) in signature.inputs.iter().zip(weight_shapes(&module)) {
+        let Some(shape) = shape else { continue };
+        if let Some(value) = value(source, &port.name, &shape, found.values.len())? {
+            found.values.insert(port.name.clone(), value);
+        }
+    }
+    if !found.values.is_empty() {
+        found.warnings.push(warning(source, &found.values));
+    }
+    Ok(found)
+}
+
+fn warning(source: &Source, values: &BTreeMap<String, Tensor>) -> Diagnostic {
+    let names: Vec<&str> = values.keys().map(String::as_str).collect();
+    let message = format!("weights among the inputs become constants of the quantized model: {}", names.join(", "));
+    let random = matches!(source, Source::Random(_));
+    let code = if random { codes::frontends::CALIBRATION_MADE_UP } else { codes::frontends::CALIBRATION_MISFIT };
+    let warning = Diagnostic::warning(code, message);
+    if random {
+        return warning.note("their values are random, as the calibration data is").help(
+            "use the real weights for a model in production: --calibrate FILE.npz with an entry for each of them",
+        );
+    }
+    warning.note("their values are the entries of the calibration data with their names")
+}
+
+/// Returns the shape of each parameter of `@main` that is only a weight or a bias of layers; `None` for the others.
+fn weight_shapes(module: &Module) -> Vec<Option<Vec<usize>>> {
+    let params = module.main().map(|main| main.params.to_vec()).unwrap_or_default();
+    let mut users: BTreeMap<ExprId, Vec<ExprId>> = params.iter().map(|&param| (param, Vec::new())).collect();
+    let live = module.live();
+    for (id, node) in module.nodes.iter().filter(|(id, node)| live[*id] && !matches!(node.expr, Expr::Function(_))) {
+        node.expr.for_each_operand(|operand| {
+            if let Some(users) = users.get_mut(&operand) {
+                users.push(id);
+            }
+        });
+    }
+    let is_weight = |param: ExprId, user: &ExprId| {
+        module.expr(*user).as_op_call().is_some_and(|(operator, call)| {
+            ["nn.conv2d", "nn.dense", "nn.bias_add"].contains(&op::get(operator).name)
+                && call.args.first() != Some(&param)
+        })
+    };
+    let shape = |param: &ExprId| {
+        let ty = module.ty(*param).as_tensor().filter(|ty| ty.dtype == DType::F32)?;
+        let all = !users[param].is_empty() && users[param].iter().all(|user| is_weight(*param, user));
+        all.then(|| ty.shape().map(|shape| shape.to_vec())).flatten()
+    };
+    params.iter().map(shape).collect()
+}
+
+/// Returns the value of a weight: random, or the entry of its name and shape.
+fn value(source: &Source, name: &str, shape: &[usize], number: usize) -> Result<Option<Tensor>, Failure> {
+    match source {
+        Source::Random(seed) => Ok(Some(random_weight(shape, seed.wrapping_add(1 + number as u64)))),
+        Source::Images(..) => Ok(None),
+        Source::Arrays(path) => {
+            let mut file = io::npz::Npz::open(path)?;
+            let Some(at) = file.names().iter().position(|entry| entry == name) else { return Ok(None) };
+            let header = file.header(at)?;
+            let fits = header.dtype == DType::F32 && header.shape[..] == *shape;
+            Ok(if fits { Some(file.read(at)?) } else { None })
+        }
+    }
+}
+
+/// Returns a weight whose layer has results of about the size of its inputs: uniform, with a variance of two divided by the
+/// number of terms of a sum.
+fn random_weight(shape: &[usize], seed: u64) -> Tensor {
+    let terms: usize = shape.iter().skip(1).product();
+    let bound = (6.0 / terms.max(1) as f64).sqrt();
+    let mut random = random::Random::new(seed);
+    let count = shape.iter().product();
+    let values: Vec<f32> = (0..count).map(|_| ((2.0 * random.uniform() - 1.0) * bound) as f32).collect();
+    Tensor::from_slice(shape, &values)
+}
+
+impl WeightInputs {
+    /// Returns the signature without the weights.
+    pub fn remaining(&self, signature: &Signature) -> Signature {
+        let mut remaining = signature.clone();
+        remaining.inputs.retain(|port| !self.values.contains_key(&port.name));
+        remaining
+    }
+
+    /// Replaces the weights among the parameters of `@main`, whose inputs `signature` declares, by constants.
+    ///
+    /// # Errors
+    /// If the types of the result do not agree, which would be a bug.
+    pub fn bind(&self, module: Module, signature: &Signature) -> Result<Module, Failure> {
+        if self.values.is_empty() {
+            return Ok(module);
+        }
+        let params = module.main().map(|main| main.params.to_vec()).unwrap_or_default();
+        let bound: BTreeMap<ExprId, &Tensor> = params
+            .iter()
+            .zip(&signature.inputs)
+            .filter_map(|(&param, port)| Some((param, self.values.get(&port.name)?)))
+            .collect();
+        let main = module.globals.get("main").copied();
+        let module = Rebuild::run(&module, |rebuild, id, expr| {
+            if let Some(value) = bound.get(&id) {
+                return Ok(Some(rebuild.new.constant((*value).clone())));
+            }
+            match expr {
+                Expr::Function(function) if Some(id) == main => {
+                    let params = function.params.iter().filter(|param| !bound.contains_key(*param));
+                    let params: Vec<ExprId> = params.map(|&param| rebuild.get(param)).collect();
+                    let body = rebuild.get(function.body);
+                    rebuild.new.function(&params, body, Type::Unknown, function.attrs.clone()).map(Some)
+                }
+                _ => Ok(None),
+            }
+        })?;
+        Ok(module)
+    }
+}
