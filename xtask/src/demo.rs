@@ -1,5 +1,5 @@
-//! Demo: runs a trained model on a backend that is dropped into a directory, then the same model in int8 on another
-//! backend.
+//! Demo: runs a trained model on a backend that is dropped into a directory, then the same model in int8 on two
+//! accelerators.
 
 use crate::onednn;
 use crate::process::{self, cargo, exists, output, root, target_dir};
@@ -20,9 +20,11 @@ pub fn run() -> Result<(), String> {
     }
     let demo = target_dir().join("demo");
     let plugins = demo.join("plugins");
-    step("build byoc and two backends, which are separate things");
+    let trace = |backend: &str| demo.join(format!("trace_{backend}.json"));
+    step("build byoc and three backends, which are separate things");
     process::run(&mut cargo(&["build", "--release", "--quiet", "--package", "byoc-cli"]))?;
-    for backend in [BACKEND, quantized::BACKEND] {
+    let backends = || std::iter::once(BACKEND).chain(quantized::BACKENDS);
+    for backend in backends() {
         let package = format!("byoc-{}", backend.replace('_', "-"));
         process::run(&mut cargo(&["build", "--release", "--quiet", "--package", &package]))?;
     }
@@ -31,7 +33,7 @@ pub fn run() -> Result<(), String> {
 
     step(&format!("drop the backends into {}", display(&plugins)));
     std::fs::create_dir_all(&plugins).map_err(|e| format!("{}: {e}", plugins.display()))?;
-    for backend in [BACKEND, quantized::BACKEND] {
+    for backend in backends() {
         let library = format!("libbyoc_{backend}{}", std::env::consts::DLL_SUFFIX);
         drop_in(&release.join(&library), &plugins.join(&library))?;
     }
@@ -78,15 +80,17 @@ pub fn run() -> Result<(), String> {
     step("what ran where");
     process::run(&mut byoc(&[&["explain", model], &build[..]].concat()))?;
 
-    let int8 = display(&demo.join("digits_int8.relay"));
-    let build = ["--backend", quantized::BACKEND, "--plugin-dir", &plugin_dir];
-    step(&format!("quantize {model} to int8, with the scheme that {} declares", quantized::BACKEND));
-    let calibrate = ["quantize", model, "--calibrate", "tests/digits/calibration.npz", "-o", &int8];
-    process::run(&mut byoc(&[&calibrate, &build[..]].concat()))?;
-    step(&format!("classify all 360 test pictures at once on the software model of {}", quantized::BACKEND));
-    let (pictures, trace) = (root().join("tests/digits/test.npz"), demo.join("trace.json"));
-    let build = [&build[..], &["--cache-dir", &cache, "--require-offload=0.9"]].concat();
-    quantized::classify(byoc, &int8, &build, &pictures, &trace)?;
+    for backend in quantized::BACKENDS {
+        let int8 = display(&demo.join(format!("digits_{backend}.relay")));
+        let build = ["--backend", backend, "--plugin-dir", &plugin_dir];
+        step(&format!("quantize {model} to int8, with the scheme that {backend} declares"));
+        let calibrate = ["quantize", model, "--calibrate", "tests/digits/calibration.npz", "-o", &int8];
+        process::run(&mut byoc(&[&calibrate, &build[..]].concat()))?;
+        step(&format!("classify all 360 test pictures at once on the software model of {backend}"));
+        let (pictures, trace) = (root().join("tests/digits/test.npz"), trace(backend));
+        let build = [&build[..], &["--cache-dir", &cache, "--require-offload=0.9"]].concat();
+        quantized::classify(byoc, &int8, &build, &pictures, &trace)?;
+    }
 
     if let Some(found) = onednn::fetch_if_possible() {
         step("drop one more backend in: the same model on oneDNN");
@@ -105,7 +109,9 @@ pub fn run() -> Result<(), String> {
     println!("compiled in {:.2} s, classified in {:.2} s", compiled.as_secs_f64(), classified.as_secs_f64());
     println!("artifact     {artifact}   (look inside: {} inspect {artifact})", display(&release.join("byoc")));
     println!("generated C  {}", display(&source));
-    println!("device calls {}   (open it in Perfetto)", display(&trace));
+    for backend in quantized::BACKENDS {
+        println!("{:<12} {}   (device calls; open it in Perfetto)", backend, display(&trace(backend)));
+    }
     Ok(())
 }
 

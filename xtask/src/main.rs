@@ -1,5 +1,5 @@
 //! Development tasks: `cargo xtask demo`, `fetch-onednn`, `test`, `bless`, `bench`, `bench peers`, `docs`, `fuzz`,
-//! `sanitize`, `onnx-suite`, `onnx-fuzz`, `exports`.
+//! `sanitize`, `onnx-suite`, `onnx-fuzz`, `exports`, `vta`.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "the output of a command-line tool")]
 
@@ -21,7 +21,7 @@ const USAGE: &str = "\
 usage: cargo xtask <task>
 
   demo                    build, drop a backend into a directory, classify ten digits on it, show what ran where;
-                          then in int8 on an accelerator's software model
+                          then in int8 on the software models of two accelerators
   fetch-onednn            put oneDNN into vendor/onednn, where the dnnl backend finds it (test and demo do this too)
   test [ARGS]             every test; ARGS go to cargo test
   bless [ARGS]            rewrite the expectations of file tests and snapshots
@@ -40,6 +40,7 @@ usage: cargo xtask <task>
   exports [--backend NAME,...] [NAME..]
                           exports of known architectures by PyTorch, which is fetched, at several sizes on the host and
                           these backends, compared with ONNX Runtime
+  vta                     the streams of ResNet-18 at full size for vta, in minutes: figures, schedules, removed tokens
   docs                    the book of docs/ with the documentation of the crates beside it, in target/book
   fuzz TARGET [--minutes N]
                           fuzzing with untrusted inputs [default: 1 minute]; with coverage if cargo-fuzz is
@@ -61,6 +62,7 @@ fn main() -> ExitCode {
         ["onnx-suite", rest @ ..] => onnx_suite::run(rest),
         ["onnx-fuzz", rest @ ..] => onnx_fuzz::run(rest),
         ["exports", rest @ ..] => exports::run(rest),
+        ["vta"] => test::vta(),
         ["docs"] => docs::run(),
         ["fuzz", rest @ ..] => fuzz::fuzz(rest),
         ["sanitize", rest @ ..] => fuzz::sanitize(rest),

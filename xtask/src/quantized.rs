@@ -1,4 +1,4 @@
-//! Second half of the demo: the classifier quantized to int8, on the software model of an accelerator.
+//! Second half of the demo: the classifier quantized to int8, on the software models of two accelerators.
 
 use crate::process::output;
 use serde_json::Value;
@@ -6,8 +6,8 @@ use std::io::Read;
 use std::path::Path;
 use std::process::Command;
 
-/// Backend of the accelerator.
-pub const BACKEND: &str = "nuc_fpga";
+/// Backends of the accelerators.
+pub const BACKENDS: [&str; 2] = ["nuc_fpga", "vta"];
 
 /// Minimum number of correct answers out of 360; the float model has 357.
 const MIN_CORRECT: usize = 355;
@@ -45,6 +45,8 @@ pub fn classify(
         let (name, fields) = (event["name"].as_str().unwrap_or_default(), &event["args"]);
         let number = |key: &str| fields[key].as_f64().unwrap_or(f64::NAN);
         let (share, megabytes) = (100.0 * number("utilisation"), number("bytes") / 1e6);
+        // An event of a layer with several operators has the names of all.
+        let name = name.split([',', ' ']).next().unwrap_or_default();
         let arguments = fields["arguments"].to_string();
         println!("  {name:<16} {:>10} {share:>10.1} % {megabytes:>8.2}  {arguments}", fields["cycles"].to_string());
         calls += 1;

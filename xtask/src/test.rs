@@ -44,3 +44,12 @@ pub fn bench(args: &[&str]) -> Result<(), String> {
     bench.args(args);
     process::run(&mut bench)
 }
+
+/// Runs `cargo xtask vta`: the tests of vta that need minutes.
+pub fn vta() -> Result<(), String> {
+    const END: [&str; 3] = ["--", "--ignored", "--nocapture"];
+    let streams = ["test", "--release", "--package", "byoc-vta-program", "--test", "layers", "whole_resnet"];
+    process::run(&mut cargo(&[&streams[..], &END].concat()))?;
+    let network = ["test", "--release", "--package", "byoc-cli", "--test", "end_to_end", "vta::full_size"];
+    process::run(&mut cargo(&[&network[..], &END].concat()))
+}
