@@ -4,7 +4,7 @@ mod device;
 
 use crate::{CommandOutput, byoc, data, data_text};
 use byoc_ir::tensor::{DType, Tensor};
-use byoc_test_support::plugin_dir;
+use byoc_test_support::{plugin_dir, workspace};
 use serde_json::Value;
 use std::path::Path;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ impl Fixture {
 
     /// Writes the parameters of the device beside the plugin: those of the default device with some changed.
     fn set_device(&self, changes: &[(&str, u32)]) {
-        let text = std::fs::read_to_string(byoc_test_support::workspace().join("plugins/vta/vta_config.json")).unwrap();
+        let text = std::fs::read_to_string(workspace().join("plugins/vta/vta_config.json")).unwrap();
         let mut device: Value = serde_json::from_str(&text).unwrap();
         for (key, value) in changes {
             device[*key] = (*value).into();
@@ -98,21 +98,18 @@ fn explained(output: &CommandOutput) -> (Vec<Value>, Vec<Value>) {
     (list("regions"), list("nodes"))
 }
 
-/// A convolution and a ReLU in float, as users wrote them.
-const FLOAT: &str = "def @main(%data: Tensor[(1, 3, 224, 224), float32], %weight: Tensor[(32, 3, 3, 3), float32]) {
-  %0 = nn.conv2d(%data, %weight, strides=[2, 2], padding=[1, 1, 1, 1], channels=32, kernel_size=[3, 3]);
-  nn.relu(%0)
-}
-";
-
 #[test]
 fn float_program_needs_quantization_and_is_then_one_region() {
     let fixture = Fixture::new();
-    let model = fixture.program("float.relay", FLOAT, &[]);
+    let page = std::fs::read_to_string(workspace().join("docs/vta.md")).unwrap();
+    let program = page.split("```relay\n").nth(1).unwrap().split("```").next().unwrap();
+    let model = fixture.path("float.relay");
+    std::fs::write(&model, program).unwrap();
     let refused = byoc(fixture.args(&["explain", &model])).ok();
     let first = refused.err.lines().next().unwrap_or_default();
     assert!(first.contains("expected int8, found float32"), "{first}");
     assert!(first.contains("byoc quantize MODEL --calibrate DATA --backend vta -o FILE.relay"), "{first}");
+    assert!(page.contains(first), "the page has the message: {first}");
 
     let quantized = fixture.quantize(&model, "random", &["--keep", "none"]);
     let (regions, nodes) = explained(&byoc(fixture.args(&["explain", &quantized, "--json"])).ok());

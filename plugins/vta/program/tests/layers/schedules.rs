@@ -121,30 +121,37 @@ fn check_schedules(prepared: &Prepared, schedules: u64) -> Vec<u8> {
 /// Removes each token flag of the stream, one at a time. Each removal has to be found: by the checker, by a deadlock or by
 /// a schedule with other results. Returns the number of removals that the checker missed.
 fn remove_tokens(prepared: &Prepared, expected: &[u8]) -> usize {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        let part = |first: usize| (first..prepared.stream.len()).step_by(threads);
+        let removed: Vec<_> = (0..threads)
+            .map(|first| {
+                scope.spawn(move || part(first).map(|index| remove_tokens_of(prepared, index, expected)).sum::<usize>())
+            })
+            .collect();
+        removed.into_iter().map(|thread| thread.join().unwrap()).sum()
+    })
+}
+
+fn remove_tokens_of(prepared: &Prepared, index: usize, expected: &[u8]) -> usize {
     let remove: [fn(&mut Insn) -> &mut bool; 4] = [
         |insn| &mut insn.deps.pop_prev,
         |insn| &mut insn.deps.pop_next,
         |insn| &mut insn.deps.push_prev,
         |insn| &mut insn.deps.push_next,
     ];
-    let mut stream = prepared.stream.clone();
     let mut missed = 0;
-    for index in 0..stream.len() {
-        for flag in remove {
-            if !*flag(&mut stream[index]) {
-                continue;
-            }
-            *flag(&mut stream[index]) = false;
-            if prepared.violation(&stream).is_none() {
-                missed += 1;
-                let differs = (0..SCHEDULES).any(|seed| {
-                    let options = Options { seed, ..Options::default() };
-                    prepared.simulate(&stream, &options).ok().is_none_or(|found| found != *expected)
-                });
-                assert!(differs, "instruction {index}: {}", prepared.stream[index]);
-            }
-            *flag(&mut stream[index]) = true;
+    for flag in remove {
+        let mut stream = prepared.stream.clone();
+        if !std::mem::replace(flag(&mut stream[index]), false) || prepared.violation(&stream).is_some() {
+            continue;
         }
+        missed += 1;
+        let found = (0..SCHEDULES).any(|seed| {
+            let options = Options { seed, ..Options::default() };
+            prepared.simulate(&stream, &options).ok().is_none_or(|found| found != *expected)
+        });
+        assert!(found, "instruction {index}: {}", prepared.stream[index]);
     }
     missed
 }
