@@ -2,7 +2,9 @@
 
 use super::Fixture;
 use crate::{CommandOutput, byoc, command, to_command_output};
+use byoc_test_support::artifact::Entries;
 use byoc_test_support::workspace;
+use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -137,5 +139,116 @@ fn reports_device_file_that_does_not_fit_the_instructions() {
         fixture.set_device(&[change]);
         let listed = listed();
         assert!(listed.contains("libbyoc_vta.json") && listed.contains(words), "{change:?}: {listed}");
+    }
+}
+
+/// Parts of the program of a region: its header, what lies between header and instructions, and the instructions.
+struct Parts {
+    header: Value,
+    before: Vec<u8>,
+    words: Vec<u8>,
+    accessed: Vec<u8>,
+}
+
+impl Parts {
+    /// Bytes of magic, version and length.
+    const PREFIX: usize = 20;
+
+    fn read(blob: &[u8]) -> Parts {
+        let length = u64::from_le_bytes(blob[12..Self::PREFIX].try_into().unwrap()) as usize;
+        let (text, rest) = blob[Self::PREFIX..].split_at(length);
+        let header: Value = serde_json::from_slice(text).unwrap();
+        let size = |key: &str| header[key].as_u64().unwrap() as usize;
+        let (before, rest) = rest.split_at(size("vector_bytes") + size("uops") * 4);
+        let (words, rest) = rest.split_at(size("instructions") * 16);
+        let accessed = rest[..size("instructions") * 4].to_vec();
+        Parts { before: before.to_vec(), words: words.to_vec(), accessed, header }
+    }
+
+    /// Computes the checksums of the layers.
+    fn update_checksums(&mut self) {
+        let layers = self.header["layers"].as_array().unwrap();
+        let sums = layers.iter().map(|layer| {
+            let at = |key: &str| layer["instructions"][key].as_u64().unwrap() as usize;
+            let mut hasher = crc32fast::Hasher::new();
+            hasher.update(&self.words[at("start") * 16..at("end") * 16]);
+            hasher.update(&self.accessed[at("start") * 4..at("end") * 4]);
+            Value::from(hasher.finalize())
+        });
+        self.header["layer_checksums"] = sums.collect();
+    }
+
+    fn write(&self, blob: &[u8]) -> Vec<u8> {
+        let text = serde_json::to_vec(&self.header).unwrap();
+        let sum = crc32fast::hash(&text).to_le_bytes();
+        let length = (text.len() as u64).to_le_bytes();
+        [&blob[..12], &length, &text, &self.before, &self.words, &self.accessed, &sum].concat()
+    }
+}
+
+/// Returns the index of the first instruction of an opcode for which `fits` holds, and its words.
+fn find(words: &[u8], opcode: u64, fits: impl Fn(u64) -> bool) -> usize {
+    let low = |index: usize| u64::from_le_bytes(words[index * 16..index * 16 + 8].try_into().unwrap());
+    (0..words.len() / 16).find(|&index| low(index) & 7 == opcode && fits(low(index))).unwrap()
+}
+
+#[test]
+fn damaged_streams_are_named_and_run_on_host() {
+    const LOAD: u64 = 0;
+    const STORE: u64 = 1;
+    const GEMM: u64 = 2;
+    let damages: [(fn(&mut [u8]), bool, &str); 5] = [
+        // A flipped bit.
+        (|words| words[16 * 9 + 3] ^= 4, false, "damaged instructions"),
+        // A computation that does not wait for its operands.
+        (
+            |words| {
+                let at = find(words, GEMM, |low| low & 8 != 0);
+                words[at * 16] ^= 8
+            },
+            true,
+            "instruction",
+        ),
+        // A load that does not tell the computation.
+        (
+            |words| {
+                let at = find(words, LOAD, |low| low & 64 != 0);
+                words[at * 16] ^= 64
+            },
+            true,
+            "instruction",
+        ),
+        // A store outside of its buffer: the address begins at bit 26.
+        (
+            |words| {
+                let at = find(words, STORE, |low| low >> 26 != 0);
+                words[at * 16 + 6] = 0x7f
+            },
+            true,
+            "within one buffer",
+        ),
+        // An operation that does not exist.
+        (|words| words[16 * 9] |= 7, true, "opcode"),
+    ];
+    let fixture = Fixture::new();
+    let (model, artifact) = (fixture.digits(), fixture.path("digits.byoc"));
+    byoc(fixture.args(&["compile", &model, "--dim", "batch=1", "-o", &artifact])).ok();
+    let expected = fixture.expected(&model, &["--input", "image=random:1", "--dim", "batch=1"]);
+    let bytes = std::fs::read(&artifact).unwrap();
+    let dir = fixture.plugins.path().display().to_string();
+    for (damage, sums, message) in damages {
+        let mut entries = Entries::unpack(&bytes);
+        let blob = entries.entry("tvmgen_default_vta_main_0/vta");
+        let mut parts = Parts::read(blob);
+        damage(&mut parts.words);
+        if sums {
+            parts.update_checksums();
+        }
+        *blob = parts.write(blob);
+        std::fs::write(&artifact, entries.pack()).unwrap();
+        let output = fixture.path("device.npz");
+        let words = ["run", &artifact, "--plugin-dir", &dir, "--input", "image=random:1", "--output", &output];
+        let ran = byoc(words).ok().stderr_contains(&["VTA program", "layer ", message, "runs on the host instead"]);
+        assert_eq!(std::fs::read(&output).unwrap(), expected, "{}", ran.err);
     }
 }
