@@ -207,8 +207,7 @@ impl<'a> Checker<'a> {
                     return Err("expected a load of UOP, WGT, INP or ACC, found OUT".into());
                 }
                 let to = if transfer.memory == Memory::Acc8 { Memory::Acc } else { transfer.memory };
-                let base = usize::from(transfer.sram_base);
-                for element in base..base + transfer.rows() * transfer.row_length() {
+                for element in self.elements(to, transfer)? {
                     self.access(to, element, module, clock, true)?;
                 }
                 self.transfer(transfer, module, clock, false)?;
@@ -221,8 +220,7 @@ impl<'a> Checker<'a> {
                 if transfer.x_pad != [0; 2] || transfer.y_pad != [0; 2] {
                     return Err("expected a store without padding".into());
                 }
-                let base = usize::from(transfer.sram_base);
-                for element in base..base + usize::from(transfer.x_size) * usize::from(transfer.y_size) {
+                for element in self.elements(Memory::Acc, transfer)? {
                     self.access(Memory::Acc, element, module, clock, false)?;
                 }
                 self.transfer(transfer, module, clock, true)
@@ -250,6 +248,22 @@ impl<'a> Checker<'a> {
         }
     }
 
+    /// Returns the number of elements of a memory that a stream may use.
+    fn limit(&self, memory: Memory) -> usize {
+        if memory == Memory::Uop { self.config.uop_entries() } else { self.config.depth(memory) }
+    }
+
+    /// Returns the elements of a memory that a transfer accesses. The first one has to exist even if there is none, as in
+    /// the simulators.
+    fn elements(&self, memory: Memory, of: &Transfer) -> Result<Range<usize>, String> {
+        let (limit, base) = (self.limit(memory), usize::from(of.sram_base));
+        let end = base + of.rows() * of.row_length();
+        if end > limit {
+            return Err(format!("{memory}: expected elements below {limit}, found {}", base.max(limit)));
+        }
+        Ok(base..end)
+    }
+
     /// Records an access to an element of a memory of the device.
     fn access(
         &mut self,
@@ -259,7 +273,7 @@ impl<'a> Checker<'a> {
         clock: Clock,
         writes: bool,
     ) -> Result<(), String> {
-        let limit = if memory == Memory::Uop { self.config.uop_entries() } else { self.config.depth(memory) };
+        let limit = self.limit(memory);
         if element >= limit {
             return Err(format!("{memory}: expected elements below {limit}, found {element}"));
         }
@@ -306,8 +320,12 @@ impl<'a> Checker<'a> {
         Ok(())
     }
 
-    /// Copies micro-operations to the memory of the device.
+    /// Copies micro-operations to the memory of the device. Hardware copies one row, whatever the other sizes are.
     fn load_uops(&mut self, of: &Transfer) -> Result<(), String> {
+        if of.y_size != 1 || of.rows() != 1 || of.row_length() != usize::from(of.x_size) {
+            let (rows, row) = (of.rows(), of.row_length());
+            return Err(format!("UOP: expected one row without padding, found {rows} rows of {row} elements"));
+        }
         let start = of.dram_base as usize * 4;
         let segment = self.segments.iter().find(|segment| segment.uops.is_some() && segment.range.contains(&start));
         let Some((segment, words)) = segment.and_then(|segment| Some((segment, segment.uops.as_ref()?))) else {
@@ -335,6 +353,10 @@ impl<'a> Checker<'a> {
         let Some(words) = known else {
             return Err(format!("UOP: expected loaded micro-operations at {} to {}", range.start, range.end));
         };
+        if words.is_empty() {
+            // Iterations without micro-operations are no steps: they would take time that nobody has counted.
+            return Ok(());
+        }
         let uops: Vec<Uop> = words.into_iter().map(|word| Uop::decode(word, self.config)).collect();
         let [outer, inner] = loops.iterations.map(u32::from);
         for y in 0..outer {

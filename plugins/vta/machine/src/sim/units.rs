@@ -113,6 +113,10 @@ impl Machine<'_> {
         }
         let uops: Vec<Uop> =
             range.filter_map(|i| self.sram.uop.get(i)).map(|&word| Uop::decode(word, self.config)).collect();
+        if uops.is_empty() {
+            // Iterations without micro-operations are no steps: they would take time that nobody has counted.
+            return Ok(());
+        }
         let [outer, inner] = loops.iterations.map(u32::from);
         for y in 0..outer {
             for x in 0..inner {
