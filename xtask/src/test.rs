@@ -40,7 +40,7 @@ pub fn bless(args: &[&str]) -> Result<(), String> {
 pub fn bench(args: &[&str]) -> Result<(), String> {
     onednn::fetch_if_possible();
     process::run(&mut cargo(&["build", "--release", "--workspace"]))?;
-    let mut bench = cargo(&["bench", "--package", "byoc-benches"]);
+    let mut bench = cargo(&["bench", "--package", "byoc-benches", "--package", "byoc-vta-program"]);
     bench.args(args);
     process::run(&mut bench)
 }

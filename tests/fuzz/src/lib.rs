@@ -15,6 +15,7 @@ mod json;
 pub mod memory;
 mod mutate;
 mod onnx_graph;
+mod vta_stream;
 
 use byoc::io::random::Random;
 use byoc_ir::diag::Diagnostic;
@@ -53,6 +54,7 @@ pub const TARGETS: &[Target] = &[
     files::PATTERNS,
     files::BOUNDARY_JSON,
     files::SAFETENSORS,
+    vta_stream::VTA_STREAM,
 ];
 
 /// Number of accepted inputs: read or, for models, built and run. A target that rejects all of its inputs finds little.

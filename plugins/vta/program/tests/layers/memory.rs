@@ -133,6 +133,16 @@ impl Prepared {
         check(&self.config, stream, &self.segments).and_then(|()| hazards(&self.config, stream, &self.segments)).err()
     }
 
+    /// Returns the memory before a run.
+    pub fn dram(&self) -> Dram {
+        let end = self.segments.iter().map(|segment| segment.range.end).max().unwrap_or(0);
+        let mut dram = Dram::new(end);
+        for (buffer, segment) in self.buffers.iter().zip(&self.segments) {
+            dram.write(segment.range.start, buffer.len()).unwrap().copy_from_slice(buffer);
+        }
+        dram
+    }
+
     /// Simulates a stream on this memory, and returns the bytes of all buffers that it may write.
     pub fn simulate(&self, stream: &[Insn], options: &Options) -> Result<Vec<u8>, SimError> {
         Ok(self.simulate_counted(stream, options)?.0)
@@ -140,11 +150,7 @@ impl Prepared {
 
     /// Simulates a stream, and returns the written bytes, with the last result at the end, and the counters.
     pub fn simulate_counted(&self, stream: &[Insn], options: &Options) -> Result<(Vec<u8>, Counters), SimError> {
-        let end = self.segments.iter().map(|segment| segment.range.end).max().unwrap_or(0);
-        let mut dram = Dram::new(end);
-        for (buffer, segment) in self.buffers.iter().zip(&self.segments) {
-            dram.write(segment.range.start, buffer.len()).unwrap().copy_from_slice(buffer);
-        }
+        let mut dram = self.dram();
         let counters = run(&self.config, stream, &mut dram, options)?;
         let mut written = Vec::new();
         for (number, segment) in self.segments.iter().enumerate() {

@@ -1,0 +1,94 @@
+//! Form of an input: two bytes for the device, the number of micro-operations in one byte, micro-operations of 4 bytes,
+//! instructions of 16 bytes. Every sequence of bytes is an input.
+
+use byoc_vta_machine::config::Config;
+
+/// Parts of an input.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Input {
+    /// Choice of the device: its geometry and features, and the depths of its memories.
+    pub device: [u8; 2],
+    /// Micro-operations in DRAM, at most 255.
+    pub uops: Vec<u32>,
+    /// Instructions.
+    pub words: Vec<[u64; 2]>,
+}
+
+/// Bits of the first byte of the device, after two for the block.
+const BATCH: u8 = 1 << 2;
+const FIRST_REVISION: u8 = 1 << 3;
+const FEW_UOPS: u8 = 1 << 4;
+const NO_ACC_8BIT: u8 = 1 << 5;
+const MUL: u8 = 1 << 6;
+const DEFAULT_DEPTHS: u8 = 1 << 7;
+
+impl Input {
+    /// Parses bytes. What is missing is 0, and what is left of an instruction is ignored.
+    pub fn parse(bytes: &[u8]) -> Input {
+        let (header, rest) = bytes.split_at(bytes.len().min(3));
+        let at = |index: usize| header.get(index).copied().unwrap_or(0);
+        let (uops, words) = rest.split_at(rest.len().min(4 * usize::from(at(2))));
+        let (uops, _) = uops.as_chunks();
+        let (halves, _) = words.as_chunks();
+        let (words, _) = halves.as_chunks::<2>();
+        Input {
+            device: [at(0), at(1)],
+            uops: uops.iter().map(|word| u32::from_le_bytes(*word)).collect(),
+            words: words.iter().map(|words| words.map(u64::from_le_bytes)).collect(),
+        }
+    }
+
+    /// Returns the bytes of the input.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let uops = &self.uops[..self.uops.len().min(255)];
+        let mut bytes = vec![self.device[0], self.device[1], uops.len() as u8];
+        bytes.extend(uops.iter().flat_map(|word| word.to_le_bytes()));
+        bytes.extend(self.words.iter().flatten().flat_map(|word| word.to_le_bytes()));
+        bytes
+    }
+
+    /// Returns the device, which is valid for every choice.
+    pub fn config(&self) -> Config {
+        let [choice, extra] = self.device;
+        let has = |bit: u8| choice & bit != 0;
+        let (log_block, log_batch) = (1 + u32::from(choice & 3), u32::from(has(BATCH)));
+        let extra = |index: u32| u32::from(extra >> (2 * index) & 3);
+        let [uop, inp, wgt, acc] = match has(DEFAULT_DEPTHS) {
+            true => [13, 11, 10, 11],
+            false => [6 + extra(0), 4 + extra(1), 2 + extra(2), 5 + extra(3)],
+        };
+        Config {
+            hw_ver: if has(FIRST_REVISION) { "0.0.1" } else { "0.0.2" }.into(),
+            log_batch,
+            log_block,
+            log_uop_buff_size: uop + 2,
+            log_inp_buff_size: inp + log_batch + log_block,
+            log_wgt_buff_size: wgt + 2 * log_block,
+            log_acc_buff_size: acc + log_batch + log_block + 2,
+            uop_entries: has(FEW_UOPS).then_some(3 << (uop - 2)),
+            acc_8bit: Some(!has(NO_ACC_8BIT)),
+            mul: has(MUL),
+            ..Config::default()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Input;
+
+    #[test]
+    fn every_choice_is_a_valid_device() {
+        for choice in 0..=u16::MAX {
+            let input = Input { device: choice.to_le_bytes(), ..Input::default() };
+            assert_eq!(input.config().check(), Ok(()), "{choice:#x}");
+        }
+    }
+
+    #[test]
+    fn parses_what_it_writes() {
+        let input = Input { device: [7, 0xff], uops: vec![1, 0xffff_ffff], words: vec![[1, 2], [u64::MAX, 3]] };
+        assert_eq!(Input::parse(&input.to_bytes()), input);
+        assert_eq!(Input::parse(&[7]), Input { device: [7, 0], ..Input::default() });
+    }
+}

@@ -1,0 +1,211 @@
+//! Instruction streams of the accelerator VTA: decoding, checks and simulation of untrusted instructions on several
+//! devices.
+//!
+//! The checker is the reference of the simulators: a stream that it accepts runs to its end in range, and gives the same
+//! results under every schedule of the modules.
+
+mod input;
+mod mutation;
+mod seeds;
+
+use crate::{Target, count_accepted};
+use byoc::io::random::Random;
+use byoc_vta_machine::check::{Segment, check, hazards};
+use byoc_vta_machine::config::Config;
+use byoc_vta_machine::cycles;
+use byoc_vta_machine::isa::{Insn, Op, Uop};
+use byoc_vta_machine::sim::{self, Counters, Dram, Mode, Options, SimError};
+use input::Input;
+use std::ops::Range;
+use std::sync::OnceLock;
+
+pub const VTA_STREAM: Target = Target {
+    name: "vta_stream",
+    seeds: seeds::seeds,
+    mutate: mutation::mutate,
+    run: |bytes| run(&Input::parse(bytes)),
+};
+
+/// Micro-operations in DRAM.
+const UOPS: usize = 0x1000;
+
+/// Addresses of the data that a stream may only read.
+const READ_ONLY: Range<usize> = 0x2000..0xb000;
+
+/// Addresses that a stream may write.
+const WRITABLE: Range<usize> = 0xb000..0xf000;
+
+/// Size of DRAM in bytes. The last addresses are in no buffer.
+const DRAM: usize = 0x10000;
+
+/// Maximum number of steps of a stream that is checked and simulated: some milliseconds.
+const MAX_STEPS: u64 = 1 << 16;
+
+/// Maximum number of instructions of a stream.
+const MAX_INSTRUCTIONS: usize = 2048;
+
+fn run(input: &Input) -> Result<(), String> {
+    let config = input.config();
+    config.check().map_err(|error| format!("expected a valid device, found {config:?}: {error}"))?;
+    for &word in &input.uops {
+        check_uop(&config, word)?;
+    }
+    let mut stream = Vec::new();
+    for &words in input.words.iter().take(MAX_INSTRUCTIONS) {
+        stream.extend(decode(&config, words)?);
+    }
+    if stream.iter().map(steps).fold(0, u64::saturating_add) > MAX_STEPS {
+        return Ok(());
+    }
+    let case = Case { config, uops: &input.uops, stream };
+    let segments = case.segments();
+    let safe = check(&case.config, &case.stream, &segments);
+    let hazard = hazards(&case.config, &case.stream, &segments);
+    let timing = cycles::time(&case.config, &case.stream);
+    if let Some(violation) = [&safe, &hazard].into_iter().find_map(|result| result.as_ref().err())
+        && violation.to_string().is_empty()
+    {
+        return Err("a violation without a message".into());
+    }
+    if safe.is_err() {
+        return case.check_end(timing.is_some());
+    }
+    count_accepted();
+    match timing {
+        Some(timing) if timing.total.is_finite() && timing.ends.iter().all(|end| *end <= timing.total) => {}
+        other => return Err(format!("expected the time of an accepted stream, found {other:?}")),
+    }
+    match hazard {
+        Err(violation) if !violation.message.contains("steps between two sums") => {
+            Err(format!("expected only hazards in an accepted stream, found {violation}"))
+        }
+        _ => case.check_results(),
+    }
+}
+
+/// Decodes an instruction, and checks that it has the same words again.
+fn decode(config: &Config, words: [u64; 2]) -> Result<Option<Insn>, String> {
+    let insn = match Insn::decode(words, config) {
+        Ok(insn) => insn,
+        Err(error) if error.to_string().is_empty() => return Err(format!("{error:?}: no message")),
+        Err(_) => return Ok(None),
+    };
+    match insn.encode(config) {
+        Ok(again) if again == words && !insn.to_string().is_empty() => Ok(Some(insn)),
+        other => Err(format!("{insn}: expected {words:x?}, found {other:x?}")),
+    }
+}
+
+/// Checks that the fields of a micro-operation survive encoding. Bits outside all fields do not.
+fn check_uop(config: &Config, word: u32) -> Result<(), String> {
+    let uop = Uop::decode(word, config);
+    match uop.encode(config) {
+        Ok(again) if Uop::decode(again, config) == uop => Ok(()),
+        other => Err(format!("{uop:?}: expected its fields again, found {other:x?}")),
+    }
+}
+
+/// Returns the number of steps of an instruction, or of elements that it loads.
+fn steps(insn: &Insn) -> u64 {
+    match &insn.op {
+        Op::Gemm(gemm) => gemm.loops.steps(),
+        Op::Alu(alu) => alu.loops.steps(),
+        Op::Load(transfer) | Op::Store(transfer) => (transfer.rows() * transfer.row_length()) as u64,
+        Op::Finish => 0,
+    }
+}
+
+/// Stream for a device, with the micro-operations in DRAM.
+struct Case<'a> {
+    config: Config,
+    uops: &'a [u32],
+    stream: Vec<Insn>,
+}
+
+impl Case<'_> {
+    fn segments(&self) -> [Segment; 3] {
+        let uops = Segment { range: UOPS..UOPS + 4 * self.uops.len(), writable: false, uops: Some(self.uops.to_vec()) };
+        let data = Segment { range: READ_ONLY, writable: false, uops: None };
+        [uops, data, Segment { range: WRITABLE, writable: true, uops: None }]
+    }
+
+    fn dram(&self) -> Result<Dram, String> {
+        let mut dram = Dram::new(DRAM);
+        dram.write(0, DRAM)?.copy_from_slice(pattern());
+        for (word, to) in self.uops.iter().zip(dram.write(UOPS, 4 * self.uops.len())?.chunks_exact_mut(4)) {
+            to.copy_from_slice(&word.to_le_bytes());
+        }
+        Ok(dram)
+    }
+
+    /// Simulates the stream, and returns the contents of DRAM with the counters.
+    fn simulate(&self, options: &Options) -> Result<Result<(Vec<u8>, Counters), SimError>, String> {
+        let mut dram = self.dram()?;
+        let options = Options { max_instructions: self.stream.len() as u64, ..*options };
+        match sim::run(&self.config, &self.stream, &mut dram, &options) {
+            Err(error) if error.message.contains("executed instructions") => {
+                Err(format!("expected at most one execution of each instruction: {error}"))
+            }
+            Err(error) => Ok(Err(error)),
+            Ok(counters) => Ok(Ok((dram.read(0, DRAM)?.to_vec(), counters))),
+        }
+    }
+
+    /// Checks that the simulation of a rejected stream ends, and deadlocks only if the tokens do not suffice.
+    fn check_end(&self, tokens_suffice: bool) -> Result<(), String> {
+        for options in [options(Mode::Functional, 0), options(Mode::Strict, 1)] {
+            for serial in [false, true] {
+                let outcome = self.simulate(&Options { serial, ..options })?;
+                let deadlock = outcome.is_err_and(|error| error.instruction.is_none());
+                if deadlock && tokens_suffice && !serial {
+                    return Err("expected an end as in the cycle model, found a deadlock".into());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks that an accepted stream gives the same results under several schedules and writes only where it may.
+    fn check_results(&self) -> Result<(), String> {
+        let before = self.dram()?;
+        for mode in [Mode::Functional, Mode::Strict] {
+            let expected = self.simulate(&options(mode, 0))?;
+            match &expected {
+                Ok((after, _)) => {
+                    for outside in [0..WRITABLE.start, WRITABLE.end..DRAM] {
+                        if after[outside.clone()] != *before.read(outside.start, outside.len())? {
+                            return Err(format!("{mode:?}: expected no write to {outside:x?}"));
+                        }
+                    }
+                }
+                Err(error) if mode == Mode::Strict && is_rule_of_hardware(error) => {}
+                Err(error) => return Err(format!("{mode:?}: expected a result of an accepted stream, found {error}")),
+            }
+            for seed in 1..3 {
+                let found = self.simulate(&options(mode, seed))?;
+                if found.as_ref().ok() != expected.as_ref().ok() {
+                    return Err(format!("{mode:?}: expected equal results under the schedules 0 and {seed}"));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Tests for an error that depends on more than addresses and tokens, which are all that the checker looks at.
+fn is_rule_of_hardware(error: &SimError) -> bool {
+    ["expected no padding", "expected the result of a computation"].iter().any(|rule| error.message.contains(rule))
+}
+
+fn options(mode: Mode, seed: u64) -> Options {
+    Options { mode, seed, ..Options::default() }
+}
+
+/// Returns random contents of DRAM.
+fn pattern() -> &'static [u8] {
+    static PATTERN: OnceLock<Vec<u8>> = OnceLock::new();
+    PATTERN.get_or_init(|| {
+        let mut random = Random::new(1);
+        (0..DRAM).map(|_| random.next_u64() as u8).collect()
+    })
+}

@@ -1,0 +1,180 @@
+//! Mutations of decoded instructions, most of which keep the tokens of a stream balanced.
+
+use super::input::Input;
+use crate::{below, mutate as general, pick};
+use byoc::io::random::Random;
+use byoc_vta_machine::config::Config;
+use byoc_vta_machine::isa::{Alu, AluOp, Deps, Gemm, Insn, Loops, Memory, Module, Op, Transfer, Uop};
+
+/// Applies one to three mutations.
+pub fn mutate(seed: &[u8], random: &mut Random) -> Vec<u8> {
+    if below(random, 16) == 0 {
+        return general::bytes(seed, random, &[]);
+    }
+    let mut input = Input::parse(seed);
+    let config = input.config();
+    for _ in 0..=below(random, 3) {
+        mutate_once(&mut input, &config, random);
+    }
+    input.to_bytes()
+}
+
+fn mutate_once(input: &mut Input, config: &Config, random: &mut Random) {
+    if input.words.is_empty() {
+        input.words.extend(new_insn(random).encode(config));
+        return;
+    }
+    let at = below(random, input.words.len());
+    match below(random, 16) {
+        0 => change(input, config, at, |insn| {
+            let flag = pick(random, &FLAGS);
+            *flag(&mut insn.deps) ^= true;
+        }),
+        1 | 2 => move_token(input, config, at, random),
+        3..9 => change(input, config, at, |insn| mutate_fields(&mut insn.op, random)),
+        9 => drop(input.words.remove(at)),
+        10 => input.words.extend_from_within(at..(at + 4).min(at + 1 + below(random, 4)).min(input.words.len())),
+        11 => {
+            let other = below(random, input.words.len());
+            input.words.swap(at, other);
+        }
+        12 => {
+            if let Ok(words) = new_insn(random).encode(config) {
+                input.words.insert(at, words);
+            }
+        }
+        13 => mutate_uop(input, config, random),
+        14 => input.device[below(random, 2)] ^= 1 << below(random, 8),
+        _ => input.words[at][below(random, 2)] ^= 1 << below(random, 64),
+    }
+}
+
+/// Token flags of an instruction.
+const FLAGS: [fn(&mut Deps) -> &mut bool; 4] =
+    [|deps| &mut deps.pop_prev, |deps| &mut deps.pop_next, |deps| &mut deps.push_prev, |deps| &mut deps.push_next];
+
+/// Changes an instruction, if it has one and the change fits its fields.
+fn change(input: &mut Input, config: &Config, at: usize, f: impl FnOnce(&mut Insn)) {
+    let Ok(mut insn) = Insn::decode(input.words[at], config) else { return };
+    f(&mut insn);
+    if let Ok(words) = insn.encode(config) {
+        input.words[at] = words;
+    }
+}
+
+/// Moves a token flag to the next instruction of the same module that does not have it.
+fn move_token(input: &mut Input, config: &Config, at: usize, random: &mut Random) {
+    let Ok(insn) = Insn::decode(input.words[at], config) else { return };
+    let flag = pick(random, &FLAGS);
+    if !*flag(&mut insn.deps.clone()) {
+        return;
+    }
+    let is_free = |words: &[u64; 2]| {
+        let other = Insn::decode(*words, config);
+        other.is_ok_and(|mut other| other.module() == insn.module() && !*flag(&mut other.deps))
+    };
+    if let Some(to) = input.words[at..].iter().position(is_free) {
+        change(input, config, at, |insn| *flag(&mut insn.deps) = false);
+        change(input, config, at + to, |insn| *flag(&mut insn.deps) = true);
+    }
+}
+
+fn mutate_fields(op: &mut Op, random: &mut Random) {
+    match op {
+        Op::Load(transfer) | Op::Store(transfer) => mutate_transfer(transfer, random),
+        Op::Gemm(gemm) => mutate_gemm(gemm, random),
+        Op::Alu(alu) => mutate_alu(alu, random),
+        Op::Finish => {}
+    }
+}
+
+fn mutate_transfer(of: &mut Transfer, random: &mut Random) {
+    match below(random, 9) {
+        0 => of.memory = *pick(random, &MEMORIES),
+        1 => change_number(&mut of.sram_base, random),
+        2 | 3 => change_number(&mut of.dram_base, random),
+        4 => change_number(&mut of.y_size, random),
+        5 => change_number(&mut of.x_size, random),
+        6 => change_number(&mut of.x_stride, random),
+        7 => change_number(&mut of.y_pad[below(random, 2)], random),
+        _ => change_number(&mut of.x_pad[below(random, 2)], random),
+    }
+}
+
+fn mutate_loops(of: &mut Loops, random: &mut Random) {
+    match below(random, 4) {
+        0 => change_number(&mut of.uop_begin, random),
+        1 => change_number(&mut of.uop_end, random),
+        2 if below(random, 4) == 0 => of.uop_end = of.uop_begin,
+        _ => change_number(&mut of.iterations[below(random, 2)], random),
+    }
+}
+
+fn mutate_gemm(of: &mut Gemm, random: &mut Random) {
+    match below(random, 8) {
+        0 => of.reset ^= true,
+        1..4 => mutate_loops(&mut of.loops, random),
+        4 | 5 => change_number(&mut of.dst[below(random, 2)], random),
+        6 => change_number(&mut of.src[below(random, 2)], random),
+        _ => change_number(&mut of.wgt[below(random, 2)], random),
+    }
+}
+
+fn mutate_alu(of: &mut Alu, random: &mut Random) {
+    match below(random, 8) {
+        0 => of.op = *pick(random, &[AluOp::Min, AluOp::Max, AluOp::Add, AluOp::Shr, AluOp::Mul]),
+        1 => of.use_imm ^= true,
+        2 => of.imm = random.next_u64() as i16,
+        3 | 4 => mutate_loops(&mut of.loops, random),
+        5 | 6 => change_number(&mut of.dst[below(random, 2)], random),
+        _ => change_number(&mut of.src[below(random, 2)], random),
+    }
+}
+
+/// Numbers at the limits of fields.
+const LIMITS: [u64; 7] = [0, 0, 1, 2, 15, 16383, 65535];
+
+/// Replaces a number by one close to it, a limit or a random one. A number that is too large for its type is kept.
+fn change_number<T: Copy + Into<u64> + TryFrom<u64>>(number: &mut T, random: &mut Random) {
+    let now: u64 = (*number).into();
+    let bits = below(random, 17);
+    let to = match below(random, 8) {
+        0 | 1 => now + 1,
+        2 | 3 => now.saturating_sub(1),
+        4 => now * 2,
+        5 => now / 2,
+        6 => *pick(random, &LIMITS),
+        _ => random.next_u64() & ((1 << bits) - 1),
+    };
+    if let Ok(to) = T::try_from(to) {
+        *number = to;
+    }
+}
+
+/// Changes a field of a micro-operation.
+fn mutate_uop(input: &mut Input, config: &Config, random: &mut Random) {
+    if input.uops.is_empty() {
+        return input.uops.push(0);
+    }
+    let at = below(random, input.uops.len());
+    let mut uop = Uop::decode(input.uops[at], config);
+    change_number([&mut uop.dst, &mut uop.src, &mut uop.wgt][below(random, 3)], random);
+    if let Ok(word) = uop.encode(config) {
+        input.uops[at] = word;
+    }
+}
+
+const MEMORIES: [Memory; 6] = [Memory::Uop, Memory::Wgt, Memory::Inp, Memory::Acc, Memory::Out, Memory::Acc8];
+
+/// Returns an instruction that moves tokens, or a matrix instruction.
+fn new_insn(random: &mut Random) -> Insn {
+    let mut deps = Deps::default();
+    *pick(random, &FLAGS)(&mut deps) = true;
+    if below(random, 4) > 0 {
+        return Insn::no_op(*pick(random, &[Module::Load, Module::Compute, Module::Store]), deps);
+    }
+    let loops = Loops { uop_begin: 0, uop_end: 1, iterations: [1, 1] };
+    let mut gemm = Gemm { reset: false, loops, dst: [0; 2], src: [0; 2], wgt: [0; 2] };
+    mutate_gemm(&mut gemm, random);
+    Insn { deps: Deps::default(), op: Op::Gemm(gemm) }
+}

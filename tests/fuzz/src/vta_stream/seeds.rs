@@ -1,0 +1,124 @@
+//! Streams of small layers, as the plugin compiles them.
+
+use super::input::Input;
+use super::{READ_ONLY, UOPS, WRITABLE};
+use byoc_vta_machine::isa::{AluOp, Memory};
+use byoc_vta_program::emit::{Auxiliary, Runs, program};
+use byoc_vta_program::layer::{Conv, Elementwise, Form, Layer, Place, Pool, Step};
+use byoc_vta_program::relocate::relocate;
+use byoc_vta_program::search::fastest;
+
+/// Devices: large and small memories, both revisions, without loads of bytes, with a batch, with few micro-operations.
+const DEVICES: [[u8; 2]; 6] = [[0x83, 0], [0x43, 0xff], [0x0a, 0xff], [0x22, 0xff], [0x06, 0xff], [0x51, 0xff]];
+
+/// Addresses of the buffers: micro-operations, the identity matrix, activations, weights, vectors, a tensor between
+/// layers, the result.
+const ADDRESSES: [u64; 7] = [
+    UOPS as u64,
+    READ_ONLY.start as u64,
+    READ_ONLY.start as u64 + 0x1000,
+    READ_ONLY.start as u64 + 0x3000,
+    READ_ONLY.start as u64 + 0x8000,
+    WRITABLE.start as u64,
+    WRITABLE.start as u64 + 0x1000,
+];
+
+const DATA: Place = Place { buffer: 2, offset: 0 };
+const WEIGHTS: Place = Place { buffer: 3, offset: 0 };
+const VECTOR: Place = Place { buffer: 4, offset: 0 };
+const BETWEEN: Place = Place { buffer: 5, offset: 0 };
+const RESULT: Place = Place { buffer: 6, offset: 0 };
+
+pub fn seeds() -> Vec<Vec<u8>> {
+    DEVICES.iter().flat_map(|device| networks().map(|layers| seed(*device, &layers))).collect()
+}
+
+/// Returns the stream of layers under their fastest tilings.
+fn seed(device: [u8; 2], layers: &[Layer]) -> Vec<u8> {
+    let mut input = Input { device, ..Input::default() };
+    let config = input.config();
+    let tiled = |layer: &Layer| (layer.clone(), fastest(&config, layer).expect("expected a tiling").0);
+    let layers: Vec<_> = layers.iter().map(tiled).collect();
+    let program =
+        program(&config, &layers, Auxiliary { uops: 0, identity: 1 }, Runs::Whole).expect("expected a stream");
+    let stream = relocate(&config, &program.stream, &program.buffers, &ADDRESSES).expect("expected addresses");
+    input.words = stream.iter().map(|insn| insn.encode(&config).expect("expected fields that fit")).collect();
+    assert!(program.uops.len() < 256, "expected few micro-operations, found {}", program.uops.len());
+    input.uops = program.uops;
+    // A tensor must not reach into the next buffer: the checker would find a race, and reject the seed.
+    let activation = config.element_bytes(Memory::Inp);
+    assert!(MAX_ELEMENTS * activation <= 0x1000, "expected elements of at most 64 bytes, found {activation}");
+    input.to_bytes()
+}
+
+/// Maximum number of elements of a tensor of the seeds.
+const MAX_ELEMENTS: usize = 64;
+
+fn networks() -> [Vec<Layer>; 4] {
+    let clamp = |low| [(AluOp::Max, low), (AluOp::Min, 127)].map(|(op, imm)| Step::Immediate(op, imm));
+    let biased = [Step::Vector(AluOp::Add, VECTOR), Step::Immediate(AluOp::Shr, 8)];
+    let first = conv([5, 2, 2, 3, 1], DATA, BETWEEN, [&biased[..], &clamp(0)].concat(), Form::Bytes);
+    let add = Step::AddTensor { place: BETWEEN, steps: vec![(AluOp::Shr, -1), (AluOp::Shr, 2)] };
+    let sum = conv([5, 2, 2, 1, 1], BETWEEN, RESULT, [vec![add.clone()], clamp(-128).to_vec()].concat(), Form::Bytes);
+    let planes = conv([4, 1, 1, 1, 2], DATA, RESULT, Vec::new(), Form::Planes);
+    let pool = Layer::Pool(Pool {
+        images: 2,
+        size: [5; 2],
+        kernel: [3; 2],
+        strides: [2; 2],
+        pads: [1; 2],
+        results: [3; 2],
+        data: BETWEEN,
+        steps: Vec::new(),
+        result: RESULT,
+    });
+    let each = |data, result, step| {
+        let steps = [&[step][..], &clamp(-128)].concat();
+        Layer::Elementwise(Elementwise { elements: 40, data, steps, result })
+    };
+    let shifted = each(DATA, BETWEEN, Step::Immediate(AluOp::Shr, -2));
+    [vec![first.clone(), sum], vec![first, pool], vec![planes], vec![shifted, each(DATA, RESULT, add)]]
+}
+
+fn conv(
+    [size, inputs, outputs, kernel, stride]: [usize; 5],
+    data: Place,
+    result: Place,
+    steps: Vec<Step>,
+    form: Form,
+) -> Layer {
+    Layer::Conv(Conv {
+        batch: 1,
+        groups: 1,
+        inputs,
+        outputs,
+        size: [size; 2],
+        kernel: [kernel; 2],
+        strides: [stride; 2],
+        pads: [[kernel / 2; 2]; 2],
+        data,
+        weight: WEIGHTS,
+        steps,
+        result,
+        form,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Case, check};
+    use super::*;
+    use byoc_vta_machine::isa::Insn;
+
+    #[test]
+    fn checker_accepts_the_seeds() {
+        for seed in seeds() {
+            let input = Input::parse(&seed);
+            let config = input.config();
+            let decoded = |words: &[u64; 2]| Insn::decode(*words, &config).unwrap();
+            let stream: Vec<Insn> = input.words.iter().map(decoded).collect();
+            let case = Case { config: config.clone(), uops: &input.uops, stream };
+            assert_eq!(check(&config, &case.stream, &case.segments()), Ok(()));
+        }
+    }
+}
