@@ -44,12 +44,13 @@ macro_rules! blob_targets {
 blob_targets! {
     BLOB_DNNL "blob_dnnl" "dnnl";
     BLOB_NUC_FPGA "blob_nuc_fpga" "nuc_fpga";
+    BLOB_VTA "blob_vta" "vta";
     BLOB_TEMPLATE "blob_template" "template";
     BLOB_CCOMPILER "blob_ccompiler" "ccompiler";
     BLOB_ELEMENTWISE "blob_elementwise" "elementwise";
 }
 
-const BACKENDS: [&str; 5] = ["dnnl", "nuc_fpga", "template", "ccompiler", "elementwise"];
+const BACKENDS: [&str; 6] = ["dnnl", "nuc_fpga", "vta", "template", "ccompiler", "elementwise"];
 
 /// Maximum number of elements of a register; larger models are not run, as they would take too long.
 const MAX_ELEMENTS: usize = 1 << 16;
@@ -58,7 +59,7 @@ const MAX_ELEMENTS: usize = 1 << 16;
 fn session() -> &'static Session {
     static SESSION: OnceLock<Session> = OnceLock::new();
     SESSION.get_or_init(|| {
-        let folder = byoc_test_support::plugin_dir(&["dnnl", "nuc_fpga", "template", "ccompiler"]).keep();
+        let folder = byoc_test_support::plugin_dir(&["dnnl", "nuc_fpga", "vta", "template", "ccompiler"]).keep();
         byoc_test_support::copy(&byoc_test_support::sample("elementwise"), &folder.join("libbyoc_elementwise.so"));
         Session::new(&[folder], 1).expect("cannot start a thread")
     })

@@ -45,6 +45,7 @@ pub const TARGETS: &[Target] = &[
     artifact::ARTIFACT,
     artifact::BLOB_DNNL,
     artifact::BLOB_NUC_FPGA,
+    artifact::BLOB_VTA,
     artifact::BLOB_TEMPLATE,
     artifact::BLOB_CCOMPILER,
     artifact::BLOB_ELEMENTWISE,

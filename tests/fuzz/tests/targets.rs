@@ -56,6 +56,6 @@ macro_rules! targets {
 }
 
 targets! {
-    onnx onnx_graph relay artifact blob_dnnl blob_nuc_fpga blob_template blob_ccompiler blob_elementwise npy npz image patterns
+    onnx onnx_graph relay artifact blob_dnnl blob_nuc_fpga blob_vta blob_template blob_ccompiler blob_elementwise npy npz image patterns
     boundary_json safetensors vta_stream
 }

@@ -1,0 +1,3 @@
+#![no_main]
+
+byoc_fuzz_targets::target!("blob_vta");
