@@ -29,9 +29,9 @@ fn loads_and_runs_older_plugins() {
 
 #[test]
 fn runs_older_artifacts_on_current_plugins() {
-    let plugins = byoc_test_support::plugin_dir(&["template", "ccompiler", "nuc_fpga", "dnnl"]);
+    let plugins = byoc_test_support::plugin_dir(&["template", "ccompiler", "nuc_fpga", "vta", "dnnl"]);
     let dir = plugins.path().display().to_string();
-    for name in ["ccompiler", "template", "int8_nuc_fpga", "dnnl"] {
+    for name in ["ccompiler", "template", "int8_nuc_fpga", "int8_vta", "dnnl"] {
         if name == "dnnl" && onednn().is_none() {
             continue;
         }
