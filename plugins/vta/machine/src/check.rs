@@ -206,6 +206,9 @@ impl<'a> Checker<'a> {
                 if transfer.memory == Memory::Out {
                     return Err("expected a load of UOP, WGT, INP or ACC, found OUT".into());
                 }
+                if transfer.memory == Memory::Acc8 && !self.config.acc_8bit() {
+                    return Err("expected a device that loads bytes as accumulators (ACC_8BIT)".into());
+                }
                 let to = if transfer.memory == Memory::Acc8 { Memory::Acc } else { transfer.memory };
                 for element in self.elements(to, transfer)? {
                     self.access(to, element, module, clock, true)?;

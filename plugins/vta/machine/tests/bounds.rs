@@ -84,3 +84,12 @@ fn loops_without_micro_operations_take_no_time() {
     assert_eq!(hazards(&Config::default(), &stream(&ops), &segments()), Ok(()));
     assert_eq!(simulate(&ops), Ok(()));
 }
+
+#[test]
+fn checker_rejects_loads_that_the_device_lacks() {
+    let load = stream(&[Op::Load(transfer(Memory::Acc8, DATA, [1, 1]))]);
+    let device = |acc_8bit| Config { acc_8bit: Some(acc_8bit), ..Config::default() };
+    assert_eq!(check(&device(true), &load, &segments()), Ok(()));
+    let message = check(&device(false), &load, &segments()).unwrap_err().to_string();
+    assert_eq!(message, "instruction 0: expected a device that loads bytes as accumulators (ACC_8BIT)");
+}
