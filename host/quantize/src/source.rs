@@ -1,4 +1,4 @@
-//! Where calibration data comes from.
+//! Sources of calibration data.
 
 use byoc::io::image;
 use std::path::{Path, PathBuf};

@@ -15,7 +15,7 @@ use std::ops::Range;
 /// Page of the driver's memory, at which buffers begin.
 pub const PAGE: usize = 4096;
 
-/// What the simulator does with a region.
+/// Mode of the simulator for a region.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Simulator {

@@ -39,7 +39,7 @@ pub struct Widened {
     pub steps: Vec<(AluOp, i16)>,
 }
 
-/// What a node computes before its operations.
+/// Computation of a node before its operations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Sums of products.

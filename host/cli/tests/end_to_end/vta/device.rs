@@ -197,7 +197,7 @@ fn damaged_streams_are_named_and_run_on_host() {
     const LOAD: u64 = 0;
     const STORE: u64 = 1;
     const GEMM: u64 = 2;
-    let damages: [(fn(&mut [u8]), bool, &str); 5] = [
+    let damages: [(fn(&mut [u8]), bool, &str); 6] = [
         // A flipped bit.
         (|words| words[16 * 9 + 3] ^= 4, false, "damaged instructions"),
         // A computation that does not wait for its operands.
@@ -227,6 +227,17 @@ fn damaged_streams_are_named_and_run_on_host() {
             true,
             "within one buffer",
         ),
+        // Loops that hardly end: all bits of both counts, over the 72 micro-operations of a sum.
+        (
+            |words| {
+                let at = find(words, GEMM, |low| low & 128 == 0) * 16;
+                let low = u64::from_le_bytes(words[at..at + 8].try_into().unwrap());
+                words[at..at + 8].copy_from_slice(&(low | ((1 << 28) - 1) << 35).to_le_bytes());
+                words[at + 8..at + 16].fill(0);
+            },
+            true,
+            "steps",
+        ),
         // An operation that does not exist.
         (|words| words[16 * 9] |= 7, true, "opcode"),
     ];
@@ -251,4 +262,34 @@ fn damaged_streams_are_named_and_run_on_host() {
         let ran = byoc(words).ok().stderr_contains(&["VTA program", "layer ", message, "runs on the host instead"]);
         assert_eq!(std::fs::read(&output).unwrap(), expected, "{}", ran.err);
     }
+}
+
+/// Removes each token of the digits' streams, one at a time. The checker finds every removal, and the region runs on the host.
+#[test]
+fn streams_need_every_token() {
+    let fixture = Fixture::new();
+    let (model, artifact) = (fixture.digits(), fixture.path("digits.byoc"));
+    byoc(fixture.args(&["compile", &model, "--dim", "batch=1", "-o", &artifact])).ok();
+    let bytes = std::fs::read(&artifact).unwrap();
+    let dir = fixture.plugins.path().display().to_string();
+    let mut removed = 0;
+    for region in ["tvmgen_default_vta_main_0/vta", "tvmgen_default_vta_main_1/vta"] {
+        let blob = Entries::unpack(&bytes).entry(region).clone();
+        let count = Parts::read(&blob).words.len() / 16;
+        for (index, bit) in (0..count).flat_map(|index| (3..7).map(move |bit| (index, bit))) {
+            let mut parts = Parts::read(&blob);
+            if parts.words[index * 16] & (1 << bit) == 0 {
+                continue;
+            }
+            parts.words[index * 16] &= !(1 << bit);
+            parts.update_checksums();
+            let mut entries = Entries::unpack(&bytes);
+            *entries.entry(region) = parts.write(&blob);
+            std::fs::write(&artifact, entries.pack()).unwrap();
+            let ran = byoc(["run", &artifact, "--plugin-dir", &dir, "--input", "image=random:1"]).ok();
+            assert!(ran.err.contains("runs on the host instead"), "{region}, {index}, bit {bit}: {}", ran.err);
+            removed += 1;
+        }
+    }
+    assert!(removed >= 100, "{removed}");
 }

@@ -1,4 +1,4 @@
-//! What follows the sums of a tile: operations of the vector unit, and the store of the results.
+//! Epilogue of a tile, after its sums: operations of the vector unit, and the store of the results.
 
 use super::{Elements, Emitter, POP_NEXT, POP_PREV, Result, used_steps};
 use crate::layer::{Form, Place, Step};
