@@ -50,6 +50,9 @@ pub fn vta() -> Result<(), String> {
     const END: [&str; 3] = ["--", "--ignored", "--nocapture"];
     let streams = ["test", "--release", "--package", "byoc-vta-program", "--test", "layers", "whole_resnet"];
     process::run(&mut cargo(&[&streams[..], &END].concat()))?;
+    let artifact = process::target_dir().join("vta_resnet18.byoc");
     let network = ["test", "--release", "--package", "byoc-cli", "--test", "end_to_end", "vta::full_size"];
-    process::run(&mut cargo(&[&network[..], &END].concat()))
+    process::run(cargo(&[&network[..], &END].concat()).env("BYOC_VTA_ARTIFACT", &artifact))?;
+    let tokens = ["test", "--release", "--package", "byoc-vta", "--lib", "every_token"];
+    process::run(cargo(&[&tokens[..], &END].concat()).env("BYOC_VTA_ARTIFACT", &artifact))
 }

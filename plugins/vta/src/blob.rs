@@ -32,7 +32,7 @@ pub const VERSION: u32 = 1;
 /// Maximum number of instructions of a region.
 const MAX_INSTRUCTIONS: usize = 1 << 24;
 
-/// Maximum number of steps of the matrix and the vector unit: hours of a device, and seconds of the checker.
+/// Maximum number of steps of the matrix and the vector unit: some 200 times those of ResNet-18.
 const MAX_STEPS: u64 = 1 << 31;
 
 /// Maximum size of all buffers in bytes.
@@ -302,4 +302,59 @@ fn check_stream(image: &Image) -> Result<()> {
         check(&image.config, &stream[run.clone()], &segments).map_err(at)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use byoc_test_support::artifact::Entries;
+
+    /// Removes each token of the streams of an artifact, one at a time, and expects the checker to find each removal.
+    #[test]
+    #[ignore = "takes minutes, and an artifact named by BYOC_VTA_ARTIFACT: cargo xtask vta"]
+    fn streams_of_an_artifact_need_every_token() {
+        let path = std::env::var_os("BYOC_VTA_ARTIFACT").expect("BYOC_VTA_ARTIFACT names an artifact");
+        let entries = Entries::unpack(&std::fs::read(path).unwrap());
+        let regions: Vec<_> = entries.0.iter().filter(|(_, bytes)| bytes.starts_with(MAGIC)).collect();
+        assert!(!regions.is_empty(), "the artifact has regions of vta");
+        for (name, bytes) in regions {
+            let image = read(bytes).unwrap();
+            let removed = removed_tokens(&image);
+            println!("{name}: {} instructions, {removed} tokens, each needed", image.stream.len());
+            assert!(removed > image.stream.len(), "{name} has tokens");
+        }
+    }
+
+    /// Removes each token, on all threads. Returns the number of tokens.
+    fn removed_tokens(image: &Image) -> usize {
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        std::thread::scope(|scope| {
+            let part = |first: usize| {
+                let mut image = image.clone();
+                let indices = (first..image.stream.len()).step_by(threads);
+                indices.map(|index| removed_tokens_of(&mut image, index)).sum::<usize>()
+            };
+            let parts: Vec<_> = (0..threads).map(|first| scope.spawn(move || part(first))).collect();
+            parts.into_iter().map(|part| part.join().unwrap()).sum()
+        })
+    }
+
+    fn removed_tokens_of(image: &mut Image, index: usize) -> usize {
+        let flags: [fn(&mut Insn) -> &mut bool; 4] = [
+            |insn| &mut insn.deps.pop_prev,
+            |insn| &mut insn.deps.pop_next,
+            |insn| &mut insn.deps.push_prev,
+            |insn| &mut insn.deps.push_next,
+        ];
+        let mut removed = 0;
+        for flag in flags {
+            if std::mem::replace(flag(&mut image.stream[index]), false) {
+                let found = check_stream(image);
+                assert!(found.is_err(), "instruction {index} without a token: {}", image.stream[index]);
+                *flag(&mut image.stream[index]) = true;
+                removed += 1;
+            }
+        }
+        removed
+    }
 }

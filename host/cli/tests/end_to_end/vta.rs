@@ -268,4 +268,8 @@ fn full_size_residual_network() {
     assert!((7e6..8.5e6).contains(&metric("vta.cycles")));
     let schedules = [&inputs[..], &["--backend-option", "vta.simulator=schedules"]].concat();
     assert_eq!(fixture.on_device(&output, &schedules), fixture.expected(&output, &inputs));
+    // `cargo xtask vta` removes the tokens of the streams afterwards.
+    if let Ok(artifact) = std::env::var("BYOC_VTA_ARTIFACT") {
+        byoc(fixture.args(&["compile", &output, "-o", &artifact])).ok();
+    }
 }

@@ -5,7 +5,7 @@
 //! tokens it takes.
 
 use crate::config::Config;
-use crate::isa::{Insn, Memory, Module, Op, Transfer, Uop};
+use crate::isa::{Gemm, Insn, Loops, Memory, Module, Op, Transfer, Uop};
 use crate::tokens::{self, MODULES, QUEUES, Queue};
 use std::collections::VecDeque;
 use std::fmt;
@@ -123,7 +123,8 @@ pub fn hazards(config: &Config, stream: &[Insn], segments: &[Segment]) -> Result
             }
             Op::Gemm(gemm) if !gemm.reset => {
                 let mut recent = VecDeque::new();
-                let step = |_: &mut Checker<'_>, [dst, ..]: [usize; 3]| {
+                let uops = checker.known_uops(&gemm.loops).map_err(at)?;
+                let step = |dst: usize| {
                     if recent.contains(&dst) {
                         return Err(format!("ACC[{dst}]: expected {MIN_DISTANCE} steps between two sums"));
                     }
@@ -133,7 +134,7 @@ pub fn hazards(config: &Config, stream: &[Insn], segments: &[Segment]) -> Result
                     }
                     Ok(())
                 };
-                checker.steps(&gemm.loops, [gemm.dst, gemm.src, gemm.wgt], step).map_err(at)?;
+                each_sum(&uops, gemm, step).map_err(at)?;
             }
             _ => {}
         }
@@ -168,6 +169,9 @@ impl Accesses {
     }
 }
 
+/// Maximum number of accesses that a check records: some 20 times those of ResNet-18, and seconds.
+pub const MAX_ACCESSES: u64 = 1 << 28;
+
 /// Bytes of DRAM whose accesses are recorded together.
 const GRANULE: usize = 16;
 
@@ -180,6 +184,8 @@ struct Checker<'a> {
     sram: [Vec<Accesses>; 3],
     /// Accesses to the granules of each segment.
     dram: Vec<Vec<Accesses>>,
+    /// Number of accesses so far.
+    accesses: u64,
 }
 
 /// Returns the granules of a range of addresses.
@@ -195,6 +201,7 @@ impl<'a> Checker<'a> {
             uops: vec![None; config.depth(Memory::Uop)],
             sram: [Memory::Inp, Memory::Wgt, Memory::Acc].map(|memory| vec![Accesses::default(); config.depth(memory)]),
             dram: segments.iter().map(|segment| vec![Accesses::default(); granules(&segment.range).len()]).collect(),
+            accesses: 0,
         }
     }
 
@@ -229,25 +236,40 @@ impl<'a> Checker<'a> {
                 self.transfer(transfer, module, clock, true)
             }
             Op::Gemm(gemm) => {
-                let reset = gemm.reset;
-                self.steps(&gemm.loops, [gemm.dst, gemm.src, gemm.wgt], |checker, [dst, src, wgt]| {
-                    checker.access(Memory::Acc, dst, module, clock, true)?;
-                    if reset {
-                        return Ok(());
-                    }
-                    checker.access(Memory::Inp, src, module, clock, false)?;
-                    checker.access(Memory::Wgt, wgt, module, clock, false)
-                })
+                let uops = self.known_uops(&gemm.loops)?;
+                let mut visit = |memory, index: fn(&Uop) -> u32, factors, writes| {
+                    each_element(uops.iter().map(index), factors, &gemm.loops, |element| {
+                        self.access(memory, element, module, clock, writes)
+                    })
+                };
+                visit(Memory::Acc, |uop| uop.dst, gemm.dst, true)?;
+                if gemm.reset {
+                    return Ok(());
+                }
+                visit(Memory::Inp, |uop| uop.src, gemm.src, false)?;
+                visit(Memory::Wgt, |uop| uop.wgt, gemm.wgt, false)
             }
             Op::Alu(alu) => {
-                let use_imm = alu.use_imm;
-                self.steps(&alu.loops, [alu.dst, alu.src, [0; 2]], |checker, [dst, src, _]| {
-                    if !use_imm {
-                        checker.access(Memory::Acc, src, module, clock, false)?;
-                    }
-                    checker.access(Memory::Acc, dst, module, clock, true)
-                })
+                let uops = self.known_uops(&alu.loops)?;
+                let mut visit = |index: fn(&Uop) -> u32, factors, writes| {
+                    each_element(uops.iter().map(index), factors, &alu.loops, |element| {
+                        self.access(Memory::Acc, element, module, clock, writes)
+                    })
+                };
+                if !alu.use_imm {
+                    visit(|uop| uop.src, alu.src, false)?;
+                }
+                visit(|uop| uop.dst, alu.dst, true)
             }
+        }
+    }
+
+    /// Counts an access, so that no stream keeps the checker busy.
+    fn count(&mut self) -> Result<(), String> {
+        self.accesses += 1;
+        match self.accesses > MAX_ACCESSES {
+            true => Err(format!("expected at most {MAX_ACCESSES} accesses to check")),
+            false => Ok(()),
         }
     }
 
@@ -287,6 +309,7 @@ impl<'a> Checker<'a> {
             Memory::Acc => 2,
             _ => return Ok(()),
         };
+        self.count()?;
         if self.sram[table][element].record(module, clock, writes) {
             return Ok(());
         }
@@ -314,6 +337,7 @@ impl<'a> Checker<'a> {
             };
             let first_granule = granules(&self.segments[number].range).start;
             for granule in granules(&range) {
+                self.count()?;
                 if !self.dram[number][granule - first_granule].record(module, clock, writes) {
                     let (address, verb) = (granule * GRANULE, if writes { "writes" } else { "reads" });
                     return Err(format!("{module} {verb} DRAM at {address:#x} without a token after the last access"));
@@ -340,38 +364,55 @@ impl<'a> Checker<'a> {
         Ok(())
     }
 
-    /// Calls `f` with the indices of each step: destination, source, weight.
-    fn steps(
-        &mut self,
-        loops: &crate::isa::Loops,
-        [dst, src, wgt]: [[u16; 2]; 3],
-        mut f: impl FnMut(&mut Self, [usize; 3]) -> Result<(), String>,
-    ) -> Result<(), String> {
+    /// Returns the micro-operations of loops.
+    fn known_uops(&self, loops: &Loops) -> Result<Vec<Uop>, String> {
         let range = loops.uop_begin as usize..loops.uop_end as usize;
         let entries = self.config.uop_entries();
         if range.end > entries {
             return Err(format!("UOP: expected micro-operations below {entries}, found {}", range.end));
         }
-        let known: Option<Vec<u32>> = self.uops.get(range.clone()).unwrap_or_default().iter().copied().collect();
-        let Some(words) = known else {
-            return Err(format!("UOP: expected loaded micro-operations at {} to {}", range.start, range.end));
-        };
-        if words.is_empty() {
-            // Iterations without micro-operations are no steps: they would take time that nobody has counted.
-            return Ok(());
-        }
-        let uops: Vec<Uop> = words.into_iter().map(|word| Uop::decode(word, self.config)).collect();
-        let [outer, inner] = loops.iterations.map(u32::from);
-        for y in 0..outer {
-            for x in 0..inner {
-                let step = |factor: [u16; 2]| y * u32::from(factor[0]) + x * u32::from(factor[1]);
-                let offsets = [step(dst), step(src), step(wgt)];
-                for uop in &uops {
-                    let at = [uop.dst + offsets[0], uop.src + offsets[1], uop.wgt + offsets[2]];
-                    f(self, at.map(|index| index as usize))?;
-                }
+        let words: Option<Vec<u32>> = self.uops.get(range.clone()).unwrap_or_default().iter().copied().collect();
+        let words = words
+            .ok_or_else(|| format!("UOP: expected loaded micro-operations at {} to {}", range.start, range.end))?;
+        Ok(words.into_iter().map(|word| Uop::decode(word, self.config)).collect())
+    }
+}
+
+/// Calls `f` with each element that an operand of loops accesses. Iterations that access the same elements again count once:
+/// the instruction is one access to each of them, however often it repeats.
+fn each_element(
+    indices: impl Iterator<Item = u32> + Clone,
+    factors: [u16; 2],
+    loops: &Loops,
+    mut f: impl FnMut(usize) -> Result<(), String>,
+) -> Result<(), String> {
+    if indices.clone().next().is_none() {
+        return Ok(());
+    }
+    let times = |level: usize| match factors[level] {
+        0 => u32::from(loops.iterations[level].min(1)),
+        _ => u32::from(loops.iterations[level]),
+    };
+    for y in 0..times(0) {
+        for x in 0..times(1) {
+            let offset = y * u32::from(factors[0]) + x * u32::from(factors[1]);
+            for index in indices.clone() {
+                f((index + offset) as usize)?;
             }
         }
-        Ok(())
     }
+    Ok(())
+}
+
+/// Calls `f` with the accumulator of each step of a matrix instruction.
+fn each_sum(uops: &[Uop], gemm: &Gemm, mut f: impl FnMut(usize) -> Result<(), String>) -> Result<(), String> {
+    let [outer, inner] = gemm.loops.iterations.map(u32::from);
+    // Iterations without micro-operations are no steps: they would take time that nobody has counted.
+    for y in 0..if uops.is_empty() { 0 } else { outer } {
+        for x in 0..inner {
+            let offset = y * u32::from(gemm.dst[0]) + x * u32::from(gemm.dst[1]);
+            uops.iter().try_for_each(|uop| f((uop.dst + offset) as usize))?;
+        }
+    }
+    Ok(())
 }

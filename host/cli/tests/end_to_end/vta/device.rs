@@ -33,14 +33,23 @@ fn run_with(fixture: &Fixture, model: &str, variables: &[(&str, &Path)]) -> Comm
     to_command_output(command(fixture.args(&words)).envs(variables.iter().copied()).output().unwrap())
 }
 
+/// Runs one stored program in the plugin's simulator and by the sample driver.
 #[test]
 fn sample_driver_gives_the_same_bits() {
     let fixture = Fixture::new();
-    let (model, driver) = (fixture.digits(), sample_driver(&fixture));
-    let log = Path::new("1");
-    let ran = run_with(&fixture, &model, &[("VTA_DRIVER", &driver), ("VTA_SAMPLE_LOG", log)]).ok();
-    assert!(ran.err.contains("gemm_counter"), "the driver ran the stream: {}", ran.err);
-    let found = std::fs::read(fixture.path("device.npz")).unwrap();
+    let (model, driver, artifact) = (fixture.digits(), sample_driver(&fixture), fixture.path("digits.byoc"));
+    byoc(fixture.args(&["compile", &model, "--dim", "batch=4", "-o", &artifact])).ok();
+    let dir = fixture.plugins.path().display().to_string();
+    let output = fixture.path("device.npz");
+    let words = ["run", &artifact, "--plugin-dir", &dir, "--input", "image=random:5", "--output", &output];
+    let run = |variables: &[(&str, &Path)]| {
+        let ran = to_command_output(command(words).envs(variables.iter().copied()).output().unwrap()).ok();
+        (std::fs::read(&output).unwrap(), ran.err)
+    };
+    let (simulated, without) = run(&[]);
+    let (found, log) = run(&[("VTA_DRIVER", &driver), ("VTA_SAMPLE_LOG", Path::new("1"))]);
+    assert!(log.contains("gemm_counter") && !without.contains("gemm_counter"), "the driver ran the stream: {log}");
+    assert_eq!(found, simulated);
     assert_eq!(found, fixture.expected(&model, &["--input", "image=random:5", "--dim", "batch=4"]));
 }
 
