@@ -32,7 +32,7 @@ fn model() -> Compiled {
     let flags = b.constant(Tensor::from_bools(&[1], &[true]));
     let result = b.tuple(&[sum, half, flags]).unwrap();
     b.define("main", &[y], result).unwrap();
-    let planned = plan(&b.module, &[]).unwrap();
+    let planned = plan(&b.module, &[], &[]).unwrap();
     let ty = serde_json::json!({ "dtype": "float32", "dims": [3] });
     let region = CompiledRegion {
         symbol: "region_0".into(),

@@ -145,7 +145,7 @@ fn random_graphs_match_naive_evaluation() {
     let mut in_place = 0;
     for seed in 0..400 {
         let (module, inputs) = random_graph(seed, 5 + (seed as usize % 60));
-        let planned = plan(&module, &[]).unwrap();
+        let planned = plan(&module, &[], &[]).unwrap();
         let code = &planned.program.functions[planned.program.entry as usize].code;
         in_place += code.iter().filter(|i| matches!(i, Instr::Kernel(call) if call.in_place.is_some())).count();
         let executor = Executor::new(planned.program, planned.constants, Vec::new(), pool.clone()).unwrap();
@@ -167,7 +167,7 @@ fn chain_computes_in_place() {
         y = op(&mut b, "test.plus_one", &[y]);
     }
     b.define("main", &[x], y).unwrap();
-    let planned = plan(&b.module, &["y".to_owned()]).unwrap();
+    let planned = plan(&b.module, &["y".to_owned()], &[]).unwrap();
     let function = &planned.program.functions[0];
     assert_eq!(function.arena, 4032, "expected 1000 floats padded to a cache line");
     let places = function.registers.iter().map(|r| r.place);
@@ -464,7 +464,7 @@ fn region_module(dims: Type) -> Module {
 fn runs_regions_on_backend_or_host() {
     for dims in [f32s(&[3]), Type::tensor_of(DType::F32, [Dim::Any])] {
         let module = region_module(dims);
-        let planned = plan(&module, &[]).unwrap();
+        let planned = plan(&module, &[], &[]).unwrap();
         let region = &planned.program.regions[0];
         assert_eq!((region.symbol.as_str(), region.backend.as_str()), ("region_0", "test"));
         let input = [Tensor::from_slice(&[3], &[-1.0f32, 0.0, 2.0])];
@@ -521,7 +521,7 @@ fn flattens_tuples_of_inputs_and_outputs() {
     let inner = b.project(x, 1).unwrap();
     let result = b.tuple(&[inner, x]).unwrap();
     b.define("main", &[x], result).unwrap();
-    let planned = plan(&b.module, &[]).unwrap();
+    let planned = plan(&b.module, &[], &[]).unwrap();
     let names: Vec<_> = planned.program.inputs.iter().map(|p| p.name.as_str()).collect();
     assert_eq!(names, ["x.0", "x.1"]);
     let (one, two) = (Tensor::from_slice(&[1], &[1.0f32]), Tensor::from_slice(&[2], &[2.0f32, 3.0]));
@@ -541,7 +541,7 @@ fn inlined_composite_is_part_of_caller() {
     let z = b.call(literal, &[y]).unwrap();
     let z = op(&mut b, "test.plus_one", &[z]);
     b.define("main", &[x], z).unwrap();
-    let planned = plan(&b.module, &[]).unwrap();
+    let planned = plan(&b.module, &[], &[]).unwrap();
     assert_eq!(planned.program.functions.len(), 1);
     assert_eq!(planned.program.functions[0].code.len(), 5);
     let input = floats(&mut Random(9), &[4]);
@@ -555,7 +555,7 @@ fn returns_ids_of_constants() {
     let c = b.constant(Tensor::from_slice(&[2], &[1.0f32, 2.0]));
     let y = op(&mut b, "add", &[x, c]);
     b.define("main", &[x], y).unwrap();
-    let planned = plan(&b.module, &[]).unwrap();
+    let planned = plan(&b.module, &[], &[]).unwrap();
     assert_eq!(planned.constant_of.iter().map(|(id, i)| (id.index(), *i)).collect::<Vec<_>>(), [(c.index(), 0)]);
     let bytes = b.module.expr(c).as_constant().unwrap().bytes().as_ptr();
     assert_eq!(planned.constants[0].bytes().as_ptr(), bytes, "expected the constant to be shared, found a copy");

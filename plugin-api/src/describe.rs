@@ -43,6 +43,10 @@ pub struct Description {
     /// turn NaN into 0.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub finite_math: bool,
+    /// True if the backend's devices have memory of their own, in which the tensors between its regions stay: its loader
+    /// answers [`MEMORY_KEY`](crate::device::MEMORY_KEY).
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub device_memory: bool,
     /// Options that the backend offers its users, by name. The host passes the values that the user sets to `compile`,
     /// in the `backend_options` of its options.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
@@ -69,6 +73,7 @@ impl Default for Description {
             quantization: None,
             max_blob_bytes: None,
             finite_math: false,
+            device_memory: false,
             options: BTreeMap::new(),
             unknown: Map::new(),
             problems: Vec::new(),
@@ -157,6 +162,7 @@ impl Description {
                 "quantization" => reader.set(&mut description.quantization, &key, value),
                 "max_blob_bytes" => reader.set(&mut description.max_blob_bytes, &key, value),
                 "finite_math" => reader.set(&mut description.finite_math, &key, value),
+                "device_memory" => reader.set(&mut description.device_memory, &key, value),
                 "options" => reader.fields(&key, value, |reader, name, value| {
                     let mut option = BackendOption::default();
                     reader.set(&mut option, name, value);
@@ -252,6 +258,7 @@ mod tests {
             quantization: Some(Quantization { activation: "int8".into(), symmetric: true, ..Default::default() }),
             max_blob_bytes: Some(1 << 20),
             finite_math: true,
+            device_memory: true,
             options: [("half".to_owned(), BackendOption { about: "faster".into(), values: vec!["false".into()] })]
                 .into(),
             ..Description::default()

@@ -79,6 +79,7 @@
 //! | `tensor`, `dtype`, `constant` | DLPack descriptors and views, element types, handles to constants |
 //! | `signature` | comparison of the types that a region was compiled for with those at run time |
 //! | `describe` | description of a backend, as versioned JSON |
+//! | [`device`] | memory of devices, and runs that go on after `run` has returned |
 //! | `executable_object`, `wire`, `adapt` | the stable-ABI objects, and the adapters between them and the plain traits |
 //! | `entries` | record of the entries that threads are in, and protection of the process from plugins |
 //! | `plugin` | the root module and the macros that make a library a plugin |
@@ -101,6 +102,7 @@ mod backend;
 mod bridge;
 mod constant;
 mod describe;
+pub mod device;
 mod dtype;
 #[cfg(feature = "host")]
 pub mod entries;

@@ -101,6 +101,16 @@ fn print_totals(explanation: &Explanation) {
         100.0 * sums.offload_share,
         count(sums.flops)
     );
+    for copies in &explanation.copies {
+        println!(
+            "copies of a run: {} of {} bytes to the device of {}, {} of {} bytes from it",
+            plural(copies.to_device, "tensor"),
+            count(copies.to_device_bytes as u64),
+            copies.backend,
+            plural(copies.from_device, "tensor"),
+            count(copies.from_device_bytes as u64)
+        );
+    }
     if sums.open_dims {
         println!("FLOPs are counted with every symbolic dimension set to 1");
     }

@@ -54,7 +54,7 @@ impl Runs<'_> {
 
     fn executor(&self, module: &Module, batch: usize) -> Result<Executor, Failure> {
         let module = with_shapes(module, &self.samples.shapes(batch))?;
-        let planned = plan(&module, &[])?;
+        let planned = plan(&module, &[], &[])?;
         Ok(Executor::new(planned.program, planned.constants, Vec::new(), self.pool.clone())?)
     }
 }

@@ -1,6 +1,7 @@
 //! Errors reported to the caller: diagnostics, with their source text if any.
 
-use byoc_ir::diag::{Code, Diagnostic};
+use byoc_ir::diag::{Code, Diagnostic, codes};
+use byoc_plugin_api::device::DEVICE_LOST;
 
 /// Text that diagnostics refer to.
 #[derive(Clone, Debug)]
@@ -64,3 +65,13 @@ impl std::fmt::Display for Failure {
 }
 
 impl std::error::Error for Failure {}
+
+/// Converts an error of a plugin's entry to a diagnostic.
+pub fn fault(error: &byoc_plugin_api::Error) -> Diagnostic {
+    let code = match &*error.code {
+        DEVICE_LOST => codes::runtime::DEVICE_LOST,
+        _ => codes::plugins::PLUGIN_FAULT,
+    };
+    let diagnostic = Diagnostic::error(code, error.to_string());
+    if error.hint.is_empty() { diagnostic } else { diagnostic.help(error.hint.as_str()) }
+}

@@ -5,6 +5,7 @@ use crate::compiled::Compiled;
 use crate::compiled::CompiledRegion;
 use crate::error::Failure;
 use crate::exec::constants::needed_constants;
+use crate::exec::device::DeviceSpaces;
 use crate::exec::executor::Executor;
 use crate::exec::program::Port;
 use crate::exec::trace::{Observer, StepKind};
@@ -17,7 +18,7 @@ use crate::session::Session;
 use byoc_ir::diag::{Diagnostic, Severity, codes};
 use byoc_ir::tensor::Tensor;
 use byoc_plugin_api::host::entries;
-use byoc_plugin_api::{Constant, LoadRequest};
+use byoc_plugin_api::{Constant, Error, LoadRequest};
 use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
@@ -25,8 +26,11 @@ use std::sync::Arc;
 /// Metadata key of a region that computes on threads of its own instead of `parallel_for`.
 const OWN_THREADS: &str = "own_threads";
 
-fn has_own_threads(region: &CompiledRegion) -> bool {
-    region.metadata.iter().any(|(key, value)| key == OWN_THREADS && *value == true)
+/// Metadata key of a region whose backend serves one run at a time.
+const ONE_AT_A_TIME: &str = "one_at_a_time";
+
+fn is_set(region: &CompiledRegion, flag: &str) -> bool {
+    region.metadata.iter().any(|(key, value)| key == flag && *value == true)
 }
 
 /// Returns the FLOPs per run in these regions, and their share of the total, as counted at compile time. The host
@@ -148,6 +152,12 @@ impl Model {
     }
 }
 
+/// Returns the warning for a device whose memory cannot be used.
+fn in_host_memory(error: &Error) -> Diagnostic {
+    let note = "the tensors of its regions stay in the host's memory; the result is the same";
+    Diagnostic { severity: Severity::Warning, ..fault(error).note(note) }
+}
+
 /// Time until which the host holds constants that only loaded regions read.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ConstantRetention {
@@ -187,7 +197,8 @@ fn load_program(
     let mut warnings = Vec::new();
     let mut handles: Vec<Option<Constant>> = vec![None; compiled.constants.len()];
     let mut regions: Vec<Option<Arc<dyn Region>>> = Vec::with_capacity(compiled.regions.len());
-    for region in &compiled.regions {
+    let mut spaces: DeviceSpaces = vec![None; compiled.program.spaces.len()];
+    for (region, about) in compiled.regions.iter().zip(&compiled.program.regions) {
         let Some(region) = region else {
             regions.push(None);
             continue;
@@ -225,8 +236,19 @@ fn load_program(
         };
         match loader.load(&request) {
             Ok(executable) => {
-                let wrapped = PluginRegion::new(executable, &region.symbol, &region.plugin.name);
+                let mut wrapped = PluginRegion::new(executable, &region.symbol, &region.plugin.name);
+                if is_set(region, ONE_AT_A_TIME) {
+                    wrapped = wrapped.one_at_a_time(session.devices.one_run(&region.loader));
+                }
                 regions.push(Some(Arc::new(wrapped)));
+                if let Some(slot) = about.space.and_then(|space| spaces.get_mut(space as usize)).filter(|s| s.is_none())
+                {
+                    let loader = (&*region.loader, loader.as_ref());
+                    match session.devices.space(loader, &region.plugin.name, "", &session.metrics) {
+                        Ok(space) => *slot = space,
+                        Err(error) => warnings.push(in_host_memory(&error)),
+                    }
+                }
             }
             Err(error) => {
                 warnings.push(on_host(fault(&error)));
@@ -239,8 +261,8 @@ fn load_program(
     let loaded: HashSet<&str> = loaded.map(|(_, region)| &*region.symbol).collect();
     let (offload_flops, offload_share) = offloaded(&compiled.explain, &loaded);
     let mut on_backends = regions.iter().zip(&compiled.regions).filter(|(loaded, _)| loaded.is_some()).peekable();
-    let on_caller =
-        on_backends.peek().is_some() && on_backends.all(|(_, region)| region.as_ref().is_some_and(has_own_threads));
+    let on_caller = on_backends.peek().is_some()
+        && on_backends.all(|(_, region)| region.as_ref().is_some_and(|region| is_set(region, OWN_THREADS)));
     drop(handles);
     let program = compiled.program;
     validate(&program)?;
@@ -252,7 +274,7 @@ fn load_program(
     if retention == ConstantRetention::UntilLoaded {
         memory::release_code();
     }
-    let mut executor = Executor::with_partial_constants(program, constants, regions, session.pool.clone())?;
+    let mut executor = Executor::with_partial_constants(program, constants, regions, spaces, session.pool.clone())?;
     executor.release_constants();
     if on_caller {
         executor = executor.with_regions_on_caller();

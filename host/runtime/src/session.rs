@@ -4,6 +4,7 @@ use crate::cancel::Cancel;
 use crate::error::Failure;
 use crate::exec::Pool;
 use crate::limits;
+use crate::plugin::devices::Devices;
 use crate::plugin::registry::Registry;
 use crate::plugin::services::{Metrics, services};
 use byoc_plugin_api::Services;
@@ -23,6 +24,8 @@ pub struct Session {
     pub cancel: Cancel,
     /// Registry of the plugins found.
     pub registry: Registry,
+    /// Memories of the devices of plugins.
+    pub devices: Devices,
     /// True (the default) if regions of artifacts may hold native code, which runs with the rights of the process.
     pub allow_native: bool,
 }
@@ -49,6 +52,14 @@ impl Session {
         let cancel = Cancel::current().unwrap_or_default();
         limits::default_memory();
         let services = services(pool.clone(), metrics.clone(), cancel.clone());
-        Ok(Session { pool, metrics, services, cancel, registry: Registry::empty(), allow_native: true })
+        Ok(Session {
+            pool,
+            metrics,
+            services,
+            cancel,
+            registry: Registry::empty(),
+            devices: Devices::default(),
+            allow_native: true,
+        })
     }
 }

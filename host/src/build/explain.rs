@@ -1,9 +1,10 @@
 //! Converts the partitioning report on expressions to an explanation of the model's operators.
 
-use super::explanation::{Explanation, NodeRow, Placement, PlacementKind, RefusalRow, RegionRow, Totals};
+use super::explanation::{CopyRow, Explanation, NodeRow, Placement, PlacementKind, RefusalRow, RegionRow, Totals};
 use crate::build::backend::flops;
 use byoc_core::pass::{Refusal, Report};
 use byoc_ir::ir::{Expr, ExprId, Id, IndexVec, Module, SourceId, Type};
+use byoc_runtime::exec::program::{Instr, Place, Program, Reg, Space};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Returns the operators of the model that still compute something after the frontend. All other operators (constants,
@@ -13,6 +14,31 @@ pub fn computing_sources(module: &Module) -> BTreeSet<SourceId> {
     let live = module.live();
     let calls = module.nodes.iter().filter(|(id, node)| live[*id] && node.expr.as_op_call().is_some());
     calls.filter_map(|(_, node)| module.origins.get(node.origin).last().copied()).collect()
+}
+
+/// Returns the copies between the memories of host and devices.
+pub fn copies(program: &Program) -> Vec<CopyRow> {
+    let row = |space: &Space| CopyRow { backend: space.backend.clone(), ..CopyRow::default() };
+    let mut rows: Vec<CopyRow> = program.spaces.iter().map(row).collect();
+    for function in &program.functions {
+        let register = |reg: Reg| &function.registers[reg.index()];
+        for instr in &function.code {
+            let Instr::Copy { from, to } = instr else { continue };
+            let bytes = register(*from).ty.as_ref().and_then(|ty| Some(ty.len()? * ty.dtype.size())).unwrap_or(0);
+            match (register(*from).place, register(*to).place) {
+                (_, Place::Device { space, .. }) => {
+                    rows[space as usize].to_device += 1;
+                    rows[space as usize].to_device_bytes += bytes;
+                }
+                (Place::Device { space, .. }, _) => {
+                    rows[space as usize].from_device += 1;
+                    rows[space as usize].from_device_bytes += bytes;
+                }
+                _ => {}
+            }
+        }
+    }
+    rows
 }
 
 /// Explains the placement of each operator of the model. `module` is the simplified module, `computing` the result of

@@ -9,8 +9,27 @@ pub struct Explanation {
     pub nodes: Vec<NodeRow>,
     /// Regions, in the order of the program.
     pub regions: Vec<RegionRow>,
+    /// Copies of one run between the memories of host and devices; empty without such devices.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub copies: Vec<CopyRow>,
     /// Totals over all operators of the model.
     pub totals: Totals,
+}
+
+/// Copies between the memories of the host and of a backend's device, by the instructions of the program; those of a loop
+/// count once.
+#[derive(Clone, Debug, Default, Serialize, PartialEq, Eq)]
+pub struct CopyRow {
+    /// Name of the backend.
+    pub backend: String,
+    /// Number of tensors copied to the device.
+    pub to_device: usize,
+    /// Their size in bytes.
+    pub to_device_bytes: usize,
+    /// Number of tensors copied from the device.
+    pub from_device: usize,
+    /// Their size in bytes.
+    pub from_device_bytes: usize,
 }
 
 /// Operator of the model.

@@ -2,7 +2,7 @@
 
 use super::backend::{Backend, CONVERT_LAYOUT, PluginJudge};
 use super::codegen::{CompileError, RegionCompiler};
-use super::explain::{computing_sources, explain};
+use super::explain::{computing_sources, copies, explain};
 use super::explanation::Explanation;
 use super::{Compiled, plan};
 use crate::frontend::{Loaded, Signature};
@@ -102,7 +102,9 @@ pub fn build(
     let steps = vec![Step::pass("fuse_requantize")?];
     let lowered = passes.run(Cow::Borrowed(&partitioned), steps, &PassOptions::default(), &mut warnings)?;
     let start = Instant::now();
-    let lowered_program = plan::plan(&lowered, &outputs)?;
+    let with_memory = backends.iter().filter(|backend| backend.description.device_memory);
+    let device_backends: Vec<&str> = with_memory.map(|backend| backend.name.as_str()).collect();
+    let lowered_program = plan::plan(&lowered, &outputs, &device_backends)?;
     passes.record("plan", start);
 
     let start = Instant::now();
@@ -160,7 +162,8 @@ pub fn build(
         }
     }
 
-    let explanation = explain(&simplified, &computing, &report, &failed);
+    let mut explanation = explain(&simplified, &computing, &report, &failed);
+    explanation.copies = copies(&program);
     let reasons = refusal_summary(&explanation);
     // A model may contain regions already; no backend gives a verdict on those.
     let has_region_for = |name: &str| compiled_for.iter().any(|backend| backend == name);

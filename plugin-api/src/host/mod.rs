@@ -4,6 +4,7 @@
 //! author implemented.
 
 mod c;
+pub mod device;
 mod import;
 mod layout;
 mod load;

@@ -3,6 +3,7 @@
 mod artifact;
 mod command;
 mod conformance;
+mod device;
 mod digits;
 mod drop_in;
 mod embed;

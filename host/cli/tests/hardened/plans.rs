@@ -81,7 +81,7 @@ fn open_module() -> Module {
 }
 
 fn executor(region: &Arc<Plans>) -> Executor {
-    let planned = plan(&open_module(), &[]).unwrap();
+    let planned = plan(&open_module(), &[], &[]).unwrap();
     let regions: Vec<Option<Arc<dyn Region>>> = vec![Some(region.clone())];
     Executor::new(planned.program, planned.constants, regions, Arc::new(Pool::new(4).unwrap())).unwrap()
 }

@@ -2,7 +2,8 @@
 //!
 //! Every region carries a host program as its fallback. A backend that runs the region has its own packed copies of the
 //! constants, so constants that only an unused host program reads need not stay in memory. A region whose dimensions
-//! are known only at run time may be refused in any run, so its constants are kept.
+//! are known only at run time may be refused in any run, and a device may be lost in any run, so the constants of such
+//! regions are kept.
 
 use super::program::{Function, Instr, Place, Program};
 use byoc_ir::ir::TensorType;
@@ -20,7 +21,13 @@ pub fn needed_constants(program: &Program, loaded: impl Fn(u32) -> bool) -> Vec<
         let function = &program.functions[index as usize];
         constants_of(function).for_each(|constant| needed[constant] = true);
         todo.extend(function.code.iter().filter_map(|instr| match instr {
-            Instr::Region { region, .. } if loaded(*region) && is_sized(function, instr) => None,
+            Instr::Region { region, .. }
+                if loaded(*region)
+                    && is_sized(function, instr)
+                    && program.regions[*region as usize].space.is_none() =>
+            {
+                None
+            }
             Instr::Region { region, .. } => Some(program.regions[*region as usize].fallback),
             Instr::Call { function, .. } | Instr::TailCall { function, .. } | Instr::Closure { function, .. } => {
                 Some(*function)

@@ -1,5 +1,6 @@
 //! Runs a program, any number of times and from any number of threads.
 
+use super::device::DeviceSpaces;
 use super::inputs::{check_inputs, order_inputs, show};
 use super::interpreter;
 use super::pool::Pool;
@@ -11,7 +12,7 @@ use super::validate::validate;
 use crate::cancel::{Cancel, MAX_CALLS};
 use byoc_ir::diag::{Diagnostic, codes};
 use byoc_ir::tensor::Tensor;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// Program prepared for execution. Kernels are created and weights are packed once; concurrent runs share nothing else.
 ///
@@ -19,6 +20,8 @@ use std::sync::Arc;
 /// nothing but its outputs.
 pub struct Executor {
     prepared: PreparedProgram,
+    /// Program without the backend whose device was lost.
+    without_lost: OnceLock<Result<PreparedProgram, Diagnostic>>,
     on_caller: bool,
     cancel: Cancel,
     max_calls: u64,
@@ -36,11 +39,11 @@ impl Executor {
         regions: Vec<Option<Arc<dyn Region>>>,
         pool: Arc<Pool>,
     ) -> Result<Executor, Diagnostic> {
-        Executor::with_partial_constants(program, constants.into_iter().map(Some).collect(), regions, pool)
+        Executor::with_partial_constants(program, constants.into_iter().map(Some).collect(), regions, Vec::new(), pool)
     }
 
-    /// Same as [`Executor::new`], except that constants may be absent if nothing reads them while every region runs on
-    /// its backend; see [`needed_constants`](super::constants::needed_constants).
+    /// Same as [`Executor::new`], with the memories of devices for the program's spaces, and with constants that may be
+    /// absent if nothing reads them while every region runs on its backend; see [`needed_constants`](super::constants::needed_constants).
     ///
     /// # Errors
     /// Same as [`Executor::new`], and E0616 if a backend refuses a region whose host program reads an absent constant.
@@ -48,13 +51,16 @@ impl Executor {
         program: Program,
         constants: Vec<Option<Tensor>>,
         regions: Vec<Option<Arc<dyn Region>>>,
+        mut spaces: DeviceSpaces,
         pool: Arc<Pool>,
     ) -> Result<Executor, Diagnostic> {
         validate(&program)?;
+        spaces.resize(program.spaces.len(), None);
         check_constants(&program, &constants)?;
         let cancel = Cancel::current().unwrap_or_default();
         Ok(Executor {
-            prepared: PreparedProgram::new(program, constants, regions, pool)?,
+            prepared: PreparedProgram::new(program, constants, regions, spaces, pool)?,
+            without_lost: OnceLock::new(),
             on_caller: false,
             cancel,
             max_calls: MAX_CALLS,
@@ -120,7 +126,26 @@ impl Executor {
         cancel: &Cancel,
     ) -> Result<Vec<Tensor>, Diagnostic> {
         check_inputs(&self.program().inputs, inputs)?;
-        let run = || interpreter::run(&self.prepared, inputs, observer, cancel, self.max_calls);
+        if self.prepared.lost().is_none() {
+            let result = self.run_prepared(&self.prepared, inputs, observer, cancel);
+            let lost = result.as_ref().is_err_and(|error| error.code == codes::runtime::DEVICE_LOST);
+            if !lost || self.prepared.lost().is_none() {
+                return result;
+            }
+        }
+        let backend = self.prepared.lost().unwrap_or_default();
+        let without = self.without_lost.get_or_init(|| self.prepared.without_backend(backend));
+        self.run_prepared(without.as_ref().map_err(Clone::clone)?, inputs, observer, cancel)
+    }
+
+    fn run_prepared(
+        &self,
+        prepared: &PreparedProgram,
+        inputs: &[Tensor],
+        observer: Option<&dyn Observer>,
+        cancel: &Cancel,
+    ) -> Result<Vec<Tensor>, Diagnostic> {
+        let run = || interpreter::run(prepared, inputs, observer, cancel, self.max_calls);
         if self.on_caller { run() } else { self.pool().install(run) }
     }
 

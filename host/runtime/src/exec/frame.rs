@@ -4,11 +4,15 @@
 //! each other nor inputs (checked before the program runs), so the arena is split into a mutable slice per output and
 //! shared slices in between. [`Operands`] holds the order of the splits.
 
-use super::program::{Place, Reg, Register};
+use super::device::{self, DeviceSpace, Footprint};
+use super::program::{Function, Place, Reg, Register};
 use super::value::{Value, bad_program};
+use crate::error::fault;
 use byoc_ir::diag::Diagnostic;
 use byoc_ir::ir::TensorType;
 use byoc_ir::tensor::{AlignedBytes, DType, Shape, Tensor, TensorView, TensorViewMut, element_count};
+use byoc_plugin_api::host::device::Buffer;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Register prepared for execution.
@@ -31,11 +35,46 @@ pub(super) enum Slot {
     Arena(usize),
     /// Index into the constants.
     Constant(u32),
+    /// Offset in an arena of [`Frame::device`].
+    Device { space: u32, offset: usize },
+}
+
+/// Arenas of a function.
+pub(super) struct Arenas {
+    /// Size of the host's arena in bytes, with the arenas of devices that this machine does not have.
+    pub host: usize,
+    /// Size of the arena in each device's memory; 0 for one that this machine does not have.
+    pub device: Vec<usize>,
+    /// Offset in the host's arena that stands for each device's arena; `None` for a device that exists.
+    bases: Vec<Option<usize>>,
+}
+
+impl Arenas {
+    /// Lays out the arenas of a function; returns `None` if their size overflows.
+    pub(super) fn of(function: &Function, spaces: &[Option<Arc<DeviceSpace>>]) -> Option<Arenas> {
+        let mut arenas = Arenas { host: function.arena, device: Vec::new(), bases: Vec::new() };
+        for (number, bytes) in function.device_arenas.iter().enumerate() {
+            let exists = spaces.get(number).is_some_and(Option::is_some);
+            arenas.device.push(if exists { *bytes } else { 0 });
+            arenas.bases.push(if exists { None } else { Some(arenas.host.checked_next_multiple_of(64)?) });
+            if let Some(Some(base)) = arenas.bases.last() {
+                arenas.host = base.checked_add(*bytes)?;
+            }
+        }
+        Some(arenas)
+    }
+
+    fn slot(&self, space: u32, offset: usize) -> Option<Slot> {
+        match self.bases.get(space as usize)? {
+            Some(base) => Some(Slot::Arena(base.checked_add(offset)?)),
+            None => Some(Slot::Device { space, offset }),
+        }
+    }
 }
 
 impl RegInfo {
     /// Prepares a register; returns `None` if its size overflows. `values` counts the registers that are values.
-    pub(super) fn new(register: &Register, values: &mut u32) -> Option<RegInfo> {
+    pub(super) fn new(register: &Register, arenas: &Arenas, values: &mut u32) -> Option<RegInfo> {
         let shape = register.ty.as_ref().and_then(TensorType::shape);
         let dtype = register.ty.as_ref().map_or(DType::U8, |ty| ty.dtype);
         let bytes = match &shape {
@@ -44,6 +83,7 @@ impl RegInfo {
         };
         let slot = match register.place {
             Place::Arena(offset) => Slot::Arena(offset),
+            Place::Device { space, offset } => arenas.slot(space, offset)?,
             Place::Constant(index) => Slot::Constant(index),
             Place::Value => {
                 *values += 1;
@@ -64,6 +104,8 @@ pub(super) struct Frame {
     pub values: Vec<Value>,
     /// Tensors at the offsets that the planner assigned.
     pub arena: AlignedBytes,
+    /// Arenas in the memories of devices; `None` for those that are empty.
+    pub device: Vec<Option<Buffer>>,
 }
 
 /// The constants and the registers of a function: the immutable part of an activation.
@@ -87,10 +129,16 @@ impl<'a> Scope<'a> {
                 value => Ok(value.clone()),
             },
             Slot::Constant(i) => Ok(Value::Tensor(self.constants[i as usize].clone())),
-            Slot::Arena(offset) => {
-                let (dtype, shape) = info.known().expect("a tensor in the arena has a known size");
+            Slot::Arena(_) | Slot::Device { .. } => {
+                let (dtype, shape) = info.known().expect("a tensor in an arena has a known size");
                 let mut copy = allocate(info.bytes)?;
-                copy.as_mut().copy_from_slice(&frame.arena.as_ref()[offset..offset + info.bytes]);
+                match info.slot {
+                    Slot::Device { space, offset } => {
+                        let buffer = device::buffer(&frame.device, space)?;
+                        buffer.copy_out(offset, copy.as_mut()).map_err(|error| fault(&error))?;
+                    }
+                    _ => self.copy_arena(frame, reg, copy.as_mut()),
+                }
                 Ok(Value::Tensor(Tensor::from_storage(dtype, shape, Arc::new(copy)).expect("size matches the shape")))
             }
         }
@@ -115,6 +163,13 @@ impl<'a> Scope<'a> {
                 }
                 _ => return Err(bad_program("expected a value of the type of its register")),
             },
+            Slot::Device { space, offset } => match value {
+                Value::Tensor(t) if Some((t.dtype(), t.shape())) == info.known().map(|(d, s)| (d, &s[..])) => {
+                    let buffer = device::buffer(&frame.device, space)?;
+                    buffer.copy_in(offset, t.bytes()).map_err(|error| fault(&error))?;
+                }
+                _ => return Err(bad_program("expected a value of the type of its register")),
+            },
             Slot::Constant(_) => return Err(bad_program("a constant is written to")),
         }
         Ok(())
@@ -129,6 +184,26 @@ impl<'a> Scope<'a> {
                 t if t.dtype() == DType::Bool && t.len() == 1 => Ok(t.bytes()[0] != 0),
                 t => Err(bad_program(&format!("branch condition: expected a boolean scalar, found {t:?}"))),
             },
+        }
+    }
+
+    /// Copies a tensor of known size to a register of the same type.
+    pub(super) fn copy(&self, frame: &mut Frame, from: Reg, to: Reg) -> Result<(), Diagnostic> {
+        let bytes = self.reg(from).bytes;
+        let Frame { arena, device, .. } = frame;
+        match (self.reg(from).slot, self.reg(to).slot) {
+            (Slot::Arena(from), Slot::Device { space, offset }) => {
+                let from = &arena.as_ref()[from..from + bytes];
+                device::buffer(device, space)?.copy_in(offset, from).map_err(|error| fault(&error))
+            }
+            (Slot::Device { space, offset }, Slot::Arena(to)) => {
+                let to = &mut arena.as_mut()[to..to + bytes];
+                device::buffer(device, space)?.copy_out(offset, to).map_err(|error| fault(&error))
+            }
+            _ => {
+                let value = self.read(frame, from)?;
+                self.write(frame, to, value)
+            }
         }
     }
 
@@ -168,6 +243,10 @@ pub(super) struct Operands {
     pub outs: Box<[Reg]>,
     /// Non-empty operands in the arena, sorted by offset.
     arena_operands: Box<[ArenaOperand]>,
+    /// Bytes that the step accesses in the memory of a device, if all operands that are no constants lie there.
+    pub footprint: Option<Footprint>,
+    /// True if an operand lies in the memory of a device.
+    pub on_device: bool,
 }
 
 struct ArenaOperand {
@@ -182,6 +261,8 @@ impl Operands {
     /// Sorts the operands; returns `None` if an output overlaps another operand, or an output is a constant.
     pub(super) fn new(regs: &[RegInfo], inputs: Vec<Reg>, outs: Vec<Reg>) -> Option<Operands> {
         let mut arena_operands = Vec::new();
+        let mut footprints: BTreeMap<u32, Footprint> = BTreeMap::new();
+        let mut elsewhere = false;
         let sides = [(&inputs, false), (&outs, true)];
         for (list, out) in sides {
             for (at, reg) in list.iter().enumerate() {
@@ -191,7 +272,13 @@ impl Operands {
                         arena_operands.push(ArenaOperand { offset, bytes: info.bytes, at: at as u32, out });
                     }
                     Slot::Constant(_) if out => return None,
-                    _ => {}
+                    Slot::Device { space, offset } => {
+                        let footprint = footprints.entry(space).or_insert_with(|| Footprint::of(space));
+                        footprint.add(offset..offset + info.bytes, out)?;
+                    }
+                    // Constants live as long as the program.
+                    Slot::Constant(_) => {}
+                    Slot::Arena(_) | Slot::Value(_) => elsewhere = true,
                 }
             }
         }
@@ -208,7 +295,15 @@ impl Operands {
                 read_to = read_to.max(end);
             }
         }
-        Some(Operands { inputs: inputs.into(), outs: outs.into(), arena_operands: arena_operands.into() })
+        let on_device = !footprints.is_empty();
+        let single = (footprints.len() == 1 && !elsewhere && arena_operands.is_empty()).then_some(footprints);
+        Some(Operands {
+            inputs: inputs.into(),
+            outs: outs.into(),
+            arena_operands: arena_operands.into(),
+            footprint: single.and_then(|footprints| footprints.into_values().next()),
+            on_device,
+        })
     }
 }
 
@@ -288,7 +383,9 @@ fn input_view<'a>(scope: Scope<'a>, values: &'a [Value], reg: Reg) -> Result<Ten
     let (dtype, shape) = info.known().ok_or_else(|| bad_program("an operand has an unknown size"))?;
     let tensor = match info.slot {
         // An empty slice, too, has to be aligned for the elements.
-        Slot::Arena(_) => return Ok(TensorView { dtype, shape, data: bytemuck::cast_slice::<u64, u8>(&[]) }),
+        Slot::Arena(_) | Slot::Device { .. } => {
+            return Ok(TensorView { dtype, shape, data: bytemuck::cast_slice::<u64, u8>(&[]) });
+        }
         Slot::Constant(i) => &scope.constants[i as usize],
         Slot::Value(i) => match &values[i as usize] {
             Value::Tensor(tensor) => tensor,

@@ -2,12 +2,14 @@
 //!
 //! A tail call replaces the activation of its caller, so a loop runs in constant memory.
 
+use super::device::{self, Footprint, Unfinished};
 use super::frame::{Frame, Scope};
-use super::load::{Code, Step};
+use super::load::{Code, RegionStep, Step};
+use super::lock::lock;
 use super::prepared::{PreparedProgram, RunBuffers};
 use super::program::{Instr, Reg};
 use super::signature::admits;
-use super::step;
+use super::step::{self, Ran};
 use super::trace::{Observer, StepEvent};
 use super::value::{Cells, Closure, Data, Value, bad_program};
 use crate::cancel::Cancel;
@@ -61,14 +63,22 @@ pub(super) fn run(
         calls: 0,
         steps: 0,
         cells: Cells::default(),
+        unfinished: Unfinished::default(),
         buffers: exec.buffers(),
     };
     interpreter.buffers.args.extend(inputs.iter().cloned().map(Value::Tensor));
     let result = interpreter.enter(exec.program.entry, &[]).and_then(|()| interpreter.run());
+    let lost = interpreter.unfinished.abandon();
     let Interpreter { stack, buffers, .. } = interpreter;
-    for activation in stack {
+    for mut activation in stack {
+        if !lost.is_empty() {
+            // A device that has not finished may still write to its memory.
+            std::mem::forget(std::mem::take(&mut activation.frame.device));
+            continue;
+        }
         exec.recycle_frame(activation.function, activation.frame);
     }
+    lost.into_iter().for_each(|region| exec.lose(region, "it does not finish its work"));
     exec.recycle_buffers(buffers);
     result
 }
@@ -94,6 +104,8 @@ struct Interpreter<'e, 'o> {
     /// Steps so far.
     steps: u64,
     cells: Cells,
+    /// Work of devices that goes on.
+    unfinished: Unfinished,
     buffers: RunBuffers,
 }
 
@@ -172,7 +184,7 @@ impl<'e> Interpreter<'e, '_> {
     /// Calls a function with the arguments in `buffers`.
     fn enter(&mut self, function: u32, outs: &'e [Reg]) -> Result<(), Diagnostic> {
         let code = self.exec.code(function)?;
-        self.arenas = self.arenas.saturating_add(code.arena);
+        self.arenas = self.arenas.saturating_add(code.arenas.host);
         if self.stack.len() >= MAX_DEPTH || (self.arenas > MAX_ARENAS && !self.stack.is_empty()) {
             let name = &self.exec.program.functions[function as usize].name;
             let message = format!("reached the limit of nested calls at depth {}, calling {name}", self.stack.len());
@@ -204,7 +216,7 @@ impl<'e> Interpreter<'e, '_> {
 
     fn drop_top(&mut self) {
         if let Some(Activation { function, code, frame, .. }) = self.stack.pop() {
-            self.arenas = self.arenas.saturating_sub(code.arena);
+            self.arenas = self.arenas.saturating_sub(code.arenas.host);
             self.exec.recycle_frame(function, frame);
         }
     }
@@ -291,17 +303,25 @@ impl<'e> Interpreter<'e, '_> {
                     .map_err(|e| self.with_origins(at, e))?;
                 return Ok(Flow::Next);
             }
-            Step::Region(step) => {
-                if step::region(scope, &mut top.frame, step, buffers)? {
-                    return Ok(Flow::Next);
-                }
-                self.read_args(&step.inputs, &[])?;
-                return Ok(Flow::Call(exec.program.regions[step.index as usize].fallback, &step.outs));
+            Step::Region(step) => return self.region(step),
+            Step::Copy { from, to, footprint } => {
+                self.wait(Some(footprint))?;
+                device::copy(scope, &mut self.top().frame, [*from, *to], &exec.spaces)?;
+                return Ok(Flow::Next);
             }
             Step::Control(instr) => instr,
         };
+        // Calls and returns change the activation whose memory the devices use.
+        if !self.unfinished.is_empty()
+            && !matches!(instr, Instr::Jump { .. } | Instr::Branch { .. } | Instr::Free { .. })
+        {
+            self.wait(None)?;
+        }
+        let top = self.stack.last_mut().expect("an activation is running");
         Ok(match instr {
-            Instr::Kernel(_) | Instr::Alias(_) | Instr::Region { .. } => unreachable!("converted to steps by load"),
+            Instr::Kernel(_) | Instr::Alias(_) | Instr::Region { .. } | Instr::Copy { .. } => {
+                unreachable!("converted to steps by load")
+            }
             Instr::Move { from, to } => {
                 let value = scope.read(&top.frame, *from)?;
                 scope.write(&mut top.frame, *to, value)?;
@@ -382,6 +402,51 @@ impl<'e> Interpreter<'e, '_> {
             }
             Instr::Return { values } => Flow::Return(values),
         })
+    }
+
+    /// Runs a region. If all of its operands lie in the memory of one device, the device may go on while the next steps
+    /// run; otherwise the region waits for unfinished work, and completes.
+    fn region(&mut self, step: &'e RegionStep) -> Result<Flow<'e>, Diagnostic> {
+        let exec = self.exec;
+        let footprint = step.fixed.as_ref().and_then(|(operands, _)| operands.footprint.as_ref());
+        let space = footprint.and_then(|footprint| exec.spaces[footprint.space as usize].as_ref());
+        let may_go_on = space.is_some_and(|space| !space.memory.serves_one_run());
+        if !may_go_on && !self.unfinished.is_empty() {
+            self.wait(None)?;
+        }
+        let top = self.stack.last_mut().expect("an activation is running");
+        let scope = Scope { regs: &top.code.regs, constants: &exec.constants };
+        let dependencies = match (may_go_on, footprint) {
+            (true, Some(footprint)) => Some(self.unfinished.dependencies(footprint)),
+            _ => None,
+        };
+        let ran = {
+            let _one = space.filter(|_| !may_go_on).map(|space| lock(&space.one_run));
+            step::region(scope, &mut top.frame, step, &mut self.buffers, dependencies.as_deref())
+        };
+        drop(dependencies);
+        match ran {
+            Ok(Ran::Done) => Ok(Flow::Next),
+            Ok(Ran::Started(event)) => {
+                self.unfinished.push(event, footprint.cloned().unwrap_or_default(), step.index);
+                Ok(Flow::Next)
+            }
+            Ok(Ran::OnHost) => {
+                self.wait(None)?;
+                self.read_args(&step.inputs, &[])?;
+                Ok(Flow::Call(exec.program.regions[step.index as usize].fallback, &step.outs))
+            }
+            Err(diagnostic) => Err(exec.check_lost(diagnostic, step.index)),
+        }
+    }
+
+    /// Waits for the unfinished work that conflicts with a step; for all of it if `step` is `None`.
+    fn wait(&mut self, step: Option<&Footprint>) -> Result<(), Diagnostic> {
+        if self.unfinished.is_empty() {
+            return Ok(());
+        }
+        let exec = self.exec;
+        self.unfinished.wait(step, self.cancel).map_err(|(diagnostic, region)| exec.check_lost(diagnostic, region))
     }
 
     fn step_observed(&mut self, at: usize, observer: &dyn Observer) -> Result<Flow<'e>, Diagnostic> {

@@ -1,7 +1,8 @@
 //! Prepares a validated program for execution, once for all runs: creates the kernels, which may pack their constants,
 //! and lays out the operands of each step with known dimensions.
 
-use super::frame::{Operands, RegInfo, Slot};
+use super::device::{DeviceSpace, Footprint};
+use super::frame::{Arenas, Operands, RegInfo, Slot};
 use super::lru_cache::{Dims, LruCache};
 use super::plans::RegionPlans;
 use super::program::{self, Arg, Function, Instr, OpCall, Program, Reg};
@@ -23,8 +24,8 @@ const MAX_KERNELS: usize = 16;
 
 /// Function prepared for execution.
 pub(super) struct Code {
-    /// Size of the arena in bytes.
-    pub arena: usize,
+    /// Sizes of the arenas.
+    pub arenas: Arenas,
     /// Number of registers that are values.
     pub values: usize,
     /// Workspace in bytes, the maximum over all steps.
@@ -62,6 +63,12 @@ pub(super) enum Step {
         call: Option<Box<DynamicStep>>,
     },
     Region(Box<RegionStep>),
+    /// Copy between the memories of host and device, with the bytes that it accesses on the device.
+    Copy {
+        from: Reg,
+        to: Reg,
+        footprint: Footprint,
+    },
     /// No operation: source and result share their place in the arena.
     Nop,
     /// Any other instruction, unchanged.
@@ -124,24 +131,26 @@ pub(super) fn load(
     constants: &[Tensor],
     regions: &[Option<Arc<dyn Region>>],
     plans: &[Option<Arc<RegionPlans>>],
+    spaces: &[Option<Arc<DeviceSpace>>],
     index: usize,
 ) -> Result<Code, Diagnostic> {
     let function = &program.functions[index];
     let mut loader = Loader { program, constants, regions, plans, workspace: 0, notes: Vec::new() };
     let mut values = 0;
-    let regs: Option<Vec<RegInfo>> = function.registers.iter().map(|r| RegInfo::new(r, &mut values)).collect();
+    let arenas = Arenas::of(function, spaces).ok_or(OutOfMemory::OVERFLOW)?;
+    let regs: Option<Vec<RegInfo>> = function.registers.iter().map(|r| RegInfo::new(r, &arenas, &mut values)).collect();
     let regs = regs.ok_or(OutOfMemory::OVERFLOW)?;
-    check_fits(function, &regs)?;
+    check_fits(function, &regs, arenas.host)?;
     let steps = function.code.iter().map(|instr| loader.step(function, &regs, instr)).collect::<Result<_, _>>()?;
     let Loader { workspace, notes, .. } = loader;
-    Ok(Code { arena: function.arena, values: values as usize, workspace, regs, steps, notes })
+    Ok(Code { arenas, values: values as usize, workspace, regs, steps, notes })
 }
 
 /// Checks that no tensor of the function exceeds the memory limit, because a kernel may create a table as long as an
 /// axis of the tensor.
-fn check_fits(function: &Function, regs: &[RegInfo]) -> Result<(), Diagnostic> {
+fn check_fits(function: &Function, regs: &[RegInfo], arena: usize) -> Result<(), Diagnostic> {
     let largest = regs.iter().filter(|reg| !matches!(reg.slot, Slot::Constant(_))).map(|reg| reg.bytes).max();
-    let bytes = largest.unwrap_or(0).max(function.arena);
+    let bytes = largest.unwrap_or(0).max(arena);
     if bytes <= memory::limit() {
         return Ok(());
     }
@@ -164,6 +173,7 @@ impl Loader<'_> {
             Instr::Kernel(call) => self.kernel(function, regs, call),
             Instr::Alias(call) => self.alias(function, regs, call),
             Instr::Region { region, inputs, outs } => self.region(regs, *region, inputs, outs),
+            Instr::Copy { from, to } => Ok(copy(regs, *from, *to)),
             other => Ok(Step::Control(other.clone())),
         }
     }
@@ -207,7 +217,8 @@ impl Loader<'_> {
             _ => return Err(bad_program("expected one result of an alias")),
         };
         let (source, target) = (&regs[from.index()], &regs[out.index()]);
-        let same_place = matches!((source.slot, target.slot), (Slot::Arena(a), Slot::Arena(b)) if a == b);
+        let in_arena = matches!(source.slot, Slot::Arena(_) | Slot::Device { .. });
+        let same_place = in_arena && source.slot == target.slot;
         let shape = typed.outs.first().and_then(TensorType::shape);
         if same_place && shape.is_some() && source.bytes == target.bytes {
             return Ok(Step::Nop);
@@ -328,6 +339,20 @@ pub(super) fn flatten(ty: &Type) -> Option<Vec<TensorType>> {
         Type::Tuple(fields) => fields.iter().map(|f| f.as_tensor().cloned()).collect(),
         _ => None,
     }
+}
+
+/// Prepares a copy between the memories of host and device.
+fn copy(regs: &[RegInfo], from: Reg, to: Reg) -> Step {
+    let mut footprint = Footprint::default();
+    for (reg, writes) in [(from, false), (to, true)] {
+        let info = &regs[reg.index()];
+        if let Slot::Device { space, offset } = info.slot {
+            footprint.space = space;
+            let range = offset..offset + info.bytes;
+            if writes { &mut footprint.writes } else { &mut footprint.reads }.push(range);
+        }
+    }
+    Step::Copy { from, to, footprint }
 }
 
 fn refusal_note(region: &program::Region, why: &str) -> String {

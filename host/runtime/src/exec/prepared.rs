@@ -2,6 +2,7 @@
 //! [`interpreter`](super::interpreter).
 
 use super::constants::{constants_of, needed_constants};
+use super::device::{DeviceSpace, DeviceSpaces};
 use super::frame::{Frame, Scratch, allocate};
 use super::load::{self, Code, Step};
 use super::lock::lock;
@@ -11,6 +12,7 @@ use super::program::Program;
 use super::region::Region;
 use super::trace::{StepInfo, steps};
 use super::value::Value;
+use crate::error::fault;
 use byoc_ir::diag::{Diagnostic, codes};
 use byoc_ir::tensor::{AlignedBytes, Tensor};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -22,6 +24,8 @@ pub(super) struct PreparedProgram {
     pub constants: Vec<Tensor>,
     pub pool: Arc<Pool>,
     released: Vec<bool>,
+    /// Memories of devices, one for each space of the program.
+    pub spaces: DeviceSpaces,
     regions: Vec<Option<Arc<dyn Region>>>,
     plans: Vec<Option<Arc<RegionPlans>>>,
     /// Code of each function. A function reachable from the entry is prepared at construction. The host program of a
@@ -30,6 +34,8 @@ pub(super) struct PreparedProgram {
     free_frames: Vec<Mutex<Vec<Frame>>>,
     free_buffers: Mutex<Vec<RunBuffers>>,
     infos: OnceLock<Vec<Vec<StepInfo>>>,
+    /// Backend whose device was lost.
+    lost: OnceLock<String>,
 }
 
 /// Maximum number of frames kept per function for reuse: enough for concurrent runs, not for deep recursion.
@@ -52,6 +58,7 @@ impl PreparedProgram {
         program: Program,
         constants: Vec<Option<Tensor>>,
         regions: Vec<Option<Arc<dyn Region>>>,
+        spaces: DeviceSpaces,
         pool: Arc<Pool>,
     ) -> Result<PreparedProgram, Diagnostic> {
         let count = program.functions.len();
@@ -60,11 +67,13 @@ impl PreparedProgram {
             constants: constants.into_iter().map(|constant| constant.unwrap_or_else(placeholder)).collect(),
             plans: RegionPlans::of(&regions),
             regions,
+            spaces,
             pool,
             functions: (0..count).map(|_| OnceLock::new()).collect(),
             free_frames: (0..count).map(|_| Mutex::default()).collect(),
             free_buffers: Mutex::default(),
             infos: OnceLock::new(),
+            lost: OnceLock::new(),
             program,
         };
         let mut seen = vec![false; count];
@@ -118,7 +127,7 @@ impl PreparedProgram {
     pub fn code(&self, index: u32) -> Result<&Code, Diagnostic> {
         let load = || {
             self.check_present(index)?;
-            load::load(&self.program, &self.constants, &self.regions, &self.plans, index as usize)
+            load::load(&self.program, &self.constants, &self.regions, &self.plans, &self.spaces, index as usize)
         };
         self.functions[index as usize].get_or_init(load).as_ref().map_err(Clone::clone)
     }
@@ -140,7 +149,26 @@ impl PreparedProgram {
         if let Some(frame) = lock(&self.free_frames[index as usize]).pop() {
             return Ok(frame);
         }
-        Ok(Frame { values: vec![Value::Empty; code.values], arena: allocate(code.arena)? })
+        let buffer = |(bytes, space): (&usize, &Option<Arc<DeviceSpace>>)| match space {
+            Some(space) if *bytes > 0 => space.memory.allocate(*bytes).map(Some).map_err(|error| fault(&error)),
+            _ => Ok(None),
+        };
+        let device = code.arenas.device.iter().zip(&self.spaces).map(buffer).collect::<Result<_, _>>()?;
+        Ok(Frame { values: vec![Value::Empty; code.values], arena: allocate(code.arenas.host)?, device })
+    }
+
+    /// Returns the program without the regions of a backend, with all of its tensors in the host's memory.
+    ///
+    /// # Errors
+    /// A constant that only the backend's regions had, or an operator that the host does not implement.
+    pub fn without_backend(&self, backend: &str) -> Result<PreparedProgram, Diagnostic> {
+        let constants = self.constants.iter().zip(&self.released);
+        let constants = constants.map(|(constant, released)| (!released).then(|| constant.clone())).collect();
+        let others = self.regions.iter().zip(&self.program.regions);
+        let regions = others.map(|(region, about)| region.clone().filter(|_| about.backend != backend)).collect();
+        let spaces = self.spaces.iter().zip(&self.program.spaces);
+        let spaces = spaces.map(|(space, about)| space.clone().filter(|_| about.backend != backend)).collect();
+        PreparedProgram::new(self.program.clone(), constants, regions, spaces, self.pool.clone())
     }
 
     /// Keeps the memory of an activation that has ended.
@@ -150,6 +178,27 @@ impl PreparedProgram {
         if free.len() < MAX_FREE_FRAMES {
             free.push(frame);
         }
+    }
+
+    /// Records that the device of a region is lost if the diagnostic says so.
+    pub fn check_lost(&self, diagnostic: Diagnostic, region: u32) -> Diagnostic {
+        if diagnostic.code == codes::runtime::DEVICE_LOST {
+            self.lose(region, &diagnostic.message);
+        }
+        diagnostic
+    }
+
+    /// Records that the device of a region is lost, and says so once.
+    pub fn lose(&self, region: u32, reason: &str) {
+        let backend = &self.program.regions[region as usize].backend;
+        if self.lost.set(backend.clone()).is_ok() {
+            tracing::warn!("the device of {backend} is lost, and its regions run on the host from now on: {reason}");
+        }
+    }
+
+    /// Returns the backend whose device was lost.
+    pub fn lost(&self) -> Option<&str> {
+        self.lost.get().map(String::as_str)
     }
 
     /// Returns working memory for a run, reused if possible.

@@ -46,6 +46,9 @@ pub struct Program {
     pub constants: Vec<Port>,
     /// Regions, each compiled by a backend.
     pub regions: Vec<Region>,
+    /// Memories of devices that tensors of the program live in.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub spaces: Vec<Space>,
     /// Operators of the model file; `origins` of [`OpCall`] and [`Region`] are indices into this list.
     pub sources: Vec<Source>,
     /// Functions; calls refer to them by index.
@@ -73,6 +76,14 @@ pub struct Source {
     pub op: String,
 }
 
+/// Memory of a device. Where a machine has no such memory, the tensors live in the host's.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Space {
+    /// Name of the backend whose regions use the memory.
+    pub backend: String,
+}
+
 /// Part of the program that a backend runs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -95,6 +106,9 @@ pub struct Region {
     pub origins: Vec<u32>,
     /// FLOPs per run; operators with unknown dimensions count as 0.
     pub flops: u64,
+    /// Memory that the region's tensors may live in, as an index into [`Program::spaces`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub space: Option<u32>,
 }
 
 /// Function of a program: registers and instructions.
@@ -109,6 +123,9 @@ pub struct Function {
     pub results: u32,
     /// Size of the arena in bytes.
     pub arena: usize,
+    /// Size of the arena in each of [`Program::spaces`]; missing ones are empty.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub device_arenas: Vec<usize>,
     /// Registers; the first `params` are the parameters.
     pub registers: Vec<Register>,
     /// Instructions; the last one is a return or a tail call.
@@ -136,6 +153,13 @@ pub enum Place {
     Arena(usize),
     /// The constant with this index, never written.
     Constant(u32),
+    /// The function's arena in the memory of a device. The type has no unknown dimension.
+    Device {
+        /// Index into [`Program::spaces`].
+        space: u32,
+        /// Offset, a multiple of 256.
+        offset: usize,
+    },
 }
 
 /// An argument of an operator.
@@ -208,6 +232,13 @@ pub enum Instr {
         /// Register to copy from.
         from: Reg,
         /// Register to copy to; a [`Place::Value`].
+        to: Reg,
+    },
+    /// Copies a tensor of known size between the host's memory and that of a device.
+    Copy {
+        /// Register to copy from.
+        from: Reg,
+        /// Register to copy to, of the same type; one of the two is a [`Place::Device`].
         to: Reg,
     },
     /// Continues at a later instruction.
@@ -333,7 +364,7 @@ impl Instr {
         match self {
             Instr::Kernel(call) | Instr::Alias(call) => (call.inputs().collect(), call.outs.clone()),
             Instr::Region { inputs, outs, .. } => (inputs.clone(), outs.clone()),
-            Instr::Move { from, to } => (vec![*from], vec![*to]),
+            Instr::Move { from, to } | Instr::Copy { from, to } => (vec![*from], vec![*to]),
             Instr::Jump { .. } => (Vec::new(), Vec::new()),
             Instr::Branch { cond, .. } => (vec![*cond], Vec::new()),
             Instr::Call { args, outs, .. } => (args.clone(), outs.clone()),

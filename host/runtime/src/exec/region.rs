@@ -1,7 +1,9 @@
 //! Interface between the executor and a loaded region. The plugin layer implements the trait.
 
+use super::device::DeviceOperands;
 use byoc_ir::diag::Diagnostic;
 use byoc_ir::tensor::{Shape, TensorView, TensorViewMut};
+use byoc_plugin_api::host::device::Event;
 
 /// Loaded region of a backend. Several threads may run one region at once.
 pub trait Region: Send + Sync {
@@ -17,6 +19,16 @@ pub trait Region: Send + Sync {
     /// # Errors
     /// A failed run; the run of the model then fails with the same error.
     fn run(&self, call: RegionCall<'_, '_>) -> Result<(), Diagnostic>;
+
+    /// Starts the region, whose operands all lie in the memory of a device. `dependencies` are the unfinished runs that it
+    /// has to wait for. Returns the work that goes on; `None` if the outputs are complete.
+    ///
+    /// # Errors
+    /// A failed run.
+    fn start(&self, call: RegionCall<'_, '_>, dependencies: &[&Event]) -> Result<Option<Event>, Diagnostic> {
+        let _ = dependencies;
+        self.run(call).map(|()| None)
+    }
 
     /// Releases the resources of `plan`, a number from [`Prepared::plan`]: no later run passes it unless `prepare`
     /// returns it again. The executor does not call `prepare` of this region at the same time.
@@ -61,4 +73,6 @@ pub struct RegionCall<'a, 't> {
     pub workspace: &'a mut [u8],
     /// Plan number, from [`Prepared::plan`].
     pub plan: u64,
+    /// Operands in the memory of a device, whose views above have no data; `None` if there are none.
+    pub device: Option<&'a DeviceOperands>,
 }

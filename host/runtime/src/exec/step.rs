@@ -1,18 +1,20 @@
 //! Runs the steps that compute: kernels, aliases, regions.
 
+use super::device::DeviceOperands;
 use super::frame::{Frame, Scope, allocate};
 use super::load::{DynamicStep, InPlace, KernelStep, RegionStep, SizedKernel, flatten};
 use super::lock::lock;
 use super::lru_cache::Dims;
 use super::prepared::RunBuffers;
 use super::program::{Arg, Reg};
-use super::region::RegionCall;
+use super::region::{Region, RegionCall};
 use super::value::{Value, bad_program};
 use byoc_ir::diag::{Diagnostic, codes};
 use byoc_ir::ir::{TensorType, Type};
 use byoc_ir::op;
 use byoc_ir::tensor::{AlignedBytes, Shape, Tensor, TensorView, TensorViewMut, memory};
 use byoc_kernels::{self, Spec};
+use byoc_plugin_api::host::device::Event;
 use std::sync::Arc;
 
 /// Failure of a step.
@@ -210,35 +212,64 @@ pub(super) fn alias(
     scope.write(frame, out, Value::Tensor(alias))
 }
 
-/// Runs a region; returns `false` if the host has to run it.
+/// Outcome of a region's step.
+pub(super) enum Ran {
+    /// The outputs are complete.
+    Done,
+    /// The device goes on.
+    Started(Event),
+    /// The host has to run the region.
+    OnHost,
+}
+
+/// Runs a region, or starts it if its operands lie in the memory of a device.
 pub(super) fn region(
     scope: Scope<'_>,
     frame: &mut Frame,
     step: &RegionStep,
     buffers: &mut RunBuffers,
-) -> Result<bool, Diagnostic> {
-    let Some(region) = &step.region else { return Ok(false) };
+    dependencies: Option<&[&Event]>,
+) -> Result<Ran, Diagnostic> {
+    let Some(region) = &step.region else { return Ok(Ran::OnHost) };
     if let Some((operands, plan)) = &step.fixed {
         let workspace = &mut buffers.workspace.as_mut()[..plan.workspace];
+        let device = operands.on_device.then(|| DeviceOperands::of(scope, frame, &operands.inputs, &operands.outs));
+        let mut started = None;
         buffers.scratch.with_views(scope, frame, operands, |views| {
-            // The outputs are exact, so the region does not return dimensions.
-            region.run(RegionCall {
+            let call = RegionCall {
                 inputs: &views.inputs,
                 outputs: &mut views.outputs,
+                // The outputs are exact, so the region does not return dimensions.
                 shapes: &mut [],
                 workspace,
                 plan: plan.plan,
-            })
+                device: device.as_ref(),
+            };
+            match dependencies {
+                Some(dependencies) => started = region.start(call, dependencies)?,
+                None => region.run(call)?,
+            }
+            Ok(())
         })?;
-        return Ok(true);
+        return Ok(started.map_or(Ran::Done, Ran::Started));
     }
+    dynamic_region(scope, frame, step, region.as_ref())
+}
+
+/// Runs a region whose dimensions are known only at run time.
+fn dynamic_region(
+    scope: Scope<'_>,
+    frame: &mut Frame,
+    step: &RegionStep,
+    region: &dyn Region,
+) -> Result<Ran, Diagnostic> {
     let inputs: Vec<Tensor> = step.inputs.iter().map(|&reg| scope.read_tensor(frame, reg)).collect::<Result<_, _>>()?;
     step.signature
         .check_inputs(inputs.iter().map(|t| (Some(t.dtype()), t.shape())))
         .map_err(|what| bad_program(&format!("a region is called with tensors of wrong types: {what}")))?;
     let dims: Vec<&[usize]> = inputs.iter().map(Tensor::shape).collect();
     let plan = step.plans.as_ref().and_then(|plans| plans.get(&dims, &step.signature));
-    let Some(plan) = plan else { return Ok(false) };
+    let Some(plan) = plan else { return Ok(Ran::OnHost) };
     let failed = |what: String| Diagnostic::error(codes::runtime::REGION_FAILED, what);
     let mut shapes: Vec<Shape> = plan.outputs.iter().map(|out| out.dims.clone()).collect();
     let mut memory = Vec::with_capacity(shapes.len());
@@ -265,6 +296,7 @@ pub(super) fn region(
         shapes: &mut shapes,
         workspace: workspace.as_mut(),
         plan: plan.plan,
+        device: None,
     })?;
     step.signature.check_results(&plan, &shapes).map_err(failed)?;
     for (((&reg, out), (dtype, bytes)), shape) in step.outs.iter().zip(&plan.outputs).zip(memory).zip(shapes) {
@@ -278,5 +310,5 @@ pub(super) fn region(
             tensor.ok_or_else(|| failed(format!("expected at most {:?}, as prepared, found {shape:?}", out.dims)))?;
         scope.write(frame, reg, Value::Tensor(tensor))?;
     }
-    Ok(true)
+    Ok(Ran::Done)
 }

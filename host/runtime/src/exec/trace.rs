@@ -1,6 +1,6 @@
 //! Static information about each step ([`StepInfo`]), and the events that an observer receives during a run.
 
-use super::program::{Function, Instr, OpCall, Program, Reg};
+use super::program::{Function, Instr, OpCall, Place, Program, Reg};
 use byoc_ir::ir::{TensorType, Type};
 use byoc_ir::op::{self, Cost, Params};
 use byoc_ir::tensor::{DType, Shape};
@@ -15,6 +15,8 @@ pub enum StepKind {
     Alias,
     /// A region.
     Region,
+    /// Copy between the memories of host and device.
+    Copy,
     /// Moves, jumps, calls, closures, cells.
     Control,
 }
@@ -97,6 +99,7 @@ fn step(program: &Program, f: usize, function: &Function, i: usize, instr: &Inst
             },
             None => info(StepKind::Region, ""),
         },
+        Instr::Copy { from, to } => copy(program, function, *from, *to, &info),
         Instr::Move { .. } => info(StepKind::Control, "move"),
         Instr::Jump { .. } => info(StepKind::Control, "jump"),
         Instr::Branch { .. } => info(StepKind::Control, "branch"),
@@ -115,6 +118,25 @@ fn step(program: &Program, f: usize, function: &Function, i: usize, instr: &Inst
         Instr::Free { .. } => info(StepKind::Control, "free"),
         Instr::Return { .. } => info(StepKind::Control, "return"),
     }
+}
+
+/// Describes a copy by its direction and the backend of the device.
+fn copy(
+    program: &Program,
+    function: &Function,
+    from: Reg,
+    to: Reg,
+    info: &impl Fn(StepKind, &str) -> StepInfo,
+) -> StepInfo {
+    let space = |reg: Reg| match function.registers.get(reg.index())?.place {
+        Place::Device { space, .. } => program.spaces.get(space as usize),
+        _ => None,
+    };
+    let (space, name) = match (space(from), space(to)) {
+        (_, Some(space)) => (Some(space), "copy_to_device"),
+        (space, None) => (space, "copy_from_device"),
+    };
+    StepInfo { backend: space.map(|space| space.backend.clone()), ..info(StepKind::Copy, name) }
 }
 
 /// Returns the FLOPs of a call; 0 if the types do not determine them.

@@ -5,6 +5,7 @@
 //! or on kernels (types of operators, overlapping operands, arguments of closures) are checked later, where they are
 //! known.
 
+use super::device::ALIGNMENT;
 use super::program::{Function, Instr, Place, Program, Reg, VERSION};
 use super::value::bad_program;
 use byoc_ir::diag::Diagnostic;
@@ -40,6 +41,9 @@ fn check_header(program: &Program) -> Result<(), String> {
             .and_then(|()| check_types("parameter", fallback.registers.iter().map(|r| r.ty.as_ref()), &region.inputs))
             .map_err(|reason| format!("host program of region {}: {reason}", region.symbol))?;
         check_origins(program, &region.origins)?;
+    }
+    if let Some(region) = program.regions.iter().find(|r| r.space.is_some_and(|s| s as usize >= program.spaces.len())) {
+        return Err(format!("region {}: expected one of {} memories of devices", region.symbol, program.spaces.len()));
     }
     if let Some(port) = program.constants.iter().find(|port| byte_size(&port.ty).is_none()) {
         return Err(format!("constant \"{}\": expected known dimensions", port.name));
@@ -97,7 +101,12 @@ fn check_registers(program: &Program, function: &Function) -> Result<(), String>
             function.registers.len()
         ));
     }
+    if function.device_arenas.len() > program.spaces.len() {
+        let (wanted, found) = (program.spaces.len(), function.device_arenas.len());
+        return Err(format!("expected arenas in at most {wanted} memories of devices, found {found}"));
+    }
     let mut end = 0;
+    let mut device_ends = vec![0; function.device_arenas.len()];
     for (i, register) in function.registers.iter().enumerate() {
         match (register.place, &register.ty) {
             (Place::Value, _) => {}
@@ -107,7 +116,16 @@ fn check_registers(program: &Program, function: &Function) -> Result<(), String>
                     byte_size(ty).ok_or_else(|| format!("register {i} is in the arena, but its size is unknown"))?;
                 end = end.max(offset.checked_add(bytes).ok_or_else(|| format!("register {i} is beyond the arena"))?);
             }
-            (Place::Arena(_), _) => return Err(format!("register {i} cannot be in the arena")),
+            (Place::Device { space, offset }, Some(ty)) if offset.is_multiple_of(ALIGNMENT) => {
+                let bytes =
+                    byte_size(ty).ok_or_else(|| format!("register {i} is in the arena, but its size is unknown"))?;
+                let after = offset.checked_add(bytes).ok_or_else(|| format!("register {i} is beyond the arena"))?;
+                let end: &mut usize = device_ends
+                    .get_mut(space as usize)
+                    .ok_or_else(|| format!("register {i}: there is no memory {space} of a device"))?;
+                *end = after.max(*end);
+            }
+            (Place::Arena(_) | Place::Device { .. }, _) => return Err(format!("register {i} cannot be in the arena")),
             (Place::Constant(index), ty) => match program.constants.get(index as usize) {
                 Some(constant) if Some(&constant.ty) == ty.as_ref() => {}
                 _ => return Err(format!("register {i}: expected the type of constant {index}")),
@@ -115,8 +133,11 @@ fn check_registers(program: &Program, function: &Function) -> Result<(), String>
         }
     }
     // An arena larger than needed is invalid as well, because all of it is allocated.
-    if end > function.arena || function.arena > end.next_multiple_of(64) {
-        return Err(format!("expected an arena of {end} bytes, found {}", function.arena));
+    let device = device_ends.iter().zip(&function.device_arenas).map(|(end, arena)| (*end, *arena, ALIGNMENT));
+    for (end, arena, alignment) in std::iter::once((end, function.arena, 64)).chain(device) {
+        if end > arena || arena > end.next_multiple_of(alignment) {
+            return Err(format!("expected an arena of {end} bytes, found {arena}"));
+        }
     }
     Ok(())
 }
@@ -130,6 +151,48 @@ fn check_code(program: &Program, function: &Function) -> Result<(), String> {
             Instr::Return { .. } | Instr::TailCall { .. } | Instr::TailCallClosure { .. } | Instr::Unmatched { .. },
         ) => Ok(()),
         _ => Err("expected a return or a tail call as the last instruction".to_owned()),
+    }
+}
+
+/// Checks that an instruction finds its operands in a memory that it can access: that of the host or, for a region and a
+/// copy, that of a device.
+fn check_spaces(
+    program: &Program,
+    function: &Function,
+    instr: &Instr,
+    read: &[Reg],
+    written: &[Reg],
+) -> Result<(), String> {
+    let register = |reg: &Reg| &function.registers[reg.index()];
+    let space = |reg: &Reg| match register(reg).place {
+        Place::Device { space, .. } => Some(space),
+        _ => None,
+    };
+    let mut spaces = read.iter().chain(written).filter_map(space);
+    let fits = match instr {
+        Instr::Copy { from, to } => {
+            let sized = register(from).ty.as_ref().and_then(byte_size).is_some();
+            let same = register(from).ty == register(to).ty;
+            sized && same && space(from).is_some() != space(to).is_some()
+        }
+        Instr::Region { region, .. } => {
+            let own = program.regions.get(*region as usize).and_then(|region| region.space);
+            spaces.all(|space| Some(space) == own)
+        }
+        // The result of a view lies where its argument does.
+        Instr::Alias(call) => match (call.inputs().next(), call.outs.first()) {
+            (Some(from), Some(to)) => {
+                let places = (register(&from).place, register(to).place);
+                let others = call.inputs().skip(1).all(|reg| space(&reg).is_none());
+                others && (places.0 == places.1 || (space(&from).is_none() && space(to).is_none()))
+            }
+            _ => spaces.next().is_none(),
+        },
+        _ => spaces.next().is_none(),
+    };
+    match fits {
+        true => Ok(()),
+        false => Err("an operand lies in a memory that the instruction cannot access".to_owned()),
     }
 }
 
@@ -147,6 +210,7 @@ fn check_instr(program: &Program, function: &Function, at: usize, instr: &Instr)
     if written.iter().chain(freed).any(|reg| matches!(place(reg), Place::Constant(_))) {
         return Err("a constant is written to".to_owned());
     }
+    check_spaces(program, function, instr, &read, &written)?;
     let forward = |to: u32| match to as usize > at && (to as usize) < function.code.len() {
         true => Ok(()),
         false => Err(format!("invalid jump to {to}")),

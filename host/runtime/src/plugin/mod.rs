@@ -3,14 +3,15 @@
 
 pub mod bridge;
 pub mod cpu;
+pub mod devices;
 pub mod discover;
 pub mod guard;
 pub mod region;
 pub mod registry;
 pub mod services;
 
-use byoc_ir::diag::{Diagnostic, codes};
-use byoc_plugin_api as api;
+pub use crate::error::fault;
+
 use serde_json::{Value, json};
 use std::path::Path;
 
@@ -22,10 +23,4 @@ pub fn options(cache_dir: Option<&Path>, threads: Option<usize>) -> Value {
         "cpu_features": cpu::features(),
         "threads": threads,
     })
-}
-
-/// Converts an error of a plugin's entry to a diagnostic.
-pub fn fault(error: &api::Error) -> Diagnostic {
-    let diagnostic = Diagnostic::error(codes::plugins::PLUGIN_FAULT, error.to_string());
-    if error.hint.is_empty() { diagnostic } else { diagnostic.help(error.hint.as_str()) }
 }

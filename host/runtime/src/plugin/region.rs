@@ -11,22 +11,34 @@ use super::guard::{GuardedBuffer, first_damage};
 use crate::exec::region::{OutputDims, Prepared, Region, RegionCall};
 use byoc_ir::diag::{Diagnostic, codes};
 use byoc_ir::tensor::{OutOfMemory, Shape, TensorView, TensorViewMut, memory};
+use byoc_plugin_api::host::device::{self, Event};
 use byoc_plugin_api::{AttrValue, Call, Executable, TensorMut, TensorRef};
 use smallvec::SmallVec;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Loaded region of a plugin.
 pub struct PluginRegion {
     executable: Box<dyn Executable>,
     /// Prefix of messages: plugin, entry and region.
     label: String,
+    plugin: String,
     checked: bool,
+    /// Lock of a backend that serves one run at a time.
+    one_run: Option<Arc<Mutex<()>>>,
 }
 
 impl PluginRegion {
     /// Wraps the executable that a loader returned for the region `symbol` of `plugin`.
     pub fn new(executable: Box<dyn Executable>, symbol: &str, plugin: &str) -> PluginRegion {
         let checked = std::env::var_os("BYOC_CHECK_REGIONS").is_some_and(|value| !value.is_empty() && value != "0");
-        PluginRegion { executable, label: format!("plugin {plugin}: run: region {symbol}"), checked }
+        let label = format!("plugin {plugin}: run: region {symbol}");
+        PluginRegion { executable, label, plugin: plugin.to_owned(), checked, one_run: None }
+    }
+
+    /// Lets one region run at a time of those that share the lock.
+    pub fn one_at_a_time(mut self, one_run: Arc<Mutex<()>>) -> PluginRegion {
+        self.one_run = Some(one_run);
+        self
     }
 
     /// Runs with guarded copies of all memory.
@@ -55,6 +67,7 @@ impl PluginRegion {
             shapes: call.shapes,
             workspace: workspace.bytes_mut(),
             plan: call.plan,
+            device: call.device,
         })?;
         if let Some(damage) = first_damage(&outputs, &workspace, &inputs) {
             return Err(contract_violation(format!("{label}: {damage}")));
@@ -97,7 +110,17 @@ impl Region for PluginRegion {
 
     fn run(&self, call: RegionCall<'_, '_>) -> Result<(), Diagnostic> {
         tracing::debug!(target: "byoc::region", "{} begins", self.label);
+        let _one = self.one_run.as_deref().map(|one_run| one_run.lock().unwrap_or_else(PoisonError::into_inner));
         if self.checked { self.run_checked(call) } else { self.run_unchecked(call) }
+    }
+
+    fn start(&self, call: RegionCall<'_, '_>, dependencies: &[&Event]) -> Result<Option<Event>, Diagnostic> {
+        if self.one_run.is_some() {
+            return self.run(call).map(|()| None);
+        }
+        let (ran, event) = device::submitting(&self.plugin, dependencies, || self.run(call));
+        ran?;
+        Ok(event)
     }
 }
 
@@ -105,7 +128,13 @@ impl PluginRegion {
     fn run_unchecked(&self, call: RegionCall<'_, '_>) -> Result<(), Diagnostic> {
         // `extend` writes in place, whereas the large result of `collect` would be moved.
         let mut inputs: SmallVec<[TensorRef<'_>; 8]> = SmallVec::new();
-        inputs.extend(call.inputs.iter().map(|t| TensorRef::new(dtype_to_api(t.dtype), t.shape, t.data)));
+        let device = call.device;
+        inputs.extend(call.inputs.iter().enumerate().map(
+            |(i, t)| match device.and_then(|device| device.inputs.get(i)) {
+                Some(Some(slice)) => slice.buffer.tensor(dtype_to_api(t.dtype), t.shape, slice.offset),
+                _ => TensorRef::new(dtype_to_api(t.dtype), t.shape, t.data),
+            },
+        ));
         // Outputs of exact dimensions have no buffer for their shapes.
         let mut exact: SmallVec<[Shape; 4]> = SmallVec::new();
         if call.shapes.is_empty() {
@@ -113,7 +142,10 @@ impl PluginRegion {
         }
         let mut outputs: SmallVec<[TensorMut<'_>; 4]> = SmallVec::new();
         let targets = call.outputs.iter_mut().zip(call.shapes.iter_mut().chain(&mut exact));
-        outputs.extend(targets.map(|(t, shape)| TensorMut::new(dtype_to_api(t.dtype), shape.as_mut_slice(), t.data)));
+        outputs.extend(targets.enumerate().map(|(i, (t, shape))| match device.and_then(|d| d.outputs.get(i)) {
+            Some(Some(slice)) => slice.buffer.tensor_mut(dtype_to_api(t.dtype), shape.as_mut_slice(), slice.offset),
+            _ => TensorMut::new(dtype_to_api(t.dtype), shape.as_mut_slice(), t.data),
+        }));
         let call = Call { inputs: &inputs, outputs: &mut outputs, workspace: call.workspace, plan: call.plan };
         self.executable.run(call).map_err(|e| fault(&e))
     }

@@ -7,8 +7,12 @@ use byoc_ir::cancel;
 use byoc_ir::ir::{Expr, ExprId, Module, Type};
 use byoc_ir::op::{self, Value};
 use byoc_ir::tensor::Tensor;
+use byoc_plugin_api::device::STREAM_SERVICE;
+use byoc_plugin_api::host::device;
 use byoc_plugin_api::{Call, Constant, Error, Executable, Graph, HostServices, Prepared, Result, Services};
 use std::collections::{BTreeMap, HashMap};
+use std::ffi::c_void;
+use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 use tracing::Level;
@@ -57,7 +61,7 @@ impl Metrics {
         self.recorded.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap_or_default()
     }
 
-    fn add(&self, name: &str, amount: u64) {
+    pub(super) fn add(&self, name: &str, amount: u64) {
         let mut counters = self.counters.lock().unwrap_or_else(PoisonError::into_inner);
         let counter = counters.entry(name.to_owned()).or_default();
         *counter = counter.saturating_add(amount);
@@ -122,6 +126,10 @@ impl HostServices for Host {
 
     fn cancelled(&self) -> bool {
         self.cancel.is_set() || cancel::requested()
+    }
+
+    fn get_service(&self, name: &str) -> Option<NonNull<c_void>> {
+        (name == STREAM_SERVICE).then(device::stream_service)
     }
 
     fn reference(&self, graph: &Graph, constants: &[Constant]) -> Result<Box<dyn Executable>> {

@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Alignment of offsets in bytes: a cache line, which is also the size of the widest vector.
-pub(super) const ALIGN: usize = 64;
+/// Alignment of offsets in the host's arena in bytes: a cache line, which is also the size of the widest vector.
+const ALIGN: usize = 64;
 
 /// State of an arena during planning.
-#[derive(Default)]
 pub(super) struct Arena {
+    alignment: usize,
     size: usize,
     /// Sizes of free blocks, by offset.
     free: BTreeMap<usize, usize>,
@@ -15,7 +15,18 @@ pub(super) struct Arena {
     by_size: BTreeSet<(usize, usize)>,
 }
 
+impl Default for Arena {
+    fn default() -> Arena {
+        Arena::aligned(ALIGN)
+    }
+}
+
 impl Arena {
+    /// Creates an arena whose offsets are multiples of `alignment`.
+    pub(super) fn aligned(alignment: usize) -> Arena {
+        Arena { alignment, size: 0, free: BTreeMap::new(), by_size: BTreeSet::new() }
+    }
+
     /// Returns the total size in bytes.
     pub(super) fn size(&self) -> usize {
         self.size
@@ -23,7 +34,7 @@ impl Arena {
 
     /// Allocates `bytes`, which must not be 0, and returns the offset; `None` if the size of the arena would overflow.
     pub(super) fn allocate(&mut self, bytes: usize) -> Option<usize> {
-        let bytes = bytes.checked_next_multiple_of(ALIGN)?;
+        let bytes = bytes.checked_next_multiple_of(self.alignment)?;
         if let Some(&(size, offset)) = self.by_size.range((bytes, 0)..).next() {
             self.remove(offset, size);
             if size > bytes {
@@ -45,7 +56,7 @@ impl Arena {
 
     /// Frees the block that [`Arena::allocate`] returned for `bytes`.
     pub(super) fn free(&mut self, mut offset: usize, bytes: usize) {
-        let mut size = bytes.next_multiple_of(ALIGN);
+        let mut size = bytes.next_multiple_of(self.alignment);
         if let Some((&before, &length)) = self.free.range(..offset).next_back()
             && before + length == offset
         {

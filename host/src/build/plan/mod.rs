@@ -1,10 +1,12 @@
 //! Lowering of a typed module to a [`Program`]: `scope` determines the evaluation order, `emit` produces the code of
-//! every function over registers, and `storage` assigns a place to every register.
+//! every function over registers, `devices` decides which tensors stay in the memory of a device, and `storage` assigns a
+//! place to every register.
 //!
 //! A call of a global function with a `Compiler` attribute becomes a region; the function itself is lowered as well, as
 //! the region's fallback on the host.
 
 mod arena;
+mod devices;
 mod emit;
 mod scope;
 mod storage;
@@ -12,7 +14,7 @@ mod storage;
 use byoc_ir::diag::{Diagnostic, codes};
 use byoc_ir::ir::{Expr, ExprId, Id, IndexVec, Module, Name, OriginId, TensorType, Type};
 use byoc_ir::tensor::{DType, Shape, Tensor};
-use byoc_runtime::exec::program::{Function, Instr, Port, Program, Region, Source, VERSION};
+use byoc_runtime::exec::program::{Function, Instr, Port, Program, Region, Source, Space, VERSION};
 use byoc_runtime::exec::trace;
 use emit::{Draft, Emitter, Sym, leaves};
 use scope::Analyzer;
@@ -31,13 +33,13 @@ pub struct LoweredProgram {
 }
 
 /// Lowers the module from `main`. `output_names` are the names of the leaves of the result of `main`; a missing name
-/// becomes `output_<i>`.
+/// becomes `output_<i>`. Tensors of the regions of `device_backends` live in the memories of their devices.
 ///
 /// # Errors
 /// When the module has no `main`, `main` takes or returns anything but tensors, or the module is not typed.
-pub fn plan(module: &Module, output_names: &[String]) -> Result<LoweredProgram, Diagnostic> {
+pub fn plan(module: &Module, output_names: &[String], device_backends: &[&str]) -> Result<LoweredProgram, Diagnostic> {
     let main = module.globals.get("main").ok_or_else(|| not_lowerable("the module has no function @main"))?;
-    let mut context = Context::new(module);
+    let mut context = Context::new(module, device_backends);
     let entry = context.function_of("main")?;
     let mut analyzer = Analyzer::new(module);
     while let Some((name, index)) = context.queue.pop_front() {
@@ -68,7 +70,7 @@ pub fn plan(module: &Module, output_names: &[String]) -> Result<LoweredProgram, 
     let sources = module.origins.sources().iter();
     let sources =
         sources.map(|(_, source)| Source { name: source.name.to_string(), op: source.op.to_string() }).collect();
-    let Context { functions, regions, constants, constant_of, .. } = context;
+    let Context { functions, regions, spaces, constants, constant_of, .. } = context;
     let ports = constants
         .iter()
         .enumerate()
@@ -80,6 +82,7 @@ pub fn plan(module: &Module, output_names: &[String]) -> Result<LoweredProgram, 
         outputs,
         constants: ports.collect(),
         regions,
+        spaces,
         sources,
         functions: functions.into_iter().map(|function| function.expect("every queued function is lowered")).collect(),
     };
@@ -95,6 +98,9 @@ struct Context<'m> {
     /// Index of the function of each literal in the unit that is being lowered.
     literals: HashMap<ExprId, u32>,
     regions: Vec<Region>,
+    /// Backends whose devices have memory of their own.
+    device_backends: &'m [&'m str],
+    spaces: Vec<Space>,
     region_of: HashMap<Name, u32>,
     constants: Vec<Tensor>,
     constant_of: BTreeMap<ExprId, u32>,
@@ -125,7 +131,7 @@ impl Syms {
 }
 
 impl<'m> Context<'m> {
-    fn new(module: &'m Module) -> Context<'m> {
+    fn new(module: &'m Module, device_backends: &'m [&'m str]) -> Context<'m> {
         let nothing = Sym::Tuple { first: 0, len: 0 };
         Context {
             module,
@@ -134,6 +140,8 @@ impl<'m> Context<'m> {
             queue: VecDeque::new(),
             literals: HashMap::new(),
             regions: Vec::new(),
+            device_backends,
+            spaces: Vec::new(),
             region_of: HashMap::new(),
             constants: Vec::new(),
             constant_of: BTreeMap::new(),
@@ -156,13 +164,13 @@ impl<'m> Context<'m> {
             self.functions.push(None);
         }
         let draft = Emitter::function(self, &unit, None, &function.params, function.body, 0).map_err(named)?;
-        self.functions[index as usize] = Some(into_function(name.to_string(), draft));
+        self.functions[index as usize] = Some(self.finish(name.to_string(), draft));
         for (i, &literal) in unit.literal_order.iter().enumerate() {
             let Expr::Function(inner) = module.expr(literal) else { continue };
             let scope = unit.literals[&literal].scope;
             let draft =
                 Emitter::function(self, &unit, Some(literal), &inner.params, inner.body, scope).map_err(named)?;
-            self.functions[self.literals[&literal] as usize] = Some(into_function(format!("{name}.{i}"), draft));
+            self.functions[self.literals[&literal] as usize] = Some(self.finish(format!("{name}.{i}"), draft));
         }
         if let Some(&region) = self.region_of.get(name) {
             self.describe_region(region, index, function.body);
@@ -209,17 +217,39 @@ impl<'m> Context<'m> {
         let fallback = self.function_of(name)?;
         let index = self.regions.len() as u32;
         self.region_of.insert(name.clone(), index);
+        let backend = function.attrs.str("Compiler").unwrap_or_default();
+        let space = self.space(backend);
         self.regions.push(Region {
             symbol: function.attrs.str("global_symbol").unwrap_or(name).to_owned(),
-            backend: function.attrs.str("Compiler").unwrap_or_default().to_owned(),
+            backend: backend.to_owned(),
             loader: String::new(),
             inputs,
             outputs,
             fallback,
             origins: Vec::new(),
             flops: 0,
+            space,
         });
         Ok(index)
+    }
+
+    /// Returns the memory of a backend's device; `None` if its tensors are in the host's memory.
+    fn space(&mut self, backend: &str) -> Option<u32> {
+        if !self.device_backends.contains(&backend) {
+            return None;
+        }
+        let known = self.spaces.iter().position(|space| space.backend == backend);
+        Some(known.unwrap_or_else(|| {
+            self.spaces.push(Space { backend: backend.to_owned() });
+            self.spaces.len() - 1
+        }) as u32)
+    }
+
+    /// Places the registers of a function.
+    fn finish(&self, name: String, draft: Draft) -> Function {
+        let Draft { params, results, registers, code } = draft;
+        let function = Function { name, params, results, arena: 0, device_arenas: Vec::new(), registers, code };
+        storage::assign(devices::assign(function, &self.regions))
     }
 
     /// Fills in the FLOPs and origins of a region after its fallback was lowered.
@@ -258,11 +288,6 @@ impl<'m> Context<'m> {
     fn origins(&self, id: OriginId) -> Vec<u32> {
         self.module.origins.get(id).iter().map(|source| source.index() as u32).collect()
     }
-}
-
-fn into_function(name: String, draft: Draft) -> Function {
-    let Draft { params, results, registers, code } = draft;
-    storage::assign(Function { name, params, results, arena: 0, registers, code })
 }
 
 /// Returns the tensor types of the leaves of a type.

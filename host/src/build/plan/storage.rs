@@ -9,6 +9,7 @@ use super::arena::Arena;
 use byoc_ir::ir::TensorType;
 use byoc_ir::op;
 use byoc_kernels::{self, Spec};
+use byoc_runtime::exec::device::ALIGNMENT;
 use byoc_runtime::exec::program::{Function, Instr, OpCall, Place, Reg};
 
 /// Classes of registers that share their bytes: a register and its views. The index of the first register identifies
@@ -60,6 +61,7 @@ fn classify(function: &Function) -> Classes {
             Instr::Region { inputs, outs, .. } if is_sized(function, inputs.iter().chain(outs).copied()) => {
                 outs.iter().for_each(|out| value[out.index()] = false);
             }
+            Instr::Copy { to, .. } => value[to.index()] = false,
             Instr::Alias(call) => {
                 if let (Some(from), Some(out)) = (call.inputs().next(), call.outs.first()) {
                     let same = bytes(function, from).is_some() && bytes(function, from) == bytes(function, *out);
@@ -74,7 +76,8 @@ fn classify(function: &Function) -> Classes {
         }
     }
     for (i, register) in function.registers.iter().enumerate() {
-        if register.place != Place::Value || i < function.params as usize {
+        let fixed = matches!(register.place, Place::Arena(_) | Place::Constant(_));
+        if fixed || i < function.params as usize {
             value[of[i] as usize] = true;
         }
     }
@@ -84,7 +87,7 @@ fn classify(function: &Function) -> Classes {
         let keeps = match instr {
             Instr::Kernel(call) => !is_sized(function, call.inputs().chain(call.outs.iter().copied())),
             Instr::Region { .. } => !is_sized(function, read.iter().chain(&written).copied()),
-            Instr::Alias(_) | Instr::Branch { .. } => false,
+            Instr::Alias(_) | Instr::Branch { .. } | Instr::Copy { .. } => false,
             _ => true,
         };
         for reg in read {
@@ -105,12 +108,15 @@ fn classify(function: &Function) -> Classes {
 struct Block {
     offset: usize,
     bytes: usize,
+    /// Device whose arena holds the block; `None` for the host's.
+    space: Option<u32>,
 }
 
 fn place(function: &mut Function, classes: &Classes) {
     let count = function.registers.len();
     let mut blocks: Vec<Option<Block>> = vec![None; count];
     let mut arena = Arena::default();
+    let mut devices: Vec<Arena> = Vec::new();
     let mut code = std::mem::take(&mut function.code);
     for (at, instr) in code.iter_mut().enumerate() {
         let (read, written) = instr.operands();
@@ -127,18 +133,24 @@ fn place(function: &mut Function, classes: &Classes) {
         let mut dying: Vec<usize> = Vec::new();
         for &reg in &written {
             let class = classes.of(reg);
-            if classes.value[class] || function.registers[reg.index()].place != Place::Value {
+            let place = function.registers[reg.index()].place;
+            if classes.value[class] || matches!(place, Place::Constant(_)) {
                 continue;
             }
+            let space = device_of(place);
             if blocks[class].is_none() {
                 let bytes = bytes(function, reg).unwrap_or(0);
+                let arena = arena_of(space, &mut arena, &mut devices);
                 // An empty tensor needs no block. A tensor too large for the arena remains a value, whose allocation
                 // fails at run time.
                 let offset = if bytes == 0 { Some(0) } else { arena.allocate(bytes) };
-                blocks[class] = offset.map(|offset| Block { offset, bytes });
+                blocks[class] = offset.map(|offset| Block { offset, bytes, space });
             }
-            if let Some(block) = blocks[class] {
-                function.registers[reg.index()].place = Place::Arena(block.offset);
+            if let Some(Block { offset, .. }) = blocks[class] {
+                function.registers[reg.index()].place = match space {
+                    Some(space) => Place::Device { space, offset },
+                    None => Place::Arena(offset),
+                };
             }
             dying.push(class);
         }
@@ -150,12 +162,30 @@ fn place(function: &mut Function, classes: &Classes) {
             if let Some(block) = blocks[class]
                 && block.bytes > 0
             {
-                arena.free(block.offset, block.bytes);
+                arena_of(block.space, &mut arena, &mut devices).free(block.offset, block.bytes);
             }
         }
     }
     function.code = code;
     function.arena = arena.size();
+    function.device_arenas = devices.iter().map(Arena::size).collect();
+}
+
+/// Returns the device that a register lies on.
+fn device_of(place: Place) -> Option<u32> {
+    match place {
+        Place::Device { space, .. } => Some(space),
+        _ => None,
+    }
+}
+
+/// Returns the arena of a device, or that of the host.
+fn arena_of<'a>(space: Option<u32>, host: &'a mut Arena, devices: &'a mut Vec<Arena>) -> &'a mut Arena {
+    let Some(space) = space else { return host };
+    while devices.len() <= space as usize {
+        devices.push(Arena::aligned(ALIGNMENT));
+    }
+    &mut devices[space as usize]
 }
 
 /// Returns the input whose block the first output of a kernel reuses.

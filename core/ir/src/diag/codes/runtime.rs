@@ -20,4 +20,5 @@ codes! {
     CANCELLED = 617, "work was cancelled";
     TIMED_OUT = 618, "the time limit was reached";
     STEP_LIMIT = 619, "a loop does not terminate";
+    DEVICE_LOST = 620, "a device was lost";
 }

@@ -1,0 +1,145 @@
+//! A device with memory of its own: tensors that stay there, copies, runs that go on, and devices that fail.
+
+use crate::{CommandOutput, byoc};
+use byoc_test_support::{copy, temporary_folder, test_plugin};
+use serde_json::{Value, json};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// Folder with the test's device and a model.
+struct Fixture {
+    folder: TempDir,
+    model: String,
+}
+
+impl Fixture {
+    fn new(config: &Value, body: &str) -> Fixture {
+        let folder = temporary_folder();
+        copy(&test_plugin("device"), &folder.path().join("libbyoc_device.so"));
+        std::fs::write(folder.path().join("libbyoc_device.json"), config.to_string()).unwrap();
+        let model = folder.path().join("model.relay");
+        std::fs::write(&model, format!("#[version = \"0.0.5\"]\n{body}\n")).unwrap();
+        let model = model.display().to_string();
+        Fixture { folder, model }
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.folder.path().join(name).display().to_string()
+    }
+
+    /// Runs a command on the device.
+    fn on_device(&self, words: &[&str]) -> CommandOutput {
+        let dir = self.folder.path().display().to_string();
+        byoc([words, &["--backend", "device", "--plugin-dir", &dir, "--no-cache"]].concat())
+    }
+
+    fn run(&self, further: &[&str]) -> CommandOutput {
+        let output = self.path("out.npz");
+        self.on_device(&[&["run", &self.model, "--input", "x=random:1", "--output", &output], further].concat())
+    }
+
+    fn assert_output(&self, expected: &str) {
+        let read = |path: &str| std::fs::read(path).unwrap();
+        assert!(read(&self.path("out.npz")) == read(expected), "the host and the device disagree");
+    }
+
+    /// Returns the metrics of a run on the device, after a comparison of its results with those of the host.
+    fn metrics(&self) -> Value {
+        let output = self.path("host.npz");
+        byoc(["run", &self.model, "--input", "x=random:1", "--output", &output]).ok();
+        self.run(&[]).ok();
+        self.assert_output(&output);
+        let bench = self.on_device(&["bench", &self.model, "--runs", "1", "--json"]).ok();
+        bench.json().remove(0)["metrics"].clone()
+    }
+}
+
+/// Relay text of `count` regions, one after another, with a view between two of them.
+fn chain(count: usize) -> String {
+    let mut text = "def @main(%x: Tensor[(8, 16), float32]) {\n".to_owned();
+    let mut value = "%x".to_owned();
+    for i in 0..count {
+        let shape = if i % 2 == 0 { "[16, 8]" } else { "[8, 16]" };
+        text += &format!(
+            "  %{} = add({value}, {value});\n  %{} = reshape(%{}, newshape={shape});\n",
+            2 * i,
+            2 * i + 1,
+            2 * i
+        );
+        value = format!("%{}", 2 * i + 1);
+    }
+    text + &format!("  nn.relu({value})\n}}")
+}
+
+#[test]
+fn tensors_between_regions_stay_on_the_device() {
+    let fixture = Fixture::new(&json!({}), &chain(34));
+    let explained = fixture.on_device(&["explain", &fixture.model, "--json"]).ok().json().remove(0);
+    assert_eq!(explained["totals"]["regions"], 35);
+    let metrics = fixture.metrics();
+    let bytes = 8 * 16 * 4;
+    for (name, value) in
+        [("to_device", 1), ("to_device_bytes", bytes), ("from_device", 1), ("from_device_bytes", bytes)]
+    {
+        assert_eq!(metrics[format!("copy.{name}")], json!(f64::from(value)), "{name}: {metrics}");
+    }
+}
+
+/// Two regions, neither of which depends on the other.
+const INDEPENDENT: &str = "def @main(%x: Tensor[(8, 16), float32]) {
+  %0 = add(%x, %x);
+  %1 = nn.relu(%x);
+  %2 = reshape(%0, newshape=[16, 8]);
+  %3 = reshape(%1, newshape=[16, 8]);
+  subtract(%2, %3)
+}";
+
+#[test]
+fn independent_regions_run_side_by_side() {
+    let time = |one_run: bool| {
+        let fixture = Fixture::new(&json!({"milliseconds": 300, "one_run": one_run}), INDEPENDENT);
+        let trace = fixture.path("trace.json");
+        fixture.metrics();
+        fixture.run(&["--trace", &trace]).ok();
+        let trace: Value = serde_json::from_slice(&std::fs::read(&trace).unwrap()).unwrap();
+        let events = trace["traceEvents"].as_array().unwrap().clone();
+        let of = |name: &str| {
+            events.iter().filter(|e| e["name"].as_str().unwrap().starts_with(name)).cloned().collect::<Vec<_>>()
+        };
+        assert_eq!((of("copy_to_device").len(), of("copy_from_device").len()), (1, 2), "{events:?}");
+        let regions = of("tvmgen");
+        let begin = regions[0]["ts"].as_f64().unwrap();
+        let copy = of("copy_from_device").pop().unwrap();
+        Duration::from_micros((copy["ts"].as_f64().unwrap() + copy["dur"].as_f64().unwrap() - begin) as u64)
+    };
+    // A run takes 300 ms: one after the other, they cannot take less than twice that.
+    assert!(time(false) < Duration::from_millis(600), "{:?}", time(false));
+    assert!(time(true) >= Duration::from_millis(600), "{:?}", time(true));
+}
+
+#[test]
+fn lost_device_is_reported_once_and_the_host_computes() {
+    let fixture = Fixture::new(&json!({"fault": "lost"}), &chain(3));
+    let expected = fixture.path("host.npz");
+    byoc(["run", &fixture.model, "--input", "x=random:1", "--output", &expected]).ok();
+    let ran = fixture.run(&[]).ok();
+    assert_eq!(ran.err.matches("the device of device is lost").count(), 1, "{}", ran.err);
+    assert!(ran.err.contains("the device does not answer"), "{}", ran.err);
+    fixture.assert_output(&expected);
+    let bench = fixture.on_device(&["bench", &fixture.model, "--runs", "5", "--json"]).ok();
+    assert_eq!(bench.err.matches("the device of device is lost").count(), 1, "{}", bench.err);
+}
+
+#[test]
+fn run_on_a_device_that_hangs_ends_at_its_deadline() {
+    let fixture = Fixture::new(&json!({"fault": "hang"}), &chain(3));
+    let start = Instant::now();
+    fixture.run(&["--timeout", "1"]).fails_with("E0618");
+    assert!(start.elapsed() < Duration::from_secs(30), "{:?}", start.elapsed());
+}
+
+#[test]
+fn device_without_memory_is_an_error_with_a_remedy() {
+    let fixture = Fixture::new(&json!({"fault": "full"}), &chain(3));
+    fixture.run(&[]).fails_with("E0406").stderr_contains(&["bytes of memory, found none", "close other programs"]);
+}

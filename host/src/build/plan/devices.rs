@@ -1,0 +1,209 @@
+//! Tensors in the memories of devices: those that regions of one backend pass to each other, directly or through views,
+//! stay on its device. The host copies what it computes itself, and what it reads.
+//!
+//! A copy in the memory of a device is a register of its own, a *twin* of the host's register. Jumps only go forward, so a
+//! twin that was made before a jump exists at every later instruction; one made between a jump and its target does not exist
+//! after the target.
+
+use byoc_runtime::exec::program::{Arg, Function, Instr, OpCall, Place, Reg, Region, Register};
+use std::collections::BTreeMap;
+
+/// Moves the tensors of a function's regions to their devices. Offsets are assigned later.
+pub(super) fn assign(mut function: Function, regions: &[Region]) -> Function {
+    let space_of = |instr: &Instr| match instr {
+        Instr::Region { region, .. } => regions[*region as usize].space,
+        _ => None,
+    };
+    if function.code.iter().all(|instr| space_of(instr).is_none()) {
+        return function;
+    }
+    let uses = Uses::of(&function, |instr| space_of(instr).filter(|_| is_placed(&function.registers, instr)));
+    let registers = std::mem::take(&mut function.registers);
+    let mut placement = Placement { registers, twins: BTreeMap::new(), copies: Vec::new() };
+    let (old, mut code, mut moved) = (std::mem::take(&mut function.code), Vec::new(), Vec::new());
+    let mut aliases: BTreeMap<Reg, OpCall> = BTreeMap::new();
+    let mut jumps: Vec<(u32, usize)> = Vec::new();
+    for (at, instr) in old.into_iter().enumerate() {
+        let space = space_of(&instr).filter(|_| is_placed(&placement.registers, &instr));
+        let read = uses.host_operands(&instr, space);
+        let stays = matches!(instr, Instr::Kernel(_) | Instr::Alias(_) | Instr::Region { .. } | Instr::Free { .. });
+        let is_target = jumps.iter().any(|(to, _)| *to as usize == at);
+        // A copy waits until the host reads the tensor, so that the device goes on in between. No copy waits beyond a jump.
+        placement.flush(&mut code, |to| !stays || is_target || read.contains(&to));
+        moved.push(code.len() as u32);
+        // Twins made after a jump to this instruction do not exist here.
+        if let Some(first) = jumps.iter().filter(|(to, _)| *to as usize == at).map(|(_, from)| *from).min() {
+            placement.twins.retain(|_, (_, made)| *made < first);
+            jumps.retain(|(to, _)| *to as usize != at);
+        }
+        match instr {
+            Instr::Region { region, inputs, outs } if space.is_some() => {
+                let mut made = Made { code: &mut code, at, space: space.expect("checked") };
+                let inputs = inputs.iter().map(|reg| placement.input(*reg, &aliases, &mut made)).collect();
+                let twins: Vec<Reg> = outs.iter().map(|reg| placement.twin(*reg, &made)).collect();
+                code.push(Instr::Region { region, inputs, outs: twins.clone() });
+                let copied = outs.iter().zip(twins).filter(|(out, _)| uses.read[out.index()]);
+                placement.copies.extend(copied.map(|(&to, from)| [from, to]));
+            }
+            Instr::Alias(call) if is_view(&placement.registers, &call) => {
+                let (from, out) = (call.inputs().next().expect("a view has an argument"), call.outs[0]);
+                match uses.home[from.index()] {
+                    // The view of a tensor on a device is one on that device.
+                    Some(space) => {
+                        let mut made = Made { code: &mut code, at, space };
+                        aliases.insert(out, call);
+                        let twin = placement.input(out, &aliases, &mut made);
+                        if uses.read[out.index()] {
+                            placement.copies.push([twin, out]);
+                        }
+                    }
+                    None => {
+                        aliases.insert(out, call.clone());
+                        code.push(Instr::Alias(call));
+                    }
+                }
+            }
+            Instr::Jump { to } | Instr::Branch { otherwise: to, .. } | Instr::Test { otherwise: to, .. } => {
+                jumps.push((to, at));
+                code.push(instr);
+            }
+            instr => code.push(instr),
+        }
+    }
+    for instr in &mut code {
+        if let Instr::Jump { to } | Instr::Branch { otherwise: to, .. } | Instr::Test { otherwise: to, .. } = instr {
+            *to = moved[*to as usize];
+        }
+    }
+    (function.registers, function.code) = (placement.registers, code);
+    function
+}
+
+/// Returns true if all operands of an instruction are tensors of known size.
+fn is_placed(registers: &[Register], instr: &Instr) -> bool {
+    let (read, written) = instr.operands();
+    read.iter().chain(&written).all(|reg| is_sized(&registers[reg.index()]))
+}
+
+fn is_sized(register: &Register) -> bool {
+    register.ty.as_ref().is_some_and(|ty| ty.len().and_then(|len| len.checked_mul(ty.dtype.size())).is_some())
+}
+
+/// Places of a function's tensors, and their readers.
+struct Uses {
+    /// Device that produces each register: by a region, or as the view of a tensor that lies there.
+    home: Vec<Option<u32>>,
+    /// True if the host reads the register, or a region of another device.
+    read: Vec<bool>,
+}
+
+impl Uses {
+    fn of(function: &Function, space_of: impl Fn(&Instr) -> Option<u32>) -> Uses {
+        let mut home: Vec<Option<u32>> = vec![None; function.registers.len()];
+        let mut read = vec![false; function.registers.len()];
+        for instr in &function.code {
+            let (inputs, outs) = instr.operands();
+            let (space, others) = match instr {
+                Instr::Alias(call) if is_view(&function.registers, call) => (home[inputs[0].index()], &inputs[1..]),
+                _ => (space_of(instr), &inputs[..]),
+            };
+            outs.iter().for_each(|reg| home[reg.index()] = space);
+            let is_view = matches!(instr, Instr::Alias(_));
+            for reg in others {
+                read[reg.index()] |= is_view || space.is_none() || home[reg.index()] != space;
+            }
+        }
+        Uses { home, read }
+    }
+}
+
+impl Uses {
+    /// Returns the registers that an instruction reads in the host's memory.
+    fn host_operands(&self, instr: &Instr, space: Option<u32>) -> Vec<Reg> {
+        let (mut read, _) = instr.operands();
+        let first = read.first().copied();
+        read.retain(|reg| match instr {
+            Instr::Alias(_) => Some(*reg) != first || self.home[reg.index()].is_none(),
+            _ => space.is_none() || self.home[reg.index()] != space,
+        });
+        read
+    }
+}
+
+/// Returns true if the result of an alias has as many bytes as its first argument, both of known size.
+fn is_view(registers: &[Register], call: &OpCall) -> bool {
+    let bytes = |reg: Reg| {
+        let ty = registers[reg.index()].ty.as_ref()?;
+        ty.len()?.checked_mul(ty.dtype.size())
+    };
+    let (Some(from), [out]) = (call.inputs().next(), &call.outs[..]) else { return false };
+    bytes(from).is_some() && bytes(from) == bytes(*out)
+}
+
+/// Place of new instructions.
+struct Made<'a> {
+    code: &'a mut Vec<Instr>,
+    /// Index of the instruction of the original code.
+    at: usize,
+    space: u32,
+}
+
+/// Registers of a function, with the twins that exist at the current instruction.
+struct Placement {
+    registers: Vec<Register>,
+    /// Twin of a register in a space, and the instruction of the original code at which it was made.
+    twins: BTreeMap<(Reg, u32), (Reg, usize)>,
+    /// Copies to the host that are not made yet: from a twin, to the host's register.
+    copies: Vec<[Reg; 2]>,
+}
+
+impl Placement {
+    /// Makes the copies to those of the host's registers for which `now` holds.
+    fn flush(&mut self, code: &mut Vec<Instr>, now: impl Fn(Reg) -> bool) {
+        self.copies.retain(|&[from, to]| {
+            let made = now(to);
+            if made {
+                code.push(Instr::Copy { from, to });
+            }
+            !made
+        });
+    }
+
+    /// Creates the twin of a register.
+    fn twin(&mut self, reg: Reg, made: &Made<'_>) -> Reg {
+        let twin = Reg(self.registers.len() as u32);
+        let ty = self.registers[reg.index()].ty.clone();
+        self.registers.push(Register { ty, place: Place::Device { space: made.space, offset: 0 } });
+        self.twins.insert((reg, made.space), (twin, made.at));
+        twin
+    }
+
+    /// Returns the register in which a region reads an input: a twin, made of that of the viewed tensor or by a copy. A
+    /// constant stays on the host, which passes its memory.
+    fn input(&mut self, reg: Reg, aliases: &BTreeMap<Reg, OpCall>, made: &mut Made<'_>) -> Reg {
+        if matches!(self.registers[reg.index()].place, Place::Constant(_)) {
+            return reg;
+        }
+        // The chain of views from the input to a register that has a twin, or to the host's tensor.
+        let (mut chain, mut from) = (Vec::new(), reg);
+        while !self.twins.contains_key(&(from, made.space)) {
+            let Some(call) = aliases.get(&from) else { break };
+            chain.push(call);
+            from = call.inputs().next().expect("a view has an argument");
+        }
+        let Some(&(mut twin, _)) = self.twins.get(&(from, made.space)) else {
+            // Nothing of the chain is on the device: the host's view is copied.
+            let twin = self.twin(reg, made);
+            made.code.push(Instr::Copy { from: reg, to: twin });
+            return twin;
+        };
+        for call in chain.into_iter().rev() {
+            let out = self.twin(call.outs[0], made);
+            let mut call = OpCall { outs: vec![out], in_place: None, ..call.clone() };
+            call.args[0] = Arg::One(twin);
+            made.code.push(Instr::Alias(call));
+            twin = out;
+        }
+        twin
+    }
+}

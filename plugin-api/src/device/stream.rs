@@ -1,0 +1,112 @@
+//! Runs that go on after they have returned, as a plugin in Rust starts them.
+
+use super::STREAM_SERVICE;
+use super::table::{self, EventTable, Failure, OK, PENDING, Report, StreamTable};
+use crate::error::Result;
+use crate::guard::guard;
+use crate::services::Services;
+use std::ffi::c_void;
+use std::time::Duration;
+
+/// Type of [`EventTable::wait`].
+type WaitFn = unsafe extern "C" fn(*mut c_void, *const Report, u32) -> i32;
+
+/// Unfinished work of a run.
+pub trait Completion: Send + Sync + 'static {
+    /// Waits until the work is done or `time` has passed. Returns true if it is done.
+    ///
+    /// # Errors
+    /// If the work failed. An error with the code [`DEVICE_LOST`](super::DEVICE_LOST) makes the host repeat the run of the
+    /// model without the device.
+    fn wait(&self, time: Duration) -> Result<bool>;
+}
+
+fn service(services: &Services) -> Option<&'static StreamTable> {
+    // SAFETY: the service of this name is a `StreamTable` that lives as long as the process.
+    services.get_service(STREAM_SERVICE).map(|table| unsafe { &*table.as_ptr().cast::<StreamTable>() })
+}
+
+/// Hands over the work that the current run has started. Call it on the thread that the host called `run` on, at most
+/// once for each run.
+///
+/// # Errors
+/// Returns the work if the host needs the results when `run` returns: wait for it.
+pub fn submit<C: Completion>(services: &Services, work: C) -> std::result::Result<(), C> {
+    let Some(service) = service(services) else { return Err(work) };
+    let this = Box::into_raw(Box::new(work));
+    let event =
+        EventTable { struct_size: size_of::<EventTable>(), this: this.cast(), wait: wait::<C>, release: release::<C> };
+    // SAFETY: the event is valid, and the host copies it.
+    match unsafe { (service.submit)(&raw const event) } {
+        OK => Ok(()),
+        // SAFETY: the host has not taken the event, so `this` is still the only pointer to the work.
+        _ => Err(*unsafe { Box::from_raw(this) }),
+    }
+}
+
+unsafe extern "C" fn wait<C: Completion>(this: *mut c_void, report: *const Report, milliseconds: u32) -> i32 {
+    // SAFETY: `this` is the work of an event that has not been released.
+    let work = unsafe { &*this.cast::<C>() };
+    match guard(|| work.wait(Duration::from_millis(milliseconds.into()))) {
+        Ok(true) => OK,
+        Ok(false) => PENDING,
+        // SAFETY: the caller passes the report of this call.
+        Err(error) => unsafe { table::fail(report, &error) },
+    }
+}
+
+unsafe extern "C" fn release<C: Completion>(this: *mut c_void) {
+    // SAFETY: the host releases an event once.
+    let work = unsafe { Box::from_raw(this.cast::<C>()) };
+    let _ = guard(|| {
+        drop(work);
+        Ok(())
+    });
+}
+
+/// Unfinished runs that the current run has to wait for.
+pub struct Dependencies<'a>(&'a [EventTable]);
+
+/// Returns the unfinished runs that the current run reads the results of, or whose operands it overwrites. A device that
+/// starts work in the order of submission need not look.
+pub fn dependencies(services: &Services) -> Dependencies<'_> {
+    let Some(service) = service(services) else { return Dependencies(&[]) };
+    let mut events = std::ptr::null();
+    // SAFETY: the pointer is valid for the call.
+    let count = unsafe { (service.dependencies)(&raw mut events) };
+    if count == 0 || events.is_null() {
+        return Dependencies(&[]);
+    }
+    // SAFETY: the host keeps the events until `run` returns, and the value is used before that.
+    Dependencies(unsafe { std::slice::from_raw_parts(events, count) })
+}
+
+impl Dependencies<'_> {
+    /// Returns the work of type `C` among them: what this plugin has submitted with [`submit`]. A device can be told to wait
+    /// for it, so that the current run need not.
+    pub fn own<C: Completion>(&self) -> impl Iterator<Item = &C> {
+        let same = |event: &&EventTable| std::ptr::fn_addr_eq(event.wait, wait::<C> as WaitFn);
+        // SAFETY: an event with this function was made by `submit` for a `C`, and lives until `run` returns.
+        self.0.iter().filter(same).map(|event| unsafe { &*event.this.cast::<C>() })
+    }
+
+    /// Returns true if there is nothing to wait for.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Waits until all runs are done or `time` has passed for one of them. Returns true if they are done.
+    ///
+    /// # Errors
+    /// If one of them failed.
+    pub fn wait(&self, time: Duration) -> Result<bool> {
+        let milliseconds = u32::try_from(time.as_millis()).unwrap_or(u32::MAX);
+        for event in self.0 {
+            // SAFETY: the host releases the events after `run` has returned.
+            if Failure::of(|report| unsafe { (event.wait)(event.this, report, milliseconds) })? == PENDING {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}

@@ -1,0 +1,269 @@
+//! Host side of `byoc.memory.1` and `byoc.stream.1`: the memory of a device as safe objects, and the service that takes
+//! unfinished work.
+
+use crate::backend::Loader;
+use crate::device::table::{Failure, OK, ONE_RUN, PENDING};
+use crate::device::{BufferHandle, EventTable, MEMORY_KEY, MemoryTable, StreamTable};
+use crate::dtype::{DType, Device};
+use crate::entries::{CallSites, Entry};
+use crate::error::{Error, Result};
+use crate::tensor::{Tensor, TensorMut, TensorRef};
+use std::cell::RefCell;
+use std::ffi::c_void;
+use std::fmt;
+use std::mem::offset_of;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Maximum alignment of offsets that a device may ask for: what the host aligns them to.
+pub const MAX_ALIGNMENT: usize = 256;
+
+/// Memory of a device of a plugin.
+#[derive(Clone)]
+pub struct Memory {
+    table: &'static MemoryTable,
+    sites: &'static CallSites,
+}
+
+impl fmt::Debug for Memory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Memory({:?})", self.table.device)
+    }
+}
+
+impl Memory {
+    /// Asks a loader for the memory of a device; `None` if its tensors are in the host's memory.
+    ///
+    /// # Errors
+    /// If the loader fails, or its answer is not a table that this host can use.
+    pub fn of(loader: &dyn Loader, plugin: &str, device: &str) -> Result<Option<Memory>> {
+        let data = serde_json::json!({ "device": device }).to_string();
+        let Some(answer) = loader.query(MEMORY_KEY, data.as_bytes())? else { return Ok(None) };
+        let invalid = |problem: String| Error::new(format!("{MEMORY_KEY}: {problem}"));
+        let address = <[u8; 8]>::try_from(&*answer).map(usize::from_ne_bytes).unwrap_or_default();
+        let table = NonNull::new(std::ptr::with_exposed_provenance_mut::<MemoryTable>(address))
+            .filter(|table| table.is_aligned())
+            .ok_or_else(|| {
+                invalid(format!("expected the address of a table in 8 bytes, found {} bytes", answer.len()))
+            })?;
+        // SAFETY: by the contract of the key, the address is that of a table that lives as long as the process, and its
+        // first field is its size.
+        let size = unsafe { table.cast::<usize>().read() };
+        let wanted = offset_of!(MemoryTable, copy_out) + size_of::<usize>();
+        if size < wanted {
+            return Err(invalid(format!("expected a table of at least {wanted} bytes, found {size}")));
+        }
+        // SAFETY: as above, and the table has all fields of this version.
+        let table = unsafe { table.as_ref() };
+        if !table.alignment.is_power_of_two() || table.alignment > MAX_ALIGNMENT {
+            let found = table.alignment;
+            return Err(invalid(format!(
+                "expected an alignment of a power of two up to {MAX_ALIGNMENT}, found {found}"
+            )));
+        }
+        if table.device.kind == Device::CPU.kind {
+            return Err(invalid("expected the kind of a device with memory of its own, found that of the host".into()));
+        }
+        Ok(Some(Memory { table, sites: CallSites::of(plugin, "") }))
+    }
+
+    /// Returns the name of the plugin.
+    pub fn plugin(&self) -> &'static str {
+        self.sites.at(Entry::Run).plugin
+    }
+
+    /// Returns true if the device serves one run at a time.
+    pub fn serves_one_run(&self) -> bool {
+        self.table.flags & ONE_RUN != 0
+    }
+
+    /// Calls a function of the table under the plugin's name.
+    fn call(&self, f: impl FnOnce(*const crate::device::Report) -> i32) -> Result<()> {
+        let site = self.sites.at(Entry::Run);
+        let _entered = crate::entries::enter(site);
+        match Failure::of(f).map_err(|error| error.with_entry(site.plugin, "memory"))? {
+            PENDING => Err(Error::new("expected a finished copy").with_entry(site.plugin, "memory")),
+            _ => Ok(()),
+        }
+    }
+
+    /// Allocates a buffer.
+    ///
+    /// # Errors
+    /// If the device has no such memory left.
+    pub fn allocate(&self, bytes: usize) -> Result<Buffer> {
+        let mut handle = std::ptr::null_mut();
+        // SAFETY: the place for the result is valid for the call.
+        self.call(|report| unsafe { (self.table.allocate)(self.table.this, report, bytes, &raw mut handle) })?;
+        let handle = NonNull::new(handle).ok_or_else(|| Error::new("allocate: expected a buffer, found none"))?;
+        Ok(Buffer { allocation: Arc::new(Allocation { memory: self.clone(), handle }), bytes })
+    }
+}
+
+/// Buffer of a device. Released with the last copy.
+#[derive(Clone)]
+pub struct Buffer {
+    allocation: Arc<Allocation>,
+    bytes: usize,
+}
+
+struct Allocation {
+    memory: Memory,
+    handle: BufferHandle,
+}
+
+// SAFETY: the handle is opaque to the host, and the plugin's functions may be called from any thread.
+unsafe impl Send for Allocation {}
+// SAFETY: as above.
+unsafe impl Sync for Allocation {}
+
+impl Drop for Allocation {
+    fn drop(&mut self) {
+        let _entered = crate::entries::enter(self.memory.sites.at(Entry::Release));
+        // SAFETY: `allocate` returned the buffer, and nobody else has it any more.
+        unsafe { (self.memory.table.release)(self.memory.table.this, self.handle.as_ptr()) };
+    }
+}
+
+impl Buffer {
+    fn check(&self, offset: usize, bytes: usize) -> Result<()> {
+        match offset.checked_add(bytes).is_some_and(|end| end <= self.bytes) {
+            true => Ok(()),
+            false => {
+                Err(Error::new(format!("expected a range of {} bytes, found {bytes} bytes at {offset}", self.bytes)))
+            }
+        }
+    }
+
+    /// Copies from the host.
+    ///
+    /// # Errors
+    /// If the range exceeds the buffer, or the device fails.
+    pub fn copy_in(&self, offset: usize, from: &[u8]) -> Result<()> {
+        self.check(offset, from.len())?;
+        let Allocation { memory, handle } = &*self.allocation;
+        let (table, handle, from, bytes) = (memory.table, handle.as_ptr(), from.as_ptr().cast(), from.len());
+        // SAFETY: the source is borrowed for the call, and the range lies within the buffer.
+        memory.call(|report| unsafe { (table.copy_in)(table.this, report, handle, offset, from, bytes) })
+    }
+
+    /// Copies to the host.
+    ///
+    /// # Errors
+    /// If the range exceeds the buffer, or the device fails.
+    pub fn copy_out(&self, offset: usize, to: &mut [u8]) -> Result<()> {
+        self.check(offset, to.len())?;
+        let Allocation { memory, handle } = &*self.allocation;
+        let (table, handle, to, bytes) = (memory.table, handle.as_ptr(), to.as_mut_ptr().cast(), to.len());
+        // SAFETY: the target is borrowed for the call, and the range lies within the buffer.
+        memory.call(|report| unsafe { (table.copy_out)(table.this, report, handle, offset, to, bytes) })
+    }
+
+    fn descriptor(&self, dtype: DType, shape: *const usize, rank: usize, offset: usize) -> Tensor {
+        let Allocation { memory, handle } = &*self.allocation;
+        Tensor {
+            data: handle.as_ptr().cast(),
+            device: memory.table.device,
+            ndim: rank as i32,
+            dtype,
+            shape: shape.cast_mut().cast(),
+            strides: std::ptr::null_mut(),
+            byte_offset: offset as u64,
+        }
+    }
+
+    /// Returns a view of a dense tensor in the buffer, which must not be in the host's memory.
+    pub fn tensor<'a>(&'a self, dtype: DType, shape: &'a [usize], offset: usize) -> TensorRef<'a> {
+        let raw = self.descriptor(dtype, shape.as_ptr(), shape.len(), offset);
+        // SAFETY: shape and buffer are borrowed for `'a`; the view exposes no memory of a device as a slice.
+        unsafe { TensorRef::from_raw(raw) }
+    }
+
+    /// Returns a mutable view of a dense tensor in the buffer.
+    pub fn tensor_mut<'a>(&'a self, dtype: DType, shape: &'a mut [usize], offset: usize) -> TensorMut<'a> {
+        let raw = self.descriptor(dtype, shape.as_ptr(), shape.len(), offset);
+        // SAFETY: as above.
+        unsafe { TensorMut::from_raw(raw) }
+    }
+}
+
+/// Unfinished work of a run.
+pub struct Event {
+    table: EventTable,
+    sites: &'static CallSites,
+}
+
+// SAFETY: the functions of an event may be called on any thread, by its contract.
+unsafe impl Send for Event {}
+// SAFETY: as above.
+unsafe impl Sync for Event {}
+
+impl Event {
+    /// Waits until the work is done or `time` has passed. Returns true if it is done.
+    ///
+    /// # Errors
+    /// If the work failed.
+    pub fn wait(&self, time: Duration) -> Result<bool> {
+        let site = self.sites.at(Entry::Run);
+        let _entered = crate::entries::enter(site);
+        let milliseconds = u32::try_from(time.as_millis()).unwrap_or(u32::MAX);
+        // SAFETY: the event has not been released.
+        let status = Failure::of(|report| unsafe { (self.table.wait)(self.table.this, report, milliseconds) });
+        Ok(status.map_err(|error| error.with_entry(site.plugin, "run"))? == OK)
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        let _entered = crate::entries::enter(self.sites.at(Entry::Release));
+        // SAFETY: the event is released once.
+        unsafe { (self.table.release)(self.table.this) };
+    }
+}
+
+/// Run that may hand over unfinished work.
+struct Pending {
+    dependencies: Vec<EventTable>,
+    submitted: Option<EventTable>,
+}
+
+thread_local! {
+    static CURRENT: RefCell<Option<Pending>> = const { RefCell::new(None) };
+}
+
+/// Calls `run`, during which the plugin may hand over its unfinished work and ask for the runs that it depends on.
+pub fn submitting<R>(plugin: &str, dependencies: &[&Event], run: impl FnOnce() -> R) -> (R, Option<Event>) {
+    let dependencies = dependencies.iter().map(|event| event.table).collect();
+    let outer = CURRENT.replace(Some(Pending { dependencies, submitted: None }));
+    let result = run();
+    let submitted = CURRENT.replace(outer).and_then(|pending| pending.submitted);
+    (result, submitted.map(|table| Event { table, sites: CallSites::of(plugin, "") }))
+}
+
+unsafe extern "C" fn current_dependencies(to: *mut *const EventTable) -> usize {
+    CURRENT.with_borrow(|current| {
+        let events = current.as_ref().map_or(&[][..], |pending| &pending.dependencies);
+        // SAFETY: the caller passes a pointer to a place for the result. The vector does not change until `run` returns.
+        unsafe { to.write(events.as_ptr()) };
+        events.len()
+    })
+}
+
+unsafe extern "C" fn take_event(event: *const EventTable) -> i32 {
+    CURRENT.with_borrow_mut(|current| match current {
+        Some(pending) if pending.submitted.is_none() => {
+            // SAFETY: the caller passes a valid event, which is copied.
+            pending.submitted = Some(unsafe { *event });
+            OK
+        }
+        _ => crate::device::table::FAILED,
+    })
+}
+
+/// Returns the service [`STREAM_SERVICE`](crate::device::STREAM_SERVICE).
+pub fn stream_service() -> NonNull<c_void> {
+    static TABLE: StreamTable =
+        StreamTable { struct_size: size_of::<StreamTable>(), dependencies: current_dependencies, submit: take_event };
+    NonNull::from(&TABLE).cast()
+}

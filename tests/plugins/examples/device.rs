@@ -1,0 +1,256 @@
+//! A device with memory and threads of its own, which exists to test the host: it computes with the host's reference kernels,
+//! after a time that a file beside the library names.
+
+use byoc_plugin_api::device::{
+    BufferHandle, Completion, DEVICE_LOST, DeviceMemory, MEMORY_KEY, MemoryKey, Transfer, answer_memory, dependencies,
+    submit,
+};
+use byoc_plugin_api::{
+    Call, Candidate, Codegen, CompiledRegion, DType, Description, Device, Error, Executable, Graph, LoadRequest,
+    Loader, Prepared, Region, Result, Services, Tensor, TensorMut, TensorRef, Verdict,
+};
+use serde::Deserialize;
+use std::ffi::c_void;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, OnceLock};
+use std::time::Duration;
+
+byoc_plugin_api::declare_plugin!("device", "1.0.0");
+byoc_plugin_api::register!(|context, registry| {
+    let path = context.path.with_extension("json");
+    let text = if path.exists() { std::fs::read_to_string(&path)? } else { "{}".to_owned() };
+    let config: Config = serde_json::from_str(&text)?;
+    registry.codegen("device", Backend);
+    registry.loader("device", DeviceLoader { config, lost: Arc::default(), memory: OnceLock::new() });
+    Ok(())
+});
+
+/// DLPack's code of a device that has none of its own.
+const EXTENSION: Device = Device { kind: 12, id: 0 };
+
+/// Content of the file beside the library.
+#[derive(Clone, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Config {
+    /// Time of a run in milliseconds.
+    milliseconds: u64,
+    /// Serves one run at a time.
+    one_run: bool,
+    /// `lost`: a run reports that the device is gone; `hang`: it never ends; `full`: there is no memory.
+    fault: String,
+}
+
+struct Backend;
+
+impl Codegen for Backend {
+    fn describe(&self) -> Result<Description> {
+        let operators = ["nn.conv2d", "nn.bias_add", "nn.relu", "add", "multiply", "nn.max_pool2d", "tanh", "nn.dense"];
+        Ok(Description {
+            about: "computes with the host's reference kernels in a memory of its own".into(),
+            operators: operators.map(String::from).to_vec(),
+            device_memory: true,
+            ..Description::default()
+        })
+    }
+
+    fn judge(&self, _: &Candidate) -> Verdict {
+        Verdict::Supported
+    }
+
+    fn compile(&self, region: &Region<'_>) -> Result<CompiledRegion> {
+        Ok(CompiledRegion::new(&region.graph.symbol, "device", region.graph.to_json()))
+    }
+}
+
+struct DeviceLoader {
+    config: Config,
+    lost: Arc<AtomicBool>,
+    memory: OnceLock<Vec<u8>>,
+}
+
+impl Loader for DeviceLoader {
+    fn load(&self, region: &LoadRequest<'_>) -> Result<Box<dyn Executable>> {
+        let graph = Graph::from_json(&String::from_utf8_lossy(region.blob))?;
+        Ok(Box::new(LoadedRegion {
+            config: self.config.clone(),
+            lost: self.lost.clone(),
+            reference: Arc::new(region.services.reference(&graph, region.constants)?),
+            services: region.services.clone(),
+        }))
+    }
+
+    fn query(&self, key: &str, data: &[u8]) -> Result<Option<Vec<u8>>> {
+        match key {
+            MEMORY_KEY => {
+                MemoryKey::parse(data)?;
+                Ok(Some(self.memory.get_or_init(|| answer_memory(OwnMemory { config: self.config.clone() })).clone()))
+            }
+            "blob.native" => Ok(Some(b"false".to_vec())),
+            _ => Ok(None),
+        }
+    }
+}
+
+struct OwnMemory {
+    config: Config,
+}
+
+/// Buffer: the device's memory, which happens to be memory of the process.
+struct Buffer(Box<[u64]>);
+
+impl OwnMemory {
+    fn bytes(at: Transfer) -> *mut u8 {
+        // SAFETY: the handle is a `Buffer` that has not been released.
+        let buffer = unsafe { &mut *at.buffer.as_ptr().cast::<Buffer>() };
+        buffer.0.as_mut_ptr().cast::<u8>().wrapping_add(at.offset)
+    }
+}
+
+impl DeviceMemory for OwnMemory {
+    fn device(&self) -> Device {
+        EXTENSION
+    }
+
+    fn alignment(&self) -> usize {
+        128
+    }
+
+    fn serves_one_run(&self) -> bool {
+        self.config.one_run
+    }
+
+    fn allocate(&self, bytes: usize) -> Result<BufferHandle> {
+        if self.config.fault == "full" {
+            return Err(
+                Error::new(format!("expected {bytes} bytes of memory, found none")).hint("close other programs")
+            );
+        }
+        let buffer = Box::new(Buffer(vec![0x5a5a; bytes.div_ceil(8)].into()));
+        Ok(NonNull::from(Box::leak(buffer)).cast())
+    }
+
+    fn release(&self, buffer: BufferHandle) {
+        // SAFETY: `allocate` leaked the buffer, and the host releases it once.
+        drop(unsafe { Box::from_raw(buffer.as_ptr().cast::<Buffer>()) });
+    }
+
+    fn copy_in(&self, to: Transfer, from: &[u8]) -> Result<()> {
+        // SAFETY: the host checks the range, and orders the copy after the runs that use it.
+        unsafe { OwnMemory::bytes(to).copy_from_nonoverlapping(from.as_ptr(), from.len()) };
+        Ok(())
+    }
+
+    fn copy_out(&self, from: Transfer, to: &mut [u8]) -> Result<()> {
+        // SAFETY: as above.
+        unsafe { to.as_mut_ptr().copy_from_nonoverlapping(OwnMemory::bytes(from), to.len()) };
+        Ok(())
+    }
+}
+
+struct LoadedRegion {
+    config: Config,
+    lost: Arc<AtomicBool>,
+    reference: Arc<Box<dyn Executable>>,
+    services: Services,
+}
+
+/// Work of a run, and what became of it.
+#[derive(Clone)]
+struct Work(Arc<(Mutex<Option<Result<()>>>, Condvar)>);
+
+impl Completion for Work {
+    fn wait(&self, time: Duration) -> Result<bool> {
+        let (outcome, changed) = &*self.0;
+        let guard = outcome.lock().unwrap();
+        let (guard, _) = changed.wait_timeout_while(guard, time, |outcome| outcome.is_none()).unwrap();
+        guard.clone().map_or(Ok(false), |outcome| outcome.map(|()| true))
+    }
+}
+
+/// Operand of a run: a tensor in the memory of the device or of the host.
+struct Operand {
+    dtype: DType,
+    shape: Vec<usize>,
+    data: *mut c_void,
+}
+
+// SAFETY: the host keeps the memory until the work is done.
+unsafe impl Send for Operand {}
+
+impl Operand {
+    fn new(raw: &Tensor, shape: &[usize]) -> Operand {
+        let offset = raw.byte_offset as usize;
+        let data = match raw.device == EXTENSION {
+            true => {
+                let buffer = NonNull::new(raw.data).expect("a buffer").cast();
+                OwnMemory::bytes(Transfer { buffer, offset }).cast()
+            }
+            false => raw.data.wrapping_add(offset).cast(),
+        };
+        Operand { dtype: raw.dtype, shape: shape.to_vec(), data }
+    }
+
+    fn len(&self) -> usize {
+        self.shape.iter().product::<usize>() * self.dtype.size()
+    }
+}
+
+impl LoadedRegion {
+    /// Returns the work of a run.
+    fn work(&self, inputs: Vec<Operand>, outputs: Vec<Operand>) -> impl FnOnce() -> Result<()> + Send + 'static {
+        let (config, reference, lost) = (self.config.clone(), self.reference.clone(), self.lost.clone());
+        move || {
+            std::thread::sleep(Duration::from_millis(config.milliseconds));
+            if config.fault == "hang" {
+                loop {
+                    std::thread::park();
+                }
+            }
+            if config.fault == "lost" || lost.load(Ordering::Relaxed) {
+                lost.store(true, Ordering::Relaxed);
+                return Err(Error::new("the device does not answer").code(DEVICE_LOST).hint("switch it off and on"));
+            }
+            // SAFETY: the host keeps the operands until the work is done, and nothing else writes them.
+            let bytes =
+                |operand: &Operand| unsafe { std::slice::from_raw_parts_mut(operand.data.cast::<u8>(), operand.len()) };
+            let inputs: Vec<TensorRef<'_>> =
+                inputs.iter().map(|operand| TensorRef::new(operand.dtype, &operand.shape, bytes(operand))).collect();
+            let mut shapes: Vec<Vec<usize>> = outputs.iter().map(|operand| operand.shape.clone()).collect();
+            let mut targets: Vec<TensorMut<'_>> = outputs
+                .iter()
+                .zip(&mut shapes)
+                .map(|(operand, shape)| TensorMut::new(operand.dtype, shape, bytes(operand)))
+                .collect();
+            reference.run(Call { inputs: &inputs, outputs: &mut targets, workspace: &mut [], plan: 0 })
+        }
+    }
+}
+
+impl Executable for LoadedRegion {
+    fn prepare(&self, inputs: &[&[usize]]) -> Result<Prepared> {
+        self.reference.prepare(inputs)
+    }
+
+    fn run(&self, call: Call<'_, '_>) -> Result<()> {
+        let inputs: Vec<Operand> = call.inputs.iter().map(|t| Operand::new(t.raw(), t.shape())).collect();
+        let outputs: Vec<Operand> = call.outputs.iter().map(|t| Operand::new(t.raw(), t.shape())).collect();
+        let work = self.work(inputs, outputs);
+        let before: Vec<Work> = dependencies(&self.services).own::<Work>().cloned().collect();
+        let done = Work(Arc::default());
+        let ended = done.clone();
+        std::thread::spawn(move || {
+            let ready = before.iter().try_for_each(|work| work.wait(Duration::MAX).map(|_| ()));
+            let outcome = ready.and_then(|()| work());
+            *ended.0.0.lock().unwrap() = Some(outcome);
+            ended.0.1.notify_all();
+        });
+        let Err(work) = submit(&self.services, done) else { return Ok(()) };
+        while !work.wait(Duration::from_millis(10))? {
+            if self.services.cancelled() {
+                return Err(Error::cancelled());
+            }
+        }
+        Ok(())
+    }
+}
