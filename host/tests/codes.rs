@@ -88,7 +88,8 @@ fn reports_released_constants() {
     let planned = plan(&builder.module, &[], &[]).unwrap();
     assert_eq!(needed_constants(&planned.program, |_| true), [true]);
     let pool = Arc::new(Pool::new(1).unwrap());
-    let diagnostic = Executor::with_partial_constants(planned.program, vec![None], Vec::new(), pool).unwrap_err();
+    let diagnostic =
+        Executor::with_partial_constants(planned.program, vec![None], Vec::new(), Vec::new(), pool).unwrap_err();
     assert_eq!(diagnostic.code, codes::runtime::CONSTANTS_GONE, "{diagnostic}");
     assert!(diagnostic.message.contains("main"), "{diagnostic}");
 }

@@ -55,7 +55,7 @@ fn module(text: &str) -> Module {
 
 /// Creates the executor of a module on the host alone.
 fn executor(module: &Module) -> Executor {
-    let planned = plan(module, &[]).unwrap();
+    let planned = plan(module, &[], &[]).unwrap();
     Executor::new(planned.program, planned.constants, Vec::new(), Arc::new(Pool::new(1).unwrap())).unwrap()
 }
 

@@ -99,6 +99,9 @@ pub struct BackendOption {
     pub about: String,
     /// Accepted values; the first is the default. Any value is accepted if the list is empty.
     pub values: Vec<String>,
+    /// True if the option may be set when a compiled region is loaded, over what it was compiled with.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub load: bool,
 }
 
 /// Quantization scheme of a backend.

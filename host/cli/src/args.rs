@@ -89,9 +89,12 @@ pub struct BuildArgs {
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     pub backend: Vec<String>,
     /// Option of a backend that --backend names, such as mychip.half=true; "byoc plugins show mychip" lists its options
-    /// with their values (may be repeated).
+    /// with their values. For an artifact, an option that applies when its regions are loaded (may be repeated).
     #[arg(long = "backend-option", value_name = "NAME.OPTION=VALUE", value_parser = parse_backend_option)]
     pub backend_options: Vec<(String, String, String)>,
+    /// Device of a backend, such as mychip=1; "byoc plugins show mychip" lists its devices (may be repeated).
+    #[arg(long = "device", value_name = "NAME=ID", value_parser = parse_device)]
+    pub devices: Vec<(String, String)>,
     /// Unsupported option; backends are selected with --backend.
     #[arg(long, value_name = "NAME", hide = true)]
     pub target: Option<String>,
@@ -615,6 +618,13 @@ fn parse_backend_option(text: &str) -> Result<(String, String, String), String> 
             Ok((name.to_owned(), option.to_owned(), value.to_owned()))
         }
         _ => Err("expected NAME.OPTION=VALUE: a backend, one of its options, and its value".to_owned()),
+    }
+}
+
+fn parse_device(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, id)) if !name.is_empty() && !id.is_empty() => Ok((name.to_owned(), id.to_owned())),
+        _ => Err("expected NAME=ID: a backend, and one of its devices".to_owned()),
     }
 }
 

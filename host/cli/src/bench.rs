@@ -15,8 +15,8 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode, Failure> {
     if let Some(path) = &args.trace {
         output::check([path.as_path()])?;
     }
-    let session = ready::session(&args.build)?;
-    let prepared = ready::prepare(&args.model, &args.build, &args.input, &session)?;
+    let mut session = ready::session(&args.build)?;
+    let prepared = ready::prepare(&args.model, &args.build, &args.input, &mut session)?;
     let inputs = prepared.given.resolve(&prepared.model, Some(0))?;
     let _interruptible = cancel_on_interrupt(&session.cancel);
     // Warm-up: caches, pages and clock rates settle in a few runs.

@@ -68,5 +68,14 @@ fn show(name: &str, plugins: &PluginDirArgs, talk: &DiagnosticArgs) -> Result<Ex
         };
         println!("  {option} ({values}): {}", described.about);
     }
+    let devices = backend.devices()?;
+    if !devices.is_empty() {
+        println!("\ndevices, chosen with --device {name}=ID:");
+    }
+    for device in devices {
+        let memory = if device.memory > 0 { format!(", {} MiB", device.memory >> 20) } else { String::new() };
+        let about = if device.about.is_empty() { String::new() } else { format!(", {}", device.about) };
+        println!("  {}: {}{memory}{about}", device.id, device.name);
+    }
     Ok(ExitCode::SUCCESS)
 }

@@ -160,6 +160,7 @@ fn c_files(name: &str) -> Files {
         (format!("{name}.c"), source),
         ("byoc_plugin.h".into(), host::C_HEADER.into()),
         ("byoc_json.h".into(), host::C_JSON_HEADER.into()),
+        ("byoc_device.h".into(), host::C_DEVICE_HEADER.into()),
         ("Makefile".into(), fill_template(include_str!("../templates/Makefile"), name)),
         ("README.md".into(), fill_template(include_str!("../templates/plugin_c.md"), name)),
         (".gitignore".into(), "*.so\n/plugins\n".into()),

@@ -6,6 +6,7 @@ use super::inputs::InputSources;
 use super::interrupt::cancel_on_interrupt;
 use super::{escape, render};
 use byoc::artifact;
+use byoc::build::backend::Backend;
 use byoc::build::{self, BuildOptions, BuildOutput, RefusalSummary};
 use byoc::error::Failure;
 use byoc::frontend::folder::{TestFolder, TestSet};
@@ -49,6 +50,7 @@ pub fn session(args: &BuildArgs) -> Result<Session, Failure> {
         false => Session::new(&args.plugins.plugin_dirs, threads)?,
     };
     session.allow_native = args.allow_native;
+    session.choices.devices = args.devices.iter().cloned().collect();
     Ok(session)
 }
 
@@ -221,22 +223,37 @@ pub fn recorded(folder: &TestFolder, set: &TestSet, given: InputSources) -> Resu
     Ok(given.with_recorded(names.zip(set.read_inputs(&ports)?)))
 }
 
+/// Sets the options for the backends of an artifact, all of which have to apply when regions are loaded.
+fn choose_load_options(path: &Path, args: &BuildArgs, session: &mut Session) -> Result<(), Failure> {
+    for (name, option, value) in &args.backend_options {
+        let mut backend = Backend::find(&session.registry, name)?;
+        backend.choose(option, value)?;
+        if !backend.description.options.get(option).is_some_and(|described| described.load) {
+            let message = format!(
+                "{name}.{option} has no effect on the compiled artifact {}: it is set when a model is compiled",
+                path.display()
+            );
+            return Err(Diagnostic::error(codes::plugins::UNKNOWN_OPTION, message)
+                .help(format!("\"byoc inspect {}\" prints the options it was compiled with", path.display()))
+                .into());
+        }
+        let options = session.choices.load_options.entry(name.clone()).or_default();
+        options.insert(option.clone(), value.clone());
+    }
+    Ok(())
+}
+
 /// Reads, builds and loads a model or an artifact.
 pub fn prepare(
     path: &Path,
     build_args: &BuildArgs,
     input: &InputArgs,
-    session: &Session,
+    session: &mut Session,
 ) -> Result<PreparedModel, Failure> {
-    if let (true, Some((name, option, _))) = (is_artifact(path), build_args.backend_options.first()) {
-        let message = format!(
-            "{name}.{option} has no effect on the compiled artifact {}: it is set when a model is compiled",
-            path.display()
-        );
-        return Err(Diagnostic::error(codes::plugins::UNKNOWN_OPTION, message)
-            .help(format!("\"byoc inspect {}\" prints the options it was compiled with", path.display()))
-            .into());
+    if is_artifact(path) {
+        choose_load_options(path, build_args, session)?;
     }
+    let session = &*session;
     let given = given(path, input)?;
     let host_alone = is_host_only(build_args)?;
     let start = Instant::now();

@@ -26,8 +26,8 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     if args.describe {
         return describe(args);
     }
-    let session = ready::session(&args.build)?;
-    let prepared = ready::prepare(&args.model, &args.build, &args.input, &session)?;
+    let mut session = ready::session(&args.build)?;
+    let prepared = ready::prepare(&args.model, &args.build, &args.input, &mut session)?;
     let outputs = prepared.model.outputs().len();
     if let Some(path) = args.output.as_deref().filter(|path| is_npy(path) && outputs != 1) {
         let message = format!("{} holds one array, and the model has {outputs} outputs", path.display());

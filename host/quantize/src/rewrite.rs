@@ -471,7 +471,7 @@ mod tests {
     }
 
     fn run(module: &Module, x: &Tensor) -> Vec<Tensor> {
-        let planned = plan(module, &[]).unwrap();
+        let planned = plan(module, &[], &[]).unwrap();
         let pool = Arc::new(Pool::new(1).unwrap());
         let executor = Executor::new(planned.program, planned.constants, Vec::new(), pool).unwrap();
         executor.run(std::slice::from_ref(x)).unwrap()

@@ -16,6 +16,7 @@
 
 pub mod artifact;
 pub mod cancel;
+pub mod choices;
 pub mod compiled;
 pub mod error;
 pub mod exec;

@@ -227,6 +227,7 @@ fn load_program(
             .collect();
         let signature = region.signature().map_err(|reason| Failure::new(codes::artifacts::MALFORMED, reason))?;
         options["region"] = region.load_options(&signature);
+        session.choices.add_to(&mut options, &region.backend, &compiled.options["backend_options"][&region.backend]);
         let request = LoadRequest {
             symbol: &region.symbol,
             blob: &region.blob,
@@ -244,7 +245,8 @@ fn load_program(
                 if let Some(slot) = about.space.and_then(|space| spaces.get_mut(space as usize)).filter(|s| s.is_none())
                 {
                     let loader = (&*region.loader, loader.as_ref());
-                    match session.devices.space(loader, &region.plugin.name, "", &session.metrics) {
+                    let device = session.choices.device(&region.backend);
+                    match session.devices.space(loader, &region.plugin.name, device, &session.metrics) {
                         Ok(space) => *slot = space,
                         Err(error) => warnings.push(in_host_memory(&error)),
                     }

@@ -1,6 +1,7 @@
 //! State shared by a whole process: threads, services for plugins, and the plugins found.
 
 use crate::cancel::Cancel;
+use crate::choices::Choices;
 use crate::error::Failure;
 use crate::exec::Pool;
 use crate::limits;
@@ -26,6 +27,8 @@ pub struct Session {
     pub registry: Registry,
     /// Memories of the devices of plugins.
     pub devices: Devices,
+    /// Devices and options that the user chose.
+    pub choices: Choices,
     /// True (the default) if regions of artifacts may hold native code, which runs with the rights of the process.
     pub allow_native: bool,
 }
@@ -59,6 +62,7 @@ impl Session {
             cancel,
             registry: Registry::empty(),
             devices: Devices::default(),
+            choices: Choices::default(),
             allow_native: true,
         })
     }

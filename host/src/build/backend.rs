@@ -8,10 +8,12 @@ use byoc_ir::ir::{ExprId, Module};
 use byoc_ir::op::{self, Cost, Params};
 use byoc_plugin_api::host::LoadedPlugin;
 use byoc_plugin_api::{self as api, Codegen, Description};
+use byoc_runtime::choices::{Choices, DESCRIBE_KEY, DEVICES_KEY, Device};
 use byoc_runtime::error::Failure;
 use byoc_runtime::plugin::bridge::{self, ConstantTable, Group};
 use byoc_runtime::plugin::fault;
 use byoc_runtime::plugin::registry::{PluginFile, Registry};
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -31,6 +33,8 @@ pub struct Backend<'r> {
     pub layouts: Vec<DesiredLayout>,
     /// Options that the user chose.
     pub chosen: BTreeMap<String, String>,
+    /// Options and device as an object, for the entries of the backend.
+    pub choices: Value,
     /// Pattern table without the entries that could not be parsed; every name begins with the name of the backend.
     pub table: Vec<Entry>,
     /// Warnings about errors in the description or the pattern table.
@@ -47,7 +51,17 @@ impl<'r> Backend<'r> {
         let Some(plugin) = file.plugin() else {
             return Err(Failure::new(codes::plugins::NO_CODEGEN, format!("the plugin of {name} is not loaded")));
         };
-        let mut description = codegen.describe().map_err(|e| fault(&e))?;
+        let description = codegen.describe().map_err(|e| fault(&e))?;
+        Ok(Backend::described(name, codegen, plugin, file, description))
+    }
+
+    fn described(
+        name: &str,
+        codegen: Arc<dyn Codegen>,
+        plugin: &'r LoadedPlugin,
+        file: &'r PluginFile,
+        mut description: Description,
+    ) -> Backend<'r> {
         let mut warnings = description_warnings(name, &description);
         let parsed = parse_table(&description.patterns, Checks::Allowed);
         warnings.extend(parsed.diagnostics.into_iter().map(|d| table_warning(name, &description.patterns, d)));
@@ -92,12 +106,65 @@ impl<'r> Backend<'r> {
             }
             known
         });
-        let chosen = BTreeMap::new();
-        Ok(Backend { name: name.to_owned(), codegen, plugin, file, description, layouts, chosen, table, warnings })
+        let (name, chosen, choices) = (name.to_owned(), BTreeMap::new(), json!({}));
+        Backend { name, codegen, plugin, file, description, layouts, chosen, choices, table, warnings }
+    }
+
+    /// Returns the backend with its description under the options that the user chose and the devices of the session.
+    ///
+    /// # Errors
+    /// E0406 if the backend fails, E0427 if it has no such device.
+    pub fn configured(self, choices: &Choices) -> Result<Backend<'r>, Failure> {
+        let device = choices.device(&self.name);
+        if !device.is_empty() {
+            self.check_device(device)?;
+        }
+        let choices = choices.of(&self.name, &self.chosen);
+        if choices == json!({}) {
+            return Ok(self);
+        }
+        let answer = self.codegen.query(DESCRIBE_KEY, choices.to_string().as_bytes()).map_err(|e| fault(&e))?;
+        let Some(answer) = answer else { return Ok(Backend { choices, ..self }) };
+        let description = Description::from_json_lossy(&String::from_utf8_lossy(&answer));
+        let Backend { name, codegen, plugin, file, chosen, .. } = self;
+        Ok(Backend { chosen, choices, ..Backend::described(&name, codegen, plugin, file, description) })
+    }
+
+    /// Returns the devices of the backend; none if it does not list any.
+    ///
+    /// # Errors
+    /// E0406 if the backend fails, or its answer is not a list of devices.
+    pub fn devices(&self) -> Result<Vec<Device>, Failure> {
+        let answer = self.codegen.query(DEVICES_KEY, b"{}").map_err(|e| fault(&e))?;
+        let Some(answer) = answer else { return Ok(Vec::new()) };
+        serde_json::from_slice(&answer).map_err(|error| {
+            let message = format!("plugin {}: {DEVICES_KEY}: expected a list of devices: {error}", self.plugin.name);
+            Failure::new(codes::plugins::PLUGIN_FAULT, message)
+        })
+    }
+
+    fn check_device(&self, device: &str) -> Result<(), Failure> {
+        let known: Vec<String> = self.devices()?.into_iter().map(|device| device.id).collect();
+        if known.iter().any(|id| id == device) {
+            return Ok(());
+        }
+        let message = format!("{} has no device \"{device}\"", self.name);
+        let listed = if known.is_empty() { "the backend lists no devices".into() } else { known.join(", ") };
+        let help = format!("\"byoc plugins show {}\" lists the devices with their properties", self.name);
+        let error = Diagnostic::error(codes::plugins::UNKNOWN_OPTION, message);
+        Err(error.note(format!("devices of the backend: {listed}")).help(help).into())
     }
 }
 
 impl Backend<'_> {
+    /// Returns the attributes of a candidate: the choices of the user as JSON text, if there are any.
+    fn candidate_attrs(&self) -> Vec<api::Attr> {
+        match self.choices.as_object().is_none_or(serde_json::Map::is_empty) {
+            true => Vec::new(),
+            false => vec![api::Attr::new("options", api::AttrValue::Str(self.choices.to_string().into()))],
+        }
+    }
+
     /// Sets an option that the user chose.
     ///
     /// # Errors
@@ -284,7 +351,7 @@ impl<'b, 'r> PluginJudge<'b, 'r> {
             graph,
             constants: constants.handles.into(),
             outside_users: candidate.outside_users as u32,
-            attrs: Vec::new().into(),
+            attrs: self.backend.candidate_attrs().into(),
         })
     }
 }

@@ -64,8 +64,8 @@ impl<'a> RegionCompiler<'a> {
         let bad_graph = |e: String| compile_error(Diagnostic::error(codes::plugins::BAD_GRAPH, e));
         graph.check(table.handles.len()).map_err(bad_graph)?;
         let mut options = self.options.clone();
-        if !backend.chosen.is_empty() {
-            options["backend_options"] = json!(backend.chosen);
+        for (key, value) in backend.choices.as_object().into_iter().flatten() {
+            options[key] = value.clone();
         }
         let region = Region { graph: &graph, constants: &table.handles, options: &options };
         let compiled = backend.codegen.compile(&region).map_err(|error| {

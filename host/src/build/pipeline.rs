@@ -82,6 +82,8 @@ pub fn build(
     let mut warnings = loaded.warnings;
     let mut backends = backends(session, &options.backends)?;
     choose(&mut backends, &options.backend_options)?;
+    let backends =
+        backends.into_iter().map(|backend| backend.configured(&session.choices)).collect::<Result<Vec<_>, _>>()?;
     for backend in &backends {
         warnings.extend(backend.warnings.iter().cloned());
     }

@@ -34,7 +34,7 @@ pub fn floats(random: &mut Random, shape: &[usize]) -> Tensor {
 
 /// Creates the executor of a module on the host alone.
 pub fn executor(module: &Module) -> Executor {
-    let planned = plan(module, &[]).unwrap();
+    let planned = plan(module, &[], &[]).unwrap();
     Executor::new(planned.program, planned.constants, Vec::new(), Arc::new(Pool::new(2).unwrap())).unwrap()
 }
 

@@ -13,7 +13,10 @@ mod sniff;
 mod sources;
 
 pub use crate::entries;
-pub use c::{ABI_TEXT as C_ABI_TEXT, ENTRY as C_ENTRY, HEADER as C_HEADER, JSON_HEADER as C_JSON_HEADER};
+pub use c::{
+    ABI_TEXT as C_ABI_TEXT, DEVICE_HEADER as C_DEVICE_HEADER, ENTRY as C_ENTRY, HEADER as C_HEADER,
+    JSON_HEADER as C_JSON_HEADER,
+};
 pub use load::load;
 pub use loaded::{LoadedPlugin, RegisteredObject, Registration};
 pub use sniff::{FileFacts, contains_text, read_facts, sniff};

@@ -50,7 +50,8 @@ fn descriptions() {
         quantization: Some(Quantization::default()),
         max_blob_bytes: Some(1),
         finite_math: true,
-        options: [("half".to_owned(), BackendOption::default())].into(),
+        device_memory: true,
+        options: [("half".to_owned(), BackendOption { load: true, ..BackendOption::default() })].into(),
         ..Description::default()
     };
     let full = value(&description.to_json());
@@ -72,7 +73,7 @@ fn header_refers_to_existing_schemas() {
         check(&schema(name), &json!({})).unwrap_or_else(|_| assert_eq!(name, "graph"));
     }
     check(&schema("options"), &json!({"cache_dir": null, "cpu_features": ["avx2"], "threads": 2})).unwrap();
-    check(&schema("options"), &json!({"backend_options": {"half": "true"}})).unwrap();
+    check(&schema("options"), &json!({"backend_options": {"half": "true"}, "device": "1"})).unwrap();
     let signature = Signature { inputs: vec![TensorType::new(DType::F32, &[2, 3])], outputs: vec![] };
     check(&schema("options"), &json!({"region": signature.to_json()})).unwrap();
     check(&schema("options"), &json!({"region": {"inputs": [{"dtype": "int8"}], "outputs": []}})).unwrap_err();

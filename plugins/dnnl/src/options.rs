@@ -30,6 +30,7 @@ pub fn table() -> BTreeMap<String, BackendOption> {
     let option = |about: &str, values: [&str; 2]| BackendOption {
         about: about.into(),
         values: values.into_iter().map(Into::into).collect(),
+        ..BackendOption::default()
     };
     BTreeMap::from([
         (BF16.to_owned(), option(bf16, ["false", "true"])),

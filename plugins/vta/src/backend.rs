@@ -41,7 +41,9 @@ impl Codegen for Vta {
         let option = |about: &str, values: &[&str]| BackendOption {
             about: about.into(),
             values: values.iter().map(|&value| value.to_owned()).collect(),
+            ..BackendOption::default()
         };
+        let simulator = BackendOption { load: true, ..option("Rules of the simulator", &Simulator::NAMES) };
         Ok(Description {
             about: format!(
                 "int8 layers on the Versatile Tensor Accelerator ({}), or on its simulator",
@@ -53,7 +55,7 @@ impl Codegen for Vta {
             options: [
                 ("profile".to_owned(), option("Rates of memory in the cycle model", &["pynq", "tsim"])),
                 ("runs".to_owned(), option("Runs of the device per region", &["region", "layer"])),
-                ("simulator".to_owned(), option("Rules of the simulator", &Simulator::NAMES)),
+                ("simulator".to_owned(), simulator),
             ]
             .into(),
             ..Description::default()

@@ -1,7 +1,8 @@
 //! Loads regions onto a device, and runs them.
 
+use crate::backend::option;
 use crate::device::Device;
-use crate::image::{Edge, Image};
+use crate::image::{Edge, Image, Simulator};
 use crate::{blob, driver, listing, pack};
 use byoc_plugin_api::{
     Call, DType, Error, Executable, LoadRequest, Loader, Prepared, Result, Services, Signature, TensorType,
@@ -41,7 +42,10 @@ fn signature(image: &Image) -> Signature {
 
 impl Loader for VtaLoader {
     fn load(&self, request: &LoadRequest<'_>) -> Result<Box<dyn Executable>> {
-        let image = blob::read(request.blob)?;
+        let mut image = blob::read(request.blob)?;
+        if let Some(simulator) = option(request.options, "simulator") {
+            image.simulator = Simulator::named(Some(simulator));
+        }
         if image.symbol != request.symbol {
             return Err(format!("expected the program of {}, found that of {}", request.symbol, image.symbol).into());
         }

@@ -6,10 +6,11 @@ use byoc_plugin_api::device::{
     submit,
 };
 use byoc_plugin_api::{
-    Call, Candidate, Codegen, CompiledRegion, DType, Description, Device, Error, Executable, Graph, LoadRequest,
-    Loader, Prepared, Region, Result, Services, Tensor, TensorMut, TensorRef, Verdict,
+    AttrValue, BackendOption, Call, Candidate, Codegen, CompiledRegion, DType, Description, Device, Error, Executable,
+    Graph, LoadRequest, Loader, Prepared, RefusalCode, Region, Result, Services, Tensor, TensorMut, TensorRef, Verdict,
 };
 use serde::Deserialize;
+use serde_json::{Value, json};
 use std::ffi::c_void;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,7 +23,10 @@ byoc_plugin_api::register!(|context, registry| {
     let text = if path.exists() { std::fs::read_to_string(&path)? } else { "{}".to_owned() };
     let config: Config = serde_json::from_str(&text)?;
     registry.codegen("device", Backend);
-    registry.loader("device", DeviceLoader { config, lost: Arc::default(), memory: OnceLock::new() });
+    registry.loader(
+        "device",
+        DeviceLoader { config, lost: Arc::default(), first: OnceLock::new(), second: OnceLock::new() },
+    );
     Ok(())
 });
 
@@ -43,19 +47,64 @@ struct Config {
 
 struct Backend;
 
+impl Backend {
+    /// Describes the backend: with the option `wide`, it supports one operator more.
+    fn description(options: &Value) -> Description {
+        let wide = options["backend_options"]["wide"] == "true";
+        let operators = ["nn.conv2d", "nn.bias_add", "nn.relu", "add", "multiply", "nn.max_pool2d", "tanh", "nn.dense"];
+        let option = |about: &str, values: &[&str], load| BackendOption {
+            about: about.into(),
+            values: values.iter().map(|&value| value.to_owned()).collect(),
+            load,
+        };
+        Description {
+            about: "computes with the host's reference kernels in a memory of its own".into(),
+            operators: operators.into_iter().chain(wide.then_some("sigmoid")).map(String::from).collect(),
+            device_memory: true,
+            options: [
+                ("wide".to_owned(), option("One operator more", &["false", "true"], false)),
+                ("fault".to_owned(), option("Failure of the device", &["none", "lost"], true)),
+            ]
+            .into(),
+            ..Description::default()
+        }
+    }
+}
+
 impl Codegen for Backend {
     fn describe(&self) -> Result<Description> {
-        let operators = ["nn.conv2d", "nn.bias_add", "nn.relu", "add", "multiply", "nn.max_pool2d", "tanh", "nn.dense"];
-        Ok(Description {
-            about: "computes with the host's reference kernels in a memory of its own".into(),
-            operators: operators.map(String::from).to_vec(),
-            device_memory: true,
-            ..Description::default()
-        })
+        Ok(Backend::description(&Value::Null))
     }
 
-    fn judge(&self, _: &Candidate) -> Verdict {
-        Verdict::Supported
+    /// Refuses products but with the option `wide`.
+    fn judge(&self, candidate: &Candidate) -> Verdict {
+        let attr = candidate.attrs.iter().find(|attr| attr.key == "options").map(|attr| &attr.value);
+        let options = match attr {
+            Some(AttrValue::Str(text)) => serde_json::from_str(text).unwrap_or_default(),
+            _ => Value::Null,
+        };
+        match &*candidate.name {
+            "multiply" if options["backend_options"]["wide"] != "true" => {
+                Verdict::refused(RefusalCode::UnsupportedOp, "expected the option wide=true")
+                    .hint("set device.wide=true")
+            }
+            _ => Verdict::Supported,
+        }
+    }
+
+    fn query(&self, key: &str, data: &[u8]) -> Result<Option<Vec<u8>>> {
+        Ok(match key {
+            "byoc.describe.1" => Some(Backend::description(&serde_json::from_slice(data)?).to_json().into_bytes()),
+            "byoc.devices.1" => Some(
+                json!([
+                    {"id": "0", "name": "first", "memory": 1u64 << 30, "about": "float32"},
+                    {"id": "1", "name": "second, without memory"},
+                ])
+                .to_string()
+                .into_bytes(),
+            ),
+            _ => None,
+        })
     }
 
     fn compile(&self, region: &Region<'_>) -> Result<CompiledRegion> {
@@ -66,14 +115,20 @@ impl Codegen for Backend {
 struct DeviceLoader {
     config: Config,
     lost: Arc<AtomicBool>,
-    memory: OnceLock<Vec<u8>>,
+    /// Memory of each device.
+    first: OnceLock<Vec<u8>>,
+    second: OnceLock<Vec<u8>>,
 }
 
 impl Loader for DeviceLoader {
     fn load(&self, region: &LoadRequest<'_>) -> Result<Box<dyn Executable>> {
         let graph = Graph::from_json(&String::from_utf8_lossy(region.blob))?;
+        let mut config = self.config.clone();
+        if let Some(fault) = region.options["backend_options"]["fault"].as_str() {
+            config.fault = fault.to_owned();
+        }
         Ok(Box::new(LoadedRegion {
-            config: self.config.clone(),
+            config,
             lost: self.lost.clone(),
             reference: Arc::new(region.services.reference(&graph, region.constants)?),
             services: region.services.clone(),
@@ -83,8 +138,15 @@ impl Loader for DeviceLoader {
     fn query(&self, key: &str, data: &[u8]) -> Result<Option<Vec<u8>>> {
         match key {
             MEMORY_KEY => {
-                MemoryKey::parse(data)?;
-                Ok(Some(self.memory.get_or_init(|| answer_memory(OwnMemory { config: self.config.clone() })).clone()))
+                let (device, mut config) = (MemoryKey::parse(data)?.device, self.config.clone());
+                let memory = match device == "1" {
+                    true => {
+                        config.fault = "full".into();
+                        &self.second
+                    }
+                    false => &self.first,
+                };
+                Ok(Some(memory.get_or_init(|| answer_memory(OwnMemory { config })).clone()))
             }
             "blob.native" => Ok(Some(b"false".to_vec())),
             _ => Ok(None),

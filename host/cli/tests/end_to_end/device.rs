@@ -143,3 +143,42 @@ fn device_without_memory_is_an_error_with_a_remedy() {
     let fixture = Fixture::new(&json!({"fault": "full"}), &chain(3));
     fixture.run(&[]).fails_with("E0406").stderr_contains(&["bytes of memory, found none", "close other programs"]);
 }
+
+#[test]
+fn options_reach_every_entry_and_devices_can_be_chosen() {
+    let program = "def @main(%x: Tensor[(8, 16), float32]) { sigmoid(multiply(nn.relu(%x), %x)) }";
+    let fixture = Fixture::new(&json!({}), program);
+    let dir = fixture.folder.path().display().to_string();
+    let offloaded = |further: &[&str]| {
+        let explained = fixture.on_device(&[&["explain", &fixture.model, "--json"], further].concat()).ok();
+        explained.json().remove(0)["totals"]["in_regions"].as_u64().unwrap()
+    };
+    assert_eq!(offloaded(&[]), 1);
+    assert_eq!(offloaded(&["--backend-option", "device.wide=true"]), 3);
+    let shown = byoc(["plugins", "show", "device", "--plugin-dir", &dir]).ok().out;
+    for line in ["devices, chosen with --device device=ID:", "0: first, 1024 MiB, float32", "1: second, without memory"]
+    {
+        assert!(shown.contains(line), "{line} in\n{shown}");
+    }
+    fixture.run(&["--device", "device=7"]).fails_with("E0427").stderr_contains(&[
+        "device has no device \"7\"",
+        "devices of the backend: 0, 1",
+        "byoc plugins show device",
+    ]);
+    fixture.run(&["--device", "device=1"]).fails_with("E0406").stderr_contains(&["bytes of memory, found none"]);
+
+    let artifact = fixture.path("model.byoc");
+    fixture.on_device(&["compile", &fixture.model, "-o", &artifact]).ok();
+    let run =
+        |further: &[&str]| byoc([&["run", &artifact, "--plugin-dir", &dir, "--input", "x=random:1"], further].concat());
+    let (plain, lost) = (run(&[]).ok(), run(&["--backend-option", "device.fault=lost"]).ok());
+    assert!(
+        !plain.err.contains("lost") && lost.err.contains("the device of device is lost"),
+        "{}{}",
+        plain.err,
+        lost.err
+    );
+    assert_eq!(plain.out, lost.out);
+    run(&["--device", "device=1"]).fails_with("E0406");
+    run(&["--backend-option", "device.wide=true"]).fails_with("E0427").stderr_contains(&["when a model is compiled"]);
+}

@@ -231,6 +231,8 @@ pub unsafe fn read<T: SizeTagged>(from: *const T) -> Option<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::device::table::{ONE_RUN, PENDING};
+    use crate::device::{EventTable, MemoryTable, Report, StreamTable};
     use std::path::Path;
     use std::process::Command;
 
@@ -253,12 +255,29 @@ mod tests {
         let mut lines = vec![tensor, Call::layout(), Dims::layout(), Candidate::layout(), Region::layout()];
         lines.extend([Compiled::layout(), Codegen::layout(), Load::layout(), Run::layout(), Executable::layout()]);
         lines.extend([Loader::layout(), Host::layout(), Plugin::layout()]);
+        lines.extend(device_layout());
         lines.into_iter().map(|line| line.to_lowercase()).collect()
+    }
+
+    /// Returns the structures of `byoc_device.h`; what C calls `self` is a keyword here.
+    fn device_layout() -> [String; 4] {
+        macro_rules! layout {
+            ($name:literal $ty:ident: $($field:ident)*) => {
+                [format!("{} {}", $name, size_of::<$ty>()),
+                 $(format!("{}={}", stringify!($field).replace("this", "self"), std::mem::offset_of!($ty, $field))),*].join(" ")
+            };
+        }
+        [
+            layout!("byoc_report" Report: context fail),
+            layout!("byoc_memory" MemoryTable: struct_size this device alignment flags allocate release copy_in copy_out),
+            layout!("byoc_event" EventTable: struct_size this wait release),
+            layout!("byoc_stream" StreamTable: struct_size dependencies submit),
+        ]
     }
 
     /// Returns a C program that prints the lines of [`rust_layout`].
     fn program(layout: &[String]) -> String {
-        let mut text = String::from("#include \"byoc_plugin.h\"\n#include <stdio.h>\nint main(void) {\n");
+        let mut text = String::from("#include \"byoc_device.h\"\n#include <stdio.h>\nint main(void) {\n");
         for line in layout {
             let mut words = line.split(' ');
             let (name, _) = (words.next().unwrap(), words.next());
@@ -269,7 +288,8 @@ mod tests {
             }
             text += "    printf(\"\\n\");\n";
         }
-        text += "    printf(\"%u %d %d %d\\n\", BYOC_ABI, BYOC_OK, BYOC_ERROR, BYOC_UNKNOWN_KEY);\n    return 0;\n}\n";
+        let constants = "BYOC_ABI, BYOC_OK, BYOC_ERROR, BYOC_UNKNOWN_KEY, BYOC_PENDING, (unsigned)BYOC_ONE_RUN";
+        text += &format!("    printf(\"%u %d %d %d %d %u\\n\", {constants});\n    return 0;\n}}\n");
         text
     }
 
@@ -292,7 +312,7 @@ mod tests {
             assert!(built.status.success(), "{compiler}:\n{}", String::from_utf8_lossy(&built.stderr));
             let printed = Command::new(&binary).output().unwrap().stdout;
             let printed = String::from_utf8(printed).unwrap();
-            let constants = format!("{ABI} {OK} {ERROR} {UNKNOWN_KEY}");
+            let constants = format!("{ABI} {OK} {ERROR} {UNKNOWN_KEY} {PENDING} {ONE_RUN}");
             layout.push(constants);
             assert_eq!(printed.lines().collect::<Vec<_>>(), layout, "{compiler}");
             layout.pop();

@@ -29,6 +29,8 @@ pub(super) use load::load;
 pub const HEADER: &str = include_str!("../../../include/byoc_plugin.h");
 /// Text of the header with the JSON reader.
 pub const JSON_HEADER: &str = include_str!("../../../include/byoc_json.h");
+/// Text of the header with the memory of devices.
+pub const DEVICE_HEADER: &str = include_str!("../../../include/byoc_device.h");
 /// Version of the header, for messages.
 pub const ABI_TEXT: &str = "1";
 /// Symbol that a C plugin exports.

@@ -1,0 +1,67 @@
+//! Choices of the user that reach the backends of a session: devices, and options.
+
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+
+/// Key of a code generator's `query` for the description of a backend under options: the data is [`Choices::of`] as JSON,
+/// the answer a description.
+pub const DESCRIBE_KEY: &str = "byoc.describe.1";
+
+/// Key of a code generator's `query` for the devices of a backend: the answer is a JSON list of [`Device`].
+pub const DEVICES_KEY: &str = "byoc.devices.1";
+
+/// Choices by backend.
+#[derive(Clone, Debug, Default)]
+pub struct Choices {
+    /// Device of each backend.
+    pub devices: BTreeMap<String, String>,
+    /// Options of each backend that apply when its regions are loaded, over those that they were compiled with.
+    pub load_options: BTreeMap<String, BTreeMap<String, String>>,
+}
+
+/// Device of a backend.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Deserialize)]
+pub struct Device {
+    /// Word that chooses the device.
+    pub id: String,
+    /// Name of the device.
+    #[serde(default)]
+    pub name: String,
+    /// Size of its memory in bytes; 0 if unknown.
+    #[serde(default)]
+    pub memory: u64,
+    /// Capabilities in words.
+    #[serde(default)]
+    pub about: String,
+}
+
+impl Choices {
+    /// Returns the device of a backend; empty for its default.
+    pub fn device(&self, backend: &str) -> &str {
+        self.devices.get(backend).map_or("", String::as_str)
+    }
+
+    /// Adds the choices for a backend to the options of an entry: `device`, and `backend_options`, which are `compiled` (those
+    /// that a region was compiled with, or is) and those of loading over them.
+    pub fn add_to(&self, options: &mut Value, backend: &str, compiled: &Value) {
+        let Some(fields) = options.as_object_mut() else { return };
+        fields.remove("device");
+        fields.remove("backend_options");
+        let mut values = compiled.as_object().cloned().unwrap_or_default();
+        let further = self.load_options.get(backend).into_iter().flatten();
+        values.extend(further.map(|(option, value)| (option.clone(), json!(value))));
+        if !values.is_empty() {
+            fields.insert("backend_options".into(), Value::Object(values));
+        }
+        if let Some(device) = self.devices.get(backend) {
+            fields.insert("device".into(), json!(device));
+        }
+    }
+
+    /// Returns the choices for a backend as an object: `device`, and the options that a build chose.
+    pub fn of(&self, backend: &str, chosen: &BTreeMap<String, String>) -> Value {
+        let mut options = json!({});
+        self.add_to(&mut options, backend, &json!(chosen));
+        options
+    }
+}
