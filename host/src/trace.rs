@@ -3,10 +3,12 @@
 
 use crate::io;
 use byoc_ir::tensor::{DType, Shape};
+use byoc_plugin_api::Span;
 use byoc_runtime::error::Failure;
 use byoc_runtime::exec::trace::{Observer, StepEvent, StepKind};
 use byoc_runtime::plugin::services::{EventPayload, RecordedEvent};
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Write;
 use std::path::Path;
@@ -37,9 +39,15 @@ impl Trace {
     /// becomes a point of a counter track.
     pub fn add_plugin_events(&self, recorded: &[RecordedEvent]) {
         let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut tracks = Tracks::default();
         for event in recorded {
             let ts = event.at.saturating_duration_since(self.start).as_nanos() as f64 / 1e3;
-            events.push(match &event.payload {
+            let event = match &event.payload {
+                EventPayload::Event(fields) if fields[Span::KEY].is_object() => {
+                    let (thread, first) = tracks.of(fields[Span::KEY]["track"].as_str().unwrap_or_default());
+                    events.extend(first);
+                    span(&event.name, fields, ts, thread)
+                }
                 EventPayload::Event(fields) => json!({
                     "name": event.name, "cat": "plugin", "ph": "i", "s": "t", "ts": ts, "pid": 1, "tid": 1,
                     "args": fields,
@@ -47,7 +55,8 @@ impl Trace {
                 EventPayload::Count(total) => json!({
                     "name": event.name, "cat": "plugin", "ph": "C", "ts": ts, "pid": 1, "args": {"total": total},
                 }),
-            });
+            };
+            events.push(event);
         }
     }
 
@@ -85,7 +94,11 @@ impl Observer for Trace {
         let sources = step.origins.iter().filter_map(|&i| event.program.sources.get(i as usize));
         let object = json!({
             "name": step.name,
-            "cat": if step.kind == StepKind::Region { "region" } else { "host" },
+            "cat": match step.kind {
+                StepKind::Region => "region",
+                StepKind::Copy => "copy",
+                _ => "host",
+            },
             "ph": "X",
             "ts": event.start.saturating_duration_since(self.start).as_nanos() as f64 / 1e3,
             "dur": micros,
@@ -101,6 +114,42 @@ impl Observer for Trace {
         });
         self.events.lock().unwrap_or_else(PoisonError::into_inner).push(object);
     }
+}
+
+/// Tracks of devices, by the numbers of their threads in the trace.
+#[derive(Default)]
+struct Tracks(BTreeMap<String, usize>);
+
+impl Tracks {
+    /// Thread of the first track; the host has number 1.
+    const FIRST: usize = 2;
+
+    /// Returns the thread of a track and, the first time, the event that names it.
+    fn of(&mut self, track: &str) -> (usize, Option<Value>) {
+        if let Some(thread) = self.0.get(track) {
+            return (*thread, None);
+        }
+        let thread = Tracks::FIRST + self.0.len();
+        self.0.insert(track.to_owned(), thread);
+        let name = json!({"name": "thread_name", "ph": "M", "pid": 1, "tid": thread, "args": {"name": track}});
+        (thread, Some(name))
+    }
+}
+
+/// Returns the event of a device's work. The host's time `ts` is that of the call at which the device's clock showed `now`.
+fn span(name: &str, fields: &Value, ts: f64, thread: usize) -> Value {
+    let time = |key: &str| fields[Span::KEY][key].as_u64().unwrap_or(0);
+    let (begin, end, now) = (time("begin"), time("end"), time("now"));
+    let mut arguments = fields.clone();
+    if let Some(arguments) = arguments.as_object_mut() {
+        arguments.remove(Span::KEY);
+    }
+    json!({
+        "name": name, "cat": "device", "ph": "X", "pid": 1, "tid": thread,
+        "ts": ts - now.saturating_sub(begin) as f64 / 1e3,
+        "dur": end.saturating_sub(begin) as f64 / 1e3,
+        "args": arguments,
+    })
 }
 
 fn types(values: &[(DType, Shape)]) -> String {

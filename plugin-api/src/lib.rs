@@ -133,7 +133,7 @@ pub use executable::*;
 pub use graph::*;
 pub use graph_json::GRAPH_VERSION;
 pub use plugin::{API_VERSION, CODEGEN_PREFIX, Context, LOADER_PREFIX, Registry};
-pub use services::{HostServices, Services};
+pub use services::{HostServices, Services, Span};
 pub use signature::Signature;
 pub use tensor::{Tensor, TensorMut, TensorRef};
 

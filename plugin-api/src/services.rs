@@ -65,6 +65,24 @@ pub trait HostServices: Send + Sync + 'static {
     }
 }
 
+/// Work of a device, in nanoseconds of the device's clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span<'a> {
+    /// Device, or a queue of it: works of one track follow each other.
+    pub track: &'a str,
+    /// Start of the work.
+    pub begin: u64,
+    /// End of the work.
+    pub end: u64,
+    /// Time at the call, by which the host finds the work on its own clock.
+    pub now: u64,
+}
+
+impl Span<'_> {
+    /// Field of an event that makes it a span: an object with `track`, `begin`, `end` and `now`.
+    pub const KEY: &'static str = "span";
+}
+
 /// Task of a `parallel_for` in the form that crosses the boundary. `call` catches panics.
 #[repr(C)]
 #[derive(StableAbi, Clone, Copy)]
@@ -145,6 +163,16 @@ impl Services {
     /// Records an event in the trace. `fields` is a JSON object.
     pub fn event(&self, name: &str, fields: &Value) {
         self.object.event(name.into(), fields.to_string().as_str().into());
+    }
+
+    /// Records work of a device in the trace, on a track of its own. `fields` is a JSON object.
+    pub fn span(&self, name: &str, span: &Span<'_>, mut fields: Value) {
+        if let Some(fields) = fields.as_object_mut() {
+            let Span { track, begin, end, now } = *span;
+            fields
+                .insert(Span::KEY.into(), serde_json::json!({"track": track, "begin": begin, "end": end, "now": now}));
+        }
+        self.event(name, &fields);
     }
 
     /// Adds `amount` to the counter `name`, such as the cycles of a device. Counters appear in the trace and in the

@@ -7,7 +7,8 @@ use byoc_plugin_api::device::{
 };
 use byoc_plugin_api::{
     AttrValue, BackendOption, Call, Candidate, Codegen, CompiledRegion, DType, Description, Device, Error, Executable,
-    Graph, LoadRequest, Loader, Prepared, RefusalCode, Region, Result, Services, Tensor, TensorMut, TensorRef, Verdict,
+    Graph, LoadRequest, Loader, Prepared, RefusalCode, Region, Result, Services, Span, Tensor, TensorMut, TensorRef,
+    Verdict,
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -15,7 +16,7 @@ use std::ffi::c_void;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 byoc_plugin_api::declare_plugin!("device", "1.0.0");
 byoc_plugin_api::register!(|context, registry| {
@@ -217,6 +218,12 @@ struct LoadedRegion {
     services: Services,
 }
 
+/// Returns the time of the device's clock in nanoseconds.
+fn now() -> u64 {
+    static START: OnceLock<Instant> = OnceLock::new();
+    START.get_or_init(Instant::now).elapsed().as_nanos() as u64
+}
+
 /// Work of a run, and what became of it.
 #[derive(Clone)]
 struct Work(Arc<(Mutex<Option<Result<()>>>, Condvar)>);
@@ -300,10 +307,14 @@ impl Executable for LoadedRegion {
         let work = self.work(inputs, outputs);
         let before: Vec<Work> = dependencies(&self.services).own::<Work>().cloned().collect();
         let done = Work(Arc::default());
+        let services = self.services.clone();
         let ended = done.clone();
         std::thread::spawn(move || {
             let ready = before.iter().try_for_each(|work| work.wait(Duration::MAX).map(|_| ()));
+            let begin = now();
             let outcome = ready.and_then(|()| work());
+            let end = now();
+            services.span("kernel", &Span { track: "queue of the test's device", begin, end, now: now() }, json!({}));
             *ended.0.0.lock().unwrap() = Some(outcome);
             ended.0.1.notify_all();
         });

@@ -107,6 +107,9 @@ fn independent_regions_run_side_by_side() {
             events.iter().filter(|e| e["name"].as_str().unwrap().starts_with(name)).cloned().collect::<Vec<_>>()
         };
         assert_eq!((of("copy_to_device").len(), of("copy_from_device").len()), (1, 2), "{events:?}");
+        let kernels = of("kernel");
+        assert!(kernels.len() == 2 && kernels.iter().all(|e| e["cat"] == "device" && e["ph"] == "X" && e["tid"] == 2));
+        assert!(events.iter().any(|e| e["args"]["name"] == "queue of the test's device"), "{events:?}");
         let regions = of("tvmgen");
         let begin = regions[0]["ts"].as_f64().unwrap();
         let copy = of("copy_from_device").pop().unwrap();

@@ -1,7 +1,5 @@
 //! Memories of devices during a run: where the tensors of a step lie, copies, and runs that are not finished.
 
-use super::frame::{Frame, Scope, Slot};
-use super::program::Reg;
 use super::value::bad_program;
 use crate::cancel::Cancel;
 use crate::error::fault;
@@ -50,20 +48,6 @@ pub struct DeviceOperands {
     pub inputs: SmallVec<[Option<DeviceSlice>; 8]>,
     /// Outputs.
     pub outputs: SmallVec<[Option<DeviceSlice>; 4]>,
-}
-
-impl DeviceOperands {
-    /// Returns the operands of a step that lie in the memory of a device.
-    pub(super) fn of(scope: Scope<'_>, frame: &Frame, inputs: &[Reg], outs: &[Reg]) -> DeviceOperands {
-        let slice = |reg: &Reg| match scope.reg(*reg).slot {
-            Slot::Device { space, offset } => {
-                let buffer = frame.device[space as usize].clone()?;
-                Some(DeviceSlice { buffer, offset })
-            }
-            _ => None,
-        };
-        DeviceOperands { inputs: inputs.iter().map(slice).collect(), outputs: outs.iter().map(slice).collect() }
-    }
 }
 
 /// Ranges of a device's arena that a step reads and writes.
@@ -163,29 +147,7 @@ impl Unfinished {
     }
 }
 
-/// Copies a tensor between the host's memory and that of a device.
-pub(super) fn copy(
-    scope: Scope<'_>,
-    frame: &mut Frame,
-    [from, to]: [Reg; 2],
-    spaces: &[Option<Arc<DeviceSpace>>],
-) -> Result<(), Diagnostic> {
-    let counted = |space: u32, name: &str| {
-        if let Some(space) = &spaces[space as usize] {
-            (space.count)(&format!("copy.{name}"), 1);
-            (space.count)(&format!("copy.{name}_bytes"), scope.reg(from).bytes as u64);
-        }
-    };
-    match (scope.reg(from).slot, scope.reg(to).slot) {
-        (_, Slot::Device { space, .. }) => counted(space, "to_device"),
-        (Slot::Device { space, .. }, _) => counted(space, "from_device"),
-        // A machine without the device.
-        _ => {}
-    }
-    scope.copy(frame, from, to)
-}
-
-/// Returns the buffer of a space in a frame.
+/// Returns the buffer of a space among those of a frame.
 pub(super) fn buffer(device: &[Option<Buffer>], space: u32) -> Result<&Buffer, Diagnostic> {
     let buffer = device.get(space as usize).and_then(Option::as_ref);
     buffer.ok_or_else(|| bad_program("expected an arena in the memory of a device"))

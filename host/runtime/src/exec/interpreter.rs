@@ -2,7 +2,7 @@
 //!
 //! A tail call replaces the activation of its caller, so a loop runs in constant memory.
 
-use super::device::{self, Footprint, Unfinished};
+use super::device::{Footprint, Unfinished};
 use super::frame::{Frame, Scope};
 use super::load::{Code, RegionStep, Step};
 use super::lock::lock;
@@ -306,7 +306,7 @@ impl<'e> Interpreter<'e, '_> {
             Step::Region(step) => return self.region(step),
             Step::Copy { from, to, footprint } => {
                 self.wait(Some(footprint))?;
-                device::copy(scope, &mut self.top().frame, [*from, *to], &exec.spaces)?;
+                step::copy(scope, &mut self.top().frame, [*from, *to], &exec.spaces)?;
                 return Ok(Flow::Next);
             }
             Step::Control(instr) => instr,

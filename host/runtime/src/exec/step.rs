@@ -1,7 +1,7 @@
 //! Runs the steps that compute: kernels, aliases, regions.
 
-use super::device::DeviceOperands;
-use super::frame::{Frame, Scope, allocate};
+use super::device::{DeviceOperands, DeviceSlice, DeviceSpace};
+use super::frame::{Frame, Scope, Slot, allocate};
 use super::load::{DynamicStep, InPlace, KernelStep, RegionStep, SizedKernel, flatten};
 use super::lock::lock;
 use super::lru_cache::Dims;
@@ -233,7 +233,7 @@ pub(super) fn region(
     let Some(region) = &step.region else { return Ok(Ran::OnHost) };
     if let Some((operands, plan)) = &step.fixed {
         let workspace = &mut buffers.workspace.as_mut()[..plan.workspace];
-        let device = operands.on_device.then(|| DeviceOperands::of(scope, frame, &operands.inputs, &operands.outs));
+        let device = operands.on_device.then(|| device_operands(scope, frame, &operands.inputs, &operands.outs));
         let mut started = None;
         buffers.scratch.with_views(scope, frame, operands, |views| {
             let call = RegionCall {
@@ -311,4 +311,38 @@ fn dynamic_region(
         scope.write(frame, reg, Value::Tensor(tensor))?;
     }
     Ok(Ran::Done)
+}
+
+/// Returns the operands of a step that lie in the memory of a device.
+fn device_operands(scope: Scope<'_>, frame: &Frame, inputs: &[Reg], outs: &[Reg]) -> DeviceOperands {
+    let slice = |reg: &Reg| match scope.reg(*reg).slot {
+        Slot::Device { space, offset } => {
+            let buffer = frame.device[space as usize].clone()?;
+            Some(DeviceSlice { buffer, offset })
+        }
+        _ => None,
+    };
+    DeviceOperands { inputs: inputs.iter().map(slice).collect(), outputs: outs.iter().map(slice).collect() }
+}
+
+/// Copies a tensor between the host's memory and that of a device.
+pub(super) fn copy(
+    scope: Scope<'_>,
+    frame: &mut Frame,
+    [from, to]: [Reg; 2],
+    spaces: &[Option<Arc<DeviceSpace>>],
+) -> Result<(), Diagnostic> {
+    let counted = |space: u32, name: &str| {
+        if let Some(space) = &spaces[space as usize] {
+            (space.count)(&format!("copy.{name}"), 1);
+            (space.count)(&format!("copy.{name}_bytes"), scope.reg(from).bytes as u64);
+        }
+    };
+    match (scope.reg(from).slot, scope.reg(to).slot) {
+        (_, Slot::Device { space, .. }) => counted(space, "to_device"),
+        (Slot::Device { space, .. }, _) => counted(space, "from_device"),
+        // A machine without the device.
+        _ => {}
+    }
+    scope.copy(frame, from, to)
 }
