@@ -238,6 +238,9 @@ fn load_program(
         match loader.load(&request) {
             Ok(executable) => {
                 let mut wrapped = PluginRegion::new(executable, &region.symbol, &region.plugin.name);
+                if about.space.is_some() {
+                    wrapped = wrapped.with_device();
+                }
                 if is_set(region, ONE_AT_A_TIME) {
                     wrapped = wrapped.one_at_a_time(session.devices.one_run(&region.loader));
                 }
@@ -268,7 +271,8 @@ fn load_program(
     drop(handles);
     let program = compiled.program;
     validate(&program)?;
-    let needed = needed_constants(&program, |region| regions[region as usize].is_some());
+    let keeps = |region: u32| regions[region as usize].as_ref().is_some_and(|region| !region.may_be_lost());
+    let needed = needed_constants(&program, keeps);
     let retain =
         |(constant, needed): (Tensor, bool)| (needed || retention == ConstantRetention::UntilReady).then_some(constant);
     let constants = compiled.constants.into_iter().zip(needed).map(retain).collect();

@@ -1,6 +1,7 @@
 //! Driver library named by the environment variable `VTA_DRIVER`, with the functions of VTA's own `driver.h`: one that was
 //! built for a board or for VTA's own simulators is used as it is.
 
+use byoc_plugin_api::device::DEVICE_LOST;
 use byoc_plugin_api::{Error, Result};
 use byoc_plugin_support::library::{self, Symbol};
 use std::collections::BTreeMap;
@@ -224,9 +225,14 @@ impl Driver {
         Error::new(format!("driver {} ({VARIABLE}): {problem}", self.path.display()))
     }
 
+    /// Returns the error of a device after which the host computes.
+    fn lost_error(&self, problem: &str) -> Error {
+        self.error(problem).code(DEVICE_LOST)
+    }
+
     fn lock(&self) -> Result<std::sync::MutexGuard<'_, ()>> {
         if self.lost.load(Ordering::Acquire) {
-            return Err(self.error("an earlier run has not ended"));
+            return Err(self.lost_error("an earlier run has not ended"));
         }
         Ok(self.busy.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -256,12 +262,16 @@ impl Driver {
             .map_err(|error| self.error(&format!("cannot start a thread: {error}")))?;
         match answer.recv_timeout(deadline) {
             Ok(0) => Ok(()),
-            Ok(code) => Err(self.error(&format!("VTADeviceRun: expected 0, found {code}: the run has not finished"))),
+            Ok(code) => {
+                Err(self.lost_error(&format!("VTADeviceRun: expected 0, found {code}: the run has not finished")))
+            }
             Err(RecvTimeoutError::Timeout) => {
                 self.lost.store(true, Ordering::Release);
-                Err(self.error(&format!("VTADeviceRun: no answer within {:.1} s", deadline.as_secs_f64())))
+                Err(self.lost_error(&format!("VTADeviceRun: no answer within {:.1} s", deadline.as_secs_f64())))
             }
-            Err(RecvTimeoutError::Disconnected) => Err(self.error("VTADeviceRun: the call ended without an answer")),
+            Err(RecvTimeoutError::Disconnected) => {
+                Err(self.lost_error("VTADeviceRun: the call ended without an answer"))
+            }
         }
     }
 }

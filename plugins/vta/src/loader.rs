@@ -26,6 +26,8 @@ struct LoadedRegion {
     image: Image,
     /// Path of the driver, or the name of the simulator.
     device_name: String,
+    /// True if a driver runs the region.
+    driven: bool,
     device: Mutex<Device>,
     services: Services,
 }
@@ -69,6 +71,7 @@ impl Loader for VtaLoader {
         Ok(Box::new(LoadedRegion {
             image,
             device_name,
+            driven: driver.is_some(),
             device: Mutex::new(device),
             services: request.services.clone(),
         }))
@@ -132,6 +135,11 @@ impl LoadedRegion {
 }
 
 impl Executable for LoadedRegion {
+    fn query(&self, key: &str, _: &[u8]) -> Result<Option<Vec<u8>>> {
+        let driven = self.driven.to_string();
+        Ok((key == "region.may_be_lost").then(|| driven.into_bytes()))
+    }
+
     fn prepare(&self, inputs: &[&[usize]]) -> Result<Prepared> {
         check_tensors("input", inputs.iter().map(|shape| (*shape, None)), &self.image.inputs)?;
         Ok(Prepared::exact(self.image.outputs.iter().map(|edge| &edge.shape)))

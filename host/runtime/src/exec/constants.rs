@@ -9,7 +9,7 @@ use super::program::{Function, Instr, Place, Program};
 use byoc_ir::ir::TensorType;
 
 /// Returns, for each constant, whether a function that the host may have to run reads the constant. `loaded` returns
-/// true for the index of a region that a backend has loaded.
+/// true for the index of a region that a backend has loaded and cannot lose.
 pub fn needed_constants(program: &Program, loaded: impl Fn(u32) -> bool) -> Vec<bool> {
     let mut needed = vec![false; program.constants.len()];
     let mut seen = vec![false; program.functions.len()];
@@ -21,13 +21,7 @@ pub fn needed_constants(program: &Program, loaded: impl Fn(u32) -> bool) -> Vec<
         let function = &program.functions[index as usize];
         constants_of(function).for_each(|constant| needed[constant] = true);
         todo.extend(function.code.iter().filter_map(|instr| match instr {
-            Instr::Region { region, .. }
-                if loaded(*region)
-                    && is_sized(function, instr)
-                    && program.regions[*region as usize].space.is_none() =>
-            {
-                None
-            }
+            Instr::Region { region, .. } if loaded(*region) && is_sized(function, instr) => None,
             Instr::Region { region, .. } => Some(program.regions[*region as usize].fallback),
             Instr::Call { function, .. } | Instr::TailCall { function, .. } | Instr::Closure { function, .. } => {
                 Some(*function)

@@ -98,7 +98,10 @@ impl PreparedProgram {
                 _ => None,
             })
             .collect();
-        let loaded = |region: u32| self.regions[region as usize].is_some() && !refused.contains(&region);
+        let loaded = |index: u32| {
+            let region = self.regions[index as usize].as_ref();
+            region.is_some_and(|region| !region.may_be_lost()) && !refused.contains(&index)
+        };
         let needed = needed_constants(&self.program, loaded);
         for (number, _) in needed.iter().enumerate().filter(|(_, needed)| !**needed) {
             self.constants[number] = placeholder();

@@ -35,6 +35,11 @@ pub trait Region: Send + Sync {
     fn release(&self, plan: u64) {
         let _ = plan;
     }
+
+    /// Returns true if a run may fail because the device is gone, after which the host runs the region: its constants are kept.
+    fn may_be_lost(&self) -> bool {
+        false
+    }
 }
 
 /// Resources of a run for given dimensions: output dimensions, workspace, plan.

@@ -25,14 +25,24 @@ pub struct PluginRegion {
     checked: bool,
     /// Lock of a backend that serves one run at a time.
     one_run: Option<Arc<Mutex<()>>>,
+    may_be_lost: bool,
 }
+
+/// Key of a region's `query`: the JSON boolean `true` if a run may fail because the device is gone.
+const MAY_BE_LOST: &str = "region.may_be_lost";
 
 impl PluginRegion {
     /// Wraps the executable that a loader returned for the region `symbol` of `plugin`.
     pub fn new(executable: Box<dyn Executable>, symbol: &str, plugin: &str) -> PluginRegion {
         let checked = std::env::var_os("BYOC_CHECK_REGIONS").is_some_and(|value| !value.is_empty() && value != "0");
         let label = format!("plugin {plugin}: run: region {symbol}");
-        PluginRegion { executable, label, plugin: plugin.to_owned(), checked, one_run: None }
+        let may_be_lost = matches!(executable.query(MAY_BE_LOST, b"{}"), Ok(Some(answer)) if answer == b"true");
+        PluginRegion { executable, label, plugin: plugin.to_owned(), checked, one_run: None, may_be_lost }
+    }
+
+    /// Declares that the region runs on a device with memory of its own, which may be lost.
+    pub fn with_device(self) -> PluginRegion {
+        PluginRegion { may_be_lost: true, ..self }
     }
 
     /// Lets one region run at a time of those that share the lock.
@@ -99,6 +109,10 @@ impl Region for PluginRegion {
             _ => prepared.workspace,
         };
         Ok(Prepared { outputs: outputs.collect(), workspace: prepared.workspace, plan: prepared.plan, bytes })
+    }
+
+    fn may_be_lost(&self) -> bool {
+        self.may_be_lost
     }
 
     fn release(&self, plan: u64) {
