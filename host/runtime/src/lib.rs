@@ -21,6 +21,7 @@ pub mod compiled;
 pub mod error;
 pub mod exec;
 pub mod limits;
+mod loading;
 pub mod model;
 mod native;
 pub mod plugin;

@@ -2,36 +2,20 @@
 
 use crate::cancel::Cancel;
 use crate::compiled::Compiled;
-use crate::compiled::CompiledRegion;
 use crate::error::Failure;
 use crate::exec::constants::needed_constants;
-use crate::exec::device::DeviceSpaces;
 use crate::exec::executor::Executor;
 use crate::exec::program::Port;
 use crate::exec::trace::{Observer, StepKind};
-use crate::exec::{Region, memory, validate};
+use crate::exec::{memory, validate};
+use crate::loading::{LoadedRegions, load_regions};
 use crate::native;
-use crate::plugin::bridge::constant_handle;
-use crate::plugin::region::PluginRegion;
-use crate::plugin::{self, fault};
 use crate::session::Session;
-use byoc_ir::diag::{Diagnostic, Severity, codes};
+use byoc_ir::diag::{Diagnostic, codes};
 use byoc_ir::tensor::Tensor;
 use byoc_plugin_api::host::entries;
-use byoc_plugin_api::{Constant, Error, LoadRequest};
 use std::collections::HashSet;
 use std::path::Path;
-use std::sync::Arc;
-
-/// Metadata key of a region that computes on threads of its own instead of `parallel_for`.
-const OWN_THREADS: &str = "own_threads";
-
-/// Metadata key of a region whose backend serves one run at a time.
-const ONE_AT_A_TIME: &str = "one_at_a_time";
-
-fn is_set(region: &CompiledRegion, flag: &str) -> bool {
-    region.metadata.iter().any(|(key, value)| key == flag && *value == true)
-}
 
 /// Returns the FLOPs per run in these regions, and their share of the total, as counted at compile time. The host
 /// program of a region may need more or fewer FLOPs.
@@ -152,12 +136,6 @@ impl Model {
     }
 }
 
-/// Returns the warning for a device whose memory cannot be used.
-fn in_host_memory(error: &Error) -> Diagnostic {
-    let note = "the tensors of its regions stay in the host's memory; the result is the same";
-    Diagnostic { severity: Severity::Warning, ..fault(error).note(note) }
-}
-
 /// Time until which the host holds constants that only loaded regions read.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ConstantRetention {
@@ -193,82 +171,11 @@ fn load_program(
     if compiled.from_file && !session.allow_native {
         native::reject_native_code(session, &compiled)?;
     }
-    let mut options = plugin::options(cache_dir, Some(session.pool.threads()));
-    let mut warnings = Vec::new();
-    let mut handles: Vec<Option<Constant>> = vec![None; compiled.constants.len()];
-    let mut regions: Vec<Option<Arc<dyn Region>>> = Vec::with_capacity(compiled.regions.len());
-    let mut spaces: DeviceSpaces = vec![None; compiled.program.spaces.len()];
-    for (region, about) in compiled.regions.iter().zip(&compiled.program.regions) {
-        let Some(region) = region else {
-            regions.push(None);
-            continue;
-        };
-        session.cancel.check(|| format!("before loading region {}", region.symbol))?;
-        let on_host = |diagnostic: Diagnostic| Diagnostic {
-            severity: Severity::Warning,
-            ..diagnostic.note(format!("region {} runs on the host instead; the result is the same", region.symbol))
-        };
-        let Some(loader) = session.registry.loader(&region.loader, &region.plugin.name) else {
-            let message =
-                format!("region {}: no plugin registers the loader \"loadbinary_{}\"", region.symbol, region.loader);
-            let origin = format!("compiled by plugin {} {}", region.plugin.name, region.plugin.version);
-            warnings.push(on_host(Diagnostic::warning(codes::plugins::NO_LOADER, message).note(origin)));
-            regions.push(None);
-            continue;
-        };
-        let constants: Vec<Constant> = region
-            .constants
-            .iter()
-            .map(|&i| {
-                let slot = &mut handles[i as usize];
-                let tensor = &compiled.constants[i as usize];
-                slot.get_or_insert_with(|| constant_handle("", &Arc::new(tensor.clone()))).clone()
-            })
-            .collect();
-        let signature = region.signature().map_err(|reason| Failure::new(codes::artifacts::MALFORMED, reason))?;
-        options["region"] = region.load_options(&signature);
-        session.choices.add_to(&mut options, &region.backend, &compiled.options["backend_options"][&region.backend]);
-        let request = LoadRequest {
-            symbol: &region.symbol,
-            blob: &region.blob,
-            constants: &constants,
-            options: &options,
-            services: &session.services,
-        };
-        match loader.load(&request) {
-            Ok(executable) => {
-                let mut wrapped = PluginRegion::new(executable, &region.symbol, &region.plugin.name);
-                if about.space.is_some() {
-                    wrapped = wrapped.with_device();
-                }
-                if is_set(region, ONE_AT_A_TIME) {
-                    wrapped = wrapped.one_at_a_time(session.devices.one_run(&region.loader));
-                }
-                regions.push(Some(Arc::new(wrapped)));
-                if let Some(slot) = about.space.and_then(|space| spaces.get_mut(space as usize)).filter(|s| s.is_none())
-                {
-                    let loader = (&*region.loader, loader.as_ref());
-                    let device = session.choices.device(&region.backend);
-                    match session.devices.space(loader, &region.plugin.name, device, &session.metrics) {
-                        Ok(space) => *slot = space,
-                        Err(error) => warnings.push(in_host_memory(&error)),
-                    }
-                }
-            }
-            Err(error) => {
-                warnings.push(on_host(fault(&error)));
-                regions.push(None);
-            }
-        }
-    }
+    let LoadedRegions { regions, spaces, own_threads, mut warnings } = load_regions(session, &compiled, cache_dir)?;
     let count = regions.iter().flatten().count();
     let loaded = regions.iter().zip(&compiled.program.regions).filter(|(loaded, _)| loaded.is_some());
     let loaded: HashSet<&str> = loaded.map(|(_, region)| &*region.symbol).collect();
     let (offload_flops, offload_share) = offloaded(&compiled.explain, &loaded);
-    let mut on_backends = regions.iter().zip(&compiled.regions).filter(|(loaded, _)| loaded.is_some()).peekable();
-    let on_caller = on_backends.peek().is_some()
-        && on_backends.all(|(_, region)| region.as_ref().is_some_and(|region| is_set(region, OWN_THREADS)));
-    drop(handles);
     let program = compiled.program;
     validate(&program)?;
     let keeps = |region: u32| regions[region as usize].as_ref().is_some_and(|region| !region.may_be_lost());
@@ -282,7 +189,7 @@ fn load_program(
     }
     let mut executor = Executor::with_partial_constants(program, constants, regions, spaces, session.pool.clone())?;
     executor.release_constants();
-    if on_caller {
+    if own_threads {
         executor = executor.with_regions_on_caller();
     }
     executor = executor.with_cancel(session.cancel.clone());

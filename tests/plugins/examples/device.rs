@@ -6,9 +6,9 @@ use byoc_plugin_api::device::{
     submit,
 };
 use byoc_plugin_api::{
-    AttrValue, BackendOption, Call, Candidate, Codegen, CompiledRegion, DType, Description, Device, Error, Executable,
-    Graph, LoadRequest, Loader, Prepared, RefusalCode, Region, Result, Services, Span, Tensor, TensorMut, TensorRef,
-    Verdict,
+    Attr, AttrValue, BackendOption, Call, Candidate, Codegen, CompiledRegion, DType, Description, Device, Error,
+    Executable, Graph, LoadRequest, Loader, Prepared, RefusalCode, Region, Result, Services, Span, Tensor, TensorMut,
+    TensorRef, Verdict,
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -23,7 +23,7 @@ byoc_plugin_api::register!(|context, registry| {
     let path = context.path.with_extension("json");
     let text = if path.exists() { std::fs::read_to_string(&path)? } else { "{}".to_owned() };
     let config: Config = serde_json::from_str(&text)?;
-    registry.codegen("device", Backend);
+    registry.codegen("device", Backend { format: config.format });
     registry.loader(
         "device",
         DeviceLoader { config, lost: Arc::default(), first: OnceLock::new(), second: OnceLock::new() },
@@ -42,11 +42,15 @@ struct Config {
     milliseconds: u64,
     /// Serves one run at a time.
     one_run: bool,
+    /// Version of the blobs.
+    format: i64,
     /// `lost`: a run reports that the device is gone; `hang`: it never ends; `full`: there is no memory.
     fault: String,
 }
 
-struct Backend;
+struct Backend {
+    format: i64,
+}
 
 impl Backend {
     /// Describes the backend: with the option `wide`, it supports one operator more.
@@ -109,7 +113,9 @@ impl Codegen for Backend {
     }
 
     fn compile(&self, region: &Region<'_>) -> Result<CompiledRegion> {
-        Ok(CompiledRegion::new(&region.graph.symbol, "device", region.graph.to_json()))
+        let mut compiled = CompiledRegion::new(&region.graph.symbol, "device", region.graph.to_json());
+        compiled.metadata.push(Attr::new("format", self.format));
+        Ok(compiled)
     }
 }
 
@@ -150,6 +156,11 @@ impl Loader for DeviceLoader {
                 Ok(Some(memory.get_or_init(|| answer_memory(OwnMemory { config })).clone()))
             }
             "blob.native" => Ok(Some(b"false".to_vec())),
+            "blob.compatible" => {
+                let region: Value = serde_json::from_slice(data)?;
+                let same = region["metadata"]["format"] == self.config.format;
+                Ok(Some(if same { b"yes".to_vec() } else { b"recompile".to_vec() }))
+            }
             _ => Ok(None),
         }
     }

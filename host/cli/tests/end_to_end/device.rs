@@ -185,3 +185,18 @@ fn options_reach_every_entry_and_devices_can_be_chosen() {
     run(&["--device", "device=1"]).fails_with("E0406");
     run(&["--backend-option", "device.wide=true"]).fails_with("E0427").stderr_contains(&["when a model is compiled"]);
 }
+
+#[test]
+fn blobs_of_another_version_are_compiled_again() {
+    let fixture = Fixture::new(&json!({"format": 1}), &chain(3));
+    let (artifact, dir) = (fixture.path("model.byoc"), fixture.folder.path().display().to_string());
+    fixture.on_device(&["compile", &fixture.model, "-o", &artifact]).ok();
+    let run = || byoc(["run", &artifact, "--plugin-dir", &dir, "--input", "x=random:1", "--require-offload"]).ok();
+    let same = run();
+    std::fs::write(fixture.folder.path().join("libbyoc_device.json"), json!({"format": 2}).to_string()).unwrap();
+    let other = run();
+    assert!(!same.err.contains("E0428"), "{}", same.err);
+    assert_eq!(other.err.matches("E0428").count(), 1, "{}", other.err);
+    assert!(!other.err.contains("on the host"), "{}", other.err);
+    assert_eq!(same.out, other.out);
+}

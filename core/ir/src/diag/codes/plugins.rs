@@ -28,6 +28,7 @@ codes! {
     CANNOT_CREATE = 425, "a new plugin cannot be written";
     CALLED_OFF = 426, "a build was cancelled";
     UNKNOWN_OPTION = 427, "unknown option of a backend, or invalid value of an option";
+    RECOMPILED = 428, "regions of an artifact were compiled again";
     NO_SCHEME = 430, "no valid quantization scheme";
     BAD_CASE = 440, "a file is not a case of a conformance run";
     NOT_CONFORMING = 441, "a plugin violates its contract";
