@@ -182,7 +182,7 @@ pub enum Verdict {
 #[repr(C)]
 #[derive(StableAbi, Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// Name of a [`RefusalCode`].
+    /// Name of a [`RefusalCode`], or [`Verdict::SPLIT`] with a number as `detail`.
     pub code: RString,
     /// Expected and found value: `input 0: expected int8, found float32`.
     pub detail: RString,
@@ -198,6 +198,15 @@ impl Verdict {
             detail: RString::from(detail.into()),
             hint: RString::new(),
         })
+    }
+
+    /// Code of a verdict on a region that asks for smaller ones.
+    pub const SPLIT: &'static str = "Split";
+
+    /// Asks the host to split a region into ones of at most `operators` operators and composites, and to ask again about each.
+    pub fn split(operators: usize) -> Verdict {
+        let detail = operators.to_string().into();
+        Verdict::Refused(Refusal { code: Verdict::SPLIT.into(), detail, hint: RString::new() })
     }
 
     /// Adds a remedy for the user to a refusal.

@@ -394,6 +394,11 @@ fn verdict_from_api(verdict: api::Verdict) -> Verdict {
     match verdict {
         api::Verdict::Supported => Verdict::Supported,
         api::Verdict::Refused(refusal) => {
+            if refusal.code == api::Verdict::SPLIT
+                && let Ok(size) = refusal.detail.parse()
+            {
+                return Verdict::Split(size);
+            }
             // An unknown refusal code is an error of the plugin; the detail is still valid.
             let code = RefusalCode::parse(&refusal.code).unwrap_or(RefusalCode::UnsupportedOp);
             Verdict::Refused(Refusal { code, detail: refusal.detail.into(), hint: refusal.hint.into() })

@@ -7,8 +7,8 @@ use byoc_plugin_api::device::{
 };
 use byoc_plugin_api::{
     Attr, AttrValue, BackendOption, Call, Candidate, Codegen, CompiledRegion, DType, Description, Device, Error,
-    Executable, Graph, LoadRequest, Loader, Prepared, RefusalCode, Region, Result, Services, Span, Tensor, TensorMut,
-    TensorRef, Verdict,
+    Executable, Graph, LoadRequest, Loader, NodeKind, Prepared, RefusalCode, Region, Result, Services, Span, Tensor,
+    TensorMut, TensorRef, Verdict,
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -23,7 +23,7 @@ byoc_plugin_api::register!(|context, registry| {
     let path = context.path.with_extension("json");
     let text = if path.exists() { std::fs::read_to_string(&path)? } else { "{}".to_owned() };
     let config: Config = serde_json::from_str(&text)?;
-    registry.codegen("device", Backend { format: config.format });
+    registry.codegen("device", Backend(config.clone()));
     registry.loader(
         "device",
         DeviceLoader { config, lost: Arc::default(), first: OnceLock::new(), second: OnceLock::new() },
@@ -44,13 +44,13 @@ struct Config {
     one_run: bool,
     /// Version of the blobs.
     format: i64,
+    /// Maximum number of operators of a region; 0 for any number.
+    max_operators: usize,
     /// `lost`: a run reports that the device is gone; `hang`: it never ends; `full`: there is no memory.
     fault: String,
 }
 
-struct Backend {
-    format: i64,
-}
+struct Backend(Config);
 
 impl Backend {
     /// Describes the backend: with the option `wide`, it supports one operator more.
@@ -79,6 +79,12 @@ impl Backend {
 impl Codegen for Backend {
     fn describe(&self) -> Result<Description> {
         Ok(Backend::description(&Value::Null))
+    }
+
+    fn accept_region(&self, region: &Candidate) -> Verdict {
+        let max = self.0.max_operators;
+        let operators = region.graph.nodes.iter().filter(|node| matches!(node.kind, NodeKind::Op(_))).count();
+        if max > 0 && operators > max { Verdict::split(max) } else { Verdict::Supported }
     }
 
     /// Refuses products but with the option `wide`.
@@ -114,7 +120,7 @@ impl Codegen for Backend {
 
     fn compile(&self, region: &Region<'_>) -> Result<CompiledRegion> {
         let mut compiled = CompiledRegion::new(&region.graph.symbol, "device", region.graph.to_json());
-        compiled.metadata.push(Attr::new("format", self.format));
+        compiled.metadata.push(Attr::new("format", self.0.format));
         Ok(compiled)
     }
 }

@@ -171,7 +171,8 @@ impl<'m> Grouping<'m> {
         let verdicts = request_verdicts(judge, self.graph.module, Question::Pattern(entry), &candidates);
         for (FoundGroup { group, .. }, verdict) in found.into_iter().zip(verdicts) {
             match verdict {
-                Verdict::Supported => self.accept(group),
+                // A composite is no region: a backend cannot ask for parts of it.
+                Verdict::Supported | Verdict::Split(_) => self.accept(group),
                 Verdict::Refused(refusal) => {
                     group.composite.nodes.iter().for_each(|&node| refused(node, refusal.clone()));
                 }

@@ -95,6 +95,9 @@ pub enum Verdict {
     Supported,
     /// The backend refuses the candidate.
     Refused(Refusal),
+    /// The backend accepts regions of at most this number of operators and composites, at least 1; the candidate, a region, has
+    /// more.
+    Split(usize),
 }
 
 /// Kind of candidates in a batch.

@@ -122,7 +122,7 @@ impl Partitioner<'_> {
         let mut accepted = Vec::new();
         for (candidate, verdict) in asked.iter().zip(verdicts) {
             match verdict {
-                Verdict::Supported => accepted.push(candidate.outputs[0]),
+                Verdict::Supported | Verdict::Split(_) => accepted.push(candidate.outputs[0]),
                 Verdict::Refused(refusal) => self.refusals.add(by, candidate.outputs[0], refusal),
             }
         }
@@ -140,9 +140,18 @@ impl Partitioner<'_> {
         self.add_tuples(&order, &mut own);
         let first = self.regions.len();
         self.merge_regions(&order, &own, by);
-        let mut candidates = Vec::with_capacity(self.regions.len() - first);
-        let mut asked = Vec::with_capacity(self.regions.len() - first);
-        for at in first..self.regions.len() {
+        // Each round asks about the regions that the last one has split; their parts are smaller.
+        let mut open: Vec<usize> = (first..self.regions.len()).collect();
+        while !open.is_empty() {
+            open = self.judge_regions(by, backend, &open);
+        }
+    }
+
+    /// Asks the backend for a verdict on regions. Returns the parts of those that it wants split.
+    fn judge_regions(&mut self, by: u32, backend: &mut Backend<'_>, regions: &[usize]) -> Vec<usize> {
+        let mut candidates = Vec::with_capacity(regions.len());
+        let mut asked = Vec::with_capacity(regions.len());
+        for &at in regions {
             let candidate = self.candidate(at);
             if self.is_callable(&candidate) {
                 asked.push(at);
@@ -156,20 +165,79 @@ impl Partitioner<'_> {
             }
         }
         let verdicts = request_verdicts(backend.judge, self.module, Question::Regions, &candidates);
+        let mut parts = Vec::new();
         for ((at, candidate), verdict) in asked.into_iter().zip(&candidates).zip(verdicts) {
+            let refused = |code: &dyn std::fmt::Display, detail: &str, hint: &str| Refusal {
+                hint: hint.to_owned(),
+                ..Refusal::new(RefusalCode::RegionRefused, format!("{code}: {detail}"))
+            };
             match verdict {
                 Verdict::Supported => {
                     for &unit in &self.regions[at].nodes {
                         self.grouping.claim(unit, by);
                     }
                 }
-                Verdict::Refused(refusal) => {
-                    let detail = format!("{}: {}", refusal.code, refusal.detail);
-                    let refusal = Refusal { code: RefusalCode::RegionRefused, detail, hint: refusal.hint };
-                    self.refuse_region(by, at, candidate, refusal);
+                Verdict::Split(size) => match self.split(by, at, size) {
+                    Some(of_region) => parts.extend(of_region),
+                    None => {
+                        let detail = format!("expected parts smaller than the region, found a size of {size}");
+                        self.refuse_region(by, at, candidate, refused(&"Split", &detail, ""));
+                    }
+                },
+                Verdict::Refused(Refusal { code, detail, hint }) => {
+                    self.refuse_region(by, at, candidate, refused(&code, &detail, &hint));
                 }
             }
         }
+        parts
+    }
+
+    /// Splits a region into parts of at most `size` units, in the order of the expressions: every value flows from a part to
+    /// itself or to a later one, so no cycle arises. Returns `None` if that is no smaller than the region.
+    fn split(&mut self, by: u32, at: usize, size: usize) -> Option<Vec<usize>> {
+        let units = std::mem::take(&mut self.regions[at].nodes);
+        let counts =
+            |unit: ExprId| !matches!(self.grouping.graph.expr(unit), Some(Expr::Project { .. } | Expr::Tuple(_)));
+        let count = units.iter().filter(|unit| counts(**unit)).count();
+        if size == 0 || count <= size {
+            self.regions[at].nodes = units;
+            return None;
+        }
+        // Tuples stay in the part of their user, projections in that of their tuple: parts exchange tensors.
+        let mut part: HashMap<ExprId, usize> = HashMap::new();
+        let mut before = 0;
+        for &unit in &units {
+            let number = match self.grouping.graph.expr(unit) {
+                Some(Expr::Project { tuple, .. }) => part.get(tuple).copied().unwrap_or(before / size),
+                Some(Expr::Tuple(_)) => before.min(count - 1) / size,
+                _ => {
+                    before += 1;
+                    (before - 1) / size
+                }
+            };
+            part.insert(unit, number);
+        }
+        for &unit in units.iter().rev().filter(|unit| matches!(self.grouping.graph.expr(**unit), Some(Expr::Tuple(_))))
+        {
+            if let Some(user) = self.grouping.graph.users(unit).next().and_then(|user| part.get(&user)) {
+                part.insert(unit, *user);
+            }
+        }
+        let first = self.regions.len();
+        let parts: Vec<usize> = std::iter::once(at).chain(first..first + (count - 1) / size).collect();
+        for _ in &parts[1..] {
+            let empty = RegionReport { nodes: ExprIds::new(), ..self.regions[at].clone() };
+            self.regions.push(empty);
+            self.owner.push(by);
+        }
+        for unit in units {
+            let region = parts[part[&unit]];
+            self.regions[region].nodes.push(unit);
+            self.region[unit] = Some(region as u32);
+        }
+        let mut known: IndexVec<ExprId, Option<u32>> = IndexVec::filled(None, self.module.nodes.len());
+        parts.iter().for_each(|&region| self.compute_inputs_and_outputs(region, &mut known));
+        Some(parts)
     }
 
     /// Merges the expressions of `own` into regions as large as possible without creating a cycle, and appends the

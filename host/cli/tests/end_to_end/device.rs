@@ -71,6 +71,28 @@ fn chain(count: usize) -> String {
     text + &format!("  nn.relu({value})\n}}")
 }
 
+/// A residual network without weights whose region is split by a limit on its size: every second sum reads a tensor of an
+/// earlier region.
+#[test]
+fn regions_split_by_size_pass_their_tensors_on_the_device() {
+    let mut text = "def @main(%x: Tensor[(8, 16), float32]) {\n  %0 = nn.relu(%x);\n  %1 = add(%0, %x);\n".to_owned();
+    for i in 2..68 {
+        let other = if i % 2 == 0 { i - 2 } else { i - 1 };
+        text += &format!("  %{i} = add(%{}, %{other});\n", i - 1);
+    }
+    let fixture = Fixture::new(&json!({"max_operators": 2}), &(text + "  %67\n}"));
+    let explained = fixture.on_device(&["explain", &fixture.model, "--json"]).ok().json().remove(0);
+    assert_eq!(explained["totals"]["regions"], 34, "{}", explained["totals"]);
+    let bytes = 8 * 16 * 4;
+    let copies = json!([{
+        "backend": "device", "to_device": 1, "to_device_bytes": bytes, "from_device": 1, "from_device_bytes": bytes
+    }]);
+    assert_eq!(explained["copies"], copies);
+    let metrics = fixture.metrics();
+    let copied = ["to_device_bytes", "from_device_bytes"].map(|name| metrics[format!("copy.{name}")].as_f64());
+    assert_eq!(copied, [Some(f64::from(bytes)); 2], "{metrics}");
+}
+
 #[test]
 fn tensors_between_regions_stay_on_the_device() {
     let fixture = Fixture::new(&json!({}), &chain(34));
