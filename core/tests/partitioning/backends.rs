@@ -131,6 +131,45 @@ fn a_refused_region_goes_to_the_next_backend_or_the_host() {
     assert!(report.regions.is_empty());
 }
 
+/// Judge that supports regions of at most this number of operators.
+struct AtMost(usize);
+
+impl Judge for AtMost {
+    fn judge(&mut self, module: &Module, question: Question<'_>, candidates: &[Candidate]) -> Vec<Verdict> {
+        let operators = |c: &Candidate| c.nodes.iter().filter(|&&id| module.expr(id).as_op_call().is_some()).count();
+        let verdict = |c| match question {
+            Question::Regions if operators(c) > self.0 => Verdict::Split(self.0),
+            _ => Verdict::Supported,
+        };
+        candidates.iter().map(verdict).collect()
+    }
+}
+
+#[test]
+fn a_region_is_split_at_the_size_that_its_backend_asks_for() {
+    let program = "def @main(%a: T, %b: T) {
+        %0 = abs(%a); %1 = split(%0, indices_or_sections=2); %2 = exp(%1.0); %3 = exp(%1.1);
+        %4 = concatenate((%2, %3, %0)); %5 = tanh(%4); (%5, %1.0)
+    }";
+    let operators = ["abs", "split", "exp", "concatenate", "tanh"];
+    for (size, regions) in [(1, 6), (2, 3), (3, 2), (4, 2), (5, 2), (6, 1)] {
+        let mut backend = given("p", "", &operators);
+        backend.judge = Box::new(AtMost(size));
+        let (before, after, report) = partition(program, &mut [backend]);
+        assert_eq!(report.regions.len(), regions, "{size}: {:?}", places(&before, &report));
+        assert!(report.operators.iter().all(|row| row.region.is_some()), "{size}: {:?}", places(&before, &report));
+        for region in &report.regions {
+            let function = after.function(&region.symbol).unwrap();
+            assert!(function.params.iter().all(|&p| after.ty(p).as_tensor().is_some()), "{}", show(&after));
+        }
+    }
+    let mut endless = given("p", "", &operators);
+    endless.judge = Box::new(AtMost(0));
+    let (before, _, report) = partition(program, &mut [endless]);
+    assert!(report.regions.is_empty(), "{:?}", places(&before, &report));
+    assert!(report.operators[0].refusals[0].1.detail.contains("expected parts smaller than the region"));
+}
+
 #[test]
 fn a_missing_verdict_is_a_refusal() {
     struct Silent;
