@@ -262,8 +262,11 @@ mod tests {
             max_blob_bytes: Some(1 << 20),
             finite_math: true,
             device_memory: true,
-            options: [("half".to_owned(), BackendOption { about: "faster".into(), values: vec!["false".into()] })]
-                .into(),
+            options: [(
+                "half".to_owned(),
+                BackendOption { about: "faster".into(), values: vec!["false".into()], load: true },
+            )]
+            .into(),
             ..Description::default()
         };
         assert_eq!(Description::from_json(&description.to_json()).unwrap(), description);

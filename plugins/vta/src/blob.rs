@@ -320,7 +320,6 @@ mod tests {
         for (name, bytes) in regions {
             let image = read(bytes).unwrap();
             let removed = removed_tokens(&image);
-            println!("{name}: {} instructions, {removed} tokens, each needed", image.stream.len());
             assert!(removed > image.layers.len(), "{name}: {removed} tokens for {} layers", image.layers.len());
         }
     }
