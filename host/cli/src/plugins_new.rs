@@ -14,8 +14,9 @@ use std::process::ExitCode;
 const RUST_NAME: &str = "minimal";
 const RUST_SOURCE: &str = include_str!("../../../tests/plugins/examples/minimal.rs");
 /// Sources of `byoc-plugin-support`, which are written beside a new plugin in Rust.
-const SUPPORT: [(&str, &str); 8] = [
+const SUPPORT: [(&str, &str); 9] = [
     ("attributes.rs", include_str!("../../../plugin-api/support/src/attributes.rs")),
+    ("cache.rs", include_str!("../../../plugin-api/support/src/cache.rs")),
     ("dims.rs", include_str!("../../../plugin-api/support/src/dims.rs")),
     ("lib.rs", include_str!("../../../plugin-api/support/src/lib.rs")),
     ("library.rs", include_str!("../../../plugin-api/support/src/library.rs")),

@@ -3,6 +3,8 @@
 //! Nothing here crosses the boundary. A plugin may use any of it, in any version.
 
 pub mod attributes;
+#[cfg(feature = "cache")]
+pub mod cache;
 pub mod dims;
 #[cfg(feature = "library")]
 pub mod library;

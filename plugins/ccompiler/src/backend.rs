@@ -1,7 +1,6 @@
 //! Entries of the code generator: `describe`, `judge` and `compile`.
 
 use crate::blob::{self, Header, Types};
-use crate::cache::Settings;
 use crate::group::Grouping;
 use crate::loader::Object;
 use crate::lower::lower;
@@ -101,7 +100,7 @@ impl Codegen for CCompiler {
         if sanitize(&symbol) != symbol {
             return Err(Error::new(format!("the region's symbol `{symbol}` is not a C identifier")));
         }
-        let cache = Settings::of_options(region.options);
+        let cache = toolchain::cache_settings(region.options);
         let compiler = toolchain::toolchain()?;
         let text = &generated.source.text;
         let object = compiler.compile(text, cache.as_ref(), &self.services)?;

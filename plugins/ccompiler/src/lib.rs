@@ -15,7 +15,7 @@
 //! | `text` | helpers that format C |
 //! | `source`, `prelude/*.c` | assembles the file; functions that all regions share |
 //! | `process` | kills compilers that exceed the time limit or are cancelled |
-//! | `toolchain`, `cache` | runs the compiler; caches objects by content |
+//! | `toolchain` | runs the compiler; objects are cached by content |
 //! | `blob`, `loader` | format of the blob; loads and runs it |
 //! | `scratch` | private temporary folders to compile in and to load from |
 //!
@@ -26,7 +26,6 @@
 mod anchors;
 mod backend;
 mod blob;
-mod cache;
 mod contraction;
 mod convolution;
 mod cpu;

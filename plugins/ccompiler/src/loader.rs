@@ -1,6 +1,5 @@
 //! Loads and runs compiled regions.
 
-use crate::cache::Settings;
 use crate::scratch::Scratch;
 use crate::source::kept_constants;
 use crate::{blob, cpu, toolchain};
@@ -145,7 +144,7 @@ impl Loader for ObjectLoader {
                 ))
                 .hint(error.hint.as_str())
             })?;
-            let cache = Settings::of_options(request.options);
+            let cache = toolchain::cache_settings(request.options);
             Object::open(&compiler.compile(blob.source, cache.as_ref(), request.services)?, symbol)?
         };
         // Only the constants that the code reads in place stay referenced after packing.

@@ -3,21 +3,18 @@
 //! A folder is locked while it is in use. A folder without a lock was left by a process that was killed; the next
 //! process that creates a folder removes the abandoned one.
 
+use byoc_plugin_support::cache::{MIN_STALE_AGE, open_folder};
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::process::geteuid;
 use std::fs::{File, TryLockError};
 use std::io::{Error, Result, Write};
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Once;
-use std::time::Duration;
 use tempfile::TempDir;
 
 const PREFIX: &str = "byoc-cc-";
-
-/// Minimum age of a file or folder before it counts as stale, because a new folder is not locked immediately.
-pub const MIN_STALE_AGE: Duration = Duration::from_secs(600);
 
 /// Temporary folder that only the user can access; removed on drop.
 pub struct Scratch {
@@ -64,12 +61,6 @@ impl Scratch {
         let through = PathBuf::from(format!("/proc/self/fd/{}", self.handle.as_raw_fd())).join(&name);
         Ok(if through.exists() { through } else { self.path().join(name) })
     }
-}
-
-/// Opens a folder without following a symbolic link.
-pub fn open_folder(within: impl AsFd, name: &Path) -> Result<File> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    Ok(File::from(openat(within, name, flags, Mode::empty())?))
 }
 
 /// Removes the folders that killed processes of this user left in `folder`. Errors are ignored: other processes may

@@ -1,10 +1,11 @@
 //! Runs the system's C compiler.
 
-use crate::cache::{self, Settings};
 use crate::cpu;
 use crate::process::{self, TIME_LIMIT};
 use crate::scratch::Scratch;
 use byoc_plugin_api::{Error, Result, Services};
+use byoc_plugin_support::cache::{self, Settings};
+use serde_json::Value;
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
@@ -23,6 +24,14 @@ const FLAGS: &[&str] = &[
     "-frandom-seed=byoc",
     "-Wl,--build-id=none",
 ];
+
+/// Folder of compiled objects within the cache folder given by the host.
+pub const CACHE_FOLDER: &str = "ccompiler";
+
+/// Returns the settings of the cache of objects; `None` if caching is disabled.
+pub fn cache_settings(options: &Value) -> Option<Settings> {
+    Settings::of_options(options, CACHE_FOLDER, ".so")
+}
 
 /// C compiler on this machine.
 #[derive(Clone, Debug)]

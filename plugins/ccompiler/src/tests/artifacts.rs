@@ -22,7 +22,7 @@ fn layer() -> Case {
 
 /// Lists the objects in a cache.
 fn objects(cache: &Path) -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(crate::cache::folder(cache)).unwrap().map(|e| e.unwrap().path());
+    let entries = std::fs::read_dir(cache.join(toolchain::CACHE_FOLDER)).unwrap().map(|e| e.unwrap().path());
     let mut objects: Vec<PathBuf> = entries.filter(|path| path.extension().is_some_and(|e| e == "so")).collect();
     objects.sort();
     objects

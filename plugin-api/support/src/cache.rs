@@ -13,7 +13,6 @@
 //! When the cache exceeds its limit, the least recently used objects are evicted. The modification time of a file
 //! records its last use.
 
-use crate::scratch::{MIN_STALE_AGE, open_folder};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, linkat, mkdirat, openat, renameat, statat, unlinkat};
 use rustix::io::Errno;
 use rustix::process::geteuid;
@@ -22,18 +21,18 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs::{DirBuilder, File, Permissions};
 use std::io::{Read, Result, Write};
+use std::os::fd::AsFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
-/// Folder of this plugin within the cache folder given by the host.
-const FOLDER: &str = "ccompiler";
 /// Name of the file with the secret key.
 const SECRET: &str = "key";
 /// Prefix of temporary files, which are renamed or linked when complete.
 const TEMP_PREFIX: &str = ".new-";
-const SUFFIX: &str = ".so";
+/// Minimum age of a temporary file or folder before it counts as stale.
+pub const MIN_STALE_AGE: Duration = Duration::from_secs(600);
 /// Size of a digest in bytes.
 const DIGEST: usize = 32;
 /// Limit in bytes if `BYOC_CACHE_LIMIT` is not set.
@@ -42,15 +41,19 @@ const DEFAULT_LIMIT: u64 = 1 << 30;
 /// Location and limit of the cache.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The cache folder.
+    /// Cache folder given by the host.
     pub dir: PathBuf,
+    /// Folder of the plugin within the cache folder.
+    pub folder: &'static str,
+    /// Ending of the names of objects.
+    pub suffix: &'static str,
     /// Maximum total size of the objects in bytes.
     pub limit: u64,
 }
 
 impl Settings {
     /// Reads the settings from the options of a compile or load request; `None` if caching is disabled.
-    pub fn of_options(options: &Value) -> Option<Settings> {
+    pub fn of_options(options: &Value, folder: &'static str, suffix: &'static str) -> Option<Settings> {
         let dir = PathBuf::from(options.get("cache_dir")?.as_str().filter(|dir| !dir.is_empty())?);
         let limit = match std::env::var("BYOC_CACHE_LIMIT") {
             Ok(text) => bytes(&text).unwrap_or_else(|| {
@@ -61,7 +64,7 @@ impl Settings {
             }),
             Err(_) => DEFAULT_LIMIT,
         };
-        Some(Settings { dir, limit })
+        Some(Settings { dir, folder, suffix, limit })
     }
 }
 
@@ -106,12 +109,12 @@ pub fn cached<E>(
         Ok(Lookup::Hit(object)) => return Ok(object),
         Ok(Lookup::Miss) => true,
         Ok(Lookup::Corrupted) => {
-            let name = Cache::name(key);
+            let name = cache.name(key);
             warn_once(format!("{name} in the cache {} is corrupted and is compiled again", settings.dir.display()));
             true
         }
         Err(error) => {
-            let name = Cache::name(key);
+            let name = cache.name(key);
             warn_once(format!("{name} in the cache {} is not used: {error}", settings.dir.display()));
             false
         }
@@ -134,6 +137,7 @@ enum Lookup {
 /// An open cache folder.
 struct Cache {
     folder: File,
+    suffix: &'static str,
     secret: [u8; DIGEST],
     limit: u64,
 }
@@ -145,26 +149,27 @@ impl Cache {
         // This path is given by the user and may be a symbolic link.
         let dir = settings.dir.canonicalize().and_then(|dir| open_folder(rustix::fs::CWD, &dir)).map_err(to_text)?;
         check_private(&dir)?;
-        match mkdirat(&dir, FOLDER, Mode::RWXU) {
+        let subfolder = settings.folder;
+        match mkdirat(&dir, subfolder, Mode::RWXU) {
             Ok(()) | Err(Errno::EXIST) => {}
             Err(error) => return Err(error.to_string()),
         }
-        let folder = match open_folder(&dir, FOLDER.as_ref()) {
+        let folder = match open_folder(&dir, subfolder.as_ref()) {
             Err(error) if error.kind() == std::io::ErrorKind::NotADirectory => {
-                return Err(format!("subfolder {FOLDER}: expected a folder, found another kind of file"));
+                return Err(format!("subfolder {subfolder}: expected a folder, found another kind of file"));
             }
             folder => folder.map_err(to_text)?,
         };
-        let mode = check_private(&folder).map_err(|error| format!("subfolder {FOLDER}: {error}"))?;
+        let mode = check_private(&folder).map_err(|error| format!("subfolder {subfolder}: {error}"))?;
         if mode & 0o077 != 0 {
             folder.set_permissions(Permissions::from_mode(0o700)).map_err(to_text)?;
         }
-        let secret = secret(&folder).map_err(|error| format!("file {FOLDER}/{SECRET}: {error}"))?;
-        Ok(Cache { folder, secret, limit: settings.limit })
+        let secret = secret(&folder).map_err(|error| format!("file {subfolder}/{SECRET}: {error}"))?;
+        Ok(Cache { folder, suffix: settings.suffix, secret, limit: settings.limit })
     }
 
-    fn name(key: blake3::Hash) -> String {
-        format!("{}{SUFFIX}", key.to_hex())
+    fn name(&self, key: blake3::Hash) -> String {
+        format!("{}{}", key.to_hex(), self.suffix)
     }
 
     fn digest(&self, key: blake3::Hash, object: &[u8]) -> blake3::Hash {
@@ -178,7 +183,7 @@ impl Cache {
     /// # Errors
     /// If the file cannot be read, or cannot be trusted because another user may have written it.
     fn get(&self, key: blake3::Hash) -> std::result::Result<Lookup, String> {
-        let Some(mut file) = open_file(&self.folder, &Cache::name(key))? else { return Ok(Lookup::Miss) };
+        let Some(mut file) = open_file(&self.folder, &self.name(key))? else { return Ok(Lookup::Miss) };
         let length = file.metadata().map_err(|e| e.to_string())?.len();
         if length < DIGEST as u64 || length > self.limit.saturating_add(DIGEST as u64) {
             return Ok(Lookup::Corrupted);
@@ -203,7 +208,7 @@ impl Cache {
         }
         let digest = self.digest(key, object);
         write_new(&self.folder, &[object, digest.as_bytes()], |temp| {
-            renameat(&self.folder, temp, &self.folder, Cache::name(key))
+            renameat(&self.folder, temp, &self.folder, self.name(key))
         })?;
         self.enforce_limit(length)
     }
@@ -240,7 +245,7 @@ impl Cache {
             let used = Duration::new(found.st_mtime.max(0) as u64, found.st_mtime_nsec as u32);
             if name.starts_with(TEMP_PREFIX) && now.saturating_sub(used) > MIN_STALE_AGE {
                 let _ = unlinkat(&self.folder, name, AtFlags::empty());
-            } else if name.len() == 2 * DIGEST + SUFFIX.len() && name.ends_with(SUFFIX) {
+            } else if name.len() == 2 * DIGEST + self.suffix.len() && name.ends_with(self.suffix) {
                 objects.push((used, name.to_owned(), found.st_size as u64));
             }
         }
@@ -347,23 +352,29 @@ fn random(bytes: &mut [u8]) -> Result<()> {
     Ok(())
 }
 
-/// Returns the folder of the objects within a cache folder.
-#[cfg(test)]
-pub fn folder(dir: &std::path::Path) -> PathBuf {
-    dir.join(FOLDER)
+/// Opens a folder without following a symbolic link.
+///
+/// # Errors
+/// If the path is not a folder, or cannot be opened.
+pub fn open_folder(within: impl AsFd, name: &Path) -> Result<File> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(File::from(openat(within, name, flags, Mode::empty())?))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::os::unix::fs::{chown, symlink};
-    use std::path::Path;
     use tempfile::TempDir;
+
+    fn folder(dir: &Path) -> PathBuf {
+        dir.join("backend")
+    }
 
     /// Creates settings for a cache of `limit` bytes in a temporary folder.
     fn cache(limit: u64) -> (TempDir, Settings) {
         let folder = tempfile::tempdir().unwrap();
-        let settings = Settings { dir: folder.path().join("cache"), limit };
+        let settings = Settings { dir: folder.path().join("cache"), folder: "backend", suffix: ".so", limit };
         (folder, settings)
     }
 
@@ -376,7 +387,7 @@ mod tests {
     }
 
     fn object(settings: &Settings, number: u8) -> PathBuf {
-        file(settings, &Cache::name(key(number)))
+        file(settings, &format!("{}.so", key(number).to_hex()))
     }
 
     fn mode(path: &Path) -> u32 {
@@ -473,11 +484,11 @@ mod tests {
         set_mode(&settings.dir, 0o755);
         Cache::open(&settings).unwrap();
         set_mode(&folder(&settings.dir), 0o777);
-        refused("subfolder ccompiler: writable by other users");
+        refused("subfolder backend: writable by other users");
         set_mode(&folder(&settings.dir), 0o700);
         let secret = file(&settings, SECRET);
         set_mode(&secret, 0o644);
-        refused("ccompiler/key: readable by other users");
+        refused("backend/key: readable by other users");
         set_mode(&secret, 0o600);
         std::fs::write(&secret, "short").unwrap();
         refused("expected 32 bytes");
@@ -492,7 +503,7 @@ mod tests {
         }
         std::fs::rename(folder(&settings.dir), settings.dir.join("elsewhere")).unwrap();
         symlink("elsewhere", folder(&settings.dir)).unwrap();
-        refused("subfolder ccompiler: expected a folder");
+        refused("subfolder backend: expected a folder");
     }
 
     #[test]
