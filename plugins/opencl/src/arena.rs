@@ -1,0 +1,73 @@
+//! Places of intermediate results in one arena: buffers whose lifetimes do not overlap share memory.
+
+use crate::program::{ALIGNMENT, Buffer, Launch, Place};
+
+/// Assigns an offset to each buffer of the given size. Returns the buffers and the size of the arena.
+pub fn plan(sizes: &[u64], launches: &[Launch]) -> (Vec<Buffer>, u64) {
+    // Lifetimes: the first and the last launch that accesses a buffer.
+    let mut lives: Vec<Option<(usize, usize)>> = vec![None; sizes.len()];
+    for (at, launch) in launches.iter().enumerate() {
+        for place in &launch.arguments {
+            if let Place::Work(buffer) = place {
+                let life = lives[*buffer].get_or_insert((at, at));
+                life.1 = at;
+            }
+        }
+    }
+    let aligned = |bytes: u64| bytes.max(1).div_ceil(ALIGNMENT) * ALIGNMENT;
+    let mut buffers: Vec<Buffer> = sizes.iter().map(|&bytes| Buffer { offset: 0, bytes: bytes.max(1) }).collect();
+    // Large buffers first, each in the first gap between buffers that live at the same time.
+    let mut order: Vec<usize> = (0..sizes.len()).filter(|&i| lives[i].is_some()).collect();
+    order.sort_by_key(|&i| (std::cmp::Reverse(sizes[i]), i));
+    let mut placed: Vec<usize> = Vec::new();
+    let mut size = 0;
+    for i in order {
+        let overlaps = |j: &usize| match (lives[i], lives[*j]) {
+            (Some(a), Some(b)) => a.0 <= b.1 && b.0 <= a.1,
+            _ => false,
+        };
+        let mut taken: Vec<(u64, u64)> = placed
+            .iter()
+            .filter(|j| overlaps(j))
+            .map(|&j| (buffers[j].offset, buffers[j].offset + aligned(buffers[j].bytes)))
+            .collect();
+        taken.sort_unstable();
+        let mut offset = 0;
+        for (from, to) in taken {
+            if offset + aligned(buffers[i].bytes) <= from {
+                break;
+            }
+            offset = offset.max(to);
+        }
+        buffers[i].offset = offset;
+        size = size.max(offset + aligned(buffers[i].bytes));
+        placed.push(i);
+    }
+    // A buffer that nothing accesses lies at the beginning of an arena that has room for it.
+    let unused = (0..sizes.len()).filter(|&i| lives[i].is_none()).map(|i| aligned(sizes[i])).max();
+    (buffers, size.max(unused.unwrap_or(0)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn launch(arguments: &[usize]) -> Launch {
+        let arguments = arguments.iter().map(|&buffer| Place::Work(buffer)).collect();
+        Launch { name: String::new(), kernel: 0, arguments, global: [1; 3] }
+    }
+
+    #[test]
+    fn buffers_share_memory_unless_they_live_together() {
+        let launches = [launch(&[0]), launch(&[0, 1]), launch(&[1, 2]), launch(&[2, 3])];
+        let (buffers, size) = plan(&[5000, 100, 8000, 4096], &launches);
+        assert!(size <= 4 * ALIGNMENT, "{size}: a chain needs two buffers at a time");
+        for (i, a) in buffers.iter().enumerate() {
+            assert_eq!(a.offset % ALIGNMENT, 0);
+            for b in &buffers[i + 1..=(i + 1).min(buffers.len() - 1)] {
+                assert!(a.offset + a.bytes <= b.offset || b.offset + b.bytes <= a.offset, "{a:?} {b:?}");
+            }
+        }
+        assert_eq!(buffers[0].offset, buffers[2].offset);
+    }
+}

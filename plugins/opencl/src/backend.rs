@@ -1,0 +1,109 @@
+//! Entries of the code generator: `describe`, `judge` and `compile`.
+
+use crate::device::{Device, SELECTORS, Traits};
+use crate::program::Program;
+use crate::{blob, lower, support, view_ops};
+use byoc_plugin_api::{
+    Attr, BackendOption, Candidate, CandidateKind, Codegen, CompiledRegion, Constant, Description, Graph, RefusalCode,
+    Region, Result, Verdict,
+};
+use byoc_plugin_support::refusal::{CompileError, refuse, refuse_with_hint};
+use byoc_plugin_support::region::RegionIr;
+use serde_json::Value;
+
+/// Code generator registered as `relay.ext.opencl`.
+pub struct OpenCl;
+
+/// Values of the option `tile`.
+const TILES: [&str; 3] = ["auto", "registers", "local"];
+
+/// Returns an option of the backend that the user set.
+fn option<'v>(options: &'v Value, name: &str) -> Option<&'v str> {
+    options["backend_options"][name].as_str()
+}
+
+/// Returns the properties of the device that the options name.
+fn traits(options: &Value) -> Result<Traits> {
+    let device = Device::get(option(options, "device").unwrap_or("auto"))?;
+    let mut traits = device.traits.clone();
+    match option(options, "tile") {
+        Some("registers") => traits.local_memory = false,
+        Some("local") => traits.local_memory = true,
+        _ => {}
+    }
+    Ok(traits)
+}
+
+fn check(candidate: &Candidate) -> std::result::Result<(), CompileError> {
+    let device = match Device::get("auto") {
+        Ok(device) => device,
+        Err(error) => return refuse_with_hint(RefusalCode::Unavailable, error.message.as_str(), &error.hint),
+    };
+    let ir = RegionIr::new(&candidate.graph, &candidate.constants)?;
+    for op in &ir.ops {
+        support::check(&ir, op)?;
+    }
+    if candidate.kind == CandidateKind::Region {
+        if ir.ops.iter().all(|op| view_ops::is_view(op.name)) {
+            return refuse(RefusalCode::NotProfitable, "the region has view operators alone and computes nothing");
+        }
+        if ir.ops.len() > support::MAX_OPERATORS {
+            let (found, most) = (ir.ops.len(), support::MAX_OPERATORS);
+            return refuse(
+                RefusalCode::ResourceLimit,
+                format!("expected at most {most} operators in a region, found {found}"),
+            );
+        }
+        return Ok(());
+    }
+    // The verdict is binding, so the operators are lowered before it.
+    lower::lower(&candidate.graph, &ir, &device.traits).map(|_| ())
+}
+
+fn generate(graph: &Graph, constants: &[Constant], traits: &Traits) -> std::result::Result<Program, CompileError> {
+    let ir = RegionIr::new(graph, constants)?;
+    for op in &ir.ops {
+        support::check(&ir, op)?;
+    }
+    lower::lower(graph, &ir, traits)
+}
+
+impl Codegen for OpenCl {
+    fn describe(&self) -> Result<Description> {
+        let option = |about: &str, values: &[&str]| BackendOption {
+            about: about.into(),
+            values: values.iter().map(|&value| value.to_owned()).collect(),
+        };
+        Ok(Description {
+            about: "float32 networks on OpenCL devices: graphics processors, and processors through PoCL".into(),
+            patterns: support::PATTERNS.into(),
+            operators: support::operators(),
+            options: [
+                ("device".to_owned(), option("Device: a kind, or a number in the order of clinfo", &SELECTORS)),
+                ("tile".to_owned(), option("Memory in which products hold what work-items share", &TILES)),
+            ]
+            .into(),
+            ..Description::default()
+        })
+    }
+
+    fn judge(&self, candidate: &Candidate) -> Verdict {
+        match check(candidate) {
+            Ok(()) => Verdict::Supported,
+            Err(error) => error.into(),
+        }
+    }
+
+    fn compile(&self, region: &Region<'_>) -> Result<CompiledRegion> {
+        let mut program = generate(region.graph, region.constants, &traits(region.options)?)?;
+        program.selector = option(region.options, "device").unwrap_or("auto").to_owned();
+        let symbol = region.graph.symbol.as_str();
+        let mut compiled = CompiledRegion::new(symbol, "opencl", blob::write(&program)?);
+        let (launches, kernels) = (program.launches.len(), program.kernels.len());
+        let note = format!("{launches} launches of {kernels} kernels, arena {} bytes", program.arena);
+        compiled.notes.push(note.into());
+        compiled.metadata.push(Attr::new("device", program.device.as_str()));
+        compiled.metadata.push(Attr::new("own_threads", true));
+        Ok(compiled.with_source("cl", program.source))
+    }
+}

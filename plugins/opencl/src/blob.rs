@@ -1,0 +1,234 @@
+//! Serialized form of a compiled region.
+//!
+//! | part | content |
+//! |---|---|
+//! | magic | `BYOC-CL\n` |
+//! | version | 32 bits |
+//! | length of the header | 64 bits |
+//! | header | JSON: types, buffers, constants, kernels, launches |
+//! | source | OpenCL C, to the end but for the checksum |
+//! | checksum | 32 bits, CRC-32 of header and source |
+//!
+//! Integers are little-endian. Sizes and references are checked before they are used.
+
+use crate::device::SELECTORS;
+use crate::program::{ALIGNMENT, Buffer, Edge, Kernel, Launch, PackedConstant, Place, Program};
+use byoc_plugin_api::{DType, Error, Result, Signature, TensorType};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+const MAGIC: &[u8; 8] = b"BYOC-CL\n";
+
+/// Format version that this plugin writes and reads.
+pub const VERSION: u32 = 1;
+
+/// Maximum number of buffers, constants, kernels and launches.
+const MAX_PARTS: usize = 1 << 16;
+
+/// Maximum size of the arena, and of each tensor, in bytes.
+const MAX_BYTES: u64 = 1 << 40;
+
+/// Maximum number of work-items of a work-group.
+const MAX_GROUP: usize = 1 << 12;
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Header {
+    symbol: String,
+    signature: Value,
+    inputs: Vec<Edge>,
+    outputs: Vec<Edge>,
+    constants: Vec<(usize, String)>,
+    packed: Vec<PackedConstant>,
+    buffers: Vec<Buffer>,
+    arena: u64,
+    kernels: Vec<Kernel>,
+    launches: Vec<Launch>,
+    device: String,
+    selector: String,
+}
+
+/// Serializes a region.
+///
+/// # Errors
+/// Never; a header always has a JSON form.
+pub fn write(program: &Program) -> Result<Vec<u8>> {
+    let header = Header {
+        symbol: program.symbol.clone(),
+        signature: program.signature.to_json(),
+        inputs: program.inputs.clone(),
+        outputs: program.outputs.clone(),
+        constants: program.constants.iter().map(|(size, dtype)| (*size, dtype.to_string())).collect(),
+        packed: program.packed.clone(),
+        buffers: program.buffers.clone(),
+        arena: program.arena,
+        kernels: program.kernels.clone(),
+        launches: program.launches.clone(),
+        device: program.device.clone(),
+        selector: program.selector.clone(),
+    };
+    let text = serde_json::to_vec(&header)?;
+    let mut bytes = MAGIC.to_vec();
+    bytes.extend(VERSION.to_le_bytes());
+    bytes.extend((text.len() as u64).to_le_bytes());
+    bytes.extend(&text);
+    bytes.extend(program.source.as_bytes());
+    let sum = checksum(&text, program.source.as_bytes());
+    bytes.extend(sum.to_le_bytes());
+    Ok(bytes)
+}
+
+fn checksum(header: &[u8], source: &[u8]) -> u32 {
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(header);
+    hasher.update(source);
+    hasher.finalize()
+}
+
+fn invalid(problem: impl AsRef<str>) -> Error {
+    Error::new(format!("OpenCL program: {}", problem.as_ref()))
+}
+
+/// Parses and checks a region.
+///
+/// # Errors
+/// If the bytes are not a region, have another version, are damaged, or refer to what they do not have.
+pub fn read(bytes: &[u8]) -> Result<Program> {
+    let rest = bytes
+        .strip_prefix(MAGIC)
+        .ok_or_else(|| Error::new("expected an OpenCL program, found foreign or corrupted data"))?;
+    let truncated = || invalid("truncated header");
+    let (version, rest) = rest.split_first_chunk::<4>().ok_or_else(truncated)?;
+    let version = u32::from_le_bytes(*version);
+    if version != VERSION {
+        return Err(invalid(format!("expected version {VERSION}, found {version}"))
+            .hint("compile the model again with this plugin"));
+    }
+    let (length, rest) = rest.split_first_chunk::<8>().ok_or_else(truncated)?;
+    let length = usize::try_from(u64::from_le_bytes(*length)).unwrap_or(usize::MAX);
+    let (text, rest) = rest.split_at_checked(length).ok_or_else(truncated)?;
+    let (source, sum) = rest.split_last_chunk::<4>().ok_or_else(truncated)?;
+    if checksum(text, source) != u32::from_le_bytes(*sum) {
+        return Err(invalid("damaged: its checksum differs"));
+    }
+    let header: Header = serde_json::from_slice(text).map_err(|error| invalid(error.to_string()))?;
+    let source = std::str::from_utf8(source).map_err(|_| invalid("the source is not UTF-8"))?;
+    let dtype = |(size, name): &(usize, String)| DType::parse(name).map(|dtype| (*size, dtype));
+    let constants: Option<Vec<(usize, DType)>> = header.constants.iter().map(dtype).collect();
+    let program = Program {
+        symbol: header.symbol,
+        signature: Signature::from_json(&header.signature)?,
+        inputs: header.inputs,
+        outputs: header.outputs,
+        constants: constants.ok_or_else(|| invalid("expected the element types of constants"))?,
+        packed: header.packed,
+        buffers: header.buffers,
+        arena: header.arena,
+        kernels: header.kernels,
+        launches: header.launches,
+        source: source.to_owned(),
+        device: header.device,
+        selector: header.selector,
+    };
+    check(&program).map_err(invalid)?;
+    Ok(program)
+}
+
+/// Checks sizes and references.
+fn check(program: &Program) -> std::result::Result<(), String> {
+    let parts = [
+        program.inputs.len(),
+        program.outputs.len(),
+        program.constants.len(),
+        program.packed.len(),
+        program.buffers.len(),
+        program.kernels.len(),
+        program.launches.len(),
+    ];
+    if let Some(count) = parts.into_iter().find(|&count| count > MAX_PARTS) {
+        return Err(format!("expected at most {MAX_PARTS} parts, found {count}"));
+    }
+    if !SELECTORS.contains(&program.selector.as_str()) {
+        return Err(format!("expected a device, found {}", program.selector));
+    }
+    check_edges("input", &program.inputs, &program.signature.inputs)?;
+    check_edges("output", &program.outputs, &program.signature.outputs)?;
+    for (number, packed) in program.packed.iter().enumerate() {
+        check_constant(program, packed).map_err(|problem| format!("packed constant {number}: {problem}"))?;
+    }
+    if program.arena > MAX_BYTES {
+        return Err(format!("expected an arena of at most {MAX_BYTES} bytes, found {}", program.arena));
+    }
+    for (number, buffer) in program.buffers.iter().enumerate() {
+        let inside = buffer.offset.checked_add(buffer.bytes).is_some_and(|end| end <= program.arena);
+        if !inside || !buffer.offset.is_multiple_of(ALIGNMENT) || buffer.bytes == 0 {
+            return Err(format!("buffer {number}: expected a part of the arena, found {buffer:?}"));
+        }
+    }
+    for (number, kernel) in program.kernels.iter().enumerate() {
+        let identifier = !kernel.name.is_empty() && kernel.name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+        let size = kernel.local.iter().try_fold(1usize, |size, &dim| size.checked_mul(dim));
+        if !identifier || size.is_none_or(|size| size == 0 || size > MAX_GROUP) {
+            return Err(format!("kernel {number}: expected a name and a work-group, found {kernel:?}"));
+        }
+    }
+    for (number, launch) in program.launches.iter().enumerate() {
+        check_launch(program, launch).map_err(|problem| format!("launch {number}: {problem}"))?;
+    }
+    Ok(())
+}
+
+fn check_edges(kind: &str, edges: &[Edge], types: &[TensorType]) -> std::result::Result<(), String> {
+    if edges.len() != types.len() {
+        return Err(format!("expected {} {kind}s, found {}", types.len(), edges.len()));
+    }
+    for (number, (edge, ty)) in edges.iter().zip(types).enumerate() {
+        let same = ty.shape().is_some_and(|shape| shape == edge.shape) && ty.dtype.size() == edge.element;
+        if !same || edge.bytes().is_none_or(|bytes| bytes > MAX_BYTES) {
+            return Err(format!("{kind} {number}: expected {ty}, found {edge:?}"));
+        }
+    }
+    Ok(())
+}
+
+fn check_constant(program: &Program, packed: &PackedConstant) -> std::result::Result<(), String> {
+    if packed.bytes().is_none_or(|bytes| bytes == 0 || bytes > MAX_BYTES) || packed.packing.width == 0 {
+        return Err(format!("expected sizes, found {packed:?}"));
+    }
+    let Some(constant) = packed.constant else { return Ok(()) };
+    let Some(&(elements, dtype)) = program.constants.get(constant) else {
+        return Err(format!("expected one of {} constants, found {constant}", program.constants.len()));
+    };
+    if dtype.size() != packed.element {
+        return Err(format!("expected elements of {} bytes, found {}", dtype.size(), packed.element));
+    }
+    if packed.packing.source_elements().is_none_or(|needed| needed > elements as u64) {
+        return Err(format!("expected places among {elements} elements, found {:?}", packed.packing));
+    }
+    Ok(())
+}
+
+fn check_launch(program: &Program, launch: &Launch) -> std::result::Result<(), String> {
+    let Some(kernel) = program.kernels.get(launch.kernel) else {
+        return Err(format!("expected one of {} kernels, found {}", program.kernels.len(), launch.kernel));
+    };
+    if launch.arguments.len() != kernel.arguments {
+        return Err(format!("expected {} arguments, found {}", kernel.arguments, launch.arguments.len()));
+    }
+    let whole = |(&global, &local): (&usize, &usize)| global > 0 && global.is_multiple_of(local);
+    if !launch.global.iter().zip(&kernel.local).all(whole) {
+        return Err(format!("expected work-items in groups of {:?}, found {:?}", kernel.local, launch.global));
+    }
+    for place in &launch.arguments {
+        let known = match *place {
+            Place::Input(i) => i < program.inputs.len(),
+            Place::Output(i) => i < program.outputs.len(),
+            Place::Constant(i) => i < program.packed.len(),
+            Place::Work(i) => i < program.buffers.len(),
+        };
+        if !known {
+            return Err(format!("expected a buffer, found {place:?}"));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,33 @@
+//! Errors of the OpenCL library, with what to do about them.
+
+use byoc_plugin_api::Error;
+use cl3::error_codes::{
+    CL_DEVICE_NOT_AVAILABLE, CL_INVALID_BUFFER_SIZE, CL_INVALID_COMMAND_QUEUE, CL_INVALID_CONTEXT,
+    CL_MEM_OBJECT_ALLOCATION_FAILURE, CL_OUT_OF_HOST_MEMORY, CL_OUT_OF_RESOURCES, error_text,
+};
+
+/// Code that drivers return for a kernel that ended abnormally.
+const ABNORMAL_END: i32 = -9999;
+
+/// Tests a code for lack of memory.
+pub fn is_memory(code: i32) -> bool {
+    [CL_MEM_OBJECT_ALLOCATION_FAILURE, CL_OUT_OF_HOST_MEMORY, CL_OUT_OF_RESOURCES, CL_INVALID_BUFFER_SIZE]
+        .contains(&code)
+}
+
+/// Tests a code for a device that computes nothing any more.
+pub fn is_lost(code: i32) -> bool {
+    [CL_DEVICE_NOT_AVAILABLE, CL_INVALID_COMMAND_QUEUE, CL_INVALID_CONTEXT, ABNORMAL_END].contains(&code)
+}
+
+/// Creates the error of a function that returned a code.
+pub fn failed(function: &str, code: i32) -> Error {
+    let error = Error::new(format!("{function}: {} ({code})", error_text(code)));
+    if is_memory(code) {
+        error.hint("the device lacks memory: use a smaller batch or model, or close other programs on the device")
+    } else if is_lost(code) {
+        error.hint("the device is lost: start the program again, and see the log of the driver")
+    } else {
+        error
+    }
+}

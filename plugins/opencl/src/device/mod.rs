@@ -1,0 +1,234 @@
+//! Devices: discovery, context and queue; memory; programs; launches and the wait for them.
+//!
+//! | file | purpose |
+//! |---|---|
+//! | `error` | codes of the library |
+//! | `memory` | buffers: allocate, free, copy in and out |
+//! | `program` | builds programs, and caches their binaries |
+//! | `queue` | enqueues without waiting, and waits at the end |
+//!
+//! A device is opened once per process and shared by all regions. The library is opened at run time: without it,
+//! everything here returns the same error, which names the command that installs one.
+//!
+//! A device that does not answer is marked as lost. From then on nothing is called on it: not even a release, which might
+//! wait for a kernel that never returns.
+
+pub mod error;
+pub mod memory;
+pub mod program;
+pub mod queue;
+
+use byoc_plugin_api::{Error, Result};
+use cl3::device::{
+    CL_DEVICE_COMPILER_AVAILABLE, CL_DEVICE_LOCAL_MEM_TYPE, CL_DEVICE_MAX_COMPUTE_UNITS, CL_DEVICE_MAX_MEM_ALLOC_SIZE,
+    CL_DEVICE_MAX_WORK_GROUP_SIZE, CL_DEVICE_MEM_BASE_ADDR_ALIGN, CL_DEVICE_NAME, CL_DEVICE_NATIVE_VECTOR_WIDTH_FLOAT,
+    CL_DEVICE_TYPE, CL_DEVICE_TYPE_ALL, CL_DEVICE_TYPE_CPU, CL_DEVICE_TYPE_GPU, CL_DEVICE_VERSION, CL_DRIVER_VERSION,
+    CL_LOCAL, get_device_ids, get_device_info,
+};
+use cl3::types::{cl_command_queue, cl_context, cl_device_id, cl_device_info};
+use error::failed;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+/// Command that installs an OpenCL library with a device that runs on every processor.
+pub const INSTALL: &str = "apt-get install -y pocl-opencl-icd";
+
+/// Values of the option `device`.
+pub const SELECTORS: [&str; 11] = ["auto", "cpu", "gpu", "0", "1", "2", "3", "4", "5", "6", "7"];
+
+/// Properties of a device that kernels are tuned for.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Traits {
+    /// Name.
+    pub name: String,
+    /// Version of OpenCL and of the driver.
+    pub version: String,
+    /// Elements of a vector of float32 that the device computes at once, from 1 to 16.
+    pub width: i64,
+    /// Local memory is faster than global memory.
+    pub local_memory: bool,
+}
+
+impl Traits {
+    /// Returns the number of elements of a vector for rows of `columns` elements.
+    pub fn vector(&self, columns: i64) -> i64 {
+        let widest = self.width.clamp(4, 16);
+        [16, 8, 4, 2].into_iter().find(|&width| width <= widest && width <= columns).unwrap_or(1)
+    }
+}
+
+/// Objects of the library that belong to a device. They live as long as the process.
+#[derive(Clone, Copy, Debug)]
+struct Handles {
+    device: cl_device_id,
+    context: cl_context,
+    queue: cl_command_queue,
+}
+
+/// Opened device.
+#[derive(Debug)]
+pub struct Device {
+    /// Properties.
+    pub traits: Traits,
+    /// Size of the largest buffer in bytes.
+    pub max_buffer: u64,
+    /// Number of work-items of the largest work-group.
+    pub max_group: usize,
+    handles: Handles,
+    lost: AtomicBool,
+}
+
+// SAFETY: the handles are pointers that the library, whose functions may be called from any thread, follows itself.
+unsafe impl Send for Device {}
+// SAFETY: as above; objects whose functions are not thread-safe (kernels) are locked by their owners.
+unsafe impl Sync for Device {}
+
+/// Reads a property of a device.
+macro_rules! property {
+    ($device:expr, $name:ident as $ty:ty) => {
+        get_device_info($device, $name).map(<$ty>::from).map_err(|code| failed(stringify!($name), code))
+    };
+}
+
+/// Finds all devices with a compiler, in the order of the library.
+fn discover() -> Result<Vec<cl_device_id>> {
+    let missing = |message: String| Error::new(message).hint(format!("install one with `{INSTALL}`"));
+    let platforms = cl3::platform::get_platform_ids()
+        .map_err(|_| missing("no OpenCL library: libOpenCL.so.1 cannot be opened, or it finds no driver".to_owned()))?;
+    let mut devices = Vec::new();
+    for platform in platforms {
+        // A platform without devices returns an error.
+        devices.extend(get_device_ids(platform, CL_DEVICE_TYPE_ALL).unwrap_or_default());
+    }
+    let compiles = |device: &cl_device_id| {
+        get_device_info(*device, CL_DEVICE_COMPILER_AVAILABLE).is_ok_and(|info| u32::from(info) != 0)
+    };
+    devices.retain(compiles);
+    if devices.is_empty() {
+        return Err(missing("no OpenCL device: the library has no platform with a device and a compiler".to_owned()));
+    }
+    Ok(devices)
+}
+
+fn text(device: cl_device_id, name: cl_device_info) -> Result<String> {
+    let info = get_device_info(device, name).map_err(|code| failed("clGetDeviceInfo", code))?;
+    Ok(String::from(info).trim_matches(|c: char| c == '\0' || c.is_whitespace()).to_owned())
+}
+
+impl Device {
+    /// Returns the device that `selector` names: `auto` for the first that is no processor, or the first of all; `cpu`, `gpu`,
+    /// or a number in the order of the library. A device is opened once.
+    ///
+    /// # Errors
+    /// No library, no device, or none of that name.
+    pub fn get(selector: &str) -> Result<Arc<Device>> {
+        static OPENED: Mutex<Vec<(usize, Arc<Device>)>> = Mutex::new(Vec::new());
+        static FOUND: OnceLock<Result<Found>> = OnceLock::new();
+        let found = FOUND.get_or_init(Found::new).as_ref().map_err(Clone::clone)?;
+        let index = found.select(selector)?;
+        let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, device)) = opened.iter().find(|(known, _)| *known == index) {
+            return Ok(device.clone());
+        }
+        let device = Arc::new(Device::open(found.devices[index].0)?);
+        opened.push((index, device.clone()));
+        Ok(device)
+    }
+
+    fn open(device: cl_device_id) -> Result<Device> {
+        let width = property!(device, CL_DEVICE_NATIVE_VECTOR_WIDTH_FLOAT as u32)?;
+        let kind = property!(device, CL_DEVICE_TYPE as u64)?;
+        let local = property!(device, CL_DEVICE_LOCAL_MEM_TYPE as u32)?;
+        let alignment = property!(device, CL_DEVICE_MEM_BASE_ADDR_ALIGN as u32)?;
+        if u64::from(alignment) > crate::program::ALIGNMENT * 8 {
+            let detail = format!("expected a device with buffers aligned to 4096 bytes, found {} bits", alignment);
+            return Err(Error::new(detail));
+        }
+        let context = cl3::context::create_context(&[device], std::ptr::null(), None, std::ptr::null_mut())
+            .map_err(|code| failed("clCreateContext", code))?;
+        // SAFETY: the context was created for this device.
+        let queue = unsafe {
+            cl3::command_queue::create_command_queue(context, device, cl3::command_queue::CL_QUEUE_PROFILING_ENABLE)
+        }
+        .map_err(|code| failed("clCreateCommandQueue", code))?;
+        let traits = Traits {
+            name: text(device, CL_DEVICE_NAME)?,
+            version: format!("{}, driver {}", text(device, CL_DEVICE_VERSION)?, text(device, CL_DRIVER_VERSION)?),
+            width: i64::from(width).clamp(1, 16),
+            local_memory: local == CL_LOCAL && kind & CL_DEVICE_TYPE_CPU == 0,
+        };
+        let max_buffer = property!(device, CL_DEVICE_MAX_MEM_ALLOC_SIZE as u64)?;
+        let max_group = property!(device, CL_DEVICE_MAX_WORK_GROUP_SIZE as usize)?;
+        let units = property!(device, CL_DEVICE_MAX_COMPUTE_UNITS as u32)?;
+        tracing::debug!("OpenCL device {} ({}), {units} compute units, {traits:?}", traits.name, traits.version);
+        let handles = Handles { device, context, queue };
+        Ok(Device { traits, max_buffer, max_group, handles, lost: AtomicBool::new(false) })
+    }
+
+    /// Tests whether the device has been marked as lost.
+    pub fn is_lost(&self) -> bool {
+        self.lost.load(Ordering::Acquire)
+    }
+
+    /// Marks the device as lost.
+    pub fn lose(&self) {
+        if !self.lost.swap(true, Ordering::AcqRel) {
+            tracing::warn!("OpenCL device {} is lost; its regions run on the host from now on", self.traits.name);
+        }
+    }
+
+    /// Checks that the device has not been marked as lost.
+    ///
+    /// # Errors
+    /// A device that is lost.
+    pub fn check(&self) -> Result<()> {
+        if !self.is_lost() {
+            return Ok(());
+        }
+        Err(Error::new(format!("OpenCL device {} is lost: an earlier run did not end or failed", self.traits.name))
+            .hint("start the program again; other regions and models run on the host"))
+    }
+
+    /// Converts a code to an error, and marks the device as lost if the code says so.
+    pub fn failed(&self, function: &str, code: i32) -> Error {
+        if error::is_lost(code) {
+            self.lose();
+        }
+        failed(function, code)
+    }
+}
+
+/// Devices of the library, with their names.
+struct Found {
+    devices: Vec<(cl_device_id, String, u64)>,
+}
+
+// SAFETY: as for `Device`.
+unsafe impl Send for Found {}
+// SAFETY: as for `Device`.
+unsafe impl Sync for Found {}
+
+impl Found {
+    fn new() -> Result<Found> {
+        let describe = |device: cl_device_id| {
+            Ok((device, text(device, CL_DEVICE_NAME)?, property!(device, CL_DEVICE_TYPE as u64)?))
+        };
+        let devices = discover()?.into_iter().map(describe).collect::<Result<_>>()?;
+        Ok(Found { devices })
+    }
+
+    fn select(&self, selector: &str) -> Result<usize> {
+        let position = |wanted: fn(u64) -> bool| self.devices.iter().position(|(_, _, kind)| wanted(*kind));
+        let found = match selector {
+            "" | "auto" => Some(position(|kind| kind & CL_DEVICE_TYPE_CPU == 0).unwrap_or(0)),
+            "cpu" => position(|kind| kind & CL_DEVICE_TYPE_CPU != 0),
+            "gpu" => position(|kind| kind & CL_DEVICE_TYPE_GPU != 0),
+            number => number.parse().ok().filter(|&index| index < self.devices.len()),
+        };
+        found.ok_or_else(|| {
+            let names: Vec<String> =
+                self.devices.iter().enumerate().map(|(i, (_, name, _))| format!("{i} ({name})")).collect();
+            Error::new(format!("option device: expected one of {}, found {selector}", names.join(", ")))
+        })
+    }
+}

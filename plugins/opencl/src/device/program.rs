@@ -1,0 +1,118 @@
+//! Programs: built from source, or from a binary that an earlier build has left in the cache.
+
+use super::Device;
+use byoc_plugin_api::{Error, Result, Services};
+use byoc_plugin_support::cache::{Settings, cached};
+use cl3::program::{
+    CL_PROGRAM_BINARIES, CL_PROGRAM_BUILD_LOG, build_program, create_program_with_binary, create_program_with_source,
+    get_program_build_info, get_program_info, release_program,
+};
+use cl3::types::cl_program;
+use serde_json::Value;
+use std::ptr;
+use std::sync::Arc;
+
+/// Options of the compiler. Nothing here lets it change NaN, infinities or signed zeros.
+const OPTIONS: &std::ffi::CStr = c"-cl-std=CL1.2";
+
+/// Maximum length of a quoted error of the compiler.
+const MAX_LOG: usize = 400;
+
+/// Built program.
+#[derive(Debug)]
+pub struct Program {
+    /// Device.
+    pub device: Arc<Device>,
+    /// Object of the library.
+    pub handle: cl_program,
+}
+
+// SAFETY: the handle is a pointer that the library follows, whose functions may be called from any thread.
+unsafe impl Send for Program {}
+
+/// Returns the settings of the cache of binaries; `None` if caching is disabled.
+pub fn cache_settings(options: &Value) -> Option<Settings> {
+    Settings::of_options(options, "opencl", ".bin")
+}
+
+impl Program {
+    /// Builds a program, from its binary if the cache has one that the driver takes.
+    ///
+    /// # Errors
+    /// Source that the driver does not compile; the message quotes its first error.
+    pub fn build(device: &Arc<Device>, source: &str, cache: Option<&Settings>, services: &Services) -> Result<Program> {
+        device.check()?;
+        if services.cancelled() {
+            return Err(Error::cancelled());
+        }
+        let mut built: Option<Program> = None;
+        let mut compile = || -> Result<Vec<u8>> {
+            let program = Program::from_source(device, source)?;
+            let binary = program.binary();
+            built = Some(program);
+            // A driver that gives no binary is asked again in every process.
+            binary.ok_or_else(|| Error::new(""))
+        };
+        let mut hasher = blake3::Hasher::new();
+        let options = OPTIONS.to_string_lossy();
+        for part in [source, &device.traits.name, &device.traits.version, &options] {
+            hasher.update(&(part.len() as u64).to_le_bytes());
+            hasher.update(part.as_bytes());
+        }
+        let binary = cached(cache, hasher.finalize(), &mut compile);
+        match (built, binary) {
+            (Some(program), _) => Ok(program),
+            (None, Ok(binary)) => match Program::from_binary(device, &binary) {
+                Ok(program) => Ok(program),
+                Err(error) => {
+                    tracing::debug!("the driver does not take its binary any more ({error}); compiling again");
+                    Program::from_source(device, source)
+                }
+            },
+            (None, Err(error)) => Err(error),
+        }
+    }
+
+    fn from_source(device: &Arc<Device>, source: &str) -> Result<Program> {
+        let handle = create_program_with_source(device.handles.context, &[source])
+            .map_err(|code| device.failed("clCreateProgramWithSource", code))?;
+        Program { device: device.clone(), handle }.built()
+    }
+
+    fn from_binary(device: &Arc<Device>, binary: &[u8]) -> Result<Program> {
+        // SAFETY: the binary is one that this driver made; the cache has checked that it is unchanged.
+        let handle = unsafe { create_program_with_binary(device.handles.context, &[device.handles.device], &[binary]) }
+            .map_err(|code| device.failed("clCreateProgramWithBinary", code))?;
+        Program { device: device.clone(), handle }.built()
+    }
+
+    fn built(self) -> Result<Program> {
+        let (handle, device) = (self.handle, self.device.handles.device);
+        match build_program(handle, &[device], OPTIONS, None, ptr::null_mut()) {
+            Ok(()) => Ok(self),
+            Err(code) => {
+                let log = get_program_build_info(handle, device, CL_PROGRAM_BUILD_LOG).map(String::from);
+                let log = log.unwrap_or_default();
+                let line = log.lines().find(|line| line.contains("error")).or(log.lines().next()).unwrap_or_default();
+                let line: String = line.chars().take(MAX_LOG).collect();
+                let error = self.device.failed("clBuildProgram", code);
+                Err(if line.is_empty() { error } else { Error::new(format!("{}: {line}", error.message)) })
+            }
+        }
+    }
+
+    /// Returns the binary; `None` if the driver has none.
+    fn binary(&self) -> Option<Vec<u8>> {
+        let binaries: Vec<Vec<u8>> = get_program_info(self.handle, CL_PROGRAM_BINARIES).ok()?.into();
+        binaries.into_iter().next().filter(|binary| !binary.is_empty())
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        if !self.device.is_lost() {
+            // SAFETY: this object owns one reference.
+            let _ = unsafe { release_program(self.handle) };
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! Elementwise operators as expressions of OpenCL C.
+//!
+//! The semantics are those of the operator reference: `nn.relu`, `clip`, `maximum` and `minimum` propagate NaN; a cast
+//! from float to integer rounds toward zero and saturates; integer overflow wraps. float32 is computed in vectors of 1
+//! to 16 elements, other types one element at a time.
+
+use byoc_plugin_api::DType;
+use byoc_plugin_support::region::{Op, RegionIr};
+use byoc_plugin_support::view::View;
+
+/// Returns the type of an element in OpenCL C; `None` if it is not supported.
+pub fn c_type(dtype: DType) -> Option<&'static str> {
+    Some(match dtype {
+        DType::F32 => "float",
+        DType::I8 => "char",
+        DType::I32 => "int",
+        DType::I64 => "long",
+        DType::U8 | DType::BOOL => "uchar",
+        _ => return None,
+    })
+}
+
+/// Returns the type of a vector of float32; a vector of one element is a scalar.
+pub fn vector(width: i64) -> String {
+    if width == 1 { "float".to_owned() } else { format!("float{width}") }
+}
+
+/// Unary functions of float32: Relay name, function of OpenCL C, which takes vectors too. The prelude defines those with the
+/// prefix `byoc_`, with the width appended to their names.
+const FUNCTIONS: &[(&str, &str)] = &[
+    ("erf", "byoc_erf"),
+    ("sigmoid", "byoc_sigmoid"),
+    ("exp", "exp"),
+    ("tanh", "tanh"),
+    ("log", "log"),
+    ("log2", "log2"),
+    ("log10", "log10"),
+    ("sqrt", "sqrt"),
+    ("sin", "sin"),
+    ("cos", "cos"),
+    ("tan", "tan"),
+    ("asin", "asin"),
+    ("acos", "acos"),
+    ("atan", "atan"),
+    ("sinh", "sinh"),
+    ("cosh", "cosh"),
+    ("asinh", "asinh"),
+    ("acosh", "acosh"),
+    ("atanh", "atanh"),
+    ("abs", "fabs"),
+    ("floor", "floor"),
+    ("ceil", "ceil"),
+    ("round", "round"),
+    ("trunc", "trunc"),
+];
+
+/// Operators of float32, int32 and int64 that are one infix operator of C.
+const ARITHMETIC: &[(&str, &str)] = &[("add", "+"), ("nn.bias_add", "+"), ("subtract", "-"), ("multiply", "*")];
+
+/// Comparisons, whose result is a Boolean.
+const COMPARISONS: &[(&str, &str)] = &[
+    ("equal", "=="),
+    ("not_equal", "!="),
+    ("less", "<"),
+    ("less_equal", "<="),
+    ("greater", ">"),
+    ("greater_equal", ">="),
+];
+
+/// Elementwise operators that [`expression`] handles one by one.
+const OTHERS: &[&str] = &[
+    "rsqrt",
+    "nn.relu",
+    "nn.leaky_relu",
+    "nn.prelu",
+    "nn.batch_norm",
+    "negative",
+    "sign",
+    "clip",
+    "cast",
+    "divide",
+    "power",
+    "maximum",
+    "minimum",
+    "where",
+    "logical_and",
+    "logical_or",
+    "logical_xor",
+    "logical_not",
+];
+
+/// Returns the names of all elementwise operators.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    let tables = FUNCTIONS.iter().chain(ARITHMETIC).chain(COMPARISONS);
+    tables.map(|entry| entry.0).chain(OTHERS.iter().copied())
+}
+
+/// Tests an operator for computing each element from the elements at the same index, up to broadcasting.
+pub fn is_elementwise(name: &str) -> bool {
+    names().any(|known| known == name)
+}
+
+/// Returns operand `i` as a view of the result's shape, broadcast or aligned with the attribute `axis`; `None` if the shapes
+/// do not match.
+pub fn operand_view(ir: &RegionIr<'_>, op: &Op<'_>, i: usize, view: &View) -> Option<View> {
+    let out = ir.shape(op.outputs[0]);
+    let along_axis = matches!((op.name, i), ("nn.bias_add" | "nn.prelu", 1) | ("nn.batch_norm", 1..));
+    if !along_axis {
+        return view.broadcast(out);
+    }
+    let axis = op.attrs().axis("axis", 1, out.len())?;
+    let mut strides = vec![0; out.len()];
+    if view.shape.len() != 1 || (view.shape[0] != out[axis] && view.shape[0] != 1) {
+        return None;
+    }
+    strides[axis] = if view.shape[0] == 1 { 0 } else { view.strides[0] };
+    Some(View { shape: out.to_vec(), strides, offset: view.offset })
+}
+
+/// Formats a number of float32 as a vector literal, which round-trips exactly.
+pub fn literal(value: f64, width: i64) -> String {
+    let single = value as f32;
+    let text = match single {
+        v if v.is_nan() => "NAN".to_owned(),
+        v if v == f32::INFINITY => "INFINITY".to_owned(),
+        v if v == f32::NEG_INFINITY => "-INFINITY".to_owned(),
+        v => format!("{v:?}f"),
+    };
+    if width == 1 { text } else { format!("(float{width})({text})") }
+}
+
+/// Formats an integer as a literal.
+pub fn int_literal(dtype: DType, value: i64) -> String {
+    match dtype {
+        DType::I64 if value == i64::MIN => "LONG_MIN".to_owned(),
+        DType::I32 if value == i64::from(i32::MIN) => "INT_MIN".to_owned(),
+        DType::I64 => format!("{value}L"),
+        _ => value.to_string(),
+    }
+}
+
+/// Formats an operator applied to `args`, which are variables or literals; `None` if the operator does not take the types.
+pub fn expression(ir: &RegionIr<'_>, op: &Op<'_>, args: &[String], width: i64) -> Option<String> {
+    let first = ir.val(*op.inputs.first()?).dtype;
+    let out = ir.val(op.outputs[0]).dtype;
+    c_type(first).and(c_type(out))?;
+    for &input in &op.inputs {
+        c_type(ir.val(input).dtype)?;
+    }
+    // The type that the operator computes in; `where` and `cast` start from another one.
+    let dtype = ir.val(*op.inputs.last()?).dtype;
+    let (a, b) = (args.first()?, args.get(1).map_or("", String::as_str));
+    if op.name == "cast" {
+        return Some(cast(first, out, a));
+    }
+    if op.name == "where" {
+        let c = args.get(2)?;
+        return (first == DType::BOOL).then(|| format!("{a} ? {b} : {c}"));
+    }
+    if dtype == DType::F32 {
+        return float_expression(op, args, width);
+    }
+    let unsigned = match dtype {
+        DType::I32 => "uint",
+        DType::I64 => "ulong",
+        DType::BOOL => return bool_expression(op.name, a, b),
+        _ => return None,
+    };
+    let ty = c_type(dtype)?;
+    if let Some((_, sign)) = ARITHMETIC.iter().find(|entry| entry.0 == op.name) {
+        // Signed overflow wraps in Relay and is undefined in C, so the operation is unsigned.
+        return Some(format!("({ty})(({unsigned}){a} {sign} ({unsigned}){b})"));
+    }
+    if let Some((_, sign)) = COMPARISONS.iter().find(|entry| entry.0 == op.name) {
+        return Some(format!("{a} {sign} {b}"));
+    }
+    Some(match op.name {
+        "maximum" => format!("max({a}, {b})"),
+        "minimum" => format!("min({a}, {b})"),
+        "negative" => format!("({ty})(0 - ({unsigned}){a})"),
+        "nn.relu" => format!("max({a}, ({ty})0)"),
+        _ => return None,
+    })
+}
+
+fn bool_expression(name: &str, a: &str, b: &str) -> Option<String> {
+    Some(match name {
+        "logical_and" => format!("({a} != 0) & ({b} != 0)"),
+        "logical_or" => format!("({a} != 0) | ({b} != 0)"),
+        "logical_xor" => format!("({a} != 0) != ({b} != 0)"),
+        "logical_not" => format!("{a} == 0"),
+        _ => return None,
+    })
+}
+
+fn float_expression(op: &Op<'_>, args: &[String], width: i64) -> Option<String> {
+    let (a, b) = (args.first()?, args.get(1).map_or("", String::as_str));
+    if let Some((_, name)) = FUNCTIONS.iter().find(|entry| entry.0 == op.name) {
+        return Some(if name.starts_with("byoc_") { format!("{name}{width}({a})") } else { format!("{name}({a})") });
+    }
+    if let Some((_, sign)) = ARITHMETIC.iter().find(|entry| entry.0 == op.name) {
+        return Some(format!("{a} {sign} {b}"));
+    }
+    if let Some((_, sign)) = COMPARISONS.iter().find(|entry| entry.0 == op.name) {
+        // A comparison of vectors is a vector of masks, not of Booleans.
+        return (width == 1).then(|| format!("{a} {sign} {b}"));
+    }
+    let (zero, one) = (literal(0.0, width), literal(1.0, width));
+    let attribute = |name: &str, default: f64| literal(op.attrs().float(name, default), width);
+    Some(match op.name {
+        "rsqrt" => format!("{one} / sqrt({a})"),
+        "nn.relu" => format!("{a} < {zero} ? {zero} : {a}"),
+        "nn.leaky_relu" => format!("{a} > {zero} ? {a} : {} * {a}", attribute("alpha", 0.25)),
+        "nn.prelu" => format!("{a} > {zero} ? {a} : {b} * {a}"),
+        "nn.batch_norm" => {
+            let (beta, mean, variance) = (args.get(2)?, args.get(3)?, args.get(4)?);
+            let scale = if op.attrs().flag("scale", true) { b } else { &one };
+            let shift = if op.attrs().flag("center", true) { beta } else { &zero };
+            let epsilon = attribute("epsilon", 1e-5);
+            format!("({a} - {mean}) * ({scale} / sqrt({variance} + {epsilon})) + {shift}")
+        }
+        "negative" => format!("-({a})"),
+        "sign" => format!("{a} > {zero} ? {one} : ({a} < {zero} ? -{one} : {a})"),
+        "clip" => {
+            let (low, high) = (attribute("a_min", f64::NEG_INFINITY), attribute("a_max", f64::INFINITY));
+            format!("{a} < {low} ? {low} : ({a} > {high} ? {high} : {a})")
+        }
+        "divide" => format!("{a} / {b}"),
+        "power" => format!("pow({a}, {b})"),
+        "maximum" => format!("(({a} != {a}) | ({a} > {b})) ? {a} : {b}"),
+        "minimum" => format!("(({a} != {a}) | ({a} < {b})) ? {a} : {b}"),
+        _ => return None,
+    })
+}
+
+fn cast(from: DType, to: DType, a: &str) -> String {
+    let target = c_type(to).unwrap_or("float");
+    if from == to {
+        a.to_owned()
+    } else if to == DType::BOOL {
+        format!("{a} != 0")
+    } else if from == DType::F32 && to != DType::F32 {
+        format!("{a} != {a} ? ({target})0 : convert_{target}_sat_rtz({a})")
+    } else {
+        format!("({target}){a}")
+    }
+}

@@ -1,0 +1,204 @@
+//! Fusion: divides the operators of a region into groups, each of which becomes one kernel.
+//!
+//! A group has at most one anchor, an operator that is not elementwise, and the elementwise operators that are applied to
+//! its result while it is in registers. Operators are visited in topological order and join the group of an operand,
+//! unless the group would then depend on itself. A group that is a chain of elementwise operators has no anchor.
+
+use crate::expression::is_elementwise;
+use crate::view_ops::{is_bijective, is_view, through};
+use byoc_plugin_api::DType;
+use byoc_plugin_support::region::{Op, OpId, RegionIr, Val};
+use byoc_plugin_support::view::{View, count};
+use std::collections::BTreeMap;
+
+/// Maximum number of elementwise operators of a kernel.
+const MAX_MEMBERS: usize = 48;
+
+/// Operators of a kernel.
+#[derive(Debug)]
+pub struct Group {
+    /// Operator that the members are fused into.
+    pub anchor: Option<OpId>,
+    /// Index space: the shape of the anchor's result, or of that of the first operator.
+    pub domain: Vec<i64>,
+    /// Elementwise operators in topological order.
+    pub members: Vec<OpId>,
+    /// Values that the group computes, each as a view of the domain in row-major order.
+    pub index: BTreeMap<Val, View>,
+}
+
+/// Set of groups.
+#[derive(Clone, Default)]
+struct GroupSet(Vec<u64>);
+
+impl GroupSet {
+    fn contains(&self, group: usize) -> bool {
+        self.0.get(group / 64).is_some_and(|bits| bits >> (group % 64) & 1 == 1)
+    }
+
+    fn insert(&mut self, group: usize) {
+        if self.0.len() <= group / 64 {
+            self.0.resize(group / 64 + 1, 0);
+        }
+        self.0[group / 64] |= 1 << (group % 64);
+    }
+
+    fn extend(&mut self, other: &GroupSet) {
+        if self.0.len() < other.0.len() {
+            self.0.resize(other.0.len(), 0);
+        }
+        self.0.iter_mut().zip(&other.0).for_each(|(bits, more)| *bits |= more);
+    }
+
+    fn len(&self) -> u32 {
+        self.0.iter().map(|bits| bits.count_ones()).sum()
+    }
+}
+
+/// Division of a region into groups.
+pub struct Grouping {
+    /// Groups in topological order.
+    pub groups: Vec<Group>,
+    /// Group of each operator; `None` for view operators.
+    pub of: Vec<Option<usize>>,
+}
+
+/// Groups in progress, with the groups that each depends on.
+struct Builder<'p, 'a> {
+    ir: &'p RegionIr<'a>,
+    groups: Vec<Group>,
+    of: Vec<Option<usize>>,
+    depends: Vec<GroupSet>,
+}
+
+/// Follows bijective view operators from `value` to a value of the group. Returns that value, and `value` as a view of the
+/// domain; `None` if there is no such value or view.
+pub fn index_in(ir: &RegionIr<'_>, group: &Group, value: Val) -> Option<(Val, View)> {
+    let mut chain = Vec::new();
+    let mut source = value;
+    while let Some(op) = ir.producer(source).filter(|&op| is_bijective(ir.get(op).name)) {
+        chain.push(op);
+        source = ir.get(op).inputs[0];
+    }
+    let mut view = group.index.get(&source)?.clone();
+    for op in chain.into_iter().rev() {
+        view = through(ir, ir.get(op), 0, &view)?;
+    }
+    Some((source, view))
+}
+
+/// Tests an operator for computing on float32 alone.
+fn is_float(ir: &RegionIr<'_>, op: &Op<'_>) -> bool {
+    let compares = ["equal", "not_equal", "less", "less_equal", "greater", "greater_equal"].contains(&op.name);
+    !compares && op.inputs.iter().chain(&op.outputs).all(|&value| ir.val(value).dtype == DType::F32)
+}
+
+/// Tests all operators of a group without an anchor for computing on float32 alone.
+pub fn is_float_group(ir: &RegionIr<'_>, group: &Group) -> bool {
+    group.members.iter().all(|&op| is_float(ir, ir.get(op)))
+}
+
+impl Builder<'_, '_> {
+    /// Returns the group that computes `value`, looking through view operators; `None` for inputs and constants.
+    fn group_of(&self, mut value: Val) -> Option<usize> {
+        while let Some(op) = self.ir.producer(value) {
+            if let Some(group) = self.of[op.index()] {
+                return Some(group);
+            }
+            value = self.ir.get(op).inputs[0];
+        }
+        None
+    }
+
+    /// Returns the groups that an operator depends on, without `own`.
+    fn dependencies(&self, op: &Op<'_>, own: Option<usize>) -> GroupSet {
+        let mut set = GroupSet::default();
+        for group in op.inputs.iter().filter_map(|&input| self.group_of(input)) {
+            if Some(group) != own {
+                set.insert(group);
+                set.extend(&self.depends[group]);
+            }
+        }
+        set
+    }
+
+    /// Returns the view of the domain that an operator's result has in a group; `None` if it cannot join the group.
+    fn joins(&self, op: &Op<'_>, group: usize, dependencies: &GroupSet) -> Option<View> {
+        let (ir, own) = (self.ir, &self.groups[group]);
+        let shape = ir.shape(op.outputs[0]);
+        let takes = own.members.len() < MAX_MEMBERS
+            && count(shape) == count(&own.domain)
+            && !dependencies.contains(group)
+            && op.outputs.len() == 1
+            && own.anchor.is_none_or(|anchor| fuses(ir.get(anchor)))
+            && is_float(ir, op) == (own.anchor.is_some() || is_float_group(ir, own));
+        let mut found: Option<View> = None;
+        for &input in op.inputs.iter().filter(|_| takes) {
+            match (index_in(ir, own, input), &found) {
+                (Some((_, view)), None) if view.shape == shape => found = Some(view),
+                (Some((_, view)), Some(known)) if view.offset == known.offset && view.same_layout(known) => {}
+                (Some(_), _) => return None,
+                // An element of another place of this group would be read before it is computed.
+                (None, _) if self.group_of(input) == Some(group) => return None,
+                (None, _) => {}
+            }
+        }
+        found
+    }
+
+    fn add(&mut self, id: OpId) {
+        let op = self.ir.get(id);
+        let elementwise = is_elementwise(op.name);
+        let mut candidates: Vec<usize> = op.inputs.iter().filter_map(|&input| self.group_of(input)).collect();
+        candidates.sort_unstable();
+        candidates.dedup();
+        for group in candidates.into_iter().rev().filter(|_| elementwise) {
+            let dependencies = self.dependencies(op, Some(group));
+            let Some(view) = self.joins(op, group, &dependencies) else { continue };
+            self.groups[group].members.push(id);
+            self.groups[group].index.insert(op.outputs[0], view);
+            self.of[id.index()] = Some(group);
+            for other in 0..self.groups.len() {
+                if other == group || self.depends[other].contains(group) {
+                    self.depends[other].extend(&dependencies);
+                }
+            }
+            return;
+        }
+        let domain = self.ir.shape(op.outputs[0]).to_vec();
+        let index = BTreeMap::from([(op.outputs[0], View::dense(&domain))]);
+        let dependencies = self.dependencies(op, None);
+        self.of[id.index()] = Some(self.groups.len());
+        self.depends.push(dependencies);
+        let (anchor, members) = if elementwise { (None, vec![id]) } else { (Some(id), Vec::new()) };
+        self.groups.push(Group { anchor, domain, members, index });
+    }
+}
+
+/// Tests an anchor for taking elementwise operators into its kernel.
+fn fuses(anchor: &Op<'_>) -> bool {
+    anchor.name != "concatenate"
+}
+
+impl Grouping {
+    /// Divides a region into groups.
+    pub fn new(ir: &RegionIr<'_>) -> Grouping {
+        let mut builder = Builder { ir, groups: Vec::new(), of: vec![None; ir.ops.len()], depends: Vec::new() };
+        for (number, op) in ir.ops.iter().enumerate() {
+            if !is_view(op.name) {
+                builder.add(OpId::new(number));
+            }
+        }
+        let Builder { groups, mut of, depends, .. } = builder;
+        // A group depends on more groups than any of those does.
+        let mut order: Vec<usize> = (0..groups.len()).collect();
+        order.sort_by_key(|&group| (depends[group].len(), group));
+        let mut place = vec![0; groups.len()];
+        for (new, &old) in order.iter().enumerate() {
+            place[old] = new;
+        }
+        of.iter_mut().flatten().for_each(|group| *group = place[*group]);
+        let mut groups: Vec<Option<Group>> = groups.into_iter().map(Some).collect();
+        Grouping { groups: order.iter().filter_map(|&old| groups[old].take()).collect(), of }
+    }
+}

@@ -1,0 +1,196 @@
+//! Text of a kernel: its pointers, its index variables, loads and stores.
+
+use crate::expression::{c_type, literal, vector};
+use crate::program::Place;
+use byoc_plugin_api::DType;
+use byoc_plugin_support::view::View;
+use std::fmt::Write;
+
+/// Kernel in progress. Equal kernels have equal texts, because pointers are named in the order of their first use.
+#[derive(Debug, Default)]
+pub struct KernelText {
+    pointers: Vec<(Place, DType, bool)>,
+    /// Statements.
+    pub code: String,
+}
+
+impl KernelText {
+    /// Returns the name of the pointer to a place.
+    pub fn pointer(&mut self, place: Place, dtype: DType, written: bool) -> String {
+        let number = self.pointers.iter().position(|pointer| pointer.0 == place).unwrap_or_else(|| {
+            self.pointers.push((place, dtype, written));
+            self.pointers.len() - 1
+        });
+        self.pointers[number].2 |= written;
+        format!("p{number}")
+    }
+
+    /// Appends a line.
+    pub fn line(&mut self, depth: usize, text: &str) {
+        let _ = writeln!(self.code, "{}{text}", "    ".repeat(depth));
+    }
+
+    /// Appends declarations of index variables: `names` index `dims` at the row-major position `number`.
+    pub fn decode(&mut self, depth: usize, names: &[String], dims: &[i64], number: &str) {
+        let mut inner: i64 = dims.iter().product();
+        for (d, (name, &size)) in names.iter().zip(dims).enumerate() {
+            inner /= size.max(1);
+            let mut text = number.to_owned();
+            if inner != 1 {
+                let _ = write!(text, " / {inner}");
+            }
+            if d > 0 && size != 1 {
+                let _ = write!(text, " % {size}");
+            }
+            if size != 1 {
+                self.line(depth, &format!("const int {name} = {text};"));
+            }
+        }
+    }
+
+    /// Returns the parameters in the order of the arguments.
+    pub fn parameters(&self) -> String {
+        let parameter = |(number, (_, dtype, written)): (usize, &(Place, DType, bool))| {
+            let constant = if *written { "" } else { "const " };
+            format!("global {constant}{} *restrict p{number}", c_type(*dtype).unwrap_or("void"))
+        };
+        self.pointers.iter().enumerate().map(parameter).collect::<Vec<_>>().join(", ")
+    }
+
+    /// Returns the places of the arguments.
+    pub fn arguments(&self) -> Vec<Place> {
+        self.pointers.iter().map(|pointer| pointer.0).collect()
+    }
+}
+
+/// Formats an offset: the view's own, plus indices times strides. Dimensions of size 1 have no index.
+pub fn address(view: &View, indices: &[String]) -> String {
+    let mut terms = Vec::new();
+    for ((index, &stride), &size) in indices.iter().zip(&view.strides).zip(&view.shape) {
+        match stride {
+            0 => {}
+            _ if size == 1 => {}
+            1 => terms.push(index.clone()),
+            _ => terms.push(format!("{index} * {stride}")),
+        }
+    }
+    if view.offset != 0 || terms.is_empty() {
+        terms.push(view.offset.to_string());
+    }
+    terms.join(" + ")
+}
+
+/// Position of a vector of columns in the index space.
+#[derive(Clone, Debug)]
+pub struct Point {
+    /// Index variable of each dimension but the last.
+    pub indices: Vec<String>,
+    /// First column.
+    pub column: String,
+    /// Number of columns that exist, where the vector may reach past the last; `None` if all do.
+    pub valid: Option<String>,
+    /// Number of columns.
+    pub width: i64,
+}
+
+impl Point {
+    fn address(&self, view: &View) -> (String, i64) {
+        let rank = view.shape.len();
+        let mut indices = self.indices.clone();
+        indices.push(self.column.clone());
+        (address(view, &indices), if view.shape[rank - 1] == 1 { 0 } else { view.strides[rank - 1] })
+    }
+
+    /// Formats a load of the columns of a view.
+    pub fn load(&self, pointer: &str, view: &View) -> String {
+        let (at, stride) = self.address(view);
+        let count = self.valid.clone().unwrap_or_else(|| self.width.to_string());
+        match (self.width, stride) {
+            (1, _) => format!("{pointer}[{at}]"),
+            (width, 0) => format!("(float{width})({pointer}[{at}])"),
+            (width, 1) if self.valid.is_none() => format!("vload{width}(0, {pointer} + {at})"),
+            (width, stride) => format!("byoc_load{width}({pointer} + {at}, {stride}, {count})"),
+        }
+    }
+
+    /// Formats a store of the columns of a view.
+    pub fn store(&self, value: &str, pointer: &str, view: &View) -> String {
+        let (at, stride) = self.address(view);
+        let count = self.valid.clone().unwrap_or_else(|| self.width.to_string());
+        match (self.width, stride) {
+            (1, _) => format!("{pointer}[{at}] = {value};"),
+            (width, 1) if self.valid.is_none() => format!("vstore{width}({value}, 0, {pointer} + {at});"),
+            (width, stride) => format!("byoc_store{width}({value}, {pointer} + {at}, {stride}, {count});"),
+        }
+    }
+}
+
+/// Coefficients of `erf(x) / x - 1` in powers of `x * x`, for `|x| < 1`; a Chebyshev fit.
+const ERF_SMALL: [f64; 8] = [
+    0.128_379_17,
+    -0.376_126_38,
+    0.112_837_83,
+    -0.026_865_438,
+    0.005_221_053_5,
+    -0.000_848_439_64,
+    0.000_112_682_54,
+    -9.673_59e-6,
+];
+
+/// Coefficients of `log(1 - erf(x))` in powers of `x`, for `x` from 1 to 4; a Chebyshev fit.
+const ERF_LARGE: [f64; 9] = [
+    0.000_296_073_47,
+    -1.130_136_1,
+    -0.631_992_2,
+    -0.109_923_586,
+    0.026_332_093,
+    -0.004_728_193,
+    0.000_590_087_7,
+    -4.525_934_5e-5,
+    1.596_663_8e-6,
+];
+
+/// Formats a polynomial in Horner's form.
+fn polynomial(coefficients: &[f64], x: &str, width: i64) -> String {
+    let mut terms = coefficients.iter().rev().map(|&c| literal(c, width));
+    let first = terms.next().unwrap_or_default();
+    terms.fold(first, |sum, term| format!("({sum} * {x} + {term})"))
+}
+
+/// Formats the functions that kernels call, for vectors of this width; each with its name.
+pub fn functions(width: i64) -> Vec<(String, String)> {
+    let ty = vector(width);
+    let (zero, one) = (literal(0.0, width), literal(1.0, width));
+    // The exponential of a negative number does not overflow.
+    let sigmoid = format!(
+        "{ty} byoc_sigmoid{width}({ty} x) {{\n    \
+         const {ty} e = exp(-fabs(x));\n    \
+         return (x < {zero} ? e : {one}) / ({one} + e);\n}}\n"
+    );
+    let erf = format!(
+        "/* Two polynomials, below and above 1. */\n\
+         {ty} byoc_erf{width}({ty} x) {{\n    \
+         const {ty} a = fabs(x), s = x * x;\n    \
+         const {ty} t = a > {four} ? {four} : a;\n    \
+         const {ty} small = x + x * {low};\n    \
+         const {ty} large = copysign({one} - exp({high}), x);\n    \
+         return a < {one} ? small : (a >= {one} ? large : x + {zero});\n}}\n",
+        four = literal(4.0, width),
+        low = polynomial(&ERF_SMALL, "s", width),
+        high = polynomial(&ERF_LARGE, "t", width),
+    );
+    let load = format!(
+        "/* Elements that lie stride apart, the first count of them; zeros for the others. */\n\
+         {ty} byoc_load{width}(global const float *p, int stride, int count) {{\n    \
+         float t[{width}];\n    \
+         for (int i = 0; i < {width}; ++i)\n        t[i] = i < count ? p[i * stride] : 0.0f;\n    \
+         return vload{width}(0, t);\n}}\n"
+    );
+    let store = format!(
+        "void byoc_store{width}({ty} x, global float *p, int stride, int count) {{\n    \
+         float t[{width}];\n    vstore{width}(x, 0, t);\n    \
+         for (int i = 0; i < {width}; ++i)\n        if (i < count)\n            p[i * stride] = t[i];\n}}\n"
+    );
+    let texts = [("sigmoid", sigmoid), ("erf", erf), ("load", load), ("store", store)];
+    texts.into_iter().map(|(name, text)| (format!("byoc_{name}{width}"), text)).collect()
+}

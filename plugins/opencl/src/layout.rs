@@ -1,0 +1,72 @@
+//! Roles of the dimensions of convolutions and pools, and their windows.
+
+use byoc_plugin_support::region::Op;
+
+/// Indices of the dimensions in layouts such as `NCHW` and `OIHW`.
+pub struct Layout {
+    /// Batch dimension of the data.
+    pub n: usize,
+    /// Channel dimension of the data.
+    pub c: usize,
+    /// Spatial dimensions of the data, outermost first.
+    pub spatial: Vec<usize>,
+    /// Dimension of the output channels in the weight.
+    pub out: usize,
+    /// Dimension of the input channels in the weight.
+    pub input: usize,
+    /// Spatial dimensions of the weight.
+    pub kernel: Vec<usize>,
+}
+
+/// Reads the layouts of a convolution; `None` if one is unknown.
+pub fn layout(op: &Op<'_>, axes: usize) -> Option<Layout> {
+    let letters = &["H", "W"][2 - axes..];
+    let find = |text: &str, letter: &str| text.find(letter).filter(|_| text.len() == axes + 2);
+    let (data, weight) = (op.attrs().text("data_layout"), op.attrs().text("kernel_layout"));
+    if !["", data].contains(&op.attrs().text("out_layout")) {
+        return None;
+    }
+    Some(Layout {
+        n: find(data, "N")?,
+        c: find(data, "C")?,
+        spatial: letters.iter().map(|letter| find(data, letter)).collect::<Option<_>>()?,
+        out: find(weight, "O")?,
+        input: find(weight, "I")?,
+        kernel: letters.iter().map(|letter| find(weight, letter)).collect::<Option<_>>()?,
+    })
+}
+
+/// Returns the number of spatial axes of a convolution; `None` for other operators.
+pub fn spatial_axes(name: &str) -> Option<usize> {
+    match name {
+        "nn.conv1d" => Some(1),
+        "nn.conv2d" => Some(2),
+        _ => None,
+    }
+}
+
+/// Window along one spatial axis.
+#[derive(Clone, Copy, Debug)]
+pub struct Axis {
+    /// Number of elements of the window.
+    pub taps: i64,
+    /// Distance of windows.
+    pub stride: i64,
+    /// Distance of the elements of a window.
+    pub dilation: i64,
+    /// Padding before and after.
+    pub pad: (i64, i64),
+    /// Size of the data.
+    pub size: i64,
+    /// Number of windows.
+    pub outputs: i64,
+    /// Stride of the data in memory.
+    pub step: i64,
+}
+
+impl Axis {
+    /// Tests all windows for lying inside the data.
+    pub fn is_inside(&self) -> bool {
+        self.pad.0 <= 0 && (self.outputs - 1) * self.stride - self.pad.0 + (self.taps - 1) * self.dilation < self.size
+    }
+}

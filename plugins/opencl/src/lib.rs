@@ -1,0 +1,43 @@
+//! OpenCL devices as a backend.
+//!
+//! A region becomes one program of OpenCL C and a list of launches of its kernels. The modules:
+//!
+//! | file | purpose |
+//! |---|---|
+//! | `backend` | entries of the code generator |
+//! | `support`, `anchors` | supported operators, and the reasons for refusing others |
+//! | `fusion` | divides the operators among kernels |
+//! | `view_ops`, `layout` | views instead of copies; roles of dimensions |
+//! | `expression`, `kernel` | operators as expressions; text of a kernel |
+//! | `lower/` | storage, and code generation per kind of operator |
+//! | `arena`, `pack` | places of intermediate results; constants in the order in which kernels read them |
+//! | `program`, `blob` | compiled region, its serialized form and its checks |
+//! | `device/` | the library, devices, buffers, programs, launches, and the wait |
+//! | `loader` | runs a region on a device |
+//!
+//! The library is opened at run time. Without it the plugin still loads, and refuses every operator with the command that
+//! installs one.
+
+mod anchors;
+mod arena;
+mod backend;
+mod blob;
+mod device;
+mod expression;
+mod fusion;
+mod kernel;
+mod layout;
+mod loader;
+mod lower;
+mod pack;
+mod program;
+mod support;
+mod view_ops;
+
+byoc_plugin_api::register!(|_context, registry| {
+    registry.codegen("opencl", backend::OpenCl);
+    registry.loader("opencl", loader::OpenClLoader);
+    Ok(())
+});
+
+byoc_plugin_api::declare_plugin!("opencl", env!("CARGO_PKG_VERSION"));

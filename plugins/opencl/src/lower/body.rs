@@ -1,0 +1,257 @@
+//! Body of a kernel: loads, elementwise operators and stores at each point of the index space.
+
+use crate::expression::{c_type, expression, int_literal, literal, operand_view, vector};
+use crate::fusion::{Group, index_in};
+use crate::kernel::{KernelText, Point};
+use crate::lower::{Lowering, Storage};
+use crate::program::Place;
+use crate::view_ops::{is_view, memory_order, pull_back};
+use byoc_plugin_api::{DType, RefusalCode};
+use byoc_plugin_support::refusal::{CompileError, refuse};
+use byoc_plugin_support::region::{OpId, RegionIr, Val};
+use byoc_plugin_support::view::View;
+use std::collections::BTreeMap;
+
+/// Memory that is read or written at each point.
+#[derive(Clone, Debug)]
+pub struct Access {
+    /// Variable.
+    pub name: String,
+    /// Memory.
+    pub place: Place,
+    /// View over the index space.
+    pub view: View,
+    /// Element type.
+    pub dtype: DType,
+}
+
+/// Operand of an operator.
+#[derive(Clone, Debug)]
+pub enum Operand {
+    /// Variable.
+    Name(String),
+    /// Constant of float32.
+    Number(f64),
+    /// Constant of another type, as a literal.
+    Literal(String),
+}
+
+/// Operator, whose result is a variable.
+#[derive(Clone, Debug)]
+pub struct Line {
+    op: OpId,
+    operands: Vec<Operand>,
+    name: String,
+    dtype: DType,
+}
+
+/// Loads, operators and stores.
+#[derive(Clone, Debug, Default)]
+pub struct Body {
+    /// Index space.
+    pub domain: Vec<i64>,
+    /// Loads.
+    pub loads: Vec<Access>,
+    /// Operators.
+    pub lines: Vec<Line>,
+    /// Stores.
+    pub stores: Vec<Access>,
+}
+
+impl Body {
+    /// Replaces the index space, with `change` applied to the view of each access; `None` if a view cannot be changed.
+    pub fn transform(mut self, change: impl Fn(&View) -> Option<View>) -> Option<Body> {
+        for access in self.loads.iter_mut().chain(&mut self.stores) {
+            access.view = change(&access.view)?;
+        }
+        self.domain = change(&View::dense(&self.domain))?.shape;
+        Some(self)
+    }
+
+    /// Permutes the dimensions of the index space.
+    pub fn permute(self, order: &[usize]) -> Body {
+        let domain = order.iter().map(|&d| self.domain[d]).collect();
+        let mut body = Body { domain, ..self };
+        for access in body.loads.iter_mut().chain(&mut body.stores) {
+            access.view = access.view.permute(order);
+        }
+        body
+    }
+
+    /// Returns all views.
+    pub fn views(&self) -> Vec<&View> {
+        self.loads.iter().chain(&self.stores).map(|access| &access.view).collect()
+    }
+
+    /// Appends the statements for the columns at a point. The anchor's result is the variable `acc`.
+    pub fn emit(&self, ir: &RegionIr<'_>, text: &mut KernelText, point: &Point, depth: usize) {
+        let width = point.width;
+        let ty = |dtype: DType| {
+            if dtype == DType::F32 { vector(width) } else { c_type(dtype).unwrap_or("float").to_owned() }
+        };
+        for load in &self.loads {
+            let pointer = text.pointer(load.place, load.dtype, false);
+            let value = point.load(&pointer, &load.view);
+            text.line(depth, &format!("const {} {} = {value};", ty(load.dtype), load.name));
+        }
+        for line in &self.lines {
+            let operands: Vec<String> = line
+                .operands
+                .iter()
+                .map(|operand| match operand {
+                    Operand::Name(text) | Operand::Literal(text) => text.clone(),
+                    Operand::Number(value) => literal(*value, width),
+                })
+                .collect();
+            let op = ir.get(line.op);
+            // The body was built for operators that have an expression.
+            let value = expression(ir, op, &operands, width).unwrap_or_default();
+            text.line(depth, &format!("const {} {} = {value}; /* {} */", ty(line.dtype), line.name, op.name));
+        }
+        for store in &self.stores {
+            let pointer = text.pointer(store.place, store.dtype, true);
+            text.line(depth, &point.store(&store.name, &pointer, &store.view));
+        }
+    }
+}
+
+impl Lowering<'_, '_> {
+    /// Builds the body of a group, resolves its operands and chooses the storage of its results. `order` is the memory
+    /// order of the dimensions of the results; without it, they follow the operand that is broadcast least.
+    pub fn body(&mut self, number: usize, order: Option<&[usize]>) -> Result<Body, CompileError> {
+        let (ir, grouping) = (self.ir, self.grouping);
+        let group: &Group = &grouping.groups[number];
+        let mut body = Body { domain: group.domain.clone(), ..Body::default() };
+        let mut names: BTreeMap<Val, String> = BTreeMap::new();
+        let mut preferred: Option<(usize, Vec<usize>)> = None;
+        if let Some(anchor) = group.anchor {
+            names.insert(ir.get(anchor).outputs[0], "acc".into());
+        }
+        for &member in &group.members {
+            let op = ir.get(member);
+            let index = &group.index[&op.outputs[0]];
+            let mut operands = Vec::new();
+            for (i, &input) in op.inputs.iter().enumerate() {
+                if let Some((source, _)) = index_in(ir, group, input) {
+                    match names.get(&source) {
+                        Some(name) => operands.push(Operand::Name(name.clone())),
+                        None => return refuse(RefusalCode::UnsupportedOp, "operators are not in topological order"),
+                    }
+                    continue;
+                }
+                if let Some(number) = self.scalar(input) {
+                    operands.push(number);
+                    continue;
+                }
+                let storage = self.resolve(input)?;
+                let Some(wide) = operand_view(ir, op, i, &storage.view) else {
+                    let detail = format!("{}: input {i} does not broadcast to the result", op.name);
+                    return refuse(RefusalCode::UnsupportedShape, detail);
+                };
+                let dtype = ir.val(input).dtype;
+                let (place, view) = match pull_back(index, &wide, &group.domain) {
+                    Some(view) => (storage.place, view),
+                    // A copy in the order of the index space can always be read.
+                    None => {
+                        let to = self.allocate(&group.domain, dtype);
+                        let target = Storage { place: to, view: index.clone() };
+                        self.copy(&Storage { place: storage.place, view: wide }, &target, dtype, op.name)?;
+                        (to, View::dense(&group.domain))
+                    }
+                };
+                let distinct = view.strides.iter().zip(&view.shape).filter(|(s, d)| **s != 0 || **d == 1).count();
+                if preferred.as_ref().is_none_or(|(best, _)| distinct > *best) {
+                    preferred = Some((distinct, memory_order(&view)));
+                }
+                let known = body.loads.iter().find(|load| load.place == place && load.view == view);
+                let name = known.map_or_else(|| format!("x{}", body.loads.len()), |load| load.name.clone());
+                if known.is_none() {
+                    body.loads.push(Access { name: name.clone(), place, view, dtype });
+                }
+                operands.push(Operand::Name(name));
+            }
+            let arguments: Vec<String> = vec!["x".into(); operands.len()];
+            if expression(ir, op, &arguments, 1).is_none() {
+                let detail = format!("{}: unsupported element type {}", op.name, ir.val(op.inputs[0]).dtype);
+                return refuse(RefusalCode::UnsupportedDtype, detail);
+            }
+            let name = format!("t{}", body.lines.len());
+            let dtype = ir.val(op.outputs[0]).dtype;
+            body.lines.push(Line { op: member, operands, name: name.clone(), dtype });
+            names.insert(op.outputs[0], name);
+        }
+        let row_major: Vec<usize> = (0..group.domain.len()).collect();
+        let order = order.map(<[usize]>::to_vec).or(preferred.map(|best| best.1)).unwrap_or(row_major);
+        for (value, name) in names {
+            if self.is_used_outside(value, number) {
+                let index = &group.index[&value];
+                let (storage, view) = self.place(value, index, &group.domain, &order);
+                let dtype = ir.val(value).dtype;
+                self.storage.insert(value, storage.clone());
+                body.stores.push(Access { name, place: storage.place, view, dtype });
+            }
+        }
+        Ok(body)
+    }
+
+    /// Chooses the storage of a result that has the view `index` of the domain. Returns it, and its view over the domain.
+    fn place(&mut self, value: Val, index: &View, domain: &[i64], order: &[usize]) -> (Storage, View) {
+        let shape = self.ir.shape(value).to_vec();
+        let dense = View::dense(&shape);
+        if let Some(output) = self.ir.outputs.iter().position(|&v| v == value)
+            && let Some(view) = pull_back(index, &dense, domain)
+        {
+            return (Storage { place: Place::Output(output), view: dense }, view);
+        }
+        let place = self.allocate(&shape, self.ir.val(value).dtype);
+        if index.shape == domain && index.is_dense() {
+            let view = View::in_order(&shape, order);
+            return (Storage { place, view: view.clone() }, view);
+        }
+        // The domain is stored row-major, which makes the value's own view the one of the domain.
+        (Storage { place, view: index.clone() }, View::dense(domain))
+    }
+
+    /// Tests a value for being read by another group, directly or through view operators, or leaving the region.
+    fn is_used_outside(&self, value: Val, group: usize) -> bool {
+        let mut worklist = vec![value];
+        while let Some(at) = worklist.pop() {
+            if self.ir.outputs.contains(&at) {
+                return true;
+            }
+            for &user in &self.ir.val(at).users {
+                let op = self.ir.get(user);
+                if is_view(op.name) {
+                    worklist.extend(&op.outputs);
+                } else if self.grouping.of[user.index()] != Some(group) {
+                    return true;
+                }
+            }
+        }
+        false
+    }
+
+    /// Returns a constant of one element as a literal; `None` for other values.
+    fn scalar(&self, value: Val) -> Option<Operand> {
+        let mut at = value;
+        while let Some(op) = self.ir.producer(at) {
+            if !is_view(self.ir.get(op).name) {
+                return None;
+            }
+            at = self.ir.get(op).inputs[0];
+        }
+        let (_, constant) = self.ir.constant(at)?;
+        if constant.shape().iter().product::<usize>() != 1 {
+            return None;
+        }
+        let tensor = constant.tensor();
+        let integer = |value: i64| Operand::Literal(int_literal(constant.dtype(), value));
+        Some(match constant.dtype() {
+            DType::F32 => Operand::Number(f64::from(tensor.as_slice::<f32>()[0])),
+            DType::I64 => integer(tensor.as_slice::<i64>()[0]),
+            DType::I32 => integer(i64::from(tensor.as_slice::<i32>()[0])),
+            DType::BOOL => integer(i64::from(constant.bytes()[0] != 0)),
+            _ => return None,
+        })
+    }
+}

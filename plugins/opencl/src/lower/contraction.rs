@@ -1,0 +1,291 @@
+//! Sums of products: convolutions as implicit matrix products, and matrix products.
+//!
+//! `out[g, r, c] = Σ_t Σ_k a[g, r, t, k] * b[g, t, k, c]`. Rows `r` are pixels or rows of a matrix, columns `c` are output
+//! channels and fill vectors. `a` is read in place, one element at a time for all columns of a tile; `b` is packed into
+//! panels as wide as a tile: constants when the region is loaded, other operands by a kernel before. A work-item holds a
+//! tile of sums in registers and applies the elementwise operators of the group to it. On devices whose local memory is
+//! memory of its own, a work-group first loads the elements that its tiles share ([`Lowering::shared`]).
+
+use super::body::Body;
+use super::panels::Operand;
+use super::{Grid, Lowering, Result};
+use crate::expression::vector;
+use crate::kernel::{KernelText, Point, address};
+use crate::layout::Axis;
+use crate::pack::Packing;
+use crate::program::Place;
+use byoc_plugin_api::DType;
+use byoc_plugin_support::view::View;
+
+/// Loop over the window of a convolution along one axis.
+#[derive(Clone, Copy, Debug)]
+pub struct Tap {
+    /// Number of taps.
+    pub size: i64,
+    /// Distance of taps in `a`.
+    pub step: i64,
+    /// Dimension of the index space and axis whose border the taps may cross; `None` if they do not.
+    pub bounds: Option<(usize, Axis)>,
+}
+
+/// Sums of products over an index space of batch dimensions, rows and one dimension of columns.
+#[derive(Clone, Debug)]
+pub struct Contraction {
+    /// What follows the sums.
+    pub body: Body,
+    /// Number of batch dimensions.
+    pub batch: usize,
+    /// First operand.
+    pub a: Place,
+    /// First element of each row of the first operand.
+    pub a_view: View,
+    /// Loops over the window.
+    pub taps: Vec<Tap>,
+    /// Number of channels, and their distance in `a`.
+    pub k: (i64, i64),
+    /// Second operand.
+    pub b: Operand,
+}
+
+/// Tile of a work-item.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tile {
+    /// Rows.
+    pub rows: i64,
+    /// Vectors of columns.
+    pub vectors: i64,
+    /// Columns of a vector.
+    pub width: i64,
+}
+
+impl Tile {
+    /// Chooses the tile with the least work for a product of `rows` and `columns`, on a device with vectors of `native`
+    /// elements and registers for 16 or 32 of them.
+    fn choose(rows: i64, columns: i64, native: i64) -> Tile {
+        let registers = if native >= 16 { 32 } else { 16 };
+        let mut best: Option<(i64, Tile)> = None;
+        for width in [16, 8, 4].into_iter().filter(|&width| width <= native.max(4)) {
+            for vectors in 1..=3 {
+                let most = ((registers - vectors - 2) / vectors).min(12).min(rows);
+                for tile_rows in (most - 4).max(1)..=most {
+                    let tiles =
+                        ((rows + tile_rows - 1) / tile_rows) * ((columns + vectors * width - 1) / (vectors * width));
+                    // Multiplications of vectors, and half as much for each load.
+                    let cost = tiles * (2 * tile_rows * vectors + tile_rows + vectors);
+                    if best.is_none_or(|(least, _)| cost < least) {
+                        best = Some((cost, Tile { rows: tile_rows, vectors, width }));
+                    }
+                }
+            }
+        }
+        best.map_or(Tile { rows: 1, vectors: 1, width: 4 }, |(_, tile)| tile)
+    }
+
+    /// Returns the number of columns.
+    pub fn columns(&self) -> i64 {
+        self.vectors * self.width
+    }
+}
+
+impl Lowering<'_, '_> {
+    /// Lowers a contraction.
+    pub fn contraction(&mut self, number: usize, c: Contraction) -> Result<()> {
+        let rank = c.body.domain.len();
+        let rows: i64 = c.body.domain[c.batch..rank - 1].iter().product();
+        let batch: i64 = c.body.domain[..c.batch].iter().product();
+        let columns = c.body.domain[rank - 1];
+        let tile = Tile::choose(rows, columns, self.device.width);
+        let b = self.panels(&c.b, tile.columns())?;
+        let tiles = (rows + tile.rows - 1) / tile.rows;
+        let grid = Grid { local: [1, 1, 1], items: [tiles, c.b.panels(tile.columns()), batch] };
+        let mut text = KernelText::default();
+        text.line(1, &format!("const int m0 = get_global_id(0) * {};", tile.rows));
+        text.line(1, "const int panel = get_global_id(1), g = get_global_id(2);");
+        self.sums(&mut text, &c, tile, b, rows);
+        finish(self, &mut text, &c, tile, rows);
+        let (name, comment) = self.names(number);
+        self.launch("product", text, grid, &name, &comment);
+        Ok(())
+    }
+
+    /// Appends the sums of a tile in registers: `s0_0` and so on.
+    fn sums(&mut self, text: &mut KernelText, c: &Contraction, tile: Tile, b: Place, rows: i64) {
+        let rank = c.body.domain.len();
+        let ty = vector(tile.width);
+        let a = text.pointer(c.a, DType::F32, false);
+        let b_pointer = text.pointer(b, DType::F32, false);
+        let checked = c.taps.iter().any(|tap| tap.bounds.is_some());
+        let zeros = checked.then(|| {
+            let span = (c.k.0 - 1) * c.k.1 + 1;
+            let length = if c.k.1 == 1 { span } else { 1 };
+            let zeros = self.constant(None, DType::F32, Packing::whole(length as u64));
+            text.pointer(zeros, DType::F32, false)
+        });
+        batch_indices(text, c);
+        for r in 0..tile.rows {
+            let m = if rows % tile.rows == 0 { format!("m0 + {r}") } else { format!("min(m0 + {r}, {})", rows - 1) };
+            text.line(1, &format!("const int m_{r} = {m};"));
+            let names = row_indices(c, &format!("_{r}"));
+            text.decode(1, &names, &c.body.domain[c.batch..rank - 1], &format!("m_{r}"));
+            let mut indices = batch_names(c);
+            indices.extend(names.iter().cloned());
+            indices.push("0".into());
+            text.line(1, &format!("const int a{r} = {};", address(&c.a_view, &indices)));
+            for (t, tap) in c.taps.iter().enumerate() {
+                if let Some((d, axis)) = &tap.bounds {
+                    let index = if c.body.domain[*d] == 1 { "0".to_owned() } else { names[d - c.batch].clone() };
+                    text.line(1, &format!("const int q{t}_{r} = {index} * {} - {};", axis.stride, axis.pad.0));
+                }
+            }
+        }
+        let sums: Vec<String> = (0..tile.rows * tile.vectors)
+            .map(|i| format!("s{}_{} = 0.0f", i / tile.vectors, i % tile.vectors))
+            .collect();
+        text.line(1, &format!("{ty} {};", sums.join(", ")));
+        let size = c.b.depth() * tile.columns();
+        let group = group_offset(c);
+        text.line(
+            1,
+            &format!(
+                "global const float *w = {b_pointer} + ({group} * {} + panel) * {size};",
+                c.b.panels(tile.columns())
+            ),
+        );
+        let mut depth = 1;
+        for (t, tap) in c.taps.iter().enumerate().filter(|(_, tap)| tap.size > 1) {
+            text.line(depth, &format!("for (int t{t} = 0; t{t} < {}; ++t{t}) {{", tap.size));
+            depth += 1;
+        }
+        let steps: String = c
+            .taps
+            .iter()
+            .enumerate()
+            .filter(|(_, tap)| tap.size > 1)
+            .map(|(t, tap)| format!(" + t{t} * {}", tap.step))
+            .collect();
+        let stride = c.k.1;
+        for r in 0..tile.rows {
+            let element = format!("{a} + a{r}{steps}");
+            let Some(zeros) = &zeros else {
+                text.line(depth, &format!("global const float *x{r} = {element};"));
+                continue;
+            };
+            let inside: Vec<String> = c
+                .taps
+                .iter()
+                .enumerate()
+                .filter_map(|(t, tap)| {
+                    let axis = tap.bounds.as_ref()?.1;
+                    let at =
+                        if tap.size > 1 { format!("q{t}_{r} + t{t} * {}", axis.dilation) } else { format!("q{t}_{r}") };
+                    Some(format!("(uint)({at}) < {}", axis.size))
+                })
+                .collect();
+            let inside = inside.join(" && ");
+            if stride == 1 {
+                text.line(depth, &format!("global const float *x{r} = {inside} ? {element} : {zeros};"));
+            } else {
+                text.line(depth, &format!("const int in{r} = {inside};"));
+                text.line(depth, &format!("global const float *x{r} = in{r} ? {element} : {zeros};"));
+                text.line(depth, &format!("const int d{r} = in{r} ? {stride} : 0;"));
+            }
+        }
+        text.line(depth, &format!("for (int k = 0; k < {}; ++k) {{", c.k.0));
+        let loads: Vec<String> = (0..tile.vectors).map(|j| format!("w{j} = vload{}({j}, w)", tile.width)).collect();
+        text.line(depth + 1, &format!("const {ty} {};", loads.join(", ")));
+        for r in 0..tile.rows {
+            let at = match (stride, &zeros) {
+                (1, _) => "k".to_owned(),
+                (_, Some(_)) => format!("k * d{r}"),
+                (stride, None) => format!("k * {stride}"),
+            };
+            let products: Vec<String> = (0..tile.vectors).map(|j| format!("s{r}_{j} += x{r}[{at}] * w{j};")).collect();
+            text.line(depth + 1, &products.join(" "));
+        }
+        text.line(depth + 1, &format!("w += {};", tile.columns()));
+        while depth > 0 {
+            text.line(depth, "}");
+            depth -= 1;
+        }
+    }
+}
+
+/// Returns the names of the batch indices.
+pub fn batch_names(c: &Contraction) -> Vec<String> {
+    (0..c.batch).map(|d| format!("b{d}")).collect()
+}
+
+/// Returns the names of the row indices.
+pub fn row_indices(c: &Contraction, suffix: &str) -> Vec<String> {
+    (c.batch..c.body.domain.len() - 1).map(|d| format!("i{d}{suffix}")).collect()
+}
+
+/// Appends the batch indices, which `g` numbers.
+pub fn batch_indices(text: &mut KernelText, c: &Contraction) {
+    text.decode(1, &batch_names(c), &c.body.domain[..c.batch], "g");
+}
+
+/// Formats the number of the packed matrix of a batch: the batch's own, unless the operand is broadcast.
+pub fn group_offset(c: &Contraction) -> String {
+    let mut stride: i64 = 1;
+    let mut terms = Vec::new();
+    for (d, &(size, _)) in c.b.outer.iter().enumerate().rev() {
+        if size > 1 {
+            terms.push(format!("b{d} * {stride}"));
+        }
+        stride *= size;
+    }
+    if terms.is_empty() { "0".to_owned() } else { format!("({})", terms.join(" + ")) }
+}
+
+/// Appends the elementwise operators and stores of a tile whose sums are `s0_0` and so on.
+pub fn finish(lowering: &Lowering<'_, '_>, text: &mut KernelText, c: &Contraction, tile: Tile, rows: i64) {
+    let rank = c.body.domain.len();
+    let columns = c.body.domain[rank - 1];
+    let ty = vector(tile.width);
+    let sums: Vec<String> =
+        (0..tile.rows * tile.vectors).map(|i| format!("s{}_{}", i / tile.vectors, i % tile.vectors)).collect();
+    text.line(1, &format!("const {ty} sums[{}] = {{{}}};", sums.len(), sums.join(", ")));
+    text.line(1, &format!("for (int r = 0; r < {}; ++r) {{", tile.rows));
+    text.line(2, "const int m = m0 + r;");
+    if rows % tile.rows != 0 {
+        text.line(2, &format!("if (m >= {rows})\n            break;"));
+    }
+    let names = row_indices(c, "");
+    text.decode(2, &names, &c.body.domain[c.batch..rank - 1], "m");
+    let mut indices = batch_names(c);
+    indices.extend(names);
+    text.line(2, &format!("for (int j = 0; j < {}; ++j) {{", tile.vectors));
+    text.line(3, &format!("const int c = panel * {} + j * {};", tile.columns(), tile.width));
+    let ragged = columns % tile.columns() != 0;
+    if ragged {
+        text.line(3, &format!("if (c >= {columns})\n                break;"));
+    }
+    let valid = (columns % tile.width != 0).then(|| {
+        text.line(3, &format!("const int n = min({}, {columns} - c);", tile.width));
+        "n".to_owned()
+    });
+    text.line(3, &format!("const {ty} acc = sums[r * {} + j];", tile.vectors));
+    let point = Point { indices, column: "c".into(), valid, width: tile.width };
+    c.body.emit(lowering.ir, text, &point, 3);
+    text.line(2, "}");
+    text.line(1, "}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tiles_fit_rows_columns_and_registers() {
+        let tile = Tile::choose(49, 2048, 16);
+        assert_eq!((49 % tile.rows, 2048 % tile.columns()), (0, 0), "{tile:?}");
+        let tile = Tile::choose(12544, 24, 16);
+        assert_eq!(24 % tile.columns(), 0, "{tile:?}");
+        assert_eq!(Tile::choose(1, 1000, 16).rows, 1);
+        for native in [1, 4, 8, 16] {
+            let tile = Tile::choose(1000, 1000, native);
+            assert!(tile.rows * tile.vectors + tile.vectors < 32 && tile.width <= native.max(4), "{tile:?}");
+        }
+    }
+}

@@ -1,0 +1,326 @@
+//! Lowers a region to a program: storage of every tensor, kernels, and the list of their launches.
+//!
+//! Results of convolutions and pools are stored with the channels innermost, so that channels fill vectors. Every tensor
+//! is a strided view of a buffer, so transposes, slices and most reshapes cost nothing.
+
+mod body;
+mod contraction;
+mod convolution;
+mod map;
+mod moves;
+mod panels;
+mod product;
+mod reduce;
+mod rows;
+mod window;
+
+use crate::anchors::{Anchor, anchor};
+use crate::arena;
+use crate::device::Traits;
+use crate::expression::c_type;
+use crate::fusion::Grouping;
+use crate::kernel::{KernelText, functions};
+use crate::pack::Packing;
+use crate::program::{Edge, Kernel, Launch, PackedConstant, Place, Program};
+use crate::view_ops::{is_view, through};
+use byoc_plugin_api::{DType, Graph, RefusalCode, Signature};
+use byoc_plugin_support::refusal::{CompileError, refuse};
+use byoc_plugin_support::region::{Def, Op, OpId, RegionIr, Val};
+use byoc_plugin_support::view::{View, count};
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+type Result<T> = std::result::Result<T, CompileError>;
+
+/// Tensor in memory.
+#[derive(Clone, Debug)]
+pub struct Storage {
+    /// Memory.
+    pub place: Place,
+    /// Places of the elements.
+    pub view: View,
+}
+
+/// Grid of a launch: work-items per group, and in all.
+#[derive(Clone, Copy, Debug)]
+pub struct Grid {
+    /// Size of a work-group.
+    pub local: [usize; 3],
+    /// Number of work-items that have work; rounded up to whole work-groups.
+    pub items: [i64; 3],
+}
+
+/// State of lowering a region. Other modules add `impl` blocks for the kinds of operators.
+pub struct Lowering<'p, 'a> {
+    /// Region.
+    pub ir: &'p RegionIr<'a>,
+    /// Groups of the region.
+    pub grouping: &'p Grouping,
+    /// Properties of the device that kernels are tuned for.
+    pub device: &'p Traits,
+    /// Storage of each value that has one.
+    pub storage: BTreeMap<Val, Storage>,
+    /// Sizes of the buffers in bytes.
+    buffers: Vec<u64>,
+    packed: Vec<PackedConstant>,
+    kernels: Vec<Kernel>,
+    definitions: Vec<String>,
+    /// Kernels by their text.
+    known: BTreeMap<String, usize>,
+    launches: Vec<Launch>,
+    comments: Vec<String>,
+}
+
+/// Returns the attribute `axis` of an operator.
+pub fn axis(op: &Op<'_>, default: i64, rank: usize) -> Result<usize> {
+    op.attrs().axis("axis", default, rank).map_or_else(
+        || {
+            let found = op.attrs().int("axis", default);
+            let detail = format!("{}: attribute axis: expected an axis of rank {rank}, found {found}", op.name);
+            refuse(RefusalCode::UnsupportedAttr, detail)
+        },
+        Ok,
+    )
+}
+
+impl Lowering<'_, '_> {
+    /// Adds a buffer for a dense tensor.
+    pub fn allocate(&mut self, shape: &[i64], dtype: DType) -> Place {
+        self.buffers.push((count(shape) * dtype.size() as i64) as u64);
+        Place::Work(self.buffers.len() - 1)
+    }
+
+    /// Returns the place of a constant in a packed order. Equal requests share the place.
+    pub fn constant(&mut self, constant: Option<usize>, dtype: DType, packing: Packing) -> Place {
+        let packed = PackedConstant { constant, element: dtype.size(), packing };
+        let known = self.packed.iter().position(|other| *other == packed);
+        Place::Constant(known.unwrap_or_else(|| {
+            self.packed.push(packed);
+            self.packed.len() - 1
+        }))
+    }
+
+    /// Returns the storage of a value, with a copy where a view operator has no view.
+    pub fn resolve(&mut self, value: Val) -> Result<Storage> {
+        let ir = self.ir;
+        let mut chain = Vec::new();
+        let mut at = value;
+        let mut storage = loop {
+            if let Some(storage) = self.storage.get(&at) {
+                break storage.clone();
+            }
+            let view = View::dense(ir.shape(at));
+            match ir.val(at).def {
+                Def::Input(i) => break Storage { place: Place::Input(i), view },
+                Def::Constant(i) => {
+                    let elements = count(&view.shape) as u64;
+                    let place = self.constant(Some(i), ir.val(at).dtype, Packing::whole(elements));
+                    break Storage { place, view };
+                }
+                Def::Op(op, k) if is_view(ir.get(op).name) => {
+                    chain.push((op, k, at));
+                    at = ir.get(op).inputs[0];
+                }
+                Def::Op(op, _) => {
+                    let detail = format!("{} is used before it is computed", ir.get(op).name);
+                    return refuse(RefusalCode::UnsupportedOp, detail);
+                }
+            }
+        };
+        for (id, k, to) in chain.into_iter().rev() {
+            let op = ir.get(id);
+            let view = match through(ir, op, k, &storage.view) {
+                Some(view) => view,
+                None => {
+                    storage = self.dense(&storage, ir.val(to).dtype, op.name)?;
+                    let Some(view) = through(ir, op, k, &storage.view) else {
+                        let detail = format!("{}: the shapes of input and output do not match", op.name);
+                        return refuse(RefusalCode::UnsupportedShape, detail);
+                    };
+                    view
+                }
+            };
+            storage = Storage { place: storage.place, view };
+            self.storage.insert(to, storage.clone());
+        }
+        Ok(storage)
+    }
+
+    /// Returns a row-major copy.
+    pub fn dense(&mut self, from: &Storage, dtype: DType, name: &str) -> Result<Storage> {
+        let shape = &from.view.shape;
+        let to = Storage { place: self.allocate(shape, dtype), view: View::dense(shape) };
+        self.copy(from, &to, dtype, name)?;
+        Ok(to)
+    }
+
+    /// Describes an operator for a comment: name, shapes, nodes of the model.
+    pub fn describe(&self, id: OpId) -> String {
+        let op = self.ir.get(id);
+        let shape = |value: &Val| {
+            let dims: Vec<String> = self.ir.shape(*value).iter().map(i64::to_string).collect();
+            format!("({})", dims.join(", "))
+        };
+        let shapes = |values: &[Val]| values.iter().map(shape).collect::<Vec<_>>().join(", ");
+        let mut text = format!("{}: {} -> {}", op.name, shapes(&op.inputs), shapes(&op.outputs));
+        if !op.node.sources.is_empty() {
+            let sources: Vec<&str> = op.node.sources.iter().map(|source| source.as_str()).collect();
+            let _ = write!(text, "  [{}]", sources.join(", "));
+        }
+        // Names from the model must neither end the comment nor continue it.
+        text.replace("*/", "* /").replace("/*", "/ *").replace(|c: char| c == '\\' || c.is_control(), " ")
+    }
+
+    /// Adds a launch of a kernel, which is defined unless an equal one is.
+    pub fn launch(&mut self, kind: &str, text: KernelText, grid: Grid, name: &str, comment: &str) {
+        let [x, y, z] = grid.local;
+        let definition = format!("({}) {{\n{}}}\n", text.parameters(), text.code);
+        let key = format!("{kind} {x} {y} {z} {definition}");
+        let kernel = match self.known.get(&key) {
+            Some(&kernel) => kernel,
+            None => {
+                let kernel = self.kernels.len();
+                let name = format!("k{kernel}_{kind}");
+                let head = format!("kernel __attribute__((reqd_work_group_size({x}, {y}, {z})))\nvoid {name}");
+                self.definitions.push(format!("/* {comment} */\n{head}{definition}"));
+                self.kernels.push(Kernel { name, arguments: text.arguments().len(), local: grid.local });
+                self.known.insert(key, kernel);
+                kernel
+            }
+        };
+        let round = |d: usize| (grid.items[d].max(1) as usize).div_ceil(grid.local[d]) * grid.local[d];
+        let global = [round(0), round(1), round(2)];
+        self.comments.push(comment.to_owned());
+        self.launches.push(Launch { name: name.to_owned(), kernel, arguments: text.arguments(), global });
+    }
+
+    /// Returns the name of a group's launch, its operators, and its comment.
+    pub fn names(&self, number: usize) -> (String, String) {
+        let group = &self.grouping.groups[number];
+        let ops: Vec<OpId> = group.anchor.iter().chain(&group.members).copied().collect();
+        let names: Vec<&str> = ops.iter().map(|&op| self.ir.get(op).name).collect();
+        let lines: Vec<String> = ops.iter().map(|&op| self.describe(op)).collect();
+        (names.join(" + "), lines.join("\n   "))
+    }
+
+    fn group(&mut self, number: usize) -> Result<()> {
+        let ir = self.ir;
+        let Some(id) = self.grouping.groups[number].anchor else { return self.chain(number) };
+        let op = ir.get(id);
+        match anchor(op.name) {
+            Some(Anchor::Convolution) => self.convolution(number, op),
+            Some(Anchor::MatrixProduct) => self.matrix_product(number, op),
+            Some(Anchor::Pool) => self.pool(number, op),
+            Some(Anchor::Normalize) => self.normalize(number, op),
+            Some(Anchor::Reduce) => self.reduce(number, op),
+            Some(Anchor::Concatenate) => self.concatenate(op),
+            Some(Anchor::Take) => self.take(op),
+            None => refuse(RefusalCode::UnsupportedOp, format!("{}: no code generation", op.name)),
+        }
+    }
+
+    /// Copies outputs that no kernel has written: inputs, constants, views, and values that are several outputs.
+    fn outputs(&mut self) -> Result<()> {
+        for (i, &value) in self.ir.outputs.iter().enumerate() {
+            let place = Place::Output(i);
+            if self.storage.get(&value).is_some_and(|storage| storage.place == place && storage.view.is_dense()) {
+                continue;
+            }
+            let from = self.resolve(value)?;
+            let to = Storage { place, view: View::dense(&from.view.shape) };
+            self.copy(&from, &to, self.ir.val(value).dtype, "copy to the output")?;
+        }
+        Ok(())
+    }
+
+    /// Assembles the source: a list of the launches, the functions that kernels call, and the kernels.
+    fn source(&self, symbol: &str) -> String {
+        let mut text = format!("/* {symbol}, for {}. Launches, in order:\n\n", self.device.name.replace("*/", ""));
+        for (launch, comment) in self.launches.iter().zip(&self.comments) {
+            let [x, y, z] = launch.global;
+            let name = &self.kernels[launch.kernel].name;
+            let _ = writeln!(text, "   {name}, {x} x {y} x {z} work-items\n   {comment}\n");
+        }
+        text.push_str("*/\n\n#pragma OPENCL FP_CONTRACT ON\n\n");
+        for (name, function) in [1, 2, 4, 8, 16].into_iter().flat_map(functions) {
+            let call = format!("{name}(");
+            if self.definitions.iter().any(|definition| definition.contains(&call)) {
+                text.push_str(&function);
+                text.push('\n');
+            }
+        }
+        text.push_str(&self.definitions.join("\n"));
+        text
+    }
+}
+
+/// Lowers a region to a program.
+///
+/// # Errors
+/// Operators, types and attributes without a kernel.
+pub fn lower(graph: &Graph, ir: &RegionIr<'_>, device: &Traits) -> Result<Program> {
+    let grouping = Grouping::new(ir);
+    let mut lowering = Lowering {
+        ir,
+        grouping: &grouping,
+        device,
+        storage: BTreeMap::new(),
+        buffers: Vec::new(),
+        packed: Vec::new(),
+        kernels: Vec::new(),
+        definitions: Vec::new(),
+        known: BTreeMap::new(),
+        launches: Vec::new(),
+        comments: Vec::new(),
+    };
+    for number in 0..grouping.groups.len() {
+        lowering.group(number)?;
+    }
+    lowering.outputs()?;
+    let source = lowering.source(&graph.symbol);
+    let Lowering { buffers, packed, kernels, mut launches, .. } = lowering;
+    let packed = prune(packed, &mut launches);
+    let (buffers, arena) = arena::plan(&buffers, &launches);
+    let edge = |value: &Val| Edge {
+        shape: ir.shape(*value).iter().map(|&dim| dim as usize).collect(),
+        element: ir.val(*value).dtype.size(),
+    };
+    Ok(Program {
+        symbol: graph.symbol.to_string(),
+        signature: Signature::of(graph),
+        inputs: ir.inputs.iter().map(edge).collect(),
+        outputs: ir.outputs.iter().map(edge).collect(),
+        constants: ir.constants.iter().map(|c| (c.shape().iter().product(), c.dtype())).collect(),
+        packed,
+        buffers,
+        arena,
+        kernels,
+        launches,
+        source,
+        device: device.name.clone(),
+        selector: "auto".to_owned(),
+    })
+}
+
+/// Removes constants that no launch reads.
+fn prune(packed: Vec<PackedConstant>, launches: &mut [Launch]) -> Vec<PackedConstant> {
+    let mut used = vec![false; packed.len()];
+    for place in launches.iter().flat_map(|launch| &launch.arguments) {
+        if let Place::Constant(i) = place {
+            used[*i] = true;
+        }
+    }
+    let numbers: Vec<usize> =
+        used.iter().scan(0, |next, &used| Some(std::mem::replace(next, *next + usize::from(used)))).collect();
+    for place in launches.iter_mut().flat_map(|launch| &mut launch.arguments) {
+        if let Place::Constant(i) = place {
+            *i = numbers[*i];
+        }
+    }
+    packed.into_iter().zip(used).filter_map(|(packed, used)| used.then_some(packed)).collect()
+}
+
+/// Returns the C type of an element type.
+pub fn element_type(dtype: DType) -> &'static str {
+    c_type(dtype).unwrap_or("float")
+}

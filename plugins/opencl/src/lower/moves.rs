@@ -1,0 +1,93 @@
+//! Operators that move elements: `concatenate` and `take`.
+
+use super::map::grid;
+use super::{Lowering, Result, Storage, axis, element_type};
+use crate::kernel::{KernelText, address};
+use crate::program::Place;
+use crate::view_ops::memory_order;
+use byoc_plugin_support::region::Op;
+use byoc_plugin_support::view::{View, count};
+
+impl Lowering<'_, '_> {
+    /// Lowers `concatenate` to a copy of each operand. The result has the memory order of the largest operand.
+    pub fn concatenate(&mut self, op: &Op<'_>) -> Result<()> {
+        let value = op.outputs[0];
+        let shape = self.ir.shape(value).to_vec();
+        let dtype = self.ir.val(value).dtype;
+        let axis = axis(op, 0, shape.len())?;
+        let parts: Vec<Storage> = op.inputs.iter().map(|&input| self.resolve(input)).collect::<Result<_>>()?;
+        let storage = match self.ir.outputs.iter().position(|&output| output == value) {
+            Some(output) => Storage { place: Place::Output(output), view: View::dense(&shape) },
+            None => {
+                let largest = parts.iter().max_by_key(|part| count(&part.view.shape));
+                let order = largest.map_or_else(|| (0..shape.len()).collect(), |part| memory_order(&part.view));
+                Storage { place: self.allocate(&shape, dtype), view: View::in_order(&shape, &order) }
+            }
+        };
+        let mut before = 0;
+        for part in parts {
+            let size = part.view.shape[axis];
+            let to = Storage { place: storage.place, view: storage.view.slice(axis, before, 1, size) };
+            self.copy(&part, &to, dtype, op.name)?;
+            before += size;
+        }
+        self.storage.insert(value, storage);
+        Ok(())
+    }
+
+    /// Lowers `take` along an axis, with indices clipped to the range, or wrapped.
+    pub fn take(&mut self, op: &Op<'_>) -> Result<()> {
+        let (data, indices) = (self.resolve(op.inputs[0])?, self.resolve(op.inputs[1])?);
+        let value = op.outputs[0];
+        let (out, dtype) = (self.ir.shape(value).to_vec(), self.ir.val(value).dtype);
+        let axis = match op.attrs().ints("axis") {
+            Some(_) => axis(op, 0, data.view.shape.len())?,
+            None => 0,
+        };
+        let data = match op.attrs().ints("axis") {
+            Some(_) => data,
+            // Without an axis, the data is flat.
+            None => {
+                let dense = self.dense(&data, dtype, op.name)?;
+                Storage { view: View::dense(&[count(&data.view.shape)]), ..dense }
+            }
+        };
+        let place = match self.ir.outputs.iter().position(|&output| output == value) {
+            Some(output) => Place::Output(output),
+            None => self.allocate(&out, dtype),
+        };
+        let to = Storage { place, view: View::dense(&out) };
+        let between = indices.view.shape.len();
+        let size = data.view.shape[axis];
+        let index_type = self.ir.val(op.inputs[1]).dtype;
+        let columns = count(&out[axis + between..]);
+        let rows = count(&out[..axis + between]);
+        let mut text = KernelText::default();
+        let grid = grid(columns, rows);
+        text.positions(&grid);
+        let names: Vec<String> = (0..out.len()).map(|d| format!("i{d}")).collect();
+        text.decode(1, &names[..axis + between], &out[..axis + between], "m");
+        text.decode(1, &names[axis + between..], &out[axis + between..], "x");
+        let index_pointer = text.pointer(indices.place, index_type, false);
+        let at = address(&indices.view, &names[axis..axis + between]);
+        text.line(1, &format!("{} k = {index_pointer}[{at}];", element_type(index_type)));
+        if op.attrs().text("mode") == "wrap" {
+            text.line(1, &format!("k %= {size};"));
+            text.line(1, &format!("k = k < 0 ? k + {size} : k;"));
+        } else {
+            text.line(1, &format!("k = k < 0 ? 0 : (k >= {size} ? {} : k);", size - 1));
+        }
+        let mut from: Vec<String> = names[..axis].to_vec();
+        from.push("(int)k".into());
+        from.extend(names[axis + between..].iter().cloned());
+        let from_pointer = text.pointer(data.place, dtype, false);
+        let to_pointer = text.pointer(to.place, dtype, true);
+        // An index along an axis of size 1 is 0, and has no part in the address.
+        let (source, target) = (address(&data.view, &from), address(&to.view, &names));
+        text.line(1, &format!("{to_pointer}[{target}] = {from_pointer}[{source}];"));
+        self.storage.insert(value, to);
+        let comment = op.outputs.first().and_then(|&v| self.ir.producer(v)).map(|id| self.describe(id));
+        self.launch("take", text, grid, op.name, &comment.unwrap_or_default());
+        Ok(())
+    }
+}

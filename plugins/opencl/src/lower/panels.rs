@@ -1,0 +1,89 @@
+//! Operands of products in panels of columns, as wide as a tile.
+
+use super::{Lowering, Result, Storage};
+use crate::kernel::{KernelText, address};
+use crate::pack::{Loop, Packing};
+use crate::program::Place;
+use byoc_plugin_api::DType;
+use byoc_plugin_support::view::View;
+
+/// Operand that is packed into panels of columns.
+#[derive(Clone, Debug)]
+pub struct Operand {
+    /// Storage.
+    pub storage: Storage,
+    /// Size and stride of the dimensions outside the panels.
+    pub outer: Vec<(i64, i64)>,
+    /// Size and stride of the columns.
+    pub columns: (i64, i64),
+    /// Size and stride of the dimensions inside a panel: taps and channels.
+    pub inner: Vec<(i64, i64)>,
+}
+
+impl Operand {
+    /// Returns the number of rows of a panel.
+    pub fn depth(&self) -> i64 {
+        self.inner.iter().map(|step| step.0).product()
+    }
+
+    /// Returns the number of panels of this width.
+    pub fn panels(&self, width: i64) -> i64 {
+        (self.columns.0 + width - 1) / width
+    }
+}
+
+impl Lowering<'_, '_> {
+    /// Packs an operand into panels of `width` columns. Returns its place.
+    pub fn panels(&mut self, b: &Operand, width: i64) -> Result<Place> {
+        let unsigned = |loops: &[(i64, i64)]| -> Option<Vec<Loop>> {
+            loops.iter().map(|&(size, stride)| Some((size as u64, u64::try_from(stride).ok()?))).collect()
+        };
+        let source = self.source_constant(b.storage.place);
+        if let Some(constant) = source
+            && let (Some(outer), Some(inner), Some(columns)) =
+                (unsigned(&b.outer), unsigned(&b.inner), unsigned(&[b.columns]))
+        {
+            let offset = b.storage.view.offset as u64;
+            let packing = Packing { offset, outer, columns: columns[0], width: width as u64, inner };
+            return Ok(self.constant(Some(constant), DType::F32, packing));
+        }
+        let depth = b.depth();
+        let batch: i64 = b.outer.iter().map(|step| step.0).product();
+        let padded = b.panels(width) * width;
+        let to = self.allocate(&[batch, padded, depth], DType::F32);
+        let mut text = KernelText::default();
+        let grid = super::map::grid(padded, depth * batch);
+        text.positions(&grid);
+        let dims: Vec<(i64, i64)> = b.outer.iter().chain(&b.inner).copied().collect();
+        let names: Vec<String> = (0..dims.len()).map(|d| format!("i{d}")).collect();
+        text.decode(1, &names, &dims.iter().map(|dim| dim.0).collect::<Vec<_>>(), "m");
+        let view = View {
+            shape: dims.iter().map(|dim| dim.0).chain([b.columns.0]).collect(),
+            strides: dims.iter().map(|dim| dim.1).chain([b.columns.1]).collect(),
+            offset: b.storage.view.offset,
+        };
+        let from = text.pointer(b.storage.place, DType::F32, false);
+        let target = text.pointer(to, DType::F32, true);
+        let indices: Vec<String> = names.into_iter().chain(["x".to_owned()]).collect();
+        let value = format!("{from}[{}]", address(&view, &indices));
+        let value = if padded == b.columns.0 { value } else { format!("x < {} ? {value} : 0.0f", b.columns.0) };
+        let m = if depth * batch == 1 { "0" } else { "m" };
+        let panels = b.panels(width);
+        text.line(
+            1,
+            &format!(
+                "{target}[(({m} / {depth} * {panels} + x / {width}) * {depth} + {m} % {depth}) * {width} + x % {width}] = {value};"
+            ),
+        );
+        self.launch("pack", text, grid, "pack", "an operand of a product, in panels of columns");
+        Ok(to)
+    }
+
+    /// Returns the region's constant that a place holds as it is; `None` for other places.
+    fn source_constant(&self, place: Place) -> Option<usize> {
+        let Place::Constant(i) = place else { return None };
+        let packed = &self.packed[i];
+        let elements = packed.packing.elements()?;
+        packed.constant.filter(|_| packed.packing == Packing::whole(elements))
+    }
+}

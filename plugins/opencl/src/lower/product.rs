@@ -1,0 +1,48 @@
+//! Matrix products: `nn.dense`, `nn.matmul`, `nn.batch_matmul`.
+
+use super::contraction::Contraction;
+use super::panels::Operand;
+use super::{Lowering, Result};
+use byoc_plugin_support::region::Op;
+use byoc_plugin_support::view::View;
+
+impl Lowering<'_, '_> {
+    /// Lowers a matrix product.
+    pub fn matrix_product(&mut self, number: usize, op: &Op<'_>) -> Result<()> {
+        let a = self.resolve(op.inputs[0])?;
+        let b = self.resolve(op.inputs[1])?;
+        let transpose_a = op.name != "nn.dense" && op.attrs().flag("transpose_a", false);
+        let transpose_b = op.name == "nn.dense" || op.attrs().flag("transpose_b", false);
+        let rank = self.ir.shape(op.outputs[0]).len();
+        let body = self.body(number, Some(&(0..rank).collect::<Vec<_>>()))?;
+        let (a_rank, b_rank) = (a.view.shape.len(), b.view.shape.len());
+        let (b_k, b_column) = if transpose_b { (b_rank - 1, b_rank - 2) } else { (b_rank - 2, b_rank - 1) };
+        let (row, a_k) = if transpose_a { (a_rank - 1, a_rank - 2) } else { (a_rank - 2, a_rank - 1) };
+        let batch = if op.name == "nn.batch_matmul" { rank - 2 } else { 0 };
+        let broadcast =
+            |view: &View, d: usize| if view.shape[d] == 1 { (1, 0) } else { (view.shape[d], view.strides[d]) };
+        let mut strides: Vec<i64> = (0..batch).map(|d| broadcast(&a.view, d).1).collect();
+        if batch > 0 {
+            strides.push(a.view.strides[row]);
+        } else {
+            strides.extend((0..a_rank).filter(|&d| d != a_k).map(|d| a.view.strides[d]));
+        }
+        strides.push(0);
+        let domain = body.domain.clone();
+        let contraction = Contraction {
+            batch,
+            a: a.place,
+            a_view: View { shape: domain, strides, offset: a.view.offset },
+            taps: Vec::new(),
+            k: (a.view.shape[a_k], a.view.strides[a_k]),
+            b: Operand {
+                outer: (0..batch).map(|d| broadcast(&b.view, d)).collect(),
+                columns: (b.view.shape[b_column], b.view.strides[b_column]),
+                inner: vec![(b.view.shape[b_k], b.view.strides[b_k])],
+                storage: b,
+            },
+            body,
+        };
+        self.contraction(number, contraction)
+    }
+}

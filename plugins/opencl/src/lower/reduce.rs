@@ -1,0 +1,137 @@
+//! `sum`, `mean`, `max`, `min` and `prod`.
+
+use super::map::grid;
+use super::rows::fold;
+use super::{Lowering, Result};
+use crate::expression::{literal, vector};
+use crate::kernel::{KernelText, Point, address};
+use crate::view_ops::memory_order;
+use byoc_plugin_api::{DType, RefusalCode};
+use byoc_plugin_support::refusal::refuse;
+use byoc_plugin_support::region::Op;
+use byoc_plugin_support::view::View;
+
+/// Combination of elements.
+#[derive(Clone, Copy)]
+struct Combine {
+    start: f64,
+    /// Combines the sum `a` with the element `b`.
+    text: fn(&str, &str) -> String,
+}
+
+fn combine(name: &str) -> Combine {
+    match name {
+        "max" => Combine { start: f64::NEG_INFINITY, text: |a, b| format!("(({a} != {a}) | ({a} > {b})) ? {a} : {b}") },
+        "min" => Combine { start: f64::INFINITY, text: |a, b| format!("(({a} != {a}) | ({a} < {b})) ? {a} : {b}") },
+        "prod" => Combine { start: 1.0, text: |a, b| format!("{a} * {b}") },
+        _ => Combine { start: 0.0, text: |a, b| format!("{a} + {b}") },
+    }
+}
+
+impl Lowering<'_, '_> {
+    /// Lowers a reduction.
+    pub fn reduce(&mut self, number: usize, op: &Op<'_>) -> Result<()> {
+        let data = self.resolve(op.inputs[0])?;
+        let x = &data.view;
+        let rank = x.shape.len();
+        let Some(reduced) = op.attrs().reduced(rank) else {
+            let detail = format!("{}: attribute axis: expected axes of rank {rank}", op.name);
+            return refuse(RefusalCode::UnsupportedAttr, detail);
+        };
+        let kept: Vec<usize> = (0..rank).filter(|&d| !reduced[d]).collect();
+        let by_memory: Vec<usize> = memory_order(x).into_iter().filter(|&d| !reduced[d]).collect();
+        let summed: Vec<usize> = memory_order(x).into_iter().filter(|&d| reduced[d] && x.shape[d] != 1).collect();
+        let out_rank = self.ir.shape(op.outputs[0]).len();
+        // Memory order of the result: that of the kept dimensions.
+        let keepdims = out_rank == rank && kept.len() != rank;
+        let of = |d: usize| if keepdims { d } else { kept.iter().position(|&k| k == d).unwrap_or(0) };
+        let mut order: Vec<usize> = by_memory.iter().map(|&d| of(d)).collect();
+        if keepdims {
+            order.extend((0..rank).filter(|&d| reduced[d]));
+        }
+        let kept_shape: Vec<i64> = kept.iter().map(|&d| x.shape[d]).collect();
+        let place: Vec<usize> = by_memory.iter().map(|d| kept.iter().position(|k| k == d).unwrap_or(0)).collect();
+        let Some(body) = self.body(number, Some(&order))?.transform(|view| view.reshape(&kept_shape)) else {
+            return refuse(RefusalCode::UnsupportedShape, format!("{}: unexpected shape of the result", op.name));
+        };
+        let mut body = body.permute(&place);
+        let mut rows = x.permute(&by_memory);
+        if rows.shape.is_empty() {
+            // A scalar is a row of one column.
+            let Some(scalar) = body.transform(|view| view.reshape(&[1])) else {
+                return refuse(RefusalCode::UnsupportedShape, format!("{}: unexpected shape of the result", op.name));
+            };
+            body = scalar;
+            rows = View { shape: vec![1], strides: vec![0], offset: x.offset };
+        }
+        let dims = rows.shape.len();
+        let columns = rows.shape[dims - 1];
+        let inner = summed.last().map(|&d| (x.shape[d], x.strides[d]));
+        let across = rows.strides[dims - 1] == 1 && columns >= 4;
+        let width = if across { self.device.vector(columns) } else { 1 };
+        let lanes = match inner {
+            Some((size, 1)) if !across => self.device.vector(size),
+            _ => 1,
+        };
+        let mut text = KernelText::default();
+        let grid = grid((columns + width - 1) / width, rows.shape[..dims - 1].iter().product());
+        text.positions(&grid);
+        let valid = text.column(columns, width);
+        let indices: Vec<String> = (0..dims - 1).map(|d| format!("i{d}")).collect();
+        text.decode(1, &indices, &rows.shape[..dims - 1], "m");
+        let Combine { start, text: combine } = combine(op.name);
+        let pointer = text.pointer(data.place, DType::F32, false);
+        let ty = vector(width);
+        text.line(1, &format!("{ty} a = {};", literal(start, width)));
+        let mut view = View { offset: 0, ..rows.clone() };
+        let mut depth = 1;
+        let mut offset = x.offset.to_string();
+        let outer = summed.len().saturating_sub(1);
+        for (i, &d) in summed[..outer].iter().enumerate() {
+            text.line(depth, &format!("for (int r{i} = 0; r{i} < {}; ++r{i}) {{", x.shape[d]));
+            offset.push_str(&format!(" + r{i} * {}", x.strides[d]));
+            depth += 1;
+        }
+        let point = Point { indices: indices.clone(), column: "c".into(), valid: valid.clone(), width };
+        // Partial results of the innermost loop keep sums of many elements accurate.
+        let (size, stride) = inner.unwrap_or((1, 0));
+        let partial = vector(lanes.max(width));
+        text.line(depth, &format!("{partial} s = {};", literal(start, lanes.max(width))));
+        text.line(depth, "int r = 0;");
+        if lanes > 1 {
+            let mut at = indices.clone();
+            at.push("c".into());
+            text.line(depth, &format!("global const float *e = {pointer} + {offset} + {};", address(&view, &at)));
+            text.line(depth, &format!("for (; r + {lanes} <= {size}; r += {lanes}) {{"));
+            text.line(depth + 1, &format!("const {partial} v = vload{lanes}(0, e + r);"));
+            text.line(depth + 1, &format!("s = {};", combine("s", "v")));
+            text.line(depth, "}");
+            let folded = fold("s", lanes, combine, &mut text.code, depth);
+            text.line(depth, &format!("float t = {folded};"));
+            if size % lanes != 0 {
+                text.line(depth, &format!("for (; r < {size}; ++r)"));
+                text.line(depth + 1, &format!("t = {};", combine("t", "e[r]")));
+            }
+            text.line(depth, &format!("a = {};", combine("a", "t")));
+        } else {
+            view.offset = 0;
+            text.line(depth, &format!("for (; r < {size}; ++r) {{"));
+            let base = format!("({pointer} + {offset} + r * {stride})");
+            let load = point.load(&base, &view);
+            text.line(depth + 1, &format!("const {ty} v = {load};"));
+            text.line(depth + 1, &format!("s = {};", combine("s", "v")));
+            text.line(depth, "}");
+            text.line(depth, &format!("a = {};", combine("a", "s")));
+        }
+        for level in (1..depth).rev() {
+            text.line(level, "}");
+        }
+        let counted: i64 = summed.iter().map(|&d| x.shape[d]).product();
+        let acc = if op.name == "mean" { format!("a / {}", literal(counted as f64, width)) } else { "a".to_owned() };
+        text.line(1, &format!("const {ty} acc = {acc};"));
+        body.emit(self.ir, &mut text, &point, 1);
+        let (name, comment) = self.names(number);
+        self.launch("reduce", text, grid, &name, &comment);
+        Ok(())
+    }
+}

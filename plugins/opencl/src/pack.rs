@@ -1,0 +1,119 @@
+//! Constants in the order in which kernels read them.
+
+use serde::{Deserialize, Serialize};
+
+/// Strided loop: number of steps, and distance of their elements in the source.
+pub type Loop = (u64, u64);
+
+/// Maximum number of elements of a packed constant.
+const MAX_ELEMENTS: u64 = 1 << 31;
+
+/// Order of a constant's elements: panels of `width` columns, each with all steps of `inner` over its columns.
+///
+/// The elements are `[outer][panel][inner][column in panel]`. Columns of the last panel that the source lacks are zero.
+/// A row-major tensor is a single column with its dimensions as `outer`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Packing {
+    /// First element in the source.
+    pub offset: u64,
+    /// Loops outside the panels.
+    pub outer: Vec<Loop>,
+    /// Columns.
+    pub columns: Loop,
+    /// Columns of a panel.
+    pub width: u64,
+    /// Loops inside a panel.
+    pub inner: Vec<Loop>,
+}
+
+impl Packing {
+    /// Creates the order of a tensor that is copied as it is.
+    pub fn whole(elements: u64) -> Packing {
+        Packing { offset: 0, outer: Vec::new(), columns: (elements, 1), width: elements.max(1), inner: Vec::new() }
+    }
+
+    /// Returns the number of panels.
+    pub fn panels(&self) -> u64 {
+        self.columns.0.div_ceil(self.width.max(1))
+    }
+
+    /// Returns the number of elements after packing; `None` if there are too many.
+    pub fn elements(&self) -> Option<u64> {
+        let sizes = self.outer.iter().chain(&self.inner).map(|step| step.0);
+        let count = sizes.chain([self.panels(), self.width]).try_fold(1u64, |count, size| count.checked_mul(size))?;
+        (count <= MAX_ELEMENTS).then_some(count)
+    }
+
+    /// Returns the number of elements that the source needs; `None` if it overflows.
+    pub fn source_elements(&self) -> Option<u64> {
+        let loops = self.outer.iter().chain(&self.inner).chain([&self.columns]);
+        let mut last = self.offset;
+        for &(size, stride) in loops {
+            last = last.checked_add(size.checked_sub(1)?.checked_mul(stride)?)?;
+        }
+        last.checked_add(1)
+    }
+
+    /// Packs elements of `element` bytes. The caller has checked [`elements`](Packing::elements) and
+    /// [`source_elements`](Packing::source_elements).
+    pub fn pack(&self, source: &[u8], element: usize) -> Vec<u8> {
+        let mut packed = Vec::with_capacity(self.elements().unwrap_or(0) as usize * element);
+        let (columns, stride) = self.columns;
+        let rows = places(&self.inner);
+        for outer in places(&self.outer) {
+            for panel in 0..self.panels() {
+                let first = panel * self.width;
+                let valid = (columns - first).min(self.width);
+                for &row in &rows {
+                    let at = (self.offset + outer + row + first * stride) as usize;
+                    if stride == 1 {
+                        packed.extend_from_slice(&source[at * element..(at + valid as usize) * element]);
+                    } else {
+                        for column in 0..valid as usize {
+                            let at = at + column * stride as usize;
+                            packed.extend_from_slice(&source[at * element..(at + 1) * element]);
+                        }
+                    }
+                    packed.resize(packed.len() + (self.width - valid) as usize * element, 0);
+                }
+            }
+        }
+        packed
+    }
+}
+
+/// Returns the offsets of all steps of nested loops.
+fn places(loops: &[Loop]) -> Vec<u64> {
+    let mut places = vec![0];
+    for &(size, stride) in loops {
+        places = places.iter().flat_map(|at| (0..size).map(move |step| at + step * stride)).collect();
+    }
+    places
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn panels_of_columns() {
+        // A 2 x 5 matrix, transposed: 5 rows of 2 columns in panels of 4 have two columns of zeros.
+        let source: Vec<u8> = (1..=10).collect();
+        let packing = Packing { offset: 0, outer: vec![], columns: (2, 5), width: 4, inner: vec![(5, 1)] };
+        assert_eq!((packing.elements(), packing.source_elements()), (Some(20), Some(10)));
+        assert_eq!(packing.pack(&source, 1), [1, 6, 0, 0, 2, 7, 0, 0, 3, 8, 0, 0, 4, 9, 0, 0, 5, 10, 0, 0]);
+        let whole = Packing::whole(5);
+        assert_eq!(whole.pack(&source, 2), source);
+        let groups = Packing { offset: 0, outer: vec![(2, 5)], columns: (5, 1), width: 2, inner: vec![] };
+        assert_eq!(groups.pack(&source, 1), [1, 2, 3, 4, 5, 0, 6, 7, 8, 9, 10, 0]);
+    }
+
+    #[test]
+    fn sizes_that_overflow() {
+        let packing = |columns, outer| Packing { offset: 0, outer, columns, width: 4, inner: vec![] };
+        assert_eq!(packing((1 << 40, 1), vec![]).elements(), None);
+        assert_eq!(packing((2, u64::MAX), vec![]).source_elements(), Some(u64::MAX).and_then(|at| at.checked_add(1)));
+        assert_eq!(packing((1, 1), vec![(0, 1)]).source_elements(), None);
+    }
+}

@@ -1,0 +1,142 @@
+//! View operators of a region, and views over the index space of a kernel.
+
+use byoc_plugin_support::attributes::normalize_axis;
+use byoc_plugin_support::region::{Op, RegionIr};
+use byoc_plugin_support::view::View;
+
+/// View operators.
+pub const NAMES: &[&str] = &[
+    "reshape",
+    "nn.batch_flatten",
+    "squeeze",
+    "expand_dims",
+    "transpose",
+    "copy",
+    "strided_slice",
+    "split",
+    "broadcast_to",
+];
+
+/// Tests an operator for having results that are views of its operand, for most shapes.
+pub fn is_view(name: &str) -> bool {
+    NAMES.contains(&name)
+}
+
+/// Tests a view operator for having each element of its operand exactly once.
+pub fn is_bijective(name: &str) -> bool {
+    is_view(name) && !matches!(name, "strided_slice" | "split" | "broadcast_to")
+}
+
+/// Returns output `k` of a view operator as a view of the memory of its operand; `None` if a copy is needed.
+pub fn through(ir: &RegionIr<'_>, op: &Op<'_>, k: usize, input: &View) -> Option<View> {
+    let out = ir.shape(op.outputs[k]);
+    let rank = input.shape.len();
+    match op.name {
+        "copy" => Some(input.clone()),
+        "transpose" => Some(input.permute(&op.attrs().permutation(rank)?)),
+        "broadcast_to" => input.broadcast(out),
+        "split" => {
+            let axis = op.attrs().axis("axis", 0, rank)?;
+            let before = op.outputs[..k].iter().map(|&part| ir.shape(part)[axis]).sum();
+            Some(input.slice(axis, before, 1, out[axis]))
+        }
+        "strided_slice" => slice(op, input, out),
+        _ => input.reshape(out),
+    }
+}
+
+fn slice(op: &Op<'_>, input: &View, out: &[i64]) -> Option<View> {
+    let rank = input.shape.len();
+    let begin = op.attrs().ints("begin").unwrap_or_default();
+    let strides = op.attrs().ints("strides").unwrap_or_default();
+    let axes = op.attrs().ints("axes").filter(|axes| !axes.is_empty());
+    let axes = axes.unwrap_or_else(|| (0..begin.len() as i64).collect());
+    let sizes = op.attrs().text("slice_mode") == "size";
+    let mut view = input.clone();
+    for (i, axis) in axes.iter().enumerate() {
+        let axis = normalize_axis(*axis, rank)?;
+        let size = input.shape[axis];
+        let step = if sizes { 1 } else { strides.get(i).or(strides.last()).copied().unwrap_or(1) };
+        let given = begin.get(i).copied().unwrap_or(0);
+        let from = if given < 0 { given + size } else { given };
+        let from = if step < 0 { from.clamp(-1, size - 1) } else { from.clamp(0, size) };
+        view = view.slice(axis, from, step, out[axis]);
+    }
+    Some(view)
+}
+
+/// Returns the dimensions from the outermost in memory to the innermost; those that are broadcast or of size 1 come last.
+pub fn memory_order(view: &View) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..view.shape.len()).collect();
+    order.sort_by_key(|&d| std::cmp::Reverse(if view.shape[d] == 1 { 0 } else { view.strides[d].abs() }));
+    order
+}
+
+/// Returns `operand`, which has the dimensions of `index`, as a view of shape `domain`; `None` if there is no such view.
+/// `index` maps each element of a tensor to its position in the row-major order of `domain`, one to one.
+pub fn pull_back(index: &View, operand: &View, domain: &[i64]) -> Option<View> {
+    if index.shape == domain && index.is_dense() {
+        return Some(operand.clone());
+    }
+    operand.permute(&memory_order(index)).reshape(domain)
+}
+
+/// Merges adjacent dimensions that are contiguous in each other in all views. Returns the merged shape and views.
+pub fn collapse(shape: &[i64], views: &[&View]) -> (Vec<i64>, Vec<View>) {
+    let mut merged: Vec<i64> = Vec::new();
+    let mut strides: Vec<Vec<i64>> = vec![Vec::new(); views.len()];
+    for d in (0..shape.len()).filter(|&d| shape[d] != 1) {
+        let fits = !merged.is_empty()
+            && views.iter().zip(&strides).all(|(view, own)| own.last() == Some(&(view.strides[d] * shape[d])));
+        match merged.last_mut().filter(|_| fits) {
+            Some(last) => *last *= shape[d],
+            None => merged.push(shape[d]),
+        }
+        for (view, own) in views.iter().zip(&mut strides) {
+            match own.last_mut().filter(|_| fits) {
+                Some(last) => *last = view.strides[d],
+                None => own.push(view.strides[d]),
+            }
+        }
+    }
+    if merged.is_empty() {
+        merged.push(1);
+        strides.iter_mut().for_each(|own| own.push(0));
+    }
+    let views = views.iter().zip(strides);
+    let views = views.map(|(view, strides)| View { shape: merged.clone(), strides, offset: view.offset }).collect();
+    (merged, views)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use byoc_plugin_support::view::{count, dense_strides};
+
+    fn places(view: &View) -> Vec<i64> {
+        let dense = dense_strides(&view.shape);
+        let at = |i: i64| (0..view.shape.len()).map(|d| i / dense[d] % view.shape[d] * view.strides[d]).sum::<i64>();
+        (0..count(&view.shape)).map(|i| view.offset + at(i)).collect()
+    }
+
+    #[test]
+    fn operands_follow_a_permuted_domain() {
+        let index = View::dense(&[4, 6]).reshape(&[4, 2, 3]).unwrap().permute(&[1, 2, 0]);
+        let operand = View::dense(&[2, 3, 4]);
+        let pulled = pull_back(&index, &operand, &[4, 6]).unwrap();
+        let (at, direct) = (places(&index), places(&operand));
+        for (k, &place) in at.iter().enumerate() {
+            assert_eq!(places(&pulled)[place as usize], direct[k]);
+        }
+    }
+
+    #[test]
+    fn merged_dimensions_keep_their_places() {
+        let a = View::dense(&[2, 1, 3, 4]);
+        let b = View::dense(&[3, 4]).broadcast(&[2, 1, 3, 4]).unwrap();
+        let (shape, views) = collapse(&[2, 1, 3, 4], &[&a, &b]);
+        assert_eq!(shape, [2, 12]);
+        assert_eq!([places(&views[0]), places(&views[1])], [places(&a), places(&b)]);
+        assert_eq!(collapse(&[1, 1], &[]).0, [1]);
+    }
+}
