@@ -177,7 +177,7 @@ impl Builder<'_, '_> {
 
 /// Tests an anchor for taking elementwise operators into its kernel.
 fn fuses(anchor: &Op<'_>) -> bool {
-    anchor.name != "concatenate"
+    !matches!(anchor.name, "concatenate" | "take")
 }
 
 impl Grouping {

@@ -110,8 +110,8 @@ fn check_anchor(ir: &RegionIr<'_>, op: &Op<'_>, kind: Anchor) -> Result {
                 let detail = format!("{}: expected int32 or int64 indices, found {index}", op.name);
                 return refuse(RefusalCode::UnsupportedDtype, detail);
             }
-            if !["", "clip", "wrap"].contains(&mode) || op.attrs().int("batch_dims", 0) != 0 {
-                let detail = format!("{}: expected mode clip or wrap and no batch dimensions", op.name);
+            if !["", "clip", "fast", "wrap"].contains(&mode) || op.attrs().int("batch_dims", 0) != 0 {
+                let detail = format!("{}: expected mode clip, fast or wrap, and no batch dimensions", op.name);
                 return refuse(RefusalCode::UnsupportedAttr, detail);
             }
         }

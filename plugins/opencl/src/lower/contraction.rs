@@ -90,6 +90,9 @@ impl Tile {
 impl Lowering<'_, '_> {
     /// Lowers a contraction.
     pub fn contraction(&mut self, number: usize, c: Contraction) -> Result<()> {
+        if self.device.local_memory {
+            return self.shared(number, &c);
+        }
         let rank = c.body.domain.len();
         let rows: i64 = c.body.domain[c.batch..rank - 1].iter().product();
         let batch: i64 = c.body.domain[..c.batch].iter().product();
@@ -102,7 +105,7 @@ impl Lowering<'_, '_> {
         text.line(1, &format!("const int m0 = get_global_id(0) * {};", tile.rows));
         text.line(1, "const int panel = get_global_id(1), g = get_global_id(2);");
         self.sums(&mut text, &c, tile, b, rows);
-        finish(self, &mut text, &c, tile, rows);
+        finish(self, &mut text, &c, tile, rows, &format!("panel * {}", tile.columns()));
         let (name, comment) = self.names(number);
         self.launch("product", text, grid, &name, &comment);
         Ok(())
@@ -238,8 +241,9 @@ pub fn group_offset(c: &Contraction) -> String {
     if terms.is_empty() { "0".to_owned() } else { format!("({})", terms.join(" + ")) }
 }
 
-/// Appends the elementwise operators and stores of a tile whose sums are `s0_0` and so on.
-pub fn finish(lowering: &Lowering<'_, '_>, text: &mut KernelText, c: &Contraction, tile: Tile, rows: i64) {
+/// Appends the elementwise operators and stores of a tile whose sums are `s0_0` and so on. Its first row is `m0`, and
+/// `first` is its first column.
+pub fn finish(lowering: &Lowering<'_, '_>, text: &mut KernelText, c: &Contraction, tile: Tile, rows: i64, first: &str) {
     let rank = c.body.domain.len();
     let columns = c.body.domain[rank - 1];
     let ty = vector(tile.width);
@@ -248,7 +252,9 @@ pub fn finish(lowering: &Lowering<'_, '_>, text: &mut KernelText, c: &Contractio
     text.line(1, &format!("const {ty} sums[{}] = {{{}}};", sums.len(), sums.join(", ")));
     text.line(1, &format!("for (int r = 0; r < {}; ++r) {{", tile.rows));
     text.line(2, "const int m = m0 + r;");
-    if rows % tile.rows != 0 {
+    // Tiles of a work-group may lie past the last row or the last column.
+    let shared = lowering.device.local_memory;
+    if shared || rows % tile.rows != 0 {
         text.line(2, &format!("if (m >= {rows})\n            break;"));
     }
     let names = row_indices(c, "");
@@ -256,8 +262,8 @@ pub fn finish(lowering: &Lowering<'_, '_>, text: &mut KernelText, c: &Contractio
     let mut indices = batch_names(c);
     indices.extend(names);
     text.line(2, &format!("for (int j = 0; j < {}; ++j) {{", tile.vectors));
-    text.line(3, &format!("const int c = panel * {} + j * {};", tile.columns(), tile.width));
-    let ragged = columns % tile.columns() != 0;
+    text.line(3, &format!("const int c = {first} + j * {};", tile.width));
+    let ragged = shared || columns % tile.columns() != 0;
     if ragged {
         text.line(3, &format!("if (c >= {columns})\n                break;"));
     }

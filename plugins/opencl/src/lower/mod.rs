@@ -12,6 +12,7 @@ mod panels;
 mod product;
 mod reduce;
 mod rows;
+mod shared;
 mod window;
 
 use crate::anchors::{Anchor, anchor};
