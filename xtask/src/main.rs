@@ -10,6 +10,7 @@ mod fuzz;
 mod onednn;
 mod onnx_fuzz;
 mod onnx_suite;
+mod opencl;
 mod peers;
 mod process;
 mod quantized;

@@ -1,11 +1,12 @@
 //! Runs the tests, updates their expectations, and runs the benches.
 
 use crate::process::{self, cargo};
-use crate::{onednn, onnx_suite};
+use crate::{onednn, onnx_suite, opencl};
 
 /// Runs all tests: unit, file and property tests, tests of the plugins, and end-to-end tests of the binary.
 fn run_all(args: &[&str], bless: bool) -> Result<(), String> {
     let library = onednn::fetch_if_possible();
+    let device = opencl::install_if_possible();
     // Everything is built first, as no test links the plugins, and the end-to-end tests start the binary.
     process::run(&mut cargo(&["build", "--workspace", "--all-targets"]))?;
     let mut test = cargo(&["test", "--workspace"]);
@@ -22,6 +23,9 @@ fn run_all(args: &[&str], bless: bool) -> Result<(), String> {
     }
     if library.is_none() {
         println!("skipped: tests that require oneDNN, which is not installed (see `cargo xtask fetch-onednn`)");
+    }
+    if !device {
+        println!("skipped: tests that require an OpenCL device; install one with `{}`", opencl::INSTALL);
     }
     Ok(())
 }

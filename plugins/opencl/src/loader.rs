@@ -2,9 +2,10 @@
 
 use crate::blob;
 use crate::device::Device;
+use crate::device::event::Event;
+use crate::device::launch::Launch;
 use crate::device::memory::Buffer;
 use crate::device::program::{Program as Built, cache_settings};
-use crate::device::queue::{Event, Launch};
 use crate::program::{Edge, Place, Program};
 use byoc_plugin_api::{
     Call, Constant, Error, Executable, LoadRequest, Loader, Prepared, Result, Services, TensorMut, TensorRef,

@@ -16,6 +16,7 @@ mod new_plugin;
 mod newcomer;
 mod nuc_fpga;
 mod onednn;
+mod opencl;
 mod opt;
 mod quantize;
 mod rude;

@@ -22,11 +22,12 @@ pub fn is_lost(code: i32) -> bool {
 
 /// Creates the error of a function that returned a code.
 pub fn failed(function: &str, code: i32) -> Error {
-    let error = Error::new(format!("{function}: {} ({code})", error_text(code)));
+    let text = if code == ABNORMAL_END { "a kernel ended abnormally" } else { error_text(code) };
+    let error = Error::new(format!("{function}: {text} ({code})"));
     if is_memory(code) {
         error.hint("the device lacks memory: use a smaller batch or model, or close other programs on the device")
     } else if is_lost(code) {
-        error.hint("the device is lost: start the program again, and see the log of the driver")
+        error.hint("the device is lost: start the program again, or run it with `--backend none`; the log of the driver may say more")
     } else {
         error
     }

@@ -1,7 +1,7 @@
 //! Buffers on a device.
 
 use super::Device;
-use super::queue::Event;
+use super::event::Event;
 use byoc_plugin_api::{Error, Result};
 use cl3::command_queue::{enqueue_read_buffer, enqueue_write_buffer};
 use cl3::ext::CL_BUFFER_CREATE_TYPE_REGION;

@@ -5,7 +5,7 @@
 //! | `error` | codes of the library |
 //! | `memory` | buffers: allocate, free, copy in and out |
 //! | `program` | builds programs, and caches their binaries |
-//! | `queue` | enqueues without waiting, and waits at the end |
+//! | `launch`, `event` | enqueues without waiting, and waits at the end |
 //!
 //! A device is opened once per process and shared by all regions. The library is opened at run time: without it,
 //! everything here returns the same error, which names the command that installs one.
@@ -14,9 +14,10 @@
 //! wait for a kernel that never returns.
 
 pub mod error;
+pub mod event;
+pub mod launch;
 pub mod memory;
 pub mod program;
-pub mod queue;
 
 use byoc_plugin_api::{Error, Result};
 use cl3::device::{
@@ -173,7 +174,7 @@ impl Device {
     /// Marks the device as lost.
     pub fn lose(&self) {
         if !self.lost.swap(true, Ordering::AcqRel) {
-            tracing::warn!("OpenCL device {} is lost; its regions run on the host from now on", self.traits.name);
+            tracing::warn!("OpenCL device {} is lost; regions on it fail from now on", self.traits.name);
         }
     }
 
@@ -186,7 +187,7 @@ impl Device {
             return Ok(());
         }
         Err(Error::new(format!("OpenCL device {} is lost: an earlier run did not end or failed", self.traits.name))
-            .hint("start the program again; other regions and models run on the host"))
+            .hint("start the program again, or run it with `--backend none`"))
     }
 
     /// Converts a code to an error, and marks the device as lost if the code says so.

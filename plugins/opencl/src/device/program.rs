@@ -1,6 +1,7 @@
 //! Programs: built from source, or from a binary that an earlier build has left in the cache.
 
 use super::Device;
+use super::event::INTERVAL;
 use byoc_plugin_api::{Error, Result, Services};
 use byoc_plugin_support::cache::{Settings, cached};
 use cl3::program::{
@@ -11,6 +12,7 @@ use cl3::types::cl_program;
 use serde_json::Value;
 use std::ptr;
 use std::sync::Arc;
+use std::sync::mpsc::{self, RecvTimeoutError};
 
 /// Options of the compiler. Nothing here lets it change NaN, infinities or signed zeros.
 const OPTIONS: &std::ffi::CStr = c"-cl-std=CL1.2";
@@ -47,7 +49,7 @@ impl Program {
         }
         let mut built: Option<Program> = None;
         let mut compile = || -> Result<Vec<u8>> {
-            let program = Program::from_source(device, source)?;
+            let program = Program::from_source(device, source, services)?;
             let binary = program.binary();
             built = Some(program);
             // A driver that gives no binary is asked again in every process.
@@ -62,31 +64,49 @@ impl Program {
         let binary = cached(cache, hasher.finalize(), &mut compile);
         match (built, binary) {
             (Some(program), _) => Ok(program),
-            (None, Ok(binary)) => match Program::from_binary(device, &binary) {
+            (None, Ok(binary)) => match Program::from_binary(device, &binary, services) {
                 Ok(program) => Ok(program),
                 Err(error) => {
                     tracing::debug!("the driver does not take its binary any more ({error}); compiling again");
-                    Program::from_source(device, source)
+                    Program::from_source(device, source, services)
                 }
             },
             (None, Err(error)) => Err(error),
         }
     }
 
-    fn from_source(device: &Arc<Device>, source: &str) -> Result<Program> {
+    fn from_source(device: &Arc<Device>, source: &str, services: &Services) -> Result<Program> {
         let handle = create_program_with_source(device.handles.context, &[source])
             .map_err(|code| device.failed("clCreateProgramWithSource", code))?;
-        Program { device: device.clone(), handle }.built()
+        Program { device: device.clone(), handle }.built(services)
     }
 
-    fn from_binary(device: &Arc<Device>, binary: &[u8]) -> Result<Program> {
+    fn from_binary(device: &Arc<Device>, binary: &[u8], services: &Services) -> Result<Program> {
         // SAFETY: the binary is one that this driver made; the cache has checked that it is unchanged.
         let handle = unsafe { create_program_with_binary(device.handles.context, &[device.handles.device], &[binary]) }
             .map_err(|code| device.failed("clCreateProgramWithBinary", code))?;
-        Program { device: device.clone(), handle }.built()
+        Program { device: device.clone(), handle }.built(services)
     }
 
-    fn built(self) -> Result<Program> {
+    /// Compiles the program on a thread of its own: drivers take seconds and cannot be interrupted.
+    fn built(self, services: &Services) -> Result<Program> {
+        let (send, receive) = mpsc::channel();
+        let build = move || {
+            // Nobody waits any more after a cancellation.
+            let _ = send.send(self.compile());
+        };
+        std::thread::Builder::new().name("opencl build".into()).spawn(build)?;
+        loop {
+            match receive.recv_timeout(INTERVAL) {
+                Ok(built) => return built,
+                Err(RecvTimeoutError::Timeout) if services.cancelled() => return Err(Error::cancelled()),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return Err(Error::new("clBuildProgram: no answer")),
+            }
+        }
+    }
+
+    fn compile(self) -> Result<Program> {
         let (handle, device) = (self.handle, self.device.handles.device);
         match build_program(handle, &[device], OPTIONS, None, ptr::null_mut()) {
             Ok(()) => Ok(self),

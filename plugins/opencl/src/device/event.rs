@@ -1,24 +1,23 @@
-//! Kernels in a queue, and the wait for the last of them.
+//! Commands in a queue, and the wait for the last of them.
 
 use super::Device;
 use super::error::failed;
 use byoc_plugin_api::{Error, Result, Services};
-use cl3::command_queue::enqueue_nd_range_kernel;
 use cl3::event::{
     CL_COMPLETE, CL_EVENT_COMMAND_EXECUTION_STATUS, CL_PROFILING_COMMAND_END, CL_PROFILING_COMMAND_START,
     get_event_info, get_event_profiling_info, release_event, set_event_callback,
 };
-use cl3::kernel::{create_kernel, release_kernel, set_kernel_arg};
-use cl3::types::{cl_event, cl_kernel, cl_mem};
-use std::ffi::{CString, c_void};
+use cl3::types::cl_event;
+use std::ffi::c_void;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Interval at which a wait looks for cancellation.
-const INTERVAL: Duration = Duration::from_millis(10);
+pub const INTERVAL: Duration = Duration::from_millis(10);
 
-/// Time that a cancelled run has for the kernels that are already enqueued. A device that takes longer counts as lost.
-const GRACE: Duration = Duration::from_secs(2);
+/// Time that a cancelled run has for the kernels that are already enqueued. A device that takes longer counts as lost. The
+/// host ends a process whose plugin does not return within a second.
+const GRACE: Duration = Duration::from_millis(400);
 
 /// Command in a queue.
 #[derive(Debug)]
@@ -85,7 +84,7 @@ impl Event {
             if !super::error::is_memory(code) {
                 self.device.lose();
             }
-            return Err(failed("a kernel ended with", code));
+            return Err(failed("clSetEventCallback", code));
         }
         if cancelled { Err(Error::cancelled()) } else { Ok(()) }
     }
@@ -104,75 +103,6 @@ impl Drop for Event {
         if !self.device.is_lost() {
             // SAFETY: this object owns one reference.
             let _ = unsafe { release_event(self.handle) };
-        }
-    }
-}
-
-/// Kernel with its arguments and its grid.
-#[derive(Debug)]
-pub struct Launch {
-    device: Arc<Device>,
-    kernel: cl_kernel,
-    global: [usize; 3],
-    local: [usize; 3],
-}
-
-// SAFETY: the handle is a pointer that the library follows; the object is used by one thread at a time.
-unsafe impl Send for Launch {}
-
-impl Launch {
-    /// Creates a launch of the kernel `name` of a program.
-    ///
-    /// # Errors
-    /// A program without this kernel, or a kernel with other parameters.
-    pub fn new(
-        program: &super::program::Program,
-        name: &str,
-        arguments: &[cl_mem],
-        global: [usize; 3],
-        local: [usize; 3],
-    ) -> Result<Launch> {
-        let device = program.device.clone();
-        let text = CString::new(name).map_err(|_| Error::new("expected a kernel name without zero bytes"))?;
-        let kernel = create_kernel(program.handle, &text)
-            .map_err(|code| device.failed(&format!("clCreateKernel {name}"), code))?;
-        let launch = Launch { device, kernel, global, local };
-        for (i, argument) in arguments.iter().enumerate() {
-            // SAFETY: the value is the address of a handle, of the size of a handle.
-            unsafe { set_kernel_arg(kernel, i as u32, size_of::<cl_mem>(), (&raw const *argument).cast()) }
-                .map_err(|code| launch.device.failed(&format!("clSetKernelArg {name}"), code))?;
-        }
-        Ok(launch)
-    }
-
-    /// Enqueues the kernel after all commands before it.
-    ///
-    /// # Errors
-    /// Those of the library.
-    pub fn enqueue(&self) -> Result<Event> {
-        let (device, (global, local)) = (&self.device, (&self.global, &self.local));
-        // SAFETY: all arguments are set to buffers that live as long as this object's owner; the sizes have three dimensions.
-        let event = unsafe {
-            enqueue_nd_range_kernel(
-                device.handles.queue,
-                self.kernel,
-                3,
-                std::ptr::null(),
-                global.as_ptr(),
-                local.as_ptr(),
-                0,
-                std::ptr::null(),
-            )
-        };
-        event.map(|event| Event::new(device, event)).map_err(|code| device.failed("clEnqueueNDRangeKernel", code))
-    }
-}
-
-impl Drop for Launch {
-    fn drop(&mut self) {
-        if !self.device.is_lost() {
-            // SAFETY: this object owns one reference.
-            let _ = unsafe { release_kernel(self.kernel) };
         }
     }
 }

@@ -1,0 +1,260 @@
+//! OpenCL devices: kernels against the host's, whole networks, the cache of programs, and drivers that fail. Without an
+//! OpenCL library, tests that need a device are skipped.
+
+mod driver;
+
+use crate::{CommandOutput, command, data_text, to_command_output};
+use byoc::io::npz;
+use byoc_test_support::plugin_dir;
+use std::path::PathBuf;
+use tempfile::TempDir;
+
+/// Folder for files, and folder with the plugin.
+struct Fixture {
+    folder: TempDir,
+    plugins: TempDir,
+}
+
+impl Fixture {
+    fn new() -> Fixture {
+        Fixture { folder: tempfile::tempdir().unwrap(), plugins: plugin_dir(&["opencl"]) }
+    }
+
+    /// Returns `None`, and prints the reason, if there is no device.
+    fn with_device() -> Option<Fixture> {
+        let fixture = Fixture::new();
+        let model = fixture.write("probe.relay", &program("%x: Tensor[(2, 3), float32]", &["nn.relu(%x)"]));
+        let explained = fixture.byoc(&["explain", &model], &[]);
+        if explained.out.contains("Unavailable") || explained.err.contains("Unavailable") {
+            println!("skipped: no OpenCL device; install one with `apt-get install -y pocl-opencl-icd`");
+            return None;
+        }
+        Some(fixture)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn write(&self, name: &str, text: &str) -> String {
+        std::fs::write(self.path(name), text).unwrap();
+        self.path(name).display().to_string()
+    }
+
+    /// Runs `byoc` with the backend, and with variables in its environment.
+    fn byoc(&self, words: &[&str], variables: &[(&str, &str)]) -> CommandOutput {
+        let dir = self.plugins.path().display().to_string();
+        let mut command = command(words.iter().copied().chain(["--backend", "opencl", "--plugin-dir", &dir]));
+        command.env("POCL_CACHE_DIR", self.path("pocl")).env("BYOC_CACHE_DIR", self.path("cache"));
+        to_command_output(command.envs(variables.iter().copied()).output().unwrap())
+    }
+
+    /// Runs a model on the device and on the host, and compares the results: `max|a - b| / max|b|` for each output.
+    fn compare(&self, model: &str, options: &[&str], most: f64) {
+        let (device, host) = (self.path("device.npz"), self.path("host.npz"));
+        let words = ["run", model, "--require-offload=0.95", "--output", device.to_str().unwrap()];
+        self.byoc(&[&words, options].concat(), &[]).ok();
+        let inputs: Vec<&str> = options.iter().copied().filter(|word| !word.starts_with("--backend-option")).collect();
+        let words = ["run", model, "--output", host.to_str().unwrap()];
+        to_command_output(command(words.iter().chain(&inputs)).output().unwrap()).ok();
+        let (found, expected) = (npz::read(&device).unwrap(), npz::read(&host).unwrap());
+        assert_eq!(found.len(), expected.len());
+        for ((name, found), (_, expected)) in found.iter().zip(&expected) {
+            let (found, expected) = (found.view().to_f64s(), expected.view().to_f64s());
+            assert_eq!(found.len(), expected.len(), "{name}");
+            let largest = expected.iter().fold(1e-30, |most: f64, value| most.max(value.abs()));
+            let error = found.iter().zip(&expected).fold(0.0, |most: f64, (a, b)| most.max((a - b).abs())) / largest;
+            assert!(error <= most, "{name} of {model}: {error}");
+        }
+    }
+}
+
+/// Returns a program with these parameters, whose results are the expressions.
+fn program(parameters: &str, expressions: &[&str]) -> String {
+    let lines: String = expressions.iter().enumerate().map(|(i, text)| format!("  %{i} = {text};\n")).collect();
+    let results: Vec<String> = (0..expressions.len()).map(|i| format!("%{i}")).collect();
+    let result = if let [one] = &results[..] { one.clone() } else { format!("({})", results.join(", ")) };
+    format!("#[version = \"0.0.5\"]\ndef @main({parameters}) {{\n{lines}  {result}\n}}\n")
+}
+
+/// Inputs of a program with these parameters: random numbers.
+fn random(parameters: &str) -> Vec<String> {
+    let names = parameters.split('%').skip(1).filter_map(|text| text.split_once(':'));
+    names.enumerate().map(|(seed, (name, _))| format!("{name}=random:{seed}")).collect()
+}
+
+/// Compares programs on the device with the host, for both kinds of tiles.
+fn compare_programs(parameters: &str, expressions: &[&str]) {
+    let Some(fixture) = Fixture::with_device() else { return };
+    let model = fixture.write("model.relay", &program(parameters, expressions));
+    let inputs = random(parameters);
+    let inputs: Vec<&str> = inputs.iter().flat_map(|input| ["--input", input.as_str()]).collect();
+    for tile in ["registers", "local"] {
+        let tile = format!("--backend-option=opencl.tile={tile}");
+        fixture.compare(&model, &[&inputs[..], &[tile.as_str()]].concat(), 1e-5);
+    }
+}
+
+#[test]
+fn convolutions() {
+    let parameters = "%x: Tensor[(2, 6, 11, 9), float32], %w: Tensor[(20, 6, 3, 3), float32], \
+                      %one: Tensor[(37, 6, 1, 1), float32], %grouped: Tensor[(10, 3, 3, 2), float32], \
+                      %each: Tensor[(6, 1, 3, 3), float32], %bias: Tensor[(20), float32], \
+                      %sum: Tensor[(2, 20, 11, 9), float32], %last: Tensor[(2, 11, 9, 6), float32], \
+                      %hwio: Tensor[(3, 3, 6, 20), float32]";
+    compare_programs(
+        parameters,
+        &[
+            "nn.relu(add(nn.bias_add(nn.conv2d(%x, %w, padding=[1, 1, 1, 1]), %bias), %sum))",
+            "nn.conv2d(%x, %w, strides=[2, 1], padding=[0, 1, 2, 0], dilation=[1, 2])",
+            "clip(nn.conv2d(%x, %one), a_min=0f, a_max=6f)",
+            "sigmoid(nn.conv2d(%x, %grouped, padding=[1, 0, 1, 1], groups=2))",
+            "nn.conv2d(%x, %each, padding=[1, 1, 1, 1], strides=[2, 2], groups=6)",
+            "tanh(nn.conv2d(%x, %each, padding=[2, 2, 2, 2], dilation=[2, 2], groups=6))",
+            "nn.conv2d(%last, %hwio, padding=[1, 1, 1, 1], data_layout=\"NHWC\", kernel_layout=\"HWIO\")",
+        ],
+    );
+}
+
+#[test]
+fn matrix_products() {
+    let parameters = "%x: Tensor[(13, 40), float32], %w: Tensor[(33, 40), float32], %bias: Tensor[(33), float32], \
+                      %a: Tensor[(3, 5, 17), float32], %b: Tensor[(3, 21, 17), float32], \
+                      %c: Tensor[(1, 17, 21), float32], %row: Tensor[(1, 40), float32]";
+    compare_programs(
+        parameters,
+        &[
+            "nn.relu(nn.bias_add(nn.dense(%x, %w), %bias, axis=-1))",
+            "nn.dense(%row, %w)",
+            "nn.batch_matmul(%a, %b, transpose_b=True)",
+            "multiply(nn.batch_matmul(%a, %c, transpose_b=False), 0.5f)",
+            "nn.batch_matmul(transpose(%a, axes=[0, 2, 1]), %c, transpose_a=True, transpose_b=False)",
+        ],
+    );
+}
+
+#[test]
+fn pools() {
+    compare_programs(
+        "%x: Tensor[(2, 18, 11, 9), float32]",
+        &[
+            "nn.max_pool2d(%x, pool_size=[3, 3], strides=[2, 2], padding=[1, 1, 1, 1])",
+            "nn.avg_pool2d(%x, pool_size=[3, 2], strides=[2, 2], padding=[1, 0, 1, 1])",
+            "nn.avg_pool2d(%x, pool_size=[3, 3], strides=[2, 2], padding=[1, 1, 1, 1], count_include_pad=True)",
+            "nn.avg_pool2d(%x, pool_size=[2, 2], strides=[2, 2], ceil_mode=True)",
+            "nn.max_pool2d(%x, pool_size=[2, 2], strides=[2, 2], ceil_mode=True)",
+            "nn.global_avg_pool2d(%x)",
+            "nn.adaptive_avg_pool2d(%x, output_size=[3, 4])",
+            "nn.max_pool2d(nn.relu(nn.max_pool2d(%x, pool_size=[2, 2])), pool_size=[3, 3])",
+        ],
+    );
+}
+
+#[test]
+fn rows_and_reductions() {
+    compare_programs(
+        "%x: Tensor[(3, 5, 37), float32], %scale: Tensor[(37), float32], %shift: Tensor[(37), float32]",
+        &[
+            "nn.softmax(%x)",
+            "nn.softmax(%x, axis=1)",
+            "nn.log_softmax(%x)",
+            "nn.layer_norm(%x, %scale, %shift)",
+            "sum(%x, axis=[1])",
+            "mean(%x, axis=[2], keepdims=True)",
+            "max(%x, axis=[0, 2])",
+            "min(%x)",
+            "prod(%x, axis=[0])",
+            "sum(%x, axis=[0, 1])",
+        ],
+    );
+}
+
+#[test]
+fn elementwise_chains_and_views() {
+    compare_programs(
+        "%x: Tensor[(4, 6, 10), float32], %y: Tensor[(6, 1), float32], %z: Tensor[(4, 6, 10), float32]",
+        &[
+            "multiply(multiply(%x, add(erf(divide(%x, 1.4142135f)), 1f)), 0.5f)",
+            "subtract(exp(transpose(%x, axes=[2, 0, 1])), reshape(%z, newshape=[10, 4, 6]))",
+            "concatenate((%x, add(%z, %y), %x), axis=1)",
+            "maximum(strided_slice(%x, begin=[0, 1, 2], end=[4, 5, 10], strides=[1, 2, 3]), 0.25f)",
+            "squeeze(expand_dims(sqrt(abs(%x)), axis=0))",
+            "where(less(%x, %z), nn.leaky_relu(%x, alpha=0.1f), clip(%z, a_min=-0.5f, a_max=0.5f))",
+            "cast(cast(multiply(%x, 100f), dtype=\"int32\"), dtype=\"float32\")",
+            "take(%x, cast(multiply(abs(%y), 3f), dtype=\"int32\"), axis=1)",
+        ],
+    );
+}
+
+#[test]
+fn networks_are_one_region() {
+    let Some(fixture) = Fixture::with_device() else { return };
+    let random = "--input=image=random:1";
+    let tokens = ["--input=input_ids=random:3", "--input=attention_mask=ones"];
+    let networks = [("resnet50", &[random][..]), ("mobilenet_v2", &[random]), ("bert_base", &tokens)];
+    for (name, inputs) in networks {
+        let model = fixture.path("model.onnx").display().to_string();
+        to_command_output(command(["zoo", name, "-o", &model]).output().unwrap()).ok();
+        let explained = fixture.byoc(&["explain", &model, "--json"], &[]).ok();
+        assert_eq!(explained.json()[0]["regions"].as_array().unwrap().len(), 1, "{name}");
+        fixture.compare(&model, inputs, 5e-4);
+    }
+}
+
+#[test]
+fn recorded_networks_have_the_recorded_results() {
+    let Some(fixture) = Fixture::with_device() else { return };
+    let models = crate::models();
+    let models: Vec<&str> = models.iter().filter_map(|model| model.to_str()).collect();
+    let verified = fixture.byoc(&[&["verify", "--json", "--max-rel-err", "5e-4"], &models[..]].concat(), &[]).ok();
+    assert_eq!(verified.json().last().unwrap()["summary"]["pass"], 15, "{}", verified.out);
+}
+
+#[test]
+fn conforms() {
+    let Some(fixture) = Fixture::with_device() else { return };
+    let library = fixture.plugins.path().join("libbyoc_opencl.so").display().to_string();
+    let out = fixture.path("faults").display().to_string();
+    let words = ["plugins", "test", &library, "--cases", "3", "--json", "--out", &out];
+    let mut tested = command(words);
+    let output = to_command_output(tested.env("POCL_CACHE_DIR", fixture.path("pocl")).output().unwrap()).ok();
+    assert_eq!(output.json().last().unwrap()["summary"]["passes"], true, "{}", output.out);
+}
+
+/// Programs are cached as binaries; a damaged one is built again.
+#[test]
+fn programs_are_cached() {
+    let Some(fixture) = Fixture::with_device() else { return };
+    let model = fixture.write("model.relay", &program("%x: Tensor[(5, 7), float32]", &["tanh(nn.relu(%x))"]));
+    let run = || fixture.byoc(&["run", &model, "--input", "x=random:1"], &[("BYOC_LOG", "debug")]).ok();
+    let binaries = || {
+        let entries = std::fs::read_dir(fixture.path("cache").join("opencl")).unwrap();
+        let paths = entries.map(|entry| entry.unwrap().path());
+        paths.filter(|path| path.extension().is_some_and(|end| end == "bin")).collect::<Vec<PathBuf>>()
+    };
+    let first = run();
+    let [binary] = &binaries()[..] else { panic!("expected one program, found {:?}", binaries()) };
+    let written = std::fs::metadata(binary).unwrap().len();
+    assert_eq!(run().out, first.out);
+    let mut bytes = std::fs::read(binary).unwrap();
+    bytes[written as usize / 2] ^= 1;
+    std::fs::write(binary, &bytes).unwrap();
+    let again = run().stderr_contains(&["is corrupted and is compiled again"]);
+    assert_eq!(again.out, first.out);
+    assert!(!run().err.contains("is corrupted"));
+}
+
+#[test]
+fn source_and_listing_are_readable() {
+    let Some(fixture) = Fixture::with_device() else { return };
+    let model = data_text("digits/digits.onnx");
+    let source = fixture.byoc(&["source", &model, "--dim", "batch=1"], &[]).ok().out;
+    for part in ["kernel __attribute__((reqd_work_group_size(", "nn.conv2d: (1, ", "-> (1, 10)", "work-items"] {
+        assert!(source.contains(part), "{part} in\n{source}");
+    }
+    let artifact = fixture.path("digits.byoc").display().to_string();
+    fixture.byoc(&["compile", &model, "--dim", "batch=1", "-o", &artifact], &[]).ok();
+    let dir = fixture.plugins.path().display().to_string();
+    let shown = to_command_output(command(["inspect", &artifact, "--plugin-dir", &dir]).output().unwrap()).ok();
+    assert!(shown.out.contains("_product: nn.conv2d"), "{}", shown.out);
+}

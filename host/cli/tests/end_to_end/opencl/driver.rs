@@ -1,0 +1,67 @@
+//! Drivers that fail, played by a library without a device.
+
+use super::{Fixture, program};
+use crate::CommandOutput;
+use byoc_test_support::workspace;
+use std::process::Command;
+
+/// Runs a network on the stub in a mode; the command ends within 20 seconds in any case.
+fn run(mode: &str, more: &[&str]) -> (Fixture, CommandOutput) {
+    let fixture = Fixture::new();
+    let library = fixture.path("libstub.so").display().to_string();
+    let source = workspace().join("plugins/opencl/samples/stub.c");
+    let mut cc = Command::new(std::env::var("CC").unwrap_or_else(|_| "cc".into()));
+    cc.args(["-std=gnu99", "-Wall", "-Werror", "-O1", "-shared", "-fPIC", "-o", &library]).arg(source);
+    assert!(cc.status().unwrap().success());
+    let parameters = "%x: Tensor[(64, 512), float32], %w: Tensor[(40, 512), float32]";
+    let model = fixture.write("model.relay", &program(parameters, &["nn.relu(nn.dense(%x, %w))"]));
+    let words = ["run", &model, "--input=x=random:1", "--input=w=random:2"];
+    let variables = [("OPENCL_DYLIB_PATH", library.as_str()), ("STUB_OPENCL", mode)];
+    let output = fixture.byoc(&[&words, more].concat(), &variables);
+    assert!(!output.err.contains("on a lost device"), "{}", output.err);
+    (fixture, output)
+}
+
+#[test]
+fn works_without_failures() {
+    let (_, output) = run("", &["--require-offload"]);
+    assert!(output.ok().out.contains("max 0.0"), "the stub computes nothing");
+}
+
+#[test]
+fn no_device_is_a_refusal_with_the_command_that_installs_one() {
+    let (_, output) = run("none", &[]);
+    output.ok().stderr_contains(&["no OpenCL", "apt-get install -y pocl-opencl-icd"]);
+}
+
+#[test]
+fn programs_that_do_not_compile_run_on_the_host() {
+    let (_, output) = run("build", &[]);
+    output.ok().stderr_contains(&["clBuildProgram", "the stub compiles nothing", "runs on the host instead"]);
+}
+
+#[test]
+fn endless_compilations_end_at_the_time_limit() {
+    let (_, output) = run("slow", &["--timeout", "1"]);
+    output.fails_with("E0618");
+}
+
+#[test]
+fn endless_kernels_end_at_the_time_limit() {
+    let (_, output) = run("hang", &["--timeout", "1"]);
+    output.fails_with("E0618").stderr_contains(&["OpenCL device stub is lost"]);
+}
+
+#[test]
+fn lost_devices_are_reported() {
+    let (_, output) = run("lost", &[]);
+    output.fails_with("E0406").stderr_contains(&["CL_DEVICE_NOT_AVAILABLE", "the device is lost"]);
+    let (_, output) = run("abort", &[]);
+    output.fails_with("E0406").stderr_contains(&["a kernel ended abnormally", "the device is lost"]);
+}
+
+#[test]
+fn lack_of_memory_is_reported_and_the_host_computes() {
+    let (_, output) = run("memory", &[]);
+    output.ok().stderr_contains(&["CL_MEM_OBJECT_ALLOCATION_FAILURE", "smaller batch", "runs on the host instead"]);
+}

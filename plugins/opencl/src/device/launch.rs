@@ -1,0 +1,80 @@
+//! Kernels with their arguments, enqueued without waiting.
+
+use super::Device;
+use super::event::Event;
+use super::program::Program;
+use byoc_plugin_api::{Error, Result};
+use cl3::command_queue::enqueue_nd_range_kernel;
+use cl3::kernel::{create_kernel, release_kernel, set_kernel_arg};
+use cl3::types::{cl_kernel, cl_mem};
+use std::ffi::CString;
+use std::sync::Arc;
+
+/// Kernel with its arguments and its grid.
+#[derive(Debug)]
+pub struct Launch {
+    device: Arc<Device>,
+    kernel: cl_kernel,
+    global: [usize; 3],
+    local: [usize; 3],
+}
+
+// SAFETY: the handle is a pointer that the library follows; the object is used by one thread at a time.
+unsafe impl Send for Launch {}
+
+impl Launch {
+    /// Creates a launch of the kernel `name` of a program.
+    ///
+    /// # Errors
+    /// A program without this kernel, or a kernel with other parameters.
+    pub fn new(
+        program: &Program,
+        name: &str,
+        arguments: &[cl_mem],
+        global: [usize; 3],
+        local: [usize; 3],
+    ) -> Result<Launch> {
+        let device = program.device.clone();
+        let text = CString::new(name).map_err(|_| Error::new("expected a kernel name without zero bytes"))?;
+        let kernel = create_kernel(program.handle, &text)
+            .map_err(|code| device.failed(&format!("clCreateKernel {name}"), code))?;
+        let launch = Launch { device, kernel, global, local };
+        for (i, argument) in arguments.iter().enumerate() {
+            // SAFETY: the value is the address of a handle, of the size of a handle.
+            unsafe { set_kernel_arg(kernel, i as u32, size_of::<cl_mem>(), (&raw const *argument).cast()) }
+                .map_err(|code| launch.device.failed(&format!("clSetKernelArg {name}"), code))?;
+        }
+        Ok(launch)
+    }
+
+    /// Enqueues the kernel after all commands before it.
+    ///
+    /// # Errors
+    /// Those of the library.
+    pub fn enqueue(&self) -> Result<Event> {
+        let (device, (global, local)) = (&self.device, (&self.global, &self.local));
+        // SAFETY: all arguments are set to buffers that live as long as this object's owner; the sizes have three dimensions.
+        let event = unsafe {
+            enqueue_nd_range_kernel(
+                device.handles.queue,
+                self.kernel,
+                3,
+                std::ptr::null(),
+                global.as_ptr(),
+                local.as_ptr(),
+                0,
+                std::ptr::null(),
+            )
+        };
+        event.map(|event| Event::new(device, event)).map_err(|code| device.failed("clEnqueueNDRangeKernel", code))
+    }
+}
+
+impl Drop for Launch {
+    fn drop(&mut self) {
+        if !self.device.is_lost() {
+            // SAFETY: this object owns one reference.
+            let _ = unsafe { release_kernel(self.kernel) };
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! The OpenCL device of the tests: PoCL, from the package of the system.
+
+use crate::process::run;
+use std::path::Path;
+use std::process::Command;
+
+/// Command that installs PoCL.
+pub const INSTALL: &str = "apt-get install -y pocl-opencl-icd";
+
+/// Folder in which drivers register.
+const DRIVERS: &str = "/etc/OpenCL/vendors";
+
+/// Tests whether a driver is registered.
+fn is_installed() -> bool {
+    std::fs::read_dir(Path::new(DRIVERS)).is_ok_and(|mut entries| entries.next().is_some())
+}
+
+/// Returns true if a driver is installed, and installs PoCL if there is none and the user may do so.
+pub fn install_if_possible() -> bool {
+    if is_installed() {
+        return true;
+    }
+    let root = Command::new("id").arg("-u").output().is_ok_and(|found| found.stdout.trim_ascii() == b"0");
+    if !root {
+        return false;
+    }
+    let words: Vec<&str> = INSTALL.split(' ').collect();
+    let installed = run(Command::new("apt-get").args(["update", "-qq"])).and_then(|()| {
+        run(Command::new(words[0]).args(&words[1..]).arg("-qq").env("DEBIAN_FRONTEND", "noninteractive"))
+    });
+    if let Err(error) = installed {
+        eprintln!("xtask: PoCL cannot be installed: {error}");
+    }
+    is_installed()
+}
