@@ -24,7 +24,7 @@ fn option<'v>(options: &'v Value, name: &str) -> Option<&'v str> {
 
 /// Returns the properties of the device that the options name.
 fn traits(options: &Value) -> Result<Traits> {
-    let device = Device::get(option(options, "device").unwrap_or("auto"))?;
+    let device = Device::get(option(options, "device").unwrap_or("auto"), None)?;
     let mut traits = device.traits.clone();
     match option(options, "tile") {
         Some("registers") => traits.local_memory = false,
@@ -35,7 +35,7 @@ fn traits(options: &Value) -> Result<Traits> {
 }
 
 fn check(candidate: &Candidate) -> std::result::Result<(), CompileError> {
-    let device = match Device::get("auto") {
+    let device = match Device::get("auto", None) {
         Ok(device) => device,
         Err(error) => return refuse_with_hint(RefusalCode::Unavailable, error.message.as_str(), &error.hint),
     };

@@ -202,6 +202,10 @@ fn check_constant(program: &Program, packed: &PackedConstant) -> std::result::Re
     if dtype.size() != packed.element {
         return Err(format!("expected elements of {} bytes, found {}", dtype.size(), packed.element));
     }
+    // A panel has at most 64 columns, of which one may exist.
+    if packed.packing.elements().is_none_or(|packed| packed / 64 > elements as u64) {
+        return Err(format!("expected at most 64 times as many elements as {elements}, found {:?}", packed.packing));
+    }
     if packed.packing.source_elements().is_none_or(|needed| needed > elements as u64) {
         return Err(format!("expected places among {elements} elements, found {:?}", packed.packing));
     }

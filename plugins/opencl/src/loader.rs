@@ -50,7 +50,7 @@ impl Loader for OpenClLoader {
         }
         check_constants(&program, request.constants)?;
         request.check_signature(&program.signature)?;
-        let device = Device::get(&program.selector)?;
+        let device = Device::get(&program.selector, Some(request.services.num_threads()))?;
         let state = State::new(&program, &device, request)?;
         let services = request.services.clone();
         Ok(Box::new(LoadedRegion { program, device, state: Mutex::new(state), services }))

@@ -23,8 +23,9 @@ use byoc_plugin_api::{Error, Result};
 use cl3::device::{
     CL_DEVICE_COMPILER_AVAILABLE, CL_DEVICE_LOCAL_MEM_TYPE, CL_DEVICE_MAX_COMPUTE_UNITS, CL_DEVICE_MAX_MEM_ALLOC_SIZE,
     CL_DEVICE_MAX_WORK_GROUP_SIZE, CL_DEVICE_MEM_BASE_ADDR_ALIGN, CL_DEVICE_NAME, CL_DEVICE_NATIVE_VECTOR_WIDTH_FLOAT,
-    CL_DEVICE_TYPE, CL_DEVICE_TYPE_ALL, CL_DEVICE_TYPE_CPU, CL_DEVICE_TYPE_GPU, CL_DEVICE_VERSION, CL_DRIVER_VERSION,
-    CL_LOCAL, get_device_ids, get_device_info,
+    CL_DEVICE_PARTITION_BY_COUNTS, CL_DEVICE_PARTITION_BY_COUNTS_LIST_END, CL_DEVICE_TYPE, CL_DEVICE_TYPE_ALL,
+    CL_DEVICE_TYPE_CPU, CL_DEVICE_TYPE_GPU, CL_DEVICE_VERSION, CL_DRIVER_VERSION, CL_LOCAL, create_sub_devices,
+    get_device_ids, get_device_info,
 };
 use cl3::types::{cl_command_queue, cl_context, cl_device_id, cl_device_info};
 use error::failed;
@@ -116,23 +117,34 @@ fn text(device: cl_device_id, name: cl_device_info) -> Result<String> {
     Ok(String::from(info).trim_matches(|c: char| c == '\0' || c.is_whitespace()).to_owned())
 }
 
+/// Returns a part of a processor with this number of units; `None` if the driver does not divide it.
+fn part(device: cl_device_id, units: usize) -> Option<cl_device_id> {
+    let counts = [CL_DEVICE_PARTITION_BY_COUNTS, units as isize, CL_DEVICE_PARTITION_BY_COUNTS_LIST_END, 0];
+    create_sub_devices(device, &counts).ok()?.into_iter().next()
+}
+
 impl Device {
     /// Returns the device that `selector` names: `auto` for the first that is no processor, or the first of all; `cpu`, `gpu`,
-    /// or a number in the order of the library. A device is opened once.
+    /// or a number in the order of the library. A processor is used with at most this number of threads, if one is given and
+    /// the driver divides devices. A device is opened once for each number of threads.
     ///
     /// # Errors
     /// No library, no device, or none of that name.
-    pub fn get(selector: &str) -> Result<Arc<Device>> {
-        static OPENED: Mutex<Vec<(usize, Arc<Device>)>> = Mutex::new(Vec::new());
+    pub fn get(selector: &str, threads: Option<usize>) -> Result<Arc<Device>> {
+        static OPENED: Mutex<Vec<((usize, Option<usize>), Arc<Device>)>> = Mutex::new(Vec::new());
         static FOUND: OnceLock<Result<Found>> = OnceLock::new();
         let found = FOUND.get_or_init(Found::new).as_ref().map_err(Clone::clone)?;
         let index = found.select(selector)?;
+        let (id, kind) = (found.devices[index].0, found.devices[index].2);
+        let units = property!(id, CL_DEVICE_MAX_COMPUTE_UNITS as u32)? as usize;
+        let threads = threads.filter(|&threads| kind & CL_DEVICE_TYPE_CPU != 0 && (1..units).contains(&threads));
         let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, device)) = opened.iter().find(|(known, _)| *known == index) {
+        if let Some((_, device)) = opened.iter().find(|(known, _)| *known == (index, threads)) {
             return Ok(device.clone());
         }
-        let device = Arc::new(Device::open(found.devices[index].0)?);
-        opened.push((index, device.clone()));
+        let part = threads.and_then(|threads| part(id, threads));
+        let device = Arc::new(Device::open(part.unwrap_or(id))?);
+        opened.push(((index, threads), device.clone()));
         Ok(device)
     }
 

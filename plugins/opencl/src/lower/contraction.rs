@@ -285,9 +285,10 @@ mod tests {
     #[test]
     fn tiles_fit_rows_columns_and_registers() {
         let tile = Tile::choose(49, 2048, 16);
-        assert_eq!((49 % tile.rows, 2048 % tile.columns()), (0, 0), "{tile:?}");
+        let computed = 49_u64.next_multiple_of(tile.rows as u64) * 2048_u64.next_multiple_of(tile.columns() as u64);
+        assert!(computed * 20 <= 49 * 2048 * 21, "at most 5 % of the work is lost: {tile:?}");
         let tile = Tile::choose(12544, 24, 16);
-        assert_eq!(24 % tile.columns(), 0, "{tile:?}");
+        assert!(tile.rows >= 8 && tile.columns() < 48, "{tile:?}");
         assert_eq!(Tile::choose(1, 1000, 16).rows, 1);
         for native in [1, 4, 8, 16] {
             let tile = Tile::choose(1000, 1000, native);
