@@ -2,7 +2,7 @@
 
 use crate::device::{Device, SELECTORS, Traits};
 use crate::program::Program;
-use crate::{blob, lower, support, view_ops};
+use crate::{blob, lower, open, support, view_ops};
 use byoc_plugin_api::{
     Attr, BackendOption, Candidate, CandidateKind, Codegen, CompiledRegion, Constant, Description, Graph, RefusalCode,
     Region, Result, Verdict,
@@ -22,16 +22,14 @@ fn option<'v>(options: &'v Value, name: &str) -> Option<&'v str> {
     options["backend_options"][name].as_str()
 }
 
-/// Returns the properties of the device that the options name.
-fn traits(options: &Value) -> Result<Traits> {
-    let device = Device::get(option(options, "device").unwrap_or("auto"), None)?;
-    let mut traits = device.traits.clone();
-    match option(options, "tile") {
-        Some("registers") => traits.local_memory = false,
-        Some("local") => traits.local_memory = true,
-        _ => {}
-    }
-    Ok(traits)
+/// Returns the properties of a device, with the value of the option `tile`.
+pub fn tiled(traits: &Traits, tile: &str) -> Traits {
+    let local_memory = match tile {
+        "registers" => false,
+        "local" => true,
+        _ => traits.local_memory,
+    };
+    Traits { local_memory, ..traits.clone() }
 }
 
 fn check(candidate: &Candidate) -> std::result::Result<(), CompileError> {
@@ -39,7 +37,12 @@ fn check(candidate: &Candidate) -> std::result::Result<(), CompileError> {
         Ok(device) => device,
         Err(error) => return refuse_with_hint(RefusalCode::Unavailable, error.message.as_str(), &error.hint),
     };
-    let ir = RegionIr::new(&candidate.graph, &candidate.constants)?;
+    let closed = match open::is_open(&candidate.graph) {
+        true => Some(open::example(&candidate.graph)?),
+        false => None,
+    };
+    let graph = closed.as_ref().unwrap_or(&candidate.graph);
+    let ir = RegionIr::new(graph, &candidate.constants)?;
     for op in &ir.ops {
         support::check(&ir, op)?;
     }
@@ -57,10 +60,14 @@ fn check(candidate: &Candidate) -> std::result::Result<(), CompileError> {
         return Ok(());
     }
     // The verdict is binding, so the operators are lowered before it.
-    lower::lower(&candidate.graph, &ir, &device.traits).map(|_| ())
+    lower::lower(graph, &ir, &device.traits).map(|_| ())
 }
 
-fn generate(graph: &Graph, constants: &[Constant], traits: &Traits) -> std::result::Result<Program, CompileError> {
+/// Lowers a region whose dimensions are known.
+///
+/// # Errors
+/// Operators without a kernel.
+pub fn generate(graph: &Graph, constants: &[Constant], traits: &Traits) -> std::result::Result<Program, CompileError> {
     let ir = RegionIr::new(graph, constants)?;
     for op in &ir.ops {
         support::check(&ir, op)?;
@@ -78,6 +85,7 @@ impl Codegen for OpenCl {
             about: "float32 networks on OpenCL devices: graphics processors, and processors through PoCL".into(),
             patterns: support::PATTERNS.into(),
             operators: support::operators(),
+            dynamic_dims: true,
             options: [
                 ("device".to_owned(), option("Device: a kind, or a number in the order of clinfo", &SELECTORS)),
                 ("tile".to_owned(), option("Memory in which products hold what work-items share", &TILES)),
@@ -95,10 +103,21 @@ impl Codegen for OpenCl {
     }
 
     fn compile(&self, region: &Region<'_>) -> Result<CompiledRegion> {
-        let mut program = generate(region.graph, region.constants, &traits(region.options)?)?;
-        program.selector = option(region.options, "device").unwrap_or("auto").to_owned();
+        let selector = option(region.options, "device").unwrap_or("auto");
+        let tile = option(region.options, "tile").unwrap_or("auto");
+        let device = Device::get(selector, None)?;
+        let traits = tiled(&device.traits, tile);
         let symbol = region.graph.symbol.as_str();
-        let mut compiled = CompiledRegion::new(symbol, "opencl", blob::write(&program)?);
+        let (program, bytes) = if open::is_open(region.graph) {
+            let program = generate(&open::example(region.graph)?, region.constants, &traits)?;
+            (program, blob::write_open(region.graph, region.constants, selector, tile)?)
+        } else {
+            let program = generate(region.graph, region.constants, &traits)?;
+            let program = Program { selector: selector.to_owned(), ..program };
+            let bytes = blob::write(&program)?;
+            (program, bytes)
+        };
+        let mut compiled = CompiledRegion::new(symbol, "opencl", bytes);
         let (launches, kernels) = (program.launches.len(), program.kernels.len());
         let note = format!("{launches} launches of {kernels} kernels, arena {} bytes", program.arena);
         compiled.notes.push(note.into());

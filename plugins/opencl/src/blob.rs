@@ -9,15 +9,18 @@
 //! | source | OpenCL C, to the end but for the checksum |
 //! | checksum | 32 bits, CRC-32 of header and source |
 //!
+//! A region with open dimensions has the magic `BYOC-CLO`, its graph in the header, and no source.
+//!
 //! Integers are little-endian. Sizes and references are checked before they are used.
 
 use crate::device::SELECTORS;
 use crate::program::{ALIGNMENT, Buffer, Edge, Kernel, Launch, PackedConstant, Place, Program};
-use byoc_plugin_api::{DType, Error, Result, Signature, TensorType};
+use byoc_plugin_api::{Constant, DType, Error, Graph, Result, Signature, TensorType};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 const MAGIC: &[u8; 8] = b"BYOC-CL\n";
+const MAGIC_OPEN: &[u8; 8] = b"BYOC-CLO";
 
 /// Format version that this plugin writes and reads.
 pub const VERSION: u32 = 1;
@@ -67,15 +70,62 @@ pub fn write(program: &Program) -> Result<Vec<u8>> {
         device: program.device.clone(),
         selector: program.selector.clone(),
     };
-    let text = serde_json::to_vec(&header)?;
-    let mut bytes = MAGIC.to_vec();
+    Ok(packet(MAGIC, &serde_json::to_vec(&header)?, program.source.as_bytes()))
+}
+
+/// Region with open dimensions.
+#[derive(Debug)]
+pub struct OpenRegion {
+    /// Graph.
+    pub graph: Graph,
+    /// Size and element type of each constant.
+    pub constants: Vec<(usize, DType)>,
+    /// Value of the option `device`.
+    pub selector: String,
+    /// Value of the option `tile`.
+    pub tile: String,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct OpenHeader {
+    graph: Value,
+    constants: Vec<(usize, String)>,
+    selector: String,
+    tile: String,
+}
+
+/// Compiled region.
+pub enum Blob {
+    /// Region whose dimensions are known.
+    Fixed(Box<Program>),
+    /// Region with open dimensions.
+    Open(Box<OpenRegion>),
+}
+
+/// Serializes a region with open dimensions.
+///
+/// # Errors
+/// Never; a header always has a JSON form.
+pub fn write_open(graph: &Graph, constants: &[Constant], selector: &str, tile: &str) -> Result<Vec<u8>> {
+    let size = |constant: &Constant| (constant.shape().iter().product(), constant.dtype().to_string());
+    let header = OpenHeader {
+        graph: serde_json::from_str(&graph.to_json())?,
+        constants: constants.iter().map(size).collect(),
+        selector: selector.to_owned(),
+        tile: tile.to_owned(),
+    };
+    Ok(packet(MAGIC_OPEN, &serde_json::to_vec(&header)?, &[]))
+}
+
+fn packet(magic: &[u8; 8], text: &[u8], source: &[u8]) -> Vec<u8> {
+    let mut bytes = magic.to_vec();
     bytes.extend(VERSION.to_le_bytes());
     bytes.extend((text.len() as u64).to_le_bytes());
-    bytes.extend(&text);
-    bytes.extend(program.source.as_bytes());
-    let sum = checksum(&text, program.source.as_bytes());
-    bytes.extend(sum.to_le_bytes());
-    Ok(bytes)
+    bytes.extend(text);
+    bytes.extend(source);
+    bytes.extend(checksum(text, source).to_le_bytes());
+    bytes
 }
 
 fn checksum(header: &[u8], source: &[u8]) -> u32 {
@@ -93,10 +143,12 @@ fn invalid(problem: impl AsRef<str>) -> Error {
 ///
 /// # Errors
 /// If the bytes are not a region, have another version, are damaged, or refer to what they do not have.
-pub fn read(bytes: &[u8]) -> Result<Program> {
-    let rest = bytes
-        .strip_prefix(MAGIC)
-        .ok_or_else(|| Error::new("expected an OpenCL program, found foreign or corrupted data"))?;
+pub fn read(bytes: &[u8]) -> Result<Blob> {
+    let (open, rest) = match (bytes.strip_prefix(MAGIC), bytes.strip_prefix(MAGIC_OPEN)) {
+        (Some(rest), _) => (false, rest),
+        (_, Some(rest)) => (true, rest),
+        _ => return Err(Error::new("expected an OpenCL program, found foreign or corrupted data")),
+    };
     let truncated = || invalid("truncated header");
     let (version, rest) = rest.split_first_chunk::<4>().ok_or_else(truncated)?;
     let version = u32::from_le_bytes(*version);
@@ -111,16 +163,34 @@ pub fn read(bytes: &[u8]) -> Result<Program> {
     if checksum(text, source) != u32::from_le_bytes(*sum) {
         return Err(invalid("damaged: its checksum differs"));
     }
+    if open { Ok(Blob::Open(Box::new(read_open(text)?))) } else { Ok(Blob::Fixed(Box::new(read_fixed(text, source)?))) }
+}
+
+fn types(constants: &[(usize, String)]) -> Result<Vec<(usize, DType)>> {
+    let dtype = |(size, name): &(usize, String)| DType::parse(name).map(|dtype| (*size, dtype));
+    let types: Option<Vec<(usize, DType)>> = constants.iter().map(dtype).collect();
+    types.ok_or_else(|| invalid("expected the element types of constants"))
+}
+
+fn read_open(text: &[u8]) -> Result<OpenRegion> {
+    let header: OpenHeader = serde_json::from_slice(text).map_err(|error| invalid(error.to_string()))?;
+    let graph = Graph::from_json(&header.graph.to_string())?;
+    graph.check(header.constants.len()).map_err(invalid)?;
+    if !SELECTORS.contains(&header.selector.as_str()) {
+        return Err(invalid(format!("expected a device, found {}", header.selector)));
+    }
+    Ok(OpenRegion { graph, constants: types(&header.constants)?, selector: header.selector, tile: header.tile })
+}
+
+fn read_fixed(text: &[u8], source: &[u8]) -> Result<Program> {
     let header: Header = serde_json::from_slice(text).map_err(|error| invalid(error.to_string()))?;
     let source = std::str::from_utf8(source).map_err(|_| invalid("the source is not UTF-8"))?;
-    let dtype = |(size, name): &(usize, String)| DType::parse(name).map(|dtype| (*size, dtype));
-    let constants: Option<Vec<(usize, DType)>> = header.constants.iter().map(dtype).collect();
     let program = Program {
         symbol: header.symbol,
         signature: Signature::from_json(&header.signature)?,
         inputs: header.inputs,
         outputs: header.outputs,
-        constants: constants.ok_or_else(|| invalid("expected the element types of constants"))?,
+        constants: types(&header.constants)?,
         packed: header.packed,
         buffers: header.buffers,
         arena: header.arena,

@@ -11,9 +11,11 @@
 //! | `expression`, `kernel` | operators as expressions; text of a kernel |
 //! | `lower/` | storage, and code generation per kind of operator |
 //! | `arena`, `pack` | places of intermediate results; constants in the order in which kernels read them |
+//! | `open` | sizes for open dimensions |
 //! | `program`, `blob` | compiled region, its serialized form and its checks |
 //! | `device/` | the library, devices, buffers, programs, launches, and the wait |
-//! | `loader` | runs a region on a device |
+//! | `plan` | objects of a program on a device, and its runs |
+//! | `loader` | loaded regions: a plan, or one for each set of dimensions |
 //!
 //! The library is opened at run time. Without it the plugin still loads, and refuses every operator with the command that
 //! installs one.
@@ -29,7 +31,9 @@ mod kernel;
 mod layout;
 mod loader;
 mod lower;
+mod open;
 mod pack;
+mod plan;
 mod program;
 mod support;
 mod view_ops;

@@ -1,59 +1,54 @@
-//! Loads regions onto a device, and runs them.
+//! Loads regions onto a device: one plan, or a plan for each set of dimensions.
 
-use crate::blob;
+use crate::backend::{generate, tiled};
+use crate::blob::{self, Blob, OpenRegion};
 use crate::device::Device;
-use crate::device::event::Event;
-use crate::device::launch::Launch;
-use crate::device::memory::Buffer;
-use crate::device::program::{Program as Built, cache_settings};
-use crate::program::{Edge, Place, Program};
+use crate::device::program::cache_settings;
+use crate::open::bind;
+use crate::plan::{ConstantPool, Plan, Setup, check_shapes};
+use crate::program::{Launch, Program};
 use byoc_plugin_api::{
-    Call, Constant, Error, Executable, LoadRequest, Loader, Prepared, Result, Services, TensorMut, TensorRef,
+    Attr, Call, Constant, DType, Error, Executable, LoadRequest, Loader, Prepared, Result, Services, Signature,
 };
-use serde_json::json;
+use byoc_plugin_support::cache::Settings;
+use serde_json::Value;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Loader of regions, `loadbinary_opencl`.
 pub struct OpenClLoader;
 
-/// Loaded region.
-struct LoadedRegion {
-    program: Program,
-    device: Arc<Device>,
-    state: Mutex<State>,
-    services: Services,
-}
-
-/// Objects of a region on its device. Fields are dropped in this order: kernels before the buffers that they refer to.
-struct State {
-    launches: Vec<Launch>,
-    inputs: Vec<Buffer>,
-    outputs: Vec<Buffer>,
-    /// Constants, the parts of the arena, and the arena.
-    _held: Vec<Buffer>,
-    /// Host memory that the device copies from and to: the tensors of a call may end before a device does that is lost.
-    staging: Staging,
-}
-
-#[derive(Default)]
-struct Staging {
-    inputs: Vec<Vec<u8>>,
-    outputs: Vec<Vec<u8>>,
-}
-
 impl Loader for OpenClLoader {
     fn load(&self, request: &LoadRequest<'_>) -> Result<Box<dyn Executable>> {
-        let program = blob::read(request.blob)?;
-        if program.symbol != request.symbol {
-            let detail = format!("expected the program of {}, found that of {}", request.symbol, program.symbol);
-            return Err(Error::new(detail));
+        let blob = blob::read(request.blob)?;
+        let (symbol, constants, signature, selector) = match &blob {
+            Blob::Fixed(program) => {
+                (program.symbol.as_str(), &program.constants, program.signature.clone(), &program.selector)
+            }
+            Blob::Open(open) => {
+                (open.graph.symbol.as_str(), &open.constants, Signature::of(&open.graph), &open.selector)
+            }
+        };
+        if symbol != request.symbol {
+            return Err(Error::new(format!("expected the program of {}, found that of {symbol}", request.symbol)));
         }
-        check_constants(&program, request.constants)?;
-        request.check_signature(&program.signature)?;
-        let device = Device::get(&program.selector, Some(request.services.num_threads()))?;
-        let state = State::new(&program, &device, request)?;
-        let services = request.services.clone();
-        Ok(Box::new(LoadedRegion { program, device, state: Mutex::new(state), services }))
+        check_constants(constants, request.constants)?;
+        request.check_signature(&signature)?;
+        let device = Device::get(selector, Some(request.services.num_threads()))?;
+        let (services, cache) = (request.services.clone(), cache_settings(request.options));
+        match blob {
+            Blob::Fixed(program) => {
+                let pool = ConstantPool::default();
+                let setup = Setup { constants: request.constants, pool: &pool, cache, services: &services };
+                let plan = Plan::new(*program, &device, &setup)?;
+                Ok(Box::new(FixedRegion { plan, services }))
+            }
+            Blob::Open(open) => {
+                let (constants, pool) = (request.constants.to_vec(), ConstantPool::default());
+                let plans = Mutex::new(Plans::default());
+                Ok(Box::new(DynamicRegion { open: *open, device, constants, pool, cache, plans, services }))
+            }
+        }
     }
 
     fn query(&self, key: &str, data: &[u8]) -> Result<Option<Vec<u8>>> {
@@ -61,15 +56,22 @@ impl Loader for OpenClLoader {
             // The blob holds source that `load` compiles.
             "blob.native" => Ok(Some(b"true".to_vec())),
             "blob.summary" => Ok(Some(summary(&blob::read(data)?).into_bytes())),
-            "blob.listing" => Ok(Some(blob::read(data)?.source.into_bytes())),
+            "blob.listing" => Ok(Some(match blob::read(data)? {
+                Blob::Fixed(program) => program.source.into_bytes(),
+                open => summary(&open).into_bytes(),
+            })),
             _ => Ok(None),
         }
     }
 }
 
 /// Formats the launches of a program, one per line.
-fn summary(program: &Program) -> String {
-    let line = |launch: &crate::program::Launch| {
+fn summary(blob: &Blob) -> String {
+    let program: &Program = match blob {
+        Blob::Fixed(program) => program,
+        Blob::Open(_) => return "compiled for each set of dimensions when they are known\n".to_owned(),
+    };
+    let line = |launch: &Launch| {
         let [x, y, z] = launch.global;
         format!("{}: {}, {x} x {y} x {z} work-items\n", program.kernels[launch.kernel].name, launch.name)
     };
@@ -77,12 +79,11 @@ fn summary(program: &Program) -> String {
     format!("for {}, arena {} bytes\n{lines}", program.device, program.arena)
 }
 
-fn check_constants(program: &Program, constants: &[Constant]) -> Result<()> {
-    if program.constants.len() != constants.len() {
-        let (wanted, found) = (program.constants.len(), constants.len());
-        return Err(Error::new(format!("expected {wanted} constants, found {found}")));
+fn check_constants(expected: &[(usize, DType)], constants: &[Constant]) -> Result<()> {
+    if expected.len() != constants.len() {
+        return Err(Error::new(format!("expected {} constants, found {}", expected.len(), constants.len())));
     }
-    for (i, (&(elements, dtype), constant)) in program.constants.iter().zip(constants).enumerate() {
+    for (i, (&(elements, dtype), constant)) in expected.iter().zip(constants).enumerate() {
         let found = constant.shape().iter().product::<usize>();
         if elements != found || dtype != constant.dtype() {
             let found = format!("{found} of {}", constant.dtype());
@@ -92,160 +93,120 @@ fn check_constants(program: &Program, constants: &[Constant]) -> Result<()> {
     Ok(())
 }
 
-impl State {
-    fn new(program: &Program, device: &Arc<Device>, request: &LoadRequest<'_>) -> Result<State> {
-        for kernel in &program.kernels {
-            let size: usize = kernel.local.iter().product();
-            if size > device.max_group {
-                let (most, name) = (device.max_group, &device.traits.name);
-                return Err(Error::new(format!("expected work-groups of at most {most} on {name}, found {size}"))
-                    .hint("compile the model again for this device"));
-            }
-        }
-        let cache = cache_settings(request.options);
-        let built = Built::build(device, &program.source, cache.as_ref(), request.services)?;
-        let edges = |edges: &[Edge]| -> Result<Vec<Buffer>> {
-            edges.iter().map(|edge| Buffer::new(device, edge.bytes().unwrap_or(u64::MAX))).collect()
-        };
-        let (inputs, outputs) = (edges(&program.inputs)?, edges(&program.outputs)?);
-        let constants = upload(program, device, request)?;
-        let arena = Buffer::new(device, program.arena)?;
-        let parts: Vec<Buffer> =
-            program.buffers.iter().map(|part| arena.part(part.offset, part.bytes)).collect::<Result<_>>()?;
-        let handle = |place: &Place| match *place {
-            Place::Input(i) => inputs[i].handle(),
-            Place::Output(i) => outputs[i].handle(),
-            Place::Constant(i) => constants[i].handle(),
-            Place::Work(i) => parts[i].handle(),
-        };
-        let mut launches = Vec::new();
-        for launch in &program.launches {
-            let kernel = &program.kernels[launch.kernel];
-            let arguments: Vec<_> = launch.arguments.iter().map(handle).collect();
-            launches.push(Launch::new(&built, &kernel.name, &arguments, launch.global, kernel.local)?);
-        }
-        let bytes = |edges: &[Edge]| edges.iter().map(|edge| vec![0; edge.bytes().unwrap_or(0) as usize]).collect();
-        let staging = Staging { inputs: bytes(&program.inputs), outputs: bytes(&program.outputs) };
-        let held = constants.into_iter().chain(parts).chain([arena]).collect();
-        Ok(State { launches, inputs, outputs, _held: held, staging })
-    }
-
-    /// Enqueues copies of the inputs, all kernels, and copies of the outputs. Returns the events of the kernels, and the
-    /// last event; events that were enqueued before an error are in `events` too.
-    fn enqueue(&mut self, events: &mut Vec<Event>) -> Result<Option<Event>> {
-        let mut last = None;
-        for (buffer, data) in self.inputs.iter().zip(&self.staging.inputs) {
-            // SAFETY: the staging memory is written before the next run, or never again if the device is lost.
-            events.push(unsafe { buffer.write(data) }?);
-        }
-        for launch in &self.launches {
-            events.push(launch.enqueue()?);
-        }
-        for (buffer, data) in self.outputs.iter().zip(&mut self.staging.outputs) {
-            // SAFETY: the staging memory is read after the last event, or never if the device is lost.
-            events.extend(last.replace(unsafe { buffer.read(data) }?));
-        }
-        Ok(last)
-    }
-
-    /// Runs all launches on the staged inputs. Returns the device's times in nanoseconds, by launch.
-    fn run(&mut self, device: &Device, services: &Services) -> Result<Vec<Option<u64>>> {
-        let mut events = Vec::new();
-        let ran = match self.enqueue(&mut events) {
-            Ok(Some(last)) => last.wait(services),
-            Ok(None) => Ok(()),
-            Err(error) => {
-                // What has been enqueued still uses the staging memory.
-                if let Some(last) = events.last().filter(|_| !device.is_lost()) {
-                    let _ = last.wait(services);
-                }
-                Err(error)
-            }
-        };
-        if device.is_lost() {
-            // The device may still copy from and to this memory.
-            std::mem::forget(std::mem::take(&mut self.staging));
-        }
-        ran?;
-        Ok(events[self.inputs.len()..].iter().take(self.launches.len()).map(Event::nanoseconds).collect())
-    }
+/// Region whose dimensions are known.
+struct FixedRegion {
+    plan: Plan,
+    services: Services,
 }
 
-/// Packs the constants, and copies them to the device, one at a time.
-fn upload(program: &Program, device: &Arc<Device>, request: &LoadRequest<'_>) -> Result<Vec<Buffer>> {
-    let mut buffers = Vec::new();
-    for packed in &program.packed {
-        let data = match packed.constant {
-            Some(constant) => packed.packing.pack(request.constants[constant].bytes(), packed.element),
-            None => vec![0; packed.bytes().unwrap_or(0) as usize],
-        };
-        let buffer = Buffer::new(device, data.len() as u64)?;
-        // SAFETY: the data lives until the event has ended, or for ever if the device is lost.
-        let written = unsafe { buffer.write(&data) }.and_then(|event| event.wait(request.services));
-        if device.is_lost() {
-            std::mem::forget(data);
-        }
-        written?;
-        buffers.push(buffer);
-    }
-    Ok(buffers)
-}
-
-fn check_shapes<'s>(kind: &str, shapes: impl ExactSizeIterator<Item = &'s [usize]>, edges: &[Edge]) -> Result<()> {
-    if shapes.len() != edges.len() {
-        return Err(Error::new(format!("expected {} {kind}s, found {}", edges.len(), shapes.len())));
-    }
-    for (i, (shape, edge)) in shapes.zip(edges).enumerate() {
-        if shape != edge.shape {
-            return Err(Error::new(format!("{kind} {i}: expected shape {:?}, found {shape:?}", edge.shape)));
-        }
-    }
-    Ok(())
-}
-
-impl LoadedRegion {
-    /// Reports the time of each kernel on the device.
-    fn report(&self, times: &[Option<u64>]) {
-        let program = &self.program;
-        for (launch, time) in program.launches.iter().zip(times) {
-            let Some(time) = time else { continue };
-            let fields = json!({
-                "region": program.symbol,
-                "kernel": program.kernels[launch.kernel].name,
-                "device": self.device.traits.name,
-                "microseconds": *time as f64 / 1000.0,
-                "work_items": launch.global.iter().product::<usize>(),
-            });
-            self.services.event(&launch.name, &fields);
-        }
-        self.services.counter("opencl.nanoseconds", times.iter().flatten().sum());
-        let bytes = |edges: &[Edge]| edges.iter().filter_map(Edge::bytes).sum();
-        self.services.counter("opencl.bytes_in", bytes(&program.inputs));
-        self.services.counter("opencl.bytes_out", bytes(&program.outputs));
-    }
-}
-
-impl Executable for LoadedRegion {
+impl Executable for FixedRegion {
     fn prepare(&self, inputs: &[&[usize]]) -> Result<Prepared> {
-        check_shapes("input", inputs.iter().copied(), &self.program.inputs)?;
-        Ok(Prepared::exact(self.program.outputs.iter().map(|edge| &edge.shape)))
+        check_shapes("input", inputs.iter().copied(), &self.plan.program.inputs)?;
+        Ok(Prepared::exact(self.plan.program.outputs.iter().map(|edge| &edge.shape)))
     }
 
     fn run(&self, call: Call<'_, '_>) -> Result<()> {
-        let Call { inputs, outputs, .. } = call;
-        check_shapes("input", inputs.iter().map(TensorRef::shape), &self.program.inputs)?;
-        check_shapes("output", outputs.iter().map(TensorMut::shape), &self.program.outputs)?;
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        self.device.check()?;
-        for (staged, tensor) in state.staging.inputs.iter_mut().zip(inputs) {
-            staged.copy_from_slice(tensor.bytes());
+        self.plan.run(call, &self.services)
+    }
+}
+
+/// Region with open dimensions.
+struct DynamicRegion {
+    open: OpenRegion,
+    device: Arc<Device>,
+    constants: Vec<Constant>,
+    pool: ConstantPool,
+    cache: Option<Settings>,
+    plans: Mutex<Plans>,
+    services: Services,
+}
+
+/// Region for one set of dimensions.
+enum SizedRegion {
+    Device(Box<Plan>),
+    /// Tensors without elements are left to the host.
+    Host(Box<dyn Executable>, Prepared),
+}
+
+/// Plans by number, and numbers by the dimensions of the inputs.
+#[derive(Default)]
+struct Plans {
+    made: BTreeMap<u64, Arc<SizedRegion>>,
+    numbers: BTreeMap<Vec<Vec<usize>>, u64>,
+    next: u64,
+}
+
+impl DynamicRegion {
+    fn plans(&self) -> std::sync::MutexGuard<'_, Plans> {
+        self.plans.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Compiles the region for these dimensions.
+    fn plan(&self, inputs: &[&[usize]]) -> Result<SizedRegion> {
+        let graph = bind(&self.open.graph, inputs)?;
+        let types = graph.nodes.iter().flat_map(|node| node.outputs.iter());
+        if types.into_iter().any(|ty| ty.element_count() == Some(0)) {
+            let host = self.services.reference(&graph, &self.constants)?;
+            let prepared = host.prepare(inputs)?;
+            return Ok(SizedRegion::Host(host, prepared));
         }
-        let times = state.run(&self.device, &self.services)?;
-        for (staged, tensor) in state.staging.outputs.iter().zip(outputs.iter_mut()) {
-            tensor.bytes_mut().copy_from_slice(staged);
+        let program = generate(&graph, &self.constants, &tiled(&self.device.traits, &self.open.tile))?;
+        let setup =
+            Setup { constants: &self.constants, pool: &self.pool, cache: self.cache.clone(), services: &self.services };
+        Ok(SizedRegion::Device(Box::new(Plan::new(program, &self.device, &setup)?)))
+    }
+}
+
+impl Executable for DynamicRegion {
+    fn prepare(&self, inputs: &[&[usize]]) -> Result<Prepared> {
+        let key: Vec<Vec<usize>> = inputs.iter().map(|shape| shape.to_vec()).collect();
+        let known = {
+            let plans = self.plans();
+            plans.numbers.get(&key).and_then(|number| Some((*number, plans.made.get(number)?.clone())))
+        };
+        let (number, plan) = match known {
+            Some(known) => known,
+            None => {
+                let plan = Arc::new(self.plan(inputs)?);
+                let mut plans = self.plans();
+                plans.next += 1;
+                let number = plans.next;
+                plans.made.insert(number, plan.clone());
+                plans.numbers.insert(key, number);
+                (number, plan)
+            }
+        };
+        Ok(match &*plan {
+            SizedRegion::Device(plan) => {
+                let outputs = plan.program.outputs.iter().map(|edge| &edge.shape);
+                let mut prepared = Prepared::exact(outputs).with_plan(number);
+                prepared.attrs.push(Attr::new("bytes", plan.bytes() as i64));
+                prepared
+            }
+            SizedRegion::Host(_, prepared) => prepared.clone().with_plan(number),
+        })
+    }
+
+    fn run(&self, call: Call<'_, '_>) -> Result<()> {
+        let plan = self.plans().made.get(&call.plan).cloned();
+        let plan = plan.ok_or_else(|| Error::new(format!("expected a plan of this region, found {}", call.plan)))?;
+        match &*plan {
+            SizedRegion::Device(plan) => plan.run(call, &self.services),
+            SizedRegion::Host(host, prepared) => host.run(Call { plan: prepared.plan, ..call }),
         }
-        drop(state);
-        self.report(&times);
-        Ok(())
+    }
+
+    fn query(&self, key: &str, data: &[u8]) -> Result<Option<Vec<u8>>> {
+        if key != "plan.release" {
+            return Ok(None);
+        }
+        let number = serde_json::from_slice::<Value>(data).ok().and_then(|data| data["plan"].as_u64());
+        let number = number.ok_or_else(|| Error::new("plan.release: expected a plan number"))?;
+        let mut plans = self.plans();
+        plans.numbers.retain(|_, known| *known != number);
+        let released = plans.made.remove(&number);
+        drop(plans);
+        drop(released);
+        Ok(Some(Vec::new()))
     }
 }

@@ -5,6 +5,7 @@ mod driver;
 
 use crate::{CommandOutput, command, data_text, to_command_output};
 use byoc::io::npz;
+use byoc_ir::tensor::Tensor;
 use byoc_test_support::plugin_dir;
 use std::path::PathBuf;
 use tempfile::TempDir;
@@ -219,6 +220,27 @@ fn conforms() {
     let mut tested = command(words);
     let output = to_command_output(tested.env("POCL_CACHE_DIR", fixture.path("pocl")).output().unwrap()).ok();
     assert_eq!(output.json().last().unwrap()["summary"]["passes"], true, "{}", output.out);
+}
+
+/// A region with open dimensions has a program for each set of them, and leaves tensors without elements to the host.
+#[test]
+fn open_dimensions() {
+    let Some(fixture) = Fixture::with_device() else { return };
+    let parameters = "%x: Tensor[(n, 6, k, 9), float32], %w: Tensor[(20, 6, 3, 3), float32], \
+                      %dense: Tensor[(10, 20), float32]";
+    let expressions = [
+        "nn.relu(nn.conv2d(%x, %w, padding=[1, 1, 1, 1]))",
+        "nn.softmax(nn.dense(nn.batch_flatten(nn.global_avg_pool2d(%0)), %dense))",
+    ];
+    let model = fixture.write("model.relay", &program(parameters, &expressions));
+    for shape in [[1, 6, 7, 9], [3, 6, 7, 9], [1, 6, 4, 9], [3, 6, 7, 9], [0, 6, 7, 9]] {
+        let data = fixture.path("x.npy");
+        let numbers = (0..shape.iter().product::<usize>()).map(|i| (i % 23) as f32 / 7.0 - 1.0).collect::<Vec<_>>();
+        byoc::io::npy::write(&data, &Tensor::from_slice(&shape, &numbers)).unwrap();
+        let x = format!("--input=x={}", data.display());
+        let options = ["--dim=n=?", "--dim=k=?", &x, "--input=w=random:2", "--input=dense=random:3"];
+        fixture.compare(&model, &options, 1e-5);
+    }
 }
 
 /// Programs are cached as binaries; a damaged one is built again.

@@ -20,6 +20,8 @@ pub struct Buffer {
 
 // SAFETY: the handle is a pointer that the library follows, whose functions may be called from any thread.
 unsafe impl Send for Buffer {}
+// SAFETY: as above.
+unsafe impl Sync for Buffer {}
 
 impl Buffer {
     /// Allocates a buffer.

@@ -1,0 +1,180 @@
+//! Regions with dimensions that are not known before the run.
+//!
+//! Kernels have their sizes as constants, which is what makes them fast, so such a region is compiled when its dimensions
+//! are known: [`bind`] gives every dimension of the graph its size. Programs are cached, so each size is compiled once.
+
+use byoc_plugin_api::{Dim, Graph, NodeKind, RefusalCode, TensorType};
+use byoc_plugin_support::dims;
+use byoc_plugin_support::refusal::{CompileError, refuse};
+use std::collections::BTreeMap;
+
+/// Size of every symbol where a region is judged.
+const SAMPLE: usize = 4;
+
+/// Sizes of symbols and of computed dimensions, by their text.
+type Sizes = BTreeMap<String, usize>;
+
+/// Tests a graph for dimensions that are not known.
+pub fn is_open(graph: &Graph) -> bool {
+    let open = |ty: &TensorType| ty.dims.iter().any(|dim| dim.known().is_none());
+    let mut graphs = vec![graph];
+    while let Some(graph) = graphs.pop() {
+        if graph.inputs.iter().any(|input| open(&input.ty)) {
+            return true;
+        }
+        for node in &graph.nodes {
+            if node.outputs.iter().any(open) {
+                return true;
+            }
+            graphs.extend(node.as_composite().map(|(_, body)| body));
+        }
+    }
+    false
+}
+
+/// Gives every dimension of a graph a size, from the dimensions of its inputs.
+///
+/// # Errors
+/// Inputs of other ranks or sizes than the graph's, or dimensions that those of the inputs do not determine.
+pub fn bind(graph: &Graph, inputs: &[&[usize]]) -> Result<Graph, CompileError> {
+    if graph.inputs.len() != inputs.len() {
+        let detail = format!("expected {} inputs, found {}", graph.inputs.len(), inputs.len());
+        return refuse(RefusalCode::UnsupportedShape, detail);
+    }
+    let mut sizes = Sizes::new();
+    for (i, (input, shape)) in graph.inputs.iter().zip(inputs).enumerate() {
+        let fits = input.ty.dims.len() == shape.len()
+            && input.ty.dims.iter().zip(*shape).all(|(dim, &size)| is_size(dim, size, &mut sizes));
+        if !fits {
+            let detail = format!("input {i}: expected {}, found {shape:?}", input.ty);
+            return refuse(RefusalCode::UnsupportedShape, detail);
+        }
+    }
+    closed(graph, &sizes, inputs)
+}
+
+/// Compares a dimension with a size, and notes what that says of symbols.
+fn is_size(dim: &Dim, size: usize, sizes: &mut Sizes) -> bool {
+    let text = match dim {
+        Dim::Known(known) => return *known == size,
+        Dim::Unknown(text) if text.is_empty() => return true,
+        Dim::Unknown(text) => text.as_str(),
+    };
+    // `12*batch` determines `batch`.
+    let multiple = text.split_once('*').and_then(|(factor, name)| Some((factor.trim().parse::<usize>().ok()?, name)));
+    if let Some((factor, name)) = multiple.filter(|(factor, name)| *factor > 0 && is_name(name.trim())) {
+        let own = size.is_multiple_of(factor).then_some(size / factor);
+        return own.is_some_and(|own| *sizes.entry(name.trim().to_owned()).or_insert(own) == own);
+    }
+    *sizes.entry(text.to_owned()).or_insert(size) == size
+}
+
+fn is_name(text: &str) -> bool {
+    text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '$')) && !text.is_empty()
+}
+
+/// Returns the graph with all dimensions known; the inputs have these shapes.
+fn closed(graph: &Graph, sizes: &Sizes, inputs: &[&[usize]]) -> Result<Graph, CompileError> {
+    let mut closed = graph.clone();
+    for (input, shape) in closed.inputs.iter_mut().zip(inputs) {
+        input.ty.dims = shape.iter().map(|&size| Dim::Known(size)).collect();
+    }
+    for node in closed.nodes.iter_mut() {
+        if let NodeKind::Input(i) = node.kind
+            && let (Some(ty), Some(shape)) = (node.outputs.first_mut(), inputs.get(i as usize))
+        {
+            ty.dims = shape.iter().map(|&size| Dim::Known(size)).collect();
+        }
+    }
+    let mut graphs = vec![&mut closed];
+    while let Some(graph) = graphs.pop() {
+        for input in graph.inputs.iter_mut() {
+            close(&mut input.ty, sizes)?;
+        }
+        for node in graph.nodes.iter_mut() {
+            for ty in node.outputs.iter_mut() {
+                close(ty, sizes)?;
+            }
+            if let NodeKind::Composite(composite) = &mut node.kind {
+                graphs.push(&mut composite.body);
+            }
+        }
+    }
+    Ok(closed)
+}
+
+fn close(ty: &mut TensorType, sizes: &Sizes) -> Result<(), CompileError> {
+    for dim in ty.dims.iter_mut() {
+        let Dim::Unknown(text) = &*dim else { continue };
+        let size = sizes.get(text.as_str()).copied().or_else(|| dims::size(dim, &mut |name| sizes.get(name).copied()));
+        let Some(size) = size else {
+            let detail = format!("expected dimensions that those of the inputs determine, found {text:?}");
+            return refuse(RefusalCode::DynamicDim, detail);
+        };
+        *dim = Dim::Known(size);
+    }
+    Ok(())
+}
+
+/// Returns an example of an open graph: each symbol has the same size.
+///
+/// # Errors
+/// Dimensions that those of the inputs do not determine.
+pub fn example(graph: &Graph) -> Result<Graph, CompileError> {
+    let shape = |ty: &TensorType| -> Option<Vec<usize>> {
+        ty.dims.iter().map(|dim| dims::size(dim, &mut |_| Some(SAMPLE))).collect()
+    };
+    let mut shapes = Vec::new();
+    for (i, input) in graph.inputs.iter().enumerate() {
+        let Some(shape) = shape(&input.ty) else {
+            let detail = format!("input {i}: expected dimensions with names, found {}", input.ty);
+            return refuse(RefusalCode::DynamicDim, detail);
+        };
+        shapes.push(shape);
+    }
+    bind(graph, &shapes.iter().map(Vec::as_slice).collect::<Vec<_>>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use byoc_plugin_api::{DType, ValueRef};
+
+    fn ty(dims: &[&str]) -> TensorType {
+        let dim = |text: &&str| text.parse().map_or_else(|_| Dim::Unknown((*text).into()), Dim::Known);
+        TensorType { dtype: DType::F32, dims: dims.iter().map(dim).collect() }
+    }
+
+    fn graph(inputs: &[&[&str]], output: &[&str]) -> Graph {
+        let mut graph = Graph::new("region");
+        let inputs: Vec<u32> = inputs.iter().map(|dims| graph.push_input("x", ty(dims))).collect();
+        let y = graph.push_op("op", inputs.into_iter().map(ValueRef::of), [], [ty(output)]);
+        graph.outputs = [ValueRef::of(y)].into_iter().collect();
+        graph
+    }
+
+    fn bound(graph: &Graph, inputs: &[&[usize]]) -> Result<Vec<usize>, String> {
+        let closed = bind(graph, inputs).map_err(|error| error.detail)?;
+        assert!(!is_open(&closed));
+        Ok(closed.type_of(closed.outputs[0]).shape().unwrap())
+    }
+
+    #[test]
+    fn dimensions_follow_from_those_of_the_inputs() {
+        let graph = graph(&[&["12*n", "4"], &["n", "m"]], &["n + 1", "m", "floordiv(m, 2)", "4"]);
+        assert!(is_open(&graph));
+        assert_eq!(bound(&graph, &[&[36, 4], &[3, 5]]), Ok(vec![4, 5, 2, 4]));
+        assert!(bound(&graph, &[&[36, 4], &[4, 5]]).unwrap_err().contains("input 1"));
+        assert!(bound(&graph, &[&[35, 4], &[3, 5]]).is_err());
+        assert!(bound(&graph, &[&[36, 4]]).is_err());
+        assert!(!is_open(&example(&graph).unwrap()));
+    }
+
+    #[test]
+    fn dimensions_that_depend_on_data_are_refused() {
+        let graph = graph(&[&["n"]], &["k"]);
+        assert!(bound(&graph, &[&[3]]).unwrap_err().contains("\"k\""));
+        assert_eq!(example(&graph).unwrap_err().code, RefusalCode::DynamicDim);
+        assert!(example(&self::graph(&[&["?"]], &["4"])).is_err());
+    }
+}
