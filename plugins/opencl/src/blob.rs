@@ -306,3 +306,79 @@ fn check_launch(program: &Program, launch: &Launch) -> std::result::Result<(), S
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pack::Packing;
+
+    fn program() -> Program {
+        let ty = || [TensorType::new(DType::F32, &[2, 3])].into_iter().collect();
+        let edge = || vec![Edge { shape: vec![2, 3], element: 4 }];
+        let packing = Packing { offset: 0, outer: vec![], columns: (3, 1), width: 4, inner: vec![(2, 3)] };
+        let places = [Place::Input(0), Place::Constant(0), Place::Work(0), Place::Output(0)];
+        Program {
+            symbol: "region_0".into(),
+            signature: Signature { inputs: ty(), outputs: ty() },
+            inputs: edge(),
+            outputs: edge(),
+            constants: vec![(6, DType::F32)],
+            packed: vec![PackedConstant { constant: Some(0), element: 4, packing }],
+            buffers: vec![Buffer { offset: ALIGNMENT, bytes: 24 }],
+            arena: 2 * ALIGNMENT,
+            kernels: vec![Kernel { name: "k0_map".into(), arguments: 4, local: [2, 1, 1] }],
+            launches: vec![Launch { name: "add".into(), kernel: 0, arguments: places.to_vec(), global: [4, 1, 1] }],
+            source: "kernel void k0_map() {}\n".into(),
+            device: "a device".into(),
+            selector: "auto".into(),
+        }
+    }
+
+    #[test]
+    fn programs_survive_and_damage_does_not() {
+        let program = program();
+        let bytes = write(&program).unwrap();
+        let Ok(Blob::Fixed(read_back)) = read(&bytes) else { panic!("expected a program") };
+        assert_eq!(*read_back, program);
+        for at in 0..bytes.len() {
+            let mut damaged = bytes.clone();
+            damaged[at] ^= 1;
+            assert!(read(&damaged).is_err(), "byte {at}");
+            assert!(read(&bytes[..at]).is_err(), "{at} bytes");
+        }
+        let mut later = bytes;
+        later[8] = 2;
+        assert!(read(&later).err().unwrap().message.contains("expected version 1, found 2"));
+    }
+
+    #[test]
+    fn references_and_sizes_are_checked() {
+        type Change = fn(&mut Program);
+        let changes: [(Change, &str); 18] = [
+            (|p| p.launches[0].arguments[0] = Place::Input(1), "launch 0: expected a buffer"),
+            (|p| p.launches[0].arguments[1] = Place::Constant(1), "launch 0: expected a buffer"),
+            (|p| p.launches[0].arguments[2] = Place::Work(7), "launch 0: expected a buffer"),
+            (|p| p.launches[0].arguments.truncate(3), "launch 0: expected 4 arguments, found 3"),
+            (|p| p.launches[0].kernel = 1, "launch 0: expected one of 1 kernels, found 1"),
+            (|p| p.launches[0].global = [3, 1, 1], "launch 0: expected work-items in groups"),
+            (|p| p.launches[0].global = [0, 1, 1], "launch 0: expected work-items in groups"),
+            (|p| p.kernels[0].local = [1 << 20, 1 << 20, 1 << 30], "kernel 0: expected a name and a work-group"),
+            (|p| p.kernels[0].local = [0, 1, 1], "kernel 0: expected a name and a work-group"),
+            (|p| p.kernels[0].name = "k 0".into(), "kernel 0: expected a name and a work-group"),
+            (|p| p.buffers[0].offset = 1, "buffer 0: expected a part of the arena"),
+            (|p| p.buffers[0].bytes = u64::MAX, "buffer 0: expected a part of the arena"),
+            (|p| p.arena = u64::MAX, "expected an arena of at most"),
+            (|p| p.packed[0].constant = Some(1), "packed constant 0: expected one of 1 constants, found 1"),
+            (|p| p.packed[0].packing.offset = 1, "packed constant 0: expected places among 6 elements"),
+            (|p| p.packed[0].packing.outer = vec![(1 << 20, 0)], "packed constant 0: expected at most 64 times"),
+            (|p| p.inputs[0].shape = vec![2, 4], "input 0: expected Tensor"),
+            (|p| p.selector = "abacus".into(), "expected a device, found abacus"),
+        ];
+        for (change, expected) in changes {
+            let mut program = program();
+            change(&mut program);
+            let error = read(&write(&program).unwrap()).err().expect(expected);
+            assert!(error.message.contains(expected), "{expected} in {}", error.message);
+        }
+    }
+}
