@@ -65,7 +65,8 @@ typedef struct byoc_event {
     /* Waits until the work is done or so many milliseconds have passed: BYOC_OK, BYOC_PENDING, or BYOC_ERROR after a call of
      * `fail`. */
     int32_t (*wait)(void *self, const byoc_report *report, uint32_t milliseconds);
-    /* Releases the event, once. The work goes on. */
+    /* Releases the event, once. If the work is not done, the host does not wait for it any more, and never releases or reads
+     * the memory that it uses: the device counts as lost. */
     void (*release)(void *self);
 } byoc_event;
 

@@ -11,7 +11,8 @@ use std::time::Duration;
 /// Type of [`EventTable::wait`].
 type WaitFn = unsafe extern "C" fn(*mut c_void, *const Report, u32) -> i32;
 
-/// Unfinished work of a run.
+/// Unfinished work of a run. If it is dropped before it is done, the host does not wait for it any more: the device counts as
+/// lost, and the memory that the work uses is never released.
 pub trait Completion: Send + Sync + 'static {
     /// Waits until the work is done or `time` has passed. Returns true if it is done.
     ///

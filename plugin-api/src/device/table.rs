@@ -63,7 +63,8 @@ pub struct EventTable {
     pub this: *mut c_void,
     /// Waits until the work is done or so many milliseconds have passed. Returns [`OK`], [`PENDING`] or [`FAILED`].
     pub wait: unsafe extern "C" fn(*mut c_void, *const Report, u32) -> i32,
-    /// Releases the event; the work goes on.
+    /// Releases the event. If its work is not done, the host counts the device as lost, and keeps the memory that the work
+    /// uses.
     pub release: unsafe extern "C" fn(*mut c_void),
 }
 

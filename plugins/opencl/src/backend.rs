@@ -80,12 +80,14 @@ impl Codegen for OpenCl {
         let option = |about: &str, values: &[&str]| BackendOption {
             about: about.into(),
             values: values.iter().map(|&value| value.to_owned()).collect(),
+            ..BackendOption::default()
         };
         Ok(Description {
             about: "float32 networks on OpenCL devices: graphics processors, and processors through PoCL".into(),
             patterns: support::PATTERNS.into(),
             operators: support::operators(),
             dynamic_dims: true,
+            device_memory: true,
             options: [
                 ("device".to_owned(), option("Device: a kind, or a number in the order of clinfo", &SELECTORS)),
                 ("tile".to_owned(), option("Memory in which products hold what work-items share", &TILES)),
@@ -93,6 +95,14 @@ impl Codegen for OpenCl {
             .into(),
             ..Description::default()
         })
+    }
+
+    fn query(&self, key: &str, _: &[u8]) -> Result<Option<Vec<u8>>> {
+        match key {
+            // Without a library there are no devices; `judge` says so.
+            "byoc.devices.1" => Ok(Some(serde_json::to_vec(&Device::list().unwrap_or_default())?)),
+            _ => Ok(None),
+        }
     }
 
     fn judge(&self, candidate: &Candidate) -> Verdict {
@@ -103,7 +113,7 @@ impl Codegen for OpenCl {
     }
 
     fn compile(&self, region: &Region<'_>) -> Result<CompiledRegion> {
-        let selector = option(region.options, "device").unwrap_or("auto");
+        let selector = region.options["device"].as_str().or(option(region.options, "device")).unwrap_or("auto");
         let tile = option(region.options, "tile").unwrap_or("auto");
         let device = Device::get(selector, None)?;
         let traits = tiled(&device.traits, tile);

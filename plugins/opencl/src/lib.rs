@@ -40,7 +40,7 @@ mod view_ops;
 
 byoc_plugin_api::register!(|_context, registry| {
     registry.codegen("opencl", backend::OpenCl);
-    registry.loader("opencl", loader::OpenClLoader);
+    registry.loader("opencl", loader::OpenClLoader::default());
     Ok(())
 });
 

@@ -4,9 +4,11 @@ use crate::backend::{generate, tiled};
 use crate::blob::{self, Blob, OpenRegion};
 use crate::device::Device;
 use crate::device::program::cache_settings;
+use crate::device::space::Space;
 use crate::open::bind;
 use crate::plan::{ConstantPool, Plan, Setup, check_shapes};
 use crate::program::{Launch, Program};
+use byoc_plugin_api::device::{MEMORY_KEY, answer_memory};
 use byoc_plugin_api::{
     Attr, Call, Constant, DType, Error, Executable, LoadRequest, Loader, Prepared, Result, Services, Signature,
 };
@@ -16,7 +18,25 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Loader of regions, `loadbinary_opencl`.
-pub struct OpenClLoader;
+#[derive(Default)]
+pub struct OpenClLoader {
+    /// Device of the regions that were loaded last, for which the host asks next, and its memory.
+    space: Mutex<Option<(Arc<Device>, Vec<u8>)>>,
+}
+
+impl OpenClLoader {
+    /// Remembers the device of a region.
+    fn loaded(&self, device: &Arc<Device>, services: &Services) {
+        let mut space = self.space.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = space.as_ref().is_some_and(|(known, _)| Arc::ptr_eq(known, device));
+        if !known && device.alignment <= MAX_ALIGNMENT {
+            *space = Some((device.clone(), answer_memory(Space::new(device, services))));
+        }
+    }
+}
+
+/// Maximum alignment of tensors that the host offers.
+const MAX_ALIGNMENT: usize = 256;
 
 impl Loader for OpenClLoader {
     fn load(&self, request: &LoadRequest<'_>) -> Result<Box<dyn Executable>> {
@@ -34,7 +54,9 @@ impl Loader for OpenClLoader {
         }
         check_constants(constants, request.constants)?;
         request.check_signature(&signature)?;
+        let selector = request.options["device"].as_str().unwrap_or(selector);
         let device = Device::get(selector, Some(request.services.num_threads()))?;
+        self.loaded(&device, request.services);
         let (services, cache) = (request.services.clone(), cache_settings(request.options));
         match blob {
             Blob::Fixed(program) => {
@@ -55,6 +77,10 @@ impl Loader for OpenClLoader {
         match key {
             // The blob holds source that `load` compiles.
             "blob.native" => Ok(Some(b"true".to_vec())),
+            MEMORY_KEY => {
+                let space = self.space.lock().unwrap_or_else(PoisonError::into_inner);
+                Ok(space.as_ref().map(|(_, answer)| answer.clone()))
+            }
             "blob.summary" => Ok(Some(summary(&blob::read(data)?).into_bytes())),
             "blob.listing" => Ok(Some(match blob::read(data)? {
                 Blob::Fixed(program) => program.source.into_bytes(),
@@ -101,8 +127,8 @@ struct FixedRegion {
 
 impl Executable for FixedRegion {
     fn prepare(&self, inputs: &[&[usize]]) -> Result<Prepared> {
-        check_shapes("input", inputs.iter().copied(), &self.plan.program.inputs)?;
-        Ok(Prepared::exact(self.plan.program.outputs.iter().map(|edge| &edge.shape)))
+        check_shapes("input", inputs.iter().copied(), &self.plan.program().inputs)?;
+        Ok(Prepared::exact(self.plan.program().outputs.iter().map(|edge| &edge.shape)))
     }
 
     fn run(&self, call: Call<'_, '_>) -> Result<()> {
@@ -178,7 +204,7 @@ impl Executable for DynamicRegion {
         };
         Ok(match &*plan {
             SizedRegion::Device(plan) => {
-                let outputs = plan.program.outputs.iter().map(|edge| &edge.shape);
+                let outputs = plan.program().outputs.iter().map(|edge| &edge.shape);
                 let mut prepared = Prepared::exact(outputs).with_plan(number);
                 prepared.attrs.push(Attr::new("bytes", plan.bytes() as i64));
                 prepared

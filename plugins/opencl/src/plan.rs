@@ -1,15 +1,18 @@
 //! Objects of a program on a device, and its runs.
 
-use crate::device::Device;
-use crate::device::event::Event;
+use crate::device::event::{Event, INTERVAL, Unfinished};
 use crate::device::launch::Launch;
 use crate::device::memory::Buffer;
 use crate::device::program::Program as Built;
+use crate::device::{Device, space};
 use crate::program::{Edge, PackedConstant, Place, Program};
-use byoc_plugin_api::{Call, Constant, Error, Result, Services, TensorMut, TensorRef};
+use byoc_plugin_api::device::{BufferHandle, Completion, submit};
+use byoc_plugin_api::{Call, Constant, Error, Result, Services, Span, Tensor, TensorMut, TensorRef};
 use byoc_plugin_support::cache::Settings;
 use serde_json::json;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 /// Constants on the device, which the plans of a region share where they pack them alike.
 #[derive(Default)]
@@ -29,28 +32,111 @@ pub struct Setup<'a> {
 
 /// Program on a device.
 pub struct Plan {
-    /// Program.
-    pub program: Program,
-    device: Arc<Device>,
+    target: Arc<Target>,
     state: Mutex<State>,
+}
+
+/// Program and its device.
+struct Target {
+    program: Program,
+    device: Arc<Device>,
 }
 
 /// Objects of a region on its device. Fields are dropped in this order: kernels before the buffers that they refer to.
 struct State {
     launches: Vec<Launch>,
-    inputs: Vec<Buffer>,
-    outputs: Vec<Buffer>,
+    /// Inputs, then outputs.
+    edges: Vec<BoundEdge>,
     _parts: Vec<Buffer>,
     _arena: Buffer,
     _constants: Vec<Arc<Buffer>>,
-    /// Host memory that the device copies from and to: the tensors of a call may end before a device does that is lost.
-    staging: Staging,
 }
 
-#[derive(Default)]
-struct Staging {
-    inputs: Vec<Vec<u8>>,
-    outputs: Vec<Vec<u8>>,
+/// Input or output with the buffer that the kernels use for it.
+struct BoundEdge {
+    bytes: u64,
+    /// Arguments of launches that stand for it.
+    arguments: Vec<[usize; 2]>,
+    /// Buffer of its own, for tensors in the host's memory.
+    own: Option<Buffer>,
+    /// Host memory that the device copies from and to: the tensors of a call may end before a device does that is lost.
+    staging: Vec<u8>,
+    bound: Bound,
+}
+
+/// Buffer that the arguments of an edge are set to.
+enum Bound {
+    Nothing,
+    Own,
+    /// Part of the buffer with this handle, at an offset.
+    Part(usize, u64, Buffer),
+}
+
+/// Place of a tensor of a call.
+#[derive(Clone, Copy)]
+enum Operand {
+    Host,
+    Device(BufferHandle, u64),
+}
+
+impl Operand {
+    fn of(raw: &Tensor) -> Result<Operand> {
+        if raw.device != space::dlpack_device() {
+            return Ok(Operand::Host);
+        }
+        let buffer = BufferHandle::new(raw.data.cast()).ok_or_else(|| Error::new("expected a buffer, found none"))?;
+        Ok(Operand::Device(buffer, raw.byte_offset))
+    }
+}
+
+impl BoundEdge {
+    fn new(edge: &Edge) -> BoundEdge {
+        let bytes = edge.bytes().unwrap_or(u64::MAX);
+        BoundEdge { bytes, arguments: Vec::new(), own: None, staging: Vec::new(), bound: Bound::Nothing }
+    }
+
+    /// Returns the edge's own buffer, which is made on first use, and its staging memory.
+    fn own(&mut self, device: &Arc<Device>) -> Result<(&Buffer, &mut Vec<u8>)> {
+        if self.own.is_none() {
+            self.own = Some(Buffer::new(device, self.bytes)?);
+        }
+        self.staging.resize(self.bytes as usize, 0);
+        match &self.own {
+            Some(buffer) => Ok((buffer, &mut self.staging)),
+            None => Err(Error::new("expected a buffer, found none")),
+        }
+    }
+
+    /// Sets the arguments of the edge to the buffer of an operand.
+    fn bind(&mut self, operand: Operand, launches: &[Launch], device: &Arc<Device>) -> Result<()> {
+        let bound = match (operand, &self.bound) {
+            (Operand::Host, Bound::Own) => return Ok(()),
+            (Operand::Device(buffer, offset), Bound::Part(known, at, _))
+                if (buffer.as_ptr() as usize, offset) == (*known, *at) =>
+            {
+                return Ok(());
+            }
+            (Operand::Host, _) => {
+                self.own(device)?;
+                Bound::Own
+            }
+            (Operand::Device(buffer, offset), _) => {
+                // SAFETY: the host keeps the buffer until the run has ended, and alone releases it; the part retains it.
+                let whole = unsafe { Buffer::from_handle(device, buffer.as_ptr(), usize::MAX) };
+                let part = whole.part(offset, self.bytes);
+                whole.into_handle();
+                Bound::Part(buffer.as_ptr() as usize, offset, part?)
+            }
+        };
+        let handle = match (&bound, &self.own) {
+            (Bound::Part(_, _, part), _) => part.handle(),
+            (_, Some(own)) => own.handle(),
+            _ => return Err(Error::new("expected a buffer, found none")),
+        };
+        self.arguments.iter().try_for_each(|&[launch, number]| launches[launch].set(number, handle))?;
+        self.bound = bound;
+        Ok(())
+    }
 }
 
 impl ConstantPool {
@@ -88,70 +174,68 @@ impl State {
             }
         }
         let built = Built::build(device, &program.source, setup.cache.as_ref(), setup.services)?;
-        let edges = |edges: &[Edge]| -> Result<Vec<Buffer>> {
-            edges.iter().map(|edge| Buffer::new(device, edge.bytes().unwrap_or(u64::MAX))).collect()
-        };
-        let (inputs, outputs) = (edges(&program.inputs)?, edges(&program.outputs)?);
+        let mut edges: Vec<BoundEdge> = program.inputs.iter().chain(&program.outputs).map(BoundEdge::new).collect();
         let constants: Vec<Arc<Buffer>> =
             program.packed.iter().map(|packed| setup.pool.get(device, packed, setup)).collect::<Result<_>>()?;
         let arena = Buffer::new(device, program.arena)?;
         let parts: Vec<Buffer> =
             program.buffers.iter().map(|part| arena.part(part.offset, part.bytes)).collect::<Result<_>>()?;
-        let handle = |place: &Place| match *place {
-            Place::Input(i) => inputs[i].handle(),
-            Place::Output(i) => outputs[i].handle(),
-            Place::Constant(i) => constants[i].handle(),
-            Place::Work(i) => parts[i].handle(),
-        };
         let mut launches = Vec::new();
-        for launch in &program.launches {
+        for (number, launch) in program.launches.iter().enumerate() {
             let kernel = &program.kernels[launch.kernel];
-            let arguments: Vec<_> = launch.arguments.iter().map(handle).collect();
-            launches.push(Launch::new(&built, &kernel.name, &arguments, launch.global, kernel.local)?);
+            let made = Launch::new(&built, &kernel.name, launch.global, kernel.local)?;
+            for (at, place) in launch.arguments.iter().enumerate() {
+                match *place {
+                    Place::Input(i) => edges[i].arguments.push([number, at]),
+                    Place::Output(i) => edges[program.inputs.len() + i].arguments.push([number, at]),
+                    Place::Constant(i) => made.set(at, constants[i].handle())?,
+                    Place::Work(i) => made.set(at, parts[i].handle())?,
+                }
+            }
+            launches.push(made);
         }
-        let bytes = |edges: &[Edge]| edges.iter().map(|edge| vec![0; edge.bytes().unwrap_or(0) as usize]).collect();
-        let staging = Staging { inputs: bytes(&program.inputs), outputs: bytes(&program.outputs) };
-        Ok(State { launches, inputs, outputs, _parts: parts, _arena: arena, _constants: constants, staging })
+        Ok(State { launches, edges, _parts: parts, _arena: arena, _constants: constants })
     }
 
-    /// Enqueues copies of the inputs, all kernels, and copies of the outputs. Returns the events of the kernels, and the
-    /// last event; events that were enqueued before an error are in `events` too.
-    fn enqueue(&mut self, events: &mut Vec<Event>) -> Result<Option<Event>> {
+    /// Enqueues copies of the inputs in the host's memory, all kernels, and copies of the outputs there. Returns the events of
+    /// the kernels in `kernels`, and the last event.
+    fn enqueue(&mut self, operands: &[Operand], inputs: usize, kernels: &mut Vec<Event>) -> Result<Option<Event>> {
         let mut last = None;
-        for (buffer, data) in self.inputs.iter().zip(&self.staging.inputs) {
+        let on_host = |operand: &Operand| matches!(operand, Operand::Host);
+        for (edge, _) in self.edges.iter().zip(operands).take(inputs).filter(|(_, operand)| on_host(operand)) {
+            let Some(own) = &edge.own else { continue };
             // SAFETY: the staging memory is written before the next run, or never again if the device is lost.
-            events.push(unsafe { buffer.write(data) }?);
+            last = Some(unsafe { own.write(&edge.staging) }?);
         }
         for launch in &self.launches {
-            events.push(launch.enqueue()?);
+            kernels.push(launch.enqueue()?);
         }
-        for (buffer, data) in self.outputs.iter().zip(&mut self.staging.outputs) {
+        for (edge, _) in self.edges.iter_mut().zip(operands).skip(inputs).filter(|(_, operand)| on_host(operand)) {
+            let Some(own) = &edge.own else { continue };
             // SAFETY: the staging memory is read after the last event, or never if the device is lost.
-            events.extend(last.replace(unsafe { buffer.read(data) }?));
+            last = Some(unsafe { own.read(&mut edge.staging) }?);
         }
         Ok(last)
     }
+}
 
-    /// Runs all launches on the staged inputs. Returns the device's times in nanoseconds, by launch.
-    fn run(&mut self, device: &Device, services: &Services) -> Result<Vec<Option<u64>>> {
-        let mut events = Vec::new();
-        let ran = match self.enqueue(&mut events) {
-            Ok(Some(last)) => last.wait(services),
-            Ok(None) => Ok(()),
-            Err(error) => {
-                // What has been enqueued still uses the staging memory.
-                if let Some(last) = events.last().filter(|_| !device.is_lost()) {
-                    let _ = last.wait(services);
-                }
-                Err(error)
-            }
-        };
-        if device.is_lost() {
-            // The device may still copy from and to this memory.
-            std::mem::forget(std::mem::take(&mut self.staging));
+/// Work of a run that goes on after it has returned.
+struct Work {
+    target: Arc<Target>,
+    kernels: Vec<Event>,
+    services: Services,
+    last: Unfinished,
+    reported: AtomicBool,
+}
+
+impl Completion for Work {
+    fn wait(&self, time: Duration) -> Result<bool> {
+        let done = self.last.wait(time)?;
+        if done && !self.reported.swap(true, Ordering::Relaxed) {
+            let kernels = self.kernels.iter().chain([self.last.event()]);
+            self.target.report(kernels, &self.services, [0; 2]);
         }
-        ran?;
-        Ok(events[self.inputs.len()..].iter().take(self.launches.len()).map(Event::nanoseconds).collect())
+        Ok(done)
     }
 }
 
@@ -178,55 +262,116 @@ impl Plan {
     /// Source that the driver does not compile, lack of memory, cancellation, or a device that is lost.
     pub fn new(program: Program, device: &Arc<Device>, setup: &Setup<'_>) -> Result<Plan> {
         let state = Mutex::new(State::new(&program, device, setup)?);
-        Ok(Plan { program, device: device.clone(), state })
+        Ok(Plan { target: Arc::new(Target { program, device: device.clone() }), state })
+    }
+
+    /// Returns the program.
+    pub fn program(&self) -> &Program {
+        &self.target.program
     }
 
     /// Returns the number of bytes that only this plan holds.
     pub fn bytes(&self) -> u64 {
-        let edges: u64 = self.program.inputs.iter().chain(&self.program.outputs).filter_map(Edge::bytes).sum();
+        let program = self.program();
+        let edges: u64 = program.inputs.iter().chain(&program.outputs).filter_map(Edge::bytes).sum();
         // Tensors are staged on the host too.
-        self.program.arena + 2 * edges
+        program.arena + 2 * edges
     }
 
-    /// Runs the program.
+    /// Runs the program. If all tensors are on the device, the work is handed to the host, and goes on.
     ///
     /// # Errors
     /// Tensors of other shapes, cancellation, or a device that is lost.
     pub fn run(&self, call: Call<'_, '_>, services: &Services) -> Result<()> {
         let Call { inputs, outputs, .. } = call;
-        check_shapes("input", inputs.iter().map(TensorRef::shape), &self.program.inputs)?;
-        check_shapes("output", outputs.iter().map(TensorMut::shape), &self.program.outputs)?;
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        self.device.check()?;
-        for (staged, tensor) in state.staging.inputs.iter_mut().zip(inputs) {
-            staged.copy_from_slice(tensor.bytes());
+        let Target { program, device } = &*self.target;
+        check_shapes("input", inputs.iter().map(TensorRef::shape), &program.inputs)?;
+        check_shapes("output", outputs.iter().map(TensorMut::shape), &program.outputs)?;
+        let raw = inputs.iter().map(TensorRef::raw).chain(outputs.iter().map(TensorMut::raw));
+        let operands: Vec<Operand> = raw.map(Operand::of).collect::<Result<_>>()?;
+        let mut guard = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = &mut *guard;
+        device.check()?;
+        for (edge, operand) in state.edges.iter_mut().zip(&operands) {
+            edge.bind(*operand, &state.launches, device)?;
         }
-        let times = state.run(&self.device, services)?;
-        for (staged, tensor) in state.staging.outputs.iter().zip(outputs.iter_mut()) {
-            tensor.bytes_mut().copy_from_slice(staged);
+        let mut copied = [0; 2];
+        for ((edge, operand), tensor) in state.edges.iter_mut().zip(&operands).zip(inputs) {
+            if let Operand::Host = operand {
+                edge.own(device)?.1.copy_from_slice(tensor.bytes());
+                copied[0] += edge.bytes;
+            }
         }
-        drop(state);
-        self.report(&times, services);
+        for (edge, operand) in state.edges.iter_mut().zip(&operands).skip(inputs.len()) {
+            if let Operand::Host = operand {
+                edge.own(device)?;
+                copied[1] += edge.bytes;
+            }
+        }
+        let mut kernels = Vec::new();
+        let enqueued = state.enqueue(&operands, inputs.len(), &mut kernels);
+        if matches!(enqueued, Ok(None)) {
+            drop(guard);
+            return self.hand_over(kernels, services);
+        }
+        let ran = enqueued.and_then(|last| last.map_or(Ok(()), |last| last.wait(services)));
+        if let (Err(_), Some(last), false) = (&ran, kernels.last(), device.is_lost()) {
+            // What has been enqueued still uses the staging memory.
+            let _ = last.wait(services);
+        }
+        if device.is_lost() {
+            // The device may still copy from and to this memory.
+            state.edges.iter_mut().for_each(|edge| std::mem::forget(std::mem::take(&mut edge.staging)));
+        }
+        ran?;
+        for ((edge, operand), tensor) in state.edges[inputs.len()..].iter().zip(&operands[inputs.len()..]).zip(outputs)
+        {
+            if let Operand::Host = operand {
+                tensor.bytes_mut().copy_from_slice(&edge.staging);
+            }
+        }
+        drop(guard);
+        self.target.report(kernels.iter(), services, copied);
         Ok(())
     }
 
-    /// Reports the time of each kernel on the device.
-    fn report(&self, times: &[Option<u64>], services: &Services) {
+    /// Hands the work of kernels to the host; waits for it if the host does not take it.
+    fn hand_over(&self, mut kernels: Vec<Event>, services: &Services) -> Result<()> {
+        let Some(last) = kernels.pop() else { return Ok(()) };
+        let last = last.unfinished()?;
+        let work = Work {
+            target: self.target.clone(),
+            kernels,
+            services: services.clone(),
+            last,
+            reported: AtomicBool::new(false),
+        };
+        let Err(work) = submit(services, work) else { return Ok(()) };
+        work.last.event().wait(services)?;
+        work.wait(INTERVAL).map(|_| ())
+    }
+}
+
+impl Target {
+    /// Reports the time of each kernel on the device, and the bytes that the run has copied in and out.
+    fn report<'e>(&self, kernels: impl Iterator<Item = &'e Event>, services: &Services, copied: [u64; 2]) {
         let program = &self.program;
-        for (launch, time) in program.launches.iter().zip(times) {
-            let Some(time) = time else { continue };
+        let times: Vec<Option<[u64; 2]>> = kernels.map(Event::times).collect();
+        let now = times.iter().flatten().map(|[_, end]| *end).max().unwrap_or(0);
+        for (launch, time) in program.launches.iter().zip(&times) {
+            let Some([begin, end]) = *time else { continue };
             let fields = json!({
                 "region": program.symbol,
                 "kernel": program.kernels[launch.kernel].name,
                 "device": self.device.traits.name,
-                "microseconds": *time as f64 / 1000.0,
+                "microseconds": end.saturating_sub(begin) as f64 / 1000.0,
                 "work_items": launch.global.iter().product::<usize>(),
             });
-            services.event(&launch.name, &fields);
+            services.span(&launch.name, &Span { track: &self.device.traits.name, begin, end, now }, fields);
         }
-        services.counter("opencl.nanoseconds", times.iter().flatten().sum());
-        let bytes = |edges: &[Edge]| edges.iter().filter_map(Edge::bytes).sum();
-        services.counter("opencl.bytes_in", bytes(&program.inputs));
-        services.counter("opencl.bytes_out", bytes(&program.outputs));
+        let time = times.iter().flatten().map(|[begin, end]| end.saturating_sub(*begin)).sum();
+        services.counter("opencl.nanoseconds", time);
+        services.counter("opencl.bytes_in", copied[0]);
+        services.counter("opencl.bytes_out", copied[1]);
     }
 }

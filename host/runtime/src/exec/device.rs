@@ -138,8 +138,6 @@ impl Unfinished {
         for (event, _, region) in self.0.drain(..) {
             let left = end.saturating_duration_since(Instant::now());
             if matches!(event.wait(left), Ok(false)) {
-                // The event belongs to work that goes on.
-                std::mem::forget(event);
                 lost.push(region);
             }
         }

@@ -1,6 +1,7 @@
 //! Errors of the OpenCL library, with what to do about them.
 
 use byoc_plugin_api::Error;
+use byoc_plugin_api::device::DEVICE_LOST;
 use cl3::error_codes::{
     CL_DEVICE_NOT_AVAILABLE, CL_INVALID_BUFFER_SIZE, CL_INVALID_COMMAND_QUEUE, CL_INVALID_CONTEXT,
     CL_MEM_OBJECT_ALLOCATION_FAILURE, CL_OUT_OF_HOST_MEMORY, CL_OUT_OF_RESOURCES, error_text,
@@ -27,7 +28,7 @@ pub fn failed(function: &str, code: i32) -> Error {
     if is_memory(code) {
         error.hint("the device lacks memory: use a smaller batch or model, or close other programs on the device")
     } else if is_lost(code) {
-        error.hint("the device is lost: start the program again, or run it with `--backend none`; the log of the driver may say more")
+        error.code(DEVICE_LOST).hint("the device is lost: start the program again, or run it with `--backend none`; the log of the driver may say more")
     } else {
         error
     }

@@ -27,24 +27,22 @@ impl Launch {
     ///
     /// # Errors
     /// A program without this kernel, or a kernel with other parameters.
-    pub fn new(
-        program: &Program,
-        name: &str,
-        arguments: &[cl_mem],
-        global: [usize; 3],
-        local: [usize; 3],
-    ) -> Result<Launch> {
+    pub fn new(program: &Program, name: &str, global: [usize; 3], local: [usize; 3]) -> Result<Launch> {
         let device = program.device.clone();
         let text = CString::new(name).map_err(|_| Error::new("expected a kernel name without zero bytes"))?;
         let kernel = create_kernel(program.handle, &text)
             .map_err(|code| device.failed(&format!("clCreateKernel {name}"), code))?;
-        let launch = Launch { device, kernel, global, local };
-        for (i, argument) in arguments.iter().enumerate() {
-            // SAFETY: the value is the address of a handle, of the size of a handle.
-            unsafe { set_kernel_arg(kernel, i as u32, size_of::<cl_mem>(), (&raw const *argument).cast()) }
-                .map_err(|code| launch.device.failed(&format!("clSetKernelArg {name}"), code))?;
-        }
-        Ok(launch)
+        Ok(Launch { device, kernel, global, local })
+    }
+
+    /// Sets an argument for launches that are enqueued from now on. The buffer has to live until they have ended.
+    ///
+    /// # Errors
+    /// A parameter that the kernel does not have.
+    pub fn set(&self, number: usize, argument: cl_mem) -> Result<()> {
+        // SAFETY: the value is the address of a handle, of the size of a handle.
+        unsafe { set_kernel_arg(self.kernel, number as u32, size_of::<cl_mem>(), (&raw const argument).cast()) }
+            .map_err(|code| self.device.failed("clSetKernelArg", code))
     }
 
     /// Enqueues the kernel after all commands before it.

@@ -44,6 +44,19 @@ impl Buffer {
         Ok(Buffer { device: device.clone(), handle, bytes: bytes as usize })
     }
 
+    /// Takes over a buffer that [`into_handle`](Buffer::into_handle) gave away.
+    ///
+    /// # Safety
+    /// The handle must be that of a buffer of this device and size, which nobody else releases.
+    pub unsafe fn from_handle(device: &Arc<Device>, handle: cl_mem, bytes: usize) -> Buffer {
+        Buffer { device: device.clone(), handle, bytes }
+    }
+
+    /// Gives the buffer away: it is not released.
+    pub fn into_handle(self) -> cl_mem {
+        std::mem::ManuallyDrop::new(self).handle
+    }
+
     /// Creates a part of a buffer.
     ///
     /// # Errors

@@ -6,6 +6,7 @@
 //! | `memory` | buffers: allocate, free, copy in and out |
 //! | `program` | builds programs, and caches their binaries |
 //! | `launch`, `event` | enqueues without waiting, and waits at the end |
+//! | `space` | memory of the device for tensors between regions |
 //!
 //! A device is opened once per process and shared by all regions. The library is opened at run time: without it,
 //! everything here returns the same error, which names the command that installs one.
@@ -18,17 +19,20 @@ pub mod event;
 pub mod launch;
 pub mod memory;
 pub mod program;
+pub mod space;
 
+use byoc_plugin_api::device::DEVICE_LOST;
 use byoc_plugin_api::{Error, Result};
 use cl3::device::{
-    CL_DEVICE_COMPILER_AVAILABLE, CL_DEVICE_LOCAL_MEM_TYPE, CL_DEVICE_MAX_COMPUTE_UNITS, CL_DEVICE_MAX_MEM_ALLOC_SIZE,
-    CL_DEVICE_MAX_WORK_GROUP_SIZE, CL_DEVICE_MEM_BASE_ADDR_ALIGN, CL_DEVICE_NAME, CL_DEVICE_NATIVE_VECTOR_WIDTH_FLOAT,
-    CL_DEVICE_PARTITION_BY_COUNTS, CL_DEVICE_PARTITION_BY_COUNTS_LIST_END, CL_DEVICE_TYPE, CL_DEVICE_TYPE_ALL,
-    CL_DEVICE_TYPE_CPU, CL_DEVICE_TYPE_GPU, CL_DEVICE_VERSION, CL_DRIVER_VERSION, CL_LOCAL, create_sub_devices,
-    get_device_ids, get_device_info,
+    CL_DEVICE_COMPILER_AVAILABLE, CL_DEVICE_GLOBAL_MEM_SIZE, CL_DEVICE_LOCAL_MEM_TYPE, CL_DEVICE_MAX_COMPUTE_UNITS,
+    CL_DEVICE_MAX_MEM_ALLOC_SIZE, CL_DEVICE_MAX_WORK_GROUP_SIZE, CL_DEVICE_MEM_BASE_ADDR_ALIGN, CL_DEVICE_NAME,
+    CL_DEVICE_NATIVE_VECTOR_WIDTH_FLOAT, CL_DEVICE_PARTITION_BY_COUNTS, CL_DEVICE_PARTITION_BY_COUNTS_LIST_END,
+    CL_DEVICE_TYPE, CL_DEVICE_TYPE_ALL, CL_DEVICE_TYPE_CPU, CL_DEVICE_TYPE_GPU, CL_DEVICE_VERSION, CL_DRIVER_VERSION,
+    CL_LOCAL, create_sub_devices, get_device_ids, get_device_info,
 };
 use cl3::types::{cl_command_queue, cl_context, cl_device_id, cl_device_info};
 use error::failed;
+use serde_json::{Value, json};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -76,6 +80,8 @@ pub struct Device {
     pub max_buffer: u64,
     /// Number of work-items of the largest work-group.
     pub max_group: usize,
+    /// Alignment of parts of buffers in bytes.
+    pub alignment: usize,
     handles: Handles,
     lost: AtomicBool,
 }
@@ -124,6 +130,24 @@ fn part(device: cl_device_id, units: usize) -> Option<cl_device_id> {
 }
 
 impl Device {
+    /// Returns the devices as the host lists them.
+    ///
+    /// # Errors
+    /// No library or no device.
+    pub fn list() -> Result<Vec<Value>> {
+        let found = Found::get()?;
+        let about = |(index, (id, name, kind)): (usize, &(cl_device_id, String, u64))| {
+            let memory = property!(*id, CL_DEVICE_GLOBAL_MEM_SIZE as u64).unwrap_or(0);
+            let about = match kind {
+                kind if kind & CL_DEVICE_TYPE_CPU != 0 => "processor",
+                kind if kind & CL_DEVICE_TYPE_GPU != 0 => "graphics processor",
+                _ => "accelerator",
+            };
+            json!({"id": index.to_string(), "name": name, "memory": memory, "about": about})
+        };
+        Ok(found.devices.iter().enumerate().map(about).collect())
+    }
+
     /// Returns the device that `selector` names: `auto` for the first that is no processor, or the first of all; `cpu`, `gpu`,
     /// or a number in the order of the library. A processor is used with at most this number of threads, if one is given and
     /// the driver divides devices. A device is opened once for each number of threads.
@@ -132,8 +156,7 @@ impl Device {
     /// No library, no device, or none of that name.
     pub fn get(selector: &str, threads: Option<usize>) -> Result<Arc<Device>> {
         static OPENED: Mutex<Vec<((usize, Option<usize>), Arc<Device>)>> = Mutex::new(Vec::new());
-        static FOUND: OnceLock<Result<Found>> = OnceLock::new();
-        let found = FOUND.get_or_init(Found::new).as_ref().map_err(Clone::clone)?;
+        let found = Found::get()?;
         let index = found.select(selector)?;
         let (id, kind) = (found.devices[index].0, found.devices[index].2);
         let units = property!(id, CL_DEVICE_MAX_COMPUTE_UNITS as u32)? as usize;
@@ -175,7 +198,8 @@ impl Device {
         let units = property!(device, CL_DEVICE_MAX_COMPUTE_UNITS as u32)?;
         tracing::debug!("OpenCL device {} ({}), {units} compute units, {traits:?}", traits.name, traits.version);
         let handles = Handles { device, context, queue };
-        Ok(Device { traits, max_buffer, max_group, handles, lost: AtomicBool::new(false) })
+        let alignment = (alignment as usize).div_ceil(8).next_power_of_two();
+        Ok(Device { traits, max_buffer, max_group, alignment, handles, lost: AtomicBool::new(false) })
     }
 
     /// Tests whether the device has been marked as lost.
@@ -199,7 +223,20 @@ impl Device {
             return Ok(());
         }
         Err(Error::new(format!("OpenCL device {} is lost: an earlier run did not end or failed", self.traits.name))
+            .code(DEVICE_LOST)
             .hint("start the program again, or run it with `--backend none`"))
+    }
+
+    /// Checks the status of a command that has ended.
+    fn ended(&self, code: i32) -> Result<()> {
+        if code >= 0 {
+            return Ok(());
+        }
+        // The context of a failed command is not usable on most drivers; a lack of memory passes.
+        if !error::is_memory(code) {
+            self.lose();
+        }
+        Err(failed("clSetEventCallback", code))
     }
 
     /// Converts a code to an error, and marks the device as lost if the code says so.
@@ -222,6 +259,12 @@ unsafe impl Send for Found {}
 unsafe impl Sync for Found {}
 
 impl Found {
+    /// Returns the devices, which are discovered once.
+    fn get() -> Result<&'static Found> {
+        static FOUND: OnceLock<Result<Found>> = OnceLock::new();
+        FOUND.get_or_init(Found::new).as_ref().map_err(Clone::clone)
+    }
+
     fn new() -> Result<Found> {
         let describe = |device: cl_device_id| {
             Ok((device, text(device, CL_DEVICE_NAME)?, property!(device, CL_DEVICE_TYPE as u64)?))
