@@ -31,7 +31,7 @@ pub struct Tap {
 /// Sums of products over an index space of batch dimensions, rows and one dimension of columns.
 #[derive(Clone, Debug)]
 pub struct Contraction {
-    /// What follows the sums.
+    /// Operators after the sums, and stores.
     pub body: Body,
     /// Number of batch dimensions.
     pub batch: usize,
@@ -64,7 +64,7 @@ impl Tile {
     fn choose(rows: i64, columns: i64, native: i64) -> Tile {
         let registers = if native >= 16 { 32 } else { 16 };
         let mut best: Option<(i64, Tile)> = None;
-        for width in [16, 8, 4].into_iter().filter(|&width| width <= native.max(4)) {
+        for width in [4, 8, 16].into_iter().filter(|&width| width <= native.max(4)) {
             for vectors in 1..=3 {
                 let most = ((registers - vectors - 2) / vectors).min(12).min(rows);
                 for tile_rows in (most - 4).max(1)..=most {

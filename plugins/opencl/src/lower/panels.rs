@@ -4,7 +4,8 @@ use super::{Lowering, Result, Storage};
 use crate::kernel::{KernelText, address};
 use crate::pack::{Loop, Packing};
 use crate::program::Place;
-use byoc_plugin_api::DType;
+use byoc_plugin_api::{DType, RefusalCode};
+use byoc_plugin_support::refusal::refuse;
 use byoc_plugin_support::view::View;
 
 /// Operand that is packed into panels of columns.
@@ -35,6 +36,12 @@ impl Operand {
 impl Lowering<'_, '_> {
     /// Packs an operand into panels of `width` columns. Returns its place.
     pub fn panels(&mut self, b: &Operand, width: i64) -> Result<Place> {
+        let batches: i64 = b.outer.iter().map(|step| step.0).product();
+        let elements = [b.depth(), batches, b.panels(width), width].into_iter().try_fold(1i64, i64::checked_mul);
+        if elements.is_none_or(|elements| elements > i64::from(i32::MAX)) {
+            let detail = format!("expected an operand of at most 2^31 elements in panels of {width}, found more");
+            return refuse(RefusalCode::ResourceLimit, detail);
+        }
         let unsigned = |loops: &[(i64, i64)]| -> Option<Vec<Loop>> {
             loops.iter().map(|&(size, stride)| Some((size as u64, u64::try_from(stride).ok()?))).collect()
         };

@@ -24,7 +24,7 @@ pub enum Reduction {
 
 /// Windows over an index space of batches, pixels and channels.
 pub struct Window {
-    /// What follows the reduction. The index space is `[batch, pixels.., channel]`.
+    /// Operators after the reduction, and stores. The index space is `[batch, pixels.., channel]`.
     pub body: Body,
     /// Data.
     pub storage: Storage,
