@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /* byoc_json.h: reader of JSON texts, as they cross in byoc_plugin.h. Optional; any other JSON library works as well.
  *
  * A byoc_json is a position in a text: nothing is allocated or freed, and the text must outlive it. A missing value is

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /* byoc_plugin.h: a backend for byoc in C or C++.
  *
  * A plugin is a shared library that exports one function, byoc_plugin_entry. A C compiler is sufficient to build one:
@@ -16,12 +17,19 @@
  *   is copied before that function returns, unless its comment says otherwise.
  * - An entry returns BYOC_OK, or another status after it has called `fail` with a message for the user. Its result is
  *   passed to a function of the host, together with the entry's `call`.
- * - New fields are added at the end of a structure. It begins with its size, as known to the side that fills it in: set
- *   `struct_size` in structures that you fill in, and check it (BYOC_HAS) before you read a field that was added after
- *   version 1. Fields past the end count as NULL or 0.
+ * - Set `struct_size` in structures that you fill in, and check it (BYOC_HAS) before you read a field that was added
+ *   after the first release of this file; its comment says so.
  * - Entries may be called from several threads at once, also on the same object. Keep the state of a run in its
  *   workspace.
  * - No exception or longjmp may leave an entry: C++ catches everything before it returns.
+ *
+ * The promise:
+ *
+ * A host loads every plugin whose BYOC_ABI is between 1 and the host's own. Within a version, nothing is removed and
+ * nothing changes its meaning: a structure grows at its end only and begins with its size, fields beyond the end of a
+ * shorter structure count as NULL or 0, and fields beyond the end known to the reader are ignored. In a shorter
+ * byoc_plugin, a missing name is that of the file and a missing version is "0"; `init` is required. What is deprecated
+ * keeps working.
  */
 #ifndef BYOC_PLUGIN_H
 #define BYOC_PLUGIN_H
@@ -33,8 +41,11 @@
 extern "C" {
 #endif
 
-/* Version of this file. A host rejects a plugin of another version and names both. */
+/* Version of this file. A host loads plugins of every version from 1 to its own, and rejects others with both numbers. */
 #define BYOC_ABI 1u
+
+/* Size of a buffer for the digest of a constant, in characters: 64 hexadecimal digits and a NUL. */
+#define BYOC_DIGEST_SIZE 65
 
 /* Tests that a structure is long enough to have a field: BYOC_HAS(host, cancelled). */
 #define BYOC_HAS(pointer, field)                                                                                      \
@@ -128,6 +139,9 @@ typedef struct byoc_candidate {
 #define BYOC_UNAVAILABLE "Unavailable"
 #define BYOC_NOT_PROFITABLE "NotProfitable"
 
+/* Code of an error, for `fail_with`: the work was cancelled by the host. */
+#define BYOC_CANCELLED "Cancelled"
+
 /* Region to compile. */
 typedef struct byoc_region {
     size_t struct_size;
@@ -204,12 +218,14 @@ typedef struct byoc_run {
 typedef struct byoc_executable {
     size_t struct_size;
     /* Plans a run for these input dimensions: call `output` for each output in order, then `prepared` if there is a
-     * workspace or a plan. The host caches the result for recently used dimensions. */
+     * workspace or a plan. The host keeps the results for the dimensions that were used last, see "plan.release". */
     int32_t (*prepare)(void *self, byoc_call *call, const byoc_dims *inputs, size_t count);
     /* Computes the outputs. It should not allocate. */
     int32_t (*run)(void *self, byoc_call *call, const byoc_run *run);
-    /* As in byoc_codegen. The host asks "plan.release" with {"plan": 7} when no further run will use that plan: free
-     * its resources, and return BYOC_OK. */
+    /* As in byoc_codegen. The host asks "plan.release" with {"plan": 7} when no further run will use that plan, unless
+     * `prepare` returns it again: free its resources, and return BYOC_OK. A model keeps the plans of 64 sets of
+     * dimensions, or of one per region if it has more regions, and 256 MiB of what they declare. Plans of regions
+     * whose dimensions are all known live as long as the region, whose `release` ends every plan. */
     int32_t (*query)(void *self, byoc_call *call, const char *key, const void *data, size_t size);
     /* Frees `self`, which the host no longer uses. May be called on any thread. NULL: nothing to do. */
     void (*release)(void *self);
@@ -272,7 +288,8 @@ struct byoc_host {
     /* Fills in a tensor over the constant's memory, which is valid as long as the handle. The first access may read a
      * file. */
     void (*constant_tensor)(const byoc_constant *constant, byoc_tensor *tensor);
-    /* Writes the digest of dtype, shape and bytes (hexadecimal, with a NUL) and returns its length, as snprintf does. */
+    /* Writes the digest of dtype, shape and bytes (hexadecimal, with a NUL) and returns its length, as snprintf does:
+     * at most BYOC_DIGEST_SIZE - 1. */
     size_t (*constant_digest)(const byoc_constant *constant, char *text, size_t size);
     /* Adds a reference, for a plugin that keeps the constant. */
     const byoc_constant *(*constant_retain)(const byoc_constant *constant);
@@ -307,6 +324,18 @@ struct byoc_host {
     /* Returns a service that was added after version 1: its type is given in its documentation, and it is valid for the
      * life of the process. NULL if this host does not have it. */
     void *(*get_service)(const byoc_host *host, const char *name);
+
+    /* Added after the first release of this file: check BYOC_HAS(host, ...) before the use of one. */
+
+    /* As `fail`, with a kind of failure: a code of a refusal, BYOC_CANCELLED, or NULL for none. */
+    void (*fail_with)(byoc_call *call, const char *code, const char *message, const char *hint);
+    /* Writes the constant's name in the model, which may be empty, with a NUL, and returns its length, as snprintf
+     * does. */
+    size_t (*constant_name)(const byoc_constant *constant, char *text, size_t size);
+    /* As `parallel_for`, with the number of the worker that calls `task`, below `num_threads`. No two calls of
+     * one loop with the same worker overlap, so that a worker may own a part of the workspace. */
+    int32_t (*parallel_for_workers)(byoc_call *call, size_t count,
+                                    void (*task)(void *context, size_t worker, size_t index), void *context);
 };
 
 /* -- The library --------------------------------------------------------------------------------------------------- */
@@ -314,7 +343,7 @@ struct byoc_host {
 /* Plugin. Belongs to the plugin; must live as long as the library. */
 typedef struct byoc_plugin {
     uint32_t abi;         /* BYOC_ABI; the first field in every version */
-    uint32_t struct_size; /* sizeof(byoc_plugin) */
+    uint32_t struct_size; /* sizeof(byoc_plugin); the second field in every version */
     const char *name;     /* letters, digits, _ and - */
     const char *version;
     /* Registers code generators and loaders. `path` is the library's file, `options` a JSON object with

@@ -59,6 +59,9 @@ impl<S: ConstantSource> ConstantAbi for ExportedConstant<S> {
 }
 
 impl Constant {
+    /// Maximum length of a [digest](Constant::digest), in characters.
+    pub const DIGEST_LENGTH: usize = 64;
+
     /// Creates a handle to `source`.
     pub fn new(name: &str, dtype: DType, shape: &[usize], source: impl ConstantSource) -> Constant {
         let source = ConstantAbi_TO::from_value(ExportedConstant(source), TD_Opaque);
@@ -95,8 +98,8 @@ impl Constant {
         TensorRef::new(self.dtype(), self.shape(), self.bytes())
     }
 
-    /// Returns the digest of dtype, shape and bytes: constants with equal digests are equal. Suitable as a cache key
-    /// for packed copies.
+    /// Returns the digest of dtype, shape and bytes, at most [`DIGEST_LENGTH`](Constant::DIGEST_LENGTH) hexadecimal
+    /// digits: constants with equal digests are equal. Suitable as a cache key for packed copies.
     pub fn digest(&self) -> String {
         self.inner.source.digest().into()
     }

@@ -11,6 +11,9 @@
 //! A dimension is a number, the name of a symbolic dimension, or null. A value is `[node, output]`. Floats without a
 //! JSON representation are `{"float": "nan"}`, `"inf"` or `"-inf"`; every other float is written with a decimal point
 //! or an exponent.
+//!
+//! All attributes are present. The attribute `padding` has one form in the graphs of the host: two integers per spatial
+//! axis, those before all axes and then those after all axes, `[top, left, bottom, right]` for an image.
 
 use crate::dtype::DType;
 use crate::error::{Error, Result};

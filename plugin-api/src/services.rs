@@ -19,7 +19,7 @@ use std::ffi::c_void;
 use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use tracing::Level;
 
 /// Services that the host implements.
@@ -158,6 +158,33 @@ impl Services {
             Some(first_error) => Err(first_error),
             None => result.into_result(),
         }
+    }
+
+    /// Variant of [`parallel_for`](Services::parallel_for) whose task also gets the number of the worker that calls it,
+    /// below [`num_threads`](Services::num_threads). No two calls of one loop with the same worker
+    /// overlap, so that a worker may own a part of the workspace.
+    ///
+    /// # Errors
+    /// As for [`parallel_for`](Services::parallel_for).
+    pub fn parallel_for_workers(&self, count: usize, task: impl Fn(usize, usize) + Sync) -> Result<()> {
+        let next = AtomicUsize::new(0);
+        let failed = AtomicBool::new(false);
+        // A worker is a task of `parallel_for` that takes indices until none is left; a host that runs the tasks one
+        // after the other leaves all indices to the first.
+        self.try_parallel_for(self.num_threads().max(1).min(count), |worker| {
+            while !failed.load(Ordering::Relaxed) {
+                let index = next.fetch_add(1, Ordering::Relaxed);
+                if index >= count {
+                    break;
+                }
+                guard(|| {
+                    task(worker, index);
+                    Ok(())
+                })
+                .inspect_err(|_| failed.store(true, Ordering::Relaxed))?;
+            }
+            Ok(())
+        })
     }
 
     /// Records an event in the trace. `fields` is a JSON object.

@@ -3,7 +3,7 @@
 use crate::common::{TestHost, add_relu, constant, single};
 use byoc_plugin_api::{
     AttrValue, Call, Candidate, CandidateKind, DType, Error, Executable, Graph, LoadRequest, Loader, OutputDims,
-    Region, Services, TensorMut, TensorRef, TensorType, ValueRef, Verdict, host,
+    RefusalCode, Region, Services, TensorMut, TensorRef, TensorType, ValueRef, Verdict, host,
 };
 use host::{Rejection, code};
 use proptest::prelude::*;
@@ -104,10 +104,20 @@ fn compile_time() {
     let error = compile("fails").unwrap_err();
     assert_eq!(error.hint, "paint it");
     assert_error(error, "compile", "the region is too red");
+    let error = compile("coded").unwrap_err();
+    assert_eq!((error.code.as_str(), error.hint.as_str()), (RefusalCode::ResourceLimit.as_str(), "wait"));
+    assert_error(error, "compile", "two queues of one");
     let error = compile("metadata").unwrap_err();
     assert!(error.message.starts_with("compiled: expected a JSON object as metadata: "), "{error}");
     test_host.cancelled.store(true, Ordering::Relaxed);
-    assert_error(compile("f").unwrap_err(), "compile", "given up");
+    let error = compile("f").unwrap_err();
+    assert_eq!(error.code, Error::CANCELLED);
+    assert_error(error, "compile", "given up");
+    assert_eq!(
+        compile("coded").unwrap_err().code,
+        RefusalCode::ResourceLimit.as_str(),
+        "the plugin's own code remains"
+    );
 
     assert_eq!(codegen.query("echo", b"a\0b").unwrap().unwrap(), b"a\0b");
     assert_eq!(codegen.query("other", b"").unwrap(), None);
@@ -128,7 +138,7 @@ fn loaded(
 fn run_time() {
     let (plugin, test_host, services) = everything();
     let loader = plugin.loader("everything").unwrap();
-    let (weights, dropped) = constant("w", &[4], &[1.0, 2.0, 3.0, 4.0]);
+    let (weights, dropped) = constant("wé.1", &[4], &[1.0, 2.0, 3.0, 4.0]);
     let graph = single("f", "nn.relu", &[4]);
     let executable = loaded(&loader, &services, "f", std::slice::from_ref(&weights), &graph).unwrap();
     drop(weights);
@@ -149,7 +159,9 @@ fn run_time() {
     assert_eq!((output, dims), (floats(&[1.0, 2.0, 6.0, 8.0]), [3]), "the result has three elements");
     let recorded = test_host.recorded.lock().unwrap();
     let digest = "[1.0, 2.0, 3.0, 4.0]";
-    assert_eq!(recorded.events, [("ran".to_owned(), json!({ "digest": digest.len(), "threads": 4 }))]);
+    // The buffer has room for three characters and the NUL; a name is not cut inside of one.
+    let facts = json!({ "digest": digest.len(), "name": ["wé", 5], "calls": 4, "threads": 4 });
+    assert_eq!(recorded.events, [("ran".to_owned(), facts)]);
     assert_eq!(recorded.counters["runs"], 2);
     assert_eq!(
         recorded.lines,
@@ -251,16 +263,22 @@ fn rejects_unusable_c_plugins() {
             "expected version 1 of byoc_plugin.h, found version 9",
         ),
         (
-            code::LAYOUT,
-            "BYOC_ABI, 16, \"mine\", \"1\", init",
+            code::VERSION,
+            "0, sizeof(byoc_plugin), \"mine\", \"1\", init",
             "return 0;",
-            "expected a byoc_plugin of 32 bytes for version 1, found 16 bytes",
+            "expected version 1 of byoc_plugin.h, found version 0",
+        ),
+        (
+            code::LAYOUT,
+            "BYOC_ABI, 7, \"mine\", \"1\", init",
+            "return 0;",
+            "byoc_plugin.struct_size: expected at least 8, found 7",
         ),
         (
             code::INIT,
-            "BYOC_ABI, sizeof(byoc_plugin), NULL, \"1\", init",
+            "BYOC_ABI, offsetof(byoc_plugin, init), \"mine\", \"1\", init",
             "return 0;",
-            "byoc_plugin.name: expected a string, found NULL",
+            "byoc_plugin.init: expected a function, found NULL",
         ),
         (
             code::INIT,
@@ -298,6 +316,36 @@ fn rejects_unusable_c_plugins() {
         let unused = "static void *unused(void) { return (void *)init; }";
         let rejection = build_and_reject("c", &format!("{text}\n__attribute__((used)) {unused}"));
         assert_eq!((rejection.code, rejection.reason.as_str()), (code, reason));
+    }
+}
+
+/// Tests that a table without texts, or longer than this version's, is as good as any.
+#[test]
+fn fills_in_what_a_table_lacks() {
+    for (table, name, version) in [
+        ("BYOC_ABI, sizeof(byoc_plugin), NULL, NULL, init", "a", "0"),
+        ("BYOC_ABI, sizeof(byoc_plugin) + 64, \"mine\", \"2\", init", "mine", "2"),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let library = build(folder.path(), "c", &plugin(table, "return call == NULL;"));
+        let loaded = host::load(&library, &Services::new(TestHost::default())).unwrap();
+        assert_eq!((loaded.name.as_str(), loaded.version.as_str()), (name, version), "{table}");
+    }
+}
+
+/// Tests that header, guide and loader make the same promise, word for word.
+#[test]
+fn promise_is_the_same_everywhere() {
+    let words = |path: &str| -> String {
+        let text = std::fs::read_to_string(byoc_test_support::workspace().join(path)).unwrap();
+        let lines = text.lines().map(|line| line.trim_start_matches(['/', '!', '*', ' ', '>']));
+        lines.flat_map(str::split_whitespace).collect::<Vec<_>>().join(" ").replace('`', "")
+    };
+    let header = words("plugin-api/include/byoc_plugin.h");
+    let begin = header.find("A host loads every plugin whose BYOC_ABI").unwrap();
+    let end = begin + header[begin..].find("keeps working.").unwrap() + "keeps working.".len();
+    for path in ["docs/writing-a-backend.md", "plugin-api/src/host/c/load.rs"] {
+        assert!(words(path).contains(&header[begin..end]), "not in {path}: {}", &header[begin..end]);
     }
 }
 

@@ -75,6 +75,32 @@ fn runs_every_task_once_and_returns_the_first_failure() {
     assert!(error.location.contains("tests/boundary/services.rs:"), "{}", error.location);
 }
 
+#[test]
+fn worker_runs_one_task_at_a_time() {
+    let services = Services::new(TestHost::default());
+    for count in [0, 1, 3, 4, 1000] {
+        let calls: Vec<AtomicUsize> = (0..count).map(|_| AtomicUsize::new(0)).collect();
+        let busy: Vec<AtomicUsize> = (0..services.num_threads()).map(|_| AtomicUsize::new(0)).collect();
+        services
+            .parallel_for_workers(count, |worker, index| {
+                assert_eq!(busy[worker].fetch_add(1, Ordering::SeqCst), 0, "worker {worker} runs two tasks");
+                calls[index].fetch_add(1, Ordering::Relaxed);
+                busy[worker].fetch_sub(1, Ordering::SeqCst);
+            })
+            .unwrap();
+        assert!(calls.iter().all(|count| count.load(Ordering::Relaxed) == 1), "{count}");
+    }
+    let error = services.parallel_for_workers(100, |_, index| assert!(index != 7, "seven")).unwrap_err();
+    assert_eq!((error.message.as_str(), error.panicked), ("seven", true));
+    // A host whose loop runs inline leaves all indices to the first worker.
+    let seen = AtomicUsize::new(0);
+    let error = Services::new(BrokenHost).parallel_for_workers(9, |worker, _| {
+        assert_eq!(worker, 0);
+        seen.fetch_add(1, Ordering::Relaxed);
+    });
+    assert_eq!((seen.into_inner(), error.unwrap_err().message.as_str()), (9, "in parallel_for"));
+}
+
 /// Host that panics in every service.
 struct BrokenHost;
 

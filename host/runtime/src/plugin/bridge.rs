@@ -217,7 +217,11 @@ impl<'a> GraphBuilder<'a> {
                         let params = Params::new(op::get(operator), &call.attrs);
                         let kind = api::NodeKind::Op(params.def().name.into());
                         let mut node = api::Node::new(kind, inputs, outputs);
-                        node.attrs = attrs_to_api(params.all());
+                        let rank = node.outputs.first().map_or(0, |ty| ty.dims.len());
+                        node.attrs = attrs_to_api(params.all().map(|(key, value)| match key {
+                            "padding" => (key, spatial_padding(&params, rank)),
+                            _ => (key, value),
+                        }));
                         self.push(node, id)
                     }
                     Callee::Expr(callee) => {
@@ -241,6 +245,20 @@ impl<'a> GraphBuilder<'a> {
             Expr::RefNew(_) | Expr::RefRead(_) | Expr::RefWrite { .. } => return Err(not_data_flow("a reference")),
         })
     }
+}
+
+/// Returns the attribute `padding` in its one form at the boundary: the values before all spatial axes, then those after
+/// all of them. `rank` is that of the result.
+fn spatial_padding(params: &Params<'_>, rank: usize) -> ir::AttrValue {
+    let layout = ["data_layout", "layout"].map(|name| params.string(name)).concat();
+    // The spatial axes are those besides batch and channels; a lower-case letter is the inner part of a split axis.
+    let axes = match layout.chars().filter(|c| c.is_ascii_uppercase() && !matches!(c, 'N' | 'C')).count() {
+        0 => rank.saturating_sub(2),
+        axes => axes,
+    };
+    let pads = params.padding(axes);
+    let (before, after) = (pads.iter().map(|pair| pair.0), pads.iter().map(|pair| pair.1));
+    ir::AttrValue::ints(before.chain(after))
 }
 
 fn not_data_flow(construct: &str) -> Box<Diagnostic> {
@@ -486,5 +504,41 @@ struct Handle(api::Constant);
 impl AsRef<[u8]> for Handle {
     fn as_ref(&self) -> &[u8] {
         self.0.bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the padding in the graph of one call.
+    fn exported(name: &str, shapes: &[&[usize]], attrs: &[(&str, ir::AttrValue)]) -> Vec<i64> {
+        let mut builder = Builder::default();
+        let types = shapes.iter().map(|shape| ir::Type::tensor(tensor::DType::F32, shape));
+        let args: Vec<ExprId> = types.enumerate().map(|(i, ty)| builder.var(format!("x{i}").as_str(), ty)).collect();
+        let attrs = Attrs::new(attrs.iter().map(|(key, value)| (*key, value.clone())));
+        let root = builder.op(name, &args, attrs).unwrap();
+        let graph = subgraph(&builder.module, "f", &args, &[root], &[], &mut ConstantTable::default()).unwrap();
+        graph.operators()[0].1.ints("padding").unwrap()
+    }
+
+    /// Tests that every form in which Relay writes padding has one form in a graph.
+    #[test]
+    fn padding_has_one_form() {
+        let ints = |values: &[i64]| ir::AttrValue::from(values);
+        let conv =
+            |padding: ir::AttrValue| exported("nn.conv2d", &[&[1, 2, 9, 9], &[4, 2, 3, 3]], &[("padding", padding)]);
+        assert_eq!(conv(ir::AttrValue::Int(1)), [1, 1, 1, 1]);
+        assert_eq!(conv(ints(&[1])), [1, 1, 1, 1]);
+        assert_eq!(conv(ints(&[1, 2])), [1, 2, 1, 2]);
+        assert_eq!(conv(ints(&[0, 1, 2, 3])), [0, 1, 2, 3]);
+        assert_eq!(exported("nn.conv2d", &[&[1, 2, 9, 9], &[4, 2, 3, 3]], &[]), [0; 4]);
+        let pool = |name: &str, shape: &[usize], attrs: &[(&str, ir::AttrValue)]| exported(name, &[shape], attrs);
+        let layout = ("layout", ir::AttrValue::from("NCHW8c"));
+        let window = ("pool_size", ints(&[3, 3]));
+        let blocked = pool("nn.max_pool2d", &[1, 1, 9, 9, 8], &[layout, window, ("padding", ints(&[1]))]);
+        assert_eq!(blocked, [1; 4], "the inner part of a split axis is no spatial axis");
+        let line = [("pool_size", ints(&[3])), ("padding", ints(&[1])), ("layout", ir::AttrValue::from("NWC"))];
+        assert_eq!(pool("nn.max_pool1d", &[1, 9, 2], &line), [1, 1]);
     }
 }

@@ -47,6 +47,8 @@ type ReferencePtr = *mut CReference;
 /// Optional `query` entry.
 type Query = Option<unsafe extern "C" fn(SelfPtr, CallPtr, Text, *const c_void, usize) -> i32>;
 type Release = Option<unsafe extern "C" fn(SelfPtr)>;
+/// Task of `parallel_for_workers`: context, worker, index.
+pub type WorkerTask = unsafe extern "C" fn(SelfPtr, usize, usize);
 
 pub use super::handles::{CConstant, CReference};
 
@@ -182,6 +184,9 @@ structures! {
         reference_run: unsafe extern "C" fn(*const CReference, CallPtr, *const Run) -> i32,
         reference_release: unsafe extern "C" fn(ReferencePtr),
         get_service: unsafe extern "C" fn(HostPtr, Text) -> *mut c_void,
+        fail_with: unsafe extern "C" fn(CallPtr, Text, Text, Text),
+        constant_name: unsafe extern "C" fn(ConstantPtr, *mut c_char, usize) -> usize,
+        parallel_for_workers: unsafe extern "C" fn(CallPtr, usize, Option<WorkerTask>, SelfPtr) -> i32,
     }
 
     /// `byoc_plugin`.
@@ -217,14 +222,29 @@ pub unsafe fn read<T: SizeTagged>(from: *const T) -> Option<T> {
     }
     // SAFETY: such a structure begins with its size.
     let size = unsafe { from.cast::<usize>().read() };
-    if size < size_of::<usize>() {
-        return None;
-    }
+    // SAFETY: by the caller's contract and that of `SizeTagged`.
+    (size >= size_of::<usize>()).then(|| unsafe { padded(from, size) })
+}
+
+/// Copies the table of a library, with zeros for the fields beyond `size`.
+///
+/// # Safety
+/// `from` must point to the first `size` bytes of a `Plugin`.
+pub unsafe fn read_plugin(from: *const Plugin, size: usize) -> Plugin {
+    // SAFETY: by the caller's contract; zeros are a `Plugin` without texts and functions.
+    unsafe { padded(from, size) }
+}
+
+/// Copies the first `size` bytes of a structure, or all of it, and fills the rest with zeros.
+///
+/// # Safety
+/// `from` must point to `size` bytes, and all bits zero must be a valid `T`.
+unsafe fn padded<T: Copy>(from: *const T, size: usize) -> T {
     let mut value = std::mem::MaybeUninit::<T>::zeroed();
     // SAFETY: copies no more bytes than both structures have; all bits zero are a valid `T`.
     unsafe {
         std::ptr::copy_nonoverlapping(from.cast::<u8>(), value.as_mut_ptr().cast::<u8>(), size.min(size_of::<T>()));
-        Some(value.assume_init())
+        value.assume_init()
     }
 }
 
@@ -288,8 +308,9 @@ mod tests {
             }
             text += "    printf(\"\\n\");\n";
         }
-        let constants = "BYOC_ABI, BYOC_OK, BYOC_ERROR, BYOC_UNKNOWN_KEY, BYOC_PENDING, (unsigned)BYOC_ONE_RUN";
-        text += &format!("    printf(\"%u %d %d %d %d %u\\n\", {constants});\n    return 0;\n}}\n");
+        let constants = "BYOC_ABI, BYOC_OK, BYOC_ERROR, BYOC_UNKNOWN_KEY, BYOC_DIGEST_SIZE, BYOC_CANCELLED, BYOC_PENDING, \
+                         (unsigned)BYOC_ONE_RUN";
+        text += &format!("    printf(\"%u %d %d %d %d %s %d %u\\n\", {constants});\n    return 0;\n}}\n");
         text
     }
 
@@ -312,7 +333,8 @@ mod tests {
             assert!(built.status.success(), "{compiler}:\n{}", String::from_utf8_lossy(&built.stderr));
             let printed = Command::new(&binary).output().unwrap().stdout;
             let printed = String::from_utf8(printed).unwrap();
-            let constants = format!("{ABI} {OK} {ERROR} {UNKNOWN_KEY} {PENDING} {ONE_RUN}");
+            let (digest, cancelled) = (crate::Constant::DIGEST_LENGTH + 1, crate::Error::CANCELLED);
+            let constants = format!("{ABI} {OK} {ERROR} {UNKNOWN_KEY} {digest} {cancelled} {PENDING} {ONE_RUN}");
             layout.push(constants);
             assert_eq!(printed.lines().collect::<Vec<_>>(), layout, "{compiler}");
             layout.pop();

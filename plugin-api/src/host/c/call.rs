@@ -88,8 +88,9 @@ impl<'a> CallState<'a> {
                     let hint = "call call->host->fail with a message before returning an error status";
                     Error::new(format!("status {status}, but `fail` was not called")).hint(hint)
                 });
-                // `fail` takes no code; a failure after cancellation counts as cancelled.
-                Err(if self.host.services.cancelled() { error.code(Error::CANCELLED) } else { error })
+                // `fail` takes no code; a failure without one after cancellation counts as cancelled.
+                let cancelled = error.code.is_empty() && self.host.services.cancelled();
+                Err(if cancelled { error.code(Error::CANCELLED) } else { error })
             }
         }
     }

@@ -4,7 +4,7 @@ use super::abi::{self, ERROR, OK};
 use super::call::{CallState, HostTable, in_call};
 use super::foreign;
 use super::handles::{
-    CConstant, CReference, constant_digest, constant_release, constant_retain, constant_tensor, guarded,
+    CConstant, CReference, constant_digest, constant_name, constant_release, constant_retain, constant_tensor, guarded,
     reference_release,
 };
 use super::objects::{CCodegen, CExecutable, CLoader};
@@ -57,6 +57,9 @@ pub fn host_table(services: &Services) -> Arc<HostTable> {
         reference_run,
         reference_release,
         get_service,
+        fail_with,
+        constant_name,
+        parallel_for_workers,
     };
     Arc::new(HostTable { table, services: services.clone() })
 }
@@ -74,15 +77,18 @@ fn required(from: *const c_char, name: &str) -> Result<String, String> {
     read_text(from).ok_or_else(|| format!("{name}: expected a string, found NULL"))
 }
 
+/// Copies a structure of the plugin, which `name` describes in a message.
+fn sized<T: abi::SizeTagged>(from: *const T, name: &str) -> Result<T, String> {
+    // SAFETY: the plugin's structure is as long as its `struct_size`.
+    unsafe { abi::read(from) }.ok_or_else(|| format!("expected {name} with a struct_size"))
+}
+
 /// Returns a list of the plugin as a slice. Messages begin with `name`.
-///
-/// # Safety
-/// `data` must point at `count` items unless `count` is 0.
-unsafe fn list<'a, T>(data: *const T, count: usize, name: &str) -> Result<&'a [T], String> {
+fn list<'a, T>(data: *const T, count: usize, name: &str) -> Result<&'a [T], String> {
     match (data.is_null(), count) {
         (_, 0) => Ok(&[]),
         (true, count) => Err(format!("{name}: expected {count} items, found NULL")),
-        // SAFETY: by the caller's contract.
+        // SAFETY: the header requires that a list has as many items as its count says.
         (false, count) => Ok(unsafe { std::slice::from_raw_parts(data, count) }),
     }
 }
@@ -90,10 +96,9 @@ unsafe fn list<'a, T>(data: *const T, count: usize, name: &str) -> Result<&'a [T
 /// Returns a list of the plugin as a mutable slice; see [`list`].
 ///
 /// # Safety
-/// As for [`list`]; no other reference to the items may exist meanwhile.
+/// No other reference to the items may exist meanwhile.
 unsafe fn list_mut<'a, T>(data: *mut T, count: usize, name: &str) -> Result<&'a mut [T], String> {
-    // SAFETY: by the caller's contract.
-    unsafe { list(data, count, name) }?;
+    list(data, count, name)?;
     match count {
         0 => Ok(&mut []),
         // SAFETY: by the caller's contract.
@@ -104,6 +109,15 @@ unsafe fn list_mut<'a, T>(data: *mut T, count: usize, name: &str) -> Result<&'a 
 unsafe extern "C" fn fail(call: *mut abi::Call, message: *const c_char, hint: *const c_char) {
     in_call(call, "fail", |state| {
         let error = Error::new(read_text(message).unwrap_or_default()).hint(read_text(hint).unwrap_or_default());
+        state.with_answers(|answers| answers.failure = Some(error));
+        Ok(())
+    });
+}
+
+unsafe extern "C" fn fail_with(call: *mut abi::Call, code: *const c_char, message: *const c_char, hint: *const c_char) {
+    in_call(call, "fail_with", |state| {
+        let error = Error::new(read_text(message).unwrap_or_default()).hint(read_text(hint).unwrap_or_default());
+        let error = error.code(&read_text(code).unwrap_or_default());
         state.with_answers(|answers| answers.failure = Some(error));
         Ok(())
     });
@@ -125,8 +139,7 @@ unsafe extern "C" fn register_codegen(
 ) {
     in_call(call, "register_codegen", |state| {
         let name = required(name, "name")?;
-        // SAFETY: the plugin's table is as long as its `struct_size`.
-        let table = unsafe { abi::read(table) }.ok_or("expected a table with a struct_size")?;
+        let table = sized(table, "a table")?;
         let codegen = CCodegen::new(state.plugin.clone(), state.host.clone(), table, this)?;
         state.with_answers(|answers| answers.registrations.push((name, RegisteredObject::Codegen(Arc::new(codegen)))));
         Ok(())
@@ -141,8 +154,7 @@ unsafe extern "C" fn register_loader(
 ) {
     in_call(call, "register_loader", |state| {
         let key = required(key, "key")?;
-        // SAFETY: as above.
-        let table = unsafe { abi::read(table) }.ok_or("expected a table with a struct_size")?;
+        let table = sized(table, "a table")?;
         let loader = CLoader::new(state.plugin.clone(), state.host.clone(), table, this)?;
         state.with_answers(|answers| answers.registrations.push((key, RegisteredObject::Loader(Arc::new(loader)))));
         Ok(())
@@ -198,13 +210,11 @@ unsafe extern "C" fn refuse(
 
 unsafe extern "C" fn compiled(call: *mut abi::Call, result: *const abi::Compiled) {
     in_call(call, "compiled", |state| {
-        // SAFETY: the plugin's structure is as long as its `struct_size`.
-        let result = unsafe { abi::read(result) }.ok_or("expected a result with a struct_size")?;
+        let result = sized(result, "a result")?;
         let blob = foreign::copy(result.blob, result.blob_size, "blob")?;
         let mut region = CompiledRegion::new(state.symbol, &required(result.loader, "loader")?, blob);
         if !result.symbols.is_null() {
-            // SAFETY: the plugin's list has `symbol_count` items.
-            let symbols = unsafe { list(result.symbols, result.symbol_count, "symbols") }?;
+            let symbols = list(result.symbols, result.symbol_count, "symbols")?;
             let symbols = symbols.iter().map(|&symbol| required(symbol, "symbol").map(RString::from));
             region.symbols = symbols.collect::<Result<_, String>>()?;
         }
@@ -226,8 +236,7 @@ unsafe extern "C" fn compiled(call: *mut abi::Call, result: *const abi::Compiled
 
 unsafe extern "C" fn loaded(call: *mut abi::Call, table: *const abi::Executable, this: *mut c_void) {
     in_call(call, "loaded", |state| {
-        // SAFETY: the plugin's table is as long as its `struct_size`.
-        let table = unsafe { abi::read(table) }.ok_or("expected a table with a struct_size")?;
+        let table = sized(table, "a table")?;
         let executable = CExecutable::new(state.plugin.clone(), state.host.clone(), state.symbol, table, this)?;
         state.with_answers(|answers| answers.loaded = Some(Box::new(executable)));
         Ok(())
@@ -236,8 +245,7 @@ unsafe extern "C" fn loaded(call: *mut abi::Call, table: *const abi::Executable,
 
 unsafe extern "C" fn output(call: *mut abi::Call, dims: *const i64, count: usize, exact: i32) {
     in_call(call, "output", |state| {
-        // SAFETY: the plugin's list has `count` items.
-        let dims = unsafe { list(dims, count, "dimensions") }?;
+        let dims = list(dims, count, "dimensions")?;
         let sizes =
             dims.iter().map(|&dim| usize::try_from(dim).map_err(|_| format!("expected a dimension >= 0, found {dim}")));
         let dims = sizes.collect::<Result<_, String>>()?;
@@ -263,17 +271,17 @@ unsafe extern "C" fn num_threads(host: *const abi::Host) -> usize {
     services(host).map_or(1, |services| guarded(|| services.num_threads()).max(1))
 }
 
-/// Function and argument that a plugin passed to `parallel_for`.
+/// Function and argument that a plugin passed to `parallel_for` or `parallel_for_workers`.
 #[derive(Clone, Copy)]
-struct Task {
-    run: unsafe extern "C" fn(*mut c_void, usize),
+struct Task<F> {
+    run: F,
     context: *mut c_void,
 }
 
 // SAFETY: the header requires that a task of `parallel_for` can be called on several threads.
-unsafe impl Send for Task {}
+unsafe impl<F: Send> Send for Task<F> {}
 // SAFETY: as above.
-unsafe impl Sync for Task {}
+unsafe impl<F: Sync> Sync for Task<F> {}
 
 unsafe extern "C" fn parallel_for(
     call: *mut abi::Call,
@@ -288,15 +296,38 @@ unsafe extern "C" fn parallel_for(
             // SAFETY: the plugin's function is called with the plugin's argument.
             unsafe { (task.run)(task.context, index) }
         });
-        Ok(match result {
-            Ok(()) => Status(OK),
-            Err(error) => {
-                state.with_answers(|answers| answers.failure = Some(error));
-                Status(ERROR)
-            }
-        })
+        Ok(status(state, result))
     })
     .0
+}
+
+unsafe extern "C" fn parallel_for_workers(
+    call: *mut abi::Call,
+    count: usize,
+    task: Option<abi::WorkerTask>,
+    context: *mut c_void,
+) -> i32 {
+    in_call(call, "parallel_for_workers", |state| {
+        let task = Task { run: task.ok_or("task: expected a function, found NULL")?, context };
+        let result = state.host.services.parallel_for_workers(count, move |worker, index| {
+            let task = task;
+            // SAFETY: the plugin's function is called with the plugin's argument.
+            unsafe { (task.run)(task.context, worker, index) }
+        });
+        Ok(status(state, result))
+    })
+    .0
+}
+
+/// Returns the status of a service; its error becomes the failure of the call.
+fn status(state: &CallState<'_>, result: Result<()>) -> Status {
+    match result {
+        Ok(()) => Status(OK),
+        Err(error) => {
+            state.with_answers(|answers| answers.failure = Some(error));
+            Status(ERROR)
+        }
+    }
 }
 
 /// Status of an entry; the default, for a call that could not start, is an error.
@@ -353,8 +384,7 @@ unsafe extern "C" fn reference(
 ) -> *mut CReference {
     let executable = in_call(call, "reference", |state| {
         let graph = required(graph, "graph")?;
-        // SAFETY: the plugin's list has `count` items.
-        let handles = unsafe { list(constants, count, "constants") }?;
+        let handles = list(constants, count, "constants")?;
         if handles.iter().any(|handle| handle.is_null()) {
             return Err("constants: expected handles, found NULL".into());
         }
@@ -376,13 +406,7 @@ fn in_reference(
     in_call(call, name, |state| {
         // SAFETY: null, or a reference that the plugin has not released.
         let reference = unsafe { reference.as_ref() }.ok_or("reference: expected a handle, found NULL")?;
-        Ok(match body(&*reference.0, state) {
-            Ok(()) => Status(OK),
-            Err(error) => {
-                state.with_answers(|answers| answers.failure = Some(error));
-                Status(ERROR)
-            }
-        })
+        Ok(status(state, body(&*reference.0, state)))
     })
     .0
 }
@@ -394,12 +418,10 @@ unsafe extern "C" fn reference_prepare(
     count: usize,
 ) -> i32 {
     in_reference(reference, call, "reference_prepare", |executable, state| {
-        // SAFETY: the plugin forwards the arguments of its `prepare`.
-        let slices = unsafe { list(inputs, count, "inputs") }?;
+        let slices = list(inputs, count, "inputs")?;
         let mut dims: Vec<Vec<usize>> = Vec::with_capacity(count);
         for slice in slices {
-            // SAFETY: as above.
-            let sizes = unsafe { list(slice.data, slice.count, "dimensions") }?.iter();
+            let sizes = list(slice.data, slice.count, "dimensions")?.iter();
             let sizes: Option<Vec<usize>> = sizes.map(|&size| usize::try_from(size).ok()).collect();
             dims.push(sizes.ok_or_else(|| Error::new("expected dimensions >= 0"))?);
         }
@@ -412,10 +434,8 @@ unsafe extern "C" fn reference_prepare(
 
 unsafe extern "C" fn reference_run(reference: *const CReference, call: *mut abi::Call, run: *const abi::Run) -> i32 {
     in_reference(reference, call, "reference_run", |executable, _| {
-        // SAFETY: the plugin forwards the argument of its `run`, or a structure like it.
-        let run = unsafe { abi::read(run) }.ok_or_else(|| Error::new("expected a run with a struct_size"))?;
-        // SAFETY: a `TensorRef` is a `Tensor` with a lifetime.
-        let inputs: &[TensorRef<'_>] = unsafe { list(run.inputs.cast(), run.input_count, "inputs") }?;
+        let run = sized(run, "a run")?;
+        let inputs: &[TensorRef<'_>] = list(run.inputs.cast(), run.input_count, "inputs")?;
         // SAFETY: the same for a `TensorMut`.
         let outputs: &mut [TensorMut<'_>] = unsafe { list_mut(run.outputs.cast(), run.output_count, "outputs") }?;
         // SAFETY: the run's workspace has `workspace_size` bytes.

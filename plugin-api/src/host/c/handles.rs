@@ -17,33 +17,38 @@ impl CConstant {
     }
 }
 
-pub unsafe extern "C" fn constant_tensor(constant: *const CConstant, tensor: *mut Tensor) {
-    if constant.is_null() || tensor.is_null() {
-        return;
-    }
+/// Returns the constant of a plugin's handle; `None` for a null pointer.
+fn constant<'a>(handle: *const CConstant) -> Option<&'a Constant> {
     // SAFETY: the plugin received this handle and has not released it.
-    let described = *unsafe { &*constant }.0.tensor().raw();
-    // SAFETY: the plugin passes a structure to write to.
-    unsafe { tensor.write(described) };
+    unsafe { handle.as_ref() }.map(|handle| &handle.0)
 }
 
-pub unsafe extern "C" fn constant_digest(constant: *const CConstant, text: *mut c_char, size: usize) -> usize {
-    if constant.is_null() {
-        return 0;
+pub unsafe extern "C" fn constant_tensor(handle: *const CConstant, tensor: *mut Tensor) {
+    if let (Some(constant), false) = (constant(handle), tensor.is_null()) {
+        // SAFETY: the plugin passes a structure to write to.
+        unsafe { tensor.write(*constant.tensor().raw()) };
     }
-    guarded(|| {
-        // SAFETY: as above.
-        let digest = unsafe { &*constant }.0.digest();
-        if size > 0 && !text.is_null() {
-            let copied = digest.len().min(size - 1);
-            // SAFETY: the plugin's buffer has `size` bytes.
-            unsafe {
-                std::ptr::copy_nonoverlapping(digest.as_ptr(), text.cast(), copied);
-                text.add(copied).write(0);
-            }
+}
+
+pub unsafe extern "C" fn constant_digest(handle: *const CConstant, text: *mut c_char, size: usize) -> usize {
+    constant(handle).map_or(0, |constant| guarded(|| write_text(&constant.digest(), text, size)))
+}
+
+pub unsafe extern "C" fn constant_name(handle: *const CConstant, text: *mut c_char, size: usize) -> usize {
+    constant(handle).map_or(0, |constant| guarded(|| write_text(constant.name(), text, size)))
+}
+
+/// Writes a text with a NUL into a buffer of a plugin, truncated to its `size`, and returns the untruncated length.
+fn write_text(from: &str, text: *mut c_char, size: usize) -> usize {
+    if size > 0 && !text.is_null() {
+        let copied = from.floor_char_boundary(size - 1);
+        // SAFETY: the plugin's buffer has `size` bytes, and `copied` is less.
+        unsafe {
+            std::ptr::copy_nonoverlapping(from.as_ptr(), text.cast(), copied);
+            text.add(copied).write(0);
         }
-        digest.len()
-    })
+    }
+    from.len()
 }
 
 pub unsafe extern "C" fn constant_retain(constant: *const CConstant) -> *const CConstant {

@@ -1,4 +1,10 @@
 //! Loading of a C plugin: calls its entry, checks its version, initializes it.
+//!
+//! A host loads every plugin whose BYOC_ABI is between 1 and the host's own. Within a version, nothing is removed and
+//! nothing changes its meaning: a structure grows at its end only and begins with its size, fields beyond the end of a
+//! shorter structure count as NULL or 0, and fields beyond the end known to the reader are ignored. In a shorter
+//! byoc_plugin, a missing name is that of the file and a missing version is "0"; `init` is required. What is deprecated
+//! keeps working.
 
 use super::abi::{self, ABI};
 use super::arguments::c_text;
@@ -35,27 +41,20 @@ pub fn load(
     }
     // SAFETY: the first two fields are the same in every version.
     let (version, size) = unsafe { ((&raw const (*plugin).abi).read(), (&raw const (*plugin).struct_size).read()) };
-    if version != ABI {
-        let reason = format!("expected version {ABI} of byoc_plugin.h, found version {version}");
-        return Err(Rejection::new(code::VERSION, reason).hint(REBUILD_C));
-    }
-    if (size as usize) < size_of::<abi::Plugin>() {
-        let reason = format!(
-            "expected a byoc_plugin of {} bytes for version {ABI}, found {size} bytes",
-            size_of::<abi::Plugin>()
-        );
+    check_version(version, ABI)?;
+    const HEADER: usize = std::mem::offset_of!(abi::Plugin, name);
+    if (size as usize) < HEADER {
+        let reason = format!("byoc_plugin.struct_size: expected at least {HEADER}, found {size}");
         return Err(Rejection::new(code::LAYOUT, reason).hint("set struct_size to sizeof(byoc_plugin)"));
     }
-    // SAFETY: the structure is at least as long as this version's.
-    let plugin = unsafe { plugin.read() };
-    let required = |pointer: *const c_char, field: &str| {
-        if pointer.is_null() {
-            return Err(Rejection::new(code::INIT, format!("byoc_plugin.{field}: expected a string, found NULL")));
-        }
+    // SAFETY: the plugin's table is as long as its `struct_size`.
+    let plugin = unsafe { abi::read_plugin(plugin, size as usize) };
+    let text = |pointer: *const c_char| {
         // SAFETY: texts end with a NUL.
-        Ok(unsafe { CStr::from_ptr(pointer) }.to_string_lossy().into_owned())
+        (!pointer.is_null()).then(|| unsafe { CStr::from_ptr(pointer) }.to_string_lossy().into_owned())
     };
-    let (declared, plugin_version) = (required(plugin.name, "name")?, required(plugin.version, "version")?);
+    let declared = text(plugin.name).unwrap_or_else(|| name_of_file(path));
+    let plugin_version = text(plugin.version).unwrap_or_else(|| "0".to_owned());
     let Some(init) = plugin.init else {
         return Err(Rejection::new(code::INIT, "byoc_plugin.init: expected a function, found NULL"));
     };
@@ -79,7 +78,56 @@ pub fn load(
         registrations.push(Registration { name: format!("{prefix}{name}"), object });
     }
     let name = answers.name.unwrap_or(declared);
-    LoadedPlugin::new(&name, &plugin_version, format!("byoc_plugin.h {ABI}"), path, registrations)
+    LoadedPlugin::new(&name, &plugin_version, format!("byoc_plugin.h {version}"), path, registrations)
+}
+
+/// Checks that a host whose newest version of the header is `newest` reads tables of `version`.
+fn check_version(version: u32, newest: u32) -> Result<(), Rejection> {
+    if (1..=newest).contains(&version) {
+        return Ok(());
+    }
+    let expected = if newest == 1 { "version 1".to_owned() } else { format!("a version from 1 to {newest}") };
+    let reason = format!("expected {expected} of byoc_plugin.h, found version {version}");
+    let hint = if version > newest {
+        "update byoc, or return a table of the version that byoc_plugin_entry is called with"
+    } else {
+        "set abi to BYOC_ABI"
+    };
+    Err(Rejection::new(code::VERSION, reason).hint(hint))
+}
+
+/// Returns the name that the file of a plugin stands for: `mine` for `libbyoc_mine.so`.
+fn name_of_file(path: &Path) -> String {
+    let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+    let stem = stem.strip_prefix("lib").unwrap_or(&stem);
+    stem.strip_prefix("byoc_").unwrap_or(stem).to_owned()
 }
 
 const REBUILD_C: &str = "rebuild the plugin against the byoc_plugin.h of this version";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn host_reads_every_version_since_the_first() {
+        for newest in 1..5 {
+            for version in 1..=newest {
+                check_version(version, newest).unwrap();
+            }
+            for version in [0, newest + 1, u32::MAX] {
+                let rejection = check_version(version, newest).unwrap_err();
+                assert_eq!(rejection.code, code::VERSION);
+                assert!(rejection.reason.contains(&format!("found version {version}")), "{rejection}");
+            }
+        }
+        assert!(check_version(7, 3).unwrap_err().reason.starts_with("expected a version from 1 to 3 of byoc_plugin.h"));
+    }
+
+    #[test]
+    fn file_names_plugin() {
+        for (file, name) in [("a/libbyoc_mine.so", "mine"), ("mine.so", "mine"), ("libmine.so", "mine")] {
+            assert_eq!(name_of_file(Path::new(file)), name);
+        }
+    }
+}
