@@ -1,5 +1,5 @@
 //! Development tasks: `cargo xtask demo`, `fetch-onednn`, `test`, `bless`, `bench`, `bench peers`, `docs`, `fuzz`,
-//! `sanitize`, `onnx-suite`, `onnx-fuzz`, `exports`, `vta`.
+//! `sanitize`, `onnx-suite`, `onnx-fuzz`, `exports`, `vta`, `package`.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "the output of a command-line tool")]
 
@@ -11,6 +11,7 @@ mod onednn;
 mod onnx_fuzz;
 mod onnx_suite;
 mod opencl;
+mod package;
 mod peers;
 mod process;
 mod quantized;
@@ -42,6 +43,8 @@ usage: cargo xtask <task>
                           exports of known architectures by PyTorch, which is fetched, at several sizes on the host and
                           these backends, compared with ONNX Runtime
   vta                     the streams of ResNet-18 at full size for vta, in minutes: figures, schedules, removed tokens
+  package [--verify]      every crate packed as for a registry, in seconds; with --verify, the boundary and its helpers
+                          are built from what was packed
   docs                    the book of docs/ with the documentation of the crates beside it, in target/book
   fuzz TARGET [--minutes N]
                           fuzzing with untrusted inputs [default: 1 minute]; with coverage if cargo-fuzz is
@@ -64,6 +67,8 @@ fn main() -> ExitCode {
         ["onnx-fuzz", rest @ ..] => onnx_fuzz::run(rest),
         ["exports", rest @ ..] => exports::run(rest),
         ["vta"] => test::vta(),
+        ["package"] => package::run(),
+        ["package", "--verify"] => package::verify(),
         ["docs"] => docs::run(),
         ["fuzz", rest @ ..] => fuzz::fuzz(rest),
         ["sanitize", rest @ ..] => fuzz::sanitize(rest),

@@ -1,7 +1,7 @@
 //! Runs the tests, updates their expectations, and runs the benches.
 
 use crate::process::{self, cargo};
-use crate::{onednn, onnx_suite, opencl};
+use crate::{onednn, onnx_suite, opencl, package};
 
 /// Runs all tests: unit, file and property tests, tests of the plugins, and end-to-end tests of the binary.
 fn run_all(args: &[&str], bless: bool) -> Result<(), String> {
@@ -18,6 +18,9 @@ fn run_all(args: &[&str], bless: bool) -> Result<(), String> {
         test.env("BYOC_DNNL_LIB", library);
     }
     process::run(&mut test)?;
+    if args.is_empty() {
+        package::run()?;
+    }
     if args.is_empty() && !bless {
         onnx_suite::run_in_ci(library.is_some())?;
     }

@@ -25,6 +25,11 @@ const SUPPORT: [(&str, &str); 9] = [
     ("region.rs", include_str!("../../../plugin-api/support/src/region.rs")),
     ("view.rs", include_str!("../../../plugin-api/support/src/view.rs")),
 ];
+/// Licenses of the boundary, its helpers and the templates, which a new directory holds copies of.
+const LICENSES: [(&str, &str); 2] = [
+    ("LICENSE-MIT", include_str!("../../../LICENSE-MIT")),
+    ("LICENSE-APACHE", include_str!("../../../LICENSE-APACHE")),
+];
 /// Name of the C plugin in the template.
 const C_NAME: &str = "elementwise";
 const C_SOURCE: &str = include_str!("../../../plugins/samples/elementwise.c");
@@ -149,6 +154,9 @@ fn rust_files(name: &str, api: Option<&Path>) -> Files {
         let manifest = include_str!("../templates/support.toml").replace("@VERSION@", API_VERSION);
         files.push((format!("{HELPERS}/Cargo.toml"), manifest));
         files.extend(SUPPORT.map(|(path, text)| (format!("{HELPERS}/src/{path}"), text.to_owned())));
+        for folder in [API, HELPERS] {
+            files.extend(LICENSES.map(|(path, text)| (format!("{folder}/{path}"), text.to_owned())));
+        }
     }
     files
 }
@@ -157,15 +165,18 @@ fn c_files(name: &str) -> Files {
     let source = C_SOURCE
         .replace(&format!("#define NAME \"{C_NAME}\""), &format!("#define NAME \"{name}\""))
         .replace(&format!("/* {C_NAME}: "), &format!("/* {name}: "));
-    vec![
+    let mut files: Files = vec![
         (format!("{name}.c"), source),
         ("byoc_plugin.h".into(), host::C_HEADER.into()),
         ("byoc_json.h".into(), host::C_JSON_HEADER.into()),
         ("byoc_device.h".into(), host::C_DEVICE_HEADER.into()),
         ("Makefile".into(), fill_template(include_str!("../templates/Makefile"), name)),
         ("README.md".into(), fill_template(include_str!("../templates/plugin_c.md"), name)),
+        ("byoc-plugin.pc".into(), include_str!("../templates/byoc-plugin.pc").replace("@VERSION@", API_VERSION)),
         (".gitignore".into(), "*.so\n/plugins\n".into()),
-    ]
+    ];
+    files.extend(LICENSES.map(|(path, text)| (path.to_owned(), text.to_owned())));
+    files
 }
 
 #[cfg(test)]

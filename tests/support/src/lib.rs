@@ -80,22 +80,43 @@ pub fn c_plugin(name: &str) -> PathBuf {
     })
 }
 
-/// Returns the library of `tests/abi_first/plugin`, which is built against the first frozen version of the boundary, in
-/// a separate workspace with its own lock file.
+/// Returns the library of `tests/abi_first/plugin`, which is built against the first frozen version of the boundary.
 ///
 /// # Panics
 /// If the plugin does not build.
 pub fn first_plugin() -> PathBuf {
-    once("first", || {
+    frozen_crate("abi_first", "first")
+}
+
+/// Returns the libraries of `tests/abi_0_1`, in C and in Rust, which are built against the boundary of release 0.1.0.
+///
+/// # Panics
+/// If a plugin does not build.
+pub fn release_plugins() -> [PathBuf; 2] {
+    let in_c = once("c of release 0.1", || {
+        let library = output_folder().join("libbyoc_frozen_c.so");
+        shell(&format!(
+            "cc -std=c11 -O1 -Wall -Wextra -Werror -shared -fPIC -o '{}' tests/abi_0_1/c/frozen.c",
+            library.display()
+        ));
+        library
+    });
+    [in_c, frozen_crate("abi_0_1", "frozen")]
+}
+
+/// Returns the library of the crate `byoc-<name>` in `tests/<folder>`, a separate workspace with its own lock file.
+fn frozen_crate(folder: &str, name: &str) -> PathBuf {
+    once(folder, || {
+        // Both workspaces lock the same versions, and share what is built of them.
         let target = workspace().join("target/abi_first");
         let output = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
-            .current_dir(workspace().join("tests/abi_first"))
-            .args(["build", "--quiet", "--locked", "--package", "byoc-first", "--target-dir"])
+            .current_dir(workspace().join("tests").join(folder))
+            .args(["build", "--quiet", "--locked", "--package", &format!("byoc-{name}"), "--target-dir"])
             .arg(&target)
             .output()
             .expect("cannot start cargo");
-        assert!(output.status.success(), "cannot build the first plugin:\n{}", String::from_utf8_lossy(&output.stderr));
-        target.join("debug").join(format!("libbyoc_first{}", std::env::consts::DLL_SUFFIX))
+        assert!(output.status.success(), "cannot build {folder}:\n{}", String::from_utf8_lossy(&output.stderr));
+        target.join("debug").join(format!("libbyoc_{name}{}", std::env::consts::DLL_SUFFIX))
     })
 }
 

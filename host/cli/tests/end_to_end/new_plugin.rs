@@ -74,6 +74,9 @@ fn builds_new_plugin_in_rust() {
     };
     let helpers = workspace().join("plugin-api/support/src");
     assert_eq!(names(&mine.join("byoc-plugin-support/src")), names(&helpers), "the copy is complete");
+    for folder in ["byoc-plugin-api", "byoc-plugin-support"] {
+        assert_licensed(&mine.join(folder));
+    }
     // Pins the versions that this checkout is tested with; a user's cargo selects the newest.
     copy(&workspace().join("Cargo.lock"), &mine.join("Cargo.lock"));
     shell(&mine, "RUSTFLAGS='-D warnings' cargo build --release --quiet --offline");
@@ -88,6 +91,14 @@ fn builds_new_plugin_in_rust() {
         "no problems found",
     ] {
         assert!(checked.contains(part), "{part} in\n{checked}");
+    }
+}
+
+/// Checks that the licenses of the copied sources lie beside them.
+fn assert_licensed(folder: &Path) {
+    for name in ["LICENSE-MIT", "LICENSE-APACHE"] {
+        let read = |folder: &Path| std::fs::read_to_string(folder.join(name)).unwrap();
+        assert_eq!(read(folder), read(workspace()), "{name}");
     }
 }
 
@@ -128,6 +139,19 @@ fn builds_and_edits_new_plugin_in_c() {
     let mine = folder.path().join("mine");
     byoc(["plugins", "new", "--c", &mine.display().to_string()]).ok();
     shell(&mine, "make");
+    assert_licensed(&mine);
+    for header in ["byoc_plugin.h", "byoc_json.h"] {
+        let text = std::fs::read_to_string(mine.join(header)).unwrap();
+        assert!(text.starts_with("/* SPDX-License-Identifier: MIT OR Apache-2.0 */\n"), "{header}");
+    }
+    let facts = std::fs::read_to_string(mine.join("byoc-plugin.pc")).unwrap();
+    assert!(facts.contains("\nprefix=${pcfiledir}\n") && facts.contains("\nVersion: 0.1.0\n"), "{facts}");
+    // Tests the command of the README where pkg-config is installed.
+    if Command::new("pkg-config").arg("--version").output().is_ok() {
+        let readme = std::fs::read_to_string(mine.join("README.md")).unwrap();
+        let line = readme.lines().find(|line| line.contains("pkg-config --cflags")).unwrap();
+        shell(&mine, line);
+    }
     let library = mine.join("libbyoc_mine.so");
     let before = digits_on(&library, "mine");
     assert!(before > 0.0);

@@ -1,13 +1,26 @@
-//! Compatibility with plugins built against the boundary at its freeze: such a plugin loads and runs in the current
+//! Compatibility with plugins built against frozen copies of the boundary: such a plugin loads and runs in the current
 //! host.
 
 use crate::byoc;
-use byoc_test_support::{copy, first_plugin, temporary_folder};
+use byoc_test_support::{copy, first_plugin, release_plugins, temporary_folder};
+use std::path::Path;
 
 #[test]
 fn first_plugin_loads_runs_and_passes_conformance() {
+    loads_runs_and_passes_conformance(&first_plugin(), "first");
+}
+
+#[test]
+fn plugins_of_release_0_1_load_run_and_pass_conformance() {
+    let [in_c, in_rust] = release_plugins();
+    loads_runs_and_passes_conformance(&in_c, "frozen_c");
+    loads_runs_and_passes_conformance(&in_rust, "frozen_rust");
+}
+
+fn loads_runs_and_passes_conformance(library: &Path, name: &str) {
     let folder = temporary_folder();
-    copy(&first_plugin(), &folder.path().join("libbyoc_first.so"));
+    let file = folder.path().join(format!("libbyoc_{name}.so"));
+    copy(library, &file);
     let model = folder.path().join("model.relay");
     let program = "#[version = \"0.0.5\"]\ndef @main(%x: Tensor[(2, 2), float32], %y: Tensor[(2, 2), float32]) {\n\
                    nn.relu(add(%x, %y))\n}\n";
@@ -17,18 +30,17 @@ fn first_plugin_loads_runs_and_passes_conformance() {
     let output = byoc(["plugins", "list", "--json", "--plugin-dir", &dir]).ok();
     let rows = output.json();
     let row = rows.iter().find(|r| r["file"].as_str().is_some_and(|f| f.starts_with(&dir))).unwrap();
-    assert_eq!((row["status"].as_str(), row["name"].as_str()), (Some("loaded"), Some("first")), "{row}");
+    assert_eq!((row["status"].as_str(), row["name"].as_str()), (Some("loaded"), Some(name)), "{row}");
 
-    let common = ["--backend", "first", "--plugin-dir", &dir, "--require-offload", "--no-cache"];
+    let common = ["--backend", name, "--plugin-dir", &dir, "--require-offload", "--no-cache"];
     let mut args = vec!["run", &model, "--input", "x=ones", "--input", "y=ones"];
     args.extend(common);
     byoc(&args).ok();
-    let output = byoc(["explain", &model, "--json", "--backend", "first", "--plugin-dir", &dir]).ok();
+    let output = byoc(["explain", &model, "--json", "--backend", name, "--plugin-dir", &dir]).ok();
     let placed = output.json()[0]["regions"].as_array().map(Vec::len);
     assert_eq!(placed, Some(1), "{}", output.out);
 
     // A conformance run queries, among others, a key that did not exist when the plugin was built.
-    let file = folder.path().join("libbyoc_first.so").display().to_string();
     let out = folder.path().join("cases").display().to_string();
-    byoc(["plugins", "test", &file, "--cases", "16", "--out", &out]).ok();
+    byoc(["plugins", "test", &file.display().to_string(), "--cases", "16", "--out", &out]).ok();
 }

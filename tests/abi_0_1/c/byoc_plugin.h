@@ -1,0 +1,369 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/* byoc_plugin.h: a backend for byoc in C or C++.
+ *
+ * A plugin is a shared library that exports one function, byoc_plugin_entry. A C compiler is sufficient to build one:
+ *
+ *     cc -std=c11 -O2 -shared -fPIC -I <here> -o libbyoc_mine.so mine.c
+ *
+ * byoc finds the library in any directory that it searches. docs/writing-a-backend.md walks through a complete backend,
+ * plugins/samples/ has two. This file is valid C11 and C++11.
+ *
+ * The rules, which apply to every function here:
+ *
+ * - Texts are UTF-8 and terminated by a NUL. Graphs, candidates, descriptions and options are JSON texts, with the
+ *   schemas docs/schema/graph.json, description.json and options.json. byoc_json.h, next to this file, reads them.
+ * - Memory is freed by the side that allocated it. A pointer that is passed to an entry belongs to the host and is
+ *   valid until the entry returns, unless its comment says otherwise; data that an entry passes to a function of the host
+ *   is copied before that function returns, unless its comment says otherwise.
+ * - An entry returns BYOC_OK, or another status after it has called `fail` with a message for the user. Its result is
+ *   passed to a function of the host, together with the entry's `call`.
+ * - Set `struct_size` in structures that you fill in, and check it (BYOC_HAS) before you read a field that was added
+ *   after the first release of this file; its comment says so.
+ * - Entries may be called from several threads at once, also on the same object. Keep the state of a run in its
+ *   workspace.
+ * - No exception or longjmp may leave an entry: C++ catches everything before it returns.
+ *
+ * The promise:
+ *
+ * A host loads every plugin whose BYOC_ABI is between 1 and the host's own. Within a version, nothing is removed and
+ * nothing changes its meaning: a structure grows at its end only and begins with its size, fields beyond the end of a
+ * shorter structure count as NULL or 0, and fields beyond the end known to the reader are ignored. In a shorter
+ * byoc_plugin, a missing name is that of the file and a missing version is "0"; `init` is required. What is deprecated
+ * keeps working.
+ */
+#ifndef BYOC_PLUGIN_H
+#define BYOC_PLUGIN_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Version of this file. A host loads plugins of every version from 1 to its own, and rejects others with both numbers. */
+#define BYOC_ABI 1u
+
+/* Size of a buffer for the digest of a constant, in characters: 64 hexadecimal digits and a NUL. */
+#define BYOC_DIGEST_SIZE 65
+
+/* Tests that a structure is long enough to have a field: BYOC_HAS(host, cancelled). */
+#define BYOC_HAS(pointer, field)                                                                                      \
+    ((pointer)->struct_size >= (size_t)((const char *)(&(pointer)->field + 1) - (const char *)(pointer)))
+
+/* Status that an entry returns. */
+enum {
+    BYOC_OK = 0,
+    /* The entry failed, and has called `fail` with the reason. */
+    BYOC_ERROR = 1,
+    /* From `query`: the key is unknown. Not a failure. */
+    BYOC_UNKNOWN_KEY = 2
+};
+
+typedef struct byoc_host byoc_host;
+typedef struct byoc_constant byoc_constant;
+typedef struct byoc_reference byoc_reference;
+
+/* Call of an entry by the host: receives the result. Belongs to the host, valid until the entry returns. (The memory
+ * after the field is private to the host.) */
+typedef struct byoc_call {
+    /* The host's functions. Valid as long as the object that the entry belongs to. */
+    const byoc_host *host;
+} byoc_call;
+
+/* -- Tensors ------------------------------------------------------------------------------------------------------- */
+
+/* DLPack's DLDataType. */
+typedef struct byoc_dtype {
+    uint8_t code; /* 0 signed, 1 unsigned, 2 IEEE float, 4 bfloat, 6 bool */
+    uint8_t bits;
+    uint16_t lanes; /* 1 */
+} byoc_dtype;
+
+/* DLPack's DLDevice. */
+typedef struct byoc_device {
+    int32_t kind; /* 1 is the host's memory */
+    int32_t id;
+} byoc_device;
+
+/* DLPack's DLTensor, field by field: a pointer to one may be cast to the other. All tensors are in host memory: dense,
+ * row-major, `data` aligned to 64 bytes. */
+typedef struct byoc_tensor {
+    void *data;
+    byoc_device device;
+    int32_t ndim;
+    byoc_dtype dtype;
+    int64_t *shape;   /* `ndim` dimensions */
+    int64_t *strides; /* NULL: dense and row-major */
+    uint64_t byte_offset;
+} byoc_tensor;
+
+/* Dimensions of a tensor. */
+typedef struct byoc_dims {
+    const int64_t *data;
+    size_t count;
+} byoc_dims;
+
+/* -- Compile time: relay.ext.<name> -------------------------------------------------------------------------------- */
+
+/* Kind of a candidate. */
+enum {
+    BYOC_PATTERN = 0,  /* a match of an entry of the pattern table */
+    BYOC_OPERATOR = 1, /* a single operator */
+    BYOC_REGION = 2    /* a whole region, after partitioning */
+};
+
+/* Candidate on which a backend gives a verdict. */
+typedef struct byoc_candidate {
+    size_t struct_size;
+    uint32_t kind;          /* BYOC_PATTERN, BYOC_OPERATOR, BYOC_REGION */
+    uint32_t outside_users; /* number of expressions outside that use the result */
+    const char *name;       /* name of the pattern, of the operator, or of the backend for a region */
+    const char *check;      /* name after `where` in the pattern's entry, or "" */
+    const char *graph;      /* JSON: the original operators with their types */
+    const byoc_constant *const *constants; /* the constants of the graph's constant nodes */
+    size_t constant_count;
+    const char *attrs; /* a JSON object: reserved for further attributes */
+} byoc_candidate;
+
+/* Codes of a refusal. The set is closed; another code counts as BYOC_UNSUPPORTED_OP. */
+#define BYOC_UNSUPPORTED_OP "UnsupportedOp"
+#define BYOC_UNSUPPORTED_DTYPE "UnsupportedDtype"
+#define BYOC_UNSUPPORTED_SHAPE "UnsupportedShape"
+#define BYOC_UNSUPPORTED_ATTR "UnsupportedAttr"
+#define BYOC_UNSUPPORTED_LAYOUT "UnsupportedLayout"
+#define BYOC_DYNAMIC_DIM "DynamicDim"
+#define BYOC_QUANT_SCHEME "QuantScheme"
+#define BYOC_NOT_CONSTANT "NotConstant"
+#define BYOC_RESOURCE_LIMIT "ResourceLimit"
+#define BYOC_UNAVAILABLE "Unavailable"
+#define BYOC_NOT_PROFITABLE "NotProfitable"
+
+/* Code of an error, for `fail_with`: the work was cancelled by the host. */
+#define BYOC_CANCELLED "Cancelled"
+
+/* Region to compile. */
+typedef struct byoc_region {
+    size_t struct_size;
+    const char *symbol;
+    const char *graph;                     /* JSON: operators and composites */
+    const byoc_constant *const *constants; /* the constants of the graph's constant nodes */
+    size_t constant_count;
+    const char *options; /* a JSON object: cache_dir (a path, or null for no cache), cpu_features, threads, ... */
+} byoc_region;
+
+/* Compiled region: filled in by `compile`, copied by `compiled`. */
+typedef struct byoc_compiled {
+    size_t struct_size;
+    const void *blob; /* in the backend's own format */
+    size_t blob_size;
+    const char *loader;         /* key of the loader: "mine" for loadbinary_mine */
+    const char *const *symbols; /* functions that the blob defines; NULL: the region's own symbol and nothing else */
+    size_t symbol_count;
+    const char *source_language; /* language of the generated source ("c", "json"); NULL: no source */
+    const char *source;
+    const char *notes;    /* remarks for the user, one per line; NULL: none */
+    const char *metadata; /* a JSON object to record with the region; NULL: nothing */
+} byoc_compiled;
+
+/* Code generator, for `register_codegen`. */
+typedef struct byoc_codegen {
+    size_t struct_size;
+    /* Describes the backend: pass a description as JSON to `answer`. */
+    int32_t (*describe)(void *self, byoc_call *call);
+    /* Gives a verdict on each candidate: call `support` or `refuse` for every index below `count`. A supported
+     * candidate must compile. NULL: everything in the description is supported. */
+    int32_t (*judge)(void *self, byoc_call *call, const byoc_candidate *const *candidates, size_t count);
+    /* Generates code for a region: pass it to `compiled`. Deterministic: the same region and options give the same
+     * bytes. */
+    int32_t (*compile)(void *self, byoc_call *call, const byoc_region *region);
+    /* Requests that have no entry of their own: pass bytes to `answer`, or return BYOC_UNKNOWN_KEY. NULL: no key is
+     * known. */
+    int32_t (*query)(void *self, byoc_call *call, const char *key, const void *data, size_t size);
+    /* Releases `self`, which the host no longer uses. NULL: nothing to do. */
+    void (*release)(void *self);
+} byoc_codegen;
+
+/* -- Run time: loadbinary_<key> ------------------------------------------------------------------------------------ */
+
+/* Compiled region to load. */
+typedef struct byoc_load {
+    size_t struct_size;
+    const char *symbol;
+    const void *blob; /* made by `compile`; may be a mapped file: copy what is needed after `load` */
+    size_t blob_size;
+    const byoc_constant *const *constants; /* the constants that `compile` saw, in the same order */
+    size_t constant_count;
+    /* A JSON object, as for `compile`. "region" gives what `prepare` does not: {"inputs": [type, ...], "outputs":
+     * [...], "metadata": {...}, "producer": {...}}, the types of the tensors that `run` will receive. Compare them with
+     * the blob's. */
+    const char *options;
+} byoc_load;
+
+/* One run. No pointer in it may be kept. */
+typedef struct byoc_run {
+    size_t struct_size;
+    const byoc_tensor *inputs;
+    size_t input_count;
+    /* Sized as prepared; their contents are undefined before the run; they overlap neither each other nor an input. If
+     * `prepare` gave a bound, write the actual dimensions into `shape`. */
+    byoc_tensor *outputs;
+    size_t output_count;
+    void *workspace; /* as prepared, aligned to 64 bytes; contents undefined before the run */
+    size_t workspace_size;
+    uint64_t plan; /* from `prepare` for these dimensions */
+} byoc_run;
+
+/* Loaded region, for `loaded`. */
+typedef struct byoc_executable {
+    size_t struct_size;
+    /* Plans a run for these input dimensions: call `output` for each output in order, then `prepared` if there is a
+     * workspace or a plan. The host keeps the results for the dimensions that were used last, see "plan.release". */
+    int32_t (*prepare)(void *self, byoc_call *call, const byoc_dims *inputs, size_t count);
+    /* Computes the outputs. It should not allocate. */
+    int32_t (*run)(void *self, byoc_call *call, const byoc_run *run);
+    /* As in byoc_codegen. The host asks "plan.release" with {"plan": 7} when no further run will use that plan, unless
+     * `prepare` returns it again: free its resources, and return BYOC_OK. A model keeps the plans of 64 sets of
+     * dimensions, or of one per region if it has more regions, and 256 MiB of what they declare. Plans of regions
+     * whose dimensions are all known live as long as the region, whose `release` ends every plan. */
+    int32_t (*query)(void *self, byoc_call *call, const char *key, const void *data, size_t size);
+    /* Frees `self`, which the host no longer uses. May be called on any thread. NULL: nothing to do. */
+    void (*release)(void *self);
+} byoc_executable;
+
+/* Loader, for `register_loader`. */
+typedef struct byoc_loader {
+    size_t struct_size;
+    /* Loads a compiled region: pass the executable to `loaded`. */
+    int32_t (*load)(void *self, byoc_call *call, const byoc_load *request);
+    /* As in byoc_codegen. */
+    int32_t (*query)(void *self, byoc_call *call, const char *key, const void *data, size_t size);
+    void (*release)(void *self);
+} byoc_loader;
+
+/* -- The host ------------------------------------------------------------------------------------------------------ */
+
+/* Levels of `log` and `log_level`. */
+enum { BYOC_LOG_NOTHING = 0, BYOC_LOG_ERROR = 1, BYOC_LOG_WARN = 2, BYOC_LOG_INFO = 3, BYOC_LOG_DEBUG = 4, BYOC_LOG_TRACE = 5 };
+
+/* Functions of the host. Constant, never NULL; valid as long as the object whose entry received it. */
+struct byoc_host {
+    size_t struct_size;
+    uint32_t abi; /* newest version of this file that the host supports */
+    uint32_t reserved;
+
+    /* Results. Each takes the call of the current entry. */
+
+    /* Sets the error of the entry: one line, lower case, no full stop; and a remedy for the user, or NULL. Has an
+     * effect if the entry does not return BYOC_OK. */
+    void (*fail)(byoc_call *call, const char *message, const char *hint);
+    /* From `init`: sets the plugin's name, if it differs from the one in byoc_plugin. */
+    void (*rename)(byoc_call *call, const char *name);
+    /* From `init`: registers relay.ext.<name>. The table belongs to the plugin and must live as long as the library;
+     * `self` is passed to each entry. */
+    void (*register_codegen)(byoc_call *call, const char *name, const byoc_codegen *table, void *self);
+    /* From `init`: registers loadbinary_<key>. As above. */
+    void (*register_loader)(byoc_call *call, const char *key, const byoc_loader *table, void *self);
+    /* From `init`: registers data under a name, as JSON; a host ignores unknown names. */
+    void (*register_data)(byoc_call *call, const char *name, const char *json);
+    /* From `describe` (JSON text, without its NUL) and `query`: sets the answer. */
+    void (*answer)(byoc_call *call, const void *data, size_t size);
+    /* From `judge`: declares candidate `index` supported. */
+    void (*support)(byoc_call *call, size_t index);
+    /* From `judge`: refuses it. `detail` gives what was expected and found, `hint` (or NULL) a remedy for the user. */
+    void (*refuse)(byoc_call *call, size_t index, const char *code, const char *detail, const char *hint);
+    /* From `compile`: sets the compiled region. */
+    void (*compiled)(byoc_call *call, const byoc_compiled *result);
+    /* From `load`: sets the loaded region. The table must live as long as the library; the host eventually calls
+     * `release` on `self`, also if `load` fails after this. */
+    void (*loaded)(byoc_call *call, const byoc_executable *table, void *self);
+    /* From `prepare`: adds the dimensions of the next output; if `exact` is 0, upper bounds of them. */
+    void (*output)(byoc_call *call, const int64_t *dims, size_t count, int32_t exact);
+    /* From `prepare`: sets the size of the scratch memory in bytes, and a number that is passed back in byoc_run. */
+    void (*prepared)(byoc_call *call, size_t workspace, uint64_t plan);
+
+    /* Constants: reference-counted handles to memory of the host. A constant that is passed to an entry is valid until
+     * the entry returns. */
+
+    /* Fills in a tensor over the constant's memory, which is valid as long as the handle. The first access may read a
+     * file. */
+    void (*constant_tensor)(const byoc_constant *constant, byoc_tensor *tensor);
+    /* Writes the digest of dtype, shape and bytes (hexadecimal, with a NUL) and returns its length, as snprintf does:
+     * at most BYOC_DIGEST_SIZE - 1. */
+    size_t (*constant_digest)(const byoc_constant *constant, char *text, size_t size);
+    /* Adds a reference, for a plugin that keeps the constant. */
+    const byoc_constant *(*constant_retain)(const byoc_constant *constant);
+    /* Releases a reference that was added by `constant_retain`. */
+    void (*constant_release)(const byoc_constant *constant);
+
+    /* Services. */
+
+    /* Number of threads that `parallel_for` uses. Use it as the size of a library's own thread pool. */
+    size_t (*num_threads)(const byoc_host *host);
+    /* Calls `task` with every index below `count`, on several threads, and returns when all calls have returned. Runs
+     * inline when called from inside a task. */
+    int32_t (*parallel_for)(byoc_call *call, size_t count, void (*task)(void *context, size_t index), void *context);
+    /* Records an event in the trace. `fields` is a JSON object. */
+    void (*event)(const byoc_host *host, const char *name, const char *fields);
+    /* Adds to a counter, such as a device's cycles. */
+    void (*counter)(const byoc_host *host, const char *name, uint64_t amount);
+    /* Most verbose level that is enabled. */
+    int32_t (*log_level)(const byoc_host *host);
+    /* Logs a message; shown with -v. */
+    void (*log)(const byoc_host *host, int32_t level, const char *target, const char *message);
+    /* Returns nonzero if the current work was cancelled; long work polls it, and fails early. */
+    int32_t (*cancelled)(const byoc_host *host);
+    /* Makes a graph executable with the host's reference kernels. Returns NULL after a call of `fail` if it cannot.
+     * Belongs to the plugin until `reference_release`. */
+    byoc_reference *(*reference)(byoc_call *call, const char *graph, const byoc_constant *const *constants, size_t count);
+    /* Prepares a run of the reference; the result becomes that of the current `prepare`. */
+    int32_t (*reference_prepare)(const byoc_reference *reference, byoc_call *call, const byoc_dims *inputs, size_t count);
+    /* Computes the outputs of a run with its inputs and workspace. */
+    int32_t (*reference_run)(const byoc_reference *reference, byoc_call *call, const byoc_run *run);
+    void (*reference_release)(byoc_reference *reference);
+    /* Returns a service that was added after version 1: its type is given in its documentation, and it is valid for the
+     * life of the process. NULL if this host does not have it. */
+    void *(*get_service)(const byoc_host *host, const char *name);
+
+    /* Added after the first release of this file: check BYOC_HAS(host, ...) before the use of one. */
+
+    /* As `fail`, with a kind of failure: a code of a refusal, BYOC_CANCELLED, or NULL for none. */
+    void (*fail_with)(byoc_call *call, const char *code, const char *message, const char *hint);
+    /* Writes the constant's name in the model, which may be empty, with a NUL, and returns its length, as snprintf
+     * does. */
+    size_t (*constant_name)(const byoc_constant *constant, char *text, size_t size);
+    /* As `parallel_for`, with the number of the worker that calls `task`, below `num_threads`. No two calls of
+     * one loop with the same worker overlap, so that a worker may own a part of the workspace. */
+    int32_t (*parallel_for_workers)(byoc_call *call, size_t count,
+                                    void (*task)(void *context, size_t worker, size_t index), void *context);
+};
+
+/* -- The library --------------------------------------------------------------------------------------------------- */
+
+/* Plugin. Belongs to the plugin; must live as long as the library. */
+typedef struct byoc_plugin {
+    uint32_t abi;         /* BYOC_ABI; the first field in every version */
+    uint32_t struct_size; /* sizeof(byoc_plugin); the second field in every version */
+    const char *name;     /* letters, digits, _ and - */
+    const char *version;
+    /* Registers code generators and loaders. `path` is the library's file, `options` a JSON object with
+     * host_api_version. May be called more than once; the calls are independent. */
+    int32_t (*init)(byoc_call *call, const char *path, const char *options);
+} byoc_plugin;
+
+#if defined(_WIN32)
+#define BYOC_EXPORT __declspec(dllexport)
+#else
+#define BYOC_EXPORT __attribute__((visibility("default")))
+#endif
+
+/* The one function that a plugin exports. `host_abi` is the newest version of this file that the host supports; a
+ * plugin that has no implementation of that version or an older one returns NULL. Must not call anything: it only
+ * identifies the plugin. */
+BYOC_EXPORT const byoc_plugin *byoc_plugin_entry(uint32_t host_abi);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,286 @@
+//! Plain traits of the two halves of a backend: code generator and loader. Plugin authors implement these traits; the
+//! host calls every loaded plugin through them, across the boundary.
+
+use crate::constant::Constant;
+use crate::describe::Description;
+use crate::error::Result;
+use crate::executable::Executable;
+use crate::graph::{Attr, Graph};
+use crate::services::Services;
+use abi_stable::StableAbi;
+use abi_stable::std_types::{ROption, RString, RVec};
+use serde_json::Value;
+
+/// Compile-time half of a backend: `relay.ext.<name>`.
+pub trait Codegen: Send + Sync + 'static {
+    /// Describes the patterns and operators that the backend supports and its requirements.
+    ///
+    /// # Errors
+    /// If the backend cannot work on this machine; the message is shown to the user.
+    fn describe(&self) -> Result<Description>;
+
+    /// Gives the verdict on a candidate. A refusal states a reason that the user can act on. `Supported` is binding:
+    /// `compile` must generate code for the candidate.
+    fn judge(&self, candidate: &Candidate) -> Verdict {
+        let _ = candidate;
+        Verdict::Supported
+    }
+
+    /// Gives the verdict on a whole region after partitioning, a candidate of kind [`CandidateKind::Region`]. A region
+    /// of supported candidates may still be too small to be profitable, or need more buffers than the device has. The
+    /// default calls [`judge`](Codegen::judge).
+    fn accept_region(&self, region: &Candidate) -> Verdict {
+        self.judge(region)
+    }
+
+    /// Applies [`judge`](Codegen::judge) or [`accept_region`](Codegen::accept_region) to each candidate, and returns
+    /// one verdict per candidate, in order. The host calls this once per entry of the pattern table, once for all
+    /// single operators, and once for all regions.
+    ///
+    /// # Errors
+    /// If the backend cannot give a verdict on any candidate.
+    fn judge_batch(&self, candidates: &[Candidate]) -> Result<Vec<Verdict>> {
+        let verdict = |candidate: &Candidate| match candidate.kind {
+            CandidateKind::Region => self.accept_region(candidate),
+            CandidateKind::Pattern | CandidateKind::Operator => self.judge(candidate),
+        };
+        Ok(candidates.iter().map(verdict).collect())
+    }
+
+    /// Generates code for a region. Must be deterministic: the same region and options give the same bytes.
+    ///
+    /// # Errors
+    /// If code generation fails; the region then runs on the host, and the message gives the reason.
+    fn compile(&self, region: &Region<'_>) -> Result<CompiledRegion>;
+
+    /// Answers the request `key`, which has no entry of its own. Returns `None` for an unknown key.
+    ///
+    /// # Errors
+    /// If the key is known but the request fails.
+    fn query(&self, key: &str, data: &[u8]) -> Result<Option<Vec<u8>>> {
+        let _ = (key, data);
+        Ok(None)
+    }
+}
+
+/// Candidate for a backend: an operator, a composite or a region.
+#[repr(C)]
+#[derive(StableAbi, Clone)]
+pub struct Candidate {
+    /// Kind of the candidate.
+    pub kind: CandidateKind,
+    /// Name of the pattern (`dnnl.conv2d_relu`) or of the operator, or symbol of the region.
+    pub name: RString,
+    /// Name of the check after `where` in the pattern's entry; empty if there is none.
+    pub check: RString,
+    /// Original operators with their types. The graph's inputs are the values that the candidate reads from outside.
+    pub graph: Graph,
+    /// Constants that the graph's nodes refer to.
+    pub constants: RVec<Constant>,
+    /// Number of expressions outside the candidate that use its result.
+    pub outside_users: u32,
+    /// Reserved for further attributes.
+    pub attrs: RVec<Attr>,
+}
+
+/// Kind of a candidate.
+#[repr(u8)]
+#[derive(StableAbi, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CandidateKind {
+    /// A match of an entry of the backend's pattern table.
+    Pattern,
+    /// A single operator.
+    Operator,
+    /// A whole region, after partitioning.
+    Region,
+}
+
+impl Candidate {
+    /// Creates a candidate without constants and with one outside user.
+    pub fn new(kind: CandidateKind, name: &str, graph: Graph) -> Candidate {
+        Candidate {
+            kind,
+            name: name.into(),
+            check: RString::new(),
+            graph,
+            constants: RVec::new(),
+            outside_users: 1,
+            attrs: RVec::new(),
+        }
+    }
+}
+
+/// A region to compile.
+#[derive(Clone, Copy, Debug)]
+pub struct Region<'a> {
+    /// Operators and composites; the region's symbol is `graph.symbol`.
+    pub graph: &'a Graph,
+    /// Constants of the graph, in the order of its constant nodes.
+    pub constants: &'a [Constant],
+    /// JSON object. The host sets `cache_dir` (a path, or null for no cache) and `source` (true if the user asks for the
+    /// generated source); further keys may be added.
+    pub options: &'a Value,
+}
+
+/// Result of code generation for a region.
+#[repr(C)]
+#[derive(StableAbi, Clone, Debug, Default, PartialEq)]
+pub struct CompiledRegion {
+    /// Input of the loader, in the backend's own format.
+    pub blob: RVec<u8>,
+    /// Key of the loader: `dnnl_json` for `loadbinary_dnnl_json`.
+    pub loader: RString,
+    /// Functions that the blob defines; the region's own symbol must be one of them.
+    pub symbols: RVec<RString>,
+    /// Generated source code, for inspection only.
+    pub source: ROption<Source>,
+    /// Remarks for the user, one line each.
+    pub notes: RVec<RString>,
+    /// Properties to record with the region, such as `cpu_features`.
+    pub metadata: RVec<Attr>,
+}
+
+impl CompiledRegion {
+    /// Creates a compiled region whose blob is read by `loader` and defines no symbol other than `symbol`.
+    pub fn new(symbol: &str, loader: &str, blob: impl Into<Vec<u8>>) -> CompiledRegion {
+        CompiledRegion {
+            blob: blob.into().into(),
+            loader: loader.into(),
+            symbols: vec![RString::from(symbol)].into(),
+            ..CompiledRegion::default()
+        }
+    }
+
+    /// Adds the generated source code.
+    pub fn with_source(mut self, language: &str, text: impl Into<String>) -> CompiledRegion {
+        self.source = ROption::RSome(Source { language: language.into(), text: RString::from(text.into()) });
+        self
+    }
+}
+
+/// Source code generated for a region.
+#[repr(C)]
+#[derive(StableAbi, Clone, Debug, PartialEq, Eq)]
+pub struct Source {
+    /// Language, which is also the file extension: `c`, `json`.
+    pub language: RString,
+    /// Source text.
+    pub text: RString,
+}
+
+/// Verdict on a candidate.
+#[repr(u8)]
+#[derive(StableAbi, Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The backend supports the candidate.
+    Supported,
+    /// The backend refuses the candidate.
+    Refused(Refusal),
+}
+
+/// Reason for the refusal of a candidate.
+#[repr(C)]
+#[derive(StableAbi, Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// Name of a [`RefusalCode`].
+    pub code: RString,
+    /// Expected and found value: `input 0: expected int8, found float32`.
+    pub detail: RString,
+    /// Remedy for the user: `run "byoc quantize" first`. May be empty.
+    pub hint: RString,
+}
+
+impl Verdict {
+    /// Creates a refusal without a hint.
+    pub fn refused(code: RefusalCode, detail: impl Into<String>) -> Verdict {
+        Verdict::Refused(Refusal {
+            code: code.as_str().into(),
+            detail: RString::from(detail.into()),
+            hint: RString::new(),
+        })
+    }
+
+    /// Adds a remedy for the user to a refusal.
+    pub fn hint(mut self, hint: impl Into<String>) -> Verdict {
+        if let Verdict::Refused(refusal) = &mut self {
+            refusal.hint = RString::from(hint.into());
+        }
+        self
+    }
+}
+
+macro_rules! refusal_codes {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// Reasons for a refusal. They cross the boundary by name.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        pub enum RefusalCode { $($(#[$doc])* $name),* }
+
+        impl RefusalCode {
+            /// All codes.
+            pub const ALL: &'static [RefusalCode] = &[$(RefusalCode::$name),*];
+
+            /// Name of the code, as it crosses the boundary and appears in reports.
+            pub const fn as_str(self) -> &'static str {
+                match self { $(RefusalCode::$name => stringify!($name)),* }
+            }
+        }
+    };
+}
+
+refusal_codes! {
+    /// The backend does not support the operator.
+    UnsupportedOp,
+    /// The backend does not support an element type.
+    UnsupportedDtype,
+    /// The backend does not support a rank or a dimension.
+    UnsupportedShape,
+    /// The backend does not support the value of an attribute.
+    UnsupportedAttr,
+    /// The backend does not support a layout.
+    UnsupportedLayout,
+    /// A dimension is not known before the run.
+    DynamicDim,
+    /// The backend does not support a quantization scheme.
+    QuantScheme,
+    /// An operand must be a constant and is not.
+    NotConstant,
+    /// The candidate needs more memory, buffers or channels than are available.
+    ResourceLimit,
+    /// The backend requires something that is not on this machine.
+    Unavailable,
+    /// The backend supports the candidate, but would be slower than the host.
+    NotProfitable,
+}
+
+/// Run-time half of a backend: `loadbinary_<key>`.
+pub trait Loader: Send + Sync + 'static {
+    /// Turns a compiled region into an executable one.
+    ///
+    /// # Errors
+    /// If loading fails; the region then runs on the host, and the message gives the reason.
+    fn load(&self, region: &LoadRequest<'_>) -> Result<Box<dyn Executable>>;
+
+    /// Answers the request `key`, which has no entry of its own. Returns `None` for an unknown key.
+    ///
+    /// # Errors
+    /// If the key is known but the request fails.
+    fn query(&self, key: &str, data: &[u8]) -> Result<Option<Vec<u8>>> {
+        let _ = (key, data);
+        Ok(None)
+    }
+}
+
+/// A compiled region to load.
+#[derive(Clone, Copy)]
+pub struct LoadRequest<'a> {
+    /// The region's symbol.
+    pub symbol: &'a str,
+    /// Blob made by `compile`. The memory may belong to a mapped file: copy whatever is needed after `load` returns.
+    pub blob: &'a [u8],
+    /// Constants that `compile` received, in the same order.
+    pub constants: &'a [Constant],
+    /// JSON object, as for [`Region::options`].
+    pub options: &'a Value,
+    /// Services of the host; clone them to keep them.
+    pub services: &'a Services,
+}

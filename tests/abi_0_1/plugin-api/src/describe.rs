@@ -1,0 +1,301 @@
+//! Description of a backend. It crosses the boundary as JSON text, so that later versions can add fields: the host
+//! keeps unknown fields in [`Description::unknown`] and reports them, and fields that an older backend omits have
+//! defaults.
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use std::collections::BTreeMap;
+
+/// Version of the description that this crate writes.
+pub const DESCRIPTION_VERSION: u32 = 1;
+
+/// Description of a backend.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Description {
+    /// Version of the format.
+    pub version: u32,
+    /// Human-readable one-line summary of the backend.
+    pub about: String,
+    /// Pattern table, in the pattern notation: one `name: pattern` per line, in table order. Names may carry the
+    /// backend's name as a prefix (`dnnl.conv2d_relu`) or omit it. In the JSON form, the table may also be a list of
+    /// lines.
+    pub patterns: String,
+    /// Single operators on which the backend gives verdicts, in order of preference.
+    pub operators: Vec<String>,
+    /// True if the backend supports dimensions that are not known before the run. Otherwise the host refuses candidates
+    /// with such dimensions without calling the backend.
+    pub dynamic_dims: bool,
+    /// Minimum cost of a region.
+    pub cost: Cost,
+    /// Required layouts by operator: `"nn.conv2d": ["NHWC", "HWIO"]`.
+    pub layouts: BTreeMap<String, Vec<String>>,
+    /// Passes to run before pattern matching, by name.
+    pub pre_passes: Vec<String>,
+    /// Quantization scheme, for backends that accept quantized models.
+    pub quantization: Option<Quantization>,
+    /// Maximum size of a blob in bytes. A larger blob is an error of the backend, and its region runs on the host.
+    /// Unlimited by default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_blob_bytes: Option<u64>,
+    /// True if results are undefined when an input or an intermediate value is NaN or infinite: for example, a relu may
+    /// turn NaN into 0.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub finite_math: bool,
+    /// Options that the backend offers its users, by name. The host passes the values that the user sets to `compile`,
+    /// in the `backend_options` of its options.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub options: BTreeMap<String, BackendOption>,
+    /// Fields of a later version, unchanged.
+    #[serde(flatten)]
+    pub unknown: Map<String, Value>,
+    /// Warnings of the parser, one line each. Valid fields are used regardless.
+    #[serde(skip)]
+    pub problems: Vec<String>,
+}
+
+impl Default for Description {
+    fn default() -> Description {
+        Description {
+            version: DESCRIPTION_VERSION,
+            about: String::new(),
+            patterns: String::new(),
+            operators: Vec::new(),
+            dynamic_dims: false,
+            cost: Cost::default(),
+            layouts: BTreeMap::new(),
+            pre_passes: Vec::new(),
+            quantization: None,
+            max_blob_bytes: None,
+            finite_math: false,
+            options: BTreeMap::new(),
+            unknown: Map::new(),
+            problems: Vec::new(),
+        }
+    }
+}
+
+/// Minimum cost of a region. A region below either bound is returned to the host as `NotProfitable`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Cost {
+    /// Minimum number of floating-point operations.
+    pub min_region_flops: u64,
+    /// Minimum number of operators.
+    pub min_region_operators: u32,
+}
+
+/// Option that a backend offers its users.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct BackendOption {
+    /// Human-readable one-line summary of the option.
+    pub about: String,
+    /// Accepted values; the first is the default. Any value is accepted if the list is empty.
+    pub values: Vec<String>,
+}
+
+/// Quantization scheme of a backend.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Quantization {
+    /// Element type of activations: `int8`, `uint8`.
+    pub activation: String,
+    /// Element type of weights.
+    pub weight: String,
+    /// Element type of accumulators and biases.
+    pub accumulator: String,
+    /// True if every zero point is 0.
+    pub symmetric: bool,
+    /// True if a weight has a scale per output channel.
+    pub per_channel: bool,
+    /// True if every scale is a power of two.
+    pub power_of_two: bool,
+}
+
+impl Description {
+    /// Returns the JSON form.
+    pub fn to_json(&self) -> String {
+        serde_json::to_string(self).expect("texts, numbers and maps with text keys serialize")
+    }
+
+    /// Reads the JSON form key by key: a value of the wrong kind is skipped, an unknown key is kept in `unknown`, and
+    /// both are reported in `problems`.
+    ///
+    /// # Errors
+    /// If the text is not a JSON object.
+    pub fn from_json(text: &str) -> Result<Description, serde_json::Error> {
+        let fields: Map<String, Value> = serde_json::from_str(text)?;
+        let mut description = Description::default();
+        let mut reader = FieldReader::default();
+        for (key, value) in fields {
+            match key.as_str() {
+                "version" => reader.set(&mut description.version, &key, value),
+                "about" => reader.set(&mut description.about, &key, value),
+                "patterns" => match value {
+                    Value::Array(_) => {
+                        let mut lines: Vec<String> = Vec::new();
+                        reader.list(&mut lines, &key, value);
+                        description.patterns = lines.join("\n");
+                    }
+                    other => reader.set(&mut description.patterns, &key, other),
+                },
+                "operators" => reader.list(&mut description.operators, &key, value),
+                "dynamic_dims" => reader.set(&mut description.dynamic_dims, &key, value),
+                "cost" => reader.fields(&key, value, |reader, name, value| match name {
+                    "cost.min_region_flops" => reader.set(&mut description.cost.min_region_flops, name, value),
+                    "cost.min_region_operators" => reader.set(&mut description.cost.min_region_operators, name, value),
+                    _ => reader.unknown(name),
+                }),
+                "layouts" => reader.fields(&key, value, |reader, name, value| {
+                    let mut layouts = Vec::new();
+                    reader.list(&mut layouts, name, value);
+                    description.layouts.insert(name["layouts.".len()..].to_owned(), layouts);
+                }),
+                "pre_passes" => reader.list(&mut description.pre_passes, &key, value),
+                "quantization" => reader.set(&mut description.quantization, &key, value),
+                "max_blob_bytes" => reader.set(&mut description.max_blob_bytes, &key, value),
+                "finite_math" => reader.set(&mut description.finite_math, &key, value),
+                "options" => reader.fields(&key, value, |reader, name, value| {
+                    let mut option = BackendOption::default();
+                    reader.set(&mut option, name, value);
+                    description.options.insert(name["options.".len()..].to_owned(), option);
+                }),
+                _ => {
+                    reader.unknown(&key);
+                    description.unknown.insert(key, value);
+                }
+            }
+        }
+        if description.version > DESCRIPTION_VERSION {
+            let version = description.version;
+            reader.problems.push(format!("expected version {DESCRIPTION_VERSION} or older, found {version}"));
+        }
+        description.problems = reader.problems;
+        Ok(description)
+    }
+
+    /// Reads untrusted text as [`from_json`](Description::from_json) does. If the text is not a JSON object, returns an
+    /// empty description with one entry in `problems`.
+    pub fn from_json_lossy(text: &str) -> Description {
+        Description::from_json(text).unwrap_or_else(|error| {
+            let begin: String = text.chars().take(40).collect();
+            let problem = format!("the description is ignored: expected a JSON object, found {begin:?}... ({error})");
+            Description { problems: vec![problem], ..Description::default() }
+        })
+    }
+}
+
+/// Reads values, and records a problem for each invalid one.
+#[derive(Default)]
+struct FieldReader {
+    problems: Vec<String>,
+}
+
+impl FieldReader {
+    fn set<T: DeserializeOwned>(&mut self, field: &mut T, name: &str, value: Value) {
+        match serde_json::from_value(value) {
+            Ok(value) => *field = value,
+            Err(error) => self.problems.push(format!("\"{name}\" is ignored: {error}")),
+        }
+    }
+
+    /// Reads a list item by item.
+    fn list<T: DeserializeOwned>(&mut self, field: &mut Vec<T>, name: &str, value: Value) {
+        let Value::Array(items) = value else {
+            self.problems.push(format!("\"{name}\" is ignored: expected a list, found {value}"));
+            return;
+        };
+        for (index, item) in items.into_iter().enumerate() {
+            match serde_json::from_value(item) {
+                Ok(item) => field.push(item),
+                Err(error) => {
+                    self.problems.push(format!("\"{name}[{index}]\" is ignored: {error}"));
+                }
+            }
+        }
+    }
+
+    /// Reads an object field by field, passing the qualified name of each to `read`.
+    fn fields(&mut self, name: &str, value: Value, mut read: impl FnMut(&mut FieldReader, &str, Value)) {
+        match value {
+            Value::Object(fields) => {
+                fields.into_iter().for_each(|(key, value)| read(self, &format!("{name}.{key}"), value));
+            }
+            other => {
+                let problem = format!("\"{name}\" is ignored: expected an object, found {other}");
+                self.problems.push(problem);
+            }
+        }
+    }
+
+    fn unknown(&mut self, name: &str) {
+        self.problems.push(format!("unknown field \"{name}\" is ignored"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn round_trips_through_json() {
+        let description = Description {
+            about: "a device".into(),
+            patterns: "a: nn.relu(*)\nb: add(*, *)".into(),
+            operators: vec!["nn.conv2d".into()],
+            dynamic_dims: true,
+            cost: Cost { min_region_flops: 1 << 40, min_region_operators: 2 },
+            layouts: [("nn.conv2d".to_owned(), vec!["NHWC".to_owned(), "HWIO".to_owned()])].into(),
+            pre_passes: vec!["fold_constant".into()],
+            quantization: Some(Quantization { activation: "int8".into(), symmetric: true, ..Default::default() }),
+            max_blob_bytes: Some(1 << 20),
+            finite_math: true,
+            options: [("half".to_owned(), BackendOption { about: "faster".into(), values: vec!["false".into()] })]
+                .into(),
+            ..Description::default()
+        };
+        assert_eq!(Description::from_json(&description.to_json()).unwrap(), description);
+        assert_eq!(Description::from_json("{}").unwrap(), Description::default());
+    }
+
+    #[test]
+    fn uses_known_fields_and_reports_the_rest() {
+        let text = r#"{"version": 7, "operators": ["add", 3, "tanh"], "dynamic_dims": "yes", "streams": 4,
+            "cost": {"min_region_flops": -1, "min_region_operators": 2, "watts": 1}, "layouts": {"nn.conv2d": "NHWC"},
+            "patterns": ["a: nn.relu(*)", "b: add(*, *)"], "pre_passes": "fold_constant"}"#;
+        let description = Description::from_json(text).unwrap();
+        assert_eq!(description.operators, ["add", "tanh"]);
+        assert_eq!(description.patterns, "a: nn.relu(*)\nb: add(*, *)");
+        assert_eq!(description.cost, Cost { min_region_flops: 0, min_region_operators: 2 });
+        assert!(!description.dynamic_dims && description.pre_passes.is_empty());
+        assert_eq!(description.unknown["streams"], 4);
+        let expected = [
+            "\"operators[1]\" is ignored: invalid type: integer `3`, expected a string",
+            "\"dynamic_dims\" is ignored: invalid type: string \"yes\", expected a boolean",
+            "unknown field \"streams\" is ignored",
+            "\"cost.min_region_flops\" is ignored: invalid value: integer `-1`, expected u64",
+            "unknown field \"cost.watts\" is ignored",
+            "\"layouts.nn.conv2d\" is ignored: expected a list, found \"NHWC\"",
+            "\"pre_passes\" is ignored: expected a list, found \"fold_constant\"",
+            "expected version 1 or older, found 7",
+        ];
+        assert_eq!(description.problems, expected);
+    }
+
+    #[test]
+    fn reports_text_that_is_not_a_json_object() {
+        for text in ["", "no JSON", "[]", "3", "{\"version\": 1"] {
+            Description::from_json(text).expect_err(text);
+            let description = Description::from_json_lossy(text);
+            assert_eq!(description.problems.len(), 1);
+            assert!(
+                description.problems[0].starts_with("the description is ignored: expected a JSON object, found "),
+                "{}",
+                description.problems[0]
+            );
+            assert_eq!(Description { problems: Vec::new(), ..description }, Description::default());
+        }
+    }
+}

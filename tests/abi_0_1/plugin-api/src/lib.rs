@@ -1,0 +1,142 @@
+//! The boundary between byoc and its backends.
+//!
+//! A plugin is a `cdylib` with one [`declare_plugin!`] line. It registers backends, which implement two plain traits:
+//!
+//! * [`Codegen`], found as `relay.ext.<name>`, at compile time: describes the backend, judges candidates, compiles
+//!   regions;
+//! * [`Loader`], found as `loadbinary_<key>`, at run time: turns a compiled region into an [`Executable`].
+//!
+//! ```no_run
+//! use byoc_plugin_api::*;
+//!
+//! struct Mine;
+//!
+//! impl Codegen for Mine {
+//!     fn describe(&self) -> Result<Description> {
+//!         Ok(Description { operators: vec!["nn.relu".into()], ..Description::default() })
+//!     }
+//!     fn judge(&self, candidate: &Candidate) -> Verdict {
+//!         match candidate.graph.inputs[0].ty.dtype {
+//!             DType::F32 => Verdict::Supported,
+//!             other => {
+//!                 Verdict::refused(RefusalCode::UnsupportedDtype, format!("input 0: expected float32, found {other}"))
+//!             }
+//!         }
+//!     }
+//!     fn compile(&self, region: &Region<'_>) -> Result<CompiledRegion> {
+//!         let blob = region.graph.to_json().into_bytes();
+//!         Ok(CompiledRegion::new(&region.graph.symbol, "mine", blob))
+//!     }
+//! }
+//!
+//! impl Loader for Mine {
+//!     fn load(&self, region: &LoadRequest<'_>) -> Result<Box<dyn Executable>> {
+//!         let graph = Graph::from_json(&String::from_utf8_lossy(region.blob))?;
+//!         region.services.reference(&graph, region.constants)  // or a custom `Executable`: prepare, run
+//!     }
+//! }
+//!
+//! register!(|_context, registry| {
+//!     registry.codegen("mine", Mine);
+//!     registry.loader("mine", Mine);
+//!     Ok(())
+//! });
+//! declare_plugin!("mine", "1.0.0");
+//! ```
+//!
+//! The host (feature `host`) implements [`HostServices`] and uses each plugin through the same traits:
+//!
+//! ```no_run
+//! # use byoc_plugin_api::*;
+//! # use serde_json::json;
+//! # fn compile_and_run<'t>(host: impl HostServices, path: &std::path::Path, graph: Graph, constants: Vec<Constant>,
+//! #     candidates: Vec<Candidate>, inputs: &[TensorRef<'t>], outputs: &mut [TensorMut<'t>])
+//! #     -> std::result::Result<(), Box<dyn std::error::Error>> {
+//! let services = Services::new(host);
+//! let plugin = host::load(path, &services)?; // or a host::Rejection: code, reason, hint, details
+//! let codegen = plugin.codegen("mine").expect("relay.ext.mine");
+//! let options = json!({ "cache_dir": null });
+//! let verdicts = codegen.judge_batch(&candidates)?; // or an Error: message, hint, plugin, entry, location, panicked
+//! let compiled = codegen.compile(&Region { graph: &graph, constants: &constants, options: &options })?;
+//! let loader = plugin.loader(&compiled.loader).expect("loadbinary_mine");
+//! let executable = loader.load(&LoadRequest {
+//!     symbol: &graph.symbol,
+//!     blob: &compiled.blob,
+//!     constants: &constants,
+//!     options: &options,
+//!     services: &services,
+//! })?;
+//! let Prepared { workspace, plan, .. } = executable.prepare(&[inputs[0].shape()])?;
+//! executable.run(Call { inputs, outputs, workspace: &mut vec![0; workspace], plan })?; // aligned to 64 bytes, in a real host
+//! # Ok(()) }
+//! ```
+//!
+//! | file | contents |
+//! |---|---|
+//! | `backend`, `executable` | the traits of a backend, their arguments and results |
+//! | `services` | services of the host for a backend |
+//! | `graph`, `graph_json` | graphs, and their JSON form |
+//! | `tensor`, `dtype`, `constant` | DLPack descriptors and views, element types, handles to constants |
+//! | `signature` | comparison of the types that a region was compiled for with those at run time |
+//! | `describe` | description of a backend, as versioned JSON |
+//! | `executable_object`, `wire`, `adapt` | the stable-ABI objects, and the adapters between them and the plain traits |
+//! | `entries` | record of the entries that threads are in, and protection of the process from plugins |
+//! | `plugin` | the root module and the macros that make a library a plugin |
+//! | `guard`, `bridge` | panics become errors; `tracing` events reach the host |
+//! | `host` | inspection and loading of files |
+//!
+//! The data types of this crate ([`Graph`], [`CompiledRegion`], [`Verdict`], ...) have the same layout with every
+//! compiler, and therefore contain [`RVec`] and [`RString`], which are used like `Vec` and `String` and converted with
+//! `into()`. The layout is checked, field by field, when a plugin is loaded: **an additional field or method makes the
+//! host reject every plugin built before.** Entries are therefore few and data is extensible: attributes by name,
+//! descriptions as JSON, `query` and `get_service` by key.
+
+/// Guide for authors, included so that its examples are compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/writing-a-backend.md")]
+pub struct Guide;
+
+mod adapt;
+mod backend;
+mod bridge;
+mod constant;
+mod describe;
+mod dtype;
+#[cfg(feature = "host")]
+pub mod entries;
+mod error;
+mod executable;
+#[doc(hidden)]
+pub mod executable_object;
+mod graph;
+mod graph_json;
+mod guard;
+#[cfg(feature = "host")]
+pub mod host;
+#[doc(hidden)]
+pub mod plugin;
+mod services;
+mod signature;
+mod tensor;
+#[doc(hidden)]
+pub mod wire;
+
+pub use abi_stable::std_types::{RBox, ROption, RString, RVec};
+pub use backend::*;
+pub use constant::{Constant, ConstantSource};
+pub use describe::*;
+pub use dtype::{DType, Device, Element};
+pub use error::{Error, ErrorData, Result};
+pub use executable::*;
+pub use graph::*;
+pub use graph_json::GRAPH_VERSION;
+pub use plugin::{API_VERSION, CODEGEN_PREFIX, Context, LOADER_PREFIX, Registry};
+pub use services::{HostServices, Services};
+pub use signature::Signature;
+pub use tensor::{Tensor, TensorMut, TensorRef};
+
+/// Level of a log message, from `tracing`: the type of [`Services::log`] and [`Services::log_level`].
+pub use tracing::Level;
+
+#[doc(hidden)]
+pub use inventory;

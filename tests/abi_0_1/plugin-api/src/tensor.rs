@@ -1,0 +1,386 @@
+//! Tensor descriptors over borrowed memory, laid out as DLPack's `DLTensor`.
+//!
+//! The host passes tensors in its own memory, dense and row-major, aligned to 64 bytes. A descriptor may also describe
+//! strided memory or memory of another device; the safe views return no slices of such tensors.
+
+use crate::dtype::{DType, Device, Element};
+use abi_stable::StableAbi;
+use std::fmt;
+use std::marker::PhantomData;
+
+// A dimension crosses the boundary as DLPack's 64-bit integer, and is a `usize` on both sides.
+const _: () = assert!(size_of::<usize>() == 8, "byoc plugins require a 64-bit target");
+
+/// Plain copy of DLPack's `DLTensor`, field by field, with raw pointers: prefer [`TensorRef`] and [`TensorMut`].
+#[repr(C)]
+#[derive(StableAbi, Clone, Copy, Debug)]
+pub struct Tensor {
+    /// Base address, to which `byte_offset` is added.
+    pub data: *mut u8,
+    /// Device that the memory belongs to.
+    pub device: Device,
+    /// Number of dimensions.
+    pub ndim: i32,
+    /// Element type.
+    pub dtype: DType,
+    /// Pointer to `ndim` dimensions.
+    pub shape: *mut i64,
+    /// Pointer to `ndim` strides in elements; null means dense and row-major.
+    pub strides: *mut i64,
+    /// Offset from `data` to the first element in bytes.
+    pub byte_offset: u64,
+}
+
+impl Tensor {
+    #[inline]
+    fn shape(&self) -> &[usize] {
+        if self.ndim <= 0 {
+            return &[];
+        }
+        // SAFETY: a descriptor's shape has `ndim` entries for as long as the descriptor lives; i64 and usize have
+        // the same size and alignment, and a dimension is never negative.
+        unsafe { std::slice::from_raw_parts(self.shape.cast::<usize>(), self.ndim as usize) }
+    }
+
+    #[inline]
+    fn strides(&self) -> Option<&[i64]> {
+        if self.strides.is_null() {
+            return None;
+        }
+        // SAFETY: non-null strides have `ndim` entries for as long as the descriptor lives.
+        Some(unsafe { std::slice::from_raw_parts(self.strides, self.ndim.max(0) as usize) })
+    }
+
+    #[inline]
+    fn is_dense(&self) -> bool {
+        let Some(strides) = self.strides() else { return true };
+        let mut expected = 1i64;
+        for (&dim, &stride) in self.shape().iter().zip(strides).rev() {
+            if dim != 1 && stride != expected {
+                return false;
+            }
+            expected *= dim as i64;
+        }
+        true
+    }
+
+    /// Size in bytes of a dense tensor in host memory.
+    #[inline]
+    fn byte_len(&self) -> usize {
+        assert!(
+            self.device.kind == Device::CPU.kind,
+            "expected a tensor in host memory, found device {:?}",
+            self.device
+        );
+        assert!(self.is_dense(), "expected a dense tensor, found strides {:?}", self.strides());
+        self.shape().iter().product::<usize>() * self.dtype.size()
+    }
+
+    #[inline]
+    fn start(&self) -> *mut u8 {
+        self.data.wrapping_add(self.byte_offset as usize)
+    }
+}
+
+/// Read-only view of a tensor.
+#[repr(transparent)]
+#[derive(Clone, Copy)]
+pub struct TensorRef<'a> {
+    raw: Tensor,
+    memory: PhantomData<&'a [u8]>,
+}
+
+// SAFETY: a `TensorRef` is a shared borrow of plain bytes.
+unsafe impl Send for TensorRef<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for TensorRef<'_> {}
+
+/// Mutable view of a tensor.
+#[repr(transparent)]
+pub struct TensorMut<'a> {
+    raw: Tensor,
+    memory: PhantomData<&'a mut [u8]>,
+}
+
+// SAFETY: a `TensorMut` is an exclusive borrow of plain bytes.
+unsafe impl Send for TensorMut<'_> {}
+// SAFETY: as above; writing needs `&mut`.
+unsafe impl Sync for TensorMut<'_> {}
+
+impl<'a> TensorRef<'a> {
+    /// Creates a dense tensor over `bytes`.
+    ///
+    /// # Panics
+    /// If the number of bytes does not match the shape.
+    #[inline]
+    pub fn new(dtype: DType, shape: &'a [usize], bytes: &'a [u8]) -> TensorRef<'a> {
+        let raw = describe(dtype, shape.as_ptr(), shape.len(), bytes.as_ptr());
+        assert_eq!(raw.byte_len(), bytes.len(), "size in bytes of a tensor of {dtype} and shape {shape:?}");
+        TensorRef { raw, memory: PhantomData }
+    }
+
+    /// Creates a view of the tensor that `raw` describes.
+    ///
+    /// # Safety
+    /// The memory, the shape and the strides that the descriptor points to must stay valid and unwritten for `'a`.
+    pub unsafe fn from_raw(raw: Tensor) -> TensorRef<'a> {
+        TensorRef { raw, memory: PhantomData }
+    }
+
+    /// Returns the descriptor, for passing to a C library.
+    pub fn raw(&self) -> &Tensor {
+        &self.raw
+    }
+
+    /// Returns the element type.
+    pub fn dtype(&self) -> DType {
+        self.raw.dtype
+    }
+
+    /// Returns the dimensions.
+    pub fn shape(&self) -> &[usize] {
+        self.raw.shape()
+    }
+
+    /// Number of elements.
+    pub fn len(&self) -> usize {
+        self.shape().iter().product()
+    }
+
+    /// Returns true if there are no elements.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Returns the bytes, row-major.
+    ///
+    /// # Panics
+    /// If the tensor is not dense, or not in host memory.
+    #[inline]
+    pub fn bytes(&self) -> &'a [u8] {
+        let len = self.raw.byte_len();
+        if len == 0 {
+            return &[];
+        }
+        // SAFETY: by the constructor's contract, `byte_len` bytes from `start` on are readable for `'a`.
+        unsafe { std::slice::from_raw_parts(self.raw.start(), len) }
+    }
+
+    /// Returns the elements. Booleans are `u8`, 16-bit floats are `u16`.
+    ///
+    /// # Panics
+    /// If the tensor is not dense, is not in host memory, or has another element type.
+    pub fn as_slice<T: Element>(&self) -> &'a [T] {
+        let bytes = self.bytes();
+        check::<T>(self.raw.dtype, bytes);
+        if bytes.is_empty() {
+            return &[];
+        }
+        // SAFETY: length and alignment were checked; every bit pattern of an `Element` is valid.
+        unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast(), bytes.len() / size_of::<T>()) }
+    }
+}
+
+impl<'a> TensorMut<'a> {
+    /// Creates a dense tensor over `bytes`.
+    ///
+    /// # Panics
+    /// If the number of bytes does not match the shape.
+    #[inline]
+    pub fn new(dtype: DType, shape: &'a mut [usize], bytes: &'a mut [u8]) -> TensorMut<'a> {
+        let raw = describe(dtype, shape.as_mut_ptr(), shape.len(), bytes.as_mut_ptr());
+        assert_eq!(raw.byte_len(), bytes.len(), "size in bytes of a tensor of {dtype} and shape {shape:?}");
+        TensorMut { raw, memory: PhantomData }
+    }
+
+    /// Creates a view of the tensor that `raw` describes.
+    ///
+    /// # Safety
+    /// The memory, the shape and the strides that the descriptor points to must stay valid, and must not be accessed
+    /// otherwise, for `'a`.
+    pub unsafe fn from_raw(raw: Tensor) -> TensorMut<'a> {
+        TensorMut { raw, memory: PhantomData }
+    }
+
+    /// Returns the descriptor, for passing to a C library.
+    pub fn raw(&self) -> &Tensor {
+        &self.raw
+    }
+
+    /// Returns the element type.
+    pub fn dtype(&self) -> DType {
+        self.raw.dtype
+    }
+
+    /// Returns the dimensions.
+    pub fn shape(&self) -> &[usize] {
+        self.raw.shape()
+    }
+
+    /// Sets the shape of an output for which [`prepare`](crate::Executable::prepare) returned only upper bounds. The
+    /// elements are stored densely in the new shape, from the start of the memory.
+    ///
+    /// # Panics
+    /// If the rank differs, or a dimension exceeds its bound.
+    pub fn set_shape(&mut self, shape: &[usize]) {
+        let fits = shape.len() == self.shape().len() && shape.iter().zip(self.shape()).all(|(new, bound)| new <= bound);
+        assert!(fits, "shape {shape:?} exceeds the bound {:?}", self.shape());
+        for (axis, &dim) in shape.iter().enumerate() {
+            // SAFETY: `axis < ndim`, and the shape is borrowed exclusively.
+            unsafe { self.raw.shape.add(axis).write(dim as i64) };
+        }
+    }
+
+    /// Number of elements.
+    pub fn len(&self) -> usize {
+        self.shape().iter().product()
+    }
+
+    /// Returns true if there are no elements.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Returns a read-only view of the tensor.
+    pub fn as_ref(&self) -> TensorRef<'_> {
+        TensorRef { raw: self.raw, memory: PhantomData }
+    }
+
+    /// Returns the bytes, row-major.
+    ///
+    /// # Panics
+    /// If the tensor is not dense, or not in host memory.
+    #[inline]
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        let len = self.raw.byte_len();
+        if len == 0 {
+            return &mut [];
+        }
+        // SAFETY: by the constructor's contract, `byte_len` bytes from `start` on are exclusively borrowed for `'a`.
+        unsafe { std::slice::from_raw_parts_mut(self.raw.start(), len) }
+    }
+
+    /// Returns the elements. Booleans are `u8`, 16-bit floats are `u16`.
+    ///
+    /// # Panics
+    /// If the tensor is not dense, is not in host memory, or has another element type.
+    pub fn as_mut_slice<T: Element>(&mut self) -> &mut [T] {
+        let dtype = self.raw.dtype;
+        let bytes = self.bytes_mut();
+        check::<T>(dtype, bytes);
+        if bytes.is_empty() {
+            return &mut [];
+        }
+        // SAFETY: length and alignment were checked; every bit pattern of an `Element` is valid.
+        unsafe { std::slice::from_raw_parts_mut(bytes.as_mut_ptr().cast(), bytes.len() / size_of::<T>()) }
+    }
+}
+
+impl fmt::Debug for TensorRef<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Tensor[{:?}, {}]", self.shape(), self.dtype())
+    }
+}
+
+impl fmt::Debug for TensorMut<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Tensor[{:?}, {}]", self.shape(), self.dtype())
+    }
+}
+
+#[inline]
+fn describe(dtype: DType, shape: *const usize, ndim: usize, data: *const u8) -> Tensor {
+    Tensor {
+        data: data.cast_mut(),
+        device: Device::CPU,
+        ndim: ndim as i32,
+        dtype,
+        shape: shape.cast_mut().cast(),
+        strides: std::ptr::null_mut(),
+        byte_offset: 0,
+    }
+}
+
+fn check<T: Element>(dtype: DType, bytes: &[u8]) {
+    assert!(T::can_view(dtype), "cannot view a tensor of {dtype} as {}", std::any::type_name::<T>());
+    assert!(
+        bytes.is_empty() || (bytes.as_ptr() as usize).is_multiple_of(align_of::<T>()),
+        "expected an aligned tensor"
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::mem::offset_of;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    #[test]
+    fn descriptor_matches_dlpack_layout() {
+        let offsets = [
+            offset_of!(Tensor, data),
+            offset_of!(Tensor, device),
+            offset_of!(Tensor, ndim),
+            offset_of!(Tensor, dtype),
+            offset_of!(Tensor, shape),
+            offset_of!(Tensor, strides),
+            offset_of!(Tensor, byte_offset),
+        ];
+        assert_eq!(offsets, [0, 8, 16, 20, 24, 32, 40]);
+        assert_eq!((size_of::<Tensor>(), size_of::<DType>(), size_of::<Device>()), (48, 4, 8));
+        assert_eq!(size_of::<TensorRef<'_>>(), size_of::<Tensor>());
+        assert_eq!(size_of::<TensorMut<'_>>(), size_of::<Tensor>());
+    }
+
+    fn panic_message<T>(body: impl FnOnce() -> T) -> String {
+        let payload = catch_unwind(AssertUnwindSafe(body)).err().expect("a panic");
+        payload.downcast_ref::<String>().cloned().unwrap_or_default()
+    }
+
+    #[test]
+    fn views_require_dense_host_memory() {
+        let memory: Vec<i32> = (0..12).collect();
+        let (shape, strides) = ([2usize, 3], [6i64, 2]);
+        let bytes = memory.as_ptr().cast::<u8>();
+        let raw = Tensor { byte_offset: 8, ..describe(DType::I32, shape.as_ptr(), 2, bytes) };
+        // SAFETY: the memory has twelve elements, of which the views see six.
+        let view = unsafe { TensorRef::from_raw(raw) };
+        assert_eq!(view.as_slice::<i32>(), [2, 3, 4, 5, 6, 7]);
+        assert!(panic_message(|| view.as_slice::<f32>()).contains("cannot view a tensor of int32 as f32"));
+
+        // SAFETY: as above.
+        let strided = unsafe { TensorRef::from_raw(Tensor { strides: strides.as_ptr().cast_mut(), ..raw }) };
+        assert!(panic_message(|| strided.bytes()).contains("found strides"));
+        let dense = [3i64, 1];
+        // SAFETY: as above.
+        let dense = unsafe { TensorRef::from_raw(Tensor { strides: dense.as_ptr().cast_mut(), ..raw }) };
+        assert_eq!(dense.len(), dense.as_slice::<i32>().len());
+        // SAFETY: nothing reads the memory.
+        let foreign = unsafe { TensorRef::from_raw(Tensor { device: Device { kind: 2, id: 0 }, ..raw }) };
+        assert!(panic_message(|| foreign.bytes()).contains("device"));
+    }
+
+    #[test]
+    fn output_shrinks_within_its_bound() {
+        let mut memory = [0u8; 6];
+        let mut dims = [2usize, 3];
+        let mut output = TensorMut::new(DType::U8, &mut dims, &mut memory);
+        output.set_shape(&[1, 3]);
+        assert_eq!(output.as_mut_slice::<u8>().len(), 3);
+        assert!(panic_message(|| output.set_shape(&[1, 4])).contains("exceeds the bound"));
+        assert!(panic_message(|| output.set_shape(&[3])).contains("exceeds the bound"));
+        assert_eq!(dims, [1, 3], "the host sees the new shape");
+    }
+
+    #[test]
+    fn empty_and_rank_0_tensors() {
+        let empty = TensorRef::new(DType::F64, &[3, 0], &[]);
+        assert!(empty.is_empty() && empty.as_slice::<f64>().is_empty());
+        let scalar = TensorRef::new(DType::BOOL, &[], &[1]);
+        assert_eq!(scalar.as_slice::<u8>(), [1]);
+        assert!(
+            panic_message(|| TensorRef::new(DType::I8, &[2], &[1]))
+                .contains("size in bytes of a tensor of int8 and shape [2]")
+        );
+    }
+}
