@@ -81,7 +81,8 @@ pub enum PatternNode {
     /// to the right side.
     Alt(PatternId, PatternId),
     /// `child` at the root, such that every path from the root through its operands ends at the same `parent`, and
-    /// every expression in between matches `path`.
+    /// every expression in between matches `path`. With `free`, only paths that lead to the parent count: the child
+    /// post-dominates the parent, and operands off those paths are free.
     Dominates {
         /// Pattern of the expression at which all paths end.
         parent: PatternId,
@@ -89,6 +90,8 @@ pub enum PatternNode {
         path: PatternId,
         /// Pattern of the root, at which all paths begin.
         child: PatternId,
+        /// True for `post_dominates`, where operands off the paths are free.
+        free: bool,
     },
     /// Reference to another node. A reference to an enclosing node makes the pattern recursive.
     Redirect(PatternId),
@@ -141,7 +144,7 @@ impl Pattern {
                 params.iter().flat_map(|p| p.iter().copied()).chain([*body]).collect()
             }
             PatternNode::Alt(left, right) => vec![*left, *right],
-            PatternNode::Dominates { parent, path, child } => vec![*parent, *path, *child],
+            PatternNode::Dominates { parent, path, child, .. } => vec![*parent, *path, *child],
             PatternNode::Redirect(inner)
             | PatternNode::Typed(inner, _)
             | PatternNode::OfDtype(inner, _)

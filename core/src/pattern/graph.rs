@@ -5,7 +5,7 @@
 //! table is therefore matched on one graph, and the module is rebuilt once at the end.
 
 use byoc_ir::ir::{Expr, ExprId, Id, IndexVec, Module, Type};
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 /// Inputs of a collapsed group, in the order of the parameters of its function.
 pub type Collapsed = Box<[ExprId]>;
@@ -166,6 +166,32 @@ impl<'m> Graph<'m> {
             }
         }
         true
+    }
+
+    /// Returns the expressions through which the value of `id` flows into `root`, ascending and without both ends; `None`
+    /// if the value also flows elsewhere, or through an expression that `allowed` does not contain.
+    pub fn between(&self, id: ExprId, root: ExprId, allowed: impl Fn(ExprId) -> bool) -> Option<Vec<ExprId>> {
+        let mut seen = BTreeSet::new();
+        let mut stack = vec![id];
+        while let Some(at) = stack.pop() {
+            let mut used = false;
+            for user in self.users(at) {
+                used = true;
+                if user == root {
+                    continue;
+                }
+                if user > root || !allowed(user) {
+                    return None;
+                }
+                if seen.insert(user) {
+                    stack.push(user);
+                }
+            }
+            if !used {
+                return None;
+            }
+        }
+        Some(seen.into_iter().collect())
     }
 
     fn acquire(&mut self, id: ExprId) {

@@ -101,6 +101,8 @@ enum State {
 /// Walk from the child of a `dominates` pattern through its operands to the parent.
 struct Walk {
     on_path: HashSet<ExprId>,
+    /// Expressions inside of the child, which need not match the path; empty unless operands off the path are free.
+    in_child: HashSet<ExprId>,
     stack: Vec<ExprId>,
     at: ExprId,
 }
@@ -279,7 +281,8 @@ impl<'g, 'm> Matcher<'g, 'm> {
             }
             State::Child => match frame.at {
                 Callee::Expr(root) if yes => {
-                    let walk = Walk { on_path: HashSet::from([root]), stack: Vec::new(), at: root };
+                    let in_child = self.inside_child(pattern, frame, node);
+                    let walk = Walk { on_path: HashSet::from([root]), in_child, stack: Vec::new(), at: root };
                     self.walk_up(frame, node, Box::new(walk))
                 }
                 _ => Next::Answer(false),
@@ -297,7 +300,9 @@ impl<'g, 'm> Matcher<'g, 'm> {
             State::Path(mut walk) => {
                 self.memoize = true;
                 if !yes {
-                    return Next::Answer(false);
+                    // An operand off the paths is free: the value of the parent may not flow through it, which is
+                    // checked when the walk is over.
+                    return if is_free(node) { self.walk_on(frame, node, walk) } else { Next::Answer(false) };
                 }
                 walk.on_path.insert(walk.at);
                 self.walk_up(frame, node, walk)
@@ -439,7 +444,7 @@ impl<'g, 'm> Matcher<'g, 'm> {
 
     /// Pushes the operands of the current expression of a walk on its stack, and continues the walk.
     fn walk_up(&mut self, frame: &mut Frame, node: NodeRef<'_>, mut walk: Box<Walk>) -> Next {
-        if !self.push_operands(walk.at, &mut walk.stack) {
+        if !self.push_operands(walk.at, &mut walk.stack) && !is_free(node) {
             return Next::Answer(false);
         }
         self.walk_on(frame, node, walk)
@@ -448,9 +453,11 @@ impl<'g, 'm> Matcher<'g, 'm> {
     /// Visits the next expression of a walk, left to right. The parent ends a path; any other expression must match the
     /// path, and the walk continues with its operands.
     fn walk_on(&mut self, frame: &mut Frame, node: NodeRef<'_>, mut walk: Box<Walk>) -> Next {
-        let NodeRef::Own(PatternNode::Dominates { parent, .. }) = node else { return Next::Answer(false) };
+        let NodeRef::Own(PatternNode::Dominates { parent, free, .. }) = node else { return Next::Answer(false) };
         while let Some(id) = walk.stack.pop() {
-            if !walk.on_path.contains(&id) {
+            if walk.in_child.contains(&id) && walk.on_path.insert(id) {
+                self.push_operands(id, &mut walk.stack);
+            } else if !walk.on_path.contains(&id) {
                 walk.at = id;
                 frame.state = State::Parent(walk);
                 return Next::Ask(*parent, Callee::Expr(id));
@@ -461,9 +468,26 @@ impl<'g, 'm> Matcher<'g, 'm> {
             latest => Some(self.met[latest as usize - 1].at),
         };
         Next::Answer(match (met, frame.at) {
+            (Some(Callee::Expr(met)), Callee::Expr(root)) if *free => {
+                self.graph.between(met, root, |id| walk.on_path.contains(&id)).is_some()
+            }
             (Some(Callee::Expr(met)), Callee::Expr(root)) => self.graph.flows_into(met, root),
             _ => false,
         })
+    }
+
+    /// Returns the expressions besides the root that the child of a `post_dominates` pattern matched with more than a
+    /// leaf.
+    fn inside_child(&self, pattern: &Pattern, frame: &Frame, node: NodeRef<'_>) -> HashSet<ExprId> {
+        if !is_free(node) {
+            return HashSet::new();
+        }
+        let has_operands = |id: PatternId| match self.node(pattern, id) {
+            NodeRef::Own(node) => !Pattern::operands(node).is_empty(),
+            NodeRef::Extra(..) => true,
+        };
+        let inner = self.met[frame.mark as usize..].iter().filter(|met| has_operands(met.id));
+        inner.filter_map(|met| if let Callee::Expr(id) = met.at { Some(id) } else { None }).collect()
     }
 
     /// Pushes the operands of an expression except its callee, last first; returns false if there are none.
@@ -522,6 +546,11 @@ impl<'g, 'm> Matcher<'g, 'm> {
             _ => wanted.is_empty(),
         }
     }
+}
+
+/// Returns true for `post_dominates`.
+fn is_free(node: NodeRef<'_>) -> bool {
+    matches!(node, NodeRef::Own(PatternNode::Dominates { free: true, .. }))
 }
 
 /// Returns part `number` of a node with a fixed list of parts, and the expression that the part must match.

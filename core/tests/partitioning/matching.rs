@@ -203,6 +203,86 @@ fn dominators() {
     assert!(!matches_in(pattern, &escaping, add), "the parent's value leaves past the child");
 }
 
+/// Tests `post_dominates`: operands off the paths are free, but the parent's value may take no other way.
+#[test]
+fn post_dominators() {
+    let pattern = "post_dominates(abs(*), op{TOpPattern=0} | subtract(*, *), add(*, *))";
+    for (body, expected) in [
+        ("%0 = abs(%a); add(nn.relu(%0), exp(nn.relu(%0)))", true),
+        ("%0 = abs(%a); add(%0, exp(%0))", true),
+        // An operand that does not come from the parent.
+        ("%0 = abs(%a); add(nn.relu(%0), %b)", true),
+        ("%0 = abs(%a); add(nn.relu(%0), exp(%b))", true),
+        ("%0 = abs(%a); add(subtract(%0, %b), %0)", true),
+        ("%0 = abs(%a); add(%b, subtract(%c, nn.relu(%0)))", true),
+        // The parent's value takes a way that does not match the path.
+        ("%0 = abs(%a); add(nn.relu(%0), multiply(%0, %b))", false),
+        ("%0 = abs(%a); add(nn.relu(%0), multiply(%b, exp(%0)))", false),
+        // No parent.
+        ("add(nn.relu(%a), %b)", false),
+    ] {
+        assert_eq!(matches(pattern, body), expected, "{body}");
+    }
+    // The expressions inside of the child need not match the path.
+    let nested = "post_dominates(abs(*), nn.relu(*), tanh(multiply(add(*, *), *)))";
+    assert!(matches(nested, "%0 = abs(%a); tanh(multiply(add(nn.relu(%0), %0), %b))"));
+    assert!(!matches(nested, "%0 = abs(%a); tanh(multiply(add(exp(%0), %0), %b))"));
+    let escaping = module("def @main(%a: T) { %0 = abs(%a); %1 = nn.relu(%0); (add(%1, %0), %1) }");
+    let add = (0..escaping.nodes.len())
+        .map(byoc_ir::ir::Id::new)
+        .find(|&id: &ExprId| escaping.expr(id).as_op_call().is_some_and(|(op, _)| byoc_ir::op::get(op).name == "add"))
+        .unwrap();
+    assert!(!matches_in(pattern, &escaping, add), "the parent's value leaves past the child");
+}
+
+/// Tests that the help of a mistake shows a form that parses.
+#[test]
+fn mistakes_are_answered_with_forms_that_work() {
+    for (mistake, form) in [
+        (
+            "a: nn.relu(nn.conv2d(*, const) ? nn.bias_add(*, const))",
+            "let p0 = nn.conv2d(*, const); nn.relu((p0 | nn.bias_add(p0, const)))",
+        ),
+        (
+            "a: let p0 = nn.conv2d(*, const) ? add(*, const) ? nn.relu; p0 ? clip where small",
+            "let p1 = nn.conv2d(*, const); let p0 = (p1 | add(p1, const)) ? nn.relu; p0 ? clip where small",
+        ),
+        ("a: nn.conv2d(*, const) ? nn.relu()", "let p0 = nn.conv2d(*, const); (p0 | nn.relu(p0))"),
+        ("nn.relu(nn.conv2d(*, *))", "relu_1: nn.relu(nn.conv2d(*, *))"),
+        ("a: nn.relu(wildcard())", "*"),
+        ("a: nn.dense(*, is_constant())", "const"),
+        ("a: is_op(*)", "nn.relu(*)"),
+        ("a: add(%x, nn.relu(%x))", "*x"),
+        ("a: add(x, 1)", "*x"),
+        ("a: add(*, 2)", "const(2)"),
+        ("a: nn.conv2d{groups: 1}(*, *)", "{groups=...}"),
+        ("a: dominates(nn.relu(*), add(*, *))", "dominates(nn.relu(*), op{TOpPattern=0}, add(*, *))"),
+        ("a: nn.relu(nn.conv2d)", "nn.conv2d(..)"),
+        ("a: nn.conv2d(*)", "nn.conv2d(*, *)"),
+    ] {
+        let parsed = parse_table(mistake, Checks::Allowed);
+        let help = parsed.diagnostics[0].help.clone().unwrap_or_default();
+        assert!(help.starts_with(&format!("write {form}")), "{mistake}: {help}");
+        if form.starts_with('{') {
+            continue;
+        }
+        // A form is a whole entry, or a pattern.
+        let entry = if form.contains("_1: ") { form.to_owned() } else { format!("a: {form}") };
+        let repaired = parse_table(&entry, Checks::Allowed);
+        assert!(repaired.diagnostics.is_empty(), "{entry}: {:?}", repaired.diagnostics);
+    }
+    // The repaired entry matches with and without the optional operator.
+    let form = "let p0 = nn.conv2d(*, *); nn.relu((p0 | nn.bias_add(p0, *)))";
+    let bodies = |body: &str| {
+        let types = "%x: Tensor[(1, 3, 7, 7), float32], %w: Tensor[(3, 3, 1, 1), float32], %v: Tensor[(3), float32]";
+        let program = module(&format!("def @main({types}) {{ {body} }}"));
+        matches_in(form, &program, program.main().unwrap().body)
+    };
+    assert!(bodies("nn.relu(nn.conv2d(%x, %w, kernel_size=[1, 1]))"));
+    assert!(bodies("nn.relu(nn.bias_add(nn.conv2d(%x, %w, kernel_size=[1, 1]), %v))"));
+    assert!(!bodies("nn.relu(nn.bias_add(%x, %v))"));
+}
+
 #[test]
 fn tables_keep_order_and_join_indented_lines() {
     let entries = table(

@@ -385,3 +385,37 @@ fn a_dominator_takes_the_whole_diamond() {
         }"#,
     );
 }
+
+/// Tests that a residual with a bias is a group: its constants and the operands off the paths become parameters or stay
+/// inside, as the pattern says.
+#[test]
+fn a_post_dominator_takes_a_residual_with_a_bias() {
+    let types = "%x: Tensor[(1, 3, 7, 7), float32], %w: Tensor[(3, 3, 1, 1), float32], %v: Tensor[(3), float32]";
+    merge(
+        "residual: post_dominates(nn.relu(*), nn.conv2d(*, *) | nn.bias_add(*, *), add(*, *))",
+        &format!(
+            "def @main({types}) {{
+                %0 = nn.relu(%x); %1 = nn.conv2d(%0, %w, kernel_size=[1, 1]); %2 = nn.bias_add(%1, %v); add(%2, %0)
+            }}"
+        ),
+        &format!(
+            r#"def @main({types}) {{
+                %4 = fn (%p: Tensor[(1, 3, 7, 7), float32], %q: Tensor[(3, 3, 1, 1), float32], %r: Tensor[(3), float32],
+                         PartitionedFromPattern="nn.relu_nn.conv2d_nn.bias_add_add_", Composite="residual") {{
+                    %0 = nn.relu(%p); %1 = nn.conv2d(%0, %q, kernel_size=[1, 1]); %2 = nn.bias_add(%1, %r); add(%2, %0) }};
+                %4(%x, %w, %v)
+            }}"#
+        ),
+    );
+    // A chain that matches the path but does not begin at the parent stays outside.
+    merge(
+        "free: post_dominates(abs(*), op{TOpPattern=0}, add(*, *))",
+        "def @main(%a: T, %b: T) { %0 = abs(%a); %1 = nn.relu(%b); %2 = exp(%1); add(tanh(%0), %2) }",
+        r#"def @main(%a: T, %b: T) {
+            %1 = nn.relu(%b); %2 = exp(%1);
+            %4 = fn (%p: T, %q: T, PartitionedFromPattern="abs_tanh_add_", Composite="free") {
+                %0 = abs(%p); add(tanh(%0), %q) };
+            %4(%a, %2)
+        }"#,
+    );
+}

@@ -12,7 +12,7 @@
 
 use super::judge::{Candidate, Composite, Judge, Question, Refusal, RefusalCode, Verdict, request_verdicts};
 use crate::analysis::scope::is_opaque;
-use crate::pattern::{Entry, Graph, Match, Matcher, Pattern, PatternNode, RootOps};
+use crate::pattern::{Entry, Graph, Match, Matcher, Pattern, PatternId, PatternNode, RootOps};
 use byoc_ir::diag::Diagnostic;
 use byoc_ir::ir::{
     AttrValue, Attrs, Callee, Expr, ExprId, FuncType, Function, IndexVec, Module, Name, OpId, Origins, Type,
@@ -511,27 +511,55 @@ pub(super) fn emit<'a>(
 /// Properties of a pattern that determine which matched expressions are inputs of a group; computed once per pattern.
 struct InputRules<'p> {
     pattern: &'p Pattern,
-    order: Vec<crate::pattern::PatternId>,
+    order: Vec<PatternId>,
     /// Nodes whose expressions are never inputs: parents and paths of `dominates` patterns, and nodes inside function
     /// patterns.
-    never_inputs: Vec<crate::pattern::PatternId>,
+    never_inputs: Vec<PatternId>,
+    /// Nodes of `post_dominates`: root, parent, path.
+    free: Vec<[PatternId; 3]>,
+    /// Nodes that only the path of a `post_dominates` reaches: they also match expressions outside of the group.
+    in_free_paths: HashSet<PatternId>,
 }
 
 impl<'p> InputRules<'p> {
     fn of(pattern: &'p Pattern) -> InputRules<'p> {
         let order = pattern.post_order();
-        let mut fuzzy = Vec::new();
+        let mut rules = InputRules {
+            pattern,
+            order: Vec::new(),
+            never_inputs: Vec::new(),
+            free: Vec::new(),
+            in_free_paths: HashSet::new(),
+        };
+        let reached = |root: PatternId| Pattern { nodes: pattern.nodes.clone(), root }.post_order();
         for &id in &order {
             match &pattern.nodes[id] {
-                PatternNode::Dominates { parent, path, .. } => fuzzy.extend([*parent, *path]),
+                PatternNode::Dominates { parent, path, child, free: true } => {
+                    rules.never_inputs.push(*parent);
+                    rules.free.push([id, *parent, *path]);
+                    let elsewhere: HashSet<PatternId> = [*parent, *child].into_iter().flat_map(reached).collect();
+                    rules.in_free_paths.extend(reached(*path).into_iter().filter(|below| !elsewhere.contains(below)));
+                }
+                PatternNode::Dominates { parent, path, .. } => rules.never_inputs.extend([*parent, *path]),
                 PatternNode::Function { .. } => {
-                    let inner = Pattern { nodes: pattern.nodes.clone(), root: id };
-                    fuzzy.extend(inner.post_order().into_iter().filter(|&below| below != id));
+                    rules.never_inputs.extend(reached(id).into_iter().filter(|&below| below != id));
                 }
                 _ => {}
             }
         }
-        InputRules { pattern, order, never_inputs: fuzzy }
+        rules.order = order;
+        rules
+    }
+
+    /// Returns the expressions on the paths of each `post_dominates`, ascending.
+    fn free_interiors(&self, graph: &Graph<'_>, matched: &Match) -> Vec<ExprId> {
+        let mut interior = Vec::new();
+        for &[id, parent, _] in &self.free {
+            if let (Some(Callee::Expr(root)), Some(Callee::Expr(parent))) = (matched.get(id), matched.get(parent)) {
+                interior.extend(graph.between(parent, root, |_| true).unwrap_or_default());
+            }
+        }
+        interior
     }
 
     fn inputs(&self, graph: &Graph<'_>, matched: &Match) -> Vec<ExprId> {
@@ -539,6 +567,8 @@ impl<'p> InputRules<'p> {
         for &id in &self.never_inputs {
             skip.extend(matched.all(id).filter_map(as_expr));
         }
+        let interior = self.free_interiors(graph, matched);
+        skip.extend(interior.iter().copied());
         // The variable of a matched let belongs to the group.
         for &(_, at) in &matched.met {
             if let Some(Expr::Let { var, .. }) = as_expr(at).and_then(|id| graph.expr(id)) {
@@ -560,8 +590,22 @@ impl<'p> InputRules<'p> {
                 inputs.push(input);
             }
         };
+        let is_path = |id: PatternId| self.free.iter().any(|&[_, _, path]| path == id);
         for &id in &self.order {
             let node = &self.pattern.nodes[id];
+            if is_path(id) {
+                let constant =
+                    |id: PatternId| matches!(self.pattern.nodes[id], PatternNode::Constant | PatternNode::Literal(_));
+                for &on_path in &interior {
+                    graph.for_each_operand(on_path, |operand| {
+                        let embeds = || matched.met.iter().any(|&(id, at)| at == Callee::Expr(operand) && constant(id));
+                        add(operand, matches!(graph.expr(operand), Some(Expr::Constant(_))) && embeds());
+                    });
+                }
+            }
+            if self.in_free_paths.contains(&id) {
+                continue;
+            }
             let embeds = matches!(node, PatternNode::Constant | PatternNode::Literal(_));
             for at in matched.all(id).filter_map(as_expr) {
                 if skip.contains(&at) {

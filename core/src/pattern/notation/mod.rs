@@ -9,12 +9,13 @@
 //! atom    := '*' NAME? | 'const' ('(' literal ')')? | 'var' ('(' NAME ')')? | opname attrs? '(' args | '..' ')'
 //!          | '(' alt (',' alt)* ')' | '(' '..' ')' | 'if' '(' alt ',' alt ',' alt ')' | 'let' '(' alt ',' alt ',' alt ')'
 //!          | 'fn' attrs? '(' args | '..' ')' '{' alt '}' | 'call' attrs? '(' alt ';' args | '..' ')'
-//!          | 'dominates' '(' alt ',' alt ',' alt ')' | 'op' attrs ('(' args | '..' ')')? | NAME
+//!          | ('dominates' | 'post_dominates') '(' alt ',' alt ',' alt ')' | 'op' attrs ('(' args | '..' ')')? | NAME
 //! ```
 //! As the callee of `call`, `op{..}` and a bare operator name denote the operator itself. A name may be used in its own
 //! definition, inside an operand: `let c = nn.relu(c | *); c` matches a chain of any length. An entry with an error is
 //! omitted from the table; the entries after it are still read, so that all errors are reported at once.
 
+mod advice;
 mod values;
 
 use super::data::{MAX_DEPTH, Pattern, PatternId, PatternNode};
@@ -103,9 +104,13 @@ pub fn parse_pattern(text: &str) -> Result<(Pattern, Vec<Diagnostic>), Vec<Diagn
 
 type Result<T, E = Box<Diagnostic>> = std::result::Result<T, E>;
 
-const KEYWORDS: &[&str] = &["let", "where", "if", "fn", "call", "op", "dominates", "const", "var"];
+const KEYWORDS: &[&str] = &["let", "where", "if", "fn", "call", "op", "dominates", "post_dominates", "const", "var"];
 
 struct Parser<'a> {
+    text: &'a str,
+    /// Beginning of the current `let`, or of the pattern behind the last one, and the end of the entry, in `text`.
+    statement: usize,
+    end: usize,
     words: Vec<Word<'a>>,
     at: usize,
     checks: Checks,
@@ -123,6 +128,9 @@ struct Parser<'a> {
 impl<'a> Parser<'a> {
     fn new(text: &'a str, from: usize, to: usize, checks: Checks) -> Parser<'a> {
         Parser {
+            text,
+            statement: from,
+            end: to,
             words: words(text, from, to),
             at: 0,
             checks,
@@ -184,6 +192,11 @@ impl<'a> Parser<'a> {
     }
 
     fn unexpected(&self, wanted: &str) -> Box<Diagnostic> {
+        self.unexpected_with(wanted, None)
+    }
+
+    /// Returns the error for the current token, with help that shows a form that is valid.
+    fn unexpected_with(&self, wanted: &str, help: Option<String>) -> Box<Diagnostic> {
         let found = match self.peek() {
             Token::Name(name) => format!("\"{name}\""),
             Token::Number(number) => format!("\"{number}\""),
@@ -195,16 +208,21 @@ impl<'a> Parser<'a> {
             Token::End => "the end of the pattern".to_owned(),
         };
         let message = format!("expected {wanted}, found {found}");
-        Box::new(
-            Diagnostic::error(codes::passes::PATTERN_SYNTAX, message).at(self.span(), format!("expected {wanted}")),
-        )
+        let mut diagnostic =
+            Diagnostic::error(codes::passes::PATTERN_SYNTAX, message).at(self.span(), format!("expected {wanted}"));
+        diagnostic.help = help;
+        Box::new(diagnostic)
     }
 
     // Entries.
 
     fn entry(&mut self) -> Result<Entry> {
         let (name, span) = self.name("the name of a pattern")?;
-        self.expect(':')?;
+        if self.peek() != Token::Mark(':') {
+            let help = advice::name_entry(name, self.text[span.start as usize..self.end].trim());
+            return Err(self.unexpected_with("\":\"", Some(help)));
+        }
+        self.next();
         let pattern = self.definition()?;
         let mut check = None;
         if self.peek() == Token::Name("where") {
@@ -225,6 +243,7 @@ impl<'a> Parser<'a> {
     }
 
     fn definition(&mut self) -> Result<Pattern> {
+        self.statement = self.span().start as usize;
         while self.peek() == Token::Name("let")
             && matches!(self.words.get(self.at + 1).map(|w| w.token), Some(Token::Name(_)))
         {
@@ -247,6 +266,7 @@ impl<'a> Parser<'a> {
                 self.recursive.push((own, name, span));
             }
             self.names.insert(name, value);
+            self.statement = self.span().start as usize;
         }
         let start = self.span();
         let root = self.alt()?;
@@ -284,11 +304,18 @@ impl<'a> Parser<'a> {
     }
 
     fn opt(&mut self) -> Result<PatternId> {
+        let start = self.span().start as usize;
         let mut inner = self.typed()?;
-        while self.take('?') {
+        while self.peek() == Token::Mark('?') {
+            let before = start..self.span().start as usize;
+            self.next();
             let (name, span) = self.name("the name of an operator")?;
             let op = self.operator(name, span);
             let attrs = self.attrs_of(op)?;
+            if self.peek() == Token::Mark('(') {
+                let help = self.optional_with_arguments(before, span.start as usize);
+                return Err(self.unexpected_with("\"?\", \"|\" or the end of the pattern", Some(help)));
+            }
             let Some(op) = op else { continue };
             // The pattern becomes the first argument of the operator; any further arguments are wildcards.
             let mut args = vec![inner];
@@ -373,9 +400,9 @@ impl<'a> Parser<'a> {
                 let [var, value, body] = self.three()?;
                 Ok(self.push(PatternNode::Let { var, value, body }))
             }
-            Token::Name("dominates") => {
-                let [parent, path, child] = self.three()?;
-                Ok(self.push(PatternNode::Dominates { parent, path, child }))
+            Token::Name(name @ ("dominates" | "post_dominates")) => {
+                let [parent, path, child] = self.three().map_err(|error| advice::three_parts(error, name))?;
+                Ok(self.push(PatternNode::Dominates { parent, path, child, free: name == "post_dominates" }))
             }
             Token::Name("fn") => {
                 let attrs = self.attrs()?;
@@ -406,7 +433,8 @@ impl<'a> Parser<'a> {
             Token::Name(name) if !KEYWORDS.contains(&name) => self.named(name, word.span),
             _ => {
                 self.at = self.words.iter().position(|w| w.span == word.span).unwrap_or(self.at);
-                Err(self.unexpected("a pattern"))
+                let help = advice::no_pattern(word.token, self.words.get(self.at + 1).map(|w| w.token));
+                Err(self.unexpected_with("a pattern", help))
             }
         }
     }
@@ -426,7 +454,9 @@ impl<'a> Parser<'a> {
             } else if let Some(near) = nearest(name, self.names.keys().copied()) {
                 diagnostic.at(span, "no let and no wildcard has this name").help(format!("did you mean \"{near}\"?"))
             } else {
-                diagnostic.at(span, "no let and no wildcard has this name")
+                diagnostic
+                    .at(span, "no let and no wildcard has this name")
+                    .help(format!("write *{name} for an expression that occurs several times"))
             };
             self.diagnostics.push(diagnostic);
             return Ok(self.push(PatternNode::Wildcard));
@@ -446,7 +476,8 @@ impl<'a> Parser<'a> {
             self.diagnostics.push(
                 Diagnostic::warning(codes::passes::PATTERN_ARITY, message)
                     .at(span, "never matches")
-                    .note(format!("the arguments of {name} are {}", op::get(op).inputs.join(", "))),
+                    .note(format!("the arguments of {name} are {}", op::get(op).inputs.join(", ")))
+                    .help(format!("write {name}({}) for any arguments", vec!["*"; arity.min].join(", "))),
             );
         }
         Ok(self.call_op(op, attrs, args))
@@ -567,7 +598,9 @@ impl<'a> Parser<'a> {
             let mut diagnostic =
                 Diagnostic::error(codes::passes::PATTERN_OPERATOR, format!("unknown operator \"{name}\""))
                     .at(span, "not in the operator table");
-            if let Some(near) = nearest(name, op::names().chain(KEYWORDS.iter().copied())) {
+            if let Some(form) = advice::relay_form(name) {
+                diagnostic = diagnostic.help(format!("write {form}"));
+            } else if let Some(near) = nearest(name, op::names().chain(KEYWORDS.iter().copied())) {
                 diagnostic = diagnostic.help(format!("did you mean \"{near}\"?"));
             } else {
                 diagnostic = diagnostic.help("\"byoc ops\" lists the operators");

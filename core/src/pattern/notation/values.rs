@@ -42,6 +42,9 @@ impl Parser<'_> {
                     self.expect(',')?;
                 }
                 let (key, span) = self.name("the name of an attribute")?;
+                if self.peek() == Token::Mark(':') {
+                    return Err(self.unexpected_with("\"=\"", Some(format!("write {{{key}=...}}"))));
+                }
                 self.expect('=')?;
                 let value = self.value()?;
                 list.push((Name::from(key), value, span));

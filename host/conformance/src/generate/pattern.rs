@@ -81,7 +81,7 @@ impl PatternBuilder<'_> {
                 self.depth -= 1;
                 built?
             }
-            PatternNode::Dominates { parent, path, child } => self.build_dominated(*parent, *path, *child)?,
+            PatternNode::Dominates { parent, path, child, .. } => self.build_dominated(*parent, *path, *child)?,
             PatternNode::Typed(inner, ty) => {
                 let tensor = ty.as_tensor()?;
                 let shape = tensor.shape().map(|s| s.to_vec());
