@@ -12,6 +12,7 @@ mod laws;
 mod matching;
 mod merge_compiler_regions;
 mod merge_composite;
+mod notation;
 mod optimize;
 mod partition_graph;
 mod rewriting;

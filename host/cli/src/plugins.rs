@@ -6,6 +6,8 @@ use byoc::build::backend::Backend;
 use byoc::error::Failure;
 use byoc::session::Session;
 use byoc_conformance::report::FINITE_MATH;
+use byoc_core::pattern::{Checks, parse_table};
+use byoc_ir::diag::Severity;
 use std::process::ExitCode;
 
 /// Runs the command.
@@ -47,9 +49,7 @@ fn show(name: &str, plugins: &PluginDirArgs, talk: &DiagnosticArgs) -> Result<Ex
         println!("{}", backend.description.about);
     }
     println!("\npatterns, in order:");
-    for line in backend.description.patterns.lines().filter(|l| !l.trim().is_empty()) {
-        println!("  {line}");
-    }
+    print_table(&backend.description.patterns);
     println!("\nsingle operators: {}", backend.description.operators.join(", "));
     let cost = &backend.description.cost;
     if cost.min_region_flops > 0 || cost.min_region_operators > 0 {
@@ -78,4 +78,31 @@ fn show(name: &str, plugins: &PluginDirArgs, talk: &DiagnosticArgs) -> Result<Ex
         println!("  {}: {}{memory}{about}", device.id, device.name);
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Prints a pattern table. Below a line with an error stand the error and the remedy, as the entry is not used.
+fn print_table(table: &str) {
+    let parsed = parse_table(table, Checks::Allowed);
+    let mut start = 0;
+    for line in table.lines() {
+        let here = start..=start + line.len();
+        start = here.end() + 1;
+        if line.trim().is_empty() {
+            continue;
+        }
+        println!("  {line}");
+        for diagnostic in &parsed.diagnostics {
+            let at = diagnostic.labels.first().map_or(0, |label| label.span.start as usize);
+            if !here.contains(&at) {
+                continue;
+            }
+            let place = at - here.start();
+            let column = line.get(..place).map_or(place, |before| before.chars().count());
+            let word = if diagnostic.severity == Severity::Error { "refused" } else { "warning" };
+            println!("  {}^ {word}: {}", " ".repeat(column), diagnostic.message);
+            if let Some(help) = &diagnostic.help {
+                println!("    {help}");
+            }
+        }
+    }
 }
