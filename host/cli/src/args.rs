@@ -451,6 +451,9 @@ pub struct PluginsTestArgs {
     /// Substring of the names of the operators and patterns to test.
     #[arg(long, value_name = "TEXT")]
     pub only: Option<String>,
+    /// Name of a claim that may remain untested, or of a check whose fault is accepted; repeatable.
+    #[arg(long, value_name = "NAME")]
+    pub waive: Vec<String>,
     /// File of a single case to run, as written by an earlier run.
     #[arg(long, value_name = "FILE.relay")]
     pub case: Option<PathBuf>,

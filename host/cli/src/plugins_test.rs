@@ -29,6 +29,7 @@ pub fn run(args: &PluginsTestArgs) -> Result<ExitCode, Failure> {
         seed: args.seed,
         cases: args.cases,
         only: args.only.clone(),
+        waived: args.waive.clone(),
         limit: Duration::from_secs(args.time_limit.max(1)),
         out: args.out.clone(),
         reproduce_command: format!("byoc plugins test {}{}", file.display(), dirs.concat()),
@@ -136,6 +137,11 @@ fn print_json(report: &BackendReport) {
         value["status"] = json!(status);
         println!("{}", with(value));
     }
+    for claim in &report.claims {
+        let mut value = serde_json::to_value(claim).unwrap_or_default();
+        value["status"] = json!(if claim.tested > 0 { "pass" } else { "fail" });
+        println!("{}", with(value));
+    }
     for (name, passed) in &report.checks {
         println!("{}", with(json!({ "status": if *passed { "pass" } else { "fail" }, "check": name })));
     }
@@ -143,6 +149,9 @@ fn print_json(report: &BackendReport) {
         let mut value = serde_json::to_value(failure).unwrap_or_default();
         value["status"] = json!("fail");
         println!("{}", with(value));
+    }
+    for waived in &report.waived {
+        println!("{}", with(json!({ "status": "waived", "subject": waived.subject, "waived": waived.fault })));
     }
     let count = |f: fn(&byoc_conformance::report::SubjectReport) -> usize| report.subjects.iter().map(f).sum::<usize>();
     let summary = json!({
@@ -185,6 +194,12 @@ fn print_report(file: &Path, report: &BackendReport, args: &PluginsTestArgs) {
     for (name, passed) in &report.checks {
         println!("{}  {name}", if *passed { "ok   " } else { "FAULT" });
     }
+    for claim in &report.claims {
+        println!("{}  {}: {} cases", if claim.tested > 0 { "ok   " } else { "NONE " }, claim.claim, claim.tested);
+    }
+    for waived in &report.waived {
+        println!("waived  {}: {}", waived.subject, waived.fault);
+    }
     let shown = report.faults.len() + report.failures.len();
     if shown > 0 {
         println!("\n{shown} faults:");
@@ -193,7 +208,8 @@ fn print_report(file: &Path, report: &BackendReport, args: &PluginsTestArgs) {
         println!("\n* {fault}");
     }
     for FailedCase { subject, fault, case, file: _, command } in &report.failures {
-        println!("\n* {subject}, {case}\n  {fault}");
+        let case = if case.is_empty() { String::new() } else { format!(", {case}") };
+        println!("\n* {subject}{case}\n  {fault}");
         if let Some(command) = command {
             println!("  again: {command}");
         }
@@ -211,6 +227,10 @@ fn verdict(file: &Path, report: &BackendReport, args: &PluginsTestArgs) -> Diagn
     let mut diagnostic = Diagnostic::error(codes::plugins::NOT_CONFORMING, message);
     for kind in kinds {
         diagnostic = diagnostic.note(format!("{kind}: {}", kind.meaning()));
+    }
+    if report.failures.iter().any(|f| f.fault.kind == Kind::NotTested) {
+        diagnostic =
+            diagnostic.note("--waive NAME accepts a claim without a tested case: --waive \"operator nn.conv2d\"");
     }
     if report.failures.iter().any(|f| f.file.is_some()) {
         diagnostic = diagnostic.help(format!(

@@ -6,8 +6,8 @@ use byoc::error::Failure;
 use byoc::frontend::{LoadOptions, relay};
 use byoc::io;
 use byoc_ir::diag::{Diagnostic, codes};
-use byoc_ir::ir::{Expr, Module};
-use byoc_ir::tensor::Tensor;
+use byoc_ir::ir::{Dim, Expr, Module, Type};
+use byoc_ir::tensor::{DType, Tensor};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -44,6 +44,75 @@ impl Subject {
     }
 }
 
+/// Dimensions of the parameters that a case leaves open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Open {
+    /// The first dimension of each parameter, as in a model with an open batch size.
+    First,
+    /// All dimensions.
+    All,
+}
+
+impl Open {
+    /// Returns the type of a parameter. Equal sizes have equal names, as the operators of the case may need them equal;
+    /// a size of 1 stays known, because it is broadcast.
+    pub fn parameter_type(self, dtype: DType, shape: &[usize]) -> Type {
+        let dims = shape.iter().enumerate().map(|(axis, &size)| match (self, axis) {
+            _ if size == 1 => Dim::Fixed(size),
+            (Open::First, 0) | (Open::All, _) => Dim::symbol(format!("n{size}").as_str()),
+            _ => Dim::Fixed(size),
+        });
+        Type::tensor_of(dtype, dims)
+    }
+}
+
+/// Circumstances of a case besides its program and inputs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Setting {
+    /// Dimensions that are known only at run time.
+    pub open: Option<Open>,
+    /// Option of the backend, with its value.
+    pub option: Option<(String, String)>,
+    /// Address space that is left to the plugin, in KiB.
+    pub memory: Option<u64>,
+}
+
+const SETTING: &str = "// with ";
+
+impl Setting {
+    /// Returns the settings as lines of a case file.
+    fn lines(&self) -> String {
+        let mut lines = String::new();
+        let open = self.open.map(|open| if open == Open::All { "all" } else { "first" });
+        let facts = [
+            open.map(|dims| format!("open dimensions: {dims}")),
+            self.option.as_ref().map(|(name, value)| format!("option: {name}={value}")),
+            self.memory.map(|kib| format!("memory: {kib} KiB")),
+        ];
+        facts.into_iter().flatten().for_each(|fact| lines.push_str(&format!("{SETTING}{fact}\n")));
+        lines
+    }
+
+    /// Reads the settings of a case file.
+    fn parse(text: &str) -> Setting {
+        let mut setting = Setting::default();
+        for line in text.lines().map_while(|line| line.starts_with("//").then_some(line)) {
+            match line.strip_prefix(SETTING).and_then(|fact| fact.split_once(": ")) {
+                Some(("open dimensions", "all")) => setting.open = Some(Open::All),
+                Some(("open dimensions", _)) => setting.open = Some(Open::First),
+                Some(("option", given)) => {
+                    setting.option = given.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned()));
+                }
+                Some(("memory", given)) => {
+                    setting.memory = given.split_whitespace().next().and_then(|kib| kib.parse().ok());
+                }
+                _ => {}
+            }
+        }
+        setting
+    }
+}
+
 /// A case.
 #[derive(Clone)]
 pub struct Case {
@@ -51,6 +120,8 @@ pub struct Case {
     pub subject: Subject,
     /// Description that distinguishes the case from others of its subject.
     pub about: String,
+    /// Circumstances.
+    pub setting: Setting,
     /// Module, with a `@main` over tensors.
     pub module: Module,
     /// Values of the parameters.
@@ -68,7 +139,7 @@ impl Case {
         relay::write(path, &self.module)?;
         let unreadable = |e: std::io::Error| Diagnostic::error(codes::frontends::UNREADABLE_MODEL, e.to_string());
         let program = io::read_text(path).map_err(unreadable)?;
-        let mut text = format!("{MARK}{}\n// {}\n", self.subject, self.about);
+        let mut text = format!("{MARK}{}\n// {}\n{}", self.subject, self.about, self.setting.lines());
         for line in notes.iter().flat_map(|note| note.lines()) {
             text.push_str(&format!("// {line}\n"));
         }
@@ -98,28 +169,26 @@ impl Case {
         let file = inputs_file(path);
         let mut stored = io::weights::read(&file)?;
         let inputs: Vec<Tensor> = (0..stored.len()).map_while(|i| stored.remove(&i.to_string())).collect();
-        let case = Case { subject, about, module: loaded.module, inputs };
-        let types = case.parameter_types();
-        let fit = types.len() == case.inputs.len()
-            && types
-                .iter()
-                .zip(&case.inputs)
-                .all(|((dtype, shape), tensor)| *dtype == tensor.dtype() && *shape == tensor.shape());
-        if !fit {
+        let case = Case { subject, about, setting: Setting::parse(&text), module: loaded.module, inputs };
+        if !case.inputs_fit() {
             let message = format!("{}: expected inputs of the types of the module's parameters", file.display());
             return Err(Diagnostic::error(codes::plugins::BAD_CASE, message).into());
         }
         Ok(case)
     }
 
-    /// Returns the element types and dimensions of the parameters.
-    pub fn parameter_types(&self) -> Vec<(byoc_ir::tensor::DType, Vec<usize>)> {
+    /// Returns true if there is an input for each parameter, of its type; open dimensions take any size.
+    fn inputs_fit(&self) -> bool {
         let params = self.module.main().map(|main| main.params.clone()).unwrap_or_default();
-        params
-            .iter()
-            .filter_map(|&p| self.module.ty(p).as_tensor())
-            .map(|t| (t.dtype, t.shape().map(|s| s.to_vec()).unwrap_or_default()))
-            .collect()
+        params.len() == self.inputs.len()
+            && params.iter().zip(&self.inputs).all(|(&param, tensor)| {
+                self.module.ty(param).as_tensor().is_some_and(|ty| {
+                    let fits = |(dim, size): (&Dim, &usize)| dim.fixed().is_none_or(|known| known == *size);
+                    ty.dtype == tensor.dtype()
+                        && ty.dims.len() == tensor.shape().len()
+                        && ty.dims.iter().zip(tensor.shape()).all(fits)
+                })
+            })
     }
 
     /// Returns the case with `change` applied to its constants.

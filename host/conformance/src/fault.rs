@@ -83,6 +83,10 @@ kinds! {
     Cache "cache";
     /// Too little memory led to a wrong result or an invalid access instead of an error.
     Memory "memory";
+    /// With too little memory, an entry did not return.
+    MemoryHang "memory-hang";
+    /// A claim of the description was not tested: every case of it was refused, or none could be generated.
+    NotTested "not-tested";
     /// The plugin calls the host after all of the plugin's objects were dropped.
     WorksAfterUnload "works-after-unload";
 }
@@ -100,6 +104,9 @@ pub struct Fault {
     pub kind: Kind,
     /// Entry in which the fault was detected: `compile`, `run`, ...
     pub entry: String,
+    /// Symbol of the region that the entry worked on; empty if there was none.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub region: String,
     /// Description of the finding.
     pub message: String,
     /// Exit code of the worker process, if the worker exited.
@@ -110,7 +117,13 @@ pub struct Fault {
 impl Fault {
     /// Creates a fault.
     pub fn new(kind: Kind, entry: &str, message: impl Into<String>) -> Fault {
-        Fault { kind, entry: entry.to_owned(), message: message.into(), exit_code: None }
+        Fault { kind, entry: entry.to_owned(), region: String::new(), message: message.into(), exit_code: None }
+    }
+
+    /// Names the region that the entry worked on.
+    pub fn in_region(mut self, region: &str) -> Fault {
+        self.region = region.to_owned();
+        self
     }
 
     /// Converts an error of `entry` to a fault of the given kind; a panic or a cancellation gets its own kind instead.
@@ -126,7 +139,14 @@ impl Fault {
 
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} in {}: {}", self.kind, self.entry, self.message)
+        write!(f, "{}", self.kind)?;
+        if !self.entry.is_empty() {
+            write!(f, " in {}", self.entry)?;
+        }
+        if !self.region.is_empty() {
+            write!(f, " of {}", self.region)?;
+        }
+        write!(f, ": {}", self.message)
     }
 }
 

@@ -10,7 +10,7 @@ use byoc::plugin;
 use byoc_core::pass::{Backend as Target, Refusal, RefusalCode, partition_for};
 use byoc_ir::tensor::Tensor;
 use byoc_plugin_api::{CompiledRegion, Executable, LoadRequest, Loader, Prepared, Region, Services, Signature};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -26,15 +26,17 @@ pub struct Harness<'b, 'r> {
     pub single_threaded: &'b Services,
     /// Cache folder for the backend.
     pub cache_dir: Option<&'b Path>,
-    /// Called with the name of each entry before its call.
-    pub at: &'b dyn Fn(&str),
+    /// Option of the backend, with its value.
+    pub option: Option<&'b (String, String)>,
+    /// Called with the name of each entry, and of the region that it works on, before its call.
+    pub at: &'b dyn Fn(&str, &str),
 }
 
 impl Harness<'_, '_> {
     /// Partitions a case into regions for the backend.
     pub fn partition(&self, case: &Case) -> Result<Vec<TestRegion>, CaseResult> {
         let values = reference::evaluate(&case.module, &case.inputs).map_err(CaseResult::Invalid)?;
-        (self.at)("judge");
+        (self.at)("judge", "");
         let description = &self.backend.description;
         let finite_math = description.finite_math;
         if finite_math && !reference::is_finite(&values) {
@@ -69,10 +71,18 @@ impl Harness<'_, '_> {
         test_regions.map_err(CaseResult::Invalid)
     }
 
+    /// Adds the option of the backend to those of an entry.
+    fn set_option(&self, options: &mut Value) {
+        if let Some((name, value)) = self.option {
+            options["backend_options"] = json!({ name: value });
+        }
+    }
+
     /// Calls `compile`, and checks the size and the symbols of the blob.
     pub fn compile(&self, test_region: &TestRegion, cache_dir: Option<&Path>) -> Result<CompiledRegion, Fault> {
-        (self.at)("compile");
-        let options: Value = plugin::options(cache_dir, None);
+        (self.at)("compile", &test_region.graph.symbol);
+        let mut options: Value = plugin::options(cache_dir, None);
+        self.set_option(&mut options);
         let request = Region { graph: &test_region.graph, constants: &test_region.constants, options: &options };
         let compiled = self
             .backend
@@ -107,8 +117,9 @@ impl Harness<'_, '_> {
             let message = format!("expected a registered loader, found loadbinary_{key}");
             Fault::new(Kind::WrongLoader, "compile", message)
         })?;
-        (self.at)("load");
+        (self.at)("load", &test_region.graph.symbol);
         let mut options = plugin::options(self.cache_dir, Some(services.num_threads()));
+        self.set_option(&mut options);
         options["region"] = Signature::of(&test_region.graph).to_json();
         let request = LoadRequest {
             symbol: &test_region.graph.symbol,
@@ -122,7 +133,7 @@ impl Harness<'_, '_> {
 
     /// Calls `prepare`, and checks the prepared outputs against those of the region.
     pub fn prepare(&self, test_region: &TestRegion, executable: &dyn Executable) -> Result<Prepared, Fault> {
-        (self.at)("prepare");
+        (self.at)("prepare", &test_region.graph.symbol);
         let dims: Vec<&[usize]> = test_region.inputs.iter().map(Tensor::shape).collect();
         let prepared =
             executable.prepare(&dims).map_err(|error| Fault::of_error(Kind::LoadFailed, "prepare", &error))?;
@@ -150,7 +161,7 @@ impl Harness<'_, '_> {
         fill: FillPattern,
         inputs: &[Tensor],
     ) -> Result<Vec<Tensor>, Fault> {
-        (self.at)("run");
+        (self.at)("run", &test_region.graph.symbol);
         execute::run(test_region, executable, prepared, fill, inputs)
     }
 

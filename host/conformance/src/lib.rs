@@ -12,11 +12,13 @@
 pub mod budget;
 pub mod call_counter;
 pub mod case;
+mod claims;
 pub mod execute;
 pub mod fault;
 pub mod generate;
 pub mod harness;
 pub mod reference;
+mod reply;
 pub mod report;
 pub mod run;
 pub mod shrink;

@@ -34,6 +34,17 @@ impl SubjectReport {
     }
 }
 
+/// Number of cases of a claim besides patterns and operators: `layout nn.conv2d`, `open dimensions`, `option half=true`.
+#[derive(Clone, Debug, Serialize)]
+pub struct ClaimReport {
+    /// Name of the claim.
+    pub claim: String,
+    /// Number of valid cases.
+    pub cases: usize,
+    /// Number of cases that the backend supported.
+    pub tested: usize,
+}
+
 /// A failure, and the case that reproduces it.
 #[derive(Clone, Debug, Serialize)]
 pub struct FailedCase {
@@ -64,10 +75,14 @@ pub struct BackendReport {
     pub faults: Vec<Fault>,
     /// Outcomes by subject.
     pub subjects: Vec<SubjectReport>,
+    /// Claims besides patterns and operators.
+    pub claims: Vec<ClaimReport>,
     /// Checks of the plugin as a whole: the name of each, and true if it passed.
     pub checks: Vec<(String, bool)>,
     /// Failures, one per subject and kind.
     pub failures: Vec<FailedCase>,
+    /// Failures that were waived by name.
+    pub waived: Vec<FailedCase>,
 }
 
 impl BackendReport {
@@ -80,8 +95,10 @@ impl BackendReport {
             finite_math: false,
             faults: Vec::new(),
             subjects: Vec::new(),
+            claims: Vec::new(),
             checks: Vec::new(),
             failures: Vec::new(),
+            waived: Vec::new(),
         }
     }
 

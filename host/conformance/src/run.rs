@@ -1,11 +1,13 @@
 //! The conformance run: claims of a backend, cases for them, checks of the plugin as a whole, and handling of failures.
 
-use super::case::{Case, Subject};
+use super::case::{Case, Open, Setting, Subject};
+use super::claims::{Claims, OPEN_DIMS, option_claim};
 use super::fault::{Fault, Kind};
 use super::generate::Cases;
-use super::generate::draw::Scheme;
+use super::generate::draw::{Layouts, Scheme};
+use super::reply::{CaseReply, fault_in, fault_of, fault_of_reply};
 use super::report::{BackendReport, FailedCase, SubjectReport};
-use super::shrink::shrink;
+use super::shrink::{shrink, with_open_dims};
 use super::supervise::{Reply, Supervisor, Termination};
 use byoc_core::pattern::{Checks, Entry, parse_table};
 use byoc_ir::op::{self, OpDef};
@@ -28,6 +30,8 @@ pub struct Options {
     pub only: Option<String>,
     /// Time limit for an entry.
     pub limit: Duration,
+    /// Names of claims and checks whose lack of cases, or whose fault, is accepted.
+    pub waived: Vec<String>,
     /// Folder for failing cases.
     pub out: PathBuf,
     /// Command that reproduces a case, without the path of the case.
@@ -58,6 +62,12 @@ pub struct Run<'a> {
     /// Folder for cases that are passed to the worker.
     pub scratch: &'a Path,
 }
+
+/// Maximum number of cases of a subject that are tried with open dimensions.
+const MAX_OPEN_CASES: usize = 4;
+
+/// Maximum number of cases that are tried with each value of an option.
+const MAX_OPTION_CASES: usize = 32;
 
 /// Returns the quantization scheme of a description.
 fn scheme_of(declared: &Value) -> Option<Scheme> {
@@ -121,24 +131,110 @@ impl Run<'_> {
             .flatten()
             .filter_map(|name| Some(op::get(op::lookup(name.as_str()?)?)))
             .collect();
-        let cases = Cases { seed: self.options.seed, scheme: scheme_of(&description["quantization"]) };
-        let mut sample = None;
+        let layouts: Layouts = serde_json::from_value(description["layouts"].clone()).unwrap_or_default();
+        let scheme = scheme_of(&description["quantization"]);
+        let cases = Cases { seed: self.options.seed, scheme, layouts: layouts.into() };
+        let mut claims = Claims::of(&description, &cases.layouts);
+        let mut samples = Vec::new();
         for entry in &table {
             let subject = Subject::Pattern(entry.name.to_string());
-            self.try_subject(&mut worker, &mut report, &subject, &cases, &mut sample, |n| cases.pattern(entry, n));
+            let make = |n| cases.pattern(entry, n);
+            samples.extend(self.try_subject(&mut worker, &mut report, &subject, &cases, &mut claims, make));
         }
         for def in &operators {
             let subject = Subject::Operator(def.name.to_owned());
-            self.try_subject(&mut worker, &mut report, &subject, &cases, &mut sample, |n| cases.operator(def, n));
+            let make = |n| cases.operator(def, n);
+            samples.extend(self.try_subject(&mut worker, &mut report, &subject, &cases, &mut claims, make));
         }
         if operators.len() > 1 {
             let make = |n| cases.region(&operators, n);
-            self.try_subject(&mut worker, &mut report, &Subject::Region, &cases, &mut sample, make);
+            samples.extend(self.try_subject(&mut worker, &mut report, &Subject::Region, &cases, &mut claims, make));
         }
-        if let Some(case) = &sample {
+        self.try_options(&mut worker, &mut report, &samples, &mut claims);
+        report.claims = claims.reports;
+        self.report_untested(&mut report);
+        if let Some(case) = samples.first() {
             self.lifecycle(&mut report, case);
         }
         report
+    }
+
+    /// Tries every value of every option on cases that passed without it.
+    fn try_options(&self, worker: &mut Supervisor, report: &mut BackendReport, samples: &[Case], claims: &mut Claims) {
+        for (option, values) in claims.options.clone() {
+            for value in values {
+                let name = option_claim(&option, &value);
+                if self.is_waived(&name) {
+                    continue;
+                }
+                (self.progress)(&name);
+                for sample in samples.iter().take(MAX_OPTION_CASES) {
+                    let setting = Setting { option: Some((option.clone(), value.clone())), ..sample.setting.clone() };
+                    let case = Case { setting, ..sample.clone() };
+                    let outcome = CaseReply::of(&self.run_case(worker, &report.backend, &case, false));
+                    claims.count(&name, &outcome);
+                    if let CaseReply::Failed(fault) = outcome {
+                        let mut failure = self.shrink_failure(worker, &report.backend, case, fault, false);
+                        failure.subject = format!("{}, {name}", failure.subject);
+                        report.failures.push(failure);
+                        break;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Tries a case that passed with some of its dimensions open; returns false if that reveals a fault.
+    fn try_open(
+        &self,
+        worker: &mut Supervisor,
+        report: &mut BackendReport,
+        case: &Case,
+        open: Open,
+        claims: &mut Claims,
+    ) -> bool {
+        let Some(case) = with_open_dims(case, open) else { return true };
+        let outcome = CaseReply::of(&self.run_case(worker, &report.backend, &case, false));
+        claims.count(OPEN_DIMS, &outcome);
+        if let CaseReply::Failed(fault) = outcome {
+            let mut failure = self.shrink_failure(worker, &report.backend, case, fault, false);
+            failure.subject = format!("{}, open dimensions", failure.subject);
+            report.failures.push(failure);
+            return false;
+        }
+        true
+    }
+
+    /// Adds a fault for each claim without a tested case, unless only some claims were to be tested, or none was.
+    fn report_untested(&self, report: &mut BackendReport) {
+        let subjects = report.subjects.iter().map(|s| (&s.subject, s.passed + s.failed, s.cases));
+        let claims = report.claims.iter().map(|claim| (&claim.claim, claim.tested, claim.cases));
+        let all: Vec<(String, usize, usize)> =
+            subjects.chain(claims).map(|(name, tested, cases)| (name.clone(), tested, cases)).collect();
+        if self.options.only.is_some() || all.iter().all(|(_, tested, _)| *tested == 0) {
+            return;
+        }
+        for (name, _, cases) in all.into_iter().filter(|(_, tested, _)| *tested == 0) {
+            let message = match cases {
+                0 => "expected a tested case, found none: no valid case was generated".to_owned(),
+                n => format!("expected a tested case, found {n} that were refused"),
+            };
+            let fault = Fault::new(Kind::NotTested, "", message);
+            let failure = FailedCase { subject: name, fault, case: String::new(), file: None, command: None };
+            self.report_failure(report, failure);
+        }
+    }
+
+    fn is_waived(&self, name: &str) -> bool {
+        self.options.waived.iter().any(|waived| waived == name)
+    }
+
+    /// Adds a failure of a claim or a check, unless it is waived by its name.
+    fn report_failure(&self, report: &mut BackendReport, failure: FailedCase) {
+        match self.is_waived(&failure.subject) {
+            true => report.waived.push(failure),
+            false => report.failures.push(failure),
+        }
     }
 
     fn try_subject(
@@ -147,13 +243,14 @@ impl Run<'_> {
         report: &mut BackendReport,
         subject: &Subject,
         cases: &Cases,
-        sample: &mut Option<Case>,
+        claims: &mut Claims,
         make: impl Fn(usize) -> Option<Case>,
-    ) {
+    ) -> Option<Case> {
         let name = subject.to_string();
         if self.options.only.as_ref().is_some_and(|only| !name.contains(only.as_str())) {
-            return;
+            return None;
         }
+        let (mut sample, mut opened) = (None, 0);
         (self.progress)(&name);
         let mut subject_report = SubjectReport::new(&name);
         let mut thorough = 0;
@@ -173,8 +270,15 @@ impl Run<'_> {
             let Some(case) = make(number) else { continue };
             subject_report.cases += 1;
             let reply = self.run_case(worker, &report.backend, &case, thorough < MAX_THOROUGH_CASES);
-            match CaseReply::of(&reply) {
+            let outcome = CaseReply::of(&reply);
+            claims.count_layouts(&case, &outcome);
+            match outcome {
                 CaseReply::Passed(share) => {
+                    if claims.open_dims && opened < MAX_OPEN_CASES {
+                        let open = if opened % 2 == 0 { Open::First } else { Open::All };
+                        let good = self.try_open(worker, report, &case, open, claims);
+                        opened = if good { opened + 1 } else { MAX_OPEN_CASES };
+                    }
                     dtypes.insert(dtype, true);
                     thorough += 1;
                     subject_report.passed += 1;
@@ -216,6 +320,7 @@ impl Run<'_> {
             }
         }
         report.subjects.push(subject_report);
+        sample
     }
 
     fn run_case(&self, worker: &mut Supervisor, backend: &str, case: &Case, thorough: bool) -> Reply {
@@ -256,18 +361,23 @@ impl Run<'_> {
             CaseReply::Failed(again) if again.kind == fault.kind => again,
             _ => fault,
         };
-        let subject = small.subject.to_string().replace([' ', '.', '/'], "_");
+        let subject = match &small.setting {
+            Setting { open: Some(_), .. } => format!("{} open", small.subject),
+            Setting { option: Some((option, value)), .. } => format!("{} {option} {value}", small.subject),
+            _ => small.subject.to_string(),
+        };
+        let (file, command) = self.write_case(backend, &small, &subject, &fault).unzip();
+        FailedCase { subject: small.subject.to_string(), fault, case: small.about.clone(), file, command }
+    }
+
+    /// Writes a case to a file that reproduces its fault; returns the file and the command.
+    fn write_case(&self, backend: &str, case: &Case, subject: &str, fault: &Fault) -> Option<(String, String)> {
+        let subject = subject.replace([' ', '.', '/', '='], "_");
         let file = self.options.out.join(format!("{backend}_{subject}_{}.relay", fault.kind));
         let command = format!("{} --case {}", self.options.reproduce_command, file.display());
         let notes = [fault.to_string(), command.clone()];
-        let written = std::fs::create_dir_all(&self.options.out).is_ok() && small.write(&file, &notes).is_ok();
-        FailedCase {
-            subject: small.subject.to_string(),
-            fault,
-            case: small.about.clone(),
-            file: written.then(|| file.display().to_string()),
-            command: written.then_some(command),
-        }
+        let written = std::fs::create_dir_all(&self.options.out).is_ok() && case.write(&file, &notes).is_ok();
+        written.then(|| (file.display().to_string(), command))
     }
 
     /// Runs one case from a file.
@@ -275,8 +385,18 @@ impl Run<'_> {
     /// # Errors
     /// If the case cannot be written for the worker.
     pub fn try_one(&self, backend: &str, case: &Case) -> Result<Value, String> {
+        if let Some(headroom) = case.setting.memory {
+            return Ok(match self.run_in_memory(backend, case, headroom) {
+                None => return Err("the system does not limit the address space of a process".to_owned()),
+                Some((_, Some(fault))) => json!({ "fault": fault }),
+                Some((Reply::Done(done), None)) if done.get("fault").is_none() => done,
+                // An error or an orderly exit is what too little memory should lead to.
+                Some(_) => json!({ "passed": 0.0 }),
+            });
+        }
         let mut worker = self.supervisor(None);
-        let request = self.request(backend, case, true, None)?;
+        // The circumstances of a case are tested once, without what concerns the backend as a whole.
+        let request = self.request(backend, case, case.setting == Setting::default(), None)?;
         Ok(match worker.send(&request) {
             Reply::Done(done) => done,
             reply => json!({ "fault": fault_of_reply(&reply, "") }),
@@ -286,12 +406,16 @@ impl Run<'_> {
     /// Tests the plugin as a whole, once, with a case that passes.
     fn lifecycle(&self, report: &mut BackendReport, case: &Case) {
         let backend = report.backend.clone();
-        let mut check = |name: &str, fault: Option<Fault>| {
-            report.checks.push((name.to_owned(), fault.is_none()));
+        let mut check = |name: &str, fault: Option<Fault>, setting: Setting| {
+            let waived = fault.is_some() && self.is_waived(name);
+            report.checks.push((name.to_owned(), fault.is_none() || waived));
             if let Some(fault) = fault {
-                let (file, command) = (None, None);
+                let case = Case { setting, ..case.clone() };
+                let written =
+                    (case.setting != Setting::default()).then(|| self.write_case(&backend, &case, name, &fault));
+                let (file, command) = written.flatten().unzip();
                 let subject = name.to_owned();
-                report.failures.push(FailedCase { subject, fault, case: case.about.clone(), file, command });
+                self.report_failure(report, FailedCase { subject, fault, case: case.about, file, command });
             }
         };
         (self.progress)("a cancelled compilation");
@@ -299,19 +423,20 @@ impl Run<'_> {
             request["do"] = "cancel".into();
             fault_in(&self.supervisor(None).send(&request))
         });
-        check("compiling after a cancelled compilation", cancelled);
+        check("compiling after a cancelled compilation", cancelled, Setting::default());
         (self.progress)("an interrupted compilation");
-        check("compiling after an interrupted compilation", self.check_interrupted(&backend, case));
+        check("compiling after an interrupted compilation", self.check_interrupted(&backend, case), Setting::default());
         (self.progress)("an unusable cache folder");
-        check("an unusable cache folder", self.check_unusable_cache(&backend, case));
+        check("an unusable cache folder", self.check_unusable_cache(&backend, case), Setting::default());
         (self.progress)("too little memory");
-        check("too little memory", self.check_low_memory(&backend, case));
+        let (fault, memory) = self.check_low_memory(&backend, case).unzip();
+        check("too little memory", fault, Setting { memory, ..case.setting.clone() });
         (self.progress)("after unloading");
         let unloaded = self.request(&backend, case, false, None).ok().and_then(|mut request| {
             request["do"] = "unload".into();
             fault_in(&self.supervisor(None).send(&request))
         });
-        check("silence after the last region was dropped", unloaded);
+        check("silence after the last region was dropped", unloaded, Setting::default());
     }
 
     /// Checks that killed compilations leave nothing in the cache that breaks a later one.
@@ -346,25 +471,33 @@ impl Run<'_> {
         ))
     }
 
-    /// Checks that a small address space is tolerated: an error or an orderly exit is permitted.
-    fn check_low_memory(&self, backend: &str, case: &Case) -> Option<Fault> {
+    /// Checks that a small address space is tolerated: an error or an orderly exit is permitted. Returns the fault, and
+    /// how many KiB were left.
+    fn check_low_memory(&self, backend: &str, case: &Case) -> Option<(Fault, u64)> {
+        [1 << 10, 8 << 10, 64 << 10].into_iter().find_map(|headroom| {
+            let (_, fault) = self.run_in_memory(backend, case, headroom)?;
+            Some((fault?, headroom))
+        })
+    }
+
+    /// Runs a case with `headroom` KiB of address space left. Returns the reply and the fault, if any; `None` if the
+    /// system cannot limit the address space.
+    fn run_in_memory(&self, backend: &str, case: &Case, headroom: u64) -> Option<(Reply, Option<Fault>)> {
         let Reply::Done(size) = self.supervisor(None).send(&json!({ "do": "memory" })) else { return None };
         let size = size.as_u64().filter(|&kib| kib > 0)?;
-        for headroom in [1 << 10, 8 << 10, 64 << 10] {
-            let request = self.request(backend, case, false, None).ok()?;
-            let reply = self.supervisor(Some(size + headroom)).send(&request);
-            // A failed allocation aborts a Rust process; C libraries exit.
-            let orderly =
-                matches!(&reply, Reply::Died { termination: Termination::ABORTED | Termination::Exited(_), .. });
-            let Some(fault) = fault_in(&reply) else { continue };
-            let wild = matches!(fault.kind, Kind::Crash | Kind::TimeLimit | Kind::WrongResult | Kind::WritesOutside);
-            // A worker that cannot even start reveals nothing about the plugin.
-            if wild && !orderly && fault.entry != "start" {
-                let message = format!("with {headroom} KiB of address space left: {}", fault.message);
-                return Some(Fault::new(Kind::Memory, &fault.entry, message));
-            }
-        }
-        None
+        let request = self.request(backend, case, false, None).ok()?;
+        let reply = self.supervisor(Some(size + headroom)).send(&request);
+        // A failed allocation aborts a Rust process; C libraries exit.
+        let orderly = matches!(&reply, Reply::Died { termination: Termination::ABORTED | Termination::Exited(_), .. });
+        let wild = |kind| matches!(kind, Kind::Crash | Kind::TimeLimit | Kind::WrongResult | Kind::WritesOutside);
+        // A worker that cannot even start reveals nothing about the plugin.
+        let fault = fault_in(&reply).filter(|fault| wild(fault.kind) && !orderly && fault.entry != "start");
+        let fault = fault.map(|fault| {
+            let kind = if fault.kind == Kind::TimeLimit { Kind::MemoryHang } else { Kind::Memory };
+            let message = format!("with {headroom} KiB of address space left: {}: {}", fault.kind, fault.message);
+            Fault::new(kind, &fault.entry, message).in_region(&fault.region)
+        });
+        Some((reply, fault))
     }
 }
 
@@ -378,55 +511,4 @@ fn qualified_pattern_table(backend: &str, text: &str) -> Vec<Entry> {
         }
     }
     table
-}
-
-/// Outcome of a case, as the worker reported it.
-enum CaseReply {
-    Passed(f64),
-    Refused(String, String),
-    Invalid,
-    Failed(Fault),
-}
-
-impl CaseReply {
-    fn of(reply: &Reply) -> CaseReply {
-        let Reply::Done(done) = reply else { return CaseReply::Failed(fault_of_reply(reply, "")) };
-        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        if let Some(share) = done["passed"].as_f64() {
-            CaseReply::Passed(share)
-        } else if let Some(refused) = done.get("refused") {
-            CaseReply::Refused(text(&refused["code"]), text(&refused["detail"]))
-        } else {
-            fault_of(done).map_or(CaseReply::Invalid, CaseReply::Failed)
-        }
-    }
-}
-
-fn fault_in(reply: &Reply) -> Option<Fault> {
-    match CaseReply::of(reply) {
-        CaseReply::Failed(fault) => Some(fault),
-        _ => None,
-    }
-}
-
-fn fault_of(done: &Value) -> Option<Fault> {
-    serde_json::from_value(done.get("fault")?.clone()).ok()
-}
-
-/// Converts a reply without a result to a fault of the entry that the worker was in.
-fn fault_of_reply(reply: &Reply, entry: &str) -> Fault {
-    let place = |at: &str| if at == "start" && !entry.is_empty() { entry.to_owned() } else { at.to_owned() };
-    match reply {
-        Reply::Died { at, termination, last_line } => {
-            let after = last_line.as_ref().map(|line| format!(", after \"{line}\"")).unwrap_or_default();
-            let exit_code = if let Termination::Exited(code) = termination { Some(*code) } else { None };
-            Fault { exit_code, ..Fault::new(Kind::Crash, &place(at), format!("{termination}{after}")) }
-        }
-        Reply::Late { at } => {
-            Fault::new(Kind::TimeLimit, &place(at), "the entry did not return within the time limit".to_owned())
-        }
-        Reply::Done(done) => {
-            Fault::new(Kind::BadDescription, entry, format!("unexpected answer of the worker: {done}"))
-        }
-    }
 }

@@ -1,7 +1,7 @@
 //! Shrinks a failing case to smaller dimensions, default attributes and simple numbers, while the case still fails in
 //! the same way.
 
-use super::case::Case;
+use super::case::{Case, Open, Setting};
 use byoc_ir::ir::{AttrValue, Callee, Expr, ExprId, Type};
 use byoc_ir::op;
 use byoc_ir::tensor::{Element, Tensor};
@@ -29,9 +29,19 @@ pub fn shrink(case: &Case, attempts: usize, mut fails: impl FnMut(&Case) -> bool
     }
 }
 
+/// Returns the case with these dimensions open; `None` if its operators need them, or if none is left to open.
+pub fn with_open_dims(case: &Case, open: Open) -> Option<Case> {
+    let setting = Setting { open: Some(open), ..case.setting.clone() };
+    let opened = apply(&Case { setting, ..case.clone() }, &Edit::Nothing)?;
+    let is_open = |param: &ExprId| opened.module.ty(*param).as_tensor().is_some_and(|ty| ty.shape().is_none());
+    opened.module.main()?.params.iter().any(is_open).then_some(opened)
+}
+
 /// A simplification step.
 #[derive(Clone, Debug, PartialEq)]
 enum Edit {
+    /// Changes no value and no attribute.
+    Nothing,
     /// Replaces every dimension that equals the first number, and every equal number in an attribute, with the second.
     Size(usize, usize),
     /// Changes one dimension of one operand.
@@ -119,7 +129,11 @@ fn apply(case: &Case, edit: &Edit) -> Option<Case> {
     let (mut params, mut inputs) = (Vec::new(), Vec::new());
     for (i, param) in main.params.iter().enumerate() {
         let tensor = tensors.remove(param)?;
-        let id = builder.var(format!("x{i}").as_str(), Type::tensor(tensor.dtype(), tensor.shape()));
+        let ty = match case.setting.open {
+            Some(open) => open.parameter_type(tensor.dtype(), tensor.shape()),
+            None => Type::tensor(tensor.dtype(), tensor.shape()),
+        };
+        let id = builder.var(format!("x{i}").as_str(), ty);
         rebuilt.insert(*param, id);
         params.push(id);
         inputs.push(tensor);
@@ -222,7 +236,7 @@ mod tests {
 
     #[test]
     fn shrinks_case_and_keeps_property() {
-        let cases = Cases { seed: 5, scheme: None };
+        let cases = Cases { seed: 5, ..Cases::default() };
         let def = op::get(op::lookup("nn.conv2d").unwrap());
         let has_stride = |case: &Case| {
             case.module
@@ -240,9 +254,27 @@ mod tests {
         assert!(attrs <= 2, "{attrs} attributes");
     }
 
+    /// Tests that a case with open dimensions keeps them while it shrinks.
+    #[test]
+    fn opens_dimensions_and_keeps_them_open() {
+        let cases = Cases { seed: 5, ..Cases::default() };
+        let def = op::get(op::lookup("nn.relu").unwrap());
+        let case =
+            (0..24).filter_map(|n| cases.operator(def, n)).find(|case| case.inputs[0].shape().len() > 1).unwrap();
+        for open in [Open::First, Open::All] {
+            let Some(opened) = with_open_dims(&case, open) else { continue };
+            let is_open = |case: &Case| {
+                case.module.ty(case.module.main().unwrap().params[0]).as_tensor().unwrap().shape().is_none()
+            };
+            assert!(is_open(&opened) && opened.inputs == case.inputs);
+            let small = shrink(&opened, 100, is_open);
+            assert!(is_open(&small) && small.setting == opened.setting);
+        }
+    }
+
     #[test]
     fn terminates_when_every_case_fails() {
-        let cases = Cases { seed: 5, scheme: None };
+        let cases = Cases { seed: 5, ..Cases::default() };
         let def = op::get(op::lookup("add").unwrap());
         let case = cases.operator(def, 0).unwrap();
         let small = shrink(&case, 1000, |_| true);

@@ -18,6 +18,8 @@ pub enum Reply {
     Died {
         /// Entry that the worker was in.
         at: String,
+        /// Region that the entry worked on; empty if there was none.
+        region: String,
         /// Termination status.
         termination: Termination,
         /// Last line of the worker's standard error, or the reason for an unknown status.
@@ -27,6 +29,8 @@ pub enum Reply {
     Late {
         /// Entry that the worker was in.
         at: String,
+        /// Region that the entry worked on; empty if there was none.
+        region: String,
     },
 }
 
@@ -106,9 +110,11 @@ impl Supervisor {
     }
 
     fn send_until(&mut self, request: &Value, until: Option<Instant>) -> Reply {
-        let mut at = "start".to_owned();
-        let died =
-            |at: String, why: String| Reply::Died { at, termination: Termination::Unknown, last_line: Some(why) };
+        let (mut at, mut region) = ("start".to_owned(), String::new());
+        let died = |at: String, why: String| {
+            let region = String::new();
+            Reply::Died { at, region, termination: Termination::Unknown, last_line: Some(why) }
+        };
         if self.running.is_none() {
             match start(&mut (self.command)()) {
                 Ok(running) => self.running = Some(running),
@@ -119,7 +125,7 @@ impl Supervisor {
         let line = format!("{request}\n");
         let sent = running.requests.as_mut().is_some_and(|pipe| pipe.write_all(line.as_bytes()).is_ok());
         if !sent {
-            return self.collect_termination(at);
+            return self.collect_termination(at, region);
         }
         loop {
             let wait =
@@ -133,13 +139,14 @@ impl Supervisor {
                     }
                     if let Some(place) = value["at"].as_str() {
                         at = place.to_owned();
+                        region = value["region"].as_str().unwrap_or_default().to_owned();
                     }
                 }
                 Err(RecvTimeoutError::Timeout) => {
                     self.stop();
-                    return Reply::Late { at };
+                    return Reply::Late { at, region };
                 }
-                Err(RecvTimeoutError::Disconnected) => return self.collect_termination(at),
+                Err(RecvTimeoutError::Disconnected) => return self.collect_termination(at, region),
             }
         }
     }
@@ -153,9 +160,9 @@ impl Supervisor {
         }
     }
 
-    fn collect_termination(&mut self, at: String) -> Reply {
+    fn collect_termination(&mut self, at: String, region: String) -> Reply {
         let Some(mut running) = self.running.take() else {
-            return Reply::Died { at, termination: Termination::Unknown, last_line: None };
+            return Reply::Died { at, region, termination: Termination::Unknown, last_line: None };
         };
         drop(running.requests.take());
         let termination = running.child.wait().map_or(Termination::Unknown, Termination::of);
@@ -164,7 +171,7 @@ impl Supervisor {
             let _ = errors.seek(SeekFrom::Start(0)).and_then(|_| errors.read_to_string(&mut stderr_text));
         }
         let last_line = stderr_text.lines().map(str::trim).rfind(|line| !line.is_empty()).map(str::to_owned);
-        Reply::Died { at, termination, last_line }
+        Reply::Died { at, region, termination, last_line }
     }
 }
 

@@ -30,7 +30,7 @@ pub(super) fn try_region(
     aliased_inputs(harness, test_region, &*executable, &prepared)?;
     concurrent_runs(harness, test_region, &second, &*executable, &prepared)?;
     single_thread(harness, test_region, compiled)?;
-    unknown_query(harness, &*executable, compiled)?;
+    unknown_query(harness, test_region, &*executable, compiled)?;
     drop(executable);
     second_load(harness, test_region, compiled)?;
     other_constants(harness, case)?;
@@ -111,7 +111,7 @@ fn aliased_inputs(
     let memory = execute::copy_inputs(&shared, FillPattern::NAN)?;
     let mut of: Vec<usize> = (0..shared.len()).collect();
     of[second] = 0;
-    (harness.at)("run");
+    (harness.at)("run", &test_region.graph.symbol);
     let outputs = execute::run_on(test_region, executable, prepared, FillPattern::NAN, &shared, &memory, &of)?;
     check_outputs(&outputs, &expected, Kind::Aliasing, "run", &format!("inputs 0 and {second} in the same memory"))
 }
@@ -124,7 +124,7 @@ fn concurrent_runs(
     executable: &dyn Executable,
     prepared: &Prepared,
 ) -> Result<(), Fault> {
-    (harness.at)("run by several threads");
+    (harness.at)("run by several threads", &test_region.graph.symbol);
     let barrier = Barrier::new(THREADS);
     let worker = |worker: usize| -> Result<(), String> {
         let (inputs, expected) = match second {
@@ -188,11 +188,12 @@ fn other_constants(harness: &Harness<'_, '_>, case: &Case) -> Result<(), Fault> 
 /// Checks that code generator, loader and executable answer an unknown key with "unknown".
 fn unknown_query(
     harness: &Harness<'_, '_>,
+    test_region: &TestRegion,
     executable: &dyn Executable,
     compiled: &CompiledRegion,
 ) -> Result<(), Fault> {
     const KEY: &str = "byoc.conformance.a key that nobody knows";
-    (harness.at)("query");
+    (harness.at)("query", &test_region.graph.symbol);
     let loader = (harness.loader)(&compiled.loader);
     let answers = [
         ("code generator", harness.backend.codegen.query(KEY, &[1, 2, 3])),
@@ -239,7 +240,7 @@ fn check_damaged_blobs(
         let at = (blob.len() * part / 12).min(blob.len().saturating_sub(1));
         let Some(byte) = edited.get_mut(at) else { break };
         *byte ^= 0x55;
-        (harness.at)(&format!("load of a blob with byte {at} changed"));
+        (harness.at)(&format!("load of a blob with byte {at} changed"), &test_region.graph.symbol);
         match harness.load(test_region, compiled, &edited, harness.services) {
             Err(fault) if fault.kind == Kind::Panic => {
                 let message = format!("a blob with byte {at} of {} changed: {}", blob.len(), fault.message);

@@ -24,7 +24,7 @@ impl Harness<'_, '_> {
                 if thorough { super::thorough::try_region(self, case, test_region, &compiled) } else { Ok(()) }
             });
             if let Err(fault) = tried {
-                return CaseResult::Failed(fault);
+                return CaseResult::Failed(fault.in_region(&test_region.graph.symbol));
             }
         }
         CaseResult::Passed(share)

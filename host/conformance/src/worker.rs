@@ -3,7 +3,7 @@
 //! with lines that name the current entry (`{"at": "compile"}`) and one line with the outcome (`{"done": ...}`).
 
 use super::call_counter::{CallCounter, counting_services};
-use super::case::Case;
+use super::case::{Case, Setting};
 use super::fault::{CaseResult, Fault, Kind};
 use super::harness::Harness;
 use byoc::build::backend::Backend;
@@ -12,7 +12,7 @@ use byoc::error::Failure;
 use byoc::exec::Pool;
 use byoc::plugin::registry::{Registry, Status, rejection_diagnostic};
 use byoc::plugin::services::{Metrics, services};
-use byoc_plugin_api::{Loader, Services};
+use byoc_plugin_api::{Description, Loader, Services};
 use serde_json::{Value, json};
 use std::io::BufRead;
 use std::path::{Path, PathBuf};
@@ -55,12 +55,12 @@ impl Worker {
         for line in requests.lines() {
             let Ok(line) = line else { return };
             let Ok(request) = serde_json::from_str::<Value>(&line) else { continue };
-            let done = self.respond(&request, &|entry| send(&json!({ "at": entry })));
+            let done = self.respond(&request, &|entry, region| send(&json!({ "at": entry, "region": region })));
             send(&json!({ "done": done }));
         }
     }
 
-    fn respond(&self, request: &Value, at: &dyn Fn(&str)) -> Value {
+    fn respond(&self, request: &Value, at: &dyn Fn(&str, &str)) -> Value {
         let text = |key: &str| request[key].as_str().unwrap_or_default();
         match text("do") {
             "backends" => json!(self.registry.backends()),
@@ -74,8 +74,8 @@ impl Worker {
     }
 
     /// Calls `describe` twice, and compares the results.
-    fn describe(&self, name: &str, at: &dyn Fn(&str)) -> Value {
-        at("describe");
+    fn describe(&self, name: &str, at: &dyn Fn(&str, &str)) -> Value {
+        at("describe", "");
         let backend = match Backend::find(&self.registry, name) {
             Ok(backend) => backend,
             Err(failure) => {
@@ -102,30 +102,32 @@ impl Worker {
             "plugin": backend.plugin.name, "version": backend.plugin.version,
             "finite_math": backend.description.finite_math,
             "quantization": backend.description.quantization,
+            "layouts": backend.description.layouts, "dynamic_dims": backend.description.dynamic_dims,
+            "options": options_of(&backend.description),
             "patterns": backend.description.patterns, "operators": backend.description.operators,
             "warnings": warnings, "fault": fault,
         })
     }
 
-    fn case(&self, request: &Value, at: &dyn Fn(&str)) -> Value {
+    fn case(&self, request: &Value, at: &dyn Fn(&str, &str)) -> Value {
         let case = match Case::read(Path::new(request["file"].as_str().unwrap_or_default())) {
             Ok(case) => case,
             Err(failure) => return json!({ "invalid": failure.to_string() }),
         };
         let thorough = request["thorough"].as_bool().unwrap_or(false);
-        match self.with_harness(request, at, |harness| harness.try_case(&case, thorough)) {
+        match self.with_harness(request, &case.setting, at, |harness| harness.try_case(&case, thorough)) {
             Ok(outcome) => result_to_json(&outcome),
             Err(failure) => json!({ "fault": Fault::new(Kind::BadDescription, "describe", failure.to_string()) }),
         }
     }
 
     /// Runs a case, drops everything, and counts later calls of services.
-    fn unload(&self, request: &Value, at: &dyn Fn(&str)) -> Value {
+    fn unload(&self, request: &Value, at: &dyn Fn(&str, &str)) -> Value {
         let done = self.case(request, at);
         if done.get("passed").is_none() {
             return done;
         }
-        at("after the region was dropped");
+        at("after the region was dropped", "");
         let before = self.call_counter.calls();
         std::thread::sleep(Duration::from_millis(250));
         let calls = self.call_counter.calls() - before;
@@ -140,9 +142,9 @@ impl Worker {
 
     /// Cancels a compilation, which must report the cancellation or finish regardless. The next compilation must
     /// succeed.
-    fn cancel(&self, request: &Value, at: &dyn Fn(&str)) -> Value {
+    fn cancel(&self, request: &Value, at: &dyn Fn(&str, &str)) -> Value {
         let Ok(case) = Case::read(Path::new(request["file"].as_str().unwrap_or_default())) else { return Value::Null };
-        let fault_when_cancelled = self.with_harness(request, at, |harness| {
+        let fault_when_cancelled = self.with_harness(request, &case.setting, at, |harness| {
             let test_regions = harness.partition(&case).unwrap_or_default();
             self.cancel.set(true);
             let mut faults =
@@ -171,7 +173,8 @@ impl Worker {
     fn with_harness<R>(
         &self,
         request: &Value,
-        at: &dyn Fn(&str),
+        setting: &Setting,
+        at: &dyn Fn(&str, &str),
         body: impl FnOnce(&Harness<'_, '_>) -> R,
     ) -> Result<R, Failure> {
         let backend: Backend<'_> = Backend::find(&self.registry, request["backend"].as_str().unwrap_or_default())?;
@@ -185,10 +188,17 @@ impl Worker {
             services: &self.services,
             single_threaded: &self.single_threaded,
             cache_dir: request["cache_dir"].as_str().map(Path::new),
+            option: setting.option.as_ref(),
             at,
         };
         Ok(body(&harness))
     }
+}
+
+/// Returns the options of a description that have a list of values: name and values.
+fn options_of(description: &Description) -> Value {
+    let listed = description.options.iter().filter(|(_, option)| !option.values.is_empty());
+    listed.map(|(name, option)| (name.clone(), json!(option.values))).collect::<serde_json::Map<_, _>>().into()
 }
 
 fn result_to_json(outcome: &CaseResult) -> Value {

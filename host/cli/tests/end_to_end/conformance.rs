@@ -2,7 +2,7 @@
 //! fault.
 
 use crate::{CommandOutput, byoc};
-use byoc_test_support::{copy, plugin, sample, temporary_folder, test_plugin};
+use byoc_test_support::{c_plugin, copy, plugin, sample, temporary_folder, test_plugin};
 use serde_json::Value;
 use std::path::Path;
 use std::sync::Mutex;
@@ -212,4 +212,122 @@ fn finds_backend_by_name() {
     let args = ["plugins", "test", "template", "--plugin-dir", &dir, "--cases", "3", "--only", "nn.relu"];
     let output = byoc(args).ok();
     assert!(output.out.contains("operator nn.relu"), "{}", output.out);
+}
+
+/// Copies the plugin whose file name selects a mistake in what it declares.
+fn claims(folder: &Path, mistake: &str) -> std::path::PathBuf {
+    let file = folder.join(format!("claims_{mistake}.so"));
+    copy(&c_plugin("claims"), &file);
+    file
+}
+
+/// Tests that layouts, open dimensions and options that a backend declares are tried.
+#[test]
+fn tests_what_is_declared() {
+    let folder = temporary_folder();
+    let (output, lines) = tested(&claims(folder.path(), "right"), &[]);
+    assert_eq!(kinds(&lines), [] as [&str; 0], "{}", output.out);
+    output.ok();
+    let counts: Vec<(&str, u64)> =
+        lines.iter().filter_map(|line| Some((line["claim"].as_str()?, line["tested"].as_u64()?))).collect();
+    let names: Vec<&str> = counts.iter().map(|(name, _)| *name).collect();
+    assert_eq!(names, ["layout nn.conv2d", "open dimensions", "option loud=false", "option loud=true"]);
+    assert!(counts[0].1 >= 8 && counts.iter().all(|(_, tested)| *tested >= 2), "{counts:?}");
+    for (mistake, subject) in [
+        ("layout_zero", "operator nn.conv2d"),
+        ("open_zero", "operator nn.relu, open dimensions"),
+        ("option_zero", "operator nn.conv2d, option loud=true"),
+    ] {
+        let (output, lines) = tested(&claims(folder.path(), mistake), &["--cases", "12"]);
+        let found = lines.iter().any(|line| line["subject"] == subject && line["fault"]["kind"] == "wrong-result");
+        assert!(found && output.code == 1, "{mistake}: {}", output.out);
+    }
+}
+
+/// Tests that the case of a fault in open dimensions or with an option repeats it.
+#[test]
+fn repeats_cases_with_their_circumstances() {
+    let folder = temporary_folder();
+    let out = folder.path().join("cases");
+    for (mistake, fact) in [("open_zero", "// with open dimensions: "), ("option_zero", "// with option: loud=true")] {
+        let file = claims(folder.path(), mistake).display().to_string();
+        let dir = out.display().to_string();
+        byoc(["plugins", "test", &file, "--cases", "8", "--only", "nn.relu", "--out", &dir]).fails_with("E0441");
+        let mut cases = std::fs::read_dir(&out).unwrap().map(|entry| entry.unwrap().path());
+        let case = cases.find(|path| path.extension().is_some_and(|e| e == "relay")).unwrap();
+        let text = std::fs::read_to_string(&case).unwrap();
+        assert!(text.contains(fact), "{text}");
+        let case = case.display().to_string();
+        byoc(["plugins", "test", &file, "--case", &case])
+            .fails_with("E0441")
+            .stderr_contains(&["wrong-result in run of "]);
+        let right = claims(folder.path(), "right").display().to_string();
+        byoc(["plugins", "test", &right, "--case", &case]).ok();
+        std::fs::remove_dir_all(&out).unwrap();
+    }
+}
+
+#[test]
+fn claim_without_a_tested_case_is_a_fault_unless_waived() {
+    let folder = temporary_folder();
+    let file = claims(folder.path(), "untested");
+    let (output, lines) = tested(&file, &["--cases", "12"]);
+    assert_eq!(kinds(&lines), ["not-tested"], "{}", output.out);
+    assert_eq!(output.code, 1);
+    assert!(output.err.contains("--waive"), "{}", output.err);
+    let (output, lines) = tested(&file, &["--cases", "12", "--waive", "operator tanh"]);
+    assert!(
+        lines.iter().any(|line| line["status"] == "waived" && line["subject"] == "operator tanh"),
+        "{}",
+        output.out
+    );
+    output.ok();
+}
+
+/// Tests that a fault with little memory names entry and region, leaves a case that repeats it, tells a hang from a
+/// crash, and can be waived.
+#[test]
+fn reports_faults_with_little_memory() {
+    for (mistake, kind) in [("memory_crash", "memory"), ("memory_hang", "memory-hang")] {
+        let folder = temporary_folder();
+        let file = claims(folder.path(), mistake);
+        let dir = folder.path().join("cases").display().to_string();
+        let named = file.display().to_string();
+        let options = ["plugins", "test", &named, "--cases", "4", "--time-limit", "3", "--json", "--out", &dir];
+        let output = byoc(options).fails_with("E0441");
+        let lines = output.json();
+        let failure =
+            lines.iter().find(|line| line["fault"]["kind"] == kind).unwrap_or_else(|| panic!("{}", output.out));
+        assert_eq!((&failure["subject"], &failure["fault"]["entry"]), (&"too little memory".into(), &"load".into()));
+        assert!(failure["fault"]["region"].as_str().unwrap().starts_with("tvmgen_"), "{failure}");
+        let case = failure["file"].as_str().unwrap();
+        let repeated = byoc(["plugins", "test", &named, "--time-limit", "3", "--case", case]).fails_with("E0441");
+        repeated.stderr_contains(&[&format!("{kind} in load of tvmgen_")]);
+        byoc(options.iter().copied().chain(["--waive", "too little memory"])).ok();
+    }
+}
+
+/// Tests that the report of a crash names plugin, region and entry.
+#[test]
+fn crash_names_plugin_region_and_entry() {
+    let folder = temporary_folder();
+    let file = folder.path().join("faulty_crash_run.so");
+    copy(&test_plugin("faulty"), &file);
+    let (output, lines) = tested(&file, &["--cases", "4", "--only", "nn.relu"]);
+    let fault = &lines.iter().find(|line| line["fault"]["kind"] == "crash").unwrap()["fault"];
+    assert_eq!(fault["entry"], "run", "{}", output.out);
+    let region = fault["region"].as_str().unwrap();
+    assert!(region.starts_with("tvmgen_"), "{fault}");
+    let message = fault["message"].as_str().unwrap();
+    assert!(message.contains(&format!("plugin faulty: run: region {region}")), "{message}");
+}
+
+#[test]
+fn show_marks_refused_entries() {
+    let folder = byoc_test_support::plugin_dir(&["template"]);
+    let config = r#"{"name": "mychip", "patterns": ["a: nn.relu(*)", "b: nn.relu(nn.conv2d(*, const) ? nn.bias_add(*, const))"]}"#;
+    std::fs::write(folder.path().join("libbyoc_template.json"), config).unwrap();
+    let shown = byoc(["plugins", "show", "mychip", "--plugin-dir", &folder.path().display().to_string()]).ok().out;
+    let marked = "^ refused: expected \"?\", \"|\" or the end of the pattern, found \"(\"\n    write let p0 = nn.conv2d(*, const); ";
+    assert!(shown.contains(marked) && shown.matches("refused").count() == 1, "{shown}");
 }

@@ -4,6 +4,8 @@
 use byoc::io::random::Random;
 use byoc_ir::tensor::{DType, Element, Tensor};
 use byoc_ir::with_dtype;
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// Range of the dimensions of a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,12 +119,24 @@ pub struct Draw {
     pub common_attrs: bool,
     /// Restricts scales and zero points to those of a scheme.
     pub scheme: Option<Scheme>,
+    /// Layouts that the backend declares by operator: of the data, then of the kernel.
+    pub layouts: Arc<Layouts>,
 }
+
+/// Declared layouts by operator: of the data, then of the kernel.
+pub type Layouts = BTreeMap<String, Vec<String>>;
 
 impl Draw {
     /// Creates a generator for a theme.
     pub fn new(seed: u64, theme: Theme) -> Draw {
-        Draw { random: Random::new(seed), theme, common_attrs: false, scheme: None }
+        Draw { random: Random::new(seed), theme, common_attrs: false, scheme: None, layouts: Arc::default() }
+    }
+
+    /// Returns the declared layouts of an operator in three of four draws: the others show how the backend treats models
+    /// in other layouts.
+    pub fn declared_layouts(&mut self, operator: &str) -> Option<Vec<String>> {
+        let declared = self.layouts.get(operator).cloned()?;
+        (!self.one_in(4)).then_some(declared)
     }
 
     /// Draws a number below `n`, which has to be greater than 0.

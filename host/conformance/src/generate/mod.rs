@@ -4,14 +4,15 @@ pub mod draw;
 mod pattern;
 mod recipes;
 
-use super::case::{Case, Subject};
+use super::case::{Case, Setting, Subject};
 use byoc_core::pattern::Entry;
 use byoc_ir::diag::Diagnostic;
 use byoc_ir::ir::{Attrs, ExprId, Module, Type};
 use byoc_ir::op::{self, Cost, OpDef, Params};
 use byoc_ir::typing::Builder;
-use draw::{Draw, Fill, Scheme, THEMES, Theme};
+use draw::{Draw, Fill, Layouts, Scheme, THEMES, Theme};
 use recipes::{Argument, Given, Known, Operand, Recipe};
+use std::sync::Arc;
 
 /// Maximum number of attempts to draw a valid case of an operator for a theme.
 const ATTEMPTS: usize = 40;
@@ -21,12 +22,14 @@ const MAX_FLOPS: u64 = 3_000_000;
 const MAX_ELEMENTS: usize = 1 << 16;
 
 /// Source of the cases of a backend.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Cases {
     /// Seed of the cases.
     pub seed: u64,
     /// Scheme that the backend declares. Half of the cases conform to it.
     pub scheme: Option<Scheme>,
+    /// Layouts that the backend declares. Most cases of these operators have them.
+    pub layouts: Arc<Layouts>,
 }
 
 impl Cases {
@@ -45,6 +48,7 @@ impl Cases {
         let seed = derive_seed(self.seed, name, number, attempt);
         let mut draw = Draw::new(seed, self.theme(number));
         draw.scheme = self.scheme(number);
+        draw.layouts = self.layouts.clone();
         let mut generator = Generator::new(draw);
         if generator.draw.scheme.is_some() {
             // As in the models that a backend with a scheme is made for.
@@ -231,7 +235,7 @@ impl Generator {
         }
         self.builder.define("main", &self.params, root).ok()?;
         let about = format!("case {number}: {}", describe_theme(self.draw.theme));
-        Some(Case { subject, about, module: self.builder.module, inputs: self.inputs })
+        Some(Case { subject, about, setting: Setting::default(), module: self.builder.module, inputs: self.inputs })
     }
 }
 
@@ -255,14 +259,14 @@ mod tests {
     use byoc_ir::tensor::DType;
 
     fn cases(seed: u64) -> Cases {
-        Cases { seed, scheme: None }
+        Cases { seed, ..Cases::default() }
     }
 
     /// Half of the cases have the zero points, scales and element types of the scheme.
     #[test]
     fn conforms_to_declared_scheme() {
         let scheme = Scheme { activation: DType::I8, symmetric: true, power_of_two: true };
-        let cases = Cases { seed: 1, scheme: Some(scheme) };
+        let cases = Cases { seed: 1, scheme: Some(scheme), ..Cases::default() };
         let def = op::get(op::lookup("qnn.dense").unwrap());
         for number in (1..THEMES.len()).step_by(2) {
             let Some(case) = cases.operator(def, number) else { continue };
@@ -270,7 +274,28 @@ mod tests {
             let constant = |i: usize| case.module.expr(call.args[i]).as_constant().unwrap().view().to_f64s();
             assert!(constant(2).iter().chain(&constant(3)).all(|zero| *zero == 0.0), "zero points");
             assert!(constant(4).iter().chain(&constant(5)).all(|scale| scale.log2().fract() == 0.0), "scales");
-            assert_eq!(case.parameter_types()[0].0, DType::I8);
+            assert_eq!(case.inputs[0].dtype(), DType::I8);
+        }
+    }
+
+    /// Tests that most cases of an operator with a declared layout have it, and are valid.
+    #[test]
+    fn draws_declared_layouts() {
+        let layouts: Layouts = [
+            ("nn.conv2d".to_owned(), vec!["NHWC".to_owned(), "HWIO".to_owned()]),
+            ("nn.max_pool2d".to_owned(), vec!["NHWC".to_owned()]),
+        ]
+        .into();
+        let cases = Cases { seed: 1, layouts: layouts.into(), ..Cases::default() };
+        for (name, key) in [("nn.conv2d", "data_layout"), ("nn.max_pool2d", "layout")] {
+            let def = op::get(op::lookup(name).unwrap());
+            let drawn: Vec<Case> = (0..THEMES.len()).filter_map(|number| cases.operator(def, number)).collect();
+            let declared = drawn.iter().filter(|case| {
+                let call = case.module.nodes.iter().find_map(|(_, node)| node.expr.as_op_call()).unwrap().1;
+                call.attrs.str(key) == Some("NHWC")
+            });
+            assert!(declared.count() * 2 > drawn.len() && drawn.len() > 12, "{name}");
+            assert!(drawn.iter().any(|case| reference::evaluate(&case.module, &case.inputs).is_ok()), "{name}");
         }
     }
 

@@ -4,7 +4,7 @@ use super::bridge::{dtype_from_api, dtype_to_api};
 use crate::cancel::Cancel;
 use crate::exec::Pool;
 use byoc_ir::cancel;
-use byoc_ir::ir::{Expr, ExprId, Module, Type};
+use byoc_ir::ir::{Expr, ExprId, Module, TensorType, Type};
 use byoc_ir::op::{self, Value};
 use byoc_ir::tensor::Tensor;
 use byoc_plugin_api::device::STREAM_SERVICE;
@@ -185,8 +185,11 @@ impl Reference {
 impl Executable for Reference {
     fn prepare(&self, inputs: &[&[usize]]) -> Result<Prepared> {
         let Some(main) = self.module.main() else { return Err(Error::new("the graph has no outputs")) };
+        let mut sizes: HashMap<&str, usize> = HashMap::new();
         for (&param, dims) in main.params.iter().zip(inputs) {
             let ty = self.module.ty(param);
+            let named = ty.as_tensor().into_iter().flat_map(|t| t.dims.iter().zip(*dims));
+            sizes.extend(named.filter_map(|(dim, &size)| Some((&**dim.name()?, size))));
             let fits = ty.as_tensor().is_some_and(|t| {
                 t.dims.len() == dims.len() && t.dims.iter().zip(*dims).all(|(d, n)| d.fixed().is_none_or(|d| d == *n))
             });
@@ -195,7 +198,10 @@ impl Executable for Reference {
             }
         }
         let known = super::bridge::flat_types(self.module.ty(main.body)).map_err(|d| Error::new(d.to_string()))?;
-        let shapes: Option<Vec<_>> = known.iter().map(|t| t.shape()).collect();
+        // Named dimensions of the inputs determine those of the results.
+        let size = |name: &str| sizes.get(name).copied();
+        let shape = |ty: &&TensorType| ty.dims.iter().map(|dim| dim.with_sizes(size).fixed()).collect();
+        let shapes: Option<Vec<Vec<usize>>> = known.iter().map(shape).collect();
         match shapes {
             Some(shapes) => Ok(Prepared::exact(shapes)),
             None => Err(Error::new("expected result dimensions that do not depend on values")),

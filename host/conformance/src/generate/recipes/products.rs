@@ -101,10 +101,25 @@ fn divisors(n: usize) -> Vec<usize> {
     (1..=n.max(1)).filter(|d| n.is_multiple_of(*d)).collect()
 }
 
+/// Returns true if a layout has the axes of `order`, each once and unsplit.
+fn is_permutation(layout: &str, order: &str) -> bool {
+    layout.len() == order.len() && order.chars().all(|axis| layout.contains(axis))
+}
+
 fn convolution(def: &OpDef, draw: &mut Draw, given: &[Given], axes: usize, transposed: bool) -> Option<Recipe> {
     let all = layouts(axes, transposed);
-    let (layout, kernel_layout) = if draw.common_attrs || draw.one_in(2) { all[0] } else { draw.pick(all) };
     let (order, kernel_order) = (all[0].0, all[0].1);
+    let declared = draw.declared_layouts(def.name).filter(|names| match &names[..] {
+        [data] => is_permutation(data, order),
+        [data, kernel, ..] => is_permutation(data, order) && is_permutation(kernel, kernel_order),
+        [] => false,
+    });
+    let (layout, kernel_layout) = match declared.as_deref() {
+        Some([data, kernel, ..]) => (data.as_str(), kernel.as_str()),
+        Some([data]) => (data.as_str(), kernel_order),
+        _ if draw.common_attrs || draw.one_in(2) => all[0],
+        _ => draw.pick(all),
+    };
     let (dtype, batch, channels, sides, given_shape) = match known(given, 0) {
         Some((dtype, shape)) => {
             if shape.len() != axes + 2 {

@@ -103,7 +103,11 @@ fn plane(draw: &mut Draw, given: &[Given], layout: &str) -> Option<(DType, Vec<u
 fn pooling(def: &'static OpDef, draw: &mut Draw, given: &[Given], axes: usize) -> Option<Recipe> {
     let spatial = &"DHW"[3 - axes..];
     let (front, back) = (format!("NC{spatial}"), format!("N{spatial}C"));
-    let channels_last = draw.one_in(3);
+    let channels_last = match draw.declared_layouts(def.name).as_deref() {
+        Some([layout, ..]) if *layout == back => true,
+        Some([layout, ..]) if *layout == front => false,
+        _ => draw.one_in(3),
+    };
     let (dtype, shape) = match known(given, 0) {
         Some(known) => known,
         None => {
