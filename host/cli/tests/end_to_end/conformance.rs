@@ -97,8 +97,24 @@ fn correct_backends_pass() {
     let right = folder.path().join("right.so");
     copy(&test_plugin("faulty"), &right);
     let all = [plugin("template"), right, sample("elementwise"), sample("conv_int8"), plugin("ccompiler")];
+    // ccompiler refuses a region of views alone, as not profitable.
+    const VIEWS: [&str; 9] = [
+        "operator reshape",
+        "operator nn.batch_flatten",
+        "operator squeeze",
+        "operator expand_dims",
+        "operator transpose",
+        "operator strided_slice",
+        "operator split",
+        "operator broadcast_to",
+        "operator copy",
+    ];
     for file in all {
-        let (output, lines) = tested(&file, &[]);
+        let waived: Vec<&str> = match file.to_string_lossy().contains("ccompiler") {
+            true => VIEWS.iter().flat_map(|name| ["--waive", name]).collect(),
+            false => Vec::new(),
+        };
+        let (output, lines) = tested(&file, &waived);
         assert_eq!(kinds(&lines), [] as [&str; 0], "{}", output.out);
         let output = output.ok();
         let summary = &lines.last().unwrap()["summary"];
