@@ -1,17 +1,17 @@
 //! Entries of the code generator: `describe`, `judge` and `compile`.
 
 use crate::blob::{self, Header, Types};
-use crate::group::Grouping;
 use crate::loader::Object;
-use crate::lower::lower;
-use crate::source::{Source, kept_constants, source};
-use crate::view_ops::is_view_op;
 use crate::{cpu, support, toolchain};
 use byoc_plugin_api as api;
 use byoc_plugin_api::{
     Attr, Candidate, CandidateKind, Codegen, CompiledRegion, Description, Error, RefusalCode, Region, Result,
     Signature, Verdict,
 };
+use byoc_emit_c::group::Grouping;
+use byoc_emit_c::lower::lower;
+use byoc_emit_c::source::{Source, kept_constants, source};
+use byoc_emit_c::view_ops::is_view_op;
 use byoc_plugin_support::region::{RegionIr, Val};
 
 /// Code generator registered as `relay.ext.ccompiler`.

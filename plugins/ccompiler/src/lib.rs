@@ -23,31 +23,14 @@
 //! shapes as constants, no macros beyond the prelude. The vector width is the macro `BYOC_VL`, so the same file
 //! compiles for any machine; the object in the blob is built for one set of CPU features.
 
-mod anchors;
 mod backend;
 mod blob;
-mod contraction;
-mod convolution;
 mod cpu;
-mod elementwise;
-mod group;
-mod index_space;
-mod layout;
 mod loader;
-mod loop_body;
-mod lower;
-mod lowering;
-mod moves;
 mod process;
-mod rows;
-mod schedule;
 mod scratch;
-mod source;
 mod support;
-mod text;
 mod toolchain;
-mod view_ops;
-mod window;
 
 #[cfg(test)]
 mod tests;

@@ -1,9 +1,9 @@
 //! Loads and runs compiled regions.
 
 use crate::scratch::Scratch;
-use crate::source::kept_constants;
 use crate::{blob, cpu, toolchain};
 use byoc_plugin_api::{Call, Constant, Error, Executable, LoadRequest, Loader, Prepared, Result, Services};
+use byoc_emit_c::source::kept_constants;
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use std::alloc::Layout;
 use std::ffi::c_void;

@@ -1,11 +1,11 @@
 //! Verdicts on operators, with the reasons for refusals.
 
-use crate::anchors::{Anchor, anchor};
-use crate::elementwise::{c_type, expression, is_elementwise, names};
-use crate::layout::layout_is_known;
-use crate::rows::MAX_ROW;
-use crate::view_ops::is_view_op;
-use crate::{anchors, elementwise};
+use byoc_emit_c::anchors::{Anchor, anchor};
+use byoc_emit_c::elementwise::{c_type, expression, is_elementwise, names};
+use byoc_emit_c::layout::layout_is_known;
+use byoc_emit_c::rows::MAX_ROW;
+use byoc_emit_c::view_ops::is_view_op;
+use byoc_emit_c::{anchors, elementwise};
 use byoc_plugin_api::{DType, RefusalCode, Verdict};
 use byoc_plugin_support::region::{Op, RegionIr};
 use byoc_plugin_support::view;
