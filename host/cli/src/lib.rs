@@ -12,6 +12,7 @@ mod compile;
 mod error_page;
 mod escape;
 mod explain;
+mod export;
 mod explain_html;
 mod inputs;
 mod inspect;
@@ -131,6 +132,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Run(args) => run::run(&args),
         Command::Compile(args) => compile::run(&args),
         Command::Explain(args) => explain::run(&args),
+        Command::Export(args) => export::run(&args),
         Command::Verify(args) => verify::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Opt(args) => opt::run(&args),

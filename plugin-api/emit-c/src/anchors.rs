@@ -53,6 +53,20 @@ pub const ANCHORS: &[(&str, Anchor)] = &[
     ("concatenate", Anchor::Concatenate),
 ];
 
+/// Further anchor operators of programs.
+const PROGRAM_ANCHORS: &[(&str, Anchor)] = &[
+    ("qnn.conv2d", Anchor::Convolution),
+    ("qnn.conv2d_transpose", Anchor::Convolution),
+    ("qnn.dense", Anchor::MatrixProduct),
+    ("qnn.batch_matmul", Anchor::MatrixProduct),
+    ("stack", Anchor::Concatenate),
+];
+
+/// Returns the kind of an operator in a program; `None` if it is not an anchor.
+pub fn program_anchor(name: &str) -> Option<Anchor> {
+    anchor(name).or_else(|| PROGRAM_ANCHORS.iter().find(|entry| entry.0 == name).map(|entry| entry.1))
+}
+
 /// Returns the kind of an operator; `None` if it is not an anchor.
 pub fn anchor(name: &str) -> Option<Anchor> {
     ANCHORS.iter().find(|entry| entry.0 == name).map(|entry| entry.1)
@@ -64,7 +78,7 @@ pub fn anchor(name: &str) -> Option<Anchor> {
 /// If there is no code generation for the operator, its types or its attributes.
 pub fn lower(lowering: &mut Lowering<'_, '_>, group: usize, id: OpId, comment: Vec<String>) -> Result<(), String> {
     let name = lowering.ir.get(id).name;
-    match anchor(name) {
+    match program_anchor(name) {
         Some(Anchor::Convolution) => lowering.convolution(group, id, comment),
         Some(Anchor::MatrixProduct) => lowering.matrix_product(group, id, comment),
         Some(Anchor::Pool) => lowering.pool(group, id, comment),

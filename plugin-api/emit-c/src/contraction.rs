@@ -18,6 +18,9 @@ use std::fmt::Write;
 impl Lowering<'_, '_> {
     /// Emits the phases of a contraction.
     pub fn contraction(&mut self, c: Contraction, comment: Vec<String>) -> Result<(), String> {
+        if self.machine().is_some() {
+            return self.direct_contraction(&c, comment);
+        }
         let Schedule {
             body,
             a_view,
@@ -85,8 +88,7 @@ impl Lowering<'_, '_> {
 
         let row_stride = a_view.strides[groups + rows - 1];
         let [(n0, s0), (n1, s1), (n2, s2)] = *sums;
-        let _ = writeln!(w, "static void {name}(void *arg, int64_t task) {{");
-        let _ = writeln!(w, "    const {0}_args *args = arg;", self.symbol);
+        w.push_str(&self.head(&name));
         w.push_str(&self.pointer(c.a, DType::F32, "const "));
         w.push_str(&self.pointer(b, DType::F32, "const "));
         let _ = writeln!(
@@ -205,9 +207,7 @@ impl Lowering<'_, '_> {
         code.push_str(&self.pointer(c.b, DType::F32, "const "));
         code.push_str(&self.pointer(to, DType::F32, ""));
         let tasks = (packed_groups * packed_size / 16384).clamp(1, packed_groups.min(24));
-        if tasks == 1 {
-            let _ = writeln!(code, "    (void)task;");
-        }
+        code.push_str(self.unused_task(tasks));
         let _ = writeln!(code, "    {}", share_loop("g", &packed_groups.to_string(), "task", tasks));
         code.push_str(&decode(&vars, &dims, "g", 2));
         let nr = format!("{contraction}_nr");
@@ -215,7 +215,7 @@ impl Lowering<'_, '_> {
         let _ = writeln!(code, "            {}", call(&to.to_string(), &nr));
         let _ = writeln!(code, "    }}\n}}\n");
         let mut phase = Phase { comment: vec![comment], ..Phase::default() };
-        phase.call = format!("    byoc_run(pool, {tasks}, {name}, &args);\n");
+        phase.call = self.call(&name, tasks);
         phase.touch(c.b);
         phase.touch(to);
         self.phases.push(phase);

@@ -2,7 +2,8 @@
 
 use crate::layout::{border, layout, residue, spatial_axes};
 use crate::lowering::Lowering;
-use crate::schedule::contraction::Contraction;
+use crate::quantized;
+use crate::schedule::contraction::{Contraction, TapGuard, Types};
 use byoc_plugin_support::region::OpId;
 use byoc_plugin_support::view::View;
 
@@ -21,7 +22,7 @@ impl Lowering<'_, '_> {
             && groups == data_shape[l.c]
             && groups == out[l.c]
             && weight_shape[l.input] == 1
-            && op.name != "nn.conv2d_transpose";
+            && !op.name.ends_with("conv2d_transpose");
         let border = border(ir, op);
         let data = self.channels_last(op.inputs[0], l.c, &border, depthwise, &comment[0])?;
         let weight = self.resolve(op.inputs[1])?;
@@ -36,13 +37,45 @@ impl Lowering<'_, '_> {
         let tap: Vec<i64> = l.kernel.iter().map(|&d| w.strides[d]).collect();
         let kernel: Vec<i64> = l.kernel.iter().map(|&d| weight_shape[d]).collect();
 
+        let program = self.machine().is_some();
+        let types = quantized::types(ir, op);
+        let a_zero = if types == Types::FLOAT { 0 } else { quantized::zero_points(ir, op)? };
+        // Taps that may lie in the padding of a program's data, which has no border.
+        let guard = |i: usize, taps: i64, scale: i64, base: i64, step: i64| {
+            let size = data_shape[l.spatial[i]];
+            let guard = TapGuard { row: 1 + i, scale, base, step, size };
+            Some(guard).filter(|g| program && !g.is_idle(taps, out[l.spatial[i]]))
+        };
         if depthwise {
+            let guards = (0..axes).map(|i| guard(i, kernel[i], strides[i], -pads[i].0, dilation[i])).collect();
             let offset = (0..axes).map(|i| pads[i].0 * pixel[i]).sum::<i64>();
-            let a_strides: Vec<i64> =
-                std::iter::once(x.strides[l.n]).chain((0..axes).map(|i| strides[i] * pixel[i])).chain([1]).collect();
+            let channel = if program { x.strides[l.c] } else { 1 };
+            let a_strides: Vec<i64> = std::iter::once(x.strides[l.n])
+                .chain((0..axes).map(|i| strides[i] * pixel[i]))
+                .chain([channel])
+                .collect();
             let body = body.permute(&order);
             let a_view = View { shape: body.domain.clone(), strides: a_strides, offset: x.offset - offset };
-            let taps = (0..axes).map(|i| (kernel[i], dilation[i] * pixel[i], tap[i])).collect();
+            let taps: Vec<(i64, i64, i64)> =
+                (0..axes).map(|i| (kernel[i], dilation[i] * pixel[i], tap[i])).collect();
+            if program {
+                let contraction = Contraction {
+                    parts: [0, body.domain.len() - 1],
+                    body,
+                    a: data.place,
+                    a_view,
+                    taps,
+                    k: (1, 0, 0),
+                    b: weight.place,
+                    b_offset: w.offset,
+                    b_groups: Vec::new(),
+                    b_column: w.strides[l.out],
+                    guards,
+                    types,
+                    a_zero,
+                };
+                return self.direct_depthwise(&contraction, comment);
+            }
             let b = (weight.place, w.offset, w.strides[l.out]);
             return self.depthwise(body, data.place, a_view, taps, b, comment);
         }
@@ -63,7 +96,8 @@ impl Lowering<'_, '_> {
         let body =
             body.transform(split).ok_or("expected a number of output channels divisible by the number of groups")?;
         let channels = data_shape[l.c] / groups;
-        if op.name != "nn.conv2d_transpose" {
+        if !op.name.ends_with("conv2d_transpose") {
+            let guards = (0..axes).map(|i| guard(i, kernel[i], strides[i], -pads[i].0, dilation[i])).collect();
             let offset = (0..axes).map(|i| pads[i].0 * pixel[i]).sum::<i64>();
             let mut a_strides = vec![channels * x.strides[l.c], x.strides[l.n]];
             a_strides.extend((0..axes).map(|i| strides[i] * pixel[i]));
@@ -79,6 +113,9 @@ impl Lowering<'_, '_> {
                 b_offset: w.offset,
                 b_groups: vec![if groups > 1 { columns * w.strides[l.out] } else { 0 }],
                 b_column: w.strides[l.out],
+                guards,
+                types,
+                a_zero,
             };
             return self.contraction(contraction, comment);
         }
@@ -110,6 +147,9 @@ impl Lowering<'_, '_> {
                     b_offset: w.offset + (0..2).map(|i| both[i].first * tap[i]).sum::<i64>(),
                     b_groups: vec![if groups > 1 { channels * w.strides[l.input] } else { 0 }],
                     b_column: w.strides[l.out],
+                    guards: (0..2).map(|i| guard(i, both[i].taps, 1, both[i].start, -both[i].back)).collect(),
+                    types,
+                    a_zero,
                 };
                 self.contraction(contraction, comment)?;
             }
@@ -123,15 +163,16 @@ impl Lowering<'_, '_> {
         let op = ir.get(id);
         let a = self.resolve(op.inputs[0])?;
         let b = self.resolve(op.inputs[1])?;
-        let transpose_a = op.name != "nn.dense" && op.attrs().flag("transpose_a", false);
-        let transpose_b = op.name == "nn.dense" || op.attrs().flag("transpose_b", false);
+        let dense = op.name.ends_with(".dense");
+        let transpose_a = !dense && op.attrs().flag("transpose_a", false);
+        let transpose_b = dense || op.attrs().flag("transpose_b", false);
         let rank = ir.shape(op.outputs[0]).len();
         let order: Vec<usize> = (0..rank).collect();
         let (body, _) = self.loop_body(number, Some(&order))?;
         let (a_rank, b_rank) = (a.view.shape.len(), b.view.shape.len());
         let (b_k, b_column) = if transpose_b { (b_rank - 1, b_rank - 2) } else { (b_rank - 2, b_rank - 1) };
         let (row, a_k) = if transpose_a { (a_rank - 1, a_rank - 2) } else { (a_rank - 2, a_rank - 1) };
-        let batch = if op.name == "nn.batch_matmul" { rank - 2 } else { 0 };
+        let batch = if op.name.ends_with(".batch_matmul") { rank - 2 } else { 0 };
         let mut a_strides: Vec<i64>;
         if batch > 0 {
             a_strides = (0..batch).map(|d| if a.view.shape[d] == 1 { 0 } else { a.view.strides[d] }).collect();
@@ -151,6 +192,9 @@ impl Lowering<'_, '_> {
             b_offset: b.view.offset,
             b_groups: (0..batch).map(|d| if b.view.shape[d] == 1 { 0 } else { b.view.strides[d] }).collect(),
             b_column: b.view.strides[b_column],
+            guards: Vec::new(),
+            types: quantized::types(ir, op),
+            a_zero: quantized::zero_points(ir, op)?,
         };
         self.contraction(contraction, comment)
     }

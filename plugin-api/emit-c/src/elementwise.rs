@@ -3,6 +3,7 @@
 //! The semantics are those of the operator reference: `nn.relu`, `clip`, `maximum` and `minimum` propagate NaN; a cast
 //! from float to integer rounds toward zero and saturates; integer overflow wraps.
 
+use crate::quantized;
 use byoc_plugin_api::DType;
 use byoc_plugin_support::region::{Op, RegionIr};
 use byoc_plugin_support::view::View;
@@ -110,18 +111,20 @@ pub fn names() -> impl Iterator<Item = &'static str> {
 
 /// Returns true if each output element depends only on the input elements at the same index, up to broadcasting.
 pub fn is_elementwise(name: &str) -> bool {
-    names().any(|known| known == name)
+    names().any(|known| known == name) || quantized::is_elementwise(name)
 }
 
 /// Returns operand `i` as a view of the result's shape, broadcast or aligned with the attribute `axis`; `None` if the
 /// shapes do not match.
 pub fn operand_view(ir: &RegionIr<'_>, op: &Op<'_>, i: usize, view: &View) -> Option<View> {
     let out = ir.shape(op.outputs[0]);
-    let along_axis = matches!((op.name, i), ("nn.bias_add" | "nn.prelu", 1) | ("nn.batch_norm", 1..));
+    let along_axis = matches!((op.name, i), ("nn.bias_add" | "nn.prelu", 1) | ("nn.batch_norm", 1..))
+        || (quantized::is_elementwise(op.name) && i > 0 && view.shape.len() == 1 && view.shape[0] > 1);
     if !along_axis {
         return view.broadcast(out);
     }
-    let axis = op.attrs().axis("axis", 1, out.len())?;
+    let default = if quantized::is_elementwise(op.name) { -1 } else { 1 };
+    let axis = op.attrs().axis("axis", default, out.len())?;
     let mut strides = vec![0; out.len()];
     if view.shape.len() != 1 || (view.shape[0] != out[axis] && view.shape[0] != 1) {
         return None;
@@ -189,6 +192,9 @@ pub fn expression(ir: &RegionIr<'_>, op: &Op<'_>, args: &[String]) -> Option<Str
             DType::I64 if arithmetic => format!("(int64_t)((uint64_t){a} {sign} (uint64_t){b})"),
             _ => format!("{a} {sign} {b}"),
         });
+    }
+    if quantized::is_elementwise(op.name) {
+        return quantized::expression(ir, op, args);
     }
     let zero = literal(dtype, 0.0);
     let one = literal(dtype, 1.0);
@@ -280,7 +286,7 @@ fn power(ir: &RegionIr<'_>, op: &Op<'_>, dtype: DType, a: &str, b: &str) -> Stri
     }
 }
 
-fn cast(from: DType, to: DType, a: &str) -> Option<String> {
+pub(crate) fn cast(from: DType, to: DType, a: &str) -> Option<String> {
     let target = c_type(to)?;
     let float = |dtype: DType| matches!(dtype, DType::F32 | DType::F64);
     Some(if to == DType::BOOL {

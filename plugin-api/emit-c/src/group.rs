@@ -4,6 +4,7 @@
 //! elementwise operators that are applied to the anchor's result in the same loop nest. Operators are visited in
 //! topological order and added to the group of one of their producers as long as the groups stay free of cycles.
 
+use crate::anchors::{self, Anchor};
 use crate::elementwise;
 use crate::index_space::same_places;
 use crate::view_ops::{is_bijective, is_view_op, view_through};
@@ -209,5 +210,5 @@ impl Grouping {
 /// Returns true if elementwise operators can be fused into an anchor.
 fn supports_fusion(ir: &RegionIr<'_>, anchor: OpId) -> bool {
     let op = ir.get(anchor);
-    op.name != "concatenate" && op.outputs.len() == 1
+    anchors::program_anchor(op.name) != Some(Anchor::Concatenate) && op.outputs.len() == 1
 }

@@ -38,7 +38,7 @@ pub fn layout(op: &Op<'_>, axes: usize) -> Option<Layout> {
 pub fn spatial_axes(name: &str) -> Option<usize> {
     match name {
         "nn.conv1d" => Some(1),
-        "nn.conv2d" | "nn.conv2d_transpose" => Some(2),
+        "nn.conv2d" | "nn.conv2d_transpose" | "qnn.conv2d" | "qnn.conv2d_transpose" => Some(2),
         _ => None,
     }
 }
@@ -93,7 +93,7 @@ pub fn border(ir: &RegionIr<'_>, op: &Op<'_>) -> Vec<(i64, i64)> {
     for (i, (before, _)) in op.attrs().padding(axes).into_iter().enumerate() {
         let d = layout.spatial[i];
         let kernel = weight[layout.kernel[i]];
-        border[d] = if op.name == "nn.conv2d_transpose" {
+        border[d] = if op.name.ends_with("conv2d_transpose") {
             let mut required = (0, 0);
             for r in 0..strides[i] {
                 let r = residue(r, out[d], kernel, strides[i], dilation[i], before);

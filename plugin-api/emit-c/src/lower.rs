@@ -1,6 +1,7 @@
 //! Lowering of groups of operators to phases of C code, in execution order.
 
-use crate::anchors;
+use crate::anchors::{self, Anchor};
+use crate::form::Form;
 use crate::group::Grouping;
 use crate::index_space::memory_order;
 use crate::loop_body::{Place, Storage};
@@ -16,10 +17,15 @@ pub fn lower<'p, 'a>(
     ir: &'p RegionIr<'a>,
     grouping: &'p Grouping,
     symbol: &'p str,
+    form: Form,
 ) -> Result<Lowering<'p, 'a>, String> {
-    let mut lowering = Lowering::new(ir, grouping, symbol);
+    let mut lowering = Lowering::new(ir, grouping, symbol, form);
     for group in 0..grouping.groups.len() {
+        let before = lowering.phases.len();
         lowering.group(group)?;
+        if let Some(last) = lowering.phases[before..].last_mut() {
+            last.group = Some(group);
+        }
     }
     for (i, &value) in ir.outputs.iter().enumerate() {
         let from = lowering.resolve(value)?;
@@ -43,7 +49,7 @@ impl Lowering<'_, '_> {
                 let (body, _) = self.loop_body(number, None)?;
                 self.map(&body, comment)
             }
-            Some(anchor) if self.ir.get(anchor).name == "concatenate" => self.concatenate(anchor, comment),
+            Some(anchor) if anchors::program_anchor(self.ir.get(anchor).name) == Some(Anchor::Concatenate) => self.concatenate(anchor, comment),
             Some(anchor) => anchors::lower(self, number, anchor, comment),
         }
     }
@@ -55,15 +61,25 @@ impl Lowering<'_, '_> {
         let rank = self.ir.shape(result).len();
         let axis = axis(op, 0, rank)?;
         let first = self.resolve(op.inputs[0])?;
-        let order = if count(&first.view.shape) > 1 { memory_order(&first.view) } else { (0..rank).collect() };
+        let order = if count(&first.view.shape) > 1 && op.name == "concatenate" {
+            memory_order(&first.view)
+        } else {
+            (0..rank).collect()
+        };
         let to = self
             .place_for(result, &order, &comment[0], |_| true)
             .ok_or("no storage for the result of a concatenation")?;
         let dtype = self.ir.val(result).dtype;
         let mut before = 0;
+        let stacked = op.name == "stack";
         for &input in &op.inputs {
-            let size = self.ir.shape(input)[axis];
-            let part = Storage::new(to.place, to.view.slice(axis, before, 1, size));
+            let size = if stacked { 1 } else { self.ir.shape(input)[axis] };
+            let mut view = to.view.slice(axis, before, 1, size);
+            if stacked {
+                view.shape.remove(axis);
+                view.strides.remove(axis);
+            }
+            let part = Storage::new(to.place, view);
             let from = self.resolve(input)?;
             if from.place != part.place || from.view != part.view {
                 self.copy(&from, &part, dtype, &comment[0])?;

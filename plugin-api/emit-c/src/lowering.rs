@@ -3,10 +3,12 @@
 //! Activations of convolutions and pools are stored with the channels innermost, so that channels fill the vector
 //! lanes. The input of a convolution has a border of zeros as wide as the padding, so that taps need no bounds checks.
 
+use crate::form::Form;
 use crate::elementwise::{c_type, expression, int_literal, literal, operand_view};
 use crate::group::{Grouping, index_in};
-use crate::index_space::{memory_order, pull_back};
+use crate::index_space::{memory_order, pull_back, same_places};
 use crate::layout;
+use crate::quantized::{self, Rescale};
 use crate::loop_body::{Load, LoopBody, Place, Storage, Store};
 use crate::view_ops::{is_view_op, view_through};
 use byoc_plugin_api::DType;
@@ -26,20 +28,39 @@ pub struct Phase {
     pub call: String,
     /// Workspace buffers that the phase accesses.
     pub buffers: BTreeSet<usize>,
+    /// Buffers that the phase reads in another order than that of its points.
+    pub unordered: BTreeSet<usize>,
+    /// Pairs of a result and an operand that is read at the very places where the result is stored.
+    pub in_place: BTreeSet<(usize, usize)>,
+    /// Group whose operators the phase computes.
+    pub group: Option<usize>,
 }
 
 impl Phase {
-    /// Records an access of the phase to `place`.
+    /// Records an access of the phase to `place`, in any order.
     pub fn touch(&mut self, place: Place) {
         if let Place::Work(buffer) = place {
             self.buffers.insert(buffer);
+            self.unordered.insert(buffer);
         }
     }
 
     /// Records that the phase accesses all memory of a loop body.
     pub fn touch_all(&mut self, body: &LoopBody) {
         for (place, _) in body.places() {
-            self.touch(place);
+            if let Place::Work(buffer) = place {
+                self.buffers.insert(buffer);
+            }
+        }
+        for store in &body.stores {
+            for load in &body.loads {
+                let (Place::Work(result), Place::Work(operand)) = (store.place, load.place) else { continue };
+                let same = |view: &View| same_places(view, &store.view);
+                let aligned = body.loads.iter().filter(|l| l.place == load.place).all(|l| same(&l.view));
+                if result != operand && aligned && load.dtype.size() == store.dtype.size() {
+                    self.in_place.insert((result, operand));
+                }
+            }
         }
     }
 }
@@ -64,6 +85,17 @@ pub struct PackedConstant {
     pub code: String,
 }
 
+/// Constant of a program, laid out as the code reads it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConstantArray {
+    /// Element type.
+    pub dtype: DType,
+    /// Elements, little-endian.
+    pub bytes: Vec<u8>,
+    /// Description of the content.
+    pub comment: String,
+}
+
 /// Returns the attribute `axis` of an operator.
 ///
 /// # Errors
@@ -81,26 +113,35 @@ pub struct Lowering<'p, 'a> {
     pub grouping: &'p Grouping,
     /// Symbol of the region, the prefix of all names in the C file.
     pub symbol: &'p str,
+    /// Form of the generated code.
+    pub form: Form,
     /// Storage of each value that has one.
     pub storage: BTreeMap<Val, Storage>,
     /// Buffers in the workspace.
     pub buffers: Vec<Buffer>,
     /// Constants packed at load time.
     pub packed: Vec<PackedConstant>,
+    /// Constants of a program that are laid out for it.
+    pub arrays: Vec<ConstantArray>,
+    /// Element types of the operands of the tiles that a program uses.
+    pub kernels: BTreeSet<(DType, DType)>,
     /// Phases emitted so far.
     pub phases: Vec<Phase>,
 }
 
 impl<'p, 'a> Lowering<'p, 'a> {
     /// Creates the state before any group is lowered.
-    pub fn new(ir: &'p RegionIr<'a>, grouping: &'p Grouping, symbol: &'p str) -> Lowering<'p, 'a> {
+    pub fn new(ir: &'p RegionIr<'a>, grouping: &'p Grouping, symbol: &'p str, form: Form) -> Lowering<'p, 'a> {
         Lowering {
             ir,
             grouping,
             symbol,
+            form,
             storage: BTreeMap::new(),
             buffers: Vec::new(),
             packed: Vec::new(),
+            arrays: Vec::new(),
+            kernels: BTreeSet::new(),
             phases: Vec::new(),
         }
     }
@@ -108,6 +149,9 @@ impl<'p, 'a> Lowering<'p, 'a> {
     /// Formats the declaration of a pointer in a task function.
     pub fn pointer(&self, place: Place, dtype: DType, qualifier: &str) -> String {
         let ty = c_type(dtype).unwrap_or("void");
+        if let Some(machine) = self.machine() {
+            return self.program_pointer(place, ty, qualifier, machine.vectors);
+        }
         let from = match place {
             Place::Input(i) => format!("args->in[{i}]"),
             Place::Output(i) => format!("args->out[{i}]"),
@@ -116,6 +160,19 @@ impl<'p, 'a> Lowering<'p, 'a> {
             Place::Work(i) => format!("(void *)(args->work + {}_at_w{i})", self.symbol),
         };
         format!("    {qualifier}{ty} *restrict {place} = {from};\n")
+    }
+
+    fn program_pointer(&self, place: Place, ty: &str, qualifier: &str, restrict: bool) -> String {
+        let symbol = self.symbol;
+        let from = match place {
+            Place::Input(i) => format!("args->in[{i}]"),
+            Place::Output(i) => format!("args->out[{i}]"),
+            Place::Constant(i) => format!("{symbol}_k{i}"),
+            Place::Packed(i) => format!("{symbol}_p{i}"),
+            Place::Work(i) => format!("(void *)(args->work + {symbol}_at_w{i})"),
+        };
+        let restrict = if restrict { "restrict " } else { "" };
+        format!("    {qualifier}{ty} *{restrict}{place} = {from};\n")
     }
 
     /// Formats the declarations of all pointers of a loop body.
@@ -154,7 +211,8 @@ impl<'p, 'a> Lowering<'p, 'a> {
     /// Adds a buffer to the workspace and returns its index.
     pub fn buffer(&mut self, elements: i64, dtype: DType, comment: String) -> usize {
         // Vector code may read, but never writes, up to one vector past the end.
-        let bytes = elements * dtype.size() as i64 + 64;
+        let slack = if self.form == Form::Tasks { 64 } else { 0 };
+        let bytes = elements * dtype.size() as i64 + slack;
         self.buffers.push(Buffer { bytes, comment });
         self.buffers.len() - 1
     }
@@ -264,6 +322,10 @@ impl<'p, 'a> Lowering<'p, 'a> {
         comment: &str,
     ) -> Result<Storage, String> {
         let storage = self.resolve(value)?;
+        if self.form != Form::Tasks {
+            // A program reads any layout in place and skips the taps in the padding.
+            return Ok(storage);
+        }
         let innermost = storage.view.strides[channel] == 1 || storage.view.shape[channel] == 1;
         let wide = border.iter().zip(&storage.border).all(|(want, have)| want.0 <= have.0 && want.1 <= have.1);
         let bordered = border.iter().any(|&b| b != (0, 0));
@@ -285,6 +347,9 @@ impl<'p, 'a> Lowering<'p, 'a> {
     fn required_border(&self, value: Val) -> Vec<(i64, i64)> {
         let rank = self.ir.shape(value).len();
         let mut border = vec![(0, 0); rank];
+        if self.form != Form::Tasks {
+            return border;
+        }
         // Values to visit, each with a map from its dimensions to those of `value`.
         let mut worklist = vec![(value, (0..rank).collect::<Vec<usize>>())];
         let mut budget = 64;
@@ -348,7 +413,8 @@ impl<'p, 'a> Lowering<'p, 'a> {
         let shape = self.ir.shape(value).to_vec();
         let dtype = self.ir.val(value).dtype;
         let order = row_major_if_equal(&shape, order);
-        let row_major = order.windows(2).all(|w| w[0] < w[1]);
+        // A program writes its results in place, in any order.
+        let row_major = self.form != Form::Tasks || order.windows(2).all(|w| w[0] < w[1]);
         let output = self.ir.outputs.iter().position(|&v| v == value);
         let dense = View::dense(&shape);
         if let Some(i) = output.filter(|_| row_major && fits(&dense)) {
@@ -443,6 +509,12 @@ impl<'p, 'a> Lowering<'p, 'a> {
             let index = group.index[&op.outputs[0]].clone();
             let mut args = Vec::new();
             for (i, &input) in op.inputs.iter().enumerate() {
+                if op.name == "qnn.requantize" && matches!(i, 1 | 3) {
+                    if i == 1 {
+                        args.extend(self.rescaling(op, &index, &group.domain, &mut body)?);
+                    }
+                    continue;
+                }
                 if let Some((source, _)) = index_in(self.ir, group, input) {
                     let name = names.get(&source).ok_or("expected the operators of a group in topological order")?;
                     args.push(name.clone());
@@ -486,6 +558,9 @@ impl<'p, 'a> Lowering<'p, 'a> {
             let dtype = self.ir.val(op.outputs[0]).dtype;
             let ty =
                 c_type(dtype).ok_or_else(|| format!("{}: unsupported element type {dtype} of the result", op.name))?;
+            // C computes with integers of at least 32 bits; plain C99 marks the conversion to a narrower type.
+            let narrow = dtype.size() < 4 && self.form != Form::Tasks;
+            let text = if narrow { format!("({ty})({text})") } else { text };
             body.lines.push(format!("const {ty} {name} = {text}; /* {} */", op.name));
             names.insert(op.outputs[0], name);
         }
@@ -522,6 +597,49 @@ impl<'p, 'a> Lowering<'p, 'a> {
             body.stores.push(Store { value: name.clone(), place: storage.place, view, dtype });
         }
         Ok((body, order))
+    }
+
+    /// Returns the multiplier and the shift of a `qnn.requantize` as operands of the loop body: literals, or loads of
+    /// constants with one element per channel. Empty if the scales are equal.
+    fn rescaling(
+        &mut self,
+        op: &Op<'_>,
+        index: &View,
+        domain: &[i64],
+        body: &mut LoopBody,
+    ) -> Result<Vec<String>, String> {
+        let by = quantized::multipliers(self.ir, op)?;
+        if let [one] = by[..] {
+            return Ok(match one {
+                Rescale::Same => Vec::new(),
+                Rescale::Fixed { multiplier, shift } => vec![multiplier.to_string(), shift.to_string()],
+                Rescale::Float(ratio) => vec![literal(DType::F32, f64::from(ratio))],
+            });
+        }
+        let mut columns: Vec<(&str, DType, Vec<u8>)> = Vec::new();
+        if let Some(Rescale::Float(_)) = by.first() {
+            let ratios = by.iter().flat_map(|by| if let Rescale::Float(x) = by { x.to_le_bytes() } else { [0; 4] });
+            columns.push(("ratios of scales", DType::F32, ratios.collect()));
+        } else {
+            let part = |get: fn(&Rescale) -> i32| by.iter().flat_map(|by| get(by).to_le_bytes()).collect();
+            let multiplier = |by: &Rescale| if let Rescale::Fixed { multiplier, .. } = by { *multiplier } else { 0 };
+            let shift = |by: &Rescale| if let Rescale::Fixed { shift, .. } = by { *shift } else { 1 };
+            columns.push(("multipliers of a requantization", DType::I32, part(multiplier)));
+            columns.push(("shifts of a requantization", DType::I32, part(shift)));
+        }
+        let axis = axis(op, -1, index.shape.len())?;
+        let mut strides = vec![0; index.shape.len()];
+        strides[axis] = 1;
+        let along = View { shape: index.shape.clone(), strides, offset: 0 };
+        let mut names = Vec::new();
+        for (comment, dtype, bytes) in columns {
+            let array = self.constant_array(ConstantArray { dtype, bytes, comment: comment.to_owned() });
+            let view = pull_back(index, &along, domain).ok_or("qnn.requantize: the axis of the scales was reshaped")?;
+            let name = format!("x{}", body.loads.len());
+            body.loads.push(Load { name: name.clone(), place: Place::Packed(array), view, dtype });
+            names.push(name);
+        }
+        Ok(names)
     }
 
     /// Translates `order`, an order of the domain's dimensions in memory, to the dimensions of a value.

@@ -33,17 +33,15 @@ impl Lowering<'_, '_> {
     fn transpose(&mut self, body: &LoopBody, comment: &[String]) -> bool {
         let ([load], [store]) = (&body.loads[..], &body.stores[..]) else { return false };
         let Some(Transpose { across, rows, columns, dims, items, tasks }) = Transpose::new(body) else { return false };
+        let tasks = self.tasks(tasks);
         let inner = dims.len();
         let (from, to) = (&load.view, &store.view);
         let name = self.phase_name();
         let mut vars: Vec<String> = (0..=inner).map(|d| format!("i{d}")).collect();
         let mut code = String::new();
         let w = &mut code;
-        let _ = writeln!(w, "static void {name}(void *arg, int64_t task) {{");
-        let _ = writeln!(w, "    const {}_args *args = arg;", self.symbol);
-        if tasks == 1 {
-            let _ = writeln!(w, "    (void)task;");
-        }
+        w.push_str(&self.head(&name));
+        w.push_str(self.unused_task(tasks));
         w.push_str(&self.pointers(body));
         let _ = writeln!(w, "    {}", share_loop("item", &items.to_string(), "task", tasks));
         w.push_str(&decode(&vars[..inner], &dims, "item", 2));
@@ -67,7 +65,7 @@ impl Lowering<'_, '_> {
         );
         let _ = writeln!(w, "    }}\n}}\n");
         let mut phase = Phase { comment: comment.to_vec(), code, ..Phase::default() };
-        phase.call = format!("    byoc_run(pool, {tasks}, {name}, &args);\n");
+        phase.call = self.call(&name, tasks);
         phase.touch_all(body);
         self.phases.push(phase);
         true
@@ -82,13 +80,11 @@ impl Lowering<'_, '_> {
         let mut phase = Phase { comment, ..Phase::default() };
         phase.touch_all(body);
         let Some(Points { rows, len, tasks }) = Points::new(body) else { return };
+        let tasks = self.tasks(tasks);
         let mut code = String::new();
         let w = &mut code;
-        let _ = writeln!(w, "static void {name}(void *arg, int64_t task) {{");
-        let _ = writeln!(w, "    const {}_args *args = arg;", self.symbol);
-        if tasks == 1 {
-            let _ = writeln!(w, "    (void)task;");
-        }
+        w.push_str(&self.head(&name));
+        w.push_str(self.unused_task(tasks));
         w.push_str(&self.pointers(body));
         let inner = vars.last().cloned().unwrap_or_else(|| "i".into());
         if rows == 1 {
@@ -106,7 +102,7 @@ impl Lowering<'_, '_> {
             let _ = writeln!(w, "        }}\n    }}\n}}\n");
         }
         phase.code = code;
-        phase.call = format!("    byoc_run(pool, {tasks}, {name}, &args);\n");
+        phase.call = self.call(&name, tasks);
         self.phases.push(phase);
     }
 
@@ -158,18 +154,15 @@ impl Lowering<'_, '_> {
         let rows: i64 = body.domain[..parts[0]].iter().product();
         let n = shape[axis];
         let name = self.phase_name();
-        let tasks = tasks(rows * n, 4096, 16, rows);
+        let tasks = self.tasks(tasks(rows * n, 4096, 16, rows));
         let mut vars: Vec<String> = (0..parts[0]).map(|d| format!("r{d}")).collect();
         vars.push("c".into());
         let mut code = String::new();
         let w = &mut code;
-        let _ = writeln!(w, "static void {name}(void *arg, int64_t task) {{");
-        let _ = writeln!(w, "    const {0}_args *args = arg;", self.symbol);
+        w.push_str(&self.head(&name));
         w.push_str(&self.pointers_and(&body, data.place));
         let _ = writeln!(w, "    float BYOC_ALIGNED t[{n}];");
-        if tasks == 1 {
-            let _ = writeln!(w, "    (void)task;");
-        }
+        w.push_str(self.unused_task(tasks));
         let _ = writeln!(w, "    {}", share_loop("row", &rows.to_string(), "task", tasks));
         w.push_str(&decode(&vars[..parts[0]], &body.domain[..parts[0]], "row", 2));
         let mut at = vars.clone();
@@ -188,7 +181,7 @@ impl Lowering<'_, '_> {
         w.push_str(&body.statements(&vars, 3));
         let _ = writeln!(w, "        }}\n    }}\n}}\n");
         let mut phase = Phase { comment, code, ..Phase::default() };
-        phase.call = format!("    byoc_run(pool, {tasks}, {name}, &args);\n");
+        phase.call = self.call(&name, tasks);
         phase.touch(data.place);
         phase.touch_all(&body);
         self.phases.push(phase);
@@ -238,14 +231,12 @@ impl Lowering<'_, '_> {
         let result = |t: &str| if op.name == "mean" { format!("{t} / {counted}.0f") } else { t.to_owned() };
         let len = body.domain[dims - 1];
         let Reduction { across, block, blocks, items, tasks } = Reduction::new(&x, count(&shape));
+        let tasks = self.tasks(tasks);
         let mut code = String::new();
         let w = &mut code;
-        let _ = writeln!(w, "static void {name}(void *arg, int64_t task) {{");
-        let _ = writeln!(w, "    const {0}_args *args = arg;", self.symbol);
+        w.push_str(&self.head(&name));
         w.push_str(&self.pointers_and(&body, data.place));
-        if tasks == 1 {
-            let _ = writeln!(w, "    (void)task;");
-        }
+        w.push_str(self.unused_task(tasks));
         let _ = writeln!(w, "    {}", share_loop("item", &items.to_string(), "task", tasks));
         let mut outer_dims = body.domain[..dims - 1].to_vec();
         outer_dims.push(blocks);
@@ -307,7 +298,7 @@ impl Lowering<'_, '_> {
         }
         let _ = writeln!(w, "    }}\n}}\n");
         let mut phase = Phase { comment, code, ..Phase::default() };
-        phase.call = format!("    byoc_run(pool, {tasks}, {name}, &args);\n");
+        phase.call = self.call(&name, tasks);
         phase.touch(data.place);
         phase.touch_all(&body);
         self.phases.push(phase);
@@ -317,7 +308,7 @@ impl Lowering<'_, '_> {
     /// Formats the declarations of the pointers of a loop body and of one more tensor that is read.
     pub fn pointers_and(&self, body: &LoopBody, place: Place) -> String {
         let mut pointers = self.pointers(body);
-        if !pointers.contains(&format!("restrict {place} =")) {
+        if !pointers.contains(&format!("{place} =")) {
             pointers.push_str(&self.pointer(place, DType::F32, "const "));
         }
         pointers

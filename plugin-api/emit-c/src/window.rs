@@ -1,5 +1,6 @@
 //! Depthwise convolutions and pools: windows over pixels, with the channels in the vector lanes.
 
+use crate::elementwise::c_type;
 use crate::loop_body::{LoopBody, Place, address};
 use crate::lowering::{Lowering, PackedConstant, Phase};
 use crate::schedule::window::{Depthwise, Pooling};
@@ -104,14 +105,11 @@ impl Lowering<'_, '_> {
         let _ = writeln!(w, "        }}\n    }}\n}}\n");
 
         let pixel = a_view.strides[rank - 2];
-        let _ = writeln!(w, "static void {name}(void *arg, int64_t task) {{");
-        let _ = writeln!(w, "    const {0}_args *args = arg;", self.symbol);
+        w.push_str(&self.head(&name));
         w.push_str(&self.pointer(a, DType::F32, "const "));
         w.push_str(&self.pointer(b, DType::F32, "const "));
         let _ = writeln!(w, "    float BYOC_ALIGNED t[{name}_pixels * {name}_nr];");
-        if tasks == 1 {
-            let _ = writeln!(w, "    (void)task;");
-        }
+        w.push_str(self.unused_task(tasks));
         let _ = writeln!(w, "    {}", share_loop("r", &rows.to_string(), "task", tasks));
         w.push_str(&decode(outer, &body.domain[..rank - 2], "r", 2));
         let _ = writeln!(w, "        for (int64_t column = 0; column < {padded}; column += {name}_nr) {{");
@@ -145,7 +143,7 @@ impl Lowering<'_, '_> {
         let _ = writeln!(w, "                }}\n            }}\n        }}\n    }}\n}}\n");
 
         let mut phase = Phase { comment, code, ..Phase::default() };
-        phase.call = format!("    byoc_run(pool, {tasks}, {name}, &args);\n");
+        phase.call = self.call(&name, tasks);
         phase.touch(a);
         phase.touch(b);
         phase.touch_all(&body);
@@ -191,24 +189,27 @@ impl Lowering<'_, '_> {
         let taps = sizes.iter().fold(out.iter().product(), |n: i64, &size| n.saturating_mul(size));
         let Pooling { block, blocks, items, tasks } =
             Pooling::new(channels, &body.domain[..axes], shape.iter().product::<i64>().max(taps));
+        let tasks = self.tasks(tasks);
         let name = self.phase_name();
         let mut vars: Vec<String> = (0..=axes).map(|d| format!("r{d}")).collect();
         vars.push("c".into());
 
         let mut code = String::new();
         let w = &mut code;
-        let _ = writeln!(w, "static void {name}(void *arg, int64_t task) {{");
-        let _ = writeln!(w, "    const {0}_args *args = arg;", self.symbol);
+        w.push_str(&self.head(&name));
         let mut pointers = self.pointers(&body);
-        let data_pointer = self.pointer(data.place, DType::F32, "const ");
-        if !pointers.contains(&format!("restrict {} =", data.place)) {
+        let data_pointer = self.pointer(data.place, ir.val(op.inputs[0]).dtype, "const ");
+        if !pointers.contains(&format!("{} =", data.place)) {
             pointers.push_str(&data_pointer);
         }
         w.push_str(&pointers);
-        let _ = writeln!(w, "    float t[{block}];");
-        if tasks == 1 {
-            let _ = writeln!(w, "    (void)task;");
+        let dtype = ir.val(op.inputs[0]).dtype;
+        let ty = c_type(dtype).ok_or("unsupported element type")?;
+        if dtype != DType::F32 && pool != Pool::Max {
+            return Err(format!("{}: expected float32, found {dtype}", op.name));
         }
+        let _ = writeln!(w, "    {ty} t[{block}];");
+        w.push_str(self.unused_task(tasks));
         let _ = writeln!(w, "    {}", share_loop("item", &items.to_string(), "task", tasks));
         let _ = writeln!(
             w,
@@ -269,7 +270,14 @@ impl Lowering<'_, '_> {
             // With `ceil_mode`, a window may lie entirely in the padding; a count of at least 1 makes its mean 0.
             let _ = writeln!(w, "            const float count = fmaxf((float)({}), 1.0f);", counts.join(" * "));
         }
-        let start = if pool == Pool::Max { "-INFINITY" } else { "0.0f" };
+        let start = match (pool, dtype) {
+            (Pool::Max, DType::F32) => "-INFINITY",
+            (Pool::Max, DType::I8) => "INT8_MIN",
+            (Pool::Max, DType::I32) => "INT32_MIN",
+            (Pool::Max, DType::U8) => "0",
+            (Pool::Max, _) => return Err(format!("{}: unsupported element type {dtype}", op.name)),
+            (Pool::Average(_), _) => "0.0f",
+        };
         let _ = writeln!(w, "            for (int64_t j = 0; j < n; ++j)\n                t[j] = {start};");
         let mut depth = 3;
         for (i, range) in ranges.iter().enumerate() {
@@ -285,7 +293,7 @@ impl Lowering<'_, '_> {
         let mut at = vec![vars[0].clone()];
         at.extend((0..axes).map(|i| format!("y{i}")));
         at.push("first".into());
-        let _ = writeln!(w, "{pad}const float *x = {} + {};", data.place, address(&x, &at));
+        let _ = writeln!(w, "{pad}const {ty} *x = {} + {};", data.place, address(&x, &at));
         let step = x.strides[rank - 1];
         let element = if step == 1 || channels == 1 { "x[j]".to_owned() } else { format!("x[j * {step}]") };
         let _ = writeln!(w, "{pad}for (int64_t j = 0; j < n; ++j)");
@@ -300,11 +308,11 @@ impl Lowering<'_, '_> {
         let _ = writeln!(w, "            BYOC_IVDEP\n            for (int64_t j = 0; j < n; ++j) {{");
         let _ = writeln!(w, "                const int64_t c = first + j;\n                (void)c;");
         let result = if pool == Pool::Max { "t[j]" } else { "t[j] / count" };
-        let _ = writeln!(w, "                const float acc = {result};");
+        let _ = writeln!(w, "                const {ty} acc = {result};");
         w.push_str(&body.statements(&vars, 4));
         let _ = writeln!(w, "            }}\n        }}\n    }}\n}}\n");
         let mut phase = Phase { comment, code, ..Phase::default() };
-        phase.call = format!("    byoc_run(pool, {tasks}, {name}, &args);\n");
+        phase.call = self.call(&name, tasks);
         phase.touch(data.place);
         phase.touch_all(&body);
         self.phases.push(phase);

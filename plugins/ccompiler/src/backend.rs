@@ -8,6 +8,7 @@ use byoc_plugin_api::{
     Attr, Candidate, CandidateKind, Codegen, CompiledRegion, Description, Error, RefusalCode, Region, Result,
     Signature, Verdict,
 };
+use byoc_emit_c::form::Form;
 use byoc_emit_c::group::Grouping;
 use byoc_emit_c::lower::lower;
 use byoc_emit_c::source::{Source, kept_constants, source};
@@ -32,7 +33,7 @@ fn generate(graph: &api::Graph, constants: &[api::Constant]) -> std::result::Res
     let ir = RegionIr::new(graph, constants).map_err(|error| error.detail)?;
     let grouping = Grouping::new(&ir);
     let symbol = sanitize(&graph.symbol);
-    let lowering = lower(&ir, &grouping, &symbol)?;
+    let lowering = lower(&ir, &grouping, &symbol, Form::Tasks)?;
     let source = source(&lowering, &symbol);
     let kept = kept_constants(&source.text);
     let dims = |values: &[Val]| values.iter().map(|&v| ir.shape(v).iter().map(|&d| d as usize).collect()).collect();

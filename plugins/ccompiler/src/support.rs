@@ -1,9 +1,8 @@
 //! Verdicts on operators, with the reasons for refusals.
 
 use byoc_emit_c::anchors::{Anchor, anchor};
+use byoc_emit_c::check::check_anchor;
 use byoc_emit_c::elementwise::{c_type, expression, is_elementwise, names};
-use byoc_emit_c::layout::layout_is_known;
-use byoc_emit_c::rows::MAX_ROW;
 use byoc_emit_c::view_ops::is_view_op;
 use byoc_emit_c::{anchors, elementwise};
 use byoc_plugin_api::{DType, RefusalCode, Verdict};
@@ -83,7 +82,10 @@ pub fn check(ir: &RegionIr<'_>, op: &Op<'_>) -> Verdict {
     if !moves && ir.val(op.outputs[0]).dtype != DType::F32 {
         return refuse(RefusalCode::UnsupportedDtype, "expected a float32 result".into());
     }
-    check_anchor(ir, op, kind)
+    match check_anchor(ir, op, kind) {
+        Ok(()) => Verdict::Supported,
+        Err((code, detail)) => refuse(code, detail),
+    }
 }
 
 fn check_elementwise(ir: &RegionIr<'_>, op: &Op<'_>) -> Verdict {
@@ -111,96 +113,6 @@ fn check_elementwise(ir: &RegionIr<'_>, op: &Op<'_>) -> Verdict {
         if elementwise::operand_view(ir, op, i, &view::View::dense(ir.shape(input))).is_none() {
             return refuse(RefusalCode::UnsupportedShape, format!("input {i} does not broadcast to the result"));
         }
-    }
-    Verdict::Supported
-}
-
-fn check_anchor(ir: &RegionIr<'_>, op: &Op<'_>, kind: Anchor) -> Verdict {
-    let refuse = |code, detail: String| Verdict::refused(code, format!("{}: {detail}", op.name));
-    let shape = ir.shape(op.inputs[0]);
-    let negative = |key: &str| op.attrs().ints(key).unwrap_or_default().iter().any(|&v| v < 0);
-    match kind {
-        Anchor::Convolution => {
-            if !layout_is_known(op) {
-                let detail = format!(
-                    "unsupported layouts: data {}, kernel {}",
-                    op.attrs().text("data_layout"),
-                    op.attrs().text("kernel_layout")
-                );
-                return refuse(RefusalCode::UnsupportedLayout, detail);
-            }
-            if negative("padding") {
-                return refuse(RefusalCode::UnsupportedAttr, "attribute padding: expected integers >= 0".into());
-            }
-            let weight = ir.constant(op.inputs[1]).map(|(_, constant)| constant.tensor());
-            let finite = weight.is_none_or(|weight| weight.as_slice::<f32>().iter().all(|value| value.is_finite()));
-            if op.name == "nn.conv2d_transpose" && !finite {
-                let detail =
-                    "a weight is infinite or NaN, and its products with the zeros around the input would be NaN";
-                return refuse(RefusalCode::UnsupportedAttr, detail.into());
-            }
-        }
-        Anchor::Pool => {
-            if !["NCHW", "NHWC", "NCW", "NWC", ""].contains(&op.attrs().text("layout")) {
-                return refuse(
-                    RefusalCode::UnsupportedLayout,
-                    format!(
-                        "attribute layout: expected NCHW, NHWC, NCW or NWC, found \"{}\"",
-                        op.attrs().text("layout")
-                    ),
-                );
-            }
-            if negative("padding") {
-                return refuse(RefusalCode::UnsupportedAttr, "attribute padding: expected integers >= 0".into());
-            }
-        }
-        Anchor::Normalize => {
-            let row = op.attrs().axis("axis", -1, shape.len()).map(|axis| shape[axis]);
-            if row.is_none_or(|n| n > MAX_ROW) {
-                let detail = format!("expected rows of at most {MAX_ROW} elements");
-                return refuse(RefusalCode::ResourceLimit, detail);
-            }
-        }
-        Anchor::Resize => {
-            let method = op.attrs().text("method");
-            if !["linear", "bilinear", "nearest_neighbor", "nearest"].contains(&method) {
-                return refuse(
-                    RefusalCode::UnsupportedAttr,
-                    format!("attribute method: expected linear or nearest_neighbor, found \"{method}\""),
-                );
-            }
-            if !["NCHW", "NHWC"].contains(&op.attrs().text("layout")) {
-                return refuse(
-                    RefusalCode::UnsupportedLayout,
-                    format!("attribute layout: expected NCHW or NHWC, found \"{}\"", op.attrs().text("layout")),
-                );
-            }
-            let mode = op.attrs().text("coordinate_transformation_mode");
-            if !["", "half_pixel", "asymmetric", "align_corners"].contains(&mode) {
-                return refuse(
-                    RefusalCode::UnsupportedAttr,
-                    format!(
-                        "attribute coordinate_transformation_mode: expected half_pixel, asymmetric or align_corners, \
-                         found \"{mode}\""
-                    ),
-                );
-            }
-        }
-        Anchor::Gather => {
-            if op.attrs().int("batch_dims", 0) != 0 {
-                return refuse(RefusalCode::UnsupportedAttr, "attribute batch_dims: expected 0".into());
-            }
-        }
-        Anchor::Pad => {
-            let mode = op.attrs().text("pad_mode");
-            if !["", "constant", "edge", "reflect"].contains(&mode) {
-                return refuse(
-                    RefusalCode::UnsupportedAttr,
-                    format!("attribute pad_mode: expected constant, edge or reflect, found \"{mode}\""),
-                );
-            }
-        }
-        Anchor::MatrixProduct | Anchor::Reduce | Anchor::Concatenate => {}
     }
     Verdict::Supported
 }

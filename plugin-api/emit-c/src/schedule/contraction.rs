@@ -5,6 +5,7 @@
 
 use super::{LANES, round_up};
 use crate::loop_body::{LoopBody, Place};
+use byoc_plugin_api::DType;
 use byoc_plugin_support::view::View;
 
 /// A sum of products.
@@ -29,6 +30,44 @@ pub struct Contraction {
     pub b_groups: Vec<i64>,
     /// Stride of `b` from one column to the next.
     pub b_column: i64,
+    /// Per kernel axis the taps that read elements, in a program; empty if every tap does.
+    pub guards: Vec<Option<TapGuard>>,
+    /// Element types.
+    pub types: Types,
+    /// Zero point of `a`, subtracted from each element.
+    pub a_zero: i64,
+}
+
+/// Element types of a contraction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Types {
+    /// Type of `a`.
+    pub a: DType,
+    /// Type of `b`.
+    pub b: DType,
+    /// Type of the sums.
+    pub sum: DType,
+}
+
+impl Types {
+    /// All float32.
+    pub const FLOAT: Types = Types { a: DType::F32, b: DType::F32, sum: DType::F32 };
+}
+
+/// Relation of the taps of a kernel axis to the data: output `o` at tap `t` reads index `o * scale + base + t * step`,
+/// or the padding if the index is out of range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TapGuard {
+    /// Row dimension of the output index.
+    pub row: usize,
+    /// Increment of the input index per output.
+    pub scale: i64,
+    /// Input index of output 0 at tap 0.
+    pub base: i64,
+    /// Increment of the input index per tap.
+    pub step: i64,
+    /// Number of elements of the data.
+    pub size: i64,
 }
 
 impl Contraction {
@@ -134,7 +173,7 @@ impl Schedule {
         }
         let depth: i64 = merged.iter().map(|m| m.0).product();
         let padded = round_up(columns, LANES);
-        let tile = Tile { wide: best_tile(len, columns, 16, 32), narrow: best_tile(len, columns, 8, 16) };
+        let tile = Tile { wide: best_tile(len, padded / 16, 32), narrow: best_tile(len, padded / 8, 16) };
         let packed_size = depth * padded;
 
         // Every task gets enough work; tasks are split into rows and columns so as to minimize the memory traffic.
@@ -181,11 +220,10 @@ impl Schedule {
     }
 }
 
-/// Returns the tile, in rows and vectors, with the least estimated time for `len` rows and `columns` columns. The
+/// Returns the tile, in rows and vectors, with the least estimated time for `len` rows and `vectors` vectors of columns. The
 /// registers hold the accumulators, the vectors of `b` and one element of `a`. A step costs one multiply-add per
 /// accumulator, but at least as many as are needed to hide the latency of a multiply-add.
-fn best_tile(len: i64, columns: i64, lanes: i64, registers: i64) -> (i64, i64) {
-    let vectors = round_up(columns, LANES) / lanes;
+pub fn best_tile(len: i64, vectors: i64, registers: i64) -> (i64, i64) {
     let mut best = ((1, 1), f64::INFINITY);
     for nv in 1..=vectors.min(8) {
         for mr in 1..=len.min(16) {
@@ -229,6 +267,9 @@ mod tests {
             b_offset: 0,
             b_groups: vec![depth * columns],
             b_column: 1,
+            guards: Vec::new(),
+            types: Types::FLOAT,
+            a_zero: 0,
         }
     }
 
@@ -236,12 +277,12 @@ mod tests {
     fn tiles_stay_within_the_registers() {
         for (rows, columns) in [(1, 16), (7, 48), (56, 64), (196, 1000), (3, 5)] {
             for (lanes, registers) in [(16, 32), (8, 16)] {
-                let (mr, nv) = best_tile(rows, columns, lanes, registers);
+                let (mr, nv) = best_tile(rows, round_up(columns, LANES) / lanes, registers);
                 assert!(mr >= 1 && mr <= rows && nv >= 1 && mr * nv + nv < registers, "{mr} x {nv}");
                 assert!(nv * lanes <= round_up(columns, LANES), "{nv} vectors for {columns} columns");
             }
         }
-        assert_eq!(best_tile(1, 16, 16, 32), (1, 1));
+        assert_eq!(best_tile(1, 1, 32), (1, 1));
     }
 
     #[test]

@@ -11,6 +11,15 @@ const ALIGN: i64 = 64;
 /// disjoint. `phases` lists the buffers that each phase accesses; a buffer lives from the first to the last phase that
 /// accesses it. Returns the offsets and the total size, in bytes.
 pub fn plan<'a>(sizes: &[i64], phases: impl Iterator<Item = &'a BTreeSet<usize>>) -> (Vec<i64>, i64) {
+    plan_aligned(sizes, phases, ALIGN)
+}
+
+/// Plans like [`plan`], with every buffer at a multiple of `align` bytes.
+pub fn plan_aligned<'a>(
+    sizes: &[i64],
+    phases: impl Iterator<Item = &'a BTreeSet<usize>>,
+    align: i64,
+) -> (Vec<i64>, i64) {
     let mut life: Vec<Option<(usize, usize)>> = vec![None; sizes.len()];
     for (number, buffers) in phases.enumerate() {
         for &buffer in buffers {
@@ -23,11 +32,11 @@ pub fn plan<'a>(sizes: &[i64], phases: impl Iterator<Item = &'a BTreeSet<usize>>
     let mut placed: Vec<(usize, (usize, usize))> = Vec::new();
     let mut total = 0;
     for b in order {
-        let bytes = round_up(sizes[b], ALIGN);
+        let bytes = round_up(sizes[b], align);
         let Some((first, last)) = life[b] else { continue };
         let overlapping = placed.iter().filter(|(_, other)| other.0 <= last && first <= other.1);
         let mut busy: Vec<(i64, i64)> =
-            overlapping.map(|&(other, _)| (offsets[other], offsets[other] + round_up(sizes[other], ALIGN))).collect();
+            overlapping.map(|&(other, _)| (offsets[other], offsets[other] + round_up(sizes[other], align))).collect();
         busy.sort_unstable();
         let mut at = 0;
         for (from, to) in busy {

@@ -19,6 +19,7 @@ codes! {
     BAD_TEST_FOLDER = 516, "not a folder in test-data layout";
     STDOUT_FAILED = 517, "standard output cannot be written";
     UNSUPPORTED_TYPE = 518, "an input or output of the model has an unsupported type";
+    NOT_EXPORTABLE = 519, "a model cannot be exported as C";
     CALIBRATION_MISFIT = 530, "calibration data does not fit the model";
     CALIBRATION_NOT_FINITE = 531, "calibration data contains non-finite values";
     NO_CALIBRATION_DATA = 532, "there is no calibration data";

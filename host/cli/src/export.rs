@@ -1,0 +1,121 @@
+//! `byoc export`: writes a model as a C project that needs a C compiler and nothing of byoc.
+
+use super::args::{BuildArgs, ExportArgs};
+use super::{ready, render};
+use byoc::error::Failure;
+use byoc::frontend::folder::TestFolder;
+use byoc::io;
+use byoc::model::Model;
+use byoc_emit_c::form::Machine;
+use byoc_export::{Options, Project, Recorded, project};
+use byoc_ir::diag::{Diagnostic, codes};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// Runs `byoc export`.
+pub fn run(args: &ExportArgs) -> Result<ExitCode, Failure> {
+    let previous = previous_files(&args.c)?;
+    let machine = machine(args.build.target.as_deref())?;
+    let build = BuildArgs { target: None, source: true, ..args.build.clone() };
+    let session = ready::session(&build)?;
+    let given = ready::given(&args.model, &args.input)?;
+    let built = ready::build(&args.model, &build, &session, &given)?;
+    let options = Options { prefix: args.prefix.clone(), title: ready::name_of(&args.model), machine };
+    // Refuses before the model is run; the interface is complete without recorded values.
+    project(&built, &options, &Recorded::default())?;
+    let signature = built.signature.clone();
+    let cache_dir = ready::build_options(&build).cache_dir;
+    let exported = byoc::build::BuildOutput { compiled: built.compiled.clone(), ..built };
+    let (model, warnings) = Model::load(&session, exported.compiled.clone(), cache_dir.as_deref())?;
+    warnings.iter().for_each(render::diagnostic);
+    let inputs = given.resolve(&model, Some(0))?;
+    let outputs = match recorded_outputs(args, &signature)? {
+        Some(outputs) => outputs,
+        None => model.run(&inputs)?,
+    };
+    let project = project(&exported, &options, &Recorded { inputs, outputs })?;
+    write(&args.c, &project, &previous)?;
+    println!(
+        "{}: {} files, {} bytes of constants, {} bytes of arena, {} multiply-adds",
+        args.c.display(),
+        project.files.len(),
+        project.weights,
+        project.arena,
+        project.macs
+    );
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Returns the machine of `--target`.
+fn machine(target: Option<&str>) -> Result<Machine, Failure> {
+    let known = Machine::TARGETS.iter().map(|entry| entry.0);
+    let name = target.unwrap_or("generic");
+    Machine::of_target(name).ok_or_else(|| {
+        let message = format!("expected a target out of {}, found {name}", known.collect::<Vec<_>>().join(", "));
+        Failure::new(codes::frontends::NOT_EXPORTABLE, message)
+    })
+}
+
+/// Returns the outputs of the first data set of a folder, unless other inputs are given.
+fn recorded_outputs(
+    args: &ExportArgs,
+    signature: &byoc::frontend::Signature,
+) -> Result<Option<Vec<byoc_ir::tensor::Tensor>>, Failure> {
+    if !args.model.is_dir() || !args.input.inputs.is_empty() || args.input.image.is_some() {
+        return Ok(None);
+    }
+    let folder = TestFolder::open(&args.model)?;
+    Ok(folder.sets.first().map(|set| set.read_outputs(&signature.outputs)).transpose()?)
+}
+
+/// Returns the files of an earlier export in the directory.
+///
+/// # Errors
+/// E0513 if the directory holds anything else.
+fn previous_files(dir: &Path) -> Result<Vec<PathBuf>, Failure> {
+    let refuse = |message: String| {
+        Failure::from(
+            Diagnostic::error(codes::frontends::CANNOT_WRITE, format!("{}: {message}", dir.display()))
+                .help("name a directory that is new, empty or an earlier export"),
+        )
+    };
+    let entries = match std::fs::read_dir(dir) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(refuse(error.to_string())),
+    };
+    if entries.count() == 0 {
+        return Ok(Vec::new());
+    }
+    let metadata = io::read_text(&dir.join("model.json")).ok();
+    let metadata: Option<Value> = metadata.and_then(|text| serde_json::from_str(&text).ok());
+    let files = metadata.as_ref().and_then(|json| json["files"].as_array());
+    let files = files.ok_or_else(|| refuse("expected an empty directory, found other files".into()))?;
+    let plain = |name: &str| !name.contains(['/', '\\']) && name != ".." && name != ".";
+    Ok(files.iter().filter_map(Value::as_str).filter(|name| plain(name)).map(|name| dir.join(name)).collect())
+}
+
+/// Writes the files of a project together, and removes the other files of an earlier export.
+fn write(dir: &Path, project: &Project, previous: &[PathBuf]) -> Result<(), Failure> {
+    let new = !dir.exists();
+    let cannot = |error: std::io::Error| {
+        Failure::new(codes::frontends::CANNOT_WRITE, format!("cannot write {}: {error}", dir.display()))
+    };
+    if new {
+        std::fs::create_dir_all(dir).map_err(cannot)?;
+    }
+    let paths: Vec<PathBuf> = project.files.iter().map(|(name, _)| dir.join(name)).collect();
+    let files: Vec<(&Path, &[u8])> =
+        paths.iter().zip(&project.files).map(|(path, (_, text))| (path.as_path(), text.as_slice())).collect();
+    if let Err(error) = io::write_together(&files) {
+        if new {
+            let _ = std::fs::remove_dir(dir);
+        }
+        return Err(error.into());
+    }
+    for old in previous.iter().filter(|old| !paths.contains(old)) {
+        std::fs::remove_file(old).map_err(cannot)?;
+    }
+    Ok(())
+}

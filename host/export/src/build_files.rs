@@ -1,0 +1,51 @@
+//! Build files of a project.
+
+use crate::project::Exported;
+
+/// Returns the Makefile; `sources` are the C files of the model.
+pub fn makefile(e: &Exported<'_>, sources: &[String]) -> String {
+    let prefix = &e.options.prefix;
+    let objects: Vec<String> = sources.iter().map(|source| source.replace(".c", ".o")).collect();
+    format!(
+        "# make: the checking program; make check: runs it; make size: sizes of code, constants and stack frames.\n\
+         CC ?= cc\n\
+         CFLAGS ?= -O2\n\
+         SIZE ?= size\n\
+         override CFLAGS += -std=c99\n\
+         OBJECTS = {}\n\n\
+         check_model: main.o $(OBJECTS)\n\
+         \t$(CC) $(CFLAGS) $(LDFLAGS) -o $@ main.o $(OBJECTS) -lm\n\n\
+         %.o: %.c {prefix}.h {prefix}_layers.h {prefix}_recorded.h\n\
+         \t$(CC) $(CFLAGS) -c -o $@ $<\n\n\
+         check: check_model\n\
+         \t./check_model\n\n\
+         size: override CFLAGS += -fstack-usage\n\
+         size: clean $(OBJECTS)\n\
+         \t$(SIZE) $(OBJECTS)\n\
+         \t@cat *.su | sort -k2 -t'\t' -n -r | head -n 5\n\n\
+         clean:\n\
+         \trm -f check_model main.o $(OBJECTS) *.su\n\n\
+         .PHONY: check size clean\n",
+        objects.join(" ")
+    )
+}
+
+/// Returns the CMakeLists.txt; `sources` are the C files of the model.
+pub fn cmake(e: &Exported<'_>, sources: &[String]) -> String {
+    let prefix = &e.options.prefix;
+    format!(
+        "cmake_minimum_required(VERSION 3.10)\n\
+         project({prefix} C)\n\
+         set(CMAKE_C_STANDARD 99)\n\
+         set(CMAKE_C_EXTENSIONS OFF)\n\
+         if(NOT CMAKE_BUILD_TYPE)\n  set(CMAKE_BUILD_TYPE Release)\nendif()\n\
+         add_library({prefix} STATIC {})\n\
+         target_include_directories({prefix} PUBLIC ${{CMAKE_CURRENT_SOURCE_DIR}})\n\
+         target_link_libraries({prefix} PUBLIC m)\n\
+         add_executable(check_model main.c)\n\
+         target_link_libraries(check_model {prefix})\n\
+         enable_testing()\n\
+         add_test(NAME check_model COMMAND check_model)\n",
+        sources.join(" ")
+    )
+}

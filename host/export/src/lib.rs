@@ -1,0 +1,23 @@
+//! Export of a model as a C program that needs a C compiler and nothing of byoc.
+//!
+//! The operators of `@main` after the passes of the build become functions in C99 over an arena that is planned here
+//! ([`byoc_emit_c::program`]). This crate adds the rest of the project: the interface with the model's names, the
+//! constants, a program that checks recorded outputs, build files, and a report.
+//!
+//! | module | contents |
+//! |---|---|
+//! | `names` | C identifiers from names of the model |
+//! | `arrays` | tensors as initializers |
+//! | `code` | interface, functions, constants, the checking program |
+//! | `build_files` | Makefile and CMakeLists.txt |
+//! | `report` | sizes and operations, as text and as JSON |
+//! | `project` | from a built model to the files of a project |
+
+mod arrays;
+mod build_files;
+mod code;
+mod names;
+mod project;
+mod report;
+
+pub use project::{Options, Port, Project, Recorded, project};

@@ -1,0 +1,195 @@
+//! From a built model to the files of a C project.
+
+use crate::names::{identifiers, is_identifier};
+use crate::{build_files, code, report};
+use byoc::build::BuildOutput;
+use byoc::error::Failure;
+use byoc::plugin::bridge::{ConstantTable, dtype_to_api, function_graph};
+use byoc_emit_c::form::Machine;
+use byoc_emit_c::program::{Program, Unsupported, program};
+use byoc_ir::diag::{Diagnostic, codes};
+use byoc_ir::ir::Dim;
+use byoc_ir::tensor::Tensor;
+use byoc_plugin_api::DType;
+
+/// Options of an export.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Prefix of all names and files.
+    pub prefix: String,
+    /// Name of the model, for comments.
+    pub title: String,
+    /// Processor that the code is generated for.
+    pub machine: Machine,
+}
+
+/// Inputs of a run and the outputs that the program is checked against.
+#[derive(Clone, Debug, Default)]
+pub struct Recorded {
+    /// Values of the inputs.
+    pub inputs: Vec<Tensor>,
+    /// Expected values of the outputs.
+    pub outputs: Vec<Tensor>,
+}
+
+/// Input or output of the exported program.
+#[derive(Clone, Debug)]
+pub struct Port {
+    /// Name in the model.
+    pub name: String,
+    /// Name in C.
+    pub identifier: String,
+    /// Element type.
+    pub dtype: DType,
+    /// Dimensions.
+    pub shape: Vec<i64>,
+}
+
+impl Port {
+    /// Returns the number of elements.
+    pub fn count(&self) -> i64 {
+        self.shape.iter().product()
+    }
+
+    /// Returns the size in bytes.
+    pub fn bytes(&self) -> i64 {
+        self.count() * self.dtype.size() as i64
+    }
+}
+
+/// Exported model: the program, and the names of its interface.
+pub struct Exported<'a> {
+    pub options: &'a Options,
+    pub program: Program,
+    pub inputs: Vec<Port>,
+    pub outputs: Vec<Port>,
+}
+
+/// Files of a C project.
+#[derive(Clone, Debug)]
+pub struct Project {
+    /// Names and contents, sorted by name.
+    pub files: Vec<(String, Vec<u8>)>,
+    /// Size in bytes of the arena.
+    pub arena: i64,
+    /// Size in bytes of the constants.
+    pub weights: i64,
+    /// Multiply-add operations of a run.
+    pub macs: i64,
+}
+
+/// Exports a built model.
+///
+/// # Errors
+/// E0504 for an open dimension. E0519 for operators without C code generation, and a prefix that is no C identifier.
+pub fn project(built: &BuildOutput, options: &Options, recorded: &Recorded) -> Result<Project, Failure> {
+    if !is_identifier(&options.prefix) {
+        let message = format!("prefix \"{}\": expected a C identifier that begins with a letter", options.prefix);
+        return Err(Failure::new(codes::frontends::NOT_EXPORTABLE, message));
+    }
+    check_dimensions(built)?;
+    let module = &built.partitioned;
+    let main = module.main().ok_or_else(|| not_exportable("the module has no function @main".into()))?;
+    let mut table = ConstantTable::default();
+    let graph = function_graph(module, "main", main, &mut table).map_err(|reason| {
+        not_exportable(reason.message.clone()).note("a C program is a graph without branches and loops")
+    })?;
+    let program = program(&graph, &table.handles, &options.prefix, options.machine).map_err(|refused| refusal(&refused))?;
+    let ports = |names: Vec<String>, tensors: &[byoc_emit_c::program::Tensor]| -> Vec<Port> {
+        let ids = identifiers(names.iter().map(String::as_str));
+        let ports = names.into_iter().zip(ids).zip(tensors);
+        ports
+            .map(|((name, identifier), t)| Port { name, identifier, dtype: t.dtype, shape: t.shape.clone() })
+            .collect()
+    };
+    let names = |count: usize, known: &[byoc::frontend::PortInfo], kind: &str| -> Vec<String> {
+        (0..count).map(|i| known.get(i).map_or_else(|| format!("{kind}_{i}"), |port| port.name.clone())).collect()
+    };
+    let inputs = ports(names(program.inputs.len(), &built.signature.inputs, "input"), &program.inputs);
+    let outputs = ports(names(program.outputs.len(), &built.signature.outputs, "output"), &program.outputs);
+    check_recorded(&inputs, &recorded.inputs)?;
+    check_recorded(&outputs, &recorded.outputs)?;
+    let exported = Exported { options, program, inputs, outputs };
+    let mut files: Vec<(String, Vec<u8>)> = Vec::new();
+    let mut add = |name: String, text: String| files.push((name, text.into_bytes()));
+    let mut sources = Vec::new();
+    for (name, text) in code::sources(&exported) {
+        sources.push(name.clone());
+        add(name, text);
+    }
+    for (name, text) in code::headers(&exported) {
+        add(name, text);
+    }
+    add("main.c".into(), code::main(&exported));
+    add(format!("{}_recorded.h", options.prefix), code::recorded(&exported, recorded));
+    add("Makefile".into(), build_files::makefile(&exported, &sources));
+    add("CMakeLists.txt".into(), build_files::cmake(&exported, &sources));
+    let report = report::Report::new(&exported);
+    add("report.txt".into(), report.text());
+    let mut listed: Vec<String> = files.iter().map(|file| file.0.clone()).collect();
+    listed.push(METADATA.into());
+    listed.sort();
+    files.push((METADATA.into(), report.json(&listed).into_bytes()));
+    files.sort();
+    Ok(Project { files, arena: exported.program.arena, weights: report.weights, macs: report.macs })
+}
+
+/// Name of the file with the metadata of a project.
+pub const METADATA: &str = "model.json";
+
+fn not_exportable(reason: String) -> Diagnostic {
+    Diagnostic::error(codes::frontends::NOT_EXPORTABLE, format!("the model cannot be exported: {reason}"))
+}
+
+/// Checks that every dimension of the interface is known.
+fn check_dimensions(built: &BuildOutput) -> Result<(), Failure> {
+    for port in &built.compiled.program.inputs {
+        for (at, dim) in port.ty.dims.iter().enumerate() {
+            let name = match dim {
+                Dim::Fixed(_) => continue,
+                Dim::Symbolic(symbol) => symbol.to_string(),
+                Dim::Any => format!("{}.{at}", port.name),
+            };
+            let message = format!("input \"{}\": expected dimensions known at export, found {dim}", port.name);
+            return Err(Diagnostic::error(codes::frontends::UNBOUND_DIMENSION, message)
+                .help(format!("bind it with --dim {name}=N"))
+                .into());
+        }
+    }
+    Ok(())
+}
+
+fn check_recorded(ports: &[Port], values: &[Tensor]) -> Result<(), Failure> {
+    for (port, value) in ports.iter().zip(values) {
+        let fits = dtype_to_api(value.dtype()) == port.dtype && value.bytes().len() as i64 == port.bytes();
+        if !fits {
+            let message = format!(
+                "\"{}\": expected {} {:?}, found {} {:?}",
+                port.name,
+                port.dtype,
+                port.shape,
+                value.dtype(),
+                value.shape()
+            );
+            return Err(not_exportable(message).into());
+        }
+    }
+    Ok(())
+}
+
+/// Returns the diagnostic that names every operator without code generation.
+fn refusal(refused: &[Unsupported]) -> Failure {
+    let mut names: Vec<&str> = refused.iter().map(|r| r.operator.as_str()).filter(|name| !name.is_empty()).collect();
+    names.sort_unstable();
+    names.dedup();
+    let reason = match names[..] {
+        [] => refused.first().map(|r| r.reason.clone()).unwrap_or_default(),
+        _ => format!("no C code generation for {}", names.join(", ")),
+    };
+    let mut diagnostic = not_exportable(reason);
+    for one in refused.iter().filter(|r| !r.operator.is_empty()) {
+        let nodes = if one.sources.is_empty() { String::new() } else { format!(" \"{}\"", one.sources.join("\", \"")) };
+        diagnostic = diagnostic.note(format!("{}{nodes}: {}", one.operator, one.reason));
+    }
+    diagnostic.help("remove these operators from the model, or run it with \"byoc run\"").into()
+}

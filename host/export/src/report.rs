@@ -1,0 +1,93 @@
+//! Report of a project: flash, RAM over time, operations and stack.
+
+use crate::project::{Exported, Port};
+use serde_json::{Value, json};
+use std::fmt::Write;
+
+/// Sizes and operations of an exported program.
+pub struct Report<'e, 'a> {
+    exported: &'e Exported<'a>,
+    /// Size in bytes of the constants.
+    pub weights: i64,
+    /// Multiply-add operations of a run.
+    pub macs: i64,
+    /// Size in bytes of the largest local arrays of a function.
+    pub stack: i64,
+}
+
+fn bytes(ports: &[Port]) -> i64 {
+    ports.iter().map(Port::bytes).sum()
+}
+
+impl<'e, 'a> Report<'e, 'a> {
+    /// Adds up the sizes of an exported program.
+    pub fn new(exported: &'e Exported<'a>) -> Report<'e, 'a> {
+        let program = &exported.program;
+        Report {
+            exported,
+            weights: program.arrays.iter().map(|array| array.array.bytes.len() as i64).sum(),
+            macs: program.steps.iter().map(|step| step.macs).sum(),
+            stack: program.steps.iter().map(|step| step.stack).max().unwrap_or(0),
+        }
+    }
+
+    /// Returns the report as text.
+    pub fn text(&self) -> String {
+        let e = self.exported;
+        let mut text = format!("{}\n\n", e.options.title);
+        let w = &mut text;
+        let _ = writeln!(w, "flash  {:>12} bytes of constants, and the code (make size)", self.weights);
+        let _ = writeln!(w, "RAM    {:>12} bytes in the arena of an instance", e.program.arena);
+        let _ = writeln!(w, "       {:>12} bytes of inputs", bytes(&e.inputs));
+        let _ = writeln!(w, "       {:>12} bytes of outputs", bytes(&e.outputs));
+        let _ = writeln!(w, "stack  {:>12} bytes of local arrays at most", self.stack);
+        let _ = writeln!(w, "work   {:>12} multiply-adds\n", self.macs);
+        let _ = writeln!(w, "{:>5} {:>14} {:>12} {:>8}  operators", "step", "multiply-adds", "arena in use", "stack");
+        for (number, step) in e.program.steps.iter().enumerate() {
+            let first = step.comment.first().map_or("", String::as_str);
+            let _ = writeln!(w, "{number:>5} {:>14} {:>12} {:>8}  {first}", step.macs, step.live, step.stack);
+            for line in step.comment.iter().skip(1) {
+                let _ = writeln!(w, "{:>42}  {line}", "");
+            }
+        }
+        text
+    }
+
+    /// Returns the metadata of the project; `files` are its files.
+    pub fn json(&self, files: &[String]) -> String {
+        let e = self.exported;
+        let ports = |ports: &[Port]| -> Value {
+            ports
+                .iter()
+                .map(|p| {
+                    json!({"name": p.name, "identifier": p.identifier, "type": p.dtype.to_string(), "shape": p.shape,
+                           "bytes": p.bytes()})
+                })
+                .collect()
+        };
+        let steps: Vec<Value> = e
+            .program
+            .steps
+            .iter()
+            .map(|step| {
+                json!({"function": step.name, "operators": step.comment, "multiply_adds": step.macs,
+                       "arena_bytes": step.live, "stack_bytes": step.stack})
+            })
+            .collect();
+        let value = json!({
+            "format": 1,
+            "producer": concat!("byoc ", env!("CARGO_PKG_VERSION")),
+            "model": e.options.title,
+            "prefix": e.options.prefix,
+            "weights_bytes": self.weights,
+            "arena_bytes": e.program.arena,
+            "stack_bytes": self.stack,
+            "multiply_adds": self.macs,
+            "inputs": ports(&e.inputs),
+            "outputs": ports(&e.outputs),
+            "steps": steps,
+            "files": files,
+        });
+        format!("{value:#}\n")
+    }
+}

@@ -1,0 +1,101 @@
+//! Attributes and operands of anchor operators that have no code generation, with the reasons.
+
+use crate::anchors::Anchor;
+use crate::layout::layout_is_known;
+use crate::rows::MAX_ROW;
+use byoc_plugin_api::RefusalCode;
+use byoc_plugin_support::region::{Op, RegionIr};
+
+/// Checks the attributes and operands of an anchor operator.
+///
+/// # Errors
+/// The reason why there is no code generation for it.
+pub fn check_anchor(ir: &RegionIr<'_>, op: &Op<'_>, kind: Anchor) -> Result<(), (RefusalCode, String)> {
+    let refuse = |code, detail: String| Err((code, detail));
+    let shape = ir.shape(op.inputs[0]);
+    let negative = |key: &str| op.attrs().ints(key).unwrap_or_default().iter().any(|&v| v < 0);
+    match kind {
+        Anchor::Convolution => {
+            if !layout_is_known(op) {
+                let detail = format!(
+                    "unsupported layouts: data {}, kernel {}",
+                    op.attrs().text("data_layout"),
+                    op.attrs().text("kernel_layout")
+                );
+                return refuse(RefusalCode::UnsupportedLayout, detail);
+            }
+            if negative("padding") {
+                return refuse(RefusalCode::UnsupportedAttr, "attribute padding: expected integers >= 0".into());
+            }
+            let weight = ir.constant(op.inputs[1]).map(|(_, constant)| constant.tensor());
+            let finite = weight.is_none_or(|weight| weight.as_slice::<f32>().iter().all(|value| value.is_finite()));
+            if op.name == "nn.conv2d_transpose" && !finite {
+                let detail =
+                    "a weight is infinite or NaN, and its products with the zeros around the input would be NaN";
+                return refuse(RefusalCode::UnsupportedAttr, detail.into());
+            }
+        }
+        Anchor::Pool => {
+            if !["NCHW", "NHWC", "NCW", "NWC", ""].contains(&op.attrs().text("layout")) {
+                return refuse(
+                    RefusalCode::UnsupportedLayout,
+                    format!(
+                        "attribute layout: expected NCHW, NHWC, NCW or NWC, found \"{}\"",
+                        op.attrs().text("layout")
+                    ),
+                );
+            }
+            if negative("padding") {
+                return refuse(RefusalCode::UnsupportedAttr, "attribute padding: expected integers >= 0".into());
+            }
+        }
+        Anchor::Normalize => {
+            let row = op.attrs().axis("axis", -1, shape.len()).map(|axis| shape[axis]);
+            if row.is_none_or(|n| n > MAX_ROW) {
+                let detail = format!("expected rows of at most {MAX_ROW} elements");
+                return refuse(RefusalCode::ResourceLimit, detail);
+            }
+        }
+        Anchor::Resize => {
+            let method = op.attrs().text("method");
+            if !["linear", "bilinear", "nearest_neighbor", "nearest"].contains(&method) {
+                return refuse(
+                    RefusalCode::UnsupportedAttr,
+                    format!("attribute method: expected linear or nearest_neighbor, found \"{method}\""),
+                );
+            }
+            if !["NCHW", "NHWC"].contains(&op.attrs().text("layout")) {
+                return refuse(
+                    RefusalCode::UnsupportedLayout,
+                    format!("attribute layout: expected NCHW or NHWC, found \"{}\"", op.attrs().text("layout")),
+                );
+            }
+            let mode = op.attrs().text("coordinate_transformation_mode");
+            if !["", "half_pixel", "asymmetric", "align_corners"].contains(&mode) {
+                return refuse(
+                    RefusalCode::UnsupportedAttr,
+                    format!(
+                        "attribute coordinate_transformation_mode: expected half_pixel, asymmetric or align_corners, \
+                         found \"{mode}\""
+                    ),
+                );
+            }
+        }
+        Anchor::Gather => {
+            if op.attrs().int("batch_dims", 0) != 0 {
+                return refuse(RefusalCode::UnsupportedAttr, "attribute batch_dims: expected 0".into());
+            }
+        }
+        Anchor::Pad => {
+            let mode = op.attrs().text("pad_mode");
+            if !["", "constant", "edge", "reflect"].contains(&mode) {
+                return refuse(
+                    RefusalCode::UnsupportedAttr,
+                    format!("attribute pad_mode: expected constant, edge or reflect, found \"{mode}\""),
+                );
+            }
+        }
+        Anchor::MatrixProduct | Anchor::Reduce | Anchor::Concatenate => {}
+    }
+    Ok(())
+}

@@ -1,0 +1,477 @@
+//! Contractions and depthwise convolutions of programs: operands in place, taps in the padding skipped.
+//!
+//! The sums are those of [`crate::schedule::contraction`], but no operand is copied: a convolution's data has no border
+//! of zeros, and where a window reaches into the padding the loops over its taps start later or end earlier. Rows that
+//! lie inside are computed in tiles, the others one at a time. A constant operand is laid out in panels when the code
+//! is generated; any other operand is read with its strides.
+
+use crate::elementwise::c_type;
+use crate::loop_body::{LoopBody, Place, address};
+use crate::lowering::{ConstantArray, Lowering, Phase};
+use crate::schedule::contraction::{Contraction, TapGuard, best_tile};
+use crate::schedule::round_up;
+use byoc_plugin_api::DType;
+use byoc_plugin_support::view::{View, count};
+use std::fmt::Write;
+
+/// Operand `b` of a contraction as a program reads it.
+struct Operand {
+    place: Place,
+    /// Offset of the first element, per group, as a C expression.
+    at: String,
+    /// True if the columns are stored in panels.
+    panels: bool,
+    /// Strides of the two tap axes and of the channels; for panels in units of the panel's width.
+    strides: [i64; 3],
+    /// Stride from one column to the next.
+    column: i64,
+}
+
+/// Sum over taps and channels, outermost first: the number of terms and the stride in `a` of each level.
+struct Sums {
+    levels: [(i64, i64); 3],
+    /// Guards of the two tap axes.
+    guards: [Option<TapGuard>; 2],
+}
+
+impl Sums {
+    fn new(c: &Contraction) -> Result<Sums, String> {
+        let mut taps = c.taps.clone();
+        let mut guards = c.guards.clone();
+        guards.resize(taps.len(), None);
+        while taps.len() < 2 {
+            taps.insert(0, (1, 0, 0));
+            guards.insert(0, None);
+        }
+        let ([y, x], [gy, gx]) = (&taps[..], &guards[..]) else { return Err("expected at most 2 kernel axes".into()) };
+        Ok(Sums { levels: [(y.0, y.1), (x.0, x.1), (c.k.0, c.k.1)], guards: [*gy, *gx] })
+    }
+}
+
+impl Lowering<'_, '_> {
+    /// Emits the phase of a contraction of a program.
+    pub fn direct_contraction(&mut self, c: &Contraction, comment: Vec<String>) -> Result<(), String> {
+        let machine = self.machine().ok_or("expected a program")?;
+        let Sums { levels, guards } = Sums::new(c)?;
+        let [groups, rows] = c.parts;
+        // Rows with a guard keep their dimensions, whose indices the guards need.
+        let guarded = guards.iter().any(Option::is_some);
+        let mut parts = vec![groups];
+        parts.extend(if guarded { vec![1; rows] } else { vec![rows] });
+        parts.push(1);
+        let mut b_strides = vec![0; c.body.domain.len()];
+        let constant = matches!(c.b, Place::Constant(_));
+        let mut packed_groups = 1;
+        for d in (0..groups).rev().filter(|&d| c.b_groups[d] != 0) {
+            b_strides[d] = if constant { packed_groups } else { c.b_groups[d] };
+            packed_groups *= c.body.domain[d];
+        }
+        let (body, strides, found) = c.body.collapse(&[&c.a_view.strides, &b_strides], &parts);
+        let a_view = View { shape: body.domain.clone(), strides: strides[0].clone(), offset: c.a_view.offset };
+        let b_view = View { shape: body.domain.clone(), strides: strides[1].clone(), offset: 0 };
+        let (groups, columns) = (found[0], c.columns());
+        let rows: usize = found[1..found.len() - 1].iter().sum();
+        let mut vars: Vec<String> = (0..groups).map(|d| format!("g{d}")).collect();
+        vars.extend((0..rows).map(|d| format!("r{d}")));
+        vars.push("c".into());
+        let last = groups + rows - 1;
+        let len = body.domain[last];
+
+        // Range of the last row dimension in which no tap is in the padding.
+        let inner = guards.iter().zip(levels).find_map(|(guard, (taps, _))| {
+            guard.filter(|g| g.row == rows - 1).map(|g| g.inside(taps, len))
+        });
+        let (low, high) = inner.unwrap_or((0, len));
+        let (mr, vectors) = best_tile((high - low).max(1), round_up(columns, machine.lanes) / machine.lanes, machine.registers);
+        let nr = (vectors * machine.lanes).min(columns);
+        let b = self.operand(c, nr, packed_groups, &b_view, &vars)?;
+
+        let (a_type, b_type) = (c_type(c.types.a).unwrap_or("float"), c_type(c.types.b).unwrap_or("float"));
+        let sum_type = c_type(c.types.sum).unwrap_or("float");
+        let kernel = tile_name(c.types.a, c.types.b);
+        self.kernels.insert((c.types.a, c.types.b));
+        let name = self.phase_name();
+        let mut code = self.head(&name);
+        let w = &mut code;
+        w.push_str(&self.pointers_of(&body, &[(c.a, c.types.a), (b.place, c.types.b)]));
+        let _ = writeln!(w, "    {sum_type} t[{}];", mr * nr);
+        let mut depth = 1;
+        let open = |w: &mut String, depth: &mut usize, var: &str, n: i64| {
+            let pad = "    ".repeat(*depth);
+            if n == 1 {
+                let _ = writeln!(w, "{pad}const int64_t {var} = 0;\n{pad}(void){var};");
+            } else {
+                let _ = writeln!(w, "{pad}for (int64_t {var} = 0; {var} < {n}; ++{var}) {{");
+                *depth += 1;
+            }
+        };
+        for d in 0..groups {
+            open(w, &mut depth, &vars[d], body.domain[d]);
+        }
+        let pad = "    ".repeat(depth);
+        let whole_panel = nr >= columns;
+        if whole_panel {
+            let _ = writeln!(w, "{pad}const int64_t column = 0;\n{pad}(void)column;");
+        } else {
+            let _ = writeln!(w, "{pad}for (int64_t column = 0; column < {columns}; column += {nr}) {{");
+            depth += 1;
+        }
+        let pad = "    ".repeat(depth);
+        let tail = columns % nr;
+        let width = if tail == 0 { nr.to_string() } else { format!("column + {nr} <= {columns} ? {nr} : {tail}") };
+        let _ = writeln!(w, "{pad}const int width = {width};");
+        for d in groups..last {
+            open(w, &mut depth, &vars[d], body.domain[d]);
+        }
+        // Taps of the axes whose coordinate is fixed by now.
+        let pad = "    ".repeat(depth);
+        for (i, guard) in guards.iter().enumerate() {
+            if let Some(guard) = guard.filter(|g| g.row != rows - 1) {
+                w.push_str(&guard.text(i, &vars[groups + guard.row], levels[i].0, &pad));
+            }
+        }
+        if mr == 1 && low == 0 && high == len {
+            let _ = writeln!(w, "{pad}const int rows = 1;");
+            let _ = writeln!(w, "{pad}for (int64_t row = 0; row < {len}; ++row) {{");
+        } else {
+            let _ = writeln!(w, "{pad}int rows = 1;");
+            let _ = writeln!(w, "{pad}for (int64_t row = 0; row < {len}; row += rows) {{");
+            let inside = if (low, high) == (0, len) {
+                String::new()
+            } else {
+                format!("row < {low} || row >= {high} ? 1 : ")
+            };
+            let _ = writeln!(w, "{pad}    rows = {inside}row + {mr} <= {high} ? {mr} : (int)({high} - row);");
+        }
+        depth += 1;
+        let pad = "    ".repeat(depth);
+        for (i, guard) in guards.iter().enumerate() {
+            if let Some(guard) = guard.filter(|g| g.row == rows - 1) {
+                w.push_str(&guard.text(i, "row", levels[i].0, &pad));
+            }
+        }
+        let mut at = vars.clone();
+        at[last] = "row".into();
+        let mut a_at = address(&a_view, &at);
+        let mut b_at = b.at.clone();
+        if b.panels {
+            let depth: i64 = levels.iter().map(|l| l.0).product();
+            b_at = format!("{b_at} + column * {depth}");
+        } else {
+            b_at = format!("{b_at} + column * {}", b.column);
+        }
+        let times = |stride: i64| if b.panels { format!("{stride} * width") } else { stride.to_string() };
+        let mut arguments = String::new();
+        for i in 0..3 {
+            let (n, stride) = levels[i];
+            let guard = guards.get(i).copied().flatten();
+            let n = if guard.is_some() { format!("to{i} - from{i}") } else { n.to_string() };
+            if guard.is_some() {
+                let _ = write!(a_at, " + from{i} * {stride}");
+                let _ = write!(b_at, " + from{i} * {}", times(b.strides[i]));
+            }
+            let _ = write!(arguments, "{n}, {stride}, {}, ", times(b.strides[i]));
+        }
+        let zero = if c.types.sum == DType::F32 { String::new() } else { format!("{}, ", c.a_zero) };
+        let _ = writeln!(w, "{pad}const {a_type} *a = {} + ({a_at});", c.a);
+        let _ = writeln!(w, "{pad}const {b_type} *b = {} + ({});", b.place, b_at.trim_start_matches(" + "));
+        let row_stride = a_view.strides[last];
+        let plain = b.column == 1;
+        let rest = (high - low).max(0) % mr;
+        let mut kinds = vec![mr];
+        kinds.extend([rest, 1].into_iter().filter(|&n| n != 0 && n != mr && (n != 1 || rest == 1 || (low, high) != (0, len))));
+        kinds.dedup();
+        let mut widths = vec![nr];
+        if tail != 0 && nr < columns {
+            widths.push(tail);
+        }
+        let mut calls = Vec::new();
+        for &r in &kinds {
+            for &n in &widths {
+                let function = if plain { kernel.clone() } else { format!("{kernel}_strided") };
+                let column = if plain { String::new() } else { format!("{}, ", b.column) };
+                let arguments = arguments.replace("width", &n.to_string());
+                let call = format!("{function}({r}, {n}, {row_stride}, {arguments}{column}{zero}a, b, t);");
+                let mut tests = Vec::new();
+                if kinds.len() > 1 {
+                    tests.push(format!("rows == {r}"));
+                }
+                if widths.len() > 1 {
+                    tests.push(format!("width == {n}"));
+                }
+                calls.push((tests.join(" && "), call));
+            }
+        }
+        let total = calls.len();
+        for (i, (test, call)) in calls.iter().enumerate() {
+            let head = match i {
+                _ if total == 1 => String::new(),
+                0 => format!("if ({test})\n{pad}    "),
+                i if i + 1 == total => format!("else\n{pad}    "),
+                _ => format!("else if ({test})\n{pad}    "),
+            };
+            let _ = writeln!(w, "{pad}{head}{call}");
+        }
+        let row = &vars[last];
+        let _ = writeln!(w, "{pad}for (int64_t i = 0; i < rows; ++i) {{");
+        let _ = writeln!(w, "{pad}    const int64_t {row} = row + i;\n{pad}    (void){row};");
+        let _ = writeln!(w, "{pad}    for (int64_t j = 0; j < width; ++j) {{");
+        let _ = writeln!(w, "{pad}        const int64_t c = column + j;\n{pad}        (void)c;");
+        let _ = writeln!(w, "{pad}        const {sum_type} acc = t[i * width + j];");
+        w.push_str(&body.statements(&vars, depth + 2));
+        let _ = writeln!(w, "{pad}    }}\n{pad}}}");
+        for level in (1..depth).rev() {
+            let _ = writeln!(w, "{}}}", "    ".repeat(level));
+        }
+        let _ = writeln!(w, "}}\n");
+        let mut phase = Phase { comment, code, ..Phase::default() };
+        phase.call = self.call(&name, 1);
+        phase.touch(c.a);
+        phase.touch(b.place);
+        phase.touch_all(&body);
+        self.phases.push(phase);
+        Ok(())
+    }
+
+    /// Lays out a constant `b` in panels of `nr` columns; any other operand stays where it is.
+    fn operand(
+        &mut self,
+        c: &Contraction,
+        nr: i64,
+        packed_groups: i64,
+        b_view: &View,
+        vars: &[String],
+    ) -> Result<Operand, String> {
+        let mut taps = c.taps.clone();
+        while taps.len() < 2 {
+            taps.insert(0, (1, 0, 0));
+        }
+        let [(n0, _, s0), (n1, _, s1)] = taps[..] else { return Err("expected at most 2 kernel axes".into()) };
+        let (k, _, sk) = c.k;
+        let columns = c.columns();
+        let Place::Constant(index) = c.b else {
+            let view = View { offset: c.b_offset, ..b_view.clone() };
+            return Ok(Operand {
+                place: c.b,
+                at: address(&view, vars),
+                panels: false,
+                strides: [s0, s1, sk],
+                column: c.b_column,
+            });
+        };
+        let depth = n0 * n1 * k;
+        let dims: Vec<i64> = (0..c.parts[0]).filter(|&d| c.b_groups[d] != 0).map(|d| c.body.domain[d]).collect();
+        let group_strides: Vec<i64> = c.b_groups.iter().copied().filter(|&s| s != 0).collect();
+        let from = View { shape: dims, strides: group_strides, offset: c.b_offset };
+        let constant = self.ir.constants.get(index).ok_or("unknown constant")?;
+        let size = c.types.b.size();
+        let bytes = constant.bytes();
+        let mut data = Vec::with_capacity((packed_groups * depth * columns) as usize * size);
+        for start in offsets(&from) {
+            for column in (0..columns).step_by(nr.max(1) as usize) {
+                let width = nr.min(columns - column);
+                for i in 0..n0 {
+                    for j in 0..n1 {
+                        for l in 0..k {
+                            for n in 0..width {
+                                let at = start + i * s0 + j * s1 + l * sk + (column + n) * c.b_column;
+                                let at = usize::try_from(at).map_err(|_| "a weight is out of range")? * size;
+                                data.extend_from_slice(bytes.get(at..at + size).ok_or("a weight is out of range")?);
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        let comment = format!("{packed_groups} x {depth} x {columns}, in panels of {nr} columns");
+        let array = self.constant_array(ConstantArray { dtype: c.types.b, bytes: data, comment });
+        let at = match &address(b_view, vars)[..] {
+            "0" => String::new(),
+            index => format!("({index}) * {}", depth * columns),
+        };
+        Ok(Operand {
+            place: Place::Packed(array),
+            at,
+            panels: true,
+            strides: [n1 * k, k, 1],
+            column: 1,
+        })
+    }
+
+    /// Adds a constant of the program, or returns an equal one.
+    pub fn constant_array(&mut self, array: ConstantArray) -> usize {
+        if let Some(at) = self.arrays.iter().position(|known| known.dtype == array.dtype && known.bytes == array.bytes) {
+            return at;
+        }
+        self.arrays.push(array);
+        self.arrays.len() - 1
+    }
+
+    /// Formats the declarations of the pointers of a loop body and of further tensors that are read.
+    pub fn pointers_of(&self, body: &LoopBody, read: &[(Place, DType)]) -> String {
+        let mut text = self.pointers(body);
+        for &(place, dtype) in read {
+            let name = format!("*{place} =");
+            let restrict = format!("restrict {place} =");
+            if !text.contains(&name) && !text.contains(&restrict) {
+                text.push_str(&self.pointer(place, dtype, "const "));
+            }
+        }
+        text
+    }
+
+    /// Emits a depthwise convolution of a program. The index space is `[n, pixels.., channel]`; the last stride of
+    /// `a_view` is that of the channels.
+    pub fn direct_depthwise(&mut self, c: &Contraction, comment: Vec<String>) -> Result<(), String> {
+        let Sums { levels, guards } = Sums::new(c)?;
+        let body = &c.body;
+        let rank = body.domain.len();
+        let channels = body.domain[rank - 1];
+        let [(n0, s0), (n1, s1), _] = levels;
+        let mut taps = c.taps.clone();
+        while taps.len() < 2 {
+            taps.insert(0, (1, 0, 0));
+        }
+        let Place::Constant(index) = c.b else { return Err("expected constant weights of a depthwise convolution".into()) };
+        let constant = self.ir.constants.get(index).ok_or("unknown constant")?;
+        let (size, bytes) = (c.types.b.size(), constant.bytes());
+        let mut data = Vec::new();
+        for i in 0..n0 {
+            for j in 0..n1 {
+                for channel in 0..channels {
+                    let at = c.b_offset + i * taps[0].2 + j * taps[1].2 + channel * c.b_column;
+                    let at = usize::try_from(at).map_err(|_| "a weight is out of range")? * size;
+                    data.extend_from_slice(bytes.get(at..at + size).ok_or("a weight is out of range")?);
+                }
+            }
+        }
+        let comment_of = format!("{n0} x {n1} taps x {channels} channels");
+        let array = self.constant_array(ConstantArray { dtype: c.types.b, bytes: data, comment: comment_of });
+        let weights = Place::Packed(array);
+        let block = channels.min(64);
+        let (a_type, b_type) = (c_type(c.types.a).unwrap_or("float"), c_type(c.types.b).unwrap_or("float"));
+        let sum_type = c_type(c.types.sum).unwrap_or("float");
+        let name = self.phase_name();
+        let mut vars: Vec<String> = (0..rank - 1).map(|d| format!("r{d}")).collect();
+        vars.push("c".into());
+        let mut code = self.head(&name);
+        let w = &mut code;
+        w.push_str(&self.pointers_of(body, &[(c.a, c.types.a), (weights, c.types.b)]));
+        let _ = writeln!(w, "    {sum_type} t[{block}];");
+        let mut depth = 1;
+        for (var, &n) in vars[..rank - 1].iter().zip(&body.domain) {
+            let pad = "    ".repeat(depth);
+            let _ = writeln!(w, "{pad}for (int64_t {var} = 0; {var} < {n}; ++{var}) {{");
+            depth += 1;
+        }
+        let pad = "    ".repeat(depth);
+        for (i, guard) in guards.iter().enumerate() {
+            if let Some(guard) = guard {
+                w.push_str(&guard.text(i, &vars[guard.row], levels[i].0, &pad));
+            }
+        }
+        let range = |i: usize, n: i64| {
+            if guards[i].is_some() { (format!("from{i}"), format!("to{i}")) } else { ("0".to_owned(), n.to_string()) }
+        };
+        let _ = writeln!(w, "{pad}for (int64_t first = 0; first < {channels}; first += {block}) {{");
+        let rest = channels % block;
+        let width =
+            if rest == 0 { block.to_string() } else { format!("first + {block} <= {channels} ? {block} : {rest}") };
+        let _ = writeln!(w, "{pad}    const int width = {width};");
+        let zero = if c.types.sum == DType::F32 { "0.0f" } else { "0" };
+        let _ = writeln!(w, "{pad}    for (int j = 0; j < width; ++j)\n{pad}        t[j] = {zero};");
+        let ((y0, y1), (x0, x1)) = (range(0, n0), range(1, n1));
+        let _ = writeln!(w, "{pad}    for (int64_t ky = {y0}; ky < {y1}; ++ky)");
+        let _ = writeln!(w, "{pad}        for (int64_t kx = {x0}; kx < {x1}; ++kx) {{");
+        let mut at = vars.clone();
+        at[rank - 1] = "first".into();
+        let _ = writeln!(
+            w,
+            "{pad}            const {a_type} *a = {} + ({} + ky * {s0} + kx * {s1});",
+            c.a,
+            address(&c.a_view, &at)
+        );
+        let _ = writeln!(w, "{pad}            const {b_type} *b = {weights} + ((ky * {n1} + kx) * {channels} + first);");
+        let step = c.a_view.strides[rank - 1];
+        let element = if step == 1 || channels == 1 { "a[j]".to_owned() } else { format!("a[j * {step}]") };
+        let product = if c.types.sum == DType::F32 {
+            format!("{element} * b[j]")
+        } else if c.a_zero == 0 {
+            format!("({sum_type}){element} * ({sum_type})b[j]")
+        } else {
+            format!("(({sum_type}){element} - ({})) * ({sum_type})b[j]", c.a_zero)
+        };
+        let _ = writeln!(w, "{pad}            for (int j = 0; j < width; ++j)");
+        let _ = writeln!(w, "{pad}                t[j] += {product};\n{pad}        }}");
+        let _ = writeln!(w, "{pad}    for (int j = 0; j < width; ++j) {{");
+        let _ = writeln!(w, "{pad}        const int64_t c = first + j;\n{pad}        (void)c;");
+        let _ = writeln!(w, "{pad}        const {sum_type} acc = t[j];");
+        w.push_str(&body.statements(&vars, depth + 2));
+        let _ = writeln!(w, "{pad}    }}\n{pad}}}");
+        for level in (1..depth).rev() {
+            let _ = writeln!(w, "{}}}", "    ".repeat(level));
+        }
+        let _ = writeln!(w, "}}\n");
+        let mut phase = Phase { comment, code, ..Phase::default() };
+        phase.call = self.call(&name, 1);
+        phase.touch(c.a);
+        phase.touch_all(body);
+        self.phases.push(phase);
+        Ok(())
+    }
+}
+
+/// Returns the name of the function that computes a tile.
+pub fn tile_name(a: DType, b: DType) -> String {
+    if a == DType::F32 && b == DType::F32 { "byoc_tile".into() } else { format!("byoc_tile_{a}_{b}") }
+}
+
+/// Returns the offset of each element of a view, in row-major order.
+fn offsets(view: &View) -> impl Iterator<Item = i64> + '_ {
+    (0..count(&view.shape)).map(|number| {
+        let (mut rest, mut at) = (number, view.offset);
+        for d in (0..view.shape.len()).rev() {
+            at += rest % view.shape[d] * view.strides[d];
+            rest /= view.shape[d];
+        }
+        at
+    })
+}
+
+impl TapGuard {
+    /// Returns the input index at an output index and a tap.
+    fn at(&self, output: i64, tap: i64) -> i64 {
+        output * self.scale + self.base + tap * self.step
+    }
+
+    /// Returns the range of output indices, out of `len`, at which each of `taps` taps reads an element.
+    fn inside(&self, taps: i64, len: i64) -> (i64, i64) {
+        let reads = |output: i64| (0..taps).all(|tap| (0..self.size).contains(&self.at(output, tap)));
+        let Some(low) = (0..len).find(|&output| reads(output)) else { return (0, 0) };
+        let high = (low..len).find(|&output| !reads(output)).unwrap_or(len);
+        (low, high)
+    }
+
+    /// Returns true if no tap of any of `len` outputs is in the padding.
+    pub fn is_idle(&self, taps: i64, len: i64) -> bool {
+        self.inside(taps, len) == (0, len)
+    }
+
+    /// Formats the declarations of the first tap and the end of the taps that read an element.
+    fn text(&self, i: usize, output: &str, taps: i64, pad: &str) -> String {
+        let TapGuard { scale, base, step, size, .. } = *self;
+        let times = if scale == 1 { output.to_owned() } else { format!("{output} * {scale}") };
+        let mut text = format!("{pad}const int64_t base{i} = {times} + ({base});\n");
+        let (from, to) = if step > 0 {
+            (format!("byoc_first_tap(base{i}, {step})"), format!("byoc_end_tap(base{i}, {step}, {size}, {taps})"))
+        } else {
+            let back = -step;
+            (format!("byoc_first_tap({} - base{i}, {back})", size - 1), {
+                format!("byoc_end_tap({} - base{i}, {back}, {size}, {taps})", size - 1)
+            })
+        };
+        let _ = writeln!(text, "{pad}const int64_t from{i} = {from};");
+        let _ = writeln!(text, "{pad}const int64_t to{i} = {to};");
+        text
+    }
+}

@@ -1,0 +1,349 @@
+//! Programs: a graph as C functions over an arena that is planned when they are generated.
+
+use crate::anchors::{Anchor, program_anchor};
+use crate::direct::tile_name;
+use crate::elementwise::{c_type, is_elementwise};
+use crate::form::{Form, Machine};
+use crate::group::Grouping;
+use crate::loop_body::Place;
+use crate::lower::lower;
+use crate::lowering::ConstantArray;
+use crate::schedule::workspace;
+use crate::text::tidy;
+use crate::view_ops::is_view_op;
+use byoc_plugin_api::{Constant, DType, Graph};
+use byoc_plugin_support::region::{Op, RegionIr, Val};
+use std::collections::BTreeMap;
+
+/// Alignment in bytes of each buffer in the arena, and of the arena.
+pub const ALIGN: i64 = 8;
+
+/// Function of a program: some operators of the graph.
+#[derive(Clone, Debug)]
+pub struct Step {
+    /// Name of the function.
+    pub name: String,
+    /// Description of the operators, one line each.
+    pub comment: Vec<String>,
+    /// Definition of the function.
+    pub code: String,
+    /// Statement that calls the function.
+    pub call: String,
+    /// Multiply-add operations.
+    pub macs: i64,
+    /// Size in bytes of the local arrays.
+    pub stack: i64,
+    /// Bytes of the arena in use while the function runs.
+    pub live: i64,
+}
+
+/// Constant array of a program.
+#[derive(Clone, Debug)]
+pub struct Array {
+    /// Name in the code.
+    pub name: String,
+    /// Type and content.
+    pub array: ConstantArray,
+}
+
+/// Buffer in the arena.
+#[derive(Clone, Debug)]
+pub struct ArenaBuffer {
+    /// Name of the constant that holds the offset.
+    pub name: String,
+    /// Offset in bytes.
+    pub offset: i64,
+    /// Size in bytes.
+    pub bytes: i64,
+    /// Description of the content.
+    pub comment: String,
+}
+
+/// Input or output of a program.
+#[derive(Clone, Debug)]
+pub struct Tensor {
+    /// Element type.
+    pub dtype: DType,
+    /// Dimensions.
+    pub shape: Vec<i64>,
+}
+
+/// Program in C.
+#[derive(Clone, Debug)]
+pub struct Program {
+    /// Functions, in execution order.
+    pub steps: Vec<Step>,
+    /// Constants.
+    pub arrays: Vec<Array>,
+    /// Buffers in the arena.
+    pub buffers: Vec<ArenaBuffer>,
+    /// Size of the arena in bytes.
+    pub arena: i64,
+    /// Inputs.
+    pub inputs: Vec<Tensor>,
+    /// Outputs.
+    pub outputs: Vec<Tensor>,
+    /// Functions that the steps share.
+    pub kernels: String,
+}
+
+/// Operator for which there is no code generation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unsupported {
+    /// Relay name of the operator; empty if the reason concerns the graph.
+    pub operator: String,
+    /// Nodes of the model.
+    pub sources: Vec<String>,
+    /// Reason.
+    pub reason: String,
+}
+
+/// Generates the program of a graph. `symbol` is the prefix of all names.
+///
+/// # Errors
+/// The operators that have no code generation.
+pub fn program(graph: &Graph, constants: &[Constant], symbol: &str, machine: Machine) -> Result<Program, Vec<Unsupported>> {
+    let whole = |reason: String| vec![Unsupported { operator: String::new(), sources: Vec::new(), reason }];
+    let ir = RegionIr::new(graph, constants).map_err(|error| whole(error.detail))?;
+    let refused: Vec<Unsupported> = ir.ops.iter().filter_map(|op| check(&ir, op)).collect();
+    if !refused.is_empty() {
+        return Err(refused);
+    }
+    let grouping = Grouping::new(&ir);
+    let lowering = lower(&ir, &grouping, symbol, Form::Program(machine)).map_err(whole)?;
+
+    // An operand that dies where the result of the same size is stored, element by element, gives its memory to it.
+    let mut life: Vec<Option<(usize, usize)>> = vec![None; lowering.buffers.len()];
+    for (number, phase) in lowering.phases.iter().enumerate() {
+        for &buffer in &phase.buffers {
+            life[buffer] = Some((life[buffer].map_or(number, |(first, _)| first), number));
+        }
+    }
+    let mut owner: Vec<usize> = (0..lowering.buffers.len()).collect();
+    let mut given = vec![false; lowering.buffers.len()];
+    let mut aliased = vec![false; lowering.phases.len()];
+    for (number, phase) in lowering.phases.iter().enumerate() {
+        let mut taken: Vec<usize> = Vec::new();
+        for &(result, operand) in &phase.in_place {
+            let dies = life[operand].is_some_and(|(_, last)| last == number);
+            let begins = life[result].is_some_and(|(first, _)| first == number);
+            if dies && begins && !given[operand] && !taken.contains(&result) && !phase.unordered.contains(&operand) {
+                given[operand] = true;
+                taken.push(result);
+                owner[result] = operand;
+                aliased[number] = true;
+            }
+        }
+    }
+    for buffer in 0..owner.len() {
+        let mut at = buffer;
+        while owner[at] != at {
+            at = owner[at];
+        }
+        owner[buffer] = at;
+    }
+    let mut sizes = vec![0; lowering.buffers.len()];
+    for (buffer, &at) in owner.iter().enumerate() {
+        sizes[at] = sizes[at].max(lowering.buffers[buffer].bytes);
+    }
+    let touched: Vec<std::collections::BTreeSet<usize>> =
+        lowering.phases.iter().map(|phase| phase.buffers.iter().map(|&b| owner[b]).collect()).collect();
+    let (offsets, arena) = workspace::plan_aligned(&sizes, touched.iter(), ALIGN);
+    let mut spans: BTreeMap<usize, (usize, usize)> = BTreeMap::new();
+    for (number, buffers) in touched.iter().enumerate() {
+        for &buffer in buffers {
+            spans.entry(buffer).or_insert((number, number)).1 = number;
+        }
+    }
+    let live = |number: usize| -> i64 {
+        spans.iter().filter(|(_, span)| span.0 <= number && number <= span.1).map(|(&b, _)| sizes[b]).sum()
+    };
+
+    let mut macs: BTreeMap<usize, i64> = BTreeMap::new();
+    for (number, op) in ir.ops.iter().enumerate() {
+        if let Some(group) = grouping.of[number] {
+            *macs.entry(group).or_default() += multiply_adds(&ir, op);
+        }
+    }
+    let mut counted: Vec<usize> = Vec::new();
+    let steps: Vec<Step> = lowering
+        .phases
+        .iter()
+        .enumerate()
+        .filter(|(_, phase)| !phase.call.is_empty())
+        .map(|(number, phase)| {
+            let first = phase.group.filter(|group| !counted.contains(group));
+            counted.extend(first);
+            let mut code = tidy(&phase.code).replace(" BYOC_ALIGNED", "");
+            code = code.lines().filter(|line| line.trim() != "BYOC_IVDEP").map(|line| format!("{line}\n")).collect();
+            if aliased[number] {
+                code = code.replace("*restrict ", "*");
+            }
+            Step {
+                name: format!("{symbol}_phase{number}"),
+                comment: phase.comment.clone(),
+                code,
+                call: phase.call.clone(),
+                macs: first.and_then(|group| macs.get(&group).copied()).unwrap_or(0),
+                stack: local_bytes(&phase.code),
+                live: live(number),
+            }
+        })
+        .collect();
+    let text: String = steps.iter().map(|step| step.code.as_str()).collect();
+    let mut arrays: Vec<Array> = Vec::new();
+    for (i, constant) in constants.iter().enumerate() {
+        let name = Place::Constant(i);
+        if has_name(&text, &format!("{symbol}_{name}")) {
+            let array = ConstantArray {
+                dtype: constant.dtype(),
+                bytes: constant.bytes().to_vec(),
+                comment: format!("{:?}", constant.shape()),
+            };
+            arrays.push(Array { name: format!("{symbol}_{name}"), array });
+        }
+    }
+    arrays.extend(
+        lowering.arrays.iter().enumerate().map(|(i, array)| Array {
+            name: format!("{symbol}_{}", Place::Packed(i)),
+            array: array.clone(),
+        }),
+    );
+    let buffers = lowering
+        .buffers
+        .iter()
+        .enumerate()
+        .map(|(i, buffer)| ArenaBuffer {
+            name: format!("{symbol}_at_w{i}"),
+            offset: offsets[owner[i]],
+            bytes: buffer.bytes,
+            comment: buffer.comment.clone(),
+        })
+        .collect();
+    let tensors = |values: &[Val]| {
+        values.iter().map(|&v| Tensor { dtype: ir.val(v).dtype, shape: ir.shape(v).to_vec() }).collect()
+    };
+    let kernels = kernels(&text, &lowering.kernels.iter().copied().collect::<Vec<_>>(), machine);
+    Ok(Program { steps, arrays, buffers, arena, inputs: tensors(&ir.inputs), outputs: tensors(&ir.outputs), kernels })
+}
+
+/// Returns the size in bytes of the local arrays of a function.
+fn local_bytes(code: &str) -> i64 {
+    let size = |line: &str| -> Option<i64> {
+        let (head, rest) = line.trim().strip_suffix("];")?.split_once('[')?;
+        let ty = head.split(' ').next()?;
+        let bytes = match ty {
+            "double" | "int64_t" | "uint64_t" => 8,
+            "float" | "int32_t" | "uint32_t" => 4,
+            "int16_t" | "uint16_t" => 2,
+            "int8_t" | "uint8_t" => 1,
+            _ => return None,
+        };
+        Some(bytes * rest.parse::<i64>().ok()?)
+    };
+    code.lines().filter_map(size).sum()
+}
+
+fn has_name(text: &str, name: &str) -> bool {
+    text.match_indices(name).any(|(at, _)| {
+        !text[at + name.len()..].starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_')
+    })
+}
+
+/// Returns the reason why a program cannot contain an operator; `None` if it can.
+fn check(ir: &RegionIr<'_>, op: &Op<'_>) -> Option<Unsupported> {
+    let refuse = |reason: String| {
+        let sources = op.node.sources.iter().map(|s| s.to_string()).collect();
+        Some(Unsupported { operator: op.name.to_owned(), sources, reason })
+    };
+    if !is_view_op(op.name) && !is_elementwise(op.name) && program_anchor(op.name).is_none() {
+        return refuse("no C code generation".to_owned());
+    }
+    for &value in op.inputs.iter().chain(&op.outputs) {
+        let value = ir.val(value);
+        if c_type(value.dtype).is_none() {
+            return refuse(format!("unsupported element type {}", value.dtype));
+        }
+        if value.shape.contains(&0) {
+            return refuse("expected at least 1 element".to_owned());
+        }
+    }
+    if program_anchor(op.name).is_none() || op.name.starts_with("qnn.") {
+        return None;
+    }
+    let kind = program_anchor(op.name)?;
+    let any = matches!(kind, Anchor::Gather | Anchor::Concatenate | Anchor::Pad | Anchor::Pool);
+    let found = ir.val(op.inputs[0]).dtype;
+    if !any && found != DType::F32 {
+        return refuse(format!("expected float32, found {found}"));
+    }
+    match crate::check::check_anchor(ir, op, kind) {
+        Ok(()) => None,
+        Err((_, reason)) => refuse(reason),
+    }
+}
+
+/// Returns the multiply-add operations of an operator; only convolutions and matrix products have some.
+fn multiply_adds(ir: &RegionIr<'_>, op: &Op<'_>) -> i64 {
+    let outputs: i64 = ir.shape(op.outputs[0]).iter().product();
+    match program_anchor(op.name) {
+        Some(Anchor::Convolution) => {
+            let weight = ir.shape(op.inputs[1]);
+            if op.name.ends_with("conv2d_transpose") {
+                let inputs: i64 = ir.shape(op.inputs[0]).iter().product();
+                return inputs * weight[1..].iter().product::<i64>();
+            }
+            let channels = op.attrs().text("kernel_layout").find('O').map_or(weight[0], |at| weight[at]);
+            outputs * (weight.iter().product::<i64>() / channels.max(1))
+        }
+        Some(Anchor::MatrixProduct) => {
+            let a = ir.shape(op.inputs[0]);
+            let transposed = !op.name.ends_with(".dense") && op.attrs().flag("transpose_a", false);
+            outputs * a[a.len() - if transposed { 2 } else { 1 }]
+        }
+        _ => 0,
+    }
+}
+
+/// Parts of the shared functions, each included if the code contains one of its names.
+const PARTS: &[(&[&str], &str)] = &[
+    (&["byoc_transpose"], include_str!("prelude/transpose.c")),
+    (&["byoc_first_tap"], include_str!("prelude/taps.c")),
+    (
+        &["byoc_exp", "byoc_sigmoid", "byoc_tanh", "byoc_erf", "byoc_floor_", "byoc_softmax", "byoc_log_softmax"],
+        include_str!("prelude/math.c"),
+    ),
+    (&["byoc_row_", "byoc_softmax", "byoc_log_softmax", "byoc_layer_norm"], include_str!("prelude/rows.c")),
+    (
+        &["byoc_int32", "byoc_difference", "byoc_clamp", "byoc_saturate", "byoc_rescale"],
+        include_str!("prelude/quantized.c"),
+    ),
+];
+
+/// Returns the functions that the steps share.
+fn kernels(text: &str, tiles: &[(DType, DType)], machine: Machine) -> String {
+    let mut shared = String::new();
+    for (names, part) in PARTS {
+        if names.iter().any(|name| text.contains(name)) {
+            shared.push_str(part);
+            shared.push('\n');
+        }
+    }
+    for &(a, b) in tiles {
+        let (a_type, b_type) = (c_type(a).unwrap_or("float"), c_type(b).unwrap_or("float"));
+        let float = a == DType::F32;
+        let tile = include_str!("prelude/plain_tile.c")
+            .replace("BYOC_NAME_GUARD", &tile_name(a, b).to_uppercase())
+            .replace("BYOC_NAME", &tile_name(a, b))
+            .replace("BYOC_ZERO ", if float { "" } else { "const int32_t zero, " })
+            .replace("BYOC_LOAD(x[r * row])", if float { "x[r * row]" } else { "(int32_t)x[r * row] - zero" })
+            .replace("BYOC_LOAD(x[k * s2])", if float { "x[k * s2]" } else { "((int32_t)x[k * s2] - zero)" })
+            .replace("BYOC_A", a_type)
+            .replace("BYOC_B", b_type)
+            .replace("(BYOC_SUM)", if float { "" } else { "(int32_t)" })
+            .replace("BYOC_SUM", if float { "float" } else { "int32_t" });
+        shared.push_str(&tile);
+        shared.push('\n');
+    }
+    if machine.vectors { shared } else { shared.replace("*restrict ", "*") }
+}
