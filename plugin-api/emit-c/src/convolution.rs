@@ -43,6 +43,8 @@ impl Lowering<'_, '_> {
         // Taps that may lie in the padding of a program's data, which has no border.
         let guard = |i: usize, taps: i64, scale: i64, base: i64, step: i64| {
             let size = data_shape[l.spatial[i]];
+            // A single tap has no step.
+            let step = if step == 0 { 1 } else { step };
             let guard = TapGuard { row: 1 + i, scale, base, step, size };
             Some(guard).filter(|g| program && !g.is_idle(taps, out[l.spatial[i]]))
         };

@@ -12,7 +12,18 @@ pub enum Form {
     /// Tasks that run in parallel on the host's threads.
     Tasks,
     /// Functions of a program of its own, for this machine.
-    Program(Machine),
+    Program(Machine, Concatenation),
+}
+
+/// Memory of the operands of a concatenation that are computed by the program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Concatenation {
+    /// In the result of the first concatenation that reads the operand.
+    First,
+    /// In the result of the last concatenation that reads the operand.
+    Last,
+    /// Apart; the concatenation copies.
+    Copied,
 }
 
 /// Processor that a program is generated for.
@@ -44,7 +55,15 @@ impl Lowering<'_, '_> {
     pub fn machine(&self) -> Option<Machine> {
         match self.form {
             Form::Tasks => None,
-            Form::Program(machine) => Some(machine),
+            Form::Program(machine, _) => Some(machine),
+        }
+    }
+
+    /// Returns the memory of the operands of concatenations.
+    pub fn concatenations(&self) -> Concatenation {
+        match self.form {
+            Form::Tasks => Concatenation::First,
+            Form::Program(_, concatenation) => concatenation,
         }
     }
 
@@ -60,7 +79,7 @@ impl Lowering<'_, '_> {
             Form::Tasks => {
                 format!("static void {name}(void *arg, int64_t task) {{\n    const {symbol}_args *args = arg;\n")
             }
-            Form::Program(_) => format!("void {name}(const {symbol}_args *args) {{\n"),
+            Form::Program(..) => format!("void {name}(const {symbol}_args *args) {{\n"),
         }
     }
 
@@ -73,7 +92,7 @@ impl Lowering<'_, '_> {
     pub fn call(&self, name: &str, tasks: i64) -> String {
         match self.form {
             Form::Tasks => format!("    byoc_run(pool, {tasks}, {name}, &args);\n"),
-            Form::Program(_) => format!("    {name}(&args);\n"),
+            Form::Program(..) => format!("    {name}(&args);\n"),
         }
     }
 }

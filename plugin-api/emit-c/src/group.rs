@@ -6,7 +6,7 @@
 
 use crate::anchors::{self, Anchor};
 use crate::elementwise;
-use crate::index_space::same_places;
+use crate::index_space::{pull_back, same_places};
 use crate::view_ops::{is_bijective, is_view_op, view_through};
 use byoc_plugin_support::region::{OpId, RegionIr, Val};
 use byoc_plugin_support::view::{View, count};
@@ -36,6 +36,7 @@ pub struct Grouping {
     pub groups: Vec<Group>,
     /// Group of each operator; `None` for view operators.
     pub of: Vec<Option<usize>>,
+    in_place: bool,
 }
 
 /// Follows a chain of bijective view operators to its source. Returns the source and the chain in the order of
@@ -62,9 +63,10 @@ pub fn index_in(ir: &RegionIr<'_>, group: &Group, value: Val) -> Option<(Val, Vi
 }
 
 impl Grouping {
-    /// Groups the operators of a region.
-    pub fn new(ir: &RegionIr<'_>) -> Grouping {
-        let mut grouping = Grouping { groups: Vec::new(), of: vec![None; ir.ops.len()] };
+    /// Groups the operators of a region. With `in_place`, an operator joins a group only if its other operands can be
+    /// read where they are.
+    pub fn new(ir: &RegionIr<'_>, in_place: bool) -> Grouping {
+        let mut grouping = Grouping { groups: Vec::new(), of: vec![None; ir.ops.len()], in_place };
         for (number, op) in ir.ops.iter().enumerate() {
             let id = OpId::new(number);
             if is_view_op(op.name) {
@@ -121,7 +123,7 @@ impl Grouping {
                 .inputs
                 .iter()
                 .any(|&v| self.sources(ir, v).contains(&g) && index_in(ir, &self.groups[g], v).is_none());
-            if unreachable {
+            if unreachable || (self.in_place && !self.reads_in_place(ir, id, g, &view)) {
                 continue;
             }
             self.groups[g].members.push(id);
@@ -130,6 +132,16 @@ impl Grouping {
             return true;
         }
         false
+    }
+
+    /// Returns true if the operands of an operator that come from outside the group `g` are views over its domain;
+    /// `view` is the result.
+    fn reads_in_place(&self, ir: &RegionIr<'_>, id: OpId, g: usize, view: &View) -> bool {
+        let (op, group) = (ir.get(id), &self.groups[g]);
+        (0..op.inputs.len()).filter(|&i| index_in(ir, group, op.inputs[i]).is_none()).all(|i| {
+            let operand = elementwise::operand_view(ir, op, i, &View::dense(ir.shape(op.inputs[i])));
+            operand.and_then(|operand| pull_back(view, &operand, &group.domain)).is_some()
+        })
     }
 
     /// Returns the group that computes `value`, looking through view operators; empty for inputs and constants.

@@ -54,12 +54,40 @@ impl Lowering<'_, '_> {
         }
     }
 
+    /// Returns the storage of the result of a program's concatenation whose operands lie side by side in memory, in
+    /// order, as the operands of a longer concatenation do.
+    fn adjacent(&mut self, id: OpId, axis: usize) -> Result<Option<Storage>, String> {
+        let op = self.ir.get(id);
+        let taken = self.ir.outputs.contains(&op.outputs[0]) || self.storage.contains_key(&op.outputs[0]);
+        if self.machine().is_none() || op.name != "concatenate" || taken {
+            return Ok(None);
+        }
+        let parts = op.inputs.iter().map(|&input| self.resolve(input)).collect::<Result<Vec<Storage>, String>>()?;
+        let first = &parts[0];
+        let (stride, mut end) = (first.view.strides[axis], first.view.offset);
+        for part in &parts {
+            let sides = (0..part.view.shape.len()).all(|d| {
+                part.view.strides[d] == first.view.strides[d] || (d != axis && part.view.shape[d] == 1)
+            });
+            if part.place != first.place || !sides || part.view.offset != end {
+                return Ok(None);
+            }
+            end += stride * part.view.shape[axis];
+        }
+        let view = View { shape: self.ir.shape(op.outputs[0]).to_vec(), ..first.view.clone() };
+        Ok(Some(Storage::new(first.place, view)))
+    }
+
     /// Copies into the result of a concatenation those operands that were not computed in place.
     fn concatenate(&mut self, id: OpId, comment: Vec<String>) -> Result<(), String> {
         let op = self.ir.get(id);
         let result = op.outputs[0];
         let rank = self.ir.shape(result).len();
         let axis = axis(op, 0, rank)?;
+        if let Some(storage) = self.adjacent(id, axis)? {
+            self.storage.insert(result, storage);
+            return Ok(());
+        }
         let first = self.resolve(op.inputs[0])?;
         let order = if count(&first.view.shape) > 1 && op.name == "concatenate" {
             memory_order(&first.view)

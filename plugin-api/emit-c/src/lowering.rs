@@ -3,7 +3,7 @@
 //! Activations of convolutions and pools are stored with the channels innermost, so that channels fill the vector
 //! lanes. The input of a convolution has a border of zeros as wide as the padding, so that taps need no bounds checks.
 
-use crate::form::Form;
+use crate::form::{Concatenation, Form};
 use crate::elementwise::{c_type, expression, int_literal, literal, operand_view};
 use crate::group::{Grouping, index_in};
 use crate::index_space::{memory_order, pull_back, same_places};
@@ -444,7 +444,15 @@ impl<'p, 'a> Lowering<'p, 'a> {
         // Nested concatenations, from the innermost to the outermost.
         let mut path = Vec::new();
         let mut at = value;
-        while let Some(&user) = self.ir.val(at).users.iter().find(|&&u| self.ir.get(u).name == "concatenate") {
+        let policy = self.concatenations();
+        if policy == Concatenation::Copied {
+            return None;
+        }
+        let joins = |user: &&OpId| self.ir.get(**user).name == "concatenate";
+        while let Some(&user) = match policy {
+            Concatenation::Last => self.ir.val(at).users.iter().rev().find(joins),
+            _ => self.ir.val(at).users.iter().find(joins),
+        } {
             let op = self.ir.get(user);
             if self.ir.outputs.contains(&op.outputs[0]) || path.len() > 256 {
                 break;

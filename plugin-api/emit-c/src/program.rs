@@ -3,11 +3,11 @@
 use crate::anchors::{Anchor, program_anchor};
 use crate::direct::tile_name;
 use crate::elementwise::{c_type, is_elementwise};
-use crate::form::{Form, Machine};
+use crate::form::{Concatenation, Form, Machine};
 use crate::group::Grouping;
 use crate::loop_body::Place;
 use crate::lower::lower;
-use crate::lowering::ConstantArray;
+use crate::lowering::{ConstantArray, Lowering};
 use crate::schedule::workspace;
 use crate::text::tidy;
 use crate::view_ops::is_view_op;
@@ -109,8 +109,26 @@ pub fn program(graph: &Graph, constants: &[Constant], symbol: &str, machine: Mac
     if !refused.is_empty() {
         return Err(refused);
     }
-    let grouping = Grouping::new(&ir);
-    let lowering = lower(&ir, &grouping, symbol, Form::Program(machine)).map_err(whole)?;
+    let grouping = Grouping::new(&ir, true);
+    // The concatenation of results in place saves copies, but its memory is in use from the first operand on.
+    let mut best: Option<Program> = None;
+    for concatenation in [Concatenation::First, Concatenation::Last, Concatenation::Copied] {
+        let form = Form::Program(machine, concatenation);
+        let lowering = lower(&ir, &grouping, symbol, form).map_err(whole)?;
+        let program = assemble(&ir, &grouping, &lowering, symbol, machine);
+        if best.as_ref().is_none_or(|best| program.arena < best.arena) {
+            best = Some(program);
+        }
+        if !ir.ops.iter().any(|op| op.name == "concatenate") {
+            break;
+        }
+    }
+    best.ok_or_else(|| whole("the graph is empty".into()))
+}
+
+/// Plans the arena of a lowered program and collects its parts.
+fn assemble(ir: &RegionIr<'_>, grouping: &Grouping, lowering: &Lowering<'_, '_>, symbol: &str, machine: Machine) -> Program {
+    let constants = ir.constants;
 
     // An operand that dies where the result of the same size is stored, element by element, gives its memory to it.
     let mut life: Vec<Option<(usize, usize)>> = vec![None; lowering.buffers.len()];
@@ -127,7 +145,8 @@ pub fn program(graph: &Graph, constants: &[Constant], symbol: &str, machine: Mac
         for &(result, operand) in &phase.in_place {
             let dies = life[operand].is_some_and(|(_, last)| last == number);
             let begins = life[result].is_some_and(|(first, _)| first == number);
-            if dies && begins && !given[operand] && !taken.contains(&result) && !phase.unordered.contains(&operand) {
+            let fits = lowering.buffers[result].bytes == lowering.buffers[operand].bytes;
+            if dies && begins && fits && !given[operand] && !taken.contains(&result) && !phase.unordered.contains(&operand) {
                 given[operand] = true;
                 taken.push(result);
                 owner[result] = operand;
@@ -162,7 +181,7 @@ pub fn program(graph: &Graph, constants: &[Constant], symbol: &str, machine: Mac
     let mut macs: BTreeMap<usize, i64> = BTreeMap::new();
     for (number, op) in ir.ops.iter().enumerate() {
         if let Some(group) = grouping.of[number] {
-            *macs.entry(group).or_default() += multiply_adds(&ir, op);
+            *macs.entry(group).or_default() += multiply_adds(ir, op);
         }
     }
     let mut counted: Vec<usize> = Vec::new();
@@ -224,7 +243,7 @@ pub fn program(graph: &Graph, constants: &[Constant], symbol: &str, machine: Mac
         values.iter().map(|&v| Tensor { dtype: ir.val(v).dtype, shape: ir.shape(v).to_vec() }).collect()
     };
     let kernels = kernels(&text, &lowering.kernels.iter().copied().collect::<Vec<_>>(), machine);
-    Ok(Program { steps, arrays, buffers, arena, inputs: tensors(&ir.inputs), outputs: tensors(&ir.outputs), kernels })
+    Program { steps, arrays, buffers, arena, inputs: tensors(&ir.inputs), outputs: tensors(&ir.outputs), kernels }
 }
 
 /// Returns the size in bytes of the local arrays of a function.

@@ -297,7 +297,9 @@ impl Lowering<'_, '_> {
         let step = x.strides[rank - 1];
         let element = if step == 1 || channels == 1 { "x[j]".to_owned() } else { format!("x[j * {step}]") };
         let _ = writeln!(w, "{pad}for (int64_t j = 0; j < n; ++j)");
-        if pool == Pool::Max {
+        if pool == Pool::Max && dtype != DType::F32 {
+            let _ = writeln!(w, "{pad}    t[j] = t[j] > {element} ? t[j] : {element};");
+        } else if pool == Pool::Max {
             let _ = writeln!(w, "{pad}    t[j] = t[j] != t[j] || t[j] > {element} ? t[j] : {element};");
         } else {
             let _ = writeln!(w, "{pad}    t[j] += {element};");

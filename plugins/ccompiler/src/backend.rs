@@ -31,7 +31,7 @@ struct GeneratedCode {
 
 fn generate(graph: &api::Graph, constants: &[api::Constant]) -> std::result::Result<GeneratedCode, String> {
     let ir = RegionIr::new(graph, constants).map_err(|error| error.detail)?;
-    let grouping = Grouping::new(&ir);
+    let grouping = Grouping::new(&ir, false);
     let symbol = sanitize(&graph.symbol);
     let lowering = lower(&ir, &grouping, &symbol, Form::Tasks)?;
     let source = source(&lowering, &symbol);
