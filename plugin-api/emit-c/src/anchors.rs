@@ -59,6 +59,7 @@ const PROGRAM_ANCHORS: &[(&str, Anchor)] = &[
     ("qnn.conv2d_transpose", Anchor::Convolution),
     ("qnn.dense", Anchor::MatrixProduct),
     ("qnn.batch_matmul", Anchor::MatrixProduct),
+    ("qnn.avg_pool2d", Anchor::Pool),
     ("stack", Anchor::Concatenate),
 ];
 

@@ -130,7 +130,7 @@ impl Lowering<'_, '_> {
                 w.push_str(&guard.text(i, &vars[groups + guard.row], levels[i].0, &pad));
             }
         }
-        if mr == 1 && low == 0 && high == len {
+        if mr == 1 {
             let _ = writeln!(w, "{pad}const int rows = 1;");
             let _ = writeln!(w, "{pad}for (int64_t row = 0; row < {len}; ++row) {{");
         } else {

@@ -119,11 +119,11 @@ pub fn is_elementwise(name: &str) -> bool {
 pub fn operand_view(ir: &RegionIr<'_>, op: &Op<'_>, i: usize, view: &View) -> Option<View> {
     let out = ir.shape(op.outputs[0]);
     let along_axis = matches!((op.name, i), ("nn.bias_add" | "nn.prelu", 1) | ("nn.batch_norm", 1..))
-        || (quantized::is_elementwise(op.name) && i > 0 && view.shape.len() == 1 && view.shape[0] > 1);
+        || (quantized::is_conversion(op.name) && i > 0 && view.shape.len() == 1 && view.shape[0] > 1);
     if !along_axis {
         return view.broadcast(out);
     }
-    let default = if quantized::is_elementwise(op.name) { -1 } else { 1 };
+    let default = if quantized::is_conversion(op.name) { -1 } else { 1 };
     let axis = op.attrs().axis("axis", default, out.len())?;
     let mut strides = vec![0; out.len()];
     if view.shape.len() != 1 || (view.shape[0] != out[axis] && view.shape[0] != 1) {
@@ -226,7 +226,12 @@ pub fn expression(ir: &RegionIr<'_>, op: &Op<'_>, args: &[String]) -> Option<Str
         "isfinite" => "1".to_owned(),
         "clip" => {
             let (low, high) = (op.attrs().float("a_min", f64::NEG_INFINITY), op.attrs().float("a_max", f64::INFINITY));
-            let bounds = |name: &str, bound: f64| match (float, bound.is_infinite()) {
+            // A bound that no element exceeds is left out.
+            let idle = |bound: f64| {
+                let (least, most) = integer_range(dtype);
+                bound.is_infinite() || (dtype.size() < 4 && (bound < least || bound > most || bound == least || bound == most))
+            };
+            let bounds = |name: &str, bound: f64| match (float, idle(bound)) {
                 (false, true) => None,
                 _ => Some(format!("{a} {name} {0} ? {0} : ", literal(dtype, bound))),
             };
@@ -258,6 +263,12 @@ pub fn expression(ir: &RegionIr<'_>, op: &Op<'_>, args: &[String]) -> Option<Str
         "where" => format!("{a} ? {b} : {}", args.get(2)?),
         _ => return None,
     })
+}
+
+/// Returns the minimum and the maximum of an integer type.
+fn integer_range(dtype: DType) -> (f64, f64) {
+    let bits = i32::from(dtype.bits);
+    if dtype.code == 1 { (0.0, 2f64.powi(bits) - 1.0) } else { (-(2f64.powi(bits - 1)), 2f64.powi(bits - 1) - 1.0) }
 }
 
 /// Returns true if an integer division cannot trap: the divisor is a constant that contains neither 0 nor -1.

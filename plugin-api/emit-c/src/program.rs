@@ -287,10 +287,10 @@ fn check(ir: &RegionIr<'_>, op: &Op<'_>) -> Option<Unsupported> {
             return refuse("expected at least 1 element".to_owned());
         }
     }
-    if program_anchor(op.name).is_none() || op.name.starts_with("qnn.") {
+    let kind = program_anchor(op.name)?;
+    if op.name.starts_with("qnn.") && kind != Anchor::Pool {
         return None;
     }
-    let kind = program_anchor(op.name)?;
     let any = matches!(kind, Anchor::Gather | Anchor::Concatenate | Anchor::Pad | Anchor::Pool);
     let found = ir.val(op.inputs[0]).dtype;
     if !any && found != DType::F32 {
@@ -334,7 +334,7 @@ const PARTS: &[(&[&str], &str)] = &[
     ),
     (&["byoc_row_", "byoc_softmax", "byoc_log_softmax", "byoc_layer_norm"], include_str!("prelude/rows.c")),
     (
-        &["byoc_int32", "byoc_difference", "byoc_clamp", "byoc_saturate", "byoc_rescale"],
+        &["byoc_int32", "byoc_difference", "byoc_clamp", "byoc_saturate", "byoc_rescale", "byoc_sum", "byoc_subtraction"],
         include_str!("prelude/quantized.c"),
     ),
 ];

@@ -8,12 +8,20 @@ use crate::schedule::contraction::Types;
 use byoc_plugin_api::DType;
 use byoc_plugin_support::region::{Op, RegionIr, Val};
 
-/// Elementwise operators of the QNN dialect.
-const ELEMENTWISE: &[&str] = &["qnn.quantize", "qnn.dequantize", "qnn.requantize"];
+/// Conversions between scales, whose scales and zero points may be vectors along an axis.
+const CONVERSIONS: &[&str] = &["qnn.quantize", "qnn.dequantize", "qnn.requantize"];
+
+/// Operators of two quantized tensors.
+const BINARY: &[&str] = &["qnn.add", "qnn.subtract", "qnn.mul"];
 
 /// Returns true for an elementwise operator of the QNN dialect.
 pub fn is_elementwise(name: &str) -> bool {
-    ELEMENTWISE.contains(&name)
+    is_conversion(name) || BINARY.contains(&name)
+}
+
+/// Returns true for a conversion between scales.
+pub fn is_conversion(name: &str) -> bool {
+    CONVERSIONS.contains(&name)
 }
 
 /// Returns the element types of a convolution or a matrix product.
@@ -72,6 +80,7 @@ pub fn expression(ir: &RegionIr<'_>, op: &Op<'_>, args: &[String]) -> Option<Str
     let (from, to) = (ir.val(op.inputs[0]).dtype, ir.val(op.outputs[0]).dtype);
     let rounding = op.attrs().text("rounding");
     match (op.name, args) {
+        (name, [x, y, ..]) if BINARY.contains(&name) => binary(ir, op, x, y),
         ("qnn.quantize", [x, scale, zero]) if from == DType::F32 => {
             let round = if rounding == "TOEVEN" { "rintf" } else { "roundf" };
             let add = if zero == "0" { String::new() } else { format!(" + (float)({zero})") };
@@ -113,6 +122,65 @@ pub fn expression(ir: &RegionIr<'_>, op: &Op<'_>, args: &[String]) -> Option<Str
         }
         _ => None,
     }
+}
+
+/// Returns the only element of a float32 constant.
+pub fn scale(ir: &RegionIr<'_>, value: Val) -> Option<f32> {
+    let (_, constant) = ir.constant(value)?;
+    let one = constant.dtype() == DType::F32 && constant.shape().iter().product::<usize>() == 1;
+    one.then(|| constant.tensor().as_slice::<f32>()[0])
+}
+
+/// Returns the only element of an integer constant.
+pub fn zero_point(ir: &RegionIr<'_>, value: Val) -> Option<i64> {
+    match ir.constant_ints(value)?[..] {
+        [zero] => Some(zero),
+        _ => None,
+    }
+}
+
+/// Returns a C expression for the sum, the difference or the product of two quantized tensors whose scales and zero
+/// points are single numbers.
+fn binary(ir: &RegionIr<'_>, op: &Op<'_>, x: &str, y: &str) -> Option<String> {
+    let dtype = ir.val(op.outputs[0]).dtype;
+    let (ty, (low, high)) = (c_type(dtype)?, range(dtype)?);
+    let scales = |i: usize| scale(ir, *op.inputs.get(i)?);
+    let zeros = |i: usize| zero_point(ir, *op.inputs.get(i)?);
+    let (to, to_zero) = (scales(6)?, zeros(7)?);
+    if op.name == "qnn.mul" {
+        let (a, b) = (difference(dtype, x, &zeros(3)?.to_string()), difference(dtype, y, &zeros(5)?.to_string()));
+        let product = format!("byoc_int32((int64_t){a} * {b})");
+        let scaled = match one_rescale(scales(2)? * scales(4)?, to).ok()? {
+            Rescale::Fixed { multiplier, shift } => format!("byoc_rescale_upward({product}, {multiplier}, {shift})"),
+            _ => product,
+        };
+        return Some(format!("({ty})byoc_clamp({scaled}, {to_zero}, {low}, {high})"));
+    }
+    let side = |x: &str, scale: f32, zero: i64| -> Option<String> {
+        if scale == to && zero == to_zero {
+            return Some(format!("(int32_t){x}"));
+        }
+        let value = difference(dtype, x, &zero.to_string());
+        let scaled = match one_rescale(scale, to).ok()? {
+            Rescale::Fixed { multiplier, shift } => format!("byoc_rescale_upward({value}, {multiplier}, {shift})"),
+            _ => value,
+        };
+        Some(if to_zero == 0 { scaled } else { format!("byoc_clamp({scaled}, {to_zero}, INT32_MIN, INT32_MAX)") })
+    };
+    let (a, b) = (side(x, scales(2)?, zeros(3)?)?, side(y, scales(4)?, zeros(5)?)?);
+    let function = if op.name == "qnn.add" { "byoc_sum" } else { "byoc_subtraction" };
+    Some(format!("({ty}){function}({a}, {b}, {to_zero}, {low}, {high})"))
+}
+
+/// Returns the rescaling between two scales.
+fn one_rescale(input: f32, output: f32) -> Result<Rescale, String> {
+    if input == output { Ok(Rescale::Same) } else { fixed_point(input, output) }
+}
+
+/// Returns a C expression that quantizes the float expression `x`, rounding halves away from zero.
+pub fn quantized(dtype: DType, x: &str, scale: f32, zero: i64) -> String {
+    let add = if zero == 0 { String::new() } else { format!(" + (float)({zero})") };
+    cast_once(dtype, &format!("(roundf({x} / {}){add})", literal(DType::F32, f64::from(scale))))
 }
 
 /// Formats a saturating conversion that evaluates `x` once.

@@ -1,12 +1,13 @@
 //! Depthwise convolutions and pools: windows over pixels, with the channels in the vector lanes.
 
-use crate::elementwise::c_type;
+use crate::elementwise::{c_type, literal};
 use crate::loop_body::{LoopBody, Place, address};
 use crate::lowering::{Lowering, PackedConstant, Phase};
+use crate::quantized;
 use crate::schedule::window::{Depthwise, Pooling};
 use crate::text::{decode, share_loop};
 use byoc_plugin_api::DType;
-use byoc_plugin_support::region::OpId;
+use byoc_plugin_support::region::{Op, OpId, RegionIr};
 use byoc_plugin_support::view::View;
 use std::fmt::Write;
 
@@ -24,6 +25,14 @@ enum Range {
     Window { size: i64, stride: i64, dilation: i64, pad: (i64, i64) },
     /// Whole axis divided into the given number of ranges, as evenly as possible.
     Adaptive(i64),
+}
+
+/// Returns scale and zero point of the data of `qnn.avg_pool2d`, then of its result.
+fn pool_scales(ir: &RegionIr<'_>, op: &Op<'_>) -> Result<(f32, i64, f32, i64), String> {
+    let scale = |i: usize| quantized::scale(ir, op.inputs[i]);
+    let zero = |i: usize| quantized::zero_point(ir, op.inputs[i]);
+    let all = || Some((scale(1)?, zero(2)?, scale(3)?, zero(4)?));
+    all().ok_or_else(|| format!("{}: expected constant scales and zero points", op.name))
 }
 
 impl Lowering<'_, '_> {
@@ -205,10 +214,13 @@ impl Lowering<'_, '_> {
         w.push_str(&pointers);
         let dtype = ir.val(op.inputs[0]).dtype;
         let ty = c_type(dtype).ok_or("unsupported element type")?;
-        if dtype != DType::F32 && pool != Pool::Max {
+        // Scale and zero point of the data, then of the result.
+        let scales = if op.name == "qnn.avg_pool2d" { Some(pool_scales(ir, op)?) } else { None };
+        if dtype != DType::F32 && pool != Pool::Max && scales.is_none() {
             return Err(format!("{}: expected float32, found {dtype}", op.name));
         }
-        let _ = writeln!(w, "    {ty} t[{block}];");
+        let sum = if scales.is_some() { "int32_t" } else { ty };
+        let _ = writeln!(w, "    {sum} t[{block}];");
         w.push_str(self.unused_task(tasks));
         let _ = writeln!(w, "    {}", share_loop("item", &items.to_string(), "task", tasks));
         let _ = writeln!(
@@ -276,7 +288,8 @@ impl Lowering<'_, '_> {
             (Pool::Max, DType::I32) => "INT32_MIN",
             (Pool::Max, DType::U8) => "0",
             (Pool::Max, _) => return Err(format!("{}: unsupported element type {dtype}", op.name)),
-            (Pool::Average(_), _) => "0.0f",
+            (Pool::Average(_), DType::F32) => "0.0f",
+            (Pool::Average(_), _) => "0",
         };
         let _ = writeln!(w, "            for (int64_t j = 0; j < n; ++j)\n                t[j] = {start};");
         let mut depth = 3;
@@ -301,6 +314,8 @@ impl Lowering<'_, '_> {
             let _ = writeln!(w, "{pad}    t[j] = t[j] > {element} ? t[j] : {element};");
         } else if pool == Pool::Max {
             let _ = writeln!(w, "{pad}    t[j] = t[j] != t[j] || t[j] > {element} ? t[j] : {element};");
+        } else if let Some((_, zero, ..)) = scales {
+            let _ = writeln!(w, "{pad}    t[j] += (int32_t){element} - ({zero});");
         } else {
             let _ = writeln!(w, "{pad}    t[j] += {element};");
         }
@@ -309,7 +324,15 @@ impl Lowering<'_, '_> {
         }
         let _ = writeln!(w, "            BYOC_IVDEP\n            for (int64_t j = 0; j < n; ++j) {{");
         let _ = writeln!(w, "                const int64_t c = first + j;\n                (void)c;");
-        let result = if pool == Pool::Max { "t[j]" } else { "t[j] / count" };
+        let result = match scales {
+            Some((from, _, to, zero)) => {
+                // The mean is rounded to float32 once.
+                let mean = format!("(float)((double)t[j] / (double)count) * {}", literal(DType::F32, f64::from(from)));
+                quantized::quantized(dtype, &mean, to, zero)
+            }
+            None if pool == Pool::Max => "t[j]".to_owned(),
+            None => "t[j] / count".to_owned(),
+        };
         let _ = writeln!(w, "                const {ty} acc = {result};");
         w.push_str(&body.statements(&vars, 4));
         let _ = writeln!(w, "            }}\n        }}\n    }}\n}}\n");

@@ -15,6 +15,17 @@ static inline int32_t byoc_clamp(int32_t x, int32_t zero, int32_t low, int32_t h
     return y < low ? low : y > high ? high : (int32_t)y;
 }
 
+/* x + (y - zero) and x - (y - zero) in [low, high]. */
+static inline int32_t byoc_sum(int32_t x, int32_t y, int32_t zero, int32_t low, int32_t high) {
+    const int64_t z = (int64_t)x + ((int64_t)y - zero);
+    return z < low ? low : z > high ? high : (int32_t)z;
+}
+
+static inline int32_t byoc_subtraction(int32_t x, int32_t y, int32_t zero, int32_t low, int32_t high) {
+    const int64_t z = (int64_t)x - ((int64_t)y - zero);
+    return z < low ? low : z > high ? high : (int32_t)z;
+}
+
 /* x in [low, high]; NaN is 0. */
 static inline int32_t byoc_saturate(float x, float low, float high) {
     return x != x ? 0 : x < low ? (int32_t)low : x > high ? (int32_t)high : (int32_t)x;
