@@ -85,6 +85,9 @@ pub struct BuildArgs {
     /// True if the command prints the source of the regions.
     #[arg(skip)]
     pub source: bool,
+    /// True if the command needs the regions as C programs.
+    #[arg(skip)]
+    pub program: bool,
     /// Backends in priority order; "auto" selects every plugin that loads, "none" loads no plugin and runs everything
     /// on the host, including artifacts. By default a model runs on the host, and an artifact on the plugins it was
     /// compiled for.
@@ -223,6 +226,10 @@ pub struct ExportArgs {
     /// Prefix of all names in the C code.
     #[arg(long, value_name = "NAME", default_value = "model")]
     pub prefix: String,
+    /// Function of your own that computes an operator, such as "nn.conv2d=my_conv2d(my_header.h)", or
+    /// "nn.conv2d:OHWI=..." with the layout of its weights (may be repeated).
+    #[arg(long = "extern", value_name = "OP[:LAYOUT]=FUNCTION(HEADER)")]
+    pub externs: Vec<String>,
     /// Values of the inputs that the program is checked with.
     #[command(flatten)]
     pub input: InputArgs,

@@ -7,7 +7,7 @@ use byoc::frontend::folder::TestFolder;
 use byoc::io;
 use byoc::model::Model;
 use byoc_emit_c::form::Machine;
-use byoc_export::{Options, Project, Recorded, project};
+use byoc_export::{Extern, Options, Project, Recorded, project};
 use byoc_ir::diag::{Diagnostic, codes};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -16,12 +16,13 @@ use std::process::ExitCode;
 /// Runs `byoc export`.
 pub fn run(args: &ExportArgs) -> Result<ExitCode, Failure> {
     let previous = previous_files(&args.c)?;
+    let externs = externs(&args.externs)?;
     let machine = machine(args.build.target.as_deref())?;
-    let build = BuildArgs { target: None, source: true, ..args.build.clone() };
+    let build = BuildArgs { target: None, source: true, program: true, ..args.build.clone() };
     let session = ready::session(&build)?;
     let given = ready::given(&args.model, &args.input)?;
     let built = ready::build(&args.model, &build, &session, &given)?;
-    let options = Options { prefix: args.prefix.clone(), title: ready::name_of(&args.model), machine };
+    let options = Options { prefix: args.prefix.clone(), title: ready::name_of(&args.model), machine, externs };
     // Refuses before the model is run; the interface is complete without recorded values.
     project(&built, &options, &Recorded::default())?;
     let signature = built.signature.clone();
@@ -45,6 +46,24 @@ pub fn run(args: &ExportArgs) -> Result<ExitCode, Failure> {
         project.macs
     );
     Ok(ExitCode::SUCCESS)
+}
+
+/// Returns the functions of `--extern`.
+fn externs(texts: &[String]) -> Result<Vec<Extern>, Failure> {
+    let mut externs: Vec<Extern> = Vec::new();
+    for text in texts {
+        let one: Extern = text.parse().map_err(|why| Failure::new(codes::frontends::NOT_EXPORTABLE, why))?;
+        if byoc_ir::op::lookup(&one.operator).is_none() {
+            let message = format!("--extern: unknown operator \"{}\"", one.operator);
+            let mut diagnostic = Diagnostic::error(codes::frontends::NOT_EXPORTABLE, message);
+            if let Some(near) = byoc_ir::diag::nearest(&one.operator, byoc_ir::op::names()) {
+                diagnostic = diagnostic.help(format!("did you mean \"{near}\"?"));
+            }
+            return Err(diagnostic.into());
+        }
+        externs.push(one);
+    }
+    Ok(externs)
 }
 
 /// Returns the machine of `--target`.

@@ -92,6 +92,7 @@ pub fn build_options(args: &BuildArgs) -> BuildOptions {
         print_after: args.print_after.clone(),
         time_passes: args.time_passes,
         source: args.source,
+        program: args.program,
     }
 }
 

@@ -1,9 +1,9 @@
 //! C code of a project around the functions of the program: interface, constants, and the checking program.
 
-use crate::arrays::definition;
 use crate::project::{Exported, Port, Recorded};
 use byoc_emit_c::elementwise::c_type;
 use byoc_emit_c::program::Step;
+use byoc_emit_c::single_file::{definition, offsets};
 use byoc_plugin_api::DType;
 use std::fmt::Write;
 
@@ -85,15 +85,12 @@ fn layers_header(e: &Exported<'_>) -> String {
     let _ = writeln!(w, "#include <math.h>\n#include <stdint.h>\n#include <string.h>\n");
     let _ = writeln!(w, "/* Memory of a run. */\ntypedef struct {{");
     let _ = writeln!(w, "    const void *const *in;\n    void *const *out;\n    unsigned char *work;\n}} {prefix}_args;\n");
-    if !e.program.buffers.is_empty() {
-        let _ = writeln!(w, "/* Offsets in the arena; buffers with disjoint lifetimes overlap. */\nenum {{");
-        let count = e.program.buffers.len();
-        for (i, buffer) in e.program.buffers.iter().enumerate() {
-            let comma = if i + 1 < count { "," } else { "" };
-            let comment = clean(&buffer.comment);
-            let _ = writeln!(w, "    {} = {}{comma} /* {} bytes: {comment} */", buffer.name, buffer.offset, buffer.bytes);
-        }
-        let _ = writeln!(w, "}};\n");
+    let _ = writeln!(w, "{}", offsets(&e.program));
+    for header in &e.includes {
+        let _ = writeln!(w, "#include \"{header}\"");
+    }
+    for region in &e.regions {
+        let _ = writeln!(w, "void {}(const void *const *in, void *const *out, void *work); /* {} */", region.symbol, clean(&region.backend));
     }
     for array in &e.program.arrays {
         let ty = c_type(array.array.dtype).unwrap_or("uint8_t");
@@ -113,6 +110,9 @@ fn layers_header(e: &Exported<'_>) -> String {
 pub fn sources(e: &Exported<'_>) -> Vec<(String, String)> {
     let prefix = &e.options.prefix;
     let mut files = vec![(format!("{prefix}.c"), runner(e)), (format!("{prefix}_weights.c"), weights(e))];
+    for (number, region) in e.regions.iter().enumerate() {
+        files.push((format!("{prefix}_region{number}.c"), region.source.clone()));
+    }
     for (number, steps) in e.program.steps.chunks(MAX_STEPS).enumerate() {
         files.push((format!("{prefix}_layers{number}.c"), layers(e, steps)));
     }

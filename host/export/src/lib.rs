@@ -7,17 +7,18 @@
 //! | module | contents |
 //! |---|---|
 //! | `names` | C identifiers from names of the model |
-//! | `arrays` | tensors as initializers |
+//! | `externs` | functions of the user, and regions of backends |
 //! | `code` | interface, functions, constants, the checking program |
 //! | `build_files` | Makefile and CMakeLists.txt |
 //! | `report` | sizes and operations, as text and as JSON |
 //! | `project` | from a built model to the files of a project |
 
-mod arrays;
 mod build_files;
 mod code;
+mod externs;
 mod names;
 mod project;
 mod report;
 
+pub use externs::Extern;
 pub use project::{Options, Port, Project, Recorded, project};

@@ -1,10 +1,12 @@
 //! From a built model to the files of a C project.
 
 use crate::names::{identifiers, is_identifier};
+use crate::externs::{self, EXTERN_HEADER, Extern, RegionCode};
 use crate::{build_files, code, report};
 use byoc::build::BuildOutput;
 use byoc::error::Failure;
-use byoc::plugin::bridge::{ConstantTable, dtype_to_api, function_graph};
+use byoc::plugin::bridge::{ConstantTable, dtype_to_api, graph_with_regions};
+use byoc_emit_c::external::REGION;
 use byoc_emit_c::form::Machine;
 use byoc_emit_c::program::{Program, Unsupported, program};
 use byoc_ir::diag::{Diagnostic, codes};
@@ -21,6 +23,8 @@ pub struct Options {
     pub title: String,
     /// Processor that the code is generated for.
     pub machine: Machine,
+    /// Functions of the user.
+    pub externs: Vec<Extern>,
 }
 
 /// Inputs of a run and the outputs that the program is checked against.
@@ -63,6 +67,9 @@ pub struct Exported<'a> {
     pub program: Program,
     pub inputs: Vec<Port>,
     pub outputs: Vec<Port>,
+    pub regions: Vec<RegionCode>,
+    /// Headers of functions from outside.
+    pub includes: Vec<String>,
 }
 
 /// Files of a C project.
@@ -91,10 +98,13 @@ pub fn project(built: &BuildOutput, options: &Options, recorded: &Recorded) -> R
     let module = &built.partitioned;
     let main = module.main().ok_or_else(|| not_exportable("the module has no function @main".into()))?;
     let mut table = ConstantTable::default();
-    let graph = function_graph(module, "main", main, &mut table).map_err(|reason| {
+    let graph = graph_with_regions(module, "main", main, REGION, &mut table).map_err(|reason| {
         not_exportable(reason.message.clone()).note("a C program is a graph without branches and loops")
     })?;
-    let program = program(&graph, &table.handles, &options.prefix, options.machine).map_err(|refused| refusal(&refused))?;
+    let regions = externs::regions(&built.compiled)?;
+    let externals = externs::externals(&options.externs, &regions);
+    let program = program(&graph, &table.handles, &options.prefix, options.machine, &externals)
+        .map_err(|refused| refusal(&refused))?;
     let ports = |names: Vec<String>, tensors: &[byoc_emit_c::program::Tensor]| -> Vec<Port> {
         let ids = identifiers(names.iter().map(String::as_str));
         let ports = names.into_iter().zip(ids).zip(tensors);
@@ -109,13 +119,22 @@ pub fn project(built: &BuildOutput, options: &Options, recorded: &Recorded) -> R
     let outputs = ports(names(program.outputs.len(), &built.signature.outputs, "output"), &program.outputs);
     check_recorded(&inputs, &recorded.inputs)?;
     check_recorded(&outputs, &recorded.outputs)?;
-    let exported = Exported { options, program, inputs, outputs };
+    let mut includes: Vec<String> = options.externs.iter().map(|e| e.header.clone()).collect();
+    includes.sort();
+    includes.dedup();
+    if !includes.is_empty() {
+        includes.insert(0, EXTERN_HEADER.into());
+    }
+    let exported = Exported { options, program, inputs, outputs, regions, includes };
     let mut files: Vec<(String, Vec<u8>)> = Vec::new();
     let mut add = |name: String, text: String| files.push((name, text.into_bytes()));
     let mut sources = Vec::new();
     for (name, text) in code::sources(&exported) {
         sources.push(name.clone());
         add(name, text);
+    }
+    if !exported.includes.is_empty() {
+        add(EXTERN_HEADER.into(), externs::header());
     }
     for (name, text) in code::headers(&exported) {
         add(name, text);
@@ -137,7 +156,7 @@ pub fn project(built: &BuildOutput, options: &Options, recorded: &Recorded) -> R
 /// Name of the file with the metadata of a project.
 pub const METADATA: &str = "model.json";
 
-fn not_exportable(reason: String) -> Diagnostic {
+pub(crate) fn not_exportable(reason: String) -> Diagnostic {
     Diagnostic::error(codes::frontends::NOT_EXPORTABLE, format!("the model cannot be exported: {reason}"))
 }
 

@@ -49,6 +49,8 @@ pub struct BuildOptions {
     pub time_passes: bool,
     /// Asks code generators for the source of every region, however large.
     pub source: bool,
+    /// Asks code generators for regions as C99 programs of their own; see `docs/boundary.md`.
+    pub program: bool,
 }
 
 /// Built model, with the intermediate results of the build.
@@ -119,6 +121,9 @@ pub fn build(
     }
     let mut code_options = plugin::options(options.cache_dir.as_deref(), None);
     code_options["source"] = options.source.into();
+    if options.program {
+        code_options["program"] = "c".into();
+    }
     let mut compiler = RegionCompiler::new(verified, &constants, code_options);
     let mut failed: BTreeMap<String, Refusal> = BTreeMap::new();
     let mut regions = Vec::with_capacity(program.regions.len());

@@ -6,6 +6,7 @@
 
 use crate::anchors::{self, Anchor};
 use crate::elementwise;
+use crate::external::Externals;
 use crate::index_space::{pull_back, same_places};
 use crate::view_ops::{is_bijective, is_view_op, view_through};
 use byoc_plugin_support::region::{OpId, RegionIr, Val};
@@ -65,19 +66,21 @@ pub fn index_in(ir: &RegionIr<'_>, group: &Group, value: Val) -> Option<(Val, Vi
 impl Grouping {
     /// Groups the operators of a region. With `in_place`, an operator joins a group only if its other operands can be
     /// read where they are.
-    pub fn new(ir: &RegionIr<'_>, in_place: bool) -> Grouping {
+    /// Operators of `externals` are groups of their own.
+    pub fn new(ir: &RegionIr<'_>, in_place: bool, externals: &Externals) -> Grouping {
         let mut grouping = Grouping { groups: Vec::new(), of: vec![None; ir.ops.len()], in_place };
         for (number, op) in ir.ops.iter().enumerate() {
             let id = OpId::new(number);
             if is_view_op(op.name) {
                 continue;
             }
-            if elementwise::is_elementwise(op.name) && grouping.fuse(ir, id) {
+            let elementwise = elementwise::is_elementwise(op.name) && !externals.contains(op.name);
+            if elementwise && grouping.fuse(ir, id, externals) {
                 continue;
             }
             let domain = ir.shape(op.outputs[0]).to_vec();
             let index = BTreeMap::from([(op.outputs[0], View::dense(&domain))]);
-            let group = if elementwise::is_elementwise(op.name) {
+            let group = if elementwise {
                 Group { anchor: None, domain, members: vec![id], index }
             } else {
                 Group { anchor: Some(id), domain, members: Vec::new(), index }
@@ -90,7 +93,7 @@ impl Grouping {
     }
 
     /// Adds an elementwise operator to the group of one of its operands. Returns false if no group accepts it.
-    fn fuse(&mut self, ir: &RegionIr<'_>, id: OpId) -> bool {
+    fn fuse(&mut self, ir: &RegionIr<'_>, id: OpId, externals: &Externals) -> bool {
         let op = ir.get(id);
         let shape = ir.shape(op.outputs[0]);
         let mut candidates: Vec<usize> = Vec::new();
@@ -105,7 +108,7 @@ impl Grouping {
             let group = &self.groups[g];
             if group.members.len() >= MAX_MEMBERS
                 || count(shape) != count(&group.domain)
-                || group.anchor.is_some_and(|a| !supports_fusion(ir, a))
+                || group.anchor.is_some_and(|a| !supports_fusion(ir, a) || externals.contains(ir.get(a).name))
             {
                 continue;
             }

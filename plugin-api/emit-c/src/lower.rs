@@ -1,6 +1,7 @@
 //! Lowering of groups of operators to phases of C code, in execution order.
 
 use crate::anchors::{self, Anchor};
+use crate::external::Externals;
 use crate::form::Form;
 use crate::group::Grouping;
 use crate::index_space::memory_order;
@@ -18,8 +19,9 @@ pub fn lower<'p, 'a>(
     grouping: &'p Grouping,
     symbol: &'p str,
     form: Form,
+    externals: &'p Externals,
 ) -> Result<Lowering<'p, 'a>, String> {
-    let mut lowering = Lowering::new(ir, grouping, symbol, form);
+    let mut lowering = Lowering::new(ir, grouping, symbol, form, externals);
     for group in 0..grouping.groups.len() {
         let before = lowering.phases.len();
         lowering.group(group)?;
@@ -49,6 +51,7 @@ impl Lowering<'_, '_> {
                 let (body, _) = self.loop_body(number, None)?;
                 self.map(&body, comment)
             }
+            Some(anchor) if self.externals.contains(self.ir.get(anchor).name) => self.external(anchor, comment),
             Some(anchor) if anchors::program_anchor(self.ir.get(anchor).name) == Some(Anchor::Concatenate) => self.concatenate(anchor, comment),
             Some(anchor) => anchors::lower(self, number, anchor, comment),
         }

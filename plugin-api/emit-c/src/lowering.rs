@@ -3,6 +3,7 @@
 //! Activations of convolutions and pools are stored with the channels innermost, so that channels fill the vector
 //! lanes. The input of a convolution has a border of zeros as wide as the padding, so that taps need no bounds checks.
 
+use crate::external::Externals;
 use crate::form::{Concatenation, Form};
 use crate::elementwise::{c_type, expression, int_literal, literal, operand_view};
 use crate::group::{Grouping, index_in};
@@ -115,6 +116,8 @@ pub struct Lowering<'p, 'a> {
     pub symbol: &'p str,
     /// Form of the generated code.
     pub form: Form,
+    /// Functions from outside, which a program calls.
+    pub externals: &'p Externals,
     /// Storage of each value that has one.
     pub storage: BTreeMap<Val, Storage>,
     /// Buffers in the workspace.
@@ -131,12 +134,13 @@ pub struct Lowering<'p, 'a> {
 
 impl<'p, 'a> Lowering<'p, 'a> {
     /// Creates the state before any group is lowered.
-    pub fn new(ir: &'p RegionIr<'a>, grouping: &'p Grouping, symbol: &'p str, form: Form) -> Lowering<'p, 'a> {
+    pub fn new(ir: &'p RegionIr<'a>, grouping: &'p Grouping, symbol: &'p str, form: Form, externals: &'p Externals) -> Lowering<'p, 'a> {
         Lowering {
             ir,
             grouping,
             symbol,
             form,
+            externals,
             storage: BTreeMap::new(),
             buffers: Vec::new(),
             packed: Vec::new(),

@@ -3,6 +3,7 @@
 use crate::anchors::{Anchor, program_anchor};
 use crate::direct::tile_name;
 use crate::elementwise::{c_type, is_elementwise};
+use crate::external::{Externals, unsupported};
 use crate::form::{Concatenation, Form, Machine};
 use crate::group::Grouping;
 use crate::loop_body::Place;
@@ -102,19 +103,25 @@ pub struct Unsupported {
 ///
 /// # Errors
 /// The operators that have no code generation.
-pub fn program(graph: &Graph, constants: &[Constant], symbol: &str, machine: Machine) -> Result<Program, Vec<Unsupported>> {
+pub fn program(
+    graph: &Graph,
+    constants: &[Constant],
+    symbol: &str,
+    machine: Machine,
+    externals: &Externals,
+) -> Result<Program, Vec<Unsupported>> {
     let whole = |reason: String| vec![Unsupported { operator: String::new(), sources: Vec::new(), reason }];
     let ir = RegionIr::new(graph, constants).map_err(|error| whole(error.detail))?;
-    let refused: Vec<Unsupported> = ir.ops.iter().filter_map(|op| check(&ir, op)).collect();
+    let refused: Vec<Unsupported> = ir.ops.iter().filter_map(|op| check(&ir, op, externals)).collect();
     if !refused.is_empty() {
         return Err(refused);
     }
-    let grouping = Grouping::new(&ir, true);
+    let grouping = Grouping::new(&ir, true, externals);
     // The concatenation of results in place saves copies, but its memory is in use from the first operand on.
     let mut best: Option<Program> = None;
     for concatenation in [Concatenation::First, Concatenation::Last, Concatenation::Copied] {
         let form = Form::Program(machine, concatenation);
-        let lowering = lower(&ir, &grouping, symbol, form).map_err(whole)?;
+        let lowering = lower(&ir, &grouping, symbol, form, externals).map_err(whole)?;
         let program = assemble(&ir, &grouping, &lowering, symbol, machine);
         if best.as_ref().is_none_or(|best| program.arena < best.arena) {
             best = Some(program);
@@ -270,11 +277,18 @@ fn has_name(text: &str, name: &str) -> bool {
 }
 
 /// Returns the reason why a program cannot contain an operator; `None` if it can.
-fn check(ir: &RegionIr<'_>, op: &Op<'_>) -> Option<Unsupported> {
+fn check(ir: &RegionIr<'_>, op: &Op<'_>, externals: &Externals) -> Option<Unsupported> {
     let refuse = |reason: String| {
         let sources = op.node.sources.iter().map(|s| s.to_string()).collect();
         Some(Unsupported { operator: op.name.to_owned(), sources, reason })
     };
+    if externals.contains(op.name) {
+        return match unsupported(ir, op) {
+            _ if is_view_op(op.name) => refuse("a view of another tensor cannot be a function".to_owned()),
+            Some(reason) => refuse(reason),
+            None => None,
+        };
+    }
     if !is_view_op(op.name) && !is_elementwise(op.name) && program_anchor(op.name).is_none() {
         return refuse("no C code generation".to_owned());
     }

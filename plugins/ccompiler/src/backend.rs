@@ -8,7 +8,8 @@ use byoc_plugin_api::{
     Attr, Candidate, CandidateKind, Codegen, CompiledRegion, Description, Error, RefusalCode, Region, Result,
     Signature, Verdict,
 };
-use byoc_emit_c::form::Form;
+use byoc_emit_c::external::Externals;
+use byoc_emit_c::form::{Form, Machine};
 use byoc_emit_c::group::Grouping;
 use byoc_emit_c::lower::lower;
 use byoc_emit_c::source::{Source, kept_constants, source};
@@ -31,9 +32,10 @@ struct GeneratedCode {
 
 fn generate(graph: &api::Graph, constants: &[api::Constant]) -> std::result::Result<GeneratedCode, String> {
     let ir = RegionIr::new(graph, constants).map_err(|error| error.detail)?;
-    let grouping = Grouping::new(&ir, false);
+    let externals = Externals::default();
+    let grouping = Grouping::new(&ir, false, &externals);
     let symbol = sanitize(&graph.symbol);
-    let lowering = lower(&ir, &grouping, &symbol, Form::Tasks)?;
+    let lowering = lower(&ir, &grouping, &symbol, Form::Tasks, &externals)?;
     let source = source(&lowering, &symbol);
     let kept = kept_constants(&source.text);
     let dims = |values: &[Val]| values.iter().map(|&v| ir.shape(v).iter().map(|&d| d as usize).collect()).collect();
@@ -122,6 +124,11 @@ impl Codegen for CCompiler {
         let bytes = blob::write(header, text, &object)?;
         let mut compiled = CompiledRegion::new(&symbol, "ccompiler", bytes);
         compiled.source = Some(api::Source { language: "c".into(), text: text.as_str().into() }).into();
+        if region.options["program"] == "c" {
+            let program = byoc_emit_c::single_file::single_file(region.graph, region.constants, Machine::GENERIC)?;
+            compiled.metadata.push(Attr::new("program_workspace", program.workspace));
+            compiled.source = Some(api::Source { language: "c".into(), text: program.text.into() }).into();
+        }
         let workspace = generated.source.workspace;
         compiled
             .notes

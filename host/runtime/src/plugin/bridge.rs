@@ -107,9 +107,27 @@ pub fn function_graph(
     Ok(graph)
 }
 
+/// Returns the graph of a function whose calls of regions become operators `region_op` with the attribute `symbol`.
+///
+/// # Errors
+/// Same as [`subgraph`].
+pub fn graph_with_regions(
+    module: &Module,
+    symbol: &str,
+    function: &Function,
+    region_op: &str,
+    constants: &mut ConstantTable,
+) -> Result<api::Graph, Box<Diagnostic>> {
+    let mut builder = GraphBuilder::new(module, symbol, &function.params, &[], constants)?;
+    builder.region_op = Some(region_op.into());
+    builder.run(&[function.body])
+}
+
 /// Graph under construction.
 struct GraphBuilder<'a> {
     module: &'a Module,
+    /// Operator that stands for a call of a region; `None` if regions are not data flow here.
+    region_op: Option<Box<str>>,
     graph: api::Graph,
     values: HashMap<ExprId, Vec<api::ValueRef>>,
     composites: HashMap<ExprId, Group<'a>>,
@@ -136,7 +154,7 @@ impl<'a> GraphBuilder<'a> {
             values.insert(input, refs);
         }
         let composites = groups.iter().map(|group| (group.root, *group)).collect();
-        Ok(GraphBuilder { module, graph, values, composites, constants })
+        Ok(GraphBuilder { module, region_op: None, graph, values, composites, constants })
     }
 
     /// Adds the expressions that the outputs need, operands first, with an explicit stack.
@@ -169,6 +187,15 @@ impl<'a> GraphBuilder<'a> {
             self.graph.outputs.extend(refs);
         }
         Ok(self.graph)
+    }
+
+    /// Returns the operator and the symbol that stand for a function that a backend compiles.
+    fn region(&self, id: ExprId) -> Option<(&str, &str)> {
+        let operator = self.region_op.as_deref()?;
+        let Expr::Global(name) = self.module.expr(id) else { return None };
+        let function = self.module.function(name)?;
+        function.attrs.str("Compiler")?;
+        Some((operator, function.attrs.str("global_symbol").unwrap_or(name)))
     }
 
     fn values_of(&self, operand: ExprId) -> Vec<api::ValueRef> {
@@ -224,6 +251,12 @@ impl<'a> GraphBuilder<'a> {
                         }));
                         self.push(node, id)
                     }
+                    Callee::Expr(callee) if self.region(callee).is_some() => {
+                        let (operator, symbol) = self.region(callee).unwrap_or_default();
+                        let mut node = api::Node::new(api::NodeKind::Op(operator.into()), inputs, outputs);
+                        node.attrs.push(api::Attr::new("symbol", symbol));
+                        self.push(node, id)
+                    }
                     Callee::Expr(callee) => {
                         let function = module.expr(callee).as_function();
                         let composite = function.and_then(|f| Some((f, f.attrs.str("Composite")?)));
@@ -236,6 +269,7 @@ impl<'a> GraphBuilder<'a> {
                 }
             }
             Expr::Var(var) => return Err(not_data_flow(&format!("the variable %{} from outside", var.name))),
+            Expr::Global(_) if self.region(id).is_some() => Vec::new(),
             Expr::Global(name) => return Err(not_data_flow(&format!("the function @{name}"))),
             Expr::Function(_) => return Err(not_data_flow("a function")),
             Expr::Let { .. } => return Err(not_data_flow("a let")),

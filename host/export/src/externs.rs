@@ -1,0 +1,114 @@
+//! Functions from outside: those of the user (`--extern`), and the regions of backends.
+
+use crate::names::is_identifier;
+use crate::project::not_exportable;
+use byoc::build::Compiled;
+use byoc::error::Failure;
+use byoc_emit_c::external::{Externals, Function};
+use std::str::FromStr;
+
+/// Name of the header with the types of calls.
+pub const EXTERN_HEADER: &str = "byoc_extern.h";
+
+/// Function of the user that computes an operator.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Extern {
+    /// Relay name of the operator.
+    pub operator: String,
+    /// Layout of constant weights; empty for that of the model.
+    pub kernel_layout: String,
+    /// Name of the function.
+    pub function: String,
+    /// Header that declares it.
+    pub header: String,
+}
+
+impl FromStr for Extern {
+    type Err = String;
+
+    /// Parses `OP[:LAYOUT]=FUNCTION(HEADER)`.
+    fn from_str(text: &str) -> Result<Extern, String> {
+        let expected = || format!("expected OP=FUNCTION(HEADER) or OP:LAYOUT=FUNCTION(HEADER), found \"{text}\"");
+        let (operator, call) = text.split_once('=').ok_or_else(expected)?;
+        let (operator, kernel_layout) = operator.split_once(':').unwrap_or((operator, ""));
+        let (function, header) = call.strip_suffix(')').and_then(|c| c.split_once('(')).ok_or_else(expected)?;
+        let named = !operator.is_empty() && is_identifier(function) && !header.is_empty();
+        if !named || header.contains(['"', '\n', '\\']) {
+            return Err(expected());
+        }
+        let [operator, kernel_layout, function, header] = [operator, kernel_layout, function, header].map(str::to_owned);
+        Ok(Extern { operator, kernel_layout, function, header })
+    }
+}
+
+/// Region of a backend as C.
+#[derive(Clone, Debug)]
+pub struct RegionCode {
+    /// Function of the region.
+    pub symbol: String,
+    /// Name of the backend.
+    pub backend: String,
+    /// C file.
+    pub source: String,
+    /// Size in bytes of the workspace.
+    pub workspace: i64,
+}
+
+/// Returns the regions of a model as C.
+///
+/// # Errors
+/// E0519 if a backend has no C program of its region.
+pub fn regions(compiled: &Compiled) -> Result<Vec<RegionCode>, Failure> {
+    let mut found = Vec::new();
+    for (declared, region) in compiled.program.regions.iter().zip(&compiled.regions) {
+        let refuse = |reason: &str| {
+            let (symbol, backend) = (&declared.symbol, &declared.backend);
+            let message = format!("{backend} {reason} region {symbol}");
+            Failure::from(not_exportable(message).help(format!(
+                "export without {backend}: its operators become plain C; a backend takes part with the option \"program\" of compile"
+            )))
+        };
+        let Some(region) = region else { return Err(refuse("did not compile")) };
+        let workspace = region.metadata.iter().find(|(key, _)| key == "program_workspace");
+        let workspace = workspace.and_then(|(_, value)| value.as_i64()).filter(|&bytes| bytes >= 0);
+        let (Some(workspace), Some(source)) = (workspace, &region.source) else {
+            return Err(refuse("has no C program of"));
+        };
+        found.push(RegionCode {
+            symbol: region.symbol.clone(),
+            backend: region.backend.clone(),
+            source: source.text.clone(),
+            workspace,
+        });
+    }
+    Ok(found)
+}
+
+/// Returns the functions from outside as the emitter takes them.
+pub fn externals(externs: &[Extern], regions: &[RegionCode]) -> Externals {
+    let function = |e: &Extern| Function { name: e.function.clone(), kernel_layout: e.kernel_layout.clone() };
+    Externals {
+        operators: externs.iter().map(|e| (e.operator.clone(), function(e))).collect(),
+        regions: regions.iter().map(|region| (region.symbol.clone(), region.workspace)).collect(),
+    }
+}
+
+/// Returns the header with the types of calls.
+pub fn header() -> String {
+    include_str!("extern.h").to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn functions_are_parsed() {
+        let full: Extern = "nn.conv2d:OHWI=my_conv2d(my header.h)".parse().unwrap();
+        assert_eq!((&*full.operator, &*full.kernel_layout), ("nn.conv2d", "OHWI"));
+        assert_eq!((&*full.function, &*full.header), ("my_conv2d", "my header.h"));
+        for bad in ["", "nn.relu", "nn.relu=f", "=f(h)", "nn.relu=3d(h.h)", "nn.relu=f()", "nn.relu=f(a\"b)"] {
+            assert!(bad.parse::<Extern>().is_err(), "{bad}");
+        }
+    }
+}

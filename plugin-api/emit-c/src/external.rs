@@ -1,0 +1,239 @@
+//! Operators and regions of a program that are calls of functions from outside: the user's own, or those of a backend.
+//!
+//! Operands and results are row-major and contiguous. A region's function takes arrays of pointers and a workspace; an
+//! operator's function takes a `byoc_call` (`byoc_extern.h` of the project), which describes tensors and attributes.
+
+use crate::elementwise::c_type;
+use crate::loop_body::Place;
+use crate::lowering::{ConstantArray, Lowering, Phase};
+use byoc_plugin_api::{AttrValue, DType};
+use byoc_plugin_support::region::{Op, OpId, Val};
+use byoc_plugin_support::view::{View, count};
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+/// Name of the operator that stands for a region of a backend; the attribute `symbol` names its function.
+pub const REGION: &str = "byoc.region";
+
+/// Function that computes an operator.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Function {
+    /// Name of the function.
+    pub name: String,
+    /// Layout in which the function takes constant weights; empty for that of the model.
+    pub kernel_layout: String,
+}
+
+/// Functions from outside.
+#[derive(Clone, Debug, Default)]
+pub struct Externals {
+    /// Function of each operator, by Relay name.
+    pub operators: BTreeMap<String, Function>,
+    /// Size in bytes of the workspace of each region, by symbol.
+    pub regions: BTreeMap<String, i64>,
+}
+
+impl Externals {
+    /// Returns true if an operator is a call of a function from outside.
+    pub fn contains(&self, name: &str) -> bool {
+        name == REGION || self.operators.contains_key(name)
+    }
+}
+
+impl Lowering<'_, '_> {
+    /// Lowers a call of a function from outside.
+    pub fn external(&mut self, id: OpId, comment: Vec<String>) -> Result<(), String> {
+        let op = self.ir.get(id);
+        let mut phase = Phase { comment, ..Phase::default() };
+        let mut inputs: Vec<(Place, i64, DType)> = Vec::new();
+        for &input in &op.inputs {
+            let dtype = self.ir.val(input).dtype;
+            let storage = self.resolve(input)?;
+            let storage =
+                if storage.view.is_dense() { storage } else { self.dense_copy(&storage, dtype, &phase.comment[0])? };
+            inputs.push((storage.place, storage.view.offset, dtype));
+        }
+        let mut outputs: Vec<(Place, i64, DType)> = Vec::new();
+        for &output in &op.outputs {
+            let order: Vec<usize> = (0..self.ir.shape(output).len()).collect();
+            let storage = self.place_for(output, &order, &phase.comment[0], View::is_dense);
+            let storage = match storage {
+                Some(storage) => storage,
+                None => {
+                    let shape = self.ir.shape(output).to_vec();
+                    let storage = self.allocate(&shape, &order, &[], self.ir.val(output).dtype, &phase.comment[0]);
+                    self.storage.insert(output, storage.clone());
+                    storage
+                }
+            };
+            outputs.push((storage.place, storage.view.offset, self.ir.val(output).dtype));
+        }
+        let kernel = self.permuted_kernel(op, &mut inputs)?;
+        let name = self.phase_name();
+        let mut code = self.head(&name);
+        let mut declared: Vec<Place> = Vec::new();
+        for (places, qualifier) in [(&outputs, ""), (&inputs, "const ")] {
+            for &(place, _, dtype) in places {
+                phase.touch(place);
+                if !declared.contains(&place) {
+                    declared.push(place);
+                    code.push_str(&self.pointer(place, dtype, qualifier));
+                }
+            }
+        }
+        let at = |(place, offset, _): &(Place, i64, DType)| {
+            if *offset == 0 { place.to_string() } else { format!("{place} + {offset}") }
+        };
+        if op.name == REGION {
+            let symbol = op.attrs().text("symbol");
+            let bytes = self.externals.regions.get(symbol).copied().ok_or("a region without source")?;
+            let workspace = if bytes == 0 {
+                "0".to_owned()
+            } else {
+                let buffer = self.buffer(bytes, DType::I8, format!("workspace of {symbol}"));
+                phase.touch(Place::Work(buffer));
+                format!("args->work + {}_at_w{buffer}", self.symbol)
+            };
+            let w = &mut code;
+            let _ = writeln!(w, "    const void *inputs[{}];\n    void *outputs[{}];", inputs.len().max(1), outputs.len());
+            if inputs.is_empty() {
+                let _ = writeln!(w, "    inputs[0] = 0;");
+            }
+            for (i, input) in inputs.iter().enumerate() {
+                let _ = writeln!(w, "    inputs[{i}] = {};", at(input));
+            }
+            for (i, output) in outputs.iter().enumerate() {
+                let _ = writeln!(w, "    outputs[{i}] = {};", at(output));
+            }
+            let _ = writeln!(w, "    {symbol}(inputs, outputs, {workspace});");
+        } else {
+            let inputs: Vec<String> = inputs.iter().map(at).collect();
+            let outputs: Vec<String> = outputs.iter().map(at).collect();
+            code.push_str(&self.call_of(op, &inputs, &outputs, kernel.as_ref()));
+        }
+        code.push_str("}\n\n");
+        phase.call = self.call(&name, 1);
+        phase.code = code;
+        self.phases.push(phase);
+        Ok(())
+    }
+
+    /// Lays out the constant weight of a convolution as the function wants it. Returns the layout and the shape if they
+    /// differ from the model's.
+    fn permuted_kernel(
+        &mut self,
+        op: &Op<'_>,
+        inputs: &mut [(Place, i64, DType)],
+    ) -> Result<Option<(String, Vec<i64>)>, String> {
+        let wanted = self.externals.operators.get(op.name).map(|f| f.kernel_layout.clone()).unwrap_or_default();
+        let given = op.attrs().text("kernel_layout");
+        if wanted.is_empty() || wanted == given {
+            return Ok(None);
+        }
+        let places: Option<Vec<usize>> = wanted.chars().map(|letter| given.find(letter)).collect();
+        let axes = places.filter(|axes| axes.len() == given.len() && !given.is_empty());
+        let axes = axes.ok_or_else(|| format!("{}: expected a permutation of {given:?}, found {wanted}", op.name))?;
+        let (Place::Constant(index), offset, dtype) = inputs[1] else {
+            return Err(format!("{}: expected a constant weight, whose layout can be changed to {wanted}", op.name));
+        };
+        let view = View { offset, ..View::dense(self.ir.shape(op.inputs[1])) }.permute(&axes);
+        let (size, bytes) = (dtype.size(), self.ir.constants[index].bytes());
+        let mut data = Vec::with_capacity(bytes.len());
+        for number in 0..count(&view.shape) {
+            let (mut rest, mut at) = (number, view.offset);
+            for d in (0..view.shape.len()).rev() {
+                at += rest % view.shape[d] * view.strides[d];
+                rest /= view.shape[d];
+            }
+            let at = usize::try_from(at).map_err(|_| "a weight is out of range")? * size;
+            data.extend_from_slice(bytes.get(at..at + size).ok_or("a weight is out of range")?);
+        }
+        let array = self.constant_array(ConstantArray { dtype, bytes: data, comment: format!("{wanted} {:?}", view.shape) });
+        inputs[1] = (Place::Packed(array), 0, dtype);
+        Ok(Some((wanted, view.shape)))
+    }
+
+    /// Formats the call of an operator's function.
+    fn call_of(&self, op: &Op<'_>, inputs: &[String], outputs: &[String], kernel: Option<&(String, Vec<i64>)>) -> String {
+        let mut text = String::new();
+        let w = &mut text;
+        let shape_of = |i: usize, value: Val| match kernel {
+            Some((_, shape)) if i == 1 && op.inputs.get(1) == Some(&value) => shape.clone(),
+            _ => self.ir.shape(value).to_vec(),
+        };
+        let mut declare = |kind: &str, values: &[Val]| {
+            for (i, &value) in values.iter().enumerate() {
+                let shape = if kind == "input" { shape_of(i, value) } else { self.ir.shape(value).to_vec() };
+                let dims: Vec<String> = shape.iter().map(i64::to_string).collect();
+                let dims = if dims.is_empty() { "1".to_owned() } else { dims.join(", ") };
+                let _ = writeln!(w, "    static const int32_t {kind}_shape{i}[] = {{{dims}}};");
+            }
+        };
+        declare("input", &op.inputs);
+        declare("output", &op.outputs);
+        let mut attributes = Vec::new();
+        for attr in &op.node.attrs {
+            let key = attr.key.as_str();
+            let row = match &attr.value {
+                AttrValue::Int(v) => (Some(vec![*v]), *v as f64, String::new()),
+                AttrValue::Bool(v) => (Some(vec![i64::from(*v)]), f64::from(u8::from(*v)), String::new()),
+                AttrValue::Float(v) => (None, *v, String::new()),
+                AttrValue::Str(v) => (None, 0.0, v.to_string()),
+                list => match list.as_ints() {
+                    Some(ints) => (Some(ints), 0.0, String::new()),
+                    None => continue,
+                },
+            };
+            let (ints, real, words) = row;
+            let words = match kernel {
+                Some((layout, _)) if key == "kernel_layout" => layout.clone(),
+                _ => words,
+            };
+            let ints = ints.unwrap_or_default();
+            let pointer = if ints.is_empty() {
+                "0".to_owned()
+            } else {
+                let list: Vec<String> = ints.iter().map(|v| crate::elementwise::int_literal(DType::I64, i128::from(*v))).collect();
+                let _ = writeln!(w, "    static const int64_t attribute_{key}[] = {{{}}};", list.join(", "));
+                format!("attribute_{key}")
+            };
+            let real = crate::elementwise::literal(DType::F64, real);
+            attributes.push(format!("{{\"{key}\", {}, {pointer}, {real}, \"{}\"}}", ints.len(), quote(&words)));
+        }
+        let count = attributes.len();
+        if count > 0 {
+            let _ = writeln!(w, "    static const byoc_attribute attributes[] = {{\n        {},\n    }};", attributes.join(",\n        "));
+        }
+        let _ = writeln!(w, "    byoc_input inputs[{}];\n    byoc_output outputs[{}];\n    byoc_call call;", inputs.len(), outputs.len());
+        for (kind, pointers, values) in [("input", inputs, &op.inputs), ("output", outputs, &op.outputs)] {
+            for (i, (pointer, &value)) in pointers.iter().zip(values).enumerate() {
+                let _ = writeln!(
+                    w,
+                    "    {kind}s[{i}].data = {pointer};\n    {kind}s[{i}].type = \"{}\";\n    {kind}s[{i}].rank = {};\n    \
+                     {kind}s[{i}].shape = {kind}_shape{i};",
+                    self.ir.val(value).dtype,
+                    self.ir.shape(value).len()
+                );
+            }
+        }
+        let sources: Vec<&str> = op.node.sources.iter().map(|s| s.as_str()).collect();
+        let _ = writeln!(w, "    call.operator_name = \"{}\";\n    call.node = \"{}\";", op.name, quote(&sources.join(", ")));
+        let _ = writeln!(w, "    call.inputs = inputs;\n    call.input_count = {};", inputs.len());
+        let _ = writeln!(w, "    call.outputs = outputs;\n    call.output_count = {};", outputs.len());
+        let _ = writeln!(w, "    call.attributes = {};\n    call.attribute_count = {count};", if count > 0 { "attributes" } else { "0" });
+        let function = self.externals.operators.get(op.name).map_or("", |f| f.name.as_str());
+        let _ = writeln!(w, "    {function}(&call);");
+        text
+    }
+}
+
+/// Replaces what a C string must not contain.
+fn quote(text: &str) -> String {
+    text.chars().map(|c| if c == '"' || c == '\\' || c == '?' || !c.is_ascii() || c.is_control() { '_' } else { c }).collect()
+}
+
+/// Returns the reason why a user's function cannot compute an operator of these types; `None` if it can.
+pub fn unsupported(ir: &byoc_plugin_support::region::RegionIr<'_>, op: &Op<'_>) -> Option<String> {
+    let bad = op.inputs.iter().chain(&op.outputs).map(|&v| ir.val(v).dtype).find(|dtype| c_type(*dtype).is_none())?;
+    Some(format!("unsupported element type {bad}"))
+}
