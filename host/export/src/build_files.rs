@@ -12,9 +12,11 @@ pub fn makefile(e: &Exported<'_>, sources: &[String]) -> String {
          CFLAGS ?= -O2\n\
          SIZE ?= size\n\
          override CFLAGS += -std=c99\n\
+         # Objects and libraries of functions from outside, such as my_conv2d.o.\n\
+         EXTRA ?=\n\
          OBJECTS = {}\n\n\
-         check_model: main.o $(OBJECTS)\n\
-         \t$(CC) $(CFLAGS) $(LDFLAGS) -o $@ main.o $(OBJECTS) -lm\n\n\
+         check_model: main.o $(OBJECTS) $(EXTRA)\n\
+         \t$(CC) $(CFLAGS) $(LDFLAGS) -o $@ main.o $(OBJECTS) $(EXTRA) -lm\n\n\
          %.o: %.c {prefix}.h {prefix}_layers.h {prefix}_recorded.h\n\
          \t$(CC) $(CFLAGS) -c -o $@ $<\n\n\
          check: check_model\n\
@@ -41,7 +43,9 @@ pub fn cmake(e: &Exported<'_>, sources: &[String]) -> String {
          if(NOT CMAKE_BUILD_TYPE)\n  set(CMAKE_BUILD_TYPE Release)\nendif()\n\
          add_library({prefix} STATIC {})\n\
          target_include_directories({prefix} PUBLIC ${{CMAKE_CURRENT_SOURCE_DIR}})\n\
-         target_link_libraries({prefix} PUBLIC m)\n\
+         # Objects and libraries of functions from outside.\n\
+         set(EXTRA \"\" CACHE STRING \"further objects and libraries\")\n\
+         target_link_libraries({prefix} PUBLIC ${{EXTRA}} m)\n\
          add_executable(check_model main.c)\n\
          target_link_libraries(check_model {prefix})\n\
          enable_testing()\n\

@@ -90,7 +90,7 @@ fn layers_header(e: &Exported<'_>) -> String {
         let _ = writeln!(w, "#include \"{header}\"");
     }
     for region in &e.regions {
-        let _ = writeln!(w, "void {}(const void *const *in, void *const *out, void *work); /* {} */", region.symbol, clean(&region.backend));
+        let _ = writeln!(w, "void {}(const void *const *in, void *const *out, const void *const *constants, void *work); /* {} */", region.symbol, clean(&region.backend));
     }
     for array in &e.program.arrays {
         let ty = c_type(array.array.dtype).unwrap_or("uint8_t");

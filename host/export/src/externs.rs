@@ -4,7 +4,10 @@ use crate::names::is_identifier;
 use crate::project::not_exportable;
 use byoc::build::Compiled;
 use byoc::error::Failure;
-use byoc_emit_c::external::{Externals, Function};
+use byoc::plugin::bridge::dtype_to_api;
+use byoc_emit_c::external::{Externals, Function, Region};
+use byoc_emit_c::lowering::ConstantArray;
+use byoc_emit_c::program::Array;
 use std::str::FromStr;
 
 /// Name of the header with the types of calls.
@@ -50,22 +53,24 @@ pub struct RegionCode {
     pub backend: String,
     /// C file.
     pub source: String,
-    /// Size in bytes of the workspace.
-    pub workspace: i64,
+    /// Workspace and constants of the function.
+    pub call: Region,
+    /// Constants that the function reads.
+    pub arrays: Vec<Array>,
 }
 
 /// Returns the regions of a model as C.
 ///
 /// # Errors
 /// E0519 if a backend has no C program of its region.
-pub fn regions(compiled: &Compiled) -> Result<Vec<RegionCode>, Failure> {
+pub fn regions(compiled: &Compiled, prefix: &str) -> Result<Vec<RegionCode>, Failure> {
     let mut found = Vec::new();
     for (declared, region) in compiled.program.regions.iter().zip(&compiled.regions) {
         let refuse = |reason: &str| {
             let (symbol, backend) = (&declared.symbol, &declared.backend);
             let message = format!("{backend} {reason} region {symbol}");
             Failure::from(not_exportable(message).help(format!(
-                "export without {backend}: its operators become plain C; a backend takes part with the option \"program\" of compile"
+                "export without {backend}: its operators become plain C; docs/export.md says how a backend takes part"
             )))
         };
         let Some(region) = region else { return Err(refuse("did not compile")) };
@@ -74,12 +79,23 @@ pub fn regions(compiled: &Compiled) -> Result<Vec<RegionCode>, Failure> {
         let (Some(workspace), Some(source)) = (workspace, &region.source) else {
             return Err(refuse("has no C program of"));
         };
-        found.push(RegionCode {
-            symbol: region.symbol.clone(),
-            backend: region.backend.clone(),
-            source: source.text.clone(),
-            workspace,
-        });
+        let mut call = Region { workspace, constants: Vec::new() };
+        let mut arrays = Vec::new();
+        for (i, &number) in region.constants.iter().enumerate() {
+            let tensor = compiled.constants.get(number as usize);
+            let read = source.text.contains(&format!("constants[{i}]"));
+            let Some(tensor) = tensor.filter(|_| read) else {
+                call.constants.push(None);
+                continue;
+            };
+            let name = format!("{prefix}_c{number}");
+            let (dtype, bytes) = (dtype_to_api(tensor.dtype()), tensor.bytes().to_vec());
+            let comment = format!("{:?}, of {}", tensor.shape(), region.symbol);
+            call.constants.push(Some(name.clone()));
+            arrays.push(Array { name, array: ConstantArray { dtype, bytes, comment } });
+        }
+        let (symbol, backend) = (region.symbol.clone(), region.backend.clone());
+        found.push(RegionCode { symbol, backend, source: source.text.clone(), call, arrays });
     }
     Ok(found)
 }
@@ -89,7 +105,7 @@ pub fn externals(externs: &[Extern], regions: &[RegionCode]) -> Externals {
     let function = |e: &Extern| Function { name: e.function.clone(), kernel_layout: e.kernel_layout.clone() };
     Externals {
         operators: externs.iter().map(|e| (e.operator.clone(), function(e))).collect(),
-        regions: regions.iter().map(|region| (region.symbol.clone(), region.workspace)).collect(),
+        regions: regions.iter().map(|region| (region.symbol.clone(), region.call.clone())).collect(),
     }
 }
 

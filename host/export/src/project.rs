@@ -101,10 +101,15 @@ pub fn project(built: &BuildOutput, options: &Options, recorded: &Recorded) -> R
     let graph = graph_with_regions(module, "main", main, REGION, &mut table).map_err(|reason| {
         not_exportable(reason.message.clone()).note("a C program is a graph without branches and loops")
     })?;
-    let regions = externs::regions(&built.compiled)?;
+    let regions = externs::regions(&built.compiled, &options.prefix)?;
     let externals = externs::externals(&options.externs, &regions);
-    let program = program(&graph, &table.handles, &options.prefix, options.machine, &externals)
+    let mut program = program(&graph, &table.handles, &options.prefix, options.machine, &externals)
         .map_err(|refused| refusal(&refused))?;
+    for array in regions.iter().flat_map(|region| &region.arrays) {
+        if program.arrays.iter().all(|known| known.name != array.name) {
+            program.arrays.push(array.clone());
+        }
+    }
     let ports = |names: Vec<String>, tensors: &[byoc_emit_c::program::Tensor]| -> Vec<Port> {
         let ids = identifiers(names.iter().map(String::as_str));
         let ports = names.into_iter().zip(ids).zip(tensors);

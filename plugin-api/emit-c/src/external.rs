@@ -29,9 +29,21 @@ pub struct Function {
 pub struct Externals {
     /// Function of each operator, by Relay name.
     pub operators: BTreeMap<String, Function>,
-    /// Size in bytes of the workspace of each region, by symbol.
-    pub regions: BTreeMap<String, i64>,
+    /// Regions, by symbol.
+    pub regions: BTreeMap<String, Region>,
 }
+
+/// Region of a backend: `void SYMBOL(const void *const *in, void *const *out, const void *const *constants, void *work)`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Region {
+    /// Size in bytes of the workspace, which is aligned to 64 bytes.
+    pub workspace: i64,
+    /// Names of the arrays with the constants; `None` for a constant that the region does not read.
+    pub constants: Vec<Option<String>>,
+}
+
+/// Alignment in bytes of the workspace of a region.
+const WORKSPACE_ALIGN: i64 = 64;
 
 impl Externals {
     /// Returns true if an operator is a call of a function from outside.
@@ -86,14 +98,20 @@ impl Lowering<'_, '_> {
         };
         if op.name == REGION {
             let symbol = op.attrs().text("symbol");
-            let bytes = self.externals.regions.get(symbol).copied().ok_or("a region without source")?;
-            let workspace = if bytes == 0 {
+            let externals = self.externals;
+            let region = externals.regions.get(symbol).ok_or("a region without source")?;
+            let workspace = if region.workspace == 0 {
                 "0".to_owned()
             } else {
-                let buffer = self.buffer(bytes, DType::I8, format!("workspace of {symbol}"));
+                let buffer =
+                    self.buffer(region.workspace + WORKSPACE_ALIGN - 1, DType::I8, format!("workspace of {symbol}"));
                 phase.touch(Place::Work(buffer));
-                format!("args->work + {}_at_w{buffer}", self.symbol)
+                let at = format!("(uintptr_t)(args->work + {}_at_w{buffer})", self.symbol);
+                format!("(void *)(({at} + {0}u) & ~(uintptr_t){0}u)", WORKSPACE_ALIGN - 1)
             };
+            let constants: Vec<&str> = region.constants.iter().map(|c| c.as_deref().unwrap_or("0")).collect();
+            let table = if constants.is_empty() { "0".to_owned() } else { constants.join(", ") };
+            let _ = writeln!(code, "    static const void *const constants[] = {{{table}}};");
             let w = &mut code;
             let _ = writeln!(w, "    const void *inputs[{}];\n    void *outputs[{}];", inputs.len().max(1), outputs.len());
             if inputs.is_empty() {
@@ -105,7 +123,7 @@ impl Lowering<'_, '_> {
             for (i, output) in outputs.iter().enumerate() {
                 let _ = writeln!(w, "    outputs[{i}] = {};", at(output));
             }
-            let _ = writeln!(w, "    {symbol}(inputs, outputs, {workspace});");
+            let _ = writeln!(w, "    {symbol}(inputs, outputs, constants, {workspace});");
         } else {
             let inputs: Vec<String> = inputs.iter().map(at).collect();
             let outputs: Vec<String> = outputs.iter().map(at).collect();

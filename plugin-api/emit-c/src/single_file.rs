@@ -1,4 +1,4 @@
-//! A region as one C file that stands alone: `void SYMBOL(const void *const *in, void *const *out, void *work)`.
+//! A region as one C file that stands alone, with the function of [`crate::external::Region`].
 
 use crate::elementwise::{c_type, int_literal, literal};
 use crate::external::Externals;
@@ -47,9 +47,9 @@ fn text(program: &Program, symbol: &str) -> String {
         w.push_str("static ");
         w.push_str(&step.code);
     }
-    let _ = writeln!(w, "void {symbol}(const void *const *in, void *const *out, void *work);\n");
-    let _ = writeln!(w, "void {symbol}(const void *const *in, void *const *out, void *work) {{");
-    let _ = writeln!(w, "    {symbol}_args args;\n    args.in = in;\n    args.out = out;\n    args.work = work;");
+    let head = format!("void {symbol}(const void *const *in, void *const *out, const void *const *constants, void *work)");
+    let _ = writeln!(w, "{head};\n\n{head} {{");
+    let _ = writeln!(w, "    {symbol}_args args;\n    (void)constants;\n    args.in = in;\n    args.out = out;\n    args.work = work;");
     for step in &program.steps {
         w.push_str(&step.call);
     }

@@ -43,6 +43,8 @@ impl Codegen for NucFpga {
         let calls = list.commands.len();
         compiled.notes.push(format!("{calls} device calls, {macs} multiply-accumulate operations").into());
         compiled.metadata.push(Attr::new("device_calls", calls as i64));
+        // The source is a C program of the region, which an exported model can contain.
+        compiled.metadata.push(Attr::new("program_workspace", list.workspace as i64));
         Ok(compiled.with_source("c", source::source(&list)))
     }
 }
