@@ -1,5 +1,5 @@
 //! Development tasks: `cargo xtask demo`, `fetch-onednn`, `test`, `bless`, `bench`, `bench peers`, `docs`, `fuzz`,
-//! `sanitize`, `onnx-suite`, `onnx-fuzz`, `exports`, `vta`, `package`.
+//! `sanitize`, `onnx-suite`, `onnx-fuzz`, `export`, `exports`, `vta`, `package`.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "the output of a command-line tool")]
 
@@ -42,6 +42,8 @@ usage: cargo xtask <task>
   exports [--backend NAME,...] [NAME..]
                           exports of known architectures by PyTorch, which is fetched, at several sizes on the host and
                           these backends, compared with ONNX Runtime
+  export                  every model as a C program: with gcc under sanitizers, with clang, and on the processors for
+                          which there are a compiler and an emulator
   vta                     the streams of ResNet-18 at full size for vta, in minutes: figures, schedules, removed tokens
   package [--verify]      every crate packed as for a registry, in seconds; with --verify, the boundary and its helpers
                           are built from what was packed
@@ -66,6 +68,7 @@ fn main() -> ExitCode {
         ["onnx-suite", rest @ ..] => onnx_suite::run(rest),
         ["onnx-fuzz", rest @ ..] => onnx_fuzz::run(rest),
         ["exports", rest @ ..] => exports::run(rest),
+        ["export"] => test::export(),
         ["vta"] => test::vta(),
         ["package"] => package::run(),
         ["package", "--verify"] => package::verify(),

@@ -52,6 +52,12 @@ pub fn bench(args: &[&str]) -> Result<(), String> {
     process::run(&mut bench)
 }
 
+/// Runs `cargo xtask export`: every model as a C program.
+pub fn export() -> Result<(), String> {
+    let programs = ["test", "--package", "byoc-cli", "--test", "end_to_end", "export::"];
+    process::run(&mut cargo(&[&programs[..], &["--", "--include-ignored", "--nocapture"]].concat()))
+}
+
 /// Runs `cargo xtask vta`: the tests of vta that need minutes.
 pub fn vta() -> Result<(), String> {
     const END: [&str; 3] = ["--", "--ignored", "--nocapture"];

@@ -8,6 +8,7 @@ mod digits;
 mod drop_in;
 mod embed;
 mod explain;
+mod export;
 mod from_tvm;
 mod inputs;
 mod lecture;

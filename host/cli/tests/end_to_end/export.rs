@@ -1,0 +1,267 @@
+//! `byoc export`: models as C programs, compiled with warnings as errors, run under sanitizers, compared with recorded
+//! outputs, with the floor of their memory, and on other processors.
+
+use crate::{byoc, data, data_text, isolated_command, models};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use tempfile::TempDir;
+
+/// Flags that every exported file compiles with.
+const STRICT: &[&str] = &["-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-Wconversion"];
+
+const SANITIZE: &[&str] = &["-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
+
+/// Exported project in a folder of its own.
+struct Exported {
+    _folder: TempDir,
+    dir: PathBuf,
+    metadata: Value,
+}
+
+/// Exports a model.
+fn export(model: &str, extra: &[&str]) -> Exported {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().join("c");
+    let text = dir.display().to_string();
+    byoc(["export", model, "--c", &text].iter().chain(extra)).ok();
+    let metadata = serde_json::from_slice(&std::fs::read(dir.join("model.json")).unwrap()).unwrap();
+    Exported { _folder: folder, dir, metadata }
+}
+
+fn digits(extra: &[&str]) -> Exported {
+    export(&data_text("digits/digits.onnx"), &[&["--dim", "batch=1"], extra].concat())
+}
+
+/// Quantizes digits to int8; returns the folder and the model in it.
+fn quantized_digits(extra: &[&str]) -> (TempDir, String) {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("int8.relay").display().to_string();
+    let (model, calibration) = (data_text("digits/digits.onnx"), data_text("digits/calibration.npz"));
+    let args = ["quantize", &model, "--dim", "batch=1", "--calibrate", &calibration, "-o", &file];
+    byoc(args.iter().chain(extra)).ok();
+    (folder, file)
+}
+
+/// Returns true if a program can be started.
+fn exists(program: &str) -> bool {
+    Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success())
+}
+
+/// Runs a command and returns its standard output, which must come with exit code 0.
+#[track_caller]
+fn output(command: &mut Command) -> String {
+    let output = command.output().unwrap_or_else(|e| panic!("{command:?}: {e}"));
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{command:?}: {}\n{out}\n{err}", output.status);
+    out.into_owned()
+}
+
+impl Exported {
+    fn sources(&self) -> Vec<String> {
+        let files = self.metadata["files"].as_array().unwrap();
+        files.iter().filter_map(Value::as_str).filter(|file| file.ends_with(".c")).map(str::to_owned).collect()
+    }
+
+    /// Compiles the project, with the files `extra`, to a program.
+    #[track_caller]
+    fn compile(&self, compiler: &str, flags: &[&str], extra: &[&str]) -> PathBuf {
+        let program = self.dir.join(format!("{compiler}.out"));
+        let mut command = Command::new(compiler);
+        command.current_dir(&self.dir).args(STRICT).args(flags).args(self.sources()).args(extra);
+        output(command.arg("-o").arg(&program).arg("-lm"));
+        program
+    }
+
+    /// Compiles and runs the checking program, which fails if an output differs from the recorded one.
+    #[track_caller]
+    fn check(&self, compiler: &str, flags: &[&str], extra: &[&str]) -> String {
+        output(&mut isolated_command(self.compile(compiler, flags, extra)))
+    }
+
+    fn arena(&self) -> u64 {
+        self.metadata["arena_bytes"].as_u64().unwrap()
+    }
+}
+
+/// Checks that the arena is at most 1.1 times the floor that a script computes from the shapes alone.
+fn check_floor(model: &str, extra: &[&str], exported: &Exported) {
+    if !exists("python3") {
+        eprintln!("skipped: the floor of the memory of {model}: no python3");
+        return;
+    }
+    let graph = byoc(["compile", model, "--emit", "graph-json"].iter().chain(extra)).ok().out;
+    let file = exported.dir.join("graph.json");
+    std::fs::write(&file, graph).unwrap();
+    let arena = exported.arena().to_string();
+    eprint!("{model}: {}", output(Command::new("python3").arg(data("export/ram_floor.py")).arg(file).arg(arena)));
+}
+
+#[test]
+fn digits_run_under_sanitizers() {
+    let project = digits(&[]);
+    let out = project.check("cc", SANITIZE, &[]);
+    assert!(out.contains("logits: max relative error") && out.contains("pass"), "{out}");
+    check_floor(&data_text("digits/digits.onnx"), &["--dim", "batch=1"], &project);
+    assert_eq!(project.metadata["inputs"][0]["name"], "image");
+    assert_eq!(project.metadata["multiply_adds"], 460_416);
+}
+
+#[test]
+fn quantized_digits_have_the_bits_of_the_host() {
+    for scheme in [&[][..], &["--scheme", "asymmetric,uint8"]] {
+        let (_folder, model) = quantized_digits(scheme);
+        let out = export(&model, &[]).check("cc", SANITIZE, &[]);
+        assert!(out.contains("max relative error 0.00e+00: pass"), "{scheme:?}: {out}");
+    }
+}
+
+#[test]
+fn small_models_match_their_recorded_outputs() {
+    for name in ["gru", "unet_small", "swin_small", "mobilenet_v3_small"] {
+        let model = data_text(&format!("models/{name}"));
+        let project = export(&model, &[]);
+        project.check("cc", &["-O1"], &[]);
+        check_floor(&model, &[], &project);
+    }
+}
+
+#[test]
+fn a_wrong_result_fails() {
+    let project = digits(&[]);
+    let file = project.dir.join("model_recorded.h");
+    let text = std::fs::read_to_string(&file).unwrap();
+    let (head, tail) = text.split_once("out_logits[10] = {\n").unwrap();
+    let (first, rest) = tail.split_once(',').unwrap();
+    let value: f32 = first.trim().trim_end_matches('f').parse().unwrap();
+    std::fs::write(&file, format!("{head}out_logits[10] = {{\n    {:?}f,{rest}", value + 1.0)).unwrap();
+    let run = isolated_command(project.compile("cc", &[], &[])).output().unwrap();
+    assert_eq!(run.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&run.stdout).contains("FAIL"));
+}
+
+#[test]
+fn exports_are_reproducible_and_replace_earlier_ones() {
+    let (first, second) = (digits(&[]), digits(&[]));
+    let read = |project: &Exported, file: &str| std::fs::read(project.dir.join(file)).unwrap();
+    let files = first.metadata["files"].as_array().unwrap();
+    for file in files.iter().filter_map(Value::as_str) {
+        assert!(read(&first, file) == read(&second, file), "{file} differs");
+    }
+    // An export with another prefix replaces the files of the first one.
+    let (model, dir) = (data_text("digits/digits.onnx"), first.dir.display().to_string());
+    byoc(["export", &model, "--dim", "batch=1", "--c", &dir, "--prefix", "net"]).ok();
+    assert!(first.dir.join("net.h").exists() && !first.dir.join("model.h").exists());
+    // A directory with anything else is left alone.
+    let other = tempfile::tempdir().unwrap();
+    std::fs::write(other.path().join("thesis.txt"), "mine").unwrap();
+    let dir = other.path().display().to_string();
+    byoc(["export", &model, "--dim", "batch=1", "--c", &dir]).fails_with("E0513").stderr_contains(&["other files"]);
+    assert_eq!(std::fs::read_dir(other.path()).unwrap().count(), 1);
+}
+
+#[test]
+fn two_prefixes_link_into_one_program() {
+    let (one, two) = (digits(&["--prefix", "first"]), digits(&["--prefix", "second"]));
+    let main = "#include \"first.h\"\n#include \"second.h\"\n#include <string.h>\n\
+        static first a, b;\nstatic second c;\n\
+        int main(void) {\n    static float x[64], y[3][10];\n    x[5] = 1.0f;\n    first_inputs in;\n    in.image = x;\n    \
+        first_outputs out0, out1;\n    out0.logits = y[0];\n    out1.logits = y[1];\n    second_inputs in2;\n    \
+        in2.image = x;\n    second_outputs out2;\n    out2.logits = y[2];\n    \
+        if (first_init(&a) || first_init(&b) || second_init(&c))\n        return 2;\n    \
+        if (first_run(&a, &in, &out0) || first_run(&b, &in, &out1) || second_run(&c, &in2, &out2))\n        return 3;\n    \
+        out0.logits = 0;\n    if (first_run(&a, &in, &out0) != -1)\n        return 4;\n    \
+        return memcmp(y[0], y[1], sizeof y[0]) != 0 || memcmp(y[0], y[2], sizeof y[0]) != 0;\n}\n";
+    std::fs::write(one.dir.join("main.c"), main).unwrap();
+    let others: Vec<String> = two.sources().into_iter().filter(|file| file != "main.c").collect();
+    let others: Vec<String> = others.iter().map(|file| two.dir.join(file).display().to_string()).collect();
+    let include = format!("-I{}", two.dir.display());
+    let mut extra: Vec<&str> = others.iter().map(String::as_str).collect();
+    extra.push(&include);
+    one.check("cc", SANITIZE, &extra);
+}
+
+#[test]
+fn open_dimensions_and_unknown_operators_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().join("c").display().to_string();
+    let model = data_text("digits/digits.onnx");
+    byoc(["export", &model, "--c", &dir]).fails_with("E0504").stderr_contains(&["--dim batch=N"]);
+    byoc(["export", &model, "--dim", "batch=?", "--c", &dir]).fails_with("E0504").stderr_contains(&["--dim batch=N"]);
+    let file = folder.path().join("m.relay");
+    std::fs::write(&file, "#[version = \"0.0.5\"]\ndef @main(%x: Tensor[(4, 5), float32]) {\n  argsort(%x)\n}\n").unwrap();
+    let file = file.display().to_string();
+    byoc(["export", &file, "--c", &dir]).fails_with("E0519").stderr_contains(&["argsort"]);
+    byoc(["export", &model, "--dim", "batch=1", "--c", &dir, "--prefix", "3d"]).fails_with("E0519");
+    byoc(["export", &model, "--dim", "batch=1", "--c", &dir, "--target", "z80"])
+        .fails_with("E0519")
+        .stderr_contains(&["generic", "z80"]);
+    for wrong in ["nn.conv2d", "nn.conv3=f(h.h)", "reshape=f(h.h)", "nn.relu:OIHW=f(h.h)", "nn.conv2d:AB=f(h.h)"] {
+        let extern_model = if wrong.starts_with("reshape") { data_text("models/gpt2_small") } else { model.clone() };
+        let dims: &[&str] = if wrong.starts_with("reshape") { &[] } else { &["--dim", "batch=1"] };
+        let args = ["export", &extern_model, "--c", &dir, "--extern", wrong];
+        byoc(args.iter().chain(dims)).fails_with("E0519");
+    }
+    assert!(!Path::new(&dir).exists(), "nothing is written");
+}
+
+#[test]
+fn operators_become_functions_of_the_user() {
+    let project = digits(&["--extern", "nn.conv2d:OHWI=my_conv2d(my_conv2d.h)"]);
+    for file in ["my_conv2d.h", "my_conv2d.c"] {
+        std::fs::copy(data(&format!("export/{file}")), project.dir.join(file)).unwrap();
+    }
+    let out = project.check("cc", SANITIZE, &["my_conv2d.c"]);
+    let calls: Vec<&str> = out.lines().filter(|line| line.starts_with("Calling")).collect();
+    assert_eq!(calls, ["/0/Conv", "/3/Conv", "/6/Conv"].map(|node| format!("Calling my_conv2d for {node}")));
+}
+
+/// Checks that the exported C has the outputs of the recorded data on a compiler, with every warning an error.
+fn all_models(compiler: &str, flags: &[&str]) {
+    for model in models() {
+        let text = model.display().to_string();
+        let project = export(&text, &[]);
+        eprint!("{text}\n{}", project.check(compiler, flags, &[]));
+    }
+}
+
+#[test]
+#[ignore = "minutes of computation: cargo xtask export"]
+fn all_models_with_gcc_under_sanitizers() {
+    for model in models() {
+        let text = model.display().to_string();
+        let project = export(&text, &[]);
+        eprint!("{text}\n{}", project.check("gcc", SANITIZE, &[]));
+        check_floor(&text, &[], &project);
+    }
+}
+
+#[test]
+#[ignore = "minutes of computation: cargo xtask export"]
+fn all_models_with_clang() {
+    match exists("clang") {
+        true => all_models("clang", &["-O2"]),
+        false => eprintln!("skipped: no clang"),
+    }
+}
+
+#[test]
+#[ignore = "minutes of computation: cargo xtask export"]
+fn all_models_on_aarch64() {
+    if !exists("aarch64-linux-gnu-gcc") || !exists("qemu-aarch64") {
+        eprintln!("skipped: needs aarch64-linux-gnu-gcc and qemu-aarch64");
+        return;
+    }
+    for model in models() {
+        let text = model.display().to_string();
+        let program = export(&text, &[]).compile_for_aarch64();
+        eprint!("{text}\n{}", output(Command::new("qemu-aarch64").arg(program.1)));
+    }
+}
+
+impl Exported {
+    fn compile_for_aarch64(self) -> (Exported, PathBuf) {
+        let program = self.compile("aarch64-linux-gnu-gcc", &["-O2", "-static"], &[]);
+        (self, program)
+    }
+}

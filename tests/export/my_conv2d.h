@@ -1,0 +1,2 @@
+#include "byoc_extern.h"
+void my_conv2d(const byoc_call *call);
