@@ -1,6 +1,6 @@
 //! Build files of a project.
 
-use crate::project::Exported;
+use crate::exported::Exported;
 
 /// Returns the Makefile; `sources` are the C files of the model.
 pub fn makefile(e: &Exported<'_>, sources: &[String]) -> String {

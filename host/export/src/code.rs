@@ -1,7 +1,7 @@
 //! C code of a project around the functions of the program: interface, constants, and the checking program.
 
-use crate::project::{Exported, Port, Recorded};
-use byoc_emit_c::elementwise::c_type;
+use crate::exported::{Exported, Port, Recorded};
+use byoc_emit_c::literals::c_type;
 use byoc_emit_c::program::Step;
 use byoc_emit_c::single_file::{definition, offsets};
 use byoc_plugin_api::DType;
@@ -84,18 +84,25 @@ fn layers_header(e: &Exported<'_>) -> String {
     let _ = writeln!(w, "#ifndef {capital}_LAYERS_H\n#define {capital}_LAYERS_H\n");
     let _ = writeln!(w, "#include <math.h>\n#include <stdint.h>\n#include <string.h>\n");
     let _ = writeln!(w, "/* Memory of a run. */\ntypedef struct {{");
-    let _ = writeln!(w, "    const void *const *in;\n    void *const *out;\n    unsigned char *work;\n}} {prefix}_args;\n");
+    let _ =
+        writeln!(w, "    const void *const *in;\n    void *const *out;\n    unsigned char *work;\n}} {prefix}_args;\n");
     let _ = writeln!(w, "{}", offsets(&e.program));
     for header in &e.includes {
         let _ = writeln!(w, "#include \"{header}\"");
     }
     for region in &e.regions {
-        let _ = writeln!(w, "void {}(const void *const *in, void *const *out, const void *const *constants, void *work); /* {} */", region.symbol, clean(&region.backend));
+        let _ = writeln!(
+            w,
+            "void {}(const void *const *in, void *const *out, const void *const *constants, void *work); /* {} */",
+            region.symbol,
+            clean(&region.backend)
+        );
     }
     for array in &e.program.arrays {
         let ty = c_type(array.array.dtype).unwrap_or("uint8_t");
         let count = array.array.bytes.len() / array.array.dtype.size().max(1);
-        let _ = writeln!(w, "extern const {ty} {}[{}]; /* {} */", array.name, count.max(1), clean(&array.array.comment));
+        let _ =
+            writeln!(w, "extern const {ty} {}[{}]; /* {} */", array.name, count.max(1), clean(&array.array.comment));
     }
     let _ = writeln!(w);
     for step in &e.program.steps {
@@ -124,8 +131,12 @@ fn runner(e: &Exported<'_>) -> String {
     let mut text = heading(e, "the run, step by step");
     let w = &mut text;
     let _ = writeln!(w, "#include \"{prefix}.h\"\n#include \"{prefix}_layers.h\"\n");
-    let _ = writeln!(w, "int {prefix}_init({prefix} *self) {{\n    self->arena.align_integer = 0;\n    return 0;\n}}\n");
-    let _ = writeln!(w, "int {prefix}_run({prefix} *self, const {prefix}_inputs *inputs, const {prefix}_outputs *outputs) {{");
+    let _ =
+        writeln!(w, "int {prefix}_init({prefix} *self) {{\n    self->arena.align_integer = 0;\n    return 0;\n}}\n");
+    let _ = writeln!(
+        w,
+        "int {prefix}_run({prefix} *self, const {prefix}_inputs *inputs, const {prefix}_outputs *outputs) {{"
+    );
     let all = e.inputs.len().max(1);
     let _ = writeln!(w, "    const void *in[{all}] = {{0}};\n    void *out[{}] = {{0}};", e.outputs.len().max(1));
     let _ = writeln!(w, "    {prefix}_args args;");
@@ -191,10 +202,18 @@ fn comment(text: &mut String, lines: &[String], pad: &str) {
 pub fn recorded(e: &Exported<'_>, recorded: &Recorded) -> String {
     let mut text = heading(e, "recorded inputs and outputs");
     let capital = e.options.prefix.to_uppercase();
-    let _ = writeln!(text, "#ifndef {capital}_RECORDED_H\n#define {capital}_RECORDED_H\n\n#include <math.h>\n#include <stdint.h>\n");
+    let _ = writeln!(
+        text,
+        "#ifndef {capital}_RECORDED_H\n#define {capital}_RECORDED_H\n\n#include <math.h>\n#include <stdint.h>\n"
+    );
     for (kind, ports, values) in [("in", &e.inputs, &recorded.inputs), ("out", &e.outputs, &recorded.outputs)] {
         for (port, value) in ports.iter().zip(values) {
-            text.push_str(&definition("static const ", &format!("{kind}_{}", port.identifier), port.dtype, value.bytes()));
+            text.push_str(&definition(
+                "static const ",
+                &format!("{kind}_{}", port.identifier),
+                port.dtype,
+                value.bytes(),
+            ));
             text.push('\n');
         }
     }
@@ -208,7 +227,10 @@ pub fn main(e: &Exported<'_>) -> String {
     let capital = prefix.to_uppercase();
     let mut text = heading(e, "runs recorded inputs and checks the outputs");
     let w = &mut text;
-    let _ = writeln!(w, "#include \"{prefix}.h\"\n#include \"{prefix}_recorded.h\"\n#include <math.h>\n#include <stdio.h>\n");
+    let _ = writeln!(
+        w,
+        "#include \"{prefix}.h\"\n#include \"{prefix}_recorded.h\"\n#include <math.h>\n#include <stdio.h>\n"
+    );
     let _ = writeln!(w, "static {prefix} instance;");
     for port in &e.outputs {
         let ty = c_type(port.dtype).unwrap_or("uint8_t");

@@ -1,30 +1,17 @@
 //! Functions from outside: those of the user (`--extern`), and the regions of backends.
 
+use crate::exported::{Extern, RegionCode, not_exportable};
 use crate::names::is_identifier;
-use crate::project::not_exportable;
 use byoc::build::Compiled;
 use byoc::error::Failure;
 use byoc::plugin::bridge::dtype_to_api;
-use byoc_emit_c::external::{Externals, Function, Region};
+use byoc_emit_c::externals::{Externals, Function, Region};
 use byoc_emit_c::lowering::ConstantArray;
 use byoc_emit_c::program::Array;
 use std::str::FromStr;
 
 /// Name of the header with the types of calls.
 pub const EXTERN_HEADER: &str = "byoc_extern.h";
-
-/// Function of the user that computes an operator.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Extern {
-    /// Relay name of the operator.
-    pub operator: String,
-    /// Layout of constant weights; empty for that of the model.
-    pub kernel_layout: String,
-    /// Name of the function.
-    pub function: String,
-    /// Header that declares it.
-    pub header: String,
-}
 
 impl FromStr for Extern {
     type Err = String;
@@ -39,24 +26,10 @@ impl FromStr for Extern {
         if !named || header.contains(['"', '\n', '\\']) {
             return Err(expected());
         }
-        let [operator, kernel_layout, function, header] = [operator, kernel_layout, function, header].map(str::to_owned);
+        let [operator, kernel_layout, function, header] =
+            [operator, kernel_layout, function, header].map(str::to_owned);
         Ok(Extern { operator, kernel_layout, function, header })
     }
-}
-
-/// Region of a backend as C.
-#[derive(Clone, Debug)]
-pub struct RegionCode {
-    /// Function of the region.
-    pub symbol: String,
-    /// Name of the backend.
-    pub backend: String,
-    /// C file.
-    pub source: String,
-    /// Workspace and constants of the function.
-    pub call: Region,
-    /// Constants that the function reads.
-    pub arrays: Vec<Array>,
 }
 
 /// Returns the regions of a model as C.

@@ -6,6 +6,7 @@
 //!
 //! | module | contents |
 //! |---|---|
+//! | `exported` | options, interface, functions from outside, as data |
 //! | `names` | C identifiers from names of the model |
 //! | `externs` | functions of the user, and regions of backends |
 //! | `code` | interface, functions, constants, the checking program |
@@ -15,10 +16,11 @@
 
 mod build_files;
 mod code;
+mod exported;
 mod externs;
 mod names;
 mod project;
 mod report;
 
-pub use externs::Extern;
-pub use project::{Options, Port, Project, Recorded, project};
+pub use exported::{Extern, Options, Port, Recorded};
+pub use project::{Project, project};

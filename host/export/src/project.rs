@@ -1,76 +1,17 @@
 //! From a built model to the files of a C project.
 
+use crate::exported::{Exported, Options, Port, Recorded, not_exportable};
+use crate::externs::{self, EXTERN_HEADER};
 use crate::names::{identifiers, is_identifier};
-use crate::externs::{self, EXTERN_HEADER, Extern, RegionCode};
 use crate::{build_files, code, report};
 use byoc::build::BuildOutput;
 use byoc::error::Failure;
 use byoc::plugin::bridge::{ConstantTable, dtype_to_api, graph_with_regions};
-use byoc_emit_c::external::REGION;
-use byoc_emit_c::form::Machine;
-use byoc_emit_c::program::{Program, Unsupported, program};
+use byoc_emit_c::externals::REGION;
+use byoc_emit_c::program::{Unsupported, program};
 use byoc_ir::diag::{Diagnostic, codes};
 use byoc_ir::ir::Dim;
 use byoc_ir::tensor::Tensor;
-use byoc_plugin_api::DType;
-
-/// Options of an export.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// Prefix of all names and files.
-    pub prefix: String,
-    /// Name of the model, for comments.
-    pub title: String,
-    /// Processor that the code is generated for.
-    pub machine: Machine,
-    /// Functions of the user.
-    pub externs: Vec<Extern>,
-}
-
-/// Inputs of a run and the outputs that the program is checked against.
-#[derive(Clone, Debug, Default)]
-pub struct Recorded {
-    /// Values of the inputs.
-    pub inputs: Vec<Tensor>,
-    /// Expected values of the outputs.
-    pub outputs: Vec<Tensor>,
-}
-
-/// Input or output of the exported program.
-#[derive(Clone, Debug)]
-pub struct Port {
-    /// Name in the model.
-    pub name: String,
-    /// Name in C.
-    pub identifier: String,
-    /// Element type.
-    pub dtype: DType,
-    /// Dimensions.
-    pub shape: Vec<i64>,
-}
-
-impl Port {
-    /// Returns the number of elements.
-    pub fn count(&self) -> i64 {
-        self.shape.iter().product()
-    }
-
-    /// Returns the size in bytes.
-    pub fn bytes(&self) -> i64 {
-        self.count() * self.dtype.size() as i64
-    }
-}
-
-/// Exported model: the program, and the names of its interface.
-pub struct Exported<'a> {
-    pub options: &'a Options,
-    pub program: Program,
-    pub inputs: Vec<Port>,
-    pub outputs: Vec<Port>,
-    pub regions: Vec<RegionCode>,
-    /// Headers of functions from outside.
-    pub includes: Vec<String>,
-}
 
 /// Files of a C project.
 #[derive(Clone, Debug)]
@@ -113,9 +54,7 @@ pub fn project(built: &BuildOutput, options: &Options, recorded: &Recorded) -> R
     let ports = |names: Vec<String>, tensors: &[byoc_emit_c::program::Tensor]| -> Vec<Port> {
         let ids = identifiers(names.iter().map(String::as_str));
         let ports = names.into_iter().zip(ids).zip(tensors);
-        ports
-            .map(|((name, identifier), t)| Port { name, identifier, dtype: t.dtype, shape: t.shape.clone() })
-            .collect()
+        ports.map(|((name, identifier), t)| Port { name, identifier, dtype: t.dtype, shape: t.shape.clone() }).collect()
     };
     let names = |count: usize, known: &[byoc::frontend::PortInfo], kind: &str| -> Vec<String> {
         (0..count).map(|i| known.get(i).map_or_else(|| format!("{kind}_{i}"), |port| port.name.clone())).collect()
@@ -160,10 +99,6 @@ pub fn project(built: &BuildOutput, options: &Options, recorded: &Recorded) -> R
 
 /// Name of the file with the metadata of a project.
 pub const METADATA: &str = "model.json";
-
-pub(crate) fn not_exportable(reason: String) -> Diagnostic {
-    Diagnostic::error(codes::frontends::NOT_EXPORTABLE, format!("the model cannot be exported: {reason}"))
-}
 
 /// Checks that every dimension of the interface is known.
 fn check_dimensions(built: &BuildOutput) -> Result<(), Failure> {

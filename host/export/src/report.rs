@@ -1,6 +1,6 @@
 //! Report of a project: flash, RAM over time, operations and stack.
 
-use crate::project::{Exported, Port};
+use crate::exported::{Exported, Port};
 use serde_json::{Value, json};
 use std::fmt::Write;
 

@@ -1,21 +1,23 @@
-//! Dispatch from an anchor operator to its code generation.
-
-use crate::lowering::Lowering;
-use byoc_plugin_support::region::OpId;
+//! Anchor operators: those with a loop nest of their own.
 
 /// Kind of an anchor operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Anchor {
+    /// Convolutions and transposed convolutions.
     Convolution,
+    /// Dense layers and products of matrices.
     MatrixProduct,
+    /// Max and average pools.
     Pool,
     /// Normalizations over whole rows: softmax, log-softmax, layer normalization.
     Normalize,
+    /// Sums, means and extremes over axes.
     Reduce,
     /// `take`, `gather`.
     Gather,
     /// `nn.pad`.
     Pad,
+    /// Resizing of images.
     Resize,
     /// `concatenate`.
     Concatenate,
@@ -71,24 +73,4 @@ pub fn program_anchor(name: &str) -> Option<Anchor> {
 /// Returns the kind of an operator; `None` if it is not an anchor.
 pub fn anchor(name: &str) -> Option<Anchor> {
     ANCHORS.iter().find(|entry| entry.0 == name).map(|entry| entry.1)
-}
-
-/// Lowers the group of an anchor.
-///
-/// # Errors
-/// If there is no code generation for the operator, its types or its attributes.
-pub fn lower(lowering: &mut Lowering<'_, '_>, group: usize, id: OpId, comment: Vec<String>) -> Result<(), String> {
-    let name = lowering.ir.get(id).name;
-    match program_anchor(name) {
-        Some(Anchor::Convolution) => lowering.convolution(group, id, comment),
-        Some(Anchor::MatrixProduct) => lowering.matrix_product(group, id, comment),
-        Some(Anchor::Pool) => lowering.pool(group, id, comment),
-        Some(Anchor::Normalize) => lowering.normalize(group, id, comment),
-        Some(Anchor::Reduce) => lowering.reduce(group, id, comment),
-        Some(Anchor::Gather) => lowering.gather(group, id, comment),
-        Some(Anchor::Pad) => lowering.pad(group, id, comment),
-        Some(Anchor::Resize) => lowering.resize(group, id, comment),
-        Some(Anchor::Concatenate) => Err("a concatenation is not lowered as an anchor".into()),
-        None => Err(format!("no code generation for {name}")),
-    }
 }

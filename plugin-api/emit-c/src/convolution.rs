@@ -58,8 +58,7 @@ impl Lowering<'_, '_> {
                 .collect();
             let body = body.permute(&order);
             let a_view = View { shape: body.domain.clone(), strides: a_strides, offset: x.offset - offset };
-            let taps: Vec<(i64, i64, i64)> =
-                (0..axes).map(|i| (kernel[i], dilation[i] * pixel[i], tap[i])).collect();
+            let taps: Vec<(i64, i64, i64)> = (0..axes).map(|i| (kernel[i], dilation[i] * pixel[i], tap[i])).collect();
             if program {
                 let contraction = Contraction {
                     parts: [0, body.domain.len() - 1],

@@ -5,7 +5,7 @@
 //! lie inside are computed in tiles, the others one at a time. A constant operand is laid out in panels when the code
 //! is generated; any other operand is read with its strides.
 
-use crate::elementwise::c_type;
+use crate::literals::c_type;
 use crate::loop_body::{LoopBody, Place, address};
 use crate::lowering::{ConstantArray, Lowering, Phase};
 use crate::schedule::contraction::{Contraction, TapGuard, best_tile};
@@ -78,11 +78,13 @@ impl Lowering<'_, '_> {
         let len = body.domain[last];
 
         // Range of the last row dimension in which no tap is in the padding.
-        let inner = guards.iter().zip(levels).find_map(|(guard, (taps, _))| {
-            guard.filter(|g| g.row == rows - 1).map(|g| g.inside(taps, len))
-        });
+        let inner = guards
+            .iter()
+            .zip(levels)
+            .find_map(|(guard, (taps, _))| guard.filter(|g| g.row == rows - 1).map(|g| g.inside(taps, len)));
         let (low, high) = inner.unwrap_or((0, len));
-        let (mr, vectors) = best_tile((high - low).max(1), round_up(columns, machine.lanes) / machine.lanes, machine.registers);
+        let (mr, vectors) =
+            best_tile((high - low).max(1), round_up(columns, machine.lanes) / machine.lanes, machine.registers);
         let nr = (vectors * machine.lanes).min(columns);
         let b = self.operand(c, nr, packed_groups, &b_view, &vars)?;
 
@@ -105,8 +107,8 @@ impl Lowering<'_, '_> {
                 *depth += 1;
             }
         };
-        for d in 0..groups {
-            open(w, &mut depth, &vars[d], body.domain[d]);
+        for (var, &n) in vars.iter().zip(&body.domain).take(groups) {
+            open(w, &mut depth, var, n);
         }
         let pad = "    ".repeat(depth);
         let whole_panel = nr >= columns;
@@ -120,8 +122,8 @@ impl Lowering<'_, '_> {
         let tail = columns % nr;
         let width = if tail == 0 { nr.to_string() } else { format!("column + {nr} <= {columns} ? {nr} : {tail}") };
         let _ = writeln!(w, "{pad}const int width = {width};");
-        for d in groups..last {
-            open(w, &mut depth, &vars[d], body.domain[d]);
+        for (var, &n) in vars.iter().zip(&body.domain).take(last).skip(groups) {
+            open(w, &mut depth, var, n);
         }
         // Taps of the axes whose coordinate is fixed by now.
         let pad = "    ".repeat(depth);
@@ -136,11 +138,8 @@ impl Lowering<'_, '_> {
         } else {
             let _ = writeln!(w, "{pad}int rows = 1;");
             let _ = writeln!(w, "{pad}for (int64_t row = 0; row < {len}; row += rows) {{");
-            let inside = if (low, high) == (0, len) {
-                String::new()
-            } else {
-                format!("row < {low} || row >= {high} ? 1 : ")
-            };
+            let inside =
+                if (low, high) == (0, len) { String::new() } else { format!("row < {low} || row >= {high} ? 1 : ") };
             let _ = writeln!(w, "{pad}    rows = {inside}row + {mr} <= {high} ? {mr} : (int)({high} - row);");
         }
         depth += 1;
@@ -162,8 +161,7 @@ impl Lowering<'_, '_> {
         }
         let times = |stride: i64| if b.panels { format!("{stride} * width") } else { stride.to_string() };
         let mut arguments = String::new();
-        for i in 0..3 {
-            let (n, stride) = levels[i];
+        for (i, (n, stride)) in levels.into_iter().enumerate() {
             let guard = guards.get(i).copied().flatten();
             let n = if guard.is_some() { format!("to{i} - from{i}") } else { n.to_string() };
             if guard.is_some() {
@@ -179,7 +177,9 @@ impl Lowering<'_, '_> {
         let plain = b.column == 1;
         let rest = (high - low).max(0) % mr;
         let mut kinds = vec![mr];
-        kinds.extend([rest, 1].into_iter().filter(|&n| n != 0 && n != mr && (n != 1 || rest == 1 || (low, high) != (0, len))));
+        kinds.extend(
+            [rest, 1].into_iter().filter(|&n| n != 0 && n != mr && (n != 1 || rest == 1 || (low, high) != (0, len))),
+        );
         kinds.dedup();
         let mut widths = vec![nr];
         if tail != 0 && nr < columns {
@@ -289,18 +289,13 @@ impl Lowering<'_, '_> {
             "0" => String::new(),
             index => format!("({index}) * {}", depth * columns),
         };
-        Ok(Operand {
-            place: Place::Packed(array),
-            at,
-            panels: true,
-            strides: [n1 * k, k, 1],
-            column: 1,
-        })
+        Ok(Operand { place: Place::Packed(array), at, panels: true, strides: [n1 * k, k, 1], column: 1 })
     }
 
     /// Adds a constant of the program, or returns an equal one.
     pub fn constant_array(&mut self, array: ConstantArray) -> usize {
-        if let Some(at) = self.arrays.iter().position(|known| known.dtype == array.dtype && known.bytes == array.bytes) {
+        if let Some(at) = self.arrays.iter().position(|known| known.dtype == array.dtype && known.bytes == array.bytes)
+        {
             return at;
         }
         self.arrays.push(array);
@@ -332,7 +327,9 @@ impl Lowering<'_, '_> {
         while taps.len() < 2 {
             taps.insert(0, (1, 0, 0));
         }
-        let Place::Constant(index) = c.b else { return Err("expected constant weights of a depthwise convolution".into()) };
+        let Place::Constant(index) = c.b else {
+            return Err("expected constant weights of a depthwise convolution".into());
+        };
         let constant = self.ir.constants.get(index).ok_or("unknown constant")?;
         let (size, bytes) = (c.types.b.size(), constant.bytes());
         let mut data = Vec::new();
@@ -391,7 +388,8 @@ impl Lowering<'_, '_> {
             c.a,
             address(&c.a_view, &at)
         );
-        let _ = writeln!(w, "{pad}            const {b_type} *b = {weights} + ((ky * {n1} + kx) * {channels} + first);");
+        let _ =
+            writeln!(w, "{pad}            const {b_type} *b = {weights} + ((ky * {n1} + kx) * {channels} + first);");
         let step = c.a_view.strides[rank - 1];
         let element = if step == 1 || channels == 1 { "a[j]".to_owned() } else { format!("a[j * {step}]") };
         let product = if c.types.sum == DType::F32 {

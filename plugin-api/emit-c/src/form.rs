@@ -4,8 +4,6 @@
 //! program runs alone: plain C99, one thread, an arena that is planned beforehand, constants that are laid out when the
 //! code is generated.
 
-use crate::lowering::Lowering;
-
 /// Form of the generated code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
@@ -47,52 +45,5 @@ impl Machine {
     /// Returns the machine of a target; `None` for an unknown name.
     pub fn of_target(name: &str) -> Option<Machine> {
         Machine::TARGETS.iter().find(|entry| entry.0 == name).map(|entry| entry.1)
-    }
-}
-
-impl Lowering<'_, '_> {
-    /// Returns the machine of a program; `None` for a region.
-    pub fn machine(&self) -> Option<Machine> {
-        match self.form {
-            Form::Tasks => None,
-            Form::Program(machine, _) => Some(machine),
-        }
-    }
-
-    /// Returns the memory of the operands of concatenations.
-    pub fn concatenations(&self) -> Concatenation {
-        match self.form {
-            Form::Tasks => Concatenation::First,
-            Form::Program(_, concatenation) => concatenation,
-        }
-    }
-
-    /// Returns the number of tasks that a schedule with `tasks` tasks has in this form.
-    pub fn tasks(&self, tasks: i64) -> i64 {
-        if self.form == Form::Tasks { tasks } else { 1 }
-    }
-
-    /// Formats the head of the function of a phase, with the declaration of its arguments.
-    pub fn head(&self, name: &str) -> String {
-        let symbol = self.symbol;
-        match self.form {
-            Form::Tasks => {
-                format!("static void {name}(void *arg, int64_t task) {{\n    const {symbol}_args *args = arg;\n")
-            }
-            Form::Program(..) => format!("void {name}(const {symbol}_args *args) {{\n"),
-        }
-    }
-
-    /// Formats the statement that marks the number of the task as used, for a phase that is a single task.
-    pub fn unused_task(&self, tasks: i64) -> &'static str {
-        if tasks == 1 && self.form == Form::Tasks { "    (void)task;\n" } else { "" }
-    }
-
-    /// Formats the call of a phase.
-    pub fn call(&self, name: &str, tasks: i64) -> String {
-        match self.form {
-            Form::Tasks => format!("    byoc_run(pool, {tasks}, {name}, &args);\n"),
-            Form::Program(..) => format!("    {name}(&args);\n"),
-        }
     }
 }

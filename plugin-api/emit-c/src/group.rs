@@ -6,7 +6,7 @@
 
 use crate::anchors::{self, Anchor};
 use crate::elementwise;
-use crate::external::Externals;
+use crate::externals::Externals;
 use crate::index_space::{pull_back, same_places};
 use crate::view_ops::{is_bijective, is_view_op, view_through};
 use byoc_plugin_support::region::{OpId, RegionIr, Val};

@@ -1,26 +1,63 @@
 //! Loop schedules and C text over the graphs of the plugin boundary.
+//!
+//! One set of code generators serves two forms ([`form`]): a region of the backend `ccompiler`, whose tasks run on the
+//! host's threads, and a program of its own in plain C99 (`dialect` holds the text that differs). Both lower the same groups of operators ([`group`]) to the same
+//! loop bodies; they differ in where operands lie and in the functions that the text calls.
+//!
+//! | module | purpose |
+//! |---|---|
+//! | `anchors`, `check` | operators that have a loop nest of their own; the reasons for refusing some |
+//! | `view_ops`, `index_space` | view operators; views over the index space of a loop nest |
+//! | `literals`, `elementwise`, `quantized` | operators as C expressions, in floats and in integers with scales |
+//! | `group` | fusion: assigns operators to loop nests |
+//! | `lowering`, `loop_body` | storage of tensors, and the loop body of a group |
+//! | `lower` | emits the phases of every group |
+//! | `layout`, `schedule` | geometry of convolutions; tiles, tasks and the plan of the memory |
+//! | `contraction`, `convolution`, `window`, `rows`, `moves` | code generation per kind of operator |
+//! | `direct` | contractions of programs, whose operands stay where they are |
+//! | `externals`, `external_call` | functions from outside, and their calls |
+//! | `source` | the C file of a region of `ccompiler` |
+//! | `program`, `single_file` | programs, and regions as files that stand alone |
+//! | `text`, `prelude/*.c` | helpers that format C; functions that the text calls |
+//!
+//! ```
+//! use byoc_emit_c::{externals::Externals, form::Machine, program::program};
+//! use byoc_plugin_api::{DType, Graph, TensorType, ValueRef};
+//!
+//! let mut graph = Graph::new("net");
+//! let ty = TensorType::new(DType::F32, &[2, 3]);
+//! let x = graph.push_input("x", ty.clone());
+//! let y = graph.push_op("nn.relu", [ValueRef::of(x)], [], [ty]);
+//! graph.outputs.push(ValueRef::of(y));
+//! let program = program(&graph, &[], "net", Machine::GENERIC, &Externals::default()).unwrap();
+//! assert!(program.steps[0].code.contains("x0 < 0.0f ? 0.0f : x0"));
+//! assert_eq!(program.arena, 0);
+//! ```
 
 pub mod anchors;
 pub mod check;
 mod contraction;
 mod convolution;
+mod dialect;
+mod direct;
 pub mod elementwise;
-pub mod external;
+mod external_call;
+pub mod externals;
 pub mod form;
 pub mod group;
 mod index_space;
 pub mod layout;
+pub mod literals;
 pub mod loop_body;
 pub mod lower;
 pub mod lowering;
-mod direct;
 mod moves;
 pub mod program;
-mod quantized;
+pub mod quantized;
 pub mod rows;
 pub mod schedule;
+pub mod single_file;
 pub mod source;
 mod text;
-pub mod single_file;
 pub mod view_ops;
 mod window;

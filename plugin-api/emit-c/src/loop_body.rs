@@ -1,7 +1,7 @@
 //! Body of a loop nest: loads, computations and stores at each point of the index space.
 
-use crate::elementwise::c_type;
 use crate::index_space::collapse;
+use crate::literals::c_type;
 use byoc_plugin_api::DType;
 use byoc_plugin_support::view::View;
 use std::collections::BTreeSet;
@@ -63,6 +63,7 @@ pub struct Load {
     pub place: Place,
     /// View of the memory over the domain.
     pub view: View,
+    /// Element type.
     pub dtype: DType,
 }
 
@@ -75,16 +76,20 @@ pub struct Store {
     pub place: Place,
     /// View of the memory over the domain.
     pub view: View,
+    /// Element type.
     pub dtype: DType,
 }
 
 /// Loop body: the operations at each point of an index space.
 #[derive(Clone, Debug, Default)]
 pub struct LoopBody {
+    /// Index space.
     pub domain: Vec<i64>,
+    /// Loads, which precede the statements.
     pub loads: Vec<Load>,
     /// Statements, one per line.
     pub lines: Vec<String>,
+    /// Stores, which follow the statements.
     pub stores: Vec<Store>,
     /// Variable that holds the anchor's result.
     pub acc: Option<String>,

@@ -1,7 +1,7 @@
 //! Lowering of groups of operators to phases of C code, in execution order.
 
 use crate::anchors::{self, Anchor};
-use crate::external::Externals;
+use crate::externals::Externals;
 use crate::form::Form;
 use crate::group::Grouping;
 use crate::index_space::memory_order;
@@ -52,8 +52,27 @@ impl Lowering<'_, '_> {
                 self.map(&body, comment)
             }
             Some(anchor) if self.externals.contains(self.ir.get(anchor).name) => self.external(anchor, comment),
-            Some(anchor) if anchors::program_anchor(self.ir.get(anchor).name) == Some(Anchor::Concatenate) => self.concatenate(anchor, comment),
-            Some(anchor) => anchors::lower(self, number, anchor, comment),
+            Some(anchor) if anchors::program_anchor(self.ir.get(anchor).name) == Some(Anchor::Concatenate) => {
+                self.concatenate(anchor, comment)
+            }
+            Some(anchor) => self.anchor(number, anchor, comment),
+        }
+    }
+
+    /// Lowers the group of an anchor.
+    fn anchor(&mut self, group: usize, id: OpId, comment: Vec<String>) -> Result<(), String> {
+        let name = self.ir.get(id).name;
+        match anchors::program_anchor(name) {
+            Some(Anchor::Convolution) => self.convolution(group, id, comment),
+            Some(Anchor::MatrixProduct) => self.matrix_product(group, id, comment),
+            Some(Anchor::Pool) => self.pool(group, id, comment),
+            Some(Anchor::Normalize) => self.normalize(group, id, comment),
+            Some(Anchor::Reduce) => self.reduce(group, id, comment),
+            Some(Anchor::Gather) => self.gather(group, id, comment),
+            Some(Anchor::Pad) => self.pad(group, id, comment),
+            Some(Anchor::Resize) => self.resize(group, id, comment),
+            Some(Anchor::Concatenate) => Err("a concatenation is not lowered as an anchor".into()),
+            None => Err(format!("no code generation for {name}")),
         }
     }
 
@@ -69,9 +88,8 @@ impl Lowering<'_, '_> {
         let first = &parts[0];
         let (stride, mut end) = (first.view.strides[axis], first.view.offset);
         for part in &parts {
-            let sides = (0..part.view.shape.len()).all(|d| {
-                part.view.strides[d] == first.view.strides[d] || (d != axis && part.view.shape[d] == 1)
-            });
+            let sides = (0..part.view.shape.len())
+                .all(|d| part.view.strides[d] == first.view.strides[d] || (d != axis && part.view.shape[d] == 1));
             if part.place != first.place || !sides || part.view.offset != end {
                 return Ok(None);
             }

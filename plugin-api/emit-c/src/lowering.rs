@@ -3,14 +3,15 @@
 //! Activations of convolutions and pools are stored with the channels innermost, so that channels fill the vector
 //! lanes. The input of a convolution has a border of zeros as wide as the padding, so that taps need no bounds checks.
 
-use crate::external::Externals;
+use crate::elementwise::{expression, operand_view};
+use crate::externals::Externals;
 use crate::form::{Concatenation, Form};
-use crate::elementwise::{c_type, expression, int_literal, literal, operand_view};
 use crate::group::{Grouping, index_in};
 use crate::index_space::{memory_order, pull_back, same_places};
 use crate::layout;
-use crate::quantized::{self, Rescale};
+use crate::literals::{c_type, int_literal, literal};
 use crate::loop_body::{Load, LoopBody, Place, Storage, Store};
+use crate::quantized::{self, Rescale};
 use crate::view_ops::{is_view_op, view_through};
 use byoc_plugin_api::DType;
 use byoc_plugin_support::region::{Def, Op, OpId, RegionIr, Val};
@@ -134,7 +135,13 @@ pub struct Lowering<'p, 'a> {
 
 impl<'p, 'a> Lowering<'p, 'a> {
     /// Creates the state before any group is lowered.
-    pub fn new(ir: &'p RegionIr<'a>, grouping: &'p Grouping, symbol: &'p str, form: Form, externals: &'p Externals) -> Lowering<'p, 'a> {
+    pub fn new(
+        ir: &'p RegionIr<'a>,
+        grouping: &'p Grouping,
+        symbol: &'p str,
+        form: Form,
+        externals: &'p Externals,
+    ) -> Lowering<'p, 'a> {
         Lowering {
             ir,
             grouping,

@@ -1,7 +1,7 @@
 //! Operators that read elements at computed indices: `take`, `gather`, `nn.pad`, resizing.
 
-use crate::elementwise::{c_type, literal};
 use crate::index_space::memory_order;
+use crate::literals::{c_type, literal};
 use crate::loop_body::{Load, LoopBody, Storage, address};
 use crate::lowering::{Lowering, axis};
 use byoc_plugin_api::DType;

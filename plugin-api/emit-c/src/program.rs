@@ -2,10 +2,12 @@
 
 use crate::anchors::{Anchor, program_anchor};
 use crate::direct::tile_name;
-use crate::elementwise::{c_type, is_elementwise};
-use crate::external::{Externals, unsupported};
+use crate::elementwise::is_elementwise;
+use crate::external_call::unsupported;
+use crate::externals::Externals;
 use crate::form::{Concatenation, Form, Machine};
 use crate::group::Grouping;
+use crate::literals::c_type;
 use crate::loop_body::Place;
 use crate::lower::lower;
 use crate::lowering::{ConstantArray, Lowering};
@@ -134,7 +136,13 @@ pub fn program(
 }
 
 /// Plans the arena of a lowered program and collects its parts.
-fn assemble(ir: &RegionIr<'_>, grouping: &Grouping, lowering: &Lowering<'_, '_>, symbol: &str, machine: Machine) -> Program {
+fn assemble(
+    ir: &RegionIr<'_>,
+    grouping: &Grouping,
+    lowering: &Lowering<'_, '_>,
+    symbol: &str,
+    machine: Machine,
+) -> Program {
     let constants = ir.constants;
 
     // An operand that dies where the result of the same size is stored, element by element, gives its memory to it.
@@ -153,7 +161,13 @@ fn assemble(ir: &RegionIr<'_>, grouping: &Grouping, lowering: &Lowering<'_, '_>,
             let dies = life[operand].is_some_and(|(_, last)| last == number);
             let begins = life[result].is_some_and(|(first, _)| first == number);
             let fits = lowering.buffers[result].bytes == lowering.buffers[operand].bytes;
-            if dies && begins && fits && !given[operand] && !taken.contains(&result) && !phase.unordered.contains(&operand) {
+            if dies
+                && begins
+                && fits
+                && !given[operand]
+                && !taken.contains(&result)
+                && !phase.unordered.contains(&operand)
+            {
                 given[operand] = true;
                 taken.push(result);
                 owner[result] = operand;
@@ -230,10 +244,11 @@ fn assemble(ir: &RegionIr<'_>, grouping: &Grouping, lowering: &Lowering<'_, '_>,
         }
     }
     arrays.extend(
-        lowering.arrays.iter().enumerate().map(|(i, array)| Array {
-            name: format!("{symbol}_{}", Place::Packed(i)),
-            array: array.clone(),
-        }),
+        lowering
+            .arrays
+            .iter()
+            .enumerate()
+            .map(|(i, array)| Array { name: format!("{symbol}_{}", Place::Packed(i)), array: array.clone() }),
     );
     let buffers = lowering
         .buffers
@@ -271,9 +286,8 @@ fn local_bytes(code: &str) -> i64 {
 }
 
 fn has_name(text: &str, name: &str) -> bool {
-    text.match_indices(name).any(|(at, _)| {
-        !text[at + name.len()..].starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_')
-    })
+    text.match_indices(name)
+        .any(|(at, _)| !text[at + name.len()..].starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_'))
 }
 
 /// Returns the reason why a program cannot contain an operator; `None` if it can.
@@ -348,7 +362,15 @@ const PARTS: &[(&[&str], &str)] = &[
     ),
     (&["byoc_row_", "byoc_softmax", "byoc_log_softmax", "byoc_layer_norm"], include_str!("prelude/rows.c")),
     (
-        &["byoc_int32", "byoc_difference", "byoc_clamp", "byoc_saturate", "byoc_rescale", "byoc_sum", "byoc_subtraction"],
+        &[
+            "byoc_int32",
+            "byoc_difference",
+            "byoc_clamp",
+            "byoc_saturate",
+            "byoc_rescale",
+            "byoc_sum",
+            "byoc_subtraction",
+        ],
         include_str!("prelude/quantized.c"),
     ),
 ];

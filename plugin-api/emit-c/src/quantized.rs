@@ -3,7 +3,7 @@
 //! The results are those of the operator reference to the bit: requantization in 64-bit fixed point with the
 //! multiplier of `fixed_point`, quantization in float32.
 
-use crate::elementwise::{c_type, cast, literal};
+use crate::literals::{c_type, cast, literal};
 use crate::schedule::contraction::Types;
 use byoc_plugin_api::DType;
 use byoc_plugin_support::region::{Op, RegionIr, Val};
@@ -186,11 +186,8 @@ pub fn quantized(dtype: DType, x: &str, scale: f32, zero: i64) -> String {
 /// Formats a saturating conversion that evaluates `x` once.
 fn cast_once(to: DType, x: &str) -> String {
     let bits = i32::from(to.bits);
-    let (low, high) = if to.code == 1 {
-        (0.0, 2f64.powi(bits) - 1.0)
-    } else {
-        (-(2f64.powi(bits - 1)), 2f64.powi(bits - 1) - 1.0)
-    };
+    let (low, high) =
+        if to.code == 1 { (0.0, 2f64.powi(bits) - 1.0) } else { (-(2f64.powi(bits - 1)), 2f64.powi(bits - 1) - 1.0) };
     let ty = c_type(to).unwrap_or("int8_t");
     format!("({ty})byoc_saturate({x}, {}, {})", literal(DType::F32, low), literal(DType::F32, high))
 }

@@ -172,7 +172,7 @@ impl Lowering<'_, '_> {
             "nn.softmax" => writeln!(w, "        byoc_softmax({from}, t, {n});"),
             "nn.log_softmax" => writeln!(w, "        byoc_log_softmax({from}, t, {n});"),
             _ => {
-                let epsilon = crate::elementwise::literal(DType::F32, op.attrs().float("epsilon", 1e-5));
+                let epsilon = crate::literals::literal(DType::F32, op.attrs().float("epsilon", 1e-5));
                 writeln!(w, "        byoc_layer_norm({from}, t, {n}, {epsilon});")
             }
         };

@@ -1,8 +1,8 @@
-//! A region as one C file that stands alone, with the function of [`crate::external::Region`].
+//! A region as one C file that stands alone, with the function of [`crate::externals::Region`].
 
-use crate::elementwise::{c_type, int_literal, literal};
-use crate::external::Externals;
+use crate::externals::Externals;
 use crate::form::Machine;
+use crate::literals::{c_type, int_literal, literal};
 use crate::program::{Program, program};
 use byoc_plugin_api::{Constant, DType, Graph};
 use std::fmt::Write;
@@ -33,7 +33,8 @@ fn text(program: &Program, symbol: &str) -> String {
     let mut text = format!("/* Region {symbol}. */\n#include <math.h>\n#include <stdint.h>\n#include <string.h>\n\n");
     let w = &mut text;
     let _ = writeln!(w, "typedef struct {{");
-    let _ = writeln!(w, "    const void *const *in;\n    void *const *out;\n    unsigned char *work;\n}} {symbol}_args;\n");
+    let _ =
+        writeln!(w, "    const void *const *in;\n    void *const *out;\n    unsigned char *work;\n}} {symbol}_args;\n");
     let _ = writeln!(w, "{}", offsets(program));
     for array in &program.arrays {
         let array_text = definition("static const ", &array.name, array.array.dtype, &array.array.bytes);
@@ -47,9 +48,13 @@ fn text(program: &Program, symbol: &str) -> String {
         w.push_str("static ");
         w.push_str(&step.code);
     }
-    let head = format!("void {symbol}(const void *const *in, void *const *out, const void *const *constants, void *work)");
+    let head =
+        format!("void {symbol}(const void *const *in, void *const *out, const void *const *constants, void *work)");
     let _ = writeln!(w, "{head};\n\n{head} {{");
-    let _ = writeln!(w, "    {symbol}_args args;\n    (void)constants;\n    args.in = in;\n    args.out = out;\n    args.work = work;");
+    let _ = writeln!(
+        w,
+        "    {symbol}_args args;\n    (void)constants;\n    args.in = in;\n    args.out = out;\n    args.work = work;"
+    );
     for step in &program.steps {
         w.push_str(&step.call);
     }
@@ -68,7 +73,8 @@ pub fn offsets(program: &Program) -> String {
     for (i, buffer) in program.buffers.iter().enumerate() {
         let comma = if i + 1 < count { "," } else { "" };
         let comment = buffer.comment.replace("*/", "* /").replace("/*", "/ *");
-        let _ = writeln!(text, "    {} = {}{comma} /* {} bytes: {comment} */", buffer.name, buffer.offset, buffer.bytes);
+        let _ =
+            writeln!(text, "    {} = {}{comma} /* {} bytes: {comment} */", buffer.name, buffer.offset, buffer.bytes);
     }
     let _ = writeln!(text, "}};");
     text

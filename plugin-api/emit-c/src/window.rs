@@ -1,6 +1,6 @@
 //! Depthwise convolutions and pools: windows over pixels, with the channels in the vector lanes.
 
-use crate::elementwise::{c_type, literal};
+use crate::literals::{c_type, literal};
 use crate::loop_body::{LoopBody, Place, address};
 use crate::lowering::{Lowering, PackedConstant, Phase};
 use crate::quantized;

@@ -3,17 +3,17 @@
 use crate::blob::{self, Header, Types};
 use crate::loader::Object;
 use crate::{cpu, support, toolchain};
-use byoc_plugin_api as api;
-use byoc_plugin_api::{
-    Attr, Candidate, CandidateKind, Codegen, CompiledRegion, Description, Error, RefusalCode, Region, Result,
-    Signature, Verdict,
-};
-use byoc_emit_c::external::Externals;
+use byoc_emit_c::externals::Externals;
 use byoc_emit_c::form::{Form, Machine};
 use byoc_emit_c::group::Grouping;
 use byoc_emit_c::lower::lower;
 use byoc_emit_c::source::{Source, kept_constants, source};
 use byoc_emit_c::view_ops::is_view_op;
+use byoc_plugin_api as api;
+use byoc_plugin_api::{
+    Attr, Candidate, CandidateKind, Codegen, CompiledRegion, Description, Error, RefusalCode, Region, Result,
+    Signature, Verdict,
+};
 use byoc_plugin_support::region::{RegionIr, Val};
 
 /// Code generator registered as `relay.ext.ccompiler`.

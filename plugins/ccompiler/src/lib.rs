@@ -6,14 +6,7 @@
 //! |---|---|
 //! | `backend` | entries of the code generator |
 //! | `support` | supported operators, and the reasons for refusing others |
-//! | `view_ops`, `index_space` | view operators; views over the index space of a loop nest |
-//! | `group` | fusion: assigns operators to loop nests |
-//! | `lower` | emits the phases of every group; `anchors` dispatches on the anchor |
-//! | `lowering`, `loop_body` | storage of tensors, and the loop body of a group |
-//! | `layout`, `schedule` | geometry of convolutions; tiles, tasks and the plan of the workspace |
-//! | `contraction`, `convolution`, `window`, `rows`, `moves`, `elementwise` | code generation per kind of operator |
-//! | `text` | helpers that format C |
-//! | `source`, `prelude/*.c` | assembles the file; functions that all regions share |
+//! | [`byoc_emit_c`] | the C: fusion, schedules, code generation per kind of operator |
 //! | `process` | kills compilers that exceed the time limit or are cancelled |
 //! | `toolchain` | runs the compiler; objects are cached by content |
 //! | `blob`, `loader` | format of the blob; loads and runs it |

@@ -2,7 +2,8 @@
 
 use byoc_emit_c::anchors::{Anchor, anchor};
 use byoc_emit_c::check::check_anchor;
-use byoc_emit_c::elementwise::{c_type, expression, is_elementwise, names};
+use byoc_emit_c::elementwise::{expression, is_elementwise, names};
+use byoc_emit_c::literals::c_type;
 use byoc_emit_c::view_ops::is_view_op;
 use byoc_emit_c::{anchors, elementwise};
 use byoc_plugin_api::{DType, RefusalCode, Verdict};

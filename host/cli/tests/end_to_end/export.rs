@@ -189,7 +189,8 @@ fn open_dimensions_and_unknown_operators_are_refused() {
     byoc(["export", &model, "--c", &dir]).fails_with("E0504").stderr_contains(&["--dim batch=N"]);
     byoc(["export", &model, "--dim", "batch=?", "--c", &dir]).fails_with("E0504").stderr_contains(&["--dim batch=N"]);
     let file = folder.path().join("m.relay");
-    std::fs::write(&file, "#[version = \"0.0.5\"]\ndef @main(%x: Tensor[(4, 5), float32]) {\n  argsort(%x)\n}\n").unwrap();
+    std::fs::write(&file, "#[version = \"0.0.5\"]\ndef @main(%x: Tensor[(4, 5), float32]) {\n  argsort(%x)\n}\n")
+        .unwrap();
     let file = file.display().to_string();
     byoc(["export", &file, "--c", &dir]).fails_with("E0519").stderr_contains(&["argsort"]);
     byoc(["export", &model, "--dim", "batch=1", "--c", &dir, "--prefix", "3d"]).fails_with("E0519");

@@ -1,56 +1,19 @@
-//! Operators and regions of a program that are calls of functions from outside: the user's own, or those of a backend.
+//! Calls of functions from outside: of the user's own, and of regions of backends.
 //!
 //! Operands and results are row-major and contiguous. A region's function takes arrays of pointers and a workspace; an
 //! operator's function takes a `byoc_call` (`byoc_extern.h` of the project), which describes tensors and attributes.
 
-use crate::elementwise::c_type;
+use crate::externals::REGION;
+use crate::literals::c_type;
 use crate::loop_body::Place;
 use crate::lowering::{ConstantArray, Lowering, Phase};
 use byoc_plugin_api::{AttrValue, DType};
 use byoc_plugin_support::region::{Op, OpId, Val};
 use byoc_plugin_support::view::{View, count};
-use std::collections::BTreeMap;
 use std::fmt::Write;
-
-/// Name of the operator that stands for a region of a backend; the attribute `symbol` names its function.
-pub const REGION: &str = "byoc.region";
-
-/// Function that computes an operator.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Function {
-    /// Name of the function.
-    pub name: String,
-    /// Layout in which the function takes constant weights; empty for that of the model.
-    pub kernel_layout: String,
-}
-
-/// Functions from outside.
-#[derive(Clone, Debug, Default)]
-pub struct Externals {
-    /// Function of each operator, by Relay name.
-    pub operators: BTreeMap<String, Function>,
-    /// Regions, by symbol.
-    pub regions: BTreeMap<String, Region>,
-}
-
-/// Region of a backend: `void SYMBOL(const void *const *in, void *const *out, const void *const *constants, void *work)`.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Region {
-    /// Size in bytes of the workspace, which is aligned to 64 bytes.
-    pub workspace: i64,
-    /// Names of the arrays with the constants; `None` for a constant that the region does not read.
-    pub constants: Vec<Option<String>>,
-}
 
 /// Alignment in bytes of the workspace of a region.
 const WORKSPACE_ALIGN: i64 = 64;
-
-impl Externals {
-    /// Returns true if an operator is a call of a function from outside.
-    pub fn contains(&self, name: &str) -> bool {
-        name == REGION || self.operators.contains_key(name)
-    }
-}
 
 impl Lowering<'_, '_> {
     /// Lowers a call of a function from outside.
@@ -113,7 +76,8 @@ impl Lowering<'_, '_> {
             let table = if constants.is_empty() { "0".to_owned() } else { constants.join(", ") };
             let _ = writeln!(code, "    static const void *const constants[] = {{{table}}};");
             let w = &mut code;
-            let _ = writeln!(w, "    const void *inputs[{}];\n    void *outputs[{}];", inputs.len().max(1), outputs.len());
+            let _ =
+                writeln!(w, "    const void *inputs[{}];\n    void *outputs[{}];", inputs.len().max(1), outputs.len());
             if inputs.is_empty() {
                 let _ = writeln!(w, "    inputs[0] = 0;");
             }
@@ -166,13 +130,20 @@ impl Lowering<'_, '_> {
             let at = usize::try_from(at).map_err(|_| "a weight is out of range")? * size;
             data.extend_from_slice(bytes.get(at..at + size).ok_or("a weight is out of range")?);
         }
-        let array = self.constant_array(ConstantArray { dtype, bytes: data, comment: format!("{wanted} {:?}", view.shape) });
+        let array =
+            self.constant_array(ConstantArray { dtype, bytes: data, comment: format!("{wanted} {:?}", view.shape) });
         inputs[1] = (Place::Packed(array), 0, dtype);
         Ok(Some((wanted, view.shape)))
     }
 
     /// Formats the call of an operator's function.
-    fn call_of(&self, op: &Op<'_>, inputs: &[String], outputs: &[String], kernel: Option<&(String, Vec<i64>)>) -> String {
+    fn call_of(
+        &self,
+        op: &Op<'_>,
+        inputs: &[String],
+        outputs: &[String],
+        kernel: Option<&(String, Vec<i64>)>,
+    ) -> String {
         let mut text = String::new();
         let w = &mut text;
         let shape_of = |i: usize, value: Val| match kernel {
@@ -211,18 +182,28 @@ impl Lowering<'_, '_> {
             let pointer = if ints.is_empty() {
                 "0".to_owned()
             } else {
-                let list: Vec<String> = ints.iter().map(|v| crate::elementwise::int_literal(DType::I64, i128::from(*v))).collect();
+                let list: Vec<String> =
+                    ints.iter().map(|v| crate::literals::int_literal(DType::I64, i128::from(*v))).collect();
                 let _ = writeln!(w, "    static const int64_t attribute_{key}[] = {{{}}};", list.join(", "));
                 format!("attribute_{key}")
             };
-            let real = crate::elementwise::literal(DType::F64, real);
+            let real = crate::literals::literal(DType::F64, real);
             attributes.push(format!("{{\"{key}\", {}, {pointer}, {real}, \"{}\"}}", ints.len(), quote(&words)));
         }
         let count = attributes.len();
         if count > 0 {
-            let _ = writeln!(w, "    static const byoc_attribute attributes[] = {{\n        {},\n    }};", attributes.join(",\n        "));
+            let _ = writeln!(
+                w,
+                "    static const byoc_attribute attributes[] = {{\n        {},\n    }};",
+                attributes.join(",\n        ")
+            );
         }
-        let _ = writeln!(w, "    byoc_input inputs[{}];\n    byoc_output outputs[{}];\n    byoc_call call;", inputs.len(), outputs.len());
+        let _ = writeln!(
+            w,
+            "    byoc_input inputs[{}];\n    byoc_output outputs[{}];\n    byoc_call call;",
+            inputs.len(),
+            outputs.len()
+        );
         for (kind, pointers, values) in [("input", inputs, &op.inputs), ("output", outputs, &op.outputs)] {
             for (i, (pointer, &value)) in pointers.iter().zip(values).enumerate() {
                 let _ = writeln!(
@@ -235,10 +216,19 @@ impl Lowering<'_, '_> {
             }
         }
         let sources: Vec<&str> = op.node.sources.iter().map(|s| s.as_str()).collect();
-        let _ = writeln!(w, "    call.operator_name = \"{}\";\n    call.node = \"{}\";", op.name, quote(&sources.join(", ")));
+        let _ = writeln!(
+            w,
+            "    call.operator_name = \"{}\";\n    call.node = \"{}\";",
+            op.name,
+            quote(&sources.join(", "))
+        );
         let _ = writeln!(w, "    call.inputs = inputs;\n    call.input_count = {};", inputs.len());
         let _ = writeln!(w, "    call.outputs = outputs;\n    call.output_count = {};", outputs.len());
-        let _ = writeln!(w, "    call.attributes = {};\n    call.attribute_count = {count};", if count > 0 { "attributes" } else { "0" });
+        let _ = writeln!(
+            w,
+            "    call.attributes = {};\n    call.attribute_count = {count};",
+            if count > 0 { "attributes" } else { "0" }
+        );
         let function = self.externals.operators.get(op.name).map_or("", |f| f.name.as_str());
         let _ = writeln!(w, "    {function}(&call);");
         text
@@ -247,7 +237,9 @@ impl Lowering<'_, '_> {
 
 /// Replaces what a C string must not contain.
 fn quote(text: &str) -> String {
-    text.chars().map(|c| if c == '"' || c == '\\' || c == '?' || !c.is_ascii() || c.is_control() { '_' } else { c }).collect()
+    text.chars()
+        .map(|c| if c == '"' || c == '\\' || c == '?' || !c.is_ascii() || c.is_control() { '_' } else { c })
+        .collect()
 }
 
 /// Returns the reason why a user's function cannot compute an operator of these types; `None` if it can.
