@@ -105,10 +105,10 @@ fn layers_header(e: &Exported<'_>) -> String {
             writeln!(w, "extern const {ty} {}[{}]; /* {} */", array.name, count.max(1), clean(&array.array.comment));
     }
     let _ = writeln!(w);
+    let _ = writeln!(w, "{}", e.program.kernels);
     for step in &e.program.steps {
-        let _ = writeln!(w, "void {}(const {prefix}_args *args);", step.name);
+        let _ = writeln!(w, "BYOC_UNMERGED void {}(const {prefix}_args *args);", step.name);
     }
-    let _ = writeln!(w, "\n{}", e.program.kernels);
     let _ = writeln!(w, "#endif");
     text
 }

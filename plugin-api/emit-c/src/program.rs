@@ -377,7 +377,8 @@ const PARTS: &[(&[&str], &str)] = &[
 
 /// Returns the functions that the steps share.
 fn kernels(text: &str, tiles: &[(DType, DType)], machine: Machine) -> String {
-    let mut shared = String::new();
+    let mut shared = String::from(include_str!("prelude/unmerged.c"));
+    shared.push('\n');
     for (names, part) in PARTS {
         if names.iter().any(|name| text.contains(name)) {
             shared.push_str(part);

@@ -1,6 +1,8 @@
 //! `byoc export`: models as C programs, compiled with warnings as errors, run under sanitizers, compared with recorded
 //! outputs, with the floor of their memory, and on other processors.
 
+#![expect(clippy::print_stderr, reason = "reports skipped tests and measured ratios")]
+
 use crate::{byoc, data, data_text, isolated_command, models};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -233,6 +235,7 @@ fn all_models_with_gcc_under_sanitizers() {
         let text = model.display().to_string();
         let project = export(&text, &[]);
         eprint!("{text}\n{}", project.check("gcc", SANITIZE, &[]));
+        project.check("gcc", &["-O2"], &[]);
         check_floor(&text, &[], &project);
     }
 }
@@ -264,5 +267,67 @@ impl Exported {
     fn compile_for_aarch64(self) -> (Exported, PathBuf) {
         let program = self.compile("aarch64-linux-gnu-gcc", &["-O2", "-static"], &[]);
         (self, program)
+    }
+}
+
+/// Flags of the board's processor.
+const CORTEX_M55: &[&str] =
+    &["-Os", "-mcpu=cortex-m55", "-mfloat-abi=hard", "-mthumb", "-ffunction-sections", "-fdata-sections"];
+
+impl Exported {
+    /// Links the program for the board mps3-an547.
+    fn compile_for_cortex_m55(&self) -> PathBuf {
+        let gcc = || {
+            let mut command = Command::new("arm-none-eabi-gcc");
+            command.current_dir(&self.dir).args(CORTEX_M55);
+            command
+        };
+        output(gcc().args(STRICT).arg("-c").args(self.sources()));
+        output(gcc().args(["-std=gnu99", "-c"]).arg(data("export/cortex_m55/startup.c")));
+        let objects = self.sources().into_iter().map(|file| file.replace(".c", ".o"));
+        let script = data("export/cortex_m55/link.ld");
+        let mut link = gcc();
+        link.args(["--specs=rdimon.specs", "-nostartfiles", "-Wl,--gc-sections", "-T"]).arg(script).arg("startup.o");
+        output(link.args(objects).args(["-o", "board.elf", "-lm"]));
+        self.dir.join("board.elf")
+    }
+
+    /// Returns the sum of the sizes of the symbols that `wanted` selects.
+    fn symbols(&self, wanted: impl Fn(&str) -> bool) -> i64 {
+        let table = output(Command::new("arm-none-eabi-nm").arg("-S").arg(self.dir.join("board.elf")));
+        let fields = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+        let sizes = fields.filter(|fields| fields.len() == 4 && wanted(fields[3]));
+        sizes.map(|fields| i64::from_str_radix(fields[1], 16).unwrap()).sum()
+    }
+}
+
+#[test]
+#[ignore = "needs an emulator: cargo xtask export"]
+fn digits_on_a_cortex_m55() {
+    if !exists("arm-none-eabi-gcc") || !exists("qemu-system-arm") {
+        eprintln!("skipped: needs arm-none-eabi-gcc and qemu-system-arm");
+        return;
+    }
+    let (_folder, quantized) = quantized_digits(&[]);
+    for (project, exact) in [(digits(&[]), false), (export(&quantized, &[]), true)] {
+        let program = project.compile_for_cortex_m55();
+        let mut board = Command::new("qemu-system-arm");
+        board.args(["-M", "mps3-an547", "-nographic", "-semihosting-config", "enable=on,target=native", "-kernel"]);
+        let out = output(board.arg(program));
+        assert!(out.contains(": pass") && (!exact || out.contains("0.00e+00")), "{out}");
+        let near = |reported: &Value, linked: i64| {
+            let reported = reported.as_i64().unwrap();
+            assert!((reported - linked).abs() * 50 <= reported, "reported {reported}, linked {linked}");
+        };
+        let array =
+            |name: &str| name.strip_prefix("model_").is_some_and(|n| n.starts_with(['p', 'k']) && !n.contains('_'));
+        near(
+            &project.metadata["weights_bytes"],
+            project.symbols(|name| array(name) && !name.starts_with("model_phase")),
+        );
+        near(&project.metadata["arena_bytes"], project.symbols(|name| name == "instance"));
+        near(&project.metadata["inputs"][0]["bytes"], project.symbols(|name| name.starts_with("in_")));
+        near(&project.metadata["outputs"][0]["bytes"], project.symbols(|name| name.starts_with("result_")));
+        eprint!("{out}");
     }
 }
