@@ -3,7 +3,7 @@
 
 #![expect(clippy::print_stderr, reason = "reports skipped tests and measured ratios")]
 
-use crate::{byoc, data, data_text, isolated_command, models};
+use crate::{binary, byoc, data, data_text, isolated_command, models};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -330,4 +330,27 @@ fn digits_on_a_cortex_m55() {
         near(&project.metadata["outputs"][0]["bytes"], project.symbols(|name| name.starts_with("result_")));
         eprint!("{out}");
     }
+}
+
+/// Runs every `$` line of the page about exports.
+#[test]
+fn every_command_of_page_runs() {
+    let page = std::fs::read_to_string(data("../docs/export.md")).unwrap();
+    let plugins = byoc_test_support::plugin_dir(&["ccompiler"]);
+    let folder = tempfile::tempdir().unwrap();
+    let path = format!("{}:{}", binary().parent().unwrap().display(), std::env::var("PATH").unwrap());
+    let mut count = 0;
+    for line in page.split("```console\n").skip(1).flat_map(|rest| rest.split("```").next().unwrap().lines()) {
+        let line = line.strip_prefix("$ ").unwrap_or_else(|| panic!("expected a line \"$ ...\", found: {line}"));
+        let words = line.split_whitespace().map(|word| {
+            word.trim_matches('"')
+                .replace("$PLUGINS", &plugins.path().display().to_string())
+                .replace("$OUT", &folder.path().display().to_string())
+        });
+        let words: Vec<String> = words.collect();
+        let mut command = isolated_command(&words[0]);
+        output(command.args(&words[1..]).env("PATH", &path).current_dir(data("..")));
+        count += 1;
+    }
+    assert!(count >= 10, "expected at least 10 commands, found {count}");
 }
