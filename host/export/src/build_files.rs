@@ -9,7 +9,7 @@ pub fn makefile(e: &Exported<'_>, sources: &[String]) -> String {
     format!(
         "# make: the checking program; make check: runs it; make size: sizes of code, constants and stack frames.\n\
          CC ?= cc\n\
-         CFLAGS ?= -O2\n\
+         CFLAGS ?= {}\n\
          SIZE ?= size\n\
          override CFLAGS += -std=c99\n\
          # Objects and libraries of functions from outside, such as my_conv2d.o.\n\
@@ -28,6 +28,7 @@ pub fn makefile(e: &Exported<'_>, sources: &[String]) -> String {
          clean:\n\
          \trm -f check_model main.o $(OBJECTS) *.su\n\n\
          .PHONY: check size clean\n",
+        flags(e),
         objects.join(" ")
     )
 }
@@ -45,11 +46,21 @@ pub fn cmake(e: &Exported<'_>, sources: &[String]) -> String {
          target_include_directories({prefix} PUBLIC ${{CMAKE_CURRENT_SOURCE_DIR}})\n\
          # Objects and libraries of functions from outside.\n\
          set(EXTRA \"\" CACHE STRING \"further objects and libraries\")\n\
+         separate_arguments(FLAGS UNIX_COMMAND \"{}\")\n\
+         target_compile_options({prefix} PRIVATE ${{FLAGS}})\n\
          target_link_libraries({prefix} PUBLIC ${{EXTRA}} m)\n\
          add_executable(check_model main.c)\n\
          target_link_libraries(check_model {prefix})\n\
          enable_testing()\n\
          add_test(NAME check_model COMMAND check_model)\n",
-        sources.join(" ")
+        sources.join(" "),
+        flags(e)
     )
+}
+
+/// Returns the flags of the target. Products and sums are contracted, and errno is not set, where the target has vectors.
+fn flags(e: &Exported<'_>) -> String {
+    let machine = e.options.machine;
+    let more = if machine.vectors { " -ffp-contract=fast -fno-math-errno -fno-trapping-math" } else { "" };
+    format!("{}{more}", machine.flags)
 }

@@ -10,9 +10,13 @@ use crate::loop_body::{LoopBody, Place, address};
 use crate::lowering::{ConstantArray, Lowering, Phase};
 use crate::schedule::contraction::{Contraction, TapGuard, best_tile};
 use crate::schedule::round_up;
+use crate::schedule::window::Depthwise;
 use byoc_plugin_api::DType;
 use byoc_plugin_support::view::{View, count};
 use std::fmt::Write;
+
+/// Maximum size in bytes of a panel of an operand that is not constant; it is laid out on the stack.
+const MAX_PANEL: i64 = 16_384;
 
 /// Operand `b` of a contraction as a program reads it.
 struct Operand {
@@ -83,20 +87,36 @@ impl Lowering<'_, '_> {
             .zip(levels)
             .find_map(|(guard, (taps, _))| guard.filter(|g| g.row == rows - 1).map(|g| g.inside(taps, len)));
         let (low, high) = inner.unwrap_or((0, len));
+        // Vectors read whole panels, which are padded with zeros; plain code needs no padding.
+        let float = c.types.sum == DType::F32;
+        let panel_bytes = levels.iter().map(|l| l.0).product::<i64>() * 4 * machine.lanes;
+        let product = levels[0].0 == 1 && levels[1].0 == 1;
+        let vector_code = machine.vectors && float && (constant || (product && panel_bytes <= MAX_PANEL));
         let (mr, vectors) =
             best_tile((high - low).max(1), round_up(columns, machine.lanes) / machine.lanes, machine.registers);
-        let nr = (vectors * machine.lanes).min(columns);
-        let b = self.operand(c, nr, packed_groups, &b_view, &vars)?;
+        let depth_of = |levels: &[(i64, i64); 3]| levels.iter().map(|l| l.0).product::<i64>();
+        let padded = if vector_code { round_up(columns, machine.lanes) } else { columns };
+        let mut nr = (vectors * machine.lanes).min(padded);
+        while vector_code && !constant && nr > machine.lanes && depth_of(&levels) * 4 * nr > MAX_PANEL {
+            nr -= machine.lanes;
+        }
+        let b = self.operand(c, nr, padded, packed_groups, &b_view, &vars)?;
+        let local_panel = vector_code && !b.panels;
 
         let (a_type, b_type) = (c_type(c.types.a).unwrap_or("float"), c_type(c.types.b).unwrap_or("float"));
         let sum_type = c_type(c.types.sum).unwrap_or("float");
-        let kernel = tile_name(c.types.a, c.types.b);
-        self.kernels.insert((c.types.a, c.types.b));
+        let kernel = if vector_code { "byoc_vector_tile".to_owned() } else { tile_name(c.types.a, c.types.b) };
+        if !vector_code {
+            self.kernels.insert((c.types.a, c.types.b));
+        }
         let name = self.phase_name();
         let mut code = self.head(&name);
         let w = &mut code;
         w.push_str(&self.pointers_of(&body, &[(c.a, c.types.a), (b.place, c.types.b)]));
         let _ = writeln!(w, "    {sum_type} t[{}];", mr * nr);
+        if local_panel {
+            let _ = writeln!(w, "    float panel[{}];", depth_of(&levels) * nr);
+        }
         let mut depth = 1;
         let open = |w: &mut String, depth: &mut usize, var: &str, n: i64| {
             let pad = "    ".repeat(*depth);
@@ -111,17 +131,34 @@ impl Lowering<'_, '_> {
             open(w, &mut depth, var, n);
         }
         let pad = "    ".repeat(depth);
-        let whole_panel = nr >= columns;
+        let whole_panel = nr >= padded;
         if whole_panel {
             let _ = writeln!(w, "{pad}const int64_t column = 0;\n{pad}(void)column;");
         } else {
-            let _ = writeln!(w, "{pad}for (int64_t column = 0; column < {columns}; column += {nr}) {{");
+            let _ = writeln!(w, "{pad}for (int64_t column = 0; column < {padded}; column += {nr}) {{");
             depth += 1;
         }
         let pad = "    ".repeat(depth);
-        let tail = columns % nr;
-        let width = if tail == 0 { nr.to_string() } else { format!("column + {nr} <= {columns} ? {nr} : {tail}") };
+        let tail = padded % nr;
+        let width = if tail == 0 { nr.to_string() } else { format!("column + {nr} <= {padded} ? {nr} : {tail}") };
         let _ = writeln!(w, "{pad}const int width = {width};");
+        let real = if padded == columns {
+            "width".to_owned()
+        } else {
+            let _ =
+                writeln!(w, "{pad}const int real = column + width <= {columns} ? width : (int)({columns} - column);");
+            "real".to_owned()
+        };
+        if local_panel {
+            let at = b.at.trim_start_matches(" + ");
+            let _ = writeln!(w, "{pad}for (int64_t k = 0; k < {}; ++k)", levels[2].0);
+            let _ = writeln!(w, "{pad}    for (int64_t j = 0; j < width; ++j)");
+            let _ = writeln!(
+                w,
+                "{pad}        panel[k * width + j] = j < {real} ? {}[{at} + k * {} + (column + j) * {}] : 0.0f;",
+                b.place, b.strides[2], b.column
+            );
+        }
         for (var, &n) in vars.iter().zip(&body.domain).take(last).skip(groups) {
             open(w, &mut depth, var, n);
         }
@@ -153,28 +190,33 @@ impl Lowering<'_, '_> {
         at[last] = "row".into();
         let mut a_at = address(&a_view, &at);
         let mut b_at = b.at.clone();
-        if b.panels {
+        if local_panel {
+            b_at = "0".to_owned();
+        } else if b.panels {
             let depth: i64 = levels.iter().map(|l| l.0).product();
             b_at = format!("{b_at} + column * {depth}");
         } else {
             b_at = format!("{b_at} + column * {}", b.column);
         }
-        let times = |stride: i64| if b.panels { format!("{stride} * width") } else { stride.to_string() };
+        let strides = if local_panel { [1, 1, 1] } else { b.strides };
+        let times =
+            |stride: i64| if b.panels || local_panel { format!("{stride} * width") } else { stride.to_string() };
         let mut arguments = String::new();
         for (i, (n, stride)) in levels.into_iter().enumerate() {
             let guard = guards.get(i).copied().flatten();
             let n = if guard.is_some() { format!("to{i} - from{i}") } else { n.to_string() };
             if guard.is_some() {
                 let _ = write!(a_at, " + from{i} * {stride}");
-                let _ = write!(b_at, " + from{i} * {}", times(b.strides[i]));
+                let _ = write!(b_at, " + from{i} * {}", times(strides[i]));
             }
-            let _ = write!(arguments, "{n}, {stride}, {}, ", times(b.strides[i]));
+            let _ = write!(arguments, "{n}, {stride}, {}, ", times(strides[i]));
         }
         let zero = if c.types.sum == DType::F32 { String::new() } else { format!("{}, ", c.a_zero) };
         let _ = writeln!(w, "{pad}const {a_type} *a = {} + ({a_at});", c.a);
-        let _ = writeln!(w, "{pad}const {b_type} *b = {} + ({});", b.place, b_at.trim_start_matches(" + "));
+        let b_from = if local_panel { "panel".to_owned() } else { b.place.to_string() };
+        let _ = writeln!(w, "{pad}const {b_type} *b = {b_from} + ({});", b_at.trim_start_matches(" + "));
         let row_stride = a_view.strides[last];
-        let plain = b.column == 1;
+        let plain = b.column == 1 || local_panel;
         let rest = (high - low).max(0) % mr;
         let mut kinds = vec![mr];
         kinds.extend(
@@ -182,7 +224,7 @@ impl Lowering<'_, '_> {
         );
         kinds.dedup();
         let mut widths = vec![nr];
-        if tail != 0 && nr < columns {
+        if tail != 0 && nr < padded {
             widths.push(tail);
         }
         let mut calls = Vec::new();
@@ -215,7 +257,7 @@ impl Lowering<'_, '_> {
         let row = &vars[last];
         let _ = writeln!(w, "{pad}for (int64_t i = 0; i < rows; ++i) {{");
         let _ = writeln!(w, "{pad}    const int64_t {row} = row + i;\n{pad}    (void){row};");
-        let _ = writeln!(w, "{pad}    for (int64_t j = 0; j < width; ++j) {{");
+        let _ = writeln!(w, "{pad}    for (int64_t j = 0; j < {real}; ++j) {{");
         let _ = writeln!(w, "{pad}        const int64_t c = column + j;\n{pad}        (void)c;");
         let _ = writeln!(w, "{pad}        const {sum_type} acc = t[i * width + j];");
         w.push_str(&body.statements(&vars, depth + 2));
@@ -238,6 +280,7 @@ impl Lowering<'_, '_> {
         &mut self,
         c: &Contraction,
         nr: i64,
+        padded: i64,
         packed_groups: i64,
         b_view: &View,
         vars: &[String],
@@ -268,12 +311,16 @@ impl Lowering<'_, '_> {
         let bytes = constant.bytes();
         let mut data = Vec::with_capacity((packed_groups * depth * columns) as usize * size);
         for start in offsets(&from) {
-            for column in (0..columns).step_by(nr.max(1) as usize) {
-                let width = nr.min(columns - column);
+            for column in (0..padded).step_by(nr.max(1) as usize) {
+                let width = nr.min(padded - column);
                 for i in 0..n0 {
                     for j in 0..n1 {
                         for l in 0..k {
                             for n in 0..width {
+                                if column + n >= columns {
+                                    data.resize(data.len() + size, 0);
+                                    continue;
+                                }
                                 let at = start + i * s0 + j * s1 + l * sk + (column + n) * c.b_column;
                                 let at = usize::try_from(at).map_err(|_| "a weight is out of range")? * size;
                                 data.extend_from_slice(bytes.get(at..at + size).ok_or("a weight is out of range")?);
@@ -287,7 +334,7 @@ impl Lowering<'_, '_> {
         let array = self.constant_array(ConstantArray { dtype: c.types.b, bytes: data, comment });
         let at = match &address(b_view, vars)[..] {
             "0" => String::new(),
-            index => format!("({index}) * {}", depth * columns),
+            index => format!("({index}) * {}", depth * padded),
         };
         Ok(Operand { place: Place::Packed(array), at, panels: true, strides: [n1 * k, k, 1], column: 1 })
     }
@@ -354,8 +401,18 @@ impl Lowering<'_, '_> {
         let mut code = self.head(&name);
         let w = &mut code;
         w.push_str(&self.pointers_of(body, &[(c.a, c.types.a), (weights, c.types.b)]));
-        let _ = writeln!(w, "    {sum_type} t[{block}];");
+        let vectorized = self.vector_channels(c);
+        if vectorized > 0 {
+            self.vector_depthwise(w, c, weights, vectorized)?;
+        }
+        let rest_channels = channels - vectorized;
+        let block = rest_channels.min(block).max(1);
+        if rest_channels > 0 {
+            let _ = writeln!(w, "    {sum_type} u[{block}];");
+        }
         let mut depth = 1;
+        let mut plain = String::new();
+        let code_of_vectors = std::mem::take(w);
         for (var, &n) in vars[..rank - 1].iter().zip(&body.domain) {
             let pad = "    ".repeat(depth);
             let _ = writeln!(w, "{pad}for (int64_t {var} = 0; {var} < {n}; ++{var}) {{");
@@ -370,13 +427,13 @@ impl Lowering<'_, '_> {
         let range = |i: usize, n: i64| {
             if guards[i].is_some() { (format!("from{i}"), format!("to{i}")) } else { ("0".to_owned(), n.to_string()) }
         };
-        let _ = writeln!(w, "{pad}for (int64_t first = 0; first < {channels}; first += {block}) {{");
-        let rest = channels % block;
+        let _ = writeln!(w, "{pad}for (int64_t first = {vectorized}; first < {channels}; first += {block}) {{");
+        let rest = rest_channels % block;
         let width =
             if rest == 0 { block.to_string() } else { format!("first + {block} <= {channels} ? {block} : {rest}") };
         let _ = writeln!(w, "{pad}    const int width = {width};");
         let zero = if c.types.sum == DType::F32 { "0.0f" } else { "0" };
-        let _ = writeln!(w, "{pad}    for (int j = 0; j < width; ++j)\n{pad}        t[j] = {zero};");
+        let _ = writeln!(w, "{pad}    for (int j = 0; j < width; ++j)\n{pad}        u[j] = {zero};");
         let ((y0, y1), (x0, x1)) = (range(0, n0), range(1, n1));
         let _ = writeln!(w, "{pad}    for (int64_t ky = {y0}; ky < {y1}; ++ky)");
         let _ = writeln!(w, "{pad}        for (int64_t kx = {x0}; kx < {x1}; ++kx) {{");
@@ -400,21 +457,132 @@ impl Lowering<'_, '_> {
             format!("(({sum_type}){element} - ({})) * ({sum_type})b[j]", c.a_zero)
         };
         let _ = writeln!(w, "{pad}            for (int j = 0; j < width; ++j)");
-        let _ = writeln!(w, "{pad}                t[j] += {product};\n{pad}        }}");
+        let _ = writeln!(w, "{pad}                u[j] += {product};\n{pad}        }}");
         let _ = writeln!(w, "{pad}    for (int j = 0; j < width; ++j) {{");
         let _ = writeln!(w, "{pad}        const int64_t c = first + j;\n{pad}        (void)c;");
-        let _ = writeln!(w, "{pad}        const {sum_type} acc = t[j];");
+        let _ = writeln!(w, "{pad}        const {sum_type} acc = u[j];");
         w.push_str(&body.statements(&vars, depth + 2));
         let _ = writeln!(w, "{pad}    }}\n{pad}}}");
         for level in (1..depth).rev() {
             let _ = writeln!(w, "{}}}", "    ".repeat(level));
         }
-        let _ = writeln!(w, "}}\n");
+        if rest_channels > 0 {
+            plain = std::mem::take(w);
+        }
+        code = format!("{code_of_vectors}{plain}}}\n\n");
         let mut phase = Phase { comment, code, ..Phase::default() };
         phase.call = self.call(&name, 1);
         phase.touch(c.a);
         phase.touch_all(body);
         self.phases.push(phase);
+        Ok(())
+    }
+}
+
+impl Lowering<'_, '_> {
+    /// Returns the number of channels of a depthwise convolution that whole vectors cover.
+    fn vector_channels(&self, c: &Contraction) -> i64 {
+        let channels = c.columns();
+        let contiguous = c.a_view.strides.last() == Some(&1) && c.types.sum == DType::F32;
+        match self.machine() {
+            Some(machine) if machine.vectors && contiguous => channels / machine.lanes * machine.lanes,
+            _ => 0,
+        }
+    }
+
+    /// Emits the loops over the channels that whole vectors cover, in tiles of pixels.
+    fn vector_depthwise(&self, w: &mut String, c: &Contraction, weights: Place, vectorized: i64) -> Result<(), String> {
+        let machine = self.machine().ok_or("expected a program")?;
+        let Sums { levels, guards } = Sums::new(c)?;
+        let body = &c.body;
+        let rank = body.domain.len();
+        let (channels, len) = (body.domain[rank - 1], body.domain[rank - 2]);
+        let [(n0, s0), (n1, s1), _] = levels;
+        let inner = guards
+            .iter()
+            .zip(levels)
+            .find_map(|(guard, (taps, _))| guard.filter(|g| g.row == rank - 2).map(|g| g.inside(taps, len)));
+        let (low, high) = inner.unwrap_or((0, len));
+        let most = if machine.registers >= 32 { 8 } else { 5 };
+        let pixels = Depthwise::new(&[1, 1, (high - low).max(1), machine.lanes], 1).pixels.min(most);
+        let mut vars: Vec<String> = (0..rank - 1).map(|d| format!("r{d}")).collect();
+        vars.push("c".into());
+        let wide = 2 * machine.lanes;
+        let _ = writeln!(w, "    float t[{}];", pixels * wide.min(vectorized));
+        for (from, to, n) in
+            [(0, vectorized / wide * wide, wide), (vectorized / wide * wide, vectorized, machine.lanes)]
+        {
+            if from == to {
+                continue;
+            }
+            let mut depth = 1;
+            for (var, &size) in vars.iter().zip(&body.domain).take(rank - 2) {
+                let _ = writeln!(w, "{}for (int64_t {var} = 0; {var} < {size}; ++{var}) {{", "    ".repeat(depth));
+                depth += 1;
+            }
+            let pad = "    ".repeat(depth);
+            for (i, guard) in guards.iter().enumerate() {
+                if let Some(guard) = guard.filter(|g| g.row != rank - 2) {
+                    w.push_str(&guard.text(i, &vars[guard.row], levels[i].0, &pad));
+                }
+            }
+            let _ = writeln!(w, "{pad}for (int64_t first = {from}; first < {to}; first += {n}) {{");
+            let _ = writeln!(w, "{pad}    int rows = 1;");
+            let _ = writeln!(w, "{pad}    for (int64_t row = 0; row < {len}; row += rows) {{");
+            depth += 2;
+            let pad = "    ".repeat(depth);
+            let inside =
+                if (low, high) == (0, len) { String::new() } else { format!("row < {low} || row >= {high} ? 1 : ") };
+            let _ = match pixels {
+                1 => writeln!(w, "{pad}rows = 1;"),
+                _ => writeln!(w, "{pad}rows = {inside}row + {pixels} <= {high} ? {pixels} : (int)({high} - row);"),
+            };
+            for (i, guard) in guards.iter().enumerate() {
+                if let Some(guard) = guard.filter(|g| g.row == rank - 2) {
+                    w.push_str(&guard.text(i, "row", levels[i].0, &pad));
+                }
+            }
+            let mut at = vars.clone();
+            (at[rank - 2], at[rank - 1]) = ("row".into(), "first".into());
+            let mut a_at = address(&c.a_view, &at);
+            let mut b_at = "first".to_owned();
+            let mut arguments = String::new();
+            for (i, (n, stride, step)) in [(n0, s0, n1 * channels), (n1, s1, channels)].into_iter().enumerate() {
+                let count = if guards[i].is_some() { format!("to{i} - from{i}") } else { n.to_string() };
+                if guards[i].is_some() {
+                    let _ = write!(a_at, " + from{i} * {stride}");
+                    let _ = write!(b_at, " + from{i} * {step}");
+                }
+                let _ = write!(arguments, "{count}, {stride}, {step}, ");
+            }
+            let _ = writeln!(w, "{pad}const float *a = {} + ({a_at});", c.a);
+            let _ = writeln!(w, "{pad}const float *b = {weights} + ({b_at});");
+            let rest = (high - low).max(0) % pixels;
+            let mut kinds = vec![pixels];
+            kinds.extend((rest > 1).then_some(rest));
+            kinds.extend((pixels > 1 && (rest == 1 || (low, high) != (0, len))).then_some(1));
+            let stride = c.a_view.strides[rank - 2];
+            for (i, &rows) in kinds.iter().enumerate() {
+                let call = format!("byoc_vector_depthwise({rows}, {n}, {stride}, {arguments}a, b, t);");
+                let _ = match (kinds.len(), i) {
+                    (1, _) => writeln!(w, "{pad}{call}"),
+                    (_, 0) => writeln!(w, "{pad}if (rows == {rows})\n{pad}    {call}"),
+                    (count, i) if i + 1 == count => writeln!(w, "{pad}else\n{pad}    {call}"),
+                    _ => writeln!(w, "{pad}else if (rows == {rows})\n{pad}    {call}"),
+                };
+            }
+            let last = &vars[rank - 2];
+            let _ = writeln!(w, "{pad}for (int64_t i = 0; i < rows; ++i) {{");
+            let _ = writeln!(w, "{pad}    const int64_t {last} = row + i;\n{pad}    (void){last};");
+            let _ = writeln!(w, "{pad}    for (int64_t j = 0; j < {n}; ++j) {{");
+            let _ = writeln!(w, "{pad}        const int64_t c = first + j;\n{pad}        (void)c;");
+            let _ = writeln!(w, "{pad}        const float acc = t[i * {n} + j];");
+            w.push_str(&body.statements(&vars, depth + 2));
+            let _ = writeln!(w, "{pad}    }}\n{pad}}}");
+            for level in (1..depth).rev() {
+                let _ = writeln!(w, "{}}}", "    ".repeat(level));
+            }
+        }
         Ok(())
     }
 }

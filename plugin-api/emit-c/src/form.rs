@@ -33,14 +33,30 @@ pub struct Machine {
     pub registers: i64,
     /// Uses the vectors of GNU C and `restrict` if true, otherwise plain C99.
     pub vectors: bool,
+    /// Flags of the C compiler.
+    pub flags: &'static str,
 }
 
 impl Machine {
     /// Any processor, in plain C99.
-    pub const GENERIC: Machine = Machine { lanes: 4, registers: 16, vectors: false };
+    pub const GENERIC: Machine = Machine { lanes: 4, registers: 16, vectors: false, flags: "-O2" };
 
     /// Machines by the name of a target.
-    pub const TARGETS: &[(&str, Machine)] = &[("generic", Machine::GENERIC)];
+    pub const TARGETS: &[(&str, Machine)] = &[
+        ("generic", Machine::GENERIC),
+        ("cortex-m55", Machine::GENERIC),
+        (
+            "x86-64-v4",
+            Machine {
+                lanes: 16,
+                registers: 32,
+                vectors: true,
+                flags: "-O3 -march=x86-64-v4 -mprefer-vector-width=512",
+            },
+        ),
+        ("x86-64-v3", Machine { lanes: 8, registers: 16, vectors: true, flags: "-O3 -march=x86-64-v3" }),
+        ("aarch64", Machine { lanes: 4, registers: 32, vectors: true, flags: "-O3" }),
+    ];
 
     /// Returns the machine of a target; `None` for an unknown name.
     pub fn of_target(name: &str) -> Option<Machine> {

@@ -385,6 +385,10 @@ fn kernels(text: &str, tiles: &[(DType, DType)], machine: Machine) -> String {
             shared.push('\n');
         }
     }
+    if ["byoc_vector_tile", "byoc_vector_depthwise"].iter().any(|name| text.contains(name)) {
+        shared.push_str(&include_str!("prelude/vectors.c").replace("BYOC_LANES", &machine.lanes.to_string()));
+        shared.push('\n');
+    }
     for &(a, b) in tiles {
         let (a_type, b_type) = (c_type(a).unwrap_or("float"), c_type(b).unwrap_or("float"));
         let float = a == DType::F32;
