@@ -98,7 +98,8 @@ pub fn definition(qualifiers: &str, name: &str, dtype: DType, bytes: &[u8]) -> S
         }
         let _ = write!(line, " {value},");
     }
-    text.push_str(&line);
+    // An initializer has at least one element.
+    text.push_str(if count == 0 { "    0," } else { &line });
     text.push_str("\n};\n");
     text
 }

@@ -4,9 +4,9 @@
  * Functions without branches, so that loops over them vectorize. The coefficients are minimax approximations on these
  * intervals; errors are a few units in the last place.
  */
-static inline float byoc_float(int32_t bits) {
+static inline float byoc_float(uint32_t bits) {
     union {
-        int32_t bits;
+        uint32_t bits;
         float value;
     } x = {bits};
     return x.value;
@@ -22,7 +22,7 @@ static inline float byoc_exp(float x) {
     const float e = 1.0f + (r + r * r * p);
     const int32_t whole = (int32_t)n;
     const int32_t half = whole >> 1;
-    return e * byoc_float((half + 127) << 23) * byoc_float((whole - half + 127) << 23);
+    return e * byoc_float((uint32_t)(half + 127) << 23) * byoc_float((uint32_t)(whole - half + 127) << 23);
 }
 
 /* Computed from e^-|x|, because e^-x overflows for large negative x although the result does not underflow yet. */

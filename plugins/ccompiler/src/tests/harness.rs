@@ -206,8 +206,9 @@ impl Case {
         let compiled = self.compile(cache);
         check_source(&compiled.source.as_ref().into_option().unwrap().text);
         let expected = naive::evaluate(&self.graph, &self.inputs, &self.constant_values);
-        for threads in [1, 2] {
-            let results = self.run(&compiled, threads);
+        let mut runs = vec![("1 thread", self.run(&compiled, 1)), ("2 threads", self.run(&compiled, 2))];
+        runs.extend(super::program::run(self));
+        for (form, results) in runs {
             for (k, (got, want)) in results.iter().zip(&expected).enumerate() {
                 assert_eq!(got.shape, want.shape, "output {k}");
                 let scale = want.data.iter().filter(|v| v.is_finite()).fold(0.0f64, |m, v| m.max(v.abs())).max(1e-30);
@@ -215,7 +216,7 @@ impl Case {
                     let same = (a.is_nan() && b.is_nan()) || a == b || ((a - b).abs() / scale) <= tolerance;
                     assert!(
                         same,
-                        "output {k}, element {i}: expected {b}, found {a} (largest magnitude {scale}), {threads} threads"
+                        "output {k}, element {i}: expected {b}, found {a} (largest magnitude {scale}), {form}"
                     );
                 }
             }
@@ -298,7 +299,7 @@ fn check_source(text: &str) {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-fn words(bytes: &[u8]) -> Vec<u64> {
+pub fn words(bytes: &[u8]) -> Vec<u64> {
     let mut words = vec![0u64; bytes.len().div_ceil(8).max(1)];
     // SAFETY: the words hold at least that many bytes.
     unsafe { std::slice::from_raw_parts_mut(words.as_mut_ptr().cast::<u8>(), bytes.len()) }.copy_from_slice(bytes);

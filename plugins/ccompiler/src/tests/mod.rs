@@ -4,3 +4,4 @@ mod artifacts;
 pub mod harness;
 mod naive;
 mod operators;
+mod program;
