@@ -220,10 +220,10 @@ fn operators_become_functions_of_the_user() {
 }
 
 /// Checks that the exported C has the outputs of the recorded data on a compiler, with every warning an error.
-fn all_models(compiler: &str, flags: &[&str]) {
+fn all_models(compiler: &str, target: &str, flags: &[&str]) {
     for model in models() {
         let text = model.display().to_string();
-        let project = export(&text, &[]);
+        let project = export(&text, &["--target", target]);
         eprint!("{text}\n{}", project.check(compiler, flags, &[]));
     }
 }
@@ -244,8 +244,20 @@ fn all_models_with_gcc_under_sanitizers() {
 #[ignore = "minutes of computation: cargo xtask export"]
 fn all_models_with_clang() {
     match exists("clang") {
-        true => all_models("clang", &["-O2"]),
+        true => all_models("clang", "generic", &["-O2"]),
         false => eprintln!("skipped: no clang"),
+    }
+}
+
+#[test]
+#[ignore = "minutes of computation: cargo xtask export"]
+fn all_models_with_vectors() {
+    let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    for (target, feature) in [("x86-64-v3", " avx2 "), ("x86-64-v4", " avx512vl ")] {
+        match cpu.contains(feature) {
+            true => all_models("gcc", target, &[SANITIZE, &[&format!("-march={target}")]].concat()),
+            false => eprintln!("skipped: {target}, which this processor is not"),
+        }
     }
 }
 
@@ -258,8 +270,10 @@ fn all_models_on_aarch64() {
     }
     for model in models() {
         let text = model.display().to_string();
-        let program = export(&text, &[]).compile_for_aarch64();
-        eprint!("{text}\n{}", output(Command::new("qemu-aarch64").arg(program.1)));
+        for target in ["generic", "aarch64"] {
+            let (_project, program) = export(&text, &["--target", target]).compile_for_aarch64();
+            eprint!("{text}\n{}", output(Command::new("qemu-aarch64").arg(program)));
+        }
     }
 }
 

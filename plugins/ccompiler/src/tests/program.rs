@@ -6,7 +6,6 @@ use super::naive;
 use byoc_emit_c::form::Machine;
 use byoc_emit_c::single_file::single_file;
 use std::fmt::Write;
-use std::path::Path;
 use std::process::Command;
 
 const STRICT: &[&str] = &["-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-Wconversion", "-O1"];
