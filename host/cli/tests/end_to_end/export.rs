@@ -368,3 +368,28 @@ fn every_command_of_page_runs() {
     }
     assert!(count >= 10, "expected at least 10 commands, found {count}");
 }
+
+/// Quantized models on nuc_fpga, whose driver prints one line per layer.
+#[test]
+fn regions_of_an_accelerator_call_its_driver() {
+    let plugins = byoc_test_support::plugin_dir(&["nuc_fpga", "template"]);
+    let plugins = plugins.path().display().to_string();
+    let folder = tempfile::tempdir().unwrap();
+    let resnet = folder.path().join("resnet.relay").display().to_string();
+    let float = data_text("models/resnet18_w16");
+    byoc(["quantize", &float, "--calibrate", "random:1", "--samples", "4", "-o", &resnet]).ok();
+    let (_digits, digits) = quantized_digits(&[]);
+    for (model, convolutions, products) in [(&digits, 2, 2), (&resnet, 19, 1)] {
+        let project = export(model, &["--backend", "nuc_fpga", "--plugin-dir", &plugins]);
+        std::fs::copy(data("export/driver.c"), project.dir.join("driver.c")).unwrap();
+        let out = project.check("cc", &["-O1"], &["driver.c"]);
+        let calls = |name: &str| out.lines().filter(|line| *line == format!("Calling From {name}")).count();
+        assert_eq!((calls("nuc_fpga_conv2d"), calls("nuc_fpga_dense")), (convolutions, products), "{out}");
+        assert!(out.contains("max relative error 0.00e+00: pass"), "{out}");
+    }
+    // A backend whose regions have no C program is named.
+    let dir = folder.path().join("c").display().to_string();
+    let args = ["export", &float, "--backend", "template", "--plugin-dir", &plugins, "--c", &dir];
+    byoc(args).fails_with("E0519").stderr_contains(&["template", "export without template"]);
+    assert!(!Path::new(&dir).exists());
+}
