@@ -42,6 +42,9 @@ impl<'e, 'a> Report<'e, 'a> {
         let _ = writeln!(w, "       {:>12} bytes of outputs", bytes(&e.outputs));
         let _ = writeln!(w, "stack  {:>12} bytes of local arrays at most", self.stack);
         let _ = writeln!(w, "work   {:>12} multiply-adds\n", self.macs);
+        if !e.regions.is_empty() {
+            let _ = writeln!(w, "Constants and multiply-adds inside of the regions of backends are not counted.\n");
+        }
         let _ = writeln!(w, "{:>5} {:>14} {:>12} {:>8}  operators", "step", "multiply-adds", "arena in use", "stack");
         for (number, step) in e.program.steps.iter().enumerate() {
             let first = step.comment.first().map_or("", String::as_str);

@@ -1,4 +1,4 @@
-//! Contractions and depthwise convolutions of programs: operands in place, taps in the padding skipped.
+//! Contractions of programs: operands in place, taps in the padding skipped.
 //!
 //! The sums are those of [`crate::schedule::contraction`], but no operand is copied: a convolution's data has no border
 //! of zeros, and where a window reaches into the padding the loops over its taps start later or end earlier. Rows that
@@ -10,7 +10,6 @@ use crate::loop_body::{LoopBody, Place, address};
 use crate::lowering::{ConstantArray, Lowering, Phase};
 use crate::schedule::contraction::{Contraction, TapGuard, best_tile};
 use crate::schedule::round_up;
-use crate::schedule::window::Depthwise;
 use byoc_plugin_api::DType;
 use byoc_plugin_support::view::{View, count};
 use std::fmt::Write;
@@ -32,14 +31,19 @@ struct Operand {
 }
 
 /// Sum over taps and channels, outermost first: the number of terms and the stride in `a` of each level.
-struct Sums {
-    levels: [(i64, i64); 3],
+pub(crate) struct Sums {
+    /// Number of terms and stride of each level.
+    pub levels: [(i64, i64); 3],
     /// Guards of the two tap axes.
-    guards: [Option<TapGuard>; 2],
+    pub guards: [Option<TapGuard>; 2],
 }
 
 impl Sums {
-    fn new(c: &Contraction) -> Result<Sums, String> {
+    /// Returns the sum of a contraction.
+    ///
+    /// # Errors
+    /// If there are more than two kernel axes.
+    pub fn new(c: &Contraction) -> Result<Sums, String> {
         let mut taps = c.taps.clone();
         let mut guards = c.guards.clone();
         guards.resize(taps.len(), None);
@@ -361,230 +365,6 @@ impl Lowering<'_, '_> {
         }
         text
     }
-
-    /// Emits a depthwise convolution of a program. The index space is `[n, pixels.., channel]`; the last stride of
-    /// `a_view` is that of the channels.
-    pub fn direct_depthwise(&mut self, c: &Contraction, comment: Vec<String>) -> Result<(), String> {
-        let Sums { levels, guards } = Sums::new(c)?;
-        let body = &c.body;
-        let rank = body.domain.len();
-        let channels = body.domain[rank - 1];
-        let [(n0, s0), (n1, s1), _] = levels;
-        let mut taps = c.taps.clone();
-        while taps.len() < 2 {
-            taps.insert(0, (1, 0, 0));
-        }
-        let Place::Constant(index) = c.b else {
-            return Err("expected constant weights of a depthwise convolution".into());
-        };
-        let constant = self.ir.constants.get(index).ok_or("unknown constant")?;
-        let (size, bytes) = (c.types.b.size(), constant.bytes());
-        let mut data = Vec::new();
-        for i in 0..n0 {
-            for j in 0..n1 {
-                for channel in 0..channels {
-                    let at = c.b_offset + i * taps[0].2 + j * taps[1].2 + channel * c.b_column;
-                    let at = usize::try_from(at).map_err(|_| "a weight is out of range")? * size;
-                    data.extend_from_slice(bytes.get(at..at + size).ok_or("a weight is out of range")?);
-                }
-            }
-        }
-        let comment_of = format!("{n0} x {n1} taps x {channels} channels");
-        let array = self.constant_array(ConstantArray { dtype: c.types.b, bytes: data, comment: comment_of });
-        let weights = Place::Packed(array);
-        let block = channels.min(64);
-        let (a_type, b_type) = (c_type(c.types.a).unwrap_or("float"), c_type(c.types.b).unwrap_or("float"));
-        let sum_type = c_type(c.types.sum).unwrap_or("float");
-        let name = self.phase_name();
-        let mut vars: Vec<String> = (0..rank - 1).map(|d| format!("r{d}")).collect();
-        vars.push("c".into());
-        let mut code = self.head(&name);
-        let w = &mut code;
-        w.push_str(&self.pointers_of(body, &[(c.a, c.types.a), (weights, c.types.b)]));
-        let vectorized = self.vector_channels(c);
-        if vectorized > 0 {
-            self.vector_depthwise(w, c, weights, vectorized)?;
-        }
-        let rest_channels = channels - vectorized;
-        let block = rest_channels.min(block).max(1);
-        if rest_channels > 0 {
-            let _ = writeln!(w, "    {sum_type} u[{block}];");
-        }
-        let mut depth = 1;
-        let mut plain = String::new();
-        let code_of_vectors = std::mem::take(w);
-        for (var, &n) in vars[..rank - 1].iter().zip(&body.domain) {
-            let pad = "    ".repeat(depth);
-            let _ = writeln!(w, "{pad}for (int64_t {var} = 0; {var} < {n}; ++{var}) {{");
-            depth += 1;
-        }
-        let pad = "    ".repeat(depth);
-        for (i, guard) in guards.iter().enumerate() {
-            if let Some(guard) = guard {
-                w.push_str(&guard.text(i, &vars[guard.row], levels[i].0, &pad));
-            }
-        }
-        let range = |i: usize, n: i64| {
-            if guards[i].is_some() { (format!("from{i}"), format!("to{i}")) } else { ("0".to_owned(), n.to_string()) }
-        };
-        let _ = writeln!(w, "{pad}for (int64_t first = {vectorized}; first < {channels}; first += {block}) {{");
-        let rest = rest_channels % block;
-        let width =
-            if rest == 0 { block.to_string() } else { format!("first + {block} <= {channels} ? {block} : {rest}") };
-        let _ = writeln!(w, "{pad}    const int width = {width};");
-        let zero = if c.types.sum == DType::F32 { "0.0f" } else { "0" };
-        let _ = writeln!(w, "{pad}    for (int j = 0; j < width; ++j)\n{pad}        u[j] = {zero};");
-        let ((y0, y1), (x0, x1)) = (range(0, n0), range(1, n1));
-        let _ = writeln!(w, "{pad}    for (int64_t ky = {y0}; ky < {y1}; ++ky)");
-        let _ = writeln!(w, "{pad}        for (int64_t kx = {x0}; kx < {x1}; ++kx) {{");
-        let mut at = vars.clone();
-        at[rank - 1] = "first".into();
-        let _ = writeln!(
-            w,
-            "{pad}            const {a_type} *a = {} + ({} + ky * {s0} + kx * {s1});",
-            c.a,
-            address(&c.a_view, &at)
-        );
-        let _ =
-            writeln!(w, "{pad}            const {b_type} *b = {weights} + ((ky * {n1} + kx) * {channels} + first);");
-        let step = c.a_view.strides[rank - 1];
-        let element = if step == 1 || channels == 1 { "a[j]".to_owned() } else { format!("a[j * {step}]") };
-        let product = if c.types.sum == DType::F32 {
-            format!("{element} * b[j]")
-        } else if c.a_zero == 0 {
-            format!("({sum_type}){element} * ({sum_type})b[j]")
-        } else {
-            format!("(({sum_type}){element} - ({})) * ({sum_type})b[j]", c.a_zero)
-        };
-        let _ = writeln!(w, "{pad}            for (int j = 0; j < width; ++j)");
-        let _ = writeln!(w, "{pad}                u[j] += {product};\n{pad}        }}");
-        let _ = writeln!(w, "{pad}    for (int j = 0; j < width; ++j) {{");
-        let _ = writeln!(w, "{pad}        const int64_t c = first + j;\n{pad}        (void)c;");
-        let _ = writeln!(w, "{pad}        const {sum_type} acc = u[j];");
-        w.push_str(&body.statements(&vars, depth + 2));
-        let _ = writeln!(w, "{pad}    }}\n{pad}}}");
-        for level in (1..depth).rev() {
-            let _ = writeln!(w, "{}}}", "    ".repeat(level));
-        }
-        if rest_channels > 0 {
-            plain = std::mem::take(w);
-        }
-        code = format!("{code_of_vectors}{plain}}}\n\n");
-        let mut phase = Phase { comment, code, ..Phase::default() };
-        phase.call = self.call(&name, 1);
-        phase.touch(c.a);
-        phase.touch_all(body);
-        self.phases.push(phase);
-        Ok(())
-    }
-}
-
-impl Lowering<'_, '_> {
-    /// Returns the number of channels of a depthwise convolution that whole vectors cover.
-    fn vector_channels(&self, c: &Contraction) -> i64 {
-        let channels = c.columns();
-        let contiguous = c.a_view.strides.last() == Some(&1) && c.types.sum == DType::F32;
-        match self.machine() {
-            Some(machine) if machine.vectors && contiguous => channels / machine.lanes * machine.lanes,
-            _ => 0,
-        }
-    }
-
-    /// Emits the loops over the channels that whole vectors cover, in tiles of pixels.
-    fn vector_depthwise(&self, w: &mut String, c: &Contraction, weights: Place, vectorized: i64) -> Result<(), String> {
-        let machine = self.machine().ok_or("expected a program")?;
-        let Sums { levels, guards } = Sums::new(c)?;
-        let body = &c.body;
-        let rank = body.domain.len();
-        let (channels, len) = (body.domain[rank - 1], body.domain[rank - 2]);
-        let [(n0, s0), (n1, s1), _] = levels;
-        let inner = guards
-            .iter()
-            .zip(levels)
-            .find_map(|(guard, (taps, _))| guard.filter(|g| g.row == rank - 2).map(|g| g.inside(taps, len)));
-        let (low, high) = inner.unwrap_or((0, len));
-        let most = if machine.registers >= 32 { 8 } else { 5 };
-        let pixels = Depthwise::new(&[1, 1, (high - low).max(1), machine.lanes], 1).pixels.min(most);
-        let mut vars: Vec<String> = (0..rank - 1).map(|d| format!("r{d}")).collect();
-        vars.push("c".into());
-        let wide = 2 * machine.lanes;
-        let _ = writeln!(w, "    float t[{}];", pixels * wide.min(vectorized));
-        for (from, to, n) in
-            [(0, vectorized / wide * wide, wide), (vectorized / wide * wide, vectorized, machine.lanes)]
-        {
-            if from == to {
-                continue;
-            }
-            let mut depth = 1;
-            for (var, &size) in vars.iter().zip(&body.domain).take(rank - 2) {
-                let _ = writeln!(w, "{}for (int64_t {var} = 0; {var} < {size}; ++{var}) {{", "    ".repeat(depth));
-                depth += 1;
-            }
-            let pad = "    ".repeat(depth);
-            for (i, guard) in guards.iter().enumerate() {
-                if let Some(guard) = guard.filter(|g| g.row != rank - 2) {
-                    w.push_str(&guard.text(i, &vars[guard.row], levels[i].0, &pad));
-                }
-            }
-            let _ = writeln!(w, "{pad}for (int64_t first = {from}; first < {to}; first += {n}) {{");
-            let _ = writeln!(w, "{pad}    int rows = 1;");
-            let _ = writeln!(w, "{pad}    for (int64_t row = 0; row < {len}; row += rows) {{");
-            depth += 2;
-            let pad = "    ".repeat(depth);
-            let inside =
-                if (low, high) == (0, len) { String::new() } else { format!("row < {low} || row >= {high} ? 1 : ") };
-            let _ = match pixels {
-                1 => writeln!(w, "{pad}rows = 1;"),
-                _ => writeln!(w, "{pad}rows = {inside}row + {pixels} <= {high} ? {pixels} : (int)({high} - row);"),
-            };
-            for (i, guard) in guards.iter().enumerate() {
-                if let Some(guard) = guard.filter(|g| g.row == rank - 2) {
-                    w.push_str(&guard.text(i, "row", levels[i].0, &pad));
-                }
-            }
-            let mut at = vars.clone();
-            (at[rank - 2], at[rank - 1]) = ("row".into(), "first".into());
-            let mut a_at = address(&c.a_view, &at);
-            let mut b_at = "first".to_owned();
-            let mut arguments = String::new();
-            for (i, (n, stride, step)) in [(n0, s0, n1 * channels), (n1, s1, channels)].into_iter().enumerate() {
-                let count = if guards[i].is_some() { format!("to{i} - from{i}") } else { n.to_string() };
-                if guards[i].is_some() {
-                    let _ = write!(a_at, " + from{i} * {stride}");
-                    let _ = write!(b_at, " + from{i} * {step}");
-                }
-                let _ = write!(arguments, "{count}, {stride}, {step}, ");
-            }
-            let _ = writeln!(w, "{pad}const float *a = {} + ({a_at});", c.a);
-            let _ = writeln!(w, "{pad}const float *b = {weights} + ({b_at});");
-            let rest = (high - low).max(0) % pixels;
-            let mut kinds = vec![pixels];
-            kinds.extend((rest > 1).then_some(rest));
-            kinds.extend((pixels > 1 && (rest == 1 || (low, high) != (0, len))).then_some(1));
-            let stride = c.a_view.strides[rank - 2];
-            for (i, &rows) in kinds.iter().enumerate() {
-                let call = format!("byoc_vector_depthwise({rows}, {n}, {stride}, {arguments}a, b, t);");
-                let _ = match (kinds.len(), i) {
-                    (1, _) => writeln!(w, "{pad}{call}"),
-                    (_, 0) => writeln!(w, "{pad}if (rows == {rows})\n{pad}    {call}"),
-                    (count, i) if i + 1 == count => writeln!(w, "{pad}else\n{pad}    {call}"),
-                    _ => writeln!(w, "{pad}else if (rows == {rows})\n{pad}    {call}"),
-                };
-            }
-            let last = &vars[rank - 2];
-            let _ = writeln!(w, "{pad}for (int64_t i = 0; i < rows; ++i) {{");
-            let _ = writeln!(w, "{pad}    const int64_t {last} = row + i;\n{pad}    (void){last};");
-            let _ = writeln!(w, "{pad}    for (int64_t j = 0; j < {n}; ++j) {{");
-            let _ = writeln!(w, "{pad}        const int64_t c = first + j;\n{pad}        (void)c;");
-            let _ = writeln!(w, "{pad}        const float acc = t[i * {n} + j];");
-            w.push_str(&body.statements(&vars, depth + 2));
-            let _ = writeln!(w, "{pad}    }}\n{pad}}}");
-            for level in (1..depth).rev() {
-                let _ = writeln!(w, "{}}}", "    ".repeat(level));
-            }
-        }
-        Ok(())
-    }
 }
 
 /// Returns the name of the function that computes a tile.
@@ -611,7 +391,7 @@ impl TapGuard {
     }
 
     /// Returns the range of output indices, out of `len`, at which each of `taps` taps reads an element.
-    fn inside(&self, taps: i64, len: i64) -> (i64, i64) {
+    pub fn inside(&self, taps: i64, len: i64) -> (i64, i64) {
         let reads = |output: i64| (0..taps).all(|tap| (0..self.size).contains(&self.at(output, tap)));
         let Some(low) = (0..len).find(|&output| reads(output)) else { return (0, 0) };
         let high = (low..len).find(|&output| !reads(output)).unwrap_or(len);
@@ -624,7 +404,7 @@ impl TapGuard {
     }
 
     /// Formats the declarations of the first tap and the end of the taps that read an element.
-    fn text(&self, i: usize, output: &str, taps: i64, pad: &str) -> String {
+    pub fn text(&self, i: usize, output: &str, taps: i64, pad: &str) -> String {
         let TapGuard { scale, base, step, size, .. } = *self;
         let times = if scale == 1 { output.to_owned() } else { format!("{output} * {scale}") };
         let mut text = format!("{pad}const int64_t base{i} = {times} + ({base});\n");

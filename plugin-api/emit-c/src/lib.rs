@@ -14,7 +14,7 @@
 //! | `lower` | emits the phases of every group |
 //! | `layout`, `schedule` | geometry of convolutions; tiles, tasks and the plan of the memory |
 //! | `contraction`, `convolution`, `window`, `rows`, `moves` | code generation per kind of operator |
-//! | `direct` | contractions of programs, whose operands stay where they are |
+//! | `direct`, `direct_window` | contractions of programs, whose operands stay where they are |
 //! | `externals`, `external_call` | functions from outside, and their calls |
 //! | `source` | the C file of a region of `ccompiler` |
 //! | `program`, `single_file` | programs, and regions as files that stand alone |
@@ -40,6 +40,7 @@ mod contraction;
 mod convolution;
 mod dialect;
 mod direct;
+mod direct_window;
 pub mod elementwise;
 mod external_call;
 pub mod externals;
