@@ -133,8 +133,8 @@ fn skips_and_reports_values_without_guarantee() {
     let (output, lines) = tested(&plugin("dnnl"), &["--only", "dense_bias_relu"]);
     let summary = &lines.last().unwrap()["summary"];
     assert!(summary["finite_math"] == true && summary["passed"].as_u64() >= Some(8), "{}", output.out);
-    // A fault of kind `memory` is permitted, as OpenMP aborts the process if it cannot create threads.
-    assert!(kinds(&lines).iter().all(|&kind| kind == "memory"), "{}", output.out);
+    // A fault with little memory is permitted, as OpenMP aborts the process if it cannot create threads.
+    assert!(kinds(&lines).iter().all(|kind| kind.starts_with("memory")), "{}", output.out);
     let folder = byoc_test_support::plugin_dir(&["dnnl"]);
     let shown = byoc(["plugins", "show", "dnnl", "--plugin-dir", &folder.path().display().to_string()]).ok();
     assert!(shown.out.contains(said), "{}", shown.out);
