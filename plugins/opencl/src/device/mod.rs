@@ -210,7 +210,7 @@ impl Device {
     /// Marks the device as lost.
     pub fn lose(&self) {
         if !self.lost.swap(true, Ordering::AcqRel) {
-            tracing::warn!("OpenCL device {} is lost; regions on it fail from now on", self.traits.name);
+            tracing::debug!("OpenCL device {} is lost; regions on it fail from now on", self.traits.name);
         }
     }
 
