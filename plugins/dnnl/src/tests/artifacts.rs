@@ -52,11 +52,11 @@ impl HostServices for TestHost {
 
     fn counter(&self, _: &str, _: u64) {}
 
-    fn log_level(&self) -> Option<tracing::Level> {
+    fn log_level(&self) -> Option<Level> {
         None
     }
 
-    fn log(&self, _: tracing::Level, _: &str, _: &str) {}
+    fn log(&self, _: Level, _: &str, _: &str) {}
 
     fn reference(&self, _: &Graph, _: &[Constant]) -> Result<Box<dyn Executable>> {
         Ok(Box::new(UnusedReference))

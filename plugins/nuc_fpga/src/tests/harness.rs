@@ -46,11 +46,11 @@ impl HostServices for TestHost {
         *self.1.counters.lock().unwrap().entry(name.to_owned()).or_default() += amount;
     }
 
-    fn log_level(&self) -> Option<tracing::Level> {
+    fn log_level(&self) -> Option<Level> {
         None
     }
 
-    fn log(&self, _: tracing::Level, _: &str, _: &str) {}
+    fn log(&self, _: Level, _: &str, _: &str) {}
 
     fn reference(&self, _: &Graph, _: &[Constant]) -> Result<Box<dyn Executable>> {
         Err(Error::new("no reference kernels in this test"))

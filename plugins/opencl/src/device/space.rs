@@ -75,8 +75,8 @@ impl DeviceMemory for Space {
         }
         // The device may be lost before it has read the bytes.
         let data = from.to_vec();
-        // SAFETY: the data lives until the event has ended, or for ever if the device is lost.
         let copied = self.with_part(to, data.len(), |part| {
+            // SAFETY: the data lives until the event has ended, or for ever if the device is lost.
             unsafe { part.write(&data) }.and_then(|event| event.wait(&self.services))
         });
         if self.device.is_lost() {
@@ -90,8 +90,8 @@ impl DeviceMemory for Space {
             return Ok(());
         }
         let mut data = vec![0; to.len()];
-        // SAFETY: as in `copy_in`.
         let copied = self.with_part(from, to.len(), |part| {
+            // SAFETY: as in `copy_in`.
             unsafe { part.read(&mut data) }.and_then(|event| event.wait(&self.services))
         });
         if self.device.is_lost() {
