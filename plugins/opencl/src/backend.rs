@@ -1,6 +1,6 @@
 //! Entries of the code generator: `describe`, `judge` and `compile`.
 
-use crate::device::{Device, SELECTORS, Traits};
+use crate::device::{AUTO, Device, Traits};
 use crate::program::Program;
 use crate::{blob, lower, open, support, view_ops};
 use byoc_plugin_api::{
@@ -33,7 +33,7 @@ pub fn tiled(traits: &Traits, tile: &str) -> Traits {
 }
 
 fn check(candidate: &Candidate) -> std::result::Result<(), CompileError> {
-    let device = match Device::get("auto", None) {
+    let device = match Device::get(AUTO, None) {
         Ok(device) => device,
         Err(error) => return refuse_with_hint(RefusalCode::Unavailable, error.message.as_str(), &error.hint),
     };
@@ -88,11 +88,8 @@ impl Codegen for OpenCl {
             operators: support::operators(),
             dynamic_dims: true,
             device_memory: true,
-            options: [
-                ("device".to_owned(), option("Device: a kind, or a number in the order of clinfo", &SELECTORS)),
-                ("tile".to_owned(), option("Memory in which products hold what work-items share", &TILES)),
-            ]
-            .into(),
+            options: [("tile".to_owned(), option("Memory in which products hold what work-items share", &TILES))]
+                .into(),
             ..Description::default()
         })
     }
@@ -113,7 +110,7 @@ impl Codegen for OpenCl {
     }
 
     fn compile(&self, region: &Region<'_>) -> Result<CompiledRegion> {
-        let selector = region.options["device"].as_str().or(option(region.options, "device")).unwrap_or("auto");
+        let selector = region.options["device"].as_str().unwrap_or(AUTO);
         let tile = option(region.options, "tile").unwrap_or("auto");
         let device = Device::get(selector, None)?;
         let traits = tiled(&device.traits, tile);

@@ -13,7 +13,7 @@
 //!
 //! Integers are little-endian. Sizes and references are checked before they are used.
 
-use crate::device::SELECTORS;
+use crate::device::is_selector;
 use crate::program::{ALIGNMENT, Buffer, Edge, Kernel, Launch, PackedConstant, Place, Program};
 use byoc_plugin_api::{Constant, DType, Error, Graph, Result, Signature, TensorType};
 use serde::{Deserialize, Serialize};
@@ -176,7 +176,7 @@ fn read_open(text: &[u8]) -> Result<OpenRegion> {
     let header: OpenHeader = serde_json::from_slice(text).map_err(|error| invalid(error.to_string()))?;
     let graph = Graph::from_json(&header.graph.to_string())?;
     graph.check(header.constants.len()).map_err(invalid)?;
-    if !SELECTORS.contains(&header.selector.as_str()) {
+    if !is_selector(&header.selector) {
         return Err(invalid(format!("expected a device, found {}", header.selector)));
     }
     Ok(OpenRegion { graph, constants: types(&header.constants)?, selector: header.selector, tile: header.tile })
@@ -218,7 +218,7 @@ fn check(program: &Program) -> std::result::Result<(), String> {
     if let Some(count) = parts.into_iter().find(|&count| count > MAX_PARTS) {
         return Err(format!("expected at most {MAX_PARTS} parts, found {count}"));
     }
-    if !SELECTORS.contains(&program.selector.as_str()) {
+    if !is_selector(&program.selector) {
         return Err(format!("expected a device, found {}", program.selector));
     }
     check_edges("input", &program.inputs, &program.signature.inputs)?;

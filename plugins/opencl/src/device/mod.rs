@@ -39,8 +39,13 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 /// Command that installs an OpenCL library with a device that runs on every processor.
 pub const INSTALL: &str = "apt-get install -y pocl-opencl-icd";
 
-/// Values of the option `device`.
-pub const SELECTORS: [&str; 11] = ["auto", "cpu", "gpu", "0", "1", "2", "3", "4", "5", "6", "7"];
+/// Selector of the device that is used unless the user chooses one.
+pub const AUTO: &str = "auto";
+
+/// Checks that text selects a device, on this machine or another.
+pub fn is_selector(text: &str) -> bool {
+    text == AUTO || text.parse::<u16>().is_ok()
+}
 
 /// Properties of a device that kernels are tuned for.
 #[derive(Clone, Debug, PartialEq)]
@@ -148,8 +153,8 @@ impl Device {
         Ok(found.devices.iter().enumerate().map(about).collect())
     }
 
-    /// Returns the device that `selector` names: `auto` for the first that is no processor, or the first of all; `cpu`, `gpu`,
-    /// or a number in the order of the library. A processor is used with at most this number of threads, if one is given and
+    /// Returns the device that `selector` names: [`AUTO`] for the first that is no processor, or the first of all; a number in
+    /// the order of the library. A processor is used with at most this number of threads, if one is given and
     /// the driver divides devices. A device is opened once for each number of threads.
     ///
     /// # Errors
@@ -274,17 +279,14 @@ impl Found {
     }
 
     fn select(&self, selector: &str) -> Result<usize> {
-        let position = |wanted: fn(u64) -> bool| self.devices.iter().position(|(_, _, kind)| wanted(*kind));
         let found = match selector {
-            "" | "auto" => Some(position(|kind| kind & CL_DEVICE_TYPE_CPU == 0).unwrap_or(0)),
-            "cpu" => position(|kind| kind & CL_DEVICE_TYPE_CPU != 0),
-            "gpu" => position(|kind| kind & CL_DEVICE_TYPE_GPU != 0),
+            "" | AUTO => Some(self.devices.iter().position(|(_, _, kind)| kind & CL_DEVICE_TYPE_CPU == 0).unwrap_or(0)),
             number => number.parse().ok().filter(|&index| index < self.devices.len()),
         };
         found.ok_or_else(|| {
             let names: Vec<String> =
                 self.devices.iter().enumerate().map(|(i, (_, name, _))| format!("{i} ({name})")).collect();
-            Error::new(format!("option device: expected one of {}, found {selector}", names.join(", ")))
+            Error::new(format!("device: expected one of {}, found {selector}", names.join(", ")))
         })
     }
 }
