@@ -15,7 +15,7 @@ pub(crate) mod table;
 
 pub use memory::{BufferHandle, DeviceMemory, MemoryKey, Transfer, answer_memory};
 pub use stream::{Completion, Dependencies, dependencies, submit};
-pub use table::{EventTable, MemoryTable, Report, StreamTable};
+pub use table::{EventTable, FAILED, MemoryTable, OK, ONE_RUN, PENDING, Report, StreamTable};
 
 /// Key of a loader's `query` for the memory of a device: the answer is the address of a [`MemoryTable`], 8 bytes in the
 /// order of the processor. The data is a JSON object: `{"device": "0"}`.
