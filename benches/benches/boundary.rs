@@ -3,10 +3,10 @@
 //!
 //! Targets: 2 ms per load, 10 ms for 10,000 candidates, 1 µs per call of a region in addition to the plugin's own work.
 
-use byoc::exec::Pool;
-use byoc::exec::region::{Prepared, Region as _, RegionCall};
-use byoc::plugin::region::PluginRegion;
-use byoc::session::Session;
+use byoc::runtime::exec::Pool;
+use byoc::runtime::exec::region::{Prepared, Region as _, RegionCall};
+use byoc::runtime::plugin::region::PluginRegion;
+use byoc::runtime::session::Session;
 use byoc_ir::tensor::{DType, TensorView, TensorViewMut};
 use byoc_plugin_api::{
     Attr, Candidate, CandidateKind, Codegen, Graph, LoadRequest, Region, TensorType, ValueRef, Verdict,

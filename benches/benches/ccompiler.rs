@@ -1,7 +1,7 @@
 //! Benches of the ccompiler backend by operator family, and of whole models on the backend and on the host. An element
 //! in a throughput is a floating-point operation; families that the backend refuses are marked.
 
-use byoc::session::Session;
+use byoc::runtime::session::Session;
 use byoc_benches::models::{PreparedModel, bench_families, prepare};
 use criterion::Criterion;
 

@@ -4,7 +4,7 @@
 
 #![expect(clippy::print_stdout, reason = "a bench prints its figures")]
 
-use byoc::session::Session;
+use byoc::runtime::session::Session;
 use byoc_benches::models::{PreparedModel, bench_families, bench_patterns, prepare};
 use criterion::Criterion;
 use std::time::Duration;

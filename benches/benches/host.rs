@@ -1,7 +1,7 @@
 //! Benches of the host's kernels by operator family, on one thread and on two. An element in a throughput is a
 //! floating-point operation.
 
-use byoc::session::Session;
+use byoc::runtime::session::Session;
 use byoc_benches::models::bench_families;
 
 fn main() {

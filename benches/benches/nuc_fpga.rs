@@ -2,7 +2,7 @@
 //! this machine and the figures of the hardware model (cycles, utilization, bytes). An element in a throughput is a
 //! multiply-add.
 
-use byoc::session::Session;
+use byoc::runtime::session::Session;
 use byoc_benches::models::{PreparedModel, prepare};
 use criterion::Throughput;
 use std::fmt::Write;

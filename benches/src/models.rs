@@ -4,8 +4,8 @@ use crate::families::{FAMILIES, Work};
 use byoc::build::{BuildOptions, build};
 use byoc::frontend::{self, LoadOptions};
 use byoc::io::random;
-use byoc::model::Model;
-use byoc::session::Session;
+use byoc::runtime::model::Model;
+use byoc::runtime::session::Session;
 use byoc_ir::tensor::Tensor;
 use criterion::{Criterion, Throughput};
 use std::path::Path;
@@ -29,7 +29,7 @@ pub fn prepare(session: &Session, file: &Path, backends: &[&str]) -> PreparedMod
     let options = BuildOptions { backends, ..BuildOptions::default() };
     let built = build(session, loaded, &options, &mut |_| {}).unwrap_or_else(|e| panic!("{}: {e:?}", fail("build")));
     let (model, _) = Model::load(session, built.compiled, None).unwrap_or_else(|e| panic!("{}: {e:?}", fail("load")));
-    let input = |(seed, port): (usize, &byoc::exec::program::Port)| {
+    let input = |(seed, port): (usize, &byoc::runtime::exec::program::Port)| {
         let shape: Option<Vec<usize>> = port.ty.dims.iter().map(|dim| dim.fixed()).collect();
         let shape = shape.expect("expected inputs with fixed dimensions");
         random::tensor(port.ty.dtype, &shape, seed as u64)

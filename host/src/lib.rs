@@ -10,4 +10,4 @@ pub mod frontend;
 pub mod io;
 pub mod trace;
 
-pub use byoc_runtime::{artifact, cancel, error, exec, limits, model, plugin, session};
+pub use byoc_runtime as runtime;

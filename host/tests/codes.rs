@@ -1,8 +1,8 @@
 //! Errors that no operator of the table can cause, provoked by operators that the tests define.
 
 use byoc::build::plan::plan;
-use byoc::exec::constants::needed_constants;
-use byoc::exec::{Executor, Pool};
+use byoc::runtime::exec::constants::needed_constants;
+use byoc::runtime::exec::{Executor, Pool};
 use byoc_ir::diag::{Diagnostic, codes};
 use byoc_ir::ir::{Attrs, Dim, Module, Type};
 use byoc_ir::tensor::{DType, Tensor};

@@ -1,7 +1,7 @@
 //! Control flow from text to results: data types and `match`, polymorphic functions, recursion, references.
 
 use byoc::build::plan::plan;
-use byoc::exec::{Executor, Pool};
+use byoc::runtime::exec::{Executor, Pool};
 use byoc_core::analysis::verify;
 use byoc_core::pass::{infer_type, monomorphize};
 use byoc_ir::diag::{Diagnostic, codes};

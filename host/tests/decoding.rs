@@ -4,8 +4,8 @@ mod support;
 
 use byoc::build::{self, BuildOptions};
 use byoc::frontend::{self, LoadOptions};
-use byoc::model::Model;
-use byoc::session::Session;
+use byoc::runtime::model::Model;
+use byoc::runtime::session::Session;
 use byoc_ir::tensor::Tensor;
 use support::{max_rel_err, test_data};
 

@@ -3,9 +3,9 @@
 mod common;
 
 use byoc::build::plan::plan;
-use byoc::cancel::Cancel;
-use byoc::exec::program::{Instr, Place};
-use byoc::exec::{Executor, OutputDims, Pool, Prepared, Region, RegionCall};
+use byoc::runtime::cancel::Cancel;
+use byoc::runtime::exec::program::{Instr, Place};
+use byoc::runtime::exec::{Executor, OutputDims, Pool, Prepared, Region, RegionCall};
 use byoc_ir::diag::{Diagnostic, codes};
 use byoc_ir::ir::{Attrs, Dim, Expr, ExprId, Function, Id, Module, Type};
 use byoc_ir::tensor::{DType, Tensor};

@@ -2,12 +2,12 @@
 
 mod support;
 
-use byoc::artifact;
+use byoc::runtime::artifact;
 use byoc::build::{self, BuildOptions, Compiled};
 use byoc::frontend::folder::TestFolder;
 use byoc::frontend::{self, LoadOptions};
-use byoc::model::Model;
-use byoc::session::Session;
+use byoc::runtime::model::Model;
+use byoc::runtime::session::Session;
 use std::collections::BTreeMap;
 use support::{max_rel_err, test_data};
 

@@ -1,6 +1,6 @@
 //! Command line: the commands and their options.
 
-use byoc::limits::parse_size;
+use byoc::runtime::limits::parse_size;
 use byoc_quantize::method::Method;
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;

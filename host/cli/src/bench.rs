@@ -3,7 +3,7 @@
 use super::args::BenchArgs;
 use super::interrupt::cancel_on_interrupt;
 use super::{escape, output, ready};
-use byoc::error::Failure;
+use byoc::runtime::error::Failure;
 use byoc::trace::Trace;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;

@@ -2,9 +2,9 @@
 
 use super::args::{BuildArgs, CompileArgs, InputArgs, SourceArgs, Stage};
 use super::{escape, output, ready};
-use byoc::artifact;
+use byoc::runtime::artifact;
 use byoc::build::{Compiled, export};
-use byoc::error::Failure;
+use byoc::runtime::error::Failure;
 use byoc_ir::diag::{Diagnostic, codes, nearest};
 use byoc_ir::ir::Module;
 use byoc_ir::text::{PrintOptions, print};

@@ -2,7 +2,7 @@
 
 use super::args::ErrorArgs;
 use super::table;
-use byoc::error::Failure;
+use byoc::runtime::error::Failure;
 use byoc_ir::diag::{Code, Diagnostic, codes};
 use std::process::ExitCode;
 

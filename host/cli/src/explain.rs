@@ -3,11 +3,11 @@
 use super::args::{ExplainArgs, InputArgs};
 use super::render::plural;
 use super::{explain_html, output, ready, render, table};
-use byoc::artifact;
+use byoc::runtime::artifact;
 use byoc::build::backend::Backend;
 use byoc::build::explanation::{Explanation, NodeRow, Placement, PlacementKind, RefusalRow};
-use byoc::error::Failure;
-use byoc::plugin::registry::Registry;
+use byoc::runtime::error::Failure;
+use byoc::runtime::plugin::registry::Registry;
 use byoc_conformance::report::FINITE_MATH;
 use byoc_ir::diag::codes;
 use std::collections::{BTreeMap, BTreeSet};

@@ -2,10 +2,10 @@
 
 use super::args::{BuildArgs, ExportArgs};
 use super::{ready, render};
-use byoc::error::Failure;
+use byoc::runtime::error::Failure;
 use byoc::frontend::folder::TestFolder;
 use byoc::io;
-use byoc::model::Model;
+use byoc::runtime::model::Model;
 use byoc_emit_c::form::Machine;
 use byoc_export::{Extern, Options, Project, Recorded, project};
 use byoc_ir::diag::{Diagnostic, codes};

@@ -1,12 +1,12 @@
 //! Input values of a run: files, images, generated tensors, or the data set next to the model.
 
 use super::args::InputArgs;
-use byoc::error::Failure;
-use byoc::exec::check_type;
-use byoc::exec::program::Port;
+use byoc::runtime::error::Failure;
+use byoc::runtime::exec::check_type;
+use byoc::runtime::exec::program::Port;
 use byoc::frontend::PortInfo;
 use byoc::io::{self, Peeked, image, npy};
-use byoc::model::Model;
+use byoc::runtime::model::Model;
 use byoc_ir::diag::{Diagnostic, codes};
 use byoc_ir::ir::Dim;
 use byoc_ir::tensor::{OutOfMemory, Shape, Tensor};

@@ -2,10 +2,10 @@
 
 use super::args::InspectArgs;
 use super::{escape, render, table};
-use byoc::artifact;
+use byoc::runtime::artifact;
 use byoc::build::Compiled;
-use byoc::error::Failure;
-use byoc::session::Session;
+use byoc::runtime::error::Failure;
+use byoc::runtime::session::Session;
 use serde_json::json;
 use std::process::ExitCode;
 
@@ -30,7 +30,7 @@ fn print_listings(args: &InspectArgs, compiled: &Compiled) -> Result<(), Failure
             Ok(Some(text)) => print!("\n{symbol}: {}", escape::lines(&String::from_utf8_lossy(&text))),
             Ok(None) if args.listing => println!("\n{symbol}: {} has no listing", escape::line(&region.plugin.name)),
             Ok(None) => {}
-            Err(error) => render::diagnostic(&byoc::plugin::fault(&error).note(format!("region {symbol}"))),
+            Err(error) => render::diagnostic(&byoc::runtime::plugin::fault(&error).note(format!("region {symbol}"))),
         }
     }
     Ok(())

@@ -2,7 +2,7 @@
 //! (terminate a compiler that they started, release a lock); the second terminates the process immediately, as the
 //! first does at any other time.
 
-use byoc::cancel::Cancel;
+use byoc::runtime::cancel::Cancel;
 use byoc_plugin_api::host::entries;
 use signal_hook::consts::SIGINT;
 use signal_hook::{SigId, flag, low_level};

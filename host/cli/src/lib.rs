@@ -37,8 +37,8 @@ mod verify_result;
 mod zoo;
 
 use args::{Cli, Command, LimitArgs};
-use byoc::cancel::Cancel;
-use byoc::error::Failure;
+use byoc::runtime::cancel::Cancel;
+use byoc::runtime::error::Failure;
 use byoc_ir::diag::{Diagnostic, Severity, codes};
 use byoc_plugin_api::host::entries::{self, Limits, Watchdog};
 use clap::Parser;
@@ -67,9 +67,9 @@ pub fn main() -> ExitCode {
     }
     let LimitArgs { timeout, max_memory } = cli.command.limits();
     if let Some(bytes) = max_memory {
-        byoc::limits::set_max_memory(bytes);
+        byoc::runtime::limits::set_max_memory(bytes);
     }
-    byoc::limits::default_memory();
+    byoc::runtime::limits::default_memory();
     // Token that every part of the command checks and that its sessions inherit.
     let cancel = Cancel::default();
     cancel.set_timeout(timeout);
@@ -106,7 +106,7 @@ fn reserve_process() -> Result<(), Failure> {
 /// Enforces the limits on time and memory for plugins, which cannot be stopped from outside.
 fn watch(timeout: Option<Duration>) -> Result<Watchdog, Failure> {
     let deadline = timeout.map(|timeout| Instant::now() + timeout);
-    let limits = Limits { deadline, resident: Some(byoc::limits::max_memory() as u64), ..Limits::default() };
+    let limits = Limits { deadline, resident: Some(byoc::runtime::limits::max_memory() as u64), ..Limits::default() };
     Watchdog::start(limits).map_err(|error| {
         Failure::new(codes::runtime::NO_THREADS, format!("cannot start the watchdog of plugins: {error}"))
     })

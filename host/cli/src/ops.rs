@@ -2,7 +2,7 @@
 
 use super::args::OpsArgs;
 use super::table;
-use byoc::error::Failure;
+use byoc::runtime::error::Failure;
 use byoc_ir::diag::{Diagnostic, codes, nearest};
 use byoc_ir::op::{self, Default, OpDef};
 use serde_json::json;

@@ -2,7 +2,7 @@
 
 use super::args::OptArgs;
 use super::{escape, render};
-use byoc::error::Failure;
+use byoc::runtime::error::Failure;
 use byoc::frontend::relay;
 use byoc_core::analysis::structural_equal;
 use byoc_core::pass::manager::{self, RunOptions};

@@ -5,7 +5,7 @@
 //! reader closed the pipe, otherwise (for example if the disk is full) with an error.
 
 use super::escape;
-use byoc::error::Failure;
+use byoc::runtime::error::Failure;
 use byoc_ir::diag::{Diagnostic, codes};
 use byoc_plugin_api::host::entries::{ReservedStdout, restore_process};
 use std::fmt::Arguments;

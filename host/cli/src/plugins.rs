@@ -3,8 +3,8 @@
 use super::args::{DiagnosticArgs, PluginDirArgs, PluginsArgs, PluginsCommand};
 use super::{plugins_check, plugins_list, plugins_new, plugins_test};
 use byoc::build::backend::Backend;
-use byoc::error::Failure;
-use byoc::session::Session;
+use byoc::runtime::error::Failure;
+use byoc::runtime::session::Session;
 use byoc_conformance::report::FINITE_MATH;
 use byoc_core::pattern::{Checks, parse_table};
 use byoc_ir::diag::Severity;

@@ -6,9 +6,9 @@
 use super::args::PluginsCheckArgs;
 use super::{plugins_list, render};
 use byoc::build::backend::Backend;
-use byoc::error::Failure;
-use byoc::plugin::registry::{PluginFile, Registry, Status, rejection_diagnostic};
-use byoc::session::Session;
+use byoc::runtime::error::Failure;
+use byoc::runtime::plugin::registry::{PluginFile, Registry, Status, rejection_diagnostic};
+use byoc::runtime::session::Session;
 use byoc_ir::diag::{Diagnostic, Severity};
 use byoc_plugin_api::CODEGEN_PREFIX;
 use byoc_plugin_api::host::{FileFacts, LoadedPlugin, RegisteredObject, read_facts};

@@ -2,9 +2,9 @@
 
 use super::args::{DiagnosticArgs, PluginDirArgs};
 use super::{render, table};
-use byoc::error::Failure;
-use byoc::plugin::registry::{PluginFile, Status};
-use byoc::session::Session;
+use byoc::runtime::error::Failure;
+use byoc::runtime::plugin::registry::{PluginFile, Status};
+use byoc::runtime::session::Session;
 use byoc_ir::diag::{Code, Diagnostic};
 use serde_json::{Value, json};
 use std::process::ExitCode;

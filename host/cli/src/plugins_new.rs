@@ -3,7 +3,7 @@
 //! The templates are two plugins that this project tests and documents: the smallest one in Rust, and the sample in C.
 
 use super::args::PluginsNewArgs;
-use byoc::error::Failure;
+use byoc::runtime::error::Failure;
 use byoc_ir::diag::{Diagnostic, codes};
 use byoc_plugin_api::{API_VERSION, host};
 use std::os::unix::fs::PermissionsExt;

@@ -2,8 +2,8 @@
 
 use super::args::{DiagnosticArgs, PluginsTestArgs, TestWorkerArgs};
 use super::table;
-use byoc::error::Failure;
-use byoc::session::Session;
+use byoc::runtime::error::Failure;
+use byoc::runtime::session::Session;
 use byoc_conformance::case::Case;
 use byoc_conformance::fault::{Fault, Kind};
 use byoc_conformance::report::{BackendReport, FINITE_MATH, FailedCase};
@@ -108,10 +108,10 @@ fn start_error(error: &std::io::Error) -> Failure {
 fn worker_error(file: &Path, fault: &Fault) -> Failure {
     if fault.kind == Kind::Crash && fault.exit_code == Some(1) {
         let registry =
-            Session::without_plugins(1).map(|s| byoc::plugin::registry::Registry::of_file(file, &s.services));
+            Session::without_plugins(1).map(|s| byoc::runtime::plugin::registry::Registry::of_file(file, &s.services));
         let refused = registry.ok().and_then(|r| match &r.found().next()?.status {
-            byoc::plugin::registry::Status::Rejected(rejection) => {
-                Some(byoc::plugin::registry::rejection_diagnostic(file, rejection))
+            byoc::runtime::plugin::registry::Status::Rejected(rejection) => {
+                Some(byoc::runtime::plugin::registry::rejection_diagnostic(file, rejection))
             }
             _ => None,
         });

@@ -3,10 +3,10 @@
 use super::args::QuantizeArgs;
 use super::{escape, output, ready, render, table};
 use byoc::build::backend::Backend;
-use byoc::error::Failure;
+use byoc::runtime::error::Failure;
 use byoc::frontend::relay;
 use byoc::io::image;
-use byoc::session::Session;
+use byoc::runtime::session::Session;
 use byoc_ir::diag::{Diagnostic, codes};
 use byoc_ir::text::{PrintOptions, print};
 use byoc_quantize::report::{Report, Row};

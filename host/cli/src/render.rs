@@ -3,7 +3,7 @@
 
 use super::escape;
 use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
-use byoc::error::Failure;
+use byoc::runtime::error::Failure;
 use byoc_ir::diag::{Diagnostic, Severity};
 use byoc_ir::ir::{TensorType, Type};
 use std::io::IsTerminal;

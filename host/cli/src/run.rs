@@ -3,8 +3,8 @@
 use super::args::RunArgs;
 use super::interrupt::cancel_on_interrupt;
 use super::{escape, output, ready, render, table};
-use byoc::error::Failure;
-use byoc::exec::program::Port;
+use byoc::runtime::error::Failure;
+use byoc::runtime::exec::program::Port;
 use byoc::io;
 use byoc::trace::Trace;
 use byoc_ir::diag::{Diagnostic, codes};
@@ -70,7 +70,7 @@ fn is_npy(path: &Path) -> bool {
 fn describe(args: &RunArgs) -> Result<ExitCode, Failure> {
     let mut rows: Vec<(&str, String, String)> = Vec::new();
     if ready::is_artifact(&args.model) {
-        let compiled = byoc::artifact::open(&args.model)?.into_compiled();
+        let compiled = byoc::runtime::artifact::open(&args.model)?.into_compiled();
         let port = |kind, p: &Port| (kind, p.name.clone(), render::type_text(&p.ty));
         rows.extend(compiled.program.inputs.iter().map(|p| port("input", p)));
         rows.extend(compiled.program.outputs.iter().map(|p| port("output", p)));

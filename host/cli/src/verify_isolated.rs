@@ -1,8 +1,8 @@
 //! `byoc verify --isolate-cases`: runs each case in a process of its own, so that a crash ends that case alone.
 
 use super::verify_result::FolderResult;
-use byoc::cancel::Cancel;
-use byoc::error::Failure;
+use byoc::runtime::cancel::Cancel;
+use byoc::runtime::error::Failure;
 use byoc_conformance::supervise::Termination;
 use byoc_ir::diag::codes;
 use std::io::Read;

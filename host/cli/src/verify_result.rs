@@ -1,6 +1,6 @@
 //! Result of one directory of `byoc verify`.
 
-use byoc::error::Failure;
+use byoc::runtime::error::Failure;
 use byoc_ir::diag::{Code, Diagnostic, codes};
 use serde::{Deserialize, Serialize};
 

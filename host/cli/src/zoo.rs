@@ -3,7 +3,7 @@
 use super::args::ZooArgs;
 use super::output;
 use crate::architectures;
-use byoc::error::Failure;
+use byoc::runtime::error::Failure;
 use prost::Message;
 use std::io::Write;
 use std::process::ExitCode;

@@ -2,7 +2,7 @@
 //! any `byoc` command accepts, with a comment that states its purpose, and with constants and inputs in files beside
 //! it.
 
-use byoc::error::Failure;
+use byoc::runtime::error::Failure;
 use byoc::frontend::{LoadOptions, relay};
 use byoc::io;
 use byoc_ir::diag::{Diagnostic, codes};

@@ -6,7 +6,7 @@ use super::fault::{CaseResult, Fault, Kind};
 use super::reference;
 use super::test_region::TestRegion;
 use byoc::build::backend::{Backend, PluginJudge};
-use byoc::plugin;
+use byoc::runtime::plugin;
 use byoc_core::pass::{Backend as Target, Refusal, RefusalCode, partition_for};
 use byoc_ir::tensor::Tensor;
 use byoc_plugin_api::{CompiledRegion, Executable, LoadRequest, Loader, Prepared, Region, Services, Signature};

@@ -1,7 +1,7 @@
 //! A region of a case as a backend receives it, with the expected results.
 
 use super::reference::{self, BoundedTensor, Values};
-use byoc::plugin::bridge::{ConstantTable, function_graph, module_of};
+use byoc::runtime::plugin::bridge::{ConstantTable, function_graph, module_of};
 use byoc_core::pass::RegionReport;
 use byoc_ir::ir::{ExprId, Module};
 use byoc_ir::tensor::Tensor;

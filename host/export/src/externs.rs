@@ -3,8 +3,8 @@
 use crate::exported::{Extern, RegionCode, not_exportable};
 use crate::names::is_identifier;
 use byoc::build::Compiled;
-use byoc::error::Failure;
-use byoc::plugin::bridge::dtype_to_api;
+use byoc::runtime::error::Failure;
+use byoc::runtime::plugin::bridge::dtype_to_api;
 use byoc_emit_c::externals::{Externals, Function, Region};
 use byoc_emit_c::lowering::ConstantArray;
 use byoc_emit_c::program::Array;

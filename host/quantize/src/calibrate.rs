@@ -5,7 +5,7 @@ use super::layers::Layer;
 use super::means::ChannelMeans;
 use super::rewrite::observed;
 use super::runs::Runs;
-use byoc::error::Failure;
+use byoc::runtime::error::Failure;
 use byoc_ir::ir::{ExprId, Module};
 use byoc_ir::tensor::DType;
 use rayon::prelude::*;

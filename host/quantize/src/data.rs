@@ -3,7 +3,7 @@
 use super::labels;
 use super::source::Source;
 use super::weight_inputs::WeightInputs;
-use byoc::error::Failure;
+use byoc::runtime::error::Failure;
 use byoc::frontend::{PortInfo, Signature};
 use byoc::io::{self, image};
 use byoc_ir::diag::{Diagnostic, codes, nearest};

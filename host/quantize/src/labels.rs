@@ -1,6 +1,6 @@
 //! Labels of samples, and the number of samples that a model classifies correctly.
 
-use byoc::error::Failure;
+use byoc::runtime::error::Failure;
 use byoc::frontend::PortInfo;
 use byoc::io;
 use byoc_ir::diag::{Diagnostic, codes};

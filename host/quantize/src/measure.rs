@@ -3,7 +3,7 @@
 use super::labels;
 use super::rewrite::observed;
 use super::runs::Runs;
-use byoc::error::Failure;
+use byoc::runtime::error::Failure;
 use byoc_ir::ir::{ExprId, Module};
 use byoc_ir::tensor::Tensor;
 

@@ -8,7 +8,7 @@
 use super::data::Samples;
 use super::weight_inputs::WeightInputs;
 use byoc::build::SIMPLIFY;
-use byoc::error::Failure;
+use byoc::runtime::error::Failure;
 use byoc::frontend::{self, LoadOptions, Loaded, Signature};
 use byoc_core::analysis::structural_equal;
 use byoc_core::pass::manager::{self, RunOptions};

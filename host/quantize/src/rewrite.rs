@@ -8,7 +8,7 @@ use super::means::ChannelMeans;
 use super::roles::{Bias, Role, Roles, inputs};
 use super::scheme::{Parameters, Scheme};
 use super::weights;
-use byoc::error::Failure;
+use byoc::runtime::error::Failure;
 use byoc_core::pass::PassOptions;
 use byoc_core::pass::manager::{self, RunOptions};
 use byoc_ir::diag::Diagnostic;
@@ -433,7 +433,7 @@ mod tests {
     use crate::layers;
     use crate::range::Range;
     use byoc::build::plan::plan;
-    use byoc::exec::{Executor, Pool};
+    use byoc::runtime::exec::{Executor, Pool};
     use byoc::io::random::Random;
     use byoc_ir::text::{ParseOptions, PrintOptions, parse, print};
     use std::sync::Arc;

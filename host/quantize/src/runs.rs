@@ -3,8 +3,8 @@
 use super::data::Samples;
 use super::model::with_shapes;
 use byoc::build::plan::plan;
-use byoc::error::Failure;
-use byoc::exec::{Executor, Pool};
+use byoc::runtime::error::Failure;
+use byoc::runtime::exec::{Executor, Pool};
 use byoc_ir::ir::Module;
 use byoc_ir::tensor::Tensor;
 use std::sync::Arc;

@@ -4,7 +4,7 @@ use super::Quantizer;
 use super::measure::{Measured, measure};
 use super::rewrite::rewrite;
 use super::roles::Roles;
-use byoc::error::Failure;
+use byoc::runtime::error::Failure;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Returns the loss of the whole model: the drop in accuracy if it is known, otherwise 1 minus the cosine of the

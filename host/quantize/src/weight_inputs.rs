@@ -2,7 +2,7 @@
 //! data provides the values, which become constants of the quantized model.
 
 use super::source::Source;
-use byoc::error::Failure;
+use byoc::runtime::error::Failure;
 use byoc::frontend::{self, LoadOptions, Signature};
 use byoc::io::{self, random};
 use byoc_ir::diag::{Diagnostic, codes};

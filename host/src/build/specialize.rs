@@ -1,6 +1,6 @@
 //! Programs for fixed values of symbolic dimensions, beside the one with symbolic dimensions.
 
-use crate::error::Failure;
+use byoc_runtime::error::Failure;
 use byoc_ir::diag::{Diagnostic, codes};
 use std::collections::BTreeMap;
 

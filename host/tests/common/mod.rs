@@ -1,7 +1,7 @@
 //! Helpers for tests that run programs: naive evaluation of data-flow modules, and reproducible random numbers.
 
 use byoc::build::plan::plan;
-use byoc::exec::{Executor, Pool};
+use byoc::runtime::exec::{Executor, Pool};
 use byoc_ir::diag::Diagnostic;
 use byoc_ir::ir::{Callee, Expr, ExprId, IndexVec, Module};
 use byoc_ir::op::{self, Value};

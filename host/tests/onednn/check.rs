@@ -2,8 +2,8 @@
 
 use crate::cases::Case;
 use crate::support;
-use byoc::plugin::bridge::{ConstantTable, dtype_to_api, function_graph};
-use byoc::session::Session;
+use byoc::runtime::plugin::bridge::{ConstantTable, dtype_to_api, function_graph};
+use byoc::runtime::session::Session;
 use byoc_ir::ir::Module;
 use byoc_ir::tensor::{DType, Tensor};
 use byoc_plugin_api::{

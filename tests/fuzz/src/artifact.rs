@@ -7,13 +7,13 @@
 //! code of the entry function, both runs give the same outputs.
 
 use crate::{Target, below, check_diagnostics, corpus, count_accepted, files, json, mutate, pick};
-use byoc::artifact;
+use byoc::runtime::artifact;
 use byoc::build::Compiled;
 use byoc::build::{BuildOptions, build};
 use byoc::frontend::{self, LoadOptions};
 use byoc::io::random::Random;
-use byoc::model::Model;
-use byoc::session::Session;
+use byoc::runtime::model::Model;
+use byoc::runtime::session::Session;
 use byoc_ir::diag::Severity;
 use byoc_ir::tensor::Tensor;
 use serde_json::{Value, json};

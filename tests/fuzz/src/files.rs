@@ -5,8 +5,8 @@ use byoc::build::{BuildOptions, build};
 use byoc::frontend::{self, LoadOptions};
 use byoc::io::random;
 use byoc::io::{image, npy, npz, weights};
-use byoc::model::Model;
-use byoc::session::Session;
+use byoc::runtime::model::Model;
+use byoc::runtime::session::Session;
 use byoc_core::pattern::{Checks, parse_table};
 use byoc_ir::tensor::{DType, Tensor, element_count};
 use byoc_plugin_api::{Description, Graph};
@@ -214,7 +214,7 @@ pub const BOUNDARY_JSON: Target = Target {
                 }
                 // A graph that refers to more than four constants is not converted.
                 if graph.check(4).is_ok()
-                    && let Err(diagnostic) = byoc::plugin::bridge::module_of(&graph, &[])
+                    && let Err(diagnostic) = byoc::runtime::plugin::bridge::module_of(&graph, &[])
                 {
                     check_diagnostics([&*diagnostic])?;
                 }
@@ -299,9 +299,9 @@ fn build_and_run(path: &Path, options: &LoadOptions) -> Result<(), String> {
 }
 
 /// Returns random inputs, with every symbolic dimension set to 2; `None` if the inputs are too large.
-pub fn small_inputs(ports: &[byoc::exec::program::Port]) -> Option<Vec<Tensor>> {
+pub fn small_inputs(ports: &[byoc::runtime::exec::program::Port]) -> Option<Vec<Tensor>> {
     let mut remaining = MAX_ELEMENTS;
-    let input = |port: &byoc::exec::program::Port| {
+    let input = |port: &byoc::runtime::exec::program::Port| {
         let shape: Vec<usize> = port.ty.dims.iter().map(|dim| dim.fixed().unwrap_or(2)).collect();
         remaining = remaining.checked_sub(element_count(&shape)?)?;
         Some(random::tensor(port.ty.dtype, &shape, remaining as u64))

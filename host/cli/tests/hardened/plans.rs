@@ -2,7 +2,7 @@
 //! plan in use is never released.
 
 use byoc::build::plan::plan;
-use byoc::exec::{Executor, OutputDims, Pool, Prepared, Region, RegionCall};
+use byoc::runtime::exec::{Executor, OutputDims, Pool, Prepared, Region, RegionCall};
 use byoc_ir::diag::Diagnostic;
 use byoc_ir::ir::{Attrs, Dim, Expr, Function, Module, Type};
 use byoc_ir::tensor::{DType, Tensor};

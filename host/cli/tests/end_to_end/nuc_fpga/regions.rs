@@ -4,8 +4,8 @@
 use super::{Fixture, libraries};
 use byoc::build::{BuildOptions, CompiledRegion, build};
 use byoc::frontend::{self, LoadOptions};
-use byoc::plugin::bridge::constant_handle;
-use byoc::session::Session;
+use byoc::runtime::plugin::bridge::constant_handle;
+use byoc::runtime::session::Session;
 use byoc_ir::tensor::Tensor;
 use byoc_plugin_api::{
     Call, Codegen, Constant, Executable, Graph, LoadRequest, Loader, Node, NodeKind, Region, TensorMut, TensorRef,
