@@ -1,8 +1,8 @@
 //! Artifacts round-trip, and corrupted or inconsistent ones are rejected.
 
-use byoc::runtime::artifact::{Artifact, open, parse, write};
 use byoc::build::plan::plan;
 use byoc::build::{Compiled, CompiledRegion, PluginId, RegionSource};
+use byoc::runtime::artifact::{Artifact, open, parse, write};
 use byoc::runtime::exec::{Executor, Pool};
 use byoc_ir::diag::Diagnostic;
 use byoc_ir::ir::{Attrs, Expr, Function, Type};

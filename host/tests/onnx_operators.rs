@@ -16,7 +16,8 @@ fn operators_match_recorded_results() {
     for path in folders {
         let folder = TestFolder::open(&path).unwrap();
         let outcome = || -> Result<f64, String> {
-            let loaded = folder.load(&LoadOptions::default()).map_err(|e| byoc::runtime::error::Failure::from(e).to_string())?;
+            let loaded =
+                folder.load(&LoadOptions::default()).map_err(|e| byoc::runtime::error::Failure::from(e).to_string())?;
             let inputs = folder.sets[0].read_inputs(&loaded.signature.inputs).map_err(|e| e.to_string())?;
             let wanted = folder.sets[0].read_outputs(&loaded.signature.outputs).map_err(|e| e.to_string())?;
             let got = run(&loaded.module, &inputs)?;

@@ -2,10 +2,10 @@
 
 mod support;
 
-use byoc::runtime::artifact;
 use byoc::build::{self, BuildOptions, Compiled};
 use byoc::frontend::folder::TestFolder;
 use byoc::frontend::{self, LoadOptions};
+use byoc::runtime::artifact;
 use byoc::runtime::model::Model;
 use byoc::runtime::session::Session;
 use std::collections::BTreeMap;

@@ -8,7 +8,7 @@ use crate::diag::{Diagnostic, codes, nearest};
 use crate::ir::{Dim, Module, Type};
 use crate::tensor::DType;
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Bindings of the inputs, given before the model is read.
 #[derive(Clone, Debug, Default)]
@@ -68,8 +68,8 @@ pub struct Loaded {
     pub bound: BTreeMap<String, usize>,
     /// Non-fatal diagnostics.
     pub warnings: Vec<Diagnostic>,
-    /// Model file; for a folder in test-data layout, the file in the folder that was read.
-    pub file: PathBuf,
+    /// BLAKE3 digest of the model's bytes, in hexadecimal.
+    pub digest: String,
 }
 
 /// Diagnostic for a model file that cannot be read.

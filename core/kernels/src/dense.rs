@@ -47,7 +47,7 @@ impl Kernel for Product {
         // The constants scale multiply-adds to the unit of work of [`split`]: a blocked product needs less time per
         // multiply-add than the dot products of a result with few rows.
         let work = s.m * s.n * s.k / if s.m > 4 { 8 } else { 2 };
-        if s.batch < 2 * rayon::current_num_threads() {
+        if s.batch < 2 * split::available() {
             for (i, out) in out.chunks_mut(s.m * s.n).enumerate() {
                 one(split::threads(work), i, out);
             }

@@ -24,7 +24,7 @@ mod pool;
 mod qnn;
 mod reduce;
 pub(crate) mod simd;
-mod split;
+pub mod split;
 mod strided;
 
 use byoc_ir::ir::{Attrs, OpId, TensorType};

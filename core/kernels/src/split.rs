@@ -4,13 +4,54 @@
 
 use byoc_ir::cancel::{Cancel, Ticks};
 use rayon::prelude::*;
+use std::cell::Cell;
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
+
+thread_local! {
+    /// True while the kernels of this thread are to run on it alone.
+    static INLINE: Cell<bool> = const { Cell::new(false) };
+    /// True if a kernel of this thread has split its work.
+    static HAS_SPLIT: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs `body` with all of its kernels on the calling thread, which need not belong to a pool.
+pub fn inline<R>(body: impl FnOnce() -> R) -> R {
+    /// Restores the flag, even after a panic.
+    struct Restore(bool);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            INLINE.set(self.0);
+        }
+    }
+    let _restore = Restore(INLINE.replace(true));
+    body()
+}
+
+/// Returns true inside [`inline`].
+pub fn is_inline() -> bool {
+    INLINE.get()
+}
+
+/// Records that work of this thread was split over the threads of a pool.
+pub fn record_split() {
+    HAS_SPLIT.set(true);
+}
+
+/// Returns true if work of this thread was split since the last call.
+pub fn take_split() -> bool {
+    HAS_SPLIT.replace(false)
+}
+
+/// Returns the number of threads that a kernel may use.
+pub(super) fn available() -> usize {
+    if is_inline() { 1 } else { rayon::current_num_threads() }
+}
 
 /// Returns the number of threads for a job: one if it is too small to split. `work` counts simple operations on
 /// elements; waking another thread costs about as much as 30,000 of them.
 pub(super) fn threads(work: usize) -> usize {
-    match rayon::current_num_threads() {
+    match available() {
         1 => 1,
         n => n.min(work / 30_000 + 1),
     }
@@ -61,6 +102,10 @@ pub(super) fn each_chunk<T: Send>(data: &mut [T], size: usize, work: usize, f: i
 /// Calls `f(i)` for every i below `parts` on the threads of the pool, with up to `max_len` consecutive calls on one
 /// thread. Not generic, so that the parallel loop is compiled once for all kernels.
 fn spread(parts: usize, max_len: usize, f: &(dyn Fn(usize) + Sync)) {
+    if is_inline() {
+        return (0..parts).for_each(f);
+    }
+    record_split();
     let cancel = Cancel::current();
     (0..parts).into_par_iter().with_max_len(max_len).for_each(|i| within(cancel.as_ref(), || f(i)));
 }

@@ -2,8 +2,8 @@
 
 use super::args::{BuildArgs, CompileArgs, InputArgs, SourceArgs, Stage};
 use super::{escape, output, ready};
-use byoc::runtime::artifact;
 use byoc::build::{Compiled, export};
+use byoc::runtime::artifact;
 use byoc::runtime::error::Failure;
 use byoc_ir::diag::{Diagnostic, codes, nearest};
 use byoc_ir::ir::Module;

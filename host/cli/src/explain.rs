@@ -3,9 +3,9 @@
 use super::args::{ExplainArgs, InputArgs};
 use super::render::plural;
 use super::{explain_html, output, ready, render, table};
-use byoc::runtime::artifact;
 use byoc::build::backend::Backend;
 use byoc::build::explanation::{Explanation, NodeRow, Placement, PlacementKind, RefusalRow};
+use byoc::runtime::artifact;
 use byoc::runtime::error::Failure;
 use byoc::runtime::plugin::registry::Registry;
 use byoc_conformance::report::FINITE_MATH;

@@ -2,9 +2,9 @@
 
 use super::args::{BuildArgs, ExportArgs};
 use super::{ready, render};
-use byoc::runtime::error::Failure;
 use byoc::frontend::folder::TestFolder;
 use byoc::io;
+use byoc::runtime::error::Failure;
 use byoc::runtime::model::Model;
 use byoc_emit_c::form::Machine;
 use byoc_export::{Extern, Options, Project, Recorded, project};

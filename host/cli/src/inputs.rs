@@ -1,11 +1,11 @@
 //! Input values of a run: files, images, generated tensors, or the data set next to the model.
 
 use super::args::InputArgs;
+use byoc::frontend::PortInfo;
+use byoc::io::{self, Peeked, image, npy};
 use byoc::runtime::error::Failure;
 use byoc::runtime::exec::check_type;
 use byoc::runtime::exec::program::Port;
-use byoc::frontend::PortInfo;
-use byoc::io::{self, Peeked, image, npy};
 use byoc::runtime::model::Model;
 use byoc_ir::diag::{Diagnostic, codes};
 use byoc_ir::ir::Dim;

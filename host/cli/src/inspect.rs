@@ -2,8 +2,8 @@
 
 use super::args::InspectArgs;
 use super::{escape, render, table};
-use byoc::runtime::artifact;
 use byoc::build::Compiled;
+use byoc::runtime::artifact;
 use byoc::runtime::error::Failure;
 use byoc::runtime::session::Session;
 use serde_json::json;

@@ -2,8 +2,8 @@
 
 use super::args::OptArgs;
 use super::{escape, render};
-use byoc::runtime::error::Failure;
 use byoc::frontend::relay;
+use byoc::runtime::error::Failure;
 use byoc_core::analysis::structural_equal;
 use byoc_core::pass::manager::{self, RunOptions};
 use byoc_core::pass::{DesiredLayout, PassOptions, TargetRule, infer_type};

@@ -3,9 +3,9 @@
 use super::args::QuantizeArgs;
 use super::{escape, output, ready, render, table};
 use byoc::build::backend::Backend;
-use byoc::runtime::error::Failure;
 use byoc::frontend::relay;
 use byoc::io::image;
+use byoc::runtime::error::Failure;
 use byoc::runtime::session::Session;
 use byoc_ir::diag::{Diagnostic, codes};
 use byoc_ir::text::{PrintOptions, print};

@@ -5,12 +5,12 @@ use super::args::{BuildArgs, DimChoice, InputArgs};
 use super::inputs::InputSources;
 use super::interrupt::cancel_on_interrupt;
 use super::{escape, render};
-use byoc::runtime::artifact;
 use byoc::build::backend::Backend;
-use byoc::build::{self, BuildOptions, BuildOutput, RefusalSummary};
-use byoc::runtime::error::Failure;
+use byoc::build::{self, BuildOptions, BuildOutput, Progress, RefusalSummary};
 use byoc::frontend::folder::{TestFolder, TestSet};
 use byoc::frontend::{self, LoadOptions};
+use byoc::runtime::artifact;
+use byoc::runtime::error::Failure;
 use byoc::runtime::model::Model;
 use byoc::runtime::session::Session;
 use byoc_ir::diag::{Diagnostic, codes};
@@ -93,6 +93,7 @@ pub fn build_options(args: &BuildArgs) -> BuildOptions {
         time_passes: args.time_passes,
         source: args.source,
         program: args.program,
+        progress: None,
     }
 }
 
@@ -131,19 +132,24 @@ pub fn compile(path: &Path, args: &BuildArgs, session: &Session, given: &InputSo
     {
         load.dims.entry(name).or_insert(size);
     }
-    let spinner = spinner(format!("compiling {}", name_of(path)));
+    let doing = format!("compiling {}", name_of(path));
+    let spinner = spinner(doing.clone());
+    let shown = spinner.clone();
+    let progress =
+        Progress::new(move |stage| shown.set_message(escape::line(&format!("{doing}: {stage}")).into_owned()));
+    let options = BuildOptions { progress: Some(progress), ..build_options(args) };
     let loaded = frontend::load(path, &load)?;
     let mut print_line = |text: &str| spinner.suspend(|| eprintln!("{}", escape::lines(text)));
     let built = {
         let _interruptible = cancel_on_interrupt(&session.cancel);
         let bound = loaded.bound.clone();
-        let mut built = build::build(session, loaded, &build_options(args), &mut print_line)?;
+        let mut built = build::build(session, loaded, &options, &mut print_line)?;
         for dims in build::combinations(&specialized)? {
             let open = load.open.iter().filter(|name| !dims.contains_key(*name)).cloned().collect();
             let mut load = LoadOptions { dims: bound.clone(), open, ..LoadOptions::default() };
             load.dims.extend(dims.clone());
             let loaded = frontend::load(path, &load)?;
-            let variant = build::build(session, loaded, &build_options(args), &mut print_line)?;
+            let variant = build::build(session, loaded, &options, &mut print_line)?;
             built.compiled.add_variant(dims, variant.compiled);
         }
         built

@@ -3,9 +3,9 @@
 use super::args::RunArgs;
 use super::interrupt::cancel_on_interrupt;
 use super::{escape, output, ready, render, table};
+use byoc::io;
 use byoc::runtime::error::Failure;
 use byoc::runtime::exec::program::Port;
-use byoc::io;
 use byoc::trace::Trace;
 use byoc_ir::diag::{Diagnostic, codes};
 use byoc_ir::ir::Type;

@@ -2,9 +2,9 @@
 //! any `byoc` command accepts, with a comment that states its purpose, and with constants and inputs in files beside
 //! it.
 
-use byoc::runtime::error::Failure;
 use byoc::frontend::{LoadOptions, relay};
 use byoc::io;
+use byoc::runtime::error::Failure;
 use byoc_ir::diag::{Diagnostic, codes};
 use byoc_ir::ir::{Dim, Expr, Module, Type};
 use byoc_ir::tensor::{DType, Tensor};

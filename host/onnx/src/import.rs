@@ -11,7 +11,6 @@ use byoc_ir::diag::{Diagnostic, codes, nearest};
 use byoc_ir::interface::{Identifiers, LoadOptions, Loaded, bind};
 use byoc_ir::ir::{Source, Type};
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 
 /// Converts a model to a module.
 pub fn run(
@@ -60,7 +59,7 @@ pub fn run(
     };
     importer.builder.define("main", &params, body).map_err(|d| vec![*d])?;
     let ConversionState { builder, warnings, .. } = importer;
-    Ok(Loaded { module: builder.module, signature, bound, warnings, file: PathBuf::new() })
+    Ok(Loaded { module: builder.module, signature, bound, warnings, digest: String::new() })
 }
 
 /// Checks that the opsets are supported; a newer one is only a warning.

@@ -30,6 +30,7 @@ mod size;
 mod state;
 pub mod tensor;
 
+use byoc_files::mapped;
 use byoc_ir::diag::{Diagnostic, codes};
 use byoc_ir::interface::{LoadOptions, Loaded, PortInfo, Signature, unreadable};
 use byoc_ir::ir::Dim;
@@ -51,11 +52,35 @@ pub const NEWEST_OPSET: i64 = 28;
 /// # Errors
 /// An invalid model; all errors that can be detected at once are reported.
 pub fn load(path: &Path, options: &LoadOptions) -> Result<Loaded, Vec<Diagnostic>> {
-    let model = decode(path, read_model(path)?)?;
-    let mut loaded = convert_model(model, options, Some(&ExternalFiles::beside(path)))?;
-    loaded.file = path.to_owned();
-    Ok(loaded)
+    let bytes = read_model(path)?;
+    let digest = mapped::digest(&bytes).to_hex().to_string();
+    let loaded = convert_model(decode(path, bytes)?, options, Some(&ExternalFiles::beside(path)))?;
+    Ok(Loaded { digest, ..loaded })
 }
+
+/// Reads a model from the bytes of its file. Tensor data in other files is read from `folder`; without a folder, a model
+/// that has such data is an error.
+///
+/// # Errors
+/// An invalid model; all errors that can be detected at once are reported.
+pub fn load_bytes(bytes: Bytes, folder: Option<&Path>, options: &LoadOptions) -> Result<Loaded, Vec<Diagnostic>> {
+    let digest = mapped::digest(&bytes).to_hex().to_string();
+    let external = folder.map(|folder| ExternalFiles::beside(&folder.join(IN_MEMORY)));
+    let loaded = convert_model(decode(Path::new(IN_MEMORY), bytes)?, options, external.as_ref())?;
+    Ok(Loaded { digest, ..loaded })
+}
+
+/// Reads the inputs and outputs of a model from the bytes of its file.
+///
+/// # Errors
+/// An invalid model.
+pub fn signature_of_bytes(bytes: Bytes) -> Result<Signature, Vec<Diagnostic>> {
+    let model = decode(Path::new(IN_MEMORY), bytes)?;
+    graph_signature(model.graph.as_ref().unwrap_or(&GraphProto::default()))
+}
+
+/// Name of a model without a file, for messages.
+const IN_MEMORY: &str = "the model in memory";
 
 /// Reads the inputs and outputs of a model file.
 ///

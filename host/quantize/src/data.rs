@@ -3,9 +3,9 @@
 use super::labels;
 use super::source::Source;
 use super::weight_inputs::WeightInputs;
-use byoc::runtime::error::Failure;
 use byoc::frontend::{PortInfo, Signature};
 use byoc::io::{self, image};
+use byoc::runtime::error::Failure;
 use byoc_ir::diag::{Diagnostic, codes, nearest};
 use byoc_ir::ir::{Dim, Type};
 use byoc_ir::tensor::{DType, Element, Shape, Tensor};

@@ -1,8 +1,8 @@
 //! Labels of samples, and the number of samples that a model classifies correctly.
 
-use byoc::runtime::error::Failure;
 use byoc::frontend::PortInfo;
 use byoc::io;
+use byoc::runtime::error::Failure;
 use byoc_ir::diag::{Diagnostic, codes};
 use byoc_ir::tensor::Tensor;
 use std::path::Path;

@@ -36,9 +36,9 @@ pub mod source;
 pub mod weight_inputs;
 pub mod weights;
 
+use byoc::frontend;
 use byoc::runtime::error::Failure;
 use byoc::runtime::exec::Pool;
-use byoc::frontend;
 use byoc_ir::diag::{Diagnostic, codes, nearest};
 use byoc_ir::ir::{ExprId, Module};
 use byoc_ir::op;

@@ -8,8 +8,8 @@
 use super::data::Samples;
 use super::weight_inputs::WeightInputs;
 use byoc::build::SIMPLIFY;
-use byoc::runtime::error::Failure;
 use byoc::frontend::{self, LoadOptions, Loaded, Signature};
+use byoc::runtime::error::Failure;
 use byoc_core::analysis::structural_equal;
 use byoc_core::pass::manager::{self, RunOptions};
 use byoc_core::pass::{PassOptions, infer_type};

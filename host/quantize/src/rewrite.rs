@@ -433,8 +433,8 @@ mod tests {
     use crate::layers;
     use crate::range::Range;
     use byoc::build::plan::plan;
-    use byoc::runtime::exec::{Executor, Pool};
     use byoc::io::random::Random;
+    use byoc::runtime::exec::{Executor, Pool};
     use byoc_ir::text::{ParseOptions, PrintOptions, parse, print};
     use std::sync::Arc;
 

@@ -2,9 +2,9 @@
 //! data provides the values, which become constants of the quantized model.
 
 use super::source::Source;
-use byoc::runtime::error::Failure;
 use byoc::frontend::{self, LoadOptions, Signature};
 use byoc::io::{self, random};
+use byoc::runtime::error::Failure;
 use byoc_ir::diag::{Diagnostic, codes};
 use byoc_ir::ir::{Expr, ExprId, Module, Type};
 use byoc_ir::op;

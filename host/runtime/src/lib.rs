@@ -30,5 +30,5 @@ pub mod session;
 pub use byoc_ir::{diag, tensor};
 pub use error::Failure;
 pub use model::Model;
-pub use session::Session;
+pub use session::{Session, SessionBuilder};
 pub use tensor::Tensor;

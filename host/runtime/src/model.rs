@@ -12,7 +12,7 @@ use crate::loading::{LoadedRegions, load_regions};
 use crate::native;
 use crate::session::Session;
 use byoc_ir::diag::{Diagnostic, codes};
-use byoc_ir::tensor::Tensor;
+use byoc_ir::tensor::{Tensor, TensorViewMut};
 use byoc_plugin_api::host::entries;
 use std::collections::HashSet;
 use std::path::Path;
@@ -132,7 +132,22 @@ impl Model {
     /// # Errors
     /// Same as [`Model::run`].
     pub fn run_under(&self, inputs: &[Tensor], cancel: &Cancel) -> Result<Vec<Tensor>, Failure> {
+        entries::save_float_state();
         Ok(self.executor_for(inputs).run_under(inputs, None, cancel)?)
+    }
+
+    /// Same as [`Model::run_under`], and writes the results to memory of the caller.
+    ///
+    /// # Errors
+    /// Same as [`Model::run`], and memory that does not have the type of its output (E0621).
+    pub fn run_into(
+        &self,
+        inputs: &[Tensor],
+        outputs: &mut [TensorViewMut<'_>],
+        cancel: &Cancel,
+    ) -> Result<(), Failure> {
+        entries::save_float_state();
+        Ok(self.executor_for(inputs).run_into(inputs, outputs, None, cancel)?)
     }
 }
 

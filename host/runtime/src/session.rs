@@ -6,6 +6,7 @@ use crate::error::Failure;
 use crate::exec::Pool;
 use crate::limits;
 use crate::plugin::devices::Devices;
+use crate::plugin::discover::{given_dirs, search_dirs};
 use crate::plugin::registry::Registry;
 use crate::plugin::services::{Metrics, services};
 use byoc_plugin_api::Services;
@@ -31,9 +32,115 @@ pub struct Session {
     pub choices: Choices,
     /// True (the default) if regions of artifacts may hold native code, which runs with the rights of the process.
     pub allow_native: bool,
+    /// Cache directory of the backends; `None` (the default) for no cache.
+    pub cache_dir: Option<PathBuf>,
+}
+
+/// Settings of a [`Session`] to create.
+#[derive(Clone, Debug, Default)]
+pub struct SessionBuilder {
+    plugin_dirs: Vec<PathBuf>,
+    search_default_dirs: bool,
+    threads: usize,
+    max_memory: Option<usize>,
+    allow_native: Option<bool>,
+    cache_dir: Option<PathBuf>,
+    choices: Choices,
+}
+
+impl SessionBuilder {
+    /// Adds a directory of plugins. Earlier directories take precedence.
+    #[must_use]
+    pub fn plugin_dir(mut self, dir: impl Into<PathBuf>) -> SessionBuilder {
+        self.plugin_dirs.push(dir.into());
+        self
+    }
+
+    /// Searches the directories of the command line too: `BYOC_PLUGIN_PATH`, those of the program, the user's data
+    /// directory. Without this call, no directory is searched that [`SessionBuilder::plugin_dir`] does not name.
+    #[must_use]
+    pub fn search_default_dirs(mut self) -> SessionBuilder {
+        self.search_default_dirs = true;
+        self
+    }
+
+    /// Sets the number of threads; 0 (the default) stands for the number of processors.
+    #[must_use]
+    pub fn threads(mut self, threads: usize) -> SessionBuilder {
+        self.threads = threads;
+        self
+    }
+
+    /// Sets the limit in bytes on the memory of tensors, arenas and workspaces. It applies to the whole process; the
+    /// default is half of the available memory.
+    #[must_use]
+    pub fn max_memory(mut self, bytes: usize) -> SessionBuilder {
+        self.max_memory = Some(bytes);
+        self
+    }
+
+    /// Sets if regions of artifacts may hold native code, which runs with the rights of the process; true by default.
+    #[must_use]
+    pub fn allow_native(mut self, allow: bool) -> SessionBuilder {
+        self.allow_native = Some(allow);
+        self
+    }
+
+    /// Sets the cache directory of the backends; by default they have none.
+    #[must_use]
+    pub fn cache_dir(mut self, dir: impl Into<PathBuf>) -> SessionBuilder {
+        self.cache_dir = Some(dir.into());
+        self
+    }
+
+    /// Chooses a device of a backend.
+    #[must_use]
+    pub fn device(mut self, backend: impl Into<String>, id: impl Into<String>) -> SessionBuilder {
+        self.choices.devices.insert(backend.into(), id.into());
+        self
+    }
+
+    /// Sets an option of a backend that applies when its regions are loaded, over the value that they were compiled
+    /// with.
+    #[must_use]
+    pub fn load_option(
+        mut self,
+        backend: impl Into<String>,
+        option: impl Into<String>,
+        value: impl Into<String>,
+    ) -> SessionBuilder {
+        self.choices.load_options.entry(backend.into()).or_default().insert(option.into(), value.into());
+        self
+    }
+
+    /// Creates the session.
+    ///
+    /// # Errors
+    /// When the system cannot start the threads.
+    pub fn build(self) -> Result<Session, Failure> {
+        let mut session = Session::without_plugins(self.threads)?;
+        let dirs = if self.search_default_dirs {
+            search_dirs(&self.plugin_dirs)
+        } else {
+            given_dirs(&self.plugin_dirs, "named by the program")
+        };
+        session.registry = Registry::of_dirs(dirs, &session.services);
+        session.choices = self.choices;
+        session.allow_native = self.allow_native.unwrap_or(true);
+        session.cache_dir = self.cache_dir;
+        if let Some(bytes) = self.max_memory {
+            limits::set_max_memory(bytes);
+        }
+        Ok(session)
+    }
 }
 
 impl Session {
+    /// Returns the settings of a session without plugins, to be changed and built.
+    pub fn builder() -> SessionBuilder {
+        SessionBuilder::default()
+    }
+
     /// Starts `threads` threads (0: one per CPU core) and determines the plugin directories. Plugins are loaded on
     /// demand.
     ///
@@ -64,6 +171,7 @@ impl Session {
             devices: Devices::default(),
             choices: Choices::default(),
             allow_native: true,
+            cache_dir: None,
         })
     }
 }

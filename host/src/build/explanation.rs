@@ -1,16 +1,16 @@
 //! Explanation of a build as data: the placement of each operator of the model, and the refusals of the other backends.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Explanation of a whole model.
-#[derive(Clone, Debug, Default, Serialize, PartialEq)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, PartialEq)]
 pub struct Explanation {
     /// Operators of the model, in the order of the file.
     pub nodes: Vec<NodeRow>,
     /// Regions, in the order of the program.
     pub regions: Vec<RegionRow>,
     /// Copies of one run between the memories of host and devices; empty without such devices.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub copies: Vec<CopyRow>,
     /// Totals over all operators of the model.
     pub totals: Totals,
@@ -18,7 +18,7 @@ pub struct Explanation {
 
 /// Copies between the memories of the host and of a backend's device, by the instructions of the program; those of a loop
 /// count once.
-#[derive(Clone, Debug, Default, Serialize, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, PartialEq, Eq)]
 pub struct CopyRow {
     /// Name of the backend.
     pub backend: String,
@@ -33,7 +33,7 @@ pub struct CopyRow {
 }
 
 /// Operator of the model.
-#[derive(Clone, Debug, Serialize, PartialEq)]
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 pub struct NodeRow {
     /// Index of the operator in [`Explanation::nodes`].
     pub id: usize,
@@ -46,7 +46,7 @@ pub struct NodeRow {
     /// Placement of the operator; if parts of it run in several places, the region with the most of its FLOPs.
     pub placement: Placement,
     /// All placements of an operator whose parts run in several places, in the order of the program; otherwise empty.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub parts: Vec<Placement>,
     /// Refusals by the backends that did not take the operator.
     pub refusals: Vec<RefusalRow>,
@@ -55,23 +55,23 @@ pub struct NodeRow {
 }
 
 /// Placement of an operator. An operator counts as placed in a region if any of its expressions runs there.
-#[derive(Clone, Debug, Default, Serialize, PartialEq)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, PartialEq)]
 pub struct Placement {
     /// Region, host or folded.
     pub kind: PlacementKind,
     /// Backend of the region.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backend: Option<String>,
     /// Symbol of the region that runs the operator.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub region: Option<String>,
     /// Description of the expression that the operator was folded into.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub into: Option<String>,
 }
 
 /// Kind of placement of an operator.
-#[derive(Clone, Copy, Debug, Default, Serialize, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub enum PlacementKind {
     /// Executed by a region.
@@ -98,7 +98,7 @@ impl PlacementKind {
 }
 
 /// Refusal of an operator by a backend.
-#[derive(Clone, Debug, Serialize, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RefusalRow {
     /// Name of the backend.
     pub backend: String,
@@ -111,7 +111,7 @@ pub struct RefusalRow {
 }
 
 /// Region of the program.
-#[derive(Clone, Debug, Serialize, PartialEq)]
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 pub struct RegionRow {
     /// Symbol of the region.
     pub symbol: String,
@@ -128,7 +128,7 @@ pub struct RegionRow {
 }
 
 /// Totals over all operators of the model.
-#[derive(Clone, Debug, Default, Serialize, PartialEq)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, PartialEq)]
 pub struct Totals {
     /// Number of operators of the model.
     pub operators: usize,

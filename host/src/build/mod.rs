@@ -7,8 +7,10 @@ pub mod explanation;
 pub mod export;
 mod pipeline;
 pub mod plan;
+mod progress;
 mod specialize;
 
 pub use byoc_runtime::compiled::{self, Compiled, CompiledRegion, PluginId, RegionSource};
 pub use pipeline::{BuildOptions, BuildOutput, RefusalSummary, SIMPLIFY, build, refusal_headline, refusal_summary};
+pub use progress::{Progress, Stage};
 pub use specialize::combinations;

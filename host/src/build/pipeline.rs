@@ -4,6 +4,7 @@ use super::backend::{Backend, CONVERT_LAYOUT, PluginJudge};
 use super::codegen::{CompileError, RegionCompiler};
 use super::explain::{computing_sources, copies, explain};
 use super::explanation::Explanation;
+use super::progress::{Progress, Stage};
 use super::{Compiled, plan};
 use crate::frontend::{Loaded, Signature};
 use byoc_core::analysis::Verified;
@@ -20,7 +21,7 @@ use serde_json::{Value, json};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// Passes that simplify every module before partitioning.
@@ -51,6 +52,17 @@ pub struct BuildOptions {
     pub source: bool,
     /// Asks code generators for regions as C99 programs of their own; see `docs/boundary.md`.
     pub program: bool,
+    /// Receives the stages of the build.
+    pub progress: Option<Progress>,
+}
+
+impl BuildOptions {
+    /// Reports a stage that begins.
+    pub fn report(&self, stage: impl FnOnce() -> Stage) {
+        if let Some(progress) = &self.progress {
+            progress.report(&stage());
+        }
+    }
 }
 
 /// Built model, with the intermediate results of the build.
@@ -89,17 +101,19 @@ pub fn build(
     for backend in &backends {
         warnings.extend(backend.warnings.iter().cloned());
     }
-    let digest = model_digest(&loaded.file)?;
 
     let computing = computing_sources(&loaded.module);
     let mut passes = PassLog { print_after: options.print_after.as_deref(), print_line, timings: Vec::new() };
+    options.report(|| Stage::Simplify);
     let simplified = simplify(loaded.module, &backends, &mut passes, &mut warnings)?;
+    options.report(|| Stage::Partition);
     let (partitioned, report) = partition(&simplified, &backends, &mut passes, &mut warnings)?;
 
     let start = Instant::now();
     let verified = Verified::of(&partitioned).map_err(not_verified)?;
     passes.record("verify", start);
 
+    options.report(|| Stage::Plan);
     let outputs: Vec<String> = loaded.signature.outputs.iter().map(|p| p.name.clone()).collect();
     // Only operators that no backend took are left outside regions. Among these, the host fuses products with the
     // requantization that follows them.
@@ -127,7 +141,10 @@ pub fn build(
     let mut compiler = RegionCompiler::new(verified, &constants, code_options);
     let mut failed: BTreeMap<String, Refusal> = BTreeMap::new();
     let mut regions = Vec::with_capacity(program.regions.len());
-    for region in &mut program.regions {
+    let count = program.regions.len();
+    for (index, region) in program.regions.iter_mut().enumerate() {
+        let (symbol, backend) = (&region.symbol, &region.backend);
+        options.report(|| Stage::Region { symbol: symbol.clone(), backend: backend.clone(), index, count });
         let Some(backend) = backends.iter().find(|b| b.name == region.backend) else {
             regions.push(None);
             continue;
@@ -188,7 +205,7 @@ pub fn build(
         constants,
         regions,
         explain: serde_json::to_value(&explanation).unwrap_or_default(),
-        model_digest: digest,
+        model_digest: loaded.digest,
         options: compiled_options(&backends, &loaded.bound),
         from_file: false,
         variants: Vec::new(),
@@ -360,13 +377,6 @@ fn partition(
         warnings.extend(judge.faults.iter().map(|error| Diagnostic { severity: Severity::Warning, ..fault(error) }));
     }
     Ok((partitioned, report))
-}
-
-fn model_digest(file: &Path) -> Result<String, Failure> {
-    let bytes = crate::io::map_file(file).map_err(|e| {
-        Failure::new(codes::frontends::UNREADABLE_MODEL, format!("cannot read {}: {e}", file.display()))
-    })?;
-    Ok(crate::io::mapped::digest(&bytes).to_hex().to_string())
 }
 
 /// Reason why a backend refused operators.

@@ -1,7 +1,7 @@
 //! Programs for fixed values of symbolic dimensions, beside the one with symbolic dimensions.
 
-use byoc_runtime::error::Failure;
 use byoc_ir::diag::{Diagnostic, codes};
+use byoc_runtime::error::Failure;
 use std::collections::BTreeMap;
 
 /// Maximum number of specialized programs of a model: each is compiled and stored.

@@ -26,6 +26,14 @@ pub fn load(path: &Path, options: &LoadOptions) -> Result<Loaded, Failure> {
     }
 }
 
+/// Reads an ONNX model from the bytes of its file. Tensor data in other files is read from `folder`.
+///
+/// # Errors
+/// Same as [`load`].
+pub fn load_bytes(bytes: bytes::Bytes, folder: Option<&Path>, options: &LoadOptions) -> Result<Loaded, Failure> {
+    Ok(onnx::load_bytes(bytes, folder, options)?)
+}
+
 /// Reads the inputs and outputs of a model without converting its operators.
 ///
 /// # Errors

@@ -71,7 +71,8 @@ pub fn load(path: &Path, options: &LoadOptions) -> Result<Loaded, Failure> {
     let module = infer_types(path, &module, &text.source, &text.spans)?;
     let module = monomorphize(&module)?;
     let signature = signature(&module)?;
-    Ok(Loaded { module, signature, bound, warnings: Vec::new(), file: path.to_owned() })
+    let digest = io::mapped::digest(text.source.as_bytes()).to_hex().to_string();
+    Ok(Loaded { module, signature, bound, warnings: Vec::new(), digest })
 }
 
 /// Writes a module as text, and the constants that the text does not contain to a file beside it. Either both files are

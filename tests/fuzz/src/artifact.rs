@@ -7,11 +7,11 @@
 //! code of the entry function, both runs give the same outputs.
 
 use crate::{Target, below, check_diagnostics, corpus, count_accepted, files, json, mutate, pick};
-use byoc::runtime::artifact;
 use byoc::build::Compiled;
 use byoc::build::{BuildOptions, build};
 use byoc::frontend::{self, LoadOptions};
 use byoc::io::random::Random;
+use byoc::runtime::artifact;
 use byoc::runtime::model::Model;
 use byoc::runtime::session::Session;
 use byoc_ir::diag::Severity;

@@ -1,6 +1,6 @@
 //! Views of tensors: the operands and results of kernels. The caller owns the bytes.
 
-use super::{DType, Element};
+use super::{DType, Element, element_count};
 
 /// Read-only view of a dense row-major tensor.
 #[derive(Clone, Copy, Debug)]
@@ -14,6 +14,15 @@ pub struct TensorView<'a> {
 }
 
 impl<'a> TensorView<'a> {
+    /// Returns a view of elements.
+    ///
+    /// # Panics
+    /// If the number of elements does not match the shape, which is a bug in the caller.
+    pub fn of<T: Element>(shape: &'a [usize], elements: &'a [T]) -> TensorView<'a> {
+        assert_eq!(element_count(shape), Some(elements.len()), "the number of elements matches the shape");
+        TensorView { dtype: T::DTYPE, shape, data: bytemuck::cast_slice(elements) }
+    }
+
     /// Returns the elements; Booleans as `u8`.
     ///
     /// # Panics
@@ -69,7 +78,16 @@ pub struct TensorViewMut<'a> {
     pub data: &'a mut [u8],
 }
 
-impl TensorViewMut<'_> {
+impl<'a> TensorViewMut<'a> {
+    /// Returns a view of elements.
+    ///
+    /// # Panics
+    /// If the number of elements does not match the shape, which is a bug in the caller.
+    pub fn of<T: Element>(shape: &'a [usize], elements: &'a mut [T]) -> TensorViewMut<'a> {
+        assert_eq!(element_count(shape), Some(elements.len()), "the number of elements matches the shape");
+        TensorViewMut { dtype: T::DTYPE, shape, data: bytemuck::cast_slice_mut(elements) }
+    }
+
     /// Returns the elements; Booleans as `u8`.
     ///
     /// # Panics

@@ -13,7 +13,7 @@ mod write;
 
 pub use manifest::{Entry, FORMAT, Manifest, RegionRecord, TensorRecord, VariantRecord};
 pub use read::{Artifact, open, parse};
-pub use write::{write, write_to};
+pub use write::{to_bytes, write, write_to};
 
 /// Prefix of the archive's comment; the digest of everything before follows in hexadecimal.
 const TRAILER: &[u8] = b"byoc-blake3:";

@@ -9,7 +9,7 @@ use byoc_ir::tensor::{DType, Tensor};
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::{Read, Seek, SeekFrom, Write};
+use std::io::{Cursor, Read, Seek, SeekFrom, Write};
 use std::path::Path;
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, DateTime, ZipWriter};
@@ -38,7 +38,26 @@ pub fn write(path: &Path, compiled: &Compiled) -> Result<(), Diagnostic> {
 /// When the file cannot be written.
 pub fn write_to(file: &mut File, compiled: &Compiled) -> std::io::Result<()> {
     Contents::new(compiled)?.write(file)?;
-    seal(file)
+    seal(file)?;
+    file.sync_all()
+}
+
+/// Returns the bytes of an artifact.
+///
+/// # Errors
+/// When the contents cannot be encoded.
+pub fn to_bytes(compiled: &Compiled) -> Result<Vec<u8>, Diagnostic> {
+    let write = |file: &mut Cursor<Vec<u8>>| {
+        Contents::new(compiled)?.write(file)?;
+        seal(file)
+    };
+    let mut file = Cursor::new(Vec::new());
+    match write(&mut file) {
+        Ok(()) => Ok(file.into_inner()),
+        Err(error) => {
+            Err(Diagnostic::error(codes::artifacts::CANNOT_WRITE, format!("cannot encode the artifact: {error}")))
+        }
+    }
 }
 
 /// Entries of an archive, in order.
@@ -91,7 +110,7 @@ impl<'a> Contents<'a> {
         Ok(Contents { manifest: serde_json::to_vec(&manifest)?, entries })
     }
 
-    fn write(&self, file: &mut File) -> zip::result::ZipResult<()> {
+    fn write(&self, file: &mut (impl Write + Seek)) -> zip::result::ZipResult<()> {
         let mut archive = ZipWriter::new(std::io::BufWriter::with_capacity(1 << 20, file));
         archive.set_raw_comment([TRAILER, &[b'0'; DIGEST_DIGITS]].concat().into())?;
         let manifest = (MANIFEST, vec![Cow::from(&self.manifest[..])]);
@@ -255,13 +274,12 @@ fn digest<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> String {
 }
 
 /// Writes the digest of all preceding bytes at the end of the file.
-fn seal(file: &mut File) -> std::io::Result<()> {
+fn seal(file: &mut (impl Read + Write + Seek)) -> std::io::Result<()> {
     let end = file.seek(SeekFrom::End(0))?;
     let covered = end.saturating_sub(DIGEST_DIGITS as u64);
     file.seek(SeekFrom::Start(0))?;
     let mut hasher = blake3::Hasher::new();
-    hasher.update_reader(Read::take(&*file, covered))?;
+    hasher.update_reader(Read::take(&mut *file, covered))?;
     file.seek(SeekFrom::Start(covered))?;
-    file.write_all(hasher.finalize().to_hex().as_bytes())?;
-    file.sync_all()
+    file.write_all(hasher.finalize().to_hex().as_bytes())
 }

@@ -1,17 +1,18 @@
 //! Runs a program, any number of times and from any number of threads.
 
 use super::device::DeviceSpaces;
-use super::inputs::{check_inputs, order_inputs, show};
-use super::interpreter;
+use super::inputs::{check_inputs, check_outputs, order_inputs, show};
+use super::interpreter::{self, Results};
 use super::pool::Pool;
-use super::prepared::PreparedProgram;
+use super::prepared::{PreparedProgram, Threading};
 use super::program::Program;
 use super::region::Region;
 use super::trace::{Observer, StepInfo};
 use super::validate::validate;
 use crate::cancel::{Cancel, MAX_CALLS};
 use byoc_ir::diag::{Diagnostic, codes};
-use byoc_ir::tensor::Tensor;
+use byoc_ir::tensor::{Tensor, TensorViewMut};
+use byoc_kernels::split;
 use std::sync::{Arc, OnceLock};
 
 /// Program prepared for execution. Kernels are created and weights are packed once; concurrent runs share nothing else.
@@ -125,9 +126,38 @@ impl Executor {
         observer: Option<&dyn Observer>,
         cancel: &Cancel,
     ) -> Result<Vec<Tensor>, Diagnostic> {
+        let mut results = Vec::with_capacity(self.program().outputs.len());
+        self.run_to(inputs, &mut Results::Owned(&mut results), observer, cancel)?;
+        Ok(results)
+    }
+
+    /// Same as [`Executor::run_under`], and writes the results to memory of the caller. From the second run on, a
+    /// straight-line program with known dimensions allocates nothing. After an error the contents of `outputs` are
+    /// unspecified.
+    ///
+    /// # Errors
+    /// Same as [`Executor::run`], and outputs that do not have the types of the results (E0621).
+    pub fn run_into(
+        &self,
+        inputs: &[Tensor],
+        outputs: &mut [TensorViewMut<'_>],
+        observer: Option<&dyn Observer>,
+        cancel: &Cancel,
+    ) -> Result<(), Diagnostic> {
+        check_outputs(&self.program().outputs, outputs)?;
+        self.run_to(inputs, &mut Results::Into(outputs), observer, cancel)
+    }
+
+    fn run_to(
+        &self,
+        inputs: &[Tensor],
+        results: &mut Results<'_, '_>,
+        observer: Option<&dyn Observer>,
+        cancel: &Cancel,
+    ) -> Result<(), Diagnostic> {
         check_inputs(&self.program().inputs, inputs)?;
         if self.prepared.lost().is_none() {
-            let result = self.run_prepared(&self.prepared, inputs, observer, cancel);
+            let result = self.run_prepared(&self.prepared, inputs, results, observer, cancel);
             let lost = result.as_ref().is_err_and(|error| error.code == codes::runtime::DEVICE_LOST);
             if !lost || self.prepared.lost().is_none() {
                 return result;
@@ -135,18 +165,36 @@ impl Executor {
         }
         let backend = self.prepared.lost().unwrap_or_default();
         let without = self.without_lost.get_or_init(|| self.prepared.without_backend(backend));
-        self.run_prepared(without.as_ref().map_err(Clone::clone)?, inputs, observer, cancel)
+        self.run_prepared(without.as_ref().map_err(Clone::clone)?, inputs, results, observer, cancel)
     }
 
     fn run_prepared(
         &self,
         prepared: &PreparedProgram,
         inputs: &[Tensor],
+        results: &mut Results<'_, '_>,
         observer: Option<&dyn Observer>,
         cancel: &Cancel,
-    ) -> Result<Vec<Tensor>, Diagnostic> {
-        let run = || interpreter::run(prepared, inputs, observer, cancel, self.max_calls);
-        if self.on_caller { run() } else { self.pool().install(run) }
+    ) -> Result<(), Diagnostic> {
+        let mut run = || interpreter::run(prepared, inputs, results, observer, cancel, self.max_calls);
+        match prepared.threading() {
+            Threading::Inline => split::inline(run),
+            Threading::Pool if self.on_caller => run(),
+            Threading::Pool => self.pool().install(run),
+            Threading::Unknown => {
+                let mut observed = || {
+                    // A thread that waits for others may run this inside another run.
+                    let outer = split::take_split();
+                    let result = run();
+                    prepared.learn_threading(split::take_split(), result.is_ok());
+                    if outer {
+                        split::record_split();
+                    }
+                    result
+                };
+                if self.on_caller { observed() } else { self.pool().install(observed) }
+            }
+        }
     }
 
     /// Orders named inputs for [`Executor::run`].

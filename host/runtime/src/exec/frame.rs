@@ -108,6 +108,14 @@ pub(super) struct Frame {
     pub device: Vec<Option<Buffer>>,
 }
 
+/// Reason why a register was not copied to memory of the caller.
+pub(super) enum Unread {
+    /// The register holds a tensor of another type.
+    Type(DType, Shape),
+    /// The register could not be read.
+    Failed(Diagnostic),
+}
+
 /// The constants and the registers of a function: the immutable part of an activation.
 #[derive(Clone, Copy)]
 pub(super) struct Scope<'a> {
@@ -149,6 +157,37 @@ impl<'a> Scope<'a> {
         match self.read(frame, reg)? {
             Value::Tensor(tensor) => Ok(tensor),
             _ => Err(bad_program("a closure or a cell is read as a tensor")),
+        }
+    }
+
+    /// Copies the tensor in a register to memory of the caller.
+    pub(super) fn read_into(&self, frame: &Frame, reg: Reg, out: &mut TensorViewMut<'_>) -> Result<(), Unread> {
+        let info = self.reg(reg);
+        let copy = |out: &mut TensorViewMut<'_>, tensor: &Tensor| {
+            if (out.dtype, out.shape) != (tensor.dtype(), tensor.shape()) {
+                return Err(Unread::Type(tensor.dtype(), tensor.shape().into()));
+            }
+            out.data.copy_from_slice(tensor.bytes());
+            Ok(())
+        };
+        match info.slot {
+            Slot::Value(i) => match &frame.values[i as usize] {
+                Value::Tensor(tensor) => copy(out, tensor),
+                _ => Err(Unread::Failed(bad_program("a closure or a cell is read as a tensor"))),
+            },
+            Slot::Constant(i) => copy(out, &self.constants[i as usize]),
+            Slot::Arena(_) | Slot::Device { .. } => {
+                let (dtype, shape) = info.known().expect("a tensor in an arena has a known size");
+                if (out.dtype, out.shape) != (dtype, &shape[..]) {
+                    return Err(Unread::Type(dtype, shape.clone()));
+                }
+                if let Slot::Device { space, offset } = info.slot {
+                    let buffer = device::buffer(&frame.device, space).map_err(Unread::Failed)?;
+                    return buffer.copy_out(offset, out.data).map_err(|error| Unread::Failed(fault(&error)));
+                }
+                self.copy_arena(frame, reg, out.data);
+                Ok(())
+            }
         }
     }
 

@@ -1,9 +1,10 @@
 //! Inputs of a run: binding by name, and checks of their number and types.
 
 use super::program::Port;
+use super::signature::admits;
 use byoc_ir::diag::{Diagnostic, codes, nearest};
 use byoc_ir::ir::Dim;
-use byoc_ir::tensor::{DType, Tensor};
+use byoc_ir::tensor::{DType, Tensor, TensorViewMut, byte_count};
 use std::collections::{BTreeMap, HashMap};
 
 /// Sorts named inputs into the order of `ports`.
@@ -76,6 +77,39 @@ pub fn check_inputs(ports: &[Port], inputs: &[Tensor]) -> Result<(), Diagnostic>
         }
     }
     Ok(())
+}
+
+/// Checks the number, the types and the sizes of the caller's memory for the outputs of a program.
+///
+/// # Errors
+/// A wrong number of outputs, or an output of another element type or dimensions.
+pub(super) fn check_outputs(ports: &[Port], outputs: &[TensorViewMut<'_>]) -> Result<(), Diagnostic> {
+    if ports.len() != outputs.len() {
+        let message = format!("expected memory for {} outputs, found {}", ports.len(), outputs.len());
+        return Err(Diagnostic::error(codes::runtime::OUTPUT_MEMORY, message));
+    }
+    for (port, out) in ports.iter().zip(outputs) {
+        if port.ty.dtype != out.dtype || !admits(&port.ty, out.shape) {
+            let message =
+                format!("output \"{}\": expected {}, found {}{:?}", port.name, show(port), out.dtype, out.shape);
+            return Err(Diagnostic::error(codes::runtime::OUTPUT_MEMORY, message));
+        }
+        if byte_count(out.dtype, out.shape) != Some(out.data.len()) {
+            let (name, bytes) = (&port.name, out.data.len());
+            let message =
+                format!("output \"{name}\": expected memory for {}{:?}, found {bytes} bytes", out.dtype, out.shape);
+            return Err(Diagnostic::error(codes::runtime::OUTPUT_MEMORY, message));
+        }
+    }
+    Ok(())
+}
+
+/// Returns the diagnostic for memory of the caller that does not have the dimensions of a result.
+pub(super) fn wrong_output(port: &Port, out: &TensorViewMut<'_>, dtype: DType, shape: &[usize]) -> Diagnostic {
+    let message =
+        format!("output \"{}\": expected memory for {dtype}{shape:?}, found {}{:?}", port.name, out.dtype, out.shape);
+    Diagnostic::error(codes::runtime::OUTPUT_MEMORY, message)
+        .help("pass memory of these dimensions, or let the run allocate its results")
 }
 
 /// Checks an element type and dimensions against the type of an input.

@@ -3,18 +3,20 @@
 //! A tail call replaces the activation of its caller, so a loop runs in constant memory.
 
 use super::device::{Footprint, Unfinished};
-use super::frame::{Frame, Scope};
+use super::frame::{Frame, Scope, Unread};
+use super::inputs::wrong_output;
 use super::load::{Code, RegionStep, Step};
 use super::lock::lock;
 use super::prepared::{PreparedProgram, RunBuffers};
-use super::program::{Instr, Reg};
+use super::program::{Instr, Port, Reg};
 use super::signature::admits;
 use super::step::{self, Ran};
 use super::trace::{Observer, StepEvent};
 use super::value::{Cells, Closure, Data, Value, bad_program};
 use crate::cancel::Cancel;
 use byoc_ir::diag::{Diagnostic, codes};
-use byoc_ir::tensor::{DType, Shape, Tensor};
+use byoc_ir::tensor::{DType, Shape, Tensor, TensorViewMut};
+use smallvec::SmallVec;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -43,14 +45,23 @@ enum Flow<'e> {
     Return(&'e [Reg]),
 }
 
+/// Destination of the results of a run.
+pub(super) enum Results<'r, 't> {
+    /// Tensors with memory of their own, appended to a list.
+    Owned(&'r mut Vec<Tensor>),
+    /// Memory of the caller, one tensor for each output.
+    Into(&'r mut [TensorViewMut<'t>]),
+}
+
 /// Runs the entry function on inputs that have been checked.
 pub(super) fn run(
     exec: &PreparedProgram,
     inputs: &[Tensor],
+    results: &mut Results<'_, '_>,
     observer: Option<&dyn Observer>,
     cancel: &Cancel,
     max_calls: u64,
-) -> Result<Vec<Tensor>, Diagnostic> {
+) -> Result<(), Diagnostic> {
     // Kernels, and plugins called on this thread, query the cancellation that is in scope.
     let _scope = cancel.enter();
     let mut interpreter = Interpreter {
@@ -58,7 +69,7 @@ pub(super) fn run(
         observer,
         cancel,
         max_calls,
-        stack: Vec::new(),
+        stack: SmallVec::new(),
         arenas: 0,
         calls: 0,
         steps: 0,
@@ -67,7 +78,7 @@ pub(super) fn run(
         buffers: exec.buffers(),
     };
     interpreter.buffers.args.extend(inputs.iter().cloned().map(Value::Tensor));
-    let result = interpreter.enter(exec.program.entry, &[]).and_then(|()| interpreter.run());
+    let result = interpreter.enter(exec.program.entry, &[]).and_then(|()| interpreter.run(results));
     let lost = interpreter.unfinished.abandon();
     let Interpreter { stack, buffers, .. } = interpreter;
     for mut activation in stack {
@@ -97,7 +108,7 @@ struct Interpreter<'e, 'o> {
     cancel: &'o Cancel,
     /// Maximum number of calls; a run that exceeds it counts as endless.
     max_calls: u64,
-    stack: Vec<Activation<'e>>,
+    stack: SmallVec<[Activation<'e>; 1]>,
     arenas: usize,
     /// Calls so far; an iteration of a loop counts as one.
     calls: u64,
@@ -110,7 +121,7 @@ struct Interpreter<'e, 'o> {
 }
 
 impl<'e> Interpreter<'e, '_> {
-    fn run(&mut self) -> Result<Vec<Tensor>, Diagnostic> {
+    fn run(&mut self, results: &mut Results<'_, '_>) -> Result<(), Diagnostic> {
         if self.cancel.is_set() {
             return Err(self.cancellation_error(0));
         }
@@ -143,11 +154,8 @@ impl<'e> Interpreter<'e, '_> {
                     self.enter(function, &[])?;
                 }
                 Flow::TailCall(function) => self.replace(function)?,
-                Flow::Return(values) => {
-                    if let Some(results) = self.leave(values)? {
-                        return Ok(results);
-                    }
-                }
+                Flow::Return(values) if self.stack.len() == 1 => return self.finish(values, results),
+                Flow::Return(values) => self.leave(values)?,
             }
         }
     }
@@ -221,18 +229,42 @@ impl<'e> Interpreter<'e, '_> {
         }
     }
 
-    /// Returns from the running function; yields the results of the run if no caller is left on the stack.
-    fn leave(&mut self, values: &[Reg]) -> Result<Option<Vec<Tensor>>, Diagnostic> {
+    /// Returns from the entry function with the results of the run.
+    fn finish(&mut self, values: &[Reg], results: &mut Results<'_, '_>) -> Result<(), Diagnostic> {
+        let exec = self.exec;
+        let outputs = &exec.program.outputs;
+        let wrong = |i: usize| bad_program(&format!("output \"{}\" has a wrong type", outputs[i].name));
+        let top = self.top();
+        let scope = Scope { regs: &top.code.regs, constants: &exec.constants };
+        match results {
+            Results::Owned(tensors) => {
+                for (i, &reg) in values.iter().enumerate() {
+                    let tensor = scope.read_tensor(&top.frame, reg)?;
+                    let fits = |port: &Port| port.ty.dtype == tensor.dtype() && admits(&port.ty, tensor.shape());
+                    if !outputs.get(i).is_some_and(fits) {
+                        return Err(wrong(i.min(outputs.len().saturating_sub(1))));
+                    }
+                    tensors.push(tensor);
+                }
+            }
+            Results::Into(tensors) => {
+                for (i, (&reg, out)) in values.iter().zip(tensors.iter_mut()).enumerate() {
+                    scope.read_into(&top.frame, reg, out).map_err(|found| match found {
+                        Unread::Type(dtype, shape) => wrong_output(&outputs[i], out, dtype, &shape),
+                        Unread::Failed(diagnostic) => diagnostic,
+                    })?;
+                }
+            }
+        }
+        self.drop_top();
+        Ok(())
+    }
+
+    /// Returns from a function to its caller.
+    fn leave(&mut self, values: &[Reg]) -> Result<(), Diagnostic> {
         self.read_args(values, &[])?;
         self.drop_top();
         let mut results = std::mem::take(&mut self.buffers.args);
-        if self.stack.is_empty() {
-            let tensors = results.drain(..).zip(&self.exec.program.outputs).map(|(value, port)| match value {
-                Value::Tensor(t) if port.ty.dtype == t.dtype() && admits(&port.ty, t.shape()) => Ok(t),
-                _ => Err(bad_program(&format!("output \"{}\" has a wrong type", port.name))),
-            });
-            return tensors.collect::<Result<_, _>>().map(Some);
-        }
         let constants = &self.exec.constants;
         let top = self.top();
         let scope = Scope { regs: &top.code.regs, constants };
@@ -243,7 +275,7 @@ impl<'e> Interpreter<'e, '_> {
             scope.write(&mut top.frame, reg, value)?;
         }
         self.buffers.args = results;
-        Ok(None)
+        Ok(())
     }
 
     /// Copies the contents of registers, then the captured values, into `buffers`.

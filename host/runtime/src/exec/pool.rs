@@ -2,6 +2,7 @@
 //! global pool is never used: it belongs to the application that embeds this library.
 
 use byoc_ir::diag::{Diagnostic, codes};
+use byoc_kernels::split;
 use byoc_plugin_api::host::entries;
 use rayon::prelude::*;
 use std::cell::Cell;
@@ -62,9 +63,14 @@ impl Pool {
     }
 
     /// Runs `body` on a thread of the pool, so that rayon splits its work within this pool. `body` runs inline if the
-    /// calling thread belongs to the pool.
+    /// calling thread belongs to the pool, or runs [its kernels itself](split::inline).
     pub fn install<R: Send>(&self, body: impl FnOnce() -> R + Send) -> R {
-        self.pool.install(body)
+        if split::is_inline() { body() } else { self.pool.install(body) }
+    }
+
+    /// Starts `body` on a thread of the pool, and returns at once.
+    pub fn spawn(&self, body: impl FnOnce() + Send + 'static) {
+        self.pool.spawn(body);
     }
 
     /// Runs `body(i)` for every `i` below `n`, and returns when all calls are done. The calls run inline and in order
@@ -77,6 +83,7 @@ impl Pool {
             (0..n).for_each(body);
             return;
         }
+        split::record_split();
         self.pool.install(|| {
             (0..n).into_par_iter().with_max_len(1).for_each(|i| {
                 let _guard = Nested::enter();

@@ -8,7 +8,7 @@ use super::load::{self, Code, Step};
 use super::lock::lock;
 use super::plans::RegionPlans;
 use super::pool::Pool;
-use super::program::Program;
+use super::program::{Instr, Program};
 use super::region::Region;
 use super::trace::{StepInfo, steps};
 use super::value::Value;
@@ -36,6 +36,19 @@ pub(super) struct PreparedProgram {
     infos: OnceLock<Vec<Vec<StepInfo>>>,
     /// Backend whose device was lost.
     lost: OnceLock<String>,
+    /// Whether a run needs the pool, from the first run on.
+    inline: OnceLock<bool>,
+}
+
+/// Threads that a run needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Threading {
+    /// Not known yet.
+    Unknown,
+    /// The calling thread alone: no step splits its work, so a pool would only add the hand-over to one of its threads.
+    Inline,
+    /// The threads of the pool.
+    Pool,
 }
 
 /// Maximum number of frames kept per function for reuse: enough for concurrent runs, not for deep recursion.
@@ -74,8 +87,14 @@ impl PreparedProgram {
             free_buffers: Mutex::default(),
             infos: OnceLock::new(),
             lost: OnceLock::new(),
+            inline: OnceLock::new(),
             program,
         };
+        if prepared.pool.threads() == 1 {
+            let _ = prepared.inline.set(true);
+        } else if !prepared.is_uniform() {
+            let _ = prepared.inline.set(false);
+        }
         let mut seen = vec![false; count];
         let mut todo = vec![prepared.program.entry];
         while let Some(index) = todo.pop() {
@@ -180,6 +199,35 @@ impl PreparedProgram {
         let mut free = lock(&self.free_frames[index as usize]);
         if free.len() < MAX_FREE_FRAMES {
             free.push(frame);
+        }
+    }
+
+    /// Returns true if all runs execute the same steps on the same dimensions.
+    fn is_uniform(&self) -> bool {
+        let fixed = self.program.inputs.iter().all(|port| port.ty.shape().is_some());
+        let Ok(code) = self.code(self.program.entry) else { return false };
+        let uniform = |step: &Step| match step {
+            Step::Nop | Step::Kernel(_) | Step::Alias { .. } | Step::Copy { .. } => true,
+            Step::Region(step) => step.region.is_some(),
+            Step::Control(instr) => matches!(instr, Instr::Return { .. } | Instr::Free { .. } | Instr::Move { .. }),
+            Step::Dynamic(_) => false,
+        };
+        fixed && code.steps.iter().all(uniform)
+    }
+
+    /// Returns the threads that a run needs.
+    pub fn threading(&self) -> Threading {
+        match self.inline.get() {
+            None => Threading::Unknown,
+            Some(true) => Threading::Inline,
+            Some(false) => Threading::Pool,
+        }
+    }
+
+    /// Records after the first run of a program whether a step split its work.
+    pub fn learn_threading(&self, split: bool, complete: bool) {
+        if split || complete {
+            let _ = self.inline.set(!split);
         }
     }
 

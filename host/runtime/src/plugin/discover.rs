@@ -13,19 +13,26 @@ pub struct SearchDir {
     pub prefixed_only: bool,
 }
 
+/// Returns the directories that the caller names, each of them once.
+pub fn given_dirs(given: &[PathBuf], reason: &'static str) -> Vec<SearchDir> {
+    let mut dirs = Vec::new();
+    given.iter().for_each(|path| add(&mut dirs, path.clone(), reason, false));
+    dirs
+}
+
+/// Adds a directory unless it is listed.
+fn add(dirs: &mut Vec<SearchDir>, path: PathBuf, reason: &'static str, prefixed_only: bool) {
+    let known = dirs.iter().any(|dir| same_dir(&dir.path, &path));
+    if !path.as_os_str().is_empty() && !known {
+        dirs.push(SearchDir { path, reason, prefixed_only });
+    }
+}
+
 /// Returns the directories in order of precedence: `given`, `BYOC_PLUGIN_PATH`, `plugins/` beside the binary, the
 /// binary's own directory, the user's data directory. A directory is listed once.
 pub fn search_dirs(given: &[PathBuf]) -> Vec<SearchDir> {
-    let mut dirs: Vec<SearchDir> = Vec::new();
-    let mut add = |path: PathBuf, reason, prefixed_only| {
-        let known = dirs.iter().any(|d| same_dir(&d.path, &path));
-        if !path.as_os_str().is_empty() && !known {
-            dirs.push(SearchDir { path, reason, prefixed_only });
-        }
-    };
-    for dir in given {
-        add(dir.clone(), "--plugin-dir", false);
-    }
+    let mut dirs = given_dirs(given, "--plugin-dir");
+    let mut add = |path, reason, prefixed_only| add(&mut dirs, path, reason, prefixed_only);
     if let Some(path) = std::env::var_os("BYOC_PLUGIN_PATH") {
         for dir in std::env::split_paths(&path) {
             add(dir, "BYOC_PLUGIN_PATH", false);

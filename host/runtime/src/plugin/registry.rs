@@ -141,8 +141,12 @@ impl Registry {
 
     /// Returns a registry of the plugins in the search directories. No plugin is loaded yet.
     pub fn discover(given: &[PathBuf], services: &Services) -> Registry {
-        let (dirs, services) = (search_dirs(given), Some(services.clone()));
-        Registry { dirs, services, files: OnceLock::new(), names: Mutex::default() }
+        Registry::of_dirs(search_dirs(given), services)
+    }
+
+    /// Returns a registry of the plugins in these directories and no others. No plugin is loaded yet.
+    pub fn of_dirs(dirs: Vec<SearchDir>, services: &Services) -> Registry {
+        Registry { dirs, services: Some(services.clone()), files: OnceLock::new(), names: Mutex::default() }
     }
 
     /// Returns a registry of one file, loaded as if it were in a plugin directory of its own.

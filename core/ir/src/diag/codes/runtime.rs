@@ -21,4 +21,5 @@ codes! {
     TIMED_OUT = 618, "the time limit was reached";
     STEP_LIMIT = 619, "a loop does not terminate";
     DEVICE_LOST = 620, "a device was lost";
+    OUTPUT_MEMORY = 621, "memory for an output does not have its type";
 }

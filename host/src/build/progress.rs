@@ -1,0 +1,68 @@
+//! Progress of a build, reported while it goes on.
+
+use std::fmt;
+use std::sync::Arc;
+
+/// Stage of a build that begins.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Stage {
+    /// The model is read.
+    Read,
+    /// Passes simplify the module.
+    Simplify,
+    /// The module is divided between backends.
+    Partition,
+    /// Program and memory are planned.
+    Plan,
+    /// A backend compiles a region.
+    Region {
+        /// Symbol of the region.
+        symbol: String,
+        /// Backend of the region.
+        backend: String,
+        /// Index of the region.
+        index: usize,
+        /// Number of regions.
+        count: usize,
+    },
+    /// The compiled regions are loaded.
+    Load,
+}
+
+impl fmt::Display for Stage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Stage::Read => f.write_str("reading"),
+            Stage::Simplify => f.write_str("simplifying"),
+            Stage::Partition => f.write_str("partitioning"),
+            Stage::Plan => f.write_str("planning"),
+            Stage::Region { symbol, backend, index, count } => {
+                write!(f, "region {} of {count}: {symbol} on {backend}", index + 1)
+            }
+            Stage::Load => f.write_str("loading"),
+        }
+    }
+}
+
+/// Function that receives the stages of a build as they begin.
+#[derive(Clone)]
+pub struct Progress(Arc<dyn Fn(&Stage) + Send + Sync>);
+
+impl Progress {
+    /// Wraps a function.
+    pub fn new(report: impl Fn(&Stage) + Send + Sync + 'static) -> Progress {
+        Progress(Arc::new(report))
+    }
+
+    /// Reports a stage that begins.
+    pub fn report(&self, stage: &Stage) {
+        (self.0)(stage);
+    }
+}
+
+impl fmt::Debug for Progress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Progress")
+    }
+}

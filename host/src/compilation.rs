@@ -1,0 +1,239 @@
+//! Compilation of a model through the library's interface.
+
+use crate::build::explanation::Explanation;
+use crate::build::{self, BuildOptions, Compiled, Progress, Stage};
+use crate::error::Error;
+use crate::frontend::{self, LoadOptions, Loaded};
+use byoc_ir::diag::Diagnostic;
+use byoc_runtime::exec::program::Port;
+use byoc_runtime::{Failure, Session, artifact};
+use bytes::Bytes;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Model or artifact to read.
+#[derive(Clone, Debug)]
+pub enum Source {
+    /// File: `.onnx`, `.relay`, a folder in ONNX test-data layout, or `.byoc`.
+    Path(PathBuf),
+    /// Bytes of an ONNX file or of an artifact. Tensor data in other files is read from `folder`.
+    Bytes {
+        /// Contents of the file.
+        bytes: Bytes,
+        /// Folder of the other files of an ONNX model.
+        folder: Option<PathBuf>,
+    },
+}
+
+impl From<&Path> for Source {
+    fn from(path: &Path) -> Source {
+        Source::Path(path.to_owned())
+    }
+}
+
+impl From<PathBuf> for Source {
+    fn from(path: PathBuf) -> Source {
+        Source::Path(path)
+    }
+}
+
+impl From<&PathBuf> for Source {
+    fn from(path: &PathBuf) -> Source {
+        Source::Path(path.clone())
+    }
+}
+
+impl From<&str> for Source {
+    fn from(path: &str) -> Source {
+        Source::Path(path.into())
+    }
+}
+
+impl From<Vec<u8>> for Source {
+    fn from(bytes: Vec<u8>) -> Source {
+        Source::Bytes { bytes: bytes.into(), folder: None }
+    }
+}
+
+impl From<&[u8]> for Source {
+    fn from(bytes: &[u8]) -> Source {
+        bytes.to_vec().into()
+    }
+}
+
+/// Options of a compilation.
+#[derive(Clone, Debug, Default)]
+pub struct CompileOptions {
+    build: BuildOptions,
+    load: LoadOptions,
+    specialized: BTreeMap<String, Vec<usize>>,
+}
+
+impl CompileOptions {
+    /// Returns the default options: everything runs on the host.
+    pub fn new() -> CompileOptions {
+        CompileOptions::default()
+    }
+
+    /// Adds a backend, after those added before; `auto` stands for every backend found.
+    #[must_use]
+    pub fn backend(mut self, name: impl Into<String>) -> CompileOptions {
+        self.build.backends.push(name.into());
+        self
+    }
+
+    /// Sets an option of a backend.
+    #[must_use]
+    pub fn backend_option(
+        mut self,
+        backend: impl Into<String>,
+        option: impl Into<String>,
+        value: impl Into<String>,
+    ) -> CompileOptions {
+        self.build.backend_options.push((backend.into(), option.into(), value.into()));
+        self
+    }
+
+    /// Sets the size of a symbolic dimension.
+    #[must_use]
+    pub fn dim(mut self, name: impl Into<String>, size: usize) -> CompileOptions {
+        self.load.dims.insert(name.into(), size);
+        self
+    }
+
+    /// Leaves a dimension symbolic, so that each run may have another size. A program of its own is compiled for each
+    /// size in `specialized`.
+    #[must_use]
+    pub fn open_dim(mut self, name: impl Into<String>, specialized: impl IntoIterator<Item = usize>) -> CompileOptions {
+        let name = name.into();
+        let sizes: Vec<usize> = specialized.into_iter().collect();
+        if !sizes.is_empty() {
+            self.specialized.insert(name.clone(), sizes);
+        }
+        self.load.open.insert(name);
+        self
+    }
+
+    /// Sets the dimensions of an input.
+    #[must_use]
+    pub fn input_shape(mut self, input: impl Into<String>, shape: impl Into<Vec<usize>>) -> CompileOptions {
+        self.load.input_shapes.insert(input.into(), shape.into());
+        self
+    }
+
+    /// Reports the stages of the compilation to `report`.
+    #[must_use]
+    pub fn progress(mut self, report: impl Fn(&Stage) + Send + Sync + 'static) -> CompileOptions {
+        self.build.progress = Some(Progress::new(report));
+        self
+    }
+}
+
+/// Compiled model: can be saved, explained, and loaded as a [`Model`](crate::Model). Cloning is cheap.
+#[derive(Clone, Debug)]
+pub struct Compilation {
+    pub(crate) compiled: Arc<Compiled>,
+    explanation: Arc<Explanation>,
+    warnings: Arc<Vec<Diagnostic>>,
+    pub(crate) progress: Option<Progress>,
+}
+
+impl Compilation {
+    /// Compiles a model.
+    ///
+    /// # Errors
+    /// A model that cannot be read or is unsupported, an unknown backend or option, or a cancelled compilation.
+    pub fn new(session: &Session, source: impl Into<Source>, options: &CompileOptions) -> Result<Compilation, Error> {
+        let source = source.into();
+        let mut build = options.build.clone();
+        build.cache_dir.clone_from(&session.cache_dir);
+        build.report(|| Stage::Read);
+        let _scope = session.cancel.enter();
+        let loaded = read(&source, &options.load)?;
+        let bound = loaded.bound.clone();
+        let mut built = build::build(session, loaded, &build, &mut |_| {})?;
+        let specialized: Vec<(String, Vec<usize>)> = options.specialized.clone().into_iter().collect();
+        for dims in build::combinations(&specialized)? {
+            let open = options.load.open.iter().filter(|name| !dims.contains_key(*name)).cloned().collect();
+            let mut load = LoadOptions { dims: bound.clone(), open, ..LoadOptions::default() };
+            load.dims.extend(dims.clone());
+            let variant = build::build(session, read(&source, &load)?, &build, &mut |_| {})?;
+            built.compiled.add_variant(dims, variant.compiled);
+        }
+        Ok(Compilation {
+            compiled: Arc::new(built.compiled),
+            explanation: Arc::new(built.explanation),
+            warnings: Arc::new(built.warnings),
+            progress: build.progress,
+        })
+    }
+
+    /// Opens an artifact: a compilation that was saved.
+    ///
+    /// # Errors
+    /// A file that cannot be read, is not an artifact, or is damaged.
+    pub fn open(source: impl Into<Source>) -> Result<Compilation, Error> {
+        let artifact = match source.into() {
+            Source::Path(path) => artifact::open(&path)?,
+            Source::Bytes { bytes, .. } => artifact::parse(Arc::new(bytes))?,
+        };
+        let compiled = artifact.into_compiled();
+        // An artifact of an older release may lack fields of the explanation.
+        let explanation = serde_json::from_value(compiled.explain.clone()).unwrap_or_default();
+        Ok(Compilation {
+            compiled: Arc::new(compiled),
+            explanation: Arc::new(explanation),
+            warnings: Arc::default(),
+            progress: None,
+        })
+    }
+
+    /// Writes an artifact; the file appears once it is complete.
+    ///
+    /// # Errors
+    /// A file that cannot be written.
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<(), Error> {
+        Ok(artifact::write(path.as_ref(), &self.compiled)?)
+    }
+
+    /// Returns the bytes of an artifact.
+    ///
+    /// # Errors
+    /// Contents that cannot be encoded.
+    pub fn to_bytes(&self) -> Result<Vec<u8>, Error> {
+        Ok(artifact::to_bytes(&self.compiled)?)
+    }
+
+    /// Returns the inputs of the model.
+    pub fn inputs(&self) -> &[Port] {
+        &self.compiled.program.inputs
+    }
+
+    /// Returns the outputs of the model.
+    pub fn outputs(&self) -> &[Port] {
+        &self.compiled.program.outputs
+    }
+
+    /// Returns where each operator runs, and why not elsewhere.
+    pub fn explanation(&self) -> &Explanation {
+        &self.explanation
+    }
+
+    pub(crate) fn shared_explanation(&self) -> Arc<Explanation> {
+        self.explanation.clone()
+    }
+
+    /// Returns the warnings of the compilation.
+    pub fn warnings(&self) -> &[Diagnostic] {
+        &self.warnings
+    }
+}
+
+/// Reads a model.
+fn read(source: &Source, options: &LoadOptions) -> Result<Loaded, Failure> {
+    match source {
+        Source::Path(path) => frontend::load(path, options),
+        Source::Bytes { bytes, folder } => frontend::load_bytes(bytes.clone(), folder.as_deref(), options),
+    }
+}

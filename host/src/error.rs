@@ -1,0 +1,123 @@
+//! Errors of the library's interface.
+
+use byoc_ir::diag::{Code, Diagnostic, codes};
+use byoc_runtime::Failure;
+use std::fmt;
+
+/// Error with its kind. [`Error::info`] returns its code, message and help.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Error {
+    /// The model cannot be read, or is invalid or unsupported.
+    Model(ErrorInfo),
+    /// A backend is missing or misnamed, or its plugin failed.
+    Backend(ErrorInfo),
+    /// An artifact cannot be read or written, is damaged, or was made for another machine.
+    Artifact(ErrorInfo),
+    /// The inputs of a run, or the memory for its outputs, do not fit the model.
+    Input(ErrorInfo),
+    /// A run failed.
+    Run(ErrorInfo),
+    /// The memory limit was reached, or the system has no memory.
+    OutOfMemory(ErrorInfo),
+    /// The work was cancelled.
+    Cancelled(ErrorInfo),
+    /// The work did not end before its deadline.
+    TimedOut(ErrorInfo),
+}
+
+/// Contents of an [`Error`].
+#[derive(Clone, Debug)]
+pub struct ErrorInfo {
+    /// Stable code, documented by a page of its own.
+    pub code: Code,
+    /// Message: the expected and the found values, in one line.
+    pub message: String,
+    /// Further facts, one line each.
+    pub context: Vec<String>,
+    /// Remedy.
+    pub help: Option<String>,
+    /// Errors that were found together with this one.
+    pub others: Vec<Diagnostic>,
+}
+
+impl Error {
+    /// Returns the contents.
+    pub fn info(&self) -> &ErrorInfo {
+        match self {
+            Error::Model(info)
+            | Error::Backend(info)
+            | Error::Artifact(info)
+            | Error::Input(info)
+            | Error::Run(info)
+            | Error::OutOfMemory(info)
+            | Error::Cancelled(info)
+            | Error::TimedOut(info) => info,
+        }
+    }
+
+    /// Returns the stable code.
+    pub fn code(&self) -> Code {
+        self.info().code
+    }
+
+    /// Returns the remedy.
+    pub fn help(&self) -> Option<&str> {
+        self.info().help.as_deref()
+    }
+}
+
+impl From<Failure> for Error {
+    fn from(failure: Failure) -> Error {
+        use codes::{plugins, runtime};
+        let mut diagnostics = failure.diagnostics.into_iter();
+        let first = diagnostics.next().unwrap_or_else(|| Diagnostic::error(runtime::BAD_PROGRAM, "unknown error"));
+        let line = |span: usize, text: &str| text[..span.min(text.len())].matches('\n').count() + 1;
+        let place = failure.source.as_ref().zip(first.labels.first());
+        let place = place
+            .map(|(source, label)| format!("at {}:{}", source.name, line(label.span.start as usize, &source.text)));
+        let info = ErrorInfo {
+            code: first.code,
+            message: first.message,
+            context: place.into_iter().chain(first.notes).collect(),
+            help: first.help,
+            others: diagnostics.collect(),
+        };
+        match info.code {
+            runtime::CANCELLED | plugins::CALLED_OFF => Error::Cancelled(info),
+            runtime::TIMED_OUT => Error::TimedOut(info),
+            runtime::OUT_OF_MEMORY => Error::OutOfMemory(info),
+            runtime::UNKNOWN_INPUT
+            | runtime::INPUT_COUNT
+            | runtime::INPUT_DTYPE
+            | runtime::INPUT_SHAPE
+            | runtime::OUTPUT_MEMORY => Error::Input(info),
+            Code(400..=499) => Error::Backend(info),
+            Code(600..=699) => Error::Run(info),
+            Code(700..=799) => Error::Artifact(info),
+            _ => Error::Model(info),
+        }
+    }
+}
+
+impl From<Diagnostic> for Error {
+    fn from(diagnostic: Diagnostic) -> Error {
+        Failure::from(diagnostic).into()
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ErrorInfo { code, message, context, help, others } = self.info();
+        write!(f, "{code}: {message}")?;
+        for line in context {
+            write!(f, "\n  note: {line}")?;
+        }
+        if let Some(help) = help {
+            write!(f, "\n  help: {help}")?;
+        }
+        others.iter().try_for_each(|other| write!(f, "\n{other}"))
+    }
+}
+
+impl std::error::Error for Error {}

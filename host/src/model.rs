@@ -1,0 +1,261 @@
+//! Models that are ready to run, through the library's interface.
+
+use crate::build::Stage;
+use crate::build::explanation::Explanation;
+use crate::compilation::{Compilation, CompileOptions, Source};
+use crate::error::Error;
+use crate::run_async::{Executors, RunFuture};
+use crate::values::{Input, Inputs, Outputs};
+use byoc_ir::diag::{Diagnostic, codes};
+use byoc_ir::tensor::{AlignedBytes, Tensor, TensorView, TensorViewMut};
+use byoc_runtime::Session;
+use byoc_runtime::cancel::Cancel;
+use byoc_runtime::exec::program::Port;
+use byoc_runtime::exec::trace::StepInfo;
+use byoc_runtime::exec::{Observer, order_inputs};
+use smallvec::SmallVec;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// Model that is ready to run, from any thread. Cloning is cheap; clones share everything.
+#[derive(Clone)]
+pub struct Model(Arc<Inner>);
+
+struct Inner {
+    loaded: byoc_runtime::Model,
+    names: Arc<[String]>,
+    explanation: Arc<Explanation>,
+    warnings: Vec<Diagnostic>,
+    cancel: Cancel,
+    executors: Executors,
+    /// Memory for borrowed inputs that no run uses.
+    staging: Mutex<Vec<Arc<AlignedBytes>>>,
+}
+
+/// Maximum number of buffers kept for borrowed inputs.
+const MAX_STAGED: usize = 32;
+
+/// Options of one run.
+#[derive(Clone, Debug, Default)]
+pub struct RunOptions {
+    /// Time limit; a run that exceeds it ends with [`Error::TimedOut`].
+    pub timeout: Option<Duration>,
+    /// Cancellation that another thread may request.
+    pub cancel: Option<Cancel>,
+}
+
+/// Steps of a loaded model.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan<'a> {
+    /// Steps of each function, in the order of its code; the entry is [`Plan::entry`].
+    pub functions: &'a [Vec<StepInfo>],
+    /// Index of the function where a run begins.
+    pub entry: usize,
+    /// Size of the entry's arena in bytes, which holds its intermediate tensors.
+    pub arena_bytes: usize,
+}
+
+impl Model {
+    /// Compiles and loads a model.
+    ///
+    /// # Errors
+    /// Same as [`Compilation::new`] and [`Model::of`].
+    pub fn compile(session: &Session, source: impl Into<Source>, options: &CompileOptions) -> Result<Model, Error> {
+        Model::of(session, Compilation::new(session, source, options)?)
+    }
+
+    /// Opens and loads an artifact.
+    ///
+    /// # Errors
+    /// Same as [`Compilation::open`] and [`Model::of`].
+    pub fn load(session: &Session, source: impl Into<Source>) -> Result<Model, Error> {
+        Model::of(session, Compilation::open(source)?)
+    }
+
+    /// Loads a compilation: each region goes to the loader of its backend. A region that its backend refuses runs on the
+    /// host; [`Model::warnings`] gives the reason.
+    ///
+    /// # Errors
+    /// An operator that only the host could run and does not implement, or a cancelled load.
+    pub fn of(session: &Session, compilation: Compilation) -> Result<Model, Error> {
+        if let Some(progress) = &compilation.progress {
+            progress.report(&Stage::Load);
+        }
+        let (explanation, mut warnings) = (compilation.shared_explanation(), compilation.warnings().to_vec());
+        let compiled = Arc::unwrap_or_clone(compilation.compiled);
+        let (loaded, further) = byoc_runtime::Model::load(session, compiled, session.cache_dir.as_deref())?;
+        warnings.extend(further);
+        let names = loaded.outputs().iter().map(|port| port.name.clone()).collect();
+        let executors = Executors::new(session.pool.threads());
+        let cancel = session.cancel.clone();
+        let staging = Mutex::default();
+        Ok(Model(Arc::new(Inner { loaded, names, explanation, warnings, cancel, executors, staging })))
+    }
+
+    /// Returns the inputs of the model.
+    pub fn inputs(&self) -> &[Port] {
+        self.0.loaded.inputs()
+    }
+
+    /// Returns the outputs of the model.
+    pub fn outputs(&self) -> &[Port] {
+        self.0.loaded.outputs()
+    }
+
+    /// Returns where each operator was placed when the model was compiled, and why not elsewhere.
+    pub fn explanation(&self) -> &Explanation {
+        &self.0.explanation
+    }
+
+    /// Returns the warnings of the compilation and of the load.
+    pub fn warnings(&self) -> &[Diagnostic] {
+        &self.0.warnings
+    }
+
+    /// Returns the steps of a run.
+    pub fn plan(&self) -> Plan<'_> {
+        let executor = self.0.loaded.executor();
+        let program = executor.program();
+        let entry = program.entry as usize;
+        let arena_bytes = program.functions.get(entry).map_or(0, |function| function.arena);
+        Plan { functions: executor.steps(), entry, arena_bytes }
+    }
+
+    /// Returns the model of the runtime crate.
+    pub fn loaded(&self) -> &byoc_runtime::Model {
+        &self.0.loaded
+    }
+
+    /// Runs the model.
+    ///
+    /// # Errors
+    /// Inputs that do not fit the model, a step that fails, a limit that is reached.
+    pub fn run<'a>(&self, inputs: impl Into<Inputs<'a>>) -> Result<Outputs, Error> {
+        self.run_with(inputs, &RunOptions::default())
+    }
+
+    /// Runs the model with options.
+    ///
+    /// # Errors
+    /// Same as [`Model::run`], and [`Error::Cancelled`] and [`Error::TimedOut`].
+    pub fn run_with<'a>(&self, inputs: impl Into<Inputs<'a>>, options: &RunOptions) -> Result<Outputs, Error> {
+        let bound = self.bind(inputs.into())?;
+        let cancel = self.0.cancellation(options);
+        let tensors = self.0.loaded.run_under(&bound, cancel.as_ref().unwrap_or(&self.0.cancel))?;
+        Ok(Outputs { names: self.0.names.clone(), tensors })
+    }
+
+    /// Runs the model; the observer receives an event for every step.
+    ///
+    /// # Errors
+    /// Same as [`Model::run`].
+    pub fn run_observed<'a>(&self, inputs: impl Into<Inputs<'a>>, observer: &dyn Observer) -> Result<Outputs, Error> {
+        let bound = self.bind(inputs.into())?;
+        let tensors = self.0.loaded.run_observed(&bound, observer)?;
+        Ok(Outputs { names: self.0.names.clone(), tensors })
+    }
+
+    /// Runs the model and writes the results to memory of the caller, in the order of the outputs. From the second run
+    /// on, a model with known dimensions and without control flow allocates nothing on the host.
+    ///
+    /// # Errors
+    /// Same as [`Model::run`], and memory that does not have the type of its output. After an error the contents of
+    /// `outputs` are unspecified.
+    pub fn run_into<'a>(
+        &self,
+        inputs: impl Into<Inputs<'a>>,
+        outputs: &mut [TensorViewMut<'_>],
+        options: &RunOptions,
+    ) -> Result<(), Error> {
+        let bound = self.bind(inputs.into())?;
+        let cancel = self.0.cancellation(options);
+        Ok(self.0.loaded.run_into(&bound, outputs, cancel.as_ref().unwrap_or(&self.0.cancel))?)
+    }
+
+    /// Starts a run on another thread. The future works with any executor; dropping it cancels the run.
+    ///
+    /// # Errors
+    /// Inputs that do not fit the model.
+    pub fn run_async<'a>(&self, inputs: impl Into<Inputs<'a>>, options: &RunOptions) -> Result<RunFuture, Error> {
+        let bound = self.bind(inputs.into())?;
+        let cancel = self.0.cancellation(options).unwrap_or_else(|| self.0.cancel.part(None));
+        let (inner, token) = (self.0.clone(), cancel.clone());
+        Ok(self.0.executors.start(cancel, move || {
+            let tensors = inner.loaded.run_under(&bound, &token)?;
+            Ok(Outputs { names: inner.names.clone(), tensors })
+        }))
+    }
+
+    /// Sorts the inputs into the order of the model, and copies borrowed ones.
+    fn bind(&self, inputs: Inputs<'_>) -> Result<SmallVec<[Tensor; 4]>, Error> {
+        let mut given = inputs.0;
+        if given.iter().all(|(name, _)| name.is_none()) {
+            return given.into_iter().map(|(_, input)| self.own(input)).collect();
+        }
+        let ports = self.inputs();
+        let named = |port: &Port| given.iter().filter(|(name, _)| *name == Some(&port.name)).count() == 1;
+        if given.len() != ports.len() || !ports.iter().all(named) {
+            let names = given.iter().map(|(name, _)| (name.unwrap_or_default().to_owned(), Tensor::empty()));
+            order_inputs(ports, names)?;
+        }
+        let mut bound = SmallVec::with_capacity(ports.len());
+        for port in ports {
+            let at = given.iter().position(|(name, _)| *name == Some(&port.name)).unwrap_or_default();
+            bound.push(self.own(given.swap_remove(at).1)?);
+        }
+        Ok(bound)
+    }
+
+    /// Returns an input as a tensor; borrowed elements are copied to memory that later runs reuse.
+    fn own(&self, input: Input<'_>) -> Result<Tensor, Error> {
+        let view = match input {
+            Input::Tensor(tensor) => return Ok(tensor),
+            Input::View(view) => view,
+        };
+        let TensorView { dtype, shape, data } = view;
+        let spare = self.spare(data.len()).and_then(|mut memory| {
+            Arc::get_mut(&mut memory)?.as_mut().copy_from_slice(data);
+            Some(memory)
+        });
+        let memory = match spare {
+            Some(memory) => memory,
+            None => Arc::new(AlignedBytes::copy_of(data).map_err(Diagnostic::from)?),
+        };
+        {
+            let mut staging = self.0.staging.lock().unwrap_or_else(PoisonError::into_inner);
+            if staging.len() < MAX_STAGED {
+                staging.push(memory.clone());
+            }
+        }
+        Tensor::from_storage(dtype, shape, memory).ok_or_else(|| {
+            let message = format!("expected the bytes of {dtype}{shape:?}, found {} bytes", data.len());
+            Diagnostic::error(codes::runtime::INPUT_SHAPE, message).into()
+        })
+    }
+
+    /// Takes memory of a size that no run uses.
+    fn spare(&self, bytes: usize) -> Option<Arc<AlignedBytes>> {
+        let mut staging = self.0.staging.lock().unwrap_or_else(PoisonError::into_inner);
+        let fits =
+            |memory: &Arc<AlignedBytes>| memory.as_ref().as_ref().len() == bytes && Arc::strong_count(memory) == 1;
+        let at = staging.iter().position(fits)?;
+        Some(staging.swap_remove(at))
+    }
+}
+
+impl Inner {
+    /// Returns the cancellation of a run, if its options differ from those of the session.
+    fn cancellation(&self, options: &RunOptions) -> Option<Cancel> {
+        match (&options.cancel, options.timeout) {
+            (None, None) => None,
+            (Some(cancel), None) => Some(cancel.clone()),
+            (cancel, timeout) => Some(cancel.as_ref().unwrap_or(&self.cancel).part(timeout)),
+        }
+    }
+}
+
+impl std::fmt::Debug for Model {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Model({} inputs, {} regions)", self.inputs().len(), self.0.loaded.regions)
+    }
+}
