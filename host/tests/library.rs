@@ -1,0 +1,335 @@
+//! The library's interface: models from files and bytes, inputs by name and order, results in the caller's memory,
+//! futures, errors.
+
+use byoc::runtime::tensor::random;
+use byoc::{
+    Cancel, Compilation, CompileOptions, DType, Error, Inputs, Model, RunOptions, Session, Stage, Tensor, TensorView,
+    TensorViewMut,
+};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::future::Future;
+use std::path::PathBuf;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Condvar, Mutex};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+
+/// Allocator that counts the allocations of the process.
+struct Counting;
+
+static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: every call goes to the system's allocator unchanged.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, SeqCst);
+        // SAFETY: the caller keeps the contract of the method.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        // SAFETY: the caller keeps the contract of the method.
+        unsafe { System.dealloc(memory, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Held by each test, as the allocations of the whole process are counted.
+static ONE_TEST: Mutex<()> = Mutex::new(());
+
+fn alone() -> std::sync::MutexGuard<'static, ()> {
+    ONE_TEST.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+const RELU: &str = "#[version = \"0.0.5\"]\ndef @main(%x: Tensor[(1, 4), float32]) { nn.relu(%x) }\n";
+const SUM: &str = "#[version = \"0.0.5\"]\n\
+    def @main(%a: Tensor[(n, 2), float32], %b: Tensor[(n, 2), float32]) { subtract(%a, %b) }\n";
+const ENDLESS: &str = "#[version = \"0.0.5\"]\n\
+    def @spin(%i: Tensor[(), int32]) -> Tensor[(), int32] {\n  if (less(%i, 0)) { %i } else { @spin(%i) }\n}\n\
+    def @main(%i: Tensor[(), int32]) { @spin(%i) }\n";
+
+fn compile(session: &Session, text: &str, options: &CompileOptions) -> Result<Model, Error> {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("model.relay");
+    std::fs::write(&file, text).unwrap();
+    Model::compile(session, &file, options)
+}
+
+fn session() -> Session {
+    Session::builder().threads(1).build().unwrap()
+}
+
+fn digits() -> PathBuf {
+    byoc_test_support::workspace().join("tests/digits/digits.onnx")
+}
+
+/// Waits for a future on this thread.
+fn block_on<F: Future>(future: F) -> F::Output {
+    #[derive(Default)]
+    struct Signal(Mutex<bool>, Condvar);
+    impl Wake for Signal {
+        fn wake(self: Arc<Self>) {
+            *self.0.lock().unwrap() = true;
+            self.1.notify_one();
+        }
+    }
+    let signal = Arc::new(Signal::default());
+    let waker = Waker::from(signal.clone());
+    let mut future = pin!(future);
+    loop {
+        if let Poll::Ready(value) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            return value;
+        }
+        let mut woken = signal.0.lock().unwrap();
+        while !*woken {
+            woken = signal.1.wait(woken).unwrap();
+        }
+        *woken = false;
+    }
+}
+
+#[test]
+fn inputs_by_order_and_by_name_shared_and_borrowed_are_equal() {
+    let _alone = alone();
+    let options = CompileOptions::new().dim("n", 1);
+    let model = compile(&session(), SUM, &options).unwrap();
+    let (a, b) = (Tensor::from_slice(&[1, 2], &[5.0f32, 7.0]), Tensor::from_slice(&[1, 2], &[1.0f32, 2.0]));
+    let view = TensorView::of(&[1, 2], &[1.0f32, 2.0]);
+    let runs = [
+        model.run([&a, &b]),
+        model.run([("b", &b), ("a", &a)]),
+        model.run(vec![a.clone(), b.clone()]),
+        model.run(Inputs::named([("b", byoc::Input::from(view)), ("a", byoc::Input::from(&a))])),
+    ];
+    for outputs in runs {
+        let outputs = outputs.unwrap();
+        assert_eq!(outputs[0].as_slice::<f32>(), [4.0, 5.0]);
+        let name = model.outputs()[0].name.as_str();
+        assert_eq!(outputs.get(name), Some(&outputs[0]));
+        assert!(outputs.get("nothing").is_none() && outputs.len() == 1);
+    }
+}
+
+#[test]
+fn an_output_that_is_an_input_survives_the_next_run() {
+    let _alone = alone();
+    let text = "#[version = \"0.0.5\"]\ndef @main(%x: Tensor[(1, 4), float32]) { reshape(%x, newshape=[4]) }\n";
+    let model = compile(&session(), text, &CompileOptions::new()).unwrap();
+    let first = model.run([TensorView::of(&[1, 4], &[1.0f32, 2.0, 3.0, 4.0])]).unwrap();
+    let second = model.run([TensorView::of(&[1, 4], &[5.0f32, 6.0, 7.0, 8.0])]).unwrap();
+    assert_eq!(first[0].as_slice::<f32>(), [1.0, 2.0, 3.0, 4.0]);
+    assert_eq!(second[0].as_slice::<f32>(), [5.0, 6.0, 7.0, 8.0]);
+}
+
+#[test]
+fn digits_allocate_nothing_after_the_first_runs() {
+    let _alone = alone();
+    let options = CompileOptions::new().dim("batch", 1);
+    let model = Model::compile(&session(), digits(), &options).unwrap();
+    let [port] = model.inputs() else { panic!("digits have one input") };
+    let shape = port.ty.shape().unwrap();
+    let x = random::tensor(DType::F32, &shape, 1);
+    let expected = model.run([&x]).unwrap();
+    let dims: Vec<usize> = expected[0].shape().to_vec();
+    let mut result = vec![0.0f32; expected[0].len()];
+    let options = RunOptions::default();
+    let mut run = || {
+        let out = TensorViewMut::of(&dims, &mut result);
+        model.run_into([x.view()], &mut [out], &options).unwrap();
+    };
+    (0..3).for_each(|_| run());
+    let before = ALLOCATIONS.load(SeqCst);
+    (0..100).for_each(|_| run());
+    assert_eq!(ALLOCATIONS.load(SeqCst) - before, 0, "allocations of 100 runs");
+    assert_eq!(result, expected[0].as_slice::<f32>());
+}
+
+#[test]
+fn memory_for_outputs_is_checked() {
+    let _alone = alone();
+    let model = compile(&session(), RELU, &CompileOptions::new()).unwrap();
+    let x = Tensor::from_slice(&[1, 4], &[0.0f32; 4]);
+    let options = RunOptions::default();
+    let (mut short, mut ints) = ([0.0f32; 3], [0i32; 4]);
+    let wrong = [
+        model.run_into([&x], &mut [TensorViewMut::of(&[1, 3], &mut short)], &options),
+        model.run_into([&x], &mut [TensorViewMut::of(&[1, 4], &mut ints)], &options),
+        model.run_into([&x], &mut [], &options),
+    ];
+    for error in wrong {
+        let error = error.unwrap_err();
+        assert!(matches!(error, Error::Input(_)) && error.code().to_string() == "E0621", "{error}");
+    }
+}
+
+#[test]
+fn results_of_unknown_size_need_memory_of_the_right_size() {
+    let _alone = alone();
+    let model = compile(&session(), SUM, &CompileOptions::new().open_dim("n", [])).unwrap();
+    let x = Tensor::from_slice(&[3, 2], &[1.0f32; 6]);
+    let mut result = [9.0f32; 6];
+    model.run_into([&x, &x], &mut [TensorViewMut::of(&[3, 2], &mut result)], &RunOptions::default()).unwrap();
+    assert_eq!(result, [0.0; 6]);
+    let mut long = [0.0f32; 8];
+    let outputs = &mut [TensorViewMut::of(&[4, 2], &mut long)];
+    let error = model.run_into([&x, &x], outputs, &RunOptions::default()).unwrap_err();
+    assert_eq!(error.code().to_string(), "E0621", "{error}");
+    assert!(error.info().message.contains("[3, 2]") && error.help().is_some(), "{error}");
+}
+
+#[test]
+fn errors_have_a_kind_a_code_and_help() {
+    let _alone = alone();
+    let session = session();
+    let model = compile(&session, SUM, &CompileOptions::new().dim("n", 1)).unwrap();
+    let x = Tensor::from_slice(&[1, 2], &[0.0f32; 2]);
+    let error = model.run([("a", &x), ("c", &x)]).unwrap_err();
+    assert!(matches!(error, Error::Input(_)), "{error}");
+    assert_eq!((error.code().to_string().as_str(), error.info().context.is_empty()), ("E0602", false));
+    assert!(matches!(model.run([&x]).unwrap_err(), Error::Input(_)));
+    let long = Tensor::from_slice(&[1, 3], &[0.0f32; 3]);
+    assert_eq!(model.run([&x, &long]).unwrap_err().code().to_string(), "E0605");
+
+    let error = Model::compile(&session, "missing.onnx", &CompileOptions::new()).unwrap_err();
+    assert!(matches!(error, Error::Model(_)), "{error}");
+    let error = Model::compile(&session, &b"not a model"[..], &CompileOptions::new()).unwrap_err();
+    assert!(matches!(error, Error::Model(_)), "{error}");
+    let error = compile(&session, RELU, &CompileOptions::new().backend("none_such")).unwrap_err();
+    assert!(matches!(error, Error::Backend(_)), "{error}");
+    let error = Model::load(&session, &b"PK not an artifact"[..]).unwrap_err();
+    assert!(matches!(error, Error::Artifact(_)), "{error}");
+    let error = compile(&session, "#[version = \"0.0.5\"]\ndef @main(%x) { nosuch(%x) }", &CompileOptions::new());
+    let error = error.unwrap_err();
+    assert!(matches!(error, Error::Model(_)) && error.info().context[0].ends_with(":2"), "{error}");
+}
+
+#[test]
+fn bytes_and_artifacts_give_the_same_results_as_the_file() {
+    let _alone = alone();
+    let session = session();
+    let options = CompileOptions::new().dim("batch", 2);
+    let file = Compilation::new(&session, digits(), &options).unwrap();
+    let bytes = Compilation::new(&session, std::fs::read(digits()).unwrap(), &options).unwrap();
+    assert_eq!(file.to_bytes().unwrap(), bytes.to_bytes().unwrap());
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("digits.byoc");
+    file.save(&path).unwrap();
+    assert_eq!(std::fs::read(&path).unwrap(), file.to_bytes().unwrap());
+    let opened = Compilation::open(&path).unwrap();
+    assert_eq!(opened.explanation(), file.explanation());
+    assert!(!opened.explanation().nodes.is_empty());
+    let shape = file.inputs()[0].ty.shape().unwrap();
+    let x = random::tensor(DType::F32, &shape, 7);
+    let expected = Model::of(&session, file).unwrap().run([&x]).unwrap();
+    let from_bytes = Model::load(&session, bytes.to_bytes().unwrap()).unwrap();
+    assert_eq!(from_bytes.run([&x]).unwrap()[0], expected[0]);
+    assert!(from_bytes.plan().functions[from_bytes.plan().entry].iter().any(|step| step.name == "nn.conv2d"));
+}
+
+#[test]
+fn a_session_searches_the_named_folders_alone() {
+    let _alone = alone();
+    let folder = tempfile::tempdir().unwrap();
+    let named = Session::builder().plugin_dir(folder.path()).build().unwrap();
+    let dirs: Vec<_> = named.registry.dirs.iter().map(|dir| dir.path.as_path()).collect();
+    assert_eq!(dirs, [folder.path()]);
+    let searched = Session::builder().plugin_dir(folder.path()).search_default_dirs().build().unwrap();
+    assert!(searched.registry.dirs.len() > 1 && searched.registry.dirs[0].path == folder.path());
+}
+
+#[test]
+fn futures_end_with_the_result_and_cancel_when_they_are_dropped() {
+    let _alone = alone();
+    let session = session();
+    let model = compile(&session, RELU, &CompileOptions::new()).unwrap();
+    let x = Tensor::from_slice(&[1, 4], &[-1.0f32, 2.0, -3.0, 4.0]);
+    let futures: Vec<_> = (0..20).map(|_| model.run_async([&x], &RunOptions::default()).unwrap()).collect();
+    for future in futures {
+        assert_eq!(block_on(future).unwrap()[0].as_slice::<f32>(), [0.0, 2.0, 0.0, 4.0]);
+    }
+    let endless = compile(&session, ENDLESS, &CompileOptions::new()).unwrap();
+    let one = Tensor::scalar(1i32);
+    let options = RunOptions { cancel: Some(Cancel::default()), ..RunOptions::default() };
+    let future = endless.run_async([&one], &options).unwrap();
+    drop(future);
+    assert!(options.cancel.unwrap().is_set());
+    // The only thread for runs of this model is free again.
+    let options = RunOptions { timeout: Some(Duration::from_millis(20)), ..RunOptions::default() };
+    let error = block_on(endless.run_async([&one], &options).unwrap()).unwrap_err();
+    assert!(matches!(error, Error::TimedOut(_)), "{error}");
+}
+
+#[test]
+fn another_thread_cancels_a_run() {
+    let _alone = alone();
+    let endless = compile(&session(), ENDLESS, &CompileOptions::new()).unwrap();
+    let cancel = Cancel::default();
+    let options = RunOptions { cancel: Some(cancel.clone()), ..RunOptions::default() };
+    std::thread::scope(|scope| {
+        let run = scope.spawn(|| endless.run_with([Tensor::scalar(1i32)], &options));
+        std::thread::sleep(Duration::from_millis(20));
+        cancel.set(true);
+        assert!(matches!(run.join().unwrap().unwrap_err(), Error::Cancelled(_)));
+    });
+}
+
+#[test]
+fn one_model_runs_on_many_threads() {
+    let _alone = alone();
+    let session = Session::builder().threads(2).build().unwrap();
+    let model = Model::compile(&session, digits(), &CompileOptions::new().dim("batch", 1)).unwrap();
+    let shape = model.inputs()[0].ty.shape().unwrap();
+    std::thread::scope(|scope| {
+        for seed in 0..8 {
+            let (model, shape) = (model.clone(), &shape);
+            scope.spawn(move || {
+                let x = random::tensor(DType::F32, shape, seed);
+                let expected = model.run([&x]).unwrap();
+                for _ in 0..50 {
+                    assert_eq!(model.run([x.view()]).unwrap()[0], expected[0]);
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn progress_reports_the_stages_in_order() {
+    let _alone = alone();
+    let stages = Arc::new(Mutex::new(Vec::new()));
+    let seen = stages.clone();
+    let options = CompileOptions::new().progress(move |stage| seen.lock().unwrap().push(stage.clone()));
+    compile(&session(), RELU, &options).unwrap();
+    assert_eq!(*stages.lock().unwrap(), [Stage::Read, Stage::Simplify, Stage::Partition, Stage::Plan, Stage::Load]);
+}
+
+#[test]
+fn one_call_runs_a_file() {
+    let _alone = alone();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("relu.relay");
+    std::fs::write(&file, RELU).unwrap();
+    let outputs = byoc::run(&file, [Tensor::from_slice(&[1, 4], &[-1.0f32, 2.0, -3.0, 4.0])]).unwrap();
+    assert_eq!(outputs[0].as_slice::<f32>(), [0.0, 2.0, 0.0, 4.0]);
+}
+
+#[test]
+fn a_small_model_runs_on_the_calling_thread() {
+    let _alone = alone();
+    let session = Session::builder().threads(2).build().unwrap();
+    let model = compile(&session, RELU, &CompileOptions::new()).unwrap();
+    let x = Tensor::from_slice(&[1, 4], &[1.0f32; 4]);
+    struct Seen(AtomicBool, std::thread::ThreadId);
+    impl byoc::runtime::exec::Observer for Seen {
+        fn step(&self, _: &byoc::runtime::exec::StepEvent<'_>) {
+            self.0.store(std::thread::current().id() == self.1, SeqCst);
+        }
+    }
+    model.run([&x]).unwrap();
+    let seen = Seen(AtomicBool::new(false), std::thread::current().id());
+    model.run_observed([&x], &seen).unwrap();
+    assert!(seen.0.load(SeqCst), "the second run is on a thread of the pool");
+}
