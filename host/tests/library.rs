@@ -7,23 +7,26 @@ use byoc::{
     TensorViewMut,
 };
 use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
 use std::future::Future;
 use std::path::PathBuf;
 use std::pin::pin;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-/// Allocator that counts the allocations of the process.
+/// Allocator that counts the allocations of each thread.
 struct Counting;
 
-static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
+thread_local! {
+    static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
+}
 
 // SAFETY: every call goes to the system's allocator unchanged.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, SeqCst);
+        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
         // SAFETY: the caller keeps the contract of the method.
         unsafe { System.alloc(layout) }
     }
@@ -36,13 +39,6 @@ unsafe impl GlobalAlloc for Counting {
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
-
-/// Held by each test, as the allocations of the whole process are counted.
-static ONE_TEST: Mutex<()> = Mutex::new(());
-
-fn alone() -> std::sync::MutexGuard<'static, ()> {
-    ONE_TEST.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-}
 
 const RELU: &str = "#[version = \"0.0.5\"]\ndef @main(%x: Tensor[(1, 4), float32]) { nn.relu(%x) }\n";
 const SUM: &str = "#[version = \"0.0.5\"]\n\
@@ -93,7 +89,6 @@ fn block_on<F: Future>(future: F) -> F::Output {
 
 #[test]
 fn inputs_by_order_and_by_name_shared_and_borrowed_are_equal() {
-    let _alone = alone();
     let options = CompileOptions::new().dim("n", 1);
     let model = compile(&session(), SUM, &options).unwrap();
     let (a, b) = (Tensor::from_slice(&[1, 2], &[5.0f32, 7.0]), Tensor::from_slice(&[1, 2], &[1.0f32, 2.0]));
@@ -115,7 +110,6 @@ fn inputs_by_order_and_by_name_shared_and_borrowed_are_equal() {
 
 #[test]
 fn an_output_that_is_an_input_survives_the_next_run() {
-    let _alone = alone();
     let text = "#[version = \"0.0.5\"]\ndef @main(%x: Tensor[(1, 4), float32]) { reshape(%x, newshape=[4]) }\n";
     let model = compile(&session(), text, &CompileOptions::new()).unwrap();
     let first = model.run([TensorView::of(&[1, 4], &[1.0f32, 2.0, 3.0, 4.0])]).unwrap();
@@ -126,7 +120,6 @@ fn an_output_that_is_an_input_survives_the_next_run() {
 
 #[test]
 fn digits_allocate_nothing_after_the_first_runs() {
-    let _alone = alone();
     let options = CompileOptions::new().dim("batch", 1);
     let model = Model::compile(&session(), digits(), &options).unwrap();
     let [port] = model.inputs() else { panic!("digits have one input") };
@@ -141,15 +134,14 @@ fn digits_allocate_nothing_after_the_first_runs() {
         model.run_into([x.view()], &mut [out], &options).unwrap();
     };
     (0..3).for_each(|_| run());
-    let before = ALLOCATIONS.load(SeqCst);
+    let before = ALLOCATIONS.get();
     (0..100).for_each(|_| run());
-    assert_eq!(ALLOCATIONS.load(SeqCst) - before, 0, "allocations of 100 runs");
+    assert_eq!(ALLOCATIONS.get() - before, 0, "allocations of 100 runs");
     assert_eq!(result, expected[0].as_slice::<f32>());
 }
 
 #[test]
 fn memory_for_outputs_is_checked() {
-    let _alone = alone();
     let model = compile(&session(), RELU, &CompileOptions::new()).unwrap();
     let x = Tensor::from_slice(&[1, 4], &[0.0f32; 4]);
     let options = RunOptions::default();
@@ -167,7 +159,6 @@ fn memory_for_outputs_is_checked() {
 
 #[test]
 fn results_of_unknown_size_need_memory_of_the_right_size() {
-    let _alone = alone();
     let model = compile(&session(), SUM, &CompileOptions::new().open_dim("n", [])).unwrap();
     let x = Tensor::from_slice(&[3, 2], &[1.0f32; 6]);
     let mut result = [9.0f32; 6];
@@ -182,7 +173,6 @@ fn results_of_unknown_size_need_memory_of_the_right_size() {
 
 #[test]
 fn errors_have_a_kind_a_code_and_help() {
-    let _alone = alone();
     let session = session();
     let model = compile(&session, SUM, &CompileOptions::new().dim("n", 1)).unwrap();
     let x = Tensor::from_slice(&[1, 2], &[0.0f32; 2]);
@@ -208,7 +198,6 @@ fn errors_have_a_kind_a_code_and_help() {
 
 #[test]
 fn bytes_and_artifacts_give_the_same_results_as_the_file() {
-    let _alone = alone();
     let session = session();
     let options = CompileOptions::new().dim("batch", 2);
     let file = Compilation::new(&session, digits(), &options).unwrap();
@@ -231,7 +220,6 @@ fn bytes_and_artifacts_give_the_same_results_as_the_file() {
 
 #[test]
 fn a_session_searches_the_named_folders_alone() {
-    let _alone = alone();
     let folder = tempfile::tempdir().unwrap();
     let named = Session::builder().plugin_dir(folder.path()).build().unwrap();
     let dirs: Vec<_> = named.registry.dirs.iter().map(|dir| dir.path.as_path()).collect();
@@ -242,7 +230,6 @@ fn a_session_searches_the_named_folders_alone() {
 
 #[test]
 fn futures_end_with_the_result_and_cancel_when_they_are_dropped() {
-    let _alone = alone();
     let session = session();
     let model = compile(&session, RELU, &CompileOptions::new()).unwrap();
     let x = Tensor::from_slice(&[1, 4], &[-1.0f32, 2.0, -3.0, 4.0]);
@@ -264,7 +251,6 @@ fn futures_end_with_the_result_and_cancel_when_they_are_dropped() {
 
 #[test]
 fn another_thread_cancels_a_run() {
-    let _alone = alone();
     let endless = compile(&session(), ENDLESS, &CompileOptions::new()).unwrap();
     let cancel = Cancel::default();
     let options = RunOptions { cancel: Some(cancel.clone()), ..RunOptions::default() };
@@ -278,7 +264,6 @@ fn another_thread_cancels_a_run() {
 
 #[test]
 fn one_model_runs_on_many_threads() {
-    let _alone = alone();
     let session = Session::builder().threads(2).build().unwrap();
     let model = Model::compile(&session, digits(), &CompileOptions::new().dim("batch", 1)).unwrap();
     let shape = model.inputs()[0].ty.shape().unwrap();
@@ -298,7 +283,6 @@ fn one_model_runs_on_many_threads() {
 
 #[test]
 fn progress_reports_the_stages_in_order() {
-    let _alone = alone();
     let stages = Arc::new(Mutex::new(Vec::new()));
     let seen = stages.clone();
     let options = CompileOptions::new().progress(move |stage| seen.lock().unwrap().push(stage.clone()));
@@ -308,7 +292,6 @@ fn progress_reports_the_stages_in_order() {
 
 #[test]
 fn one_call_runs_a_file() {
-    let _alone = alone();
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("relu.relay");
     std::fs::write(&file, RELU).unwrap();
@@ -318,7 +301,6 @@ fn one_call_runs_a_file() {
 
 #[test]
 fn a_small_model_runs_on_the_calling_thread() {
-    let _alone = alone();
     let session = Session::builder().threads(2).build().unwrap();
     let model = compile(&session, RELU, &CompileOptions::new()).unwrap();
     let x = Tensor::from_slice(&[1, 4], &[1.0f32; 4]);

@@ -1,4 +1,4 @@
-//! Matrix products of `f32`: the `gemm` crate, split over the pool's threads, and hand-written dot products for
+//! Matrix products of `f32`: the crates `gemm` and, for small products, `nano-gemm`, split over the pool's threads, and hand-written dot products for
 //! results with few rows (a product that reads each weight once is bound by memory, not by arithmetic).
 
 use super::simd::{mul_add, multiversion};
@@ -22,6 +22,10 @@ impl Matrix<'_> {
         rows == 0 || cols == 0 || (rows - 1) * self.row + (cols - 1) * self.col < self.data.len()
     }
 }
+
+/// Maximum number of multiply-adds of a product that is computed without packing its operands, which needs no memory.
+/// Up to this size both ways take the same time.
+const MAX_UNPACKED_PRODUCTS: usize = 1 << 20;
 
 /// Maximum number of rows of a result for which dot products beat the blocked product.
 const MAX_DOT_ROWS: usize = 4;
@@ -113,6 +117,32 @@ unsafe fn block((m, n, k): (usize, usize, usize), a: Matrix<'_>, b: Matrix<'_>, 
                 // SAFETY: i < m and j < n.
                 unsafe { *out.add(i * out_row + j) = dot(&a.data[i * a.row..][..k], column) };
             }
+        }
+        return;
+    }
+    if b.col == 1 && m.saturating_mul(n).saturating_mul(k) <= MAX_UNPACKED_PRODUCTS {
+        // The library stores results by columns, so it computes the transposed product.
+        let plan = nano_gemm::Plan::new_colmajor_lhs_and_dst_f32(n, m, k);
+        // SAFETY: guaranteed by the caller; the result is written, never read (its factor is 0).
+        unsafe {
+            plan.execute_unchecked(
+                n,
+                m,
+                k,
+                out,
+                1,
+                out_row as isize,
+                b.data.as_ptr(),
+                1,
+                b.row as isize,
+                a.data.as_ptr(),
+                a.col as isize,
+                a.row as isize,
+                0.0,
+                1.0,
+                false,
+                false,
+            );
         }
         return;
     }

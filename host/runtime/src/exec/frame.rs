@@ -351,8 +351,15 @@ impl Operands {
 pub(super) struct Scratch {
     inputs: Vec<TensorView<'static>>,
     outputs: Vec<TensorViewMut<'static>>,
-    fresh: Vec<AlignedBytes>,
+    fresh: Vec<Arc<AlignedBytes>>,
+    /// True if the memory of values is kept for later steps and runs: the results of the run are copied elsewhere.
+    pub keep: bool,
+    /// Memory of values, free as soon as nothing else refers to it.
+    kept: Vec<Arc<AlignedBytes>>,
 }
+
+/// Maximum number of buffers of values that are kept.
+const MAX_KEPT: usize = 16;
 
 /// Views of a step's operands.
 pub(super) struct Views<'a> {
@@ -361,6 +368,17 @@ pub(super) struct Views<'a> {
 }
 
 impl Scratch {
+    /// Returns memory for a value.
+    fn memory(&mut self, bytes: usize) -> Result<Arc<AlignedBytes>, Diagnostic> {
+        let free = |memory: &mut Arc<AlignedBytes>| {
+            Arc::get_mut(memory).is_some_and(|memory| AsRef::<[u8]>::as_ref(memory).len() == bytes)
+        };
+        match self.kept.iter_mut().position(free) {
+            Some(at) => Ok(self.kept.swap_remove(at)),
+            None => Ok(Arc::new(allocate(bytes)?)),
+        }
+    }
+
     /// Calls `body` with views of the operands. Outputs that are reference-counted values are allocated first, and
     /// written to their registers if `body` succeeds.
     pub(super) fn with_views(
@@ -375,7 +393,7 @@ impl Scratch {
         for &reg in &operands.outs {
             let info = scope.reg(reg);
             if matches!(info.slot, Slot::Value(_)) {
-                fresh.push(allocate(info.bytes)?);
+                fresh.push(self.memory(info.bytes)?);
             }
         }
         let mut views = Views {
@@ -390,7 +408,10 @@ impl Scratch {
             let info = scope.reg(reg);
             let (dtype, shape) = info.known().ok_or_else(|| bad_program("an operand has an unknown size"))?;
             let data = match info.slot {
-                Slot::Value(_) => unused.next().expect("one buffer per value output").as_mut(),
+                Slot::Value(_) => {
+                    let memory = unused.next().expect("one buffer per value output");
+                    Arc::get_mut(memory).expect("nothing else refers to the buffer").as_mut()
+                }
                 _ => bytemuck::cast_slice_mut::<u64, u8>(&mut []),
             };
             views.outputs.push(TensorViewMut { dtype, shape, data });
@@ -405,7 +426,10 @@ impl Scratch {
         for &reg in &operands.outs {
             let info = scope.reg(reg);
             if let (Slot::Value(i), Some((dtype, shape))) = (info.slot, info.known()) {
-                let bytes = Arc::new(allocated.next().expect("one buffer per value output"));
+                let bytes = allocated.next().expect("one buffer per value output");
+                if self.keep && self.kept.len() < MAX_KEPT {
+                    self.kept.push(bytes.clone());
+                }
                 let tensor = Tensor::from_storage(dtype, shape, bytes).expect("size matches the shape");
                 frame.values[i as usize] = Value::Tensor(tensor);
             }

@@ -77,6 +77,7 @@ pub(super) fn run(
         unfinished: Unfinished::default(),
         buffers: exec.buffers(),
     };
+    interpreter.buffers.scratch.keep = matches!(results, Results::Into(_));
     interpreter.buffers.args.extend(inputs.iter().cloned().map(Value::Tensor));
     let result = interpreter.enter(exec.program.entry, &[]).and_then(|()| interpreter.run(results));
     let lost = interpreter.unfinished.abandon();
