@@ -72,6 +72,14 @@
 //! # }
 //! ```
 //!
+//! # Features
+//!
+//! | feature | contents |
+//! |---|---|
+//! | `onnx` (default) | reads ONNX models |
+//! | `images` (default) | reads images as inputs |
+//! | `ndarray` | converts between [`Tensor`] and arrays of the crate `ndarray` |
+//!
 //! # Logs
 //!
 //! Events and spans go to [`tracing`]; a program that installs no subscriber sees and pays nothing.

@@ -3,6 +3,7 @@
 pub mod relay;
 
 pub use byoc_ir::interface::{LoadOptions, Loaded, PortInfo, Signature};
+#[cfg(feature = "onnx")]
 pub use byoc_onnx::{self as onnx, folder};
 
 use byoc_ir::diag::{Diagnostic, codes};
@@ -16,10 +17,12 @@ use std::path::Path;
 /// # Errors
 /// A file that cannot be read, or an invalid model; all errors that can be detected at once are reported.
 pub fn load(path: &Path, options: &LoadOptions) -> Result<Loaded, Failure> {
+    #[cfg(feature = "onnx")]
     if path.is_dir() {
         return Ok(folder::TestFolder::open(path)?.load(options)?);
     }
     match extension(path) {
+        #[cfg(feature = "onnx")]
         "onnx" => Ok(onnx::load(path, options)?),
         "relay" => relay::load(path, options),
         _ => Err(unknown_format(path).into()),
@@ -31,7 +34,13 @@ pub fn load(path: &Path, options: &LoadOptions) -> Result<Loaded, Failure> {
 /// # Errors
 /// Same as [`load`].
 pub fn load_bytes(bytes: bytes::Bytes, folder: Option<&Path>, options: &LoadOptions) -> Result<Loaded, Failure> {
-    Ok(onnx::load_bytes(bytes, folder, options)?)
+    #[cfg(feature = "onnx")]
+    return Ok(onnx::load_bytes(bytes, folder, options)?);
+    #[cfg(not(feature = "onnx"))]
+    {
+        let (_, _, _) = (bytes, folder, options);
+        Err(unknown_format(Path::new("the model in memory")).into())
+    }
 }
 
 /// Reads the inputs and outputs of a model without converting its operators.
@@ -39,10 +48,12 @@ pub fn load_bytes(bytes: bytes::Bytes, folder: Option<&Path>, options: &LoadOpti
 /// # Errors
 /// A file that cannot be read.
 pub fn signature(path: &Path) -> Result<Signature, Failure> {
+    #[cfg(feature = "onnx")]
     if path.is_dir() {
         return signature(&folder::TestFolder::open(path)?.model);
     }
     match extension(path) {
+        #[cfg(feature = "onnx")]
         "onnx" => Ok(onnx::signature(path)?),
         "relay" => relay::load(path, &LoadOptions::default()).map(|loaded| loaded.signature),
         _ => Err(unknown_format(path).into()),
@@ -54,12 +65,16 @@ fn extension(path: &Path) -> &str {
 }
 
 fn unknown_format(path: &Path) -> Diagnostic {
-    if !path.exists() {
+    if !path.exists() && cfg!(feature = "onnx") {
         return unreadable(path, "the file does not exist");
     }
     Diagnostic::error(
         codes::frontends::UNKNOWN_MODEL_FORMAT,
         format!("{}: expected a model in a supported format", path.display()),
     )
-    .note("supported formats: .onnx files, .relay files, and folders with a model.onnx and test_data_set_N folders")
+    .note(if cfg!(feature = "onnx") {
+        "supported formats: .onnx files, .relay files, and folders with a model.onnx and test_data_set_N folders"
+    } else {
+        "supported formats: .relay files; this program was built without the reader of ONNX models"
+    })
 }

@@ -3,6 +3,7 @@
 //! Every reader allocates at most what the file contains: a header that declares more data than the file has is an
 //! error.
 
+#[cfg(feature = "images")]
 pub mod image;
 pub mod npy;
 pub mod npz;
@@ -13,6 +14,7 @@ pub use byoc_files::{
     write_atomically, write_through, write_together,
 };
 pub use byoc_ir::tensor::random;
+#[cfg(feature = "onnx")]
 pub use byoc_onnx::pb;
 
 use byoc_ir::diag::Diagnostic;
@@ -28,6 +30,7 @@ pub fn read_tensor(path: &Path, entry: Option<&str>) -> Result<Tensor, Diagnosti
     match path.extension().and_then(|e| e.to_str()) {
         Some("npy") => npy::read(path),
         Some("npz") => npz::read_entry(path, entry),
+        #[cfg(feature = "onnx")]
         Some("pb") => pb::read(path),
         _ => Err(bad_file(path, "expected a .npy, .npz or .pb file")),
     }

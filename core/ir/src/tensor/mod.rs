@@ -6,6 +6,8 @@
 //! Owned bytes count toward the [budget](memory) of the process. Constructors that take a size from a model fail if it
 //! exceeds the limit; copies of existing values ([`Tensor::from_slice`]) are counted, but not limited.
 
+#[cfg(feature = "ndarray")]
+mod array;
 mod dtype;
 pub mod memory;
 pub mod random;
@@ -73,6 +75,21 @@ impl Tensor {
     /// If the number of values does not match the shape, which is a bug in the caller.
     pub fn from_slice<T: Element>(shape: &[usize], values: &[T]) -> Tensor {
         Tensor::from_bytes(T::DTYPE, shape, bytemuck::cast_slice(values))
+            .expect("the number of values matches the shape")
+    }
+
+    /// Creates a tensor that takes over `values`, without a copy.
+    ///
+    /// # Panics
+    /// If the number of values does not match the shape, which is a bug in the caller.
+    pub fn from_vec<T: Element>(shape: &[usize], values: Vec<T>) -> Tensor {
+        struct Elements<T>(Vec<T>);
+        impl<T: Element> AsRef<[u8]> for Elements<T> {
+            fn as_ref(&self) -> &[u8] {
+                bytemuck::cast_slice(&self.0)
+            }
+        }
+        Tensor::from_storage(T::DTYPE, shape, Arc::new(Elements(values)))
             .expect("the number of values matches the shape")
     }
 
