@@ -120,55 +120,42 @@ unsafe fn block((m, n, k): (usize, usize, usize), a: Matrix<'_>, b: Matrix<'_>, 
         }
         return;
     }
-    if b.col == 1 && m.saturating_mul(n).saturating_mul(k) <= MAX_UNPACKED_PRODUCTS {
-        // The library stores results by columns, so it computes the transposed product.
-        let plan = nano_gemm::Plan::new_colmajor_lhs_and_dst_f32(n, m, k);
-        // SAFETY: guaranteed by the caller; the result is written, never read (its factor is 0).
-        unsafe {
-            plan.execute_unchecked(
-                n,
-                m,
-                k,
-                out,
-                1,
-                out_row as isize,
-                b.data.as_ptr(),
-                1,
-                b.row as isize,
-                a.data.as_ptr(),
-                a.col as isize,
-                a.row as isize,
-                0.0,
-                1.0,
-                false,
-                false,
-            );
-        }
-        return;
-    }
-    // SAFETY: guaranteed by the caller; the result is written, never read (`read_dst` is false).
+    // The library of small products stores results by columns, so it computes the transposed product.
+    let unpacked = (b.col == 1 && m.saturating_mul(n).saturating_mul(k) <= MAX_UNPACKED_PRODUCTS)
+        .then(|| nano_gemm::Plan::new_colmajor_lhs_and_dst_f32(n, m, k));
+    let (a_row, a_col, b_row, b_col) = (a.row as isize, a.col as isize, b.row as isize, b.col as isize);
+    let (a, b, out_row) = (a.data.as_ptr(), b.data.as_ptr(), out_row as isize);
+    // SAFETY: guaranteed by the caller; the result is written, never read (its factor is 0, or `read_dst` is false).
     unsafe {
-        gemm::gemm(
-            m,
-            n,
-            k,
-            out,
-            1,
-            out_row as isize,
-            false,
-            a.data.as_ptr(),
-            a.col as isize,
-            a.row as isize,
-            b.data.as_ptr(),
-            b.col as isize,
-            b.row as isize,
-            0.0,
-            1.0,
-            false,
-            false,
-            false,
-            gemm::Parallelism::None,
-        );
+        match unpacked {
+            Some(plan) => {
+                plan.execute_unchecked(n, m, k, out, 1, out_row, b, 1, b_row, a, a_col, a_row, 0.0, 1.0, false, false);
+            }
+            None => {
+                let parallelism = gemm::Parallelism::None;
+                gemm::gemm(
+                    m,
+                    n,
+                    k,
+                    out,
+                    1,
+                    out_row,
+                    false,
+                    a,
+                    a_col,
+                    a_row,
+                    b,
+                    b_col,
+                    b_row,
+                    0.0,
+                    1.0,
+                    false,
+                    false,
+                    false,
+                    parallelism,
+                );
+            }
+        }
     }
 }
 
