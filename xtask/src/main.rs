@@ -1,8 +1,10 @@
 //! Development tasks: `cargo xtask demo`, `fetch-onednn`, `test`, `bless`, `bench`, `bench peers`, `docs`, `fuzz`,
-//! `sanitize`, `onnx-suite`, `onnx-fuzz`, `export`, `exports`, `vta`, `package`.
+//! `sanitize`, `onnx-suite`, `onnx-fuzz`, `export`, `exports`, `vta`, `package`,
+//! `capi`.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "the output of a command-line tool")]
 
+mod capi;
 mod demo;
 mod docs;
 mod exports;
@@ -47,6 +49,7 @@ usage: cargo xtask <task>
   vta                     the streams of ResNet-18 at full size for vta, in minutes: figures, schedules, removed tokens
   package [--verify]      every crate packed as for a registry, in seconds; with --verify, the boundary and its helpers
                           are built from what was packed
+  capi PREFIX             the C library, built and installed below a folder: headers, libbyoc.so and .a, byoc.pc
   docs                    the book of docs/ with the documentation of the crates beside it, in target/book
   fuzz TARGET [--minutes N]
                           fuzzing with untrusted inputs [default: 1 minute]; with coverage if cargo-fuzz is
@@ -72,6 +75,7 @@ fn main() -> ExitCode {
         ["vta"] => test::vta(),
         ["package"] => package::run(),
         ["package", "--verify"] => package::verify(),
+        ["capi", prefix] => capi::install(prefix),
         ["docs"] => docs::run(),
         ["fuzz", rest @ ..] => fuzz::fuzz(rest),
         ["sanitize", rest @ ..] => fuzz::sanitize(rest),

@@ -38,6 +38,14 @@ pub fn test_plugin(name: &str) -> PathBuf {
     build(&["--package", "byoc-test-plugins", "--example", name])
 }
 
+/// Returns the shared library of the C interface; the static one lies beside it.
+///
+/// # Panics
+/// If the library does not build.
+pub fn c_library() -> PathBuf {
+    build(&["--package", "byoc-capi", "--lib"])
+}
+
 /// Returns the example `run` of the runtime, a program that links no other crate of the workspace directly.
 ///
 /// # Panics

@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/* byoc.h: compile and run neural-network models from C.
+ *
+ * The rules, which apply to every function here:
+ *
+ * - A function that can fail returns NULL, or an error that the caller frees with byoc_error_free. After an error the
+ *   results are not set, and the contents of the memory for outputs are unspecified.
+ * - Objects are created by the library and freed by the function *_free of their type, which accepts NULL. A model keeps
+ *   what it needs of its session: they may be freed in any order.
+ * - Set `struct_size` in structures that you fill in, and clear the rest: fields that are 0 have their defaults. A
+ *   structure grows at its end only; fields beyond the end of a shorter structure count as 0.
+ * - Texts are UTF-8 and terminated by a NUL. A text that a function returns belongs to its object.
+ * - Every function may be called from several threads at once, also on the same object, except *_free.
+ */
+#ifndef BYOC_H
+#define BYOC_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct byoc_session byoc_session;
+typedef struct byoc_model byoc_model;
+typedef struct byoc_results byoc_results;
+typedef struct byoc_cancel byoc_cancel;
+typedef struct byoc_error byoc_error;
+
+/* Returns the version of the library, such as "0.1.0". */
+const char *byoc_version(void);
+
+/* -- Errors -------------------------------------------------------------------------------------------------------- */
+
+/* Kind of an error. Further kinds may follow. */
+enum {
+    BYOC_ERROR_MODEL = 1,         /* the model cannot be read, or is invalid or unsupported */
+    BYOC_ERROR_BACKEND = 2,       /* a backend is missing or misnamed, or its plugin failed */
+    BYOC_ERROR_ARTIFACT = 3,      /* an artifact cannot be read or written, or is damaged */
+    BYOC_ERROR_INPUT = 4,         /* inputs, or memory for outputs, do not fit the model */
+    BYOC_ERROR_RUN = 5,           /* a run failed */
+    BYOC_ERROR_OUT_OF_MEMORY = 6, /* the memory limit was reached, or the system has no memory */
+    BYOC_ERROR_CANCELLED = 7,     /* the work was cancelled */
+    BYOC_ERROR_TIMED_OUT = 8,     /* the work did not end before its deadline */
+    BYOC_ERROR_ARGUMENT = 9,      /* an argument of a function here is invalid: NULL, not UTF-8, too short */
+    BYOC_ERROR_INTERNAL = 10      /* a defect of the library */
+};
+
+int byoc_error_kind(const byoc_error *error);
+/* Stable code, such as "E0605", documented by a page of its own; "" for an invalid argument. */
+const char *byoc_error_code(const byoc_error *error);
+/* Message: the expected and the found values, in one line. */
+const char *byoc_error_message(const byoc_error *error);
+/* Further facts, a line each; may be "". */
+const char *byoc_error_context(const byoc_error *error);
+/* Remedy; may be "". */
+const char *byoc_error_help(const byoc_error *error);
+/* All of the above as one text of several lines. */
+const char *byoc_error_text(const byoc_error *error);
+void byoc_error_free(byoc_error *error);
+
+/* -- Sessions ------------------------------------------------------------------------------------------------------ */
+
+/* Name and value. */
+typedef struct byoc_pair {
+    const char *name;
+    const char *value;
+} byoc_pair;
+
+typedef struct byoc_session_options {
+    size_t struct_size;
+    const char *const *plugin_dirs; /* directories of plugins, in order of precedence; no others are searched */
+    size_t plugin_dir_count;
+    int search_default_dirs; /* not 0: search those of the command line too */
+    int refuse_native_code;  /* not 0: artifacts with native code are refused */
+    size_t threads;          /* 0: one for each processor */
+    size_t max_memory;       /* bytes, for the whole process; 0: half of the available memory */
+    const char *cache_dir;   /* cache of the backends; NULL: none */
+    const byoc_pair *devices; /* backend and its device */
+    size_t device_count;
+} byoc_session_options;
+
+/* Creates a session: threads and plugins. `options` may be NULL. */
+byoc_error *byoc_session_create(const byoc_session_options *options, byoc_session **session);
+void byoc_session_free(byoc_session *session);
+
+/* -- Models -------------------------------------------------------------------------------------------------------- */
+
+/* Dimension of a model's inputs by name; size -1 leaves it open, so that each run may have another size. */
+typedef struct byoc_dim {
+    const char *name;
+    int64_t size;
+} byoc_dim;
+
+typedef struct byoc_compile_options {
+    size_t struct_size;
+    const char *const *backends; /* in order of priority; "auto": every backend found; none: the host alone */
+    size_t backend_count;
+    const byoc_pair *backend_options; /* "backend.option" and its value */
+    size_t backend_option_count;
+    const byoc_dim *dims;
+    size_t dim_count;
+    void (*progress)(void *context, const char *stage); /* called when a stage of the compilation begins */
+    void *progress_context;
+} byoc_compile_options;
+
+/* Compiles and loads a model: .onnx, .relay, or a folder in ONNX test-data layout. `options` may be NULL. */
+byoc_error *byoc_model_compile(const byoc_session *session, const char *path, const byoc_compile_options *options,
+                               byoc_model **model);
+/* Compiles and loads an ONNX model from the bytes of its file. */
+byoc_error *byoc_model_compile_bytes(const byoc_session *session, const void *bytes, size_t size,
+                                     const byoc_compile_options *options, byoc_model **model);
+/* Loads an artifact. */
+byoc_error *byoc_model_load(const byoc_session *session, const char *path, byoc_model **model);
+byoc_error *byoc_model_load_bytes(const byoc_session *session, const void *bytes, size_t size, byoc_model **model);
+/* Writes an artifact; the file appears once it is complete. */
+byoc_error *byoc_model_save(const byoc_model *model, const char *path);
+void byoc_model_free(byoc_model *model);
+
+/* Returns where each operator runs, and why not elsewhere, as the JSON of `byoc explain --json`. */
+const char *byoc_model_explanation(const byoc_model *model);
+/* Returns the warnings of compilation and load, a line each; "" without any. */
+const char *byoc_model_warnings(const byoc_model *model);
+
+/* -- Tensors ------------------------------------------------------------------------------------------------------- */
+
+/* DLPack's DLTensor, field by field: a pointer to one may be cast to the other. Tensors are in host memory, dense and
+ * row-major. */
+typedef struct byoc_tensor_view {
+    void *data;
+    struct {
+        int32_t kind; /* 1: the host's memory */
+        int32_t id;
+    } device;
+    int32_t ndim;
+    struct {
+        uint8_t code; /* 0 signed, 1 unsigned, 2 IEEE float, 4 bfloat, 6 bool */
+        uint8_t bits;
+        uint16_t lanes; /* 1 */
+    } dtype;
+    int64_t *shape;   /* `ndim` dimensions */
+    int64_t *strides; /* in elements; NULL: dense and row-major */
+    uint64_t byte_offset;
+} byoc_tensor_view;
+
+/* Input or output of a model. */
+typedef struct byoc_port {
+    size_t struct_size;
+    const char *name;
+    const char *dtype;   /* such as "float32" */
+    int32_t ndim;
+    const int64_t *dims; /* -1: known only during a run */
+    const char *const *dim_names; /* name or formula of each dimension that is not known; NULL for the others */
+} byoc_port;
+
+size_t byoc_model_input_count(const byoc_model *model);
+size_t byoc_model_output_count(const byoc_model *model);
+/* Describes an input or output; returns 0, or -1 if there is no such one. */
+int byoc_model_input(const byoc_model *model, size_t index, byoc_port *port);
+int byoc_model_output(const byoc_model *model, size_t index, byoc_port *port);
+
+/* Fills a view of dense elements in host memory; returns 0, or -1 for an unknown dtype. `shape` has to outlive it. */
+int byoc_view(byoc_tensor_view *view, const char *dtype, void *data, const int64_t *shape, int32_t ndim);
+
+/* -- Runs ---------------------------------------------------------------------------------------------------------- */
+
+typedef struct byoc_run_options {
+    size_t struct_size;
+    const char *const *input_names; /* names of the inputs, one for each; NULL: they are in the order of the model */
+    double timeout_seconds;         /* 0: none */
+    byoc_cancel *cancel;            /* NULL: none */
+} byoc_run_options;
+
+/* Runs a model. The elements of inputs are borrowed until the function returns, and the results are written to the
+ * memory of `outputs`, which are in the order of the model. `options` may be NULL. A model with known dimensions and
+ * without control flow allocates nothing from its second run on. */
+byoc_error *byoc_model_run(const byoc_model *model, const byoc_tensor_view *inputs, size_t input_count,
+                           const byoc_tensor_view *outputs, size_t output_count, const byoc_run_options *options);
+/* Runs a model and allocates memory for the results, whose sizes need not be known. */
+byoc_error *byoc_model_run_alloc(const byoc_model *model, const byoc_tensor_view *inputs, size_t input_count,
+                                 const byoc_run_options *options, byoc_results **results);
+/* Returns the view of a result, which belongs to `results`; NULL if there is no such one. */
+const byoc_tensor_view *byoc_results_get(const byoc_results *results, size_t index);
+void byoc_results_free(byoc_results *results);
+
+/* Creates a cancellation that ends runs when another thread requests it. */
+byoc_cancel *byoc_cancel_create(void);
+/* Requests cancellation (not 0), or resets the request for later runs (0). May be called by a signal handler. */
+void byoc_cancel_set(byoc_cancel *cancel, int cancelled);
+void byoc_cancel_free(byoc_cancel *cancel);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

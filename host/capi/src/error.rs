@@ -1,0 +1,126 @@
+//! Errors as objects for C.
+
+use crate::c_text;
+use std::ffi::{CStr, CString, c_char, c_int};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// Error with its parts as texts for C.
+pub struct Error {
+    kind: c_int,
+    code: CString,
+    message: CString,
+    context: CString,
+    help: CString,
+    text: CString,
+}
+
+const ARGUMENT: c_int = 9;
+const INTERNAL: c_int = 10;
+
+impl Error {
+    /// Creates an error for an invalid argument.
+    pub fn argument(message: impl Into<String>) -> Error {
+        Error::plain(ARGUMENT, message.into())
+    }
+
+    fn plain(kind: c_int, message: String) -> Error {
+        let text = c_text(message.clone());
+        let (code, context, help) = (CString::default(), CString::default(), CString::default());
+        Error { kind, code, message: c_text(message), context, help, text }
+    }
+}
+
+impl From<byoc::Error> for Error {
+    fn from(error: byoc::Error) -> Error {
+        let kind = match &error {
+            byoc::Error::Model(_) => 1,
+            byoc::Error::Backend(_) => 2,
+            byoc::Error::Artifact(_) => 3,
+            byoc::Error::Input(_) => 4,
+            byoc::Error::OutOfMemory(_) => 6,
+            byoc::Error::Cancelled(_) => 7,
+            byoc::Error::TimedOut(_) => 8,
+            // `Run`, and kinds that this interface does not tell apart.
+            _ => 5,
+        };
+        let info = error.info();
+        let others = info.others.iter().map(|other| other.to_string());
+        Error {
+            kind,
+            code: c_text(info.code.to_string()),
+            message: c_text(info.message.as_str()),
+            context: c_text(info.context.iter().cloned().chain(others).collect::<Vec<_>>().join("\n")),
+            help: c_text(error.help().unwrap_or_default()),
+            text: c_text(error.to_string()),
+        }
+    }
+}
+
+/// Runs the body of a function; returns NULL, or an error that belongs to the caller.
+pub fn report(body: impl FnOnce() -> Result<(), Error>) -> *mut Error {
+    let outcome = catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+        let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
+        Err(Error::plain(INTERNAL, format!("this is a defect of byoc, please report it: {text}")))
+    });
+    match outcome {
+        Ok(()) => std::ptr::null_mut(),
+        Err(error) => Box::into_raw(Box::new(error)),
+    }
+}
+
+/// Returns a part of an error; "" for NULL.
+fn part(error: *const Error, part: impl Fn(&Error) -> &CStr) -> *const c_char {
+    // SAFETY: the caller passes NULL or an error of this library that it has not freed.
+    unsafe { error.as_ref() }.map_or(c"".as_ptr(), |error| part(error).as_ptr())
+}
+
+/// Returns the kind of an error; 0 for NULL.
+///
+/// # Safety
+/// `error` is NULL, or an error that was not freed. The same holds for the other functions of errors.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn byoc_error_kind(error: *const Error) -> c_int {
+    // SAFETY: guaranteed by the caller.
+    unsafe { error.as_ref() }.map_or(0, |error| error.kind)
+}
+
+macro_rules! parts {
+    ($(#[doc = $doc:literal] $function:ident $field:ident;)*) => {
+        $(
+            #[doc = $doc]
+            ///
+            /// # Safety
+            /// `error` is NULL, or an error that was not freed.
+            #[unsafe(no_mangle)]
+            pub unsafe extern "C" fn $function(error: *const Error) -> *const c_char {
+                part(error, |error| &error.$field)
+            }
+        )*
+    };
+}
+
+parts! {
+    #[doc = "Returns the stable code."] byoc_error_code code;
+    #[doc = "Returns the message."] byoc_error_message message;
+    #[doc = "Returns further facts, a line each."] byoc_error_context context;
+    #[doc = "Returns the remedy."] byoc_error_help help;
+    #[doc = "Returns everything as one text."] byoc_error_text text;
+}
+
+/// Frees an error.
+///
+/// # Safety
+/// `error` is NULL, or an error that was not freed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn byoc_error_free(error: *mut Error) {
+    free(error);
+}
+
+/// Frees an object that was made by `Box::into_raw`; NULL is accepted.
+pub fn free<T>(object: *mut T) {
+    if !object.is_null() {
+        // SAFETY: the functions of this library hand out pointers of boxes, and callers free each of them once.
+        drop(unsafe { Box::from_raw(object) });
+    }
+}

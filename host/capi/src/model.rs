@@ -1,0 +1,340 @@
+//! Models: compilation, artifacts, inputs and outputs, explanation.
+
+use crate::c_text;
+use crate::error::{Error, free, report};
+use crate::options::{Growing, array, give, object, read, text};
+use crate::session::{Pair, Session};
+use crate::tensor::Slots;
+use byoc::{Compilation, CompileOptions, Source};
+use std::ffi::{CString, c_char, c_int, c_void};
+use std::path::PathBuf;
+
+/// Model for C.
+pub struct Model {
+    pub model: byoc::Model,
+    pub slots: Slots,
+    compilation: Compilation,
+    inputs: Vec<PortTexts>,
+    outputs: Vec<PortTexts>,
+    explanation: CString,
+    warnings: CString,
+}
+
+/// Input or output, with its texts for C.
+struct PortTexts {
+    name: CString,
+    dtype: CString,
+    dims: Vec<i64>,
+    dim_names: Vec<Option<CString>>,
+    /// Addresses of `dim_names`.
+    pointers: Vec<*const c_char>,
+}
+
+// SAFETY: the pointers point into `dim_names`, which nothing changes.
+unsafe impl Send for PortTexts {}
+// SAFETY: as above.
+unsafe impl Sync for PortTexts {}
+
+impl PortTexts {
+    fn of(port: &byoc::Port) -> PortTexts {
+        let size = |dim: &byoc::Dim| match dim {
+            byoc::Dim::Fixed(size) => i64::try_from(*size).unwrap_or(i64::MAX),
+            _ => -1,
+        };
+        let name = |dim: &byoc::Dim| (!matches!(dim, byoc::Dim::Fixed(_))).then(|| c_text(dim.to_string()));
+        let dim_names: Vec<Option<CString>> = port.ty.dims.iter().map(name).collect();
+        let pointers =
+            dim_names.iter().map(|name| name.as_ref().map_or(std::ptr::null(), |name| name.as_ptr())).collect();
+        PortTexts {
+            name: c_text(port.name.as_str()),
+            dtype: c_text(port.ty.dtype.name()),
+            dims: port.ty.dims.iter().map(size).collect(),
+            dim_names,
+            pointers,
+        }
+    }
+}
+
+/// Input or output of a model.
+#[repr(C)]
+pub struct Port {
+    struct_size: usize,
+    name: *const c_char,
+    dtype: *const c_char,
+    ndim: i32,
+    dims: *const i64,
+    dim_names: *const *const c_char,
+}
+
+/// Dimension by name.
+#[repr(C)]
+struct Dim {
+    name: *const c_char,
+    size: i64,
+}
+
+/// Options of a compilation.
+#[repr(C)]
+pub struct Options {
+    struct_size: usize,
+    backends: *const *const c_char,
+    backend_count: usize,
+    backend_options: *const Pair,
+    backend_option_count: usize,
+    dims: *const Dim,
+    dim_count: usize,
+    progress: Option<unsafe extern "C" fn(*mut c_void, *const c_char)>,
+    progress_context: *mut c_void,
+}
+
+// SAFETY: `repr(C)`, begins with its size, and holds integers, pointers and a function that may be NULL.
+unsafe impl Growing for Options {}
+
+/// Context of a callback, which its owner may use from any thread.
+struct Context(*mut c_void);
+
+// SAFETY: the header says that functions may be called from several threads, and so is the callback.
+unsafe impl Send for Context {}
+// SAFETY: as above.
+unsafe impl Sync for Context {}
+
+/// Reads the options of a compilation.
+///
+/// # Safety
+/// The pointers are as the header says.
+unsafe fn compile_options(options: *const Options) -> Result<CompileOptions, Error> {
+    // SAFETY: guaranteed by the caller.
+    unsafe {
+        let given = read(options, "byoc_compile_options")?;
+        let mut options = CompileOptions::new();
+        for backend in array(given.backends, given.backend_count, "backends")? {
+            options = options.backend(text(*backend, "backends")?);
+        }
+        for pair in array(given.backend_options, given.backend_option_count, "backend_options")? {
+            let (name, value) = pair.texts("backend_options")?;
+            let Some((backend, option)) = name.split_once('.') else {
+                let message = format!("backend_options: expected \"backend.option\", found \"{name}\"");
+                return Err(Error::argument(message));
+            };
+            options = options.backend_option(backend, option, value);
+        }
+        for dim in array(given.dims, given.dim_count, "dims")? {
+            let name = text(dim.name, "dims")?;
+            options = match usize::try_from(dim.size) {
+                Ok(size) => options.dim(name, size),
+                Err(_) if dim.size == -1 => options.open_dim(name, []),
+                Err(_) => {
+                    let message = format!("dims: expected a size, or -1 for {name} to stay open, found {}", dim.size);
+                    return Err(Error::argument(message));
+                }
+            };
+        }
+        if let Some(progress) = given.progress {
+            let context = Context(given.progress_context);
+            options = options.progress(move |stage| {
+                let context = &context;
+                progress(context.0, c_text(stage.to_string()).as_ptr());
+            });
+        }
+        Ok(options)
+    }
+}
+
+impl Model {
+    fn new(session: &byoc::Session, compilation: Compilation) -> Result<Model, Error> {
+        let model = byoc::Model::of(session, compilation.clone())?;
+        let explanation = serde_json::to_string(compilation.explanation()).unwrap_or_default();
+        let warnings: Vec<String> =
+            model.warnings().iter().map(|warning| format!("{}: {}", warning.code, warning.message)).collect();
+        Ok(Model {
+            slots: Slots::default(),
+            inputs: model.inputs().iter().map(PortTexts::of).collect(),
+            outputs: model.outputs().iter().map(PortTexts::of).collect(),
+            explanation: c_text(explanation),
+            warnings: c_text(warnings.join("\n")),
+            model,
+            compilation,
+        })
+    }
+}
+
+/// Compiles and loads a model.
+///
+/// # Safety
+/// The pointers are as the header says; this holds for all functions here.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn byoc_model_compile(
+    session: *const Session,
+    path: *const c_char,
+    options: *const Options,
+    model: *mut *mut Model,
+) -> *mut Error {
+    // SAFETY: guaranteed by the caller.
+    report(|| unsafe {
+        let session = &object(session, "session")?.0;
+        let path = PathBuf::from(text(path, "path")?);
+        let options = compile_options(options)?;
+        give(model, || Model::new(session, Compilation::new(session, path, &options)?))
+    })
+}
+
+/// Compiles and loads an ONNX model from the bytes of its file.
+///
+/// # Safety
+/// See [`byoc_model_compile`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn byoc_model_compile_bytes(
+    session: *const Session,
+    bytes: *const u8,
+    size: usize,
+    options: *const Options,
+    model: *mut *mut Model,
+) -> *mut Error {
+    // SAFETY: guaranteed by the caller.
+    report(|| unsafe {
+        let session = &object(session, "session")?.0;
+        let source = Source::from(array(bytes, size, "bytes")?);
+        let options = compile_options(options)?;
+        give(model, || Model::new(session, Compilation::new(session, source, &options)?))
+    })
+}
+
+/// Loads an artifact.
+///
+/// # Safety
+/// See [`byoc_model_compile`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn byoc_model_load(
+    session: *const Session,
+    path: *const c_char,
+    model: *mut *mut Model,
+) -> *mut Error {
+    // SAFETY: guaranteed by the caller.
+    report(|| unsafe {
+        let session = &object(session, "session")?.0;
+        let path = PathBuf::from(text(path, "path")?);
+        give(model, || Model::new(session, Compilation::open(path)?))
+    })
+}
+
+/// Loads an artifact from its bytes.
+///
+/// # Safety
+/// See [`byoc_model_compile`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn byoc_model_load_bytes(
+    session: *const Session,
+    bytes: *const u8,
+    size: usize,
+    model: *mut *mut Model,
+) -> *mut Error {
+    // SAFETY: guaranteed by the caller.
+    report(|| unsafe {
+        let session = &object(session, "session")?.0;
+        let source = Source::from(array(bytes, size, "bytes")?);
+        give(model, || Model::new(session, Compilation::open(source)?))
+    })
+}
+
+/// Writes an artifact.
+///
+/// # Safety
+/// See [`byoc_model_compile`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn byoc_model_save(model: *const Model, path: *const c_char) -> *mut Error {
+    // SAFETY: guaranteed by the caller.
+    report(|| unsafe { Ok(object(model, "model")?.compilation.save(text(path, "path")?)?) })
+}
+
+/// Frees a model.
+///
+/// # Safety
+/// `model` is NULL, or a model that was not freed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn byoc_model_free(model: *mut Model) {
+    free(model);
+}
+
+/// Returns the explanation as JSON; "" for NULL.
+///
+/// # Safety
+/// See [`byoc_model_compile`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn byoc_model_explanation(model: *const Model) -> *const c_char {
+    // SAFETY: guaranteed by the caller.
+    unsafe { model.as_ref() }.map_or(c"".as_ptr(), |model| model.explanation.as_ptr())
+}
+
+/// Returns the warnings, a line each; "" for NULL.
+///
+/// # Safety
+/// See [`byoc_model_compile`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn byoc_model_warnings(model: *const Model) -> *const c_char {
+    // SAFETY: guaranteed by the caller.
+    unsafe { model.as_ref() }.map_or(c"".as_ptr(), |model| model.warnings.as_ptr())
+}
+
+/// Returns the number of inputs; 0 for NULL.
+///
+/// # Safety
+/// See [`byoc_model_compile`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn byoc_model_input_count(model: *const Model) -> usize {
+    // SAFETY: guaranteed by the caller.
+    unsafe { model.as_ref() }.map_or(0, |model| model.inputs.len())
+}
+
+/// Returns the number of outputs; 0 for NULL.
+///
+/// # Safety
+/// See [`byoc_model_compile`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn byoc_model_output_count(model: *const Model) -> usize {
+    // SAFETY: guaranteed by the caller.
+    unsafe { model.as_ref() }.map_or(0, |model| model.outputs.len())
+}
+
+/// Describes an input.
+///
+/// # Safety
+/// See [`byoc_model_compile`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn byoc_model_input(model: *const Model, index: usize, port: *mut Port) -> c_int {
+    // SAFETY: guaranteed by the caller.
+    unsafe { describe(model.as_ref().and_then(|model| model.inputs.get(index)), port) }
+}
+
+/// Describes an output.
+///
+/// # Safety
+/// See [`byoc_model_compile`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn byoc_model_output(model: *const Model, index: usize, port: *mut Port) -> c_int {
+    // SAFETY: guaranteed by the caller.
+    unsafe { describe(model.as_ref().and_then(|model| model.outputs.get(index)), port) }
+}
+
+/// Writes as much of a description as the caller's structure has room for.
+///
+/// # Safety
+/// `to` is NULL, or has as many bytes as its first field says.
+unsafe fn describe(port: Option<&PortTexts>, to: *mut Port) -> c_int {
+    let Some(port) = port.filter(|_| !to.is_null()) else { return -1 };
+    // SAFETY: guaranteed by the caller.
+    unsafe {
+        let struct_size = *to.cast::<usize>();
+        let full = Port {
+            struct_size,
+            name: port.name.as_ptr(),
+            dtype: port.dtype.as_ptr(),
+            ndim: port.dims.len() as i32,
+            dims: port.dims.as_ptr(),
+            dim_names: port.pointers.as_ptr(),
+        };
+        let known = struct_size.min(size_of::<Port>());
+        std::ptr::copy_nonoverlapping(std::ptr::from_ref(&full).cast::<u8>(), to.cast::<u8>(), known);
+    }
+    debug_assert_eq!(port.pointers.len(), port.dim_names.len());
+    0
+}

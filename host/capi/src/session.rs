@@ -1,0 +1,84 @@
+//! Sessions.
+
+use crate::error::{Error, free, report};
+use crate::options::{Growing, array, give, read, text};
+use std::ffi::{c_char, c_int};
+
+/// Session for C.
+pub struct Session(pub byoc::Session);
+
+/// Name and value.
+#[repr(C)]
+pub struct Pair {
+    name: *const c_char,
+    value: *const c_char,
+}
+
+impl Pair {
+    /// Returns name and value.
+    ///
+    /// # Safety
+    /// Both texts live as long as the result.
+    pub unsafe fn texts<'a>(&self, what: &str) -> Result<(&'a str, &'a str), Error> {
+        // SAFETY: guaranteed by the caller.
+        Ok(unsafe { (text(self.name, what)?, text(self.value, what)?) })
+    }
+}
+
+/// Options of a session.
+#[repr(C)]
+pub struct SessionOptions {
+    struct_size: usize,
+    plugin_dirs: *const *const c_char,
+    plugin_dir_count: usize,
+    search_default_dirs: c_int,
+    refuse_native_code: c_int,
+    threads: usize,
+    max_memory: usize,
+    cache_dir: *const c_char,
+    devices: *const Pair,
+    device_count: usize,
+}
+
+// SAFETY: `repr(C)`, begins with its size, and holds integers and pointers alone.
+unsafe impl Growing for SessionOptions {}
+
+/// Creates a session.
+///
+/// # Safety
+/// The pointers are as the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn byoc_session_create(options: *const SessionOptions, session: *mut *mut Session) -> *mut Error {
+    // SAFETY: guaranteed by the caller.
+    report(|| unsafe {
+        let options = read(options, "byoc_session_options")?;
+        let mut builder =
+            byoc::Session::builder().threads(options.threads).allow_native(options.refuse_native_code == 0);
+        for dir in array(options.plugin_dirs, options.plugin_dir_count, "plugin_dirs")? {
+            builder = builder.plugin_dir(text(*dir, "plugin_dirs")?);
+        }
+        if options.search_default_dirs != 0 {
+            builder = builder.search_default_dirs();
+        }
+        if options.max_memory != 0 {
+            builder = builder.max_memory(options.max_memory);
+        }
+        if !options.cache_dir.is_null() {
+            builder = builder.cache_dir(text(options.cache_dir, "cache_dir")?);
+        }
+        for device in array(options.devices, options.device_count, "devices")? {
+            let (backend, id) = device.texts("devices")?;
+            builder = builder.device(backend, id);
+        }
+        give(session, || Ok(Session(builder.build().map_err(byoc::Error::from)?)))
+    })
+}
+
+/// Frees a session.
+///
+/// # Safety
+/// `session` is NULL, or a session that was not freed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn byoc_session_free(session: *mut Session) {
+    free(session);
+}

@@ -1,0 +1,315 @@
+//! Tensors over memory of the caller.
+
+use crate::error::Error;
+use crate::options::{array, text};
+use byoc::{DType, Tensor, TensorViewMut};
+use smallvec::SmallVec;
+use std::ffi::{c_char, c_int, c_void};
+use std::fmt;
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// View of a tensor: DLPack's `DLTensor`.
+#[repr(C)]
+pub struct View {
+    data: *mut c_void,
+    device_kind: i32,
+    device_id: i32,
+    ndim: i32,
+    code: u8,
+    bits: u8,
+    lanes: u16,
+    shape: *mut i64,
+    strides: *mut i64,
+    byte_offset: u64,
+}
+
+/// Dimensions of a view.
+type Dims = SmallVec<[usize; 6]>;
+
+/// Kind of the host's memory in DLPack.
+const HOST: i32 = 1;
+
+/// Element types, with their type codes in DLPack.
+const DTYPES: [(DType, u8); 13] = [
+    (DType::F64, 2),
+    (DType::F32, 2),
+    (DType::F16, 2),
+    (DType::BF16, 4),
+    (DType::I8, 0),
+    (DType::I16, 0),
+    (DType::I32, 0),
+    (DType::I64, 0),
+    (DType::U8, 1),
+    (DType::U16, 1),
+    (DType::U32, 1),
+    (DType::U64, 1),
+    (DType::Bool, 6),
+];
+
+/// Input or output with its number, for messages.
+#[derive(Clone, Copy)]
+struct Operand(&'static str, usize);
+
+impl fmt::Display for Operand {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.0, self.1)
+    }
+}
+
+impl View {
+    /// Returns a view of dense elements. `shape` has to outlive it.
+    fn new(dtype: DType, data: *mut c_void, shape: *mut i64, ndim: i32) -> Option<View> {
+        let (_, code) = *DTYPES.iter().find(|(known, _)| *known == dtype)?;
+        let bits = u8::try_from(dtype.bits()).ok()?;
+        let strides = std::ptr::null_mut();
+        Some(View { data, device_kind: HOST, device_id: 0, ndim, code, bits, lanes: 1, shape, strides, byte_offset: 0 })
+    }
+
+    /// Returns element type, dimensions and the address of the first element.
+    ///
+    /// # Errors
+    /// Another device, an unknown element type, elements that are not dense and row-major, or NULL.
+    ///
+    /// # Safety
+    /// `shape` and `strides` point to `ndim` numbers each, if they are not NULL.
+    unsafe fn parts(&self, what: Operand) -> Result<(DType, Dims, *mut u8), Error> {
+        let wrong = |message: String| Err(Error::argument(format!("{what}: {message}")));
+        if self.device_kind != HOST {
+            return wrong(format!("expected host memory (device 1), found device {}", self.device_kind));
+        }
+        let known = DTYPES.iter().find(|(dtype, code)| *code == self.code && dtype.bits() == usize::from(self.bits));
+        let Some((dtype, _)) = known.filter(|_| self.lanes == 1) else {
+            return wrong(format!(
+                "unknown element type: code {}, {} bits, {} lanes",
+                self.code, self.bits, self.lanes
+            ));
+        };
+        let Ok(rank) = usize::try_from(self.ndim) else {
+            return wrong(format!("expected 0 or more dimensions, found {}", self.ndim));
+        };
+        // SAFETY: guaranteed by the caller.
+        let given = unsafe { array(self.shape, rank, what)? };
+        let mut dims = Dims::new();
+        for &dim in given {
+            match usize::try_from(dim) {
+                Ok(dim) => dims.push(dim),
+                Err(_) => return wrong(format!("expected dimensions of 0 or more, found {dim}")),
+            }
+        }
+        if !self.strides.is_null() {
+            // SAFETY: guaranteed by the caller.
+            let strides = unsafe { array(self.strides, rank, what)? };
+            let mut dense = 1i64;
+            for (&dim, &stride) in given.iter().zip(strides).rev() {
+                if dim > 1 && stride != dense {
+                    return wrong(format!("expected dense row-major elements, found strides {strides:?}"));
+                }
+                dense = dense.saturating_mul(dim);
+            }
+        }
+        let offset = usize::try_from(self.byte_offset).unwrap_or(usize::MAX);
+        let data = self.data.cast::<u8>().wrapping_add(offset);
+        if self.data.is_null() && !dims.contains(&0) {
+            return wrong("expected elements, found NULL".to_owned());
+        }
+        Ok((*dtype, dims, data))
+    }
+
+    /// Returns the memory for an output.
+    ///
+    /// # Safety
+    /// As for [`View::parts`], and `data` points to the elements, which nothing else accesses while the result lives.
+    pub unsafe fn output<'a>(&self, number: usize) -> Result<Output<'a>, Error> {
+        let what = Operand("output", number);
+        // SAFETY: guaranteed by the caller.
+        let (dtype, dims, data) = unsafe { self.parts(what)? };
+        let Some(bytes) = byoc_ir::tensor::byte_count(dtype, &dims) else {
+            return Err(Error::argument(format!("{what}: the dimensions exceed the address space")));
+        };
+        let data = match bytes {
+            0 => &mut [],
+            // SAFETY: guaranteed by the caller.
+            _ => unsafe { std::slice::from_raw_parts_mut(data, bytes) },
+        };
+        Ok(Output { dtype, dims, data })
+    }
+}
+
+/// Memory of the caller for an output.
+pub struct Output<'a> {
+    dtype: DType,
+    dims: Dims,
+    data: &'a mut [u8],
+}
+
+impl Output<'_> {
+    /// Returns a view of the memory.
+    pub fn view(&mut self) -> TensorViewMut<'_> {
+        TensorViewMut { dtype: self.dtype, shape: &self.dims, data: self.data }
+    }
+}
+
+/// Bytes of the caller. They are there during one call; after it, the slot is empty.
+#[derive(Default)]
+struct Slot {
+    data: AtomicPtr<u8>,
+    bytes: AtomicUsize,
+}
+
+impl AsRef<[u8]> for Slot {
+    fn as_ref(&self) -> &[u8] {
+        match self.bytes.load(SeqCst) {
+            0 => &[],
+            // SAFETY: the caller of the interface lends that many bytes until its call returns, and the slot is
+            // emptied before that.
+            bytes => unsafe { std::slice::from_raw_parts(self.data.load(SeqCst), bytes) },
+        }
+    }
+}
+
+/// Slots that no run uses.
+#[derive(Default)]
+pub struct Slots(Mutex<Vec<Arc<Slot>>>);
+
+/// Maximum number of slots that are kept.
+const MAX_SLOTS: usize = 64;
+
+/// Inputs of one call, which borrow the memory of the caller.
+pub struct Borrowed<'s> {
+    slots: &'s Slots,
+    used: SmallVec<[Arc<Slot>; 4]>,
+    /// Tensors over the caller's memory.
+    pub tensors: SmallVec<[Tensor; 4]>,
+}
+
+impl Slots {
+    /// Makes tensors over the memory of views. It must not be used after the result is dropped.
+    ///
+    /// # Safety
+    /// `views` are as the header says, and live until the result is dropped.
+    pub unsafe fn borrow(&self, views: &[View]) -> Result<Borrowed<'_>, Error> {
+        let mut borrowed = Borrowed { slots: self, used: SmallVec::new(), tensors: SmallVec::new() };
+        for (number, view) in views.iter().enumerate() {
+            // SAFETY: guaranteed by the caller.
+            let (dtype, dims, data) = unsafe { view.parts(Operand("input", number))? };
+            let Some(bytes) = byoc_ir::tensor::byte_count(dtype, &dims) else {
+                return Err(Error::argument(format!("input {number}: the dimensions exceed the address space")));
+            };
+            let slot = self.lock().pop().unwrap_or_default();
+            slot.data.store(data, SeqCst);
+            slot.bytes.store(bytes, SeqCst);
+            borrowed.used.push(slot.clone());
+            let tensor = Tensor::from_storage(dtype, &dims, slot);
+            let Some(tensor) = tensor else {
+                return Err(Error::argument(format!("input {number}: no memory for aligned elements")));
+            };
+            borrowed.tensors.push(tensor);
+        }
+        Ok(borrowed)
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Arc<Slot>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Borrowed<'_> {
+    fn drop(&mut self) {
+        self.tensors.clear();
+        for slot in self.used.drain(..) {
+            // Whatever still refers to the slot sees no bytes from here on.
+            slot.bytes.store(0, SeqCst);
+            let mut slots = self.slots.lock();
+            if Arc::strong_count(&slot) == 1 && slots.len() < MAX_SLOTS {
+                slots.push(slot);
+            }
+        }
+    }
+}
+
+impl Borrowed<'_> {
+    /// Returns a tensor that does not refer to the memory of the caller.
+    pub fn detach(&self, tensor: Tensor) -> Result<Tensor, Error> {
+        let address = tensor.bytes().as_ptr();
+        let inside = |slot: &Arc<Slot>| (**slot).as_ref().as_ptr_range().contains(&address);
+        if !self.used.iter().any(inside) {
+            return Ok(tensor);
+        }
+        Tensor::from_bytes(tensor.dtype(), tensor.shape(), tensor.bytes())
+            .ok_or_else(|| Error::argument("no memory for a result"))
+    }
+}
+
+/// Results with memory of their own.
+pub struct Results {
+    views: Vec<View>,
+    _shapes: Vec<Box<[i64]>>,
+    _tensors: Vec<Tensor>,
+}
+
+// SAFETY: the views point into the tensors and shapes, which nothing changes.
+unsafe impl Send for Results {}
+// SAFETY: as above.
+unsafe impl Sync for Results {}
+
+impl Results {
+    /// Wraps tensors.
+    pub fn new(tensors: Vec<Tensor>) -> Result<Results, Error> {
+        let mut shapes: Vec<Box<[i64]>> =
+            tensors.iter().map(|tensor| tensor.shape().iter().map(|&dim| dim as i64).collect()).collect();
+        let mut views = Vec::with_capacity(tensors.len());
+        for (number, (tensor, shape)) in tensors.iter().zip(&mut shapes).enumerate() {
+            let (data, rank) = (tensor.bytes().as_ptr().cast_mut().cast(), tensor.shape().len() as i32);
+            let view = View::new(tensor.dtype(), data, shape.as_mut_ptr(), rank);
+            views.push(view.ok_or_else(|| {
+                Error::argument(format!("output {number}: {} has no element type of DLPack", tensor.dtype()))
+            })?);
+        }
+        Ok(Results { views, _shapes: shapes, _tensors: tensors })
+    }
+}
+
+/// Returns the view of a result; NULL if there is no such one.
+///
+/// # Safety
+/// `results` is NULL, or results that were not freed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn byoc_results_get(results: *const Results, index: usize) -> *const View {
+    // SAFETY: guaranteed by the caller.
+    let view = unsafe { results.as_ref() }.and_then(|results| results.views.get(index));
+    view.map_or(std::ptr::null(), std::ptr::from_ref)
+}
+
+/// Frees results.
+///
+/// # Safety
+/// `results` is NULL, or results that were not freed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn byoc_results_free(results: *mut Results) {
+    crate::error::free(results);
+}
+
+/// Fills a view of dense elements.
+///
+/// # Safety
+/// `view` may be written to, and `dtype` is a text.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn byoc_view(
+    view: *mut View,
+    dtype: *const c_char,
+    data: *mut c_void,
+    shape: *const i64,
+    ndim: i32,
+) -> c_int {
+    // SAFETY: guaranteed by the caller.
+    let dtype = unsafe { text(dtype, "dtype") }.ok().and_then(DType::parse);
+    match dtype.and_then(|dtype| View::new(dtype, data, shape.cast_mut(), ndim)).filter(|_| !view.is_null()) {
+        Some(made) => {
+            // SAFETY: guaranteed by the caller.
+            unsafe { view.write(made) };
+            0
+        }
+        None => -1,
+    }
+}

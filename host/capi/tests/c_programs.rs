@@ -1,0 +1,159 @@
+//! Programs in C and C++ on the installed library: examples, wrong calls, allocations.
+
+use byoc::runtime::tensor::Tensor;
+use byoc::{CompileOptions, Model, Session, io};
+use byoc_test_support::{c_library, workspace};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use tempfile::TempDir;
+
+const STRICT: [&str; 5] = ["-O1", "-Wall", "-Wextra", "-Wpedantic", "-Werror"];
+
+/// Libraries that the static library needs, as `byoc.pc` says.
+const STATIC_LIBRARIES: [&str; 5] = ["-lgcc_s", "-lutil", "-lpthread", "-lm", "-ldl"];
+
+fn source(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+fn digits() -> PathBuf {
+    workspace().join("tests/digits/digits.onnx")
+}
+
+/// Returns a folder with the library as it is installed.
+fn installed() -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let library = c_library();
+    std::fs::create_dir(folder.path().join("lib")).unwrap();
+    for extension in ["so", "a"] {
+        let to = folder.path().join(format!("lib/libbyoc.{extension}"));
+        std::os::unix::fs::symlink(library.with_extension(extension), to).unwrap();
+    }
+    folder
+}
+
+/// Compiles a program against the library in `folder`.
+fn build(folder: &TempDir, compiler: &[&str], file: &str, shared: bool) -> PathBuf {
+    let program = folder.path().join(if shared { "shared" } else { "static" });
+    let lib = folder.path().join("lib");
+    let mut command = Command::new(compiler[0]);
+    command
+        .args(&compiler[1..])
+        .args(STRICT)
+        .arg("-I")
+        .arg(source("include"))
+        .arg("-o")
+        .arg(&program)
+        .arg(source(file));
+    if shared {
+        command.arg("-L").arg(&lib).arg("-lbyoc").arg(format!("-Wl,-rpath,{}", lib.display()));
+    } else {
+        // Nothing refers to the tables of operators and kernels, which register themselves.
+        command
+            .arg("-Wl,--whole-archive")
+            .arg(lib.join("libbyoc.a"))
+            .arg("-Wl,--no-whole-archive")
+            .args(STATIC_LIBRARIES);
+    }
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{file}: {}", String::from_utf8_lossy(&output.stderr));
+    program
+}
+
+/// Runs a program with a text on its standard input.
+fn run(program: &mut Command, input: &str) -> Output {
+    let mut child = program.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    child.wait_with_output().unwrap()
+}
+
+/// Returns pictures as texts, and the digit that the library finds in each of them.
+fn pictures() -> Vec<(String, String)> {
+    let images = io::npz::read_entry(&workspace().join("tests/digits/test.npz"), Some("image")).unwrap();
+    let session = Session::builder().threads(1).build().unwrap();
+    let model = Model::compile(&session, digits(), &CompileOptions::new().dim("batch", 1)).unwrap();
+    let pixels = images.view().to_f64s();
+    let picture = |pixels: &[f64]| {
+        let pixels: Vec<f32> = pixels.iter().map(|&value| value as f32).collect();
+        let outputs = model.run([Tensor::from_slice(&[1, 1, 8, 8], &pixels)]).unwrap();
+        let logits = outputs[0].as_slice::<f32>();
+        let best = (0..10).max_by(|&a, &b| logits[a].total_cmp(&logits[b])).unwrap();
+        (pixels.iter().map(f32::to_string).collect::<Vec<_>>().join(" "), format!("{best}\n"))
+    };
+    pixels.chunks(64).take(20).map(picture).collect()
+}
+
+fn classifies(compiler: &[&str], file: &str) {
+    let folder = installed();
+    let pictures = pictures();
+    assert!(pictures.iter().map(|(_, digit)| digit).collect::<std::collections::BTreeSet<_>>().len() > 3);
+    for shared in [true, false] {
+        let program = build(&folder, compiler, file, shared);
+        for (picture, digit) in &pictures {
+            let output = run(Command::new(&program).arg(digits()), picture);
+            assert_eq!(String::from_utf8_lossy(&output.stdout), *digit, "{}", String::from_utf8_lossy(&output.stderr));
+        }
+        let output = run(Command::new(&program).arg("missing.onnx"), &pictures[0].0);
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(1) && error.contains("E0501: cannot read missing.onnx"), "{error}");
+    }
+}
+
+#[test]
+fn a_program_in_c_classifies_digits() {
+    classifies(&["cc", "-std=c11"], "examples/digits.c");
+}
+
+#[test]
+fn a_program_in_cpp_classifies_digits() {
+    classifies(&["c++", "-std=c++17"], "examples/digits.cpp");
+}
+
+#[test]
+fn the_headers_compile_alone() {
+    for (compiler, header) in [
+        (["cc", "-std=c99", "-xc"], "byoc.h"),
+        (["c++", "-std=c++11", "-xc++"], "byoc.h"),
+        (["c++", "-std=c++17", "-xc++"], "byoc.hpp"),
+    ] {
+        let mut command = Command::new(compiler[0]);
+        command.args(&compiler[1..]).args(STRICT).arg("-fsyntax-only").arg("-I").arg(source("include")).arg("-");
+        let output =
+            run(&mut command, &format!("#include <{header}>\nint main(void) {{ return byoc_version()[0] == 0; }}\n"));
+        assert!(output.status.success(), "{header}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+}
+
+#[test]
+fn wrong_calls_give_errors_and_leak_nothing() {
+    let folder = installed();
+    let program = build(&folder, &["cc", "-std=c11"], "tests/bad_calls.c", true);
+    let output = Command::new(&program).arg(digits()).arg("200").output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+}
+
+#[test]
+fn runs_allocate_nothing() {
+    let folder = installed();
+    let program = build(&folder, &["cc", "-std=c11"], "tests/allocations.c", true);
+    let output = Command::new(&program).arg(digits()).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+}
+
+#[test]
+#[expect(clippy::print_stderr, reason = "reports a skipped test")]
+fn valgrind_finds_nothing_in_the_example() {
+    if Command::new("valgrind").arg("--version").stdout(Stdio::null()).status().is_err() {
+        eprintln!("skipped: valgrind is not installed (apt-get install valgrind)");
+        return;
+    }
+    let folder = installed();
+    let program = build(&folder, &["cc", "-std=c11"], "examples/digits.c", true);
+    let mut valgrind = Command::new("valgrind");
+    valgrind.args(["-q", "--error-exitcode=9", "--leak-check=full", "--errors-for-leak-kinds=definite"]);
+    let (picture, digit) = &pictures()[0];
+    let output = run(valgrind.arg(program).arg(digits()), picture);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(String::from_utf8_lossy(&output.stdout), *digit);
+}
