@@ -44,6 +44,17 @@ pub struct RunOptions {
     pub cancel: Option<Cancel>,
 }
 
+impl RunOptions {
+    /// Returns the cancellation of a run, unless it is that of the session.
+    pub fn cancellation(&self, session: &Cancel) -> Option<Cancel> {
+        match (&self.cancel, self.timeout) {
+            (None, None) => None,
+            (Some(cancel), None) => Some(cancel.clone()),
+            (cancel, timeout) => Some(cancel.as_ref().unwrap_or(session).part(timeout)),
+        }
+    }
+}
+
 /// Steps of a loaded model.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan<'a> {
@@ -140,7 +151,7 @@ impl Model {
     /// Same as [`Model::run`], and [`Error::Cancelled`] and [`Error::TimedOut`].
     pub fn run_with<'a>(&self, inputs: impl Into<Inputs<'a>>, options: &RunOptions) -> Result<Outputs, Error> {
         let bound = self.bind(inputs.into())?;
-        let cancel = self.0.cancellation(options);
+        let cancel = options.cancellation(&self.0.cancel);
         let tensors = self.0.loaded.run_under(&bound, cancel.as_ref().unwrap_or(&self.0.cancel))?;
         Ok(Outputs { names: self.0.names.clone(), tensors })
     }
@@ -168,7 +179,7 @@ impl Model {
         options: &RunOptions,
     ) -> Result<(), Error> {
         let bound = self.bind(inputs.into())?;
-        let cancel = self.0.cancellation(options);
+        let cancel = options.cancellation(&self.0.cancel);
         Ok(self.0.loaded.run_into(&bound, outputs, cancel.as_ref().unwrap_or(&self.0.cancel))?)
     }
 
@@ -178,7 +189,7 @@ impl Model {
     /// Inputs that do not fit the model.
     pub fn run_async<'a>(&self, inputs: impl Into<Inputs<'a>>, options: &RunOptions) -> Result<RunFuture, Error> {
         let bound = self.bind(inputs.into())?;
-        let cancel = self.0.cancellation(options).unwrap_or_else(|| self.0.cancel.part(None));
+        let cancel = options.cancellation(&self.0.cancel).unwrap_or_else(|| self.0.cancel.part(None));
         let (inner, token) = (self.0.clone(), cancel.clone());
         Ok(self.0.executors.start(cancel, move || {
             let tensors = inner.loaded.run_under(&bound, &token)?;
@@ -240,17 +251,6 @@ impl Model {
             |memory: &Arc<AlignedBytes>| memory.as_ref().as_ref().len() == bytes && Arc::strong_count(memory) == 1;
         let at = staging.iter().position(fits)?;
         Some(staging.swap_remove(at))
-    }
-}
-
-impl Inner {
-    /// Returns the cancellation of a run, if its options differ from those of the session.
-    fn cancellation(&self, options: &RunOptions) -> Option<Cancel> {
-        match (&options.cancel, options.timeout) {
-            (None, None) => None,
-            (Some(cancel), None) => Some(cancel.clone()),
-            (cancel, timeout) => Some(cancel.as_ref().unwrap_or(&self.cancel).part(timeout)),
-        }
     }
 }
 

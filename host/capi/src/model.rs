@@ -5,7 +5,7 @@ use crate::error::{Error, free, report};
 use crate::options::{Growing, array, give, object, read, text};
 use crate::session::{Pair, Session};
 use crate::tensor::Slots;
-use byoc::{Compilation, CompileOptions, Source};
+use byoc::{Cancel, Compilation, CompileOptions, Source};
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::path::PathBuf;
 
@@ -13,6 +13,8 @@ use std::path::PathBuf;
 pub struct Model {
     pub model: byoc::Model,
     pub slots: Slots,
+    /// Cancellation of the session.
+    pub cancel: Cancel,
     compilation: Compilation,
     inputs: Vec<PortTexts>,
     outputs: Vec<PortTexts>,
@@ -148,6 +150,7 @@ impl Model {
             model.warnings().iter().map(|warning| format!("{}: {}", warning.code, warning.message)).collect();
         Ok(Model {
             slots: Slots::default(),
+            cancel: session.cancel.clone(),
             inputs: model.inputs().iter().map(PortTexts::of).collect(),
             outputs: model.outputs().iter().map(PortTexts::of).collect(),
             explanation: c_text(explanation),

@@ -82,7 +82,14 @@ pub unsafe extern "C" fn byoc_model_run(
             memory.push(view.output(number)?);
         }
         let mut views: SmallVec<[TensorViewMut<'_>; 4]> = memory.iter_mut().map(Output::view).collect();
-        Ok(model.model.run_into(options.inputs(&borrowed)?, &mut views, &options.run_options()?)?)
+        let run_options = options.run_options()?;
+        if options.input_names.is_null() {
+            let cancel = run_options.cancellation(&model.cancel);
+            let cancel = cancel.as_ref().unwrap_or(&model.cancel);
+            let ran = model.model.loaded().run_into(&borrowed.tensors, &mut views, cancel);
+            return Ok(ran.map_err(byoc::Error::from)?);
+        }
+        Ok(model.model.run_into(options.inputs(&borrowed)?, &mut views, &run_options)?)
     })
 }
 

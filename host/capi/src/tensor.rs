@@ -6,7 +6,10 @@ use byoc::{DType, Tensor, TensorViewMut};
 use smallvec::SmallVec;
 use std::ffi::{c_char, c_int, c_void};
 use std::fmt;
-use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{
+    AtomicPtr, AtomicUsize,
+    Ordering::{Acquire, Release},
+};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// View of a tensor: DLPack's `DLTensor`.
@@ -159,11 +162,11 @@ struct Slot {
 
 impl AsRef<[u8]> for Slot {
     fn as_ref(&self) -> &[u8] {
-        match self.bytes.load(SeqCst) {
+        match self.bytes.load(Acquire) {
             0 => &[],
             // SAFETY: the caller of the interface lends that many bytes until its call returns, and the slot is
             // emptied before that.
-            bytes => unsafe { std::slice::from_raw_parts(self.data.load(SeqCst), bytes) },
+            bytes => unsafe { std::slice::from_raw_parts(self.data.load(Acquire), bytes) },
         }
     }
 }
@@ -197,8 +200,8 @@ impl Slots {
                 return Err(Error::argument(format!("input {number}: the dimensions exceed the address space")));
             };
             let slot = self.lock().pop().unwrap_or_default();
-            slot.data.store(data, SeqCst);
-            slot.bytes.store(bytes, SeqCst);
+            slot.data.store(data, Release);
+            slot.bytes.store(bytes, Release);
             borrowed.used.push(slot.clone());
             let tensor = Tensor::from_storage(dtype, &dims, slot);
             let Some(tensor) = tensor else {
@@ -219,7 +222,7 @@ impl Drop for Borrowed<'_> {
         self.tensors.clear();
         for slot in self.used.drain(..) {
             // Whatever still refers to the slot sees no bytes from here on.
-            slot.bytes.store(0, SeqCst);
+            slot.bytes.store(0, Release);
             let mut slots = self.slots.lock();
             if Arc::strong_count(&slot) == 1 && slots.len() < MAX_SLOTS {
                 slots.push(slot);
