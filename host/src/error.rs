@@ -72,7 +72,7 @@ impl From<Failure> for Error {
         use codes::{plugins, runtime};
         let mut diagnostics = failure.diagnostics.into_iter();
         let first = diagnostics.next().unwrap_or_else(|| Diagnostic::error(runtime::BAD_PROGRAM, "unknown error"));
-        let line = |span: usize, text: &str| text[..span.min(text.len())].matches('\n').count() + 1;
+        let line = |at: usize, text: &str| text.bytes().take(at).filter(|byte| *byte == b'\n').count() + 1;
         let place = failure.source.as_ref().zip(first.labels.first());
         let place = place
             .map(|(source, label)| format!("at {}:{}", source.name, line(label.span.start as usize, &source.text)));

@@ -6,6 +6,7 @@ use byoc_ir::diag::{Diagnostic, codes};
 use byoc_runtime::cancel::Cancel;
 use std::collections::VecDeque;
 use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -48,7 +49,9 @@ impl Executors {
         let (result, token) = (state.clone(), cancel.clone());
         let job = Box::new(move || {
             // A run that was dropped while it waited need not begin.
-            let outcome = token.check(|| "the run had not begun".to_owned()).map_err(Error::from).and_then(|()| run());
+            let begun = token.check(|| "the run had not begun".to_owned()).map_err(Error::from);
+            // Whoever waits for the future has to be woken, and the thread goes on to the next run.
+            let outcome = begun.and_then(|()| catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|_| Err(panicked())));
             if let State::Running(Some(waker)) = std::mem::replace(&mut *lock(&result), State::Done(Some(outcome))) {
                 waker.wake();
             }
@@ -99,6 +102,12 @@ impl Shared {
             }
         }
     }
+}
+
+fn panicked() -> Error {
+    Diagnostic::error(codes::runtime::BAD_PROGRAM, "the run panicked")
+        .note("this is a defect of byoc: please report it")
+        .into()
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

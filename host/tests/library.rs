@@ -219,6 +219,18 @@ fn bytes_and_artifacts_give_the_same_results_as_the_file() {
 }
 
 #[test]
+fn artifacts_of_earlier_builds_explain_themselves() {
+    let folder = byoc_test_support::workspace().join("tests/compat");
+    let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let artifacts: Vec<_> = files.filter(|path| path.extension().is_some_and(|end| end == "byoc")).collect();
+    assert!(!artifacts.is_empty());
+    for path in artifacts {
+        let explanation = Compilation::open(&path).unwrap().explanation().clone();
+        assert!(!explanation.nodes.is_empty() && explanation.totals.operators > 0, "{}", path.display());
+    }
+}
+
+#[test]
 fn a_session_searches_the_named_folders_alone() {
     let folder = tempfile::tempdir().unwrap();
     let named = Session::builder().plugin_dir(folder.path()).build().unwrap();

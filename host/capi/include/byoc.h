@@ -173,7 +173,8 @@ typedef struct byoc_run_options {
 } byoc_run_options;
 
 /* Runs a model. The elements of inputs are borrowed until the function returns, and the results are written to the
- * memory of `outputs`, which are in the order of the model. `options` may be NULL. A model with known dimensions and
+ * memory of `outputs`, which are in the order of the model and overlap neither each other nor inputs. `options` may be
+ * NULL. A model with known dimensions and
  * without control flow allocates nothing from its second run on. */
 byoc_error *byoc_model_run(const byoc_model *model, const byoc_tensor_view *inputs, size_t input_count,
                            const byoc_tensor_view *outputs, size_t output_count, const byoc_run_options *options);

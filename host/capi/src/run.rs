@@ -81,6 +81,7 @@ pub unsafe extern "C" fn byoc_model_run(
         for (number, view) in array(outputs, output_count, "outputs")?.iter().enumerate() {
             memory.push(view.output(number)?);
         }
+        borrowed.check_apart(&memory)?;
         let mut views: SmallVec<[TensorViewMut<'_>; 4]> = memory.iter_mut().map(Output::view).collect();
         let run_options = options.run_options()?;
         if options.input_names.is_null() {

@@ -6,6 +6,7 @@ use byoc::{DType, Tensor, TensorViewMut};
 use smallvec::SmallVec;
 use std::ffi::{c_char, c_int, c_void};
 use std::fmt;
+use std::ops::Range;
 use std::sync::atomic::{
     AtomicPtr, AtomicUsize,
     Ordering::{Acquire, Release},
@@ -232,6 +233,27 @@ impl Drop for Borrowed<'_> {
 }
 
 impl Borrowed<'_> {
+    /// Checks that no output overlaps an input or another output.
+    pub fn check_apart(&self, outputs: &[Output<'_>]) -> Result<(), Error> {
+        let apart = |a: Range<*const u8>, b: Range<*const u8>| {
+            a.is_empty() || b.is_empty() || a.end <= b.start || b.end <= a.start
+        };
+        for (number, output) in outputs.iter().enumerate() {
+            let memory = output.data.as_ptr_range();
+            let inputs = self.used.iter().map(|slot| {
+                let first = slot.data.load(Acquire).cast_const();
+                first..first.wrapping_add(slot.bytes.load(Acquire))
+            });
+            let others = outputs[..number].iter().map(|other| other.data.as_ptr_range());
+            if !inputs.chain(others).all(|other| apart(memory.clone(), other)) {
+                let message =
+                    format!("output {number}: expected memory of its own, found that of an input or another output");
+                return Err(Error::argument(message));
+            }
+        }
+        Ok(())
+    }
+
     /// Returns a tensor that does not refer to the memory of the caller.
     pub fn detach(&self, tensor: Tensor) -> Result<Tensor, Error> {
         let address = tensor.bytes().as_ptr();

@@ -86,7 +86,9 @@ static void runs(const byoc_model *model) {
     expect("no outputs", BYOC_ERROR_INPUT, byoc_model_run(model, &in, 1, NULL, 0, NULL));
     expect("no place", BYOC_ERROR_ARGUMENT, byoc_model_run_alloc(model, &in, 1, NULL, NULL));
     expect("shape", BYOC_ERROR_INPUT, byoc_model_run_alloc(model, &out, 1, NULL, &results));
-    expect("memory", BYOC_ERROR_INPUT, byoc_model_run(model, &in, 1, &in, 1, NULL));
+    expect("overlap", BYOC_ERROR_ARGUMENT, byoc_model_run(model, &in, 1, &in, 1, NULL));
+    byoc_view(&bad, "float32", logits, flat + 1, 1);
+    expect("memory", BYOC_ERROR_INPUT, byoc_model_run(model, &in, 1, &bad, 1, NULL));
     byoc_view(&bad, "int32", image, shape, 4);
     expect("dtype", BYOC_ERROR_INPUT, byoc_model_run(model, &bad, 1, &out, 1, NULL));
     bad = in;

@@ -36,7 +36,7 @@ pub(super) struct PreparedProgram {
     infos: OnceLock<Vec<Vec<StepInfo>>>,
     /// Backend whose device was lost.
     lost: OnceLock<String>,
-    /// Whether a run needs the pool, from the first run on.
+    /// True if a run needs no thread of the pool; set at construction, or by the first run.
     inline: OnceLock<bool>,
 }
 
