@@ -50,6 +50,10 @@ const MAX_DRAW_FACTOR: usize = 8;
 /// Maximum number of attempts to shrink a case.
 const MAX_SHRINK_ATTEMPTS: usize = 120;
 
+/// Number of times that a case with little memory is repeated until its fault appears. What the threads of a process
+/// have reserved differs from run to run, and with it the allocation that fails.
+const MEMORY_ATTEMPTS: usize = 4;
+
 /// Conformance run of a plugin, in the process that survives the plugin's crashes.
 pub struct Run<'a> {
     /// Creates the command that starts a worker for the plugin's file. The argument limits the memory of the worker, in
@@ -386,7 +390,13 @@ impl Run<'_> {
     /// If the case cannot be written for the worker.
     pub fn try_one(&self, backend: &str, case: &Case) -> Result<Value, String> {
         if let Some(headroom) = case.setting.memory {
-            return Ok(match self.run_in_memory(backend, case, headroom) {
+            let mut attempt = self.run_in_memory(backend, case, headroom);
+            for _ in 1..MEMORY_ATTEMPTS {
+                if matches!(attempt, Some((_, None))) {
+                    attempt = self.run_in_memory(backend, case, headroom);
+                }
+            }
+            return Ok(match attempt {
                 None => return Err("the system does not limit the address space of a process".to_owned()),
                 Some((_, Some(fault))) => json!({ "fault": fault }),
                 Some((Reply::Done(done), None)) if done.get("fault").is_none() => done,
