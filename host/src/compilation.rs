@@ -5,6 +5,7 @@ use crate::build::{self, BuildOptions, Compiled, Progress, Stage};
 use crate::error::Error;
 use crate::frontend::{self, LoadOptions, Loaded};
 use byoc_ir::diag::Diagnostic;
+use byoc_runtime::cancel::Cancel;
 use byoc_runtime::exec::program::Port;
 use byoc_runtime::{Failure, Session, artifact};
 use bytes::Bytes;
@@ -68,6 +69,7 @@ pub struct CompileOptions {
     build: BuildOptions,
     load: LoadOptions,
     specialized: BTreeMap<String, Vec<usize>>,
+    cancel: Option<Cancel>,
 }
 
 impl CompileOptions {
@@ -115,10 +117,25 @@ impl CompileOptions {
         self
     }
 
+    /// Leaves every dimension symbolic that neither [`CompileOptions::dim`] nor [`CompileOptions::input_shape`] binds;
+    /// without this call such a dimension is an error.
+    #[must_use]
+    pub fn open_unbound_dims(mut self) -> CompileOptions {
+        self.load.open_unbound = true;
+        self
+    }
+
     /// Sets the dimensions of an input.
     #[must_use]
     pub fn input_shape(mut self, input: impl Into<String>, shape: impl Into<Vec<usize>>) -> CompileOptions {
         self.load.input_shapes.insert(input.into(), shape.into());
+        self
+    }
+
+    /// Sets a cancellation that another thread may request, in place of the session's.
+    #[must_use]
+    pub fn cancel(mut self, cancel: Cancel) -> CompileOptions {
+        self.cancel = Some(cancel);
         self
     }
 
@@ -149,7 +166,7 @@ impl Compilation {
         let mut build = options.build.clone();
         build.cache_dir.clone_from(&session.cache_dir);
         build.report(|| Stage::Read);
-        let _scope = session.cancel.enter();
+        let _scope = options.cancel.as_ref().unwrap_or(&session.cancel).enter();
         let loaded = read(&source, &options.load)?;
         let bound = loaded.bound.clone();
         let mut built = build::build(session, loaded, &build, &mut |_| {})?;

@@ -17,6 +17,8 @@ pub struct LoadOptions {
     pub dims: BTreeMap<String, usize>,
     /// Symbolic dimensions that stay symbolic, regardless of `dims` and `input_shapes`.
     pub open: BTreeSet<String>,
+    /// True to leave every symbolic dimension symbolic that neither `dims` nor `input_shapes` binds.
+    pub open_unbound: bool,
     /// Shapes of given inputs, by input name.
     pub input_shapes: BTreeMap<String, Vec<usize>>,
 }
@@ -142,8 +144,10 @@ pub fn bind(
     bound.retain(|name, _| !options.open.contains(name));
 
     let mut identifiers = Identifiers::default();
+    let unbound_symbols = symbols.iter().filter(|name| options.open_unbound && !bound.contains_key(*name));
+    let left_open: BTreeSet<&str> = options.open.iter().chain(unbound_symbols).map(String::as_str).collect();
     let open: BTreeMap<&str, Dim> =
-        options.open.iter().map(|name| (name.as_str(), Dim::symbol(identifiers.unique(name)))).collect();
+        left_open.into_iter().map(|name| (name, Dim::symbol(identifiers.unique(name)))).collect();
     let mut types = Vec::new();
     let mut unbound: BTreeMap<String, Vec<&str>> = BTreeMap::new();
     for input in &signature.inputs {

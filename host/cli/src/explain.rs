@@ -49,7 +49,7 @@ pub fn run(args: &ExplainArgs) -> Result<ExitCode, Failure> {
 
 /// Prints the totals, a row per operator that refers to its reasons by number, and the numbered reasons. With `full`
 /// each row spells out its reasons.
-fn print(explanation: &Explanation, full: bool) {
+pub(crate) fn print(explanation: &Explanation, full: bool) {
     print_totals(explanation);
     print_operator_types(explanation);
     print_regions(explanation, full);

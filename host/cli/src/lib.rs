@@ -29,6 +29,7 @@ mod plugins_test;
 mod quantize;
 mod ready;
 mod render;
+pub mod report;
 mod run;
 mod table;
 mod verify;
@@ -39,6 +40,7 @@ mod zoo;
 use args::{Cli, Command, LimitArgs};
 use byoc::runtime::cancel::Cancel;
 use byoc::runtime::error::Failure;
+use byoc::runtime::program;
 use byoc_ir::diag::{Diagnostic, Severity, codes};
 use byoc_plugin_api::host::entries::{self, Limits, Watchdog};
 use clap::Parser;
@@ -53,7 +55,8 @@ pub fn main() -> ExitCode {
         eprintln!("byoc has a bug: {info}");
         eprintln!("please report it with the command and the model that reproduce it");
     }));
-    let cli = match Cli::try_parse() {
+    let words = std::iter::once("byoc".into()).chain(program::arguments());
+    let cli = match Cli::try_parse_from(words) {
         Ok(cli) => cli,
         Err(error) => {
             // Help and version are printed on standard output and are not errors.
@@ -88,6 +91,12 @@ pub fn main() -> ExitCode {
     };
     entries::mark_finished();
     code
+}
+
+/// Same as [`main`], and returns the number of the exit code, for a program that is not the executable of its process.
+pub fn main_number() -> u8 {
+    let code = main();
+    (0..=u8::MAX).find(|number| ExitCode::from(*number) == code).unwrap_or(101)
 }
 
 /// Reserves standard output for the product and reports plugins that end the process.

@@ -8,6 +8,7 @@ use super::escape;
 use byoc::runtime::error::Failure;
 use byoc_ir::diag::{Diagnostic, codes};
 use byoc_plugin_api::host::entries::{ReservedStdout, restore_process};
+use std::cell::RefCell;
 use std::fmt::Arguments;
 use std::io::{self, ErrorKind, IsTerminal, LineWriter, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -94,8 +95,34 @@ pub fn with_stdout<T>(write: impl FnOnce(&mut dyn Write) -> io::Result<T>) -> io
     }
 }
 
+thread_local! {
+    /// Text that [`captured`] collects on this thread.
+    static CAPTURED: RefCell<Option<String>> = const { RefCell::new(None) };
+}
+
+/// Returns what `body` prints on standard output, as it would be printed to a file.
+pub fn captured(body: impl FnOnce()) -> String {
+    let outer = CAPTURED.replace(Some(String::new()));
+    body();
+    CAPTURED.replace(outer).unwrap_or_default()
+}
+
+/// Adds text to what is captured on this thread; returns false if nothing is.
+fn capture(text: Arguments<'_>) -> bool {
+    CAPTURED.with_borrow_mut(|captured| match captured {
+        Some(captured) => {
+            captured.push_str(&escape::escape_json(&text.to_string()));
+            true
+        }
+        None => false,
+    })
+}
+
 /// Writes to standard output, or to standard error while a file has reserved standard output.
 pub fn write(text: Arguments<'_>) {
+    if capture(text) {
+        return;
+    }
     if RESERVED.load(Ordering::Relaxed) {
         return write_stderr(text);
     }
@@ -138,6 +165,9 @@ pub fn flush() -> Result<(), OutputError> {
 
 /// Tests whether standard output is a terminal.
 pub fn is_terminal() -> bool {
+    if CAPTURED.with_borrow(Option::is_some) {
+        return false;
+    }
     match &*locked() {
         Some(stdout) => stdout.get_ref().is_terminal(),
         None => io::stdout().is_terminal(),

@@ -3,6 +3,7 @@
 use super::args::{DiagnosticArgs, PluginsTestArgs, TestWorkerArgs};
 use super::table;
 use byoc::runtime::error::Failure;
+use byoc::runtime::program;
 use byoc::runtime::session::Session;
 use byoc_conformance::case::Case;
 use byoc_conformance::fault::{Fault, Kind};
@@ -12,6 +13,7 @@ use byoc_conformance::worker::Worker;
 use byoc_ir::diag::{Diagnostic, codes};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
+use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -21,8 +23,8 @@ use std::time::Duration;
 pub fn run(args: &PluginsTestArgs) -> Result<ExitCode, Failure> {
     crate::log::to_stderr(args.talk.verbose);
     let file = plugin_file(args)?;
-    let executable = std::env::current_exe().map_err(|e| start_error(&e))?;
-    let command = |memory: Option<u64>| worker_command(&executable, &file, args, memory);
+    let program = program::words().map_err(|e| start_error(&e))?;
+    let command = |memory: Option<u64>| worker_command(&program, &file, args, memory);
     let scratch = tempfile::tempdir().map_err(|e| start_error(&e))?;
     let dirs: Vec<String> = args.plugins.plugin_dirs.iter().map(|d| format!(" --plugin-dir {}", d.display())).collect();
     let options = Options {
@@ -81,17 +83,18 @@ fn plugin_file(args: &PluginsTestArgs) -> Result<PathBuf, Failure> {
     session.registry.codegen(&name).map(|(_, found)| found.path.clone())
 }
 
-/// Creates the command that starts this binary as the worker. A shell sets the memory limit, as the standard library
+/// Creates the command that starts this program as the worker. A shell sets the memory limit, as the standard library
 /// cannot.
-fn worker_command(executable: &Path, file: &Path, args: &PluginsTestArgs, memory: Option<u64>) -> Command {
+fn worker_command(program: &[OsString], file: &Path, args: &PluginsTestArgs, memory: Option<u64>) -> Command {
     let mut command = match memory {
-        None => Command::new(executable),
+        None => Command::new(&program[0]),
         Some(kib) => {
             let mut shell = Command::new("sh");
-            shell.arg("-c").arg("ulimit -v \"$0\" && exec \"$@\"").arg(kib.to_string()).arg(executable);
+            shell.arg("-c").arg("ulimit -v \"$0\" && exec \"$@\"").arg(kib.to_string()).arg(&program[0]);
             shell
         }
     };
+    command.args(&program[1..]);
     command.args(["plugins", "test-worker"]).arg(file).args(["--threads", &args.threads.max(2).to_string()]);
     for dir in &args.plugins.plugin_dirs {
         command.arg("--plugin-dir").arg(dir);

@@ -3,10 +3,11 @@
 use super::verify_result::FolderResult;
 use byoc::runtime::cancel::Cancel;
 use byoc::runtime::error::Failure;
+use byoc::runtime::program;
 use byoc_conformance::supervise::Termination;
 use byoc_ir::diag::codes;
 use std::io::Read;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ExitStatus, Stdio};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -56,8 +57,8 @@ struct Case {
 
 impl Case {
     fn start(index: usize) -> std::io::Result<Case> {
-        let mut process = Command::new(std::env::current_exe()?)
-            .args(std::env::args_os().skip(1))
+        let mut process = program::command()?
+            .args(program::arguments())
             .arg(format!("--only-case={index}"))
             .stdin(Stdio::null())
             .stdout(Stdio::piped())

@@ -7,6 +7,7 @@
 //! |---|---|
 //! | [`error`] | errors for the caller: diagnostics, with the text that they refer to |
 //! | [`cancel`], [`limits`] | cancellation and deadlines; the memory budget |
+//! | [`program`] | the running program: how to start it again, where its files are |
 //! | [`exec`] | programs and the executor |
 //! | [`compiled`] | compiled models as data |
 //! | [`artifact`] | compiled models as files |
@@ -25,6 +26,7 @@ mod loading;
 pub mod model;
 mod native;
 pub mod plugin;
+pub mod program;
 pub mod session;
 
 pub use byoc_ir::{diag, tensor};

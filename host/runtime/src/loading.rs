@@ -100,7 +100,7 @@ impl Loading<'_> {
     /// Loads a region; `None` if the host runs it.
     fn region(&mut self, region: &CompiledRegion, about: &program::Region) -> Result<Option<Arc<dyn Region>>, Failure> {
         let session = self.session;
-        session.cancel.check(|| format!("before loading region {}", region.symbol))?;
+        session.cancellation().check(|| format!("before loading region {}", region.symbol))?;
         let Some(loader) = session.registry.loader(&region.loader, &region.plugin.name) else {
             let message =
                 format!("region {}: no plugin registers the loader \"loadbinary_{}\"", region.symbol, region.loader);

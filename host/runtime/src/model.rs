@@ -164,7 +164,7 @@ fn load(
     cache_dir: Option<&Path>,
     retention: ConstantRetention,
 ) -> Result<(Model, Vec<Diagnostic>), Failure> {
-    let _scope = session.cancel.enter();
+    let _scope = session.cancellation().enter();
     compiled.check()?;
     let variants = std::mem::take(&mut compiled.variants);
     let (mut model, mut warnings) = load_program(session, compiled, cache_dir, retention)?;

@@ -141,6 +141,11 @@ impl Session {
         SessionBuilder::default()
     }
 
+    /// Returns the cancellation of a build or load: that of the scope in which it runs, or else that of the session.
+    pub fn cancellation(&self) -> Cancel {
+        Cancel::current().unwrap_or_else(|| self.cancel.clone())
+    }
+
     /// Starts `threads` threads (0: one per CPU core) and determines the plugin directories. Plugins are loaded on
     /// demand.
     ///

@@ -92,7 +92,7 @@ pub fn build(
     options: &BuildOptions,
     print_line: &mut dyn FnMut(&str),
 ) -> Result<BuildOutput, Failure> {
-    let _scope = session.cancel.enter();
+    let _scope = session.cancellation().enter();
     let mut warnings = loaded.warnings;
     let mut backends = backends(session, &options.backends)?;
     choose(&mut backends, &options.backend_options)?;
@@ -223,7 +223,7 @@ fn not_verified(mut faults: Vec<Diagnostic>) -> Failure {
 
 /// Returns an error if the build is cancelled; `at` describes the progress.
 fn check_cancelled(session: &Session, at: impl FnOnce() -> String) -> Result<(), Diagnostic> {
-    session.cancel.check(at).map_err(as_cancelled_build)
+    session.cancellation().check(at).map_err(as_cancelled_build)
 }
 
 /// Replaces the code of a cancellation with that of a cancelled build.

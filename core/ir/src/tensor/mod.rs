@@ -155,6 +155,11 @@ impl Tensor {
         (*self.bytes).as_ref()
     }
 
+    /// Returns true if nothing else shares the bytes.
+    pub fn is_exclusive(&self) -> bool {
+        Arc::strong_count(&self.bytes) == 1
+    }
+
     /// Returns the elements.
     ///
     /// # Panics

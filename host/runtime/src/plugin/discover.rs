@@ -1,5 +1,6 @@
 //! Discovery of plugin files: the directories searched, their order, and the candidates in them.
 
+use crate::program;
 use std::path::{Path, PathBuf};
 
 /// Directory searched for plugins.
@@ -38,7 +39,7 @@ pub fn search_dirs(given: &[PathBuf]) -> Vec<SearchDir> {
             add(dir, "BYOC_PLUGIN_PATH", false);
         }
     }
-    if let Some(beside) = std::env::current_exe().ok().and_then(|exe| exe.parent().map(Path::to_owned)) {
+    if let Some(beside) = program::folder() {
         add(beside.join("plugins"), "beside the binary", false);
         add(beside, "the binary's folder", true);
     }

@@ -1,0 +1,22 @@
+//! Reports of the commands as values, for programs that show them elsewhere.
+
+use super::{explain, explain_html, out, plugins_list};
+use byoc::build::explanation::Explanation;
+use byoc::runtime::session::Session;
+use serde_json::Value;
+
+/// Returns the text of `byoc explain`.
+pub fn explanation_text(explanation: &Explanation, full: bool) -> String {
+    out::captured(|| explain::print(explanation, full))
+}
+
+/// Returns the page of `byoc explain --html`.
+pub fn explanation_page(title: &str, explanation: &Explanation) -> String {
+    explain_html::page(title, explanation)
+}
+
+/// Loads all plugins that a session finds, and returns the objects of `byoc plugins list --json`.
+pub fn plugins(session: &Session) -> Vec<Value> {
+    session.registry.load_all();
+    session.registry.found().map(plugins_list::row).collect()
+}

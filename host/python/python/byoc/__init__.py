@@ -1,0 +1,79 @@
+"""byoc compiles neural-network models and runs them on backends that are loaded at run time.
+
+    import byoc
+    model = byoc.compile("model.onnx", backend="dnnl")
+    print(model.explain())
+    y = model(x)
+"""
+
+import os as _os
+
+from . import _byoc
+from ._errors import (
+    ArtifactError,
+    BackendError,
+    Cancelled,
+    ClosedError,
+    Error,
+    ForkError,
+    InputError,
+    MissingDependency,
+    ModelError,
+    OutOfMemory,
+    RunError,
+    TimedOut,
+)
+from ._explanation import Explanation
+from ._model import Model, Port, compile, explain, load
+from ._session import Session, configure
+from ._tools import plugins, quantize, verify, zoo
+
+__version__ = _byoc.__version__
+
+__all__ = [
+    "ArtifactError",
+    "BackendError",
+    "Cancelled",
+    "ClosedError",
+    "Error",
+    "Explanation",
+    "ForkError",
+    "InputError",
+    "MissingDependency",
+    "Model",
+    "ModelError",
+    "OutOfMemory",
+    "Port",
+    "RunError",
+    "Session",
+    "TimedOut",
+    "compile",
+    "configure",
+    "explain",
+    "load",
+    "plugins",
+    "quantize",
+    "verify",
+    "zoo",
+]
+
+_os.register_at_fork(after_in_child=_byoc.forked)
+
+
+def _warn_of_namesake() -> None:
+    """Warns if the unrelated distribution "byoc" is installed into the same folder."""
+    try:
+        names = _os.listdir(_os.path.dirname(_os.path.dirname(_os.path.abspath(__file__))))
+    except OSError:
+        return
+    if any(name.startswith("byoc-") and name.endswith(".dist-info") for name in names):
+        import warnings
+
+        warnings.warn(
+            'the distributions "byoc" and "byoc-ml" are both installed, and both provide the package "byoc", so that '
+            'files of one replace those of the other; run "pip uninstall byoc byoc-ml", then "pip install byoc-ml"',
+            stacklevel=3,
+        )
+
+
+_warn_of_namesake()

@@ -1,0 +1,93 @@
+"""Explanations: where each operator runs, and why not elsewhere."""
+
+from __future__ import annotations
+
+import json
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ._model import Model
+
+
+class Explanation:
+    """Placement of each operator of a model: printed as a table, shown as a page in a notebook, read as data."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+
+    @cached_property
+    def data(self) -> dict[str, Any]:
+        """Everything as plain data, as `byoc explain --json` prints it."""
+        return json.loads(self._model.explanation_json())
+
+    @property
+    def nodes(self) -> list[dict[str, Any]]:
+        """Operators of the model, with their placement and the refusals of the other backends."""
+        return self.data["nodes"]
+
+    @property
+    def regions(self) -> list[dict[str, Any]]:
+        """Regions that backends run."""
+        return self.data["regions"]
+
+    @property
+    def totals(self) -> dict[str, Any]:
+        """Sums over all operators."""
+        return self.data["totals"]
+
+    def text(self, full: bool = False) -> str:
+        """Returns the table; with `full`, each row spells out its reasons."""
+        return self._model.explanation_text(full).rstrip("\n")
+
+    def page(self, title: str = "model") -> str:
+        """Returns a page that stands alone."""
+        return self._model.explanation_page(title)
+
+    def save_html(self, path: Any, title: str = "model") -> None:
+        """Writes a page that stands alone."""
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(self.page(title))
+
+    def __str__(self) -> str:
+        return self.text()
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return _html(self.data)
+
+
+def _html(data: dict[str, Any]) -> str:
+    """Returns a table without scripts, which notebooks show."""
+    from html import escape
+
+    totals = data["totals"]
+    colors = {"region": "#d9efdc", "host": "#f6e9cd", "folded": "#ececec"}
+    head = (
+        f"{totals['operators']} operators: {totals['in_regions']} in {totals['regions']} regions, "
+        f"{totals['on_host']} on the host, {totals['folded']} folded; "
+        f"{100 * totals['offload_share']:.1f} % of {totals['flops']:,} FLOPs on backends"
+    )
+    rows = []
+    for node in data["nodes"]:
+        place = node["placement"]
+        where = place.get("region") or (f"folded into {place['into']}" if place.get("into") else place["kind"])
+        reasons = "<br>".join(
+            escape(f"{refusal['backend']}: {refusal['detail']}" + (f" ({refusal['hint']})" if refusal["hint"] else ""))
+            for refusal in node["refusals"]
+        )
+        color = colors.get(place["kind"], "")
+        cells = [escape(node["op"]), escape(node["source"]), f"{node['flops']:,}", escape(where), reasons]
+        aligned = (
+            f'<td style="text-align:{"right" if column == 2 else "left"}">{cell}</td>'
+            for column, cell in enumerate(cells)
+        )
+        rows.append(f'<tr style="background:{color};color:#111">{"".join(aligned)}</tr>')
+    names = ("operator", "source", "FLOPs", "where", "why not elsewhere")
+    header = "".join(f'<th style="text-align:left">{name}</th>' for name in names)
+    return (
+        f"<div><p>{escape(head)}</p>"
+        f'<div style="max-height:30em;overflow:auto"><table><thead><tr>{header}</tr></thead>'
+        f"<tbody>{''.join(rows)}</tbody></table></div></div>"
+    )

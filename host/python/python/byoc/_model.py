@@ -1,0 +1,236 @@
+"""Models: compilation, artifacts, runs."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from . import _byoc
+from ._errors import ModelError
+from ._explanation import Explanation
+from ._session import Session, default_session
+
+
+class Port(NamedTuple):
+    """Input or output of a model. Dimensions are sizes, names, or None."""
+
+    name: str
+    dtype: str
+    shape: tuple[int | str | None, ...]
+
+
+class Model(_byoc.Model):
+    """Compiled model that is ready to run, from any number of threads. `byoc.compile` and `byoc.load` make it."""
+
+    @property
+    def inputs(self) -> list[Port]:
+        """Inputs of the model."""
+        return [Port(name, dtype, tuple(dims)) for name, dtype, dims in self.input_ports]
+
+    @property
+    def outputs(self) -> list[Port]:
+        """Outputs of the model."""
+        return [Port(name, dtype, tuple(dims)) for name, dtype, dims in self.output_ports]
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes an artifact, which `byoc.load` reads. The file appears once it is complete."""
+        self.save_to(os.fspath(path))
+
+    def explain(self) -> Explanation:
+        """Returns where each operator runs, and why not elsewhere."""
+        return Explanation(self)
+
+    async def run_async(self, feeds: Mapping[str, Any] | Sequence[Any]) -> dict[str, Any]:
+        """Runs the model without blocking the event loop. Cancelling the task cancels the run."""
+        import asyncio
+
+        loop = asyncio.get_running_loop()
+        ended = loop.create_future()
+
+        def resolve() -> None:
+            if not ended.done():
+                ended.set_result(None)
+
+        def done() -> None:
+            try:
+                loop.call_soon_threadsafe(resolve)
+            except RuntimeError:
+                pass  # The loop was closed: nobody waits.
+
+        pending, has_ended = self.start(feeds, done)
+        if not has_ended:
+            try:
+                await ended
+            except BaseException:
+                pending.cancel()
+                raise
+        return dict(zip((port[0] for port in self.output_ports), pending.result()))
+
+    def __enter__(self) -> Model:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.close()
+
+    def __reduce__(self):
+        return _restore, (self.to_bytes(),)
+
+    def __repr__(self) -> str:
+        def ports(ports: list[Port]) -> str:
+            dims = [(p, ", ".join("?" if dim is None else str(dim) for dim in p.shape)) for p in ports]
+            return ", ".join(f"{port.name}: {port.dtype}[{shape}]" for port, shape in dims)
+
+        return f"<byoc.Model ({ports(self.inputs)}) -> ({ports(self.outputs)})>"
+
+
+def _restore(artifact: bytes) -> Model:
+    return load(artifact)
+
+
+def compile(  # noqa: A001
+    model: Any,
+    example_inputs: Sequence[Any] | None = None,
+    *,
+    backend: str | Sequence[str] | None = None,
+    dims: Mapping[str, int | Sequence[int] | None] | None = None,
+    options: Mapping[str, Any] | None = None,
+    input_shapes: Mapping[str, Sequence[int]] | None = None,
+    folder: str | os.PathLike[str] | None = None,
+    session: Session | None = None,
+    progress: Callable[[str], object] | bool | None = None,
+) -> Model:
+    """Compiles a model and makes it ready to run.
+
+    model: path of a .onnx or .relay file or of a folder in ONNX test-data layout; bytes of an ONNX file; an
+        onnx.ModelProto; or a torch.nn.Module, with example_inputs.
+    backend: backends in order of preference, such as "dnnl,ccompiler"; "auto" stands for all. What no backend takes,
+        and everything by default, runs on the host.
+    dims: size of symbolic dimensions by name. None, the default for all, leaves a dimension symbolic, so that each run
+        may have another size; a list of sizes does the same, and compiles a program of its own for each of them.
+    options: options of backends, as {"ccompiler.opt": 3}.
+    input_shapes: shapes of inputs, where the model does not say.
+    folder: folder of the external data of a model given as bytes or ModelProto.
+    progress: called with a description of each stage; True shows them on standard error, as happens on a terminal once
+        a compilation takes a second; False shows nothing.
+    """
+    source, bound = _source(model, example_inputs)
+    fixed, opened = _dims(dims)
+    with _Progress(progress) as report:
+        choices = {
+            "backends": _backends(backend),
+            "options": _options(options),
+            "fixed_dims": fixed,
+            "open_dims": opened,
+            "input_shapes": [(name, list(shape)) for name, shape in {**bound, **(input_shapes or {})}.items()],
+            "progress": report,
+        }
+        return Model(session or default_session(), source, os.fspath(folder) if folder else None, choices)
+
+
+def load(artifact: str | os.PathLike[str] | bytes, *, session: Session | None = None) -> Model:
+    """Loads an artifact: a path, or its bytes."""
+    source = bytes(artifact) if isinstance(artifact, (bytes, bytearray, memoryview)) else os.fspath(artifact)
+    return Model(session or default_session(), source)
+
+
+def explain(model: Any, *args: Any, **options: Any) -> Explanation:
+    """Returns where each operator of a model runs, and why not elsewhere. Takes a model of byoc, the path of an artifact,
+    or whatever `compile` takes, with its options."""
+    if isinstance(model, Model):
+        return model.explain()
+    if isinstance(model, (str, os.PathLike)) and os.fspath(model).endswith(".byoc"):
+        return load(model, **options).explain()
+    return compile(model, *args, **options).explain()
+
+
+def _source(model: Any, example_inputs: Sequence[Any] | None) -> tuple[str | bytes, dict[str, list[int]]]:
+    """Returns the path or the bytes of a model, and the shapes of inputs that the model itself does not say."""
+    if isinstance(model, (bytes, bytearray, memoryview)):
+        return bytes(model), {}
+    if isinstance(model, (str, os.PathLike)):
+        return os.fspath(model), {}
+    if hasattr(model, "SerializeToString"):
+        try:
+            return model.SerializeToString(), {}
+        except ValueError as cause:
+            hint = "save it with onnx.save(model, path, save_as_external_data=True), and pass the path"
+            raise ModelError(f"cannot serialize the model: {cause}", hint=hint) from cause
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(model, torch.nn.Module):
+        from .torch import export
+
+        return export(model, example_inputs), {}
+    raise TypeError(
+        "expected a path, the bytes of an ONNX file, an onnx.ModelProto or a torch.nn.Module, "
+        f"found {type(model).__module__}.{type(model).__qualname__}"
+    )
+
+
+def _backends(backend: str | Sequence[str] | None) -> list[str]:
+    if backend is None:
+        return []
+    names = backend.split(",") if isinstance(backend, str) else list(backend)
+    return [name.strip() for name in names if name.strip() and name.strip() not in ("none", "host")]
+
+
+def _options(options: Mapping[str, Any] | None) -> list[tuple[str, str, str]]:
+    def text(value: Any) -> str:
+        return str(value).lower() if isinstance(value, bool) else str(value)
+
+    found = []
+    for name, value in (options or {}).items():
+        if isinstance(value, Mapping):
+            found.extend((name, option, text(inner)) for option, inner in value.items())
+            continue
+        backend, dot, option = name.partition(".")
+        if not dot:
+            raise ValueError(f'options: expected "BACKEND.OPTION", found "{name}"')
+        found.append((backend, option, text(value)))
+    return found
+
+
+def _dims(dims: Mapping[str, Any] | None) -> tuple[list[tuple[str, int]], list[tuple[str, list[int]]]]:
+    fixed, opened = [], []
+    for name, size in (dims or {}).items():
+        if size is None or size == "?":
+            opened.append((name, []))
+        elif hasattr(size, "__index__"):
+            if int(size) < 0:
+                raise ValueError(f'dims: expected a size of 0 or more for "{name}", found {size}')
+            fixed.append((name, int(size)))
+        elif isinstance(size, (list, tuple, range)):
+            opened.append((name, [int(one) for one in size]))
+        else:
+            raise TypeError(f'dims: expected a size, a list of sizes or None for "{name}", found {size!r}')
+    return fixed, opened
+
+
+class _Progress:
+    """Shows the stages of a compilation on one line of standard error, once it takes longer than a second."""
+
+    def __init__(self, choice: Callable[[str], object] | bool | None) -> None:
+        self.choice = choice
+        self.shown = 0
+        self.start = time.monotonic()
+
+    def __enter__(self) -> Callable[[str], object] | None:
+        if callable(self.choice):
+            return self.choice
+        if self.choice or (self.choice is None and sys.stderr is not None and sys.stderr.isatty()):
+            return self.show
+        return None
+
+    def show(self, stage: str) -> None:
+        if self.choice or time.monotonic() - self.start >= 1:
+            text = f"byoc: {stage}"[:100]
+            sys.stderr.write("\r" + text.ljust(self.shown))
+            sys.stderr.flush()
+            self.shown = len(text)
+
+    def __exit__(self, *_exception: object) -> None:
+        if self.shown:
+            sys.stderr.write("\r" + " " * self.shown + "\r")
+            sys.stderr.flush()

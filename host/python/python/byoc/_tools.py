@@ -1,0 +1,115 @@
+"""Long jobs of the command line as functions. They run in a process of their own, so that a plugin that fails, or
+Ctrl-C, ends the job alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from typing import Any, Union
+
+from . import _errors, _place
+from ._session import Session, default_session
+
+PathLike = Union[str, "os.PathLike[str]"]
+
+
+def plugins(session: Session | None = None) -> list[dict[str, Any]]:
+    """Returns the plugins found: file, status, name, version, what each registers, or why it was refused."""
+    return [json.loads(row) for row in (session or default_session()).plugins()]
+
+
+def verify(
+    folders: PathLike | Sequence[PathLike],
+    *,
+    backend: str | Sequence[str] | None = None,
+    rtol: float = 1e-3,
+    atol: float = 1e-5,
+    arguments: Sequence[str] = (),
+) -> list[dict[str, Any]]:
+    """Compares models with their recorded outputs: folders in ONNX test-data layout. Returns a result for each folder.
+
+    arguments: further arguments of `byoc verify`.
+    """
+    folders = [folders] if isinstance(folders, (str, os.PathLike)) else list(folders)
+    words = ["verify", *map(os.fspath, folders), f"--rtol={rtol}", f"--atol={atol}", *_backend(backend), *arguments]
+    return _run(words, results=len(folders))
+
+
+def quantize(
+    model: PathLike,
+    calibrate: PathLike | Mapping[str, Any],
+    output: PathLike,
+    *,
+    backend: str | Sequence[str] | None = None,
+    scheme: str | None = None,
+    labels: Any = None,
+    max_loss: float | None = None,
+    arguments: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Quantizes a float model to int8, writes the result as a .relay file, and returns the report.
+
+    calibrate: samples of the inputs: arrays by name, an .npz file, a folder of images, or "random[:SEED]".
+    labels: correct class of each sample: an array or a file.
+    arguments: further arguments of `byoc quantize`.
+    """
+    with tempfile.TemporaryDirectory(prefix="byoc-") as folder:
+        if isinstance(calibrate, Mapping):
+            import numpy
+
+            file = os.path.join(folder, "calibration.npz")
+            numpy.savez(file, **calibrate)
+            calibrate = file
+        words = ["quantize", os.fspath(model), "--calibrate", os.fspath(calibrate), "-o", os.fspath(output)]
+        words += _backend(backend)
+        if scheme is not None:
+            words += ["--scheme", scheme]
+        if labels is not None:
+            if not isinstance(labels, (str, os.PathLike)):
+                file = os.path.join(folder, "labels.txt")
+                with open(file, "w", encoding="utf-8") as text:
+                    text.writelines(f"{int(label)}\n" for label in labels)
+                labels = file
+            words += ["--labels", os.fspath(labels)]
+        if max_loss is not None:
+            words += ["--max-loss", str(max_loss)]
+        return _run([*words, *arguments], results=1)[-1]
+
+
+def zoo(name: str, path: PathLike, *, seed: int = 0) -> str:
+    """Writes a standard architecture with seeded weights as an ONNX file, and returns its path."""
+    _run(["zoo", name, "-o", os.fspath(path), "--seed", str(seed)], results=0, json_output=False)
+    return os.fspath(path)
+
+
+def _backend(backend: str | Sequence[str] | None) -> list[str]:
+    if not backend:
+        return []
+    return ["--backend", backend if isinstance(backend, str) else ",".join(backend)]
+
+
+def _run(words: Sequence[str], results: int, json_output: bool = True) -> list[dict[str, Any]]:
+    """Runs a command, and returns the objects that it prints. A command that prints fewer has failed."""
+    _place.find_onednn()
+    command = [*_place.command(), *words, *(["--json"] if json_output else [])]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
+    objects = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    if len(objects) < results or (done.returncode != 0 and not objects):
+        raise _error(done.stderr, done.returncode)
+    return objects
+
+
+def _error(text: str, code: int) -> _errors.Error:
+    """Makes an exception of what a command printed."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    for line in lines:
+        if line.startswith("{"):
+            found = json.loads(line)
+            return _errors.RunError(found.get("message", line), found.get("code"), found.get("help"))
+        if line.startswith("error[") and "]: " in line:
+            number, message = line[len("error[") :].split("]: ", 1)
+            hints = [other.split("help:", 1)[1].strip() for other in lines if "help:" in other]
+            return _errors.RunError(message, number, hints[0] if hints else None)
+    return _errors.RunError(f"expected results of the command, found exit code {code}: " + " ".join(lines[-3:]))

@@ -1,0 +1,297 @@
+//! Conversion between tensors and NumPy's arrays, without a copy where the memory allows.
+
+use crate::{dlpack, error};
+use byoc::{DType, Port, Tensor};
+use byoc_ir::tensor::{Shape, byte_count};
+use numpy::npyffi::{_PyArray_GET_ITEM_DATA, NPY_ARRAY_WRITEABLE, NpyTypes, PY_ARRAY_API, get_type_object, npy_intp};
+use numpy::{PyArrayDescr, PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
+use pyo3::exceptions::PyImportError;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyString, PyType};
+use smallvec::SmallVec;
+use std::ffi::c_int;
+use std::sync::Arc;
+
+/// Returns an exception for an input that cannot be used.
+pub fn invalid(py: Python<'_>, message: &str, hint: Option<&str>) -> PyErr {
+    error::new(py, "InputError", message, hint)
+}
+
+/// Order of the elements in memory.
+pub enum Layout {
+    /// Row-major without gaps.
+    Dense,
+    /// Distance in bytes between neighbors of each dimension.
+    Strided(SmallVec<[isize; 6]>),
+}
+
+impl Layout {
+    /// Returns true if elements of this layout are row-major without gaps.
+    fn is_dense(&self, shape: &[usize], size: usize) -> bool {
+        let Layout::Strided(strides) = self else { return true };
+        let mut expected = size as isize;
+        for (&dim, &stride) in shape.iter().zip(strides).rev() {
+            if dim != 1 && stride != expected {
+                return shape.contains(&0);
+            }
+            expected = expected.wrapping_mul(dim as isize);
+        }
+        true
+    }
+}
+
+/// Memory that an object of Python keeps.
+pub struct Foreign {
+    data: *const u8,
+    bytes: usize,
+    _owner: Py<PyAny>,
+}
+
+// SAFETY: the memory is only read, and its owner keeps it at its place. (Python's own code can change the elements during
+// a run, as with every library that takes arrays without a copy; byoc checks no element for its own safety.)
+unsafe impl Send for Foreign {}
+// SAFETY: as above.
+unsafe impl Sync for Foreign {}
+
+impl AsRef<[u8]> for Foreign {
+    fn as_ref(&self) -> &[u8] {
+        if self.bytes == 0 {
+            return &[];
+        }
+        // SAFETY: `Foreign::tensor` checked the size, and the owner keeps the memory.
+        unsafe { std::slice::from_raw_parts(self.data, self.bytes) }
+    }
+}
+
+impl Foreign {
+    /// Returns a tensor over memory of `owner`, or over a copy if the elements are not dense.
+    ///
+    /// # Safety
+    /// `data` points to elements of that shape and layout as long as `owner` lives.
+    pub unsafe fn tensor(
+        py: Python<'_>,
+        name: &str,
+        dtype: DType,
+        shape: &[usize],
+        layout: &Layout,
+        data: *const u8,
+        owner: &Bound<'_, PyAny>,
+    ) -> PyResult<Tensor> {
+        let too_large = || invalid(py, &format!("input \"{name}\": its size exceeds the address space"), None);
+        let bytes = byte_count(dtype, shape).ok_or_else(too_large)?;
+        let tensor = match layout {
+            Layout::Strided(strides) if !layout.is_dense(shape, dtype.size()) => {
+                // SAFETY: guaranteed by the caller.
+                let copy = |to: &mut [u8]| unsafe { copy_strided(data, shape, strides, dtype.size(), to) };
+                let copied = Tensor::build(dtype, shape, copy);
+                Some(copied.map_err(|full| error::of(py, byoc::Diagnostic::from(full).into()))?)
+            }
+            _ => {
+                let memory = Foreign { data, bytes, _owner: owner.clone().unbind() };
+                // Elements that are not aligned are copied.
+                Tensor::from_storage(dtype, shape, Arc::new(memory))
+            }
+        };
+        tensor.ok_or_else(too_large)
+    }
+}
+
+/// Copies strided elements to dense memory.
+///
+/// # Safety
+/// `data` points to elements of that shape, with these strides in bytes.
+unsafe fn copy_strided(data: *const u8, shape: &[usize], strides: &[isize], size: usize, to: &mut [u8]) {
+    let mut index: Shape = shape.iter().map(|_| 0).collect();
+    let mut offset = 0isize;
+    for element in to.chunks_exact_mut(size) {
+        // SAFETY: `index` is within the shape, and `offset` is its distance.
+        unsafe { std::ptr::copy_nonoverlapping(data.wrapping_offset(offset), element.as_mut_ptr(), size) };
+        for axis in (0..shape.len()).rev() {
+            index[axis] += 1;
+            offset += strides[axis];
+            if index[axis] < shape[axis] {
+                break;
+            }
+            offset -= strides[axis] * index[axis] as isize;
+            index[axis] = 0;
+        }
+    }
+}
+
+/// Returns NumPy's class of arrays if NumPy has been imported; whoever has an array has imported it.
+fn array_class<'py>(py: Python<'py>) -> PyResult<Option<&'py Bound<'py, PyType>>> {
+    static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    if let Some(class) = CLASS.get(py) {
+        return Ok(Some(class.bind(py)));
+    }
+    let modules = py.import("sys")?.getattr("modules")?;
+    let Ok(numpy) = modules.get_item("numpy") else { return Ok(None) };
+    let class = numpy.getattr("ndarray")?.cast_into::<PyType>()?.unbind();
+    Ok(Some(CLASS.get_or_init(py, || class).bind(py)))
+}
+
+/// Imports NumPy, or says how to install it.
+pub fn import_numpy(py: Python<'_>) -> PyResult<Bound<'_, PyModule>> {
+    py.import("numpy").map_err(|cause| {
+        if !cause.is_instance_of::<PyImportError>(py) {
+            return cause;
+        }
+        let message = format!("expected NumPy, which inputs and results need: {cause}");
+        error::new(py, "MissingDependency", &message, Some("pip install numpy"))
+    })
+}
+
+/// Converts the value of an input: an array of NumPy, a tensor of another library through DLPack, or numbers and nested
+/// lists of them.
+pub fn tensor_of(value: &Bound<'_, PyAny>, port: &Port) -> PyResult<Tensor> {
+    let py = value.py();
+    if let Some(class) = array_class(py)?
+        && (value.get_type().is(class) || value.is_instance(class)?)
+    {
+        // SAFETY: the object is an instance of NumPy's class of arrays.
+        return of_array(unsafe { value.cast_unchecked::<PyUntypedArray>() }, port);
+    }
+    if let Some(tensor) = dlpack::tensor(value, &port.name)? {
+        return Ok(tensor);
+    }
+    if value.is_none() || value.is_instance_of::<PyString>() {
+        let message = format!("input \"{}\": expected an array, found {}", port.name, value.get_type());
+        return Err(invalid(py, &message, None));
+    }
+    let array = import_numpy(py)?.call_method1("asarray", (value, port.ty.dtype.name())).map_err(|cause| {
+        let message = format!(
+            "input \"{}\": expected an array of {}, found {}: {cause}",
+            port.name,
+            port.ty.dtype,
+            value.get_type()
+        );
+        invalid(py, &message, None)
+    })?;
+    of_array(array.cast::<PyUntypedArray>()?, port)
+}
+
+fn of_array(array: &Bound<'_, PyUntypedArray>, port: &Port) -> PyResult<Tensor> {
+    let py = array.py();
+    let descr = array.dtype();
+    let Some(dtype) = dtype_of(&descr)? else {
+        let message = format!("input \"{}\": expected {}, found an array of {descr}", port.name, port.ty.dtype);
+        return Err(invalid(py, &message, None));
+    };
+    if descr.is_native_byteorder() == Some(false) {
+        let native = descr.call_method1("newbyteorder", ("=",))?;
+        let swapped = array.call_method1("astype", (native,))?;
+        return of_array(swapped.cast::<PyUntypedArray>()?, port);
+    }
+    let layout = if array.is_c_contiguous() { Layout::Dense } else { Layout::Strided(array.strides().into()) };
+    // SAFETY: the array is alive; its data, shape and strides describe its memory, which it keeps.
+    unsafe {
+        let data = (*_PyArray_GET_ITEM_DATA(array.as_array_ptr())).data.cast::<u8>();
+        Foreign::tensor(py, &port.name, dtype, array.shape(), &layout, data, array.as_any())
+    }
+}
+
+/// Numbers of NumPy's built-in element types.
+const BUILT_IN: [(c_int, DType); 11] = [
+    (0, DType::Bool),
+    (1, DType::I8),
+    (2, DType::U8),
+    (3, DType::I16),
+    (4, DType::U16),
+    (5, DType::I32),
+    (6, DType::U32),
+    (7, DType::I64),
+    (8, DType::U64),
+    (11, DType::F32),
+    (12, DType::F64),
+];
+/// Number of NumPy's binary16.
+const HALF: c_int = 23;
+/// First number of element types that other packages, such as ml_dtypes, register.
+const FIRST_REGISTERED: c_int = 256;
+
+/// Returns the element type of an array; `None` for one that byoc does not have.
+fn dtype_of(descr: &Bound<'_, PyArrayDescr>) -> PyResult<Option<DType>> {
+    let num = descr.num();
+    let built_in = BUILT_IN.iter().find(|(known, _)| *known == num);
+    Ok(match built_in {
+        Some((_, dtype)) => Some(*dtype).filter(|dtype| dtype.size() == descr.itemsize()),
+        None if num == HALF => Some(DType::F16),
+        // long long, where long has the same size
+        None if num == 9 => Some(DType::I64),
+        None if num == 10 => Some(DType::U64),
+        None if num >= FIRST_REGISTERED => DType::parse(&descr.getattr("name")?.extract::<String>()?),
+        None => None,
+    })
+}
+
+/// Returns NumPy's element type.
+fn descr_of(py: Python<'_>, dtype: DType) -> PyResult<Bound<'_, PyArrayDescr>> {
+    let num = BUILT_IN.iter().find(|(_, known)| *known == dtype).map(|(num, _)| *num);
+    if let Some(num) = num.or((dtype == DType::F16).then_some(HALF)) {
+        // SAFETY: NumPy has been imported; the function returns a new reference for the numbers of built-in types.
+        return unsafe {
+            let descr = PY_ARRAY_API.PyArray_DescrFromType(py, num);
+            Ok(Bound::from_owned_ptr(py, descr.cast()).cast_into_unchecked())
+        };
+    }
+    let types = py.import("ml_dtypes").map_err(|cause| {
+        let message = format!("expected the package ml_dtypes, which {dtype} needs: {cause}");
+        error::new(py, "MissingDependency", &message, Some("pip install ml_dtypes"))
+    })?;
+    PyArrayDescr::new(py, types.getattr(dtype.name())?)
+}
+
+/// Memory of a result, which the arrays over it keep.
+#[pyclass(frozen, module = "byoc._byoc")]
+pub struct Memory {
+    _tensor: Tensor,
+}
+
+/// Returns an array over the memory of a result. A result that shares its memory, with an input or a constant for
+/// example, is copied, as the array may be written.
+pub fn array_of<'py>(py: Python<'py>, tensor: Tensor) -> PyResult<Bound<'py, PyAny>> {
+    import_numpy_once(py)?;
+    let tensor = if tensor.is_exclusive() {
+        tensor
+    } else {
+        let copied = Tensor::build(tensor.dtype(), tensor.shape(), |to| to.copy_from_slice(tensor.bytes()));
+        copied.map_err(|full| error::of(py, byoc::Diagnostic::from(full).into()))?
+    };
+    let descr = descr_of(py, tensor.dtype())?;
+    let mut dims: SmallVec<[npy_intp; 6]> = tensor.shape().iter().map(|size| *size as npy_intp).collect();
+    let data = tensor.bytes().as_ptr().cast_mut();
+    let memory = Bound::new(py, Memory { _tensor: tensor })?;
+    // SAFETY: the data has the size of the shape and type, and is aligned; `memory` keeps it and becomes the base of the
+    // array. Nothing else refers to the bytes, so that the array may be writable. NumPy steals the references to the
+    // type and to the base.
+    unsafe {
+        let class = get_type_object(py, NpyTypes::PyArray_Type);
+        let ndim = dims.len() as c_int;
+        let array = PY_ARRAY_API.PyArray_NewFromDescr(
+            py,
+            class,
+            descr.into_dtype_ptr(),
+            ndim,
+            dims.as_mut_ptr(),
+            std::ptr::null_mut(),
+            data.cast(),
+            NPY_ARRAY_WRITEABLE,
+            std::ptr::null_mut(),
+        );
+        let array = Bound::from_owned_ptr_or_err(py, array)?;
+        if PY_ARRAY_API.PyArray_SetBaseObject(py, array.as_ptr().cast(), memory.into_ptr()) != 0 {
+            return Err(PyErr::fetch(py));
+        }
+        Ok(array)
+    }
+}
+
+fn import_numpy_once(py: Python<'_>) -> PyResult<()> {
+    static IMPORTED: PyOnceLock<()> = PyOnceLock::new();
+    if IMPORTED.get(py).is_none() {
+        import_numpy(py)?;
+        let _ = IMPORTED.set(py, ());
+    }
+    Ok(())
+}

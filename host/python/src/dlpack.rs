@@ -1,0 +1,158 @@
+//! Tensors of other libraries through DLPack, the structures of its version 1.
+
+use crate::array::{Foreign, Layout, invalid};
+use byoc::{DType, Tensor};
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+use pyo3::types::{PyCapsule, PyDict};
+use std::ffi::{CStr, c_void};
+
+#[repr(C)]
+struct Device {
+    kind: i32,
+    id: i32,
+}
+
+#[repr(C)]
+struct DataType {
+    code: u8,
+    bits: u8,
+    lanes: u16,
+}
+
+#[repr(C)]
+struct View {
+    data: *mut c_void,
+    device: Device,
+    ndim: i32,
+    dtype: DataType,
+    shape: *const i64,
+    strides: *const i64,
+    byte_offset: u64,
+}
+
+/// `DLManagedTensor`.
+#[repr(C)]
+struct Managed {
+    view: View,
+    context: *mut c_void,
+    deleter: Option<unsafe extern "C" fn(*mut Managed)>,
+}
+
+/// `DLManagedTensorVersioned`.
+#[repr(C)]
+struct Versioned {
+    major: u32,
+    minor: u32,
+    context: *mut c_void,
+    deleter: Option<unsafe extern "C" fn(*mut Versioned)>,
+    flags: u64,
+    view: View,
+}
+
+const PLAIN: &CStr = c"dltensor";
+const VERSIONED: &CStr = c"dltensor_versioned";
+/// Version of the structures above.
+const MAJOR: u32 = 1;
+/// Devices whose memory the processor can read: the processor itself, and pinned memory of CUDA and ROCm.
+const HOST_DEVICES: [i32; 3] = [1, 3, 11];
+
+/// Returns the tensor of an object that has `__dlpack__`, without a copy if it is dense; `None` if the object has no such
+/// method.
+///
+/// # Errors
+/// A tensor in the memory of another device, or of an element type that byoc does not have.
+pub fn tensor(value: &Bound<'_, PyAny>, name: &str) -> PyResult<Option<Tensor>> {
+    let py = value.py();
+    let Ok(export) = value.getattr("__dlpack__") else { return Ok(None) };
+    if let Ok(device) = value.call_method0("__dlpack_device__") {
+        let (kind, id): (i32, i32) = device.extract()?;
+        check_device(py, name, kind, id)?;
+    }
+    let versioned = PyDict::new(py);
+    versioned.set_item("max_version", (MAJOR, 0))?;
+    let capsule = match export.call((), Some(&versioned)) {
+        // Libraries from before DLPack 1 do not know the argument.
+        Err(error) if error.is_instance_of::<PyTypeError>(py) => export.call0()?,
+        outcome => outcome?,
+    };
+    let capsule = capsule.cast::<PyCapsule>()?;
+    let raw = capsule.as_ptr();
+    // SAFETY: the capsule is alive, and its name says what it points to. A capsule of one of these names is owned by
+    // nobody else, so that its content may be read and freed with the object that keeps it.
+    unsafe {
+        let view = if pyo3::ffi::PyCapsule_IsValid(raw, VERSIONED.as_ptr()) != 0 {
+            let managed = pyo3::ffi::PyCapsule_GetPointer(raw, VERSIONED.as_ptr()).cast::<Versioned>();
+            if (*managed).major != MAJOR {
+                let found = (*managed).major;
+                return Err(invalid(py, &format!("input \"{name}\": expected DLPack {MAJOR}, found {found}"), None));
+            }
+            &raw const (*managed).view
+        } else if pyo3::ffi::PyCapsule_IsValid(raw, PLAIN.as_ptr()) != 0 {
+            &raw const (*pyo3::ffi::PyCapsule_GetPointer(raw, PLAIN.as_ptr()).cast::<Managed>()).view
+        } else {
+            return Err(invalid(py, &format!("input \"{name}\": expected an unused DLPack capsule"), None));
+        };
+        // The capsule stays unconsumed: its own destructor frees the tensor, once the last reference to it is gone.
+        read(py, name, &*view, capsule).map(Some)
+    }
+}
+
+fn check_device(py: Python<'_>, name: &str, kind: i32, id: i32) -> PyResult<()> {
+    if HOST_DEVICES.contains(&kind) {
+        return Ok(());
+    }
+    let message =
+        format!("input \"{name}\": expected a tensor in host memory, found one on device {id} of DLPack's type {kind}");
+    Err(invalid(py, &message, Some("copy it to the host first, for example with .cpu()")))
+}
+
+/// Reads a view whose memory `owner` keeps.
+///
+/// # Safety
+/// The view is valid as long as `owner` lives.
+unsafe fn read(py: Python<'_>, name: &str, view: &View, owner: &Bound<'_, PyCapsule>) -> PyResult<Tensor> {
+    check_device(py, name, view.device.kind, view.device.id)?;
+    let DataType { code, bits, lanes } = view.dtype;
+    let dtype = dtype(code, bits).filter(|_| lanes == 1).ok_or_else(|| {
+        let message =
+            format!("input \"{name}\": expected an element type of byoc, found DLPack's ({code}, {bits}, {lanes})");
+        invalid(py, &message, None)
+    })?;
+    let ndim = usize::try_from(view.ndim).unwrap_or(0);
+    // SAFETY: a valid view has `ndim` sizes, and as many strides unless the pointer is NULL.
+    let (sizes, strides) = unsafe {
+        let list = |from: *const i64| if ndim == 0 { &[][..] } else { std::slice::from_raw_parts(from, ndim) };
+        (list(view.shape), if view.strides.is_null() { None } else { Some(list(view.strides)) })
+    };
+    let shape: byoc_ir::tensor::Shape = sizes.iter().map(|size| usize::try_from(*size).unwrap_or(0)).collect();
+    let layout = match strides {
+        Some(strides) => {
+            Layout::Strided(strides.iter().map(|stride| *stride as isize * dtype.size() as isize).collect())
+        }
+        None => Layout::Dense,
+    };
+    let data = view.data.cast::<u8>().wrapping_add(view.byte_offset as usize);
+    // SAFETY: the view describes memory that lives as long as the capsule.
+    unsafe { Foreign::tensor(py, name, dtype, &shape, &layout, data, owner.as_any()) }
+}
+
+/// Returns the element type of a DLPack code.
+fn dtype(code: u8, bits: u8) -> Option<DType> {
+    Some(match (code, bits) {
+        (0, 8) => DType::I8,
+        (0, 16) => DType::I16,
+        (0, 32) => DType::I32,
+        (0, 64) => DType::I64,
+        (1, 8) => DType::U8,
+        (1, 16) => DType::U16,
+        (1, 32) => DType::U32,
+        (1, 64) => DType::U64,
+        (2, 16) => DType::F16,
+        (2, 32) => DType::F32,
+        (2, 64) => DType::F64,
+        (4, 16) => DType::BF16,
+        (6, 8) => DType::Bool,
+        _ => return None,
+    })
+}

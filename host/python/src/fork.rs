@@ -1,0 +1,36 @@
+//! Forked processes: the threads of a session do not exist in the child.
+
+use crate::error;
+use pyo3::prelude::*;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Number of forks between the first process and this one.
+static GENERATION: AtomicU32 = AtomicU32::new(0);
+
+/// Generation of the process in which an object was made.
+#[derive(Clone, Copy)]
+pub struct Generation(u32);
+
+impl Generation {
+    /// Returns the generation of this process.
+    pub fn current() -> Generation {
+        Generation(GENERATION.load(Ordering::Relaxed))
+    }
+
+    /// Fails for an object that was made before a fork.
+    pub fn check(self, py: Python<'_>) -> PyResult<()> {
+        if self.0 == GENERATION.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let hint = "load the model in the process that runs it, or start processes with \
+                    multiprocessing.get_context(\"spawn\")";
+        let message = "expected a model or session of this process, found one that was made before a fork";
+        Err(error::new(py, "ForkError", message, Some(hint)))
+    }
+}
+
+/// Notes that this process is the child of a fork.
+#[pyfunction]
+pub fn forked() {
+    GENERATION.fetch_add(1, Ordering::Relaxed);
+}

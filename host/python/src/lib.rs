@@ -1,0 +1,40 @@
+//! Extension module of the Python package `byoc`: sessions, models, arrays and the command line. The package's Python
+//! files give it its shape; here are the parts that need the library.
+
+mod array;
+mod command;
+mod dlpack;
+mod error;
+mod fork;
+mod metadata;
+mod model;
+mod pending;
+mod session;
+mod wait;
+
+use pyo3::prelude::*;
+
+/// Engine of the package `byoc`.
+#[pymodule(gil_used = false)]
+mod _byoc {
+    #[pymodule_export]
+    use super::array::Memory;
+    #[pymodule_export]
+    use super::command::main;
+    #[pymodule_export]
+    use super::fork::forked;
+    #[pymodule_export]
+    use super::metadata::onnx_metadata;
+    #[pymodule_export]
+    use super::model::Model;
+    #[pymodule_export]
+    use super::pending::Pending;
+    #[pymodule_export]
+    use super::session::{Session, set_folder};
+    use pyo3::prelude::*;
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        module.add("__version__", env!("CARGO_PKG_VERSION"))
+    }
+}

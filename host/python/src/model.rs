@@ -1,0 +1,332 @@
+//! Models: compilation, artifacts, runs.
+
+use crate::array::{array_of, tensor_of};
+use crate::pending::Pending;
+use crate::session::Session;
+use crate::wait::interruptible;
+use crate::{error, fork::Generation};
+use byoc::{Cancel, Compilation, CompileOptions, Dim, Inputs, Outputs, Port, RunOptions, Source, Tensor};
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
+use smallvec::SmallVec;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Compiled model that is ready to run. Any number of threads may run it at the same time.
+#[pyclass(frozen, subclass, weakref, module = "byoc._byoc")]
+pub struct Model {
+    /// `None` once the model is closed.
+    model: Mutex<Option<byoc::Model>>,
+    compilation: Compilation,
+    session: Arc<byoc::Session>,
+    generation: Generation,
+    inputs: Vec<Port>,
+    /// Duration of the last run in nanoseconds. A run that takes long lets Ctrl-C interrupt it.
+    last_run: AtomicU64,
+}
+
+/// Duration from which on a run can be interrupted, in nanoseconds.
+const INTERRUPTIBLE: u64 = 20_000_000;
+
+type Bound1<'py> = Bound<'py, PyAny>;
+type Tensors = SmallVec<[Tensor; 4]>;
+
+/// Model or artifact as Python names it: a path, or bytes with the folder of further files.
+#[derive(FromPyObject)]
+enum Given<'py> {
+    Bytes(Bound<'py, PyBytes>),
+    Path(PathBuf),
+}
+
+impl Given<'_> {
+    fn source(self, folder: Option<PathBuf>) -> Source {
+        match self {
+            Given::Path(path) => Source::Path(path),
+            Given::Bytes(bytes) => Source::Bytes { bytes: bytes.as_bytes().to_vec().into(), folder },
+        }
+    }
+}
+
+/// Choices of a compilation as Python passes them.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+struct Choices {
+    backends: Vec<String>,
+    /// Backend, option, value.
+    options: Vec<(String, String, String)>,
+    fixed_dims: Vec<(String, usize)>,
+    /// Name, and the sizes that get programs of their own.
+    open_dims: Vec<(String, Vec<usize>)>,
+    input_shapes: Vec<(String, Vec<usize>)>,
+    /// Called with a description of each stage.
+    progress: Option<Py<PyAny>>,
+}
+
+impl Choices {
+    fn options(self, cancel: &Cancel) -> CompileOptions {
+        let mut options = CompileOptions::new().open_unbound_dims().cancel(cancel.clone());
+        for backend in self.backends {
+            options = options.backend(backend);
+        }
+        for (backend, option, value) in self.options {
+            options = options.backend_option(backend, option, value);
+        }
+        for (name, size) in self.fixed_dims {
+            options = options.dim(name, size);
+        }
+        for (name, sizes) in self.open_dims {
+            options = options.open_dim(name, sizes);
+        }
+        for (name, shape) in self.input_shapes {
+            options = options.input_shape(name, shape);
+        }
+        if let Some(progress) = self.progress {
+            options = options.progress(move |stage| {
+                let _ = Python::try_attach(|py| {
+                    if let Err(error) = progress.call1(py, (stage.to_string(),)) {
+                        error.write_unraisable(py, None);
+                    }
+                });
+            });
+        }
+        options
+    }
+}
+
+#[pymethods]
+impl Model {
+    /// Compiles and loads a model, or loads an artifact if there are no choices.
+    #[new]
+    #[pyo3(signature = (session, source, folder=None, choices=None))]
+    fn new(
+        py: Python<'_>,
+        session: &Session,
+        source: Given<'_>,
+        folder: Option<PathBuf>,
+        choices: Option<Choices>,
+    ) -> PyResult<Model> {
+        session.generation.check(py)?;
+        let source = source.source(folder);
+        let engine = session.session.clone();
+        let cancel = engine.cancel.part(None);
+        let options = choices.map(|choices| choices.options(&cancel));
+        let made = interruptible(py, &cancel, || {
+            let _scope = cancel.enter();
+            error::caught(|| {
+                let compilation = match &options {
+                    Some(options) => Compilation::new(&engine, source, options)?,
+                    None => Compilation::open(source)?,
+                };
+                Ok((byoc::Model::of(&engine, compilation.clone())?, compilation))
+            })
+        })?;
+        let (model, compilation) = error::result(py, made)?;
+        let inputs = model.inputs().to_vec();
+        let (model, last_run) = (Mutex::new(Some(model)), AtomicU64::new(u64::MAX));
+        Ok(Model { model, compilation, session: engine, generation: session.generation, inputs, last_run })
+    }
+
+    /// Runs the model on values in the order of its inputs, or by name. Returns the result, or a tuple if there are
+    /// several.
+    #[pyo3(signature = (*values, **named))]
+    fn __call__<'py>(
+        &self,
+        py: Python<'py>,
+        values: &Bound<'py, PyTuple>,
+        named: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Bound1<'py>> {
+        let tensors = match named {
+            None => self.ordered(py, values.iter_borrowed().map(|value| value.to_owned()))?,
+            Some(named) if values.is_empty() => self.named(named)?,
+            Some(_) => return Err(PyTypeError::new_err("expected inputs by position or by name, found both")),
+        };
+        let mut outputs = self.run_tensors(py, &tensors, None)?.into_tensors();
+        match outputs.len() {
+            1 => array_of(py, outputs.remove(0)),
+            _ => {
+                let arrays: Vec<_> = outputs.into_iter().map(|tensor| array_of(py, tensor)).collect::<PyResult<_>>()?;
+                Ok(PyTuple::new(py, arrays)?.into_any())
+            }
+        }
+    }
+
+    /// Runs the model on values by name, or in order, and returns its results as a list, in the order of the model.
+    #[pyo3(signature = (feeds, timeout=None))]
+    fn run_list<'py>(&self, py: Python<'py>, feeds: &Bound1<'py>, timeout: Option<f64>) -> PyResult<Vec<Bound1<'py>>> {
+        let tensors = self.feeds(py, feeds)?;
+        let outputs = self.run_tensors(py, &tensors, limit(timeout)?)?;
+        outputs.into_tensors().into_iter().map(|tensor| array_of(py, tensor)).collect()
+    }
+
+    /// Same as `run_list`, and returns a dictionary by name.
+    #[pyo3(signature = (feeds, *, timeout=None))]
+    fn run<'py>(&self, py: Python<'py>, feeds: &Bound1<'py>, timeout: Option<f64>) -> PyResult<Bound<'py, PyDict>> {
+        let tensors = self.feeds(py, feeds)?;
+        let outputs = self.run_tensors(py, &tensors, limit(timeout)?)?;
+        let names: Vec<String> = outputs.iter().map(|(name, _)| name.to_owned()).collect();
+        let dict = PyDict::new(py);
+        for (name, tensor) in names.iter().zip(outputs.into_tensors()) {
+            dict.set_item(name, array_of(py, tensor)?)?;
+        }
+        Ok(dict)
+    }
+
+    /// Starts a run. `done` is called on another thread once it has ended, unless the second result is true: then it
+    /// has ended already.
+    fn start<'py>(&self, py: Python<'py>, feeds: &Bound1<'py>, done: Py<PyAny>) -> PyResult<(Pending, bool)> {
+        let tensors = self.feeds(py, feeds)?;
+        let model = self.opened(py)?;
+        let future = py.detach(|| model.run_async(Inputs::ordered(&tensors), &RunOptions::default()));
+        Ok(Pending::new(future.map_err(|error| error::of(py, error))?, done))
+    }
+
+    /// Returns name, element type and dimensions of each input; a dimension is a size, a name, or `None`.
+    #[getter]
+    fn input_ports<'py>(&self, py: Python<'py>) -> PyResult<Vec<(String, String, Bound<'py, PyList>)>> {
+        self.inputs.iter().map(|port| describe(py, port)).collect()
+    }
+
+    /// Same for the outputs.
+    #[getter]
+    fn output_ports<'py>(&self, py: Python<'py>) -> PyResult<Vec<(String, String, Bound<'py, PyList>)>> {
+        self.compilation.outputs().iter().map(|port| describe(py, port)).collect()
+    }
+
+    /// Returns the explanation as JSON.
+    fn explanation_json(&self) -> String {
+        serde_json::to_string(self.compilation.explanation()).unwrap_or_default()
+    }
+
+    /// Returns the explanation as the text of the command line.
+    fn explanation_text(&self, full: bool) -> String {
+        byoc_cli::report::explanation_text(self.compilation.explanation(), full)
+    }
+
+    /// Returns the explanation as a page.
+    fn explanation_page(&self, title: &str) -> String {
+        byoc_cli::report::explanation_page(title, self.compilation.explanation())
+    }
+
+    /// Returns the warnings of the compilation and of the load.
+    #[getter]
+    fn warnings(&self, py: Python<'_>) -> PyResult<Vec<String>> {
+        Ok(self.opened(py)?.warnings().iter().map(|warning| format!("{}: {}", warning.code, warning.message)).collect())
+    }
+
+    /// Writes an artifact.
+    fn save_to(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
+        let written = py.detach(|| error::caught(|| self.compilation.save(path)));
+        error::result(py, written)
+    }
+
+    /// Returns the bytes of an artifact.
+    fn to_bytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        let bytes = py.detach(|| error::caught(|| self.compilation.to_bytes()));
+        Ok(PyBytes::new(py, &error::result(py, bytes)?))
+    }
+
+    /// Releases the model's memory. Runs in progress end first.
+    fn close(&self, py: Python<'_>) {
+        let model = self.model.lock().unwrap_or_else(PoisonError::into_inner).take();
+        py.detach(|| drop(model));
+    }
+}
+
+impl Model {
+    fn opened(&self, py: Python<'_>) -> PyResult<byoc::Model> {
+        self.generation.check(py)?;
+        let model = self.model.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        model.ok_or_else(|| {
+            let message = "expected an open model, found one that was closed";
+            error::new(py, "ClosedError", message, Some("load or compile the model again"))
+        })
+    }
+
+    fn feeds(&self, py: Python<'_>, feeds: &Bound1<'_>) -> PyResult<Tensors> {
+        if let Ok(named) = feeds.cast::<PyDict>() {
+            return self.named(named);
+        }
+        if let Ok(list) = feeds.cast::<PyList>() {
+            return self.ordered(py, list.iter());
+        }
+        if let Ok(tuple) = feeds.cast::<PyTuple>() {
+            return self.ordered(py, tuple.iter());
+        }
+        let message = format!("expected a dictionary of inputs by name, or a list, found {}", feeds.get_type());
+        Err(PyTypeError::new_err(message))
+    }
+
+    fn ordered<'py>(&self, py: Python<'py>, values: impl ExactSizeIterator<Item = Bound1<'py>>) -> PyResult<Tensors> {
+        if values.len() != self.inputs.len() {
+            let names: Vec<&str> = self.inputs.iter().map(|port| port.name.as_str()).collect();
+            let (expected, found) = (names.len(), values.len());
+            let message = format!("expected {expected} inputs ({}), found {found}", names.join(", "));
+            return Err(error::new(py, "InputError", &message, None));
+        }
+        self.inputs.iter().zip(values).map(|(port, value)| tensor_of(&value, port)).collect()
+    }
+
+    fn named(&self, values: &Bound<'_, PyDict>) -> PyResult<Tensors> {
+        let mut tensors = Tensors::new();
+        for port in &self.inputs {
+            match values.get_item(&port.name)? {
+                Some(value) => tensors.push(tensor_of(&value, port)?),
+                None => return Err(self.wrong_names(values)),
+            }
+        }
+        if values.len() == self.inputs.len() { Ok(tensors) } else { Err(self.wrong_names(values)) }
+    }
+
+    /// Returns the exception for inputs whose names are not those of the model.
+    fn wrong_names(&self, values: &Bound<'_, PyDict>) -> PyErr {
+        let list = |names: Vec<String>| if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+        let expected = list(self.inputs.iter().map(|port| format!("\"{}\"", port.name)).collect());
+        let found = list(values.keys().iter().map(|key| format!("\"{key}\"")).collect());
+        let message = format!("expected the inputs {expected}, found {found}");
+        error::new(values.py(), "InputError", &message, None)
+    }
+
+    /// Runs the model without the interpreter's lock.
+    fn run_tensors(&self, py: Python<'_>, tensors: &Tensors, timeout: Option<Duration>) -> PyResult<Outputs> {
+        let model = self.opened(py)?;
+        let run = |options: &RunOptions| {
+            let start = Instant::now();
+            let outcome = error::caught(|| model.run_with(Inputs::ordered(tensors), options));
+            let duration = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+            self.last_run.store(duration, Ordering::Relaxed);
+            outcome
+        };
+        let outcome = if self.last_run.load(Ordering::Relaxed) < INTERRUPTIBLE {
+            py.detach(|| run(&RunOptions { timeout, cancel: None }))
+        } else {
+            let cancel = self.session.cancel.part(timeout);
+            let options = RunOptions { timeout: None, cancel: Some(cancel.clone()) };
+            interruptible(py, &cancel, || run(&options))?
+        };
+        error::result(py, outcome)
+    }
+}
+
+/// Converts a time limit in seconds.
+fn limit(seconds: Option<f64>) -> PyResult<Option<Duration>> {
+    let Some(seconds) = seconds else { return Ok(None) };
+    match Duration::try_from_secs_f64(seconds) {
+        Ok(limit) if seconds > 0.0 => Ok(Some(limit)),
+        _ => Err(PyValueError::new_err(format!("timeout: expected a positive number of seconds, found {seconds}"))),
+    }
+}
+
+fn describe<'py>(py: Python<'py>, port: &Port) -> PyResult<(String, String, Bound<'py, PyList>)> {
+    let dims = PyList::empty(py);
+    for dim in &port.ty.dims {
+        match dim {
+            Dim::Fixed(size) => dims.append(size)?,
+            Dim::Any => dims.append(py.None())?,
+            symbolic => dims.append(symbolic.to_string())?,
+        }
+    }
+    Ok((port.name.clone(), port.ty.dtype.to_string(), dims))
+}

@@ -1,0 +1,83 @@
+//! Runs that a Python program awaits.
+
+use crate::array::array_of;
+use crate::error;
+use byoc::{Error, Outputs, RunFuture};
+use pyo3::prelude::*;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+
+/// Run that goes on in another thread.
+#[pyclass(frozen, module = "byoc._byoc")]
+pub struct Pending {
+    state: Mutex<State>,
+}
+
+enum State {
+    Running(RunFuture),
+    Done(Result<Outputs, Error>),
+    Taken,
+}
+
+/// Calls a function of Python once the run has ended.
+struct Notify(Py<PyAny>);
+
+impl Wake for Notify {
+    fn wake(self: Arc<Self>) {
+        // Nobody waits any more once the interpreter ends.
+        let _ = Python::try_attach(|py| {
+            if let Err(error) = self.0.call0(py) {
+                error.write_unraisable(py, None);
+            }
+        });
+    }
+}
+
+impl Pending {
+    /// Starts to wait for a run. Returns true beside the object if the run has already ended; then nothing calls `done`.
+    pub fn new(mut future: RunFuture, done: Py<PyAny>) -> (Pending, bool) {
+        let waker = Waker::from(Arc::new(Notify(done)));
+        let (state, ended) = match Pin::new(&mut future).poll(&mut Context::from_waker(&waker)) {
+            Poll::Pending => (State::Running(future), false),
+            Poll::Ready(outcome) => (State::Done(outcome), true),
+        };
+        (Pending { state: Mutex::new(state) }, ended)
+    }
+}
+
+#[pymethods]
+impl Pending {
+    /// Returns the results, in the order of the model; to be called once, after the run has ended.
+    fn result<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyAny>>> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let outcome = match std::mem::replace(&mut *state, State::Taken) {
+            State::Done(outcome) => outcome,
+            State::Running(mut future) => match Pin::new(&mut future).poll(&mut Context::from_waker(Waker::noop())) {
+                Poll::Ready(outcome) => outcome,
+                Poll::Pending => {
+                    *state = State::Running(future);
+                    return Err(error::new(
+                        py,
+                        "RunError",
+                        "expected a run that has ended, found one in progress",
+                        None,
+                    ));
+                }
+            },
+            State::Taken => {
+                return Err(error::new(py, "RunError", "expected a run whose results were not taken yet", None));
+            }
+        };
+        drop(state);
+        let outputs = outcome.map_err(|error| error::of(py, error))?;
+        outputs.into_tensors().into_iter().map(|tensor| array_of(py, tensor)).collect()
+    }
+
+    /// Cancels the run.
+    fn cancel(&self) {
+        // Dropping a future cancels its run.
+        *self.state.lock().unwrap_or_else(PoisonError::into_inner) = State::Taken;
+    }
+}

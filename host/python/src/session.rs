@@ -1,0 +1,69 @@
+//! Sessions: threads and plugins.
+
+use crate::error;
+use crate::fork::Generation;
+use byoc::runtime::program::{self, Program};
+use pyo3::prelude::*;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Names the folder of the package's files, where plugins are searched, and the words that start the command line.
+#[pyfunction]
+pub fn set_folder(folder: PathBuf, command: Vec<std::ffi::OsString>) {
+    program::set(Program { command, arguments: Vec::new(), folder });
+}
+
+/// Threads, plugins and limits that models share.
+#[pyclass(frozen, subclass, module = "byoc._byoc")]
+pub struct Session {
+    pub session: Arc<byoc::Session>,
+    pub generation: Generation,
+}
+
+#[pymethods]
+impl Session {
+    #[new]
+    #[pyo3(signature = (plugin_dirs, search, threads, max_memory, cache_dir, allow_native, devices))]
+    fn new(
+        py: Python<'_>,
+        plugin_dirs: Vec<PathBuf>,
+        search: bool,
+        threads: usize,
+        max_memory: Option<usize>,
+        cache_dir: Option<PathBuf>,
+        allow_native: bool,
+        devices: Vec<(String, String)>,
+    ) -> PyResult<Session> {
+        let mut builder = byoc::Session::builder().threads(threads).allow_native(allow_native);
+        for dir in plugin_dirs {
+            builder = builder.plugin_dir(dir);
+        }
+        if search {
+            builder = builder.search_default_dirs();
+        }
+        if let Some(bytes) = max_memory {
+            builder = builder.max_memory(bytes);
+        }
+        if let Some(dir) = cache_dir {
+            builder = builder.cache_dir(dir);
+        }
+        for (backend, id) in devices {
+            builder = builder.device(backend, id);
+        }
+        let session = py.detach(|| error::caught(|| Ok(builder.build()?)));
+        Ok(Session { session: Arc::new(error::result(py, session)?), generation: Generation::current() })
+    }
+
+    /// Returns the number of threads.
+    #[getter]
+    fn threads(&self) -> usize {
+        self.session.pool.threads()
+    }
+
+    /// Loads all plugins, and describes each file in JSON.
+    fn plugins(&self, py: Python<'_>) -> PyResult<Vec<String>> {
+        self.generation.check(py)?;
+        let rows = py.detach(|| error::caught(|| Ok(byoc_cli::report::plugins(&self.session))));
+        Ok(error::result(py, rows)?.iter().map(ToString::to_string).collect())
+    }
+}

@@ -1,0 +1,62 @@
+//! The running program: how to start it again, and the folder of its files. Usually that is the executable of the process;
+//! a program inside an interpreter names both with [`set`].
+
+use std::ffi::OsString;
+use std::io::{Error, Result};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+/// Program that is not the executable of its process.
+#[derive(Clone, Debug)]
+pub struct Program {
+    /// Interpreter, and the arguments that make it start the program.
+    pub command: Vec<OsString>,
+    /// Arguments of the program.
+    pub arguments: Vec<OsString>,
+    /// Folder of the program's files, among them `plugins`.
+    pub folder: PathBuf,
+}
+
+static PROGRAM: OnceLock<Program> = OnceLock::new();
+
+/// Sets the program of the process. Only the first call has an effect.
+pub fn set(program: Program) {
+    let _ = PROGRAM.set(program);
+}
+
+/// Returns the words that start this program, to which its arguments are added.
+///
+/// # Errors
+/// When the system cannot name the executable of the process.
+pub fn words() -> Result<Vec<OsString>> {
+    match PROGRAM.get() {
+        Some(program) if program.command.iter().all(|word| !word.is_empty()) => Ok(program.command.clone()),
+        Some(_) => Err(Error::other("the interpreter does not know its executable")),
+        None => Ok(vec![std::env::current_exe()?.into()]),
+    }
+}
+
+/// Returns a command that starts this program, without arguments.
+///
+/// # Errors
+/// Same as [`words`].
+pub fn command() -> Result<Command> {
+    let words = words()?;
+    let mut command = Command::new(&words[0]);
+    command.args(&words[1..]);
+    Ok(command)
+}
+
+/// Returns the arguments of this program, without its name.
+pub fn arguments() -> Vec<OsString> {
+    PROGRAM.get().map_or_else(|| std::env::args_os().skip(1).collect(), |program| program.arguments.clone())
+}
+
+/// Returns the folder of the program's files; `None` if the system cannot name the executable of the process.
+pub fn folder() -> Option<PathBuf> {
+    match PROGRAM.get() {
+        Some(program) => Some(program.folder.clone()),
+        None => std::env::current_exe().ok().and_then(|executable| executable.parent().map(Path::to_owned)),
+    }
+}
