@@ -6,10 +6,11 @@ mod command;
 mod dlpack;
 mod error;
 mod fork;
-mod metadata;
 mod model;
+mod onnx;
 mod pending;
 mod session;
+mod trace;
 mod wait;
 
 use pyo3::prelude::*;
@@ -24,11 +25,11 @@ mod _byoc {
     #[pymodule_export]
     use super::fork::forked;
     #[pymodule_export]
-    use super::metadata::onnx_metadata;
-    #[pymodule_export]
     use super::model::Model;
     #[pymodule_export]
-    use super::pending::Pending;
+    use super::onnx::{onnx_edited, onnx_metadata};
+    #[pymodule_export]
+    use super::pending::{Cancel, Pending};
     #[pymodule_export]
     use super::session::{Session, set_folder};
     use pyo3::prelude::*;

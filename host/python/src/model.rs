@@ -1,10 +1,10 @@
 //! Models: compilation, artifacts, runs.
 
 use crate::array::{array_of, tensor_of};
-use crate::pending::Pending;
+use crate::pending::{self, Pending};
 use crate::session::Session;
 use crate::wait::interruptible;
-use crate::{error, fork::Generation};
+use crate::{error, fork::Generation, trace};
 use byoc::{Cancel, Compilation, CompileOptions, Dim, Inputs, Outputs, Port, RunOptions, Source, Tensor};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -143,7 +143,7 @@ impl Model {
             Some(named) if values.is_empty() => self.named(named)?,
             Some(_) => return Err(PyTypeError::new_err("expected inputs by position or by name, found both")),
         };
-        let mut outputs = self.run_tensors(py, &tensors, None)?.into_tensors();
+        let mut outputs = self.run_tensors(py, &tensors, RunOptions::default())?.into_tensors();
         match outputs.len() {
             1 => array_of(py, outputs.remove(0)),
             _ => {
@@ -154,18 +154,37 @@ impl Model {
     }
 
     /// Runs the model on values by name, or in order, and returns its results as a list, in the order of the model.
-    #[pyo3(signature = (feeds, timeout=None))]
-    fn run_list<'py>(&self, py: Python<'py>, feeds: &Bound1<'py>, timeout: Option<f64>) -> PyResult<Vec<Bound1<'py>>> {
+    #[pyo3(signature = (feeds, timeout=None, cancel=None))]
+    fn run_list<'py>(
+        &self,
+        py: Python<'py>,
+        feeds: &Bound1<'py>,
+        timeout: Option<f64>,
+        cancel: Option<&pending::Cancel>,
+    ) -> PyResult<Vec<Bound1<'py>>> {
         let tensors = self.feeds(py, feeds)?;
-        let outputs = self.run_tensors(py, &tensors, limit(timeout)?)?;
+        let cancel = cancel.map(|cancel| cancel.token().clone());
+        let outputs = self.run_tensors(py, &tensors, RunOptions { timeout: limit(timeout)?, cancel })?;
         outputs.into_tensors().into_iter().map(|tensor| array_of(py, tensor)).collect()
+    }
+
+    /// Same as `run_list`, and returns an event for each step beside the results: name of the operator or region, backend
+    /// or `None`, operators of the model as pairs of name and type, start and duration in seconds.
+    fn run_traced<'py>(&self, py: Python<'py>, feeds: &Bound1<'py>) -> PyResult<(Vec<Bound1<'py>>, Vec<trace::Event>)> {
+        let tensors = self.feeds(py, feeds)?;
+        let model = self.opened(py)?;
+        let events = trace::Events::new();
+        let outcome = py.detach(|| error::caught(|| model.run_observed(Inputs::ordered(&tensors), &events)));
+        let outputs = error::result(py, outcome)?.into_tensors();
+        let arrays = outputs.into_iter().map(|tensor| array_of(py, tensor)).collect::<PyResult<_>>()?;
+        Ok((arrays, events.into_list()))
     }
 
     /// Same as `run_list`, and returns a dictionary by name.
     #[pyo3(signature = (feeds, *, timeout=None))]
     fn run<'py>(&self, py: Python<'py>, feeds: &Bound1<'py>, timeout: Option<f64>) -> PyResult<Bound<'py, PyDict>> {
         let tensors = self.feeds(py, feeds)?;
-        let outputs = self.run_tensors(py, &tensors, limit(timeout)?)?;
+        let outputs = self.run_tensors(py, &tensors, RunOptions { timeout: limit(timeout)?, cancel: None })?;
         let names: Vec<String> = outputs.iter().map(|(name, _)| name.to_owned()).collect();
         let dict = PyDict::new(py);
         for (name, tensor) in names.iter().zip(outputs.into_tensors()) {
@@ -290,7 +309,7 @@ impl Model {
     }
 
     /// Runs the model without the interpreter's lock.
-    fn run_tensors(&self, py: Python<'_>, tensors: &Tensors, timeout: Option<Duration>) -> PyResult<Outputs> {
+    fn run_tensors(&self, py: Python<'_>, tensors: &Tensors, options: RunOptions) -> PyResult<Outputs> {
         let model = self.opened(py)?;
         let run = |options: &RunOptions| {
             let start = Instant::now();
@@ -300,9 +319,9 @@ impl Model {
             outcome
         };
         let outcome = if self.last_run.load(Ordering::Relaxed) < INTERRUPTIBLE {
-            py.detach(|| run(&RunOptions { timeout, cancel: None }))
+            py.detach(|| run(&options))
         } else {
-            let cancel = self.session.cancel.part(timeout);
+            let cancel = options.cancel.as_ref().unwrap_or(&self.session.cancel).part(options.timeout);
             let options = RunOptions { timeout: None, cancel: Some(cancel.clone()) };
             interruptible(py, &cancel, || run(&options))?
         };

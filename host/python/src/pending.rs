@@ -1,4 +1,4 @@
-//! Runs that a Python program awaits.
+//! Runs that a Python program awaits or cancels.
 
 use crate::array::array_of;
 use crate::error;
@@ -8,6 +8,36 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
+
+/// Request to end runs early, which any thread may make.
+#[pyclass(frozen, module = "byoc._byoc")]
+pub struct Cancel(byoc::Cancel);
+
+#[pymethods]
+impl Cancel {
+    #[new]
+    fn new() -> Cancel {
+        Cancel(byoc::Cancel::default())
+    }
+
+    /// Requests the end of runs, or withdraws the request.
+    #[pyo3(signature = (cancelled=true))]
+    fn set(&self, cancelled: bool) {
+        self.0.set(cancelled);
+    }
+
+    /// Returns true if the end is requested.
+    fn is_set(&self) -> bool {
+        self.0.is_set()
+    }
+}
+
+impl Cancel {
+    /// Returns the cancellation of the library.
+    pub fn token(&self) -> &byoc::Cancel {
+        &self.0
+    }
+}
 
 /// Run that goes on in another thread.
 #[pyclass(frozen, module = "byoc._byoc")]

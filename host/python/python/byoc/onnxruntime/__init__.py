@@ -1,0 +1,82 @@
+"""The interface of ONNX Runtime over byoc: scripts written for its CPU run with one changed import.
+
+    import byoc.onnxruntime as onnxruntime
+
+Sessions run on the host; the session configuration entry "byoc.backend" names backends of byoc. What belongs to
+providers for other devices, to LoRA, to custom-operator libraries and to precompiled contexts raises NotImplemented by
+name.
+"""
+
+from .. import __version__ as byoc_version
+from . import capi
+from ._enums import (
+    ExecutionMode,
+    ExecutionOrder,
+    GraphOptimizationLevel,
+    ModelPackageWriteMode,
+    OrtAllocatorType,
+    OrtCompileApiFlags,
+    OrtDeviceMemoryType,
+    OrtDeviceVendorId,
+    OrtExecutionProviderDevicePolicy,
+    OrtHardwareDeviceType,
+    OrtMemoryInfoDeviceType,
+    OrtMemType,
+    OrtSparseFormat,
+)
+from ._options import RunOptions, SessionOptions
+from ._runtime import (
+    OrtArenaCfg,
+    OrtDevice,
+    OrtEpAssignedNode,
+    OrtEpAssignedSubgraph,
+    OrtEpDevice,
+    OrtHardwareDevice,
+    OrtMemoryInfo,
+    create_and_register_allocator,
+    create_and_register_allocator_v2,
+    disable_telemetry_events,
+    enable_telemetry_events,
+    get_all_providers,
+    get_available_providers,
+    get_build_info,
+    get_device,
+    get_ep_devices,
+    get_version_string,
+    has_collective_ops,
+    preload_dlls,
+    print_debug_info,
+    register_execution_provider_library,
+    set_default_logger_callback,
+    set_default_logger_severity,
+    set_default_logger_verbosity,
+    set_global_thread_pool_sizes,
+    set_seed,
+    unregister_execution_provider_library,
+)
+from ._session import InferenceSession, IOBinding, ModelMetadata, NodeArg, Session
+from ._unsupported import (
+    AdapterFormat,
+    LoraAdapter,
+    ModelCompiler,
+    ModelPackage,
+    ModelPackageComponentContext,
+    ModelPackageContext,
+    ModelPackageOptions,
+    OrtEpContextData,
+    OrtEpContextDataBuffer,
+    OrtExternalInitializerInfo,
+    OrtSyncStream,
+)
+from ._value import OrtValue, OrtValueVector, SparseTensor, copy_tensors
+
+SessionIOBinding = IOBinding
+
+# Version of the interface that this module has.
+__version__ = get_version_string()
+version = __version__
+package_name = "onnxruntime"
+cuda_version = ""
+import_capi_exception = None
+
+__all__ = [name for name in dir() if not name.startswith("_")]

@@ -1,0 +1,127 @@
+"""Compilation of a session's model, once for all sizes where that is possible, otherwise once for each shape."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from .. import _byoc, _errors
+from .._model import Model, compile
+from .._session import Session, default_session
+from . import _exceptions
+
+# Compilations kept for shapes of inputs.
+_MAX_SHAPES = 32
+
+_threads = 0
+_sessions: dict[tuple[int, int], Session] = {}
+_lock = threading.Lock()
+
+
+def set_default_threads(threads: int) -> None:
+    """Sets the number of threads of sessions whose options name none."""
+    global _threads
+    _threads = max(threads, 0)
+
+
+def session_of(threads: int) -> Session:
+    """Returns the session of a number of threads; models with the same number share it."""
+    threads = threads or _threads
+    if threads <= 0:
+        return default_session()
+    with _lock:
+        key = (os.getpid(), threads)
+        if key not in _sessions:
+            _sessions[key] = Session(threads=threads)
+        return _sessions[key]
+
+
+class Engine:
+    """Model of a session."""
+
+    def __init__(
+        self,
+        source: str | bytes,
+        metadata: dict[str, Any],
+        session: Session,
+        *,
+        backend: str | None,
+        dims: dict[str, int],
+        folder: str | None,
+    ) -> None:
+        self._source, self._metadata, self._session = source, metadata, session
+        self._backend, self._folder = backend, folder
+        symbols = {dim for port in metadata["inputs"] for dim in port[3] or () if isinstance(dim, str)}
+        self._dims = {name: size for name, size in dims.items() if name in symbols}
+        self._by_shape: dict[Any, Model] = {}
+        self._by_override: dict[tuple[str, ...], Engine] = {}
+        self._lock = threading.Lock()
+        # Model for all sizes; None if each shape needs a compilation of its own.
+        self.model: Model | None = None
+        try:
+            self.model = self._compile({})
+        except _errors.ModelError as error:
+            free = symbols - self._dims.keys()
+            unsized = any(dims is None or None in dims for _, _, _, dims in metadata["inputs"])
+            if error.code in ("E0503", "E0518", "E0501", "E0506", "E0508") or not (free or unsized):
+                raise
+            if not unsized:
+                # Fails for a model that no shape could make right.
+                self._compile({}, dict.fromkeys(free, 1))
+
+    def _compile(self, shapes: dict[str, Sequence[int]], dims: dict[str, int] | None = None) -> Model:
+        return compile(
+            self._source,
+            backend=self._backend,
+            dims={**self._dims, **(dims or {})},
+            input_shapes=shapes,
+            folder=self._folder,
+            session=self._session,
+            progress=False,
+        )
+
+    def model_for(self, feeds: dict[str, Any]) -> Model:
+        """Returns the model for the shapes of these inputs, which are arrays."""
+        if self.model is not None:
+            return self.model
+        key = tuple((name, array.shape) for name, array in sorted(feeds.items()))
+        with self._lock:
+            model = self._by_shape.get(key)
+            if model is None:
+                model = self._compile({name: array.shape for name, array in feeds.items()})
+                while len(self._by_shape) >= _MAX_SHAPES:
+                    self._by_shape.pop(next(iter(self._by_shape)))
+                self._by_shape[key] = model
+            return model
+
+    def overriding(self, names: tuple[str, ...]) -> Engine:
+        """Returns the engine of the model whose named initializers are inputs."""
+        with self._lock:
+            if names not in self._by_override:
+                self._by_override[names] = self._edited([], list(names))
+            return self._by_override[names]
+
+    def _edited(self, tensors: list[Any], names: list[str]) -> Engine:
+        data = _byoc.onnx_edited(read(self._source), tensors, names)
+        folder = self._folder
+        if isinstance(self._source, str):
+            folder = os.path.dirname(os.path.abspath(self._source))
+        metadata = _byoc.onnx_metadata(data)
+        return Engine(data, metadata, self._session, backend=self._backend, dims=self._dims, folder=folder)
+
+
+def read(source: str | bytes) -> bytes:
+    """Returns the bytes of a model file."""
+    if isinstance(source, bytes):
+        return source
+    try:
+        with open(source, "rb") as file:
+            return file.read()
+    except FileNotFoundError:
+        raise _exceptions.NoSuchFile.of(
+            f"Load model from {source} failed:Load model {source} failed. File doesn't exist"
+        ) from None
+    except OSError as cause:
+        raise _exceptions.Fail.of(f"Load model from {source} failed:{cause}") from cause

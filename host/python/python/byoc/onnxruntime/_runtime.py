@@ -1,0 +1,269 @@
+"""Functions of the module, and objects that describe devices and memory."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Callable
+from typing import Any
+
+from ._enums import OrtAllocatorType, OrtDeviceMemoryType, OrtDeviceVendorId, OrtHardwareDeviceType, OrtMemType
+from ._exceptions import Fail, unsupported
+
+CPU = "CPUExecutionProvider"
+
+# Release of ONNX Runtime whose interface this module has.
+_INTERFACE = "1.32.0"
+
+_ALL_PROVIDERS = (
+    "Tensorrt", "CUDA", "MIGraphX", "OpenVINO", "Dnnl", "VitisAI", "QNN", "Nnapi", "VSINPU", "Js", "CoreML", "Dml",
+    "ACL", "ArmNN", "Rknpu", "WebNN", "WebGpu", "Xnnpack", "CANN", "NvTensorRTRTX", "Azure", "CPU",
+)  # fmt: skip
+
+
+def get_available_providers() -> list[str]:
+    """Returns the providers of a package for the CPU."""
+    return ["AzureExecutionProvider", CPU]
+
+
+def get_all_providers() -> list[str]:
+    """Returns the names of all providers that ONNX Runtime knows."""
+    names = {"NvTensorRTRTX": "NvTensorRTRTXExecutionProvider"}
+    return [names.get(name, f"{name}ExecutionProvider") for name in _ALL_PROVIDERS]
+
+
+def get_device() -> str:
+    """Returns the kind of device."""
+    return "CPU"
+
+
+def get_version_string() -> str:
+    """Returns the release of ONNX Runtime whose interface this module has; `byoc_version` is that of byoc."""
+    return _INTERFACE
+
+
+def get_build_info() -> str:
+    """Describes the build."""
+    from .. import __version__
+
+    return f"byoc {__version__} with the interface of ONNX Runtime {_INTERFACE}"
+
+
+def has_collective_ops() -> bool:
+    """Returns whether there are operators across processes."""
+    return False
+
+
+def enable_telemetry_events() -> None:
+    """Does nothing: there is no telemetry."""
+
+
+def disable_telemetry_events() -> None:
+    """Does nothing: there is no telemetry."""
+
+
+def set_default_logger_severity(severity: int) -> None:
+    """Checks the severity: 0 verbose, 1 info, 2 warning, 3 error, 4 fatal. Compilation warnings are Python's."""
+    if not 0 <= int(severity) <= 4:
+        raise RuntimeError(
+            "Invalid logging severity. 0:Verbose, 1:Info, 2:Warning, 3:Error, 4:Fatal: "
+            f"severity >= 0 && severity <= 4 was false for {severity}"
+        )
+
+
+def set_default_logger_verbosity(verbosity: int) -> None:
+    """Kept for compatibility."""
+    int(verbosity)
+
+
+def set_default_logger_callback(callback: Callable[..., object] | None) -> None:
+    """Kept for compatibility: byoc logs nothing by itself."""
+    if callback is not None and not callable(callback):
+        raise TypeError("set_default_logger_callback(): incompatible function arguments: expected a callable or None")
+
+
+def set_seed(seed: int) -> None:
+    """Kept for compatibility: random operators of byoc take their seed from the model."""
+    if not hasattr(seed, "__index__"):
+        raise TypeError(f"set_seed(): incompatible function arguments. Invoked with: {seed!r}")
+
+
+def set_global_thread_pool_sizes(intra: int, inter: int) -> None:
+    """Sets the number of threads of sessions whose options name none."""
+    from ._engine import set_default_threads
+
+    int(inter)
+    set_default_threads(int(intra))
+
+
+def create_and_register_allocator(memory_info: OrtMemoryInfo, arena_cfg: OrtArenaCfg | None = None) -> None:
+    """Kept for compatibility: sessions share no allocator."""
+    if not isinstance(memory_info, OrtMemoryInfo):
+        raise TypeError("create_and_register_allocator(): incompatible function arguments: expected OrtMemoryInfo")
+
+
+def create_and_register_allocator_v2(
+    provider_type: str, memory_info: OrtMemoryInfo, options: dict[str, str], arena_cfg: OrtArenaCfg | None = None
+) -> None:
+    """Kept for compatibility: sessions share no allocator."""
+    if provider_type not in get_available_providers():
+        raise RuntimeError(f"Unknown Provider Type: {provider_type}")
+    create_and_register_allocator(memory_info, arena_cfg)
+
+
+def register_execution_provider_library(registration_name: str, library_path: str | os.PathLike[str]) -> None:
+    """Not available: plugins of byoc are found in its plugin folders."""
+    path = os.fspath(library_path)
+    if not os.path.exists(path):
+        raise Fail.of(f"Failed to load library {path} with error: {path}: cannot open shared object file: "
+                      "No such file or directory")
+    raise unsupported("register_execution_provider_library")
+
+
+def unregister_execution_provider_library(registration_name: str) -> None:
+    """Fails, as no library can be registered."""
+    raise Fail.of(f"Execution provider library: {registration_name} was not registered.")
+
+
+def preload_dlls(cuda: bool = True, cudnn: bool = True, msvc: bool = True, directory: str | None = None) -> None:
+    """Does nothing: a CPU needs no libraries of CUDA."""
+
+
+def print_debug_info() -> None:
+    """Prints versions and the platform."""
+    from .. import __version__
+
+    lines = (
+        f"byoc.onnxruntime version: {_INTERFACE} (byoc {__version__})",
+        f"platform: {platform.platform()}",
+        f"package: {os.path.dirname(os.path.abspath(__file__))}",
+    )
+    print("\n".join(lines))  # noqa: T201
+
+
+class OrtMemoryInfo:
+    """Description of memory."""
+
+    def __init__(self, name: str, allocator_type: OrtAllocatorType, device_id: int, mem_type: OrtMemType) -> None:
+        if name not in ("Cpu", "CPU", "cpu"):
+            raise unsupported(f'OrtMemoryInfo of "{name}"')
+        self.name, self.allocator_type, self.device_id, self.mem_type = name, allocator_type, int(device_id), mem_type
+        self.device_mem_type = OrtDeviceMemoryType.DEFAULT
+        self.device_vendor_id = 0
+
+    @staticmethod
+    def create_v2(name: str, *arguments: Any) -> OrtMemoryInfo:
+        """Makes a description from more details, of which the CPU has none."""
+        return OrtMemoryInfo(name, OrtAllocatorType.ORT_DEVICE_ALLOCATOR, 0, OrtMemType.DEFAULT)
+
+
+class OrtArenaCfg:
+    """Settings of an arena, kept for compatibility."""
+
+    def __init__(self, *settings: Any) -> None:
+        names = ("max_mem", "arena_extend_strategy", "initial_chunk_size_bytes", "max_dead_bytes_per_chunk")
+        given = settings[0] if len(settings) == 1 and isinstance(settings[0], dict) else dict(zip(names, settings))
+        self.max_mem = int(given.get("max_mem", 0))
+        self.arena_extend_strategy = int(given.get("arena_extend_strategy", -1))
+        self.initial_chunk_size_bytes = int(given.get("initial_chunk_size_bytes", -1))
+        self.max_dead_bytes_per_chunk = int(given.get("max_dead_bytes_per_chunk", -1))
+        self.initial_growth_chunk_size_bytes = int(given.get("initial_growth_chunk_size_bytes", -1))
+        self.max_power_of_two_extend_bytes = int(given.get("max_power_of_two_extend_bytes", -1))
+
+
+class OrtDevice:
+    """Device: the CPU."""
+
+    @staticmethod
+    def make(ort_device_name: str, device_id: int, vendor_id: int | OrtDeviceVendorId = -1) -> OrtDevice:
+        """Makes a device by its name."""
+        check_device(ort_device_name)
+        return OrtDevice()
+
+    def device_id(self) -> int:
+        """Number of the device."""
+        return 0
+
+    def device_type(self) -> int:
+        """Kind of the device."""
+        return 0
+
+    def device_vendor_id(self) -> int:
+        """Vendor of the device; 0 for the CPU."""
+        return 0
+
+    def device_mem_type(self) -> int:
+        """Kind of memory."""
+        return 0
+
+
+_OTHER_DEVICES = ("cuda", "cann", "dml", "webgpu", "gpu", "fpga", "npu", "hip", "migraphx", "rocm", "xpu")
+
+
+def check_device(name: str) -> None:
+    """Raises unless a device is the CPU."""
+    if name in ("cpu", "CPU", "Cpu"):
+        return
+    if name in _OTHER_DEVICES:
+        raise RuntimeError(
+            f'Can\'t allocate memory on the device "{name}" using this package: byoc.onnxruntime runs on the CPU.'
+        )
+    raise Exception(f"Unsupported device type: {name}")
+
+
+class OrtHardwareDevice:
+    """Description of the processor."""
+
+    def __init__(self) -> None:
+        self.type = OrtHardwareDeviceType.CPU
+        self.vendor = platform.processor() or platform.machine()
+        self.vendor_id = 0
+        self.device_id = 0
+        self.metadata: dict[str, str] = {}
+
+
+class OrtEpDevice:
+    """Device of a provider."""
+
+    def __init__(self) -> None:
+        self.ep_name = CPU
+        self.ep_vendor = "byoc"
+        self.ep_metadata = {"version": _INTERFACE}
+        self.ep_options: dict[str, str] = {}
+        self.device = OrtHardwareDevice()
+
+    def memory_info(self, kind: Any = None) -> OrtMemoryInfo:
+        """Describes the memory."""
+        return cpu_memory()
+
+    def create_sync_stream(self, options: Any = None) -> Any:
+        """Not available: the CPU has no streams."""
+        raise unsupported("OrtEpDevice.create_sync_stream")
+
+
+def cpu_memory() -> OrtMemoryInfo:
+    """Returns the description of the memory in which inputs and outputs are."""
+    return OrtMemoryInfo("Cpu", OrtAllocatorType.ORT_DEVICE_ALLOCATOR, 0, OrtMemType.DEFAULT)
+
+
+def get_ep_devices() -> list[OrtEpDevice]:
+    """Returns the devices: the CPU."""
+    return [OrtEpDevice()]
+
+
+class OrtEpAssignedNode:
+    """Operator of a model."""
+
+    def __init__(self, name: str, op_type: str, domain: str = "") -> None:
+        self.name, self.op_type, self.domain = name, op_type, domain
+
+
+class OrtEpAssignedSubgraph:
+    """Operators that run together."""
+
+    def __init__(self, ep_name: str, nodes: list[OrtEpAssignedNode]) -> None:
+        self.ep_name, self._nodes = ep_name, nodes
+
+    def get_nodes(self) -> list[OrtEpAssignedNode]:
+        """Returns the operators."""
+        return list(self._nodes)

@@ -1,0 +1,65 @@
+"""Element types under ONNX's numbers, ONNX Runtime's names and NumPy's names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+# Number, name in ONNX Runtime, name in NumPy or ml_dtypes.
+_ROWS = (
+    (1, "float", "float32"),
+    (2, "uint8", "uint8"),
+    (3, "int8", "int8"),
+    (4, "uint16", "uint16"),
+    (5, "int16", "int16"),
+    (6, "int32", "int32"),
+    (7, "int64", "int64"),
+    (8, "string", "object"),
+    (9, "bool", "bool"),
+    (10, "float16", "float16"),
+    (11, "double", "float64"),
+    (12, "uint32", "uint32"),
+    (13, "uint64", "uint64"),
+    (14, "complex64", "complex64"),
+    (15, "complex128", "complex128"),
+    (16, "bfloat16", "bfloat16"),
+    (17, "float8e4m3fn", "float8_e4m3fn"),
+    (18, "float8e4m3fnuz", "float8_e4m3fnuz"),
+    (19, "float8e5m2", "float8_e5m2"),
+    (20, "float8e5m2fnuz", "float8_e5m2fnuz"),
+    (21, "uint4", "uint4"),
+    (22, "int4", "int4"),
+    (23, "float4e2m1", "float4_e2m1fn"),
+    (24, "float8e8m0", "float8_e8m0fnu"),
+    (25, "uint2", "uint2"),
+    (26, "int2", "int2"),
+)
+NAME_OF = {number: name for number, name, _ in _ROWS}
+NUMPY_OF = {number: name for number, _, name in _ROWS}
+NUMBER_OF = {name: number for number, _, name in _ROWS}
+
+
+def type_name(number: int, kind: str = "tensor") -> str:
+    """Returns the name of a type, such as "tensor(float)"."""
+    return f"{kind}({NAME_OF.get(number, 'undefined')})"
+
+
+def number_of(dtype: Any) -> int | None:
+    """Returns the number of the element type of an array."""
+    if dtype.kind in "OSUT":
+        return 8
+    return NUMBER_OF.get(dtype.name)
+
+
+def dtype_of(number: int) -> Any:
+    """Returns NumPy's element type of a number."""
+    import numpy
+
+    name = NUMPY_OF.get(number)
+    if name is None or number in (8,):
+        raise RuntimeError(f"tensor type {number} is not supported")
+    try:
+        return numpy.dtype(name)
+    except TypeError:
+        import ml_dtypes
+
+        return numpy.dtype(getattr(ml_dtypes, name))

@@ -1,0 +1,291 @@
+"""Values outside a run: tensors in host memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from ._enums import OrtSparseFormat
+from ._runtime import OrtDevice, check_device
+from ._types import NAME_OF, dtype_of, number_of, type_name
+
+if TYPE_CHECKING:
+    import numpy
+
+
+class OrtValue:
+    """Tensor in host memory. One made of an array shares its memory."""
+
+    def __init__(self, ortvalue: Any, numpy_obj: Any = None) -> None:
+        if isinstance(ortvalue, OrtValue):
+            ortvalue = ortvalue._value
+        self._value = ortvalue
+        self._number = None if isinstance(ortvalue, SparseTensor) else number_of(ortvalue.dtype)
+
+    def _get_c_value(self) -> OrtValue:
+        return self
+
+    @staticmethod
+    def ortvalue_from_numpy(
+        numpy_obj: numpy.ndarray, /, device_type: str = "cpu", device_id: int = 0, vendor_id: int = -1
+    ) -> OrtValue:
+        """Makes a value that shares the memory of an array."""
+        import numpy as np
+
+        check_device(device_type)
+        if not isinstance(numpy_obj, np.ndarray) or number_of(numpy_obj.dtype) in (None, 8):
+            raise RuntimeError("Creation of OrtValues is currently only supported from non-string numpy arrays")
+        return OrtValue(numpy_obj)
+
+    @classmethod
+    def ortvalue_from_numpy_with_onnx_type(cls, data: numpy.ndarray, /, onnx_element_type: int) -> OrtValue:
+        """Makes a value whose elements have another type of the same size, such as bfloat16 in an array of uint16."""
+        dtype = dtype_of(onnx_element_type)
+        if dtype.itemsize != data.dtype.itemsize:
+            raise RuntimeError(
+                f"Items size in the incoming array: {data.dtype.itemsize} specified by onnxtype: {dtype.itemsize}"
+            )
+        return OrtValue(data.view(dtype))
+
+    @staticmethod
+    def ortvalue_from_shape_and_type(
+        shape: Sequence[int], element_type: Any, device_type: str = "cpu", device_id: int = 0, vendor_id: int = -1
+    ) -> OrtValue:
+        """Makes a value of that shape, whose elements are not set."""
+        import numpy as np
+
+        check_device(device_type)
+        dtype = dtype_of(element_type) if isinstance(element_type, int) else np.dtype(element_type)
+        if any(int(size) < 0 for size in shape):
+            raise RuntimeError(f"Tensor shape.Size() must be >= 0, found the shape {list(shape)}")
+        return OrtValue(np.empty([int(size) for size in shape], dtype))
+
+    @classmethod
+    def ort_value_from_sparse_tensor(cls, sparse_tensor: SparseTensor) -> OrtValue:
+        """Makes a value of a sparse tensor."""
+        return OrtValue(sparse_tensor)
+
+    def as_sparse_tensor(self) -> SparseTensor:
+        """Returns the sparse tensor."""
+        if not isinstance(self._value, SparseTensor):
+            raise RuntimeError("This OrtValue does not contain SparseTensor. Check data_type() value.")
+        return self._value
+
+    def _dense(self) -> numpy.ndarray:
+        if isinstance(self._value, SparseTensor):
+            raise RuntimeError("Only OrtValues that are Tensors are currently supported")
+        return self._value
+
+    def data_ptr(self) -> int:
+        """Address of the first element."""
+        return self._dense().ctypes.data
+
+    def device_name(self) -> str:
+        """Name of the device."""
+        return "cpu"
+
+    def shape(self) -> list[int]:
+        """Dimensions."""
+        return self._value.dense_shape().tolist() if self.is_sparse_tensor() else list(self._value.shape)
+
+    def data_type(self) -> str:
+        """Type, such as "tensor(float)"."""
+        return self._value.data_type() if self.is_sparse_tensor() else type_name(self._number)
+
+    def element_type(self) -> int:
+        """Number of the element type."""
+        self._dense()
+        return self._number
+
+    def tensor_size_in_bytes(self) -> int:
+        """Size of the elements."""
+        return self._dense().nbytes
+
+    def has_value(self) -> bool:
+        """Whether there is a value."""
+        return True
+
+    def is_tensor(self) -> bool:
+        """Whether the value is a dense tensor."""
+        return not self.is_sparse_tensor()
+
+    def is_sparse_tensor(self) -> bool:
+        """Whether the value is a sparse tensor."""
+        return isinstance(self._value, SparseTensor)
+
+    def is_tensor_sequence(self) -> bool:
+        """Whether the value is a sequence."""
+        return False
+
+    def numpy(self) -> numpy.ndarray:
+        """Returns an array that shares the memory."""
+        return self._dense()
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> numpy.ndarray:
+        import numpy as np
+
+        array = self._dense()
+        if dtype is not None and array.dtype != np.dtype(dtype):
+            if copy is False:
+                raise ValueError("Unable to avoid a copy: the element type differs")
+            return array.astype(dtype)
+        return array.copy() if copy else array
+
+    def __dlpack__(self, *, stream: Any = None) -> Any:
+        return self._dense().__dlpack__(stream=stream)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, 0)
+
+    @classmethod
+    def from_dlpack(cls, data: Any, /) -> OrtValue:
+        """Makes a value that shares the memory of another library's tensor."""
+        import numpy as np
+
+        return OrtValue(data if isinstance(data, np.ndarray) else np.from_dlpack(data))
+
+    def update_inplace(self, data: numpy.ndarray) -> None:
+        """Sets the elements."""
+        import numpy as np
+
+        data = np.asarray(data)
+        if data.size != self._dense().size:
+            raise RuntimeError("The input size of numpy arrays does not match the size of the OrtValue.")
+        np.copyto(self._dense(), data.reshape(self._value.shape), casting="unsafe")
+
+
+class OrtValueVector(list):
+    """Values in order."""
+
+    def push_back(self, value: OrtValue) -> None:
+        """Adds a value."""
+        self.append(value)
+
+    def push_back_batch(self, tensors: Any, pointers: Any, types: Any, shapes: Any, devices: Any) -> None:
+        """Adds tensors of another library."""
+        self.extend(OrtValue.from_dlpack(tensor) for tensor in tensors)
+
+    def reserve(self, count: int) -> None:
+        """Does nothing: the list grows by itself."""
+
+    def shrink_to_fit(self) -> None:
+        """Does nothing: the list has no spare memory to give back."""
+
+    def element_type_at(self, index: int) -> int:
+        """Number of the element type of a value."""
+        return self[index].element_type()
+
+    def dlpack_at(self, index: int) -> Any:
+        """Exports a value through DLPack."""
+        return self[index].__dlpack__()
+
+    def to_dlpacks(self, convert: Any = None) -> list[Any]:
+        """Exports all values through DLPack."""
+        capsules = [value.__dlpack__() for value in self]
+        return [convert(capsule) for capsule in capsules] if convert else capsules
+
+
+class _View:
+    def __init__(self, **arrays: numpy.ndarray) -> None:
+        self._arrays = arrays
+
+    def indices(self) -> numpy.ndarray:
+        """Linear indices of the elements."""
+        return self._arrays["indices"]
+
+    def inner(self) -> numpy.ndarray:
+        """Columns of the elements."""
+        return self._arrays["inner"]
+
+    def outer(self) -> numpy.ndarray:
+        """Start of each row."""
+        return self._arrays["outer"]
+
+
+class SparseTensor:
+    """Sparse matrix in host memory."""
+
+    def __init__(self, sparse_tensor: SparseTensor) -> None:
+        self.__dict__.update(sparse_tensor.__dict__)
+
+    @classmethod
+    def _of(cls, form: OrtSparseFormat, shape: numpy.ndarray, values: numpy.ndarray, **arrays: Any) -> SparseTensor:
+        made = cls.__new__(cls)
+        made._format, made._shape, made._values, made._view = form, shape, values, _View(**arrays)
+        return made
+
+    @staticmethod
+    def sparse_coo_from_numpy(
+        dense_shape: numpy.ndarray, values: numpy.ndarray, coo_indices: numpy.ndarray, ort_device: OrtDevice
+    ) -> SparseTensor:
+        """Makes a matrix of values and their linear indices."""
+        form = OrtSparseFormat.ORT_SPARSE_COO
+        return SparseTensor._of(form, dense_shape, values, indices=coo_indices)
+
+    @staticmethod
+    def sparse_csr_from_numpy(
+        dense_shape: numpy.ndarray,
+        values: numpy.ndarray,
+        inner_indices: numpy.ndarray,
+        outer_indices: numpy.ndarray,
+        ort_device: OrtDevice,
+    ) -> SparseTensor:
+        """Makes a matrix of values, their columns, and the start of each row."""
+        form = OrtSparseFormat.ORT_SPARSE_CSRC
+        return SparseTensor._of(form, dense_shape, values, inner=inner_indices, outer=outer_indices)
+
+    def values(self) -> numpy.ndarray:
+        """Elements."""
+        return self._values
+
+    def format(self) -> OrtSparseFormat:
+        """Format."""
+        return self._format
+
+    def dense_shape(self) -> numpy.ndarray:
+        """Dimensions."""
+        return self._shape
+
+    def data_type(self) -> str:
+        """Type, such as "sparse_tensor(float)"."""
+        return f"sparse_tensor({NAME_OF.get(number_of(self._values.dtype) or 0, 'undefined')})"
+
+    def device_name(self) -> str:
+        """Name of the device."""
+        return "cpu"
+
+    def _as(self, form: OrtSparseFormat) -> _View:
+        if self._format is not form:
+            raise RuntimeError(f"This sparse tensor has the format {self._format.name}, expected {form.name}")
+        return self._view
+
+    def as_coo_view(self) -> _View:
+        """Indices of the COO format."""
+        return self._as(OrtSparseFormat.ORT_SPARSE_COO)
+
+    def as_csrc_view(self) -> _View:
+        """Indices of the CSR format."""
+        return self._as(OrtSparseFormat.ORT_SPARSE_CSRC)
+
+    def as_blocksparse_view(self) -> _View:
+        """Indices of the block format."""
+        return self._as(OrtSparseFormat.ORT_SPARSE_BLOCK_SPARSE)
+
+    def to_cuda(self, ort_device: OrtDevice) -> SparseTensor:
+        """Not available."""
+        raise RuntimeError("Cuda is not available in this build")
+
+
+def copy_tensors(src: Sequence[OrtValue], dst: Sequence[OrtValue], stream: Any = None) -> None:
+    """Copies the elements of tensors to tensors of the same type."""
+    import numpy as np
+
+    if len(src) != len(dst):
+        raise RuntimeError(f"copy_tensors: expected as many destinations as sources, found {len(dst)} and {len(src)}")
+    for source, destination in zip(src, dst):
+        if source.shape() != destination.shape() or source.data_type() != destination.data_type():
+            raise RuntimeError(
+                f"copy_tensors: expected {source.data_type()} {source.shape()}, "
+                f"found {destination.data_type()} {destination.shape()}"
+            )
+        np.copyto(destination.numpy(), source.numpy())

@@ -1,0 +1,3 @@
+"""Names below `onnxruntime.capi` that scripts import."""
+
+from . import _pybind_state, onnxruntime_inference_collection, onnxruntime_pybind11_state
