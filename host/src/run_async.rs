@@ -52,7 +52,9 @@ impl Executors {
             let begun = token.check(|| "the run had not begun".to_owned()).map_err(Error::from);
             // Whoever waits for the future has to be woken, and the thread goes on to the next run.
             let outcome = begun.and_then(|()| catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|_| Err(panicked())));
-            if let State::Running(Some(waker)) = std::mem::replace(&mut *lock(&result), State::Done(Some(outcome))) {
+            // Without the lock, as a waker may wait for a thread that polls.
+            let state = std::mem::replace(&mut *lock(&result), State::Done(Some(outcome)));
+            if let State::Running(Some(waker)) = state {
                 waker.wake();
             }
         });

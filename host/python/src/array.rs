@@ -126,7 +126,7 @@ fn array_class<'py>(py: Python<'py>) -> PyResult<Option<&'py Bound<'py, PyType>>
         return Ok(Some(class.bind(py)));
     }
     let modules = py.import("sys")?.getattr("modules")?;
-    let Ok(numpy) = modules.get_item("numpy") else { return Ok(None) };
+    let Some(numpy) = modules.get_item("numpy").ok().filter(|numpy| !numpy.is_none()) else { return Ok(None) };
     let class = numpy.getattr("ndarray")?.cast_into::<PyType>()?.unbind();
     Ok(Some(CLASS.get_or_init(py, || class).bind(py)))
 }

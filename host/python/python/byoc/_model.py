@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import sys
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from . import _byoc
-from ._errors import ModelError
+from ._errors import CompilationWarning, ModelError, in_python
 from ._explanation import Explanation
 from ._session import Session, default_session
 
@@ -127,13 +128,20 @@ def compile(  # noqa: A001
             "input_shapes": [(name, list(shape)) for name, shape in {**bound, **(input_shapes or {})}.items()],
             "progress": report,
         }
-        return Model(session or default_session(), source, os.fspath(folder) if folder else None, choices)
+        made = Model(session or default_session(), source, os.fspath(folder) if folder else None, choices)
+    return _warned(made)
 
 
 def load(artifact: str | os.PathLike[str] | bytes, *, session: Session | None = None) -> Model:
     """Loads an artifact: a path, or its bytes."""
     source = bytes(artifact) if isinstance(artifact, (bytes, bytearray, memoryview)) else os.fspath(artifact)
-    return Model(session or default_session(), source)
+    return _warned(Model(session or default_session(), source))
+
+
+def _warned(model: Model) -> Model:
+    for text in model.warnings:
+        warnings.warn(in_python(text), CompilationWarning, stacklevel=3)
+    return model
 
 
 def explain(model: Any, *args: Any, **options: Any) -> Explanation:

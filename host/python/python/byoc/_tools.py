@@ -35,7 +35,7 @@ def verify(
     """
     folders = [folders] if isinstance(folders, (str, os.PathLike)) else list(folders)
     words = ["verify", *map(os.fspath, folders), f"--rtol={rtol}", f"--atol={atol}", *_backend(backend), *arguments]
-    return _run(words, results=len(folders))
+    return [row for row in _run(words, results=len(folders)) if "case" in row]
 
 
 def quantize(
@@ -94,7 +94,7 @@ def _run(words: Sequence[str], results: int, json_output: bool = True) -> list[d
     """Runs a command, and returns the objects that it prints. A command that prints fewer has failed."""
     _place.find_onednn()
     command = [*_place.command(), *words, *(["--json"] if json_output else [])]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     objects = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     if len(objects) < results or (done.returncode != 0 and not objects):
         raise _error(done.stderr, done.returncode)

@@ -1,0 +1,462 @@
+"""Compilation and runs, compared with NumPy and ONNX Runtime."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import gc
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from conftest import DIGITS, ROOT, Case, close
+from onnx import TensorProto, helper
+
+import byoc
+
+X = np.array([[-1, 2, -3], [4, -5, 6]], np.float32)
+
+
+def python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Runs code in an interpreter of its own."""
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, **environment},
+    )
+
+
+def test_agrees_with_onnx_runtime(case: Case) -> None:
+    expected = onnxruntime.InferenceSession(case.bytes).run(None, case.feeds)
+    model = byoc.compile(case.path)
+    found = model.run(case.feeds)
+    assert list(found) == [port.name for port in model.outputs]
+    assert all(close(a, b) for a, b in zip(found.values(), expected, strict=True))
+
+
+@pytest.mark.parametrize("backend", ["ccompiler", "dnnl"])
+def test_runs_on_backends(backend: str, digits: Case) -> None:
+    if backend == "dnnl" and not os.environ.get("BYOC_DNNL_LIB"):
+        pytest.skip("oneDNN is not installed")
+    model = byoc.compile(digits.path, backend=backend, dims={"batch": 3})
+    explanation = model.explain()
+    assert any(region["backend"] == backend for region in explanation.regions)
+    assert f"{backend}_0" in str(explanation) or backend in str(explanation)
+    expected = onnxruntime.InferenceSession(digits.bytes).run(None, digits.feeds)
+    assert close(model(digits.feeds["image"]), expected[0])
+
+
+def test_calls(relu: str) -> None:
+    model = byoc.compile(relu)
+    expected = np.maximum(X, 0)
+    assert (model(X) == expected).all()
+    assert (model(x=X) == expected).all()
+    assert (model.run({"x": X})["output_0"] == expected).all()
+    assert (model.run([X])["output_0"] == expected).all()
+    assert (model(X.tolist()) == expected).all()
+    assert model.inputs == [byoc.Port("x", "float32", (2, 3))]
+    assert "x: float32[2, 3]" in repr(model)
+
+
+def test_open_dimensions(digits: Case) -> None:
+    model = byoc.compile(digits.path)
+    assert model.inputs[0].shape == ("batch", 1, 8, 8)
+    images = digits.feeds["image"]
+    for size in (1, 2, 3, 0):
+        assert model(images[:size]).shape == (size, 10)
+    fixed = byoc.compile(digits.path, dims={"batch": 2})
+    with pytest.raises(byoc.InputError, match="expected"):
+        fixed(images)
+    several = byoc.compile(digits.path, dims={"batch": [1, 3]})
+    assert close(several(images), model(images))
+    with pytest.raises(byoc.ModelError, match="no symbolic dimension"):
+        byoc.compile(digits.path, dims={"bach": 2})
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x: np.asfortranarray(x),
+        lambda x: np.ascontiguousarray(x[:, ::-1])[:, ::-1],
+        lambda x: np.repeat(x, 2, axis=1)[:, ::2],
+        lambda x: x.astype(">f4"),
+        lambda x: np.frombuffer(b"\0" + x.tobytes(), np.uint8)[1:].view(np.float32).reshape(x.shape),
+        lambda x: np.broadcast_to(x, x.shape),
+        lambda x: type("Sub", (np.ndarray,), {})(x.shape, x.dtype, x.tobytes()),
+        lambda x: Exported(x),
+        lambda x: Exported(np.asfortranarray(x)),
+    ],
+    ids=["fortran", "negative", "strided", "big-endian", "misaligned", "read-only", "subclass", "dlpack", "dlpack-f"],
+)
+def test_layouts(make, relu: str) -> None:  # noqa: ANN001
+    assert (byoc.compile(relu)(make(X)) == np.maximum(X, 0)).all()
+
+
+class Exported:
+    """Tensor of another library: DLPack is all it has."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array = array
+
+    def __dlpack__(self, **options: object) -> object:
+        return self.array.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.array.__dlpack_device__()
+
+
+class OnDevice(Exported):
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (2, 0)
+
+
+def test_results_belong_to_the_caller(relu: str, tmp_path: Path) -> None:
+    model = byoc.compile(relu)
+    first = model(X)
+    second = model(X + 1)
+    assert (first == np.maximum(X, 0)).all() and first.flags.writeable
+    first[:] = 7
+    assert (second == np.maximum(X + 1, 0)).all()
+    del model
+    gc.collect()
+    assert (second == np.maximum(X + 1, 0)).all()
+    # Outputs that are an input or a constant are copies.
+    same = tmp_path / "same.relay"
+    same.write_text('#[version = "0.0.5"]\ndef @main(%x: Tensor[(2, 3), float32]) { (%x, %x, 1f) }\n')
+    model = byoc.compile(same)
+    given = X.copy()
+    one, two, three = model(given)
+    one[:] = 0
+    three[...] = 5
+    assert (given == X).all() and (two == X).all() and model(given)[2] == 1
+
+
+def test_dtypes(tmp_path: Path) -> None:
+    for dtype in ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16",
+                  "float32", "float64", "bfloat16"):  # fmt: skip
+        node = helper.make_node("Concat", ["x", "x"], ["y"], axis=0)
+        kind = {"float32": "FLOAT", "float64": "DOUBLE"}.get(dtype, dtype.upper())
+        number = getattr(TensorProto, kind)
+        graph = helper.make_graph(
+            [node], "g", [helper.make_tensor_value_info("x", number, [2])],
+            [helper.make_tensor_value_info("y", number, [4])],
+        )  # fmt: skip
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+        if dtype == "bfloat16":
+            import ml_dtypes
+
+            x = np.array([0, 1], ml_dtypes.bfloat16)
+        else:
+            x = np.array([0, 1], dtype)
+        y = byoc.compile(model)(x)
+        assert y.dtype == x.dtype and (y == np.concatenate([x, x])).all()
+
+
+def wrong_calls(model: byoc.Model) -> list[tuple[type[Exception], object]]:
+    """Calls that have to raise."""
+    return [
+        (byoc.InputError, lambda: model()),
+        (byoc.InputError, lambda: model(X, X)),
+        (byoc.InputError, lambda: model(y=X)),
+        (byoc.InputError, lambda: model.run({"x": X, "y": X})),
+        (byoc.InputError, lambda: model.run({})),
+        (byoc.InputError, lambda: model(X[:1])),
+        (byoc.InputError, lambda: model(X[0])),
+        (byoc.InputError, lambda: model(X.astype(np.float64))),
+        (byoc.InputError, lambda: model(X.astype(np.int32))),
+        (byoc.InputError, lambda: model(X.astype(object))),
+        (byoc.InputError, lambda: model(np.array([["a", "b", "c"]]))),
+        (byoc.InputError, lambda: model("text")),
+        (byoc.InputError, lambda: model(None)),
+        (byoc.InputError, lambda: model([[1, 2], [3]])),
+        (byoc.InputError, lambda: model(OnDevice(X))),
+        (TypeError, lambda: model(X, x=X)),
+        (TypeError, lambda: model.run(3)),
+        (ValueError, lambda: model.run([X], timeout=-1)),
+        (byoc.TimedOut, lambda: model.run([X], timeout=1e-9)),
+        (TypeError, lambda: byoc.compile(3)),
+        (byoc.ModelError, lambda: byoc.compile("/nowhere.onnx")),
+        (byoc.ModelError, lambda: byoc.compile(b"no model")),
+        (byoc.BackendError, lambda: byoc.compile(DIGITS, backend="nobody")),
+        (byoc.Error, lambda: byoc.compile(DIGITS, backend="ccompiler", options={"ccompiler.nothing": 1})),
+        (ValueError, lambda: byoc.compile(DIGITS, options={"nothing": 1})),
+        (ValueError, lambda: byoc.compile(DIGITS, dims={"batch": -1})),
+        (TypeError, lambda: byoc.compile(DIGITS, dims={"batch": object()})),
+        (byoc.ArtifactError, lambda: byoc.load("/nowhere.byoc")),
+        (byoc.ArtifactError, lambda: byoc.load(b"no artifact")),
+        (byoc.ArtifactError, lambda: model.save("/nowhere/model.byoc")),
+    ]
+
+
+def test_wrong_calls(relu: str) -> None:
+    model = byoc.compile(relu)
+    for kind, call in wrong_calls(model):
+        with pytest.raises(kind) as raised:
+            call()
+        if isinstance(raised.value, byoc.Error):
+            assert raised.value.message and str(raised.value)
+            assert pickle.loads(pickle.dumps(raised.value)).args == raised.value.args
+    with pytest.raises(byoc.InputError) as raised:
+        model(X[:1])
+    assert raised.value.code == "E0605" and "expected" in raised.value.message and "found" in raised.value.message
+
+
+def resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
+
+
+def test_wrong_calls_leak_nothing(relu: str) -> None:
+    model = byoc.compile(relu)
+    calls = [call for kind, call in wrong_calls(model) if kind is byoc.InputError]
+
+    def rounds(count: int) -> None:
+        for _ in range(count):
+            for call in calls:
+                try:
+                    call()
+                except byoc.Error:
+                    pass
+
+    rounds(200)
+    before = resident()
+    rounds(1000)
+    assert resident() - before < 2_000_000
+
+
+def test_sources(digits: Case, tmp_path: Path) -> None:
+    expected = byoc.compile(digits.path)(digits.feeds["image"])
+    proto = onnx.load(digits.file)
+    for source in (digits.file, digits.bytes, bytearray(digits.bytes), proto):
+        assert (byoc.compile(source)(digits.feeds["image"]) == expected).all()
+    # External data beside the model, and of a model in memory.
+    onnx.save(proto, tmp_path / "m.onnx", save_as_external_data=True, location="m.data", size_threshold=0)
+    external = onnx.load(tmp_path / "m.onnx", load_external_data=False)
+    assert (byoc.compile(external, folder=tmp_path)(digits.feeds["image"]) == expected).all()
+    with pytest.raises(byoc.ModelError):
+        byoc.compile(external)
+
+
+def test_artifacts(digits: Case, tmp_path: Path) -> None:
+    model = byoc.compile(digits.path, backend="ccompiler", dims={"batch": 3})
+    expected = model(digits.feeds["image"])
+    model.save(tmp_path / "digits.byoc")
+    loaded = [
+        byoc.load(tmp_path / "digits.byoc"),
+        byoc.load((tmp_path / "digits.byoc").read_bytes()),
+        pickle.loads(pickle.dumps(model)),
+        copy.deepcopy(model),
+    ]
+    for other in loaded:
+        assert (other(digits.feeds["image"]) == expected).all()
+        assert other.explain().regions == model.explain().regions
+    with pytest.raises(byoc.ArtifactError):
+        byoc.load((tmp_path / "digits.byoc").read_bytes()[:-100])
+
+
+def test_closed_model(relu: str) -> None:
+    with byoc.compile(relu) as model:
+        model(X)
+    with pytest.raises(byoc.ClosedError, match="closed"):
+        model(X)
+    model.close()
+
+
+def test_explanation(digits: Case, tmp_path: Path) -> None:
+    explanation = byoc.explain(digits.path, backend="template", dims={"batch": 1})
+    assert explanation.totals["operators"] == len(explanation.nodes)
+    assert "WHY NOT ELSEWHERE" in str(explanation)
+    html = explanation._repr_html_()
+    assert "<script" not in html and "Conv" in html
+    explanation.save_html(tmp_path / "page.html", "digits")
+    assert "<html" in (tmp_path / "page.html").read_text()
+
+
+def test_warnings_name_what_helps(digits: Case) -> None:
+    with pytest.warns(byoc.CompilationWarning, match=r"ccompiler took no operator.*dims=\{\"NAME\": N\}"):
+        byoc.compile(digits.path, backend="ccompiler")
+
+
+def test_plugins() -> None:
+    names = {row["name"]: row["status"] for row in byoc.plugins()}
+    assert names["ccompiler"] == "loaded" and names["template"] == "loaded"
+
+
+def test_sessions(relu: str, tmp_path: Path) -> None:
+    session = byoc.Session(plugin_dirs=[tmp_path], search=False, threads=3, cache_dir=None)
+    assert session.threads == 3 and byoc.plugins(session) == []
+    assert (byoc.compile(relu, session=session)(X) == np.maximum(X, 0)).all()
+    with pytest.raises(byoc.BackendError):
+        byoc.compile(relu, backend="ccompiler", session=session)
+
+
+def test_asyncio(digits: Case) -> None:
+    model = byoc.compile(digits.path)
+    expected = model(digits.feeds["image"])
+
+    async def several() -> list[dict[str, np.ndarray]]:
+        return await asyncio.gather(*(model.run_async(digits.feeds) for _ in range(20)))
+
+    assert all((result["logits"] == expected).all() for result in asyncio.run(several()))
+
+    async def wrong() -> None:
+        await model.run_async({"image": X})
+
+    with pytest.raises(byoc.InputError):
+        asyncio.run(wrong())
+
+    async def cancelled() -> None:
+        task = asyncio.ensure_future(model.run_async(digits.feeds))
+        await asyncio.sleep(0)
+        task.cancel()
+        await task
+
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(cancelled())
+
+
+def test_threads(digits: Case) -> None:
+    model = byoc.compile(digits.path, dims={"batch": 3})
+    expected = model(digits.feeds["image"])
+    wrong = []
+
+    def work() -> None:
+        for _ in range(200):
+            if not (model(digits.feeds["image"]) == expected).all():
+                wrong.append(1)
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+LONG = '''
+import os, signal, sys, threading, time
+import numpy as np
+import byoc
+open(sys.argv[1], "w").write("""#[version = "0.0.5"]
+def @main(%x: Tensor[(), int32]) {
+  let %loop = fn (%i: Tensor[(), int32]) -> Tensor[(), int32] {
+    if (less(%i, 2000000000)) { %loop(add(%i, 1)) } else { %i }
+  };
+  %loop(%x)
+}
+""")
+model = byoc.compile(sys.argv[1])
+threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+start = time.monotonic()
+try:
+    model(np.int32(0))
+except KeyboardInterrupt:
+    print("interrupted")
+'''
+
+
+def test_ctrl_c_ends_a_run(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LONG, os.fspath(tmp_path / "loop.relay")], capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout.strip() == "interrupted", done.stderr
+
+
+def test_fork(relu: str) -> None:
+    code = f'''
+import os
+import numpy as np
+import byoc
+model = byoc.compile({relu!r})
+x = np.ones((2, 3), np.float32)
+model(x)
+child = os.fork()
+if child == 0:
+    try:
+        model(x)
+    except byoc.ForkError as error:
+        # A model of this process works.
+        os._exit(7 if error.hint and byoc.compile({relu!r})(x)[0, 0] == 1 else 1)
+    os._exit(2)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+'''
+    assert python(code).stdout.strip() == "7"
+
+
+def test_import_is_light() -> None:
+    done = python("import sys, byoc; print([m for m in ('numpy', 'torch', 'onnx', 'asyncio') if m in sys.modules])")
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_missing_numpy(relu: str) -> None:
+    code = f'''
+import sys
+sys.modules["numpy"] = None
+import byoc
+model = byoc.compile({relu!r})
+print(model.explain().totals["operators"])
+try:
+    model([[1, 2, 3], [4, 5, 6]])
+except byoc.MissingDependency as error:
+    print(error.hint)
+'''
+    assert python(code).stdout.split("\n")[:2] == ["1", "pip install numpy"]
+
+
+def test_namesake(tmp_path: Path) -> None:
+    package = tmp_path / "byoc"
+    package.symlink_to(Path(byoc.__file__).parent)
+    (tmp_path / "byoc-1.0.dist-info").mkdir()
+    code = f"import sys; sys.path.insert(0, {os.fspath(tmp_path)!r}); import byoc"
+    done = python(code, PYTHONPATH=os.environ.get("PYTHONPATH", ""))
+    assert "pip uninstall byoc byoc-ml" in done.stderr
+
+
+def test_progress(digits: Case) -> None:
+    stages: list[str] = []
+    byoc.compile(digits.path, progress=stages.append)
+    assert len(stages) > 2
+
+
+def test_verify_and_quantize(tmp_path: Path, digits: Case) -> None:
+    results = byoc.verify(ROOT / "tests" / "models" / "gru", arguments=["--isolate-cases"])
+    assert results and results[0]["status"] == "pass", results
+    report = byoc.quantize(
+        digits.path, {"image": np.random.default_rng(0).random((8, 1, 8, 8), np.float32)}, tmp_path / "q.relay"
+    )
+    assert report
+    quantized = byoc.compile(tmp_path / "q.relay")
+    assert quantized(digits.feeds["image"]).shape == (3, 10)
+    with pytest.raises(byoc.Error) as raised:
+        byoc.quantize("/nowhere.onnx", "random", tmp_path / "q.relay")
+    assert raised.value.code == "E0501"
+
+
+def test_command() -> None:
+    command = [sys.executable, "-m", "byoc"]
+    version = subprocess.run([*command, "--version"], capture_output=True, text=True)
+    assert version.stdout.strip() == f"byoc {byoc.__version__}" and version.returncode == 0
+    wrong = subprocess.run([*command, "run", "/nowhere.onnx"], capture_output=True, text=True)
+    assert wrong.returncode == 1 and "E0501" in wrong.stderr
+    # The conformance run starts workers, which are this interpreter again.
+    tested = subprocess.run([*command, "plugins", "test", "template", "--cases", "1"], capture_output=True, text=True)
+    assert tested.returncode == 0, tested.stdout + tested.stderr
+    # A closed pipe ends the command quietly.
+    piped = subprocess.Popen([*command, "ops"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    piped.stdout.close()
+    assert piped.stderr.read() == b"" and piped.wait() == 0
+
+
+def test_signal_handler_stays() -> None:
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert time.monotonic() > 0
