@@ -1,6 +1,6 @@
 //! Development tasks: `cargo xtask demo`, `fetch-onednn`, `test`, `bless`, `bench`, `bench peers`, `docs`, `fuzz`,
 //! `sanitize`, `onnx-suite`, `onnx-fuzz`, `export`, `exports`, `vta`, `package`,
-//! `capi`, `wheel`.
+//! `capi`, `wheel`, `test-torch`.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "the output of a command-line tool")]
 
@@ -16,6 +16,7 @@ mod opencl;
 mod package;
 mod peers;
 mod process;
+mod python;
 mod quantized;
 mod test;
 mod wheel;
@@ -29,6 +30,7 @@ usage: cargo xtask <task>
                           then in int8 on the software models of two accelerators
   fetch-onednn            put oneDNN into vendor/onednn, where the dnnl backend finds it (test and demo do this too)
   test [ARGS]             every test; ARGS go to cargo test
+  test-torch              the tests of the Python package with PyTorch, which is fetched
   bless [ARGS]            rewrite the expectations of file tests and snapshots
   bench [ARGS]            the criterion benches; ARGS go to cargo bench
   bench peers MODEL...    the same models on ONNX Runtime, OpenVINO and byoc, side by side
@@ -67,6 +69,7 @@ fn main() -> ExitCode {
         ["demo"] => demo::run(),
         ["fetch-onednn"] => onednn::fetch().map(|file| println!("{}", file.display())),
         ["test", rest @ ..] => test::run(rest),
+        ["test-torch"] => python::test_torch(onednn::fetch_if_possible().as_deref()),
         ["bless", rest @ ..] => test::bless(rest),
         ["bench", "peers", rest @ ..] => peers::run(rest),
         ["bench", rest @ ..] => test::bench(rest),

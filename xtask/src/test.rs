@@ -1,7 +1,7 @@
 //! Runs the tests, updates their expectations, and runs the benches.
 
 use crate::process::{self, cargo};
-use crate::{onednn, onnx_suite, opencl, package};
+use crate::{onednn, onnx_suite, opencl, package, python};
 
 /// Runs all tests: unit, file and property tests, tests of the plugins, and end-to-end tests of the binary.
 fn run_all(args: &[&str], bless: bool) -> Result<(), String> {
@@ -21,7 +21,9 @@ fn run_all(args: &[&str], bless: bool) -> Result<(), String> {
     if args.is_empty() {
         package::run()?;
     }
+    let mut has_python = true;
     if args.is_empty() && !bless {
+        has_python = python::test(library.as_deref())?;
         onnx_suite::run_in_ci(library.is_some())?;
     }
     if library.is_none() {
@@ -29,6 +31,12 @@ fn run_all(args: &[&str], bless: bool) -> Result<(), String> {
     }
     if !device {
         println!("skipped: tests that require an OpenCL device; install one with `{}`", opencl::INSTALL);
+    }
+    if !has_python {
+        println!(
+            "skipped: tests of the Python package, which require Python 3.10; install it with `{}`",
+            python::INSTALL
+        );
     }
     Ok(())
 }

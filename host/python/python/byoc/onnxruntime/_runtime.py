@@ -17,7 +17,7 @@ _INTERFACE = "1.32.0"
 
 _ALL_PROVIDERS = (
     "Tensorrt", "CUDA", "MIGraphX", "OpenVINO", "Dnnl", "VitisAI", "QNN", "Nnapi", "VSINPU", "Js", "CoreML", "Dml",
-    "ACL", "ArmNN", "Rknpu", "WebNN", "WebGpu", "Xnnpack", "CANN", "NvTensorRTRTX", "Azure", "CPU",
+    "Rknpu", "WebNN", "WebGpu", "Xnnpack", "CANN", "Azure", "CPU",
 )  # fmt: skip
 
 
@@ -28,8 +28,7 @@ def get_available_providers() -> list[str]:
 
 def get_all_providers() -> list[str]:
     """Returns the names of all providers that ONNX Runtime knows."""
-    names = {"NvTensorRTRTX": "NvTensorRTRTXExecutionProvider"}
-    return [names.get(name, f"{name}ExecutionProvider") for name in _ALL_PROVIDERS]
+    return [f"{name}ExecutionProvider" for name in _ALL_PROVIDERS]
 
 
 def get_device() -> str:

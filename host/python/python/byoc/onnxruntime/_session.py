@@ -642,13 +642,13 @@ def _normalize_providers(providers: Any, provider_options: Any) -> dict[str, dic
             warnings.warn(f"Duplicate provider '{name}' encountered, ignoring.", stacklevel=5)
             return
         if name not in get_available_providers():
-            if name not in get_all_providers():
-                raise RuntimeError(f"Unknown Provider Type: {name}")
             available = ", ".join(get_available_providers())
             warnings.warn(
                 f"Specified provider '{name}' is not in available provider names.Available providers: '{available}'",
                 stacklevel=5,
             )
+            if name not in get_all_providers():
+                raise RuntimeError(f"Unknown Provider Type: {name}")
             return
         chosen[name] = {str(key): str(value) for key, value in options.items()}
 

@@ -131,8 +131,8 @@ class OrtValue:
             return array.astype(dtype)
         return array.copy() if copy else array
 
-    def __dlpack__(self, *, stream: Any = None) -> Any:
-        return self._dense().__dlpack__(stream=stream)
+    def __dlpack__(self, *, stream: Any = None, **options: Any) -> Any:
+        return self._dense().__dlpack__(stream=stream, **options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return (1, 0)
