@@ -1,8 +1,8 @@
 //! Conversion between tensors and NumPy's arrays, without a copy where the memory allows.
 
+use crate::foreign::{Foreign, Layout, invalid};
 use crate::{dlpack, error};
 use byoc::{DType, Port, Tensor};
-use byoc_ir::tensor::{Shape, byte_count};
 use numpy::npyffi::{_PyArray_GET_ITEM_DATA, NPY_ARRAY_WRITEABLE, NpyTypes, PY_ARRAY_API, get_type_object, npy_intp};
 use numpy::{PyArrayDescr, PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::exceptions::PyImportError;
@@ -11,113 +11,6 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyString, PyType};
 use smallvec::SmallVec;
 use std::ffi::c_int;
-use std::sync::Arc;
-
-/// Returns an exception for an input that cannot be used.
-pub fn invalid(py: Python<'_>, message: &str, hint: Option<&str>) -> PyErr {
-    error::new(py, "InputError", message, hint)
-}
-
-/// Order of the elements in memory.
-pub enum Layout {
-    /// Row-major without gaps.
-    Dense,
-    /// Distance in bytes between neighbors of each dimension.
-    Strided(SmallVec<[isize; 6]>),
-}
-
-impl Layout {
-    /// Returns true if elements of this layout are row-major without gaps.
-    fn is_dense(&self, shape: &[usize], size: usize) -> bool {
-        let Layout::Strided(strides) = self else { return true };
-        let mut expected = size as isize;
-        for (&dim, &stride) in shape.iter().zip(strides).rev() {
-            if dim != 1 && stride != expected {
-                return shape.contains(&0);
-            }
-            expected = expected.wrapping_mul(dim as isize);
-        }
-        true
-    }
-}
-
-/// Memory that an object of Python keeps.
-pub struct Foreign {
-    data: *const u8,
-    bytes: usize,
-    _owner: Py<PyAny>,
-}
-
-// SAFETY: the memory is only read, and its owner keeps it at its place. (Python's own code can change the elements during
-// a run, as with every library that takes arrays without a copy; byoc checks no element for its own safety.)
-unsafe impl Send for Foreign {}
-// SAFETY: as above.
-unsafe impl Sync for Foreign {}
-
-impl AsRef<[u8]> for Foreign {
-    fn as_ref(&self) -> &[u8] {
-        if self.bytes == 0 {
-            return &[];
-        }
-        // SAFETY: `Foreign::tensor` checked the size, and the owner keeps the memory.
-        unsafe { std::slice::from_raw_parts(self.data, self.bytes) }
-    }
-}
-
-impl Foreign {
-    /// Returns a tensor over memory of `owner`, or over a copy if the elements are not dense.
-    ///
-    /// # Safety
-    /// `data` points to elements of that shape and layout as long as `owner` lives.
-    pub unsafe fn tensor(
-        py: Python<'_>,
-        name: &str,
-        dtype: DType,
-        shape: &[usize],
-        layout: &Layout,
-        data: *const u8,
-        owner: &Bound<'_, PyAny>,
-    ) -> PyResult<Tensor> {
-        let too_large = || invalid(py, &format!("input \"{name}\": its size exceeds the address space"), None);
-        let bytes = byte_count(dtype, shape).ok_or_else(too_large)?;
-        let tensor = match layout {
-            Layout::Strided(strides) if !layout.is_dense(shape, dtype.size()) => {
-                // SAFETY: guaranteed by the caller.
-                let copy = |to: &mut [u8]| unsafe { copy_strided(data, shape, strides, dtype.size(), to) };
-                let copied = Tensor::build(dtype, shape, copy);
-                Some(copied.map_err(|full| error::of(py, byoc::Diagnostic::from(full).into()))?)
-            }
-            _ => {
-                let memory = Foreign { data, bytes, _owner: owner.clone().unbind() };
-                // Elements that are not aligned are copied.
-                Tensor::from_storage(dtype, shape, Arc::new(memory))
-            }
-        };
-        tensor.ok_or_else(too_large)
-    }
-}
-
-/// Copies strided elements to dense memory.
-///
-/// # Safety
-/// `data` points to elements of that shape, with these strides in bytes.
-unsafe fn copy_strided(data: *const u8, shape: &[usize], strides: &[isize], size: usize, to: &mut [u8]) {
-    let mut index: Shape = shape.iter().map(|_| 0).collect();
-    let mut offset = 0isize;
-    for element in to.chunks_exact_mut(size) {
-        // SAFETY: `index` is within the shape, and `offset` is its distance.
-        unsafe { std::ptr::copy_nonoverlapping(data.wrapping_offset(offset), element.as_mut_ptr(), size) };
-        for axis in (0..shape.len()).rev() {
-            index[axis] += 1;
-            offset += strides[axis];
-            if index[axis] < shape[axis] {
-                break;
-            }
-            offset -= strides[axis] * index[axis] as isize;
-            index[axis] = 0;
-        }
-    }
-}
 
 /// Returns NumPy's class of arrays if NumPy has been imported; whoever has an array has imported it.
 fn array_class<'py>(py: Python<'py>) -> PyResult<Option<&'py Bound<'py, PyType>>> {

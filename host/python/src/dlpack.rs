@@ -1,6 +1,6 @@
 //! Tensors of other libraries through DLPack, the structures of its version 1.
 
-use crate::array::{Foreign, Layout, invalid};
+use crate::foreign::{Foreign, Layout, invalid};
 use byoc::{DType, Tensor};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;

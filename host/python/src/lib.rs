@@ -5,6 +5,7 @@ mod array;
 mod command;
 mod dlpack;
 mod error;
+mod foreign;
 mod fork;
 mod model;
 mod onnx;
