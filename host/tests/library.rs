@@ -12,6 +12,7 @@ use std::future::Future;
 use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
@@ -259,6 +260,42 @@ fn futures_end_with_the_result_and_cancel_when_they_are_dropped() {
     let options = RunOptions { timeout: Some(Duration::from_millis(20)), ..RunOptions::default() };
     let error = block_on(endless.run_async([&one], &options).unwrap()).unwrap_err();
     assert!(matches!(error, Error::TimedOut(_)), "{error}");
+}
+
+/// Waker that waits until the woken future has been polled, as one does that takes a lock of the polling thread.
+struct WaitingWaker {
+    woken: Mutex<Sender<()>>,
+    polled: Mutex<Receiver<()>>,
+    gave_up: AtomicBool,
+}
+
+impl Wake for WaitingWaker {
+    fn wake(self: Arc<Self>) {
+        self.woken.lock().unwrap().send(()).unwrap();
+        let polled = self.polled.lock().unwrap().recv_timeout(Duration::from_secs(10));
+        self.gave_up.store(polled.is_err(), SeqCst);
+    }
+}
+
+#[test]
+fn wakers_may_wait_for_a_poll() {
+    let endless = compile(&session(), ENDLESS, &CompileOptions::new()).unwrap();
+    let (woken, wait) = channel();
+    let (polled, receive) = channel();
+    let (woken, receive) = (Mutex::new(woken), Mutex::new(receive));
+    let waiting = Arc::new(WaitingWaker { woken, polled: receive, gave_up: AtomicBool::new(false) });
+    let waker = Waker::from(waiting.clone());
+    let options = RunOptions { timeout: Some(Duration::from_millis(50)), ..RunOptions::default() };
+    let one = Tensor::scalar(1i32);
+    let mut future = pin!(endless.run_async([&one], &options).unwrap());
+    let mut context = Context::from_waker(&waker);
+    assert!(future.as_mut().poll(&mut context).is_pending());
+    wait.recv_timeout(Duration::from_secs(30)).unwrap();
+    let poll = future.as_mut().poll(&mut context);
+    // A poll that waited for the waker ends when the waker gives up.
+    assert!(!waiting.gave_up.load(SeqCst));
+    polled.send(()).unwrap();
+    assert!(matches!(poll, Poll::Ready(Err(Error::TimedOut(_)))));
 }
 
 #[test]
