@@ -69,7 +69,20 @@ fn assemble(folder: &Path) -> Result<(), String> {
     let built = target_dir().join("debug");
     let (from, to) = (built.join("lib_byoc.so"), package.join("_byoc.abi3.so"));
     fs::copy(&from, &to).map_err(|e| format!("cannot copy {} to {}: {e}", from.display(), to.display()))?;
+    describe(folder)?;
     wheel::place_plugins(&built, &package.join("plugins"))
+}
+
+/// Writes the metadata by which PyTorch finds the backend.
+fn describe(folder: &Path) -> Result<(), String> {
+    let version = env!("CARGO_PKG_VERSION");
+    let info = folder.join(format!("byoc_ml-{version}.dist-info"));
+    let metadata = format!("Metadata-Version: 2.1\nName: byoc-ml\nVersion: {version}\n");
+    let entries = "[torch_dynamo_backends]\nbyoc = byoc.torch:backend\n";
+    let written = fs::create_dir_all(&info)
+        .and_then(|()| fs::write(info.join("METADATA"), metadata))
+        .and_then(|()| fs::write(info.join("entry_points.txt"), entries));
+    written.map_err(|e| format!("{}: {e}", info.display()))
 }
 
 /// Copies the sources of a package.

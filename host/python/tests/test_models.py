@@ -14,14 +14,13 @@ import threading
 import time
 from pathlib import Path
 
+import byoc
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
 from conftest import DIGITS, ROOT, Case, close
 from onnx import TensorProto, helper
-
-import byoc
 
 X = np.array([[-1, 2, -3], [4, -5, 6]], np.float32)
 
@@ -373,7 +372,7 @@ def test_ctrl_c_ends_a_run(tmp_path: Path) -> None:
 
 
 def test_fork(relu: str) -> None:
-    code = f'''
+    code = f"""
 import os
 import numpy as np
 import byoc
@@ -389,7 +388,7 @@ if child == 0:
         os._exit(7 if error.hint and byoc.compile({relu!r})(x)[0, 0] == 1 else 1)
     os._exit(2)
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-'''
+"""
     assert python(code).stdout.strip() == "7"
 
 
@@ -399,7 +398,7 @@ def test_import_is_light() -> None:
 
 
 def test_missing_numpy(relu: str) -> None:
-    code = f'''
+    code = f"""
 import sys
 sys.modules["numpy"] = None
 import byoc
@@ -409,7 +408,7 @@ try:
     model([[1, 2, 3], [4, 5, 6]])
 except byoc.MissingDependency as error:
     print(error.hint)
-'''
+"""
     assert python(code).stdout.split("\n")[:2] == ["1", "pip install numpy"]
 
 

@@ -10,14 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import byoc.onnxruntime
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
 from conftest import CASES, Case, close
 from onnx import TensorProto, helper, numpy_helper
-
-import byoc.onnxruntime
 
 BOTH = (onnxruntime, byoc.onnxruntime)
 
@@ -129,7 +128,8 @@ def runs(ort: Any, case: Case, folder: Path) -> Any:
     names = [port.name for port in s.get_outputs()]
     return [
         s.run(None, case.feeds), s.run([], case.feeds), s.run(names[-1:], case.feeds),
-        s.run([names[0], names[0]], case.feeds), s.run(None, case.feeds, None), s.run(None, case.feeds, ort.RunOptions()),
+        s.run([names[0], names[0]], case.feeds), s.run(None, case.feeds, None),
+        s.run(None, case.feeds, ort.RunOptions()),
         s.run(None, values(ort, case)), s.run(tuple(names), input_feed=case.feeds),
     ]  # fmt: skip
 
@@ -325,8 +325,17 @@ def refuses_wrong_models(ort: Any, case: Case, folder: Path) -> Any:
     outcomes = [
         attempt(ort.InferenceSession, source)
         for source in (
-            "/nowhere.onnx", str(folder / "garbage.onnx"), folder / "nothing.onnx", b"", b"garbage", case.bytes[:100],
-            5, None, "", unknown.SerializeToString(), dangling.SerializeToString(),
+            "/nowhere.onnx",
+            str(folder / "garbage.onnx"),
+            folder / "nothing.onnx",
+            b"",
+            b"garbage",
+            case.bytes[:100],
+            5,
+            None,
+            "",
+            unknown.SerializeToString(),
+            dangling.SerializeToString(),
         )  # fmt: skip
     ]
     return [*outcomes, attempt(ort.InferenceSession), attempt(ort.InferenceSession, case.bytes, 5)]
@@ -444,8 +453,20 @@ def describes_values(ort: Any, case: Case, folder: Path) -> Any:
     ]  # fmt: skip
     kinds = [
         [make(np.zeros(2, kind)).data_type(), make(np.zeros(2, kind)).element_type()]
-        for kind in ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16",
-                     "float32", "float64")  # fmt: skip
+        for kind in (
+            "bool",
+            "int8",
+            "int16",
+            "int32",
+            "int64",
+            "uint8",
+            "uint16",
+            "uint32",
+            "uint64",
+            "float16",
+            "float32",
+            "float64",
+        )  # fmt: skip
     ]
     wrong = [attempt(make, np.array(["a"])), attempt(make, [1, 2]), attempt(make, array, "cuda", 0)]
     return [facts, kinds, wrong, attempt(ort.OrtValue)]

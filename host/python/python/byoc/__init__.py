@@ -1,9 +1,9 @@
 """byoc compiles neural-network models and runs them on backends that are loaded at run time.
 
-    import byoc
-    model = byoc.compile("model.onnx", backend="dnnl")
-    print(model.explain())
-    y = model(x)
+import byoc
+model = byoc.compile("model.onnx", backend="dnnl")
+print(model.explain())
+y = model(x)
 """
 
 import os as _os

@@ -145,8 +145,10 @@ def _warned(model: Model) -> Model:
 
 
 def explain(model: Any, *args: Any, **options: Any) -> Explanation:
-    """Returns where each operator of a model runs, and why not elsewhere. Takes a model of byoc, the path of an artifact,
-    or whatever `compile` takes, with its options."""
+    """Returns where each operator of a model runs, and why not elsewhere.
+
+    Takes a model of byoc, the path of an artifact, or whatever `compile` takes, with its options.
+    """
     if isinstance(model, Model):
         return model.explain()
     if isinstance(model, (str, os.PathLike)) and os.fspath(model).endswith(".byoc"):

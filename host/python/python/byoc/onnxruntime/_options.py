@@ -179,8 +179,10 @@ class SessionOptions(_Configured):
     def register_custom_ops_library(self, path: str) -> None:
         """Not available: a backend of byoc brings operators of its own."""
         if not os.path.exists(path):
-            raise Fail.of(f"Failed to load library {path} with error: {path}: cannot open shared object file: "
-                          "No such file or directory")
+            raise Fail.of(
+                f"Failed to load library {path} with error: {path}: cannot open shared object file: "
+                "No such file or directory"
+            )
         raise unsupported("SessionOptions.register_custom_ops_library")
 
 

@@ -114,8 +114,10 @@ def register_execution_provider_library(registration_name: str, library_path: st
     """Not available: plugins of byoc are found in its plugin folders."""
     path = os.fspath(library_path)
     if not os.path.exists(path):
-        raise Fail.of(f"Failed to load library {path} with error: {path}: cannot open shared object file: "
-                      "No such file or directory")
+        raise Fail.of(
+            f"Failed to load library {path} with error: {path}: cannot open shared object file: "
+            "No such file or directory"
+        )
     raise unsupported("register_execution_provider_library")
 
 

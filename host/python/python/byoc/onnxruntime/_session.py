@@ -133,7 +133,9 @@ class InferenceSession(Session):
         for number, kind in ((port[2], port[1]) for port in self._metadata["inputs"] + self._metadata["outputs"]):
             if kind != "tensor" or number == 8:
                 name = type_name(number, kind)
-                raise _exceptions.NotImplemented.of(f"byoc runs models on tensors of numbers, found an input or output of type {name}")
+                raise _exceptions.NotImplemented.of(
+                    f"expected inputs and outputs that are tensors of numbers, found {name}"
+                )
         source, folder = self._replace_initializers(data)
         if isinstance(source, bytes) and folder is None:
             folder = self._options._entries.get(_FOLDER)
@@ -305,7 +307,7 @@ class InferenceSession(Session):
         if output_names is not None and (
             isinstance(output_names, (str, bytes)) or not all(isinstance(name, str) for name in output_names)
         ):
-            raise TypeError(f"run(): incompatible function arguments: expected names of outputs, found {output_names!r}")
+            raise TypeError(f"run(): incompatible function arguments: expected output names, found {output_names!r}")
         if run_options is not None and not isinstance(run_options, RunOptions):
             raise TypeError(f"run(): incompatible function arguments: expected RunOptions, found {run_options!r}")
         results = self._run(output_names, input_feed, run_options)

@@ -1,0 +1,222 @@
+"""Models of PyTorch: export, and the backend of `torch.compile`.
+
+    model = torch.compile(model, backend="byoc", options={"backend": "dnnl"})
+
+The backend takes graphs for inference, under `torch.no_grad()` or `torch.inference_mode()`. Graphs that need gradients,
+and those with an operator that cannot be exported or imported, stay with PyTorch; `reasons()` tells why.
+"""
+
+from __future__ import annotations
+
+import io
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from ._errors import MissingDependency
+from ._model import Model, compile
+
+_reasons: list[str] = []
+_taken: list[dict[str, Any]] = []
+_lock = threading.Lock()
+
+
+def reasons() -> list[str]:
+    """Returns why graphs and operators stayed with PyTorch since the last `reset`."""
+    with _lock:
+        return list(_reasons)
+
+
+def taken() -> list[dict[str, Any]]:
+    """Returns the graphs that byoc took since the last `reset`: number of operators, and the model."""
+    with _lock:
+        return list(_taken)
+
+
+def reset() -> None:
+    """Forgets what `reasons` and `taken` return."""
+    with _lock:
+        _reasons.clear()
+        _taken.clear()
+
+
+def _refuse(reason: str) -> None:
+    with _lock:
+        _reasons.append(reason)
+
+
+def export(
+    module: torch.nn.Module,
+    example_inputs: Sequence[Any] | None,
+    dynamic_shapes: Any = None,
+    input_names: Sequence[str] | None = None,
+) -> bytes:
+    """Exports a module to ONNX, and returns the bytes of the file."""
+    if example_inputs is None:
+        raise TypeError("expected example_inputs with a torch.nn.Module, found None")
+    inputs = tuple(example_inputs) if isinstance(example_inputs, (tuple, list)) else (example_inputs,)
+    try:
+        import onnxscript  # noqa: F401
+    except ImportError as cause:
+        raise MissingDependency(
+            f"expected the package onnxscript, which exports models of PyTorch: {cause}", hint="pip install onnxscript"
+        ) from cause
+    import contextlib
+    import logging
+
+    training = module.training
+    log = logging.getLogger("torch.onnx")
+    level = log.level
+    try:
+        log.setLevel(logging.ERROR)
+        with torch.no_grad(), contextlib.redirect_stdout(io.StringIO()):
+            program = torch.onnx.export(
+                module.eval(),
+                inputs,
+                dynamo=True,
+                dynamic_shapes=dynamic_shapes,
+                input_names=input_names,
+                verbose=False,
+                optimize=True,
+            )
+    finally:
+        log.setLevel(level)
+        module.train(training)
+    return program.model_proto.SerializeToString()
+
+
+def backend(
+    graph: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    options: dict[str, Any] | None = None,
+    mode: str | None = None,
+) -> Callable[..., Any]:
+    """Compiles a graph of TorchDynamo. `options` are those of `byoc.compile`: backend, options, session."""
+    choices = dict(options or {})
+    # Gradients are wanted for whatever requires them, unless they are off where the graph is compiled.
+    if torch.is_grad_enabled() and any(getattr(value, "requires_grad", False) for value in example_inputs):
+        _refuse("gradients are enabled: call the model under torch.no_grad() or torch.inference_mode()")
+        return graph.forward
+    other = [value.device for value in example_inputs if isinstance(value, torch.Tensor) and value.device.type != "cpu"]
+    if other:
+        _refuse(f"expected tensors of the CPU, found one on {other[0]}")
+        return graph.forward
+    return _Compiled(graph, example_inputs, choices)
+
+
+class _Compiled:
+    """Graph that byoc runs. It is exported at the first call, as the exporter cannot run while TorchDynamo traces."""
+
+    def __init__(self, graph: fx.GraphModule, example_inputs: Sequence[Any], choices: dict[str, Any]) -> None:
+        self.graph, self.choices = graph, choices
+        places = [node for node in graph.graph.nodes if node.op == "placeholder"]
+        # What the tracer knows of an input: its dynamic sizes are symbols here, and numbers in the example.
+        self.known = [node.meta.get("example_value", value) for node, value in zip(places, example_inputs)]
+        self.weights = [index for index, value in enumerate(example_inputs) if _is_weight(value)]
+        self.held: list[tuple[int, torch.Tensor, int]] = []
+        self.model: Model | None = None
+        self.refused = False
+        self.lock = threading.Lock()
+
+    def prepare(self, inputs: Sequence[Any]) -> bool:
+        """Compiles the graph for the weights of these inputs, unless that is done. Returns whether byoc runs it."""
+        with self.lock:
+            if self.refused:
+                return False
+            if self.model is None or not self.has_weights(inputs):
+                try:
+                    self.build(inputs)
+                except Exception as error:
+                    _refuse(f"{type(error).__name__}: {str(error)[:2000]}")
+                    self.refused = True
+                    return False
+            return True
+
+    def has_weights(self, inputs: Sequence[Any]) -> bool:
+        """Returns whether the weights are those of the model."""
+        return all(inputs[index] is value and value._version == version for index, value, version in self.held)
+
+    def build(self, inputs: Sequence[Any]) -> None:
+        """Exports and compiles the graph with the weights of these inputs."""
+        held = {index: inputs[index] for index in self.weights}
+        self.held = [(index, value, value._version) for index, value in held.items()]
+        bound, shapes, fed = _bind(self.graph, self.known, held)
+        examples = [inputs[index].detach() for index in fed]
+        output = next(node for node in self.graph.graph.nodes if node.op == "output").args[0]
+        self.tuple = isinstance(output, (tuple, list))
+        names = [f"input_{place}" for place in range(len(examples))]
+        self.model: Model = compile(export(bound, examples, shapes, names), progress=False, **self.choices)
+        # The exporter leaves out inputs that nothing reads.
+        known = {port.name for port in self.model.inputs}
+        self.feeds = [(name, index) for name, index in zip(names, fed) if name in known]
+        with _lock:
+            _taken.append({"operators": len(self.model.explain().nodes), "model": self.model})
+
+    def __call__(self, *inputs: Any) -> Any:
+        if (self.model is None or not self.has_weights(inputs)) and not self.prepare(inputs):
+            return self.graph(*inputs)
+        feeds = {name: inputs[index].detach() for name, index in self.feeds}
+        results = [torch.from_numpy(array) for array in self.model.run_list(feeds)]
+        return tuple(results) if self.tuple else results[0]
+
+
+def _is_weight(value: Any) -> bool:
+    """Returns whether an input is a parameter or buffer of the module, which calls do not change."""
+    if not isinstance(value, torch.Tensor):
+        return False
+    return isinstance(value, torch.nn.Parameter) or getattr(value, "_dynamo_static_input_type", None) is not None
+
+
+def _bind(
+    graph: fx.GraphModule, known: Sequence[Any], held: dict[int, torch.Tensor]
+) -> tuple[fx.GraphModule, Any, list[int]]:
+    """Returns a copy of a graph whose weights are attributes and whose sizes are those of its tensors, the dynamic
+    dimensions of its inputs, and the positions of these inputs."""
+    import copy
+
+    module = fx.GraphModule(graph, copy.deepcopy(graph.graph))
+    places = [node for node in module.graph.nodes if node.op == "placeholder"]
+    fed: list[int] = []
+    shapes: list[Any] = []
+    sizes: dict[str, tuple[fx.Node, int]] = {}
+    named: dict[str, Any] = {}
+    tensors: list[fx.Node] = []
+    for index, (node, value) in enumerate(zip(places, known)):
+        if index in held:
+            name = f"weight_{index}"
+            module.register_buffer(name, held[index].detach())
+            with module.graph.inserting_after(places[-1]):
+                node.replace_all_uses_with(module.graph.get_attr(name))
+            module.graph.erase_node(node)
+        elif isinstance(value, torch.Tensor):
+            dims: dict[int, Any] = {}
+            for axis, size in enumerate(value.shape):
+                if isinstance(size, torch.SymInt):
+                    symbol = str(size)
+                    sizes.setdefault(symbol, (node, axis))
+                    if symbol.isidentifier():
+                        dims[axis] = named.setdefault(symbol, torch.export.Dim.AUTO)
+                    else:
+                        dims[axis] = torch.export.Dim.AUTO
+            shapes.append(dims or None)
+            fed.append(index)
+            tensors.append(node)
+    last = tensors[-1] if tensors else places[-1]
+    for index, (node, value) in enumerate(zip(places, known)):
+        if index in held or isinstance(value, torch.Tensor):
+            continue
+        found = sizes.get(str(value))
+        if found is None:
+            raise RuntimeError(f"expected the size {value} as a dimension of an input, found none")
+        source, axis = found
+        with module.graph.inserting_after(last):
+            size = module.graph.call_method("size", (source, axis))
+        node.replace_all_uses_with(size)
+        module.graph.erase_node(node)
+    module.graph.lint()
+    module.recompile()
+    return module, tuple(shapes) if any(shapes) else None, fed

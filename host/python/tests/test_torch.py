@@ -1,0 +1,125 @@
+"""`torch.compile` and modules of PyTorch; these tests run on demand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import byoc  # noqa: E402
+import byoc.torch  # noqa: E402
+
+pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
+
+
+def bert():  # noqa: ANN201
+    from transformers import BertConfig, BertModel
+
+    config = BertConfig(hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=128,
+                        vocab_size=100, max_position_embeddings=64)  # fmt: skip
+    return BertModel(config), lambda n: {"input_ids": torch.randint(0, 100, (n, 12))}
+
+
+def gpt2():  # noqa: ANN201
+    from transformers import GPT2Config, GPT2Model
+
+    config = GPT2Config(n_embd=64, n_layer=2, n_head=4, vocab_size=100, n_positions=64, use_cache=False)
+    return GPT2Model(config), lambda n: {"input_ids": torch.randint(0, 100, (n, 12))}
+
+
+def resnet18():  # noqa: ANN201
+    from torchvision.models import resnet18
+
+    return resnet18(), lambda n: {"x": torch.randn(n, 3, 64, 64)}
+
+
+def first(result):  # noqa: ANN001, ANN201
+    return result if isinstance(result, torch.Tensor) else result.last_hidden_state
+
+
+def flops(call) -> int:  # noqa: ANN001
+    """Returns the FLOPs of PyTorch's own operators during a call."""
+    with torch.profiler.profile(with_flops=True) as profile:
+        call()
+    return sum(event.flops or 0 for event in profile.key_averages())
+
+
+@pytest.fixture(autouse=True)
+def fresh():  # noqa: ANN201
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    byoc.torch.reset()
+
+
+@pytest.mark.parametrize(("make", "share"), [(resnet18, 0.95), (bert, 0.9), (gpt2, 0.9)])
+def test_networks(make, share: float) -> None:  # noqa: ANN001
+    network, inputs = make()
+    network.eval()
+    x = inputs(2)
+    with torch.no_grad():
+        expected = first(network(**x))
+        total = flops(lambda: network(**x))
+        torch._dynamo.utils.counters.clear()
+        compiled = torch.compile(network, backend="byoc")
+        found = first(compiled(**x))
+        assert byoc.torch.reasons() == []
+        assert (found - expected).abs().max() <= 5e-4 * expected.abs().max()
+        # What stays with PyTorch is counted there.
+        assert total > 0 and 1 - flops(lambda: compiled(**x)) / total >= share
+        assert not torch._dynamo.utils.counters["graph_break"]
+        assert len(byoc.torch.taken()) == 1
+        # Another batch is compiled once more, with an open size.
+        for n in (3, 5, 1, 4):
+            x = inputs(n)
+            expected = first(network(**x))
+            found = first(compiled(**x))
+            assert (found - expected).abs().max() <= 5e-4 * expected.abs().max()
+        assert byoc.torch.reasons() == []
+
+
+def test_weights_that_change() -> None:
+    layer = torch.nn.Linear(4, 2).eval()
+    compiled = torch.compile(layer, backend="byoc")
+    x = torch.randn(3, 4)
+    with torch.no_grad():
+        assert torch.allclose(compiled(x), layer(x), atol=1e-5)
+        layer.weight.mul_(2)
+        assert torch.allclose(compiled(x), layer(x), atol=1e-5)
+
+
+def test_gradients_stay_with_pytorch() -> None:
+    layer = torch.nn.Linear(4, 2)
+    compiled = torch.compile(layer, backend="byoc")
+    compiled(torch.randn(3, 4)).sum().backward()
+    assert layer.weight.grad is not None
+    assert "gradients are enabled" in byoc.torch.reasons()[0]
+
+
+def test_what_byoc_lacks_stays_with_pytorch() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return torch.linalg.eigvalsh(x @ x.T)
+
+    x = torch.randn(4, 4)
+    with torch.no_grad():
+        assert torch.allclose(torch.compile(function, backend="byoc")(x), function(x), atol=1e-4)
+    assert byoc.torch.reasons()
+
+
+def test_module() -> None:
+    layer = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.GELU(), torch.nn.Linear(8, 2)).eval()
+    x = torch.randn(3, 4)
+    model = byoc.compile(layer, (x,))
+    assert np.abs(model(x) - layer(x).detach().numpy()).max() < 1e-5
+    with pytest.raises(TypeError, match="example_inputs"):
+        byoc.compile(layer)
+
+
+def test_tensors() -> None:
+    layer = torch.nn.ReLU()
+    model = byoc.compile(layer, (torch.randn(2, 3),))
+    x = torch.randn(2, 3)
+    assert (torch.from_dlpack(model(x)) == x.clamp(min=0)).all()
+    assert (torch.from_dlpack(model(x.T.contiguous().T)) == x.clamp(min=0)).all()
+    with pytest.raises((byoc.InputError, BufferError)):
+        model(torch.randn(2, 3, requires_grad=True))
