@@ -9,11 +9,12 @@ import statistics
 import time
 from collections.abc import Callable
 
-import byoc
-import byoc.onnxruntime
 import numpy as np
 import onnxruntime
 from onnx import TensorProto, helper
+
+import byoc
+import byoc.onnxruntime
 
 ROUNDS = 9
 CALLS = 50_000

@@ -14,13 +14,14 @@ import threading
 import time
 from pathlib import Path
 
-import byoc
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
 from conftest import DIGITS, ROOT, Case, close
 from onnx import TensorProto, helper
+
+import byoc
 
 X = np.array([[-1, 2, -3], [4, -5, 6]], np.float32)
 

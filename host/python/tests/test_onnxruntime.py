@@ -10,13 +10,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import byoc.onnxruntime
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
 from conftest import CASES, Case, close
 from onnx import TensorProto, helper, numpy_helper
+
+import byoc.onnxruntime
 
 BOTH = (onnxruntime, byoc.onnxruntime)
 
