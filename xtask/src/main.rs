@@ -1,6 +1,7 @@
 //! Development tasks: `cargo xtask demo`, `fetch-onednn`, `test`, `bless`, `bench`, `bench peers`, `docs`, `fuzz`,
 //! `sanitize`, `onnx-suite`, `onnx-fuzz`, `export`, `exports`, `vta`, `package`,
-//! `capi`, `wheel`, `test-torch`.
+//! `capi`, `wheel`, `test-python`,
+//! `test-torch`.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "the output of a command-line tool")]
 
@@ -30,6 +31,7 @@ usage: cargo xtask <task>
                           then in int8 on the software models of two accelerators
   fetch-onednn            put oneDNN into vendor/onednn, where the dnnl backend finds it (test and demo do this too)
   test [ARGS]             every test; ARGS go to cargo test
+  test-python             the tests of the Python package, which \"test\" runs as well
   test-torch              the tests of the Python package with PyTorch, which is fetched
   bless [ARGS]            rewrite the expectations of file tests and snapshots
   bench [ARGS]            the criterion benches; ARGS go to cargo bench
@@ -69,6 +71,7 @@ fn main() -> ExitCode {
         ["demo"] => demo::run(),
         ["fetch-onednn"] => onednn::fetch().map(|file| println!("{}", file.display())),
         ["test", rest @ ..] => test::run(rest),
+        ["test-python"] => python::test_alone(onednn::fetch_if_possible().as_deref()),
         ["test-torch"] => python::test_torch(onednn::fetch_if_possible().as_deref()),
         ["bless", rest @ ..] => test::bless(rest),
         ["bench", "peers", rest @ ..] => peers::run(rest),

@@ -30,13 +30,28 @@ pub fn test(library: Option<&Path>) -> Result<bool, String> {
     Ok(true)
 }
 
+/// Runs `cargo xtask test-python`.
+pub fn test_alone(library: Option<&Path>) -> Result<(), String> {
+    build_plugins()?;
+    if test(library)? { Ok(()) } else { Err(format!("expected Python 3.10 with pip; install it with `{INSTALL}`")) }
+}
+
 /// Runs `cargo xtask test-torch`: the tests with PyTorch, which is fetched.
 pub fn test_torch(library: Option<&Path>) -> Result<(), String> {
-    process::run(&mut cargo(&["build", "--package", "byoc-dnnl", "--package", "byoc-ccompiler"]))?;
+    build_plugins()?;
     let (packages, torch) = (target_dir().join("python-packages"), target_dir().join("python-torch"));
     install_packages(&packages, &PACKAGES)?;
     install_packages(&torch, &[&TORCH[..], &["onnxscript"]].concat())?;
     run(&[packages, torch], &["-m", "torch"], library)
+}
+
+/// Builds the plugins of the package.
+fn build_plugins() -> Result<(), String> {
+    let mut build = cargo(&["build"]);
+    for (package, _) in wheel::PLUGINS {
+        build.args(["--package", package]);
+    }
+    process::run(&mut build)
 }
 
 /// Returns true if there is an interpreter that the package supports.
