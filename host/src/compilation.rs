@@ -139,6 +139,11 @@ impl CompileOptions {
         self
     }
 
+    /// Returns the cancellation of a compilation with these options.
+    pub(crate) fn cancellation<'a>(&'a self, session: &'a Session) -> &'a Cancel {
+        self.cancel.as_ref().unwrap_or(&session.cancel)
+    }
+
     /// Reports the stages of the compilation to `report`.
     #[must_use]
     pub fn progress(mut self, report: impl Fn(&Stage) + Send + Sync + 'static) -> CompileOptions {
@@ -166,14 +171,15 @@ impl Compilation {
         let mut build = options.build.clone();
         build.cache_dir.clone_from(&session.cache_dir);
         build.report(|| Stage::Read);
-        let _scope = options.cancel.as_ref().unwrap_or(&session.cancel).enter();
+        let _scope = options.cancellation(session).enter();
         let loaded = read(&source, &options.load)?;
         let bound = loaded.bound.clone();
         let mut built = build::build(session, loaded, &build, &mut |_| {})?;
         let specialized: Vec<(String, Vec<usize>)> = options.specialized.clone().into_iter().collect();
         for dims in build::combinations(&specialized)? {
             let open = options.load.open.iter().filter(|name| !dims.contains_key(*name)).cloned().collect();
-            let mut load = LoadOptions { dims: bound.clone(), open, ..LoadOptions::default() };
+            let open_unbound = options.load.open_unbound;
+            let mut load = LoadOptions { dims: bound.clone(), open, open_unbound, ..LoadOptions::default() };
             load.dims.extend(dims.clone());
             let variant = build::build(session, read(&source, &load)?, &build, &mut |_| {})?;
             built.compiled.add_variant(dims, variant.compiled);

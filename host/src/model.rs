@@ -72,6 +72,7 @@ impl Model {
     /// # Errors
     /// Same as [`Compilation::new`] and [`Model::of`].
     pub fn compile(session: &Session, source: impl Into<Source>, options: &CompileOptions) -> Result<Model, Error> {
+        let _scope = options.cancellation(session).enter();
         Model::of(session, Compilation::new(session, source, options)?)
     }
 

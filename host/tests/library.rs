@@ -262,6 +262,28 @@ fn futures_end_with_the_result_and_cancel_when_they_are_dropped() {
     assert!(matches!(error, Error::TimedOut(_)), "{error}");
 }
 
+#[test]
+fn unbound_dimensions_stay_open() {
+    let options = CompileOptions::new().open_dim("batch", [2]).open_unbound_dims();
+    let model = Model::compile(&session(), digits(), &options).unwrap();
+    for batch in [1, 2, 3] {
+        let x = Tensor::zeros(DType::F32, &[batch, 1, 8, 8]).unwrap();
+        assert_eq!(model.run([&x]).unwrap()[0].shape(), [batch, 10]);
+    }
+    assert!(Model::compile(&session(), digits(), &CompileOptions::new()).is_err());
+    assert!(Model::compile(&session(), digits(), &CompileOptions::new().open_unbound_dims()).is_ok());
+}
+
+#[test]
+fn a_cancelled_compilation_leaves_the_session() {
+    let cancel = Cancel::default();
+    cancel.set(true);
+    let (session, options) = (session(), CompileOptions::new().dim("batch", 1));
+    let error = Model::compile(&session, digits(), &options.clone().cancel(cancel)).unwrap_err();
+    assert!(matches!(error, Error::Cancelled(_)), "{error}");
+    assert!(Model::compile(&session, digits(), &options).is_ok());
+}
+
 /// Waker that waits until the woken future has been polled, as one does that takes a lock of the polling thread.
 struct WaitingWaker {
     woken: Mutex<Sender<()>>,
