@@ -91,7 +91,8 @@ impl From<Failure> for Error {
             | runtime::INPUT_COUNT
             | runtime::INPUT_DTYPE
             | runtime::INPUT_SHAPE
-            | runtime::OUTPUT_MEMORY => Error::Input(info),
+            | runtime::OUTPUT_MEMORY
+            | runtime::INPUT_MEMORY => Error::Input(info),
             Code(400..=499) => Error::Backend(info),
             Code(600..=699) => Error::Run(info),
             Code(700..=799) => Error::Artifact(info),

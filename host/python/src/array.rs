@@ -1,8 +1,9 @@
 //! Conversion between tensors and NumPy's arrays, without a copy where the memory allows.
 
-use crate::foreign::{Foreign, Layout, invalid};
+use crate::foreign::{Foreign, Layout};
 use crate::{dlpack, error};
-use byoc::{DType, Port, Tensor};
+use byoc::{DType, Diagnostic, Port, Tensor};
+use byoc_ir::diag::codes;
 use numpy::npyffi::{_PyArray_GET_ITEM_DATA, NPY_ARRAY_WRITEABLE, NpyTypes, PY_ARRAY_API, get_type_object, npy_intp};
 use numpy::{PyArrayDescr, PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::exceptions::PyImportError;
@@ -31,8 +32,18 @@ pub fn import_numpy(py: Python<'_>) -> PyResult<Bound<'_, PyModule>> {
             return cause;
         }
         let message = format!("expected NumPy, which inputs and results need: {cause}");
-        error::new(py, "MissingDependency", &message, Some("pip install numpy"))
+        missing(py, message, "pip install numpy")
     })
+}
+
+/// Returns the exception for a package that is not installed.
+fn missing(py: Python<'_>, message: String, help: &str) -> PyErr {
+    error::new(py, "MissingDependency", Diagnostic::error(codes::runtime::MISSING_PACKAGE, message).help(help))
+}
+
+/// Returns the exception for a value that is no array of an element type of byoc.
+fn wrong_type(py: Python<'_>, message: String) -> PyErr {
+    error::of(py, Diagnostic::error(codes::runtime::INPUT_DTYPE, message))
 }
 
 /// Converts the value of an input: an array of NumPy, a tensor of another library through DLPack, or numbers and nested
@@ -50,7 +61,7 @@ pub fn tensor_of(value: &Bound<'_, PyAny>, port: &Port) -> PyResult<Tensor> {
     }
     if value.is_none() || value.is_instance_of::<PyString>() {
         let message = format!("input \"{}\": expected an array, found {}", port.name, value.get_type());
-        return Err(invalid(py, &message, None));
+        return Err(wrong_type(py, message));
     }
     let array = import_numpy(py)?.call_method1("asarray", (value, port.ty.dtype.name())).map_err(|cause| {
         let message = format!(
@@ -59,7 +70,7 @@ pub fn tensor_of(value: &Bound<'_, PyAny>, port: &Port) -> PyResult<Tensor> {
             port.ty.dtype,
             value.get_type()
         );
-        invalid(py, &message, None)
+        wrong_type(py, message)
     })?;
     of_array(array.cast::<PyUntypedArray>()?, port)
 }
@@ -69,7 +80,7 @@ fn of_array(array: &Bound<'_, PyUntypedArray>, port: &Port) -> PyResult<Tensor> 
     let descr = array.dtype();
     let Some(dtype) = dtype_of(&descr)? else {
         let message = format!("input \"{}\": expected {}, found an array of {descr}", port.name, port.ty.dtype);
-        return Err(invalid(py, &message, None));
+        return Err(wrong_type(py, message));
     };
     if descr.is_native_byteorder() == Some(false) {
         let native = descr.call_method1("newbyteorder", ("=",))?;
@@ -80,7 +91,7 @@ fn of_array(array: &Bound<'_, PyUntypedArray>, port: &Port) -> PyResult<Tensor> 
     // SAFETY: the array is alive; its data, shape and strides describe its memory, which it keeps.
     unsafe {
         let data = (*_PyArray_GET_ITEM_DATA(array.as_array_ptr())).data.cast::<u8>();
-        Foreign::tensor(py, &port.name, dtype, array.shape(), &layout, data, array.as_any())
+        Foreign::tensor(py, dtype, array.shape(), &layout, data, array.as_any())
     }
 }
 
@@ -130,7 +141,7 @@ fn descr_of(py: Python<'_>, dtype: DType) -> PyResult<Bound<'_, PyArrayDescr>> {
     }
     let types = py.import("ml_dtypes").map_err(|cause| {
         let message = format!("expected the package ml_dtypes, which {dtype} needs: {cause}");
-        error::new(py, "MissingDependency", &message, Some("pip install ml_dtypes"))
+        missing(py, message, "pip install ml_dtypes")
     })?;
     PyArrayDescr::new(py, types.getattr(dtype.name())?)
 }
@@ -149,7 +160,7 @@ pub fn array_of<'py>(py: Python<'py>, tensor: Tensor) -> PyResult<Bound<'py, PyA
         tensor
     } else {
         let copied = Tensor::build(tensor.dtype(), tensor.shape(), |to| to.copy_from_slice(tensor.bytes()));
-        copied.map_err(|full| error::of(py, byoc::Diagnostic::from(full).into()))?
+        copied.map_err(|full| error::of(py, Diagnostic::from(full)))?
     };
     let descr = descr_of(py, tensor.dtype())?;
     let mut dims: SmallVec<[npy_intp; 6]> = tensor.shape().iter().map(|size| *size as npy_intp).collect();

@@ -1,7 +1,9 @@
 //! Tensors of other libraries through DLPack, the structures of its version 1.
 
-use crate::foreign::{Foreign, Layout, invalid};
-use byoc::{DType, Tensor};
+use crate::error;
+use crate::foreign::{Foreign, Layout};
+use byoc::{DType, Diagnostic, Tensor};
+use byoc_ir::diag::codes;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyDict};
@@ -85,13 +87,13 @@ pub fn tensor(value: &Bound<'_, PyAny>, name: &str) -> PyResult<Option<Tensor>> 
             let managed = pyo3::ffi::PyCapsule_GetPointer(raw, VERSIONED.as_ptr()).cast::<Versioned>();
             if (*managed).major != MAJOR {
                 let found = (*managed).major;
-                return Err(invalid(py, &format!("input \"{name}\": expected DLPack {MAJOR}, found {found}"), None));
+                return Err(unreadable(py, format!("input \"{name}\": expected DLPack {MAJOR}, found {found}")));
             }
             &raw const (*managed).view
         } else if pyo3::ffi::PyCapsule_IsValid(raw, PLAIN.as_ptr()) != 0 {
             &raw const (*pyo3::ffi::PyCapsule_GetPointer(raw, PLAIN.as_ptr()).cast::<Managed>()).view
         } else {
-            return Err(invalid(py, &format!("input \"{name}\": expected an unused DLPack capsule"), None));
+            return Err(unreadable(py, format!("input \"{name}\": expected an unused DLPack capsule, found another")));
         };
         // The capsule stays unconsumed: its own destructor frees the tensor, once the last reference to it is gone.
         read(py, name, &*view, capsule).map(Some)
@@ -104,7 +106,12 @@ fn check_device(py: Python<'_>, name: &str, kind: i32, id: i32) -> PyResult<()> 
     }
     let message =
         format!("input \"{name}\": expected a tensor in host memory, found one on device {id} of DLPack's type {kind}");
-    Err(invalid(py, &message, Some("copy it to the host first, for example with .cpu()")))
+    let help = "copy it to the host first, for example with .cpu()";
+    Err(error::of(py, Diagnostic::error(codes::runtime::INPUT_MEMORY, message).help(help)))
+}
+
+fn unreadable(py: Python<'_>, message: String) -> PyErr {
+    error::of(py, Diagnostic::error(codes::runtime::INPUT_MEMORY, message))
 }
 
 /// Reads a view whose memory `owner` keeps.
@@ -117,7 +124,7 @@ unsafe fn read(py: Python<'_>, name: &str, view: &View, owner: &Bound<'_, PyCaps
     let dtype = dtype(code, bits).filter(|_| lanes == 1).ok_or_else(|| {
         let message =
             format!("input \"{name}\": expected an element type of byoc, found DLPack's ({code}, {bits}, {lanes})");
-        invalid(py, &message, None)
+        error::of(py, Diagnostic::error(codes::runtime::INPUT_DTYPE, message))
     })?;
     let ndim = usize::try_from(view.ndim).unwrap_or(0);
     // SAFETY: a valid view has `ndim` sizes, and as many strides unless the pointer is NULL.
@@ -134,7 +141,7 @@ unsafe fn read(py: Python<'_>, name: &str, view: &View, owner: &Bound<'_, PyCaps
     };
     let data = view.data.cast::<u8>().wrapping_add(view.byte_offset as usize);
     // SAFETY: the view describes memory that lives as long as the capsule.
-    unsafe { Foreign::tensor(py, name, dtype, &shape, &layout, data, owner.as_any()) }
+    unsafe { Foreign::tensor(py, dtype, &shape, &layout, data, owner.as_any()) }
 }
 
 /// Returns the element type of a DLPack code.

@@ -1,15 +1,18 @@
 //! Exceptions: the classes of `byoc._errors`, made from the errors of the library.
 
+use byoc::Diagnostic;
+use byoc_ir::diag::codes;
 use pyo3::prelude::*;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Creates an exception that the extension itself raises.
-pub fn new(py: Python<'_>, class: &str, message: &str, hint: Option<&str>) -> PyErr {
-    make(py, class, (message, py.None(), hint, Vec::<String>::new(), message))
+/// Creates an exception of a class that the library's errors do not have.
+pub fn new(py: Python<'_>, class: &str, diagnostic: Diagnostic) -> PyErr {
+    make(py, class, &diagnostic.into())
 }
 
 /// Converts an error of the library.
-pub fn of(py: Python<'_>, error: byoc::Error) -> PyErr {
+pub fn of(py: Python<'_>, error: impl Into<byoc::Error>) -> PyErr {
+    let error = error.into();
     let class = match &error {
         byoc::Error::Model(_) => "ModelError",
         byoc::Error::Backend(_) => "BackendError",
@@ -20,14 +23,14 @@ pub fn of(py: Python<'_>, error: byoc::Error) -> PyErr {
         byoc::Error::TimedOut(_) => "TimedOut",
         _ => "RunError",
     };
-    let text = error.to_string();
+    make(py, class, &error)
+}
+
+fn make(py: Python<'_>, class: &str, error: &byoc::Error) -> PyErr {
     let info = error.info();
     let others = info.others.iter().map(ToString::to_string);
     let context: Vec<String> = info.context.iter().cloned().chain(others).collect();
-    make(py, class, (&*info.message, info.code.to_string(), error.help(), context, text))
-}
-
-fn make<'py>(py: Python<'py>, class: &str, arguments: impl pyo3::call::PyCallArgs<'py>) -> PyErr {
+    let arguments = (&*info.message, info.code.to_string(), error.help(), context, error.to_string());
     match py.import("byoc._errors").and_then(|module| module.getattr(class)?.call1(arguments)) {
         Ok(exception) => PyErr::from_value(exception),
         Err(error) => error,
@@ -50,8 +53,8 @@ pub fn result<T>(py: Python<'_>, outcome: Outcome<T>) -> PyResult<T> {
     match outcome {
         Ok(result) => result.map_err(|error| of(py, error)),
         Err(panic) => {
-            let message = format!("this is a defect of byoc, please report it: {panic}");
-            Err(new(py, "RunError", &message, None))
+            let note = "this is a defect of byoc: please report it";
+            Err(of(py, Diagnostic::error(codes::runtime::BAD_PROGRAM, format!("a panic: {panic}")).note(note)))
         }
     }
 }

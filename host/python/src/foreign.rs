@@ -1,16 +1,11 @@
 //! Memory of other libraries as tensors.
 
 use crate::error;
-use byoc::{DType, Tensor};
-use byoc_ir::tensor::{Shape, byte_count};
+use byoc::{DType, Diagnostic, Tensor};
+use byoc_ir::tensor::{OutOfMemory, Shape, byte_count};
 use pyo3::prelude::*;
 use smallvec::SmallVec;
 use std::sync::Arc;
-
-/// Returns an exception for an input that cannot be used.
-pub fn invalid(py: Python<'_>, message: &str, hint: Option<&str>) -> PyErr {
-    error::new(py, "InputError", message, hint)
-}
 
 /// Order of the elements in memory.
 pub enum Layout {
@@ -42,8 +37,8 @@ pub struct Foreign {
     _owner: Py<PyAny>,
 }
 
-// SAFETY: the memory is only read, and its owner keeps it at its place. (Python's own code can change the elements during
-// a run, as with every library that takes arrays without a copy; byoc checks no element for its own safety.)
+// SAFETY: the memory is only read, and its owner keeps it at its place. Code of Python that changes the elements during a
+// run breaks this, as it does for every library that takes arrays without a copy; the documentation forbids it.
 unsafe impl Send for Foreign {}
 // SAFETY: as above.
 unsafe impl Sync for Foreign {}
@@ -65,21 +60,20 @@ impl Foreign {
     /// `data` points to elements of that shape and layout as long as `owner` lives.
     pub unsafe fn tensor(
         py: Python<'_>,
-        name: &str,
         dtype: DType,
         shape: &[usize],
         layout: &Layout,
         data: *const u8,
         owner: &Bound<'_, PyAny>,
     ) -> PyResult<Tensor> {
-        let too_large = || invalid(py, &format!("input \"{name}\": its size exceeds the address space"), None);
+        let too_large = || error::of(py, Diagnostic::from(OutOfMemory::OVERFLOW));
         let bytes = byte_count(dtype, shape).ok_or_else(too_large)?;
         let tensor = match layout {
             Layout::Strided(strides) if !layout.is_dense(shape, dtype.size()) => {
                 // SAFETY: guaranteed by the caller.
                 let copy = |to: &mut [u8]| unsafe { copy_strided(data, shape, strides, dtype.size(), to) };
                 let copied = Tensor::build(dtype, shape, copy);
-                Some(copied.map_err(|full| error::of(py, byoc::Diagnostic::from(full).into()))?)
+                Some(copied.map_err(|full| error::of(py, Diagnostic::from(full)))?)
             }
             _ => {
                 let memory = Foreign { data, bytes, _owner: owner.clone().unbind() };

@@ -1,6 +1,8 @@
 //! Forked processes: the threads of a session do not exist in the child.
 
 use crate::error;
+use byoc::Diagnostic;
+use byoc_ir::diag::codes;
 use pyo3::prelude::*;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -22,10 +24,10 @@ impl Generation {
         if self.0 == GENERATION.load(Ordering::Relaxed) {
             return Ok(());
         }
-        let hint = "load the model in the process that runs it, or start processes with \
+        let help = "load the model in the process that runs it, or start processes with \
                     multiprocessing.get_context(\"spawn\")";
         let message = "expected a model or session of this process, found one that was made before a fork";
-        Err(error::new(py, "ForkError", message, Some(hint)))
+        Err(error::new(py, "ForkError", Diagnostic::error(codes::runtime::MODEL_GONE, message).help(help)))
     }
 }
 

@@ -5,7 +5,9 @@ use crate::pending::{self, Pending};
 use crate::session::Session;
 use crate::wait::interruptible;
 use crate::{error, fork::Generation, trace};
-use byoc::{Cancel, Compilation, CompileOptions, Dim, Inputs, Outputs, Port, RunOptions, Source, Tensor};
+use byoc::runtime::exec::{check_inputs, order_inputs};
+use byoc::{Cancel, Compilation, CompileOptions, Diagnostic, Dim, Inputs, Outputs, Port, RunOptions, Source, Tensor};
+use byoc_ir::diag::codes;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
@@ -260,7 +262,8 @@ impl Model {
         let model = self.model.lock().unwrap_or_else(PoisonError::into_inner).clone();
         model.ok_or_else(|| {
             let message = "expected an open model, found one that was closed";
-            error::new(py, "ClosedError", message, Some("load or compile the model again"))
+            let diagnostic = Diagnostic::error(codes::runtime::MODEL_GONE, message);
+            error::new(py, "ClosedError", diagnostic.help("load or compile the model again"))
         })
     }
 
@@ -280,10 +283,7 @@ impl Model {
 
     fn ordered<'py>(&self, py: Python<'py>, values: impl ExactSizeIterator<Item = Bound1<'py>>) -> PyResult<Tensors> {
         if values.len() != self.inputs.len() {
-            let names: Vec<&str> = self.inputs.iter().map(|port| port.name.as_str()).collect();
-            let (expected, found) = (names.len(), values.len());
-            let message = format!("expected {expected} inputs ({}), found {found}", names.join(", "));
-            return Err(error::new(py, "InputError", &message, None));
+            check_inputs(&self.inputs, &vec![Tensor::empty(); values.len()]).map_err(|error| error::of(py, error))?;
         }
         self.inputs.iter().zip(values).map(|(port, value)| tensor_of(&value, port)).collect()
     }
@@ -291,21 +291,15 @@ impl Model {
     fn named(&self, values: &Bound<'_, PyDict>) -> PyResult<Tensors> {
         let mut tensors = Tensors::new();
         for port in &self.inputs {
-            match values.get_item(&port.name)? {
-                Some(value) => tensors.push(tensor_of(&value, port)?),
-                None => return Err(self.wrong_names(values)),
-            }
+            let Some(value) = values.get_item(&port.name)? else { break };
+            tensors.push(tensor_of(&value, port)?);
         }
-        if values.len() == self.inputs.len() { Ok(tensors) } else { Err(self.wrong_names(values)) }
-    }
-
-    /// Returns the exception for inputs whose names are not those of the model.
-    fn wrong_names(&self, values: &Bound<'_, PyDict>) -> PyErr {
-        let list = |names: Vec<String>| if names.is_empty() { "none".to_owned() } else { names.join(", ") };
-        let expected = list(self.inputs.iter().map(|port| format!("\"{}\"", port.name)).collect());
-        let found = list(values.keys().iter().map(|key| format!("\"{key}\"")).collect());
-        let message = format!("expected the inputs {expected}, found {found}");
-        error::new(values.py(), "InputError", &message, None)
+        if values.len() != self.inputs.len() || tensors.len() != self.inputs.len() {
+            // Names that differ: the library says which.
+            let names = values.keys().iter().map(|name| (name.to_string(), Tensor::empty()));
+            order_inputs(&self.inputs, names).map_err(|error| error::of(values.py(), error))?;
+        }
+        Ok(tensors)
     }
 
     /// Runs the model without the interpreter's lock.

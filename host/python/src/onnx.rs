@@ -1,7 +1,9 @@
 //! ONNX files as data: the metadata that compilation does not need, and models whose initializers a program replaces.
 
 use crate::error;
-use byoc::frontend::onnx::proto::{DimensionValue, GraphProto, ModelProto, TensorProto, TypeProto, ValueInfoProto};
+use byoc::Diagnostic;
+use byoc::frontend::onnx::proto::{DimensionValue, ModelProto, TensorProto, TypeProto, ValueInfoProto};
+use byoc_ir::diag::codes;
 use prost::Message;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
@@ -10,7 +12,7 @@ use std::collections::BTreeSet;
 fn decode(py: Python<'_>, bytes: &Bound<'_, PyBytes>) -> PyResult<ModelProto> {
     ModelProto::decode(bytes.as_bytes()).map_err(|cause| {
         let message = format!("expected an ONNX model, found bytes that cannot be decoded: {cause}");
-        error::new(py, "ModelError", &message, None)
+        error::of(py, Diagnostic::error(codes::frontends::BROKEN_MODEL, message))
     })
 }
 
@@ -104,11 +106,7 @@ pub fn onnx_edited<'py>(
             ..TensorProto::default()
         });
     }
-    open_initializers(&mut graph, &inputs);
+    graph.initializer.retain(|tensor| !inputs.contains(&tensor.name));
     model.graph = Some(graph);
     Ok(PyBytes::new(py, &model.encode_to_vec()))
-}
-
-fn open_initializers(graph: &mut GraphProto, names: &[String]) {
-    graph.initializer.retain(|tensor| !names.contains(&tensor.name));
 }

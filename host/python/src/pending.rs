@@ -2,7 +2,8 @@
 
 use crate::array::array_of;
 use crate::error;
-use byoc::{Error, Outputs, RunFuture};
+use byoc::{Diagnostic, Error, Outputs, RunFuture};
+use byoc_ir::diag::codes;
 use pyo3::prelude::*;
 use std::future::Future;
 use std::pin::Pin;
@@ -77,6 +78,10 @@ impl Pending {
     }
 }
 
+fn misused(py: Python<'_>, message: &str) -> PyErr {
+    error::of(py, Diagnostic::error(codes::runtime::BAD_PROGRAM, message))
+}
+
 #[pymethods]
 impl Pending {
     /// Returns the results, in the order of the model; to be called once, after the run has ended.
@@ -88,16 +93,11 @@ impl Pending {
                 Poll::Ready(outcome) => outcome,
                 Poll::Pending => {
                     *state = State::Running(future);
-                    return Err(error::new(
-                        py,
-                        "RunError",
-                        "expected a run that has ended, found one in progress",
-                        None,
-                    ));
+                    return Err(misused(py, "expected a run that has ended, found one in progress"));
                 }
             },
             State::Taken => {
-                return Err(error::new(py, "RunError", "expected a run whose results were not taken yet", None));
+                return Err(misused(py, "expected a run whose results remain, found one that gave them"));
             }
         };
         drop(state);

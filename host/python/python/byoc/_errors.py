@@ -31,7 +31,7 @@ def in_python(text: str) -> str:
 class Error(Exception):
     """Error of byoc.
 
-    code: stable code such as "E0612"; None for errors that Python code detects.
+    code: stable code such as "E0612", which a page of the documentation describes.
     message: the expected and the found values, in one line.
     hint: what to do about it; may be None.
     context: further facts, one line each.

@@ -22,4 +22,7 @@ codes! {
     STEP_LIMIT = 619, "a loop does not terminate";
     DEVICE_LOST = 620, "a device was lost";
     OUTPUT_MEMORY = 621, "memory for an output does not have its type";
+    INPUT_MEMORY = 622, "an input is in memory that the host cannot read";
+    MODEL_GONE = 623, "a model was closed, or belongs to another process";
+    MISSING_PACKAGE = 624, "a Python package is missing";
 }
