@@ -28,7 +28,6 @@ UNSUPPORTED = {
     "SessionOptions.set_ep_context_data_read_func",
     "SessionOptions.add_external_initializers_from_files_in_memory",
     "module.register_execution_provider_library",
-    "OrtValue.as_sparse_tensor",
 }
 
 SITUATIONS: dict[str, list[Callable[[Any, Case, Path], Any]]] = {}

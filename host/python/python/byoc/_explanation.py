@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ._model import Model
+    from ._byoc import Model
 
 
 class Explanation:

@@ -167,10 +167,10 @@ def _source(model: Any, example_inputs: Sequence[Any] | None) -> tuple[str | byt
             return model.SerializeToString(), {}
         except ValueError as cause:
             hint = "save it with onnx.save(model, path, save_as_external_data=True), and pass the path"
-            raise ModelError(f"cannot serialize the model: {cause}", hint=hint) from cause
+            raise ModelError(f"cannot serialize the model: {cause}", "E0501", hint) from cause
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(model, torch.nn.Module):
-        from .torch import export
+        from ._export import export
 
         return export(model, example_inputs), {}
     raise TypeError(

@@ -2,7 +2,6 @@ import os
 
 import numpy as np
 import onnxruntime as ort
-from onnx import TensorProto
 
 session = ort.InferenceSession(os.path.join(FOLDER, "digits.onnx"))
 for image in (np.zeros((8, 8), np.float32), np.zeros((1, 1, 9, 8), np.float32), np.zeros((1, 1, 8, 8), np.float64)):
@@ -10,4 +9,3 @@ for image in (np.zeros((8, 8), np.float32), np.zeros((1, 1, 9, 8), np.float32), 
         session.run(None, {"image": image})
     except ort.capi.onnxruntime_pybind11_state.InvalidArgument as error:
         print(error)
-print(TensorProto.FLOAT)
