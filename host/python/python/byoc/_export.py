@@ -27,7 +27,9 @@ def export(
         import onnxscript  # noqa: F401
     except ImportError as cause:
         raise MissingDependency(
-            f"expected the package onnxscript, which exports models of PyTorch: {cause}", code="E0624", hint="pip install onnxscript"
+            f"expected the package onnxscript, which exports models of PyTorch: {cause}",
+            code="E0624",
+            hint="pip install onnxscript",
         ) from cause
     training = module.training
     log = logging.getLogger("torch.onnx")

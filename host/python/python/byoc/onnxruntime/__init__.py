@@ -9,6 +9,8 @@ name.
 
 from .. import __version__ as byoc_version
 from . import capi
+from ._binding import IOBinding
+from ._describe import ModelMetadata, NodeArg
 from ._enums import (
     ExecutionMode,
     ExecutionOrder,
@@ -54,7 +56,7 @@ from ._runtime import (
     set_seed,
     unregister_execution_provider_library,
 )
-from ._session import InferenceSession, IOBinding, ModelMetadata, NodeArg, Session
+from ._session import InferenceSession, Session
 from ._unsupported import (
     AdapterFormat,
     LoraAdapter,

@@ -1,71 +1,36 @@
-"""Sessions, and the binding of their inputs and outputs to memory."""
+"""Sessions."""
 
 from __future__ import annotations
 
 import os
 import time
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from .. import _byoc, _errors
 from . import _exceptions
+from ._binding import IOBinding
+from ._describe import ModelMetadata, NodeArg, node_arg
 from ._engine import Engine, read, session_of
 from ._exceptions import InvalidArgument
+from ._feeds import to_array
 from ._options import RunOptions, SessionOptions
 from ._profile import Profile
+from ._providers import normalize as normalize_providers
 from ._runtime import (
     CPU,
     OrtEpAssignedNode,
     OrtEpAssignedSubgraph,
     OrtEpDevice,
     OrtMemoryInfo,
-    check_device,
     cpu_memory,
-    get_all_providers,
-    get_available_providers,
 )
-from ._types import NUMBER_OF, number_of, type_name
+from ._types import number_of, type_name
 from ._value import OrtValue, OrtValueVector
 
 _ASSIGNMENT = "session.record_ep_graph_assignment_info"
 _FOLDER = "session.model_external_initializers_file_folder_path"
 _BACKEND = "byoc.backend"
-
-
-class NodeArg:
-    """Input or output of a model."""
-
-    __slots__ = ("name", "shape", "type")
-
-    def __init__(self, name: str, type: str, shape: list[int | str | None]) -> None:  # noqa: A002
-        self.name, self.type, self.shape = name, type, shape
-
-    def __str__(self) -> str:
-        return f"NodeArg(name='{self.name}', type='{self.type}', shape={self.shape})"
-
-
-class ModelMetadata:
-    """Metadata of a model."""
-
-    __slots__ = (
-        "custom_metadata_map",
-        "description",
-        "domain",
-        "graph_description",
-        "graph_name",
-        "producer_name",
-        "version",
-    )
-
-    def __init__(self, metadata: Mapping[str, Any]) -> None:
-        self.producer_name: str = metadata["producer_name"]
-        self.graph_name: str = metadata["graph_name"]
-        self.domain: str = metadata["domain"]
-        self.description: str = metadata["doc_string"]
-        self.graph_description: str = metadata["graph_doc_string"]
-        self.version: int = metadata["model_version"]
-        self.custom_metadata_map: dict[str, str] = metadata["metadata_props"]
 
 
 class Session:
@@ -107,7 +72,7 @@ class InferenceSession(Session):
 
     def _choose_providers(self, providers: Any, provider_options: Any) -> dict[str, dict[str, str]]:
         try:
-            return _normalize_providers(providers, provider_options)
+            return normalize_providers(providers, provider_options)
         except (ValueError, RuntimeError) as error:
             if not self._enable_fallback:
                 raise
@@ -155,9 +120,9 @@ class InferenceSession(Session):
                 file.write(read(source))
         sizes = self._options._dims
         known = {port[0]: port[2] for port in self._engine.model.output_ports} if self._engine.model else {}
-        self._inputs = [_node_arg(port, sizes, None) for port in self._metadata["inputs"]]
-        self._outputs = [_node_arg(port, sizes, known.get(port[0])) for port in self._metadata["outputs"]]
-        self._overridable = [_node_arg(port, sizes, None) for port in self._metadata["overridable"]]
+        self._inputs = [node_arg(port, sizes, None) for port in self._metadata["inputs"]]
+        self._outputs = [node_arg(port, sizes, known.get(port[0])) for port in self._metadata["outputs"]]
+        self._overridable = [node_arg(port, sizes, None) for port in self._metadata["overridable"]]
         self._input_names = frozenset(port.name for port in self._inputs)
         self._output_names = [port.name for port in self._outputs]
         self._overridable_names = frozenset(port.name for port in self._overridable)
@@ -225,7 +190,7 @@ class InferenceSession(Session):
         """Chooses providers anew."""
         if providers is not None:
             iter(providers)
-        self._provider_options = _normalize_providers(providers, provider_options)
+        self._provider_options = normalize_providers(providers, provider_options)
 
     def enable_fallback(self) -> None:
         """Falls back to the CPU if a provider is unknown."""
@@ -359,7 +324,7 @@ class InferenceSession(Session):
         for name, value in input_feed.items():
             if name not in ports:
                 raise InvalidArgument.of(f"Invalid input name: {name}")
-            feeds[name] = _array(value, ports[name])
+            feeds[name] = to_array(value, ports[name])
         return feeds, self._engine.overriding(overrides) if overrides else self._engine
 
     def _select(self, output_names: Sequence[str], results: list[Any]) -> list[Any]:
@@ -431,241 +396,3 @@ class InferenceSession(Session):
     ) -> OrtValue:
         """Makes a value of that shape, whose elements are not set."""
         return OrtValue.ortvalue_from_shape_and_type(shape, element_type, device_type, device_id)
-
-
-class IOBinding:
-    """Inputs and outputs of a session, bound to memory."""
-
-    def __init__(self, session: InferenceSession) -> None:
-        self._session = session
-        self._inputs: dict[str, Any] = {}
-        self._outputs: dict[str, Any] = {}
-        self._results: dict[str, Any] = {}
-
-    def _check_input(self, name: str) -> None:
-        if name not in self._session._input_names and name not in self._session._overridable_names:
-            raise RuntimeError(f"Failed to find NodeArg with name: {name} in the def list")
-
-    def bind_cpu_input(self, name: str, arr_on_cpu: Any) -> None:
-        """Binds an input to an array."""
-        import numpy as np
-
-        if not isinstance(arr_on_cpu, np.ndarray):
-            raise RuntimeError("Unable to create OrtValue from the given python object")
-        self._check_input(name)
-        self._inputs[name] = arr_on_cpu
-
-    def bind_input(
-        self, name: str, device_type: str, device_id: int, element_type: Any, shape: Sequence[int], buffer_ptr: int
-    ) -> None:
-        """Binds an input to memory."""
-        _require_cpu(device_type, "input")
-        self._check_input(name)
-        self._inputs[name] = _memory(element_type, shape, buffer_ptr)
-
-    def bind_ortvalue_input(self, name: str, ortvalue: OrtValue) -> None:
-        """Binds an input to a value."""
-        array = ortvalue._get_c_value().numpy()
-        self._check_input(name)
-        self._inputs[name] = array
-
-    def bind_output(
-        self,
-        name: str,
-        device_type: str = "cpu",
-        device_id: int = 0,
-        element_type: Any = None,
-        shape: Sequence[int] | None = None,
-        buffer_ptr: int | None = None,
-    ) -> None:
-        """Binds an output to memory, or to memory that each run makes."""
-        _require_cpu(device_type, "output")
-        if buffer_ptr is not None and (element_type is None or shape is None):
-            raise ValueError("`element_type` and `shape` are to be provided if pre-allocated memory is provided")
-        self._outputs[name] = None if buffer_ptr is None else _memory(element_type, shape or (), buffer_ptr)
-
-    def bind_ortvalue_output(self, name: str, ortvalue: OrtValue) -> None:
-        """Binds an output to a value."""
-        self._outputs[name] = ortvalue._get_c_value().numpy()
-
-    def synchronize_inputs(self) -> None:
-        """Does nothing: the CPU is never behind."""
-
-    def synchronize_outputs(self) -> None:
-        """Does nothing: the CPU is never behind."""
-
-    def _run(self, run_options: RunOptions | None) -> None:
-        import numpy as np
-
-        try:
-            if not self._outputs:
-                raise InvalidArgument.of("At least one output should be requested.")
-            missing = self._session._input_names - self._inputs.keys()
-            if missing:
-                raise InvalidArgument.of(f"Missing Input: {sorted(missing)[0]}")
-            results = self._session._run(list(self._outputs), self._inputs, run_options)
-            for (name, memory), result in zip(
-                self._outputs.items(), self._session._select(list(self._outputs), results)
-            ):
-                if memory is None:
-                    self._results[name] = result
-                    continue
-                if memory.shape != result.shape or memory.dtype != result.dtype:
-                    raise InvalidArgument.of(
-                        f"The output OrtValue provided for output '{name}' has type {memory.dtype} and shape "
-                        f"{list(memory.shape)} but the computed output has type {result.dtype} and shape "
-                        f"{list(result.shape)}."
-                    )
-                np.copyto(memory, result)
-                self._results[name] = memory
-        except tuple(_exceptions.ALL) as error:
-            detail = str(error).split(" : ", 3)[-1].replace("output name:", "output name: ")
-            raise RuntimeError(f"Error in execution: {detail}") from error
-
-    def get_outputs(self) -> list[OrtValue]:
-        """Returns the bound outputs as values."""
-        return [OrtValue(self._results[name]) for name in self._outputs if name in self._results]
-
-    def get_outputs_as_ortvaluevector(self) -> OrtValueVector:
-        """Returns the bound outputs as values."""
-        return OrtValueVector(self.get_outputs())
-
-    def copy_outputs_to_cpu(self) -> list[Any]:
-        """Returns the bound outputs as arrays."""
-        return [value.numpy() for value in self.get_outputs()]
-
-    def clear_binding_inputs(self) -> None:
-        """Removes the inputs."""
-        self._inputs.clear()
-
-    def clear_binding_outputs(self) -> None:
-        """Removes the outputs."""
-        self._outputs.clear()
-        self._results.clear()
-
-
-def _require_cpu(device_type: str, what: str) -> None:
-    try:
-        check_device(device_type)
-    except RuntimeError as error:
-        raise RuntimeError(f"Error when binding {what}: There's no data transfer registered: {error}") from None
-
-
-def _memory(element_type: Any, shape: Sequence[int], pointer: int) -> Any:
-    """Returns an array over memory of the caller, who keeps it."""
-    import ctypes
-
-    import numpy as np
-
-    from ._types import dtype_of
-
-    dtype = dtype_of(element_type) if isinstance(element_type, int) else np.dtype(element_type)
-    count = int(np.prod(shape, dtype=np.int64))
-    buffer = (ctypes.c_char * (count * dtype.itemsize)).from_address(pointer)
-    return np.frombuffer(buffer, dtype=dtype, count=count).reshape(tuple(shape))
-
-
-def _node_arg(port: Any, sizes: Mapping[str, int], known: Sequence[Any] | None) -> NodeArg:
-    name, kind, number, dims = port
-    if dims is None:
-        dims = [dim if isinstance(dim, int) or str(dim).isidentifier() else None for dim in known or ()]
-    elif known is not None and len(known) == len(dims):
-        dims = [size if dim is None and isinstance(size, int) else dim for dim, size in zip(dims, known)]
-    return NodeArg(name, type_name(number, kind), [sizes.get(dim, dim) for dim in dims])
-
-
-def _array(value: Any, port: NodeArg) -> Any:
-    """Converts the value of an input, or raises what ONNX Runtime raises."""
-    import numpy as np
-
-    if isinstance(value, OrtValue):
-        value = value.numpy()
-    if value is None:
-        raise _exceptions.Fail.of(f"Missing Input: {port.name}")
-    if isinstance(value, (str, bytes)):
-        raise RuntimeError(f"Input must be a list of dictionaries or a single numpy array for input '{port.name}'.")
-    if isinstance(value, Mapping):
-        raise InvalidArgument.of(
-            f"Unexpected input data type. Actual: ((map(string,tensor(float)))) , expected: (({port.type}))"
-        )
-    if not isinstance(value, np.ndarray):
-        if hasattr(value, "__dlpack__"):
-            value = np.from_dlpack(value)
-        elif isinstance(value, tuple):
-            raise RuntimeError(f"Input must be a list of dictionaries or a single numpy array for input '{port.name}'.")
-        elif isinstance(value, list):
-            try:
-                value = np.asarray(value, dtype=_dtype_name(port.type))
-            except (ValueError, TypeError):
-                raise RuntimeError("Could not create tensor from given input list") from None
-        else:
-            raise RuntimeError(f"Unable to handle object of type {type(value)}")
-    number = number_of(value.dtype)
-    if number is None or type_name(number) != port.type:
-        actual = type_name(number) if number is not None else f"tensor({value.dtype})"
-        raise InvalidArgument.of(f"Unexpected input data type. Actual: ({actual}) , expected: ({port.type})")
-    _check_shape(value.shape, port)
-    return value
-
-
-def _dtype_name(type_text: str) -> str:
-    return next(name for name, number in NUMBER_OF.items() if type_name(number) == type_text)
-
-
-def _check_shape(shape: tuple[int, ...], port: NodeArg) -> None:
-    if not port.shape and not shape:
-        return
-    advice = "Please fix either the inputs/outputs or the model."
-    if len(shape) != len(port.shape):
-        raise InvalidArgument.of(
-            f"Invalid rank for input: {port.name} Got: {len(shape)} Expected: {len(port.shape)} {advice}"
-        )
-    wrong = [
-        f" index: {index} Got: {found} Expected: {expected}\n"
-        for index, (found, expected) in enumerate(zip(shape, port.shape))
-        if isinstance(expected, int) and expected != found
-    ]
-    if wrong:
-        raise InvalidArgument.of(
-            f"Got invalid dimensions for input: {port.name} for the following indices\n{''.join(wrong)} {advice}"
-        )
-
-
-def _normalize_providers(providers: Any, provider_options: Any) -> dict[str, dict[str, str]]:
-    """Returns the chosen providers with their options; the CPU is always last."""
-    if not providers:
-        return {CPU: {}}
-    if provider_options is not None and len(provider_options) != len(providers):
-        raise ValueError("'providers' and 'provider_options' should be the same length if both are given.")
-    chosen: dict[str, dict[str, str]] = {}
-
-    def add(name: str, options: Mapping[Any, Any]) -> None:
-        if name in chosen:
-            warnings.warn(f"Duplicate provider '{name}' encountered, ignoring.", stacklevel=5)
-            return
-        if name not in get_available_providers():
-            available = ", ".join(get_available_providers())
-            warnings.warn(
-                f"Specified provider '{name}' is not in available provider names.Available providers: '{available}'",
-                stacklevel=5,
-            )
-            if name not in get_all_providers():
-                raise RuntimeError(f"Unknown Provider Type: {name}")
-            return
-        chosen[name] = {str(key): str(value) for key, value in options.items()}
-
-    for index, provider in enumerate(providers):
-        given = provider_options[index] if provider_options is not None else {}
-        if isinstance(provider, str):
-            add(provider, given)
-        elif (
-            isinstance(provider, tuple)
-            and len(provider) == 2
-            and isinstance(provider[0], str)
-            and isinstance(provider[1], dict)
-        ):
-            add(provider[0], provider[1])
-        else:
-            raise ValueError("'providers' values must be either strings or (string, dict) tuples.")
-    chosen.setdefault(CPU, {})
-    return chosen
