@@ -78,3 +78,8 @@ def close(found: np.ndarray, expected: np.ndarray, limit: float = 5e-4) -> bool:
     found, expected = found.astype(np.float64), expected.astype(np.float64)
     scale = np.abs(expected).max(initial=0) or 1
     return bool(np.abs(found - expected).max(initial=0) <= limit * scale)
+
+
+def resident() -> int:
+    """Returns the resident memory of the process in bytes."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")

@@ -17,7 +17,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from conftest import DIGITS, ROOT, Case, close
+from conftest import DIGITS, ROOT, Case, close, resident
 from onnx import TensorProto, helper
 
 import byoc
@@ -222,25 +222,21 @@ def test_wrong_calls(relu: str) -> None:
     assert raised.value.code == "E0605" and "expected" in raised.value.message and "found" in raised.value.message
 
 
-def resident() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
-
-
 def test_wrong_calls_leak_nothing(relu: str) -> None:
     model = byoc.compile(relu)
-    calls = [call for kind, call in wrong_calls(model) if kind is byoc.InputError]
+    calls = [call for _, call in wrong_calls(model)]
 
     def rounds(count: int) -> None:
         for _ in range(count):
             for call in calls:
                 try:
                     call()
-                except byoc.Error:
+                except (byoc.Error, TypeError, ValueError):
                     pass
 
-    rounds(200)
+    rounds(50)
     before = resident()
-    rounds(1000)
+    rounds(200)
     assert resident() - before < 2_000_000
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from conftest import CASES, Case, close
+from conftest import CASES, Case, close, resident
 from onnx import TensorProto, helper, numpy_helper
 
 import byoc.onnxruntime
@@ -773,6 +773,21 @@ def test_equal_messages(call: Callable[..., Any], digits: Case) -> None:
             call(ort.InferenceSession(digits.bytes), digits.feeds["image"])
         texts.append(str(raised.value))
     assert texts[0] == texts[1]
+
+
+def test_wrong_calls_leak_nothing(digits: Case) -> None:
+    s = byoc.onnxruntime.InferenceSession(digits.bytes)
+
+    def rounds(count: int) -> None:
+        for _ in range(count):
+            for call in MESSAGES:
+                attempt(call, s, digits.feeds["image"])
+            attempt(byoc.onnxruntime.InferenceSession, b"garbage")
+
+    rounds(100)
+    before = resident()
+    rounds(500)
+    assert resident() - before < 2_000_000
 
 
 def test_runs_on_a_backend(digits: Case) -> None:
