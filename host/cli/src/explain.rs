@@ -2,8 +2,9 @@
 
 use super::args::{ExplainArgs, InputArgs};
 use super::render::plural;
-use super::{explain_html, output, ready, render, table};
+use super::{output, ready, render, table};
 use byoc::build::backend::Backend;
+use byoc::build::explain_page;
 use byoc::build::explanation::{Explanation, NodeRow, Placement, PlacementKind, RefusalRow};
 use byoc::runtime::artifact;
 use byoc::runtime::error::Failure;
@@ -35,7 +36,7 @@ pub fn run(args: &ExplainArgs) -> Result<ExitCode, Failure> {
     built.warnings.iter().for_each(render::diagnostic);
     let explanation = &built.explanation;
     if let Some(path) = &args.html {
-        let page = explain_html::page(&ready::name_of(&args.model), explanation);
+        let page = explain_page::page(&ready::name_of(&args.model), explanation);
         output::write(path, |file| file.write_all(page.as_bytes()))?;
     }
     if args.build.talk.json {

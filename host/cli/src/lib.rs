@@ -12,7 +12,6 @@ mod compile;
 mod error_page;
 mod escape;
 mod explain;
-mod explain_html;
 mod export;
 mod inputs;
 mod inspect;
@@ -31,6 +30,7 @@ mod ready;
 mod render;
 pub mod report;
 mod run;
+mod serve;
 mod table;
 mod verify;
 mod verify_isolated;
@@ -65,6 +65,10 @@ pub fn main() -> ExitCode {
             return if code == 0 { exit_code(printed, ExitCode::SUCCESS) } else { ExitCode::from(code) };
         }
     };
+    // Another program takes over, with the standard output of this one.
+    if let Command::Serve(args) = &cli.command {
+        return serve::run(args).unwrap_or_else(|failure| report_failure(&failure));
+    }
     if let Err(failure) = reserve_process() {
         return report_failure(&failure);
     }
@@ -152,5 +156,6 @@ fn dispatch(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Quantize(args) => quantize::run(&args),
         Command::Zoo(args) => zoo::run(&args),
         Command::Inspect(args) => inspect::run(&args),
+        Command::Serve(args) => serve::run(&args),
     }
 }

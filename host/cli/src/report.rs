@@ -1,6 +1,6 @@
 //! Reports of the commands as values, for programs that show them elsewhere.
 
-use super::{explain, explain_html, out, plugins_list};
+use super::{explain, out, plugins_list};
 use byoc::build::explanation::Explanation;
 use byoc::runtime::session::Session;
 use serde_json::Value;
@@ -12,7 +12,7 @@ pub fn explanation_text(explanation: &Explanation, full: bool) -> String {
 
 /// Returns the page of `byoc explain --html`.
 pub fn explanation_page(title: &str, explanation: &Explanation) -> String {
-    explain_html::page(title, explanation)
+    byoc::build::explain_page::page(title, explanation)
 }
 
 /// Loads all plugins that a session finds, and returns the objects of `byoc plugins list --json`.

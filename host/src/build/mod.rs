@@ -3,6 +3,7 @@
 pub mod backend;
 pub mod codegen;
 mod explain;
+pub mod explain_page;
 pub mod explanation;
 pub mod export;
 mod pipeline;

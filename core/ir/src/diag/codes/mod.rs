@@ -14,6 +14,7 @@ pub mod frontends;
 pub mod passes;
 pub mod plugins;
 pub mod runtime;
+pub mod serving;
 pub mod text;
 pub mod types;
 
@@ -21,7 +22,7 @@ use super::Code;
 
 /// Iterates over all codes with their titles, in ascending order.
 pub fn all() -> impl Iterator<Item = (Code, &'static str)> {
-    [text::ALL, types::ALL, passes::ALL, plugins::ALL, frontends::ALL, runtime::ALL, artifacts::ALL]
+    [text::ALL, types::ALL, passes::ALL, plugins::ALL, frontends::ALL, runtime::ALL, artifacts::ALL, serving::ALL]
         .into_iter()
         .flatten()
         .copied()

@@ -1,12 +1,10 @@
-//! `byoc explain --html`: a self-contained page with the graph of the model, colored by region.
+//! Explanation as HTML: a self-contained page with the graph of the model, colored by region.
 //!
 //! Operators are arranged in layers, each operator one layer below its lowest predecessor; an operator without
 //! predecessors is placed right above its first consumer. Hovering over an operator shows its placement and every
 //! refusal.
 
-use super::escape as terminal;
-use super::render::plural;
-use byoc::build::explanation::{Explanation, NodeRow};
+use super::explanation::{Explanation, NodeRow};
 use std::fmt::Write;
 
 const BOX: (usize, usize) = (150, 34);
@@ -148,13 +146,29 @@ fn color(region: usize) -> String {
     format!("hsl({} 62% 74%)", (region * 137 + 205) % 360)
 }
 
+/// Formats a number of things, as in `1 region` and `2 regions`.
+fn plural(n: usize, thing: &str) -> String {
+    format!("{n} {thing}{}", if n == 1 { "" } else { "s" })
+}
+
+/// Escapes text for HTML. Names come from models: characters that control a terminal or the direction of text are shown
+/// as escapes.
 fn escape(text: &str) -> String {
-    terminal::lines(text)
-        .replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;")
-        .replace('"', "&quot;")
-        .replace('\'', "&#39;")
+    let is_control = |c: char| {
+        (c.is_control() && !matches!(c, '\n' | '\t'))
+            || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '\r' => shown.push_str("\\r"),
+            c if is_control(c) => {
+                let _ = write!(shown, "\\u{{{:x}}}", u32::from(c));
+            }
+            c => shown.push(c),
+        }
+    }
+    shown.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;").replace('\'', "&#39;")
 }
 
 const STYLE: &str = "body{font:14px system-ui,sans-serif;margin:24px;color:#1b1f24;background:#fff}\
@@ -168,7 +182,7 @@ path{fill:none;stroke:#afb8c1;stroke-width:1}rect{stroke:#57606a;stroke-width:.8
 #[cfg(test)]
 mod tests {
     use super::*;
-    use byoc::build::explanation::{Placement, RefusalRow};
+    use crate::build::explanation::{Placement, RefusalRow};
 
     #[test]
     fn escapes_names_and_places_consumers_below() {

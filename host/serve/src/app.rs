@@ -1,0 +1,196 @@
+//! State of the server, and what both protocols do with it.
+
+use crate::error::{Result, ServeError, Status};
+use crate::listen::Connections;
+use crate::log::LogControl;
+use crate::proto::ServerMetadataResponse;
+use crate::repository::{Overrides, Repository};
+use crate::request::{InferRequest, InferResponse};
+use crate::served::Served;
+use crate::shared_memory::Regions;
+use byoc_ir::diag::codes::serving;
+use byoc_ir::tensor::memory::Charge;
+use bytes::Bytes;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use tokio::sync::Semaphore;
+
+/// Sizes of JSON above which it is parsed and written outside of the threads that serve connections.
+const LARGE_JSON: usize = 256 << 10;
+
+/// State of the server.
+pub struct App {
+    pub repository: Repository,
+    pub regions: Regions,
+    pub log: Arc<LogControl>,
+    pub connections: Arc<Connections>,
+    /// True if clients may load and unload models.
+    pub allow_control: bool,
+    /// Time limit of a request.
+    pub timeout: Duration,
+    /// Maximum size of a request.
+    pub max_request: usize,
+    /// True once the server is to end.
+    pub stopping: AtomicBool,
+    /// Number of requests without an id of their own, which gives them one.
+    pub requests: AtomicU64,
+    /// Loads and unloads at once; each holds a thread.
+    pub controls: Semaphore,
+}
+
+impl App {
+    /// Returns true once all models are ready.
+    pub fn is_ready(&self) -> bool {
+        !self.is_stopping() && self.repository.is_ready()
+    }
+
+    /// Returns true once the server is to end.
+    pub fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Relaxed)
+    }
+
+    /// Returns the metadata of the server: the extensions that it serves.
+    pub fn metadata(&self) -> ServerMetadataResponse {
+        let mut extensions = vec![
+            "classification",
+            "schedule_policy",
+            "model_configuration",
+            "binary_tensor_data",
+            "parameters",
+            "statistics",
+            "logging",
+        ];
+        if self.allow_control {
+            extensions.extend(["model_repository", "model_repository(unload_dependents)"]);
+        }
+        if self.regions.are_allowed() {
+            extensions.push("system_shared_memory");
+        }
+        ServerMetadataResponse {
+            name: "byoc".to_owned(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            extensions: extensions.into_iter().map(str::to_owned).collect(),
+        }
+    }
+
+    /// Finds the model of a request.
+    ///
+    /// # Errors
+    /// An unknown model or one that is not ready, or a server that is ending.
+    pub fn find(&self, name: &str, version: &str) -> Result<Arc<Served>> {
+        self.repository.find(name, version)
+    }
+
+    /// Runs a request, and logs it.
+    ///
+    /// # Errors
+    /// See [`Served::infer`].
+    pub async fn infer(
+        &self,
+        served: &Served,
+        protocol: &str,
+        request: InferRequest,
+        arrived: Instant,
+        deadline: Instant,
+    ) -> Result<InferResponse> {
+        let id = match request.id.as_str() {
+            "" => format!("#{}", self.requests.fetch_add(1, Ordering::Relaxed)),
+            id => id.chars().take(128).collect(),
+        };
+        let result = served.infer(request, &self.regions, arrived, deadline).await;
+        let (model, version, microseconds) = (&*served.name, served.version, arrived.elapsed().as_micros() as u64);
+        match &result {
+            Ok(_) if self.log.logs_requests() => {
+                tracing::info!(target: "byoc::serve", request = id, protocol, model, version, status = 200, microseconds, "infer");
+            }
+            Err(error) if error.status == Status::Internal => {
+                tracing::error!(target: "byoc::serve", request = id, protocol, model, version, status = 500, microseconds, "infer: {error}");
+            }
+            Err(error) if self.log.logs_requests() => {
+                let status = error.status.http();
+                tracing::info!(target: "byoc::serve", request = id, protocol, model, version, status, microseconds, "infer: {error}");
+            }
+            _ => {}
+        }
+        result
+    }
+
+    fn check_control(&self) -> Result<()> {
+        if self.allow_control {
+            return Ok(());
+        }
+        let message = "expected a server with --allow-control, found one whose models clients may not load and unload";
+        Err(ServeError::new(Status::Unavailable, serving::NOT_SERVED, message))
+    }
+
+    /// Loads a model.
+    ///
+    /// # Errors
+    /// A server without `--allow-control`, or a model that cannot be loaded.
+    pub async fn load(self: &Arc<Self>, name: String, overrides: Overrides) -> Result<()> {
+        self.check_control()?;
+        self.control(move |app| app.repository.load(&name, &overrides)).await
+    }
+
+    /// Unloads a model.
+    ///
+    /// # Errors
+    /// A server without `--allow-control`, or an unknown model.
+    pub async fn unload(self: &Arc<Self>, name: String) -> Result<()> {
+        self.check_control()?;
+        self.control(move |app| app.repository.unload(&name)).await
+    }
+
+    async fn control(self: &Arc<Self>, work: impl FnOnce(&App) -> Result<()> + Send + 'static) -> Result<()> {
+        let Ok(_permit) = self.controls.try_acquire() else {
+            return Err(ServeError::overloaded("expected few models to load at once, found too many; retry later"));
+        };
+        let app = self.clone();
+        match tokio::task::spawn_blocking(move || work(&app)).await {
+            Ok(result) => result,
+            Err(_) => Err(panicked()),
+        }
+    }
+
+    /// Counts bytes of a request toward the memory limit.
+    ///
+    /// # Errors
+    /// A request larger than the limit, or a server without memory for it.
+    pub fn charge(&self, size: usize, more: usize) -> Result<Charge> {
+        if size.saturating_add(more) > self.max_request {
+            return Err(too_large(self.max_request, size.saturating_add(more)));
+        }
+        Charge::new(more)
+            .map_err(|error| ServeError::overloaded(format!("no memory for a request; retry later: {error}")))
+    }
+}
+
+/// Returns the error of a request that is larger than the limit.
+pub fn too_large(most: usize, found: usize) -> ServeError {
+    let message = format!("expected a request of at most {most} bytes (--max-request-size), found {found} or more");
+    ServeError::new(Status::TooLarge, serving::BAD_REQUEST, message)
+}
+
+fn panicked() -> ServeError {
+    let message = "the request panicked; this is a defect of byoc: please report it";
+    ServeError::new(Status::Internal, byoc_ir::diag::codes::runtime::BAD_PROGRAM, message)
+}
+
+/// Runs work on JSON of a size: on a thread of its own if it takes long.
+///
+/// # Errors
+/// Those of the work.
+pub async fn json_work<T: Send + 'static>(size: usize, work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+    if size < LARGE_JSON {
+        return work();
+    }
+    tokio::task::spawn_blocking(work).await.unwrap_or_else(|_| Err(panicked()))
+}
+
+/// Bytes of a request, counted toward the memory limit while it is served.
+#[derive(Debug, Default)]
+pub struct Held {
+    pub bytes: Bytes,
+    pub _charges: Vec<Charge>,
+}

@@ -1,0 +1,573 @@
+//! Dynamic batching: one bounded queue per model version, and instances that take batches from it.
+//!
+//! A request starts at once when it finds the version idle. Requests that arrive while every instance is busy are joined,
+//! in order, up to the maximum batch size; `max_queue_delay` lets an instance wait for more of them. Nothing waits past its
+//! deadline: the task of a request stops waiting by itself, takes its request out of the queue, and cancels the run once
+//! no other request of the batch waits for it.
+
+use crate::error::{Result, ServeError, Status};
+use crate::stats::{Stats, Times};
+use byoc::runtime::cancel::Cancel;
+use byoc::{Model, RunOptions, Tensor};
+use byoc_ir::diag::codes::{runtime, serving};
+use bytes::Bytes;
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::sync::oneshot;
+
+/// Policy of a queue.
+#[derive(Clone, Debug)]
+pub struct Policy {
+    /// Time that a request may wait for its execution.
+    pub timeout: Option<Duration>,
+    /// True if a request that waited too long is executed after all others, false if it is an error.
+    pub delays: bool,
+    /// True if the timeout of a request may shorten that of the policy.
+    pub allows_override: bool,
+    /// Maximum number of requests in the queue.
+    pub max_queue: usize,
+}
+
+/// Settings of a scheduler.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Maximum batch size; 0 for a model without a batch dimension.
+    pub max_batch: usize,
+    /// True if requests are joined.
+    pub joins: bool,
+    /// Batch sizes that start at once, in ascending order.
+    pub preferred: Vec<usize>,
+    /// Time for which an instance waits for a batch of a preferred size.
+    pub delay: Duration,
+    /// Number of priority levels; 0 for none.
+    pub levels: u64,
+    /// Priority of requests that choose none.
+    pub default_level: u64,
+    /// Policy of levels that have none of their own.
+    pub policy: Policy,
+    /// Policies of levels.
+    pub policies: BTreeMap<u64, Policy>,
+    /// Number of executions at once.
+    pub instances: usize,
+}
+
+impl Settings {
+    fn policy(&self, level: u64) -> &Policy {
+        self.policies.get(&level).unwrap_or(&self.policy)
+    }
+}
+
+/// Request to execute.
+#[derive(Debug)]
+pub struct Job {
+    /// Inputs in the order of the model.
+    pub inputs: Vec<Tensor>,
+    /// Number of items; 1 for a model without a batch dimension.
+    pub rows: usize,
+    /// Priority of the request; 0 for the default.
+    pub priority: u64,
+    /// Time that the request may wait for its execution.
+    pub timeout: Option<Duration>,
+    /// Time at which the request has to be done.
+    pub deadline: Instant,
+}
+
+/// Result of a request.
+#[derive(Debug)]
+pub struct Done {
+    /// Outputs in the order of the model.
+    pub outputs: Vec<Part>,
+    /// Time in the queue.
+    pub queue: Duration,
+    /// Times of the execution.
+    pub times: Times,
+}
+
+/// Rows of an output that belong to one request.
+#[derive(Clone, Debug)]
+pub struct Part {
+    tensor: Tensor,
+    /// First row and number of rows; `None` for all.
+    rows: Option<(usize, usize)>,
+}
+
+/// Bytes of a tensor, which keep the tensor.
+struct TensorBytes(Tensor);
+
+impl AsRef<[u8]> for TensorBytes {
+    fn as_ref(&self) -> &[u8] {
+        self.0.bytes()
+    }
+}
+
+impl Part {
+    /// Returns the dimensions.
+    pub fn shape(&self) -> Vec<usize> {
+        let mut shape = self.tensor.shape().to_vec();
+        if let (Some((_, rows)), Some(first)) = (self.rows, shape.first_mut()) {
+            *first = rows;
+        }
+        shape
+    }
+
+    /// Returns the elements, without a copy.
+    pub fn bytes(&self) -> Bytes {
+        let all = Bytes::from_owner(TensorBytes(self.tensor.clone()));
+        match (self.rows, self.tensor.shape().first()) {
+            (Some((start, rows)), Some(whole)) if *whole > 0 => {
+                let row = all.len() / whole;
+                all.slice(start * row..(start + rows) * row)
+            }
+            _ => all,
+        }
+    }
+}
+
+/// Queue and instances of a model version. When it is dropped, its instances end after the requests that wait.
+#[derive(Debug)]
+pub struct Scheduler(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    model: Model,
+    settings: Settings,
+    stats: Arc<Stats>,
+    cancel: Cancel,
+    /// False once the model turned out to mix the items of a batch.
+    joins: AtomicBool,
+    queue: Mutex<Queue>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    pending: VecDeque<Pending>,
+    /// Executions by the ids of their requests.
+    running: HashMap<u64, Arc<Batch>>,
+    /// Number of instances that execute.
+    busy: usize,
+    next_id: u64,
+    closed: bool,
+}
+
+#[derive(Debug)]
+struct Pending {
+    id: u64,
+    job: Job,
+    /// Priority, which decides the order; requests that waited too long come last.
+    level: u64,
+    arrived: Instant,
+    /// True if the request has not to wait for others.
+    starts_at_once: bool,
+    reply: oneshot::Sender<Result<Done>>,
+}
+
+/// Execution, which ends early once nobody waits for it.
+#[derive(Debug)]
+struct Batch {
+    cancel: Cancel,
+    waiting: Mutex<usize>,
+}
+
+/// Decision of an instance.
+#[derive(Debug, PartialEq)]
+enum Next {
+    /// Executes this many requests from the front of the queue.
+    Take(usize),
+    /// Waits for more requests until this time.
+    Wait(Instant),
+    /// Has nothing to do.
+    Idle,
+}
+
+impl Scheduler {
+    /// Starts the instances of a model.
+    ///
+    /// # Errors
+    /// When the system cannot start a thread.
+    pub fn new(model: Model, settings: Settings, stats: Arc<Stats>, session: &Cancel) -> Result<Scheduler> {
+        let joins = AtomicBool::new(settings.joins);
+        let instances = settings.instances;
+        let shared = Arc::new(Shared {
+            model,
+            settings,
+            stats,
+            cancel: session.part(None),
+            joins,
+            queue: Mutex::default(),
+            changed: Condvar::new(),
+        });
+        let scheduler = Scheduler(shared);
+        for instance in 0..instances {
+            let shared = scheduler.0.clone();
+            let thread = std::thread::Builder::new().name(format!("serve-{instance}"));
+            thread.spawn(move || shared.work()).map_err(|error| {
+                let message = format!("cannot start the thread of instance {instance}: {error}");
+                ServeError::new(Status::Unavailable, runtime::NO_THREADS, message)
+            })?;
+        }
+        Ok(scheduler)
+    }
+
+    /// Returns the number of requests in the queue.
+    pub fn pending(&self) -> usize {
+        self.0.lock().pending.len()
+    }
+
+    /// Executes a request. Dropping the future takes the request back.
+    ///
+    /// # Errors
+    /// A full queue, a deadline that has passed, a run that fails.
+    pub async fn run(&self, job: Job) -> Result<Done> {
+        let (reply, mut result) = oneshot::channel();
+        let deadline = tokio::time::Instant::from_std(job.deadline);
+        let settings = &self.0.settings;
+        let level = match (settings.levels, job.priority) {
+            (0, _) => 0,
+            (_, 0) => settings.default_level,
+            (levels, level) if level <= levels => level,
+            (levels, level) => {
+                let message = format!("parameter 'priority': expected a level from 1 to {levels}, found {level}");
+                return Err(ServeError::bad_request(message));
+            }
+        };
+        let policy = settings.policy(level);
+        let timeout = match (policy.timeout, job.timeout) {
+            (Some(own), Some(asked)) if policy.allows_override => Some(own.min(asked)),
+            (Some(own), _) => Some(own),
+            (None, asked) => asked,
+        };
+        let id = {
+            let mut queue = self.0.lock();
+            if queue.closed {
+                return Err(ServeError::new(Status::Unavailable, serving::NOT_READY, "the model is being unloaded"));
+            }
+            let waiting = queue.pending.iter().filter(|pending| pending.level == level).count();
+            if waiting >= policy.max_queue {
+                let message = format!(
+                    "Exceeds maximum queue size: expected at most {} waiting requests; retry later, or raise --max-queue-size",
+                    policy.max_queue
+                );
+                return Err(ServeError::overloaded(message));
+            }
+            queue.next_id += 1;
+            let id = queue.next_id;
+            let starts_at_once = queue.pending.is_empty() && queue.busy == 0;
+            let pending = Pending { id, job, level, arrived: Instant::now(), starts_at_once, reply };
+            queue.insert(pending);
+            id
+        };
+        self.0.changed.notify_one();
+        let _guard = Guard { shared: &self.0, id };
+        let mut queue_deadline = timeout.map(|timeout| tokio::time::Instant::now() + timeout);
+        loop {
+            let waiting_ends = queue_deadline.unwrap_or(deadline).min(deadline);
+            tokio::select! {
+                biased;
+                done = &mut result => {
+                    return done.unwrap_or_else(|_| {
+                        Err(ServeError::new(Status::Internal, runtime::BAD_PROGRAM, "the run ended without a result"))
+                    });
+                }
+                () = tokio::time::sleep_until(waiting_ends) => {}
+            }
+            if tokio::time::Instant::now() >= deadline {
+                let message = "the request was not finished before its deadline";
+                return Err(ServeError::new(Status::DeadlineExceeded, runtime::TIMED_OUT, message));
+            }
+            queue_deadline = None;
+            let mut queue = self.0.lock();
+            if let Some(at) = queue.pending.iter().position(|pending| pending.id == id) {
+                if !policy.delays {
+                    return Err(ServeError::overloaded(
+                        "Request timeout expired: the request waited too long in the queue",
+                    ));
+                }
+                if let Some(mut pending) = queue.pending.remove(at) {
+                    pending.level = u64::MAX;
+                    queue.insert(pending);
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Scheduler {
+    fn drop(&mut self) {
+        self.0.lock().closed = true;
+        self.0.changed.notify_all();
+    }
+}
+
+/// Takes a request back when nobody waits for it any more.
+struct Guard<'a> {
+    shared: &'a Shared,
+    id: u64,
+}
+
+impl Drop for Guard<'_> {
+    fn drop(&mut self) {
+        let mut queue = self.shared.lock();
+        if let Some(batch) = queue.running.remove(&self.id) {
+            let mut waiting = batch.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+            *waiting = waiting.saturating_sub(1);
+            if *waiting == 0 {
+                batch.cancel.set(true);
+            }
+        } else if let Some(at) = queue.pending.iter().position(|pending| pending.id == self.id) {
+            queue.pending.remove(at);
+        }
+    }
+}
+
+impl Queue {
+    /// Inserts a request after all others of its level.
+    fn insert(&mut self, pending: Pending) {
+        let after = self.pending.iter().rposition(|other| other.level <= pending.level).map_or(0, |at| at + 1);
+        self.pending.insert(after, pending);
+    }
+
+    /// Decides what an instance that is free does.
+    fn next(&self, settings: &Settings, joins: bool, now: Instant) -> Next {
+        let Some(first) = self.pending.front() else { return Next::Idle };
+        if !joins || first.job.rows == 0 {
+            return Next::Take(1);
+        }
+        let (mut rows, mut taken, mut preferred, mut is_closed) = (first.job.rows, 1, None, false);
+        if settings.preferred.contains(&rows) {
+            preferred = Some(1);
+        }
+        for other in self.pending.iter().skip(1) {
+            if other.job.rows == 0 || rows + other.job.rows > settings.max_batch || !fit(&first.job, &other.job) {
+                is_closed = true;
+                break;
+            }
+            rows += other.job.rows;
+            taken += 1;
+            if settings.preferred.contains(&rows) {
+                preferred = Some(taken);
+            }
+        }
+        if let Some(taken) = preferred {
+            return Next::Take(taken);
+        }
+        let largest = settings.preferred.last().copied().unwrap_or(settings.max_batch);
+        let ready_at = first.arrived + settings.delay;
+        if is_closed || self.closed || rows >= largest || first.starts_at_once || ready_at <= now {
+            return Next::Take(taken);
+        }
+        Next::Wait(ready_at)
+    }
+}
+
+/// Tests that two requests can be joined: equal types, apart from the first dimension.
+fn fit(a: &Job, b: &Job) -> bool {
+    a.inputs.iter().zip(&b.inputs).all(|(a, b)| a.dtype() == b.dtype() && a.shape().get(1..) == b.shape().get(1..))
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Executes batches until the scheduler is dropped.
+    fn work(&self) {
+        let mut queue = self.lock();
+        loop {
+            let joins = self.joins.load(Ordering::Relaxed);
+            match queue.next(&self.settings, joins, Instant::now()) {
+                Next::Take(count) => {
+                    let requests: Vec<Pending> = queue.pending.drain(..count).collect();
+                    let latest = requests.iter().map(|pending| pending.job.deadline).max();
+                    let left = latest.map(|latest| latest.saturating_duration_since(Instant::now()));
+                    let batch = Batch { cancel: self.cancel.part(left), waiting: Mutex::new(count) };
+                    let batch = Arc::new(batch);
+                    for pending in &requests {
+                        queue.running.insert(pending.id, batch.clone());
+                    }
+                    queue.busy += 1;
+                    drop(queue);
+                    let ids: Vec<u64> = requests.iter().map(|pending| pending.id).collect();
+                    self.execute(requests, &batch.cancel);
+                    queue = self.lock();
+                    queue.busy -= 1;
+                    for id in ids {
+                        queue.running.remove(&id);
+                    }
+                }
+                Next::Wait(until) => {
+                    let left = until.saturating_duration_since(Instant::now());
+                    queue = self.changed.wait_timeout(queue, left).unwrap_or_else(PoisonError::into_inner).0;
+                }
+                Next::Idle if queue.closed => return,
+                Next::Idle => queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner),
+            }
+        }
+    }
+
+    /// Executes requests as one batch. If a batch fails, each of its requests is executed alone, so that one request
+    /// cannot fail another.
+    fn execute(&self, requests: Vec<Pending>, cancel: &Cancel) {
+        let started = Instant::now();
+        let rows = requests.iter().map(|pending| pending.job.rows).collect::<Vec<_>>();
+        let outcome = {
+            let inputs: Vec<&[Tensor]> = requests.iter().map(|pending| &pending.job.inputs[..]).collect();
+            self.run(&inputs, &rows, cancel)
+        };
+        match outcome {
+            Ok((outputs, times)) => {
+                let mut start = 0;
+                let alone = requests.len() == 1;
+                for pending in requests {
+                    let rows = (!alone).then_some((start, pending.job.rows));
+                    start += pending.job.rows;
+                    let outputs = outputs.iter().map(|tensor| Part { tensor: tensor.clone(), rows }).collect();
+                    let queue = started.saturating_duration_since(pending.arrived);
+                    // Nobody waits for the result if the client has gone.
+                    let _ = pending.reply.send(Ok(Done { outputs, queue, times }));
+                }
+            }
+            Err(error) if requests.len() == 1 || cancel.is_set() => {
+                for pending in requests {
+                    let _ = pending.reply.send(Err(error.clone()));
+                }
+            }
+            Err(_) => requests.into_iter().for_each(|pending| self.execute(vec![pending], cancel)),
+        }
+    }
+
+    fn run(&self, requests: &[&[Tensor]], rows: &[usize], cancel: &Cancel) -> Result<(Vec<Tensor>, Times)> {
+        let start = Instant::now();
+        let total: usize = rows.iter().sum();
+        let inputs = match requests {
+            [one] => one.to_vec(),
+            several => (0..self.model.inputs().len())
+                .map(|input| {
+                    let parts: Vec<&Tensor> = several.iter().filter_map(|inputs| inputs.get(input)).collect();
+                    concatenate(&parts, total)
+                })
+                .collect::<Result<_>>()?,
+        };
+        let assembled = Instant::now();
+        let options = RunOptions { timeout: None, cancel: Some(cancel.clone()) };
+        // The client has to get an answer, and the instance goes on to the next batch.
+        let outcome = catch_unwind(AssertUnwindSafe(|| self.model.run_with(inputs, &options)));
+        let outputs = match outcome {
+            Ok(outputs) => outputs?.into_tensors(),
+            Err(_) => {
+                let message = "the run panicked; this is a defect of byoc: please report it";
+                return Err(ServeError::new(Status::Internal, runtime::BAD_PROGRAM, message));
+            }
+        };
+        let ran = Instant::now();
+        if requests.len() > 1
+            && let Some(wrong) = outputs.iter().position(|output| output.shape().first() != Some(&total))
+        {
+            self.joins.store(false, Ordering::Relaxed);
+            let name = self.model.outputs().get(wrong).map(|port| port.name.clone()).unwrap_or_default();
+            tracing::warn!(target: "byoc::serve", output = name, "the output has no batch dimension: requests are not joined");
+            let message = format!("output '{name}': expected a first dimension of {total}, as the inputs have");
+            return Err(ServeError::new(Status::Internal, serving::BAD_TENSOR, message));
+        }
+        let times = Times { input: assembled - start, infer: ran - assembled, output: ran.elapsed() };
+        self.stats.executed(total.max(1) as u64, &times);
+        Ok((outputs, times))
+    }
+}
+
+/// Joins tensors along their first dimension.
+fn concatenate(parts: &[&Tensor], rows: usize) -> Result<Tensor> {
+    let Some(first) = parts.first() else {
+        return Err(ServeError::new(Status::Internal, runtime::BAD_PROGRAM, "expected inputs to join, found none"));
+    };
+    let mut shape = first.shape().to_vec();
+    if let Some(batch) = shape.first_mut() {
+        *batch = rows;
+    }
+    let joined = Tensor::build(first.dtype(), &shape, |bytes| {
+        let mut rest = bytes;
+        for part in parts {
+            let (here, further) = rest.split_at_mut(part.bytes().len().min(rest.len()));
+            here.copy_from_slice(&part.bytes()[..here.len()]);
+            rest = further;
+        }
+    });
+    joined.map_err(|error| ServeError::overloaded(format!("no memory for a batch: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(max_batch: usize, preferred: &[usize], delay: Duration) -> Settings {
+        let policy = Policy { timeout: None, delays: false, allows_override: false, max_queue: 8 };
+        Settings {
+            max_batch,
+            joins: true,
+            preferred: preferred.to_vec(),
+            delay,
+            levels: 0,
+            default_level: 0,
+            policy,
+            policies: BTreeMap::new(),
+            instances: 1,
+        }
+    }
+
+    fn queue(requests: &[(usize, usize, u64)], arrived: Instant) -> Queue {
+        let mut queue = Queue::default();
+        for (id, &(rows, columns, level)) in requests.iter().enumerate() {
+            let inputs = vec![Tensor::zeros(byoc::DType::F32, &[rows, columns]).unwrap()];
+            let job = Job { inputs, rows, priority: 0, timeout: None, deadline: arrived };
+            let reply = oneshot::channel().0;
+            queue.insert(Pending { id: id as u64, job, level, arrived, starts_at_once: false, reply });
+        }
+        queue
+    }
+
+    #[test]
+    fn batches_form_up_to_the_maximum_in_order() {
+        let now = Instant::now();
+        let next =
+            |requests: &[(usize, usize, u64)], settings: &Settings| queue(requests, now).next(settings, true, now);
+        let zero = settings(4, &[], Duration::ZERO);
+        assert_eq!(next(&[], &zero), Next::Idle);
+        assert_eq!(next(&[(1, 2, 0)], &zero), Next::Take(1));
+        assert_eq!(next(&[(1, 2, 0), (1, 2, 0), (2, 2, 0), (1, 2, 0)], &zero), Next::Take(3));
+        // A request is never split: 3 + 2 rows are two batches.
+        assert_eq!(next(&[(3, 2, 0), (2, 2, 0)], &zero), Next::Take(1));
+        // Other shapes are other batches.
+        assert_eq!(next(&[(1, 2, 0), (1, 3, 0), (1, 2, 0)], &zero), Next::Take(1));
+        assert_eq!(next(&[(0, 2, 0), (1, 2, 0)], &zero), Next::Take(1));
+        assert_eq!(queue(&[(1, 2, 0), (1, 2, 0)], now).next(&zero, false, now), Next::Take(1));
+    }
+
+    #[test]
+    fn an_instance_waits_for_a_preferred_size_up_to_the_delay() {
+        let now = Instant::now();
+        let delay = Duration::from_millis(10);
+        let wait = settings(8, &[4], delay);
+        let rows = |n: usize| vec![(1, 2, 0); n];
+        assert_eq!(queue(&rows(3), now).next(&wait, true, now), Next::Wait(now + delay));
+        assert_eq!(queue(&rows(3), now).next(&wait, true, now + delay), Next::Take(3));
+        assert_eq!(queue(&rows(4), now).next(&wait, true, now), Next::Take(4));
+        assert_eq!(queue(&rows(6), now).next(&wait, true, now), Next::Take(4));
+        // The next request does not fit: waiting cannot make the batch larger.
+        assert_eq!(queue(&[(3, 2, 0), (6, 2, 0)], now).next(&wait, true, now), Next::Take(1));
+        let mut idle = queue(&rows(1), now);
+        idle.pending[0].starts_at_once = true;
+        assert_eq!(idle.next(&wait, true, now), Next::Take(1));
+        let mut closed = queue(&rows(2), now);
+        closed.closed = true;
+        assert_eq!(closed.next(&wait, true, now), Next::Take(2));
+    }
+
+    #[test]
+    fn higher_priorities_come_first_and_keep_their_order() {
+        let queue = queue(&[(1, 2, 2), (1, 2, 1), (1, 2, u64::MAX), (1, 2, 2), (1, 2, 1)], Instant::now());
+        assert_eq!(queue.pending.iter().map(|pending| pending.id).collect::<Vec<_>>(), [1, 4, 0, 3, 2]);
+    }
+}

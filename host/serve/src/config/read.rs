@@ -1,0 +1,412 @@
+//! Fields of a model configuration.
+
+use super::tree::{Fields, Node};
+use crate::datatype;
+use crate::error::{Result, ServeError};
+use crate::proto::ModelVersionPolicy;
+use crate::proto::{
+    Empty, LatestVersions, ModelConfig, ModelDynamicBatching, ModelInput, ModelInstanceGroup, ModelOutput,
+    ModelParameter, ModelQueuePolicy, ModelTensorReshape, ModelTransactionPolicy, SpecificVersions,
+    VersionPolicyChoice,
+};
+use std::str::FromStr;
+
+/// Configuration that was read.
+#[derive(Clone, Debug, Default)]
+pub struct ConfigFile {
+    /// Fields that the server serves.
+    pub config: ModelConfig,
+    /// True if the configuration has `max_batch_size`, whose default depends on the model.
+    pub has_max_batch_size: bool,
+    /// Runs before the model is ready.
+    pub warm_up: Vec<WarmUp>,
+    /// Names of fields that have no effect in this server.
+    pub ignored: Vec<String>,
+}
+
+/// Runs before a model is ready.
+#[derive(Clone, Debug, PartialEq)]
+pub struct WarmUp {
+    /// Batch size; 0 or 1 for a single item.
+    pub batch_size: u32,
+    /// Number of runs.
+    pub count: u32,
+    /// Shapes of inputs with unknown dimensions.
+    pub shapes: Vec<(String, Vec<i64>)>,
+}
+
+/// Names of the layouts of an input, by number.
+pub const FORMATS: [&str; 3] = ["FORMAT_NONE", "FORMAT_NHWC", "FORMAT_NCHW"];
+/// Names of the kinds of instances, by number.
+pub const KINDS: [&str; 4] = ["KIND_AUTO", "KIND_GPU", "KIND_CPU", "KIND_MODEL"];
+/// Maximum number of dimensions of an input or output.
+const MAX_RANK: usize = 64;
+/// Maximum number of runs of one sample before a model is ready.
+const MAX_WARM_UP_RUNS: u32 = 1000;
+
+/// Fields without effect on a server that runs on processors.
+const IGNORED: [&str; 6] =
+    ["optimization", "metric_tags", "cc_model_filenames", "runtime", "model_metrics", "response_cache"];
+/// Fields that would change answers.
+const REFUSED: [&str; 6] = [
+    "sequence_batching",
+    "ensemble_scheduling",
+    "model_operations",
+    "batch_input",
+    "batch_output",
+    "model_repository_agents",
+];
+
+/// Reads a configuration.
+///
+/// # Errors
+/// A field that is unknown, has a wrong value, or is not served.
+pub fn read(fields: &Fields) -> Result<ConfigFile> {
+    let mut file = ConfigFile::default();
+    let config = &mut file.config;
+    for (name, value) in fields.iter().filter(|(name, value)| !is_unset(name, value)) {
+        match name.as_str() {
+            "name" => config.name = text(name, value)?,
+            "platform" => config.platform = text(name, value)?,
+            "backend" => config.backend = text(name, value)?,
+            "default_model_filename" => config.default_model_filename = text(name, value)?,
+            "max_batch_size" => {
+                config.max_batch_size = at_least(name, value, 0)?;
+                file.has_max_batch_size = true;
+            }
+            "version_policy" => config.version_policy = Some(version_policy(message(name, value)?)?),
+            "input" => each(value, |value| Ok(config.input.push(input(message("input", value)?)?)))?,
+            "output" => each(value, |value| Ok(config.output.push(output(message("output", value)?)?)))?,
+            "instance_group" => {
+                each(value, |value| Ok(config.instance_group.push(instances(message("instance_group", value)?)?)))?;
+            }
+            "dynamic_batching" => config.dynamic_batching = Some(batching(message(name, value)?)?),
+            "parameters" => each_entry(name, value, |key, value| {
+                let mut parameter = ModelParameter::default();
+                for (field, value) in message("parameters", value)? {
+                    match field.as_str() {
+                        "string_value" => parameter.string_value = text(field, value)?,
+                        _ => return Err(unknown("parameters", field)),
+                    }
+                }
+                config.parameters.insert(key, parameter);
+                Ok(())
+            })?,
+            "model_transaction_policy" => {
+                let mut policy = ModelTransactionPolicy::default();
+                for (field, value) in message(name, value)? {
+                    match field.as_str() {
+                        "decoupled" => policy.decoupled = parsed(field, value, "true or false")?,
+                        _ => return Err(unknown(name, field)),
+                    }
+                }
+                refuse_true("model_transaction_policy.decoupled", policy.decoupled)?;
+                config.model_transaction_policy = Some(policy);
+            }
+            "model_warmup" => each(value, |value| Ok(file.warm_up.push(warm_up(message("model_warmup", value)?)?)))?,
+            name if REFUSED.contains(&name) => return Err(refused(name)),
+            name if IGNORED.contains(&name) => file.ignored.push(name.to_owned()),
+            _ => return Err(unknown("the model configuration", name)),
+        }
+    }
+    Ok(file)
+}
+
+fn version_policy(fields: &Fields) -> Result<ModelVersionPolicy> {
+    let mut choice = None;
+    for (name, value) in fields {
+        let fields = message(name, value)?;
+        choice = Some(match name.as_str() {
+            "latest" => {
+                let mut latest = LatestVersions { num_versions: 1 };
+                for (name, value) in fields {
+                    match name.as_str() {
+                        "num_versions" => latest.num_versions = at_least(name, value, 1)?,
+                        _ => return Err(unknown("version_policy.latest", name)),
+                    }
+                }
+                VersionPolicyChoice::Latest(latest)
+            }
+            "all" => VersionPolicyChoice::All(Empty {}),
+            "specific" => {
+                let mut specific = SpecificVersions::default();
+                for (name, value) in fields {
+                    match name.as_str() {
+                        "versions" => each(value, |value| Ok(specific.versions.push(at_least("versions", value, 1)?)))?,
+                        _ => return Err(unknown("version_policy.specific", name)),
+                    }
+                }
+                VersionPolicyChoice::Specific(specific)
+            }
+            _ => return Err(unknown("version_policy", name)),
+        });
+    }
+    Ok(ModelVersionPolicy { choice })
+}
+
+fn input(fields: &Fields) -> Result<ModelInput> {
+    let mut input = ModelInput::default();
+    for (name, value) in fields {
+        match name.as_str() {
+            "name" => input.name = text(name, value)?,
+            "data_type" => input.data_type = data_type(value)?,
+            "format" => {
+                input.format = enumeration(name, value, &FORMATS)?;
+            }
+            "dims" => input.dims = dims(name, value, &input.dims)?,
+            "reshape" => input.reshape = Some(reshape(message(name, value)?)?),
+            "is_shape_tensor" | "allow_ragged_batch" | "optional" | "is_non_linear_format_io" => {
+                refuse_true(&format!("input.{name}"), parsed(name, value, "true or false")?)?;
+            }
+            _ => return Err(unknown("input", name)),
+        }
+    }
+    Ok(input)
+}
+
+fn output(fields: &Fields) -> Result<ModelOutput> {
+    let mut output = ModelOutput::default();
+    for (name, value) in fields {
+        match name.as_str() {
+            "name" => output.name = text(name, value)?,
+            "data_type" => output.data_type = data_type(value)?,
+            "dims" => output.dims = dims(name, value, &output.dims)?,
+            "reshape" => output.reshape = Some(reshape(message(name, value)?)?),
+            "label_filename" => output.label_filename = text(name, value)?,
+            "is_shape_tensor" | "is_non_linear_format_io" => {
+                refuse_true(&format!("output.{name}"), parsed(name, value, "true or false")?)?;
+            }
+            _ => return Err(unknown("output", name)),
+        }
+    }
+    Ok(output)
+}
+
+fn reshape(fields: &Fields) -> Result<ModelTensorReshape> {
+    let mut reshape = ModelTensorReshape::default();
+    for (name, value) in fields {
+        match name.as_str() {
+            "shape" => reshape.shape = dims(name, value, &reshape.shape)?,
+            _ => return Err(unknown("reshape", name)),
+        }
+    }
+    Ok(reshape)
+}
+
+fn instances(fields: &Fields) -> Result<ModelInstanceGroup> {
+    let mut group = ModelInstanceGroup { count: 1, ..ModelInstanceGroup::default() };
+    for (name, value) in fields.iter().filter(|(_, value)| !is_default(value)) {
+        match name.as_str() {
+            "name" => group.name = text(name, value)?,
+            "count" => group.count = at_least(name, value, 1)?,
+            "kind" => {
+                group.kind = enumeration(name, value, &KINDS)?;
+                if group.kind == 1 {
+                    let message = "instance_group.kind: expected KIND_CPU or KIND_AUTO, found KIND_GPU: \
+                                   the devices of backends are chosen with --device";
+                    return Err(ServeError::repository(message));
+                }
+            }
+            "rate_limiter" | "passive" | "gpus" | "secondary_devices" | "host_policy" | "profile" => {
+                return Err(refused(&format!("instance_group.{name}")));
+            }
+            _ => return Err(unknown("instance_group", name)),
+        }
+    }
+    Ok(group)
+}
+
+fn batching(fields: &Fields) -> Result<ModelDynamicBatching> {
+    let mut batching = ModelDynamicBatching::default();
+    for (name, value) in fields {
+        match name.as_str() {
+            "preferred_batch_size" => each(value, |value| {
+                Ok(batching.preferred_batch_size.push(at_least("preferred_batch_size", value, 1)?))
+            })?,
+            "max_queue_delay_microseconds" => batching.max_queue_delay_microseconds = at_least(name, value, 0)?,
+            "preserve_ordering" => batching.preserve_ordering = parsed(name, value, "true or false")?,
+            "priority_levels" => batching.priority_levels = at_least(name, value, 0)?,
+            "default_priority_level" => batching.default_priority_level = at_least(name, value, 0)?,
+            "default_queue_policy" => batching.default_queue_policy = Some(queue_policy(message(name, value)?)?),
+            "priority_queue_policy" => each_entry(name, value, |key, value| {
+                let level = key
+                    .parse()
+                    .map_err(|_| wrong("priority_queue_policy", "a priority level", &Node::Text(key.clone())))?;
+                batching.priority_queue_policy.insert(level, queue_policy(message("priority_queue_policy", value)?)?);
+                Ok(())
+            })?,
+            _ => return Err(unknown("dynamic_batching", name)),
+        }
+    }
+    let (levels, default) = (batching.priority_levels, batching.default_priority_level);
+    if default > levels || (levels > 0 && default == 0) {
+        return Err(ServeError::repository(format!(
+            "default_priority_level: expected a level from 1 to priority_levels ({levels}), found {default}"
+        )));
+    }
+    if let Some(level) = batching.priority_queue_policy.keys().find(|level| !(1..=levels).contains(*level)) {
+        return Err(ServeError::repository(format!(
+            "priority_queue_policy: expected levels from 1 to priority_levels ({levels}), found {level}"
+        )));
+    }
+    Ok(batching)
+}
+
+fn queue_policy(fields: &Fields) -> Result<ModelQueuePolicy> {
+    let mut policy = ModelQueuePolicy::default();
+    for (name, value) in fields {
+        match name.as_str() {
+            "timeout_action" => policy.timeout_action = enumeration(name, value, &["REJECT", "DELAY"])?,
+            "default_timeout_microseconds" => policy.default_timeout_microseconds = at_least(name, value, 0)?,
+            "allow_timeout_override" => policy.allow_timeout_override = parsed(name, value, "true or false")?,
+            "max_queue_size" => policy.max_queue_size = at_least(name, value, 0)?,
+            _ => return Err(unknown("queue policy", name)),
+        }
+    }
+    Ok(policy)
+}
+
+fn warm_up(fields: &Fields) -> Result<WarmUp> {
+    let mut warm_up = WarmUp { batch_size: 1, count: 1, shapes: Vec::new() };
+    for (name, value) in fields {
+        match name.as_str() {
+            "name" => drop(text(name, value)?),
+            "batch_size" => warm_up.batch_size = at_least(name, value, 0)?,
+            "count" => {
+                let count: u32 = at_least(name, value, 0)?;
+                if count > MAX_WARM_UP_RUNS {
+                    return Err(wrong("model_warmup.count", &format!("at most {MAX_WARM_UP_RUNS}"), value));
+                }
+                warm_up.count = count.max(1);
+            }
+            "inputs" => each_entry(name, value, |key, value| {
+                let mut shape = Vec::new();
+                for (field, value) in message("inputs", value)? {
+                    match field.as_str() {
+                        "dims" => shape = dims(field, value, &shape)?,
+                        "data_type" => drop(data_type(value)?),
+                        "zero_data" | "random_data" => drop(parsed::<bool>(field, value, "true or false")?),
+                        "input_data_file" => return Err(refused("model_warmup.inputs.input_data_file")),
+                        _ => return Err(unknown("model_warmup.inputs", field)),
+                    }
+                }
+                warm_up.shapes.push((key, shape));
+                Ok(())
+            })?,
+            _ => return Err(unknown("model_warmup", name)),
+        }
+    }
+    Ok(warm_up)
+}
+
+/// Tests for a field that a configuration in JSON has although nobody set it: the server's own answer has all fields.
+fn is_unset(name: &str, value: &Node) -> bool {
+    (REFUSED.contains(&name) || IGNORED.contains(&name))
+        && (is_default(value) || (IGNORED.contains(&name) && *value == Node::Message(Fields::new())))
+}
+
+fn is_default(value: &Node) -> bool {
+    match value {
+        Node::Word(word) => word == "false",
+        Node::Text(text) => text.is_empty(),
+        Node::List(values) => values.is_empty(),
+        Node::Message(_) => false,
+    }
+}
+
+fn unknown(of: &str, field: &str) -> ServeError {
+    ServeError::repository(format!("expected a field of {of}, found the unknown field \"{field}\""))
+}
+
+fn refused(field: &str) -> ServeError {
+    ServeError::repository(format!("expected a configuration without {field}, which byoc serve does not serve"))
+}
+
+fn refuse_true(field: &str, value: bool) -> Result<()> {
+    if value { Err(refused(&format!("{field}: true"))) } else { Ok(()) }
+}
+
+fn wrong(field: &str, expected: &str, found: &Node) -> ServeError {
+    let found = match found {
+        Node::Word(word) => word.clone(),
+        Node::Text(text) => format!("{text:?}"),
+        Node::List(_) => "a list".to_owned(),
+        Node::Message(_) => "a message".to_owned(),
+    };
+    ServeError::repository(format!("{field}: expected {expected}, found {found}"))
+}
+
+fn text(field: &str, value: &Node) -> Result<String> {
+    match value {
+        Node::Text(text) => Ok(text.clone()),
+        other => Err(wrong(field, "quoted text", other)),
+    }
+}
+
+fn message<'a>(field: &str, value: &'a Node) -> Result<&'a Fields> {
+    match value {
+        Node::Message(fields) => Ok(fields),
+        other => Err(wrong(field, "a message", other)),
+    }
+}
+
+/// Visits the values of a repeated field, given one by one or as a list.
+fn each(value: &Node, mut visit: impl FnMut(&Node) -> Result<()>) -> Result<()> {
+    match value {
+        Node::List(values) => values.iter().try_for_each(visit),
+        one => visit(one),
+    }
+}
+
+/// Visits the entries of a map: messages with `key` and `value` in text, an object in JSON.
+fn each_entry(field: &str, value: &Node, mut visit: impl FnMut(String, &Node) -> Result<()>) -> Result<()> {
+    each(value, |entry| {
+        let fields = message(field, entry)?;
+        match &fields[..] {
+            [(key, Node::Text(name) | Node::Word(name)), (value, node)] if key == "key" && value == "value" => {
+                visit(name.clone(), node)
+            }
+            fields => fields.iter().try_for_each(|(key, value)| visit(key.clone(), value)),
+        }
+    })
+}
+
+/// Parses a word; JSON quotes numbers of 64 bits.
+fn parsed<T: FromStr>(field: &str, value: &Node, expected: &str) -> Result<T> {
+    match value {
+        Node::Word(word) | Node::Text(word) => word.parse().map_err(|_| wrong(field, expected, value)),
+        other => Err(wrong(field, expected, other)),
+    }
+}
+
+fn at_least<T: FromStr + PartialOrd + std::fmt::Display>(field: &str, value: &Node, least: T) -> Result<T> {
+    let expected = format!("an integer >= {least}");
+    let number: T = parsed(field, value, &expected)?;
+    if number < least { Err(wrong(field, &expected, value)) } else { Ok(number) }
+}
+
+fn dims(field: &str, value: &Node, before: &[i64]) -> Result<Vec<i64>> {
+    let mut dims = before.to_vec();
+    each(value, |value| Ok(dims.push(at_least(field, value, -1)?)))?;
+    if dims.len() > MAX_RANK {
+        return Err(wrong(field, &format!("at most {} dimensions", MAX_RANK), value));
+    }
+    Ok(dims)
+}
+
+fn data_type(value: &Node) -> Result<i32> {
+    match value {
+        Node::Word(name) | Node::Text(name) => {
+            datatype::config_number(name).ok_or_else(|| wrong("data_type", "a type such as TYPE_FP32", value))
+        }
+        other => Err(wrong("data_type", "a type such as TYPE_FP32", other)),
+    }
+}
+
+fn enumeration(field: &str, value: &Node, names: &[&str]) -> Result<i32> {
+    let found = match value {
+        Node::Word(name) | Node::Text(name) => names.iter().position(|known| known == name),
+        _ => None,
+    };
+    found.map(|at| at as i32).ok_or_else(|| wrong(field, &names.join(" or "), value))
+}

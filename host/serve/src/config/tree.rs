@@ -1,0 +1,43 @@
+//! Tree of a configuration, from either of its forms.
+
+use crate::error::{Result, ServeError};
+use serde_json::Value;
+
+/// Fields of a message in their order; a repeated field may occur several times.
+pub type Fields = Vec<(String, Node)>;
+
+/// Value of a field.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Node {
+    /// Number, Boolean or name of an enumeration.
+    Word(String),
+    /// Quoted text.
+    Text(String),
+    /// Repeated values.
+    List(Vec<Node>),
+    /// Message.
+    Message(Fields),
+}
+
+/// Parses JSON, whose depth serde limits.
+pub fn of_json(text: &str) -> Result<Fields> {
+    let value: Value = serde_json::from_str(text)
+        .map_err(|error| ServeError::repository(format!("expected a model configuration as JSON, found: {error}")))?;
+    match of_value(value) {
+        Some(Node::Message(fields)) => Ok(fields),
+        _ => Err(ServeError::repository("expected a model configuration as a JSON object, found another value")),
+    }
+}
+
+fn of_value(value: Value) -> Option<Node> {
+    Some(match value {
+        Value::Null => return None,
+        Value::Bool(value) => Node::Word(value.to_string()),
+        Value::Number(value) => Node::Word(value.to_string()),
+        Value::String(text) => Node::Text(text),
+        Value::Array(values) => Node::List(values.into_iter().filter_map(of_value).collect()),
+        Value::Object(fields) => {
+            Node::Message(fields.into_iter().filter_map(|(name, value)| Some((name, of_value(value)?))).collect())
+        }
+    })
+}

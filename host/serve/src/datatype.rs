@@ -1,0 +1,333 @@
+//! Datatypes of the protocol, and their elements in JSON and in the typed fields of gRPC.
+
+use crate::error::{Result, ServeError};
+use byoc::DType;
+
+/// Datatype of a tensor in a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Datatype {
+    /// Elements of a fixed size.
+    Fixed(DType),
+    /// Byte strings, each with its length before it. No model takes or returns them; classifications are such strings.
+    Bytes,
+}
+
+/// Datatypes with their names and their numbers in `ModelConfig`.
+const TABLE: [(Datatype, &str, i32); 14] = [
+    (Datatype::Fixed(DType::Bool), "BOOL", 1),
+    (Datatype::Fixed(DType::U8), "UINT8", 2),
+    (Datatype::Fixed(DType::U16), "UINT16", 3),
+    (Datatype::Fixed(DType::U32), "UINT32", 4),
+    (Datatype::Fixed(DType::U64), "UINT64", 5),
+    (Datatype::Fixed(DType::I8), "INT8", 6),
+    (Datatype::Fixed(DType::I16), "INT16", 7),
+    (Datatype::Fixed(DType::I32), "INT32", 8),
+    (Datatype::Fixed(DType::I64), "INT64", 9),
+    (Datatype::Fixed(DType::F16), "FP16", 10),
+    (Datatype::Fixed(DType::F32), "FP32", 11),
+    (Datatype::Fixed(DType::F64), "FP64", 12),
+    (Datatype::Bytes, "BYTES", 13),
+    (Datatype::Fixed(DType::BF16), "BF16", 14),
+];
+
+impl Datatype {
+    /// Returns the datatype of a name of the protocol.
+    pub fn parse(name: &str) -> Option<Datatype> {
+        TABLE.iter().find(|row| row.1 == name).map(|row| row.0)
+    }
+
+    /// Returns the datatype of a number in `ModelConfig`.
+    pub fn of_number(number: i32) -> Option<Datatype> {
+        TABLE.iter().find(|row| row.2 == number).map(|row| row.0)
+    }
+
+    /// Returns the name in the protocol; `None` for element types that the protocol does not have.
+    pub fn name(self) -> Option<&'static str> {
+        TABLE.iter().find(|row| row.0 == self).map(|row| row.1)
+    }
+
+    /// Returns the number in `ModelConfig`; 0 for element types that the protocol does not have.
+    pub fn number(self) -> i32 {
+        TABLE.iter().find(|row| row.0 == self).map_or(0, |row| row.2)
+    }
+}
+
+/// Returns the name of a datatype in `ModelConfig`, such as `TYPE_FP32`.
+pub fn config_name(number: i32) -> String {
+    match Datatype::of_number(number) {
+        Some(Datatype::Bytes) => "TYPE_STRING".to_owned(),
+        Some(datatype) => format!("TYPE_{}", datatype.name().unwrap_or_default()),
+        None => "TYPE_INVALID".to_owned(),
+    }
+}
+
+/// Returns the number of a datatype name of `ModelConfig`.
+pub fn config_number(name: &str) -> Option<i32> {
+    match name.strip_prefix("TYPE_")? {
+        "STRING" => Some(Datatype::Bytes.number()),
+        "BYTES" => None,
+        name => Datatype::parse(name).map(Datatype::number),
+    }
+}
+
+/// Element of a tensor in JSON.
+#[derive(Clone, Debug)]
+pub enum Scalar {
+    Bool(bool),
+    Int(i64),
+    Uint(u64),
+    Float(f64),
+    Text(String),
+}
+
+impl std::fmt::Display for Scalar {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Scalar::Bool(value) => write!(f, "{value}"),
+            Scalar::Int(value) => write!(f, "{value}"),
+            Scalar::Uint(value) => write!(f, "{value}"),
+            Scalar::Float(value) => write!(f, "{value}"),
+            Scalar::Text(value) => write!(f, "{:?}", value.chars().take(40).collect::<String>()),
+        }
+    }
+}
+
+impl Scalar {
+    fn integer(&self) -> Option<i128> {
+        match self {
+            Scalar::Int(value) => Some(i128::from(*value)),
+            Scalar::Uint(value) => Some(i128::from(*value)),
+            _ => None,
+        }
+    }
+
+    fn float(&self) -> Option<f64> {
+        match self {
+            Scalar::Int(value) => Some(*value as f64),
+            Scalar::Uint(value) => Some(*value as f64),
+            Scalar::Float(value) => Some(*value),
+            Scalar::Text(text) => match text.as_str() {
+                "NaN" => Some(f64::NAN),
+                "Infinity" => Some(f64::INFINITY),
+                "-Infinity" => Some(f64::NEG_INFINITY),
+                _ => None,
+            },
+            Scalar::Bool(_) => None,
+        }
+    }
+}
+
+/// Encodes the elements of an input in the binary layout of the protocol.
+///
+/// # Errors
+/// A datatype without a form in JSON, or an element that the datatype does not have.
+pub fn encode(input: &str, datatype: Datatype, elements: &[Scalar]) -> Result<Vec<u8>> {
+    let Some(name) = datatype.name() else { return Ok(Vec::new()) };
+    let wrong = |element: &Scalar| {
+        ServeError::bad_request(format!("input '{input}': expected elements of datatype {name}, found {element}"))
+    };
+    let mut bytes = Vec::with_capacity(elements.len().saturating_mul(match datatype {
+        Datatype::Fixed(dtype) => dtype.size(),
+        Datatype::Bytes => 4,
+    }));
+    macro_rules! push {
+        ($ty:ty, $read:ident) => {
+            for element in elements {
+                let value = element.$read().and_then(|value| <$ty>::try_from(value).ok());
+                bytes.extend_from_slice(&value.ok_or_else(|| wrong(element))?.to_le_bytes());
+            }
+        };
+    }
+    match datatype {
+        Datatype::Fixed(DType::Bool) => {
+            for element in elements {
+                match element {
+                    Scalar::Bool(value) => bytes.push(u8::from(*value)),
+                    Scalar::Int(value @ (0 | 1)) => bytes.push(*value as u8),
+                    Scalar::Uint(value @ (0 | 1)) => bytes.push(*value as u8),
+                    _ => return Err(wrong(element)),
+                }
+            }
+        }
+        Datatype::Fixed(DType::U8) => push!(u8, integer),
+        Datatype::Fixed(DType::U16) => push!(u16, integer),
+        Datatype::Fixed(DType::U32) => push!(u32, integer),
+        Datatype::Fixed(DType::U64) => push!(u64, integer),
+        Datatype::Fixed(DType::I8) => push!(i8, integer),
+        Datatype::Fixed(DType::I16) => push!(i16, integer),
+        Datatype::Fixed(DType::I32) => push!(i32, integer),
+        Datatype::Fixed(DType::I64) => push!(i64, integer),
+        Datatype::Fixed(DType::F64) => push!(f64, float),
+        Datatype::Fixed(DType::F32) => {
+            for element in elements {
+                let value = element.float().ok_or_else(|| wrong(element))?;
+                // A number beyond the range becomes infinite, which only the token Infinity asks for.
+                if value.is_finite() && !(value as f32).is_finite() {
+                    return Err(wrong(element));
+                }
+                bytes.extend_from_slice(&(value as f32).to_le_bytes());
+            }
+        }
+        Datatype::Bytes => {
+            for element in elements {
+                let Scalar::Text(text) = element else { return Err(wrong(element)) };
+                let length = u32::try_from(text.len()).map_err(|_| wrong(element))?;
+                bytes.extend_from_slice(&length.to_le_bytes());
+                bytes.extend_from_slice(text.as_bytes());
+            }
+        }
+        Datatype::Fixed(_) => {
+            return Err(ServeError::bad_request(format!(
+                "input '{input}': expected binary data, found JSON data: datatype {name} has no elements in JSON"
+            )));
+        }
+    }
+    Ok(bytes)
+}
+
+/// Writes the elements of an output as a flat JSON array.
+///
+/// # Errors
+/// A datatype without a form in JSON.
+pub fn write_json(output: &str, datatype: Datatype, bytes: &[u8], to: &mut Vec<u8>) -> Result<()> {
+    macro_rules! write_all {
+        ($ty:ty) => {
+            for (i, chunk) in bytes.chunks_exact(size_of::<$ty>()).enumerate() {
+                if i > 0 {
+                    to.push(b',');
+                }
+                let value = <$ty>::from_le_bytes(chunk.try_into().unwrap_or_default());
+                number(&value, to);
+            }
+        };
+    }
+    macro_rules! write_floats {
+        ($ty:ty) => {
+            for (i, chunk) in bytes.chunks_exact(size_of::<$ty>()).enumerate() {
+                if i > 0 {
+                    to.push(b',');
+                }
+                let value = <$ty>::from_le_bytes(chunk.try_into().unwrap_or_default());
+                if value.is_finite() {
+                    number(&value, to);
+                } else {
+                    let token = if value.is_nan() {
+                        "NaN"
+                    } else if value > 0.0 {
+                        "Infinity"
+                    } else {
+                        "-Infinity"
+                    };
+                    to.extend_from_slice(token.as_bytes());
+                }
+            }
+        };
+    }
+    to.push(b'[');
+    match datatype {
+        Datatype::Fixed(DType::Bool) => {
+            for (i, byte) in bytes.iter().enumerate() {
+                if i > 0 {
+                    to.push(b',');
+                }
+                to.extend_from_slice(if *byte == 0 { b"false" } else { b"true" });
+            }
+        }
+        Datatype::Fixed(DType::U8) => write_all!(u8),
+        Datatype::Fixed(DType::U16) => write_all!(u16),
+        Datatype::Fixed(DType::U32) => write_all!(u32),
+        Datatype::Fixed(DType::U64) => write_all!(u64),
+        Datatype::Fixed(DType::I8) => write_all!(i8),
+        Datatype::Fixed(DType::I16) => write_all!(i16),
+        Datatype::Fixed(DType::I32) => write_all!(i32),
+        Datatype::Fixed(DType::I64) => write_all!(i64),
+        Datatype::Fixed(DType::F32) => write_floats!(f32),
+        Datatype::Fixed(DType::F64) => write_floats!(f64),
+        Datatype::Bytes => {
+            let mut rest = bytes;
+            let mut first = true;
+            while let Some((length, tail)) = rest.split_first_chunk::<4>() {
+                let length = (u32::from_le_bytes(*length) as usize).min(tail.len());
+                let (text, tail) = tail.split_at(length);
+                if !std::mem::take(&mut first) {
+                    to.push(b',');
+                }
+                number(&String::from_utf8_lossy(text), to);
+                rest = tail;
+            }
+        }
+        Datatype::Fixed(_) => {
+            let name = datatype.name().unwrap_or("unknown");
+            return Err(ServeError::bad_request(format!(
+                "output '{output}': expected a request for binary data: datatype {name} has no elements in JSON"
+            )));
+        }
+    }
+    to.push(b']');
+    Ok(())
+}
+
+/// Writes a value as JSON. Writing to memory does not fail.
+pub fn number(value: &impl serde::Serialize, to: &mut Vec<u8>) {
+    let _ = serde_json::to_writer(to, value);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn json(name: &str, bytes: &[u8]) -> String {
+        let mut text = Vec::new();
+        write_json("y", Datatype::parse(name).unwrap(), bytes, &mut text).unwrap();
+        String::from_utf8(text).unwrap()
+    }
+
+    #[test]
+    fn elements_return_from_json_unchanged() {
+        let ints = [Scalar::Int(0), Scalar::Int(1), Scalar::Int(127)];
+        for name in ["UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64"] {
+            let bytes = encode("x", Datatype::parse(name).unwrap(), &ints).unwrap();
+            assert_eq!(json(name, &bytes), "[0,1,127]", "{name}");
+        }
+        let floats =
+            [Scalar::Float(0.5), Scalar::Int(-3), Scalar::Text("NaN".into()), Scalar::Text("-Infinity".into())];
+        for name in ["FP32", "FP64"] {
+            let bytes = encode("x", Datatype::parse(name).unwrap(), &floats).unwrap();
+            assert_eq!(json(name, &bytes), "[0.5,-3.0,NaN,-Infinity]", "{name}");
+        }
+        let texts = [Scalar::Text(String::new()), Scalar::Text("a\0ü".into())];
+        assert_eq!(json("BYTES", &encode("x", Datatype::Bytes, &texts).unwrap()), "[\"\",\"a\\u0000ü\"]");
+        let bools = encode("x", Datatype::parse("BOOL").unwrap(), &[Scalar::Bool(true), Scalar::Int(0)]).unwrap();
+        assert_eq!(json("BOOL", &bools), "[true,false]");
+    }
+
+    #[test]
+    fn numbers_out_of_range_are_errors() {
+        let cases = [
+            ("UINT8", Scalar::Int(256)),
+            ("UINT8", Scalar::Int(-1)),
+            ("INT8", Scalar::Int(128)),
+            ("INT32", Scalar::Float(1.5)),
+            ("INT64", Scalar::Uint(u64::MAX)),
+            ("FP32", Scalar::Float(1e300)),
+            ("FP32", Scalar::Bool(true)),
+            ("BOOL", Scalar::Int(2)),
+            ("FP16", Scalar::Float(1.0)),
+            ("BF16", Scalar::Float(1.0)),
+            ("BYTES", Scalar::Int(1)),
+        ];
+        for (name, element) in cases {
+            let error = encode("x", Datatype::parse(name).unwrap(), std::slice::from_ref(&element)).unwrap_err();
+            assert!(error.message.contains("input 'x'") && error.message.contains(name), "{error}");
+        }
+    }
+
+    #[test]
+    fn names_of_configurations_return() {
+        for (datatype, _, number) in TABLE {
+            assert_eq!(config_number(&config_name(number)), Some(number));
+            assert_eq!(Datatype::of_number(number), Some(datatype));
+        }
+        assert_eq!((config_number("TYPE_FP8"), config_number("FP32")), (None, None));
+    }
+}

@@ -1,0 +1,544 @@
+//! The protocol over gRPC: `inference.GRPCInferenceService`, and `grpc.health.v1.Health` for probes.
+
+use crate::app::{App, too_large};
+use crate::datatype::{Datatype, Scalar, encode};
+use crate::error::{Result, ServeError, Status};
+use crate::http::change_log;
+use crate::infer_json::unknown_datatype;
+use crate::proto::{
+    Empty, HealthCheckResponse, InferParameter, InferTensor, InferTensorContents, LogSetting, LogSettingChoice,
+    LogSettings, ModelConfigResponse, ModelInferRequest, ModelInferResponse, ModelMetadataResponse, ModelRequest,
+    ModelStatisticsResponse, ParameterChoice, ReadyResponse, RepositoryIndexRequest, RepositoryIndexResponse,
+    RepositoryModelRequest, RepositoryModelResponse, RepositoryParameterChoice, ServerLiveResponse,
+    ServerMetadataResponse, SharedMemoryRegion, SharedMemoryRequest, SharedMemoryStatusResponse,
+};
+use crate::repository::Overrides;
+use crate::request::{
+    InferRequest, InferResponse, InputData, InputTensor, OutputData, Param, Params, requested_output, take_shared,
+};
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::response::Response;
+use byoc_ir::diag::codes::runtime::TIMED_OUT;
+use byoc_ir::tensor::memory::Charge;
+use bytes::Bytes;
+use hyper::body::Frame;
+use prost::Message;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+use tonic::codec::{CompressionEncoding, EnabledCompressionEncodings};
+use tonic::server::{Grpc, UnaryService};
+use tonic_prost::ProstCodec;
+
+/// Returns the routes of the services.
+pub fn router(app: Arc<App>) -> Router {
+    Router::new().fallback(dispatch).with_state(app)
+}
+
+/// Call of a method: the server, the time of arrival and the deadline.
+#[derive(Clone)]
+struct Call {
+    app: Arc<App>,
+    arrived: Instant,
+    deadline: Instant,
+}
+
+async fn dispatch(State(app): State<Arc<App>>, request: Request) -> Response {
+    let arrived = Instant::now();
+    let limit = app.timeout.min(timeout(request.headers()).unwrap_or(Duration::MAX));
+    let call = Call { app, arrived, deadline: arrived + limit };
+    let path = request.uri().path().to_owned();
+    let (service, method) = path.trim_start_matches('/').split_once('/').unwrap_or_default();
+    match (service, method) {
+        ("grpc.health.v1.Health", "Check") => unary(call, request, health).await,
+        ("inference.GRPCInferenceService", method) => match method {
+            "ServerLive" => unary(call, request, server_live).await,
+            "ServerReady" => unary(call, request, server_ready).await,
+            "ModelReady" => unary(call, request, model_ready).await,
+            "ServerMetadata" => unary(call, request, server_metadata).await,
+            "ModelMetadata" => unary(call, request, model_metadata).await,
+            "ModelInfer" => unary(call, request, model_infer).await,
+            "ModelConfig" => unary(call, request, model_config).await,
+            "ModelStatistics" => unary(call, request, model_statistics).await,
+            "RepositoryIndex" => unary(call, request, repository_index).await,
+            "RepositoryModelLoad" => unary(unlimited(call), request, repository_load).await,
+            "RepositoryModelUnload" => unary(unlimited(call), request, repository_unload).await,
+            "SystemSharedMemoryStatus" => unary(call, request, shared_status).await,
+            "SystemSharedMemoryRegister" => unary(call, request, shared_register).await,
+            "SystemSharedMemoryUnregister" => unary(call, request, shared_unregister).await,
+            "LogSettings" => unary(call, request, log_settings).await,
+            "ModelStreamInfer" => {
+                refuse("ModelStreamInfer is not served: a model has one answer for each request; use ModelInfer")
+            }
+            "CudaSharedMemoryStatus" | "CudaSharedMemoryRegister" | "CudaSharedMemoryUnregister" => {
+                refuse("CUDA shared memory is not served; system shared memory is")
+            }
+            "TraceSetting" => refuse("trace settings are not served; /v2/models/NAME/explain and /metrics are"),
+            _ => refuse(&format!("expected a method of inference.GRPCInferenceService, found {method:?}")),
+        },
+        _ => refuse(&format!("expected the service inference.GRPCInferenceService, found {service:?}")),
+    }
+}
+
+/// A load takes as long as it takes, unless the client has a deadline.
+fn unlimited(call: Call) -> Call {
+    if call.deadline < call.arrived + call.app.timeout {
+        call
+    } else {
+        let deadline = call.arrived + Duration::from_secs(86_400);
+        Call { deadline, ..call }
+    }
+}
+
+fn refuse(message: &str) -> Response {
+    tonic::Status::from(ServeError::not_served(message)).into_http()
+}
+
+/// Returns the deadline that a client sends: digits and a unit.
+fn timeout(headers: &hyper::HeaderMap) -> Option<Duration> {
+    let text = headers.get("grpc-timeout")?.to_str().ok()?;
+    let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
+    let number: u64 = digits.parse().ok().filter(|_| digits.len() <= 8)?;
+    Some(match unit {
+        "H" => Duration::from_secs(number * 3600),
+        "M" => Duration::from_secs(number * 60),
+        "S" => Duration::from_secs(number),
+        "m" => Duration::from_millis(number),
+        "u" => Duration::from_micros(number),
+        "n" => Duration::from_nanos(number),
+        _ => return None,
+    })
+}
+
+/// Method with one request and one response.
+struct Method<F>(Call, F);
+
+impl<F, R, A, B> UnaryService<A> for Method<F>
+where
+    F: Fn(Call, A) -> R + Clone + Send + 'static,
+    R: Future<Output = Result<B>> + Send + 'static,
+    A: Send + 'static,
+    B: Send + 'static,
+{
+    type Response = B;
+    type Future = Pin<Box<dyn Future<Output = std::result::Result<tonic::Response<B>, tonic::Status>> + Send>>;
+
+    fn call(&mut self, request: tonic::Request<A>) -> Self::Future {
+        let answer = (self.1.clone())(self.0.clone(), request.into_inner());
+        Box::pin(async move { Ok(tonic::Response::new(answer.await?)) })
+    }
+}
+
+async fn unary<A, B, R, F>(call: Call, request: Request, method: F) -> Response
+where
+    A: Message + Default + Send + Sync + 'static,
+    B: Message + Send + Sync + 'static,
+    R: Future<Output = Result<B>> + Send + 'static,
+    F: Fn(Call, A) -> R + Clone + Send + 'static,
+{
+    let codec = ProstCodec::<B, A>::default();
+    let mut accepted = EnabledCompressionEncodings::default();
+    accepted.enable(CompressionEncoding::Gzip);
+    accepted.enable(CompressionEncoding::Deflate);
+    // Clients accept compression whether or not they want it, and it takes longer than sending.
+    let mut grpc = Grpc::new(codec)
+        .apply_compression_config(accepted, EnabledCompressionEncodings::default())
+        .apply_max_message_size_config(Some(call.app.max_request), Some(i32::MAX as usize));
+    let app = call.app.clone();
+    let mut held = Vec::new();
+    if request.headers().get("grpc-encoding").is_some_and(|coding| coding != "identity") {
+        // The size after decompression is known too late.
+        match app.charge(0, app.max_request) {
+            Ok(charge) => held.push(charge),
+            Err(error) => return tonic::Status::from(error).into_http(),
+        }
+    }
+    let charges = Arc::new(Mutex::new(held));
+    let most = app.max_request;
+    let request = request.map(|inner| Charged { inner, app, size: 0, charges: charges.clone() });
+    let limit = tokio::time::Instant::from_std(call.deadline);
+    let response = tokio::time::timeout_at(limit, grpc.unary(Method(call, method), request)).await;
+    drop(charges);
+    match response {
+        // The codec's own words for a message beyond the limit.
+        Ok(response) if response.headers().get("grpc-status").is_some_and(|status| status == OUT_OF_RANGE) => {
+            tonic::Status::from(too_large(most, most)).into_http()
+        }
+        Ok(response) => response.map(axum::body::Body::new),
+        Err(_) => {
+            let message = "the request was not received and served before its deadline";
+            tonic::Status::from(ServeError::new(Status::DeadlineExceeded, TIMED_OUT, message)).into_http()
+        }
+    }
+}
+
+/// Number of the status with which the codec refuses a message beyond the limit; no method returns it.
+const OUT_OF_RANGE: &str = "11";
+
+/// Body whose bytes count toward the memory limit.
+struct Charged {
+    inner: axum::body::Body,
+    app: Arc<App>,
+    size: usize,
+    charges: Arc<Mutex<Vec<Charge>>>,
+}
+
+impl http_body::Body for Charged {
+    type Data = Bytes;
+    type Error = tonic::Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<std::result::Result<Frame<Bytes>, tonic::Status>>> {
+        let frame = std::task::ready!(Pin::new(&mut self.inner).poll_frame(context));
+        let Some(frame) = frame else { return Poll::Ready(None) };
+        let frame =
+            frame.map_err(|error| tonic::Status::cancelled(format!("expected the whole request, found {error}")))?;
+        if let Some(bytes) = frame.data_ref() {
+            // Beside the message there are five bytes before it.
+            let charge = self.app.charge(self.size.saturating_sub(5), bytes.len())?;
+            self.size += bytes.len();
+            self.charges.lock().unwrap_or_else(PoisonError::into_inner).push(charge);
+        }
+        Poll::Ready(Some(Ok(frame)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner.is_end_stream()
+    }
+
+    fn size_hint(&self) -> http_body::SizeHint {
+        self.inner.size_hint()
+    }
+}
+
+async fn health(call: Call, request: SharedMemoryRequest) -> Result<HealthCheckResponse> {
+    const SERVING: i32 = 1;
+    const NOT_SERVING: i32 = 2;
+    if !["", "inference.GRPCInferenceService"].contains(&request.name.as_str()) {
+        let message = format!("expected the service inference.GRPCInferenceService, found {:?}", request.name);
+        return Err(ServeError::new(Status::NotFound, byoc_ir::diag::codes::serving::BAD_REQUEST, message));
+    }
+    Ok(HealthCheckResponse { status: if call.app.is_stopping() { NOT_SERVING } else { SERVING } })
+}
+
+async fn server_live(call: Call, _: Empty) -> Result<ServerLiveResponse> {
+    Ok(ServerLiveResponse { live: !call.app.is_stopping() })
+}
+
+async fn server_ready(call: Call, _: Empty) -> Result<ReadyResponse> {
+    Ok(ReadyResponse { ready: call.app.is_ready() })
+}
+
+async fn model_ready(call: Call, request: ModelRequest) -> Result<ReadyResponse> {
+    match call.app.find(&request.name, &request.version) {
+        Ok(_) => Ok(ReadyResponse { ready: true }),
+        Err(_) if call.app.repository.is_known(&request.name) => Ok(ReadyResponse { ready: false }),
+        Err(error) => Err(error),
+    }
+}
+
+async fn server_metadata(call: Call, _: Empty) -> Result<ServerMetadataResponse> {
+    Ok(call.app.metadata())
+}
+
+async fn model_metadata(call: Call, request: ModelRequest) -> Result<ModelMetadataResponse> {
+    let served = call.app.find(&request.name, &request.version)?;
+    let versions = if request.version.is_empty() {
+        call.app.repository.ready_versions(&request.name)
+    } else {
+        vec![request.version]
+    };
+    Ok(served.metadata(versions))
+}
+
+async fn model_config(call: Call, request: ModelRequest) -> Result<ModelConfigResponse> {
+    let served = call.app.find(&request.name, &request.version)?;
+    Ok(ModelConfigResponse { config: Some(served.config.clone()) })
+}
+
+async fn model_statistics(call: Call, request: ModelRequest) -> Result<ModelStatisticsResponse> {
+    let served = match request.name.as_str() {
+        "" => call.app.repository.served(),
+        name => vec![call.app.find(name, &request.version)?],
+    };
+    let model_stats = served.iter().map(|served| served.stats.message(&served.name, &served.version.to_string()));
+    Ok(ModelStatisticsResponse { model_stats: model_stats.collect() })
+}
+
+async fn model_infer(call: Call, request: ModelInferRequest) -> Result<ModelInferResponse> {
+    let served = call.app.find(&request.model_name, &request.model_version)?;
+    let request = infer_request(request)?;
+    let response = call.app.infer(&served, "grpc", request, call.arrived, call.deadline).await?;
+    Ok(infer_response(response))
+}
+
+async fn repository_index(call: Call, request: RepositoryIndexRequest) -> Result<RepositoryIndexResponse> {
+    if !request.repository_name.is_empty() {
+        return Err(ServeError::not_served("'repository_name' specification is not supported"));
+    }
+    Ok(RepositoryIndexResponse { models: call.app.repository.index(request.ready) })
+}
+
+/// Returns the name of the model in either copy of the message.
+fn repository_model(request: &RepositoryModelRequest) -> Result<String> {
+    match (request.repository_name.as_str(), request.model_name.as_str()) {
+        (name, "") | ("", name) => Ok(name.to_owned()),
+        _ => Err(ServeError::not_served("'repository_name' specification is not supported")),
+    }
+}
+
+async fn repository_load(call: Call, request: RepositoryModelRequest) -> Result<RepositoryModelResponse> {
+    let model_name = repository_model(&request)?;
+    let mut overrides = Overrides::default();
+    for (name, value) in request.parameters {
+        match (name.as_str(), name.strip_prefix("file:"), value.choice) {
+            ("config", _, Some(RepositoryParameterChoice::Text(text))) => overrides.config = Some(text),
+            (_, Some(file), Some(RepositoryParameterChoice::Bytes(bytes))) => {
+                overrides.files.insert(file.to_owned(), bytes);
+            }
+            _ => {
+                let message = format!(
+                    "expected the parameters 'config', a string, and 'file:VERSION/NAME', bytes, found '{}'",
+                    crate::served::clip(&name)
+                );
+                return Err(ServeError::bad_request(message));
+            }
+        }
+    }
+    call.app.load(model_name.clone(), overrides).await?;
+    Ok(RepositoryModelResponse { model_name, done: true })
+}
+
+async fn repository_unload(call: Call, request: RepositoryModelRequest) -> Result<RepositoryModelResponse> {
+    let model_name = repository_model(&request)?;
+    call.app.unload(model_name.clone()).await?;
+    Ok(RepositoryModelResponse { model_name, done: true })
+}
+
+async fn shared_status(call: Call, request: SharedMemoryRequest) -> Result<SharedMemoryStatusResponse> {
+    let name = Some(request.name.as_str()).filter(|name| !name.is_empty());
+    let regions = call.app.regions.status(name)?.into_iter().map(|(name, region)| {
+        let status = SharedMemoryRegion {
+            name: name.clone(),
+            key: region.key.clone(),
+            offset: region.offset,
+            byte_size: region.byte_size,
+        };
+        (name, status)
+    });
+    Ok(SharedMemoryStatusResponse { regions: regions.collect() })
+}
+
+async fn shared_register(call: Call, request: SharedMemoryRegion) -> Result<Empty> {
+    call.app.regions.register(&request.name, &request.key, request.offset, request.byte_size)?;
+    Ok(Empty {})
+}
+
+async fn shared_unregister(call: Call, request: SharedMemoryRequest) -> Result<Empty> {
+    call.app.regions.unregister(Some(request.name.as_str()).filter(|name| !name.is_empty()))?;
+    Ok(Empty {})
+}
+
+async fn log_settings(call: Call, request: LogSettings) -> Result<LogSettings> {
+    let fields: BTreeMap<String, Value> = request
+        .settings
+        .into_iter()
+        .map(|(name, setting)| {
+            let value = match setting.choice {
+                Some(LogSettingChoice::Bool(value)) => json!(value),
+                Some(LogSettingChoice::Uint(value)) => json!(value),
+                Some(LogSettingChoice::Text(value)) => json!(value),
+                None => Value::Null,
+            };
+            (name, value)
+        })
+        .collect();
+    let settings = change_log(&call.app, &fields)?;
+    let settings = settings.as_object().into_iter().flatten().map(|(name, value)| {
+        let choice = match value {
+            Value::Bool(value) => LogSettingChoice::Bool(*value),
+            Value::Number(value) => LogSettingChoice::Uint(value.as_u64().unwrap_or_default() as u32),
+            other => LogSettingChoice::Text(other.as_str().unwrap_or_default().to_owned()),
+        };
+        (name.clone(), LogSetting { choice: Some(choice) })
+    });
+    Ok(LogSettings { settings: settings.collect() })
+}
+
+fn params(parameters: BTreeMap<String, InferParameter>) -> Params {
+    let param = |(name, parameter): (String, InferParameter)| {
+        let value = match parameter.choice? {
+            ParameterChoice::Bool(value) => Param::Bool(value),
+            ParameterChoice::Int(value) => Param::Int(value),
+            ParameterChoice::Uint(value) => Param::Uint(value),
+            ParameterChoice::Float(value) => Param::Float(value),
+            ParameterChoice::Text(value) => Param::Text(value),
+        };
+        Some((name, value))
+    };
+    parameters.into_iter().filter_map(param).collect()
+}
+
+/// Converts a request. Raw data has an entry for each input that is not in shared memory.
+fn infer_request(request: ModelInferRequest) -> Result<InferRequest> {
+    let is_raw = !request.raw_input_contents.is_empty();
+    let given = request.raw_input_contents.len();
+    let mut raw = request.raw_input_contents.into_iter();
+    let mut wanted = 0;
+    let mut inputs = Vec::with_capacity(request.inputs.len());
+    for InferTensor { name, datatype, shape, parameters, contents } in request.inputs {
+        let shared = take_shared(&mut params(parameters))?;
+        let data = match (shared, contents) {
+            (Some(shared), None) => InputData::Shared(shared),
+            (Some(_), Some(_)) => {
+                let message = format!("input '{name}': expected 'contents' or shared memory, found both");
+                return Err(ServeError::bad_request(message));
+            }
+            (None, Some(_)) if is_raw => {
+                let message = format!(
+                    "contents field must not be specified when using raw_input_contents for '{name}' for model '{}'",
+                    request.model_name
+                );
+                return Err(ServeError::bad_request(message));
+            }
+            (None, None) if is_raw => {
+                wanted += 1;
+                InputData::Bytes(raw.next().unwrap_or_default())
+            }
+            (None, contents) => InputData::Bytes(typed(&name, &datatype, contents.unwrap_or_default(), &shape)?),
+        };
+        inputs.push(InputTensor { name, datatype, shape, data });
+    }
+    if is_raw && wanted != given {
+        let message = format!(
+            "expected {wanted} entries of raw_input_contents, one for each input that is not in shared memory, found {given}"
+        );
+        return Err(ServeError::bad_request(message));
+    }
+    let outputs = request.outputs.into_iter();
+    let outputs = outputs.map(|output| {
+        let mut params = params(output.parameters);
+        // KServe's client sends it; over gRPC outputs are always binary.
+        params.remove("binary_data");
+        requested_output(output.name, params)
+    });
+    let outputs = outputs.collect::<Result<_>>()?;
+    Ok(InferRequest { id: request.id, params: params(request.parameters), inputs, outputs })
+}
+
+/// Encodes typed contents.
+fn typed(input: &str, datatype: &str, contents: InferTensorContents, shape: &[i64]) -> Result<Bytes> {
+    let Some(parsed) = Datatype::parse(datatype) else { return Err(unknown_datatype(input, datatype)) };
+    let InferTensorContents {
+        bool_contents,
+        int_contents,
+        int64_contents,
+        uint_contents,
+        uint64_contents,
+        fp32_contents,
+        fp64_contents,
+        bytes_contents,
+    } = contents;
+    let filled = [
+        ("bool_contents", bool_contents.len()),
+        ("int_contents", int_contents.len()),
+        ("int64_contents", int64_contents.len()),
+        ("uint_contents", uint_contents.len()),
+        ("uint64_contents", uint64_contents.len()),
+        ("fp32_contents", fp32_contents.len()),
+        ("fp64_contents", fp64_contents.len()),
+        ("bytes_contents", bytes_contents.len()),
+    ];
+    let field = match datatype {
+        "BOOL" => "bool_contents",
+        "INT8" | "INT16" | "INT32" => "int_contents",
+        "INT64" => "int64_contents",
+        "UINT8" | "UINT16" | "UINT32" => "uint_contents",
+        "UINT64" => "uint64_contents",
+        "FP32" => "fp32_contents",
+        "FP64" => "fp64_contents",
+        "BYTES" => "bytes_contents",
+        other => {
+            let message =
+                format!("input '{input}': expected raw_input_contents: datatype {other} has no typed contents");
+            return Err(ServeError::bad_request(message));
+        }
+    };
+    if let Some((wrong, _)) = filled.iter().find(|(name, count)| *name != field && *count > 0) {
+        let message = format!("input '{input}': expected {field} for datatype {datatype}, found {wrong}");
+        return Err(ServeError::bad_request(message));
+    }
+    let count = filled.iter().find(|(name, _)| *name == field).map_or(0, |(_, count)| *count);
+    let expected = shape.iter().try_fold(1i64, |n, &d| n.checked_mul(d));
+    if expected != i64::try_from(count).ok() {
+        let message = format!("input '{input}': expected {field} with the elements of shape {shape:?}, found {count}");
+        return Err(ServeError::bad_tensor(message));
+    }
+    match field {
+        "fp32_contents" => return Ok(fp32_contents.iter().flat_map(|value| value.to_le_bytes()).collect()),
+        "fp64_contents" => return Ok(fp64_contents.iter().flat_map(|value| value.to_le_bytes()).collect()),
+        "bytes_contents" => {
+            let mut bytes = Vec::new();
+            for content in bytes_contents {
+                let length = u32::try_from(content.len()).unwrap_or(u32::MAX);
+                bytes.extend_from_slice(&length.to_le_bytes());
+                bytes.extend_from_slice(&content);
+            }
+            return Ok(bytes.into());
+        }
+        _ => {}
+    }
+    let elements: Vec<Scalar> = bool_contents
+        .into_iter()
+        .map(Scalar::Bool)
+        .chain(int_contents.into_iter().map(|value| Scalar::Int(value.into())))
+        .chain(int64_contents.into_iter().map(Scalar::Int))
+        .chain(uint_contents.into_iter().map(|value| Scalar::Uint(value.into())))
+        .chain(uint64_contents.into_iter().map(Scalar::Uint))
+        .collect();
+    Ok(encode(input, parsed, &elements)?.into())
+}
+
+fn infer_response(response: InferResponse) -> ModelInferResponse {
+    let mut raw = Vec::with_capacity(response.outputs.len());
+    let outputs = response.outputs.into_iter().map(|output| {
+        let mut parameters = BTreeMap::new();
+        match output.data {
+            OutputData::Bytes(bytes) => raw.push(bytes),
+            OutputData::Shared(span) => {
+                // The entry keeps the place of the output.
+                raw.push(Bytes::new());
+                let text = ParameterChoice::Text(span.region);
+                let numbers = [("shared_memory_offset", span.offset), ("shared_memory_byte_size", span.byte_size)];
+                parameters.insert("shared_memory_region".to_owned(), InferParameter { choice: Some(text) });
+                for (name, value) in numbers {
+                    let choice = Some(ParameterChoice::Int(i64::try_from(value).unwrap_or(i64::MAX)));
+                    parameters.insert(name.to_owned(), InferParameter { choice });
+                }
+            }
+        }
+        InferTensor {
+            name: output.name,
+            datatype: output.datatype.name().unwrap_or_default().to_owned(),
+            shape: output.shape,
+            parameters,
+            contents: None,
+        }
+    });
+    let outputs = outputs.collect();
+    ModelInferResponse {
+        model_name: response.model,
+        model_version: response.version,
+        id: response.id,
+        parameters: BTreeMap::new(),
+        outputs,
+        raw_output_contents: raw,
+    }
+}

@@ -1,0 +1,790 @@
+//! The protocol over HTTP/1.1 and HTTP/2.
+//!
+//! The content type of a request is never looked at, as some clients send none. Every error has a body of JSON with
+//! `error` and `code`.
+
+use crate::app::{App, Held, json_work, too_large};
+use crate::config;
+use crate::datatype::Datatype;
+use crate::error::{Result, ServeError, Status};
+use crate::infer_json::{self, HttpRequest, HttpResponse};
+use crate::metrics;
+use crate::proto::{ModelStatistics, StatisticDuration};
+use crate::repository::Overrides;
+use crate::request::{InferRequest, InputData, InputTensor};
+use crate::served::{Served, resolve};
+use axum::Router;
+use axum::body::Body;
+use axum::extract::rejection::RawPathParamsRejection;
+use axum::extract::{RawPathParams, Request, State};
+use axum::response::Response;
+use axum::routing::{MethodFilter, MethodRouter, on};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use bytes::{Bytes, BytesMut};
+use flate2::Compression;
+use flate2::read::{GzDecoder, ZlibDecoder};
+use flate2::write::{GzEncoder, ZlibEncoder};
+use http_body_util::BodyExt;
+use hyper::body::Frame;
+use hyper::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER};
+use hyper::{HeaderMap, StatusCode};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, VecDeque};
+use std::convert::Infallible;
+use std::io::{Read, Write};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+/// Header with the size of the JSON before binary data.
+pub const JSON_LENGTH: &str = "inference-header-content-length";
+/// Maximum size of a body other than that of an inference or a load.
+const MAX_SMALL_BODY: usize = 1 << 20;
+/// Size up to which the parts of a response are sent as one.
+const MAX_JOINED: usize = 64 << 10;
+
+/// What a path stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Endpoint {
+    Server,
+    Live,
+    Ready,
+    Models,
+    Model,
+    ModelReady,
+    Infer,
+    Config,
+    Stats,
+    Explain,
+    Index,
+    Load,
+    Unload,
+    NamedRepository,
+    SharedStatus,
+    SharedRegister,
+    SharedUnregister,
+    CudaShared,
+    LogGet,
+    LogSet,
+    Trace,
+    Generate,
+    Metrics,
+}
+
+const GET: MethodFilter = MethodFilter::GET;
+const POST: MethodFilter = MethodFilter::POST;
+
+/// Paths and methods of the protocol.
+const ENDPOINTS: &[(MethodFilter, &str, Endpoint)] = &[
+    (GET, "/v2", Endpoint::Server),
+    (GET, "/v2/health/live", Endpoint::Live),
+    (GET, "/v2/health/ready", Endpoint::Ready),
+    (GET, "/v2/models", Endpoint::Models),
+    (GET, "/v2/models/stats", Endpoint::Stats),
+    (GET, "/v2/models/{model}", Endpoint::Model),
+    (GET, "/v2/models/{model}/versions/{version}", Endpoint::Model),
+    (GET, "/v2/models/{model}/ready", Endpoint::ModelReady),
+    (GET, "/v2/models/{model}/versions/{version}/ready", Endpoint::ModelReady),
+    (POST, "/v2/models/{model}/infer", Endpoint::Infer),
+    (POST, "/v2/models/{model}/versions/{version}/infer", Endpoint::Infer),
+    (GET, "/v2/models/{model}/config", Endpoint::Config),
+    (GET, "/v2/models/{model}/versions/{version}/config", Endpoint::Config),
+    (GET, "/v2/models/{model}/stats", Endpoint::Stats),
+    (GET, "/v2/models/{model}/versions/{version}/stats", Endpoint::Stats),
+    (GET, "/v2/models/{model}/explain", Endpoint::Explain),
+    (GET, "/v2/models/{model}/versions/{version}/explain", Endpoint::Explain),
+    (POST, "/v2/models/{model}/generate", Endpoint::Generate),
+    (POST, "/v2/models/{model}/versions/{version}/generate", Endpoint::Generate),
+    (POST, "/v2/models/{model}/generate_stream", Endpoint::Generate),
+    (POST, "/v2/models/{model}/versions/{version}/generate_stream", Endpoint::Generate),
+    (POST, "/v2/repository/index", Endpoint::Index),
+    (POST, "/v2/repository/models/{model}/load", Endpoint::Load),
+    (POST, "/v2/repository/models/{model}/unload", Endpoint::Unload),
+    (POST, "/v2/repository/{repository}/index", Endpoint::NamedRepository),
+    (POST, "/v2/repository/{repository}/models/{model}/load", Endpoint::NamedRepository),
+    (POST, "/v2/repository/{repository}/models/{model}/unload", Endpoint::NamedRepository),
+    (GET, "/v2/systemsharedmemory/status", Endpoint::SharedStatus),
+    (GET, "/v2/systemsharedmemory/region/{region}/status", Endpoint::SharedStatus),
+    (POST, "/v2/systemsharedmemory/region/{region}/register", Endpoint::SharedRegister),
+    (POST, "/v2/systemsharedmemory/unregister", Endpoint::SharedUnregister),
+    (POST, "/v2/systemsharedmemory/region/{region}/unregister", Endpoint::SharedUnregister),
+    (GET, "/v2/cudasharedmemory/status", Endpoint::CudaShared),
+    (GET, "/v2/cudasharedmemory/region/{region}/status", Endpoint::CudaShared),
+    (POST, "/v2/cudasharedmemory/region/{region}/register", Endpoint::CudaShared),
+    (POST, "/v2/cudasharedmemory/unregister", Endpoint::CudaShared),
+    (POST, "/v2/cudasharedmemory/region/{region}/unregister", Endpoint::CudaShared),
+    (GET, "/v2/logging", Endpoint::LogGet),
+    (POST, "/v2/logging", Endpoint::LogSet),
+    (GET, "/v2/trace/setting", Endpoint::Trace),
+    (POST, "/v2/trace/setting", Endpoint::Trace),
+    (GET, "/v2/models/{model}/trace/setting", Endpoint::Trace),
+    (POST, "/v2/models/{model}/trace/setting", Endpoint::Trace),
+    (GET, "/metrics", Endpoint::Metrics),
+];
+
+/// Returns the routes of the protocol.
+pub fn router(app: Arc<App>) -> Router {
+    let mut paths: BTreeMap<&str, MethodRouter<Arc<App>>> = BTreeMap::new();
+    for &(method, path, endpoint) in ENDPOINTS {
+        let handler = move |state, params, request| handle(endpoint, state, params, request);
+        let routes = paths.remove(path).unwrap_or_default();
+        paths.insert(path, routes.merge(on(method, handler)));
+    }
+    let routes = paths.into_iter().fold(Router::new(), |router, (path, routes)| router.route(path, routes));
+    let unknown = async || error_response(StatusCode::NOT_FOUND, "Not Found", "E0804");
+    let wrong_method = async || error_response(StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed", "E0804");
+    routes.fallback(unknown).method_not_allowed_fallback(wrong_method).with_state(app)
+}
+
+/// Returns the route of the metrics alone.
+pub fn metrics_router(app: Arc<App>) -> Router {
+    let handler = |state, params, request| handle(Endpoint::Metrics, state, params, request);
+    let unknown = async || error_response(StatusCode::NOT_FOUND, "Not Found", "E0804");
+    Router::new().route("/metrics", on(GET, handler)).fallback(unknown).with_state(app)
+}
+
+/// Parameters of a path.
+struct Path {
+    model: String,
+    version: String,
+    region: Option<String>,
+}
+
+async fn handle(
+    endpoint: Endpoint,
+    State(app): State<Arc<App>>,
+    params: std::result::Result<RawPathParams, RawPathParamsRejection>,
+    request: Request,
+) -> Response {
+    let mut path = Path { model: String::new(), version: String::new(), region: None };
+    match &params {
+        Ok(params) => {
+            for (name, value) in params {
+                match name {
+                    "model" => value.clone_into(&mut path.model),
+                    "version" => value.clone_into(&mut path.version),
+                    "region" => path.region = Some(value.to_owned()),
+                    _ => {}
+                }
+            }
+        }
+        Err(_) => {
+            return respond_error(&ServeError::bad_request("expected a path in UTF-8, found other bytes"));
+        }
+    }
+    // As in Triton, a version that is not a number is an unknown path.
+    if !path.version.bytes().all(|byte| byte.is_ascii_digit()) {
+        return error_response(StatusCode::NOT_FOUND, "Not Found", "E0804");
+    }
+    let arrived = Instant::now();
+    // The time to receive a request counts too; a load takes as long as it takes.
+    let result = match endpoint {
+        Endpoint::Load | Endpoint::Unload => serve(endpoint, &app, path, request, arrived).await,
+        _ => {
+            let limit = tokio::time::Instant::from_std(arrived + app.timeout);
+            match tokio::time::timeout_at(limit, serve(endpoint, &app, path, request, arrived)).await {
+                Ok(result) => result,
+                Err(_) => Err(late(&app)),
+            }
+        }
+    };
+    result.unwrap_or_else(|error| respond_error(&error))
+}
+
+/// Returns the error of a request that was not finished in time.
+fn late(app: &App) -> ServeError {
+    let message = format!("the request was not received and served within {} s", app.timeout.as_secs_f64());
+    ServeError::new(Status::DeadlineExceeded, byoc_ir::diag::codes::runtime::TIMED_OUT, message)
+}
+
+/// Reads a body that has no effect, so that the connection can be used again.
+async fn discard(app: &Arc<App>, request: Request, arrived: Instant) -> Result<()> {
+    let limit = tokio::time::Instant::from_std(arrived + app.timeout);
+    let (parts, body) = request.into_parts();
+    let read = read_body(app, &parts.headers, body, MAX_SMALL_BODY.min(app.max_request), 0);
+    tokio::time::timeout_at(limit, read).await.unwrap_or_else(|_| Err(late(app))).map(drop)
+}
+
+async fn serve(endpoint: Endpoint, app: &Arc<App>, path: Path, request: Request, arrived: Instant) -> Result<Response> {
+    match endpoint {
+        Endpoint::Infer => infer(app, &path, request, arrived).await,
+        Endpoint::Server => {
+            let metadata = app.metadata();
+            let fields = json!({"name": metadata.name, "version": metadata.version, "extensions": metadata.extensions});
+            Ok(json_response(&fields))
+        }
+        Endpoint::Live => Ok(health(app, "live", true)),
+        Endpoint::Ready => Ok(health(app, "ready", app.is_ready())),
+        Endpoint::Models => Ok(json_response(&json!({"models": app.repository.names()}))),
+        Endpoint::Model => {
+            let served = app.find(&path.model, &path.version)?;
+            let versions = match path.version.as_str() {
+                "" => app.repository.ready_versions(&path.model),
+                version => vec![version.to_owned()],
+            };
+            let metadata = served.metadata(versions);
+            let tensors = |tensors: &[crate::proto::TensorMetadata]| {
+                let tensor = |t: &crate::proto::TensorMetadata| json!({"name": t.name, "datatype": t.datatype, "shape": t.shape});
+                tensors.iter().map(tensor).collect::<Vec<_>>()
+            };
+            Ok(json_response(&json!({
+                "name": metadata.name,
+                "versions": metadata.versions,
+                "platform": metadata.platform,
+                "inputs": tensors(&metadata.inputs),
+                "outputs": tensors(&metadata.outputs),
+            })))
+        }
+        Endpoint::ModelReady => {
+            let served = match app.find(&path.model, &path.version) {
+                Ok(served) => served,
+                Err(error) if app.repository.is_known(&path.model) => {
+                    let fields = json!({"name": path.model, "ready": false, "error": error.to_string()});
+                    return Ok(with_status(json_response(&fields), StatusCode::BAD_REQUEST));
+                }
+                Err(error) => return Err(error),
+            };
+            Ok(json_response(&json!({"name": served.name, "ready": true})))
+        }
+        Endpoint::Config => Ok(json_response(&config::to_json(&app.find(&path.model, &path.version)?.config))),
+        Endpoint::Stats => {
+            let served = match path.model.as_str() {
+                "" => app.repository.served(),
+                model => vec![app.find(model, &path.version)?],
+            };
+            let stats = served.iter().map(|s| stats_json(&s.stats.message(&s.name, &s.version.to_string())));
+            Ok(json_response(&json!({"model_stats": stats.collect::<Vec<_>>()})))
+        }
+        Endpoint::Explain => explain(app, &path, &request),
+        Endpoint::Index => {
+            #[derive(Default, Deserialize)]
+            struct Fields {
+                #[serde(default)]
+                ready: bool,
+            }
+            let fields: Fields = small_body(app, request).await?;
+            let entries = app.repository.index(fields.ready).into_iter().map(|entry| {
+                let mut fields = json!({"name": entry.name});
+                for (name, value) in [("version", entry.version), ("state", entry.state), ("reason", entry.reason)] {
+                    if !value.is_empty() {
+                        fields[name] = value.into();
+                    }
+                }
+                fields
+            });
+            Ok(json_response(&Value::Array(entries.collect())))
+        }
+        Endpoint::Load => {
+            let limit = tokio::time::Instant::from_std(arrived + app.timeout);
+            let received = tokio::time::timeout_at(limit, load_overrides(app, request)).await;
+            let overrides = received.unwrap_or_else(|_| Err(late(app)))?;
+            app.load(path.model.clone(), overrides).await?;
+            Ok(json_response(&json!({"name": path.model, "load": true})))
+        }
+        Endpoint::Unload => {
+            discard(app, request, arrived).await?;
+            app.unload(path.model.clone()).await?;
+            Ok(json_response(&json!({"name": path.model, "unload": true})))
+        }
+        Endpoint::NamedRepository => {
+            discard(app, request, arrived).await?;
+            Err(ServeError::not_served("'repository_name' specification is not supported"))
+        }
+        Endpoint::SharedStatus => {
+            let regions = app.regions.status(path.region.as_deref())?.into_iter().map(|(name, region)| {
+                json!({"name": name, "key": region.key, "offset": region.offset, "byte_size": region.byte_size})
+            });
+            Ok(json_response(&Value::Array(regions.collect())))
+        }
+        Endpoint::SharedRegister => {
+            #[derive(Default, Deserialize)]
+            #[serde(default)]
+            struct Fields {
+                key: String,
+                offset: u64,
+                byte_size: u64,
+            }
+            let Fields { key, offset, byte_size } = small_body(app, request).await?;
+            app.regions.register(path.region.as_deref().unwrap_or_default(), &key, offset, byte_size)?;
+            Ok(json_response(&json!({})))
+        }
+        Endpoint::SharedUnregister => {
+            discard(app, request, arrived).await?;
+            app.regions.unregister(path.region.as_deref())?;
+            Ok(json_response(&json!({})))
+        }
+        Endpoint::CudaShared => {
+            discard(app, request, arrived).await?;
+            Err(ServeError::not_served("CUDA shared memory is not served; system shared memory is"))
+        }
+        Endpoint::Trace => {
+            discard(app, request, arrived).await?;
+            Err(ServeError::not_served("trace settings are not served; /v2/models/NAME/explain and /metrics are"))
+        }
+        Endpoint::Generate => {
+            discard(app, request, arrived).await?;
+            app.find(&path.model, &path.version)?;
+            Err(ServeError::not_served(
+                "generate is not served: no model takes or returns text; send the tensors to /infer",
+            ))
+        }
+        Endpoint::LogGet => Ok(json_response(&log_settings(app))),
+        Endpoint::LogSet => {
+            let fields: BTreeMap<String, Value> = small_body(app, request).await?;
+            set_log(app, &fields)?;
+            Ok(json_response(&log_settings(app)))
+        }
+        Endpoint::Metrics => {
+            let mut response = Response::new(Body::from(metrics::text(app)));
+            let format = "text/plain; version=0.0.4; charset=utf-8";
+            response.headers_mut().insert(CONTENT_TYPE, hyper::header::HeaderValue::from_static(format));
+            Ok(response)
+        }
+    }
+}
+
+fn health(app: &App, name: &str, is_well: bool) -> Response {
+    let response = json_response(&json!({name: is_well && !app.is_stopping()}));
+    match (app.is_stopping(), is_well) {
+        (true, _) => with_status(response, StatusCode::SERVICE_UNAVAILABLE),
+        (false, true) => response,
+        (false, false) => with_status(response, StatusCode::BAD_REQUEST),
+    }
+}
+
+fn explain(app: &App, path: &Path, request: &Request) -> Result<Response> {
+    let served = app.find(&path.model, &path.version)?;
+    let explanation = served.model.explanation();
+    let wants_page = request.uri().query() == Some("format=html")
+        || request
+            .headers()
+            .get(ACCEPT)
+            .and_then(|value| value.to_str().ok())
+            .is_some_and(|value| value.starts_with("text/html"));
+    if !wants_page {
+        return Ok(json_response(&json!(explanation)));
+    }
+    let mut response = Response::new(Body::from(byoc::build::explain_page::page(&served.name, explanation)));
+    let format = "text/html; charset=utf-8";
+    response.headers_mut().insert(CONTENT_TYPE, hyper::header::HeaderValue::from_static(format));
+    Ok(response)
+}
+
+async fn infer(app: &Arc<App>, path: &Path, request: Request, arrived: Instant) -> Result<Response> {
+    let (parts, body) = request.into_parts();
+    let header = json_length(&parts.headers);
+    let compression = accepted(&parts.headers);
+    // The body is read before anything is checked: a connection with an unread body cannot be used again.
+    let expected = header.as_ref().ok().copied().flatten().unwrap_or(0);
+    let held = read_body(app, &parts.headers, body, app.max_request, expected).await?;
+    let header = header?;
+    let served = app.find(&path.model, &path.version)?;
+    let bytes = held.bytes.clone();
+    let HttpRequest { mut request, binary_output } = match header {
+        Some(0) => HttpRequest { request: raw_request(&served, bytes)?, binary_output: true },
+        header => {
+            let header = header.unwrap_or(bytes.len());
+            if header > bytes.len() {
+                let message = format!(
+                    "Inference-Header-Content-Length: expected at most the {} bytes of the body, found {header}",
+                    bytes.len()
+                );
+                return Err(ServeError::bad_request(message));
+            }
+            json_work(header, move || infer_json::parse(&bytes, header)).await?
+        }
+    };
+    if request.id.is_empty()
+        && let Some(id) = parts.headers.get("x-request-id").and_then(|id| id.to_str().ok())
+    {
+        id.clone_into(&mut request.id);
+    }
+    let response = app.infer(&served, "http", request, arrived, arrived + app.timeout).await?;
+    drop(held);
+    let size = response.outputs.iter().map(|output| match &output.data {
+        crate::request::OutputData::Bytes(bytes) if !output.binary.unwrap_or(binary_output) => bytes.len(),
+        _ => 0,
+    });
+    let response = json_work(size.sum(), move || infer_json::write(&response, binary_output)).await?;
+    infer_response(response, compression).await
+}
+
+/// Returns the request of a body that is the binary data of the only input.
+fn raw_request(served: &Served, bytes: Bytes) -> Result<InferRequest> {
+    let [spec] = &served.inputs[..] else {
+        let message = format!(
+            "expected a model with one input for a request without JSON, found {} inputs of '{}'",
+            served.inputs.len(),
+            served.name
+        );
+        return Err(ServeError::bad_request(message));
+    };
+    let batch = usize::from(served.config.max_batch_size > 0);
+    let inner = &spec.shape[batch..];
+    let unknown = inner.iter().filter(|size| **size < 0).count();
+    let size = spec.dtype.size();
+    let shape =
+        if unknown > 1 || bytes.len() % size != 0 { None } else { resolve(inner, &[1][..batch], bytes.len() / size) };
+    let Some(shape) = shape else {
+        let message = format!(
+            "expected the binary data of input '{}' of shape {}, with at most one unknown dimension, found {} bytes",
+            spec.name,
+            crate::served::dims(&spec.shape),
+            bytes.len()
+        );
+        return Err(ServeError::bad_tensor(message));
+    };
+    let datatype = Datatype::Fixed(spec.dtype).name().unwrap_or_default().to_owned();
+    let shape = shape.into_iter().map(|size| size as i64).collect();
+    let input = InputTensor { name: spec.name.clone(), datatype, shape, data: InputData::Bytes(bytes) };
+    Ok(InferRequest { inputs: vec![input], ..InferRequest::default() })
+}
+
+fn json_length(headers: &HeaderMap) -> Result<Option<usize>> {
+    let Some(value) = headers.get(JSON_LENGTH) else { return Ok(None) };
+    let number = value.to_str().ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
+    number.and_then(|text| text.parse().ok()).map(Some).ok_or_else(|| {
+        ServeError::bad_request(format!("Inference-Header-Content-Length: expected a number of bytes, found {value:?}"))
+    })
+}
+
+/// Compression of a body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Coding {
+    Gzip,
+    Deflate,
+}
+
+impl Coding {
+    fn name(self) -> &'static str {
+        match self {
+            Coding::Gzip => "gzip",
+            Coding::Deflate => "deflate",
+        }
+    }
+}
+
+/// Returns the compression of a response: only where the client asks for exactly one, as compression takes longer than
+/// sending, and some clients always list all that they know.
+fn accepted(headers: &HeaderMap) -> Option<Coding> {
+    match headers.get(ACCEPT_ENCODING)?.to_str().ok()?.trim() {
+        "gzip" => Some(Coding::Gzip),
+        "deflate" => Some(Coding::Deflate),
+        _ => None,
+    }
+}
+
+/// Reads and decompresses a body. `header` bytes of JSON come before binary data, which begins at a multiple of 64 bytes
+/// in memory, so that tensors need no copy.
+async fn read_body(app: &Arc<App>, headers: &HeaderMap, mut body: Body, most: usize, header: usize) -> Result<Held> {
+    const ALIGN: usize = 64;
+    /// Memory that is taken before the body has arrived.
+    const MAX_EXPECTED: usize = 4 << 20;
+    let coding = match headers.get(CONTENT_ENCODING).map(|value| value.to_str().unwrap_or("?").trim()) {
+        None | Some("" | "identity") => None,
+        Some("gzip") => Some(Coding::Gzip),
+        Some("deflate") => Some(Coding::Deflate),
+        Some(other) => {
+            let message = format!("Content-Encoding: expected gzip or deflate, found {other:?}");
+            return Err(ServeError::not_served(message));
+        }
+    };
+    let length = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
+    if let Some(length) = length.filter(|length| *length > most) {
+        return Err(too_large(most, length));
+    }
+    let mut buffer = BytesMut::with_capacity(length.unwrap_or(0).min(MAX_EXPECTED) + ALIGN);
+    let data = (buffer.as_ptr() as usize).wrapping_add(header % ALIGN);
+    let pad = (ALIGN - data % ALIGN) % ALIGN;
+    buffer.resize(pad, 0);
+    let mut charges = Vec::new();
+    while let Some(frame) = body.frame().await {
+        let frame =
+            frame.map_err(|error| ServeError::bad_request(format!("expected the whole body, found {error}")))?;
+        if let Ok(bytes) = frame.into_data() {
+            let size = buffer.len() - pad;
+            if size + bytes.len() > most {
+                return Err(too_large(most, size + bytes.len()));
+            }
+            charges.push(app.charge(size, bytes.len())?);
+            buffer.extend_from_slice(&bytes);
+        }
+    }
+    let bytes = buffer.freeze().slice(pad..);
+    let Some(coding) = coding else { return Ok(Held { bytes, _charges: charges }) };
+    let app = app.clone();
+    json_work(usize::MAX, move || decompress(&app, &bytes, coding, most)).await
+}
+
+fn decompress(app: &App, bytes: &[u8], coding: Coding, most: usize) -> Result<Held> {
+    let mut reader: Box<dyn Read> = match coding {
+        Coding::Gzip => Box::new(GzDecoder::new(bytes)),
+        Coding::Deflate => Box::new(ZlibDecoder::new(bytes)),
+    };
+    let (mut plain, mut charges, mut chunk) = (Vec::new(), Vec::new(), vec![0; 64 << 10]);
+    loop {
+        let count = reader.read(&mut chunk).map_err(|error| {
+            ServeError::bad_request(format!("expected a body compressed with {}, found: {error}", coding.name()))
+        })?;
+        if count == 0 {
+            return Ok(Held { bytes: plain.into(), _charges: charges });
+        }
+        if plain.len() + count > most {
+            return Err(too_large(most, plain.len() + count));
+        }
+        charges.push(app.charge(plain.len(), count)?);
+        plain.extend_from_slice(&chunk[..count]);
+    }
+}
+
+/// Reads the body of a request other than an inference; an empty one stands for an empty object.
+async fn small_body<T: Default + for<'a> Deserialize<'a>>(app: &Arc<App>, request: Request) -> Result<T> {
+    let (parts, body) = request.into_parts();
+    let held = read_body(app, &parts.headers, body, MAX_SMALL_BODY.min(app.max_request), 0).await?;
+    if held.bytes.iter().all(u8::is_ascii_whitespace) {
+        return Ok(T::default());
+    }
+    serde_json::from_slice(&held.bytes)
+        .map_err(|error| ServeError::bad_request(format!("failed to parse the request JSON buffer: {error}")))
+}
+
+async fn load_overrides(app: &Arc<App>, request: Request) -> Result<Overrides> {
+    #[derive(Default, Deserialize)]
+    struct Fields {
+        #[serde(default)]
+        parameters: BTreeMap<String, Value>,
+    }
+    let (parts, body) = request.into_parts();
+    let held = read_body(app, &parts.headers, body, app.max_request, 0).await?;
+    let fields: Fields = if held.bytes.iter().all(u8::is_ascii_whitespace) {
+        Fields::default()
+    } else {
+        serde_json::from_slice(&held.bytes)
+            .map_err(|error| ServeError::bad_request(format!("failed to parse the request JSON buffer: {error}")))?
+    };
+    let mut overrides = Overrides::default();
+    for (name, value) in fields.parameters {
+        let text = value
+            .as_str()
+            .ok_or_else(|| ServeError::bad_request(format!("parameter '{name}': expected a string, found {value}")));
+        if name == "config" {
+            overrides.config = Some(text?.to_owned());
+        } else if let Some(file) = name.strip_prefix("file:") {
+            let bytes = STANDARD.decode(text?).map_err(|error| {
+                ServeError::bad_request(format!("parameter '{name}': expected base64, found: {error}"))
+            })?;
+            overrides.files.insert(file.to_owned(), bytes.into());
+        } else {
+            let message = format!("expected the parameters 'config' and 'file:VERSION/NAME', found '{name}'");
+            return Err(ServeError::bad_request(message));
+        }
+    }
+    Ok(overrides)
+}
+
+fn log_settings(app: &App) -> Value {
+    let log = &app.log;
+    json!({
+        "log_file": "",
+        "log_info": log.info.load(Ordering::Relaxed),
+        "log_warning": log.warning.load(Ordering::Relaxed),
+        "log_error": log.error.load(Ordering::Relaxed),
+        "log_verbose_level": log.verbose.load(Ordering::Relaxed),
+        "log_format": "ISO8601",
+    })
+}
+
+fn set_log(app: &App, fields: &BTreeMap<String, Value>) -> Result<()> {
+    let wrong = |name: &str, expected: &str, value: &Value| {
+        ServeError::bad_request(format!("log setting '{name}': expected {expected}, found {value}"))
+    };
+    // All settings are checked before one is changed.
+    for is_set in [false, true] {
+        for (name, value) in fields {
+            let flag = match name.as_str() {
+                "log_info" => &app.log.info,
+                "log_warning" => &app.log.warning,
+                "log_error" => &app.log.error,
+                "log_verbose_level" => {
+                    let level = value.as_u64().and_then(|level| u32::try_from(level).ok());
+                    let level = level.ok_or_else(|| wrong(name, "a number", value))?;
+                    if is_set {
+                        app.log.verbose.store(level, Ordering::Relaxed);
+                    }
+                    continue;
+                }
+                "log_file" if value == "" => continue,
+                "log_file" => return Err(wrong(name, "\"\", which is standard error", value)),
+                "log_format" if value == "ISO8601" => continue,
+                "log_format" => return Err(wrong(name, "\"ISO8601\"", value)),
+                _ => {
+                    return Err(ServeError::bad_request(format!("expected a log setting, found the unknown '{name}'")));
+                }
+            };
+            let on = value.as_bool().ok_or_else(|| wrong(name, "true or false", value))?;
+            if is_set {
+                flag.store(on, Ordering::Relaxed);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Changes the log by settings of gRPC, and returns those in force.
+///
+/// # Errors
+/// An unknown setting or a wrong value.
+pub fn change_log(app: &App, fields: &BTreeMap<String, Value>) -> Result<Value> {
+    set_log(app, fields)?;
+    Ok(log_settings(app))
+}
+
+fn stats_json(stats: &ModelStatistics) -> Value {
+    let duration = |duration: &Option<StatisticDuration>| {
+        let StatisticDuration { count, ns } = duration.clone().unwrap_or_default();
+        json!({"count": count, "ns": ns})
+    };
+    let infer = stats.inference_stats.clone().unwrap_or_default();
+    let batches = stats.batch_stats.iter().map(|batch| {
+        json!({
+            "batch_size": batch.batch_size,
+            "compute_input": duration(&batch.compute_input),
+            "compute_infer": duration(&batch.compute_infer),
+            "compute_output": duration(&batch.compute_output),
+        })
+    });
+    json!({
+        "name": stats.name,
+        "version": stats.version,
+        "last_inference": stats.last_inference,
+        "inference_count": stats.inference_count,
+        "execution_count": stats.execution_count,
+        "inference_stats": {
+            "success": duration(&infer.success),
+            "fail": duration(&infer.fail),
+            "queue": duration(&infer.queue),
+            "compute_input": duration(&infer.compute_input),
+            "compute_infer": duration(&infer.compute_infer),
+            "compute_output": duration(&infer.compute_output),
+            "cache_hit": duration(&infer.cache_hit),
+            "cache_miss": duration(&infer.cache_miss),
+        },
+        "response_stats": {},
+        "batch_stats": batches.collect::<Vec<_>>(),
+        "memory_usage": [],
+    })
+}
+
+/// Body of several parts.
+struct Chunks {
+    parts: VecDeque<Bytes>,
+    left: u64,
+}
+
+impl http_body::Body for Chunks {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<std::result::Result<Frame<Bytes>, Infallible>>> {
+        let part = self.parts.pop_front();
+        self.left -= part.as_ref().map_or(0, |part| part.len() as u64);
+        Poll::Ready(part.map(|part| Ok(Frame::data(part))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.parts.is_empty()
+    }
+
+    fn size_hint(&self) -> http_body::SizeHint {
+        http_body::SizeHint::with_exact(self.left)
+    }
+}
+
+async fn infer_response(response: HttpResponse, compression: Option<Coding>) -> Result<Response> {
+    let HttpResponse { header, binary } = response;
+    let json = header.len();
+    let is_binary = !binary.is_empty();
+    let size = json + binary.iter().map(Bytes::len).sum::<usize>();
+    let body = match compression {
+        Some(coding) => {
+            let compressed = move || {
+                let mut parts = vec![Bytes::from(header)];
+                parts.extend(binary);
+                compress(&parts, coding)
+            };
+            Body::from(json_work(size, compressed).await?)
+        }
+        None if size <= MAX_JOINED => {
+            let mut whole = header;
+            binary.iter().for_each(|bytes| whole.extend_from_slice(bytes));
+            Body::from(whole)
+        }
+        None => {
+            let mut parts = VecDeque::from([Bytes::from(header)]);
+            parts.extend(binary.into_iter().filter(|bytes| !bytes.is_empty()));
+            Body::new(Chunks { parts, left: size as u64 })
+        }
+    };
+    let mut builder = Response::builder();
+    if is_binary {
+        builder =
+            builder.header("Inference-Header-Content-Length", json).header(CONTENT_TYPE, "application/octet-stream");
+    } else {
+        builder = builder.header(CONTENT_TYPE, "application/json");
+    }
+    if let Some(coding) = compression {
+        builder = builder.header(CONTENT_ENCODING, coding.name());
+    }
+    Ok(builder.body(body).unwrap_or_default())
+}
+
+fn compress(parts: &[Bytes], coding: Coding) -> Result<Vec<u8>> {
+    let failed = |error: std::io::Error| ServeError::overloaded(format!("the response cannot be compressed: {error}"));
+    match coding {
+        Coding::Gzip => {
+            let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+            parts.iter().try_for_each(|part| encoder.write_all(part)).map_err(failed)?;
+            encoder.finish().map_err(failed)
+        }
+        Coding::Deflate => {
+            let mut encoder = ZlibEncoder::new(Vec::new(), Compression::fast());
+            parts.iter().try_for_each(|part| encoder.write_all(part)).map_err(failed)?;
+            encoder.finish().map_err(failed)
+        }
+    }
+}
+
+fn json_response(value: &Value) -> Response {
+    let mut response = Response::new(Body::from(value.to_string()));
+    response.headers_mut().insert(CONTENT_TYPE, hyper::header::HeaderValue::from_static("application/json"));
+    response
+}
+
+fn with_status(mut response: Response, status: StatusCode) -> Response {
+    *response.status_mut() = status;
+    response
+}
+
+fn error_response(status: StatusCode, message: &str, code: &str) -> Response {
+    with_status(json_response(&json!({"error": message, "code": code})), status)
+}
+
+fn respond_error(error: &ServeError) -> Response {
+    let status = StatusCode::from_u16(error.status.http()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let mut response = error_response(status, &error.to_string(), &error.code.to_string());
+    let headers = response.headers_mut();
+    if error.status == Status::Unavailable {
+        headers.insert(RETRY_AFTER, hyper::header::HeaderValue::from_static("1"));
+    }
+    if error.status == Status::Unsupported {
+        headers.insert(ACCEPT_ENCODING, hyper::header::HeaderValue::from_static("gzip, deflate"));
+    }
+    response
+}

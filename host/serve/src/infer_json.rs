@@ -1,0 +1,483 @@
+//! Inference requests and responses as JSON, with the extension for binary tensors.
+
+use crate::datatype::{Datatype, Scalar, encode, number, write_json};
+use crate::error::{Result, ServeError};
+use crate::request::{
+    InferRequest, InferResponse, InputData, InputTensor, OutputData, Param, Params, requested_output, take_shared,
+};
+use bytes::Bytes;
+use serde::de::{DeserializeSeed, Error as _, MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use std::borrow::Cow;
+use std::fmt;
+
+/// Maximum depth of arrays in the data of a tensor.
+const MAX_DEPTH: usize = 100;
+
+/// Inference request over HTTP.
+#[derive(Debug, Default)]
+pub struct HttpRequest {
+    pub request: InferRequest,
+    /// Form of the outputs that choose none.
+    pub binary_output: bool,
+}
+
+#[derive(Deserialize)]
+struct JsonRequest {
+    #[serde(default)]
+    id: Option<String>,
+    #[serde(default)]
+    parameters: JsonParams,
+    inputs: Vec<JsonInput>,
+    #[serde(default)]
+    outputs: Option<Vec<JsonOutput>>,
+}
+
+#[derive(Deserialize)]
+struct JsonInput {
+    name: String,
+    shape: Vec<i64>,
+    datatype: String,
+    #[serde(default)]
+    parameters: JsonParams,
+    #[serde(default)]
+    data: Option<JsonData>,
+}
+
+#[derive(Deserialize)]
+struct JsonOutput {
+    name: String,
+    #[serde(default)]
+    parameters: JsonParams,
+}
+
+/// Parameters; a value that is no string, number or Boolean is an error.
+#[derive(Default)]
+struct JsonParams(Params);
+
+impl<'de> Deserialize<'de> for JsonParams {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        struct Fields;
+        impl<'de> Visitor<'de> for Fields {
+            type Value = JsonParams;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object of parameters")
+            }
+
+            fn visit_unit<E>(self) -> std::result::Result<JsonParams, E> {
+                Ok(JsonParams::default())
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> std::result::Result<JsonParams, A::Error> {
+                let mut params = Params::new();
+                while let Some((name, Element(value))) = map.next_entry::<String, Element>()? {
+                    let value = match value {
+                        Scalar::Bool(value) => Param::Bool(value),
+                        Scalar::Int(value) => Param::Int(value),
+                        Scalar::Uint(value) => Param::Uint(value),
+                        Scalar::Float(value) => Param::Float(value),
+                        Scalar::Text(value) => Param::Text(value),
+                    };
+                    params.insert(name, value);
+                }
+                Ok(JsonParams(params))
+            }
+        }
+        deserializer.deserialize_any(Fields)
+    }
+}
+
+/// Single element.
+struct Element(Scalar);
+
+impl<'de> Deserialize<'de> for Element {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        let mut data = JsonData::default();
+        Collect { data: &mut data, depth: 0, arrays: false }.deserialize(deserializer)?;
+        data.elements.pop().map(Element).ok_or_else(|| D::Error::custom("expected a value"))
+    }
+}
+
+/// Elements of a tensor, and the lengths of the arrays that held them.
+#[derive(Default)]
+struct JsonData {
+    elements: Vec<Scalar>,
+    /// Length of the arrays at each depth.
+    lengths: Vec<Option<usize>>,
+    /// Depth of the elements.
+    depth: Option<usize>,
+}
+
+impl JsonData {
+    /// Tests for a flat array, or arrays nested to the shape.
+    fn has_shape(&self, shape: &[i64]) -> bool {
+        let lengths: Option<Vec<i64>> = self.lengths.iter().map(|length| Some((*length)? as i64)).collect();
+        let Some(lengths) = lengths else { return false };
+        // Arrays inside an empty one cannot be given.
+        let given = self.elements.is_empty() && shape.starts_with(&lengths);
+        lengths.len() == 1 || lengths == shape || given
+    }
+}
+
+impl<'de> Deserialize<'de> for JsonData {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        let mut data = JsonData::default();
+        Collect { data: &mut data, depth: 0, arrays: true }.deserialize(deserializer)?;
+        Ok(data)
+    }
+}
+
+struct Collect<'a> {
+    data: &'a mut JsonData,
+    depth: usize,
+    arrays: bool,
+}
+
+impl Collect<'_> {
+    fn push<E: serde::de::Error>(self, element: Scalar) -> std::result::Result<(), E> {
+        let depth = *self.data.depth.get_or_insert(self.depth);
+        if self.arrays && (self.depth == 0 || depth != self.depth) {
+            return Err(E::custom(format!("expected arrays nested to the shape, or a flat array, found {element}")));
+        }
+        self.data.elements.push(element);
+        Ok(())
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Collect<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> std::result::Result<(), D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Collect<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.arrays { "an array of elements" } else { "a string, a number or a Boolean" })
+    }
+
+    fn visit_bool<E: serde::de::Error>(self, value: bool) -> std::result::Result<(), E> {
+        self.push(Scalar::Bool(value))
+    }
+
+    fn visit_i64<E: serde::de::Error>(self, value: i64) -> std::result::Result<(), E> {
+        self.push(Scalar::Int(value))
+    }
+
+    fn visit_u64<E: serde::de::Error>(self, value: u64) -> std::result::Result<(), E> {
+        self.push(i64::try_from(value).map_or(Scalar::Uint(value), Scalar::Int))
+    }
+
+    fn visit_f64<E: serde::de::Error>(self, value: f64) -> std::result::Result<(), E> {
+        self.push(Scalar::Float(value))
+    }
+
+    fn visit_str<E: serde::de::Error>(self, value: &str) -> std::result::Result<(), E> {
+        self.push(Scalar::Text(value.to_owned()))
+    }
+
+    fn visit_unit<E: serde::de::Error>(self) -> std::result::Result<(), E> {
+        // Writers of JSON without a token for NaN write null.
+        self.push(Scalar::Float(f64::NAN))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> std::result::Result<(), A::Error> {
+        if !self.arrays || self.depth == MAX_DEPTH {
+            return Err(A::Error::custom(format!("expected at most {MAX_DEPTH} arrays in each other")));
+        }
+        let mut length = 0usize;
+        while seq.next_element_seed(Collect { data: self.data, depth: self.depth + 1, arrays: true })?.is_some() {
+            length += 1;
+        }
+        if self.data.lengths.len() <= self.depth {
+            self.data.lengths.resize(self.depth + 1, None);
+        }
+        match self.data.lengths[self.depth].replace(length) {
+            Some(before) if before != length => Err(A::Error::custom(format!(
+                "expected arrays of one length, found one with {before} and one with {length} elements"
+            ))),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Quotes the tokens `NaN`, `Infinity` and `-Infinity`, which are not JSON, but are what Python writes.
+fn quote_tokens(text: &[u8]) -> Cow<'_, [u8]> {
+    let mut quoted: Option<Vec<u8>> = None;
+    let (mut copied, mut at, mut in_string) = (0, 0, false);
+    while let Some(&byte) = text.get(at) {
+        match byte {
+            b'\\' if in_string => at += 1,
+            b'"' => in_string = !in_string,
+            b'N' | b'I' | b'-' if !in_string => {
+                let tokens: [&[u8]; 3] = [b"NaN", b"Infinity", b"-Infinity"];
+                if let Some(token) = tokens.into_iter().find(|token| text[at..].starts_with(token)) {
+                    let to = quoted.get_or_insert_default();
+                    to.extend_from_slice(&text[copied..at]);
+                    to.push(b'"');
+                    to.extend_from_slice(token);
+                    to.push(b'"');
+                    at += token.len();
+                    copied = at;
+                    continue;
+                }
+            }
+            _ => {}
+        }
+        at += 1;
+    }
+    match quoted {
+        None => Cow::Borrowed(text),
+        Some(mut quoted) => {
+            quoted.extend_from_slice(&text[copied..]);
+            Cow::Owned(quoted)
+        }
+    }
+}
+
+/// Parses a request: JSON of `header` bytes, followed by the binary data of its inputs.
+///
+/// # Errors
+/// A request that is malformed, or whose sizes contradict each other.
+pub fn parse(body: &Bytes, header: usize) -> Result<HttpRequest> {
+    let json: JsonRequest = serde_json::from_slice(&quote_tokens(&body[..header])).map_err(|error| {
+        ServeError::bad_request(format!(
+            "failed to parse the request JSON buffer: expected an inference request, found: {error}"
+        ))
+    })?;
+    let mut params = json.parameters.0;
+    let binary_output =
+        params.remove("binary_data_output").map_or(Ok(false), |value| value.bool("binary_data_output"))?;
+    let mut at = header;
+    let mut inputs = Vec::with_capacity(json.inputs.len());
+    for JsonInput { name, shape, datatype, parameters, data } in json.inputs {
+        let mut params = parameters.0;
+        let shared = take_shared(&mut params)?;
+        let size = params.remove("binary_data_size").map(|size| size.count("binary_data_size")).transpose()?;
+        let data = match (data, size, shared) {
+            (Some(data), None, None) => {
+                let Some(parsed) = Datatype::parse(&datatype) else {
+                    return Err(unknown_datatype(&name, &datatype));
+                };
+                let count = shape.iter().try_fold(1i64, |n, &d| n.checked_mul(d));
+                if count != i64::try_from(data.elements.len()).ok() || !data.has_shape(&shape) {
+                    let message = format!(
+                        "input '{name}': expected {} elements for shape {shape:?}, flat or nested to the shape, \
+                         found {} in arrays of lengths {:?}",
+                        count.map_or_else(|| "too many".to_owned(), |n| n.to_string()),
+                        data.elements.len(),
+                        data.lengths.iter().flatten().collect::<Vec<_>>()
+                    );
+                    return Err(ServeError::bad_tensor(message));
+                }
+                InputData::Bytes(encode(&name, parsed, &data.elements)?.into())
+            }
+            (None, Some(size), None) => {
+                let end = usize::try_from(size).ok().and_then(|size| at.checked_add(size));
+                let Some(end) = end.filter(|end| *end <= body.len()) else {
+                    let message = format!(
+                        "input '{name}': expected {size} bytes of binary data after the JSON, found {}",
+                        body.len() - at
+                    );
+                    return Err(ServeError::bad_request(message));
+                };
+                let bytes = body.slice(at..end);
+                at = end;
+                InputData::Bytes(bytes)
+            }
+            (None, None, Some(shared)) => InputData::Shared(shared),
+            (data, size, shared) => {
+                let found: Vec<&str> = [
+                    data.map(|_| "'data'"),
+                    size.map(|_| "'binary_data_size'"),
+                    shared.map(|_| "'shared_memory_region'"),
+                ]
+                .into_iter()
+                .flatten()
+                .collect();
+                let found = if found.is_empty() { "none".to_owned() } else { found.join(" and ") };
+                return Err(ServeError::bad_request(format!(
+                    "input '{name}': expected one of 'data', 'binary_data_size' and 'shared_memory_region', found {found}"
+                )));
+            }
+        };
+        inputs.push(InputTensor { name, datatype, shape, data });
+    }
+    if at != body.len() {
+        let message =
+            format!("expected {} bytes of binary data, as the inputs say, found {}", at - header, body.len() - header);
+        return Err(ServeError::bad_request(message));
+    }
+    let outputs = json.outputs.unwrap_or_default().into_iter();
+    let outputs = outputs.map(|output| requested_output(output.name, output.parameters.0)).collect::<Result<_>>()?;
+    let request = InferRequest { id: json.id.unwrap_or_default(), params, inputs, outputs };
+    Ok(HttpRequest { request, binary_output })
+}
+
+/// Returns the error of a datatype that the protocol does not have.
+pub fn unknown_datatype(input: &str, datatype: &str) -> ServeError {
+    let found: String = datatype.chars().take(40).collect();
+    ServeError::bad_tensor(format!("input '{input}': expected a datatype such as FP32, found {found:?}"))
+}
+
+/// Response over HTTP: JSON, and the binary data after it.
+#[derive(Debug)]
+pub struct HttpResponse {
+    pub header: Vec<u8>,
+    pub binary: Vec<Bytes>,
+}
+
+/// Writes a response.
+///
+/// # Errors
+/// An output in JSON whose datatype has no form in JSON.
+pub fn write(response: &InferResponse, binary_output: bool) -> Result<HttpResponse> {
+    let mut binary = Vec::new();
+    let mut json = Vec::with_capacity(256);
+    json.push(b'{');
+    if !response.id.is_empty() {
+        field("id", &response.id, &mut json);
+    }
+    field("model_name", &response.model, &mut json);
+    field("model_version", &response.version, &mut json);
+    json.extend_from_slice(b"\"outputs\":[");
+    for (i, output) in response.outputs.iter().enumerate() {
+        json.extend_from_slice(if i > 0 { b",{" } else { b"{" });
+        field("name", &output.name, &mut json);
+        field("datatype", &output.datatype.name().unwrap_or_default(), &mut json);
+        field("shape", &output.shape, &mut json);
+        match &output.data {
+            OutputData::Bytes(bytes) if output.binary.unwrap_or(binary_output) => {
+                json.extend_from_slice(b"\"parameters\":{\"binary_data_size\":");
+                number(&bytes.len(), &mut json);
+                json.extend_from_slice(b"}}");
+                binary.push(bytes.clone());
+            }
+            OutputData::Bytes(bytes) => {
+                json.extend_from_slice(b"\"data\":");
+                write_json(&output.name, output.datatype, bytes, &mut json)?;
+                json.push(b'}');
+            }
+            OutputData::Shared(span) => {
+                json.extend_from_slice(b"\"parameters\":{");
+                field("shared_memory_region", &span.region, &mut json);
+                field("shared_memory_offset", &span.offset, &mut json);
+                json.extend_from_slice(b"\"shared_memory_byte_size\":");
+                number(&span.byte_size, &mut json);
+                json.extend_from_slice(b"}}");
+            }
+        }
+    }
+    json.extend_from_slice(b"]}");
+    Ok(HttpResponse { header: json, binary })
+}
+
+fn field(name: &str, value: &impl serde::Serialize, to: &mut Vec<u8>) {
+    number(&name, to);
+    to.push(b':');
+    number(value, to);
+    to.push(b',');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(text: &str) -> Result<HttpRequest> {
+        parse(&Bytes::copy_from_slice(text.as_bytes()), text.len())
+    }
+
+    fn input(shape: &str, data: &str) -> String {
+        format!(r#"{{"inputs":[{{"name":"x","datatype":"FP32","shape":{shape},"data":{data}}}]}}"#)
+    }
+
+    fn floats(request: &HttpRequest) -> Vec<f32> {
+        let InputData::Bytes(bytes) = &request.request.inputs[0].data else { panic!("expected bytes") };
+        bytes.chunks_exact(4).map(|c| f32::from_le_bytes(c.try_into().unwrap())).collect()
+    }
+
+    #[test]
+    fn data_is_flat_or_nested_to_the_shape() {
+        for data in ["[1,2,3,4]", "[[1,2],[3,4]]", "[1.0,2e0,3,4.0]"] {
+            assert_eq!(floats(&parsed(&input("[2,2]", data)).unwrap()), [1.0, 2.0, 3.0, 4.0], "{data}");
+        }
+        for shape in ["[0]", "[0,3]", "[2,0]"] {
+            assert!(floats(&parsed(&input(shape, "[]")).unwrap()).is_empty(), "{shape}");
+        }
+        assert!(floats(&parsed(&input("[2,0]", "[[],[]]")).unwrap()).is_empty());
+        for data in ["[[1,2,3,4]]", "[[1,2],[3]]", "[1,2,3]", "[[1],[2],[3],[4]]", "[1,[2],3,4]", "4", "{}"] {
+            let error = parsed(&input("[2,2]", data)).unwrap_err();
+            assert!(error.message.contains("expected"), "{data}: {error}");
+        }
+    }
+
+    #[test]
+    fn tokens_of_python_are_read() {
+        let request = parsed(&input("[4]", "[NaN,Infinity,-Infinity,null]")).unwrap();
+        let values = floats(&request);
+        assert!(
+            values[0].is_nan() && values[1] == f32::INFINITY && values[2] == f32::NEG_INFINITY && values[3].is_nan()
+        );
+        let request = parsed(r#"{"id":"NaN \" -Infinity","inputs":[]}"#).unwrap();
+        assert_eq!(request.request.id, "NaN \" -Infinity");
+    }
+
+    #[test]
+    fn wrong_requests_are_errors() {
+        let deep = format!("{}{}", "[".repeat(1_000_000), "]".repeat(1_000_000));
+        let cases = [
+            (input("[1]", &deep), "at most 100"),
+            (input("[1]", &format!("{}1{}", "[".repeat(101), "]".repeat(101))), "at most 100"),
+            (input("[9223372036854775807,4]", "[1]"), "too many"),
+            (input("[99999999999999999999]", "[1]"), "invalid"),
+            (input("[1]", "[1e999]"), "out of range"),
+            (input("[1]", "[\"x\"]"), "found \"x\""),
+            ("{}".to_owned(), "missing field `inputs`"),
+            ("[1".to_owned(), "expected an inference request"),
+            (r#"{"inputs":[{"name":"x","datatype":"FP32","shape":[1]}]}"#.to_owned(), "found none"),
+            (r#"{"inputs":[{"name":"x","datatype":"FLOAT","shape":[1],"data":[1]}]}"#.to_owned(), "\"FLOAT\""),
+            (r#"{"inputs":[],"parameters":{"a":[1]}}"#.to_owned(), "parse"),
+            (
+                r#"{"inputs":[{"name":"x","datatype":"FP32","shape":[1],"data":[1],"parameters":{"binary_data_size":4}}]}"#
+                    .to_owned(),
+                "found 'data' and 'binary_data_size'",
+            ),
+            (
+                r#"{"inputs":[{"name":"x","datatype":"FP32","shape":[1],"parameters":{"binary_data_size":4}}]}"#.to_owned(),
+                "expected 4 bytes of binary data after the JSON, found 0",
+            ),
+            (
+                r#"{"inputs":[{"name":"x","datatype":"FP32","shape":[1],"parameters":{"binary_data_size":-4}}]}"#.to_owned(),
+                "expected an integer >= 0, found -4",
+            ),
+        ];
+        for (text, expected) in cases {
+            let error = parsed(&text).unwrap_err();
+            let shown: String = text.chars().take(100).collect();
+            assert!(error.message.contains(expected), "{shown}: {error}");
+        }
+    }
+
+    #[test]
+    fn binary_data_follows_in_order_without_gaps() {
+        let json = r#"{"inputs":[{"name":"a","datatype":"INT8","shape":[2],"parameters":{"binary_data_size":2}},
+            {"name":"b","datatype":"INT8","shape":[1],"data":[5]},
+            {"name":"c","datatype":"INT8","shape":[0],"parameters":{"binary_data_size":0}},
+            {"name":"d","datatype":"INT8","shape":[3],"parameters":{"binary_data_size":3}}]}"#;
+        let mut body = json.as_bytes().to_vec();
+        body.extend_from_slice(&[1, 2, 6, 7, 8]);
+        let request = parse(&body.clone().into(), json.len()).unwrap().request;
+        let data = request.inputs.iter().map(|input| match &input.data {
+            InputData::Bytes(bytes) => bytes.to_vec(),
+            InputData::Shared(_) => panic!("expected bytes"),
+        });
+        assert_eq!(data.collect::<Vec<_>>(), [vec![1, 2], vec![5], vec![], vec![6, 7, 8]]);
+        body.push(9);
+        let error = parse(&body.into(), json.len()).unwrap_err();
+        assert!(error.message.contains("expected 5 bytes of binary data, as the inputs say, found 6"), "{error}");
+    }
+}

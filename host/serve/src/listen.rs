@@ -1,0 +1,213 @@
+//! Connections: one loop for HTTP and gRPC, with limits on their number and on the time without progress.
+
+use crate::error::{Result, ServeError, Status};
+use axum::Router;
+use byoc_ir::diag::codes::serving::ADDRESS;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::service::TowerToHyperService;
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::time::{Instant, Sleep};
+
+/// Limits of connections.
+#[derive(Debug)]
+pub struct Connections {
+    /// Maximum number at once.
+    pub most: usize,
+    /// Time without a byte in either direction.
+    pub idle: Duration,
+    /// Time for which a client may not read what is sent to it.
+    pub stalled: Duration,
+    /// Time for the requests in progress at the end.
+    pub shutdown: Duration,
+    /// Number of connections now.
+    pub open: AtomicUsize,
+    /// Number of connections closed as there were too many.
+    pub refused: AtomicU64,
+}
+
+/// Listens on an address: a port of this machine, or `HOST:PORT`; `None` for `none`.
+///
+/// # Errors
+/// An address that is invalid or in use.
+pub async fn listen(flag: &str, address: &str) -> Result<Option<TcpListener>> {
+    if address == "none" {
+        return Ok(None);
+    }
+    let wrong = |why: String| ServeError::new(Status::InvalidArgument, ADDRESS, format!("--{flag} {address}: {why}"));
+    let addresses: Vec<SocketAddr> = match address.parse::<u16>() {
+        Ok(port) => vec![SocketAddr::from(([127, 0, 0, 1], port))],
+        Err(_) => address
+            .to_socket_addrs()
+            .map_err(|error| wrong(format!("expected a port, HOST:PORT or none: {error}")))?
+            .collect(),
+    };
+    let listener = TcpListener::bind(&addresses[..]).await;
+    listener.map(Some).map_err(|error| match error.kind() {
+        io::ErrorKind::AddrInUse => wrong("expected a free port, found one that another program listens on".to_owned()),
+        _ => wrong(format!("cannot listen: {error}")),
+    })
+}
+
+/// Serves connections until `stop` changes, and then waits for the requests in progress.
+pub async fn serve(listener: TcpListener, router: Router, limits: Arc<Connections>, mut stop: watch::Receiver<bool>) {
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(limits.idle);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(256)
+        .initial_stream_window_size(1 << 20)
+        .initial_connection_window_size(4 << 20)
+        .max_header_list_size(64 << 10);
+    let graceful = GracefulShutdown::new();
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            // The value is sent once, at the end.
+            _ = stop.changed() => break,
+        };
+        let Ok((stream, _)) = accepted else {
+            // Without free descriptors the next try would fail at once.
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            continue;
+        };
+        if limits.open.fetch_add(1, Ordering::Relaxed) >= limits.most {
+            limits.open.fetch_sub(1, Ordering::Relaxed);
+            limits.refused.fetch_add(1, Ordering::Relaxed);
+            continue;
+        }
+        let _ = stream.set_nodelay(true);
+        let counted = Counted(limits.clone());
+        let stream = Timed::new(stream, limits.idle, limits.stalled);
+        let service = TowerToHyperService::new(router.clone());
+        let connection = builder.serve_connection(TokioIo::new(stream), service).into_owned();
+        let connection = graceful.watch(connection);
+        tokio::spawn(async move {
+            // A connection that breaks concerns its client alone.
+            let _ = connection.await;
+            drop(counted);
+        });
+    }
+    drop(listener);
+    let _ = tokio::time::timeout(limits.shutdown, graceful.shutdown()).await;
+}
+
+struct Counted(Arc<Connections>);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.open.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Stream that fails after a time without progress.
+struct Timed {
+    stream: TcpStream,
+    idle: Duration,
+    stalled: Duration,
+    /// Time of the last byte in either direction.
+    progress: Instant,
+    /// Time since which a write waits.
+    write_since: Option<Instant>,
+    timer: Pin<Box<Sleep>>,
+}
+
+impl Timed {
+    fn new(stream: TcpStream, idle: Duration, stalled: Duration) -> Timed {
+        let now = Instant::now();
+        Timed { stream, idle, stalled, progress: now, write_since: None, timer: Box::pin(tokio::time::sleep(idle)) }
+    }
+
+    /// Registers the task for the time at which `limit` after `since` is over.
+    fn check(&mut self, context: &mut Context<'_>, end: Instant) -> Poll<io::Result<()>> {
+        if Instant::now() >= end {
+            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+        }
+        // The timer is moved only when it fires or is too late, so that a read costs no change of timers.
+        if self.timer.deadline() > end {
+            self.timer.as_mut().reset(end);
+        }
+        while self.timer.as_mut().poll(context).is_ready() {
+            if Instant::now() >= end {
+                return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+            }
+            self.timer.as_mut().reset(end);
+        }
+        Poll::Pending
+    }
+
+    fn wrote(&mut self, written: Poll<io::Result<usize>>, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        match written {
+            Poll::Ready(written) => {
+                self.write_since = None;
+                self.progress = Instant::now();
+                Poll::Ready(written)
+            }
+            Poll::Pending => {
+                let since = *self.write_since.get_or_insert_with(Instant::now);
+                match self.check(context, since + self.stalled) {
+                    Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+                    _ => Poll::Pending,
+                }
+            }
+        }
+    }
+}
+
+impl AsyncRead for Timed {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match Pin::new(&mut self.stream).poll_read(context, buffer) {
+            Poll::Ready(read) => {
+                self.progress = Instant::now();
+                Poll::Ready(read)
+            }
+            Poll::Pending => {
+                let end = self.progress + self.idle;
+                self.check(context, end)
+            }
+        }
+    }
+}
+
+impl AsyncWrite for Timed {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.wrote(written, context)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffers: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write_vectored(context, buffers);
+        self.wrote(written, context)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}

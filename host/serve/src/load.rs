@@ -1,0 +1,377 @@
+//! Loading of a model version: compilation, completion of its configuration, warm-up.
+
+use crate::batch::{Policy, Scheduler, Settings};
+use crate::config::{ConfigFile, WarmUp};
+use crate::datatype::Datatype;
+use crate::error::{Result, ServeError, Status};
+use crate::proto::{ModelConfig, ModelDynamicBatching, ModelInput, ModelInstanceGroup, ModelOutput, ModelQueuePolicy};
+use crate::served::{Served, Spec, check_spec, dims, resolve};
+use crate::stats::Stats;
+use byoc::runtime::limits;
+use byoc::{Compilation, CompileOptions, Model, Port, RunOptions, Session, Source, Tensor};
+use byoc_ir::tensor::{element_count, random};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Maximum size of a file with the names of classes.
+const MAX_LABELS: u64 = 16 << 20;
+
+/// Threads, backends and defaults of all models.
+pub struct Engine {
+    pub session: Session,
+    /// Options of compilation for models that are no artifacts.
+    pub options: CompileOptions,
+    /// Defaults for models whose configuration does not say.
+    pub defaults: Defaults,
+}
+
+/// Defaults of batching, from the flags.
+#[derive(Clone, Debug)]
+pub struct Defaults {
+    pub max_batch_size: u32,
+    pub preferred_batch_size: Vec<u32>,
+    pub max_queue_delay_microseconds: u64,
+    pub max_queue_size: u32,
+    pub instances: u32,
+}
+
+/// Model file of a version.
+#[derive(Clone, Debug)]
+pub struct VersionSource {
+    pub version: u64,
+    /// File, or contents that a client sent.
+    pub source: Source,
+    /// Name of the file, which tells the format.
+    pub file_name: String,
+    /// Folder of the files that the configuration names.
+    pub folder: Option<PathBuf>,
+}
+
+/// Loads a version.
+///
+/// # Errors
+/// A model that cannot be compiled, or a configuration that does not fit it.
+pub fn load(engine: &Engine, name: &str, file: &ConfigFile, from: VersionSource, stats: Arc<Stats>) -> Result<Served> {
+    let start = Instant::now();
+    let compilation = if from.file_name.ends_with(".byoc") {
+        Compilation::open(from.source)
+    } else {
+        Compilation::new(&engine.session, from.source, &engine.options)
+    };
+    let model =
+        compilation.and_then(|compilation| Model::of(&engine.session, compilation)).map_err(ServeError::from)?;
+    for warning in model.warnings() {
+        tracing::warn!(target: "byoc::serve", model = name, version = from.version, "{}: {}", warning.code, warning.message);
+    }
+    for field in &file.ignored {
+        tracing::warn!(target: "byoc::serve", model = name, field, "the field of the configuration has no effect");
+    }
+    let (mut inputs, mut outputs) = (specs(model.inputs())?, specs(model.outputs())?);
+    let mut config = complete(engine, name, file, &inputs, &outputs)?;
+    let batched = config.max_batch_size > 0;
+    let given: Vec<_> = config
+        .input
+        .iter()
+        .map(|input| {
+            (input.name.clone(), input.data_type, input.dims.clone(), input.reshape.as_ref().map(|r| r.shape.clone()))
+        })
+        .collect();
+    check_spec("input", &given, &mut inputs, batched)?;
+    let given: Vec<_> = config
+        .output
+        .iter()
+        .map(|output| {
+            (
+                output.name.clone(),
+                output.data_type,
+                output.dims.clone(),
+                output.reshape.as_ref().map(|r| r.shape.clone()),
+            )
+        })
+        .collect();
+    check_spec("output", &given, &mut outputs, batched)?;
+    fill_tensors(&mut config, &inputs, &outputs);
+    read_labels(&config, from.folder.as_deref(), &mut outputs)?;
+    let mut settings = settings(engine, &config)?;
+    for warm_up in &file.warm_up {
+        run_warm_up(&model, &inputs, warm_up, batched)?;
+    }
+    if settings.joins && !keeps_items_apart(&model, &inputs) {
+        tracing::warn!(
+            target: "byoc::serve", model = name,
+            "the results of an item depend on the other items of its batch: requests are not joined"
+        );
+        settings.joins = false;
+    }
+    let scheduler = Scheduler::new(model.clone(), settings, stats.clone(), &engine.session.cancel)?;
+    stats.loaded(start.elapsed());
+    Ok(Served { name: name.to_owned(), version: from.version, config, model, inputs, outputs, scheduler, stats })
+}
+
+fn specs(ports: &[Port]) -> Result<Vec<Spec>> {
+    ports
+        .iter()
+        .map(|port| {
+            let dtype = port.ty.dtype;
+            if Datatype::Fixed(dtype).name().is_none() {
+                let message = format!("'{}': expected an element type that the protocol has, found {dtype}", port.name);
+                return Err(ServeError::repository(message));
+            }
+            let shape = port.ty.dims.iter().map(|dim| dim.fixed().map_or(-1, |size| size as i64)).collect();
+            Ok(Spec { name: port.name.clone(), dtype, shape, reshape: None, labels: Vec::new() })
+        })
+        .collect()
+}
+
+/// Completes a configuration from the model, as Triton does: where nothing is said about batches and the first dimension
+/// of every input and output is unknown, requests are batched.
+fn complete(engine: &Engine, name: &str, file: &ConfigFile, inputs: &[Spec], outputs: &[Spec]) -> Result<ModelConfig> {
+    let mut config = file.config.clone();
+    if !config.name.is_empty() && config.name != name {
+        let message = format!("name: expected '{name}', as the folder is called, found '{}'", config.name);
+        return Err(ServeError::repository(message));
+    }
+    name.clone_into(&mut config.name);
+    for (field, value, known) in [
+        ("platform", &config.platform, &["", "onnxruntime_onnx", "byoc"][..]),
+        ("backend", &config.backend, &["", "onnxruntime", "byoc"][..]),
+    ] {
+        if !known.contains(&value.as_str()) {
+            let message = format!("{field}: expected 'byoc' or '{}', found '{value}'", known[1]);
+            return Err(ServeError::repository(message));
+        }
+    }
+    if config.backend.is_empty() {
+        config.backend = if config.platform == "onnxruntime_onnx" { "onnxruntime" } else { "byoc" }.to_owned();
+    }
+    if config.platform.is_empty() {
+        config.platform = if config.backend == "onnxruntime" { "onnxruntime_onnx" } else { "byoc" }.to_owned();
+    }
+    let is_open = |spec: &&Spec| spec.shape.first().is_some_and(|size| *size < 0);
+    let fixed = inputs.iter().chain(outputs).find(|spec| !is_open(spec));
+    let is_auto = !file.has_max_batch_size && config.input.is_empty() && config.output.is_empty();
+    if is_auto && fixed.is_none() && !inputs.is_empty() && engine.defaults.max_batch_size > 0 {
+        config.max_batch_size = i32::try_from(engine.defaults.max_batch_size).unwrap_or(i32::MAX);
+        let batching = config.dynamic_batching.get_or_insert_with(|| ModelDynamicBatching {
+            preferred_batch_size: engine.defaults.preferred_batch_size.iter().map(|&size| size as i32).collect(),
+            max_queue_delay_microseconds: engine.defaults.max_queue_delay_microseconds,
+            ..ModelDynamicBatching::default()
+        });
+        batching.preferred_batch_size.retain(|&size| size <= config.max_batch_size);
+    }
+    if let (1.., Some(fixed)) = (config.max_batch_size, fixed) {
+        return Err(ServeError::repository(format!(
+            "max_batch_size: expected 0, found {}: '{}' of the model has dims {}, whose first is no unknown batch dimension",
+            config.max_batch_size,
+            fixed.name,
+            dims(&fixed.shape)
+        )));
+    }
+    if config.max_batch_size > 0 && inputs.is_empty() {
+        return Err(ServeError::repository("max_batch_size: expected 0 for a model without inputs"));
+    }
+    if config.max_batch_size == 0 && config.dynamic_batching.is_some() {
+        return Err(ServeError::repository("dynamic_batching: expected max_batch_size > 0, found 0"));
+    }
+    if config.instance_group.is_empty() {
+        config.instance_group.push(ModelInstanceGroup {
+            name: format!("{name}_0"),
+            count: engine.defaults.instances as i32,
+            kind: 2,
+        });
+    }
+    Ok(config)
+}
+
+/// Adds the inputs and outputs that the configuration does not have.
+fn fill_tensors(config: &mut ModelConfig, inputs: &[Spec], outputs: &[Spec]) {
+    let batch = usize::from(config.max_batch_size > 0);
+    let inner = |spec: &Spec| spec.shape.get(batch..).unwrap_or_default().to_vec();
+    for spec in inputs {
+        let data_type = Datatype::Fixed(spec.dtype).number();
+        match config.input.iter_mut().find(|input| input.name == spec.name) {
+            Some(input) => input.data_type = data_type,
+            None => {
+                let input =
+                    ModelInput { name: spec.name.clone(), data_type, dims: inner(spec), ..ModelInput::default() };
+                config.input.push(input);
+            }
+        }
+    }
+    for spec in outputs {
+        let data_type = Datatype::Fixed(spec.dtype).number();
+        match config.output.iter_mut().find(|output| output.name == spec.name) {
+            Some(output) => output.data_type = data_type,
+            None => {
+                let output =
+                    ModelOutput { name: spec.name.clone(), data_type, dims: inner(spec), ..ModelOutput::default() };
+                config.output.push(output);
+            }
+        }
+    }
+}
+
+fn read_labels(config: &ModelConfig, folder: Option<&Path>, outputs: &mut [Spec]) -> Result<()> {
+    for output in config.output.iter().filter(|output| !output.label_filename.is_empty()) {
+        let wrong = |why: String| {
+            ServeError::repository(format!(
+                "label_filename: expected a file of labels in the model's folder, found {why}"
+            ))
+        };
+        let name = Path::new(&output.label_filename);
+        let Some(folder) = folder.filter(|_| name.components().count() == 1 && name.file_name().is_some()) else {
+            return Err(wrong(format!("'{}'", output.label_filename)));
+        };
+        let path = folder.join(name);
+        let size = std::fs::metadata(&path).map_err(|error| wrong(format!("{}: {error}", path.display())))?;
+        if !size.is_file() || size.len() > MAX_LABELS {
+            return Err(wrong(format!("{} of {} bytes", path.display(), size.len())));
+        }
+        let text = byoc::io::read_text(&path).map_err(|error| wrong(format!("{}: {error}", path.display())))?;
+        if let Some(spec) = outputs.iter_mut().find(|spec| spec.name == output.name) {
+            spec.labels = text.lines().map(|line| line.trim().to_owned()).collect();
+        }
+    }
+    Ok(())
+}
+
+fn settings(engine: &Engine, config: &ModelConfig) -> Result<Settings> {
+    let default_queue = engine.defaults.max_queue_size as usize;
+    let policy = |policy: Option<&ModelQueuePolicy>| {
+        let policy = policy.cloned().unwrap_or_default();
+        let timeout = policy.default_timeout_microseconds;
+        Policy {
+            timeout: (timeout > 0).then(|| Duration::from_micros(timeout)),
+            delays: policy.timeout_action == 1,
+            allows_override: policy.allow_timeout_override,
+            max_queue: if policy.max_queue_size == 0 { default_queue } else { policy.max_queue_size as usize },
+        }
+    };
+    let max_batch = config.max_batch_size.max(0) as usize;
+    let batching = config.dynamic_batching.clone().unwrap_or_default();
+    let mut preferred: Vec<usize> = batching.preferred_batch_size.iter().map(|&size| size.max(1) as usize).collect();
+    preferred.sort_unstable();
+    if let Some(size) = preferred.last().filter(|size| **size > max_batch) {
+        let message = format!("preferred_batch_size: expected at most max_batch_size ({max_batch}), found {size}");
+        return Err(ServeError::repository(message));
+    }
+    let instances = config.instance_group.iter().map(|group| group.count.max(1) as usize).sum::<usize>();
+    const MAX_INSTANCES: usize = 64;
+    if instances > MAX_INSTANCES {
+        let message = format!("instance_group: expected at most {MAX_INSTANCES} instances, found {instances}");
+        return Err(ServeError::repository(message));
+    }
+    Ok(Settings {
+        max_batch,
+        joins: config.dynamic_batching.is_some() && max_batch > 1,
+        preferred,
+        delay: Duration::from_micros(batching.max_queue_delay_microseconds),
+        levels: batching.priority_levels,
+        default_level: batching.default_priority_level,
+        policy: policy(batching.default_queue_policy.as_ref()),
+        policies: batching.priority_queue_policy.iter().map(|(level, own)| (*level, policy(Some(own)))).collect(),
+        instances,
+    })
+}
+
+fn run_warm_up(model: &Model, inputs: &[Spec], warm_up: &WarmUp, batched: bool) -> Result<()> {
+    let wrong = |why: &str| ServeError::repository(format!("model_warmup: {why}"));
+    let mut tensors = Vec::new();
+    for spec in inputs {
+        let mut shape: Vec<i64> = spec.shape.clone();
+        if let Some((_, given)) = warm_up.shapes.iter().find(|(name, _)| *name == spec.name) {
+            let batch = usize::from(batched);
+            if given.len() + batch != shape.len() {
+                return Err(wrong(&format!(
+                    "input '{}': expected dims {}, found {}",
+                    spec.name,
+                    dims(&shape),
+                    dims(given)
+                )));
+            }
+            shape[batch..].copy_from_slice(given);
+        }
+        if batched && let Some(first) = shape.first_mut() {
+            *first = i64::from(warm_up.batch_size.max(1));
+        }
+        let shape: Vec<usize> = shape.iter().map(|&size| if size < 0 { 1 } else { size as usize }).collect();
+        let batch = usize::from(batched).min(shape.len());
+        let inner = match &spec.reshape {
+            None => Some(shape),
+            Some(inner) => element_count(&shape).and_then(|count| resolve(inner, &shape[..batch], count)),
+        };
+        let inner = inner.ok_or_else(|| wrong(&format!("input '{}': the shape cannot be reshaped", spec.name)))?;
+        let tensor = Tensor::zeros(spec.dtype, &inner);
+        tensors.push(tensor.map_err(|error| wrong(&format!("input '{}': {error}", spec.name)))?);
+    }
+    for _ in 0..warm_up.count {
+        model.run(&tensors).map_err(|error| wrong(&error.to_string()))?;
+    }
+    Ok(())
+}
+
+/// Maximum size of an input for which [`keeps_items_apart`] compares results.
+const MAX_COMPARED: usize = 64 << 20;
+
+/// Compares the results of two items in one batch with those of each alone. Returns true if they agree, and if the model
+/// cannot run on inputs that are made up.
+fn keeps_items_apart(model: &Model, inputs: &[Spec]) -> bool {
+    let budget = MAX_COMPARED.min(limits::max_memory() / 8);
+    let options = RunOptions { timeout: Some(Duration::from_secs(10)), cancel: None };
+    let item = |spec: &Spec, rows: usize, seed: u64| -> Option<Tensor> {
+        let mut shape: Vec<usize> = spec.shape.iter().map(|&size| if size < 0 { 1 } else { size as usize }).collect();
+        *shape.first_mut()? = rows;
+        byoc_ir::tensor::byte_count(spec.dtype, &shape).filter(|bytes| *bytes <= budget)?;
+        if spec.dtype.is_float() {
+            random::try_tensor(spec.dtype, &shape, seed)
+        } else {
+            Tensor::zeros(spec.dtype, &shape)
+        }
+        .ok()
+    };
+    if inputs.iter().any(|spec| spec.reshape.is_some()) {
+        return true;
+    }
+    let joined: Option<Vec<Tensor>> = inputs.iter().zip(1..).map(|(spec, seed)| item(spec, 2, seed)).collect();
+    let Some(joined) = joined else { return true };
+    let Ok(together) = model.run_with(&joined, &options) else { return true };
+    let together = together.into_tensors();
+    for row in 0..2 {
+        let alone: Option<Vec<Tensor>> = joined.iter().map(|tensor| rows_of(tensor, row)).collect();
+        let Some(alone) = alone else { return true };
+        let Ok(outputs) = model.run_with(&alone, &options) else { return true };
+        for (joined, alone) in together.iter().zip(outputs.into_tensors()) {
+            let Some(joined) = rows_of(joined, row) else { return false };
+            if joined.shape() != alone.shape() || !agree(&joined, &alone) {
+                return false;
+            }
+        }
+    }
+    true
+}
+
+/// Returns one of the two rows of a tensor.
+fn rows_of(tensor: &Tensor, row: usize) -> Option<Tensor> {
+    let mut shape = tensor.shape().to_vec();
+    let first = shape.first_mut().filter(|rows| **rows == 2)?;
+    *first = 1;
+    let half = tensor.bytes().len() / 2;
+    Tensor::from_bytes(tensor.dtype(), &shape, &tensor.bytes()[row * half..(row + 1) * half])
+}
+
+/// Tests for results that are equal up to the order of additions.
+fn agree(a: &Tensor, b: &Tensor) -> bool {
+    if !a.dtype().is_float() {
+        return a.bytes() == b.bytes();
+    }
+    let scale = b.view().f64s().filter(|value| value.is_finite()).fold(0.0, |max: f64, value| max.max(value.abs()));
+    let near = |a: f64, b: f64| a == b || (a.is_nan() && b.is_nan()) || (a - b).abs() <= 1e-3 * scale + 1e-6;
+    a.view().f64s().zip(b.view().f64s()).all(|(a, b)| near(a, b))
+}
+
+/// Returns the error of a model that has no file.
+pub fn no_file(folder: &Path, names: &[&str]) -> ServeError {
+    let message = format!("expected one of {} in {}, found none", names.join(", "), folder.display());
+    ServeError::new(Status::InvalidArgument, byoc_ir::diag::codes::serving::REPOSITORY, message)
+}

@@ -1,0 +1,125 @@
+//! Log: lines of text or of JSON on standard error, with settings that clients may change.
+
+use serde_json::{Map, Value, json};
+use std::fmt::{self, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use tracing::field::{Field, Visit};
+use tracing::level_filters::LevelFilter;
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::filter::{DynFilterFn, dynamic_filter_fn};
+use tracing_subscriber::fmt::FmtContext;
+use tracing_subscriber::fmt::format::{FormatEvent, FormatFields, Writer};
+use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
+use tracing_subscriber::layer::{Layer, SubscriberExt};
+use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::util::SubscriberInitExt;
+
+/// Form of the log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum LogFormat {
+    /// A line of text for each event.
+    #[default]
+    Text,
+    /// A JSON object for each event.
+    Json,
+}
+
+/// Settings of the log, under Triton's names.
+#[derive(Debug)]
+pub struct LogControl {
+    pub info: AtomicBool,
+    pub warning: AtomicBool,
+    pub error: AtomicBool,
+    /// 1 logs every request, 2 everything.
+    pub verbose: AtomicU32,
+}
+
+impl LogControl {
+    /// Creates settings that log everything of the levels info, warning and error.
+    pub fn new(verbose: u32) -> LogControl {
+        let on = || AtomicBool::new(true);
+        LogControl { info: on(), warning: on(), error: on(), verbose: AtomicU32::new(verbose) }
+    }
+
+    /// Returns true if requests are logged.
+    pub fn logs_requests(&self) -> bool {
+        self.verbose.load(Ordering::Relaxed) > 0
+    }
+
+    fn is_on(&self, level: Level) -> bool {
+        match level {
+            Level::ERROR => self.error.load(Ordering::Relaxed),
+            Level::WARN => self.warning.load(Ordering::Relaxed),
+            Level::INFO => self.info.load(Ordering::Relaxed),
+            _ => self.verbose.load(Ordering::Relaxed) > 1,
+        }
+    }
+}
+
+/// Sends the log to standard error. A second call in one process has no effect.
+pub fn install(control: &Arc<LogControl>, format: LogFormat) {
+    fn filter<S>(
+        control: Arc<LogControl>,
+    ) -> DynFilterFn<S, impl Fn(&tracing::Metadata<'_>, &tracing_subscriber::layer::Context<'_, S>) -> bool> {
+        let most = if control.verbose.load(Ordering::Relaxed) > 1 { LevelFilter::DEBUG } else { LevelFilter::INFO };
+        let is_on = move |data: &tracing::Metadata<'_>, _: &tracing_subscriber::layer::Context<'_, S>| {
+            // Libraries below log their own errors only.
+            let is_own = data.target().starts_with("byoc");
+            control.is_on(*data.level()) && (is_own || *data.level() <= Level::WARN)
+        };
+        dynamic_filter_fn(is_on).with_max_level_hint(most)
+    }
+    let layer = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(false);
+    let registry = tracing_subscriber::registry();
+    let _ = match format {
+        LogFormat::Text => registry.with(layer.with_filter(filter(control.clone()))).try_init(),
+        LogFormat::Json => registry.with(layer.event_format(JsonLines).with_filter(filter(control.clone()))).try_init(),
+    };
+}
+
+/// JSON object for each event: time, level, target, message, and the fields of the event.
+struct JsonLines;
+
+impl<S, N> FormatEvent<S, N> for JsonLines
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(&self, _: &FmtContext<'_, S, N>, mut writer: Writer<'_>, event: &Event<'_>) -> fmt::Result {
+        let mut time = String::new();
+        SystemTime.format_time(&mut Writer::new(&mut time))?;
+        let mut fields = Fields(Map::new());
+        fields.0.insert("time".into(), json!(time));
+        fields.0.insert("level".into(), json!(event.metadata().level().as_str()));
+        fields.0.insert("target".into(), json!(event.metadata().target()));
+        event.record(&mut fields);
+        writeln!(writer, "{}", Value::Object(fields.0))
+    }
+}
+
+struct Fields(Map<String, Value>);
+
+impl Visit for Fields {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        let mut text = String::new();
+        let _ = write!(text, "{value:?}");
+        self.0.insert(field.name().into(), Value::String(text));
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.0.insert(field.name().into(), Value::String(value.to_owned()));
+    }
+
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        self.0.insert(field.name().into(), value.into());
+    }
+
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        self.0.insert(field.name().into(), value.into());
+    }
+
+    fn record_bool(&mut self, field: &Field, value: bool) {
+        self.0.insert(field.name().into(), value.into());
+    }
+}

@@ -1,0 +1,118 @@
+//! Metrics as Prometheus' text, under Triton's names where it has them.
+
+use crate::app::App;
+use crate::served::Served;
+use crate::stats::{FailReason, Histogram, Numbers};
+use byoc_ir::tensor::memory;
+use std::fmt::Write;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Counter of a version: name, help, value.
+type Counter = (&'static str, &'static str, fn(&Numbers) -> u64);
+
+const COUNTERS: [Counter; 8] = [
+    ("nv_inference_request_success", "Requests with a result", |n| n.success.count),
+    ("nv_inference_count", "Items of requests with a result", |n| n.inference_count),
+    ("nv_inference_exec_count", "Executions of the model", |n| n.execution_count),
+    ("nv_inference_request_duration_us", "Time of requests with a result", |n| n.success.ns / 1000),
+    ("nv_inference_queue_duration_us", "Time in the queue", |n| n.queue.ns / 1000),
+    ("nv_inference_compute_input_duration_us", "Time to join inputs", |n| n.compute_input.ns / 1000),
+    ("nv_inference_compute_infer_duration_us", "Time of the model", |n| n.compute_infer.ns / 1000),
+    ("nv_inference_compute_output_duration_us", "Time to split outputs", |n| n.compute_output.ns / 1000),
+];
+
+/// Histogram of a version: name, help, value.
+type Distribution = (&'static str, &'static str, fn(&Numbers) -> &Histogram);
+
+const HISTOGRAMS: [Distribution; 4] = [
+    ("byoc_request_duration_us", "Time of requests", |n| &n.request_us),
+    ("byoc_queue_duration_us", "Time in the queue", |n| &n.queue_us),
+    ("byoc_compute_duration_us", "Time of executions", |n| &n.compute_us),
+    ("byoc_batch_size", "Items of executions", |n| &n.batch_sizes),
+];
+
+/// Returns the metrics.
+pub fn text(app: &App) -> String {
+    let served: Vec<(Arc<Served>, Numbers, String)> = app
+        .repository
+        .served()
+        .into_iter()
+        .map(|served| {
+            let labels = format!("model=\"{}\",version=\"{}\"", escape(&served.name), served.version);
+            let numbers = served.stats.numbers();
+            (served, numbers, labels)
+        })
+        .collect();
+    let mut text = String::new();
+    for (name, help, value) in COUNTERS {
+        head(&mut text, name, help, "counter");
+        for (_, numbers, labels) in &served {
+            let _ = writeln!(text, "{name}{{{labels}}} {}", value(numbers));
+        }
+    }
+    head(&mut text, "nv_inference_request_failure", "Requests without a result", "counter");
+    for (_, numbers, labels) in &served {
+        for ((_, reason), count) in FailReason::ALL.iter().zip(numbers.failures) {
+            let _ = writeln!(text, "nv_inference_request_failure{{{labels},reason=\"{reason}\"}} {count}");
+        }
+    }
+    head(&mut text, "nv_inference_pending_request_count", "Requests in the queue", "gauge");
+    for (served, _, labels) in &served {
+        let _ = writeln!(text, "nv_inference_pending_request_count{{{labels}}} {}", served.scheduler.pending());
+    }
+    head(&mut text, "nv_model_load_duration_secs", "Time of the last load", "gauge");
+    for (_, numbers, labels) in &served {
+        let _ = writeln!(text, "nv_model_load_duration_secs{{{labels}}} {}", numbers.load.as_secs_f64());
+    }
+    for (name, help, histogram) in HISTOGRAMS {
+        head(&mut text, name, help, "histogram");
+        for (_, numbers, labels) in &served {
+            write_histogram(&mut text, name, labels, histogram(numbers));
+        }
+    }
+    let name = "byoc_region_duration_us";
+    head(&mut text, name, "Time of a region, of the executions that are observed", "histogram");
+    for (_, numbers, labels) in &served {
+        for (region, histogram) in &numbers.regions_us {
+            write_histogram(&mut text, name, &format!("{labels},region=\"{}\"", escape(region)), histogram);
+        }
+    }
+    let connections = &app.connections;
+    let values = [
+        ("byoc_connections", "Open connections", "gauge", connections.open.load(Ordering::Relaxed) as u64),
+        (
+            "byoc_connections_refused",
+            "Connections beyond the limit",
+            "counter",
+            connections.refused.load(Ordering::Relaxed),
+        ),
+        ("byoc_memory_used_bytes", "Memory of requests, tensors and arenas", "gauge", memory::used() as u64),
+        ("byoc_memory_limit_bytes", "Limit on that memory", "gauge", memory::limit() as u64),
+    ];
+    for (name, help, kind, value) in values {
+        head(&mut text, name, help, kind);
+        let _ = writeln!(text, "{name} {value}");
+    }
+    text
+}
+
+fn head(text: &mut String, name: &str, help: &str, kind: &str) {
+    let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");
+}
+
+fn write_histogram(text: &mut String, name: &str, labels: &str, histogram: &Histogram) {
+    let mut total = 0;
+    for (bound, count) in histogram.bounds.iter().zip(&histogram.counts) {
+        total += count;
+        let _ = writeln!(text, "{name}_bucket{{{labels},le=\"{bound}\"}} {total}");
+    }
+    total += histogram.counts.last().copied().unwrap_or_default();
+    let _ = writeln!(text, "{name}_bucket{{{labels},le=\"+Inf\"}} {total}");
+    let _ = writeln!(text, "{name}_sum{{{labels}}} {}\n{name}_count{{{labels}}} {total}", histogram.sum);
+}
+
+/// Escapes the value of a label.
+fn escape(text: &str) -> String {
+    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}

@@ -1,0 +1,333 @@
+//! Options of the server, on the command line and in a file with the same names.
+
+use crate::error::{Result, ServeError, Status};
+use crate::load::{Defaults, Engine};
+use crate::log::LogFormat;
+use byoc::runtime::limits::parse_size;
+use byoc::{CompileOptions, Session};
+use byoc_ir::diag::codes::serving::SERVE_OPTIONS;
+use clap::Parser;
+use clap::builder::TypedValueParser;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+const AFTER_HELP: &str = "\
+Examples:
+  byoc serve digits.onnx                          http://127.0.0.1:8000/v2/models/digits, gRPC on port 8001
+  byoc serve net=resnet50.byoc --http 0.0.0.0:8080 --grpc none
+  byoc serve --repository models --allow-control  folders models/NAME/VERSION/model.onnx, as Triton has them
+  byoc serve --config serve.conf                  lines of the form: name = value, with the names of the flags
+
+  curl -d '{\"inputs\":[{\"name\":\"x\",\"datatype\":\"FP32\",\"shape\":[1,4],\"data\":[1,2,3,4]}]}' \\
+       http://127.0.0.1:8000/v2/models/digits/infer
+
+Requests that arrive while the model runs are joined to a batch, if the first dimension of all its inputs and outputs
+is symbolic. Everything is explained in docs/serve.md.";
+
+/// Serves models with the Open Inference Protocol v2 over HTTP and gRPC.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "byoc serve", bin_name = "byoc serve", version, max_term_width = 110, after_help = AFTER_HELP, args_override_self = true)]
+pub struct Options {
+    /// Models: .onnx, .relay or .byoc files, served under the name of the file or under NAME.
+    #[arg(value_name = "[NAME=]MODEL")]
+    pub models: Vec<String>,
+    /// Folder of models in Triton's layout: NAME/VERSION/model.onnx, with NAME/config.pbtxt where there is one.
+    #[arg(long, value_name = "DIR")]
+    pub repository: Option<PathBuf>,
+    /// File of options: lines of the form "name = value" with the names of the flags; flags take precedence.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+
+    /// Address of HTTP/1.1 and HTTP/2: a port of this machine, HOST:PORT, or none.
+    #[arg(long, value_name = "ADDR", default_value = "8000", help_heading = "Network")]
+    pub http: String,
+    /// Address of gRPC: a port of this machine, HOST:PORT, or none.
+    #[arg(long, value_name = "ADDR", default_value = "8001", help_heading = "Network")]
+    pub grpc: String,
+    /// Address of a server for /metrics alone, which the HTTP server has too.
+    #[arg(long, value_name = "ADDR", default_value = "none", help_heading = "Network")]
+    pub metrics: String,
+    /// Permission for clients to load and unload models.
+    #[arg(long, help_heading = "Network")]
+    pub allow_control: bool,
+    /// Permission for clients to register regions of this machine's shared memory.
+    #[arg(long, help_heading = "Network")]
+    pub allow_shared_memory: bool,
+
+    /// Maximum batch size of models whose first dimension is symbolic and whose configuration has none; 0 for no
+    /// batches.
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(0..=65536), help_heading = "Batching")]
+    pub max_batch_size: u32,
+    /// Batch sizes that start at once, for the same models.
+    #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=65536), help_heading = "Batching")]
+    pub preferred_batch_size: Vec<u32>,
+    /// Time that a request may wait for others while the model is busy, for the same models.
+    #[arg(long, value_name = "MICROSECONDS", default_value_t = 0, help_heading = "Batching")]
+    pub max_queue_delay_microseconds: u64,
+    /// Maximum number of requests that wait for a model; further ones are answered with status 503.
+    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..), help_heading = "Batching")]
+    pub max_queue_size: u32,
+    /// Number of batches of a model that run at once, on the same threads.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64), help_heading = "Batching")]
+    pub instances: u32,
+
+    /// Backends in priority order; "auto" selects every plugin that loads, "none" loads no plugin. By default a model
+    /// runs on the host, and an artifact on the plugins it was compiled for.
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',', help_heading = "Models")]
+    pub backend: Vec<String>,
+    /// Option of a backend, such as mychip.half=true (may be repeated).
+    #[arg(long, value_name = "NAME.OPTION=VALUE", value_parser = triple, help_heading = "Models")]
+    pub backend_option: Vec<(String, String, String)>,
+    /// Device of a backend, such as mychip=1 (may be repeated).
+    #[arg(long, value_name = "NAME=ID", value_parser = pair, help_heading = "Models")]
+    pub device: Vec<(String, String)>,
+    /// Plugin search path, searched first (may be repeated).
+    #[arg(long, value_name = "DIR", help_heading = "Models")]
+    pub plugin_dir: Vec<PathBuf>,
+    /// Fixed value for a symbolic dimension; dimensions without a value stay symbolic (may be repeated).
+    #[arg(long, value_name = "NAME=N", value_parser = dim, help_heading = "Models")]
+    pub dim: Vec<(String, usize)>,
+    /// Number of threads.
+    #[arg(long, value_name = "N", env = "BYOC_THREADS", value_parser = clap::value_parser!(u16).range(1..=1024), help_heading = "Models")]
+    pub threads: Option<u16>,
+    /// Cache directory of the backends.
+    #[arg(long, value_name = "DIR", env = "BYOC_CACHE_DIR", help_heading = "Models")]
+    pub cache_dir: Option<PathBuf>,
+    /// Permission for regions of an artifact to contain native code, which runs with the privileges of this process.
+    #[arg(long, value_name = "yes|no", env = "BYOC_ALLOW_NATIVE", default_value = "yes", action = clap::ArgAction::Set, value_parser = yes_or_no(), help_heading = "Models")]
+    pub allow_native: bool,
+
+    /// Time limit of a request, such as 30 or 0.5.
+    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds, help_heading = "Limits")]
+    pub timeout: Duration,
+    /// Maximum memory for requests, tensors and intermediate results, such as 2GiB or 512M. By default half of the
+    /// memory available to the process.
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, help_heading = "Limits")]
+    pub max_memory: Option<usize>,
+    /// Maximum size of a request, compressed and decompressed.
+    #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = parse_size, help_heading = "Limits")]
+    pub max_request_size: usize,
+    /// Maximum number of connections; further ones are closed.
+    #[arg(long, value_name = "N", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..), help_heading = "Limits")]
+    pub max_connections: u32,
+    /// Time after which a connection without requests is closed.
+    #[arg(long, value_name = "SECONDS", default_value = "600", value_parser = seconds, help_heading = "Limits")]
+    pub idle_timeout: Duration,
+    /// Time for the requests in progress when the server is stopped by SIGTERM or Ctrl-C.
+    #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = seconds, help_heading = "Limits")]
+    pub shutdown_timeout: Duration,
+
+    /// Form of the log on standard error.
+    #[arg(long, value_enum, default_value_t, help_heading = "Log")]
+    pub log_format: LogFormat,
+    /// Verbose log: 1 logs each request, 2 everything.
+    #[arg(long, value_name = "LEVEL", default_value_t = 0, help_heading = "Log")]
+    pub log_verbose: u32,
+}
+
+fn wrong(message: impl Into<String>) -> ServeError {
+    ServeError::new(Status::InvalidArgument, SERVE_OPTIONS, message)
+}
+
+fn pair(text: &str) -> std::result::Result<(String, String), String> {
+    let (name, value) = text
+        .split_once('=')
+        .filter(|(name, value)| !name.is_empty() && !value.is_empty())
+        .ok_or("expected NAME=VALUE")?;
+    Ok((name.to_owned(), value.to_owned()))
+}
+
+fn triple(text: &str) -> std::result::Result<(String, String, String), String> {
+    let (name, value) = pair(text)?;
+    let (backend, option) = name.split_once('.').ok_or("expected NAME.OPTION=VALUE")?;
+    Ok((backend.to_owned(), option.to_owned(), value))
+}
+
+fn dim(text: &str) -> std::result::Result<(String, usize), String> {
+    let (name, value) = pair(text)?;
+    let size = value.parse().map_err(|_| format!("expected NAME=N, found \"{text}\""))?;
+    Ok((name, size))
+}
+
+fn seconds(text: &str) -> std::result::Result<Duration, String> {
+    /// A year; longer times exceed what the clocks of the system can add.
+    const MAX_SECONDS: f64 = 31_536_000.0;
+    match text.parse::<f64>() {
+        Ok(seconds) if seconds > 0.0 && seconds <= MAX_SECONDS => Ok(Duration::from_secs_f64(seconds)),
+        _ => Err(format!("expected seconds such as 30 or 0.5, found \"{text}\"")),
+    }
+}
+
+fn yes_or_no() -> impl TypedValueParser<Value = bool> {
+    clap::builder::PossibleValuesParser::new(["yes", "no"]).map(|word| word == "yes")
+}
+
+/// Maximum size of a file of options.
+const MAX_FILE: u64 = 1 << 20;
+
+/// Parses the arguments of a program, whose first one is its name, with those of the file that `--config` names.
+///
+/// # Errors
+/// Arguments that are wrong, or a request for help.
+pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> std::result::Result<Options, clap::Error> {
+    let arguments: Vec<OsString> = arguments.into_iter().collect();
+    let options = Options::try_parse_from(&arguments)?;
+    let Some(path) = &options.config else { return Ok(options) };
+    let from_file = read_file(path)
+        .map_err(|error| clap::Error::raw(clap::error::ErrorKind::ValueValidation, format!("{error}\n")))?;
+    let (program, rest) =
+        arguments.split_first().map_or((OsString::from("byoc serve"), &[][..]), |(p, r)| (p.clone(), r));
+    let all = std::iter::once(program).chain(from_file.into_iter().map(OsString::from)).chain(rest.iter().cloned());
+    Options::try_parse_from(all)
+}
+
+/// Reads a file of options as arguments.
+fn read_file(path: &Path) -> Result<Vec<String>> {
+    let unreadable = |why: String| wrong(format!("--config {}: {why}", path.display()));
+    let size = std::fs::metadata(path).map_err(|error| unreadable(error.to_string()))?.len();
+    if size > MAX_FILE {
+        return Err(unreadable(format!("expected at most {MAX_FILE} bytes, found {size}")));
+    }
+    let text = byoc::io::read_text(path).map_err(|error| unreadable(error.to_string()))?;
+    let mut arguments = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        let line = line.trim();
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        let at = || format!("line {}", number + 1);
+        let (name, value) = line
+            .split_once('=')
+            .map(|(name, value)| (name.trim(), value.trim()))
+            .ok_or_else(|| unreadable(format!("{}: expected name = value, found {line:?}", at())))?;
+        let value = value.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).unwrap_or(value);
+        match (name, value) {
+            ("config", _) => return Err(unreadable(format!("{}: expected an option other than config", at()))),
+            ("model", value) => arguments.push(value.to_owned()),
+            ("allow-control" | "allow-shared-memory", "true") => arguments.push(format!("--{name}")),
+            ("allow-control" | "allow-shared-memory", "false") => {}
+            ("allow-control" | "allow-shared-memory", other) => {
+                return Err(unreadable(format!("{}: expected true or false, found {other}", at())));
+            }
+            (name, value) => arguments.push(format!("--{name}={value}")),
+        }
+    }
+    Ok(arguments)
+}
+
+impl Options {
+    /// Returns the models of the command line by name.
+    ///
+    /// # Errors
+    /// A model without a name.
+    pub fn named_models(&self) -> Result<Vec<(String, PathBuf)>> {
+        let named = |text: &String| {
+            if let Some((name, path)) = text.split_once('=').filter(|(name, _)| !name.contains('/')) {
+                return Ok((name.to_owned(), PathBuf::from(path)));
+            }
+            let path = PathBuf::from(text);
+            let name = path.file_stem().and_then(|name| name.to_str()).map(str::to_owned);
+            Ok((name.ok_or_else(|| wrong(format!("expected a model file, found {text:?}")))?, path))
+        };
+        self.models.iter().map(named).collect()
+    }
+
+    /// Starts the threads and finds the backends.
+    ///
+    /// # Errors
+    /// Options of backends that contradict each other, or threads that cannot be started.
+    pub fn engine(&self) -> Result<Engine> {
+        let names: Vec<&str> = self.backend.iter().map(|name| name.trim()).filter(|name| !name.is_empty()).collect();
+        let is_host_only = names.contains(&"none");
+        if is_host_only && names.len() > 1 {
+            return Err(wrong(format!("--backend: expected none alone, found {}", names.join(","))));
+        }
+        let mut builder =
+            Session::builder().threads(self.threads.map_or(0, usize::from)).allow_native(self.allow_native);
+        if !is_host_only {
+            builder = builder.search_default_dirs();
+            for dir in &self.plugin_dir {
+                builder = builder.plugin_dir(dir);
+            }
+        }
+        if let Some(bytes) = self.max_memory {
+            builder = builder.max_memory(bytes);
+        }
+        if let Some(dir) = self.cache_dir.clone().or_else(|| dirs::cache_dir().map(|dir| dir.join("byoc"))) {
+            builder = builder.cache_dir(dir);
+        }
+        for (backend, id) in &self.device {
+            builder = builder.device(backend, id);
+        }
+        let session = builder.build().map_err(|failure| ServeError::from(byoc::Error::from(failure)))?;
+        let mut options = CompileOptions::new().open_unbound_dims();
+        for name in names.iter().filter(|name| **name != "none") {
+            options = options.backend(*name);
+        }
+        for (backend, option, value) in &self.backend_option {
+            options = options.backend_option(backend, option, value);
+        }
+        for (name, size) in &self.dim {
+            options = options.dim(name, *size);
+        }
+        let defaults = Defaults {
+            max_batch_size: self.max_batch_size,
+            preferred_batch_size: self.preferred_batch_size.clone(),
+            max_queue_delay_microseconds: self.max_queue_delay_microseconds,
+            max_queue_size: self.max_queue_size,
+            instances: self.instances,
+        };
+        Ok(Engine { session, options, defaults })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    fn with_file(text: &str, flags: &[&str]) -> std::result::Result<Options, String> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("serve.conf");
+        std::fs::write(&path, text).unwrap();
+        let config = path.display().to_string();
+        let words = ["serve", "--config", &config].into_iter().chain(flags.iter().copied());
+        parse(words.map(OsString::from)).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn file_has_the_names_of_the_flags() {
+        let text = "# comment\nmodel = a.onnx\nmodel = n=b.byoc\nhttp = \"0.0.0.0:9000\"\nallow-control = true\n\
+                    allow-shared-memory = false\ntimeout = 2.5\ndim = n=3\n";
+        let options = with_file(text, &["--timeout", "4", "c.onnx"]).unwrap();
+        assert_eq!(options.models, ["a.onnx", "n=b.byoc", "c.onnx"]);
+        assert_eq!(
+            (options.http.as_str(), options.allow_control, options.allow_shared_memory),
+            ("0.0.0.0:9000", true, false)
+        );
+        assert_eq!((options.timeout, options.dim), (Duration::from_secs(4), vec![("n".to_owned(), 3)]));
+        for (text, expected) in [
+            ("x", "line 1: expected name = value, found \"x\""),
+            ("\nconfig = a", "line 2: expected an option other than config"),
+            ("allow-control = 1", "expected true or false, found 1"),
+            ("htpp = 1", "--htpp"),
+            ("timeout = -1", "expected seconds"),
+        ] {
+            let error = with_file(text, &[]).unwrap_err();
+            assert!(error.contains(expected), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn help_names_every_flag() {
+        Options::command().debug_assert();
+        let help = Options::command().render_help().to_string();
+        for argument in Options::command().get_arguments() {
+            if let Some(long) = argument.get_long() {
+                assert!(help.contains(&format!("--{long}")), "{long}");
+                assert!(argument.get_help().is_some_and(|text| !text.to_string().is_empty()), "{long}");
+            }
+        }
+    }
+}

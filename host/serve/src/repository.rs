@@ -1,0 +1,542 @@
+//! Models of the server by name and version, and the folder or the files that they are loaded from.
+//!
+//! A version is replaced as a whole: requests hold the version that they found, so a reload loses none, and a reload that
+//! fails leaves the old version in place.
+
+use crate::config::{self, ConfigFile};
+use crate::error::{Result, ServeError, Status};
+use crate::load::{self, Engine, VersionSource};
+use crate::proto::{ModelIndex, VersionPolicyChoice};
+use crate::served::{Served, clip};
+use crate::stats::Stats;
+use byoc::Source;
+use byoc_ir::diag::codes::serving;
+use bytes::Bytes;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+/// Names of model files in a version's folder, in the order of the search.
+const MODEL_FILES: [&str; 3] = ["model.byoc", "model.onnx", "model.relay"];
+/// Maximum size of a configuration.
+const MAX_CONFIG: u64 = 1 << 20;
+/// Maximum number of models.
+const MAX_MODELS: usize = 1000;
+
+/// Reason of a version that a client unloaded.
+const UNLOADED: &str = "unloaded";
+
+/// Origin of a model.
+#[derive(Clone, Debug)]
+enum Origin {
+    /// One file, which is version 1.
+    File(PathBuf),
+    /// Folder of a repository.
+    Folder(PathBuf),
+}
+
+/// State of a version.
+#[derive(Clone, Debug)]
+pub enum State {
+    Ready(Arc<Served>),
+    Loading,
+    Unavailable(String),
+}
+
+#[derive(Debug, Default)]
+struct Entry {
+    origin: Option<Origin>,
+    versions: BTreeMap<u64, State>,
+    stats: BTreeMap<u64, Arc<Stats>>,
+}
+
+/// Models of the server.
+pub struct Repository {
+    engine: Engine,
+    folder: Option<PathBuf>,
+    entries: RwLock<BTreeMap<String, Entry>>,
+    /// Held while models are loaded and unloaded, one after the other.
+    changing: Mutex<()>,
+}
+
+/// Parts of a load that a client sent.
+#[derive(Debug, Default)]
+pub struct Overrides {
+    /// Configuration in JSON.
+    pub config: Option<String>,
+    /// Files by `VERSION/NAME`.
+    pub files: BTreeMap<String, Bytes>,
+}
+
+impl Repository {
+    /// Creates a repository of models on the command line, and of a folder. Nothing is loaded.
+    ///
+    /// # Errors
+    /// A name that is invalid or given twice, or a folder that does not exist.
+    pub fn new(engine: Engine, models: &[(String, PathBuf)], folder: Option<PathBuf>) -> Result<Repository> {
+        let wrong = |message: String| ServeError::new(Status::InvalidArgument, serving::SERVE_OPTIONS, message);
+        let mut entries: BTreeMap<String, Entry> = BTreeMap::new();
+        for (name, path) in models {
+            check_name(name).map_err(|error| wrong(error.message))?;
+            let entry = Entry { origin: Some(Origin::File(path.clone())), ..Entry::default() };
+            if entries.insert(name.clone(), entry).is_some() {
+                let message =
+                    format!("expected models of different names, found '{name}' twice; name one with NAME=FILE");
+                return Err(wrong(message));
+            }
+        }
+        if let Some(folder) = folder.as_ref().filter(|folder| !folder.is_dir()) {
+            return Err(wrong(format!("--repository: expected a folder, found {}", folder.display())));
+        }
+        Ok(Repository { engine, folder, entries: RwLock::new(entries), changing: Mutex::default() })
+    }
+
+    /// Returns the threads and backends of the models.
+    pub fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// Loads all models. A model that cannot be loaded is listed with its error, and the others are served.
+    pub fn load_all(&self) {
+        self.scan();
+        let names: Vec<String> = self.read(|entries| entries.keys().cloned().collect());
+        for name in names {
+            if let Err(error) = self.load(&name, &Overrides::default()) {
+                tracing::error!(target: "byoc::serve", model = name, "cannot load the model: {error}");
+            }
+        }
+    }
+
+    /// Adds the folders that are new in the repository.
+    fn scan(&self) {
+        let Some(folder) = &self.folder else { return };
+        let found = match std::fs::read_dir(folder) {
+            Ok(found) => found,
+            Err(error) => {
+                tracing::error!(target: "byoc::serve", folder = %folder.display(), "cannot read the repository: {error}");
+                return;
+            }
+        };
+        for path in found.flatten().map(|entry| entry.path()).filter(|path| path.is_dir()) {
+            let Some(name) = path.file_name().and_then(|name| name.to_str()) else { continue };
+            if check_name(name).is_ok() && !name.starts_with('.') {
+                self.write(|entries| {
+                    if entries.len() < MAX_MODELS {
+                        entries.entry(name.to_owned()).or_default().origin.get_or_insert(Origin::Folder(path.clone()));
+                    }
+                });
+            }
+        }
+    }
+
+    fn read<T>(&self, body: impl FnOnce(&BTreeMap<String, Entry>) -> T) -> T {
+        body(&self.entries.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn write<T>(&self, body: impl FnOnce(&mut BTreeMap<String, Entry>) -> T) -> T {
+        body(&mut self.entries.write().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Returns a version that is ready; the highest one if `version` is empty.
+    ///
+    /// # Errors
+    /// An unknown model or version, or one that is not ready.
+    pub fn find(&self, name: &str, version: &str) -> Result<Arc<Served>> {
+        let missing = |message: String| Err(ServeError::new(Status::NotFound, serving::UNKNOWN_MODEL, message));
+        self.read(|entries| {
+            let Some(entry) = entries.get(name) else {
+                return missing(format!("Request for unknown model: '{}' is not found", clip(name)));
+            };
+            if version.is_empty() {
+                let ready = entry.versions.values().rev().find_map(|state| match state {
+                    State::Ready(served) => Some(served.clone()),
+                    _ => None,
+                });
+                return match ready {
+                    Some(served) => Ok(served),
+                    None => {
+                        missing(format!("Request for unknown model: '{name}' has no available versions{}", why(entry)))
+                    }
+                };
+            }
+            let number = parse_version(version);
+            match number.and_then(|number| entry.versions.get(&number)) {
+                Some(State::Ready(served)) => Ok(served.clone()),
+                Some(State::Loading) => Err(not_ready(name, version, "it is being loaded")),
+                Some(State::Unavailable(reason)) => Err(not_ready(name, version, reason)),
+                None => {
+                    let known: Vec<String> = entry.versions.keys().map(u64::to_string).collect();
+                    missing(format!(
+                        "Request for unknown model: '{name}' version {} is not found; it has version(s) [{}]",
+                        clip(version),
+                        known.join(", ")
+                    ))
+                }
+            }
+        })
+    }
+
+    /// Returns the versions of a model that are ready.
+    pub fn ready_versions(&self, name: &str) -> Vec<String> {
+        self.read(|entries| {
+            let versions = entries.get(name).into_iter().flat_map(|entry| &entry.versions);
+            versions
+                .filter(|(_, state)| matches!(state, State::Ready(_)))
+                .map(|(version, _)| version.to_string())
+                .collect()
+        })
+    }
+
+    /// Returns all versions that are ready.
+    pub fn served(&self) -> Vec<Arc<Served>> {
+        self.read(|entries| {
+            let states = entries.values().flat_map(|entry| entry.versions.values());
+            states
+                .filter_map(|state| match state {
+                    State::Ready(served) => Some(served.clone()),
+                    _ => None,
+                })
+                .collect()
+        })
+    }
+
+    /// Returns the names of the models with a version that is ready.
+    pub fn names(&self) -> Vec<String> {
+        let mut names: Vec<String> = self.served().iter().map(|served| served.name.clone()).collect();
+        names.dedup();
+        names
+    }
+
+    /// Returns true if every version is ready or was unloaded by a client.
+    pub fn is_ready(&self) -> bool {
+        self.read(|entries| {
+            entries.values().flat_map(|entry| entry.versions.values()).all(|state| match state {
+                State::Ready(_) => true,
+                State::Loading => false,
+                State::Unavailable(reason) => reason == UNLOADED,
+            })
+        })
+    }
+
+    /// Returns true if the model is known, in whatever state.
+    pub fn is_known(&self, name: &str) -> bool {
+        self.read(|entries| entries.contains_key(name))
+    }
+
+    /// Lists the models with their states.
+    pub fn index(&self, ready_only: bool) -> Vec<ModelIndex> {
+        self.scan();
+        let mut index = Vec::new();
+        self.read(|entries| {
+            for (name, entry) in entries {
+                if entry.versions.is_empty() && !ready_only {
+                    index.push(ModelIndex { name: name.clone(), ..ModelIndex::default() });
+                }
+                for (version, state) in &entry.versions {
+                    let (state, reason) = match state {
+                        State::Ready(_) => ("READY", ""),
+                        State::Loading => ("LOADING", ""),
+                        State::Unavailable(reason) => ("UNAVAILABLE", reason.as_str()),
+                    };
+                    if state == "READY" || !ready_only {
+                        index.push(ModelIndex {
+                            name: name.clone(),
+                            version: version.to_string(),
+                            state: state.to_owned(),
+                            reason: reason.to_owned(),
+                        });
+                    }
+                }
+            }
+        });
+        index
+    }
+
+    /// Loads a model, or loads it again.
+    ///
+    /// # Errors
+    /// A model that is not in the repository, or that cannot be loaded; versions that were ready stay so.
+    pub fn load(&self, name: &str, overrides: &Overrides) -> Result<()> {
+        check_name(name)?;
+        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let outcome = self.load_versions(name, overrides);
+        let (versions, failure) = match outcome {
+            Ok(loaded) => loaded,
+            Err(error) => {
+                // A model without any version is listed under version 1 with its error.
+                self.write(|entries| {
+                    if let Some(entry) = entries.get_mut(name).filter(|entry| !entry.has_ready()) {
+                        entry.versions.retain(|_, state| !matches!(state, State::Loading));
+                        if entry.versions.is_empty() {
+                            entry.versions.insert(1, State::Unavailable(error.to_string()));
+                        }
+                        for state in entry.versions.values_mut() {
+                            *state = State::Unavailable(error.to_string());
+                        }
+                    }
+                });
+                return Err(error);
+            }
+        };
+        // The old versions are dropped outside of the lock: their instances end with their last request.
+        let old = self.write(|entries| {
+            let entry = entries.entry(name.to_owned()).or_default();
+            if failure.is_some() && entry.has_ready() {
+                return versions;
+            }
+            let mut old = std::mem::replace(&mut entry.versions, versions);
+            for (version, state) in &mut old {
+                if matches!(state, State::Ready(_)) {
+                    entry.versions.entry(*version).or_insert_with(|| State::Unavailable(UNLOADED.to_owned()));
+                }
+            }
+            old
+        });
+        drop(old);
+        match failure {
+            Some(failure) => Err(failure),
+            None => {
+                tracing::info!(target: "byoc::serve", model = name, versions = ?self.ready_versions(name), "loaded the model");
+                Ok(())
+            }
+        }
+    }
+
+    /// Loads the versions of a model that its policy selects. Returns their states, and the first error.
+    fn load_versions(&self, name: &str, overrides: &Overrides) -> Result<(BTreeMap<u64, State>, Option<ServeError>)> {
+        self.scan();
+        let origin = self.read(|entries| entries.get(name).and_then(|entry| entry.origin.clone()));
+        if origin.is_none() && overrides.files.is_empty() {
+            let message =
+                format!("failed to load '{}': expected a model of the repository, found none of that name", clip(name));
+            return Err(ServeError::new(Status::NotFound, serving::UNKNOWN_MODEL, message));
+        }
+        if self.read(|entries| entries.len()) >= MAX_MODELS && !self.is_known(name) {
+            return Err(ServeError::repository(format!("expected at most {MAX_MODELS} models, found one more")));
+        }
+        let file = match (&overrides.config, &origin) {
+            (Some(text), _) => config::parse_json(text)?,
+            (None, _) if !overrides.files.is_empty() => {
+                return Err(ServeError::repository("expected the parameter 'config' beside files, found none"));
+            }
+            (None, Some(Origin::Folder(folder))) => read_config(folder)?,
+            (None, _) => ConfigFile::default(),
+        };
+        let sources = sources(origin.as_ref(), &file, overrides)?;
+        self.write(|entries| {
+            let entry = entries.entry(name.to_owned()).or_default();
+            if !entry.has_ready() {
+                entry.versions = sources.iter().map(|source| (source.version, State::Loading)).collect();
+            }
+        });
+        let mut versions = BTreeMap::new();
+        let mut failure = None;
+        for source in sources {
+            let version = source.version;
+            let stats = self.write(|entries| {
+                let entry = entries.entry(name.to_owned()).or_default();
+                entry.stats.entry(version).or_default().clone()
+            });
+            let state = match load::load(&self.engine, name, &file, source, stats) {
+                Ok(served) => State::Ready(Arc::new(served)),
+                Err(error) => {
+                    let reason = error.to_string();
+                    failure.get_or_insert(ServeError {
+                        message: format!("failed to load '{name}' version {version}: {}", error.message),
+                        status: Status::InvalidArgument,
+                        ..error
+                    });
+                    State::Unavailable(reason)
+                }
+            };
+            versions.insert(version, state);
+        }
+        Ok((versions, failure))
+    }
+
+    /// Unloads a model. Requests in progress are finished.
+    ///
+    /// # Errors
+    /// An unknown model.
+    pub fn unload(&self, name: &str) -> Result<()> {
+        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let old = self.write(|entries| {
+            let entry = entries.get_mut(name)?;
+            let unloaded =
+                entry.versions.keys().map(|version| (*version, State::Unavailable(UNLOADED.to_owned()))).collect();
+            Some(std::mem::replace(&mut entry.versions, unloaded))
+        });
+        if old.is_none() {
+            let message = format!("failed to unload '{}': expected a known model, found none of that name", clip(name));
+            return Err(ServeError::new(Status::NotFound, serving::UNKNOWN_MODEL, message));
+        }
+        tracing::info!(target: "byoc::serve", model = name, "unloaded the model");
+        Ok(())
+    }
+}
+
+impl Entry {
+    fn has_ready(&self) -> bool {
+        self.versions.values().any(|state| matches!(state, State::Ready(_)))
+    }
+}
+
+fn why(entry: &Entry) -> String {
+    let reason = entry.versions.values().rev().find_map(|state| match state {
+        State::Unavailable(reason) => Some(reason),
+        _ => None,
+    });
+    reason.map(|reason| format!(": {reason}")).unwrap_or_default()
+}
+
+fn not_ready(name: &str, version: &str, reason: &str) -> ServeError {
+    let message = format!("Request for model '{name}' version {version} is not at ready state: {reason}");
+    ServeError::new(Status::Unavailable, serving::NOT_READY, message)
+}
+
+/// Parses the number of a version: digits without a leading 0.
+fn parse_version(text: &str) -> Option<u64> {
+    let is_number = text.bytes().all(|byte| byte.is_ascii_digit()) && !text.starts_with('0');
+    is_number.then(|| text.parse().ok()).flatten().filter(|version| *version <= i64::MAX as u64)
+}
+
+/// Checks the name of a model, which is also the name of a folder.
+fn check_name(name: &str) -> Result<()> {
+    let is_plain = !name.is_empty()
+        && name.len() <= 255
+        && name != "."
+        && name != ".."
+        && !name.contains(|c: char| c == '/' || c == '\\' || c.is_control());
+    if is_plain {
+        return Ok(());
+    }
+    let message = format!("expected a model name without slashes and control characters, found {:?}", clip(name));
+    Err(ServeError::bad_request(message))
+}
+
+fn read_config(folder: &Path) -> Result<ConfigFile> {
+    let path = folder.join("config.pbtxt");
+    let size = match std::fs::metadata(&path) {
+        Ok(data) => data.len(),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(ConfigFile::default()),
+        Err(error) => return Err(ServeError::repository(format!("cannot read {}: {error}", path.display()))),
+    };
+    if size > MAX_CONFIG {
+        let message = format!("{}: expected at most {MAX_CONFIG} bytes, found {size}", path.display());
+        return Err(ServeError::repository(message));
+    }
+    let text = byoc::io::read_text(&path)
+        .map_err(|error| ServeError::repository(format!("cannot read {}: {error}", path.display())))?;
+    config::parse_text(&text).map_err(|mut error| {
+        error.message = format!("{}: {}", path.display(), error.message);
+        error
+    })
+}
+
+/// Returns the model files of the versions that the policy selects.
+fn sources(origin: Option<&Origin>, file: &ConfigFile, overrides: &Overrides) -> Result<Vec<VersionSource>> {
+    if !overrides.files.is_empty() {
+        return sent_sources(file, overrides);
+    }
+    match origin {
+        Some(Origin::File(path)) => {
+            let file_name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+            let folder = path.parent().map(Path::to_owned);
+            Ok(vec![VersionSource { version: 1, source: Source::Path(path.clone()), file_name, folder }])
+        }
+        Some(Origin::Folder(folder)) => {
+            let mut found: Vec<u64> = std::fs::read_dir(folder)
+                .map_err(|error| ServeError::repository(format!("cannot read {}: {error}", folder.display())))?
+                .flatten()
+                .filter(|entry| entry.path().is_dir())
+                .filter_map(|entry| entry.file_name().to_str().and_then(parse_version))
+                .collect();
+            found.sort_unstable();
+            let versions = select(file, &found)?;
+            if versions.is_empty() {
+                let message = format!(
+                    "{}: expected a folder for each version, such as 1, found {}",
+                    folder.display(),
+                    if found.is_empty() {
+                        "none".to_owned()
+                    } else {
+                        format!("{found:?}, which version_policy leaves out")
+                    }
+                );
+                return Err(ServeError::repository(message));
+            }
+            versions.into_iter().map(|version| stored_source(folder, version, file)).collect()
+        }
+        None => Ok(Vec::new()),
+    }
+}
+
+fn select(file: &ConfigFile, found: &[u64]) -> Result<Vec<u64>> {
+    let choice = file.config.version_policy.as_ref().and_then(|policy| policy.choice.as_ref());
+    match choice {
+        Some(VersionPolicyChoice::All(_)) => Ok(found.to_vec()),
+        Some(VersionPolicyChoice::Specific(specific)) => {
+            let wanted: Vec<u64> = specific.versions.iter().map(|&version| version as u64).collect();
+            match wanted.iter().find(|version| !found.contains(version)) {
+                Some(missing) => Err(ServeError::repository(format!(
+                    "version_policy.specific: expected versions of {found:?}, found {missing}"
+                ))),
+                None => Ok(wanted),
+            }
+        }
+        Some(VersionPolicyChoice::Latest(latest)) => {
+            let count = (latest.num_versions as usize).max(1);
+            Ok(found[found.len().saturating_sub(count)..].to_vec())
+        }
+        None => Ok(found.last().copied().into_iter().collect()),
+    }
+}
+
+fn file_names(file: &ConfigFile) -> Result<Vec<&str>> {
+    let name = file.config.default_model_filename.as_str();
+    if name.is_empty() {
+        return Ok(MODEL_FILES.to_vec());
+    }
+    if Path::new(name).components().count() != 1 || name == ".." || name == "." {
+        let message = format!("default_model_filename: expected the name of a file, found {name:?}");
+        return Err(ServeError::repository(message));
+    }
+    Ok(vec![name])
+}
+
+fn stored_source(folder: &Path, version: u64, file: &ConfigFile) -> Result<VersionSource> {
+    let within = folder.join(version.to_string());
+    let names = file_names(file)?;
+    let found = names.iter().find(|name| within.join(name).exists()).ok_or_else(|| load::no_file(&within, &names))?;
+    let mut path = within.join(found);
+    // A folder with this name holds a model and its data.
+    if path.is_dir() {
+        path = path.join("model.onnx");
+    }
+    let file_name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    Ok(VersionSource { version, source: Source::Path(path), file_name, folder: Some(folder.to_owned()) })
+}
+
+/// Returns the model files that a client sent.
+fn sent_sources(file: &ConfigFile, overrides: &Overrides) -> Result<Vec<VersionSource>> {
+    let names = file_names(file)?;
+    let mut sent: BTreeMap<u64, (&str, &Bytes)> = BTreeMap::new();
+    for (path, bytes) in &overrides.files {
+        let (version, name) = path.split_once('/').unwrap_or_default();
+        match parse_version(version) {
+            Some(version) if names.contains(&name) => sent.insert(version, (name, bytes)),
+            _ => {
+                let message = format!("expected files file:VERSION/{}, found file:{}", names.join(" or "), clip(path));
+                return Err(ServeError::repository(message));
+            }
+        };
+    }
+    let found: Vec<u64> = sent.keys().copied().collect();
+    let versions = select(file, &found)?;
+    let source = |version: u64| {
+        let (name, bytes) = sent.get(&version)?;
+        let source = Source::Bytes { bytes: (*bytes).clone(), folder: None };
+        Some(VersionSource { version, source, file_name: (*name).to_owned(), folder: None })
+    };
+    Ok(versions.into_iter().filter_map(source).collect())
+}

@@ -1,0 +1,476 @@
+//! Model version that is ready: its configuration, and the way of a request through it.
+
+use crate::batch::{Done, Job, Part, Scheduler};
+use crate::datatype::{Datatype, config_name};
+use crate::error::{Result, ServeError, Status};
+use crate::proto::{ModelConfig, ModelMetadataResponse, TensorMetadata};
+use crate::request::{InferRequest, InferResponse, InputData, InputTensor, OutputData, OutputTensor, RequestedOutput};
+use crate::shared_memory::Regions;
+use crate::stats::{FailReason, Stats};
+use byoc::{DType, Model, Tensor};
+use byoc_ir::diag::codes::serving;
+use byoc_ir::tensor::{byte_count, element_count};
+use bytes::Bytes;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Input or output of a model, as requests see it.
+#[derive(Clone, Debug)]
+pub struct Spec {
+    pub name: String,
+    pub dtype: DType,
+    /// Dimensions with the batch dimension; -1 for unknown ones.
+    pub shape: Vec<i64>,
+    /// Dimensions of the model without the batch dimension, where the configuration has others.
+    pub reshape: Option<Vec<i64>>,
+    /// Names of classes.
+    pub labels: Vec<String>,
+}
+
+impl Spec {
+    fn datatype(&self) -> &'static str {
+        Datatype::Fixed(self.dtype).name().unwrap_or_default()
+    }
+}
+
+/// Model version that is ready.
+#[derive(Debug)]
+pub struct Served {
+    pub name: String,
+    pub version: u64,
+    pub config: ModelConfig,
+    pub model: Model,
+    pub inputs: Vec<Spec>,
+    pub outputs: Vec<Spec>,
+    pub scheduler: Scheduler,
+    pub stats: Arc<Stats>,
+}
+
+impl Served {
+    /// Returns the metadata of the protocol.
+    pub fn metadata(&self, versions: Vec<String>) -> ModelMetadataResponse {
+        let tensor = |spec: &Spec| TensorMetadata {
+            name: spec.name.clone(),
+            datatype: spec.datatype().to_owned(),
+            shape: spec.shape.clone(),
+        };
+        ModelMetadataResponse {
+            name: self.name.clone(),
+            versions,
+            platform: if self.config.platform.is_empty() { &self.config.backend } else { &self.config.platform }
+                .clone(),
+            inputs: self.inputs.iter().map(tensor).collect(),
+            outputs: self.outputs.iter().map(tensor).collect(),
+        }
+    }
+
+    /// Serves a request that arrived at `arrived`.
+    ///
+    /// # Errors
+    /// A request that does not fit the model, has no room, is too late, or whose run fails.
+    pub async fn infer(
+        &self,
+        request: InferRequest,
+        regions: &Regions,
+        arrived: Instant,
+        deadline: Instant,
+    ) -> Result<InferResponse> {
+        // A client that has gone drops this future, and the request counts as cancelled.
+        let mut outcome = Outcome { stats: &self.stats, arrived, reason: FailReason::Canceled, done: false };
+        let id = request.id.clone();
+        let result = self.infer_counted(request, regions, deadline, &mut outcome).await;
+        if let Err(error) = &result {
+            outcome.reason = match error.status {
+                Status::Unavailable => FailReason::Rejected,
+                Status::Cancelled | Status::DeadlineExceeded => FailReason::Canceled,
+                Status::Internal => FailReason::Backend,
+                _ => FailReason::Other,
+            };
+        }
+        result.map_err(|error| error.of_request(&id))
+    }
+
+    async fn infer_counted(
+        &self,
+        request: InferRequest,
+        regions: &Regions,
+        deadline: Instant,
+        outcome: &mut Outcome<'_>,
+    ) -> Result<InferResponse> {
+        let InferRequest { id, params, inputs, outputs } = request;
+        let mut job = Job { inputs: Vec::new(), rows: 1, priority: 0, timeout: None, deadline };
+        for (name, value) in &params {
+            match name.as_str() {
+                "priority" => job.priority = value.count(name)?,
+                "timeout" => {
+                    let micros = value.count(name)?;
+                    job.timeout = (micros > 0).then(|| Duration::from_micros(micros));
+                }
+                "sequence_id" if value.count(name).is_ok_and(|id| id == 0) => {}
+                "sequence_start" | "sequence_end" if value.bool(name).is_ok_and(|is_set| !is_set) => {}
+                "sequence_id" | "sequence_start" | "sequence_end" => {
+                    let message = format!("expected a request without '{name}': sequences of requests are not served");
+                    return Err(ServeError::not_served(message));
+                }
+                name if name.starts_with("triton_") => {
+                    let message = format!("expected parameters that do not start with 'triton_', found '{name}'");
+                    return Err(ServeError::bad_request(message));
+                }
+                _ => {}
+            }
+        }
+        let requested = self.check_outputs(outputs)?;
+        self.take_inputs(inputs, regions, &mut job)?;
+        let rows = job.rows;
+        let done = self.scheduler.run(job).await?;
+        let outputs = requested
+            .into_iter()
+            .map(|(at, output)| self.output(at, output, &done, regions))
+            .collect::<Result<Vec<_>>>()?;
+        outcome.done = true;
+        self.stats.succeeded(rows.max(1) as u64, done.queue, &done.times, outcome.arrived.elapsed());
+        Ok(InferResponse { model: self.name.clone(), version: self.version.to_string(), id, outputs })
+    }
+
+    /// Returns the outputs to return, by their index.
+    fn check_outputs(&self, outputs: Vec<RequestedOutput>) -> Result<Vec<(usize, RequestedOutput)>> {
+        if outputs.is_empty() {
+            return Ok((0..self.outputs.len()).map(|at| (at, RequestedOutput::default())).collect());
+        }
+        let mut requested: Vec<(usize, RequestedOutput)> = Vec::with_capacity(outputs.len());
+        for output in outputs {
+            let Some(at) = self.outputs.iter().position(|spec| spec.name == output.name) else {
+                let names: Vec<&str> = self.outputs.iter().map(|spec| spec.name.as_str()).collect();
+                let message = format!(
+                    "unexpected inference output '{}' for model '{}': expected one of {names:?}",
+                    clip(&output.name),
+                    self.name
+                );
+                return Err(ServeError::bad_tensor(message));
+            };
+            if requested.iter().any(|(other, _)| *other == at) {
+                let message = format!("expected each output once, found '{}' twice", output.name);
+                return Err(ServeError::bad_tensor(message));
+            }
+            requested.push((at, output));
+        }
+        Ok(requested)
+    }
+
+    /// Converts the inputs of a request to those of the model.
+    fn take_inputs(&self, inputs: Vec<InputTensor>, regions: &Regions, job: &mut Job) -> Result<()> {
+        self.check_names(&inputs)?;
+        let batched = self.config.max_batch_size > 0;
+        let mut rows = None;
+        let mut tensors: Vec<Option<Tensor>> = vec![None; self.inputs.len()];
+        for input in inputs {
+            let Some(at) = self.inputs.iter().position(|spec| spec.name == input.name) else { continue };
+            let spec = &self.inputs[at];
+            if input.datatype != spec.datatype() {
+                return Err(ServeError::bad_tensor(format!(
+                    "inference input '{}' data-type is '{}', but model '{}' expects '{}'",
+                    spec.name,
+                    clip(&input.datatype),
+                    self.name,
+                    spec.datatype()
+                )));
+            }
+            let shape = self.check_shape(spec, &input.shape)?;
+            if batched {
+                let first = shape.first().copied().unwrap_or_default();
+                if *rows.get_or_insert(first) != first {
+                    return Err(ServeError::bad_tensor(format!(
+                        "input '{}' batch size does not match other inputs for '{}': expected {}, found {first}",
+                        spec.name,
+                        self.name,
+                        rows.unwrap_or_default()
+                    )));
+                }
+            }
+            tensors[at] = Some(self.tensor(spec, &shape, input.data, regions)?);
+        }
+        job.rows = rows.unwrap_or(1);
+        job.inputs = tensors.into_iter().flatten().collect();
+        Ok(())
+    }
+
+    fn check_names(&self, inputs: &[InputTensor]) -> Result<()> {
+        for (i, input) in inputs.iter().enumerate() {
+            if inputs[..i].iter().any(|other| other.name == input.name) {
+                let message = format!("expected each input once, found '{}' twice", clip(&input.name));
+                return Err(ServeError::bad_tensor(message));
+            }
+        }
+        let missing: Vec<&str> = self.inputs.iter().map(|spec| spec.name.as_str()).collect();
+        let missing: Vec<&str> =
+            missing.into_iter().filter(|name| !inputs.iter().any(|input| input.name == *name)).collect();
+        let unknown = inputs.iter().find(|input| !self.inputs.iter().any(|spec| spec.name == input.name));
+        if missing.is_empty() && unknown.is_none() {
+            return Ok(());
+        }
+        let given: Vec<&str> = inputs.iter().take(64).map(|input| clip(&input.name)).collect();
+        if let (Some(unknown), true) = (unknown, inputs.len() == self.inputs.len()) {
+            return Err(ServeError::bad_tensor(format!(
+                "unexpected inference input '{}' for model '{}': missing required input(s) {}",
+                clip(&unknown.name),
+                self.name,
+                names(&missing)
+            )));
+        }
+        let missing = if missing.is_empty() {
+            String::new()
+        } else {
+            format!(", but missing required input(s) {}", names(&missing))
+        };
+        Err(ServeError::bad_tensor(format!(
+            "expected {} inputs but got {} inputs for model '{}'. Got input(s) {}{missing}.",
+            self.inputs.len(),
+            inputs.len(),
+            self.name,
+            names(&given)
+        )))
+    }
+
+    /// Compares a shape with that of the model.
+    fn check_shape(&self, spec: &Spec, shape: &[i64]) -> Result<Vec<usize>> {
+        let batched = self.config.max_batch_size > 0;
+        let agrees = shape.len() == spec.shape.len()
+            && shape
+                .iter()
+                .zip(&spec.shape)
+                .all(|(&found, &expected)| found >= 0 && (expected < 0 || found == expected));
+        let sizes: Option<Vec<usize>> = shape.iter().map(|&size| usize::try_from(size).ok()).collect();
+        let Some(sizes) = sizes.filter(|_| agrees) else {
+            let note = if batched {
+                format!(". NOTE: the first dimension is the batch size, of at most {}", self.config.max_batch_size)
+            } else {
+                String::new()
+            };
+            return Err(ServeError::bad_tensor(format!(
+                "unexpected shape for input '{}' for model '{}'. Expected {}, got {}{note}.",
+                spec.name,
+                self.name,
+                dims(&spec.shape),
+                dims(shape.get(..64).unwrap_or(shape))
+            )));
+        };
+        if batched && shape.first().is_some_and(|&rows| rows > i64::from(self.config.max_batch_size)) {
+            return Err(ServeError::bad_tensor(format!(
+                "inference request batch-size must be <= {} for '{}', found {}",
+                self.config.max_batch_size, self.name, sizes[0]
+            )));
+        }
+        Ok(sizes)
+    }
+
+    fn tensor(&self, spec: &Spec, shape: &[usize], data: InputData, regions: &Regions) -> Result<Tensor> {
+        let Some(expected) = byte_count(spec.dtype, shape) else {
+            let message = format!("input '{}': the size of shape {shape:?} exceeds the address space", spec.name);
+            return Err(ServeError::bad_tensor(message));
+        };
+        let check = |found: u64| {
+            if found == expected as u64 {
+                return Ok(());
+            }
+            Err(ServeError::bad_tensor(format!(
+                "input '{}' got unexpected byte size {found}, expected {expected}",
+                spec.name
+            )))
+        };
+        let storage: Arc<dyn AsRef<[u8]> + Send + Sync> = match data {
+            InputData::Bytes(bytes) => {
+                check(bytes.len() as u64)?;
+                Arc::new(bytes)
+            }
+            InputData::Shared(span) => {
+                check(span.byte_size)?;
+                Arc::new(regions.read(&span)?)
+            }
+        };
+        if spec.dtype == DType::Bool
+            && let Some(wrong) = (*storage).as_ref().iter().find(|byte| **byte > 1)
+        {
+            let message = format!("input '{}': expected Booleans of 0 or 1, found a byte of {wrong}", spec.name);
+            return Err(ServeError::bad_tensor(message));
+        }
+        let tensor = Tensor::from_storage(spec.dtype, shape, storage)
+            .ok_or_else(|| ServeError::overloaded(format!("no memory for input '{}'", spec.name)))?;
+        let Some(inner) = &spec.reshape else { return Ok(tensor) };
+        let batch = usize::from(self.config.max_batch_size > 0);
+        resolve(inner, &shape[..batch], tensor.len()).and_then(|shape| tensor.reshaped(&shape)).ok_or_else(|| {
+            let message = format!("input '{}': shape {shape:?} cannot be reshaped to {}", spec.name, dims(inner));
+            ServeError::bad_tensor(message)
+        })
+    }
+
+    fn output(&self, at: usize, requested: RequestedOutput, done: &Done, regions: &Regions) -> Result<OutputTensor> {
+        let spec = &self.outputs[at];
+        let Some(part) = done.outputs.get(at) else {
+            let message = format!("expected output '{}', found {} outputs", spec.name, done.outputs.len());
+            return Err(ServeError::new(Status::Internal, serving::BAD_TENSOR, message));
+        };
+        let mut shape = part.shape();
+        if spec.reshape.is_some() {
+            let batch = usize::from(self.config.max_batch_size > 0);
+            let count = element_count(&shape).unwrap_or_default();
+            let outer = &spec.shape[batch..];
+            shape = resolve(outer, &shape[..batch], count).ok_or_else(|| {
+                let message = format!("output '{}': shape {shape:?} cannot be reshaped to {}", spec.name, dims(outer));
+                ServeError::new(Status::Internal, serving::BAD_TENSOR, message)
+            })?;
+        }
+        let (name, binary) = (spec.name.clone(), requested.binary);
+        if requested.classes > 0 {
+            let (shape, bytes) = self.classes(spec, part, requested.classes);
+            let data = OutputData::Bytes(bytes);
+            return Ok(OutputTensor { name, datatype: Datatype::Bytes, shape, data, binary });
+        }
+        let bytes = part.bytes();
+        let data = match requested.shared {
+            None => OutputData::Bytes(bytes),
+            Some(mut span) => {
+                let (region, at) = regions.locate(&span)?;
+                let size = bytes.len() as u64;
+                if size > span.byte_size {
+                    return Err(ServeError::new(
+                        Status::Internal,
+                        serving::SHARED_MEMORY,
+                        format!(
+                            "shared memory size specified with the request for output '{name}' ({} bytes) should be \
+                             at least {size} bytes to hold the results",
+                            span.byte_size
+                        ),
+                    ));
+                }
+                region.write(&span, at, &bytes)?;
+                span.byte_size = size;
+                OutputData::Shared(span)
+            }
+        };
+        let shape = shape.into_iter().map(|size| size as i64).collect();
+        Ok(OutputTensor { name, datatype: Datatype::Fixed(spec.dtype), shape, data, binary })
+    }
+
+    /// Returns the largest values of each row as `value:index` or `value:index:label`.
+    fn classes(&self, spec: &Spec, part: &Part, wanted: u64) -> (Vec<i64>, Bytes) {
+        let shape = part.shape();
+        let bytes = part.bytes();
+        let batched = self.config.max_batch_size > 0;
+        let rows = if batched { shape.first().copied().unwrap_or(1) } else { 1 };
+        let values =
+            Tensor::from_bytes(spec.dtype, &shape, &bytes).map(|tensor| tensor.view().to_f64s()).unwrap_or_default();
+        let classes = values.len().checked_div(rows).unwrap_or_default();
+        let shown = usize::try_from(wanted).unwrap_or(usize::MAX).min(classes);
+        let mut text = Vec::new();
+        for row in values.chunks(classes.max(1)) {
+            let mut order: Vec<usize> = (0..row.len()).collect();
+            order.sort_by(|&a, &b| row[b].total_cmp(&row[a]));
+            for &class in &order[..shown.min(order.len())] {
+                let mut entry = format!("{:.6}:{class}", row[class]);
+                if let Some(label) = spec.labels.get(class) {
+                    entry.push(':');
+                    entry.push_str(label);
+                }
+                text.extend_from_slice(&(entry.len() as u32).to_le_bytes());
+                text.extend_from_slice(entry.as_bytes());
+            }
+        }
+        let shown = shown as i64;
+        (if batched { vec![rows as i64, shown] } else { vec![shown] }, text.into())
+    }
+}
+
+/// Request that counts as failed unless it is done.
+struct Outcome<'a> {
+    stats: &'a Stats,
+    arrived: Instant,
+    reason: FailReason,
+    done: bool,
+}
+
+impl Drop for Outcome<'_> {
+    fn drop(&mut self) {
+        if !self.done {
+            self.stats.failed(self.reason, self.arrived.elapsed());
+        }
+    }
+}
+
+/// Returns a shape with a batch dimension and one unknown dimension resolved.
+pub fn resolve(dims: &[i64], batch: &[usize], count: usize) -> Option<Vec<usize>> {
+    let known = dims.iter().filter(|&&size| size >= 0).map(|&size| size as usize).chain(batch.iter().copied());
+    let rest = known.into_iter().try_fold(1usize, usize::checked_mul).and_then(|known| count.checked_div(known));
+    let mut shape = batch.to_vec();
+    for &size in dims {
+        shape.push(if size >= 0 { size as usize } else { rest? });
+    }
+    (element_count(&shape)? == count).then_some(shape)
+}
+
+/// Returns dimensions as Triton prints them.
+pub fn dims(shape: &[i64]) -> String {
+    let sizes: Vec<String> = shape.iter().map(i64::to_string).collect();
+    format!("[{}]", sizes.join(","))
+}
+
+fn names(names: &[&str]) -> String {
+    let quoted: Vec<String> = names.iter().map(|name| format!("'{name}'")).collect();
+    format!("[{}]", quoted.join(","))
+}
+
+/// Returns the beginning of a name from a request, for messages.
+pub fn clip(name: &str) -> &str {
+    name.char_indices().nth(100).map_or(name, |(end, _)| &name[..end])
+}
+
+/// Compares the tensors of a configuration with the inputs or outputs of a model.
+///
+/// # Errors
+/// A tensor that the model does not have, or with another type.
+pub fn check_spec(
+    kind: &str,
+    given: &[(String, i32, Vec<i64>, Option<Vec<i64>>)],
+    specs: &mut [Spec],
+    batched: bool,
+) -> Result<()> {
+    for (name, data_type, outer, reshape) in given {
+        let Some(spec) = specs.iter_mut().find(|spec| spec.name == *name) else {
+            let known: Vec<&str> = specs.iter().map(|spec| spec.name.as_str()).collect();
+            let message = format!("expected an {kind} of the model, found '{name}'; the model has {}", names(&known));
+            return Err(ServeError::repository(message));
+        };
+        let number = Datatype::Fixed(spec.dtype).number();
+        if *data_type != 0 && *data_type != number {
+            return Err(ServeError::repository(format!(
+                "{kind} '{name}': expected data_type {} as in the model, found {}",
+                config_name(number),
+                config_name(*data_type)
+            )));
+        }
+        let batch = usize::from(batched);
+        let inner = &spec.shape[batch.min(spec.shape.len())..];
+        let compared = reshape.as_ref().unwrap_or(outer);
+        let agrees = compared.len() == inner.len()
+            && compared.iter().zip(inner).all(|(given, model)| *model < 0 || given == model);
+        if !agrees {
+            let note = if batched { ", without the batch dimension, which max_batch_size > 0 adds" } else { "" };
+            return Err(ServeError::repository(format!(
+                "{kind} '{name}': expected dims {} as in the model{note}, found {}",
+                dims(inner),
+                dims(compared)
+            )));
+        }
+        let unknown = |dims: &[i64]| dims.iter().filter(|size| **size < 0).count();
+        if let Some(reshape) = reshape
+            && (unknown(reshape) > 1 || unknown(outer) > 1)
+        {
+            let message = format!("{kind} '{name}': expected at most one unknown dimension beside a reshape");
+            return Err(ServeError::repository(message));
+        }
+        let mut shape = spec.shape[..batch.min(spec.shape.len())].to_vec();
+        shape.extend(outer);
+        spec.shape = shape;
+        spec.reshape.clone_from(reshape);
+    }
+    Ok(())
+}

@@ -1,0 +1,159 @@
+//! The server from its options to its end.
+
+use crate::app::App;
+use crate::error::{Result, ServeError, Status};
+use crate::listen::{self, Connections};
+use crate::log::{self, LogControl};
+use crate::options::Options;
+use crate::repository::Repository;
+use crate::shared_memory::Regions;
+use crate::{grpc, http};
+use byoc_ir::diag::codes::{runtime, serving};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinHandle;
+
+/// Threads that serve connections; the models have threads of their own.
+const MAX_NETWORK_THREADS: usize = 4;
+
+/// Running server.
+pub struct Server {
+    app: Arc<App>,
+    runtime: Runtime,
+    stop: watch::Sender<bool>,
+    tasks: Vec<JoinHandle<()>>,
+    /// Address of HTTP.
+    pub http: Option<SocketAddr>,
+    /// Address of gRPC.
+    pub grpc: Option<SocketAddr>,
+    /// Address of the metrics.
+    pub metrics: Option<SocketAddr>,
+}
+
+impl Server {
+    /// Listens, loads the models, and serves.
+    ///
+    /// The ports are open before the models are loaded: until then the server is live and not ready.
+    ///
+    /// # Errors
+    /// Options that are wrong, or addresses that cannot be listened on.
+    pub fn start(options: &Options) -> Result<Server> {
+        let control = Arc::new(LogControl::new(options.log_verbose));
+        log::install(&control, options.log_format);
+        raise_descriptors();
+        let models = options.named_models()?;
+        if models.is_empty() && options.repository.is_none() {
+            let message = "expected models or --repository DIR, found neither; \"byoc serve --help\" has examples";
+            return Err(ServeError::new(Status::InvalidArgument, serving::SERVE_OPTIONS, message));
+        }
+        if [&options.http, &options.grpc].iter().all(|address| *address == "none") {
+            let message = "expected an address for --http or --grpc, found none for both";
+            return Err(ServeError::new(Status::InvalidArgument, serving::SERVE_OPTIONS, message));
+        }
+        let repository = Repository::new(options.engine()?, &models, options.repository.clone())?;
+        let connections = Arc::new(Connections {
+            most: options.max_connections as usize,
+            // A connection that waits for its answer is silent too.
+            idle: options.idle_timeout.max(options.timeout + Duration::from_secs(1)),
+            stalled: options.timeout,
+            shutdown: options.shutdown_timeout,
+            open: AtomicUsize::new(0),
+            refused: AtomicU64::new(0),
+        });
+        let app = Arc::new(App {
+            repository,
+            regions: Regions::new(options.allow_shared_memory),
+            log: control,
+            connections: connections.clone(),
+            allow_control: options.allow_control,
+            timeout: options.timeout,
+            max_request: options.max_request_size,
+            stopping: AtomicBool::new(false),
+            requests: AtomicU64::new(1),
+            controls: Semaphore::new(4),
+        });
+        let threads = std::thread::available_parallelism().map_or(1, usize::from).min(MAX_NETWORK_THREADS);
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(threads)
+            .max_blocking_threads(16)
+            .thread_name("serve-net")
+            .enable_all()
+            .build()
+            .map_err(|error| {
+                let message = format!("cannot start the threads of the network: {error}");
+                ServeError::new(Status::Internal, runtime::NO_THREADS, message)
+            })?;
+        let (stop, stopped) = watch::channel(false);
+        let routers = [
+            ("http", &options.http, http::router(app.clone())),
+            ("grpc", &options.grpc, grpc::router(app.clone())),
+            ("metrics", &options.metrics, http::metrics_router(app.clone())),
+        ];
+        let mut listeners = Vec::new();
+        let mut addresses = [None; 3];
+        for ((flag, address, router), at) in routers.into_iter().zip(&mut addresses) {
+            if let Some(listener) = runtime.block_on(listen::listen(flag, address))? {
+                *at = listener.local_addr().ok();
+                listeners.push((listener, router));
+            }
+        }
+        let serve =
+            |(listener, router)| runtime.spawn(listen::serve(listener, router, connections.clone(), stopped.clone()));
+        let tasks = listeners.into_iter().map(serve).collect();
+        let [http, grpc, metrics] = addresses;
+        let server = Server { app, runtime, stop, tasks, http, grpc, metrics };
+        let show =
+            |address: Option<SocketAddr>| address.map_or_else(|| "none".to_owned(), |address| address.to_string());
+        tracing::info!(target: "byoc::serve", http = show(http), grpc = show(grpc), metrics = show(metrics), "listening");
+        server.app.repository.load_all();
+        tracing::info!(target: "byoc::serve", models = ?server.app.repository.names(), ready = server.app.is_ready(), "started");
+        Ok(server)
+    }
+
+    /// Waits for SIGTERM or Ctrl-C.
+    ///
+    /// # Errors
+    /// When the system cannot deliver signals.
+    pub fn wait_for_signal(&self) -> Result<()> {
+        use tokio::signal::unix::{SignalKind, signal};
+        let wait = async {
+            let mut terminate = signal(SignalKind::terminate())?;
+            let mut interrupt = signal(SignalKind::interrupt())?;
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+            Ok(())
+        };
+        self.runtime.block_on(wait).map_err(|error: std::io::Error| {
+            ServeError::new(Status::Internal, serving::SERVE_OPTIONS, format!("cannot wait for signals: {error}"))
+        })
+    }
+
+    /// Refuses new connections, finishes the requests in progress, and ends.
+    pub fn stop(self) {
+        tracing::info!(target: "byoc::serve", "stopping");
+        self.app.stopping.store(true, Ordering::Relaxed);
+        let _ = self.stop.send(true);
+        self.runtime.block_on(async {
+            for task in self.tasks {
+                let _ = task.await;
+            }
+        });
+        // What has not finished by now is cancelled.
+        self.app.repository.engine().session.cancel.set(true);
+        self.runtime.shutdown_timeout(Duration::from_secs(1));
+        tracing::info!(target: "byoc::serve", "stopped");
+    }
+}
+
+/// Raises the limit on descriptors to what the system allows, as each connection needs one.
+fn raise_descriptors() {
+    let limit = getrlimit(Resource::Nofile);
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
+}

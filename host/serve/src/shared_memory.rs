@@ -1,0 +1,190 @@
+//! Regions of system shared memory that clients registered.
+//!
+//! A region is read and written through its descriptor, not mapped: a client that shrinks its object then gets an error,
+//! where a mapping would end the server with SIGBUS, and an offset need not be a multiple of the page size.
+
+use crate::error::{Result, ServeError, Status};
+use crate::request::SharedSpan;
+use byoc_ir::diag::codes::serving::SHARED_MEMORY;
+use byoc_ir::tensor::AlignedBytes;
+use rustix::fs::Mode;
+use rustix::shm;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::sync::{Arc, PoisonError, RwLock};
+
+/// Maximum number of regions at once.
+const MAX_REGIONS: usize = 1024;
+
+/// Region of shared memory.
+#[derive(Debug)]
+pub struct Region {
+    /// Name of the object.
+    pub key: String,
+    /// Offset of the region in the object.
+    pub offset: u64,
+    /// Size of the region in bytes.
+    pub byte_size: u64,
+    file: File,
+}
+
+/// Registered regions by name.
+#[derive(Debug)]
+pub struct Regions {
+    allowed: bool,
+    regions: RwLock<BTreeMap<String, Arc<Region>>>,
+}
+
+impl Regions {
+    /// Creates an empty table. Unless shared memory is allowed, every use of it is an error.
+    pub fn new(allowed: bool) -> Regions {
+        Regions { allowed, regions: RwLock::default() }
+    }
+
+    /// Returns true if shared memory is allowed.
+    pub fn are_allowed(&self) -> bool {
+        self.allowed
+    }
+
+    fn check_allowed(&self) -> Result<()> {
+        if self.allowed {
+            return Ok(());
+        }
+        Err(ServeError::not_served(
+            "expected a server with --allow-shared-memory, found one that does not allow shared memory",
+        ))
+    }
+
+    /// Registers a region.
+    ///
+    /// # Errors
+    /// A name that is taken, an object that cannot be opened, or a region that is not inside it.
+    pub fn register(&self, name: &str, key: &str, offset: u64, byte_size: u64) -> Result<()> {
+        self.check_allowed()?;
+        let wrong = |message: String| Err(ServeError::new(Status::InvalidArgument, SHARED_MEMORY, message));
+        if name.is_empty() || key.trim_start_matches('/').is_empty() {
+            return wrong("expected the name of a region and the key of its object, found an empty one".into());
+        }
+        if key.trim_start_matches('/').contains('/') || key.contains('\0') {
+            return wrong(format!("expected a key without a slash inside, found {key:?}"));
+        }
+        let mut regions = self.regions.write().unwrap_or_else(PoisonError::into_inner);
+        if regions.contains_key(name) {
+            let message = format!("shared memory region '{name}' already in manager");
+            return Err(ServeError::new(Status::AlreadyExists, SHARED_MEMORY, message));
+        }
+        if regions.len() == MAX_REGIONS {
+            return wrong(format!("expected at most {MAX_REGIONS} regions of shared memory, found one more"));
+        }
+        let path = format!("/{}", key.trim_start_matches('/'));
+        let file = shm::open(path.as_str(), shm::OFlags::RDWR, Mode::empty()).map_err(|error| {
+            let message = format!("Unable to open shared memory region: '{name}': object '{key}': {error}");
+            ServeError::new(Status::Internal, SHARED_MEMORY, message)
+        })?;
+        let file = File::from(file);
+        let size = file.metadata().map(|data| data.len()).unwrap_or(0);
+        if offset.checked_add(byte_size).is_none_or(|end| end > size) {
+            return wrong(format!(
+                "failed to register shared memory region '{name}': expected offset {offset} + {byte_size} bytes inside \
+                 the object '{key}', found an object of {size} bytes"
+            ));
+        }
+        regions.insert(name.to_owned(), Arc::new(Region { key: key.to_owned(), offset, byte_size, file }));
+        Ok(())
+    }
+
+    /// Removes a region, or all. Requests that use it keep it until they are done.
+    ///
+    /// # Errors
+    /// If shared memory is not allowed.
+    pub fn unregister(&self, name: Option<&str>) -> Result<()> {
+        self.check_allowed()?;
+        let mut regions = self.regions.write().unwrap_or_else(PoisonError::into_inner);
+        match name {
+            Some(name) => drop(regions.remove(name)),
+            None => regions.clear(),
+        }
+        Ok(())
+    }
+
+    /// Returns the regions, or the one of a name.
+    ///
+    /// # Errors
+    /// An unknown name, or shared memory that is not allowed.
+    pub fn status(&self, name: Option<&str>) -> Result<Vec<(String, Arc<Region>)>> {
+        self.check_allowed()?;
+        match name {
+            Some(name) => Ok(vec![(name.to_owned(), self.find(name)?)]),
+            None => {
+                let regions = self.regions.read().unwrap_or_else(PoisonError::into_inner);
+                Ok(regions.iter().map(|(name, region)| (name.clone(), region.clone())).collect())
+            }
+        }
+    }
+
+    fn find(&self, name: &str) -> Result<Arc<Region>> {
+        self.check_allowed()?;
+        let regions = self.regions.read().unwrap_or_else(PoisonError::into_inner);
+        regions.get(name).cloned().ok_or_else(|| {
+            let message = format!("Unable to find shared memory region: '{name}'");
+            ServeError::new(Status::NotFound, SHARED_MEMORY, message)
+        })
+    }
+
+    /// Finds the region of a span, and the place of the span in its object.
+    ///
+    /// # Errors
+    /// An unknown region, or a span outside of it.
+    pub fn locate(&self, span: &SharedSpan) -> Result<(Arc<Region>, u64)> {
+        let region = self.find(&span.region)?;
+        if span.offset.checked_add(span.byte_size).is_none_or(|end| end > region.byte_size) {
+            let message = format!(
+                "Invalid offset + byte size for shared memory region: '{}': expected at most {} bytes, found {} + {}",
+                span.region, region.byte_size, span.offset, span.byte_size
+            );
+            return Err(ServeError::new(Status::InvalidArgument, SHARED_MEMORY, message));
+        }
+        let at = region.offset + span.offset;
+        Ok((region, at))
+    }
+
+    /// Reads a span.
+    ///
+    /// # Errors
+    /// Same as [`Regions::locate`], and an object that was shrunk.
+    pub fn read(&self, span: &SharedSpan) -> Result<AlignedBytes> {
+        let (region, at) = self.locate(span)?;
+        let mut bytes = AlignedBytes::zeroed(span.byte_size as usize)
+            .map_err(|error| ServeError::overloaded(format!("no memory for an input: {error}")))?;
+        region.file.read_exact_at(bytes.as_mut(), at).map_err(|error| shrunk(span, &region, &error))?;
+        Ok(bytes)
+    }
+}
+
+impl Region {
+    /// Writes the elements of an output.
+    ///
+    /// # Errors
+    /// An object that was shrunk.
+    pub fn write(&self, span: &SharedSpan, at: u64, bytes: &[u8]) -> Result<()> {
+        // A write beyond the end would grow the object again.
+        let size = self.file.metadata().map(|data| data.len()).unwrap_or(0);
+        if at.checked_add(bytes.len() as u64).is_none_or(|end| end > size) {
+            return Err(shrunk(span, self, &std::io::ErrorKind::UnexpectedEof.into()));
+        }
+        self.file.write_all_at(bytes, at).map_err(|error| shrunk(span, self, &error))
+    }
+}
+
+fn shrunk(span: &SharedSpan, region: &Region, error: &std::io::Error) -> ServeError {
+    let size = region.file.metadata().map(|data| data.len()).unwrap_or(0);
+    let message = format!(
+        "shared memory region '{}': expected {} bytes at offset {} of the object '{}', found an object of {size} bytes: {error}",
+        span.region,
+        span.byte_size,
+        region.offset.saturating_add(span.offset),
+        region.key
+    );
+    ServeError::new(Status::InvalidArgument, SHARED_MEMORY, message)
+}

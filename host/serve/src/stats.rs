@@ -1,0 +1,238 @@
+//! Statistics of a model version: the totals of the protocol's statistics, and histograms for Prometheus.
+
+use crate::proto::{InferBatchStatistics, InferStatistics, ModelStatistics, StatisticDuration};
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Upper bounds of the buckets of durations, in microseconds.
+pub const DURATION_BOUNDS: [u64; 16] = [
+    50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000, 2_500_000,
+    10_000_000,
+];
+/// Upper bounds of the buckets of batch sizes.
+pub const BATCH_BOUNDS: [u64; 9] = [1, 2, 4, 8, 16, 32, 64, 128, 256];
+
+/// Number of events and their time.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Total {
+    pub count: u64,
+    pub ns: u64,
+}
+
+impl Total {
+    fn add(&mut self, count: u64, time: Duration) {
+        self.count += count;
+        self.ns = self.ns.saturating_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
+    }
+
+    fn message(self) -> Option<StatisticDuration> {
+        Some(StatisticDuration { count: self.count, ns: self.ns })
+    }
+}
+
+/// Histogram with fixed bounds.
+#[derive(Clone, Debug)]
+pub struct Histogram {
+    pub bounds: &'static [u64],
+    /// Number of values in each bucket; the last one is for values beyond the bounds.
+    pub counts: Vec<u64>,
+    pub sum: u64,
+}
+
+impl Histogram {
+    fn new(bounds: &'static [u64]) -> Histogram {
+        Histogram { bounds, counts: vec![0; bounds.len() + 1], sum: 0 }
+    }
+
+    fn add(&mut self, value: u64) {
+        let bucket = self.bounds.partition_point(|bound| *bound < value);
+        self.counts[bucket] += 1;
+        self.sum = self.sum.saturating_add(value);
+    }
+}
+
+/// Reasons for which requests fail, as in Triton's metrics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FailReason {
+    /// The queue was full, or the request waited too long in it.
+    Rejected,
+    /// The client has gone or the deadline has passed.
+    Canceled,
+    /// The model failed.
+    Backend,
+    /// The request was wrong.
+    Other,
+}
+
+impl FailReason {
+    /// All reasons, in the order of [`Numbers::failures`].
+    pub const ALL: [(FailReason, &str); 4] = [
+        (FailReason::Rejected, "REJECTED"),
+        (FailReason::Canceled, "CANCELED"),
+        (FailReason::Backend, "BACKEND"),
+        (FailReason::Other, "OTHER"),
+    ];
+}
+
+/// Times of one execution.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Times {
+    pub input: Duration,
+    pub infer: Duration,
+    pub output: Duration,
+}
+
+/// Statistics of a model version. They go on when the version is loaded again.
+#[derive(Debug, Default)]
+pub struct Stats(Mutex<Numbers>);
+
+/// Numbers of [`Stats`].
+#[derive(Clone, Debug)]
+pub struct Numbers {
+    pub last_inference_ms: u64,
+    /// Items of successful requests.
+    pub inference_count: u64,
+    /// Executions of the model.
+    pub execution_count: u64,
+    pub success: Total,
+    pub fail: Total,
+    pub queue: Total,
+    pub compute_input: Total,
+    pub compute_infer: Total,
+    pub compute_output: Total,
+    pub failures: [u64; 4],
+    /// Input, inference and output of the executions of each batch size.
+    pub batches: BTreeMap<u64, [Total; 3]>,
+    pub request_us: Histogram,
+    pub queue_us: Histogram,
+    pub compute_us: Histogram,
+    pub batch_sizes: Histogram,
+    /// Times of regions, of the executions that were observed.
+    pub regions_us: BTreeMap<String, Histogram>,
+    /// Time of the last load.
+    pub load: Duration,
+}
+
+impl Default for Numbers {
+    fn default() -> Numbers {
+        let durations = || Histogram::new(&DURATION_BOUNDS);
+        Numbers {
+            last_inference_ms: 0,
+            inference_count: 0,
+            execution_count: 0,
+            success: Total::default(),
+            fail: Total::default(),
+            queue: Total::default(),
+            compute_input: Total::default(),
+            compute_infer: Total::default(),
+            compute_output: Total::default(),
+            failures: [0; 4],
+            batches: BTreeMap::new(),
+            request_us: durations(),
+            queue_us: durations(),
+            compute_us: durations(),
+            batch_sizes: Histogram::new(&BATCH_BOUNDS),
+            regions_us: BTreeMap::new(),
+            load: Duration::ZERO,
+        }
+    }
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
+impl Stats {
+    fn lock(&self) -> MutexGuard<'_, Numbers> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the numbers at this moment.
+    pub fn numbers(&self) -> Numbers {
+        self.lock().clone()
+    }
+
+    /// Records an execution of a batch.
+    pub fn executed(&self, batch: u64, times: &Times) {
+        let mut numbers = self.lock();
+        numbers.execution_count += 1;
+        let totals = numbers.batches.entry(batch).or_default();
+        for (total, time) in totals.iter_mut().zip([times.input, times.infer, times.output]) {
+            total.add(1, time);
+        }
+        numbers.compute_us.add(micros(times.input + times.infer + times.output));
+        numbers.batch_sizes.add(batch);
+    }
+
+    /// Records a request with a result.
+    pub fn succeeded(&self, items: u64, queue: Duration, times: &Times, whole: Duration) {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let mut numbers = self.lock();
+        numbers.last_inference_ms = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
+        numbers.inference_count += items;
+        numbers.success.add(1, whole);
+        numbers.queue.add(1, queue);
+        numbers.compute_input.add(1, times.input);
+        numbers.compute_infer.add(1, times.infer);
+        numbers.compute_output.add(1, times.output);
+        numbers.request_us.add(micros(whole));
+        numbers.queue_us.add(micros(queue));
+    }
+
+    /// Records a request without a result.
+    pub fn failed(&self, reason: FailReason, whole: Duration) {
+        let mut numbers = self.lock();
+        numbers.fail.add(1, whole);
+        numbers.request_us.add(micros(whole));
+        if let Some(at) = FailReason::ALL.iter().position(|known| known.0 == reason) {
+            numbers.failures[at] += 1;
+        }
+    }
+
+    /// Records the time of a region.
+    pub fn region(&self, name: &str, time: Duration) {
+        let mut numbers = self.lock();
+        if !numbers.regions_us.contains_key(name) {
+            numbers.regions_us.insert(name.to_owned(), Histogram::new(&DURATION_BOUNDS));
+        }
+        if let Some(histogram) = numbers.regions_us.get_mut(name) {
+            histogram.add(micros(time));
+        }
+    }
+
+    /// Records the time of a load.
+    pub fn loaded(&self, time: Duration) {
+        self.lock().load = time;
+    }
+
+    /// Returns the message of the protocol.
+    pub fn message(&self, name: &str, version: &str) -> ModelStatistics {
+        let numbers = self.numbers();
+        let batches = numbers.batches.iter().map(|(size, [input, infer, output])| InferBatchStatistics {
+            batch_size: *size,
+            compute_input: input.message(),
+            compute_infer: infer.message(),
+            compute_output: output.message(),
+        });
+        ModelStatistics {
+            name: name.to_owned(),
+            version: version.to_owned(),
+            last_inference: numbers.last_inference_ms,
+            inference_count: numbers.inference_count,
+            execution_count: numbers.execution_count,
+            inference_stats: Some(InferStatistics {
+                success: numbers.success.message(),
+                fail: numbers.fail.message(),
+                queue: numbers.queue.message(),
+                compute_input: numbers.compute_input.message(),
+                compute_infer: numbers.compute_infer.message(),
+                compute_output: numbers.compute_output.message(),
+                cache_hit: Total::default().message(),
+                cache_miss: Total::default().message(),
+            }),
+            batch_stats: batches.collect(),
+            memory_usage: Vec::new(),
+        }
+    }
+}

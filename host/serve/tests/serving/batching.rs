@@ -1,0 +1,207 @@
+//! Batches, queues, deadlines, clients that leave.
+
+use crate::client::{Client, input};
+use crate::models::{Running, model, serve, serve_repository};
+use serde_json::{Value, json};
+use std::time::Duration;
+
+fn row(value: usize, rows: usize) -> Value {
+    json!([input("x", &[rows, 4], &vec![value as f32; rows * 4])])
+}
+
+fn stats(server: &Running, model: &str) -> Value {
+    server.client().get(&format!("/v2/models/{model}/stats")).ok().json()["model_stats"][0].clone()
+}
+
+/// Serves a model with a configuration.
+fn configured(name: &str, config: &str, flags: &[&str]) -> Running {
+    let folder = tempfile::tempdir().unwrap();
+    crate::models::write(&folder.path().join(format!("{name}/1/model.relay")), name);
+    std::fs::write(folder.path().join(name).join("config.pbtxt"), config).unwrap();
+    serve_repository(folder, flags)
+}
+
+/// Waits until a condition holds.
+fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    for _ in 0..2000 {
+        if holds() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    panic!("expected {what} within 10 s");
+}
+
+fn pending(server: &Running, model: &str) -> u64 {
+    let text = String::from_utf8(server.client().get("/metrics").ok().body).unwrap();
+    let name = format!("nv_inference_pending_request_count{{model=\"{model}\",version=\"1\"}} ");
+    text.lines().find_map(|line| line.strip_prefix(&name)).unwrap().parse().unwrap()
+}
+
+/// Starts a run that goes on for as long as its client waits.
+fn occupy(server: &Running) -> Client {
+    let mut client = server.client();
+    let request = json!({"inputs": [{"name": "n", "datatype": "INT64", "shape": [], "data": [i64::MAX]}, input("x", &[4], &[0.0; 4])]});
+    client.send("POST", "/v2/models/rounds/infer", &[], request.to_string().as_bytes());
+    client
+}
+
+fn quick() -> Value {
+    json!({"inputs": [{"name": "n", "datatype": "INT64", "shape": [], "data": [2]}, input("x", &[4], &[0.0; 4])]})
+}
+
+#[test]
+fn requests_are_joined_and_their_results_split() {
+    let server = serve(&["slow"], &["--max-batch-size", "8"]);
+    let mut clients: Vec<Client> = (0..12).map(|_| server.client()).collect();
+    for round in 0..2 {
+        for (i, client) in clients.iter_mut().enumerate() {
+            let request = json!({"id": format!("{i}"), "inputs": row(i + round, i % 3 + 1)});
+            client.send("POST", "/v2/models/slow/infer", &[], request.to_string().as_bytes());
+        }
+        for (i, client) in clients.iter_mut().enumerate() {
+            let answer = client.receive().ok().json();
+            assert_eq!(answer["id"], format!("{i}"));
+            assert_eq!(answer["outputs"][0]["shape"], json!([i % 3 + 1, 4]));
+            let data = answer["outputs"][0]["data"].as_array().unwrap();
+            assert!(data.len() == (i % 3 + 1) * 4 && data.iter().all(|value| *value == (i + round) as f64), "{answer}");
+        }
+    }
+    let stats = stats(&server, "slow");
+    assert_eq!((&stats["inference_count"], &stats["inference_stats"]["success"]["count"]), (&json!(48), &json!(24)));
+    // The first request starts alone; those behind it wait and are joined, at most 8 rows each.
+    assert!(stats["execution_count"].as_u64().unwrap() < 24, "{stats}");
+    let sizes = stats["batch_stats"].as_array().unwrap().iter().map(|batch| batch["batch_size"].as_u64().unwrap());
+    assert!(sizes.clone().all(|size| size <= 8) && sizes.max() > Some(3), "{stats}");
+}
+
+#[test]
+fn a_model_that_mixes_items_is_not_joined() {
+    let server = serve(&["mixing"], &[]);
+    let mut clients: Vec<Client> = (0..4).map(|_| server.client()).collect();
+    for (i, client) in clients.iter_mut().enumerate() {
+        client.send("POST", "/v2/models/mixing/infer", &[], json!({"inputs": row(i, 1)}).to_string().as_bytes());
+    }
+    for client in &mut clients {
+        assert_eq!(client.receive().ok().json()["outputs"][0]["data"], json!([0.0, 0.0, 0.0, 0.0]));
+    }
+    assert_eq!(stats(&server, "mixing")["execution_count"], 4);
+}
+
+#[test]
+fn a_full_queue_is_unavailable_with_a_hint() {
+    let server = serve(&["rounds"], &["--max-queue-size", "2"]);
+    let busy = occupy(&server);
+    until("the model to be busy", || {
+        stats(&server, "rounds")["execution_count"] == 0 && pending(&server, "rounds") == 0
+    });
+    let mut waiting: Vec<Client> = Vec::new();
+    // The run may not have begun when the first request arrives.
+    until("two requests in the queue", || {
+        let mut client = server.client();
+        client.send("POST", "/v2/models/rounds/infer", &[], quick().to_string().as_bytes());
+        std::thread::sleep(Duration::from_millis(20));
+        waiting.push(client);
+        pending(&server, "rounds") == 2
+    });
+    let reply = server.client().infer("rounds", &quick());
+    assert_eq!(reply.headers["retry-after"], "1");
+    let message = reply.error(503);
+    assert!(message.contains("Exceeds maximum queue size") && message.contains("--max-queue-size"), "{message}");
+    // The run ends when its client leaves, and the others are served.
+    drop(busy);
+    for mut client in waiting {
+        let reply = client.receive();
+        assert!([200, 503].contains(&reply.status), "{reply:?}");
+    }
+    until("an empty queue", || pending(&server, "rounds") == 0);
+    server.client().infer("rounds", &quick()).ok();
+    let failures = String::from_utf8(server.client().get("/metrics").body).unwrap();
+    assert!(failures.contains("reason=\"CANCELED\"} 1"), "{failures}");
+}
+
+#[test]
+fn a_client_that_leaves_gives_up_its_place() {
+    let server = serve(&["rounds"], &[]);
+    let busy = occupy(&server);
+    std::thread::sleep(Duration::from_millis(50));
+    let waiting: Vec<Client> = (0..3)
+        .map(|_| {
+            let mut client = server.client();
+            client.send("POST", "/v2/models/rounds/infer", &[], quick().to_string().as_bytes());
+            client
+        })
+        .collect();
+    until("three requests in the queue", || pending(&server, "rounds") == 3);
+    drop(waiting);
+    until("an empty queue", || pending(&server, "rounds") == 0);
+    drop(busy);
+    server.client().infer("rounds", &quick()).ok();
+    assert_eq!(stats(&server, "rounds")["inference_stats"]["success"]["count"], 1);
+    assert_eq!(stats(&server, "rounds")["inference_stats"]["fail"]["count"], 4);
+}
+
+#[test]
+fn timeouts_of_the_queue_and_of_the_server() {
+    let server = serve(&["rounds"], &["--timeout", "1"]);
+    let mut busy = occupy(&server);
+    std::thread::sleep(Duration::from_millis(50));
+    let mut request = quick();
+    request["parameters"] = json!({"timeout": 50_000});
+    let message = server.client().infer("rounds", &request).error(503);
+    assert!(message.contains("Request timeout expired"), "{message}");
+    // The run ends at the server's limit.
+    let message = busy.receive().error(504);
+    assert!(message.contains("deadline") || message.contains("within"), "{message}");
+    server.client().infer("rounds", &quick()).ok();
+}
+
+#[test]
+fn policies_of_the_configuration() {
+    let config = "max_batch_size: 4\ndynamic_batching { priority_levels: 2 default_priority_level: 2 \
+                  default_queue_policy { default_timeout_microseconds: 30000000 max_queue_size: 1 } }";
+    let server = configured("slow", config, &[]);
+    let mut client = server.client();
+    let message = client.infer("slow", &json!({"inputs": row(1, 1), "parameters": {"priority": 3}})).error(400);
+    assert!(message.contains("expected a level from 1 to 2, found 3"), "{message}");
+    for level in [0, 1, 2] {
+        client.infer("slow", &json!({"inputs": row(1, 1), "parameters": {"priority": level}})).ok();
+    }
+    let config = client.get("/v2/models/slow/config").ok().json();
+    assert_eq!(config["dynamic_batching"]["default_queue_policy"]["default_timeout_microseconds"], 30_000_000);
+    // A batch size without dynamic batching joins nothing.
+    let server = configured("slow", "max_batch_size: 4", &[]);
+    let mut clients: Vec<Client> = (0..4).map(|_| server.client()).collect();
+    for client in &mut clients {
+        client.send("POST", "/v2/models/slow/infer", &[], json!({"inputs": row(1, 1)}).to_string().as_bytes());
+    }
+    clients.iter_mut().for_each(|client| drop(client.receive().ok()));
+    assert_eq!(stats(&server, "slow")["execution_count"], 4);
+}
+
+#[test]
+fn one_request_of_a_batch_cannot_fail_another() {
+    // An index out of range fails its run; the loop gives the others time to join it.
+    let text = "def @loop(%i: int64, %x: Tensor[(n, 1), int64]) -> Tensor[(n, 1), int64] {\n\
+                  if (%i < 5000i64) { @loop(add(%i, 1i64), negative(%x)) } else { %x }\n}\n\
+                def @main(%x: Tensor[(n, 1), int64]) -> Tensor[(n, 1), int64] { divide(100i64, @loop(0i64, %x)) }";
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("m/1");
+    std::fs::create_dir_all(&path).unwrap();
+    let header = model("relu").lines().next().unwrap().to_owned();
+    std::fs::write(path.join("model.relay"), format!("{header}\n{text}\n")).unwrap();
+    let server = serve_repository(folder, &[]);
+    let mut clients: Vec<Client> = (0..6).map(|_| server.client()).collect();
+    for (i, client) in clients.iter_mut().enumerate() {
+        let request = json!({"inputs": [{"name": "x", "datatype": "INT64", "shape": [1, 1], "data": [i]}]});
+        client.send("POST", "/v2/models/m/infer", &[], request.to_string().as_bytes());
+    }
+    for (i, client) in clients.iter_mut().enumerate() {
+        let reply = client.receive();
+        if i == 0 && reply.status != 200 {
+            reply.error(reply.status);
+        } else if i > 0 {
+            assert_eq!(reply.ok().json()["outputs"][0]["data"], json!([100 / i]));
+        }
+    }
+}

@@ -1,0 +1,12 @@
+//! Tests of the server over HTTP and gRPC on the loopback interface.
+
+mod batching;
+mod binary;
+mod client;
+mod endpoints;
+mod grpc;
+mod infer;
+mod models;
+mod operation;
+mod repository;
+mod shared_memory;

@@ -1,0 +1,149 @@
+//! Models of the tests, and servers that serve them.
+
+use crate::client::Client;
+use byoc_serve::{Options, Server};
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use tempfile::TempDir;
+
+/// Models by name.
+const MODELS: [(&str, &str); 9] = [
+    ("relu", "def @main(%x: Tensor[(n, 4), float32]) { nn.relu(%x) }"),
+    ("fixed", "def @main(%x: Tensor[(1, 3), float32]) { add(%x, 1f) }"),
+    // Three inputs, two outputs.
+    (
+        "sums",
+        "def @main(%a: Tensor[(n, 2), float32], %b: Tensor[(n, 2), float32], %c: Tensor[(n, 2), float32]) {\n\
+           (add(add(%a, %b), %c), multiply(%a, %b))\n\
+         }",
+    ),
+    // The result of an item depends on its batch.
+    ("mixing", "def @main(%x: Tensor[(n, 4), float32]) { subtract(%x, mean(%x, axis=[0], keepdims=True)) }"),
+    ("softmax", "def @main(%x: Tensor[(n, 5), float32]) { nn.softmax(%x) }"),
+    ("scalar", "def @main(%x: float32) { add(%x, 1f) }"),
+    (
+        "picked",
+        "def @main(%table: Tensor[(3, 2), float32], %index: Tensor[(2), int64]) { take(%table, %index, axis=0) }",
+    ),
+    // As many rounds as the input says.
+    (
+        "rounds",
+        "def @loop(%i: int64, %n: int64, %x: Tensor[(4), float32]) -> Tensor[(4), float32] {\n\
+           if (%i < %n) { @loop(add(%i, 1i64), %n, add(%x, 1f)) } else { %x }\n\
+         }\n\
+         def @main(%n: int64, %x: Tensor[(4), float32]) -> Tensor[(4), float32] { @loop(0i64, %n, %x) }",
+    ),
+    // A model that is slow enough for requests to wait, and takes batches.
+    (
+        "slow",
+        "def @loop(%i: int64, %x: Tensor[(n, 4), float32]) -> Tensor[(n, 4), float32] {\n\
+           if (%i < 20000i64) { @loop(add(%i, 1i64), negative(%x)) } else { %x }\n\
+         }\n\
+         def @main(%x: Tensor[(n, 4), float32]) -> Tensor[(n, 4), float32] { @loop(0i64, %x) }",
+    ),
+];
+
+/// Identity of every datatype.
+pub const TYPES: [(&str, &str, usize); 13] = [
+    ("BOOL", "bool", 1),
+    ("UINT8", "uint8", 1),
+    ("UINT16", "uint16", 2),
+    ("UINT32", "uint32", 4),
+    ("UINT64", "uint64", 8),
+    ("INT8", "int8", 1),
+    ("INT16", "int16", 2),
+    ("INT32", "int32", 4),
+    ("INT64", "int64", 8),
+    ("FP16", "float16", 2),
+    ("BF16", "bfloat16", 2),
+    ("FP32", "float32", 4),
+    ("FP64", "float64", 8),
+];
+
+/// Returns the text of a model.
+pub fn model(name: &str) -> String {
+    let body = match MODELS.iter().find(|model| model.0 == name) {
+        Some(model) => model.1.to_owned(),
+        None => {
+            let dtype = TYPES.iter().find(|row| format!("copy_{}", row.0) == name).expect("expected a known model").1;
+            // A copy that no pass removes.
+            format!("def @main(%x: Tensor[(n, 2), {dtype}]) {{ concatenate((%x, %x), axis=1) }}")
+        }
+    };
+    format!("#[version = \"0.0.5\"]\n{body}\n")
+}
+
+/// Writes a model to a file.
+pub fn write(path: &Path, name: &str) {
+    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    std::fs::write(path, model(name)).unwrap();
+}
+
+/// Server with the files of its models.
+pub struct Running {
+    server: Option<Server>,
+    pub folder: TempDir,
+    pub http: SocketAddr,
+    pub grpc: SocketAddr,
+    pub metrics: Option<SocketAddr>,
+}
+
+impl Running {
+    pub fn client(&self) -> Client {
+        Client::connect(self.http)
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    pub fn stop(mut self) {
+        if let Some(server) = self.server.take() {
+            server.stop();
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(server) = self.server.take() {
+            server.stop();
+        }
+    }
+}
+
+/// Parses options. Servers of tests run on the host, on free ports, and end soon.
+pub fn options(flags: &[&str]) -> Options {
+    let fixed =
+        ["byoc serve", "--http", "0", "--grpc", "0", "--backend", "none", "--threads", "2", "--shutdown-timeout", "5"];
+    byoc_serve::parse(fixed.iter().chain(flags).map(OsString::from)).unwrap()
+}
+
+/// Starts a server of models.
+pub fn serve(models: &[&str], flags: &[&str]) -> Running {
+    let folder = tempfile::tempdir().unwrap();
+    let files: Vec<String> = models
+        .iter()
+        .map(|name| {
+            let path = folder.path().join(format!("{name}.relay"));
+            write(&path, name);
+            path.display().to_string()
+        })
+        .collect();
+    let flags: Vec<&str> = flags.iter().copied().chain(files.iter().map(String::as_str)).collect();
+    start(folder, &flags)
+}
+
+/// Starts a server of a repository, which is the folder.
+pub fn serve_repository(folder: TempDir, flags: &[&str]) -> Running {
+    let path = folder.path().display().to_string();
+    let flags: Vec<&str> = flags.iter().copied().chain(["--repository", &path]).collect();
+    start(folder, &flags)
+}
+
+fn start(folder: TempDir, flags: &[&str]) -> Running {
+    let server = Server::start(&options(flags)).unwrap();
+    let (http, grpc, metrics) = (server.http.unwrap(), server.grpc.unwrap(), server.metrics);
+    Running { server: Some(server), folder, http, grpc, metrics }
+}

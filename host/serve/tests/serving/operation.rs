@@ -1,0 +1,235 @@
+//! Start, end, and clients that misbehave.
+
+use crate::client::{Client, input};
+use crate::models::{options, serve, write};
+use byoc_serve::Server;
+use serde_json::json;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+#[test]
+fn starts_that_fail_say_why() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("relu.relay");
+    write(&file, "relu");
+    let file = file.display().to_string();
+    let other = serve(&["relu"], &[]);
+    let taken = other.http.to_string();
+    for (flags, code, expected) in [
+        (vec![], "E0801", "expected models or --repository DIR, found neither"),
+        (vec![&*file, &*file], "E0801", "found 'relu' twice"),
+        (vec!["a\n=a.onnx"], "E0801", "expected a model name without slashes"),
+        (vec!["--repository", "/no/such/folder"], "E0801", "expected a folder, found /no/such/folder"),
+        (vec!["--http", "none", "--grpc", "none", &*file], "E0801", "found none for both"),
+        (vec!["--backend", "none,dnnl", &*file], "E0801", "expected none alone"),
+        (vec!["--http", &*taken, &*file], "E0802", "found one that another program listens on"),
+        (vec!["--grpc", "nowhere", &*file], "E0802", "expected a port, HOST:PORT or none"),
+    ] {
+        let error = Server::start(&options(&flags)).err().expect("expected a start that fails");
+        assert!(error.code.to_string() == code && error.message.contains(expected), "{flags:?}: {error}");
+    }
+    // A folder without models is served: models may come.
+    let server = Server::start(&options(&["--repository", &folder.path().join("..").display().to_string()]));
+    server.unwrap().stop();
+}
+
+/// Server in a process of its own.
+struct Process {
+    child: Child,
+    http: SocketAddr,
+}
+
+impl Process {
+    fn start(flags: &[&str]) -> Process {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_byoc-serve"));
+        command.args(["--http", "0", "--grpc", "none", "--backend", "none", "--log-format", "json"]).args(flags);
+        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let http = lines
+            .by_ref()
+            .map(|line| serde_json::from_str::<serde_json::Value>(&line.unwrap()).unwrap())
+            .inspect(|event| assert!(event["time"].is_string() && event["level"].is_string(), "{event}"))
+            .find_map(|event| event["http"].as_str().map(|address| address.parse().unwrap()))
+            .unwrap();
+        // The rest of the log is read, so that the server never waits for its reader.
+        std::thread::spawn(move || lines.for_each(drop));
+        Process { child, http }
+    }
+
+    fn signal(&self, signal: rustix::process::Signal) {
+        let id = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(id, signal).unwrap();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Waits until a server is ready.
+fn ready(http: SocketAddr) {
+    for _ in 0..2000 {
+        if Client::connect(http).get("/v2/health/ready").status == 200 {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    panic!("expected a server that is ready within 10 s");
+}
+
+#[test]
+fn sigterm_under_load_loses_no_request() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("slow.relay");
+    write(&file, "slow");
+    let mut process = Process::start(&[&file.display().to_string()]);
+    ready(process.http);
+    let mut clients: Vec<Client> = (0..6).map(|_| Client::connect(process.http)).collect();
+    let request = json!({"inputs": [input("x", &[1, 4], &[3.0; 4])]}).to_string();
+    for client in &mut clients {
+        client.send("POST", "/v2/models/slow/infer", &[], request.as_bytes());
+    }
+    // Once one is answered, all of them have arrived or are in the sockets of their connections.
+    clients[0].receive().ok();
+    process.signal(rustix::process::Signal::TERM);
+    for client in &mut clients[1..] {
+        assert_eq!(client.receive().ok().json()["outputs"][0]["data"][0], 3.0);
+    }
+    assert!(process.child.wait().unwrap().success());
+    assert!(TcpStream::connect(process.http).is_err());
+}
+
+#[test]
+fn kill_and_restart() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("relu.relay");
+    write(&file, "relu");
+    let file = file.display().to_string();
+    let process = Process::start(&[&file]);
+    ready(process.http);
+    let address = process.http.to_string();
+    process.signal(rustix::process::Signal::KILL);
+    drop(process);
+    // The port is free again at once.
+    let process = Process::start(&[&file, "--http", &address]);
+    assert_eq!(process.http.to_string(), address);
+    ready(process.http);
+}
+
+#[test]
+fn help_and_wrong_flags() {
+    let run = |arguments: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_byoc-serve")).args(arguments).output().unwrap();
+        (
+            output.status.code().unwrap(),
+            String::from_utf8(output.stdout).unwrap(),
+            String::from_utf8(output.stderr).unwrap(),
+        )
+    };
+    let (code, out, _) = run(&["--help"]);
+    assert!(code == 0 && out.contains("Usage: byoc serve") && out.contains("--max-queue-delay-microseconds"), "{out}");
+    let (code, _, err) = run(&["--htpp", "1"]);
+    assert!(code == 2 && err.contains("--http"), "{err}");
+    let (code, _, err) = run(&[]);
+    assert!(code == 1 && err.starts_with("error[E0801]: expected models"), "{err}");
+    let (code, _, err) = run(&["--config", "/no/such/file"]);
+    assert!(code == 2 && err.contains("/no/such/file"), "{err}");
+}
+
+#[test]
+fn clients_that_misbehave_do_not_disturb_others() {
+    let server = serve(&["relu"], &["--timeout", "2", "--max-connections", "64"]);
+    let request = json!({"inputs": [input("x", &[1, 4], &[1.0; 4])]}).to_string();
+    // Connections that send nothing, half a header, half a body, or garbage.
+    let mut held: Vec<TcpStream> = Vec::new();
+    for start in [
+        "",
+        "POST /v2/models/relu/in",
+        "POST /v2/models/relu/infer HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n{",
+    ] {
+        for _ in 0..5 {
+            let mut stream = TcpStream::connect(server.http).unwrap();
+            stream.write_all(start.as_bytes()).unwrap();
+            held.push(stream);
+        }
+    }
+    for garbage in [
+        &b"\0\xff\x16\x03\x01"[..],
+        b"GET\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\xff\xff\xff\xff",
+        &[b'A'; 100_000],
+    ] {
+        let mut stream = TcpStream::connect(server.http).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        let _ = stream.write_all(garbage);
+        let _ = stream.shutdown(std::net::Shutdown::Write);
+        let _ = stream.read_to_end(&mut Vec::new());
+    }
+    let mut client = server.client();
+    client.request("POST", "/v2/models/relu/infer", &[], request.as_bytes()).ok();
+    // A body that does not arrive is answered at the time limit.
+    let mut last = Client(held.pop().unwrap());
+    last.0.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    assert!(last.receive().error(504).contains("within 2 s"));
+    // Beyond the limit connections are closed, and those that exist go on.
+    let more: Vec<TcpStream> = (0..80).map(|_| TcpStream::connect(server.http).unwrap()).collect();
+    client.request("POST", "/v2/models/relu/infer", &[], request.as_bytes()).ok();
+    drop(more);
+    drop(held);
+    for _ in 0..2000 {
+        let mut again = Client::connect(server.http);
+        again.0.write_all(b"GET /v2 HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+        if again.0.peek(&mut [0]).is_ok_and(|count| count > 0) {
+            again.receive().ok();
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    panic!("expected connections to be accepted again within 10 s");
+}
+
+#[test]
+fn mutated_requests_get_an_answer() {
+    const REQUESTS: usize = 2000;
+    let server = serve(&["relu"], &[]);
+    let request = json!({
+        "id": "a", "parameters": {"binary_data_output": true, "timeout": 0},
+        "inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 4], "parameters": {"binary_data_size": 16}}],
+        "outputs": [{"name": "output_0", "parameters": {"binary_data": true}}],
+    })
+    .to_string();
+    let length = request.len().to_string();
+    let whole = [request.as_bytes(), &crate::client::bytes(&[1.0, 2.0, 3.0, 4.0])].concat();
+    let mut random = byoc_ir::tensor::random::Random::new(7);
+    let mut client = server.client();
+    let mut served = 0;
+    for _ in 0..REQUESTS {
+        let mut body = whole.clone();
+        for _ in 0..1 + random.next_u64() % 3 {
+            let at = (random.next_u64() as usize) % body.len().max(1);
+            match random.next_u64() % 4 {
+                _ if body.is_empty() => {}
+                0 => body[at] = random.next_u64() as u8,
+                1 => drop(body.remove(at)),
+                2 => body.insert(at, b"0[]{}\":,-e"[(random.next_u64() % 10) as usize]),
+                _ => body.truncate(at.max(1)),
+            }
+        }
+        let reply =
+            client.request("POST", "/v2/models/relu/infer", &[("Inference-Header-Content-Length", &length)], &body);
+        match reply.status {
+            200 => served += 1,
+            400 | 501 => drop(reply.error(reply.status)),
+            other => panic!("expected status 200, 400 or 501, found {other} for {:?}", String::from_utf8_lossy(&body)),
+        }
+    }
+    assert!(served < REQUESTS);
+    let reply =
+        client.request("POST", "/v2/models/relu/infer", &[("Inference-Header-Content-Length", &length)], &whole).ok();
+    assert!(reply.body.ends_with(&crate::client::bytes(&[1.0, 2.0, 3.0, 4.0])));
+}

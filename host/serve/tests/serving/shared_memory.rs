@@ -1,0 +1,200 @@
+//! System shared memory.
+
+use crate::client::{bytes, call, floats};
+use crate::grpc::{param, request, tensor};
+use crate::models::serve;
+use byoc_serve::proto::{
+    Empty, InferRequestedOutput, ModelInferRequest, ModelInferResponse, ParameterChoice, SharedMemoryRegion,
+    SharedMemoryRequest, SharedMemoryStatusResponse,
+};
+use rustix::fs::Mode;
+use rustix::shm;
+use serde_json::{Value, json};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Object of shared memory, removed at the end.
+struct Object {
+    key: String,
+    file: File,
+}
+
+impl Object {
+    fn new(size: u64) -> Object {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let key = format!("byoc_serve_{}_{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let flags = shm::OFlags::CREATE | shm::OFlags::EXCL | shm::OFlags::RDWR;
+        let file = File::from(shm::open(format!("/{key}").as_str(), flags, Mode::RUSR | Mode::WUSR).unwrap());
+        file.set_len(size).unwrap();
+        Object { key, file }
+    }
+
+    fn write(&self, at: u64, values: &[f32]) {
+        self.file.write_all_at(&bytes(values), at).unwrap();
+    }
+
+    fn read(&self, at: u64, count: usize) -> Vec<f32> {
+        let mut data = vec![0; count * 4];
+        self.file.read_exact_at(&mut data, at).unwrap();
+        floats(&data)
+    }
+}
+
+impl Drop for Object {
+    fn drop(&mut self) {
+        let _ = shm::unlink(format!("/{}", self.key).as_str());
+    }
+}
+
+fn shared(region: &str, offset: u64, byte_size: u64) -> Value {
+    json!({"shared_memory_region": region, "shared_memory_offset": offset, "shared_memory_byte_size": byte_size})
+}
+
+fn relu(input: Value, output: Value) -> Value {
+    json!({
+        "inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 4], "parameters": input}],
+        "outputs": [{"name": "output_0", "parameters": output}],
+    })
+}
+
+#[test]
+fn is_off_unless_allowed() {
+    let server = serve(&["relu"], &[]);
+    let mut client = server.client();
+    let register = json!({"key": "k", "offset": 0, "byte_size": 1});
+    for (method, path, body) in [
+        ("GET", "/v2/systemsharedmemory/status", ""),
+        ("GET", "/v2/systemsharedmemory/region/r/status", ""),
+        ("POST", "/v2/systemsharedmemory/region/r/register", &*register.to_string()),
+        ("POST", "/v2/systemsharedmemory/unregister", ""),
+        ("POST", "/v2/systemsharedmemory/region/r/unregister", ""),
+        ("POST", "/v2/models/relu/infer", &*relu(shared("r", 0, 16), json!({})).to_string()),
+    ] {
+        let message = client.request(method, path, &[], body.as_bytes()).error(501);
+        assert!(message.contains("--allow-shared-memory"), "{path}: {message}");
+    }
+    let error = call::<_, Empty>(server.grpc, "SystemSharedMemoryStatus", &SharedMemoryRequest::default()).unwrap_err();
+    assert_eq!(error.code, 12);
+}
+
+#[test]
+fn inputs_and_outputs_in_a_region() {
+    let server = serve(&["relu"], &["--allow-shared-memory"]);
+    let mut client = server.client();
+    let object = Object::new(100);
+    // An offset that is no multiple of the page size, and a region smaller than its object.
+    let register = json!({"key": format!("/{}", object.key), "offset": 4, "byte_size": 64});
+    client.post("/v2/systemsharedmemory/region/r/register", &register).ok();
+    let status = json!([{"name": "r", "key": format!("/{}", object.key), "offset": 4, "byte_size": 64}]);
+    assert_eq!(client.get("/v2/systemsharedmemory/status").ok().json(), status);
+    assert_eq!(client.get("/v2/systemsharedmemory/region/r/status").ok().json(), status);
+    object.write(4, &[-1.0, 2.0, -3.0, 4.0]);
+    let answer = client.infer("relu", &relu(shared("r", 0, 16), shared("r", 32, 32))).ok().json();
+    let expected = json!({"name": "output_0", "datatype": "FP32", "shape": [1, 4], "parameters": shared("r", 32, 16)});
+    assert_eq!(answer["outputs"][0], expected);
+    assert_eq!(object.read(36, 4), [0.0, 2.0, 0.0, 4.0]);
+    for (input, output, status, expected) in [
+        (shared("q", 0, 16), json!({}), 404, "Unable to find shared memory region: 'q'"),
+        (shared("r", 0, 16), shared("q", 0, 16), 404, "Unable to find shared memory region: 'q'"),
+        (shared("r", 56, 16), json!({}), 400, "Invalid offset + byte size for shared memory region: 'r'"),
+        (shared("r", u64::MAX, 16), json!({}), 400, "Invalid offset + byte size"),
+        (shared("r", 0, 12), json!({}), 400, "got unexpected byte size 12, expected 16"),
+        (shared("r", 0, u64::MAX), json!({}), 400, "got unexpected byte size"),
+        (shared("r", 0, 16), shared("r", 0, 8), 500, "(8 bytes) should be at least 16 bytes"),
+        (json!({"shared_memory_region": "r"}), json!({}), 400, "found one of the parameters of shared memory"),
+        (
+            json!({"shared_memory_region": 3, "shared_memory_byte_size": 16}),
+            json!({}),
+            400,
+            "expected a string, found 3",
+        ),
+    ] {
+        let message = client.infer("relu", &relu(input, output)).error(status);
+        assert!(message.contains(expected), "{message}");
+    }
+    for other in [json!({"classification": 1}), json!({"binary_data": true})] {
+        let mut output = shared("r", 0, 16);
+        output.as_object_mut().unwrap().extend(other.as_object().unwrap().clone());
+        let message = client.infer("relu", &relu(shared("r", 0, 16), output)).error(400);
+        assert!(message.contains("found both"), "{message}");
+    }
+    // An object that was shrunk is an error of the requests that use it.
+    object.file.set_len(10).unwrap();
+    let message = client.infer("relu", &relu(shared("r", 0, 16), json!({}))).error(400);
+    assert!(message.contains("found an object of 10 bytes"), "{message}");
+    let output = json!({"inputs": [crate::client::input("x", &[1, 4], &[0.0; 4])], "outputs": [{"name": "output_0", "parameters": shared("r", 0, 16)}]});
+    let message = client.infer("relu", &output).error(400);
+    assert!(message.contains("found an object of 10 bytes"), "{message}");
+    assert_eq!(object.file.metadata().unwrap().len(), 10);
+    client.post("/v2/systemsharedmemory/region/unknown/unregister", &json!(null)).ok();
+    client.post("/v2/systemsharedmemory/region/r/unregister", &json!(null)).ok();
+    assert_eq!(client.get("/v2/systemsharedmemory/status").ok().json(), json!([]));
+    assert!(client.get("/v2/systemsharedmemory/region/r/status").error(404).contains("'r'"));
+}
+
+#[test]
+fn wrong_regions_are_not_registered() {
+    let server = serve(&["relu"], &["--allow-shared-memory"]);
+    let mut client = server.client();
+    let object = Object::new(64);
+    let place = |name: &str| format!("/v2/systemsharedmemory/region/{name}/register");
+    for (key, offset, size, status, expected) in [
+        ("no_such_object", 0, 1, 500, "Unable to open shared memory region"),
+        ("a/b", 0, 1, 400, "expected a key without a slash inside"),
+        ("../etc/passwd", 0, 1, 400, "expected a key without a slash inside"),
+        ("..", 0, 1, 500, "Unable to open"),
+        ("", 0, 1, 400, "found an empty one"),
+        (&object.key, 0, 65, 400, "found an object of 64 bytes"),
+        (&object.key, 60, 5, 400, "found an object of 64 bytes"),
+        (&object.key, u64::MAX, 2, 400, "found an object of 64 bytes"),
+    ] {
+        let body = json!({"key": key, "offset": offset, "byte_size": size});
+        let message = client.post(&place("r"), &body).error(status);
+        assert!(message.contains(expected), "{key} {offset} {size}: {message}");
+    }
+    assert!(client.request("POST", &place("r"), &[], b"{\"key\": 3}").error(400).contains("parse"));
+    let body = json!({"key": object.key, "offset": 0, "byte_size": 64});
+    client.post(&place("r"), &body).ok();
+    assert!(client.post(&place("r"), &body).error(400).contains("already in manager"));
+    client.post(&place("s"), &body).ok();
+    client.post("/v2/systemsharedmemory/unregister", &json!(null)).ok();
+    assert_eq!(client.get("/v2/systemsharedmemory/status").ok().json(), json!([]));
+}
+
+#[test]
+fn one_input_of_three_in_shared_memory_over_grpc() {
+    let server = serve(&["sums"], &["--allow-shared-memory"]);
+    let object = Object::new(4096);
+    object.write(8, &[10.0, 20.0]);
+    let region = SharedMemoryRegion { name: "r".into(), key: object.key.clone(), offset: 0, byte_size: 4096 };
+    call::<_, Empty>(server.grpc, "SystemSharedMemoryRegister", &region).unwrap();
+    assert_eq!(call::<_, Empty>(server.grpc, "SystemSharedMemoryRegister", &region).unwrap_err().code, 6);
+    let status: SharedMemoryStatusResponse =
+        call(server.grpc, "SystemSharedMemoryStatus", &SharedMemoryRequest::default()).unwrap();
+    assert_eq!(status.regions["r"], region);
+    let place = |offset: i64, size: i64| {
+        [
+            ("shared_memory_region".to_owned(), param(ParameterChoice::Text("r".into()))),
+            ("shared_memory_offset".to_owned(), param(ParameterChoice::Int(offset))),
+            ("shared_memory_byte_size".to_owned(), param(ParameterChoice::Int(size))),
+        ]
+    };
+    let mut inputs = ["a", "b", "c"].map(|name| tensor(name, "FP32", &[1, 2])).to_vec();
+    inputs[1].parameters.extend(place(8, 8));
+    let mut wanted: ModelInferRequest = request("sums", inputs, vec![bytes(&[1.0, 2.0]), bytes(&[100.0, 200.0])]);
+    wanted.outputs = ["output_0", "output_1"]
+        .map(|name| InferRequestedOutput { name: name.into(), ..InferRequestedOutput::default() })
+        .to_vec();
+    wanted.outputs[0].parameters.extend(place(64, 8));
+    let answer: ModelInferResponse = call(server.grpc, "ModelInfer", &wanted).unwrap();
+    assert_eq!(object.read(64, 2), [111.0, 222.0]);
+    // The output in shared memory keeps its place with an empty entry.
+    assert_eq!(answer.raw_output_contents.len(), 2);
+    assert!(answer.raw_output_contents[0].is_empty());
+    assert_eq!(floats(&answer.raw_output_contents[1]), [10.0, 40.0]);
+    let unregister = SharedMemoryRequest { name: "r".into() };
+    call::<_, Empty>(server.grpc, "SystemSharedMemoryUnregister", &unregister).unwrap();
+    assert_eq!(call::<_, Empty>(server.grpc, "ModelInfer", &wanted).unwrap_err().code, 5);
+    assert_eq!(call::<_, Empty>(server.grpc, "SystemSharedMemoryStatus", &unregister).unwrap_err().code, 5);
+}
