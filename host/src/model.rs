@@ -167,6 +167,23 @@ impl Model {
         Ok(Outputs { names: self.0.names.clone(), tensors })
     }
 
+    /// Runs the model with options; the observer receives an event for every step.
+    ///
+    /// # Errors
+    /// Same as [`Model::run_with`].
+    pub fn run_observed_with<'a>(
+        &self,
+        inputs: impl Into<Inputs<'a>>,
+        observer: &dyn Observer,
+        options: &RunOptions,
+    ) -> Result<Outputs, Error> {
+        let bound = self.bind(inputs.into())?;
+        let cancel = options.cancellation(&self.0.cancel);
+        let cancel = cancel.as_ref().unwrap_or(&self.0.cancel);
+        let tensors = self.0.loaded.run_observed_under(&bound, observer, cancel)?;
+        Ok(Outputs { names: self.0.names.clone(), tensors })
+    }
+
     /// Runs the model and writes the results to memory of the caller, in the order of the outputs. From the second run
     /// on, a model with known dimensions and without control flow allocates nothing on the host.
     ///

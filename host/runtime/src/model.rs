@@ -126,6 +126,20 @@ impl Model {
         Ok(self.executor_for(inputs).run_observed(inputs, Some(observer))?)
     }
 
+    /// Same as [`Model::run_observed`], and setting `cancel` ends the run.
+    ///
+    /// # Errors
+    /// Same as [`Model::run`].
+    pub fn run_observed_under(
+        &self,
+        inputs: &[Tensor],
+        observer: &dyn Observer,
+        cancel: &Cancel,
+    ) -> Result<Vec<Tensor>, Failure> {
+        entries::save_float_state();
+        Ok(self.executor_for(inputs).run_under(inputs, Some(observer), cancel)?)
+    }
+
     /// Runs the model; setting `cancel` ends the run. A request with its own deadline uses a [`Cancel::part`] of the
     /// session's cancellation.
     ///

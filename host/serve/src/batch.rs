@@ -8,12 +8,13 @@
 use crate::error::{Result, ServeError, Status};
 use crate::stats::{Stats, Times};
 use byoc::runtime::cancel::Cancel;
+use byoc::runtime::exec::trace::{Observer, StepEvent, StepKind};
 use byoc::{Model, RunOptions, Tensor};
 use byoc_ir::diag::codes::{runtime, serving};
 use bytes::Bytes;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
@@ -138,6 +139,10 @@ struct Shared {
     cancel: Cancel,
     /// False once the model turned out to mix the items of a batch.
     joins: AtomicBool,
+    /// Time of recent executions in microseconds: the longest, which shorter ones bring down bit by bit.
+    recent: AtomicU64,
+    /// Number of executions, those that failed included.
+    executions: AtomicU64,
     queue: Mutex<Queue>,
     changed: Condvar,
 }
@@ -197,6 +202,8 @@ impl Scheduler {
             stats,
             cancel: session.part(None),
             joins,
+            recent: AtomicU64::new(u64::MAX),
+            executions: AtomicU64::new(0),
             queue: Mutex::default(),
             changed: Condvar::new(),
         });
@@ -240,6 +247,9 @@ impl Scheduler {
             (Some(own), _) => Some(own),
             (None, asked) => asked,
         };
+        if let Some(done) = self.0.run_here(&job) {
+            return done;
+        }
         let id = {
             let mut queue = self.0.lock();
             if queue.closed {
@@ -363,6 +373,11 @@ impl Queue {
     }
 }
 
+/// Longest recent execution for which a request is executed by the thread that serves its connection.
+const MAX_SHORT: Duration = Duration::from_micros(200);
+/// Time after which such an execution ends, to be done by an instance.
+const MAX_HERE: Duration = Duration::from_millis(5);
+
 /// Tests that two requests can be joined: equal types, apart from the first dimension.
 fn fit(a: &Job, b: &Job) -> bool {
     a.inputs.iter().zip(&b.inputs).all(|(a, b)| a.dtype() == b.dtype() && a.shape().get(1..) == b.shape().get(1..))
@@ -371,6 +386,37 @@ fn fit(a: &Job, b: &Job) -> bool {
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Executes a request of an idle model on this thread, if the model is so fast that waking an instance would take
+    /// longer. `None` if an instance has to execute it.
+    fn run_here(&self, job: &Job) -> Option<Result<Done>> {
+        if self.recent.load(Ordering::Relaxed) > MAX_SHORT.as_micros() as u64 {
+            return None;
+        }
+        {
+            let mut queue = self.lock();
+            if queue.closed || queue.busy > 0 || !queue.pending.is_empty() {
+                return None;
+            }
+            queue.busy += 1;
+        }
+        let cancel = self.cancel.part(Some(MAX_HERE));
+        let outcome = self.run(&[&job.inputs], &[job.rows], &cancel);
+        self.lock().busy -= 1;
+        // Requests that arrived in the meantime may wait for this one.
+        self.changed.notify_one();
+        match outcome {
+            Ok((outputs, times)) => {
+                let outputs = outputs.into_iter().map(|tensor| Part { tensor, rows: None }).collect();
+                Some(Ok(Done { outputs, queue: Duration::ZERO, times }))
+            }
+            Err(_) if cancel.is_set() => {
+                self.recent.store(u64::MAX, Ordering::Relaxed);
+                None
+            }
+            Err(error) => Some(Err(error)),
+        }
     }
 
     /// Executes batches until the scheduler is dropped.
@@ -439,6 +485,12 @@ impl Shared {
         }
     }
 
+    /// Returns true for the executions whose regions are timed: one of many, as that takes time itself.
+    fn is_observed(&self) -> bool {
+        const EVERY: u64 = 32;
+        self.executions.fetch_add(1, Ordering::Relaxed).is_multiple_of(EVERY)
+    }
+
     fn run(&self, requests: &[&[Tensor]], rows: &[usize], cancel: &Cancel) -> Result<(Vec<Tensor>, Times)> {
         let start = Instant::now();
         let total: usize = rows.iter().sum();
@@ -454,7 +506,15 @@ impl Shared {
         let assembled = Instant::now();
         let options = RunOptions { timeout: None, cancel: Some(cancel.clone()) };
         // The client has to get an answer, and the instance goes on to the next batch.
-        let outcome = catch_unwind(AssertUnwindSafe(|| self.model.run_with(inputs, &options)));
+        let outcome = catch_unwind(AssertUnwindSafe(|| {
+            if !self.is_observed() {
+                return self.model.run_with(inputs, &options);
+            }
+            let times = RegionTimes::default();
+            let outputs = self.model.run_observed_with(inputs, &times, &options)?;
+            times.record(&self.stats);
+            Ok(outputs)
+        }));
         let outputs = match outcome {
             Ok(outputs) => outputs?.into_tensors(),
             Err(_) => {
@@ -474,9 +534,40 @@ impl Shared {
         }
         let times = Times { input: assembled - start, infer: ran - assembled, output: ran.elapsed() };
         self.stats.executed(total.max(1) as u64, &times);
+        let took = u64::try_from(times.infer.as_micros()).unwrap_or(u64::MAX);
+        let before = self.recent.load(Ordering::Relaxed);
+        let faded = if before == u64::MAX { took } else { before - before / 8 };
+        self.recent.store(took.max(faded), Ordering::Relaxed);
         Ok((outputs, times))
     }
 }
+
+/// Times of the regions of an execution, and of the operators on the host together.
+#[derive(Default)]
+struct RegionTimes(Mutex<BTreeMap<String, Duration>>);
+
+impl Observer for RegionTimes {
+    fn step(&self, event: &StepEvent<'_>) {
+        let name = match event.step.kind {
+            StepKind::Region if !event.on_host => event.step.name.as_str(),
+            StepKind::Region | StepKind::Kernel | StepKind::Alias | StepKind::Copy => HOST,
+            StepKind::Control => return,
+        };
+        let mut times = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        *times.entry(name.to_owned()).or_default() += event.duration;
+    }
+}
+
+impl RegionTimes {
+    fn record(&self, stats: &Stats) {
+        for (name, time) in &*self.0.lock().unwrap_or_else(PoisonError::into_inner) {
+            stats.region(name, *time);
+        }
+    }
+}
+
+/// Name in the metrics of the operators that no backend runs.
+const HOST: &str = "host";
 
 /// Joins tensors along their first dimension.
 fn concatenate(parts: &[&Tensor], rows: usize) -> Result<Tensor> {

@@ -85,9 +85,10 @@ pub struct Options {
     /// Plugin search path, searched first (may be repeated).
     #[arg(long, value_name = "DIR", help_heading = "Models")]
     pub plugin_dir: Vec<PathBuf>,
-    /// Fixed value for a symbolic dimension; dimensions without a value stay symbolic (may be repeated).
-    #[arg(long, value_name = "NAME=N", value_parser = dim, help_heading = "Models")]
-    pub dim: Vec<(String, usize)>,
+    /// Fixed value for a symbolic dimension, or several values: the dimension stays symbolic, and inputs of these sizes
+    /// run on programs of their own. Dimensions that are not named stay symbolic (may be repeated).
+    #[arg(long, value_name = "NAME=N|N,N..", value_parser = dim, help_heading = "Models")]
+    pub dim: Vec<(String, Sizes)>,
     /// Number of threads.
     #[arg(long, value_name = "N", env = "BYOC_THREADS", value_parser = clap::value_parser!(u16).range(1..=1024), help_heading = "Models")]
     pub threads: Option<u16>,
@@ -144,10 +145,14 @@ fn triple(text: &str) -> std::result::Result<(String, String, String), String> {
     Ok((backend.to_owned(), option.to_owned(), value))
 }
 
-fn dim(text: &str) -> std::result::Result<(String, usize), String> {
+/// Values of a symbolic dimension.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sizes(pub Vec<usize>);
+
+fn dim(text: &str) -> std::result::Result<(String, Sizes), String> {
     let (name, value) = pair(text)?;
-    let size = value.parse().map_err(|_| format!("expected NAME=N, found \"{text}\""))?;
-    Ok((name, size))
+    let sizes: Option<Vec<usize>> = value.split(',').map(|size| size.parse().ok()).collect();
+    Ok((name, Sizes(sizes.ok_or_else(|| format!("expected NAME=N or NAME=N,N.., found \"{text}\""))?)))
 }
 
 fn seconds(text: &str) -> std::result::Result<Duration, String> {
@@ -268,8 +273,11 @@ impl Options {
         for (backend, option, value) in &self.backend_option {
             options = options.backend_option(backend, option, value);
         }
-        for (name, size) in &self.dim {
-            options = options.dim(name, *size);
+        for (name, Sizes(sizes)) in &self.dim {
+            options = match sizes[..] {
+                [size] => options.dim(name, size),
+                _ => options.open_dim(name, sizes.iter().copied()),
+            };
         }
         let defaults = Defaults {
             max_batch_size: self.max_batch_size,
@@ -306,7 +314,7 @@ mod tests {
             (options.http.as_str(), options.allow_control, options.allow_shared_memory),
             ("0.0.0.0:9000", true, false)
         );
-        assert_eq!((options.timeout, options.dim), (Duration::from_secs(4), vec![("n".to_owned(), 3)]));
+        assert_eq!((options.timeout, options.dim), (Duration::from_secs(4), vec![("n".to_owned(), Sizes(vec![3]))]));
         for (text, expected) in [
             ("x", "line 1: expected name = value, found \"x\""),
             ("\nconfig = a", "line 2: expected an option other than config"),

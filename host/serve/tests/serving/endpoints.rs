@@ -245,3 +245,39 @@ fn a_model_that_cannot_be_loaded_leaves_the_others() {
     let ready = client.post("/v2/repository/index", &json!({"ready": true})).ok().json();
     assert_eq!(ready, json!([{"name": "good", "version": "1", "state": "READY"}]));
 }
+
+#[test]
+fn regions_have_metrics_of_their_own() {
+    let plugins = byoc_test_support::plugin_dir(&["ccompiler"]);
+    let folder = plugins.path().display().to_string();
+    let cache = tempfile::tempdir().unwrap();
+    let cache = cache.path().display().to_string();
+    let server = serve(
+        &["softmax"],
+        &["--backend", "ccompiler", "--dim", "n=1", "--plugin-dir", &folder, "--cache-dir", &cache],
+    );
+    let mut client = server.client();
+    let explained = client.get("/v2/models/softmax/explain").ok().json();
+    let region = explained["regions"][0]["symbol"].as_str().expect("expected a region").to_owned();
+    let answer = client.infer("softmax", &json!({"inputs": [input("x", &[1, 5], &[1.0; 5])]})).ok().json();
+    assert!((answer["outputs"][0]["data"][0].as_f64().unwrap() - 0.2).abs() < 1e-6, "{answer}");
+    let text = String::from_utf8(client.get("/metrics").ok().body).unwrap();
+    let line = format!("byoc_region_duration_us_count{{model=\"softmax\",version=\"1\",region=\"{region}\"}} 1");
+    assert!(text.lines().any(|found| found == line), "{line}\n{text}");
+    // A symbolic dimension with sizes that have programs of their own.
+    let server = serve(
+        &["softmax"],
+        &["--backend", "ccompiler", "--dim", "n=1,2", "--plugin-dir", &folder, "--cache-dir", &cache],
+    );
+    let mut client = server.client();
+    assert_eq!(client.get("/v2/models/softmax/config").ok().json()["max_batch_size"], 4);
+    for rows in 1..=4 {
+        let answer =
+            client.infer("softmax", &json!({"inputs": [input("x", &[rows, 5], &vec![1.0; rows * 5])]})).ok().json();
+        let data = answer["outputs"][0]["data"].as_array().unwrap();
+        assert!(
+            data.len() == rows * 5 && data.iter().all(|value| (value.as_f64().unwrap() - 0.2).abs() < 1e-6),
+            "{answer}"
+        );
+    }
+}

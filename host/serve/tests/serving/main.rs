@@ -3,6 +3,7 @@
 mod batching;
 mod binary;
 mod client;
+mod clients;
 mod endpoints;
 mod grpc;
 mod infer;

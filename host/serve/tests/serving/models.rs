@@ -115,9 +115,9 @@ impl Drop for Running {
 
 /// Parses options. Servers of tests run on the host, on free ports, and end soon.
 pub fn options(flags: &[&str]) -> Options {
-    let fixed =
-        ["byoc serve", "--http", "0", "--grpc", "0", "--backend", "none", "--threads", "2", "--shutdown-timeout", "5"];
-    byoc_serve::parse(fixed.iter().chain(flags).map(OsString::from)).unwrap()
+    let fixed = ["byoc serve", "--http", "0", "--grpc", "0", "--threads", "2", "--shutdown-timeout", "5"];
+    let host: &[&str] = if flags.contains(&"--backend") { &[] } else { &["--backend", "none"] };
+    byoc_serve::parse(fixed.iter().chain(host).chain(flags).map(OsString::from)).unwrap()
 }
 
 /// Starts a server of models.
