@@ -31,6 +31,8 @@ pub struct App {
     pub timeout: Duration,
     /// Maximum size of a request.
     pub max_request: usize,
+    /// True once every model has been loaded, or has been found not to load.
+    pub started: AtomicBool,
     /// True once the server is to end.
     pub stopping: AtomicBool,
     /// Number of requests without an id of their own, which gives them one.
@@ -42,7 +44,7 @@ pub struct App {
 impl App {
     /// Returns true once all models are ready.
     pub fn is_ready(&self) -> bool {
-        !self.is_stopping() && self.repository.is_ready()
+        self.started.load(Ordering::Relaxed) && !self.is_stopping() && self.repository.is_ready()
     }
 
     /// Returns true once the server is to end.
@@ -77,9 +79,16 @@ impl App {
     /// Finds the model of a request.
     ///
     /// # Errors
-    /// An unknown model or one that is not ready, or a server that is ending.
+    /// An unknown model, or one that is not ready.
     pub fn find(&self, name: &str, version: &str) -> Result<Arc<Served>> {
-        self.repository.find(name, version)
+        self.repository.find(name, version).map_err(|error| {
+            let is_early = !self.started.load(Ordering::Relaxed) && error.status == Status::NotFound;
+            if is_early && self.repository.is_known(name) {
+                let message = format!("model '{name}' is not ready: the server loads its models; retry later");
+                return ServeError::new(Status::Unavailable, serving::NOT_READY, message);
+            }
+            error
+        })
     }
 
     /// Runs a request, and logs it.

@@ -427,8 +427,11 @@ fn raw_request(served: &Served, bytes: Bytes) -> Result<InferRequest> {
     let inner = &spec.shape[batch..];
     let unknown = inner.iter().filter(|size| **size < 0).count();
     let size = spec.dtype.size();
-    let shape =
-        if unknown > 1 || bytes.len() % size != 0 { None } else { resolve(inner, &[1][..batch], bytes.len() / size) };
+    let shape = if unknown > 1 || !bytes.len().is_multiple_of(size) {
+        None
+    } else {
+        resolve(inner, &[1][..batch], bytes.len() / size)
+    };
     let Some(shape) = shape else {
         let message = format!(
             "expected the binary data of input '{}' of shape {}, with at most one unknown dimension, found {} bytes",

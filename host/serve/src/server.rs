@@ -73,6 +73,7 @@ impl Server {
             allow_control: options.allow_control,
             timeout: options.timeout,
             max_request: options.max_request_size,
+            started: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
             requests: AtomicU64::new(1),
             controls: Semaphore::new(4),
@@ -111,6 +112,7 @@ impl Server {
             |address: Option<SocketAddr>| address.map_or_else(|| "none".to_owned(), |address| address.to_string());
         tracing::info!(target: "byoc::serve", http = show(http), grpc = show(grpc), metrics = show(metrics), "listening");
         server.app.repository.load_all();
+        server.app.started.store(true, Ordering::Relaxed);
         tracing::info!(target: "byoc::serve", models = ?server.app.repository.names(), ready = server.app.is_ready(), "started");
         Ok(server)
     }

@@ -75,10 +75,10 @@ pub fn read(fields: &Fields) -> Result<ConfigFile> {
                 file.has_max_batch_size = true;
             }
             "version_policy" => config.version_policy = Some(version_policy(message(name, value)?)?),
-            "input" => each(value, |value| Ok(config.input.push(input(message("input", value)?)?)))?,
-            "output" => each(value, |value| Ok(config.output.push(output(message("output", value)?)?)))?,
+            "input" => push_each(value, &mut config.input, |value| input(message("input", value)?))?,
+            "output" => push_each(value, &mut config.output, |value| output(message("output", value)?))?,
             "instance_group" => {
-                each(value, |value| Ok(config.instance_group.push(instances(message("instance_group", value)?)?)))?;
+                push_each(value, &mut config.instance_group, |value| instances(message("instance_group", value)?))?;
             }
             "dynamic_batching" => config.dynamic_batching = Some(batching(message(name, value)?)?),
             "parameters" => each_entry(name, value, |key, value| {
@@ -103,7 +103,7 @@ pub fn read(fields: &Fields) -> Result<ConfigFile> {
                 refuse_true("model_transaction_policy.decoupled", policy.decoupled)?;
                 config.model_transaction_policy = Some(policy);
             }
-            "model_warmup" => each(value, |value| Ok(file.warm_up.push(warm_up(message("model_warmup", value)?)?)))?,
+            "model_warmup" => push_each(value, &mut file.warm_up, |value| warm_up(message("model_warmup", value)?))?,
             name if REFUSED.contains(&name) => return Err(refused(name)),
             name if IGNORED.contains(&name) => file.ignored.push(name.to_owned()),
             _ => return Err(unknown("the model configuration", name)),
@@ -132,7 +132,7 @@ fn version_policy(fields: &Fields) -> Result<ModelVersionPolicy> {
                 let mut specific = SpecificVersions::default();
                 for (name, value) in fields {
                     match name.as_str() {
-                        "versions" => each(value, |value| Ok(specific.versions.push(at_least("versions", value, 1)?)))?,
+                        "versions" => push_each(value, &mut specific.versions, |value| at_least("versions", value, 1))?,
                         _ => return Err(unknown("version_policy.specific", name)),
                     }
                 }
@@ -220,8 +220,8 @@ fn batching(fields: &Fields) -> Result<ModelDynamicBatching> {
     let mut batching = ModelDynamicBatching::default();
     for (name, value) in fields {
         match name.as_str() {
-            "preferred_batch_size" => each(value, |value| {
-                Ok(batching.preferred_batch_size.push(at_least("preferred_batch_size", value, 1)?))
+            "preferred_batch_size" => push_each(value, &mut batching.preferred_batch_size, |value| {
+                at_least("preferred_batch_size", value, 1)
             })?,
             "max_queue_delay_microseconds" => batching.max_queue_delay_microseconds = at_least(name, value, 0)?,
             "preserve_ordering" => batching.preserve_ordering = parsed(name, value, "true or false")?,
@@ -358,6 +358,14 @@ fn each(value: &Node, mut visit: impl FnMut(&Node) -> Result<()>) -> Result<()> 
     }
 }
 
+/// Adds the values of a repeated field.
+fn push_each<T>(value: &Node, to: &mut Vec<T>, read: impl Fn(&Node) -> Result<T>) -> Result<()> {
+    each(value, |value| {
+        to.push(read(value)?);
+        Ok(())
+    })
+}
+
 /// Visits the entries of a map: messages with `key` and `value` in text, an object in JSON.
 fn each_entry(field: &str, value: &Node, mut visit: impl FnMut(String, &Node) -> Result<()>) -> Result<()> {
     each(value, |entry| {
@@ -387,7 +395,7 @@ fn at_least<T: FromStr + PartialOrd + std::fmt::Display>(field: &str, value: &No
 
 fn dims(field: &str, value: &Node, before: &[i64]) -> Result<Vec<i64>> {
     let mut dims = before.to_vec();
-    each(value, |value| Ok(dims.push(at_least(field, value, -1)?)))?;
+    push_each(value, &mut dims, |value| at_least(field, value, -1))?;
     if dims.len() > MAX_RANK {
         return Err(wrong(field, &format!("at most {} dimensions", MAX_RANK), value));
     }

@@ -97,12 +97,6 @@ impl Running {
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
-
-    pub fn stop(mut self) {
-        if let Some(server) = self.server.take() {
-            server.stop();
-        }
-    }
 }
 
 impl Drop for Running {
