@@ -2,6 +2,10 @@
 
 use crate::client::input;
 use crate::models::{serve, serve_repository, write};
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper::client::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde_json::json;
 
 #[test]
@@ -280,4 +284,30 @@ fn regions_have_metrics_of_their_own() {
             "{answer}"
         );
     }
+}
+
+#[test]
+fn http_2_on_the_same_port() {
+    let server = serve(&["relu"], &[]);
+    let body = json!({"inputs": [input("x", &[1, 4], &[-1.0, 2.0, -3.0, 4.0])]}).to_string();
+    let address = server.http;
+    let post = |path: &str, body: &str| {
+        let (path, body) = (format!("http://{address}{path}"), body.to_owned());
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async move {
+            let stream = tokio::net::TcpStream::connect(address).await.unwrap();
+            let (mut sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+            tokio::spawn(connection);
+            let request = hyper::Request::post(path).body(Full::new(Bytes::from(body))).unwrap();
+            let response = sender.send_request(request).await.unwrap();
+            let status = response.status().as_u16();
+            let bytes = response.into_body().collect().await.unwrap().to_bytes();
+            (status, serde_json::from_slice::<serde_json::Value>(&bytes).unwrap())
+        })
+    };
+    let (status, answer) = post("/v2/models/relu/infer", &body);
+    assert_eq!((status, &answer["outputs"][0]["data"]), (200, &json!([0.0, 2.0, 0.0, 4.0])));
+    let (status, answer) = post("/v2/models/relu/infer", "{");
+    assert!(status == 400 && answer["error"].as_str().is_some_and(|text| text.contains("(E0804)")), "{answer}");
+    assert_eq!(post("/v2/nothing", "").0, 404);
 }
