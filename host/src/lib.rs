@@ -88,6 +88,7 @@ pub mod build;
 pub mod compare;
 mod compilation;
 mod error;
+pub mod escape;
 pub mod frontend;
 pub mod io;
 mod model;

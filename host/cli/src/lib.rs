@@ -10,7 +10,6 @@ mod args;
 mod bench;
 mod compile;
 mod error_page;
-mod escape;
 mod explain;
 mod export;
 mod inputs;
@@ -38,6 +37,7 @@ mod verify_result;
 mod zoo;
 
 use args::{Cli, Command, LimitArgs};
+use byoc::escape;
 use byoc::runtime::cancel::Cancel;
 use byoc::runtime::error::Failure;
 use byoc::runtime::program;

@@ -21,6 +21,7 @@ use axum::response::Response;
 use axum::routing::{MethodFilter, MethodRouter, on};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use byoc_ir::diag::{Code, codes::serving};
 use bytes::{Bytes, BytesMut};
 use flate2::Compression;
 use flate2::read::{GzDecoder, ZlibDecoder};
@@ -47,7 +48,7 @@ const MAX_SMALL_BODY: usize = 1 << 20;
 /// Size up to which the parts of a response are sent as one.
 const MAX_JOINED: usize = 64 << 10;
 
-/// What a path stands for.
+/// Endpoint of the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Endpoint {
     Server,
@@ -135,15 +136,16 @@ pub fn router(app: Arc<App>) -> Router {
         paths.insert(path, routes.merge(on(method, handler)));
     }
     let routes = paths.into_iter().fold(Router::new(), |router, (path, routes)| router.route(path, routes));
-    let unknown = async || error_response(StatusCode::NOT_FOUND, "Not Found", "E0804");
-    let wrong_method = async || error_response(StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed", "E0804");
+    let unknown = async || error_response(StatusCode::NOT_FOUND, "Not Found", serving::BAD_REQUEST);
+    let wrong_method =
+        async || error_response(StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed", serving::BAD_REQUEST);
     routes.fallback(unknown).method_not_allowed_fallback(wrong_method).with_state(app)
 }
 
 /// Returns the route of the metrics alone.
 pub fn metrics_router(app: Arc<App>) -> Router {
     let handler = |state, params, request| handle(Endpoint::Metrics, state, params, request);
-    let unknown = async || error_response(StatusCode::NOT_FOUND, "Not Found", "E0804");
+    let unknown = async || error_response(StatusCode::NOT_FOUND, "Not Found", serving::BAD_REQUEST);
     Router::new().route("/metrics", on(GET, handler)).fallback(unknown).with_state(app)
 }
 
@@ -178,7 +180,7 @@ async fn handle(
     }
     // As in Triton, a version that is not a number is an unknown path.
     if !path.version.bytes().all(|byte| byte.is_ascii_digit()) {
-        return error_response(StatusCode::NOT_FOUND, "Not Found", "E0804");
+        return error_response(StatusCode::NOT_FOUND, "Not Found", serving::BAD_REQUEST);
     }
     let arrived = Instant::now();
     // The time to receive a request counts too; a load takes as long as it takes.
@@ -775,13 +777,13 @@ fn with_status(mut response: Response, status: StatusCode) -> Response {
     response
 }
 
-fn error_response(status: StatusCode, message: &str, code: &str) -> Response {
-    with_status(json_response(&json!({"error": message, "code": code})), status)
+fn error_response(status: StatusCode, message: &str, code: Code) -> Response {
+    with_status(json_response(&json!({"error": message, "code": code.to_string()})), status)
 }
 
 fn respond_error(error: &ServeError) -> Response {
     let status = StatusCode::from_u16(error.status.http()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    let mut response = error_response(status, &error.to_string(), &error.code.to_string());
+    let mut response = error_response(status, &error.to_string(), error.code);
     let headers = response.headers_mut();
     if error.status == Status::Unavailable {
         headers.insert(RETRY_AFTER, hyper::header::HeaderValue::from_static("1"));

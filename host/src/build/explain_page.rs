@@ -5,6 +5,7 @@
 //! refusal.
 
 use super::explanation::{Explanation, NodeRow};
+use crate::escape;
 use std::fmt::Write;
 
 const BOX: (usize, usize) = (150, 34);
@@ -20,7 +21,7 @@ pub fn page(title: &str, explanation: &Explanation) -> String {
     let width = places.iter().map(|p| p.0).max().unwrap_or(0) + BOX.0 + 2 * GAP.0;
     let height = places.iter().map(|p| p.1).max().unwrap_or(0) + BOX.1 + GAP.1;
     let mut page = String::new();
-    let title = escape(title);
+    let title = escape_html(title);
     let totals = &explanation.totals;
     let _ = write!(
         page,
@@ -38,7 +39,7 @@ pub fn page(title: &str, explanation: &Explanation) -> String {
             page,
             "<li><i style=\"background:{}\"></i>{} <small>{}, {} FLOPs</small></li>",
             color(i),
-            escape(&region.symbol),
+            escape_html(&region.symbol),
             plural(region.nodes.len(), "operator"),
             region.flops
         );
@@ -97,11 +98,11 @@ fn draw(page: &mut String, explanation: &Explanation, node: &NodeRow, x: usize, 
         "<g class=\"{}\" transform=\"translate({x} {y})\"><title>{}</title><rect width=\"{}\" height=\"{}\" rx=\"5\"{fill}/>\
          <text x=\"8\" y=\"14\">{}</text><text class=\"name\" x=\"8\" y=\"27\">{}</text></g>",
         node.placement.kind.name(),
-        escape(&hover),
+        escape_html(&hover),
         BOX.0,
         BOX.1,
-        escape(&node.op),
-        escape(&name)
+        escape_html(&node.op),
+        escape_html(&name)
     );
 }
 
@@ -153,21 +154,8 @@ fn plural(n: usize, thing: &str) -> String {
 
 /// Escapes text for HTML. Names come from models: characters that control a terminal or the direction of text are shown
 /// as escapes.
-fn escape(text: &str) -> String {
-    let is_control = |c: char| {
-        (c.is_control() && !matches!(c, '\n' | '\t'))
-            || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-    };
-    let mut shown = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '\r' => shown.push_str("\\r"),
-            c if is_control(c) => {
-                let _ = write!(shown, "\\u{{{:x}}}", u32::from(c));
-            }
-            c => shown.push(c),
-        }
-    }
+fn escape_html(text: &str) -> String {
+    let shown = escape::lines(text);
     shown.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;").replace('\'', "&#39;")
 }
 
