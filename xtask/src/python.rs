@@ -16,7 +16,8 @@ const TORCH: [&str; 3] = ["torch==2.15.0", "transformers", "torchvision"];
 /// Remedy where the tests are left out.
 pub const INSTALL: &str = "apt-get install python3 python3-pip";
 
-/// Runs the tests of the package. Returns false if there is no Python for them.
+/// Runs the tests of the package, whose extension and plugins have been built. Returns false if there is no Python for
+/// them.
 pub fn test(library: Option<&Path>) -> Result<bool, String> {
     if !has_python() {
         return Ok(false);
@@ -32,22 +33,22 @@ pub fn test(library: Option<&Path>) -> Result<bool, String> {
 
 /// Runs `cargo xtask test-python`.
 pub fn test_alone(library: Option<&Path>) -> Result<(), String> {
-    build_plugins()?;
+    build()?;
     if test(library)? { Ok(()) } else { Err(format!("expected Python 3.10 with pip; install it with `{INSTALL}`")) }
 }
 
 /// Runs `cargo xtask test-torch`: the tests with PyTorch, which is fetched.
 pub fn test_torch(library: Option<&Path>) -> Result<(), String> {
-    build_plugins()?;
+    build()?;
     let (packages, torch) = (target_dir().join("python-packages"), target_dir().join("python-torch"));
     install_packages(&packages, &PACKAGES)?;
     install_packages(&torch, &[&TORCH[..], &["onnxscript"]].concat())?;
     run(&[packages, torch], &["-m", "torch"], library)
 }
 
-/// Builds the plugins of the package.
-fn build_plugins() -> Result<(), String> {
-    let mut build = cargo(&["build"]);
+/// Builds the extension and the plugins of the package.
+fn build() -> Result<(), String> {
+    let mut build = cargo(&["build", "--package", "byoc-python"]);
     for (package, _) in wheel::PLUGINS {
         build.args(["--package", package]);
     }
@@ -62,7 +63,6 @@ fn has_python() -> bool {
 }
 
 fn run(packages: &[PathBuf], arguments: &[&str], library: Option<&Path>) -> Result<(), String> {
-    process::run(&mut cargo(&["build", "--package", "byoc-python"]))?;
     let folder = target_dir().join("python");
     assemble(&folder)?;
     let path = std::env::join_paths(std::iter::once(&folder).chain(packages)).map_err(|e| e.to_string())?;

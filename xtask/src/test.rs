@@ -10,7 +10,7 @@ fn run_all(args: &[&str], bless: bool) -> Result<(), String> {
     // Everything is built first, as no test links the plugins, and the end-to-end tests start the binary.
     process::run(&mut cargo(&["build", "--workspace", "--all-targets"]))?;
     let mut test = cargo(&["test", "--workspace"]);
-    test.args(args);
+    test.args(args).env("BYOC_TEST_BUILT", process::target_dir().join("debug"));
     if bless {
         test.env("BYOC_BLESS", "1").env("INSTA_UPDATE", "always");
     }

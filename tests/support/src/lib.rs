@@ -2,7 +2,9 @@
 //!
 //! A plugin is a `cdylib`, which cargo does not build as a dependency of a test. A separate cargo process, with the
 //! profile of the test, builds each plugin on first use; when nothing has changed, that takes about 35 ms per test
-//! process. Every function panics on failure, as tests do.
+//! process. `cargo xtask test`, which builds the whole workspace first, names the folder of what it built in
+//! `BYOC_TEST_BUILT` instead: a package built by itself has other features of its dependencies, and so is compiled again
+//! with all of them. Every function panics on failure, as tests do.
 
 pub mod artifact;
 pub mod schema;
@@ -27,7 +29,7 @@ pub fn workspace() -> &'static Path {
 /// If the plugin does not build.
 pub fn plugin(name: &str) -> PathBuf {
     // The name of a crate has hyphens where that of its library has underscores.
-    build(&["--package", &format!("byoc-{}", name.replace('_', "-")), "--lib"])
+    build(&format!("byoc-{}", name.replace('_', "-")), None)
 }
 
 /// Returns the library of a test plugin: `tests/plugins/examples/<name>.rs`. Most of them misbehave.
@@ -35,7 +37,7 @@ pub fn plugin(name: &str) -> PathBuf {
 /// # Panics
 /// If the plugin does not build.
 pub fn test_plugin(name: &str) -> PathBuf {
-    build(&["--package", "byoc-test-plugins", "--example", name])
+    build("byoc-test-plugins", Some(Example::Library(name)))
 }
 
 /// Returns the shared library of the C interface; the static one lies beside it.
@@ -43,7 +45,7 @@ pub fn test_plugin(name: &str) -> PathBuf {
 /// # Panics
 /// If the library does not build.
 pub fn c_library() -> PathBuf {
-    build(&["--package", "byoc-capi", "--lib"])
+    build("byoc-capi", None)
 }
 
 /// Returns the example `run` of the runtime, a program that links no other crate of the workspace directly.
@@ -51,7 +53,7 @@ pub fn c_library() -> PathBuf {
 /// # Panics
 /// If the example does not build.
 pub fn runtime_example() -> PathBuf {
-    build(&["--package", "byoc-runtime", "--example", "run"])
+    build("byoc-runtime", Some(Example::Program("run")))
 }
 
 /// Returns the library of a plugin in C or C++, `plugins/samples/<name>.*`, built by the command in the README.
@@ -117,8 +119,7 @@ fn frozen_crate(folder: &str, name: &str) -> PathBuf {
     once(folder, || {
         // Both workspaces lock the same versions, and share what is built of them.
         let target = workspace().join("target/abi_first");
-        let output = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
-            .current_dir(workspace().join("tests").join(folder))
+        let output = cargo(&workspace().join("tests").join(folder))
             .args(["build", "--quiet", "--locked", "--package", &format!("byoc-{name}"), "--target-dir"])
             .arg(&target)
             .output()
@@ -207,14 +208,37 @@ fn once(key: &str, build: impl FnOnce() -> PathBuf) -> PathBuf {
     path
 }
 
-fn build(arguments: &[&str]) -> PathBuf {
+/// Example of a crate that tests load or start.
+#[derive(Clone, Copy)]
+enum Example<'a> {
+    Library(&'a str),
+    Program(&'a str),
+}
+
+/// Returns the `cdylib` of a package, or one of its examples.
+fn build(package: &str, example: Option<Example<'_>>) -> PathBuf {
+    if let Some(folder) = std::env::var_os("BYOC_TEST_BUILT") {
+        let library = |name: &str| format!("{}{name}{}", std::env::consts::DLL_PREFIX, std::env::consts::DLL_SUFFIX);
+        let file = Path::new(&folder).join(match example {
+            None if package == "byoc-capi" => library("byocapi"),
+            None => library(&package.replace('-', "_")),
+            Some(Example::Library(name)) => format!("examples/{}", library(name)),
+            Some(Example::Program(name)) => format!("examples/{name}"),
+        });
+        assert!(file.is_file(), "expected {} among what the workspace built, found nothing", file.display());
+        return file;
+    }
+    let mut arguments = vec!["--package", package];
+    match example {
+        None => arguments.push("--lib"),
+        Some(Example::Library(name) | Example::Program(name)) => arguments.extend(["--example", name]),
+    }
     let key = arguments.join(" ");
     once(&key, || {
         let profile = if cfg!(debug_assertions) { "dev" } else { "release" };
-        let output = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
-            .current_dir(workspace())
+        let output = cargo(workspace())
             .args(["build", "--quiet", "--message-format=json-render-diagnostics", "--profile", profile])
-            .args(arguments)
+            .args(&arguments)
             .output()
             .expect("cannot start cargo");
         assert!(output.status.success(), "cargo build {key}:\n{}", String::from_utf8_lossy(&output.stderr));
@@ -231,4 +255,11 @@ fn build(arguments: &[&str]) -> PathBuf {
             .next_back()
             .unwrap_or_else(|| panic!("cargo build {key}: expected a library or a program, found none"))
     })
+}
+
+/// Returns a `cargo` command that runs in a folder.
+fn cargo(folder: &Path) -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.current_dir(folder);
+    command
 }
