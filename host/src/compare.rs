@@ -45,7 +45,7 @@ pub fn compare(got: &Tensor, want: &Tensor, tolerance: Tolerance) -> Comparison 
     if !got.dtype().is_float() && !got.dtype().is_small_float() {
         return integers(got, want);
     }
-    // Small floats are compared exactly, because one unit in their last place exceeds every tolerance.
+    // Floats of at most 8 bits are compared exactly, because one unit in the last place exceeds every tolerance.
     let tolerance = if got.dtype().is_small_float() { Tolerance::MaxRelative(0.0) } else { tolerance };
     let (a, b) = (got.view(), want.view());
     let scale = b.f64s().filter(|v| v.is_finite()).fold(0.0f64, |m, v| m.max(v.abs()));

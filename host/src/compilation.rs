@@ -104,7 +104,7 @@ impl CompileOptions {
         self
     }
 
-    /// Leaves a dimension symbolic, so that each run may have another size. A program of its own is compiled for each
+    /// Leaves a dimension symbolic, so that every run may use a different size. A separate program is compiled for each
     /// size in `specialized`.
     #[must_use]
     pub fn open_dim(mut self, name: impl Into<String>, specialized: impl IntoIterator<Item = usize>) -> CompileOptions {
@@ -238,7 +238,7 @@ impl Compilation {
         &self.compiled.program.outputs
     }
 
-    /// Returns where each operator runs, and why not elsewhere.
+    /// Returns the placement of each operator, and the reasons of the backends that refused it.
     pub fn explanation(&self) -> &Explanation {
         &self.explanation
     }

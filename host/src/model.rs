@@ -28,11 +28,11 @@ struct Inner {
     warnings: Vec<Diagnostic>,
     cancel: Cancel,
     executors: Executors,
-    /// Memory for borrowed inputs that no run uses.
+    /// Free buffers for copies of borrowed inputs.
     staging: Mutex<Vec<Arc<AlignedBytes>>>,
 }
 
-/// Maximum number of buffers kept for borrowed inputs.
+/// Maximum number of free buffers.
 const MAX_STAGED: usize = 32;
 
 /// Options of one run.
@@ -114,7 +114,7 @@ impl Model {
         self.0.loaded.outputs()
     }
 
-    /// Returns where each operator was placed when the model was compiled, and why not elsewhere.
+    /// Returns the placement of each operator at compilation, and the reasons of the backends that refused it.
     pub fn explanation(&self) -> &Explanation {
         &self.0.explanation
     }
@@ -262,7 +262,7 @@ impl Model {
         })
     }
 
-    /// Takes memory of a size that no run uses.
+    /// Takes a free buffer of the given size; `None` if there is none.
     fn spare(&self, bytes: usize) -> Option<Arc<AlignedBytes>> {
         let mut staging = self.0.staging.lock().unwrap_or_else(PoisonError::into_inner);
         let fits =

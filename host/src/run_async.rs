@@ -13,7 +13,7 @@ use std::task::{Context, Poll, Waker};
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// Threads that start runs. They belong to a model, start when they are needed, and end with the model.
+/// Threads that execute runs. They belong to a model, are started on demand, and end with the model.
 pub(crate) struct Executors {
     shared: Arc<Shared>,
     limit: usize,
@@ -48,11 +48,11 @@ impl Executors {
         let state = Arc::new(Mutex::new(State::Running(None)));
         let (result, token) = (state.clone(), cancel.clone());
         let job = Box::new(move || {
-            // A run that was dropped while it waited need not begin.
-            let begun = token.check(|| "the run had not begun".to_owned()).map_err(Error::from);
-            // Whoever waits for the future has to be woken, and the thread goes on to the next run.
+            // A run whose future was dropped while queued does not start.
+            let begun = token.check(|| "the run had not started".to_owned()).map_err(Error::from);
+            // A panic must not end the thread: the future's waiter has to be woken, and other runs are queued.
             let outcome = begun.and_then(|()| catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|_| Err(panicked())));
-            // Without the lock, as a waker may wait for a thread that polls.
+            // The waker is called without the lock, as it may wait for a thread that polls.
             let state = std::mem::replace(&mut *lock(&result), State::Done(Some(outcome)));
             if let State::Running(Some(waker)) = state {
                 waker.wake();
@@ -63,7 +63,7 @@ impl Executors {
         if queue.idle < queue.jobs.len() && queue.threads < self.limit && self.spawn().is_ok() {
             queue.threads += 1;
         } else if queue.threads == 0 {
-            // The system starts no thread: the caller runs the job itself.
+            // If the system cannot start a thread, the caller runs the job itself.
             let job = queue.jobs.pop_back();
             drop(queue);
             job.into_iter().for_each(|job| job());
@@ -121,7 +121,7 @@ enum State {
     Done(Option<Result<Outputs, Error>>),
 }
 
-/// Run that goes on while its caller does something else. Dropping it cancels the run.
+/// Future of a run on another thread. Dropping it cancels the run.
 #[must_use = "dropping a future cancels its run"]
 pub struct RunFuture {
     state: Arc<Mutex<State>>,
@@ -139,7 +139,7 @@ impl Future for RunFuture {
                 Poll::Pending
             }
             State::Done(outcome) => Poll::Ready(outcome.take().unwrap_or_else(|| {
-                let message = "expected a future that is polled until it is ready, found one that was ready before";
+                let message = "expected no poll of a future after its result was returned";
                 Err(Diagnostic::error(codes::runtime::BAD_PROGRAM, message).into())
             })),
         }

@@ -121,7 +121,7 @@ impl Observer for Trace {
 struct Tracks(BTreeMap<String, usize>);
 
 impl Tracks {
-    /// Thread of the first track; the host has number 1.
+    /// Thread number of the first track; the host's is 1.
     const FIRST: usize = 2;
 
     /// Returns the thread of a track and, the first time, the event that names it.
@@ -136,7 +136,7 @@ impl Tracks {
     }
 }
 
-/// Returns the event of a device's work. The host's time `ts` is that of the call at which the device's clock showed `now`.
+/// Returns the event of a device's work. At the host's time `ts` the device's clock showed `now`.
 fn span(name: &str, fields: &Value, ts: f64, thread: usize) -> Value {
     let time = |key: &str| fields[Span::KEY][key].as_u64().unwrap_or(0);
     let (begin, end, now) = (time("begin"), time("end"), time("now"));

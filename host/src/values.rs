@@ -78,7 +78,7 @@ impl From<Vec<Tensor>> for Inputs<'_> {
     }
 }
 
-/// Results of a run: a tensor for each output, by position and by name.
+/// Results of a run: one tensor per output, accessible by position and by name.
 #[derive(Clone, Debug)]
 pub struct Outputs {
     pub(crate) names: Arc<[String]>,

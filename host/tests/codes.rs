@@ -31,7 +31,7 @@ mod operators {
     inventory::submit! {
         OpDef {
             name: "test.without_size",
-            doc: "An operator that never says how large its result is.",
+            doc: "An operator whose result has an unknown size.",
             arity: Arity::exactly(1),
             inputs: &["data"],
             attrs: &[],

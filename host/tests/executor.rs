@@ -411,7 +411,7 @@ fn concurrent_runs_are_independent() {
     });
 }
 
-/// Region that adds one, or whose backend refuses everything.
+/// Region that adds one, or that refuses every preparation.
 struct AddOne {
     calls: AtomicUsize,
     takes: bool,

@@ -284,7 +284,7 @@ fn a_cancelled_compilation_leaves_the_session() {
     assert!(Model::compile(&session, digits(), &options).is_ok());
 }
 
-/// Waker that waits until the woken future has been polled, as one does that takes a lock of the polling thread.
+/// Waker that blocks until the woken future has been polled, like a waker that takes a lock of the polling thread.
 struct WaitingWaker {
     woken: Mutex<Sender<()>>,
     polled: Mutex<Receiver<()>>,
@@ -314,7 +314,7 @@ fn wakers_may_wait_for_a_poll() {
     assert!(future.as_mut().poll(&mut context).is_pending());
     wait.recv_timeout(Duration::from_secs(30)).unwrap();
     let poll = future.as_mut().poll(&mut context);
-    // A poll that waited for the waker ends when the waker gives up.
+    // A poll that waits for the waker returns once the waker times out.
     assert!(!waiting.gave_up.load(SeqCst));
     polled.send(()).unwrap();
     assert!(matches!(poll, Poll::Ready(Err(Error::TimedOut(_)))));

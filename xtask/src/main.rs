@@ -1,6 +1,6 @@
 //! Development tasks: `cargo xtask demo`, `fetch-onednn`, `test`, `bless`, `bench`, `bench peers`, `docs`, `fuzz`,
 //! `sanitize`, `onnx-suite`, `onnx-fuzz`, `export`, `exports`, `vta`, `package`,
-//! `capi`, `wheel`, `test-python`, `test-torch`.
+//! `capi`, `wheel`, `test-python`, `test-torch`, `words`.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "the output of a command-line tool")]
 
@@ -18,8 +18,10 @@ mod peers;
 mod process;
 mod python;
 mod quantized;
+mod rust_text;
 mod test;
 mod wheel;
+mod words;
 
 use std::process::ExitCode;
 
@@ -54,6 +56,8 @@ usage: cargo xtask <task>
   package [--verify]      every crate packed as for a registry, in seconds; with --verify, the boundary and its helpers
                           are built from what was packed
   capi PREFIX             the C library, built and installed below a folder: headers, libbyoc.so and .a, byoc.pc
+  words [--seed N]        doc comments that open with a relative clause, by crate; with --seed, comments, messages and
+                          names drawn from the whole tree
   wheel                   the Python wheel in target/wheels, with the plugins inside, checked
   docs                    the book of docs/ with the documentation of the crates beside it, in target/book
   fuzz TARGET [--minutes N]
@@ -85,6 +89,7 @@ fn main() -> ExitCode {
         ["capi", prefix] => capi::install(prefix),
         ["wheel"] => wheel::build(),
         ["docs"] => docs::run(),
+        ["words", rest @ ..] => words::run(rest),
         ["fuzz", rest @ ..] => fuzz::fuzz(rest),
         ["sanitize", rest @ ..] => fuzz::sanitize(rest),
         _ => {

@@ -113,7 +113,7 @@ impl Cancel {
                 let help = "raise the limit with --timeout SECONDS if the work is expected to take longer";
                 Diagnostic::error(codes::runtime::TIMED_OUT, message).help(help)
             }
-            _ => Diagnostic::error(codes::runtime::CANCELLED, "cancelled: there is no result"),
+            _ => Diagnostic::error(codes::runtime::CANCELLED, "cancelled: no result was computed"),
         };
         Err(diagnostic.note(at()))
     }

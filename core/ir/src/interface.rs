@@ -15,7 +15,7 @@ use std::path::Path;
 pub struct LoadOptions {
     /// Values of symbolic dimensions, by name.
     pub dims: BTreeMap<String, usize>,
-    /// Symbolic dimensions that stay symbolic, regardless of `dims` and `input_shapes`.
+    /// Names of dimensions that stay symbolic, regardless of `dims` and `input_shapes`.
     pub open: BTreeSet<String>,
     /// True to leave every symbolic dimension symbolic that neither `dims` nor `input_shapes` binds.
     pub open_unbound: bool,

@@ -80,7 +80,6 @@ fn transform_attrs(from: &str, to: &str) -> Attrs {
     Attrs::new([("src_layout", from.into()), ("dst_layout", to.into())])
 }
 
-/// Creates the kernel of a layout transform.
 fn layout_transform(attrs: &Attrs, from: &TensorType, to: &TensorType) -> Option<Box<dyn Kernel>> {
     let id = op::lookup("layout_transform")?;
     let (inputs, outputs) = (std::slice::from_ref(from), std::slice::from_ref(to));

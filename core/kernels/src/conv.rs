@@ -207,8 +207,8 @@ impl Kernel for ChannelsFirst {
             let first = index * group_out + run.start;
             assert!(first + (p.out_channels - 1) * positions + run.len() <= total, "the result holds every run");
             let size = (p.out_channels, run.len(), terms);
-            // SAFETY: the rectangle lies inside the result (asserted): this run's positions of this group's channels,
-            // which are no other run's.
+            // SAFETY: the rectangle lies inside the result (asserted): it consists of this run's positions of this
+            // group's channels, which no other run accesses.
             unsafe { gemm_at(threads, size, weight, columns, shared.get().add(first), positions) };
         });
         Ok(())
@@ -279,7 +279,8 @@ impl Kernel for ChannelsLast {
             let first = (image * positions + run.start) * p.out_channels;
             assert!(first + run.len() * p.out_channels <= total, "the result holds every run");
             let size = (run.len(), p.out_channels, terms);
-            // SAFETY: the rows of this run's positions lie inside the result (asserted) and are no other run's.
+            // SAFETY: the rows of this run's positions lie inside the result (asserted), and no other run accesses
+            // them.
             unsafe { gemm_at(threads, size, columns, weight, shared.get().add(first), p.out_channels) };
         });
         Ok(())

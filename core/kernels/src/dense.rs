@@ -66,7 +66,6 @@ fn make_bias(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
 }
 
 impl Bias {
-    /// Adds the bias to `out`.
     fn add(&self, bias: &[f32], out: &mut [f32]) {
         let (AxisView { len, inner, .. }, work) = (self.0, out.len() / 4);
         if inner == 1 {

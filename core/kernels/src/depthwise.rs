@@ -1,6 +1,6 @@
 //! Direct convolution with one input channel per group. Each channel is copied once into scratch memory with its
 //! padding and, for a stride s, its columns are split into s planes, so that every tap of adjacent results reads
-//! adjacent elements. Then no tap needs a bounds test, and every load is a plain vector load.
+//! adjacent elements. No tap then needs a bounds check, and every load is a plain vector load.
 
 use super::Kernel;
 use super::plane::Plane;

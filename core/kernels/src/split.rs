@@ -17,7 +17,7 @@ thread_local! {
 
 /// Runs `body` with all of its kernels on the calling thread, which need not belong to a pool.
 pub fn inline<R>(body: impl FnOnce() -> R) -> R {
-    /// Restores the flag, even after a panic.
+    /// Guard that restores the flag, even after a panic.
     struct Restore(bool);
     impl Drop for Restore {
         fn drop(&mut self) {

@@ -50,7 +50,7 @@ pub(crate) struct Captures<'m> {
     /// Number of uses of each expression as an operand of live expressions.
     uses: IndexVec<ExprId, u32>,
     /// Number of the last walk, counted from 1, that reached the expression, and how often that walk reached it.
-    met: IndexVec<ExprId, (u32, u32)>,
+    reached: IndexVec<ExprId, (u32, u32)>,
     /// Number of the last walk that reached the binder of the variable.
     bound: IndexVec<ExprId, u32>,
     walks: u32,
@@ -71,7 +71,7 @@ impl<'m> Captures<'m> {
             module,
             scopes: OnceCell::new(),
             uses,
-            met: IndexVec::filled((0, 0), count),
+            reached: IndexVec::filled((0, 0), count),
             bound: IndexVec::filled(0, count),
             walks: 0,
         }
@@ -98,19 +98,19 @@ impl<'m> Captures<'m> {
             let expr = self.module.expr(id);
             let inside = match expr {
                 Expr::Var(_) => self.bound[id] == this,
-                _ => id == function || expr.is_closed_leaf() || self.met[id].1 == self.uses[id],
+                _ => id == function || expr.is_closed_leaf() || self.reached[id].1 == self.uses[id],
             };
             if !inside {
                 return false;
             }
-            let Captures { met, bound, .. } = self;
+            let Captures { reached, bound, .. } = self;
             expr.for_each_binder(|var| bound[var] = this);
             expr.for_each_operand(|operand| {
-                if met[operand].0 != this {
-                    met[operand] = (this, 0);
+                if reached[operand].0 != this {
+                    reached[operand] = (this, 0);
                     heap.push(operand);
                 }
-                met[operand].1 += 1;
+                reached[operand].1 += 1;
             });
         }
         true
@@ -134,7 +134,7 @@ impl<'m> Captures<'m> {
                 _ => {
                     expr.for_each_binder(|var| self.bound[var] = this);
                     expr.for_each_operand(|operand| {
-                        if std::mem::replace(&mut self.met[operand].0, this) != this {
+                        if std::mem::replace(&mut self.reached[operand].0, this) != this {
                             stack.push(operand);
                         }
                     });

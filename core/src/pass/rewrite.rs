@@ -85,13 +85,13 @@ pub struct Site<'s> {
     /// Root of the match in the builder's module, with operands already rewritten.
     pub after: ExprId,
     /// Expressions that each node of the pattern matched, in the builder's module.
-    pub met: &'s Match,
+    pub matched: &'s Match,
 }
 
 impl Site<'_> {
     /// Returns the first expression that a pattern node matched; `None` if there is none, or if it is an operator.
     pub fn get(&self, id: PatternId) -> Option<ExprId> {
-        match self.met.get(id)? {
+        match self.matched.get(id)? {
             Callee::Expr(id) => Some(id),
             Callee::Op(_) => None,
         }
@@ -157,17 +157,17 @@ fn not_terminating(message: String) -> Box<Diagnostic> {
 fn round(callback: &mut Callback<'_>, module: &Module) -> Result<Module, Box<Diagnostic>> {
     let found = group::find(module, callback.pattern, &Name::from("rewrite"));
     Rebuild::run(module, |rebuild, id, _| {
-        let Some((nodes, met)) = found.get(&id) else { return Ok(None) };
+        let Some((nodes, matched)) = found.get(&id) else { return Ok(None) };
         let after = rebuild.copy(id)?;
         let now = |at: Callee| match at {
             Callee::Expr(expr) if expr == id => Callee::Expr(after),
             Callee::Expr(expr) => Callee::Expr(rebuild.get(expr)),
             op @ Callee::Op(_) => op,
         };
-        let met = Match { met: met.met.iter().map(|&(pattern, at)| (pattern, now(at))).collect() };
+        let matched = Match { bindings: matched.bindings.iter().map(|&(pattern, at)| (pattern, now(at))).collect() };
         let origins = nodes.iter().map(|&node| module.nodes[node].origin);
         rebuild.new.origin = Some(rebuild.new.module.origins.union_all(origins));
-        let mut site = Site { module, before: id, builder: &mut rebuild.new, after, met: &met };
+        let mut site = Site { module, before: id, builder: &mut rebuild.new, after, matched: &matched };
         (callback.function)(&mut site).map(Some)
     })
 }

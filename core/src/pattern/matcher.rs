@@ -24,7 +24,7 @@ const STEPS_PER_EXPRESSION: usize = 16;
 pub struct Match {
     /// Pattern nodes with the expressions (or operators) that they matched, in the order of matching. A node in the
     /// path of a `dominates` pattern, or inside a recursive pattern, may be listed several times.
-    pub met: Vec<(PatternId, Callee)>,
+    pub bindings: Vec<(PatternId, Callee)>,
 }
 
 impl Match {
@@ -35,15 +35,15 @@ impl Match {
 
     /// Iterates over the expressions and operators that a pattern node matched.
     pub fn all(&self, id: PatternId) -> impl Iterator<Item = Callee> + '_ {
-        self.met.iter().filter(move |(p, _)| *p == id).map(|&(_, met)| met)
+        self.bindings.iter().filter(move |(p, _)| *p == id).map(|&(_, matched)| matched)
     }
 }
 
 /// Matcher of patterns against one graph. The buffers are reused between matches.
 pub struct Matcher<'g, 'm> {
     graph: &'g Graph<'m>,
-    met: Vec<Met>,
-    /// Position in `met` of the latest match of each pattern node, counted from 1.
+    bindings: Vec<Binding>,
+    /// Position in `bindings` of the latest match of each pattern node, counted from 1.
     latest: Vec<u32>,
     /// Calls synthesized for the two forms of divide and multiply. The ids of these calls follow those of the nodes of
     /// the pattern.
@@ -54,7 +54,7 @@ pub struct Matcher<'g, 'm> {
 }
 
 /// Binding of a pattern node to the expression or operator that it matched.
-struct Met {
+struct Binding {
     id: PatternId,
     at: Callee,
     /// Entry of `latest` for the node before this match, restored when the match is undone.
@@ -135,7 +135,7 @@ impl<'g, 'm> Matcher<'g, 'm> {
     pub fn new(graph: &'g Graph<'m>) -> Matcher<'g, 'm> {
         Matcher {
             graph,
-            met: Vec::new(),
+            bindings: Vec::new(),
             latest: Vec::new(),
             extra: Vec::new(),
             frames: Vec::new(),
@@ -156,9 +156,10 @@ impl<'g, 'm> Matcher<'g, 'm> {
         if pattern.is_recursive() {
             self.steps += STEPS_PER_EXPRESSION * self.graph.module.nodes.len();
         }
-        let own = |met: &&Met| pattern.nodes.get(met.id).is_some();
-        self.visit(pattern, Callee::Expr(root))
-            .then(|| Match { met: self.met.iter().filter(own).map(|met| (met.id, met.at)).collect() })
+        let own = |binding: &&Binding| pattern.nodes.get(binding.id).is_some();
+        self.visit(pattern, Callee::Expr(root)).then(|| Match {
+            bindings: self.bindings.iter().filter(own).map(|binding| (binding.id, binding.at)).collect(),
+        })
     }
 
     fn node<'p>(&self, pattern: &'p Pattern, id: PatternId) -> NodeRef<'p> {
@@ -200,9 +201,9 @@ impl<'g, 'm> Matcher<'g, 'm> {
         self.steps -= 1;
         let latest = self.latest[id.index()];
         if self.memoize && latest > 0 {
-            return Some(self.is_same(self.met[latest as usize - 1].at, at));
+            return Some(self.is_same(self.bindings[latest as usize - 1].at, at));
         }
-        self.frames.push(Frame { id, at, mark: self.met.len() as u32, state: State::Start });
+        self.frames.push(Frame { id, at, mark: self.bindings.len() as u32, state: State::Start });
         None
     }
 
@@ -218,14 +219,14 @@ impl<'g, 'm> Matcher<'g, 'm> {
     }
 
     fn remember(&mut self, id: PatternId, at: Callee) {
-        self.met.push(Met { id, at, before: self.latest[id.index()] });
-        self.latest[id.index()] = self.met.len() as u32;
+        self.bindings.push(Binding { id, at, before: self.latest[id.index()] });
+        self.latest[id.index()] = self.bindings.len() as u32;
     }
 
     fn forget(&mut self, mark: u32) {
-        while self.met.len() > mark as usize {
-            if let Some(met) = self.met.pop() {
-                self.latest[met.id.index()] = met.before;
+        while self.bindings.len() > mark as usize {
+            if let Some(binding) = self.bindings.pop() {
+                self.latest[binding.id.index()] = binding.before;
             }
         }
     }
@@ -260,24 +261,24 @@ impl<'g, 'm> Matcher<'g, 'm> {
             State::Called if yes => match (node.call(), self.expr(frame.at)) {
                 (Some((_, None)), _) => Next::Answer(true),
                 (Some((_, Some(wanted))), Some(Expr::Call(call))) if wanted.len() == call.args.len() => {
-                    self.ask_arg(frame, node, 0, false, self.met.len() as u32)
+                    self.request_arg(frame, node, 0, false, self.bindings.len() as u32)
                 }
                 _ => Next::Answer(false),
             },
-            State::Called => self.ask_form(pattern, frame, node, 0),
-            State::Args { next, swapped, mark } if yes => self.ask_arg(frame, node, next, swapped, mark),
+            State::Called => self.request_form(pattern, frame, node, 0),
+            State::Args { next, swapped, mark } if yes => self.request_arg(frame, node, next, swapped, mark),
             State::Args { swapped, mark, .. } => {
                 self.forget(mark);
                 let commutes = node.call().is_some_and(|(callee, _)| self.is_commutative(pattern, callee));
                 if swapped || !commutes {
                     return Next::Answer(false);
                 }
-                self.ask_arg(frame, node, 0, true, mark)
+                self.request_arg(frame, node, 0, true, mark)
             }
             State::Form(_) if yes => Next::Answer(true),
             State::Form(next) => {
                 self.forget(frame.mark);
-                self.ask_form(pattern, frame, node, next)
+                self.request_form(pattern, frame, node, next)
             }
             State::Child => match frame.at {
                 Callee::Expr(root) if yes => {
@@ -378,7 +379,7 @@ impl<'g, 'm> Matcher<'g, 'm> {
     }
 
     /// Requests the next argument of a call, in the order of the pattern or with both arguments swapped.
-    fn ask_arg(&self, frame: &mut Frame, node: NodeRef<'_>, next: u32, swapped: bool, mark: u32) -> Next {
+    fn request_arg(&self, frame: &mut Frame, node: NodeRef<'_>, next: u32, swapped: bool, mark: u32) -> Next {
         let (Some((_, Some(wanted))), Some(Expr::Call(call))) = (node.call(), self.expr(frame.at)) else {
             return Next::Answer(false);
         };
@@ -392,7 +393,7 @@ impl<'g, 'm> Matcher<'g, 'm> {
 
     /// Requests the next form of the pattern `divide(multiply(a, b), c)` at an expression that multiplies by a
     /// quotient, or of `multiply(divide(a, b), c)` at an expression that divides a product.
-    fn ask_form(&mut self, pattern: &Pattern, frame: &mut Frame, node: NodeRef<'_>, form: u32) -> Next {
+    fn request_form(&mut self, pattern: &Pattern, frame: &mut Frame, node: NodeRef<'_>, form: u32) -> Next {
         match self.form(pattern, node, frame.at, form) {
             Some(whole) => {
                 frame.state = State::Form(form + 1);
@@ -463,15 +464,15 @@ impl<'g, 'm> Matcher<'g, 'm> {
                 return Next::Ask(*parent, Callee::Expr(id));
             }
         }
-        let met = match self.latest[parent.index()] {
+        let matched = match self.latest[parent.index()] {
             0 => None,
-            latest => Some(self.met[latest as usize - 1].at),
+            latest => Some(self.bindings[latest as usize - 1].at),
         };
-        Next::Answer(match (met, frame.at) {
-            (Some(Callee::Expr(met)), Callee::Expr(root)) if *free => {
-                self.graph.between(met, root, |id| walk.on_path.contains(&id)).is_some()
+        Next::Answer(match (matched, frame.at) {
+            (Some(Callee::Expr(matched)), Callee::Expr(root)) if *free => {
+                self.graph.between(matched, root, |id| walk.on_path.contains(&id)).is_some()
             }
-            (Some(Callee::Expr(met)), Callee::Expr(root)) => self.graph.flows_into(met, root),
+            (Some(Callee::Expr(matched)), Callee::Expr(root)) => self.graph.flows_into(matched, root),
             _ => false,
         })
     }
@@ -486,8 +487,8 @@ impl<'g, 'm> Matcher<'g, 'm> {
             NodeRef::Own(node) => !Pattern::operands(node).is_empty(),
             NodeRef::Extra(..) => true,
         };
-        let inner = self.met[frame.mark as usize..].iter().filter(|met| has_operands(met.id));
-        inner.filter_map(|met| if let Callee::Expr(id) = met.at { Some(id) } else { None }).collect()
+        let inner = self.bindings[frame.mark as usize..].iter().filter(|binding| has_operands(binding.id));
+        inner.filter_map(|binding| if let Callee::Expr(id) = binding.at { Some(id) } else { None }).collect()
     }
 
     /// Pushes the operands of an expression except its callee, last first; returns false if there are none.

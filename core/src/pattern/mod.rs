@@ -20,4 +20,4 @@ mod notation;
 pub use data::{MAX_DEPTH, Pattern, PatternId, PatternNode, RootOps};
 pub use graph::{Collapsed, Graph};
 pub use matcher::{Match, Matcher};
-pub use notation::{Checks, Entry, Parsed, parse_pattern, parse_table};
+pub use notation::{Checks, Entry, Parsed, entry_name, parse_pattern, parse_table};

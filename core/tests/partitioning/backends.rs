@@ -88,7 +88,7 @@ fn reports_reasons_for_operators_on_the_host() {
         ["abs host p:Escape", "nn.relu host p:Escape", "exp host p:NoPatternMatch", "add host p:NoPatternMatch"]
     );
     let words: Vec<_> = report.operators.iter().map(|row| row.refusals[0].1.detail.as_str()).collect();
-    assert_eq!(words[0], "p.x: the result of abs is used outside the match too");
+    assert_eq!(words[0], "p.x: the result of abs is also used outside the match");
     assert_eq!(words[2], "exp occurs in p.y, but no pattern matches here");
     assert_eq!(words[3], "p has no pattern with add and does not support it alone");
 }

@@ -1,7 +1,7 @@
 //! Tests of the partitioning passes on worked cases: the program before, and the expected program after.
 //!
 //! Programs are Relay text with two shorthands: `B[t](e)` and `E[t](e)` are the annotations of target `t`, and `T` is
-//! `Tensor[(10, 10), float32]` unless a case says otherwise.
+//! `Tensor[(10, 10), float32]` unless a case specifies otherwise.
 
 mod annotate_target;
 mod backends;

@@ -1,5 +1,5 @@
 use super::{module, table};
-use byoc_core::pattern::{Checks, Graph, Matcher, parse_pattern, parse_table};
+use byoc_core::pattern::{Checks, Graph, Matcher, entry_name, parse_pattern, parse_table};
 use byoc_ir::diag::Severity;
 use byoc_ir::ir::{ExprId, Module};
 
@@ -190,7 +190,7 @@ fn dominators() {
         ("add(nn.relu(abs(%a)), exp(abs(%b)))", false),
         // One path runs into an input.
         ("%0 = abs(%a); add(nn.relu(%0), exp(%b))", false),
-        // A value in between is used beyond the child.
+        // An intermediate value has a user after the child.
         ("%0 = abs(%a); add(nn.relu(%0), subtract(%0, %0))", false),
     ] {
         assert_eq!(matches(pattern, body), expected, "{body}");
@@ -358,4 +358,13 @@ fn parser_survives_malformed_input() {
             assert!(span.start <= span.end && span.end as usize <= text.len(), "{text:?}: {diagnostic:?}");
         }
     }
+}
+
+#[test]
+fn names_the_entry_around_a_place() {
+    let table = "# comment\na: nn.relu(*)\n  | exp(*)\n\nb: add(*, *)\n";
+    for (words, name) in [("nn.relu", "a"), ("| exp", "a"), ("add", "b"), ("# comment", "")] {
+        assert_eq!(entry_name(table, table.find(words).unwrap()), name, "{words}");
+    }
+    assert_eq!(entry_name(table, table.len() + 1), "");
 }

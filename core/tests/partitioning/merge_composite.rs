@@ -387,7 +387,7 @@ fn a_dominator_takes_the_whole_diamond() {
 }
 
 /// Tests that a residual with a bias is a group: its constants and the operands off the paths become parameters or stay
-/// inside, as the pattern says.
+/// inside, as the pattern requires.
 #[test]
 fn a_post_dominator_takes_a_residual_with_a_bias() {
     let types = "%x: Tensor[(1, 3, 7, 7), float32], %w: Tensor[(3, 3, 1, 1), float32], %v: Tensor[(3), float32]";

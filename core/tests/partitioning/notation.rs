@@ -1,4 +1,4 @@
-//! Examples of `docs/patterns.md`: every block of matches gives the answers that it states, and the table parses.
+//! Examples of `docs/patterns.md`: every block of matches has the stated results, and the table parses.
 
 use super::module_with;
 use byoc_core::pattern::{Checks, Graph, Matcher, parse_pattern, parse_table};

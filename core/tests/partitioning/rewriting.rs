@@ -89,7 +89,7 @@ fn rejects_endless_rewriting() {
     let program = module("def @main(%x: T) { nn.relu(%x) }");
     let error = |rule: &mut Rule<'_>| {
         let callback = Callback { pattern: &either, require_type: false, rewrite_once: false, function: rule };
-        rewrite(&mut [callback], &program).expect_err("it never ends")
+        rewrite(&mut [callback], &program).expect_err("the rewriting does not terminate")
     };
     let relu = byoc_ir::op::lookup("nn.relu");
     let to_and_fro = error(&mut |site| {

@@ -238,8 +238,8 @@ pub struct ExportArgs {
     /// Prefix of all names in the C code.
     #[arg(long, value_name = "NAME", default_value = "model")]
     pub prefix: String,
-    /// Function of your own that computes an operator, such as "nn.conv2d=my_conv2d(my_header.h)", or
-    /// "nn.conv2d:OHWI=..." with the layout of its weights (may be repeated).
+    /// External function that computes an operator, such as "nn.conv2d=my_conv2d(my_header.h)", or "nn.conv2d:OHWI=..."
+    /// with the layout of its weights (may be repeated).
     #[arg(long = "extern", value_name = "OP[:LAYOUT]=FUNCTION(HEADER)")]
     pub externs: Vec<String>,
     /// Values of the inputs that the program is checked with.
@@ -471,7 +471,7 @@ pub struct PluginsNewArgs {
     /// C file and Makefile instead of a Rust crate.
     #[arg(long)]
     pub c: bool,
-    /// Directory with the sources of byoc-plugin-api; by default a copy is written beside the plugin.
+    /// Directory with the sources of byoc-plugin-api; by default a copy is written next to the plugin.
     #[arg(long, value_name = "DIR", conflicts_with = "c")]
     pub api: Option<PathBuf>,
 }
@@ -552,7 +552,7 @@ pub struct QuantizeArgs {
     /// Samples of the model's inputs: an .npz with an entry for each input, a directory of images, or random[:seed].
     #[arg(long, value_name = "DATA")]
     pub calibrate: String,
-    /// File for the quantized model, with its weights in a file beside it; - is standard output, with the weights in
+    /// File for the quantized model, with its weights in a file next to it; - is standard output, with the weights in
     /// the text.
     #[arg(short, long, value_name = "FILE.relay")]
     pub output: PathBuf,

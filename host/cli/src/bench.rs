@@ -19,7 +19,7 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode, Failure> {
     let prepared = ready::prepare(&args.model, &args.build, &args.input, &mut session)?;
     let inputs = prepared.given.resolve(&prepared.model, Some(0))?;
     let _interruptible = cancel_on_interrupt(&session.cancel);
-    // Warm-up: caches, pages and clock rates settle in a few runs.
+    // Warm-up: caches, page mappings and clock rates settle within a few runs.
     for _ in 0..(args.runs / 5).max(3) {
         prepared.model.run(&inputs)?;
     }

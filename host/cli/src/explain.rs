@@ -1,4 +1,5 @@
-//! `byoc explain`: prints where each operator of the model runs, and why not elsewhere.
+//! `byoc explain`: prints the placement of each operator of the model, with the reasons of the backends that refused
+//! it.
 
 use super::args::{ExplainArgs, InputArgs};
 use super::render::plural;
@@ -70,7 +71,7 @@ pub(crate) fn print(explanation: &Explanation, full: bool) {
         let place = match &places(node)[..] {
             [one] => one.clone(),
             [first, second] => format!("{first}, {second}"),
-            // The host is always named, as readers look for it; only other places are reduced to a count.
+            // The host is always named, as it is the place of interest; other places are reduced to a count.
             [first, rest @ ..] if rest.iter().any(|place| place == "host") => {
                 format!("{first}, host and {} more", rest.len() - 1)
             }

@@ -1,4 +1,4 @@
-//! `byoc export`: writes a model as a C project that needs a C compiler and nothing of byoc.
+//! `byoc export`: writes a model as a C project that requires only a C compiler.
 
 use super::args::{BuildArgs, ExportArgs};
 use super::{ready, render};
@@ -23,7 +23,7 @@ pub fn run(args: &ExportArgs) -> Result<ExitCode, Failure> {
     let given = ready::given(&args.model, &args.input)?;
     let built = ready::build(&args.model, &build, &session, &given)?;
     let options = Options { prefix: args.prefix.clone(), title: ready::name_of(&args.model), machine, externs };
-    // Refuses before the model is run; the interface is complete without recorded values.
+    // An unsupported model is rejected before it is run; the interface is known without recorded values.
     project(&built, &options, &Recorded::default())?;
     let signature = built.signature.clone();
     let cache_dir = ready::build_options(&build).cache_dir;
@@ -66,12 +66,11 @@ fn externs(texts: &[String]) -> Result<Vec<Extern>, Failure> {
     Ok(externs)
 }
 
-/// Returns the machine of `--target`.
 fn machine(target: Option<&str>) -> Result<Machine, Failure> {
     let known = Machine::TARGETS.iter().map(|entry| entry.0);
     let name = target.unwrap_or("generic");
     Machine::of_target(name).ok_or_else(|| {
-        let message = format!("expected a target out of {}, found {name}", known.collect::<Vec<_>>().join(", "));
+        let message = format!("expected one of the targets {}, found {name}", known.collect::<Vec<_>>().join(", "));
         Failure::new(codes::frontends::NOT_EXPORTABLE, message)
     })
 }

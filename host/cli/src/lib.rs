@@ -65,7 +65,7 @@ pub fn main() -> ExitCode {
             return if code == 0 { exit_code(printed, ExitCode::SUCCESS) } else { ExitCode::from(code) };
         }
     };
-    // Another program takes over, with the standard output of this one.
+    // The server replaces this process and inherits its standard output.
     if let Command::Serve(args) = &cli.command {
         return serve::run(args).unwrap_or_else(|failure| report_failure(&failure));
     }

@@ -7,7 +7,7 @@ use byoc::runtime::error::Failure;
 use byoc_core::analysis::structural_equal;
 use byoc_core::pass::manager::{self, RunOptions};
 use byoc_core::pass::{DesiredLayout, PassOptions, TargetRule, infer_type};
-use byoc_core::pattern::{Checks, parse_table};
+use byoc_core::pattern::{Checks, entry_name, parse_table};
 use byoc_ir::diag::{Diagnostic, codes, nearest};
 use byoc_ir::ir::Module;
 use byoc_ir::op;
@@ -118,10 +118,19 @@ fn read_patterns(path: &Path) -> Result<Vec<byoc_core::pattern::Entry>, Failure>
         Diagnostic::error(codes::frontends::UNREADABLE_MODEL, format!("cannot read {}: {e}", path.display()))
     })?;
     let parsed = parse_table(&text, Checks::Refused);
-    if parsed.has_errors() {
-        return Err(Failure::from(parsed.diagnostics).in_source(&path.display().to_string(), &text));
+    let has_errors = parsed.has_errors();
+    let in_entry = |diagnostic: Diagnostic| {
+        let start = diagnostic.labels.first().map_or(0, |label| label.span.start as usize);
+        match entry_name(&text, start) {
+            "" => diagnostic,
+            name => diagnostic.note(format!("in the entry {name}")),
+        }
+    };
+    let diagnostics: Vec<Diagnostic> = parsed.diagnostics.into_iter().map(in_entry).collect();
+    let failure = Failure::from(diagnostics).in_source(&path.display().to_string(), &text);
+    if has_errors {
+        return Err(failure);
     }
-    let warnings = Failure::from(parsed.diagnostics).in_source(&path.display().to_string(), &text);
-    render::failure(&warnings);
+    render::failure(&failure);
     Ok(parsed.entries)
 }

@@ -100,14 +100,14 @@ thread_local! {
     static CAPTURED: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// Returns what `body` prints on standard output, as it would be printed to a file.
+/// Captures the standard output of `body`, in the form printed to a file.
 pub fn captured(body: impl FnOnce()) -> String {
     let outer = CAPTURED.replace(Some(String::new()));
     body();
     CAPTURED.replace(outer).unwrap_or_default()
 }
 
-/// Adds text to what is captured on this thread; returns false if nothing is.
+/// Appends text to the capture of this thread; returns false if there is none.
 fn capture(text: Arguments<'_>) -> bool {
     CAPTURED.with_borrow_mut(|captured| match captured {
         Some(captured) => {

@@ -80,7 +80,7 @@ fn show(name: &str, plugins: &PluginDirArgs, talk: &DiagnosticArgs) -> Result<Ex
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints a pattern table. Below a line with an error stand the error and the remedy, as the entry is not used.
+/// Prints a pattern table. A line with an error is followed by the error and the remedy, as the entry is not used.
 fn print_table(table: &str) {
     let parsed = parse_table(table, Checks::Allowed);
     let mut start = 0;

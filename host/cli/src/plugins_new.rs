@@ -13,7 +13,7 @@ use std::process::ExitCode;
 /// Name of the Rust plugin in the template.
 const RUST_NAME: &str = "minimal";
 const RUST_SOURCE: &str = include_str!("../../../tests/plugins/examples/minimal.rs");
-/// Sources of `byoc-plugin-support`, which are written beside a new plugin in Rust.
+/// Sources of `byoc-plugin-support`, which are written next to a new plugin in Rust.
 const SUPPORT: [(&str, &str); 9] = [
     ("attributes.rs", include_str!("../../../plugin-api/support/src/attributes.rs")),
     ("cache.rs", include_str!("../../../plugin-api/support/src/cache.rs")),

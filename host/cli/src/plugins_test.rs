@@ -83,8 +83,8 @@ fn plugin_file(args: &PluginsTestArgs) -> Result<PathBuf, Failure> {
     session.registry.codegen(&name).map(|(_, found)| found.path.clone())
 }
 
-/// Creates the command that starts this program as the worker. A shell sets the memory limit, as the standard library
-/// cannot.
+/// Creates the command that starts this program as the worker. A shell sets the memory limit, for which the standard
+/// library has no function.
 fn worker_command(program: &[OsString], file: &Path, args: &PluginsTestArgs, memory: Option<u64>) -> Command {
     let mut command = match memory {
         None => Command::new(&program[0]),

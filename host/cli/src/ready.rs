@@ -78,7 +78,6 @@ fn names(args: &BuildArgs) -> impl Iterator<Item = &str> {
     args.backend.iter().map(|name| name.trim()).filter(|name| !name.is_empty())
 }
 
-/// Returns the options of a build.
 pub fn build_options(args: &BuildArgs) -> BuildOptions {
     let cache_dir = match (&args.cache_dir, args.no_cache) {
         (_, true) => None,

@@ -1,4 +1,4 @@
-//! Reports of the commands as values, for programs that show them elsewhere.
+//! Reports of the commands as values, for embedding programs.
 
 use super::{explain, out, plugins_list};
 use byoc::build::explanation::Explanation;

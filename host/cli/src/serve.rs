@@ -1,5 +1,5 @@
-//! `byoc serve`: executes the program `byoc-serve`, which lies beside this one, so that the server's libraries are no part of
-//! the command line.
+//! `byoc serve`: executes the program `byoc-serve` in the directory of this one, so that the server's libraries are not
+//! part of the command line.
 
 use super::args::ServeArgs;
 use byoc::runtime::error::Failure;

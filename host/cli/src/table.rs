@@ -7,7 +7,6 @@ use comfy_table::{Cell, ContentArrangement, presets};
 pub struct Table(comfy_table::Table);
 
 impl Table {
-    /// Adds a row.
     pub fn add_row<T: AsRef<str>>(&mut self, cells: impl IntoIterator<Item = T>) {
         self.0.add_row(cells.into_iter().map(|cell| Cell::new(escape::line(cell.as_ref()))));
     }

@@ -15,7 +15,6 @@ pub enum Status {
 }
 
 impl Status {
-    /// Number of statuses.
     pub const COUNT: usize = 4;
 
     /// Returns the name in reports and in JSON.

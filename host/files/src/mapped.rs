@@ -116,7 +116,6 @@ mod tests {
     use super::*;
     use std::io::Write;
 
-    /// Returns the number of resident bytes of a mapping.
     fn resident(bytes: &[u8]) -> u64 {
         let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
         let start = format!("{:x}-", bytes.as_ptr() as usize);

@@ -92,7 +92,7 @@ pub fn check_writable(path: &Path) -> std::result::Result<(), Diagnostic> {
 pub struct Pending(Destination);
 
 enum Destination {
-    /// Temporary file beside its target, renamed on commit.
+    /// Temporary file next to its target, renamed on commit.
     Adjacent { temporary: NamedTempFile, target: PathBuf, replaced: Option<FileOwnership> },
     /// Unnamed temporary file, copied on commit.
     Unnamed { buffer: File, target: PathBuf, socket: bool },

@@ -1,4 +1,4 @@
-//! Tensor data in files beside the model.
+//! Tensor data in files next to the model.
 //!
 //! The file names come from the model and are untrusted: only files below the model's folder are read, after resolving
 //! links, and every range is checked against the file. If the model itself is a link, the folder of its target is
@@ -9,7 +9,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
 
-/// Files beside a model, mapped at first use.
+/// Files next to a model, mapped at first use.
 pub struct ExternalFiles {
     folder: PathBuf,
     /// Permitted folders, with links resolved.

@@ -146,7 +146,7 @@ fn by_position(files: &[PathBuf], prefix: &str) -> Vec<Option<PathBuf>> {
     let mut out: Vec<Option<PathBuf>> = Vec::new();
     for file in files {
         let stem = file.file_name().and_then(|n| n.to_str()).and_then(|n| n.strip_prefix(prefix)?.strip_suffix(".pb"));
-        // A file with a larger number than any model has inputs is unrelated.
+        // A file whose number exceeds the number of inputs of any model is unrelated.
         let Some(position) = stem.and_then(|n| n.parse::<usize>().ok()).filter(|&n| n < 10_000) else { continue };
         if out.len() <= position {
             out.resize(position + 1, None);

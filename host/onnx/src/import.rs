@@ -42,7 +42,8 @@ pub fn run(
         params.push(var);
     }
     for (position, node) in nodes.iter().enumerate() {
-        cancel::check(|| format!("{position} of {} nodes of the model had been read", nodes.len())).map_err(one)?;
+        cancel::check(|| format!("{position} of {} nodes of the model had been converted", nodes.len()))
+            .map_err(one)?;
         convert(&mut importer, node, position).map_err(|d| vec![*d])?;
     }
     let mut results = Vec::new();
@@ -136,7 +137,6 @@ fn check_operators(nodes: &[FlatNode]) -> Result<(), Vec<Diagnostic>> {
     })])
 }
 
-/// Converts a node.
 fn convert(importer: &mut ConversionState<'_>, flat: &FlatNode, position: usize) -> Result<()> {
     let proto = &flat.proto;
     let version = flat.opset.unwrap_or(0);

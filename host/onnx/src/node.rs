@@ -49,7 +49,6 @@ impl<'a, 'm> Node<'a, 'm> {
         self.inputs.get(i).copied().flatten()
     }
 
-    /// Returns input `i`.
     pub fn input(&self, i: usize) -> Result<ExprId> {
         self.optional_input(i).ok_or_else(|| self.invalid_node(format!("input {i} is missing")))
     }
@@ -80,7 +79,6 @@ impl<'a, 'm> Node<'a, 'm> {
         self.proto.output.get(i).is_some_and(|name| !name.is_empty())
     }
 
-    /// Returns the tensor type of a value.
     pub fn ty(&self, value: ExprId) -> Result<TensorType> {
         let ty = self.importer.builder.module.ty(value);
         ty.as_tensor().cloned().ok_or_else(|| self.invalid_node(format!("expected a tensor, found {ty}")))
@@ -91,7 +89,6 @@ impl<'a, 'm> Node<'a, 'm> {
         self.ty(value).map(|t| t.dtype)
     }
 
-    /// Returns the shape of a value.
     pub fn shape(&self, value: ExprId) -> Result<Shape> {
         let ty = self.ty(value)?;
         ty.shape().ok_or_else(|| self.unknown_dims_error(&ty))
@@ -107,7 +104,6 @@ impl<'a, 'm> Node<'a, 'm> {
         Box::new(if binds.is_empty() { error } else { error.help(format!("bind the dimensions: {}", binds.join(" "))) })
     }
 
-    /// Returns the rank of a value.
     pub fn rank(&self, value: ExprId) -> Result<usize> {
         self.ty(value).map(|t| t.dims.len())
     }
@@ -225,7 +221,6 @@ impl<'a, 'm> Node<'a, 'm> {
         self.attribute(name).is_some()
     }
 
-    /// Returns an integer attribute.
     pub fn int_attr(&self, name: &str, default: i64) -> Result<i64> {
         Ok(self.attribute_of(name, AttributeType::Int)?.map_or(default, |a| a.i.unwrap_or_default()))
     }
@@ -235,7 +230,6 @@ impl<'a, 'm> Node<'a, 'm> {
         Ok(f64::from(self.attribute_of(name, AttributeType::Float)?.map_or(default, |a| a.f.unwrap_or_default())))
     }
 
-    /// Returns a string attribute.
     pub fn str_attr(&self, name: &str, default: &str) -> Result<String> {
         let Some(attribute) = self.attribute_of(name, AttributeType::String)? else { return Ok(default.to_owned()) };
         let bytes = attribute.s.clone().unwrap_or_default();
@@ -283,7 +277,6 @@ impl<'a, 'm> Node<'a, 'm> {
 
     // Diagnostics.
 
-    /// Creates a diagnostic with the code `code`.
     pub fn error(&self, code: Code, message: impl Into<String>) -> Diagnostic {
         Diagnostic::error(code, message)
     }
@@ -311,7 +304,6 @@ impl<'a, 'm> Node<'a, 'm> {
         self.op(name, args, Attrs::none())
     }
 
-    /// Creates a tuple.
     pub fn tuple(&mut self, fields: &[ExprId]) -> Result<ExprId> {
         self.importer.builder.origin = Some(self.origin);
         self.importer.builder.tuple(fields)
@@ -362,7 +354,6 @@ impl<'a, 'm> Node<'a, 'm> {
         self.importer.builder.module.ty(value).clone()
     }
 
-    /// Creates a variable.
     pub fn variable(&mut self, name: &str, ty: Type) -> ExprId {
         self.builder().var(name, ty)
     }
@@ -372,12 +363,10 @@ impl<'a, 'm> Node<'a, 'm> {
         self.builder().push(Expr::If { cond, then, otherwise })
     }
 
-    /// Creates a function.
     pub fn function(&mut self, params: &[ExprId], body: ExprId, ret: Type) -> Result<ExprId> {
         self.builder().function(params, body, ret, Attrs::none())
     }
 
-    /// Creates a call of a function value.
     pub fn call_function(&mut self, function: ExprId, args: &[ExprId]) -> Result<ExprId> {
         self.builder().call(function, args)
     }
@@ -437,13 +426,11 @@ impl<'a, 'm> Node<'a, 'm> {
         value
     }
 
-    /// Reshapes `value`.
     pub fn reshape(&mut self, value: ExprId, shape: &[usize]) -> Result<ExprId> {
         let dims: Vec<Dim> = shape.iter().map(|&n| Dim::Fixed(n)).collect();
         self.reshape_to(value, &dims)
     }
 
-    /// Transposes `value`.
     pub fn transpose(&mut self, value: ExprId, axes: &[usize]) -> Result<ExprId> {
         if axes.iter().enumerate().all(|(i, &axis)| i == axis) {
             return Ok(value);

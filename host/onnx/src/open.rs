@@ -110,7 +110,6 @@ impl Node<'_, '_> {
         Ok([half(&dims[..axis])?, half(&dims[axis..])?])
     }
 
-    /// Broadcasts `value` to the dimensions `wanted`.
     pub fn broadcast_to(&mut self, value: ExprId, wanted: &[Dim]) -> Result<ExprId> {
         if self.dims(value)? == wanted && !wanted.contains(&Dim::Any) {
             return Ok(value);

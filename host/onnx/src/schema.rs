@@ -2,9 +2,9 @@
 
 use byoc_ir::tensor::DType;
 
-/// Classes of element types of each input: `f` for floating-point types, `i` for integers, `b` for Booleans. Inputs after
-/// the last one take any type; `..` repeats the one before it. Types of fewer than 8 bits and 8-bit floats are not
-/// restricted here: the conversions accept them where they mean something.
+/// Classes of element types of each input: `f` for floating-point types, `i` for integers, `b` for Booleans. Inputs
+/// after the last one take any type; `..` repeats the one before it. Types of fewer than 8 bits and 8-bit floats are
+/// not restricted here: converters accept them where the operator defines them.
 const INPUTS: &[(&str, &[&str])] = &[
     ("Abs", &["fi"]),
     ("Acos", &["f"]),

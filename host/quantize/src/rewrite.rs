@@ -513,7 +513,7 @@ mod tests {
         layers::find(module).iter().map(of_input).enumerate().collect()
     }
 
-    /// Checks that the results of a single layer have the right mean in each channel, which they do not have without the
+    /// Checks that the results of a single layer have the right mean in each channel, and the wrong mean without the
     /// means of its input. Each position of the weight must read values of the same mean.
     fn check(body: &str, x: &Tensor, axis: usize, weight: &[usize], channels: usize) {
         let module = module(body, x, weight, channels);

@@ -21,7 +21,8 @@ pub struct QuantizedWeight {
 }
 
 /// Quantizes a float32 weight with zero point 0. The scale (of each channel, or of the whole weight) maps the largest
-/// magnitude to 127; a power of two is the one with the smallest squared error of rounding and clipping.
+/// magnitude to 127; if scales are powers of two, it is the one with the smallest squared error of rounding and
+/// clipping.
 ///
 /// `axis` is the axis of the output channels. `bias` (one value per channel, one for all, or none) must fit into int32
 /// when divided by the product of `input_scale` and the weight's scale; if the weights of a channel are too small for

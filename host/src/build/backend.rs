@@ -2,7 +2,7 @@
 
 use byoc_core::pass::manager;
 use byoc_core::pass::{Candidate, DesiredLayout, Judge, Question, Refusal, RefusalCode, Verdict, check_layouts};
-use byoc_core::pattern::{Checks, Entry, parse_table};
+use byoc_core::pattern::{Checks, Entry, entry_name, parse_table};
 use byoc_ir::diag::{Diagnostic, Severity, codes, nearest};
 use byoc_ir::ir::{ExprId, Module};
 use byoc_ir::op::{self, Cost, Params};
@@ -242,26 +242,17 @@ fn table_warning(name: &str, text: &str, diagnostic: Diagnostic) -> Diagnostic {
     let number = text[..start].matches('\n').count() + 1;
     let message = format!(
         "plugin {name}, pattern table, entry \"{}\", line {number}, column {column}: {}",
-        entry_at(text, start),
+        entry_name(text, at),
         diagnostic.message
     );
     let mut warning = Diagnostic::warning(codes::plugins::BAD_PATTERN_TABLE, message);
     warning = warning.note(line).note(format!("{}^", " ".repeat(column - 1)));
-    // The message already names the entry.
-    warning.notes.extend(diagnostic.notes.into_iter().filter(|note| !note.starts_with("in the entry ")));
+    warning.notes.extend(diagnostic.notes);
     warning.help = diagnostic.help;
     if diagnostic.severity == Severity::Error {
         warning = warning.note("the entry is ignored; the others are used");
     }
     warning
-}
-
-/// Returns the name of the entry that the line at `start` belongs to: indented lines continue an entry.
-fn entry_at(text: &str, start: usize) -> &str {
-    let end = text[start..].find('\n').map_or(text.len(), |n| start + n);
-    let begins = |line: &&str| !line.starts_with([' ', '\t', '#']) && !line.trim().is_empty();
-    let first = text[..end].lines().rev().find(begins).unwrap_or_default();
-    first.split(':').next().unwrap_or_default().trim()
 }
 
 /// Converts an error of a plugin's entry to a refusal of operators. The refusal code is that of the error, or
@@ -385,7 +376,7 @@ impl Judge for PluginJudge<'_, '_> {
                 vec![Verdict::Refused(refusal); asked.len()].into_iter()
             }
         };
-        let missing = || Verdict::Refused(Refusal::new(RefusalCode::Unavailable, "the backend gave no verdict"));
+        let missing = || Verdict::Refused(Refusal::new(RefusalCode::Unavailable, "the backend returned no verdict"));
         verdicts.into_iter().map(|v| v.unwrap_or_else(|| answers.next().unwrap_or_else(missing))).collect()
     }
 }

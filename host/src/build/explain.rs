@@ -7,9 +7,9 @@ use byoc_ir::ir::{Expr, ExprId, Id, IndexVec, Module, SourceId, Type};
 use byoc_runtime::exec::program::{Instr, Place, Program, Reg, Space};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Returns the operators of the model that still compute something after the frontend. All other operators (constants,
-/// arithmetic on shapes) were folded into the returned ones. The origins of an expression include the folded operators;
-/// the operator itself is last.
+/// Returns the operators of the model that still have a computing expression after the frontend. All other operators
+/// (constants, arithmetic on shapes) were folded into the returned ones. The origins of an expression include the
+/// folded operators; the operator itself is last.
 pub fn computing_sources(module: &Module) -> BTreeSet<SourceId> {
     let live = module.live();
     let calls = module.nodes.iter().filter(|(id, node)| live[*id] && node.expr.as_op_call().is_some());
@@ -241,20 +241,91 @@ fn folded(
     Placement { kind: PlacementKind::Folded, into: Some(into), ..Placement::default() }
 }
 
-/// Returns the predecessors of each operator of the model.
+/// Returns the predecessors of each operator of the model. Tuples, projections and `let` move no data, so an edge leads
+/// from the operator that computes a value to the operator that reads it, through any number of them.
 fn edges(module: &Module, live: &IndexVec<ExprId, bool>) -> Vec<BTreeSet<usize>> {
+    let forwarded = Forwarded::new(module, live);
     let mut edges = vec![BTreeSet::new(); module.origins.sources().len()];
     for (_, node) in module.nodes.iter().filter(|(id, _)| live[*id]) {
         let readers = module.origins.get(node.origin);
-        node.expr.for_each_operand(|operand| {
-            for &from in module.origins.get(module.nodes[operand].origin) {
+        if readers.is_empty() {
+            continue;
+        }
+        let mut operands = Vec::new();
+        node.expr.for_each_operand(|operand| operands.push(operand));
+        for producer in forwarded.producers(operands) {
+            for &from in module.origins.get(module.nodes[producer].origin) {
                 for &reader in readers {
                     if from < reader {
                         edges[reader.index()].insert(from.index());
                     }
                 }
             }
-        });
+        }
     }
     edges
+}
+
+/// Expressions without an origin that only forward a value: projections of tuples, variables bound by `let`, and `let`.
+struct Forwarded<'m> {
+    module: &'m Module,
+    /// Forwarded expression; an expression that forwards nothing stands for itself.
+    value: IndexVec<ExprId, ExprId>,
+    /// Values of the variables that a `let` binds.
+    bound: BTreeMap<ExprId, ExprId>,
+}
+
+impl<'m> Forwarded<'m> {
+    fn new(module: &'m Module, live: &IndexVec<ExprId, bool>) -> Forwarded<'m> {
+        let lets = module.nodes.iter().filter(|(id, _)| live[*id]).filter_map(|(_, node)| match node.expr {
+            Expr::Let { var, value, .. } => Some((var, value)),
+            _ => None,
+        });
+        let bound: BTreeMap<ExprId, ExprId> = lets.collect();
+        let mut forwarded = Forwarded { module, value: IndexVec::with_capacity(module.nodes.len()), bound };
+        // Operands have smaller ids, so their values are already known.
+        for id in module.nodes.ids() {
+            let value = match module.expr(id) {
+                _ if !live[id] || !forwarded.is_without_origin(id) => id,
+                Expr::Project { tuple, index } => {
+                    let tuple = forwarded.of(*tuple);
+                    match module.expr(tuple) {
+                        Expr::Tuple(fields) if forwarded.is_without_origin(tuple) => {
+                            fields.get(*index as usize).map_or(tuple, |&field| forwarded.of(field))
+                        }
+                        _ => tuple,
+                    }
+                }
+                Expr::Let { body, .. } => forwarded.of(*body),
+                _ => id,
+            };
+            forwarded.value.push(value);
+        }
+        forwarded
+    }
+
+    fn is_without_origin(&self, id: ExprId) -> bool {
+        self.module.origins.get(self.module.nodes[id].origin).is_empty()
+    }
+
+    fn of(&self, id: ExprId) -> ExprId {
+        let id = self.bound.get(&id).copied().unwrap_or(id);
+        // The value of a variable may follow its uses in the arena.
+        self.value.get(id).copied().unwrap_or(id)
+    }
+
+    /// Returns the expressions that compute these operands; a tuple without an origin is replaced with its fields.
+    fn producers(&self, mut operands: Vec<ExprId>) -> BTreeSet<ExprId> {
+        let mut seen = BTreeSet::new();
+        while let Some(operand) = operands.pop() {
+            let producer = self.of(operand);
+            if seen.insert(producer)
+                && self.is_without_origin(producer)
+                && let Expr::Tuple(fields) = self.module.expr(producer)
+            {
+                operands.extend(fields.iter());
+            }
+        }
+        seen
+    }
 }

@@ -16,8 +16,8 @@ pub struct Explanation {
     pub totals: Totals,
 }
 
-/// Copies between the memories of the host and of a backend's device, by the instructions of the program; those of a loop
-/// count once.
+/// Copies between the memories of the host and of a backend's device, counted by the instructions of the program: those
+/// in a loop count once.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, PartialEq, Eq)]
 pub struct CopyRow {
     /// Name of the backend.

@@ -48,9 +48,9 @@ pub struct BuildOptions {
     pub print_after: Option<String>,
     /// Prints the time of each pass if true.
     pub time_passes: bool,
-    /// Asks code generators for the source of every region, however large.
+    /// Requests the source of every region from code generators, regardless of its size.
     pub source: bool,
-    /// Asks code generators for regions as C99 programs of their own; see `docs/boundary.md`.
+    /// Requests regions as self-contained C99 programs from code generators; see `docs/boundary.md`.
     pub program: bool,
     /// Receives the stages of the build.
     pub progress: Option<Progress>,
@@ -159,15 +159,14 @@ pub fn build(
             Err(compile_error) => {
                 let CompileError { diagnostic, refusal } = *compile_error;
                 failed.insert(region.symbol.clone(), refusal);
-                let code = codes::plugins::REGION_NOT_COMPILED;
                 let message = format!("region {} could not be compiled and runs on the host", region.symbol);
-                let mut warning = diagnostic.note(message);
-                // The generic code of a plugin's error is omitted, because it says only that the region was not
-                // compiled.
-                if warning.code != codes::plugins::PLUGIN_FAULT {
-                    warning.notes.push(format!("the code of the error is {}", warning.code));
-                }
-                warnings.push(Diagnostic { severity: Severity::Warning, code, ..warning });
+                // The code for a region that was not compiled is more specific than the generic code of a plugin's
+                // error.
+                let code = match diagnostic.code {
+                    codes::plugins::PLUGIN_FAULT => codes::plugins::REGION_NOT_COMPILED,
+                    specific => specific,
+                };
+                warnings.push(Diagnostic { severity: Severity::Warning, code, ..diagnostic.note(message) });
                 regions.push(None);
             }
         }
@@ -311,7 +310,7 @@ impl PassLog<'_> {
         Ok(ran.module)
     }
 
-    /// Records the time of a stage that is no pass.
+    /// Records the time of a stage other than a pass.
     fn record(&mut self, stage: &'static str, start: Instant) {
         self.timings.push((stage, start.elapsed()));
     }

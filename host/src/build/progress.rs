@@ -1,4 +1,4 @@
-//! Progress of a build, reported while it goes on.
+//! Progress of a build, reported while the build runs.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Programs for fixed values of symbolic dimensions, beside the one with symbolic dimensions.
+//! Programs for fixed values of symbolic dimensions, in addition to the one with symbolic dimensions.
 
 use byoc_ir::diag::{Diagnostic, codes};
 use byoc_runtime::error::Failure;

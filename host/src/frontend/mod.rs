@@ -11,7 +11,7 @@ use byoc_ir::interface::unreadable;
 use byoc_runtime::error::Failure;
 use std::path::Path;
 
-/// Reads a model: `.onnx`, `.relay` with its weights file beside it, or a folder in ONNX test-data layout, whose first
+/// Reads a model: `.onnx`, `.relay` with its weights file next to it, or a folder in ONNX test-data layout, whose first
 /// data set then provides the shapes of inputs that `options` does not contain.
 ///
 /// # Errors

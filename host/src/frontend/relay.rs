@@ -1,4 +1,4 @@
-//! Modules in the Relay text format, with large constants in a safetensors file beside the text.
+//! Modules in the Relay text format, with large constants in a safetensors file next to the text.
 //!
 //! `model.relay` is accompanied by `model.relay.safetensors` or `model.safetensors`; `meta[relay.Constant][i]` in the
 //! text is the tensor named `i` in that file.

@@ -5,7 +5,7 @@ use byoc_ir::ir::{AttrValue, Attrs, ExprId, Module, Type};
 use byoc_ir::tensor::{DType, Tensor};
 use byoc_ir::typing::Builder;
 
-/// Returns true, as every CPU supports these families.
+/// Returns true: every CPU supports these families.
 pub fn is_supported() -> bool {
     true
 }
@@ -101,7 +101,6 @@ impl Case {
         self.builder.op(name, args, attrs).unwrap_or_else(|e| panic!("{}, seed {}: {e:?}", self.name, self.seed))
     }
 
-    /// Returns the shape of a value.
     pub fn shape(&self, value: ExprId) -> Vec<usize> {
         self.builder.module.ty(value).as_tensor().and_then(|t| t.shape()).expect("expected a known shape").to_vec()
     }

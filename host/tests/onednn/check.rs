@@ -103,13 +103,16 @@ pub fn compare_within(what: &str, tolerance: f64, got: &[Tensor], expected: &[Te
             let at = at.map(|byte| byte / got.dtype().size());
             let value = |t: &Tensor| at.map(|at| t.view().to_f64s()[at]);
             let (a, b) = (value(got), value(expected));
-            assert!(at.is_none(), "{what}, output {k}, element {at:?}: {a:?}, not {b:?}");
+            assert!(at.is_none(), "{what}, output {k}, element {at:?}: expected {b:?}, found {a:?}");
         }
         let (a, b) = (got.view().to_f64s(), expected.view().to_f64s());
         let largest = b.iter().fold(1e-20f64, |most, v| most.max(v.abs()));
         for (i, (a, b)) in a.iter().zip(&b).enumerate() {
             let error = (a - b).abs() / largest;
-            assert!(error <= tolerance || (a.is_nan() && b.is_nan()), "{what}, output {k}, element {i}: {a}, not {b}");
+            assert!(
+                error <= tolerance || (a.is_nan() && b.is_nan()),
+                "{what}, output {k}, element {i}: expected {b}, found {a}"
+            );
         }
     }
 }

@@ -38,7 +38,6 @@ pub struct Header {
 pub struct Types {
     /// Types of inputs and outputs.
     pub signature: Value,
-    /// Types of the constants.
     pub constants: Vec<Value>,
 }
 

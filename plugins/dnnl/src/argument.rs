@@ -25,7 +25,6 @@ pub struct Arguments<'a> {
 }
 
 impl Arguments<'_> {
-    /// Returns the address of an argument.
     pub fn address(&self, argument: &Argument) -> *mut u8 {
         self.bases[argument.buffer.0 as usize].wrapping_add(argument.offset)
     }

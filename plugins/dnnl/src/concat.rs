@@ -15,7 +15,6 @@ pub struct RowConcat {
     pub parts: Vec<Part>,
 }
 
-/// Part of a concatenation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
     /// Size of a row in bytes.
@@ -27,7 +26,6 @@ pub struct Part {
 /// Maximum size in bytes of a result that the calling thread copies alone, because waking another thread takes longer.
 const MAX_SERIAL_BYTES: usize = 16 << 10;
 
-/// Maximum number of parts.
 pub const MAX_PARTS: usize = 64;
 
 /// Addresses of the parts and of the result, for all threads.

@@ -11,7 +11,6 @@ use byoc_plugin_support::view::View;
 /// Map from the dimensions of a value to those that a primitive sees.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DimMap {
-    /// Dimensions of the value.
     value_shape: Vec<i64>,
     /// Permutation of the dimensions.
     order: Vec<usize>,

@@ -29,7 +29,6 @@ impl MathFn {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Elementwise {
     pub function: MathFn,
-    /// Number of elements.
     pub elements: usize,
 }
 

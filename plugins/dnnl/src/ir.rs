@@ -50,7 +50,6 @@ impl CompileError {
 /// Result type of translation and lowering.
 pub type Result<T, E = CompileError> = std::result::Result<T, E>;
 
-/// Definition of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Def {
     /// Region input with this index.

@@ -9,7 +9,6 @@ use std::sync::{Arc, Weak};
 
 /// Constant with its packed form.
 pub struct PackSpec {
-    /// Index of the constant.
     pub constant: usize,
     /// Offset of the first element that is read, in bytes.
     pub offset: usize,

@@ -50,7 +50,6 @@ pub enum Operation {
     Cell(crate::cell::Cell),
     /// Elementwise function.
     Elementwise(crate::elementwise::Elementwise),
-    /// Concatenation of rows.
     Concat(crate::concat::RowConcat),
     /// Elementwise chain of integer operators; `qnn` defines the argument indices.
     Epilogue(crate::qnn::Epilogue),

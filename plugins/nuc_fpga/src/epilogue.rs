@@ -92,7 +92,6 @@ pub struct Factor(pub i32, pub u32);
 pub enum EpilogueOp {
     /// Adds an int32 constant with one element per channel, or one for all.
     Bias {
-        /// Index of the constant.
         constant: usize,
         /// True if the constant has one element per channel.
         per_channel: bool,

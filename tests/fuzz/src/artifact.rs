@@ -195,7 +195,7 @@ fn edit_json(entries: &mut Entries, name: &str, edit: impl FnOnce(&mut Value)) -
     Some(())
 }
 
-/// Mutates any part; returns true if the program still is the one that the regions were compiled from.
+/// Mutates any part; returns true if the program still matches the compiled regions.
 fn mutate_contents(entries: &mut Entries, random: &mut Random) -> Option<bool> {
     match below(random, 12) {
         0..=6 => {

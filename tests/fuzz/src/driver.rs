@@ -31,7 +31,7 @@ pub struct Options {
 /// Results of a run.
 #[derive(Debug, Default)]
 pub struct Summary {
-    /// Number of executions.
+    /// Number of inputs that were executed.
     pub executions: u64,
     /// Number of accepted inputs: read completely and, for models, run.
     pub accepted: u64,

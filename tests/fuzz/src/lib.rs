@@ -66,7 +66,7 @@ fn count_accepted() {
     ACCEPTED.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Returns the target with that name.
+/// Looks up a target in [`TARGETS`].
 pub fn target(name: &str) -> Option<&'static Target> {
     TARGETS.iter().find(|target| target.name == name)
 }

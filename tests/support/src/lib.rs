@@ -40,7 +40,7 @@ pub fn test_plugin(name: &str) -> PathBuf {
     build("byoc-test-plugins", Some(Example::Library(name)))
 }
 
-/// Returns the shared library of the C interface; the static one lies beside it.
+/// Returns the shared library of the C interface; the static one lies next to it.
 ///
 /// # Panics
 /// If the library does not build.

@@ -106,9 +106,9 @@ pub struct Clause {
 /// Pattern of a clause. The parser limits its nesting to [`MAX_NESTING`](crate::text::MAX_NESTING) levels.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ClausePattern {
-    /// `_`: matches anything.
+    /// `_`: matches any value.
     Any,
-    /// `%x`: matches anything and binds it to the variable, an [`Expr::Var`](super::Expr::Var), in the body.
+    /// `%x`: matches any value and binds it to the variable, an [`Expr::Var`](super::Expr::Var), in the body.
     Var(ExprId),
     /// `Cons(%x, _)`: matches a value of that constructor.
     Constructor {

@@ -206,9 +206,9 @@ binary! { integers:
     "bitwise_and", Facts::POINTWISE, "The bits that are set in both.", |a, _| a, |a, b, _| Ok(a & b);
     "bitwise_or", Facts::POINTWISE, "The bits that are set in either.", |a, _| a, |a, b, _| Ok(a | b);
     "bitwise_xor", Facts::POINTWISE, "The bits that are set in exactly one.", |a, _| a, |a, b, _| Ok(a ^ b);
-    "left_shift", Facts::POINTWISE, "lhs shifted rhs bits up; bits shifted out are lost.", |a, _| a,
+    "left_shift", Facts::POINTWISE, "lhs shifted left by rhs bits; bits shifted out are lost.", |a, _| a,
         |a, b, dtype| shift(b, dtype, |n| a << n);
-    "right_shift", Facts::POINTWISE, "lhs shifted rhs bits down, keeping the sign.", |a, _| a,
+    "right_shift", Facts::POINTWISE, "lhs shifted right by rhs bits, keeping the sign.", |a, _| a,
         |a, b, dtype| shift(b, dtype, |n| a >> n);
 }
 

@@ -12,7 +12,7 @@ inventory::submit! {
     OpDef {
         name: "einsum",
         doc: "Sums of products of the operands' elements, as in numpy: each operand has a label per axis, axes with equal \
-              labels run together, and labels that the result does not have are summed over. `...` stands for further \
+              labels share an index, and labels that the result does not have are summed over. `...` stands for further \
               axes, which broadcast. Without `->` the result has `...` and the labels that occur once, in alphabetical \
               order.",
         arity: Arity::exactly(1),
@@ -26,7 +26,7 @@ inventory::submit! {
     }
 }
 
-/// Maximum number of axes that run together.
+/// Maximum number of distinct labels.
 const MAX_LABELS: usize = 64;
 
 /// Axis of an operand or of the result: a letter, or an axis of the ellipsis counted from its end.

@@ -254,13 +254,13 @@ inventory::submit! {
     OpDef {
         name: "cast",
         doc: "x in another element type. Integers wrap; a float becomes the nearest float, or the integer toward \
-              zero, saturating (NaN becomes 0), or wrapping to less than 8 bits; a boolean is \"not zero\".",
+              zero, saturating (NaN becomes 0), or wrapping to less than 8 bits; a Boolean is true for every nonzero value.",
         arity: Arity::exactly(1),
         inputs: &["data"],
         attrs: &[
             AttrDef::new("dtype", AttrKind::DType, Default::Required, "element type of the result"),
             AttrDef::new("saturate", AttrKind::Bool, Default::Bool(true),
-                "false if numbers beyond the range of an 8-bit float become infinite, or NaN without infinities"),
+                "true to saturate to the range of an 8-bit float; false for infinity, or NaN in a type without infinities"),
             AttrDef::new("round_mode", AttrKind::Str, Default::Str("up"),
                 "rounding to float8_e8m0fnu: up, down or nearest"),
         ],

@@ -57,7 +57,7 @@ fn sample_type(relation: &Relation<'_>) -> TypeResult {
     if rank < 3 || grid.dims.len() != rank || !data.dtype.is_float() || !grid.dtype.is_float() {
         let [a, b] = [&relation.args[0], &relation.args[1]];
         return Err(
-            relation.mismatch(format!("expected float data and grid of one rank of 3 or more, found {a} and {b}"))
+            relation.mismatch(format!("expected float data and a float grid of equal rank >= 3, found {a} and {b}"))
         );
     }
     let last = coordinates_last(&relation.params);
@@ -67,7 +67,7 @@ fn sample_type(relation: &Relation<'_>) -> TypeResult {
         return Err(relation.mismatch(format!("grid: expected {} coordinates, found {axes}", rank - 2)));
     }
     if data.dims[2..].contains(&Dim::Fixed(0)) {
-        return Err(relation.mismatch(format!("data: expected elements along each axis, found {}", relation.args[0])));
+        return Err(relation.mismatch(format!("data: expected no empty axis, found {}", relation.args[0])));
     }
     let batch = relation.same_dim("batch", &data.dims[0], &grid.dims[0])?;
     let dims = [batch, data.dims[1].clone()].into_iter().chain(spatial.iter().cloned());
@@ -84,7 +84,7 @@ fn flops(cost: &Cost<'_>) -> u64 {
     cost.ret_len().saturating_mul(per_element)
 }
 
-/// Treatment of coordinates along an axis.
+/// Conversion of coordinates along one axis, with its padding.
 struct Axis {
     size: f64,
     aligned: bool,

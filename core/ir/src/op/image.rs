@@ -12,7 +12,7 @@ use crate::tensor::{TensorView, TensorViewMut, memory};
 const UPSAMPLING_METHOD: AttrDef =
     AttrDef::new("method", AttrKind::Str, Default::Str("nearest_neighbor"), "nearest_neighbor, bilinear or bicubic");
 const ALIGN_CORNERS: AttrDef =
-    AttrDef::new("align_corners", AttrKind::Bool, Default::Bool(false), "true if corners map to corners");
+    AttrDef::new("align_corners", AttrKind::Bool, Default::Bool(false), "true to map corners to corners");
 const LAYOUT: AttrDef = AttrDef::new("layout", AttrKind::Str, Default::Str("NCHW"), "order of the axes");
 const RESIZE_METHOD: AttrDef =
     AttrDef::new("method", AttrKind::Str, Default::Str("linear"), "nearest_neighbor, linear or cubic");

@@ -32,7 +32,7 @@ fn integer_argument<'a>(relation: &Relation<'a>, i: usize) -> Result<&'a TensorT
     Ok(ty)
 }
 
-/// Treatment of an out-of-range index in `take`.
+/// Handling of an out-of-range index in `take`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TakeMode {
     /// Clamps to the nearest element.

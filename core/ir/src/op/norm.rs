@@ -126,7 +126,7 @@ inventory::submit! {
 inventory::submit! {
     OpDef {
         name: "nn.dropout",
-        doc: "At inference the data itself; result 1 is the mask, all ones.",
+        doc: "Returns the data unchanged, as at inference; result 1 is the mask, all ones.",
         arity: Arity::exactly(1),
         inputs: &["data"],
         attrs: &[AttrDef::new("rate", AttrKind::Float, Default::Float(0.5), "fraction dropped in training")],

@@ -134,7 +134,7 @@ macro_rules! reductions {
 reductions! {
     "sum", Facts::EXACT.sum(reduced_elements), "The sum; 0 for an empty group.",
         (|_| 0.0, |a, x| a + x, |a, _| a), (|_| 0, |a, x| a + x, |a, _| a);
-    "mean", Facts::EXACT.sum(reduced_elements), "The arithmetic mean; integers round toward zero. NaN (integers: 0) for an empty group.",
+    "mean", Facts::EXACT.sum(reduced_elements), "The arithmetic mean; integers round toward zero. An empty group gives NaN, or 0 for integers.",
         (|_| 0.0, |a, x| a + x, |a, n| a / n), (|_| 0, |a, x| a + x, |a, n| a / n.max(1));
     "prod", Facts::EXACT.stable(reduced_elements), "The product; 1 for an empty group.",
         (|_| 1.0, |a, x| a * x, |a, _| a), (|_| 1, |a, x| a.wrapping_mul(x), |a, _| a);

@@ -9,7 +9,6 @@ use crate::ir::{Dim, TensorType, Type};
 use crate::op::facts::Facts;
 use crate::tensor::{TensorView, TensorViewMut};
 
-/// Returns the type of `data` broadcast to `dims`.
 fn broadcast_to_dims(relation: &Relation<'_>, data: &TensorType, dims: Vec<Dim>) -> TypeResult {
     let Some(extra) = dims.len().checked_sub(data.dims.len()) else {
         return Err(relation.mismatch(format!("{} does not broadcast to {} dimensions", relation.args[0], dims.len())));

@@ -1,7 +1,7 @@
 //! Resizing along any axes, by scales or sizes that may be computed at run time.
 //!
 //! Each axis is interpolated on its own. Coordinates are computed in float32, as by PyTorch and ONNX Runtime, so that
-//! 10 elements by 2.3 are 23, and 3 / 0.6 is 5.
+//! 10 elements scaled by 2.3 become 23, and 3 / 0.6 is 5.
 
 use super::facts::{ErrorModel, Facts};
 use super::scalar::Writer;
@@ -235,7 +235,6 @@ struct Taps {
     outside: bool,
 }
 
-/// Returns the taps of index `i` of the result.
 fn taps(params: &Params<'_>, axis: &ResizedAxis, i: usize) -> Result<Taps, ReferenceError> {
     let mode = params.string("coordinate_transformation_mode");
     let at = axis.source_coordinate(&mode, i).ok_or("unknown coordinate_transformation_mode")?;

@@ -18,7 +18,7 @@ inventory::submit! {
         inputs: &["data", "rois"],
         attrs: &[
             AttrDef::new("pooled_size", AttrKind::Ints, Default::Required, "height and width of the result"),
-            AttrDef::new("spatial_scale", AttrKind::Float, Default::Float(1.0), "size of the data over that of the coordinates' image"),
+            AttrDef::new("spatial_scale", AttrKind::Float, Default::Float(1.0), "ratio of the size of the data to that of the image in which coordinates are given"),
             AttrDef::new("sample_ratio", AttrKind::Int, Default::Int(-1),
                 "samples per bin along each axis; not positive: one for each element of the data, rounded up"),
             AttrDef::new("mode", AttrKind::Str, Default::Str("avg"), "avg or max"),

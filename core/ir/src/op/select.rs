@@ -54,7 +54,7 @@ inventory::submit! {
         arity: Arity::exactly(1),
         inputs: &["data"],
         attrs: &[
-            AttrDef::new("axis", AttrKind::Int, Default::None, "axis of the slices; None: data is flat"),
+            AttrDef::new("axis", AttrKind::Int, Default::None, "axis of the slices; None: data is flattened"),
             AttrDef::new("is_sorted", AttrKind::Bool, Default::Bool(true), "true for ascending order"),
         ],
         pattern: OpPattern::Opaque,

@@ -14,7 +14,7 @@ inventory::submit! {
     OpDef {
         name: "signal.dft",
         doc: "The discrete Fourier transform along an axis: y[k] = sum of x[n] e^(-2 pi i k n / length), the inverse with \
-              the opposite sign and divided by the length. The last axis of data is real numbers (1) or complex ones (2). \
+              the opposite sign and divided by the length. The last axis of data holds a real number (1 element) or a complex one (2). \
               Data is cut or padded with zeros to dft_length; 0 stands for the size of the axis.",
         arity: Arity::exactly(3),
         inputs: &["data", "dft_length", "axis"],

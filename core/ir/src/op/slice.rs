@@ -136,7 +136,6 @@ impl Slice {
         })
     }
 
-    /// Returns the dimensions of the result.
     fn dims(&self, relation: &Relation<'_>, dims: &[Dim]) -> Result<Vec<Dim>, Box<Diagnostic>> {
         let bad = |message: String| relation.error(codes::types::BAD_ATTRIBUTE, message);
         let mut result = dims.to_vec();

@@ -244,8 +244,8 @@ const SCORE_INDEX: AttrDef = AttrDef::new("score_index", AttrKind::Int, Default:
 inventory::submit! {
     OpDef {
         name: "vision.get_valid_counts",
-        doc: "Moves the boxes (n, boxes, elements) whose score is above the threshold and whose class is not negative \
-              to the front, in order. The results are their number (n), int32; the boxes; and the previous index of \
+        doc: "Moves the boxes (n, boxes, elements) with a score above the threshold and a non-negative class to the \
+              front, in order. The results are their number (n), int32; the boxes; and the previous index of \
               each box (n, boxes), int32. The threshold is the scalar argument 1 or, without it, the attribute.",
         arity: Arity { min: 1, max: 2 },
         inputs: &["data", "score_threshold"],

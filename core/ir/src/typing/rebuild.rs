@@ -36,8 +36,8 @@ impl<'a> Rebuild<'a> {
         Rebuild::start(old, live).finish(order, visit)
     }
 
-    /// Rebuilds a module from only the expressions in `order`, in that order, as passes do that omit or move
-    /// expressions. Operands must precede their users, and the global functions must be included.
+    /// Rebuilds a module from only the expressions in `order`, in that order, for passes that omit or move expressions.
+    /// Operands must precede their users, and the global functions must be included.
     ///
     /// # Errors
     /// See [`Rebuild::run`].

@@ -205,12 +205,10 @@ impl Engine {
     }
 }
 
-/// Returns the sum of bytes.
 fn sum(bytes: &[u8]) -> i32 {
     bytes.iter().map(|&b| i32::from(b)).sum()
 }
 
-/// Fills a pixel of padding.
 fn fill(pixel: &mut [u8], pad: u8, inputs: usize) {
     pixel[..inputs].fill(pad);
     pixel[inputs..].fill(0);

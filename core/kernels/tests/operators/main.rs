@@ -17,7 +17,7 @@ use byoc_ir::ir::{AttrValue, Attrs, Type};
 use byoc_ir::op::{self, Value};
 use byoc_ir::tensor::Tensor;
 
-/// Creates attributes from pairs.
+/// Creates attributes from keys and values.
 pub fn attrs<const N: usize>(pairs: [(&str, AttrValue); N]) -> Attrs {
     Attrs::new(pairs)
 }

@@ -171,7 +171,7 @@ impl<'m> Grouping<'m> {
         let verdicts = request_verdicts(judge, self.graph.module, Question::Pattern(entry), &candidates);
         for (FoundGroup { group, .. }, verdict) in found.into_iter().zip(verdicts) {
             match verdict {
-                // A composite is no region: a backend cannot ask for parts of it.
+                // A composite is not a region: a backend cannot request that it be split.
                 Verdict::Supported | Verdict::Split(_) => self.accept(group),
                 Verdict::Refused(refusal) => {
                     group.composite.nodes.iter().for_each(|&node| refused(node, refusal.clone()));
@@ -393,7 +393,7 @@ impl Finder<'_, '_> {
                 return Some(Refusal::new(RefusalCode::Overlap, detail));
             }
             if node != root && graph.users(node).any(|user| !inside.contains(&user) && !graph.flows_into(user, root)) {
-                let detail = format!("{name}: the result of {} is used outside the match too", describe(module, node));
+                let detail = format!("{name}: the result of {} is also used outside the match", describe(module, node));
                 return Some(Refusal::new(RefusalCode::Escape, detail));
             }
         }
@@ -570,7 +570,7 @@ impl<'p> InputRules<'p> {
         let interior = self.free_interiors(graph, matched);
         skip.extend(interior.iter().copied());
         // The variable of a matched let belongs to the group.
-        for &(_, at) in &matched.met {
+        for &(_, at) in &matched.bindings {
             if let Some(Expr::Let { var, .. }) = as_expr(at).and_then(|id| graph.expr(id)) {
                 skip.insert(*var);
             }
@@ -598,7 +598,8 @@ impl<'p> InputRules<'p> {
                     |id: PatternId| matches!(self.pattern.nodes[id], PatternNode::Constant | PatternNode::Literal(_));
                 for &on_path in &interior {
                     graph.for_each_operand(on_path, |operand| {
-                        let embeds = || matched.met.iter().any(|&(id, at)| at == Callee::Expr(operand) && constant(id));
+                        let embeds =
+                            || matched.bindings.iter().any(|&(id, at)| at == Callee::Expr(operand) && constant(id));
                         add(operand, matches!(graph.expr(operand), Some(Expr::Constant(_))) && embeds());
                     });
                 }

@@ -140,14 +140,14 @@ impl Partitioner<'_> {
         self.add_tuples(&order, &mut own);
         let first = self.regions.len();
         self.merge_regions(&order, &own, by);
-        // Each round asks about the regions that the last one has split; their parts are smaller.
+        // Each round requests verdicts on the parts of the regions that the last round split; the parts are smaller.
         let mut open: Vec<usize> = (first..self.regions.len()).collect();
         while !open.is_empty() {
             open = self.judge_regions(by, backend, &open);
         }
     }
 
-    /// Asks the backend for a verdict on regions. Returns the parts of those that it wants split.
+    /// Asks the backend for a verdict on regions. Returns the parts of the regions that the backend wants split.
     fn judge_regions(&mut self, by: u32, backend: &mut Backend<'_>, regions: &[usize]) -> Vec<usize> {
         let mut candidates = Vec::with_capacity(regions.len());
         let mut asked = Vec::with_capacity(regions.len());
@@ -192,8 +192,9 @@ impl Partitioner<'_> {
         parts
     }
 
-    /// Splits a region into parts of at most `size` units, in the order of the expressions: every value flows from a part to
-    /// itself or to a later one, so no cycle arises. Returns `None` if that is no smaller than the region.
+    /// Splits a region into parts of at most `size` units, in the order of the expressions: every value flows from a
+    /// part to itself or to a later one, so no cycle arises. Returns `None` if no part would be smaller than the
+    /// region.
     fn split(&mut self, by: u32, at: usize, size: usize) -> Option<Vec<usize>> {
         let units = std::mem::take(&mut self.regions[at].nodes);
         let counts =
@@ -203,7 +204,8 @@ impl Partitioner<'_> {
             self.regions[at].nodes = units;
             return None;
         }
-        // Tuples stay in the part of their user, projections in that of their tuple: parts exchange tensors.
+        // A tuple stays in the part of its user and a projection in the part of its tuple, so that parts exchange
+        // tensors.
         let mut part: HashMap<ExprId, usize> = HashMap::new();
         let mut before = 0;
         for &unit in &units {

@@ -64,7 +64,6 @@ struct Representations {
     by_value: HashMap<ExprId, Affine>,
 }
 
-/// Returns the tensor of a constant.
 fn constant<'a>(rebuild: &'a Rebuild<'_>, id: ExprId) -> Option<&'a Tensor> {
     rebuild.new.module.expr(id).as_constant().map(|t| &**t)
 }

@@ -1,4 +1,4 @@
-//! Help for mistakes in patterns: the form that would have worked.
+//! Help for mistakes in patterns: a valid form that is close to the invalid one.
 
 use super::{Parser, Token};
 use byoc_ir::diag::Diagnostic;
@@ -84,7 +84,7 @@ impl Parser<'_> {
     }
 }
 
-/// Returns the place of the comma behind the first of several arguments.
+/// Returns the place of the comma after the first of several arguments.
 fn first_argument_end(arguments: &str) -> Option<usize> {
     let mut depth = 0i32;
     arguments.char_indices().find_map(|(at, c)| {

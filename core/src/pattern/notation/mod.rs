@@ -69,21 +69,20 @@ pub fn parse_table(text: &str, checks: Checks) -> Parsed {
     let mut parsed = Parsed::default();
     for (from, to) in entries(text) {
         let mut parser = Parser::new(text, from, to, checks);
-        let name = match parser.peek() {
-            Token::Name(name) => Some(name),
-            _ => None,
-        };
         match parser.entry() {
             Ok(entry) if !parser.has_failed() => parsed.entries.push(entry),
             Ok(_) => {}
             Err(diagnostic) => parser.diagnostics.push(*diagnostic),
         }
-        parsed.diagnostics.extend(parser.diagnostics.drain(..).map(|diagnostic| match name {
-            Some(name) => diagnostic.note(format!("in the entry {name}")),
-            None => diagnostic,
-        }));
+        parsed.diagnostics.append(&mut parser.diagnostics);
     }
     parsed
+}
+
+/// Returns the name of the entry around byte `at` of a table, for the location of a diagnostic; empty if there is none.
+pub fn entry_name(table: &str, at: usize) -> &str {
+    let entry = entries(table).into_iter().find(|&(from, to)| from <= at && at <= to);
+    entry.map_or("", |(from, to)| table[from..to].split(':').next().unwrap_or_default().trim())
 }
 
 /// Parses one pattern without a name, such as `nn.relu(nn.conv2d(*, *))`. Returns the pattern and the warnings.
@@ -108,7 +107,7 @@ const KEYWORDS: &[&str] = &["let", "where", "if", "fn", "call", "op", "dominates
 
 struct Parser<'a> {
     text: &'a str,
-    /// Beginning of the current `let`, or of the pattern behind the last one, and the end of the entry, in `text`.
+    /// Start in `text` of the current `let`, or of the pattern after the last one, and the end of the entry.
     statement: usize,
     end: usize,
     words: Vec<Word<'a>>,
@@ -250,9 +249,10 @@ impl<'a> Parser<'a> {
             self.next();
             let (name, span) = self.name("a name")?;
             if KEYWORDS.contains(&name) || self.names.contains_key(name) {
-                let message = format!("the name \"{name}\" is taken");
+                let message = format!("the name \"{name}\" is already in use");
                 return Err(Box::new(
-                    Diagnostic::error(codes::passes::PATTERN_NAME, message).at(span, "already bound, or a keyword"),
+                    Diagnostic::error(codes::passes::PATTERN_NAME, message)
+                        .at(span, "expected a name that is neither bound nor a keyword"),
                 ));
             }
             self.expect('=')?;

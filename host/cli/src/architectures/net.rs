@@ -28,7 +28,6 @@ pub struct Value {
 
 /// An attribute of a node.
 pub enum Attr<'a> {
-    /// An integer.
     Int(i64),
     /// Floating-point number.
     Float(f32),

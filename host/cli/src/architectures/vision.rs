@@ -8,7 +8,7 @@ use byoc_ir::tensor::DType;
 
 /// Number of images in the sample: enough for meaningful statistics in the last layers.
 const SAMPLE: usize = 4;
-/// Height and width of the images in the sample, on which the statistics hardly depend.
+/// Height and width of the images in the sample; the statistics are nearly independent of them.
 const SAMPLE_SIZE: usize = 64;
 const CLASSES: usize = 1000;
 

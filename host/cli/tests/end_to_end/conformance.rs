@@ -133,7 +133,7 @@ fn skips_and_reports_values_without_guarantee() {
     let (output, lines) = tested(&plugin("dnnl"), &["--only", "dense_bias_relu"]);
     let summary = &lines.last().unwrap()["summary"];
     assert!(summary["finite_math"] == true && summary["passed"].as_u64() >= Some(8), "{}", output.out);
-    // A fault with little memory is permitted, as OpenMP aborts the process if it cannot create threads.
+    // A fault under low memory is permitted, as OpenMP aborts the process if it cannot create threads.
     assert!(kinds(&lines).iter().all(|kind| kind.starts_with("memory")), "{}", output.out);
     let folder = byoc_test_support::plugin_dir(&["dnnl"]);
     let shown = byoc(["plugins", "show", "dnnl", "--plugin-dir", &folder.path().display().to_string()]).ok();
@@ -260,7 +260,7 @@ fn tests_what_is_declared() {
     }
 }
 
-/// Tests that the case of a fault in open dimensions or with an option repeats it.
+/// Tests that the case written for a fault with open dimensions or with an option reproduces the fault.
 #[test]
 fn repeats_cases_with_their_circumstances() {
     let folder = temporary_folder();
@@ -300,8 +300,8 @@ fn claim_without_a_tested_case_is_a_fault_unless_waived() {
     output.ok();
 }
 
-/// Tests that a fault with little memory names entry and region, leaves a case that repeats it, tells a hang from a
-/// crash, and can be waived.
+/// Tests that the report of a fault under low memory names entry and region and distinguishes a hang from a crash, that
+/// its case reproduces it, and that it can be waived.
 #[test]
 fn reports_faults_with_little_memory() {
     for (mistake, kind) in [("memory_crash", "memory"), ("memory_hang", "memory-hang")] {

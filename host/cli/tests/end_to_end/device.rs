@@ -1,4 +1,4 @@
-//! A device with memory of its own: tensors that stay there, copies, runs that go on, and devices that fail.
+//! A device with separate memory: resident tensors, copies, asynchronous runs, and device failures.
 
 use crate::{CommandOutput, byoc};
 use byoc_test_support::{copy, temporary_folder, test_plugin};

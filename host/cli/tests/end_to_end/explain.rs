@@ -104,6 +104,28 @@ fn run_calls_exactly_listed_regions() {
 }
 
 #[test]
+fn edges_lead_through_tuples() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = folder.path().join("split.relay").display().to_string();
+    let text = "#[version = \"0.0.5\"]\ndef @main(%x: Tensor[(4, 6), float32]) {\n  %0 = nn.relu(%x);\n  \
+                %1 = split(%0, indices_or_sections=[2], axis=1);\n  let %y = %1.1;\n  %2 = tanh(%y);\n  \
+                %3 = (%1.0, %2);\n  %4 = (%3, %0);\n  %5 = %4.0;\n  concatenate(%5, axis=1)\n}\n";
+    std::fs::write(&model, text).unwrap();
+    let page = folder.path().join("page.html").display().to_string();
+    let json = byoc(["explain", &model, "--json", "--html", &page]).ok().json().remove(0);
+    let node = |op: &str| json["nodes"].as_array().unwrap().iter().find(|node| node["op"] == op).unwrap();
+    let inputs = |op: &str| -> BTreeSet<u64> {
+        node(op)["inputs"].as_array().unwrap().iter().map(|input| input.as_u64().unwrap()).collect()
+    };
+    let id = |op: &str| node(op)["id"].as_u64().unwrap();
+    assert_eq!(inputs("split"), BTreeSet::from([id("nn.relu")]));
+    assert_eq!(inputs("tanh"), BTreeSet::from([id("split")]));
+    assert_eq!(inputs("concatenate"), BTreeSet::from([id("split"), id("tanh")]));
+    let page = std::fs::read_to_string(&page).unwrap();
+    assert_eq!(page.matches("<path ").count(), 4, "{page}");
+}
+
+#[test]
 fn page_shows_every_operator() {
     let folder = tempfile::tempdir().unwrap();
     let page = folder.path().join("page.html").display().to_string();

@@ -21,7 +21,6 @@ struct Exported {
     metadata: Value,
 }
 
-/// Exports a model.
 fn export(model: &str, extra: &[&str]) -> Exported {
     let folder = tempfile::tempdir().unwrap();
     let dir = folder.path().join("c");

@@ -94,7 +94,7 @@ fn builds_new_plugin_in_rust() {
     }
 }
 
-/// Checks that the licenses of the copied sources lie beside them.
+/// Checks that the licenses of the copied sources lie next to them.
 fn assert_licensed(folder: &Path) {
     for name in ["LICENSE-MIT", "LICENSE-APACHE"] {
         let read = |folder: &Path| std::fs::read_to_string(folder.join(name)).unwrap();
@@ -409,7 +409,7 @@ fn reports_blob_over_declared_size() {
     let model = data_text("digits/digits.onnx");
     let output = byoc(["explain", &model, "--dim", "batch=1", "--backend", "chatty", "--plugin-dir", &dir]).ok();
     assert!(output.out.contains("CompileFailed"), "{}", output.out);
-    output.stderr_contains(&["its description limits blobs to 100 bytes", "runs on the host"]);
+    output.stderr_contains(&["warning[E0424]", "its description limits blobs to 100 bytes", "runs on the host"]);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! A newcomer writes a code generator and does not meet obstacles known from other projects.
+//! Common obstacles in writing a first code generator, each with the diagnostic that resolves it.
 
 use crate::{byoc, data_text};
 use byoc_test_support::plugin_dir;

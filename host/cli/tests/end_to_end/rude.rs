@@ -181,13 +181,37 @@ fn region_without_outputs_stays_on_host() {
     );
     std::fs::write(&model, program).unwrap();
     let output = run(&dir, &model.display().to_string()).ok();
-    for words in
-        ["graph empty: expected at least one output", "region empty could not be compiled and runs on the host"]
-    {
+    for words in [
+        "warning[E0421]",
+        "graph empty: expected at least one output",
+        "region empty could not be compiled and runs on the host",
+    ] {
         assert!(output.err.contains(words), "{words} in {}", output.err);
     }
     assert!(!output.err.contains("E0404"), "expected the other region on the backend: {}", output.err);
     the_next_command_works(&dir);
+}
+
+#[test]
+fn build_names_missing_symbol_by_its_code() {
+    let (_folder, dir, model) = rude("other_symbol");
+    let explained = byoc(["explain", &model, "--backend", "faulty", "--plugin-dir", &dir, "--no-cache", "--json"]).ok();
+    for words in [
+        "warning[E0405]: faulty compiled tvmgen_default_faulty_main_0 to a library that does not define it",
+        "the library defines somebody_else",
+        "region tvmgen_default_faulty_main_0 could not be compiled and runs on the host",
+    ] {
+        assert!(explained.err.contains(words), "{words} in {}", explained.err);
+    }
+    assert!(!explained.err.contains("E0423"), "{}", explained.err);
+    assert_eq!(explained.json()[0]["nodes"][0]["refusals"][0]["code"], "CompileFailed");
+}
+
+#[test]
+fn build_gives_errors_without_code_the_code_of_their_region() {
+    let (_folder, dir, model) = rude("panic_compile");
+    let explained = byoc(["explain", &model, "--backend", "faulty", "--plugin-dir", &dir, "--no-cache"]).ok();
+    assert!(explained.err.contains("warning[E0423]"), "{}", explained.err);
 }
 
 #[test]

@@ -25,7 +25,7 @@ impl Fixture {
         self.folder.path().join(name).display().to_string()
     }
 
-    /// Writes the parameters of the device beside the plugin: those of the default device with some changed.
+    /// Writes the parameters of the device next to the plugin: those of the default device with some changed.
     fn set_device(&self, changes: &[(&str, u32)]) {
         let text = std::fs::read_to_string(workspace().join("plugins/vta/vta_config.json")).unwrap();
         let mut device: Value = serde_json::from_str(&text).unwrap();
@@ -185,7 +185,7 @@ fn networks_in_plain_operators_match() {
     }
 }
 
-/// Memories that hold small tiles alone.
+/// Memories that are large enough for small tiles only.
 const SMALL: &[(&str, u32)] =
     &[("LOG_UOP_BUFF_SIZE", 9), ("LOG_INP_BUFF_SIZE", 10), ("LOG_WGT_BUFF_SIZE", 11), ("LOG_ACC_BUFF_SIZE", 11)];
 

@@ -9,7 +9,6 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Creates a FIFO.
 pub fn fifo(path: &Path) {
     mkfifoat(CWD, path, Mode::RUSR | Mode::WUSR).expect("cannot create a FIFO");
 }

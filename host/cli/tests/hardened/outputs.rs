@@ -32,7 +32,6 @@ impl Writers {
         self.folder.path().join(name)
     }
 
-    /// Returns the arguments of a command that writes to `path`.
     fn args(&self, command: &str, path: &str) -> Vec<String> {
         let args: &[&str] = match command {
             "artifact" => &["compile", &self.model, "-o", path],

@@ -168,14 +168,14 @@ fn find_deviation(
     let at = if fault == "heap" { String::new() } else { format!(": {entry}") };
     let named = err.lines().any(|line| line.contains("elementwise") && line.contains(&at));
     let problem = match (status.code(), status.signal()) {
-        (Some(0), _) if out != right => "success without the right answer",
+        (Some(0), _) if out != right => "expected the right result, found another one",
         (Some(0), _) => match expected_outcome {
             Harmless | Either => return None,
             Restored | Reported if named && err.contains("E0452") => return None,
-            Restored | Reported => "what was changed is not said",
-            Signal(_) | Error(_) => "it went on",
+            Restored | Reported => "expected a description of the changed state, found none",
+            Signal(_) | Error(_) => "expected the process to end",
         },
-        (Some(1), _) if !named => "an error that does not say which plugin and entry",
+        (Some(1), _) if !named => "expected an error that names plugin and entry",
         (Some(1), _) => match expected_outcome {
             Either => return None,
             Reported if err.contains("E0452") => return None,
@@ -184,7 +184,7 @@ fn find_deviation(
         },
         // The overwritten memory may be that of the handler that prints the line.
         (_, Some(_)) if !named && fault == "heap" => return None,
-        (_, Some(_)) if !named => "a signal without a line that says which plugin and entry",
+        (_, Some(_)) if !named => "expected a line that names plugin and entry of the signal",
         (_, Some(signal)) => match expected_outcome {
             Signal(expected) if expected == signal => return None,
             Either => return None,

@@ -449,7 +449,7 @@ fn shrink(n: &mut Node<'_, '_>) -> Result<Outputs> {
     if dtype.is_float() || bias.fract() == 0.0 {
         return one(shrunk(n, x, bias, lambda)?);
     }
-    // A bias that is no integer is subtracted before the result is rounded toward zero.
+    // A fractional bias is subtracted before the result is rounded toward zero.
     let wide = n.cast(x, DType::F64)?;
     let result = shrunk(n, wide, bias, lambda)?;
     one(n.cast(result, dtype)?)

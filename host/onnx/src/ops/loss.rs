@@ -27,7 +27,7 @@ fn negative_log_likelihood(n: &mut Node<'_, '_>, log_probabilities: ExprId) -> R
         let ignored = n.int_attr("ignore_index", 0)?;
         let is_valid = n.with_scalar("not_equal", target, ignored as f64)?;
         let first = n.scalar(n.dtype(target)?, 0.0);
-        // An ignored target may be out of range, so the first class stands in for it.
+        // An ignored target may be out of range, so the first class takes its place.
         index = n.op_without_attrs("where", &[is_valid, target, first])?;
         valid = Some(is_valid);
     }

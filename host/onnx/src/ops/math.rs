@@ -11,7 +11,6 @@ pub const ROWS: &[Row] = &[
     ("MatMul", 1, mat_mul),
 ];
 
-/// Transposes a matrix.
 fn transpose(n: &mut Node<'_, '_>, matrix: ExprId) -> Result<ExprId> {
     n.transpose(matrix, &[1, 0])
 }

@@ -40,7 +40,7 @@ pub const ROWS: &[Row] = &[
 /// Normalizes with the statistics of the batch, and returns the updated running statistics.
 fn batch_of_training(n: &mut Node<'_, '_>) -> Result<Outputs> {
     if n.opset < 14 {
-        return Err(n.invalid_node("batch normalization with outputs of the training is not supported before opset 14"));
+        return Err(n.invalid_node("batch normalization in training mode is not supported before opset 14"));
     }
     let given = n.input(0)?;
     let data = n.widen(given)?;

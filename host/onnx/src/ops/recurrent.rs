@@ -358,7 +358,7 @@ impl Direction<'_> {
         Ok((n.op("stack", &[stacked], attrs![axis: 0])?, state))
     }
 
-    /// Creates a loop over the steps, like [`Direction::unroll`], for a number of steps known only at run time.
+    /// Creates a loop over the steps, like [`Direction::unroll`], if the number of steps is known only at run time.
     fn repeat(&self, n: &mut Node<'_, '_>, of: &Sequence<'_>, state: State) -> Result<(ExprId, State)> {
         let dtype = n.dtype(of.projected)?;
         let zeros = n.scalar(dtype, 0.0);

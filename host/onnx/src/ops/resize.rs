@@ -116,7 +116,7 @@ fn resize_11(n: &mut Node<'_, '_>) -> Result<Outputs> {
         let roi = n.constant(1, "roi")?.map(|t| t.view().to_f64s()).unwrap_or_default();
         if roi.len() != 2 * named.len() {
             return Err(n.invalid_node(format!(
-                "input 1 (roi): found {} numbers, expected two for each of the {} axes",
+                "input 1 (roi): expected two numbers for each of {1} axes, found {0} numbers",
                 roi.len(),
                 named.len()
             )));

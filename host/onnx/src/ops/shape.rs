@@ -353,7 +353,7 @@ fn tile(n: &mut Node<'_, '_>) -> Result<Outputs> {
     check_dims(n, &repeats.iter().copied().map(Size::constant).collect::<Vec<_>>())?;
     if repeats.len() != n.rank(data)? {
         return Err(n.invalid_node(format!(
-            "input 1 (repeats): found {} integers, expected one for each of the {} dimensions",
+            "input 1 (repeats): expected one integer for each of {1} dimensions, found {0} integers",
             repeats.len(),
             n.rank(data)?
         )));

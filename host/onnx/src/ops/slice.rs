@@ -340,7 +340,7 @@ fn pad(n: &mut Node<'_, '_>, data: ExprId, pads: &[i64], value: ExprId, axes: Ve
     let dims = n.dims(data)?;
     if pads.len() != 2 * axes.len() || pads.iter().any(|p| p.unsigned_abs() > 1 << 40) {
         return Err(
-            n.invalid_node(format!("pads: found {pads:?}, expected two integers for each of the {} axes", axes.len()))
+            n.invalid_node(format!("pads: expected two integers for each of {} axes, found {pads:?}", axes.len()))
         );
     }
     let mut around = vec![(0i64, 0i64); dims.len()];

@@ -43,7 +43,6 @@ fn mix(n: &mut Node<'_, '_>, a: (ExprId, f64), b: (ExprId, f64)) -> Result<ExprI
     n.op_without_attrs("add", &[first, second])
 }
 
-/// Returns value - rate * step.
 fn descend(n: &mut Node<'_, '_>, value: ExprId, rate: ExprId, step: ExprId) -> Result<ExprId> {
     let scaled = n.op_without_attrs("multiply", &[rate, step])?;
     n.op_without_attrs("subtract", &[value, scaled])

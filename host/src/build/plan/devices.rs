@@ -1,5 +1,5 @@
 //! Tensors in the memories of devices: those that regions of one backend pass to each other, directly or through views,
-//! stay on its device. The host copies what it computes itself, and what it reads.
+//! stay on its device. Tensors that the host computes or reads are copied.
 //!
 //! A copy in the memory of a device is a register of its own, a *twin* of the host's register. Jumps only go forward, so a
 //! twin that was made before a jump exists at every later instruction; one made between a jump and its target does not exist
@@ -28,10 +28,11 @@ pub(super) fn assign(mut function: Function, regions: &[Region]) -> Function {
         let read = uses.host_operands(&instr, space);
         let stays = matches!(instr, Instr::Kernel(_) | Instr::Alias(_) | Instr::Region { .. } | Instr::Free { .. });
         let is_target = jumps.iter().any(|(to, _)| *to as usize == at);
-        // A copy waits until the host reads the tensor, so that the device goes on in between. No copy waits beyond a jump.
+        // A copy is deferred until the host reads the tensor, so that the device continues in the meantime. No copy is
+        // deferred past a jump.
         placement.flush(&mut code, |to| !stays || is_target || read.contains(&to));
         moved.push(code.len() as u32);
-        // Twins made after a jump to this instruction do not exist here.
+        // Twins created after a jump to this instruction do not exist here.
         if let Some(first) = jumps.iter().filter(|(to, _)| *to as usize == at).map(|(_, from)| *from).min() {
             placement.twins.retain(|_, (_, made)| *made < first);
             jumps.retain(|(to, _)| *to as usize != at);
@@ -89,9 +90,9 @@ fn is_sized(register: &Register) -> bool {
     register.ty.as_ref().is_some_and(|ty| ty.len().and_then(|len| len.checked_mul(ty.dtype.size())).is_some())
 }
 
-/// Places of a function's tensors, and their readers.
+/// Producers and readers of a function's tensors.
 struct Uses {
-    /// Device that produces each register: by a region, or as the view of a tensor that lies there.
+    /// Device that holds each register: the result of a region, or a view of a tensor on that device.
     home: Vec<Option<u32>>,
     /// True if the host reads the register, or a region of another device.
     read: Vec<bool>,
@@ -140,7 +141,7 @@ fn is_view(registers: &[Register], call: &OpCall) -> bool {
     bytes(from).is_some() && bytes(from) == bytes(*out)
 }
 
-/// Place of new instructions.
+/// Position of new instructions, and the device that they serve.
 struct Made<'a> {
     code: &'a mut Vec<Instr>,
     /// Index of the instruction of the original code.
@@ -151,14 +152,14 @@ struct Made<'a> {
 /// Registers of a function, with the twins that exist at the current instruction.
 struct Placement {
     registers: Vec<Register>,
-    /// Twin of a register in a space, and the instruction of the original code at which it was made.
+    /// Twin of a register in a space, and the index of the original instruction at which it was created.
     twins: BTreeMap<(Reg, u32), (Reg, usize)>,
-    /// Copies to the host that are not made yet: from a twin, to the host's register.
+    /// Deferred copies to the host, each from a twin to the host's register.
     copies: Vec<[Reg; 2]>,
 }
 
 impl Placement {
-    /// Makes the copies to those of the host's registers for which `now` holds.
+    /// Emits the deferred copies whose register on the host satisfies `now`.
     fn flush(&mut self, code: &mut Vec<Instr>, now: impl Fn(Reg) -> bool) {
         self.copies.retain(|&[from, to]| {
             let made = now(to);
@@ -169,7 +170,6 @@ impl Placement {
         });
     }
 
-    /// Creates the twin of a register.
     fn twin(&mut self, reg: Reg, made: &Made<'_>) -> Reg {
         let twin = Reg(self.registers.len() as u32);
         let ty = self.registers[reg.index()].ty.clone();
@@ -178,8 +178,8 @@ impl Placement {
         twin
     }
 
-    /// Returns the register in which a region reads an input: a twin, made of that of the viewed tensor or by a copy. A
-    /// constant stays on the host, which passes its memory.
+    /// Returns the register from which a region reads an input: a twin, created as a view of the viewed tensor's twin
+    /// or by a copy. A constant stays on the host.
     fn input(&mut self, reg: Reg, aliases: &BTreeMap<Reg, OpCall>, made: &mut Made<'_>) -> Reg {
         if matches!(self.registers[reg.index()].place, Place::Constant(_)) {
             return reg;
@@ -192,7 +192,7 @@ impl Placement {
             from = call.inputs().next().expect("a view has an argument");
         }
         let Some(&(mut twin, _)) = self.twins.get(&(from, made.space)) else {
-            // Nothing of the chain is on the device: the host's view is copied.
+            // No register of the chain is on the device, so the host's view is copied.
             let twin = self.twin(reg, made);
             made.code.push(Instr::Copy { from: reg, to: twin });
             return twin;

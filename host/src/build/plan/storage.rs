@@ -179,7 +179,6 @@ fn device_of(place: Place) -> Option<u32> {
     }
 }
 
-/// Returns the arena of a device, or that of the host.
 fn arena_of<'a>(space: Option<u32>, host: &'a mut Arena, devices: &'a mut Vec<Arena>) -> &'a mut Arena {
     let Some(space) = space else { return host };
     while devices.len() <= space as usize {

@@ -65,7 +65,6 @@ impl ConstantSource for ByteConstant {
     }
 }
 
-/// Creates a constant from its bytes.
 fn constant(name: &str, dtype: DType, shape: &[usize], bytes: &[u8]) -> Constant {
     let mut words = vec![0u64; bytes.len().div_ceil(8)];
     // SAFETY: the words hold at least that many bytes.

@@ -44,7 +44,6 @@ objects! {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ExecArg {
-    /// Index of the argument: `ARG_*`.
     pub arg: c_int,
     pub memory: *mut CMemory,
 }
@@ -74,67 +73,41 @@ macro_rules! constants {
 }
 
 constants! {
-    /// Success.
     SUCCESS = "dnnl_success" 0;
-    /// CPU engine.
     CPU = "dnnl_cpu" 1;
     /// Primitives run in order of submission.
     IN_ORDER = "dnnl_stream_in_order" 1;
-    /// OpenMP threading runtime.
     RUNTIME_OMP = "DNNL_RUNTIME_OMP" 2;
 
-    /// bfloat16.
     BF16 = "dnnl_bf16" 2;
-    /// 32-bit floats.
     F32 = "dnnl_f32" 3;
-    /// 32-bit signed integers.
     S32 = "dnnl_s32" 4;
-    /// 8-bit signed integers.
     S8 = "dnnl_s8" 5;
-    /// 8-bit unsigned integers.
     U8 = "dnnl_u8" 6;
 
     /// Layout chosen by the primitive.
     FORMAT_ANY = "dnnl_format_tag_any" 1;
-    /// Inference.
     FORWARD_INFERENCE = "dnnl_forward_inference" 96;
 
-    /// Direct convolution.
     CONVOLUTION_DIRECT = "dnnl_convolution_direct" 1;
-    /// Direct transposed convolution.
     DECONVOLUTION_DIRECT = "dnnl_deconvolution_direct" 10;
-    /// Maximum pooling.
     POOLING_MAX = "dnnl_pooling_max" 0x1ff;
-    /// Average pooling, including padding.
     POOLING_AVG_INCLUDE_PADDING = "dnnl_pooling_avg_include_padding" 0x2ff;
-    /// Average pooling, excluding padding.
     POOLING_AVG_EXCLUDE_PADDING = "dnnl_pooling_avg_exclude_padding" 0x3ff;
-    /// Softmax.
     SOFTMAX_ACCURATE = "dnnl_softmax_accurate" 0x30000;
-    /// Log-softmax.
     SOFTMAX_LOG = "dnnl_softmax_log" 0x30001;
-    /// Nearest neighbor.
     RESAMPLING_NEAREST = "dnnl_resampling_nearest" 0x2fff0;
-    /// Linear interpolation.
     RESAMPLING_LINEAR = "dnnl_resampling_linear" 0x2fff1;
-    /// Maximum.
     REDUCTION_MAX = "dnnl_reduction_max" 0x2fff2;
-    /// Minimum.
     REDUCTION_MIN = "dnnl_reduction_min" 0x2fff3;
-    /// Sum.
     REDUCTION_SUM = "dnnl_reduction_sum" 0x2fff4;
-    /// Product.
     REDUCTION_MUL = "dnnl_reduction_mul" 0x2fff5;
-    /// Mean.
     REDUCTION_MEAN = "dnnl_reduction_mean" 0x2fff6;
 
     /// max(x, 0), or alpha x below 0.
     ELTWISE_RELU = "dnnl_eltwise_relu" 0x20;
-    /// tanh x.
     ELTWISE_TANH = "dnnl_eltwise_tanh" 0x21;
-    /// |x|.
     ELTWISE_ABS = "dnnl_eltwise_abs" 0x24;
-    /// Square root.
     ELTWISE_SQRT = "dnnl_eltwise_sqrt" 0x25;
     /// alpha x + beta.
     ELTWISE_LINEAR = "dnnl_eltwise_linear" 0x26;
@@ -142,7 +115,6 @@ constants! {
     ELTWISE_HARDSIGMOID = "dnnl_eltwise_hardsigmoid" 0x28;
     /// 1 / (1 + exp(-x)).
     ELTWISE_LOGISTIC = "dnnl_eltwise_logistic" 0x29;
-    /// exp x.
     ELTWISE_EXP = "dnnl_eltwise_exp" 0x2a;
     /// x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))).
     ELTWISE_GELU_TANH = "dnnl_eltwise_gelu_tanh" 0x2b;
@@ -157,17 +129,11 @@ constants! {
     /// x min(1, max(0, alpha x + beta)).
     ELTWISE_HARDSWISH = "dnnl_eltwise_hardswish" 0x34;
 
-    /// a + b.
     BINARY_ADD = "dnnl_binary_add" 0x1fff0;
-    /// a b.
     BINARY_MUL = "dnnl_binary_mul" 0x1fff1;
-    /// max(a, b).
     BINARY_MAX = "dnnl_binary_max" 0x1fff2;
-    /// min(a, b).
     BINARY_MIN = "dnnl_binary_min" 0x1fff3;
-    /// a / b.
     BINARY_DIV = "dnnl_binary_div" 0x1fff4;
-    /// a - b.
     BINARY_SUB = "dnnl_binary_sub" 0x1fff5;
 
     /// Scale tensor of a normalization.
@@ -178,28 +144,21 @@ constants! {
     /// Scratchpad supplied by the caller.
     SCRATCHPAD_USER = "dnnl_scratchpad_mode_user" 1;
 
-    /// Name of the implementation.
     QUERY_IMPL_INFO = "dnnl_query_impl_info_str" 8;
     /// Layout of the weights.
     QUERY_WEIGHTS_MD = "dnnl_query_weights_md" 131;
     /// Layout of the scratchpad.
     QUERY_SCRATCHPAD_MD = "dnnl_query_scratchpad_md" 136;
 
-    /// First source.
     ARG_SRC = "DNNL_ARG_SRC_0" 1;
-    /// Second source.
     ARG_SRC_1 = "DNNL_ARG_SRC_1" 2;
-    /// Destination.
     ARG_DST = "DNNL_ARG_DST_0" 17;
-    /// Weights.
     ARG_WEIGHTS = "DNNL_ARG_WEIGHTS_0" 33;
-    /// Bias.
     ARG_BIAS = "DNNL_ARG_BIAS" 41;
     /// Scales of a normalization.
     ARG_SCALE = "DNNL_ARG_SCALE" 51;
     /// Shifts of a normalization.
     ARG_SHIFT = "DNNL_ARG_SHIFT" 52;
-    /// Scratchpad.
     ARG_SCRATCHPAD = "DNNL_ARG_SCRATCHPAD" 80;
     /// First of several sources.
     ARG_MULTIPLE_SRC = "DNNL_ARG_MULTIPLE_SRC" 1024;

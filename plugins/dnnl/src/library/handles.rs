@@ -257,7 +257,6 @@ impl PrimitiveDesc {
         Ok(PrimitiveDesc { library, raw })
     }
 
-    /// Describes a convolution.
     pub fn convolution(library: &'static OneDnn, io: &Conv<'_>, w: &Window, attr: &Attr) -> Result<PrimitiveDesc> {
         let [strides, dilates, before, after] = conv_dims(w)?;
         let alg = ffi::CONVOLUTION_DIRECT;
@@ -312,7 +311,6 @@ impl PrimitiveDesc {
         )
     }
 
-    /// Describes a pooling.
     pub fn pooling(
         library: &'static OneDnn,
         alg: c_int,
@@ -408,7 +406,6 @@ impl PrimitiveDesc {
         )
     }
 
-    /// Describes a concatenation.
     pub fn concat(
         library: &'static OneDnn,
         axis: usize,

@@ -36,7 +36,7 @@ unsafe impl Sync for OneDnn {}
 /// Returns the library, opening it on the first call.
 ///
 /// # Errors
-/// The library is missing or unsupported; the hint tells how to install it.
+/// The library is missing or unsupported; the hint gives the installation command.
 pub fn onednn() -> Result<&'static OneDnn> {
     static LIBRARY: OnceLock<Result<OneDnn>> = OnceLock::new();
     match LIBRARY.get_or_init(open) {

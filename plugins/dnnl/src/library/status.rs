@@ -9,7 +9,6 @@ use std::fmt;
 pub enum Status {
     /// Memory is exhausted, or a tensor is larger than the address space.
     OutOfMemory,
-    /// Invalid arguments.
     InvalidArguments,
     /// No implementation for these types, shapes, layouts or attributes.
     Unimplemented,

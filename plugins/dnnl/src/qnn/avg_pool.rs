@@ -81,7 +81,7 @@ impl IntAvgPoolKernel {
         let part = |thread: usize, threads: usize| {
             let pointers = &pointers;
             for unit in units * thread / threads..units * (thread + 1) / threads {
-                // SAFETY: the unit is within the tensors that the caller vouches for, and belongs to this thread alone.
+                // SAFETY: the unit is within the tensors that the caller guarantees, and belongs to this thread alone.
                 unsafe { self.unit(*pointers, unit / blocks, unit % blocks * LANES) };
             }
         };

@@ -76,7 +76,7 @@ pub struct FloatScale {
     pub high: i32,
 }
 
-/// Operation on each element. Elements are `int32`, whatever type they are loaded from and stored to, except between
+/// Operation on each element. Elements are `int32` regardless of the types in memory, except between
 /// [`EpilogueOp::Dequantize`] or [`EpilogueOp::ToReal`] and [`EpilogueOp::Quantize`] or [`EpilogueOp::ToInteger`],
 /// where they are floats.
 #[derive(Clone, Debug)]
@@ -164,7 +164,7 @@ impl Epilogue {
         let part = |thread: usize, threads: usize| {
             let pointers = &pointers;
             let (first, last) = (blocks * thread / threads, blocks * (thread + 1) / threads);
-            // SAFETY: the blocks are within the tensors that the caller vouches for, and belong to this thread alone.
+            // SAFETY: the blocks are within the tensors that the caller guarantees, and belong to this thread alone.
             unsafe { code(self, pointers, first, last) };
         };
         library.on_threads(self.elements >= MIN_PARALLEL_ELEMENTS, &part);

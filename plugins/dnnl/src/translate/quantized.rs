@@ -280,7 +280,6 @@ impl Translation<'_> {
         Ok(self.push_stage(x, Stage::Offset(PerAxis { values, axis }), DType::I32))
     }
 
-    /// Translates `clip` of integers.
     fn integer_clip(&mut self, dtype: DType) -> Result<Val> {
         let (min, max) = range(dtype);
         let (low, high) = (self.attrs.float("a_min", f64::NEG_INFINITY), self.attrs.float("a_max", f64::INFINITY));

@@ -12,7 +12,7 @@ pub struct Row {
     pub name: &'static str,
     /// Translates a call and returns its results.
     pub translate: fn(&mut Translation<'_>) -> Result<Vec<Val>>,
-    /// True if the operator makes a region worth entering: its work exceeds the cost of moving data.
+    /// True if the operator makes a region profitable: its work exceeds the cost of moving data.
     pub computes: bool,
     /// True if the translation also holds for 8-bit data, because elements are only moved or compared.
     pub keeps_dtype: bool,

@@ -12,7 +12,6 @@ use std::ops::Range;
 /// Group of tiles, split into batches of nearly equal size, one per call of a register kernel.
 struct Group {
     tiles: Range<usize>,
-    /// Number of batches.
     batches: usize,
 }
 

@@ -37,7 +37,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Reads the file beside the library. Without a file, returns the defaults.
+    /// Reads the file next to the library. Without a file, returns the defaults.
     ///
     /// # Errors
     /// If the file cannot be read, lacks a parameter, or has one that is unknown or out of range.

@@ -57,7 +57,7 @@ impl HostServices for TestHost {
     }
 }
 
-/// Creates a host with `threads` threads, and the record of what it receives.
+/// Creates a host with `threads` threads, and the record of the events and counters that it receives.
 pub fn host(threads: usize) -> (Services, Arc<Recorded>) {
     let heard = Arc::new(Recorded::default());
     (Services::new(TestHost(threads, heard.clone())), heard)
@@ -75,12 +75,10 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    /// Returns a number in `0..n`.
     pub fn below(&mut self, n: u64) -> u64 {
         self.next() % n
     }
 
-    /// Returns a number in `from..=to`.
     pub fn between(&mut self, from: u64, to: u64) -> u64 {
         from + self.below(to - from + 1)
     }
@@ -165,7 +163,6 @@ pub struct Case {
     pub numbers: Rng,
 }
 
-/// Returns a tensor type.
 pub fn ty(dtype: DType, shape: &[usize]) -> TensorType {
     TensorType::new(dtype, shape)
 }

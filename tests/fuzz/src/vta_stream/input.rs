@@ -38,7 +38,6 @@ impl Input {
         }
     }
 
-    /// Returns the bytes of the input.
     pub fn to_bytes(&self) -> Vec<u8> {
         let uops = &self.uops[..self.uops.len().min(255)];
         let mut bytes = vec![self.device[0], self.device[1], uops.len() as u8];

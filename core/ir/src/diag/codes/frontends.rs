@@ -22,7 +22,7 @@ codes! {
     NOT_EXPORTABLE = 519, "a model cannot be exported as C";
     CALIBRATION_MISFIT = 530, "calibration data does not fit the model";
     CALIBRATION_NOT_FINITE = 531, "calibration data contains non-finite values";
-    NO_CALIBRATION_DATA = 532, "there is no calibration data";
+    NO_CALIBRATION_DATA = 532, "no calibration data found";
     CALIBRATION_MADE_UP = 533, "a model is calibrated with random data";
     DIMENSIONS_FIXED = 534, "quantization fixed the symbolic dimensions of a model";
 }

@@ -1,6 +1,6 @@
 //! References to metadata: `meta[relay.Constant][0]` as an expression, `meta[relay.attrs.Conv2DAttrs][0]` for the
 //! attributes of a call, any other key for the value of one attribute. The values are in the metadata section of the
-//! text or, for constants, in the weights file beside it.
+//! text or, for constants, in the weights file next to it.
 
 use super::frames::{ParseFrame, State, Target};
 use super::tokens::brief;

@@ -80,7 +80,6 @@ impl Parsed {
     }
 }
 
-/// Returns the free variables of an expression.
 fn free_variables(module: &Module, root: ExprId) -> Vec<ExprId> {
     let reached = module.post_order(root, |_, _| true);
     let mut bound = HashSet::new();

@@ -1,4 +1,4 @@
-//! Drivers that fail, played by a library without a device.
+//! Failing drivers, simulated by a library without a device.
 
 use super::{Fixture, program};
 use crate::{CommandOutput, byoc};

@@ -20,7 +20,7 @@ fn driver_source() -> PathBuf {
     workspace().join("plugins/vta/samples/driver.c")
 }
 
-/// Builds the sample driver, whose simulator is another one than the plugin's.
+/// Builds the sample driver, whose simulator is independent of the plugin's.
 fn sample_driver(fixture: &Fixture) -> PathBuf {
     let driver = fixture.folder.path().join("libdriver.so");
     compile(&["-shared", "-fPIC"], &[&driver_source()], &driver);
@@ -86,7 +86,7 @@ fn programs_in_c_check_their_results() {
     compile(&["-Wpedantic"], &[Path::new(&source), &driver_source()], &binary);
     let ran = to_command_output(Command::new(&binary).output().unwrap()).ok();
     assert!(ran.out.contains("expected hash"), "{}", ran.out);
-    // Another weight gives another result, which the program notices.
+    // A changed weight changes the result, which the program detects.
     let text = std::fs::read_to_string(&source).unwrap();
     let at = text.find("weights of constant").unwrap();
     let brace = at + text[at..].find('{').unwrap() + 1;
@@ -154,7 +154,7 @@ fn reports_device_file_that_does_not_fit_the_instructions() {
     }
 }
 
-/// Parts of the program of a region: its header, what lies between header and instructions, and the instructions.
+/// Parts of the program of a region: the header, the data between header and instructions, and the instructions.
 struct Parts {
     header: Value,
     before: Vec<u8>,
@@ -221,7 +221,7 @@ fn damaged_streams_are_named_and_run_on_host() {
             true,
             "instruction",
         ),
-        // A load that does not tell the computation.
+        // A load that does not signal the computation.
         (
             |words| {
                 let at = find(words, LOAD, |low| low & 64 != 0);
@@ -239,7 +239,7 @@ fn damaged_streams_are_named_and_run_on_host() {
             true,
             "within one buffer",
         ),
-        // Loops that hardly end: all bits of both counts, over the 72 micro-operations of a sum.
+        // Loops that run for hours: all bits of both counts are set, over the 72 micro-operations of a sum.
         (
             |words| {
                 let at = find(words, GEMM, |low| low & 128 == 0) * 16;

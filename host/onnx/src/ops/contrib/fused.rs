@@ -67,7 +67,7 @@ fn activate(n: &mut Node<'_, '_>, x: ExprId, params: &[f64]) -> Result<ExprId> {
     }
 }
 
-/// Multiplies matrices, each transposed if an attribute says so.
+/// Multiplies matrices, each transposed if its attribute is set.
 fn fused_matmul(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let mut operands = [n.input(0)?, n.input(1)?];
     for (value, side) in operands.iter_mut().zip(["A", "B"]) {

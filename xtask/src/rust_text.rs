@@ -1,0 +1,277 @@
+//! Comments, messages and names of Rust source, found by a scanner that knows literals and comments and nothing else of the
+//! language.
+
+/// Piece of source text with its place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// Line of its first character, from 1.
+    pub line: usize,
+    /// Text without the marks of a comment or the quotes of a literal.
+    pub text: String,
+}
+
+/// Texts of one source file.
+#[derive(Debug, Default)]
+pub struct Texts {
+    /// Doc comments: adjacent lines with the same mark are one comment.
+    pub doc_comments: Vec<Piece>,
+    /// Other comments; those on adjacent lines of their own are one comment.
+    pub comments: Vec<Piece>,
+    /// String literals that read as sentences, outside of attributes and of a file's tests.
+    pub messages: Vec<Piece>,
+    /// Declared names: functions, types, constants, variables, public fields.
+    pub names: Vec<Piece>,
+}
+
+/// Minimum number of words of a literal that counts as a message.
+const MIN_MESSAGE_WORDS: usize = 3;
+
+/// Keywords before a declared name.
+const DECLARING: [&str; 10] = ["fn", "struct", "enum", "trait", "type", "const", "static", "mod", "let", "pub"];
+
+/// Keywords between a declaring keyword and the name, as in `const fn` and `let mut`.
+const MODIFIERS: [&str; 9] = ["fn", "mut", "const", "unsafe", "extern", "struct", "enum", "static", "use"];
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Mark {
+    Outer,
+    Inner,
+    Plain,
+}
+
+/// Collects the texts of a source file.
+pub fn scan(source: &str) -> Texts {
+    let mut scanner = Scanner { source, at: 0, line: 1, texts: Texts::default(), open: None, declaring: false };
+    scanner.run();
+    scanner.texts
+}
+
+struct Scanner<'a> {
+    source: &'a str,
+    at: usize,
+    line: usize,
+    texts: Texts,
+    /// Mark and last line of the comment that an adjacent line continues.
+    open: Option<(Mark, usize)>,
+    /// True after a declaring keyword.
+    declaring: bool,
+}
+
+impl Scanner<'_> {
+    fn run(&mut self) {
+        let tests = self.source.find("#[cfg(test)]\nmod tests {").unwrap_or(self.source.len());
+        while self.at < self.source.len() {
+            let rest = &self.source[self.at..];
+            let first = rest.chars().next().unwrap_or_default();
+            if rest.starts_with("//") {
+                self.line_comment();
+            } else if rest.starts_with("/*") {
+                self.advance(block_comment_len(rest));
+            } else if rest.starts_with("#[") || rest.starts_with("#![") {
+                // A message in an attribute is a reason, which no user sees.
+                self.advance(attribute_len(rest));
+            } else if let Some((len, text)) = literal(rest) {
+                if self.at < tests
+                    && let Some(text) = text
+                    && is_message(text)
+                {
+                    self.texts.messages.push(Piece { line: self.line, text: unescape(text) });
+                }
+                self.declaring = false;
+                self.advance(len);
+            } else if first.is_alphabetic() || first == '_' {
+                let len = word_len(rest);
+                self.word(&rest[..len], rest[len..].trim_start());
+                self.advance(len);
+            } else {
+                self.declaring &= first.is_whitespace();
+                self.advance(first.len_utf8());
+            }
+        }
+    }
+
+    fn advance(&mut self, len: usize) {
+        self.line += self.source[self.at..self.at + len].matches('\n').count();
+        self.at += len;
+    }
+
+    fn line_comment(&mut self) {
+        let rest = &self.source[self.at..];
+        let len = rest.find('\n').unwrap_or(rest.len());
+        let text = &rest[..len];
+        let (mark, text) = match text.as_bytes() {
+            [b'/', b'/', b'/', b'/', ..] => (Mark::Plain, text.trim_start_matches('/')),
+            [b'/', b'/', b'/', ..] => (Mark::Outer, &text[3..]),
+            [b'/', b'/', b'!', ..] => (Mark::Inner, &text[3..]),
+            _ => (Mark::Plain, &text[2..]),
+        };
+        let before = self.source[..self.at].rsplit('\n').next().unwrap_or_default();
+        let own_line = before.trim().is_empty();
+        let list = match mark {
+            Mark::Plain => &mut self.texts.comments,
+            Mark::Outer | Mark::Inner => &mut self.texts.doc_comments,
+        };
+        match (self.open, list.last_mut()) {
+            (Some((open, line)), Some(last)) if own_line && open == mark && line + 1 == self.line => {
+                last.text.push('\n');
+                last.text.push_str(text.trim());
+            }
+            _ => list.push(Piece { line: self.line, text: text.trim().to_owned() }),
+        }
+        self.open = own_line.then_some((mark, self.line));
+        self.advance(len);
+    }
+
+    fn word(&mut self, word: &str, after: &str) {
+        let is_name = self.declaring && !MODIFIERS.contains(&word) && !DECLARING.contains(&word);
+        // A path, or the constructor of a pattern as in `let Some(x)`.
+        let is_use = after.starts_with("::") || word.starts_with(char::is_uppercase) && after.starts_with('(');
+        if is_name && !is_use && !["_", "self", "crate"].contains(&word) {
+            self.texts.names.push(Piece { line: self.line, text: word.to_owned() });
+        }
+        self.declaring = DECLARING.contains(&word) || (self.declaring && !is_name && word != "use");
+    }
+}
+
+fn word_len(text: &str) -> usize {
+    text.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(text.len())
+}
+
+/// Returns the length of a block comment, in which others may be nested.
+fn block_comment_len(text: &str) -> usize {
+    let (mut depth, mut at) = (0usize, 0);
+    loop {
+        let rest = &text[at..];
+        let (step, next) = match rest {
+            _ if rest.starts_with("/*") => (2, depth + 1),
+            _ if rest.starts_with("*/") => (2, depth - 1),
+            _ => (rest.chars().next().map_or(0, char::len_utf8), depth),
+        };
+        (at, depth) = (at + step, next);
+        if depth == 0 || step == 0 {
+            return at;
+        }
+    }
+}
+
+/// Returns the length of an attribute, whose literals may contain brackets.
+fn attribute_len(text: &str) -> usize {
+    let (mut depth, mut at) = (0usize, text.find('[').unwrap_or(0));
+    while at < text.len() {
+        let rest = &text[at..];
+        let step = literal(rest).map_or_else(|| rest.chars().next().map_or(1, char::len_utf8), |(len, _)| len);
+        match &rest[..step] {
+            "[" => depth += 1,
+            "]" => depth -= 1,
+            _ => {}
+        }
+        at += step;
+        if depth == 0 {
+            break;
+        }
+    }
+    at
+}
+
+/// Returns the length of the string or character literal that `text` begins with, and the content of a string.
+fn literal(text: &str) -> Option<(usize, Option<&str>)> {
+    let prefix = ["br", "cr", "r", "b", "c", ""].into_iter().find(|prefix| {
+        let after = text.strip_prefix(prefix).unwrap_or_default();
+        let hashes = after.trim_start_matches('#');
+        after.starts_with(['"', '\'']) && !(prefix.ends_with(['r', 'c']) && after.starts_with('\''))
+            || prefix.ends_with('r') && hashes.len() < after.len() && hashes.starts_with('"')
+    })?;
+    let rest = &text[prefix.len()..];
+    if prefix.ends_with('r') {
+        let hashes = rest.len() - rest.trim_start_matches('#').len();
+        let body = &rest[hashes + 1..];
+        let end = format!("\"{}", &rest[..hashes]);
+        let len = body.find(&end).unwrap_or(body.len());
+        let total = (prefix.len() + hashes + 1 + len + end.len()).min(text.len());
+        return Some((total, Some(&body[..len])));
+    }
+    if rest.starts_with('\'') {
+        return character_len(rest).map(|len| (prefix.len() + len, None));
+    }
+    let mut escaped = false;
+    for (i, c) in rest.char_indices().skip(1) {
+        match c {
+            '"' if !escaped => return Some((prefix.len() + i + 1, Some(&rest[1..i]))),
+            _ => escaped = c == '\\' && !escaped,
+        }
+    }
+    Some((text.len(), None))
+}
+
+/// Returns the length of a character literal; none for a lifetime.
+fn character_len(text: &str) -> Option<usize> {
+    let mut chars = text.char_indices().skip(1);
+    let (_, first) = chars.next()?;
+    if first == '\\' {
+        chars.next()?;
+        return chars.find(|(_, c)| *c == '\'').map(|(i, _)| i + 1);
+    }
+    chars.next().filter(|(_, c)| *c == '\'').map(|(i, _)| i + 1)
+}
+
+/// Tests for a sentence: several words, two of them in letters alone, and no mark of generated code at either end.
+fn is_message(text: &str) -> bool {
+    let letters = |word: &&str| word.chars().filter(|c| c.is_alphabetic()).count() >= 2;
+    let is_plain = |word: &&str| word.trim_end_matches([',', ':', '.']).chars().all(char::is_alphabetic);
+    let words: Vec<&str> = text.split_whitespace().filter(letters).collect();
+    let end = text.trim_end().trim_end_matches("\\n");
+    let is_program = ["def @", ";\n", ";\\n", "{\n", "{\\n"].iter().any(|mark| text.contains(mark));
+    let is_code = is_program || text.starts_with(['#', '<', '%', '/']) || end.ends_with([';', '{']) || end == "}";
+    words.len() >= MIN_MESSAGE_WORDS && words.into_iter().filter(is_plain).count() >= 2 && !is_code
+}
+
+/// Replaces the escape of a continued line, and shows the others as they are written.
+fn unescape(text: &str) -> String {
+    let mut lines = text.split("\\\n");
+    let first = lines.next().unwrap_or_default().to_owned();
+    lines.fold(first, |joined, line| joined + line.trim_start())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn texts(pieces: &[Piece]) -> Vec<(usize, &str)> {
+        pieces.iter().map(|piece| (piece.line, piece.text.as_str())).collect()
+    }
+
+    #[test]
+    fn separates_comments_literals_and_names() {
+        let source = "//! Module.\n//! More.\n\n/// Returns `x`.\n#[expect(dead_code, reason = \"not a message at all [\")]\n\
+                      pub fn read<'a>(x: &'a str) -> char {\n    // One reason,\n    // in two lines.\n    \
+                      let mut error = \"expected \\\"a\\\" or b // no comment\"; // trailing\n    \
+                      let raw = r#\"found \" in a raw literal\"#;\n    '\"'\n}\n/* none /* nested */ \"not a message either\" */\n\
+                      const LIMIT: usize = 1;\n#[cfg(test)]\nmod tests { const A: &str = \"text of a test\"; }\n";
+        let found = scan(source);
+        assert_eq!(texts(&found.doc_comments), [(1, "Module.\nMore."), (4, "Returns `x`.")]);
+        assert_eq!(texts(&found.comments), [(7, "One reason,\nin two lines."), (9, "trailing")]);
+        assert_eq!(
+            texts(&found.messages),
+            [(9, "expected \\\"a\\\" or b // no comment"), (10, "found \" in a raw literal")]
+        );
+        assert_eq!(
+            texts(&found.names),
+            [(6, "read"), (9, "error"), (10, "raw"), (14, "LIMIT"), (16, "tests"), (16, "A")]
+        );
+    }
+
+    #[test]
+    fn joins_continued_lines_and_skips_generated_code() {
+        let found = scan(
+            "let a = \"expected an integer, \\\n         found a float\";\nlet b = \"for (int i = 0; i < n; i++) {\";",
+        );
+        assert_eq!(texts(&found.messages), [(1, "expected an integer, found a float")]);
+    }
+
+    #[test]
+    fn unfinished_source_ends_the_scan() {
+        for source in ["\"open", "/* open", "#[open", "r#\"open", "'", "'\\", "b'", "///", "let"] {
+            scan(source);
+        }
+    }
+}
