@@ -1,6 +1,6 @@
 //! Development tasks: `cargo xtask demo`, `fetch-onednn`, `test`, `bless`, `bench`, `bench peers`, `docs`, `fuzz`,
 //! `sanitize`, `onnx-suite`, `onnx-fuzz`, `export`, `exports`, `vta`, `package`,
-//! `capi`, `wheel`, `test-python`, `test-torch`, `words`.
+//! `capi`, `wheel`, `test-python`, `test-torch`, `test-serve`, `bench serve`, `soak`, `words`.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "the output of a command-line tool")]
 
@@ -19,6 +19,7 @@ mod process;
 mod python;
 mod quantized;
 mod rust_text;
+mod serve;
 mod test;
 mod wheel;
 mod words;
@@ -33,6 +34,8 @@ usage: cargo xtask <task>
   fetch-onednn            put oneDNN into vendor/onednn, where the dnnl backend finds it (test and demo do this too)
   test [ARGS]             every test; ARGS go to cargo test
   test-python             the tests of the Python package, which \"test\" runs as well
+  test-serve              the tests of the inference server at full counts and with kserve's client, which is fetched
+  soak [--minutes N]      mixed load on the inference server with checked answers, and its memory [default: 20 minutes]
   test-torch              the tests of the Python package with PyTorch, which is fetched
   bless [ARGS]            rewrite the expectations of file tests and snapshots
   bench [ARGS]            the criterion benches; ARGS go to cargo bench
@@ -41,6 +44,9 @@ usage: cargo xtask <task>
                           [--backend NAME,...] [--threads N] [--rounds N] [--runs N]
                           [--exported: full-size models of torchvision and transformers, which are fetched; without
                           a MODEL all of them]
+  bench serve [overhead|processor|peers] [--rounds N] [--seconds S]
+                          the inference server beside an echo server of the same libraries, the processor time of a
+                          request, and kserve and MLServer around ONNX Runtime, which are fetched [default: the first two]
   onnx-suite [--backend NAME,...] [--every N] [--bless]
                           the ONNX backend suite: every n-th case on these backends, compared with the recorded
                           verdicts; --bless records those of the host
@@ -75,9 +81,12 @@ fn main() -> ExitCode {
         ["fetch-onednn"] => onednn::fetch().map(|file| println!("{}", file.display())),
         ["test", rest @ ..] => test::run(rest),
         ["test-python"] => python::test_alone(onednn::fetch_if_possible().as_deref()),
+        ["test-serve"] => serve::test(),
+        ["soak", rest @ ..] => serve::soak(rest),
         ["test-torch"] => python::test_torch(onednn::fetch_if_possible().as_deref()),
         ["bless", rest @ ..] => test::bless(rest),
         ["bench", "peers", rest @ ..] => peers::run(rest),
+        ["bench", "serve", rest @ ..] => serve::bench(rest),
         ["bench", rest @ ..] => test::bench(rest),
         ["onnx-suite", rest @ ..] => onnx_suite::run(rest),
         ["onnx-fuzz", rest @ ..] => onnx_fuzz::run(rest),

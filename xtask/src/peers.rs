@@ -127,7 +127,7 @@ fn parse_number<T: std::str::FromStr>(text: &str) -> Result<T, String> {
 }
 
 /// Returns the Python interpreter of a private environment with the given packages.
-fn environment(name: &str, packages: &[&str]) -> Result<PathBuf, String> {
+pub fn environment(name: &str, packages: &[&str]) -> Result<PathBuf, String> {
     let dir = target_dir().join("python").join(name);
     let python = dir.join("bin").join("python");
     let ready = dir.join("ready");

@@ -14,11 +14,13 @@ use crate::proto::{
 };
 use crate::repository::Overrides;
 use crate::request::{
-    InferRequest, InferResponse, InputData, InputTensor, OutputData, Param, Params, requested_output, take_shared,
+    InferRequest, InferResponse, InputData, InputTensor, OutputData, Param, Params, check_unload_parameter,
+    requested_output, take_shared,
 };
 use axum::Router;
 use axum::extract::{Request, State};
 use axum::response::Response;
+use byoc::DType;
 use byoc_ir::diag::codes::runtime::TIMED_OUT;
 use byoc_ir::tensor::memory::Charge;
 use bytes::Bytes;
@@ -280,22 +282,20 @@ async fn model_infer(call: Call, request: ModelInferRequest) -> Result<ModelInfe
 }
 
 async fn repository_index(call: Call, request: RepositoryIndexRequest) -> Result<RepositoryIndexResponse> {
-    if !request.repository_name.is_empty() {
-        return Err(ServeError::not_served("'repository_name' specification is not supported"));
-    }
+    call.app.repository.check_repository(&request.repository_name)?;
     Ok(RepositoryIndexResponse { models: call.app.repository.index(request.ready) })
 }
 
 /// Returns the name of the model in either copy of the message.
-fn repository_model(request: &RepositoryModelRequest) -> Result<String> {
+fn repository_model(app: &App, request: &RepositoryModelRequest) -> Result<String> {
     match (request.repository_name.as_str(), request.model_name.as_str()) {
         (name, "") | ("", name) => Ok(name.to_owned()),
-        _ => Err(ServeError::not_served("'repository_name' specification is not supported")),
+        (repository, name) => app.repository.check_repository(repository).map(|()| name.to_owned()),
     }
 }
 
 async fn repository_load(call: Call, request: RepositoryModelRequest) -> Result<RepositoryModelResponse> {
-    let model_name = repository_model(&request)?;
+    let model_name = repository_model(&call.app, &request)?;
     let mut overrides = Overrides::default();
     for (name, value) in request.parameters {
         match (name.as_str(), name.strip_prefix("file:"), value.choice) {
@@ -317,7 +317,16 @@ async fn repository_load(call: Call, request: RepositoryModelRequest) -> Result<
 }
 
 async fn repository_unload(call: Call, request: RepositoryModelRequest) -> Result<RepositoryModelResponse> {
-    let model_name = repository_model(&request)?;
+    let model_name = repository_model(&call.app, &request)?;
+    for (name, value) in request.parameters {
+        let value = value.choice.map(|value| match value {
+            RepositoryParameterChoice::Bool(value) => Param::Bool(value),
+            RepositoryParameterChoice::Int(value) => Param::Int(value),
+            RepositoryParameterChoice::Text(value) => Param::Text(value),
+            RepositoryParameterChoice::Bytes(value) => Param::Text(format!("{} bytes", value.len())),
+        });
+        check_unload_parameter(&name, value.as_ref())?;
+    }
     call.app.unload(model_name.clone()).await?;
     Ok(RepositoryModelResponse { model_name, done: true })
 }
@@ -425,8 +434,10 @@ fn infer_request(request: ModelInferRequest) -> Result<InferRequest> {
     let outputs = request.outputs.into_iter();
     let outputs = outputs.map(|output| {
         let mut params = params(output.parameters);
-        // KServe's client sends it; over gRPC outputs are always binary.
-        params.remove("binary_data");
+        // Outputs are raw unless the request chooses another form.
+        if params.get("binary_data") == Some(&Param::Bool(true)) {
+            params.remove("binary_data");
+        }
         requested_output(output.name, params)
     });
     let outputs = outputs.collect::<Result<_>>()?;
@@ -506,11 +517,59 @@ fn typed(input: &str, datatype: &str, contents: InferTensorContents, shape: &[i6
     Ok(encode(input, parsed, &elements)?.into())
 }
 
+/// Decodes elements to typed contents; `None` for a datatype that has none.
+fn contents(datatype: Datatype, bytes: &[u8]) -> Option<InferTensorContents> {
+    let mut contents = InferTensorContents::default();
+    macro_rules! elements {
+        ($ty:ty, $to:ident) => {{
+            let chunks = bytes.chunks_exact(size_of::<$ty>());
+            let values = chunks.map(|chunk| <$ty>::from_le_bytes(chunk.try_into().unwrap_or_default()).into());
+            contents.$to = values.collect();
+        }};
+    }
+    match datatype {
+        Datatype::Fixed(DType::Bool) => contents.bool_contents = bytes.iter().map(|byte| *byte != 0).collect(),
+        Datatype::Fixed(DType::I8) => elements!(i8, int_contents),
+        Datatype::Fixed(DType::I16) => elements!(i16, int_contents),
+        Datatype::Fixed(DType::I32) => elements!(i32, int_contents),
+        Datatype::Fixed(DType::I64) => elements!(i64, int64_contents),
+        Datatype::Fixed(DType::U8) => elements!(u8, uint_contents),
+        Datatype::Fixed(DType::U16) => elements!(u16, uint_contents),
+        Datatype::Fixed(DType::U32) => elements!(u32, uint_contents),
+        Datatype::Fixed(DType::U64) => elements!(u64, uint64_contents),
+        Datatype::Fixed(DType::F32) => elements!(f32, fp32_contents),
+        Datatype::Fixed(DType::F64) => elements!(f64, fp64_contents),
+        Datatype::Bytes => {
+            let mut rest = bytes;
+            while let Some((length, tail)) = rest.split_first_chunk::<4>() {
+                let (text, tail) = tail.split_at_checked(u32::from_le_bytes(*length) as usize)?;
+                contents.bytes_contents.push(Bytes::copy_from_slice(text));
+                rest = tail;
+            }
+        }
+        Datatype::Fixed(_) => return None,
+    }
+    Some(contents)
+}
+
+/// Converts a response. Outputs are raw, as some clients read no others, unless the request has chosen typed contents for
+/// all of them.
 fn infer_response(response: InferResponse) -> ModelInferResponse {
+    let typed: Option<Vec<InferTensorContents>> = response
+        .outputs
+        .iter()
+        .map(|output| match &output.data {
+            OutputData::Bytes(bytes) if output.binary == Some(false) => contents(output.datatype, bytes),
+            _ => None,
+        })
+        .collect();
+    let is_typed = typed.is_some();
+    let mut typed = typed.into_iter().flatten();
     let mut raw = Vec::with_capacity(response.outputs.len());
     let outputs = response.outputs.into_iter().map(|output| {
         let mut parameters = BTreeMap::new();
         match output.data {
+            OutputData::Bytes(_) if is_typed => {}
             OutputData::Bytes(bytes) => raw.push(bytes),
             OutputData::Shared(span) => {
                 // The entry keeps the place of the output.
@@ -529,7 +588,7 @@ fn infer_response(response: InferResponse) -> ModelInferResponse {
             datatype: output.datatype.name().unwrap_or_default().to_owned(),
             shape: output.shape,
             parameters,
-            contents: None,
+            contents: typed.next(),
         }
     });
     let outputs = outputs.collect();

@@ -3,16 +3,17 @@
 //! The content type of a request is never looked at, as some clients send none. Every error has a body of JSON with
 //! `error` and `code`.
 
-use crate::app::{App, Held, json_work, too_large};
+use crate::app::{App, json_work};
+use crate::body::{accepted, infer_response, read_body};
 use crate::config;
 use crate::datatype::Datatype;
 use crate::error::{Result, ServeError, Status};
-use crate::infer_json::{self, HttpRequest, HttpResponse};
+use crate::infer_json::{self, HttpRequest};
 use crate::metrics;
-use crate::proto::{ModelStatistics, StatisticDuration};
 use crate::repository::Overrides;
-use crate::request::{InferRequest, InputData, InputTensor};
-use crate::served::{Served, resolve};
+use crate::request::{InferRequest, InputData, InputTensor, Param, check_unload_parameter};
+use crate::served::{Served, clip, resolve};
+use crate::stats;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::rejection::RawPathParamsRejection;
@@ -22,31 +23,20 @@ use axum::routing::{MethodFilter, MethodRouter, on};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use byoc_ir::diag::{Code, codes::serving};
-use bytes::{Bytes, BytesMut};
-use flate2::Compression;
-use flate2::read::{GzDecoder, ZlibDecoder};
-use flate2::write::{GzEncoder, ZlibEncoder};
-use http_body_util::BodyExt;
-use hyper::body::Frame;
-use hyper::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER};
+use bytes::Bytes;
+use hyper::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_TYPE, RETRY_AFTER};
 use hyper::{HeaderMap, StatusCode};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use std::collections::{BTreeMap, VecDeque};
-use std::convert::Infallible;
-use std::io::{Read, Write};
-use std::pin::Pin;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::{Context, Poll};
 use std::time::Instant;
 
 /// Header with the size of the JSON before binary data.
 pub const JSON_LENGTH: &str = "inference-header-content-length";
 /// Maximum size of a body other than that of an inference or a load.
 const MAX_SMALL_BODY: usize = 1 << 20;
-/// Size up to which the parts of a response are sent as one.
-const MAX_JOINED: usize = 64 << 10;
 
 /// Endpoint of the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,7 +54,6 @@ enum Endpoint {
     Index,
     Load,
     Unload,
-    NamedRepository,
     SharedStatus,
     SharedRegister,
     SharedUnregister,
@@ -105,9 +94,9 @@ const ENDPOINTS: &[(MethodFilter, &str, Endpoint)] = &[
     (POST, "/v2/repository/index", Endpoint::Index),
     (POST, "/v2/repository/models/{model}/load", Endpoint::Load),
     (POST, "/v2/repository/models/{model}/unload", Endpoint::Unload),
-    (POST, "/v2/repository/{repository}/index", Endpoint::NamedRepository),
-    (POST, "/v2/repository/{repository}/models/{model}/load", Endpoint::NamedRepository),
-    (POST, "/v2/repository/{repository}/models/{model}/unload", Endpoint::NamedRepository),
+    (POST, "/v2/repository/{repository}/index", Endpoint::Index),
+    (POST, "/v2/repository/{repository}/models/{model}/load", Endpoint::Load),
+    (POST, "/v2/repository/{repository}/models/{model}/unload", Endpoint::Unload),
     (GET, "/v2/systemsharedmemory/status", Endpoint::SharedStatus),
     (GET, "/v2/systemsharedmemory/region/{region}/status", Endpoint::SharedStatus),
     (POST, "/v2/systemsharedmemory/region/{region}/register", Endpoint::SharedRegister),
@@ -154,6 +143,7 @@ struct Path {
     model: String,
     version: String,
     region: Option<String>,
+    repository: String,
 }
 
 async fn handle(
@@ -162,7 +152,7 @@ async fn handle(
     params: std::result::Result<RawPathParams, RawPathParamsRejection>,
     request: Request,
 ) -> Response {
-    let mut path = Path { model: String::new(), version: String::new(), region: None };
+    let mut path = Path { model: String::new(), version: String::new(), region: None, repository: String::new() };
     match &params {
         Ok(params) => {
             for (name, value) in params {
@@ -170,6 +160,7 @@ async fn handle(
                     "model" => value.clone_into(&mut path.model),
                     "version" => value.clone_into(&mut path.version),
                     "region" => path.region = Some(value.to_owned()),
+                    "repository" => value.clone_into(&mut path.repository),
                     _ => {}
                 }
             }
@@ -258,7 +249,7 @@ async fn serve(endpoint: Endpoint, app: &Arc<App>, path: Path, request: Request,
                 "" => app.repository.served(),
                 model => vec![app.find(model, &path.version)?],
             };
-            let stats = served.iter().map(|s| stats_json(&s.stats.message(&s.name, &s.version.to_string())));
+            let stats = served.iter().map(|s| stats::to_json(&s.stats.message(&s.name, &s.version.to_string())));
             Ok(json_response(&json!({"model_stats": stats.collect::<Vec<_>>()})))
         }
         Endpoint::Explain => explain(app, &path, &request),
@@ -269,6 +260,7 @@ async fn serve(endpoint: Endpoint, app: &Arc<App>, path: Path, request: Request,
                 ready: bool,
             }
             let fields: Fields = small_body(app, request).await?;
+            app.repository.check_repository(&path.repository)?;
             let entries = app.repository.index(fields.ready).into_iter().map(|entry| {
                 let mut fields = json!({"name": entry.name});
                 for (name, value) in [("version", entry.version), ("state", entry.state), ("reason", entry.reason)] {
@@ -282,19 +274,29 @@ async fn serve(endpoint: Endpoint, app: &Arc<App>, path: Path, request: Request,
         }
         Endpoint::Load => {
             let limit = tokio::time::Instant::from_std(arrived + app.timeout);
-            let received = tokio::time::timeout_at(limit, load_overrides(app, request)).await;
-            let overrides = received.unwrap_or_else(|_| Err(late(app)))?;
+            let received = tokio::time::timeout_at(limit, control_parameters(app, request)).await;
+            let parameters = received.unwrap_or_else(|_| Err(late(app)))?;
+            app.repository.check_repository(&path.repository)?;
+            let overrides = json_work(usize::MAX, move || load_overrides(parameters)).await?;
             app.load(path.model.clone(), overrides).await?;
             Ok(json_response(&json!({"name": path.model, "load": true})))
         }
         Endpoint::Unload => {
-            discard(app, request, arrived).await?;
+            let limit = tokio::time::Instant::from_std(arrived + app.timeout);
+            let received = tokio::time::timeout_at(limit, control_parameters(app, request)).await;
+            let parameters = received.unwrap_or_else(|_| Err(late(app)))?;
+            app.repository.check_repository(&path.repository)?;
+            for (name, value) in parameters {
+                let value = match value {
+                    Value::Bool(value) => Some(Param::Bool(value)),
+                    Value::String(text) => Some(Param::Text(text)),
+                    Value::Number(value) => Some(Param::Float(value.as_f64().unwrap_or_default())),
+                    _ => None,
+                };
+                check_unload_parameter(&name, value.as_ref())?;
+            }
             app.unload(path.model.clone()).await?;
             Ok(json_response(&json!({"name": path.model, "unload": true})))
-        }
-        Endpoint::NamedRepository => {
-            discard(app, request, arrived).await?;
-            Err(ServeError::not_served("'repository_name' specification is not supported"))
         }
         Endpoint::SharedStatus => {
             let regions = app.regions.status(path.region.as_deref())?.into_iter().map(|(name, region)| {
@@ -457,95 +459,6 @@ fn json_length(headers: &HeaderMap) -> Result<Option<usize>> {
     })
 }
 
-/// Compression of a body.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Coding {
-    Gzip,
-    Deflate,
-}
-
-impl Coding {
-    fn name(self) -> &'static str {
-        match self {
-            Coding::Gzip => "gzip",
-            Coding::Deflate => "deflate",
-        }
-    }
-}
-
-/// Returns the compression of a response: only where the client asks for exactly one, as compression takes longer than
-/// sending, and some clients always list all that they know.
-fn accepted(headers: &HeaderMap) -> Option<Coding> {
-    match headers.get(ACCEPT_ENCODING)?.to_str().ok()?.trim() {
-        "gzip" => Some(Coding::Gzip),
-        "deflate" => Some(Coding::Deflate),
-        _ => None,
-    }
-}
-
-/// Reads and decompresses a body. `header` bytes of JSON come before binary data, which begins at a multiple of 64 bytes
-/// in memory, so that tensors need no copy.
-async fn read_body(app: &Arc<App>, headers: &HeaderMap, mut body: Body, most: usize, header: usize) -> Result<Held> {
-    const ALIGN: usize = 64;
-    /// Memory that is taken before the body has arrived.
-    const MAX_EXPECTED: usize = 4 << 20;
-    let coding = match headers.get(CONTENT_ENCODING).map(|value| value.to_str().unwrap_or("?").trim()) {
-        None | Some("" | "identity") => None,
-        Some("gzip") => Some(Coding::Gzip),
-        Some("deflate") => Some(Coding::Deflate),
-        Some(other) => {
-            let message = format!("Content-Encoding: expected gzip or deflate, found {other:?}");
-            return Err(ServeError::not_served(message));
-        }
-    };
-    let length = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
-    if let Some(length) = length.filter(|length| *length > most) {
-        return Err(too_large(most, length));
-    }
-    let mut buffer = BytesMut::with_capacity(length.unwrap_or(0).min(MAX_EXPECTED) + ALIGN);
-    let data = (buffer.as_ptr() as usize).wrapping_add(header % ALIGN);
-    let pad = (ALIGN - data % ALIGN) % ALIGN;
-    buffer.resize(pad, 0);
-    let mut charges = Vec::new();
-    while let Some(frame) = body.frame().await {
-        let frame =
-            frame.map_err(|error| ServeError::bad_request(format!("expected the whole body, found {error}")))?;
-        if let Ok(bytes) = frame.into_data() {
-            let size = buffer.len() - pad;
-            if size + bytes.len() > most {
-                return Err(too_large(most, size + bytes.len()));
-            }
-            charges.push(app.charge(size, bytes.len())?);
-            buffer.extend_from_slice(&bytes);
-        }
-    }
-    let bytes = buffer.freeze().slice(pad..);
-    let Some(coding) = coding else { return Ok(Held { bytes, _charges: charges }) };
-    let app = app.clone();
-    json_work(usize::MAX, move || decompress(&app, &bytes, coding, most)).await
-}
-
-fn decompress(app: &App, bytes: &[u8], coding: Coding, most: usize) -> Result<Held> {
-    let mut reader: Box<dyn Read> = match coding {
-        Coding::Gzip => Box::new(GzDecoder::new(bytes)),
-        Coding::Deflate => Box::new(ZlibDecoder::new(bytes)),
-    };
-    let (mut plain, mut charges, mut chunk) = (Vec::new(), Vec::new(), vec![0; 64 << 10]);
-    loop {
-        let count = reader.read(&mut chunk).map_err(|error| {
-            ServeError::bad_request(format!("expected a body compressed with {}, found: {error}", coding.name()))
-        })?;
-        if count == 0 {
-            return Ok(Held { bytes: plain.into(), _charges: charges });
-        }
-        if plain.len() + count > most {
-            return Err(too_large(most, plain.len() + count));
-        }
-        charges.push(app.charge(plain.len(), count)?);
-        plain.extend_from_slice(&chunk[..count]);
-    }
-}
-
 /// Reads the body of a request other than an inference; an empty one stands for an empty object.
 async fn small_body<T: Default + for<'a> Deserialize<'a>>(app: &Arc<App>, request: Request) -> Result<T> {
     let (parts, body) = request.into_parts();
@@ -557,7 +470,8 @@ async fn small_body<T: Default + for<'a> Deserialize<'a>>(app: &Arc<App>, reques
         .map_err(|error| ServeError::bad_request(format!("failed to parse the request JSON buffer: {error}")))
 }
 
-async fn load_overrides(app: &Arc<App>, request: Request) -> Result<Overrides> {
+/// Reads the parameters of a load or an unload.
+async fn control_parameters(app: &Arc<App>, request: Request) -> Result<BTreeMap<String, Value>> {
     #[derive(Default, Deserialize)]
     struct Fields {
         #[serde(default)]
@@ -565,14 +479,17 @@ async fn load_overrides(app: &Arc<App>, request: Request) -> Result<Overrides> {
     }
     let (parts, body) = request.into_parts();
     let held = read_body(app, &parts.headers, body, app.max_request, 0).await?;
-    let fields: Fields = if held.bytes.iter().all(u8::is_ascii_whitespace) {
-        Fields::default()
-    } else {
-        serde_json::from_slice(&held.bytes)
-            .map_err(|error| ServeError::bad_request(format!("failed to parse the request JSON buffer: {error}")))?
-    };
+    if held.bytes.iter().all(u8::is_ascii_whitespace) {
+        return Ok(BTreeMap::new());
+    }
+    let fields: Fields = serde_json::from_slice(&held.bytes)
+        .map_err(|error| ServeError::bad_request(format!("failed to parse the request JSON buffer: {error}")))?;
+    Ok(fields.parameters)
+}
+
+fn load_overrides(parameters: BTreeMap<String, Value>) -> Result<Overrides> {
     let mut overrides = Overrides::default();
-    for (name, value) in fields.parameters {
+    for (name, value) in parameters {
         let text = value
             .as_str()
             .ok_or_else(|| ServeError::bad_request(format!("parameter '{name}': expected a string, found {value}")));
@@ -584,7 +501,7 @@ async fn load_overrides(app: &Arc<App>, request: Request) -> Result<Overrides> {
             })?;
             overrides.files.insert(file.to_owned(), bytes.into());
         } else {
-            let message = format!("expected the parameters 'config' and 'file:VERSION/NAME', found '{name}'");
+            let message = format!("expected the parameters 'config' and 'file:VERSION/NAME', found '{}'", clip(&name));
             return Err(ServeError::bad_request(message));
         }
     }
@@ -646,124 +563,6 @@ fn set_log(app: &App, fields: &BTreeMap<String, Value>) -> Result<()> {
 pub fn change_log(app: &App, fields: &BTreeMap<String, Value>) -> Result<Value> {
     set_log(app, fields)?;
     Ok(log_settings(app))
-}
-
-fn stats_json(stats: &ModelStatistics) -> Value {
-    let duration = |duration: &Option<StatisticDuration>| {
-        let StatisticDuration { count, ns } = duration.clone().unwrap_or_default();
-        json!({"count": count, "ns": ns})
-    };
-    let infer = stats.inference_stats.clone().unwrap_or_default();
-    let batches = stats.batch_stats.iter().map(|batch| {
-        json!({
-            "batch_size": batch.batch_size,
-            "compute_input": duration(&batch.compute_input),
-            "compute_infer": duration(&batch.compute_infer),
-            "compute_output": duration(&batch.compute_output),
-        })
-    });
-    json!({
-        "name": stats.name,
-        "version": stats.version,
-        "last_inference": stats.last_inference,
-        "inference_count": stats.inference_count,
-        "execution_count": stats.execution_count,
-        "inference_stats": {
-            "success": duration(&infer.success),
-            "fail": duration(&infer.fail),
-            "queue": duration(&infer.queue),
-            "compute_input": duration(&infer.compute_input),
-            "compute_infer": duration(&infer.compute_infer),
-            "compute_output": duration(&infer.compute_output),
-            "cache_hit": duration(&infer.cache_hit),
-            "cache_miss": duration(&infer.cache_miss),
-        },
-        "response_stats": {},
-        "batch_stats": batches.collect::<Vec<_>>(),
-        "memory_usage": [],
-    })
-}
-
-/// Body of several parts.
-struct Chunks {
-    parts: VecDeque<Bytes>,
-    left: u64,
-}
-
-impl http_body::Body for Chunks {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        _: &mut Context<'_>,
-    ) -> Poll<Option<std::result::Result<Frame<Bytes>, Infallible>>> {
-        let part = self.parts.pop_front();
-        self.left -= part.as_ref().map_or(0, |part| part.len() as u64);
-        Poll::Ready(part.map(|part| Ok(Frame::data(part))))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.parts.is_empty()
-    }
-
-    fn size_hint(&self) -> http_body::SizeHint {
-        http_body::SizeHint::with_exact(self.left)
-    }
-}
-
-async fn infer_response(response: HttpResponse, compression: Option<Coding>) -> Result<Response> {
-    let HttpResponse { header, binary } = response;
-    let json = header.len();
-    let is_binary = !binary.is_empty();
-    let size = json + binary.iter().map(Bytes::len).sum::<usize>();
-    let body = match compression {
-        Some(coding) => {
-            let compressed = move || {
-                let mut parts = vec![Bytes::from(header)];
-                parts.extend(binary);
-                compress(&parts, coding)
-            };
-            Body::from(json_work(size, compressed).await?)
-        }
-        None if size <= MAX_JOINED => {
-            let mut whole = header;
-            binary.iter().for_each(|bytes| whole.extend_from_slice(bytes));
-            Body::from(whole)
-        }
-        None => {
-            let mut parts = VecDeque::from([Bytes::from(header)]);
-            parts.extend(binary.into_iter().filter(|bytes| !bytes.is_empty()));
-            Body::new(Chunks { parts, left: size as u64 })
-        }
-    };
-    let mut builder = Response::builder();
-    if is_binary {
-        builder =
-            builder.header("Inference-Header-Content-Length", json).header(CONTENT_TYPE, "application/octet-stream");
-    } else {
-        builder = builder.header(CONTENT_TYPE, "application/json");
-    }
-    if let Some(coding) = compression {
-        builder = builder.header(CONTENT_ENCODING, coding.name());
-    }
-    Ok(builder.body(body).unwrap_or_default())
-}
-
-fn compress(parts: &[Bytes], coding: Coding) -> Result<Vec<u8>> {
-    let failed = |error: std::io::Error| ServeError::overloaded(format!("the response cannot be compressed: {error}"));
-    match coding {
-        Coding::Gzip => {
-            let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
-            parts.iter().try_for_each(|part| encoder.write_all(part)).map_err(failed)?;
-            encoder.finish().map_err(failed)
-        }
-        Coding::Deflate => {
-            let mut encoder = ZlibEncoder::new(Vec::new(), Compression::fast());
-            parts.iter().try_for_each(|part| encoder.write_all(part)).map_err(failed)?;
-            encoder.finish().map_err(failed)
-        }
-    }
 }
 
 fn json_response(value: &Value) -> Response {

@@ -13,7 +13,9 @@
 //! bound; nothing that a client sends ends the process.
 
 mod app;
+mod artifact_cache;
 mod batch;
+mod body;
 mod config;
 mod datatype;
 mod error;

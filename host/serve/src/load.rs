@@ -1,10 +1,14 @@
 //! Loading of a model version: compilation, completion of its configuration, warm-up.
 
+use crate::artifact_cache::Slot;
 use crate::batch::{Policy, Scheduler, Settings};
-use crate::config::{ConfigFile, WarmUp};
+use crate::config::ConfigFile;
 use crate::datatype::Datatype;
 use crate::error::{Result, ServeError, Status};
-use crate::proto::{ModelConfig, ModelDynamicBatching, ModelInput, ModelInstanceGroup, ModelOutput, ModelQueuePolicy};
+use crate::proto::{
+    ModelConfig, ModelDynamicBatching, ModelInput, ModelInstanceGroup, ModelOutput, ModelQueuePolicy, ModelWarmup,
+    WarmupInput,
+};
 use crate::served::{Served, Spec, check_spec, dims, resolve};
 use crate::stats::Stats;
 use byoc::runtime::limits;
@@ -54,13 +58,7 @@ pub struct VersionSource {
 /// A model that cannot be compiled, or a configuration that does not fit it.
 pub fn load(engine: &Engine, name: &str, file: &ConfigFile, from: VersionSource, stats: Arc<Stats>) -> Result<Served> {
     let start = Instant::now();
-    let compilation = if from.file_name.ends_with(".byoc") {
-        Compilation::open(from.source)
-    } else {
-        Compilation::new(&engine.session, from.source, &engine.options)
-    };
-    let model =
-        compilation.and_then(|compilation| Model::of(&engine.session, compilation)).map_err(ServeError::from)?;
+    let model = open(engine, &from)?;
     for warning in model.warnings() {
         tracing::warn!(target: "byoc::serve", model = name, version = from.version, "{}: {}", warning.code, warning.message);
     }
@@ -94,8 +92,8 @@ pub fn load(engine: &Engine, name: &str, file: &ConfigFile, from: VersionSource,
     fill_tensors(&mut config, &inputs, &outputs);
     read_labels(&config, from.folder.as_deref(), &mut outputs)?;
     let mut settings = settings(engine, &config)?;
-    for warm_up in &file.warm_up {
-        run_warm_up(&model, &inputs, warm_up, batched)?;
+    for warm_up in &config.model_warmup {
+        run_warm_up(&model, &inputs, warm_up, batched, from.folder.as_deref())?;
     }
     if settings.joins && !keeps_items_apart(&model, &inputs) {
         tracing::warn!(
@@ -105,8 +103,37 @@ pub fn load(engine: &Engine, name: &str, file: &ConfigFile, from: VersionSource,
         settings.joins = false;
     }
     let scheduler = Scheduler::new(model.clone(), settings, stats.clone(), &engine.session.cancel)?;
-    stats.loaded(start.elapsed());
+    stats.loaded(start.elapsed(), memory(&model));
     Ok(Served { name: name.to_owned(), version: from.version, config, model, inputs, outputs, scheduler, stats })
+}
+
+/// Opens an artifact, or compiles a model unless the cache has it.
+fn open(engine: &Engine, from: &VersionSource) -> Result<Model> {
+    let (session, source) = (&engine.session, from.source.clone());
+    if from.file_name.ends_with(".byoc") {
+        return Ok(Compilation::open(source).and_then(|compilation| Model::of(session, compilation))?);
+    }
+    let slot = Slot::of(session, &engine.options, &source);
+    if let Some(model) = slot.as_ref().and_then(|slot| slot.load(session)) {
+        return Ok(model);
+    }
+    let compilation = Compilation::new(session, source, &engine.options)?;
+    // What failed for once is not kept: the next start tries it again.
+    if let Some(slot) = slot.filter(|_| compilation.warnings().is_empty()) {
+        slot.store(&compilation);
+    }
+    Ok(Model::of(session, compilation)?)
+}
+
+/// Returns the bytes of the weights that the model has, and of the intermediate results of one run.
+fn memory(model: &Model) -> u64 {
+    let program = model.loaded().executor().program();
+    let weight = |port: &Port| {
+        let shape: Option<Vec<usize>> = port.ty.dims.iter().map(|dim| dim.fixed()).collect();
+        shape.and_then(|shape| byoc_ir::tensor::byte_count(port.ty.dtype, &shape)).unwrap_or_default()
+    };
+    let weights = program.constants.iter().map(weight).fold(0, usize::saturating_add);
+    weights.saturating_add(model.plan().arena_bytes) as u64
 }
 
 fn specs(ports: &[Port]) -> Result<Vec<Spec>> {
@@ -275,22 +302,29 @@ fn settings(engine: &Engine, config: &ModelConfig) -> Result<Settings> {
     })
 }
 
-fn run_warm_up(model: &Model, inputs: &[Spec], warm_up: &WarmUp, batched: bool) -> Result<()> {
+fn run_warm_up(
+    model: &Model,
+    inputs: &[Spec],
+    warm_up: &ModelWarmup,
+    batched: bool,
+    folder: Option<&Path>,
+) -> Result<()> {
     let wrong = |why: &str| ServeError::repository(format!("model_warmup: {why}"));
     let mut tensors = Vec::new();
     for spec in inputs {
         let mut shape: Vec<i64> = spec.shape.clone();
-        if let Some((_, given)) = warm_up.shapes.iter().find(|(name, _)| *name == spec.name) {
+        let given = warm_up.inputs.get(&spec.name);
+        if let Some(given) = given {
             let batch = usize::from(batched);
-            if given.len() + batch != shape.len() {
+            if given.dims.len() + batch != shape.len() {
                 return Err(wrong(&format!(
                     "input '{}': expected dims {}, found {}",
                     spec.name,
                     dims(&shape),
-                    dims(given)
+                    dims(&given.dims)
                 )));
             }
-            shape[batch..].copy_from_slice(given);
+            shape[batch..].copy_from_slice(&given.dims);
         }
         if batched && let Some(first) = shape.first_mut() {
             *first = i64::from(warm_up.batch_size.max(1));
@@ -302,13 +336,42 @@ fn run_warm_up(model: &Model, inputs: &[Spec], warm_up: &WarmUp, batched: bool) 
             Some(inner) => element_count(&shape).and_then(|count| resolve(inner, &shape[..batch], count)),
         };
         let inner = inner.ok_or_else(|| wrong(&format!("input '{}': the shape cannot be reshaped", spec.name)))?;
-        let tensor = Tensor::zeros(spec.dtype, &inner);
-        tensors.push(tensor.map_err(|error| wrong(&format!("input '{}': {error}", spec.name)))?);
+        let tensor = warm_up_tensor(spec, &inner, given, folder);
+        tensors.push(tensor.map_err(|why| wrong(&format!("input '{}': {why}", spec.name)))?);
     }
-    for _ in 0..warm_up.count {
+    for _ in 0..warm_up.count.max(1) {
         model.run(&tensors).map_err(|error| wrong(&error.to_string()))?;
     }
     Ok(())
+}
+
+/// Returns an input of a run before the model is ready: zeros, random numbers, or the contents of a file in the folder
+/// `warmup` of the model.
+fn warm_up_tensor(
+    spec: &Spec,
+    shape: &[usize],
+    given: Option<&WarmupInput>,
+    folder: Option<&Path>,
+) -> std::result::Result<Tensor, String> {
+    let (random, file) = given.map_or((false, ""), |given| (given.random_data, given.input_data_file.as_str()));
+    if random && spec.dtype.is_float() {
+        return random::try_tensor(spec.dtype, shape, 0).map_err(|error| error.to_string());
+    }
+    if file.is_empty() {
+        return Tensor::zeros(spec.dtype, shape).map_err(|error| error.to_string());
+    }
+    let expected = byoc_ir::tensor::byte_count(spec.dtype, shape).ok_or("the shape exceeds the address space")?;
+    let name = Path::new(file);
+    let Some(folder) = folder.filter(|_| name.components().count() == 1 && name.file_name().is_some()) else {
+        return Err(format!("input_data_file: expected a file in the folder warmup of the model, found '{file}'"));
+    };
+    let path = folder.join("warmup").join(name);
+    let found = std::fs::metadata(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+    if !found.is_file() || found.len() != expected as u64 {
+        return Err(format!("{}: expected a file of {expected} bytes, found {}", path.display(), found.len()));
+    }
+    let bytes = std::fs::read(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+    Tensor::from_bytes(spec.dtype, shape, &bytes).ok_or_else(|| format!("{}: the contents changed", path.display()))
 }
 
 /// Maximum size of an input for which [`keeps_items_apart`] compares results.

@@ -39,7 +39,10 @@ pub fn text(app: &App) -> String {
         .served()
         .into_iter()
         .map(|served| {
-            let labels = format!("model=\"{}\",version=\"{}\"", escape(&served.name), served.version);
+            let mut labels = format!("model=\"{}\",version=\"{}\"", escape(&served.name), served.version);
+            for (name, value) in &served.config.metric_tags {
+                let _ = write!(labels, ",{name}=\"{}\"", escape(value));
+            }
             let numbers = served.stats.numbers();
             (served, numbers, labels)
         })
@@ -53,8 +56,8 @@ pub fn text(app: &App) -> String {
     }
     head(&mut text, "nv_inference_request_failure", "Requests without a result", "counter");
     for (_, numbers, labels) in &served {
-        for ((_, reason), count) in FailReason::ALL.iter().zip(numbers.failures) {
-            let _ = writeln!(text, "nv_inference_request_failure{{{labels},reason=\"{reason}\"}} {count}");
+        for ((_, reason), failed) in FailReason::ALL.iter().zip(numbers.failures) {
+            let _ = writeln!(text, "nv_inference_request_failure{{{labels},reason=\"{reason}\"}} {}", failed.count);
         }
     }
     head(&mut text, "nv_inference_pending_request_count", "Requests in the queue", "gauge");

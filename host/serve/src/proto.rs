@@ -1,5 +1,7 @@
 //! Messages of `inference.GRPCInferenceService` and of `grpc.health.v1.Health`, with the field numbers of Triton. Where
 //! KServe's copy of a message has other fields, the message has both.
+//!
+//! [`MESSAGES`] is made of the same tokens as the messages: a test compares it with the page of the protocol's fields.
 #![expect(missing_docs, reason = "the protocol documents the fields")]
 
 use bytes::Bytes;
@@ -13,6 +15,22 @@ macro_rules! messages {
             #[derive(Clone, PartialEq, Message)]
             pub struct $name { $($(#[$attr])+ pub $field: $ty,)* }
         )*
+
+        /// Messages by name, with the names and the attributes of their fields: type and number.
+        pub const MESSAGES: &[(&str, &[(&str, &str)])] =
+            &[$((stringify!($name), &[$((stringify!($field), concat!($(stringify!($attr)),+)),)*]),)*];
+    };
+}
+
+macro_rules! choices {
+    ($($name:ident { $(#[$attr:meta] $variant:ident($ty:ty),)* })*) => {
+        $(
+            #[derive(Clone, PartialEq, prost::Oneof)]
+            pub enum $name { $(#[$attr] $variant($ty),)* }
+        )*
+
+        /// Alternatives by name, with the attributes of their fields.
+        pub const CHOICES: &[(&str, &[&str])] = &[$((stringify!($name), &[$(stringify!($attr),)*]),)*];
     };
 }
 
@@ -36,6 +54,7 @@ messages! {
         #[prost(string, tag = "3")] platform: String,
         #[prost(message, repeated, tag = "4")] inputs: Vec<TensorMetadata>,
         #[prost(message, repeated, tag = "5")] outputs: Vec<TensorMetadata>,
+        #[prost(btree_map = "string, string", tag = "6")] properties: BTreeMap<String, String>,
     }
     TensorMetadata {
         #[prost(string, tag = "1")] name: String,
@@ -99,6 +118,15 @@ messages! {
         #[prost(message, optional, tag = "6")] inference_stats: Option<InferStatistics>,
         #[prost(message, repeated, tag = "7")] batch_stats: Vec<InferBatchStatistics>,
         #[prost(message, repeated, tag = "8")] memory_usage: Vec<MemoryUsage>,
+        #[prost(btree_map = "string, message", tag = "9")] response_stats: BTreeMap<String, InferResponseStatistics>,
+    }
+    InferResponseStatistics {
+        #[prost(message, optional, tag = "1")] compute_infer: Option<StatisticDuration>,
+        #[prost(message, optional, tag = "2")] compute_output: Option<StatisticDuration>,
+        #[prost(message, optional, tag = "3")] success: Option<StatisticDuration>,
+        #[prost(message, optional, tag = "4")] fail: Option<StatisticDuration>,
+        #[prost(message, optional, tag = "5")] empty_response: Option<StatisticDuration>,
+        #[prost(message, optional, tag = "6")] cancel: Option<StatisticDuration>,
     }
     InferStatistics {
         #[prost(message, optional, tag = "1")] success: Option<StatisticDuration>,
@@ -171,10 +199,25 @@ messages! {
         #[prost(message, repeated, tag = "6")] output: Vec<ModelOutput>,
         #[prost(message, repeated, tag = "7")] instance_group: Vec<ModelInstanceGroup>,
         #[prost(string, tag = "8")] default_model_filename: String,
+        #[prost(btree_map = "string, string", tag = "10")] metric_tags: BTreeMap<String, String>,
         #[prost(message, optional, tag = "11")] dynamic_batching: Option<ModelDynamicBatching>,
         #[prost(btree_map = "string, message", tag = "14")] parameters: BTreeMap<String, ModelParameter>,
+        #[prost(message, repeated, tag = "16")] model_warmup: Vec<ModelWarmup>,
         #[prost(string, tag = "17")] backend: String,
         #[prost(message, optional, tag = "19")] model_transaction_policy: Option<ModelTransactionPolicy>,
+    }
+    ModelWarmup {
+        #[prost(string, tag = "1")] name: String,
+        #[prost(uint32, tag = "2")] batch_size: u32,
+        #[prost(btree_map = "string, message", tag = "3")] inputs: BTreeMap<String, WarmupInput>,
+        #[prost(uint32, tag = "4")] count: u32,
+    }
+    WarmupInput {
+        #[prost(int32, tag = "1")] data_type: i32,
+        #[prost(int64, repeated, tag = "2")] dims: Vec<i64>,
+        #[prost(bool, tag = "3")] zero_data: bool,
+        #[prost(bool, tag = "4")] random_data: bool,
+        #[prost(string, tag = "5")] input_data_file: String,
     }
     ModelParameter { #[prost(string, tag = "1")] string_value: String, }
     ModelTransactionPolicy { #[prost(bool, tag = "1")] decoupled: bool, }
@@ -226,48 +269,28 @@ messages! {
     }
 }
 
-#[derive(Clone, PartialEq, prost::Oneof)]
-pub enum ParameterChoice {
-    #[prost(bool, tag = "1")]
-    Bool(bool),
-    #[prost(int64, tag = "2")]
-    Int(i64),
-    #[prost(string, tag = "3")]
-    Text(String),
-    #[prost(double, tag = "4")]
-    Float(f64),
-    #[prost(uint64, tag = "5")]
-    Uint(u64),
-}
-
-#[derive(Clone, PartialEq, prost::Oneof)]
-pub enum RepositoryParameterChoice {
-    #[prost(bool, tag = "1")]
-    Bool(bool),
-    #[prost(int64, tag = "2")]
-    Int(i64),
-    #[prost(string, tag = "3")]
-    Text(String),
-    #[prost(bytes = "bytes", tag = "4")]
-    Bytes(Bytes),
-}
-
-#[derive(Clone, PartialEq, prost::Oneof)]
-pub enum LogSettingChoice {
-    #[prost(bool, tag = "1")]
-    Bool(bool),
-    #[prost(uint32, tag = "2")]
-    Uint(u32),
-    #[prost(string, tag = "3")]
-    Text(String),
-}
-
-#[derive(Clone, PartialEq, prost::Oneof)]
-pub enum VersionPolicyChoice {
-    #[prost(message, tag = "1")]
-    Latest(LatestVersions),
-    #[prost(message, tag = "2")]
-    All(Empty),
-    #[prost(message, tag = "3")]
-    Specific(SpecificVersions),
+choices! {
+    ParameterChoice {
+        #[prost(bool, tag = "1")] Bool(bool),
+        #[prost(int64, tag = "2")] Int(i64),
+        #[prost(string, tag = "3")] Text(String),
+        #[prost(double, tag = "4")] Float(f64),
+        #[prost(uint64, tag = "5")] Uint(u64),
+    }
+    RepositoryParameterChoice {
+        #[prost(bool, tag = "1")] Bool(bool),
+        #[prost(int64, tag = "2")] Int(i64),
+        #[prost(string, tag = "3")] Text(String),
+        #[prost(bytes = "bytes", tag = "4")] Bytes(Bytes),
+    }
+    LogSettingChoice {
+        #[prost(bool, tag = "1")] Bool(bool),
+        #[prost(uint32, tag = "2")] Uint(u32),
+        #[prost(string, tag = "3")] Text(String),
+    }
+    VersionPolicyChoice {
+        #[prost(message, tag = "1")] Latest(LatestVersions),
+        #[prost(message, tag = "2")] All(Empty),
+        #[prost(message, tag = "3")] Specific(SpecificVersions),
+    }
 }

@@ -218,6 +218,24 @@ impl Repository {
         })
     }
 
+    /// Checks the name of a repository: the path of the folder as it was given, or its last component; empty for any.
+    ///
+    /// # Errors
+    /// Another name, or a server without a repository.
+    pub fn check_repository(&self, name: &str) -> Result<()> {
+        let is_own =
+            |folder: &PathBuf| folder.as_os_str() == name || folder.file_name().is_some_and(|last| last == name);
+        if name.is_empty() || self.folder.as_ref().is_some_and(is_own) {
+            return Ok(());
+        }
+        let own = match &self.folder {
+            Some(folder) => format!("repository of the name '{}'", folder.display()),
+            None => "request without a repository, as the models are named on the command line".to_owned(),
+        };
+        let message = format!("repository_name: expected a {own}, found '{}'", clip(name));
+        Err(ServeError::new(Status::NotFound, serving::UNKNOWN_MODEL, message))
+    }
+
     /// Returns true if the model is known, in whatever state.
     pub fn is_known(&self, name: &str) -> bool {
         self.read(|entries| entries.contains_key(name))

@@ -182,3 +182,19 @@ pub fn requested_output(name: String, mut params: Params) -> Result<RequestedOut
     }
     Ok(RequestedOutput { name, classes, shared, binary })
 }
+
+/// Checks a parameter of an unload. No model of this server depends on another, so that both values of the only one ask
+/// for the same.
+///
+/// # Errors
+/// An unknown parameter, or one of the wrong type.
+pub fn check_unload_parameter(name: &str, value: Option<&Param>) -> Result<()> {
+    const KNOWN: &str = "unload_dependents";
+    match value {
+        Some(value) if name == KNOWN => value.bool(name).map(drop),
+        _ => {
+            let name: String = name.chars().take(100).collect();
+            Err(ServeError::bad_request(format!("expected the parameter '{KNOWN}', a Boolean, found '{name}'")))
+        }
+    }
+}

@@ -5,12 +5,13 @@ use crate::datatype::{Datatype, config_name};
 use crate::error::{Result, ServeError, Status};
 use crate::proto::{ModelConfig, ModelMetadataResponse, TensorMetadata};
 use crate::request::{InferRequest, InferResponse, InputData, InputTensor, OutputData, OutputTensor, RequestedOutput};
-use crate::shared_memory::Regions;
+use crate::shared_memory::{Region, Regions};
 use crate::stats::{FailReason, Stats};
 use byoc::{DType, Model, Tensor};
 use byoc_ir::diag::codes::serving;
 use byoc_ir::tensor::{byte_count, element_count};
 use bytes::Bytes;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -61,6 +62,10 @@ impl Served {
                 .clone(),
             inputs: self.inputs.iter().map(tensor).collect(),
             outputs: self.outputs.iter().map(tensor).collect(),
+            properties: BTreeMap::from([
+                ("backend".to_owned(), self.config.backend.clone()),
+                ("max_batch_size".to_owned(), self.config.max_batch_size.to_string()),
+            ]),
         }
     }
 
@@ -119,25 +124,24 @@ impl Served {
                 _ => {}
             }
         }
-        let requested = self.check_outputs(outputs)?;
+        let requested = self.check_outputs(outputs, regions)?;
         self.take_inputs(inputs, regions, &mut job)?;
         let rows = job.rows;
         let done = self.scheduler.run(job).await?;
-        let outputs = requested
-            .into_iter()
-            .map(|(at, output)| self.output(at, output, &done, regions))
-            .collect::<Result<Vec<_>>>()?;
+        let outputs = requested.into_iter().map(|output| self.output(output, &done)).collect::<Result<Vec<_>>>()?;
         outcome.done = true;
         self.stats.succeeded(rows.max(1) as u64, done.queue, &done.times, outcome.arrived.elapsed());
         Ok(InferResponse { model: self.name.clone(), version: self.version.to_string(), id, outputs })
     }
 
-    /// Returns the outputs to return, by their index.
-    fn check_outputs(&self, outputs: Vec<RequestedOutput>) -> Result<Vec<(usize, RequestedOutput)>> {
+    /// Returns the outputs to return, with their places: a region that is unregistered later stays until the end of the
+    /// request.
+    fn check_outputs(&self, outputs: Vec<RequestedOutput>, regions: &Regions) -> Result<Vec<Wanted>> {
         if outputs.is_empty() {
-            return Ok((0..self.outputs.len()).map(|at| (at, RequestedOutput::default())).collect());
+            let all = |at| Wanted { at, output: RequestedOutput::default(), place: None };
+            return Ok((0..self.outputs.len()).map(all).collect());
         }
-        let mut requested: Vec<(usize, RequestedOutput)> = Vec::with_capacity(outputs.len());
+        let mut wanted: Vec<Wanted> = Vec::with_capacity(outputs.len());
         for output in outputs {
             let Some(at) = self.outputs.iter().position(|spec| spec.name == output.name) else {
                 let names: Vec<&str> = self.outputs.iter().map(|spec| spec.name.as_str()).collect();
@@ -148,13 +152,14 @@ impl Served {
                 );
                 return Err(ServeError::bad_tensor(message));
             };
-            if requested.iter().any(|(other, _)| *other == at) {
+            if wanted.iter().any(|other| other.at == at) {
                 let message = format!("expected each output once, found '{}' twice", output.name);
                 return Err(ServeError::bad_tensor(message));
             }
-            requested.push((at, output));
+            let place = output.shared.as_ref().map(|span| regions.locate(span)).transpose()?;
+            wanted.push(Wanted { at, output, place });
         }
-        Ok(requested)
+        Ok(wanted)
     }
 
     /// Converts the inputs of a request to those of the model.
@@ -303,7 +308,8 @@ impl Served {
         })
     }
 
-    fn output(&self, at: usize, requested: RequestedOutput, done: &Done, regions: &Regions) -> Result<OutputTensor> {
+    fn output(&self, wanted: Wanted, done: &Done) -> Result<OutputTensor> {
+        let Wanted { at, output: requested, place } = wanted;
         let spec = &self.outputs[at];
         let Some(part) = done.outputs.get(at) else {
             let message = format!("expected output '{}', found {} outputs", spec.name, done.outputs.len());
@@ -326,10 +332,9 @@ impl Served {
             return Ok(OutputTensor { name, datatype: Datatype::Bytes, shape, data, binary });
         }
         let bytes = part.bytes();
-        let data = match requested.shared {
+        let data = match requested.shared.zip(place) {
             None => OutputData::Bytes(bytes),
-            Some(mut span) => {
-                let (region, at) = regions.locate(&span)?;
+            Some((mut span, (region, at))) => {
                 let size = bytes.len() as u64;
                 if size > span.byte_size {
                     return Err(ServeError::new(
@@ -378,6 +383,13 @@ impl Served {
         let shown = shown as i64;
         (if batched { vec![rows as i64, shown] } else { vec![shown] }, text.into())
     }
+}
+
+/// Output to return: its index, its form, and its place in shared memory.
+struct Wanted {
+    at: usize,
+    output: RequestedOutput,
+    place: Option<(Arc<Region>, u64)>,
 }
 
 /// Request that counts as failed unless it is done.

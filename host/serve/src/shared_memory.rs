@@ -6,8 +6,10 @@
 use crate::error::{Result, ServeError, Status};
 use crate::request::SharedSpan;
 use byoc_ir::diag::codes::serving::SHARED_MEMORY;
-use byoc_ir::tensor::AlignedBytes;
+use byoc_ir::tensor::memory::Charge;
+use rustix::buffer::spare_capacity;
 use rustix::fs::Mode;
+use rustix::io::{Errno, pread};
 use rustix::shm;
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -149,16 +151,45 @@ impl Regions {
         Ok((region, at))
     }
 
-    /// Reads a span.
+    /// Reads a span. Its bytes begin at a multiple of 64 in memory, so that a tensor needs no further copy.
     ///
     /// # Errors
     /// Same as [`Regions::locate`], and an object that was shrunk.
-    pub fn read(&self, span: &SharedSpan) -> Result<AlignedBytes> {
+    pub fn read(&self, span: &SharedSpan) -> Result<Copied> {
+        const ALIGN: usize = 64;
         let (region, at) = self.locate(span)?;
-        let mut bytes = AlignedBytes::zeroed(span.byte_size as usize)
-            .map_err(|error| ServeError::overloaded(format!("no memory for an input: {error}")))?;
-        region.file.read_exact_at(bytes.as_mut(), at).map_err(|error| shrunk(span, &region, &error))?;
-        Ok(bytes)
+        let no_memory = |error: String| ServeError::overloaded(format!("no memory for an input: {error}"));
+        let size = usize::try_from(span.byte_size).map_err(|error| no_memory(error.to_string()))?;
+        let charge = Charge::new(size).map_err(|error| no_memory(error.to_string()))?;
+        let mut buffer = Vec::new();
+        buffer.try_reserve_exact(size.saturating_add(ALIGN)).map_err(|error| no_memory(error.to_string()))?;
+        let start = (ALIGN - (buffer.as_ptr() as usize) % ALIGN) % ALIGN;
+        buffer.resize(start, 0);
+        // The buffer is not filled with zeros first, which would take as long as the copy.
+        while buffer.len() < start + size {
+            let done = (buffer.len() - start) as u64;
+            match pread(&region.file, spare_capacity(&mut buffer), at + done) {
+                Ok(0) => return Err(shrunk(span, &region, &std::io::ErrorKind::UnexpectedEof.into())),
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => return Err(shrunk(span, &region, &error.into())),
+            }
+        }
+        buffer.truncate(start + size);
+        Ok(Copied { buffer, start, _charge: charge })
+    }
+}
+
+/// Bytes of a span.
+#[derive(Debug)]
+pub struct Copied {
+    buffer: Vec<u8>,
+    start: usize,
+    _charge: Charge,
+}
+
+impl AsRef<[u8]> for Copied {
+    fn as_ref(&self) -> &[u8] {
+        &self.buffer[self.start..]
     }
 }
 

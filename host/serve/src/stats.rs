@@ -1,6 +1,9 @@
 //! Statistics of a model version: the totals of the protocol's statistics, and histograms for Prometheus.
 
-use crate::proto::{InferBatchStatistics, InferStatistics, ModelStatistics, StatisticDuration};
+use crate::proto::{
+    InferBatchStatistics, InferResponseStatistics, InferStatistics, MemoryUsage, ModelStatistics, StatisticDuration,
+};
+use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -101,7 +104,8 @@ pub struct Numbers {
     pub compute_input: Total,
     pub compute_infer: Total,
     pub compute_output: Total,
-    pub failures: [u64; 4],
+    /// Requests without a result, in the order of [`FailReason::ALL`].
+    pub failures: [Total; 4],
     /// Input, inference and output of the executions of each batch size.
     pub batches: BTreeMap<u64, [Total; 3]>,
     pub request_us: Histogram,
@@ -112,6 +116,8 @@ pub struct Numbers {
     pub regions_us: BTreeMap<String, Histogram>,
     /// Time of the last load.
     pub load: Duration,
+    /// Bytes of the weights and of the intermediate results of a run.
+    pub memory: u64,
 }
 
 impl Default for Numbers {
@@ -127,7 +133,7 @@ impl Default for Numbers {
             compute_input: Total::default(),
             compute_infer: Total::default(),
             compute_output: Total::default(),
-            failures: [0; 4],
+            failures: [Total::default(); 4],
             batches: BTreeMap::new(),
             request_us: durations(),
             queue_us: durations(),
@@ -135,6 +141,24 @@ impl Default for Numbers {
             batch_sizes: Histogram::new(&BATCH_BOUNDS),
             regions_us: BTreeMap::new(),
             load: Duration::ZERO,
+            memory: 0,
+        }
+    }
+}
+
+impl Numbers {
+    /// Returns the statistics of the only response that a request has.
+    fn responses(&self) -> InferResponseStatistics {
+        let cancel = FailReason::ALL.iter().position(|known| known.0 == FailReason::Canceled);
+        let cancel = cancel.and_then(|at| self.failures.get(at)).copied().unwrap_or_default();
+        let fail = Total { count: self.fail.count - cancel.count, ns: self.fail.ns.saturating_sub(cancel.ns) };
+        InferResponseStatistics {
+            compute_infer: self.compute_infer.message(),
+            compute_output: self.compute_output.message(),
+            success: self.success.message(),
+            fail: fail.message(),
+            empty_response: Total::default().message(),
+            cancel: cancel.message(),
         }
     }
 }
@@ -186,7 +210,7 @@ impl Stats {
         numbers.fail.add(1, whole);
         numbers.request_us.add(micros(whole));
         if let Some(at) = FailReason::ALL.iter().position(|known| known.0 == reason) {
-            numbers.failures[at] += 1;
+            numbers.failures[at].add(1, whole);
         }
     }
 
@@ -201,9 +225,11 @@ impl Stats {
         }
     }
 
-    /// Records the time of a load.
-    pub fn loaded(&self, time: Duration) {
-        self.lock().load = time;
+    /// Records the time of a load, and the bytes that the model holds.
+    pub fn loaded(&self, time: Duration, memory: u64) {
+        let mut numbers = self.lock();
+        numbers.load = time;
+        numbers.memory = memory;
     }
 
     /// Returns the message of the protocol.
@@ -232,7 +258,62 @@ impl Stats {
                 cache_miss: Total::default().message(),
             }),
             batch_stats: batches.collect(),
-            memory_usage: Vec::new(),
+            memory_usage: vec![MemoryUsage { kind: "CPU".to_owned(), id: 0, byte_size: numbers.memory }],
+            response_stats: BTreeMap::from([("0".to_owned(), numbers.responses())]),
         }
     }
+}
+
+/// Returns the message of the protocol as JSON.
+pub fn to_json(stats: &ModelStatistics) -> Value {
+    let duration = |duration: &Option<StatisticDuration>| {
+        let StatisticDuration { count, ns } = duration.clone().unwrap_or_default();
+        json!({"count": count, "ns": ns})
+    };
+    let infer = stats.inference_stats.clone().unwrap_or_default();
+    let batches = stats.batch_stats.iter().map(|batch| {
+        json!({
+            "batch_size": batch.batch_size,
+            "compute_input": duration(&batch.compute_input),
+            "compute_infer": duration(&batch.compute_infer),
+            "compute_output": duration(&batch.compute_output),
+        })
+    });
+    let responses: Map<String, Value> = stats
+        .response_stats
+        .iter()
+        .map(|(index, response)| {
+            let fields = json!({
+                "compute_infer": duration(&response.compute_infer),
+                "compute_output": duration(&response.compute_output),
+                "success": duration(&response.success),
+                "fail": duration(&response.fail),
+                "empty_response": duration(&response.empty_response),
+                "cancel": duration(&response.cancel),
+            });
+            (index.clone(), fields)
+        })
+        .collect();
+    let memory = stats.memory_usage.iter();
+    let memory = memory.map(|memory| json!({"type": memory.kind, "id": memory.id, "byte_size": memory.byte_size}));
+    json!({
+        "name": stats.name,
+        "version": stats.version,
+        "last_inference": stats.last_inference,
+        "inference_count": stats.inference_count,
+        "execution_count": stats.execution_count,
+        "inference_stats": {
+            "success": duration(&infer.success),
+            "fail": duration(&infer.fail),
+            "queue": duration(&infer.queue),
+            "compute_input": duration(&infer.compute_input),
+            "compute_infer": duration(&infer.compute_infer),
+            "compute_output": duration(&infer.compute_output),
+            "cache_hit": duration(&infer.cache_hit),
+            "cache_miss": duration(&infer.cache_miss),
+        },
+        "response_stats": responses,
+        "batch_stats": batches.collect::<Vec<_>>(),
+        "memory_usage": memory.collect::<Vec<_>>(),
+    })
 }

@@ -2,7 +2,9 @@
 
 use super::read::{FORMATS, KINDS};
 use crate::datatype::config_name;
-use crate::proto::{ModelConfig, ModelDynamicBatching, ModelQueuePolicy, ModelTensorReshape, VersionPolicyChoice};
+use crate::proto::{
+    ModelConfig, ModelDynamicBatching, ModelQueuePolicy, ModelTensorReshape, ModelWarmup, VersionPolicyChoice,
+};
 use serde_json::{Map, Value, json};
 
 /// Returns a configuration as JSON.
@@ -65,15 +67,36 @@ pub fn to_json(config: &ModelConfig) -> Value {
         "instance_group": instance_group.collect::<Vec<_>>(),
         "default_model_filename": config.default_model_filename,
         "cc_model_filenames": {},
-        "metric_tags": {},
+        "metric_tags": config.metric_tags,
         "parameters": parameters,
-        "model_warmup": [],
+        "model_warmup": config.model_warmup.iter().map(warm_up_json).collect::<Vec<_>>(),
         "model_transaction_policy": {"decoupled": false},
     });
     if let Some(batching) = &config.dynamic_batching {
         fields["dynamic_batching"] = batching_json(batching);
     }
     fields
+}
+
+fn warm_up_json(warm_up: &ModelWarmup) -> Value {
+    let inputs: Map<String, Value> = warm_up
+        .inputs
+        .iter()
+        .map(|(name, input)| {
+            let data_type = config_name(input.data_type);
+            let mut fields = json!({"dims": input.dims});
+            if input.data_type != 0 {
+                fields["data_type"] = data_type.into();
+            }
+            match (input.zero_data, input.random_data, input.input_data_file.as_str()) {
+                (_, true, _) => fields["random_data"] = true.into(),
+                (_, _, "") => fields["zero_data"] = true.into(),
+                (_, _, file) => fields["input_data_file"] = file.into(),
+            }
+            (name.clone(), fields)
+        })
+        .collect();
+    json!({"name": warm_up.name, "batch_size": warm_up.batch_size, "count": warm_up.count, "inputs": inputs})
 }
 
 fn add_reshape(fields: &mut Value, reshape: Option<&ModelTensorReshape>) {
@@ -132,6 +155,7 @@ mod tests {
         }
         parameters { key: "a" value { string_value: "b" } }
         model_warmup { name: "w" batch_size: 2 inputs { key: "x" value { dims: [3, 5] zero_data: true } } }
+        metric_tags { key: "team" value: "vision" }
         optimization { graph { level: 1 } }
     "#;
 
@@ -139,7 +163,9 @@ mod tests {
     fn text_and_json_have_the_same_fields() {
         let file = parse_text(TEXT).unwrap();
         assert!(file.has_max_batch_size && file.ignored == ["optimization"]);
-        assert_eq!(file.warm_up[0].shapes, [("x".to_owned(), vec![3, 5])]);
+        let warm_up = &file.config.model_warmup[0];
+        assert!(warm_up.batch_size == 2 && warm_up.inputs["x"].dims == [3, 5] && warm_up.inputs["x"].zero_data);
+        assert_eq!(file.config.metric_tags["team"], "vision");
         let again = parse_json(&to_json(&file.config).to_string()).unwrap();
         let policy = Some(ModelTransactionPolicy::default());
         assert_eq!(again.config, ModelConfig { model_transaction_policy: policy, ..file.config });
@@ -166,6 +192,8 @@ mod tests {
             ("dynamic_batching { default_queue_policy { timeout_action: DROP } }", "expected REJECT or DELAY"),
             ("version_policy { newest { } }", "unknown field \"newest\""),
             ("model_warmup { count: 100000 }", "at most 1000"),
+            ("metric_tags { key: \"model\" value: \"x\" }", "other than those of the server's own labels"),
+            ("metric_tags { key: \"a b\" value: \"x\" }", "metric_tags: expected a name of letters"),
         ];
         for (text, expected) in cases {
             let error = parse_text(text).unwrap_err();

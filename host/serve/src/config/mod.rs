@@ -9,7 +9,7 @@ mod text;
 mod tree;
 
 pub use json::to_json;
-pub use read::{ConfigFile, WarmUp, read};
+pub use read::{ConfigFile, read};
 
 use crate::error::Result;
 

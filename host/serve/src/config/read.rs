@@ -6,8 +6,8 @@ use crate::error::{Result, ServeError};
 use crate::proto::ModelVersionPolicy;
 use crate::proto::{
     Empty, LatestVersions, ModelConfig, ModelDynamicBatching, ModelInput, ModelInstanceGroup, ModelOutput,
-    ModelParameter, ModelQueuePolicy, ModelTensorReshape, ModelTransactionPolicy, SpecificVersions,
-    VersionPolicyChoice,
+    ModelParameter, ModelQueuePolicy, ModelTensorReshape, ModelTransactionPolicy, ModelWarmup, SpecificVersions,
+    VersionPolicyChoice, WarmupInput,
 };
 use std::str::FromStr;
 
@@ -18,21 +18,8 @@ pub struct ConfigFile {
     pub config: ModelConfig,
     /// True if the configuration has `max_batch_size`, whose default depends on the model.
     pub has_max_batch_size: bool,
-    /// Runs before the model is ready.
-    pub warm_up: Vec<WarmUp>,
     /// Names of fields that have no effect in this server.
     pub ignored: Vec<String>,
-}
-
-/// Runs before a model is ready.
-#[derive(Clone, Debug, PartialEq)]
-pub struct WarmUp {
-    /// Batch size; 0 or 1 for a single item.
-    pub batch_size: u32,
-    /// Number of runs.
-    pub count: u32,
-    /// Shapes of inputs with unknown dimensions.
-    pub shapes: Vec<(String, Vec<i64>)>,
 }
 
 /// Names of the layouts of an input, by number.
@@ -45,8 +32,7 @@ const MAX_RANK: usize = 64;
 const MAX_WARM_UP_RUNS: u32 = 1000;
 
 /// Fields without effect on a server that runs on processors.
-const IGNORED: [&str; 6] =
-    ["optimization", "metric_tags", "cc_model_filenames", "runtime", "model_metrics", "response_cache"];
+const IGNORED: [&str; 5] = ["optimization", "cc_model_filenames", "runtime", "model_metrics", "response_cache"];
 /// Fields that would change answers.
 const REFUSED: [&str; 6] = [
     "sequence_batching",
@@ -103,7 +89,11 @@ pub fn read(fields: &Fields) -> Result<ConfigFile> {
                 refuse_true("model_transaction_policy.decoupled", policy.decoupled)?;
                 config.model_transaction_policy = Some(policy);
             }
-            "model_warmup" => push_each(value, &mut file.warm_up, |value| warm_up(message("model_warmup", value)?))?,
+            "model_warmup" => push_each(value, &mut config.model_warmup, |value| warm_up(message(name, value)?))?,
+            "metric_tags" => each_entry(name, value, |key, value| {
+                config.metric_tags.insert(metric_tag(key)?, text("metric_tags", value)?);
+                Ok(())
+            })?,
             name if REFUSED.contains(&name) => return Err(refused(name)),
             name if IGNORED.contains(&name) => file.ignored.push(name.to_owned()),
             _ => return Err(unknown("the model configuration", name)),
@@ -266,11 +256,20 @@ fn queue_policy(fields: &Fields) -> Result<ModelQueuePolicy> {
     Ok(policy)
 }
 
-fn warm_up(fields: &Fields) -> Result<WarmUp> {
-    let mut warm_up = WarmUp { batch_size: 1, count: 1, shapes: Vec::new() };
+/// Checks the name of a label of Prometheus.
+fn metric_tag(name: String) -> Result<String> {
+    let is_name = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+        && !["model", "version", "reason", "region", "le"].contains(&name.as_str());
+    let expected = "a name of letters, digits and _, other than those of the server's own labels";
+    if is_name { Ok(name) } else { Err(wrong("metric_tags", expected, &Node::Text(name))) }
+}
+
+fn warm_up(fields: &Fields) -> Result<ModelWarmup> {
+    let mut warm_up = ModelWarmup { batch_size: 1, count: 1, ..ModelWarmup::default() };
     for (name, value) in fields {
         match name.as_str() {
-            "name" => drop(text(name, value)?),
+            "name" => warm_up.name = text(name, value)?,
             "batch_size" => warm_up.batch_size = at_least(name, value, 0)?,
             "count" => {
                 let count: u32 = at_least(name, value, 0)?;
@@ -280,23 +279,28 @@ fn warm_up(fields: &Fields) -> Result<WarmUp> {
                 warm_up.count = count.max(1);
             }
             "inputs" => each_entry(name, value, |key, value| {
-                let mut shape = Vec::new();
-                for (field, value) in message("inputs", value)? {
-                    match field.as_str() {
-                        "dims" => shape = dims(field, value, &shape)?,
-                        "data_type" => drop(data_type(value)?),
-                        "zero_data" | "random_data" => drop(parsed::<bool>(field, value, "true or false")?),
-                        "input_data_file" => return Err(refused("model_warmup.inputs.input_data_file")),
-                        _ => return Err(unknown("model_warmup.inputs", field)),
-                    }
-                }
-                warm_up.shapes.push((key, shape));
+                warm_up.inputs.insert(key, warm_up_input(message("inputs", value)?)?);
                 Ok(())
             })?,
             _ => return Err(unknown("model_warmup", name)),
         }
     }
     Ok(warm_up)
+}
+
+fn warm_up_input(fields: &Fields) -> Result<WarmupInput> {
+    let mut input = WarmupInput::default();
+    for (name, value) in fields {
+        match name.as_str() {
+            "data_type" => input.data_type = data_type(value)?,
+            "dims" => input.dims = dims(name, value, &input.dims)?,
+            "zero_data" => input.zero_data = parsed(name, value, "true or false")?,
+            "random_data" => input.random_data = parsed(name, value, "true or false")?,
+            "input_data_file" => input.input_data_file = text(name, value)?,
+            _ => return Err(unknown("model_warmup.inputs", name)),
+        }
+    }
+    Ok(input)
 }
 
 /// Tests for a field that a configuration in JSON has although nobody set it: the server's own answer has all fields.

@@ -1,4 +1,4 @@
-"""Calls of the real tritonclient against a server with the models relu, sums, rounds, copy_INT8 and copy_FP16.
+"""Calls of the real tritonclient against a server with the models relu, sums, rounds, copy_INT8, copy_FP16 and softmax.
 
 Arguments: the addresses of HTTP and of gRPC. Prints the number of checks."""
 
@@ -8,8 +8,11 @@ import os
 import sys
 
 import numpy as np
+import page
 import tritonclient.grpc as grpc_client
 import tritonclient.grpc.aio as grpc_aio
+import tritonclient.grpc.model_config_pb2 as model_config
+import tritonclient.grpc.service_pb2 as service
 import tritonclient.http as http_client
 import tritonclient.http.aio as http_aio
 import tritonclient.utils.shared_memory as shm
@@ -113,7 +116,7 @@ def http():
     check(config["max_batch_size"] == 4 and config["input"][0]["optional"] is False, "config")
     stats = client.get_inference_statistics("relu")["model_stats"][0]
     check(stats["inference_stats"]["success"]["count"] >= 5 and stats["batch_stats"], "statistics")
-    check(len(client.get_model_repository_index()) == 5, "index")
+    check(len(client.get_model_repository_index()) == 6, "index")
     check(client.get_log_settings()["log_info"] is True, "log")
     check(client.update_log_settings({"log_verbose_level": 1})["log_verbose_level"] == 1, "log")
     client.update_log_settings({"log_verbose_level": 0})
@@ -149,7 +152,7 @@ def grpc():
     check(config.HasField("dynamic_batching") and config.instance_group[0].count == 1, "config")
     stats = client.get_inference_statistics("relu", as_json=True)["model_stats"][0]
     check(int(stats["inference_stats"]["success"]["count"]) >= 5, "statistics")
-    check(len(client.get_model_repository_index().models) == 5, "index")
+    check(len(client.get_model_repository_index().models) == 6, "index")
     check(client.get_log_settings().settings["log_info"].bool_param, "log")
     for coding in ["gzip", "deflate"]:
         result = client.infer("relu", [tensor(grpc_client, "x", X)], compression_algorithm=coding)
@@ -184,6 +187,19 @@ async def asynchronous():
             check(np.array_equal(result.as_numpy("output_0"), np.maximum(X * n, 0)), "grpc aio")
 
 
+def fields():
+    """The page has every message of the service, and of a configuration those with served fields; each with all fields."""
+    known = page.fields_of_page()
+    for name, expected in page.messages_of(service.DESCRIPTOR).items():
+        check(known.get(name) == expected, (name, known.get(name), expected))
+    for name, expected in page.messages_of(model_config.DESCRIPTOR).items():
+        check(name not in known or known[name] == expected, (name, known.get(name), expected))
+    methods = [method.name for method in service.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods]
+    for method in methods:
+        check(f"{method}Response" in known, method)
+
+
+fields()
 http()
 grpc()
 asyncio.run(asynchronous())

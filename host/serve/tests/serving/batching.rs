@@ -1,7 +1,9 @@
 //! Batches, queues, deadlines, clients that leave.
 
-use crate::client::{Client, input};
+use crate::client::{Client, call, input};
+use crate::grpc::{request, tensor};
 use crate::models::{Running, model, serve, serve_repository};
+use byoc_serve::proto::ModelInferResponse;
 use serde_json::{Value, json};
 use std::time::Duration;
 
@@ -9,7 +11,7 @@ fn row(value: usize, rows: usize) -> Value {
     json!([input("x", &[rows, 4], &vec![value as f32; rows * 4])])
 }
 
-fn stats(server: &Running, model: &str) -> Value {
+pub fn stats(server: &Running, model: &str) -> Value {
     server.client().get(&format!("/v2/models/{model}/stats")).ok().json()["model_stats"][0].clone()
 }
 
@@ -22,7 +24,7 @@ fn configured(name: &str, config: &str, flags: &[&str]) -> Running {
 }
 
 /// Waits until a condition holds.
-fn until(what: &str, mut holds: impl FnMut() -> bool) {
+pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
     for _ in 0..2000 {
         if holds() {
             return;
@@ -32,21 +34,21 @@ fn until(what: &str, mut holds: impl FnMut() -> bool) {
     panic!("expected {what} within 10 s");
 }
 
-fn pending(server: &Running, model: &str) -> u64 {
+pub fn pending(server: &Running, model: &str) -> u64 {
     let text = String::from_utf8(server.client().get("/metrics").ok().body).unwrap();
     let name = format!("nv_inference_pending_request_count{{model=\"{model}\",version=\"1\"}} ");
     text.lines().find_map(|line| line.strip_prefix(&name)).unwrap().parse().unwrap()
 }
 
 /// Starts a run that goes on for as long as its client waits.
-fn occupy(server: &Running) -> Client {
+pub fn occupy(server: &Running) -> Client {
     let mut client = server.client();
     let request = json!({"inputs": [{"name": "n", "datatype": "INT64", "shape": [], "data": [i64::MAX]}, input("x", &[4], &[0.0; 4])]});
     client.send("POST", "/v2/models/rounds/infer", &[], request.to_string().as_bytes());
     client
 }
 
-fn quick() -> Value {
+pub fn quick() -> Value {
     json!({"inputs": [{"name": "n", "datatype": "INT64", "shape": [], "data": [2]}, input("x", &[4], &[0.0; 4])]})
 }
 
@@ -108,6 +110,11 @@ fn a_full_queue_is_unavailable_with_a_hint() {
     assert_eq!(reply.headers["retry-after"], "1");
     let message = reply.error(503);
     assert!(message.contains("Exceeds maximum queue size") && message.contains("--max-queue-size"), "{message}");
+    // UNAVAILABLE, which clients may retry.
+    let inputs = vec![tensor("n", "INT64", &[]), tensor("x", "FP32", &[4])];
+    let wanted = request("rounds", inputs, vec![2i64.to_le_bytes().to_vec(), vec![0; 16]]);
+    let error = call::<_, ModelInferResponse>(server.grpc, "ModelInfer", &wanted).unwrap_err();
+    assert!(error.code == 14 && error.message.contains("retry later, or raise --max-queue-size"), "{error:?}");
     // The run ends when its client leaves, and the others are served.
     drop(busy);
     for mut client in waiting {
@@ -204,6 +211,31 @@ fn one_request_of_a_batch_cannot_fail_another() {
         match expected {
             Some(expected) => assert_eq!(reply.ok().json()["outputs"][0]["data"], json!([expected])),
             None => assert!(reply.error(400).contains("integer division by zero")),
+        }
+    }
+}
+
+#[test]
+fn joined_results_are_those_of_requests_alone() {
+    const CLIENTS: usize = 16;
+    let server = serve(&["softmax"], &["--max-batch-size", "8", "--max-queue-delay-microseconds", "2000"]);
+    let request = |i: usize| {
+        let rows = i % 3 + 1;
+        let values: Vec<f32> = (0..rows * 5).map(|at| ((i * 31 + at * 7) % 23) as f32 / 3.0 - 3.0).collect();
+        json!({"inputs": [input("x", &[rows, 5], &values)]}).to_string()
+    };
+    let send = |client: &mut Client, i| client.send("POST", "/v2/models/softmax/infer", &[], request(i).as_bytes());
+    let mut client = server.client();
+    let mut alone = |i| {
+        send(&mut client, i);
+        client.receive().ok().body
+    };
+    let expected: Vec<Vec<u8>> = (0..CLIENTS).map(&mut alone).collect();
+    let mut clients: Vec<Client> = (0..CLIENTS).map(|_| server.client()).collect();
+    for _ in 0..20 {
+        clients.iter_mut().enumerate().for_each(|(i, client)| send(client, i));
+        for (client, expected) in clients.iter_mut().zip(&expected) {
+            assert_eq!(client.receive().ok().body, *expected);
         }
     }
 }

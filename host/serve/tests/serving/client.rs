@@ -7,9 +7,10 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use prost::Message;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
+use tokio::runtime::Runtime;
 
 /// Connection for HTTP/1.1.
 pub struct Client(pub TcpStream);
@@ -54,20 +55,28 @@ impl Client {
     }
 
     pub fn send(&mut self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) {
+        self.try_send(method, path, headers, body).unwrap();
+    }
+
+    pub fn try_send(&mut self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> io::Result<()> {
         let mut head = format!("{method} {path} HTTP/1.1\r\nHost: test\r\nContent-Length: {}\r\n", body.len());
         for (name, value) in headers {
             head += &format!("{name}: {value}\r\n");
         }
         head += "\r\n";
-        self.0.write_all(head.as_bytes()).unwrap();
-        self.0.write_all(body).unwrap();
+        self.0.write_all(head.as_bytes())?;
+        self.0.write_all(body)
     }
 
     pub fn receive(&mut self) -> Reply {
+        self.try_receive().unwrap()
+    }
+
+    pub fn try_receive(&mut self) -> io::Result<Reply> {
         let mut head = Vec::new();
         let mut byte = [0];
         while !head.ends_with(b"\r\n\r\n") {
-            self.0.read_exact(&mut byte).unwrap();
+            self.0.read_exact(&mut byte)?;
             head.push(byte[0]);
         }
         let head = String::from_utf8(head).unwrap();
@@ -79,8 +88,8 @@ impl Client {
             .collect();
         let length = headers.get("content-length").map_or(0, |length| length.parse().unwrap());
         let mut body = vec![0; length];
-        self.0.read_exact(&mut body).unwrap();
-        Reply { status, headers, body }
+        self.0.read_exact(&mut body)?;
+        Ok(Reply { status, headers, body })
     }
 
     pub fn request(&mut self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Reply {
@@ -129,7 +138,7 @@ pub fn bytes(values: &[f32]) -> Vec<u8> {
 }
 
 /// Error of gRPC: the number of the status and the message.
-#[derive(Debug)]
+#[derive(Debug, PartialEq)]
 pub struct GrpcError {
     pub code: u32,
     pub message: String,
@@ -156,37 +165,75 @@ pub fn call_with<B: Message + Default>(
     headers: &[(&str, &str)],
     body: Vec<u8>,
 ) -> Result<B, GrpcError> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async {
-        let stream = tokio::net::TcpStream::connect(address).await.unwrap();
-        stream.set_nodelay(true).unwrap();
-        let mut builder = http2::Builder::new(TokioExecutor::new());
-        builder.initial_stream_window_size(1 << 24).initial_connection_window_size(1 << 24);
-        let (mut sender, connection) = builder.handshake(TokioIo::new(stream)).await.unwrap();
-        tokio::spawn(connection);
-        let mut request = hyper::Request::post(format!("http://{address}{path}"))
+    GrpcClient::connect(address).call(path, headers, body).map(|bytes| B::decode(bytes).unwrap())
+}
+
+/// Connection for gRPC.
+pub struct GrpcClient {
+    runtime: Runtime,
+    sender: http2::SendRequest<Full<Bytes>>,
+    address: SocketAddr,
+}
+
+impl GrpcClient {
+    pub fn connect(address: SocketAddr) -> GrpcClient {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let sender = runtime.block_on(async {
+            let stream = tokio::net::TcpStream::connect(address).await.unwrap();
+            stream.set_nodelay(true).unwrap();
+            let mut builder = http2::Builder::new(TokioExecutor::new());
+            builder.initial_stream_window_size(1 << 24).initial_connection_window_size(1 << 24);
+            let (sender, connection) = builder.handshake(TokioIo::new(stream)).await.unwrap();
+            tokio::spawn(connection);
+            sender
+        });
+        GrpcClient { runtime, sender, address }
+    }
+
+    fn request(&self, path: &str, headers: &[(&str, &str)], body: Vec<u8>) -> hyper::Request<Full<Bytes>> {
+        let mut request = hyper::Request::post(format!("http://{}{path}", self.address))
             .header("content-type", "application/grpc")
             .header("te", "trailers");
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
-        let response = sender.send_request(request.body(Full::new(Bytes::from(body))).unwrap()).await.unwrap();
-        assert_eq!(response.status(), 200);
-        let (parts, body) = response.into_parts();
-        let body = body.collect().await.unwrap();
-        let trailers = body.trailers().cloned().unwrap_or_else(|| parts.headers.clone());
-        let code: u32 = trailers["grpc-status"].to_str().unwrap().parse().unwrap();
-        if code != 0 {
-            let message =
-                trailers.get("grpc-message").map(|text| text.to_str().unwrap().to_owned()).unwrap_or_default();
-            return Err(GrpcError { code, message: percent_decoded(&message) });
-        }
-        let mut bytes = body.to_bytes();
-        assert_eq!(bytes.get_u8(), 0);
-        let length = bytes.get_u32() as usize;
-        assert_eq!(length, bytes.len());
-        Ok(B::decode(bytes).unwrap())
-    })
+        request.body(Full::new(Bytes::from(body))).unwrap()
+    }
+
+    /// Sends a request and leaves before its answer: the stream is reset.
+    pub fn abandon(&mut self, path: &str, body: Vec<u8>, after: Duration) {
+        let request = self.request(path, &[], body);
+        let response = self.sender.send_request(request);
+        self.runtime.block_on(async {
+            let _ = tokio::time::timeout(after, response).await;
+            // The connection's task sends the reset.
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        });
+    }
+
+    /// Returns the bytes of the response.
+    pub fn call(&mut self, path: &str, headers: &[(&str, &str)], body: Vec<u8>) -> Result<Bytes, GrpcError> {
+        let request = self.request(path, headers, body);
+        let response = self.sender.send_request(request);
+        self.runtime.block_on(async {
+            let response = response.await.unwrap();
+            assert_eq!(response.status(), 200);
+            let (parts, body) = response.into_parts();
+            let body = body.collect().await.unwrap();
+            let trailers = body.trailers().cloned().unwrap_or_else(|| parts.headers.clone());
+            let code: u32 = trailers["grpc-status"].to_str().unwrap().parse().unwrap();
+            if code != 0 {
+                let message =
+                    trailers.get("grpc-message").map(|text| text.to_str().unwrap().to_owned()).unwrap_or_default();
+                return Err(GrpcError { code, message: percent_decoded(&message) });
+            }
+            let mut bytes = body.to_bytes();
+            assert_eq!(bytes.get_u8(), 0);
+            let length = bytes.get_u32() as usize;
+            assert_eq!(length, bytes.len());
+            Ok(bytes)
+        })
+    }
 }
 
 fn percent_decoded(text: &str) -> String {

@@ -5,45 +5,84 @@ use byoc_test_support::workspace;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 
-const PACKAGES: &str = "tritonclient[http,grpc]==2.73.0";
+/// Client: name of the folder of its packages, its packages, its script.
+struct ClientPackages {
+    folder: &'static str,
+    packages: &'static str,
+    script: &'static str,
+}
 
-/// Returns the folder of the packages, which is kept for later runs; `None` if they cannot be had.
-fn packages() -> Option<PathBuf> {
-    let pip = Command::new("python3").args(["-m", "pip", "--version"]).output();
-    if !pip.is_ok_and(|output| output.status.success()) {
-        return None;
+const TRITON: ClientPackages =
+    ClientPackages { folder: "tritonclient", packages: "tritonclient[http,grpc]==2.73.0", script: "triton.py" };
+/// 450 MB, which take two minutes to fetch.
+const KSERVE: ClientPackages =
+    ClientPackages { folder: "kserve", packages: "kserve==0.21.0", script: "kserve_client.py" };
+
+impl ClientPackages {
+    /// Returns the folder of the packages, which is kept for later runs; `None` if they cannot be had.
+    fn installed(&self) -> Option<PathBuf> {
+        // Tests that run at once install the packages one after the other.
+        static INSTALLING: Mutex<()> = Mutex::new(());
+        let _installing = INSTALLING.lock().unwrap_or_else(PoisonError::into_inner);
+        let pip = Command::new("python3").args(["-m", "pip", "--version"]).output();
+        if !pip.is_ok_and(|output| output.status.success()) {
+            return None;
+        }
+        let folder = workspace().join("target/python").join(self.folder);
+        let ready = folder.join("ready");
+        if std::fs::read_to_string(&ready).is_ok_and(|installed| installed == self.packages) {
+            return Some(folder);
+        }
+        let mut install = Command::new("python3");
+        install.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--upgrade", "--target"]);
+        let installed = install.arg(&folder).arg(self.packages).output().ok()?;
+        if !installed.status.success() {
+            let _ = writeln!(std::io::stderr(), "{}", String::from_utf8_lossy(&installed.stderr));
+            return None;
+        }
+        std::fs::write(ready, self.packages).unwrap();
+        Some(folder)
     }
-    let folder = workspace().join("target/python/tritonclient");
-    let ready = folder.join("ready");
-    if std::fs::read_to_string(&ready).is_ok_and(|installed| installed == PACKAGES) {
-        return Some(folder);
+
+    /// Runs the script of the client against a server. Returns the number of its checks; `None` without packages.
+    fn run(&self) -> Option<usize> {
+        let packages = self.installed()?;
+        let flags = ["--allow-control", "--allow-shared-memory"];
+        let server = serve(&["relu", "sums", "rounds", "copy_INT8", "copy_FP16", "softmax"], &flags);
+        let script = workspace().join("host/serve/tests/clients").join(self.script);
+        let mut python = Command::new("python3");
+        python.arg(script).arg(server.http.to_string()).arg(server.grpc.to_string());
+        python.env("PYTHONPATH", packages).env("PYTHONDONTWRITEBYTECODE", "1");
+        let output = python.output().unwrap();
+        let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success(), "{out}{err}");
+        Some(out.lines().last().and_then(|line| line.strip_suffix(" checks")).unwrap().parse().unwrap())
     }
-    let mut install = Command::new("python3");
-    install.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--upgrade", "--target"]);
-    let installed = install.arg(&folder).arg(PACKAGES).output().ok()?;
-    if !installed.status.success() {
-        let _ = writeln!(std::io::stderr(), "{}", String::from_utf8_lossy(&installed.stderr));
-        return None;
+}
+
+/// Returns the packages of tritonclient; `None`, and a line that says so, without Python.
+pub fn tritonclient_packages() -> Option<PathBuf> {
+    let packages = TRITON.installed();
+    if packages.is_none() {
+        let _ = writeln!(std::io::stderr(), "skipped: tests with tritonclient, which requires Python with pip");
     }
-    std::fs::write(ready, PACKAGES).unwrap();
-    Some(folder)
+    packages
 }
 
 #[test]
 fn tritonclient() {
-    let Some(packages) = packages() else {
-        let _ = writeln!(std::io::stderr(), "skipped: tests with tritonclient, which requires Python with pip");
+    if tritonclient_packages().is_none() {
         return;
-    };
-    let flags = ["--allow-control", "--allow-shared-memory"];
-    let server = serve(&["relu", "sums", "rounds", "copy_INT8", "copy_FP16"], &flags);
-    let script = workspace().join("host/serve/tests/clients/triton.py");
-    let mut python = Command::new("python3");
-    python.arg(script).arg(server.http.to_string()).arg(server.grpc.to_string()).env("PYTHONPATH", packages);
-    let output = python.output().unwrap();
-    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success(), "{out}{err}");
-    let checks: usize = out.trim().strip_suffix(" checks").unwrap().parse().unwrap();
-    assert!(checks > 80, "expected more than 80 checks, found {checks}");
+    }
+    let checks = TRITON.run().expect("expected the packages of tritonclient");
+    assert!(checks > 200, "expected more than 200 checks, found {checks}");
+}
+
+#[test]
+#[ignore = "fetches 450 MB: cargo xtask test-serve"]
+fn kserve() {
+    let checks = KSERVE.run().expect("expected Python with pip, and the packages of kserve");
+    assert!(checks > 150, "expected more than 150 checks, found {checks}");
 }

@@ -86,12 +86,13 @@ fn unknown_paths_methods_and_models() {
         ("POST", "/v2/models/relu/versions/1/generate"),
         ("POST", "/v2/models/relu/generate_stream"),
         ("POST", "/v2/models/relu/versions/1/generate_stream"),
-        ("POST", "/v2/repository/other/index"),
-        ("POST", "/v2/repository/other/models/relu/load"),
-        ("POST", "/v2/repository/other/models/relu/unload"),
     ] {
         let message = client.request(method, path, &[], b"").error(501);
         assert!(message.contains("not s"), "{path}: {message}");
+    }
+    for path in ["index", "models/relu/load", "models/relu/unload"] {
+        let message = client.post(&format!("/v2/repository/other/{path}"), &json!({})).error(404);
+        assert!(message.contains("expected a request without a repository"), "{path}: {message}");
     }
     assert!(client.get("/v2/models/relu").ok().json()["name"] == "relu");
 }
@@ -145,7 +146,11 @@ fn statistics_count_requests_items_and_executions() {
         let sizes: Vec<_> =
             stats["batch_stats"].as_array().unwrap().iter().map(|batch| batch["batch_size"].clone()).collect();
         assert_eq!(sizes, [1, 3]);
-        assert_eq!((&stats["response_stats"], &stats["memory_usage"]), (&json!({}), &json!([])));
+        let response = &stats["response_stats"]["0"];
+        assert_eq!((&response["success"]["count"], &response["fail"]["count"]), (&json!(2), &json!(1)));
+        assert_eq!((&response["cancel"]["count"], &response["empty_response"]["count"]), (&json!(0), &json!(0)));
+        let memory = &stats["memory_usage"][0];
+        assert!(memory["type"] == "CPU" && memory["id"] == 0 && memory["byte_size"].is_u64(), "{memory}");
     }
 }
 

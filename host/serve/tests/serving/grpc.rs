@@ -116,7 +116,7 @@ fn unknown_names_and_methods() {
         assert_eq!(call_with::<Empty>(server.grpc, path, &[], frame(&[])).unwrap_err().code, UNIMPLEMENTED, "{path}");
     }
     let named = RepositoryIndexRequest { repository_name: "r".into(), ready: false };
-    assert_eq!(call::<_, Empty>(server.grpc, "RepositoryIndex", &named).unwrap_err().code, UNIMPLEMENTED);
+    assert_eq!(call::<_, Empty>(server.grpc, "RepositoryIndex", &named).unwrap_err().code, NOT_FOUND);
     // Bytes that are no message.
     for body in [vec![], vec![0, 0, 0, 0, 9, 1], frame(&[0xff; 40]), vec![7; 3]] {
         let error =

@@ -2,12 +2,18 @@
 
 mod batching;
 mod binary;
+mod cache;
 mod client;
 mod clients;
+mod conformance;
+mod documents;
 mod endpoints;
 mod grpc;
 mod infer;
 mod models;
+mod mutations;
 mod operation;
+mod process;
 mod repository;
+mod robustness;
 mod shared_memory;

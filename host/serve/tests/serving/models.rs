@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
 /// Models by name.
-const MODELS: [(&str, &str); 9] = [
+const MODELS: [(&str, &str); 10] = [
     ("relu", "def @main(%x: Tensor[(n, 4), float32]) { nn.relu(%x) }"),
     ("fixed", "def @main(%x: Tensor[(1, 3), float32]) { add(%x, 1f) }"),
     // Three inputs, two outputs.
@@ -26,6 +26,8 @@ const MODELS: [(&str, &str); 9] = [
         "picked",
         "def @main(%table: Tensor[(3, 2), float32], %index: Tensor[(2), int64]) { take(%table, %index, axis=0) }",
     ),
+    // Four megabytes for each row.
+    ("wide", "def @main(%x: Tensor[(n, 1), float32]) { multiply(%x, ones(shape=[1, 1000000], dtype=\"float32\")) }"),
     // As many rounds as the input says.
     (
         "rounds",

@@ -2,11 +2,12 @@
 
 use crate::client::{Client, input};
 use crate::models::{options, serve, write};
+use crate::process::{Process, ready};
 use byoc_serve::Server;
 use serde_json::json;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpStream};
-use std::process::{Child, Command, Stdio};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::process::Command;
 use std::time::Duration;
 
 #[test]
@@ -33,53 +34,6 @@ fn starts_that_fail_say_why() {
     // A folder without models is served: models may come.
     let server = Server::start(&options(&["--repository", &folder.path().join("..").display().to_string()]));
     server.unwrap().stop();
-}
-
-/// Server in a process of its own.
-struct Process {
-    child: Child,
-    http: SocketAddr,
-}
-
-impl Process {
-    fn start(flags: &[&str]) -> Process {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_byoc-serve"));
-        command.args(["--http", "0", "--grpc", "none", "--backend", "none", "--log-format", "json"]).args(flags);
-        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
-        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
-        let http = lines
-            .by_ref()
-            .map(|line| serde_json::from_str::<serde_json::Value>(&line.unwrap()).unwrap())
-            .inspect(|event| assert!(event["time"].is_string() && event["level"].is_string(), "{event}"))
-            .find_map(|event| event["http"].as_str().map(|address| address.parse().unwrap()))
-            .unwrap();
-        // The rest of the log is read, so that the server never waits for its reader.
-        std::thread::spawn(move || lines.for_each(drop));
-        Process { child, http }
-    }
-
-    fn signal(&self, signal: rustix::process::Signal) {
-        let id = rustix::process::Pid::from_child(&self.child);
-        rustix::process::kill_process(id, signal).unwrap();
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// Waits until a server is ready.
-fn ready(http: SocketAddr) {
-    for _ in 0..2000 {
-        if Client::connect(http).get("/v2/health/ready").status == 200 {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    panic!("expected a server that is ready within 10 s");
 }
 
 #[test]
@@ -191,45 +145,4 @@ fn clients_that_misbehave_do_not_disturb_others() {
         std::thread::sleep(Duration::from_millis(5));
     }
     panic!("expected connections to be accepted again within 10 s");
-}
-
-#[test]
-fn mutated_requests_get_an_answer() {
-    const REQUESTS: usize = 2000;
-    let server = serve(&["relu"], &[]);
-    let request = json!({
-        "id": "a", "parameters": {"binary_data_output": true, "timeout": 0},
-        "inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 4], "parameters": {"binary_data_size": 16}}],
-        "outputs": [{"name": "output_0", "parameters": {"binary_data": true}}],
-    })
-    .to_string();
-    let length = request.len().to_string();
-    let whole = [request.as_bytes(), &crate::client::bytes(&[1.0, 2.0, 3.0, 4.0])].concat();
-    let mut random = byoc_ir::tensor::random::Random::new(7);
-    let mut client = server.client();
-    let mut served = 0;
-    for _ in 0..REQUESTS {
-        let mut body = whole.clone();
-        for _ in 0..1 + random.next_u64() % 3 {
-            let at = (random.next_u64() as usize) % body.len().max(1);
-            match random.next_u64() % 4 {
-                _ if body.is_empty() => {}
-                0 => body[at] = random.next_u64() as u8,
-                1 => drop(body.remove(at)),
-                2 => body.insert(at, b"0[]{}\":,-e"[(random.next_u64() % 10) as usize]),
-                _ => body.truncate(at.max(1)),
-            }
-        }
-        let reply =
-            client.request("POST", "/v2/models/relu/infer", &[("Inference-Header-Content-Length", &length)], &body);
-        match reply.status {
-            200 => served += 1,
-            400 | 501 => drop(reply.error(reply.status)),
-            other => panic!("expected status 200, 400 or 501, found {other} for {:?}", String::from_utf8_lossy(&body)),
-        }
-    }
-    assert!(served < REQUESTS);
-    let reply =
-        client.request("POST", "/v2/models/relu/infer", &[("Inference-Header-Content-Length", &length)], &whole).ok();
-    assert!(reply.body.ends_with(&crate::client::bytes(&[1.0, 2.0, 3.0, 4.0])));
 }

@@ -284,7 +284,7 @@ fn a_configuration_shapes_the_interface() {
 
 #[test]
 fn a_reload_under_load_loses_no_request() {
-    const RELOADS: u32 = 30;
+    const RELOADS: u32 = 100;
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("m/1");
     std::fs::create_dir_all(&path).unwrap();

@@ -15,13 +15,13 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Object of shared memory, removed at the end.
-struct Object {
-    key: String,
+pub struct Object {
+    pub key: String,
     file: File,
 }
 
 impl Object {
-    fn new(size: u64) -> Object {
+    pub fn new(size: u64) -> Object {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let key = format!("byoc_serve_{}_{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let flags = shm::OFlags::CREATE | shm::OFlags::EXCL | shm::OFlags::RDWR;
@@ -30,11 +30,11 @@ impl Object {
         Object { key, file }
     }
 
-    fn write(&self, at: u64, values: &[f32]) {
+    pub fn write(&self, at: u64, values: &[f32]) {
         self.file.write_all_at(&bytes(values), at).unwrap();
     }
 
-    fn read(&self, at: u64, count: usize) -> Vec<f32> {
+    pub fn read(&self, at: u64, count: usize) -> Vec<f32> {
         let mut data = vec![0; count * 4];
         self.file.read_exact_at(&mut data, at).unwrap();
         floats(&data)
@@ -197,4 +197,29 @@ fn one_input_of_three_in_shared_memory_over_grpc() {
     call::<_, Empty>(server.grpc, "SystemSharedMemoryUnregister", &unregister).unwrap();
     assert_eq!(call::<_, Empty>(server.grpc, "ModelInfer", &wanted).unwrap_err().code, 5);
     assert_eq!(call::<_, Empty>(server.grpc, "SystemSharedMemoryStatus", &unregister).unwrap_err().code, 5);
+}
+
+#[test]
+fn a_region_that_is_unregistered_while_a_request_uses_it() {
+    let server = serve(&["slow"], &["--allow-shared-memory"]);
+    let mut client = server.client();
+    let object = Object::new(64);
+    object.write(0, &[1.0, 2.0, 3.0, 4.0]);
+    let register = json!({"key": object.key, "offset": 0, "byte_size": 64});
+    client.post("/v2/systemsharedmemory/region/r/register", &register).ok();
+    let request = relu(shared("r", 0, 16), shared("r", 16, 16)).to_string();
+    let mut waiting: Vec<_> = (0..3).map(|_| server.client()).collect();
+    for client in &mut waiting {
+        client.send("POST", "/v2/models/slow/infer", &[], request.as_bytes());
+    }
+    // The first answer shows that the others have been read.
+    waiting[0].receive().ok();
+    client.post("/v2/systemsharedmemory/region/r/unregister", &json!(null)).ok();
+    for client in &mut waiting[1..] {
+        let reply = client.receive();
+        // A request that had not been looked at before is refused as a whole.
+        assert!([200, 404].contains(&reply.status), "{reply:?}");
+    }
+    assert_eq!(object.read(16, 4), [1.0, 2.0, 3.0, 4.0]);
+    assert_eq!(client.get("/v2/systemsharedmemory/status").ok().json(), json!([]));
 }

@@ -1,0 +1,189 @@
+//! Clients of the measurements: HTTP/1.1 over a blocking socket, and gRPC over HTTP/2, both with one connection that stays
+//! open.
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use http_body_util::{BodyExt, Full};
+use hyper::client::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+use tokio::runtime::{Builder, Runtime};
+
+/// Connection for HTTP/1.1.
+pub struct Http {
+    stream: TcpStream,
+    buffer: Vec<u8>,
+    filled: usize,
+}
+
+/// Response: status, and the places of the head and the body in the buffer.
+#[derive(Clone, Copy, Debug)]
+pub struct Reply {
+    pub status: u16,
+    head: usize,
+    end: usize,
+}
+
+fn wrong(message: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, message)
+}
+
+impl Http {
+    /// Connects to a server.
+    pub fn connect(address: SocketAddr) -> io::Result<Http> {
+        let stream = TcpStream::connect(address)?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(Duration::from_secs(60)))?;
+        Ok(Http { stream, buffer: vec![0; 1 << 16], filled: 0 })
+    }
+
+    /// Sends a request and receives the response.
+    pub fn exchange(&mut self, request: &[u8]) -> io::Result<Reply> {
+        self.stream.write_all(request)?;
+        self.filled = 0;
+        let head = loop {
+            self.fill()?;
+            if let Some(at) = self.buffer[..self.filled].windows(4).position(|window| window == b"\r\n\r\n") {
+                break at + 4;
+            }
+        };
+        let text = std::str::from_utf8(&self.buffer[..head]).map_err(|_| wrong("expected a head in UTF-8"))?;
+        let status =
+            text.split(' ').nth(1).and_then(|word| word.parse().ok()).ok_or_else(|| wrong("expected a status"))?;
+        let length: usize = header(text, "content-length").and_then(|value| value.parse().ok()).unwrap_or(0);
+        let end = head + length;
+        if self.buffer.len() < end {
+            self.buffer.resize(end, 0);
+        }
+        while self.filled < end {
+            self.fill()?;
+        }
+        Ok(Reply { status, head, end })
+    }
+
+    fn fill(&mut self) -> io::Result<()> {
+        if self.filled == self.buffer.len() {
+            self.buffer.resize(self.filled * 2, 0);
+        }
+        match self.stream.read(&mut self.buffer[self.filled..])? {
+            0 => Err(io::ErrorKind::UnexpectedEof.into()),
+            count => {
+                self.filled += count;
+                Ok(())
+            }
+        }
+    }
+
+    /// Returns the body of the last response.
+    pub fn body(&self, reply: Reply) -> &[u8] {
+        &self.buffer[reply.head..reply.end]
+    }
+
+    /// Returns the binary data of the last response.
+    pub fn data(&self, reply: Reply) -> &[u8] {
+        let head = std::str::from_utf8(&self.buffer[..reply.head]).unwrap_or_default();
+        let json = header(head, "inference-header-content-length").and_then(|value| value.parse().ok()).unwrap_or(0);
+        &self.buffer[(reply.head + json).min(reply.end)..reply.end]
+    }
+
+    /// Sends a GET and returns the status.
+    pub fn get(&mut self, path: &str) -> io::Result<u16> {
+        Ok(self.exchange(&request("GET", path, &[], b""))?.status)
+    }
+}
+
+fn header<'a>(head: &'a str, name: &str) -> Option<&'a str> {
+    head.lines()
+        .filter_map(|line| line.split_once(':'))
+        .find(|(n, _)| n.eq_ignore_ascii_case(name))
+        .map(|(_, v)| v.trim())
+}
+
+/// Returns the bytes of a request.
+pub fn request(method: &str, path: &str, headers: &[(&str, String)], body: &[u8]) -> Vec<u8> {
+    let mut text = format!("{method} {path} HTTP/1.1\r\nHost: bench\r\nContent-Length: {}\r\n", body.len());
+    for (name, value) in headers {
+        text += &format!("{name}: {value}\r\n");
+    }
+    text += "\r\n";
+    [text.as_bytes(), body].concat()
+}
+
+/// Returns an inference request with binary data.
+pub fn binary_request(model: &str, input: &str, shape: &[i64], data: &[u8]) -> Vec<u8> {
+    let json = binary_header(input, shape, data.len());
+    let headers = [("Inference-Header-Content-Length", json.len().to_string())];
+    request("POST", &format!("/v2/models/{model}/infer"), &headers, &[json.as_bytes(), data].concat())
+}
+
+/// Returns the JSON before binary data.
+pub fn binary_header(input: &str, shape: &[i64], size: usize) -> String {
+    format!(
+        "{{\"inputs\":[{{\"name\":\"{input}\",\"shape\":{shape:?},\"datatype\":\"FP32\",\"parameters\":{{\"binary_data_size\":{size}}}}}],\
+         \"parameters\":{{\"binary_data_output\":true}}}}"
+    )
+}
+
+/// Connection for gRPC.
+pub struct Grpc {
+    runtime: Runtime,
+    sender: http2::SendRequest<Full<Bytes>>,
+    address: SocketAddr,
+}
+
+/// Method of an inference.
+pub const INFER: &str = "/inference.GRPCInferenceService/ModelInfer";
+
+/// Puts the flag for compression and the length before a message.
+pub fn frame(message: &impl prost::Message) -> Bytes {
+    let mut framed = BytesMut::new();
+    framed.put_u8(0);
+    framed.put_u32(message.encoded_len() as u32);
+    framed.extend_from_slice(&message.encode_to_vec());
+    framed.freeze()
+}
+
+impl Grpc {
+    /// Connects to a server.
+    pub fn connect(address: SocketAddr) -> crate::Result<Grpc> {
+        let runtime = Builder::new_current_thread().enable_all().build().map_err(|e| e.to_string())?;
+        let connected = runtime.block_on(async {
+            let stream = tokio::net::TcpStream::connect(address).await?;
+            stream.set_nodelay(true)?;
+            let mut builder = http2::Builder::new(TokioExecutor::new());
+            builder.initial_stream_window_size(4 << 20).initial_connection_window_size(8 << 20);
+            let (sender, connection) = builder.handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
+            tokio::spawn(connection);
+            io::Result::Ok(sender)
+        });
+        Ok(Grpc { runtime, sender: connected.map_err(|e| e.to_string())?, address })
+    }
+
+    /// Calls a method; the error has the status and the message.
+    pub fn exchange(&mut self, path: &str, body: Bytes) -> crate::Result<Bytes> {
+        let request = hyper::Request::post(format!("http://{}{path}", self.address))
+            .header("content-type", "application/grpc")
+            .header("te", "trailers")
+            .body(Full::new(body))
+            .map_err(|e| e.to_string())?;
+        let response = self.sender.send_request(request);
+        self.runtime.block_on(async {
+            let response = response.await.map_err(|e| e.to_string())?;
+            let (parts, body) = response.into_parts();
+            let body = body.collect().await.map_err(|e| e.to_string())?;
+            let trailers = body.trailers().unwrap_or(&parts.headers);
+            let text =
+                |name: &str| trailers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default().to_owned();
+            if text("grpc-status") != "0" {
+                return Err(format!("status {}: {}", text("grpc-status"), text("grpc-message")));
+            }
+            let mut bytes = body.to_bytes();
+            if bytes.len() < 5 {
+                return Err("expected a message".into());
+            }
+            bytes.advance(5);
+            Ok(bytes)
+        })
+    }
+}

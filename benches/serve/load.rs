@@ -1,0 +1,129 @@
+//! Load: one client after the other, several at once, or requests at a rate.
+
+use crate::Result;
+use crate::client::{Grpc, Http, INFER};
+use crate::numbers::micros;
+use crate::processes::Server;
+use bytes::Bytes;
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
+
+/// Request of a measurement, and the data that its answer has to end with.
+#[derive(Clone)]
+pub enum Exchange {
+    Http { request: Bytes },
+    Grpc { message: Bytes },
+}
+
+/// Connection over which a request is sent again and again.
+pub enum Connection {
+    Http(Http, Bytes),
+    Grpc(Grpc, Bytes),
+}
+
+impl Connection {
+    /// Connects to a server.
+    pub fn open(server: &Server, exchange: &Exchange) -> Result<Connection> {
+        Ok(match exchange {
+            Exchange::Http { request } => {
+                Connection::Http(Http::connect(server.http).map_err(|e| e.to_string())?, request.clone())
+            }
+            Exchange::Grpc { message } => Connection::Grpc(Grpc::connect(server.grpc)?, message.clone()),
+        })
+    }
+
+    /// Sends the request and receives the answer.
+    pub fn exchange(&mut self) -> Result<()> {
+        match self {
+            Connection::Http(client, request) => {
+                let reply = client.exchange(request).map_err(|e| e.to_string())?;
+                if reply.status == 200 {
+                    return Ok(());
+                }
+                Err(format!(
+                    "expected status 200, found {}: {}",
+                    reply.status,
+                    String::from_utf8_lossy(client.body(reply))
+                ))
+            }
+            Connection::Grpc(client, message) => client.exchange(INFER, message.clone()).map(drop),
+        }
+    }
+
+    /// Returns the binary data of one answer.
+    pub fn answer(&mut self) -> Result<Vec<u8>> {
+        match self {
+            Connection::Http(client, request) => {
+                let reply = client.exchange(request).map_err(|e| e.to_string())?;
+                Ok(client.data(reply).to_vec())
+            }
+            Connection::Grpc(client, message) => {
+                let answer = client.exchange(INFER, message.clone())?;
+                let answer: byoc_serve::proto::ModelInferResponse =
+                    prost::Message::decode(answer).map_err(|e: prost::DecodeError| e.to_string())?;
+                Ok(answer.raw_output_contents.first().map(|bytes| bytes.to_vec()).unwrap_or_default())
+            }
+        }
+    }
+
+    /// Returns the latencies of requests, one after the other, in microseconds.
+    pub fn latencies(&mut self, count: usize) -> Result<Vec<f64>> {
+        (0..count)
+            .map(|_| {
+                let start = Instant::now();
+                self.exchange()?;
+                Ok(micros(start.elapsed()))
+            })
+            .collect()
+    }
+}
+
+/// Result of several clients: answers per second, and latencies in microseconds.
+pub struct Measured {
+    pub rate: f64,
+    pub latencies: Vec<f64>,
+}
+
+/// Runs clients for a time; each sends its next request once it has the answer, and not before `interval` after the last
+/// one was due.
+pub fn clients(
+    server: &Server,
+    exchange: &Exchange,
+    count: usize,
+    time: Duration,
+    interval: Option<Duration>,
+) -> Result<Measured> {
+    let barrier = Barrier::new(count);
+    let outcomes: Vec<Result<(Vec<f64>, Duration)>> = std::thread::scope(|scope| {
+        let run = |number: usize| {
+            let barrier = &barrier;
+            move || {
+                let opened = Connection::open(server, exchange);
+                barrier.wait();
+                let (mut connection, mut latencies, start) = (opened?, Vec::new(), Instant::now());
+                let mut due = start + interval.unwrap_or_default().mul_f64(number as f64 / count as f64);
+                while start.elapsed() < time {
+                    let now = Instant::now();
+                    if interval.is_some() && due > now {
+                        std::thread::sleep(due - now);
+                    }
+                    // A client that wakes late measures from its send, one that waited for an answer from when it was due.
+                    let from = if due > now || interval.is_none() { Instant::now() } else { due };
+                    connection.exchange()?;
+                    latencies.push(micros(from.elapsed()));
+                    due += interval.unwrap_or_default();
+                }
+                Ok((latencies, start.elapsed()))
+            }
+        };
+        let threads: Vec<_> = (0..count).map(|number| scope.spawn(run(number))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| Err("a client panicked".into()))).collect()
+    });
+    let (mut all, mut longest) = (Vec::new(), Duration::ZERO);
+    for outcome in outcomes {
+        let (latencies, took) = outcome?;
+        all.extend(latencies);
+        longest = longest.max(took);
+    }
+    Ok(Measured { rate: all.len() as f64 / longest.as_secs_f64(), latencies: all })
+}

@@ -1,0 +1,87 @@
+//! Measurements of the inference server: overhead over an echo server of the same libraries, processor time of a request,
+//! other servers, a start from the cache, and a long run. `cargo xtask bench serve` and `cargo xtask soak` build and start it.
+//!
+//! The server runs in a process of its own, as users have it; this process is the client. Rounds alternate between the
+//! servers that are compared, so that drift of the machine's speed affects all of them equally.
+
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "the output of a command-line tool")]
+
+mod client;
+mod echo;
+mod load;
+mod models;
+mod numbers;
+mod overhead;
+mod peers;
+mod processes;
+mod processor;
+mod soak;
+
+use std::process::ExitCode;
+
+const USAGE: &str = "\
+usage: byoc-bench-serve <measurement> [options]
+
+  overhead [--rounds N]       latency beside an echo server of the same libraries
+  processor [--rounds N]      processor time of a request, resident memory, start from the cache
+  peers [--rounds N] [--seconds S] --kserve PYTHON [--mlserver PYTHON]
+                              throughput and p99 beside other servers
+  soak [--minutes N]          mixed load with checked answers, and the memory of the server
+  echo                        the echo server
+";
+
+/// Result of a measurement; the error is a text.
+type Result<T> = std::result::Result<T, String>;
+
+/// Options of a measurement by name.
+struct Options(Vec<(String, String)>);
+
+impl Options {
+    fn parse(args: &[String]) -> Result<Options> {
+        let mut options = Vec::new();
+        let mut args = args.iter();
+        while let Some(name) = args.next() {
+            let name = name.strip_prefix("--").ok_or_else(|| format!("expected an option, found {name}"))?;
+            let value = args.next().ok_or_else(|| format!("--{name}: expected a value"))?;
+            options.push((name.to_owned(), value.clone()));
+        }
+        Ok(Options(options))
+    }
+
+    fn text(&self, name: &str) -> Option<&str> {
+        self.0.iter().rev().find(|option| option.0 == name).map(|option| option.1.as_str())
+    }
+
+    fn number(&self, name: &str, default: f64) -> Result<f64> {
+        let Some(text) = self.text(name) else { return Ok(default) };
+        text.parse()
+            .ok()
+            .filter(|number| *number > 0.0)
+            .ok_or_else(|| format!("--{name}: expected a number > 0, found {text}"))
+    }
+}
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let Some((measurement, rest)) = args.split_first() else {
+        eprint!("{USAGE}");
+        return ExitCode::from(2);
+    };
+    let done = Options::parse(rest).and_then(|options| match measurement.as_str() {
+        "overhead" => overhead::run(&options),
+        "processor" => processor::run(&options),
+        "peers" => peers::run(&options),
+        "soak" => soak::run(&options),
+        "echo" => echo::run(),
+        "resident" => processor::resident(&options),
+        "resident-of" => processor::resident_of(&options),
+        other => Err(format!("expected a measurement, found {other}\n{USAGE}")),
+    });
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("byoc-bench-serve: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! Models of the measurements, and their files.
+
+use crate::Result;
+use crate::processes::sibling;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Model with one input of float32.
+pub struct Model {
+    pub name: &'static str,
+    pub file: PathBuf,
+    pub input: String,
+    pub shape: Vec<i64>,
+}
+
+impl Model {
+    /// Returns random data of the input's size.
+    pub fn data(&self) -> Vec<u8> {
+        let count = self.shape.iter().product::<i64>() as usize;
+        byoc::io::random::tensor(byoc::DType::F32, &[count], 1).bytes().to_vec()
+    }
+}
+
+fn workspace() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// Returns the folder of the files that measurements make.
+pub fn folder() -> Result<PathBuf> {
+    let own = std::env::current_exe().map_err(|e| e.to_string())?;
+    let target = own.parent().and_then(Path::parent).ok_or("expected a target directory")?;
+    let folder = target.join("serve-bench");
+    std::fs::create_dir_all(&folder).map_err(|e| e.to_string())?;
+    Ok(folder)
+}
+
+/// Returns two models of one relu: 16 bytes, and the size of a picture for ResNet-50.
+pub fn relus() -> Result<Vec<Model>> {
+    let folder = folder()?;
+    let relu = |name: &'static str, shape: Vec<i64>| {
+        let file = folder.join(format!("{name}.relay"));
+        let dims: Vec<String> = shape.iter().map(i64::to_string).collect();
+        let text = format!(
+            "#[version = \"0.0.5\"]\ndef @main(%x: Tensor[({}), float32]) {{ nn.relu(%x) }}\n",
+            dims.join(", ")
+        );
+        std::fs::write(&file, text).map_err(|e| e.to_string())?;
+        Ok(Model { name, file, input: "x".into(), shape })
+    };
+    Ok(vec![relu("small", vec![1, 4])?, relu("picture", vec![1, 3, 224, 224])?])
+}
+
+/// Returns ResNet-50 of the zoo and the network for digits.
+pub fn networks() -> Result<Vec<Model>> {
+    let resnet = folder()?.join("resnet50.onnx");
+    if !resnet.is_file() {
+        let status = Command::new(sibling("byoc")?).args(["zoo", "resnet50", "-o"]).arg(&resnet).status();
+        if !status.is_ok_and(|status| status.success()) {
+            return Err("byoc zoo resnet50 failed".into());
+        }
+    }
+    let digits = workspace().join("tests/digits/digits.onnx");
+    [("digits", digits), ("resnet50", resnet)]
+        .into_iter()
+        .map(|(name, file)| {
+            let signature = byoc::frontend::signature(&file).map_err(|e| format!("{}: {e:?}", file.display()))?;
+            let port = signature.inputs.into_iter().next().ok_or("expected an input")?;
+            let dims = port.dims.ok_or("expected an input of a known rank")?;
+            let shape = dims.iter().map(|dim| dim.fixed().map_or(1, |size| size as i64)).collect();
+            Ok(Model { name, file, input: port.name, shape })
+        })
+        .collect()
+}
+
+/// Returns the flags that serve models by these names.
+pub fn named(models: &[Model]) -> Vec<String> {
+    models.iter().map(|model| format!("{}={}", model.name, model.file.display())).collect()
+}
+
+/// Returns the flags of the backend that the measurements use: dnnl, from the folder of this program.
+pub fn backend() -> Result<Vec<String>> {
+    let plugin = sibling("libbyoc_dnnl.so")?;
+    let folder = plugin.parent().ok_or("expected a folder")?;
+    Ok(vec!["--backend".into(), "dnnl".into(), "--plugin-dir".into(), folder.display().to_string()])
+}

@@ -1,0 +1,32 @@
+//! Percentiles, medians and their form in tables.
+
+use std::time::Duration;
+
+/// Returns a percentile of unsorted values; 0 if there are none.
+pub fn percentile(values: &[f64], share: f64) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let at = ((sorted.len() as f64 * share) as usize).min(sorted.len().saturating_sub(1));
+    sorted.get(at).copied().unwrap_or_default()
+}
+
+/// Returns the median.
+pub fn median(values: &[f64]) -> f64 {
+    percentile(values, 0.5)
+}
+
+/// Returns microseconds.
+pub fn micros(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e6
+}
+
+/// Median, lowest and highest value of rounds.
+pub fn spread(values: &[f64], digits: usize) -> String {
+    let (low, high) = values.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(l, h), &v| (l.min(v), h.max(v)));
+    format!("{:.digits$} ({low:.digits$} to {high:.digits$})", median(values))
+}
+
+/// Word for a value that has a limit.
+pub fn verdict(is_met: bool) -> &'static str {
+    if is_met { "met" } else { "missed" }
+}

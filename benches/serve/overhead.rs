@@ -1,0 +1,220 @@
+//! Latency of the server beside an echo server: a program of one relu, one client, connections that stay open.
+
+use crate::client::{Http, binary_request, frame, request};
+use crate::load::{Connection, Exchange, clients};
+use crate::models::{Model, folder, named, relus};
+use crate::numbers::{median, percentile, spread, verdict};
+use crate::processes::{Server, grpc_request, start_byoc, start_echo};
+use crate::{Options, Result};
+use serde_json::json;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+/// Limits, in microseconds over the echo server.
+const MOST_HTTP: f64 = 60.0;
+const MOST_GRPC: f64 = 100.0;
+/// Limit on the ratio to the echo server for the size of a picture.
+const MOST_RATIO: f64 = 1.3;
+/// Limit on the time by which a picture in shared memory takes longer than 16 bytes, in microseconds.
+const MOST_SHARED: f64 = 50.0;
+
+/// Kind of exchange on one model.
+struct Case {
+    label: &'static str,
+    exchange: Exchange,
+    has_echo: bool,
+    count: usize,
+    echo: Vec<[f64; 2]>,
+    own: Vec<[f64; 2]>,
+}
+
+/// Object of shared memory with a place for an input and one for an output.
+struct Shared(PathBuf);
+
+impl Shared {
+    fn register(server: &Server, name: &str, data: &[u8]) -> Result<Shared> {
+        let key = format!("byoc_bench_{}_{name}", std::process::id());
+        let path = PathBuf::from("/dev/shm").join(&key);
+        std::fs::write(&path, [data, &vec![0; data.len()]].concat()).map_err(|e| format!("{}: {e}", path.display()))?;
+        let object = Shared(path);
+        let body = json!({"key": key, "offset": 0, "byte_size": 2 * data.len()}).to_string();
+        let path = format!("/v2/systemsharedmemory/region/{name}/register");
+        let mut client = Http::connect(server.http).map_err(|e| e.to_string())?;
+        let reply = client.exchange(&request("POST", &path, &[], body.as_bytes())).map_err(|e| e.to_string())?;
+        if reply.status != 200 {
+            return Err(String::from_utf8_lossy(client.body(reply)).into_owned());
+        }
+        Ok(object)
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+fn shared_request(model: &Model, size: usize) -> Vec<u8> {
+    let place = |offset: usize| json!({"shared_memory_region": model.name, "shared_memory_offset": offset, "shared_memory_byte_size": size});
+    let input = json!({"name": model.input, "shape": model.shape, "datatype": "FP32", "parameters": place(0)});
+    let output = json!({"name": "output_0", "parameters": place(size)});
+    let body = json!({"inputs": [input], "outputs": [output]}).to_string();
+    request("POST", &format!("/v2/models/{}/infer", model.name), &[], body.as_bytes())
+}
+
+fn relu(data: &[u8]) -> Vec<u8> {
+    let positive = |chunk: &[u8]| {
+        let value = f32::from_le_bytes(chunk.try_into().unwrap_or_default());
+        value.max(0.0).to_le_bytes()
+    };
+    data.chunks_exact(4).flat_map(positive).collect()
+}
+
+/// Runs the measurement.
+pub fn run(options: &Options) -> Result<()> {
+    let rounds = options.number("rounds", 9.0)? as usize;
+    let models = relus()?;
+    let mut flags: Vec<String> =
+        ["--threads", "1", "--backend", "none", "--allow-shared-memory"].map(String::from).to_vec();
+    flags.extend(named(&models));
+    let server = start_byoc(&flags.iter().map(String::as_str).collect::<Vec<_>>())?;
+    let echo = start_echo()?;
+    let mut cases = Vec::new();
+    let mut objects = Vec::new();
+    for (model, labels) in models.iter().zip([
+        ["HTTP binary, 16 B", "gRPC, 16 B", "shared memory, 16 B"],
+        ["HTTP binary, 602 kB", "gRPC, 602 kB", "shared memory, 602 kB"],
+    ]) {
+        let data = model.data();
+        objects.push(Shared::register(&server, model.name, &data)?);
+        let count = if data.len() < 1000 { 3000 } else { 300 };
+        let http = Exchange::Http { request: binary_request(model.name, &model.input, &model.shape, &data).into() };
+        let message = frame(&grpc_request(model.name, &model.input, &model.shape, data.clone()));
+        let shared = Exchange::Http { request: shared_request(model, data.len()).into() };
+        for (label, exchange) in labels.into_iter().zip([http, Exchange::Grpc { message }, shared]) {
+            let has_echo = !label.starts_with("shared");
+            let found = Connection::open(&server, &exchange)?.answer()?;
+            if has_echo && found != relu(&data) {
+                return Err(format!("{label}: expected the positive part of the input, found another answer"));
+            }
+            cases.push(Case { label, exchange, has_echo, count, echo: Vec::new(), own: Vec::new() });
+        }
+        let result = std::fs::read(&objects[objects.len() - 1].0).map_err(|e| e.to_string())?;
+        if result[data.len()..] != relu(&data)[..] {
+            return Err("shared memory: expected the positive part of the input, found another result".into());
+        }
+    }
+    for round in 0..rounds {
+        for case in &mut cases {
+            let sides: [(&Server, &mut Vec<[f64; 2]>); 2] = [(&echo, &mut case.echo), (&server, &mut case.own)];
+            let mut sides: Vec<_> = sides.into_iter().skip(usize::from(!case.has_echo)).collect();
+            if round % 2 == 1 {
+                sides.reverse();
+            }
+            for (side, to) in sides {
+                let mut connection = Connection::open(side, &case.exchange)?;
+                connection.latencies(case.count / 10)?;
+                let latencies = connection.latencies(case.count)?;
+                to.push([median(&latencies), percentile(&latencies, 0.99)]);
+            }
+        }
+    }
+    print_table(&cases, rounds);
+    at_load(&server, &cases)?;
+    drop(echo);
+    println!("\nresident memory {:.1} MB (model and program)", server.resident()? as f64 / 1e6);
+    tritonclient(&server, &models)
+}
+
+fn column(values: &[[f64; 2]], at: usize) -> Vec<f64> {
+    values.iter().map(|pair| pair[at]).collect()
+}
+
+fn print_table(cases: &[Case], rounds: usize) {
+    println!("latency in µs, one client, --threads 1, median of {rounds} alternating rounds (lowest to highest)\n");
+    println!("| | echo p50 | echo p99 | byoc p50 | byoc p99 | p50 over echo | |");
+    println!("|---|---|---|---|---|---|---|");
+    let mut shared = Vec::new();
+    for case in cases {
+        let own = column(&case.own, 0);
+        let cells = |values: &[[f64; 2]]| [spread(&column(values, 0), 0), spread(&column(values, 1), 0)];
+        let [own50, own99] = cells(&case.own);
+        if !case.has_echo {
+            println!("| {} | | | {own50} | {own99} | | |", case.label);
+            shared.push(own);
+            continue;
+        }
+        let [echo50, echo99] = cells(&case.echo);
+        let echo = column(&case.echo, 0);
+        let over: Vec<f64> = own.iter().zip(&echo).map(|(own, echo)| own - echo).collect();
+        let ratio: Vec<f64> = own.iter().zip(&echo).map(|(own, echo)| own / echo).collect();
+        let (over, ratio) = (median(&over), median(&ratio));
+        let (limit, is_met) = match case.label {
+            label if label.contains("602") => (format!("{MOST_RATIO} times"), ratio <= MOST_RATIO),
+            label if label.starts_with("HTTP") => (format!("{MOST_HTTP} µs"), over <= MOST_HTTP),
+            _ => (format!("{MOST_GRPC} µs"), over <= MOST_GRPC),
+        };
+        let word = verdict(is_met);
+        println!(
+            "| {} | {echo50} | {echo99} | {own50} | {own99} | {over:+.0} µs, {ratio:.2} times | at most {limit}: {word} |",
+            case.label
+        );
+    }
+    if let [small, large] = &shared[..] {
+        let more: Vec<f64> = large.iter().zip(small).map(|(large, small)| large - small).collect();
+        let word = verdict(median(&more) <= MOST_SHARED);
+        println!("\nshared memory: 602 kB over 16 B {} µs, at most {MOST_SHARED}: {word}", spread(&more, 0));
+    }
+}
+
+/// Measures p99 at 70 % of the rate that four clients reach.
+fn at_load(server: &Server, cases: &[Case]) -> Result<()> {
+    const CLIENTS: usize = 4;
+    const ROUNDS: usize = 3;
+    println!("\n{CLIENTS} clients at 70 % of their highest rate, median of {ROUNDS} rounds\n");
+    println!("| | highest rate, 1/s | p50 µs | p99 µs | p99 over p50 | |");
+    println!("|---|---|---|---|---|---|");
+    for case in cases {
+        let (mut rates, mut p50, mut p99, mut ratios) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        for _ in 0..ROUNDS {
+            let highest = clients(server, &case.exchange, CLIENTS, Duration::from_secs(2), None)?.rate;
+            let interval = Duration::from_secs_f64(CLIENTS as f64 / (0.7 * highest));
+            let latencies = clients(server, &case.exchange, CLIENTS, Duration::from_secs(4), Some(interval))?.latencies;
+            let (half, most) = (median(&latencies), percentile(&latencies, 0.99));
+            rates.push(highest);
+            p50.push(half);
+            p99.push(most);
+            ratios.push(most / half);
+        }
+        let word = verdict(median(&ratios) <= 2.0);
+        println!(
+            "| {} | {:.0} | {:.0} | {} | {} | at most 2: {word} |",
+            case.label,
+            median(&rates),
+            median(&p50),
+            spread(&p99, 0),
+            spread(&ratios, 2)
+        );
+    }
+    Ok(())
+}
+
+/// Prints the figures of the real client, whose packages the tests have fetched.
+fn tritonclient(server: &Server, models: &[Model]) -> Result<()> {
+    let packages = folder()?.join("../python/tritonclient");
+    if !packages.join("ready").is_file() {
+        println!("\ntritonclient: not measured, as its packages are not there (the tests of byoc-serve fetch them)");
+        return Ok(());
+    }
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/serve/peers/triton_latency.py");
+    let mut python = Command::new("python3");
+    python.arg(script).arg(server.http.to_string()).arg(server.grpc.to_string()).env("PYTHONPATH", packages);
+    for model in models {
+        let shape: Vec<String> = model.shape.iter().map(i64::to_string).collect();
+        python.arg(format!("{}:{}:{}", model.name, model.input, shape.join(",")));
+    }
+    println!("\ntritonclient, median of 5 rounds, µs\n");
+    let status = python.env("PYTHONDONTWRITEBYTECODE", "1").status().map_err(|e| e.to_string())?;
+    if status.success() { Ok(()) } else { Err("tritonclient failed".into()) }
+}

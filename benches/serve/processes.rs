@@ -1,0 +1,139 @@
+//! Servers in processes of their own, and what the system says about them.
+
+use crate::Result;
+use crate::client::Http;
+use byoc_serve::proto;
+use serde_json::Value;
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Server that ends with this value.
+pub struct Server {
+    pub name: String,
+    pub child: Child,
+    pub http: SocketAddr,
+    pub grpc: SocketAddr,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Returns a program beside this one.
+pub fn sibling(name: &str) -> Result<PathBuf> {
+    let own = std::env::current_exe().map_err(|e| e.to_string())?;
+    let path = own.with_file_name(name);
+    if path.is_file() { Ok(path) } else { Err(format!("expected {}, found none", path.display())) }
+}
+
+/// Starts the server with flags, and waits until it is ready.
+pub fn start_byoc(flags: &[&str]) -> Result<Server> {
+    let server = start_byoc_early(flags)?;
+    server.wait_until_ready()?;
+    Ok(server)
+}
+
+/// Starts the server with flags, and waits until it listens.
+pub fn start_byoc_early(flags: &[&str]) -> Result<Server> {
+    let mut command = Command::new(sibling("byoc-serve")?);
+    command.args(["--http", "0", "--grpc", "0", "--log-format", "json"]).args(flags).stderr(Stdio::piped());
+    let mut child = command.spawn().map_err(|e| e.to_string())?;
+    let stderr = child.stderr.take().ok_or("expected the log of the server")?;
+    let mut lines = BufReader::new(stderr).lines().map_while(std::result::Result::ok);
+    let mut seen = Vec::new();
+    let listening = lines.by_ref().find_map(|line| {
+        let event: Option<Value> = serde_json::from_str(&line).ok();
+        seen.push(line);
+        event.filter(|event| event["http"].is_string())
+    });
+    let Some(listening) = listening else {
+        let _ = child.wait();
+        return Err(format!("the server did not start: {}", seen.join("\n")));
+    };
+    // The log is read to its end, so that the server never waits for its reader.
+    std::thread::spawn(move || lines.for_each(drop));
+    Ok(Server { name: "byoc".into(), child, http: address(&listening, "http")?, grpc: address(&listening, "grpc")? })
+}
+
+/// Starts the echo server.
+pub fn start_echo() -> Result<Server> {
+    let own = std::env::current_exe().map_err(|e| e.to_string())?;
+    let mut child = Command::new(own)
+        .arg("echo")
+        .stdout(Stdio::piped())
+        .stdin(Stdio::piped())
+        .spawn()
+        .map_err(|e| e.to_string())?;
+    let mut line = String::new();
+    let stdout = child.stdout.take().ok_or("expected the output of the echo server")?;
+    BufReader::new(stdout).read_line(&mut line).map_err(|e| e.to_string())?;
+    let listening: Value = serde_json::from_str(&line).map_err(|e| format!("the echo server did not start: {e}"))?;
+    Ok(Server { name: "echo".into(), child, http: address(&listening, "http")?, grpc: address(&listening, "grpc")? })
+}
+
+fn address(fields: &Value, name: &str) -> Result<SocketAddr> {
+    let text = fields[name].as_str().ok_or_else(|| format!("expected an address for {name}, found {fields}"))?;
+    text.parse().map_err(|_| format!("expected an address for {name}, found {text}"))
+}
+
+impl Server {
+    /// Waits for up to two minutes.
+    pub fn wait_until_ready(&self) -> Result<()> {
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_secs(120) {
+            let answer = Http::connect(self.http).and_then(|mut client| client.get("/v2/health/ready"));
+            if answer.is_ok_and(|status| status == 200) {
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        Err(format!("expected {} to be ready within two minutes", self.name))
+    }
+
+    /// Returns the resident memory in bytes.
+    pub fn resident(&self) -> Result<u64> {
+        let status = format!("/proc/{}/status", self.child.id());
+        let text = std::fs::read_to_string(&status).map_err(|e| format!("{status}: {e}"))?;
+        let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).ok_or("expected VmRSS")?;
+        let kilobytes: u64 =
+            line.split_whitespace().next().and_then(|word| word.parse().ok()).ok_or("expected a number")?;
+        Ok(kilobytes * 1024)
+    }
+
+    /// Returns the processor time of all threads.
+    pub fn processor_time(&self) -> Duration {
+        processor_time(&self.child.id().to_string())
+    }
+}
+
+/// Returns the processor time of the threads that a process has now, in nanoseconds as the scheduler counts it.
+pub fn processor_time(process: &str) -> Duration {
+    let tasks = std::fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
+    let time = |task: std::fs::DirEntry| {
+        let text = std::fs::read_to_string(task.path().join("schedstat")).ok()?;
+        text.split_whitespace().next()?.parse::<u64>().ok()
+    };
+    Duration::from_nanos(tasks.filter_map(time).sum())
+}
+
+/// Returns a request for gRPC with raw contents.
+pub fn grpc_request(model: &str, input: &str, shape: &[i64], data: Vec<u8>) -> proto::ModelInferRequest {
+    let tensor = proto::InferTensor {
+        name: input.into(),
+        datatype: "FP32".into(),
+        shape: shape.to_vec(),
+        ..proto::InferTensor::default()
+    };
+    proto::ModelInferRequest {
+        model_name: model.into(),
+        inputs: vec![tensor],
+        raw_input_contents: vec![data.into()],
+        ..proto::ModelInferRequest::default()
+    }
+}

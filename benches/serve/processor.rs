@@ -1,0 +1,191 @@
+//! Processor time of a request on one thread beside the run in a process and the echo server; resident memory; time to the
+//! first answer of a server that starts with its cache.
+
+use crate::client::binary_request;
+use crate::load::{Connection, Exchange};
+use crate::models::{Model, backend, folder, networks};
+use crate::numbers::{median, micros, spread, verdict};
+use crate::processes::{Server, processor_time, start_byoc, start_byoc_early, start_echo};
+use crate::{Options, Result};
+use byoc::{CompileOptions, Session, Tensor};
+use std::time::{Duration, Instant};
+
+/// Limits: ratio to the run and the echo for ResNet-50, microseconds above them for the digits.
+const MOST_RATIO: f64 = 1.05;
+const MOST_ABOVE: f64 = 60.0;
+/// Limit on the memory beside the model, in MB.
+const MOST_MEMORY: f64 = 10.0;
+/// Limit on the time to the first answer, in seconds.
+const MOST_START: f64 = 0.5;
+
+/// Runs the measurement.
+pub fn run(options: &Options) -> Result<()> {
+    let rounds = options.number("rounds", 9.0)? as usize;
+    let models = networks()?;
+    println!(
+        "processor time of a request in µs, one thread, dnnl, HTTP binary, median of {rounds} alternating rounds\n"
+    );
+    println!("| model | in process | echo | byoc serve | over both | ratio | |");
+    println!("|---|---|---|---|---|---|---|");
+    let mut memory = Vec::new();
+    for model in &models {
+        memory.push(compare(model, rounds)?);
+    }
+    println!("\n| model | resident in process, MB | resident of the server, MB | more | |");
+    println!("|---|---|---|---|---|");
+    for (model, (alone, served)) in models.iter().zip(memory) {
+        let word = verdict(served - alone <= MOST_MEMORY);
+        let more = served - alone;
+        println!("| {} | {alone:.1} | {served:.1} | {more:+.1} | at most {MOST_MEMORY}: {word} |", model.name);
+    }
+    restart(models.iter().find(|model| model.name == "resnet50").ok_or("expected ResNet-50")?)
+}
+
+fn flags(model: &Model) -> Result<Vec<String>> {
+    let cache = folder()?.join("cache");
+    let mut flags = backend()?;
+    flags.extend(["--threads", "1", "--cache-dir"].map(String::from));
+    flags.extend([cache.display().to_string(), format!("{}={}", model.name, model.file.display())]);
+    Ok(flags)
+}
+
+fn start(model: &Model) -> Result<Server> {
+    let flags = flags(model)?;
+    start_byoc(&flags.iter().map(String::as_str).collect::<Vec<_>>())
+}
+
+/// Prints the row of a model. Returns the resident memory of this process with the model and of the server, in MB.
+fn compare(model: &Model, rounds: usize) -> Result<(f64, f64)> {
+    let count = if model.name == "resnet50" { 10 } else { 500 };
+    let session = Session::builder().threads(1).search_default_dirs();
+    let plugins = backend()?;
+    let session = session.plugin_dir(&plugins[3]).build().map_err(|e| format!("{e:?}"))?;
+    let options = CompileOptions::new().open_unbound_dims().backend("dnnl");
+    let alone = byoc::Model::compile(&session, &model.file, &options).map_err(|e| e.to_string())?;
+    let shape: Vec<usize> = model.shape.iter().map(|size| *size as usize).collect();
+    let data = model.data();
+    let input = Tensor::from_bytes(byoc::DType::F32, &shape, &data).ok_or("expected an input")?;
+    let exchange = Exchange::Http { request: binary_request(model.name, &model.input, &model.shape, &data).into() };
+    let (server, echo) = (start(model)?, start_echo()?);
+    let expected = alone.run(vec![input.clone()]).map_err(|e| e.to_string())?.into_tensors();
+    let found = Connection::open(&server, &exchange)?.answer()?;
+    if expected.first().map(Tensor::bytes) != Some(&found[..]) {
+        return Err(format!("{}: expected the answer of the run in this process, found another", model.name));
+    }
+    let (mut runs, mut echoes, mut served) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..rounds {
+        let before = processor_time("self");
+        for _ in 0..count {
+            alone.run(vec![input.clone()]).map_err(|e| e.to_string())?;
+        }
+        runs.push(micros(processor_time("self") - before) / count as f64);
+        for (side, to) in [(&echo, &mut echoes), (&server, &mut served)] {
+            let mut connection = Connection::open(side, &exchange)?;
+            connection.latencies(count / 10 + 1)?;
+            let before = side.processor_time();
+            connection.latencies(count)?;
+            to.push(micros(side.processor_time() - before) / count as f64);
+        }
+    }
+    let both: Vec<f64> = runs.iter().zip(&echoes).map(|(run, echo)| run + echo).collect();
+    let over: Vec<f64> = served.iter().zip(&both).map(|(served, both)| served - both).collect();
+    let ratio: Vec<f64> = served.iter().zip(&both).map(|(served, both)| served / both).collect();
+    let (limit, is_met) = match model.name {
+        "resnet50" => (format!("{MOST_RATIO} times"), median(&ratio) <= MOST_RATIO),
+        _ => (format!("{MOST_ABOVE} µs above"), median(&over) <= MOST_ABOVE),
+    };
+    println!(
+        "| {} | {} | {} | {} | {} | {} | at most {limit}: {} |",
+        model.name,
+        spread(&runs, 0),
+        spread(&echoes, 0),
+        spread(&served, 0),
+        spread(&over, 0),
+        spread(&ratio, 3),
+        verdict(is_met)
+    );
+    Ok((alone_resident(model)?, server.resident()? as f64 / 1e6))
+}
+
+/// Returns the resident memory of a process that has loaded the model and run it once, in MB.
+fn alone_resident(model: &Model) -> Result<f64> {
+    let own = std::env::current_exe().map_err(|e| e.to_string())?;
+    let output = std::process::Command::new(own)
+        .args(["resident", "--model", model.name])
+        .output()
+        .map_err(|e| e.to_string())?;
+    let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    let bytes: f64 = text.parse().map_err(|_| format!("expected bytes, found {text:?}"))?;
+    Ok(bytes / 1e6)
+}
+
+/// Prints the resident memory of this process after one run of a model from its artifact.
+pub fn resident(options: &Options) -> Result<()> {
+    let name = options.text("model").ok_or("expected --model NAME")?;
+    let models = networks()?;
+    let model = models.iter().find(|model| model.name == name).ok_or("expected a known model")?;
+    let plugins = backend()?;
+    let session = Session::builder().threads(1).plugin_dir(&plugins[3]).build().map_err(|e| format!("{e:?}"))?;
+    let artifact = folder()?.join(format!("{name}.byoc"));
+    let options = CompileOptions::new().open_unbound_dims().backend("dnnl");
+    byoc::Compilation::new(&session, &model.file, &options)
+        .and_then(|compilation| compilation.save(&artifact))
+        .map_err(|e| e.to_string())?;
+    let own = std::env::current_exe().map_err(|e| e.to_string())?;
+    let shape: Vec<String> = model.shape.iter().map(i64::to_string).collect();
+    let status = std::process::Command::new(own)
+        .args(["resident-of", "--artifact"])
+        .arg(&artifact)
+        .args(["--shape", &shape.join(",")])
+        .status();
+    if status.is_ok_and(|status| status.success()) { Ok(()) } else { Err("the run failed".into()) }
+}
+
+/// Prints the resident memory of this process after one run of an artifact.
+pub fn resident_of(options: &Options) -> Result<()> {
+    let artifact = options.text("artifact").ok_or("expected --artifact FILE")?;
+    let plugins = backend()?;
+    let session = Session::builder().threads(1).plugin_dir(&plugins[3]).build().map_err(|e| format!("{e:?}"))?;
+    let model = byoc::Model::load(&session, artifact).map_err(|e| e.to_string())?;
+    let shape: Vec<usize> =
+        options.text("shape").unwrap_or_default().split(',').filter_map(|size| size.parse().ok()).collect();
+    for _ in 0..3 {
+        let input = byoc::io::random::tensor(byoc::DType::F32, &shape, 1);
+        model.run(vec![input]).map_err(|e| e.to_string())?;
+    }
+    println!("{}", byoc_benches::process::resident());
+    Ok(())
+}
+
+/// Measures the time from the start of a process to its first answer, with the compiled model in the cache.
+fn restart(model: &Model) -> Result<()> {
+    const STARTS: usize = 5;
+    let data = model.data();
+    let exchange = Exchange::Http { request: binary_request(model.name, &model.input, &model.shape, &data).into() };
+    // The first start fills the cache.
+    let before = Instant::now();
+    drop(start(model)?);
+    let first = before.elapsed().as_secs_f64();
+    let flags = flags(model)?;
+    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    let mut times = Vec::new();
+    for _ in 0..STARTS {
+        let before = Instant::now();
+        let server = start_byoc_early(&flags)?;
+        // The port is open before the model is there: until then a request is refused with a hint.
+        while Connection::open(&server, &exchange)?.exchange().is_err() {
+            if before.elapsed() > Duration::from_secs(60) {
+                return Err("expected an answer within 60 s".into());
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        times.push(before.elapsed().as_secs_f64());
+    }
+    let word = verdict(median(&times) <= MOST_START);
+    println!(
+        "\n{}: from the start of the process to the first answer {} s with the cache, at most {MOST_START}: {word}; {first:.2} s before",
+        model.name,
+        spread(&times, 2)
+    );
+    Ok(())
+}

@@ -1,0 +1,335 @@
+//! Long run: clients of several kinds, each answer checked, clients that misbehave, models that are replaced. The resident
+//! memory of the last quarter is compared with that of the second.
+
+use crate::client::{Grpc, Http, INFER, binary_request, frame, request};
+use crate::models::{folder, networks};
+use crate::numbers::verdict;
+use crate::processes::{Server, grpc_request, start_byoc};
+use crate::{Options, Result};
+use byoc_ir::tensor::random::Random;
+use byoc_serve::proto::ModelInferResponse;
+use serde_json::{Value, json};
+use std::io::Write;
+use std::net::TcpStream;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Limit on the difference of the last quarter to the second.
+const MOST_GROWTH: f64 = 0.01;
+
+/// Kinds of clients, with the number of answers that each checked.
+struct Counts {
+    ended: AtomicBool,
+    answers: [(&'static str, AtomicU64); 6],
+}
+
+impl Counts {
+    fn add(&self, kind: &str) {
+        if let Some((_, count)) = self.answers.iter().find(|row| row.0 == kind) {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn goes_on(&self) -> bool {
+        !self.ended.load(Ordering::Relaxed)
+    }
+}
+
+/// Runs the measurement.
+pub fn run(options: &Options) -> Result<()> {
+    let time = Duration::from_secs_f64(options.number("minutes", 20.0)? * 60.0);
+    let repository = folder()?.join("soak");
+    let _ = std::fs::remove_dir_all(&repository);
+    write_model(&repository, "relu", "nn.relu(%x)")?;
+    write_model(&repository, "changing", "add(%x, 0f)")?;
+    let networks = networks()?;
+    let digits = networks.iter().find(|model| model.name == "digits").ok_or("expected the network for digits")?;
+    let named = format!("digits={}", digits.file.display());
+    let path = repository.display().to_string();
+    let server = start_byoc(&[
+        "--repository",
+        &path,
+        &named,
+        "--backend",
+        "none",
+        "--allow-control",
+        "--allow-shared-memory",
+        "--max-batch-size",
+        "8",
+        "--timeout",
+        "20",
+        "--idle-timeout",
+        "20",
+    ])?;
+    let counts = Counts {
+        ended: AtomicBool::new(false),
+        answers: ["binary", "json", "gRPC", "digits", "reloads", "trouble"].map(|kind| (kind, AtomicU64::new(0))),
+    };
+    println!("7 clients for {:.1} minutes", time.as_secs_f64() / 60.0);
+    let (samples, outcomes) = std::thread::scope(|scope| {
+        let (server, counts) = (&server, &counts);
+        let work: Vec<Box<dyn FnOnce() -> Result<()> + Send + '_>> = vec![
+            Box::new(|| binary(server, counts, 1, 8)),
+            Box::new(|| binary(server, counts, 2, 8)),
+            Box::new(|| text(server, counts)),
+            Box::new(|| grpc(server, counts)),
+            Box::new(|| digit(server, counts, digits)),
+            Box::new(|| reload(server, counts, &repository)),
+            Box::new(|| trouble(server, counts)),
+        ];
+        let threads: Vec<_> = work
+            .into_iter()
+            .map(|work| {
+                scope.spawn(move || {
+                    let outcome = work();
+                    // One client that fails ends the run.
+                    counts.ended.store(true, Ordering::Relaxed);
+                    outcome
+                })
+            })
+            .collect();
+        let samples = sample(server, counts, time);
+        counts.ended.store(true, Ordering::Relaxed);
+        let outcomes: Vec<Result<()>> = threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap_or_else(|_| Err("a client panicked".into())))
+            .collect();
+        (samples, outcomes)
+    });
+    outcomes.into_iter().collect::<Result<Vec<()>>>()?;
+    let samples = samples?;
+    for (kind, count) in &counts.answers {
+        println!("{kind:<8} {:>10}", count.load(Ordering::Relaxed));
+    }
+    report(&samples)
+}
+
+fn write_model(repository: &Path, name: &str, body: &str) -> Result<()> {
+    let folder = repository.join(name).join("1");
+    let text = format!("#[version = \"0.0.5\"]\ndef @main(%x: Tensor[(n, 4), float32]) {{ {body} }}\n");
+    std::fs::create_dir_all(&folder)
+        .and_then(|()| std::fs::write(folder.join("new"), text))
+        .and_then(|()| std::fs::rename(folder.join("new"), folder.join("model.relay")))
+        .map_err(|e| e.to_string())
+}
+
+/// Returns the resident memory in bytes, once a second.
+fn sample(server: &Server, counts: &Counts, time: Duration) -> Result<Vec<f64>> {
+    let start = Instant::now();
+    let mut samples = Vec::new();
+    while start.elapsed() < time && counts.goes_on() {
+        samples.push(server.resident()? as f64);
+        if samples.len() % 60 == 0 {
+            println!("{:>4} s  {:.2} MB", samples.len(), server.resident()? as f64 / 1e6);
+        }
+        std::thread::sleep(Duration::from_secs(1));
+    }
+    Ok(samples)
+}
+
+fn report(samples: &[f64]) -> Result<()> {
+    let quarter = samples.len() / 4;
+    if quarter == 0 {
+        return Err("expected at least four seconds".into());
+    }
+    println!("\n| quarter | resident memory, mean MB | lowest | highest |\n|---|---|---|---|");
+    let mut means = Vec::new();
+    for (i, part) in samples.chunks_exact(quarter).take(4).enumerate() {
+        let mean = part.iter().sum::<f64>() / part.len() as f64;
+        let (low, high) = part.iter().fold((f64::INFINITY, 0.0f64), |(l, h), &v| (l.min(v), h.max(v)));
+        println!("| {} | {:.2} | {:.2} | {:.2} |", i + 1, mean / 1e6, low / 1e6, high / 1e6);
+        means.push(mean);
+    }
+    let growth = means[3] / means[1] - 1.0;
+    let is_met = growth.abs() <= MOST_GROWTH;
+    println!(
+        "last quarter over the second: {:+.2} %, at most {:.0} %: {}",
+        100.0 * growth,
+        100.0 * MOST_GROWTH,
+        verdict(is_met)
+    );
+    if is_met { Ok(()) } else { Err("the resident memory grew".into()) }
+}
+
+fn values(random: &mut Random, count: usize) -> Vec<f32> {
+    (0..count).map(|_| (random.next_u64() % 2001) as f32 - 1000.0).collect()
+}
+
+fn bytes(values: &[f32]) -> Vec<u8> {
+    values.iter().flat_map(|value| value.to_le_bytes()).collect()
+}
+
+fn positive(values: &[f32]) -> Vec<u8> {
+    values.iter().flat_map(|value| value.max(0.0).to_le_bytes()).collect()
+}
+
+fn io(error: std::io::Error) -> String {
+    error.to_string()
+}
+
+fn binary(server: &Server, counts: &Counts, seed: u64, rows: u64) -> Result<()> {
+    let mut random = Random::new(seed);
+    while counts.goes_on() {
+        // A connection is used for some time, then another one.
+        let mut client = Http::connect(server.http).map_err(io)?;
+        for _ in 0..200 {
+            let rows = 1 + random.next_u64() % rows;
+            let values = values(&mut random, rows as usize * 4);
+            let wanted = binary_request("relu", "x", &[rows as i64, 4], &bytes(&values));
+            let reply = client.exchange(&wanted).map_err(io)?;
+            if reply.status != 200 || client.data(reply) != positive(&values) {
+                return Err(format!(
+                    "binary: expected the positive part, found {}",
+                    String::from_utf8_lossy(client.body(reply))
+                ));
+            }
+            counts.add("binary");
+        }
+    }
+    Ok(())
+}
+
+fn text(server: &Server, counts: &Counts) -> Result<()> {
+    let mut random = Random::new(3);
+    let mut client = Http::connect(server.http).map_err(io)?;
+    while counts.goes_on() {
+        let values = values(&mut random, 8);
+        let body = json!({"id": "t", "inputs": [{"name": "x", "datatype": "FP32", "shape": [2, 4], "data": values}]})
+            .to_string();
+        let reply = client.exchange(&request("POST", "/v2/models/relu/infer", &[], body.as_bytes())).map_err(io)?;
+        let answer: Value = serde_json::from_slice(client.body(reply)).map_err(|e| e.to_string())?;
+        let expected: Vec<f32> = values.iter().map(|value| value.max(0.0)).collect();
+        if answer["outputs"][0]["data"] != json!(expected) {
+            return Err(format!("json: expected {expected:?}, found {answer}"));
+        }
+        counts.add("json");
+    }
+    Ok(())
+}
+
+fn grpc(server: &Server, counts: &Counts) -> Result<()> {
+    let mut random = Random::new(4);
+    while counts.goes_on() {
+        let mut client = Grpc::connect(server.grpc)?;
+        for _ in 0..500 {
+            let values = values(&mut random, 4);
+            let answer = client.exchange(INFER, frame(&grpc_request("relu", "x", &[1, 4], bytes(&values))))?;
+            let answer: ModelInferResponse =
+                prost::Message::decode(answer).map_err(|e: prost::DecodeError| e.to_string())?;
+            if answer.raw_output_contents.first().is_none_or(|found| *found != positive(&values)) {
+                return Err(format!("gRPC: expected the positive part of {values:?}, found {answer:?}"));
+            }
+            counts.add("gRPC");
+        }
+    }
+    Ok(())
+}
+
+fn digit(server: &Server, counts: &Counts, model: &crate::models::Model) -> Result<()> {
+    let session = byoc::Session::builder().threads(1).build().map_err(|e| format!("{e:?}"))?;
+    let options = byoc::CompileOptions::new().open_unbound_dims();
+    let alone = byoc::Model::compile(&session, &model.file, &options).map_err(|e| e.to_string())?;
+    let shape: Vec<usize> = model.shape.iter().map(|size| *size as usize).collect();
+    let count = shape.iter().product();
+    let mut random = Random::new(5);
+    let mut client = Http::connect(server.http).map_err(io)?;
+    while counts.goes_on() {
+        let values: Vec<f32> = (0..count).map(|_| (random.next_u64() % 256) as f32 / 255.0).collect();
+        let input = byoc::Tensor::from_bytes(byoc::DType::F32, &shape, &bytes(&values)).ok_or("expected an input")?;
+        let expected = alone.run(vec![input]).map_err(|e| e.to_string())?.into_tensors();
+        let reply =
+            client.exchange(&binary_request("digits", &model.input, &model.shape, &bytes(&values))).map_err(io)?;
+        let found = client.data(reply);
+        let expected: Vec<f64> = expected.first().map(|tensor| tensor.view().to_f64s()).unwrap_or_default();
+        let floats = found.chunks_exact(4).map(|chunk| f32::from_le_bytes(chunk.try_into().unwrap_or_default()));
+        let agrees = found.len() == expected.len() * 4
+            && floats
+                .zip(&expected)
+                .all(|(found, expected)| (f64::from(found) - expected).abs() < 1e-3 * expected.abs().max(1.0));
+        if !agrees {
+            return Err(format!(
+                "digits: expected {expected:?}, found {}",
+                String::from_utf8_lossy(client.body(reply))
+            ));
+        }
+        counts.add("digits");
+    }
+    Ok(())
+}
+
+/// Replaces a model again and again, and asks both for it.
+fn reload(server: &Server, counts: &Counts, repository: &Path) -> Result<()> {
+    let mut client = Http::connect(server.http).map_err(io)?;
+    let mut value = 0;
+    while counts.goes_on() {
+        value = (value + 1) % 1000;
+        write_model(repository, "changing", &format!("add(%x, {value}f)"))?;
+        let load = request("POST", "/v2/repository/models/changing/load", &[], b"{}");
+        let reply = client.exchange(&load).map_err(io)?;
+        if reply.status != 200 {
+            return Err(format!("load: {}", String::from_utf8_lossy(client.body(reply))));
+        }
+        let wanted = binary_request("changing", "x", &[1, 4], &bytes(&[1.0; 4]));
+        let reply = client.exchange(&wanted).map_err(io)?;
+        if client.data(reply) != bytes(&[value as f32 + 1.0; 4]) {
+            return Err(format!("changing: expected {}, found another answer", value + 1));
+        }
+        counts.add("reloads");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    Ok(())
+}
+
+/// Sends what is wrong, leaves early, asks for everything else.
+fn trouble(server: &Server, counts: &Counts) -> Result<()> {
+    let key = format!("byoc_soak_{}", std::process::id());
+    let object = Path::new("/dev/shm").join(&key);
+    std::fs::write(&object, vec![0; 4096]).map_err(io)?;
+    let outcome = trouble_with(server, counts, &key);
+    let _ = std::fs::remove_file(object);
+    outcome
+}
+
+fn trouble_with(server: &Server, counts: &Counts, key: &str) -> Result<()> {
+    let register = json!({"key": key, "offset": 0, "byte_size": 4096}).to_string();
+    let place = |offset: usize| json!({"shared_memory_region": "soak", "shared_memory_offset": offset, "shared_memory_byte_size": 16});
+    let shared = json!({
+        "inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 4], "parameters": place(0)}],
+        "outputs": [{"name": "output_0", "parameters": place(64)}],
+    });
+    let requests: [(&str, &str, String, u16); 12] = [
+        ("GET", "/v2", String::new(), 200),
+        ("GET", "/metrics", String::new(), 200),
+        ("GET", "/v2/models/stats", String::new(), 200),
+        ("GET", "/v2/models/digits/config", String::new(), 200),
+        ("GET", "/v2/models/nothing", String::new(), 404),
+        ("POST", "/v2/repository/index", "{}".into(), 200),
+        ("POST", "/v2/models/relu/infer", "{\"inputs\": [".into(), 400),
+        ("POST", "/v2/models/relu/infer", json!({"inputs": []}).to_string(), 400),
+        ("POST", "/v2/systemsharedmemory/region/soak/register", register, 200),
+        ("POST", "/v2/models/relu/infer", shared.to_string(), 200),
+        ("POST", "/v2/systemsharedmemory/region/soak/unregister", String::new(), 200),
+        ("POST", "/v2/models/relu/infer", shared.to_string(), 404),
+    ];
+    while counts.goes_on() {
+        let mut client = Http::connect(server.http).map_err(io)?;
+        for (method, path, body, expected) in &requests {
+            let reply = client.exchange(&request(method, path, &[], body.as_bytes())).map_err(io)?;
+            if reply.status != *expected {
+                let body = String::from_utf8_lossy(client.body(reply)).into_owned();
+                return Err(format!("{method} {path}: expected status {expected}, found {}: {body}", reply.status));
+            }
+            counts.add("trouble");
+        }
+        // Half a request, and a request whose answer nobody reads.
+        let wanted = binary_request("digits", "none", &[1], &[0; 4]);
+        for part in [&wanted[..40], &wanted[..]] {
+            TcpStream::connect(server.http).and_then(|mut stream| stream.write_all(part)).map_err(io)?;
+        }
+        let _ = Grpc::connect(server.grpc)?
+            .exchange("/inference.GRPCInferenceService/TraceSetting", frame(&byoc_serve::proto::Empty {}));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
+}

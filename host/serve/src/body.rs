@@ -1,0 +1,208 @@
+//! Bodies over HTTP: compression in both directions, binary data at aligned places, parts without a copy.
+
+use crate::app::{App, Held, json_work, too_large};
+use crate::error::{Result, ServeError};
+use crate::infer_json::HttpResponse;
+use axum::body::Body;
+use axum::response::Response;
+use bytes::{Bytes, BytesMut};
+use flate2::Compression;
+use flate2::read::{GzDecoder, ZlibDecoder};
+use flate2::write::{GzEncoder, ZlibEncoder};
+use http_body_util::BodyExt;
+use hyper::HeaderMap;
+use hyper::body::Frame;
+use hyper::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::io::{Read, Write};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+/// Size up to which the parts of a response are sent as one.
+const MAX_JOINED: usize = 64 << 10;
+
+/// Compression of a body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Coding {
+    Gzip,
+    Deflate,
+}
+
+impl Coding {
+    fn name(self) -> &'static str {
+        match self {
+            Coding::Gzip => "gzip",
+            Coding::Deflate => "deflate",
+        }
+    }
+}
+
+/// Returns the compression of a response: only where the client asks for exactly one, as compression takes longer than
+/// sending, and some clients always list all that they know.
+pub fn accepted(headers: &HeaderMap) -> Option<Coding> {
+    match headers.get(ACCEPT_ENCODING)?.to_str().ok()?.trim() {
+        "gzip" => Some(Coding::Gzip),
+        "deflate" => Some(Coding::Deflate),
+        _ => None,
+    }
+}
+
+/// Reads and decompresses a body. `header` bytes of JSON come before binary data, which begins at a multiple of 64 bytes
+/// in memory, so that tensors need no copy.
+///
+/// # Errors
+/// A body that is too large, incomplete, or not compressed as its header says, or a server without memory for it.
+pub async fn read_body(
+    app: &Arc<App>,
+    headers: &HeaderMap,
+    mut body: Body,
+    most: usize,
+    header: usize,
+) -> Result<Held> {
+    const ALIGN: usize = 64;
+    /// Memory that is taken before the body has arrived.
+    const MAX_EXPECTED: usize = 4 << 20;
+    let coding = match headers.get(CONTENT_ENCODING).map(|value| value.to_str().unwrap_or("?").trim()) {
+        None | Some("" | "identity") => None,
+        Some("gzip") => Some(Coding::Gzip),
+        Some("deflate") => Some(Coding::Deflate),
+        Some(other) => {
+            let message = format!("Content-Encoding: expected gzip or deflate, found {other:?}");
+            return Err(ServeError::not_served(message));
+        }
+    };
+    let length = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
+    if let Some(length) = length.filter(|length| *length > most) {
+        return Err(too_large(most, length));
+    }
+    let mut buffer = BytesMut::with_capacity(length.unwrap_or(0).min(MAX_EXPECTED) + ALIGN);
+    let data = (buffer.as_ptr() as usize).wrapping_add(header % ALIGN);
+    let pad = (ALIGN - data % ALIGN) % ALIGN;
+    buffer.resize(pad, 0);
+    let mut charges = Vec::new();
+    while let Some(frame) = body.frame().await {
+        let frame =
+            frame.map_err(|error| ServeError::bad_request(format!("expected the whole body, found {error}")))?;
+        if let Ok(bytes) = frame.into_data() {
+            let size = buffer.len() - pad;
+            if size + bytes.len() > most {
+                return Err(too_large(most, size + bytes.len()));
+            }
+            charges.push(app.charge(size, bytes.len())?);
+            buffer.extend_from_slice(&bytes);
+        }
+    }
+    let bytes = buffer.freeze().slice(pad..);
+    let Some(coding) = coding else { return Ok(Held { bytes, _charges: charges }) };
+    let app = app.clone();
+    json_work(usize::MAX, move || decompress(&app, &bytes, coding, most)).await
+}
+
+fn decompress(app: &App, bytes: &[u8], coding: Coding, most: usize) -> Result<Held> {
+    let mut reader: Box<dyn Read> = match coding {
+        Coding::Gzip => Box::new(GzDecoder::new(bytes)),
+        Coding::Deflate => Box::new(ZlibDecoder::new(bytes)),
+    };
+    let (mut plain, mut charges, mut chunk) = (Vec::new(), Vec::new(), vec![0; 64 << 10]);
+    loop {
+        let count = reader.read(&mut chunk).map_err(|error| {
+            ServeError::bad_request(format!("expected a body compressed with {}, found: {error}", coding.name()))
+        })?;
+        if count == 0 {
+            return Ok(Held { bytes: plain.into(), _charges: charges });
+        }
+        if plain.len() + count > most {
+            return Err(too_large(most, plain.len() + count));
+        }
+        charges.push(app.charge(plain.len(), count)?);
+        plain.extend_from_slice(&chunk[..count]);
+    }
+}
+
+/// Body of several parts.
+struct Chunks {
+    parts: VecDeque<Bytes>,
+    left: u64,
+}
+
+impl http_body::Body for Chunks {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<std::result::Result<Frame<Bytes>, Infallible>>> {
+        let part = self.parts.pop_front();
+        self.left -= part.as_ref().map_or(0, |part| part.len() as u64);
+        Poll::Ready(part.map(|part| Ok(Frame::data(part))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.parts.is_empty()
+    }
+
+    fn size_hint(&self) -> http_body::SizeHint {
+        http_body::SizeHint::with_exact(self.left)
+    }
+}
+
+/// Returns the response of an inference.
+///
+/// # Errors
+/// A response that cannot be compressed.
+pub async fn infer_response(response: HttpResponse, compression: Option<Coding>) -> Result<Response> {
+    let HttpResponse { header, binary } = response;
+    let json = header.len();
+    let is_binary = !binary.is_empty();
+    let size = json + binary.iter().map(Bytes::len).sum::<usize>();
+    let body = match compression {
+        Some(coding) => {
+            let compressed = move || {
+                let mut parts = vec![Bytes::from(header)];
+                parts.extend(binary);
+                compress(&parts, coding)
+            };
+            Body::from(json_work(size, compressed).await?)
+        }
+        None if size <= MAX_JOINED => {
+            let mut whole = header;
+            binary.iter().for_each(|bytes| whole.extend_from_slice(bytes));
+            Body::from(whole)
+        }
+        None => {
+            let mut parts = VecDeque::from([Bytes::from(header)]);
+            parts.extend(binary.into_iter().filter(|bytes| !bytes.is_empty()));
+            Body::new(Chunks { parts, left: size as u64 })
+        }
+    };
+    let mut builder = Response::builder();
+    if is_binary {
+        builder =
+            builder.header("Inference-Header-Content-Length", json).header(CONTENT_TYPE, "application/octet-stream");
+    } else {
+        builder = builder.header(CONTENT_TYPE, "application/json");
+    }
+    if let Some(coding) = compression {
+        builder = builder.header(CONTENT_ENCODING, coding.name());
+    }
+    Ok(builder.body(body).unwrap_or_default())
+}
+
+fn compress(parts: &[Bytes], coding: Coding) -> Result<Vec<u8>> {
+    let failed = |error: std::io::Error| ServeError::overloaded(format!("the response cannot be compressed: {error}"));
+    match coding {
+        Coding::Gzip => {
+            let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+            parts.iter().try_for_each(|part| encoder.write_all(part)).map_err(failed)?;
+            encoder.finish().map_err(failed)
+        }
+        Coding::Deflate => {
+            let mut encoder = ZlibEncoder::new(Vec::new(), Compression::fast());
+            parts.iter().try_for_each(|part| encoder.write_all(part)).map_err(failed)?;
+            encoder.finish().map_err(failed)
+        }
+    }
+}

@@ -1,0 +1,54 @@
+"""The page of the protocol's fields, compared with the messages that a client has."""
+
+import pathlib
+import re
+
+PAGE = pathlib.Path(__file__).resolve().parents[4] / "docs/serve-conformance.md"
+
+
+def fields_of_page():
+    """Returns the number and the type of each field, by message and name."""
+    messages, fields = {}, None
+    for line in PAGE.read_text().splitlines():
+        if line.startswith("### "):
+            fields = messages.setdefault(line[4:], {})
+        elif match := re.match(r"\| (\d+) \| (\w+) \| `([^`]+)` \|", line):
+            fields[match[2]] = (int(match[1]), match[3])
+    return messages
+
+
+def fields_of_message(message):
+    """Returns the same for a descriptor."""
+    kinds = {v: k[5:].lower() for k, v in vars(type(message.fields[0])).items() if k.startswith("TYPE_")} if message.fields else {}
+
+    def base(field):
+        named = field.message_type or field.enum_type
+        return named.full_name.removeprefix("inference.") if named else kinds[field.type]
+
+    found = {}
+    for field in message.fields:
+        is_repeated = field.is_repeated if hasattr(field, "is_repeated") else field.label == field.LABEL_REPEATED
+        if field.message_type and field.message_type.GetOptions().map_entry:
+            entry = field.message_type.fields_by_name
+            kind = f"map<{base(entry['key'])}, {base(entry['value'])}>"
+        else:
+            kind = ("repeated " if is_repeated else "") + base(field)
+        found[field.name] = (field.number, kind)
+    return found
+
+
+def with_nested(message):
+    yield message
+    for nested in message.nested_types:
+        if not nested.GetOptions().map_entry:
+            yield from with_nested(nested)
+
+
+def messages_of(*files):
+    """Returns the fields of all messages of descriptors of files."""
+    found = {}
+    for file in files:
+        for top in file.message_types_by_name.values():
+            for message in with_nested(top):
+                found[message.full_name.removeprefix("inference.")] = fields_of_message(message)
+    return found

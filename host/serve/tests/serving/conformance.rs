@@ -1,0 +1,638 @@
+//! The page of the protocol's fields, compared with the messages that the server is compiled from and with its answers.
+
+use crate::client::{GrpcClient, GrpcError, bytes, frame};
+use crate::grpc::{param, request, tensor};
+use crate::models::{Running, TYPES, serve_repository, write};
+use crate::shared_memory::Object;
+use byoc_serve::proto::*;
+use byoc_test_support::workspace;
+use bytes::{Buf, Bytes};
+use prost::Message;
+use prost::encoding::{WireType, decode_key, decode_varint};
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Field of a message on the page.
+struct Field {
+    number: u32,
+    name: String,
+    ty: String,
+    state: String,
+    note: String,
+}
+
+/// Messages on the page, and the fields of HTTP.
+struct Page {
+    messages: BTreeMap<String, Vec<Field>>,
+    /// Messages of the section on configurations.
+    configuration: BTreeSet<String>,
+    http: Vec<[String; 3]>,
+}
+
+impl Page {
+    fn read() -> Page {
+        let text = std::fs::read_to_string(workspace().join("docs/serve-conformance.md")).unwrap();
+        let mut page = Page { messages: BTreeMap::new(), configuration: BTreeSet::new(), http: Vec::new() };
+        let (mut section, mut message) = (String::new(), String::new());
+        for line in text.lines() {
+            if let Some(title) = line.strip_prefix("## ") {
+                title.clone_into(&mut section);
+            } else if let Some(title) = line.strip_prefix("### ") {
+                title.clone_into(&mut message);
+                page.messages.insert(message.clone(), Vec::new());
+                if section == "Model configuration" {
+                    page.configuration.insert(message.clone());
+                }
+            } else if let Some(row) = line.strip_prefix("| ") {
+                let cells: Vec<&str> = row.trim_end_matches('|').split(" | ").map(str::trim).collect();
+                if section == "HTTP" && cells[0] != "object" {
+                    page.http.push([cells[0].to_owned(), cells[1].to_owned(), cells[2].to_owned()]);
+                } else if let Ok(number) = cells[0].parse() {
+                    let cell = |at: usize| cells[at].trim_matches('`').to_owned();
+                    let note = cells.get(4).map(|note| (*note).to_owned()).unwrap_or_default();
+                    let field = Field { number, name: cell(1), ty: cell(2), state: cell(3), note };
+                    page.messages.get_mut(&message).unwrap().push(field);
+                }
+            }
+        }
+        page
+    }
+
+    fn keys(&self, state: &str) -> BTreeSet<String> {
+        let of = |(message, fields): (&String, &Vec<Field>)| {
+            let fields = fields.iter().filter(|field| field.state == state);
+            fields.map(|field| format!("{message}.{}", field.name)).collect::<Vec<_>>()
+        };
+        self.messages.iter().flat_map(of).collect()
+    }
+}
+
+/// Messages that are compiled under another name.
+const COMPILED_AS: [(&str, &str); 23] = [
+    ("ServerReadyResponse", "ReadyResponse"),
+    ("ModelReadyResponse", "ReadyResponse"),
+    ("ModelReadyRequest", "ModelRequest"),
+    ("ModelMetadataRequest", "ModelRequest"),
+    ("ModelConfigRequest", "ModelRequest"),
+    ("ModelStatisticsRequest", "ModelRequest"),
+    ("ModelMetadataResponse.TensorMetadata", "TensorMetadata"),
+    ("ModelInferRequest.InferInputTensor", "InferTensor"),
+    ("ModelInferResponse.InferOutputTensor", "InferTensor"),
+    ("ModelInferRequest.InferRequestedOutputTensor", "InferRequestedOutput"),
+    ("RepositoryIndexResponse.ModelIndex", "ModelIndex"),
+    ("RepositoryModelLoadRequest", "RepositoryModelRequest"),
+    ("RepositoryModelUnloadRequest", "RepositoryModelRequest"),
+    ("SystemSharedMemoryStatusRequest", "SharedMemoryRequest"),
+    ("SystemSharedMemoryUnregisterRequest", "SharedMemoryRequest"),
+    ("SystemSharedMemoryStatusResponse", "SharedMemoryStatusResponse"),
+    ("SystemSharedMemoryStatusResponse.RegionStatus", "SharedMemoryRegion"),
+    ("SystemSharedMemoryRegisterRequest", "SharedMemoryRegion"),
+    ("LogSettingsRequest", "LogSettings"),
+    ("LogSettingsResponse", "LogSettings"),
+    ("ModelVersionPolicy.Latest", "LatestVersions"),
+    ("ModelVersionPolicy.Specific", "SpecificVersions"),
+    ("ModelWarmup.Input", "WarmupInput"),
+];
+
+/// Messages that are alternatives.
+const CHOICE_OF: [(&str, &str); 5] = [
+    ("InferParameter", "ParameterChoice"),
+    ("ModelRepositoryParameter", "RepositoryParameterChoice"),
+    ("LogSettingsRequest.SettingValue", "LogSettingChoice"),
+    ("LogSettingsResponse.SettingValue", "LogSettingChoice"),
+    ("ModelVersionPolicy", "VersionPolicyChoice"),
+];
+
+/// Returns the attribute that declares a type.
+fn attribute(page: &Page, ty: &str, number: u32, is_choice: bool) -> String {
+    let is_scalar = |ty: &str| ty.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit());
+    let element = |ty: &str| match ty {
+        "bytes" => "bytes=\"bytes\"".to_owned(),
+        ty if is_scalar(ty) => ty.to_owned(),
+        // An enumeration is no message of the page.
+        ty if !page.messages.contains_key(ty) && ty != "ModelVersionPolicy.All" => "int32".to_owned(),
+        _ => "message".to_owned(),
+    };
+    let declared = if let Some(inner) = ty.strip_prefix("map<") {
+        let (key, value) = inner.trim_end_matches('>').split_once(", ").unwrap();
+        format!("btree_map=\"{key},{}\"", element(value))
+    } else if let Some(inner) = ty.strip_prefix("repeated ") {
+        format!("{},repeated", element(inner))
+    } else if element(ty) == "message" && !is_choice {
+        "message,optional".to_owned()
+    } else {
+        element(ty)
+    };
+    format!("prost({declared},tag=\"{number}\")")
+}
+
+fn compiled(message: &str) -> Option<Vec<(Option<&'static str>, String)>> {
+    let plain = |attribute: &str| attribute.replace([' ', '\n'], "");
+    if let Some((_, choice)) = CHOICE_OF.iter().find(|row| row.0 == message) {
+        let fields = CHOICES.iter().find(|row| row.0 == *choice).expect("expected a compiled choice").1;
+        return Some(fields.iter().map(|attribute| (None, plain(attribute))).collect());
+    }
+    let name = COMPILED_AS.iter().find(|row| row.0 == message).map_or(message, |row| row.1);
+    let fields = MESSAGES.iter().find(|row| row.0 == name)?.1;
+    Some(fields.iter().map(|(name, attribute)| (Some(*name), plain(attribute))).collect())
+}
+
+#[test]
+fn page_agrees_with_the_compiled_messages() {
+    let page = Page::read();
+    assert!(page.messages.len() > 70, "{}", page.messages.len());
+    for (message, fields) in &page.messages {
+        let compiled = compiled(message);
+        let is_choice = CHOICE_OF.iter().any(|row| row.0 == message);
+        for field in fields {
+            let at = format!("{message}.{}", field.name);
+            assert!(["served", "refused", "ignored"].contains(&field.state.as_str()), "{at}: {}", field.state);
+            let expected = attribute(&page, &field.ty, field.number, is_choice);
+            let found = compiled.iter().flatten().find(|(_, found)| *found == expected);
+            if field.state == "served" {
+                let (name, _) = found.unwrap_or_else(|| panic!("{at}: expected {expected}, found {compiled:?}"));
+                let own = if at == "MemoryUsage.type" { "kind" } else { field.name.as_str() };
+                assert!(name.is_none_or(|name| name == own), "{at}: {name:?}");
+            }
+            // Outside of configurations only these parts are refused, and nothing is ignored.
+            if !page.configuration.contains(message) && field.state != "served" {
+                let reasons = ["CUDA shared memory", "tracing", "streaming", "sequences"];
+                assert!(field.state == "refused" && reasons.iter().any(|r| field.note.starts_with(r)), "{at}");
+            }
+        }
+        // Each compiled field is on the page, or in its paragraph on KServe's copies.
+        for (name, attribute) in compiled.iter().flatten() {
+            let tag = attribute.split("tag=\"").nth(1).and_then(|rest| rest.split('"').next()).unwrap();
+            let known = fields.iter().any(|field| field.number.to_string() == tag);
+            assert!(
+                known || message == "ModelMetadataResponse" && *name == Some("properties"),
+                "{message} {attribute}"
+            );
+        }
+        if message.starts_with("Cuda") || message.starts_with("Trace") || message.starts_with("ModelStream") {
+            assert!(compiled.is_none(), "{message}");
+        }
+    }
+}
+
+/// Adds the fields of an encoded message to those seen.
+fn walk(page: &Page, message: &str, mut bytes: Bytes, seen: &mut BTreeSet<String>) {
+    while bytes.has_remaining() {
+        let (number, wire) = decode_key(&mut bytes).unwrap();
+        let value = match wire {
+            WireType::Varint => {
+                decode_varint(&mut bytes).unwrap();
+                Bytes::new()
+            }
+            WireType::ThirtyTwoBit => bytes.split_to(4),
+            WireType::SixtyFourBit => bytes.split_to(8),
+            WireType::LengthDelimited => {
+                let length = decode_varint(&mut bytes).unwrap() as usize;
+                bytes.split_to(length)
+            }
+            other => panic!("{message}: {other:?}"),
+        };
+        let Some(field) = page.messages[message].iter().find(|field| field.number == number) else {
+            assert!(message == "ModelMetadataResponse" && number == 6, "{message}: unknown field {number}");
+            continue;
+        };
+        seen.insert(format!("{message}.{}", field.name));
+        if let Some(inner) = field.ty.strip_prefix("map<") {
+            let (_, value_type) = inner.trim_end_matches('>').split_once(", ").unwrap();
+            if page.messages.contains_key(value_type) {
+                let mut entry = value;
+                while entry.has_remaining() {
+                    let (number, wire) = decode_key(&mut entry).unwrap();
+                    if wire == WireType::Varint {
+                        decode_varint(&mut entry).unwrap();
+                        continue;
+                    }
+                    let length = decode_varint(&mut entry).unwrap() as usize;
+                    let part = entry.split_to(length);
+                    if number == 2 {
+                        walk(page, value_type, part, seen);
+                    }
+                }
+            }
+            continue;
+        }
+        let inner = field.ty.strip_prefix("repeated ").unwrap_or(&field.ty);
+        if page.messages.contains_key(inner) {
+            walk(page, inner, value, seen);
+        }
+    }
+}
+
+const CONFIGURATION: &str = r#"
+    name: "shaped" platform: "onnxruntime_onnx" backend: "onnxruntime"
+    default_model_filename: "net.relay"
+    max_batch_size: 8
+    version_policy { specific { versions: 1 } }
+    input { name: "x" data_type: TYPE_FP32 format: FORMAT_NHWC dims: [ 1, 2, 1 ] reshape { shape: [ 2 ] } }
+    output { name: "output_0" data_type: TYPE_FP32 dims: [ 2, 2 ] reshape { shape: [ 4 ] } label_filename: "labels.txt" }
+    instance_group { name: "cpu" count: 2 kind: KIND_CPU }
+    dynamic_batching {
+      preferred_batch_size: 4 max_queue_delay_microseconds: 1 preserve_ordering: true
+      priority_levels: 2 default_priority_level: 1
+      default_queue_policy { timeout_action: DELAY default_timeout_microseconds: 60000000 allow_timeout_override: true max_queue_size: 7 }
+      priority_queue_policy { key: 2 value { max_queue_size: 3 } }
+    }
+    metric_tags { key: "team" value: "vision" }
+    parameters { key: "a" value { string_value: "b" } }
+    model_transaction_policy { decoupled: false }
+    model_warmup { name: "w" batch_size: 2 count: 2 inputs { key: "x" value { data_type: TYPE_FP32 dims: [1, 2, 1] zero_data: true } } }
+    model_warmup { name: "r" batch_size: 1 inputs { key: "x" value { data_type: TYPE_FP32 dims: [1, 2, 1] random_data: true } } }
+    model_warmup { name: "f" batch_size: 1 inputs { key: "x" value { data_type: TYPE_FP32 dims: [1, 2, 1] input_data_file: "x.bin" } } }
+"#;
+
+/// Server with models of every datatype, one with every field of a configuration, and one that does not load.
+fn server() -> Running {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |path: &str| folder.path().join(path);
+    write(&at("relu/1/model.relay"), "relu");
+    for (datatype, ..) in TYPES {
+        write(&at(&format!("copy_{datatype}/1/model.relay")), &format!("copy_{datatype}"));
+    }
+    write(&at("wide/1/model.relay"), "wide");
+    write(&at("shaped/1/net.relay"), "copy_FP32");
+    std::fs::write(at("shaped/config.pbtxt"), CONFIGURATION).unwrap();
+    std::fs::write(at("shaped/labels.txt"), "zero\none\n").unwrap();
+    std::fs::create_dir_all(at("shaped/warmup")).unwrap();
+    std::fs::write(at("shaped/warmup/x.bin"), [0; 8]).unwrap();
+    for (name, policy) in [("latest", "latest { num_versions: 2 }"), ("all", "all { }")] {
+        write(&at(&format!("{name}/1/model.relay")), "relu");
+        std::fs::write(at(&format!("{name}/config.pbtxt")), format!("version_policy {{ {policy} }}")).unwrap();
+    }
+    std::fs::create_dir_all(at("bad/1")).unwrap();
+    std::fs::write(at("bad/1/model.onnx"), b"garbage").unwrap();
+    serve_repository(folder, &["--allow-control", "--allow-shared-memory"])
+}
+
+/// Calls that record which fields were seen, and which had an effect.
+struct Recorder {
+    page: Page,
+    client: GrpcClient,
+    seen: BTreeSet<String>,
+}
+
+impl Recorder {
+    fn answer(&mut self, method: &str, request: &impl Message) -> Result<Bytes, GrpcError> {
+        let path = format!("/inference.GRPCInferenceService/{method}");
+        self.client.call(&path, &[], frame(&request.encode_to_vec()))
+    }
+
+    /// Records the fields of an answer.
+    fn see(&mut self, method: &str, request: &impl Message) {
+        let answer = self.answer(method, request).unwrap();
+        // KServe's copy of these responses has fields.
+        if !method.starts_with("RepositoryModel") {
+            walk(&self.page, &format!("{method}Response"), answer, &mut self.seen);
+        }
+    }
+
+    /// Records a field that makes the difference between two requests, if their answers differ.
+    fn differ(&mut self, field: &str, method: &str, one: &impl Message, other: &impl Message) {
+        let (one, other) = (self.answer(method, one), self.answer(method, other));
+        assert!(one != other, "{field}: expected an effect, found {one:?} twice");
+        self.seen.insert(field.to_owned());
+    }
+}
+
+fn plain() -> ModelInferRequest {
+    request("relu", vec![tensor("x", "FP32", &[1, 4])], vec![bytes(&[-1.0, 2.0, -3.0, 4.0])])
+}
+
+fn changed(change: impl Fn(&mut ModelInferRequest)) -> ModelInferRequest {
+    let mut request = plain();
+    change(&mut request);
+    request
+}
+
+fn output(name: &str, parameters: &[(&str, ParameterChoice)]) -> InferRequestedOutput {
+    let parameters = parameters.iter().map(|(name, value)| ((*name).to_owned(), param(value.clone())));
+    InferRequestedOutput { name: name.into(), parameters: parameters.collect() }
+}
+
+fn region(name: &str, size: i64) -> [(&'static str, ParameterChoice); 2] {
+    let name = ParameterChoice::Text(name.to_owned());
+    [("shared_memory_region", name), ("shared_memory_byte_size", ParameterChoice::Int(size))]
+}
+
+#[test]
+fn every_served_field_is_written_or_has_an_effect() {
+    let server = server();
+    let client = GrpcClient::connect(server.grpc);
+    let mut calls = Recorder { page: Page::read(), client, seen: BTreeSet::new() };
+    infer_fields(&mut calls);
+    model_fields(&mut calls);
+    repository_fields(&mut calls);
+    memory_and_log_fields(&mut calls);
+    let served = calls.page.keys("served");
+    let always_zero = |key: &&String| {
+        let (message, name) = key.rsplit_once('.').unwrap();
+        calls.page.messages[message].iter().any(|field| field.name == name && field.note == "0")
+    };
+    let missing: Vec<&String> = served.difference(&calls.seen).filter(|key| !always_zero(key)).collect();
+    let unexpected: Vec<&String> = calls.seen.difference(&served).collect();
+    // A message that is there without a value is the default of a field whose other value is refused.
+    let unexpected: Vec<_> = unexpected.into_iter().filter(|key| *key != "ModelTransactionPolicy.decoupled").collect();
+    assert!(missing.is_empty() && unexpected.is_empty(), "missing {missing:?}, unexpected {unexpected:?}");
+}
+
+fn infer_fields(calls: &mut Recorder) {
+    const INFER: &str = "ModelInfer";
+    let mut with_id = plain();
+    with_id.id = "7".into();
+    calls.see(INFER, &with_id);
+    calls.differ("ModelInferRequest.id", INFER, &plain(), &with_id);
+    let mut differ =
+        |field: &str, change: &dyn Fn(&mut ModelInferRequest)| calls.differ(field, INFER, &plain(), &changed(change));
+    differ("ModelInferRequest.model_name", &|r| r.model_name = "nope".into());
+    differ("ModelInferRequest.model_version", &|r| r.model_version = "9".into());
+    differ("ModelInferRequest.parameters", &|r| {
+        r.parameters.insert("sequence_id".into(), param(ParameterChoice::Int(1)));
+    });
+    differ("ModelInferRequest.inputs", &|r| r.inputs.clear());
+    differ("ModelInferRequest.outputs", &|r| r.outputs.push(output("z", &[])));
+    differ("ModelInferRequest.raw_input_contents", &|r| r.raw_input_contents[0] = bytes(&[9.0; 4]).into());
+    differ("ModelInferRequest.InferInputTensor.name", &|r| r.inputs[0].name = "y".into());
+    differ("ModelInferRequest.InferInputTensor.datatype", &|r| r.inputs[0].datatype = "INT32".into());
+    differ("ModelInferRequest.InferInputTensor.shape", &|r| r.inputs[0].shape = vec![4]);
+    differ("ModelInferRequest.InferInputTensor.parameters", &|r| {
+        r.inputs[0].parameters = output("", &region("none", 16)).parameters;
+    });
+    differ("ModelInferRequest.InferRequestedOutputTensor.name", &|r| r.outputs = vec![output("output_1", &[])]);
+    differ("ModelInferRequest.InferRequestedOutputTensor.parameters", &|r| {
+        r.outputs = vec![output("output_0", &[("classification", ParameterChoice::Int(1))])];
+    });
+    for (field, value) in [
+        ("uint64_param", ParameterChoice::Uint(1)),
+        ("int64_param", ParameterChoice::Int(1)),
+        ("string_param", ParameterChoice::Text("1".into())),
+        ("double_param", ParameterChoice::Float(1.0)),
+    ] {
+        differ(&format!("InferParameter.{field}"), &|r| {
+            r.outputs = vec![output("output_0", &[("classification", value.clone())])];
+        });
+    }
+    let typed = [("binary_data", ParameterChoice::Bool(false))];
+    differ("InferParameter.bool_param", &|r| r.outputs = vec![output("output_0", &typed)]);
+    // Typed contents of every datatype, in and out.
+    for (datatype, ..) in TYPES.into_iter().filter(|row| !["FP16", "BF16"].contains(&row.0)) {
+        let contents = |second: i32| {
+            let none = InferTensorContents::default();
+            match datatype {
+                "BOOL" => InferTensorContents { bool_contents: vec![true, second == 1], ..none },
+                "INT8" | "INT16" | "INT32" => InferTensorContents { int_contents: vec![-5, second], ..none },
+                "INT64" => InferTensorContents { int64_contents: vec![i64::MIN, second.into()], ..none },
+                "UINT8" | "UINT16" | "UINT32" => InferTensorContents { uint_contents: vec![5, second as u32], ..none },
+                "UINT64" => InferTensorContents { uint64_contents: vec![u64::MAX, second as u64], ..none },
+                "FP32" => InferTensorContents { fp32_contents: vec![0.5, second as f32], ..none },
+                _ => InferTensorContents { fp64_contents: vec![0.5, second.into()], ..none },
+            }
+        };
+        let ask = |second: i32| {
+            let input = InferTensor { contents: Some(contents(second)), ..tensor("x", datatype, &[1, 2]) };
+            let mut request = request(&format!("copy_{datatype}"), vec![input], vec![]);
+            request.outputs.push(output("output_0", &typed));
+            request
+        };
+        calls.differ("ModelInferRequest.InferInputTensor.contents", INFER, &ask(0), &ask(1));
+        calls.see(INFER, &ask(1));
+        let answer = ModelInferResponse::decode(calls.answer(INFER, &ask(1)).unwrap()).unwrap();
+        assert!(answer.raw_output_contents.is_empty(), "{datatype}");
+        // The model writes its input twice.
+        let mut twice = contents(1).encode_to_vec();
+        twice.extend(contents(1).encode_to_vec());
+        assert_eq!(answer.outputs[0].contents, Some(InferTensorContents::decode(&*twice).unwrap()), "{datatype}");
+    }
+    // Strings are written for classifications.
+    let classes = [("classification", ParameterChoice::Int(2)), ("binary_data", ParameterChoice::Bool(false))];
+    calls.see(INFER, &changed(|r| r.outputs = vec![output("output_0", &classes)]));
+    // Datatypes without typed contents stay raw.
+    let mut half = request("copy_FP16", vec![tensor("x", "FP16", &[1, 2])], vec![vec![0; 4]]);
+    half.outputs.push(output("output_0", &typed));
+    let answer = ModelInferResponse::decode(calls.answer(INFER, &half).unwrap()).unwrap();
+    assert_eq!((answer.raw_output_contents[0].len(), &answer.outputs[0].contents), (8, &None));
+}
+
+fn model_fields(calls: &mut Recorder) {
+    for method in ["ServerLive", "ServerMetadata"] {
+        calls.see(method, &Empty {});
+    }
+    for method in ["ModelReady", "ModelMetadata", "ModelConfig", "ModelStatistics"] {
+        let of = |name: &str, version: &str| ModelRequest { name: name.into(), version: version.into() };
+        let message = format!("{method}Request");
+        calls.differ(&format!("{message}.name"), method, &of("relu", ""), &of("nope", ""));
+        calls.differ(&format!("{message}.version"), method, &of("relu", ""), &of("relu", "9"));
+        for model in ["relu", "shaped", "latest", "all", "wide"] {
+            calls.see(method, &of(model, ""));
+        }
+    }
+    // The model that does not load is unloaded, so that the server is ready.
+    let unload = RepositoryModelRequest { model_name: "bad".into(), ..RepositoryModelRequest::default() };
+    calls.see("RepositoryIndex", &RepositoryIndexRequest::default());
+    let is_ready =
+        |calls: &mut Recorder| ReadyResponse::decode(calls.answer("ServerReady", &Empty {}).unwrap()).unwrap().ready;
+    assert!(!is_ready(calls));
+    calls.see("RepositoryModelUnload", &unload);
+    assert!(is_ready(calls));
+    calls.see("ServerReady", &Empty {});
+}
+
+fn repository_fields(calls: &mut Recorder) {
+    let index = |repository: &str, ready| RepositoryIndexRequest { repository_name: repository.into(), ready };
+    let (all, ready, other) = (index("", false), index("", true), index("other", false));
+    calls.differ("RepositoryIndexRequest.ready", "RepositoryIndex", &all, &ready);
+    calls.differ("RepositoryIndexRequest.repository_name", "RepositoryIndex", &all, &other);
+    let of = |repository: &str, model: &str| RepositoryModelRequest {
+        repository_name: repository.into(),
+        model_name: model.into(),
+        ..RepositoryModelRequest::default()
+    };
+    let with = |request: &RepositoryModelRequest, name: &str, value: RepositoryParameterChoice| {
+        let mut request = request.clone();
+        request.parameters.insert(name.into(), ModelRepositoryParameter { choice: Some(value) });
+        request
+    };
+    use RepositoryParameterChoice::{Bool, Int, Text};
+    for verb in ["Load", "Unload"] {
+        let (method, message) = (format!("RepositoryModel{verb}"), format!("RepositoryModel{verb}Request"));
+        calls.differ(&format!("{message}.repository_name"), &method, &of("", "relu"), &of("other", "relu"));
+        calls.differ(&format!("{message}.model_name"), &method, &of("", "relu"), &of("", "nope"));
+    }
+    let sent = with(&of("", "sent"), "config", Text("{}".into()));
+    let session = byoc::Session::builder().threads(1).build().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let source = folder.path().join("relu.relay");
+    write(&source, "relu");
+    let options = byoc::CompileOptions::new().open_unbound_dims();
+    let artifact = byoc::Compilation::new(&session, source, &options).unwrap().to_bytes().unwrap();
+    let file = RepositoryParameterChoice::Bytes(artifact.into());
+    let named = with(&sent, "file:1/model.byoc", file);
+    calls.answer("RepositoryModelLoad", &named).unwrap();
+    calls.differ("ModelRepositoryParameter.bytes_param", "RepositoryModelLoad", &named, &sent);
+    let wrong = with(&of("", "relu"), "config", Text("{\"max_batch_size\": -1}".into()));
+    calls.differ("RepositoryModelLoadRequest.parameters", "RepositoryModelLoad", &of("", "relu"), &wrong);
+    let right = with(&of("", "relu"), "config", Text("{\"max_batch_size\": 2}".into()));
+    calls.differ("ModelRepositoryParameter.string_param", "RepositoryModelLoad", &right, &wrong);
+    let depends = |value| with(&of("", "all"), "unload_dependents", value);
+    calls.differ(
+        "ModelRepositoryParameter.int64_param",
+        "RepositoryModelUnload",
+        &depends(Bool(true)),
+        &depends(Int(1)),
+    );
+    let unknown = with(&of("", "all"), "other", Bool(true));
+    calls.differ("ModelRepositoryParameter.bool_param", "RepositoryModelUnload", &depends(Bool(true)), &unknown);
+    calls.differ("RepositoryModelUnloadRequest.parameters", "RepositoryModelUnload", &of("", "all"), &unknown);
+}
+
+fn memory_and_log_fields(calls: &mut Recorder) {
+    let object = Object::new(4096);
+    let own = SharedMemoryRegion { name: "r".into(), key: object.key.clone(), offset: 8, byte_size: 64 };
+    calls.see("SystemSharedMemoryRegister", &own);
+    let another = |name: &str| SharedMemoryRegion { name: name.into(), ..own.clone() };
+    let register = "SystemSharedMemoryRegister";
+    let mut differ = |field: &str, one: &SharedMemoryRegion, other: &SharedMemoryRegion| {
+        calls.differ(&format!("SystemSharedMemoryRegisterRequest.{field}"), register, one, other);
+    };
+    differ("name", &own, &another("s"));
+    differ("key", &another("t"), &SharedMemoryRegion { key: "byoc_no_such_key".into(), ..another("u") });
+    differ("offset", &another("u"), &SharedMemoryRegion { offset: 9999, ..another("v") });
+    differ("byte_size", &another("v"), &SharedMemoryRegion { byte_size: 9999, ..another("w") });
+    let named = |name: &str| SharedMemoryRequest { name: name.into() };
+    calls.see("SystemSharedMemoryStatus", &named(""));
+    let status = "SystemSharedMemoryStatus";
+    calls.differ("SystemSharedMemoryStatusRequest.name", status, &named(""), &named("r"));
+    let with_output = changed(|r| r.outputs = vec![output("output_0", &region("r", 16))]);
+    calls.see("ModelInfer", &with_output);
+    assert_eq!(object.read(8, 4), [0.0, 2.0, 0.0, 4.0]);
+    let before = calls.answer(status, &named("s")).unwrap();
+    assert!(!before.is_empty());
+    calls.answer("SystemSharedMemoryUnregister", &named("s")).unwrap();
+    assert!(calls.answer(status, &named("s")).is_err() && calls.answer(status, &named("r")).is_ok());
+    calls.seen.insert("SystemSharedMemoryUnregisterRequest.name".into());
+
+    let setting = |name: &str, choice: LogSettingChoice| LogSettings {
+        settings: BTreeMap::from([(name.to_owned(), LogSetting { choice: Some(choice) })]),
+    };
+    use LogSettingChoice::{Bool, Text, Uint};
+    let log = "LogSettings";
+    calls.see(log, &LogSettings::default());
+    for (field, name, one, other) in [
+        ("bool_param", "log_warning", Bool(false), Bool(true)),
+        ("uint32_param", "log_verbose_level", Uint(1), Uint(0)),
+        ("string_param", "log_file", Text(String::new()), Text("/x".into())),
+    ] {
+        let (one, other) = (setting(name, one), setting(name, other));
+        calls.differ(&format!("LogSettingsRequest.SettingValue.{field}"), log, &one, &other);
+    }
+    let wrong = setting("log_nothing", Bool(true));
+    calls.differ("LogSettingsRequest.settings", log, &LogSettings::default(), &wrong);
+}
+
+#[test]
+fn refused_and_ignored_fields_of_configurations() {
+    let page = Page::read();
+    let folder = tempfile::tempdir().unwrap();
+    write(&folder.path().join("m/1/model.relay"), "relu");
+    let server = serve_repository(folder, &["--allow-control"]);
+    let mut client = server.client();
+    let mut load = |config: &Value| {
+        let body = json!({"parameters": {"config": config.to_string()}});
+        client.post("/v2/repository/models/m/load", &body)
+    };
+    for message in &page.configuration {
+        for field in page.messages[message].iter().filter(|field| field.state != "served") {
+            let value = match field.ty.as_str() {
+                "bool" => json!(true),
+                "string" => json!("x"),
+                repeated if repeated.starts_with("repeated") => json!([{}]),
+                map if map.starts_with("map") => json!({"a": "b"}),
+                _ => json!({"a": 1}),
+            };
+            let fields = json!({field.name.clone(): value});
+            let config = match message.as_str() {
+                "ModelConfig" => fields,
+                "ModelInput" => json!({"input": [fields]}),
+                "ModelOutput" => json!({"output": [fields]}),
+                "ModelInstanceGroup" => json!({"instance_group": [fields]}),
+                "ModelTransactionPolicy" => json!({"model_transaction_policy": fields}),
+                other => panic!("{other}: expected a message with a place in the configuration"),
+            };
+            let reply = load(&config);
+            if field.state == "ignored" {
+                reply.ok();
+                continue;
+            }
+            assert!(reply.json()["code"] == "E0803", "{config}");
+            let text = reply.error(400);
+            assert!(text.contains(&field.name) && text.contains("byoc serve does not serve"), "{config}: {text}");
+        }
+    }
+    let text = load(&json!({"instance_group": [{"kind": "KIND_GPU"}]})).error(400);
+    assert!(text.contains("KIND_GPU"), "{text}");
+}
+
+#[test]
+fn fields_of_http_are_written_or_have_an_effect() {
+    let page = Page::read();
+    let server = server();
+    let object = Object::new(64);
+    let mut client = server.client();
+    let register = json!({"key": object.key, "offset": 0, "byte_size": 64});
+    client.post("/v2/systemsharedmemory/region/r/register", &register).ok();
+    let mut seen: BTreeSet<(String, String)> = BTreeSet::new();
+    let mut see = |object: &str, value: &Value| {
+        seen.extend(value.as_object().unwrap().keys().map(|key| (object.to_owned(), key.clone())));
+    };
+    let input = json!({"name": "x", "shape": [1, 4], "datatype": "FP32", "data": [-1, 2, -3, 4]});
+    let plain = json!({"inputs": [input]});
+    let shared = json!({"shared_memory_region": "r", "shared_memory_byte_size": 16});
+    let mut with_id = plain.clone();
+    with_id["id"] = "7".into();
+    let mut in_region = plain.clone();
+    in_region["outputs"] = json!([{"name": "output_0", "parameters": shared}]);
+    for request in [&plain, &with_id, &in_region] {
+        let answer = client.infer("relu", request).ok().json();
+        see("response", &answer);
+        see("response output", &answer["outputs"][0]);
+    }
+    see("error", &client.infer("nope", &plain).json());
+    let mut differ = |object: &str, field: &str, change: &dyn Fn(&mut Value)| {
+        let mut other = plain.clone();
+        change(&mut other);
+        let answers = [&plain, &other].map(|request| client.infer("relu", request).body);
+        assert!(answers[0] != answers[1], "{object} {field}: {}", String::from_utf8_lossy(&answers[0]));
+        seen.insert((object.to_owned(), field.to_owned()));
+    };
+    differ("request", "id", &|r| r["id"] = "7".into());
+    differ("request", "parameters", &|r| r["parameters"] = json!({"binary_data_output": true}));
+    differ("request", "inputs", &|r| r["inputs"] = json!([]));
+    differ("request", "outputs", &|r| r["outputs"] = json!([{"name": "z"}]));
+    differ("request input", "name", &|r| r["inputs"][0]["name"] = "y".into());
+    differ("request input", "shape", &|r| r["inputs"][0]["shape"] = json!([4]));
+    differ("request input", "datatype", &|r| r["inputs"][0]["datatype"] = "INT8".into());
+    differ("request input", "data", &|r| r["inputs"][0]["data"][1] = 5.into());
+    differ("request input", "parameters", &|r| r["inputs"][0]["parameters"] = json!({"binary_data_size": 16}));
+    differ("request output", "name", &|r| r["outputs"] = json!([{"name": "z"}]));
+    differ("request output", "parameters", &|r| {
+        r["outputs"] = json!([{"name": "output_0", "parameters": {"classification": 1}}]);
+    });
+    let rows = |state: &str| -> BTreeSet<(String, String)> {
+        let rows = page.http.iter().filter(|row| row[2] == state);
+        rows.map(|[object, field, _]| (object.clone(), field.clone())).collect()
+    };
+    assert_eq!(seen, rows("served"));
+    assert_eq!(rows("refused"), BTreeSet::from([("response".to_owned(), "parameters".to_owned())]));
+    // A repository that is named in the path.
+    let name = server.folder.path().file_name().unwrap().to_str().unwrap();
+    let index = client.post(&format!("/v2/repository/{name}/index"), &json!({})).ok().json();
+    assert!(index.as_array().unwrap().len() > 5, "{index}");
+    client.post(&format!("/v2/repository/{name}/models/relu/unload"), &json!({})).ok();
+    client.post(&format!("/v2/repository/{name}/models/relu/load"), &json!({})).ok();
+    let text =
+        client.post("/v2/repository/models/relu/unload", &json!({"parameters": {"unload_dependents": 1}})).error(400);
+    assert!(text.contains("expected true or false, found 1"), "{text}");
+}

@@ -1,0 +1,60 @@
+//! `cargo xtask bench serve`, `cargo xtask soak` and `cargo xtask test-serve`: what needs minutes of the inference server.
+
+use crate::onednn;
+use crate::peers::environment;
+use crate::process::{self, cargo, target_dir};
+use std::process::Command;
+
+/// Packages of the servers that are compared.
+const KSERVE: [&str; 2] = ["kserve==0.21.0", "onnxruntime==1.32.0"];
+const MLSERVER: [&str; 2] = ["mlserver==1.7.1", "onnxruntime==1.32.0"];
+
+/// Builds the server, its client and the backend, and returns a command of the measurements.
+fn measurement(arguments: &[&str]) -> Result<Command, String> {
+    let library = onednn::fetch_if_possible();
+    let mut build = cargo(&["build", "--release", "--quiet"]);
+    for package in ["byoc-benches", "byoc-cli", "byoc-dnnl", "byoc-serve"] {
+        build.args(["--package", package]);
+    }
+    process::run(build.args(["--lib", "--bins"]))?;
+    let mut command = Command::new(target_dir().join("release").join("byoc-bench-serve"));
+    command.args(arguments);
+    if let Some(library) = library {
+        command.env("BYOC_DNNL_LIB", library);
+    }
+    Ok(command)
+}
+
+/// Runs `cargo xtask bench serve [overhead|processor|peers] [OPTIONS]`.
+pub fn bench(arguments: &[&str]) -> Result<(), String> {
+    match arguments {
+        [] => {
+            process::run(&mut measurement(&["overhead"])?)?;
+            process::run(&mut measurement(&["processor"])?)
+        }
+        ["peers", rest @ ..] => {
+            if !process::exists("hey") {
+                return Err("expected hey, found none; install it with `apt-get install hey`".into());
+            }
+            let kserve = environment("kserve-peer", &KSERVE)?.display().to_string();
+            let mut command = measurement(&["peers", "--kserve", &kserve])?;
+            match environment("mlserver-peer", &MLSERVER) {
+                Ok(python) => drop(command.arg("--mlserver").arg(python)),
+                Err(problem) => println!("MLServer is left out: {problem}"),
+            }
+            process::run(command.args(rest))
+        }
+        measurements => process::run(&mut measurement(measurements)?),
+    }
+}
+
+/// Runs `cargo xtask soak [--minutes N]`.
+pub fn soak(arguments: &[&str]) -> Result<(), String> {
+    process::run(measurement(&["soak"])?.args(arguments))
+}
+
+/// Runs `cargo xtask test-serve`: every test of the server, at full counts, with kserve's client, which is fetched.
+pub fn test() -> Result<(), String> {
+    let mut test = cargo(&["test", "--package", "byoc-serve", "--", "--include-ignored"]);
+    process::run(test.env("BYOC_SERVE_FULL", "1"))
+}
