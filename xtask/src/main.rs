@@ -1,6 +1,7 @@
 //! Development tasks: `cargo xtask demo`, `fetch-onednn`, `test`, `bless`, `bench`, `bench peers`, `docs`, `fuzz`,
 //! `sanitize`, `onnx-suite`, `onnx-fuzz`, `export`, `exports`, `vta`, `package`,
-//! `capi`, `wheel`, `test-python`, `test-torch`, `test-serve`, `bench serve`, `soak`, `words`.
+//! `capi`, `wheel`, `test-python`, `test-torch`, `test-ray`, `test-serve`, `bench serve`, `bench scaling`, `bench ray`,
+//! `soak`, `words`.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "the output of a command-line tool")]
 
@@ -37,6 +38,7 @@ usage: cargo xtask <task>
   test-serve              the tests of the inference server at full counts and with kserve's client, which is fetched
   soak [--minutes N]      mixed load on the inference server with checked answers, and its memory [default: 20 minutes]
   test-torch              the tests of the Python package with PyTorch, which is fetched
+  test-ray                the tests of the Python package with Ray and KServe's classes, which are fetched, in minutes
   bless [ARGS]            rewrite the expectations of file tests and snapshots
   bench [ARGS]            the criterion benches; ARGS go to cargo bench
   bench peers MODEL...    the same models on ONNX Runtime, OpenVINO and byoc, side by side
@@ -47,6 +49,9 @@ usage: cargo xtask <task>
   bench serve [overhead|processor|peers] [--rounds N] [--seconds S]
                           the inference server beside an echo server of the same libraries, the processor time of a
                           request, and kserve and MLServer around ONNX Runtime, which are fetched [default: the first two]
+  bench scaling [ARGS]    the figures of docs/scaling.md: batch size, threads and instances, in one process and behind
+                          the server; on an idle machine
+  bench ray [ARGS]        throughput of one and of two workers of Ray on ResNet-50, on an idle machine
   onnx-suite [--backend NAME,...] [--every N] [--bless]
                           the ONNX backend suite: every n-th case on these backends, compared with the recorded
                           verdicts; --bless records those of the host
@@ -84,9 +89,12 @@ fn main() -> ExitCode {
         ["test-serve"] => serve::test(),
         ["soak", rest @ ..] => serve::soak(rest),
         ["test-torch"] => python::test_torch(onednn::fetch_if_possible().as_deref()),
+        ["test-ray"] => python::test_ray(onednn::fetch_if_possible().as_deref()),
         ["bless", rest @ ..] => test::bless(rest),
         ["bench", "peers", rest @ ..] => peers::run(rest),
         ["bench", "serve", rest @ ..] => serve::bench(rest),
+        ["bench", "scaling", rest @ ..] => python::bench("scaling.py", rest, onednn::fetch_if_possible().as_deref()),
+        ["bench", "ray", rest @ ..] => python::bench("ray_workers.py", rest, onednn::fetch_if_possible().as_deref()),
         ["bench", rest @ ..] => test::bench(rest),
         ["onnx-suite", rest @ ..] => onnx_suite::run(rest),
         ["onnx-fuzz", rest @ ..] => onnx_fuzz::run(rest),

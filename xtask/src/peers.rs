@@ -6,7 +6,7 @@
 //! their spread. A failure counts as [`FAILED`].
 
 use crate::onednn;
-use crate::process::{self, cargo, output, root, target_dir};
+use crate::process::{self, cargo, environment, output, root, target_dir};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -29,7 +29,7 @@ pub fn run(args: &[&str]) -> Result<(), String> {
     let options = parse(args)?;
     onednn::fetch_if_possible();
     process::run(&mut cargo(&["build", "--release", "--quiet", "--workspace"]))?;
-    let python = environment("peers", &["numpy", "onnxruntime", "openvino"])?;
+    let python = environment(&target_dir().join("python/peers"), &["numpy", "onnxruntime", "openvino"])?;
     let byoc = target_dir().join("release").join("byoc");
     println!("threads {}, rounds {}, runs a round {}", options.threads, options.rounds, options.runs);
     println!("{:<24} {:<24} {:>11} {:>8}  spread", "model", "runtime", "median ms", "ratio");
@@ -126,20 +126,6 @@ fn parse_number<T: std::str::FromStr>(text: &str) -> Result<T, String> {
     text.parse().map_err(|_| format!("expected a number, found {text}"))
 }
 
-/// Returns the Python interpreter of a private environment with the given packages.
-pub fn environment(name: &str, packages: &[&str]) -> Result<PathBuf, String> {
-    let dir = target_dir().join("python").join(name);
-    let python = dir.join("bin").join("python");
-    let ready = dir.join("ready");
-    if !ready.is_file() {
-        process::run(Command::new("python3").args(["-m", "venv"]).arg(&dir))?;
-        let mut install = Command::new(&python);
-        process::run(install.args(["-m", "pip", "install", "--quiet"]).args(packages))?;
-        std::fs::write(&ready, "").map_err(|e| format!("{}: {e}", ready.display()))?;
-    }
-    Ok(python)
-}
-
 /// Returns the names and files of the requested models: existing files, models written by `byoc zoo`, or exports from
 /// torchvision and transformers.
 fn models(options: &Options, byoc: &Path) -> Result<Vec<(String, PathBuf)>, String> {
@@ -147,7 +133,7 @@ fn models(options: &Options, byoc: &Path) -> Result<Vec<(String, PathBuf)>, Stri
         return options.models.iter().map(|name| Ok((name.clone(), model_file(name, byoc)?))).collect();
     }
     let packages = ["torch", "torchvision", "transformers", "onnx", "numpy"];
-    let python = environment("exporter", &packages)?;
+    let python = environment(&target_dir().join("python/exporter"), &packages)?;
     let folder = target_dir().join("exported");
     let script = root().join("xtask").join("peers").join("export.py");
     let listed = output(Command::new(&python).arg(&script).arg(&folder).args(&options.models))?;

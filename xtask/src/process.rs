@@ -49,6 +49,20 @@ pub fn install_packages(folder: &Path, packages: &[&str]) -> Result<(), String> 
     std::fs::write(&ready, wanted).map_err(|e| format!("{}: {e}", ready.display()))
 }
 
+/// Returns the Python interpreter of a private environment with the given packages.
+pub fn environment(folder: &Path, packages: &[&str]) -> Result<PathBuf, String> {
+    let python = folder.join("bin").join("python");
+    let (ready, wanted) = (folder.join("ready"), packages.join(" "));
+    if std::fs::read_to_string(&ready).is_ok_and(|installed| installed == wanted) {
+        return Ok(python);
+    }
+    run(Command::new("python3").args(["-m", "venv"]).arg(folder))?;
+    let mut install = Command::new(&python);
+    run(install.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]).args(packages))?;
+    std::fs::write(&ready, wanted).map_err(|e| format!("{}: {e}", ready.display()))?;
+    Ok(python)
+}
+
 /// Returns true if a program is on the search path.
 pub fn exists(program: &str) -> bool {
     let Some(path) = std::env::var_os("PATH") else { return false };

@@ -1,17 +1,28 @@
 //! Tests of the Python package, from the files of the checkout and what cargo built.
 
-use crate::process::{self, cargo, install_packages, root, target_dir};
+use crate::process::{self, cargo, environment, install_packages, root, target_dir};
 use crate::wheel;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// Packages of the tests, by version.
-const PACKAGES: [&str; 5] =
-    ["ml_dtypes==0.5.4", "numpy==2.4.6", "onnx==1.23.2", "onnxruntime==1.32.0", "pytest==9.2.0"];
+const PACKAGES: [&str; 8] = [
+    "jsonschema==4.26.0",
+    "ml_dtypes==0.5.4",
+    "numpy==2.4.6",
+    "onnx==1.23.2",
+    "onnxruntime==1.32.0",
+    "pillow==13.0.0",
+    "pytest==9.2.0",
+    "pyyaml==6.0.4",
+];
 
 /// Further packages of the tests that `cargo xtask test` leaves out.
 const TORCH: [&str; 3] = ["torch==2.15.0", "transformers", "torchvision"];
+
+/// Further packages of the tests with Ray, and with the classes of KServe.
+const RAY: [&str; 2] = ["ray[data,serve]==2.60.0", "kserve==0.21.0"];
 
 /// Remedy where the tests are left out.
 pub const INSTALL: &str = "apt-get install python3 python3-pip";
@@ -27,7 +38,7 @@ pub fn test(library: Option<&Path>) -> Result<bool, String> {
         println!("{problem}");
         return Ok(false);
     }
-    run(&[packages], &["-m", "not torch"], library)?;
+    run(Path::new("python3"), &[packages], &["-m", "not torch and not ray"], library)?;
     Ok(true)
 }
 
@@ -43,7 +54,31 @@ pub fn test_torch(library: Option<&Path>) -> Result<(), String> {
     let (packages, torch) = (target_dir().join("python-packages"), target_dir().join("python-torch"));
     install_packages(&packages, &PACKAGES)?;
     install_packages(&torch, &[&TORCH[..], &["onnxscript"]].concat())?;
-    run(&[packages, torch], &["-m", "torch"], library)
+    run(Path::new("python3"), &[packages, torch], &["-m", "torch"], library)
+}
+
+/// Runs `cargo xtask test-ray`: the tests with Ray, which is fetched.
+pub fn test_ray(library: Option<&Path>) -> Result<(), String> {
+    build()?;
+    run(&ray_environment()?, &[], &["-m", "ray"], library)
+}
+
+/// Runs `cargo xtask bench scaling` and `cargo xtask bench ray`: measurements of the package as a release. Further
+/// arguments go to the script.
+pub fn bench(script: &str, args: &[&str], library: Option<&Path>) -> Result<(), String> {
+    let mut build = cargo(&["build", "--release", "--quiet", "--package", "byoc-python"]);
+    process::run(build.args(wheel::PLUGINS.iter().flat_map(|(package, _)| ["--package", *package])))?;
+    let folder = target_dir().join("python-release");
+    assemble(&folder, "release")?;
+    let script = wheel::sources().join("benches").join(script);
+    let mut python = Command::new(ray_environment()?);
+    python.arg(script).args(args).current_dir(root()).env("PYTHONPATH", folder);
+    process::run(with_library(&mut python, library))
+}
+
+/// Returns the interpreter of the environment with Ray.
+fn ray_environment() -> Result<PathBuf, String> {
+    environment(&target_dir().join("python-ray"), &[&PACKAGES[..], &RAY].concat())
 }
 
 /// Builds the extension and the plugins of the package.
@@ -62,26 +97,31 @@ fn has_python() -> bool {
     version.stderr(Stdio::null()).status().is_ok_and(|status| status.success())
 }
 
-fn run(packages: &[PathBuf], arguments: &[&str], library: Option<&Path>) -> Result<(), String> {
+fn run(python: &Path, packages: &[PathBuf], arguments: &[&str], library: Option<&Path>) -> Result<(), String> {
     let folder = target_dir().join("python");
-    assemble(&folder)?;
+    assemble(&folder, "debug")?;
     let path = std::env::join_paths(std::iter::once(&folder).chain(packages)).map_err(|e| e.to_string())?;
-    let mut pytest = Command::new("python3");
+    let mut pytest = Command::new(python);
     pytest.args(["-m", "pytest", "--quiet", "--no-header", "-p", "no:cacheprovider"]).args(arguments);
     pytest.arg(wheel::sources().join("tests")).current_dir(root()).env("PYTHONPATH", path);
     pytest.env("PYTHONDONTWRITEBYTECODE", "1");
-    if let Some(library) = library {
-        pytest.env("BYOC_DNNL_LIB", library);
-    }
-    process::run(&mut pytest)
+    process::run(with_library(&mut pytest, library))
 }
 
-/// Puts the package together as the wheel has it.
-fn assemble(folder: &Path) -> Result<(), String> {
+/// Adds the path of oneDNN to the environment of a command.
+fn with_library<'a>(command: &'a mut Command, library: Option<&Path>) -> &'a mut Command {
+    match library {
+        Some(library) => command.env("BYOC_DNNL_LIB", library),
+        None => command,
+    }
+}
+
+/// Puts the package together as the wheel has it, from what cargo built in a profile.
+fn assemble(folder: &Path, profile: &str) -> Result<(), String> {
     let package = folder.join("byoc");
     let _ = fs::remove_dir_all(&package);
     copy_tree(&wheel::sources().join("python/byoc"), &package)?;
-    let built = target_dir().join("debug");
+    let built = target_dir().join(profile);
     let (from, to) = (built.join("lib_byoc.so"), package.join("_byoc.abi3.so"));
     fs::copy(&from, &to).map_err(|e| format!("cannot copy {} to {}: {e}", from.display(), to.display()))?;
     describe(folder)?;

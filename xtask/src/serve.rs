@@ -1,8 +1,7 @@
 //! `cargo xtask bench serve`, `cargo xtask soak` and `cargo xtask test-serve`: what needs minutes of the inference server.
 
 use crate::onednn;
-use crate::peers::environment;
-use crate::process::{self, cargo, target_dir};
+use crate::process::{self, cargo, environment, target_dir};
 use std::process::Command;
 
 /// Packages of the servers that are compared.
@@ -36,9 +35,9 @@ pub fn bench(arguments: &[&str]) -> Result<(), String> {
             if !process::exists("hey") {
                 return Err("expected hey, found none; install it with `apt-get install hey`".into());
             }
-            let kserve = environment("kserve-peer", &KSERVE)?.display().to_string();
+            let kserve = environment(&target_dir().join("python/kserve-peer"), &KSERVE)?.display().to_string();
             let mut command = measurement(&["peers", "--kserve", &kserve])?;
-            match environment("mlserver-peer", &MLSERVER) {
+            match environment(&target_dir().join("python/mlserver-peer"), &MLSERVER) {
                 Ok(python) => drop(command.arg("--mlserver").arg(python)),
                 Err(problem) => println!("MLServer is left out: {problem}"),
             }

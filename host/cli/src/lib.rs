@@ -36,7 +36,7 @@ mod verify_isolated;
 mod verify_result;
 mod zoo;
 
-use args::{Cli, Command, LimitArgs};
+use args::{Cli, Command, LimitArgs, ServeArgs};
 use byoc::escape;
 use byoc::runtime::cancel::Cancel;
 use byoc::runtime::error::Failure;
@@ -44,6 +44,7 @@ use byoc::runtime::program;
 use byoc_ir::diag::{Diagnostic, Severity, codes};
 use byoc_plugin_api::host::entries::{self, Limits, Watchdog};
 use clap::Parser;
+use std::ffi::OsString;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -51,6 +52,17 @@ use std::time::{Duration, Instant};
 ///
 /// Exit codes: 0 success, 1 error of the user (a diagnostic with a code), 2 wrong usage, 101 bug of byoc.
 pub fn main() -> ExitCode {
+    main_with(|args| serve::run(args).unwrap_or_else(|failure| report_failure(&failure)))
+}
+
+/// Same as [`main`] for a program that is not the executable of its process, and returns the number of the exit code.
+/// `serve` is the inference server of that program: it gets the arguments of `byoc serve`.
+pub fn main_number(serve: impl FnOnce(&[OsString]) -> u8) -> u8 {
+    let code = main_with(|args| ExitCode::from(serve(&args.arguments)));
+    (0..=u8::MAX).find(|number| ExitCode::from(*number) == code).unwrap_or(101)
+}
+
+fn main_with(serve: impl FnOnce(&ServeArgs) -> ExitCode) -> ExitCode {
     std::panic::set_hook(Box::new(|info| {
         eprintln!("byoc has a bug: {info}");
         eprintln!("please report it with the command and the model that reproduce it");
@@ -65,9 +77,9 @@ pub fn main() -> ExitCode {
             return if code == 0 { exit_code(printed, ExitCode::SUCCESS) } else { ExitCode::from(code) };
         }
     };
-    // The server replaces this process and inherits its standard output.
+    // The server takes over, with the standard output and the signals of this program.
     if let Command::Serve(args) = &cli.command {
-        return serve::run(args).unwrap_or_else(|failure| report_failure(&failure));
+        return serve(args);
     }
     if let Err(failure) = reserve_process() {
         return report_failure(&failure);
@@ -95,12 +107,6 @@ pub fn main() -> ExitCode {
     };
     entries::mark_finished();
     code
-}
-
-/// Same as [`main`], and returns the number of the exit code, for a program that is not the executable of its process.
-pub fn main_number() -> u8 {
-    let code = main();
-    (0..=u8::MAX).find(|number| ExitCode::from(*number) == code).unwrap_or(101)
 }
 
 /// Reserves standard output for the product and reports plugins that end the process.

@@ -1,5 +1,5 @@
 //! `byoc serve`: executes the program `byoc-serve` in the directory of this one, so that the server's libraries are not
-//! part of the command line.
+//! part of the command line. The Python package contains the server and does not come here.
 
 use super::args::ServeArgs;
 use byoc::runtime::error::Failure;

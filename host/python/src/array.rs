@@ -4,9 +4,10 @@ use crate::foreign::{Foreign, Layout};
 use crate::{dlpack, error};
 use byoc::{DType, Diagnostic, Port, Tensor};
 use byoc_ir::diag::codes;
+use bytes::Bytes;
 use numpy::npyffi::{_PyArray_GET_ITEM_DATA, NPY_ARRAY_WRITEABLE, NpyTypes, PY_ARRAY_API, get_type_object, npy_intp};
 use numpy::{PyArrayDescr, PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
-use pyo3::exceptions::PyImportError;
+use pyo3::exceptions::{PyImportError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyString, PyType};
@@ -87,12 +88,36 @@ fn of_array(array: &Bound<'_, PyUntypedArray>, port: &Port) -> PyResult<Tensor> 
         let swapped = array.call_method1("astype", (native,))?;
         return of_array(swapped.cast::<PyUntypedArray>()?, port);
     }
+    of_memory(array, dtype)
+}
+
+/// Returns a tensor over the memory of an array whose element type is `dtype`.
+fn of_memory(array: &Bound<'_, PyUntypedArray>, dtype: DType) -> PyResult<Tensor> {
     let layout = if array.is_c_contiguous() { Layout::Dense } else { Layout::Strided(array.strides().into()) };
     // SAFETY: the array is alive; its data, shape and strides describe its memory, which it keeps.
     unsafe {
         let data = (*_PyArray_GET_ITEM_DATA(array.as_array_ptr())).data.cast::<u8>();
-        Foreign::tensor(py, dtype, array.shape(), &layout, data, array.as_any())
+        Foreign::tensor(array.py(), dtype, array.shape(), &layout, data, array.as_any())
     }
+}
+
+/// Bytes that an array keeps.
+struct Kept(Tensor);
+
+impl AsRef<[u8]> for Kept {
+    fn as_ref(&self) -> &[u8] {
+        self.0.bytes()
+    }
+}
+
+/// Returns the elements of an array of uint8, without a copy if they are dense.
+pub fn bytes_of(array: &Bound<'_, PyUntypedArray>) -> PyResult<Bytes> {
+    let descr = array.dtype();
+    if dtype_of(&descr)? != Some(DType::U8) || array.ndim() != 1 {
+        let message = format!("expected bytes as an array of uint8 with 1 axis, found {descr} with {}", array.ndim());
+        return Err(PyTypeError::new_err(message));
+    }
+    Ok(Bytes::from_owner(Kept(of_memory(array, DType::U8)?)))
 }
 
 /// Numbers of NumPy's built-in element types.

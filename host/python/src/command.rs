@@ -10,5 +10,11 @@ use std::path::PathBuf;
 #[pyfunction]
 pub fn main(py: Python<'_>, command: Vec<OsString>, arguments: Vec<OsString>, folder: PathBuf) -> u8 {
     program::set(Program { command, arguments, folder });
-    py.detach(byoc_cli::main_number)
+    py.detach(|| byoc_cli::main_number(serve))
+}
+
+/// Runs the inference server, which is part of the extension.
+fn serve(arguments: &[OsString]) -> u8 {
+    let name = OsString::from("byoc serve");
+    byoc_serve::run_program(std::iter::once(name).chain(arguments.iter().cloned()))
 }

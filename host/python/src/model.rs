@@ -1,6 +1,6 @@
 //! Models: compilation, artifacts, runs.
 
-use crate::array::{array_of, tensor_of};
+use crate::array::{array_of, bytes_of, tensor_of};
 use crate::pending::{self, Pending};
 use crate::session::Session;
 use crate::wait::interruptible;
@@ -8,6 +8,7 @@ use crate::{error, fork::Generation, trace};
 use byoc::runtime::exec::{check_inputs, order_inputs};
 use byoc::{Cancel, Compilation, CompileOptions, Diagnostic, Dim, Inputs, Outputs, Port, RunOptions, Source, Tensor};
 use byoc_ir::diag::codes;
+use numpy::PyUntypedArray;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
@@ -41,14 +42,17 @@ type Tensors = SmallVec<[Tensor; 4]>;
 enum Given<'py> {
     Bytes(Bound<'py, PyBytes>),
     Path(PathBuf),
+    /// Bytes that are not copied.
+    Array(Bound<'py, PyUntypedArray>),
 }
 
 impl Given<'_> {
-    fn source(self, folder: Option<PathBuf>) -> Source {
-        match self {
+    fn source(self, folder: Option<PathBuf>) -> PyResult<Source> {
+        Ok(match self {
             Given::Path(path) => Source::Path(path),
             Given::Bytes(bytes) => Source::Bytes { bytes: bytes.as_bytes().to_vec().into(), folder },
-        }
+            Given::Array(array) => Source::Bytes { bytes: bytes_of(&array)?, folder },
+        })
     }
 }
 
@@ -111,7 +115,7 @@ impl Model {
         choices: Option<Choices>,
     ) -> PyResult<Model> {
         session.generation.check(py)?;
-        let source = source.source(folder);
+        let source = source.source(folder)?;
         let engine = session.session.clone();
         let cancel = engine.cancel.part(None);
         let options = choices.map(|choices| choices.options(&cancel));

@@ -34,7 +34,7 @@ class Model:
     def __new__(
         cls,
         session: Session,
-        source: str | PathLike[str] | bytes,
+        source: str | PathLike[str] | bytes | Any,
         folder: str | None = None,
         choices: Mapping[str, Any] | None = None,
     ) -> Model: ...

@@ -132,9 +132,12 @@ def compile(  # noqa: A001
     return _warned(made)
 
 
-def load(artifact: str | os.PathLike[str] | bytes, *, session: Session | None = None) -> Model:
-    """Loads an artifact: a path, or its bytes."""
-    source = bytes(artifact) if isinstance(artifact, (bytes, bytearray, memoryview)) else os.fspath(artifact)
+def load(artifact: Any, *, session: Session | None = None) -> Model:
+    """Loads an artifact: a path, or its bytes. The elements of an array of uint8 are used where they are."""
+    if isinstance(artifact, (bytes, bytearray, memoryview)):
+        source = bytes(artifact)
+    else:
+        source = artifact if hasattr(artifact, "__array_interface__") else os.fspath(artifact)
     return _warned(Model(session or default_session(), source))
 
 

@@ -1,0 +1,198 @@
+"""Classification of pictures: the example of `byoc.ray`, and a tool."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .._errors import ModelError
+from .._model import Model, Port
+from .._session import default_session
+from ._artifact import Artifact, load_model, put
+from ._predictor import Batch, Predictor, top
+from ._require import require
+
+EXTENSIONS = ("png", "jpg", "jpeg", "bmp", "gif", "webp")
+
+
+class Format(NamedTuple):
+    """Form in which a model takes pictures."""
+
+    channels_last: bool
+    channels: int
+    height: int
+    width: int
+
+    @classmethod
+    def of(cls, port: Port, size: tuple[int, int] | None = None) -> Format:
+        """Returns the format of an input: NCHW or NHWC with 1 or 3 channels. `size` stands in for open dimensions."""
+        dims = port.shape
+        if len(dims) == 4 and port.dtype in ("float32", "float16", "float64", "uint8"):
+            for channels_last, channels, sizes in ((False, dims[1], dims[2:]), (True, dims[3], dims[1:3])):
+                if channels not in (1, 3):
+                    continue
+                found = [own if isinstance(own, int) else given for own, given in zip(sizes, size or (None, None))]
+                if None in found:
+                    message = f'input "{port.name}": expected a height and a width, found {list(dims)}'
+                    raise ModelError(message, "E0605", "give them: size=(HEIGHT, WIDTH)")
+                return cls(channels_last, channels, *found)  # type: ignore[arg-type]
+        message = f'input "{port.name}": expected pictures of 1 or 3 channels, found {port.dtype}{list(dims)}'
+        raise ModelError(message, "E0605", "use byoc.ray.Predictor with preprocess=")
+
+
+def picture_format(model: Model, size: tuple[int, int] | None) -> Format:
+    """Returns the format of the only input of a model."""
+    if len(model.inputs) != 1:
+        raise ModelError(f"expected a model with one input, found {len(model.inputs)}", "E0603")
+    return Format.of(model.inputs[0], size)
+
+
+class Classifier(Predictor):
+    """Callable class for `map_batches` over files: takes the columns "path" and "bytes", adds those below to "path".
+
+    label: name of the class with the greatest output, or its number where there are no labels.
+    score: that output.
+    error: why a file could not be read as a picture; empty otherwise.
+
+    Pictures are scaled to the size of the model. Elements of float types are in [0, 1], minus `mean`, divided by `std`.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        labels: Sequence[str] | None = None,
+        mean: Sequence[float] | float | None = None,
+        std: Sequence[float] | float | None = None,
+        size: tuple[int, int] | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(model, **options)
+        require("PIL.Image", "pip install pillow")
+        self.format = picture_format(self.model, size)
+        self.labels = None if labels is None else np.array([str(label) for label in labels], object)
+        self.mean, self.std = mean, std
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Classifies the files of a batch."""
+        pictures, errors = [], []
+        for data in batch["bytes"]:
+            try:
+                pictures.append(self.picture(data))
+                errors.append("")
+            except Exception as cause:
+                errors.append(str(cause) or type(cause).__name__)
+        count = len(errors)
+        label, score = np.full(count, "", object), np.full(count, np.nan, np.float32)
+        if pictures:
+            name = self.model.inputs[0].name
+            results = self.rows.run({name: np.stack(pictures)})
+            index, best = top(next(iter(results.values())))
+            good = [not error for error in errors]
+            score[good] = best
+            label[good] = index.astype(str) if self.labels is None else self._named(index)
+        return {"path": batch["path"], "label": label.astype(str), "score": score, "error": np.array(errors, str)}
+
+    def picture(self, data: bytes) -> np.ndarray:
+        """Returns the picture in a file as a row of the model's input."""
+        from PIL import Image
+
+        form, port = self.format, self.model.inputs[0]
+        with Image.open(io.BytesIO(data)) as image:
+            image = image.convert("L" if form.channels == 1 else "RGB")
+            image = image.resize((form.width, form.height), Image.Resampling.BILINEAR)
+            pixels = np.asarray(image).reshape(form.height, form.width, form.channels)
+        if port.dtype != "uint8":
+            pixels = pixels.astype(np.float32) / np.float32(255)
+            if self.mean is not None:
+                pixels = pixels - np.asarray(self.mean, np.float32)
+            if self.std is not None:
+                pixels = pixels / np.asarray(self.std, np.float32)
+            pixels = pixels.astype(port.dtype)
+        return pixels if form.channels_last else np.ascontiguousarray(pixels.transpose(2, 0, 1))
+
+    def _named(self, index: np.ndarray) -> np.ndarray:
+        if index.size and index.max() >= len(self.labels):
+            message = f"expected a label for class {index.max()}, found {len(self.labels)} labels"
+            raise ModelError(message, "E0614")
+        return self.labels[index]
+
+
+def classify_folder(
+    folder: str | os.PathLike[str] | Sequence[str],
+    model: Any,
+    *,
+    labels: Sequence[str] | None = None,
+    mean: Sequence[float] | float | None = None,
+    std: Sequence[float] | float | None = None,
+    size: tuple[int, int] | None = None,
+    workers: int | tuple[int, int] | None = None,
+    num_cpus: float = 1,
+    batch_size: int = 8,
+    extensions: Sequence[str] = EXTENSIONS,
+    classifier: type[Classifier] = Classifier,
+    **options: Any,
+) -> Any:
+    """Classifies the pictures of a folder on the workers of a Ray cluster.
+
+    Returns a dataset of Ray Data with the columns "path", "label", "score" and "error", a row for each file. It is
+    computed as it is read: `dataset.iter_rows()`, `dataset.write_csv(...)`. A worker that is lost is replaced, and the
+    files that it had are classified again.
+
+    folder: path or URI that every node can read, or a list of them; files in it whose names end in `extensions`.
+    model: what `byoc.ray.put` takes, with its options, or what it returns; a model with one input of pictures.
+    labels: names of the classes.
+    mean, std: subtracted from the pixels in [0, 1], and their divisor, for all channels or for each.
+    size: height and width of pictures, for models that leave them open.
+    workers: number of workers, or the least and the greatest number; by default one to what the cluster has room for.
+    num_cpus: processors of a worker, and its number of threads.
+    batch_size: number of pictures that a worker gets at a time.
+    classifier: subclass of Classifier.
+    """
+    if batch_size < 1:
+        raise ValueError(f"batch_size: expected a number >= 1, found {batch_size}")
+    if num_cpus <= 0:
+        raise ValueError(f"num_cpus: expected a number > 0, found {num_cpus}")
+    require("PIL.Image", "pip install pillow")
+    data = require("ray.data")
+    artifact = model if isinstance(model, Artifact) else _put_checked(model, size, options)
+    pool = _pool(data, workers, num_cpus)
+    paths = [os.fspath(folder)] if isinstance(folder, (str, os.PathLike)) else [os.fspath(one) for one in folder]
+    # Reading waits for a disk or a network; the processors are for the workers, who may hold all of them.
+    files = data.read_binary_files(paths, include_paths=True, file_extensions=list(extensions), num_cpus=0)
+    return files.map_batches(
+        classifier,
+        fn_constructor_args=(artifact,),
+        fn_constructor_kwargs={"labels": labels, "mean": mean, "std": std, "size": size},
+        batch_size=batch_size,
+        batch_format="numpy",
+        compute=pool,
+        num_cpus=num_cpus,
+    )
+
+
+def _put_checked(model: Any, size: tuple[int, int] | None, options: dict[str, Any]) -> Artifact:
+    """Puts a model into the object store, unless it takes no pictures: an error here reads better than one in a worker."""
+    require("ray")
+    loaded = load_model(model, options.pop("session", None) or default_session(), options)
+    picture_format(loaded, size)
+    is_path = isinstance(model, (str, os.PathLike)) and os.fspath(model).endswith(".byoc")
+    return put(model if is_path else loaded)
+
+
+def _pool(data: Any, workers: int | tuple[int, int] | None, num_cpus: float) -> Any:
+    if workers is None:
+        cpus = require().cluster_resources().get("CPU", 1)
+        workers = (1, max(1, int(cpus / num_cpus)))
+    if isinstance(workers, int):
+        if workers < 1:
+            raise ValueError(f"workers: expected a number >= 1, found {workers}")
+        return data.ActorPoolStrategy(size=workers)
+    least, most = workers
+    if not 1 <= least <= most:
+        raise ValueError(f"workers: expected two numbers >= 1 in ascending order, found {workers}")
+    return data.ActorPoolStrategy(min_size=least, max_size=most)
