@@ -51,6 +51,7 @@ fn model() -> Compiled {
             "inputs": [{ "name": "x", "type": ty }],
             "outputs": [[1, 0]],
         }),
+        library: None,
     };
     let mut program = planned.program;
     program.regions[0].loader = region.loader.clone();

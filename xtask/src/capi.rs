@@ -1,14 +1,23 @@
 //! Installation of the C interface: headers, libraries, and a file for pkg-config.
 
 use crate::process::{cargo, root, run, target_dir};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Builds the library and installs it below a prefix.
 pub fn install(prefix: &str) -> Result<(), String> {
     run(&mut cargo(&["build", "--release", "--package", "byoc-capi", "--lib"]))?;
     std::fs::create_dir_all(prefix).map_err(|e| format!("cannot create {prefix}: {e}"))?;
     let prefix = Path::new(prefix).canonicalize().map_err(|e| format!("cannot find {prefix}: {e}"))?;
-    let (sources, built) = (root().join("host/capi"), target_dir().join("release"));
+    for file in place(&target_dir().join("release"), &prefix, &prefix.display().to_string())? {
+        println!("{}", file.display());
+    }
+    Ok(())
+}
+
+/// Copies headers and libraries below a prefix, and writes the file for pkg-config, in which the prefix is `named`.
+pub fn place(built: &Path, prefix: &Path, named: &str) -> Result<Vec<PathBuf>, String> {
+    let sources = root().join("host/capi");
+    let mut files = Vec::new();
     for (from, to) in [
         (sources.join("include/byoc.h"), "include/byoc.h"),
         (sources.join("include/byoc.hpp"), "include/byoc.hpp"),
@@ -16,16 +25,16 @@ pub fn install(prefix: &str) -> Result<(), String> {
         (built.join("libbyocapi.a"), "lib/libbyoc.a"),
     ] {
         let to = prefix.join(to);
-        let copied = std::fs::create_dir_all(to.parent().unwrap_or(&prefix)).and_then(|()| std::fs::copy(&from, &to));
+        let copied = std::fs::create_dir_all(to.parent().unwrap_or(prefix)).and_then(|()| std::fs::copy(&from, &to));
         copied.map_err(|e| format!("cannot copy {} to {}: {e}", from.display(), to.display()))?;
-        println!("{}", to.display());
+        files.push(to);
     }
     let file = prefix.join("lib/pkgconfig/byoc.pc");
     let text =
         std::fs::read_to_string(sources.join("byoc.pc.in")).map_err(|e| format!("cannot read byoc.pc.in: {e}"))?;
-    let text = text.replace("@PREFIX@", &prefix.display().to_string()).replace("@VERSION@", env!("CARGO_PKG_VERSION"));
+    let text = text.replace("@PREFIX@", named).replace("@VERSION@", env!("CARGO_PKG_VERSION"));
     let written = std::fs::create_dir_all(prefix.join("lib/pkgconfig")).and_then(|()| std::fs::write(&file, text));
     written.map_err(|e| format!("cannot write {}: {e}", file.display()))?;
-    println!("{}", file.display());
-    Ok(())
+    files.push(file);
+    Ok(files)
 }

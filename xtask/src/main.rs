@@ -1,15 +1,17 @@
 //! Development tasks: `cargo xtask demo`, `fetch-onednn`, `test`, `bless`, `bench`, `bench peers`, `docs`, `fuzz`,
 //! `sanitize`, `onnx-suite`, `onnx-fuzz`, `export`, `exports`, `vta`, `package`,
 //! `capi`, `wheel`, `test-python`, `test-torch`, `test-ray`, `test-serve`, `bench serve`, `bench scaling`, `bench ray`,
-//! `soak`, `words`.
+//! `soak`, `words`, `dist`, `test-arm`.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "the output of a command-line tool")]
 
 mod capi;
 mod demo;
+mod dist;
 mod docs;
 mod exports;
 mod fuzz;
+mod licenses;
 mod onednn;
 mod onnx_fuzz;
 mod onnx_suite;
@@ -22,6 +24,7 @@ mod quantized;
 mod rust_text;
 mod serve;
 mod test;
+mod test_arm;
 mod wheel;
 mod words;
 
@@ -69,6 +72,10 @@ usage: cargo xtask <task>
   capi PREFIX             the C library, built and installed below a folder: headers, libbyoc.so and .a, byoc.pc
   words [--seed N]        doc comments that open with a relative clause, by crate; with --seed, comments, messages and
                           names drawn from the whole tree
+  dist                    release archives in target/dist: the command line with its plugins, the library for C, the
+                          server; unpacked and tried, in minutes
+  test-arm                the command line and ccompiler for aarch64, and the recorded models on them under qemu-user,
+                          in minutes
   wheel                   the Python wheel in target/wheels, with the plugins inside, checked
   docs                    the book of docs/ with the documentation of the crates beside it, in target/book
   fuzz TARGET [--minutes N]
@@ -104,6 +111,8 @@ fn main() -> ExitCode {
         ["package"] => package::run(),
         ["package", "--verify"] => package::verify(),
         ["capi", prefix] => capi::install(prefix),
+        ["dist"] => dist::run(),
+        ["test-arm"] => test_arm::run(),
         ["wheel"] => wheel::build(),
         ["docs"] => docs::run(),
         ["words", rest @ ..] => words::run(rest),

@@ -10,6 +10,7 @@
 //! | module | contents |
 //! |---|---|
 //! | [`diag`] | diagnostics as data: code, message, labels, help |
+//! | [`escape`] | escaping of untrusted text for terminals |
 //! | [`cancel`] | cancellation: a flag and a deadline |
 //! | [`tensor`] | element types, shapes, tensors and views |
 //! | [`ir`] | the module: expressions, types, attributes, provenance |
@@ -20,6 +21,7 @@
 
 pub mod cancel;
 pub mod diag;
+pub mod escape;
 pub mod interface;
 pub mod ir;
 pub mod op;

@@ -25,6 +25,8 @@ pub enum Command {
     Compile(CompileArgs),
     /// Show where each operator of the model runs, and why not elsewhere.
     Explain(ExplainArgs),
+    /// Write an artifact with everything that runs it.
+    Bundle(BundleArgs),
     /// Export a model as a C program.
     Export(ExportArgs),
     /// Run models in ONNX test-data layout and compare their outputs with the recorded ones.
@@ -225,6 +227,29 @@ pub struct ServeArgs {
     /// Models and options; "byoc serve --help" lists them.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENT")]
     pub arguments: Vec<OsString>,
+}
+
+/// Arguments of `byoc bundle`.
+#[derive(Args, Debug)]
+pub struct BundleArgs {
+    /// Artifact.
+    #[arg(value_name = "FILE.byoc")]
+    pub artifact: PathBuf,
+    /// Directory for the bundle: new, empty, or an earlier bundle.
+    #[arg(short, long, value_name = "DIR")]
+    pub output: PathBuf,
+    /// Program that runs the artifact in the bundle [default: byoc-run in the folder of byoc].
+    #[arg(long, value_name = "FILE")]
+    pub runner: Option<PathBuf>,
+    /// Limits on time and memory.
+    #[command(flatten)]
+    pub limits: LimitArgs,
+    /// Directories that are searched for plugins.
+    #[command(flatten)]
+    pub plugins: PluginDirArgs,
+    /// Options of diagnostic output.
+    #[command(flatten)]
+    pub talk: DiagnosticArgs,
 }
 
 /// Arguments of `byoc export`.
@@ -629,6 +654,7 @@ impl Command {
             Command::Opt(args) => args.limits,
             Command::Quantize(args) => args.limits,
             Command::Inspect(args) => args.limits,
+            Command::Bundle(args) => args.limits,
             Command::Plugins(_) | Command::Ops(_) | Command::Error(_) | Command::Zoo(_) | Command::Serve(_) => {
                 LimitArgs::default()
             }

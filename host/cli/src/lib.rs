@@ -8,6 +8,7 @@ mod out;
 mod architectures;
 mod args;
 mod bench;
+mod bundle;
 mod compile;
 mod error_page;
 mod explain;
@@ -149,6 +150,7 @@ fn report_failure(failure: &Failure) -> ExitCode {
 fn dispatch(cli: Cli) -> Result<ExitCode, Failure> {
     match cli.command {
         Command::Run(args) => run::run(&args),
+        Command::Bundle(args) => bundle::run(&args),
         Command::Compile(args) => compile::run(&args),
         Command::Explain(args) => explain::run(&args),
         Command::Export(args) => export::run(&args),

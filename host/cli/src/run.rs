@@ -6,6 +6,7 @@ use super::{escape, output, ready, render, table};
 use byoc::io;
 use byoc::runtime::error::Failure;
 use byoc::runtime::exec::program::Port;
+use byoc::runtime::summary::{MAX_SHOWN_VALUES, Summary};
 use byoc::trace::Trace;
 use byoc_ir::diag::{Diagnostic, codes};
 use byoc_ir::ir::Type;
@@ -15,9 +16,6 @@ use serde_json::json;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-
-/// Maximum number of classes printed per row, and of elements per output.
-const MAX_SHOWN_VALUES: usize = 5;
 
 /// Runs the command.
 pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
@@ -152,21 +150,10 @@ fn probabilities(values: &[f64]) -> Vec<f64> {
 
 /// Prints the type, range, mean and first elements of an output.
 fn print_summary(name: &str, tensor: &Tensor, json: bool) {
-    let values = || tensor.view().f64s();
-    let ty = Type::tensor(tensor.dtype(), tensor.shape());
-    let min = values().fold(f64::INFINITY, f64::min);
-    let max = values().fold(f64::NEG_INFINITY, f64::max);
-    let mean = values().sum::<f64>() / tensor.len().max(1) as f64;
+    let summary = Summary::new(name, tensor);
     if json {
-        let first: Vec<f64> = values().take(MAX_SHOWN_VALUES).collect();
-        println!(
-            "{}",
-            json!({"output": name, "type": ty.to_string(), "min": min, "max": max, "mean": mean, "first": first})
-        );
-        return;
+        println!("{}", summary.to_json());
+    } else {
+        println!("{}", summary.to_line());
     }
-    let first: Vec<String> = values().take(MAX_SHOWN_VALUES).map(|v| format!("{v:.6}")).collect();
-    let more = if tensor.len() > MAX_SHOWN_VALUES { ", ..." } else { "" };
-    let name = escape::line(name);
-    println!("{name}: {ty}  min {min:.6}  max {max:.6}  mean {mean:.6}  [{}{more}]", first.join(", "));
 }

@@ -1,8 +1,11 @@
 //! Files as byoc reads and writes them. Inputs are regular files that are mapped or read within bounds; outputs appear
-//! whole or not at all.
+//! whole or not at all. Tensors are read from NumPy's files.
 
+pub mod directory;
 pub mod input;
 pub mod mapped;
+pub mod npy;
+pub mod npz;
 pub mod output;
 
 pub use input::{MAX_TEXT, bad_file, map_file, open_regular, read_text};

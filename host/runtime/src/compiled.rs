@@ -5,6 +5,7 @@ use byoc_ir::diag::{Diagnostic, codes};
 use byoc_ir::tensor::Tensor;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Built model. Equal models, options and plugins give equal results, whatever the directory or the number of threads.
@@ -46,6 +47,18 @@ impl Compiled {
             .map(|variant| Variant { compiled: variant.compiled.on_host(), ..variant })
             .collect();
         self
+    }
+
+    /// Returns the regions of all programs that are compiled: those of the main one, then those of each specialized one.
+    pub fn all_regions(&self) -> impl Iterator<Item = &CompiledRegion> {
+        let variants = self.variants.iter().map(|variant| &variant.compiled);
+        std::iter::once(self).chain(variants).flat_map(|compiled| compiled.regions.iter().flatten())
+    }
+
+    /// Returns the regions in the order of [`Compiled::all_regions`].
+    pub fn all_regions_mut(&mut self) -> impl Iterator<Item = &mut CompiledRegion> {
+        let variants = self.variants.iter_mut().flat_map(|variant| &mut variant.compiled.regions);
+        self.regions.iter_mut().chain(variants).flatten()
     }
 
     /// Compares the regions of the program with the compiled ones: name, backend, loader, and the types of all inputs
@@ -126,6 +139,8 @@ pub struct CompiledRegion {
     pub metadata: Vec<(String, Value)>,
     /// Graph of the region as given to the code generator, kept for recompilation.
     pub graph: Value,
+    /// File that holds the shared library inside the blob; its loader opens it in place instead of writing a temporary one.
+    pub library: Option<PathBuf>,
 }
 
 impl CompiledRegion {
@@ -155,6 +170,9 @@ impl CompiledRegion {
         region["metadata"] = Value::Object(metadata.collect());
         let PluginId { name, version, digest } = &self.plugin;
         region["producer"] = json!({ "plugin": name, "version": version, "digest": digest });
+        if let Some(library) = self.library.as_deref().and_then(Path::to_str) {
+            region["library"] = json!(library);
+        }
         region
     }
 }

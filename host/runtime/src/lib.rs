@@ -12,6 +12,7 @@
 //! | [`compiled`] | compiled models as data |
 //! | [`artifact`] | compiled models as files |
 //! | [`plugin`] | plugins: discovery, registry, services, and the bridge to their graphs |
+//! | [`summary`] | a tensor in one line |
 //! | [`session`] | state of a process: threads, plugins, services |
 //! | [`model`] | compiled models, loaded and ready to run |
 
@@ -28,6 +29,7 @@ mod native;
 pub mod plugin;
 pub mod program;
 pub mod session;
+pub mod summary;
 
 pub use byoc_ir::{diag, tensor};
 pub use error::Failure;

@@ -128,6 +128,7 @@ impl<'a> RegionCompiler<'a> {
             notes: compiled.notes.iter().map(|n| n.to_string()).collect(),
             metadata,
             graph: serde_json::from_str(&graph.to_json()).unwrap_or(Value::Null),
+            library: None,
         })
     }
 }

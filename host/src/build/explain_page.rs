@@ -5,7 +5,7 @@
 //! refusal.
 
 use super::explanation::{Explanation, NodeRow};
-use crate::escape;
+use byoc_ir::escape;
 use std::fmt::Write;
 
 const BOX: (usize, usize) = (150, 34);

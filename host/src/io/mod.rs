@@ -5,20 +5,18 @@
 
 #[cfg(feature = "images")]
 pub mod image;
-pub mod npy;
-pub mod npz;
 pub mod weights;
 
 pub use byoc_files::{
-    MAX_TEXT, bad_file, cannot_write, check_writable, input, map_file, mapped, open_regular, output, read_text,
-    write_atomically, write_through, write_together,
+    MAX_TEXT, bad_file, cannot_write, check_writable, input, map_file, mapped, npy, npz, open_regular, output,
+    read_text, write_atomically, write_through, write_together,
 };
-pub use byoc_ir::tensor::random;
+pub use byoc_ir::tensor::random::{self, filled};
 #[cfg(feature = "onnx")]
 pub use byoc_onnx::pb;
 
 use byoc_ir::diag::Diagnostic;
-use byoc_ir::tensor::{DType, OutOfMemory, Tensor};
+use byoc_ir::tensor::Tensor;
 use std::path::Path;
 
 /// Reads one tensor from a `.npy`, `.npz` or `.pb` file. From an `.npz` file, the entry `entry` is read, or its only
@@ -54,26 +52,5 @@ pub fn peek(path: &Path, entry: Option<&str>) -> Result<Peeked, Diagnostic> {
         Some("npy") => npy::header_of(path).map(Peeked::Header),
         Some("npz") => npz::header_of(path, entry).map(Peeked::Header),
         _ => read_tensor(path, entry).map(Peeked::Tensor),
-    }
-}
-
-/// Returns a tensor whose elements are all `value`.
-///
-/// # Errors
-/// When the allocation fails or exceeds the memory limit.
-pub fn filled(dtype: DType, shape: &[usize], value: f64) -> Result<Tensor, OutOfMemory> {
-    use byoc_ir::tensor::Element;
-    let one = byoc_ir::with_dtype!(dtype, T => bytemuck::bytes_of(&T::from_f64(value)).to_vec());
-    Tensor::build(dtype, shape, |bytes| bytes.chunks_exact_mut(one.len()).for_each(|c| c.copy_from_slice(&one)))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn filled_tensors_hold_the_value() {
-        assert_eq!(filled(DType::I16, &[2], 3.0).unwrap(), Tensor::from_slice(&[2], &[3i16, 3]));
-        assert_eq!(filled(DType::Bool, &[2], 1.0).unwrap(), Tensor::from_bools(&[2], &[true, true]));
     }
 }

@@ -136,6 +136,10 @@ fn sniff_data<'data>(data: impl ReadRef<'data>) -> Result<EntryKind, Rejection> 
         if elf::ELFMAG.starts_with(prefix) {
             return Err(truncated(length, None));
         }
+        if let Some(system) = other_system(prefix) {
+            return Err(Rejection::new(code::NOT_A_LIBRARY, format!("expected an ELF library, found {system}"))
+                .hint(format!("build the plugin for {}-unknown-linux-gnu", std::env::consts::ARCH)));
+        }
         let text = prefix.iter().all(|&byte| byte >= 32 || matches!(byte, 9 | 10 | 13));
         let reason = if text {
             "expected a shared library, found a text file"
@@ -199,6 +203,29 @@ fn sniff_data<'data>(data: impl ReadRef<'data>) -> Result<EntryKind, Rejection> 
             )),
         }
     })
+}
+
+/// Returns the kind of a library for another system, by the first bytes of the file: Mach-O (loader.h of macOS), or PE with
+/// its header of MS-DOS ("PE Format" of Microsoft).
+fn other_system(prefix: &[u8]) -> Option<&'static str> {
+    const MACH_O: [[u8; 4]; 4] =
+        [[0xfe, 0xed, 0xfa, 0xce], [0xce, 0xfa, 0xed, 0xfe], [0xfe, 0xed, 0xfa, 0xcf], [0xcf, 0xfa, 0xed, 0xfe]];
+    const UNIVERSAL: [[u8; 4]; 2] = [[0xca, 0xfe, 0xba, 0xbe], [0xca, 0xfe, 0xba, 0xbf]];
+    // A class file of Java begins like a universal file; where the number of processors would be, it has its version,
+    // which is at least 45.
+    const MAX_PROCESSORS: u8 = 44;
+    let (magic, rest) = prefix.split_first_chunk::<4>()?;
+    if MACH_O.contains(magic) {
+        return Some("a Mach-O library of macOS");
+    }
+    if UNIVERSAL.contains(magic)
+        && rest.first_chunk().is_some_and(|&[a, b, c, d]| [a, b, c] == [0; 3] && d <= MAX_PROCESSORS)
+    {
+        return Some("a universal Mach-O library of macOS");
+    }
+    let at = prefix.get(0x3c..0x40)?.try_into().map(u32::from_le_bytes).ok()? as usize;
+    let is_pe = magic.starts_with(b"MZ") && prefix.get(at..at.checked_add(4)?) == Some(&b"PE\0\0"[..]);
+    is_pe.then_some("a PE library of Windows")
 }
 
 const COPY_AGAIN: &str = "copy the file again";

@@ -40,6 +40,32 @@ fn rejects_files_that_are_not_libraries() {
 }
 
 #[test]
+fn names_libraries_of_other_systems() {
+    let mut pe = [0u8; 0x90];
+    pe[..2].copy_from_slice(b"MZ");
+    pe[0x3c] = 0x80;
+    pe[0x80..0x84].copy_from_slice(b"PE\0\0");
+    for (bytes, system) in [
+        // Headers of a 64-bit and of a 32-bit library, in either byte order.
+        (&b"\xcf\xfa\xed\xfe\x0c\0\0\x01\0\0\0\0\x06\0\0\0"[..], "a Mach-O library of macOS"),
+        (b"\xfe\xed\xfa\xce\0\0\0\x12", "a Mach-O library of macOS"),
+        (b"\xca\xfe\xba\xbe\0\0\0\x02\x01\0\0\x07", "a universal Mach-O library of macOS"),
+        (&pe, "a PE library of Windows"),
+    ] {
+        let rejection = reject_bytes(bytes);
+        assert_eq!(rejection.reason, format!("expected an ELF library, found {system}"));
+        assert_eq!(rejection.code, code::NOT_A_LIBRARY);
+        assert!(rejection.hint.unwrap().contains("-unknown-linux-gnu"));
+    }
+    // A class file of Java, a program of MS-DOS, and headers that end early are something else.
+    pe[0x3c..0x40].copy_from_slice(&[0xff; 4]);
+    for bytes in [&b"\xca\xfe\xba\xbe\0\0\0\x34\0\x10"[..], &pe, b"\xca\xfe\xba\xbe", b"MZ\0\0"] {
+        let rejection = reject_bytes(bytes);
+        assert_eq!(rejection.reason, "expected a shared library, found a file without an ELF header");
+    }
+}
+
+#[test]
 fn rejects_truncated_libraries() {
     let library_bytes = template();
     let mut lengths: Vec<usize> = (1..64).collect();

@@ -7,6 +7,7 @@ use byoc_plugin_api::{Call, Constant, Error, Executable, LoadRequest, Loader, Pr
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use std::alloc::Layout;
 use std::ffi::c_void;
+use std::path::Path;
 use std::sync::Mutex;
 
 /// Loader registered as `loadbinary_ccompiler`.
@@ -50,11 +51,25 @@ impl Object {
     pub fn open(bytes: &[u8], symbol: &str) -> Result<Object> {
         // The file is in a private folder, which can be removed as soon as the library is mapped.
         let folder = Scratch::new()?;
-        let path = folder.library(bytes)?;
+        Object::open_file(&folder.library(bytes)?, symbol)
+    }
+
+    /// Loads the object of a region from a file that stays, which must hold these bytes.
+    ///
+    /// # Errors
+    /// Same as [`Object::open`], and if the file holds other bytes.
+    pub fn open_in_place(path: &Path, bytes: &[u8], symbol: &str) -> Result<Object> {
+        let found = std::fs::read(path).map_err(|error| Error::new(format!("{}: {error}", path.display())))?;
+        if found != bytes {
+            return Err(Error::new(format!("{}: expected the object of {symbol}, found other bytes", path.display())));
+        }
+        Object::open_file(path, symbol)
+    }
+
+    fn open_file(path: &Path, symbol: &str) -> Result<Object> {
         // SAFETY: the object is generated C without constructors; whoever loads an artifact trusts the code in it.
         let library = unsafe { Library::open(Some(path.as_os_str()), RTLD_NOW | RTLD_LOCAL) }
             .map_err(|error| Error::new(format!("cannot load the object of {symbol}: {error}")))?;
-        drop(folder);
         let missing = |name: &str| Error::new(format!("the object of {symbol} has no symbol `{name}`"));
         macro_rules! entry {
             ($ty:ty, $name:expr) => {{
@@ -132,8 +147,15 @@ impl Loader for ObjectLoader {
         let supported = cpu::features();
         let unsupported: Vec<&str> =
             blob.header.features.iter().filter(|f| !supported.contains(f)).map(String::as_str).collect();
-        let object = if unsupported.is_empty() {
+        let file = request.options["region"]["library"].as_str().map(Path::new);
+        let object = if let (Some(file), true) = (file, unsupported.is_empty()) {
+            Object::open_in_place(file, blob.object, symbol)?
+        } else if unsupported.is_empty() {
             Object::open(blob.object, symbol)?
+        } else if file.is_some() {
+            let (symbol, features) = (&blob.header.symbol, unsupported.join(", "));
+            return Err(Error::new(format!("{symbol} was compiled for a CPU with {features}, which this CPU lacks"))
+                .hint("compile the model on a machine with the CPU that it is to run on"));
         } else {
             tracing::info!("{symbol} was compiled for a CPU with {}; recompiling for this CPU", unsupported.join(", "));
             let compiler = toolchain::toolchain().map_err(|error| {
@@ -171,9 +193,14 @@ impl Loader for ObjectLoader {
         }))
     }
 
-    fn query(&self, key: &str, _: &[u8]) -> Result<Option<Vec<u8>>> {
-        // The blob holds native code, or C that is compiled to native code.
-        Ok((key == "blob.native").then(|| b"true".to_vec()))
+    fn query(&self, key: &str, data: &[u8]) -> Result<Option<Vec<u8>>> {
+        Ok(match key {
+            // The blob holds native code, or C that is compiled to native code.
+            "blob.native" => Some(b"true".to_vec()),
+            "blob.library" => Some(blob::read(data)?.object.to_vec()),
+            "byoc.files.1" => Some(b"[]".to_vec()),
+            _ => None,
+        })
     }
 }
 

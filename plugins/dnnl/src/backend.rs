@@ -1,7 +1,7 @@
 //! The two entry points of the backend: code generator and loader.
 
 use crate::ir::{CompileError, RegionIr};
-use crate::library::onednn;
+use crate::library::{FILE_NAME, onednn};
 use crate::lower::{Packs, lower};
 use crate::runtime::LoadedRegion;
 use crate::translate::table;
@@ -11,6 +11,7 @@ use byoc_plugin_api::{
     LoadRequest, Loader, RefusalCode, Region, Result, Signature, Source, Verdict,
 };
 use byoc_plugin_support::dims;
+use serde_json::json;
 use std::collections::BTreeSet;
 
 /// Key of the loader.
@@ -133,7 +134,15 @@ impl Loader for JsonLoader {
     }
 
     fn query(&self, key: &str, _: &[u8]) -> Result<Option<Vec<u8>>> {
-        // A blob is a graph, not native code.
-        Ok((key == "blob.native").then(|| b"false".to_vec()))
+        Ok(match key {
+            // A blob is a graph, not native code.
+            "blob.native" => Some(b"false".to_vec()),
+            "byoc.files.1" => {
+                let path = onednn()?.path()?.display().to_string();
+                let library = json!({ "path": path, "name": FILE_NAME, "license": "Apache-2.0" });
+                Some(json!([library]).to_string().into_bytes())
+            }
+            _ => None,
+        })
     }
 }

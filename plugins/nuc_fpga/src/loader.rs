@@ -91,8 +91,12 @@ impl Loader for CommandLoader {
     }
 
     fn query(&self, key: &str, _: &[u8]) -> Result<Option<Vec<u8>>> {
-        // The blob holds commands, not native code.
-        Ok((key == "blob.native").then(|| b"false".to_vec()))
+        Ok(match key {
+            // The blob holds commands, not native code.
+            "blob.native" => Some(b"false".to_vec()),
+            "byoc.files.1" => Some(driver::files()?),
+            _ => None,
+        })
     }
 }
 

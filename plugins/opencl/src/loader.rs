@@ -77,6 +77,10 @@ impl Loader for OpenClLoader {
         match key {
             // The blob holds source that `load` compiles.
             "blob.native" => Ok(Some(b"true".to_vec())),
+            "byoc.files.1" => {
+                Err(Error::new("OpenCL is a part of the system: its library finds the driver of a device there")
+                    .hint("compile the model for another backend, or run the artifact with an installed byoc"))
+            }
             MEMORY_KEY => {
                 let space = self.space.lock().unwrap_or_else(PoisonError::into_inner);
                 Ok(space.as_ref().map(|(_, answer)| answer.clone()))

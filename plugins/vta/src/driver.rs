@@ -73,6 +73,22 @@ pub fn from_environment() -> Result<Option<Arc<Driver>>> {
     }
 }
 
+/// Answers the query for the files that regions need at run time: none, as the driver belongs to the machine of its device.
+///
+/// # Errors
+/// If a driver is named, which a copy for another machine would not have.
+pub fn files() -> Result<Vec<u8>> {
+    match from_environment()? {
+        None => Ok(b"[]".to_vec()),
+        Some(driver) => {
+            let named = driver.path.display();
+            Err(Error::new(format!("driver {named} ({VARIABLE}) belongs to this machine")).hint(format!(
+                "unset {VARIABLE}; the variable may name a driver on the machine that the regions run on"
+            )))
+        }
+    }
+}
+
 /// Loads the driver from a file, or returns it if it is loaded already.
 ///
 /// # Errors

@@ -81,6 +81,7 @@ impl Loader for VtaLoader {
         match key {
             // The blob holds instructions of the device, not native code.
             "blob.native" => Ok(Some(b"false".to_vec())),
+            "byoc.files.1" => Ok(Some(driver::files()?)),
             "blob.listing" => Ok(Some(listing::listing(&blob::read(data)?, usize::MAX).into_bytes())),
             "blob.summary" => Ok(Some(listing::listing(&blob::read(data)?, SUMMARY_INSTRUCTIONS).into_bytes())),
             _ => Ok(None),

@@ -56,6 +56,14 @@ pub fn runtime_example() -> PathBuf {
     build("byoc-runtime", Some(Example::Program("run")))
 }
 
+/// Returns the program of bundles, `byoc-run`.
+///
+/// # Panics
+/// If the program does not build.
+pub fn bundle_runner() -> PathBuf {
+    build(&["--package", "byoc-bundle", "--bin", "byoc-run"])
+}
+
 /// Returns the library of a plugin in C or C++, `plugins/samples/<name>.*`, built by the command in the README.
 ///
 /// # Panics
@@ -245,7 +253,8 @@ fn build(package: &str, example: Option<Example<'_>>) -> PathBuf {
         let text = String::from_utf8(output.stdout).expect("expected UTF-8 from cargo");
         let is_artifact = |message: &serde_json::Value| {
             let target = &message["target"];
-            let is_program = target["kind"][0] == "example" && target["crate_types"][0] == "bin";
+            let kind = target["kind"][0].as_str();
+            let is_program = matches!(kind, Some("example" | "bin")) && target["crate_types"][0] == "bin";
             message["reason"] == "compiler-artifact" && (is_program || target["crate_types"][0] == "cdylib")
         };
         text.lines()

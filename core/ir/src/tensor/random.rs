@@ -1,4 +1,4 @@
-//! Random inputs. The generator is implemented here so that a seed yields the same numbers on every platform and in
+//! Generated inputs: random, or of one value. The generator is implemented here so that a seed yields the same numbers on every platform and in
 //! every version.
 
 use super::{DType, Element, OutOfMemory, Tensor};
@@ -35,6 +35,15 @@ impl Random {
     }
 }
 
+/// Returns a tensor whose elements are all `value`.
+///
+/// # Errors
+/// If the memory limit is exceeded or the system has no memory.
+pub fn filled(dtype: DType, shape: &[usize], value: f64) -> Result<Tensor, OutOfMemory> {
+    let one = with_dtype!(dtype, T => bytemuck::bytes_of(&T::from_f64(value)).to_vec());
+    Tensor::build(dtype, shape, |bytes| bytes.chunks_exact_mut(one.len()).for_each(|c| c.copy_from_slice(&one)))
+}
+
 /// Returns a random tensor of a size that is known to be small.
 ///
 /// # Panics
@@ -66,6 +75,12 @@ pub fn try_tensor(dtype: DType, shape: &[usize], seed: u64) -> Result<Tensor, Ou
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn filled_tensors_hold_the_value() {
+        assert_eq!(filled(DType::I16, &[2], 3.0).unwrap(), Tensor::from_slice(&[2], &[3i16, 3]));
+        assert_eq!(filled(DType::Bool, &[2], 1.0).unwrap(), Tensor::from_bools(&[2], &[true, true]));
+    }
 
     #[test]
     fn the_generator_is_splitmix64() {

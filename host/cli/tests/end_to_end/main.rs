@@ -1,6 +1,7 @@
 //! User scenarios, run through the `byoc` binary.
 
 mod artifact;
+mod bundle;
 mod command;
 mod conformance;
 mod device;

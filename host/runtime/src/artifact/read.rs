@@ -275,6 +275,7 @@ fn region<'a>(
         notes: record.notes.clone(),
         metadata: record.metadata.clone(),
         graph: record.graph.clone(),
+        library: None,
     })
 }
 

@@ -312,8 +312,13 @@ impl Registry {
 
     /// Returns the loader `loadbinary_<key>`. `plugin` is the name of the plugin that compiled the region.
     pub fn loader(&self, key: &str, plugin: &str) -> Option<Arc<dyn Loader>> {
+        self.loader_file(key, plugin)?.plugin()?.loader(key)
+    }
+
+    /// Returns the file of the plugin that registers `loadbinary_<key>`, for the same arguments as [`Registry::loader`].
+    pub fn loader_file(&self, key: &str, plugin: &str) -> Option<&PluginFile> {
         let number = self.find(Lookup::Loader(key), plugin)?;
-        self.files()[number].found.get()?.plugin()?.loader(key)
+        self.files()[number].found.get()
     }
 
     /// Adds notes on the directories searched and the files loaded and rejected.

@@ -9,7 +9,7 @@ pub const INSTALL_HINT: &str = "in a checkout run `cargo xtask fetch-onednn`; el
 into an environment and set BYOC_DNNL_LIB to its lib/libdnnl.so.3";
 
 /// File name of the library, with its major version.
-const FILE_NAME: &str = "libdnnl.so.3";
+pub const FILE_NAME: &str = "libdnnl.so.3";
 
 static PLUGIN_PATH: OnceLock<PathBuf> = OnceLock::new();
 
@@ -51,6 +51,21 @@ fn candidates(plugin: Option<&Path>) -> Vec<PathBuf> {
     let mut candidates = vec![folder.join(FILE_NAME)];
     candidates.extend(folder.ancestors().take(4).map(|above| above.join("vendor").join("onednn").join(FILE_NAME)));
     candidates
+}
+
+/// Returns the file of the loaded library: `file`, or what the dynamic loader has mapped if that is a bare name.
+///
+/// # Errors
+/// If the system does not tell which files are mapped.
+pub fn mapped(file: &Path) -> Result<PathBuf> {
+    if file.parent().is_some_and(|folder| !folder.as_os_str().is_empty()) {
+        return Ok(std::path::absolute(file)?);
+    }
+    let shown = file.display();
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    let stem = format!("/{FILE_NAME}");
+    let path = maps.lines().filter_map(|line| line.find('/').map(|at| &line[at..])).find(|path| path.contains(&stem));
+    path.map(PathBuf::from).ok_or_else(|| Error::new(format!("{shown}: the file of the library is not known")))
 }
 
 /// Checks that a file is a complete shared library: mapping a truncated one kills the process.

@@ -7,13 +7,14 @@ mod openmp;
 pub mod pages;
 mod status;
 
-pub use find::{INSTALL_HINT, set_plugin_path};
+pub use find::{FILE_NAME, INSTALL_HINT, set_plugin_path};
 pub use handles::{Attr, Conv, Desc, Memory, PostOps, Primitive, PrimitiveDesc, Stream, Window};
 pub use status::{OneDnnError, Status};
 
 use byoc_plugin_api::{Error, Result};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use openmp::{SetThreads, Team};
+use std::path::PathBuf;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// Loaded library, open until the process ends.
@@ -22,6 +23,8 @@ pub struct OneDnn {
     engine: *mut ffi::CEngine,
     set_threads: SetThreads,
     team: Option<Team>,
+    /// Path or bare name that the library was opened by.
+    file: PathBuf,
     /// Version, such as `3.2.0`.
     pub version: String,
     // Never unmapped: the struct lives in a static.
@@ -79,10 +82,18 @@ fn open() -> Result<OneDnn> {
     }
     tracing::debug!("oneDNN {shown_version} from {shown}");
     let team = Team::of(&library);
-    Ok(OneDnn { api, engine, set_threads, team, version: shown_version, _library: library })
+    Ok(OneDnn { api, engine, set_threads, team, file, version: shown_version, _library: library })
 }
 
 impl OneDnn {
+    /// Returns the file of the library.
+    ///
+    /// # Errors
+    /// If the system does not tell which files are mapped.
+    pub fn path(&self) -> Result<PathBuf> {
+        find::mapped(&self.file)
+    }
+
     /// Calls `body(thread, threads)` on every thread of the library's pool if there is `enough` work to justify waking
     /// them, otherwise on the calling thread alone. `body` must not panic.
     pub fn on_threads(&self, enough: bool, body: &(dyn Fn(usize, usize) + Sync)) {

@@ -8,4 +8,8 @@ codes! {
     CANNOT_READ = 705, "an artifact cannot be read";
     CANNOT_WRITE = 706, "an artifact cannot be written";
     NATIVE_CODE = 707, "loading native code from an artifact is not allowed";
+    NO_RUNNER = 708, "the program for bundles is missing";
+    NOT_BUNDLABLE = 709, "an artifact cannot be bundled";
+    NOT_A_BUNDLE = 710, "not a bundle";
+    DAMAGED_BUNDLE = 711, "damaged bundle";
 }

@@ -1,13 +1,12 @@
 //! NumPy's `.npz`: a ZIP archive of `.npy` files, one per array, stored or deflated.
 
-use super::npy::{self, Header, ReadError};
-use byoc_files::write_atomically;
-use byoc_files::{bad_file, map_file};
+use crate::input::{bad_file, map_file};
+use crate::npy::{self, Header, ReadError};
+use crate::output::write_atomically;
 use byoc_ir::diag::{Diagnostic, nearest};
 use byoc_ir::tensor::Tensor;
 use bytes::Bytes;
-use std::fs::File;
-use std::io::{Cursor, Read, Write};
+use std::io::{Cursor, Read, Seek, Write};
 use std::path::Path;
 use zip::read::ZipFile;
 use zip::write::SimpleFileOptions;
@@ -147,11 +146,14 @@ pub fn write<'a>(path: &Path, arrays: impl IntoIterator<Item = (&'a str, &'a Ten
     write_atomically(path, |file| write_to(file, arrays))
 }
 
-/// Writes arrays to an open file without compression.
+/// Writes arrays to an empty file, or to memory, without compression.
 ///
 /// # Errors
 /// When the file cannot be written.
-pub fn write_to<'a>(file: &mut File, arrays: impl IntoIterator<Item = (&'a str, &'a Tensor)>) -> std::io::Result<()> {
+pub fn write_to<'a>(
+    file: &mut (impl Write + Seek),
+    arrays: impl IntoIterator<Item = (&'a str, &'a Tensor)>,
+) -> std::io::Result<()> {
     let mut zip = ZipWriter::new(file);
     // The time stamp is fixed, so that the same arrays give the same bytes.
     let options = SimpleFileOptions::default()

@@ -1,8 +1,8 @@
 //! NumPy's `.npy` format, versions 1 to 3: a text header with element type, order and shape, then the elements.
 //! <https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html>
 
-use byoc_files::write_atomically;
-use byoc_files::{bad_file, map_file};
+use crate::input::{bad_file, map_file};
+use crate::output::write_atomically;
 use byoc_ir::diag::Diagnostic;
 use byoc_ir::tensor::{DType, OutOfMemory, Shape, Tensor, byte_count};
 use std::borrow::Cow;

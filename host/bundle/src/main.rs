@@ -1,0 +1,58 @@
+//! The program of a bundle. It prints its outputs, its warnings, and the error with which it ends.
+
+use byoc_bundle::options::{Command, USAGE, parse};
+use byoc_bundle::runner;
+use byoc_ir::diag::{Diagnostic, Severity, codes};
+use byoc_ir::escape;
+use byoc_plugin_api::host::entries;
+use byoc_runtime::Failure;
+use std::io::Write;
+use std::process::ExitCode;
+
+/// Exit codes: 0 success, 1 error of the user (a diagnostic with a code), 2 wrong usage.
+#[expect(clippy::print_stderr, reason = "warnings and errors of the program")]
+fn main() -> ExitCode {
+    let command = match parse(std::env::args_os().skip(1)) {
+        Ok(command) => command,
+        Err(message) => {
+            eprintln!("error: {}\n\n{USAGE}", escape::line(&message));
+            return ExitCode::from(2);
+        }
+    };
+    let done = start(&command, &mut |diagnostic| eprintln!("{}", shown(diagnostic)));
+    entries::mark_finished();
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            failure.diagnostics.iter().for_each(|diagnostic| eprintln!("{}", shown(diagnostic)));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn start(command: &Command, warn: &mut dyn FnMut(&Diagnostic)) -> Result<(), Failure> {
+    let failed = |error: std::io::Error| Failure::new(codes::frontends::STDOUT_FAILED, error.to_string());
+    // What a plugin prints must not end up in the outputs.
+    let mut stdout = entries::own_process().map_err(failed)?;
+    match command {
+        Command::Help => stdout.write_all(USAGE.as_bytes()).map_err(failed),
+        Command::Version => writeln!(stdout, "byoc-run {}", env!("CARGO_PKG_VERSION")).map_err(failed),
+        Command::Run(options) => runner::run(options, &mut stdout, warn),
+    }
+}
+
+/// Returns a diagnostic as text for a terminal.
+fn shown(diagnostic: &Diagnostic) -> String {
+    let severity = match diagnostic.severity {
+        Severity::Error => "error",
+        Severity::Warning => "warning",
+    };
+    let mut text = format!("{severity}[{}]: {}", diagnostic.code, escape::line(&diagnostic.message));
+    for note in &diagnostic.notes {
+        text += &format!("\n  = note: {}", escape::lines(note));
+    }
+    if let Some(help) = &diagnostic.help {
+        text += &format!("\n  = help: {}", escape::lines(help));
+    }
+    text
+}

@@ -1,0 +1,137 @@
+//! Files that plugins and regions need at run time, as their loaders state them.
+
+use crate::contents;
+use byoc_ir::diag::{Diagnostic, codes};
+use byoc_plugin_api::Loader;
+use byoc_runtime::Session;
+use byoc_runtime::compiled::CompiledRegion;
+use byoc_runtime::error::fault;
+use serde::Deserialize;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Key of a loader's query for the files that it needs at run time besides the plugin.
+const FILES: &str = "byoc.files.1";
+
+/// Key of a loader's query for the shared library in a blob.
+const LIBRARY: &str = "blob.library";
+
+/// File that a plugin opens at run time.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct RequiredFile {
+    /// File on this machine.
+    pub path: PathBuf,
+    /// Name under which the plugin finds the file in its own folder; by default that of the file.
+    #[serde(default)]
+    pub name: String,
+    /// License, as an SPDX expression.
+    #[serde(default)]
+    pub license: Option<String>,
+}
+
+/// Plugin that an artifact needs.
+#[derive(Clone, Debug)]
+pub struct RequiredPlugin {
+    /// Name of the plugin.
+    pub name: String,
+    /// Version of the plugin.
+    pub version: String,
+    /// Library of the plugin.
+    pub path: PathBuf,
+    /// Files that it finds in its folder.
+    pub files: Vec<RequiredFile>,
+}
+
+/// Plugins and files of an artifact.
+#[derive(Clone, Debug, Default)]
+pub struct Required {
+    /// Plugins, sorted by path.
+    pub plugins: Vec<RequiredPlugin>,
+    /// Shared libraries of the regions, in order; `None` for a region that is something else.
+    pub regions: Vec<Option<Vec<u8>>>,
+}
+
+/// Returns what the regions need.
+///
+/// # Errors
+/// E0709 when a plugin is missing, or states that it cannot be part of a bundle, or answers nonsense.
+pub fn required<'a>(
+    session: &Session,
+    regions: impl IntoIterator<Item = &'a CompiledRegion>,
+) -> Result<Required, Diagnostic> {
+    let mut required = Required::default();
+    for region in regions {
+        let missing = || {
+            let (key, plugin) = (&region.loader, &region.plugin);
+            let message = format!("region {}: no plugin registers the loader \"loadbinary_{key}\"", region.symbol);
+            let made = format!("compiled by plugin {} {}", plugin.name, plugin.version);
+            session
+                .registry
+                .inventory(refusal(message).note(made))
+                .help("name the folder of the plugin with --plugin-dir")
+        };
+        let file = session.registry.loader_file(&region.loader, &region.plugin.name).ok_or_else(missing)?;
+        let plugin = file.plugin().ok_or_else(missing)?;
+        let loader: Arc<dyn Loader> = plugin.loader(&region.loader).ok_or_else(missing)?;
+        if !required.plugins.iter().any(|known| known.path == file.path) {
+            let files = files(loader.as_ref(), &file.path, &plugin.name)?;
+            let (name, version) = (plugin.name.clone(), plugin.version.clone());
+            required.plugins.push(RequiredPlugin { name, version, path: file.path.clone(), files });
+        }
+        let library = loader.query(LIBRARY, &region.blob);
+        required.regions.push(library.map_err(|error| refused(&plugin.name, &fault(&error)))?);
+    }
+    required.plugins.sort_by(|a, b| a.path.cmp(&b.path));
+    Ok(required)
+}
+
+/// Returns the files that a plugin needs in its folder: those that the loader names, and the configuration with the name of
+/// the plugin's library.
+fn files(loader: &dyn Loader, plugin: &Path, name: &str) -> Result<Vec<RequiredFile>, Diagnostic> {
+    let answer = loader.query(FILES, &[]).map_err(|error| refused(name, &fault(&error)))?;
+    let invalid = |why: String| refusal(format!("plugin {name}: {FILES}: {why}"));
+    let mut files: Vec<RequiredFile> = match &answer {
+        Some(answer) => serde_json::from_slice(answer).map_err(|error| invalid(error.to_string()))?,
+        None => Vec::new(),
+    };
+    let configuration = plugin.with_extension("json");
+    if configuration.is_file() {
+        files.push(RequiredFile { path: configuration, name: String::new(), license: None });
+    }
+    for file in &mut files {
+        if file.name.is_empty() {
+            file.name = file.path.file_name().and_then(|name| name.to_str()).unwrap_or_default().to_owned();
+        }
+        if !contents::is_file_name(&file.name) {
+            return Err(invalid(format!("expected the name of a file, found \"{}\"", file.name)));
+        }
+        if !file.path.is_file() {
+            let shown = file.path.display();
+            return Err(refusal(format!("plugin {name} needs {shown}, which is not a file")));
+        }
+    }
+    Ok(files)
+}
+
+/// Returns the libraries that are mapped into this process; empty if the system does not tell.
+pub fn mapped_libraries() -> BTreeSet<PathBuf> {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    let paths = maps.lines().filter_map(|line| line.find('/').map(|at| &line[at..]));
+    let is_library = |path: &&str| path.ends_with(".so") || path.contains(".so.");
+    paths.filter(is_library).map(PathBuf::from).collect()
+}
+
+/// Returns an error for an artifact that cannot be bundled.
+pub fn refusal(message: impl Into<String>) -> Diagnostic {
+    Diagnostic::error(codes::artifacts::NOT_BUNDLABLE, message)
+}
+
+/// Returns the refusal for the reason that a plugin gives.
+fn refused(plugin: &str, reason: &Diagnostic) -> Diagnostic {
+    let refusal = refusal(format!("plugin {plugin} cannot be part of a bundle: {}", reason.message));
+    match &reason.help {
+        Some(help) => refusal.help(help.clone()),
+        None => refusal,
+    }
+}

@@ -1,0 +1,185 @@
+//! Run of the model of a bundle. Regions are opened in place; the only files that are written are the outputs.
+
+use crate::contents;
+use crate::options::Options;
+use crate::verify::Bundle;
+use byoc_files::npy::{self, ReadError};
+use byoc_files::{bad_file, npz, write_atomically};
+use byoc_ir::diag::{Diagnostic, codes};
+use byoc_ir::escape;
+use byoc_ir::ir::Type;
+use byoc_ir::tensor::{Tensor, random};
+use byoc_runtime::exec::check_type;
+use byoc_runtime::exec::program::Port;
+use byoc_runtime::program::{self, Program};
+use byoc_runtime::summary::Summary;
+use byoc_runtime::{Failure, Model, Session, artifact, limits};
+use serde_json::json;
+use std::io::{Cursor, Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Value of `--input` and `--output` for the standard streams.
+const STREAM: &str = "-";
+
+/// Runs, checks or describes the model. `warn` gets each warning.
+///
+/// # Errors
+/// A damaged bundle, unsuitable inputs, or a failed run.
+pub fn run(options: &Options, stdout: &mut dyn Write, warn: &mut dyn FnMut(&Diagnostic)) -> Result<(), Failure> {
+    let root = root(options)?;
+    program::set(Program { command: Vec::new(), arguments: Vec::new(), folder: root.clone() });
+    let bundle = Bundle::open(&root)?;
+    let mut compiled = artifact::open(&bundle.file(contents::MODEL)?)?.into_compiled();
+    if options.describe {
+        let ports = [("input", &compiled.program.inputs), ("output", &compiled.program.outputs)];
+        return describe(&ports, options.json, stdout);
+    }
+    for (region, file) in compiled.all_regions_mut().zip(&bundle.description.regions) {
+        region.library = file.as_ref().map(|file| bundle.file(file)).transpose()?;
+    }
+    if let Some(bytes) = options.max_memory {
+        limits::set_max_memory(bytes);
+    }
+    let session = Session::builder().threads(options.threads).plugin_dir(root.join(contents::PLUGINS)).build()?;
+    let (model, warnings) = Model::load(&session, compiled, None)?;
+    warnings.iter().for_each(&mut *warn);
+    if options.check {
+        if let Some(first) = warnings.first() {
+            return Err(first.clone().into());
+        }
+        let files = &bundle.description;
+        let (regions, libraries) = (model.regions, files.libraries.len());
+        return print(
+            stdout,
+            &format!("every file is as listed; {regions} regions load, with {libraries} libraries\n"),
+        );
+    }
+    let outputs = model.run(&inputs(&model, &options.inputs)?)?;
+    let named: Vec<(&str, &Tensor)> = model.outputs().iter().map(|port| port.name.as_str()).zip(&outputs).collect();
+    if let Some(path) = &options.output {
+        write_outputs(path, &named, stdout)?;
+        if path == Path::new(STREAM) {
+            return Ok(());
+        }
+    }
+    for (name, tensor) in named {
+        let summary = Summary::new(name, tensor);
+        let line = if options.json { summary.to_json().to_string() } else { summary.to_line() };
+        print(stdout, &(line + "\n"))?;
+    }
+    Ok(())
+}
+
+/// Returns the folder of the bundle: the one named, or the one above that of the program.
+fn root(options: &Options) -> Result<PathBuf, Diagnostic> {
+    if let Some(named) = &options.bundle {
+        return Ok(named.clone());
+    }
+    // Under the loader of a bundle, the executable of the process is that loader; the program is its argument. A bare name
+    // was found by a search, of which only the executable is known.
+    let started = std::env::args_os().next().map(PathBuf::from).filter(|path| path.components().count() > 1);
+    let program = started.and_then(|path| std::path::absolute(path).ok()).or_else(|| std::env::current_exe().ok());
+    let root = program.as_deref().and_then(Path::parent).and_then(Path::parent).map(Path::to_owned);
+    root.ok_or_else(|| {
+        Diagnostic::error(codes::artifacts::NOT_A_BUNDLE, "the folder of this program is not known")
+            .help("name the folder of the bundle with --bundle, or start its script: DIR/run")
+    })
+}
+
+fn describe(ports: &[(&str, &Vec<Port>)], json: bool, stdout: &mut dyn Write) -> Result<(), Failure> {
+    for (kind, ports) in ports {
+        for port in *ports {
+            let ty = Type::Tensor(Arc::new(port.ty.clone())).to_string();
+            let line = match json {
+                true => json!({"kind": kind, "name": port.name, "type": ty}).to_string(),
+                false => format!("{kind:6}  {}  {ty}", escape::line(&port.name)),
+            };
+            print(stdout, &(line + "\n"))?;
+        }
+    }
+    Ok(())
+}
+
+/// Returns the inputs in the order of the model.
+fn inputs(model: &Model, given: &[(String, String)]) -> Result<Vec<Tensor>, Failure> {
+    let mut named = Vec::with_capacity(given.len());
+    for (name, value) in given {
+        // An unknown name is reported by `bind`, with those that the model has.
+        let position = model.inputs().iter().position(|port| port.name == *name);
+        let tensor = match position {
+            Some(at) => input(&model.inputs()[at], at, value)?,
+            None => Tensor::scalar(0.0f32),
+        };
+        named.push((name.clone(), tensor));
+    }
+    Ok(model.executor().bind(named)?)
+}
+
+fn input(port: &Port, number: usize, value: &str) -> Result<Tensor, Diagnostic> {
+    let known = || {
+        port.ty.shape().ok_or_else(|| {
+            let message = format!("input \"{}\": expected a type with known dimensions", port.name);
+            let help = format!("pass a file: --input {}=FILE.npy", port.name);
+            Diagnostic::error(codes::runtime::INPUT_SHAPE, message).help(help)
+        })
+    };
+    let (kind, seed) = value.split_once(':').map_or((value, Ok(0)), |(kind, seed)| (kind, seed.parse::<u64>()));
+    match (kind, seed) {
+        ("random", Ok(seed)) => Ok(random::try_tensor(port.ty.dtype, &known()?, seed ^ number as u64)?),
+        ("ones", Ok(0)) => Ok(random::filled(port.ty.dtype, &known()?, 1.0)?),
+        ("zeros", Ok(0)) => Ok(random::filled(port.ty.dtype, &known()?, 0.0)?),
+        (STREAM, _) => {
+            let mut stream = std::io::stdin().lock();
+            from_stream(port, &mut stream).map_err(|error| error.of(Path::new("standard input")))
+        }
+        _ => {
+            let path = Path::new(value);
+            match path.extension().and_then(|extension| extension.to_str()) {
+                Some("npy") => npy::read(path),
+                Some("npz") => npz::read_entry(path, Some(&port.name)),
+                _ => Err(bad_file(path, "expected a .npy or .npz file, -, random, ones or zeros")),
+            }
+        }
+    }
+}
+
+/// Reads a tensor of the input's type. The header is compared with it before the elements are read.
+fn from_stream(port: &Port, stream: &mut impl Read) -> Result<Tensor, ReadError> {
+    let header = npy::Header::read(stream).map_err(ReadError::File)?;
+    check_type(port, header.dtype, &header.shape).map_err(|error| ReadError::File(error.message))?;
+    let size = header.size().map_err(ReadError::File)?;
+    header.read_elements(stream, size as u64)
+}
+
+fn write_outputs(path: &Path, named: &[(&str, &Tensor)], stdout: &mut dyn Write) -> Result<(), Failure> {
+    let is_npy = path.extension().is_some_and(|extension| extension == "npy");
+    if path == Path::new(STREAM) {
+        let bytes = match named {
+            [(_, tensor)] => npy::encode(tensor),
+            _ => {
+                let mut bytes = Cursor::new(Vec::new());
+                npz::write_to(&mut bytes, named.iter().copied()).map_err(|error| stdout_failed(&error))?;
+                bytes.into_inner()
+            }
+        };
+        return Ok(stdout.write_all(&bytes).and_then(|()| stdout.flush()).map_err(|error| stdout_failed(&error))?);
+    }
+    match named {
+        [(_, tensor)] if is_npy => Ok(npy::write(path, tensor)?),
+        _ if is_npy => {
+            let message = format!("{} holds one array, and the model has {} outputs", path.display(), named.len());
+            Err(Diagnostic::error(codes::frontends::CANNOT_WRITE, message).help("write a .npz file").into())
+        }
+        _ => Ok(write_atomically(path, |file| npz::write_to(file, named.iter().copied()))?),
+    }
+}
+
+fn print(stdout: &mut dyn Write, text: &str) -> Result<(), Failure> {
+    let shown = escape::escape_json(text);
+    Ok(stdout.write_all(shown.as_bytes()).map_err(|error| stdout_failed(&error))?)
+}
+
+fn stdout_failed(error: &std::io::Error) -> Diagnostic {
+    Diagnostic::error(codes::frontends::STDOUT_FAILED, format!("cannot write standard output: {error}"))
+}

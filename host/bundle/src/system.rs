@@ -1,0 +1,183 @@
+//! Libraries of the system: search as the dynamic loader does it, and licenses of the packages that they are from.
+
+use crate::elf::{self, Elf};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// Configuration of the dynamic loader.
+const CONFIGURATION: &str = "/etc/ld.so.conf";
+
+/// Maximum number of files that the configuration may include.
+const MAX_INCLUDED: usize = 256;
+
+/// Folders searched for libraries, in order.
+#[derive(Clone, Debug)]
+pub struct Search {
+    /// Folders that apply to every library.
+    pub dirs: Vec<PathBuf>,
+}
+
+impl Search {
+    /// Returns the folders of this machine: `LD_LIBRARY_PATH`, the configuration of the dynamic loader, its defaults.
+    pub fn of_system() -> Search {
+        let mut dirs = Vec::new();
+        if let Some(path) = std::env::var_os("LD_LIBRARY_PATH") {
+            dirs.extend(std::env::split_paths(&path).filter(|dir| dir.is_absolute()));
+        }
+        dirs.extend(configured(Path::new(CONFIGURATION)));
+        let triple = format!("{}-linux-gnu", std::env::consts::ARCH);
+        for lib in ["/lib", "/usr/lib"] {
+            dirs.extend([Path::new(lib).join(&triple), PathBuf::from(format!("{lib}64")), PathBuf::from(lib)]);
+        }
+        Search { dirs }
+    }
+
+    /// Returns the file of a library that `by`, with the properties `of`, depends on: the first of its name for the same
+    /// processor.
+    pub fn find(&self, name: &str, by: &Path, of: &Elf) -> Option<PathBuf> {
+        let fits = |path: &PathBuf| matches!(elf::read(path), Ok(Some(found)) if found.machine == of.machine);
+        if name.contains('/') {
+            return Some(PathBuf::from(name)).filter(fits);
+        }
+        let origin = by.canonicalize().unwrap_or_else(|_| by.to_owned());
+        let origin = origin.parent().unwrap_or(Path::new("/")).display().to_string();
+        let own = of.search_path.iter().map(|dir| dir.replace("${ORIGIN}", &origin).replace("$ORIGIN", &origin));
+        own.map(PathBuf::from).chain(self.dirs.iter().cloned()).map(|dir| dir.join(name)).find(fits)
+    }
+}
+
+/// Returns the folders in a configuration file and in those that it includes, in order.
+fn configured(file: &Path) -> Vec<PathBuf> {
+    let mut dirs = Vec::new();
+    let mut pending = vec![file.to_owned()];
+    let mut read = 0;
+    while let Some(file) = pending.pop() {
+        read += 1;
+        if read > MAX_INCLUDED {
+            break;
+        }
+        for line in byoc_files::read_text(&file).unwrap_or_default().lines() {
+            let line = line.split('#').next().unwrap_or_default().trim();
+            if let Some(pattern) = line.strip_prefix("include ") {
+                let mut files = included(pattern.trim());
+                files.reverse();
+                pending.extend(files);
+            } else if line.starts_with('/') {
+                dirs.push(PathBuf::from(line));
+            }
+        }
+    }
+    dirs
+}
+
+/// Returns the files of a pattern whose only wildcard is a `*` in the name, sorted.
+fn included(pattern: &str) -> Vec<PathBuf> {
+    let path = Path::new(pattern);
+    let (Some(folder), Some(name)) = (path.parent(), path.file_name().and_then(|name| name.to_str())) else {
+        return Vec::new();
+    };
+    let Some((prefix, suffix)) = name.split_once('*') else { return vec![path.to_owned()] };
+    let matches =
+        |name: &str| name.len() >= prefix.len() + suffix.len() && name.starts_with(prefix) && name.ends_with(suffix);
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    let mut files: Vec<PathBuf> =
+        entries.filter(|path| path.file_name().and_then(|name| name.to_str()).is_some_and(matches)).collect();
+    files.sort();
+    files
+}
+
+/// Package of a library.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Package {
+    /// Name of the package.
+    pub name: String,
+    /// File with its copyright and its licenses.
+    pub copyright: PathBuf,
+}
+
+/// Packages of the system by the files that they installed, as far as `dpkg` keeps such lists.
+#[derive(Debug, Default)]
+pub struct Packages {
+    /// Package by the name of a library's file, with the full path that the list gives.
+    by_name: BTreeMap<String, Vec<(String, String)>>,
+}
+
+impl Packages {
+    /// Reads the lists of this machine for the libraries of these names.
+    pub fn of_system<'a>(names: impl IntoIterator<Item = &'a str>) -> Packages {
+        let mut by_name: BTreeMap<String, Vec<(String, String)>> =
+            names.into_iter().map(|name| (name.to_owned(), Vec::new())).collect();
+        let entries = std::fs::read_dir("/var/lib/dpkg/info").into_iter().flatten().flatten().map(|entry| entry.path());
+        let mut lists: Vec<PathBuf> =
+            entries.filter(|path| path.extension().is_some_and(|end| end == "list")).collect();
+        lists.sort();
+        for list in lists {
+            let package = list.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
+            let package = package.split(':').next().unwrap_or_default().to_owned();
+            for line in byoc_files::read_text(&list).unwrap_or_default().lines() {
+                let name = line.rsplit('/').next().unwrap_or_default();
+                if let Some(found) = by_name.get_mut(name) {
+                    found.push((line.to_owned(), package.clone()));
+                }
+            }
+        }
+        Packages { by_name }
+    }
+
+    /// Returns the package that installed a library under this path.
+    pub fn package(&self, path: &Path) -> Option<Package> {
+        let wanted = path.canonicalize().ok()?;
+        let name = path.file_name()?.to_str()?;
+        // The list may name the folder `/lib`, which is a link to `/usr/lib`.
+        let same = |listed: &str| Path::new(listed).canonicalize().is_ok_and(|listed| listed == wanted);
+        let (_, package) = self.by_name.get(name)?.iter().find(|(listed, _)| same(listed))?;
+        let copyright = Path::new("/usr/share/doc").join(package).join("copyright");
+        copyright.is_file().then(|| Package { name: package.clone(), copyright })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn configuration_includes_files_by_pattern() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+        let main = format!("# libraries\n/first\ninclude {}/*.conf\n", folder.path().display());
+        file("ld.so.conf.main", &main);
+        file("b.conf", "/third # comment\n");
+        file("a.conf", "/second\n");
+        file("c.other", "/none\n");
+        let dirs = configured(&folder.path().join("ld.so.conf.main"));
+        assert_eq!(dirs, ["/first", "/second", "/third"].map(PathBuf::from));
+        // A file that includes itself ends.
+        file("loop.conf", &format!("include {}/loop.conf\n/x\n", folder.path().display()));
+        assert_eq!(configured(&folder.path().join("loop.conf")).len(), MAX_INCLUDED);
+    }
+
+    #[test]
+    fn finds_the_c_library_of_this_program() {
+        let own = std::env::current_exe().unwrap();
+        let elf = elf::read(&own).unwrap().unwrap();
+        let search = Search::of_system();
+        let library = search.find("libc.so.6", &own, &elf).unwrap();
+        assert!(elf::read(&library).unwrap().unwrap().needed.iter().any(|name| name.starts_with("ld-linux")));
+        assert_eq!(search.find("libbyoc_there_is_none.so.9", &own, &elf), None);
+        let other = Elf { machine: elf.machine + 1, ..elf };
+        assert_eq!(search.find("libc.so.6", &own, &other), None);
+    }
+
+    #[test]
+    fn search_path_of_the_file_comes_first() {
+        let own = std::env::current_exe().unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let below = folder.path().canonicalize().unwrap().join("below");
+        std::fs::create_dir(&below).unwrap();
+        std::fs::copy(&own, below.join("libc.so.6")).unwrap();
+        let by = folder.path().join("program");
+        std::fs::copy(&own, &by).unwrap();
+        let elf = Elf { search_path: vec!["$ORIGIN/below".into()], ..elf::read(&by).unwrap().unwrap() };
+        assert_eq!(Search::of_system().find("libc.so.6", &by, &elf), Some(below.join("libc.so.6")));
+    }
+}

@@ -1,0 +1,364 @@
+//! Assembly of a bundle: everything is gathered in a folder beside the target, which is renamed when it is complete.
+
+use crate::contents::{self, Description, FORMAT, Library, Plugin};
+use crate::elf::{self, Elf};
+use crate::required::{Required, RequiredPlugin, mapped_libraries, refusal, required};
+use crate::system::{Packages, Search};
+use byoc_files::directory::PendingDirectory;
+use byoc_files::{cannot_write, open_regular};
+use byoc_ir::diag::{Diagnostic, codes};
+use byoc_runtime::artifact;
+use byoc_runtime::compiled::Compiled;
+use byoc_runtime::{Failure, Model, Session};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::OpenOptions;
+use std::io::{Error, Write};
+use std::os::unix::fs::{OpenOptionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+/// Licenses of byoc.
+const OWN_LICENSES: [(&str, &[u8]); 2] = [
+    ("LICENSE-APACHE", include_bytes!("../../../LICENSE-APACHE")),
+    ("LICENSE-MIT", include_bytes!("../../../LICENSE-MIT")),
+];
+
+/// Inputs of a bundle.
+#[derive(Clone, Copy)]
+pub struct Request<'a> {
+    /// Session with the plugins; its cache is not used.
+    pub session: &'a Session,
+    /// Artifact.
+    pub artifact: &'a Path,
+    /// Program `byoc-run`.
+    pub runner: &'a Path,
+    /// Folder with licenses of what the runner and the plugins consist of, if there is one.
+    pub licenses: Option<&'a Path>,
+    /// Folder to write: new, empty, or an earlier bundle.
+    pub output: &'a Path,
+}
+
+/// Figures of a written bundle.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// Contents of the bundle.
+    pub description: Description,
+    /// Number of files.
+    pub files: usize,
+    /// Size of all files in bytes.
+    pub bytes: u64,
+}
+
+/// Writes a bundle.
+///
+/// # Errors
+/// E0709 when the artifact cannot be bundled, E0513 when the folder cannot be written, and the errors of the artifact.
+/// Nothing has been written then.
+pub fn write(request: &Request<'_>) -> Result<Report, Failure> {
+    let Request { session, artifact, runner, output, .. } = *request;
+    let pending = PendingDirectory::begin(output, |folder| folder.join(contents::DESCRIPTION).is_file())?;
+    let runner_elf = program(runner)?;
+    let compiled = artifact::open(artifact)?.into_compiled();
+    let required = required(session, compiled.all_regions())?;
+    let cpu_features: BTreeSet<String> =
+        compiled.all_regions().flat_map(|region| region.cpu_features.clone()).collect();
+    let mut staging = Staging { root: pending.path().to_owned(), files: BTreeMap::new() };
+    staging.copy(artifact, contents::MODEL, 0o644)?;
+    staging.copy(runner, contents::RUNNER, 0o755)?;
+    let regions = staging.regions(&compiled, &required)?;
+    let plugins = staging.plugins(&required)?;
+    let before = mapped_libraries();
+    check_loading(session, compiled, &staging.root, &regions)?;
+    let opened: Vec<PathBuf> = mapped_libraries().difference(&before).cloned().collect();
+    let interpreter = runner_elf.interpreter.clone().unwrap_or_default();
+    let found = staging.libraries(&interpreter, &required, &regions)?;
+    check_opened(&opened, &required, &found, &staging.root)?;
+    let libraries = staging.licenses(request, &found, &required)?;
+    let loader = format!("{}/{}", contents::LIBRARIES, file_name(Path::new(&interpreter)));
+    staging.loader_folder(&interpreter)?;
+    staging.add(contents::START, start_script(&loader).as_bytes(), 0o755)?;
+    let description = Description {
+        format: FORMAT,
+        producer: concat!("byoc ", env!("CARGO_PKG_VERSION")).into(),
+        processor: std::env::consts::ARCH.into(),
+        cpu_features: cpu_features.into_iter().collect(),
+        loader,
+        plugins,
+        regions,
+        libraries,
+    };
+    let text = serde_json::to_string_pretty(&description).map_err(|error| refusal(error.to_string()))? + "\n";
+    staging.add(contents::DESCRIPTION, text.as_bytes(), 0o644)?;
+    let digests = staging.files.iter().map(|(path, (digest, _))| (path.as_str(), *digest));
+    let digests = contents::checksums(digests);
+    staging.add(contents::CHECKSUMS, digests.as_bytes(), 0o644)?;
+    pending.commit()?;
+    let bytes = staging.files.values().map(|(_, bytes)| bytes).sum();
+    Ok(Report { description, files: staging.files.len(), bytes })
+}
+
+/// Reads the headers of the runner, which has to be a program for this machine.
+fn program(runner: &Path) -> Result<Elf, Diagnostic> {
+    let cannot = |why: String| {
+        Diagnostic::error(codes::artifacts::NO_RUNNER, format!("{}: {why}", runner.display()))
+            .help("name the program byoc-run of this byoc")
+    };
+    let elf = elf::read(runner).map_err(|error| cannot(error.to_string()))?;
+    let elf = elf.ok_or_else(|| cannot("expected an ELF program, found another file".into()))?;
+    match &elf.interpreter {
+        Some(path) if contents::is_inside(path.trim_start_matches('/')) => Ok(elf),
+        _ => Err(cannot("expected a program that is linked dynamically, as plugins are loaded at run time".into())),
+    }
+}
+
+/// Loads every region from the files of the bundle, as the runner will.
+///
+/// # Errors
+/// E0709 with the reasons of all regions that cannot be loaded.
+fn check_loading(
+    session: &Session,
+    mut compiled: Compiled,
+    root: &Path,
+    regions: &[Option<String>],
+) -> Result<(), Failure> {
+    for (region, file) in compiled.all_regions_mut().zip(regions) {
+        region.library = file.as_ref().map(|file| root.join(file));
+    }
+    let (_model, warnings) = Model::load(session, compiled, None)?;
+    let Some(first) = warnings.first() else { return Ok(()) };
+    let mut refusal = refusal(format!("the artifact does not run here as it is: {}", first.message));
+    refusal.notes = warnings.iter().flat_map(|warning| warning.notes.clone()).collect();
+    refusal.notes.extend(warnings.iter().skip(1).map(|warning| warning.message.clone()));
+    let help = first.help.clone();
+    refusal.help =
+        Some(help.unwrap_or_else(|| "compile the model again on this machine, and bundle that artifact".into()));
+    Err(refusal.into())
+}
+
+/// Checks that plugins opened no library that the bundle does not have.
+fn check_opened(
+    opened: &[PathBuf],
+    required: &Required,
+    found: &BTreeMap<String, PathBuf>,
+    root: &Path,
+) -> Result<(), Diagnostic> {
+    let root = root.canonicalize().unwrap_or_else(|_| root.to_owned());
+    let known: BTreeSet<PathBuf> = found
+        .values()
+        .chain(required.plugins.iter().flat_map(|p| p.files.iter().map(|file| &file.path).chain([&p.path])))
+        .filter_map(|path| path.canonicalize().ok())
+        .collect();
+    let is_known = |path: &PathBuf| known.contains(path) || path.starts_with(&root) || !path.exists();
+    match opened.iter().find(|path| !is_known(path)) {
+        None => Ok(()),
+        Some(path) => Err(refusal(format!("a plugin opened {}, and does not name it among its files", path.display()))
+            .note("a loader names its files in the answer to the query byoc.files.1")
+            .help("ask the author of the plugin for that answer")),
+    }
+}
+
+fn file_name(path: &Path) -> &str {
+    path.file_name().and_then(|name| name.to_str()).unwrap_or_default()
+}
+
+/// Returns the script that starts the runner.
+fn start_script(loader: &str) -> String {
+    format!(
+        "#!/bin/sh
+# Runs the model of this folder with the C library of this folder. In a root folder without a shell: /{runner}
+here=${{0%/*}}
+[ \"$here\" != \"$0\" ] || here=.
+here=$(CDPATH= cd -- \"$here\" && pwd -P) || exit 1
+unset LD_PRELOAD LD_LIBRARY_PATH
+exec \"$here/{loader}\" --inhibit-cache --library-path \"$here/{libraries}\" \"$here/{runner}\" \"$@\"
+",
+        runner = contents::RUNNER,
+        libraries = contents::LIBRARIES,
+    )
+}
+
+/// Folder that is being filled.
+struct Staging {
+    root: PathBuf,
+    /// Digest and size of each file, by path.
+    files: BTreeMap<String, (blake3::Hash, u64)>,
+}
+
+impl Staging {
+    /// Adds a file with these contents.
+    fn add(&mut self, path: &str, bytes: &[u8], mode: u32) -> Result<(), Diagnostic> {
+        self.create(path, mode, |file| file.write_all(bytes).map(|()| (blake3::hash(bytes), bytes.len() as u64)))
+    }
+
+    /// Adds a copy of a file.
+    fn copy(&mut self, from: &Path, path: &str, mode: u32) -> Result<(), Diagnostic> {
+        let bytes = byoc_files::map_file(from).map_err(|error| refusal(format!("{}: {error}", from.display())))?;
+        self.add(path, &bytes, mode)
+    }
+
+    fn create(
+        &mut self,
+        path: &str,
+        mode: u32,
+        fill: impl FnOnce(&mut std::fs::File) -> std::io::Result<(blake3::Hash, u64)>,
+    ) -> Result<(), Diagnostic> {
+        let to = self.root.join(path);
+        let write = || {
+            std::fs::create_dir_all(to.parent().unwrap_or(&self.root))?;
+            fill(&mut OpenOptions::new().write(true).create_new(true).mode(mode).open(&to)?)
+        };
+        let written = write().map_err(|error| cannot_write(&to, &error))?;
+        self.files.insert(path.to_owned(), written);
+        Ok(())
+    }
+
+    /// Adds the regions that are libraries, and returns their paths.
+    fn regions(&mut self, compiled: &Compiled, required: &Required) -> Result<Vec<Option<String>>, Diagnostic> {
+        let mut paths = Vec::with_capacity(required.regions.len());
+        for (number, (region, library)) in compiled.all_regions().zip(&required.regions).enumerate() {
+            let Some(library) = library else {
+                paths.push(None);
+                continue;
+            };
+            let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
+            let symbol: String = region.symbol.chars().map(plain).take(100).collect();
+            let path = format!("{}/{number:03}_{symbol}.so", contents::REGIONS);
+            self.add(&path, library, 0o644)?;
+            paths.push(Some(path));
+        }
+        Ok(paths)
+    }
+
+    /// Adds the plugins and their files.
+    fn plugins(&mut self, required: &Required) -> Result<Vec<Plugin>, Diagnostic> {
+        let mut plugins = Vec::new();
+        for RequiredPlugin { name, version, path, files } in &required.plugins {
+            let file = self.beside_plugins(path, file_name(path))?;
+            let files: Result<_, _> = files.iter().map(|file| self.beside_plugins(&file.path, &file.name)).collect();
+            plugins.push(Plugin { name: name.clone(), version: version.clone(), file, files: files? });
+        }
+        Ok(plugins)
+    }
+
+    /// Adds a file to the folder of the plugins. Two plugins may need the same file.
+    fn beside_plugins(&mut self, from: &Path, name: &str) -> Result<String, Diagnostic> {
+        let path = format!("{}/{name}", contents::PLUGINS);
+        let Some((known, _)) = self.files.get(&path) else {
+            self.copy(from, &path, 0o644)?;
+            return Ok(path);
+        };
+        let bytes = byoc_files::map_file(from).map_err(|error| refusal(format!("{}: {error}", from.display())))?;
+        if *known != blake3::hash(&bytes) {
+            return Err(refusal(format!("two plugins need different files of the name {name}"))
+                .help("rename one of the plugins, or compile the model without it"));
+        }
+        Ok(path)
+    }
+
+    /// Adds the loader of the C library, and all libraries that the files of the bundle depend on. Returns the copied files
+    /// by name.
+    fn libraries(
+        &mut self,
+        interpreter: &str,
+        required: &Required,
+        regions: &[Option<String>],
+    ) -> Result<BTreeMap<String, PathBuf>, Diagnostic> {
+        let search = Search::of_system();
+        let mut found = BTreeMap::new();
+        let mut pending: Vec<PathBuf> = vec![self.root.join(contents::RUNNER)];
+        // Where a library is from may be a part of its search path, so the originals are read.
+        pending.extend(
+            required.plugins.iter().flat_map(|p| p.files.iter().map(|file| &file.path).chain([&p.path])).cloned(),
+        );
+        pending.extend(regions.iter().flatten().map(|path| self.root.join(path)));
+        found.insert(file_name(Path::new(interpreter)).to_owned(), PathBuf::from(interpreter));
+        while let Some(file) = pending.pop() {
+            let unreadable = |error: Error| refusal(format!("{}: {error}", file.display()));
+            let Some(properties) = elf::read(&file).map_err(unreadable)? else { continue };
+            for name in &properties.needed {
+                let key = file_name(Path::new(name)).to_owned();
+                if found.contains_key(&key) {
+                    continue;
+                }
+                let library = search.find(name, &file, &properties).ok_or_else(|| {
+                    let shown = file.strip_prefix(&self.root).unwrap_or(&file).display();
+                    let dirs: Vec<String> = search.dirs.iter().map(|dir| dir.display().to_string()).collect();
+                    refusal(format!("library {name} is not found, which {shown} depends on"))
+                        .note(format!("searched {}", dirs.join(", ")))
+                        .help("install the library, or add its folder to LD_LIBRARY_PATH")
+                })?;
+                pending.push(library.clone());
+                found.insert(key, library);
+            }
+        }
+        for (name, library) in &found {
+            // The loader is started like a program.
+            let mode = if Path::new(interpreter) == library { 0o755 } else { 0o644 };
+            self.copy(library, &format!("{}/{name}", contents::LIBRARIES), mode)?;
+        }
+        Ok(found)
+    }
+
+    /// Links the folder that the runner names for its loader to that of the libraries, so that the bundle is a root folder
+    /// in which the runner starts by its name.
+    fn loader_folder(&self, interpreter: &str) -> Result<(), Diagnostic> {
+        let folder = Path::new(interpreter.trim_start_matches('/')).parent().unwrap_or(Path::new(""));
+        if folder == Path::new(contents::LIBRARIES) {
+            return Ok(());
+        }
+        let link = self.root.join(folder);
+        let above: PathBuf = std::iter::repeat_n("..", folder.components().count().saturating_sub(1)).collect();
+        let write = || {
+            std::fs::create_dir_all(link.parent().unwrap_or(&self.root))?;
+            symlink(above.join(contents::LIBRARIES), &link)
+        };
+        write().map_err(|error| cannot_write(&link, &error))
+    }
+
+    /// Adds the licenses, and returns the libraries with theirs.
+    fn licenses(
+        &mut self,
+        request: &Request<'_>,
+        found: &BTreeMap<String, PathBuf>,
+        required: &Required,
+    ) -> Result<Vec<Library>, Diagnostic> {
+        let mut written: BTreeSet<String> = BTreeSet::new();
+        if let Some(folder) = request.licenses {
+            let entries = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+            let mut files: Vec<PathBuf> = entries.filter(|path| open_regular(path).is_ok()).collect();
+            files.sort();
+            for file in files {
+                let name = file_name(&file).to_owned();
+                self.copy(&file, &format!("{}/{name}", contents::LICENSES), 0o644)?;
+                written.insert(name);
+            }
+        }
+        for (name, text) in OWN_LICENSES {
+            if written.insert(name.to_owned()) {
+                self.add(&format!("{}/{name}", contents::LICENSES), text, 0o644)?;
+            }
+        }
+        let mut libraries = Vec::new();
+        let packages = Packages::of_system(found.values().map(|path| file_name(path)));
+        for (name, path) in found {
+            let mut license = None;
+            if let Some(package) = packages.package(path) {
+                let copyright = format!("{}.copyright", package.name);
+                let path = format!("{}/{copyright}", contents::LICENSES);
+                if written.insert(copyright) {
+                    self.copy(&package.copyright, &path, 0o644)?;
+                }
+                license = Some(path);
+            }
+            libraries.push(Library { file: format!("{}/{name}", contents::LIBRARIES), license });
+        }
+        for file in required.plugins.iter().flat_map(|plugin| &plugin.files) {
+            let path = format!("{}/{}", contents::PLUGINS, file.name);
+            let known = libraries.iter().any(|library| library.file == path);
+            if !known && matches!(elf::read(&file.path), Ok(Some(_))) {
+                libraries.push(Library { file: path, license: file.license.clone() });
+            }
+        }
+        libraries.sort_by(|a, b| a.file.cmp(&b.file));
+        Ok(libraries)
+    }
+}

@@ -1,0 +1,68 @@
+//! `byoc bundle`: writes an artifact with everything that runs it.
+
+use super::args::BundleArgs;
+use super::{escape, ready};
+use byoc::runtime::error::Failure;
+use byoc::runtime::program;
+use byoc::runtime::session::Session;
+use byoc_bundle::Request;
+use byoc_ir::diag::{Diagnostic, codes};
+use serde_json::json;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Name of the program of bundles.
+const RUNNER: &str = "byoc-run";
+
+/// Runs the command.
+pub fn run(args: &BundleArgs) -> Result<ExitCode, Failure> {
+    if !ready::is_artifact(&args.artifact) {
+        let message = format!("expected an artifact, found {}", args.artifact.display());
+        return Err(Diagnostic::error(codes::artifacts::NOT_AN_ARTIFACT, message)
+            .help("\"byoc compile MODEL -o FILE.byoc\" writes one")
+            .into());
+    }
+    let runner = runner(args)?;
+    crate::log::to_stderr(args.talk.verbose);
+    let session = Session::new(&args.plugins.plugin_dirs, 0)?;
+    let licenses = program::folder().map(|folder| folder.join("licenses"));
+    let report = byoc_bundle::write(&Request {
+        session: &session,
+        artifact: &args.artifact,
+        runner: &runner,
+        licenses: licenses.as_deref(),
+        output: &args.output,
+    })?;
+    let (contents, files, bytes) = (&report.description, report.files, report.bytes);
+    if args.talk.json {
+        println!("{}", json!({ "files": files, "bytes": bytes, "description": contents }));
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut plugins: Vec<String> = contents.plugins.iter().map(|p| format!("{} {}", p.name, p.version)).collect();
+    if plugins.is_empty() {
+        plugins.push("no plugin".into());
+    }
+    println!(
+        "{}: {files} files, {:.1} MB, {}, {} libraries; start {}/run",
+        args.output.display(),
+        bytes as f64 / 1e6,
+        escape::line(&plugins.join(", ")),
+        contents.libraries.len(),
+        args.output.display()
+    );
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Returns the program of bundles: the one named, or the one in the folder of this program.
+fn runner(args: &BundleArgs) -> Result<PathBuf, Failure> {
+    if let Some(named) = &args.runner {
+        return Ok(named.clone());
+    }
+    let beside = program::folder().map(|folder| folder.join(RUNNER));
+    beside.filter(|path| path.is_file()).ok_or_else(|| {
+        let message = format!("expected the program {RUNNER} in the folder of byoc, found none");
+        let help = "unpack a release archive, which has it, or build it in a checkout: cargo build --package byoc-bundle; \
+                    --runner FILE names one elsewhere";
+        Diagnostic::error(codes::artifacts::NO_RUNNER, message).help(help).into()
+    })
+}

@@ -1,0 +1,289 @@
+//! Bundles: folders that run a model by themselves, in a root folder that holds nothing else.
+
+use crate::{byoc, data, data_text, to_command_output};
+use byoc::compare::{Tolerance, compare};
+use byoc::io::{npy, pb};
+use byoc_ir::tensor::Tensor;
+use byoc_test_support::{bundle_runner, onednn, plugin_dir, temporary_folder};
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+/// Bundle of a model, and what it was written from.
+struct Bundled {
+    folder: tempfile::TempDir,
+    plugins: Option<tempfile::TempDir>,
+    stdout: String,
+}
+
+impl Bundled {
+    fn root(&self) -> PathBuf {
+        self.folder.path().join("bundle")
+    }
+
+    fn artifact(&self) -> String {
+        self.folder.path().join("model.byoc").display().to_string()
+    }
+
+    /// Returns the arguments of `byoc bundle` for this artifact.
+    fn arguments(&self, output: &Path) -> Vec<String> {
+        let mut args = vec!["bundle".to_owned(), self.artifact(), "-o".to_owned(), output.display().to_string()];
+        args.extend(["--runner".to_owned(), bundle_runner().display().to_string()]);
+        let plugins = self.plugins.iter().flat_map(|dir| ["--plugin-dir".to_owned(), dir.path().display().to_string()]);
+        args.extend(plugins);
+        args
+    }
+}
+
+/// Compiles a model for these backends, and bundles it.
+fn bundled(model: &str, backends: &[&str], extra: &[&str]) -> Bundled {
+    let folder = temporary_folder();
+    let plugins = (!backends.is_empty()).then(|| plugin_dir(backends));
+    let mut made = Bundled { folder, plugins, stdout: String::new() };
+    let artifact = made.artifact();
+    let mut args: Vec<String> = ["compile", model, "-o", &artifact, "--no-cache"].map(String::from).to_vec();
+    args.extend(extra.iter().map(|word| (*word).to_owned()));
+    if let Some(dir) = &made.plugins {
+        args.extend(
+            ["--backend", &backends.join(","), "--plugin-dir", &dir.path().display().to_string()].map(String::from),
+        );
+        args.push("--require-offload=0.9".to_owned());
+    }
+    byoc(&args).ok();
+    made.stdout = byoc(made.arguments(&made.root())).ok().out;
+    made
+}
+
+/// Runs a command with an empty environment and these bytes on standard input.
+fn run(command: &mut Command, input: &[u8]) -> Output {
+    command.env_clear().stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let input = input.to_vec();
+    // The program may end before it has read its input.
+    let writer = std::thread::spawn(move || drop(stdin.write_all(&input)));
+    let output = child.wait_with_output().unwrap();
+    writer.join().unwrap();
+    output
+}
+
+/// Returns the program of a bundle as a user without rights starts it in the bundle as root folder; `None` where that is
+/// not permitted.
+fn in_root_folder(root: &Path) -> Option<Command> {
+    let permitted = Command::new("chroot").args(["/", "true"]).output().is_ok_and(|output| output.status.success());
+    if !permitted {
+        println!("skipped: the program in a root folder of its own, for which the test has no rights");
+        return None;
+    }
+    let mut command = Command::new("chroot");
+    // This user may write nowhere: the folders belong to another one.
+    command.args(["--userspec=65534:65534"]).arg(root).arg("/bin/byoc-run");
+    Some(command)
+}
+
+/// Returns all files below a folder, with their contents.
+fn tree(root: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut files = BTreeMap::new();
+    let mut folders = vec![root.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            let below = path.strip_prefix(root).unwrap().to_owned();
+            if path.is_symlink() {
+                files.insert(below, std::fs::read_link(&path).unwrap().into_os_string().into_encoded_bytes());
+            } else if path.is_dir() {
+                folders.push(path);
+            } else {
+                files.insert(below, std::fs::read(&path).unwrap());
+            }
+        }
+    }
+    files
+}
+
+/// Runs a recorded model of one input and one output in its bundle, as a root folder and in its place.
+fn runs_alone(name: &str, made: &Bundled, input: &str) {
+    let set = data(&format!("models/{name}/test_data_set_0"));
+    let given = npy::encode(&pb::read(&set.join("input_0.pb")).unwrap());
+    let recorded = pb::read(&set.join("output_0.pb")).unwrap();
+    let before = tree(&made.root());
+    let arguments = [format!("--input={input}=-"), "--output=-".to_owned()];
+    let check = |output: Output| {
+        let (out, err) = (&output.stdout, String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success() && err.is_empty(), "{}: {err}", output.status);
+        let got: Tensor = npy::decode(out).unwrap();
+        let difference = compare(&got, &recorded, Tolerance::MaxRelative(5e-4)).difference;
+        assert_eq!(difference, None, "{name}");
+    };
+    if let Some(mut command) = in_root_folder(&made.root()) {
+        check(run(command.args(&arguments), &given));
+    }
+    let elsewhere = temporary_folder();
+    let mut command = Command::new(made.root().join("run"));
+    check(run(command.current_dir(elsewhere.path()).args(&arguments), &given));
+    assert!(std::fs::read_dir(elsewhere.path()).unwrap().next().is_none());
+    assert!(before == tree(&made.root()), "a run changed the bundle");
+}
+
+/// Checks that nothing but files of the bundle is mapped by a program started by its script: the dynamic loader lists the
+/// libraries that it initializes.
+fn uses_own_libraries(made: &Bundled, least: usize) {
+    let root = made.root().canonicalize().unwrap();
+    let mut command = Command::new("/bin/sh");
+    // The variable applies to the loader of the bundle, which the script executes.
+    command.args(["-c", "export LD_DEBUG=files; exec \"$0\" --check"]).arg(root.join("run"));
+    let output = run(&mut command, &[]);
+    let err = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{err}");
+    let own = root.display().to_string();
+    // Lines of the shell are those of another process.
+    let lines: Vec<&str> = err.lines().filter(|line| line.contains("calling init: ")).collect();
+    let process = lines.last().unwrap().trim_start().split(':').next().unwrap();
+    let first = lines.iter().position(|line| line.contains(&own)).unwrap();
+    let libraries: Vec<&str> =
+        lines[first..].iter().filter(|line| line.trim_start().starts_with(process)).copied().collect();
+    assert!(libraries.len() >= least, "{libraries:#?}");
+    for line in libraries {
+        assert!(line.contains(&own), "{line}");
+    }
+}
+
+#[test]
+fn bundle_of_native_regions_runs_alone() {
+    let made = bundled(&data_text("models/resnet18_w16"), &["ccompiler"], &[]);
+    assert!(made.stdout.contains("ccompiler 0.1.0"), "{}", made.stdout);
+    runs_alone("resnet18_w16", &made, "input");
+    uses_own_libraries(&made, 4);
+    let files = tree(&made.root());
+    let has = |start: &str| files.keys().filter(|path| path.starts_with(start)).count();
+    assert!(has("regions") > 0 && has("plugins") == 1 && has("licenses") >= 2, "{:?}", files.keys());
+    // The same artifact and plugins give the same bytes, also over an earlier bundle.
+    byoc(made.arguments(&made.root())).ok();
+    assert!(files == tree(&made.root()));
+
+    let check = || to_command_output(Command::new(made.root().join("run")).arg("--check").output().unwrap());
+    assert!(check().ok().out.starts_with("every file is as listed; "));
+    for path in files.keys().filter(|path| !made.root().join(path).is_symlink()) {
+        let path = made.root().join(path);
+        if ["run", "ld-linux-x86-64.so.2", "byoc-run", "libc.so.6", "libm.so.6", "libgcc_s.so.1"]
+            .iter()
+            .any(|n| path.ends_with(n))
+        {
+            // Without these the program does not start; they are checked when it does.
+            continue;
+        }
+        let bytes = std::fs::read(&path).unwrap();
+        let mut damaged = bytes.clone();
+        damaged[bytes.len() / 2] ^= 1;
+        std::fs::write(&path, &damaged).unwrap();
+        check().fails_with("E0711");
+        std::fs::write(&path, &bytes).unwrap();
+    }
+    check().ok();
+}
+
+#[test]
+fn bundle_with_libraries_of_a_plugin_runs_alone() {
+    if onednn().is_none() {
+        println!("skipped: a bundle with oneDNN, which is not installed");
+        return;
+    }
+    let made = bundled(&data_text("models/resnet18_w16"), &["dnnl"], &[]);
+    let files = tree(&made.root());
+    for file in ["plugins/libdnnl.so.3", "lib/libgomp.so.1", "lib/libstdc++.so.6"] {
+        assert!(files.contains_key(Path::new(file)), "{file} in {:?}", files.keys());
+    }
+    runs_alone("resnet18_w16", &made, "input");
+    uses_own_libraries(&made, 7);
+}
+
+#[test]
+fn bundle_for_the_host_needs_no_plugin() {
+    let made = bundled(&data_text("models/resnet18_w16"), &[], &[]);
+    assert!(made.stdout.contains("no plugin"), "{}", made.stdout);
+    assert!(!made.root().join("plugins").exists());
+    runs_alone("resnet18_w16", &made, "input");
+    let described = Command::new(made.root().join("run")).args(["--describe"]).output().unwrap();
+    let described = to_command_output(described).ok().out;
+    assert!(described.contains("input   input  Tensor[(1, 3, 32, 32), float32]"), "{described}");
+}
+
+#[test]
+fn runner_explains_its_errors() {
+    let made = bundled(&data_text("digits/digits.onnx"), &[], &["--dim", "batch=1"]);
+    let start = |args: &[&str]| to_command_output(Command::new(made.root().join("run")).args(args).output().unwrap());
+    start(&[]).fails_with("E0603").stderr_contains(&["image"]);
+    start(&["--input", "imag=ones"]).fails_with("E0602").stderr_contains(&["did you mean \"image\"?"]);
+    start(&["--input", "image=x.txt"]).fails_with("E0512");
+    start(&["--input", "image=ones", "--bundle", "/"]).fails_with("E0710");
+    assert_eq!(start(&["model.byoc"]).code, 2);
+    let json = start(&["--input", "image=random:3", "--json"]).ok();
+    assert_eq!(json.json()[0]["output"], "logits");
+    // The same numbers as those of the command line.
+    let same = byoc(["run", &made.artifact(), "--input", "image=random:3", "--json"]).ok();
+    assert_eq!(json.out, same.out);
+    let outputs = made.folder.path().join("y.npz");
+    start(&["--input", "image=zeros", "--output", &outputs.display().to_string()]).ok();
+    assert!(outputs.is_file());
+}
+
+#[test]
+fn what_cannot_be_bundled_is_refused_by_name() {
+    let made = bundled(&data_text("digits/digits.onnx"), &["ccompiler"], &["--dim", "batch=1"]);
+    let path = |name: &str| made.folder.path().join(name);
+    let text = |name: &str| path(name).display().to_string();
+    let entries = || std::fs::read_dir(made.folder.path()).unwrap().count();
+    let before = entries();
+    let runner = bundle_runner().display().to_string();
+    let (artifact, out) = (made.artifact(), text("out"));
+    let model = data_text("digits/digits.onnx");
+    byoc(["bundle", &model, "-o", &out, "--runner", &runner]).fails_with("E0701").stderr_contains(&["byoc compile"]);
+    byoc(["bundle", &artifact, "-o", &out]).fails_with("E0708").stderr_contains(&["byoc-run", "--runner"]);
+    byoc(["bundle", &artifact, "-o", &out, "--runner", &model]).fails_with("E0708");
+    let without = byoc(["bundle", &artifact, "-o", &out, "--runner", &runner]).fails_with("E0709");
+    without.stderr_contains(&["loadbinary_ccompiler", "compiled by plugin ccompiler", "--plugin-dir"]);
+    assert_eq!(entries(), before, "nothing remains of a refused bundle");
+    // A folder with other files is not touched.
+    std::fs::create_dir(path("out")).unwrap();
+    std::fs::write(path("out/notes.txt"), "keep").unwrap();
+    byoc(made.arguments(&path("out"))).fails_with("E0513");
+    assert_eq!(tree(&path("out")).len(), 1);
+}
+
+#[test]
+fn missing_library_of_a_plugin_is_named() {
+    if onednn().is_none() {
+        println!("skipped: a bundle with oneDNN, which is not installed");
+        return;
+    }
+    let made = bundled(&data_text("digits/digits.onnx"), &["dnnl"], &["--dim", "batch=1"]);
+    let out = made.folder.path().join("out");
+    let mut command = crate::command(made.arguments(&out));
+    let refused = to_command_output(command.env("BYOC_DNNL_LIB", "/no/libdnnl.so.3").output().unwrap());
+    let refused = refused.fails_with("E0709");
+    refused.stderr_contains(&["plugin dnnl cannot be part of a bundle", "/no/libdnnl.so.3", "onednn-cpu-gomp"]);
+    assert!(!out.exists());
+}
+
+#[test]
+fn every_command_of_page_runs() {
+    let page = std::fs::read_to_string(data("../docs/bundle.md")).unwrap();
+    let (plugins, folder) = (plugin_dir(&["ccompiler"]), temporary_folder());
+    // The command line as it is installed, with the program of bundles beside it.
+    let programs = temporary_folder();
+    byoc_test_support::copy(crate::binary(), &programs.path().join("byoc"));
+    byoc_test_support::copy(&bundle_runner(), &programs.path().join("byoc-run"));
+    let path = format!("{}:{}", programs.path().display(), std::env::var("PATH").unwrap());
+    let mut count = 0;
+    for line in page.split("```console\n").skip(1).flat_map(|rest| rest.split("```").next().unwrap().lines()) {
+        let line = line.strip_prefix("$ ").unwrap_or_else(|| panic!("expected a line \"$ ...\", found: {line}"));
+        let line = line.replace("$PLUGINS", &plugins.path().display().to_string());
+        let line = line.replace("$OUT", &folder.path().display().to_string());
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let mut command = crate::isolated_command(words[0]);
+        to_command_output(command.args(&words[1..]).env("PATH", &path).current_dir(data("..")).output().unwrap()).ok();
+        count += 1;
+    }
+    assert_eq!(count, 4);
+}

@@ -1,0 +1,133 @@
+//! Output directories: a reader sees all of the files, or those of before.
+
+use crate::output::cannot_write;
+use byoc_ir::diag::{Diagnostic, codes};
+use std::io::{ErrorKind, Result};
+use std::path::{Path, PathBuf};
+use tempfile::TempDir;
+
+/// Names inside the temporary directory.
+const NEW: &str = "new";
+const OLD: &str = "old";
+
+/// Directory that is being filled beside its target, and takes its place when it is complete. If it is dropped before, nothing
+/// has changed.
+pub struct PendingDirectory {
+    temporary: TempDir,
+    target: PathBuf,
+}
+
+impl PendingDirectory {
+    /// Creates the directory. The target may be missing or empty, or a directory that `is_replaceable`.
+    ///
+    /// # Errors
+    /// E0513 when the target is something else, or its parent is missing or not writable.
+    pub fn begin(
+        target: &Path,
+        is_replaceable: impl FnOnce(&Path) -> bool,
+    ) -> std::result::Result<PendingDirectory, Diagnostic> {
+        let refused = |message: &str| {
+            Diagnostic::error(codes::frontends::CANNOT_WRITE, format!("{}: {message}", target.display()))
+                .help("name a directory that is new, empty, or was written by the same command")
+        };
+        match std::fs::read_dir(target) {
+            Ok(mut entries) => {
+                if entries.next().is_some() && !is_replaceable(target) {
+                    return Err(refused("expected an empty directory, found other files"));
+                }
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) if error.kind() == ErrorKind::NotADirectory => {
+                return Err(refused("expected a directory, found a file"));
+            }
+            Err(error) => return Err(cannot_write(target, &error)),
+        }
+        let create = || {
+            // `..` and links are followed now, so that the renaming stays within one directory.
+            let target = match target.canonicalize() {
+                Ok(found) => found,
+                Err(_) => std::path::absolute(target)?,
+            };
+            let parent = target.parent().unwrap_or(&target);
+            let temporary = tempfile::Builder::new().prefix(".byoc-").tempdir_in(parent)?;
+            std::fs::create_dir(temporary.path().join(NEW))?;
+            Ok(PendingDirectory { temporary, target })
+        };
+        create().map_err(|error| cannot_write(target, &error))
+    }
+
+    /// Returns the directory to fill.
+    pub fn path(&self) -> PathBuf {
+        self.temporary.path().join(NEW)
+    }
+
+    /// Puts the directory in the place of its target.
+    ///
+    /// # Errors
+    /// E0513 when the system cannot rename the directories; the target is as before then.
+    pub fn commit(self) -> std::result::Result<(), Diagnostic> {
+        self.replace().map_err(|error| cannot_write(&self.target, &error))
+    }
+
+    fn replace(&self) -> Result<()> {
+        let old = self.temporary.path().join(OLD);
+        let existed = match std::fs::rename(&self.target, &old) {
+            Ok(()) => true,
+            Err(error) if error.kind() == ErrorKind::NotFound => false,
+            Err(error) => return Err(error),
+        };
+        std::fs::rename(self.path(), &self.target).inspect_err(|_| {
+            if existed {
+                let _ = std::fs::rename(&old, &self.target);
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(folder: &Path) -> Vec<String> {
+        let mut names: Vec<String> =
+            std::fs::read_dir(folder).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn appears_as_a_whole_or_not_at_all() {
+        let folder = tempfile::tempdir().unwrap();
+        let target = folder.path().join("out");
+        let pending = PendingDirectory::begin(&target, |_| false).unwrap();
+        std::fs::write(pending.path().join("a"), "1").unwrap();
+        assert!(!target.exists());
+        pending.commit().unwrap();
+        assert_eq!((names(&target), names(folder.path())), (vec!["a".to_owned()], vec!["out".to_owned()]));
+        // Another folder is not touched; one that is dropped changes nothing.
+        let error = PendingDirectory::begin(&target, |_| false).err().unwrap();
+        assert_eq!(error.code, codes::frontends::CANNOT_WRITE);
+        drop(PendingDirectory::begin(&target, |found| found.join("a").is_file()).unwrap());
+        assert_eq!(names(folder.path()), ["out"]);
+        let pending = PendingDirectory::begin(&target, |found| found.join("a").is_file()).unwrap();
+        std::fs::write(pending.path().join("b"), "2").unwrap();
+        pending.commit().unwrap();
+        assert_eq!((names(&target), names(folder.path())), (vec!["b".to_owned()], vec!["out".to_owned()]));
+    }
+
+    #[test]
+    fn refuses_files_and_missing_parents() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("file"), "").unwrap();
+        for name in ["file", "missing/out"] {
+            let error = PendingDirectory::begin(&folder.path().join(name), |_| true).err().unwrap();
+            assert_eq!(error.code, codes::frontends::CANNOT_WRITE, "{name}");
+        }
+        assert_eq!(names(folder.path()), ["file"]);
+        // An empty directory is taken.
+        let empty = folder.path().join("empty");
+        std::fs::create_dir(&empty).unwrap();
+        PendingDirectory::begin(&empty, |_| false).unwrap().commit().unwrap();
+        assert_eq!(names(folder.path()), ["empty", "file"]);
+    }
+}

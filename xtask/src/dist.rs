@@ -1,0 +1,134 @@
+//! Release archives in `target/dist`: the command line with the plugins, the library for C, and the server.
+//!
+//! Archives are reproducible: the sources have the same paths in every checkout, entries are sorted, and their times and
+//! owners are fixed.
+
+use crate::process::{self, cargo, root, target_dir};
+use crate::wheel::{PLUGINS, place_plugins};
+use crate::{capi, licenses};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Target in the words of rustc, and in those of the archives.
+const TARGET: (&str, &str) = if cfg!(target_arch = "aarch64") {
+    ("aarch64-unknown-linux-gnu", "aarch64-linux")
+} else {
+    ("x86_64-unknown-linux-gnu", "x86_64-linux")
+};
+
+/// Maximum size in bytes of the archive with the command line.
+const MAX_SIZE: u64 = 12_000_000;
+
+/// Script that packs folders: arguments are the folder of the archives, then the folders to pack. All times are 1980-01-01,
+/// as in artifacts. Each folder gets a list of digests, and so do the archives.
+const PACK: &str = r#"
+import hashlib, io, lzma, os, sys, tarfile
+def sums(folder, names):
+    digest = lambda name: hashlib.sha256(open(os.path.join(folder, name), "rb").read()).hexdigest()
+    with open(os.path.join(folder, "SHA256SUMS"), "w") as out:
+        out.writelines(f"{digest(name)}  {name}\n" for name in sorted(names))
+def files(folder):
+    for path, _, names in os.walk(folder):
+        for name in names:
+            yield os.path.relpath(os.path.join(path, name), folder)
+target, folders = sys.argv[1], sys.argv[2:]
+archives = []
+for folder in folders:
+    sums(folder, list(files(folder)))
+    top = os.path.basename(folder)
+    archives.append(top + ".tar.xz")
+    raw = io.BytesIO()
+    with tarfile.open(fileobj=raw, mode="w", format=tarfile.USTAR_FORMAT) as tar:
+        for name in sorted(files(folder)):
+            path = os.path.join(folder, name)
+            entry = tarfile.TarInfo(f"{top}/{name}")
+            entry.size, entry.mtime = os.path.getsize(path), 315532800
+            entry.mode = 0o755 if os.access(path, os.X_OK) else 0o644
+            with open(path, "rb") as content:
+                tar.addfile(entry, content)
+    with open(os.path.join(target, archives[-1]), "wb") as out:
+        out.write(lzma.compress(raw.getvalue(), preset=9 | lzma.PRESET_EXTREME))
+sums(target, archives)
+"#;
+
+/// Text of the list of crates.
+const CRATES: &str = "THIRD-PARTY.txt";
+
+/// Builds the archives, and tries them.
+pub fn run() -> Result<(), String> {
+    let mut build = cargo(&["build", "--profile", "dist"]);
+    let programs = ["byoc-cli", "byoc-bundle", "byoc-serve", "byoc-capi"];
+    for package in programs.into_iter().chain(PLUGINS.map(|(package, _)| package)) {
+        build.args(["--package", package]);
+    }
+    process::run(build.env("RUSTFLAGS", stable_paths()?))?;
+    // The folder of the profile is that of the archives too.
+    let dist = target_dir().join("dist");
+    let built = dist.clone();
+    let staged = dist.join("archives");
+    let _ = fs::remove_dir_all(&staged);
+    let name = |product: &str| format!("{product}-{}-{}", env!("CARGO_PKG_VERSION"), TARGET.1);
+    let folders = [name("byoc"), name("libbyoc"), name("byoc-serve")].map(|name| staged.join(name));
+    let [byoc, library, server] = &folders;
+    for program in ["byoc", "byoc-run"] {
+        copy(&built.join(program), &byoc.join(program))?;
+    }
+    copy(&built.join("byoc-serve"), &server.join("byoc-serve"))?;
+    for folder in [byoc, server] {
+        place_plugins(&built, &folder.join("plugins"))?;
+    }
+    for header in ["byoc_plugin.h", "byoc_device.h", "byoc_json.h"] {
+        copy(&root().join("plugin-api/include").join(header), &byoc.join("include").join(header))?;
+    }
+    capi::place(&built, library, "${pcfiledir}/../..")?;
+    let plugins = PLUGINS.map(|(package, _)| package);
+    for (folder, programs, own) in [
+        (byoc, &["byoc-cli", "byoc-bundle"][..], &plugins[..]),
+        (library, &["byoc-capi"], &[]),
+        (server, &["byoc-serve"], &plugins),
+    ] {
+        let licenses = folder.join("licenses");
+        for file in ["LICENSE-APACHE", "LICENSE-MIT"] {
+            copy(&root().join(file), &licenses.join(file))?;
+        }
+        let crates = licenses::third_party(&[programs, own].concat(), TARGET.0)?;
+        write(&licenses.join(CRATES), &crates)?;
+        copy(&root().join("CHANGELOG.md"), &folder.join("CHANGELOG.md"))?;
+    }
+    process::run(Command::new("python3").args(["-c", PACK]).arg(&dist).args(&folders))?;
+    for folder in &folders {
+        let archive = PathBuf::from(format!("{}.tar.xz", dist.join(file_name(folder)).display()));
+        let size = fs::metadata(&archive).map_err(|e| format!("{}: {e}", archive.display()))?.len();
+        println!("{} {:.1} MB", archive.display(), size as f64 / 1e6);
+        if folder == byoc && size > MAX_SIZE {
+            return Err(format!("expected at most {MAX_SIZE} bytes, found {size}"));
+        }
+    }
+    let mut test = cargo(&["test", "--package", "xtask", "--test", "dist", "--", "--ignored", "--nocapture"]);
+    process::run(test.env("BYOC_DIST", &dist))
+}
+
+/// Returns the flags by which no path of this machine is in a program.
+fn stable_paths() -> Result<String, String> {
+    let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
+    let home = home.or_else(|| std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cargo")));
+    let home = home.ok_or("expected HOME or CARGO_HOME in the environment")?;
+    let given = std::env::var("RUSTFLAGS").unwrap_or_default();
+    Ok(format!("{given} --remap-path-prefix={}=/byoc --remap-path-prefix={}=/cargo", root().display(), home.display())
+        .trim()
+        .to_owned())
+}
+
+fn file_name(path: &Path) -> String {
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+fn copy(from: &Path, to: &Path) -> Result<(), String> {
+    let copied = fs::create_dir_all(to.parent().unwrap_or(to)).and_then(|()| fs::copy(from, to));
+    copied.map(drop).map_err(|e| format!("cannot copy {} to {}: {e}", from.display(), to.display()))
+}
+
+fn write(path: &Path, text: &str) -> Result<(), String> {
+    fs::write(path, text).map_err(|e| format!("cannot write {}: {e}", path.display()))
+}

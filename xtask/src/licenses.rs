@@ -1,0 +1,82 @@
+//! Licenses of the crates that a program is built from, gathered from their packages.
+
+use crate::process::{cargo, output};
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
+use std::path::Path;
+
+/// Beginnings of the names of files with licenses, in upper case.
+const NAMES: [&str; 5] = ["LICENSE", "LICENCE", "COPYING", "NOTICE", "UNLICENSE"];
+
+/// Returns one text about all crates of other authors that these packages of the workspace are built from: a list, then
+/// each text once, with the crates that it belongs to.
+pub fn third_party(packages: &[&str], target: &str) -> Result<String, String> {
+    let text = output(&mut cargo(&["metadata", "--format-version", "1", "--locked", "--filter-platform", target]))?;
+    let metadata: Value = serde_json::from_str(&text).map_err(|error| format!("cargo metadata: {error}"))?;
+    let crates = dependencies(&metadata, packages)?;
+    let mut list = String::new();
+    let mut texts: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for package in crates {
+        let name = format!("{} {}", text_of(&package["name"]), text_of(&package["version"]));
+        let license = package["license"].as_str().unwrap_or("see below");
+        let _ = writeln!(list, "{name}: {license}");
+        let manifest = Path::new(text_of(&package["manifest_path"]));
+        for text in license_texts(manifest.parent().unwrap_or(manifest)) {
+            texts.entry(text).or_default().insert(name.clone());
+        }
+    }
+    let mut all = format!(
+        "Crates that this program is built from, with their licenses. The standard library of Rust: MIT OR Apache-2.0.\n\n{list}"
+    );
+    for (text, crates) in texts {
+        let crates: Vec<String> = crates.into_iter().collect();
+        let _ = write!(all, "\n{0}\n{1}\n{0}\n\n{2}\n", "-".repeat(80), crates.join(", "), text.trim_end());
+    }
+    Ok(all)
+}
+
+fn text_of(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}
+
+/// Returns the crates from elsewhere in the dependency graph of the packages, sorted by name and version. Crates that only
+/// builds and tests use are left out.
+fn dependencies<'a>(metadata: &'a Value, packages: &[&str]) -> Result<Vec<&'a Value>, String> {
+    let of = |list: &'a Value| list.as_array().map(Vec::as_slice).unwrap_or_default();
+    let all: BTreeMap<&str, &Value> = of(&metadata["packages"]).iter().map(|p| (text_of(&p["id"]), p)).collect();
+    let nodes: BTreeMap<&str, &Value> =
+        of(&metadata["resolve"]["nodes"]).iter().map(|node| (text_of(&node["id"]), node)).collect();
+    let members: BTreeSet<&str> = of(&metadata["workspace_members"]).iter().map(text_of).collect();
+    let mut pending: Vec<&str> = Vec::new();
+    for name in packages {
+        let member = members.iter().find(|id| all.get(**id).is_some_and(|p| text_of(&p["name"]) == *name));
+        pending.push(member.ok_or_else(|| format!("expected a package {name} in the workspace"))?);
+    }
+    let mut reached: BTreeSet<&str> = pending.iter().copied().collect();
+    while let Some(id) = pending.pop() {
+        for dependency in nodes.get(id).into_iter().flat_map(|node| of(&node["deps"])) {
+            let is_linked = of(&dependency["dep_kinds"]).iter().any(|kind| kind["kind"].is_null());
+            let id = text_of(&dependency["pkg"]);
+            if is_linked && reached.insert(id) {
+                pending.push(id);
+            }
+        }
+    }
+    let mut crates: Vec<&Value> =
+        reached.iter().filter(|id| !members.contains(**id)).filter_map(|id| all.get(*id).copied()).collect();
+    crates.sort_by_key(|package| (text_of(&package["name"]), text_of(&package["version"])));
+    Ok(crates)
+}
+
+/// Returns the texts of the licenses in the folder of a crate.
+fn license_texts(folder: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    let is_license = |path: &Path| {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default().to_uppercase();
+        NAMES.iter().any(|start| name.starts_with(start)) && path.is_file()
+    };
+    let mut files: Vec<_> = entries.filter(|path| is_license(path)).collect();
+    files.sort();
+    files.iter().filter_map(|file| std::fs::read_to_string(file).ok()).map(|text| text.replace("\r\n", "\n")).collect()
+}

@@ -1,0 +1,76 @@
+//! `cargo xtask test-arm`: the command line and a backend with native code, built for aarch64 and run under an emulator.
+
+use crate::process::{self, cargo, exists, output, root, target_dir};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Target in the words of rustc.
+const TARGET: &str = "aarch64-unknown-linux-gnu";
+/// Compiler and emulator, in the packages of Debian.
+const COMPILER: &str = "aarch64-linux-gnu-gcc";
+const EMULATOR: &str = "qemu-aarch64";
+const INSTALL: &str = "apt-get install -y gcc-aarch64-linux-gnu qemu-user";
+/// Root of the C library for aarch64.
+const LIBRARIES: &str = "/usr/aarch64-linux-gnu";
+/// Number of recorded models.
+const MODELS: usize = 15;
+
+/// Script that takes the place of the native compiler: a cross compiler does not know the processor that it runs on.
+const NATIVE: &str = r#"#!/bin/sh
+for word; do
+    shift
+    [ "$word" = -march=native ] || set -- "$@" "$word"
+done
+exec aarch64-linux-gnu-gcc "$@"
+"#;
+
+/// Builds for aarch64, and verifies the recorded models on the host and on ccompiler.
+pub fn run() -> Result<(), String> {
+    check_tools()?;
+    let mut build = cargo(&["build", "--target", TARGET, "--package", "byoc-cli", "--package", "byoc-ccompiler"]);
+    process::run(build.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", COMPILER))?;
+    let built = target_dir().join(TARGET).join("debug");
+    let folder = target_dir().join("test-arm");
+    let cannot = |error: std::io::Error| format!("{}: {error}", folder.display());
+    fs::create_dir_all(folder.join("plugins")).map_err(cannot)?;
+    fs::copy(built.join("libbyoc_ccompiler.so"), folder.join("plugins/libbyoc_ccompiler.so")).map_err(cannot)?;
+    let compiler = folder.join("cc");
+    fs::write(&compiler, NATIVE).map_err(cannot)?;
+    fs::set_permissions(&compiler, fs::Permissions::from_mode(0o755)).map_err(cannot)?;
+    let models = models()?;
+    let plugins = folder.join("plugins").display().to_string();
+    for backend in [&["--backend", "none"][..], &["--backend", "ccompiler", "--require-offload=0.9"]] {
+        let mut verify = Command::new(EMULATOR);
+        verify.args(["-L", LIBRARIES]).arg(built.join("byoc")).args(["verify", "--max-rel-err", "5e-4", "--no-cache"]);
+        verify.args(["--plugin-dir", &plugins]).args(backend).args(&models).env("CC", &compiler);
+        process::run(&mut verify)?;
+    }
+    Ok(())
+}
+
+/// Returns an error that names everything that is missing, with the line that installs it.
+fn check_tools() -> Result<(), String> {
+    let mut missing = Vec::new();
+    if !exists(COMPILER) || !exists(EMULATOR) || !Path::new(LIBRARIES).is_dir() {
+        missing.push(format!("{COMPILER} and {EMULATOR}: {INSTALL}"));
+    }
+    let libraries =
+        output(Command::new("rustc").args(["--print", "target-libdir", "--target", TARGET]).current_dir(root()))?;
+    let has_std = fs::read_dir(libraries.trim()).is_ok_and(|mut files| files.next().is_some());
+    if !has_std {
+        missing.push(format!("the standard library of Rust for {TARGET}: rustup target add {TARGET}"));
+    }
+    if missing.is_empty() { Ok(()) } else { Err(format!("missing:\n  {}", missing.join("\n  "))) }
+}
+
+/// Returns the folders of the recorded models.
+fn models() -> Result<Vec<PathBuf>, String> {
+    let folder = root().join("tests/models");
+    let entries = fs::read_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let mut models: Vec<PathBuf> =
+        entries.flatten().map(|entry| entry.path()).filter(|path| path.join("model.onnx").is_file()).collect();
+    models.sort();
+    if models.len() == MODELS { Ok(models) } else { Err(format!("expected {MODELS} models, found {}", models.len())) }
+}

@@ -1,0 +1,115 @@
+//! Tries the release archives that `cargo xtask dist` has written: each is unpacked, and its programs run with an empty
+//! environment in another folder.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
+}
+
+/// Unpacks an archive below a folder; returns its only folder.
+fn unpacked(product: &str, folder: &Path) -> PathBuf {
+    let dist = std::env::var_os("BYOC_DIST").map_or_else(|| root().join("target/dist"), PathBuf::from);
+    let start = format!("{product}-{}-", env!("CARGO_PKG_VERSION"));
+    let files: Vec<PathBuf> = std::fs::read_dir(&dist).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let is_archive = |path: &&PathBuf| {
+        let name = path.file_name().unwrap().to_str().unwrap();
+        name.starts_with(&start) && name.ends_with(".tar.xz")
+    };
+    let archives: Vec<&PathBuf> = files.iter().filter(is_archive).collect();
+    let [archive] = archives[..] else {
+        panic!("{}: expected one archive {start}*, found {archives:?}", dist.display())
+    };
+    ok(Command::new("tar").args(["-xJf"]).arg(archive).arg("-C").arg(folder));
+    let name = archive.file_name().unwrap().to_str().unwrap().strip_suffix(".tar.xz").unwrap();
+    let unpacked = folder.join(name);
+    for file in ["licenses/LICENSE-MIT", "licenses/LICENSE-APACHE", "licenses/THIRD-PARTY.txt", "CHANGELOG.md"] {
+        assert!(unpacked.join(file).is_file(), "{file} of {product}");
+    }
+    ok(Command::new("sha256sum").args(["--check", "--strict", "--quiet", "SHA256SUMS"]).current_dir(&unpacked));
+    unpacked
+}
+
+#[track_caller]
+fn ok(command: &mut Command) -> String {
+    let Output { status, stdout, stderr } = command.output().unwrap();
+    let (out, err) = (String::from_utf8_lossy(&stdout).into_owned(), String::from_utf8_lossy(&stderr));
+    assert!(status.success(), "{command:?}\n{out}{err}");
+    out
+}
+
+/// Returns the sections of an ELF file that a stripped one does not have.
+fn symbols(file: &Path) -> String {
+    ok(Command::new("readelf").args(["--sections", "--wide"]).arg(file))
+        .lines()
+        .filter(|line| line.contains(".symtab") || line.contains(".debug_"))
+        .collect()
+}
+
+#[test]
+#[ignore = "run by cargo xtask dist, which writes the archives"]
+fn command_line_runs_from_its_archive() {
+    let (folder, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let unpacked = unpacked("byoc", folder.path());
+    for file in ["byoc", "byoc-run", "plugins/libbyoc_ccompiler.so"] {
+        assert_eq!(symbols(&unpacked.join(file)), "", "{file}");
+    }
+    assert!(unpacked.join("include/byoc_plugin.h").is_file());
+    let byoc =
+        |args: &[&str]| ok(Command::new(unpacked.join("byoc")).args(args).env_clear().current_dir(elsewhere.path()));
+    let plugins = byoc(&["plugins", "list", "--json"]);
+    for line in plugins.lines() {
+        let line: serde_json::Value = serde_json::from_str(line).unwrap();
+        assert_eq!(line["status"], "loaded", "{line}");
+    }
+    assert_eq!(plugins.lines().count(), 6, "{plugins}");
+    let model = root().join("tests/digits/digits.onnx").display().to_string();
+    let sample = root().join("tests/digits/samples/7.png").display().to_string();
+    let labels = root().join("tests/digits/labels.txt").display().to_string();
+    let on = ["--dim", "batch=1", "--backend", "ccompiler", "--require-offload=0.9", "--no-cache"];
+    let classified = |out: &str| out.lines().nth(1).unwrap().trim_start().starts_with("1  7 ");
+    let shown = byoc(&[&["run", &model, "--image", &sample, "--labels", &labels], &on[..]].concat());
+    assert!(classified(&shown), "{shown}");
+    let explained = byoc(&[&["explain", &model], &on[..]].concat());
+    assert!(explained.contains("ccompiler"), "{explained}");
+    let artifact = elsewhere.path().join("digits.byoc").display().to_string();
+    byoc(&[&["compile", &model, "-o", &artifact], &on[..]].concat());
+    assert!(classified(&byoc(&["run", &artifact, "--image", &sample, "--labels", &labels])));
+    // The archive has the program of bundles, and the licenses that go into them.
+    let bundle = elsewhere.path().join("bundle");
+    byoc(&["bundle", &artifact, "-o", &bundle.display().to_string()]);
+    assert!(bundle.join("licenses/THIRD-PARTY.txt").is_file());
+    let described = ok(Command::new(bundle.join("run")).arg("--describe").env_clear());
+    assert!(described.contains("image"), "{described}");
+}
+
+#[test]
+#[ignore = "run by cargo xtask dist, which writes the archives"]
+fn c_program_builds_against_the_library_of_its_archive() {
+    let folder = tempfile::tempdir().unwrap();
+    let unpacked = unpacked("libbyoc", folder.path());
+    let program = folder.path().join("digits");
+    let description = std::fs::read_to_string(unpacked.join("lib/pkgconfig/byoc.pc")).unwrap();
+    assert!(description.contains("prefix=${pcfiledir}/../..\n"), "{description}");
+    let lib = unpacked.join("lib");
+    let mut compile = Command::new("cc");
+    compile.args(["-O1", "-Wall", "-Werror", "-I"]).arg(unpacked.join("include")).arg("-o").arg(&program);
+    compile.arg(root().join("host/capi/examples/digits.c")).arg("-L").arg(&lib).arg("-lbyoc");
+    ok(compile.arg(format!("-Wl,-rpath,{}", lib.display())));
+    let picture = folder.path().join("picture");
+    std::fs::write(&picture, "0.5 ".repeat(64)).unwrap();
+    let mut run = Command::new(&program);
+    run.arg(root().join("tests/digits/digits.onnx")).env_clear().stdin(std::fs::File::open(&picture).unwrap());
+    let digit: u32 = ok(&mut run).trim().parse().unwrap();
+    assert!(digit < 10);
+}
+
+#[test]
+#[ignore = "run by cargo xtask dist, which writes the archives"]
+fn server_starts_from_its_archive() {
+    let folder = tempfile::tempdir().unwrap();
+    let unpacked = unpacked("byoc-serve", folder.path());
+    let help = ok(Command::new(unpacked.join("byoc-serve")).arg("--help").env_clear());
+    assert!(help.contains("--http"), "{help}");
+}
