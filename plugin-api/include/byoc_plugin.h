@@ -166,6 +166,31 @@ typedef struct byoc_compiled {
     const char *metadata; /* a JSON object to record with the region; NULL: nothing */
 } byoc_compiled;
 
+/* Key of a code generator's `query` for a region as C99, part of a program that is exported (`byoc export --backend`).
+ *
+ * The data is a JSON object and a NUL, and after them the bytes of the constants, one after another, which are copied
+ * before they are read as numbers:
+ *
+ *     {"version": 1, "language": "c99", "symbol": "f", "graph": {...},
+ *      "constants": [{"dtype": "float32", "dims": [16, 3], "size": 192, "digest": "..."}], "options": {...}}
+ *
+ * The graph and the options are those of `compile`. The answer is a JSON object:
+ *
+ *     {"source": "...", "workspace": 4096, "status": false, "constant_bytes": 0}
+ *
+ * "source" is the text of a C99 file that is compiled alone, and defines
+ *
+ *     void SYMBOL(const void *const *in, void *const *out, const void *const *constants, void *work);
+ *
+ * Inputs, outputs and constants are dense and row-major; constants[i] is constant i, and NULL if the text contains neither
+ * constants[i] nor an index that is computed. "workspace" is the size of `work` in bytes, aligned to 64. With "status": true
+ * the function returns an int, 0 for success. "constant_bytes" is the size of the constant arrays in the text, for the
+ * report. The last three may be missing. A backend without code for the region answers
+ *
+ *     {"refused": "expected float32, found int8", "hint": "..."}
+ */
+#define BYOC_PROGRAM_KEY "byoc.program.1"
+
 /* Code generator, for `register_codegen`. */
 typedef struct byoc_codegen {
     size_t struct_size;
@@ -178,7 +203,7 @@ typedef struct byoc_codegen {
      * bytes. */
     int32_t (*compile)(void *self, byoc_call *call, const byoc_region *region);
     /* Requests that have no entry of their own: pass bytes to `answer`, or return BYOC_UNKNOWN_KEY. NULL: no key is
-     * known. */
+     * known. The host asks BYOC_PROGRAM_KEY for a region as C. */
     int32_t (*query)(void *self, byoc_call *call, const char *key, const void *data, size_t size);
     /* Releases `self`, which the host no longer uses. NULL: nothing to do. */
     void (*release)(void *self);

@@ -79,6 +79,7 @@
 //! | `tensor`, `dtype`, `constant` | DLPack descriptors and views, element types, handles to constants |
 //! | `signature` | comparison of the types that a region was compiled for with those at run time |
 //! | `describe` | description of a backend, as versioned JSON |
+//! | [`program`] | regions as C, for exported programs |
 //! | [`device`] | memory of devices, and runs that go on after `run` has returned |
 //! | `executable_object`, `wire`, `adapt` | the stable-ABI objects, and the adapters between them and the plain traits |
 //! | `entries` | record of the entries that threads are in, and protection of the process from plugins |
@@ -117,6 +118,7 @@ mod guard;
 pub mod host;
 #[doc(hidden)]
 pub mod plugin;
+pub mod program;
 mod services;
 mod signature;
 mod tensor;

@@ -2,11 +2,13 @@
  *
  * Supports elementwise operators on float32 with numpy's broadcasting. To add an operator, add an entry to OPERATORS.
  * `compile` stores the graph of the region as the blob; `load` translates it to a list of steps, which `run` executes.
+ * `query` writes these steps as C, for exported programs.
  */
 #include "byoc_json.h"
 #include "byoc_plugin.h"
 
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +21,7 @@ typedef struct {
     const char *name;
     double (*one)(double);         /* of a unary operator, else NULL */
     double (*two)(double, double); /* of a binary operator, else NULL */
+    const char *c;                 /* the operator as an expression of doubles a and b */
 } operator_t;
 
 static double relu(double x) { return x < 0.0 ? 0.0 : x; }
@@ -33,10 +36,19 @@ static double maximum(double x, double y) { return isnan(x) || x > y ? x : y; }
 static double minimum(double x, double y) { return isnan(x) || x < y ? x : y; }
 
 static const operator_t OPERATORS[] = {
-    {"nn.relu", relu, NULL},     {"negative", negative, NULL}, {"abs", fabs, NULL},         {"exp", exp, NULL},
-    {"sqrt", sqrt, NULL},        {"tanh", tanh, NULL},         {"sigmoid", sigmoid, NULL},  {"add", NULL, add},
-    {"subtract", NULL, subtract}, {"multiply", NULL, multiply}, {"divide", NULL, divide},    {"maximum", NULL, maximum},
-    {"minimum", NULL, minimum},
+    {"nn.relu", relu, NULL, "a < 0.0 ? 0.0 : a"},
+    {"negative", negative, NULL, "-a"},
+    {"abs", fabs, NULL, "fabs(a)"},
+    {"exp", exp, NULL, "exp(a)"},
+    {"sqrt", sqrt, NULL, "sqrt(a)"},
+    {"tanh", tanh, NULL, "tanh(a)"},
+    {"sigmoid", sigmoid, NULL, "1.0 / (1.0 + exp(-a))"},
+    {"add", NULL, add, "a + b"},
+    {"subtract", NULL, subtract, "a - b"},
+    {"multiply", NULL, multiply, "a * b"},
+    {"divide", NULL, divide, "a / b"},
+    {"maximum", NULL, maximum, "a != a || a > b ? a : b"},
+    {"minimum", NULL, minimum, "a != a || a < b ? a : b"},
 };
 enum { OPERATOR_COUNT = sizeof OPERATORS / sizeof OPERATORS[0], MAX_DIMS = 8 };
 
@@ -119,8 +131,6 @@ static int32_t compile(void *self, byoc_call *call, const byoc_region *region) {
     call->host->compiled(call, &result);
     return BYOC_OK;
 }
-
-static const byoc_codegen CODEGEN = {sizeof CODEGEN, describe, judge, compile, NULL, NULL};
 
 /* -- Run time ------------------------------------------------------------------------------------------------------ */
 
@@ -219,6 +229,7 @@ static const char *read_node(region_t *region, byoc_json node, size_t number) {
         value->place = CONSTANT;
         value->index = (size_t)byoc_json_int(constant, -1);
         if (value->index >= region->constant_count) return "the blob reads a constant that does not exist";
+        if (region->host == NULL) return NULL; /* a program is given no handles */
         region->host->constant_tensor(region->constants[value->index], &tensor);
         if (tensor.dtype.code != 2 || tensor.dtype.bits != 32 || (size_t)tensor.ndim != value->shape.ndim ||
             (tensor.ndim > 0 && memcmp(tensor.shape, value->shape.dims, (size_t)tensor.ndim * sizeof *tensor.shape) != 0)) {
@@ -382,6 +393,20 @@ static const char *check_signature(const region_t *region, const char *options) 
     return same || !byoc_json_there(told) ? NULL : "the region was compiled for other tensors; compile the model again";
 }
 
+/* Allocates the tables of a region. Returns NULL, or an error message. */
+static const char *allocate(region_t *region, byoc_json graph, size_t constant_count) {
+    region->value_count = byoc_json_count(byoc_json_get(graph, "nodes"));
+    region->input_count = byoc_json_count(byoc_json_get(graph, "inputs"));
+    region->output_count = byoc_json_count(byoc_json_get(graph, "outputs"));
+    region->values = calloc(region->value_count + 1, sizeof *region->values);
+    region->steps = calloc(region->value_count + 1, sizeof *region->steps);
+    region->inputs = calloc(region->input_count + 1, sizeof *region->inputs);
+    region->outputs = calloc(region->output_count + 1, sizeof *region->outputs);
+    region->constants = calloc(constant_count + 1, sizeof *region->constants);
+    return region->values && region->steps && region->inputs && region->outputs && region->constants ? NULL
+                                                                                                     : "out of memory";
+}
+
 static int32_t load(void *self, byoc_call *call, const byoc_load *request) {
     byoc_json graph = byoc_json_parse(request->blob, request->blob_size);
     region_t *region = calloc(1, sizeof *region);
@@ -393,15 +418,8 @@ static int32_t load(void *self, byoc_call *call, const byoc_load *request) {
     }
     if (region == NULL) return fail(call, problem);
     region->host = call->host;
-    region->value_count = byoc_json_count(byoc_json_get(graph, "nodes"));
-    region->input_count = byoc_json_count(byoc_json_get(graph, "inputs"));
-    region->output_count = byoc_json_count(byoc_json_get(graph, "outputs"));
-    region->values = calloc(region->value_count + 1, sizeof *region->values);
-    region->steps = calloc(region->value_count + 1, sizeof *region->steps);
-    region->inputs = calloc(region->input_count + 1, sizeof *region->inputs);
-    region->outputs = calloc(region->output_count + 1, sizeof *region->outputs);
-    region->constants = calloc(request->constant_count + 1, sizeof *region->constants);
-    if (region->values && region->steps && region->inputs && region->outputs && region->constants) {
+    problem = allocate(region, graph, request->constant_count);
+    if (problem == NULL) {
         for (size_t i = 0; i < request->constant_count; i++) {
             region->constants[i] = call->host->constant_retain(request->constants[i]);
         }
@@ -418,14 +436,146 @@ static int32_t load(void *self, byoc_call *call, const byoc_load *request) {
 }
 
 /* Reports that a blob contains no native code: it is a graph. */
-static int32_t query(void *self, byoc_call *call, const char *key, const void *data, size_t size) {
+static int32_t query_loader(void *self, byoc_call *call, const char *key, const void *data, size_t size) {
     (void)self, (void)data, (void)size;
     if (strcmp(key, "blob.native") != 0) return BYOC_UNKNOWN_KEY;
     call->host->answer(call, "false", 5);
     return BYOC_OK;
 }
 
-static const byoc_loader LOADER = {sizeof LOADER, load, query, NULL};
+static const byoc_loader LOADER = {sizeof LOADER, load, query_loader, NULL};
+
+/* -- Exported programs --------------------------------------------------------------------------------------------- */
+
+/* Text that grows. */
+typedef struct {
+    char *at;
+    size_t size, room;
+    int failed; /* there was no memory */
+} text_t;
+
+/* Appends formatted text of less than 1024 bytes. */
+static void append(text_t *text, const char *format, ...) {
+    va_list list;
+    int length;
+    if (text->size + 1024 > text->room && !text->failed) {
+        char *grown = realloc(text->at, 2 * text->room + 1024);
+        text->failed = grown == NULL;
+        if (grown != NULL) {
+            text->at = grown;
+            text->room = 2 * text->room + 1024;
+        }
+    }
+    if (text->failed) return;
+    va_start(list, format);
+    length = vsnprintf(text->at + text->size, text->room - text->size, format, list);
+    va_end(list);
+    if (length < 0 || length >= 1024) {
+        text->failed = 1;
+        return;
+    }
+    text->size += (size_t)length;
+}
+
+/* Appends a pointer to a value, as an expression of C. */
+static void append_pointer(text_t *text, const region_t *region, size_t number) {
+    const value_t *value = &region->values[number];
+    switch (value->place) {
+    case INPUT: append(text, "in[%zu]", value->index); break;
+    case CONSTANT: append(text, "constants[%zu]", value->index); break;
+    case OUTPUT: append(text, "out[%zu]", value->index); break;
+    default: append(text, "(void *)((char *)work + %zu)", value->index);
+    }
+}
+
+/* Appends the index of an element of an operand. */
+static void append_index(text_t *text, const shape_t *operand, const shape_t *result) {
+    size_t strides[MAX_DIMS];
+    strides_of(operand, result, strides);
+    append(text, "[0");
+    for (size_t axis = 0; axis < result->ndim; axis++) {
+        if (strides[axis] != 0) append(text, " + i%zu * %zu", axis, strides[axis]);
+    }
+    append(text, "]");
+}
+
+/* Appends a step. The text is that of a JSON string: a line ends with the two characters \n. */
+static void append_step(text_t *text, const region_t *region, const step_t *step) {
+    const shape_t *shape = &region->values[step->result].shape;
+    const size_t operands = step->operator->two != NULL ? 2 : 1;
+    append(text, "    {\\n        float *result = ");
+    append_pointer(text, region, step->result);
+    append(text, ";\\n");
+    for (size_t i = 0; i < operands; i++) {
+        append(text, "        const float *x%zu = ", i);
+        append_pointer(text, region, step->operands[i]);
+        append(text, ";\\n");
+    }
+    for (size_t axis = 0; axis < shape->ndim; axis++) {
+        append(text, "        for (long i%zu = 0; i%zu < %lld; ++i%zu)\\n", axis, axis, (long long)shape->dims[axis], axis);
+    }
+    append(text, "        {\\n");
+    for (size_t i = 0; i < operands; i++) {
+        append(text, "            const double %s = (double)x%zu", i == 0 ? "a" : "b", i);
+        append_index(text, &region->values[step->operands[i]].shape, shape);
+        append(text, ";\\n");
+    }
+    append(text, "            result");
+    append_index(text, shape, shape);
+    append(text, " = (float)(%s);\\n        }\\n    }\\n", step->operator->c);
+}
+
+/* Appends the region as the answer to the query. */
+static void append_program(text_t *text, const region_t *region, const char *symbol) {
+    const char *types = "const void *const *in, void *const *out, const void *const *constants, void *work";
+    append(text, "{\"source\": \"#include <math.h>\\n#include <string.h>\\n\\nvoid %s(%s);\\n\\n", symbol, types);
+    append(text, "void %s(%s) {\\n    (void)in;\\n    (void)constants;\\n    (void)work;\\n", symbol, types);
+    for (size_t i = 0; i < region->step_count; i++) append_step(text, region, &region->steps[i]);
+    for (size_t i = 0; i < region->output_count; i++) {
+        const value_t *value = &region->values[region->outputs[i]];
+        if (value->place == OUTPUT && value->index == i) continue;
+        append(text, "    memcpy(out[%zu], ", i);
+        append_pointer(text, region, region->outputs[i]);
+        append(text, ", %zu);\\n", value->shape.count * sizeof(float));
+    }
+    append(text, "}\\n\", \"workspace\": %zu}", region->workspace);
+}
+
+static int is_identifier(const char *name) {
+    if (*name == 0 || (*name >= '0' && *name <= '9')) return 0;
+    return strspn(name, "0123456789_abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ") == strlen(name);
+}
+
+/* Answers with a region as C99. The constants' values follow the JSON text; the program reads them when it runs. */
+static int32_t query(void *self, byoc_call *call, const char *key, const void *data, size_t size) {
+    region_t region = {0};
+    text_t text = {0};
+    char symbol[256];
+    const char *problem;
+    byoc_json request, graph;
+    (void)self;
+    if (strcmp(key, BYOC_PROGRAM_KEY) != 0) return BYOC_UNKNOWN_KEY;
+    if (memchr(data, 0, size) == NULL) return fail(call, "the request is not terminated");
+    request = byoc_json_of(data);
+    graph = byoc_json_get(request, "graph");
+    byoc_json_text(byoc_json_get(request, "symbol"), symbol, sizeof symbol);
+    if (!is_identifier(symbol)) return fail(call, "the symbol is no identifier of C");
+    region.constant_count = byoc_json_count(byoc_json_get(request, "constants"));
+    problem = allocate(&region, graph, region.constant_count);
+    if (problem == NULL) problem = read_region(&region, graph);
+    if (problem == NULL) append_program(&text, &region, symbol);
+    if (problem == NULL && text.failed) problem = "out of memory";
+    if (problem == NULL) call->host->answer(call, text.at, text.size);
+    free(text.at);
+    free(region.values);
+    free(region.steps);
+    free(region.inputs);
+    free(region.outputs);
+    free(region.constants);
+    return problem == NULL ? BYOC_OK : fail(call, problem);
+}
+
+static const byoc_codegen CODEGEN = {sizeof CODEGEN, describe, judge, compile, query, NULL};
 
 /* -- The library --------------------------------------------------------------------------------------------------- */
 

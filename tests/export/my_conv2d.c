@@ -1,15 +1,34 @@
+/* Convolutions of one image and one group, with weights as OHWI: prints each call, and computes it. */
 #include "my_conv2d.h"
 #include <stdio.h>
 #include <string.h>
-static int64_t attr(const byoc_call *c, const char *name, int i) { for (int32_t k = 0; k < c->attribute_count; ++k) if (!strcmp(c->attributes[k].name, name)) return c->attributes[k].integers[i]; return 0; }
-void my_conv2d(const byoc_call *c) {
-    const int32_t *x = c->inputs[0].shape, *w = c->inputs[1].shape, *y = c->outputs[0].shape;
-    const float *in = c->inputs[0].data, *k = c->inputs[1].data; float *out = c->outputs[0].data;
-    printf("Calling my_conv2d for %s\n", c->node);
-    for (int o = 0; o < y[1]; ++o) for (int r = 0; r < y[2]; ++r) for (int q = 0; q < y[3]; ++q) { float s = 0;
-      for (int i = 0; i < x[1]; ++i) for (int a = 0; a < w[1]; ++a) for (int b = 0; b < w[2]; ++b) {
-        int64_t h = r * attr(c,"strides",0) - attr(c,"padding",0) + a, v = q * attr(c,"strides",1) - attr(c,"padding",1) + b;
-        if (h < 0 || h >= x[2] || v < 0 || v >= x[3]) continue;
-        s += in[(i * x[2] + h) * x[3] + v] * k[((o * w[1] + a) * w[2] + b) * w[3] + i]; }
-      out[(o * y[2] + r) * y[3] + q] = s; }
+
+static int64_t integer(const byoc_call *call, const char *name, int at) {
+    for (int32_t i = 0; i < call->attribute_count; ++i)
+        if (strcmp(call->attributes[i].name, name) == 0)
+            return call->attributes[i].integers[at];
+    return 0;
+}
+
+void my_conv2d(const byoc_call *call) {
+    const int32_t *in = call->inputs[0].shape, *kernel = call->inputs[1].shape, *out = call->outputs[0].shape;
+    const float *data = call->inputs[0].data, *weights = call->inputs[1].data;
+    float *result = call->outputs[0].data;
+    printf("Calling my_conv2d for %s\n", call->node);
+    for (int32_t o = 0; o < out[1]; ++o)
+        for (int32_t y = 0; y < out[2]; ++y)
+            for (int32_t x = 0; x < out[3]; ++x) {
+                float sum = 0.0f;
+                for (int32_t i = 0; i < in[1]; ++i)
+                    for (int32_t v = 0; v < kernel[1]; ++v)
+                        for (int32_t u = 0; u < kernel[2]; ++u) {
+                            const int64_t row = y * integer(call, "strides", 0) - integer(call, "padding", 0) + v;
+                            const int64_t column = x * integer(call, "strides", 1) - integer(call, "padding", 1) + u;
+                            if (row < 0 || row >= in[2] || column < 0 || column >= in[3])
+                                continue;
+                            sum += data[(i * in[2] + row) * in[3] + column] *
+                                   weights[((o * kernel[1] + v) * kernel[2] + u) * kernel[3] + i];
+                        }
+                *result++ = sum;
+            }
 }

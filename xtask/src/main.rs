@@ -9,6 +9,7 @@ mod capi;
 mod demo;
 mod dist;
 mod docs;
+mod export_bench;
 mod exports;
 mod fuzz;
 mod licenses;
@@ -65,7 +66,11 @@ usage: cargo xtask <task>
                           exports of known architectures by PyTorch, which is fetched, at several sizes on the host and
                           these backends, compared with ONNX Runtime
   export                  every model as a C program: with gcc under sanitizers, with clang, and on the processors for
-                          which there are a compiler and an emulator
+                          which there are a compiler and an emulator; random graphs under sanitizers
+  export --times [MODEL..]
+                          a table of the times of exported programs beside ccompiler, on one thread
+  export --random FIRST,COUNT
+                          COUNT random graphs from seed FIRST on, exported and compared with the host under sanitizers
   vta                     the streams of ResNet-18 at full size for vta, in minutes: figures, schedules, removed tokens
   package [--verify]      every crate packed as for a registry, in seconds; with --verify, the boundary and its helpers
                           are built from what was packed
@@ -107,6 +112,8 @@ fn main() -> ExitCode {
         ["onnx-fuzz", rest @ ..] => onnx_fuzz::run(rest),
         ["exports", rest @ ..] => exports::run(rest),
         ["export"] => test::export(),
+        ["export", "--times", names @ ..] => export_bench::run(names),
+        ["export", "--random", seeds] => test::export_random(seeds),
         ["vta"] => test::vta(),
         ["package"] => package::run(),
         ["package", "--verify"] => package::verify(),

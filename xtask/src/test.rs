@@ -66,6 +66,13 @@ pub fn export() -> Result<(), String> {
     process::run(&mut cargo(&[&programs[..], &["--", "--include-ignored", "--nocapture"]].concat()))
 }
 
+/// Runs `cargo xtask export --random FIRST,COUNT`: random graphs as C programs under sanitizers.
+pub fn export_random(seeds: &str) -> Result<(), String> {
+    let programs = ["test", "--package", "byoc-cli", "--test", "end_to_end", "random_graphs_match_the_host"];
+    let mut command = cargo(&[&programs[..], &["--", "--include-ignored", "--nocapture"]].concat());
+    process::run(command.env("BYOC_EXPORT_SEEDS", seeds))
+}
+
 /// Runs `cargo xtask vta`: the tests of vta that need minutes.
 pub fn vta() -> Result<(), String> {
     const END: [&str; 3] = ["--", "--ignored", "--nocapture"];

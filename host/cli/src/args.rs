@@ -267,12 +267,27 @@ pub struct ExportArgs {
     /// with the layout of its weights (may be repeated).
     #[arg(long = "extern", value_name = "OP[:LAYOUT]=FUNCTION(HEADER)")]
     pub externs: Vec<String>,
+    /// Form of the weights: arrays in the source, or a file that the program is given.
+    #[arg(long, value_name = "FORM", value_enum, default_value_t = WeightsForm::Source)]
+    pub weights: WeightsForm,
+    /// Storage of the weights of convolutions, dense layers, matrix products and tables as float16 instead of float32.
+    #[arg(long)]
+    pub half_weights: bool,
     /// Values of the inputs that the program is checked with.
     #[command(flatten)]
     pub input: InputArgs,
     /// Options of compilation.
     #[command(flatten)]
     pub build: BuildArgs,
+}
+
+/// Form of the weights of an exported program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum WeightsForm {
+    /// Arrays in the C source.
+    Source,
+    /// A file that the program links, maps or reads.
+    File,
 }
 
 /// Arguments of `byoc explain`.

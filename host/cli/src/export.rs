@@ -1,13 +1,13 @@
 //! `byoc export`: writes a model as a C project that requires only a C compiler.
 
-use super::args::{BuildArgs, ExportArgs};
+use super::args::{BuildArgs, ExportArgs, WeightsForm};
 use super::{ready, render};
 use byoc::frontend::folder::TestFolder;
 use byoc::io;
 use byoc::runtime::error::Failure;
 use byoc::runtime::model::Model;
 use byoc_emit_c::form::Machine;
-use byoc_export::{Extern, Options, Project, Recorded, project};
+use byoc_export::{Extern, Options, Project, Recorded, Weights, project};
 use byoc_ir::diag::{Diagnostic, codes};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,17 @@ pub fn run(args: &ExportArgs) -> Result<ExitCode, Failure> {
     let session = ready::session(&build)?;
     let given = ready::given(&args.model, &args.input)?;
     let built = ready::build(&args.model, &build, &session, &given)?;
-    let options = Options { prefix: args.prefix.clone(), title: ready::name_of(&args.model), machine, externs };
+    let options = Options {
+        prefix: args.prefix.clone(),
+        title: ready::name_of(&args.model),
+        machine,
+        externs,
+        weights: match args.weights {
+            WeightsForm::Source => Weights::Source,
+            WeightsForm::File => Weights::File,
+        },
+        half_weights: args.half_weights,
+    };
     // An unsupported model is rejected before it is run; the interface is known without recorded values.
     project(&built, &options, &Recorded::default())?;
     let signature = built.signature.clone();

@@ -6,6 +6,7 @@ use crate::exported::Exported;
 pub fn makefile(e: &Exported<'_>, sources: &[String]) -> String {
     let prefix = &e.options.prefix;
     let objects: Vec<String> = sources.iter().map(|source| source.replace(".c", ".o")).collect();
+    let linked = if e.has_weights_file() { LINKED.replace("@PREFIX@", prefix) } else { String::new() };
     format!(
         "# make: the checking program; make check: runs it; make size: sizes of code, constants and stack frames.\n\
          CC ?= cc\n\
@@ -15,6 +16,8 @@ pub fn makefile(e: &Exported<'_>, sources: &[String]) -> String {
          # Objects and libraries of functions from outside, such as my_conv2d.o.\n\
          EXTRA ?=\n\
          OBJECTS = {}\n\n\
+         all: check_model\n\n\
+         {linked}\
          check_model: main.o $(OBJECTS) $(EXTRA)\n\
          \t$(CC) $(CFLAGS) $(LDFLAGS) -o $@ main.o $(OBJECTS) $(EXTRA) -lm\n\n\
          %.o: %.c {prefix}.h {prefix}_layers.h {prefix}_recorded.h\n\
@@ -27,11 +30,27 @@ pub fn makefile(e: &Exported<'_>, sources: &[String]) -> String {
          \t@cat *.su | sort -k2 -t'\t' -n -r | head -n 5\n\n\
          clean:\n\
          \trm -f check_model main.o $(OBJECTS) *.su\n\n\
-         .PHONY: check size clean\n",
+         .PHONY: all check size clean\n",
         flags(e),
         objects.join(" ")
     )
 }
+
+/// Rules for weights that are linked instead of read.
+const LINKED: &str = "\
+# make clean, then make check LINKED=1: the weights as an object file of GNU ld, instead of a file that main.c reads.
+OBJCOPY ?= objcopy
+ifdef LINKED
+override CFLAGS += -DMODEL_WEIGHTS_LINKED
+OBJECTS += @PREFIX@_weights.o
+endif
+
+@PREFIX@_weights.o: @PREFIX@_weights.bin
+\t$(LD) -r -b binary -z noexecstack -o $@ $<
+\t$(OBJCOPY) --set-section-alignment .data=64 $@
+\t$(OBJCOPY) --rename-section .data=.rodata,alloc,load,readonly,data,contents $@
+
+";
 
 /// Returns the CMakeLists.txt; `sources` are the C files of the model.
 pub fn cmake(e: &Exported<'_>, sources: &[String]) -> String {
@@ -52,7 +71,7 @@ pub fn cmake(e: &Exported<'_>, sources: &[String]) -> String {
          add_executable(check_model main.c)\n\
          target_link_libraries(check_model {prefix})\n\
          enable_testing()\n\
-         add_test(NAME check_model COMMAND check_model)\n",
+         add_test(NAME check_model COMMAND check_model WORKING_DIRECTORY ${{CMAKE_CURRENT_SOURCE_DIR}})\n",
         sources.join(" "),
         flags(e)
     )

@@ -18,6 +18,20 @@ pub struct Options {
     pub machine: Machine,
     /// Functions of the user.
     pub externs: Vec<Extern>,
+    /// Form of the constants.
+    pub weights: Weights,
+    /// Stores weights of float32 as float16.
+    pub half_weights: bool,
+}
+
+/// Form of the constants of a project.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Weights {
+    /// `const` arrays in a C file.
+    #[default]
+    Source,
+    /// A file beside the sources, which the caller of the program links, maps or reads.
+    File,
 }
 
 /// Inputs of a run and the outputs that the program is checked against.
@@ -40,6 +54,18 @@ pub struct Port {
     pub dtype: DType,
     /// Dimensions.
     pub shape: Vec<i64>,
+}
+
+impl Exported<'_> {
+    /// Returns true if the constants are in a file of their own.
+    pub fn has_weights_file(&self) -> bool {
+        self.options.weights == Weights::File
+    }
+
+    /// Returns true if a region of a backend reports failures.
+    pub fn has_status(&self) -> bool {
+        self.regions.iter().any(|region| region.call.status)
+    }
 }
 
 impl Port {
@@ -96,6 +122,8 @@ pub struct RegionCode {
     pub call: Region,
     /// Constants that the function reads.
     pub arrays: Vec<Array>,
+    /// Size in bytes of the constant arrays in the C file.
+    pub constant_bytes: i64,
 }
 
 /// Returns the diagnostic of a model that has no C program.

@@ -3,11 +3,14 @@
 use crate::exported::{Extern, RegionCode, not_exportable};
 use crate::names::is_identifier;
 use byoc::build::Compiled;
+use byoc::build::codegen::{PROGRAM_CONSTANT_BYTES, PROGRAM_REFUSED, PROGRAM_STATUS, PROGRAM_WORKSPACE};
 use byoc::runtime::error::Failure;
 use byoc::runtime::plugin::bridge::dtype_to_api;
 use byoc_emit_c::externals::{Externals, Function, Region};
 use byoc_emit_c::lowering::ConstantArray;
 use byoc_emit_c::program::Array;
+use byoc_plugin_api::program::KEY;
+use serde_json::Value;
 use std::str::FromStr;
 
 /// Name of the header with the types of calls.
@@ -39,25 +42,33 @@ impl FromStr for Extern {
 pub fn regions(compiled: &Compiled, prefix: &str) -> Result<Vec<RegionCode>, Failure> {
     let mut found = Vec::new();
     for (declared, region) in compiled.program.regions.iter().zip(&compiled.regions) {
-        let refuse = |reason: &str| {
-            let (symbol, backend) = (&declared.symbol, &declared.backend);
-            let message = format!("{backend} {reason} region {symbol}");
-            Failure::from(not_exportable(message).help(format!(
-                "export without {backend}: its operators become plain C; docs/export.md says how a backend takes part"
-            )))
+        let (symbol, backend) = (&declared.symbol, &declared.backend);
+        let refuse = |reason: String, hint: &str| {
+            let diagnostic = not_exportable(reason).note(format!(
+                "a backend takes part by answering the query {KEY}, which docs/writing-a-backend.md describes"
+            ));
+            let without = format!("export without {backend}: its operators become plain C");
+            Failure::from(diagnostic.help(if hint.is_empty() { without } else { hint.to_owned() }))
         };
-        let Some(region) = region else { return Err(refuse("did not compile")) };
-        let workspace = region.metadata.iter().find(|(key, _)| key == "program_workspace");
-        let workspace = workspace.and_then(|(_, value)| value.as_i64()).filter(|&bytes| bytes >= 0);
-        let (Some(workspace), Some(source)) = (workspace, &region.source) else {
-            return Err(refuse("has no C program of"));
+        let Some(region) = region else {
+            return Err(refuse(format!("{backend} did not compile region {symbol}"), ""));
         };
-        let mut call = Region { workspace, constants: Vec::new() };
+        let recorded = |key: &str| region.metadata.iter().find(|(known, _)| known == key).map(|(_, value)| value);
+        let number = |key: &str| recorded(key).and_then(Value::as_i64).filter(|&bytes| bytes >= 0);
+        let none = format!("{backend} has no C program of region {symbol}");
+        if let Some(refused) = recorded(PROGRAM_REFUSED) {
+            let text = |i: usize| refused[i].as_str().unwrap_or_default();
+            return Err(refuse(format!("{none}: {}", text(0)), text(1)));
+        }
+        let (Some(workspace), Some(source)) = (number(PROGRAM_WORKSPACE), &region.source) else {
+            return Err(refuse(none, ""));
+        };
+        let status = recorded(PROGRAM_STATUS) == Some(&Value::Bool(true));
+        let mut call = Region { workspace, status, constants: Vec::new() };
         let mut arrays = Vec::new();
         for (i, &number) in region.constants.iter().enumerate() {
             let tensor = compiled.constants.get(number as usize);
-            let read = source.text.contains(&format!("constants[{i}]"));
-            let Some(tensor) = tensor.filter(|_| read) else {
+            let Some(tensor) = tensor.filter(|_| reads(&source.text, i)) else {
                 call.constants.push(None);
                 continue;
             };
@@ -68,9 +79,19 @@ pub fn regions(compiled: &Compiled, prefix: &str) -> Result<Vec<RegionCode>, Fai
             arrays.push(Array { name, array: ConstantArray { dtype, bytes, comment } });
         }
         let (symbol, backend) = (region.symbol.clone(), region.backend.clone());
-        found.push(RegionCode { symbol, backend, source: source.text.clone(), call, arrays });
+        let constant_bytes = number(PROGRAM_CONSTANT_BYTES).unwrap_or(0);
+        found.push(RegionCode { symbol, backend, source: source.text.clone(), call, arrays, constant_bytes });
     }
     Ok(found)
+}
+
+/// Returns true if the C text of a region may read constant `i`: by its number, or by an index that is computed.
+fn reads(text: &str, i: usize) -> bool {
+    text.match_indices("constants[").any(|(at, name)| {
+        let rest = &text[at + name.len()..];
+        let index = rest.split(']').next().unwrap_or_default().trim();
+        index.parse::<usize>().map_or(!index.is_empty(), |number| number == i)
+    })
 }
 
 /// Returns the functions from outside as the emitter takes them.
@@ -90,6 +111,12 @@ pub fn header() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn constants_are_read_by_number_or_by_a_computed_index() {
+        assert!(reads("x = constants[3];", 3) && !reads("x = constants[3];", 0));
+        assert!(reads("x = constants[i + 1];", 0) && !reads("void f(const void *constants[]);", 0));
+    }
 
     #[test]
     fn functions_are_parsed() {

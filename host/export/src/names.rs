@@ -2,18 +2,22 @@
 
 use std::collections::BTreeSet;
 
-/// Words that no identifier of the interface may be.
-const RESERVED: &[&str] = &[
-    "auto", "break", "case", "char", "const", "continue", "default", "do", "double", "else", "enum", "extern", "float",
-    "for", "goto", "if", "inline", "int", "long", "register", "restrict", "return", "short", "signed", "sizeof",
-    "static", "struct", "switch", "typedef", "union", "unsigned", "void", "volatile", "while",
-];
+/// Words that no identifier of the interface may be: keywords of C and C++, which may include the header, and macros of the
+/// headers that the project includes.
+const RESERVED: &str = "
+alignas alignof and and_eq asm auto bitand bitor bool break case catch char class compl concept const const_cast consteval
+constexpr constinit continue decltype default delete do double dynamic_cast else enum explicit export extern false float for
+friend goto if inline int long mutable namespace new noexcept not not_eq nullptr operator or or_eq private protected public
+register reinterpret_cast requires restrict return short signed sizeof static static_assert static_cast struct switch template
+this thread_local throw true try typedef typeid typename typeof union unsigned using virtual void volatile wchar_t while xor
+xor_eq EOF HUGE_VAL INFINITY NAN NULL linux main stderr stdin stdout unix
+";
 
 /// Returns true if `name` is a C identifier that the project may use.
 pub fn is_identifier(name: &str) -> bool {
     name.starts_with(|c: char| c.is_ascii_alphabetic())
         && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
-        && !RESERVED.contains(&name)
+        && RESERVED.split_whitespace().all(|word| word != name)
 }
 
 /// Returns a different C identifier for each name.
@@ -43,8 +47,9 @@ mod tests {
 
     #[test]
     fn identifiers_are_valid_and_distinct() {
-        let names = ["image", "a.b", "a_b", "1x", "float", "Image", ""];
-        assert_eq!(identifiers(names), ["image", "a_b", "a_b_2", "x_1x", "x_float", "Image_2", "x_"]);
+        let names = ["image", "a.b", "a_b", "1x", "float", "Image", "", "class", "NULL"];
+        let expected = ["image", "a_b", "a_b_2", "x_1x", "x_float", "Image_2", "x_", "x_class", "x_NULL"];
+        assert_eq!(identifiers(names), expected);
         assert!(!is_identifier("3d") && !is_identifier("a-b") && !is_identifier("while") && is_identifier("net_2"));
     }
 }

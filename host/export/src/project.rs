@@ -3,7 +3,7 @@
 use crate::exported::{Exported, Options, Port, Recorded, not_exportable};
 use crate::externs::{self, EXTERN_HEADER};
 use crate::names::{identifiers, is_identifier};
-use crate::{build_files, code, report};
+use crate::{build_files, checking, code, half_weights, report, weights_file};
 use byoc::build::BuildOutput;
 use byoc::runtime::error::Failure;
 use byoc::runtime::plugin::bridge::{ConstantTable, dtype_to_api, graph_with_regions};
@@ -39,11 +39,14 @@ pub fn project(built: &BuildOutput, options: &Options, recorded: &Recorded) -> R
     let module = &built.partitioned;
     let main = module.main().ok_or_else(|| not_exportable("the module has no function @main".into()))?;
     let mut table = ConstantTable::default();
-    let graph = graph_with_regions(module, "main", main, REGION, &mut table).map_err(|reason| {
+    let mut graph = graph_with_regions(module, "main", main, REGION, &mut table).map_err(|reason| {
         not_exportable(reason.message.clone()).note("a C program is a graph without branches and loops")
     })?;
     let regions = externs::regions(&built.compiled, &options.prefix)?;
     let externals = externs::externals(&options.externs, &regions);
+    if options.half_weights {
+        half_weights::round(&mut graph, &mut table.handles, |name| externals.contains(name));
+    }
     let mut program = program(&graph, &table.handles, &options.prefix, options.machine, &externals)
         .map_err(|refused| refusal(&refused))?;
     for array in regions.iter().flat_map(|region| &region.arrays) {
@@ -83,12 +86,15 @@ pub fn project(built: &BuildOutput, options: &Options, recorded: &Recorded) -> R
     for (name, text) in code::headers(&exported) {
         add(name, text);
     }
-    add("main.c".into(), code::main(&exported));
-    add(format!("{}_recorded.h", options.prefix), code::recorded(&exported, recorded));
+    add("main.c".into(), checking::main(&exported));
+    add(format!("{}_recorded.h", options.prefix), checking::recorded(&exported, recorded));
     add("Makefile".into(), build_files::makefile(&exported, &sources));
     add("CMakeLists.txt".into(), build_files::cmake(&exported, &sources));
+    if exported.has_weights_file() {
+        files.push((format!("{}_weights.bin", options.prefix), weights_file::content(&exported.program.arrays)));
+    }
     let report = report::Report::new(&exported);
-    add("report.txt".into(), report.text());
+    files.push(("report.txt".into(), report.text().into_bytes()));
     let mut listed: Vec<String> = files.iter().map(|file| file.0.clone()).collect();
     listed.push(METADATA.into());
     listed.sort();

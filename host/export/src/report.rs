@@ -9,6 +9,8 @@ pub struct Report<'e, 'a> {
     exported: &'e Exported<'a>,
     /// Size in bytes of the constants.
     pub weights: i64,
+    /// Size in bytes of the constant arrays in the sources of regions, as their backends declare it.
+    pub region_constants: i64,
     /// Multiply-add operations of a run.
     pub macs: i64,
     /// Size in bytes of the largest local arrays of a function.
@@ -26,6 +28,7 @@ impl<'e, 'a> Report<'e, 'a> {
         Report {
             exported,
             weights: program.arrays.iter().map(|array| array.array.bytes.len() as i64).sum(),
+            region_constants: exported.regions.iter().map(|region| region.constant_bytes).sum(),
             macs: program.steps.iter().map(|step| step.macs).sum(),
             stack: program.steps.iter().map(|step| step.stack).max().unwrap_or(0),
         }
@@ -36,14 +39,18 @@ impl<'e, 'a> Report<'e, 'a> {
         let e = self.exported;
         let mut text = format!("{}\n\n", e.options.title);
         let w = &mut text;
-        let _ = writeln!(w, "flash  {:>12} bytes of constants, and the code (make size)", self.weights);
+        let place = if e.has_weights_file() { " in a file" } else { "" };
+        let _ = writeln!(w, "flash  {:>12} bytes of constants{place}, and the code (make size)", self.weights);
+        if self.region_constants > 0 {
+            let _ = writeln!(w, "       {:>12} bytes of constants in the sources of regions", self.region_constants);
+        }
         let _ = writeln!(w, "RAM    {:>12} bytes in the arena of an instance", e.program.arena);
         let _ = writeln!(w, "       {:>12} bytes of inputs", bytes(&e.inputs));
         let _ = writeln!(w, "       {:>12} bytes of outputs", bytes(&e.outputs));
         let _ = writeln!(w, "stack  {:>12} bytes of local arrays at most", self.stack);
         let _ = writeln!(w, "work   {:>12} multiply-adds\n", self.macs);
         if !e.regions.is_empty() {
-            let _ = writeln!(w, "Constants and multiply-adds inside of the regions of backends are not counted.\n");
+            let _ = writeln!(w, "Multiply-adds inside of the regions of backends are not counted.\n");
         }
         let _ = writeln!(w, "{:>5} {:>14} {:>12} {:>8}  operators", "step", "multiply-adds", "arena in use", "stack");
         for (number, step) in e.program.steps.iter().enumerate() {
@@ -82,7 +89,10 @@ impl<'e, 'a> Report<'e, 'a> {
             "producer": concat!("byoc ", env!("CARGO_PKG_VERSION")),
             "model": e.options.title,
             "prefix": e.options.prefix,
+            "weights": if e.has_weights_file() { "file" } else { "source" },
+            "half_weights": e.options.half_weights,
             "weights_bytes": self.weights,
+            "region_constant_bytes": self.region_constants,
             "arena_bytes": e.program.arena,
             "stack_bytes": self.stack,
             "multiply_adds": self.macs,

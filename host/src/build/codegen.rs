@@ -6,6 +6,7 @@ use byoc_core::pass::{Refusal, RefusalCode};
 use byoc_ir::diag::{Diagnostic, codes};
 use byoc_ir::ir::Module;
 use byoc_ir::tensor::Tensor;
+use byoc_plugin_api::program::{self, Answer, Request};
 use byoc_plugin_api::{AttrValue, Region};
 use byoc_runtime::compiled::{CompiledRegion, PluginId, RegionSource};
 use byoc_runtime::plugin::bridge::{ConstantTable, function_graph};
@@ -100,8 +101,16 @@ impl<'a> RegionCompiler<'a> {
                 (constants.len() - 1) as u32
             })
         });
-        let metadata: Vec<(String, Value)> =
+        let mut metadata: Vec<(String, Value)> =
             compiled.metadata.iter().map(|attr| (attr.key.to_string(), json_value(&attr.value))).collect();
+        let mut source = compiled
+            .source
+            .as_ref()
+            .map(|s| RegionSource { language: s.language.to_string(), text: s.text.to_string() })
+            .into_option();
+        if options["program"] == "c" && metadata.iter().all(|(key, _)| key != PROGRAM_WORKSPACE) {
+            ask_for_program(backend, &region, &mut source, &mut metadata);
+        }
         let features = metadata.iter().find(|(key, _)| key == "cpu_features").map(|(_, value)| match value {
             Value::Array(items) => items.iter().filter_map(|v| v.as_str().map(String::from)).collect(),
             Value::String(text) => text.split([',', ' ']).filter(|s| !s.is_empty()).map(String::from).collect(),
@@ -118,11 +127,7 @@ impl<'a> RegionCompiler<'a> {
             loader: compiled.loader.to_string(),
             blob: compiled.blob.as_slice().into(),
             symbols: compiled.symbols.iter().map(|s| s.to_string()).collect(),
-            source: compiled
-                .source
-                .as_ref()
-                .map(|s| RegionSource { language: s.language.to_string(), text: s.text.to_string() })
-                .into_option(),
+            source,
             constants: numbers.collect(),
             cpu_features: features.unwrap_or_default(),
             notes: compiled.notes.iter().map(|n| n.to_string()).collect(),
@@ -131,6 +136,44 @@ impl<'a> RegionCompiler<'a> {
             library: None,
         })
     }
+}
+
+/// Key of the metadata of a region whose source is a C99 program: the size in bytes of its workspace.
+pub const PROGRAM_WORKSPACE: &str = "program_workspace";
+
+/// Key of the metadata of such a region: true if its function returns a status.
+pub const PROGRAM_STATUS: &str = "program_status";
+
+/// Key of the metadata of such a region: the size in bytes of the constant arrays in its source.
+pub const PROGRAM_CONSTANT_BYTES: &str = "program_constant_bytes";
+
+/// Key of the metadata of a region that has no such program: the reason, and the remedy if there is one.
+pub const PROGRAM_REFUSED: &str = "program_refused";
+
+/// Asks a code generator for a region as C99 ([`program::KEY`]), and records the answer.
+fn ask_for_program(
+    backend: &Backend<'_>,
+    region: &Region<'_>,
+    source: &mut Option<RegionSource>,
+    metadata: &mut Vec<(String, Value)>,
+) {
+    let data = Request::write(region.graph, region.constants, region.options);
+    let answer = match backend.codegen.query(program::KEY, &data) {
+        Ok(None) => return,
+        Ok(Some(answer)) => Answer::read(&answer).map_err(|error| (error.to_string(), String::new())),
+        Err(error) => Err((error.message.to_string(), error.hint.to_string())),
+    };
+    let (reason, hint) = match answer {
+        Ok(Answer::Program(program)) => {
+            metadata.push((PROGRAM_WORKSPACE.into(), program.workspace.into()));
+            metadata.push((PROGRAM_STATUS.into(), program.status.into()));
+            metadata.push((PROGRAM_CONSTANT_BYTES.into(), program.constant_bytes.into()));
+            *source = Some(RegionSource { language: "c".into(), text: program.source });
+            return;
+        }
+        Ok(Answer::Refused { reason, hint }) | Err((reason, hint)) => (reason, hint),
+    };
+    metadata.push((PROGRAM_REFUSED.into(), json!([reason, hint])));
 }
 
 // Attributes nest at most two levels deep, so this recursion is bounded.

@@ -2,6 +2,7 @@
 
 use crate::anchors::Anchor;
 use crate::layout::layout_is_known;
+use crate::literals::floats;
 use crate::rows::MAX_ROW;
 use byoc_plugin_api::RefusalCode;
 use byoc_plugin_support::region::{Op, RegionIr};
@@ -27,9 +28,11 @@ pub fn check_anchor(ir: &RegionIr<'_>, op: &Op<'_>, kind: Anchor) -> Result<(), 
             if negative("padding") {
                 return refuse(RefusalCode::UnsupportedAttr, "attribute padding: expected integers >= 0".into());
             }
-            let weight = ir.constant(op.inputs[1]).map(|(_, constant)| constant.tensor());
-            let finite = weight.is_none_or(|weight| weight.as_slice::<f32>().iter().all(|value| value.is_finite()));
-            if op.name == "nn.conv2d_transpose" && !finite {
+            let infinite = || {
+                let weight = ir.constant(op.inputs[1]);
+                weight.is_some_and(|(_, weight)| floats(weight).iter().any(|value| !value.is_finite()))
+            };
+            if op.name == "nn.conv2d_transpose" && infinite() {
                 let detail =
                     "a weight is infinite or NaN, and its products with the zeros around the input would be NaN";
                 return refuse(RefusalCode::UnsupportedAttr, detail.into());

@@ -5,10 +5,10 @@
 //! lie inside are computed in tiles, the others one at a time. A constant operand is laid out in panels when the code
 //! is generated; any other operand is read with its strides.
 
-use crate::literals::c_type;
+use crate::literals::{c_type, storage_type};
 use crate::loop_body::{LoopBody, Place, address};
 use crate::lowering::{ConstantArray, Lowering, Phase};
-use crate::schedule::contraction::{Contraction, TapGuard, best_tile};
+use crate::schedule::contraction::{Contraction, TapGuard, Types, best_tile};
 use crate::schedule::round_up;
 use byoc_plugin_api::DType;
 use byoc_plugin_support::view::{View, count};
@@ -92,7 +92,7 @@ impl Lowering<'_, '_> {
             .find_map(|(guard, (taps, _))| guard.filter(|g| g.row == rows - 1).map(|g| g.inside(taps, len)));
         let (low, high) = inner.unwrap_or((0, len));
         // Vectors read whole panels, which are padded with zeros; plain code needs no padding.
-        let float = c.types.sum == DType::F32;
+        let float = c.types == Types::FLOAT;
         let panel_bytes = levels.iter().map(|l| l.0).product::<i64>() * 4 * machine.lanes;
         let product = levels[0].0 == 1 && levels[1].0 == 1;
         let vector_code = machine.vectors && float && (constant || (product && panel_bytes <= MAX_PANEL));
@@ -107,7 +107,7 @@ impl Lowering<'_, '_> {
         let b = self.operand(c, nr, padded, packed_groups, &b_view, &vars)?;
         let local_panel = vector_code && !b.panels;
 
-        let (a_type, b_type) = (c_type(c.types.a).unwrap_or("float"), c_type(c.types.b).unwrap_or("float"));
+        let (a_type, b_type) = (storage_type(c.types.a).unwrap_or("float"), storage_type(c.types.b).unwrap_or("float"));
         let sum_type = c_type(c.types.sum).unwrap_or("float");
         let kernel = if vector_code { "byoc_vector_tile".to_owned() } else { tile_name(c.types.a, c.types.b) };
         if !vector_code {

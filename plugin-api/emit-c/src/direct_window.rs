@@ -1,10 +1,10 @@
 //! Depthwise convolutions of programs: channels in the lanes, operands in place, taps in the padding skipped.
 
 use crate::direct::Sums;
-use crate::literals::c_type;
+use crate::literals::{c_type, loaded, storage_type};
 use crate::loop_body::{Place, address};
 use crate::lowering::{ConstantArray, Lowering, Phase};
-use crate::schedule::contraction::Contraction;
+use crate::schedule::contraction::{Contraction, Types};
 use crate::schedule::window::Depthwise;
 use byoc_plugin_api::DType;
 use std::fmt::Write;
@@ -41,7 +41,7 @@ impl Lowering<'_, '_> {
         let array = self.constant_array(ConstantArray { dtype: c.types.b, bytes: data, comment: comment_of });
         let weights = Place::Packed(array);
         let block = channels.min(64);
-        let (a_type, b_type) = (c_type(c.types.a).unwrap_or("float"), c_type(c.types.b).unwrap_or("float"));
+        let (a_type, b_type) = (storage_type(c.types.a).unwrap_or("float"), storage_type(c.types.b).unwrap_or("float"));
         let sum_type = c_type(c.types.sum).unwrap_or("float");
         let name = self.phase_name();
         let mut vars: Vec<String> = (0..rank - 1).map(|d| format!("r{d}")).collect();
@@ -98,7 +98,7 @@ impl Lowering<'_, '_> {
         let step = c.a_view.strides[rank - 1];
         let element = if step == 1 || channels == 1 { "a[j]".to_owned() } else { format!("a[j * {step}]") };
         let product = if c.types.sum == DType::F32 {
-            format!("{element} * b[j]")
+            format!("{} * {}", loaded(c.types.a, &element), loaded(c.types.b, "b[j]"))
         } else if c.a_zero == 0 {
             format!("({sum_type}){element} * ({sum_type})b[j]")
         } else {
@@ -129,7 +129,7 @@ impl Lowering<'_, '_> {
     /// Returns the number of channels of a depthwise convolution that whole vectors cover.
     fn vector_channels(&self, c: &Contraction) -> i64 {
         let channels = c.columns();
-        let contiguous = c.a_view.strides.last() == Some(&1) && c.types.sum == DType::F32;
+        let contiguous = c.a_view.strides.last() == Some(&1) && c.types == Types::FLOAT;
         match self.machine() {
             Some(machine) if machine.vectors && contiguous => channels / machine.lanes * machine.lanes,
             _ => 0,

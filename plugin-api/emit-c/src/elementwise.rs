@@ -3,7 +3,7 @@
 //! The semantics are those of the operator reference: `nn.relu`, `clip`, `maximum` and `minimum` propagate NaN; a cast
 //! from float to integer rounds toward zero and saturates; integer overflow wraps.
 
-use crate::literals::{c_type, cast, literal};
+use crate::literals::{c_type, cast, computed, floats, literal};
 use crate::quantized;
 use byoc_plugin_api::DType;
 use byoc_plugin_support::region::{Op, RegionIr};
@@ -120,8 +120,8 @@ pub fn operand_view(ir: &RegionIr<'_>, op: &Op<'_>, i: usize, view: &View) -> Op
 /// Returns a C expression for an operator applied to `args`; `None` if the operator does not support the types.
 pub fn expression(ir: &RegionIr<'_>, op: &Op<'_>, args: &[String]) -> Option<String> {
     let dtype = ir.val(*op.inputs.last()?).dtype;
-    let dtype = if op.name == "cast" { ir.val(op.inputs[0]).dtype } else { dtype };
-    let out = ir.val(op.outputs[0]).dtype;
+    let dtype = computed(if op.name == "cast" { ir.val(op.inputs[0]).dtype } else { dtype });
+    let out = computed(ir.val(op.outputs[0]).dtype);
     let float = matches!(dtype, DType::F32 | DType::F64);
     let single = dtype == DType::F32;
     let f = |name32: &str, name64: &str| if single { name32.to_owned() } else { name64.to_owned() };
@@ -240,10 +240,7 @@ fn divides(ir: &RegionIr<'_>, op: &Op<'_>) -> bool {
 /// Returns a C expression for `power`: a product if the exponent is the constant 2 or 3.
 fn power(ir: &RegionIr<'_>, op: &Op<'_>, dtype: DType, a: &str, b: &str) -> String {
     let constant = ir.constant(op.inputs[1]).map(|(_, c)| c).filter(|c| c.shape().iter().product::<usize>() == 1);
-    let exponent = constant.map(|c| match dtype {
-        DType::F32 => f64::from(c.tensor().as_slice::<f32>()[0]),
-        _ => c.tensor().as_slice::<f64>()[0],
-    });
+    let exponent = constant.and_then(|c| floats(c).first().copied());
     match (exponent, dtype) {
         (Some(2.0), _) => format!("{a} * {a}"),
         (Some(3.0), _) => format!("{a} * {a} * {a}"),

@@ -4,7 +4,7 @@
 //! operator's function takes a `byoc_call` (`byoc_extern.h` of the project), which describes tensors and attributes.
 
 use crate::externals::REGION;
-use crate::literals::c_type;
+use crate::literals::storage_type;
 use crate::loop_body::Place;
 use crate::lowering::{ConstantArray, Lowering, Phase};
 use byoc_plugin_api::{AttrValue, DType};
@@ -73,13 +73,18 @@ impl Lowering<'_, '_> {
                 format!("(void *)(({at} + {0}u) & ~(uintptr_t){0}u)", WORKSPACE_ALIGN - 1)
             };
             let constants: Vec<&str> = region.constants.iter().map(|c| c.as_deref().unwrap_or("0")).collect();
-            let table = if constants.is_empty() { "0".to_owned() } else { constants.join(", ") };
-            let _ = writeln!(code, "    static const void *const constants[] = {{{table}}};");
             let w = &mut code;
             let _ =
                 writeln!(w, "    const void *inputs[{}];\n    void *outputs[{}];", inputs.len().max(1), outputs.len());
+            let _ = writeln!(w, "    const void *constants[{}];", constants.len().max(1));
             if inputs.is_empty() {
                 let _ = writeln!(w, "    inputs[0] = 0;");
+            }
+            if constants.is_empty() {
+                let _ = writeln!(w, "    constants[0] = 0;");
+            }
+            for (i, constant) in constants.iter().enumerate() {
+                let _ = writeln!(w, "    constants[{i}] = {constant};");
             }
             for (i, input) in inputs.iter().enumerate() {
                 let _ = writeln!(w, "    inputs[{i}] = {};", at(input));
@@ -87,7 +92,11 @@ impl Lowering<'_, '_> {
             for (i, output) in outputs.iter().enumerate() {
                 let _ = writeln!(w, "    outputs[{i}] = {};", at(output));
             }
-            let _ = writeln!(w, "    {symbol}(inputs, outputs, constants, {workspace});");
+            let call = format!("{symbol}(inputs, outputs, constants, {workspace})");
+            let _ = match region.status {
+                true => writeln!(w, "    if ({call} != 0)\n        *args->status = -2;"),
+                false => writeln!(w, "    {call};"),
+            };
         } else {
             let inputs: Vec<String> = inputs.iter().map(at).collect();
             let outputs: Vec<String> = outputs.iter().map(at).collect();
@@ -244,6 +253,7 @@ fn quote(text: &str) -> String {
 
 /// Returns the reason why a user's function cannot compute an operator of these types; `None` if it can.
 pub fn unsupported(ir: &byoc_plugin_support::region::RegionIr<'_>, op: &Op<'_>) -> Option<String> {
-    let bad = op.inputs.iter().chain(&op.outputs).map(|&v| ir.val(v).dtype).find(|dtype| c_type(*dtype).is_none())?;
+    let bad =
+        op.inputs.iter().chain(&op.outputs).map(|&v| ir.val(v).dtype).find(|dtype| storage_type(*dtype).is_none())?;
     Some(format!("unsupported element type {bad}"))
 }

@@ -23,13 +23,16 @@ pub struct Externals {
     pub regions: BTreeMap<String, Region>,
 }
 
-/// Region of a backend: `void SYMBOL(const void *const *in, void *const *out, const void *const *constants, void *work)`.
+/// Region of a backend: `void SYMBOL(const void *const *in, void *const *out, const void *const *constants, void *work)`,
+/// or a function of these arguments that returns an int.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Region {
     /// Size in bytes of the workspace, which is aligned to 64 bytes.
     pub workspace: i64,
     /// Names of the arrays with the constants; `None` for a constant that the region does not read.
     pub constants: Vec<Option<String>>,
+    /// True if the function returns an int, 0 for success; the program then has an `int *status` in its arguments.
+    pub status: bool,
 }
 
 impl Externals {

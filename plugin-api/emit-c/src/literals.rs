@@ -1,6 +1,6 @@
 //! Element types, numbers and conversions in C.
 
-use byoc_plugin_api::DType;
+use byoc_plugin_api::{Constant, DType};
 
 /// Returns the C type of an element type; `None` if it is not supported.
 pub fn c_type(dtype: DType) -> Option<&'static str> {
@@ -17,6 +17,55 @@ pub fn c_type(dtype: DType) -> Option<&'static str> {
         DType::U64 => "uint64_t",
         _ => return None,
     })
+}
+
+/// Returns the type in which elements of a type are computed: float32 for float16, which only memory has.
+pub fn computed(dtype: DType) -> DType {
+    if dtype == DType::F16 { DType::F32 } else { dtype }
+}
+
+/// Returns the C type of the elements of a tensor in memory; `None` if it is not supported.
+pub fn storage_type(dtype: DType) -> Option<&'static str> {
+    if dtype == DType::F16 { Some("uint16_t") } else { c_type(dtype) }
+}
+
+/// Returns the C type of a variable that holds an element; `None` if it is not supported.
+pub fn value_type(dtype: DType) -> Option<&'static str> {
+    c_type(computed(dtype))
+}
+
+/// Formats the value of an element in memory.
+pub fn loaded(dtype: DType, element: &str) -> String {
+    if dtype == DType::F16 { format!("byoc_from_half({element})") } else { element.to_owned() }
+}
+
+/// Formats a value as an element in memory.
+pub fn stored(dtype: DType, value: &str) -> String {
+    if dtype == DType::F16 { format!("byoc_to_half({value})") } else { value.to_owned() }
+}
+
+/// Returns the value of a float16.
+pub fn half(bits: [u8; 2]) -> f32 {
+    let bits = u16::from_le_bytes(bits);
+    let (exponent, mantissa) = (i32::from(bits >> 10 & 31), f32::from(bits & 1023));
+    let magnitude = match exponent {
+        0 => mantissa * 2f32.powi(-24),
+        31 if mantissa == 0.0 => f32::INFINITY,
+        31 => f32::NAN,
+        _ => (1024.0 + mantissa) * 2f32.powi(exponent - 25),
+    };
+    if bits >> 15 == 1 { -magnitude } else { magnitude }
+}
+
+/// Returns the elements of a floating-point constant of at most 64 bits, in order; empty for other types.
+pub fn floats(constant: &Constant) -> Vec<f64> {
+    let bytes = constant.bytes();
+    match constant.dtype() {
+        DType::F16 => bytes.chunks_exact(2).map(|b| f64::from(half([b[0], b[1]]))).collect(),
+        DType::F32 => constant.tensor().as_slice::<f32>().iter().map(|&x| f64::from(x)).collect(),
+        DType::F64 => constant.tensor().as_slice::<f64>().to_vec(),
+        _ => Vec::new(),
+    }
 }
 
 /// Formats a number as a C literal. Float literals round-trip exactly.
@@ -75,4 +124,25 @@ pub fn cast(from: DType, to: DType, a: &str) -> Option<String> {
     } else {
         format!("({target}){a}")
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::half;
+
+    #[test]
+    fn halves_have_their_values() {
+        for (bits, value) in [
+            (0u16, 0.0),
+            (0x3c00, 1.0),
+            (0xc000, -2.0),
+            (1, 2f32.powi(-24)),
+            (0x03ff, 1023.0 * 2f32.powi(-24)),
+            (0x7bff, 65504.0),
+            (0xfc00, f32::NEG_INFINITY),
+        ] {
+            assert_eq!(half(bits.to_le_bytes()), value, "{bits:#x}");
+        }
+        assert!(half(0x7e00u16.to_le_bytes()).is_nan());
+    }
 }

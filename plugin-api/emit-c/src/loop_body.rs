@@ -1,7 +1,7 @@
 //! Body of a loop nest: loads, computations and stores at each point of the index space.
 
 use crate::index_space::collapse;
-use crate::literals::c_type;
+use crate::literals::{loaded, stored, value_type};
 use byoc_plugin_api::DType;
 use byoc_plugin_support::view::View;
 use std::collections::BTreeSet;
@@ -181,15 +181,16 @@ impl LoopBody {
         let mut text = String::new();
         let pad = "    ".repeat(indent);
         for load in &self.loads {
-            let ty = c_type(load.dtype).unwrap_or("void");
-            let at = address(&load.view, vars);
-            let _ = writeln!(text, "{pad}const {ty} {} = {}[{at}];", load.name, load.place);
+            let ty = value_type(load.dtype).unwrap_or("void");
+            let element = format!("{}[{}]", load.place, address(&load.view, vars));
+            let _ = writeln!(text, "{pad}const {ty} {} = {};", load.name, loaded(load.dtype, &element));
         }
         for line in &self.lines {
             let _ = writeln!(text, "{pad}{line}");
         }
         for store in &self.stores {
-            let _ = writeln!(text, "{pad}{}[{}] = {};", store.place, address(&store.view, vars), store.value);
+            let value = stored(store.dtype, &store.value);
+            let _ = writeln!(text, "{pad}{}[{}] = {value};", store.place, address(&store.view, vars));
         }
         text
     }

@@ -9,7 +9,7 @@ use crate::form::{Concatenation, Form};
 use crate::group::{Grouping, index_in};
 use crate::index_space::{memory_order, pull_back, same_places};
 use crate::layout;
-use crate::literals::{c_type, int_literal, literal};
+use crate::literals::{floats, int_literal, literal, storage_type, value_type};
 use crate::loop_body::{Load, LoopBody, Place, Storage, Store};
 use crate::quantized::{self, Rescale};
 use crate::view_ops::{is_view_op, view_through};
@@ -159,7 +159,7 @@ impl<'p, 'a> Lowering<'p, 'a> {
 
     /// Formats the declaration of a pointer in a task function.
     pub fn pointer(&self, place: Place, dtype: DType, qualifier: &str) -> String {
-        let ty = c_type(dtype).unwrap_or("void");
+        let ty = storage_type(dtype).unwrap_or("void");
         if let Some(machine) = self.machine() {
             return self.program_pointer(place, ty, qualifier, machine.vectors);
         }
@@ -286,6 +286,8 @@ impl<'p, 'a> Lowering<'p, 'a> {
 
     /// Emits a phase that copies a tensor.
     pub fn copy(&mut self, from: &Storage, to: &Storage, dtype: DType, comment: &str) -> Result<(), String> {
+        // The bits of a float16 are copied without a conversion.
+        let dtype = if dtype == DType::F16 { DType::U16 } else { dtype };
         let body = LoopBody {
             domain: to.view.shape.clone(),
             loads: vec![Load { name: "x".into(), place: from.place, view: from.view.clone(), dtype }],
@@ -520,7 +522,12 @@ impl<'p, 'a> Lowering<'p, 'a> {
         let mut loaded: BTreeMap<(Val, Vec<i64>, i64), String> = BTreeMap::new();
         let mut preferred: Option<(usize, Vec<usize>)> = None;
         if let Some(anchor) = group.anchor {
-            names.insert(self.ir.get(anchor).outputs[0], "acc".into());
+            let result = self.ir.get(anchor).outputs[0];
+            let half = self.ir.val(result).dtype == DType::F16;
+            if half {
+                body.lines.push("const float rounded = byoc_round_half(acc);".into());
+            }
+            names.insert(result, if half { "rounded" } else { "acc" }.into());
             body.acc = Some("acc".into());
         }
         for &member in &group.members {
@@ -575,11 +582,15 @@ impl<'p, 'a> Lowering<'p, 'a> {
                 .ok_or_else(|| format!("{}: unsupported element type {}", op.name, self.ir.val(op.inputs[0]).dtype))?;
             let name = format!("t{}", body.lines.len());
             let dtype = self.ir.val(op.outputs[0]).dtype;
-            let ty =
-                c_type(dtype).ok_or_else(|| format!("{}: unsupported element type {dtype} of the result", op.name))?;
+            let ty = value_type(dtype)
+                .ok_or_else(|| format!("{}: unsupported element type {dtype} of the result", op.name))?;
             // C computes with integers of at least 32 bits; plain C99 marks the conversion to a narrower type.
             let narrow = dtype.size() < 4 && self.form != Form::Tasks;
-            let text = if narrow { format!("({ty})({text})") } else { text };
+            let text = match dtype {
+                DType::F16 => format!("byoc_round_half({text})"),
+                _ if narrow => format!("({ty})({text})"),
+                _ => text,
+            };
             body.lines.push(format!("const {ty} {name} = {text}; /* {} */", op.name));
             names.insert(op.outputs[0], name);
         }
@@ -704,8 +715,8 @@ impl<'p, 'a> Lowering<'p, 'a> {
         }
         let tensor = constant.tensor();
         Some(match constant.dtype() {
-            DType::F32 => literal(DType::F32, f64::from(tensor.as_slice::<f32>()[0])),
-            DType::F64 => literal(DType::F64, tensor.as_slice::<f64>()[0]),
+            DType::F16 | DType::F32 => literal(DType::F32, *floats(constant).first()?),
+            DType::F64 => literal(DType::F64, *floats(constant).first()?),
             DType::I64 => int_literal(DType::I64, i128::from(tensor.as_slice::<i64>()[0])),
             DType::I32 => int_literal(DType::I32, i128::from(tensor.as_slice::<i32>()[0])),
             DType::BOOL => u8::from(tensor.as_slice::<u8>()[0] != 0).to_string(),

@@ -1,7 +1,7 @@
 //! Operators that read elements at computed indices: `take`, `gather`, `nn.pad`, resizing.
 
 use crate::index_space::memory_order;
-use crate::literals::{c_type, literal};
+use crate::literals::{computed, literal, loaded, value_type};
 use crate::loop_body::{Load, LoopBody, Storage, address};
 use crate::lowering::{Lowering, axis};
 use byoc_plugin_api::DType;
@@ -41,7 +41,7 @@ impl Lowering<'_, '_> {
         let rank = data.view.shape.len();
         let order: Vec<usize> = (0..ir.shape(op.outputs[0]).len()).collect();
         let (body, _) = self.loop_body(number, Some(&order))?;
-        let ty = c_type(data_type).ok_or("unsupported element type")?;
+        let ty = value_type(data_type).ok_or("unsupported element type")?;
         let axis = op.attrs().ints("axis").map(|_| axis(op, 0, rank)).transpose()?;
         let is_take = op.name == "take";
         let flat_size: i64 = data.view.shape.iter().product();
@@ -78,8 +78,9 @@ impl Lowering<'_, '_> {
                 let _ = writeln!(text, "index = (index % {size} + {size}) % {size};");
             }
             // Out-of-range indices are clamped.
-            let _ = writeln!(text, "index = index < 0 ? 0 : index >= {size} ? {size} - 1 : index;");
-            let _ = writeln!(text, "const {ty} acc = {}[{}];", data.place, address(&data.view, &at));
+            let _ = writeln!(text, "index = index < 0 ? 0 : index >= {size} ? {size} - 1 : index;\n(void)index;");
+            let element = format!("{}[{}]", data.place, address(&data.view, &at));
+            let _ = writeln!(text, "const {ty} acc = {};", loaded(data_type, &element));
             text
         };
         self.gather_points(body, comment, &[(&data, data_type), (&indices, index_type)], first);
@@ -103,7 +104,7 @@ impl Lowering<'_, '_> {
             None => None,
         };
         let mode = op.attrs().text("pad_mode").to_owned();
-        let ty = c_type(dtype).ok_or("unsupported element type")?;
+        let ty = value_type(dtype).ok_or("unsupported element type")?;
         let first = |vars: &[String]| {
             let mut text = String::new();
             let (mut inside, mut at) = (Vec::new(), Vec::new());
@@ -114,7 +115,7 @@ impl Lowering<'_, '_> {
                     at.push(vars[k].clone());
                     continue;
                 }
-                let _ = writeln!(text, "int64_t p{k} = {} - {before};", vars[k]);
+                let _ = writeln!(text, "int64_t p{k} = {} - {before};\n(void)p{k};", vars[k]);
                 match mode.as_str() {
                     "edge" => {
                         let _ = writeln!(text, "p{k} = p{k} < 0 ? 0 : p{k} >= {size} ? {size} - 1 : p{k};");
@@ -129,13 +130,13 @@ impl Lowering<'_, '_> {
                 }
                 at.push(format!("p{k}"));
             }
-            let element = format!("{}[{}]", data.place, address(&view, &at));
+            let element = loaded(dtype, &format!("{}[{}]", data.place, address(&view, &at)));
             if inside.is_empty() {
                 let _ = writeln!(text, "const {ty} acc = {element};");
             } else {
                 let pad = match &value {
-                    Some((storage, _)) => format!("{}[{}]", storage.place, storage.view.offset),
-                    None => literal(dtype, op.attrs().float("pad_value", 0.0)),
+                    Some((storage, dtype)) => loaded(*dtype, &format!("{}[{}]", storage.place, storage.view.offset)),
+                    None => literal(computed(dtype), op.attrs().float("pad_value", 0.0)),
                 };
                 let _ = writeln!(text, "const {ty} acc = {} ? {element} : {pad};", inside.join(" && "));
             }
@@ -154,6 +155,7 @@ impl Lowering<'_, '_> {
         let ir = self.ir;
         let op = ir.get(id);
         let data = self.resolve(op.inputs[0])?;
+        let dtype = ir.val(op.inputs[0]).dtype;
         let rank = data.view.shape.len();
         let last = op.attrs().text("layout").ends_with('C');
         let (c, y, x) = if last { (rank - 1, 1, 2) } else { (1, 2, 3) };
@@ -198,24 +200,26 @@ impl Lowering<'_, '_> {
                 let size = shape[d];
                 let clamp = |v: &str| format!("({v} < 0 ? 0 : {v} >= {size} ? {size} - 1 : {v})");
                 let _ = writeln!(text, "const float s{name} = {};", source(&vars[k], size, out[d]));
+                // The index along a dimension of 1 is not used.
+                let index = |variable: String, value: String| {
+                    format!("const int64_t {variable} = {value};\n(void){variable};\n")
+                };
                 if nearest {
                     let rounded = round.replace("(s", &format!("(s{name}"));
-                    let _ = writeln!(text, "const int64_t n{name} = (int64_t){rounded};");
-                    let _ = writeln!(text, "const int64_t {name}0 = {};", clamp(&format!("n{name}")));
+                    let _ = writeln!(text, "(void)s{name};");
+                    text.push_str(&index(format!("n{name}"), format!("(int64_t){rounded}")));
+                    text.push_str(&index(format!("{name}0"), clamp(&format!("n{name}"))));
                 } else {
                     let _ = writeln!(text, "const float f{name} = floorf(s{name}), d{name} = s{name} - f{name};");
-                    let _ = writeln!(text, "const int64_t n{name} = (int64_t)f{name}, m{name} = n{name} + 1;");
-                    let _ = writeln!(
-                        text,
-                        "const int64_t {name}0 = {}, {name}1 = {};",
-                        clamp(&format!("n{name}")),
-                        clamp(&format!("m{name}"))
-                    );
+                    text.push_str(&index(format!("n{name}"), format!("(int64_t)f{name}")));
+                    text.push_str(&index(format!("m{name}"), format!("n{name} + 1")));
+                    text.push_str(&index(format!("{name}0"), clamp(&format!("n{name}"))));
+                    text.push_str(&index(format!("{name}1"), clamp(&format!("m{name}"))));
                 }
             }
             let at = |y: &str, x: &str| {
                 let at = [vars[0].clone(), y.to_owned(), x.to_owned(), vars[3].clone()];
-                format!("{}[{}]", data.place, address(&view, &at))
+                loaded(dtype, &format!("{}[{}]", data.place, address(&view, &at)))
             };
             if nearest {
                 let _ = writeln!(text, "const float acc = {};", at("y0", "x0"));
@@ -228,7 +232,7 @@ impl Lowering<'_, '_> {
             }
             text
         };
-        self.gather_points(body, comment, &[(&data, DType::F32)], first);
+        self.gather_points(body, comment, &[(&data, dtype)], first);
         Ok(())
     }
 }

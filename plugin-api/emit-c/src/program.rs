@@ -7,7 +7,7 @@ use crate::external_call::unsupported;
 use crate::externals::Externals;
 use crate::form::{Concatenation, Form, Machine};
 use crate::group::Grouping;
-use crate::literals::c_type;
+use crate::literals::{computed, loaded, storage_type};
 use crate::loop_body::Place;
 use crate::lower::lower;
 use crate::lowering::{ConstantArray, Lowering};
@@ -308,7 +308,7 @@ fn check(ir: &RegionIr<'_>, op: &Op<'_>, externals: &Externals) -> Option<Unsupp
     }
     for &value in op.inputs.iter().chain(&op.outputs) {
         let value = ir.val(value);
-        if c_type(value.dtype).is_none() {
+        if storage_type(value.dtype).is_none() || (op.name.starts_with("qnn.") && value.dtype == DType::F16) {
             return refuse(format!("unsupported element type {}", value.dtype));
         }
         if value.shape.contains(&0) {
@@ -321,7 +321,7 @@ fn check(ir: &RegionIr<'_>, op: &Op<'_>, externals: &Externals) -> Option<Unsupp
     }
     let any = matches!(kind, Anchor::Gather | Anchor::Concatenate | Anchor::Pad | Anchor::Pool);
     let found = ir.val(op.inputs[0]).dtype;
-    if !any && found != DType::F32 {
+    if !any && computed(found) != DType::F32 {
         return refuse(format!("expected float32, found {found}"));
     }
     match crate::check::check_anchor(ir, op, kind) {
@@ -379,6 +379,10 @@ const PARTS: &[(&[&str], &str)] = &[
 fn kernels(text: &str, tiles: &[(DType, DType)], machine: Machine) -> String {
     let mut shared = String::from(include_str!("prelude/unmerged.c"));
     shared.push('\n');
+    if text.contains("_half(") || tiles.iter().any(|&(a, b)| a == DType::F16 || b == DType::F16) {
+        shared.push_str(include_str!("prelude/half.c"));
+        shared.push('\n');
+    }
     for (names, part) in PARTS {
         if names.iter().any(|name| text.contains(name)) {
             shared.push_str(part);
@@ -390,17 +394,26 @@ fn kernels(text: &str, tiles: &[(DType, DType)], machine: Machine) -> String {
         shared.push('\n');
     }
     for &(a, b) in tiles {
-        let (a_type, b_type) = (c_type(a).unwrap_or("float"), c_type(b).unwrap_or("float"));
-        let float = a == DType::F32;
+        let (a_type, b_type) = (storage_type(a).unwrap_or("float"), storage_type(b).unwrap_or("float"));
+        let float = computed(a) == DType::F32;
+        let element = |text: &str| match a {
+            DType::F32 | DType::F16 => loaded(a, text),
+            _ => format!("((int32_t){text} - zero)"),
+        };
+        let weight = |text: &str| match b {
+            DType::F32 | DType::F16 => loaded(b, text),
+            _ => format!("(int32_t){text}"),
+        };
         let tile = include_str!("prelude/plain_tile.c")
             .replace("BYOC_NAME_GUARD", &tile_name(a, b).to_uppercase())
             .replace("BYOC_NAME", &tile_name(a, b))
             .replace("BYOC_ZERO ", if float { "" } else { "const int32_t zero, " })
-            .replace("BYOC_LOAD(x[r * row])", if float { "x[r * row]" } else { "(int32_t)x[r * row] - zero" })
-            .replace("BYOC_LOAD(x[k * s2])", if float { "x[k * s2]" } else { "((int32_t)x[k * s2] - zero)" })
+            .replace("BYOC_LOAD(x[r * row])", &element("x[r * row]"))
+            .replace("BYOC_LOAD(x[k * s2])", &element("x[k * s2]"))
+            .replace("BYOC_WEIGHT(w[c])", &weight("w[c]"))
+            .replace("BYOC_WEIGHT(w[k * d2])", &weight("w[k * d2]"))
             .replace("BYOC_A", a_type)
             .replace("BYOC_B", b_type)
-            .replace("(BYOC_SUM)", if float { "" } else { "(int32_t)" })
             .replace("BYOC_SUM", if float { "float" } else { "int32_t" });
         shared.push_str(&tile);
         shared.push('\n');

@@ -28,7 +28,7 @@ pub fn is_conversion(name: &str) -> bool {
 pub fn types(ir: &RegionIr<'_>, op: &Op<'_>) -> Types {
     let dtype = |value: Val| ir.val(value).dtype;
     if !op.name.starts_with("qnn.") {
-        return Types::FLOAT;
+        return Types { a: dtype(op.inputs[0]), b: dtype(op.inputs[1]), sum: DType::F32 };
     }
     Types { a: dtype(op.inputs[0]), b: dtype(op.inputs[1]), sum: dtype(op.outputs[0]) }
 }

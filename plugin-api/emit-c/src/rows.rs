@@ -1,6 +1,7 @@
 //! Computations per row or per point: softmax, layer normalization, reductions, and plain loop nests.
 
 use crate::index_space::memory_order;
+use crate::literals::{loaded, storage_type};
 use crate::loop_body::{Load, LoopBody, Place, Storage, address};
 use crate::lowering::{Lowering, Phase, axis};
 use crate::schedule::nest::{Points, Reduction, TRANSPOSE_BLOCK, Transpose};
@@ -126,7 +127,8 @@ impl Lowering<'_, '_> {
         let rank = shape.len();
         let axis = axis(op, -1, rank)?;
         let data = self.resolve(op.inputs[0])?;
-        let data = self.innermost(data, axis, DType::F32, &comment[0])?;
+        let dtype = ir.val(op.inputs[0]).dtype;
+        let data = self.innermost(data, axis, dtype, &comment[0])?;
         let mut order: Vec<usize> = memory_order(&data.view);
         order.retain(|&d| d != axis);
         order.push(axis);
@@ -143,7 +145,8 @@ impl Lowering<'_, '_> {
                 let view = View { shape: shape.clone(), strides, offset: storage.view.offset };
                 let name = ["gamma", "beta"][i].to_owned();
                 result = format!("{result} {sign} {name}");
-                body.loads.push(Load { name, place: storage.place, view, dtype: DType::F32 });
+                let dtype = ir.val(op.inputs[1 + i]).dtype;
+                body.loads.push(Load { name, place: storage.place, view, dtype });
             }
         }
         body.lines.insert(0, format!("const float acc = {result};"));
@@ -160,14 +163,22 @@ impl Lowering<'_, '_> {
         let mut code = String::new();
         let w = &mut code;
         w.push_str(&self.head(&name));
-        w.push_str(&self.pointers_and(&body, data.place));
+        w.push_str(&self.pointers_and(&body, data.place, dtype));
         let _ = writeln!(w, "    float BYOC_ALIGNED t[{n}];");
+        if dtype == DType::F16 {
+            let _ = writeln!(w, "    float values[{n}];");
+        }
         w.push_str(self.unused_task(tasks));
         let _ = writeln!(w, "    {}", share_loop("row", &rows.to_string(), "task", tasks));
         w.push_str(&decode(&vars[..parts[0]], &body.domain[..parts[0]], "row", 2));
         let mut at = vars.clone();
         at[parts[0]] = "0".into();
-        let from = format!("{} + {}", data.place, address(&x, &at));
+        let mut from = format!("{} + {}", data.place, address(&x, &at));
+        if dtype == DType::F16 {
+            let _ = writeln!(w, "        for (int64_t c = 0; c < {n}; ++c)");
+            let _ = writeln!(w, "            values[c] = byoc_from_half(({from})[c]);");
+            from = "values".to_owned();
+        }
         let _ = match op.name {
             "nn.softmax" => writeln!(w, "        byoc_softmax({from}, t, {n});"),
             "nn.log_softmax" => writeln!(w, "        byoc_log_softmax({from}, t, {n});"),
@@ -235,7 +246,8 @@ impl Lowering<'_, '_> {
         let mut code = String::new();
         let w = &mut code;
         w.push_str(&self.head(&name));
-        w.push_str(&self.pointers_and(&body, data.place));
+        let dtype = ir.val(op.inputs[0]).dtype;
+        w.push_str(&self.pointers_and(&body, data.place, dtype));
         w.push_str(self.unused_task(tasks));
         let _ = writeln!(w, "    {}", share_loop("item", &items.to_string(), "task", tasks));
         let mut outer_dims = body.domain[..dims - 1].to_vec();
@@ -258,7 +270,9 @@ impl Lowering<'_, '_> {
         }
         let mut terms = vec![format!("{} + {}", data.place, address(&x, &at))];
         let (outer, inner) = match summed.split_last() {
-            Some((&inner, outer)) if !across && data.view.strides[inner] == 1 => (outer, Some(inner)),
+            Some((&inner, outer)) if !across && data.view.strides[inner] == 1 && dtype == DType::F32 => {
+                (outer, Some(inner))
+            }
             _ => (&summed[..], None),
         };
         for (k, &d) in outer.iter().enumerate() {
@@ -268,9 +282,11 @@ impl Lowering<'_, '_> {
             depth += 1;
         }
         let pad = "    ".repeat(depth);
-        let _ = writeln!(w, "{pad}const float *x = {};", terms.join(" + "));
+        let ty = storage_type(dtype).unwrap_or("float");
+        let _ = writeln!(w, "{pad}const {ty} *x = {};", terms.join(" + "));
         if across {
-            let _ = writeln!(w, "{pad}for (int64_t j = 0; j < n; ++j)\n{pad}    t[j] = {};", step("t[j]", "x[j]"));
+            let next = step("t[j]", &loaded(dtype, "x[j]"));
+            let _ = writeln!(w, "{pad}for (int64_t j = 0; j < n; ++j)\n{pad}    t[j] = {next};");
         } else if let Some(inner) = inner {
             let run = match op.name {
                 "max" => "byoc_row_max",
@@ -281,7 +297,7 @@ impl Lowering<'_, '_> {
             let _ = writeln!(w, "{pad}const float run = {run}(x, {});", shape[inner]);
             let _ = writeln!(w, "{pad}t = {};", step("t", "run"));
         } else {
-            let _ = writeln!(w, "{pad}t = {};", step("t", "x[0]"));
+            let _ = writeln!(w, "{pad}t = {};", step("t", &loaded(dtype, "x[0]")));
         }
         for level in (2..depth).rev() {
             let _ = writeln!(w, "{}}}", "    ".repeat(level));
@@ -306,10 +322,10 @@ impl Lowering<'_, '_> {
     }
 
     /// Formats the declarations of the pointers of a loop body and of one more tensor that is read.
-    pub fn pointers_and(&self, body: &LoopBody, place: Place) -> String {
+    pub fn pointers_and(&self, body: &LoopBody, place: Place, dtype: DType) -> String {
         let mut pointers = self.pointers(body);
         if !pointers.contains(&format!("{place} =")) {
-            pointers.push_str(&self.pointer(place, DType::F32, "const "));
+            pointers.push_str(&self.pointer(place, dtype, "const "));
         }
         pointers
     }

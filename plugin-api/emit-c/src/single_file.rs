@@ -2,7 +2,7 @@
 
 use crate::externals::Externals;
 use crate::form::Machine;
-use crate::literals::{c_type, int_literal, literal};
+use crate::literals::{int_literal, literal, storage_type};
 use crate::program::{Program, program};
 use byoc_plugin_api::{Constant, DType, Graph};
 use std::fmt::Write;
@@ -14,6 +14,8 @@ pub struct SingleFile {
     pub text: String,
     /// Size in bytes of the workspace.
     pub workspace: i64,
+    /// Size in bytes of the constant arrays.
+    pub constant_bytes: u64,
 }
 
 /// Generates the C file of a region.
@@ -26,7 +28,8 @@ pub fn single_file(graph: &Graph, constants: &[Constant], machine: Machine) -> R
         let reasons: Vec<String> = refused.iter().map(|r| format!("{}: {}", r.operator, r.reason)).collect();
         reasons.join("; ")
     })?;
-    Ok(SingleFile { text: text(&program, symbol), workspace: program.arena })
+    let constant_bytes = program.arrays.iter().map(|array| array.array.bytes.len() as u64).sum();
+    Ok(SingleFile { text: text(&program, symbol), workspace: program.arena, constant_bytes })
 }
 
 fn text(program: &Program, symbol: &str) -> String {
@@ -85,7 +88,7 @@ const MAX_LINE: usize = 116;
 
 /// Formats the definition of a constant array of these little-endian elements.
 pub fn definition(qualifiers: &str, name: &str, dtype: DType, bytes: &[u8]) -> String {
-    let ty = c_type(dtype).unwrap_or("uint8_t");
+    let ty = storage_type(dtype).unwrap_or("uint8_t");
     let count = bytes.len() / dtype.size().max(1);
     let mut text = format!("{qualifiers}{ty} {name}[{}] = {{\n", count.max(1));
     let mut line = String::from("   ");
@@ -118,6 +121,7 @@ fn element_text(dtype: DType, bytes: &[u8]) -> String {
         DType::I16 => i16::from_le_bytes(array(bytes)).to_string(),
         DType::I32 => int_literal(dtype, i32::from_le_bytes(array(bytes)).into()),
         DType::I64 => int_literal(dtype, i64::from_le_bytes(array(bytes)).into()),
+        DType::F16 => format!("{:#06x}", u16::from_le_bytes(array(bytes))),
         DType::U16 => u16::from_le_bytes(array(bytes)).to_string(),
         DType::U32 => int_literal(dtype, u32::from_le_bytes(array(bytes)).into()),
         DType::U64 => int_literal(dtype, u64::from_le_bytes(array(bytes)).into()),

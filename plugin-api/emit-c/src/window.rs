@@ -1,6 +1,6 @@
 //! Depthwise convolutions and pools: windows over pixels, with the channels in the vector lanes.
 
-use crate::literals::{c_type, literal};
+use crate::literals::{computed, literal, loaded, storage_type, value_type};
 use crate::loop_body::{LoopBody, Place, address};
 use crate::lowering::{Lowering, PackedConstant, Phase};
 use crate::quantized;
@@ -213,10 +213,12 @@ impl Lowering<'_, '_> {
         }
         w.push_str(&pointers);
         let dtype = ir.val(op.inputs[0]).dtype;
-        let ty = c_type(dtype).ok_or("unsupported element type")?;
+        let ty = value_type(dtype).ok_or("unsupported element type")?;
+        let stored_type = storage_type(dtype).ok_or("unsupported element type")?;
+        let kind = computed(dtype);
         // Scale and zero point of the data, then of the result.
         let scales = if op.name == "qnn.avg_pool2d" { Some(pool_scales(ir, op)?) } else { None };
-        if dtype != DType::F32 && pool != Pool::Max && scales.is_none() {
+        if kind != DType::F32 && pool != Pool::Max && scales.is_none() {
             return Err(format!("{}: expected float32, found {dtype}", op.name));
         }
         let sum = if scales.is_some() { "int32_t" } else { ty };
@@ -282,7 +284,7 @@ impl Lowering<'_, '_> {
             // With `ceil_mode`, a window may lie entirely in the padding; a count of at least 1 makes its mean 0.
             let _ = writeln!(w, "            const float count = fmaxf((float)({}), 1.0f);", counts.join(" * "));
         }
-        let start = match (pool, dtype) {
+        let start = match (pool, kind) {
             (Pool::Max, DType::F32) => "-INFINITY",
             (Pool::Max, DType::I8) => "INT8_MIN",
             (Pool::Max, DType::I32) => "INT32_MIN",
@@ -306,11 +308,12 @@ impl Lowering<'_, '_> {
         let mut at = vec![vars[0].clone()];
         at.extend((0..axes).map(|i| format!("y{i}")));
         at.push("first".into());
-        let _ = writeln!(w, "{pad}const {ty} *x = {} + {};", data.place, address(&x, &at));
+        let _ = writeln!(w, "{pad}const {stored_type} *x = {} + {};", data.place, address(&x, &at));
         let step = x.strides[rank - 1];
         let element = if step == 1 || channels == 1 { "x[j]".to_owned() } else { format!("x[j * {step}]") };
+        let element = loaded(dtype, &element);
         let _ = writeln!(w, "{pad}for (int64_t j = 0; j < n; ++j)");
-        if pool == Pool::Max && dtype != DType::F32 {
+        if pool == Pool::Max && kind != DType::F32 {
             let _ = writeln!(w, "{pad}    t[j] = t[j] > {element} ? t[j] : {element};");
         } else if pool == Pool::Max {
             let _ = writeln!(w, "{pad}    t[j] = t[j] != t[j] || t[j] > {element} ? t[j] : {element};");

@@ -127,6 +127,7 @@ impl Codegen for CCompiler {
         if region.options["program"] == "c" {
             let program = byoc_emit_c::single_file::single_file(region.graph, region.constants, Machine::GENERIC)?;
             compiled.metadata.push(Attr::new("program_workspace", program.workspace));
+            compiled.metadata.push(Attr::new("program_constant_bytes", program.constant_bytes as i64));
             compiled.source = Some(api::Source { language: "c".into(), text: program.text.into() }).into();
         }
         let workspace = generated.source.workspace;

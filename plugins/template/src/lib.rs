@@ -2,8 +2,12 @@
 //!
 //! Name, patterns and single operators come from a JSON file beside the library with the library's name
 //! (`libbyoc_template.so` reads `libbyoc_template.json`); see `Config`. The blob of a region is its graph as JSON,
-//! and the host's reference kernels run it. Each run is logged.
+//! and the host's reference kernels run it. Each run is logged. In an exported program a region is C of the crate
+//! `byoc-emit-c`.
 
+use byoc_emit_c::form::Machine;
+use byoc_emit_c::single_file::single_file;
+use byoc_plugin_api::program::{self, Answer, Program, Request};
 use byoc_plugin_api::{
     Call, Candidate, Codegen, CompiledRegion, Description, Error, Executable, Graph, LoadRequest, Loader, Prepared,
     Region, Result, Services, Signature, Verdict,
@@ -128,6 +132,23 @@ impl Codegen for Template {
     fn compile(&self, region: &Region<'_>) -> Result<CompiledRegion> {
         let json = region.graph.to_json();
         Ok(CompiledRegion::new(&region.graph.symbol, &self.config.name, json.clone()).with_source("json", json))
+    }
+
+    fn query(&self, key: &str, data: &[u8]) -> Result<Option<Vec<u8>>> {
+        if key != program::KEY {
+            return Ok(None);
+        }
+        let region = Request::read(data)?;
+        let answer = match single_file(&region.graph, &region.constants, Machine::GENERIC) {
+            Ok(file) => Answer::Program(Program {
+                source: file.text,
+                workspace: u64::try_from(file.workspace).unwrap_or_default(),
+                constant_bytes: file.constant_bytes,
+                ..Program::default()
+            }),
+            Err(reason) => Answer::Refused { reason, hint: String::new() },
+        };
+        Ok(Some(answer.to_json()))
     }
 }
 

@@ -88,7 +88,13 @@ impl Codegen for Vta {
         compiled.metadata.push(Attr::new("device", self.config.name().as_str()));
         compiled.metadata.push(Attr::new("predicted_cycles", cycles as i64));
         compiled.metadata.push(Attr::new("gemm_steps", steps as i64));
-        if region.options["source"] == true || source::is_small(&image) {
+        if region.options["program"] == "c" {
+            let program = source::exported(&image, region.constants)?;
+            compiled.metadata.push(Attr::new("program_workspace", program.workspace as i64));
+            compiled.metadata.push(Attr::new("program_status", true));
+            compiled.metadata.push(Attr::new("program_constant_bytes", program.constant_bytes as i64));
+            compiled = compiled.with_source("c", program.text);
+        } else if region.options["source"] == true || source::is_small(&image) {
             compiled = compiled.with_source("c", source::source(&image, region.constants)?);
         }
         Ok(compiled)

@@ -3,6 +3,12 @@
 
 #![expect(clippy::print_stderr, reason = "reports skipped tests and measured ratios")]
 
+mod half;
+mod random;
+mod regions;
+mod relay;
+mod weights;
+
 use crate::{binary, byoc, data, data_text, isolated_command, models};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -16,7 +22,7 @@ const SANITIZE: &[&str] = &["-O1", "-fsanitize=address,undefined", "-fno-sanitiz
 
 /// Exported project in a folder of its own.
 struct Exported {
-    _folder: TempDir,
+    _folder: Option<TempDir>,
     dir: PathBuf,
     metadata: Value,
 }
@@ -26,8 +32,7 @@ fn export(model: &str, extra: &[&str]) -> Exported {
     let dir = folder.path().join("c");
     let text = dir.display().to_string();
     byoc(["export", model, "--c", &text].iter().chain(extra)).ok();
-    let metadata = serde_json::from_slice(&std::fs::read(dir.join("model.json")).unwrap()).unwrap();
-    Exported { _folder: folder, dir, metadata }
+    Exported { _folder: Some(folder), ..Exported::open(&text) }
 }
 
 fn digits(extra: &[&str]) -> Exported {
@@ -59,6 +64,13 @@ fn output(command: &mut Command) -> String {
 }
 
 impl Exported {
+    /// Returns the project in a folder.
+    fn open(dir: &str) -> Exported {
+        let dir = PathBuf::from(dir);
+        let metadata = serde_json::from_slice(&std::fs::read(dir.join("model.json")).unwrap()).unwrap();
+        Exported { _folder: None, dir, metadata }
+    }
+
     fn sources(&self) -> Vec<String> {
         let files = self.metadata["files"].as_array().unwrap();
         files.iter().filter_map(Value::as_str).filter(|file| file.ends_with(".c")).map(str::to_owned).collect()
@@ -67,11 +79,31 @@ impl Exported {
     /// Compiles the project, with the files `extra`, to a program.
     #[track_caller]
     fn compile(&self, compiler: &str, flags: &[&str], extra: &[&str]) -> PathBuf {
+        let (program, mut command) = self.compilation(compiler, flags, extra);
+        output(&mut command);
+        program
+    }
+
+    /// Returns the program and the command that compiles it.
+    fn compilation(&self, compiler: &str, flags: &[&str], extra: &[&str]) -> (PathBuf, Command) {
         let program = self.dir.join(format!("{compiler}.out"));
         let mut command = Command::new(compiler);
         command.current_dir(&self.dir).args(STRICT).args(flags).args(self.sources()).args(extra);
-        output(command.arg("-o").arg(&program).arg("-lm"));
-        program
+        command.arg("-o").arg(&program).arg("-lm");
+        (program, command)
+    }
+
+    /// Compiles and runs the checking program; the output if it fails.
+    fn try_check(&self, compiler: &str, flags: &[&str]) -> Result<(), String> {
+        let (program, mut compilation) = self.compilation(compiler, flags, &[]);
+        for command in [&mut compilation, &mut isolated_command(program)] {
+            let run = command.output().unwrap();
+            if !run.status.success() {
+                let (out, err) = (String::from_utf8_lossy(&run.stdout), String::from_utf8_lossy(&run.stderr));
+                return Err(format!("{}\n{out}\n{err}", run.status));
+            }
+        }
+        Ok(())
     }
 
     /// Compiles and runs the checking program, which fails if an output differs from the recorded one.
@@ -218,24 +250,52 @@ fn operators_become_functions_of_the_user() {
     assert_eq!(calls, ["/0/Conv", "/3/Conv", "/6/Conv"].map(|node| format!("Calling my_conv2d for {node}")));
 }
 
+/// Model that is exported, with the options that bind its dimensions.
+struct Subject {
+    _folder: Option<TempDir>,
+    model: String,
+    dims: Vec<&'static str>,
+}
+
+/// Returns the models of `tests/models`, and digits in float and in int8.
+fn subjects() -> Vec<Subject> {
+    let plain = models().into_iter().map(|model| model.display().to_string());
+    let mut subjects: Vec<Subject> = plain.map(|model| Subject { _folder: None, model, dims: Vec::new() }).collect();
+    let digits = data_text("digits/digits.onnx");
+    subjects.push(Subject { _folder: None, model: digits, dims: vec!["--dim", "batch=1"] });
+    let (folder, model) = quantized_digits(&[]);
+    subjects.push(Subject { _folder: Some(folder), model, dims: Vec::new() });
+    assert!(subjects.len() >= 17, "expected 15 models and digits, found {}", subjects.len());
+    subjects
+}
+
+impl Subject {
+    fn export(&self, target: &str) -> Exported {
+        export(&self.model, &[&["--target", target], &self.dims[..]].concat())
+    }
+
+    /// Prints the output of the checking program, which for int8 has the bits of the host.
+    fn report(&self, out: &str) {
+        assert!(!self.model.ends_with("int8.relay") || out.contains("0.00e+00"), "{out}");
+        eprint!("{}\n{out}", self.model);
+    }
+}
+
 /// Checks that the exported C has the outputs of the recorded data on a compiler, with every warning an error.
 fn all_models(compiler: &str, target: &str, flags: &[&str]) {
-    for model in models() {
-        let text = model.display().to_string();
-        let project = export(&text, &["--target", target]);
-        eprint!("{text}\n{}", project.check(compiler, flags, &[]));
+    for subject in subjects() {
+        subject.report(&subject.export(target).check(compiler, flags, &[]));
     }
 }
 
 #[test]
 #[ignore = "minutes of computation: cargo xtask export"]
 fn all_models_with_gcc_under_sanitizers() {
-    for model in models() {
-        let text = model.display().to_string();
-        let project = export(&text, &[]);
-        eprint!("{text}\n{}", project.check("gcc", SANITIZE, &[]));
+    for subject in subjects() {
+        let project = subject.export("generic");
+        subject.report(&project.check("gcc", SANITIZE, &[]));
         project.check("gcc", &["-O2"], &[]);
-        check_floor(&text, &[], &project);
+        check_floor(&subject.model, &subject.dims, &project);
     }
 }
 
@@ -267,13 +327,35 @@ fn all_models_on_aarch64() {
         eprintln!("skipped: needs aarch64-linux-gnu-gcc and qemu-aarch64");
         return;
     }
-    for model in models() {
-        let text = model.display().to_string();
+    for subject in subjects() {
         for target in ["generic", "aarch64"] {
-            let (_project, program) = export(&text, &["--target", target]).compile_for_aarch64();
-            eprint!("{text}\n{}", output(Command::new("qemu-aarch64").arg(program)));
+            let (_project, program) = subject.export(target).compile_for_aarch64();
+            subject.report(&output(Command::new("qemu-aarch64").arg(program)));
         }
     }
+}
+
+/// Builds by make and CMake as a user does.
+#[test]
+fn build_files_build_and_print_sizes() {
+    let project = digits(&[]);
+    if !exists("make") {
+        eprintln!("skipped: no make");
+        return;
+    }
+    let make = |target: &str| output(Command::new("make").arg("-C").arg(&project.dir).arg(target));
+    assert!(make("check").contains("pass"));
+    let sizes = make("size");
+    assert!(sizes.contains("text") && sizes.contains("model_layers0.o") && sizes.contains("static"), "{sizes}");
+    if !exists("cmake") {
+        eprintln!("skipped: no cmake");
+        return;
+    }
+    let build = project.dir.join("build");
+    output(Command::new("cmake").arg("-S").arg(&project.dir).arg("-B").arg(&build));
+    output(Command::new("cmake").arg("--build").arg(&build));
+    let tests = output(Command::new("ctest").current_dir(&build).arg("--output-on-failure"));
+    assert!(tests.contains("100% tests passed"), "{tests}");
 }
 
 impl Exported {
@@ -366,29 +448,4 @@ fn every_command_of_page_runs() {
         count += 1;
     }
     assert!(count >= 10, "expected at least 10 commands, found {count}");
-}
-
-/// Quantized models on nuc_fpga, whose driver prints one line per layer.
-#[test]
-fn regions_of_an_accelerator_call_its_driver() {
-    let plugins = byoc_test_support::plugin_dir(&["nuc_fpga", "template"]);
-    let plugins = plugins.path().display().to_string();
-    let folder = tempfile::tempdir().unwrap();
-    let resnet = folder.path().join("resnet.relay").display().to_string();
-    let float = data_text("models/resnet18_w16");
-    byoc(["quantize", &float, "--calibrate", "random:1", "--samples", "4", "-o", &resnet]).ok();
-    let (_digits, digits) = quantized_digits(&[]);
-    for (model, convolutions, products) in [(&digits, 2, 2), (&resnet, 19, 1)] {
-        let project = export(model, &["--backend", "nuc_fpga", "--plugin-dir", &plugins]);
-        std::fs::copy(data("export/driver.c"), project.dir.join("driver.c")).unwrap();
-        let out = project.check("cc", &["-O1"], &["driver.c"]);
-        let calls = |name: &str| out.lines().filter(|line| *line == format!("Calling From {name}")).count();
-        assert_eq!((calls("nuc_fpga_conv2d"), calls("nuc_fpga_dense")), (convolutions, products), "{out}");
-        assert!(out.contains("max relative error 0.00e+00: pass"), "{out}");
-    }
-    // A backend whose regions have no C program is named.
-    let dir = folder.path().join("c").display().to_string();
-    let args = ["export", &float, "--backend", "template", "--plugin-dir", &plugins, "--c", &dir];
-    byoc(args).fails_with("E0519").stderr_contains(&["template", "export without template"]);
-    assert!(!Path::new(&dir).exists());
 }

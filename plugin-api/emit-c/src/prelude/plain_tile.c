@@ -17,7 +17,7 @@ static inline void BYOC_NAME(const int mr, const int nr, const int64_t row, cons
                 for (int r = 0; r < mr; ++r) {
                     const BYOC_SUM v = BYOC_LOAD(x[r * row]);
                     for (int c = 0; c < nr; ++c)
-                        t[r * nr + c] += v * (BYOC_SUM)w[c];
+                        t[r * nr + c] += v * BYOC_WEIGHT(w[c]);
                 }
                 x += s2;
                 w += d2;
@@ -38,7 +38,7 @@ static inline void BYOC_NAME_strided(const int mr, const int nr, const int64_t r
                     const BYOC_A *x = a + (r * row + i * s0 + j * s1);
                     const BYOC_B *w = b + (c * column + i * d0 + j * d1);
                     for (int64_t k = 0; k < n2; ++k)
-                        sum += BYOC_LOAD(x[k * s2]) * (BYOC_SUM)w[k * d2];
+                        sum += BYOC_LOAD(x[k * s2]) * BYOC_WEIGHT(w[k * d2]);
                 }
             t[r * nr + c] = sum;
         }

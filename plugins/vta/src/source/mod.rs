@@ -13,6 +13,12 @@ use std::fmt::{Display, Write};
 /// Functions that are the same for every region.
 const PROGRAM: &str = include_str!("program.c");
 
+/// Functions that run one input.
+const CHECK: &str = include_str!("check.c");
+
+/// Declarations of the driver, which an exported program contains.
+const DRIVER: &str = include_str!("../../include/vta/driver.h");
+
 /// Maximum size of the weights of a region whose program is part of every artifact. The program of a larger region is
 /// written on request alone, because the weights are text in it.
 const MAX_WEIGHT_BYTES: usize = 64 << 10;
@@ -37,21 +43,53 @@ pub fn source(image: &Image, constants: &[Constant]) -> Result<String> {
     let mut text = String::new();
     header(&mut text, image);
     text.push_str(PROGRAM);
-    buffers(&mut text, image, constants)?;
-    stream(&mut text, image)?;
+    text.push_str(CHECK);
     let symbol = &image.symbol;
-    for (name, edges) in [("inputs", &image.inputs), ("outputs", &image.outputs)] {
-        array(&mut text, &format!("struct vta_tensor {symbol}_{name}[]"), edges.iter().map(tensor));
-    }
     let hashes = expected::hashes(image, constants)?;
     array(&mut text, &format!("uint64_t {symbol}_expected[]"), hashes.iter().map(|hash| format!("{hash:#x}u")));
-    region(&mut text, image);
+    region(&mut text, image, constants, &format!("{symbol}_expected"))?;
     functions(&mut text, image);
     Ok(text)
 }
 
-/// Writes the structure with all parts of the region.
-fn region(text: &mut String, image: &Image) {
+/// Region as a C file of an exported program.
+pub struct Exported {
+    /// Text of the file, whose function returns 0 for success.
+    pub text: String,
+    /// Size in bytes of the workspace.
+    pub workspace: usize,
+    /// Size in bytes of the constant arrays.
+    pub constant_bytes: usize,
+}
+
+/// Returns the region as a C file of an exported program, which is linked with the driver. The device is opened by the first
+/// run and stays open.
+///
+/// # Errors
+/// An instruction that cannot be encoded.
+pub fn exported(image: &Image, constants: &[Constant]) -> Result<Exported> {
+    let mut text = String::new();
+    exported_header(&mut text, image);
+    text.push_str(PROGRAM);
+    let constant_bytes = region(&mut text, image, constants, "NULL")?;
+    exported_functions(&mut text, image);
+    Ok(Exported { text, workspace: scratch_bytes(image), constant_bytes })
+}
+
+/// Returns the size in bytes of the memory for a tensor or the stream on the way to the device.
+fn scratch_bytes(image: &Image) -> usize {
+    let edges = image.inputs.iter().chain(&image.outputs).map(|edge| edge.bytes(&image.config));
+    edges.chain([image.stream.len() * 16]).max().unwrap_or(0)
+}
+
+/// Writes the parts of the region and the structure that holds them. Returns the size in bytes of the constant arrays.
+fn region(text: &mut String, image: &Image, constants: &[Constant], expected: &str) -> Result<usize> {
+    let held = buffers(text, image, constants)?;
+    stream(text, image)?;
+    let symbol = &image.symbol;
+    for (name, edges) in [("inputs", &image.inputs), ("outputs", &image.outputs)] {
+        array(text, &format!("struct vta_tensor {symbol}_{name}[]"), edges.iter().map(tensor));
+    }
     let Image { symbol, config, .. } = image;
     let _ = writeln!(text, "static const struct vta_region {symbol}_region = {{");
     let mut field = |name: &str, value: String| {
@@ -66,10 +104,14 @@ fn region(text: &mut String, image: &Image) {
     field("run_count", image.runs.len().to_string());
     field("input_count", image.inputs.len().to_string());
     field("output_count", image.outputs.len().to_string());
-    for name in ["buffers", "stream", "transfers", "runs", "inputs", "outputs", "expected"] {
+    for name in ["buffers", "stream", "transfers", "runs", "inputs", "outputs"] {
         field(name, format!("{symbol}_{name}"));
     }
+    field("expected", expected.to_owned());
+    field("scratch_bytes", scratch_bytes(image).to_string());
     text.push_str("};\n\n");
+    // An instruction has 16 bytes, a transfer 8.
+    Ok(held + image.stream.len() * 16 + addressed(image).count() * 8)
 }
 
 /// Writes the functions of the region.
@@ -79,7 +121,7 @@ fn functions(text: &mut String, image: &Image) {
     let _ = write!(
         text,
         "static void *{symbol}_memory[{buffers}];
-static struct vta_state {symbol}_state = {{{symbol}_memory, NULL, NULL}};
+static struct vta_state {symbol}_state = {{{symbol}_memory, NULL, NULL, NULL}};
 
 int {symbol}_open(void);
 int {symbol}_run(const void *const *in, void *const *out);
@@ -87,7 +129,8 @@ void {symbol}_close(void);
 int {symbol}_check(void);
 
 int {symbol}_open(void) {{
-    return vta_open(&{symbol}_region, &{symbol}_state);
+    {symbol}_state.scratch = malloc({symbol}_region.scratch_bytes);
+    return {symbol}_state.scratch == NULL || vta_open(&{symbol}_region, &{symbol}_state) != 0;
 }}
 
 int {symbol}_run(const void *const *in, void *const *out) {{
@@ -96,6 +139,8 @@ int {symbol}_run(const void *const *in, void *const *out) {{
 
 void {symbol}_close(void) {{
     vta_close(&{symbol}_region, &{symbol}_state);
+    free({symbol}_state.scratch);
+    {symbol}_state.scratch = NULL;
 }}
 
 int {symbol}_check(void) {{
@@ -113,13 +158,41 @@ int main(void) {{
     );
 }
 
+/// Writes the functions of a region of an exported program.
+fn exported_functions(text: &mut String, image: &Image) {
+    let (symbol, buffers) = (&image.symbol, image.buffers.len());
+    let _ = write!(
+        text,
+        "static void *{symbol}_memory[{buffers}];
+static struct vta_state {symbol}_state = {{{symbol}_memory, NULL, NULL, NULL}};
+
+int {symbol}(const void *const *in, void *const *out, const void *const *constants, void *work);
+void {symbol}_close(void);
+
+int {symbol}(const void *const *in, void *const *out, const void *const *constants, void *work) {{
+    (void)constants;
+    {symbol}_state.scratch = work;
+    if ({symbol}_state.device == NULL && vta_open(&{symbol}_region, &{symbol}_state) != 0) {{
+        vta_close(&{symbol}_region, &{symbol}_state);
+        return 1;
+    }}
+    return vta_run(&{symbol}_region, &{symbol}_state, in, out);
+}}
+
+void {symbol}_close(void) {{
+    vta_close(&{symbol}_region, &{symbol}_state);
+}}
+"
+    );
+}
+
 /// Makes names of a model safe within a comment.
 fn clean(text: &str) -> String {
     text.replace("*/", "* /").replace("/*", "/ *").replace(|c: char| c.is_control() || c == '\\' || c == '?', " ")
 }
 
 fn header(text: &mut String, image: &Image) {
-    let Image { symbol, config, layers, .. } = image;
+    let Image { symbol, config, .. } = image;
     let _ = writeln!(text, "/*\n * Region {symbol} as a program for the VTA device {}.\n *", clean(&config.name()));
     let _ = writeln!(text, " *   int {symbol}_open(void)                     fills the memory of the device");
     let _ = writeln!(text, " *   int {symbol}_run(const void **in, void **out)  runs the stream on dense tensors");
@@ -127,24 +200,49 @@ fn header(text: &mut String, image: &Image) {
     let _ =
         writeln!(text, " *   int {symbol}_check(void)                    runs one input, and checks its results\n *");
     let _ = writeln!(text, " * The functions return 0 for success.\n *");
+    tensors(text, image);
+    let _ =
+        writeln!(text, " *\n * It needs driver.h of VTA, and a library with the functions that the header declares.");
+    let _ = writeln!(text, " * main calls the last function; -DVTA_NO_MAIN leaves it out.\n *");
+    costs(text, image);
+    for include in ["inttypes.h", "stddef.h", "stdint.h", "stdio.h", "stdlib.h", "string.h"] {
+        let _ = writeln!(text, "#include <{include}>");
+    }
+    let _ = writeln!(text, "\n#include <vta/driver.h>\n");
+}
+
+fn exported_header(text: &mut String, image: &Image) {
+    let Image { symbol, config, .. } = image;
+    let _ = writeln!(text, "/*\n * Region {symbol} on the VTA device {}, by its driver.\n *", clean(&config.name()));
+    let _ =
+        writeln!(text, " *   int {symbol}(in, out, constants, work)  runs the stream; the first run opens the device");
+    let _ = writeln!(text, " *   void {symbol}_close(void)               closes the device\n *");
+    let _ = writeln!(text, " * The function returns 0 for success. A device has one run at a time.\n *");
+    tensors(text, image);
+    text.push_str(" *\n");
+    costs(text, image);
+    text.push_str("#include <string.h>\n\n");
+    text.push_str(DRIVER);
+    text.push('\n');
+}
+
+/// Writes the tensors of a region, as lines of a comment.
+fn tensors(text: &mut String, image: &Image) {
     for (kind, edges) in [("in", &image.inputs), ("out", &image.outputs)] {
         for (number, edge) in edges.iter().enumerate() {
             let dtype = if edge.int32 { "int32, little-endian" } else { "int8" };
             let _ = writeln!(text, " *   {kind}[{number}]: {dtype} {:?}", edge.shape);
         }
     }
-    let _ =
-        writeln!(text, " *\n * It needs driver.h of VTA, and a library with the functions that the header declares.");
-    let _ = writeln!(text, " * main calls the last function; -DVTA_NO_MAIN leaves it out.\n *");
+}
+
+/// Writes the predicted cycles, and ends the comment.
+fn costs(text: &mut String, image: &Image) {
     let _ = writeln!(text, " * {} predicted cycles:", image.cycles());
-    for (number, layer) in layers.iter().enumerate() {
+    for (number, layer) in image.layers.iter().enumerate() {
         let _ = writeln!(text, " *   layer {number}: {}, {} cycles", clean(&layer.name), layer.cycles);
     }
     text.push_str(" */\n\n");
-    for include in ["inttypes.h", "stddef.h", "stdint.h", "stdio.h", "stdlib.h", "string.h"] {
-        let _ = writeln!(text, "#include <{include}>");
-    }
-    let _ = writeln!(text, "\n#include <vta/driver.h>\n");
 }
 
 /// Writes an array, eight elements a line.
@@ -156,11 +254,12 @@ fn array(text: &mut String, declaration: &str, elements: impl Iterator<Item = im
     text.push_str("\n};\n\n");
 }
 
-/// Writes the contents of the buffers.
-fn buffers(text: &mut String, image: &Image, constants: &[Constant]) -> Result<()> {
+/// Writes the contents of the buffers. Returns their size in bytes.
+fn buffers(text: &mut String, image: &Image, constants: &[Constant]) -> Result<usize> {
     let services = expected::inline_services();
     let symbol = &image.symbol;
     let mut rows = Vec::with_capacity(image.buffers.len());
+    let mut held = 0;
     for (number, buffer) in image.buffers.iter().enumerate() {
         let content = image.content(number, constants, &services)?.unwrap_or_default();
         let about = buffer.content.to_string();
@@ -168,6 +267,7 @@ fn buffers(text: &mut String, image: &Image, constants: &[Constant]) -> Result<(
             rows.push(format!("{{{}, NULL}}, /* {number}: {about} */", buffer.bytes));
             continue;
         }
+        held += content.len();
         let _ = writeln!(text, "/* Buffer {number}: {about}. */");
         array(text, &format!("unsigned char {symbol}_buffer_{number}[]"), content.iter());
         rows.push(format!("{{{}, {symbol}_buffer_{number}}}, /* {number}: {about} */", buffer.bytes));
@@ -177,7 +277,7 @@ fn buffers(text: &mut String, image: &Image, constants: &[Constant]) -> Result<(
         let _ = writeln!(text, "    {row}");
     }
     text.push_str("};\n\n");
-    Ok(())
+    Ok(held)
 }
 
 /// Returns the transfers that need the address of a buffer: index of the instruction, buffer, size of an element.

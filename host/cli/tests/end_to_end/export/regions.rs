@@ -1,0 +1,143 @@
+//! Regions of backends, and functions of the user, in exported programs.
+
+use super::{Exported, SANITIZE, digits, exists, export, output, quantized_digits};
+use crate::{byoc, data, data_text, isolated_command};
+use byoc_test_support::{copy, plugin, plugin_dir, sample, test_plugin};
+use std::path::Path;
+use std::process::Command;
+use tempfile::TempDir;
+
+/// Copies files of `tests/export` into a project.
+fn add(project: &Exported, files: &[&str]) {
+    for file in files {
+        std::fs::copy(data(&format!("export/{file}")), project.dir.join(file)).unwrap();
+    }
+}
+
+/// Returns resnet18_w16 in int8.
+fn quantized_resnet() -> (TempDir, String) {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("resnet.relay").display().to_string();
+    let float = data_text("models/resnet18_w16");
+    byoc(["quantize", &float, "--calibrate", "random:1", "--samples", "4", "-o", &file]).ok();
+    (folder, file)
+}
+
+/// Returns the number of lines of a call.
+fn calls(out: &str, function: &str) -> usize {
+    out.lines().filter(|line| *line == format!("Calling From {function}")).count()
+}
+
+/// Quantized models on nuc_fpga, whose driver prints one line per layer.
+#[test]
+fn regions_of_an_accelerator_call_its_driver() {
+    let plugins = plugin_dir(&["nuc_fpga"]);
+    let plugins = plugins.path().display().to_string();
+    let (_resnet, resnet) = quantized_resnet();
+    let (_digits, digits) = quantized_digits(&[]);
+    for (model, convolutions, products) in [(&digits, 2, 2), (&resnet, 19, 1)] {
+        let project = export(model, &["--backend", "nuc_fpga", "--plugin-dir", &plugins]);
+        add(&project, &["driver.c"]);
+        let out = project.check("cc", SANITIZE, &["driver.c"]);
+        assert_eq!((calls(&out, "nuc_fpga_conv2d"), calls(&out, "nuc_fpga_dense")), (convolutions, products), "{out}");
+        assert!(out.contains("max relative error 0.00e+00: pass"), "{out}");
+    }
+}
+
+/// Quantized models without a plugin, whose convolutions are a function of the user.
+#[test]
+fn quantized_convolutions_are_calls_of_a_function() {
+    let (_resnet, resnet) = quantized_resnet();
+    let (_digits, digits) = quantized_digits(&[]);
+    for (model, convolutions) in [(&digits, 2), (&resnet, 19)] {
+        for layout in ["", ":OHWI"] {
+            let function = format!("qnn.conv2d{layout}=nuc_fpga_conv2d(nuc_fpga_conv2d.h)");
+            let project = export(model, &["--extern", &function]);
+            add(&project, &["nuc_fpga_conv2d.h", "nuc_fpga_conv2d.c"]);
+            let out = project.check("cc", SANITIZE, &["nuc_fpga_conv2d.c"]);
+            assert_eq!(calls(&out, "nuc_fpga_conv2d"), convolutions, "{out}");
+            assert!(out.contains("max relative error 0.00e+00: pass"), "{out}");
+        }
+    }
+}
+
+/// Regions of vta, linked with the driver in C, which simulates the device.
+#[test]
+fn regions_of_vta_run_by_its_driver() {
+    let plugins = plugin_dir(&["vta"]);
+    let plugins = plugins.path().display().to_string();
+    let on = ["--backend", "vta", "--plugin-dir", &plugins];
+    let (_digits, model) = quantized_digits(&on);
+    let project = export(&model, &on);
+    let regions = project.sources().iter().filter(|file| file.contains("region")).count();
+    assert!(regions >= 1, "{:?}", project.sources());
+    assert!(project.metadata["region_constant_bytes"].as_i64().unwrap() > 10_000, "{}", project.metadata);
+    let driver = project.dir.join("vta_driver.o");
+    let mut compile = Command::new("cc");
+    compile.args(["-std=c11", "-O1", "-c", "-I"]).arg(data("../plugins/vta/include"));
+    output(compile.arg(data("../plugins/vta/samples/driver.c")).arg("-o").arg(&driver));
+    let driver = driver.display().to_string();
+    let out = project.check("cc", SANITIZE, &[&driver]);
+    assert!(out.contains("max relative error 0.00e+00: pass"), "{out}");
+    if exists("clang") {
+        project.check("clang", &["-O2"], &[&driver]);
+    }
+    // A device that does not open is a failed run.
+    let broken = "#define VTADeviceAlloc other\n#include \"driver.c\"\n#undef VTADeviceAlloc\n\
+        VTADeviceHandle VTADeviceAlloc(void) { return 0; }\n";
+    std::fs::write(project.dir.join("broken.c"), broken).unwrap();
+    let mut compile = Command::new("cc");
+    compile.current_dir(&project.dir).args(["-std=c11", "-O1", "-c", "-I"]).arg(data("../plugins/vta/include"));
+    output(compile.arg("-I").arg(data("../plugins/vta/samples")).args(["broken.c", "-o", "broken.o"]));
+    let run = isolated_command(project.compile("cc", &[], &["broken.o"])).output().unwrap();
+    assert_eq!(run.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&run.stdout).contains("the run failed"), "{run:?}");
+}
+
+/// A plugin in Rust and one in C answer the query for regions as C.
+#[test]
+fn plugins_take_part_by_a_query() {
+    let folder = tempfile::tempdir().unwrap();
+    copy(&plugin("template"), &folder.path().join("libbyoc_template.so"));
+    copy(&sample("elementwise"), &folder.path().join("libbyoc_elementwise.so"));
+    let plugins = folder.path().display().to_string();
+    for backend in ["template", "elementwise"] {
+        let project = digits(&["--backend", backend, "--plugin-dir", &plugins]);
+        let regions = project.sources().iter().filter(|file| file.contains("region")).count();
+        assert!(regions >= 1, "{backend}: {:?}", project.sources());
+        let out = project.check("cc", SANITIZE, &[]);
+        assert!(out.contains("logits: max relative error") && out.contains("pass"), "{backend}: {out}");
+    }
+    // Broadcasts, an input that is an output, and a constant.
+    let text = "#[version = \"0.0.5\"]\ndef @main(%x: Tensor[(2, 1, 3), float32], %y: Tensor[(4, 1), float32]) {\n  \
+        %0 = add(%x, %y);\n  %1 = maximum(%0, 0.5f);\n  %2 = divide(sigmoid(%1), exp(%y));\n  (negative(%2), %1)\n}\n";
+    let model = folder.path().join("chain.relay").display().to_string();
+    std::fs::write(&model, text).unwrap();
+    let project = export(&model, &["--backend", "elementwise", "--plugin-dir", &plugins]);
+    assert!(project.sources().iter().any(|file| file.contains("region")), "{:?}", project.sources());
+    project.check("cc", SANITIZE, &[]);
+}
+
+/// Backends without a C program of a region are named, with their reason.
+#[test]
+fn backends_without_a_program_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let plugins = folder.path().display().to_string();
+    let dir = folder.path().join("c").display().to_string();
+    copy(&plugin("template"), &folder.path().join("libbyoc_sorter.so"));
+    let config = "{\"name\": \"sorter\", \"operators\": [\"argsort\"]}";
+    std::fs::write(folder.path().join("libbyoc_sorter.json"), config).unwrap();
+    let model = folder.path().join("sort.relay").display().to_string();
+    let text = "#[version = \"0.0.5\"]\ndef @main(%x: Tensor[(4, 5), float32]) {\n  argsort(%x)\n}\n";
+    std::fs::write(&model, text).unwrap();
+    byoc(["export", &model, "--backend", "sorter", "--plugin-dir", &plugins, "--c", &dir])
+        .fails_with("E0519")
+        .stderr_contains(&["sorter has no C program", "argsort", "export without sorter"]);
+    // A backend that does not answer the query.
+    copy(&test_plugin("minimal"), &folder.path().join("libbyoc_minimal.so"));
+    let model = data_text("digits/digits.onnx");
+    byoc(["export", &model, "--dim", "batch=1", "--backend", "minimal", "--plugin-dir", &plugins, "--c", &dir])
+        .fails_with("E0519")
+        .stderr_contains(&["minimal has no C program", "byoc.program.1", "export without minimal"]);
+    assert!(!Path::new(&dir).exists(), "nothing is written");
+}

@@ -1,0 +1,95 @@
+//! Models as Relay text with a file of weights, written by tests.
+
+use std::fmt::Write;
+use std::path::Path;
+
+/// Constant of a model: type as in a safetensors file, dimensions, elements.
+pub struct Constant {
+    pub dtype: &'static str,
+    pub shape: Vec<i64>,
+    pub bytes: Vec<u8>,
+}
+
+/// Relay text and the constants that it names.
+#[derive(Default)]
+pub struct Model {
+    pub text: String,
+    pub constants: Vec<Constant>,
+}
+
+impl Model {
+    /// Adds a constant, and returns its name in the text.
+    pub fn constant(&mut self, dtype: &'static str, shape: &[i64], bytes: Vec<u8>) -> String {
+        self.constants.push(Constant { dtype, shape: shape.to_vec(), bytes });
+        format!("meta[relay.Constant][{}]", self.constants.len() - 1)
+    }
+
+    /// Writes the model to `folder` and returns the path of the text.
+    pub fn write(&self, folder: &Path) -> String {
+        let file = folder.join("m.relay");
+        std::fs::write(&file, &self.text).unwrap();
+        let (mut header, mut data) = (String::new(), Vec::new());
+        for (i, constant) in self.constants.iter().enumerate() {
+            let from = data.len();
+            data.extend_from_slice(&constant.bytes);
+            let comma = if i == 0 { "" } else { "," };
+            let _ = write!(
+                header,
+                "{comma}\"{i}\":{{\"dtype\":\"{}\",\"shape\":{:?},\"data_offsets\":[{from},{}]}}",
+                constant.dtype,
+                constant.shape,
+                data.len()
+            );
+        }
+        let mut header = format!("{{{header}}}");
+        while header.len() % 8 != 0 {
+            header.push(' ');
+        }
+        let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+        bytes.extend_from_slice(header.as_bytes());
+        bytes.extend_from_slice(&data);
+        std::fs::write(folder.join("m.relay.safetensors"), bytes).unwrap();
+        file.display().to_string()
+    }
+}
+
+/// Returns a float32 that float16 represents exactly, as its bits.
+pub fn half(value: f32) -> u16 {
+    let bits = value.to_bits();
+    if value == 0.0 {
+        return 0;
+    }
+    let exponent = (bits >> 23 & 255) as i32 - 112;
+    assert!((1..31).contains(&exponent) && bits & 0x1fff == 0, "{value} is no normal float16");
+    (bits >> 16 & 0x8000) as u16 | (exponent as u16) << 10 | (bits >> 13 & 1023) as u16
+}
+
+/// Numbers from a seed.
+pub struct Random(u64);
+
+impl Random {
+    pub fn new(seed: u64) -> Random {
+        Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x2545_f491_4f6c_dd1d)
+    }
+
+    /// Returns an integer in `0..n`.
+    pub fn below(&mut self, n: i64) -> i64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        ((self.0 >> 33) % n as u64) as i64
+    }
+
+    /// Returns an integer in `low..=high`.
+    pub fn range(&mut self, low: i64, high: i64) -> i64 {
+        low + self.below(high - low + 1)
+    }
+
+    /// Returns a number in (-1, 1), a multiple of 1/64.
+    pub fn real(&mut self) -> f32 {
+        self.range(-63, 63) as f32 / 64.0
+    }
+
+    /// Returns one of these.
+    pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
+        from[self.below(from.len() as i64) as usize]
+    }
+}
